@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# `make` alone prints the targets. Go and make are enough for all but race
+# (a C compiler) and tla (a Java runtime and Maven).
+
+GO       ?= go
+WORD     ?= xyzzy
+FUZZTIME ?= 20s
+
+# A variable given on the command line or found in the environment becomes a
+# flag; one that is absent leaves the command's own default standing.
+SIMFLAGS = $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
+           $(if $(STORE),--store $(STORE)) $(if $(ENGINE),--engine $(ENGINE)) \
+           $(if $(FAULTS),--faults $(FAULTS)) $(foreach f,$(FAULT),--fault $(f)) \
+           $(if $(EVENTS),--events)
+
+# Nothing of ours needs a C compiler; only the race detector does.
+export CGO_ENABLED := 0
+# The word reaches the demo as one word, whatever stands in it.
+export WORD
+
+.DEFAULT_GOAL := help
+.PHONY: help build test race sim replay tla fuzz lint golden demo crash mutants check
+
+help:
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s  %s\n", $$1, $$2 }' Makefile
+
+build: ## compile the troupe binary into bin/
+	@$(GO) build -o bin/troupe ./cmd/troupe
+
+test: ## run every test; needs nothing but Go
+	$(GO) test ./...
+
+race: ## run every test under the race detector; needs a C compiler
+	@command -v "$$($(GO) env CC)" >/dev/null || { \
+	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+sim: build ## run seeded worlds: SEED= RUNS= STORE= ENGINE= FAULT=kind:p FAULTS=none EVENTS=1
+	@bin/troupe sim $(SIMFLAGS)
+
+replay: build ## run a failed seed again from its folder: DIR=
+	@bin/troupe replay "$(or $(DIR),$(error which one? make replay DIR=sim-out/…))"
+
+tla: ## model-check the specifications with TLC: ARGS=
+	@$(GO) run ./internal/tlc $(ARGS)
+
+fuzz: ## run each fuzz target of the tree for FUZZTIME (20s)
+	@set -e; grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | \
+	while IFS=: read -r file _ func; do \
+	  echo "$(GO) test $${file%/*} -fuzz ^$${func#func }\$$ -fuzztime $(FUZZTIME)"; \
+	  $(GO) test "$${file%/*}" -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME); \
+	done
+
+lint: ## gofmt and vet
+	@out=$$(gofmt -l .); [ -z "$$out" ] || { echo "gofmt -w would change:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+
+golden: ## rewrite the transcripts; read the diff before you commit it
+	@dirs=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("rewrite"' . | xargs -r -n1 dirname | sort -u); \
+	[ -n "$$dirs" ] || { echo "no package has the test flag -rewrite" >&2; exit 1; }; \
+	$(GO) test $$dirs -count=1 -rewrite
+
+demo: build ## a call, a kill -9 and a recovery, on a real server: WORD=
+	@$(GO) run ./internal/demo -word "$$WORD"
+
+crash: ## kill the real server again and again; nothing acknowledged may be lost
+	@$(GO) test ./cmd/troupe -list '^TestKill' | grep -q '^TestKill' || { \
+	  echo "cmd/troupe has no test named TestKill…" >&2; exit 1; }
+	$(GO) test ./cmd/troupe -run '^TestKill' -count=1 -v
+
+mutants: ## remove each guard in turn; the simulator must notice every time
+	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
+	@bin/troupe-mutants mutants
+
+check: ## all that CI runs, without installing anything
+	@.ci/run --here
