@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command vet holds our own analyzers, for go vet -vettool.
+package main
+
+import (
+	"golang.org/x/tools/go/analysis/unitchecker"
+
+	"github.com/troupe-run/troupe/internal/tools/purity"
+)
+
+func main() { unitchecker.Main(purity.Analyzer) }
