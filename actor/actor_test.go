@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestIDsReadAsTheyAreWritten(t *testing.T) {
+	for text, want := range map[string]string{
+		"planner": "planner/main", "planner/s-42": "planner/s-42", "acme/planner/s": "acme/planner/s", "default/a/b": "a/b",
+	} {
+		id, err := ParseID(text)
+		if err != nil || id.String() != want {
+			t.Errorf("%s: got %s, %v, want %s", text, id, err, want)
+		}
+	}
+	for _, text := range []string{"", "/", "a/", "/b", "a/b/c/d", "a b", "agent:x", "..", "a/..", strings.Repeat("x", 65), "ä"} {
+		if id, err := ParseID(text); err == nil {
+			t.Errorf("%q was read as %s", text, id)
+		}
+	}
+}
+
+func TestCallIDsAreUUIDs(t *testing.T) {
+	id := NewCallID(Time(1_700_000_000_123_456_789), ^uint64(0), ^uint64(0))
+	text := id.String()
+	if text[14] != '7' || !strings.ContainsRune("89ab", rune(text[19])) {
+		t.Errorf("%s is not a UUIDv7", text)
+	}
+	back, err := ParseCallID(text)
+	if err != nil || back != id {
+		t.Errorf("%s reads as %s, %v", text, back, err)
+	}
+	if later := NewCallID(Time(1_700_000_000_124_456_789), 0, 0); later.Compare(id) <= 0 {
+		t.Errorf("%s made later does not sort behind %s", later, id)
+	}
+	for _, bad := range []string{"", "x", strings.ToUpper(text), text[:35], strings.Replace(text, "-", "_", 1)} {
+		if _, err := ParseCallID(bad); err == nil {
+			t.Errorf("%q was read as a call id", bad)
+		}
+	}
+}
+
+func TestAHeldClockStandsStill(t *testing.T) {
+	const s = Time(time.Second)
+	c := NewClock(0, 30*time.Second)
+	c.Hold(10*s, 100*s)
+	if c.Due() != 120*s || c.Now(50*s) != 20*time.Second {
+		t.Errorf("held at 10 s until 100 s: due %v, left at 50 s %v", c.Due(), c.Now(50*s))
+	}
+	d := c
+	d.Resume(40 * s)
+	if d.Due() != 60*s {
+		t.Errorf("resumed at 40 s: due %v, want 60 s", d.Due())
+	}
+	c.Resume(105 * s) // after the hold has run out by itself
+	if c.Due() != 120*s || c.Now(125*s) != 0 {
+		t.Errorf("resumed late: due %v", c.Due())
+	}
+}
+
+// The seed's tests look for these pieces of text.
+func TestRefusalsSayWhatTheSeedsSay(t *testing.T) {
+	a, b := NewID("a", ""), NewID("b", "")
+	for _, test := range []struct {
+		refusal *Refusal
+		want    []string
+	}{
+		{RefuseCycle([]ID{a, b}, a), []string{"cycle detected", "Cycle detected: a already in call chain", "a/main -> b/main -> a/main"}},
+		{RefuseDepth([]ID{a}, b, 5), []string{"Maximum call depth exceeded"}},
+		{RefuseDeadline(b, HandleMessageFull, time.Second), []string{"AgentCallTimeout", "timeout", "invoke b/main handle_message_full", "1000 ms"}},
+		{RefuseBusy(ScopeCallee, 1, "full"), []string{"AgentBusy"}},
+	} {
+		for _, want := range test.want {
+			if !strings.Contains(test.refusal.Error(), want) {
+				t.Errorf("%s: want %q in %q", test.refusal.Reason, want, test.refusal.Error())
+			}
+		}
+	}
+	codes := map[string]Reason{}
+	for _, r := range Reasons() {
+		o := r.Outside()
+		if o.HTTP < 400 || o.Name == "" || o.Error == "" || o.Code == "" || o.Status == "" {
+			t.Errorf("%s has a gap in its row: %+v", r, o)
+		}
+		if other, twice := codes[o.Type]; twice {
+			t.Errorf("%s and %s share the code %s", r, other, o.Type)
+		}
+		codes[o.Type] = r
+	}
+	if len(codes) != 13 {
+		t.Errorf("%d reasons, want 13", len(codes))
+	}
+}

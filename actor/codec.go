@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+import (
+	"fmt"
+	"slices"
+)
+
+// CodecVersion is the first byte of every encoded envelope. Another one is
+// refused: nodes of two versions agree on one before they speak.
+const CodecVersion = 1
+
+// Bounds of what the codec takes in. Those of the runtime are narrower.
+const (
+	MessageBytesMax = 1 << 20 // inline content of a message
+	ChainMax        = 64
+	PartsMax        = 256
+	WarningsMax     = 64
+	TextBytesMax    = 4 << 10 // a sentence, a key, a header
+)
+
+// The tags of messages on the wire; a number once given is never given again.
+const (
+	tagRequest = iota + 1
+	tagAnswered
+	tagCancel
+	tagHeld
+	tagResumed
+	tagOpen
+)
+
+// Encode writes an envelope as Decode reads it.
+func Encode(env Envelope) []byte {
+	e := &Encoder{Buf: make([]byte, 0, 256)}
+	e.Uint(CodecVersion)
+	e.Address(env.From)
+	e.ID(env.To)
+	e.Address(env.Back)
+	e.Uint(uint64(env.Epoch))
+	e.Bool(env.Durable)
+	switch m := env.Body.(type) {
+	case Request:
+		e.Uint(tagRequest)
+		e.Call(m.Call)
+	case Answered:
+		e.Uint(tagAnswered)
+		e.Reply(m.Reply)
+	case Cancel:
+		e.Uint(tagCancel)
+		e.CallID(m.Call)
+		e.Uint(uint64(m.Reason))
+	case Held:
+		e.Uint(tagHeld)
+		e.CallID(m.Call)
+		e.Uint(m.N)
+		e.Int(int64(m.Until))
+	case Resumed:
+		e.Uint(tagResumed)
+		e.CallID(m.Call)
+		e.Uint(m.N)
+	case Open:
+		e.Uint(tagOpen)
+		e.CallID(m.Call)
+		e.Uint(m.N)
+		e.Int(int64(m.Until))
+	default:
+		panic(fmt.Sprintf("actor: cannot encode %T: give it a tag", m))
+	}
+	return e.Buf
+}
+
+// Decode reads an envelope. It never panics, keeps nothing of b, and what it
+// accepts encodes to the same bytes again.
+func Decode(b []byte) (Envelope, error) {
+	d := NewDecoder(b)
+	env, err := decode(d)
+	if err != nil {
+		return Envelope{}, fmt.Errorf("message: %w", err)
+	}
+	return env, nil
+}
+
+func decode(d *Decoder) (Envelope, error) {
+	if v := d.Uint(); d.err == nil && v != CodecVersion {
+		return Envelope{}, fmt.Errorf("written in version %d, this program reads version %d", v, CodecVersion)
+	}
+	var env Envelope
+	env.From = d.Address()
+	env.To = d.ID()
+	env.Back = d.Address()
+	env.Epoch = Epoch(d.Uint())
+	env.Durable = d.Bool()
+	switch tag := d.Uint(); tag {
+	case tagRequest:
+		env.Body = Request{d.Call()}
+	case tagAnswered:
+		env.Body = Answered{d.Reply()}
+	case tagCancel:
+		env.Body = Cancel{Call: d.CallID(), Reason: d.reason()}
+	case tagHeld:
+		env.Body = Held{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int())}
+	case tagResumed:
+		env.Body = Resumed{Call: d.CallID(), N: d.Uint()}
+	case tagOpen:
+		env.Body = Open{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int())}
+	default:
+		d.Fail("unknown message %d", tag)
+	}
+	if d.err == nil {
+		if err := env.check(); err != nil {
+			d.Fail("%v", err)
+		}
+	}
+	return env, d.End()
+}
+
+// check says what no envelope can be: it goes to an actor or back to a client, and a request goes to its callee.
+func (env Envelope) check() error {
+	toActor, toClient := env.To != ID{}, !env.Back.IsZero()
+	if toActor == toClient {
+		return fmt.Errorf("want an actor or a waiting client as addressee, one of the two")
+	}
+	if r, ok := env.Body.(Request); ok && r.Call.To != env.To {
+		return fmt.Errorf("request for %s sent to %s", r.Call.To, env.To)
+	}
+	return nil
+}
+
+// ID appends the three parts.
+func (e *Encoder) ID(id ID) { e.String(id.Tenant); e.String(id.Agent); e.String(id.Key) }
+
+// ID reads three parts; all empty is the zero ID, anything else must be legal.
+func (d *Decoder) ID() ID {
+	id := ID{d.String(NameBytesMax), d.String(NameBytesMax), d.String(NameBytesMax)}
+	if id == (ID{}) || d.err != nil {
+		return ID{}
+	}
+	if err := id.Check(); err != nil {
+		d.Fail("%v", err)
+		return ID{}
+	}
+	return id
+}
+
+// Address appends node, cell and incarnation.
+func (e *Encoder) Address(a Address) {
+	e.String(string(a.Node))
+	e.Uint(uint64(a.Cell))
+	e.Uint(a.Incarnation)
+}
+
+// Address reads node, cell and incarnation.
+func (d *Decoder) Address() Address {
+	a := Address{NodeID(d.String(NameBytesMax)), uint16(d.UintMax(1<<16-1, "cell")), d.Uint()}
+	if a.Node == "" && !a.IsZero() {
+		d.Fail("cell without node")
+	}
+	return a
+}
+
+// CallID appends 16 bytes.
+func (e *Encoder) CallID(id CallID) { e.Raw(id[:]) }
+
+// CallID reads 16 bytes.
+func (d *Decoder) CallID() (id CallID) {
+	copy(id[:], d.Raw(len(id)))
+	return id
+}
+
+// Hash appends 32 bytes.
+func (e *Encoder) Hash(h Hash) { e.Raw(h[:]) }
+
+// Hash reads 32 bytes.
+func (d *Decoder) Hash() (h Hash) {
+	copy(h[:], d.Raw(len(h)))
+	return h
+}
+
+// IDs appends a list.
+func (e *Encoder) IDs(ids []ID) {
+	e.Uint(uint64(len(ids)))
+	for _, id := range ids {
+		e.ID(id)
+	}
+}
+
+// IDs reads a chain.
+func (d *Decoder) IDs() []ID {
+	n := d.Count(ChainMax, "actors in chain")
+	return list(d, n, d.ID)
+}
+
+// Strings appends a list.
+func (e *Encoder) Strings(ss []string) {
+	e.Uint(uint64(len(ss)))
+	for _, s := range ss {
+		e.String(s)
+	}
+}
+
+// Strings reads a list.
+func (d *Decoder) Strings() []string {
+	n := d.Count(WarningsMax, "strings")
+	return list(d, n, func() string { return d.String(TextBytesMax) })
+}
+
+// Parts appends content.
+func (e *Encoder) Parts(parts []Part) {
+	e.Uint(uint64(len(parts)))
+	for _, p := range parts {
+		e.String(p.Media)
+		e.Bool(!p.Blob.IsZero())
+		if p.Blob.IsZero() {
+			e.Bytes(p.Bytes)
+		} else {
+			e.Hash(p.Blob)
+			e.Uint(p.Size)
+		}
+	}
+}
+
+// Parts reads content.
+func (d *Decoder) Parts() []Part {
+	n := d.Count(PartsMax, "parts")
+	parts := list(d, n, func() Part {
+		p := Part{Media: d.String(TextBytesMax)}
+		if !d.Bool() {
+			p.Bytes = d.Bytes(MessageBytesMax)
+			return p
+		}
+		p.Blob, p.Size = d.Hash(), d.UintMax(1<<40, "size of a blob")
+		if p.Blob.IsZero() {
+			d.Fail("blob without name")
+		}
+		return p
+	})
+	inline := 0
+	for _, p := range parts {
+		inline += len(p.Bytes)
+	}
+	if inline > MessageBytesMax {
+		d.Fail("%d bytes inline are over %d", inline, MessageBytesMax)
+	}
+	return parts
+}
+
+// Call appends every field of the call; depth and chain both, so that the reader can check one by the other.
+func (e *Encoder) Call(c Call) {
+	e.CallID(c.ID)
+	e.CallID(c.Root)
+	e.CallID(c.Parent)
+	e.ID(c.To)
+	e.String(c.Operation)
+	e.Uint(uint64(c.Depth()))
+	e.IDs(c.Chain)
+	e.Uint(uint64(c.Kind))
+	e.Uint(uint64(c.Lane))
+	e.Int(int64(c.Left))
+	e.Uint(uint64(c.Attempt))
+	e.String(c.Principal)
+	e.Uint(uint64(c.Origin))
+	e.String(c.Project)
+	e.Bool(!c.Idempotency.IsZero())
+	if i := c.Idempotency; !i.IsZero() {
+		e.String(i.Principal)
+		e.String(i.Route)
+		e.String(i.Key)
+		e.Hash(i.Body)
+	}
+	e.Uint(uint64(c.Budget))
+	e.String(c.Workflow)
+	e.String(c.Trace)
+	e.Int(int64(c.Stamp))
+	e.Address(c.Via)
+	e.Parts(c.Parts)
+}
+
+// Call reads a call that passes its own Check.
+func (d *Decoder) Call() Call {
+	var c Call
+	c.ID, c.Root, c.Parent = d.CallID(), d.CallID(), d.CallID()
+	c.To = d.ID()
+	c.Operation = d.String(TextBytesMax)
+	depth := d.UintMax(ChainMax, "depth")
+	c.Chain = d.IDs()
+	if d.err == nil && int(depth) != len(c.Chain) {
+		d.Fail("depth %d and a chain of %d", depth, len(c.Chain))
+	}
+	c.Kind = Kind(d.UintMax(uint64(len(kindNames)-1), "kind"))
+	c.Lane = Lane(d.UintMax(uint64(len(laneNames)-1), "lane"))
+	c.Left = Duration(d.Int())
+	c.Attempt = uint32(d.UintMax(1<<32-1, "attempt"))
+	c.Principal = d.String(TextBytesMax)
+	c.Origin = Origin(d.UintMax(uint64(len(originNames)-1), "origin"))
+	c.Project = d.String(TextBytesMax)
+	if d.Bool() {
+		c.Idempotency = Idempotency{d.String(TextBytesMax), d.String(TextBytesMax), d.String(TextBytesMax), d.Hash()}
+		if c.Idempotency.IsZero() {
+			d.Fail("idempotency without key")
+		}
+	}
+	c.Budget = uint32(d.UintMax(1<<32-1, "budget"))
+	c.Workflow = d.String(TextBytesMax)
+	c.Trace = d.String(TextBytesMax)
+	c.Stamp = Time(d.Int())
+	c.Via = d.Address()
+	c.Parts = d.Parts()
+	if d.err == nil {
+		if err := c.Check(); err != nil {
+			d.Fail("%v", err)
+		}
+	}
+	return c
+}
+
+// Reply appends a reply.
+func (e *Encoder) Reply(r Reply) {
+	e.CallID(r.Call)
+	e.CallID(r.Run)
+	e.Uint(uint64(r.Status))
+	e.Parts(r.Parts)
+	e.Strings(r.Warnings)
+	e.Refusal(r.Refusal)
+	e.Uint(uint64(r.Budget))
+}
+
+// Reply reads a reply.
+func (d *Decoder) Reply() Reply {
+	var r Reply
+	r.Call, r.Run = d.CallID(), d.CallID()
+	r.Status = Status(d.UintMax(uint64(len(statusNames)-1), "status"))
+	r.Parts = d.Parts()
+	r.Warnings = d.Strings()
+	r.Refusal = d.Refusal()
+	r.Budget = uint32(d.UintMax(1<<32-1, "budget"))
+	if d.err == nil && (r.Status == 0 || (r.Status == Failed) != (r.Refusal != nil)) {
+		d.Fail("status %s, and a refusal: %v", r.Status, r.Refusal != nil)
+	}
+	return r
+}
+
+// Refusal appends a refusal, or that there is none.
+func (e *Encoder) Refusal(r *Refusal) {
+	e.Bool(r != nil)
+	if r == nil {
+		return
+	}
+	e.Uint(uint64(r.Reason))
+	e.Uint(uint64(r.Scope))
+	e.String(r.Detail)
+	e.String(r.Field)
+	e.IDs(r.Chain)
+	e.Int(int64(r.RetryAfter))
+	e.String(r.Operation)
+	e.Int(int64(r.Timeout))
+}
+
+// Refusal reads a refusal, or nil.
+func (d *Decoder) Refusal() *Refusal {
+	if !d.Bool() || d.err != nil {
+		return nil
+	}
+	r := &Refusal{Reason: d.reason(), Scope: Scope(d.UintMax(uint64(len(scopeNames)-1), "scope"))}
+	r.Detail = d.String(TextBytesMax)
+	r.Field = d.String(TextBytesMax)
+	r.Chain = d.IDs()
+	r.RetryAfter = Duration(d.Int())
+	r.Operation = d.String(TextBytesMax)
+	r.Timeout = Duration(d.Int())
+	return r
+}
+
+func (d *Decoder) reason() Reason {
+	r := Reason(d.UintMax(uint64(len(reasons)-1), "reason"))
+	if r == 0 {
+		d.Fail("refusal without reason")
+	}
+	return r
+}
+
+func list[T any](d *Decoder, n int, item func() T) []T {
+	var all []T
+	for range n {
+		v := item()
+		if d.err != nil {
+			return nil
+		}
+		all = append(all, v)
+	}
+	return slices.Clip(all)
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func drawName(t *rapid.T) string { return rapid.StringMatching(`[A-Za-z0-9_-]{1,12}`).Draw(t, "name") }
+
+func drawID(t *rapid.T) ID { return ID{drawName(t), drawName(t), drawName(t)} }
+
+func drawCallID(t *rapid.T) CallID {
+	return NewCallID(Time(rapid.Int64Range(0, 1<<60).Draw(t, "at")), rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo"))
+}
+
+func drawAddress(t *rapid.T) Address {
+	return Address{NodeID(drawName(t)), rapid.Uint16().Draw(t, "cell"), rapid.Uint64().Draw(t, "incarnation")}
+}
+
+func drawParts(t *rapid.T) []Part {
+	var parts []Part
+	for range rapid.IntRange(0, 3).Draw(t, "parts") {
+		p := Part{Media: MediaText}
+		if rapid.Bool().Draw(t, "blob") {
+			p.Blob, p.Size = HashOf([]byte(drawName(t))), rapid.Uint64Range(0, 1<<30).Draw(t, "size")
+		} else if b := rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "bytes"); len(b) > 0 {
+			p.Bytes = b
+		}
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+func drawCall(t *rapid.T) Call {
+	c := Call{ID: drawCallID(t), Root: drawCallID(t), Parent: drawCallID(t), To: drawID(t), Operation: HandleMessageFull,
+		Kind: Kind(rapid.IntRange(1, 4).Draw(t, "kind")), Lane: Lane(rapid.IntRange(1, 3).Draw(t, "lane")),
+		Left: Duration(rapid.Int64Range(0, 1<<50).Draw(t, "left")), Attempt: rapid.Uint32Range(1, 9).Draw(t, "attempt"),
+		Principal: drawName(t), Origin: Origin(rapid.IntRange(1, 4).Draw(t, "origin")), Project: drawName(t),
+		Budget: rapid.Uint32().Draw(t, "budget"), Workflow: drawName(t), Trace: drawName(t),
+		Stamp: Time(rapid.Int64().Draw(t, "stamp")), Via: drawAddress(t), Parts: drawParts(t)}
+	for range rapid.IntRange(0, 5).Draw(t, "depth") {
+		c.Chain = append(c.Chain, drawID(t))
+	}
+	if c.IsRoot() {
+		c.Root = c.ID
+	}
+	if rapid.Bool().Draw(t, "idempotent") {
+		c.Idempotency = Idempotency{drawName(t), drawName(t), drawName(t), HashOf(nil)}
+	}
+	return c
+}
+
+func drawReply(t *rapid.T) Reply {
+	r := Reply{Call: drawCallID(t), Run: drawCallID(t), Status: Succeeded, Parts: drawParts(t), Budget: rapid.Uint32().Draw(t, "budget")}
+	if rapid.Bool().Draw(t, "failed") {
+		r.Status = Failed
+		r.Refusal = &Refusal{Reason: Reason(rapid.IntRange(1, 13).Draw(t, "reason")), Scope: Scope(rapid.IntRange(0, 3).Draw(t, "scope")),
+			Detail: drawName(t), Field: drawName(t), Chain: []ID{drawID(t)}, RetryAfter: 5, Operation: "invoke", Timeout: 7}
+	}
+	return r
+}
+
+func drawEnvelope(t *rapid.T) Envelope {
+	env := Envelope{From: drawAddress(t), To: drawID(t), Epoch: Epoch(rapid.Uint64().Draw(t, "epoch")), Durable: rapid.Bool().Draw(t, "durable")}
+	id, n, until := drawCallID(t), rapid.Uint64().Draw(t, "n"), Time(rapid.Int64().Draw(t, "until"))
+	switch rapid.IntRange(1, 6).Draw(t, "tag") {
+	case tagRequest:
+		c := drawCall(t)
+		env.To, env.Body = c.To, Request{c}
+	case tagAnswered:
+		env.To, env.Back, env.Body = ID{}, drawAddress(t), Answered{drawReply(t)}
+	case tagCancel:
+		env.Body = Cancel{id, Stopped}
+	case tagHeld:
+		env.Body = Held{id, n, until}
+	case tagResumed:
+		env.Body = Resumed{id, n}
+	case tagOpen:
+		env.Body = Open{id, n, until}
+	}
+	return env
+}
+
+func TestEnvelopesReadAsTheyWereWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		env := drawEnvelope(t)
+		got, err := Decode(Encode(env))
+		if err != nil || !reflect.DeepEqual(got, env) {
+			t.Fatalf("wrote %+v\nread  %+v\nerror %v", env, got, err)
+		}
+	})
+}
+
+func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
+	id := NewCallID(1, 2, 3)
+	root := Call{ID: id, Root: id, To: NewID("a", ""), Operation: "o", Kind: Waiting, Lane: Normal, Attempt: 1, Origin: Human}
+	good := Encode(Envelope{To: root.To, Body: Request{root}})
+	if _, err := Decode(good); err != nil {
+		t.Fatal(err)
+	}
+	other := bytes.Clone(good)
+	other[0] = 2
+	deep := root
+	deep.Chain, deep.Parent = []ID{NewID("b", "")}, id
+	for _, test := range []struct {
+		name, want string
+		bytes      []byte
+	}{
+		{"another version", "written in version 2", other},
+		{"nothing", "not a number", nil},
+		{"cut short", "byte ", good[:len(good)-3]},
+		{"too long", "1 bytes too many", append(bytes.Clone(good), 0)},
+		{"depth without chain", "depth 2 and a chain of 1", lying(deep, 2)},
+		{"request to another", "sent to", Encode(Envelope{To: NewID("x", ""), Body: Request{root}})},
+		{"nobody", "addressee", Encode(Envelope{Body: Cancel{id, Stopped}})},
+		{"unknown kind", "kind 9 is over", Encode(Envelope{To: root.To, Body: Request{func() Call { c := root; c.Kind = 9; return c }()}})},
+	} {
+		if _, err := Decode(test.bytes); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
+// lying encodes a request whose depth says something else than its chain.
+func lying(c Call, depth byte) []byte {
+	b := Encode(Envelope{To: c.To, Body: Request{c}})
+	var before Encoder
+	before.CallID(c.ID)
+	before.CallID(c.Root)
+	before.CallID(c.Parent)
+	before.ID(c.To)
+	before.String(c.Operation)
+	i := bytes.Index(b, before.Buf) + len(before.Buf)
+	b[i] = depth
+	return b
+}
+
+func FuzzDecode(f *testing.F) {
+	id := NewCallID(1, 2, 3)
+	c := Call{ID: id, Root: id, To: NewID("a", ""), Operation: "o", Kind: Waiting, Lane: Normal, Attempt: 1, Origin: Human, Parts: Text("hello")}
+	f.Add(Encode(Envelope{To: c.To, Body: Request{c}}))
+	f.Add(Encode(Envelope{Back: Address{"n", 1, 1}, Body: Answered{Fail(id, Refuse(Busy, "full"))}}))
+	f.Add(Encode(Envelope{To: c.To, Body: Held{id, 3, 4}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		env, err := Decode(b)
+		if err != nil {
+			return
+		}
+		if again := Encode(env); !bytes.Equal(again, b) {
+			t.Fatalf("accepted %x, writes %x", b, again)
+		}
+	})
+}

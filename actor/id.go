@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+const (
+	// DefaultTenant is the tenant that is not printed.
+	DefaultTenant = "default"
+	// DefaultKey is the key of an actor named by its agent alone.
+	DefaultKey = "main"
+	// NameBytesMax bounds each part of an ID, and a node's name.
+	NameBytesMax = 64
+)
+
+// ID names one actor: an instance of an agent, addressed by a key, which is the
+// session. It is written agent/key, or tenant/agent/key outside the default
+// tenant. Each part is [A-Za-z0-9._-]{1,64}, and neither "." nor "..".
+type ID struct{ Tenant, Agent, Key string }
+
+// NewID returns the actor of the default tenant; an empty key is DefaultKey.
+func NewID(agent, key string) ID {
+	if key == "" {
+		key = DefaultKey
+	}
+	return ID{Tenant: DefaultTenant, Agent: agent, Key: key}
+}
+
+// ParseID reads "agent", "agent/key" or "tenant/agent/key".
+func ParseID(text string) (ID, error) {
+	var id ID
+	parts := strings.Split(text, "/")
+	switch len(parts) {
+	case 1:
+		id = NewID(parts[0], DefaultKey)
+	case 2:
+		id = ID{DefaultTenant, parts[0], parts[1]}
+	case 3:
+		id = ID{parts[0], parts[1], parts[2]}
+	default:
+		return ID{}, fmt.Errorf("actor %.80q: want agent, agent/key or tenant/agent/key", text)
+	}
+	return id, id.Check()
+}
+
+// Check says what is wrong with the ID, if anything.
+func (id ID) Check() error {
+	for _, part := range [...]struct{ what, name string }{{"tenant", id.Tenant}, {"agent", id.Agent}, {"key", id.Key}} {
+		if err := CheckName(part.name); err != nil {
+			return fmt.Errorf("%s %w", part.what, err)
+		}
+	}
+	return nil
+}
+
+// CheckName says what is wrong with a name of an agent, key, tenant or node.
+func CheckName(name string) error {
+	if name == "" || len(name) > NameBytesMax {
+		return fmt.Errorf("%.80q: want 1 to %d characters", name, NameBytesMax)
+	}
+	if name == "." || name == ".." {
+		return fmt.Errorf("%q: is not a name", name)
+	}
+	for i := range len(name) {
+		switch b := name[i]; {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '.', b == '_', b == '-':
+		default:
+			return fmt.Errorf("%.80q: only letters, digits, '.', '_' and '-' are allowed", name)
+		}
+	}
+	return nil
+}
+
+// String writes the ID as ParseID reads it.
+func (id ID) String() string {
+	if id.Tenant == DefaultTenant {
+		return id.Agent + "/" + id.Key
+	}
+	return id.Tenant + "/" + id.Agent + "/" + id.Key
+}
+
+// Compare orders IDs by tenant, agent, key.
+func (id ID) Compare(other ID) int {
+	if c := strings.Compare(id.Tenant, other.Tenant); c != 0 {
+		return c
+	}
+	if c := strings.Compare(id.Agent, other.Agent); c != 0 {
+		return c
+	}
+	return strings.Compare(id.Key, other.Key)
+}
+
+// CallID is a UUIDv7: it names a call for good, over all its attempts.
+type CallID [16]byte
+
+// NewCallID makes a UUIDv7 of the instant and 74 bits of the two random words.
+func NewCallID(now Time, hi, lo uint64) CallID {
+	var id CallID
+	ms := uint64(now) / 1e6
+	for i := range 6 {
+		id[i] = byte(ms >> (40 - 8*i))
+	}
+	id[6] = 0x70 | byte(hi>>8)&0x0f
+	id[7] = byte(hi)
+	for i := range 8 {
+		id[8+i] = byte(lo >> (56 - 8*i))
+	}
+	id[8] = 0x80 | id[8]&0x3f
+	return id
+}
+
+// ParseCallID reads what String writes.
+func ParseCallID(text string) (CallID, error) {
+	var id CallID
+	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
+		return CallID{}, fmt.Errorf("call id %.80q: want a UUID like 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55", text)
+	}
+	raw := text[:8] + text[9:13] + text[14:18] + text[19:23] + text[24:]
+	if _, err := hex.Decode(id[:], []byte(raw)); err != nil || strings.ToLower(text) != text {
+		return CallID{}, fmt.Errorf("call id %.80q: want 32 lower-case hex digits", text)
+	}
+	return id, nil
+}
+
+// String writes the canonical form of a UUID.
+func (id CallID) String() string {
+	x := hex.EncodeToString(id[:])
+	return x[:8] + "-" + x[8:12] + "-" + x[12:16] + "-" + x[16:20] + "-" + x[20:]
+}
+
+// Short is enough of the id for a person to tell calls of one page apart.
+func (id CallID) Short() string { return hex.EncodeToString(id[12:]) }
+
+// IsZero tells whether there is no call.
+func (id CallID) IsZero() bool { return id == CallID{} }
+
+// Compare orders call ids by bytes, which is by time of creation.
+func (id CallID) Compare(other CallID) int { return strings.Compare(string(id[:]), string(other[:])) }
+
+// EffectID names one thing a run wants done in the world. It is the idempotency
+// key of that thing: the same on every attempt.
+type EffectID struct {
+	Run   CallID
+	Step  uint32 // the action of the turn, from 1
+	Index uint16 // the ask within the action, from 0
+}
+
+// String writes the run in short, the step and the index.
+func (e EffectID) String() string { return fmt.Sprintf("%s.%d.%d", e.Run.Short(), e.Step, e.Index) }
+
+// NodeID names one process that holds cells.
+type NodeID string
+
+// Epoch counts the owners of a shard. A greater one has taken over.
+type Epoch uint64
+
+// Address says where a message comes from or an answer goes to: one incarnation
+// of one cell of one node. The zero Address is a client of the node at hand.
+type Address struct {
+	Node        NodeID
+	Cell        uint16
+	Incarnation uint64
+}
+
+// IsZero tells whether there is no address.
+func (a Address) IsZero() bool { return a == Address{} }
+
+// String writes node.cell#incarnation.
+func (a Address) String() string { return fmt.Sprintf("%s.%d#%d", a.Node, a.Cell, a.Incarnation) }

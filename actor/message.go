@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+// Message is what cells say to each other. The set is closed.
+type Message interface{ message() }
+
+// Request asks an actor for a turn. The same call may come more than once.
+type Request struct{ Call Call }
+
+// Answered carries the outcome of a call back to where it came from.
+type Answered struct{ Reply Reply }
+
+// Cancel tells an actor that nobody waits for the call any more.
+type Cancel struct {
+	Call   CallID
+	Reason Reason // Deadline or Stopped
+}
+
+// Held tells a caller that the call waits for a person, until an instant at
+// most. Of two with the same call the higher N is the later.
+type Held struct {
+	Call  CallID
+	N     uint64
+	Until Time
+}
+
+// Resumed tells a caller that a held call goes on.
+type Resumed struct {
+	Call CallID
+	N    uint64
+}
+
+// Open answers a repeated Request whose turn is not over yet.
+type Open struct {
+	Call  CallID
+	N     uint64
+	Until Time // not 0: held until then
+}
+
+func (Request) message()  {}
+func (Answered) message() {}
+func (Cancel) message()   {}
+func (Held) message()     {}
+func (Resumed) message()  {}
+func (Open) message()     {}
+
+// Envelope is a message and its address.
+type Envelope struct {
+	From Address // the cell that sent it; zero for a client of this node
+	To   ID      // the actor addressed; zero if Back is set
+	Back Address // the cell of the node at which a client waits; zero if To is set
+	// Epoch is the owner's of To's shard as the sender knows it: a cell that
+	// owns the shard under another one does not take the message.
+	Epoch Epoch
+	// Durable says that what the message tells of stands in a log.
+	Durable bool
+	Body    Message
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Encoder appends fields to a buffer: the one way bytes of ours are made.
+type Encoder struct{ Buf []byte }
+
+// Uint appends a number, 7 bits a byte.
+func (e *Encoder) Uint(v uint64) { e.Buf = binary.AppendUvarint(e.Buf, v) }
+
+// Int appends a number that may be negative.
+func (e *Encoder) Int(v int64) { e.Buf = binary.AppendVarint(e.Buf, v) }
+
+// Bool appends one byte.
+func (e *Encoder) Bool(v bool) {
+	if v {
+		e.Buf = append(e.Buf, 1)
+	} else {
+		e.Buf = append(e.Buf, 0)
+	}
+}
+
+// Raw appends bytes whose number both sides know.
+func (e *Encoder) Raw(b []byte) { e.Buf = append(e.Buf, b...) }
+
+// Bytes appends a length and that many bytes.
+func (e *Encoder) Bytes(b []byte) { e.Uint(uint64(len(b))); e.Buf = append(e.Buf, b...) }
+
+// String appends a length and the text.
+func (e *Encoder) String(s string) { e.Uint(uint64(len(s))); e.Buf = append(e.Buf, s...) }
+
+// Decoder takes fields off bytes of unknown origin. The first thing that is
+// wrong stays as its error, with the offset; everything after reads as zero.
+type Decoder struct {
+	buf []byte
+	off int
+	err error
+}
+
+// NewDecoder reads b, which stays the caller's.
+func NewDecoder(b []byte) *Decoder { return &Decoder{buf: b} }
+
+// Err is the first thing that was wrong.
+func (d *Decoder) Err() error { return d.err }
+
+// End reports bytes left over, or the first error.
+func (d *Decoder) End() error {
+	if d.err == nil && d.off != len(d.buf) {
+		d.Fail("%d bytes too many", len(d.buf)-d.off)
+	}
+	return d.err
+}
+
+// Fail records what is wrong at this offset.
+func (d *Decoder) Fail(format string, args ...any) {
+	if d.err == nil {
+		d.err = fmt.Errorf("byte %d of %d: %s", d.off, len(d.buf), fmt.Sprintf(format, args...))
+	}
+}
+
+// Uint reads what Encoder.Uint wrote, in its shortest form only.
+func (d *Decoder) Uint() uint64 {
+	if d.err != nil {
+		return 0
+	}
+	v, n := binary.Uvarint(d.buf[d.off:])
+	if n <= 0 || n > 1 && d.buf[d.off+n-1] == 0 {
+		d.Fail("not a number")
+		return 0
+	}
+	d.off += n
+	return v
+}
+
+// UintMax reads a number and refuses one above limit.
+func (d *Decoder) UintMax(limit uint64, what string) uint64 {
+	v := d.Uint()
+	if v > limit {
+		d.Fail("%s %d is over %d", what, v, limit)
+		return 0
+	}
+	return v
+}
+
+// Int reads what Encoder.Int wrote.
+func (d *Decoder) Int() int64 {
+	v := d.Uint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+// Bool reads one byte, 0 or 1.
+func (d *Decoder) Bool() bool {
+	b := d.Raw(1)
+	if d.err == nil && b[0] > 1 {
+		d.Fail("%d is neither 0 nor 1", b[0])
+	}
+	return d.err == nil && b[0] == 1
+}
+
+// Raw reads n bytes; nil if they are not there.
+func (d *Decoder) Raw(n int) []byte {
+	if d.err != nil {
+		return nil
+	}
+	if n < 0 || n > len(d.buf)-d.off {
+		d.Fail("wants %d bytes, has %d", n, len(d.buf)-d.off)
+		return nil
+	}
+	b := d.buf[d.off : d.off+n : d.off+n]
+	d.off += n
+	return b
+}
+
+// Bytes reads a length and that many bytes, at most limit. The copy is the
+// caller's; nothing reads as nil.
+func (d *Decoder) Bytes(limit int) []byte {
+	n := d.UintMax(uint64(limit), "length")
+	b := d.Raw(int(n))
+	if len(b) == 0 {
+		return nil
+	}
+	return append([]byte(nil), b...)
+}
+
+// String reads a length and that much valid UTF-8, at most limit bytes.
+func (d *Decoder) String(limit int) string {
+	n := d.UintMax(uint64(limit), "length")
+	b := d.Raw(int(n))
+	if !utf8.Valid(b) {
+		d.Fail("text is not UTF-8")
+		return ""
+	}
+	return string(b)
+}
+
+// Count reads the length of a list, at most limit.
+func (d *Decoder) Count(limit int, what string) int {
+	return int(d.UintMax(uint64(limit), "number of "+what))
+}
+
+// More tells whether bytes are left and nothing is wrong.
+func (d *Decoder) More() bool { return d.err == nil && d.off < len(d.buf) }
