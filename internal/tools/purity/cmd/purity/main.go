@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command vet holds our own analyzers, for go vet -vettool.
+// Command purity is the analyzer as a tool for go vet -vettool.
 package main
 
 import (
