@@ -253,6 +253,7 @@ var rules = []rule{
 	{"names of rooms in docs exist", namesInDocsExist},
 	{"targets in docs exist", targetsInDocsExist},
 	{"outside names stand where docs say", outsideNamesStandWhereDocsSay},
+	{"errors.md has the table of refusals", errorsHasTheTableOfRefusals},
 	{"the architecture names every room", architectureNamesEveryRoom},
 	{"the analyzer knows the pure rooms", analyzerKnowsThePureRooms},
 }
@@ -480,6 +481,7 @@ func (h *house) selectors(judge func(f *file, x, sel string) string) (found []st
 var (
 	quoted     = regexp.MustCompile("`([^`\n]+)`")
 	plainPath  = regexp.MustCompile(`^(\./)?[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+)*/?$`)
+	link       = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 	qualified  = regexp.MustCompile(`^([a-z]+)\.([A-Z][A-Za-z0-9]*)(\.[A-Za-z0-9]+)?$`)
 	makeTarget = regexp.MustCompile(`(?:^|[\s$(;&|])make ([a-z]+)\b`)
 	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```")
@@ -531,6 +533,11 @@ func pathsInDocsExist(h *house) (found []string) {
 				found = append(found, fmt.Sprintf("%s:%d: there is no %s; name what is there, or leave the backticks off a room that is still to come", f.path, line, s))
 			}
 		})
+		for _, m := range link.FindAllStringSubmatch(f.text, -1) {
+			if to := path.Join(f.dir(), m[1]); !strings.Contains(m[1], ":") && !h.exists(to) {
+				found = append(found, fmt.Sprintf("%s: a link leads to %s, which is not there; correct it", f.path, to))
+			}
+		}
 	}
 	return found
 }
@@ -644,6 +651,48 @@ func (h *house) contains(p, text string) bool {
 		return nil
 	})
 	return hit
+}
+
+// errorsHasTheTableOfRefusals reads the table of reasons in actor/refusal.go:
+// all that its row says of a reason stands in the row of docs/errors.md.
+func errorsHasTheTableOfRefusals(h *house) (found []string) {
+	const code, page = "actor/refusal.go", "docs/errors.md"
+	i := slices.IndexFunc(h.files, func(f *file) bool { return f.path == code })
+	if i < 0 {
+		return nil
+	}
+	rows := map[string][]string{} // cells by the reason in backticks
+	for _, line := range strings.Split(h.text(page), "\n") {
+		if m := regexp.MustCompile("^\\| `([A-Za-z]+)` (\\|.*)").FindStringSubmatch(line); m != nil {
+			rows[m[1]] = strings.Split(m[2], "|")
+		}
+	}
+	f := h.files[i]
+	ast.Inspect(f.ast, func(n ast.Node) bool {
+		pair, ok := n.(*ast.KeyValueExpr)
+		if !ok {
+			return true
+		}
+		reason, isName := pair.Key.(*ast.Ident)
+		row, isRow := pair.Value.(*ast.CompositeLit)
+		if !isName || !isRow {
+			return true
+		}
+		for _, e := range row.Elts {
+			lit, ok := e.(*ast.BasicLit)
+			if !ok {
+				continue
+			}
+			word := strings.Trim(lit.Value, `"`)
+			if word != reason.Name && !slices.ContainsFunc(rows[reason.Name], func(cell string) bool {
+				return strings.TrimSpace(cell) == word || strings.HasPrefix(strings.TrimSpace(cell), word+" (")
+			}) {
+				found = append(found, fmt.Sprintf("%s: the row of %s does not say %s, as %s does; make them alike", page, reason.Name, word, f.at(lit.Pos())))
+			}
+		}
+		return false
+	})
+	return found
 }
 
 func architectureNamesEveryRoom(h *house) (found []string) {
@@ -790,6 +839,8 @@ var breaches = []struct {
 	{"paths in docs exist", tiny{"docs/A.md": "see `host/engine`", "host/x.go": "package host"}, "docs/A.md:1", "host/engine"},
 	{"paths in docs exist", tiny{"docs/A.md": "see `tla/*_broken.cfg`", "tla/X.cfg": ""}, "docs/A.md:1", "_broken"},
 
+	{"paths in docs exist", tiny{"docs/A.md": "see [B](B.md) and [C](https://c.example)"}, "docs/A.md", "docs/B.md"},
+
 	{"names of rooms in docs exist", tiny{"docs/A.md": "an `actor.Foo`", "actor/x.go": "package actor\ntype Bar int"}, "docs/A.md:1", "has no Foo"},
 
 	{"targets in docs exist", tiny{"Makefile": "test:\n", "README.md": "type `make tset`"}, "README.md", "no target tset"},
@@ -798,6 +849,9 @@ var breaches = []struct {
 	{"outside names stand where docs say", tiny{"docs/NAMES.md": "| `call_agent` | `tools` | x |", "tools/x.go": "package tools"},
 		"docs/NAMES.md:1", "does not stand in tools"},
 	{"outside names stand where docs say", tiny{"docs/NAMES.md": "| `call_agent` | the tools | x |"}, "docs/NAMES.md:1", "names no place"},
+
+	{"errors.md has the table of refusals", tiny{"actor/refusal.go": "package actor\nvar t = [...]row{Busy: {\"Busy\", \"agent_busy\", 429}}",
+		"docs/errors.md": "| `Busy` | agent_busy | 428 |"}, "docs/errors.md", "does not say 429"},
 
 	{"the architecture names every room", tiny{"docs/ARCHITECTURE.md": "`actor`", "actor/x.go": "package actor", "host/disk/x.go": "package disk"},
 		"docs/ARCHITECTURE.md", "the room host/disk is not"},
