@@ -2,7 +2,12 @@
 
 package actor
 
-import "context"
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+)
 
 // AskKind is what an ask wants from the world.
 type AskKind uint8
@@ -134,4 +139,30 @@ type Definition struct {
 	Turns      Turns
 	Recursion  Recursion
 	Behavior   Behavior
+}
+
+// SameAsks says where the asks of a turn that runs again differ from those it
+// made before, if they do. Work functions are not compared.
+func SameAsks(before, again []Ask) error {
+	if len(before) != len(again) {
+		return fmt.Errorf("made %d asks, now makes %d", len(before), len(again))
+	}
+	for i := range before {
+		a, b := before[i], again[i]
+		same := a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
+			a.Timeout == b.Timeout && a.Idempotent == b.Idempotent && slices.EqualFunc(a.Parts, b.Parts, samePart)
+		if !same {
+			return fmt.Errorf("ask %d was %s, is now %s", i, a, b)
+		}
+	}
+	return nil
+}
+
+func samePart(a, b Part) bool {
+	return a.Media == b.Media && a.Blob == b.Blob && bytes.Equal(a.Bytes, b.Bytes)
+}
+
+// String names the ask in a few words.
+func (a Ask) String() string {
+	return fmt.Sprintf("%s %s %.60q within %v", a.Kind, a.Name, TextOf(a.Parts), a.Timeout)
 }

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"strconv"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Kind is the protocol step an event is an instance of.
+type Kind uint8
+
+// The kinds. Those of a cell come in Ready.Events; Crash, Restart, Claim, Lose,
+// Append, Sync and Perform are the world's.
+const (
+	Activate   Kind = iota + 1 // an actor is in memory, under an epoch
+	Deactivate                 // it is not any more
+	Send                       // a message leaves for an actor or a waiting client
+	Deliver                    // a message has come
+	Drop                       // a message was not taken, and nobody is told; Why says why
+	Admit                      // a call was accepted into a mailbox
+	Refuse                     // a call was answered with a refusal before it had a turn
+	Start                      // a call has the turn
+	Ask                        // a turn asks for something; Call is the child call, if it is one
+	Answer                     // an ask is answered; the turn may go on
+	Reply                      // a turn ends with its outcome
+	Expire                     // a deadline has passed: an ask's, or a run's own
+	Cancel                     // an open waiting call is given up by its caller
+	Hold                       // a clock stands still, for a person
+	Resume                     // and runs again
+	Crash                      // a node is gone, with what it had not synced
+	Restart                    // and is back, or a cell of it
+	Claim                      // a cell owns shards, under an epoch
+	Lose                       // and does not any more
+	Append                     // entries were appended to a node's log; Pos is its end
+	Sync                       // the log is durable up to Pos
+	Perform                    // an effect reaches the world outside the node
+)
+
+var kindNames = [...]string{Activate: "Activate", Deactivate: "Deactivate", Send: "Send", Deliver: "Deliver", Drop: "Drop",
+	Admit: "Admit", Refuse: "Refuse", Start: "Start", Ask: "Ask", Answer: "Answer", Reply: "Reply", Expire: "Expire",
+	Cancel: "Cancel", Hold: "Hold", Resume: "Resume", Crash: "Crash", Restart: "Restart", Claim: "Claim", Lose: "Lose",
+	Append: "Append", Sync: "Sync", Perform: "Perform"}
+
+// Kinds lists all kinds in their order.
+func Kinds() []Kind {
+	all := make([]Kind, 0, len(kindNames)-1)
+	for k := Activate; int(k) < len(kindNames); k++ {
+		all = append(all, k)
+	}
+	return all
+}
+
+// String is the kind's name.
+func (k Kind) String() string {
+	if k == 0 || int(k) >= len(kindNames) {
+		return "unknown(" + strconv.Itoa(int(k)) + ")"
+	}
+	return kindNames[k]
+}
+
+// Event is one protocol step. Which fields are set depends on the kind; the
+// comments name the kinds where it is not plain.
+type Event struct {
+	Kind Kind
+	At   actor.Time
+	From actor.Address // the cell that took the step
+	// Actor at whose side it happened, under Epoch.
+	Actor actor.ID
+	Epoch actor.Epoch
+	// Call is the call it is about: of Ask and Answer the child (zero if the
+	// ask is no call), of Expire, Hold and Resume the call whose clock it is.
+	Call   actor.CallID
+	Parent actor.CallID // the run that made Call; of Ask and Answer the run whose turn it is
+	Root   actor.CallID
+	Peer   actor.ID // the other side: callee of an Ask, sender's or addressee's actor
+	What   string   // message, ask or effect: request, answered, cancel …; call, tool, work, sleep, wait; respond …
+	Why    string   // Drop, Deactivate, Refuse: the reason in a word
+	Chain  []actor.ID
+	// Left is the time the call has; ParentLeft what its caller's turn has
+	// unheld (Ask). Given is the length of the clock that ran out (Expire).
+	Left, ParentLeft, Given actor.Duration
+	Attempt                 uint32
+	Status                  actor.Status
+	Reason                  actor.Reason
+	Scope                   actor.Scope
+	// Count, Bytes of the mailbox after the step (Admit, Start); Pending is the
+	// caller's outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
+	Count, Bytes, Pending int
+	// N counts the holds of one call; Until is when its clock runs again by itself.
+	N     uint64
+	Until actor.Time
+	// Step and Index name the ask within its turn.
+	Step  uint32
+	Index uint16
+	// Durable: the actor is journaled (Activate, Admit, Start, Reply), the
+	// message tells of something in a log (Send, Deliver).
+	Durable bool
+	// Pos is the end of the node's log after the step's entries (Append,
+	// Perform), Synced how far it is durable (Sync, Perform).
+	Pos, Synced uint64
+	// Wrote is the number of entries that the step appended (Append, Perform).
+	Wrote int
+	// Shards, first and one past the last (Claim, Lose).
+	ShardLo, ShardHi uint16
+}
+
+// AppendTo writes the event as one line without its end: kind, then name=value
+// of each field that is set, always in the same order.
+func (e *Event) AppendTo(b []byte) []byte {
+	b = append(b, e.Kind.String()...)
+	b = num(b, " at=", int64(e.At))
+	if !e.From.IsZero() {
+		b = text(b, " from=", e.From.String())
+	}
+	b = id(b, " actor=", e.Actor)
+	b = num(b, " epoch=", int64(e.Epoch))
+	b = call(b, " call=", e.Call)
+	b = call(b, " parent=", e.Parent)
+	b = call(b, " root=", e.Root)
+	b = id(b, " peer=", e.Peer)
+	b = text(b, " what=", e.What)
+	b = text(b, " why=", e.Why)
+	if len(e.Chain) > 0 {
+		b = append(b, " chain="...)
+		for i, a := range e.Chain {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, a.String()...)
+		}
+	}
+	b = num(b, " left=", int64(e.Left))
+	b = num(b, " parent_left=", int64(e.ParentLeft))
+	b = num(b, " given=", int64(e.Given))
+	b = num(b, " attempt=", int64(e.Attempt))
+	if e.Status != 0 {
+		b = text(b, " status=", e.Status.String())
+	}
+	if e.Reason != 0 {
+		b = text(b, " reason=", e.Reason.String())
+	}
+	b = text(b, " scope=", e.Scope.String())
+	b = num(b, " count=", int64(e.Count))
+	b = num(b, " bytes=", int64(e.Bytes))
+	b = num(b, " pending=", int64(e.Pending))
+	b = num(b, " n=", int64(e.N))
+	b = num(b, " until=", int64(e.Until))
+	b = num(b, " step=", int64(e.Step))
+	b = num(b, " index=", int64(e.Index))
+	if e.Durable {
+		b = append(b, " durable"...)
+	}
+	b = num(b, " pos=", int64(e.Pos))
+	b = num(b, " synced=", int64(e.Synced))
+	b = num(b, " wrote=", int64(e.Wrote))
+	if e.ShardHi > 0 {
+		b = num(b, " shards=", int64(e.ShardLo))
+		b = num(b, "-", int64(e.ShardHi))
+	}
+	return b
+}
+
+// String is the line that AppendTo writes.
+func (e Event) String() string { return string(e.AppendTo(nil)) }
+
+func num(b []byte, name string, v int64) []byte {
+	if v == 0 {
+		return b
+	}
+	return strconv.AppendInt(append(b, name...), v, 10)
+}
+
+func text(b []byte, name, v string) []byte {
+	if v == "" {
+		return b
+	}
+	return append(append(b, name...), v...)
+}
+
+func id(b []byte, name string, v actor.ID) []byte {
+	if v == (actor.ID{}) {
+		return b
+	}
+	return append(append(b, name...), v.String()...)
+}
+
+func call(b []byte, name string, v actor.CallID) []byte {
+	if v.IsZero() {
+		return b
+	}
+	return append(append(b, name...), v.String()...)
+}

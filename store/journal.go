@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Journal is the state of one actor: its records folded, in order. Apply is the
+// only way to change it.
+type Journal struct {
+	N      uint64   // the last record's number
+	Runs   []*Run   // open, in the order in which they were accepted
+	Ended  []Ended  // remembered outcomes, in order
+	Buried []Buried // cancelled before they came, in order
+}
+
+// Run is one accepted call without outcome.
+type Run struct {
+	Call       actor.Call
+	At         actor.Time
+	Definition actor.Hash
+	Clock      actor.Clock // its own time; stands still while it waits for a person, itself or below
+	Holds      uint64      // how often Clock was stopped or started
+	Budget     uint32      // calls it may still make
+	Steps      []Step      // its turn so far; none while it waits in the mailbox
+	Seq        uint64      // its last run event
+	Parked     string      // why it does not go on, if so
+}
+
+// Step is one action of a turn: its asks, each with its answer once it has one.
+type Step struct{ Asks []Asked }
+
+// Asked is one ask, and how it stands.
+type Asked struct {
+	Ask     actor.Ask
+	Call    actor.CallID // the child call, if it is one
+	To      actor.ID     // its callee
+	Budget  uint32       // the share it took along
+	Stamp   actor.Time
+	Clock   actor.Clock // its time: from then on it is answered with a refusal
+	Attempt uint32
+	Holds   uint64 // the highest N heard of it
+	Answer  *actor.Answer
+}
+
+// IsCall tells whether the ask is a call to another actor that was made.
+func (a *Asked) IsCall() bool { return !a.Call.IsZero() }
+
+// Open tells whether the ask waits for its answer.
+func (a *Asked) Open() bool { return a.Answer == nil }
+
+// Started tells whether the run has had the turn.
+func (r *Run) Started() bool { return len(r.Steps) > 0 }
+
+// Last is the asks of the last step: only they can be open.
+func (r *Run) Last() []Asked {
+	if len(r.Steps) == 0 {
+		return nil
+	}
+	return r.Steps[len(r.Steps)-1].Asks
+}
+
+// Child is the call that an ask of this run is, with the time left as given.
+func (r *Run) Child(a *Asked, left actor.Duration, attempt uint32) actor.Call {
+	c := r.Call
+	operation := a.Ask.Operation
+	if operation == "" {
+		operation = actor.HandleMessageFull
+	}
+	return actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: operation,
+		Chain: c.Path(), Kind: actor.Waiting, Lane: c.Lane, Left: left, Attempt: attempt,
+		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
+		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: a.Ask.Parts}
+}
+
+// Run finds an open run; nil if there is none of that id.
+func (j *Journal) Run(id actor.CallID) *Run {
+	for _, r := range j.Runs {
+		if r.Call.ID == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// Outcome finds a remembered outcome; nil if there is none.
+func (j *Journal) Outcome(id actor.CallID) *Ended {
+	for i := range j.Ended {
+		if j.Ended[i].Call == id {
+			return &j.Ended[i]
+		}
+	}
+	return nil
+}
+
+// IsBuried tells whether the call was cancelled before it came.
+func (j *Journal) IsBuried(id actor.CallID) bool {
+	return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
+}
+
+// Promise finds the call that has the same idempotency key: an open run's or a
+// remembered one's, and the body it came with.
+func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.Hash, ok bool) {
+	if key.IsZero() {
+		return actor.CallID{}, actor.Hash{}, false
+	}
+	for _, r := range j.Runs {
+		if r.Call.Idempotency.Same(key) {
+			return r.Call.ID, r.Call.Idempotency.Body, true
+		}
+	}
+	for i := range j.Ended {
+		if j.Ended[i].Idempotency.Same(key) {
+			return j.Ended[i].Call, j.Ended[i].Idempotency.Body, true
+		}
+	}
+	return actor.CallID{}, actor.Hash{}, false
+}
+
+// Due is the earliest deadline of the open runs; 0 if there are none.
+func (j *Journal) Due() actor.Time {
+	var due actor.Time
+	for _, r := range j.Runs {
+		if d := r.Clock.Due(); due == 0 || d < due {
+			due = d
+		}
+	}
+	return due
+}
+
+// Apply folds one more record. It fails where no record of ours could follow,
+// and leaves the journal as it was.
+func (j *Journal) Apply(r Record) error {
+	switch r := r.(type) {
+	case Accepted:
+		if j.Run(r.Call.ID) != nil {
+			return fmt.Errorf("run %s accepted twice", r.Call.ID)
+		}
+		j.Runs = append(j.Runs, &Run{Call: r.Call, At: r.At, Definition: r.Definition,
+			Clock: actor.NewClock(r.At, r.Call.Left), Budget: r.Call.Budget})
+		j.forget(r.At)
+	case Asking:
+		run := j.Run(r.Run)
+		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
+			return fmt.Errorf("run %s cannot ask", r.Run)
+		}
+		asks := slices.Clone(r.Asks)
+		for i := range asks {
+			asks[i].Ask.Work = nil // is not state
+			if asks[i].IsCall() {
+				run.Budget -= min(run.Budget, 1+asks[i].Budget)
+			}
+		}
+		run.Steps = append(run.Steps, Step{Asks: asks})
+		run.settle(r.At)
+	case Answered:
+		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		if err != nil {
+			return err
+		}
+		answer := r.Answer
+		a.Answer = &answer
+		run.Budget += min(r.Budget, a.Budget)
+		run.settle(r.At)
+	case Retried:
+		_, a, err := j.ask(r.Run, r.Step, r.Index)
+		if err != nil {
+			return err
+		}
+		a.Attempt = r.Attempt
+	case Held:
+		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		if err != nil {
+			return err
+		}
+		a.Holds = r.N
+		a.Clock.Hold(r.At, r.Until)
+		run.settle(r.At)
+	case Resumed:
+		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		if err != nil {
+			return err
+		}
+		a.Holds = r.N
+		a.Clock.Resume(r.At)
+		run.settle(r.At)
+	case Parked:
+		run := j.Run(r.Run)
+		if run == nil {
+			return fmt.Errorf("run %s is not open", r.Run)
+		}
+		run.Parked = r.Detail
+	case Ended:
+		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
+		j.Ended = append(j.Ended, r)
+	case Buried:
+		j.Buried = append(j.Buried, r)
+		j.forget(r.At)
+	default:
+		return fmt.Errorf("%T is not a change", r)
+	}
+	j.N++
+	return nil
+}
+
+// ask finds an ask that is open.
+func (j *Journal) ask(id actor.CallID, step uint32, index uint16) (*Run, *Asked, error) {
+	run := j.Run(id)
+	if run == nil || int(step) != len(run.Steps) || int(index) >= len(run.Last()) || !run.Last()[index].Open() {
+		return nil, nil, fmt.Errorf("run %s has no open ask %d.%d", id, step, index)
+	}
+	return run, &run.Last()[index], nil
+}
+
+// settle stops or starts the run's clock: it stands still as long as the ask
+// does that is held longest. A Wait is held from the start.
+func (r *Run) settle(at actor.Time) {
+	var until actor.Time
+	asks := r.Last()
+	for i := range asks {
+		switch a := &asks[i]; {
+		case !a.Open():
+		case a.Ask.Kind == actor.AskWait:
+			until = max(until, a.Clock.Due())
+		case a.Clock.Held(at):
+			until = max(until, a.Clock.HeldUntil)
+		}
+	}
+	switch {
+	case until > at && until != r.Clock.HeldUntil:
+		r.Clock.Hold(at, until)
+		r.Holds++
+	case until <= at && r.Clock.HeldUntil != 0:
+		r.Clock.Resume(at)
+		r.Holds++
+	}
+}
+
+// forget drops what no repeat can ask for any more.
+func (j *Journal) forget(now actor.Time) {
+	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool { return e.Until < now })
+	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
+}
+
+// Saved is what a disk holds of an actor: the last snapshot, if any, and the
+// entries behind it, in order.
+type Saved struct {
+	Snapshot []byte
+	Entries  []Entry
+}
