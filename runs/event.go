@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Type is what an event tells. The set is closed.
+type Type uint8
+
+// The events. Those marked ours have no name in the protocol that clients know
+// from elsewhere.
+const (
+	UserInput        Type = iota + 1 // a client's message was taken in
+	RunStarted                       // the turn began
+	RunPaused                        // ours: held by a call below, or parked
+	RunResumed                       // ours: goes on after RunPaused
+	RunDone                          // the end: an answer
+	RunFailed                        // the end: a refusal
+	RunCancelled                     // ours, the end: nobody wants the answer any more
+	AgentCalledChild                 // a call went out; the child run bears its id
+	AgentChildDone                   // ours: its one outcome came in
+	AgentCallRefused                 // ours: the call never went out
+	ToolCallCreated                  // a tool, or the agent's own work, was asked for
+	ToolDispatched                   // it was handed to the world
+	ToolResult                       // its outcome came in
+	TimeoutClamped                   // ours: the time asked for was more than allowed
+	WaitOpened                       // ours: the run waits for a signal by name
+	SignalReceived                   // ours: it came
+	WaitExpired                      // ours: it did not come in time
+	Attempt                          // ours: the turn is run again after a restart
+)
+
+// fields is a set of an event's fields.
+type fields uint32
+
+const (
+	fActor fields = 1 << iota
+	fKind
+	fOperation
+	fPrincipal
+	fOrigin
+	fProject
+	fRoot
+	fParent
+	fDepth // and chain
+	fLeft
+	fAsked
+	fPlace // step and index
+	fName
+	fChild
+	fUntil
+	fAttempt
+	fStatus
+	fText // and truncated
+	fWarnings
+	fRefusal
+
+	fAll = fRefusal<<1 - 1
+	// zeroCounts are fields whose zero is a value and is written as such.
+	zeroCounts = fDepth | fLeft | fText
+)
+
+// types says of each event its name, the fields it has, and those it may have.
+var types = [...]struct {
+	name     string
+	has, may fields
+}{
+	UserInput:        {"user_input", fActor | fText, fPrincipal | fOrigin},
+	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt},
+	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
+	RunResumed:       {"run_resumed", 0, fName | fChild},
+	RunDone:          {"run_done", fStatus | fText, fWarnings},
+	RunFailed:        {"run_failed", fRefusal, 0},
+	RunCancelled:     {"run_cancelled", fRefusal, 0},
+	AgentCalledChild: {"agent_called_child", fActor | fChild | fPlace | fDepth | fLeft | fText, fKind | fOperation},
+	AgentChildDone:   {"agent_child_done", fChild | fPlace | fStatus | fText, fActor | fWarnings | fRefusal},
+	AgentCallRefused: {"agent_call_refused", fName | fPlace | fRefusal | fDepth, fOperation},
+	ToolCallCreated:  {"tool_call_created", fName | fKind | fPlace | fDepth | fText, 0},
+	ToolDispatched:   {"tool_dispatched", fName | fPlace | fAttempt, fLeft},
+	ToolResult:       {"tool_result", fName | fPlace | fStatus | fText, fWarnings | fRefusal},
+	TimeoutClamped:   {"timeout_clamped", fPlace | fAsked | fLeft, fName},
+	WaitOpened:       {"wait_opened", fName | fPlace | fUntil, 0},
+	SignalReceived:   {"signal_received", fName | fPlace | fText, fPrincipal | fOrigin},
+	WaitExpired:      {"wait_expired", fName | fPlace, fRefusal},
+	Attempt:          {"attempt", fAttempt, fPlace},
+}
+
+// Types lists the closed set in its order.
+func Types() []Type {
+	all := make([]Type, 0, len(types)-1)
+	for t := UserInput; int(t) < len(types); t++ {
+		all = append(all, t)
+	}
+	return all
+}
+
+// String is the event's name.
+func (t Type) String() string {
+	if t == 0 || int(t) >= len(types) {
+		return fmt.Sprintf("unknown(%d)", t)
+	}
+	return types[t].name
+}
+
+// ParseType reads what String writes.
+func ParseType(text string) (Type, error) {
+	for _, t := range Types() {
+		if types[t].name == text {
+			return t, nil
+		}
+	}
+	return 0, fmt.Errorf("event type %.40q is unknown", text)
+}
+
+// Ends tells whether the event is the last of its run.
+func (t Type) Ends() bool { return t == RunDone || t == RunFailed || t == RunCancelled }
+
+// Bounds of what an event holds. Append cuts what is longer and says so in the
+// event; the whole content is in the journal.
+const (
+	TextBytesMax   = 4 << 10
+	AnswerBytesMax = 1 << 20 // the text of RunDone
+	NameBytesMax   = 256     // names, operations, principals, projects
+	EventBytesMax  = 16 << 20
+)
+
+// The kinds of ask that ToolCallCreated tells of.
+const (
+	KindTool = "tool"
+	KindWork = "work"
+)
+
+// Event is one thing that happened in a run. Which fields an event has follows
+// from its Type (Check tells); the others are zero.
+//
+//  1. Seq counts from 1 without a gap in each run.
+//  2. An event that Ends is the last of its run.
+type Event struct {
+	Run  actor.CallID
+	Seq  uint64
+	At   actor.Time
+	Type Type
+
+	Actor     actor.ID // who runs; of a call, who was called
+	Kind      string   // of a call: actor.Kind as text; of a tool call: KindTool or KindWork
+	Operation string
+	Principal string
+	Origin    string // actor.Origin as text
+	Project   string
+	Root      actor.CallID
+	Parent    actor.CallID
+	Depth     int        // of the run; of a call, the child's
+	Chain     []actor.ID // its ancestors, oldest first; Depth is its length
+	Left      actor.Duration
+	Asked     actor.Duration // the time asked for, where Left was granted
+	Step      uint32         // the action of the turn, from 1
+	Index     uint16         // the ask within the action, from 0
+	Name      string         // the tool, signal or work; why a run was paused
+	Child     actor.CallID   // the run of a call made
+	Until     actor.Time
+	Attempt   uint32
+	Status    actor.Status // how something ended
+	Text      string       // what was said: see Say
+	Truncated bool
+	Warnings  []string
+	Refusal   *actor.Refusal
+}
+
+// Say puts content into the event as text a person can read; what is not
+// text, or stands in a blob, is left out and marked by Truncated.
+func (e *Event) Say(parts []actor.Part) {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+			b.Write(p.Bytes)
+		} else {
+			e.Truncated = true
+		}
+	}
+	e.Text = b.String()
+}
+
+// fit is the event as Append writes it: each text valid and within its bound.
+func (e Event) fit() Event {
+	limit := TextBytesMax
+	if e.Type == RunDone {
+		limit = AnswerBytesMax
+	}
+	var cut bool
+	e.Text, cut = cutText(e.Text, limit)
+	e.Truncated = e.Truncated || cut
+	for _, s := range []*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project} {
+		*s, _ = cutText(*s, NameBytesMax)
+	}
+	e.Warnings = slices.Clone(e.Warnings[:min(len(e.Warnings), actor.WarningsMax)])
+	for i := range e.Warnings {
+		e.Warnings[i], _ = cutText(e.Warnings[i], TextBytesMax)
+	}
+	return e
+}
+
+// cutText makes text valid UTF-8 of at most limit bytes, and tells whether any was lost.
+func cutText(text string, limit int) (string, bool) {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) <= limit {
+		return text, false
+	}
+	return strings.ToValidUTF8(text[:limit], ""), true
+}
+
+// set is the fields that are not zero.
+func (e *Event) set() fields {
+	var f fields
+	for i, there := range [...]bool{
+		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
+		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
+		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil,
+	} {
+		if there {
+			f |= 1 << i
+		}
+	}
+	return f
+}
+
+// Check says what no event can be.
+func (e *Event) Check() error {
+	if e.Type == 0 || int(e.Type) >= len(types) {
+		return fmt.Errorf("event of unknown type %d", e.Type)
+	}
+	t, set := types[e.Type], e.set()
+	switch {
+	case e.Run.IsZero():
+		return fmt.Errorf("%s without run", t.name)
+	case e.Seq == 0:
+		return fmt.Errorf("%s without number", t.name)
+	case t.has&^set&^zeroCounts != 0:
+		return fmt.Errorf("%s without %s", t.name, (t.has &^ set &^ zeroCounts).names())
+	case set&^(t.has|t.may) != 0:
+		return fmt.Errorf("%s with %s", t.name, (set &^ (t.has | t.may)).names())
+	case set&fPlace != 0 && e.Step == 0:
+		return fmt.Errorf("%s of step 0", t.name)
+	case e.Depth != len(e.Chain):
+		return fmt.Errorf("%s of depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
+	case len(e.Chain) > actor.ChainMax:
+		return fmt.Errorf("%s with a chain of %d", t.name, len(e.Chain))
+	case e.Left < 0 || e.Asked < 0:
+		return fmt.Errorf("%s with a time below 0", t.name)
+	case t.has&fStatus != 0 && (e.Status == actor.Failed) != (e.Refusal != nil):
+		return fmt.Errorf("%s that is %s, with a refusal: %v", t.name, e.Status, e.Refusal != nil)
+	}
+	return nil
+}
+
+var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
+	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error"}
+
+func (f fields) names() string {
+	var all []string
+	for i, name := range fieldNames {
+		if f&(1<<i) != 0 {
+			all = append(all, name)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// String is the event on one line, as consoles print it.
+func (e *Event) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s %s", e.Seq, FormatTime(e.At), e.Type)
+	put := func(f fields, format string, args ...any) {
+		if e.set()&f != 0 {
+			fmt.Fprintf(&b, " "+format, args...)
+		}
+	}
+	put(fPlace, "%d.%d", e.Step, e.Index)
+	put(fActor, "%s", e.Actor)
+	put(fName, "%s", e.Name)
+	put(fChild, "run %s", e.Child.Short())
+	put(fDepth, "chain %s", actor.PathString(e.Chain))
+	put(fLeft, "left %s", e.Left)
+	put(fAsked, "asked %s", e.Asked)
+	put(fUntil, "until %s", FormatTime(e.Until))
+	put(fAttempt, "attempt %d", e.Attempt)
+	put(fStatus, "%s", e.Status)
+	put(fText, "%q", e.Text)
+	if e.Refusal != nil {
+		put(fRefusal, "%s", e.Refusal.Error())
+	}
+	return b.String()
+}

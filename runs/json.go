@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+)
+
+// Encode is Append to nothing.
+func Encode(e Event) []byte { return Append(nil, e) }
+
+// Append writes an event as one line of JSON without its end: always the same
+// members in the same order, spans in whole milliseconds, content cut to its
+// bound. An event that Check refuses is a mistake of ours.
+func Append(b []byte, e Event) []byte {
+	e = e.fit()
+	err := e.Check()
+	must.Be(err == nil, "runs: %v", err)
+
+	o := object{b: append(b, '{')}
+	o.text("run_id", e.Run.String())
+	o.int("seq", int64(e.Seq))
+	o.time("ts", e.At)
+	o.text("type", e.Type.String())
+	o.name("payload")
+	p := object{b: append(o.b, '{')}
+	p.payload(&e)
+	return append(p.b, "}}"...)
+}
+
+// payload writes the fields of the event: those its type has, and of those it
+// may have the ones that are there.
+func (o *object) payload(e *Event) {
+	there := types[e.Type].has | e.set()
+	put := func(f fields, write func()) {
+		if there&f != 0 {
+			write()
+		}
+	}
+	put(fActor, func() { o.actor(e.Actor) })
+	put(fKind, func() { o.text("kind", e.Kind) })
+	put(fOperation, func() { o.text("operation", e.Operation) })
+	put(fPrincipal, func() { o.text("principal", e.Principal) })
+	put(fOrigin, func() { o.text("origin", e.Origin) })
+	put(fProject, func() { o.text("project_id", e.Project) })
+	put(fRoot, func() { o.text("root_run_id", e.Root.String()) })
+	put(fParent, func() { o.text("parent_run_id", e.Parent.String()) })
+	put(fDepth, func() { o.int("call_depth", int64(e.Depth)); o.chain("call_chain", e.Chain) })
+	put(fLeft, func() { o.millis("time_left_ms", e.Left) })
+	put(fAsked, func() { o.millis("asked_ms", e.Asked) })
+	put(fPlace, func() { o.int("step", int64(e.Step)); o.int("index", int64(e.Index)) })
+	put(fName, func() { o.text("name", e.Name) })
+	put(fChild, func() { o.text("child_run_id", e.Child.String()) })
+	put(fUntil, func() { o.time("until", e.Until) })
+	put(fAttempt, func() { o.int("attempt", int64(e.Attempt)) })
+	put(fStatus, func() { o.text("status", e.Status.String()) })
+	put(fText, func() { o.text("text", e.Text); o.flag("truncated", e.Truncated) })
+	put(fWarnings, func() { o.texts("warnings", e.Warnings) })
+	put(fRefusal, func() { o.refusal("error", e.Refusal) })
+}
+
+// object appends the members of one JSON object.
+type object struct {
+	b     []byte
+	begun bool
+}
+
+func (o *object) name(name string) {
+	if o.begun {
+		o.b = append(o.b, ',')
+	}
+	o.begun = true
+	o.b = quote(o.b, name)
+	o.b = append(o.b, ':')
+}
+
+func (o *object) text(name, v string)               { o.name(name); o.b = quote(o.b, v) }
+func (o *object) int(name string, v int64)          { o.name(name); o.b = strconv.AppendInt(o.b, v, 10) }
+func (o *object) millis(n string, d actor.Duration) { o.int(n, int64(d/time.Millisecond)) }
+
+func (o *object) time(name string, t actor.Time) {
+	o.name(name)
+	o.b = append(AppendTime(append(o.b, '"'), t), '"')
+}
+
+func (o *object) flag(name string, v bool) {
+	if v {
+		o.name(name)
+		o.b = append(o.b, "true"...)
+	}
+}
+
+func (o *object) actor(id actor.ID) {
+	o.text("agent_id", id.Agent)
+	o.text("actor", id.String())
+}
+
+func (o *object) texts(name string, all []string) {
+	o.name(name)
+	o.b = append(o.b, '[')
+	for i, s := range all {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.b = quote(o.b, s)
+	}
+	o.b = append(o.b, ']')
+}
+
+func (o *object) chain(name string, chain []actor.ID) {
+	all := make([]string, len(chain))
+	for i, id := range chain {
+		all[i] = id.String()
+	}
+	o.texts(name, all)
+}
+
+func (o *object) refusal(name string, r *actor.Refusal) {
+	o.name(name)
+	out := r.Reason.Outside()
+	p := object{b: append(o.b, '{')}
+	p.text("type", out.Error)
+	p.text("code", out.Code)
+	p.text("reason", r.Reason.String())
+	p.text("message", r.Error())
+	p.text("detail", r.Detail)
+	if r.Scope != actor.NoScope {
+		p.text("scope", r.Scope.String())
+	}
+	if r.Field != "" {
+		p.text("field", r.Field)
+	}
+	if len(r.Chain) > 0 {
+		p.chain("call_chain", r.Chain)
+	}
+	if r.RetryAfter > 0 {
+		p.millis("retry_after_ms", r.RetryAfter)
+	}
+	if r.Operation != "" {
+		p.text("operation", r.Operation)
+	}
+	if r.Timeout > 0 {
+		p.millis("timeout_ms", r.Timeout)
+	}
+	o.b = append(p.b, '}')
+}
+
+func quote(b []byte, text string) []byte {
+	b, _ = jsontext.AppendQuote(b, text) // what is not UTF-8 is replaced
+	return b
+}
+
+// Decode reads an event as Append writes it and refuses everything else: what
+// it accepts encodes to the same bytes again. It never panics.
+func Decode(b []byte) (Event, error) {
+	if len(b) > EventBytesMax {
+		return Event{}, fmt.Errorf("event: %d bytes are over %d", len(b), EventBytesMax)
+	}
+	var l line
+	if err := json.Unmarshal(b, &l, json.RejectUnknownMembers(true)); err != nil {
+		return Event{}, fmt.Errorf("event: %w", err)
+	}
+	e, err := l.event()
+	if err == nil {
+		err = e.Check()
+	}
+	if err != nil {
+		return Event{}, fmt.Errorf("event: %w", err)
+	}
+	if again := Encode(e); !bytes.Equal(again, b) {
+		at := 0
+		for at < min(len(b), len(again)) && b[at] == again[at] {
+			at++
+		}
+		return Event{}, fmt.Errorf("event: byte %d: not as it would be written here", at)
+	}
+	return e, nil
+}
+
+// line is an event on its way from JSON: every member that any event has. What
+// it takes for granted, the comparison of bytes in Decode finds out.
+type line struct {
+	Run     string `json:"run_id"`
+	Seq     uint64 `json:"seq"`
+	TS      string `json:"ts"`
+	Type    string `json:"type"`
+	Payload struct {
+		Agent     string       `json:"agent_id"`
+		Actor     string       `json:"actor"`
+		Kind      string       `json:"kind"`
+		Operation string       `json:"operation"`
+		Principal string       `json:"principal"`
+		Origin    string       `json:"origin"`
+		Project   string       `json:"project_id"`
+		Root      string       `json:"root_run_id"`
+		Parent    string       `json:"parent_run_id"`
+		Depth     int          `json:"call_depth"`
+		Chain     []string     `json:"call_chain"`
+		Left      int64        `json:"time_left_ms"`
+		Asked     int64        `json:"asked_ms"`
+		Step      uint32       `json:"step"`
+		Index     uint16       `json:"index"`
+		Name      string       `json:"name"`
+		Child     string       `json:"child_run_id"`
+		Until     string       `json:"until"`
+		Attempt   uint32       `json:"attempt"`
+		Status    string       `json:"status"`
+		Text      string       `json:"text"`
+		Truncated bool         `json:"truncated"`
+		Warnings  []string     `json:"warnings"`
+		Error     *refusalLine `json:"error"`
+	} `json:"payload"`
+}
+
+type refusalLine struct {
+	Type       string   `json:"type"`
+	Code       string   `json:"code"`
+	Reason     string   `json:"reason"`
+	Message    string   `json:"message"`
+	Detail     string   `json:"detail"`
+	Scope      string   `json:"scope"`
+	Field      string   `json:"field"`
+	Chain      []string `json:"call_chain"`
+	RetryAfter int64    `json:"retry_after_ms"`
+	Operation  string   `json:"operation"`
+	Timeout    int64    `json:"timeout_ms"`
+}
+
+func (l *line) event() (e Event, err error) {
+	p := &l.Payload
+	e = Event{
+		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
+		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings,
+	}
+	into(&err, &e.Run, l.Run, actor.ParseCallID)
+	into(&err, &e.At, l.TS, ParseTime)
+	into(&err, &e.Type, l.Type, ParseType)
+	into(&err, &e.Actor, p.Actor, actor.ParseID)
+	into(&err, &e.Root, p.Root, actor.ParseCallID)
+	into(&err, &e.Parent, p.Parent, actor.ParseCallID)
+	into(&err, &e.Chain, p.Chain, parseChain)
+	into(&err, &e.Left, p.Left, fromMillis)
+	into(&err, &e.Asked, p.Asked, fromMillis)
+	into(&err, &e.Child, p.Child, actor.ParseCallID)
+	into(&err, &e.Until, p.Until, ParseTime)
+	into(&err, &e.Status, p.Status, parseEnd)
+	into(&err, &e.Refusal, p.Error, (*refusalLine).refusal)
+	return e, err
+}
+
+func (l *refusalLine) refusal() (*actor.Refusal, error) {
+	if l == nil {
+		return nil, nil
+	}
+	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Operation: l.Operation}
+	var err error
+	into(&err, &r.Reason, l.Reason, parseReason)
+	into(&err, &r.Scope, l.Scope, parseScope)
+	into(&err, &r.Chain, l.Chain, parseChain)
+	into(&err, &r.RetryAfter, l.RetryAfter, fromMillis)
+	into(&err, &r.Timeout, l.Timeout, fromMillis)
+	return r, err
+}
+
+// into parses a member that may be absent, unless something was wrong before.
+func into[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
+	if s, ok := any(from).(string); ok && s == "" || *err != nil {
+		return
+	}
+	*to, *err = parse(from)
+}
+
+func fromMillis(ms int64) (actor.Duration, error) {
+	const most = int64(1<<63-1) / int64(time.Millisecond)
+	if ms < 0 || ms > most {
+		return 0, fmt.Errorf("%d is no span of milliseconds", ms)
+	}
+	return actor.Duration(ms) * time.Millisecond, nil
+}
+
+func parseChain(texts []string) ([]actor.ID, error) {
+	if len(texts) > actor.ChainMax {
+		return nil, fmt.Errorf("a chain of %d", len(texts))
+	}
+	var chain []actor.ID
+	for _, text := range texts {
+		id, err := actor.ParseID(text)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, id)
+	}
+	return chain, nil
+}
+
+// parseEnd, parseReason and parseScope find the value of a closed set by its name.
+func parseEnd(text string) (actor.Status, error) {
+	return byName("status", text, []actor.Status{actor.Succeeded, actor.Partial, actor.Failed})
+}
+
+func parseReason(text string) (actor.Reason, error) {
+	return byName("reason", text, actor.Reasons())
+}
+
+func parseScope(text string) (actor.Scope, error) {
+	return byName("scope", text, []actor.Scope{actor.ScopeCaller, actor.ScopeCallee, actor.ScopeNode})
+}
+
+func byName[T fmt.Stringer](what, text string, all []T) (T, error) {
+	i := slices.IndexFunc(all, func(v T) bool { return v.String() == text })
+	if i < 0 {
+		var none T
+		return none, fmt.Errorf("%s %.40q: want one of %v", what, text, all)
+	}
+	return all[i], nil
+}

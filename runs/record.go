@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Record is a run as its events so far tell it.
+type Record struct {
+	Run     actor.CallID
+	Root    actor.CallID // zero until the run has started
+	Parent  actor.CallID // zero at the top of the tree
+	Actor   actor.ID     // zero if the run ended before it started, unless a client asked for it
+	Chain   []actor.ID
+	Left    actor.Duration // the time the run had when it started
+	Attempt uint32         // 1, and one more for each restart on the way
+	Status  Status
+	Seq     uint64     // of the last event
+	Created actor.Time // the first event
+	Started actor.Time // 0: still queued
+	Ended   actor.Time // 0: not over
+
+	Waits    []Wait  // open: what the run waits for by name
+	Children []Child // the calls it made, in their order
+	Paused   string  // why it is held or parked; empty if it is not
+
+	Outcome   actor.Status // once Ended
+	Text      string       // the answer
+	Truncated bool
+	Warnings  []string
+	Refusal   *actor.Refusal // why it failed
+
+	tools []place // out now
+}
+
+// Wait is a signal that a run waits for.
+type Wait struct {
+	Name  string
+	Until actor.Time
+	place place
+}
+
+// Child is a call that a run made, and its one outcome.
+type Child struct {
+	Run     actor.CallID // zero: refused before it went out
+	Actor   actor.ID     // zero then
+	Target  string       // as the agent wrote it, then; else the actor as text
+	Left    actor.Duration
+	At      actor.Time
+	Ended   actor.Time   // 0: still out
+	Status  actor.Status // 0: still out
+	Refusal *actor.Refusal
+	place   place
+}
+
+// place is a step and an index: where in a turn something was asked.
+type place struct {
+	step  uint32
+	index uint16
+}
+
+// Depth is how many calls stand above the run.
+func (r *Record) Depth() int { return len(r.Chain) }
+
+// CallState is the state of the call that the run answers.
+func (r *Record) CallState() string { return CallState(r.Status, r.Refusal) }
+
+// AgentState is the state of the agent at work on it.
+func (r *Record) AgentState() string { return AgentState(r.Status) }
+
+// Fold makes a run's record of all its events from the first on.
+func Fold(events []Event) (Record, error) {
+	var r Record
+	for i := range events {
+		if err := r.Apply(&events[i]); err != nil {
+			return Record{}, err
+		}
+	}
+	return r, nil
+}
+
+// Apply takes one more event. An event that cannot follow leaves the record as it was.
+func (r *Record) Apply(e *Event) error {
+	next := *r
+	next.Waits, next.Children, next.tools = slices.Clone(r.Waits), slices.Clone(r.Children), slices.Clone(r.tools)
+	if err := next.apply(e); err != nil {
+		return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, err)
+	}
+	*r = next
+	return nil
+}
+
+func (r *Record) apply(e *Event) error {
+	if err := e.Check(); err != nil {
+		return err
+	}
+	switch {
+	case r.Seq == 0:
+		r.Run, r.Created, r.Attempt, r.Status = e.Run, e.At, 1, Running
+	case e.Run != r.Run:
+		return fmt.Errorf("belongs to another run than %s", r.Run)
+	}
+	if e.Seq != r.Seq+1 {
+		return fmt.Errorf("comes after event %d", r.Seq)
+	}
+	if r.Status.Ended() {
+		return fmt.Errorf("%s, but the run is %s", e.Type, r.Status)
+	}
+	if r.Started == 0 && e.Type != UserInput && e.Type != RunStarted && !e.Type.Ends() {
+		return fmt.Errorf("%s, but the run has not started", e.Type)
+	}
+	r.Seq = e.Seq
+	if err := r.tell(e); err != nil {
+		return err
+	}
+	status := r.derive(e.Type)
+	if status == r.Status {
+		return nil
+	}
+	if err := Transition(r.Status, status); err != nil {
+		return err
+	}
+	r.Status = status
+	return nil
+}
+
+// tell notes what the event says.
+func (r *Record) tell(e *Event) error {
+	at := place{e.Step, e.Index}
+	switch e.Type {
+	case UserInput:
+		if r.Seq != 1 {
+			return fmt.Errorf("user_input after the first event")
+		}
+		r.Actor = e.Actor
+	case RunStarted:
+		if r.Started != 0 {
+			return fmt.Errorf("started twice")
+		}
+		r.Started, r.Actor, r.Root, r.Parent, r.Chain, r.Left = e.At, e.Actor, e.Root, e.Parent, e.Chain, e.Left
+	case RunPaused:
+		r.Paused = e.Name
+	case RunResumed:
+		if r.Paused == "" {
+			return fmt.Errorf("resumed, but was not paused")
+		}
+		r.Paused = ""
+	case RunDone:
+		r.end(e, e.Status)
+	case RunFailed, RunCancelled:
+		r.end(e, actor.Failed)
+	case AgentCalledChild:
+		r.Children = append(r.Children, Child{Run: e.Child, Actor: e.Actor, Target: e.Actor.String(), Left: e.Left, At: e.At, place: at})
+	case AgentCallRefused:
+		r.Children = append(r.Children, Child{Target: e.Name, At: e.At, Ended: e.At, Status: actor.Failed, Refusal: e.Refusal, place: at})
+	case AgentChildDone:
+		i := slices.IndexFunc(r.Children, func(c Child) bool { return c.Run == e.Child && c.Status == 0 })
+		if i < 0 {
+			return fmt.Errorf("no call to run %s is out", e.Child)
+		}
+		c := &r.Children[i]
+		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
+	case ToolCallCreated:
+		r.tools = append(r.tools, at)
+	case ToolResult:
+		i := slices.Index(r.tools, at)
+		if i < 0 {
+			return fmt.Errorf("no tool is out at %d.%d", at.step, at.index)
+		}
+		r.tools = slices.Delete(r.tools, i, i+1)
+	case WaitOpened:
+		r.Waits = append(r.Waits, Wait{e.Name, e.Until, at})
+	case SignalReceived, WaitExpired:
+		i := slices.IndexFunc(r.Waits, func(w Wait) bool { return w.place == at && w.Name == e.Name })
+		if i < 0 {
+			return fmt.Errorf("no wait for %s is open at %d.%d", e.Name, at.step, at.index)
+		}
+		r.Waits = slices.Delete(r.Waits, i, i+1)
+	case Attempt:
+		r.Attempt++
+	}
+	return nil
+}
+
+func (r *Record) end(e *Event, outcome actor.Status) {
+	r.Ended, r.Outcome, r.Text, r.Truncated, r.Warnings, r.Refusal = e.At, outcome, e.Text, e.Truncated, e.Warnings, e.Refusal
+	r.Waits, r.tools, r.Paused = nil, nil, ""
+}
+
+// derive is the state that follows from what is open.
+func (r *Record) derive(last Type) Status {
+	out := func(c Child) bool { return c.Status == 0 }
+	switch {
+	case last == RunDone:
+		return Done
+	case last == RunFailed:
+		return Failed
+	case last == RunCancelled:
+		return Cancelled
+	case r.Paused != "" || len(r.Waits) > 0:
+		return PausedWaitingApproval
+	case len(r.tools) > 0 || slices.ContainsFunc(r.Children, out):
+		return PausedWaitingTool
+	default:
+		return Running
+	}
+}
+
+// AppendJSON writes the record as GET /v1/runs/{id} answers it.
+func (r *Record) AppendJSON(b []byte) []byte {
+	o := object{b: append(b, '{')}
+	o.text("run_id", r.Run.String())
+	if !r.Root.IsZero() {
+		o.text("root_run_id", r.Root.String())
+	}
+	if !r.Parent.IsZero() {
+		o.text("parent_run_id", r.Parent.String())
+	}
+	if r.Actor != (actor.ID{}) {
+		o.actor(r.Actor)
+		o.text("session_id", r.Actor.Key)
+	}
+	o.text("status", r.Status.String())
+	o.text("call_state", r.CallState())
+	if state := r.AgentState(); state != "" {
+		o.text("agent_state", state)
+	}
+	o.int("call_depth", int64(r.Depth()))
+	o.chain("call_chain", r.Chain)
+	o.millis("time_left_ms", r.Left)
+	o.int("attempt", int64(r.Attempt))
+	o.time("created_at", r.Created)
+	if r.Started != 0 {
+		o.time("started_at", r.Started)
+	}
+	if r.Ended != 0 {
+		o.time("ended_at", r.Ended)
+	}
+	o.int("last_seq", int64(r.Seq))
+	if r.Paused != "" {
+		o.text("paused", r.Paused)
+	}
+	if len(r.Waits) > 0 {
+		list(&o, "waiting_for", r.Waits, func(p *object, w Wait) {
+			p.text("name", w.Name)
+			p.time("until", w.Until)
+		})
+	}
+	if len(r.Children) > 0 {
+		list(&o, "children", r.Children, func(p *object, c Child) { p.child(c) })
+	}
+	if r.Status == Done {
+		o.text("outcome", r.Outcome.String())
+		o.text("text", r.Text)
+		o.flag("truncated", r.Truncated)
+	}
+	if len(r.Warnings) > 0 {
+		o.texts("warnings", r.Warnings)
+	}
+	if r.Refusal != nil {
+		o.refusal("error", r.Refusal)
+	}
+	return append(o.b, '}')
+}
+
+func (o *object) child(c Child) {
+	if !c.Run.IsZero() {
+		o.text("child_run_id", c.Run.String())
+	}
+	o.text("target", c.Target)
+	o.millis("time_left_ms", c.Left)
+	o.time("started_at", c.At)
+	if c.Ended != 0 {
+		o.time("ended_at", c.Ended)
+	}
+	o.text("call_state", c.CallState())
+	if c.Refusal != nil {
+		o.refusal("error", c.Refusal)
+	}
+}
+
+// CallState is the state of the call as its caller sees it.
+func (c Child) CallState() string {
+	switch c.Status {
+	case 0:
+		return CallState(Running, nil)
+	case actor.Failed:
+		return CallState(Failed, c.Refusal)
+	default:
+		return CallState(Done, nil)
+	}
+}
+
+func list[T any](o *object, name string, all []T, write func(*object, T)) {
+	o.name(name)
+	o.b = append(o.b, '[')
+	for i, v := range all {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		p := object{b: append(o.b, '{')}
+		write(&p, v)
+		o.b = append(p.b, '}')
+	}
+	o.b = append(o.b, ']')
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+const (
+	nanosPerSecond = 1_000_000_000
+	secondsPerDay  = 24 * 60 * 60
+	timeLayout     = "0000-00-00T00:00:00.000000000Z" // RFC 3339 in UTC, always with nine digits, so that text sorts as time
+)
+
+// AppendTime writes an instant as 2026-11-21T17:16:57.000000001Z.
+func AppendTime(b []byte, t actor.Time) []byte {
+	seconds, nanos := floorDiv(int64(t), nanosPerSecond)
+	days, inDay := floorDiv(seconds, secondsPerDay)
+	year, month, day := date(days)
+	b = digits(b, year, 4)
+	b = digits(append(b, '-'), month, 2)
+	b = digits(append(b, '-'), day, 2)
+	b = digits(append(b, 'T'), inDay/3600, 2)
+	b = digits(append(b, ':'), inDay/60%60, 2)
+	b = digits(append(b, ':'), inDay%60, 2)
+	b = digits(append(b, '.'), nanos, 9)
+	return append(b, 'Z')
+}
+
+// FormatTime is AppendTime as text.
+func FormatTime(t actor.Time) string { return string(AppendTime(nil, t)) }
+
+// ParseTime reads what AppendTime writes, and nothing else.
+func ParseTime(text string) (actor.Time, error) {
+	wrong := fmt.Errorf("time %.40q: want %s", text, "2006-01-02T15:04:05.000000000Z")
+	if len(text) != len(timeLayout) {
+		return 0, wrong
+	}
+	number := func(from, to int) (n int64) {
+		for _, c := range []byte(text[from:to]) {
+			n = n*10 + int64(c-'0')
+		}
+		return n
+	}
+	t := actor.Time((day(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
+		number(11, 13)*3600+number(14, 16)*60+number(17, 19))*nanosPerSecond + number(20, 29))
+	// Whatever stood where a digit or a dash should, what it would mean is not what it says.
+	if FormatTime(t) != text {
+		return 0, wrong
+	}
+	return t, nil
+}
+
+func digits(b []byte, v int64, width int) []byte {
+	for i := width - 1; i >= 0; i-- {
+		p := int64(1)
+		for range i {
+			p *= 10
+		}
+		b = append(b, byte('0'+v/p%10))
+	}
+	return b
+}
+
+func floorDiv(a, b int64) (quotient, rest int64) {
+	quotient, rest = a/b, a%b
+	if rest < 0 {
+		quotient, rest = quotient-1, rest+b
+	}
+	return quotient, rest
+}
+
+// A year of this calendar begins in March, so that the leap day is its last, and
+// 400 of them have 146,097 days whatever the first is.
+const (
+	daysPerEra = 146_097
+	epochDay   = 719_468 // from 0000-03-01 to 1970-01-01
+)
+
+func date(days int64) (year, month, dayOfMonth int64) {
+	era, inEra := floorDiv(days+epochDay, daysPerEra)
+	yearOfEra := (inEra - inEra/1460 + inEra/36524 - inEra/(daysPerEra-1)) / 365
+	inYear := inEra - (365*yearOfEra + yearOfEra/4 - yearOfEra/100)
+	marchMonth := (5*inYear + 2) / 153
+	dayOfMonth = inYear - (153*marchMonth+2)/5 + 1
+	month = (marchMonth+2)%12 + 1
+	year = yearOfEra + era*400
+	if month <= 2 {
+		year++
+	}
+	return year, month, dayOfMonth
+}
+
+func day(year, month, dayOfMonth int64) int64 {
+	if month <= 2 {
+		year--
+	}
+	era, yearOfEra := floorDiv(year, 400)
+	inYear := (153*((month+9)%12)+2)/5 + dayOfMonth - 1
+	return era*daysPerEra + yearOfEra*365 + yearOfEra/4 - yearOfEra/100 + inYear - epochDay
+}
