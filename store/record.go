@@ -110,6 +110,7 @@ type RunEvent struct {
 // its n-th, and what is written along with it.
 type Entry struct {
 	Actor  actor.ID
+	Shard  uint16 // of the actor
 	Epoch  actor.Epoch
 	N      uint64 // per actor, from 1; a Snapshot has that of the last entry it holds
 	Record Record
