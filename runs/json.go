@@ -130,7 +130,7 @@ func (o *object) refusal(name string, r *actor.Refusal) {
 	out := r.Reason.Outside()
 	p := object{b: append(o.b, '{')}
 	p.text("type", out.Error)
-	p.text("code", out.Code)
+	p.text("code", out.Type)
 	p.text("reason", r.Reason.String())
 	p.text("message", r.Error())
 	p.text("detail", r.Detail)

@@ -110,7 +110,7 @@ func (r *Record) apply(e *Event) error {
 	if r.Status.Ended() {
 		return fmt.Errorf("%s, but the run is %s", e.Type, r.Status)
 	}
-	if r.Started == 0 && e.Type != UserInput && e.Type != RunStarted && !e.Type.Ends() {
+	if r.Started == 0 && e.Type != UserInput && e.Type != RunStarted && e.Type != RunFailed && e.Type != RunCancelled {
 		return fmt.Errorf("%s, but the run has not started", e.Type)
 	}
 	r.Seq = e.Seq

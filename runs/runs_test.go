@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+var (
+	parent = actor.NewCallID(1_700_000_000_000_000_000, 1, 2)
+	child  = actor.NewCallID(1_700_000_000_000_000_000, 3, 4)
+	alice  = actor.NewID("alice", "s-1")
+	bob    = actor.NewID("bob", "s-1")
+)
+
+func TestTheTableOfTransitions(t *testing.T) {
+	want := strings.Fields(`
+		unknown(0)>RUNNING
+		RUNNING>PAUSED_WAITING_APPROVAL RUNNING>PAUSED_WAITING_TOOL RUNNING>DONE RUNNING>FAILED RUNNING>CANCELLED
+		PAUSED_WAITING_APPROVAL>RUNNING PAUSED_WAITING_APPROVAL>PAUSED_WAITING_TOOL PAUSED_WAITING_APPROVAL>FAILED PAUSED_WAITING_APPROVAL>CANCELLED
+		PAUSED_WAITING_TOOL>RUNNING PAUSED_WAITING_TOOL>PAUSED_WAITING_APPROVAL PAUSED_WAITING_TOOL>FAILED PAUSED_WAITING_TOOL>CANCELLED`)
+	all := append([]Status{0}, append(Statuses(), 7)...)
+	for _, from := range all {
+		for _, to := range all {
+			step := from.String() + ">" + to.String()
+			if err := Transition(from, to); (err == nil) != slices.Contains(want, step) {
+				t.Errorf("%s: %v", step, err)
+			}
+		}
+	}
+	for _, s := range Statuses() {
+		if again, err := ParseStatus(s.String()); err != nil || again != s {
+			t.Errorf("%s reads as %v, %v", s, again, err)
+		}
+		if s.Ended() != (len(legal[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), legal[s])
+		}
+	}
+	if s, err := ParseStatus("running"); err == nil {
+		t.Errorf("running reads as %v", s)
+	}
+}
+
+func TestStatesOfCallAndAgentAreDerived(t *testing.T) {
+	deadline, busy := actor.Refuse(actor.Deadline, "late"), actor.Refuse(actor.Busy, "full")
+	for _, c := range []struct {
+		status Status
+		why    *actor.Refusal
+		want   string
+	}{
+		{Running, nil, "Pending Running"},
+		{PausedWaitingTool, nil, "Pending Waiting"},
+		{PausedWaitingApproval, nil, "Pending Paused"},
+		{Done, nil, "Completed "},
+		{Failed, deadline, "TimedOut "},
+		{Cancelled, deadline, "TimedOut "},
+		{Failed, busy, "Failed "},
+		{Cancelled, busy, "Failed "},
+	} {
+		if got := CallState(c.status, c.why) + " " + AgentState(c.status); got != c.want {
+			t.Errorf("%s, %v: %q, want %q", c.status, c.why, got, c.want)
+		}
+	}
+}
+
+func TestTimesAreWrittenAsTheLibraryWritesThem(t *testing.T) {
+	check := func(t interface{ Fatalf(string, ...any) }, at actor.Time) {
+		want := time.Unix(0, int64(at)).UTC().Format("2006-01-02T15:04:05.000000000Z")
+		if got := FormatTime(at); got != want {
+			t.Fatalf("%d is written %s, want %s", at, got, want)
+		}
+		if again, err := ParseTime(want); err != nil || again != at {
+			t.Fatalf("%s reads as %d, %v, want %d", want, again, err, at)
+		}
+	}
+	for _, text := range []string{"1970-01-01T00:00:00Z", "1969-12-31T23:59:59.999999999Z", "2000-02-29T12:00:00Z",
+		"2100-02-28T23:59:59Z", "2100-03-01T00:00:00Z", "2026-12-31T00:00:00.1Z"} {
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, actor.Time(at.UnixNano()))
+	}
+	check(t, actor.Forever)
+	check(t, -actor.Forever)
+	rapid.Check(t, func(t *rapid.T) { check(t, actor.Time(rapid.Int64().Draw(t, "at"))) })
+	for _, text := range []string{"", "2026-11-21", "2026-02-30T00:00:00.000000000Z", "2026-11-21T24:00:00.000000000Z",
+		"2026-11-21T00:00:00.000000000z", "2026-11-21T00:00:00.00000000aZ", "9999-11-21T00:00:00.000000000Z"} {
+		if at, err := ParseTime(text); err == nil {
+			t.Errorf("%q reads as %s", text, FormatTime(at))
+		}
+	}
+}
+
+// story is a run that tells most of what a run can tell.
+func story() []Event {
+	n, at := uint64(0), actor.Time(1_700_000_000_000_000_000)
+	next := func(e Event) Event {
+		n++
+		at += 1_000_001
+		e.Run, e.Seq, e.At = parent, n, at
+		return e
+	}
+	return []Event{
+		next(Event{Type: UserInput, Actor: alice, Text: "hi", Origin: "human"}),
+		next(Event{Type: RunStarted, Actor: alice, Kind: "waiting", Operation: actor.HandleMessageFull, Origin: "human", Root: parent, Left: time.Minute}),
+		next(Event{Type: TimeoutClamped, Step: 1, Asked: time.Hour, Left: 5 * time.Minute}),
+		next(Event{Type: AgentCalledChild, Step: 1, Actor: bob, Child: child, Depth: 1, Chain: []actor.ID{alice}, Left: 30 * time.Second, Text: "hello"}),
+		next(Event{Type: AgentCallRefused, Step: 1, Index: 1, Name: "alice", Refusal: actor.RefuseCycle(nil, alice)}),
+		next(Event{Type: ToolCallCreated, Step: 1, Index: 2, Name: "browser.open", Kind: KindTool, Text: "{}"}),
+		next(Event{Type: ToolDispatched, Step: 1, Index: 2, Name: "browser.open", Attempt: 1}),
+		next(Event{Type: Attempt, Attempt: 2}),
+		next(Event{Type: ToolResult, Step: 1, Index: 2, Name: "browser.open", Status: actor.Failed, Refusal: actor.Refuse(actor.Unknown, "who knows")}),
+		next(Event{Type: RunPaused, Name: "held", Child: child}),
+		next(Event{Type: RunResumed}),
+		next(Event{Type: AgentChildDone, Step: 1, Child: child, Status: actor.Succeeded, Text: "hello yourself"}),
+		next(Event{Type: WaitOpened, Step: 2, Name: "go", Until: at.Add(10 * time.Minute)}),
+		next(Event{Type: WaitOpened, Step: 2, Index: 1, Name: "stop", Until: at.Add(time.Minute)}),
+		next(Event{Type: WaitExpired, Step: 2, Index: 1, Name: "stop"}),
+		next(Event{Type: SignalReceived, Step: 2, Name: "go", Text: `{"ok":true}`}),
+		next(Event{Type: RunDone, Status: actor.Partial, Text: "bob says hello", Warnings: []string{"the page was not read"}}),
+	}
+}
+
+func TestARunGoesThroughItsStates(t *testing.T) {
+	var r Record
+	var seen []string
+	for _, e := range story() {
+		if err := r.Apply(&e); err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, fmt.Sprintf("%s %s", e.Type, r.Status))
+	}
+	want := `user_input RUNNING
+run_started RUNNING
+timeout_clamped RUNNING
+agent_called_child PAUSED_WAITING_TOOL
+agent_call_refused PAUSED_WAITING_TOOL
+tool_call_created PAUSED_WAITING_TOOL
+tool_dispatched PAUSED_WAITING_TOOL
+attempt PAUSED_WAITING_TOOL
+tool_result PAUSED_WAITING_TOOL
+run_paused PAUSED_WAITING_APPROVAL
+run_resumed PAUSED_WAITING_TOOL
+agent_child_done RUNNING
+wait_opened PAUSED_WAITING_APPROVAL
+wait_opened PAUSED_WAITING_APPROVAL
+wait_expired PAUSED_WAITING_APPROVAL
+signal_received RUNNING
+run_done DONE`
+	if got := strings.Join(seen, "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	if r.Text != "bob says hello" || r.Outcome != actor.Partial || len(r.Warnings) != 1 || r.Attempt != 2 || r.Seq != 17 {
+		t.Errorf("ends as %+v", r)
+	}
+	if len(r.Children) != 2 || r.Children[0].Run != child || r.Children[0].CallState() != CallCompleted ||
+		r.Children[1].CallState() != CallFailed || r.Children[1].Target != "alice" {
+		t.Errorf("children %+v", r.Children)
+	}
+	if js := r.AppendJSON(nil); !jsontext.Value(js).IsValid() || !bytes.Contains(js, []byte(`"status":"DONE","call_state":"Completed","call_depth":0`)) {
+		t.Errorf("as JSON %s", js)
+	}
+	if len(seen) != len(story()) {
+		t.Error("the story was not told to its end")
+	}
+}
+
+func TestAWaitingRunSaysWhatItWaitsFor(t *testing.T) {
+	r, err := Fold(story()[:14])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Waits) != 2 || r.Waits[0].Name != "go" || r.Waits[0].Until == 0 || r.AgentState() != AgentPaused || r.CallState() != CallPending {
+		t.Errorf("record %+v", r)
+	}
+	if js := string(r.AppendJSON(nil)); !strings.Contains(js, `"waiting_for":[{"name":"go","until":"2023-11-14T22:23:`) {
+		t.Errorf("as JSON %s", js)
+	}
+}
+
+func TestEventsThatCannotFollowAreRefused(t *testing.T) {
+	whole := story()
+	at := func(n int, change func(*Event)) []Event {
+		part := slices.Clone(whole[:n])
+		change(&part[n-1])
+		return part
+	}
+	last := whole[len(whole)-1]
+	last.Seq++
+	for _, c := range []struct {
+		events []Event
+		want   string
+	}{
+		{whole[1:], "comes after event 0"},
+		{slices.Delete(slices.Clone(whole), 4, 5), "comes after event 4"},
+		{append(slices.Clone(whole), last), "but the run is DONE"},
+		{at(2, func(e *Event) { e.Run = child }), "belongs to another run"},
+		{at(2, func(e *Event) { *e = Event{Run: e.Run, Seq: 2, Type: Attempt, Attempt: 2} }), "has not started"},
+		{at(3, func(e *Event) { *e = whole[1]; e.Seq = 3 }), "started twice"},
+		{at(2, func(e *Event) { *e = whole[0]; e.Seq = 2 }), "user_input after the first"},
+		{at(5, func(e *Event) { *e = whole[16]; e.Seq = 5 }), "cannot go from PAUSED_WAITING_TOOL to DONE"},
+		{at(9, func(e *Event) { e.Index = 7 }), "no tool is out at 1.7"},
+		{at(12, func(e *Event) { e.Child = parent }), "no call to run"},
+		{at(15, func(e *Event) { e.Name = "walk" }), "no wait for walk"},
+		{at(3, func(e *Event) { *e = whole[10]; e.Seq = 3 }), "was not paused"},
+	} {
+		if _, err := Fold(c.events); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %s", err, c.want)
+		}
+	}
+}
+
+func TestARefusedEventLeavesTheRecordAsItWas(t *testing.T) {
+	r, err := Fold(story()[:13])
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := fmt.Sprintf("%+v", r)
+	bad := story()[15]
+	bad.Seq, bad.Name = 14, "walk"
+	if err := r.Apply(&bad); err == nil || fmt.Sprintf("%+v", r) != before {
+		t.Errorf("after %v:\n%+v\nbefore:\n%s", err, r, before)
+	}
+}
+
+func TestIllFormedEventsAreNamed(t *testing.T) {
+	good := Event{Run: parent, Seq: 1, Type: AgentChildDone, Child: child, Step: 1, Status: actor.Succeeded}
+	for _, c := range []struct {
+		change func(*Event)
+		want   string
+	}{
+		{func(e *Event) { e.Type = 0 }, "unknown type 0"},
+		{func(e *Event) { e.Type = 99 }, "unknown type 99"},
+		{func(e *Event) { e.Run = actor.CallID{} }, "without run"},
+		{func(e *Event) { e.Seq = 0 }, "without number"},
+		{func(e *Event) { e.Child = actor.CallID{} }, "agent_child_done without child_run_id"},
+		{func(e *Event) { e.Until = 5 }, "agent_child_done with until"},
+		{func(e *Event) { e.Step, e.Index = 0, 1 }, "of step 0"},
+		{func(e *Event) { e.Status = actor.Failed }, "a refusal: false"},
+		{func(e *Event) { *e = story()[3]; e.Depth = 2 }, "of depth 2 and a chain of 1"},
+		{func(e *Event) { *e = story()[3]; e.Left = -1 }, "time below 0"},
+	} {
+		e := good
+		c.change(&e)
+		if err := e.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: want %s", err, c.want)
+		}
+	}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEveryEventLooksTheSameForGood(t *testing.T) {
+	want := map[Type]string{
+		RunStarted:       `"payload":{"agent_id":"alice","actor":"alice/s-1","kind":"waiting","operation":"handle_message_full","origin":"human","root_run_id":"` + parent.String() + `","call_depth":0,"call_chain":[],"time_left_ms":60000}}`,
+		AgentCalledChild: `"payload":{"agent_id":"bob","actor":"bob/s-1","call_depth":1,"call_chain":["alice/s-1"],"time_left_ms":30000,"step":1,"index":0,"child_run_id":"` + child.String() + `","text":"hello"}}`,
+		AgentCallRefused: `"error":{"type":"cycle detected","code":"call_cycle","reason":"Cycle","message":"cycle detected: Cycle detected: alice already in call chain alice/s-1","detail":"Cycle detected: alice already in call chain alice/s-1"}}}`,
+		SignalReceived:   `"payload":{"step":2,"index":0,"name":"go","text":"{\"ok\":true}"}}`,
+		RunDone:          `"type":"run_done","payload":{"status":"partial","text":"bob says hello","warnings":["the page was not read"]}}`,
+		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
+	}
+	seen := map[Type]bool{}
+	for _, e := range story() {
+		seen[e.Type] = true
+		js := Encode(e)
+		if !bytes.HasSuffix(js, []byte(want[e.Type])) {
+			t.Errorf("%s is written\n%s\nwant\n%s", e.Type, js, want[e.Type])
+		}
+		again, err := Decode(js)
+		if err != nil || !reflect.DeepEqual(again, e) {
+			t.Errorf("%s reads as %+v, %v", js, again, err)
+		}
+		if e.String() == "" {
+			t.Errorf("%s has no line", js)
+		}
+	}
+	for _, typ := range Types() {
+		if again, err := ParseType(typ.String()); err != nil || again != typ {
+			t.Errorf("%s reads as %s, %v", typ, again, err)
+		}
+		if !seen[typ] && typ != RunFailed && typ != RunCancelled {
+			t.Errorf("no %s in the story", typ)
+		}
+	}
+}
+
+func TestDecodeIsStrict(t *testing.T) {
+	good := string(Encode(story()[3]))
+	for _, c := range []struct{ from, to, want string }{
+		{`"seq":4`, `"seq":4,"seq":4`, "duplicate"},
+		{`"seq":4`, `"seq":4,"more":1`, "unknown"},
+		{`"seq":4`, `"Seq":4`, "unknown"},
+		{`"seq":4`, `"seq":04`, "invalid"},
+		{`"seq":4`, `"seq": 4`, "byte 5"},
+		{`"seq":4`, `"seq":0`, "without number"},
+		{`agent_called_child`, `agent_called`, "is unknown"},
+		{`"bob/s-1"`, `"bob"`, "not as it would be written"},
+		{`"agent_id":"bob"`, `"agent_id":"eve"`, "not as it would be written"},
+		{`"text":"hello"`, `"text":"` + strings.Repeat("x", TextBytesMax+1) + `"`, "not as it would be written"},
+		{`"call_depth":1`, `"call_depth":2`, "chain of 1"},
+		{`"time_left_ms":30000`, `"time_left_ms":9223372036854775807`, "span"},
+		{`"step":1`, `"step":-1`, "step"},
+		{`}}`, `}} `, "not as it would be written"},
+		{`}}`, `}}{}`, "after top-level"},
+	} {
+		bad := strings.Replace(good, c.from, c.to, 1)
+		if bad == good {
+			t.Fatalf("nothing to replace: %s", c.from)
+		}
+		if e, err := Decode([]byte(bad)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s for %s: got %v, %v, want %q", c.to, c.from, e, err, c.want)
+		}
+	}
+	if _, err := Decode(make([]byte, EventBytesMax+1)); err == nil {
+		t.Error("too many bytes were taken in")
+	}
+}
+
+func TestLongContentIsCutAndMarked(t *testing.T) {
+	long := strings.Repeat("ä", AnswerBytesMax) // twice as many bytes
+	e := story()[0]
+	e.Text = "x" + long
+	again, err := Decode(Encode(e))
+	if err != nil || !again.Truncated || len(again.Text) != TextBytesMax-1 || !utf8.ValidString(again.Text) {
+		t.Errorf("%d bytes, truncated %v, %v", len(again.Text), again.Truncated, err)
+	}
+	end := story()[16]
+	end.Text = long
+	again, err = Decode(Encode(end))
+	if err != nil || !again.Truncated || len(again.Text) != AnswerBytesMax {
+		t.Errorf("%d bytes, truncated %v, %v", len(again.Text), again.Truncated, err)
+	}
+	e.Text = "a\xffb"
+	if again, err = Decode(Encode(e)); err != nil || again.Truncated || again.Text != "a\uFFFDb" {
+		t.Errorf("%q, truncated %v, %v", again.Text, again.Truncated, err)
+	}
+}
+
+func TestSayKeepsWhatAPersonCanRead(t *testing.T) {
+	var e Event
+	e.Say(append(actor.Text("see "), actor.Part{Media: actor.MediaJSON, Bytes: []byte(`{}`)}))
+	if e.Text != "see {}" || e.Truncated {
+		t.Errorf("%q, truncated %v", e.Text, e.Truncated)
+	}
+	e = Event{}
+	e.Say([]actor.Part{{Media: "image/png", Bytes: []byte{1}}})
+	if e.Text != "" || !e.Truncated {
+		t.Errorf("%q, truncated %v", e.Text, e.Truncated)
+	}
+}
+
+func TestAMistakeOfOursIsAPanic(t *testing.T) {
+	defer func() {
+		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "run_failed without error") {
+			t.Errorf("panics with %v", p)
+		}
+	}()
+	Encode(Event{Run: parent, Seq: 1, Type: RunFailed})
+}
+
+func drawRefusal(t *rapid.T) *actor.Refusal {
+	r := actor.Refuse(rapid.SampledFrom(actor.Reasons()).Draw(t, "reason"), "%s", rapid.String().Draw(t, "detail"))
+	r.Scope = rapid.SampledFrom([]actor.Scope{actor.NoScope, actor.ScopeCaller, actor.ScopeCallee, actor.ScopeNode}).Draw(t, "scope")
+	r.Field = rapid.String().Draw(t, "field")
+	r.Operation = rapid.String().Draw(t, "operation")
+	r.RetryAfter = time.Duration(rapid.IntRange(0, 1e6).Draw(t, "retry")) * time.Millisecond
+	return r
+}
+
+// drawEvent draws an event of any type with any fields that this type may have.
+func drawEvent(t *rapid.T) Event {
+	typ := rapid.SampledFrom(Types()).Draw(t, "type")
+	e := Event{Run: parent, Seq: rapid.Uint64Range(1, 1<<53).Draw(t, "seq"), At: actor.Time(rapid.Int64().Draw(t, "at")), Type: typ}
+	has := types[typ].has | types[typ].may&fields(rapid.Uint32Range(0, uint32(fAll)).Draw(t, "fields"))
+	text := func(f fields, to *string, empty int) {
+		if has&f != 0 {
+			*to = rapid.StringN(1-empty, 20, -1).Draw(t, "text")
+		}
+	}
+	set := func(f fields, do func()) {
+		if has&f != 0 {
+			do()
+		}
+	}
+	text(fKind, &e.Kind, 0)
+	text(fOperation, &e.Operation, 0)
+	text(fPrincipal, &e.Principal, 0)
+	text(fOrigin, &e.Origin, 0)
+	text(fProject, &e.Project, 0)
+	text(fName, &e.Name, 0)
+	text(fText, &e.Text, 1)
+	millis := func() time.Duration {
+		return time.Duration(rapid.Int64Range(1, 1e12).Draw(t, "ms")) * time.Millisecond
+	}
+	set(fActor, func() { e.Actor = bob })
+	set(fRoot, func() { e.Root = parent })
+	set(fParent, func() { e.Parent = parent })
+	set(fDepth, func() {
+		e.Depth = rapid.IntRange(0, 5).Draw(t, "depth")
+		for range e.Depth {
+			e.Chain = append(e.Chain, alice)
+		}
+	})
+	set(fLeft, func() { e.Left = millis() })
+	set(fAsked, func() { e.Asked = millis() })
+	set(fPlace, func() {
+		e.Step = rapid.Uint32Min(1).Draw(t, "step")
+		e.Index = rapid.Uint16().Draw(t, "index")
+	})
+	set(fChild, func() { e.Child = child })
+	set(fUntil, func() { e.Until = actor.Time(rapid.Int64Min(1).Draw(t, "until")) })
+	set(fAttempt, func() { e.Attempt = rapid.Uint32Min(1).Draw(t, "attempt") })
+	set(fRefusal, func() { e.Refusal = drawRefusal(t) })
+	set(fStatus, func() {
+		e.Status = rapid.SampledFrom([]actor.Status{actor.Succeeded, actor.Partial}).Draw(t, "status")
+		if e.Refusal != nil {
+			e.Status = actor.Failed
+		}
+	})
+	set(fWarnings, func() { e.Warnings = rapid.SliceOfN(rapid.String(), 1, 3).Draw(t, "warnings") })
+	return e
+}
+
+func TestEventsComeBackAsTheyWent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := drawEvent(t)
+		again, err := Decode(Encode(e))
+		if err != nil {
+			t.Fatalf("%s: %v", Encode(e), err)
+		}
+		if !reflect.DeepEqual(again, e) {
+			t.Fatalf("%s\nreads as %+v\nwas %+v", Encode(e), again, e)
+		}
+	})
+}
+
+// TestAnyOrderOfEventsIsFoldedOrRefused draws events in any order: the record
+// never takes an illegal step and never moves after its end.
+func TestAnyOrderOfEventsIsFoldedOrRefused(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var r Record
+		for range 30 {
+			e := drawEvent(t)
+			e.Seq = r.Seq + uint64(rapid.IntRange(1, 2).Draw(t, "gap"))
+			before := r
+			if err := r.Apply(&e); err != nil {
+				if !reflect.DeepEqual(before, r) {
+					t.Fatalf("%v changed the record", err)
+				}
+				continue
+			}
+			if before.Seq > 0 && before.Status != r.Status && Transition(before.Status, r.Status) != nil {
+				t.Fatalf("%s: from %s to %s", e.String(), before.Status, r.Status)
+			}
+			if before.Status.Ended() || r.Seq != before.Seq+1 {
+				t.Fatalf("%s was taken after %s %d", e.String(), before.Status, before.Seq)
+			}
+			if !jsontext.Value(r.AppendJSON(nil)).IsValid() {
+				t.Fatalf("not JSON: %s", r.AppendJSON(nil))
+			}
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, e := range story() {
+		f.Add(Encode(e))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		e, err := Decode(b)
+		if err != nil {
+			return
+		}
+		if again := Encode(e); !bytes.Equal(again, b) {
+			t.Fatalf("%s encodes to %s", b, again)
+		}
+	})
+}
