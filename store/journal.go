@@ -246,6 +246,25 @@ func (j *Journal) forget(now actor.Time) {
 	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
 }
 
+// ApplyEntry folds the entry that comes next.
+func (j *Journal) ApplyEntry(e Entry) error {
+	if e.N != j.N+1 {
+		return fmt.Errorf("entry %d follows entry %d", e.N, j.N)
+	}
+	runs := slices.Clone(j.Runs) // an Ended takes its run out, after its last event
+	if err := j.Apply(e.Record); err != nil {
+		return fmt.Errorf("entry %d: %w", e.N, err)
+	}
+	for _, ev := range e.Events {
+		for _, r := range append(runs, j.Runs...) {
+			if r.Call.ID == ev.Run {
+				r.Seq = ev.Seq
+			}
+		}
+	}
+	return nil
+}
+
 // Saved is what a disk holds of an actor: the last snapshot, if any, and the
 // entries behind it, in order.
 type Saved struct {
