@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// CallAgent is the name of the tool with which agents call each other.
+const CallAgent = "call_agent"
+
+// callAgentSchema is what an agent has to say: whom, what, and how long at most.
+const callAgentSchema = `{
+  "$schema": "https://json-schema.org/draft/2020-12/schema",
+  "type": "object",
+  "properties": {
+    "agent_id": {
+      "type": "string",
+      "description": "The agent to call. Its session is the caller's own; agent/session names another one."
+    },
+    "message": {
+      "type": "string",
+      "description": "What to tell it."
+    },
+    "timeout_ms": {
+      "type": "integer",
+      "minimum": 1,
+      "description": "How long to wait for the answer, in milliseconds; 30000 if absent, at most 300000, and never longer than the caller's own time."
+    }
+  },
+  "required": ["agent_id", "message"],
+  "additionalProperties": false
+}`
+
+func callAgent() Tool {
+	return Tool{
+		Name:        CallAgent,
+		Description: "Call another agent and wait for its answer.",
+		Schema:      callAgentSchema,
+		// The call is asked again under the same id, and has one outcome.
+		Idempotent:     true,
+		ContextHandler: planCallAgent,
+	}
+}
+
+func planCallAgent(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
+	var in struct {
+		AgentID   string  `json:"agent_id"`
+		Message   string  `json:"message"`
+		TimeoutMS float64 `json:"timeout_ms"`
+	}
+	if err := json.Unmarshal(input, &in); err != nil {
+		return refuse(invalid(CallAgent, "", "want an object")) // its schema let it pass, so it cannot be
+	}
+	if ec.Dispatcher == nil {
+		return refuse(actor.Refuse(actor.Unavailable, "%s: no dispatcher is wired here, so no agent can be called", CallAgent))
+	}
+	ask := ec.Dispatcher.InvokeWithTimeout(in.AgentID, actor.HandleMessageFull, actor.Text(in.Message), millis(in.TimeoutMS))
+	return planCall(ask, ec)
+}
+
+// millis is a number of milliseconds as a span; what no span can hold is the longest.
+func millis(ms float64) actor.Duration {
+	const most = 1<<63 - 1
+	if ms >= most/float64(time.Millisecond) {
+		return most
+	}
+	return actor.Duration(ms) * time.Millisecond
+}
+
+// planCall checks a call however it was asked for, in the words of the tool.
+// Whether it may be made, the dispatcher decides.
+func planCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
+	if refusal := ec.Check(); refusal != nil {
+		return refuse(refusal)
+	}
+	if _, err := Target(ask.Name, ec.Call.To); err != nil {
+		return refuse(invalid(CallAgent, "agent_id", err.Error()))
+	}
+	if n := actor.SizeOf(ask.Parts); n > actor.MessageBytesMax {
+		return refuse(invalid(CallAgent, "message", fmt.Sprintf("%d bytes are over %d", n, actor.MessageBytesMax)))
+	}
+	if ask.Operation == "" {
+		ask.Operation = actor.HandleMessageFull
+	}
+	return ask, nil
+}
+
+// Target is the actor that a caller means: an agent alone is reached under the
+// caller's own key, agent/key outright. Nobody calls into another tenant.
+func Target(name string, caller actor.ID) (actor.ID, error) {
+	agent, key, outright := strings.Cut(name, "/")
+	if !outright {
+		key = caller.Key
+	}
+	id := actor.ID{Tenant: caller.Tenant, Agent: agent, Key: key}
+	return id, id.Check()
+}

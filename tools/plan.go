@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package tools
+
+import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Plan says what becomes of an ask: another one, complete and checked, or a
+// result at once (the ask is then void). A tool of the agent's own making, a
+// sleep and a wait are only checked.
+//
+// It is a pure function of the registry and its arguments.
+func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result) {
+	if ask.Timeout < 0 {
+		return refuse(invalid(ask.Kind.String(), "timeout", "a time-out cannot be below 0"))
+	}
+	switch ask.Kind {
+	case actor.AskCall:
+		return planCall(ask, ec)
+	case actor.AskTool:
+		return r.planTool(ask, ec)
+	case actor.AskWork:
+		if ask.Work == nil {
+			return refuse(invalid("work", "work", "there is no function"))
+		}
+		return named(ask)
+	case actor.AskWait:
+		return named(ask)
+	case actor.AskSleep:
+		return ask, nil
+	default:
+		return refuse(actor.Refuse(actor.Invalid, "an ask of kind %s", ask.Kind))
+	}
+}
+
+func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
+	t, ok := r.Tool(ask.Name)
+	if !ok {
+		return refuse(unknownTool(ask.Name))
+	}
+	input, refusal := inputOf(ask)
+	if refusal == nil {
+		refusal = t.validate(input)
+	}
+	if refusal == nil {
+		refusal = ec.Check()
+	}
+	if refusal != nil {
+		return refuse(refusal)
+	}
+	if t.ContextHandler != nil {
+		asked, result := t.ContextHandler(input, ec)
+		if result == nil && asked.Timeout == 0 {
+			asked.Timeout = ask.Timeout
+		}
+		return asked, result
+	}
+	ask.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: input}}
+	ask.Idempotent = t.Idempotent
+	if ask.Timeout == 0 {
+		ask.Timeout = t.Timeout
+	}
+	return ask, nil
+}
+
+// inputOf is the JSON of an ask for a tool; nothing is an empty object.
+func inputOf(ask actor.Ask) ([]byte, *actor.Refusal) {
+	switch {
+	case len(ask.Parts) == 0:
+		return []byte("{}"), nil
+	case len(ask.Parts) > 1 || !ask.Parts[0].Blob.IsZero():
+		return nil, invalid(ask.Name, "", "want the input as one inline JSON value")
+	}
+	return slices.Clone(ask.Parts[0].Bytes), nil
+}
+
+// named passes an ask whose name is all there is to check.
+func named(ask actor.Ask) (actor.Ask, *Result) {
+	if err := actor.CheckName(ask.Name); err != nil {
+		return refuse(invalid(ask.Kind.String(), "name", err.Error()))
+	}
+	return ask, nil
+}
+
+func refuse(refusal *actor.Refusal) (actor.Ask, *Result) {
+	result := Refused(refusal)
+	return actor.Ask{}, &result
+}
