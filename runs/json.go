@@ -4,6 +4,7 @@ package runs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -168,7 +169,7 @@ func Decode(b []byte) (Event, error) {
 	}
 	var l line
 	if err := json.Unmarshal(b, &l, json.RejectUnknownMembers(true)); err != nil {
-		return Event{}, fmt.Errorf("event: %w", err)
+		return Event{}, fmt.Errorf("event: %s", where(err))
 	}
 	e, err := l.event()
 	if err == nil {
@@ -185,6 +186,23 @@ func Decode(b []byte) (Event, error) {
 		return Event{}, fmt.Errorf("event: byte %d: not as it would be written here", at)
 	}
 	return e, nil
+}
+
+// where says what was wrong with the JSON and where, in the same words each
+// time: the library draws some of its own words anew in each process.
+func where(err error) string {
+	var syntax *jsontext.SyntacticError
+	var semantic *json.SemanticError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("byte %d %s: %v", syntax.ByteOffset, syntax.JSONPointer, syntax.Err)
+	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
+		return fmt.Sprintf("byte %d %s: unknown member", semantic.ByteOffset, semantic.JSONPointer)
+	case errors.As(err, &semantic):
+		return fmt.Sprintf("byte %d %s: a value of another kind is wanted", semantic.ByteOffset, semantic.JSONPointer)
+	default:
+		return "not JSON: it ends too early"
+	}
 }
 
 // line is an event on its way from JSON: every member that any event has. What

@@ -25,8 +25,8 @@ type Record struct {
 	Ended   actor.Time // 0: not over
 
 	Waits    []Wait  // open: what the run waits for by name
+	Pauses   []Pause // why it stands still otherwise
 	Children []Child // the calls it made, in their order
-	Paused   string  // why it is held or parked; empty if it is not
 
 	Outcome   actor.Status // once Ended
 	Text      string       // the answer
@@ -42,6 +42,13 @@ type Wait struct {
 	Name  string
 	Until actor.Time
 	place place
+}
+
+// Pause is why a run stands still: held by a call below it, or parked.
+type Pause struct {
+	Name  string
+	Child actor.CallID // the call that holds it; zero otherwise
+	Until actor.Time   // 0: for good, unless somebody acts
 }
 
 // Child is a call that a run made, and its one outcome.
@@ -86,7 +93,8 @@ func Fold(events []Event) (Record, error) {
 // Apply takes one more event. An event that cannot follow leaves the record as it was.
 func (r *Record) Apply(e *Event) error {
 	next := *r
-	next.Waits, next.Children, next.tools = slices.Clone(r.Waits), slices.Clone(r.Children), slices.Clone(r.tools)
+	next.Waits, next.Pauses = slices.Clone(r.Waits), slices.Clone(r.Pauses)
+	next.Children, next.tools = slices.Clone(r.Children), slices.Clone(r.tools)
 	if err := next.apply(e); err != nil {
 		return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, err)
 	}
@@ -143,12 +151,12 @@ func (r *Record) tell(e *Event) error {
 		}
 		r.Started, r.Actor, r.Root, r.Parent, r.Chain, r.Left = e.At, e.Actor, e.Root, e.Parent, e.Chain, e.Left
 	case RunPaused:
-		r.Paused = e.Name
+		r.resume(e.Child)
+		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
 	case RunResumed:
-		if r.Paused == "" {
+		if !r.resume(e.Child) {
 			return fmt.Errorf("resumed, but was not paused")
 		}
-		r.Paused = ""
 	case RunDone:
 		r.end(e, e.Status)
 	case RunFailed, RunCancelled:
@@ -164,6 +172,7 @@ func (r *Record) tell(e *Event) error {
 		}
 		c := &r.Children[i]
 		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
+		r.resume(e.Child) // a call that has ended holds nobody
 	case ToolCallCreated:
 		r.tools = append(r.tools, at)
 	case ToolResult:
@@ -188,7 +197,16 @@ func (r *Record) tell(e *Event) error {
 
 func (r *Record) end(e *Event, outcome actor.Status) {
 	r.Ended, r.Outcome, r.Text, r.Truncated, r.Warnings, r.Refusal = e.At, outcome, e.Text, e.Truncated, e.Warnings, e.Refusal
-	r.Waits, r.tools, r.Paused = nil, nil, ""
+	r.Waits, r.Pauses, r.tools = nil, nil, nil
+}
+
+// resume takes away the pause that a child, or none, put on the run.
+func (r *Record) resume(child actor.CallID) bool {
+	i := slices.IndexFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
+	if i >= 0 {
+		r.Pauses = slices.Delete(r.Pauses, i, i+1)
+	}
+	return i >= 0
 }
 
 // derive is the state that follows from what is open.
@@ -201,7 +219,7 @@ func (r *Record) derive(last Type) Status {
 		return Failed
 	case last == RunCancelled:
 		return Cancelled
-	case r.Paused != "" || len(r.Waits) > 0:
+	case len(r.Pauses) > 0 || len(r.Waits) > 0:
 		return PausedWaitingApproval
 	case len(r.tools) > 0 || slices.ContainsFunc(r.Children, out):
 		return PausedWaitingTool
@@ -241,8 +259,8 @@ func (r *Record) AppendJSON(b []byte) []byte {
 		o.time("ended_at", r.Ended)
 	}
 	o.int("last_seq", int64(r.Seq))
-	if r.Paused != "" {
-		o.text("paused", r.Paused)
+	if len(r.Pauses) > 0 {
+		list(&o, "paused", r.Pauses, func(p *object, why Pause) { p.pause(why) })
 	}
 	if len(r.Waits) > 0 {
 		list(&o, "waiting_for", r.Waits, func(p *object, w Wait) {
@@ -265,6 +283,16 @@ func (r *Record) AppendJSON(b []byte) []byte {
 		o.refusal("error", r.Refusal)
 	}
 	return append(o.b, '}')
+}
+
+func (o *object) pause(p Pause) {
+	o.text("name", p.Name)
+	if !p.Child.IsZero() {
+		o.text("child_run_id", p.Child.String())
+	}
+	if p.Until != 0 {
+		o.time("until", p.Until)
+	}
 }
 
 func (o *object) child(c Child) {

@@ -124,7 +124,7 @@ func story() []Event {
 		next(Event{Type: Attempt, Attempt: 2}),
 		next(Event{Type: ToolResult, Step: 1, Index: 2, Name: "browser.open", Status: actor.Failed, Refusal: actor.Refuse(actor.Unknown, "who knows")}),
 		next(Event{Type: RunPaused, Name: "held", Child: child}),
-		next(Event{Type: RunResumed}),
+		next(Event{Type: RunResumed, Child: child}),
 		next(Event{Type: AgentChildDone, Step: 1, Child: child, Status: actor.Succeeded, Text: "hello yourself"}),
 		next(Event{Type: WaitOpened, Step: 2, Name: "go", Until: at.Add(10 * time.Minute)}),
 		next(Event{Type: WaitOpened, Step: 2, Index: 1, Name: "stop", Until: at.Add(time.Minute)}),
