@@ -1,242 +1,460 @@
 ------------------------------- MODULE Calls -------------------------------
-(* Agent-to-agent invocation in a virtual-actor runtime.                    *)
-(* Caller side: call[c].  Callee side: srv[c], one turn per agent.          *)
-(* The network may lose, duplicate and reorder; a host may crash.           *)
-(* Time is a small integer; deadlines are absolute and inherited.           *)
-(* `Bug` selects one seeded defect; "none" is the design.                   *)
+(* One actor calls another: what may happen, and what must always be true.    *)
+(*                                                                            *)
+(* For a reader who knows Go and not TLA+: a state is a value of VARIABLES.   *)
+(* An action is a condition on the state before, and on the state after       *)
+(* (written with a prime): `x' = e` says what x becomes. Next is the choice   *)
+(* between all actions; TLC walks every choice from Init, in every order, and *)
+(* judges each state (INVARIANTS) and each step (PROPERTIES).                 *)
+(*                                                                            *)
+(* Each actor lives on a node of its own, so all talk is by message. The      *)
+(* network loses, duplicates and reorders. A call c has a caller's side       *)
+(* (call[c]) and a callee's side (srv[c]); both count their time left down,   *)
+(* and a clock stands still while somebody waits for a person.                *)
+(* A node appends what it decides to its log; what it says leaves when the    *)
+(* log is synced; a crash loses the tail that was not.                        *)
+(*                                                                            *)
+(* Faults have a budget, reactions have none. A lost message is one that is   *)
+(* never delivered; Drop is needed only where delivery is promised.           *)
+(* `Bug` removes one guard; "none" is the design.                             *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
-CONSTANTS Agents, Ids, None,     \* Ids: finite set of call ids
-          MaxRoots, MaxDepth, MaxFan, QMax, Budget, MaxTime,
-          MaxTry, MaxLoss, MaxDup, MaxCrash, Bug
+CONSTANTS
+  Agents, Known,      \* all actors, and those whose agent stands in the cells' tables
+  Client, None,       \* who calls from outside; nobody
+  Ids,                \* call ids 1..n, used in order
+  Tidy,               \* TRUE: messages that can change nothing any more vanish (fewer states)
+  Turns,              \* "serial": a turn keeps its actor while it waits; "interleaved": it does not
+  More,               \* {FALSE}, or BOOLEAN if an action may ask several calls at once
+  DepthMax, OutMax, BoxMax, Time, HoldTime,                         \* limits
+  MaxRoots, MaxTry, MaxGiveUp, MaxHold, MaxDup, MaxDrop, MaxCrash,  \* budgets
+  Bug
 
-VARIABLES now,    \* virtual time
-          call,   \* caller-side record per call id
-          srv,    \* callee side: none queued run await done dropped
-          eff,    \* committed effects of a call (durable)
-          deliv,  \* outcomes handed to the caller's code
-          turn,   \* per agent: the call that holds the turn, or None
-          net,    \* messages in flight
-          flt     \* fault budget used
-vars == <<now, call, srv, eff, deliv, turn, net, flt>>
+VARIABLES
+  call,   \* caller's side of each call
+  srv,    \* callee's side of each call: its place in the queue, its turn, its entry Done
+  disk,   \* both, as a node would find them after a crash
+  out,    \* per node: what it has said and the gate still holds back
+  net,    \* messages on their way, in no order
+  eff,    \* per call: the attempts of its outside effect that were performed
+  down,   \* nodes that have crashed and not restarted
+  flt     \* what the environment has done so far
+vars == <<call, srv, disk, out, net, eff, down, flt>>
 
-Free == [st |-> "free", out |-> "none", par |-> None, to |-> None,
-         chain |-> <<>>, dl |-> 0, try |-> 0]
-Range(s)   == {s[i] : i \in 1..Len(s)}
-Min(x, y)  == IF x < y THEN x ELSE y
-Used       == {c \in Ids : call[c].st # "free"}
-Pending(c) == call[c].st = "wait"
-Kids(p)    == {c \in Ids : call[c].par = p /\ Pending(c)}
-Active(c)  == srv[c] \in {"queued", "run", "await"}
-Queue(a)   == {c \in Ids : srv[c] = "queued" /\ call[c].to = a}
-Fresh      == LET f == Ids \ Used IN IF f = {} THEN {} ELSE {CHOOSE c \in f : TRUE}
-Msg(k, c)  == [k |-> k, c |-> c]
-EndKinds   == {"ok", "busy"}                 \* message kinds that end a call
+Free == [st |-> "free", out |-> "none", by |-> 0, ends |-> 0, par |-> 0, to |-> None, chain |-> <<>>,
+         all |-> 0, left |-> 0, ran |-> 0, try |-> 0, n |-> 0, h |-> 0]
+New  == [st |-> "none", res |-> "none", left |-> 0, att |-> 0, n |-> 0, h |-> 0, u |-> 0]
 
-Init == /\ now = 0
-        /\ call = [c \in Ids |-> Free]
-        /\ srv = [c \in Ids |-> "none"]
-        /\ eff = [c \in Ids |-> 0]
-        /\ deliv = [c \in Ids |-> 0]
-        /\ turn = [a \in Agents |-> None]
-        /\ net = {}
-        /\ flt = [loss |-> 0, dup |-> 0, crash |-> 0]
+Range(s)    == {s[i] : i \in 1..Len(s)}
+Min(x, y)   == IF x < y THEN x ELSE y
+Max(x, y)   == IF x > y THEN x ELSE y
+Dec(x)      == IF x > 0 THEN x - 1 ELSE 0
 
-New(c, p, b, ch, d) ==
-  /\ call[c].st = "free"
-  /\ call' = [call EXCEPT ![c] = [st |-> "wait", out |-> "none", par |-> p, to |-> b,
-                                  chain |-> ch, dl |-> d, try |-> 0]]
-  /\ net' = net \cup {Msg("req", c)}
+Used        == {c \in Ids : call[c].st # "free"}
+Fresh(c)    == call[c].st = "free" /\ \A d \in Ids : d < c => call[d].st # "free"
+Pending(c)  == call[c].st = "wait"
+Caller(c)   == IF call[c].par = 0 THEN Client ELSE call[call[c].par].to
+Kids(p)     == {c \in Ids : p # 0 /\ call[c].par = p /\ Pending(c)}         \* calls that turn p waits for
+Asked(a)    == {c \in Ids : Pending(c) /\ Caller(c) = a}                    \* calls that actor a waits for
+Queue(a)    == {c \in Ids : srv[c].st = "queued" /\ call[c].to = a}
+Holds(c)    == srv[c].st = "run" \/ (srv[c].st = "await" /\ (Turns = "serial" \/ Bug = "keepturn"))
+Holders(a)  == {c \in Ids : Holds(c) /\ call[c].to = a}
+Open(c)     == srv[c].st \in {"queued", "run", "await", "ready"}
 
-\* ------------------------------------------------------------- caller side
-Send(c, b, d) ==
-  /\ Cardinality({r \in Used : call[r].par = None}) < MaxRoots
-  /\ d > now /\ d <= MaxTime
-  /\ New(c, None, b, <<>>, d)
-  /\ UNCHANGED <<now, srv, eff, deliv, turn, flt>>
+\* How much longer the clock of turn c stands still, because it, or a turn below it, waits for a
+\* person (h); and how much longer its caller has been told that it does (u).
+Rests(c) == {srv[c].h} \cup {call[k].h : k \in Kids(c)}
+Still(c) == CHOOSE t \in Rests(c) : \A u \in Rests(c) : t >= u
 
-Ask(p, c, b, own) ==            \* own: the deadline the caller asks for
-  LET a == call[p].to
-  IN /\ srv[p] = "run" /\ now < call[p].dl
-     /\ Cardinality(Kids(p)) < MaxFan
-     /\ Bug = "cycle" \/ b \notin Range(call[p].chain) \cup {a}
-     /\ Bug = "depth" \/ Len(call[p].chain) + 1 <= MaxDepth
-     /\ New(c, p, b, Append(call[p].chain, a),
-            IF Bug = "inherit" THEN own ELSE Min(own, call[p].dl))
-     /\ UNCHANGED <<now, srv, eff, deliv, turn, flt>>
+\* A message: kind, call, number, time. Requests carry the time left, Held and Resumed their number.
+Msg(k, c, n, t) == [k |-> k, c |-> c, n |-> n, t |-> t]
+Req(c)          == Msg("req", c, 0, call[c].left)
+Say(k, c)       == Msg(k, c, 0, 0)
+Ends            == {"ok", "busy", "due", "stop"}      \* replies: all of them end a call
 
-End(cs, o) ==                                \* the calls cs end with outcome o
-  /\ call'  = [c \in Ids |-> IF c \in cs THEN [call[c] EXCEPT !.st = "done", !.out = o] ELSE call[c]]
-  /\ deliv' = [c \in Ids |-> IF c \in cs THEN deliv[c] + 1 ELSE deliv[c]]
+Init ==
+  /\ call = [c \in Ids |-> Free]
+  /\ srv  = [c \in Ids |-> New]
+  /\ disk = [call |-> call, srv |-> srv]
+  /\ out  = [a \in Agents |-> {}]
+  /\ net  = {}
+  /\ eff  = [c \in Ids |-> <<>>]
+  /\ down = {}
+  /\ flt  = [giveup |-> 0, hold |-> 0, dup |-> 0, drop |-> 0, crash |-> 0]
 
-Expire(c) ==
-  /\ Pending(c) /\ now >= call[c].dl /\ Bug # "noexpire"
-  /\ End({c}, "timeout")
-  /\ net' = net \cup {Msg("can", c)}
-  /\ UNCHANGED <<now, srv, eff, turn, flt>>
+\* ------------------------------------------------------------------ the gate
+\* Where no crash can happen, nothing needs to wait at the gate.
+Early   == CASE Bug = "ackearly"  -> {"ok"}
+             [] Bug = "askearly"  -> {"req"}
+             [] Bug = "workearly" -> {"work"}
+             [] OTHER             -> {}
+Gated(a, m) == a # Client /\ MaxCrash > 0 /\ m.k \notin Early
 
-CancelSend(c) ==
-  /\ Pending(c) /\ call[c].par = None
-  /\ End({c}, "cancel")
-  /\ net' = net \cup {Msg("can", c)}
-  /\ UNCHANGED <<now, srv, eff, turn, flt>>
+Perform(ms) == eff' = [c \in Ids |->
+  LET w == {m \in ms : m.k = "work" /\ m.c = c}
+  IN IF w = {} THEN eff[c] ELSE Append(eff[c], (CHOOSE m \in w : TRUE).n)]
+Mail(ms) == {m \in ms : m.k # "work"}
 
-Retry(c) ==
-  /\ Pending(c) /\ now < call[c].dl /\ call[c].try < MaxTry /\ Msg("req", c) \notin net
-  /\ call' = [call EXCEPT ![c].try = @ + 1]
-  /\ net' = net \cup {Msg("req", c)}
-  /\ UNCHANGED <<now, srv, eff, deliv, turn, flt>>
+Post(rest, a, ms) ==                            \* node a says ms; rest is the network without what it read
+  LET held == {m \in ms : Gated(a, m)}
+  IN /\ net' = rest \cup Mail(ms \ held)
+     /\ Perform(ms \ held)
+     /\ out' = IF a = Client THEN out ELSE [out EXCEPT ![a] = @ \cup held]
+
+Save(a) == disk' =
+  [call |-> [c \in Ids |-> IF c \in Used /\ Caller(c) = a THEN call[c] ELSE disk.call[c]],
+   srv  |-> [c \in Ids |-> IF call[c].to = a THEN srv[c] ELSE disk.srv[c]]]
+
+Sync(a) ==
+  /\ MaxCrash > 0 /\ a \notin down
+  /\ Save(a)
+  /\ net' = net \cup Mail(out[a])
+  /\ Perform(out[a])
+  /\ out' = [out EXCEPT ![a] = {}]
+  /\ UNCHANGED <<call, srv, down, flt>>
 
 \* A delivered message leaves the network, or stays as a duplicate.
 Take(m, keep) ==
   /\ m \in net
-  /\ IF keep THEN flt.dup < MaxDup /\ flt' = [flt EXCEPT !.dup = @ + 1] ELSE UNCHANGED flt
+  /\ keep => flt.dup < MaxDup
+  /\ flt' = IF keep THEN [flt EXCEPT !.dup = @ + 1] ELSE flt
 Rest(m, keep) == IF keep THEN net ELSE net \ {m}
+Keep == IF MaxDup = 0 THEN {FALSE} ELSE BOOLEAN
 
-Answer(c, k, keep) ==
-  /\ k \in EndKinds /\ Take(Msg(k, c), keep)
-  /\ net' = Rest(Msg(k, c), keep)
-  /\ IF Pending(c) \/ Bug = "late" THEN End({c}, k) ELSE UNCHANGED <<call, deliv>>
-  /\ UNCHANGED <<now, srv, eff, turn>>
+\* --------------------------------------------------------------- caller's side
+Make(c, p, b, chain, t) ==
+  /\ Fresh(c)
+  /\ b \in Known \/ Bug = "exists"
+  /\ call' = [call EXCEPT ![c] = [Free EXCEPT !.st = "wait", !.par = p, !.to = b, !.chain = chain,
+                                              !.all = t, !.left = t]]
 
-\* ------------------------------------------------------------- callee side
-Admit(c, keep) ==
-  LET m == Msg("req", c)
-      b == call[c].to
-  IN /\ Take(m, keep)
-     /\ IF now >= call[c].dl THEN UNCHANGED srv /\ net' = Rest(m, keep)
-        ELSE CASE srv[c] = "none" /\ (Cardinality(Queue(b)) < QMax \/ Bug = "queue") ->
-                    srv' = [srv EXCEPT ![c] = "queued"] /\ net' = Rest(m, keep)
-               [] srv[c] = "none" /\ ~(Cardinality(Queue(b)) < QMax \/ Bug = "queue") ->
-                    UNCHANGED srv /\ net' = Rest(m, keep) \cup {Msg("busy", c)}
-               [] srv[c] = "done" ->                     \* duplicate of a finished call
-                    IF Bug = "dedup" /\ Cardinality(Queue(b)) < QMax
-                    THEN srv' = [srv EXCEPT ![c] = "queued"] /\ net' = Rest(m, keep)
-                    ELSE UNCHANGED srv /\ net' = Rest(m, keep) \cup {Msg("ok", c)}
-               [] OTHER -> UNCHANGED srv /\ net' = Rest(m, keep)
-     /\ UNCHANGED <<now, call, eff, deliv, turn>>
+Send(c, b) ==                                   \* a client calls
+  /\ Cardinality({r \in Used : call[r].par = 0}) < MaxRoots
+  /\ Make(c, 0, b, <<>>, Time)
+  /\ Post(net, Client, {Msg("req", c, 0, Time)})
+  /\ UNCHANGED <<srv, disk, down, flt>>
+
+Ask(p, c, b, more) ==                           \* turn p calls; with more, its action asks further calls
+  LET a     == call[p].to
+      chain == Append(call[p].chain, a)
+      t     == IF Bug = "inherit" THEN Time ELSE Min(Time, srv[p].left)
+  IN /\ srv[p].st = "run" /\ a \notin down
+     /\ srv[p].left > 0                        \/ Bug = "lateask"
+     /\ Len(chain) <= DepthMax                 \/ Bug = "depth"
+     /\ b \notin Range(call[p].chain)          \/ Bug = "cycle"
+     /\ b # a                                  \/ Bug = "self"
+     /\ Cardinality(Asked(a)) < OutMax         \/ Bug = "outstanding"
+     /\ Make(c, p, b, chain, t)
+     /\ srv' = IF more THEN srv ELSE [srv EXCEPT ![p].st = "await"]
+     /\ Post(net, a, {Msg("req", c, 0, t)})
+     /\ UNCHANGED <<disk, down, flt>>
+
+Close(cs, o, by) == call' = [c \in Ids |->      \* the calls cs end with outcome o
+  IF c \notin cs THEN call[c]
+  ELSE [call[c] EXCEPT !.st = "done", !.out = o, !.by = IF by = 0 THEN c ELSE by, !.ends = @ + 1,
+                       !.all = 0, !.left = 0, !.ran = 0, !.try = 0, !.n = 0, !.h = 0]]
+
+Back(c) ==                                      \* call c has ended; its turn goes on if it was the last
+  LET p == call[c].par
+  IN IF p # 0 /\ Kids(p) = {c} /\ srv[p].st = "await"
+     THEN [srv EXCEPT ![p].st = IF Turns = "serial" THEN "run" ELSE "ready"]
+     ELSE srv
+
+\* The call that a reply to c ends: c itself. (Matched by callee it could be another.)
+Match(c) ==
+  LET like == {d \in Ids \ {c} : Pending(d) /\ call[d].to = call[c].to /\ Caller(d) = Caller(c)}
+  IN IF Bug = "anycall" /\ like # {} THEN CHOOSE d \in like : TRUE ELSE c
+
+Answer(c, k, keep) ==                           \* a reply arrives
+  LET d == Match(c)
+  IN /\ k \in Ends /\ Take(Say(k, c), keep) /\ Caller(c) \notin down
+     /\ IF Pending(d) \/ Bug = "late"
+        THEN Close({d}, k, c) /\ srv' = Back(d)
+        ELSE UNCHANGED <<call, srv>>
+     /\ Post(Rest(Say(k, c), keep), Caller(c), {})
+     /\ UNCHANGED <<disk, down>>
+
+Expire(c) ==                                    \* the caller's timer
+  /\ Pending(c) /\ Caller(c) \notin down /\ Bug # "noexpire"
+  /\ call[c].left = 0 \/ Bug = "hasty"
+  /\ Close({c}, "timeout", 0) /\ srv' = Back(c)
+  /\ Post(net, Caller(c), {Say("cancel", c)})
+  /\ UNCHANGED <<disk, down, flt>>
+
+GiveUp(c) ==                                    \* a client cancels its call
+  /\ Pending(c) /\ call[c].par = 0 /\ flt.giveup < MaxGiveUp
+  /\ flt' = [flt EXCEPT !.giveup = @ + 1]
+  /\ Close({c}, "cancel", 0)
+  /\ Post(net, Client, {Say("cancel", c)})
+  /\ UNCHANGED <<srv, disk, down>>
+
+Resend(c) ==                                    \* no answer yet: the same call, attempt + 1
+  /\ Pending(c) /\ Caller(c) \notin down /\ call[c].try < MaxTry /\ Bug # "noresend"
+  /\ call[c].left > 0 \/ Bug = "lateresend"
+  /\ Req(c) \notin net
+  /\ call' = [call EXCEPT ![c].try = @ + 1]
+  /\ Post(net, Caller(c), {Req(c)})
+  /\ UNCHANGED <<srv, disk, down, flt>>
+
+Hear(c, n, t, keep) ==                          \* Held (t > 0) or Resumed (t = 0) arrives; the higher n wins
+  LET m == Msg("hold", c, n, t)
+  IN /\ Take(m, keep) /\ Caller(c) \notin down
+     /\ IF Pending(c) /\ (n > call[c].n \/ Bug = "oldheld")
+        THEN call' = [call EXCEPT ![c].n = Max(@, n), ![c].h = t]
+        ELSE UNCHANGED call
+     /\ net' = Rest(m, keep)
+     /\ UNCHANGED <<srv, disk, out, eff, down>>
+
+\* --------------------------------------------------------------- callee's side
+Arrives(c, t, keep) == Take(Msg("req", c, 0, t), keep) /\ call[c].to \notin down
+Room(c)             == Cardinality(Queue(call[c].to)) < BoxMax
+
+Admit(c, t, keep) ==                            \* a new request, and there is room
+  /\ Arrives(c, t, keep)
+  /\ srv[c].st = "none" \/ (Bug = "dedup" /\ srv[c].st = "done")
+  /\ Room(c) \/ Bug = "queue"
+  /\ srv' = [srv EXCEPT ![c] = [New EXCEPT !.st = "queued", !.left = t]]
+  /\ Post(Rest(Msg("req", c, 0, t), keep), call[c].to, {})
+  /\ UNCHANGED <<call, disk, down>>
+
+Refuse(c, t, keep) ==                           \* a new request, and there is none: Busy leaves no entry, passes no gate
+  /\ Arrives(c, t, keep)
+  /\ srv[c].st = "none" /\ ~Room(c)
+  /\ net' = Rest(Msg("req", c, 0, t), keep) \cup {Say("busy", c)}
+  /\ UNCHANGED <<call, srv, disk, out, eff, down>>
+
+Deliver(c, t, keep) ==                          \* a request that was seen before
+  /\ Arrives(c, t, keep)
+  /\ srv[c].st # "none"
+  /\ Post(Rest(Msg("req", c, 0, t), keep), call[c].to,
+          CASE srv[c].st = "done" -> {Say(srv[c].res, c)}
+            [] Open(c) /\ srv[c].u > 0 -> {Msg("hold", c, srv[c].n, srv[c].u)}
+            [] OTHER -> {})
+  /\ UNCHANGED <<call, srv, disk, down>>
+
+Work(c, att) == {Msg("work", c, att, 0)}        \* what the turn has the world do
 
 Start(c) ==
   LET b == call[c].to
-  IN /\ srv[c] = "queued" /\ (turn[b] = None \/ Bug = "reenter") /\ (now < call[c].dl \/ Bug = "zombie")
-     /\ srv' = [srv EXCEPT ![c] = "run"]
-     /\ turn' = [turn EXCEPT ![b] = c]
-     /\ UNCHANGED <<now, call, eff, deliv, net, flt>>
+  IN /\ srv[c].st = "queued" /\ b \notin down
+     /\ Holders(b) = {}  \/ Bug = "reenter"
+     /\ srv[c].left > 0  \/ Bug = "zombie"
+     /\ srv' = [srv EXCEPT ![c].st = "run", ![c].att = 1]
+     /\ Post(net, b, Work(c, 1))
+     /\ UNCHANGED <<call, disk, down, flt>>
 
-Await(p) ==                     \* wait for children; the turn is given back
-  /\ srv[p] = "run" /\ Kids(p) # {}
-  /\ srv' = [srv EXCEPT ![p] = "await"]
-  /\ turn' = IF Bug = "hold" THEN turn ELSE [turn EXCEPT ![call[p].to] = None]
-  /\ UNCHANGED <<now, call, eff, deliv, net, flt>>
-
-Resume(p) ==
+Continue(p) ==                                  \* interleaved: answered, the turn takes its actor again
   LET a == call[p].to
-  IN /\ srv[p] = "await" /\ Kids(p) = {} /\ turn[a] \in {None, p} /\ now < call[p].dl
-     /\ srv' = [srv EXCEPT ![p] = "run"]
-     /\ turn' = [turn EXCEPT ![a] = p]
-     /\ UNCHANGED <<now, call, eff, deliv, net, flt>>
+  IN /\ srv[p].st = "ready" /\ a \notin down
+     /\ Holders(a) = {} \/ Bug = "barge"
+     /\ srv' = [srv EXCEPT ![p].st = "run"]
+     /\ UNCHANGED <<call, disk, out, net, eff, down, flt>>
 
-Reply(p) ==                    \* state, effect, dedup record and reply: one commit
-  /\ srv[p] = "run" /\ (Kids(p) = {} \/ Bug = "orphan")
-  /\ srv' = [srv EXCEPT ![p] = "done"]
-  /\ eff' = [eff EXCEPT ![p] = @ + 1]
-  /\ turn' = [turn EXCEPT ![call[p].to] = None]
-  /\ net' = net \cup {Msg("ok", p)}
-  /\ UNCHANGED <<now, call, deliv, flt>>
+Done(c, r) == srv' = [srv EXCEPT ![c] = [New EXCEPT !.st = "done", !.res = r]]
 
-EarlyReply(p) ==                \* seeded bug only: reply before the commit
-  /\ Bug = "early" /\ srv[p] = "run" /\ net' = net \cup {Msg("ok", p)}
-  /\ UNCHANGED <<now, call, srv, eff, deliv, turn, flt>>
+Reply(p) ==                                     \* state, Done and reply: one commit
+  /\ srv[p].st = "run" /\ call[p].to \notin down
+  /\ Kids(p) = {} \/ Bug = "orphan"
+  /\ Done(p, "ok")
+  /\ Post(net, call[p].to, {Say("ok", p)})
+  /\ UNCHANGED <<call, disk, down, flt>>
 
-Stop(p) ==                      \* the handler ends; its children are cancelled
-  LET a == call[p].to
-      ks == IF Bug = "nocascade" THEN {} ELSE Kids(p)
-  IN /\ srv' = [srv EXCEPT ![p] = "dropped"]
-     /\ turn' = IF turn[a] = p THEN [turn EXCEPT ![a] = None] ELSE turn
-     /\ End(ks, "cancel")
-     /\ UNCHANGED <<now, eff>>
+\* The turn ends early; in the same step its open calls end and are cancelled.
+Stop(c, r, rest, say) ==
+  LET ks == IF Bug = "nocascade" THEN {} ELSE Kids(c)
+  IN /\ Done(c, r)
+     /\ Close(ks, "cancel", 0)
+     /\ Post(rest, call[c].to, say \cup {Say("cancel", k) : k \in ks})
 
-Cancel(c, keep) ==
-  LET m == Msg("can", c)
-  IN /\ Take(m, keep)
-     /\ IF srv[c] = "none" \/ Active(c)
-        THEN Stop(c) /\ net' = Rest(m, keep) \cup {Msg("can", k) : k \in Kids(c)}
-        ELSE UNCHANGED <<now, call, srv, eff, deliv, turn>> /\ net' = Rest(m, keep)
+Cancel(c, keep) ==                              \* may overtake its request: Done stands as a tombstone
+  LET m == Say("cancel", c)
+  IN /\ Take(m, keep) /\ call[c].to \notin down
+     /\ IF srv[c].st # "done"
+        THEN Stop(c, "stop", Rest(m, keep), {})
+        ELSE net' = Rest(m, keep) /\ UNCHANGED <<call, srv, out, eff>>
+     /\ UNCHANGED <<disk, down>>
 
-Abort(c) ==                     \* the callee's own deadline timer
-  /\ Active(c) /\ now >= call[c].dl /\ Bug # "noabort"
-  /\ Stop(c) /\ net' = net \cup {Msg("can", k) : k \in Kids(c)}
-  /\ UNCHANGED flt
+Abort(c) ==                                     \* the callee's own timer
+  /\ Open(c) /\ call[c].to \notin down /\ srv[c].left = 0 /\ Bug # "noabort"
+  /\ Stop(c, "due", net, {Say("due", c)})
+  /\ UNCHANGED <<disk, down, flt>>
 
-\* ------------------------------------------------------------- environment
-Tick(d) == /\ d > now /\ d <= MaxTime /\ now' = d
-           /\ UNCHANGED <<call, srv, eff, deliv, turn, net, flt>>
+\* ------------------------------------------------------------- waiting for a person
+Wait(c) ==                                      \* the turn asks a person
+  /\ srv[c].st = "run" /\ Kids(c) = {} /\ call[c].to \notin down /\ flt.hold < MaxHold
+  /\ flt' = [flt EXCEPT !.hold = @ + 1]
+  /\ srv' = [srv EXCEPT ![c].st = "await", ![c].h = HoldTime]
+  /\ UNCHANGED <<call, disk, out, net, eff, down>>
 
-Drop(m) == /\ m \in net /\ flt.loss < MaxLoss
-           /\ flt' = [flt EXCEPT !.loss = @ + 1] /\ net' = net \ {m}
-           /\ UNCHANGED <<now, call, srv, eff, deliv, turn>>
+Decide(c) ==                                    \* the person has decided, or the time for it is over
+  /\ srv[c].st = "await" /\ Kids(c) = {} /\ call[c].to \notin down
+  /\ srv' = [srv EXCEPT ![c].h = 0, ![c].st = IF Turns = "serial" THEN "run" ELSE "ready"]
+  /\ UNCHANGED <<call, disk, out, net, eff, down, flt>>
 
-Crash(a) ==                     \* volatile state of the host is gone; eff and "done" are durable
-  LET dead == {p \in Ids : call[p].to = a /\ Active(p)}
-      kids == UNION {Kids(p) : p \in dead}
-  IN /\ flt.crash < MaxCrash /\ flt' = [flt EXCEPT !.crash = @ + 1]
-     /\ srv' = [c \in Ids |-> IF c \in dead THEN "none" ELSE srv[c]]
-     /\ turn' = [turn EXCEPT ![a] = None]
-     /\ call' = [c \in Ids |-> IF c \in kids THEN [call[c] EXCEPT !.st = "done", !.out = "lost"] ELSE call[c]]
-     /\ UNCHANGED <<now, eff, deliv, net>>
+Tell(c, t) ==
+  /\ Open(c) /\ call[c].to \notin down
+  /\ srv' = [srv EXCEPT ![c].n = @ + 1, ![c].u = t]
+  /\ Post(net, call[c].to, {Msg("hold", c, srv[c].n + 1, t)})
+  /\ UNCHANGED <<call, disk, down, flt>>
+Hold(c)   == Still(c) > srv[c].u /\ Tell(c, Still(c))
+Resume(c) == Still(c) = 0 /\ srv[c].u > 0 /\ Tell(c, 0)
 
-Quiet == now = MaxTime /\ \A c \in Ids : ~Pending(c) /\ ~Active(c)
+\* --------------------------------------------------------------- environment
+\* `ran` is what the property ExpireOnlyWhenDue goes by: the time in which nobody had told
+\* the caller, truly and last, that its clock must stand still.
+Truly(c) == call[c].n = srv[c].n /\ srv[c].u > 0 /\ Still(c) > 0
+CallTick(r, c) ==
+  IF r.st # "wait" THEN r
+  ELSE [r EXCEPT !.h    = IF Bug = "forever" THEN @ ELSE Dec(@),
+                 !.left = IF r.h > 0 /\ Bug # "deaf" THEN @ ELSE Dec(@),
+                 !.ran  = IF Truly(c) THEN @ ELSE Min(@ + 1, r.all)]
+SrvTick(r, c) ==
+  IF r.st \in {"none", "done"} THEN r
+  ELSE [r EXCEPT !.h = Dec(@), !.u = Dec(@), !.left = IF Still(c) > 0 THEN @ ELSE Dec(@)]
+Clocks(cs, ss) == <<[c \in Ids |-> CallTick(cs[c], c)], [c \in Ids |-> SrvTick(ss[c], c)]>>
 
-\* Quantify over constants only, so that TLC knows each action by name and parameters.
-SendNew(c, b)    == c \in Fresh /\ Send(c, b, now + Budget)
-AskNew(p, c, b) == c \in Fresh /\ Ask(p, c, b, now + Budget)
-Next == \/ \E c \in Ids, b \in Agents : SendNew(c, b)
-        \/ \E p \in Ids, c \in Ids, b \in Agents : AskNew(p, c, b)
-        \/ \E c \in Ids : \/ Expire(c) \/ CancelSend(c) \/ Retry(c) \/ Start(c) \/ Await(c)
-                          \/ Resume(c) \/ Reply(c) \/ EarlyReply(c) \/ Abort(c)
-        \/ \E c \in Ids, keep \in BOOLEAN :
-             Admit(c, keep) \/ Cancel(c, keep) \/ \E k \in EndKinds : Answer(c, k, keep)
-        \/ \E k \in {"req", "can"} \cup EndKinds, c \in Ids : Drop(Msg(k, c))
-        \/ \E a \in Agents : Crash(a)
-        \/ Tick(now + 1)
-        \/ Quiet /\ UNCHANGED vars
+Tick ==
+  LET now == Clocks(call, srv) then == Clocks(disk.call, disk.srv)
+  IN /\ now # <<call, srv>>
+     /\ call' = now[1] /\ srv' = now[2]
+     /\ disk' = [call |-> then[1], srv |-> then[2]]
+     /\ UNCHANGED <<out, net, eff, down, flt>>
 
-Fair == /\ WF_vars(Tick(now + 1))
-        /\ \A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c))
+Drop(k, c) ==
+  /\ flt.drop < MaxDrop /\ {m \in net : m.k = k /\ m.c = c} # {}
+  /\ net' = {m \in net : ~(m.k = k /\ m.c = c)}
+  /\ flt' = [flt EXCEPT !.drop = @ + 1]
+  /\ UNCHANGED <<call, srv, disk, out, eff, down>>
+
+\* A crash keeps any prefix of the log that holds what was synced: either nothing more, or (keep)
+\* all of it. A prefix between the two is a crash that happened earlier: nobody has heard of the rest.
+Crash(a, keep) ==
+  /\ a \notin down /\ flt.crash < MaxCrash
+  /\ flt' = [flt EXCEPT !.crash = @ + 1]
+  /\ down' = down \cup {a}
+  /\ out' = [out EXCEPT ![a] = {}]
+  /\ IF keep THEN Save(a) /\ UNCHANGED <<call, srv>>
+     ELSE /\ call' = [c \in Ids |-> IF c \in Used /\ Caller(c) = a THEN disk.call[c] ELSE call[c]]
+          /\ srv'  = [c \in Ids |-> IF call[c].to = a THEN disk.srv[c] ELSE srv[c]]
+          /\ UNCHANGED disk
+  /\ UNCHANGED <<net, eff>>
+
+\* Boot: turns go on where the journal left them, their effects with attempt + 1; open calls are asked again.
+Restart(a) ==
+  LET asked == Asked(a)
+      runs  == {c \in Ids : call[c].to = a /\ srv[c].st = "run"}
+  IN /\ a \in down
+     /\ down' = down \ {a}
+     /\ call' = [c \in Ids |-> IF c \notin asked THEN call[c]
+                               ELSE IF Bug = "forget" THEN Free ELSE [call[c] EXCEPT !.try = Min(@ + 1, MaxTry)]]
+     /\ srv'  = [c \in Ids |-> IF c \in runs THEN [srv[c] EXCEPT !.att = @ + 1] ELSE srv[c]]
+     /\ Post(net, a, {Req(c) : c \in {d \in asked : call[d].left > 0 /\ Bug \notin {"forget", "noresend"}}}
+                     \cup UNION {Work(c, srv[c].att + 1) : c \in runs})
+     /\ UNCHANGED <<disk, flt>>
+
+\* Everything has ended. Any other state without a next one is a deadlock, which TLC reports.
+Quiet == \A c \in Ids : ~Pending(c) /\ ~Open(c)
+
+\* Quantified over constants only, so that TLC knows each action by its name and parameters.
+Calm ==
+  \/ \E c \in Ids, b \in Agents : Send(c, b)
+  \/ \E p, c \in Ids, b \in Agents, more \in More : Ask(p, c, b, more)
+  \/ \E c \in Ids : \/ Expire(c) \/ GiveUp(c) \/ Resend(c) \/ Start(c) \/ Continue(c) \/ Reply(c) \/ Abort(c)
+                    \/ Wait(c) \/ Decide(c) \/ Hold(c) \/ Resume(c)
+  \/ \E c \in Ids, t \in 0..Time, keep \in Keep : Admit(c, t, keep) \/ Refuse(c, t, keep) \/ Deliver(c, t, keep)
+  \/ \E c \in Ids, k \in Ends, keep \in Keep : Answer(c, k, keep)
+  \/ \E c \in Ids, keep \in Keep : Cancel(c, keep)
+  \/ \E c \in Ids, n \in 1..(2 * MaxHold), t \in 0..HoldTime, keep \in Keep : Hear(c, n, t, keep)
+  \/ \E k \in Ends \cup {"req", "cancel", "hold"}, c \in Ids : Drop(k, c)
+  \/ \E a \in Known : Sync(a) \/ Restart(a) \/ \E keep \in BOOLEAN : Crash(a, keep)
+\* To lose a message is always allowed, so a model may look at fewer orders by losing at once
+\* what would change nothing: a reply to an ended call, a request or cancel for an ended turn.
+Junk == IF ~Tidy THEN {}
+        ELSE {m \in net : IF m.k \in {"req", "cancel"} THEN srv[m.c].st = "done" ELSE ~Pending(m.c)}
+Next == IF Junk = {} THEN Calm \/ Tick \/ (Quiet /\ UNCHANGED vars)
+        ELSE net' = net \ Junk /\ UNCHANGED <<call, srv, disk, out, eff, down, flt>>
 Spec == Init /\ [][Next]_vars
-LiveSpec == Spec /\ Fair
 
-\* ------------------------------------------------------------- properties
-TypeOK == /\ now \in 0..MaxTime
-          /\ \A c \in Ids : /\ srv[c] \in {"none", "queued", "run", "await", "done", "dropped"}
-                            /\ call[c].st \in {"free", "wait", "done"}
-                            /\ (call[c].st = "done") = (call[c].out # "none")
-          /\ \A a \in Agents : turn[a] \in Ids \cup {None}
-AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to)
-                           IN Cardinality(Range(ch)) = Len(ch)
-DepthBounded == \A c \in Used : Len(call[c].chain) <= MaxDepth
-TimeLeftShrinks == \A c \in Used : call[c].par # None => call[c].dl <= call[call[c].par].dl
-OneAnswer == \A c \in Ids : /\ deliv[c] <= 1
-                                 /\ (call[c].st = "done" /\ call[c].out # "lost") => deliv[c] = 1
-EffectOncePerAttempt == \A c \in Ids : eff[c] <= 1
-AckedIsDurable == \A c \in Ids : call[c].out = "ok" => eff[c] >= 1
-TurnExclusive == \A a \in Agents : LET r == {c \in Ids : srv[c] = "run" /\ call[c].to = a}
-                                   IN r = {} \/ r = {turn[a]}
-MailboxBounded == \A a \in Agents : Cardinality(Queue(a)) <= QMax
-Structured == \A c \in Used : Pending(c) /\ call[c].par # None => srv[call[c].par] \in {"run", "await"}
-Waits(x) == (IF srv[x] = "await" THEN Kids(x) ELSE {}) \cup
-            (IF srv[x] = "queued" \/ (srv[x] = "await" /\ Kids(x) = {})
-             THEN {turn[call[x].to]} \ {None, x} ELSE {})
+\* Timers fire and nodes restart; nothing else is promised: not even that a message arrives.
+Timers   == WF_vars(Tick) /\ (\A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c)))
+                          /\ (\A a \in Known : WF_vars(Restart(a)))
+TimeSpec == Spec /\ Timers
+
+\* No time passes. Nodes do what they can, and what is sent arrives unless it is dropped.
+Wheels == /\ \A c \in Ids : /\ WF_vars(Resend(c)) /\ WF_vars(Start(c)) /\ WF_vars(Continue(c)) /\ WF_vars(Reply(c))
+                            /\ \A t \in 0..Time : WF_vars(Admit(c, t, FALSE)) /\ WF_vars(Deliver(c, t, FALSE))
+                            /\ \A k \in Ends : WF_vars(Answer(c, k, FALSE))
+          /\ \A a \in Known : WF_vars(Sync(a)) /\ WF_vars(Restart(a))
+CalmSpec == Init /\ [][Calm]_vars /\ Wheels
+
+\* ---------------------------------------------------------------- properties
+TypeOK ==
+  /\ \A c \in Ids : /\ call[c].st \in {"free", "wait", "done"}
+                    /\ (call[c].st = "done") = (call[c].out # "none")
+                    /\ srv[c].st \in {"none", "queued", "run", "await", "ready", "done"}
+                    /\ (srv[c].st = "done") = (srv[c].res # "none")
+  /\ down \subseteq Known
+
+\* No agent stands twice in a chain of calls.
+AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to) IN Cardinality(Range(ch)) = Len(ch)
+DepthBounded == \A c \in Used : Len(call[c].chain) <= DepthMax
+\* A call never has more time than the turn that waits for it.
+TimeLeftShrinks == \A c \in Used : Pending(c) /\ call[c].par # 0 => call[c].left <= srv[call[c].par].left
+OutstandingBounded == \A a \in Agents : Cardinality(Asked(a)) <= OutMax
+MailboxBounded == \A a \in Agents : Cardinality(Queue(a)) <= BoxMax
+TurnExclusive == \A a \in Agents : Cardinality(Holders(a)) <= 1
+\* Every call ends at most once, and by the reply to that very call.
+OneAnswer == \A c \in Ids : call[c].ends <= 1
+ReplyToCallerOnly == \A c \in Ids : call[c].st = "done" => call[c].by = c
+\* A call that is waited for has a turn that waits.
+Structured == \A c \in Used : Pending(c) /\ call[c].par # 0 => srv[call[c].par].st \in {"run", "await"}
+\* What has left a node is on its disk: a call that was asked, a result that was told.
+AckedIsDurable == \A c \in Used :
+  /\ (\E m \in net : m.c = c /\ m.k = "req") /\ call[c].par # 0 => disk.call[c].st # "free"
+  /\ Say("ok", c) \in net \/ call[c].out = "ok" => disk.srv[c].st = "done"
+EffectOncePerAttempt == \A c \in Ids : Cardinality(Range(eff[c])) = Len(eff[c])
+StartsOnlyKnown == \A c \in Ids : srv[c].st \in {"run", "await", "ready"} => call[c].to \in Known
+
+\* No turn starts, and no request leaves, without time. (A crash only brings back what was.)
+NoWorkPastDeadline == [][
+  /\ \A c \in Ids : srv[c].st = "queued" /\ srv'[c].st = "run" => srv[c].left > 0
+  /\ \A m \in net' \ net : m.k = "req" => m.t > 0]_vars
+\* A call times out only after the whole time in which its clock had to run.
+ExpireOnlyWhenDue == [][\A c \in Ids :
+  Pending(c) /\ call'[c].out = "timeout" => call[c].ran >= call[c].all]_vars
+
+\* With interleaved turns nobody waits in a ring, whatever the calls are.
+Waits(x) == (IF srv[x].st = "await" THEN Kids(x) ELSE {}) \cup
+            (IF srv[x].st \in {"queued", "ready"} THEN Holders(call[x].to) \ {x} ELSE {})
 RECURSIVE Reach(_)
 Reach(S) == LET T == S \cup UNION {Waits(x) : x \in S} IN IF T = S THEN S ELSE Reach(T)
-NoDeadlock == AcyclicCalls      \* the first seed's name: no agent twice in a call stack
-NoWaitRing == \A c \in Used : srv[c] = "await" => c \notin Reach(Waits(c))
+NoWaitRing == \A c \in Used : srv[c].st = "await" => c \notin Reach(Waits(c))
 
-NoWorkPastDeadline == [][\A c \in Ids : srv[c] # "run" /\ srv'[c] = "run" => now < call[c].dl]_vars
-OutcomeStable == [][\A c \in Ids : call[c].st = "done" => call'[c] = call[c]]_vars
 EveryCallEnds == \A c \in Ids : Pending(c) ~> ~Pending(c)
-CallEventuallyCompletes == EveryCallEnds
-TurnComesBack == \A a \in Agents : turn[a] # None ~> turn[a] = None
+TurnComesBack == \A c \in Ids : Holds(c) ~> ~Holds(c)
 
-Sym == Permutations(Agents)
+\* The first seed's names.
+NoDeadlock == AcyclicCalls
+CallEventuallyCompletes == EveryCallEnds
+
+\* ---------------------------------------------- what must be possible: each must be violated
+Not_LateReply      == ~\E c \in Ids : call[c].out = "timeout" /\ Say("ok", c) \in net
+Not_Busy           == ~\E c \in Ids : call[c].out = "busy"
+Not_FanOut         == ~\E c, d \in Ids : c # d /\ srv[c].st = "run" /\ srv[d].st = "run"
+                                               /\ call[c].par = call[d].par /\ call[c].par # 0
+Not_Deep           == ~\E c \in Ids : srv[c].st = "run" /\ Len(call[c].chain) = DepthMax
+Not_UnknownOutcome == ~\E c \in Ids : srv[c].res = "ok" /\ call[c].out = "timeout"
+Not_Cascade        == ~\E c, d \in Ids : call[d].par = c /\ call[c].out = "cancel" /\ call[d].out = "cancel"
+Not_Tombstone      == ~\E c \in Ids : srv[c].res = "stop" /\ (\E m \in net : m.k = "req" /\ m.c = c)
+Not_AnsweredAgain  == ~\E c \in Ids : srv[c].res = "ok" /\ call[c].out = "ok" /\ (\E m \in net : m.k = "req" /\ m.c = c)
+Not_RefusedRuns    == ~\E c \in Ids : call[c].out = "busy" /\ srv[c].st = "run"
+Not_WaitRing       == NoWaitRing
+Not_MutualCalls    == ~\E c, d \in Ids : /\ srv[c].st = "run" /\ call[c].chain = <<call[d].to>>
+                                         /\ srv[d].st = "run" /\ call[d].chain = <<call[c].to>>
+Not_Rerun          == ~\E c \in Ids : call[c].out = "ok" /\ 2 \in Range(eff[c])
+Not_AskedAgain     == ~\E c \in Ids : call[c].out = "ok" /\ call[c].par # 0 /\ flt.crash > 0 /\ eff[c] = <<1>>
+Not_HeldAbove      == ~\E c \in Ids : call[c].h > 0 /\ srv[c].h = 0 /\ Kids(c) # {}
+Not_HeldThenOk     == ~\E c \in Ids : call[c].out = "ok" /\ srv[c].st = "done" /\ flt.hold > 0
+
+Sym == Permutations(Known)
 =============================================================================
