@@ -36,7 +36,8 @@ type Step struct{ Asks []Asked }
 
 // Asked is one ask, and how it stands.
 type Asked struct {
-	Ask     actor.Ask
+	Ask     actor.Ask    // as the agent made it: what a turn that runs again is compared with
+	Sent    *actor.Ask   // as it went out, where the tools made something else of it
 	Call    actor.CallID // the child call, if it is one
 	To      actor.ID     // its callee
 	Budget  uint32       // the share it took along
@@ -49,6 +50,14 @@ type Asked struct {
 
 // IsCall tells whether the ask is a call to another actor that was made.
 func (a *Asked) IsCall() bool { return !a.Call.IsZero() }
+
+// Out is the ask as it went out.
+func (a *Asked) Out() *actor.Ask {
+	if a.Sent != nil {
+		return a.Sent
+	}
+	return &a.Ask
+}
 
 // Open tells whether the ask waits for its answer.
 func (a *Asked) Open() bool { return a.Answer == nil }
@@ -67,14 +76,10 @@ func (r *Run) Last() []Asked {
 // Child is the call that an ask of this run is, with the time left as given.
 func (r *Run) Child(a *Asked, left actor.Duration, attempt uint32) actor.Call {
 	c := r.Call
-	operation := a.Ask.Operation
-	if operation == "" {
-		operation = actor.HandleMessageFull
-	}
-	return actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: operation,
+	return actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
 		Chain: c.Path(), Kind: actor.Waiting, Lane: c.Lane, Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
-		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: a.Ask.Parts}
+		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: a.Out().Parts}
 }
 
 // Run finds an open run; nil if there is none of that id.
@@ -151,6 +156,11 @@ func (j *Journal) Apply(r Record) error {
 		asks := slices.Clone(r.Asks)
 		for i := range asks {
 			asks[i].Ask.Work = nil // is not state
+			if asks[i].Sent != nil && asks[i].Sent.Work != nil {
+				sent := *asks[i].Sent
+				sent.Work = nil
+				asks[i].Sent = &sent
+			}
 			if asks[i].IsCall() {
 				run.Budget -= min(run.Budget, 1+asks[i].Budget)
 			}

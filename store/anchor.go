@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// An anchor says, outside the log, how far the log was synced. It stands in two
+// slots that are written in turn, so that a torn write leaves the other.
+const (
+	AnchorSlotBytes = 256
+	AnchorSlotApart = 4096 // from the beginning of one to that of the other
+	AnchorFileBytes = AnchorSlotApart + AnchorSlotBytes
+)
+
+const anchorChecked = AnchorSlotBytes - len(actor.Hash{})
+
+// EncodeAnchor writes one slot.
+func EncodeAnchor(node actor.NodeID, m Mark) []byte {
+	var e actor.Encoder
+	e.Uint(CodecVersion)
+	e.String(string(node))
+	e.Uint(m.Batch)
+	e.Uint(uint64(m.Pos))
+	e.Hash(m.Hash)
+	e.Raw(make([]byte, anchorChecked-len(e.Buf)))
+	e.Hash(actor.HashOf(e.Buf))
+	return e.Buf
+}
+
+// DecodeAnchor reads a file of two slots: the later mark of those that are whole,
+// and in which slot it stands. The other one is to be written next.
+func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) {
+	slot = -1
+	var errs []error
+	for i := range 2 {
+		if len(file) < i*AnchorSlotApart+AnchorSlotBytes {
+			errs = append(errs, fmt.Errorf("slot %d is cut off", i))
+			continue
+		}
+		found, err := decodeSlot(file[i*AnchorSlotApart:][:AnchorSlotBytes], node)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("slot %d: %w", i, err))
+		} else if slot < 0 || found.Batch > m.Batch {
+			m, slot = found, i
+		}
+	}
+	if slot < 0 {
+		return Mark{}, 0, fmt.Errorf("anchor: %w", errors.Join(errs...))
+	}
+	return m, slot, nil
+}
+
+func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
+	sum := actor.HashOf(b[:anchorChecked])
+	if !bytes.Equal(b[anchorChecked:], sum[:]) {
+		return Mark{}, errors.New("is damaged: its checksum is another")
+	}
+	d := decoder{actor.NewDecoder(b)}
+	if err := d.version("anchor"); err != nil {
+		return Mark{}, err
+	}
+	of := actor.NodeID(d.String(actor.NameBytesMax))
+	m := Mark{d.Uint(), Pos(d.Uint()), d.Hash()}
+	if d.Err() == nil && of != node {
+		d.Fail("is of node %s, not %s", of, node)
+	}
+	return m, d.Err()
+}

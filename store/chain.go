@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Pos is a place in a node's log: how many entries stand before it.
+type Pos uint64
+
+// Mark names a batch of a node's log: its number, the log's end behind it, and
+// its hash, which by the chain is that of all before it too. The zero Mark is
+// the beginning.
+type Mark struct {
+	Batch uint64
+	Pos   Pos
+	Hash  actor.Hash
+}
+
+// ShardEpoch is under which epoch a shard was written.
+type ShardEpoch struct {
+	Shard uint16
+	Epoch actor.Epoch
+}
+
+// A batchRecord is one link of the chain; its hash is that of its bytes.
+type batchRecord struct {
+	prev     actor.Hash
+	from, to Pos
+	shards   []ShardEpoch // in order, each once
+	payloads []Payload
+}
+
+func (r *batchRecord) encode() []byte {
+	e := actor.Encoder{Buf: make([]byte, 0, 64+8*len(r.shards)+128*len(r.payloads))}
+	e.Uint(CodecVersion)
+	e.Hash(r.prev)
+	e.Uint(uint64(r.from))
+	e.Uint(uint64(r.to))
+	e.Uint(uint64(len(r.shards)))
+	for _, s := range r.shards {
+		e.Uint(uint64(s.Shard))
+		e.Uint(uint64(s.Epoch))
+	}
+	e.Uint(uint64(len(r.payloads)))
+	for _, p := range r.payloads {
+		e.Bytes(p.Key)
+		e.Hash(p.Digest)
+	}
+	return e.Buf
+}
+
+func decodeBatch(b []byte) (batchRecord, error) {
+	d := decoder{actor.NewDecoder(b)}
+	if err := d.version("batch"); err != nil {
+		return batchRecord{}, err
+	}
+	r := batchRecord{prev: d.Hash(), from: Pos(d.Uint()), to: Pos(d.Uint())}
+	r.shards = list(d, d.Count(1<<16, "shards"), func() ShardEpoch {
+		return ShardEpoch{uint16(d.UintMax(1<<16-1, "shard")), actor.Epoch(d.Uint())}
+	})
+	r.payloads = list(d, d.Count(itemsMax, "payloads"), func() Payload {
+		return Payload{d.Bytes(actor.TextBytesMax), d.Hash()}
+	})
+	if r.to < r.from {
+		d.Fail("ends at %d, before its beginning at %d", r.to, r.from)
+	}
+	return r, d.End()
+}
+
+// A chain makes rows of batches, one after the other.
+type chain struct {
+	node  actor.NodeID
+	last  Mark
+	salts *rand.ChaCha8
+}
+
+// seal makes the rows of the next batch, its record the last of them.
+func (c *chain) seal(b *Batch) {
+	var rows []Row
+	r := batchRecord{prev: c.last.Hash, from: c.last.Pos, to: b.Pos, shards: b.Shards}
+	rows, r.payloads = Rows(c.node, b.No, b.Entries, c.salt)
+	record := r.encode()
+	b.Rows = append(rows, Row{Key: batchKey(c.node, b.No), Value: record})
+	b.Hash = actor.HashOf(record)
+	c.last = b.Mark()
+}
+
+func (c *chain) salt() (s Salt) {
+	c.salts.Read(s[:]) //nolint:errcheck // cannot fail
+	return s
+}
+
+func shardsOf(entries []Entry) []ShardEpoch {
+	var all []ShardEpoch
+	for _, e := range entries {
+		all = append(all, ShardEpoch{e.Shard, e.Epoch})
+	}
+	slices.SortFunc(all, func(a, b ShardEpoch) int {
+		return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Epoch, b.Epoch))
+	})
+	return slices.Compact(all)
+}
+
+// CheckpointEvery is how many batches stand between two places from which the
+// chain is verified when a store is opened.
+const CheckpointEvery = 4096
+
+// Verify follows a node's chain from the last checkpoint before the anchor to
+// the log's end, which it returns: where a Writer goes on. A log that ends before
+// its anchor, a batch that does not follow the one before, a payload that is not
+// what was written: each is an error that names the key and the batch.
+func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
+	return verify(kv, node, anchor, max(1, anchor.Batch-anchor.Batch%CheckpointEvery))
+}
+
+// VerifyAll follows the chain from its beginning.
+func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
+	return verify(kv, node, anchor, 1)
+}
+
+func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err error) {
+	prefix := nodeKey(node)
+	next := first
+	var wrong error
+	err = kv.Scan(batchKey(node, first), after(prefix), func(key, value []byte) bool {
+		no, err := lastNumber(key, len(prefix))
+		if err != nil {
+			wrong = err
+			return false
+		}
+		if no != next {
+			wrong = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, no)
+			return false
+		}
+		if end, wrong = verifyBatch(kv, node, no, value, end, next == first && first > 1); wrong == nil && no == anchor.Batch && end != anchor {
+			wrong = fmt.Errorf("hash %s at entry %d, the anchor says %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
+		}
+		if wrong != nil {
+			wrong = fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, wrong)
+		}
+		next++
+		return wrong == nil
+	})
+	switch {
+	case wrong != nil:
+		return Mark{}, wrong
+	case err != nil:
+		return Mark{}, err
+	case end.Batch < anchor.Batch:
+		return Mark{}, fmt.Errorf("the log of %s ends at batch %d, before its anchor at batch %d: what was committed is lost", node, next-1, anchor.Batch)
+	}
+	return end, nil
+}
+
+// verifyBatch checks one batch against the one before; the first of a checkpoint is taken at its word.
+func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, checkpoint bool) (Mark, error) {
+	r, err := decodeBatch(value)
+	switch {
+	case err != nil:
+		return Mark{}, err
+	case !checkpoint && r.prev != before.Hash:
+		return Mark{}, errors.New("does not follow the batch before: its hash is another")
+	case !checkpoint && r.from != before.Pos:
+		return Mark{}, fmt.Errorf("begins at entry %d, the batch before ended at %d", r.from, before.Pos)
+	}
+	for _, p := range r.payloads {
+		if err := verifyPayload(kv, node, no, p); err != nil {
+			return Mark{}, fmt.Errorf("payload %s: %w", p.Key, err)
+		}
+	}
+	return Mark{no, r.to, actor.HashOf(value)}, nil
+}
+
+func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
+	value, ok, err := kv.Get(p.Key)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return errors.New("is missing")
+	case actor.HashOf(value) == p.Digest:
+		return nil
+	case !isReplaced(p.Key):
+		return errors.New("is not what was written")
+	}
+	// A later batch, or another node's, has put the same key again.
+	by, batch, content, err := unseal(value)
+	switch {
+	case err != nil:
+		return err
+	case by == node && batch <= no:
+		return errors.New("is not what was written")
+	case strings.Contains(string(p.Key), "/b/") && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
+		return errors.New("is not the content it is named for")
+	}
+	return nil
+}
+
+// isReplaced tells of the keys that may be put again: snapshots and blobs.
+func isReplaced(key []byte) bool {
+	parts := strings.Split(string(key), "/")
+	return len(parts) == 4 && parts[2] == "b" || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"
+}

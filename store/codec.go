@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+)
+
+// CodecVersion is the first byte of every entry and every journal. Another one
+// is refused: a store is read by a program that knows its format.
+const CodecVersion = 1
+
+// Bounds of what the codec takes in. Those of the runtime are narrower.
+const (
+	AsksMax          = 1 << 16   // of one step
+	EventsMax        = 1 << 16   // of one entry
+	EventBytesMax    = 8 << 20   // a run event: the longest message, as JSON
+	SnapshotBytesMax = 256 << 20 // a journal
+	itemsMax         = 1 << 24   // of a list in a journal; its bytes bound it sooner
+)
+
+// The tags of records on the disk; a number once given is never given again.
+const (
+	tagAccepted = iota + 1
+	tagAsking
+	tagAnswered
+	tagRetried
+	tagHeld
+	tagResumed
+	tagParked
+	tagEnded
+	tagBuried
+	tagSnapshot
+)
+
+// An encoder adds the words of this room to those of actor.
+type encoder struct{ actor.Encoder }
+
+type decoder struct{ *actor.Decoder }
+
+// EncodeEntry writes an entry as DecodeEntry reads it.
+func EncodeEntry(e Entry) []byte {
+	w := &encoder{actor.Encoder{Buf: make([]byte, 0, 256)}}
+	w.Uint(CodecVersion)
+	w.ID(e.Actor)
+	w.Uint(uint64(e.Shard))
+	w.Uint(uint64(e.Epoch))
+	w.Uint(e.N)
+	w.record(e.Record)
+	w.Uint(uint64(len(e.Events)))
+	for _, ev := range e.Events {
+		w.CallID(ev.Run)
+		w.Uint(ev.Seq)
+		w.Bytes(ev.Body)
+	}
+	w.Int(int64(e.WasDue))
+	w.Int(int64(e.Due))
+	return w.Buf
+}
+
+// DecodeEntry reads an entry. It never panics, keeps nothing of b, and what it
+// accepts encodes to the same bytes again.
+func DecodeEntry(b []byte) (Entry, error) {
+	r := decoder{actor.NewDecoder(b)}
+	if err := r.version("entry"); err != nil {
+		return Entry{}, err
+	}
+	var e Entry
+	e.Actor = r.ID()
+	e.Shard = uint16(r.UintMax(1<<16-1, "shard"))
+	e.Epoch = actor.Epoch(r.Uint())
+	e.N = r.Uint()
+	e.Record = r.record()
+	e.Events = list(r, r.Count(EventsMax, "events"), func() RunEvent {
+		return RunEvent{Run: r.CallID(), Seq: r.Uint(), Body: r.Bytes(EventBytesMax)}
+	})
+	e.WasDue, e.Due = actor.Time(r.Int()), actor.Time(r.Int())
+	if e.Actor == (actor.ID{}) {
+		r.Fail("entry without actor")
+	}
+	if err := r.End(); err != nil {
+		return Entry{}, fmt.Errorf("entry: %w", err)
+	}
+	return e, nil
+}
+
+// EncodeJournal writes a journal as DecodeJournal reads it: what a Snapshot holds.
+func EncodeJournal(j *Journal) []byte {
+	w := &encoder{actor.Encoder{Buf: make([]byte, 0, 1024)}}
+	w.Uint(CodecVersion)
+	w.Uint(j.N)
+	w.Uint(uint64(len(j.Runs)))
+	for _, run := range j.Runs {
+		w.run(run)
+	}
+	w.Uint(uint64(len(j.Ended)))
+	for _, e := range j.Ended {
+		w.ended(e)
+	}
+	w.Uint(uint64(len(j.Buried)))
+	for _, b := range j.Buried {
+		w.buried(b)
+	}
+	return w.Buf
+}
+
+// DecodeJournal reads a journal, under the same promises as DecodeEntry.
+func DecodeJournal(b []byte) (Journal, error) {
+	r := decoder{actor.NewDecoder(b)}
+	if err := r.version("snapshot"); err != nil {
+		return Journal{}, err
+	}
+	j := Journal{N: r.Uint()}
+	j.Runs = list(r, r.Count(itemsMax, "runs"), r.run)
+	j.Ended = list(r, r.Count(itemsMax, "outcomes"), r.ended)
+	j.Buried = list(r, r.Count(itemsMax, "tombstones"), r.buried)
+	if err := r.End(); err != nil {
+		return Journal{}, fmt.Errorf("snapshot: %w", err)
+	}
+	return j, nil
+}
+
+func (r decoder) version(what string) error {
+	if v := r.Uint(); r.Err() == nil && v != CodecVersion {
+		return fmt.Errorf("%s written in version %d, this program reads version %d", what, v, CodecVersion)
+	}
+	return nil
+}
+
+func (w *encoder) record(record Record) {
+	switch r := record.(type) {
+	case Accepted:
+		w.Uint(tagAccepted)
+		w.Call(r.Call)
+		w.time(r.At)
+		w.Hash(r.Definition)
+	case Asking:
+		w.Uint(tagAsking)
+		w.CallID(r.Run)
+		w.time(r.At)
+		w.asks(r.Asks)
+	case Answered:
+		w.Uint(tagAnswered)
+		w.place(r.Run, r.Step, r.Index, r.At)
+		w.answer(r.Answer)
+		w.Uint(uint64(r.Budget))
+	case Retried:
+		w.Uint(tagRetried)
+		w.place(r.Run, r.Step, r.Index, r.At)
+		w.Uint(uint64(r.Attempt))
+	case Held:
+		w.Uint(tagHeld)
+		w.place(r.Run, r.Step, r.Index, r.At)
+		w.Uint(r.N)
+		w.time(r.Until)
+	case Resumed:
+		w.Uint(tagResumed)
+		w.place(r.Run, r.Step, r.Index, r.At)
+		w.Uint(r.N)
+	case Parked:
+		w.Uint(tagParked)
+		w.CallID(r.Run)
+		w.time(r.At)
+		w.String(r.Detail)
+	case Ended:
+		w.Uint(tagEnded)
+		w.ended(r)
+	case Buried:
+		w.Uint(tagBuried)
+		w.buried(r)
+	case Snapshot:
+		w.Uint(tagSnapshot)
+		w.Bytes(r.Journal)
+	default:
+		must.Be(false, "store: cannot encode %T: give it a tag", record)
+	}
+}
+
+func (r decoder) record() Record {
+	switch tag := r.Uint(); tag {
+	case tagAccepted:
+		return Accepted{Call: r.Call(), At: r.time(), Definition: r.Hash()}
+	case tagAsking:
+		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks()}
+	case tagAnswered:
+		run, step, index, at := r.place()
+		return Answered{run, step, index, at, r.answer(), r.uint32("budget")}
+	case tagRetried:
+		run, step, index, at := r.place()
+		return Retried{run, step, index, at, r.uint32("attempt")}
+	case tagHeld:
+		run, step, index, at := r.place()
+		return Held{run, step, index, at, r.Uint(), r.time()}
+	case tagResumed:
+		run, step, index, at := r.place()
+		return Resumed{run, step, index, at, r.Uint()}
+	case tagParked:
+		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
+	case tagEnded:
+		return r.ended()
+	case tagBuried:
+		return r.buried()
+	case tagSnapshot:
+		return Snapshot{r.Bytes(SnapshotBytesMax)}
+	default:
+		r.Fail("unknown record %d", tag)
+		return nil
+	}
+}
+
+// place is what the records about one ask begin with.
+func (w *encoder) place(run actor.CallID, step uint32, index uint16, at actor.Time) {
+	w.CallID(run)
+	w.Uint(uint64(step))
+	w.Uint(uint64(index))
+	w.time(at)
+}
+
+func (r decoder) place() (run actor.CallID, step uint32, index uint16, at actor.Time) {
+	return r.CallID(), r.uint32("step"), uint16(r.UintMax(1<<16-1, "index")), r.time()
+}
+
+func (w *encoder) ended(e Ended) {
+	w.CallID(e.Call)
+	w.time(e.At)
+	w.Reply(e.Reply)
+	w.time(e.Until)
+	w.Bool(!e.Idempotency.IsZero())
+	if i := e.Idempotency; !i.IsZero() {
+		w.String(i.Principal)
+		w.String(i.Route)
+		w.String(i.Key)
+		w.Hash(i.Body)
+	}
+}
+
+func (r decoder) ended() Ended {
+	e := Ended{Call: r.CallID(), At: r.time(), Reply: r.Reply(), Until: r.time()}
+	if r.Bool() {
+		e.Idempotency = actor.Idempotency{Principal: r.String(actor.TextBytesMax), Route: r.String(actor.TextBytesMax),
+			Key: r.String(actor.TextBytesMax), Body: r.Hash()}
+		if e.Idempotency.IsZero() {
+			r.Fail("idempotency without key")
+		}
+	}
+	return e
+}
+
+func (w *encoder) buried(b Buried) {
+	w.CallID(b.Call)
+	w.time(b.At)
+	w.time(b.Until)
+}
+
+func (r decoder) buried() Buried {
+	return Buried{Call: r.CallID(), At: r.time(), Until: r.time()}
+}
+
+func (w *encoder) run(run *Run) {
+	w.Call(run.Call)
+	w.time(run.At)
+	w.Hash(run.Definition)
+	w.clock(run.Clock)
+	w.Uint(run.Holds)
+	w.Uint(uint64(run.Budget))
+	w.Uint(uint64(len(run.Steps)))
+	for _, step := range run.Steps {
+		w.asks(step.Asks)
+	}
+	w.Uint(run.Seq)
+	w.String(run.Parked)
+}
+
+func (r decoder) run() *Run {
+	run := &Run{Call: r.Call(), At: r.time(), Definition: r.Hash(), Clock: r.clock(), Holds: r.Uint(), Budget: r.uint32("budget")}
+	run.Steps = list(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
+	run.Seq = r.Uint()
+	run.Parked = r.String(actor.TextBytesMax)
+	return run
+}
+
+func (w *encoder) asks(asks []Asked) {
+	w.Uint(uint64(len(asks)))
+	for i := range asks {
+		a := &asks[i]
+		w.ask(a.Ask)
+		w.Bool(a.Sent != nil)
+		if a.Sent != nil {
+			w.ask(*a.Sent)
+		}
+		w.CallID(a.Call)
+		w.ID(a.To)
+		w.Uint(uint64(a.Budget))
+		w.time(a.Stamp)
+		w.clock(a.Clock)
+		w.Uint(uint64(a.Attempt))
+		w.Uint(a.Holds)
+		w.Bool(a.Answer != nil)
+		if a.Answer != nil {
+			w.answer(*a.Answer)
+		}
+	}
+}
+
+func (r decoder) asks() []Asked {
+	return list(r, r.Count(AsksMax, "asks"), func() Asked {
+		var a Asked
+		a.Ask = r.ask()
+		if r.Bool() {
+			sent := r.ask()
+			a.Sent = &sent
+		}
+		a.Call = r.CallID()
+		a.To = r.ID()
+		a.Budget = r.uint32("budget")
+		a.Stamp = r.time()
+		a.Clock = r.clock()
+		a.Attempt = r.uint32("attempt")
+		a.Holds = r.Uint()
+		if r.Bool() {
+			answer := r.answer()
+			a.Answer = &answer
+		}
+		return a
+	})
+}
+
+// ask leaves out Work: it is not written down.
+func (w *encoder) ask(a actor.Ask) {
+	w.Uint(uint64(a.Kind))
+	w.String(a.Name)
+	w.String(a.Operation)
+	w.Parts(a.Parts)
+	w.Int(int64(a.Timeout))
+	w.Bool(a.Idempotent)
+}
+
+func (r decoder) ask() actor.Ask {
+	return actor.Ask{Kind: actor.AskKind(r.UintMax(uint64(actor.AskWait), "kind of ask")),
+		Name: r.String(actor.TextBytesMax), Operation: r.String(actor.TextBytesMax), Parts: r.Parts(),
+		Timeout: actor.Duration(r.Int()), Idempotent: r.Bool()}
+}
+
+func (w *encoder) answer(a actor.Answer) {
+	w.Parts(a.Parts)
+	w.Strings(a.Warnings)
+	w.Refusal(a.Refusal)
+}
+
+func (r decoder) answer() actor.Answer {
+	return actor.Answer{Parts: r.Parts(), Warnings: r.Strings(), Refusal: r.Refusal()}
+}
+
+func (w *encoder) clock(c actor.Clock) {
+	w.Int(int64(c.Left))
+	w.time(c.Since)
+	w.time(c.HeldUntil)
+}
+
+func (r decoder) clock() actor.Clock {
+	return actor.Clock{Left: actor.Duration(r.Int()), Since: r.time(), HeldUntil: r.time()}
+}
+
+func (w *encoder) time(t actor.Time) { w.Int(int64(t)) }
+
+func (r decoder) time() actor.Time { return actor.Time(r.Int()) }
+
+func (r decoder) uint32(what string) uint32 { return uint32(r.UintMax(1<<32-1, what)) }
+
+// list reads n items; it stops at the first that is wrong.
+func list[T any](r decoder, n int, item func() T) []T {
+	var all []T
+	for range n {
+		v := item()
+		if r.Err() != nil {
+			return nil
+		}
+		all = append(all, v)
+	}
+	return all
+}

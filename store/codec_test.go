@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+func drawTime(t *rapid.T) actor.Time { return actor.Time(rapid.Int64Range(0, 1<<61).Draw(t, "time")) }
+
+func drawName(t *rapid.T) string { return rapid.StringMatching(`[A-Za-z0-9._-]{1,9}x`).Draw(t, "name") }
+
+func drawID(t *rapid.T) actor.ID {
+	return actor.ID{Tenant: drawName(t), Agent: drawName(t), Key: drawName(t)}
+}
+
+func drawRun(t *rapid.T) actor.CallID {
+	return actor.NewCallID(drawTime(t), rapid.Uint64().Draw(t, "hi"), rapid.Uint64().Draw(t, "lo"))
+}
+
+func drawParts(t *rapid.T) []actor.Part {
+	var parts []actor.Part
+	for range rapid.IntRange(0, 3).Draw(t, "parts") {
+		switch rapid.IntRange(0, 3).Draw(t, "part") {
+		case 0:
+			parts = append(parts, actor.Part{Media: actor.MediaText, Blob: actor.HashOf([]byte(drawName(t))), Size: 7})
+		case 1: // on both sides of the size from which a part is stored by itself
+			n := rapid.IntRange(BlobBytesMin-1, BlobBytesMin+2).Draw(t, "size")
+			parts = append(parts, actor.Part{Media: actor.MediaJSON, Bytes: bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, n)})
+		default:
+			parts = append(parts, actor.Part{Media: actor.MediaText, Bytes: []byte(drawName(t))})
+		}
+	}
+	return parts
+}
+
+func drawClock(t *rapid.T) actor.Clock {
+	return actor.Clock{Left: actor.Duration(drawTime(t)), Since: drawTime(t), HeldUntil: drawTime(t)}
+}
+
+func drawIdempotency(t *rapid.T) actor.Idempotency {
+	if rapid.Bool().Draw(t, "promised") {
+		return actor.Idempotency{Principal: drawName(t), Route: drawName(t), Key: drawName(t), Body: actor.HashOf(nil)}
+	}
+	return actor.Idempotency{}
+}
+
+func drawCall(t *rapid.T, to actor.ID) actor.Call {
+	c := actor.Call{ID: drawRun(t), Root: drawRun(t), Parent: drawRun(t), To: to, Operation: actor.HandleMessageFull,
+		Kind: actor.Waiting, Lane: actor.Normal, Left: 5, Attempt: 1, Origin: actor.Human, Budget: rapid.Uint32().Draw(t, "budget"),
+		Idempotency: drawIdempotency(t), Stamp: drawTime(t), Parts: drawParts(t)}
+	for range rapid.IntRange(0, 2).Draw(t, "depth") {
+		c.Chain = append(c.Chain, drawID(t))
+	}
+	if c.IsRoot() {
+		c.Root = c.ID
+	}
+	return c
+}
+
+func drawAnswer(t *rapid.T) actor.Answer {
+	if rapid.Bool().Draw(t, "refused") {
+		return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%s", drawName(t))}
+	}
+	return actor.Answer{Parts: drawParts(t), Warnings: rapid.SliceOfN(rapid.Just("w"), 1, 2).Draw(t, "warnings")}
+}
+
+func drawAsk(t *rapid.T) actor.Ask {
+	return actor.Ask{Kind: actor.AskKind(rapid.IntRange(1, 5).Draw(t, "kind")), Name: drawName(t), Operation: drawName(t),
+		Parts: drawParts(t), Timeout: 9, Idempotent: rapid.Bool().Draw(t, "idempotent")}
+}
+
+func drawAsks(t *rapid.T) []Asked {
+	var asks []Asked
+	for range rapid.IntRange(1, 3).Draw(t, "asks") {
+		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2}
+		if rapid.Bool().Draw(t, "answered") {
+			answer := drawAnswer(t)
+			a.Answer = &answer
+		}
+		if rapid.Bool().Draw(t, "sent otherwise") {
+			a.Sent = ptr(drawAsk(t))
+		}
+		asks = append(asks, a)
+	}
+	return asks
+}
+
+func drawEnded(t *rapid.T) Ended {
+	e := Ended{Call: drawRun(t), At: drawTime(t), Until: drawTime(t), Idempotency: drawIdempotency(t)}
+	e.Reply = actor.Reply{Call: e.Call, Run: e.Call, Status: actor.Succeeded, Parts: drawParts(t), Budget: 1}
+	if rapid.Bool().Draw(t, "failed") {
+		e.Reply = actor.Fail(e.Call, actor.RefuseDepth([]actor.ID{drawID(t)}, drawID(t), 5))
+	}
+	return e
+}
+
+func drawJournal(t *rapid.T) Journal {
+	j := Journal{N: rapid.Uint64().Draw(t, "n")}
+	for range rapid.IntRange(0, 2).Draw(t, "runs") {
+		run := &Run{Call: drawCall(t, drawID(t)), At: drawTime(t), Definition: actor.HashOf(nil), Clock: drawClock(t),
+			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t)}
+		for range rapid.IntRange(0, 2).Draw(t, "steps") {
+			run.Steps = append(run.Steps, Step{drawAsks(t)})
+		}
+		j.Runs = append(j.Runs, run)
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "ended") {
+		j.Ended = append(j.Ended, drawEnded(t))
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "buried") {
+		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
+	}
+	return j
+}
+
+// drawRecord draws each kind that has a tag.
+func drawRecord(t *rapid.T, of actor.ID) Record {
+	run, at := drawRun(t), drawTime(t)
+	switch rapid.IntRange(tagAccepted, tagSnapshot).Draw(t, "tag") {
+	case tagAccepted:
+		return Accepted{drawCall(t, of), at, actor.HashOf(run[:])}
+	case tagAsking:
+		return Asking{run, at, drawAsks(t)}
+	case tagAnswered:
+		return Answered{run, 3, 1, at, drawAnswer(t), 4}
+	case tagRetried:
+		return Retried{run, 3, 1, at, 2}
+	case tagHeld:
+		return Held{run, 3, 1, at, 7, drawTime(t)}
+	case tagResumed:
+		return Resumed{run, 3, 1, at, 8}
+	case tagParked:
+		return Parked{run, at, drawName(t)}
+	case tagEnded:
+		return drawEnded(t)
+	case tagBuried:
+		return Buried{run, at, drawTime(t)}
+	default:
+		j := drawJournal(t)
+		return Snapshot{EncodeJournal(&j)}
+	}
+}
+
+func drawEntry(t *rapid.T) Entry {
+	id := drawID(t)
+	e := Entry{Actor: id, Shard: rapid.Uint16().Draw(t, "shard"), Epoch: actor.Epoch(rapid.Uint64().Draw(t, "epoch")),
+		N: rapid.Uint64Range(1, 1<<40).Draw(t, "n"), Record: drawRecord(t, id), WasDue: drawTime(t), Due: drawTime(t)}
+	for i := range rapid.IntRange(0, 2).Draw(t, "events") {
+		e.Events = append(e.Events, RunEvent{drawRun(t), uint64(i + 1), []byte(`{"type":"` + drawName(t) + `"}`)})
+	}
+	return e
+}
+
+func TestEntriesReadAsTheyWereWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawEntry(t)
+		b := EncodeEntry(want)
+		got, err := DecodeEntry(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("wrote %+v\n read %+v", want, got)
+		}
+		for _, cut := range []int{rapid.IntRange(0, len(b)-1).Draw(t, "cut")} {
+			if _, err := DecodeEntry(b[:cut]); err == nil {
+				t.Fatalf("%d bytes of %d were read as an entry", cut, len(b))
+			}
+		}
+	})
+}
+
+func TestJournalsReadAsTheyWereWritten(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawJournal(t)
+		got, err := DecodeJournal(EncodeJournal(&want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("wrote %+v\n read %+v", want, got)
+		}
+	})
+}
+
+// Every field of what is encoded must come back: one that a codec forgets reads
+// as zero.
+func TestNoFieldIsForgotten(t *testing.T) {
+	seen := map[string]bool{}
+	rapid.Check(t, func(t *rapid.T) {
+		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
+		j, _ := DecodeJournal(EncodeJournal(ptr(drawJournal(t))))
+		nonZero(reflect.ValueOf(e), seen)
+		nonZero(reflect.ValueOf(e.Record), seen)
+		nonZero(reflect.ValueOf(j), seen)
+	})
+	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
+		Buried{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		for i := range reflect.TypeOf(v).NumField() {
+			if name := fmt.Sprintf("%T.%s", v, reflect.TypeOf(v).Field(i).Name); !seen[name] {
+				t.Errorf("%s never came back", name)
+			}
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func nonZero(v reflect.Value, seen map[string]bool) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			nonZero(v.Elem(), seen)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			nonZero(v.Index(i), seen)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if !v.Field(i).IsZero() {
+				seen[fmt.Sprintf("%s.%s", v.Type(), v.Type().Field(i).Name)] = true
+			}
+			nonZero(v.Field(i), seen)
+		}
+	}
+}
+
+func TestOtherVersionsAndKindsAreRefused(t *testing.T) {
+	b := EncodeEntry(Entry{Actor: actor.NewID("a", ""), N: 1, Record: Buried{}})
+	newer := bytes.Clone(b)
+	newer[0] = 2
+	unknown := bytes.Clone(b)
+	unknown[bytes.IndexByte(b[18:], tagBuried)+18] = 99
+	for _, c := range []struct {
+		b    []byte
+		want string
+	}{{newer, "written in version 2, this program reads version 1"}, {unknown, "unknown record 99"}, {nil, "not a number"}, {append(b, 0), "1 bytes too many"}} {
+		if _, err := DecodeEntry(c.b); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want %q", err, c.want)
+		}
+	}
+	if _, err := DecodeJournal([]byte{2}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 2") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for i := range 40 {
+		e := rapid.Custom(drawEntry).Example(i)
+		f.Add(EncodeEntry(e))
+		if s, ok := e.Record.(Snapshot); ok {
+			f.Add(s.Journal)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if e, err := DecodeEntry(b); err == nil && !bytes.Equal(EncodeEntry(e), b) {
+			t.Errorf("accepted % x, wrote % x", b, EncodeEntry(e))
+		}
+		if j, err := DecodeJournal(b); err == nil && !bytes.Equal(EncodeJournal(&j), b) {
+			t.Errorf("accepted % x, wrote % x", b, EncodeJournal(&j))
+		}
+		none := func(actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
+		_, _ = unpackEntry(b, none)
+		_, _, _, _ = unseal(b)
+		if r, err := decodeBatch(b); err == nil && !bytes.Equal(r.encode(), b) {
+			t.Errorf("accepted batch % x", b)
+		}
+	})
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// FormatVersion is the version of all that is laid down here: keys, values, chain.
+const FormatVersion = 1
+
+// FormatKey holds the format's version as text.
+const FormatKey = "format"
+
+// Keys are text: names as they are, numbers as 16 hexadecimal digits, so that
+// byte order is number order and an error can print what it is about. No name
+// contains a slash.
+//
+//	t/<tenant>/a/<agent>/<key>/<n>   entry
+//	t/<tenant>/a/<agent>/<key>/s     snapshot; its value holds n
+//	t/<tenant>/r/<run>               whose run it is
+//	t/<tenant>/e/<run>/<seq>         run event
+//	t/<tenant>/b/<sha256>            blob
+//	x/<shard>/<due>/<tenant>/<agent>/<key>   has open work that is due then
+//	n/<node>/<batch>                 batch record
+//	format                           FormatVersion
+type keyBuilder []byte
+
+func tenantKey(tenant string, family byte) keyBuilder {
+	k := make(keyBuilder, 0, 128)
+	k = append(k, "t/"...)
+	k = append(k, tenant...)
+	return append(k, '/', family, '/')
+}
+
+func (k keyBuilder) name(s string) keyBuilder { return append(append(k, s...), '/') }
+
+func (k keyBuilder) number(n uint64) keyBuilder {
+	return hex.AppendEncode(k, binary.BigEndian.AppendUint64(nil, n))
+}
+
+func actorKey(id actor.ID) keyBuilder { return tenantKey(id.Tenant, 'a').name(id.Agent).name(id.Key) }
+
+func entryKey(id actor.ID, n uint64) []byte { return actorKey(id).number(n) }
+
+// A snapshot sorts behind all entries.
+func snapshotKey(id actor.ID) []byte { return append(actorKey(id), 's') }
+
+func runKey(tenant string, run actor.CallID) []byte {
+	return append(tenantKey(tenant, 'r'), run.String()...)
+}
+
+func eventsKey(tenant string, run actor.CallID) keyBuilder {
+	return tenantKey(tenant, 'e').name(run.String())
+}
+
+func eventKey(tenant string, run actor.CallID, seq uint64) []byte {
+	return eventsKey(tenant, run).number(seq)
+}
+
+func blobKey(tenant string, blob actor.Hash) []byte {
+	return hex.AppendEncode(tenantKey(tenant, 'b'), blob[:])
+}
+
+func shardKey(shard uint16) keyBuilder {
+	k := append(make(keyBuilder, 0, 128), "x/"...)
+	return append(hex.AppendEncode(k, binary.BigEndian.AppendUint16(nil, shard)), '/')
+}
+
+func dueKey(shard uint16, due actor.Time, id actor.ID) []byte {
+	k := append(shardKey(shard).number(uint64(due)), '/')
+	return append(k.name(id.Tenant).name(id.Agent), id.Key...)
+}
+
+// parseDueKey reads what dueKey wrote.
+func parseDueKey(key []byte) (shard uint16, id actor.ID, err error) {
+	parts := strings.Split(string(key), "/")
+	if len(parts) != 6 || len(parts[1]) != 4 || len(parts[2]) != 16 {
+		return 0, id, fmt.Errorf("key %q: is not one of the expiry index", key)
+	}
+	raw, err := hex.DecodeString(parts[1])
+	if err != nil {
+		return 0, id, fmt.Errorf("key %q: shard: %w", key, err)
+	}
+	id = actor.ID{Tenant: parts[3], Agent: parts[4], Key: parts[5]}
+	if err := id.Check(); err != nil {
+		return 0, id, fmt.Errorf("key %q: %w", key, err)
+	}
+	return binary.BigEndian.Uint16(raw), id, nil
+}
+
+func nodeKey(node actor.NodeID) keyBuilder {
+	return append(make(keyBuilder, 0, 96), "n/"...).name(string(node))
+}
+
+func batchKey(node actor.NodeID, batch uint64) []byte { return nodeKey(node).number(batch) }
+
+// lastNumber reads the number at the end of a key that starts with prefix.
+func lastNumber(key []byte, prefix int) (uint64, error) {
+	if len(key) != prefix+16 {
+		return 0, fmt.Errorf("key %q: does not end in a number", key)
+	}
+	raw, err := hex.DecodeString(string(key[prefix:]))
+	if err != nil {
+		return 0, fmt.Errorf("key %q: does not end in a number", key)
+	}
+	return binary.BigEndian.Uint64(raw), nil
+}
+
+// after is the first key behind all that start with prefix.
+func after(prefix []byte) []byte {
+	end := append([]byte(nil), prefix...)
+	end[len(end)-1]++ // prefixes end in '/', never in 0xff
+	return end
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"slices"
+)
+
+// KV is the one thing this room wants of a disk: ordered keys.
+//
+//  1. Apply does all its rows, in their order, or none.
+//  2. Get and Scan see all that was applied before.
+//  3. What they return is not to be changed, and that of Scan is good only inside each.
+//  4. Apply may keep its rows; they are not changed afterwards.
+type KV interface {
+	Get(key []byte) (value []byte, ok bool, err error)
+	// Scan shows from <= key < to in order, until each returns false.
+	Scan(from, to []byte, each func(key, value []byte) bool) error
+	Apply(rows []Row) error
+}
+
+// Row is one key put or deleted.
+type Row struct {
+	Key    []byte
+	Value  []byte
+	Delete bool
+}
+
+// Memory is a KV without a disk: sorted leaves in a sorted list. The zero Memory
+// is empty and ready.
+type Memory struct {
+	leaves [][]Row // none is empty
+	len    int
+}
+
+const leafMax = 128
+
+// Len is how many keys there are.
+func (m *Memory) Len() int { return m.len }
+
+// Get implements KV.
+func (m *Memory) Get(key []byte) ([]byte, bool, error) {
+	l, i, ok := m.find(key)
+	if !ok {
+		return nil, false, nil
+	}
+	return m.leaves[l][i].Value, true, nil
+}
+
+// Scan implements KV.
+func (m *Memory) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	l, i, _ := m.find(from)
+	for ; l < len(m.leaves); l, i = l+1, 0 {
+		for _, row := range m.leaves[l][i:] {
+			if bytes.Compare(row.Key, to) >= 0 || !each(row.Key, row.Value) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// Apply implements KV.
+func (m *Memory) Apply(rows []Row) error {
+	for _, row := range rows {
+		if row.Delete {
+			m.delete(row.Key)
+		} else {
+			m.put(row)
+		}
+	}
+	return nil
+}
+
+// Clone is a copy that shares nothing that changes.
+func (m *Memory) Clone() *Memory {
+	c := &Memory{leaves: make([][]Row, len(m.leaves)), len: m.len}
+	for i, leaf := range m.leaves {
+		c.leaves[i] = slices.Clone(leaf)
+	}
+	return c
+}
+
+// find says in which leaf and where in it the key is, or would be put.
+func (m *Memory) find(key []byte) (leaf, at int, ok bool) {
+	leaf, ok = slices.BinarySearchFunc(m.leaves, key, func(l []Row, key []byte) int { return bytes.Compare(l[0].Key, key) })
+	if ok {
+		return leaf, 0, true
+	}
+	if leaf > 0 {
+		leaf--
+	}
+	if leaf == len(m.leaves) {
+		return leaf, 0, false
+	}
+	at, ok = slices.BinarySearchFunc(m.leaves[leaf], key, func(r Row, key []byte) int { return bytes.Compare(r.Key, key) })
+	return leaf, at, ok
+}
+
+func (m *Memory) put(row Row) {
+	l, i, ok := m.find(row.Key)
+	switch {
+	case ok:
+		m.leaves[l][i].Value = row.Value
+		return
+	case l == len(m.leaves):
+		m.leaves = append(m.leaves, append(make([]Row, 0, leafMax), row))
+	default:
+		m.leaves[l] = slices.Insert(m.leaves[l], i, row)
+	}
+	m.len++
+	if leaf := m.leaves[l]; len(leaf) == leafMax {
+		// Mostly keys grow: the front half stays as it is.
+		back := append(make([]Row, 0, leafMax), leaf[leafMax/2:]...)
+		m.leaves[l] = slices.Delete(leaf, leafMax/2, leafMax)
+		m.leaves = slices.Insert(m.leaves, l+1, back)
+	}
+}
+
+func (m *Memory) delete(key []byte) {
+	l, i, ok := m.find(key)
+	if !ok {
+		return
+	}
+	m.len--
+	if m.leaves[l] = slices.Delete(m.leaves[l], i, i+1); len(m.leaves[l]) == 0 {
+		m.leaves = slices.Delete(m.leaves, l, l+1)
+	}
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"math/rand/v2"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
+)
+
+// Bounds of a Writer that are not given.
+const (
+	BatchBytesMax   = 4 << 20
+	BatchesInFlight = 4
+)
+
+// WriterConfig is what a Writer begins with.
+type WriterConfig struct {
+	Node            actor.NodeID
+	From            Mark     // the log's end, as Verify found it
+	Seed            [32]byte // of the salts
+	BatchBytesMax   int      // 0: the constant of that name; one step's entries may weigh more
+	BatchesInFlight int      // 0: the constant of that name
+}
+
+// Writer decides what is written to a node's log, in which batches, and when
+// what depends on it may be seen. Whoever drives it writes and syncs.
+//
+//		Append ─▶ waiting ─Next▶ in flight ─Written, Synced▶ released
+//
+//	 1. Batches are numbered without gap; each follows the one before in the chain.
+//	 2. What one Append brought is never split over two batches.
+//	 3. Released grows only over batches that are synced, in order.
+//	 4. After Failed nothing is written or released any more.
+type Writer struct {
+	config   WriterConfig
+	chain    chain
+	waiting  []Entry
+	groups   []group // of waiting
+	end      Pos
+	taken    Mark // last batch taken; its hash is the chain's matter
+	flight   []flight
+	released Pos
+	failed   bool
+}
+
+type group struct{ entries, bytes int }
+
+type flight struct {
+	no      uint64
+	pos     Pos
+	written bool
+}
+
+// Batch is what is written at once: all its rows or none.
+type Batch struct {
+	No      uint64
+	Pos     Pos // the log's end behind it
+	Shards  []ShardEpoch
+	Entries []Entry
+	Rows    []Row
+	Hash    actor.Hash
+}
+
+// Mark names the batch in its log.
+func (b *Batch) Mark() Mark { return Mark{b.No, b.Pos, b.Hash} }
+
+// NewWriter continues a log.
+func NewWriter(config WriterConfig) *Writer {
+	must.Be(actor.CheckName(string(config.Node)) == nil, "store: node %q", config.Node)
+	if config.BatchBytesMax == 0 {
+		config.BatchBytesMax = BatchBytesMax
+	}
+	if config.BatchesInFlight == 0 {
+		config.BatchesInFlight = BatchesInFlight
+	}
+	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From,
+		chain: chain{config.Node, config.From, rand.NewChaCha8(config.Seed)}}
+}
+
+// Append puts one step's entries at the log's end, and says where that is now.
+func (w *Writer) Append(entries []Entry) Pos {
+	if len(entries) == 0 {
+		return w.end
+	}
+	w.end += Pos(len(entries))
+	if w.failed {
+		return w.end // which is never released
+	}
+	bytes := 0
+	for i := range entries {
+		bytes += weigh(&entries[i])
+	}
+	w.waiting = append(w.waiting, entries...)
+	w.groups = append(w.groups, group{len(entries), bytes})
+	return w.end
+}
+
+// Next is the batch to write now; false if nothing waits, or enough is in flight.
+func (w *Writer) Next() (Batch, bool) {
+	b, ok := w.Take()
+	if ok {
+		w.Seal(&b)
+	}
+	return b, ok
+}
+
+// Take is the first half of Next: which entries. The batch has no rows yet.
+func (w *Writer) Take() (Batch, bool) {
+	if w.failed || len(w.groups) == 0 || len(w.flight) >= w.config.BatchesInFlight {
+		return Batch{}, false
+	}
+	groups, entries, bytes := 0, 0, 0
+	for _, g := range w.groups {
+		if groups > 0 && bytes+g.bytes > w.config.BatchBytesMax {
+			break
+		}
+		groups, entries, bytes = groups+1, entries+g.entries, bytes+g.bytes
+	}
+	b := Batch{No: w.taken.Batch + 1, Pos: w.taken.Pos + Pos(entries), Entries: w.waiting[:entries:entries]}
+	w.waiting, w.groups = w.waiting[entries:], w.groups[groups:]
+	if len(w.waiting) == 0 {
+		w.waiting, w.groups = nil, nil
+	}
+	w.taken = Mark{Batch: b.No, Pos: b.Pos}
+	w.flight = append(w.flight, flight{no: b.No, pos: b.Pos})
+	return b, true
+}
+
+// Seal is the second half: its rows. It touches nothing that the other methods
+// do, so that a host may append while it runs; batches are sealed in order.
+func (w *Writer) Seal(b *Batch) {
+	must.Be(b.No == w.chain.last.Batch+1, "store: batch %d sealed behind batch %d", b.No, w.chain.last.Batch)
+	b.Shards = shardsOf(b.Entries)
+	w.chain.seal(b)
+}
+
+// Written says that the batch stands in the log, not yet that it will after a crash.
+func (w *Writer) Written(no uint64) {
+	for i := range w.flight {
+		if w.flight[i].no == no {
+			w.flight[i].written = true
+			if mutant.On("released-at-written") && !w.failed {
+				w.released = w.flight[i].pos
+			}
+			return
+		}
+		must.Be(w.flight[i].written, "store: batch %d written before batch %d", no, w.flight[i].no)
+	}
+	must.Be(false, "store: batch %d is not in flight", no)
+}
+
+// Synced says that the batch and all before it will be there after a crash.
+func (w *Writer) Synced(no uint64) {
+	for len(w.flight) > 0 && w.flight[0].no <= no {
+		f := w.flight[0]
+		must.Be(f.written, "store: batch %d synced before it was written", f.no)
+		w.flight = w.flight[1:]
+		if !w.failed {
+			w.released = max(w.released, f.pos)
+		}
+	}
+}
+
+// Failed says that a write or a sync failed: the log is over.
+func (w *Writer) Failed() { w.failed = true }
+
+// Released is how far the log is durable: what depends on no more than that may be seen.
+func (w *Writer) Released() Pos { return w.released }
+
+// End is where the log ends, durable or not.
+func (w *Writer) End() Pos { return w.end }
+
+// Backlog is how many entries wait for a batch.
+func (w *Writer) Backlog() int { return len(w.waiting) }
+
+// weigh is about how many bytes an entry will take.
+func weigh(e *Entry) int {
+	n := 512
+	count := func(parts []actor.Part) ([]actor.Part, error) {
+		for _, p := range parts {
+			n += len(p.Bytes)
+		}
+		return parts, nil
+	}
+	switch r := e.Record.(type) {
+	case Snapshot:
+		n += len(r.Journal)
+	default:
+		must.Do(mapParts(r, count))
+	}
+	for _, ev := range e.Events {
+		n += len(ev.Body) + 128
+	}
+	return n
+}
