@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// activation is an actor's life in the memory of this cell, under one epoch.
+// What must survive it is its journal, which changes by records alone.
+type activation struct {
+	id      actor.ID
+	shard   uint16
+	epoch   actor.Epoch
+	durable bool // journaled; else durability = "none"
+	serial  bool // keeps its turn while it waits
+	loaded  bool
+	waiting []actor.Envelope // came while it was being loaded
+
+	journal store.Journal
+	mailbox dispatcher.Mailbox
+	turns   []*turn        // in the order in which they began
+	aliases []alias        // repeats of open runs
+	tainted []actor.CallID // queued calls of an unjournaled actor that came from a log
+
+	told    []runs.Event // for the next entry to carry
+	unsaved int          // bytes of entries since the last snapshot
+	saved   int          // bytes of that snapshot
+	due     actor.Time   // its place in the expiry index
+	used    actor.Time
+	timer   actor.Time // 0: none set
+	touched bool
+}
+
+// alias is a client's repeat, under an id of its own, of a run that is open.
+type alias struct {
+	run, call actor.CallID
+	via       actor.Address
+}
+
+// idle tells whether nothing is open.
+func (a *activation) idle() bool { return a.loaded && len(a.journal.Runs) == 0 }
+
+// runs is the open runs as they are now, whatever happens to them meanwhile.
+func (a *activation) runs() []*store.Run { return slices.Clone(a.journal.Runs) }
+
+// turnsNow is the turns as they are now, whatever happens to them meanwhile.
+func (a *activation) turnsNow() []*turn { return slices.Clone(a.turns) }
+
+// pending is the number of its calls that are not answered.
+func (a *activation) pending() int {
+	n := 0
+	for _, t := range a.turns {
+		for i := range t.run.Last() {
+			if ask := &t.run.Last()[i]; ask.Open() && ask.IsCall() {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (a *activation) turn(run actor.CallID) *turn {
+	for _, t := range a.turns {
+		if t.run.Call.ID == run {
+			return t
+		}
+	}
+	return nil
+}
+
+// asked finds the open or answered call of that id among the last asks of the turns.
+func (a *activation) asked(call actor.CallID) (*turn, int) {
+	for _, t := range a.turns {
+		for i := range t.run.Last() {
+			if t.run.Last()[i].Call == call && !call.IsZero() {
+				return t, i
+			}
+		}
+	}
+	return nil, 0
+}
+
+// activate brings an actor into memory. One that is journaled is read from the
+// log first; what comes for it meanwhile waits.
+func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
+	shard := dispatcher.ShardOf(id)
+	act := &activation{id: id, shard: shard, epoch: c.owner(shard).Epoch, used: c.now,
+		durable: def == nil || def.Durability == actor.Journaled, serial: def == nil || def.Turns == actor.Serial}
+	c.actors[id] = act
+	if act.durable {
+		c.effect(Effect{Gated: true, Op: Load{Actor: id}})
+	} else {
+		c.arrive(act)
+	}
+	return act
+}
+
+// arrive says that the actor is there and takes what waited for it.
+func (c *Cell) arrive(act *activation) {
+	act.loaded = true
+	c.event(history.Event{Kind: history.Activate, Actor: act.id, Epoch: act.epoch, Durable: act.durable})
+	c.touch(act)
+}
+
+// deactivate takes an actor out of memory. Turns under way are given up without
+// a trace: who finds them in the log goes on with them.
+func (c *Cell) deactivate(act *activation, why string) {
+	for _, t := range act.turns {
+		t.stop()
+		for i := range t.run.Last() {
+			c.abort(t, i)
+		}
+	}
+	delete(c.actors, act.id)
+	if act.loaded {
+		c.event(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: why})
+	}
+}
+
+// wake brings an actor with open work into memory.
+func (c *Cell) wake(id actor.ID) {
+	if o, ok := c.ownerOf(id); ok && c.mine(o) && c.actors[id] == nil {
+		c.activate(id, c.agents[id.Agent])
+	}
+}
+
+// loaded folds what the disk holds of an actor and goes on where it stopped.
+func (c *Cell) loaded(in Loaded) {
+	act := c.actors[in.Actor]
+	if act == nil || act.loaded {
+		return // it moved away meanwhile, or two loads were under way
+	}
+	journal, err := store.Fold(in.Saved)
+	if err != nil {
+		c.loadFailed(LoadFailed{Actor: in.Actor, Why: err.Error()})
+		return
+	}
+	act.journal, act.due = journal, journal.Due()
+	c.arrive(act)
+	for _, run := range act.runs() {
+		if run.Started() && !mutant.On("restart-forgets-open-call") {
+			act.turns = append(act.turns, c.restored(act, run))
+		} else if !run.Started() {
+			act.mailbox.Push(queued(run))
+		}
+	}
+	for _, t := range act.turnsNow() {
+		c.goOn(t)
+	}
+	waiting := act.waiting
+	act.waiting = nil
+	for _, env := range waiting {
+		c.toActor(act, env)
+	}
+}
+
+// loadFailed refuses what waited: the disk has the actor otherwise than we left it.
+func (c *Cell) loadFailed(in LoadFailed) {
+	act := c.actors[in.Actor]
+	if act == nil || act.loaded {
+		return
+	}
+	delete(c.actors, in.Actor)
+	for _, env := range act.waiting {
+		if r, ok := env.Body.(actor.Request); ok {
+			c.refuse(act, r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
+		}
+	}
+}
+
+func queued(run *store.Run) dispatcher.Queued {
+	return dispatcher.Queued{Call: run.Call.ID, Lane: run.Call.Lane, Bytes: actor.SizeOf(run.Call.Parts), At: run.At}
+}
+
+// record changes the actor's journal, and for a journaled actor appends the
+// entry that says so, with the run events told since the last.
+func (c *Cell) record(act *activation, r store.Record) {
+	err := act.journal.Apply(r)
+	must.Be(err == nil, "%s: %v", act.id, err)
+	e := store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N, Record: r, WasDue: act.due, Due: act.journal.Due()}
+	for i := range act.told {
+		e.Events = append(e.Events, store.RunEvent{Run: act.told[i].Run, Seq: act.told[i].Seq, Body: runs.Encode(act.told[i])})
+	}
+	act.told = act.told[:0]
+	act.due = e.Due
+	if act.durable {
+		c.ready.Entries = append(c.ready.Entries, e)
+		act.unsaved += weight(e)
+	}
+	for _, ev := range e.Events {
+		c.effect(Effect{Gated: act.durable, Op: Publish{Event: ev}})
+	}
+	act.used = c.now
+	c.touch(act)
+}
+
+// weight is about what an entry takes up in the log.
+func weight(e store.Entry) int {
+	n := 128
+	switch r := e.Record.(type) {
+	case store.Accepted:
+		n += actor.SizeOf(r.Call.Parts) + 64*len(r.Call.Chain)
+	case store.Asking:
+		for i := range r.Asks {
+			n += 128 + actor.SizeOf(r.Asks[i].Out().Parts)
+		}
+	case store.Answered:
+		n += actor.SizeOf(r.Answer.Parts)
+	case store.Ended:
+		n += actor.SizeOf(r.Reply.Parts)
+	}
+	return n
+}
+
+// tell adds an event to a run's stream, in the entry that is recorded next.
+func (c *Cell) tell(act *activation, run *store.Run, e runs.Event) {
+	run.Seq++
+	e.Run, e.Seq, e.At = run.Call.ID, run.Seq, c.now
+	act.told = append(act.told, e)
+}
+
+// snapshot shortens the way back once the entries since the last outweigh it.
+func (c *Cell) snapshot(act *activation) {
+	if act.unsaved < max(c.limits.SnapshotBytes, act.saved) {
+		return
+	}
+	body := store.EncodeJournal(&act.journal)
+	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,
+		Record: store.Snapshot{Journal: body}, WasDue: act.due, Due: act.due})
+	act.unsaved, act.saved = 0, len(body)
+}

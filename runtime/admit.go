@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// request checks a call at its callee, in the order in which answers are
+// promised: stopped, seen before, the agent's own, room. The first call of its
+// id that passes is accepted, and every later one answered from what came of it.
+func (c *Cell) request(act *activation, call actor.Call, durable bool) {
+	if act.journal.IsBuried(call.ID) {
+		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it came"))
+		return
+	}
+	if c.seen(act, call) {
+		return
+	}
+	if c.strikes[call.ID] >= c.limits.StrikesMax {
+		c.poisoned(act, call)
+		return
+	}
+	if call.Kind == actor.Signal {
+		c.signal(act, call, durable)
+		return
+	}
+	def := c.agents[call.To.Agent]
+	if def == nil {
+		c.refuse(act, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
+		return
+	}
+	if call.Left <= 0 {
+		c.refuse(act, call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
+		return
+	}
+	if !c.free(act) || act.mailbox.Count() > 0 {
+		if r := act.mailbox.Admit(c.limits, c.now, act.id, actor.SizeOf(call.Parts)); r != nil {
+			c.refuse(act, call, r)
+			return
+		}
+	}
+	c.accept(act, call, def, durable)
+}
+
+// seen answers a call that came before, or a client's repeat of one.
+func (c *Cell) seen(act *activation, call actor.Call) bool {
+	if mutant.On("dedup-forgotten") {
+		return false
+	}
+	if done := act.journal.Outcome(call.ID); done != nil {
+		c.replyTo(act, call, done.Reply, true)
+		return true
+	}
+	if run := act.journal.Run(call.ID); run != nil {
+		c.stillOpen(act, call, run)
+		return true
+	}
+	id, body, ok := act.journal.Promise(call.Idempotency)
+	if !ok {
+		return false
+	}
+	if body != call.Idempotency.Body {
+		c.refuse(act, call, &actor.Refusal{Reason: actor.Invalid, Field: "Idempotency-Key",
+			Detail: "the key came with another body before; a new request needs a new key"})
+		return true
+	}
+	if done := act.journal.Outcome(id); done != nil {
+		reply := done.Reply
+		reply.Call = call.ID
+		c.replyTo(act, call, reply, true)
+		return true
+	}
+	c.follow(act, id, call)
+	return true
+}
+
+// stillOpen tells a caller that asks again how its call stands; a client's node
+// that comes back with the same call is where the answer goes now.
+func (c *Cell) stillOpen(act *activation, call actor.Call, run *store.Run) {
+	if call.IsRoot() {
+		if call.Via != run.Call.Via {
+			c.follow(act, run.Call.ID, call)
+		}
+		return
+	}
+	caller, _ := call.Caller()
+	c.send(actor.EffectID{}, 0, act.id, caller, act.durable, act.durable,
+		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
+}
+
+// follow has a client's repeat answered along with the run it repeats.
+func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
+	if slices.ContainsFunc(act.aliases, func(a alias) bool { return a.call == call.ID && a.via == call.Via }) {
+		return
+	}
+	if len(act.aliases) >= c.limits.MaxPendingPerActor {
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d repeats wait for open runs already", len(act.aliases)))
+		return
+	}
+	act.aliases = append(act.aliases, alias{run: run, call: call.ID, via: call.Via})
+}
+
+// accept takes a call in. It is written down with what its turn decides, if
+// that begins at once.
+func (c *Cell) accept(act *activation, call actor.Call, def *actor.Definition, durable bool) {
+	run := store.Accepted{Call: call, At: c.now, Definition: def.Hash}
+	if mutant.On("accepted-not-journaled") {
+		n := len(c.ready.Entries)
+		defer func() { c.ready.Entries = c.ready.Entries[:n] }()
+	}
+	if call.IsRoot() {
+		// The stream begins with what the client said: it rides on the entry that accepts it.
+		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String()}
+		e.Say(call.Parts)
+		act.told = append(act.told, e)
+	}
+	c.record(act, run)
+	r := act.journal.Run(call.ID)
+	if call.IsRoot() {
+		r.Seq = 1
+	}
+	act.mailbox.Push(queued(r))
+	if durable && !act.durable {
+		act.tainted = append(act.tainted, call.ID)
+	}
+	c.event(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
+		Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable})
+}
+
+// poisoned refuses a call for good over which this cell has died too often.
+func (c *Cell) poisoned(act *activation, call actor.Call) {
+	c.end(act, call, actor.Fail(call.ID, actor.Refuse(actor.Unavailable,
+		"the call made its cell fail %d times and is poisoned", c.strikes[call.ID])))
+}
+
+// refuse answers a call that is not taken. Nothing is written: asked again, it
+// is looked at again.
+func (c *Cell) refuse(act *activation, call actor.Call, r *actor.Refusal) {
+	c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
+	c.replyTo(act, call, actor.Fail(call.ID, r), false)
+}
+
+// signal answers a Wait by its name, and the signal itself.
+func (c *Cell) signal(act *activation, call actor.Call, durable bool) {
+	t := act.turn(call.Parent)
+	if t == nil {
+		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no run %s that waits", act.id, call.Parent))
+		return
+	}
+	for i := range t.run.Last() {
+		a := &t.run.Last()[i]
+		if a.Open() && a.Ask.Kind == actor.AskWait && a.Ask.Name == call.Operation {
+			t.taint = t.taint || durable
+			e := runs.Event{Type: runs.SignalReceived, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin.String()}
+			e.Say(call.Parts)
+			c.tell(act, t.run, e)
+			c.answer(t, i, actor.Answer{Parts: call.Parts}, 0)
+			c.end(act, call, actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget})
+			return
+		}
+	}
+	c.refuse(act, call, actor.Refuse(actor.Rejected, "run %s does not wait for %q", call.Parent, call.Operation))
+}

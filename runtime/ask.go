@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// ask makes the asks of one action: each is checked, all are written in one
+// entry, then they go out. What is refused is answered at once, so that the
+// agent decides.
+func (c *Cell) ask(t *turn, asks []actor.Ask) {
+	if r := c.tooMuch(t, asks); r != nil {
+		c.finish(t, failed(r))
+		return
+	}
+	act, run := t.act, t.run
+	step := t.step() + 1
+	record := store.Asking{Run: run.Call.ID, At: c.now, Asks: make([]store.Asked, len(asks))}
+	ec := tools.NewContext(run.Call, run.Clock.Now(c.now), dispatcher.Asks{})
+	calls := 0
+	for i := range asks {
+		record.Asks[i] = c.plan(run, ec, asks[i])
+		if a := &record.Asks[i]; a.Open() && a.Out().Kind == actor.AskCall {
+			calls++
+		}
+	}
+	share, budget, pending := dispatcher.Share(run.Budget, calls), run.Budget, act.pending()
+	for i := range record.Asks {
+		a := &record.Asks[i]
+		if a.Open() && a.Out().Kind == actor.AskCall && c.askCall(t, a, pending, budget, share) {
+			pending++
+			budget -= min(budget, 1+a.Budget)
+		}
+		c.toldAsked(t, a, runs.Event{Step: step, Index: uint16(i)})
+	}
+	holds := run.Holds
+	c.record(act, record)
+	t.work = asks
+	t.sent = make([]sent, len(asks))
+	c.askEvents(t)
+	for i := range asks {
+		t.sent[i] = sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter}
+		switch a := &run.Last()[i]; {
+		case !a.Open():
+		case a.IsCall():
+			c.sendRequest(t, i, 1)
+		case a.Out().Kind == actor.AskTool, a.Out().Kind == actor.AskWork:
+			c.perform(t, i)
+		}
+	}
+	c.heldChanged(t, holds)
+}
+
+// plan is an ask as the tools have it: complete, with its time, or answered at once.
+func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) store.Asked {
+	a := store.Asked{Ask: ask, Attempt: 1, Stamp: c.nextStamp(run)}
+	out, answer := c.tools.Plan(ec, ask)
+	if answer != nil {
+		a.Answer = answer
+		return a
+	}
+	if actor.SameAsks([]actor.Ask{ask}, []actor.Ask{out}) != nil {
+		a.Sent = &out
+	}
+	switch out.Kind {
+	case actor.AskTool, actor.AskWork:
+		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.ToolTimeoutDefault)))
+	case actor.AskSleep:
+		a.Clock = actor.NewClock(c.now, out.Timeout)
+	case actor.AskWait:
+		a.Clock = actor.NewClock(c.now, c.clampWait(out.Timeout))
+	}
+	return a
+}
+
+// tooMuch says which bound of a turn the action breaks.
+func (c *Cell) tooMuch(t *turn, asks []actor.Ask) *actor.Refusal {
+	switch {
+	case len(t.run.Steps) >= c.limits.StepsPerTurnMax:
+		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
+	case len(asks) > c.limits.AsksPerActionMax:
+		return actor.Refuse(actor.Budget, "the turn asks for %d things at once, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
+	}
+	return nil
+}
+
+// askCall checks a call and fills in what it takes along; false if it was refused.
+func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
+	to, err := tools.Target(a.Out().Name, t.act.id)
+	must.Be(err == nil, "a planned call goes to %v", err)
+	permit, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
+		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Now(c.now), Outstanding: pending, Budget: budget,
+	}, to, c.agents[to.Agent], a.Out().Timeout)
+	a.To = to
+	if refusal != nil {
+		a.Answer = &actor.Answer{Refusal: refusal}
+		return false
+	}
+	a.Call, a.Budget = c.draw(), min(share, budget-1)
+	a.Clock = actor.NewClock(c.now, permit.Left)
+	return true
+}
+
+// toldAsked tells the run's stream of an ask, or that it never went out.
+func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
+	tell := func(typ runs.Type, fill func(e *runs.Event)) {
+		e := place
+		e.Type = typ
+		fill(&e)
+		c.tell(t.act, t.run, e)
+	}
+	out := a.Out()
+	below := t.run.Call.Path()
+	switch {
+	case a.IsCall():
+		if out.Timeout > c.limits.AgentCallTimeoutMax {
+			tell(runs.TimeoutClamped, func(e *runs.Event) { e.Asked, e.Left, e.Name = out.Timeout, a.Clock.Left, a.To.String() })
+		}
+		tell(runs.AgentCalledChild, func(e *runs.Event) {
+			e.Actor, e.Child, e.Left, e.Chain, e.Depth = a.To, a.Call, a.Clock.Left, below, len(below)
+			e.Say(out.Parts)
+		})
+	case out.Kind == actor.AskCall && !a.Open():
+		tell(runs.AgentCallRefused, func(e *runs.Event) {
+			e.Name, e.Refusal, e.Chain, e.Depth = out.Name, a.Answer.Refusal, below, len(below)
+		})
+	case out.Kind == actor.AskTool, out.Kind == actor.AskWork:
+		kind := runs.KindTool
+		if out.Kind == actor.AskWork {
+			kind = runs.KindWork
+		}
+		tell(runs.ToolCallCreated, func(e *runs.Event) {
+			e.Name, e.Kind, e.Chain, e.Depth = out.Name, kind, t.run.Call.Chain, t.run.Call.Depth()
+			e.Say(out.Parts)
+		})
+		if a.Open() {
+			tell(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
+			return
+		}
+		c.tell(t.act, t.run, resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+	case out.Kind == actor.AskWait && a.Open():
+		tell(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
+	}
+}
+
+// askEvents tells the specs of each ask of the last step, refused ones too.
+func (c *Cell) askEvents(t *turn) {
+	run := t.run
+	pending := t.act.pending()
+	for i := range run.Last() {
+		a := &run.Last()[i]
+		e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
+			What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Now(c.now)}
+		if a.IsCall() {
+			e.Chain, e.Left = run.Call.Path(), a.Clock.Left
+		} else if a.Open() {
+			e.Left = a.Clock.Left
+		}
+		if !a.Open() && a.Answer.Refusal != nil {
+			e.Kind, e.Reason, e.Scope, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, "caller"
+		}
+		c.event(e)
+	}
+}
+
+// perform has the world run a tool, or the agent's own work.
+func (c *Cell) perform(t *turn, i int) {
+	a := &t.run.Last()[i]
+	e := Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
+	left := a.Clock.Now(c.now)
+	if out := a.Out(); out.Kind == actor.AskWork {
+		e.Op = Work{Name: out.Name, Func: t.work[i].Work, Left: left}
+	} else {
+		e.Op = Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
+			Context: tools.NewContext(t.run.Call, t.run.Clock.Now(c.now), dispatcher.Asks{})}
+	}
+	c.effect(e)
+}
+
+// outcome is what came of a tool or work.
+func (c *Cell) outcome(in Outcome) {
+	delete(c.running, in.ID)
+	for _, act := range c.ordered() { // few: the run does not say whose it is
+		t := act.turn(in.ID.Run)
+		if t == nil || t.step() != in.ID.Step || int(in.ID.Index) >= len(t.run.Last()) {
+			continue
+		}
+		i := int(in.ID.Index)
+		if a := &t.run.Last()[i]; a.Open() && !a.IsCall() && t.sent[i].attempt == in.Attempt {
+			c.toldResult(t, i, in.Answer)
+			c.answer(t, i, in.Answer, 0)
+			return
+		}
+	}
+	c.event(history.Event{Kind: history.Drop, Call: in.ID.Run, What: "outcome", Why: "late", Step: in.ID.Step, Index: in.ID.Index, Attempt: in.Attempt})
+}
+
+func (c *Cell) toldResult(t *turn, i int, answer actor.Answer) {
+	c.tell(t.act, t.run, resultEvent(&t.run.Last()[i], answer, t.step(), i))
+}
+
+func resultEvent(a *store.Asked, answer actor.Answer, step uint32, i int) runs.Event {
+	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: a.Out().Name, Status: actor.Succeeded, Warnings: answer.Warnings}
+	if answer.Refusal != nil {
+		e.Status, e.Refusal = actor.Failed, answer.Refusal
+	}
+	e.Say(answer.Parts)
+	return e
+}
+
+// answer gives an ask its one answer. The turn goes on when all have theirs.
+func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
+	a := &t.run.Last()[i]
+	holds := t.run.Holds
+	e := history.Event{Kind: history.Answer, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Root: t.run.Call.Root, Peer: a.To,
+		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Status: actor.Succeeded}
+	if answer.Refusal != nil {
+		e.Status, e.Reason, e.Scope = actor.Failed, answer.Refusal.Reason, answer.Refusal.Scope
+	}
+	if a.IsCall() {
+		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: e.Status, Refusal: answer.Refusal, Warnings: answer.Warnings}
+		d.Say(answer.Parts)
+		c.tell(t.act, t.run, d)
+	}
+	if a.Ask.Kind == actor.AskWait && answer.Refusal != nil {
+		c.tell(t.act, t.run, runs.Event{Type: runs.WaitExpired, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Refusal: answer.Refusal})
+	}
+	if heldBelow(t.run) && !stillHeld(t.run, i) {
+		c.tell(t.act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: a.Call})
+	}
+	c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget})
+	e.Pending = t.act.pending()
+	c.event(e)
+	c.heldChanged(t, holds)
+}
+
+// askExpired answers an ask whose time has run out.
+func (c *Cell) askExpired(t *turn, i int) {
+	a := &t.run.Last()[i]
+	c.event(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),
+		Step: t.step(), Index: uint16(i)})
+	switch a.Out().Kind {
+	case actor.AskSleep:
+		c.answer(t, i, actor.Answer{}, 0)
+	case actor.AskWait:
+		c.answer(t, i, actor.Answer{Refusal: actor.RefuseDeadline(t.act.id, "wait "+a.Ask.Name, c.clampWait(a.Ask.Timeout))}, 0)
+	default:
+		refusal := actor.RefuseDeadline(t.act.id, a.Out().Name, a.Out().Timeout)
+		if a.IsCall() {
+			refusal = actor.RefuseDeadline(a.To, a.Out().Operation, a.Clock.Left)
+			c.sendCancel(t, i, actor.Deadline)
+		} else {
+			c.abort(t, i)
+			c.toldResult(t, i, actor.Answer{Refusal: refusal})
+		}
+		c.answer(t, i, actor.Answer{Refusal: refusal}, 0)
+	}
+}
+
+// giveUp ends the wait for an ask of a turn that is over: a waiting call is
+// cancelled with all below it, an effect aborted.
+func (c *Cell) giveUp(t *turn, i int) {
+	a := &t.run.Last()[i]
+	if a.IsCall() {
+		if !mutant.On("cancel-not-passed-down") {
+			c.sendCancel(t, i, actor.Stopped)
+			c.event(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
+		}
+		return
+	}
+	c.abort(t, i)
+}
+
+func (c *Cell) abort(t *turn, i int) {
+	if a := &t.run.Last()[i]; a.Open() && (a.Out().Kind == actor.AskTool || a.Out().Kind == actor.AskWork) {
+		c.effect(Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Op: Abort{}})
+	}
+}
+
+// nextStamp is later than the run's own and than any given before: calls of one
+// tree order by it, whatever the nodes' clocks say.
+func (c *Cell) nextStamp(run *store.Run) actor.Time {
+	c.stamp = max(c.now, c.stamp+1, run.Call.Stamp+1)
+	return c.stamp
+}
+
+func orDefault(d, other actor.Duration) actor.Duration {
+	if d > 0 {
+		return d
+	}
+	return other
+}

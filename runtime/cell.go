@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Config is what a cell has from birth.
+type Config struct {
+	Self  actor.Address // node, cell, incarnation
+	Seed  uint64        // of the ids it draws; never the same for two incarnations
+	Tools *tools.Registry
+}
+
+// Cell is a single-threaded share of a node's actors. It is changed by Step
+// alone. A cell that panicked in Step must not be stepped again.
+type Cell struct {
+	self   actor.Address
+	tools  *tools.Registry
+	stream uint64
+	stamp  actor.Time // the last one given
+
+	now     actor.Time
+	booted  bool
+	limits  dispatcher.Limits
+	table   dispatcher.Table
+	agents  map[string]*actor.Definition     // those that exist, by name
+	known   map[actor.Hash]*actor.Definition // those and the ones runs still have
+	running map[actor.EffectID]bool          // by the incarnation before
+	strikes map[actor.CallID]int
+
+	actors  map[actor.ID]*activation
+	clients map[actor.CallID]*client
+	timers  timers
+	order   uint64 // of timers set
+
+	blame   actor.CallID // whose turn is being advanced
+	touched []*activation
+	ready   Ready
+}
+
+// NewCell returns a cell that knows nothing yet. A world tells it Limits,
+// Agents and Owners, then Boot.
+func NewCell(cfg Config) *Cell {
+	return &Cell{
+		self: cfg.Self, tools: cfg.Tools, stream: cfg.Seed,
+		limits:  dispatcher.DefaultLimits(),
+		agents:  map[string]*actor.Definition{},
+		known:   map[actor.Hash]*actor.Definition{},
+		running: map[actor.EffectID]bool{},
+		strikes: map[actor.CallID]int{},
+		actors:  map[actor.ID]*activation{},
+		clients: map[actor.CallID]*client{},
+	}
+}
+
+// Self is the cell's address.
+func (c *Cell) Self() actor.Address { return c.self }
+
+// Blame is the call whose turn was being advanced when Step panicked; zero if
+// none was. A world counts it as a Strike for the next incarnation.
+func (c *Cell) Blame() actor.CallID { return c.blame }
+
+// Step advances the cell by one input. What has run out by now ends first.
+func (c *Cell) Step(now actor.Time, in Input) Ready {
+	c.now = max(c.now, now)
+	c.ready, c.blame = Ready{}, actor.CallID{}
+	if c.booted {
+		c.ring()
+	}
+	switch in := in.(type) {
+	case Boot:
+		c.boot(in)
+	case Deliver:
+		c.deliver(in.Envelope)
+	case Outcome:
+		c.outcome(in)
+	case Loaded:
+		c.loaded(in)
+	case LoadFailed:
+		c.loadFailed(in)
+	case Due:
+		for _, id := range slices.SortedFunc(slices.Values(in.Actors), actor.ID.Compare) {
+			c.wake(id)
+		}
+	case Owners:
+		c.owners(in.Table)
+	case Agents:
+		c.define(in.Definitions)
+	case Limits:
+		err := in.Limits.Check()
+		must.Be(err == nil, "limits: %v", err)
+		c.limits = in.Limits
+	case CellRestarted:
+		c.resendTo(in.Cell.Node, in.Cell.Cell)
+	case Tick:
+	}
+	c.settle()
+	return c.ready
+}
+
+// NextDeadline is when the world must Step the cell at the latest.
+func (c *Cell) NextDeadline() (actor.Time, bool) {
+	if !c.booted || len(c.timers) == 0 {
+		return 0, false
+	}
+	return c.timers[0].at, true
+}
+
+func (c *Cell) boot(in Boot) {
+	must.Be(!c.booted, "booted twice")
+	c.booted = true
+	for _, id := range in.Running {
+		c.running[id] = true
+	}
+	for _, s := range in.Strikes {
+		c.strikes[s.Call] = s.Times
+	}
+	c.expiries(c.shards(c.table))
+}
+
+func (c *Cell) define(definitions []actor.Definition) {
+	clear(c.agents)
+	for i := range definitions {
+		def := &definitions[i]
+		if old := c.known[def.Hash]; old != nil {
+			def = old
+		}
+		c.agents[def.Name], c.known[def.Hash] = def, def
+	}
+}
+
+// owners takes over a new table: actors of lost shards leave memory at once,
+// those with open work in new ones are looked for, and calls whose callee moved
+// are sent again.
+func (c *Cell) owners(table dispatcher.Table) {
+	old := c.table
+	c.table = table
+	for _, act := range c.ordered() {
+		if o, ok := c.ownerOf(act.id); !ok || !c.mine(o) || o.Epoch != act.epoch {
+			c.deactivate(act, "lost")
+		}
+	}
+	if !c.booted {
+		return
+	}
+	gained := make([]uint16, 0)
+	for _, s := range c.shards(table) {
+		if o, ok := old.Of(s); !ok || !c.mine(o) || o != c.owner(s) {
+			gained = append(gained, s)
+		}
+	}
+	c.expiries(gained)
+	moved := func(id actor.ID) bool {
+		before, _ := old.Of(dispatcher.ShardOf(id))
+		after, ok := c.ownerOf(id)
+		return ok && before != after
+	}
+	c.resend(moved)
+}
+
+func (c *Cell) shards(t dispatcher.Table) []uint16 {
+	var mine []uint16
+	for s := range uint16(dispatcher.Shards) {
+		if o, ok := t.Of(s); ok && c.mine(o) {
+			mine = append(mine, s)
+		}
+	}
+	return mine
+}
+
+func (c *Cell) expiries(shards []uint16) {
+	if len(shards) > 0 {
+		c.effect(Effect{Gated: true, Op: Expiries{Shards: shards}})
+	}
+}
+
+func (c *Cell) mine(o dispatcher.Owner) bool { return o.Node == c.self.Node && o.Cell == c.self.Cell }
+
+func (c *Cell) owner(shard uint16) dispatcher.Owner { o, _ := c.table.Of(shard); return o }
+
+func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
+	return c.table.Of(dispatcher.ShardOf(id))
+}
+
+// ordered is the activations by id: no order of a map ever shows.
+func (c *Cell) ordered() []*activation {
+	ids := slices.SortedFunc(maps.Keys(c.actors), actor.ID.Compare)
+	all := make([]*activation, len(ids))
+	for i, id := range ids {
+		all[i] = c.actors[id]
+	}
+	return all
+}
+
+// settle ends a step: actors that were touched take their next message, write a
+// snapshot if it is time, and set their timer.
+func (c *Cell) settle() {
+	for i := 0; i < len(c.touched); i++ {
+		act := c.touched[i]
+		act.touched = false
+		if c.actors[act.id] != act || !act.loaded {
+			continue
+		}
+		c.pump(act)
+		must.Be(len(act.told) == 0, "%s has events that no entry carries", act.id)
+		c.snapshot(act)
+		c.arm(act)
+	}
+	c.touched = c.touched[:0]
+}
+
+func (c *Cell) touch(act *activation) {
+	if !act.touched {
+		act.touched = true
+		c.touched = append(c.touched, act)
+	}
+}
+
+func (c *Cell) effect(e Effect) { c.ready.Effects = append(c.ready.Effects, e) }
+
+func (c *Cell) event(e history.Event) {
+	e.At, e.From = c.now, c.self
+	c.ready.Events = append(c.ready.Events, e)
+}
+
+// draw makes the id of a new call, of now and the cell's stream.
+func (c *Cell) draw() actor.CallID { return actor.NewCallID(c.now, c.random(), c.random()) }
+
+// random is the next word of the cell's stream (splitmix64).
+func (c *Cell) random() uint64 {
+	c.stream += 0x9e3779b97f4a7c15
+	z := c.stream
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}

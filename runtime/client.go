@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// ClientsMax is how many clients may wait at one cell.
+const ClientsMax = 1 << 16
+
+// client is a call of a client that waits here, as long as it does. It is not
+// written down: a client that lost its node asks again, by key or by run id.
+type client struct {
+	call  actor.Call
+	clock actor.Clock
+	again actor.Time
+	wait  actor.Duration
+}
+
+// fromClient takes in what a client of this node wants: a call of its own, or
+// to give one up.
+func (c *Cell) fromClient(env actor.Envelope) {
+	switch m := env.Body.(type) {
+	case actor.Request:
+		c.clientCall(m.Call)
+	case actor.Cancel:
+		c.send(actor.EffectID{}, 0, actor.ID{}, env.To, false, false, m)
+	default:
+		c.drop(env, "stranger")
+	}
+}
+
+func (c *Cell) clientCall(call actor.Call) {
+	if r := c.checkClient(&call); r != nil {
+		c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Why: "client"})
+		c.effect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
+		return
+	}
+	call.Via = c.self
+	cl := &client{call: call, clock: actor.NewClock(c.now, call.Left), wait: c.limits.ResendAfter}
+	c.clients[call.ID] = cl
+	c.event(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: call.Left})
+	c.sendClient(cl)
+}
+
+// checkClient says why a client's call is not taken, and fills in what it left open.
+func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
+	switch {
+	case !call.IsRoot():
+		return actor.Refuse(actor.Invalid, "a client has no call chain")
+	case call.Kind != actor.Waiting && call.Kind != actor.Signal:
+		return actor.Refuse(actor.Invalid, "calls of kind %s are not served", call.Kind)
+	case actor.SizeOf(call.Parts) > c.limits.MessageBytesMax:
+		return actor.Refuse(actor.Invalid, "the message has %d bytes, at most %d allowed", actor.SizeOf(call.Parts), c.limits.MessageBytesMax)
+	case len(c.clients) >= ClientsMax:
+		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.clients))
+	case c.clients[call.ID] != nil:
+		return actor.Refuse(actor.Invalid, "call %s is under way", call.ID)
+	case c.agents[call.To.Agent] == nil:
+		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
+	}
+	if call.Left <= 0 {
+		call.Left = c.limits.RunTimeoutDefault
+	}
+	call.Left = min(call.Left, c.limits.RunTimeoutMax)
+	call.Budget = c.limits.CallsPerTreeMax
+	call.Stamp, call.Attempt = c.now, 1
+	if call.Operation == "" {
+		call.Operation = actor.HandleMessageFull
+	}
+	return nil
+}
+
+// sendClient brings a client's call to its actor: in this very step if it lives
+// here, else by message, again and again until it is answered.
+func (c *Cell) sendClient(cl *client) {
+	call := cl.call
+	call.Left = cl.clock.Now(c.now)
+	o, ok := c.ownerOf(call.To)
+	if ok && c.mine(o) {
+		cl.again = actor.Forever
+		c.set(timer{at: cl.clock.Due(), call: call.ID})
+		c.local(actor.Envelope{From: c.self, To: call.To, Epoch: o.Epoch, Body: actor.Request{Call: call}})
+		return
+	}
+	c.send(actor.EffectID{}, call.Attempt, actor.ID{}, call.To, false, false, actor.Request{Call: call})
+	cl.again = c.now.Add(cl.wait)
+	cl.wait *= 2
+	cl.call.Attempt++
+	c.set(timer{at: min(cl.again, cl.clock.Due()), call: call.ID})
+}
+
+func (c *Cell) resendClients(to func(actor.ID) bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(c.clients), actor.CallID.Compare) {
+		if cl := c.clients[id]; to(cl.call.To) {
+			c.sendClient(cl)
+		}
+	}
+}
+
+// clientDue sends a client's call again, or tells it that its time is over. Its
+// run ends by its own clock.
+func (c *Cell) clientDue(id actor.CallID) {
+	cl := c.clients[id]
+	switch {
+	case cl == nil:
+	case c.now >= cl.clock.Due():
+		c.respond(id, actor.Fail(id, actor.RefuseDeadline(cl.call.To, cl.call.Operation, cl.call.Left)), 0, false)
+	case c.now >= cl.again:
+		c.sendClient(cl)
+	default:
+		c.set(timer{at: min(cl.again, cl.clock.Due()), call: id})
+	}
+}
+
+// toClient takes an answer for a client that waits, or waited, at this cell.
+func (c *Cell) toClient(env actor.Envelope) {
+	switch m := env.Body.(type) {
+	case actor.Answered:
+		if c.clients[m.Reply.Call] != nil {
+			c.respond(m.Reply.Call, m.Reply, 0, env.Durable)
+			return
+		}
+	case actor.Held:
+		if c.clients[m.Call] != nil {
+			c.respond(m.Call, actor.Reply{Call: m.Call, Run: m.Call}, m.Until, env.Durable)
+			return
+		}
+	}
+	c.drop(env, "late")
+}
+
+// tellClient says that a run waits for a person: its client has better things to do.
+func (c *Cell) tellClient(t *turn, until actor.Time) {
+	call := t.run.Call
+	tell := func(id actor.CallID, via actor.Address) {
+		if via.Node == c.self.Node && via.Cell == c.self.Cell {
+			c.respond(id, actor.Reply{Call: id, Run: call.ID}, until, t.durable())
+		} else if id == call.ID { // who repeats from another node could not tell whose run it is: it waits on
+			env := actor.Envelope{From: c.self, Back: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
+			c.effect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
+		}
+	}
+	tell(call.ID, call.Via)
+	for _, a := range t.act.aliases {
+		if a.run == call.ID {
+			tell(a.call, a.via)
+		}
+	}
+}
+
+// respond gives a waiting client its answer. One that waits no more gets none.
+func (c *Cell) respond(id actor.CallID, reply actor.Reply, heldUntil actor.Time, durable bool) {
+	if c.clients[id] == nil {
+		return
+	}
+	delete(c.clients, id)
+	c.effect(Effect{ID: actor.EffectID{Run: id}, Gated: durable, Op: Respond{Call: id, Reply: reply, HeldUntil: heldUntil}})
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// Ready is what one step wants done, in this order: append, then perform.
+type Ready struct {
+	Entries []store.Entry // appended, in this order, to the node's one log; never split over two commits
+	Effects []Effect
+	Events  []history.Event
+}
+
+// Effect is one thing for the world to do.
+type Effect struct {
+	ID      actor.EffectID // the idempotency key, the same on every attempt; zero for what no run asked for
+	Attempt uint32
+	Gated   bool // hold it back until the log is durable up to its end after this Ready's entries
+	Op      Op
+}
+
+// Input is what a world tells a cell. The set is closed.
+type Input interface{ input() }
+
+type (
+	// Boot begins a cell's life, after Limits, Agents and Owners. Running names
+	// the effects of the incarnation before that are still being performed; their
+	// outcomes will come. Strikes counts the steps that panicked, by call.
+	Boot struct {
+		Running []actor.EffectID
+		Strikes []Strike
+	}
+	// Deliver brings a message: from a cell, or, with a zero From, from a client of this node.
+	Deliver struct{ Envelope actor.Envelope }
+	// Outcome is what came of a Tool or Work effect.
+	Outcome struct {
+		ID      actor.EffectID
+		Attempt uint32
+		Answer  actor.Answer
+	}
+	// Loaded answers Load.
+	Loaded struct {
+		Actor actor.ID
+		Saved store.Saved
+	}
+	// LoadFailed answers Load when the disk has it otherwise.
+	LoadFailed struct {
+		Actor actor.ID
+		Why   string
+	}
+	// Due answers Expiries: the actors with open work, in any order.
+	Due struct{ Actors []actor.ID }
+	// Owners replaces the table of owners.
+	Owners struct{ Table dispatcher.Table }
+	// Agents replaces the agents that exist. Runs under an older definition keep it.
+	Agents struct{ Definitions []actor.Definition }
+	// Limits replaces the limits.
+	Limits struct{ Limits dispatcher.Limits }
+	// CellRestarted says that a cell of this node began a new incarnation.
+	CellRestarted struct{ Cell actor.Address }
+	// Tick says that time has passed.
+	Tick struct{}
+)
+
+func (Boot) input()          {}
+func (Deliver) input()       {}
+func (Outcome) input()       {}
+func (Loaded) input()        {}
+func (LoadFailed) input()    {}
+func (Due) input()           {}
+func (Owners) input()        {}
+func (Agents) input()        {}
+func (Limits) input()        {}
+func (CellRestarted) input() {}
+func (Tick) input()          {}
+
+// Strike counts the steps that panicked while they dealt with a call.
+type Strike struct {
+	Call  actor.CallID
+	Times int
+}
+
+// Op is what an effect does. The set is closed.
+type Op interface{ op() }
+
+type (
+	// Send carries a message to a cell: of this node, or of another.
+	Send struct {
+		Node     actor.NodeID
+		Cell     uint16
+		Envelope actor.Envelope
+	}
+	// Respond tells a client what came of its call. With HeldUntil set the run
+	// goes on without it: its id is all there is to say now.
+	Respond struct {
+		Call      actor.CallID // the client's call
+		Reply     actor.Reply
+		HeldUntil actor.Time
+	}
+	// Publish shows a run's event to who watches it.
+	Publish struct{ Event store.RunEvent }
+	// Tool runs a tool of the registry.
+	Tool struct {
+		Name    string
+		Input   []byte
+		Context tools.ExecutionContext
+		Left    actor.Duration
+	}
+	// Work runs a function of the agent's own.
+	Work struct {
+		Name string
+		Func actor.Work
+		Left actor.Duration
+	}
+	// Abort gives up the Tool or Work effect of the same ID and attempt. Its
+	// outcome is not waited for.
+	Abort struct{}
+	// Load reads an actor. It is gated, so that it never overtakes the actor's own entries.
+	Load struct{ Actor actor.ID }
+	// Expiries asks for the actors of these shards that have open work.
+	Expiries struct{ Shards []uint16 }
+)
+
+func (Send) op()     {}
+func (Respond) op()  {}
+func (Publish) op()  {}
+func (Tool) op()     {}
+func (Work) op()     {}
+func (Abort) op()    {}
+func (Load) op()     {}
+func (Expiries) op() {}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
+)
+
+// deliver takes a message in. In this order: a client's own call, an answer for
+// a waiting client, then messages for an actor, if the cell owns it under the
+// epoch that the sender believes in.
+func (c *Cell) deliver(env actor.Envelope) {
+	c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: subject(env.Body), What: named(env.Body), Durable: env.Durable})
+	if !env.Back.IsZero() {
+		c.toClient(env)
+		return
+	}
+	if env.From.IsZero() {
+		c.fromClient(env)
+		return
+	}
+	o, ok := c.ownerOf(env.To)
+	if !ok || !c.mine(o) || o.Epoch != env.Epoch && !mutant.On("old-epoch") {
+		c.drop(env, "epoch")
+		return
+	}
+	c.local(env)
+}
+
+// local takes a message for an actor of this cell.
+func (c *Cell) local(env actor.Envelope) {
+	act := c.actors[env.To]
+	if act == nil {
+		switch m := env.Body.(type) {
+		case actor.Request:
+			def := c.agents[env.To.Agent]
+			switch {
+			case def == nil:
+				c.refuse(nil, m.Call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", env.To.Agent))
+				return
+			case len(c.actors) >= c.limits.ActorsPerCellMax:
+				c.refuse(nil, m.Call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", len(c.actors)))
+				return
+			}
+			act = c.activate(env.To, def)
+		case actor.Cancel:
+			if def := c.agents[env.To.Agent]; def != nil && len(c.actors) < c.limits.ActorsPerCellMax {
+				act = c.activate(env.To, def)
+			}
+		}
+	}
+	switch {
+	case act == nil:
+		c.drop(env, "late")
+	case act.loaded:
+		c.toActor(act, env)
+	default:
+		c.await(act, env)
+	}
+}
+
+// await keeps a message until its actor is loaded: what asks for something new.
+// Of what answers, nothing is lost by dropping it: the call is sent again.
+func (c *Cell) await(act *activation, env actor.Envelope) {
+	switch m := env.Body.(type) {
+	case actor.Request:
+		if len(act.waiting) >= c.limits.MaxPendingPerActor {
+			c.refuse(act, m.Call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.waiting)))
+			return
+		}
+	case actor.Cancel:
+		if len(act.waiting) >= 2*c.limits.MaxPendingPerActor {
+			c.drop(env, "full")
+			return
+		}
+	default:
+		c.drop(env, "loading")
+		return
+	}
+	act.waiting = append(act.waiting, env)
+}
+
+// toActor takes a message for an actor that is in memory.
+func (c *Cell) toActor(act *activation, env actor.Envelope) {
+	act.used = c.now
+	c.touch(act)
+	switch m := env.Body.(type) {
+	case actor.Request:
+		c.request(act, m.Call, env.Durable)
+	case actor.Answered:
+		c.answered(act, m.Reply, env)
+	case actor.Cancel:
+		c.cancelled(act, m)
+	case actor.Held:
+		c.heldBelow(act, env, m.Call, m.N, m.Until)
+	case actor.Resumed:
+		c.heldBelow(act, env, m.Call, m.N, 0)
+	case actor.Open:
+		c.heldBelow(act, env, m.Call, m.N, m.Until)
+	}
+}
+
+func (c *Cell) drop(env actor.Envelope, why string) {
+	c.event(history.Event{Kind: history.Drop, Actor: env.To, Call: subject(env.Body), What: named(env.Body), Why: why})
+}
+
+// send carries a message to the cell that owns the actor; if none does, to
+// nobody: who waits for it will ask again. Inside the node no gate is needed:
+// whoever acts on the message appends to the same log behind us.
+func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.ID, gated, durable bool, body actor.Message) {
+	o, ok := c.ownerOf(to)
+	if !ok {
+		return
+	}
+	env := actor.Envelope{From: c.self, To: to, Epoch: o.Epoch, Durable: durable, Body: body}
+	e := history.Event{Kind: history.Send, Actor: from, Peer: to, Call: subject(body), What: named(body), Attempt: attempt, Durable: durable}
+	if r, ok := body.(actor.Request); ok {
+		e.Left, e.Chain, e.Parent = r.Call.Left, r.Call.Chain, r.Call.Parent
+	}
+	c.event(e)
+	c.effect(Effect{ID: id, Attempt: attempt, Gated: gated && o.Node != c.self.Node,
+		Op: Send{Node: o.Node, Cell: o.Cell, Envelope: env}})
+}
+
+// subject is the call that a message is about.
+func subject(m actor.Message) actor.CallID {
+	switch m := m.(type) {
+	case actor.Request:
+		return m.Call.ID
+	case actor.Answered:
+		return m.Reply.Call
+	case actor.Cancel:
+		return m.Call
+	case actor.Held:
+		return m.Call
+	case actor.Resumed:
+		return m.Call
+	case actor.Open:
+		return m.Call
+	}
+	return actor.CallID{}
+}
+
+// named is the message's name in histories.
+func named(m actor.Message) string {
+	switch m.(type) {
+	case actor.Request:
+		return "request"
+	case actor.Answered:
+		return "answered"
+	case actor.Cancel:
+		return "cancel"
+	case actor.Held:
+		return "held"
+	case actor.Resumed:
+		return "resumed"
+	case actor.Open:
+		return "open"
+	}
+	return "unknown"
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// The call ledger: a call is asked in one entry, ended at its callee in another,
+// answered in a third, and sent again until then. So it has one outcome, however
+// often it was sent and whoever crashed.
+
+// sendCall sends an unanswered call once more, under its id.
+func (c *Cell) sendCall(t *turn, i int) {
+	s := &t.sent[i]
+	s.attempt++
+	c.sendRequest(t, i, s.attempt)
+	s.wait *= 2
+}
+
+// sendRequest sends a call. Inside the node nothing gets lost but with a cell,
+// and then the world says so; between nodes only asking again helps.
+func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
+	a := &t.run.Last()[i]
+	call := t.run.Child(a, a.Clock.Now(c.now), attempt)
+	if attempt > 1 && mutant.On("chain-dropped-on-retry") {
+		call.Chain = call.Chain[len(call.Chain)-1:]
+	}
+	c.send(t.effect(i), attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Request{Call: call})
+	t.sent[i].again = actor.Forever
+	if o, ok := c.ownerOf(a.To); !ok || o.Node != c.self.Node {
+		t.sent[i].again = c.now.Add(t.sent[i].wait)
+	}
+}
+
+// resend sends the unanswered calls to some actors again.
+func (c *Cell) resend(to func(actor.ID) bool) {
+	for _, act := range c.ordered() {
+		for _, t := range act.turns {
+			for i := range t.run.Last() {
+				if a := &t.run.Last()[i]; a.Open() && a.IsCall() && to(a.To) {
+					c.sendCall(t, i)
+					c.touch(act)
+				}
+			}
+		}
+	}
+	c.resendClients(to)
+}
+
+// resendTo sends again what a cell that began anew may have lost.
+func (c *Cell) resendTo(node actor.NodeID, cell uint16) {
+	c.resend(func(id actor.ID) bool {
+		o, ok := c.ownerOf(id)
+		return ok && o.Node == node && o.Cell == cell
+	})
+}
+
+// answered takes the outcome of a call that this actor made. One that nobody
+// waits for any more is late, whoever sent it and however often.
+func (c *Cell) answered(act *activation, reply actor.Reply, env actor.Envelope) {
+	t, i := act.asked(reply.Call)
+	if t == nil {
+		c.drop(env, "late")
+		return
+	}
+	if !t.run.Last()[i].Open() {
+		if mutant.On("reply-delivered-twice") || mutant.On("late-reply-delivered") {
+			c.event(history.Event{Kind: history.Answer, Actor: act.id, Epoch: act.epoch, Call: reply.Call, Parent: t.run.Call.ID, What: "call", Status: reply.Status, Pending: act.pending()})
+		}
+		c.drop(env, "late")
+		return
+	}
+	t.taint = t.taint || env.Durable
+	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, reply.Budget)
+}
+
+// cancelled ends a call that nobody waits for. One that has not come yet is
+// buried, so that it finds its cancellation when it does.
+func (c *Cell) cancelled(act *activation, m actor.Cancel) {
+	refusal := actor.Refuse(actor.Stopped, "the caller gave the call up (%s)", m.Reason)
+	switch run := act.journal.Run(m.Call); {
+	case run != nil:
+		c.stopRun(act, run, refusal)
+	case act.journal.Outcome(m.Call) == nil && !act.journal.IsBuried(m.Call):
+		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)})
+	}
+}
+
+func (c *Cell) sendCancel(t *turn, i int, why actor.Reason) {
+	a := &t.run.Last()[i]
+	c.send(t.effect(i), t.sent[i].attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Cancel{Call: a.Call, Reason: why})
+}
+
+// heldBelow stops or starts the clock of a call that this actor made: the
+// callee, or someone below it, waits for a person. until 0 says it goes on.
+func (c *Cell) heldBelow(act *activation, env actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
+	t, i := act.asked(call)
+	if t == nil || !t.run.Last()[i].Open() {
+		c.drop(env, "late")
+		return
+	}
+	a := &t.run.Last()[i]
+	if n <= a.Holds || mutant.On("held-ignored") {
+		return
+	}
+	until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
+	holds, wasHeld := t.run.Holds, heldBelow(t.run)
+	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
+	if until > c.now {
+		c.toldPaused(t, a, until, wasHeld)
+		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until})
+		e.Kind, e.Until = history.Hold, until
+	} else {
+		if wasHeld && !stillHeld(t.run, i) {
+			c.tell(act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: call})
+		}
+		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n})
+	}
+	c.event(e)
+	c.heldChanged(t, holds)
+}
+
+// heldBelow tells whether the run's stream says that it is held by a call.
+func heldBelow(run *store.Run) bool { return stillHeld(run, -1) }
+
+// stillHeld is heldBelow without one of the asks.
+func stillHeld(run *store.Run, without int) bool {
+	for i := range run.Last() {
+		if a := &run.Last()[i]; i != without && a.IsCall() && a.Open() && a.Clock.HeldUntil != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Cell) toldPaused(t *turn, a *store.Asked, until actor.Time, already bool) {
+	if !already {
+		c.tell(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: a.Call, Until: until})
+	}
+}
+
+// heldChanged passes on that the run's own clock was stopped or started: to the
+// caller, whose clock follows, or to the client, who need not wait.
+func (c *Cell) heldChanged(t *turn, before uint64) {
+	run, act := t.run, t.act
+	if run.Holds == before {
+		return
+	}
+	until := run.Clock.HeldUntil
+	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, N: run.Holds, What: "run"}
+	var m actor.Message = actor.Resumed{Call: run.Call.ID, N: run.Holds}
+	if until > c.now {
+		e.Kind, e.Until = history.Hold, until
+		m = actor.Held{Call: run.Call.ID, N: run.Holds, Until: until}
+	}
+	c.event(e)
+	act.mailbox.StandStill(max(until, c.now))
+	if caller, ok := run.Call.Caller(); ok {
+		c.send(actor.EffectID{}, 0, act.id, caller, t.durable(), t.durable(), m)
+		return
+	}
+	if until > c.now {
+		c.tellClient(t, until)
+	}
+}

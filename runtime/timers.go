@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"container/heap"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// timer is when something of an actor, or of a waiting client, is due at the
+// earliest. What exactly is found out then; a timer set too early does no harm.
+type timer struct {
+	at    actor.Time
+	order uint64 // of two at one instant the one set first
+	act   *activation
+	call  actor.CallID // a client's, if act is nil
+}
+
+type timers []timer
+
+func (t timers) Len() int { return len(t) }
+func (t timers) Less(i, j int) bool {
+	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].order < t[j].order
+}
+func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
+func (t *timers) Pop() any {
+	old := *t
+	x := old[len(old)-1]
+	*t = old[:len(old)-1]
+	return x
+}
+
+// ring deals with all that is due by now.
+func (c *Cell) ring() {
+	for len(c.timers) > 0 && c.timers[0].at <= c.now {
+		t := heap.Pop(&c.timers).(timer)
+		switch {
+		case t.act == nil:
+			c.clientDue(t.call)
+		case c.actors[t.act.id] == t.act && t.act.timer == t.at:
+			t.act.timer = 0
+			c.due(t.act)
+		}
+	}
+}
+
+func (c *Cell) set(t timer) {
+	c.order++
+	t.order = c.order
+	heap.Push(&c.timers, t)
+}
+
+// arm sets the actor's timer to its earliest deadline. One that is set for an
+// earlier instant stays, and finds nothing to do but this again.
+func (c *Cell) arm(act *activation) {
+	at := c.earliest(act)
+	if at == actor.Forever || act.timer != 0 && act.timer <= at {
+		return
+	}
+	act.timer = at
+	c.set(timer{at: at, act: act})
+}
+
+// earliest is when the actor has to be looked at next: a run or an ask runs
+// out, a call is to be sent again, or the actor has been idle for long enough.
+func (c *Cell) earliest(act *activation) actor.Time {
+	at := actor.Forever
+	for _, run := range act.journal.Runs {
+		at = min(at, run.Clock.Due())
+	}
+	for _, t := range act.turns {
+		asks := t.run.Last()
+		for i := range asks {
+			if asks[i].Open() {
+				at = min(at, asks[i].Clock.Due(), t.sent[i].again)
+			}
+		}
+	}
+	if act.idle() {
+		at = act.used.Add(c.limits.PassivateAfter)
+	}
+	return at
+}
+
+// due ends what has run out, sends again what is due, or lets an idle actor go.
+func (c *Cell) due(act *activation) {
+	c.touch(act)
+	if !act.loaded {
+		return
+	}
+	if act.idle() && c.now >= act.used.Add(c.limits.PassivateAfter) {
+		c.deactivate(act, "idle")
+		return
+	}
+	for _, run := range act.runs() {
+		if c.now >= run.Clock.Due() {
+			c.runExpired(act, run)
+		}
+	}
+	for _, t := range act.turnsNow() {
+		for i := range t.run.Last() {
+			if t.over {
+				break
+			}
+			a := &t.run.Last()[i]
+			switch {
+			case !a.Open():
+			case c.now >= a.Clock.Due():
+				c.askExpired(t, i)
+			case c.now >= t.sent[i].again:
+				c.sendCall(t, i)
+			}
+		}
+	}
+}
