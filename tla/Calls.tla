@@ -23,11 +23,11 @@ CONSTANTS
   Agents, Known,      \* all actors, and those whose agent stands in the cells' tables
   Client, None,       \* who calls from outside; nobody
   Ids,                \* call ids 1..n, used in order
-  Tidy,               \* TRUE: messages that can change nothing any more vanish (fewer states)
   Turns,              \* "serial": a turn keeps its actor while it waits; "interleaved": it does not
   More,               \* {FALSE}, or BOOLEAN if an action may ask several calls at once
+  Resends,            \* TRUE: a call without an answer is sent again
   DepthMax, OutMax, BoxMax, Time, HoldTime,                         \* limits
-  MaxRoots, MaxTry, MaxGiveUp, MaxHold, MaxDup, MaxDrop, MaxCrash,  \* budgets
+  MaxRoots, MaxGiveUp, MaxHold, MaxDup, MaxDrop, MaxCrash,  \* budgets
   Bug
 
 VARIABLES
@@ -42,7 +42,7 @@ VARIABLES
 vars == <<call, srv, disk, out, net, eff, down, flt>>
 
 Free == [st |-> "free", out |-> "none", by |-> 0, ends |-> 0, par |-> 0, to |-> None, chain |-> <<>>,
-         all |-> 0, left |-> 0, ran |-> 0, try |-> 0, n |-> 0, h |-> 0]
+         all |-> 0, left |-> 0, ran |-> 0, n |-> 0, h |-> 0]
 New  == [st |-> "none", res |-> "none", left |-> 0, att |-> 0, n |-> 0, h |-> 0, u |-> 0]
 
 Range(s)    == {s[i] : i \in 1..Len(s)}
@@ -152,7 +152,7 @@ Ask(p, c, b, more) ==                           \* turn p calls; with more, its 
 Close(cs, o, by) == call' = [c \in Ids |->      \* the calls cs end with outcome o
   IF c \notin cs THEN call[c]
   ELSE [call[c] EXCEPT !.st = "done", !.out = o, !.by = IF by = 0 THEN c ELSE by, !.ends = @ + 1,
-                       !.all = 0, !.left = 0, !.ran = 0, !.try = 0, !.n = 0, !.h = 0]]
+                       !.all = 0, !.left = 0, !.ran = 0, !.n = 0, !.h = 0]]
 
 Back(c) ==                                      \* call c has ended; its turn goes on if it was the last
   LET p == call[c].par
@@ -188,13 +188,13 @@ GiveUp(c) ==                                    \* a client cancels its call
   /\ Post(net, Client, {Say("cancel", c)})
   /\ UNCHANGED <<srv, disk, down>>
 
-Resend(c) ==                                    \* no answer yet: the same call, attempt + 1
-  /\ Pending(c) /\ Caller(c) \notin down /\ call[c].try < MaxTry /\ Bug # "noresend"
+Resend(c) ==                                    \* no answer yet: the same call again
+  /\ Resends /\ Pending(c) /\ Caller(c) \notin down /\ Bug # "noresend"
   /\ call[c].left > 0 \/ Bug = "lateresend"
-  /\ Req(c) \notin net
-  /\ call' = [call EXCEPT ![c].try = @ + 1]
+  /\ ~\E m \in net : m.k = "req" /\ m.c = c
+  /\ Caller(c) # Client => Req(c) \notin out[Caller(c)]
   /\ Post(net, Caller(c), {Req(c)})
-  /\ UNCHANGED <<srv, disk, down, flt>>
+  /\ UNCHANGED <<call, srv, disk, down, flt>>
 
 Hear(c, n, t, keep) ==                          \* Held (t > 0) or Resumed (t = 0) arrives; the higher n wins
   LET m == Msg("hold", c, n, t)
@@ -345,8 +345,7 @@ Restart(a) ==
       runs  == {c \in Ids : call[c].to = a /\ srv[c].st = "run"}
   IN /\ a \in down
      /\ down' = down \ {a}
-     /\ call' = [c \in Ids |-> IF c \notin asked THEN call[c]
-                               ELSE IF Bug = "forget" THEN Free ELSE [call[c] EXCEPT !.try = Min(@ + 1, MaxTry)]]
+     /\ call' = [c \in Ids |-> IF c \in asked /\ Bug = "forget" THEN Free ELSE call[c]]
      /\ srv'  = [c \in Ids |-> IF c \in runs THEN [srv[c] EXCEPT !.att = @ + 1] ELSE srv[c]]
      /\ Post(net, a, {Req(c) : c \in {d \in asked : call[d].left > 0 /\ Bug \notin {"forget", "noresend"}}}
                      \cup UNION {Work(c, srv[c].att + 1) : c \in runs})
@@ -367,13 +366,14 @@ Calm ==
   \/ \E c \in Ids, n \in 1..(2 * MaxHold), t \in 0..HoldTime, keep \in Keep : Hear(c, n, t, keep)
   \/ \E k \in Ends \cup {"req", "cancel", "hold"}, c \in Ids : Drop(k, c)
   \/ \E a \in Known : Sync(a) \/ Restart(a) \/ \E keep \in BOOLEAN : Crash(a, keep)
-\* To lose a message is always allowed, so a model may look at fewer orders by losing at once
-\* what would change nothing: a reply to an ended call, a request or cancel for an ended turn.
-Junk == IF ~Tidy THEN {}
-        ELSE {m \in net : IF m.k \in {"req", "cancel"} THEN srv[m.c].st = "done" ELSE ~Pending(m.c)}
-Next == IF Junk = {} THEN Calm \/ Tick \/ (Quiet /\ UNCHANGED vars)
-        ELSE net' = net \ Junk /\ UNCHANGED <<call, srv, disk, out, eff, down, flt>>
+Next == Calm \/ Tick \/ (Quiet /\ UNCHANGED vars)
 Spec == Init /\ [][Next]_vars
+
+\* For models without resending, duplicates and crashes: two states are one if they differ only in
+\* what nothing looks at any more (how a call ended, a reply to it, a message to its ended turn).
+Matters(m) == IF m.k \in {"req", "cancel"} THEN srv[m.c].st # "done" ELSE Pending(m.c)
+Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = "", !.by = 0]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
+           {m \in net : Matters(m)}, flt>>
 
 \* Timers fire and nodes restart; nothing else is promised: not even that a message arrives.
 Timers   == WF_vars(Tick) /\ (\A c \in Ids : WF_vars(Expire(c)) /\ WF_vars(Abort(c)))

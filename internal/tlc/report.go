@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// A Report is what TLC found, read from what it printed.
+type Report struct {
+	Version  string
+	Complete bool   // the search ended and found no error
+	Violated string // name of the violated property; "deadlock"; empty if none was
+	Err      string // first line of any other error: TLC could not judge
+	Distinct int
+	Queued   int // states found but not searched
+	Depth    int
+}
+
+var (
+	versionLine   = regexp.MustCompile(`(?m)^TLC2 Version (\S+)`)
+	stateLine     = regexp.MustCompile(`(?m)^Error: (?:Invariant|Action property) (\S+) is violated`)
+	behaviourLine = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
+	deadlockLine  = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
+	errorLine     = regexp.MustCompile(`(?m)^(?:Error: (.*)|(.*Exception.*)|(\*\*\* Errors: .*))$`)
+	countLine     = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
+	depthLine     = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
+)
+
+const completeLine = "\nModel checking completed. No error has been found.\n"
+
+// ParseReport reads TLC's output. TLC does not name a violated liveness property,
+// so a config that checks one on whole behaviours checks that one only.
+func ParseReport(c Config, output string) Report {
+	r := Report{
+		Version:  submatch(versionLine, output),
+		Complete: strings.Contains(output, completeLine),
+		Distinct: number(countLine, 1, output),
+		Queued:   number(countLine, 2, output),
+		Depth:    number(depthLine, 1, output),
+	}
+	switch {
+	case stateLine.MatchString(output):
+		r.Violated = submatch(stateLine, output)
+	case deadlockLine.MatchString(output):
+		r.Violated = "deadlock"
+	case behaviourLine.MatchString(output):
+		if len(c.Properties) != 1 {
+			r.Err = fmt.Sprintf("a liveness property is violated, and %d are checked: check one per config", len(c.Properties))
+			return r
+		}
+		r.Violated = c.Properties[0]
+	default:
+		if m := errorLine.FindString(output); m != "" {
+			r.Err = m
+		}
+	}
+	return r
+}
+
+func submatch(re *regexp.Regexp, text string) string {
+	if m := re.FindStringSubmatch(text); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// number reads a figure from the last line that re finds: TLC also prints it as it goes.
+func number(re *regexp.Regexp, group int, text string) int {
+	m := re.FindAllStringSubmatch(text, -1)
+	if m == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(m[len(m)-1][group]) // digits, by the expression
+	return n
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// At most this many models are checked at the same time, each by one thread.
+const atOnce = 2
+
+// No model may take longer than this; it would not be a small one any more.
+const longest = 5 * time.Minute
+
+// TLC runs configs.
+type TLC struct {
+	Java   string // the java command
+	Jar    string // TLC itself
+	Dir    string // where modules and configs stand
+	Output string // where each run's output is kept
+}
+
+// A Result is one config, and what TLC found.
+type Result struct {
+	Config Config
+	Report Report
+	Took   time.Duration
+	Output string // file that holds what TLC printed
+}
+
+// Mismatch says what is not as the config expects; it is empty if all is.
+func (r Result) Mismatch() string {
+	want, got := r.Config.Expect, r.Report
+	switch {
+	case got.Err != "":
+		return got.Err
+	case want.Kind != Holds && got.Violated == "":
+		return want.Name + " is not violated"
+	case want.Kind != Holds && got.Violated != want.Name:
+		return got.Violated + " is violated instead"
+	case want.Kind != Holds:
+		return ""
+	case got.Violated != "":
+		return got.Violated + " is violated"
+	case !got.Complete || got.Queued != 0 || got.Distinct == 0:
+		return "the search did not end"
+	}
+	return ""
+}
+
+// RunAll checks the configs, two at a time, tells done of each as it ends, and returns all in the given order.
+func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) []Result {
+	var (
+		results = make([]Result, len(configs))
+		slots   = make(chan struct{}, atOnce)
+		telling sync.Mutex
+		running sync.WaitGroup
+	)
+	for i, c := range configs {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			results[i] = t.Run(ctx, c)
+			telling.Lock()
+			defer telling.Unlock()
+			done(results[i])
+		})
+	}
+	running.Wait()
+	return results
+}
+
+// Run checks one config.
+func (t TLC) Run(ctx context.Context, c Config) Result {
+	began := time.Now()
+	result := Result{Config: c, Output: filepath.Join(t.Output, c.Name+".txt")}
+	output, err := t.output(ctx, c)
+	result.Took = time.Since(began)
+	result.Report = ParseReport(c, string(output))
+	if writeErr := os.WriteFile(result.Output, output, 0o644); err == nil {
+		err = writeErr
+	}
+	// TLC ends with a status of its own for each kind of violation: the report tells those.
+	if exit := new(exec.ExitError); err != nil && !(errors.As(err, &exit) && exit.Exited()) {
+		result.Report.Err = err.Error()
+	}
+	return result
+}
+
+func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
+	scratch, err := os.MkdirTemp("", "tlc")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(scratch)
+	limited, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("no end after %v", longest))
+	defer cancel()
+	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-cp", t.Jar, "tlc2.TLC",
+		"-workers", "1", "-noGenerateSpecTE", "-metadir", scratch, "-config", c.Name+".cfg", c.Module)
+	cmd.Dir = t.Dir
+	cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
+	output, err := cmd.CombinedOutput()
+	if limited.Err() != nil {
+		err = context.Cause(limited)
+	}
+	return output, err
+}
