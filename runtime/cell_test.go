@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+func TestACallAndItsReply(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b")), agent("b", echo()))
+	n.want(n.send("a/s", "hello"), "a(b:hello)")
+	n.want(n.send("b/s", "again"), "b:again")
+	n.want(n.send("nobody/s", "?"), "NotFound")
+}
+
+func TestFiveDeepAndNoDeeper(t *testing.T) {
+	n := newNode(t, 3, agent("a", asking("b")), agent("b", asking("c")), agent("c", asking("d")), agent("d", asking("e")),
+		agent("e", asking("f")), agent("f", asking("g")), agent("g", echo()))
+	n.want(n.send("a", "x"), "a(b(c(d(e(f(Depth))))))")
+}
+
+func TestCyclesAreRefused(t *testing.T) {
+	byActor := func(d *actor.Definition) { d.Recursion = actor.ByActor }
+	n := newNode(t, 1, agent("a", asking("b")), agent("b", asking("a")), agent("self", asking("self/other")),
+		agent("tree", script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			next := map[string]string{"1": "tree/2", "2": "tree/1"}[b.Call.To.Key]
+			return asking(next)(b, answers)
+		}), byActor))
+	n.want(n.send("a", "x"), "a(b(Cycle))")
+	n.want(n.send("self", "x"), "self(Cycle)")
+	n.want(n.send("tree/1", "x"), "tree(tree(Cycle))")
+}
+
+func TestATimeOutCancelsTheTree(t *testing.T) {
+	impatient := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Timeout: time.Second}}}, nil
+		}
+		return actor.Complete(actor.Text(word(answers[0][0]))), nil
+	})
+	n := newNode(t, 2, agent("a", impatient), agent("b", asking("c")), agent("c", sleeping(time.Minute)))
+	id := n.send("a", "x")
+	n.want(id, "nothing")
+	n.pass(2 * time.Second)
+	n.want(id, "Deadline")
+	for _, c := range n.cells {
+		for _, a := range c.State().Actors {
+			if len(a.Turns) > 0 || len(a.Queue) > 0 {
+				t.Errorf("%s still works: %+v", a.ID, a)
+			}
+		}
+	}
+}
+
+func TestAFullMailboxIsBusy(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(time.Second)))
+	n.limits.MaxPendingPerActor = 2
+	n.start(1)
+	ids := []actor.CallID{n.send("a", "1"), n.send("a", "2"), n.send("a", "3"), n.send("a", "4")}
+	n.want(ids[3], "Busy")
+	n.pass(10 * time.Second)
+	for _, id := range ids[:3] {
+		n.want(id, "slept")
+	}
+}
+
+func TestACallerHasSoManyCalls(t *testing.T) {
+	many := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			var asks []actor.Ask
+			for range 12 {
+				asks = append(asks, actor.Ask{Kind: actor.AskCall, Name: "b"})
+			}
+			return actor.Action{Asks: asks}, nil
+		}
+		text := ""
+		for _, a := range answers[0] {
+			text += word(a) + " "
+		}
+		return actor.Complete(actor.Text(text)), nil
+	})
+	n := newNode(t, 2, agent("a", many), agent("b", echo()))
+	n.want(n.send("a", ""), "b: b: b: b: b: b: b: b: b: b: Busy Busy ")
+}
+
+func TestARunGoesOnAfterARestart(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b")), agent("b", asking("c", "d")), agent("c", echo()), agent("d", sleeping(20*time.Second)))
+	id := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
+	n.pass(10 * time.Second)
+	n.start(3)
+	n.drain()
+	again := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
+	n.pass(time.Minute)
+	n.want(again, "a(b(c:xslept))")
+	if r := n.replies[again]; r.Run != id {
+		t.Errorf("the repeat was answered by run %s, want %s", r.Run, id)
+	}
+	other := n.send("a", "y", func(c *actor.Call) {
+		c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k", Body: actor.HashOf([]byte("y"))}
+	})
+	n.want(other, "Invalid")
+}
+
+func TestAWaitHoldsTheTimeOfTheWholeTree(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b")), agent("b", asking("c")), agent("c", waiting(5*time.Minute)))
+	id := n.send("a", "x")
+	if n.held[id] == 0 {
+		t.Fatal("the client was not told that the run is held")
+	}
+	n.pass(200 * time.Second) // each call has 30 s
+	n.start(2)
+	n.pass(10 * time.Second)
+	var run actor.CallID
+	for actorID, saved := range n.log {
+		if actorID.Agent == "c" {
+			run = saved.Entries[0].Record.(store.Accepted).Call.ID
+		}
+	}
+	signal := n.send("c", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
+	n.drain()
+	n.want(signal, "")
+	n.pass(time.Second)
+	if j := n.log[actor.NewID("a", "")]; len(j.Entries) == 0 {
+		t.Fatal("nothing written")
+	}
+	for _, c := range n.cells {
+		for _, a := range c.State().Actors {
+			if len(a.Turns) > 0 {
+				t.Errorf("%s still waits: %+v", a.ID, a)
+			}
+		}
+	}
+	late := n.send("c", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
+	n.want(late, "NotFound")
+}
+
+func TestWorkAfterARestart(t *testing.T) {
+	done := 0
+	work := func(idempotent bool) script {
+		return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "count", Idempotent: idempotent,
+					Work: func(context.Context) ([]byte, error) { done++; return []byte("1"), nil }}}}, nil
+			}
+			return actor.Complete(actor.Text(word(answers[0][0]) + "!")), nil
+		}
+	}
+	n := newNode(t, 1, agent("safe", work(true)), agent("unsafe", work(false)))
+	key := func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} }
+	for _, name := range []string{"safe", "unsafe"} {
+		n.inputs = nil
+		n.send(name, "x", key)
+	}
+	if done != 2 {
+		t.Fatalf("work was done %d times", done)
+	}
+	// The outcome gets lost with the process.
+	n = newNode(t, 1, n.agents...)
+	n.drain()
+	for _, name := range []string{"safe", "unsafe"} {
+		calls++
+		id := actor.NewCallID(n.now, 99, calls)
+		call := actor.Call{ID: id, Root: id, To: actor.NewID(name, ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
+		key(&call)
+		n.step(n.cells[0], Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
+		n.inputs[0]() // Loaded: the turn begins and asks for its work
+		n.inputs = nil
+	}
+	done = 0
+	n.start(1)
+	n.drain()
+	if done != 1 {
+		t.Errorf("after the restart work was done %d times, want the idempotent one once", done)
+	}
+	n.want(n.send("safe", "", key), "!")
+	n.want(n.send("unsafe", "", key), "Unknown!")
+}
+
+func TestASnapshotIsAsGoodAsTheEntries(t *testing.T) {
+	n := newNode(t, 1, agent("a", asking("b")), agent("b", waiting(time.Minute)))
+	n.limits.SnapshotBytes = 1
+	n.start(1)
+	id := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
+	for actorID, saved := range n.log {
+		if len(saved.Snapshot) == 0 {
+			t.Errorf("%s has no snapshot", actorID)
+		}
+	}
+	n.start(2)
+	n.drain()
+	n.pass(2 * time.Minute)
+	again := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
+	n.want(again, "a(went Deadline)")
+	if n.replies[again].Run != id {
+		t.Error("the run began anew")
+	}
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// State is the whole truth about the cell, as a value.
+func (c *Cell) State() history.State {
+	s := history.State{Cell: c.self}
+	for _, act := range c.ordered() {
+		a := history.Actor{ID: act.id, Epoch: act.epoch, Loaded: act.loaded, Bytes: act.mailbox.Bytes()}
+		for _, q := range act.mailbox.Calls() {
+			a.Queue = append(a.Queue, q.Call)
+		}
+		slices.SortFunc(a.Queue, actor.CallID.Compare)
+		for _, t := range act.turns {
+			turn := history.Turn{Run: t.run.Call.ID}
+			for i := range t.run.Last() {
+				if ask := &t.run.Last()[i]; ask.Open() && ask.IsCall() {
+					turn.Open = append(turn.Open, ask.Call)
+				}
+			}
+			slices.SortFunc(turn.Open, actor.CallID.Compare)
+			a.Turns = append(a.Turns, turn)
+		}
+		slices.SortFunc(a.Turns, func(a, b history.Turn) int { return a.Run.Compare(b.Run) })
+		s.Actors = append(s.Actors, a)
+	}
+	return s
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// node is the smallest world there is: cells of one process, a log that is
+// durable at once, messages in order, time that jumps to the next deadline.
+type node struct {
+	t       *testing.T
+	now     actor.Time
+	cells   []*Cell
+	agents  []actor.Definition
+	limits  dispatcher.Limits
+	tools   *tools.Registry
+	log     map[actor.ID]store.Saved
+	inputs  []func()
+	replies map[actor.CallID]actor.Reply
+	held    map[actor.CallID]actor.Time
+	epoch   actor.Epoch
+	entries int
+	lose    func(actor.Envelope) bool
+	trace   bool
+}
+
+func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
+	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
+		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{}}
+	n.start(cells)
+	return n
+}
+
+// start boots cells anew, on what the log holds.
+func (n *node) start(cells int) {
+	n.epoch++
+	n.cells, n.inputs = nil, nil
+	table := dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+		return dispatcher.Owner{Node: "n", Cell: uint16(int(shard) % cells), Epoch: n.epoch}
+	})
+	for i := range cells {
+		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
+		n.cells = append(n.cells, c)
+		for _, in := range []Input{Limits{n.limits}, Agents{n.agents}, Owners{table}, Boot{}} {
+			n.step(c, in)
+		}
+	}
+}
+
+func (n *node) step(c *Cell, in Input) {
+	if n.trace {
+		n.t.Logf("%v <- %T%+v", c.Self(), in, in)
+	}
+	r := c.Step(n.now, in)
+	for _, e := range r.Events {
+		if n.trace {
+			n.t.Log("   ", e.String())
+		}
+	}
+	for _, e := range r.Entries {
+		n.entries++
+		saved := n.log[e.Actor]
+		if s, ok := e.Record.(store.Snapshot); ok {
+			saved = store.Saved{Snapshot: s.Journal}
+		} else {
+			b := store.EncodeEntry(e)
+			back, err := store.DecodeEntry(b)
+			must.Be(err == nil, "entry: %v", err)
+			saved.Entries = append(saved.Entries, back)
+		}
+		n.log[e.Actor] = saved
+	}
+	for _, e := range r.Effects {
+		n.perform(c, e)
+	}
+}
+
+func (n *node) perform(c *Cell, e Effect) {
+	later := func(c *Cell, in Input) { n.inputs = append(n.inputs, func() { n.step(c, in) }) }
+	switch op := e.Op.(type) {
+	case Send:
+		if n.lose != nil && n.lose(op.Envelope) {
+			return
+		}
+		env := must.Do(actor.Decode(actor.Encode(op.Envelope)))
+		later(n.cells[op.Cell], Deliver{env})
+	case Respond:
+		if op.HeldUntil != 0 {
+			n.held[op.Call] = op.HeldUntil
+			return
+		}
+		_, twice := n.replies[op.Call]
+		must.Be(!twice, "two replies for %s", op.Call)
+		n.replies[op.Call] = op.Reply
+	case Load:
+		later(c, Loaded{Actor: op.Actor, Saved: n.log[op.Actor]})
+	case Expiries:
+		var due []actor.ID
+		for id, saved := range n.log {
+			j, err := store.Fold(saved)
+			must.Be(err == nil, "fold: %v", err)
+			if len(j.Runs) > 0 && c.owner(dispatcher.ShardOf(id)).Cell == c.self.Cell {
+				due = append(due, id)
+			}
+		}
+		later(c, Due{due})
+	case Work:
+		b, err := op.Func(n.t.Context())
+		answer := actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: b}}}
+		if err != nil {
+			answer = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%v", err)}
+		}
+		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: answer})
+	case Tool:
+		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: n.tools.Execute(n.t.Context(), op.Name, op.Input, op.Context)})
+	}
+}
+
+// drain does what there is to do now.
+func (n *node) drain() {
+	for len(n.inputs) > 0 {
+		in := n.inputs[0]
+		n.inputs = n.inputs[1:]
+		in()
+	}
+}
+
+// pass lets time pass, deadline by deadline.
+func (n *node) pass(d time.Duration) {
+	end := n.now.Add(d)
+	for {
+		n.drain()
+		next := end
+		for _, c := range n.cells {
+			if at, ok := c.NextDeadline(); ok {
+				next = min(next, at)
+			}
+		}
+		n.now = max(n.now, next)
+		for _, c := range n.cells {
+			n.step(c, Tick{})
+		}
+		if len(n.inputs) == 0 && next >= end {
+			return
+		}
+	}
+}
+
+var calls uint64
+
+// send delivers a client's message and returns the call.
+func (n *node) send(to, text string, change ...func(*actor.Call)) actor.CallID {
+	n.t.Helper()
+	calls++
+	id := actor.NewCallID(n.now, 99, calls)
+	who, err := actor.ParseID(to)
+	must.Be(err == nil, "%v", err)
+	call := actor.Call{ID: id, Root: id, To: who, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}
+	for _, f := range change {
+		f(&call)
+	}
+	n.inputs = append(n.inputs, func() {
+		n.step(n.cells[0], Deliver{actor.Envelope{To: who, Body: actor.Request{Call: call}}})
+	})
+	n.drain()
+	return id
+}
+
+// answer is the text of a reply, or its refusal.
+func (n *node) answer(id actor.CallID) string {
+	r, ok := n.replies[id]
+	switch {
+	case !ok:
+		return "nothing"
+	case r.Refusal != nil:
+		return r.Refusal.Reason.String()
+	}
+	return actor.TextOf(r.Parts)
+}
+
+func (n *node) want(id actor.CallID, want string) {
+	n.t.Helper()
+	if got := n.answer(id); got != want {
+		refusal := ""
+		if r := n.replies[id].Refusal; r != nil {
+			refusal = r.Error()
+		}
+		n.t.Errorf("got %q, want %q %s", got, want, refusal)
+	}
+}
+
+// script is an agent as a function of its answers so far.
+type script func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error)
+
+func (s script) Begin(b actor.Begin) actor.Turn { return &scriptTurn{s: s, b: b} }
+
+type scriptTurn struct {
+	s       script
+	b       actor.Begin
+	answers [][]actor.Answer
+}
+
+func (t *scriptTurn) Next(a []actor.Answer) (actor.Action, error) {
+	if a != nil {
+		t.answers = append(t.answers, a)
+	}
+	return t.s(t.b, t.answers)
+}
+
+func (t *scriptTurn) Stop() {}
+
+func agent(name string, s script, change ...func(*actor.Definition)) actor.Definition {
+	d := actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Behavior: s}
+	for _, f := range change {
+		f(&d)
+	}
+	return d
+}
+
+// asking calls the given targets, one step after the other, and completes with the answers.
+func asking(targets ...string) script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) < len(targets) {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: targets[len(answers)], Parts: b.Call.Parts}}}, nil
+		}
+		text := b.Call.To.Agent + "("
+		for _, a := range answers {
+			text += word(a[0])
+		}
+		return actor.Complete(actor.Text(text + ")")), nil
+	}
+}
+
+func word(a actor.Answer) string {
+	if a.Refusal != nil {
+		return a.Refusal.Reason.String()
+	}
+	return actor.TextOf(a.Parts)
+}
+
+func echo() script {
+	return func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		return actor.Complete(append(actor.Text(b.Call.To.Agent+":"), b.Call.Parts...)), nil
+	}
+}
+
+func waiting(d time.Duration) script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWait, Name: "go", Timeout: d}}}, nil
+		}
+		return actor.Complete(actor.Text(fmt.Sprintf("went %s", word(answers[0][0])))), nil
+	}
+}
+
+func sleeping(d time.Duration) script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: d}}}, nil
+		}
+		return actor.Complete(actor.Text("slept")), nil
+	}
+}
