@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+func TestWhatWasWrittenIsLoaded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var entries []Entry
+		id := drawID(t)
+		for n := range rapid.IntRange(1, 8).Draw(t, "entries") {
+			e := drawEntry(t)
+			e.Actor, e.N = id, uint64(n+1)
+			if _, ok := e.Record.(Snapshot); ok {
+				e.Record = Parked{}
+			}
+			entries = append(entries, e)
+		}
+		w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
+		w.Append(entries)
+		b, _ := w.Next()
+		_ = m.Apply(b.Rows)
+		saved, err := LoadActor(m, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range entries {
+			for k := range entries[i].Events {
+				entries[i].Events[k].Body = nil
+			}
+		}
+		if !reflect.DeepEqual(saved.Entries, entries) {
+			t.Fatalf("wrote %+v\nloaded %+v", entries, saved.Entries)
+		}
+	})
+}
+
+// encodeAll joins entries' bytes.
+func encodeAll(entries []Entry) []byte {
+	var all []byte
+	for _, e := range entries {
+		all = append(all, EncodeEntry(e)...)
+	}
+	return all
+}
+
+func TestWritingLeavesTheEntryAsItWas(t *testing.T) {
+	s := newStory(t, "alice")
+	entries := append([]Entry{s.accept(large)}, s.work(large)...)
+	entries = append(entries, s.end(large))
+	before := encodeAll(entries)
+	newLog(t).write(entries...)
+	if !bytes.Equal(encodeAll(entries), before) {
+		t.Error("writing changed the entries that a cell still holds")
+	}
+}
+
+func TestASnapshotAndTheEntriesBehindIt(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	l.write(s.accept(large))
+	l.write(s.work(large)...)
+	before := s.journal(l.m)
+	l.write(s.snapshot(l.m))
+	if after := s.journal(l.m); !reflect.DeepEqual(before, after) {
+		t.Errorf("was %+v\nis %+v", before, after)
+	}
+	saved, _ := LoadActor(l.m, s.id)
+	if saved.Snapshot == nil || len(saved.Entries) != 0 {
+		t.Errorf("%d entries behind the snapshot, want 0", len(saved.Entries))
+	}
+	l.write(s.end("done"))
+	saved, _ = LoadActor(l.m, s.id)
+	if len(saved.Entries) != 1 {
+		t.Errorf("%d entries behind the snapshot, want 1", len(saved.Entries))
+	}
+	if j := s.journal(l.m); j.N != s.n || len(j.Runs) != 0 || actor.TextOf(j.Ended[0].Reply.Parts) != "done" {
+		t.Errorf("folded to %+v", j)
+	}
+	// The message and the answer are the same content: it stands there once.
+	blobs := 0
+	_ = l.m.Scan([]byte("t/default/b/"), []byte("t/default/b0"), func(_, v []byte) bool { blobs++; return true })
+	if blobs != 1 {
+		t.Errorf("%d blobs, want 1", blobs)
+	}
+	rowsBytes := 0
+	_ = l.m.Scan([]byte("t/default/a/"), []byte("t/default/a0"), func(_, v []byte) bool { rowsBytes += len(v); return true })
+	if rowsBytes > 2*BlobBytesMin {
+		t.Errorf("entries and snapshot take %d bytes: large parts stand in them", rowsBytes)
+	}
+}
+
+func TestWhatIsDamagedNamesItsKey(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		damage func(m *Memory)
+		want   string
+	}{
+		{"gap", func(m *Memory) { m.delete(entryKey(actor.NewID("alice", "s-1"), 2)) },
+			"key t/default/a/alice/s-1/0000000000000002: is missing"},
+		{"bytes", func(m *Memory) { change(m, "t/default/a/alice/s-1/0000000000000002", 40) },
+			"key t/default/a/alice/s-1/0000000000000002: "},
+		{"cut", func(m *Memory) {
+			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: []byte{2}}})
+		}, "key t/default/a/alice/s-1/0000000000000001: "},
+		{"blob", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
+			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " holds other content"},
+		{"no blob", func(m *Memory) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
+			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " is missing"},
+		{"misplaced", func(m *Memory) {
+			v, _, _ := m.Get(entryKey(actor.NewID("alice", "s-1"), 1))
+			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 2), Value: v}})
+		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1"},
+		{"of another", func(m *Memory) {
+			v, _, _ := m.Get(entryKey(actor.NewID("bob", "s-1"), 1))
+			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
+		}, "key t/default/a/alice/s-1/0000000000000001: holds an entry of bob/s-1"},
+	} {
+		l, s := newLog(t), newStory(t, "alice")
+		l.write(s.accept(large))
+		l.write(s.work("small")...)
+		l.write(newStory(t, "bob").accept("hi"))
+		c.damage(l.m)
+		if _, err := LoadActor(l.m, s.id); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func change(m *Memory, key string, at int) {
+	v, ok, _ := m.Get([]byte(key))
+	if !ok {
+		panic(key + " is not there")
+	}
+	v = bytes.Clone(v)
+	v[at] ^= 0x55
+	_ = m.Apply([]Row{{Key: []byte(key), Value: v}})
+}
+
+func TestOpenWorkIsFoundByShard(t *testing.T) {
+	l := newLog(t)
+	a, b, c := newStory(t, "a"), newStory(t, "b"), newStory(t, "c")
+	l.write(a.accept("hi"), b.accept("hi"), c.accept("hi"))
+	l.write(b.end("bye"))
+	l.write(c.accept("more"), c.end("bye"), c.accept("again"))
+	all := []uint16{a.shard(), b.shard(), c.shard()}
+	for _, want := range []struct {
+		shards []uint16
+		ids    []actor.ID
+	}{{all, []actor.ID{a.id, c.id}}, {all[2:], []actor.ID{c.id}}, {all[1:2], nil}, {nil, nil}} {
+		if got, err := DueActors(l.m, want.shards); err != nil || !slices.Equal(got, want.ids) {
+			t.Errorf("shards %v: %v, %v, want %v", want.shards, got, err, want.ids)
+		}
+	}
+	// What began and ended in one batch left no row behind.
+	l.write(b.accept("quick"), b.end("bye"))
+	rows := 0
+	_ = l.m.Scan([]byte("x/"), []byte("x0"), func(_, _ []byte) bool { rows++; return true })
+	if rows != 2 {
+		t.Errorf("%d rows in the expiry index, want 2", rows)
+	}
+}
+
+func TestRunsAndTheirEvents(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	for range 5 {
+		l.write(append(append([]Entry{s.accept("hi")}, s.work("x")...), s.end("bye"))...)
+	}
+	owner, ok, err := ActorOf(l.m, "default", s.run(2))
+	if want := (RunOwner{s.run(2), s.run(2), s.id}); !ok || err != nil || owner != want {
+		t.Errorf("got %v, %v, %v, want %v", owner, ok, err, want)
+	}
+	if _, ok, err := ActorOf(l.m, "default", s.run(9)); ok || err != nil {
+		t.Errorf("a run that never was: %v, %v", ok, err)
+	}
+	if _, ok, _ := ActorOf(l.m, "other", s.run(2)); ok {
+		t.Error("another tenant's run was found")
+	}
+	for limit, want := range map[int][]uint64{1: {5}, 3: {5, 4, 3}, 5: {5, 4, 3, 2, 1}, 9: {5, 4, 3, 2, 1}, 0: nil} {
+		owners, err := Runs(l.m, "default", limit, true)
+		var got []uint64
+		for _, o := range owners {
+			for i := range uint64(6) {
+				if o.Run == s.run(i) {
+					got = append(got, i)
+				}
+			}
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("newest %d: %v, %v, want %v", limit, got, err, want)
+		}
+	}
+	events, err := Events(l.m, "default", s.run(3), 1, 2)
+	if err != nil || len(events) != 2 || events[0].Seq != 2 || string(events[1].Body) != `{"n":3}` {
+		t.Errorf("got %v, %v", events, err)
+	}
+	if events, err := Events(l.m, "default", s.run(3), 4, 2); err != nil || len(events) != 0 {
+		t.Errorf("got %v, %v behind the last", events, err)
+	}
+	l.m.delete(eventKey("default", s.run(3), 2))
+	if _, err := Events(l.m, "default", s.run(3), 0, 9); err == nil || !strings.Contains(err.Error(), "0000000000000002: is missing") {
+		t.Errorf("a gap in the events: %v", err)
+	}
+}
+
+func TestOtherFormatsAreRefused(t *testing.T) {
+	m := &Memory{}
+	if err := CheckFormat(m); err != nil {
+		t.Error(err)
+	}
+	_ = m.Apply([]Row{FormatRow()})
+	if err := CheckFormat(m); err != nil {
+		t.Error(err)
+	}
+	_ = m.Apply([]Row{{Key: []byte(FormatKey), Value: []byte("2")}})
+	if err := CheckFormat(m); err == nil || !strings.Contains(err.Error(), `store of format "2", this program reads format 1`) {
+		t.Error(err)
+	}
+}

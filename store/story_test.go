@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// A story is one actor's life: runs that come, ask, are answered and end, in
+// entries as a cell would write them.
+type story struct {
+	t    testing.TB
+	id   actor.ID
+	n    uint64
+	at   actor.Time
+	runs uint64
+	due  actor.Time
+}
+
+func newStory(t testing.TB, name string) *story {
+	return &story{t: t, id: actor.NewID(name, "s-1"), at: 1_000_000_000}
+}
+
+func (s *story) shard() uint16 { return uint16(s.id.Agent[0]) }
+
+func (s *story) run(i uint64) actor.CallID {
+	return actor.NewCallID(actor.Time(i*1_000_000_000), uint64(s.id.Agent[0]), i)
+}
+
+func (s *story) entry(r Record, due actor.Time, events ...RunEvent) Entry {
+	s.n++
+	e := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: s.n, Record: r, Events: events, WasDue: s.due, Due: due}
+	s.due = due
+	return e
+}
+
+// accept begins the next run.
+func (s *story) accept(text string) Entry {
+	s.runs++
+	s.at++
+	id := s.run(s.runs)
+	c := actor.Call{ID: id, Root: id, To: s.id, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
+		Left: 30_000_000_000, Attempt: 1, Origin: actor.Human, Budget: 100, Parts: actor.Text(text)}
+	due := s.due
+	if due == 0 {
+		due = s.at.Add(c.Left)
+	}
+	return s.entry(Accepted{c, s.at, actor.HashOf([]byte("v1"))}, due, s.event(1), s.event(2))
+}
+
+func (s *story) event(seq uint64) RunEvent {
+	return RunEvent{s.run(s.runs), seq, fmt.Appendf(nil, `{"n":%d}`, seq)}
+}
+
+// work asks a tool and has its answer.
+func (s *story) work(answer string) []Entry {
+	run := s.run(s.runs)
+	return []Entry{
+		s.entry(Asking{run, s.at, []Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look"}, Attempt: 1, Clock: actor.NewClock(s.at, 5)}}}, s.due, s.event(3)),
+		s.entry(Answered{Run: run, Step: 1, At: s.at, Answer: actor.Answer{Parts: actor.Text(answer)}}, s.due),
+	}
+}
+
+// end ends the last run.
+func (s *story) end(text string) Entry {
+	run := s.run(s.runs)
+	return s.entry(Ended{Call: run, At: s.at, Until: actor.Forever,
+		Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text)}}, 0, s.event(4))
+}
+
+// snapshot folds what kv has of the actor.
+func (s *story) snapshot(kv KV) Entry {
+	j := s.journal(kv)
+	return Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: Snapshot{EncodeJournal(&j)}, WasDue: s.due, Due: s.due}
+}
+
+func (s *story) journal(kv KV) Journal {
+	s.t.Helper()
+	saved, err := LoadActor(kv, s.id)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	j, err := Fold(saved)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return j
+}
+
+// A log writes what it is given at once.
+type log struct {
+	t testing.TB
+	w *Writer
+	m *Memory
+}
+
+func newLog(t testing.TB) *log {
+	return &log{t, NewWriter(WriterConfig{Node: "n1"}), &Memory{}}
+}
+
+func (l *log) write(entries ...Entry) Mark {
+	l.t.Helper()
+	l.w.Append(entries)
+	var last Mark
+	for b, ok := l.w.Next(); ok; b, ok = l.w.Next() {
+		if err := l.m.Apply(b.Rows); err != nil {
+			l.t.Fatal(err)
+		}
+		l.w.Written(b.No)
+		l.w.Synced(b.No)
+		last = b.Mark()
+	}
+	return last
+}
+
+var large = string(bytes.Repeat([]byte("large "), BlobBytesMin/6+1))

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// A Writer under any order of appending, writing, syncing and crashing keeps its
+// four promises, and what survives a crash is the log up to some batch that is
+// not before the last synced one.
+func TestTheWriterKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		kv := &Memory{}
+		var end Mark
+		for life := range 3 {
+			end = live(t, kv, end, byte(life))
+		}
+	})
+}
+
+// live runs one life of a log up to its crash, applies to kv what survived, and
+// returns where it ends.
+func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
+	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
+	w := NewWriter(config)
+	next := map[string]uint64{}
+	for _, name := range []string{"a", "b"} {
+		saved, err := LoadActor(kv, actor.NewID(name, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		next[name] = uint64(len(saved.Entries))
+	}
+	var (
+		batches         []Batch
+		written, synced int
+		groups          = []Pos{from.Pos} // the log's end after each Append
+		failed          bool
+		releasedAtFail  Pos
+	)
+	for range rapid.IntRange(1, 60).Draw(t, "steps") {
+		switch rapid.IntRange(0, 4).Draw(t, "do") {
+		case 0, 1:
+			var entries []Entry
+			for range rapid.IntRange(0, 6).Draw(t, "entries") {
+				name := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "actor")
+				next[name]++
+				entries = append(entries, Entry{Actor: actor.NewID(name, ""), Shard: uint16(name[0]), Epoch: 1, N: next[name], Record: Parked{}})
+			}
+			want := groups[len(groups)-1] + Pos(len(entries))
+			if got := w.Append(entries); got != want || w.End() != want {
+				t.Fatalf("log ends at %d, want %d", got, want)
+			}
+			groups = append(groups, want)
+		case 2:
+			b, ok := w.Next()
+			if ok && failed {
+				t.Fatal("a batch after the failure")
+			}
+			if !ok {
+				break
+			}
+			if last := from.Batch + uint64(len(batches)); b.No != last+1 {
+				t.Fatalf("batch %d follows batch %d", b.No, last)
+			}
+			whole := false
+			for _, g := range groups {
+				whole = whole || g == b.Pos
+			}
+			if !whole {
+				t.Fatalf("batch %d ends at %d, within what one Append brought: %v", b.No, b.Pos, groups)
+			}
+			if batches = append(batches, b); len(batches)-synced > config.BatchesInFlight {
+				t.Fatalf("%d batches in flight, at most %d", len(batches)-synced, config.BatchesInFlight)
+			}
+		case 3:
+			if written < len(batches) {
+				w.Written(batches[written].No)
+				written++
+			}
+		case 4:
+			if synced < written {
+				synced = rapid.IntRange(synced+1, written).Draw(t, "synced")
+				w.Synced(batches[synced-1].No)
+			}
+		}
+		if !failed && rapid.IntRange(0, 40).Draw(t, "fails") == 0 {
+			failed, releasedAtFail = true, w.Released()
+			w.Failed()
+		}
+		want := from.Pos
+		if synced > 0 {
+			want = batches[synced-1].Pos
+		}
+		if failed {
+			want = releasedAtFail
+		}
+		if w.Released() != want {
+			t.Fatalf("released %d, synced are %d", w.Released(), want)
+		}
+	}
+	// The crash keeps what was synced, and perhaps more.
+	kept := rapid.IntRange(synced, written).Draw(t, "kept")
+	anchor := from
+	if n := rapid.IntRange(0, synced).Draw(t, "anchor"); n > 0 {
+		anchor = batches[n-1].Mark()
+	}
+	end := from
+	for _, b := range batches[:kept] {
+		_ = kv.Apply(b.Rows)
+		end = b.Mark()
+	}
+	got, err := Verify(kv, "n1", anchor)
+	if err != nil || got != end {
+		t.Fatalf("log ends at %+v, %v, want %+v", got, err, end)
+	}
+	return end
+}
+
+func TestAFailedLogReleasesNothingMore(t *testing.T) {
+	w := NewWriter(WriterConfig{Node: "n1"})
+	w.Failed()
+	s := newStory(t, "alice")
+	if end := w.Append([]Entry{s.accept("hi")}); end <= w.Released() {
+		t.Errorf("what was appended after the failure ends at %d, released is %d", end, w.Released())
+	}
+	if _, ok := w.Next(); ok {
+		t.Error("a batch after the failure")
+	}
+}
+
+func TestTheSameSeedMakesTheSameBytes(t *testing.T) {
+	chain := func(seed byte) (all []Batch) {
+		w := NewWriter(WriterConfig{Node: "n1", Seed: [32]byte{seed}})
+		s := newStory(t, "alice")
+		for range 3 {
+			w.Append([]Entry{s.accept(large), s.end("bye")})
+			b, _ := w.Next()
+			all = append(all, b)
+		}
+		return all
+	}
+	if a, b := chain(1), chain(1); !reflect.DeepEqual(a, b) {
+		t.Error("one seed, two logs")
+	}
+	if a, b := chain(1), chain(2); a[2].Hash == b[2].Hash {
+		t.Error("two seeds, one salt")
+	}
+}
+
+func TestEachDamageToTheChainIsFound(t *testing.T) {
+	batch := func(no uint64) string { return string(batchKey("n1", no)) }
+	entry := func(n uint64) string { return string(entryKey(actor.NewID("alice", "s-1"), n)) }
+	for _, c := range []struct {
+		name   string
+		damage func(m *Memory)
+		want   string
+	}{
+		{"last batches lost", func(m *Memory) { m.delete([]byte(batch(4))); m.delete([]byte(batch(5))) },
+			"the log of n1 ends at batch 3, before its anchor at batch 5"},
+		{"batch lost", func(m *Memory) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
+		{"all lost", func(m *Memory) { *m = Memory{} }, "ends at batch 0, before its anchor at batch 5"},
+		{"record changed", func(m *Memory) { change(m, batch(3), 60) }, "batch"},
+		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{1, 2}}}) },
+			"key " + batch(3) + ": batch 3 of n1: byte"},
+		{"record replaced by another", func(m *Memory) {
+			v, _, _ := m.Get([]byte(batch(2)))
+			_ = m.Apply([]Row{{Key: []byte(batch(3)), Value: v}})
+		}, "batch 3 of n1: does not follow the batch before"},
+		{"last record replaced", func(m *Memory) {
+			_ = m.Apply([]Row{{Key: []byte(batch(5)), Value: (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode()}})
+		}, "batch 5 of n1: hash "},
+		{"payload changed", func(m *Memory) { change(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": is not what was written"},
+		{"payload lost", func(m *Memory) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
+		{"event changed", func(m *Memory) { change(m, string(eventKey("default", newStory(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
+		{"blob changed", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "is not"},
+	} {
+		l, s := newLog(t), newStory(t, "alice")
+		var anchor Mark
+		for range 5 {
+			anchor = l.write(s.accept(large))
+		}
+		if end, err := Verify(l.m, "n1", anchor); err != nil || end != anchor {
+			t.Fatalf("before any damage: %+v, %v", end, err)
+		}
+		c.damage(l.m)
+		if _, err := Verify(l.m, "n1", anchor); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func hashAt(m *Memory, no uint64) actor.Hash {
+	v, _, _ := m.Get(batchKey("n1", no))
+	return actor.HashOf(v)
+}
+
+// Snapshots and blobs are put again, by this node or another: the chain knows.
+func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	l.write(s.accept(large))
+	l.write(s.snapshot(l.m))
+	l.write(s.accept(large), s.accept(large))
+	anchor := l.write(s.snapshot(l.m))
+	if _, err := VerifyAll(l.m, "n1", anchor); err != nil {
+		t.Error(err)
+	}
+	other := NewWriter(WriterConfig{Node: "n2"})
+	other.Append([]Entry{s.accept(large)})
+	b, _ := other.Next()
+	_ = l.m.Apply(b.Rows)
+	other.Append([]Entry{s.snapshot(l.m)})
+	b2, _ := other.Next()
+	_ = l.m.Apply(b2.Rows)
+	for node, mark := range map[actor.NodeID]Mark{"n1": anchor, "n2": b2.Mark()} {
+		if _, err := VerifyAll(l.m, node, mark); err != nil {
+			t.Error(err)
+		}
+	}
+	change(l.m, string(snapshotKey(s.id)), 60)
+	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: is not what was written") {
+		t.Errorf("a changed snapshot: %v", err)
+	}
+}
+
+func TestVerifyBeginsAtTheCheckpoint(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	l.write(s.accept("hi"))
+	var anchor Mark
+	for range CheckpointEvery + 3 {
+		anchor = l.write(s.entry(Parked{Run: s.run(1)}, s.due))
+	}
+	change(l.m, string(entryKey(s.id, 2)), 30)
+	if end, err := Verify(l.m, "n1", anchor); err != nil || end != anchor {
+		t.Errorf("%+v, %v", end, err)
+	}
+	if _, err := VerifyAll(l.m, "n1", anchor); err == nil {
+		t.Error("an entry before the checkpoint was changed, and nobody noticed")
+	}
+	m := l.m.Clone()
+	m.delete(batchKey("n1", CheckpointEvery))
+	if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1 is missing", CheckpointEvery)) {
+		t.Errorf("no checkpoint: %v", err)
+	}
+}
+
+func TestTheAnchorSurvivesATornWrite(t *testing.T) {
+	older, newer := Mark{7, 9, actor.HashOf([]byte("a"))}, Mark{8, 11, actor.HashOf([]byte("b"))}
+	file := make([]byte, AnchorFileBytes)
+	copy(file, EncodeAnchor("n1", older))
+	copy(file[AnchorSlotApart:], EncodeAnchor("n1", newer))
+	if got, slot, err := DecodeAnchor(file, "n1"); err != nil || got != newer || slot != 1 {
+		t.Fatalf("%+v in slot %d, %v", got, slot, err)
+	}
+	for bit := range AnchorSlotBytes * 8 {
+		torn := append([]byte(nil), file...)
+		torn[AnchorSlotApart+bit/8] ^= 1 << (bit % 8)
+		if got, slot, err := DecodeAnchor(torn, "n1"); err != nil || got != older || slot != 0 {
+			t.Fatalf("bit %d: %+v in slot %d, %v", bit, got, slot, err)
+		}
+		torn[bit/8] ^= 1
+		if _, _, err := DecodeAnchor(torn, "n1"); err == nil || !strings.Contains(err.Error(), "slot 0: is damaged") {
+			t.Fatalf("both slots damaged: %v", err)
+		}
+	}
+	for cut := range AnchorFileBytes {
+		got, _, err := DecodeAnchor(file[:cut], "n1")
+		if cut < AnchorSlotBytes && err == nil || cut >= AnchorSlotBytes && got != older {
+			t.Fatalf("cut at %d: %+v, %v", cut, got, err)
+		}
+	}
+	if _, _, err := DecodeAnchor(file, "n2"); err == nil || !strings.Contains(err.Error(), "is of node n1, not n2") {
+		t.Errorf("another node's anchor: %v", err)
+	}
+}
