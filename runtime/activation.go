@@ -89,6 +89,12 @@ func (a *activation) asked(call actor.CallID) (*turn, int) {
 	return nil, 0
 }
 
+// durableRun tells whether what a run shows must wait for the log.
+func (a *activation) durableRun(run actor.CallID) bool {
+	t := a.turn(run)
+	return a.durable || t != nil && t.durable() || slices.Contains(a.tainted, run)
+}
+
 // activate brings an actor into memory. One that is journaled is read from the
 // log first; what comes for it meanwhile waits.
 func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
@@ -153,6 +159,12 @@ func (c *Cell) loaded(in Loaded) {
 			act.mailbox.Push(queued(run))
 		}
 	}
+	c.runOut(act)
+	for _, run := range act.runs() {
+		if c.strikes[run.Call.ID] >= c.limits.StrikesMax {
+			c.stopRun(act, run, poison(c.strikes[run.Call.ID]))
+		}
+	}
 	for _, t := range act.turnsNow() {
 		c.goOn(t)
 	}
@@ -197,7 +209,7 @@ func (c *Cell) record(act *activation, r store.Record) {
 		act.unsaved += weight(e)
 	}
 	for _, ev := range e.Events {
-		c.effect(Effect{Gated: act.durable, Op: Publish{Event: ev}})
+		c.effect(Effect{Gated: act.durableRun(ev.Run), Op: Publish{Event: ev}})
 	}
 	act.used = c.now
 	c.touch(act)

@@ -137,15 +137,20 @@ func (c *Cell) accept(act *activation, call actor.Call, def *actor.Definition, d
 
 // poisoned refuses a call for good over which this cell has died too often.
 func (c *Cell) poisoned(act *activation, call actor.Call) {
-	c.end(act, call, actor.Fail(call.ID, actor.Refuse(actor.Unavailable,
-		"the call made its cell fail %d times and is poisoned", c.strikes[call.ID])))
+	c.end(act, call, actor.Fail(call.ID, poison(c.strikes[call.ID])))
+}
+
+func poison(times int) *actor.Refusal {
+	return actor.Refuse(actor.Unavailable, "the call made its cell fail %d times and is poisoned", times)
 }
 
 // refuse answers a call that is not taken. Nothing is written: asked again, it
 // is looked at again.
 func (c *Cell) refuse(act *activation, call actor.Call, r *actor.Refusal) {
 	c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
-	c.replyTo(act, call, actor.Fail(call.ID, r), false)
+	reply := actor.Fail(call.ID, r)
+	reply.Budget = call.Budget
+	c.replyTo(act, call, reply, false)
 }
 
 // signal answers a Wait by its name, and the signal itself.

@@ -94,6 +94,18 @@ func (c *Cell) due(act *activation) {
 		c.deactivate(act, "idle")
 		return
 	}
+	c.runOut(act)
+	for _, t := range act.turnsNow() {
+		for i := range t.run.Last() {
+			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sent[i].again {
+				c.sendCall(t, i)
+			}
+		}
+	}
+}
+
+// runOut ends the runs and answers the asks whose time is over.
+func (c *Cell) runOut(act *activation) {
 	for _, run := range act.runs() {
 		if c.now >= run.Clock.Due() {
 			c.runExpired(act, run)
@@ -101,16 +113,8 @@ func (c *Cell) due(act *activation) {
 	}
 	for _, t := range act.turnsNow() {
 		for i := range t.run.Last() {
-			if t.over {
-				break
-			}
-			a := &t.run.Last()[i]
-			switch {
-			case !a.Open():
-			case c.now >= a.Clock.Due():
+			if a := &t.run.Last()[i]; a.Open() && c.now >= a.Clock.Due() {
 				c.askExpired(t, i)
-			case c.now >= t.sent[i].again:
-				c.sendCall(t, i)
 			}
 		}
 	}
