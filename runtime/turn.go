@@ -212,8 +212,8 @@ func (c *Cell) finish(t *turn, out actor.Outcome) {
 			c.giveUp(t, i)
 		}
 	}
-	act.turns = slices.DeleteFunc(act.turns, func(o *turn) bool { return o == t })
 	c.endRun(act, run, out, t.durable())
+	act.turns = slices.DeleteFunc(act.turns, func(o *turn) bool { return o == t })
 }
 
 // endRun writes the outcome of an accepted call and sends it to whoever asked.
