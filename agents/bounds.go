@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// The bounds of a turn, however it is written.
+const (
+	StepsMax      = 50      // actions that ask
+	SameToolMax   = 3       // the third ask for the same tool with the same input is refused
+	StateBytesMax = 1 << 20 // request, answers so far and continuation, inline
+)
+
+// bounded keeps a turn within its bounds. What it refuses the agent hears as the
+// answer to its ask, so that it can do something else.
+type bounded struct {
+	inner actor.Turn
+	self  actor.ID
+	steps int
+	bytes int
+	tools map[actor.Hash]int // how often each was asked for
+	held  []*actor.Answer    // beside the last asks: what was answered here
+}
+
+func bound(begin actor.Begin, inner actor.Turn) actor.Turn {
+	return &bounded{inner: inner, self: begin.Call.To, bytes: actor.SizeOf(begin.Call.Parts)}
+}
+
+func (b *bounded) Stop() { b.inner.Stop() }
+
+func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
+	for {
+		if b.held != nil {
+			merged, err := b.merge(answers)
+			if err != nil {
+				return actor.Action{}, err
+			}
+			answers = merged
+		}
+		if b.bytes > StateBytesMax {
+			return actor.GiveUp(actor.Refuse(actor.Budget, "%s has gathered %d bytes in its turn, at most %d allowed", b.self, b.bytes, StateBytesMax)), nil
+		}
+		action, err := b.inner.Next(answers)
+		if err != nil {
+			return actor.Action{}, err
+		}
+		if (action.Done == nil) == (len(action.Asks) == 0) {
+			return actor.Action{}, fmt.Errorf("agent %s: an action asks or ends, one of the two", b.self.Agent)
+		}
+		if action.Done != nil {
+			return action, nil
+		}
+		if b.steps++; b.steps > StepsMax {
+			return actor.GiveUp(actor.Refuse(actor.Budget, "%s wants to make more than %d steps in its turn", b.self, StepsMax)), nil
+		}
+		if action.Asks = b.hold(action.Asks); len(action.Asks) > 0 {
+			return action, nil
+		}
+		answers = nil // all were answered here
+	}
+}
+
+// hold answers the asks that repeat themselves, and returns the others.
+func (b *bounded) hold(asks []actor.Ask) []actor.Ask {
+	b.held = make([]*actor.Answer, len(asks))
+	out := make([]actor.Ask, 0, len(asks))
+	for i, ask := range asks {
+		if ask.Kind == actor.AskTool && b.again(ask) >= SameToolMax {
+			b.held[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
+				"%s was asked for %d times with the same input: it will not say anything else", ask.Name, SameToolMax)}
+			continue
+		}
+		out = append(out, ask)
+	}
+	return out
+}
+
+// again counts how often the turn has asked for this.
+func (b *bounded) again(ask actor.Ask) int {
+	var e actor.Encoder
+	e.String(ask.Name)
+	e.Parts(ask.Parts)
+	if b.tools == nil {
+		b.tools = map[actor.Hash]int{}
+	}
+	id := actor.HashOf(e.Buf)
+	b.tools[id]++
+	return b.tools[id]
+}
+
+// merge puts the answers of the world beside those given here.
+func (b *bounded) merge(answers []actor.Answer) ([]actor.Answer, error) {
+	all := make([]actor.Answer, len(b.held))
+	next := 0
+	for i, held := range b.held {
+		switch {
+		case held != nil:
+			all[i] = *held
+		case next == len(answers):
+			return nil, fmt.Errorf("agent %s: %d answers are too few", b.self.Agent, len(answers))
+		default:
+			all[i] = answers[next]
+			next++
+		}
+		b.bytes += actor.SizeOf(all[i].Parts)
+	}
+	if next != len(answers) {
+		return nil, fmt.Errorf("agent %s: %d answers to %d asks", b.self.Agent, len(answers), next)
+	}
+	b.held = nil
+	return all, nil
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+)
+
+// Planner is an agent: it asks two others at once, makes do without the second,
+// and lets a person have the last word.
+type Planner struct{}
+
+func (Planner) Turn(t *agents.Turn) (string, error) {
+	answers := t.All(
+		agents.Call("research", "find papers on "+t.Message(), agents.Within(20*time.Second)),
+		agents.Call("archive", t.Message()),
+	)
+	papers, err := answers[0].Text()
+	if err != nil {
+		return "", fmt.Errorf("without papers there is no plan: %w", err)
+	}
+	older, err := answers[1].Text()
+	if err != nil {
+		t.Warn("nothing from the archive: %v", err)
+		older = "nothing"
+	}
+	if _, err := t.Wait("approved", time.Hour); err != nil {
+		return "", err
+	}
+	return "Read " + papers + "; before that, " + older + ".", nil
+}
+
+func ExampleTurn() {
+	planner := agents.Define("planner", "1", "Plans what to read.", agents.Blocking(Planner{}))
+
+	// The world of this example: research knows two papers, the archive is closed.
+	world := func(_ context.Context, ask actor.Ask) actor.Answer {
+		fmt.Println("asked:", ask)
+		switch ask.Name {
+		case "research":
+			return actor.Answer{Parts: actor.Text("two papers")}
+		case "archive":
+			return actor.Answer{Refusal: actor.Refuse(actor.NotFound, "no agent is named archive")}
+		default:
+			return actor.Answer{}
+		}
+	}
+	request := actor.Begin{Call: actor.Call{To: actor.NewID("planner", "s-42"), Parts: actor.Text("whales")}}
+	out, err := agents.ExecuteAgentRequest(context.Background(), planner.Behavior, request, world)
+	fmt.Println(out.Status, err)
+	fmt.Println(actor.TextOf(out.Parts))
+	fmt.Println(out.Warnings)
+
+	// Output:
+	// asked: call research "find papers on whales" within 20s
+	// asked: call archive "whales" within 0s
+	// asked: wait approved "" within 1h0m0s
+	// partial <nil>
+	// Read two papers; before that, nothing.
+	// [nothing from the archive: AgentNotFound: no agent is named archive]
+}
+
+// A refusal keeps its reason on the way out, so that whoever called the planner
+// can tell a full agent from one that does not exist.
+func ExampleTurn_refused() {
+	busy := func(context.Context, actor.Ask) actor.Answer {
+		return actor.Answer{Refusal: actor.RefuseBusy(actor.ScopeCallee, time.Second, "research/s-42 has 128 messages waiting")}
+	}
+	request := actor.Begin{Call: actor.Call{To: actor.NewID("planner", "s-42")}}
+	out, _ := agents.ExecuteAgentRequest(context.Background(), agents.Blocking(Planner{}), request, busy)
+
+	var refusal *actor.Refusal
+	fmt.Println(errors.As(out.Refusal, &refusal), refusal.Reason, refusal.RetryAfter)
+	fmt.Println(refusal)
+
+	// Output:
+	// true Busy 1s
+	// AgentBusy: without papers there is no plan: research/s-42 has 128 messages waiting
+}

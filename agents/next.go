@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Config is what an agent is made with (AgentConfig in records): nothing that
+// changes while a run lasts.
+type Config struct {
+	Name    string
+	Version string
+	Options []byte // the author's own, in any form
+}
+
+// State is a turn between two steps (AgentState in records). It starts from the
+// request in every run, and is all that a transition may know: it can be written
+// down, and taken up by another process.
+type State struct {
+	Request      actor.Begin
+	Phase        string           // where the turn stands, in the author's words; empty at first
+	Answers      [][]actor.Answer // of each step so far, in the order of its asks
+	Continuation []byte           // what the last step kept for this one
+}
+
+// Last is the answers to the asks of the last step.
+func (s *State) Last() []Answer {
+	if len(s.Answers) == 0 {
+		return nil
+	}
+	var all []Answer
+	for _, a := range s.Answers[len(s.Answers)-1] {
+		all = append(all, Answer{a})
+	}
+	return all
+}
+
+// Message is the text of the request.
+func (s *State) Message() string { return actor.TextOf(s.Request.Call.Parts) }
+
+// Action is what an agent wants next, and what it keeps for the step after.
+type Action struct {
+	actor.Action
+	Phase        string
+	Continuation []byte
+}
+
+// Complete ends the turn with an answer.
+func Complete(text string) Action { return Action{Action: actor.Complete(actor.Text(text))} }
+
+// GiveUp ends the turn with a refusal.
+func GiveUp(r *actor.Refusal) Action { return Action{Action: actor.GiveUp(r)} }
+
+// Continue asks, all at once, and goes on in the given phase with the answers.
+func Continue(phase string, continuation []byte, asks ...actor.Ask) Action {
+	return Action{actor.Action{Asks: asks}, phase, continuation}
+}
+
+// Next is an agent's transition: a pure function of its arguments. It reads no
+// clock and draws no chance; what it wants from the world it asks for.
+type Next func(config Config, state State) (Action, error)
+
+// Pure makes a behavior of a transition.
+func Pure(config Config, next Next) actor.Behavior { return pure{config, next} }
+
+type pure struct {
+	config Config
+	next   Next
+}
+
+func (p pure) Begin(begin actor.Begin) actor.Turn {
+	return bound(begin, &stepping{pure: p, state: State{Request: begin}})
+}
+
+type stepping struct {
+	pure
+	state State
+	begun bool
+}
+
+func (s *stepping) Next(answers []actor.Answer) (actor.Action, error) {
+	if s.begun {
+		s.state.Answers = append(s.state.Answers, answers)
+	}
+	s.begun = true
+	action, err := ExecuteAgentStep(s.next, s.config, s.state)
+	if err != nil {
+		return actor.Action{}, err
+	}
+	s.state.Phase, s.state.Continuation = action.Phase, action.Continuation
+	return action.Action, nil
+}
+
+func (s *stepping) Stop() {}
+
+// ExecuteAgentStep makes one step. A panic of the transition is an error, a
+// state over its bound a refusal.
+func ExecuteAgentStep(next Next, config Config, state State) (action Action, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			action, err = Action{}, panicked(state.Request.Call.To, p)
+		}
+	}()
+	action, err = next(config, state)
+	if n := state.weight() + len(action.Phase) + len(action.Continuation); err == nil && n > StateBytesMax {
+		return GiveUp(actor.Refuse(actor.Budget, "the state of %s is %d bytes, at most %d allowed", state.Request.Call.To, n, StateBytesMax)), nil
+	}
+	return action, err
+}
+
+// weight is about what Encode would write, but for what the last step kept.
+func (s *State) weight() int {
+	n := actor.SizeOf(s.Request.Call.Parts)
+	for _, answers := range s.Answers {
+		for _, a := range answers {
+			n += actor.SizeOf(a.Parts)
+		}
+	}
+	return n
+}
+
+// stateVersion is the first byte of a written state.
+const stateVersion = 1
+
+// Encode writes the state as DecodeState reads it.
+func (s *State) Encode() []byte {
+	e := &actor.Encoder{}
+	e.Uint(stateVersion)
+	e.Call(s.Request.Call)
+	e.Int(int64(s.Request.At))
+	e.Int(int64(s.Request.Left))
+	e.String(s.Phase)
+	e.Bytes(s.Continuation)
+	e.Uint(uint64(len(s.Answers)))
+	for _, answers := range s.Answers {
+		e.Uint(uint64(len(answers)))
+		for _, a := range answers {
+			e.Parts(a.Parts)
+			e.Strings(a.Warnings)
+			e.Refusal(a.Refusal)
+		}
+	}
+	return e.Buf
+}
+
+// DecodeState reads a state. It never panics, and what it accepts encodes to the
+// same bytes again.
+func DecodeState(b []byte) (State, error) {
+	d := actor.NewDecoder(b)
+	if v := d.Uint(); d.Err() == nil && v != stateVersion {
+		return State{}, fmt.Errorf("state: written in version %d, this program reads version %d", v, stateVersion)
+	}
+	var s State
+	s.Request = actor.Begin{Call: d.Call(), At: actor.Time(d.Int()), Left: actor.Duration(d.Int())}
+	s.Phase = d.String(actor.TextBytesMax)
+	s.Continuation = d.Bytes(StateBytesMax)
+	for range d.Count(StepsMax, "steps") {
+		var answers []actor.Answer
+		for range d.Count(1<<16, "answers") {
+			answers = append(answers, actor.Answer{Parts: d.Parts(), Warnings: d.Strings(), Refusal: d.Refusal()})
+			if d.Err() != nil {
+				break
+			}
+		}
+		s.Answers = append(s.Answers, slices.Clip(answers))
+	}
+	if err := d.End(); err != nil {
+		return State{}, fmt.Errorf("state: %w", err)
+	}
+	return s, nil
+}
