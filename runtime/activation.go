@@ -60,7 +60,7 @@ func (a *activation) pending() int {
 	n := 0
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
-			if ask := &t.run.Last()[i]; ask.Open() && ask.IsCall() && !t.over {
+			if ask := &t.run.Last()[i]; ask.IsCall() && (ask.Open() || mutant.On("outstanding-not-released")) && !t.over {
 				n++
 			}
 		}

@@ -68,8 +68,8 @@ func (c *Cell) answered(act *activation, reply actor.Reply, env actor.Envelope) 
 		c.drop(env, "late")
 		return
 	}
-	if !t.run.Last()[i].Open() {
-		if mutant.On("reply-delivered-twice") || mutant.On("late-reply-delivered") {
+	if a := &t.run.Last()[i]; !a.Open() {
+		if late := a.Answer.Refusal != nil; late && mutant.On("late-reply-delivered") || !late && mutant.On("reply-delivered-twice") {
 			c.event(history.Event{Kind: history.Answer, Actor: act.id, Epoch: act.epoch, Call: reply.Call, Parent: t.run.Call.ID, What: "call", Status: reply.Status, Pending: act.pending()})
 		}
 		c.drop(env, "late")

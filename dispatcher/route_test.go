@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package dispatcher
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+func ids(names ...string) []actor.ID {
+	var all []actor.ID
+	for _, n := range names {
+		all = append(all, actor.NewID(n, "s"))
+	}
+	return all
+}
+
+// TestRouteRefusesInItsOrder breaks one promise more at a time, from the last
+// check to the first: the earlier one is what the caller hears.
+func TestRouteRefusesInItsOrder(t *testing.T) {
+	l := DefaultLimits()
+	def := &actor.Definition{Name: "b"}
+	caller := Caller{Self: actor.NewID("a", "s"), Left: time.Minute, Budget: 9}
+	to := actor.NewID("b", "s")
+	want := func(reason actor.Reason) {
+		t.Helper()
+		_, r := Route(l, caller, to, def, 0)
+		switch {
+		case r == nil && reason != 0:
+			t.Errorf("permitted, want %s", reason)
+		case r != nil && r.Reason != reason:
+			t.Errorf("refused with %s, want %s: %v", r.Reason, reason, r)
+		}
+	}
+	want(0)
+	caller.Budget = 0
+	want(actor.Budget)
+	caller.Outstanding = AgentConcurrentCallsMax
+	want(actor.Busy)
+	caller.Left = LeftMin - 1
+	want(actor.Deadline)
+	caller.Chain = ids("b")
+	want(actor.Cycle)
+	caller.Chain = ids("b", "c", "d", "e", "f")
+	want(actor.Depth)
+	def = nil
+	want(actor.NotFound)
+}
+
+func TestDepthIsRefusedAtFive(t *testing.T) {
+	l := DefaultLimits()
+	for depth := range 8 {
+		c := Caller{Self: actor.NewID("self", ""), Left: time.Minute, Budget: 1}
+		for i := range depth {
+			c.Chain = append(c.Chain, actor.NewID(fmt.Sprint("a", i), ""))
+		}
+		_, r := Route(l, c, actor.NewID("z", ""), &actor.Definition{}, 0)
+		if refused := r != nil; refused != (depth >= AgentCallDepthMax) {
+			t.Errorf("a caller at depth %d: %v", depth, r)
+		}
+	}
+}
+
+func TestCyclesCompareAgentsOrActors(t *testing.T) {
+	l := DefaultLimits()
+	c := Caller{Self: actor.NewID("a", "2"), Chain: []actor.ID{actor.NewID("p", "1")}, Left: time.Minute, Budget: 1}
+	for _, test := range []struct {
+		to        actor.ID
+		recursion actor.Recursion
+		cycle     bool
+	}{
+		{actor.NewID("b", "1"), actor.ByAgent, false},
+		{actor.NewID("p", "1"), actor.ByAgent, true},
+		{actor.NewID("p", "2"), actor.ByAgent, true},
+		{actor.NewID("a", "3"), actor.ByAgent, true},
+		{actor.NewID("p", "2"), actor.ByActor, false},
+		{actor.NewID("p", "1"), actor.ByActor, true},
+		{actor.NewID("a", "2"), actor.ByActor, true},
+		{actor.ID{Tenant: "other", Agent: "p", Key: "1"}, actor.ByAgent, false},
+	} {
+		_, r := Route(l, c, test.to, &actor.Definition{Recursion: test.recursion}, 0)
+		if got := r != nil && r.Reason == actor.Cycle; got != test.cycle {
+			t.Errorf("%s with recursion %d: %v", test.to, test.recursion, r)
+		}
+	}
+}
+
+func TestTimeIsTheCallersOrLess(t *testing.T) {
+	l := DefaultLimits()
+	for _, test := range []struct{ left, asked, want, clamped time.Duration }{
+		{time.Hour, 0, 30 * time.Second, 0},
+		{10 * time.Second, 0, 10 * time.Second, 0},
+		{time.Hour, time.Second, time.Second, 0},
+		{time.Hour, 301 * time.Second, 300 * time.Second, 301 * time.Second},
+		{time.Minute, 301 * time.Second, time.Minute, 301 * time.Second},
+	} {
+		p, r := Route(l, Caller{Self: actor.NewID("a", ""), Left: test.left, Budget: 1}, actor.NewID("b", ""), &actor.Definition{}, test.asked)
+		if r != nil || p.Left != test.want || p.Clamped != test.clamped {
+			t.Errorf("%v left, %v asked: %+v, %v", test.left, test.asked, p, r)
+		}
+	}
+}
+
+func TestSharesNeverExceedTheBudget(t *testing.T) {
+	for left := range uint32(200) {
+		for n := 1; n < 70; n++ {
+			share := Share(left, n)
+			if spent := uint32(n) * (share + 1); share > 0 && spent > left {
+				t.Errorf("%d calls of 1 + %d out of %d", n, share, left)
+			}
+		}
+	}
+	if Share(100, 1) != 49 {
+		t.Errorf("one call of 100 takes %d along, want 49", Share(100, 1))
+	}
+}
+
+func TestShardsSpread(t *testing.T) {
+	count := make([]int, Shards)
+	const n = 64 * Shards
+	for i := range n {
+		count[ShardOf(actor.NewID("planner", fmt.Sprint("s-", i)))]++
+	}
+	for shard, c := range count {
+		if c < 16 || c > 160 { // 64 on average, deviation 8
+			t.Errorf("shard %d has %d of %d actors", shard, c, n)
+		}
+	}
+}
+
+func TestLimitsAreChecked(t *testing.T) {
+	if err := DefaultLimits().Check(); err != nil {
+		t.Error(err)
+	}
+	l := DefaultLimits()
+	l.MaxPendingPerActor = 0
+	if err := l.Check(); err == nil {
+		t.Error("a mailbox of 0 messages passed")
+	}
+}
