@@ -182,19 +182,17 @@ func (c *Cell) perform(t *turn, i int) {
 		e.Op = Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Now(c.now), dispatcher.Asks{})}
 	}
+	c.performing[e.ID] = t.act.id
 	c.effect(e)
 }
 
 // outcome is what came of a tool or work.
 func (c *Cell) outcome(in Outcome) {
 	delete(c.running, in.ID)
-	for _, act := range c.ordered() { // few: the run does not say whose it is
-		t := act.turn(in.ID.Run)
-		if t == nil || t.step() != in.ID.Step || int(in.ID.Index) >= len(t.run.Last()) {
-			continue
-		}
-		i := int(in.ID.Index)
-		if a := &t.run.Last()[i]; a.Open() && !a.IsCall() && t.sent[i].attempt == in.Attempt {
+	if act := c.actors[c.performing[in.ID]]; act != nil {
+		t, i := act.turn(in.ID.Run), int(in.ID.Index)
+		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sent[i].attempt == in.Attempt {
+			delete(c.performing, in.ID)
 			c.toldResult(t, i, in.Answer)
 			c.answer(t, i, in.Answer, 0)
 			return
@@ -281,6 +279,7 @@ func (c *Cell) giveUp(t *turn, i int) {
 
 func (c *Cell) abort(t *turn, i int) {
 	if a := &t.run.Last()[i]; a.Open() && (a.Out().Kind == actor.AskTool || a.Out().Kind == actor.AskWork) {
+		delete(c.performing, t.effect(i))
 		c.effect(Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Op: Abort{}})
 	}
 }

@@ -34,13 +34,14 @@ type Cell struct {
 	table   dispatcher.Table
 	agents  map[string]*actor.Definition     // those that exist, by name
 	known   map[actor.Hash]*actor.Definition // those and the ones runs still have
-	running map[actor.EffectID]bool          // by the incarnation before
+	running map[actor.EffectID]bool          // effects of the incarnation before
 	strikes map[actor.CallID]int
 
-	actors  map[actor.ID]*activation
-	clients map[actor.CallID]*client
-	timers  timers
-	order   uint64 // of timers set
+	actors     map[actor.ID]*activation
+	clients    map[actor.CallID]*client
+	performing map[actor.EffectID]actor.ID // whose tools and work are out
+	timers     timers
+	order      uint64 // of timers set
 
 	blame   actor.CallID // whose turn is being advanced
 	touched []*activation
@@ -52,13 +53,14 @@ type Cell struct {
 func NewCell(cfg Config) *Cell {
 	return &Cell{
 		self: cfg.Self, tools: cfg.Tools, stream: cfg.Seed,
-		limits:  dispatcher.DefaultLimits(),
-		agents:  map[string]*actor.Definition{},
-		known:   map[actor.Hash]*actor.Definition{},
-		running: map[actor.EffectID]bool{},
-		strikes: map[actor.CallID]int{},
-		actors:  map[actor.ID]*activation{},
-		clients: map[actor.CallID]*client{},
+		limits:     dispatcher.DefaultLimits(),
+		agents:     map[string]*actor.Definition{},
+		known:      map[actor.Hash]*actor.Definition{},
+		running:    map[actor.EffectID]bool{},
+		strikes:    map[actor.CallID]int{},
+		actors:     map[actor.ID]*activation{},
+		clients:    map[actor.CallID]*client{},
+		performing: map[actor.EffectID]actor.ID{},
 	}
 }
 

@@ -22,8 +22,8 @@ func (c *Cell) sendCall(t *turn, i int) {
 	s.wait *= 2
 }
 
-// sendRequest sends a call. Inside the node nothing gets lost but with a cell,
-// and then the world says so; between nodes only asking again helps.
+// sendRequest sends a call, and again after a while: between nodes anything gets
+// lost, and inside one a callee that is just moving takes nothing.
 func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	a := &t.run.Last()[i]
 	call := t.run.Child(a, a.Clock.Now(c.now), attempt)
@@ -31,10 +31,7 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 		call.Chain = call.Chain[len(call.Chain)-1:]
 	}
 	c.send(t.effect(i), attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Request{Call: call})
-	t.sent[i].again = actor.Forever
-	if o, ok := c.ownerOf(a.To); !ok || o.Node != c.self.Node {
-		t.sent[i].again = c.now.Add(t.sent[i].wait)
-	}
+	t.sent[i].again = c.now.Add(t.sent[i].wait)
 }
 
 // resend sends the unanswered calls to some actors again.

@@ -350,7 +350,7 @@ func (c *Cell) goOnWith(t *turn, i int) {
 	a := &t.run.Last()[i]
 	switch {
 	case c.running[t.effect(i)]:
-		// The host is still at it.
+		c.performing[t.effect(i)] = t.act.id // the host is still at it
 	case !a.Out().Idempotent:
 		c.answer(t, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Ask.Kind, a.Ask.Name)}, 0)
