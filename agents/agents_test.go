@@ -205,9 +205,7 @@ func TestAPanicIsAnErrorThatNamesTheAgent(t *testing.T) {
 	for name, b := range map[string]actor.Behavior{
 		"blocking": blocking(func(t *agents.Turn) (string, error) {
 			_, _ = t.Call("a", "")
-			var m map[string]int
-			m["x"] = 1
-			return "", nil
+			return fmt.Sprint([]int{}[len(t.Message())]), nil
 		}),
 		"pure": agents.Pure(agents.Config{}, func(_ agents.Config, s agents.State) (agents.Action, error) {
 			if len(s.Answers) == 0 {
@@ -314,9 +312,8 @@ func chainNext(config agents.Config, s agents.State) (agents.Action, error) {
 	said := string(s.Continuation)
 	if s.Phase == config.Name {
 		next, err := s.Last()[0].Text()
-		var refusal *actor.Refusal
-		if errors.As(err, &refusal) {
-			return agents.GiveUp(refusal), nil
+		if err != nil {
+			return agents.Action{}, err
 		}
 		said += "+" + next
 	}

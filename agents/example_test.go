@@ -83,3 +83,30 @@ func ExampleTurn_refused() {
 	// true Busy 1s
 	// AgentBusy: without papers there is no plan: research/s-42 has 128 messages waiting
 }
+
+// The same kind of agent as a transition: what it knows is in its state.
+func ExampleNext() {
+	next := func(config agents.Config, state agents.State) (agents.Action, error) {
+		switch state.Phase {
+		case "":
+			return agents.Continue("asked", nil, agents.Call("research", state.Message())), nil
+		default:
+			papers, err := state.Last()[0].Text()
+			return agents.Complete(config.Name + " found " + papers), err
+		}
+	}
+	state := agents.State{Request: actor.Begin{Call: actor.Call{Parts: actor.Text("whales")}}}
+	config := agents.Config{Name: "planner"}
+
+	first, _ := agents.ExecuteAgentStep(next, config, state)
+	fmt.Println(first.Asks[0])
+
+	state.Phase, state.Continuation = first.Phase, first.Continuation
+	state.Answers = append(state.Answers, []actor.Answer{{Parts: actor.Text("two papers")}})
+	last, _ := agents.ExecuteAgentStep(next, config, state)
+	fmt.Println(actor.TextOf(last.Done.Parts))
+
+	// Output:
+	// call research "whales" within 0s
+	// planner found two papers
+}

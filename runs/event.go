@@ -33,7 +33,7 @@ const (
 	WaitOpened                       // ours: the run waits for a signal by name
 	SignalReceived                   // ours: it came
 	WaitExpired                      // ours: it did not come in time
-	Attempt                          // ours: the turn is run again after a restart
+	Attempt                          // ours: what was out when the process died is done again, for the n-th time
 )
 
 // fields is a set of an event's fields.

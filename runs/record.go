@@ -17,7 +17,7 @@ type Record struct {
 	Actor   actor.ID     // zero if the run ended before it started, unless a client asked for it
 	Chain   []actor.ID
 	Left    actor.Duration // the time the run had when it started
-	Attempt uint32         // 1, and one more for each restart on the way
+	Attempt uint32         // the highest of the run, or of anything it had to do again
 	Status  Status
 	Seq     uint64     // of the last event
 	Created actor.Time // the first event
@@ -83,8 +83,8 @@ func (r *Record) AgentState() string { return AgentState(r.Status) }
 func Fold(events []Event) (Record, error) {
 	var r Record
 	for i := range events {
-		if err := r.Apply(&events[i]); err != nil {
-			return Record{}, err
+		if err := r.apply(&events[i]); err != nil {
+			return Record{}, cannotFollow(&events[i], err)
 		}
 	}
 	return r, nil
@@ -96,10 +96,14 @@ func (r *Record) Apply(e *Event) error {
 	next.Waits, next.Pauses = slices.Clone(r.Waits), slices.Clone(r.Pauses)
 	next.Children, next.tools = slices.Clone(r.Children), slices.Clone(r.tools)
 	if err := next.apply(e); err != nil {
-		return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, err)
+		return cannotFollow(e, err)
 	}
 	*r = next
 	return nil
+}
+
+func cannotFollow(e *Event, why error) error {
+	return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, why)
 }
 
 func (r *Record) apply(e *Event) error {
@@ -150,6 +154,7 @@ func (r *Record) tell(e *Event) error {
 			return fmt.Errorf("started twice")
 		}
 		r.Started, r.Actor, r.Root, r.Parent, r.Chain, r.Left = e.At, e.Actor, e.Root, e.Parent, e.Chain, e.Left
+		r.Attempt = max(r.Attempt, e.Attempt)
 	case RunPaused:
 		r.resume(e.Child)
 		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
@@ -190,7 +195,7 @@ func (r *Record) tell(e *Event) error {
 		}
 		r.Waits = slices.Delete(r.Waits, i, i+1)
 	case Attempt:
-		r.Attempt++
+		r.Attempt = max(r.Attempt, e.Attempt)
 	}
 	return nil
 }

@@ -64,8 +64,6 @@ func (ec *ExecutionContext) Check() *actor.Refusal {
 		return cut("call_depth")
 	case !slices.Equal(ec.CallChain, chainOf(ec.Call)):
 		return cut("call_chain")
-	case ec.Left <= 0:
-		return cut("time left")
 	}
 	return nil
 }

@@ -43,10 +43,7 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	}
 	input, refusal := inputOf(ask)
 	if refusal == nil {
-		refusal = t.validate(input)
-	}
-	if refusal == nil {
-		refusal = ec.Check()
+		refusal = t.mayRun(input, ec)
 	}
 	if refusal != nil {
 		return refuse(refusal)

@@ -142,10 +142,7 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 	if t.Handler == nil {
 		return Refused(actor.Refuse(actor.Invalid, "%s: an agent asks for it in its turn; the world cannot run it", name))
 	}
-	if refusal := ec.Check(); refusal != nil {
-		return Refused(refusal)
-	}
-	if refusal := t.validate(input); refusal != nil {
+	if refusal := t.mayRun(input, ec); refusal != nil {
 		return Refused(refusal)
 	}
 	defer func() {
@@ -158,6 +155,21 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 		return Refused(actor.Refuse(actor.Rejected, "%s: its result of %d bytes is over %d", name, n, ResultBytesMax))
 	}
 	return result
+}
+
+// mayRun says why the tool is not for this input, or not for whoever asks. Of a
+// call the dispatcher judges the time left, in its order.
+func (t *Tool) mayRun(input []byte, ec ExecutionContext) *actor.Refusal {
+	if refusal := t.validate(input); refusal != nil {
+		return refusal
+	}
+	if refusal := ec.Check(); refusal != nil {
+		return refusal
+	}
+	if t.Handler != nil && ec.Left <= 0 {
+		return &actor.Refusal{Reason: actor.Deadline, Operation: "invoke " + t.Name, Detail: "timeout: no time is left for " + t.Name}
+	}
+	return nil
 }
 
 func unknownTool(name string) *actor.Refusal {

@@ -159,7 +159,6 @@ func TestEveryWireOfTheContextIsLive(t *testing.T) {
 		"call_depth": func(ec *tools.ExecutionContext) { ec.CallDepth = 0 },
 		"call_chain": func(ec *tools.ExecutionContext) { ec.CallChain = nil },
 		"call:":      func(ec *tools.ExecutionContext) { ec.Call = actor.Call{} },
-		"time left":  func(ec *tools.ExecutionContext) { ec.Left = 0 },
 		"dispatcher": func(ec *tools.ExecutionContext) { ec.Dispatcher = nil },
 	} {
 		ec := full()
@@ -168,6 +167,12 @@ func TestEveryWireOfTheContextIsLive(t *testing.T) {
 		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, wire) {
 			t.Errorf("%s cut: %+v", wire, done)
 		}
+	}
+	late := full()
+	late.Left = 0
+	_, done := upper(t).Plan(late, askTool("text.upper", `{}`))
+	if done == nil || done.Refusal.Reason != actor.Deadline || !strings.Contains(done.Refusal.Error(), "timeout") {
+		t.Errorf("time left cut: %+v", done)
 	}
 }
 
