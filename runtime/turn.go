@@ -31,7 +31,6 @@ type sent struct {
 	attempt uint32
 	again   actor.Time     // when to send the call again; Forever: not by itself
 	wait    actor.Duration // twice as long next time
-	lost    bool           // a call whose outcome the journal cannot tell
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }

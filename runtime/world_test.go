@@ -270,3 +270,5 @@ func sleeping(d time.Duration) script {
 		return actor.Complete(actor.Text("slept")), nil
 	}
 }
+
+func (n *node) shard(id actor.ID) uint16 { return dispatcher.ShardOf(id) }

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+func interleaved(d *actor.Definition) { d.Turns = actor.Interleaved }
+func volatile(d *actor.Definition)    { d.Durability = actor.Volatile }
+
+func keyed(key string) func(*actor.Call) {
+	return func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key} }
+}
+
+func TestInterleavedTurnsPassEachOther(t *testing.T) {
+	bySize := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if actor.TextOf(b.Call.Parts) == "long" {
+			return sleeping(10*time.Second)(b, answers)
+		}
+		return sleeping(time.Second)(b, answers)
+	})
+	for _, test := range []struct {
+		name   string
+		change func(*actor.Definition)
+		short  string
+	}{{"serial", func(*actor.Definition) {}, "nothing"}, {"interleaved", interleaved, "slept"}} {
+		n := newNode(t, 1, agent("a", bySize, test.change))
+		long, short := n.send("a", "long"), n.send("a", "short")
+		n.pass(2 * time.Second)
+		if got := n.answer(short); got != test.short {
+			t.Errorf("%s: the short one got %q, want %q", test.name, got, test.short)
+		}
+		n.pass(20 * time.Second)
+		n.want(long, "slept")
+		n.want(short, "slept")
+	}
+}
+
+func TestADifferentTurnIsParked(t *testing.T) {
+	n := newNode(t, 1, agent("a", asking("b")), agent("b", sleeping(20*time.Second)), agent("c", echo()))
+	n.send("a", "x", keyed("k"))
+	n.agents[0] = agent("a", asking("c")) // another program under the same name
+	n.start(1)
+	n.pass(30 * time.Second)
+	id := n.send("a", "x", keyed("k"))
+	n.want(id, "nothing")
+	parked := ""
+	for _, r := range n.cells[0].actors[actor.NewID("a", "")].journal.Runs {
+		parked = r.Parked
+	}
+	if !strings.Contains(parked, "step 1") || !strings.Contains(parked, "call b") || !strings.Contains(parked, "call c") {
+		t.Errorf("parked with %q", parked)
+	}
+	n.pass(10 * time.Minute)
+	n.want(id, "Deadline")
+}
+
+func TestUnjournaledActorsWriteNothing(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b"), volatile), agent("b", echo(), volatile), agent("c", asking("a")))
+	n.want(n.send("a", "x"), "a(b:x)")
+	if n.entries != 0 {
+		t.Errorf("%d entries", n.entries)
+	}
+	n.want(n.send("c", "x"), "c(a(b:x))")
+	if n.entries == 0 {
+		t.Error("a journaled caller left no entry")
+	}
+}
+
+// TestTheGate tells which effects may leave before the log is durable.
+func TestTheGate(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		call   func(*actor.Call)
+		env    func(*actor.Envelope)
+		agent  string
+		gated  bool
+		effect string
+	}{
+		{"a journaled agent's answer", nil, nil, "a", true, "Respond"},
+		{"an unjournaled agent's answer", nil, nil, "v", false, "Respond"},
+		{"its answer to something from a log", nil, func(e *actor.Envelope) { e.Durable = true }, "v", true, "Respond"},
+		{"a refusal that wrote nothing", nil, nil, "nobody", false, "Respond"},
+	} {
+		n := newNode(t, 1, agent("a", echo()), agent("v", echo(), volatile))
+		n.drain()
+		c := n.cells[0]
+		calls++
+		id := actor.NewCallID(n.now, 1, calls)
+		call := actor.Call{ID: id, Root: id, To: actor.NewID(test.agent, ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1,
+			Origin: actor.Human, Left: time.Minute, Via: c.self, Budget: 1}
+		env := actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: call.To, Epoch: n.epoch, Body: actor.Request{Call: call}}
+		c.clients[id] = &client{call: call}
+		if test.env != nil {
+			test.env(&env)
+		}
+		effects := c.Step(n.now, Deliver{env}).Effects
+		for len(effects) > 0 {
+			e := effects[0]
+			effects = effects[1:]
+			if load, ok := e.Op.(Load); ok {
+				effects = append(effects, c.Step(n.now, Loaded{Actor: load.Actor}).Effects...)
+			}
+			if name := strings.TrimPrefix(fmt.Sprintf("%T", e.Op), "runtime."); name == test.effect && e.Gated != test.gated {
+				t.Errorf("%s: gated %v, want %v", test.name, e.Gated, test.gated)
+			}
+		}
+		if c.clients[id] != nil {
+			t.Errorf("%s: no answer", test.name)
+		}
+	}
+}
+
+func TestAPoisonedCallIsRefusedInTheEnd(t *testing.T) {
+	n := newNode(t, 1, agent("a", script(func(actor.Begin, [][]actor.Answer) (actor.Action, error) { panic("bad day") })))
+	calls++
+	id := actor.NewCallID(n.now, 1, calls)
+	strikes := 0
+	for range 5 {
+		n.drain()
+		func() {
+			defer func() {
+				if recover() != nil {
+					if n.cells[0].Blame() != id {
+						t.Errorf("blames %s", n.cells[0].Blame())
+					}
+					strikes++
+					n.start(1)
+				}
+			}()
+			n.cells[0].strikes[id] = strikes
+			call := actor.Call{ID: id, Root: id, To: actor.NewID("a", ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
+			n.step(n.cells[0], Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
+			n.drain()
+		}()
+		if n.answer(id) != "nothing" {
+			break
+		}
+	}
+	n.want(id, "Unavailable")
+	if strikes != 3 {
+		t.Errorf("struck %d times, want 3", strikes)
+	}
+}
+
+func TestATreeSpendsItsBudget(t *testing.T) {
+	n := newNode(t, 1, agent("a", asking("b", "b", "b", "b")), agent("b", echo()))
+	n.limits.CallsPerTreeMax = 3
+	n.start(1)
+	n.want(n.send("a", "x"), "a(b:xb:xb:xBudget)")
+}
+
+func TestWhatAClientMayNotDo(t *testing.T) {
+	n := newNode(t, 1, agent("a", echo()))
+	chain := func(c *actor.Call) { c.Chain, c.Parent = []actor.ID{actor.NewID("b", "")}, c.ID }
+	n.want(n.send("a", "x", chain), "Invalid")
+	n.want(n.send("a", "x", func(c *actor.Call) { c.Kind = actor.Detached }), "Invalid")
+	n.want(n.send("a", strings.Repeat("x", 1<<20)), "Invalid")
+	n.want(n.send("a", "x", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, c.ID, "go" }), "NotFound")
+}
+
+func TestARepeatFollowsTheOpenRun(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(time.Second)))
+	first := n.send("a", "x", keyed("k"))
+	second := n.send("a", "x", keyed("k"))
+	n.want(second, "nothing")
+	n.pass(2 * time.Second)
+	n.want(first, "slept")
+	n.want(second, "slept")
+	if n.replies[second].Run != first {
+		t.Error("the repeat was a run of its own")
+	}
+}
+
+func TestAnIdleActorLeavesMemoryAndComesBack(t *testing.T) {
+	n := newNode(t, 1, agent("a", echo()))
+	first := n.send("a", "x", keyed("k"))
+	n.pass(n.limits.PassivateAfter + time.Second)
+	if len(n.cells[0].actors) != 0 {
+		t.Error("the idle actor is still in memory")
+	}
+	second := n.send("a", "x", keyed("k"))
+	n.want(second, "a:x")
+	if n.replies[second].Run != first {
+		t.Error("the key was forgotten with the memory")
+	}
+}
+
+// A cancel may overtake its request.
+func TestACancelThatComesFirst(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b")), agent("b", echo()))
+	var kept []actor.Envelope
+	n.lose = func(env actor.Envelope) bool {
+		_, request := env.Body.(actor.Request)
+		if request {
+			kept = append(kept, env)
+		}
+		return request
+	}
+	id := n.send("a", "x", func(c *actor.Call) { c.Left = 500 * time.Millisecond })
+	n.pass(time.Second)
+	n.want(id, "Deadline")
+	n.lose = nil
+	for _, env := range kept {
+		n.inputs = append(n.inputs, func() { n.step(n.cells[n.cells[0].owner(n.shard(env.To)).Cell], Deliver{env}) })
+	}
+	n.drain()
+	for _, saved := range n.log {
+		for _, e := range saved.Entries {
+			if e.Actor.Agent == "b" && strings.Contains(fmt.Sprintf("%T", e.Record), "Accepted") {
+				t.Error("the cancelled call had its turn")
+			}
+		}
+	}
+	if len(kept) == 0 {
+		t.Error("no request was sent")
+	}
+}
