@@ -108,7 +108,10 @@ func ExecuteAgentStep(next Next, config Config, state State) (action Action, err
 	}()
 	if action, err = next(config, state); err != nil {
 		out, err := ended("", nil, err)
-		return Action{Action: actor.Action{Done: &out}}, err
+		if err != nil {
+			return Action{}, err
+		}
+		return Action{Action: actor.Action{Done: &out}}, nil
 	}
 	if n := state.weight() + len(action.Phase) + len(action.Continuation); n > StateBytesMax {
 		return GiveUp(actor.Refuse(actor.Budget, "the state of %s is %d bytes, at most %d allowed", state.Request.Call.To, n, StateBytesMax)), nil

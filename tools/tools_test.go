@@ -399,3 +399,24 @@ func FuzzCallAgent(f *testing.F) {
 	f.Add([]byte(`{"agent_id":"helper","message":"hi","timeout_ms":1e999,"x":[[[{}]]]}`))
 	f.Fuzz(func(t *testing.T, input []byte) { checkPlan(t, r, input) })
 }
+
+// Cells share one registry; the race detector watches them read it.
+func TestCellsShareARegistry(t *testing.T) {
+	r := upper(t)
+	done := make(chan bool)
+	for range 4 {
+		go func() {
+			for range 50 {
+				_, call := r.Plan(full(), askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":0}`))
+				_, tool := r.Plan(full(), askTool("text.upper", `{"texts":["a","toolong"]}`))
+				if call == nil || tool == nil {
+					t.Error("bad input was planned")
+				}
+			}
+			done <- true
+		}()
+	}
+	for range 4 {
+		<-done
+	}
+}
