@@ -513,3 +513,22 @@ func TestTreeDrawsTheCallsBelow(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+func BenchmarkAppend(b *testing.B) {
+	e := story()[3]
+	buf := make([]byte, 0, 1024)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = Append(buf[:0], e)
+	}
+}
+
+func BenchmarkDecode(b *testing.B) {
+	js := Encode(story()[3])
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(js); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -54,12 +54,10 @@ func ParseTime(text string) (actor.Time, error) {
 }
 
 func digits(b []byte, v int64, width int) []byte {
-	for i := width - 1; i >= 0; i-- {
-		p := int64(1)
-		for range i {
-			p *= 10
-		}
-		b = append(b, byte('0'+v/p%10))
+	b = append(b, "000000000"[:width]...)
+	for i := range width {
+		b[len(b)-1-i] = byte('0' + v%10)
+		v /= 10
 	}
 	return b
 }

@@ -420,3 +420,14 @@ func TestCellsShareARegistry(t *testing.T) {
 		<-done
 	}
 }
+
+func BenchmarkPlanCallAgent(b *testing.B) {
+	r, ec := tools.NewRegistry(), full()
+	ask := askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":30000}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, done := r.Plan(ec, ask); done != nil {
+			b.Fatal(done)
+		}
+	}
+}
