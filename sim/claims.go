@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+)
+
+// claims is what the shared store knows of who owns which shards. Shards are
+// claimed in groups; each claim is a conditional write, and its epoch is greater
+// than any before it of that group.
+type claims struct {
+	groups  []claim
+	version uint64
+	table   dispatcher.Table
+	tableOf uint64 // the version that table shows
+	bytes   []byte // the same, for the log
+}
+
+type claim struct {
+	node  *node // nil: nobody's
+	cell  uint16
+	epoch actor.Epoch
+}
+
+// span is the shards of a group: first, and one past the last.
+func (c *claims) span(group int) (lo, hi uint16) {
+	n := len(c.groups)
+	return uint16(group * dispatcher.Shards / n), uint16((group + 1) * dispatcher.Shards / n)
+}
+
+func (c *claims) groupOf(shard uint16) int {
+	g := int(shard) * len(c.groups) / dispatcher.Shards
+	for {
+		switch lo, hi := c.span(g); {
+		case shard < lo:
+			g--
+		case shard >= hi:
+			g++
+		default:
+			return g
+		}
+	}
+}
+
+// holds tells whether the shard is claimed by this node under this epoch: the
+// condition of every write.
+func (c *claims) holds(n *node, shard uint16, epoch actor.Epoch) bool {
+	cl := &c.groups[c.groupOf(shard)]
+	return cl.node == n && cl.epoch == epoch
+}
+
+// claim gives a group to a cell, under the next epoch.
+func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
+	cl := &c.groups[group]
+	cl.node, cl.cell = n, cell
+	cl.epoch++
+	c.version++
+	return cl.epoch
+}
+
+// release leaves a group to nobody.
+func (c *claims) release(group int) {
+	c.groups[group].node = nil
+	c.version++
+}
+
+// owners is the claims as the cells are told them.
+func (c *claims) owners() (dispatcher.Table, []byte) {
+	if c.tableOf == c.version {
+		return c.table, c.bytes
+	}
+	var e actor.Encoder
+	for _, cl := range c.groups {
+		if cl.node == nil {
+			e.String("")
+			continue
+		}
+		e.String(string(cl.node.id))
+		e.Uint(uint64(cl.cell))
+		e.Uint(uint64(cl.epoch))
+	}
+	c.bytes, c.tableOf = e.Buf, c.version
+	c.table = dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+		cl := &c.groups[c.groupOf(shard)]
+		if cl.node == nil {
+			return dispatcher.Owner{}
+		}
+		return dispatcher.Owner{Node: cl.node.id, Cell: cl.cell, Epoch: cl.epoch}
+	})
+	return c.table, c.bytes
+}

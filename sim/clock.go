@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import "github.com/troupe-run/troupe/actor"
+
+// Origin is when every world begins.
+const Origin = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
+
+// clock is what a node believes the time is: off by some, and more so as time
+// goes by. Within one process it never goes back.
+type clock struct {
+	offset actor.Duration // at the world's beginning
+	drift  int64          // parts per million
+	last   actor.Time     // the last it told
+}
+
+func (c *clock) start(actor.Time) { c.last = 0 }
+
+// now is the node's time at the world's.
+func (c *clock) now(world actor.Time) actor.Time {
+	c.last = max(c.last, c.at(world))
+	return c.last
+}
+
+func (c *clock) at(world actor.Time) actor.Time {
+	return world.Add(c.offset) + actor.Time(int64(world.Sub(Origin))/1_000_000*c.drift)
+}
+
+// when is the world's time at which the node's will be the given one, or a
+// little later.
+func (c *clock) when(local actor.Time) actor.Time {
+	if local == actor.Forever {
+		return local
+	}
+	world := local.Add(-c.offset)
+	elapsed := int64(world.Sub(Origin))
+	return Origin.Add(actor.Duration(elapsed - elapsed/1_000_000*c.drift + 2_000_000*abs(c.drift)/1_000_000 + 1))
+}
+
+func abs(n int64) int64 { return max(n, -n) }

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"strconv"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Log is the canonical log of a world: one line of text for each input of a
+// cell, each entry and effect that came of it, each event, and each thing that
+// the world did by itself. Its hash is the SHA-256 of its bytes, so that whoever
+// has the text can tell the hash.
+//
+//	in  cell time input …      en  actor number record digest
+//	out effect …               ev  event
+//	--  what the world did
+type Log struct {
+	hash  hash.Hash
+	keep  io.Writer // nil: only the hash is wanted
+	buf   []byte
+	lines int
+	err   error
+}
+
+func newLog(keep io.Writer) *Log { return &Log{hash: sha256.New(), keep: keep} }
+
+// HashLog tells the hash of a canonical log.
+func HashLog(r io.Reader) (string, error) {
+	h := sha256.New()
+	if _, err := io.Copy(h, r); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+func (l *Log) end() {
+	l.buf = append(l.buf, '\n')
+	l.lines++
+	if len(l.buf) > 1<<15 {
+		l.flush()
+	}
+}
+
+func (l *Log) flush() {
+	l.hash.Write(l.buf)
+	if l.keep != nil && l.err == nil {
+		_, l.err = l.keep.Write(l.buf)
+	}
+	l.buf = l.buf[:0]
+}
+
+// Hash is the hash of all lines so far.
+func (l *Log) Hash() string {
+	l.flush()
+	return hex.EncodeToString(l.hash.Sum(nil))
+}
+
+func (l *Log) world(now actor.Time, format string, args ...any) {
+	l.buf = append(l.buf, "-- "...)
+	l.buf = strconv.AppendInt(l.buf, int64(now), 10)
+	l.buf = append(l.buf, ' ')
+	l.buf = fmt.Appendf(l.buf, format, args...)
+	l.end()
+}
+
+func (l *Log) event(e *history.Event) {
+	l.buf = append(l.buf, "ev "...)
+	l.buf = e.AppendTo(l.buf)
+	l.end()
+}
+
+func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes []byte) {
+	l.buf = append(l.buf, "in "...)
+	l.buf = appendAddress(l.buf, cell)
+	l.buf = append(l.buf, ' ')
+	l.buf = strconv.AppendInt(l.buf, int64(now), 10)
+	switch in := in.(type) {
+	case runtime.Boot:
+		l.buf = fmt.Appendf(l.buf, " boot running=%v strikes=%v", in.Running, in.Strikes)
+	case runtime.Deliver:
+		l.buf = append(l.buf, " deliver "...)
+		l.buf = appendID(l.buf, in.Envelope.To)
+		if bytes == nil {
+			bytes = actor.Encode(in.Envelope)
+		}
+		l.digest(bytes)
+	case runtime.Outcome:
+		l.buf = append(l.buf, " outcome "...)
+		l.effectID(in.ID, in.Attempt)
+		l.digest(encodeAnswer(in.Answer))
+	case runtime.Loaded:
+		l.buf = append(l.buf, " loaded "...)
+		l.buf = appendID(l.buf, in.Actor)
+		l.buf = fmt.Appendf(l.buf, " snapshot=%d entries=%d", len(in.Saved.Snapshot), len(in.Saved.Entries))
+		l.digest(in.Saved.Snapshot)
+		for _, e := range in.Saved.Entries {
+			l.digest(store.EncodeEntry(e))
+		}
+	case runtime.LoadFailed:
+		l.buf = append(l.buf, " load-failed "...)
+		l.buf = appendID(l.buf, in.Actor)
+	case runtime.Due:
+		l.buf = append(l.buf, " due"...)
+		for _, id := range in.Actors {
+			l.buf = append(l.buf, ' ')
+			l.buf = appendID(l.buf, id)
+		}
+	case runtime.Owners:
+		l.buf = append(l.buf, " owners"...)
+		l.digest(bytes)
+	case runtime.Agents:
+		l.buf = append(l.buf, " agents"...)
+		for i := range in.Definitions {
+			l.buf = append(append(l.buf, ' '), in.Definitions[i].Name...)
+		}
+	case runtime.Limits:
+		l.buf = fmt.Appendf(l.buf, " limits %+v", in.Limits)
+	case runtime.CellRestarted:
+		l.buf = append(l.buf, " cell-restarted "...)
+		l.buf = appendAddress(l.buf, in.Cell)
+	case runtime.Tick:
+		l.buf = append(l.buf, " tick"...)
+	}
+	l.end()
+}
+
+func (l *Log) entry(e *store.Entry) {
+	l.buf = append(l.buf, "en "...)
+	l.buf = appendID(l.buf, e.Actor)
+	l.buf = append(l.buf, ' ')
+	l.buf = strconv.AppendUint(l.buf, e.N, 10)
+	l.buf = append(l.buf, ' ')
+	l.buf = append(l.buf, recordName(e.Record)...)
+	l.digest(store.EncodeEntry(*e))
+	l.end()
+}
+
+func (l *Log) effect(e *runtime.Effect, bytes []byte) {
+	l.buf = append(l.buf, "out "...)
+	if e.Gated {
+		l.buf = append(l.buf, "gated "...)
+	}
+	l.effectID(e.ID, e.Attempt)
+	switch op := e.Op.(type) {
+	case runtime.Send:
+		l.buf = append(l.buf, " send "...)
+		l.buf = append(l.buf, op.Node...)
+		l.buf = append(l.buf, '.')
+		l.buf = strconv.AppendUint(l.buf, uint64(op.Cell), 10)
+		l.digest(bytes)
+	case runtime.Respond:
+		l.buf = append(l.buf, " respond held="...)
+		l.buf = strconv.AppendInt(l.buf, int64(op.HeldUntil), 10)
+		l.digest(encodeReply(op.Reply))
+	case runtime.Publish:
+		l.buf = append(l.buf, " publish "...)
+		l.buf = append(l.buf, op.Event.Run.String()...)
+		l.buf = append(l.buf, ' ')
+		l.buf = strconv.AppendUint(l.buf, op.Event.Seq, 10)
+		l.digest(op.Event.Body)
+	case runtime.Tool:
+		l.buf = append(append(l.buf, " tool "...), op.Name...)
+		l.digest(op.Input)
+	case runtime.Work:
+		l.buf = append(append(l.buf, " work "...), op.Name...)
+		l.buf = append(l.buf, ' ')
+		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
+	case runtime.Abort:
+		l.buf = append(l.buf, " abort"...)
+	case runtime.Load:
+		l.buf = append(l.buf, " load "...)
+		l.buf = appendID(l.buf, op.Actor)
+	case runtime.Expiries:
+		l.buf = fmt.Appendf(l.buf, " expiries %d from %d", len(op.Shards), op.Shards[0])
+	}
+	l.end()
+}
+
+func (l *Log) effectID(id actor.EffectID, attempt uint32) {
+	if id.Run.IsZero() {
+		return
+	}
+	l.buf = append(l.buf, id.Run.String()...)
+	for _, n := range [...]uint64{uint64(id.Step), uint64(id.Index), uint64(attempt)} {
+		l.buf = append(l.buf, '.')
+		l.buf = strconv.AppendUint(l.buf, n, 10)
+	}
+}
+
+// digest adds enough of the hash of some bytes to tell them from others.
+func (l *Log) digest(b []byte) {
+	sum := sha256.Sum256(b)
+	l.buf = append(l.buf, ' ')
+	l.buf = hex.AppendEncode(l.buf, sum[:8])
+}
+
+func appendID(b []byte, id actor.ID) []byte {
+	if id.Tenant != actor.DefaultTenant {
+		b = append(append(b, id.Tenant...), '/')
+	}
+	return append(append(append(b, id.Agent...), '/'), id.Key...)
+}
+
+func appendAddress(b []byte, a actor.Address) []byte {
+	b = append(append(b, a.Node...), '.')
+	b = strconv.AppendUint(b, uint64(a.Cell), 10)
+	return strconv.AppendUint(append(b, '#'), a.Incarnation, 10)
+}
+
+func encodeAnswer(a actor.Answer) []byte {
+	var e actor.Encoder
+	e.Parts(a.Parts)
+	e.Refusal(a.Refusal)
+	return e.Buf
+}
+
+func encodeReply(r actor.Reply) []byte {
+	var e actor.Encoder
+	e.Reply(r)
+	return e.Buf
+}
+
+func recordName(r store.Record) string {
+	switch r.(type) {
+	case store.Accepted:
+		return "Accepted"
+	case store.Asking:
+		return "Asking"
+	case store.Answered:
+		return "Answered"
+	case store.Retried:
+		return "Retried"
+	case store.Held:
+		return "Held"
+	case store.Resumed:
+		return "Resumed"
+	case store.Parked:
+		return "Parked"
+	case store.Ended:
+		return "Ended"
+	case store.Buried:
+		return "Buried"
+	case store.Snapshot:
+		return "Snapshot"
+	}
+	return "?"
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+)
+
+// Plan is what a world is made of. Each seed draws its own (the swarm): worlds
+// that have few things at a time find what a world that has all never does.
+type Plan struct {
+	Cells  []int // of each node
+	Groups int   // of shards, which move together
+	Agents []actor.Definition
+	Limits dispatcher.Limits
+	Roots  int            // requests of clients
+	Span   actor.Duration // in which they come
+	Keys   int            // sessions of each agent
+	Drift  []int64        // of each node's clock, in parts per million
+	Offset []actor.Duration
+}
+
+// draw makes a plan. The first of several is the calmest.
+func drawPlan(c Chooser) Plan {
+	var p Plan
+	nodes := 1 + [...]int{2, 1, 0, 3, 4, 2, 3, 2}[c.Int(8)]
+	for range nodes {
+		p.Cells = append(p.Cells, 1+c.Int(3))
+	}
+	p.Groups = 8
+	p.Agents = drawAgents(c)
+	p.Limits = drawLimits(c)
+	p.Roots = 40 + 10*c.Int(4)
+	p.Span = time.Duration(5+c.Int(20)) * time.Second
+	p.Keys = 1 + c.Int(4)
+	for range nodes {
+		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])
+		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)
+	}
+	return p
+}
+
+// agentNames are the agents of a world; the plan says how many there are.
+var agentNames = [...]string{"ana", "bo", "cy", "dee", "eli", "fay", "gus", "hal"}
+
+func drawAgents(c Chooser) []actor.Definition {
+	n := 4 + c.Int(len(agentNames)-3)
+	all := make([]actor.Definition, 0, n)
+	for _, name := range agentNames[:n] {
+		def := actor.Definition{Name: name, Doc: "plays what the message says", Behavior: player{}}
+		if c.Int(6) == 5 {
+			def.Durability = actor.Volatile
+		}
+		if c.Int(5) == 4 {
+			def.Turns = actor.Interleaved
+		}
+		if c.Int(5) == 4 {
+			def.Recursion = actor.ByActor
+		}
+		def.Hash = actor.HashOf([]byte{byte(def.Durability), byte(def.Turns), byte(def.Recursion), name[0]})
+		all = append(all, def)
+	}
+	return all
+}
+
+// drawLimits stays in the ranges that the limits' comments give, and makes one
+// in three small.
+func drawLimits(c Chooser) dispatcher.Limits {
+	l := dispatcher.DefaultLimits()
+	small := func() bool { return c.Int(3) == 2 }
+	if small() {
+		l.AgentCallDepthMax = 1 + c.Int(4)
+	}
+	if small() {
+		l.AgentCallTimeoutDefault = time.Second + time.Duration(c.Int(5000))*time.Millisecond
+	}
+	if small() {
+		l.AgentCallTimeoutMax = 10*time.Second + time.Duration(c.Int(20))*time.Second
+	}
+	if small() {
+		l.AgentConcurrentCallsMax = 1 + c.Int(4)
+	}
+	if small() {
+		l.MaxPendingPerActor = 1 + c.Int(6)
+	}
+	if small() {
+		l.MailboxBytesMax = 1<<10 + c.Int(4)<<10
+	}
+	if small() {
+		l.MailboxAgeMax = 5 * time.Second
+	}
+	if small() {
+		l.CallsPerTreeMax = uint32(5 + c.Int(20))
+	}
+	l.RunTimeoutDefault = time.Duration(20+c.Int(60)) * time.Second
+	l.WaitTimeoutMax = time.Duration(5+c.Int(30)) * time.Second
+	l.PassivateAfter = time.Duration(1+c.Int(30)) * time.Second
+	l.SnapshotBytes = 2 << 10 << c.Int(4)
+	return l
+}

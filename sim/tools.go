@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"context"
+
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/tools"
+)
+
+const anyObject = `{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}`
+
+// newTools are the tools of a world: one that may be used again, one that may not.
+func newTools() *tools.Registry {
+	r := tools.NewRegistry()
+	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: "clock", Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
+		Handler: func(context.Context, []byte) tools.Result { return tools.Text("it is late") }}))
+	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: "post", Description: "Posts a letter.", Schema: anyObject,
+		Handler: func(context.Context, []byte) tools.Result { return tools.Text("posted") }}))
+	return r
+}
+
+func ownersInput(table dispatcher.Table, bytes []byte) input {
+	return input{streamWorld, runtime.Owners{Table: table}, bytes}
+}
