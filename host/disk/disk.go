@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// FreeFloor is the free space, in bytes, without which a store neither opens nor takes new work.
+const FreeFloor = 256 << 20
+
+// Options says how a store is opened. The zero value is that of production.
+type Options struct {
+	// ReadOnly changes nothing in DIR/pebble and takes no batches.
+	ReadOnly bool
+	// FreeFloor is in bytes; 0 is the constant of that name, 1 is none.
+	FreeFloor uint64
+	// Logger hears what Pebble complains of; nil hears nothing.
+	Logger *slog.Logger
+	// Fatal is told why the disk can no longer be written, and does not return.
+	// Nil prints the line and ends the process.
+	Fatal func(line string)
+
+	fs    vfs.FS                         // nil: the real one
+	space func(dir string) (free uint64) // nil: that of fs
+}
+
+// Disk is one opened store. It is a store.KV, safe for use by many goroutines.
+type Disk struct {
+	keys
+	dir     string
+	node    actor.NodeID
+	options Options
+	lock    io.Closer
+	anchor  anchor
+	end     store.Mark
+	close   sync.Once
+}
+
+// Open opens the store of a node in dir, or begins one there if dir is empty or
+// absent. A read-only one may leave node empty: it is whose it is.
+func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
+	d = &Disk{dir: dir, node: node, options: options.withDefaults(dir)}
+	defer func() {
+		// Pebble panics at some damage that it does not expect.
+		if p := recover(); p != nil {
+			err = fmt.Errorf("store %s: damaged: %v", dir, p)
+		}
+		if err != nil {
+			d.release()
+			d = nil
+		}
+	}()
+	if err := d.open(); err != nil {
+		return d, fmt.Errorf("store %s: %w", dir, err)
+	}
+	return d, nil
+}
+
+func (o Options) withDefaults(dir string) Options {
+	if o.FreeFloor == 0 {
+		o.FreeFloor = FreeFloor
+	}
+	if o.fs == nil {
+		o.fs = vfs.Default
+	}
+	if o.space == nil {
+		o.space = func(dir string) uint64 {
+			usage, err := o.fs.GetDiskUsage(dir)
+			if err != nil {
+				return ^uint64(0) // what cannot be measured is no reason to stop
+			}
+			return usage.AvailBytes
+		}
+	}
+	if o.Fatal == nil {
+		o.Fatal = func(line string) {
+			fmt.Fprintln(os.Stderr, "troupe: "+line)
+			os.Exit(1)
+		}
+	}
+	return o
+}
+
+// open looks first, then locks, then looks again: until the lock is held nothing is written.
+func (d *Disk) open() error {
+	if _, err := d.look(); err != nil {
+		return err
+	}
+	if !d.options.ReadOnly {
+		if err := d.options.fs.MkdirAll(d.dir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := d.take(); err != nil {
+		return err
+	}
+	if !d.options.ReadOnly {
+		if err := d.Full(); err != nil {
+			return err
+		}
+	}
+	found, err := d.look()
+	if err != nil {
+		return err
+	}
+	if found.fresh {
+		if err := d.begin(); err != nil {
+			return err
+		}
+	}
+	mark, err := d.readAnchor()
+	if err != nil {
+		return err
+	}
+	if d.db, err = pebble.Open(d.path("pebble"), d.pebbleOptions(mark)); err != nil {
+		return err
+	}
+	if err := d.checkFormat(mark); err != nil {
+		return err
+	}
+	d.end, err = store.Verify(d, d.node, mark)
+	return err
+}
+
+func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
+	return &pebble.Options{
+		FS:                 d.options.fs,
+		FormatMajorVersion: pebble.FormatNewest, // older ones lose synced writes to one flipped bit, and say nothing
+		ReadOnly:           d.options.ReadOnly,
+		ErrorIfNotExists:   mark.Batch > 0,
+		MemTableSize:       16 << 20,
+		Logger:             logger{d},
+	}
+}
+
+// checkFormat sees that the keys are of the format that FORMAT tells, and says so in a new store.
+func (d *Disk) checkFormat(mark store.Mark) error {
+	if err := store.CheckFormat(d); err != nil {
+		return err
+	}
+	_, ok, err := d.Get([]byte(store.FormatKey))
+	switch {
+	case err != nil || ok:
+		return err
+	case mark.Batch > 0:
+		return fmt.Errorf("key %s: is missing", store.FormatKey)
+	case d.options.ReadOnly:
+		return nil
+	}
+	return d.Apply([]store.Row{store.FormatRow()})
+}
+
+// Node is whose log the store holds.
+func (d *Disk) Node() actor.NodeID { return d.node }
+
+// End is where the log ended when the store was opened.
+func (d *Disk) End() store.Mark { return d.end }
+
+// VerifyAll follows the chain from its beginning; Open does so from the last checkpoint.
+func (d *Disk) VerifyAll() (store.Mark, error) {
+	end, err := store.VerifyAll(d, d.node, d.end)
+	if err != nil {
+		return store.Mark{}, fmt.Errorf("store %s: %w", d.dir, err)
+	}
+	return end, nil
+}
+
+// Full says that new work must wait until there is room; what was begun may end.
+func (d *Disk) Full() error {
+	if free := d.options.space(d.dir); free < d.options.FreeFloor {
+		return fmt.Errorf("storage full: %d MiB free, the floor is %d MiB: make room, or lower the floor", free>>20, d.options.FreeFloor>>20)
+	}
+	return nil
+}
+
+// Apply implements store.KV: when it returns, the rows will be there after a crash.
+func (d *Disk) Apply(rows []store.Row) error {
+	if err := d.Full(); err != nil {
+		return err
+	}
+	return d.keys.Apply(rows)
+}
+
+// Close lets go of the store. A Log over it is closed first.
+func (d *Disk) Close() error {
+	var err error
+	d.close.Do(func() { err = d.release() })
+	return err
+}
+
+func (d *Disk) release() error {
+	var errs []error
+	if d.db != nil {
+		errs = append(errs, d.db.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("store %s: %w", d.dir, err)
+	}
+	return nil
+}
+
+// fatal does not return.
+func (d *Disk) fatal(format string, args ...any) {
+	d.options.Fatal(fmt.Sprintf("store %s: %s; stopping, nothing acknowledged is lost", d.dir, fmt.Sprintf(format, args...)))
+	panic("disk: Fatal returned")
+}
+
+// logger hears Pebble. Its Fatalf must not return: Pebble would go on with a log that is not synced.
+type logger struct{ d *Disk }
+
+func (logger) Infof(string, ...any) {}
+
+func (l logger) Errorf(format string, args ...any) {
+	if l.d.options.Logger != nil {
+		l.d.options.Logger.LogAttrs(context.Background(), slog.LevelError, fmt.Sprintf(format, args...), slog.String("store", l.d.dir))
+	}
+}
+
+func (l logger) Fatalf(format string, args ...any) { l.d.fatal(format, args...) }

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+func TestWhatWasCommittedIsThereWhenOpenedAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := newStory("alice")
+	var end store.Mark
+	for range 4 {
+		d := mustOpen(t, dir, Options{})
+		if d.End() != end {
+			t.Fatalf("log ends at %+v, was left at %+v", d.End(), end)
+		}
+		l := NewLog(d)
+		for range 25 {
+			commit(l, s.next())
+		}
+		mustClose(t, l)
+		end = l.synced
+		mustClose(t, d)
+	}
+	d := mustOpen(t, dir, Options{})
+	if n, err := told(d, s.id); n != 100 || err != nil {
+		t.Errorf("%d entries, %v, want 100", n, err)
+	}
+	if end, err := d.VerifyAll(); err != nil || end != d.End() || end.Pos != 100 {
+		t.Errorf("%+v, %v", end, err)
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the folder is open to others: %v, %v", info.Mode(), err)
+	}
+}
+
+func TestReadOnly(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Open(dir, "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
+		t.Errorf("an empty folder: %v", err)
+	}
+	if _, err := Open(filepath.Join(dir, "nowhere"), "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
+		t.Errorf("no folder: %v", err)
+	}
+	d := mustOpen(t, dir, Options{})
+	l, s := NewLog(d), newStory("alice")
+	commit(l, s.next(), s.next(), s.next())
+	mustClose(t, l, d)
+
+	before := listing(t, filepath.Join(dir, "pebble"))
+	d, err := Open(dir, "", Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := told(d, s.id); n != 3 || err != nil || d.Node() != "n1" {
+		t.Errorf("%d entries of node %s, %v", n, d.Node(), err)
+	}
+	runs, err := store.Runs(d, actor.DefaultTenant, 9, true)
+	if err != nil || len(runs) != 2 {
+		t.Errorf("%v, %v", runs, err)
+	}
+	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil {
+		t.Error("a store open for reading was written")
+	}
+	mustClose(t, d)
+	if after := listing(t, filepath.Join(dir, "pebble")); after != before {
+		t.Errorf("reading changed the folder:\n%s\n%s", before, after)
+	}
+}
+
+func listing(t *testing.T, dir string) string {
+	var b strings.Builder
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		content, _ := os.ReadFile(filepath.Join(dir, e.Name()))
+		b.WriteString(e.Name() + " " + actor.HashOf(content).String()[:8] + "\n")
+	}
+	return b.String()
+}
+
+func TestOneProcessAtATime(t *testing.T) {
+	dir := t.TempDir()
+	d := mustOpen(t, dir, Options{})
+	for _, options := range []Options{{}, {ReadOnly: true}} {
+		if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "is in use by process ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the second opener: %v", err)
+		}
+	}
+	mustClose(t, d)
+	mustClose(t, mustOpen(t, dir, Options{}))
+}
+
+// What is not ours is refused, and stays as it was.
+func TestWhatIsNotOursIsRefused(t *testing.T) {
+	foreign := func(t *testing.T, dir string) {
+		db, err := pebble.Open(dir, &pebble.Options{Logger: silent{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, db)
+	}
+	file := func(name, content string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ours := func(change func(t *testing.T, dir string)) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			d := mustOpen(t, dir, Options{})
+			l, s := NewLog(d), newStory("alice")
+			commit(l, s.next())
+			mustClose(t, l, d)
+			change(t, dir)
+		}
+	}
+	remove := func(name string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		prepare func(*testing.T, string)
+		want    string
+	}{
+		"pebble":      {foreign, "holds a Pebble or RocksDB store of something else"},
+		"other files": {file("thesis.doc", "x"), "holds other files (thesis.doc) and no FORMAT"},
+		"newer": {ours(file("FORMAT", "troupe store 2 of node n1\n")),
+			"is of format 2, this program reads format 1: use a newer program; nothing was changed"},
+		"newer, reworded": {ours(file("FORMAT", "troupe store 31, cluster c of n1\n")), "is of format 31"},
+		"older":           {ours(file("FORMAT", "troupe store 0 of node n1\n")), "is of format 0"},
+		"another node":    {ours(file("FORMAT", "troupe store 1 of node n2\n")), "is that of node n2, not n1"},
+		"no sense":        {ours(file("FORMAT", "hello\n")), `FORMAT reads "hello\n"`},
+		"no format":       {ours(remove("FORMAT")), "holds other files (ANCHOR, pebble) and no FORMAT"},
+		"no anchor":       {ours(remove("ANCHOR")), "ANCHOR is missing"},
+		"anchor cut":      {ours(file("ANCHOR", "x")), "anchor: slot 0 is cut off"},
+		"no keys":         {ours(remove("pebble")), "does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c.prepare(t, dir)
+			before := listing(t, dir)
+			_, err := Open(dir, "n1", Options{})
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "store "+dir+": ") {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if after := listing(t, dir); after != before && name != "no keys" {
+				t.Errorf("the folder was changed:\n%s\n%s", before, after)
+			}
+		})
+	}
+}
+
+// The keys tell their format too: a FORMAT that was copied in does not help.
+func TestTheKeysTellTheirFormat(t *testing.T) {
+	dir := t.TempDir()
+	d := mustOpen(t, dir, Options{})
+	if err := d.Apply([]store.Row{{Key: []byte(store.FormatKey), Value: []byte("7")}}); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+	if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), `store of format "7", this program reads format 1`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAFullDiskIsSaidBeforeItHurts(t *testing.T) {
+	dir := t.TempDir()
+	free := uint64(100 << 20)
+	options := Options{space: func(string) uint64 { return free }}
+	const want = "storage full: 100 MiB free, the floor is 256 MiB"
+	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("opened: %v", err)
+	}
+	free = 300 << 20
+	d := mustOpen(t, dir, options)
+	l, s := NewLog(d), newStory("alice")
+	free = 100 << 20
+	if err := l.Full(); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("new work: %v", err)
+	}
+	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("a write: %v", err)
+	}
+	commit(l, s.next()) // what was begun may end
+	free = 300 << 20
+	if err := l.Full(); err != nil {
+		t.Errorf("when there is room again: %v", err)
+	}
+	mustClose(t, l)
+}
+
+// A crash between any two files of a store that is being begun leaves one that can be begun.
+func TestACrashWhileTheStoreIsBegun(t *testing.T) {
+	for _, left := range [][]string{{}, {"LOCK"}, {"LOCK", "HOLDER", "FORMAT.new"}, {"LOCK", "FORMAT"}, {"FORMAT", "ANCHOR.new"}, {"FORMAT", "ANCHOR"}} {
+		whole := t.TempDir()
+		mustClose(t, mustOpen(t, whole, Options{}))
+		dir := t.TempDir()
+		for _, name := range left {
+			content, _ := os.ReadFile(filepath.Join(whole, name))
+			if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := Open(dir, "n1", Options{})
+		if err != nil {
+			t.Errorf("left %v: %v", left, err)
+			continue
+		}
+		mustClose(t, d)
+	}
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+const (
+	formatFile = "FORMAT"
+	anchorFile = "ANCHOR"
+	lockFile   = "LOCK"
+	holderFile = "HOLDER"
+	pebbleDir  = "pebble"
+	newSuffix  = ".new" // of a file that is not whole yet
+)
+
+func (d *Disk) path(name string) string { return d.options.fs.PathJoin(d.dir, name) }
+
+// What look found in the folder.
+type found struct{ fresh bool } // it holds no store yet, or the beginning of one
+
+// look says what is wrong with the folder as it stands, and writes nothing.
+func (d *Disk) look() (found, error) {
+	names, err := d.options.fs.List(d.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return found{}, err
+	}
+	slices.Sort(names)
+	if !slices.Contains(names, formatFile) {
+		ours := []string{formatFile + newSuffix, lockFile, holderFile}
+		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(ours, n) })
+		switch {
+		case len(names) > 0:
+			return found{}, foreign(names)
+		case d.options.ReadOnly:
+			return found{}, errors.New("holds no store")
+		}
+		if err := actor.CheckName(string(d.node)); err != nil {
+			return found{}, fmt.Errorf("node %w", err)
+		}
+		return found{fresh: true}, nil
+	}
+	if err := d.checkFormatFile(); err != nil {
+		return found{}, err
+	}
+	if !slices.Contains(names, anchorFile) {
+		if slices.Contains(names, pebbleDir) {
+			return found{}, errors.New("ANCHOR is missing: how far the log should reach is not known")
+		}
+		if !d.options.ReadOnly {
+			return found{fresh: true}, nil // a crash came between the two files
+		}
+		return found{}, errors.New("holds no store")
+	}
+	return found{}, nil
+}
+
+func foreign(names []string) error {
+	for _, n := range names {
+		if n == "CURRENT" || strings.HasPrefix(n, "MANIFEST-") || strings.HasPrefix(n, "OPTIONS-") || strings.HasPrefix(n, "marker.") {
+			return fmt.Errorf("holds a Pebble or RocksDB store of something else (%s): name an empty folder", n)
+		}
+	}
+	shown := names[:min(len(names), 3)]
+	return fmt.Errorf("holds other files (%s) and no FORMAT: name an empty folder", strings.Join(shown, ", "))
+}
+
+// FORMAT is one line: "troupe store 1 of node n1".
+func formatLine(version int, node actor.NodeID) string {
+	return fmt.Sprintf("troupe store %d of node %s\n", version, node)
+}
+
+func (d *Disk) checkFormatFile() error {
+	b, err := d.readFile(formatFile, 4096)
+	if err != nil {
+		return err
+	}
+	var version int
+	var node string
+	if _, err := fmt.Sscanf(string(b), "troupe store %d of node %s", &version, &node); err != nil || formatLine(version, actor.NodeID(node)) != string(b) {
+		// A later version may word the rest of the line otherwise.
+		if n, _ := fmt.Sscanf(string(b), "troupe store %d", &version); n == 1 && version > store.FormatVersion {
+			return newer(version)
+		}
+		return fmt.Errorf("FORMAT reads %.60q, want %q", b, formatLine(store.FormatVersion, "NAME"))
+	}
+	switch {
+	case version > store.FormatVersion:
+		return newer(version)
+	case version < store.FormatVersion:
+		return fmt.Errorf("is of format %d, this program reads format %d", version, store.FormatVersion)
+	case d.node == "" && d.options.ReadOnly:
+		d.node = actor.NodeID(node)
+	case d.node != actor.NodeID(node):
+		return fmt.Errorf("is that of node %s, not %s", node, d.node)
+	}
+	return actor.CheckName(node)
+}
+
+func newer(version int) error {
+	return fmt.Errorf("is of format %d, this program reads format %d: use a newer program; nothing was changed", version, store.FormatVersion)
+}
+
+// take locks the folder.
+func (d *Disk) take() error {
+	lock, err := d.options.fs.Lock(d.path(lockFile))
+	switch {
+	case err == nil:
+		d.lock = lock
+	case d.options.ReadOnly && (errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "read-only file system")):
+		return nil // nobody can hold what cannot be written
+	default:
+		holder, readErr := d.readFile(holderFile, 4096)
+		if readErr != nil {
+			holder = []byte("another process")
+		}
+		return fmt.Errorf("is in use by %s (%w)", strings.TrimSpace(string(holder)), err)
+	}
+	return d.writeFile(holderFile, fmt.Appendf(nil, "process %d\n", os.Getpid()))
+}
+
+// begin lays down what must stand before the first key: a crash within leaves
+// what look takes for the beginning of a store.
+func (d *Disk) begin() error {
+	d.syncParents()
+	if err := d.writeWhole(formatFile, []byte(formatLine(store.FormatVersion, d.node))); err != nil {
+		return err
+	}
+	slots := make([]byte, store.AnchorFileBytes)
+	for i := range 2 {
+		copy(slots[i*store.AnchorSlotApart:], store.EncodeAnchor(d.node, store.Mark{}))
+	}
+	return d.writeWhole(anchorFile, slots)
+}
+
+// syncParents makes the folder itself durable, so far as the folders above may be read.
+func (d *Disk) syncParents() {
+	fs := d.options.fs
+	for at := d.dir; ; {
+		parent := fs.PathDir(at)
+		if parent == at {
+			return
+		}
+		folder, err := fs.OpenDir(parent)
+		if err != nil {
+			return
+		}
+		err = errors.Join(folder.Sync(), folder.Close())
+		if err != nil {
+			return
+		}
+		at = parent
+	}
+}
+
+// anchor is the file ANCHOR, open for writing, and the slot to write next.
+type anchor struct {
+	file vfs.File
+	slot int
+	at   store.Mark
+}
+
+func (d *Disk) readAnchor() (store.Mark, error) {
+	b, err := d.readFile(anchorFile, store.AnchorFileBytes)
+	if err != nil {
+		return store.Mark{}, err
+	}
+	mark, slot, err := store.DecodeAnchor(b, d.node)
+	d.anchor.at, d.anchor.slot = mark, 1-slot
+	return mark, err
+}
+
+// writeAnchor says that the log is synced up to mark. One goroutine at a time.
+func (d *Disk) writeAnchor(mark store.Mark) error {
+	if mark == d.anchor.at {
+		return nil
+	}
+	if d.anchor.file == nil {
+		f, err := d.options.fs.OpenReadWrite(d.path(anchorFile), vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		d.anchor.file = f
+	}
+	if _, err := d.anchor.file.WriteAt(store.EncodeAnchor(d.node, mark), int64(d.anchor.slot*store.AnchorSlotApart)); err != nil {
+		return err
+	}
+	if err := d.anchor.file.Sync(); err != nil {
+		return err
+	}
+	d.anchor.at, d.anchor.slot = mark, 1-d.anchor.slot
+	return nil
+}
+
+func (d *Disk) closeAnchor() error {
+	if d.anchor.file == nil {
+		return nil
+	}
+	err := d.anchor.file.Close()
+	d.anchor.file = nil
+	return err
+}
+
+func (d *Disk) readFile(name string, limit int64) ([]byte, error) {
+	f, err := d.options.fs.Open(d.path(name))
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, limit))
+	return b, errors.Join(err, f.Close())
+}
+
+func (d *Disk) writeFile(name string, content []byte) error {
+	f, err := d.options.fs.Create(d.path(name), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// writeWhole writes a file that is there after a crash either not at all or all of it.
+func (d *Disk) writeWhole(name string, content []byte) error {
+	if err := d.writeFile(name+newSuffix, content); err != nil {
+		return err
+	}
+	if err := d.options.fs.Rename(d.path(name+newSuffix), d.path(name)); err != nil {
+		return err
+	}
+	folder, err := d.options.fs.OpenDir(d.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}

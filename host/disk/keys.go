@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// keys is Pebble as a store.KV.
+type keys struct{ db *pebble.DB }
+
+// Get implements store.KV. The value is the caller's.
+func (k keys) Get(key []byte) ([]byte, bool, error) {
+	value, closer, err := k.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("key %s: %w", key, err)
+	}
+	value = append([]byte(nil), value...)
+	return value, true, closer.Close()
+}
+
+// Scan implements store.KV. It shows what was there when it began.
+func (k keys) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	it, err := k.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
+	if err != nil {
+		return fmt.Errorf("key %s: %w", from, err)
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return errors.Join(fmt.Errorf("key %s: %w", it.Key(), err), it.Close())
+		}
+		if !each(it.Key(), value) {
+			break
+		}
+	}
+	if err := it.Close(); err != nil {
+		return fmt.Errorf("keys from %s: %w", from, err)
+	}
+	return nil
+}
+
+// Apply implements store.KV: when it returns, the rows will be there after a crash.
+func (k keys) Apply(rows []store.Row) error {
+	w, err := k.write(rows)
+	if err != nil {
+		return err
+	}
+	return w.sync()
+}
+
+// A write stands in the log ahead, and is not yet synced.
+type write struct{ batch *pebble.Batch }
+
+func (k keys) write(rows []store.Row) (write, error) {
+	b := k.db.NewBatch()
+	for _, row := range rows {
+		var err error
+		if row.Delete {
+			err = b.Delete(row.Key, nil)
+		} else {
+			err = b.Set(row.Key, row.Value, nil)
+		}
+		if err != nil {
+			return write{}, err
+		}
+	}
+	return write{b}, k.db.ApplyNoSyncWait(b, pebble.Sync)
+}
+
+func (w write) sync() error {
+	if err := w.batch.SyncWait(); err != nil {
+		return err
+	}
+	return w.batch.Close()
+}

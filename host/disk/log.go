@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/store"
+)
+
+// anchorEvery is how often the anchor is moved at most.
+const anchorEvery = 100 * time.Millisecond
+
+// Log is the way in for entries: it drives a store.Writer over a Disk, one
+// goroutine writing, one waiting for syncs, one moving the anchor.
+//
+//  1. Entries stand in the log in the order of the calls of Commit.
+//  2. Callbacks run one at a time, in that order, each when all that was
+//     committed up to its call is durable.
+//  3. A callback must not wait for another one, and holds up those behind it.
+type Log struct {
+	disk *Disk
+
+	mu        sync.Mutex
+	writer    *store.Writer
+	gates     []gate
+	releasing bool // one goroutine runs callbacks
+	synced    store.Mark
+	closed    bool
+
+	appended chan struct{} // there may be a batch to write
+	moved    chan struct{} // synced has moved
+	stop     chan struct{} // no more entries come
+	unsynced chan flying
+	done     sync.WaitGroup
+}
+
+type gate struct {
+	at    store.Pos
+	after func()
+}
+
+type flying struct {
+	write write
+	mark  store.Mark
+}
+
+// NewLog goes on where the disk's log ends. A disk has one Log.
+func NewLog(d *Disk) *Log {
+	must.Be(!d.options.ReadOnly, "disk: a log over a store that is open for reading")
+	config := store.WriterConfig{Node: d.node, From: d.end}
+	must.Do(rand.Read(config.Seed[:]))
+	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
+		appended: make(chan struct{}, 1), moved: make(chan struct{}, 1), stop: make(chan struct{}),
+		unsynced: make(chan flying, store.BatchesInFlight)}
+	l.done.Add(3)
+	go l.writeBatches()
+	go l.awaitSyncs()
+	go l.moveAnchor()
+	return l
+}
+
+// Commit puts entries at the log's end, and has after run when the log is
+// durable up to there; after may be nil. If that is so already it runs before
+// Commit returns, unless another goroutine is running those before it.
+func (l *Log) Commit(entries []store.Entry, after func()) {
+	l.mu.Lock()
+	must.Be(!l.closed || len(entries) == 0, "disk: entries for a closed log")
+	at := l.writer.Append(entries)
+	if after != nil {
+		l.gates = append(l.gates, gate{at, after})
+	}
+	l.release()
+	l.mu.Unlock()
+	if len(entries) > 0 {
+		wake(l.appended)
+	}
+}
+
+// Barrier has after run when all that was committed before is durable.
+func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
+
+// release runs the callbacks whose gates are open; l.mu is held but while they run.
+func (l *Log) release() {
+	if l.releasing {
+		return
+	}
+	l.releasing = true
+	for len(l.gates) > 0 && l.gates[0].at <= l.writer.Released() {
+		after := l.gates[0].after
+		l.gates[0] = gate{}
+		if l.gates = l.gates[1:]; len(l.gates) == 0 {
+			l.gates = nil
+		}
+		l.mu.Unlock()
+		after()
+		l.mu.Lock()
+	}
+	l.releasing = false
+}
+
+// Full says that new work must wait until there is room; what was begun may end.
+func (l *Log) Full() error { return l.disk.Full() }
+
+// Backlog is how many entries wait to be written.
+func (l *Log) Backlog() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer.Backlog()
+}
+
+// Close waits until all that was committed is durable, runs the last callbacks
+// and writes the anchor. The disk stays open.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	l.closed = true
+	l.mu.Unlock()
+	close(l.stop)
+	l.done.Wait()
+	if err := l.disk.writeAnchor(l.synced); err != nil {
+		return err
+	}
+	return l.disk.closeAnchor()
+}
+
+func (l *Log) writeBatches() {
+	defer l.done.Done()
+	defer close(l.unsynced)
+	stopping := false
+	for {
+		l.mu.Lock()
+		b, ok := l.writer.Take()
+		empty := l.writer.Backlog() == 0
+		l.mu.Unlock()
+		switch {
+		case ok:
+			l.writeBatch(&b)
+		case stopping && empty:
+			return
+		case stopping:
+			<-l.appended // a sync makes room for what is left
+		default:
+			select {
+			case <-l.appended:
+			case <-l.stop:
+				stopping = true
+			}
+		}
+	}
+}
+
+func (l *Log) writeBatch(b *store.Batch) {
+	l.writer.Seal(b) // needs no lock, and takes longest
+	w, err := l.disk.write(b.Rows)
+	if err != nil {
+		l.disk.fatal("cannot write batch %d: %v", b.No, err)
+	}
+	l.mu.Lock()
+	l.writer.Written(b.No)
+	l.mu.Unlock()
+	l.unsynced <- flying{w, b.Mark()}
+}
+
+func (l *Log) awaitSyncs() {
+	defer l.done.Done()
+	defer close(l.moved)
+	for f := range l.unsynced {
+		if err := f.write.sync(); err != nil {
+			l.disk.fatal("cannot sync batch %d: %v", f.mark.Batch, err)
+		}
+		l.mu.Lock()
+		l.writer.Synced(f.mark.Batch)
+		l.synced = f.mark
+		l.mu.Unlock()
+		wake(l.appended)
+		wake(l.moved)
+		l.mu.Lock()
+		l.release()
+		l.mu.Unlock()
+	}
+}
+
+// moveAnchor writes the anchor when the log has moved, and then rests.
+func (l *Log) moveAnchor() {
+	defer l.done.Done()
+	rest := time.NewTimer(0)
+	defer rest.Stop()
+	for range l.moved {
+		select {
+		case <-rest.C:
+		case <-l.stop: // Close writes the last one
+			continue
+		}
+		l.mu.Lock()
+		mark := l.synced
+		l.mu.Unlock()
+		if err := l.disk.writeAnchor(mark); err != nil {
+			l.disk.fatal("cannot move the anchor: %v", err)
+		}
+		rest.Reset(anchorEvery)
+	}
+}
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// Callbacks run one at a time and in the order of Commit, each behind a sync of
+// what was committed, also those that had nothing to commit, and those that
+// commit from within a callback.
+func TestCallbacksKeepTheOrderOfCommits(t *testing.T) {
+	d := mustOpen(t, t.TempDir(), Options{})
+	l := NewLog(d)
+	var (
+		mu       sync.Mutex
+		promised []int // in the order of Commit
+		ran      []int
+		wg       sync.WaitGroup
+	)
+	for w := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			s := newStory(fmt.Sprintf("%c", 'a'+w))
+			for i := range 100 {
+				var entries []store.Entry
+				for range i % 4 {
+					entries = append(entries, s.next())
+				}
+				mu.Lock() // so that promised is the order of Commit
+				id := len(promised)
+				promised = append(promised, id)
+				at := l.writer.End() + store.Pos(len(entries))
+				l.Commit(entries, func() {
+					if got := l.writer.Released(); got < at {
+						t.Errorf("callback for %d ran at %d", at, got)
+					}
+					ran = append(ran, id)
+					if id%50 == 0 {
+						l.Barrier(func() { ran = append(ran, -1) })
+					}
+				})
+				mu.Unlock()
+			}
+		}()
+	}
+	wg.Wait()
+	done := make(chan struct{})
+	l.Barrier(func() { close(done) })
+	<-done
+	mustClose(t, l)
+	within := len(ran)
+	ran = slices.DeleteFunc(ran, func(id int) bool { return id == -1 })
+	if !slices.Equal(ran, promised) || within-len(ran) != 16 {
+		t.Errorf("%d callbacks of %d, in order: %v; %d from within, want 16", len(ran), len(promised), slices.IsSorted(ran), within-len(ran))
+	}
+	for w := range 8 {
+		if n, err := told(d, newStory(fmt.Sprintf("%c", 'a'+w)).id); n != 150 || err != nil {
+			t.Errorf("%d entries, %v", n, err)
+		}
+	}
+}
+
+func TestABarrierOverADurableLogRunsAtOnce(t *testing.T) {
+	l := NewLog(mustOpen(t, t.TempDir(), Options{}))
+	ran := false
+	l.Barrier(func() { ran = true })
+	if !ran {
+		t.Error("it waits for nothing, and did not run")
+	}
+	mustClose(t, l)
+}
+
+func TestCloseWaitsForWhatWasCommitted(t *testing.T) {
+	dir := t.TempDir()
+	d := mustOpen(t, dir, Options{})
+	l, s := NewLog(d), newStory("alice")
+	ran := 0
+	for range 500 {
+		l.Commit([]store.Entry{s.next()}, func() { ran++ })
+	}
+	mustClose(t, l, l, d)
+	if ran != 500 {
+		t.Errorf("%d callbacks of 500", ran)
+	}
+	d = mustOpen(t, dir, Options{})
+	if got := d.anchor.at; got != d.End() || got.Pos != 500 {
+		t.Errorf("the anchor stands at %+v, the log ends at %+v", got, d.End())
+	}
+}
+
+// The ceiling is what Pebble does with one synced Set per writer.
+func BenchmarkSyncedSet(b *testing.B) {
+	for _, writers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			d := mustOpen(b, b.TempDir(), Options{FreeFloor: 1})
+			value := make([]byte, 300)
+			spread(b, writers, func(w, i int) {
+				if err := d.db.Set(fmt.Appendf(nil, "k/%d/%d", w, i), value, pebble.Sync); err != nil {
+					b.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkCommit(b *testing.B) {
+	for _, writers := range []int{1, 64} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			l := NewLog(mustOpen(b, b.TempDir(), Options{FreeFloor: 1}))
+			stories := make([]*story, writers)
+			for w := range stories {
+				stories[w] = newStory(fmt.Sprintf("a%d", w))
+			}
+			spread(b, writers, func(w, _ int) { commit(l, stories[w].next()) })
+			batches := l.synced.Batch
+			mustClose(b, l)
+			b.ReportMetric(float64(b.N)/float64(batches), "entries/batch")
+		})
+	}
+}
+
+// spread shares b.N among writers.
+func spread(b *testing.B, writers int, do func(w, i int)) {
+	b.ResetTimer()
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := w; i < b.N; i += writers {
+				do(w, i)
+			}
+		}()
+	}
+	wg.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
+}

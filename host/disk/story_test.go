@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// A story is the life of one actor: one call after the other, each in two
+// entries, every seventh with a message that is stored by itself.
+type story struct {
+	id  actor.ID
+	n   uint64
+	due actor.Time
+}
+
+func newStory(name string) *story { return &story{id: actor.NewID(name, "s-1")} }
+
+func text(n uint64) string {
+	if n%7 == 0 {
+		return strings.Repeat(fmt.Sprintf("large %d ", n), store.BlobBytesMin/7)
+	}
+	return fmt.Sprintf("message %d", n)
+}
+
+func (s *story) next() store.Entry {
+	s.n++
+	run := actor.NewCallID(actor.Time((s.n+1)/2*1_000_000_000), uint64(s.id.Agent[0]), (s.n+1)/2)
+	e := store.Entry{Actor: s.id, Shard: uint16(s.id.Agent[0]), Epoch: 1, N: s.n, WasDue: s.due}
+	if s.n%2 == 1 {
+		e.Record = store.Accepted{At: actor.Time(s.n), Call: actor.Call{ID: run, Root: run, To: s.id, Operation: actor.HandleMessageFull,
+			Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text(s.n))}}
+		e.Events = []store.RunEvent{{Run: run, Seq: 1, Body: []byte(`{"type":"run_started"}`)}}
+		e.Due = actor.Time(s.n) + 1000
+	} else {
+		e.Record = store.Ended{Call: run, At: actor.Time(s.n), Until: actor.Forever,
+			Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text(s.n))}}
+		e.Events = []store.RunEvent{{Run: run, Seq: 2, Body: []byte(`{"type":"run_completed"}`)}}
+	}
+	s.due = e.Due
+	return e
+}
+
+// told says how many entries of the actor a store holds, having seen that each
+// of them is the one that was told.
+func told(kv store.KV, id actor.ID) (uint64, error) {
+	saved, err := store.LoadActor(kv, id)
+	if err != nil {
+		return 0, err
+	}
+	s := &story{id: id}
+	for _, e := range saved.Entries {
+		want := s.next()
+		want.Events[0].Body = nil
+		if !bytes.Equal(store.EncodeEntry(e), store.EncodeEntry(want)) {
+			return s.n, fmt.Errorf("entry %d is %+v, want %+v", s.n, e, want)
+		}
+		events, err := store.Events(kv, id.Tenant, want.Events[0].Run, want.Events[0].Seq-1, 1)
+		if err != nil || len(events) != 1 {
+			return s.n, fmt.Errorf("event of entry %d: %v, %v", s.n, events, err)
+		}
+	}
+	if _, err := store.Fold(saved); err != nil {
+		return s.n, err
+	}
+	return s.n, nil
+}
+
+func mustOpen(t testing.TB, dir string, options Options) *Disk {
+	t.Helper()
+	d, err := Open(dir, "n1", options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// commit waits until the entries are durable.
+func commit(l *Log, entries ...store.Entry) {
+	done := make(chan struct{})
+	l.Commit(entries, func() { close(done) })
+	<-done
+}
+
+func mustClose(t testing.TB, closers ...interface{ Close() error }) {
+	t.Helper()
+	for _, c := range closers {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
