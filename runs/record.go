@@ -159,9 +159,7 @@ func (r *Record) tell(e *Event) error {
 		r.resume(e.Child)
 		r.Pauses = append(r.Pauses, Pause{e.Name, e.Child, e.Until})
 	case RunResumed:
-		if !r.resume(e.Child) {
-			return fmt.Errorf("resumed, but was not paused")
-		}
+		r.resume(e.Child)
 	case RunDone:
 		r.end(e, e.Status)
 	case RunFailed, RunCancelled:
@@ -206,12 +204,8 @@ func (r *Record) end(e *Event, outcome actor.Status) {
 }
 
 // resume takes away the pause that a child, or none, put on the run.
-func (r *Record) resume(child actor.CallID) bool {
-	i := slices.IndexFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
-	if i >= 0 {
-		r.Pauses = slices.Delete(r.Pauses, i, i+1)
-	}
-	return i >= 0
+func (r *Record) resume(child actor.CallID) {
+	r.Pauses = slices.DeleteFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
 }
 
 // derive is the state that follows from what is open.
