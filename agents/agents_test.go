@@ -266,6 +266,32 @@ func TestATurnGivenUpUnwinds(t *testing.T) {
 	blocking(func(*agents.Turn) (string, error) { panic("never begun") }).Begin(begin("")).Stop()
 }
 
+// A cell is stepped by one goroutine at a time, but not always by the same one.
+func TestATurnGoesOnUnderAnyGoroutine(t *testing.T) {
+	turn := blocking(chain).Begin(begin("a b c"))
+	defer turn.Stop()
+	var answers []actor.Answer
+	for range 4 {
+		stepped := make(chan actor.Action)
+		go func() {
+			action, err := turn.Next(answers)
+			if err != nil {
+				t.Error(err)
+			}
+			stepped <- action
+		}()
+		action := <-stepped
+		if action.Done != nil {
+			if got := actor.TextOf(action.Done.Parts); got != "+x+x+x" {
+				t.Errorf("got %q", got)
+			}
+			return
+		}
+		answers = []actor.Answer{text("x"), text("y")}
+	}
+	t.Error("it never ended")
+}
+
 func TestATurnIsOfNoUseOutsideItsFunction(t *testing.T) {
 	use := func(what string, f func()) {
 		defer func() {

@@ -52,8 +52,9 @@ func toJSON(name string, input any) []byte {
 	return b
 }
 
-// Do asks for slow or impure code of the agent's own. It runs outside the actor,
-// and may be given up through its context.
+// Do asks for slow or impure code of the agent's own, under a name of letters,
+// digits, '.', '_' and '-'. It runs outside the actor, and may be given up
+// through its context.
 func Do(name string, work actor.Work, opts ...Option) actor.Ask {
 	return with(actor.Ask{Kind: actor.AskWork, Name: name, Work: work}, opts)
 }
@@ -61,7 +62,7 @@ func Do(name string, work actor.Work, opts ...Option) actor.Ask {
 // Sleep asks for nothing but time.
 func Sleep(d actor.Duration) actor.Ask { return actor.Ask{Kind: actor.AskSleep, Timeout: d} }
 
-// Wait asks for a signal by name, for so long: a person's word, an event.
+// Wait asks for a signal by such a name, for so long: a person's word, an event.
 // Meanwhile the time of the turn, and of those who wait for it, stands still.
 func Wait(name string, expires actor.Duration) actor.Ask {
 	return actor.Ask{Kind: actor.AskWait, Name: name, Timeout: expires}
@@ -74,7 +75,8 @@ func with(ask actor.Ask, opts []Option) actor.Ask {
 	return ask
 }
 
-// Answer is what came of one ask.
+// Answer is what came of one ask: content, perhaps with Warnings of what it
+// lacks, or a refusal.
 type Answer struct{ actor.Answer }
 
 // Err is the refusal, or nil.
