@@ -10,6 +10,28 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
+// ExecuteAgentStep makes one step. A refusal that the transition returns as its
+// error gives the turn up with it, as in the other style; a panic is an error,
+// and a state over its bound a refusal.
+func ExecuteAgentStep(next Next, config Config, state State) (action Action, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			action, err = Action{}, panicked(state.Request.Call.To, p)
+		}
+	}()
+	if action, err = next(config, state); err != nil {
+		out, err := ended("", nil, err)
+		if err != nil {
+			return Action{}, err
+		}
+		return Action{Action: actor.Action{Done: &out}}, nil
+	}
+	if n := state.weight() + len(action.Phase) + len(action.Continuation); n > StateBytesMax {
+		return GiveUp(actor.Refuse(actor.Budget, "the state of %s is %d bytes, at most %d allowed", state.Request.Call.To, n, StateBytesMax)), nil
+	}
+	return action, nil
+}
+
 // Answerer stands for the world: it answers one ask.
 type Answerer func(ctx context.Context, ask actor.Ask) actor.Answer
 

@@ -97,28 +97,6 @@ func (s *stepping) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (s *stepping) Stop() {}
 
-// ExecuteAgentStep makes one step. A refusal that the transition returns as its
-// error gives the turn up with it, as in the other style; a panic is an error,
-// and a state over its bound a refusal.
-func ExecuteAgentStep(next Next, config Config, state State) (action Action, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			action, err = Action{}, panicked(state.Request.Call.To, p)
-		}
-	}()
-	if action, err = next(config, state); err != nil {
-		out, err := ended("", nil, err)
-		if err != nil {
-			return Action{}, err
-		}
-		return Action{Action: actor.Action{Done: &out}}, nil
-	}
-	if n := state.weight() + len(action.Phase) + len(action.Continuation); n > StateBytesMax {
-		return GiveUp(actor.Refuse(actor.Budget, "the state of %s is %d bytes, at most %d allowed", state.Request.Call.To, n, StateBytesMax)), nil
-	}
-	return action, nil
-}
-
 // weight is about what Encode would write, but for what the last step kept.
 func (s *State) weight() int {
 	n := actor.SizeOf(s.Request.Call.Parts)
