@@ -156,7 +156,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 	b = num(b, " synced=", int64(e.Synced))
 	b = num(b, " wrote=", int64(e.Wrote))
 	if e.ShardHi > 0 {
-		b = num(b, " shards=", int64(e.ShardLo))
+		b = strconv.AppendInt(append(b, " shards="...), int64(e.ShardLo), 10)
 		b = num(b, "-", int64(e.ShardHi))
 	}
 	return b
