@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	proto "github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+const (
+	// spillMax is how many messages may wait for full rings before a cell begins anew.
+	spillMax = 1 << 20
+	// strikesKept is how many calls are remembered over which a cell died.
+	strikesKept = 1024
+)
+
+// cell is the host of one runtime.Cell after the other. What has no lock is
+// touched by the cell's goroutine alone.
+type cell struct {
+	engine  *Engine
+	n       uint16
+	mailbox *mailbox
+	worker  *worker
+	watch   *watchdog
+	timer   *time.Timer
+	stopped chan struct{}
+	spilled atomic.Int64
+
+	core        *runtime.Cell
+	incarnation uint64
+	due         actor.Time // what the timer is set to; 0: nothing
+	effects     map[effectKey]*effect
+	strikes     []runtime.Strike
+	spill       [][][]byte // by cell: envelopes that found its ring full
+	outcome     *answer    // being stepped
+}
+
+func newCell(e *Engine, n uint16) *cell {
+	c := &cell{engine: e, n: n, worker: newWorker(), watch: newWatchdog(n, e.log), stopped: make(chan struct{}),
+		effects: map[effectKey]*effect{}, spill: make([][][]byte, e.config.Cells)}
+	c.mailbox = newMailbox(e.config.RingSlots, e.unblock)
+	c.timer = time.AfterFunc(time.Hour, c.mailbox.wake)
+	c.timer.Stop()
+	return c
+}
+
+func (c *cell) name() string { return fmt.Sprintf("cell-%d", c.n) }
+
+// props makes the cell's protoactor actor: one Go value per incarnation.
+func (c *cell) props() *proto.Props {
+	return proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(c.receive) },
+		proto.WithMailbox(func() proto.Mailbox { return c.mailbox }),
+		proto.WithDispatcher(c.worker))
+}
+
+func (c *cell) receive(ctx proto.Context) {
+	switch m := ctx.Message().(type) {
+	case envelope:
+		c.deliver(m.bytes)
+	case answer:
+		c.answered(m)
+	case passed:
+		c.flush()
+		c.due = 0
+		if at, ok := c.core.NextDeadline(); ok && at <= c.engine.clock.now() {
+			c.step(runtime.Tick{})
+		}
+		c.arm()
+	case *proto.Started:
+		c.begin()
+	case *proto.Restarting:
+		c.fell()
+	case *proto.Stopping:
+		c.end()
+	case *proto.Stopped:
+		close(c.stopped)
+	}
+}
+
+// begin makes the next incarnation, under epochs that nobody has had.
+func (c *cell) begin() {
+	e := c.engine
+	var seed [8]byte
+	crand.Read(seed[:]) //nolint:errcheck // never fails
+	c.incarnation++
+	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
+	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools})
+	c.due = 0
+	again := c.incarnation > 1
+	table := e.claim(self)
+	boot := runtime.Boot{Strikes: slices.Clone(c.strikes)}
+	for key := range c.effects {
+		boot.Running = append(boot.Running, key.id)
+	}
+	c.step(runtime.Limits{Limits: e.config.Limits})
+	c.step(runtime.Agents{Definitions: e.config.Agents})
+	c.step(runtime.Owners{Table: table})
+	c.step(boot)
+	if again {
+		e.log.Warn("a cell began anew", "cell", c.n, "incarnation", c.incarnation)
+		for _, call := range e.clients.takenBy(c.n, e.clock.now()) {
+			c.step(runtime.Deliver{Envelope: actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
+		}
+	}
+	if c.outcome != nil {
+		a := *c.outcome
+		c.outcome = nil
+		c.mailbox.answer(a)
+	}
+	c.arm()
+}
+
+// fell counts over which call the incarnation died. What it had not handed over
+// is sent again by whoever misses it.
+func (c *cell) fell() {
+	c.watch.end()
+	for i := range c.spill {
+		c.spill[i] = nil
+	}
+	c.spilled.Store(0)
+	if c.core == nil || c.core.Blame().IsZero() {
+		return
+	}
+	call := c.core.Blame()
+	i := slices.IndexFunc(c.strikes, func(s runtime.Strike) bool { return s.Call == call })
+	if i < 0 {
+		if len(c.strikes) == strikesKept {
+			c.strikes = slices.Delete(c.strikes, 0, 1)
+		}
+		c.strikes = append(c.strikes, runtime.Strike{Call: call})
+		i = len(c.strikes) - 1
+	}
+	c.strikes[i].Times++
+	c.engine.log.Error("a call made its cell fail", "cell", c.n, "call", call.String(), "times", c.strikes[i].Times)
+}
+
+// end lets go of every actor, so that turns that are coroutines end too.
+func (c *cell) end() {
+	c.timer.Stop()
+	defer func() {
+		c.watch.end()
+		if p := recover(); p != nil {
+			c.engine.log.Error("a cell failed while it stopped", "cell", c.n, "panic", fmt.Sprint(p))
+		}
+	}()
+	c.step(runtime.Owners{})
+}
+
+func (c *cell) deliver(b []byte) {
+	env, err := actor.Decode(b)
+	if err != nil {
+		c.engine.log.Error("a message of our own cannot be read", "cell", c.n, "error", err.Error())
+		return
+	}
+	if r, ok := env.Body.(actor.Request); ok && env.From.IsZero() {
+		c.engine.clients.take(r.Call.ID)
+	}
+	c.step(runtime.Deliver{Envelope: env})
+	c.arm()
+}
+
+// answered passes on what came of an effect. What an earlier incarnation asked
+// the disk is not for this one; the outcome of a tool or work is.
+func (c *cell) answered(a answer) {
+	out, isOutcome := a.input.(runtime.Outcome)
+	switch {
+	case isOutcome:
+		key := effectKey{out.ID, out.Attempt}
+		if c.effects[key] == nil {
+			return // given up meanwhile
+		}
+		c.outcome = &a
+		c.step(out)
+		c.outcome = nil
+		delete(c.effects, key)
+	case a.incarnation == c.incarnation:
+		c.step(a.input)
+	case a.incarnation == anyone:
+		if _, ok := a.input.(runtime.Owners); ok {
+			a.input = runtime.Owners{Table: c.engine.owners()} // a later one may have come with our own beginning
+		}
+		c.step(a.input)
+	}
+	c.arm()
+}
+
+// step advances the cell by one input and does what comes of it.
+func (c *cell) step(in runtime.Input) {
+	c.watch.begin(in)
+	ready := c.core.Step(c.engine.clock.now(), in)
+	c.watch.end()
+	c.engine.tell(ready.Events)
+	c.perform(ready)
+	c.flush()
+}
+
+// perform appends, then hands over. Gated effects wait for the log.
+func (c *cell) perform(ready runtime.Ready) {
+	var gated []func()
+	now := make([]func(), 0, len(ready.Effects))
+	for _, e := range ready.Effects {
+		if do := c.prepare(e); e.Gated {
+			gated = append(gated, do)
+		} else {
+			now = append(now, do)
+		}
+	}
+	if len(ready.Entries) > 0 || len(gated) > 0 {
+		c.engine.config.Log.Commit(ready.Entries, func() {
+			for _, do := range gated {
+				do()
+			}
+		})
+	}
+	for _, do := range now {
+		do()
+	}
+}
+
+// prepare is an effect as something to do: now, or on the log's goroutine.
+func (c *cell) prepare(e runtime.Effect) func() {
+	switch op := e.Op.(type) {
+	case runtime.Send:
+		return func() { c.send(op) }
+	case runtime.Respond:
+		return func() { c.engine.clients.respond(op) }
+	case runtime.Publish:
+		return func() { c.engine.watchers.publish(op.Event.Run) }
+	case runtime.Tool:
+		return c.effect(e, op.Left, func(ctx context.Context) actor.Answer {
+			return c.engine.config.Tools.Execute(ctx, op.Name, op.Input, op.Context)
+		})
+	case runtime.Work:
+		return c.effect(e, op.Left, func(ctx context.Context) actor.Answer { return work(ctx, op) })
+	case runtime.Abort:
+		return func() { c.abort(effectKey{e.ID, e.Attempt}) }
+	case runtime.Load:
+		return c.read(func() runtime.Input { return c.engine.load(op.Actor) })
+	case runtime.Expiries:
+		return c.read(func() runtime.Input { return c.engine.expiries(op.Shards) })
+	default:
+		panic(fmt.Sprintf("engine: cannot do %T", op))
+	}
+}
+
+// send carries a message to a cell of this node: always as bytes.
+func (c *cell) send(op runtime.Send) {
+	e := c.engine
+	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
+		// An address of an earlier start, when there were other cells: who waited there waits no more.
+		e.log.Debug("a message for a cell that is not here", "node", string(op.Node), "cell", op.Cell)
+		return
+	}
+	b := actor.Encode(op.Envelope)
+	if len(c.spill[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, b) {
+		return
+	}
+	c.spill[op.Cell] = append(c.spill[op.Cell], b)
+	if c.spilled.Add(1) > spillMax {
+		panic(fmt.Sprintf("cell %d has %d messages that find no room", c.n, spillMax))
+	}
+}
+
+// flush hands over what found no room before, in order.
+func (c *cell) flush() {
+	if c.spilled.Load() == 0 {
+		return
+	}
+	for to := range c.spill {
+		for len(c.spill[to]) > 0 && c.engine.cells[to].mailbox.pushFrom(c.n, c.spill[to][0]) {
+			c.spill[to][0] = nil
+			c.spill[to] = c.spill[to][1:]
+			c.spilled.Add(-1)
+		}
+	}
+}
+
+// arm sets the timer to the cell's next deadline.
+func (c *cell) arm() {
+	at, ok := c.core.NextDeadline()
+	switch {
+	case !ok:
+		c.due = 0
+		c.timer.Stop()
+	case at != c.due:
+		c.due = at
+		c.timer.Reset(c.engine.clock.until(at))
+	}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// Answer is what a client gets to know of its call.
+type Answer struct {
+	Reply     actor.Reply
+	HeldUntil actor.Time // not 0: the run waits for a person, and Reply says only which run it is
+}
+
+// askedMax is how often a call is asked anew because its cell failed.
+const askedMax = 3
+
+// clients are the calls of clients that wait for an answer.
+type clients struct {
+	mu      sync.Mutex
+	waiting map[actor.CallID]*waiter
+	max     int
+	none    chan struct{} // closed when nobody waits any more; set by drain
+}
+
+type waiter struct {
+	call   actor.Call
+	cell   uint16
+	clock  actor.Clock
+	taken  bool // its cell has seen it
+	asked  int
+	answer chan Answer // of one
+}
+
+func newClients(limit int) *clients {
+	return &clients{waiting: map[actor.CallID]*waiter{}, max: limit}
+}
+
+// add has a call wait; nil if too many do, or nobody is served any more.
+func (c *clients) add(call actor.Call, cell uint16, now actor.Time) (*waiter, *actor.Refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.none != nil:
+		return nil, stopping()
+	case len(c.waiting) >= c.max:
+		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
+	}
+	w := &waiter{call: call, cell: cell, clock: actor.NewClock(now, call.Left), answer: make(chan Answer, 1)}
+	c.waiting[call.ID] = w
+	return w, nil
+}
+
+func stopping() *actor.Refusal {
+	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is about to stop; runs go on when it is back"}
+}
+
+// remove takes a call out; false if it was answered meanwhile.
+func (c *clients) remove(call actor.CallID) (*waiter, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, ok := c.waiting[call]
+	delete(c.waiting, call)
+	if c.none != nil && len(c.waiting) == 0 && ok {
+		close(c.none)
+	}
+	return w, ok
+}
+
+func (c *clients) respond(op runtime.Respond) {
+	if w, ok := c.remove(op.Call); ok {
+		w.answer <- Answer{op.Reply, op.HeldUntil}
+	}
+}
+
+// take notes that the call's cell has seen it.
+func (c *clients) take(call actor.CallID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.waiting[call]; w != nil {
+		w.taken = true
+	}
+}
+
+// takenBy is the calls that a cell had seen when it failed, with the time they
+// have left: its next incarnation knows nothing of who waits. A call that was
+// asked too often is refused.
+func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
+	var refused []actor.CallID
+	c.mu.Lock()
+	for id, w := range c.waiting {
+		if w.cell != cell || !w.taken {
+			continue
+		}
+		if w.asked++; w.asked >= askedMax {
+			refused = append(refused, id)
+			continue
+		}
+		call := w.call
+		if call.Left > 0 {
+			call.Left = max(w.clock.Now(now), 1)
+		}
+		again = append(again, call)
+	}
+	c.mu.Unlock()
+	for _, id := range refused {
+		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "its cell failed %d times while it waited", askedMax))})
+	}
+	return again
+}
+
+// drain refuses whoever comes from now on; the channel says that nobody waits.
+func (c *clients) drain() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.none == nil {
+		c.none = make(chan struct{})
+		if len(c.waiting) == 0 {
+			close(c.none)
+		}
+	}
+	return c.none
+}
+
+// refuseAll answers everybody who still waits.
+func (c *clients) refuseAll() {
+	c.mu.Lock()
+	ids := make([]actor.CallID, 0, len(c.waiting))
+	for id := range c.waiting {
+		ids = append(ids, id)
+	}
+	c.mu.Unlock()
+	for _, id := range ids {
+		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, stopping())})
+	}
+}
+
+// watchers want to know when a run has a new event.
+type watchers struct {
+	count atomic.Int32
+	mu    sync.Mutex
+	byRun map[actor.CallID]map[*watcher]struct{}
+}
+
+type watcher struct{ news chan struct{} }
+
+func (w *watchers) publish(run actor.CallID) {
+	if w.count.Load() == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for one := range w.byRun[run] {
+		select {
+		case one.news <- struct{}{}:
+		default: // it has news that it has not looked at
+		}
+	}
+}
+
+func (w *watchers) add(run actor.CallID) *watcher {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	one := &watcher{make(chan struct{}, 1)}
+	if w.byRun == nil {
+		w.byRun = map[actor.CallID]map[*watcher]struct{}{}
+	}
+	if w.byRun[run] == nil {
+		w.byRun[run] = map[*watcher]struct{}{}
+	}
+	w.byRun[run][one] = struct{}{}
+	w.count.Add(1)
+	return one
+}
+
+func (w *watchers) remove(run actor.CallID, one *watcher) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.byRun[run][one]; !ok {
+		return
+	}
+	delete(w.byRun[run], one)
+	if len(w.byRun[run]) == 0 {
+		delete(w.byRun, run)
+	}
+	w.count.Add(-1)
+}

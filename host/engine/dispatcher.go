@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import proto "github.com/asynkron/protoactor-go/actor"
+
+// worker is the one goroutine on which a cell's mailbox is emptied.
+type worker struct {
+	work chan func() // of one: a mailbox is scheduled once until it has run
+	quit chan struct{}
+	done chan struct{}
+}
+
+var _ proto.Dispatcher = (*worker)(nil)
+
+func newWorker() *worker {
+	w := &worker{work: make(chan func(), 1), quit: make(chan struct{}), done: make(chan struct{})}
+	go w.loop()
+	return w
+}
+
+// Schedule implements protoactor's Dispatcher.
+func (w *worker) Schedule(fn func()) {
+	select {
+	case w.work <- fn:
+	case <-w.quit:
+	}
+}
+
+// Throughput implements protoactor's Dispatcher.
+func (w *worker) Throughput() int { return 300 }
+
+// loop runs what is scheduled. Agents' code that calls runtime.Goexit takes the
+// goroutine with it, so another one takes over.
+func (w *worker) loop() {
+	ended := false
+	defer func() {
+		if !ended {
+			go w.loop()
+		}
+	}()
+	for {
+		select {
+		case fn := <-w.work:
+			fn()
+		case <-w.quit:
+			ended = true
+			close(w.done)
+			return
+		}
+	}
+}
+
+// stop ends the goroutine and waits for it.
+func (w *worker) stop() {
+	close(w.quit)
+	<-w.done
+}

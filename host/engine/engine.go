@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	goruntime "runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	proto "github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// CellsMax is how many cells a node may have.
+const CellsMax = 64
+
+const (
+	restartsMax    = 100 // of a cell within restartsWithin: more, and the node gives up
+	restartsWithin = 10 * time.Second
+	readersCount   = 4
+	backlogMax     = 1 << 16 // entries that wait for the disk: with more, no new work is taken
+	startBits      = 20      // of an epoch, the low ones count incarnations
+	anyone         = 0       // an answer that is for whichever incarnation there is
+)
+
+// Log is a node's one log.
+type Log interface {
+	// Commit appends entries, which may be none, and calls after once all that
+	// was appended up to and with them is durable; never, if the log has failed.
+	// Calls of after come one at a time, in the order of the appends, and neither
+	// wait for each other nor call Commit.
+	Commit(entries []store.Entry, after func())
+	// Full says that new work must wait until there is room; what was begun may end.
+	Full() error
+	// Backlog is how many entries wait to be written.
+	Backlog() int
+}
+
+// Config is what a node is made of.
+type Config struct {
+	Node actor.NodeID
+	// Start grows from one start of the node to the next, or at least over
+	// those that wrote something: no epoch comes twice.
+	Start  uint64
+	Log    Log
+	Store  store.KV // what the log writes to; it is only read here
+	Agents []actor.Definition
+	Tools  *tools.Registry
+	Limits dispatcher.Limits
+	Logger *slog.Logger
+
+	Cells      int // 0: GOMAXPROCS
+	RingSlots  int // of each cell; 0: 1024
+	ClientsMax int // clients that wait for an answer; 0: 16,384
+	EffectsMax int // tools and work under way; 0: 1,024
+}
+
+func (c *Config) check() error {
+	for _, d := range []struct {
+		value *int
+		or    int
+	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.RingSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.EffectsMax, 1024}} {
+		if *d.value == 0 {
+			*d.value = d.or
+		}
+	}
+	c.Cells = min(c.Cells, CellsMax)
+	if err := actor.CheckName(string(c.Node)); err != nil {
+		return fmt.Errorf("node %w", err)
+	}
+	if c.Start >= 1<<(64-startBits) {
+		return fmt.Errorf("start %d is more than an epoch can tell", c.Start)
+	}
+	return c.Limits.Check()
+}
+
+// Engine is a node at work.
+type Engine struct {
+	config   Config
+	log      *slog.Logger
+	clock    clock
+	system   *proto.ActorSystem
+	cells    []*cell
+	clients  *clients
+	watchers watchers
+	readers  *readers
+
+	ctx     context.Context // of effects
+	cancel  context.CancelFunc
+	effects sync.WaitGroup
+	running atomic.Int64
+
+	mu     sync.Mutex
+	epochs []actor.Epoch // by cell
+	table  dispatcher.Table
+
+	ended sync.Once
+	over  chan struct{} // the node has failed, or was closed
+	err   error
+}
+
+// Start brings a node's cells to life. They load what is open by themselves.
+func Start(config Config) (*Engine, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
+		readers: newReaders(readersCount), over: make(chan struct{})}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	for range config.Cells {
+		e.epochs = append(e.epochs, e.epochOf(1))
+	}
+	e.table = e.newTable()
+	e.system = proto.NewActorSystem(proto.WithLoggerFactory(func(*proto.ActorSystem) *slog.Logger {
+		return slog.New(slog.DiscardHandler)
+	}))
+	for n := range config.Cells {
+		e.cells = append(e.cells, newCell(e, uint16(n)))
+	}
+	root := e.system.Root.WithGuardian(&supervisor{e})
+	for _, c := range e.cells {
+		if _, err := root.SpawnNamed(c.props(), c.name()); err != nil {
+			return nil, fmt.Errorf("cell %d: %w", c.n, err)
+		}
+	}
+	return e, nil
+}
+
+// supervisor decides what becomes of a cell that failed: it begins anew, unless
+// that does not help.
+type supervisor struct{ engine *Engine }
+
+// HandleFailure implements protoactor's SupervisorStrategy.
+func (s *supervisor) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, child *proto.PID, stats *proto.RestartStatistics, reason, _ any) {
+	s.engine.log.Error("a cell failed", "cell", child.Id, "panic", fmt.Sprint(reason))
+	stats.Fail()
+	if stats.NumberOfFailures(restartsWithin) > restartsMax {
+		s.engine.fail(fmt.Errorf("%s failed more than %d times within %v, the last time with: %v", child.Id, restartsMax, restartsWithin, reason))
+		over.StopChildren(child)
+		return
+	}
+	over.RestartChildren(child)
+}
+
+func (e *Engine) epochOf(incarnation uint64) actor.Epoch {
+	return actor.Epoch(e.config.Start<<startBits | incarnation)
+}
+
+func (e *Engine) newTable() dispatcher.Table {
+	return dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+		n := shard % uint16(len(e.epochs))
+		return dispatcher.Owner{Node: e.config.Node, Cell: n, Epoch: e.epochs[n]}
+	})
+}
+
+func (e *Engine) owners() dispatcher.Table {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.table
+}
+
+// claim gives a cell its shards under the epoch of its incarnation, and tells
+// the other cells, if it is not its first.
+func (e *Engine) claim(self actor.Address) dispatcher.Table {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if epoch := actor.Epoch(self.Incarnation); e.epochs[self.Cell] != epoch {
+		e.epochs[self.Cell] = epoch
+		e.table = e.newTable()
+		for _, c := range e.cells {
+			if c.n != self.Cell {
+				c.mailbox.answer(answer{anyone, runtime.Owners{}})
+				c.mailbox.answer(answer{anyone, runtime.CellRestarted{Cell: self}})
+			}
+		}
+	}
+	return e.table
+}
+
+// unblock has cells hand over what found a ring full.
+func (e *Engine) unblock(cells uint64) {
+	for _, c := range e.cells {
+		if cells&(1<<c.n) != 0 {
+			c.mailbox.wake()
+		}
+	}
+}
+
+// begin counts one more effect; false if there are too many.
+func (e *Engine) begin() bool {
+	if e.running.Add(1) > int64(e.config.EffectsMax) {
+		e.running.Add(-1)
+		return false
+	}
+	e.effects.Add(1)
+	return true
+}
+
+func (e *Engine) finish() {
+	e.running.Add(-1)
+	e.effects.Done()
+}
+
+// NewCallID names a new call.
+func (e *Engine) NewCallID() actor.CallID {
+	return actor.NewCallID(e.clock.now(), rand.Uint64(), rand.Uint64())
+}
+
+// Now is the node's time.
+func (e *Engine) Now() actor.Time { return e.clock.now() }
+
+// Agents lists the agents that exist.
+func (e *Engine) Agents() []actor.Definition { return e.config.Agents }
+
+// Ask brings a client's call to its actor and waits for what comes of it. What
+// the call leaves open is filled in. If ctx ends first the run goes on, and its
+// client may ask for it by its id.
+func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
+	complete(&call)
+	b := actor.Encode(actor.Envelope{To: call.To, Body: actor.Request{Call: call}})
+	if _, err := actor.Decode(b); err != nil {
+		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
+	}
+	if err := e.config.Log.Full(); err != nil {
+		return refused(call.ID, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}), nil
+	}
+	owner, _ := e.owners().Of(dispatcher.ShardOf(call.To))
+	c := e.cells[owner.Cell]
+	w, refusal := e.clients.add(call, c.n, e.clock.now())
+	if refusal != nil {
+		return refused(call.ID, refusal), nil
+	}
+	// A quarter of the ring is for cells alone.
+	if c.mailbox.ring.len() >= len(c.mailbox.ring.slots)*3/4 || c.spilled.Load() > 0 || e.config.Log.Backlog() > backlogMax || !c.mailbox.push(b) {
+		e.clients.remove(call.ID)
+		return refused(call.ID, actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")), nil
+	}
+	select {
+	case a := <-w.answer:
+		return a, nil
+	case <-ctx.Done():
+		if _, ok := e.clients.remove(call.ID); !ok {
+			return <-w.answer, nil
+		}
+		return Answer{}, ctx.Err()
+	case <-e.over:
+		return Answer{}, e.err
+	}
+}
+
+func complete(call *actor.Call) {
+	if call.Kind == 0 {
+		call.Kind = actor.Waiting
+	}
+	if call.Lane == 0 {
+		call.Lane = actor.Normal
+	}
+	if call.Origin == 0 {
+		call.Origin = actor.Human
+	}
+	if call.Operation == "" {
+		call.Operation = actor.HandleMessageFull
+	}
+	call.Root, call.Attempt = call.ID, 1
+}
+
+func refused(call actor.CallID, r *actor.Refusal) Answer { return Answer{Reply: actor.Fail(call, r)} }
+
+// Watch says when a run has a new event, which can then be read. It may say so
+// once for several. Stop ends it.
+func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func()) {
+	w := e.watchers.add(run)
+	return w.news, func() { e.watchers.remove(run, w) }
+}
+
+// Read reads from the store what may be shown: what read has seen is durable
+// when Read returns without error.
+func (e *Engine) Read(ctx context.Context, read func(store.KV) error) error {
+	if err := read(e.config.Store); err != nil {
+		return err
+	}
+	return e.barrier(ctx)
+}
+
+// barrier waits until all that was appended so far is durable.
+func (e *Engine) barrier(ctx context.Context) error {
+	durable := make(chan struct{})
+	e.config.Log.Commit(nil, func() { close(durable) })
+	select {
+	case <-durable:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-e.over:
+		return e.err
+	}
+}
+
+// Over is closed when the node cannot go on, or was closed; Err says which.
+func (e *Engine) Over() <-chan struct{} { return e.over }
+
+// Err is why the node is over, once it is: ErrClosed after Close.
+func (e *Engine) Err() error { return e.err }
+
+// ErrClosed is what Err says after Close.
+var ErrClosed = errors.New("the node has stopped")
+
+func (e *Engine) fail(err error) {
+	e.ended.Do(func() {
+		e.err = err
+		if err != ErrClosed {
+			e.log.Error("the node cannot go on", "error", err.Error())
+		}
+		close(e.over)
+	})
+}
+
+// Drain refuses new calls and waits until no client waits, or ctx ends.
+func (e *Engine) Drain(ctx context.Context) {
+	select {
+	case <-e.clients.drain():
+	case <-ctx.Done():
+	case <-e.over:
+	}
+}
+
+// Close stops the node: clients that still wait are refused, cells end, effects
+// are given up, and all goroutines have ended when it returns, unless ctx ends
+// first. What is open stays in the log. The log is its owner's to close.
+func (e *Engine) Close(ctx context.Context) error {
+	e.clients.drain()
+	for _, c := range e.cells {
+		select {
+		case <-c.stopped: // its supervisor gave it up
+		default:
+			e.system.Root.Stop(e.system.NewLocalPID(c.name()))
+		}
+	}
+	for _, c := range e.cells {
+		<-c.stopped
+		c.timer.Stop()
+		c.worker.stop()
+	}
+	err := e.barrier(ctx) // what is released now still reaches its client
+	e.clients.refuseAll()
+	e.readers.close()
+	e.cancel()
+	done := make(chan struct{})
+	go func() {
+		e.effects.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		e.log.Warn("work of agents does not heed that it was given up", "count", e.running.Load())
+	}
+	e.fail(ErrClosed)
+	return err
+}
+
+// tell logs what a person who runs a node wants to know of each run; never content.
+func (e *Engine) tell(events []history.Event) {
+	for i := range events {
+		ev := &events[i]
+		var message string
+		level := slog.LevelInfo
+		switch ev.Kind {
+		case history.Admit:
+			message = "accepted"
+		case history.Reply:
+			message = "ended"
+		case history.Refuse:
+			message = "refused"
+		case history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel:
+			message, level = ev.Kind.String(), slog.LevelDebug
+		default:
+			continue
+		}
+		if !e.log.Enabled(e.ctx, level) {
+			continue
+		}
+		e.log.LogAttrs(e.ctx, level, message, attrs(ev)...)
+	}
+}
+
+func attrs(ev *history.Event) []slog.Attr {
+	all := []slog.Attr{slog.String("actor", ev.Actor.String()), slog.Int("cell", int(ev.From.Cell))}
+	if !ev.Call.IsZero() {
+		all = append(all, slog.String("call", ev.Call.String()))
+	}
+	if !ev.Root.IsZero() {
+		all = append(all, slog.String("run", ev.Root.String()))
+	}
+	if ev.Kind == history.Admit {
+		all = append(all, slog.String("chain", actor.PathString(ev.Chain)), slog.Int("depth", len(ev.Chain)), slog.Int64("left_ms", ev.Left.Milliseconds()))
+	}
+	if ev.Status != 0 {
+		all = append(all, slog.String("status", ev.Status.String()))
+	}
+	if ev.Reason != 0 {
+		all = append(all, slog.String("reason", ev.Reason.String()))
+	}
+	if ev.Why != "" {
+		all = append(all, slog.String("why", ev.Why))
+	}
+	return all
+}

@@ -1,0 +1,576 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	goruntime "runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// node is an engine over a real store, as serve makes one.
+type node struct {
+	*Engine
+	t    *testing.T
+	disk *disk.Disk
+	log  *disk.Log
+	said *listener
+}
+
+// listener is a log that a test can wait on.
+type listener struct {
+	mu    sync.Mutex
+	lines bytes.Buffer
+	more  chan struct{}
+}
+
+func (l *listener) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines.Write(b)
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+	return len(b), nil
+}
+
+func (l *listener) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.lines.String(), text)
+}
+
+func (l *listener) await(ctx context.Context, text string) bool {
+	for !l.has(text) {
+		select {
+		case <-l.more:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+func patient(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func start(t *testing.T, dir string, change func(*Config), definitions ...actor.Definition) *node {
+	t.Helper()
+	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, disk: d, log: disk.NewLog(d), said: &listener{more: make(chan struct{}, 1)}}
+	config := Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: append(agents.Ready(), definitions...),
+		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.NewJSONHandler(n.said, nil)), Cells: 2}
+	if change != nil {
+		change(&config)
+	}
+	if n.Engine, err = Start(config); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.close)
+	return n
+}
+
+func (n *node) close() {
+	if n.disk == nil {
+		return
+	}
+	n.Engine.Drain(expired())
+	if err := n.Engine.Close(patient(n.t)); err != nil {
+		n.t.Error(err)
+	}
+	for _, c := range []interface{ Close() error }{n.log, n.disk} {
+		if err := c.Close(); err != nil {
+			n.t.Error(err)
+		}
+	}
+	n.disk = nil
+}
+
+func expired() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func (n *node) call(agent, key, text string) actor.Call {
+	return actor.Call{ID: n.NewCallID(), To: actor.NewID(agent, key), Parts: actor.Text(text)}
+}
+
+func (n *node) ask(agent, key, text string) Answer {
+	n.t.Helper()
+	return n.await(n.call(agent, key, text))
+}
+
+func (n *node) await(call actor.Call) Answer {
+	n.t.Helper()
+	a, err := n.Ask(patient(n.t), call)
+	if err != nil {
+		n.t.Errorf("%s: %v", call.To, err)
+	}
+	return a
+}
+
+func (n *node) signal(run actor.CallID, to actor.ID, name string) Answer {
+	n.t.Helper()
+	call := n.call(to.Agent, to.Key, "")
+	call.Kind, call.Parent, call.Operation = actor.Signal, run, name
+	return n.await(call)
+}
+
+// events waits until the run's stream has an event of the type, and returns it all.
+func (n *node) events(run actor.CallID, last runs.Type) []runs.Event {
+	n.t.Helper()
+	ctx := patient(n.t)
+	news, stop := n.Watch(run)
+	defer stop()
+	for {
+		var all []runs.Event
+		err := n.Read(ctx, func(kv store.KV) error {
+			raw, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
+			for _, r := range raw {
+				e, err := runs.Decode(r.Body)
+				if err != nil {
+					return err
+				}
+				all = append(all, e)
+			}
+			return err
+		})
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		for _, e := range all {
+			if e.Type == last {
+				return all
+			}
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			n.t.Fatalf("run %s never has %s: %v", run, last, all)
+		}
+	}
+}
+
+func text(a Answer) string { return actor.TextOf(a.Reply.Parts) }
+
+func blocking(name string, turn func(*agents.Turn) (string, error)) actor.Definition {
+	return agents.Define(name, "1", "of a test", agents.Blocking(agents.Func(turn)))
+}
+
+// raw is an agent without the nets that package agents spans.
+type raw struct {
+	next func(actor.Begin) (actor.Action, error)
+	at   actor.Begin
+}
+
+func (r raw) Begin(b actor.Begin) actor.Turn { r.at = b; return r }
+
+func (r raw) Next([]actor.Answer) (actor.Action, error) { return r.next(r.at) }
+
+func (r raw) Stop() {}
+
+func rawAgent(name string, next func(actor.Begin) (actor.Action, error)) actor.Definition {
+	return agents.Define(name, "1", "of a test", raw{next: next})
+}
+
+func TestACallIsAnswered(t *testing.T) {
+	n := start(t, t.TempDir(), nil)
+	a := n.ask("helper", "s-1", "xyzzy")
+	if text(a) != "response from helper: xyzzy" || a.Reply.Status != actor.Succeeded {
+		t.Errorf("got %+v", a)
+	}
+	if a := n.ask("nobody", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
+		t.Errorf("an unknown agent: %+v", a)
+	}
+	if a := n.ask("no body", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Invalid {
+		t.Errorf("an illegal name: %+v", a)
+	}
+}
+
+func TestARunOutlivesItsProcess(t *testing.T) {
+	dir := t.TempDir()
+	n := start(t, dir, nil)
+	held := n.ask("coordinator", "s-1", "xyzzy")
+	run := held.Reply.Run
+	if held.HeldUntil == 0 || run.IsZero() {
+		t.Fatalf("not held: %+v", held)
+	}
+	before := n.events(run, runs.WaitOpened)
+	epoch := n.epochs[0]
+	n.close()
+
+	n = start(t, dir, nil)
+	if n.epochs[0] <= epoch {
+		t.Errorf("epoch %d after %d", n.epochs[0], epoch)
+	}
+	to := actor.NewID("coordinator", "s-1")
+	if a := n.signal(run, to, "stop"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Rejected {
+		t.Errorf("a signal nobody waits for: %+v", a)
+	}
+	if a := n.signal(run, to, "go"); a.Reply.Refusal != nil {
+		t.Errorf("signal: %+v", a)
+	}
+	all := n.events(run, runs.RunDone)
+	record, err := runs.Fold(all)
+	if err != nil || !strings.Contains(record.Text, "xyzzy") || len(record.Children) != 1 {
+		t.Errorf("%+v, %v", record, err)
+	}
+	for i := range before {
+		if before[i].String() != all[i].String() {
+			t.Errorf("event %d was %v, is %v", i+1, before[i], all[i])
+		}
+	}
+	helpers := 0
+	if err := n.Read(patient(t), func(kv store.KV) error {
+		owners, err := store.Runs(kv, actor.DefaultTenant, 100, false)
+		for _, o := range owners {
+			if o.Actor.Agent == "helper" {
+				helpers++
+			}
+		}
+		return err
+	}); err != nil || helpers != 1 {
+		t.Errorf("the helper was asked %d times, %v", helpers, err)
+	}
+}
+
+// Turns that wait, tools under way, clients that wait: all of it ends with Close.
+func TestCloseLeavesNoGoroutine(t *testing.T) {
+	before := goruntime.NumGoroutine()
+	busy := make(chan struct{})
+	n := start(t, t.TempDir(), nil,
+		blocking("worker", func(turn *agents.Turn) (string, error) {
+			b, err := turn.Do("wait", func(ctx context.Context) ([]byte, error) {
+				close(busy)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			return string(b), err
+		}))
+	n.ask("coordinator", "s-1", "xyzzy") // its coroutine stands at the wait
+	waiting := make(chan Answer)
+	go func() { waiting <- n.ask("worker", "s-1", "x") }()
+	<-busy
+	n.close()
+	a := <-waiting
+	if a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+		t.Errorf("who waited got %+v", a)
+	}
+	if a, _ := n.Ask(patient(t), n.call("helper", "s-1", "x")); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+		t.Errorf("who came too late got %+v", a)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for goruntime.NumGoroutine() > before+1 { // the context of patient has a timer, no goroutine; Pebble's last ones take a moment
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines before, %d after\n%s", before, goruntime.NumGoroutine(), buf[:goruntime.Stack(buf, true)])
+		}
+		goruntime.Gosched()
+	}
+}
+
+// A call that makes its cell fail is refused for good after three times, and
+// costs nobody else an answer.
+func TestACellThatFailsBeginsAnew(t *testing.T) {
+	for name, fail := range map[string]func(){"panic": func() { panic("as told") }, "goexit": goruntime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			var times atomic.Int32
+			n := start(t, t.TempDir(), func(c *Config) { c.Cells = 2 },
+				rawAgent("bomb", func(actor.Begin) (actor.Action, error) {
+					times.Add(1)
+					fail()
+					return actor.Action{}, nil
+				}),
+				blocking("relay", func(turn *agents.Turn) (string, error) { return turn.Call("bomb/b", "x") }))
+			n.ask("coordinator", "s-1", "xyzzy")
+			epochs := [2]actor.Epoch{n.epochs[0], n.epochs[1]}
+			var others sync.WaitGroup
+			for i := range 16 {
+				others.Go(func() {
+					for j := range 20 {
+						want := fmt.Sprintf("response from helper: %d.%d", i, j)
+						if a := n.ask("helper", fmt.Sprintf("h-%d", i), fmt.Sprintf("%d.%d", i, j)); text(a) != want {
+							t.Errorf("got %q %+v, want %q", text(a), a.Reply.Refusal, want)
+						}
+					}
+				})
+			}
+			for _, agent := range []string{"bomb", "relay"} {
+				if a := n.ask(agent, "b", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+					t.Errorf("%s: %+v", agent, a.Reply)
+				}
+			}
+			others.Wait()
+			if got := times.Load(); got != 6 {
+				t.Errorf("it failed %d times, want 3 for each of two calls", got)
+			}
+			victim := dispatcher.ShardOf(actor.NewID("bomb", "b")) % 2
+			for i := range epochs {
+				o, _ := n.owners().Of(uint16(i))
+				if grown := o.Epoch > epochs[i]; grown != (uint16(i) == victim) {
+					t.Errorf("cell %d: epoch %d, was %d", i, o.Epoch, epochs[i])
+				}
+			}
+			// What was open in the cell that failed goes on.
+			var run actor.CallID
+			if err := n.Read(patient(t), func(kv store.KV) error {
+				owners, err := store.Runs(kv, actor.DefaultTenant, 10_000, true)
+				for _, o := range owners {
+					if o.Actor.Agent == "coordinator" {
+						run = o.Run
+					}
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			n.signal(run, actor.NewID("coordinator", "s-1"), "go")
+			n.events(run, runs.RunDone)
+		})
+	}
+}
+
+// Two cells that fill each other's rings: everybody gets an answer, some that there is no room.
+func TestFullRingsDoNotLockCellsUp(t *testing.T) {
+	ping := func(to string) func(*agents.Turn) (string, error) {
+		return func(turn *agents.Turn) (string, error) {
+			var asks []actor.Ask
+			for i := range 8 {
+				asks = append(asks, agents.Call(fmt.Sprintf("%s/%s-%d", to, turn.Self().Key, i), "x"))
+			}
+			for _, a := range turn.All(asks...) {
+				if err := a.Err(); err != nil {
+					return "", err
+				}
+			}
+			return "ok", nil
+		}
+	}
+	n := start(t, t.TempDir(), func(c *Config) { c.RingSlots = 4 },
+		blocking("a", ping("c")), blocking("b", ping("d")),
+		blocking("c", func(*agents.Turn) (string, error) { return "c", nil }),
+		blocking("d", func(*agents.Turn) (string, error) { return "d", nil }))
+	var ok, busy atomic.Int32
+	var all sync.WaitGroup
+	for i := range 64 {
+		all.Go(func() {
+			for j := range 5 {
+				agent := string("ab"[i%2])
+				a := n.ask(agent, fmt.Sprintf("k-%d-%d", i, j), "x")
+				switch r := a.Reply.Refusal; {
+				case r == nil && text(a) == "ok":
+					ok.Add(1)
+				case r != nil && r.Reason == actor.Busy && r.Scope == actor.ScopeNode:
+					busy.Add(1)
+				default:
+					t.Errorf("got %+v", a)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if ok.Load() == 0 {
+		t.Error("nobody was served")
+	}
+	t.Logf("%d served, %d refused", ok.Load(), busy.Load())
+	for _, c := range n.cells {
+		if left := c.spilled.Load(); left != 0 {
+			t.Errorf("cell %d still has %d messages to hand over", c.n, left)
+		}
+	}
+}
+
+func TestALongStepIsNamedWhileItRuns(t *testing.T) {
+	var n *node
+	ctx := patient(t)
+	ready := make(chan struct{})
+	n = start(t, t.TempDir(), nil, rawAgent("slow", func(actor.Begin) (actor.Action, error) {
+		<-ready
+		if !n.said.await(ctx, "a step takes long") {
+			return actor.Complete(actor.Text("nobody noticed")), nil
+		}
+		return actor.Complete(actor.Text("seen")), nil
+	}))
+	close(ready)
+	a := n.ask("slow", "s-1", "x")
+	if text(a) != "seen" || !n.said.has("slow/s-1") {
+		t.Errorf("got %+v", a)
+	}
+}
+
+func TestWhatComesOfWork(t *testing.T) {
+	do := func(name string, within time.Duration, work actor.Work) actor.Definition {
+		return blocking(name, func(turn *agents.Turn) (string, error) {
+			b, err := turn.Do("work", work, agents.Within(within))
+			return string(b), err
+		})
+	}
+	n := start(t, t.TempDir(), func(c *Config) { c.EffectsMax = 1 },
+		do("fine", time.Minute, func(context.Context) ([]byte, error) { return []byte("done"), nil }),
+		do("fails", time.Minute, func(context.Context) ([]byte, error) { return nil, errors.New("no luck") }),
+		do("panics", time.Minute, func(context.Context) ([]byte, error) { panic("as told") }),
+		do("leaves", time.Minute, func(context.Context) ([]byte, error) { goruntime.Goexit(); return nil, nil }),
+		do("floods", time.Minute, func(context.Context) ([]byte, error) { return make([]byte, 2<<20), nil }),
+		do("hangs", 50*time.Millisecond, func(ctx context.Context) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() }))
+	if a := n.ask("fine", "s", "x"); text(a) != "done" {
+		t.Errorf("fine: %+v", a)
+	}
+	for name, want := range map[string]struct {
+		reason actor.Reason
+		says   string
+	}{
+		"fails":  {actor.Unavailable, "no luck"},
+		"panics": {actor.Unavailable, "panic: as told"},
+		"leaves": {actor.Unavailable, "ended its goroutine"},
+		"floods": {actor.Rejected, "over 1048576"},
+		"hangs":  {actor.Deadline, "timeout"},
+	} {
+		a := n.ask(name, "s", "x")
+		if r := a.Reply.Refusal; r == nil || r.Reason != want.reason || !strings.Contains(r.Error(), want.says) {
+			t.Errorf("%s: %+v", name, a.Reply.Refusal)
+		}
+	}
+}
+
+func TestEffectsAreBounded(t *testing.T) {
+	let := make(chan struct{})
+	began := make(chan struct{}, 8)
+	n := start(t, t.TempDir(), func(c *Config) { c.EffectsMax = 2 },
+		blocking("worker", func(turn *agents.Turn) (string, error) {
+			b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) {
+				began <- struct{}{}
+				<-let
+				return []byte("done"), nil
+			})
+			return string(b), err
+		}))
+	answers := make(chan Answer, 2)
+	for i := range 2 {
+		go func() { answers <- n.ask("worker", fmt.Sprint(i), "x") }()
+	}
+	<-began
+	<-began
+	if a := n.ask("worker", "third", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Busy || a.Reply.Refusal.Scope != actor.ScopeNode {
+		t.Errorf("the third: %+v", a)
+	}
+	close(let)
+	for range 2 {
+		if a := <-answers; text(a) != "done" {
+			t.Errorf("got %+v", a)
+		}
+	}
+}
+
+func TestDrainLetsTheWaitingFinish(t *testing.T) {
+	let, began := make(chan struct{}), make(chan struct{})
+	n := start(t, t.TempDir(), nil, blocking("worker", func(turn *agents.Turn) (string, error) {
+		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(began); <-let; return []byte("done"), nil })
+		return string(b), err
+	}))
+	answer := make(chan Answer, 1)
+	go func() { answer <- n.ask("worker", "s", "x") }()
+	<-began
+	n.clients.drain()
+	if a := n.ask("helper", "s", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+		t.Errorf("a new one: %+v", a)
+	}
+	close(let)
+	n.Drain(patient(t))
+	if a := <-answer; text(a) != "done" {
+		t.Errorf("got %+v", a)
+	}
+}
+
+func TestAClientMayLeave(t *testing.T) {
+	let, began := make(chan struct{}), make(chan struct{})
+	n := start(t, t.TempDir(), nil, blocking("worker", func(turn *agents.Turn) (string, error) {
+		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(began); <-let; return []byte("done"), nil })
+		return string(b), err
+	}))
+	call := n.call("worker", "s", "x")
+	ctx, leave := context.WithCancel(context.Background())
+	left := make(chan error, 1)
+	go func() { _, err := n.Ask(ctx, call); left <- err }()
+	<-began
+	leave()
+	if err := <-left; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	close(let)
+	n.events(call.ID, runs.RunDone)
+}
+
+func TestARingKeepsTheOrderOfEachSender(t *testing.T) {
+	const senders, each = 8, 5000
+	r := newRing(16)
+	for s := range senders {
+		go func() {
+			for i := range each {
+				for !r.push([]byte{byte(s), byte(i), byte(i >> 8)}) {
+					goruntime.Gosched()
+				}
+			}
+		}()
+	}
+	var next [senders]int
+	for range senders * each {
+		b, ok := r.pop()
+		for ; !ok; b, ok = r.pop() {
+			goruntime.Gosched()
+		}
+		if got := int(b[1]) | int(b[2])<<8; got != next[b[0]] {
+			t.Fatalf("sender %d: got %d, want %d", b[0], got, next[b[0]])
+		}
+		next[b[0]]++
+	}
+	if r.len() != 0 || r.ready() {
+		t.Error("it is not empty")
+	}
+	for range 16 {
+		if !r.push(nil) {
+			t.Fatal("no room for as many as it has slots")
+		}
+	}
+	if r.push(nil) {
+		t.Error("one more than it has slots")
+	}
+}
+
+func TestTimeNeverGoesBack(t *testing.T) {
+	c := newClock()
+	last := c.now()
+	for range 10_000 {
+		if now := c.now(); now < last {
+			t.Fatalf("%d after %d", now, last)
+		} else {
+			last = now
+		}
+	}
+	if c.until(last.Add(-time.Hour)) != 0 || c.until(last.Add(time.Hour)) <= 59*time.Minute {
+		t.Error("until")
+	}
+}
