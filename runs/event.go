@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -63,7 +64,7 @@ const (
 
 	fAll = fRefusal<<1 - 1
 	// zeroCounts are fields whose zero is a value and is written as such.
-	zeroCounts = fDepth | fLeft | fText
+	zeroCounts = fDepth | fLeft | fAsked | fText
 )
 
 // types says of each event its name, the fields it has, and those it may have.
@@ -186,7 +187,8 @@ func (e *Event) Say(parts []actor.Part) {
 	e.Text = b.String()
 }
 
-// fit is the event as Append writes it: each text valid and within its bound.
+// fit is the event as Append writes it: each text valid and within its bound,
+// each span in whole milliseconds.
 func (e Event) fit() Event {
 	limit := TextBytesMax
 	if e.Type == RunDone {
@@ -197,6 +199,12 @@ func (e Event) fit() Event {
 	e.Truncated = e.Truncated || cut
 	for _, s := range []*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project} {
 		*s, _ = cutText(*s, NameBytesMax)
+	}
+	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
+	if e.Refusal != nil {
+		r := *e.Refusal
+		r.RetryAfter, r.Timeout = r.RetryAfter.Truncate(time.Millisecond), r.Timeout.Truncate(time.Millisecond)
+		e.Refusal = &r
 	}
 	e.Warnings = slices.Clone(e.Warnings[:min(len(e.Warnings), actor.WarningsMax)])
 	for i := range e.Warnings {
