@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+func (c *Checker) known(id actor.ID) bool {
+	_, ok := c.limits.Agents[id.Agent]
+	if !ok {
+		c.breaks(StartsOnlyKnown, "%s: there is no agent %s", id, id.Agent)
+	}
+	return ok
+}
+
+// goodChain judges who stands above a call.
+func (c *Checker) goodChain(call actor.CallID, chain []actor.ID, to actor.ID) {
+	for i := range chain {
+		if isAgent(chain[i+1:], chain[i], c.limits.Agents[chain[i].Agent].ByActor) {
+			c.breaks(AcyclicCalls, "call %s goes %s, in a ring through %s", call, path(chain, to), chain[i].Agent)
+			return
+		}
+	}
+	if isAgent(chain, to, c.limits.Agents[to.Agent].ByActor) {
+		c.breaks(AcyclicCalls, "call %s goes %s, back to %s", call, path(chain, to), to.Agent)
+		return
+	}
+	if len(chain) > c.limits.AgentCallDepthMax {
+		c.breaks(DepthBounded, "call %s goes %s: %d calls above it, at most %d allowed", call, path(chain, to), len(chain), c.limits.AgentCallDepthMax)
+	}
+}
+
+func path(chain []actor.ID, to actor.ID) string {
+	return actor.PathString(append(slices.Clone(chain), to))
+}
+
+// sameChain judges the chain that a call carries by the one it was made with.
+func (c *Checker) sameChain(e *history.Event, k *ask) {
+	if !isPath(e.Chain, k.parent) {
+		c.breaks(AcyclicCalls, "call %s carries the chain %s, its caller is %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
+	}
+}
+
+// admit is a call that its callee takes.
+func (c *Checker) admit(e *history.Event) {
+	a := c.acting(e)
+	if a == nil || !c.known(e.Actor) {
+		return
+	}
+	c.changes(a, 1)
+	if old := c.runs[e.Call]; old != nil {
+		forgot := old.actor.volatile && old.life != old.actor.number
+		if !forgot && (!old.ended || c.now <= old.forget) {
+			c.breaks(EffectOncePerAttempt, "%s takes call %s, which %s has taken before", a.id, e.Call, old.actor.id)
+			return
+		}
+	}
+	if k := c.asks[e.Call]; k != nil {
+		c.sameChain(e, k)
+		if k.to != a.id {
+			c.breaks(ReplyToCallerOnly, "%s takes call %s, which goes to %s", a.id, k.id, k.to)
+		}
+		if e.Left > k.left {
+			c.breaks(TimeLeftShrinks, "call %s comes with %v, made with %v", k.id, e.Left, k.left)
+		}
+	}
+	c.goodChain(e.Call, e.Chain, a.id)
+	r := &run{id: e.Call, actor: a, life: a.number, chain: e.Chain, left: e.Left, clock: started(a.cell.node, e.At), bytes: max(0, e.Bytes-a.bytes)}
+	r.tainted = a.volatile && c.tells("request", e.Call)
+	c.runs[r.id] = r
+	a.add(r)
+	c.note(change{kind: admitted, run: r})
+	switch {
+	case a.queue > c.limits.MaxPendingPerActor:
+		c.breaks(MailboxBounded, "%s has %d messages waiting, at most %d allowed", a.id, a.queue, c.limits.MaxPendingPerActor)
+	case e.Bytes > c.limits.MailboxBytesMax && a.queue > 1:
+		c.breaks(MailboxBounded, "%s has %d bytes waiting in %d messages, at most %d allowed", a.id, e.Bytes, a.queue, c.limits.MailboxBytesMax)
+	}
+	c.sameMailbox(e, a)
+}
+
+func (c *Checker) sameMailbox(e *history.Event, a *life) {
+	if e.Count != a.queue || e.Bytes != a.bytes {
+		c.breaks(EventsTellTruth, "%s says that %d messages of %d bytes wait, and it is %d of %d", a.id, e.Count, e.Bytes, a.queue, a.bytes)
+	}
+}
+
+func (c *Checker) samePending(e *history.Event, a *life) {
+	if e.Pending != a.pending {
+		c.breaks(EventsTellTruth, "%s says that it waits for %d calls, and it does for %d", a.id, e.Pending, a.pending)
+	}
+}
+
+// tells whether the step took in such a message about a call that stands in a log.
+func (c *Checker) tells(what string, call actor.CallID) bool {
+	d := c.delivered
+	return d != nil && d.Durable && d.What == what && d.Call == call
+}
+
+// start is a call that gets its turn.
+func (c *Checker) start(e *history.Event) {
+	a := c.acting(e)
+	if a == nil || !c.known(e.Actor) {
+		return
+	}
+	r := c.runs[e.Call]
+	switch {
+	case r == nil || r.actor != a || r.ended || r.started:
+		c.breaks(TurnExclusive, "%s gives the turn to call %s, which does not wait for it", a.id, e.Call)
+		return
+	case a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved:
+		c.breaks(TurnExclusive, "%s gives the turn to call %s while another has it", a.id, e.Call)
+		return
+	case r.clock.at(e.At) >= r.left+c.slack(&r.clock, a.cell.node):
+		c.breaks(NoWorkPastDeadline, "%s gives the turn to call %s, whose %v are over", a.id, r.id, r.left)
+		return
+	}
+	c.changes(a, 0)
+	r.started = true
+	a.queue--
+	a.bytes -= r.bytes
+	c.note(change{kind: begun, run: r})
+	c.sameMailbox(e, a)
+}
+
+// ask is something that a turn wants.
+func (c *Checker) ask(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	c.asksNow(a, e)
+	r := c.runs[e.Parent]
+	switch {
+	case r == nil || r.actor != a || !r.started || r.ended:
+		c.breaks(Structured, "%s asks for a %s in run %s, which has no turn", a.id, e.What, e.Parent)
+		return
+	case e.Call.IsZero() || !c.known(e.Peer):
+		return
+	case c.asks[e.Call] != nil:
+		c.breaks(OneAnswer, "%s makes call %s twice", a.id, e.Call)
+		return
+	}
+	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true}
+	c.sameChain(e, k)
+	c.goodChain(e.Call, e.Chain, e.Peer)
+	left := r.left - r.clock.at(e.At)
+	switch slack := c.slack(&r.clock, a.cell.node); {
+	case e.Left <= 0 || left+slack <= 0:
+		c.breaks(NoWorkPastDeadline, "%s calls %s with %v, when %v of its own time are left", a.id, k.to, e.Left, left)
+	case e.Left > left+slack:
+		c.breaks(TimeLeftShrinks, "%s calls %s with %v, when %v of its own time are left", a.id, k.to, e.Left, left)
+	case e.Left > c.limits.AgentCallTimeoutMax:
+		c.breaks(TimeLeftShrinks, "%s calls %s with %v, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
+	}
+	r.asks = append(r.asks, k)
+	c.asks[k.id] = k
+	a.pending++
+	c.note(change{kind: asked, run: r, ask: k})
+	if a.pending > c.limits.AgentConcurrentCallsMax {
+		c.breaks(OutstandingBounded, "%s waits for %d calls, at most %d allowed", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
+	}
+}
+
+// asksNow counts the one entry of an action, whatever it asks for.
+func (c *Checker) asksNow(a *life, e *history.Event) {
+	entries := 0
+	if p := (place{e.Parent, e.Step}); p != c.asking {
+		c.asking, entries = p, 1
+	}
+	c.changes(a, entries)
+}
+
+// refuse is a call that is not made, or not taken.
+func (c *Checker) refuse(e *history.Event) {
+	switch e.Why {
+	case "client":
+		c.owe(e, e.Actor)
+	case "caller":
+		a := c.acting(e)
+		if a == nil {
+			return
+		}
+		c.asksNow(a, e)
+		if e.Reason == actor.Busy && e.Scope == actor.ScopeCaller && a.pending < c.limits.AgentConcurrentCallsMax {
+			c.breaks(OutstandingBounded, "%s is refused a call for too many, and waits for %d of %d", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
+		}
+	}
+}
+
+// answer is an ask that has come back.
+func (c *Checker) answer(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	c.changes(a, 1)
+	if e.Call.IsZero() {
+		if r := c.runs[e.Parent]; r != nil && e.What == "wait" && e.Status != actor.Failed {
+			d := c.delivered
+			r.tainted = r.tainted || a.volatile && d != nil && d.Durable && d.What == "request" && d.Actor == a.id
+		}
+		return
+	}
+	k := c.asks[e.Call]
+	switch {
+	case k == nil:
+		c.breaks(ReplyToCallerOnly, "%s is answered call %s, which it has not made", a.id, e.Call)
+		return
+	case k.parent.actor != a:
+		c.breaks(ReplyToCallerOnly, "%s is answered call %s, which %s has made", a.id, e.Call, k.parent.actor.id)
+		return
+	case !k.open:
+		c.breaks(OneAnswer, "%s is answered call %s to %s once more", a.id, e.Call, k.to)
+		return
+	}
+	if r := c.runs[e.Call]; r != nil && !r.actor.volatile && e.Status != actor.Failed && (!r.ended || r.status == actor.Failed) {
+		c.breaks(ReplyToCallerOnly, "%s is answered call %s with %s, and %s did not say that", a.id, e.Call, e.Status, r.actor.id)
+		return
+	}
+	r := k.parent
+	r.tainted = r.tainted || a.volatile && c.tells("answered", e.Call)
+	c.close(k)
+	c.samePending(e, a)
+}
+
+func (c *Checker) close(k *ask) {
+	k.open = false
+	k.parent.actor.pending--
+	c.note(change{kind: closed, run: k.parent, ask: k})
+}
+
+// cancel is a call that its caller gives up.
+func (c *Checker) cancel(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	if k := c.asks[e.Call]; k != nil && k.open && k.parent.actor == a {
+		c.changes(a, 0)
+		c.close(k)
+	}
+}
+
+// reply is a call that its callee ends.
+func (c *Checker) reply(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	c.changes(a, 1)
+	r := c.runs[e.Call]
+	if r == nil || r.actor != a || r.ended {
+		c.breaks(OneAnswer, "%s ends call %s, which is not open there", a.id, e.Call)
+		return
+	}
+	for _, k := range r.asks {
+		if k.open {
+			c.breaks(Structured, "%s ends call %s while its call %s to %s is open", a.id, r.id, k.id, k.to)
+			return
+		}
+	}
+	a.remove(r)
+	r.ended, r.status = true, e.Status
+	r.forget = c.now.Add(c.limits.RememberDone)
+	c.later(past{at: r.forget, run: r})
+	c.note(change{kind: ended, run: r})
+	c.samePending(e, a)
+}
+
+// expire is a clock that has run out.
+func (c *Checker) expire(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	var w *stopwatch
+	var left actor.Duration
+	switch r, k := c.runs[e.Call], c.asks[e.Call]; {
+	case e.What == "run" && r != nil && r.actor == a && !r.ended:
+		w, left = &r.clock, r.left
+	case e.What == "call" && k != nil && k.parent.actor == a && k.open:
+		w, left = &k.clock, k.left
+	default:
+		return
+	}
+	if ran := w.at(e.At); ran < left-c.slack(w, a.cell.node) {
+		c.breaks(ExpireOnlyWhenDue, "%s has the %s %s run out after %v that were not held, of %v", a.id, e.What, e.Call, ran, left)
+	}
+}
+
+// hold stops a clock until an instant, or lets it go on.
+func (c *Checker) hold(e *history.Event, until actor.Time) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	switch r, k := c.runs[e.Call], c.asks[e.Call]; {
+	case e.What == "run" && r != nil && r.actor == a && !r.ended:
+		c.changes(a, 0)
+		c.note(change{kind: heldRun, run: r, clock: r.clock})
+		r.clock.hold(a.cell.node, e.At, until)
+	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
+		c.changes(a, 1)
+		if e.N <= k.heard {
+			c.breaks(ExpireOnlyWhenDue, "%s hears word %d of call %s after word %d", a.id, e.N, k.id, k.heard)
+			return
+		}
+		c.note(change{kind: heldAsk, run: k.parent, ask: k, clock: k.clock, heard: k.heard})
+		k.clock.hold(a.cell.node, e.At, until)
+		k.heard = e.N
+	}
+}
+
+// deliver is a message that comes to a cell: at most one in a step.
+func (c *Checker) deliver(e *history.Event) {
+	c.delivered, c.told = e, nil
+	if e.What == "held" || e.What == "resumed" {
+		// The first word of a call cannot be older than another.
+		if k := c.asks[e.Call]; k != nil && k.open && k.heard == 0 && k.parent.actor.id == e.Actor {
+			c.told = k
+		}
+	}
+}
+
+// send is a message that leaves an actor.
+func (c *Checker) send(e *history.Event) {
+	k := c.asks[e.Call]
+	switch e.What {
+	case "request":
+		if e.Left <= 0 {
+			c.breaks(NoWorkPastDeadline, "%s sends call %s with no time left", e.Actor, e.Call)
+		}
+		if k == nil {
+			return
+		}
+		k.sent = c.number
+		c.sameChain(e, k)
+		if left := k.left - k.clock.at(e.At); e.Left > left+c.slack(&k.clock, c.node(e.From.Node)) {
+			c.breaks(TimeLeftShrinks, "%s sends call %s with %v, when %v are left", e.Actor, k.id, e.Left, left)
+		}
+	case "answered":
+		var caller actor.ID
+		if r := c.runs[e.Call]; k != nil {
+			caller = k.parent.actor.id
+		} else if r != nil && len(r.chain) > 0 {
+			caller = r.chain[len(r.chain)-1]
+		} else {
+			return
+		}
+		if e.Peer != caller {
+			c.breaks(ReplyToCallerOnly, "%s sends the outcome of call %s to %s; %s has made it", e.Actor, e.Call, e.Peer, caller)
+		}
+	}
+}
+
+// askClient is a client's call, at the cell where it waits.
+func (c *Checker) askClient(e *history.Event) { c.owe(e, e.Peer) }
+
+// owe says that a client waits for one response more.
+func (c *Checker) owe(e *history.Event, to actor.ID) {
+	key := clientKey{e.Call, e.From.Node}
+	at := c.cell(e.From)
+	cl := c.clients[key]
+	if cl == nil {
+		cl = &client{call: e.Call, cell: at, boot: at.boot}
+		c.clients[key] = cl
+		c.later(past{at: c.now.Add(e.Left + c.limits.RememberDone), client: key})
+	}
+	if !cl.waits() {
+		cl.late, cl.owed = cl.late+cl.owed, 0
+		cl.cell, cl.boot = at, at.boot
+	}
+	cl.owed++
+	cl.to, cl.asked = to, e.At
+}

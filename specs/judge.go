@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// Compare judges a live cell's own state by what its events told.
+func (c *Checker) Compare(s history.State) *Violation {
+	if c.broken != nil {
+		return c.broken
+	}
+	cl := c.cell(s.Cell)
+	loaded := 0
+	for i := range s.Actors {
+		if s.Actors[i].Loaded {
+			loaded++
+			c.compare(cl, &s.Actors[i])
+		}
+	}
+	if loaded != len(cl.lives) {
+		c.breaks(EventsTellTruth, "%s has %d actors in memory, its events tell of %d", s.Cell, loaded, len(cl.lives))
+	}
+	return c.broken
+}
+
+func (c *Checker) compare(cl *cell, s *history.Actor) {
+	a := c.actors[s.ID]
+	if a == nil || !a.live || a.cell != cl || a.epoch != s.Epoch {
+		c.breaks(EventsTellTruth, "%s is in the memory of %s.%d under epoch %d; its events do not tell so", s.ID, cl.node.id, cl.index, s.Epoch)
+		return
+	}
+	if a.bytes != s.Bytes {
+		c.breaks(EventsTellTruth, "%s has %d bytes waiting, its events tell of %d", a.id, s.Bytes, a.bytes)
+	}
+	runs := slices.SortedFunc(slices.Values(a.runs), func(x, y *run) int { return x.id.Compare(y.id) })
+	var queue []actor.CallID
+	turns := s.Turns
+	for _, r := range runs {
+		if !r.started {
+			queue = append(queue, r.id)
+			continue
+		}
+		var open []actor.CallID
+		for _, k := range r.asks {
+			if k.open {
+				open = append(open, k.id)
+			}
+		}
+		slices.SortFunc(open, actor.CallID.Compare)
+		if len(turns) == 0 || turns[0].Run != r.id || !slices.Equal(turns[0].Open, open) {
+			c.breaks(EventsTellTruth, "%s deals with run %s, which waits for %v; its state says %v", a.id, r.id, open, turns)
+			return
+		}
+		turns = turns[1:]
+	}
+	if len(turns) > 0 {
+		c.breaks(EventsTellTruth, "%s deals with run %s, of which its events do not tell", a.id, turns[0].Run)
+	}
+	if !slices.Equal(queue, s.Queue) {
+		c.breaks(EventsTellTruth, "%s has %v waiting, its events tell of %v", a.id, s.Queue, queue)
+	}
+}
+
+// End judges a world in which all has had the time to end.
+func (c *Checker) End() *Violation {
+	if c.broken != nil {
+		return c.broken
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(c.clients), clientKey.compare) {
+		if cl := c.clients[key]; cl.waits() {
+			c.breaks(EveryCallEnds, "a client at %s waits for call %s to %s since %v", key.node, key.call, cl.to, cl.asked)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(c.actors), actor.ID.Compare) {
+		for _, r := range c.actors[id].runs {
+			if r.started {
+				c.breaks(TurnComesBack, "%s still deals with call %s", id, r.id)
+			} else {
+				c.breaks(EveryCallEnds, "call %s still waits at %s", r.id, id)
+			}
+		}
+	}
+	return c.broken
+}
+
+func (k clientKey) compare(other clientKey) int {
+	if n := k.call.Compare(other.call); n != 0 {
+		return n
+	}
+	return slices.Compare([]byte(k.node), []byte(other.node))
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/troupe-run/troupe/history"
+)
+
+// Spec is a property that must hold, under its name in tla/.
+type Spec struct {
+	Name string
+	Says string
+}
+
+// The names of the specs.
+const (
+	SingleActivation     = "SingleActivation"
+	FencedWrites         = "FencedWrites"
+	AcyclicCalls         = "AcyclicCalls"
+	DepthBounded         = "DepthBounded"
+	TimeLeftShrinks      = "TimeLeftShrinks"
+	OutstandingBounded   = "OutstandingBounded"
+	MailboxBounded       = "MailboxBounded"
+	TurnExclusive        = "TurnExclusive"
+	OneAnswer            = "OneAnswer"
+	ReplyToCallerOnly    = "ReplyToCallerOnly"
+	Structured           = "Structured"
+	NoWorkPastDeadline   = "NoWorkPastDeadline"
+	AckedIsDurable       = "AckedIsDurable"
+	EffectOncePerAttempt = "EffectOncePerAttempt"
+	ExpireOnlyWhenDue    = "ExpireOnlyWhenDue"
+	StartsOnlyKnown      = "StartsOnlyKnown"
+	EventsTellTruth      = "EventsTellTruth"
+	EveryCallEnds        = "EveryCallEnds"
+	TurnComesBack        = "TurnComesBack"
+)
+
+var all = []Spec{
+	{SingleActivation, "An actor lives in one place under one epoch, and nobody acts for it, or takes its messages, under another."},
+	{FencedWrites, "Nothing that was decided under an old epoch becomes durable once a newer one has taken over."},
+	{AcyclicCalls, "No agent stands twice in a chain of calls, and a call carries the chain it was made with."},
+	{DepthBounded, "No more calls stand above a call than are allowed."},
+	{TimeLeftShrinks, "A call never has more time than the turn that waits for it, nor than a call may have at most."},
+	{OutstandingBounded, "An actor waits for no more calls than are allowed, and is refused one only if it does."},
+	{MailboxBounded, "No more messages wait in a mailbox, and no more bytes, than are allowed."},
+	{TurnExclusive, "A serial actor deals with one message at a time, and each message has its turn once."},
+	{OneAnswer, "Every call ends at most once: at its callee, at its caller, and for a client that waits."},
+	{ReplyToCallerOnly, "An outcome goes to who made the call, and ends that call with what its callee said."},
+	{Structured, "A call that is waited for has a turn that waits: a turn ends only in a step that cancels its open calls."},
+	{NoWorkPastDeadline, "No turn starts, no call is made and no request leaves without time."},
+	{AckedIsDurable, "What an actor decides stands in the log behind that step, and what leaves its node is durable there."},
+	{EffectOncePerAttempt, "A call is taken once, and what its turn has the world do is done at most once for each attempt."},
+	{ExpireOnlyWhenDue, "A call times out only after the whole time in which its clock had to run."},
+	{StartsOnlyKnown, "Only actors whose agent exists are called, and have turns."},
+	{EventsTellTruth, "What events tell is what a cell's state is."},
+	{EveryCallEnds, "Every call ends, and is asked again until it does."},
+	{TurnComesBack, "Every turn ends."},
+}
+
+// All lists the specs.
+func All() []Spec { return slices.Clone(all) }
+
+// Violation is a spec that did not hold.
+type Violation struct {
+	Spec     string
+	Sentence string        // who, and what was wrong
+	Event    history.Event // where it showed; its zero value if in no event
+	Step     uint64
+}
+
+// String names the spec, says who and when, and shows the event.
+func (v *Violation) String() string {
+	s := fmt.Sprintf("%s broken in step %d: %s", v.Spec, v.Step, v.Sentence)
+	if v.Event.Kind != 0 {
+		s += "\n  " + v.Event.String()
+	}
+	for _, spec := range all {
+		if spec.Name == v.Spec {
+			s += "\n  " + spec.Says
+		}
+	}
+	return s
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// claim is a cell that owns shards from now on. Epochs of a shard only rise.
+func (c *Checker) claim(e *history.Event) {
+	if n := int(e.ShardHi) - len(c.shards); n > 0 {
+		c.shards = append(c.shards, make([]claim, n)...)
+	}
+	to := c.cell(e.From)
+	for s := e.ShardLo; s < e.ShardHi; s++ {
+		old := &c.shards[s]
+		if e.Epoch < old.epoch || e.Epoch == old.epoch && old.cell != to && old.epoch != 0 {
+			c.breaks(SingleActivation, "%s claims shard %d under epoch %d after epoch %d", e.From, s, e.Epoch, old.epoch)
+			return
+		}
+		if old.cell == nil && old.epoch != 0 {
+			c.unowned--
+			c.settled = c.now
+		}
+		*old = claim{to, e.Epoch}
+	}
+}
+
+// lose is a cell that does not own shards any more.
+func (c *Checker) lose(e *history.Event) {
+	from := c.cell(e.From)
+	for s := e.ShardLo; s < e.ShardHi && int(s) < len(c.shards); s++ {
+		if old := &c.shards[s]; old.cell == from && (e.Epoch == 0 || e.Epoch == old.epoch) {
+			old.cell = nil
+			c.unowned++
+		}
+	}
+}
+
+// perform is an effect that leaves its node. What it depends on must be durable.
+func (c *Checker) perform(e *history.Event) {
+	n := c.node(e.From.Node)
+	if e.Pos > e.Synced && !c.free(n, e) {
+		c.breaks(AckedIsDurable, "%s of %s leaves %s when its log is durable up to %d, and depends on %d", e.What, e.Call, e.From, e.Synced, e.Pos)
+		return
+	}
+	switch e.What {
+	case "respond":
+		key := clientKey{e.Call, e.From.Node}
+		switch cl := c.clients[key]; {
+		case cl == nil:
+			c.breaks(OneAnswer, "a client at %s is answered call %s, and does not wait for it", e.From, e.Call)
+			return
+		case cl.owed > 0:
+			cl.owed--
+		default:
+			cl.late--
+		}
+		if cl := c.clients[key]; cl.owed+cl.late == 0 {
+			delete(c.clients, key)
+		}
+	case "tool", "work":
+		r, one := c.runs[e.Call], effect{e.Step, e.Attempt, e.Index}
+		if r == nil {
+			return
+		}
+		if slices.Contains(r.performed, one) {
+			c.breaks(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
+			return
+		}
+		r.performed = append(r.performed, one)
+	}
+}
+
+// free tells whether an effect depends on no log: it says no where nothing was
+// written down, or speaks of a run that stands in none.
+func (c *Checker) free(n *node, e *history.Event) bool {
+	r := c.runs[e.Call]
+	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started)
+	switch e.What {
+	case "respond":
+		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
+			return true // the client's own clock may be what ran out
+		}
+		if r == nil {
+			cl := c.clients[clientKey{e.Call, e.From.Node}]
+			return cl != nil && c.limits.Agents[cl.to.Agent].Volatile
+		}
+	case "send":
+		if k := c.asks[e.Call]; k != nil && k.parent.actor.cell.node == n {
+			return k.parent.free() || refuses // it is the caller who speaks
+		}
+		return refuses || r == nil || r.free()
+	}
+	return r == nil || r.free()
+}
+
+// free tells whether nothing of the run stands in a log.
+func (r *run) free() bool { return r.actor.volatile && !r.tainted }
