@@ -107,7 +107,7 @@ Save(a) == disk' =
 
 Sync(a) ==
   /\ MaxCrash > 0 /\ a \notin down
-  /\ Save(a)
+  /\ Save(a) /\ (disk' # disk \/ out[a] # {})
   /\ net' = net \cup Mail(out[a])
   /\ Perform(out[a])
   /\ out' = [out EXCEPT ![a] = {}]
@@ -372,7 +372,7 @@ Spec == Init /\ [][Next]_vars
 \* For models without resending, duplicates and crashes: two states are one if they differ only in
 \* what nothing looks at any more (how a call ended, a reply to it, a message to its ended turn).
 Matters(m) == IF m.k \in {"req", "cancel"} THEN srv[m.c].st # "done" ELSE Pending(m.c)
-Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = "", !.by = 0]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
+Sight == <<[c \in Ids |-> [call[c] EXCEPT !.out = ""]], [c \in Ids |-> [srv[c] EXCEPT !.res = ""]],
            {m \in net : Matters(m)}, flt>>
 
 \* Timers fire and nodes restart; nothing else is promised: not even that a message arrives.
@@ -399,7 +399,7 @@ TypeOK ==
 AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to) IN Cardinality(Range(ch)) = Len(ch)
 DepthBounded == \A c \in Used : Len(call[c].chain) <= DepthMax
 \* A call never has more time than the turn that waits for it.
-TimeLeftShrinks == \A c \in Used : Pending(c) /\ call[c].par # 0 => call[c].left <= srv[call[c].par].left
+TimeLeftShrinks == \A p \in Ids : \A c \in Kids(p) : Open(p) => call[c].left <= srv[p].left
 OutstandingBounded == \A a \in Agents : Cardinality(Asked(a)) <= OutMax
 MailboxBounded == \A a \in Agents : Cardinality(Queue(a)) <= BoxMax
 TurnExclusive == \A a \in Agents : Cardinality(Holders(a)) <= 1

@@ -100,12 +100,15 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(scratch)
+	// TLC leaves its states, and a newer one also its error traces, beside the modules.
+	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
+		return nil, err
+	}
 	limited, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("no end after %v", longest))
 	defer cancel()
-	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-cp", t.Jar, "tlc2.TLC",
-		"-workers", "1", "-noGenerateSpecTE", "-metadir", scratch, "-config", c.Name+".cfg", c.Module)
-	cmd.Dir = t.Dir
-	cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
+	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
+		"-workers", "1", "-config", c.Name+".cfg", c.Module)
+	cmd.Dir = scratch
 	output, err := cmd.CombinedOutput()
 	if limited.Err() != nil {
 		err = context.Cause(limited)
