@@ -351,8 +351,10 @@ func (c *Cell) goOnWith(t *turn, i int) {
 	case c.running[t.effect(i)]:
 		c.performing[t.effect(i)] = t.act.id // the host is still at it
 	case !a.Out().Idempotent:
-		c.answer(t, i, actor.Answer{Refusal: actor.Refuse(actor.Unknown,
-			"%s %s was under way when its node stopped: it may or may not have happened", a.Ask.Kind, a.Ask.Name)}, 0)
+		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
+			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
+		c.toldResult(t, i, unknown)
+		c.answer(t, i, unknown, 0)
 	case t.body == nil && a.Ask.Kind == actor.AskWork && (t.def == nil || !c.again(t)):
 	default:
 		attempt := a.Attempt + 1

@@ -222,3 +222,21 @@ func TestACancelThatComesFirst(t *testing.T) {
 		t.Error("no request was sent")
 	}
 }
+
+// Each wire of the tool context ends at something: the callee's key and project
+// are its caller's, and the chain is longer by one.
+func TestACallThroughItsTool(t *testing.T) {
+	tell := script(func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		c := b.Call
+		return actor.Complete(actor.Text(fmt.Sprintf("%s in %s below %s: %s", c.To, c.Project, actor.PathString(c.Chain), actor.TextOf(c.Parts)))), nil
+	})
+	tool := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskTool, Name: "call_agent", Parts: []actor.Part{{Media: actor.MediaJSON,
+				Bytes: []byte(`{"agent_id":"b","message":"hello","timeout_ms":1000}`)}}}}}, nil
+		}
+		return actor.Complete(answers[0][0].Parts), nil
+	})
+	n := newNode(t, 2, agent("a", tool), agent("b", tell))
+	n.want(n.send("a/s", "x", func(c *actor.Call) { c.Project = "p-1" }), "b/s in p-1 below a/s: hello")
+}

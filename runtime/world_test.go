@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -29,13 +30,15 @@ type node struct {
 	held    map[actor.CallID]actor.Time
 	epoch   actor.Epoch
 	entries int
+	runs    map[actor.CallID]*runs.Record
 	lose    func(actor.Envelope) bool
 	trace   bool
 }
 
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
-		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{}}
+		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
+		runs: map[actor.CallID]*runs.Record{}}
 	n.start(cells)
 	return n
 }
@@ -68,6 +71,9 @@ func (n *node) step(c *Cell, in Input) {
 	}
 	for _, e := range r.Entries {
 		n.entries++
+		for _, ev := range e.Events {
+			n.fold(ev)
+		}
 		saved := n.log[e.Actor]
 		if s, ok := e.Record.(store.Snapshot); ok {
 			saved = store.Saved{Snapshot: s.Journal}
@@ -81,6 +87,18 @@ func (n *node) step(c *Cell, in Input) {
 	}
 	for _, e := range r.Effects {
 		n.perform(c, e)
+	}
+}
+
+// fold holds every run's stream against the states that runs may go through.
+func (n *node) fold(e store.RunEvent) {
+	ev, err := runs.Decode(e.Body)
+	must.Be(err == nil, "run event: %v", err)
+	if n.runs[e.Run] == nil {
+		n.runs[e.Run] = &runs.Record{}
+	}
+	if err := n.runs[e.Run].Apply(&ev); err != nil {
+		n.t.Errorf("%v", err)
 	}
 }
 
