@@ -143,6 +143,10 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 		ErrorIfNotExists:   mark.Batch > 0,
 		MemTableSize:       16 << 20,
 		Logger:             logger{d},
+		// What is read and damaged is the reader's error, not everybody's end.
+		EventListener: &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
+			logger{d}.Errorf("damaged: %s: %v", info.Path, info.Details)
+		}},
 	}
 }
 

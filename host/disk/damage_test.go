@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// files is a folder in memory: what was read from a real one, to be damaged.
+type files map[string][]byte
+
+func readFiles(t *testing.T, dir string) files {
+	t.Helper()
+	all := files{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		all[name], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// open opens the folder as it is now.
+func (f files) open(t *testing.T) (*Disk, error) {
+	mem := vfs.NewMem()
+	if err := mem.MkdirAll("/data/pebble", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		w, err := mem.Create("/data/"+name, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(bytes.Clone(f[name])); err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, w)
+	}
+	return Open("/data", "n1", Options{fs: mem, Fatal: func(line string) { panic(line) }})
+}
+
+// Each damage to each file is either found, in words that name the store, or
+// does no harm: nothing is lost or changed in silence.
+func TestNoDamageGoesUnnoticed(t *testing.T) {
+	dir := t.TempDir()
+	d := mustOpen(t, dir, Options{})
+	l := NewLog(d)
+	names := []string{"a", "b", "c"}
+	const each = 60
+	for _, name := range names {
+		s := newStory(name)
+		for range each {
+			commit(l, s.next())
+		}
+		if name != "c" { // the last third stays in the log written ahead
+			if err := d.db.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mustClose(t, l, d)
+	whole := readFiles(t, dir)
+
+	found, harmless := map[string]int{}, map[string]int{}
+	try := func(name, what string, damaged []byte) {
+		t.Helper()
+		folder := maps.Clone(whole)
+		if damaged == nil {
+			delete(folder, name)
+		} else {
+			folder[name] = damaged
+		}
+		class := strings.TrimLeft(filepath.Base(name), "0123456789")
+		class, _, _ = strings.Cut(class, "-")
+		d, err := folder.open(t)
+		if err != nil {
+			found[class]++
+			if !strings.HasPrefix(err.Error(), "store /data: ") {
+				t.Errorf("%s %s: %v", name, what, err)
+			}
+			return
+		}
+		defer d.Close()
+		for _, actorName := range names {
+			n, err := told(d, actor.NewID(actorName, "s-1"))
+			if err != nil {
+				found[class]++
+				if !strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "blob") {
+					t.Errorf("%s %s: names no key: %v", name, what, err)
+				}
+				return
+			}
+			if n != each {
+				t.Errorf("%s %s: %d entries of %s, want %d, and no error", name, what, n, actorName, each)
+				return
+			}
+		}
+		harmless[class]++
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	for _, name := range slices.Sorted(maps.Keys(whole)) {
+		content := whole[name]
+		try(name, "removed", nil)
+		if len(content) == 0 {
+			continue
+		}
+		for range 25 {
+			at, bit := random.IntN(len(content)), random.IntN(8)
+			flipped := bytes.Clone(content)
+			flipped[at] ^= 1 << bit
+			try(name, fmt.Sprintf("bit %d of byte %d flipped", bit, at), flipped)
+		}
+		for i := range 8 {
+			at := len(content) * i / 8
+			try(name, fmt.Sprintf("cut at %d of %d", at, len(content)), content[:at:at])
+		}
+	}
+	t.Logf("found %v, harmless %v", found, harmless)
+	for _, class := range []string{"FORMAT", "ANCHOR", ".log", ".sst", "MANIFEST"} {
+		if found[class] == 0 {
+			t.Errorf("no damage to %s was found: there are %v", class, slices.Sorted(maps.Keys(whole)))
+		}
+	}
+}
+
+// A log written ahead that was cut short is often what Pebble takes for a crash:
+// what it has lost is known from the anchor alone.
+func TestTheAnchorKnowsWhatTheLogLost(t *testing.T) {
+	dir := t.TempDir()
+	d := mustOpen(t, dir, Options{})
+	l, s := NewLog(d), newStory("a")
+	for range 120 {
+		commit(l, s.next())
+	}
+	mustClose(t, l, d)
+	whole := readFiles(t, dir)
+	var log string // of several the one in use
+	for name, content := range whole {
+		if strings.HasSuffix(name, ".log") && len(content) >= len(whole[log]) {
+			log = name
+		}
+	}
+	byAnchor, cuts := 0, 0
+	for at := 0; at < len(whole[log]); at += 512 {
+		folder := maps.Clone(whole)
+		folder[log] = whole[log][:at]
+		_, err := folder.open(t)
+		if err == nil {
+			t.Errorf("cut at %d of %d: nobody noticed", at, len(whole[log]))
+		} else if strings.Contains(err.Error(), "before its anchor at batch 120: what was committed is lost") {
+			byAnchor++
+		}
+		cuts++
+	}
+	if t.Logf("%d cuts, %d found by the anchor alone", cuts, byAnchor); byAnchor == 0 {
+		t.Error("the anchor found none")
+	}
+}
+
+// A disk that refuses a write ends the process: nothing more is acknowledged.
+func TestAFailedWriteIsTheEnd(t *testing.T) {
+	l := logger{&Disk{dir: "/data", options: Options{Fatal: func(line string) { panic(line) }}}}
+	defer func() {
+		line, _ := recover().(string)
+		if want := "store /data: fsync: input/output error; stopping, nothing acknowledged is lost"; line != want {
+			t.Errorf("got %q, want %q", line, want)
+		}
+	}()
+	var _ pebble.Logger = l
+	l.Fatalf("fsync: %s", "input/output error")
+}

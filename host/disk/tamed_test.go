@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// Tamed Pebble and a map in memory, given the same batches, show the same, also
+// after crashes.
+func TestTamedShowsWhatMemoryShows(t *testing.T) {
+	tamed, err := OpenTamed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tamed.Close()
+	memory := &store.Memory{}
+	random := rand.New(rand.NewPCG(5, 6))
+	stories := []*story{newStory("a"), newStory("b"), newStory("c")}
+	w := store.NewWriter(store.WriterConfig{Node: "n1"})
+	var end store.Mark
+	for range 300 {
+		for range 1 + random.IntN(3) {
+			w.Append([]store.Entry{stories[random.IntN(3)].next()})
+		}
+		b, _ := w.Next()
+		for _, kv := range []store.KV{tamed, memory} {
+			if err := kv.Apply(b.Rows); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.Written(b.No)
+		w.Synced(b.No)
+		end = b.Mark()
+		if random.IntN(30) == 0 {
+			if err := tamed.Crash(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if a, b := dump(t, tamed), dump(t, memory); !bytes.Equal(a, b) {
+		t.Errorf("%d bytes in Pebble, %d in memory, not the same", len(a), len(b))
+	}
+	if got, err := store.VerifyAll(tamed, "n1", end); err != nil || got != end {
+		t.Errorf("%+v, %v, want %+v", got, err, end)
+	}
+}
+
+func dump(t *testing.T, kv store.KV) []byte {
+	var all []byte
+	if err := kv.Scan([]byte{0}, []byte{0xff}, func(k, v []byte) bool {
+		all = append(append(append(append(all, k...), '='), v...), '\n')
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func BenchmarkTamedOpenClose(b *testing.B) {
+	for range b.N {
+		t, err := OpenTamed()
+		if err != nil {
+			b.Fatal(err)
+		}
+		mustClose(b, t)
+	}
+}
+
+func BenchmarkTamedApply(b *testing.B) {
+	t, err := OpenTamed()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer t.Close()
+	w, s := store.NewWriter(store.WriterConfig{Node: "n1"}), newStory("a")
+	for range b.N {
+		w.Append([]store.Entry{s.next(), s.next()})
+		batch, _ := w.Next()
+		if err := t.Apply(batch.Rows); err != nil {
+			b.Fatal(err)
+		}
+		w.Written(batch.No)
+		w.Synced(batch.No)
+	}
+}
