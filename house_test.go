@@ -305,11 +305,11 @@ func mayNotImport(f *file, p string) string {
 		if to == f.room() || slices.Contains(r.ours, to) || slices.Contains(underAll, to) {
 			return ""
 		}
-		if floor := rooms[to].floor; f.isTest() && r.floor < 3 && floor <= r.floor && to != "" {
-			return ""
+		if floor := rooms[to].floor; f.isTest() && to != "" && floor <= r.floor && floor < 3 {
+			return "" // a test may look at any pure room that stands no higher
 		}
 		if len(r.ours) == 0 {
-			return "it stands alone: move the line to a room above"
+			return "it stands on nothing of ours: move the line to a room above"
 		}
 		return "it may import " + strings.Join(r.ours, ", ") + ": move the line to a room above, or pass a value in"
 	case strings.Contains(strings.Split(p, "/")[0], "."):
@@ -791,7 +791,7 @@ var breaches = []struct {
 }{
 	{"every package stands in a room", tiny{"utils/x.go": "package utils"}, "utils/x.go", "no row"},
 
-	{"rooms import what their row allows", tiny{"actor/x.go": "package actor\nimport _ \"" + module + "/store\""}, "actor/x.go:4", "stands alone"},
+	{"rooms import what their row allows", tiny{"actor/x.go": "package actor\nimport _ \"" + module + "/store\""}, "actor/x.go:4", "stands on nothing"},
 	{"rooms import what their row allows", tiny{"sim/x.go": "package sim\nimport _ \"" + module + "/host/disk\""}, "sim/x.go:4", "sim may not import"},
 	{"rooms import what their row allows", tiny{"host/x_test.go": "package host\nimport _ \"" + module + "/sim\""}, "host/x_test.go:4", "host may not import"},
 	{"rooms import what their row allows", tiny{"host/disk/x.go": "package disk\nimport _ \"" + module + "/specs\""}, "host/disk/x.go:4", "troupe/specs"},
@@ -868,7 +868,7 @@ var breaches = []struct {
 // goodHouse comes close to the rules without breaking one.
 var goodHouse = tiny{
 	"Makefile": "test: ## run\nhelp:\n",
-	"docs/ARCHITECTURE.md": "Rooms: `actor`, `agents`, `runtime`, `host/engine`, `internal/mutant`. See `actor/doc.go`, `bin/troupe`, `planner/s-42`, " +
+	"docs/ARCHITECTURE.md": "Rooms: `actor`, `agents`, `runtime`, `host/engine`, `internal/mutant`, internal/tlc. See `actor/doc.go`, `bin/troupe`, `planner/s-42`, " +
 		"`net/http`, `/v1/agents`, `*.md`, `actor.ID`, `time.Now`. We make do; `make test`.\n",
 	"docs/NAMES.md":     "| name | where | inside |\n|---|---|---|\n| `call_depth` | `actor` | Call |\n| `agent_call` | `later` | |\n",
 	"CHANGELOG.md":      "gone: `actor/old.go`",
@@ -876,8 +876,9 @@ var goodHouse = tiny{
 	"actor/doc_test.go": "package actor_test\n\nimport (\n_ \"os\"\n_ \"pgregory.net/rapid\"\n)\n\nvar c = make(chan int)\n",
 	"agents/doc.go": "// Package agents decides.\npackage agents\n\nimport (\n\"context\"\n\"iter\"\n\"" + module + "/actor\"\n" +
 		"\"" + module + "/internal/mutant\"\n\"github.com/go-json-experiment/json/jsontext\"\n)\n\nfunc f(context.Context, iter.Seq[int]) {}\n",
-	"runtime/doc.go":      "// Package runtime steps.\npackage runtime\n\nimport \"math/rand/v2\"\n\nvar r = rand.New(rand.NewPCG(1, 2))\n",
-	"runtime/doc_test.go": "package runtime\n\nimport _ \"" + module + "/agents\"\n",
+	"runtime/doc.go":         "// Package runtime steps.\npackage runtime\n\nimport \"math/rand/v2\"\n\nvar r = rand.New(rand.NewPCG(1, 2))\n",
+	"internal/tlc/x_test.go": "package main\n\nimport _ \"" + module + "/history\"\n",
+	"runtime/doc_test.go":    "package runtime\n\nimport _ \"" + module + "/agents\"\n",
 	"host/engine/doc.go": "// Package engine runs.\npackage engine\n\nimport (\n\"time\"\n\"" + protoactor + "/actor\"\n)\n\nfunc f() {\n" +
 		"go f()\ntime.Sleep(1)\nactor.Props" + "FromFunc(nil)\n}\n",
 	"internal/mutant/on.go": "// Package mutant removes.\npackage mutant\n\nimport _ \"os\"\n",
