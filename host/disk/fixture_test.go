@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write testdata/v1 anew: only while no release has written it")
+
+// testdata/v1 is a store that the first version wrote. Every later one opens it
+// and finds what it tells. What is told here, and by story, never changes: a
+// later version that tells more gets a folder of its own.
+const fixture = "testdata/v1"
+
+// Carol's runs went through every kind of record there is.
+var (
+	carol  = actor.NewID("carol", "s-2")
+	dave   = actor.ID{Tenant: "acme", Agent: "dave", Key: "main"}
+	first  = actor.NewCallID(1_000_000_000_000, 1, 1) // ended
+	second = actor.NewCallID(2_000_000_000_000, 2, 2) // asks, is answered, waits
+	child  = actor.NewCallID(2_500_000_000_000, 3, 3)
+	buried = actor.NewCallID(3_000_000_000_000, 4, 4)
+	parked = actor.NewCallID(4_000_000_000_000, 5, 5)
+)
+
+const hour = actor.Duration(3_600_000_000_000)
+
+func TestTheFirstVersionsStoreIsReadForever(t *testing.T) {
+	if *rewrite {
+		writeFixture(t)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(fixture)); err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range []Options{{ReadOnly: true}, {}} {
+		d := mustOpen(t, dir, options)
+		readFixture(t, d)
+		mustClose(t, d)
+	}
+	// It can be gone on with.
+	d := mustOpen(t, dir, Options{})
+	l, s := NewLog(d), newStory("alice")
+	for s.n < 21 {
+		s.next()
+	}
+	commit(l, s.next())
+	if n, err := told(d, s.id); n != 22 || err != nil {
+		t.Errorf("%d entries, %v", n, err)
+	}
+	mustClose(t, l)
+}
+
+func readFixture(t *testing.T, d *Disk) {
+	t.Helper()
+	if n, err := told(d, actor.NewID("alice", "s-1")); n != 21 || err != nil {
+		t.Errorf("alice: %d entries, %v", n, err)
+	}
+	if end, err := d.VerifyAll(); err != nil || end.Pos != 21+12+1+1 {
+		t.Errorf("the chain ends at %+v, %v", end, err)
+	}
+	saved, err := store.LoadActor(d, carol)
+	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 3 {
+		t.Fatalf("carol: %d bytes of snapshot, %d entries, %v", len(saved.Snapshot), len(saved.Entries), err)
+	}
+	j, err := store.Fold(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, run := j.Outcome(first), j.Run(second)
+	if j.N != 12 || ended == nil || run == nil || !j.IsBuried(buried) {
+		t.Fatalf("carol's journal: %+v", j)
+	}
+	if actor.TextOf(ended.Reply.Parts) != text(7) || ended.Idempotency.Key != "k" || ended.Reply.Warnings[0] != "slow" {
+		t.Errorf("first: %+v", ended)
+	}
+	call, tool := run.Last()[0], run.Last()[1]
+	if call.To != dave || call.Call != child || call.Budget != 40 || call.Holds != 2 || call.Answer == nil || actor.TextOf(call.Answer.Parts) != text(14) {
+		t.Errorf("the call: %+v", call)
+	}
+	if tool.Attempt != 2 || !tool.Open() || tool.Sent == nil || tool.Sent.Name != "look_up" || actor.TextOf(tool.Ask.Parts) != text(7) {
+		t.Errorf("the tool: %+v", tool)
+	}
+	if run.Seq != 2 || run.Budget != 99-1-40+30 || run.Call.Chain[0] != dave || run.Clock.HeldUntil != 0 {
+		t.Errorf("second: %+v", run)
+	}
+	if p := j.Run(parked); p == nil || p.Parked != "asked another question" {
+		t.Errorf("parked: %+v", p)
+	}
+	due, err := store.DueActors(d, []uint16{uint16('a'), 7})
+	if err != nil || !slices.Equal(due, []actor.ID{carol, actor.NewID("alice", "s-1")}) {
+		t.Errorf("due are %v, %v", due, err)
+	}
+	owner, ok, err := store.ActorOf(d, actor.DefaultTenant, second)
+	if !ok || err != nil || owner != (store.RunOwner{Run: second, Root: first, Actor: carol}) {
+		t.Errorf("second is that of %+v, %v, %v", owner, ok, err)
+	}
+	events, err := store.Events(d, actor.DefaultTenant, second, 0, 9)
+	if err != nil || len(events) != 2 || string(events[1].Body) != `{"type":"held"}` {
+		t.Errorf("events of second: %v, %v", events, err)
+	}
+	if n, err := store.LoadActor(d, dave); err != nil || len(n.Entries) != 1 {
+		t.Errorf("dave: %+v, %v", n, err)
+	}
+}
+
+func writeFixture(t *testing.T) {
+	t.Helper()
+	if err := os.RemoveAll(fixture); err != nil {
+		t.Fatal(err)
+	}
+	d := mustOpen(t, fixture, Options{})
+	l, alice := NewLog(d), newStory("alice")
+	for range 14 {
+		commit(l, alice.next())
+	}
+	if err := d.db.Flush(); err != nil { // some of it in tables, some in the log written ahead
+		t.Fatal(err)
+	}
+	n, was := uint64(0), actor.Time(0)
+	entry := func(due actor.Time, r store.Record, events ...store.RunEvent) store.Entry {
+		if _, ok := r.(store.Snapshot); !ok {
+			n++
+		}
+		e := store.Entry{Actor: carol, Shard: 7, Epoch: 5, N: n, Record: r, Events: events, WasDue: was, Due: due}
+		was = due
+		return e
+	}
+	at := actor.Time(1_000_000_000_000)
+	call := func(id actor.CallID) actor.Call {
+		return actor.Call{ID: id, Root: first, Parent: first, To: carol, Operation: actor.HandleMessageFull, Chain: []actor.ID{dave}, Kind: actor.Waiting,
+			Lane: actor.High, Left: hour, Attempt: 1, Principal: "p", Origin: actor.Human, Project: "x", Budget: 99, Workflow: "w", Trace: "t", Stamp: at,
+			Via: actor.Address{Node: "n1", Cell: 1, Incarnation: 2}, Parts: actor.Text(text(7))}
+	}
+	root := call(first)
+	root.Chain, root.Parent = nil, actor.CallID{}
+	root.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k", Body: actor.HashOf(nil)}
+	due := at.Add(hour)
+	commit(l,
+		entry(due, store.Accepted{Call: root, At: at, Definition: actor.HashOf([]byte("v1"))}),
+		entry(due, store.Accepted{Call: call(second), At: at}, store.RunEvent{Run: second, Seq: 1, Body: []byte(`{"type":"run_started"}`)}),
+		entry(due, store.Ended{Call: first, At: at, Until: actor.Forever, Idempotency: root.Idempotency,
+			Reply: actor.Reply{Call: first, Run: first, Status: actor.Partial, Parts: actor.Text(text(7)), Warnings: []string{"slow"}}}))
+	commit(l,
+		entry(due, store.Asking{Run: second, At: at, Asks: []store.Asked{
+			{Ask: actor.Ask{Kind: actor.AskCall, Name: "dave", Parts: actor.Text("hello"), Timeout: hour}, Call: child, To: dave, Budget: 40, Stamp: at, Clock: actor.NewClock(at, hour), Attempt: 1},
+			{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(text(7)), Idempotent: true}, Sent: &actor.Ask{Kind: actor.AskTool, Name: "look_up"}, Clock: actor.NewClock(at, hour), Attempt: 1},
+		}}),
+		entry(due, store.Retried{Run: second, Step: 1, Index: 1, At: at, Attempt: 2}),
+		entry(due, store.Held{Run: second, Step: 1, At: at, N: 1, Until: at.Add(hour)}, store.RunEvent{Run: second, Seq: 2, Body: []byte(`{"type":"held"}`)}),
+		entry(due, store.Resumed{Run: second, Step: 1, At: at, N: 2}),
+		entry(due, store.Answered{Run: second, Step: 1, At: at, Answer: actor.Answer{Parts: actor.Text(text(14))}, Budget: 30}),
+		entry(due, store.Accepted{Call: call(parked), At: at}))
+	saved, err := store.LoadActor(d, carol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := store.Fold(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(l, entry(due, store.Snapshot{Journal: store.EncodeJournal(&j)}))
+	commit(l,
+		entry(due, store.Parked{Run: parked, At: at, Detail: "asked another question"}),
+		entry(due, store.Buried{Call: buried, At: at, Until: actor.Forever}),
+		entry(due, store.Ended{Call: child, At: at, Until: actor.Forever, Reply: actor.Fail(child, actor.RefuseCycle([]actor.ID{dave}, carol))}))
+	commit(l, store.Entry{Actor: dave, Shard: 9, Epoch: 5, N: 1, Record: store.Buried{Call: child, At: at, Until: actor.Forever}})
+	for alice.n < 21 {
+		commit(l, alice.next())
+	}
+	mustClose(t, l, d)
+	for _, name := range []string{lockFile, holderFile, filepath.Join(pebbleDir, lockFile)} {
+		if err := os.Remove(filepath.Join(fixture, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
