@@ -91,7 +91,7 @@ func (c *Checker) sameMailbox(e *history.Event, a *life) {
 
 func (c *Checker) samePending(e *history.Event, a *life) {
 	if e.Pending != a.pending {
-		c.breaks(EventsTellTruth, "%s says that it waits for %d calls, and it does for %d", a.id, e.Pending, a.pending)
+		c.breaks(OutstandingBounded, "%s counts %d calls that it waits for, and waits for %d", a.id, e.Pending, a.pending)
 	}
 }
 

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+var (
+	alice, bob, carol = actor.NewID("alice", ""), actor.NewID("bob", ""), actor.NewID("carol", "")
+	volant            = actor.NewID("volant", "") // durability = "none"
+
+	root, child, other = actor.CallID{1}, actor.CallID{2}, actor.CallID{3}
+)
+
+func limits() Limits {
+	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
+		MailboxBytesMax: 1000, RememberDone: time.Minute,
+		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volant": {Volatile: true}}}
+}
+
+// tale is a history in the making: steps of events, told in order.
+type tale struct {
+	steps  [][]history.Event
+	now    actor.Time
+	end    map[actor.NodeID]uint64
+	synced map[actor.NodeID]uint64
+}
+
+func newTale() *tale {
+	return &tale{now: 1_000_000, end: map[actor.NodeID]uint64{}, synced: map[actor.NodeID]uint64{}}
+}
+
+func at(node actor.NodeID) actor.Address { return actor.Address{Node: node, Incarnation: 1} }
+
+// step is one of a cell of the node, which wrote so many entries.
+func (t *tale) step(node actor.NodeID, wrote int, events ...history.Event) *tale {
+	for i := range events {
+		e := &events[i]
+		e.At = t.now
+		if e.From.IsZero() {
+			e.From = at(node)
+		}
+		if e.Epoch == 0 && e.Actor != (actor.ID{}) && e.Kind != history.Send && e.Kind != history.Deliver && e.Kind != history.Drop {
+			e.Epoch = 1
+		}
+	}
+	if wrote > 0 {
+		t.end[node] += uint64(wrote)
+		events = append(events, history.Event{Kind: history.Append, At: t.now, From: at(node), Pos: t.end[node], Wrote: wrote})
+	}
+	t.steps = append(t.steps, events)
+	return t
+}
+
+func (t *tale) sync(node actor.NodeID) *tale {
+	t.synced[node] = t.end[node]
+	return t.step(node, 0, history.Event{Kind: history.Sync, Synced: t.end[node]})
+}
+
+// perform is an effect of the step before.
+func (t *tale) perform(node actor.NodeID, what string, call actor.CallID) *tale {
+	return t.step(node, 0, history.Event{Kind: history.Perform, What: what, Call: call, Status: actor.Succeeded, Pos: t.end[node], Synced: t.synced[node]})
+}
+
+func (t *tale) crash(node actor.NodeID) *tale {
+	t.end[node] = t.synced[node]
+	return t.step(node, 0, history.Event{Kind: history.Crash, Synced: t.synced[node]})
+}
+
+func (t *tale) pass(d actor.Duration) *tale { t.now = t.now.Add(d); return t }
+
+// the is the nth event of a kind, from 0.
+func (t *tale) the(kind history.Kind, nth int) *history.Event {
+	for _, step := range t.steps {
+		for i := range step {
+			if step[i].Kind == kind {
+				if nth == 0 {
+					return &step[i]
+				}
+				nth--
+			}
+		}
+	}
+	panic("no such event: " + kind.String())
+}
+
+func (t *tale) without(kind history.Kind, nth int) {
+	e := t.the(kind, nth)
+	for s, step := range t.steps {
+		for i := range step {
+			if &step[i] == e {
+				t.steps[s] = slices.Delete(step, i, i+1)
+				return
+			}
+		}
+	}
+}
+
+func judge(l Limits, steps [][]history.Event) (*Checker, *Violation) {
+	c := New(l)
+	for i, step := range steps {
+		if v := c.Observe(uint64(i), step); v != nil {
+			return c, v
+		}
+	}
+	return c, nil
+}
+
+// The events, with what matters of them.
+func activate(id actor.ID) history.Event {
+	return history.Event{Kind: history.Activate, Actor: id, Durable: id != volant}
+}
+
+func clientMakes(to actor.ID) history.Event {
+	return history.Event{Kind: history.Ask, What: "client", Call: root, Root: root, Peer: to, Left: time.Minute}
+}
+
+func admit(id actor.ID, call, parent actor.CallID, left actor.Duration, chain ...actor.ID) history.Event {
+	return history.Event{Kind: history.Admit, Actor: id, Call: call, Parent: parent, Left: left, Chain: chain, Count: 1, Bytes: 10}
+}
+
+func start(id actor.ID, call actor.CallID) history.Event {
+	return history.Event{Kind: history.Start, Actor: id, Call: call}
+}
+
+func makes(id actor.ID, run, call actor.CallID, to actor.ID, left actor.Duration, chain ...actor.ID) history.Event {
+	return history.Event{Kind: history.Ask, What: "call", Actor: id, Parent: run, Call: call, Peer: to, Left: left, Chain: chain, Step: 1}
+}
+
+func request(id actor.ID, run, call actor.CallID, to actor.ID, left actor.Duration, chain ...actor.ID) history.Event {
+	return history.Event{Kind: history.Send, What: "request", Actor: id, Parent: run, Call: call, Peer: to, Left: left, Chain: chain}
+}
+
+func answer(id actor.ID, run, call actor.CallID) history.Event {
+	return history.Event{Kind: history.Answer, What: "call", Actor: id, Parent: run, Call: call, Status: actor.Succeeded, Step: 1}
+}
+
+func reply(id actor.ID, call actor.CallID) history.Event {
+	return history.Event{Kind: history.Reply, Actor: id, Call: call, Status: actor.Succeeded}
+}
+
+func message(kind history.Kind, what string, call actor.CallID, from, to actor.ID) history.Event {
+	e := history.Event{Kind: kind, What: what, Call: call, Durable: true}
+	if e.Kind == history.Send {
+		e.Actor, e.Peer = from, to
+	} else {
+		e.Actor, e.Epoch = to, 1
+	}
+	return e
+}
+
+func still(kind history.Kind, what string, id actor.ID, call actor.CallID, n uint64, until actor.Time) history.Event {
+	return history.Event{Kind: kind, What: what, Actor: id, Call: call, N: n, Until: until}
+}
+
+// asks: a client calls alice on n1, who calls bob on n2.
+func asks() *tale {
+	t := newTale()
+	t.step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 2048},
+		history.Event{Kind: history.Claim, From: at("n2"), Epoch: 1, ShardLo: 2048, ShardHi: 4096})
+	t.step("n1", 0, clientMakes(alice))
+	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+		makes(alice, root, child, bob, 30*time.Second, alice), request(alice, root, child, bob, 30*time.Second, alice))
+	return t.sync("n1").perform("n1", "send", child)
+}
+
+// works: bob takes the call and asks for a tool.
+func works(t *tale) *tale {
+	tool := history.Event{Kind: history.Ask, What: "tool", Actor: bob, Parent: child, Step: 1}
+	t.step("n2", 2, message(history.Deliver, "request", child, alice, bob), activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child), tool)
+	t.sync("n2").perform("n2", "tool", child)
+	done := history.Event{Kind: history.Answer, What: "tool", Actor: bob, Parent: child, Status: actor.Succeeded, Step: 1}
+	t.step("n2", 2, done, reply(bob, child), message(history.Send, "answered", child, bob, alice))
+	return t.sync("n2").perform("n2", "send", child)
+}
+
+// ends: alice has bob's answer and ends her turn.
+func ends(t *tale) *tale {
+	t.step("n1", 2, message(history.Deliver, "answered", child, bob, alice), answer(alice, root, child), reply(alice, root))
+	return t.sync("n1").perform("n1", "respond", root)
+}
+
+func whole() *tale { return ends(works(asks())) }
+
+// held: bob waits for a person for 50 s, then alice's clock runs out.
+func held(after actor.Duration) *tale {
+	t := asks()
+	until := t.now.Add(50 * time.Second)
+	t.step("n2", 2, message(history.Deliver, "request", child, alice, bob), activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child),
+		history.Event{Kind: history.Ask, What: "wait", Actor: bob, Parent: child, Step: 1}, still(history.Hold, "run", bob, child, 1, until))
+	t.step("n1", 1, message(history.Deliver, "held", child, bob, alice), still(history.Hold, "ask", alice, child, 1, until), still(history.Hold, "run", alice, root, 1, until))
+	t.pass(after)
+	timeout := answer(alice, root, child)
+	timeout.Status = actor.Failed
+	t.step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, timeout)
+	return t
+}
+
+// crashes: alice has called bob, her node crashes before it is synced, and comes back.
+func crashes(again bool) *tale {
+	t := asks()
+	t.step("n1", 0, history.Event{Kind: history.Deliver, What: "cancel", Call: other, Actor: carol})
+	t.crash("n1").step("n1", 0, history.Event{Kind: history.Restart, From: actor.Address{Node: "n1", Incarnation: 2}})
+	back := []history.Event{activate(alice)}
+	if again {
+		back = append(back, request(alice, root, child, bob, 30*time.Second, alice))
+	}
+	for i := range back {
+		back[i].From = actor.Address{Node: "n1", Incarnation: 2}
+	}
+	return t.step("n1", 0, back...)
+}
+
+// tainted: volant, who keeps no journal, takes in something from bob's log.
+func tainted(durable bool) *tale {
+	t := newTale()
+	t.step("n1", 0, clientMakes(volant))
+	t.step("n1", 0, activate(volant), admit(volant, root, actor.CallID{}, time.Minute), start(volant, root),
+		makes(volant, root, child, bob, 30*time.Second, volant), request(volant, root, child, bob, 30*time.Second, volant))
+	t.step("n1", 2, activate(bob), admit(bob, child, root, 30*time.Second, volant), start(bob, child), reply(bob, child))
+	word := message(history.Deliver, "answered", child, bob, volant)
+	word.Durable = durable
+	t.step("n1", 0, word, answer(volant, root, child), reply(volant, root))
+	return t.perform("n1", "respond", root)
+}
+
+// moves: alice's shard goes to n2 while n1 has something of hers that is not synced.
+func moves(then ...history.Event) *tale {
+	t := newTale()
+	t.step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 4096})
+	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+		history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
+	t.step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 4096})
+	back := activate(alice)
+	back.Epoch = 2
+	t.step("n2", 0, back)
+	return t.step("n1", 0, then...)
+}
+
+func TestHealthyHistoriesPass(t *testing.T) {
+	for name, tale := range map[string]*tale{
+		"whole": whole(), "held": held(80 * time.Second), "crashed": crashes(true), "untainted": tainted(false), "moved": moves(),
+	} {
+		if _, v := judge(limits(), tale.steps); v != nil {
+			t.Errorf("%s: %s", name, v)
+		}
+	}
+	c, _ := judge(limits(), whole().steps)
+	if v := c.End(); v != nil {
+		t.Error(v)
+	}
+}
+
+// Each spec catches its mutants. The tale they are mutants of passes.
+func TestEverySpecCatches(t *testing.T) {
+	epoch := func(n actor.Epoch, e history.Event) history.Event { e.Epoch = n; return e }
+	caught := map[string]bool{}
+	for _, test := range []struct {
+		spec, name string
+		tale       *tale
+		mutate     func(*tale)
+	}{
+		{AcyclicCalls, "back to the caller's agent", whole(), func(t *tale) { t.the(history.Ask, 1).Peer = actor.NewID("alice", "two") }},
+		{AcyclicCalls, "a ring taken in", whole(), func(t *tale) {
+			t.steps = append(t.steps, newTale().step("n1", 1, admit(alice, other, child, time.Second, bob, alice)).steps...)
+		}},
+		{AcyclicCalls, "chain dropped on the way", whole(), func(t *tale) { t.the(history.Admit, 1).Chain = nil }},
+		{AcyclicCalls, "chain dropped on a retry", whole(), func(t *tale) { t.the(history.Send, 0).Chain = []actor.ID{carol} }},
+		{DepthBounded, "three above", whole(), func(t *tale) {
+			t.steps = append(t.steps, newTale().step("n1", 1, admit(alice, other, child, time.Second,
+				actor.NewID("bob", ""), actor.NewID("carol", ""), actor.NewID("volant", ""))).steps...)
+		}},
+		{TimeLeftShrinks, "more than its caller has", whole(), func(t *tale) {
+			t.the(history.Admit, 0).Left = 20 * time.Second
+		}},
+		{TimeLeftShrinks, "more than any call may have", whole(), func(t *tale) { t.the(history.Ask, 1).Left = 41 * time.Second }},
+		{TimeLeftShrinks, "more on the way", whole(), func(t *tale) { t.the(history.Send, 0).Left++ }},
+		{TimeLeftShrinks, "more when it comes", whole(), func(t *tale) { t.the(history.Admit, 1).Left++ }},
+		{OutstandingBounded, "a second call", whole(), func(t *tale) {
+			t.steps[2] = slices.Insert(t.steps[2], 4, epoch(1, makes(alice, root, other, carol, 30*time.Second, alice)))
+			t.steps[2][4].From, t.steps[2][4].At = at("n1"), t.now
+		}},
+		{OutstandingBounded, "refused for nothing", whole(), func(t *tale) {
+			e := t.the(history.Ask, 1)
+			e.Kind, e.Call, e.Why, e.Reason, e.Scope = history.Refuse, actor.CallID{}, "caller", actor.Busy, actor.ScopeCaller
+		}},
+		{OutstandingBounded, "not released", whole(), func(t *tale) { t.the(history.Answer, 1).Pending = 1 }},
+		{MailboxBounded, "a third message", mailbox(2, 10), func(t *tale) { *t = *mailbox(3, 10) }},
+		{MailboxBounded, "too many bytes", mailbox(2, 500), func(t *tale) { *t = *mailbox(2, 501) }},
+		{TurnExclusive, "two turns at once", twoTurns(true), func(t *tale) { *t = *twoTurns(false) }},
+		{TurnExclusive, "one turn twice", whole(), func(t *tale) { t.steps[2][3] = t.steps[2][2] }},
+		{OneAnswer, "a late answer", whole(), func(t *tale) {
+			t.steps[len(t.steps)-3] = slices.Insert(t.steps[len(t.steps)-3], 2, *t.the(history.Answer, 1))
+		}},
+		{OneAnswer, "two ends", whole(), func(t *tale) {
+			i := slices.IndexFunc(t.steps, func(s []history.Event) bool { return len(s) > 1 && s[1].Kind == history.Reply })
+			t.steps[i] = slices.Insert(t.steps[i], 2, t.steps[i][1])
+			t.steps[i][len(t.steps[i])-1].Wrote++
+		}},
+		{OneAnswer, "two responses", whole(), func(t *tale) { t.perform("n1", "respond", root) }},
+		{ReplyToCallerOnly, "sent to another", whole(), func(t *tale) { t.the(history.Send, 1).Peer = carol }},
+		{ReplyToCallerOnly, "never asked", whole(), func(t *tale) { t.the(history.Answer, 1).Call = other }},
+		{ReplyToCallerOnly, "before its end", whole(), func(t *tale) { t.without(history.Reply, 0) }},
+		{ReplyToCallerOnly, "not what was said", whole(), func(t *tale) { t.the(history.Reply, 0).Status = actor.Failed }},
+		{Structured, "ends while its call is open", whole(), func(t *tale) { t.without(history.Answer, 1) }},
+		{Structured, "calls without a turn", whole(), func(t *tale) { t.without(history.Start, 0) }},
+		{NoWorkPastDeadline, "starts too late", late(time.Minute - 1), func(t *tale) { *t = *late(time.Minute) }},
+		{NoWorkPastDeadline, "calls with nothing", whole(), func(t *tale) { t.the(history.Ask, 1).Left = 0 }},
+		{NoWorkPastDeadline, "sends with nothing", whole(), func(t *tale) { t.the(history.Send, 0).Left = 0 }},
+		{AckedIsDurable, "answered before it is synced", whole(), func(t *tale) { t.the(history.Perform, 3).Synced-- }},
+		{AckedIsDurable, "asked before it is synced", whole(), func(t *tale) { t.the(history.Perform, 0).Synced-- }},
+		{AckedIsDurable, "worked before it is synced", whole(), func(t *tale) { t.the(history.Perform, 1).Synced-- }},
+		{AckedIsDurable, "taken in and not written", whole(), func(t *tale) { t.the(history.Append, 0).Wrote-- }},
+		{AckedIsDurable, "nothing written", whole(), func(t *tale) { t.without(history.Append, 1) }},
+		{AckedIsDurable, "a gate skipped", tainted(false), func(t *tale) { *t = *tainted(true) }},
+		{EffectOncePerAttempt, "the tool twice", whole(), func(t *tale) { t.perform("n2", "tool", child) }},
+		{EffectOncePerAttempt, "the call twice", whole(), func(t *tale) {
+			t.step("n2", 1, epoch(1, admit(bob, child, root, 30*time.Second, alice)))
+		}},
+		{EffectOncePerAttempt, "the tool over a crash", whole(), func(t *tale) { t.crash("n2").perform("n2", "tool", child) }},
+		{ExpireOnlyWhenDue, "held", held(80 * time.Second), func(t *tale) { *t = *held(80*time.Second - 1) }},
+		{ExpireOnlyWhenDue, "deaf", held(80 * time.Second), func(t *tale) { t.without(history.Hold, 1) }},
+		{ExpireOnlyWhenDue, "an old word wins", held(80 * time.Second), func(t *tale) {
+			e := still(history.Resume, "ask", alice, child, 1, 0)
+			t.step("n1", 1, e)
+			t.steps[len(t.steps)-2], t.steps[len(t.steps)-1] = t.steps[len(t.steps)-1], t.steps[len(t.steps)-2]
+		}},
+		{ExpireOnlyWhenDue, "a run", late(time.Minute - 1), func(t *tale) {
+			t.step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root})
+		}},
+		{StartsOnlyKnown, "nobody is called", whole(), func(t *tale) { t.the(history.Ask, 1).Peer = actor.NewID("nobody", "") }},
+		{StartsOnlyKnown, "nobody has a turn", whole(), func(t *tale) {
+			for _, kind := range []history.Kind{history.Activate, history.Admit} {
+				t.the(kind, 0).Actor = actor.NewID("nobody", "")
+			}
+		}},
+		{SingleActivation, "two under one epoch", whole(), func(t *tale) { t.step("n2", 0, activate(alice)) }},
+		{SingleActivation, "acts after a newer one", moves(), func(t *tale) { t.step("n1", 1, reply(alice, root)) }},
+		{SingleActivation, "acts where it is not", whole(), func(t *tale) { t.the(history.Admit, 1).From = at("n1") }},
+		{SingleActivation, "takes what was sent to an old epoch", whole(), func(t *tale) { t.the(history.Deliver, 0).Epoch = 7 }},
+		{SingleActivation, "two owners under one epoch", whole(), func(t *tale) { t.the(history.Claim, 1).ShardLo = 2047 }},
+		{FencedWrites, "durable after a newer epoch", moves(), func(t *tale) { t.sync("n1") }},
+		{FencedWrites, "kept by a crash", moves(), func(t *tale) { t.synced["n1"] = 2; t.crash("n1") }},
+		{EventsTellTruth, "count of the mailbox", whole(), func(t *tale) { t.the(history.Admit, 0).Count = 2 }},
+		{EveryCallEnds, "an open call is not sent again", crashes(true), func(t *tale) { *t = *crashes(false) }},
+	} {
+		if _, v := judge(limits(), test.tale.steps); v != nil {
+			t.Errorf("%s, %s: the healthy twin: %s", test.spec, test.name, v)
+			continue
+		}
+		test.mutate(test.tale)
+		_, v := judge(limits(), test.tale.steps)
+		switch {
+		case v == nil:
+			t.Errorf("%s, %s: not caught", test.spec, test.name)
+		case v.Spec != test.spec:
+			t.Errorf("%s, %s: caught as %s", test.spec, test.name, v)
+		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" broken in step "):
+			t.Errorf("%s, %s: says %q", test.spec, test.name, v)
+		}
+		caught[test.spec] = true
+	}
+	caught[TurnComesBack] = true // in TestEnd
+	for _, spec := range All() {
+		if !caught[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
+			t.Errorf("%s: no mutant, or no sentence", spec.Name)
+		}
+	}
+}
+
+// mailbox: alice has n messages of so many bytes waiting behind a turn.
+func mailbox(n, bytes int) *tale {
+	t := newTale()
+	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+		history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
+	for i := range n {
+		e := admit(alice, actor.CallID{9, byte(i)}, actor.CallID{}, time.Minute)
+		e.Count, e.Bytes = i+1, (i+1)*bytes
+		t.step("n1", 1, e)
+	}
+	return t
+}
+
+// twoTurns: carol takes a second message, after or in the midst of the first.
+func twoTurns(after bool) *tale {
+	t := newTale()
+	t.step("n1", 2, activate(carol), admit(carol, root, actor.CallID{}, time.Minute), start(carol, root),
+		history.Event{Kind: history.Ask, What: "tool", Actor: carol, Parent: root, Step: 1})
+	if after {
+		t.step("n1", 1, reply(carol, root))
+	}
+	return t.step("n1", 2, admit(carol, other, actor.CallID{}, time.Minute), start(carol, other), reply(carol, other))
+}
+
+// late: alice begins with what has waited.
+func late(after actor.Duration) *tale {
+	t := newTale()
+	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
+	return t.pass(after).step("n1", 1, start(alice, root), history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
+}
+
+func TestEnd(t *testing.T) {
+	for name, test := range map[string]struct {
+		tale *tale
+		spec string
+	}{
+		"all has ended":               {whole(), ""},
+		"a client waits":              {newTale().step("n1", 0, clientMakes(alice)), EveryCallEnds},
+		"its node is gone":            {newTale().step("n1", 0, clientMakes(alice)).crash("n1"), ""},
+		"its cell is gone":            {newTale().step("n1", 0, clientMakes(alice)).step("n1", 0, history.Event{Kind: history.Restart}), ""},
+		"a call waits in the mailbox": {newTale().step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)), EveryCallEnds},
+		"a turn has not come back":    {late(time.Second), TurnComesBack},
+		"it was never durable":        {late(time.Second).crash("n1"), ""},
+	} {
+		c, v := judge(limits(), test.tale.steps)
+		if v == nil {
+			v = c.End()
+		}
+		if got := specOf(v); got != test.spec {
+			t.Errorf("%s: %s, want %q", name, v, test.spec)
+		}
+	}
+}
+
+func specOf(v *Violation) string {
+	if v == nil {
+		return ""
+	}
+	return v.Spec
+}
+
+// What a crash takes back may happen again; what it does not may not.
+func TestACrashTakesBackWhatWasNotSynced(t *testing.T) {
+	again := func(t *tale) *tale {
+		t.crash("n1")
+		return t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), reply(alice, root))
+	}
+	one := func(sync bool) *tale {
+		t := newTale()
+		t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root))
+		t.step("n1", 1, reply(alice, root))
+		if sync {
+			t.sync("n1")
+		}
+		return again(t)
+	}
+	if _, v := judge(limits(), one(false).steps); v != nil {
+		t.Error(v)
+	}
+	if _, v := judge(limits(), one(true).steps); specOf(v) != EffectOncePerAttempt {
+		t.Error(v)
+	}
+	// The run was taken in for good, its turn was not: it waits again.
+	half := newTale()
+	half.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)).sync("n1")
+	half.step("n1", 1, start(alice, root), makes(alice, root, child, bob, time.Second, alice))
+	half.crash("n1").step("n1", 0, activate(alice))
+	c, v := judge(limits(), half.steps)
+	if v != nil {
+		t.Fatal(v)
+	}
+	state := history.State{Cell: at("n1"), Actors: []history.Actor{{ID: alice, Epoch: 1, Loaded: true, Queue: []actor.CallID{root}, Bytes: 10}}}
+	if v := c.Compare(state); v != nil {
+		t.Error(v)
+	}
+	state.Actors[0].Queue = nil
+	if v := c.Compare(state); specOf(v) != EventsTellTruth {
+		t.Error(v)
+	}
+}
+
+func TestCompare(t *testing.T) {
+	healthy := func() history.State {
+		return history.State{Cell: at("n1"), Actors: []history.Actor{{ID: alice, Epoch: 1, Loaded: true,
+			Turns: []history.Turn{{Run: root, Open: []actor.CallID{child}}}}, {ID: bob}}}
+	}
+	for name, change := range map[string]func(*history.State){
+		"":                        func(*history.State) {},
+		"another epoch":           func(s *history.State) { s.Actors[0].Epoch = 2 },
+		"not in memory":           func(s *history.State) { s.Actors = nil },
+		"one more in memory":      func(s *history.State) { s.Actors[1].Loaded = true },
+		"a call that is answered": func(s *history.State) { s.Actors[0].Turns[0].Open = nil },
+		"no turn":                 func(s *history.State) { s.Actors[0].Turns = nil },
+		"another turn":            func(s *history.State) { s.Actors[0].Turns = append(s.Actors[0].Turns, history.Turn{Run: other}) },
+		"a call in the mailbox":   func(s *history.State) { s.Actors[0].Queue = []actor.CallID{other} },
+		"bytes":                   func(s *history.State) { s.Actors[0].Bytes = 1 },
+	} {
+		c, v := judge(limits(), asks().steps)
+		if v != nil {
+			t.Fatal(v)
+		}
+		s := healthy()
+		change(&s)
+		want := EventsTellTruth
+		if name == "" {
+			want = ""
+		}
+		if v := c.Compare(s); specOf(v) != want {
+			t.Errorf("%q: %s", name, v)
+		}
+	}
+}
+
+// Ended calls, and clients that have their answer, are forgotten in time.
+func TestNothingIsKeptForGood(t *testing.T) {
+	c := New(limits())
+	for i := range 10_000 {
+		tale := trip(i)
+		if i > 0 {
+			tale.steps[2] = slices.DeleteFunc(tale.steps[2], func(e history.Event) bool { return e.Kind == history.Activate })
+		}
+		for _, step := range tale.steps[1:] {
+			if v := c.Observe(uint64(i), step); v != nil {
+				t.Fatal(v)
+			}
+		}
+	}
+	if n := len(c.runs) + len(c.clients) + len(c.pasts) + len(c.nodes["n1"].changes); n > 3000 {
+		t.Errorf("%d calls, clients and changes are kept", n)
+	}
+}
+
+// trip is one client's call and its answer, by itself, at its time.
+func trip(i int) *tale {
+	t := newTale()
+	t.now = t.now.Add(actor.Duration(i) * time.Second)
+	t.end["n1"] = uint64(2 * i)
+	id := actor.CallID{7, byte(i >> 16), byte(i >> 8), byte(i)}
+	t.step("n1", 0)
+	e := clientMakes(carol)
+	e.Call = id
+	t.step("n1", 0, e)
+	t.step("n1", 2, activate(carol), admit(carol, id, actor.CallID{}, time.Minute), start(carol, id), reply(carol, id))
+	return t.sync("n1").perform("n1", "respond", id)
+}
+
+var comment = regexp.MustCompile(`\\\*.*`)
+
+// properties are the names behind INVARIANTS and PROPERTIES in a config.
+func properties(config string) (names []string) {
+	listing := false
+	for _, word := range strings.Fields(comment.ReplaceAllString(config, "")) {
+		switch {
+		case word == strings.ToUpper(word) && len(word) > 2:
+			listing = strings.HasPrefix(word, "INVARIANT") || strings.HasPrefix(word, "PROPERT")
+		case listing:
+			names = append(names, word)
+		}
+	}
+	return names
+}
+
+// The names of tla/ are those of the specs, but for TLC's own: TypeOK, goals that
+// must be reached (Not_), and what tla/README.md lists as Model-only.
+func TestNamesAreThoseOfTLA(t *testing.T) {
+	configs, err := filepath.Glob("../tla/*.cfg")
+	if err != nil || len(configs) == 0 {
+		t.Fatalf("no configs in ../tla: %v", err)
+	}
+	readme, err := os.ReadFile("../tla/README.md")
+	if os.IsNotExist(err) {
+		t.Skip("tla/README.md, which lists what is Model-only, is not there yet")
+	}
+	modelOnly := regexp.MustCompile(`(?is)model-only.*`).FindString(string(readme))
+	names := map[string]string{}
+	for _, path := range configs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range properties(string(text)) {
+			names[name] = path
+		}
+	}
+	if len(names) < 10 {
+		t.Errorf("only %d names found in %d configs", len(names), len(configs))
+	}
+	for name, path := range names {
+		known := slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == name })
+		if !known && name != "TypeOK" && !strings.HasPrefix(name, "Not_") && !strings.Contains(modelOnly, "`"+name+"`") {
+			t.Errorf("%s: %s has no spec of that name", path, name)
+		}
+	}
+}
