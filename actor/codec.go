@@ -17,6 +17,7 @@ const (
 	ChainMax        = 64
 	PartsMax        = 256
 	WarningsMax     = 64
+	RingMax         = 32      // hops of a probe
 	TextBytesMax    = 4 << 10 // a sentence, a key, a header
 )
 
@@ -28,6 +29,7 @@ const (
 	tagHeld
 	tagResumed
 	tagOpen
+	tagProbe
 )
 
 // Encode writes an envelope as Decode reads it.
@@ -64,6 +66,12 @@ func Encode(env Envelope) []byte {
 		e.CallID(m.Call)
 		e.Uint(m.N)
 		e.Int(int64(m.Until))
+	case Probe:
+		e.Uint(tagProbe)
+		e.CallID(m.From)
+		e.CallID(m.To)
+		e.Hops(m.Ring)
+		e.Uint(uint64(m.Confirm))
 	default:
 		panic(fmt.Sprintf("actor: cannot encode %T: give it a tag", m))
 	}
@@ -104,6 +112,8 @@ func decode(d *Decoder) (Envelope, error) {
 		env.Body = Resumed{Call: d.CallID(), N: d.Uint()}
 	case tagOpen:
 		env.Body = Open{Call: d.CallID(), N: d.Uint(), Until: Time(d.Int())}
+	case tagProbe:
+		env.Body = d.probe()
 	default:
 		d.Fail("unknown message %d", tag)
 	}
@@ -189,6 +199,30 @@ func (e *Encoder) IDs(ids []ID) {
 func (d *Decoder) IDs() []ID {
 	n := d.Count(ChainMax, "actors in chain")
 	return list(d, n, d.ID)
+}
+
+// Hops appends a ring, or the way to one.
+func (e *Encoder) Hops(hops []Hop) {
+	e.Uint(uint64(len(hops)))
+	for _, h := range hops {
+		e.CallID(h.Call)
+		e.ID(h.Actor)
+		e.CallID(h.Turn)
+		e.Uint(uint64(h.Epoch))
+		e.Int(int64(h.Stamp))
+	}
+}
+
+func (d *Decoder) probe() Probe {
+	p := Probe{From: d.CallID(), To: d.CallID()}
+	p.Ring = list(d, d.Count(RingMax, "hops"), func() Hop {
+		return Hop{Call: d.CallID(), Actor: d.ID(), Turn: d.CallID(), Epoch: Epoch(d.Uint()), Stamp: Time(d.Int())}
+	})
+	p.Confirm = uint32(d.UintMax(uint64(len(p.Ring)), "hop to confirm"))
+	if len(p.Ring) == 0 {
+		d.Fail("probe without hops")
+	}
+	return p
 }
 
 // Strings appends a list.

@@ -69,7 +69,7 @@ func drawReply(t *rapid.T) Reply {
 func drawEnvelope(t *rapid.T) Envelope {
 	env := Envelope{From: drawAddress(t), To: drawID(t), Epoch: Epoch(rapid.Uint64().Draw(t, "epoch")), Durable: rapid.Bool().Draw(t, "durable")}
 	id, n, until := drawCallID(t), rapid.Uint64().Draw(t, "n"), Time(rapid.Int64().Draw(t, "until"))
-	switch rapid.IntRange(1, 6).Draw(t, "tag") {
+	switch rapid.IntRange(1, 7).Draw(t, "tag") {
 	case tagRequest:
 		c := drawCall(t)
 		env.To, env.Body = c.To, Request{c}
@@ -83,6 +83,9 @@ func drawEnvelope(t *rapid.T) Envelope {
 		env.Body = Resumed{id, n}
 	case tagOpen:
 		env.Body = Open{id, n, until}
+	case tagProbe:
+		ring := []Hop{{id, drawID(t), drawCallID(t), Epoch(n), until}, {drawCallID(t), drawID(t), id, 1, 2}}
+		env.Body = Probe{From: id, To: drawCallID(t), Ring: ring, Confirm: rapid.Uint32Range(0, 2).Draw(t, "confirm")}
 	}
 	return env
 }
@@ -147,6 +150,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(Encode(Envelope{To: c.To, Body: Request{c}}))
 	f.Add(Encode(Envelope{Back: Address{"n", 1, 1}, Body: Answered{Fail(id, Refuse(Busy, "full"))}}))
 	f.Add(Encode(Envelope{To: c.To, Body: Held{id, 3, 4}}))
+	f.Add(Encode(Envelope{To: c.To, Body: Probe{From: id, To: id, Ring: []Hop{{id, c.To, id, 1, 2}}, Confirm: 1}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		env, err := Decode(b)
 		if err != nil {

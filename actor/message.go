@@ -38,12 +38,36 @@ type Open struct {
 	Until Time // not 0: held until then
 }
 
+// Probe goes along the waits of calls for turns and of turns for calls, to find
+// out whether they close a ring. Lap one has Confirm 0 and asks what To waits
+// for; back at the call From it knows a ring. Lap two confirms hop by hop that
+// each wait still stands, and ends at the call that is refused.
+type Probe struct {
+	From, To CallID
+	Ring     []Hop
+	Confirm  uint32 // the hop to confirm, from 1; 0 in lap one
+}
+
+// Hop is one wait of a ring: Call waits for Turn. If they are the same the call
+// has the turn; else it is queued behind it.
+type Hop struct {
+	Call  CallID
+	Actor ID // whose mailbox or turn it is
+	Turn  CallID
+	Epoch Epoch
+	Stamp Time // of the call: the newest queued one is refused
+}
+
+// Queued tells whether the call waits in a mailbox.
+func (h Hop) Queued() bool { return h.Call != h.Turn }
+
 func (Request) message()  {}
 func (Answered) message() {}
 func (Cancel) message()   {}
 func (Held) message()     {}
 func (Resumed) message()  {}
 func (Open) message()     {}
+func (Probe) message()    {}
 
 // Envelope is a message and its address.
 type Envelope struct {

@@ -158,6 +158,16 @@ func RefuseCycle(chain []ID, to ID) *Refusal {
 		Detail: fmt.Sprintf("Cycle detected: %s already in call chain %s", to.Agent, PathString(append(chain[:len(chain):len(chain)], to)))}
 }
 
+// RefuseWaitCycle names the ring of waits that the call would close, from it round to it.
+func RefuseWaitCycle(ring []Hop) *Refusal {
+	var path []ID
+	for i := range ring {
+		path = append(path, ring[(len(ring)-1+i)%len(ring)].Actor)
+	}
+	return &Refusal{Reason: WaitCycle, Chain: path,
+		Detail: fmt.Sprintf("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
+}
+
 // RefuseDepth names the chain that is too long.
 func RefuseDepth(chain []ID, to ID, limit int) *Refusal {
 	return &Refusal{Reason: Depth, Chain: chain,

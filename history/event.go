@@ -14,34 +14,41 @@ type Kind uint8
 // The kinds. Those of a cell come in Ready.Events; Crash, Restart, Claim, Lose,
 // Append, Sync and Perform are the world's.
 const (
-	Activate   Kind = iota + 1 // an actor is in memory, under an epoch
-	Deactivate                 // it is not any more
-	Send                       // a message leaves for an actor or a waiting client
-	Deliver                    // a message has come
-	Drop                       // a message was not taken, and nobody is told; Why says why
-	Admit                      // a call was accepted into a mailbox
-	Refuse                     // a call was answered with a refusal before it had a turn
-	Start                      // a call has the turn
-	Ask                        // a turn asks for something; Call is the child call, if it is one
-	Answer                     // an ask is answered; the turn may go on
-	Reply                      // a turn ends with its outcome
-	Expire                     // a deadline has passed: an ask's, or a run's own
-	Cancel                     // an open waiting call is given up by its caller
-	Hold                       // a clock stands still, for a person
-	Resume                     // and runs again
-	Crash                      // a node is gone, with what it had not synced
-	Restart                    // and is back, or a cell of it
-	Claim                      // a cell owns shards, under an epoch
-	Lose                       // and does not any more
-	Append                     // entries were appended to a node's log; Pos is its end
-	Sync                       // the log is durable up to Pos
-	Perform                    // an effect reaches the world outside the node
+	Activate        Kind = iota + 1 // an actor is in memory, under an epoch
+	Deactivate                      // it is not any more
+	Send                            // a message leaves for an actor or a waiting client
+	Deliver                         // a message has come
+	Drop                            // a message was not taken, and nobody is told; Why says why
+	Admit                           // a call was accepted into a mailbox
+	Refuse                          // a call was answered with a refusal before it had a turn
+	Start                           // a call has the turn
+	Ask                             // a turn asks for something; Call is the child call, if it is one
+	Answer                          // an ask is answered; the turn may go on
+	Reply                           // a turn ends with its outcome
+	Expire                          // a deadline has passed: an ask's, or a run's own
+	Cancel                          // an open waiting call is given up by its caller
+	Hold                            // a clock stands still, for a person
+	Resume                          // and runs again
+	Crash                           // a node is gone, with what it had not synced
+	Restart                         // and is back, or a cell of it
+	Claim                           // a cell owns shards, under an epoch
+	Lose                            // and does not any more
+	Append                          // entries were appended to a node's log; Pos is its end
+	Sync                            // the log is durable up to Pos
+	Perform                         // an effect reaches the world outside the node
+	Queue                           // a call waits in a mailbox; Parent is the turn it waits behind
+	Probe                           // lap one looks at what a call waits for
+	ProbeHome                       // and has come round: there is a ring
+	Confirm                         // lap two finds a wait still standing
+	RefuseWaitCycle                 // and has been round: the newest call of Ring is refused
+	Reprobe                         // a call that still waits asks again
 )
 
 var kindNames = [...]string{Activate: "Activate", Deactivate: "Deactivate", Send: "Send", Deliver: "Deliver", Drop: "Drop",
 	Admit: "Admit", Refuse: "Refuse", Start: "Start", Ask: "Ask", Answer: "Answer", Reply: "Reply", Expire: "Expire",
 	Cancel: "Cancel", Hold: "Hold", Resume: "Resume", Crash: "Crash", Restart: "Restart", Claim: "Claim", Lose: "Lose",
-	Append: "Append", Sync: "Sync", Perform: "Perform"}
+	Append: "Append", Sync: "Sync", Perform: "Perform",
+	Queue: "Queue", Probe: "Probe", ProbeHome: "ProbeHome", Confirm: "Confirm", RefuseWaitCycle: "RefuseWaitCycle", Reprobe: "Reprobe"}
 
 // Kinds lists all kinds in their order.
 func Kinds() []Kind {
@@ -102,6 +109,7 @@ type Event struct {
 	Pos, Synced uint64
 	// Wrote is the number of entries that the step appended (Append, Perform).
 	Wrote int
+	Ring  []actor.Hop // RefuseWaitCycle: the waits that stood together
 	// Shards, first and one past the last (Claim, Lose).
 	ShardLo, ShardHi uint16
 }
@@ -155,6 +163,10 @@ func (e *Event) AppendTo(b []byte) []byte {
 	b = num(b, " pos=", int64(e.Pos))
 	b = num(b, " synced=", int64(e.Synced))
 	b = num(b, " wrote=", int64(e.Wrote))
+	for i, h := range e.Ring {
+		b = append(b, [...]string{" ring=", ","}[min(i, 1)]...)
+		b = append(append(append(b, h.Call.String()...), '>'), h.Turn.String()...)
+	}
 	if e.ShardHi > 0 {
 		b = strconv.AppendInt(append(b, " shards="...), int64(e.ShardLo), 10)
 		b = num(b, "-", int64(e.ShardHi))

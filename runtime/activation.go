@@ -37,6 +37,7 @@ type activation struct {
 	due     actor.Time   // its place in the expiry index
 	used    actor.Time
 	timer   actor.Time // 0: none set
+	probe   actor.Time // when calls that still wait ask again what for
 	touched bool
 }
 

@@ -43,6 +43,7 @@ type Cell struct {
 	timers     timers
 	order      uint64 // of timers set
 
+	probes  []probe      // for actors of this cell, in this step
 	blame   actor.CallID // whose turn is being advanced
 	touched []*activation
 	ready   Ready
@@ -206,7 +207,12 @@ func (c *Cell) ordered() []*activation {
 // settle ends a step: actors that were touched take their next message, write a
 // snapshot if it is time, and set their timer.
 func (c *Cell) settle() {
-	for i := 0; i < len(c.touched); i++ {
+	for i := 0; i < len(c.touched) || len(c.probes) > 0; i++ {
+		if i == len(c.touched) {
+			c.probeOn()
+			i--
+			continue
+		}
 		act := c.touched[i]
 		act.touched = false
 		if c.actors[act.id] != act || !act.loaded {

@@ -99,6 +99,8 @@ func (c *Cell) toActor(act *activation, env actor.Envelope) {
 		c.heldBelow(act, env, m.Call, m.N, 0)
 	case actor.Open:
 		c.heldBelow(act, env, m.Call, m.N, m.Until)
+	case actor.Probe:
+		c.probed(act, m)
 	}
 }
 
@@ -139,6 +141,8 @@ func subject(m actor.Message) actor.CallID {
 		return m.Call
 	case actor.Open:
 		return m.Call
+	case actor.Probe:
+		return m.To
 	}
 	return actor.CallID{}
 }
@@ -158,6 +162,8 @@ func named(m actor.Message) string {
 		return "resumed"
 	case actor.Open:
 		return "open"
+	case actor.Probe:
+		return "probe"
 	}
 	return "unknown"
 }

@@ -78,6 +78,9 @@ func (c *Cell) earliest(act *activation) actor.Time {
 			}
 		}
 	}
+	if c.probing(act) {
+		at = min(at, act.probe)
+	}
 	if act.idle() {
 		at = act.used.Add(c.limits.PassivateAfter)
 	}
@@ -102,6 +105,7 @@ func (c *Cell) due(act *activation) {
 			}
 		}
 	}
+	c.reprobe(act)
 }
 
 // runOut ends the runs and answers the asks whose time is over.

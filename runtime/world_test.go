@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -32,13 +33,15 @@ type node struct {
 	entries int
 	runs    map[actor.CallID]*runs.Record
 	lose    func(actor.Envelope) bool
+	seen    map[history.Kind]int
 	trace   bool
+	hold    bool // inputs wait: drain does nothing
 }
 
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
 		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
-		runs: map[actor.CallID]*runs.Record{}}
+		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}}
 	n.start(cells)
 	return n
 }
@@ -65,6 +68,7 @@ func (n *node) step(c *Cell, in Input) {
 	}
 	r := c.Step(n.now, in)
 	for _, e := range r.Events {
+		n.seen[e.Kind]++
 		if n.trace {
 			n.t.Log("   ", e.String())
 		}
@@ -145,6 +149,9 @@ func (n *node) perform(c *Cell, e Effect) {
 
 // drain does what there is to do now.
 func (n *node) drain() {
+	if n.hold {
+		return
+	}
 	for len(n.inputs) > 0 {
 		in := n.inputs[0]
 		n.inputs = n.inputs[1:]

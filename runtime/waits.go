@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/store"
+)
+
+// Waits that close a ring. A call waits for the turn that holds its callee, or
+// is that turn; a turn waits for every call it made. Two trees of calls, or two
+// branches of one, may so wait for each other, which no chain shows. A ring can
+// close only where a call queues behind a turn that waits itself. There a probe
+// sets out along the waits. Home again it knows a ring; a second lap confirms
+// that each wait still stands, and ends where the newest queued call of the ring
+// is: that call is refused, and has never run. Promised is that all the waits
+// it is told of stood together at one instant while it was queued.
+//
+// Cells keep nothing for this. A wait that is gone never comes back under the
+// same call, turn and epoch, so what lap one saw and lap two sees again stood
+// all the while between. The protocol and its proof: tla/Waits.tla.
+
+const (
+	// probeEvery is how often a call that still waits asks again: for lost
+	// probes and cells that crashed.
+	probeEvery = time.Second
+	// probesPerStep bounds what one step looks at inside its cell.
+	probesPerStep = 4096
+)
+
+// probe is one on its way inside the cell.
+type probe struct {
+	to actor.ID
+	m  actor.Probe
+}
+
+// holder is the turn behind which calls queue at this actor. Who gives the turn
+// back while it waits holds nobody up.
+func (c *Cell) holder(act *activation) *turn {
+	if !act.serial || len(act.turns) == 0 {
+		return nil
+	}
+	return act.turns[0]
+}
+
+// waitsFor is the turn that a call waits for: its own, or the one in front of it.
+func (c *Cell) waitsFor(act *activation, run *store.Run) *turn {
+	if t := act.turn(run.Call.ID); t != nil {
+		return t
+	}
+	return c.holder(act)
+}
+
+func openCalls(t *turn) []*store.Asked {
+	var open []*store.Asked
+	for i := range t.run.Last() {
+		if a := &t.run.Last()[i]; a.Open() && a.IsCall() {
+			open = append(open, a)
+		}
+	}
+	return open
+}
+
+// seek has a queued call ask what the turn in front of it waits for. A client's
+// call need not: nobody's turn waits for it.
+func (c *Cell) seek(act *activation, run *store.Run) {
+	if run.Call.IsRoot() || mutant.On("second-in-queue-does-not-probe") && act.mailbox.Count() > 1 {
+		return
+	}
+	c.arrangeReprobe(act)
+	c.goAlong(act, run, actor.Probe{From: run.Call.ID})
+}
+
+// goAlong sends a probe on from a call: to each call that the turn waits for
+// which this one waits for. It ends where that turn waits for none, or has been
+// met before.
+func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
+	t := c.waitsFor(act, run)
+	if t == nil || len(p.Ring) == actor.RingMax {
+		return
+	}
+	if slices.ContainsFunc(p.Ring, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
+		return
+	}
+	p.Ring = append(slices.Clone(p.Ring), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
+	for i, a := range openCalls(t) {
+		if i > 0 && mutant.On("one-branch-only") {
+			return
+		}
+		p.To = a.Call
+		c.sendProbe(act, a.To, p)
+	}
+}
+
+// sendProbe passes a probe on: inside the cell within this very step.
+func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
+	if o, ok := c.ownerOf(to); ok && c.mine(o) && len(c.probes) < probesPerStep {
+		c.probes = append(c.probes, probe{to, p})
+		return
+	}
+	c.send(actor.EffectID{}, 0, act.id, to, act.durable, act.durable, p)
+}
+
+// probeOn takes the next probe that stays inside the cell.
+func (c *Cell) probeOn() {
+	p := c.probes[0]
+	if c.probes = c.probes[1:]; len(c.probes) == 0 {
+		c.probes = nil
+	}
+	if act := c.actors[p.to]; act != nil && act.loaded {
+		c.probed(act, p.m)
+	}
+}
+
+// probed looks at the wait that a probe has come to. Where there is none any
+// more the probe ends: the ring, if there was one, is broken.
+func (c *Cell) probed(act *activation, p actor.Probe) {
+	if p.Confirm > 0 {
+		c.confirm(act, p)
+		return
+	}
+	run := act.journal.Run(p.To)
+	if run == nil {
+		return
+	}
+	if p.To == p.From {
+		c.probeHome(act, p)
+		return
+	}
+	c.event(history.Event{Kind: history.Probe, Actor: act.id, Epoch: act.epoch, Call: p.To, N: uint64(len(p.Ring))})
+	c.goAlong(act, run, p)
+}
+
+// probeHome begins lap two: turned so that the newest queued call comes last.
+func (c *Cell) probeHome(act *activation, p actor.Probe) {
+	victim := 0
+	for i, h := range p.Ring {
+		if v := p.Ring[victim]; h.Queued() && (!v.Queued() || newer(h, v)) {
+			victim = i
+		}
+	}
+	if mutant.On("prober-is-victim") {
+		victim = 0
+	}
+	ring := slices.Concat(p.Ring[victim+1:], p.Ring[:victim+1])
+	c.event(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(ring))})
+	p.Ring, p.Confirm = ring, 1
+	if mutant.On("no-second-lap") {
+		p.Confirm = uint32(len(ring))
+	}
+	c.sendProbe(act, ring[p.Confirm-1].Actor, p)
+}
+
+func newer(a, b actor.Hop) bool {
+	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), a.Call.Compare(b.Call)) > 0
+}
+
+// confirm checks one wait of a ring again; the last is the victim's.
+func (c *Cell) confirm(act *activation, p actor.Probe) {
+	n := int(p.Confirm)
+	h, next := p.Ring[n-1], p.Ring[n%len(p.Ring)]
+	run := act.journal.Run(h.Call)
+	if run == nil || act.epoch != h.Epoch {
+		return
+	}
+	t := c.waitsFor(act, run)
+	if t == nil || t.run.Call.ID != h.Turn || !slices.ContainsFunc(openCalls(t), func(a *store.Asked) bool { return a.Call == next.Call }) {
+		return
+	}
+	c.event(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
+	if n < len(p.Ring) {
+		p.Confirm++
+		c.sendProbe(act, next.Actor, p)
+		return
+	}
+	if !h.Queued() {
+		return
+	}
+	c.event(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Ring})
+	c.stopRun(act, run, actor.RefuseWaitCycle(p.Ring))
+}
+
+// probing tells whether calls wait here behind a turn that waits for calls.
+func (c *Cell) probing(act *activation) bool {
+	t := c.holder(act)
+	return t != nil && act.mailbox.Count() > 0 && act.probe != 0 && len(openCalls(t)) > 0 && !mutant.On("no-re-probe")
+}
+
+func (c *Cell) arrangeReprobe(act *activation) {
+	if act.probe <= c.now {
+		act.probe = c.now.Add(probeEvery)
+	}
+}
+
+// reprobe has the calls that still wait ask again.
+func (c *Cell) reprobe(act *activation) {
+	if !c.probing(act) || c.now < act.probe {
+		return
+	}
+	act.probe = c.now.Add(probeEvery)
+	for _, q := range act.mailbox.Calls() {
+		if run := act.journal.Run(q.Call); !run.Call.IsRoot() {
+			c.event(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
+			c.goAlong(act, run, actor.Probe{From: q.Call})
+		}
+	}
+}

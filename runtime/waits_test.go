@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// route asks the targets that the message lists after the agent's name: "b c"
+// has a ask b, b ask c, and c answer.
+func route() script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		next, rest, _ := strings.Cut(actor.TextOf(b.Call.Parts), " ")
+		switch {
+		case next == "":
+			return actor.Complete(actor.Text("ok")), nil
+		case len(answers) == 0:
+			var asks []actor.Ask
+			for branch := range strings.SplitSeq(next, "+") {
+				asks = append(asks, actor.Ask{Kind: actor.AskCall, Name: branch, Parts: actor.Text(rest)})
+			}
+			return actor.Action{Asks: asks}, nil
+		}
+		text := ""
+		for _, a := range answers[0] {
+			text += word(a) + " "
+		}
+		return actor.Complete(actor.Text(strings.TrimSpace(text))), nil
+	}
+}
+
+// together sends several messages at the same instant, so that each has begun
+// its turn before any call arrives.
+func (n *node) together(messages ...string) []actor.CallID {
+	var ids []actor.CallID
+	var inputs []func()
+	for _, m := range messages {
+		to, text, _ := strings.Cut(m, " ")
+		before := n.inputs
+		n.inputs = nil
+		hold := n.hold
+		n.hold = true
+		ids = append(ids, n.send(to, text))
+		n.hold = hold
+		inputs = append(inputs, n.inputs...)
+		n.inputs = before
+	}
+	n.inputs = append(n.inputs, inputs...)
+	n.drain()
+	return ids
+}
+
+// TestRingsOfWaitsBreak lets rings close, with all actors in one cell and
+// spread over several: without any time passing everything has ended, and
+// exactly one call of each ring was refused.
+func TestRingsOfWaitsBreak(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		messages []string
+		refused  int
+	}{
+		{"two that ask each other", []string{"a b", "b a"}, 1},
+		{"a ring of three", []string{"a b", "b c", "c a"}, 1},
+		{"a ring through a third", []string{"a b c", "c a"}, 1},
+		{"two branches of one tree", []string{"a b+c", "b c", "c b"}, 1},
+		{"no ring", []string{"a b c", "c d"}, 0},
+	} {
+		for cells := 1; cells <= 4; cells++ {
+			n := newNode(t, cells, agent("a", route()), agent("b", route()), agent("c", route()), agent("d", route()))
+			ids := n.together(test.messages...)
+			refused := 0
+			for i, id := range ids {
+				got := n.answer(id)
+				if got == "nothing" {
+					t.Errorf("%s, %d cells: %q hangs", test.name, cells, test.messages[i])
+				}
+				refused += strings.Count(got, "WaitCycle")
+			}
+			if refused != test.refused {
+				t.Errorf("%s, %d cells: %d refused, want %d", test.name, cells, refused, test.refused)
+			}
+		}
+	}
+}
+
+// Two branches of one tree: a asks b and c, b asks c, c asks b. No client's
+// message but one, and no chain holds an agent twice.
+func TestARingInsideOneTree(t *testing.T) {
+	fork := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{
+				{Kind: actor.AskCall, Name: "b", Parts: actor.Text("c")},
+				{Kind: actor.AskCall, Name: "c", Parts: actor.Text("b")}}}, nil
+		}
+		return actor.Complete(actor.Text(word(answers[0][0]) + "," + word(answers[0][1]))), nil
+	})
+	n := newNode(t, 3, agent("a", fork), agent("b", route()), agent("c", route()))
+	id := n.send("a", "")
+	got := n.answer(id)
+	if strings.Count(got, "WaitCycle") != 1 || strings.Count(got, "ok") != 1 {
+		t.Errorf("got %q, want one branch refused and one done", got)
+	}
+}
+
+// The refusal names the ring, and says what to do.
+func TestTheRefusalNamesTheRing(t *testing.T) {
+	var told *actor.Refusal
+	tell := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) > 0 && answers[0][0].Refusal != nil {
+			told = answers[0][0].Refusal
+		}
+		return route()(b, answers)
+	})
+	n := newNode(t, 2, agent("a", tell), agent("b", tell))
+	n.together("a b", "b a")
+	if told == nil || told.Reason != actor.WaitCycle || len(told.Chain) != 2 {
+		t.Fatalf("told %+v", told)
+	}
+	text := told.Error()
+	if !strings.Contains(text, "wait cycle: ") || !strings.Contains(text, "a/main -> b/main -> a/main") && !strings.Contains(text, "b/main -> a/main -> b/main") {
+		t.Errorf("the refusal says %q", text)
+	}
+}
+
+// A lost probe is sent again after a second.
+func TestALostProbeIsSentAgain(t *testing.T) {
+	n := newNode(t, 4, agent("a", route()), agent("b", route()))
+	lost := 0
+	n.lose = func(env actor.Envelope) bool {
+		_, probe := env.Body.(actor.Probe)
+		if probe && lost < 1 {
+			lost++
+			return true
+		}
+		return false
+	}
+	ids := n.together("a b", "b a")
+	n.pass(3 * time.Second)
+	for _, id := range ids {
+		if n.answer(id) == "nothing" {
+			t.Error("the ring stands")
+		}
+	}
+	if lost == 0 {
+		t.Error("no probe was lost")
+	}
+}
+
+// A cancel that beats lap two: the ring is broken already, and nobody is refused.
+func TestACancelBeatsTheSecondLap(t *testing.T) {
+	n := newNode(t, 4, agent("a", route()), agent("b", route()))
+	var confirms []actor.Envelope
+	n.lose = func(env actor.Envelope) bool {
+		p, probe := env.Body.(actor.Probe)
+		if probe && p.Confirm > 0 {
+			confirms = append(confirms, env)
+		}
+		return probe && p.Confirm > 0
+	}
+	ids := n.together("a b", "b a")
+	if len(confirms) == 0 {
+		t.Fatal("no second lap crossed a cell")
+	}
+	n.step(n.cells[0], Deliver{actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: ids[0], Reason: actor.Stopped}}})
+	n.drain()
+	for _, env := range confirms {
+		n.step(n.cells[n.cells[0].owner(n.shard(env.To)).Cell], Deliver{env})
+	}
+	n.drain()
+	n.want(ids[0], "Stopped")
+	n.want(ids[1], "ok")
+}
+
+// The ring closes through the second of two branches; the first is just slow.
+func TestARingThroughTheSecondBranch(t *testing.T) {
+	n := newNode(t, 2, agent("a", route()), agent("b", route()), agent("slow", sleeping(10*time.Second)))
+	ids := n.together("a slow+b", "b a")
+	if n.seen[history.RefuseWaitCycle] != 1 {
+		t.Errorf("%d calls were refused at once, want 1", n.seen[history.RefuseWaitCycle])
+	}
+	n.pass(20 * time.Second)
+	got := n.answer(ids[0]) + "|" + n.answer(ids[1])
+	if strings.Count(got, "WaitCycle") != 1 || strings.Contains(got, "Deadline") {
+		t.Errorf("got %q, want one refused for the ring", got)
+	}
+}
