@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package history
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+func TestEveryKindHasAName(t *testing.T) {
+	seen := map[string]bool{}
+	for _, k := range Kinds() {
+		if name := k.String(); name == "" || strings.HasPrefix(name, "unknown") || seen[name] {
+			t.Errorf("kind %d is called %q", k, name)
+		} else {
+			seen[name] = true
+		}
+	}
+	if Kind(0).String() != "unknown(0)" || Kind(200).String() != "unknown(200)" {
+		t.Error("a kind that is none has a name")
+	}
+}
+
+// TestALineTellsEveryField changes one field at a time: two events that differ
+// have lines that differ, or the hash of a history would miss it.
+func TestALineTellsEveryField(t *testing.T) {
+	id := actor.NewCallID(1, 2, 3)
+	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
+		Peer: actor.NewID("b", ""), What: "call", Why: "x", Chain: []actor.ID{actor.NewID("c", "")}, Left: 1, ParentLeft: 1, Given: 1, Attempt: 1,
+		Status: actor.Succeeded, Reason: actor.Busy, Scope: actor.ScopeCaller, Count: 1, Bytes: 1, Pending: 1, N: 1, Until: 1, Step: 1, Index: 1,
+		Durable: true, Pos: 1, Synced: 1, Wrote: 1, Ring: []actor.Hop{{Call: id, Turn: id}}, ShardLo: 1, ShardHi: 2}
+	v := reflect.ValueOf(full)
+	for i := range v.NumField() {
+		less := full
+		f := reflect.ValueOf(&less).Elem().Field(i)
+		if f.IsZero() {
+			t.Errorf("%s is not set in this test: set it", v.Type().Field(i).Name)
+		}
+		f.SetZero()
+		if less.String() == full.String() {
+			t.Errorf("%s is missing in %s", v.Type().Field(i).Name, full)
+		}
+	}
+	if got := (Event{Kind: Sync, At: 7, Synced: 3}).String(); got != "Sync at=7 synced=3" {
+		t.Errorf("got %q", got)
+	}
+}
