@@ -12,6 +12,7 @@ import (
 // than any before it of that group.
 type claims struct {
 	groups  []claim
+	leases  []actor.Time // of each node: until when nobody may take its claims
 	version uint64
 	table   dispatcher.Table
 	tableOf uint64 // the version that table shows
@@ -19,10 +20,13 @@ type claims struct {
 }
 
 type claim struct {
-	node  *node // nil: nobody's
-	cell  uint16
-	epoch actor.Epoch
+	node     *node // nil: nobody's
+	cell     uint16
+	epoch    actor.Epoch
+	stopping bool // it is being given up: cells see no owner, what was written still counts
 }
+
+func (c *claim) owned() bool { return c.node != nil && !c.stopping }
 
 // span is the shards of a group: first, and one past the last.
 func (c *claims) span(group int) (lo, hi uint16) {
@@ -54,7 +58,7 @@ func (c *claims) holds(n *node, shard uint16, epoch actor.Epoch) bool {
 // claim gives a group to a cell, under the next epoch.
 func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
 	cl := &c.groups[group]
-	cl.node, cl.cell = n, cell
+	cl.node, cl.cell, cl.stopping = n, cell, false
 	cl.epoch++
 	c.version++
 	return cl.epoch
@@ -62,7 +66,7 @@ func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
 
 // release leaves a group to nobody.
 func (c *claims) release(group int) {
-	c.groups[group].node = nil
+	c.groups[group].node, c.groups[group].stopping = nil, false
 	c.version++
 }
 
@@ -72,8 +76,9 @@ func (c *claims) owners() (dispatcher.Table, []byte) {
 		return c.table, c.bytes
 	}
 	var e actor.Encoder
-	for _, cl := range c.groups {
-		if cl.node == nil {
+	for i := range c.groups {
+		cl := &c.groups[i]
+		if !cl.owned() {
 			e.String("")
 			continue
 		}
@@ -84,7 +89,7 @@ func (c *claims) owners() (dispatcher.Table, []byte) {
 	c.bytes, c.tableOf = e.Buf, c.version
 	c.table = dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
 		cl := &c.groups[c.groupOf(shard)]
-		if cl.node == nil {
+		if !cl.owned() {
 			return dispatcher.Owner{}
 		}
 		return dispatcher.Owner{Node: cl.node.id, Cell: cl.cell, Epoch: cl.epoch}

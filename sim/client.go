@@ -4,52 +4,69 @@ package sim
 
 import (
 	"bytes"
+	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 )
 
 // client is somebody outside who asks one thing of an actor, through a node of
-// their choice, and asks again if that node goes away.
+// their choice, and asks again if that node goes away and they have a key.
 type client struct {
-	no     int
-	to     actor.ID
-	text   string
-	lane   actor.Lane
-	left   actor.Duration
-	key    string // Idempotency-Key, if any
-	tries  int
-	at     *cell // at which it waits
-	call   actor.CallID
-	reply  *actor.Reply
-	held   bool
-	gaveUp bool
+	no    int
+	to    actor.ID
+	text  string
+	lane  actor.Lane
+	left  actor.Duration
+	key   string // Idempotency-Key, if any
+	tries int
+	burst bool
+	run   actor.CallID // that succeeded, under the key
+	reply *actor.Reply // the last
+	held  bool
 }
+
+// line is one request of a client, as long as it waits for its answer.
+type line struct {
+	client *client
+	call   actor.CallID
+	at     *cell
+}
+
+// triesMax is how often a client asks before it gives up.
+const triesMax = 8
 
 // drawClients puts the workload into the world.
 func (w *World) drawClients() {
 	at := time.Duration(0)
-	for i := range w.plan.Roots {
-		at += time.Duration(1+w.choose.Int(100)) * w.plan.Span / 50 / time.Duration(w.plan.Roots)
-		w.after(at, func() { w.newClient(i) })
+	for range w.plan.Roots {
+		at += w.plan.Span * time.Duration(1+w.choose.Int(100)) / 50 / time.Duration(w.plan.Roots)
+		w.after(at, func() {
+			d := drawer{w}
+			to := d.target()
+			c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(20))*time.Second)
+			c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
+			w.ask(c)
+			if c.key != "" && w.fault(ClientDuplicate) {
+				w.hit(ClientDuplicate, "client %d asks twice", c.no)
+				w.after(w.between(0, 300*time.Millisecond), func() { w.ask(c) })
+			}
+		})
 	}
 }
 
-func (w *World) newClient(no int) {
-	d := drawer{w}
-	c := &client{no: no, to: d.target(), lane: actor.Normal}
-	c.text = d.script(4, c.to.Agent).String()
-	c.left = time.Duration(1+w.choose.Int(20)) * time.Second
+func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client {
+	c := &client{no: len(w.clients), to: to, text: text, left: left, lane: actor.Normal}
 	if w.choose.Int(3) > 0 {
-		c.key = "key-" + strconv.Itoa(no)
+		c.key = "key-" + strconv.Itoa(c.no)
 	}
-	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
 	w.clients = append(w.clients, c)
-	w.ask(c)
+	return c
 }
 
 // ask brings the client's request to some node.
@@ -59,34 +76,114 @@ func (w *World) ask(c *client) {
 		w.after(time.Second, func() { w.ask(c) })
 		return
 	}
+	w.askAt(c, n.cells[w.choose.Int(len(n.cells))])
+}
+
+func (w *World) askAt(c *client, at *cell) {
 	c.tries++
-	c.at = n.cells[w.choose.Int(len(n.cells))]
-	c.call = w.newCallID()
-	call := actor.Call{ID: c.call, Root: c.call, To: c.to, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: c.lane,
+	id := w.newCallID()
+	call := actor.Call{ID: id, Root: id, To: c.to, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: c.lane,
 		Left: c.left, Attempt: 1, Principal: "client-" + strconv.Itoa(c.no), Origin: actor.Human, Parts: actor.Text(c.text)}
 	if c.key != "" {
 		call.Idempotency = actor.Idempotency{Principal: call.Principal, Route: "messages", Key: c.key, Body: actor.HashOf([]byte(c.text))}
 	}
-	w.waiting[c.call] = c
-	w.log.world(w.now, "client %d asks %s through %s: %s", c.no, c.to, c.at.self, c.text)
-	c.at.put(input{anyOrder, runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}, nil})
+	w.log.world(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
+	l := &line{c, id, at}
+	w.lines = append(w.lines, l)
+	at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
+	if w.fault(ClientDisconnect) {
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.hangUp(l, ClientDisconnect) })
+	}
+	if w.fault(ClientCancel) {
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancel(l) })
+	}
+	w.after(c.left+5*time.Second, func() { w.hangUp(l, Fault(faultKinds)) })
+}
+
+// hangUp ends a line from the client's side. Nobody tells the run.
+func (w *World) hangUp(l *line, f Fault) {
+	if !w.drop(l) {
+		return
+	}
+	if int(f) < faultKinds {
+		w.hit(f, "client %d hangs up", l.client.no)
+	} else {
+		w.log.world(w.now, "client %d has waited long enough", l.client.no)
+	}
+	w.askAgain(l.client, w.between(time.Millisecond, time.Second))
+}
+
+// disconnect ends the lines that a crash cuts.
+func (w *World) disconnect(at func(*line) bool) {
+	for _, l := range slices.Clone(w.lines) {
+		if at(l) {
+			w.drop(l)
+			w.askAgain(l.client, w.between(time.Millisecond, time.Second))
+		}
+	}
+}
+
+func (w *World) drop(l *line) bool {
+	i := slices.Index(w.lines, l)
+	if i >= 0 {
+		w.lines = slices.Delete(w.lines, i, i+1)
+	}
+	return i >= 0
+}
+
+// askAgain has a client ask for the same again, by its key: without one it
+// would not be the same.
+func (w *World) askAgain(c *client, after time.Duration) {
+	if c.key == "" || c.tries >= triesMax {
+		return
+	}
+	w.asking++
+	w.after(after, func() { w.asking--; w.ask(c) })
+}
+
+// cancel has a client give its run up: that is a command, hanging up is none.
+func (w *World) cancel(l *line) {
+	n := w.someNode()
+	if n == nil || !slices.Contains(w.lines, l) {
+		return
+	}
+	w.hit(ClientCancel, "client %d cancels %s", l.client.no, l.call.Short())
+	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder,
+		in: runtime.Deliver{Envelope: actor.Envelope{To: l.client.to, Body: actor.Cancel{Call: l.call, Reason: actor.Stopped}}}})
 }
 
 // respond gives a client its answer, if it still waits for it.
-func (w *World) respond(_ *node, op runtime.Respond) {
-	c := w.waiting[op.Call]
-	if c == nil {
+func (w *World) respond(n *node, op runtime.Respond) {
+	i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == op.Call && l.at.n == n })
+	if i < 0 {
 		return
 	}
-	delete(w.waiting, op.Call)
-	c.at = nil
+	c := w.lines[i].client
+	w.lines = slices.Delete(w.lines, i, i+1)
 	if op.HeldUntil != 0 {
 		c.held = true
+		w.Stats.Sometimes[HeldReply]++
 		return
 	}
 	reply := op.Reply
 	c.reply = &reply
 	w.Stats.Replies++
+	switch {
+	case reply.Status == actor.Succeeded && c.key != "":
+		if !c.run.IsZero() && c.run != reply.Run {
+			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
+		}
+		if c.run == reply.Run {
+			w.Stats.Sometimes[RepeatAnswered]++
+		}
+		c.run = reply.Run
+	case reply.Refusal != nil && (reply.Refusal.Reason == actor.Busy || reply.Refusal.Reason == actor.Unavailable):
+		if c.burst && reply.Refusal.Reason == actor.Busy {
+			w.hit(AgentBusy, "client %d finds no room", c.no)
+			return
+		}
+		w.askAgain(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
+	}
 }
 
 // published shows a run's event to who watches: somebody answers a wait.
@@ -98,14 +195,11 @@ func (w *World) published(_ *node, e store.RunEvent) {
 	if err != nil || event.Type != runs.WaitOpened {
 		return
 	}
-	to, ok, err := store.ActorOf(w.kv, actor.DefaultTenant, e.Run)
-	if !ok || err != nil {
-		return
+	owner, ok, err := store.ActorOf(w.kv, actor.DefaultTenant, e.Run)
+	if !ok || err != nil || w.choose.Int(8) == 7 {
+		return // an unjournaled run cannot be found; or nobody is there
 	}
-	if w.choose.Int(8) == 7 {
-		return // nobody is there
-	}
-	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.signal(to.Actor, e.Run) })
+	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.signal(owner.Actor, e.Run) })
 }
 
 func (w *World) signal(to actor.ID, run actor.CallID) {
@@ -117,77 +211,5 @@ func (w *World) signal(to actor.ID, run actor.CallID) {
 	call := actor.Call{ID: id, Root: id, Parent: run, To: to, Operation: signalName, Kind: actor.Signal, Lane: actor.Normal,
 		Left: 10 * time.Second, Attempt: 1, Principal: "person", Origin: actor.Human, Parts: actor.Text("go on")}
 	w.log.world(w.now, "signal %s for run %s of %s", signalName, run.Short(), to)
-	n.cells[w.choose.Int(len(n.cells))].put(input{anyOrder, runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}, nil})
-}
-
-// drawer draws scripts.
-type drawer struct{ w *World }
-
-func (d drawer) target() actor.ID {
-	w := d.w
-	def := &w.plan.Agents[w.choose.Int(len(w.plan.Agents))]
-	return actor.NewID(def.Name, "s"+strconv.Itoa(w.choose.Int(w.plan.Keys)))
-}
-
-// script draws what an actor is told, with at most so many levels of calls below.
-func (d drawer) script(levels int, self string) script {
-	w := d.w
-	var s script
-	for range 1 + w.choose.Int(3) {
-		n := 1
-		if w.choose.Int(4) == 3 {
-			n = 2 + w.choose.Int(2)
-		}
-		var st step
-		for range n {
-			st = append(st, d.one(levels, self))
-		}
-		s = append(s, st)
-	}
-	switch w.choose.Int(24) {
-	case 22:
-		s = append(s, step{{verb: "big", ms: 1 + w.choose.Int(8)}})
-	case 23:
-		s = append(s, step{{verb: "fail"}})
-	}
-	return s
-}
-
-func (d drawer) one(levels int, self string) one {
-	w := d.w
-	if levels > 0 && w.choose.Int(10) < 6 {
-		return d.call(levels, self)
-	}
-	switch w.choose.Int(8) {
-	case 0, 1, 2:
-		return one{verb: "sleep", ms: w.choose.Int(200)}
-	case 3:
-		return one{verb: "tool", name: "clock"}
-	case 4:
-		return one{verb: "once", name: "o", ms: 1}
-	case 5:
-		if w.choose.Int(3) == 2 {
-			return one{verb: "wait", ms: 100 + w.choose.Int(6000)}
-		}
-	}
-	return one{verb: "work", name: "w", ms: 1}
-}
-
-func (d drawer) call(levels int, self string) one {
-	w := d.w
-	o := one{verb: "call", name: w.plan.Agents[w.choose.Int(len(w.plan.Agents))].Name}
-	if o.name == self && w.choose.Int(8) > 0 {
-		o.name = w.plan.Agents[w.choose.Int(len(w.plan.Agents))].Name
-	}
-	if w.choose.Int(4) == 3 {
-		o.name += "/s" + strconv.Itoa(w.choose.Int(w.plan.Keys))
-	}
-	if w.choose.Int(3) == 2 {
-		o.ms = 1 + w.choose.Int(3000)
-	}
-	if w.choose.Int(40) == 39 {
-		o.name = "ghost"
-	}
-	o.script = d.script(levels-1, o.name).String()
-	return o
+	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
 }

@@ -15,7 +15,8 @@ type clock struct {
 	last   actor.Time     // the last it told
 }
 
-func (c *clock) start(actor.Time) { c.last = 0 }
+// start forgets what the process before was told.
+func (c *clock) start() { c.last = 0 }
 
 // now is the node's time at the world's.
 func (c *clock) now(world actor.Time) actor.Time {

@@ -45,23 +45,13 @@ func (d *disk) append(entries []store.Entry) store.Pos {
 	return pos
 }
 
-// later runs something on behalf of this process, if it is still there then.
-func (d *disk) later(delay time.Duration, do func()) {
-	process := d.n.process
-	d.n.w.after(delay, func() {
-		if d.n.up && d.n.process == process {
-			do()
-		}
-	})
-}
-
+// pump takes what waits into batches.
 func (d *disk) pump() {
-	if d.pumping {
+	if d.pumping || d.writer.Backlog() == 0 {
 		return
 	}
 	d.pumping = true
-	w := d.n.w
-	d.later(w.between(5*time.Microsecond, 60*time.Microsecond), func() {
+	d.n.later(d.n.w.between(5*time.Microsecond, 60*time.Microsecond), func() {
 		d.pumping = false
 		for {
 			b, ok := d.writer.Next()
@@ -80,14 +70,15 @@ func (d *disk) write() {
 		return
 	}
 	d.writing = true
-	w := d.n.w
-	d.later(w.between(10*time.Microsecond, 200*time.Microsecond), func() {
+	d.n.later(d.n.w.between(10*time.Microsecond, 200*time.Microsecond), func() {
 		d.writing = false
 		d.writer.Written(d.flight[d.written].No)
 		d.written++
 		d.n.release()
-		d.sync()
-		d.write()
+		if d.n.up {
+			d.sync()
+			d.write()
+		}
 	})
 }
 
@@ -98,30 +89,51 @@ func (d *disk) sync() {
 	}
 	d.syncing = true
 	w, covered := d.n.w, d.written
-	d.later(w.between(100*time.Microsecond, 5*time.Millisecond), func() {
-		d.syncing = false
-		for range covered {
-			if !d.commit() {
-				w.halt(d.n, "fenced")
-				return
-			}
-		}
-		d.writer.Synced(d.mark.Batch)
-		e := history.Event{Kind: history.Sync, At: d.n.clock.now(w.now), From: actor.Address{Node: d.n.id}, Pos: uint64(d.mark.Pos), Synced: uint64(d.mark.Pos)}
-		w.observe(&e)
-		d.n.release()
-		d.pump()
-		d.sync()
-	})
+	delay := w.between(100*time.Microsecond, 5*time.Millisecond)
+	if w.fault(DiskSlow) {
+		more := w.between(50*time.Millisecond, 3*time.Second)
+		delay += more
+		w.hit(DiskSlow, "%s syncs %v longer", d.n.id, more)
+	}
+	d.n.later(delay, func() { d.synced(covered) })
 }
 
-// commit puts the oldest written batch into the store; false if the node does not
-// own any more what it wrote.
+// synced puts so many batches into the store, as soon as that can be reached.
+func (d *disk) synced(batches int) {
+	n, w := d.n, d.n.w
+	if until := w.net.cut[n.index]; until > w.now {
+		n.later(until.Sub(w.now), func() { d.synced(batches) })
+		return
+	}
+	d.syncing = false
+	fenced := false
+	for range batches {
+		if fenced = !d.commit(); fenced {
+			break
+		}
+	}
+	w.observe(history.Event{Kind: history.Sync, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Pos: uint64(d.durable()), Synced: uint64(d.durable())})
+	if fenced {
+		d.writer.Failed()
+		w.halt(n, "fenced")
+		return
+	}
+	d.writer.Synced(d.mark.Batch)
+	n.release()
+	if n.up {
+		d.pump()
+		d.sync()
+	}
+}
+
+// commit puts the oldest written batch into the store; false if the node does
+// not own any more what it wrote.
 func (d *disk) commit() bool {
 	b := &d.flight[0]
 	w := d.n.w
 	for _, s := range b.Shards {
 		if !w.claims.holds(d.n, s.Shard, s.Epoch) {
+			w.Stats.Sometimes[Fenced]++
 			w.log.world(w.now, "%s batch %d refused: shard %d under epoch %d", d.n.id, b.No, s.Shard, s.Epoch)
 			return false
 		}
@@ -134,28 +146,64 @@ func (d *disk) commit() bool {
 	return true
 }
 
+// crash keeps of what was written and not synced a prefix: all of it, unless a
+// fault takes more. What was not written is gone.
+func (d *disk) crash() {
+	w := d.n.w
+	kept := d.written
+	if kept > 0 && w.fault(DiskLostTail) {
+		kept = w.choose.Int(kept)
+		w.hit(DiskLostTail, "%s loses %d of %d written batches", d.n.id, d.written-kept, d.written)
+	}
+	if w.net.cut[d.n.index] > w.now {
+		kept = 0 // the store has never heard of them
+	}
+	for range kept {
+		if !d.commit() {
+			break
+		}
+	}
+	d.flight, d.written = nil, 0
+}
+
 // load reads an actor for a cell.
 func (d *disk) load(c *cell, id actor.ID) {
 	w := d.n.w
-	d.later(w.between(20*time.Microsecond, 2*time.Millisecond), func() {
+	d.read(c, func() runtime.Input {
+		if w.fault(DiskReadFailed) {
+			w.hit(DiskReadFailed, "%s cannot read %s", c.self, id)
+			return runtime.LoadFailed{Actor: id, Why: "the disk says no"}
+		}
 		saved, err := store.LoadActor(w.kv, id)
 		if err != nil {
 			w.violate("StoreReads", err.Error())
-			return
 		}
-		c.put(input{anyOrder, runtime.Loaded{Actor: id, Saved: saved}, nil})
+		return runtime.Loaded{Actor: id, Saved: saved}
 	})
 }
 
 // expiries finds for a cell the actors that have open work.
 func (d *disk) expiries(c *cell, shards []uint16) {
 	w := d.n.w
-	d.later(w.between(20*time.Microsecond, 2*time.Millisecond), func() {
+	d.read(c, func() runtime.Input {
 		ids, err := store.DueActors(w.kv, shards)
 		if err != nil {
 			w.violate("StoreReads", err.Error())
+		}
+		return runtime.Due{Actors: ids}
+	})
+}
+
+// read answers a cell from the store, as soon as that can be reached.
+func (d *disk) read(c *cell, answer func() runtime.Input) {
+	n, w := d.n, d.n.w
+	var read func()
+	read = func() {
+		if until := w.net.cut[n.index]; until > w.now {
+			n.later(until.Sub(w.now), read)
 			return
 		}
-		c.put(input{anyOrder, runtime.Due{Actors: ids}, nil})
-	})
+		c.put(input{stream: anyOrder, in: answer()})
+	}
+	n.later(w.between(20*time.Microsecond, 2*time.Millisecond), read)
 }

@@ -10,25 +10,134 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
+// network is what lies between the nodes, and between them and the shared store.
+// It carries bytes, and takes its time; it promises no order.
+type network struct {
+	block [][]cutting  // from, to
+	cut   []actor.Time // until when a node cannot reach the store
+	links [][]link     // from, to
+	onWay int          // messages that have left and not arrived
+}
+
+// cutting is a link that lets nothing through for a while, and why.
+type cutting struct {
+	until actor.Time
+	fault Fault
+}
+
+// link numbers the messages between two nodes, so that overtaking shows.
+type link struct{ sent, arrived uint64 }
+
+func newNetwork(nodes int) network {
+	n := network{cut: make([]actor.Time, nodes)}
+	for range nodes {
+		n.block = append(n.block, make([]cutting, nodes))
+		n.links = append(n.links, make([]link, nodes))
+	}
+	return n
+}
+
+// heal lets everything through again.
+func (n *network) heal() {
+	clear(n.cut)
+	for i := range n.block {
+		clear(n.block[i])
+	}
+}
+
 // transmit carries bytes from one node to another, if the network lets them.
 func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
 	to := w.node(op.Node)
 	if to == nil {
 		return
 	}
-	w.arrive(to, op.Cell, bytes, w.between(100*time.Microsecond, 3*time.Millisecond))
+	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, what: messageName(op.Envelope.Body)}
+	_, answer := op.Envelope.Body.(actor.Answered)
+	_, request := op.Envelope.Body.(actor.Request)
+	switch block := w.net.block[from.index][to.index]; {
+	case block.until > w.now:
+		w.hit(block.fault, "%s is lost", m)
+		return
+	case w.fault(NetworkLoss):
+		w.hit(NetworkLoss, "%s is lost", m)
+		return
+	case answer && w.fault(AgentReplyLost):
+		w.hit(AgentReplyLost, "%s is lost", m)
+		return
+	}
+	delay := w.between(100*time.Microsecond, 3*time.Millisecond)
+	if w.fault(NetworkDelay) {
+		more := w.between(20*time.Millisecond, 3*time.Second)
+		w.hit(NetworkDelay, "%s comes %v later", m, more)
+		delay += more
+	}
+	if request && w.fault(AgentCallNetworkDelay) {
+		more := w.between(100*time.Millisecond, 10*time.Second)
+		w.hit(AgentCallNetworkDelay, "%s comes %v later", m, more)
+		delay += more
+	}
+	if w.fault(NetworkReorder) {
+		m.reordered = true
+		delay += w.between(2*time.Millisecond, 200*time.Millisecond)
+	}
+	if w.fault(NetworkDuplicate) {
+		w.hit(NetworkDuplicate, "%s comes twice", m)
+		w.carry(m, w.between(100*time.Microsecond, 3*time.Second))
+	}
+	w.carry(m, delay)
 }
 
-func (w *World) arrive(to *node, cell uint16, bytes []byte, delay time.Duration) {
+// message is bytes under way.
+type message struct {
+	from, to  *node
+	cell      uint16
+	bytes     []byte
+	what      string
+	reordered bool
+}
+
+// String says who sends what to whom.
+func (m *message) String() string {
+	return m.what + " from " + string(m.from.id) + " to " + string(m.to.id)
+}
+
+func (w *World) carry(m *message, delay time.Duration) {
+	l := &w.net.links[m.from.index][m.to.index]
+	l.sent++
+	number := l.sent
+	w.net.onWay++
 	w.after(delay, func() {
-		if !to.up || int(cell) >= len(to.cells) {
+		w.net.onWay--
+		if m.reordered && number < l.arrived {
+			w.hit(NetworkReorder, "%s was overtaken", m)
+		}
+		l.arrived = max(l.arrived, number)
+		if !m.to.up || int(m.cell) >= len(m.to.cells) {
 			return
 		}
-		env, err := actor.Decode(bytes)
+		env, err := actor.Decode(m.bytes)
 		if err != nil {
-			w.violate("CodecRoundTrip", fmt.Sprintf("%s cannot read what it was sent: %v", to.id, err))
+			w.violate("CodecRoundTrip", fmt.Sprintf("%s cannot read what it was sent: %v", m.to.id, err))
 			return
 		}
-		to.cells[cell].put(input{anyOrder, runtime.Deliver{Envelope: env}, bytes})
+		m.to.cells[m.cell].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: env}, bytes: m.bytes})
 	})
+}
+
+func messageName(m actor.Message) string {
+	switch m.(type) {
+	case actor.Request:
+		return "request"
+	case actor.Answered:
+		return "answer"
+	case actor.Cancel:
+		return "cancel"
+	case actor.Held:
+		return "held"
+	case actor.Resumed:
+		return "resumed"
+	case actor.Open:
+		return "open"
+	}
+	return "message"
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,9 +27,14 @@ type node struct {
 	cells   []*cell
 	clock   clock
 
-	log  disk
-	held []held // effects behind the gate, in order
-	view uint64 // the version of the claims that its cells know
+	log     disk
+	held    []held     // effects behind the gate, in order
+	doing   []*doing   // tools and work under way, in order
+	view    uint64     // the version of the claims that its cells were told
+	lease   actor.Time // by the world's time: until when it believes it owns what it claimed
+	paused  actor.Time // until when it stands still
+	crashIn int        // in how many steps it dies; 0: not
+	down    actor.Time // since when
 }
 
 // cell is one production cell and what it has not taken in yet.
@@ -41,16 +47,17 @@ type cell struct {
 	inputs  []input
 	running bool       // a step is on its way
 	tick    actor.Time // by the world's time: when it is told the time next; 0: not
-	doing   []*doing   // tools and work under way, in order
 	strikes []runtime.Strike
-	again   bool // it is not the first incarnation since the world began
+	knows   uint64 // the version of the claims that it has taken in
+	again   bool   // it is not the first incarnation since the world began
 }
 
 // input is one thing for a cell to take in. Those of one stream keep their order.
 type input struct {
-	stream int
-	in     runtime.Input
-	bytes  []byte // of a message, as it came
+	stream  int
+	in      runtime.Input
+	bytes   []byte // of a message, as it came
+	version uint64 // of the claims, with Owners
 }
 
 const anyOrder = -1 // the stream of what has no order
@@ -68,23 +75,26 @@ type held struct {
 type doing struct {
 	id      actor.EffectID
 	attempt uint32
-	index   uint16 // of the cell
-	aborted bool
+	cell    uint16
 }
 
 // start runs the boot code of a process: a log that goes on where the disk ends,
 // and cells that are told what there is, then Boot.
 func (n *node) start() {
+	w := n.w
 	n.process++
-	n.up = true
-	n.held = nil
-	n.clock.start(n.w.now)
+	n.up, n.crashIn, n.paused = true, 0, 0
+	n.held, n.doing, n.cells = nil, nil, nil
+	n.clock.start()
 	n.log.open(n)
-	n.cells = nil
-	for i := range n.w.plan.Cells[n.index] {
+	for i := range w.plan.Cells[n.index] {
 		n.cells = append(n.cells, n.newCell(uint16(i), n.process<<16))
 	}
-	n.w.takeClaims(n)
+	if n.process > 1 {
+		w.log.world(w.now, "%s starts again", n.id)
+		w.observe(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: actor.Address{Node: n.id}})
+	}
+	w.join(n)
 	for _, c := range n.cells {
 		c.boot(nil)
 	}
@@ -97,14 +107,21 @@ func (n *node) newCell(index uint16, incarnation uint64) *cell {
 			Seed: mix(mix(n.w.seed, uint64(n.index)<<16|uint64(index)), incarnation)})}
 }
 
+// boot tells a cell what there is, as a process does.
 func (c *cell) boot(running []actor.EffectID) {
 	w := c.n.w
-	c.step(input{in: runtime.Limits{Limits: w.plan.Limits}})
-	c.step(input{in: runtime.Agents{Definitions: w.agents()}})
 	table, bytes := w.claims.owners()
 	c.n.view = w.claims.version
-	c.step(input{in: runtime.Owners{Table: table}, bytes: bytes})
-	c.step(input{in: runtime.Boot{Running: running, Strikes: c.strikes}})
+	for _, in := range [...]input{
+		{in: runtime.Limits{Limits: w.plan.Limits}},
+		{in: runtime.Agents{Definitions: w.agents()}},
+		{in: runtime.Owners{Table: table}, bytes: bytes, version: w.claims.version},
+		{in: runtime.Boot{Running: running, Strikes: c.strikes}},
+	} {
+		if c.step(in); c.gone {
+			return
+		}
+	}
 }
 
 // put gives a cell something to take in.
@@ -125,11 +142,14 @@ func (c *cell) wake() {
 	w := c.n.w
 	w.after(time.Duration(1+w.choose.Int(16))*5*time.Microsecond, func() {
 		c.running = false
-		if c.gone || c.n.stalled() {
-			return
+		switch {
+		case c.gone:
+		case c.n.paused > w.now:
+			w.queue.put(c.n.paused, c.wake)
+		default:
+			c.step(c.next())
+			c.wake()
 		}
-		c.step(c.next())
-		c.wake()
 	})
 }
 
@@ -156,9 +176,16 @@ func (c *cell) next() input {
 // then perform.
 func (c *cell) step(in input) {
 	w, n := c.n.w, c.n
+	if !n.owns() {
+		w.halt(n, "lease")
+		return
+	}
 	now := n.clock.now(w.now)
 	w.log.input(c.self, now, in.in, in.bytes)
 	w.Stats.input(c, in.in)
+	if in.version > 0 {
+		c.knows = in.version
+	}
 	ready, ok := c.crank(now, in.in)
 	w.Stats.Steps++
 	if !ok {
@@ -168,12 +195,10 @@ func (c *cell) step(in input) {
 		w.log.entry(&ready.Entries[i])
 	}
 	pos := n.log.append(ready.Entries)
-	for i := range ready.Events {
-		w.observe(&ready.Events[i])
+	if wrote := len(ready.Entries); wrote > 0 {
+		ready.Events = append(ready.Events, history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: wrote})
 	}
-	if len(ready.Entries) > 0 {
-		c.appended(now, pos, ready.Entries)
-	}
+	w.observe(ready.Events...)
 	for _, e := range ready.Effects {
 		var bytes []byte
 		if send, ok := e.Op.(runtime.Send); ok {
@@ -186,12 +211,9 @@ func (c *cell) step(in input) {
 		} else {
 			n.perform(h)
 		}
-		if c.gone {
-			return
-		}
 	}
 	c.watch()
-	w.stepped(c)
+	w.stepped(n)
 }
 
 // crank steps the cell; false if it panicked, and is no more.
@@ -202,10 +224,12 @@ func (c *cell) crank(now actor.Time, in runtime.Input) (ready runtime.Ready, ok 
 			return
 		}
 		ready, ok = runtime.Ready{}, false
-		if _, planned := p.(plannedPanic); !planned {
+		planned, ours := p.(plannedPanic)
+		if !ours {
+			planned.fault = Fault(faultKinds)
 			c.n.w.violate("CellNeverPanics", fmt.Sprintf("%s: %v on %T\n%s", c.self, p, in, shortStack()))
 		}
-		c.panicked()
+		c.panicked(planned)
 	}()
 	return c.core.Step(now, in), true
 }
@@ -220,12 +244,6 @@ func shortStack() string {
 		}
 	}
 	return b.String()
-}
-
-// appended tells of entries in the log, once for each epoch they were written under.
-func (c *cell) appended(now actor.Time, pos store.Pos, entries []store.Entry) {
-	e := history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: len(entries), Epoch: entries[0].Epoch, Actor: entries[0].Actor}
-	c.n.w.observe(&e)
 }
 
 // watch has the cell told the time when it is due.
@@ -280,7 +298,7 @@ func (n *node) perform(h held) {
 				return
 			}
 			if int(op.Cell) < len(n.cells) {
-				n.cells[op.Cell].put(input{streamOf(c, &env), runtime.Deliver{Envelope: env}, h.bytes})
+				n.cells[op.Cell].put(input{stream: streamOf(c, &env), in: runtime.Deliver{Envelope: env}, bytes: h.bytes})
 			}
 			return
 		}
@@ -309,11 +327,7 @@ func (n *node) perform(h held) {
 			return actor.Answer{Parts: actor.Text(string(out))}
 		})
 	case runtime.Abort:
-		for _, d := range c.doing {
-			if d.id == e.ID && d.attempt == e.Attempt {
-				d.aborted = true
-			}
-		}
+		n.abort(e)
 	case runtime.Load:
 		n.log.load(c, op.Actor)
 	case runtime.Expiries:
@@ -324,42 +338,72 @@ func (n *node) perform(h held) {
 // do has a tool or work done: its outcome comes some time later, to the cell
 // that is there then.
 func (n *node) do(c *cell, e *runtime.Effect, run func() actor.Answer) {
-	w := n.w
-	d := &doing{id: e.ID, attempt: e.Attempt, index: c.index}
-	c.doing = append(c.doing, d)
-	process := n.process
-	w.after(w.between(50*time.Microsecond, 40*time.Millisecond), func() {
-		if !n.up || n.process != process || d.aborted {
+	d := &doing{id: e.ID, attempt: e.Attempt, cell: c.index}
+	n.doing = append(n.doing, d)
+	n.later(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() {
+		if !n.forget(d) {
 			return
 		}
-		answer := run()
-		now := n.cells[d.index]
-		now.done(d)
-		now.put(input{anyOrder, runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: answer}, nil})
+		n.cells[d.cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: run()}})
 	})
 }
 
-func (c *cell) done(d *doing) {
-	for i := range c.doing {
-		if c.doing[i] == d {
-			c.doing = append(c.doing[:i:i], c.doing[i+1:]...)
-			return
+// forget takes something off the list of what is under way; false if it was not
+// on it any more.
+func (n *node) forget(d *doing) bool {
+	i := slices.Index(n.doing, d)
+	if i >= 0 {
+		n.doing = slices.Delete(n.doing, i, i+1)
+	}
+	return i >= 0
+}
+
+// abort gives up an effect under way, or one that has not got through its gate.
+func (n *node) abort(e *runtime.Effect) {
+	n.doing = slices.DeleteFunc(n.doing, func(d *doing) bool { return d.id == e.ID && d.attempt == e.Attempt })
+	n.held = slices.DeleteFunc(n.held, func(h held) bool {
+		return isWork(h.effect.Op) && h.effect.ID == e.ID && h.effect.Attempt == e.Attempt
+	})
+}
+
+func isWork(op runtime.Op) bool {
+	switch op.(type) {
+	case runtime.Tool, runtime.Work:
+		return true
+	}
+	return false
+}
+
+// later runs something on behalf of this process, if it is still there then, and
+// not before it goes on if it stands still.
+func (n *node) later(delay time.Duration, do func()) {
+	process := n.process
+	var run func()
+	run = func() {
+		switch {
+		case !n.up || n.process != process:
+		case n.paused > n.w.now:
+			n.w.queue.put(n.paused, run)
+		default:
+			do()
 		}
 	}
+	n.w.after(delay, run)
 }
 
 // release performs what the log lets go.
 func (n *node) release() {
-	for len(n.held) > 0 && n.held[0].pos <= n.log.released() {
+	for n.up && len(n.held) > 0 && n.held[0].pos <= n.log.released() {
+		if !n.owns() {
+			n.w.halt(n, "lease")
+			return
+		}
 		h := n.held[0]
 		n.held[0] = held{}
 		n.held = n.held[1:]
 		n.perform(h)
 	}
 }
-
-// stalled tells whether the process does nothing just now.
-func (n *node) stalled() bool { return !n.up }
 
 func messageCall(m actor.Message) actor.CallID {
 	switch m := m.(type) {

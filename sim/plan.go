@@ -21,11 +21,20 @@ type Plan struct {
 	Keys   int            // sessions of each agent
 	Drift  []int64        // of each node's clock, in parts per million
 	Offset []actor.Duration
+	Odds   [faultKinds]int // of each fault, in ten-thousandths
 }
 
-// draw makes a plan. The first of several is the calmest.
-func drawPlan(c Chooser) Plan {
+// drawPlan makes the plan of a seed; what the options say by hand comes last,
+// so that it changes no other draw.
+func drawPlan(c Chooser, o Options) Plan {
 	var p Plan
+	p.Odds = drawFaults(c)
+	if o.Faultless {
+		p.Odds = [faultKinds]int{}
+	}
+	for _, odds := range o.Odds {
+		p.Odds[odds.Fault] = odds.Per
+	}
 	nodes := 1 + [...]int{2, 1, 0, 3, 4, 2, 3, 2}[c.Int(8)]
 	for range nodes {
 		p.Cells = append(p.Cells, 1+c.Int(3))
@@ -33,12 +42,19 @@ func drawPlan(c Chooser) Plan {
 	p.Groups = 8
 	p.Agents = drawAgents(c)
 	p.Limits = drawLimits(c)
+	if p.Odds[AgentBusy] > 0 {
+		p.Limits.MaxPendingPerActor = min(p.Limits.MaxPendingPerActor, busyPendingMax)
+	}
 	p.Roots = 40 + 10*c.Int(4)
 	p.Span = time.Duration(5+c.Int(20)) * time.Second
 	p.Keys = 1 + c.Int(4)
 	for range nodes {
 		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])
 		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)
+	}
+	if o.Faultless { // a clock that is wrong is a fault too
+		clear(p.Drift)
+		clear(p.Offset)
 	}
 	return p
 }
@@ -79,6 +95,7 @@ func drawLimits(c Chooser) dispatcher.Limits {
 	}
 	if small() {
 		l.AgentCallTimeoutMax = 10*time.Second + time.Duration(c.Int(20))*time.Second
+		l.AgentCallTimeoutDefault = min(l.AgentCallTimeoutDefault, l.AgentCallTimeoutMax)
 	}
 	if small() {
 		l.AgentConcurrentCallsMax = 1 + c.Int(4)

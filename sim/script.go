@@ -187,7 +187,7 @@ func (p *play) Next(answers []actor.Answer) (actor.Action, error) {
 		case "fail":
 			return actor.Action{}, actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
 		case "panic":
-			panic(plannedPanic{"the script says panic"})
+			panic(plannedPanic{AgentPanic, p.agent + " panics, as it was told to"})
 		default:
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
@@ -212,7 +212,10 @@ func (p *play) say() string {
 
 // plannedPanic is what the world's own agents and faults panic with: any other
 // panic of a cell is a bug.
-type plannedPanic struct{ why string }
+type plannedPanic struct {
+	fault Fault
+	why   string
+}
 
 func (o one) ask() actor.Ask {
 	d := actor.Duration(o.ms) * time.Millisecond

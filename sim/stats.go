@@ -3,21 +3,86 @@
 package sim
 
 import (
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
 )
 
+// Point is something that a world must come by sometimes, or it shows nothing.
+type Point uint8
+
+// The points.
+const (
+	NodeRestarted  Point = iota
+	CellRestarted        // after a panic
+	LeaseLost            // a node stopped by its own clock
+	Fenced               // a batch was refused: another owns the shards
+	Adopted              // shards of a dead or silent node got another owner
+	Moved                // shards were handed over
+	FromSnapshot         // an actor came back from a snapshot and the entries behind it
+	TurnRestored         // with a turn under way
+	HeldReply            // a client was told to come back for the answer
+	RepeatAnswered       // a repeat under one key was answered from the first's outcome
+
+	points = int(RepeatAnswered) + 1
+)
+
+var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
+	"restart from snapshot and entries", "turn restored", "held client answered", "repeat answered"}
+
+// String says what happened.
+func (p Point) String() string { return pointNames[p] }
+
 // Stats counts what was seen of a world.
 type Stats struct {
-	Steps   int
-	Calls   int // requests that were given a turn
-	Faults  int
-	Replies int // that clients got
-	Depth   int // the deepest call that had a turn
-	Events  [32]int
+	Steps     int
+	Calls     int // that had a turn
+	Replies   int // that clients got
+	Depth     int // of the deepest call that was taken
+	Nodes     int
+	Events    [32]int // by history.Kind
+	Refusals  [32]int // by actor.Reason
+	Faults    [faultKinds]int
+	Sometimes [points]int
 }
 
-func (s *Stats) input(c *cell, in runtime.Input) {}
+// FaultsAll is how many faults there were.
+func (s *Stats) FaultsAll() int {
+	n := 0
+	for _, v := range s.Faults {
+		n += v
+	}
+	return n
+}
+
+// Add counts another world's too; its depth and nodes are not sums.
+func (s *Stats) Add(o *Stats) {
+	s.Steps += o.Steps
+	s.Calls += o.Calls
+	s.Replies += o.Replies
+	for i, v := range o.Events {
+		s.Events[i] += v
+	}
+	for i, v := range o.Refusals {
+		s.Refusals[i] += v
+	}
+	for i, v := range o.Faults {
+		s.Faults[i] += v
+	}
+	for i, v := range o.Sometimes {
+		s.Sometimes[i] += v
+	}
+}
+
+func (s *Stats) input(c *cell, in runtime.Input) {
+	l, ok := in.(runtime.Loaded)
+	if !ok || !c.again {
+		return
+	}
+	if l.Saved.Snapshot != nil && len(l.Saved.Entries) > 0 {
+		s.Sometimes[FromSnapshot]++
+	}
+}
 
 func (s *Stats) event(e *history.Event) {
 	s.Events[e.Kind]++
@@ -26,5 +91,18 @@ func (s *Stats) event(e *history.Event) {
 		s.Calls++
 	case history.Admit:
 		s.Depth = max(s.Depth, len(e.Chain))
+	case history.Refuse, history.Reply:
+		if e.Reason != 0 {
+			s.Refusals[e.Reason]++
+		}
+	case history.Activate:
+	case history.Send:
+		if e.What == "request" && e.Attempt > 1 {
+			s.Sometimes[TurnRestored]++
+		}
+	case history.Answer:
+		if e.Reason == actor.Unknown {
+			s.Refusals[e.Reason]++
+		}
 	}
 }

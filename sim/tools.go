@@ -5,9 +5,7 @@ package sim
 import (
 	"context"
 
-	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/internal/must"
-	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -21,8 +19,4 @@ func newTools() *tools.Registry {
 	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: "post", Description: "Posts a letter.", Schema: anyObject,
 		Handler: func(context.Context, []byte) tools.Result { return tools.Text("posted") }}))
 	return r
-}
-
-func ownersInput(table dispatcher.Table, bytes []byte) input {
-	return input{streamWorld, runtime.Owners{Table: table}, bytes}
 }

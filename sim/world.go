@@ -9,16 +9,20 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
 
 // Options say how a world is run. The zero Options run the seed 0.
 type Options struct {
-	Seed    uint64
-	Chooser Chooser   // nil: drawn from the seed
-	Events  io.Writer // gets the canonical log; nil: nobody does
-	Parts   Parts
+	Seed      uint64
+	Chooser   Chooser   // nil: drawn from the seed
+	Events    io.Writer // gets the canonical log; nil: nobody does
+	Columns   *Columns  // is shown what happens; nil: nobody is
+	Parts     Parts
+	Faultless bool   // no fault but those in Odds
+	Odds      []Odds // of faults, set by hand
 }
 
 // Parts are real parts that stand in for imagined ones.
@@ -30,13 +34,13 @@ type Parts struct {
 type Violation struct {
 	Spec   string
 	Detail string
-	At     actor.Time
+	At     actor.Duration // since the world began
 	Step   int
 }
 
 // Error names the spec, and says who and when.
 func (v *Violation) Error() string {
-	return fmt.Sprintf("%s broken after %d steps, at %v: %s", v.Spec, v.Step, v.At.Sub(Origin), v.Detail)
+	return fmt.Sprintf("%s broken at %v, after %d steps: %s", v.Spec, v.At, v.Step, v.Detail)
 }
 
 // World is all there is.
@@ -46,44 +50,64 @@ type World struct {
 	seed    uint64
 	choose  Chooser
 	plan    Plan
-	parts   Parts
 	now     actor.Time
 	queue   queue
 	log     *Log
+	watch   *Columns
+	checker *specs.Checker
 	nodes   []*node
+	net     network
 	kv      store.KV
 	claims  claims
 	tools   *tools.Registry
 	clients []*client
-	waiting map[actor.CallID]*client // looked up only
+	lines   []*line // that wait, in order
+	asking  int     // clients who are about to ask again
+	absent  int     // the agent that is not in the registry just now; -1: none
+	fates   map[actor.CallID]fate
 	ids     uint64
+	calm    bool       // no more faults
+	since   actor.Time // calm
+	over    bool
 	broken  *Violation
 }
 
 // New makes the world of a seed: nodes that have just started, and a workload
 // that is about to come.
 func New(o Options) *World {
-	w := &World{seed: o.Seed, choose: o.Chooser, parts: o.Parts, now: Origin, log: newLog(o.Events), kv: o.Parts.Disk,
-		waiting: map[actor.CallID]*client{}}
+	w := &World{seed: o.Seed, choose: o.Chooser, now: Origin, log: newLog(o.Events), watch: o.Columns, kv: o.Parts.Disk,
+		absent: -1, fates: map[actor.CallID]fate{}}
 	if w.choose == nil {
 		w.choose = NewDrawn(o.Seed)
 	}
 	if w.kv == nil {
 		w.kv = &store.Memory{}
 	}
-	w.plan = drawPlan(w.choose)
-	w.tools = newTools()
+	w.plan = drawPlan(w.choose, o)
 	w.build()
 	w.drawClients()
+	w.after(time.Second, w.strike)
+	w.after(w.plan.Span+8*time.Second, w.heal)
 	return w
 }
 
 func (w *World) build() {
+	w.Stats.Nodes = len(w.plan.Cells)
+	w.tools = newTools()
+	w.checker = specs.New(w.limits())
+	w.net = newNetwork(len(w.plan.Cells))
+	for i := range w.plan.Agents {
+		w.plan.Agents[i].Behavior = wild{w, w.plan.Agents[i].Behavior}
+	}
 	for i := range w.plan.Cells {
 		w.nodes = append(w.nodes, &node{w: w, id: actor.NodeID(fmt.Sprintf("n%d", i+1)), index: i,
 			clock: clock{offset: w.plan.Offset[i], drift: w.plan.Drift[i]}})
 	}
+	if w.watch != nil {
+		w.watch.begin(w)
+	}
 	w.claims.groups = make([]claim, w.plan.Groups)
+	w.claims.leases = make([]actor.Time, len(w.nodes))
 	for g := range w.claims.groups {
 		n := w.nodes[g%len(w.nodes)]
 		w.claims.groups[g] = claim{node: n, cell: uint16(g / len(w.nodes) % w.plan.Cells[n.index])}
@@ -93,21 +117,50 @@ func (w *World) build() {
 	}
 }
 
-// Run lets the world go on until nothing happens any more.
+// limits is what the specs have to know of the plan.
+func (w *World) limits() specs.Limits {
+	l := &w.plan.Limits
+	s := specs.Limits{AgentCallDepthMax: l.AgentCallDepthMax, AgentCallTimeoutMax: l.AgentCallTimeoutMax,
+		AgentConcurrentCallsMax: l.AgentConcurrentCallsMax, MaxPendingPerActor: l.MaxPendingPerActor,
+		MailboxBytesMax: l.MailboxBytesMax, RememberDone: l.RememberDone,
+		Agents: map[string]specs.Agent{}, Skew: 10 * time.Second, Settle: 30 * time.Second}
+	for i := range w.plan.Agents {
+		def := &w.plan.Agents[i]
+		s.Agents[def.Name] = specs.Agent{Volatile: def.Durability == actor.Volatile,
+			Interleaved: def.Turns == actor.Interleaved, ByActor: def.Recursion == actor.ByActor}
+	}
+	return s
+}
+
+// stepsMax bounds a world that does not come to rest.
+const stepsMax = 400_000
+
+// Run lets the world go on until it is at rest, or a spec is broken.
 func (w *World) Run() *Violation {
-	for w.broken == nil {
+	for w.broken == nil && !w.over {
 		h, ok := w.queue.take()
 		if !ok {
 			break
 		}
 		w.now = max(w.now, h.at)
 		h.do()
+		if w.Stats.Steps > stepsMax {
+			w.violate(specs.EveryCallEnds, fmt.Sprintf("the world does not come to rest within %d steps", stepsMax))
+		}
 	}
 	return w.broken
 }
 
 // Hash is the hash of all that happened.
 func (w *World) Hash() string { return w.log.Hash() }
+
+// Choices is the log of all choices so far, if the world draws its own.
+func (w *World) Choices() []uint32 {
+	if d, ok := w.choose.(*Drawn); ok {
+		return d.Log
+	}
+	return nil
+}
 
 func (w *World) after(d time.Duration, do func()) { w.queue.put(w.now.Add(d), do) }
 
@@ -136,70 +189,131 @@ func (w *World) someNode() *node {
 	return nil
 }
 
-func (w *World) agents() []actor.Definition { return w.plan.Agents }
-
-// takeClaims claims for a node that starts the groups that are its own.
-func (w *World) takeClaims(n *node) {
-	for g := range w.claims.groups {
-		if cl := &w.claims.groups[g]; cl.node == n {
-			w.claim(g, n, cl.cell)
-		}
-	}
-}
-
-func (w *World) claim(g int, n *node, cell uint16) {
-	epoch := w.claims.claim(g, n, cell)
-	lo, hi := w.claims.span(g)
-	w.observe(&history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
-	w.tellOwners()
-}
-
-// tellOwners lets the nodes learn of a change of the claims, each in its time.
-func (w *World) tellOwners() {
-	for _, n := range w.nodes {
-		w.after(w.between(100*time.Microsecond, 20*time.Millisecond), func() { n.refresh() })
-	}
-}
-
-// refresh tells the cells who owns what, if they do not know.
-func (n *node) refresh() {
-	if !n.up || n.view == n.w.claims.version {
-		return
-	}
-	n.view = n.w.claims.version
-	table, bytes := n.w.claims.owners()
-	for _, c := range n.cells {
-		c.put(ownersInput(table, bytes))
-	}
-}
-
-func (w *World) halt(n *node, why string) {}
-
-func (c *cell) panicked() {}
-
 func (w *World) newCallID() actor.CallID {
 	w.ids++
 	return actor.NewCallID(w.now, mix(w.seed, 2*w.ids), mix(w.seed, 2*w.ids+1))
 }
 
-// observe takes note of an event.
-func (w *World) observe(e *history.Event) {
-	w.log.event(e)
-	w.Stats.event(e)
+// observe takes note of events: those of one step together.
+func (w *World) observe(events ...history.Event) {
+	for i := range events {
+		e := &events[i]
+		w.log.event(e)
+		w.Stats.event(e)
+		if w.watch != nil {
+			w.watch.event(w.now, e)
+		}
+	}
+	if v := w.checker.Observe(uint64(w.Stats.Steps), events); v != nil {
+		w.violate(v.Spec, v.Sentence+"\n  "+v.Event.String())
+	}
 }
 
 // performed tells of an effect that reaches the world outside the node.
 func (w *World) performed(h *held, what string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.c.n
-	w.observe(&history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what,
+	w.observe(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what,
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
 		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.wrote})
 }
 
-func (w *World) stepped(c *cell) {}
+// compareEvery is after how many steps the cells' states are compared with what
+// their events told.
+const compareEvery = 1000
+
+// stepped is what a world does after each step of a cell.
+func (w *World) stepped(n *node) {
+	if w.Stats.Steps%compareEvery == 0 {
+		w.compare()
+	}
+	if n.crashIn > 0 {
+		if n.crashIn--; n.crashIn == 0 && n.up {
+			w.hit(NodeCrash, "%s dies", n.id)
+			w.crash(n, "crash")
+		}
+	}
+}
+
+func (w *World) compare() {
+	for _, n := range w.nodes {
+		if !n.up {
+			continue
+		}
+		for _, c := range n.cells {
+			if c.gone {
+				continue
+			}
+			if v := w.checker.Compare(c.core.State()); v != nil {
+				w.violate(v.Spec, v.Sentence)
+				return
+			}
+		}
+	}
+}
+
+// heal begins the last phase: no more faults, what is cut is whole again. Every
+// call has to end now.
+func (w *World) heal() {
+	w.log.world(w.now, "no more faults")
+	w.calm, w.since = true, w.now
+	w.net.heal()
+	for _, n := range w.nodes {
+		n.crashIn = 0
+	}
+	w.reinstate()
+	w.after(time.Second, w.rest)
+}
+
+// restBound is how long the last phase may take: longer than any clock of a run.
+const restBound = 20 * time.Minute
+
+// rest ends the world once nothing is under way any more.
+func (w *World) rest() {
+	if w.busy() && w.now.Sub(w.since) < restBound {
+		w.after(time.Second, w.rest)
+		return
+	}
+	w.compare()
+	if v := w.checker.End(); v != nil {
+		w.violate(v.Spec, v.Sentence)
+	}
+	w.over = true
+}
+
+func (w *World) busy() bool {
+	if len(w.lines) > 0 || w.asking > 0 || w.net.onWay > 0 {
+		return true
+	}
+	for g := range w.claims.groups {
+		if !w.claims.groups[g].owned() {
+			return true
+		}
+	}
+	for _, n := range w.nodes {
+		if !n.up || n.paused > w.now || len(n.held) > 0 || len(n.doing) > 0 || n.log.released() < n.log.writer.End() {
+			return true
+		}
+		for _, c := range n.cells {
+			if c.gone || len(c.inputs) > 0 || c.knows != w.claims.version {
+				return true
+			}
+		}
+	}
+	for _, n := range w.nodes {
+		for _, c := range n.cells {
+			for _, a := range c.core.State().Actors {
+				if !a.Loaded || len(a.Queue) > 0 || len(a.Turns) > 0 {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
 
 func (w *World) violate(spec, detail string) {
 	if w.broken == nil {
-		w.broken = &Violation{spec, detail, w.now, w.Stats.Steps}
+		w.broken = &Violation{spec, detail, w.now.Sub(Origin), w.Stats.Steps}
+		w.log.world(w.now, "%s", w.broken.Error())
 	}
 }

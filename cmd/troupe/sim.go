@@ -9,15 +9,21 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/troupe-run/troupe/sim"
 )
 
 // SimCmd runs imagined worlds.
 type SimCmd struct {
-	Seed   *uint64 `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
-	Events bool    `help:"Print the canonical log instead of columns."`
-	Hash   bool    `help:"Read a canonical log from standard input and print its hash."`
+	Seed   *uint64  `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
+	Runs   int      `help:"Run so many seeds, from --seed (1) on, each twice, and print a table."`
+	Faults string   `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
+	Fault  []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
+	Events bool     `help:"Print the canonical log instead of columns."`
+	Hash   bool     `help:"Read a canonical log from standard input and print its hash."`
+	Dir    string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
 }
 
 // Run implements the command.
@@ -30,39 +36,112 @@ func (c *SimCmd) Run() error {
 		fmt.Println(hash)
 		return nil
 	}
+	o := sim.Options{Faultless: c.Faults == "none"}
+	for _, text := range c.Fault {
+		odds, err := sim.ParseOdds(text)
+		if err != nil {
+			return err
+		}
+		o.Odds = append(o.Odds, odds)
+	}
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
 	defer out.Flush()
-	seed := randomSeed()
+	if c.Runs > 0 {
+		return c.many(out, o)
+	}
+	o.Seed = randomSeed()
 	if c.Seed != nil {
-		seed = *c.Seed
+		o.Seed = *c.Seed
+	} else if c.Events {
+		fmt.Fprintf(os.Stderr, "seed %d\n", o.Seed)
 	} else {
-		fmt.Fprintf(out, "seed %d\n", seed)
+		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
-	o := sim.Options{Seed: seed}
-	if c.Events {
-		o.Events = out
-	}
-	return one(out, os.Stderr, o)
+	return c.one(out, o)
 }
 
-func one(out io.Writer, _ io.Writer, o sim.Options) error {
-	w := sim.New(o)
-	broken := w.Run()
-	hash := w.Hash()
+// one runs a seed and shows it. The canonical log has standard output for
+// itself; the last line then goes to standard error.
+func (c *SimCmd) one(out *bufio.Writer, o sim.Options) error {
 	end := io.Writer(out)
-	if o.Events != nil {
-		end = os.Stderr
+	shown := o
+	if c.Events {
+		shown.Events, end = out, os.Stderr
+	} else {
+		shown.Columns = sim.NewColumns(out)
 	}
-	if broken != nil {
-		fmt.Fprintf(end, "seed %d FAILED %v\n", o.Seed, broken)
+	r := sim.RunSeed(shown)
+	out.Flush()
+	if r.Broken != nil {
+		return c.failed(end, o, r)
+	}
+	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.FaultsAll(), r.Hash)
+	return nil
+}
+
+// many runs seeds by the number.
+func (c *SimCmd) many(out *bufio.Writer, o sim.Options) error {
+	first := uint64(1)
+	if c.Seed != nil {
+		first = *c.Seed
+	}
+	begun := time.Now()
+	tty := isTerminal(os.Stderr)
+	var sum sim.Summary
+	options := func(seed uint64) sim.Options {
+		o := o
+		o.Seed = seed
+		return o
+	}
+	sim.Many(first, c.Runs, options, func(r sim.Result) bool {
+		sum.Add(r)
+		if r.Broken != nil && len(sum.Failed) <= failuresShown {
+			c.failed(out, options(r.Seed), r) //nolint:errcheck // told, and counted below
+			out.Flush()
+		}
+		if tty && sum.Seeds%10 == 0 {
+			fmt.Fprintf(os.Stderr, "\r%d of %d seeds, %d failed ", sum.Seeds, c.Runs, len(sum.Failed))
+		}
+		return true
+	})
+	if tty {
+		fmt.Fprint(os.Stderr, "\r\033[K")
+	}
+	missing := sum.Print(out)
+	fmt.Fprintf(out, "%d steps in %.1f s\n", sum.Total.Steps, time.Since(begun).Seconds())
+	if len(missing) > 0 && c.Runs >= coverageRuns && c.Faults != "none" {
+		fmt.Fprintf(out, "never seen: %s\n", strings.Join(missing, ", "))
+	}
+	if len(sum.Failed) > 0 {
+		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.Classes())
 		return exit(1)
 	}
-	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", o.Seed, w.Stats.Steps, w.Stats.Calls, w.Stats.Faults, hash)
+	if len(missing) > 0 && c.Runs >= coverageRuns && c.Faults != "none" {
+		return exit(1)
+	}
+	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
 	return nil
+}
+
+const (
+	failuresShown = 5
+	// coverageRuns is how many seeds have to come by everything.
+	coverageRuns = 1000
+)
+
+func (c *SimCmd) failed(out io.Writer, o sim.Options, r sim.Result) error {
+	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
+	return exit(1)
 }
 
 func randomSeed() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
 	return binary.LittleEndian.Uint64(b[:]) >> 11 // as many digits as anybody types
+}
+
+// isTerminal tells whether a person reads along.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// strike asks once a second for each fault that comes by the clock.
+func (w *World) strike() {
+	if w.calm {
+		return
+	}
+	w.after(time.Second, w.strike)
+	for _, f := range Faults() {
+		if faultTable[f].clocked && w.fault(f) {
+			w.befall(f)
+		}
+	}
+}
+
+// befall has a fault of the clock happen, if there is somebody it can happen to.
+func (w *World) befall(f Fault) {
+	n := w.someNode()
+	switch f {
+	case AgentNotFound:
+		w.withdraw()
+		return
+	case AgentBusy:
+		w.burst()
+		return
+	}
+	if n == nil {
+		return
+	}
+	for0 := func(least, most time.Duration) actor.Time { return w.now.Add(w.between(least, most)) }
+	switch f {
+	case NetworkPartition:
+		w.partition()
+	case NetworkOneWay:
+		until := for0(300*time.Millisecond, 6*time.Second)
+		for to := range w.nodes {
+			w.net.block[n.index][to] = cutting{until, NetworkOneWay}
+		}
+	case StoreCutOff:
+		w.net.cut[n.index] = for0(300*time.Millisecond, 8*time.Second)
+		w.hit(StoreCutOff, "%s cannot reach the store until %v", n.id, w.net.cut[n.index].Sub(Origin))
+	case NodeCrash:
+		n.crashIn = 1 + w.choose.Int(48)
+	case NodePause:
+		n.paused = for0(100*time.Millisecond, 8*time.Second)
+		w.hit(NodePause, "%s stands still until %v", n.id, n.paused.Sub(Origin))
+	case ClockSkew:
+		to := w.between(0, 4*time.Second)
+		by := to - n.clock.offset
+		n.clock.offset = to
+		w.hit(ClockSkew, "the clock of %s jumps by %v", n.id, by)
+	case ShardMove:
+		w.moveSome()
+	}
+}
+
+// moveSome moves a group of shards to another cell, if there is one.
+func (w *World) moveSome() {
+	g := w.choose.Int(len(w.claims.groups))
+	to := w.someNode()
+	cell := uint16(w.choose.Int(len(to.cells)))
+	cl := &w.claims.groups[g]
+	if cl.node == nil || !cl.node.up || cl.stopping || cl.node == to && cl.cell == cell {
+		return
+	}
+	w.hit(ShardMove, "group %d moves from %s.%d to %s.%d", g, cl.node.id, cl.cell, to.id, cell)
+	w.move(g, to, cell)
+}
+
+// partition cuts the nodes into two sides.
+func (w *World) partition() {
+	if len(w.nodes) < 2 {
+		return
+	}
+	side := 1 + w.choose.Int(1<<len(w.nodes)-2)
+	until := w.now.Add(w.between(300*time.Millisecond, 6*time.Second))
+	w.log.world(w.now, "side %b is cut off until %v", side, until.Sub(Origin))
+	for i := range w.nodes {
+		for j := range w.nodes {
+			if side>>i&1 != side>>j&1 {
+				w.net.block[i][j] = cutting{until, NetworkPartition}
+			}
+		}
+	}
+}
+
+// withdraw takes an agent out of the registry for a while.
+func (w *World) withdraw() {
+	if w.absent >= 0 {
+		return
+	}
+	w.absent = w.choose.Int(len(w.plan.Agents))
+	w.hit(AgentNotFound, "%s is gone", w.plan.Agents[w.absent].Name)
+	w.tellAgents()
+	w.after(w.between(200*time.Millisecond, 4*time.Second), w.reinstate)
+}
+
+func (w *World) reinstate() {
+	if w.absent < 0 {
+		return
+	}
+	w.log.world(w.now, "%s is back", w.plan.Agents[w.absent].Name)
+	w.absent = -1
+	w.tellAgents()
+}
+
+// agents is the registry as it is now.
+func (w *World) agents() []actor.Definition {
+	if w.absent < 0 {
+		return w.plan.Agents
+	}
+	all := append([]actor.Definition(nil), w.plan.Agents[:w.absent]...)
+	return append(all, w.plan.Agents[w.absent+1:]...)
+}
+
+func (w *World) tellAgents() {
+	for _, n := range w.nodes {
+		if n.up {
+			n.later(w.between(100*time.Microsecond, 20*time.Millisecond), func() {
+				for _, c := range n.cells {
+					c.put(input{stream: streamWorld, in: runtime.Agents{Definitions: w.agents()}})
+				}
+			})
+		}
+	}
+}
+
+// burst has many clients ask the same actor for something slow.
+func (w *World) burst() {
+	to := drawer{w}.target()
+	w.log.world(w.now, "a burst for %s", to)
+	for range min(w.plan.Limits.MaxPendingPerActor, busyPendingMax) + 2 {
+		c := w.addClient(to, "sleep 400", 5*time.Second)
+		c.burst = true
+		w.ask(c)
+	}
+}
+
+// busyPendingMax bounds the mailboxes of worlds with bursts, so that these can fill one.
+const busyPendingMax = 6
+
+// wild is an agent whom faults may befall.
+type wild struct {
+	w        *World
+	behavior actor.Behavior
+}
+
+// fate is what the world has decided of a call.
+type fate uint8
+
+const (
+	spared fate = iota
+	slow
+	rejected
+)
+
+// Begin implements actor.Behavior. What befalls a call is decided once: a turn
+// that runs again finds the same.
+func (b wild) Begin(begin actor.Begin) actor.Turn {
+	w, call := b.w, &begin.Call
+	f, known := w.fates[call.ID]
+	if !known && !call.IsRoot() {
+		switch {
+		case w.fault(AgentCallTimeout):
+			f = slow
+			w.hit(AgentCallTimeout, "%s takes longer over %s than its caller waits", call.To, call.ID.Short())
+		case w.fault(AgentCallRejected):
+			f = rejected
+			w.hit(AgentCallRejected, "%s refuses %s", call.To, call.ID.Short())
+		}
+		w.fates[call.ID] = f
+	}
+	return &wildTurn{w: w, turn: b.behavior.Begin(begin), fate: f, left: begin.Left, who: call.To.Agent}
+}
+
+type wildTurn struct {
+	w     *World
+	turn  actor.Turn
+	fate  fate
+	left  actor.Duration
+	who   string
+	slept bool
+}
+
+// Stop implements actor.Turn.
+func (t *wildTurn) Stop() { t.turn.Stop() }
+
+// Next implements actor.Turn.
+func (t *wildTurn) Next(answers []actor.Answer) (actor.Action, error) {
+	if t.w.fault(CellPanic) {
+		panic(plannedPanic{CellPanic, fmt.Sprintf("panics in a turn of %s", t.who)})
+	}
+	switch {
+	case t.fate == rejected:
+		return actor.Action{}, actor.Refuse(actor.Rejected, "%s does not want to", t.who)
+	case t.fate == slow && !t.slept:
+		t.slept = true
+		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: t.left + 5*time.Second}}}, nil
+	case t.fate == slow:
+		answers, t.fate = nil, spared
+	}
+	return t.turn.Next(answers)
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Fault is one kind of thing that may go wrong. It is a choice that is not 0,
+// and it counts when it changed a delivered byte, a time, or durable state.
+type Fault uint8
+
+// The faults. Those of the first seed bear its names.
+const (
+	AgentCallTimeout      Fault = iota // the callee is slower than its caller waits
+	AgentCallRejected                  // the callee says no
+	AgentNotFound                      // an agent is gone from the registry for a while
+	AgentBusy                          // a burst fills a mailbox
+	AgentCallNetworkDelay              // a request between nodes takes long
+	AgentReplyLost                     // an answer between nodes is lost
+	AgentPanic                         // a message makes whoever takes it panic
+	NetworkDelay                       // a message between nodes takes long
+	NetworkLoss                        // or never arrives
+	NetworkDuplicate                   // or twice
+	NetworkReorder                     // or after a later one
+	NetworkPartition                   // some nodes cannot reach the others, nor be reached
+	NetworkOneWay                      // a node is not heard, but hears
+	StoreCutOff                        // a node cannot reach the shared store
+	NodeCrash                          // a process dies, at any step
+	NodePause                          // a process stands still
+	CellPanic                          // a step panics
+	DiskLostTail                       // a crash takes what was written and not synced
+	DiskSlow                           // a sync takes long
+	DiskReadFailed                     // an actor cannot be read
+	ClockSkew                          // a node's clock jumps
+	ShardMove                          // shards get another owner
+	ClientDisconnect                   // a client hangs up, and asks again if it has a key
+	ClientDuplicate                    // a client asks twice
+	ClientCancel                       // a client gives its run up
+
+	faultKinds = int(ClientCancel) + 1
+)
+
+// per is what probabilities are parts of.
+const per = 10_000
+
+// faultTable says of each kind its name, and how probable a seed makes it at
+// most, each time it is asked for: at a message, call, commit, read or step, or
+// (clocked) once a second.
+var faultTable = [faultKinds]struct {
+	name    string
+	most    int
+	clocked bool
+}{
+	AgentCallTimeout:      {"AgentCallTimeout", 500, false},
+	AgentCallRejected:     {"AgentCallRejected", 500, false},
+	AgentNotFound:         {"AgentNotFound", 1000, true},
+	AgentBusy:             {"AgentBusy", 2000, true},
+	AgentCallNetworkDelay: {"AgentCallNetworkDelay", 1500, false},
+	AgentReplyLost:        {"AgentReplyLost", 1500, false},
+	AgentPanic:            {"AgentPanic", 60, false},
+	NetworkDelay:          {"NetworkDelay", 1500, false},
+	NetworkLoss:           {"NetworkLoss", 1000, false},
+	NetworkDuplicate:      {"NetworkDuplicate", 1000, false},
+	NetworkReorder:        {"NetworkReorder", 1000, false},
+	NetworkPartition:      {"NetworkPartition", 1200, true},
+	NetworkOneWay:         {"NetworkOneWay", 1200, true},
+	StoreCutOff:           {"StoreCutOff", 1000, true},
+	NodeCrash:             {"NodeCrash", 1500, true},
+	NodePause:             {"NodePause", 800, true},
+	CellPanic:             {"CellPanic", 40, false},
+	DiskLostTail:          {"DiskLostTail", per, false},
+	DiskSlow:              {"DiskSlow", 300, false},
+	DiskReadFailed:        {"DiskReadFailed", 500, false},
+	ClockSkew:             {"ClockSkew", 1500, true},
+	ShardMove:             {"ShardMove", 3000, true},
+	ClientDisconnect:      {"ClientDisconnect", 1500, false},
+	ClientDuplicate:       {"ClientDuplicate", 1500, false},
+	ClientCancel:          {"ClientCancel", 1000, false},
+}
+
+// Faults lists all kinds in their order.
+func Faults() []Fault {
+	all := make([]Fault, faultKinds)
+	for i := range all {
+		all[i] = Fault(i)
+	}
+	return all
+}
+
+// String is the kind's name.
+func (f Fault) String() string { return faultTable[f].name }
+
+// ParseFault reads what String writes.
+func ParseFault(text string) (Fault, error) {
+	for i := range faultTable {
+		if faultTable[i].name == text {
+			return Fault(i), nil
+		}
+	}
+	names := make([]string, faultKinds)
+	for i := range names {
+		names[i] = faultTable[i].name
+	}
+	return 0, fmt.Errorf("fault %.40q: want one of %s", text, strings.Join(names, ", "))
+}
+
+// Odds says how probable a fault is each time it is asked for, in ten-thousandths.
+type Odds struct {
+	Fault Fault
+	Per   int
+}
+
+// ParseOdds reads kind:probability, as NetworkDelay:0.5.
+func ParseOdds(text string) (Odds, error) {
+	name, p, ok := strings.Cut(text, ":")
+	f, err := ParseFault(name)
+	if err != nil {
+		return Odds{}, err
+	}
+	v, err := strconv.ParseFloat(p, 64)
+	if !ok || err != nil || !(v >= 0 && v <= 1) {
+		return Odds{}, fmt.Errorf("fault %.60q: want kind:probability, a number from 0 to 1", text)
+	}
+	return Odds{f, int(v * per)}, nil
+}
+
+// String is what ParseOdds reads.
+func (o Odds) String() string {
+	return o.Fault.String() + ":" + strconv.FormatFloat(float64(o.Per)/per, 'f', -1, 64)
+}
+
+// drawFaults says how probable each fault is in this seed; half of them never happen.
+func drawFaults(c Chooser) (odds [faultKinds]int) {
+	for f := range odds {
+		if c.Int(2) == 1 {
+			odds[f] = 1 + faultTable[f].most/4 + c.Int(1+faultTable[f].most*3/4)
+		}
+	}
+	return odds
+}
+
+// fault asks whether a fault happens here and now. One that cannot is no choice.
+func (w *World) fault(f Fault) bool {
+	p := w.plan.Odds[f]
+	return p > 0 && !w.calm && w.choose.Int(per) >= per-p
+}
+
+// hit says that a fault has changed something.
+func (w *World) hit(f Fault, format string, args ...any) {
+	if int(f) == faultKinds {
+		return // a panic that nobody planned: it is told as a violation
+	}
+	what := fmt.Sprintf(format, args...)
+	w.Stats.Faults[f]++
+	w.log.world(w.now, "fault %s: %s", f, what)
+	if w.watch != nil {
+		w.watch.fault(w.now, f, what)
+	}
+}

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// A node owns its claims as long as its lease runs. The store counts from when a
+// renewal came, the node from when it sent it, and less a margin: so the node
+// has stopped before anybody else may begin.
+const (
+	leaseTTL    = 3 * time.Second
+	leaseMargin = 200 * time.Millisecond
+	leaseRenew  = 800 * time.Millisecond
+)
+
+// owns tells whether the node may serve: its lease runs, by its own clock.
+func (n *node) owns() bool { return n.lease > n.w.now }
+
+// join makes a starting process a member: it has a lease, and takes again, under
+// new epochs, what its predecessor has not lost.
+func (w *World) join(n *node) {
+	n.lease = w.now.Add(w.leaseOf(n))
+	w.claims.leases[n.index] = w.now.Add(leaseTTL)
+	for g := range w.claims.groups {
+		if cl := &w.claims.groups[g]; cl.node == n {
+			w.claim(g, n, cl.cell)
+		}
+	}
+	n.later(w.between(leaseRenew/2, leaseRenew), func() { w.renew(n) })
+}
+
+// leaseOf is how long the node believes a renewal lasts, in the world's time:
+// its clock runs faster or slower than that.
+func (w *World) leaseOf(n *node) time.Duration {
+	d := leaseTTL - leaseMargin
+	return d - d/1_000_000*time.Duration(n.clock.drift)
+}
+
+// renew is a node's heartbeat: it extends its lease at the store, hears who owns
+// what, and takes what nobody owns.
+func (w *World) renew(n *node) {
+	n.later(leaseRenew, func() { w.renew(n) })
+	if w.net.cut[n.index] > w.now {
+		return
+	}
+	if !n.owns() {
+		w.halt(n, "lease")
+		return
+	}
+	sent := w.now
+	process := n.process
+	w.after(w.between(200*time.Microsecond, 4*time.Millisecond), func() {
+		if !n.up || n.process != process {
+			return
+		}
+		w.claims.leases[n.index] = w.now.Add(leaseTTL)
+		n.lease = max(n.lease, sent.Add(w.leaseOf(n)))
+		w.adopt(n)
+		n.refresh()
+	})
+}
+
+// adopt claims for a node what is nobody's, or was claimed by one whose lease
+// has run out.
+func (w *World) adopt(n *node) {
+	for g := range w.claims.groups {
+		cl := &w.claims.groups[g]
+		if cl.node != nil && w.claims.leases[cl.node.index] > w.now || w.choose.Int(2) == 1 {
+			continue
+		}
+		cell := uint16(w.choose.Int(len(n.cells)))
+		if !n.cells[cell].gone {
+			w.Stats.Sometimes[Adopted]++
+			w.claim(g, n, cell)
+		}
+	}
+}
+
+// claim gives a group to a cell, and lets everybody know in time.
+func (w *World) claim(g int, n *node, cell uint16) {
+	epoch := w.claims.claim(g, n, cell)
+	lo, hi := w.claims.span(g)
+	w.log.world(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
+	w.observe(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
+	w.tellOwners()
+}
+
+// lose says that a cell has stopped owning a group.
+func (w *World) lose(g int) {
+	cl := &w.claims.groups[g]
+	lo, hi := w.claims.span(g)
+	n := cl.node
+	w.observe(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
+}
+
+// tellOwners lets the nodes learn of a change of the claims, each in its time.
+func (w *World) tellOwners() {
+	for _, n := range w.nodes {
+		if n.up {
+			n.later(w.between(100*time.Microsecond, 20*time.Millisecond), n.refresh)
+		}
+	}
+}
+
+// refresh tells the cells who owns what, if they were not told and the store can
+// be asked.
+func (n *node) refresh() {
+	w := n.w
+	if n.view == w.claims.version || w.net.cut[n.index] > w.now {
+		return
+	}
+	n.view = w.claims.version
+	table, bytes := w.claims.owners()
+	for _, c := range n.cells {
+		c.put(input{stream: streamWorld, in: runtime.Owners{Table: table}, bytes: bytes, version: n.view})
+	}
+}
+
+// move hands a group to another cell: its owner stops, and says so when its log
+// is durable; then the new one claims it.
+func (w *World) move(g int, to *node, cell uint16) {
+	cl := &w.claims.groups[g]
+	from, epoch := cl.node, cl.epoch
+	cl.stopping = true
+	w.claims.version++
+	w.tellOwners()
+	stopped := w.claims.version
+	process := from.process
+	still := func() bool {
+		return from.up && from.process == process && cl.node == from && cl.epoch == epoch && cl.stopping
+	}
+	var flushed func()
+	flushed = func() {
+		switch owner := from.cells[cl.cell]; {
+		case !still():
+		case owner.gone || owner.knows < stopped || from.log.released() < from.log.writer.End() || w.net.cut[from.index] > w.now:
+			from.later(5*time.Millisecond, flushed)
+		default:
+			w.lose(g)
+			w.claims.release(g)
+			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
+				if cl.node == nil && to.up && to.owns() && !to.cells[cell].gone && w.net.cut[to.index] <= w.now {
+					w.Stats.Sometimes[Moved]++
+					w.claim(g, to, cell)
+				}
+			})
+		}
+	}
+	from.later(time.Millisecond, flushed)
+}
+
+// halt ends a process that may not go on: its lease is over, or its writes are refused.
+func (w *World) halt(n *node, why string) {
+	if !n.up {
+		return
+	}
+	if why == "lease" {
+		w.Stats.Sometimes[LeaseLost]++
+	}
+	w.crash(n, why)
+}
+
+// crash ends a process. What its disk has not made durable is gone, but for what
+// had been written and happens to survive; its clients lose their connections.
+func (w *World) crash(n *node, why string) {
+	w.log.world(w.now, "%s ends: %s", n.id, why)
+	n.log.crash()
+	n.up, n.paused, n.down = false, 0, w.now
+	for _, c := range n.cells {
+		c.gone = true
+	}
+	w.observe(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
+		Pos: uint64(n.log.durable()), Synced: uint64(n.log.durable())})
+	n.held, n.doing = nil, nil
+	w.disconnect(func(l *line) bool { return l.at.n == n })
+	w.after(w.between(50*time.Millisecond, 6*time.Second), func() { w.restart(n) })
+}
+
+func (w *World) restart(n *node) {
+	if n.up {
+		return
+	}
+	if until := w.net.cut[n.index]; until > w.now {
+		w.queue.put(until, func() { w.restart(n) })
+		return
+	}
+	w.Stats.Sometimes[NodeRestarted]++
+	n.start()
+}
+
+// panicked ends a cell. What it appended will be committed, effects it returned
+// will be performed; then the next incarnation boots behind them, under new epochs.
+func (c *cell) panicked(planned plannedPanic) {
+	n, w := c.n, c.n.w
+	c.gone = true
+	w.hit(planned.fault, "%s: %s", c.self, planned.why)
+	blame := c.core.Blame()
+	end := n.log.writer.End()
+	w.disconnect(func(l *line) bool { return l.at == c })
+	var next func()
+	next = func() {
+		if n.log.released() < end || w.net.cut[n.index] > w.now {
+			n.later(2*time.Millisecond, next)
+			return
+		}
+		n.revive(c, blame)
+	}
+	n.later(w.between(time.Millisecond, 20*time.Millisecond), next)
+}
+
+// revive boots the next incarnation of a cell that panicked.
+func (n *node) revive(old *cell, blame actor.CallID) {
+	w := n.w
+	if !n.owns() {
+		w.halt(n, "lease")
+		return
+	}
+	c := n.newCell(old.index, old.self.Incarnation+1)
+	c.strikes = struck(old.strikes, blame)
+	n.cells[c.index] = c
+	w.Stats.Sometimes[CellRestarted]++
+	w.log.world(w.now, "%s begins", c.self)
+	w.observe(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: c.self})
+	for g := range w.claims.groups {
+		if cl := &w.claims.groups[g]; cl.node == n && cl.cell == c.index {
+			w.claim(g, n, c.index)
+		}
+	}
+	var running []actor.EffectID
+	for _, d := range n.doing {
+		if d.cell == c.index {
+			running = append(running, d.id)
+		}
+	}
+	for _, h := range n.held {
+		if h.c.index == c.index && isWork(h.effect.Op) {
+			running = append(running, h.effect.ID)
+		}
+	}
+	c.boot(running)
+	for _, other := range n.cells {
+		if other != c {
+			other.put(input{stream: streamWorld, in: runtime.CellRestarted{Cell: c.self}})
+		}
+	}
+}
+
+// struck counts one more strike of a call.
+func struck(strikes []runtime.Strike, call actor.CallID) []runtime.Strike {
+	if call.IsZero() {
+		return strikes
+	}
+	all := append([]runtime.Strike(nil), strikes...)
+	for i := range all {
+		if all[i].Call == call {
+			all[i].Times++
+			return all
+		}
+	}
+	return append(all, runtime.Strike{Call: call, Times: 1})
+}

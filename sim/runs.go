@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"io"
+	goruntime "runtime"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// Result is what came of one seed.
+type Result struct {
+	Seed    uint64
+	Hash    string
+	Broken  *Violation
+	Choices []uint32
+	Stats   Stats
+}
+
+// RunSeed runs one world from its beginning to its end.
+func RunSeed(o Options) Result {
+	w := New(o)
+	broken := w.Run()
+	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats}
+}
+
+// Twice runs a seed a second time, and says where the two were not the same.
+func Twice(o Options, first Result) *Violation {
+	if second := RunSeed(o); second.Hash != first.Hash {
+		return &Violation{Spec: "Deterministic", Step: first.Stats.Steps,
+			Detail: fmt.Sprintf("seed %d has the hash %s, and run again %s", o.Seed, first.Hash, second.Hash)}
+	}
+	return nil
+}
+
+// Many runs worlds of n seeds, two at a time, and gives each the results in the
+// order of the seeds. Every seed runs twice; its hashes must be one. It stops
+// where each says so.
+func Many(first uint64, n int, options func(seed uint64) Options, each func(Result) bool) {
+	workers := min(goruntime.GOMAXPROCS(0), n)
+	results := make([]chan Result, workers)
+	stop := make(chan struct{})
+	for i := range results {
+		results[i] = make(chan Result, 1)
+		go func() {
+			for no := i; no < n; no += workers {
+				o := options(first + uint64(no))
+				r := RunSeed(o)
+				if r.Broken == nil {
+					r.Broken = Twice(options(o.Seed), r)
+				}
+				select {
+				case results[i] <- r:
+				case <-stop:
+					return
+				}
+			}
+		}()
+	}
+	defer close(stop)
+	for no := range n {
+		if !each(<-results[no%workers]) {
+			return
+		}
+	}
+}
+
+// Summary is what many seeds came to.
+type Summary struct {
+	Seeds     int
+	Failed    []Result
+	Total     Stats
+	steps     []int
+	calls     []int
+	deep      int
+	nodes     int
+	snapshots int
+	crashed   int
+}
+
+// Add takes in one more.
+func (s *Summary) Add(r Result) {
+	s.Seeds++
+	if r.Broken != nil {
+		s.Failed = append(s.Failed, r)
+	}
+	s.Total.Add(&r.Stats)
+	s.steps = append(s.steps, r.Stats.Steps)
+	s.calls = append(s.calls, r.Stats.Calls)
+	count := func(n *int, ok bool) {
+		if ok {
+			*n++
+		}
+	}
+	count(&s.deep, r.Stats.Depth >= 3)
+	count(&s.nodes, r.Stats.Nodes >= 3)
+	count(&s.snapshots, r.Stats.Sometimes[FromSnapshot] > 0)
+	count(&s.crashed, r.Stats.Sometimes[NodeRestarted] > 0)
+}
+
+func median(values []int) int {
+	if len(values) == 0 {
+		return 0
+	}
+	v := slices.Sorted(slices.Values(values))
+	return v[len(v)/2]
+}
+
+// later are refusals that nothing makes yet.
+var later = []actor.Reason{actor.WaitCycle, actor.NoDevice}
+
+// Print writes the table of all that was seen, and names what never was.
+func (s *Summary) Print(out io.Writer) (missing []string) {
+	row := func(kind, name string, n int) {
+		if n == 0 {
+			missing = append(missing, kind+" "+name)
+		}
+		fmt.Fprintf(out, "  %-8s %-34s %12d\n", kind, name, n)
+	}
+	for _, k := range history.Kinds() {
+		row("event", k.String(), s.Total.Events[k])
+	}
+	for _, f := range Faults() {
+		row("fault", f.String(), s.Total.Faults[f])
+	}
+	for _, r := range actor.Reasons() {
+		if !slices.Contains(later, r) {
+			row("refusal", r.String(), s.Total.Refusals[r])
+		}
+	}
+	for p := range points {
+		row("point", Point(p).String(), s.Total.Sometimes[p])
+	}
+	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
+		s.Seeds, median(s.steps), median(s.calls), s.deep, s.nodes, s.snapshots, s.crashed)
+	return missing
+}
+
+// Classes counts failures by spec, for a short look at many.
+func (s *Summary) Classes() string {
+	counts := map[string]int{}
+	for _, r := range s.Failed {
+		counts[r.Broken.Spec]++
+	}
+	var b strings.Builder
+	for _, r := range s.Failed {
+		if n := counts[r.Broken.Spec]; n > 0 {
+			fmt.Fprintf(&b, "%s %d  ", r.Broken.Spec, n)
+			counts[r.Broken.Spec] = 0
+		}
+	}
+	return b.String()
+}
