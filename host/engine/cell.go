@@ -41,8 +41,9 @@ type cell struct {
 	due         actor.Time // what the timer is set to; 0: nothing
 	effects     map[effectKey]*effect
 	strikes     []runtime.Strike
-	spill       [][][]byte // by cell: envelopes that found its ring full
-	outcome     *answer    // being stepped
+	spill       [][][]byte   // by cell: envelopes that found its ring full
+	outcome     *answer      // being stepped
+	client      actor.CallID // whose call is being stepped
 }
 
 func newCell(e *Engine, n uint16) *cell {
@@ -109,7 +110,7 @@ func (c *cell) begin() {
 	if again {
 		e.log.Warn("a cell began anew", "cell", c.n, "incarnation", c.incarnation)
 		for _, call := range e.clients.takenBy(c.n, e.clock.now()) {
-			c.step(runtime.Deliver{Envelope: actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
+			c.stepClient(actor.Envelope{To: call.To, Body: actor.Request{Call: call}}, call.ID)
 		}
 	}
 	if c.outcome != nil {
@@ -128,6 +129,8 @@ func (c *cell) fell() {
 		c.spill[i] = nil
 	}
 	c.spilled.Store(0)
+	c.engine.clients.struck(c.client)
+	c.client = actor.CallID{}
 	if c.core == nil || c.core.Blame().IsZero() {
 		return
 	}
@@ -164,9 +167,17 @@ func (c *cell) deliver(b []byte) {
 	}
 	if r, ok := env.Body.(actor.Request); ok && env.From.IsZero() {
 		c.engine.clients.take(r.Call.ID)
+		c.stepClient(env, r.Call.ID)
+	} else {
+		c.step(runtime.Deliver{Envelope: env})
 	}
-	c.step(runtime.Deliver{Envelope: env})
 	c.arm()
+}
+
+func (c *cell) stepClient(env actor.Envelope, call actor.CallID) {
+	c.client = call
+	c.step(runtime.Deliver{Envelope: env})
+	c.client = actor.CallID{}
 }
 
 // answered passes on what came of an effect. What an earlier incarnation asked

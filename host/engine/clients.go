@@ -17,8 +17,8 @@ type Answer struct {
 	HeldUntil actor.Time // not 0: the run waits for a person, and Reply says only which run it is
 }
 
-// askedMax is how often a call is asked anew because its cell failed.
-const askedMax = 3
+// struckMax is how often a cell may fail over a call before the call is refused.
+const struckMax = 3
 
 // clients are the calls of clients that wait for an answer.
 type clients struct {
@@ -33,7 +33,7 @@ type waiter struct {
 	cell   uint16
 	clock  actor.Clock
 	taken  bool // its cell has seen it
-	asked  int
+	struck int
 	answer chan Answer // of one
 }
 
@@ -87,9 +87,18 @@ func (c *clients) take(call actor.CallID) {
 	}
 }
 
+// struck notes that the call's cell failed over it.
+func (c *clients) struck(call actor.CallID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.waiting[call]; w != nil {
+		w.struck++
+	}
+}
+
 // takenBy is the calls that a cell had seen when it failed, with the time they
-// have left: its next incarnation knows nothing of who waits. A call that was
-// asked too often is refused.
+// have left: its next incarnation knows nothing of who waits. A call over which it
+// failed too often is refused.
 func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 	var refused []actor.CallID
 	c.mu.Lock()
@@ -97,7 +106,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 		if w.cell != cell || !w.taken {
 			continue
 		}
-		if w.asked++; w.asked >= askedMax {
+		if w.struck >= struckMax {
 			refused = append(refused, id)
 			continue
 		}
@@ -109,7 +118,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 	}
 	c.mu.Unlock()
 	for _, id := range refused {
-		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "its cell failed %d times while it waited", askedMax))})
+		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "the call made its cell fail %d times", struckMax))})
 	}
 	return again
 }
