@@ -17,9 +17,10 @@
 //  3. Sync: From.Node, Synced how far the log is truly durable.
 //  4. Perform, as an effect leaves the node (a message to another cell of the
 //     same node does not): From; What respond, send, publish, tool or work; Call
-//     the run, of send the message's call, of respond the client's; Pos the log's
-//     end right behind the step that wanted it; Synced; Status and Reason of an
-//     answer; Step, Index, Attempt of tool and work.
+//     the run, of send the message's call, of respond the client's; Why the
+//     message's name (request, answered, …); Pos the log's end right behind the
+//     step that wanted it; Synced; Status and Reason of an answer, told or sent;
+//     Step, Index, Attempt of tool and work.
 //  5. Crash: From.Node, Synced the end of what its disk kept. Restart of a cell
 //     whose node lives on names the new incarnation; of a node it says nothing new.
 //  6. Claim and Lose: From, Epoch, the shards.

@@ -90,10 +90,22 @@ func (c *Checker) free(n *node, e *history.Event) bool {
 			return cl != nil && c.limits.Agents[cl.to.Agent].Volatile
 		}
 	case "send":
-		if k := c.asks[e.Call]; k != nil && k.parent.actor.cell.node == n {
+		k := c.asks[e.Call]
+		switch e.Why {
+		case "probe":
+			return true
+		case "request", "cancel":
+			return k == nil || k.parent.free() // nil: a client's
+		case "answered", "held", "resumed", "open":
+			k = nil
+		}
+		if k != nil && k.parent.actor.cell.node == n {
 			return k.parent.free() || refuses // it is the caller who speaks
 		}
-		return refuses || r == nil || r.free()
+		if e.Attempt > 0 {
+			return true // a client's request, sent again: it tells of no log
+		}
+		return refuses || r == nil || r.actor.cell.node != n || r.free()
 	}
 	return r == nil || r.free()
 }
