@@ -308,6 +308,16 @@ func (e *Engine) barrier(ctx context.Context) error {
 	}
 }
 
+// Ready says why the node takes no new work, if it does not.
+func (e *Engine) Ready() error {
+	select {
+	case <-e.over:
+		return e.err
+	default:
+		return e.config.Log.Full()
+	}
+}
+
 // Over is closed when the node cannot go on, or was closed; Err says which.
 func (e *Engine) Over() <-chan struct{} { return e.over }
 

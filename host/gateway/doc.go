@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gateway is the door: HTTP in, calls to the node, JSON out. It holds
+// the sockets and decides nothing about actors.
+//
+//	POST /v1/agents/{id}/messages   {"content", "session"?, "timeout_ms"?} → the answer, or 202 if the run waits for somebody
+//	GET  /v1/agents
+//	GET  /v1/runs?limit=            the newest roots first
+//	GET  /v1/runs/{id}
+//	GET  /v1/runs/{id}/events?after=&limit=&wait_ms=
+//	POST /v1/runs/{id}:signal       {"name", "payload"?}
+//	GET  /healthz, /readyz
+//
+// What is shown is durable. Whatever is refused is problem+json; the table of
+// codes is in docs/errors.md. There are no keys yet, so only loopback addresses
+// are served, and a request must name one as its Host: a web page of another
+// origin cannot speak to us through its reader's browser.
+//
+// Every byte from outside is looked at strictly: framing that two readers could
+// understand differently, paths with escapes, JSON with unknown or repeated
+// members, and whatever is longer than its bound are refused before anything is
+// done. Nothing of a request is kept once it is answered.
+package gateway
