@@ -105,7 +105,8 @@ func (c *Checker) free(n *node, e *history.Event) bool {
 		if e.Attempt > 0 {
 			return true // a client's request, sent again: it tells of no log
 		}
-		return refuses || r == nil || r.actor.cell.node != n || r.free()
+		// That it has the call is no secret of an unjournaled actor, whatever its turn took in.
+		return refuses || r == nil || r.actor.cell.node != n || r.free() || r.actor.volatile && !r.ended
 	}
 	return r == nil || r.free()
 }
