@@ -89,7 +89,8 @@ func (c *Cell) stillOpen(act *activation, call actor.Call, run *store.Run) {
 		return
 	}
 	caller, _ := call.Caller()
-	c.send(actor.EffectID{}, 0, act.id, caller, act.durable, act.durable,
+	durable := act.durableRun(run.Call.ID)
+	c.send(actor.EffectID{}, 0, act.id, caller, durable, durable,
 		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
 }
 

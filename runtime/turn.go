@@ -301,7 +301,7 @@ func (c *Cell) stopRun(act *activation, run *store.Run, r *actor.Refusal) {
 		return
 	}
 	act.mailbox.Remove(run.Call.ID)
-	c.endRun(act, run, failed(r), act.durable)
+	c.endRun(act, run, failed(r), act.durableRun(run.Call.ID))
 }
 
 func failed(r *actor.Refusal) actor.Outcome { return actor.Outcome{Status: actor.Failed, Refusal: r} }
