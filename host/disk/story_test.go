@@ -4,6 +4,7 @@ package disk
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
@@ -31,7 +32,8 @@ func text(n uint64) string {
 
 func (s *story) next() store.Entry {
 	s.n++
-	run := actor.NewCallID(actor.Time((s.n+1)/2*1_000_000_000), uint64(s.id.Agent[0]), (s.n+1)/2)
+	name := actor.HashOf([]byte(s.id.Agent))
+	run := actor.NewCallID(actor.Time((s.n+1)/2*1_000_000_000), uint64(name[0]), binary.BigEndian.Uint64(name[1:]))
 	e := store.Entry{Actor: s.id, Shard: uint16(s.id.Agent[0]), Epoch: 1, N: s.n, WasDue: s.due}
 	if s.n%2 == 1 {
 		e.Record = store.Accepted{At: actor.Time(s.n), Call: actor.Call{ID: run, Root: run, To: s.id, Operation: actor.HandleMessageFull,
