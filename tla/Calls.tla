@@ -227,7 +227,7 @@ Deliver(c, t, keep) ==                          \* a request that was seen befor
   /\ Arrives(c, t, keep)
   /\ srv[c].st # "none"
   /\ Post(Rest(Msg("req", c, 0, t), keep), call[c].to,
-          CASE srv[c].st = "done" -> {Say(srv[c].res, c)}
+          CASE srv[c].st = "done" -> IF Bug = "mute" THEN {} ELSE {Say(srv[c].res, c)}
             [] Open(c) /\ srv[c].u > 0 -> {Msg("hold", c, srv[c].n, srv[c].u)}
             [] OTHER -> {})
   /\ UNCHANGED <<call, srv, disk, down>>
@@ -264,18 +264,19 @@ Stop(c, r, rest, say) ==
   LET ks == IF Bug = "nocascade" THEN {} ELSE Kids(c)
   IN /\ Done(c, r)
      /\ Close(ks, "cancel", 0)
-     /\ Post(rest, call[c].to, say \cup {Say("cancel", k) : k \in ks})
+     /\ Post(rest, call[c].to, say \cup IF Bug = "silent" THEN {} ELSE {Say("cancel", k) : k \in ks})
 
 Cancel(c, keep) ==                              \* may overtake its request: Done stands as a tombstone
   LET m == Say("cancel", c)
   IN /\ Take(m, keep) /\ call[c].to \notin down
-     /\ IF srv[c].st # "done"
+     /\ IF srv[c].st # "done" /\ ~(srv[c].st = "none" /\ Bug = "tombstone")
         THEN Stop(c, "stop", Rest(m, keep), {})
         ELSE net' = Rest(m, keep) /\ UNCHANGED <<call, srv, out, eff>>
      /\ UNCHANGED <<disk, down>>
 
 Abort(c) ==                                     \* the callee's own timer
-  /\ Open(c) /\ call[c].to \notin down /\ srv[c].left = 0 /\ Bug # "noabort"
+  /\ Open(c) /\ call[c].to \notin down /\ Bug # "noabort"
+  /\ srv[c].left = 0 \/ Bug = "hastyabort"
   /\ Stop(c, "due", net, {Say("due", c)})
   /\ UNCHANGED <<disk, down, flt>>
 
@@ -310,7 +311,7 @@ CallTick(r, c) ==
                  !.ran  = IF Truly(c) THEN @ ELSE Min(@ + 1, r.all)]
 SrvTick(r, c) ==
   IF r.st \in {"none", "done"} THEN r
-  ELSE [r EXCEPT !.h = Dec(@), !.u = Dec(@), !.left = IF Still(c) > 0 THEN @ ELSE Dec(@)]
+  ELSE [r EXCEPT !.h = Dec(@), !.u = Dec(@), !.left = IF Still(c) > 0 /\ Bug # "deafturn" THEN @ ELSE Dec(@)]
 Clocks(cs, ss) == <<[c \in Ids |-> CallTick(cs[c], c)], [c \in Ids |-> SrvTick(ss[c], c)]>>
 
 Tick ==
@@ -340,15 +341,16 @@ Crash(a, keep) ==
   /\ UNCHANGED <<net, eff>>
 
 \* Boot: turns go on where the journal left them, their effects with attempt + 1; open calls are asked again.
+Again(c) == IF Bug = "sameattempt" THEN srv[c].att ELSE srv[c].att + 1
 Restart(a) ==
   LET asked == Asked(a)
       runs  == {c \in Ids : call[c].to = a /\ srv[c].st = "run"}
   IN /\ a \in down
      /\ down' = down \ {a}
      /\ call' = [c \in Ids |-> IF c \in asked /\ Bug = "forget" THEN Free ELSE call[c]]
-     /\ srv'  = [c \in Ids |-> IF c \in runs THEN [srv[c] EXCEPT !.att = @ + 1] ELSE srv[c]]
+     /\ srv'  = [c \in Ids |-> IF c \in runs THEN [srv[c] EXCEPT !.att = Again(c)] ELSE srv[c]]
      /\ Post(net, a, {Req(c) : c \in {d \in asked : call[d].left > 0 /\ Bug \notin {"forget", "noresend"}}}
-                     \cup UNION {Work(c, srv[c].att + 1) : c \in runs})
+                     \cup UNION {Work(c, Again(c)) : c \in runs})
      /\ UNCHANGED <<disk, flt>>
 
 \* Everything has ended. Any other state without a next one is a deadlock, which TLC reports.
@@ -419,9 +421,13 @@ StartsOnlyKnown == \A c \in Ids : srv[c].st \in {"run", "await", "ready"} => cal
 NoWorkPastDeadline == [][
   /\ \A c \in Ids : srv[c].st = "queued" /\ srv'[c].st = "run" => srv[c].left > 0
   /\ \A m \in net' \ net : m.k = "req" => m.t > 0]_vars
-\* A call times out only after the whole time in which its clock had to run.
+\* A call times out only after the whole time in which its clock had to run; so does a turn.
 ExpireOnlyWhenDue == [][\A c \in Ids :
-  Pending(c) /\ call'[c].out = "timeout" => call[c].ran >= call[c].all]_vars
+  /\ Pending(c) /\ call'[c].out = "timeout" => call[c].ran >= call[c].all
+  /\ Open(c) /\ srv'[c].res = "due" => srv[c].left = 0]_vars
+\* A call that its caller has ended starts only if the news is still on its way. (Where nothing is dropped.)
+CancelledNeverStarts == [][\A c \in Ids :
+  srv[c].st = "queued" /\ srv'[c].st = "run" /\ call[c].out \in {"cancel", "timeout"} => Say("cancel", c) \in net]_vars
 
 \* With interleaved turns nobody waits in a ring, whatever the calls are.
 Waits(x) == (IF srv[x].st = "await" THEN Kids(x) ELSE {}) \cup

@@ -27,7 +27,7 @@ Idle == [st |-> "idle", epoch |-> 0, ttl |-> 0, lag |-> 0, done |-> {}, run |-> 
 Dec(x)     == IF x > 0 THEN x - 1 ELSE 0
 Max(x, y)  == IF x > y THEN x ELSE y
 Own        == IF Bug = "margin" THEN Lease ELSE Lease - Margin
-Serving(n) == node[n].st = "active" /\ node[n].ttl > 0
+Serving(n) == node[n].st = "active" /\ (node[n].ttl > 0 \/ Bug = "unchecked")
 Logged     == {store.log[i].c : i \in 1..Len(store.log)}
 
 Init == /\ reg = [owner |-> None, epoch |-> 0, ttl |-> 0]
@@ -56,26 +56,24 @@ Lose(n) ==                       \* the lease is over, or was never granted
 
 Activate(n) ==                   \* one transaction: raise the fence, read the state
   /\ node[n].st = "claimed"
-  /\ IF node[n].epoch >= store.epoch \/ Bug = "nofence"
-     THEN /\ store' = IF Bug = "noraise" THEN store ELSE [store EXCEPT !.epoch = Max(@, node[n].epoch)]
-          /\ node' = [node EXCEPT ![n].st = "active", ![n].done = Logged,
-                                  ![n].ttl = IF Bug = "receipt" THEN Own ELSE @]
-     ELSE node' = [node EXCEPT ![n] = Idle] /\ UNCHANGED store
+  /\ store' = IF Bug = "noraise" THEN store ELSE [store EXCEPT !.epoch = Max(@, node[n].epoch)]
+  /\ node' = [node EXCEPT ![n].st = "active", ![n].done = Logged, ![n].ttl = IF Bug = "receipt" THEN Own ELSE @]
   /\ UNCHANGED <<reg, writes, crashes>>
 
-Deactivate(n) ==                 \* idle for long: the node gives the lease back
-  /\ node[n].st = "active" /\ node[n].run = 0
+Deactivate(n) ==                 \* the node gives the lease back
+  /\ node[n].st = "active"
   /\ reg' = IF reg.epoch = node[n].epoch \/ Bug = "release" THEN [reg EXCEPT !.ttl = 0] ELSE reg
   /\ node' = [node EXCEPT ![n] = Idle]
   /\ UNCHANGED <<store, writes, crashes>>
 
 Start(n, c) ==                   \* the lease is looked at before each message
-  /\ Serving(n) /\ node[n].run = 0 /\ c \notin node[n].done
+  /\ Serving(n) /\ node[n].run = 0
+  /\ c \notin node[n].done \/ Bug = "redo"
   /\ node' = [node EXCEPT ![n].run = c]
   /\ UNCHANGED <<reg, store, writes, crashes>>
 
 Reply(n) ==                      \* the turn ends: its write leaves; the reply waits until it has landed
-  /\ Serving(n) /\ node[n].run # 0
+  /\ node[n].run # 0
   /\ LET w == [n |-> n, epoch |-> node[n].epoch, c |-> node[n].run]
      IN w \notin writes /\ writes' = writes \cup {w}
   /\ UNCHANGED <<reg, node, store, crashes>>

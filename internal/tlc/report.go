@@ -25,7 +25,7 @@ var (
 	stateLine     = regexp.MustCompile(`(?m)^Error: (?:Invariant|Action property) (\S+) is violated`)
 	behaviourLine = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
 	deadlockLine  = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
-	errorLine     = regexp.MustCompile(`(?m)^(?:Error: (.*)|(.*Exception.*)|(\*\*\* Errors: .*))$`)
+	errorLine     = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
 	countLine     = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
 	depthLine     = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
 )

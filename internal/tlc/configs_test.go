@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/history"
+)
+
+const tla = "../../tla"
+
+func configs(t *testing.T) []Config {
+	t.Helper()
+	all, err := ReadConfigs(tla)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tla, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// modules gives the text of each module without its comments, by name.
+func modules(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, c := range configs(t) {
+		if _, ok := texts[c.Module]; !ok {
+			text := regexp.MustCompile(`\\\*.*`).ReplaceAllString(read(t, c.Module+".tla"), "")
+			texts[c.Module] = regexp.MustCompile(`(?m)^\(\*.*\*\)$`).ReplaceAllString(text, "")
+		}
+	}
+	return texts
+}
+
+func definition(name string) *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + `\s*==`)
+}
+
+// A broken config is its base with one guard removed, so what TLC finds in it is
+// due to that guard; with Bug = "none" it would be the base, which holds.
+func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
+	all := configs(t)
+	for _, c := range all {
+		if strings.HasSuffix(c.Name, "_broken") != (c.Expect.Kind == Violates) {
+			t.Errorf("%s: a config is named …_broken if and only if it must be violated", c.Name)
+		}
+		if c.Expect.Kind == Violates && !strings.HasPrefix(c.Name, c.Module+"_"+c.Expect.Name+"_") {
+			t.Errorf("%s: is not named after what it breaks, %s", c.Name, c.Expect.Name)
+		}
+		if c.Expect.Kind == Reaches && c.Name != c.Module+"_"+c.Expect.Name {
+			t.Errorf("%s: is not named after what it reaches, %s", c.Name, c.Expect.Name)
+		}
+		if c.Expect.Kind == Holds {
+			if c.Value("Bug") != `"none"` {
+				t.Errorf("%s: what must hold is the design: Bug is %s", c.Name, c.Value("Bug"))
+			}
+			continue
+		}
+		i := slices.IndexFunc(all, func(b Config) bool { return b.Name+".cfg" == c.Base })
+		if i < 0 || all[i].Expect.Kind != Holds || all[i].Module != c.Module {
+			t.Errorf("%s: its base %q is no config of %s that holds", c.Name, c.Base, c.Module)
+			continue
+		}
+		except := "  Bug ="
+		if c.Expect.Kind == Reaches {
+			except = "INVARIANTS"
+		}
+		if diff := differ(c, all[i], except); diff != "" {
+			t.Errorf("%s differs from %s in more than %s: %s", c.Name, c.Base, strings.TrimSpace(except), diff)
+		}
+	}
+}
+
+// differ compares two configs but for the lines that start with except (and,
+// for sections, what continues them), and returns the first other difference.
+func differ(a, b Config, except string) string {
+	rest := func(c Config) []string {
+		var lines []string
+		skipping := false
+		for _, line := range c.Lines {
+			switch {
+			case strings.HasPrefix(line, except) || except == "INVARIANTS" && strings.HasPrefix(line, "PROPERTIES"):
+				skipping = except == "INVARIANTS"
+				continue
+			case skipping && strings.HasPrefix(line, " "):
+				continue
+			}
+			skipping = false
+			lines = append(lines, line)
+		}
+		return lines
+	}
+	x, y := rest(a), rest(b)
+	for i := range max(len(x), len(y)) {
+		switch {
+		case i >= len(x):
+			return y[i]
+		case i >= len(y) || x[i] != y[i]:
+			return x[i]
+		}
+	}
+	return ""
+}
+
+func TestADifferenceIsSeen(t *testing.T) {
+	base := "\\* expect: holds\nCONSTANTS\n  Time = 1\n  Bug = \"none\"\nINVARIANTS A\n  B\nSYMMETRY Sym\n"
+	parse := func(text string) Config {
+		c, err := ParseConfig("M_x", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for _, test := range []struct{ old, new, except, diff string }{
+		{`"none"`, `"late"`, "  Bug =", ""},
+		{`"none"`, `"late"`, "INVARIANTS", `  Bug = "late"`},
+		{"Time = 1", "Time = 2", "  Bug =", "  Time = 2"},
+		{"SYMMETRY Sym\n", "", "  Bug =", "SYMMETRY Sym"},
+		{"INVARIANTS A\n  B", "INVARIANTS C", "INVARIANTS", ""},
+		{"INVARIANTS A\n  B", "INVARIANTS C", "  Bug =", "INVARIANTS C"},
+	} {
+		changed := parse(strings.Replace(base, test.old, test.new, 1))
+		if got := differ(changed, parse(base), test.except); got != test.diff {
+			t.Errorf("%q for %q, except %s: differs in %q, want %q", test.new, test.old, test.except, got, test.diff)
+		}
+	}
+}
+
+// Each property that a design config checks is broken by some defect, and checked under a name its module defines.
+func TestEveryPropertyIsBrokenSomewhere(t *testing.T) {
+	all, texts := configs(t), modules(t)
+	broken := map[string]bool{"TypeOK": true} // the shape of the state: TLC's own
+	for _, c := range all {
+		broken[c.Expect.Name] = true
+	}
+	for _, c := range all {
+		for _, name := range slices.Concat(c.Invariants, c.Properties) {
+			if !definition(name).MatchString(texts[c.Module]) {
+				t.Errorf("%s checks %s, which %s does not define", c.Name, name, c.Module)
+			}
+			if !broken[name] {
+				t.Errorf("%s checks %s, which no config breaks: nobody knows that it can fail", c.Name, name)
+			}
+		}
+	}
+}
+
+// No guard can be removed, and no goal written, without a config that notices.
+func TestEveryDefectAndGoalHasAConfig(t *testing.T) {
+	quoted, uses := regexp.MustCompile(`"(\w+)"`), regexp.MustCompile(`Bug (?:=|#) "\w+"|Bug \\(?:not)?in \{[^}]*\}`)
+	goal := regexp.MustCompile(`(?m)^(Not_\w+)\s*==`)
+	for module, text := range modules(t) {
+		var want, got []string
+		for _, use := range uses.FindAllString(text, -1) {
+			for _, m := range quoted.FindAllStringSubmatch(use, -1) {
+				want = append(want, "the defect "+m[1])
+			}
+		}
+		for _, m := range goal.FindAllStringSubmatch(text, -1) {
+			want = append(want, "the goal "+m[1])
+		}
+		for _, c := range configs(t) {
+			if c.Module != module {
+				continue
+			}
+			switch c.Expect.Kind {
+			case Violates:
+				got = append(got, "the defect "+strings.Trim(c.Value("Bug"), `"`))
+			case Reaches:
+				got = append(got, "the goal "+c.Expect.Name)
+			}
+		}
+		if len(want) == 0 {
+			t.Errorf("%s: no defects and no goals found", module)
+		}
+		for _, w := range want {
+			if !slices.Contains(got, w) {
+				t.Errorf("%s has %s, and no config looks for it", module, w)
+			}
+		}
+		for _, g := range got {
+			if !slices.Contains(want, g) {
+				t.Errorf("a config looks for %s, which %s has not", g, module)
+			}
+		}
+	}
+}
+
+// TLC does not say which liveness property is violated: one to a config, with nothing beside it.
+func TestLivenessConfigsCheckOneProperty(t *testing.T) {
+	for _, c := range configs(t) {
+		if strings.HasSuffix(c.Lines[0], " Spec") {
+			continue
+		}
+		if len(c.Properties) != 1 || len(c.Invariants) != 0 {
+			t.Errorf("%s checks %v and %v; want one property", c.Name, c.Invariants, c.Properties)
+		}
+		if slices.ContainsFunc(c.Lines, func(l string) bool { return strings.HasPrefix(l, "SYMMETRY") || strings.HasPrefix(l, "VIEW") }) {
+			t.Errorf("%s: symmetry and views are not sound for liveness", c.Name)
+		}
+	}
+}
+
+// The actions are the history's kinds; what only one side has is named, with its reason, in tla/README.md.
+func TestActionsAreHistoryKinds(t *testing.T) {
+	readme := read(t, "README.md")
+	explained := func(name string) bool { return strings.Contains(readme, "| `"+name+"` |") }
+	call := regexp.MustCompile(`\b([A-Z]\w*)(?:\(|\b)`)
+	actions := map[string]bool{}
+	for module, text := range modules(t) {
+		_, next, ok := strings.Cut(text, map[string]string{"Calls": "\nCalm ==", "Placement": "\nNext =="}[module])
+		if !ok {
+			t.Fatalf("%s: no Next", module)
+		}
+		next, _, _ = strings.Cut(next, "\nSpec ==")
+		for _, m := range call.FindAllStringSubmatch(next, -1) {
+			actions[m[1]] = definitionOf(text, m[1])
+		}
+	}
+	kinds := map[string]bool{}
+	for _, k := range history.Kinds() {
+		kinds[k.String()] = true
+		if !actions[k.String()] && !explained(k.String()) {
+			t.Errorf("history has %s; no spec has an action of that name, and tla/README.md does not say why", k)
+		}
+	}
+	for name, isAction := range actions {
+		if isAction && !kinds[name] && !explained(name) {
+			t.Errorf("the specs have an action %s; history has no kind of that name, and tla/README.md does not say why", name)
+		}
+	}
+}
+
+// definitionOf reports whether name is defined in text as something that changes the state.
+func definitionOf(text, name string) bool {
+	m := regexp.MustCompile(`(?ms)^` + name + `(?:\([^)]*\))?\s*==.*?(?:\n\n|\z)`).FindString(text)
+	return strings.Contains(m, "'") || strings.Contains(m, "UNCHANGED") || strings.Contains(m, "Tell(")
+}
+
+// The published table is of the configs that exist.
+func TestResultsAreOfTheseConfigs(t *testing.T) {
+	var want, got []string
+	for _, c := range configs(t) {
+		want = append(want, c.Name+" | "+c.Expect.String())
+	}
+	for line := range strings.Lines(read(t, "RESULTS.md")) {
+		if cells := strings.Split(line, " | "); strings.Contains(cells[0], "_") {
+			got = append(got, strings.TrimPrefix(cells[0], "| ")+" | "+cells[1])
+		}
+	}
+	if !slices.Equal(want, got) {
+		t.Errorf("tla/RESULTS.md is of other configs; write it anew with: make tla ARGS=-write\nwant %q\n got %q", want, got)
+	}
+}
+
+// Every config that must hold is explained to the reader.
+func TestReadmeNamesEveryModel(t *testing.T) {
+	readme := read(t, "README.md")
+	for _, c := range configs(t) {
+		if c.Expect.Kind == Holds && !strings.Contains(readme, "`"+c.Name+"`") {
+			t.Errorf("tla/README.md does not say what %s explores", c.Name)
+		}
+		if name := c.Expect.Name; c.Expect.Kind == Violates && !strings.Contains(readme, "`"+strings.Trim(c.Value("Bug"), `"`)+"`") {
+			t.Errorf("tla/README.md does not say how %s is broken by %s", name, c.Value("Bug"))
+		}
+	}
+	for _, alias := range []string{"NoDeadlock", "SingleActivationDuringCall", "CallEventuallyCompletes"} {
+		found := false
+		for _, text := range modules(t) {
+			found = found || definition(alias).MatchString(text)
+		}
+		if !found || !strings.Contains(readme, "`"+alias+"`") {
+			t.Errorf("%s must be defined in a module and explained in tla/README.md", alias)
+		}
+	}
+}
+
+func TestConfigsThatSayTooLittleAreRefused(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"M_x": {"INVARIANTS A\n", "first line"},
+		"M_y": {"\\* expect: works\nINVARIANTS A\n", `"works" is none of`},
+		"M_z": {"\\* expect: holds\nCONSTANTS\n  Bug = 1\n", "checks nothing"},
+		"M_v": {"\\* expect: violates B\nINVARIANTS A\n", "B is expected but not checked"},
+		"M_r": {"\\* expect: reaches B\nINVARIANTS B\n", `"reaches B" is none of`},
+		"M":   {"\\* expect: holds\nINVARIANTS A\n", "Module_what.cfg"},
+	} {
+		if _, err := ParseConfig(name, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
+		}
+	}
+}
+
+func TestAConfigIsRead(t *testing.T) {
+	c, err := ParseConfig("Calls_x_broken", "\\* expect: violates C\n\\* base: Calls_x.cfg\nSPECIFICATION Spec\nCONSTANTS\n"+
+		"  Bug = \"late\"\nINVARIANTS A\n  B\nPROPERTY C\nSYMMETRY Sym\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Module != "Calls" || c.Base != "Calls_x.cfg" || c.Value("Bug") != `"late"` ||
+		c.Expect != (Expectation{Violates, "C"}) ||
+		!slices.Equal(c.Invariants, []string{"A", "B"}) || !slices.Equal(c.Properties, []string{"C"}) {
+		t.Errorf("read as %+v", c)
+	}
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What TLC printed in real runs, without the states of its error traces.
+func report(t *testing.T, c Config, sample string) Report {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", sample+".txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ParseReport(c, string(text))
+}
+
+var oneProperty = Config{Properties: []string{"TurnComesBack"}}
+
+func TestReportsAreRead(t *testing.T) {
+	for sample, want := range map[string]Report{
+		"holds":      {Version: "2.18", Complete: true, Distinct: 211, Depth: 17},
+		"invariant":  {Version: "2.18", Violated: "AcyclicCalls", Distinct: 9, Queued: 3, Depth: 5},
+		"step":       {Version: "2.18", Violated: "NoWorkPastDeadline", Distinct: 12, Queued: 6, Depth: 5},
+		"liveness":   {Version: "2.18", Violated: "TurnComesBack", Distinct: 383},
+		"deadlock":   {Version: "2.18", Violated: "deadlock", Distinct: 46, Queued: 18, Depth: 7},
+		"error":      {Version: "2.18", Err: "Error: The constant parameter Time is not assigned a value by the configuration file."},
+		"parse":      {Version: "2.18", Err: "***Parse Error***"},
+		"nojar":      {Err: "Error: Could not find or load main class tlc2.TLC"},
+		"unfinished": {Version: "2.18"},
+	} {
+		if got := report(t, oneProperty, sample); got != want {
+			t.Errorf("%s is read as\n%+v, want\n%+v", sample, got, want)
+		}
+	}
+}
+
+// TLC prints no name for a liveness property: with two of them, nobody knows which.
+func TestAnUnnamedViolationIsNotGuessed(t *testing.T) {
+	two := Config{Properties: []string{"EveryCallEnds", "TurnComesBack"}}
+	if got := report(t, two, "liveness"); got.Violated != "" || !strings.Contains(got.Err, "one per config") {
+		t.Errorf("read as %+v", got)
+	}
+}
+
+func TestOnlyTheExpectedOutcomeIsOne(t *testing.T) {
+	holds, broken := Expectation{Kind: Holds}, Expectation{Violates, "AcyclicCalls"}
+	reached := Expectation{Reaches, "Not_Busy"}
+	for _, test := range []struct {
+		sample   string
+		expect   Expectation
+		mismatch string
+	}{
+		{"holds", holds, ""},
+		{"invariant", broken, ""},
+		{"holds", broken, "AcyclicCalls is not violated"},
+		{"holds", reached, "Not_Busy is not violated"},
+		{"invariant", holds, "AcyclicCalls is violated"},
+		{"invariant", reached, "AcyclicCalls is violated instead"},
+		{"deadlock", broken, "deadlock is violated instead"},
+		{"step", broken, "NoWorkPastDeadline is violated instead"},
+		{"unfinished", holds, "the search did not end"},
+		{"unfinished", broken, "AcyclicCalls is not violated"},
+		{"error", holds, "Error: The constant parameter Time"},
+		{"error", broken, "Error: The constant parameter Time"},
+		{"nojar", reached, "Error: Could not find"},
+	} {
+		got := Result{Config: Config{Expect: test.expect}, Report: report(t, oneProperty, test.sample)}.Mismatch()
+		if (got == "") != (test.mismatch == "") || !strings.HasPrefix(got, test.mismatch) {
+			t.Errorf("%s where it %s: %q, want %q", test.sample, test.expect, got, test.mismatch)
+		}
+	}
+}
+
+// A search that TLC calls complete has left nothing in its queue and has seen a state.
+func TestACompleteSearchHasSeenEverything(t *testing.T) {
+	for _, r := range []Report{{Complete: true, Distinct: 5, Queued: 1}, {Complete: true}, {Distinct: 5}} {
+		if (Result{Report: r}).Mismatch() == "" {
+			t.Errorf("%+v passes", r)
+		}
+	}
+}
+
+func TestAForeignJarIsRefused(t *testing.T) {
+	jar := filepath.Join(t.TempDir(), jarName)
+	if err := checkSum(jar); !os.IsNotExist(err) {
+		t.Errorf("no jar: %v", err)
+	}
+	if err := os.WriteFile(jar, []byte("another TLC"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkSum(jar); err == nil || !strings.Contains(err.Error(), "remove it to fetch it again") {
+		t.Errorf("another jar: %v", err)
+	}
+}
+
+func TestAMissingCommandIsNamedWithItsPackage(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, _, err := Checker(t.Context(), t.TempDir()); err == nil || err.Error() != "java is missing: apt-get install default-jre-headless" {
+		t.Errorf("java: %v", err)
+	}
+	if _, err := pinned(t.Context(), t.TempDir()); err == nil || !strings.HasPrefix(err.Error(), "mvn is missing: apt-get install maven") {
+		t.Errorf("mvn: %v", err)
+	}
+}
