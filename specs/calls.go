@@ -145,7 +145,7 @@ func (c *Checker) ask(e *history.Event) {
 		c.breaks(OneAnswer, "%s makes call %s twice", a.id, e.Call)
 		return
 	}
-	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true}
+	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true, sent: c.number}
 	c.sameChain(e, k)
 	c.goodChain(e.Call, e.Chain, e.Peer)
 	left := r.left - r.clock.at(e.At)

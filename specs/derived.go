@@ -53,7 +53,7 @@ type ask struct {
 	clock  stopwatch
 	open   bool
 	heard  uint64 // the highest number of a Held or Resumed
-	sent   uint64 // the observation in which it was last sent
+	sent   uint64 // the observation in which it was made, or last sent
 }
 
 // effect is one attempt at what a run wants of the world.

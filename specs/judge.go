@@ -18,10 +18,11 @@ func (c *Checker) Compare(s history.State) *Violation {
 	cl := c.cell(s.Cell)
 	loaded := 0
 	for i := range s.Actors {
-		if s.Actors[i].Loaded {
-			loaded++
-			c.compare(cl, &s.Actors[i])
+		if a := c.actors[s.Actors[i].ID]; !s.Actors[i].Loaded || a != nil && s.Actors[i].Epoch < a.epoch {
+			continue // not there yet, or it has moved away and the cell has not been told
 		}
+		loaded++
+		c.compare(cl, &s.Actors[i])
 	}
 	if loaded != len(cl.lives) {
 		c.breaks(EventsTellTruth, "%s has %d actors in memory, its events tell of %d", s.Cell, loaded, len(cl.lives))
