@@ -6,13 +6,22 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 )
 
-var cli struct {
-	Sim SimCmd `cmd:"" help:"Run seeded worlds."`
+// CLI is every command with its flags; TROUPE_… in the environment stands in for a flag.
+type CLI struct {
+	Serve  ServeCmd  `cmd:"" help:"Run the agents of a data folder and answer HTTP."`
+	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
+	Agents AgentsCmd `cmd:"" help:"Look at the agents there are."`
+	Runs   RunsCmd   `cmd:"" help:"Look at runs, and signal those that wait."`
+	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
+
+	Version kong.VersionFlag `help:"Print the version and end."`
 }
 
 // exit is an error that says with which code the process ends; it is told already.
@@ -20,16 +29,69 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
+// The exit codes: done, failed or refused, and a command that cannot be understood.
+const (
+	failed = 1
+	usage  = 2
+)
+
+// streams is where a command's data and talk go.
+type streams struct{ out, err io.Writer }
+
 func main() {
-	ctx := kong.Parse(&cli, kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."))
-	err := ctx.Run()
-	var code exit
+	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
+}
+
+// run is the program, but for its process.
+func run(args []string, s streams) (code int) {
+	var cli CLI
+	parser, err := kong.New(&cli, kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
+		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) }))
+	if err != nil {
+		panic(err)
+	}
+	defer func() { // --help and --version end in the middle of parsing
+		if p := recover(); p != nil {
+			c, ok := p.(exit)
+			if !ok {
+				panic(p)
+			}
+			code = int(c)
+		}
+	}()
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(s.err, "troupe: %v\nTry: troupe --help\n", err)
+		return usage
+	}
+	err = ctx.Run()
+	var c exit
 	switch {
 	case err == nil:
-	case errors.As(err, &code):
-		os.Exit(int(code))
+		return 0
+	case errors.As(err, &c):
+		return int(c)
 	default:
-		fmt.Fprintln(os.Stderr, "troupe:", err)
-		os.Exit(2)
+		fmt.Fprintln(s.err, "troupe:", err)
+		return failed
 	}
+}
+
+// version is the module's, and the commit it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := info.Main.Version
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" && len(setting.Value) >= 12 {
+			v += " (" + setting.Value[:12] + ")"
+		}
+	}
+	return v
 }

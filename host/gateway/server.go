@@ -261,7 +261,9 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 		s.accepted(ctx, run)
 	case answer.Reply.Refusal != nil:
 		p := refusal(answer.Reply.Refusal)
-		p.Run = run.String()
+		if _, err := s.owner(run); err == nil { // else it was refused before it became a run
+			p.Run = run.String()
+		}
 		p.write(ctx)
 	default:
 		okJSON(ctx, http.StatusOK, struct {
@@ -484,17 +486,13 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	within, cancel := context.WithTimeout(context.Background(), signalWithin)
-	defer cancel()
-	var owner store.RunOwner
-	err := s.node.Read(within, func(kv store.KV) (err error) {
-		owner, err = View{kv}.Owner(id)
-		return err
-	})
+	owner, err := s.owner(id)
 	if err != nil {
 		s.failed(ctx, err)
 		return
 	}
+	within, cancel := context.WithTimeout(context.Background(), signalWithin)
+	defer cancel()
 	answer, err := s.node.Ask(within, actor.Call{ID: s.node.NewCallID(), To: owner.Actor, Kind: actor.Signal, Parent: id, Operation: in.Name,
 		Left: signalWithin, Principal: principal, Trace: traceparent(ctx), Idempotency: promise, Parts: payload(in.Payload)})
 	switch {
@@ -511,6 +509,17 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 			Status string `json:"status"`
 		}{id.String(), in.Name, "received"})
 	}
+}
+
+// owner is whose run it is.
+func (s *Server) owner(run actor.CallID) (owner store.RunOwner, err error) {
+	within, cancel := context.WithTimeout(context.Background(), readWithin)
+	defer cancel()
+	err = s.node.Read(within, func(kv store.KV) (err error) {
+		owner, err = View{kv}.Owner(run)
+		return err
+	})
+	return owner, err
 }
 
 // payload is what comes with a signal: a string as text, anything else as the JSON it is.

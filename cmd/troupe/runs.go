@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// RunsCmd looks at runs.
+type RunsCmd struct {
+	List   RunsListCmd   `cmd:"" help:"List the newest runs."`
+	Show   RunsShowCmd   `cmd:"" help:"Show a run, or with --tree all that it called."`
+	Events RunsEventsCmd `cmd:"" help:"Print what happened in a run."`
+	Signal RunsSignalCmd `cmd:"" help:"Answer a run that waits."`
+}
+
+// RunsListCmd lists runs.
+type RunsListCmd struct {
+	Source
+	Limit int  `default:"20" help:"How many at most (${default})."`
+	JSON  bool `help:"Print JSON."`
+}
+
+// Help is shown below the flags.
+func (RunsListCmd) Help() string {
+	return "Examples:\n  troupe runs list\n  troupe runs list --data data --limit 5"
+}
+
+// Run implements the command.
+func (c *RunsListCmd) Run(s streams) error {
+	return c.look(func(from source) error {
+		body, err := from.runs(c.Limit)
+		if err != nil || c.JSON {
+			return printOr(s.out, body, err)
+		}
+		var in struct {
+			Runs []runLine `json:"runs"`
+		}
+		if err := json.Unmarshal(body, &in); err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+		for _, r := range in.Runs {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Run, r.Created, r.Actor, r.stands())
+		}
+		return w.Flush()
+	})
+}
+
+// RunsShowCmd shows one run.
+type RunsShowCmd struct {
+	Source
+	ID   string `arg:"" help:"The run."`
+	Tree bool   `help:"With all that it called: depth and time left of each."`
+	JSON bool   `help:"Print JSON."`
+}
+
+// Help is shown below the flags.
+func (RunsShowCmd) Help() string {
+	return "Examples:\n  troupe runs show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --tree --data data"
+}
+
+// Run implements the command.
+func (c *RunsShowCmd) Run(s streams) error {
+	id, err := actor.ParseCallID(c.ID)
+	if err != nil {
+		return err
+	}
+	return c.look(func(from source) error {
+		body, err := from.run(id)
+		if err != nil || c.JSON {
+			return printOr(s.out, body, err)
+		}
+		var r runLine
+		if err := json.Unmarshal(body, &r); err != nil {
+			return err
+		}
+		r.print(s.out)
+		if c.Tree {
+			fmt.Fprintln(s.out)
+			return printTree(s.out, from, id)
+		}
+		return nil
+	})
+}
+
+// RunsEventsCmd prints a run's events.
+type RunsEventsCmd struct {
+	Source
+	ID    string `arg:"" help:"The run."`
+	After uint64 `help:"Leave out the events up to this one."`
+	JSON  bool   `help:"Print each event as a line of JSON."`
+}
+
+// Help is shown below the flags.
+func (RunsEventsCmd) Help() string {
+	return "Examples:\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --after 3 --json"
+}
+
+// Run implements the command.
+func (c *RunsEventsCmd) Run(s streams) error {
+	id, err := actor.ParseCallID(c.ID)
+	if err != nil {
+		return err
+	}
+	return c.look(func(from source) error {
+		for after := c.After; ; {
+			page, err := readEvents(from, id, after, 0)
+			if err != nil {
+				return err
+			}
+			for _, raw := range page.Events {
+				if err := printEvent(s.out, raw, c.JSON); err != nil {
+					return err
+				}
+			}
+			if len(page.Events) == 0 {
+				return nil
+			}
+			after = page.Next
+		}
+	})
+}
+
+// RunsSignalCmd signals a run.
+type RunsSignalCmd struct {
+	At
+	ID      string `arg:"" help:"The run that waits."`
+	Name    string `arg:"" help:"The signal it waits for."`
+	Payload string `arg:"" optional:"" help:"What to tell it."`
+	JSON    bool   `help:"Print what the server says."`
+}
+
+// Help is shown below the flags.
+func (RunsSignalCmd) Help() string {
+	return "Examples:\n  troupe runs signal 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 go"
+}
+
+// Run implements the command.
+func (c *RunsSignalCmd) Run(s streams) error {
+	id, err := actor.ParseCallID(c.ID)
+	if err != nil {
+		return err
+	}
+	in := struct {
+		Name    string `json:"name"`
+		Payload string `json:"payload,omitzero"`
+	}{c.Name, c.Payload}
+	_, body, err := c.client().post("/v1/runs/"+id.String()+":signal", in)
+	if err != nil || c.JSON {
+		return printOr(s.out, body, err)
+	}
+	fmt.Fprintf(s.err, "run %s has the signal %s\n", id, c.Name)
+	return nil
+}
+
+func (s Source) look(at func(source) error) error {
+	from, err := s.open()
+	if err != nil {
+		return err
+	}
+	err = at(from)
+	if e := from.close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+func printOr(w io.Writer, body []byte, err error) error {
+	if err != nil {
+		return err
+	}
+	return printJSON(w, body)
+}
+
+// printJSON prints one value, indented.
+func printJSON(w io.Writer, body []byte) error {
+	v := jsontext.Value(body)
+	if err := v.Indent(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s\n", v)
+	return err
+}
+
+type eventsPage struct {
+	Events []jsontext.Value `json:"events"`
+	Next   uint64           `json:"next_after"`
+	Ended  bool             `json:"ended"`
+}
+
+func printEvent(w io.Writer, raw jsontext.Value, asJSON bool) error {
+	if asJSON {
+		_, err := fmt.Fprintf(w, "%s\n", raw)
+		return err
+	}
+	e, err := runs.Decode(raw)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, e.String())
+	return err
+}
