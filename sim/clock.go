@@ -24,19 +24,19 @@ func (c *clock) now(world actor.Time) actor.Time {
 	return c.last
 }
 
+const million = 1_000_000
+
 func (c *clock) at(world actor.Time) actor.Time {
-	return world.Add(c.offset) + actor.Time(int64(world.Sub(Origin))/1_000_000*c.drift)
+	elapsed := int64(world.Sub(Origin))
+	return world.Add(c.offset) + actor.Time(elapsed*c.drift/million)
 }
 
-// when is the world's time at which the node's will be the given one, or a
-// little later.
+// when is the world's time at which the node's will be the given one, or
+// nanoseconds later.
 func (c *clock) when(local actor.Time) actor.Time {
 	if local == actor.Forever {
 		return local
 	}
-	world := local.Add(-c.offset)
-	elapsed := int64(world.Sub(Origin))
-	return Origin.Add(actor.Duration(elapsed - elapsed/1_000_000*c.drift + 2_000_000*abs(c.drift)/1_000_000 + 1))
+	elapsed := int64(local.Add(-c.offset).Sub(Origin))
+	return Origin.Add(actor.Duration(elapsed*million/(million+c.drift) + 2))
 }
-
-func abs(n int64) int64 { return max(n, -n) }

@@ -302,14 +302,12 @@ func (n *node) perform(h held) {
 			}
 			return
 		}
-		w.performed(&h, "send", messageCall(op.Envelope.Body), 0, 0)
+		status, reason := outcome(op.Envelope.Body)
+		w.performed(&h, "send", messageCall(op.Envelope.Body), status, reason)
 		w.transmit(n, op, h.bytes)
 	case runtime.Respond:
-		var reason actor.Reason
-		if op.Reply.Refusal != nil {
-			reason = op.Reply.Refusal.Reason
-		}
-		w.performed(&h, "respond", op.Call, op.Reply.Status, reason)
+		status, reason := outcome(actor.Answered{Reply: op.Reply})
+		w.performed(&h, "respond", op.Call, status, reason)
 		w.respond(n, op)
 	case runtime.Publish:
 		w.performed(&h, "publish", op.Event.Run, 0, 0)
@@ -403,6 +401,18 @@ func (n *node) release() {
 		n.held = n.held[1:]
 		n.perform(h)
 	}
+}
+
+// outcome is how a call ended, if that is what a message tells.
+func outcome(m actor.Message) (actor.Status, actor.Reason) {
+	a, ok := m.(actor.Answered)
+	switch {
+	case !ok:
+		return 0, 0
+	case a.Reply.Refusal != nil:
+		return a.Reply.Status, a.Reply.Refusal.Reason
+	}
+	return a.Reply.Status, 0
 }
 
 func messageCall(m actor.Message) actor.CallID {

@@ -91,7 +91,7 @@ func (w *World) claim(g int, n *node, cell uint16) {
 	w.tellOwners()
 }
 
-// lose says that a cell has stopped owning a group.
+// lose says that a cell is to own a group no more.
 func (w *World) lose(g int) {
 	cl := &w.claims.groups[g]
 	lo, hi := w.claims.span(g)
@@ -127,6 +127,7 @@ func (n *node) refresh() {
 func (w *World) move(g int, to *node, cell uint16) {
 	cl := &w.claims.groups[g]
 	from, epoch := cl.node, cl.epoch
+	w.lose(g)
 	cl.stopping = true
 	w.claims.version++
 	w.tellOwners()
@@ -142,7 +143,6 @@ func (w *World) move(g int, to *node, cell uint16) {
 		case owner.gone || owner.knows < stopped || from.log.released() < from.log.writer.End() || w.net.cut[from.index] > w.now:
 			from.later(5*time.Millisecond, flushed)
 		default:
-			w.lose(g)
 			w.claims.release(g)
 			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
 				if cl.node == nil && to.up && to.owns() && !to.cells[cell].gone && w.net.cut[to.index] <= w.now {

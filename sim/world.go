@@ -236,7 +236,7 @@ func (w *World) stepped(n *node) {
 
 func (w *World) compare() {
 	for _, n := range w.nodes {
-		if !n.up {
+		if !n.up || !n.owns() { // who has lost its lease unknowingly holds what is another's
 			continue
 		}
 		for _, c := range n.cells {
