@@ -24,10 +24,10 @@ CONSTANTS
   Client, None,       \* who calls from outside; nobody
   Ids,                \* call ids 1..n, used in order
   Turns,              \* "serial": a turn keeps its actor while it waits; "interleaved": it does not
-  More,               \* {FALSE}, or BOOLEAN if an action may ask several calls at once
+  More,               \* {FALSE}, or {FALSE, TRUE} if an action may ask several calls at once
   Resends,            \* TRUE: a call without an answer is sent again
-  DepthMax, OutMax, BoxMax, Time, HoldTime,                         \* limits
-  MaxRoots, MaxGiveUp, MaxHold, MaxDup, MaxDrop, MaxCrash,  \* budgets
+  DepthMax, OutMax, BoxMax, Time, HoldTime,                   \* limits
+  MaxRoots, MaxGiveUp, MaxHold, MaxDup, MaxDrop, MaxCrash,    \* budgets
   Bug
 
 VARIABLES
@@ -41,6 +41,8 @@ VARIABLES
   flt     \* what the environment has done so far
 vars == <<call, srv, disk, out, net, eff, down, flt>>
 
+\* What a node appends to its log is a change of these records: Accepted (srv "queued"), Asked (call
+\* "wait"), Answered (call "done"), Done (srv "done"). So a journal is modelled by what it folds to.
 Free == [st |-> "free", out |-> "none", by |-> 0, ends |-> 0, par |-> 0, to |-> None, chain |-> <<>>,
          all |-> 0, left |-> 0, ran |-> 0, n |-> 0, h |-> 0]
 New  == [st |-> "none", res |-> "none", left |-> 0, att |-> 0, n |-> 0, h |-> 0, u |-> 0]
@@ -439,7 +441,7 @@ NoWaitRing == \A c \in Used : srv[c].st = "await" => c \notin Reach(Waits(c))
 EveryCallEnds == \A c \in Ids : Pending(c) ~> ~Pending(c)
 TurnComesBack == \A c \in Ids : Holds(c) ~> ~Holds(c)
 
-\* The first seed's names.
+\* Promised names of the same.
 NoDeadlock == AcyclicCalls
 CallEventuallyCompletes == EveryCallEnds
 

@@ -120,7 +120,7 @@ SingleActivation == Cardinality({n \in Nodes : Serving(n)}) <= 1
 FencedWrites == \A i, j \in 1..Len(store.log) : i < j =>
   store.log[i].epoch <= store.log[j].epoch /\ store.log[i].c # store.log[j].c
 
-\* The first seed's name. Here actors are called while they move.
+\* Promised name of the same: here an actor is called while it moves.
 SingleActivationDuringCall == SingleActivation
 
 \* ---------------------------------------------- what must be possible: each must be violated

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -44,7 +45,7 @@ What TLC said in each run stays in .cache/tlc/output/.
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:]))
 }
@@ -97,7 +98,10 @@ func run(ctx context.Context, args []string) int {
 
 	began := time.Now()
 	fmt.Println(header)
-	results := checker.RunAll(ctx, configs, func(r Result) { fmt.Println(r) })
+	results, err := checker.RunAll(ctx, configs, func(r Result) { fmt.Println(r) })
+	if err != nil {
+		return complain(1, err)
+	}
 	bad := 0
 	for _, r := range results {
 		if r.Mismatch() != "" {

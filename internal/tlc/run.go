@@ -56,7 +56,8 @@ func (r Result) Mismatch() string {
 }
 
 // RunAll checks the configs, two at a time, tells done of each as it ends, and returns all in the given order.
-func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) []Result {
+// If ctx ends it returns the error, having told only of those that came to an end.
+func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) ([]Result, error) {
 	var (
 		results = make([]Result, len(configs))
 		slots   = make(chan struct{}, atOnce)
@@ -65,16 +66,21 @@ func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) []
 	)
 	for i, c := range configs {
 		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
 		running.Go(func() {
 			defer func() { <-slots }()
 			results[i] = t.Run(ctx, c)
 			telling.Lock()
 			defer telling.Unlock()
-			done(results[i])
+			if ctx.Err() == nil {
+				done(results[i])
+			}
 		})
 	}
 	running.Wait()
-	return results
+	return results, context.Cause(ctx)
 }
 
 // Run checks one config.
