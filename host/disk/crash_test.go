@@ -8,14 +8,17 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/store"
 )
 
 // A power failure at any moment, with any part of what was not synced on the
@@ -73,18 +76,26 @@ func TestAPowerFailureLosesNothingAcknowledged(t *testing.T) {
 	mustClose(t, l)
 }
 
-const childDir = "TROUPE_DISK_TEST_CHILD"
+// The test program is also the child that is killed, or whose disk fails.
+const (
+	childDir  = "TROUPE_DISK_TEST_CHILD"
+	childFail = "TROUPE_DISK_TEST_FAIL" // which write or sync fails, of those to the log
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
-		beKilled(dir)
+		live(dir)
 	}
 	os.Exit(m.Run())
 }
 
-// beKilled goes on with two stories, and says on its standard output what is durable.
-func beKilled(dir string) {
-	d, err := Open(dir, "n1", Options{FreeFloor: 1})
+// live goes on with two stories, and says on its standard output what is durable.
+func live(dir string) {
+	options := Options{FreeFloor: 1}
+	if kind, nth, ok := strings.Cut(os.Getenv(childFail), " "); ok {
+		options.fs = failing(kind, nth)
+	}
+	d, err := Open(dir, "n1", options)
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
@@ -155,4 +166,50 @@ func TestAKilledProcessLosesNothingAcknowledged(t *testing.T) {
 	}
 }
 
-var _ store.KV = (*Disk)(nil)
+// failing is the real file system, but for one write or sync to a log.
+func failing(kind, nth string) vfs.FS {
+	left, _ := strconv.Atoi(nth)
+	var count atomic.Int64
+	return errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		sync := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpFileSyncTo
+		ours := kind == "sync" && sync || kind == "write" && op.Kind == errorfs.OpFileWrite
+		if ours && strings.HasSuffix(op.Path, ".log") && count.Add(1) == int64(left) {
+			return syscall.EIO
+		}
+		return nil
+	}))
+}
+
+// A disk that fails ends the process in one line; what was acknowledged is there
+// at the next start.
+func TestAFailingDiskIsTheEnd(t *testing.T) {
+	for _, fail := range []string{"sync 12", "write 12"} {
+		dir := t.TempDir()
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), childDir+"="+dir, childFail+"="+fail)
+		var said strings.Builder
+		child.Stderr = &said
+		out, err := child.Output()
+		if code := child.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("%s: exit code %d, %v", fail, code, err)
+		}
+		if line := said.String(); !strings.HasPrefix(line, "troupe: store "+dir+": ") || !strings.HasSuffix(line, "; stopping, nothing acknowledged is lost\n") || strings.Count(line, "\n") != 1 {
+			t.Errorf("%s: said %q", fail, line)
+		}
+		acked := map[string]uint64{}
+		for line := range strings.Lines(string(out)) {
+			var name string
+			var n uint64
+			if _, err := fmt.Sscanf(line, "%s %d", &name, &n); err == nil {
+				acked[name] = n
+			}
+		}
+		d := mustOpen(t, dir, Options{FreeFloor: 1})
+		for _, name := range []string{"a", "b"} {
+			if n, err := told(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] || acked[name] == 0 {
+				t.Errorf("%s: %d entries of %s, %d acknowledged, %v", fail, n, name, acked[name], err)
+			}
+		}
+		mustClose(t, d)
+	}
+}

@@ -49,6 +49,8 @@ type Disk struct {
 	close   sync.Once
 }
 
+var _ store.KV = (*Disk)(nil)
+
 // Open opens the store of a node in dir, or begins one there if dir is empty or
 // absent. A read-only one may leave node empty: it is whose it is.
 func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {

@@ -38,9 +38,9 @@ func TestCallbacksKeepTheOrderOfCommits(t *testing.T) {
 				mu.Lock() // so that promised is the order of Commit
 				id := len(promised)
 				promised = append(promised, id)
-				at := l.writer.End() + store.Pos(len(entries))
+				at := l.end() + store.Pos(len(entries))
 				l.Commit(entries, func() {
-					if got := l.writer.Released(); got < at {
+					if got := l.released(); got < at {
 						t.Errorf("callback for %d ran at %d", at, got)
 					}
 					ran = append(ran, id)
@@ -67,6 +67,18 @@ func TestCallbacksKeepTheOrderOfCommits(t *testing.T) {
 			t.Errorf("%d entries, %v", n, err)
 		}
 	}
+}
+
+func (l *Log) end() store.Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer.End()
+}
+
+func (l *Log) released() store.Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.writer.Released()
 }
 
 func TestABarrierOverADurableLogRunsAtOnce(t *testing.T) {
