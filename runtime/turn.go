@@ -123,6 +123,13 @@ func (c *Cell) definition(run *store.Run) *actor.Definition {
 // goForward asks the agent what is next: at the beginning, or with the answers
 // to its last asks. After a restart the turn first runs again up to here.
 func (c *Cell) goForward(t *turn) {
+	if t.def == nil {
+		t.def = c.definition(t.run)
+	}
+	if t.def == nil { // restored by a cell to which nobody has told the agent
+		c.finish(t, failed(actor.Refuse(actor.NotFound, "agent %s is gone", t.act.id.Agent)))
+		return
+	}
 	if t.run.Started() && t.body == nil && !c.again(t) {
 		return
 	}
