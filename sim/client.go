@@ -38,6 +38,9 @@ type line struct {
 	at     *cell
 }
 
+// clientLeftMax is the longest that a client gives its run.
+const clientLeftMax = 20 * time.Second
+
 // triesMax is how often a client asks before it gives up.
 const triesMax = 8
 
@@ -49,7 +52,7 @@ func (w *World) drawClients() {
 		w.after(at, func() {
 			d := drawer{w}
 			to := d.target()
-			c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(20))*time.Second)
+			c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
 			c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
 			w.ask(c)
 			if c.key != "" && w.fault(ClientDuplicate) {
@@ -81,6 +84,7 @@ func (w *World) ask(c *client) {
 
 func (w *World) askAt(c *client, at *cell) {
 	c.tries++
+	w.asked = w.now
 	id := w.newCallID()
 	call := actor.Call{ID: id, Root: id, To: c.to, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: c.lane,
 		Left: c.left, Attempt: 1, Principal: "client-" + strconv.Itoa(c.no), Origin: actor.Human, Parts: actor.Text(c.text)}
@@ -169,7 +173,7 @@ func (w *World) respond(n *node, op runtime.Respond) {
 	c.reply = &reply
 	w.Stats.Replies++
 	switch {
-	case reply.Status == actor.Succeeded && c.key != "":
+	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // who writes nothing down forgets keys too
 		if !c.run.IsZero() && c.run != reply.Run {
 			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
 		}
@@ -184,6 +188,15 @@ func (w *World) respond(n *node, op runtime.Respond) {
 		}
 		w.askAgain(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
 	}
+}
+
+func (w *World) isVolatile(agent string) bool {
+	for i := range w.plan.Agents {
+		if def := &w.plan.Agents[i]; def.Name == agent {
+			return def.Durability == actor.Volatile
+		}
+	}
+	return false
 }
 
 // published shows a run's event to who watches: somebody answers a wait.

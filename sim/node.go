@@ -5,7 +5,8 @@ package sim
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
+	"path"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"time"
@@ -234,16 +235,21 @@ func (c *cell) crank(now actor.Time, in runtime.Input) (ready runtime.Ready, ok 
 	return c.core.Step(now, in), true
 }
 
-// shortStack is the frames of ours in the stack, without addresses.
+// shortStack is the frames of ours in the stack of a panic, from where it began.
 func shortStack() string {
+	pcs := make([]uintptr, 64)
+	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(3, pcs)])
 	var b strings.Builder
-	for line := range strings.Lines(string(debug.Stack())) {
-		if _, at, ok := strings.Cut(line, "/troupe/"); ok && strings.HasPrefix(line, "\t") {
-			at, _, _ = strings.Cut(at, " +0x")
-			b.WriteString("    " + strings.TrimSpace(at) + "\n")
+	for {
+		f, more := frames.Next()
+		name, ours := strings.CutPrefix(f.Function, "github.com/troupe-run/troupe/")
+		if strings.HasPrefix(name, "sim.") || !more {
+			return b.String()
+		}
+		if ours {
+			fmt.Fprintf(&b, "    %s %s:%d\n", name, path.Base(f.File), f.Line)
 		}
 	}
-	return b.String()
 }
 
 // watch has the cell told the time when it is due.

@@ -138,8 +138,10 @@ func (w *World) move(g int, to *node, cell uint16) {
 	}
 	var flushed func()
 	flushed = func() {
+		if !still() {
+			return
+		}
 		switch owner := from.cells[cl.cell]; {
-		case !still():
 		case owner.gone || owner.knows < stopped || from.log.released() < from.log.writer.End() || w.net.cut[from.index] > w.now:
 			from.later(5*time.Millisecond, flushed)
 		default:

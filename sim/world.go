@@ -61,9 +61,10 @@ type World struct {
 	claims  claims
 	tools   *tools.Registry
 	clients []*client
-	lines   []*line // that wait, in order
-	asking  int     // clients who are about to ask again
-	absent  int     // the agent that is not in the registry just now; -1: none
+	lines   []*line    // that wait, in order
+	asking  int        // clients who are about to ask again
+	asked   actor.Time // when the last did
+	absent  int        // the agent that is not in the registry just now; -1: none
 	fates   map[actor.CallID]fate
 	ids     uint64
 	calm    bool       // no more faults
@@ -281,7 +282,7 @@ func (w *World) rest() {
 }
 
 func (w *World) busy() bool {
-	if len(w.lines) > 0 || w.asking > 0 || w.net.onWay > 0 {
+	if len(w.lines) > 0 || w.asking > 0 || w.net.onWay > 0 || w.now < w.asked.Add(clientLeftMax+5*time.Second) {
 		return true
 	}
 	for g := range w.claims.groups {
