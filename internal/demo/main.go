@@ -47,7 +47,10 @@ func main() {
 	d.stop(syscall.SIGKILL)
 	switch {
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "\ndemo: %v\nThe server's log is %s\n", err, d.log)
+		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
+		if d.log != "" {
+			fmt.Fprintln(os.Stderr, "The server's log is", d.log)
+		}
 		os.Exit(1)
 	case *clean:
 		if err := os.RemoveAll(d.dir); err != nil {

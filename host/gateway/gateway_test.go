@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// door is a gateway before a node with a store, as serve makes one.
+type door struct {
+	*testing.T
+	server  *Server
+	address string
+	client  *http.Client
+}
+
+func open(t *testing.T, definitions ...actor.Definition) *door {
+	t.Helper()
+	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := disk.NewLog(d)
+	quietly := slog.New(slog.DiscardHandler)
+	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Agents: append(agents.Ready(), definitions...),
+		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: quietly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(e, quietly)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(listener) }()
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		client.CloseIdleConnections()
+		s.Drain()
+		for what, err := range map[string]error{"engine": e.Close(ctx), "shutdown": s.Shutdown(ctx), "serve": <-served, "log": log.Close(), "disk": d.Close()} {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+	return &door{t, s, listener.Addr().String(), client}
+}
+
+// ask sends a request; headers are pairs.
+func (d *door) ask(method, path, body string, headers ...string) (int, http.Header, string) {
+	d.Helper()
+	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
+	if err != nil {
+		d.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := d.client.Do(r)
+	if err != nil {
+		d.Fatal(err)
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	if err != nil {
+		d.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(b)
+}
+
+func (d *door) into(v any, method, path, body string, headers ...string) int {
+	d.Helper()
+	status, _, answer := d.ask(method, path, body, headers...)
+	if err := json.Unmarshal([]byte(answer), v); err != nil {
+		d.Fatalf("%s %s: %d %s: %v", method, path, status, answer, err)
+	}
+	return status
+}
+
+type message struct {
+	Run     string `json:"run_id"`
+	Agent   string `json:"agent_id"`
+	Session string `json:"session_id"`
+	Status  string `json:"status"`
+	Content string `json:"content"`
+	Signal  struct {
+		Run  string `json:"run_id"`
+		Name string `json:"name"`
+		Path string `json:"path"`
+		Body string `json:"body"`
+	} `json:"signal"`
+}
+
+func TestAMessageIsAnswered(t *testing.T) {
+	d := open(t)
+	var m message
+	if status := d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"grüße","session":"s-1"}`); status != 200 ||
+		m.Status != "succeeded" || m.Content != "response from helper: grüße" || m.Agent != "helper" || m.Session != "s-1" {
+		t.Fatalf("%d %+v", status, m)
+	}
+	var run struct {
+		Status string `json:"status"`
+		Text   string `json:"text"`
+	}
+	if status := d.into(&run, "GET", "/v1/runs/"+m.Run, ""); status != 200 || run.Status != "DONE" || run.Text != m.Content {
+		t.Errorf("%d %+v", status, run)
+	}
+	var list struct {
+		Runs []struct {
+			Run string `json:"run_id"`
+		} `json:"runs"`
+	}
+	if d.into(&list, "GET", "/v1/runs?limit=5", ""); len(list.Runs) != 1 || list.Runs[0].Run != m.Run {
+		t.Errorf("%+v", list)
+	}
+	if status, _, body := d.ask("GET", "/v1/agents", ""); status != 200 || !strings.Contains(body, `"agent_id":"coordinator"`) {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestARunThatWaitsIsSignalled(t *testing.T) {
+	d := open(t)
+	var m message
+	status, headers, _ := d.ask("POST", "/v1/agents/coordinator/messages", `{"content":"first"}`)
+	if status != 202 || !strings.HasPrefix(headers.Get("Location"), "/v1/runs/") {
+		t.Errorf("%d %v", status, headers)
+	}
+	if status := d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s-2"}`); status != 202 ||
+		m.Status != "PAUSED_WAITING_APPROVAL" || m.Signal.Name != "go" || m.Signal.Run != m.Run {
+		t.Fatalf("%d %+v", status, m)
+	}
+	// Whoever waits for news has it when the run is signalled, without asking again.
+	type page struct {
+		Events []struct {
+			Seq  int    `json:"seq"`
+			Type string `json:"type"`
+		} `json:"events"`
+		Next  int  `json:"next_after"`
+		Ended bool `json:"ended"`
+	}
+	var first page
+	d.into(&first, "GET", "/v1/runs/"+m.Run+"/events", "")
+	news := make(chan page, 1)
+	go func() {
+		var p page
+		d.into(&p, "GET", fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=30000", m.Run, first.Next), "")
+		news <- p
+	}()
+	if status, _, body := d.ask("POST", m.Signal.Path, `{"name":"stop"}`); status != 403 || !strings.Contains(body, "call_rejected") {
+		t.Errorf("a signal nobody waits for: %d %s", status, body)
+	}
+	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if p := <-news; len(p.Events) == 0 || p.Events[0].Type != "signal_received" || p.Events[0].Seq != first.Next+1 {
+		t.Errorf("%+v", p)
+	}
+	var all page
+	if d.into(&all, "GET", "/v1/runs/"+m.Run+"/events", ""); !all.Ended || all.Events[len(all.Events)-1].Type != "run_done" {
+		t.Errorf("%+v", all)
+	}
+	for i, e := range all.Events {
+		if e.Seq != i+1 {
+			t.Errorf("event %d has number %d", i+1, e.Seq)
+		}
+	}
+	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 404 {
+		t.Errorf("a run that is over: %d %s", status, body)
+	}
+}
+
+func TestAWaitBelowIsFound(t *testing.T) {
+	d := open(t, agents.Define("above", "1", "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+		return turn.Call("coordinator", turn.Message())
+	}))))
+	var m message
+	if status := d.into(&m, "POST", "/v1/agents/above/messages", `{"content":"xyzzy"}`); status != 202 || m.Signal.Name != "go" || m.Signal.Run == m.Run {
+		t.Fatalf("%d %+v", status, m)
+	}
+	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func TestAKeyMakesTwoRequestsOne(t *testing.T) {
+	d := open(t)
+	var one, two message
+	d.into(&one, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
+	d.into(&two, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
+	if one.Run == "" || one != two {
+		t.Errorf("%+v, %+v", one, two)
+	}
+	if status, _, body := d.ask("POST", "/v1/agents/helper/messages", `{"content":"y"}`, "Idempotency-Key", "k-1"); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
+		t.Errorf("another body: %d %s", status, body)
+	}
+	if status, _, body := d.ask("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", strings.Repeat("k", 256)); status != 400 {
+		t.Errorf("a long key: %d %s", status, body)
+	}
+}
+
+// Whatever is wrong gets problem+json that names the place.
+func TestBadRequests(t *testing.T) {
+	d := open(t)
+	const messages = "/v1/agents/helper/messages"
+	deep := strings.Repeat("[", 70) + strings.Repeat("]", 70)
+	run := d.server.node.NewCallID().String()
+	for name, c := range map[string]struct {
+		method, path, body string
+		headers            []string
+		status             int
+		want               string
+	}{
+		"no body":           {"POST", messages, "", nil, 400, "got nothing"},
+		"not JSON":          {"POST", messages, "{", nil, 400, "not JSON"},
+		"no object":         {"POST", messages, `["x"]`, nil, 400, "want a JSON object"},
+		"no content":        {"POST", messages, `{}`, nil, 400, `"field":"content"`},
+		"null content":      {"POST", messages, `{"content":null}`, nil, 400, `"field":"content"`},
+		"other kind":        {"POST", messages, `{"content":7}`, nil, 400, `"field":"content"`},
+		"unknown member":    {"POST", messages, `{"content":"x","Content":"y"}`, nil, 400, `"field":"Content"`},
+		"twice":             {"POST", messages, `{"content":"x","content":"y"}`, nil, 400, "content: is there twice"},
+		"trailing":          {"POST", messages, `{"content":"x"} {}`, nil, 400, "something follows"},
+		"not UTF-8":         {"POST", messages, "{\"content\":\"\xff\"}", nil, 400, `"field":"content"`},
+		"deep":              {"POST", messages, `{"content":` + deep + `}`, nil, 400, "deeper than 64"},
+		"session":           {"POST", messages, `{"content":"x","session":"a b"}`, nil, 400, `"field":"session"`},
+		"time":              {"POST", messages, `{"content":"x","timeout_ms":-1}`, nil, 400, `"field":"timeout_ms"`},
+		"media type":        {"POST", messages, `{"content":"x"}`, []string{"Content-Type", "text/plain"}, 415, "want application/json"},
+		"encoding":          {"POST", messages, `{"content":"x"}`, []string{"Content-Encoding", "gzip"}, 415, "as it is"},
+		"too large":         {"POST", messages, `{"content":"` + strings.Repeat("x", BodyBytesMax) + `"}`, nil, 413, "over 1048576 bytes"},
+		"long header":       {"GET", "/v1/agents", "", []string{"X-Long", strings.Repeat("x", 2*HeaderBytesMax)}, 431, "over 16384 bytes"},
+		"no agent":          {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
+		"agent name":        {"POST", "/v1/agents/a:b/messages", `{"content":"x"}`, nil, 400, "only letters"},
+		"no path":           {"GET", "/v2", "", nil, 404, "not_found"},
+		"other method":      {"DELETE", "/v1/agents", "", nil, 405, "method_not_allowed"},
+		"no run":            {"GET", "/v1/runs/" + run, "", nil, 404, "there is no run"},
+		"no run's events":   {"GET", "/v1/runs/" + run + "/events", "", nil, 404, "there is no run"},
+		"run's id":          {"GET", "/v1/runs/7", "", nil, 400, "want a UUID"},
+		"after":             {"GET", "/v1/runs/" + run + "/events?after=-1", "", nil, 400, `"field":"after"`},
+		"limit":             {"GET", "/v1/runs?limit=x", "", nil, 400, `"field":"limit"`},
+		"signal's name":     {"POST", "/v1/runs/" + run + ":signal", `{"name":""}`, nil, 400, `"field":"name"`},
+		"signal to nobody":  {"POST", "/v1/runs/" + run + ":signal", `{"name":"go"}`, nil, 404, "there is no run"},
+		"escape":            {"GET", "/v1/%61gents", "", nil, 400, "no escapes"},
+		"dots":              {"GET", "/v1/runs/../agents", "", nil, 400, "no empty segments"},
+		"slashes":           {"GET", "/v1//agents", "", nil, 400, "no empty segments"},
+		"query":             {"GET", "/v1/runs?limit=%31", "", nil, 400, "no escapes"},
+		"foreign host":      {"GET", "/v1/agents", "", []string{"Host", "evil.example"}, 403, "forbidden_host"},
+		"foreign host port": {"GET", "/v1/agents", "", []string{"Host", "127.0.0.1.evil.example:80"}, 403, "forbidden_host"},
+		"foreign origin":    {"POST", messages, `{"content":"x"}`, []string{"Origin", "http://evil.example"}, 403, "forbidden_origin"},
+		"null origin":       {"POST", messages, `{"content":"x"}`, []string{"Origin", "null"}, 403, "forbidden_origin"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, headers, body := d.ask(c.method, c.path, c.body, c.headers...)
+			if status != c.status || !strings.Contains(body, c.want) {
+				t.Errorf("%d %s, want %d %s", status, body, c.status, c.want)
+			}
+			if got := headers.Get("Content-Type"); got != "application/problem+json" {
+				t.Errorf("content type %s", got)
+			}
+			var p problem
+			if err := json.Unmarshal([]byte(body), &p, json.RejectUnknownMembers(true)); err != nil || p.Status != status || p.Code == "" || p.Detail == "" {
+				t.Errorf("%s: %v", body, err)
+			}
+		})
+	}
+	if status, _, body := d.ask("GET", "/v1/agents", "", "Origin", "http://"+d.address); status != 200 {
+		t.Errorf("our own origin: %d %s", status, body)
+	}
+}
+
+// A request that two readers could see the end of in two places is refused, and
+// what follows it on the connection is not looked at.
+func TestAmbiguousFramingClosesTheConnection(t *testing.T) {
+	d := open(t)
+	const second = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+	for name, first := range map[string]string{
+		"both lengths":   "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+		"two lengths":    "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+		"folded":         "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: b\r\n c\r\n\r\n",
+		"other protocol": "GET /healthz HTTP/3.7\r\nHost: 127.0.0.1\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := net.Dial("tcp", d.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(c, first+second); err != nil {
+				t.Fatal(err)
+			}
+			r := bufio.NewReader(c)
+			response, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(response.Body)
+			if response.StatusCode != 400 || !response.Close {
+				t.Errorf("%d %s, closes: %v", response.StatusCode, body, response.Close)
+			}
+			if more, _ := io.ReadAll(r); len(more) > 0 {
+				t.Errorf("what follows was answered: %s", more)
+			}
+		})
+	}
+}
+
+func TestAPanicIsAProblem(t *testing.T) {
+	d := open(t)
+	handler := d.server.handler(func(*fasthttp.RequestCtx) { panic("as told") })
+	var ctx fasthttp.RequestCtx
+	ctx.Init(&fasthttp.Request{}, nil, nil)
+	ctx.Request.SetRequestURI("/healthz")
+	ctx.Request.Header.SetHost("localhost")
+	handler(&ctx)
+	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"code":"internal"`) || strings.Contains(string(ctx.Response.Body()), "as told") {
+		t.Errorf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	d := open(t)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if status, _, body := d.ask("GET", path, ""); status != 200 {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	d.server.Drain()
+	if status, headers, body := d.ask("GET", "/readyz", ""); status != 503 || headers.Get("Retry-After") == "" {
+		t.Errorf("while it drains: %d %s", status, body)
+	}
+	if status, _, _ := d.ask("GET", "/healthz", ""); status != 200 {
+		t.Error("it is not alive while it drains")
+	}
+}
+
+func TestOnlyLoopbackIsServed(t *testing.T) {
+	for _, listen := range []string{"127.0.0.1:8283", "localhost:0", "[::1]:80", "127.9.9.9:1"} {
+		if err := Loopback(listen); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, listen := range []string{"0.0.0.0:8283", ":8283", "[::]:80", "192.168.1.1:80", "example.com:80", "127.0.0.1", ""} {
+		if err := Loopback(listen); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", listen, err)
+		}
+	}
+}
+
+func TestATraceIsPassedOnIfItIsOne(t *testing.T) {
+	const good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	for in, want := range map[string]string{
+		good: good, "": "", "x": "", strings.ToUpper(good): "", "ff" + good[2:]: "",
+		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": "", "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01": "",
+	} {
+		var ctx fasthttp.RequestCtx
+		ctx.Request.Header.Set("traceparent", in)
+		if got := traceparent(&ctx); got != want {
+			t.Errorf("%q becomes %q", in, got)
+		}
+	}
+}
+
+// Any body is decoded or refused with a problem that can be written.
+func FuzzBody(f *testing.F) {
+	for _, s := range []string{`{"content":"x"}`, `{"content":"x","session":"s","timeout_ms":1}`, `{"content":"x"}x`, "{\"a\":\xff}", `{"":{"a":[1,{}]}}`, `{"content":1e999}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var ctx fasthttp.RequestCtx
+		ctx.Request.SetBody(body)
+		var in struct {
+			Content *string `json:"content"`
+			Session string  `json:"session"`
+			Timeout int64   `json:"timeout_ms"`
+		}
+		p := decode(&ctx, &in)
+		if p == nil {
+			return
+		}
+		if p.Status < 400 || p.Status > 499 || p.Detail == "" {
+			t.Fatalf("%q: %+v", body, p)
+		}
+		p.write(&ctx)
+		var back problem
+		if err := json.Unmarshal(ctx.Response.Body(), &back); err != nil {
+			t.Fatalf("%q: %s: %v", body, ctx.Response.Body(), err)
+		}
+	})
+}
+
+var _ Node = (*engine.Engine)(nil)
