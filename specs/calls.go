@@ -304,6 +304,7 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 		c.changes(a, 0)
 		c.note(change{kind: heldRun, run: r, clock: r.clock})
 		r.clock.hold(a.cell.node, e.At, until)
+		c.stilled = append(c.stilled, r)
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
 		c.changes(a, 1)
 		if e.N <= k.heard {
@@ -313,6 +314,17 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 		c.note(change{kind: heldAsk, run: k.parent, ask: k, clock: k.clock, heard: k.heard})
 		k.clock.hold(a.cell.node, e.At, until)
 		k.heard = e.N
+		c.stilled = append(c.stilled, k.parent)
+	}
+}
+
+// outlived: as long as a call stands still, its turn does.
+func (c *Checker) outlived(r *run) {
+	for _, k := range r.asks {
+		if k.open && !r.ended && k.clock.due(k.left) > r.clock.due(r.left) {
+			c.breaks(TimeLeftShrinks, "call %s of %s to %s may last %v longer than the turn that waits for it",
+				k.id, r.actor.id, k.to, k.clock.due(k.left).Sub(r.clock.due(r.left)))
+		}
 	}
 }
 

@@ -63,6 +63,7 @@ type Checker struct {
 	delivered *history.Event
 	told      *ask    // was told to stand still or to go on, and has not yet
 	restored  []*life // actors of this step that come back from their journal
+	stilled   []*run  // runs of this step that a clock of was stopped or started
 
 	broken *Violation
 }
@@ -182,7 +183,10 @@ func (c *Checker) endStep() {
 	for _, a := range c.restored {
 		c.askedAgain(a)
 	}
-	c.restored, c.delivered, c.told, c.event = c.restored[:0], nil, nil, nil
+	for _, r := range c.stilled {
+		c.outlived(r)
+	}
+	c.restored, c.stilled, c.delivered, c.told, c.event = c.restored[:0], c.stilled[:0], nil, nil, nil
 }
 
 // changes says that the step at hand decides something for an actor, which

@@ -122,6 +122,11 @@ func (w *stopwatch) at(now actor.Time) actor.Duration {
 	return w.ran + max(0, now.Sub(max(w.since, w.still)))
 }
 
+// due is when so much time will have run.
+func (w *stopwatch) due(left actor.Duration) actor.Time {
+	return max(w.since, w.still).Add(left - w.ran)
+}
+
 // hold makes it stand still until an instant; 0 lets it run.
 func (w *stopwatch) hold(n *node, now, until actor.Time) {
 	w.moved = w.moved || n != w.node
