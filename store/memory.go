@@ -7,37 +7,13 @@ import (
 	"slices"
 )
 
-// KV is the one thing this room wants of a disk: ordered keys.
-//
-//  1. Apply does all its rows, in their order, or none.
-//  2. Get and Scan see all that was applied before.
-//  3. What they return is not to be changed, and that of Scan is good only inside each.
-//  4. Apply may keep its rows; they are not changed afterwards.
-type KV interface {
-	Get(key []byte) (value []byte, ok bool, err error)
-	// Scan shows from <= key < to in order, until each returns false.
-	Scan(from, to []byte, each func(key, value []byte) bool) error
-	Apply(rows []Row) error
-}
-
-// Row is one key put or deleted.
-type Row struct {
-	Key    []byte
-	Value  []byte
-	Delete bool
-}
-
 // Memory is a KV without a disk: sorted leaves in a sorted list. The zero Memory
 // is empty and ready.
 type Memory struct {
 	leaves [][]Row // none is empty
-	len    int
 }
 
 const leafMax = 128
-
-// Len is how many keys there are.
-func (m *Memory) Len() int { return m.len }
 
 // Get implements KV.
 func (m *Memory) Get(key []byte) ([]byte, bool, error) {
@@ -75,7 +51,7 @@ func (m *Memory) Apply(rows []Row) error {
 
 // Clone is a copy that shares nothing that changes.
 func (m *Memory) Clone() *Memory {
-	c := &Memory{leaves: make([][]Row, len(m.leaves)), len: m.len}
+	c := &Memory{leaves: make([][]Row, len(m.leaves))}
 	for i, leaf := range m.leaves {
 		c.leaves[i] = slices.Clone(leaf)
 	}
@@ -109,7 +85,6 @@ func (m *Memory) put(row Row) {
 	default:
 		m.leaves[l] = slices.Insert(m.leaves[l], i, row)
 	}
-	m.len++
 	if leaf := m.leaves[l]; len(leaf) == leafMax {
 		// Mostly keys grow: the front half stays as it is.
 		back := append(make([]Row, 0, leafMax), leaf[leafMax/2:]...)
@@ -123,7 +98,6 @@ func (m *Memory) delete(key []byte) {
 	if !ok {
 		return
 	}
-	m.len--
 	if m.leaves[l] = slices.Delete(m.leaves[l], i, i+1); len(m.leaves[l]) == 0 {
 		m.leaves = slices.Delete(m.leaves, l, l+1)
 	}

@@ -124,6 +124,9 @@ func (l *Log) Close() error {
 	l.mu.Unlock()
 	close(l.stop)
 	l.done.Wait()
+	last := make(chan struct{}) // another goroutine may be running the callbacks
+	l.Barrier(func() { close(last) })
+	<-last
 	if err := l.disk.writeAnchor(l.synced); err != nil {
 		return err
 	}
