@@ -94,8 +94,13 @@ func (c *Cell) stillOpen(act *activation, call actor.Call, run *store.Run) {
 		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
 }
 
-// follow has a client's repeat answered along with the run it repeats.
+// follow has a client's repeat answered along with the run it repeats, or told
+// at once that the run is held.
 func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
+	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.clients[call.ID] != nil {
+		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
+		return
+	}
 	if slices.ContainsFunc(act.aliases, func(a alias) bool { return a.call == call.ID && a.via == call.Via }) {
 		return
 	}
