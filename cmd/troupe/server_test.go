@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// The test binary is the program too, so that tests run the real thing in a
+// process of its own.
+const asProgram = "TROUPE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
+	}
+	os.Exit(m.Run())
+}
+
+func program(args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), asProgram+"=1", "TROUPE_SERVER=", "NO_COLOR=1")
+	return c
+}
+
+// server is a real one in a process of its own.
+type server struct {
+	*testing.T
+	cmd    *exec.Cmd
+	url    string
+	took   time.Duration // from the start to the first word
+	client *http.Client
+}
+
+func serve(t *testing.T, dir string, args ...string) *server {
+	t.Helper()
+	began := time.Now()
+	s := &server{T: t, cmd: program(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
+	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	s.cmd.Stderr = log
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.end(syscall.SIGKILL) })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		said, _ := os.ReadFile(log.Name())
+		t.Fatalf("the server does not come up: %v\n%s", err, said)
+	}
+	s.url, s.took = strings.TrimSpace(line), time.Since(began)
+	return s
+}
+
+// end sends a signal, waits, and returns the exit code.
+func (s *server) end(signal syscall.Signal) int {
+	if s.cmd.ProcessState == nil {
+		_ = s.cmd.Process.Signal(signal)
+		_ = s.cmd.Wait()
+		s.client.CloseIdleConnections()
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// ask is one request; an error means that there was no whole answer.
+func (s *server) ask(method, path, body, key string, into any) (int, error) {
+	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	response, err := s.client.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, json.Unmarshal(b, into)
+}
+
+// command runs the program to its end.
+func command(t *testing.T, args ...string) (code int, out, err string) {
+	t.Helper()
+	c := program(args...)
+	var o, e bytes.Buffer
+	c.Stdout, c.Stderr = &o, &e
+	if c.Run() != nil && c.ProcessState == nil {
+		t.Fatalf("%v does not start", args)
+	}
+	return c.ProcessState.ExitCode(), o.String(), e.String()
+}
+
+func TestCommands(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := serve(t, dir)
+	at := []string{"--server", s.url}
+	check := func(wantCode int, wantOut, wantErr string, args ...string) string {
+		t.Helper()
+		code, out, err := command(t, args...)
+		if code != wantCode || !strings.Contains(out, wantOut) || !strings.Contains(err, wantErr) || wantOut == "" && out != "" || wantErr == "" && err != "" {
+			t.Errorf("troupe %s: code %d\nout: %s\nerr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
+		}
+		return out
+	}
+	with := func(args ...string) []string { return append(args, at...) }
+
+	check(0, "response from helper: hello\n", "", with("call", "helper", "hello")...)
+	check(0, "helper/main  DONE  depth 0  time left 10m0s", "", with("call", "helper", "hello", "--tree")...)
+	check(0, `"content": "response from helper: hello"`, "", with("call", "helper", "hello", "--json")...)
+	check(0, "helper ", "", with("agents", "list")...)
+	check(0, `"agent_id": "coordinator"`, "", with("agents", "list", "--json")...)
+	check(0, "", "waits for the signal go", with("call", "coordinator", "xyzzy", "--session", "s-1")...)
+	run, _, _ := strings.Cut(check(0, "coordinator/s-1  PAUSED_WAITING_APPROVAL, waits for the signal go", "", with("runs", "list", "--limit", "1")...), " ")
+	check(1, "", "call_rejected: run "+run+" does not wait for \"stop\"", with("runs", "signal", run, "stop")...)
+	check(0, "", "has the signal go", with("runs", "signal", run, "go")...)
+	check(0, "└─ helper/s-1  DONE  depth 1  time left 30s", "", with("runs", "show", run, "--tree")...)
+	check(0, "run_done succeeded", "", with("runs", "events", run)...)
+	fromServer := check(0, `"type":"wait_opened"`, "", with("runs", "events", run, "--json", "--after", "1")...)
+
+	check(1, "", "agent_not_found", with("call", "nobody", "hello")...)
+	check(1, `"code": "agent_not_found"`, "", with("call", "nobody", "hello", "--json")...)
+	check(1, "", "want a UUID", with("runs", "show", "7")...)
+	check(1, "", "it serves at "+s.url, "runs", "list", "--data", dir)
+	check(1, "", "is in use by process", "serve", "--data", dir, "--listen", "127.0.0.1:0")
+	check(1, "", "there are no API keys yet", "serve", "--data", dir, "--listen", "0.0.0.0:0")
+	check(2, "", "Try: troupe --help", "runs", "show")
+	check(2, "", "unexpected argument frob", "frob")
+	check(0, "Examples:", "", "call", "--help")
+	check(0, "Usage: troupe", "")
+
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("told to stop it ended with %d", code)
+	}
+	check(0, "└─ helper/s-1  DONE  depth 1  time left 30s", "", "runs", "show", run, "--tree", "--data", dir)
+	if fromFolder := check(0, `"type":"wait_opened"`, "", "runs", "events", run, "--json", "--after", "1", "--data", dir); fromFolder != fromServer {
+		t.Errorf("the folder says\n%s\nthe server said\n%s", fromFolder, fromServer)
+	}
+	check(1, "", "no server answers at "+s.url, with("runs", "list")...)
+	check(1, "", "holds no store", "runs", "list", "--data", t.TempDir())
+}
+
+// A server that is told to stop lets a client that waits have its answer first.
+func TestADrainedServerEndsWell(t *testing.T) {
+	s := serve(t, filepath.Join(t.TempDir(), "data"), "--grace", "20s")
+	var held struct {
+		Run    string `json:"run_id"`
+		Status string `json:"status"`
+	}
+	if status, err := s.ask("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "", &held); status != 202 || err != nil {
+		t.Fatal(status, err)
+	}
+	var events struct {
+		Next  int  `json:"next_after"`
+		Ended bool `json:"ended"`
+	}
+	if _, err := s.ask("GET", "/v1/runs/"+held.Run+"/events", "", "", &events); err != nil {
+		t.Fatal(err)
+	}
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+}
