@@ -113,7 +113,7 @@ func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
 	if len(shards) == 0 {
 		return nil, nil
 	}
-	wanted := make([]bool, 1<<16)
+	wanted := make([]bool, int(slices.Max(shards))+1)
 	for _, s := range shards {
 		wanted[s] = true
 	}
@@ -125,7 +125,7 @@ func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
 			wrong = err
 			return false
 		}
-		if wanted[shard] {
+		if int(shard) < len(wanted) && wanted[shard] {
 			ids = append(ids, id)
 		}
 		return true

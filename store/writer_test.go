@@ -281,3 +281,17 @@ func TestTheAnchorSurvivesATornWrite(t *testing.T) {
 		t.Errorf("another node's anchor: %v", err)
 	}
 }
+
+// What a simple turn costs on its way to the disk: a message taken and answered.
+func BenchmarkWriter(b *testing.B) {
+	w, s := NewWriter(WriterConfig{Node: "n1"}), newStory(b, "alice")
+	rows := 0
+	for b.Loop() {
+		w.Append([]Entry{s.accept("hello"), s.end("bye")})
+		batch, _ := w.Next()
+		rows += len(batch.Rows)
+		w.Written(batch.No)
+		w.Synced(batch.No)
+	}
+	b.ReportMetric(float64(rows)/float64(b.N), "rows/op")
+}

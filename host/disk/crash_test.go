@@ -150,16 +150,18 @@ func TestAKilledProcessLosesNothingAcknowledged(t *testing.T) {
 		}
 		_ = child.Process.Kill()
 		_ = child.Wait()
-		d := mustOpen(t, dir, Options{FreeFloor: 1})
-		for _, name := range []string{"a", "b"} {
-			if n, err := told(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] {
-				t.Errorf("kill %d: %d entries of %s, %d acknowledged, %v", kill, n, name, acked[name], err)
+		for _, options := range []Options{{ReadOnly: true}, {FreeFloor: 1}} {
+			d := mustOpen(t, dir, options)
+			for _, name := range []string{"a", "b"} {
+				if n, err := told(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] {
+					t.Errorf("kill %d: %d entries of %s, %d acknowledged, %v", kill, n, name, acked[name], err)
+				}
 			}
+			if _, err := d.VerifyAll(); err != nil {
+				t.Error(err)
+			}
+			mustClose(t, d)
 		}
-		if _, err := d.VerifyAll(); err != nil {
-			t.Error(err)
-		}
-		mustClose(t, d)
 	}
 	if acked["a"]+acked["b"] < 20+50+80+110+140 {
 		t.Errorf("only %v was acknowledged", acked)

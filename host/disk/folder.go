@@ -196,7 +196,7 @@ func (d *Disk) writeAnchor(mark store.Mark) error {
 	if _, err := d.anchor.file.WriteAt(store.EncodeAnchor(d.node, mark), int64(d.anchor.slot*store.AnchorSlotApart)); err != nil {
 		return err
 	}
-	if err := d.anchor.file.Sync(); err != nil {
+	if err := d.anchor.file.SyncData(); err != nil {
 		return err
 	}
 	d.anchor.at, d.anchor.slot = mark, 1-d.anchor.slot

@@ -5,10 +5,15 @@ package disk
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/troupe-run/troupe/store"
 )
@@ -106,6 +111,31 @@ func TestCloseWaitsForWhatWasCommitted(t *testing.T) {
 	d = mustOpen(t, dir, Options{})
 	if got := d.anchor.at; got != d.End() || got.Pos != 500 {
 		t.Errorf("the anchor stands at %+v, the log ends at %+v", got, d.End())
+	}
+}
+
+// The anchor costs a sync now and then, not one for each commit, and the last one at Close.
+func TestTheAnchorRestsBetweenTwoSyncs(t *testing.T) {
+	var syncs atomic.Int64
+	counting := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSyncData && strings.HasSuffix(op.Path, anchorFile) {
+			syncs.Add(1)
+		}
+		return nil
+	}))
+	d := mustOpen(t, "/data", Options{fs: counting})
+	l, s := NewLog(d), newStory("alice")
+	began := time.Now()
+	for range 300 {
+		commit(l, s.next())
+	}
+	mustClose(t, l)
+	most := 2 + int64(time.Since(began)/anchorEvery)
+	if n := syncs.Load(); n < 1 || n > most {
+		t.Errorf("%d syncs of the anchor in %v, want 1 to %d", n, time.Since(began), most)
+	}
+	if mark, err := d.readAnchor(); err != nil || mark != l.synced || mark.Pos != 300 {
+		t.Errorf("the anchor stands at %+v, %v, the log was synced to %+v", mark, err, l.synced)
 	}
 }
 
