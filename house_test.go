@@ -242,6 +242,7 @@ type rule struct {
 var rules = []rule{
 	{"every package stands in a room", everyPackageHasARoom},
 	{"rooms import what their row allows", importsFollowTheTable},
+	{"every dependency answers a question", everyDependencyAnswersAQuestion},
 	{"pure floors use pure names", pureFloorsUsePureNames},
 	{"pure floors have one thread", pureFloorsHaveOneThread},
 	{"every package has its sentence", everyPackageHasItsSentence},
@@ -325,6 +326,23 @@ func mayNotImport(f *file, p string) string {
 		}
 		return "floors 0-2 are pure: if the package is a function of its arguments, add it to pureStd in house_test.go; else return an Effect"
 	}
+}
+
+// everyDependencyAnswersAQuestion looks for the name of each module that go.mod
+// requires directly in a heading or a paragraph of docs/RATIONALE.md.
+func everyDependencyAnswersAQuestion(h *house) (found []string) {
+	const page = "docs/RATIONALE.md"
+	for i, line := range strings.Split(h.text("go.mod"), "\n") {
+		m := regexp.MustCompile(`^(?:require )?\s*([a-z0-9.-]+\.[a-z]+/\S+) v\S+$`).FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		name := path.Base(regexp.MustCompile(`/v[0-9]+$`).ReplaceAllString(m[1], ""))
+		if !strings.Contains(strings.ToLower(h.text(page)), name) {
+			found = append(found, fmt.Sprintf("go.mod:%d: why %s? Answer in %s, or do without it", i+1, m[1], page))
+		}
+	}
+	return found
 }
 
 func pureFloorsUsePureNames(h *house) (found []string) {
@@ -805,6 +823,10 @@ var breaches = []struct {
 	{"rooms import what their row allows", tiny{"store/x.go": "package store\nimport _ \"math/rand\""}, "store/x.go:4", "own stream"},
 	{"rooms import what their row allows", tiny{"runtime/x.go": "package runtime\nimport _ \"iter\""}, "runtime/x.go:4", "coroutines belong to agents"},
 	{"rooms import what their row allows", tiny{"runtime/x.go": "package runtime\nimport _ \"unique\""}, "runtime/x.go:4", "floors 0-2 are pure"},
+
+	{"every dependency answers a question", tiny{"docs/RATIONALE.md": "### Why Pebble?",
+		"go.mod": "require (\n\tgithub.com/x/pebble/v2 v2.1.7\n\tgithub.com/x/badger/v4 v4.0.0\n\tgithub.com/x/y v1.0.0 // indirect\n)"},
+		"go.mod:3", "why github.com/x/badger"},
 
 	{"pure floors use pure names", tiny{"runtime/x.go": "package runtime\nimport \"time\"\nvar x = time.Now()"}, "runtime/x.go:5", "Step(now, input)"},
 	{"pure floors use pure names", tiny{"runtime/x.go": "package runtime\nimport t \"time\"\nvar x = t.After(1)"}, "runtime/x.go:5", "t.After"},
