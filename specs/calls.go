@@ -265,7 +265,7 @@ func (c *Checker) reply(e *history.Event) {
 		}
 	}
 	a.remove(r)
-	r.ended, r.status = true, e.Status
+	r.ended, r.status, r.reason = true, e.Status, e.Reason
 	r.forget = c.now.Add(c.limits.RememberDone)
 	c.later(past{at: r.forget, run: r})
 	c.note(change{kind: ended, run: r})

@@ -120,7 +120,7 @@ func (c *Checker) observe(e *history.Event) {
 	case history.Deliver:
 		c.deliver(e)
 	case history.Drop:
-		c.told = nil
+		c.delivered, c.told = nil, nil
 	case history.Admit:
 		c.admit(e)
 	case history.Refuse:

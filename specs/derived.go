@@ -38,6 +38,7 @@ type run struct {
 	started   bool
 	ended     bool
 	status    actor.Status
+	reason    actor.Reason
 	forget    actor.Time // when a repeat may be taken for a new call
 	tainted   bool       // an unjournaled run that took in what stands in a log
 	asks      []*ask

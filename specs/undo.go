@@ -65,7 +65,7 @@ func (c *Checker) takeBack(ch *change) {
 	case heldRun:
 		r.clock = ch.clock
 	case ended:
-		r.ended, r.status = false, 0
+		r.ended, r.status, r.reason = false, 0, 0
 		a.add(r)
 		c.runs[r.id] = r
 		for _, k := range r.asks {

@@ -79,7 +79,7 @@ func (c *Checker) perform(e *history.Event) {
 // written down, or speaks of a run that stands in none.
 func (c *Checker) free(n *node, e *history.Event) bool {
 	r := c.runs[e.Call]
-	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started)
+	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started || r.status != e.Status || r.reason != e.Reason)
 	switch e.What {
 	case "respond":
 		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
