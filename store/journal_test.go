@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// A snapshot taken anywhere, and the records behind it, fold to what all records
+// fold to; a record that cannot follow changes nothing.
+func TestASnapshotAnywhereFoldsToTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var whole, behind Journal
+		now := actor.Time(1_000)
+		for range rapid.IntRange(1, 40).Draw(t, "records") {
+			now += actor.Time(rapid.IntRange(0, 50).Draw(t, "later"))
+			r := drawNext(t, &whole, now)
+			before := EncodeJournal(&whole)
+			err := whole.Apply(r)
+			if again := behind.Apply(r); (err == nil) != (again == nil) {
+				t.Fatalf("%+v: %v, behind a snapshot %v", r, err, again)
+			}
+			if err != nil && !bytes.Equal(before, EncodeJournal(&whole)) {
+				t.Fatalf("%+v cannot follow (%v), and changed the journal", r, err)
+			}
+			if rapid.IntRange(0, 5).Draw(t, "snapshot") == 0 {
+				var err error
+				if behind, err = DecodeJournal(EncodeJournal(&behind)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if a, b := EncodeJournal(&whole), EncodeJournal(&behind); !bytes.Equal(a, b) {
+			t.Fatalf("all records fold to\n%+v\nbehind a snapshot they fold to\n%+v", whole, behind)
+		}
+	})
+}
+
+// drawNext draws a record about what the journal holds, mostly one that can follow.
+func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
+	id := actor.NewID("alice", "")
+	call := drawCall(t, id)
+	call.Left = actor.Duration(rapid.IntRange(1, 1000).Draw(t, "left"))
+	if len(j.Runs) == 0 || rapid.IntRange(0, 3).Draw(t, "another") == 0 {
+		if rapid.IntRange(0, 4).Draw(t, "buried") == 0 {
+			return Buried{call.ID, now, now + 100}
+		}
+		return Accepted{call, now, actor.HashOf(nil)}
+	}
+	run := rapid.SampledFrom(j.Runs).Draw(t, "run")
+	step, index := uint32(len(run.Steps)), uint16(0)
+	if asks := run.Last(); len(asks) > 0 {
+		index = uint16(rapid.IntRange(0, len(asks)-1).Draw(t, "index"))
+	}
+	until := now + actor.Time(rapid.IntRange(1, 300).Draw(t, "until"))
+	switch rapid.IntRange(0, 8).Draw(t, "record") {
+	case 0, 1:
+		asks := drawAsks(t)
+		for i := range asks {
+			asks[i].Answer, asks[i].Clock = nil, actor.NewClock(now, 100)
+		}
+		return Asking{run.Call.ID, now, asks}
+	case 2, 3:
+		return Answered{run.Call.ID, step, index, now, drawAnswer(t), 1}
+	case 4:
+		return Retried{run.Call.ID, step, index, now, 2}
+	case 5:
+		return Held{run.Call.ID, step, index, now, 1, until}
+	case 6:
+		return Resumed{run.Call.ID, step, index, now, 2}
+	case 7:
+		return Parked{run.Call.ID, now, "why"}
+	default:
+		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "over"))}
+	}
+}
