@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"slices"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
@@ -17,13 +18,15 @@ import (
 // activation is an actor's life in the memory of this cell, under one epoch.
 // What must survive it is its journal, which changes by records alone.
 type activation struct {
-	id      actor.ID
-	shard   uint16
-	epoch   actor.Epoch
-	durable bool // journaled; else durability = "none"
-	serial  bool // keeps its turn while it waits
-	loaded  bool
-	waiting []actor.Envelope // came while it was being loaded
+	id       actor.ID
+	shard    uint16
+	epoch    actor.Epoch
+	durable  bool // journaled; else durability = "none"
+	serial   bool // keeps its turn while it waits
+	loaded   bool
+	waiting  []actor.Envelope // came while it was being loaded
+	woken    bool             // has open work, so that it must be loaded sooner or later
+	patience actor.Duration   // until it is read again, the disk having failed
 
 	journal store.Journal
 	mailbox dispatcher.Mailbox
@@ -135,9 +138,15 @@ func (c *Cell) deactivate(act *activation, why string) {
 
 // wake brings an actor with open work into memory.
 func (c *Cell) wake(id actor.ID) {
-	if o, ok := c.ownerOf(id); ok && c.mine(o) && c.actors[id] == nil {
-		c.activate(id, c.agents[id.Agent])
+	o, ok := c.ownerOf(id)
+	if !ok || !c.mine(o) {
+		return
 	}
+	act := c.actors[id]
+	if act == nil {
+		act = c.activate(id, c.agents[id.Agent])
+	}
+	act.woken = true
 }
 
 // loaded folds what the disk holds of an actor and goes on where it stopped.
@@ -176,18 +185,30 @@ func (c *Cell) loaded(in Loaded) {
 	}
 }
 
-// loadFailed refuses what waited: the disk has the actor otherwise than we left it.
+// loadFailed refuses what came for an actor that the disk cannot give us: the
+// calls that are new, for one that comes again may be open in there. An actor
+// with open work is read again after a while, and again.
 func (c *Cell) loadFailed(in LoadFailed) {
 	act := c.actors[in.Actor]
 	if act == nil || act.loaded {
 		return
 	}
-	delete(c.actors, in.Actor)
-	for _, env := range act.waiting {
-		if r, ok := env.Body.(actor.Request); ok {
+	waiting := act.waiting
+	act.waiting = nil
+	for _, env := range waiting {
+		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
 			c.refuse(act, r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
+		} else {
+			c.drop(env, "unread")
 		}
 	}
+	if !act.woken {
+		delete(c.actors, in.Actor)
+		return
+	}
+	act.patience = min(max(2*act.patience, c.limits.ResendAfter), time.Minute)
+	act.timer = c.now.Add(act.patience)
+	c.set(timer{at: act.timer, act: act})
 }
 
 func queued(run *store.Run) dispatcher.Queued {

@@ -91,6 +91,7 @@ func (c *Cell) earliest(act *activation) actor.Time {
 func (c *Cell) due(act *activation) {
 	c.touch(act)
 	if !act.loaded {
+		c.effect(Effect{Gated: true, Op: Load{Actor: act.id}})
 		return
 	}
 	if act.idle() && c.now >= act.used.Add(c.limits.PassivateAfter) {

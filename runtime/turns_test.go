@@ -240,3 +240,23 @@ func TestACallThroughItsTool(t *testing.T) {
 	n := newNode(t, 2, agent("a", tool), agent("b", tell))
 	n.want(n.send("a/s", "x", func(c *actor.Call) { c.Project = "p-1" }), "b/s in p-1 below a/s: hello")
 }
+
+// A disk that fails for a while forgets nobody's open work, and tells only who
+// is new that it cannot be read.
+func TestAnActorThatCannotBeReadIsReadAgain(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(20*time.Second)))
+	first := n.send("a", "x", keyed("k"))
+	n.unread = 3
+	n.start(1)
+	n.drain()
+	n.want(n.send("a", "y"), "nothing") // waits for the next try
+	n.pass(25 * time.Second)
+	if n.unread != 0 {
+		t.Errorf("the actor was not read again, %d failures are left", n.unread)
+	}
+	again := n.send("a", "x", keyed("k"))
+	n.want(again, "slept")
+	if n.replies[again].Run != first {
+		t.Error("the run began anew")
+	}
+}

@@ -34,6 +34,7 @@ type node struct {
 	runs    map[actor.CallID]*runs.Record
 	lose    func(actor.Envelope) bool
 	seen    map[history.Kind]int
+	unread  int // loads that fail
 	trace   bool
 	hold    bool // inputs wait: drain does nothing
 }
@@ -124,6 +125,11 @@ func (n *node) perform(c *Cell, e Effect) {
 		must.Be(!twice, "two replies for %s", op.Call)
 		n.replies[op.Call] = op.Reply
 	case Load:
+		if n.unread > 0 {
+			n.unread--
+			later(c, LoadFailed{Actor: op.Actor, Why: "the disk says no"})
+			return
+		}
 		later(c, Loaded{Actor: op.Actor, Saved: n.log[op.Actor]})
 	case Expiries:
 		var due []actor.ID
