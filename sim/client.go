@@ -44,22 +44,22 @@ const clientLeftMax = 20 * time.Second
 // triesMax is how often a client asks before it gives up.
 const triesMax = 8
 
-// drawClients puts the workload into the world.
-func (w *World) drawClients() {
-	at := time.Duration(0)
-	for range w.plan.Roots {
-		at += w.plan.Span * time.Duration(1+w.choose.Int(100)) / 50 / time.Duration(w.plan.Roots)
-		w.after(at, func() {
-			d := drawer{w}
-			to := d.target()
-			c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
-			c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
-			w.ask(c)
-			if c.key != "" && w.fault(ClientDuplicate) {
-				w.hit(ClientDuplicate, "client %d asks twice", c.no)
-				w.after(w.between(0, 300*time.Millisecond), func() { w.ask(c) })
-			}
-		})
+// come has a client come, and then the next, until there were enough; a little
+// later the last phase begins.
+func (w *World) come() {
+	if w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
+		w.after(5*time.Second, w.heal)
+		return
+	}
+	w.after(w.between(w.plan.Gap/50, 2*w.plan.Gap), w.come)
+	d := drawer{w}
+	to := d.target()
+	c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
+	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
+	w.ask(c)
+	if c.key != "" && w.fault(ClientDuplicate) {
+		w.hit(ClientDuplicate, "client %d asks twice", c.no)
+		w.after(w.between(0, 300*time.Millisecond), func() { w.ask(c) })
 	}
 }
 

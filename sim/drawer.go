@@ -59,8 +59,11 @@ func (d drawer) one(levels int, self string) one {
 	case 5:
 		return one{verb: "once", name: "o", ms: 1}
 	case 6:
-		if w.choose.Int(3) == 2 {
+		switch w.choose.Int(8) {
+		case 5, 6:
 			return one{verb: "wait", ms: 100 + w.choose.Int(6000)}
+		case 7:
+			return one{verb: "bad"}
 		}
 	}
 	return one{verb: "work", name: "w", ms: 1}

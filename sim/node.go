@@ -183,7 +183,6 @@ func (c *cell) step(in input) {
 	}
 	now := n.clock.now(w.now)
 	w.log.input(c.self, now, in.in, in.bytes)
-	w.Stats.input(c, in.in)
 	if in.version > 0 {
 		c.knows = in.version
 	}
@@ -200,6 +199,7 @@ func (c *cell) step(in input) {
 		ready.Events = append(ready.Events, history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: wrote})
 	}
 	w.observe(ready.Events...)
+	w.Stats.step(c, in.in, ready.Events)
 	for _, e := range ready.Effects {
 		var bytes []byte
 		if send, ok := e.Op.(runtime.Send); ok {

@@ -16,8 +16,9 @@ type Plan struct {
 	Groups int   // of shards, which move together
 	Agents []actor.Definition
 	Limits dispatcher.Limits
-	Roots  int            // requests of clients
-	Span   actor.Duration // in which they come
+	Calls  int            // clients come until so many had a turn
+	Span   actor.Duration // or so much time has passed
+	Gap    actor.Duration // between two of them, about
 	Keys   int            // sessions of each agent
 	Drift  []int64        // of each node's clock, in parts per million
 	Offset []actor.Duration
@@ -45,8 +46,9 @@ func drawPlan(c Chooser, o Options) Plan {
 	if p.Odds[AgentBusy] > 0 {
 		p.Limits.MaxPendingPerActor = min(p.Limits.MaxPendingPerActor, busyPendingMax)
 	}
-	p.Roots = 40 + 10*c.Int(4)
-	p.Span = time.Duration(5+c.Int(20)) * time.Second
+	p.Calls = 150 + 20*c.Int(4)
+	p.Span = time.Duration(20+c.Int(20)) * time.Second
+	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond
 	p.Keys = 1 + c.Int(4)
 	for range nodes {
 		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])

@@ -23,7 +23,7 @@ import (
 //	        sleep ms, work name ms, once name ms (not idempotent), tool name
 //	        wait ms                       for the signal go
 //	        big KiB                       answer so much
-//	        fail, panic
+//	        bad (input that no tool takes), fail, panic
 type script []step
 
 type step []one
@@ -140,7 +140,7 @@ func parseOne(text string) (o one, err error) {
 		o.ms, err = strconv.Atoi(ms)
 	case "tool":
 		o.name = rest
-	case "fail", "panic":
+	case "bad", "fail", "panic":
 	default:
 		err = fmt.Errorf("script: %.40q: no such verb", text)
 	}
@@ -230,6 +230,8 @@ func (o one) ask() actor.Ask {
 		return actor.Ask{Kind: actor.AskWork, Name: o.name, Idempotent: o.verb == "work", Work: workOf(o.name, o.ms)}
 	case "tool":
 		return actor.Ask{Kind: actor.AskTool, Name: o.name}
+	case "bad":
+		return actor.Ask{Kind: actor.AskTool, Name: "post", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte("[]")}}}
 	}
 	panic("script: " + o.verb + " is no ask")
 }

@@ -74,13 +74,21 @@ func (s *Stats) Add(o *Stats) {
 	}
 }
 
-func (s *Stats) input(c *cell, in runtime.Input) {
+// step counts what a cell came back with: an actor from snapshot and entries, a
+// turn that asks again.
+func (s *Stats) step(c *cell, in runtime.Input, events []history.Event) {
 	l, ok := in.(runtime.Loaded)
 	if !ok || !c.again {
 		return
 	}
 	if l.Saved.Snapshot != nil && len(l.Saved.Entries) > 0 {
 		s.Sometimes[FromSnapshot]++
+	}
+	for i := range events {
+		if e := &events[i]; e.Kind == history.Send && e.What == "request" && e.Attempt > 1 {
+			s.Sometimes[TurnRestored]++
+			return
+		}
 	}
 }
 
@@ -94,11 +102,6 @@ func (s *Stats) event(e *history.Event) {
 	case history.Refuse, history.Reply:
 		if e.Reason != 0 {
 			s.Refusals[e.Reason]++
-		}
-	case history.Activate:
-	case history.Send:
-		if e.What == "request" && e.Attempt > 1 {
-			s.Sometimes[TurnRestored]++
 		}
 	case history.Answer:
 		if e.Reason == actor.Unknown {

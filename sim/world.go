@@ -86,9 +86,8 @@ func New(o Options) *World {
 	}
 	w.plan = drawPlan(w.choose, o)
 	w.build()
-	w.drawClients()
+	w.after(10*time.Millisecond, w.come)
 	w.after(time.Second, w.strike)
-	w.after(w.plan.Span+8*time.Second, w.heal)
 	return w
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -85,6 +86,7 @@ func (c *SimCmd) many(out *bufio.Writer, o sim.Options) error {
 	if c.Seed != nil {
 		first = *c.Seed
 	}
+	debug.SetGCPercent(400) // worlds are short and leave much behind
 	begun := time.Now()
 	tty := isTerminal(os.Stderr)
 	var sum sim.Summary
