@@ -114,11 +114,11 @@ func (d *Disk) open() error {
 			return err
 		}
 	}
-	found, err := d.look()
+	fresh, err := d.look()
 	if err != nil {
 		return err
 	}
-	if found.fresh {
+	if fresh {
 		if err := d.begin(); err != nil {
 			return err
 		}

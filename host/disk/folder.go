@@ -27,14 +27,12 @@ const (
 
 func (d *Disk) path(name string) string { return d.options.fs.PathJoin(d.dir, name) }
 
-// What look found in the folder.
-type found struct{ fresh bool } // it holds no store yet, or the beginning of one
-
-// look says what is wrong with the folder as it stands, and writes nothing.
-func (d *Disk) look() (found, error) {
+// look says what is wrong with the folder as it stands, and writes nothing. Fresh
+// is one that holds no store yet, or the beginning of one.
+func (d *Disk) look() (fresh bool, err error) {
 	names, err := d.options.fs.List(d.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return found{}, err
+		return false, err
 	}
 	slices.Sort(names)
 	if !slices.Contains(names, formatFile) {
@@ -42,28 +40,28 @@ func (d *Disk) look() (found, error) {
 		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(ours, n) })
 		switch {
 		case len(names) > 0:
-			return found{}, foreign(names)
+			return false, foreign(names)
 		case d.options.ReadOnly:
-			return found{}, errors.New("holds no store")
+			return false, errors.New("holds no store")
 		}
 		if err := actor.CheckName(string(d.node)); err != nil {
-			return found{}, fmt.Errorf("node %w", err)
+			return false, fmt.Errorf("node %w", err)
 		}
-		return found{fresh: true}, nil
+		return true, nil
 	}
 	if err := d.checkFormatFile(); err != nil {
-		return found{}, err
+		return false, err
 	}
 	if !slices.Contains(names, anchorFile) {
 		if slices.Contains(names, pebbleDir) {
-			return found{}, errors.New("ANCHOR is missing: how far the log should reach is not known")
+			return false, errors.New("ANCHOR is missing: how far the log should reach is not known")
 		}
 		if !d.options.ReadOnly {
-			return found{fresh: true}, nil // a crash came between the two files
+			return true, nil // a crash came between the two files
 		}
-		return found{}, errors.New("holds no store")
+		return false, errors.New("holds no store")
 	}
-	return found{}, nil
+	return false, nil
 }
 
 func foreign(names []string) error {
