@@ -71,6 +71,7 @@ func (c *Checker) admit(e *history.Event) {
 	c.goodChain(e.Call, e.Chain, a.id)
 	r := &run{id: e.Call, actor: a, life: a.number, chain: e.Chain, left: e.Left, clock: started(a.cell.node, e.At), bytes: max(0, e.Bytes-a.bytes)}
 	r.tainted = a.volatile && c.tells("request", e.Call)
+	r.admittedNo, r.admittedAt = c.order, c.now
 	c.runs[r.id] = r
 	a.add(r)
 	c.note(change{kind: admitted, run: r})
@@ -109,6 +110,9 @@ func (c *Checker) start(e *history.Event) {
 	}
 	r := c.runs[e.Call]
 	switch {
+	case r != nil && r.victim:
+		c.breaks(RefusedNeverRuns, "%s gives the turn to call %s, which was refused to break a ring", a.id, e.Call)
+		return
 	case r == nil || r.actor != a || r.ended || r.started:
 		c.breaks(TurnExclusive, "%s gives the turn to call %s, which does not wait for it", a.id, e.Call)
 		return
@@ -121,6 +125,7 @@ func (c *Checker) start(e *history.Event) {
 	}
 	c.changes(a, 0)
 	r.started = true
+	r.startedNo, r.startedAt = c.order, c.now
 	a.queue--
 	a.bytes -= r.bytes
 	c.note(change{kind: begun, run: r})
@@ -145,7 +150,7 @@ func (c *Checker) ask(e *history.Event) {
 		c.breaks(OneAnswer, "%s makes call %s twice", a.id, e.Call)
 		return
 	}
-	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true, sent: c.number}
+	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true, sent: c.number, madeNo: c.order, madeAt: c.now}
 	c.sameChain(e, k)
 	c.goodChain(e.Call, e.Chain, e.Peer)
 	left := r.left - r.clock.at(e.At)
@@ -229,7 +234,7 @@ func (c *Checker) answer(e *history.Event) {
 }
 
 func (c *Checker) close(k *ask) {
-	k.open = false
+	k.open, k.closedNo = false, c.order
 	k.parent.actor.pending--
 	c.note(change{kind: closed, run: k.parent, ask: k})
 }
@@ -265,6 +270,7 @@ func (c *Checker) reply(e *history.Event) {
 		}
 	}
 	a.remove(r)
+	r.endedNo = c.order
 	r.ended, r.status, r.reason = true, e.Status, e.Reason
 	r.forget = c.now.Add(c.limits.RememberDone)
 	c.later(past{at: r.forget, run: r})
@@ -287,6 +293,9 @@ func (c *Checker) expire(e *history.Event) {
 		w, left = &k.clock, k.left
 	default:
 		return
+	}
+	if r := c.runs[e.Call]; r != nil && !r.ended && !r.started {
+		c.rests(r)
 	}
 	if ran := w.at(e.At); ran < left-c.slack(w, a.cell.node) {
 		c.breaks(ExpireOnlyWhenDue, "%s has the %s %s run out after %v that were not held, of %v", a.id, e.What, e.Call, ran, left)

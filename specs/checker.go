@@ -27,6 +27,9 @@ type Limits struct {
 	// Settle is how long after a time of unowned shards cells may still hold an
 	// old table of owners.
 	Settle actor.Duration
+	// RingBreaksIn is how long a ring of waits may stand at most; 0: that is not
+	// judged, because messages get lost.
+	RingBreaksIn actor.Duration
 }
 
 // Agent is what a definition promises.
@@ -65,6 +68,9 @@ type Checker struct {
 	restored  []*life // actors of this step that come back from their journal
 	stilled   []*run  // runs of this step that a clock of was stopped or started
 
+	order   uint64 // counts events
+	refused []ring // the last ones, in order
+
 	broken *Violation
 }
 
@@ -100,6 +106,7 @@ func (c *Checker) Observe(step uint64, events []history.Event) *Violation {
 	for i := range events {
 		c.event = &events[i]
 		c.now = max(c.now, c.event.At)
+		c.order++
 		if c.observe(c.event); c.broken != nil {
 			return c.broken
 		}
@@ -145,6 +152,8 @@ func (c *Checker) observe(e *history.Event) {
 		c.hold(e, e.Until)
 	case history.Resume:
 		c.hold(e, 0)
+	case history.RefuseWaitCycle:
+		c.refuseRing(e)
 	case history.Claim:
 		c.claim(e)
 	case history.Lose:

@@ -43,6 +43,11 @@ type run struct {
 	tainted   bool       // an unjournaled run that took in what stands in a log
 	asks      []*ask
 	performed []effect
+	victim    bool // of a ring of waits
+	// When it was taken in, had its turn and ended, in the order of all events;
+	// 0: not yet.
+	admittedNo, startedNo, endedNo uint64
+	admittedAt, startedAt          actor.Time // by the latest clock
 }
 
 // ask is a call at its caller.
@@ -55,6 +60,9 @@ type ask struct {
 	open   bool
 	heard  uint64 // the highest number of a Held or Resumed
 	sent   uint64 // the observation in which it was made, or last sent
+	// When it was made and closed, as in run.
+	madeNo, closedNo uint64
+	madeAt           actor.Time
 }
 
 // effect is one attempt at what a run wants of the world.

@@ -33,9 +33,13 @@ const (
 	EffectOncePerAttempt = "EffectOncePerAttempt"
 	ExpireOnlyWhenDue    = "ExpireOnlyWhenDue"
 	StartsOnlyKnown      = "StartsOnlyKnown"
+	NoPhantomRefusal     = "NoPhantomRefusal"
+	OneVictimPerCycle    = "OneVictimPerCycle"
+	RefusedNeverRuns     = "RefusedNeverRuns"
 	EventsTellTruth      = "EventsTellTruth"
 	EveryCallEnds        = "EveryCallEnds"
 	TurnComesBack        = "TurnComesBack"
+	EveryWaitCycleBreaks = "EveryWaitCycleBreaks"
 )
 
 var all = []Spec{
@@ -55,9 +59,13 @@ var all = []Spec{
 	{EffectOncePerAttempt, "A call is taken once, and what its turn has the world do is done at most once for each attempt."},
 	{ExpireOnlyWhenDue, "A call times out only after the whole time in which its clock had to run."},
 	{StartsOnlyKnown, "Only actors whose agent exists are called, and have turns."},
+	{NoPhantomRefusal, "A call is refused to break a ring of waits only if they all stood together while it was queued."},
+	{OneVictimPerCycle, "One call of a ring of waits is refused: the newest of those that are queued."},
+	{RefusedNeverRuns, "A call that was refused to break a ring has never had a turn, and never will."},
 	{EventsTellTruth, "What events tell is what a cell's state is."},
 	{EveryCallEnds, "Every call ends, and is asked again until it does."},
 	{TurnComesBack, "Every turn ends."},
+	{EveryWaitCycleBreaks, "A ring of waits breaks without a time-out."},
 }
 
 // All lists the specs.

@@ -49,7 +49,7 @@ func (c *Checker) takeBack(ch *change) {
 			delete(c.runs, r.id)
 		}
 	case begun:
-		r.started = false
+		r.started, r.startedNo = false, 0
 		a.queue++
 		a.bytes += r.bytes
 	case asked:
@@ -58,14 +58,14 @@ func (c *Checker) takeBack(ch *change) {
 		r.asks = slices.DeleteFunc(r.asks, func(k *ask) bool { return k == ch.ask })
 		delete(c.asks, ch.ask.id)
 	case closed:
-		ch.ask.open = true
+		ch.ask.open, ch.ask.closedNo = true, 0
 		a.pending++
 	case heldAsk:
 		ch.ask.clock, ch.ask.heard = ch.clock, ch.heard
 	case heldRun:
 		r.clock = ch.clock
 	case ended:
-		r.ended, r.status, r.reason = false, 0, 0
+		r.ended, r.endedNo, r.status, r.reason, r.victim = false, 0, 0, 0, false
 		a.add(r)
 		c.runs[r.id] = r
 		for _, k := range r.asks {
