@@ -17,7 +17,7 @@ import (
 const atOnce = 2
 
 // No model may take longer than this; it would not be a small one any more.
-const longest = 5 * time.Minute
+const longest = 15 * time.Minute
 
 // TLC runs configs.
 type TLC struct {
