@@ -140,11 +140,7 @@ func Refuse(reason Reason, format string, args ...any) *Refusal {
 
 // sentence is text that the codec carries, whatever was put into it.
 func sentence(format string, args ...any) string {
-	text := strings.ToValidUTF8(fmt.Sprintf(format, args...), "\uFFFD")
-	if len(text) > TextBytesMax {
-		text = strings.ToValidUTF8(text[:TextBytesMax-3], "") + "…"
-	}
-	return text
+	return FitText(fmt.Sprintf(format, args...), TextBytesMax)
 }
 
 // RefuseBusy is a full mailbox, caller or node; trying again later helps.

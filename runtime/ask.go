@@ -63,8 +63,12 @@ func (c *Cell) ask(t *turn, asks []actor.Ask) {
 func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) store.Asked {
 	a := store.Asked{Ask: ask, Attempt: 1, Stamp: c.nextStamp(run)}
 	out, answer := c.tools.Plan(ec, ask)
+	if err := out.Check(c.limits.MessageBytesMax); answer == nil && err != nil {
+		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s asks for something that cannot be carried: %v", ask.Name, err)}
+	}
 	if answer != nil {
-		a.Answer = answer
+		fit := answer.Fit(c.limits.MessageBytesMax)
+		a.Answer = &fit
 		return a
 	}
 	if actor.SameAsks([]actor.Ask{ask}, []actor.Ask{out}) != nil {
@@ -88,6 +92,11 @@ func (c *Cell) tooMuch(t *turn, asks []actor.Ask) *actor.Refusal {
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
 	case len(asks) > c.limits.AsksPerActionMax:
 		return actor.Refuse(actor.Budget, "the turn asks for %d things at once, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
+	}
+	for i, a := range asks {
+		if err := a.Check(c.limits.MessageBytesMax); err != nil {
+			return actor.Refuse(actor.Invalid, "the turn asks for something that cannot be carried: ask %d: %v", i, err)
+		}
 	}
 	return nil
 }
@@ -193,8 +202,9 @@ func (c *Cell) outcome(in Outcome) {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sent[i].attempt == in.Attempt {
 			delete(c.performing, in.ID)
-			c.toldResult(t, i, in.Answer)
-			c.answer(t, i, in.Answer, 0)
+			answer := in.Answer.Fit(c.limits.MessageBytesMax)
+			c.toldResult(t, i, answer)
+			c.answer(t, i, answer, 0)
 			return
 		}
 	}

@@ -225,10 +225,8 @@ func (c *Cell) finish(t *turn, out actor.Outcome) {
 // endRun writes the outcome of an accepted call and sends it to whoever asked.
 func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durable bool) {
 	call := run.Call
+	out = out.Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget}
-	if n := actor.SizeOf(out.Parts); n > c.limits.MessageBytesMax || len(out.Parts) > actor.PartsMax {
-		reply = actor.Fail(call.ID, actor.Refuse(actor.Invalid, "%s answered %d bytes, at most %d allowed", act.id, n, c.limits.MessageBytesMax))
-	}
 	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings}
 	switch {
 	case reply.Refusal == nil:

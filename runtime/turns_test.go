@@ -3,6 +3,8 @@
 package runtime
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -258,5 +260,63 @@ func TestAnActorThatCannotBeReadIsReadAgain(t *testing.T) {
 	n.want(again, "slept")
 	if n.replies[again].Run != first {
 		t.Error("the run began anew")
+	}
+}
+
+// Whatever an agent, its work or a tool comes up with: what is written can be
+// read again (the world of these tests reads every entry back), and the caller
+// gets a clear answer.
+func TestGarbageIsNeverWritten(t *testing.T) {
+	const bad = "\xff\xfe"
+	long := strings.Repeat("x", 2<<20)
+	many := make([]string, 100)
+	for i := range many {
+		many[i] = bad
+	}
+	done := func(o actor.Outcome) script {
+		return func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Action{Done: &o}, nil }
+	}
+	asks := func(a ...actor.Ask) script {
+		return func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: a}, nil
+			}
+			return actor.Complete(actor.Text(word(answers[0][0]))), nil
+		}
+	}
+	work := func(text string) script {
+		return asks(actor.Ask{Kind: actor.AskWork, Name: "w", Work: func(context.Context) ([]byte, error) { return []byte(text), nil }})
+	}
+	for name, test := range map[string]struct {
+		agent script
+		want  string
+	}{
+		"warnings":        {done(actor.Outcome{Status: actor.Partial, Parts: actor.Text("ok"), Warnings: many}), "ok"},
+		"bytes":           {done(actor.Outcome{Parts: actor.Text(bad)}), bad},
+		"media":           {done(actor.Outcome{Parts: []actor.Part{{Media: bad}}}), "Invalid"},
+		"long":            {done(actor.Outcome{Parts: actor.Text(long)}), "Invalid"},
+		"parts":           {done(actor.Outcome{Parts: make([]actor.Part, 300)}), "Invalid"},
+		"no reason":       {done(actor.Outcome{Status: actor.Failed}), "Unavailable"},
+		"unknown reason":  {done(actor.Outcome{Refusal: &actor.Refusal{Reason: 99, Detail: long, Chain: make([]actor.ID, 99)}}), "Unavailable"},
+		"unknown ask":     {asks(actor.Ask{Kind: 99}), "Invalid"},
+		"name of a sleep": {asks(actor.Ask{Kind: actor.AskSleep, Name: bad}), "Invalid"},
+		"target":          {asks(actor.Ask{Kind: actor.AskCall, Name: "no agent/at all/x/y"}), "Invalid"},
+		"unknown tool":    {asks(actor.Ask{Kind: actor.AskTool, Name: "nothing"}), "NotFound"},
+		"long message":    {asks(actor.Ask{Kind: actor.AskCall, Name: "a", Parts: actor.Text(long)}), "Invalid"},
+		"long work":       {work(long), "Invalid"},
+		"bytes of work":   {work(bad), ""},
+		"error": {func(actor.Begin, [][]actor.Answer) (actor.Action, error) {
+			return actor.Action{}, errors.New(bad + long)
+		}, "Unavailable"},
+		"neither": {func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Action{}, nil }, "Unavailable"},
+	} {
+		n := newNode(t, 1, agent("g", test.agent), agent("caller", asking("g")))
+		id := n.send("g", "x")
+		n.pass(time.Second)
+		if got := n.answer(id); got != test.want {
+			t.Errorf("%s: got %.80q, want %q", name, got, test.want)
+		}
+		n.send("caller", "x")
+		n.pass(time.Second)
 	}
 }

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actor
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// What agents, tools and clients bring is fitted here to what the codec carries:
+// nothing may be written that cannot be read again.
+
+// FitText is text as valid UTF-8 of at most limit bytes.
+func FitText(text string, limit int) string {
+	if len(text) <= limit && utf8.ValidString(text) {
+		return text
+	}
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
+	}
+	return text
+}
+
+// CheckParts says what is wrong with content of which limit bytes are allowed.
+func CheckParts(parts []Part, limit int) error {
+	if len(parts) > PartsMax {
+		return fmt.Errorf("%d parts, at most %d allowed", len(parts), PartsMax)
+	}
+	inline := 0
+	for i, p := range parts {
+		if len(p.Media) > TextBytesMax || !utf8.ValidString(p.Media) {
+			return fmt.Errorf("part %d: its media type is no text of up to %d bytes", i, TextBytesMax)
+		}
+		if p.Blob.IsZero() {
+			inline += len(p.Media) + len(p.Bytes)
+		}
+	}
+	if limit = min(limit, MessageBytesMax); inline > limit {
+		return fmt.Errorf("%d bytes, at most %d allowed", inline, limit)
+	}
+	return nil
+}
+
+// Fit is the refusal with each field within its bound; nil stays nil.
+func (r *Refusal) Fit() *Refusal {
+	if r == nil {
+		return nil
+	}
+	fit := *r
+	if fit.Reason == 0 || int(fit.Reason) >= len(reasons) {
+		fit.Reason = Unavailable
+	}
+	if int(fit.Scope) >= len(scopeNames) {
+		fit.Scope = NoScope
+	}
+	fit.Detail = FitText(fit.Detail, TextBytesMax)
+	fit.Field = FitText(fit.Field, TextBytesMax)
+	fit.Operation = FitText(fit.Operation, TextBytesMax)
+	if len(fit.Chain) > ChainMax {
+		fit.Chain = fit.Chain[:ChainMax]
+	}
+	for _, id := range fit.Chain {
+		if id.Check() != nil {
+			fit.Chain = nil
+			break
+		}
+	}
+	return &fit
+}
+
+// Fit is the answer within bounds: content that is over them is refused.
+func (a Answer) Fit(limit int) Answer {
+	if err := CheckParts(a.Parts, limit); err != nil {
+		return Answer{Refusal: Refuse(Invalid, "the answer has %v", err)}
+	}
+	a.Warnings = fitWarnings(a.Warnings)
+	a.Refusal = a.Refusal.Fit()
+	return a
+}
+
+// Fit is the outcome within bounds, failed exactly if it has a refusal.
+func (o Outcome) Fit(limit int) Outcome {
+	a := Answer{Parts: o.Parts, Warnings: o.Warnings, Refusal: o.Refusal}.Fit(limit)
+	o.Parts, o.Warnings, o.Refusal = a.Parts, a.Warnings, a.Refusal
+	switch {
+	case o.Refusal != nil:
+		o.Status = Failed
+	case o.Status == Failed:
+		o.Refusal = Refuse(Unavailable, "the agent failed and did not say why")
+	case o.Status != Partial:
+		o.Status = Succeeded
+	}
+	return o
+}
+
+// Check says what of an ask cannot be carried.
+func (a Ask) Check(limit int) error {
+	for _, f := range [...]struct{ what, text string }{{"name", a.Name}, {"operation", a.Operation}} {
+		if len(f.text) > TextBytesMax || !utf8.ValidString(f.text) {
+			return fmt.Errorf("its %s is no text of up to %d bytes", f.what, TextBytesMax)
+		}
+	}
+	if a.Kind == 0 || int(a.Kind) >= len(askNames) {
+		return fmt.Errorf("it is of unknown kind %d", a.Kind)
+	}
+	if a.Timeout < 0 {
+		return fmt.Errorf("it has a time of %v", a.Timeout)
+	}
+	return CheckParts(a.Parts, limit)
+}
+
+func fitWarnings(warnings []string) []string {
+	if len(warnings) == 0 {
+		return nil
+	}
+	fit := make([]string, min(len(warnings), WarningsMax))
+	for i := range fit {
+		fit[i] = FitText(warnings[i], TextBytesMax)
+	}
+	return fit
+}
