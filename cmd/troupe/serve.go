@@ -50,7 +50,9 @@ Examples:
 
 // Run implements the command.
 func (c *ServeCmd) Run(s streams) error {
-	log := slog.New(slog.NewJSONHandler(s.err, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
+	out := newLines(s.err)
+	defer out.close()
+	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
 	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	n, err := c.open(log)

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -76,6 +77,12 @@ func serve(t *testing.T, dir string, args ...string) *server {
 func (s *server) end(signal syscall.Signal) int {
 	if s.cmd.ProcessState == nil {
 		_ = s.cmd.Process.Signal(signal)
+	}
+	return s.wait()
+}
+
+func (s *server) wait() int {
+	if s.cmd.ProcessState == nil {
 		_ = s.cmd.Wait()
 		s.client.CloseIdleConnections()
 	}
@@ -164,24 +171,63 @@ func TestCommands(t *testing.T) {
 	check(1, "", "holds no store", "runs", "list", "--data", t.TempDir())
 }
 
-// A server that is told to stop lets a client that waits have its answer first.
+// A server that is told to stop takes no new runs, and lets a client that waits
+// have its answer first.
 func TestADrainedServerEndsWell(t *testing.T) {
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--grace", "20s")
-	var held struct {
+	type answer struct {
 		Run    string `json:"run_id"`
-		Status string `json:"status"`
+		Detail string `json:"detail"`
 	}
-	if status, err := s.ask("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "", &held); status != 202 || err != nil {
+	var held answer
+	if status, err := s.ask("POST", "/v1/agents/coordinator/messages", `{"content":"one"}`, "", &held); status != 202 || err != nil {
 		t.Fatal(status, err)
 	}
-	var events struct {
-		Next  int  `json:"next_after"`
-		Ended bool `json:"ended"`
+	// The second one queues behind the turn of the first, which waits for a signal.
+	queued := make(chan string, 1)
+	go func() {
+		var a answer
+		status, err := s.ask("POST", "/v1/agents/coordinator/messages", `{"content":"two"}`, "", &a)
+		if err != nil {
+			t.Error(err)
+		}
+		queued <- fmt.Sprint(status, " ", a.Detail)
+	}()
+	var list struct {
+		Runs []answer `json:"runs"`
 	}
-	if _, err := s.ask("GET", "/v1/runs/"+held.Run+"/events", "", "", &events); err != nil {
-		t.Fatal(err)
+	poll(t, "the second run is accepted", func() bool {
+		_, err := s.ask("GET", "/v1/runs", "", "", &list)
+		return err == nil && len(list.Runs) == 2
+	})
+	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	poll(t, "/readyz is red", func() bool {
+		var a answer
+		status, err := s.ask("GET", "/readyz", "", "", &a)
+		return err == nil && status == 503
+	})
+	var a answer
+	poll(t, "new runs are refused", func() bool {
+		status, err := s.ask("POST", "/v1/agents/helper/messages", `{"content":"three"}`, "", &a)
+		return err == nil && status == 503
+	})
+	if status, err := s.ask("POST", "/v1/runs/"+held.Run+":signal", `{"name":"go"}`, "", &a); status != 200 || err != nil {
+		t.Errorf("a signal while it drains: %d %v", status, err)
 	}
-	if code := s.end(syscall.SIGTERM); code != 0 {
+	if got := <-queued; got != "202 the run waits for the signal go" {
+		t.Errorf("who waited got %s", got)
+	}
+	if code := s.wait(); code != 0 {
 		t.Errorf("it ended with %d", code)
+	}
+}
+
+// poll asks again until it is so.
+func poll(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
 	}
 }

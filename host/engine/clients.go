@@ -25,7 +25,9 @@ type clients struct {
 	mu      sync.Mutex
 	waiting map[actor.CallID]*waiter
 	max     int
-	none    chan struct{} // closed when nobody waits any more; set by drain
+	none    chan struct{} // set by drain, closed when nobody waits any more
+	quiet   bool          // none is closed
+	closed  bool          // nobody is served
 }
 
 type waiter struct {
@@ -41,12 +43,13 @@ func newClients(limit int) *clients {
 	return &clients{waiting: map[actor.CallID]*waiter{}, max: limit}
 }
 
-// add has a call wait; nil if too many do, or nobody is served any more.
+// add has a call wait; nil if too many do, or if the node stops: then a signal is
+// still taken as long as that helps somebody.
 func (c *clients) add(call actor.Call, cell uint16, now actor.Time) (*waiter, *actor.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.none != nil:
+	case c.closed, c.none != nil && call.Kind != actor.Signal:
 		return nil, stopping()
 	case len(c.waiting) >= c.max:
 		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
@@ -66,10 +69,16 @@ func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	defer c.mu.Unlock()
 	w, ok := c.waiting[call]
 	delete(c.waiting, call)
-	if c.none != nil && len(c.waiting) == 0 && ok {
+	c.hush()
+	return w, ok
+}
+
+// hush says that nobody waits, if somebody wants to know.
+func (c *clients) hush() {
+	if c.none != nil && len(c.waiting) == 0 && !c.quiet {
+		c.quiet = true
 		close(c.none)
 	}
-	return w, ok
 }
 
 func (c *clients) respond(op runtime.Respond) {
@@ -123,22 +132,21 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 	return again
 }
 
-// drain refuses whoever comes from now on; the channel says that nobody waits.
+// drain refuses new work from now on; the channel says that nobody waits.
 func (c *clients) drain() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.none == nil {
 		c.none = make(chan struct{})
-		if len(c.waiting) == 0 {
-			close(c.none)
-		}
+		c.hush()
 	}
 	return c.none
 }
 
-// refuseAll answers everybody who still waits.
-func (c *clients) refuseAll() {
+// close answers everybody who still waits, and whoever comes, that it is too late.
+func (c *clients) close() {
 	c.mu.Lock()
+	c.closed = true
 	ids := make([]actor.CallID, 0, len(c.waiting))
 	for id := range c.waiting {
 		ids = append(ids, id)

@@ -337,7 +337,8 @@ func (e *Engine) fail(err error) {
 	})
 }
 
-// Drain refuses new calls and waits until no client waits, or ctx ends.
+// Drain refuses new calls, but for signals, and waits until no client waits, or
+// ctx ends.
 func (e *Engine) Drain(ctx context.Context) {
 	select {
 	case <-e.clients.drain():
@@ -364,7 +365,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		c.worker.stop()
 	}
 	err := e.barrier(ctx) // what is released now still reaches its client
-	e.clients.refuseAll()
+	e.clients.close()
 	e.readers.close()
 	e.cancel()
 	done := make(chan struct{})

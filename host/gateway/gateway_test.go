@@ -250,7 +250,6 @@ func TestBadRequests(t *testing.T) {
 		"time":              {"POST", messages, `{"content":"x","timeout_ms":-1}`, nil, 400, `"field":"timeout_ms"`},
 		"media type":        {"POST", messages, `{"content":"x"}`, []string{"Content-Type", "text/plain"}, 415, "want application/json"},
 		"encoding":          {"POST", messages, `{"content":"x"}`, []string{"Content-Encoding", "gzip"}, 415, "as it is"},
-		"too large":         {"POST", messages, `{"content":"` + strings.Repeat("x", BodyBytesMax) + `"}`, nil, 413, "over 1048576 bytes"},
 		"long header":       {"GET", "/v1/agents", "", []string{"X-Long", strings.Repeat("x", 2*HeaderBytesMax)}, 431, "over 16384 bytes"},
 		"no agent":          {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
 		"agent name":        {"POST", "/v1/agents/a:b/messages", `{"content":"x"}`, nil, 400, "only letters"},
@@ -327,6 +326,31 @@ func TestAmbiguousFramingClosesTheConnection(t *testing.T) {
 				t.Errorf("what follows was answered: %s", more)
 			}
 		})
+	}
+}
+
+// A body that is too large is refused before it has come.
+func TestABodyThatIsTooLarge(t *testing.T) {
+	d := open(t)
+	c, err := net.Dial("tcp", d.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{", BodyBytesMax+1); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(response.Body)
+	if response.StatusCode != 413 || !strings.Contains(string(body), "over 1048576 bytes") || !response.Close {
+		t.Errorf("%d %s", response.StatusCode, body)
+	}
+	exact := `{"content":"` + strings.Repeat("x", BodyBytesMax-len(`{"content":""}`)) + `"}`
+	if status, _, _ := d.ask("POST", "/v1/agents/helper/messages", exact); status != 200 && status != 400 {
+		t.Errorf("the largest body: %d", status)
 	}
 }
 
