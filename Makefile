@@ -64,8 +64,10 @@ lint: ## gofmt, vet, staticcheck and the purity analyzer
 	bin/staticcheck ./...
 	cd internal/tools && ../../bin/staticcheck ./...
 
+# The fixture of host/disk is left out: it shows that a store written by an
+# earlier version still opens, so nothing may write it anew.
 golden: ## rewrite the transcripts; read the diff before you commit it
-	@dirs=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("rewrite"' . | xargs -r -n1 dirname | sort -u); \
+	@dirs=$$(grep -rlE --include='*_test.go' 'flag\.Bool\("rewrite"' . | xargs -r -n1 dirname | sort -u | grep -v '^./host/disk$$'); \
 	[ -n "$$dirs" ] || { echo "no package has the test flag -rewrite" >&2; exit 1; }; \
 	$(GO) test $$dirs -count=1 -rewrite
 
