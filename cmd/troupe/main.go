@@ -20,6 +20,7 @@ type CLI struct {
 	Agents AgentsCmd `cmd:"" help:"Look at the agents there are."`
 	Runs   RunsCmd   `cmd:"" help:"Look at runs, and signal those that wait."`
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
+	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 
 	Version kong.VersionFlag `help:"Print the version and end."`
 }

@@ -127,10 +127,10 @@ func (n *node) close(grace time.Duration) error {
 	defer cancel()
 	n.door.Drain()
 	n.engine.Drain(patience)
-	// What is released from here on needs no more than the disk.
+	// Whoever has an answer now gets it, and may read once more on its way.
 	last, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	errs := []error{n.engine.Close(last), n.door.Shutdown(last)}
+	errs := []error{n.door.Shutdown(last), n.engine.Close(last)}
 	_ = os.Remove(filepath.Join(n.dir, serverFile))
 	return errors.Join(append(errs, n.log.Close(), n.disk.Close())...)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -28,13 +29,13 @@ type SimCmd struct {
 }
 
 // Run implements the command.
-func (c *SimCmd) Run() error {
+func (c *SimCmd) Run(s streams) error {
 	if c.Hash {
 		hash, err := sim.HashLog(os.Stdin)
 		if err != nil {
 			return err
 		}
-		fmt.Println(hash)
+		fmt.Fprintln(s.out, hash)
 		return nil
 	}
 	o := sim.Options{Faultless: c.Faults == "none"}
@@ -45,29 +46,29 @@ func (c *SimCmd) Run() error {
 		}
 		o.Odds = append(o.Odds, odds)
 	}
-	out := bufio.NewWriterSize(os.Stdout, 1<<16)
+	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
 	if c.Runs > 0 {
-		return c.many(out, o)
+		return c.many(out, s.err, o)
 	}
 	o.Seed = randomSeed()
 	if c.Seed != nil {
 		o.Seed = *c.Seed
 	} else if c.Events {
-		fmt.Fprintf(os.Stderr, "seed %d\n", o.Seed)
+		fmt.Fprintf(s.err, "seed %d\n", o.Seed)
 	} else {
 		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
-	return c.one(out, o)
+	return c.one(out, s.err, o)
 }
 
 // one runs a seed and shows it. The canonical log has standard output for
 // itself; the last line then goes to standard error.
-func (c *SimCmd) one(out *bufio.Writer, o sim.Options) error {
+func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	end := io.Writer(out)
 	shown := o
 	if c.Events {
-		shown.Events, end = out, os.Stderr
+		shown.Events, end = out, talk
 	} else {
 		shown.Columns = sim.NewColumns(out)
 	}
@@ -81,14 +82,14 @@ func (c *SimCmd) one(out *bufio.Writer, o sim.Options) error {
 }
 
 // many runs seeds by the number.
-func (c *SimCmd) many(out *bufio.Writer, o sim.Options) error {
+func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	first := uint64(1)
 	if c.Seed != nil {
 		first = *c.Seed
 	}
 	debug.SetGCPercent(400) // worlds are short and leave much behind
 	begun := time.Now()
-	tty := isTerminal(os.Stderr)
+	tty := isTerminal(talk)
 	var sum sim.Summary
 	options := func(seed uint64) sim.Options {
 		o := o
@@ -102,12 +103,12 @@ func (c *SimCmd) many(out *bufio.Writer, o sim.Options) error {
 			out.Flush()
 		}
 		if tty && sum.Seeds%10 == 0 {
-			fmt.Fprintf(os.Stderr, "\r%d of %d seeds, %d failed ", sum.Seeds, c.Runs, len(sum.Failed))
+			fmt.Fprintf(talk, "\r%d of %d seeds, %d failed ", sum.Seeds, c.Runs, len(sum.Failed))
 		}
 		return true
 	})
 	if tty {
-		fmt.Fprint(os.Stderr, "\r\033[K")
+		fmt.Fprint(talk, "\r\033[K")
 	}
 	missing := sum.Print(out)
 	fmt.Fprintf(out, "%d steps in %.1f s\n", sum.Total.Steps, time.Since(begun).Seconds())
@@ -116,24 +117,34 @@ func (c *SimCmd) many(out *bufio.Writer, o sim.Options) error {
 	}
 	if len(sum.Failed) > 0 {
 		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.Classes())
-		return exit(1)
+		return exit(failed)
 	}
 	if len(missing) > 0 && c.Runs >= coverageRuns && c.Faults != "none" {
-		return exit(1)
+		return exit(failed)
 	}
 	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
 	return nil
 }
 
 const (
-	failuresShown = 5
+	failuresShown = 3
 	// coverageRuns is how many seeds have to come by everything.
 	coverageRuns = 1000
 )
 
+// failed tells of a failure, and leaves all that is known of it.
 func (c *SimCmd) failed(out io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
-	return exit(1)
+	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
+	small, err := sim.Leave(dir, o, r)
+	if err != nil {
+		return err
+	}
+	if small.Broken != nil {
+		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Broken)
+	}
+	fmt.Fprintf(out, "make replay DIR=%s\n", dir)
+	return exit(failed)
 }
 
 func randomSeed() uint64 {
@@ -143,7 +154,11 @@ func randomSeed() uint64 {
 }
 
 // isTerminal tells whether a person reads along.
-func isTerminal(f *os.File) bool {
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

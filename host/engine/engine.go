@@ -337,14 +337,15 @@ func (e *Engine) fail(err error) {
 	})
 }
 
-// Drain refuses new calls, but for signals, and waits until no client waits, or
-// ctx ends.
+// Drain refuses new calls, but for signals, and waits until no client waits.
+// When ctx ends, those who still do are refused; their runs go on.
 func (e *Engine) Drain(ctx context.Context) {
 	select {
 	case <-e.clients.drain():
 	case <-ctx.Done():
 	case <-e.over:
 	}
+	e.clients.close()
 }
 
 // Close stops the node: clients that still wait are refused, cells end, effects

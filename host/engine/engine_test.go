@@ -97,7 +97,6 @@ func (n *node) close() {
 	if n.disk == nil {
 		return
 	}
-	n.Engine.Drain(expired())
 	if err := n.Engine.Close(patient(n.t)); err != nil {
 		n.t.Error(err)
 	}
@@ -107,12 +106,6 @@ func (n *node) close() {
 		}
 	}
 	n.disk = nil
-}
-
-func expired() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
 }
 
 func (n *node) call(agent, key, text string) actor.Call {
