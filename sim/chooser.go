@@ -4,10 +4,7 @@ package sim
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/rand/v2"
-	"strconv"
-	"strings"
 )
 
 // Chooser decides whatever the world leaves open.
@@ -51,61 +48,6 @@ func (r *Replayed) Int(n int) int {
 	}
 	r.Used++
 	return i
-}
-
-// EncodeChoices writes a choice log: a line of text that says of which seed it
-// is, then one number a line; n zeros in a row are written as 0*n.
-func EncodeChoices(seed uint64, log []uint32) []byte {
-	b := fmt.Appendf(nil, "troupe choices 1 seed %d\n", seed)
-	for i := 0; i < len(log); {
-		zeros := 0
-		for i+zeros < len(log) && log[i+zeros] == 0 {
-			zeros++
-		}
-		switch {
-		case zeros > 1:
-			b = fmt.Appendf(b, "0*%d\n", zeros)
-			i += zeros
-		default:
-			b = append(strconv.AppendUint(b, uint64(log[i]), 10), '\n')
-			i++
-		}
-	}
-	return b
-}
-
-// ChoicesMax bounds a choice log that is read.
-const ChoicesMax = 1 << 24
-
-// DecodeChoices reads what EncodeChoices wrote.
-func DecodeChoices(text []byte) (seed uint64, log []uint32, err error) {
-	head, rest, _ := strings.Cut(string(text), "\n")
-	if _, err := fmt.Sscanf(head, "troupe choices 1 seed %d", &seed); err != nil {
-		return 0, nil, fmt.Errorf("choices: line 1 is %.60q, want \"troupe choices 1 seed N\"", head)
-	}
-	no := 1
-	for line := range strings.Lines(rest) {
-		no++
-		line = strings.TrimSuffix(line, "\n")
-		count := uint64(1)
-		if digits, ok := strings.CutPrefix(line, "0*"); ok {
-			if count, err = strconv.ParseUint(digits, 10, 32); err != nil {
-				return 0, nil, fmt.Errorf("choices: line %d is %.40q, want 0*n", no, line)
-			}
-			line = "0"
-		}
-		v, err := strconv.ParseUint(line, 10, 32)
-		if err != nil {
-			return 0, nil, fmt.Errorf("choices: line %d is %.40q, want a number", no, line)
-		}
-		if uint64(len(log))+count > ChoicesMax {
-			return 0, nil, fmt.Errorf("choices: line %d: more than %d choices", no, ChoicesMax)
-		}
-		for range count {
-			log = append(log, uint32(v))
-		}
-	}
-	return seed, log, nil
 }
 
 // mix makes a seed of two (splitmix64): streams that have nothing to do with

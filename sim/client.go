@@ -51,7 +51,7 @@ func (w *World) come() {
 		w.after(5*time.Second, w.heal)
 		return
 	}
-	w.after(w.between(w.plan.Gap/50, 2*w.plan.Gap), w.come)
+	w.after(2*w.plan.Gap-w.between(0, 2*w.plan.Gap-w.plan.Gap/50), w.come)
 	d := drawer{w}
 	to := d.target()
 	c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)

@@ -172,9 +172,6 @@ func (d *disk) load(c *cell, id actor.ID) {
 	d.read(c, func() runtime.Input {
 		if w.fault(DiskReadFailed) {
 			w.hit(DiskReadFailed, "%s cannot read %s", c.self, id)
-			d.n.later(time.Second, func() { // the disk is well again: what is open there has to go on
-				c.put(input{stream: anyOrder, in: runtime.Due{Actors: []actor.ID{id}}})
-			})
 			return runtime.LoadFailed{Actor: id, Why: "the disk says no"}
 		}
 		saved, err := store.LoadActor(w.kv, id)

@@ -36,7 +36,7 @@ func drawPlan(c Chooser, o Options) Plan {
 	for _, odds := range o.Odds {
 		p.Odds[odds.Fault] = odds.Per
 	}
-	nodes := 1 + [...]int{2, 1, 0, 3, 4, 2, 3, 2}[c.Int(8)]
+	nodes := [...]int{1, 3, 2, 4, 3, 5, 4, 3}[c.Int(8)]
 	for range nodes {
 		p.Cells = append(p.Cells, 1+c.Int(3))
 	}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+
+	"github.com/troupe-run/troupe/sim"
+)
+
+// ReplayCmd runs a failed seed again.
+type ReplayCmd struct {
+	Dir   string `arg:"" type:"existingdir" help:"The folder that the failure left."`
+	Whole bool   `help:"All choices, not the shrunk ones."`
+}
+
+// Run implements the command.
+func (c *ReplayCmd) Run(s streams) error {
+	out := bufio.NewWriterSize(s.out, 1<<16)
+	defer out.Flush()
+	r, err := sim.Replay(c.Dir, c.Whole, out, sim.Parts{})
+	if err != nil {
+		return err
+	}
+	if r.Broken == nil {
+		fmt.Fprintf(out, "seed %d does not fail any more: steps=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Hash)
+		return nil
+	}
+	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
+	return exit(failed)
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A choice log as text: a line that says of which world it is, then one choice a
+// line; n zeros in a row are written 0*n.
+//
+//	troupe choices 1 seed 7 faults none fault NetworkDelay:0.5
+//	3
+//	0*17
+//	1
+const choicesHead = "troupe choices 1"
+
+// ChoicesMax bounds a choice log that is read.
+const ChoicesMax = 1 << 24
+
+// EncodeChoices writes the choices of the world that the options begin.
+func EncodeChoices(o Options, log []uint32) []byte {
+	b := fmt.Appendf(nil, "%s seed %d", choicesHead, o.Seed)
+	if o.Faultless {
+		b = append(b, " faults none"...)
+	}
+	for _, odds := range o.Odds {
+		b = append(b, " fault "+odds.String()...)
+	}
+	b = append(b, '\n')
+	for i := 0; i < len(log); {
+		zeros := 0
+		for i+zeros < len(log) && log[i+zeros] == 0 {
+			zeros++
+		}
+		if zeros > 1 {
+			b = fmt.Appendf(b, "0*%d\n", zeros)
+			i += zeros
+			continue
+		}
+		b = append(strconv.AppendUint(b, uint64(log[i]), 10), '\n')
+		i++
+	}
+	return b
+}
+
+// DecodeChoices reads what EncodeChoices wrote: the options of a world that will
+// choose the same again.
+func DecodeChoices(text []byte) (Options, []uint32, error) {
+	head, rest, _ := strings.Cut(string(text), "\n")
+	o, err := decodeHead(head)
+	if err != nil {
+		return Options{}, nil, fmt.Errorf("choices: line 1: %w", err)
+	}
+	var log []uint32
+	no := 1
+	for line := range strings.Lines(rest) {
+		no++
+		value, times, many := strings.Cut(strings.TrimSuffix(line, "\n"), "*")
+		count := uint64(1)
+		if many {
+			count, err = strconv.ParseUint(times, 10, 32)
+		}
+		v, err2 := strconv.ParseUint(value, 10, 32)
+		if err != nil || err2 != nil {
+			return Options{}, nil, fmt.Errorf("choices: line %d is %.40q, want a number, or 0*times", no, line)
+		}
+		if uint64(len(log))+count > ChoicesMax {
+			return Options{}, nil, fmt.Errorf("choices: line %d: more than %d choices", no, ChoicesMax)
+		}
+		for range count {
+			log = append(log, uint32(v))
+		}
+	}
+	return o, log, nil
+}
+
+func decodeHead(head string) (o Options, err error) {
+	fields, ok := strings.CutPrefix(head, choicesHead+" ")
+	words := strings.Fields(fields)
+	if !ok || len(words)%2 != 0 || len(words) == 0 {
+		return o, fmt.Errorf("%.60q: want %q, then seed N", head, choicesHead)
+	}
+	for i := 0; i < len(words) && err == nil; i += 2 {
+		switch name, value := words[i], words[i+1]; {
+		case name == "seed":
+			o.Seed, err = strconv.ParseUint(value, 10, 64)
+		case name == "faults" && value == "none":
+			o.Faultless = true
+		case name == "fault":
+			var odds Odds
+			odds, err = ParseOdds(value)
+			o.Odds = append(o.Odds, odds)
+		default:
+			err = fmt.Errorf("%.40q means nothing", name+" "+value)
+		}
+	}
+	return o, err
+}
+
+// The files in the folder of a failure.
+const (
+	choicesFile  = "choices.txt"   // all choices
+	shrunkFile   = "shrunk.txt"    // as few as still break the same spec
+	eventsFile   = "events.log"    // the canonical log of the first
+	columnsFile  = "columns.txt"   // the second, for a person
+	violatedFile = "violation.txt" // what was broken
+)
+
+// Leave writes the folder of a failure: its choices, its log, and the smallest
+// history that was found to break the same spec. It returns that one's result.
+func Leave(dir string, o Options, r Result) (Result, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return Result{}, err
+	}
+	var events bytes.Buffer
+	whole := o
+	whole.Chooser, whole.Events = NewReplayed(r.Choices), &events
+	RunSeed(whole)
+
+	log, small := Shrink(o, r)
+	var columns bytes.Buffer
+	shown := o
+	shown.Chooser, shown.Columns = NewReplayed(log), NewColumns(&columns)
+	RunSeed(shown)
+	for _, f := range [...]struct {
+		name  string
+		bytes []byte
+	}{
+		{choicesFile, EncodeChoices(o, r.Choices)},
+		{eventsFile, events.Bytes()},
+		{shrunkFile, EncodeChoices(o, log)},
+		{columnsFile, columns.Bytes()},
+		{violatedFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Broken.Spec, r.Broken, small.Stats.Steps, small.Broken)},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, f.name), f.bytes, 0o644); err != nil {
+			return Result{}, err
+		}
+	}
+	return small, nil
+}
+
+// Replay runs a failure from its folder again, the shrunk one or the whole, and
+// shows it in columns.
+func Replay(dir string, whole bool, out io.Writer, parts Parts) (Result, error) {
+	name := shrunkFile
+	if whole {
+		name = choicesFile
+	}
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return Result{}, err
+	}
+	o, log, err := DecodeChoices(text)
+	if err != nil {
+		return Result{}, fmt.Errorf("%s: %w", name, err)
+	}
+	o.Chooser, o.Columns, o.Parts = NewReplayed(log), NewColumns(out), parts
+	return RunSeed(o), nil
+}
