@@ -205,9 +205,9 @@ func (c *Checker) answer(e *history.Event) {
 	}
 	c.changes(a, 1)
 	if e.Call.IsZero() {
-		if r := c.runs[e.Parent]; r != nil && e.What == "wait" && e.Status != actor.Failed {
+		if r := c.runs[e.Parent]; r != nil {
 			d := c.delivered
-			r.tainted = r.tainted || a.volatile && d != nil && d.Durable && d.What == "request" && d.Actor == a.id
+			c.takesIn(r, e.What == "wait" && e.Status != actor.Failed && d != nil && d.Durable && d.What == "request" && d.Actor == a.id)
 		}
 		return
 	}
@@ -227,10 +227,23 @@ func (c *Checker) answer(e *history.Event) {
 		c.breaks(ReplyToCallerOnly, "%s is answered call %s with %s, and %s did not say that", a.id, e.Call, e.Status, r.actor.id)
 		return
 	}
-	r := k.parent
-	r.tainted = r.tainted || a.volatile && c.tells("answered", e.Call)
+	c.takesIn(k.parent, c.tells("answered", e.Call))
 	c.close(k)
 	c.samePending(e, a)
+}
+
+// takesIn notes what a run of an unjournaled actor knows of a log. What it did
+// earlier in the same step does not depend on that, and cannot be told from what
+// it does later: it goes free until the next step.
+func (c *Checker) takesIn(r *run, durable bool) {
+	switch {
+	case !durable || !r.actor.volatile || r.tainted:
+	case r.acted == c.number:
+		c.tainting = append(c.tainting, r)
+	default:
+		r.tainted = true
+	}
+	r.acted = c.number
 }
 
 func (c *Checker) close(k *ask) {
@@ -359,10 +372,14 @@ func (c *Checker) send(e *history.Event) {
 		if k == nil {
 			return
 		}
-		k.sent = c.number
+		k.sent, k.clean = c.number, k.parent.free()
 		c.sameChain(e, k)
 		if left := k.left - k.clock.at(e.At); e.Left > left+c.slack(&k.clock, c.node(e.From.Node)) {
 			c.breaks(TimeLeftShrinks, "%s sends call %s with %v, when %v are left", e.Actor, k.id, e.Left, left)
+		}
+	case "cancel":
+		if k != nil {
+			k.clean = k.parent.free()
 		}
 	case "answered":
 		var caller actor.ID

@@ -66,6 +66,7 @@ type Checker struct {
 	delivered *history.Event
 	told      *ask    // was told to stand still or to go on, and has not yet
 	restored  []*life // actors of this step that come back from their journal
+	tainting  []*run  // runs that did something before they took in what stands in a log
 	stilled   []*run  // runs of this step that a clock of was stopped or started
 
 	order   uint64 // counts events
@@ -103,6 +104,12 @@ func (c *Checker) Observe(step uint64, events []history.Event) *Violation {
 	}
 	c.number++
 	c.step = step
+	if len(events) > 0 && events[0].Kind != history.Perform {
+		for _, r := range c.tainting {
+			r.tainted = true
+		}
+		c.tainting = c.tainting[:0]
+	}
 	for i := range events {
 		c.event = &events[i]
 		c.now = max(c.now, c.event.At)

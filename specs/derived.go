@@ -41,6 +41,7 @@ type run struct {
 	reason    actor.Reason
 	forget    actor.Time // when a repeat may be taken for a new call
 	tainted   bool       // an unjournaled run that took in what stands in a log
+	acted     uint64     // the observation in which its turn last did something
 	asks      []*ask
 	performed []effect
 	victim    bool // of a ring of waits
@@ -60,6 +61,7 @@ type ask struct {
 	open   bool
 	heard  uint64 // the highest number of a Held or Resumed
 	sent   uint64 // the observation in which it was made, or last sent
+	clean  bool   // what was sent of it last told of no log
 	// When it was made and closed, as in run.
 	madeNo, closedNo uint64
 	madeAt           actor.Time

@@ -235,6 +235,39 @@ func tainted(durable bool) *tale {
 	return t.perform("n1", "respond", root)
 }
 
+// sentBefore: volant sends its call again, before or after it took in something from bob's log.
+func sentBefore(before bool) *tale {
+	t := tainted(true)
+	t.steps = t.steps[:len(t.steps)-1]
+	last := &t.steps[len(t.steps)-1]
+	again := request(volant, root, child, bob, 30*time.Second, volant)
+	again.At, again.From = t.now, at("n1")
+	if before {
+		*last = slices.Insert(*last, 0, again)
+	} else {
+		*last = append(*last, again)
+	}
+	return t.perform("n1", "send", child)
+}
+
+// refused: bob's node tells alice of a call that it did, or that it would not take a repeat.
+func refused(status actor.Status) *tale {
+	t := works(asks())
+	t.step("n2", 1, admit(bob, other, actor.CallID{}, time.Second)) // what makes the log longer than it is synced
+	t.perform("n2", "send", child)
+	t.the(history.Perform, 3).Status = status
+	return t
+}
+
+// dropped: a repeat that was sent to an old epoch comes as the call gets its turn.
+func dropped() *tale {
+	t := newTale()
+	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
+	repeat := message(history.Deliver, "request", root, alice, alice)
+	repeat.Epoch = 9
+	return t.step("n1", 1, repeat, history.Event{Kind: history.Drop, Actor: alice, Call: root, Why: "epoch"}, start(alice, root), reply(alice, root))
+}
+
 // rings: alice calls bob and bob alice, each in a turn of its own. Both calls wait.
 func rings() *tale {
 	t := newTale()
@@ -274,7 +307,7 @@ func moves(then ...history.Event) *tale {
 
 func TestHealthyHistoriesPass(t *testing.T) {
 	for name, tale := range map[string]*tale{
-		"whole": whole(), "held": held(80 * time.Second), "crashed": crashes(true), "untainted": tainted(false), "moved": moves(),
+		"whole": whole(), "held": held(80 * time.Second), "crashed": crashes(true), "untainted": tainted(false), "moved": moves(), "dropped": dropped(),
 	} {
 		if _, v := judge(limits(), tale.steps); v != nil {
 			t.Errorf("%s: %s", name, v)
@@ -349,6 +382,8 @@ func TestEverySpecCatches(t *testing.T) {
 		{AckedIsDurable, "taken in and not written", whole(), func(t *tale) { t.the(history.Append, 0).Wrote-- }},
 		{AckedIsDurable, "nothing written", whole(), func(t *tale) { t.without(history.Append, 1) }},
 		{AckedIsDurable, "a gate skipped", tainted(false), func(t *tale) { *t = *tainted(true) }},
+		{AckedIsDurable, "a gate skipped for a request", sentBefore(true), func(t *tale) { *t = *sentBefore(false) }},
+		{AckedIsDurable, "an outcome, not a refusal", refused(actor.Failed), func(t *tale) { *t = *refused(actor.Succeeded) }},
 		{EffectOncePerAttempt, "the tool twice", whole(), func(t *tale) { t.perform("n2", "tool", child) }},
 		{EffectOncePerAttempt, "the call twice", whole(), func(t *tale) {
 			t.step("n2", 1, epoch(1, admit(bob, child, root, 30*time.Second, alice)))

@@ -95,12 +95,12 @@ func (c *Checker) free(n *node, e *history.Event) bool {
 		case "probe":
 			return true
 		case "request", "cancel":
-			return k == nil || k.parent.free() // nil: a client's
+			return k == nil || k.clean // nil: a client's
 		case "answered", "held", "resumed", "open":
 			k = nil
 		}
 		if k != nil && k.parent.actor.cell.node == n {
-			return k.parent.free() || refuses // it is the caller who speaks
+			return k.clean || refuses // it is the caller who speaks
 		}
 		if e.Attempt > 0 {
 			return true // a client's request, sent again: it tells of no log
