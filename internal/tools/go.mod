@@ -2,7 +2,7 @@
 // becomes something that the runtime depends on.
 module github.com/troupe-run/troupe/internal/tools
 
-go 1.26.8
+go 1.26.0
 
 tool honnef.co/go/tools/cmd/staticcheck
 
