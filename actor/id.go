@@ -5,6 +5,7 @@ package actor
 import (
 	"encoding/hex"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -170,4 +171,6 @@ type Address struct {
 func (a Address) IsZero() bool { return a == Address{} }
 
 // String writes node.cell#incarnation.
-func (a Address) String() string { return fmt.Sprintf("%s.%d#%d", a.Node, a.Cell, a.Incarnation) }
+func (a Address) String() string {
+	return string(a.Node) + "." + strconv.Itoa(int(a.Cell)) + "#" + strconv.FormatUint(a.Incarnation, 10)
+}
