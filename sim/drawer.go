@@ -78,8 +78,11 @@ func (d drawer) call(levels int, self string) one {
 	if w.choose.Int(4) == 3 {
 		o.name += "/s" + strconv.Itoa(w.choose.Int(w.plan.Keys))
 	}
-	if w.choose.Int(3) == 2 {
+	switch w.choose.Int(12) {
+	case 8, 9, 10:
 		o.ms = 1 + w.choose.Int(3000)
+	case 11:
+		o.ms = 3_600_000 // more than anybody gets
 	}
 	if w.choose.Int(40) == 39 {
 		o.name = "ghost"

@@ -8,6 +8,7 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -29,39 +30,38 @@ func RunSeed(o Options) Result {
 	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats}
 }
 
-// Twice runs a seed a second time, and says where the two were not the same.
-func Twice(o Options, first Result) *Violation {
-	if second := RunSeed(o); second.Hash != first.Hash {
-		return &Violation{Spec: "Deterministic", Step: first.Stats.Steps,
-			Detail: fmt.Sprintf("seed %d has the hash %s, and run again %s", o.Seed, first.Hash, second.Hash)}
+// RunTwice runs a world and then the same again: two hashes are a violation.
+func RunTwice(o Options) Result {
+	r := RunSeed(o)
+	if r.Broken != nil {
+		return r
 	}
-	return nil
+	if again := RunSeed(o); again.Hash != r.Hash {
+		r.Broken = &Violation{Spec: "Deterministic", Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s", r.Hash, again.Hash)}
+	}
+	return r
 }
 
 // Many runs worlds of n seeds, two at a time, and gives each the results in the
-// order of the seeds. Every seed runs twice; its hashes must be one. It stops
-// where each says so.
-func Many(first uint64, n int, options func(seed uint64) Options, each func(Result) bool) {
+// order of the seeds. It stops where each says so, and leaves no world running.
+func Many(first uint64, n int, run func(seed uint64) Result, each func(Result) bool) {
 	workers := min(goruntime.GOMAXPROCS(0), n)
 	results := make([]chan Result, workers)
 	stop := make(chan struct{})
+	var running sync.WaitGroup
 	for i := range results {
 		results[i] = make(chan Result, 1)
-		go func() {
+		running.Go(func() {
 			for no := i; no < n; no += workers {
-				o := options(first + uint64(no))
-				r := RunSeed(o)
-				if r.Broken == nil {
-					r.Broken = Twice(options(o.Seed), r)
-				}
 				select {
-				case results[i] <- r:
+				case results[i] <- run(first + uint64(no)):
 				case <-stop:
 					return
 				}
 			}
-		}()
+		})
 	}
+	defer running.Wait()
 	defer close(stop)
 	for no := range n {
 		if !each(<-results[no%workers]) {

@@ -22,6 +22,8 @@ type CLI struct {
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 
+	mutantsCLI // only in a build with the tag mutants
+
 	Version kong.VersionFlag `help:"Print the version and end."`
 }
 

@@ -96,7 +96,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		o.Seed = seed
 		return o
 	}
-	sim.Many(first, c.Runs, options, func(r sim.Result) bool {
+	sim.Many(first, c.Runs, func(seed uint64) sim.Result { return sim.RunTwice(options(seed)) }, func(r sim.Result) bool {
 		sum.Add(r)
 		if r.Broken != nil && len(sum.Failed) <= failuresShown {
 			c.failed(out, options(r.Seed), r) //nolint:errcheck // told, and counted below
