@@ -441,7 +441,9 @@ NoWaitRing == \A c \in Used : srv[c].st = "await" => c \notin Reach(Waits(c))
 EveryCallEnds == \A c \in Ids : Pending(c) ~> ~Pending(c)
 TurnComesBack == \A c \in Ids : Holds(c) ~> ~Holds(c)
 
-\* Promised names of the same.
+\* Promised names: two properties; and for the state, callStack is chain, callState is call's st and out
+\* (Pending, Completed, TimedOut, Failed), agentState is srv's st (Running is "run", Waiting "await", Paused
+\* "await" with h > 0), MAX_DEPTH is DepthMax, TIMEOUT_MS is Time.
 NoDeadlock == AcyclicCalls
 CallEventuallyCompletes == EveryCallEnds
 

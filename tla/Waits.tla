@@ -1,0 +1,318 @@
+------------------------------- MODULE Waits -------------------------------
+(* Calls that wait for each other in a ring, and how one of them is refused.  *)
+(*                                                                            *)
+(* An actor with serial turns takes no message while its turn waits. So a     *)
+(* call waits for the turn that holds its callee, or, if it has that turn,    *)
+(* for itself; a turn waits for every call it made. Two trees of calls, or    *)
+(* two branches of one, can close these waits to a ring that no chain shows.  *)
+(* It closes where a call queues behind a turn that waits. There a probe sets *)
+(* out along the waits (lap one). Home again it knows a ring; lap two looks   *)
+(* at each wait once more and ends where the newest queued call of the ring   *)
+(* is. That call is refused: it has not run yet, so nothing is undone.        *)
+(*                                                                            *)
+(* Cells keep nothing for it: a probe asks the queue and the turn it comes    *)
+(* to. Why it is right: a wait with given call, turn and epoch never comes    *)
+(* back once it is gone, each was there before the probe came home and is     *)
+(* there after. Why none is missed: all waits of a ring but the last stand    *)
+(* when the last appears, and its probe goes every way.                       *)
+(*                                                                            *)
+(* Each actor is in a cell of its own, so all talk is by message. Clocks are  *)
+(* left out: whatever needs time may happen at any. Who makes which call is a *)
+(* constant, Par; whom it calls is explored. Calls.tla says how to read this. *)
+(* `Bug` removes one guard; "none" is the design.                             *)
+EXTENDS Naturals, Sequences, FiniteSets, TLC
+
+CONSTANTS
+  Agents, Inter,      \* actors; those that give their turn back while it waits
+  Par,                \* a forest: call c is made by the turn of Par[c]; 0: by a client. Its size is that of Ids
+  Plans,              \* functions from calls to callees
+  HopMax,             \* no probe goes further
+  Keeps,              \* what crashes leave: see Crash
+  MaxGiveUp, MaxDup, MaxDrop, MaxCrash,    \* budgets
+  Bug
+
+VARIABLES
+  to,     \* callee of each call, chosen once
+  up,     \* caller's side of each call: new, wait, ok, refused, gone
+  at,     \* callee's side: none, queued, turn, done
+  ep,     \* epoch of each actor's activation
+  net,    \* messages on their way, in no order
+  ref,    \* for the properties: each refusal, with its ring and what was true of it
+  flt     \* what the environment has done
+vars == <<to, up, at, ep, net, ref, flt>>
+
+Ids == DOMAIN Par                              \* a larger id is a newer call
+Max(S) == CHOOSE x \in S : \A y \in S : x >= y
+RECURSIVE Above(_)
+Above(c) == IF Par[c] = 0 THEN {} ELSE {Par[c]} \cup Above(Par[c])
+Below(p) == {c \in Ids : Par[c] = p}
+Msg(k, c) == [k |-> k, c |-> c]
+IsProbe(m) == m.k \in {"probe", "confirm"}
+
+\* ------------------------------------------------------------ what one cell can see
+Turns(a)  == {c \in Ids : at[c] = "turn" /\ to[c] = a}
+Holder(a) == IF a \in Inter \/ Turns(a) = {} THEN 0 ELSE CHOOSE c \in Turns(a) : TRUE
+Kids(t)   == IF t = 0 THEN {} ELSE {y \in Below(t) : up[y] = "wait"}      \* calls that turn t waits for
+Queue(a)  == {c \in Ids : at[c] = "queued" /\ to[c] = a}
+Turn(c)   == CASE at[c] = "turn"   -> c                                  \* the turn that call c waits for
+               [] at[c] = "queued" -> Holder(to[c])
+               [] OTHER            -> 0
+Seen(c)   == IF Bug = "holder" /\ at[c] = "queued" /\ Turns(to[c]) # {} THEN Max(Turns(to[c])) ELSE Turn(c)
+Hop(c, t) == [call |-> c, turn |-> t, epoch |-> ep[to[c]]]
+Queued(h) == h.call # h.turn
+Next1(ring, n) == ring[(n % Len(ring)) + 1]
+
+\* ------------------------------------------------------------ the truth, which no cell sees
+RECURSIVE Reach(_)
+Reach(S) == LET T == S \cup UNION {Kids(Turn(x)) : x \in S} IN IF T = S THEN S ELSE Reach(T)
+RECURSIVE Within(_, _)                         \* the same, in so many hops
+Within(S, n) == IF n = 0 THEN S ELSE Within(S \cup UNION {Kids(Turn(x)) : x \in S}, n - 1)
+OnRing(c) == c \in Within(Kids(Turn(c)), HopMax - 1)
+Stands(ring) == \A n \in 1..Len(ring) :
+  LET h == ring[n]
+  IN Turn(h.call) = h.turn /\ ep[to[h.call]] = h.epoch /\ Next1(ring, n).call \in Kids(h.turn)
+
+Init ==
+  /\ to \in {f \in Plans : \A c \in Ids : \A p \in Above(c) : f[c] # f[p]}   \* what the check of the chain leaves
+  /\ up = [c \in Ids |-> IF Par[c] = 0 THEN "wait" ELSE "new"]
+  /\ at = [c \in Ids |-> "none"]
+  /\ ep = [a \in Agents |-> 1]
+  /\ net = {Msg("req", c) : c \in Below(0)}
+  /\ ref = {}
+  /\ flt = [giveup |-> 0, dup |-> 0, drop |-> 0, crash |-> 0]
+
+\* A delivered message leaves the network, or stays as a duplicate.
+Take(m, keep) ==
+  /\ m \in net
+  /\ keep => flt.dup < MaxDup
+  /\ flt' = IF keep THEN [flt EXCEPT !.dup = @ + 1] ELSE flt
+Rest(m, keep) == IF keep THEN net ELSE net \ {m}
+Keep == IF MaxDup = 0 THEN {FALSE} ELSE BOOLEAN
+
+\* ------------------------------------------------------------ calls and turns
+Ask(p, S) ==                                   \* turn p makes all calls of S and waits for all
+  /\ at[p] = "turn" /\ Kids(p) = {} /\ S # {}
+  /\ \A c \in S : up[c] = "new"
+  /\ up' = [c \in Ids |-> IF c \in S THEN "wait" ELSE up[c]]
+  /\ net' = net \cup {Msg("req", c) : c \in S}
+  /\ UNCHANGED <<to, at, ep, ref, flt>>
+
+\* A probe of call i goes on to each call that turn t waits for; ring is its way so far.
+Along(i, ring, t) ==
+  IF Len(ring) > HopMax /\ Bug # "hops" THEN {}
+  ELSE {[k |-> "probe", c |-> y, i |-> i, ring |-> ring] :
+          y \in IF Bug = "branch" /\ Kids(t) # {} THEN {Max(Kids(t))} ELSE Kids(t)}
+SetOut(c, t) == Along(c, <<Hop(c, t)>>, t)
+
+Enqueue(c, keep) ==                            \* the call arrives; only here can a ring close
+  LET a == to[c]
+      h == IF Bug = "holder" /\ Turns(a) # {} THEN Max(Turns(a)) ELSE Holder(a)
+      probes == Par[c] # 0 /\ ~(Bug = "second" /\ Queue(a) # {})     \* nobody's turn waits for a client's call
+  IN /\ Take(Msg("req", c), keep)
+     /\ at[c] = "none" \/ (Bug = "dedup" /\ at[c] = "done")
+     /\ at' = [at EXCEPT ![c] = "queued"]
+     /\ net' = Rest(Msg("req", c), keep) \cup IF probes THEN SetOut(c, h) ELSE {}
+     /\ UNCHANGED <<to, up, ep, ref>>
+
+Deliver(c) ==                                  \* a request that came before, or whose cancel did
+  /\ at[c] # "none"
+  /\ Take(Msg("req", c), FALSE)
+  /\ net' = net \ {Msg("req", c)}
+  /\ UNCHANGED <<to, up, at, ep, ref>>
+
+Start(c) ==                                    \* those behind c now wait for c, which waits for nobody yet
+  /\ at[c] = "queued" /\ Holder(to[c]) = 0
+  /\ at' = [at EXCEPT ![c] = "turn"]
+  /\ UNCHANGED <<to, up, ep, net, ref, flt>>
+
+Reply(p) ==
+  /\ at[p] = "turn" /\ Kids(p) = {}
+  /\ at' = [at EXCEPT ![p] = "done"]
+  /\ net' = IF Par[p] = 0 THEN net ELSE net \cup {Msg("ok", p)}
+  /\ up' = IF Par[p] = 0 /\ up[p] = "wait" THEN [up EXCEPT ![p] = "ok"] ELSE up
+  /\ UNCHANGED <<to, ep, ref, flt>>
+
+Answer(c, k) ==                                \* a reply reaches the caller's turn
+  /\ Msg(k, c) \in net
+  /\ net' = net \ {Msg(k, c)}
+  /\ up' = IF up[c] = "wait" THEN [up EXCEPT ![c] = k] ELSE up
+  /\ UNCHANGED <<to, at, ep, ref, flt>>
+
+\* ------------------------------------------------------------ the probe
+Probe(i, c, keep) == \E m \in net :            \* lap one: it goes where the wait goes
+  /\ m.k = "probe" /\ m.i = i /\ m.c = c /\ c # i
+  /\ Take(m, keep)
+  /\ LET t == Seen(c)
+         met == \E n \in 1..Len(m.ring) : m.ring[n].turn = t
+     IN net' = Rest(m, keep) \cup
+               IF met /\ Bug # "revisit" THEN {} ELSE Along(i, Append(m.ring, Hop(c, t)), t)
+  /\ UNCHANGED <<to, up, at, ep, ref>>
+
+Victim(i, ring) ==                             \* the newest queued call
+  LET candidates == {n \in 1..Len(ring) : Queued(ring[n]) \/ Bug = "running"}
+  IN IF Bug = "prober" THEN i ELSE Max({ring[n].call : n \in candidates})
+
+ProbeHome(i, keep) == \E m \in net :           \* lap two begins; it ends at the victim
+  /\ m.k = "probe" /\ m.i = i /\ m.c = i
+  /\ Take(m, keep)
+  /\ LET N == Len(m.ring)
+         v == Victim(i, m.ring)
+         j == CHOOSE n \in 1..N : m.ring[n].call = v
+         ring == [n \in 1..N |-> m.ring[((j + n - 1) % N) + 1]]      \* turned so that v comes last
+         first == IF Bug = "onelap" THEN N ELSE 1
+         lap2 == {[k |-> "confirm", c |-> ring[first].call, i |-> i, ring |-> ring, n |-> first,
+                   stood |-> Stands(ring)]}                          \* stood: no cell knows it
+     IN net' = Rest(m, keep) \cup IF Bug = "newest" /\ v # i THEN {} ELSE lap2
+  /\ UNCHANGED <<to, up, at, ep, ref>>
+
+StillThere(m) ==                               \* what the cell of the n-th call looks at in lap two
+  LET h == m.ring[m.n]
+  IN /\ Seen(h.call) = h.turn       \/ Bug = "half"
+     /\ ep[to[h.call]] = h.epoch    \/ Bug = "epoch"
+     /\ Next1(m.ring, m.n).call \in Kids(h.turn)
+
+Confirm(i, c, keep) == \E m \in net :
+  /\ m.k = "confirm" /\ m.i = i /\ m.c = c
+  /\ m.n < Len(m.ring) \/ ~StillThere(m)
+  /\ Take(m, keep)
+  /\ net' = Rest(m, keep) \cup
+            IF StillThere(m) THEN {[m EXCEPT !.n = @ + 1, !.c = m.ring[m.n + 1].call]} ELSE {}
+  /\ UNCHANGED <<to, up, at, ep, ref>>
+
+RefuseWaitCycle(i, c, keep) == \E m \in net :
+  /\ m.k = "confirm" /\ m.i = i /\ m.c = c
+  /\ m.n = Len(m.ring) /\ StillThere(m)
+  /\ Take(m, keep)
+  /\ at' = [at EXCEPT ![c] = "done"]
+  /\ net' = Rest(m, keep) \cup {Msg("refused", c)}
+  /\ ref' = ref \cup {[call |-> c, ring |-> {m.ring[n] : n \in 1..Len(m.ring)}, stood |-> m.stood, stands |-> Stands(m.ring)]}
+  /\ UNCHANGED <<to, up, ep>>
+
+Reprobe(c) ==                                  \* a timer, long against the way of a probe; also after a restart
+  /\ MaxDrop + MaxCrash > 0 /\ Bug # "noreprobe"
+  /\ at[c] = "queued" /\ Par[c] # 0 /\ Kids(Turn(c)) # {}
+  /\ ~\E m \in net : IsProbe(m) /\ m.i = c
+  /\ net' = net \cup SetOut(c, Turn(c))
+  /\ UNCHANGED <<to, up, at, ep, ref, flt>>
+
+\* ------------------------------------------------------------ the environment
+Hurry == flt.giveup < MaxGiveUp /\ flt' = [flt EXCEPT !.giveup = @ + 1]
+
+GiveUp(c) ==                                   \* the caller of c waits no longer: a client goes, a turn's time is up
+  /\ up[c] = "wait" /\ Hurry
+  /\ up' = [up EXCEPT ![c] = "gone"]
+  /\ net' = net \cup {Msg("cancel", c)}
+  /\ UNCHANGED <<to, at, ep, ref>>
+
+\* Call c ends at its callee; in the same step the calls its turn waits for are cancelled.
+Close(c, rest, say) ==
+  /\ at' = [at EXCEPT ![c] = "done"]
+  /\ up' = [y \in Ids |-> IF at[c] = "turn" /\ y \in Kids(c) THEN "gone" ELSE up[y]]
+  /\ net' = rest \cup say \cup {Msg("cancel", y) : y \in IF at[c] = "turn" THEN Kids(c) ELSE {}}
+  /\ UNCHANGED <<to, ep, ref>>
+
+Cancel(c) ==                                   \* the cancel arrives; it may overtake its request
+  /\ Msg("cancel", c) \in net
+  /\ Close(c, net \ {Msg("cancel", c)}, {})
+  /\ UNCHANGED flt
+
+Expire(c) ==                                   \* the callee's own clock ends c, queued or with its turn
+  /\ at[c] \in {"queued", "turn"} /\ Par[c] # 0 /\ Hurry
+  /\ Close(c, net, {Msg("refused", c)})
+
+Drop(i, c) == \E m \in net :                   \* a probe is lost
+  /\ IsProbe(m) /\ m.i = i /\ m.c = c
+  /\ flt.drop < MaxDrop /\ flt' = [flt EXCEPT !.drop = @ + 1]
+  /\ net' = net \ {m}
+  /\ UNCHANGED <<to, up, at, ep, ref>>
+
+\* What a restart finds. "all": all was synced. The queue stands, and so does a turn that has asked; one that
+\* has not asked anything yet begins anew. "asked": the tail with the arrivals is lost, so only turns that have
+\* asked are left (what they asked has left the node, so it is synced). "none": the actor keeps no journal.
+Crash(a, keep) ==
+  LET asked == {c \in Turns(a) : \E y \in Below(c) : up[y] # "new"}
+      new   == [c \in Ids |-> CASE to[c] # a \/ at[c] \notin {"queued", "turn"} -> at[c]
+                                [] keep = "all"   -> IF c \in asked THEN "turn" ELSE "queued"
+                                [] keep = "asked" -> IF c \in asked THEN "turn" ELSE "none"
+                                [] OTHER          -> "none"]
+  IN /\ flt.crash < MaxCrash /\ flt' = [flt EXCEPT !.crash = @ + 1]
+     /\ ep' = [ep EXCEPT ![a] = @ + 1]
+     /\ at' = new
+     /\ up' = [y \in Ids |-> IF Par[y] # 0 /\ Par[y] \in Turns(a) /\ new[Par[y]] = "none" /\ up[y] = "wait"
+                             THEN "gone" ELSE up[y]]
+     /\ UNCHANGED <<to, net, ref>>
+
+Resend(c) ==                                   \* no answer, and a crash may have taken the call
+  /\ flt.crash > 0 /\ up[c] = "wait" /\ at[c] = "none" /\ Msg("req", c) \notin net
+  /\ net' = net \cup {Msg("req", c)}
+  /\ UNCHANGED <<to, up, at, ep, ref, flt>>
+
+Quiet == net = {} /\ \A c \in Ids : up[c] # "wait" /\ at[c] \notin {"queued", "turn"}
+
+Move ==
+  \/ \E p \in Ids : \E S \in SUBSET Below(p) : Ask(p, S)
+  \/ \E c \in Ids : Deliver(c) \/ Start(c) \/ Reply(c) \/ Reprobe(c) \/ GiveUp(c) \/ Cancel(c) \/ Expire(c) \/ Resend(c)
+  \/ \E c \in Ids, k \in {"ok", "refused"} : Answer(c, k)
+  \/ \E c \in Ids, keep \in Keep : Enqueue(c, keep) \/ ProbeHome(c, keep)
+  \/ \E i, c \in Ids, keep \in Keep : Probe(i, c, keep) \/ Confirm(i, c, keep) \/ RefuseWaitCycle(i, c, keep)
+  \/ \E i, c \in Ids : Drop(i, c)
+  \/ \E a \in Agents, keep \in Keeps : Crash(a, keep)
+Next == Move \/ (Quiet /\ UNCHANGED vars)
+Spec == Init /\ [][Next]_vars
+
+\* Only probes are trusted to move, and the timer that sends them again: no turn need end, no time-out need fire.
+Travel(i) == ProbeHome(i, FALSE) \/ \E c \in Ids : Probe(i, c, FALSE) \/ Confirm(i, c, FALSE) \/ RefuseWaitCycle(i, c, FALSE)
+ProbeSpec == Init /\ [][Move]_vars /\ \A i \in Ids : WF_vars(Travel(i)) /\ WF_vars(Reprobe(i))
+
+\* ------------------------------------------------------------ properties
+TypeOK ==
+  /\ \A c \in Ids : /\ up[c] \in {"new", "wait", "ok", "refused", "gone"}
+                    /\ at[c] \in {"none", "queued", "turn", "done"}
+  /\ \A a \in Agents \ Inter : Cardinality(Turns(a)) <= 1
+
+\* The ring that a refusal names stood, all of it, at one instant while the call was queued.
+NoPhantomRefusal == \A r \in ref : r.stood
+OneVictimPerCycle == \A r, s \in ref : r.ring = s.ring => r.call = s.call
+NewestIsRefused == \A r \in ref : \A h \in r.ring : Queued(h) => r.call >= h.call
+RefusedNeverRuns == [][/\ \A r \in ref' \ ref : at[r.call] = "queued"
+                       /\ \A r \in ref : at'[r.call] = "done"]_vars
+\* No ring stands without a probe on its way. (Where no probe is lost, and no cell.)
+NoWaitCycle == (\E m \in net : IsProbe(m)) \/ ~\E c \in Ids : at[c] = "queued" /\ OnRing(c)
+\* A probe ends: it meets no turn twice, and goes no further than it may.
+ProbeBounded == \A m \in net : IsProbe(m) =>
+  /\ Len(m.ring) <= HopMax
+  /\ \A x, y \in 1..Len(m.ring) : m.ring[x].turn = m.ring[y].turn => x = y
+\* No ring stands for ever, though nobody's time runs out.
+EveryWaitCycleBreaks == \A c \in Ids : OnRing(c) ~> ~OnRing(c)
+
+\* ------------------------------------------------------------ shapes of call forests
+Any == [Ids -> Agents]
+Pair     == <<0, 0, 1, 2>>                     \* 1>3     2>4
+Through  == <<0, 0, 5, 2, 1>>                  \* 1>5>3   2>4          a ring through a turn that is not queued
+Tree     == <<0, 1, 1, 2, 3>>                  \* 1>{2>4, 3>5}         a ring inside one tree
+Fork     == <<0, 0, 2, 1, 1>>                  \* 1>{4,5} 2>3
+Shared   == <<0, 0, 2, 1, 2>>                  \* 1>4     2>{3,5}      two rings with one call in both
+Lines    == <<0, 0, 0, 1, 2, 3>>               \* 1>4     2>5     3>6
+Round    == {<<1, 2, 3, 2, 3, 1>>}             \* with Lines: a ring of three, nothing else
+
+\* ------------------------------------------------------------ what must be possible: each must be violated
+RECURSIVE Root(_)
+Root(c) == IF Par[c] = 0 THEN c ELSE Root(Par[c])
+Roots(r) == {Root(h.call) : h \in r.ring}
+Not_RingOfThree  == ~\E r \in ref : Cardinality({h \in r.ring : Queued(h)}) = 3 /\ Cardinality(Roots(r)) = 3
+Not_ThroughATurn == ~\E r \in ref : \E h \in r.ring : ~Queued(h)
+Not_InOneTree    == ~\E r \in ref : Cardinality(Roots(r)) = 1
+Not_OfAFork      == ~\E r \in ref : \E h \in r.ring : Cardinality({y \in Below(h.turn) : up[y] # "new"}) = 2
+Not_TwoProbes    == ~\E m, n \in net : m.k = "confirm" /\ n.k = "confirm" /\ m.i # n.i
+                                       /\ {m.ring[x] : x \in 1..Len(m.ring)} = {n.ring[x] : x \in 1..Len(n.ring)}
+Not_CancelBeats  == ~\E m \in net : m.k = "confirm" /\ m.stood /\ ~Stands(m.ring) /\ ref = {}
+Not_TooLate      == ~\E m \in net : m.k = "confirm" /\ ~m.stood
+Not_GoneAtOnce   == \A r \in ref : r.stands
+Not_BehindAnother == ~\E c \in Ids : at[c] = "queued" /\ OnRing(c) /\ \E d \in Queue(to[c]) : d < c /\ Par[d] # 0
+Not_OverACrash   == ~\E r \in ref : \E h \in r.ring : h.epoch > 1 /\ Queued(h)
+Not_GivenBack    == ~\E r \in ref : \E h \in r.ring : to[h.call] \in Inter
+Not_GoesOn       == ~\E r \in ref : up[r.call] = "refused" /\ at[Par[r.call]] = "done"
+Not_TooLong      == (\E m \in net : IsProbe(m)) \/ ~\E c \in Ids : at[c] = "queued" /\ c \in Reach(Kids(Turn(c)))
+
+Sym == Permutations(Agents \ Inter)
+=============================================================================
