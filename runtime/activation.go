@@ -178,6 +178,7 @@ func (c *Cell) loaded(in Loaded) {
 	for _, t := range act.turnsNow() {
 		c.goOn(t)
 	}
+	c.seekAgain(act)
 	waiting := act.waiting
 	act.waiting = nil
 	for _, env := range waiting {

@@ -198,14 +198,24 @@ func (c *Cell) arrangeReprobe(act *activation) {
 	}
 }
 
-// reprobe has the calls that still wait ask again.
+// reprobe has the calls that still wait ask again, when it is time.
 func (c *Cell) reprobe(act *activation) {
-	if !c.probing(act) || c.now < act.probe {
+	if c.probing(act) && c.now >= act.probe {
+		c.seekAgain(act)
+	}
+}
+
+// seekAgain has the calls that still wait ask again: those whose probe may be
+// lost, and those that come back from the journal, whose ring may have closed
+// before.
+func (c *Cell) seekAgain(act *activation) {
+	act.probe = 0
+	if !act.serial || mutant.On("no-re-probe") {
 		return
 	}
-	act.probe = c.now.Add(probeEvery)
 	for _, q := range act.mailbox.Calls() {
 		if run := act.journal.Run(q.Call); !run.Call.IsRoot() {
+			c.arrangeReprobe(act)
 			c.event(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
 			c.goAlong(act, run, actor.Probe{From: q.Call})
 		}

@@ -151,6 +151,37 @@ func TestALostProbeIsSentAgain(t *testing.T) {
 	}
 }
 
+// A ring outlives its node: the queues come back from the log, and the calls in
+// them ask again, though none is new.
+func TestARingBreaksAfterARestart(t *testing.T) {
+	for cells := 1; cells <= 4; cells++ {
+		n := newNode(t, cells, agent("a", route()), agent("b", route()))
+		deaf := true
+		n.lose = func(env actor.Envelope) bool {
+			_, probe := env.Body.(actor.Probe)
+			_, reply := env.Body.(actor.Answered)
+			return deaf && (probe || reply)
+		}
+		n.together("a b", "b a")
+		if cells == 4 && n.seen[history.RefuseWaitCycle] != 0 {
+			t.Fatal("the ring broke before the restart")
+		}
+		deaf = false
+		n.start(cells)
+		n.pass(3 * time.Second)
+		if got := n.seen[history.RefuseWaitCycle]; got != 1 {
+			t.Errorf("%d cells: %d calls were refused, want 1", cells, got)
+		}
+		for _, c := range n.cells {
+			for _, a := range c.State().Actors {
+				if len(a.Turns) > 0 {
+					t.Errorf("%d cells: %s still waits: %+v", cells, a.ID, a)
+				}
+			}
+		}
+	}
+}
+
 // A cancel that beats lap two: the ring is broken already, and nobody is refused.
 func TestACancelBeatsTheSecondLap(t *testing.T) {
 	n := newNode(t, 4, agent("a", route()), agent("b", route()))
