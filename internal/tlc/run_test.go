@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// command stands in for java: it looks for the config where TLC would, then
+// prints a real report and ends with a status as TLC does for a violation.
+func command(t *testing.T) TLC {
+	t.Helper()
+	sample, err := filepath.Abs("testdata/invariant.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "java")
+	script := "#!/bin/sh\nfor module; do :; done\ntest -f Calls_chain.cfg && test -f $module.tla && cat '" + sample + "'\nexit 12\n"
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return TLC{Java: path, Jar: "tlc.jar", Dir: tla, Output: t.TempDir()}
+}
+
+func TestARunIsJudgedByWhatTLCPrints(t *testing.T) {
+	checker := command(t)
+	expect := Expectation{Violates, "AcyclicCalls"}
+	told := 0
+	results, err := checker.RunAll(t.Context(), []Config{
+		{Name: "Calls_a", Module: "Calls", Expect: expect},
+		{Name: "Calls_b", Module: "Calls"},
+		{Name: "Nothing_c", Module: "Nothing", Expect: expect}, // no such module: nothing is printed
+	}, func(Result) { told++ })
+	if err != nil || told != 3 {
+		t.Fatalf("told of %d, %v", told, err)
+	}
+	for i, want := range []string{"", "AcyclicCalls is violated", "AcyclicCalls is not violated"} {
+		if got := results[i].Mismatch(); got != want {
+			t.Errorf("%s: %q, want %q", results[i].Config.Name, got, want)
+		}
+	}
+	if kept, err := os.ReadFile(results[0].Output); err != nil || len(kept) == 0 {
+		t.Errorf("what was printed is not kept: %v", err)
+	}
+}
+
+func TestAnInterruptedRunTellsNothing(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := command(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("told of %v", r) })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestAJavaThatCannotRunIsAMismatch(t *testing.T) {
+	checker := command(t)
+	checker.Java = filepath.Join(t.TempDir(), "java")
+	if got := checker.Run(t.Context(), Config{Name: "Calls_a", Module: "Calls"}).Mismatch(); got == "" {
+		t.Error("it passes")
+	}
+}
