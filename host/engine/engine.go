@@ -303,8 +303,6 @@ func (e *Engine) barrier(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-e.over:
-		return e.err
 	}
 }
 

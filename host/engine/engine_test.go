@@ -347,6 +347,25 @@ func TestACellThatFailsBeginsAnew(t *testing.T) {
 	}
 }
 
+// A node whose cells fail and fail again gives up, and says so.
+func TestANodeThatCannotGoOnSaysSo(t *testing.T) {
+	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
+	ctx := patient(t)
+	for i := 0; ; i++ {
+		a, err := n.Ask(ctx, n.call("bomb", fmt.Sprint(i), "x"))
+		if err != nil {
+			if !strings.Contains(err.Error(), "failed more than 100 times") || n.Err() != err || n.Ready() != err {
+				t.Errorf("got %v", err)
+			}
+			break
+		}
+		if a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+			t.Fatalf("got %+v", a)
+		}
+	}
+	<-n.Over()
+}
+
 // Two cells that fill each other's rings: everybody gets an answer, some that there is no room.
 func TestFullRingsDoNotLockCellsUp(t *testing.T) {
 	ping := func(to string) func(*agents.Turn) (string, error) {
