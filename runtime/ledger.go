@@ -73,6 +73,11 @@ func (c *Cell) answered(act *activation, reply actor.Reply, env actor.Envelope) 
 		return
 	}
 	t.taint = t.taint || env.Durable
+	if reply.Refusal != nil && t.sent[i].attempt > 1 {
+		// Which attempt was refused? An earlier one may still be on its way, and
+		// would be taken: refused must mean that nobody runs it.
+		c.sendCancel(t, i, actor.Stopped)
+	}
 	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, reply.Budget)
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 )
 
 func interleaved(d *actor.Definition) { d.Turns = actor.Interleaved }
@@ -318,5 +319,35 @@ func TestGarbageIsNeverWritten(t *testing.T) {
 		}
 		n.send("caller", "x")
 		n.pass(time.Second)
+	}
+}
+
+// The second attempt is refused while the first is still on its way: the first
+// must find that its caller has given up, or a refused call would run.
+func TestRefusedMeansThatNobodyRunsIt(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b")), agent("b", sleeping(3*time.Second)))
+	n.limits.MaxPendingPerActor = 1
+	n.start(2)
+	n.drain()
+	var kept *actor.Envelope
+	n.lose = func(env actor.Envelope) bool {
+		r, ok := env.Body.(actor.Request)
+		if ok && !r.Call.IsRoot() && kept == nil {
+			kept = &env
+			return true
+		}
+		return false
+	}
+	n.send("b", "holds the turn", func(c *actor.Call) { c.Left = time.Hour })
+	n.send("b", "fills the mailbox")
+	id := n.send("a", "x")
+	n.pass(2 * time.Second)
+	n.want(id, "a(Busy)")
+	n.pass(10 * time.Second)
+	before := n.seen[history.Admit]
+	n.step(n.cells[n.cells[0].owner(n.shard(kept.To)).Cell], Deliver{*kept})
+	n.drain()
+	if n.seen[history.Admit] != before {
+		t.Error("the first attempt was taken after the second had been refused")
 	}
 }
