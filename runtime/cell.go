@@ -75,7 +75,7 @@ func (c *Cell) Blame() actor.CallID { return c.blame }
 // Step advances the cell by one input. What has run out by now ends first.
 func (c *Cell) Step(now actor.Time, in Input) Ready {
 	c.now = max(c.now, now)
-	c.ready, c.blame = Ready{}, actor.CallID{}
+	c.ready, c.blame = Ready{Events: c.ready.Events[:0]}, actor.CallID{}
 	if c.booted {
 		c.ring()
 	}

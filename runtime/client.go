@@ -90,7 +90,7 @@ func (c *Cell) sendClient(cl *client) {
 	}
 	c.send(actor.EffectID{}, call.Attempt, actor.ID{}, call.To, false, false, actor.Request{Call: call})
 	cl.again = c.now.Add(cl.wait)
-	cl.wait *= 2
+	cl.wait = min(2*cl.wait, resendMax)
 	cl.call.Attempt++
 	c.set(timer{at: min(cl.again, cl.clock.Due()), call: call.ID})
 }

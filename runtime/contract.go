@@ -14,7 +14,7 @@ import (
 type Ready struct {
 	Entries []store.Entry // appended, in this order, to the node's one log; never split over two commits
 	Effects []Effect
-	Events  []history.Event
+	Events  []history.Event // good until the next Step
 }
 
 // Effect is one thing for the world to do.

@@ -3,6 +3,8 @@
 package runtime
 
 import (
+	"time"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -14,12 +16,15 @@ import (
 // answered in a third, and sent again until then. So it has one outcome, however
 // often it was sent and whoever crashed.
 
+// resendMax bounds the time between two attempts, which doubles.
+const resendMax = time.Minute
+
 // sendCall sends an unanswered call once more, under its id.
 func (c *Cell) sendCall(t *turn, i int) {
 	s := &t.sent[i]
 	s.attempt++
 	c.sendRequest(t, i, s.attempt)
-	s.wait *= 2
+	s.wait = min(2*s.wait, resendMax)
 }
 
 // sendRequest sends a call, and again after a while: between nodes anything gets
