@@ -23,7 +23,8 @@ type client struct {
 	text  string
 	lane  actor.Lane
 	left  actor.Duration
-	key   string // Idempotency-Key, if any
+	key   string       // Idempotency-Key, if any
+	call  actor.CallID // of the last try
 	tries int
 	burst bool
 	run   actor.CallID // that succeeded, under the key
@@ -86,6 +87,7 @@ func (w *World) askAt(c *client, at *cell) {
 	c.tries++
 	w.asked = w.now
 	id := w.newCallID()
+	c.call = id
 	call := actor.Call{ID: id, Root: id, To: c.to, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: c.lane,
 		Left: c.left, Attempt: 1, Principal: "client-" + strconv.Itoa(c.no), Origin: actor.Human, Parts: actor.Text(c.text)}
 	if c.key != "" {
@@ -201,7 +203,7 @@ func (w *World) isVolatile(agent string) bool {
 
 // published shows a run's event to who watches: somebody answers a wait.
 func (w *World) published(_ *node, e store.RunEvent) {
-	if !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {
+	if w.story || !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {
 		return
 	}
 	event, err := runs.Decode(e.Body)

@@ -3,6 +3,7 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -13,131 +14,166 @@ import (
 )
 
 // Columns shows a world to a person: one line for each event, one column for
-// each node. Messages show as they are sent and taken, what the log does as it
-// becomes durable; effects are left out.
+// each node. Calls are numbered as they come up; of what the log does, only that
+// it has become durable shows, of effects only what clients get.
 type Columns struct {
 	out   io.Writer
+	wide  int // of the page
 	nodes []actor.NodeID
-	wide  int
+	each  int // of a column
+	calls map[actor.CallID]int
 	line  []byte
 }
 
-// NewColumns writes columns.
-func NewColumns(out io.Writer) *Columns { return &Columns{out: out} }
+// ColumnsWidth is how many characters a line of columns may take.
+const ColumnsWidth = 132
 
-const columnsWidth = 132
+// NewColumns writes columns of so many characters, all of them together.
+func NewColumns(out io.Writer, width int) *Columns {
+	return &Columns{out: out, wide: width, calls: map[actor.CallID]int{}}
+}
+
+const stampWidth = 10
 
 func (c *Columns) begin(w *World) {
 	for _, n := range w.nodes {
 		c.nodes = append(c.nodes, n.id)
 	}
-	c.wide = max(24, (columnsWidth-11)/len(c.nodes)-2)
-	fmt.Fprintf(c.out, "%10s", "")
+	c.each = max(20, (c.wide-stampWidth)/len(c.nodes)-2)
+	c.line = append(c.line[:0], strings.Repeat(" ", stampWidth)...)
 	for i, n := range c.nodes {
-		fmt.Fprintf(c.out, "  %-*s", c.wide, fmt.Sprintf("%s: %d cells", n, w.plan.Cells[i]))
+		cells := "1 cell"
+		if w.plan.Cells[i] > 1 {
+			cells = fmt.Sprintf("%d cells", w.plan.Cells[i])
+		}
+		c.column(fmt.Sprintf("%s, %s", n, cells))
 	}
-	fmt.Fprintln(c.out)
+	c.end()
+}
+
+func (c *Columns) column(text string) {
+	if utf8.RuneCountInString(text) > c.each {
+		text = string([]rune(text)[:c.each-1]) + "…"
+	}
+	c.line = append(append(c.line, ' ', ' '), text...)
+	c.line = append(c.line, strings.Repeat(" ", c.each-utf8.RuneCountInString(text))...)
+}
+
+func (c *Columns) end() {
+	c.out.Write(append(bytes.TrimRight(c.line, " "), '\n')) //nolint:errcheck // a page that cannot be written is not read
 }
 
 // fault shows what the world does, across the columns.
 func (c *Columns) fault(now actor.Time, f Fault, what string) {
-	fmt.Fprintf(c.out, "%s  *** %s: %s\n", stamp(now), f, what)
+	fmt.Fprintf(c.out, "%*s  *** %s: %s\n", stampWidth, stamp(now), f, what)
 }
 
 func (c *Columns) event(now actor.Time, e *history.Event) {
-	text := describe(e)
+	text := c.describe(e)
 	if text == "" {
 		return
 	}
-	text = cut(text, c.wide)
-	c.line = append(c.line[:0], stamp(now)...)
+	c.line = fmt.Appendf(c.line[:0], "%*s", stampWidth, stamp(now))
 	for _, n := range c.nodes {
-		c.line = append(c.line, ' ', ' ')
 		if n != e.From.Node {
-			c.line = append(c.line, "·"...)
-			c.line = append(c.line, strings.Repeat(" ", c.wide-1)...)
+			c.column("·")
 			continue
 		}
-		c.line = append(c.line, text...)
-		c.line = append(c.line, strings.Repeat(" ", c.wide-utf8.RuneCountInString(text))...)
+		c.column(text)
 	}
-	c.out.Write(append([]byte(strings.TrimRight(string(c.line), " ")), '\n'))
+	c.end()
 }
 
-func stamp(now actor.Time) string { return fmt.Sprintf("%9.4fs", now.Sub(Origin).Seconds()) }
+func stamp(now actor.Time) string { return fmt.Sprintf("%.4fs", now.Sub(Origin).Seconds()) }
 
-func cut(text string, width int) string {
-	if utf8.RuneCountInString(text) <= width {
-		return text
+// call is the number of a call.
+func (c *Columns) call(id actor.CallID) string {
+	if id.IsZero() {
+		return ""
 	}
-	return string([]rune(text)[:width-1]) + "…"
+	n := c.calls[id]
+	if n == 0 {
+		n = len(c.calls) + 1
+		c.calls[id] = n
+	}
+	return fmt.Sprintf(" #%d", n)
 }
 
 // describe is an event in a few words; "" for one that columns leave out.
-func describe(e *history.Event) string {
-	call := ""
-	if !e.Call.IsZero() {
-		call = " " + e.Call.Short()
-	}
+func (c *Columns) describe(e *history.Event) string {
 	who := brief(e.Actor)
 	switch e.Kind {
 	case history.Ask:
-		if e.What == "client" {
-			return "client asks " + brief(e.Peer) + call
-		}
-		if e.What == "call" {
-			return who + " asks " + brief(e.Peer) + call
+		switch e.What {
+		case "client":
+			return "client asks " + brief(e.Peer) + c.call(e.Call)
+		case "call":
+			return who + " asks " + brief(e.Peer) + c.call(e.Call)
 		}
 		return who + " wants " + e.What
 	case history.Answer:
-		if e.Reason != 0 {
-			return who + " gets " + e.What + " " + e.Reason.String() + call
-		}
-		return who + " gets " + e.What + call
+		return who + " gets " + e.What + c.call(e.Call) + reason(e)
 	case history.Send:
-		return "→ " + e.What + " " + brief(e.Peer) + call
+		return "→ " + e.What + c.call(e.Call) + " to " + brief(e.Peer)
 	case history.Deliver:
-		return "← " + e.What + " " + brief(e.Actor) + call
-	case history.Admit:
-		return fmt.Sprintf("%s takes%s (%d)", who, call, e.Count)
-	case history.Refuse:
-		return who + " refused " + e.Reason.String() + call
-	case history.Start:
-		return who + " begins" + call
-	case history.Reply:
-		if e.Reason != 0 {
-			return who + " ends " + e.Reason.String() + call
-		}
-		return who + " ends" + call
+		return "← " + e.What + c.call(e.Call) + " for " + who
 	case history.Drop:
-		return "dropped " + e.What + " (" + e.Why + ")" + call
-	case history.Expire, history.Cancel, history.Hold, history.Resume:
-		return who + " " + strings.ToLower(e.Kind.String()) + call
+		return "drops " + e.What + c.call(e.Call) + ": " + e.Why
+	case history.Admit:
+		return who + " takes" + c.call(e.Call)
+	case history.Refuse:
+		return who + " refused" + c.call(e.Call) + reason(e)
+	case history.Start:
+		return who + " begins" + c.call(e.Call)
+	case history.Reply:
+		return who + " ends" + c.call(e.Call) + reason(e)
+	case history.Expire:
+		if e.What == "sleep" {
+			return ""
+		}
+		return who + " time is over: " + e.What + c.call(e.Call)
+	case history.Cancel:
+		return who + " cancels" + c.call(e.Call)
+	case history.Hold:
+		return who + " held: " + e.What + c.call(e.Call)
+	case history.Resume:
+		return who + " goes on: " + e.What + c.call(e.Call)
 	case history.Activate:
-		return fmt.Sprintf("+ %s epoch %d", who, e.Epoch)
+		return "+ " + who
 	case history.Deactivate:
-		return "- " + who + " " + e.Why
+		return "- " + who + ": " + e.Why
 	case history.Claim, history.Lose:
-		return fmt.Sprintf("%s %d-%d epoch %d", strings.ToLower(e.Kind.String()), e.ShardLo, e.ShardHi, e.Epoch)
+		return fmt.Sprintf("%s shards %d-%d, epoch %d", strings.ToLower(e.Kind.String()), e.ShardLo, e.ShardHi-1, e.Epoch)
 	case history.Sync:
-		return fmt.Sprintf("durable to %d", e.Synced)
-	case history.Append:
-		return fmt.Sprintf("log to %d", e.Pos)
+		return fmt.Sprintf("durable up to %d", e.Synced)
 	case history.Crash:
 		return "CRASH: " + e.Why
 	case history.Restart:
 		return "RESTART"
+	case history.Append:
+		return ""
 	case history.Perform:
-		if e.What == "respond" {
-			return "⇒ client" + call + " " + e.Status.String()
+		switch {
+		case e.What == "respond" && e.Status == 0:
+			return "⇒ client" + c.call(e.Call) + " waits for a person"
+		case e.What == "respond":
+			return "⇒ client" + c.call(e.Call) + " " + e.Status.String() + reason(e)
 		}
+		return ""
 	}
-	return ""
+	return who + " " + strings.ToLower(e.Kind.String()) + c.call(e.Call)
+}
+
+func reason(e *history.Event) string {
+	if e.Reason == 0 {
+		return ""
+	}
+	return ": " + e.Reason.String()
 }
 
 func brief(id actor.ID) string {
 	if id == (actor.ID{}) {
 		return "client"
 	}
-	return id.Agent + "/" + id.Key
+	return id.String()
 }

@@ -3,9 +3,11 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 )
 
@@ -23,6 +25,36 @@ type Plan struct {
 	Drift  []int64        // of each node's clock, in parts per million
 	Offset []actor.Duration
 	Odds   [faultKinds]int // of each fault, in ten-thousandths
+}
+
+// complete is a plan made by hand with what it left open.
+func (p Plan) complete(o Options) Plan {
+	if len(p.Cells) == 0 {
+		p.Cells = []int{1}
+	}
+	if p.Groups == 0 {
+		p.Groups = 8
+	}
+	if p.Limits == (dispatcher.Limits{}) {
+		p.Limits = dispatcher.DefaultLimits()
+	}
+	p.Keys = max(p.Keys, 1)
+	p.Agents = slices.Clone(p.Agents)
+	for i := range p.Agents {
+		if def := &p.Agents[i]; def.Hash.IsZero() {
+			def.Hash = actor.HashOf([]byte(def.Name))
+		}
+	}
+	for len(p.Drift) < len(p.Cells) {
+		p.Drift = append(p.Drift, 0)
+	}
+	for len(p.Offset) < len(p.Cells) {
+		p.Offset = append(p.Offset, 0)
+	}
+	for _, odds := range o.Odds {
+		p.Odds[odds.Fault] = odds.Per
+	}
+	return p
 }
 
 // drawPlan makes the plan of a seed; what the options say by hand comes last,
@@ -69,6 +101,9 @@ func drawAgents(c Chooser) []actor.Definition {
 	all := make([]actor.Definition, 0, n)
 	for _, name := range agentNames[:n] {
 		def := actor.Definition{Name: name, Doc: "plays what the message says", Behavior: player{}}
+		if c.Int(4) == 3 {
+			def.Behavior = agents.Blocking(agents.Func(playBlocking))
+		}
 		if c.Int(6) == 5 {
 			def.Durability = actor.Volatile
 		}

@@ -127,7 +127,7 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	log, small := Shrink(o, r)
 	var columns bytes.Buffer
 	shown := o
-	shown.Chooser, shown.Columns = NewReplayed(log), NewColumns(&columns)
+	shown.Chooser, shown.Columns = NewReplayed(log), NewColumns(&columns, ColumnsWidth)
 	RunSeed(shown)
 	for _, f := range [...]struct {
 		name  string
@@ -161,6 +161,6 @@ func Replay(dir string, whole bool, out io.Writer, parts Parts) (Result, error) 
 	if err != nil {
 		return Result{}, fmt.Errorf("%s: %w", name, err)
 	}
-	o.Chooser, o.Columns, o.Parts = NewReplayed(log), NewColumns(out), parts
+	o.Chooser, o.Columns, o.Parts = NewReplayed(log), NewColumns(out, ColumnsWidth), parts
 	return RunSeed(o), nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 )
 
 // A script is what the agents of the simulator do with a message: the message
@@ -147,6 +148,9 @@ func parseOne(text string) (o one, err error) {
 	return o, err
 }
 
+// Player is the agent that does what the message says.
+func Player() actor.Behavior { return player{} }
+
 // player is the agent that does what the message says.
 type player struct{}
 
@@ -208,6 +212,36 @@ func (p *play) say() string {
 		text += strings.Repeat(".", p.big<<10)
 	}
 	return text
+}
+
+// playBlocking is the same agent in the blocking style.
+func playBlocking(t *agents.Turn) (string, error) {
+	s, err := parseScript(t.Message())
+	if err != nil {
+		return "", actor.Refuse(actor.Invalid, "%v", err)
+	}
+	p := play{agent: t.Self().Agent}
+	for _, st := range s {
+		switch st[0].verb {
+		case "big":
+			p.big += st[0].ms
+		case "fail":
+			return "", actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
+		case "panic":
+			panic("the script says so") // which ends its turn, not its cell
+		default:
+			asks := make([]actor.Ask, len(st))
+			for i, o := range st {
+				asks[i] = o.ask()
+			}
+			for _, a := range t.All(asks...) {
+				if a.Refusal != nil {
+					p.refused = append(p.refused, a.Refusal.Reason.String())
+				}
+			}
+		}
+	}
+	return p.say(), nil
 }
 
 // plannedPanic is what the world's own agents and faults panic with: any other

@@ -21,9 +21,11 @@ type Options struct {
 	Events    io.Writer // gets the canonical log; nil: nobody does
 	Columns   *Columns  // is shown what happens; nil: nobody is
 	Parts     Parts
-	Faultless bool   // no fault but those in Odds
-	Odds      []Odds // of faults, set by hand
-	StepsMax  int    // 0: as many as it takes; else it ends there, at rest or not
+	Faultless bool                // no fault but those in Odds
+	Odds      []Odds              // of faults, set by hand
+	Plan      *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
+	strict    func(*specs.Limits) // a test's: specs that ask for more than the code promises
+	StepsMax  int                 // 0: as many as it takes; else it ends there, at rest or not
 }
 
 // Parts are real parts that stand in for imagined ones.
@@ -72,6 +74,7 @@ type World struct {
 	calm     bool       // no more faults
 	since    actor.Time // calm
 	over     bool
+	story    bool // nobody comes by themselves
 	broken   *Violation
 }
 
@@ -86,17 +89,27 @@ func New(o Options) *World {
 	if w.kv == nil {
 		w.kv = &store.Memory{}
 	}
-	w.plan = drawPlan(w.choose, o)
-	w.build()
-	w.after(10*time.Millisecond, w.come)
+	if o.Plan != nil {
+		w.plan, w.story = o.Plan.complete(o), true
+	} else {
+		w.plan = drawPlan(w.choose, o)
+	}
+	w.build(o.strict)
+	if !w.story {
+		w.after(10*time.Millisecond, w.come)
+	}
 	w.after(time.Second, w.strike)
 	return w
 }
 
-func (w *World) build() {
+func (w *World) build(strict func(*specs.Limits)) {
 	w.Stats.Nodes = len(w.plan.Cells)
 	w.tools = newTools()
-	w.checker = specs.New(w.limits())
+	limits := w.limits()
+	if strict != nil {
+		strict(&limits)
+	}
+	w.checker = specs.New(limits)
 	w.net = newNetwork(len(w.plan.Cells))
 	for i := range w.plan.Agents {
 		w.plan.Agents[i].Behavior = wild{w, w.plan.Agents[i].Behavior}
@@ -138,8 +151,11 @@ func (w *World) limits() specs.Limits {
 const stepsMax = 400_000
 
 // Run lets the world go on until it is at rest, or a spec is broken.
-func (w *World) Run() *Violation {
-	for w.broken == nil && !w.over {
+func (w *World) Run() *Violation { return w.until(func() bool { return w.over }) }
+
+// until lets the world go on until something is so.
+func (w *World) until(done func() bool) *Violation {
+	for w.broken == nil && !done() {
 		h, ok := w.queue.take()
 		if !ok {
 			break

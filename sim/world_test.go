@@ -2,7 +2,17 @@
 
 package sim
 
-import "testing"
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs"
+)
 
 func BenchmarkSeed(b *testing.B) {
 	steps := 0
@@ -14,4 +24,108 @@ func BenchmarkSeed(b *testing.B) {
 		steps += r.Stats.Steps
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(steps), "µs/step")
+}
+
+func TestChoicesReplay(t *testing.T) {
+	o := Options{Seed: 4, Odds: []Odds{{NetworkDelay, per / 2}}}
+	var events bytes.Buffer
+	o.Events = &events
+	r := RunSeed(o)
+	if r.Broken != nil {
+		t.Fatal(r.Broken)
+	}
+	if hash, err := HashLog(&events); err != nil || hash != r.Hash {
+		t.Errorf("the log's text hashes to %s (%v), the world to %s", hash, err, r.Hash)
+	}
+	again, log, err := DecodeChoices(EncodeChoices(o, r.Choices))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Chooser = NewReplayed(log)
+	if replayed := RunSeed(again); replayed.Hash != r.Hash {
+		t.Errorf("seed 4 has the hash %s, its choices %s", r.Hash, replayed.Hash)
+	}
+}
+
+func TestChoicesRefuseOthers(t *testing.T) {
+	for _, text := range []string{
+		"", "troupe choices 2 seed 1\n", "troupe choices 1\n", "troupe choices 1 seed x\n", "troupe choices 1 seed 1 fault Nothing:1\n",
+		"troupe choices 1 seed 1 fault NetworkDelay:2\n", "troupe choices 1 seed 1\nx\n", "troupe choices 1 seed 1\n0*x\n",
+		"troupe choices 1 seed 1\n-1\n", "troupe choices 1 seed 1\n0*4000000000\n",
+	} {
+		if _, _, err := DecodeChoices([]byte(text)); err == nil || !strings.Contains(err.Error(), "line") {
+			t.Errorf("%q: %v, want an error that names the line", text, err)
+		}
+	}
+}
+
+func TestFaultsPrintAndParse(t *testing.T) {
+	for _, f := range Faults() {
+		for _, p := range []int{0, 1, per / 2, per} {
+			o, err := ParseOdds(Odds{f, p}.String())
+			if err != nil || o != (Odds{f, p}) {
+				t.Errorf("%s:%d reads as %v, %v", f, p, o, err)
+			}
+		}
+	}
+	for _, text := range []string{"", "NetworkDelay", "NetworkDelay:", "NetworkDelay:-1", "NetworkDelay:1.1", "NetworkDelay:NaN", "Nothing:1"} {
+		if o, err := ParseOdds(text); err == nil {
+			t.Errorf("%q reads as %v", text, o)
+		}
+	}
+}
+
+// Without faults nothing restarts, and nobody is refused but as agents bring it on.
+func TestFaultlessWorldIsCalm(t *testing.T) {
+	for seed := range uint64(10) {
+		r := RunSeed(Options{Seed: seed, Faultless: true})
+		if r.Broken != nil {
+			t.Fatalf("seed %d: %v", seed, r.Broken)
+		}
+		s := &r.Stats
+		if s.FaultsAll() > 0 || s.Events[history.Crash] > 0 || s.Events[history.Restart] > 0 || s.Sometimes[LeaseLost] > 0 || s.Sometimes[Adopted] > 0 {
+			t.Errorf("seed %d: %d faults, %d crashes, %d restarts, %d leases lost", seed, s.FaultsAll(), s.Events[history.Crash], s.Events[history.Restart], s.Sometimes[LeaseLost])
+		}
+	}
+}
+
+func TestFaultsByHand(t *testing.T) {
+	r := RunSeed(Options{Seed: 3, Faultless: true, Odds: []Odds{{AgentCallRejected, per / 2}}})
+	if r.Broken != nil {
+		t.Fatal(r.Broken)
+	}
+	if n := r.Stats.Faults[AgentCallRejected]; n == 0 || n != r.Stats.FaultsAll() {
+		t.Errorf("%d of %d faults are the one set by hand", n, r.Stats.FaultsAll())
+	}
+}
+
+// A failure leaves a folder with a smaller one in it. The specs of this test
+// allow no nested calls, which the code does.
+func TestFailureShrinks(t *testing.T) {
+	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
+	r := RunSeed(o)
+	if r.Broken == nil || r.Broken.Spec != specs.DepthBounded {
+		t.Fatalf("the strict specs find %v", r.Broken)
+	}
+	dir := t.TempDir()
+	small, err := Leave(dir, o, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if small.Broken == nil || small.Broken.Spec != r.Broken.Spec || small.Stats.Steps > r.Stats.Steps {
+		t.Errorf("%d steps shrink to %d that break %v", r.Stats.Steps, small.Stats.Steps, small.Broken)
+	}
+	columns, err := os.ReadFile(filepath.Join(dir, columnsFile))
+	if err != nil || !bytes.Contains(columns, []byte("client asks")) {
+		t.Errorf("columns: %v\n%.300s", err, columns)
+	}
+	for whole, steps := range map[bool]int{true: r.Stats.Steps, false: small.Stats.Steps} {
+		again, err := Replay(dir, whole, io.Discard, Parts{})
+		if err != nil || again.Broken != nil || again.Stats.Steps < steps {
+			t.Errorf("by the specs as they are, the folder's world (whole: %v) has %d steps and breaks %v, %v", whole, again.Stats.Steps, again.Broken, err)
+		}
+	}
+	if _, err := Replay(t.TempDir(), false, io.Discard, Parts{}); err == nil {
+		t.Error("an empty folder replays")
+	}
 }

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the transcripts say now into them")
+
+// TestTranscripts plays the stories in testdata. A story is a world and what
+// somebody does in it; behind each ---- stands what then happened, in columns.
+// Every choice is the benign one, so a story goes as it must.
+//
+//	# words for the reader
+//	world nodes=2 cells=1 agents=ana,bo depth=5 pending=128 outstanding=10 timeout=30s
+//	ask ana/main 10s [key]: script   somebody asks; the last who asked is meant below
+//	run 500ms                        time goes by
+//	answer                           … until the answer is there
+//	signal, cancel                   for the run that was asked for
+//	crash n1                         the node dies, and starts again
+//	settle                           … until nothing is under way any more
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := perform(t, string(text))
+			if *rewrite {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(text) {
+				t.Errorf("the story goes otherwise (-rewrite if it shall):\n%s", firstDifference(string(text), got))
+			}
+		})
+	}
+}
+
+func perform(t *testing.T, text string) string {
+	var s stage
+	var out strings.Builder
+	for i, block := range strings.Split(strings.TrimRight(text, "\n"), "\n\n") {
+		if i > 0 {
+			out.WriteString("\n")
+		}
+		commands, _, _ := strings.Cut(block+"\n", "----\n")
+		for line := range strings.Lines(commands) {
+			if line = strings.TrimSuffix(line, "\n"); line != "" {
+				out.WriteString(line + "\n")
+				s.do(t, line)
+			}
+		}
+		if s.page.Len() > 0 {
+			out.WriteString("----\n" + s.page.String())
+			s.page.Reset()
+		}
+	}
+	return out.String()
+}
+
+// stage is a story under way.
+type stage struct {
+	w    *World
+	page bytes.Buffer
+	last Request
+}
+
+func (s *stage) do(t *testing.T, line string) {
+	t.Helper()
+	verb, rest, _ := strings.Cut(line, " ")
+	var broken *Violation
+	switch verb {
+	case "#":
+		return
+	case "world":
+		s.begin(t, rest)
+	case "ask":
+		head, script, ok := strings.Cut(rest, ": ")
+		words := append(strings.Fields(head), "")
+		left, err := time.ParseDuration(words[1])
+		if !ok || err != nil {
+			t.Fatalf("%s: want ask actor time [key]: script", line)
+		}
+		s.last = s.w.Ask(words[0], script, left, words[2])
+	case "run":
+		d, err := time.ParseDuration(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		broken = s.w.For(d)
+	case "answer":
+		var reply actor.Reply
+		reply, broken = s.w.Answer(s.last, time.Minute)
+		said := actor.TextOf(reply.Parts)
+		if reply.Refusal != nil {
+			said = reply.Refusal.Error()
+		}
+		fmt.Fprintf(&s.page, "%s: %s\n", reply.Status, said)
+	case "signal":
+		s.w.Signal(s.last)
+	case "cancel":
+		s.w.Cancel(s.last)
+	case "crash":
+		s.w.Crash(rest)
+	case "settle":
+		broken = s.w.Settle()
+		fmt.Fprintf(&s.page, "at rest\n")
+	default:
+		t.Fatalf("%q: no such command", line)
+	}
+	if broken != nil {
+		t.Fatalf("%s: %v", line, broken)
+	}
+}
+
+func (s *stage) begin(t *testing.T, settings string) {
+	p := Plan{Limits: dispatcher.DefaultLimits()}
+	nodes, cells := 1, 1
+	for _, word := range strings.Fields(settings) {
+		name, value, _ := strings.Cut(word, "=")
+		n, err := strconv.Atoi(value)
+		switch name {
+		case "agents":
+			err = nil
+			for _, agent := range strings.Split(value, ",") {
+				p.Agents = append(p.Agents, actor.Definition{Name: agent, Behavior: Player()})
+			}
+		case "nodes":
+			nodes = n
+		case "cells":
+			cells = n
+		case "depth":
+			p.Limits.AgentCallDepthMax = n
+		case "pending":
+			p.Limits.MaxPendingPerActor = n
+		case "outstanding":
+			p.Limits.AgentConcurrentCallsMax = n
+		case "timeout":
+			p.Limits.AgentCallTimeoutDefault, err = time.ParseDuration(value)
+		default:
+			t.Fatalf("world: %q means nothing", word)
+		}
+		if err != nil {
+			t.Fatalf("world: %q: %v", word, err)
+		}
+	}
+	for range nodes {
+		p.Cells = append(p.Cells, cells)
+	}
+	p.Groups = 2 * nodes * cells
+	s.w = New(Options{Seed: 1, Chooser: NewReplayed(nil), Plan: &p, Columns: NewColumns(&s.page, 110)})
+	if broken := s.w.For(10 * time.Millisecond); broken != nil {
+		t.Fatal(broken)
+	}
+	s.page.Truncate(bytes.IndexByte(s.page.Bytes(), '\n') + 1) // how nodes start is no part of the story
+}
+
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range max(len(w), len(g)) {
+		a, b := "(end)", "(end)"
+		if i < len(w) {
+			a = w[i]
+		}
+		if i < len(g) {
+			b = g[i]
+		}
+		if a != b {
+			return fmt.Sprintf("line %d was\n%s\nand is\n%s", i+1, a, b)
+		}
+	}
+	return ""
+}
