@@ -66,7 +66,11 @@ func (c *Cell) local(env actor.Envelope) {
 func (c *Cell) await(act *activation, env actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Request:
-		if len(act.waiting) >= c.limits.MaxPendingPerActor {
+		switch full := len(act.waiting) >= c.limits.MaxPendingPerActor; {
+		case full && m.Call.Attempt > 1: // it may be open in there: who asked asks again
+			c.drop(env, "full")
+			return
+		case full:
 			c.refuse(act, m.Call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.waiting)))
 			return
 		}
