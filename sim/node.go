@@ -49,6 +49,7 @@ type cell struct {
 	running bool       // a step is on its way
 	tick    actor.Time // by the world's time: when it is told the time next; 0: not
 	strikes []runtime.Strike
+	fell    int    // how many incarnations before it have panicked
 	knows   uint64 // the version of the claims that it has taken in
 	again   bool   // it is not the first incarnation since the world began
 }

@@ -213,7 +213,8 @@ func (c *cell) panicked(planned plannedPanic) {
 		}
 		n.revive(c, blame)
 	}
-	n.later(w.between(time.Millisecond, 20*time.Millisecond), next)
+	// Who falls again and again is raised ever later, as a supervisor does it.
+	n.later(w.between(time.Millisecond, 20*time.Millisecond)<<min(c.fell, 6), next)
 }
 
 // revive boots the next incarnation of a cell that panicked.
@@ -224,7 +225,7 @@ func (n *node) revive(old *cell, blame actor.CallID) {
 		return
 	}
 	c := n.newCell(old.index, old.self.Incarnation+1)
-	c.strikes = struck(old.strikes, blame)
+	c.strikes, c.fell = struck(old.strikes, blame), old.fell+1
 	n.cells[c.index] = c
 	w.Stats.Sometimes[CellRestarted]++
 	w.log.world(w.now, "%s begins", c.self)
