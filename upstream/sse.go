@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+)
+
+// Event is one Server-Sent Event.
+type Event struct {
+	Name string // "" is what the standard calls message
+	ID   string // "" if it has none of its own
+	Data string
+}
+
+// Check says what no event can carry. Data may be anything.
+func (e Event) Check() error {
+	for _, f := range [...]struct{ what, text string }{{"name", e.Name}, {"id", e.ID}} {
+		if at := strings.IndexAny(f.text, "\r\n\x00"); at >= 0 {
+			return fmt.Errorf("event: its %s has the byte %#02x at %d", f.what, f.text[at], at)
+		}
+		if !utf8.ValidString(f.text) {
+			return fmt.Errorf("event: its %s is not UTF-8", f.what)
+		}
+	}
+	return nil
+}
+
+// AppendEvent writes an event as one event, whatever its data: line ends of
+// every kind become line feeds, and what is not UTF-8 is replaced. Name and id
+// are ours; one that Check refuses is a mistake of ours.
+func AppendEvent(b []byte, e Event) []byte {
+	err := e.Check()
+	must.Be(err == nil, "upstream: %v", err)
+	if e.ID != "" {
+		b = appendLine(b, "id: ", e.ID)
+	}
+	if e.Name != "" {
+		b = appendLine(b, "event: ", e.Name)
+	}
+	for line := range strings.SplitSeq(plainLines(e.Data), "\n") {
+		b = appendLine(b, "data: ", line)
+	}
+	return append(b, '\n')
+}
+
+// AppendComment writes what every client ignores: a sign of life.
+func AppendComment(b []byte, text string) []byte {
+	for line := range strings.SplitSeq(plainLines(text), "\n") {
+		b = appendLine(b, ": ", line)
+	}
+	return append(b, '\n')
+}
+
+// AppendRetry tells the client how long to wait before it connects again.
+func AppendRetry(b []byte, wait actor.Duration) []byte {
+	return append(strconv.AppendInt(append(b, "retry: "...), int64(max(wait, 0)/time.Millisecond), 10), "\n\n"...)
+}
+
+func appendLine(b []byte, field, value string) []byte {
+	return append(append(append(b, field...), value...), '\n')
+}
+
+var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
+
+func plainLines(text string) string {
+	return lineEnds.Replace(strings.ToValidUTF8(text, "\uFFFD"))
+}
+
+// StreamLimits bound what one stream may bring, in bytes; 0 is the constant of
+// that name.
+type StreamLimits struct {
+	Line  int // without its end
+	Event int // the data of one event
+	Total int // the whole stream
+}
+
+// The limits that hold where none are given.
+const (
+	LineBytesMax   = 1 << 20
+	EventBytesMax  = 1 << 20
+	StreamBytesMax = 16 << 20
+	// RetryMax is the longest wait that a stream may ask for.
+	RetryMax = time.Hour
+)
+
+func (l StreamLimits) orDefaults() StreamLimits {
+	return StreamLimits{orDefault(l.Line, LineBytesMax), orDefault(l.Event, EventBytesMax), orDefault(l.Total, StreamBytesMax)}
+}
+
+// orDefault is v, or what holds where none is given.
+func orDefault[T int | actor.Duration](v, otherwise T) T {
+	if v <= 0 {
+		return otherwise
+	}
+	return v
+}
+
+// Parser reads a stream of events as the standard has it, from bytes cut anywhere.
+//
+//  1. The events, and the byte that a refusal names, are the same for every cut.
+//  2. It holds no more than one line and one event's data.
+//  3. After a refusal it takes nothing more.
+type Parser struct {
+	limits  StreamLimits
+	off     int    // bytes taken
+	line    []byte // so far
+	begun   bool   // the first line is over, and with it a byte order mark
+	cr      bool   // a line feed here belongs to the line end before
+	name    string
+	id      *string
+	data    []byte
+	hasData bool
+	lastID  string
+	retry   actor.Duration
+	refusal *actor.Refusal
+}
+
+// NewParser returns a parser at the stream's first byte.
+func NewParser(limits StreamLimits) *Parser { return &Parser{limits: limits.orDefaults()} }
+
+// LastID is the id to resume from: that of the last event that had one.
+func (p *Parser) LastID() string { return p.lastID }
+
+// Retry is how long the stream wants a client to wait before it connects again;
+// 0 if it did not say.
+func (p *Parser) Retry() actor.Duration { return p.retry }
+
+// Parse takes the next bytes and returns the events they complete. With a
+// refusal come the events before it.
+func (p *Parser) Parse(b []byte) (events []Event, refusal *actor.Refusal) {
+	for len(b) > 0 && p.refusal == nil {
+		if p.cr && b[0] == '\n' {
+			p.cr = false
+			p.take(1)
+			b = b[1:]
+			continue
+		}
+		p.cr = false
+		end := bytes.IndexAny(b, "\r\n")
+		n := end
+		if end < 0 {
+			n = len(b)
+		}
+		if room := p.limits.Line - len(p.line); n > room && room < p.limits.Total-p.off {
+			p.off += room
+			p.fail("a line is longer than %d bytes", p.limits.Line)
+			break
+		}
+		if !p.take(n) {
+			break
+		}
+		if end < 0 {
+			p.line = append(p.line, b...)
+			break
+		}
+		line := b[:n]
+		if len(p.line) > 0 {
+			p.line = append(p.line, line...)
+			line = p.line
+		}
+		if !p.take(1) {
+			break
+		}
+		p.cr = b[end] == '\r'
+		b = b[end+1:]
+		events = p.endLine(events, line)
+		p.line = p.line[:0]
+	}
+	return events, p.refusal
+}
+
+// take counts n bytes, as far as the stream may have them.
+func (p *Parser) take(n int) bool {
+	if n > p.limits.Total-p.off {
+		p.off = p.limits.Total
+		p.fail("a stream is longer than %d bytes", p.limits.Total)
+		return false
+	}
+	p.off += n
+	return true
+}
+
+func (p *Parser) fail(format string, args ...any) {
+	p.refusal = actor.Refuse(actor.Unavailable, "event stream, byte %d: %s", p.off, fmt.Sprintf(format, args...))
+	p.line, p.data = nil, nil
+}
+
+func (p *Parser) endLine(events []Event, line []byte) []Event {
+	if !p.begun {
+		p.begun = true
+		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
+	}
+	if len(line) == 0 {
+		return p.endEvent(events)
+	}
+	field, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(field) {
+	case "event":
+		p.name = string(value)
+	case "data":
+		if p.hasData {
+			p.data = append(p.data, '\n')
+		}
+		p.hasData = true
+		if len(p.data)+len(value) > p.limits.Event {
+			p.fail("an event has more than %d bytes of data", p.limits.Event)
+			return events
+		}
+		p.data = append(p.data, value...)
+	case "id":
+		if bytes.IndexByte(value, 0) < 0 {
+			id := string(value)
+			p.id = &id
+		}
+	case "retry":
+		if ms, ok := digits(string(value)); ok {
+			p.retry = min(actor.Duration(min(ms, int64(RetryMax/time.Millisecond)))*time.Millisecond, RetryMax)
+		}
+	}
+	return events
+}
+
+func (p *Parser) endEvent(events []Event) []Event {
+	e := Event{Name: p.name}
+	if p.id != nil {
+		e.ID, p.lastID = *p.id, *p.id
+	}
+	if p.hasData {
+		e.Data = string(p.data)
+		events = append(events, e)
+	}
+	p.name, p.id, p.data, p.hasData = "", nil, p.data[:0], false
+	return events
+}
+
+// digits reads a number made of digits alone; one too long to hold is the largest.
+func digits(text string) (int64, bool) {
+	if text == "" || strings.Trim(text, "0123456789") != "" {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 1<<63 - 1, true
+	}
+	return n, true
+}
