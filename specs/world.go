@@ -85,6 +85,9 @@ func (c *Checker) free(n *node, e *history.Event) bool {
 		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
 			return true // the client's own clock may be what ran out
 		}
+		if e.Status == 0 && r != nil && r.actor.volatile && !r.ended {
+			return true // held: that it has the call is no secret of an unjournaled actor
+		}
 		if r == nil {
 			cl := c.clients[clientKey{e.Call, e.From.Node}]
 			return cl != nil && c.limits.Agents[cl.to.Agent].Volatile
