@@ -145,7 +145,11 @@ func drawFaults(c Chooser) (odds [faultKinds]int) {
 // fault asks whether a fault happens here and now. One that cannot is no choice.
 func (w *World) fault(f Fault) bool {
 	p := w.plan.Odds[f]
-	return p > 0 && !w.calm && w.choose.Int(per) >= per-p
+	if p == 0 || w.calm || w.choose.Int(per) < per-p {
+		return false
+	}
+	w.trouble = w.now
+	return true
 }
 
 // hit says that a fault has changed something.
@@ -153,6 +157,7 @@ func (w *World) hit(f Fault, format string, args ...any) {
 	if int(f) == faultKinds {
 		return // a panic that nobody planned: it is told as a violation
 	}
+	w.trouble = w.now
 	what := fmt.Sprintf(format, args...)
 	w.Stats.Faults[f]++
 	w.log.world(w.now, "fault %s: %s", f, what)

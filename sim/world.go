@@ -73,6 +73,7 @@ type World struct {
 	ids      uint64
 	calm     bool       // no more faults
 	since    actor.Time // calm
+	trouble  actor.Time // when something was lost or late last
 	over     bool
 	story    bool // nobody comes by themselves
 	broken   *Violation
@@ -138,7 +139,8 @@ func (w *World) limits() specs.Limits {
 	s := specs.Limits{AgentCallDepthMax: l.AgentCallDepthMax, AgentCallTimeoutMax: l.AgentCallTimeoutMax,
 		AgentConcurrentCallsMax: l.AgentConcurrentCallsMax, MaxPendingPerActor: l.MaxPendingPerActor,
 		MailboxBytesMax: l.MailboxBytesMax, RememberDone: l.RememberDone,
-		Agents: map[string]specs.Agent{}, Skew: 10 * time.Second, Settle: 30 * time.Second}
+		Agents: map[string]specs.Agent{}, Skew: 10 * time.Second, Settle: 30 * time.Second,
+		RingBreaksIn: ringBreaksIn, RingFoundIn: ringFoundIn}
 	for i := range w.plan.Agents {
 		def := &w.plan.Agents[i]
 		s.Agents[def.Name] = specs.Agent{Volatile: def.Durability == actor.Volatile,
@@ -225,15 +227,16 @@ func (w *World) observe(events ...history.Event) {
 			w.watch.event(w.now, e)
 		}
 	}
+	w.checker.World(w.now, w.calmSince())
 	if v := w.checker.Observe(uint64(w.Stats.Steps), events); v != nil {
 		w.violate(v.Spec, v.Sentence+"\n  "+v.Event.String())
 	}
 }
 
 // performed tells of an effect that reaches the world outside the node.
-func (w *World) performed(h *held, what string, call actor.CallID, status actor.Status, reason actor.Reason) {
+func (w *World) performed(h *held, what, why string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.c.n
-	w.observe(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what,
+	w.observe(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what, Why: why,
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
 		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.wrote})
 }

@@ -71,7 +71,7 @@ func (c *Checker) admit(e *history.Event) {
 	c.goodChain(e.Call, e.Chain, a.id)
 	r := &run{id: e.Call, actor: a, life: a.number, chain: e.Chain, left: e.Left, clock: started(a.cell.node, e.At), bytes: max(0, e.Bytes-a.bytes)}
 	r.tainted = a.volatile && c.tells("request", e.Call)
-	r.admittedNo, r.admittedAt = c.order, c.now
+	r.admittedNo, r.admittedAt = c.order, c.outside()
 	c.runs[r.id] = r
 	a.add(r)
 	c.note(change{kind: admitted, run: r})
@@ -125,7 +125,7 @@ func (c *Checker) start(e *history.Event) {
 	}
 	c.changes(a, 0)
 	r.started = true
-	r.startedNo, r.startedAt = c.order, c.now
+	r.startedNo, r.startedAt = c.order, c.outside()
 	a.queue--
 	a.bytes -= r.bytes
 	c.note(change{kind: begun, run: r})
@@ -150,7 +150,7 @@ func (c *Checker) ask(e *history.Event) {
 		c.breaks(OneAnswer, "%s makes call %s twice", a.id, e.Call)
 		return
 	}
-	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true, sent: c.number, madeNo: c.order, madeAt: c.now}
+	k := &ask{id: e.Call, parent: r, to: e.Peer, left: e.Left, clock: started(a.cell.node, e.At), open: true, sent: c.number, madeNo: c.order, madeAt: c.outside()}
 	c.sameChain(e, k)
 	c.goodChain(e.Call, e.Chain, e.Peer)
 	left := r.left - r.clock.at(e.At)

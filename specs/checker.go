@@ -27,9 +27,9 @@ type Limits struct {
 	// Settle is how long after a time of unowned shards cells may still hold an
 	// old table of owners.
 	Settle actor.Duration
-	// RingBreaksIn is how long a ring of waits may stand at most; 0: that is not
-	// judged, because messages get lost.
-	RingBreaksIn actor.Duration
+	// RingBreaksIn is how long a ring of waits may stand while nothing is lost or
+	// late, RingFoundIn how long if all of it is from such a time; 0: that is not judged.
+	RingBreaksIn, RingFoundIn actor.Duration
 }
 
 // Agent is what a definition promises.
@@ -43,6 +43,8 @@ type Agent struct {
 type Checker struct {
 	limits Limits
 	now    actor.Time // the latest that any node told
+	world  actor.Time // the time outside, once it was told
+	calm   actor.Time // since when, outside, nothing was lost or late
 
 	actors  map[actor.ID]*life
 	runs    map[actor.CallID]*run
@@ -322,7 +324,7 @@ func (c *Checker) activate(e *history.Event) {
 	}
 	a.live, a.cell, a.at, a.epoch = true, to, e.From, e.Epoch
 	a.number++
-	a.back = e.At
+	a.back, a.there = e.At, c.outside()
 	to.enter(a)
 	if !a.volatile {
 		c.restored = append(c.restored, a)

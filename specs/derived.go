@@ -18,6 +18,7 @@ type life struct {
 	epoch    actor.Epoch   // of the last activation: the highest there was
 	number   int           // counts activations
 	back     actor.Time    // when the last was
+	there    actor.Time    // the same, outside
 	runs     []*run        // open
 	queue    int           // of them that wait for their turn
 	bytes    int           // what those weigh
@@ -48,7 +49,7 @@ type run struct {
 	// When it was taken in, had its turn and ended, in the order of all events;
 	// 0: not yet.
 	admittedNo, startedNo, endedNo uint64
-	admittedAt, startedAt          actor.Time // by the latest clock
+	admittedAt, startedAt          actor.Time // outside
 }
 
 // ask is a call at its caller.

@@ -60,7 +60,7 @@ func (c *Checker) refuseRing(e *history.Event) {
 // stood judges whether all waits of a ring stood at one instant: the last of
 // them to appear did so before the first to go went.
 func (c *Checker) stood(e *history.Event) {
-	from, to := uint64(0), uint64(math.MaxUint64)
+	from, to, closed := uint64(0), uint64(math.MaxUint64), actor.Time(0)
 	until := func(no uint64) {
 		if no != 0 {
 			to = min(to, no)
@@ -77,6 +77,7 @@ func (c *Checker) stood(e *history.Event) {
 			return
 		}
 		from = max(from, q.admittedNo, t.startedNo, k.madeNo)
+		closed = max(closed, q.admittedAt, t.startedAt, k.madeAt, q.actor.there)
 		until(t.endedNo)
 		until(k.closedNo)
 		if h.Queued() {
@@ -87,6 +88,21 @@ func (c *Checker) stood(e *history.Event) {
 	if from >= to {
 		c.breaks(NoPhantomRefusal, "call %s is refused for a ring of %d waits that never stood together", e.Call, len(e.Ring))
 	}
+	if stood := c.outside().Sub(closed); c.limits.RingFoundIn > 0 && closed > c.calm && stood > c.limits.RingFoundIn {
+		c.breaks(NoWaitCycle, "call %s is refused for a ring that stands for %v already, in which nothing was lost: what closed it did not find it", e.Call, stood)
+	}
+}
+
+// World tells the time outside, by no node's clock, and since when nothing was
+// lost or late there. How long rings stand is judged by it; by the latest that
+// nodes tell, if nobody tells it.
+func (c *Checker) World(now, calm actor.Time) { c.world, c.calm = now, calm }
+
+func (c *Checker) outside() actor.Time {
+	if c.world == 0 {
+		return c.now
+	}
+	return c.world
 }
 
 // rests judges a queued call whose time is over: it must not have waited for itself all along.
@@ -95,8 +111,8 @@ func (c *Checker) rests(r *run) {
 		return
 	}
 	var seen []*run
-	if since, ok := c.ringFrom(r, r, 0, &seen); ok && c.now.Sub(since) > c.limits.RingBreaksIn {
-		c.breaks(EveryWaitCycleBreaks, "call %s to %s runs out of time in a ring of waits that stands for %v", r.id, r.actor.id, c.now.Sub(since))
+	if since, ok := c.ringFrom(r, r, c.calm, &seen); ok && c.outside().Sub(since) > c.limits.RingBreaksIn {
+		c.breaks(EveryWaitCycleBreaks, "call %s to %s runs out of time in a ring of waits that stands for %v", r.id, r.actor.id, c.outside().Sub(since))
 	}
 }
 
@@ -118,7 +134,7 @@ func (c *Checker) ringFrom(first, r *run, since actor.Time, seen *[]*run) (actor
 		return 0, false
 	}
 	*seen = append(*seen, t)
-	since = max(since, r.admittedAt, t.startedAt)
+	since = max(since, r.admittedAt, t.startedAt, r.actor.there)
 	for _, k := range t.asks {
 		below := c.runs[k.id]
 		if !k.open || below == nil || below.ended {

@@ -36,6 +36,7 @@ const (
 	NoPhantomRefusal     = "NoPhantomRefusal"
 	OneVictimPerCycle    = "OneVictimPerCycle"
 	RefusedNeverRuns     = "RefusedNeverRuns"
+	NoWaitCycle          = "NoWaitCycle"
 	EventsTellTruth      = "EventsTellTruth"
 	EveryCallEnds        = "EveryCallEnds"
 	TurnComesBack        = "TurnComesBack"
@@ -62,6 +63,7 @@ var all = []Spec{
 	{NoPhantomRefusal, "A call is refused to break a ring of waits only if they all stood together while it was queued."},
 	{OneVictimPerCycle, "One call of a ring of waits is refused: the newest of those that are queued."},
 	{RefusedNeverRuns, "A call that was refused to break a ring has never had a turn, and never will."},
+	{NoWaitCycle, "No ring of waits stands without a probe on its way: what closes it finds it, unless something is lost."},
 	{EventsTellTruth, "What events tell is what a cell's state is."},
 	{EveryCallEnds, "Every call ends, and is asked again until it does."},
 	{TurnComesBack, "Every turn ends."},

@@ -24,7 +24,7 @@ var (
 
 func limits() Limits {
 	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
-		MailboxBytesMax: 1000, RememberDone: time.Minute, RingBreaksIn: 10 * time.Second,
+		MailboxBytesMax: 1000, RememberDone: time.Minute, RingBreaksIn: 10 * time.Second, RingFoundIn: time.Second,
 		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volant": {Volatile: true}}}
 }
 
@@ -285,8 +285,10 @@ func refuses(id actor.ID, call actor.CallID) history.Event {
 }
 
 // breaks: bob's call, the newer one, is refused, and bob goes on.
-func breaks() *tale {
-	t := rings()
+func breaks() *tale { return breaksAfter(0) }
+
+func breaksAfter(d actor.Duration) *tale {
+	t := rings().pass(d)
 	end := reply(alice, other)
 	end.Status, end.Reason, end.Pending = actor.Failed, actor.WaitCycle, 1
 	return t.step("n1", 1, refuses(alice, other), end)
@@ -439,6 +441,7 @@ func TestEverySpecCatches(t *testing.T) {
 		}},
 		{RefusedNeverRuns, "it runs after all", breaks(), func(t *tale) { t.step("n1", 1, start(alice, other)) }},
 		{RefusedNeverRuns, "it has run", breaks(), func(t *tale) { t.step("n1", 1, refuses(alice, root)) }},
+		{NoWaitCycle, "found only by asking again", breaks(), func(t *tale) { *t = *breaksAfter(2 * time.Second) }},
 		{EveryWaitCycleBreaks, "stands too long", late30(breaks()), func(t *tale) { *t = *late30(rings()) }},
 		{EventsTellTruth, "count of the mailbox", whole(), func(t *tale) { t.the(history.Admit, 0).Count = 2 }},
 		{EveryCallEnds, "an open call is not sent again", crashes(true), func(t *tale) { *t = *crashes(false) }},
@@ -674,7 +677,7 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 	}
 	named := map[string]bool{EventsTellTruth: true}
 	if rings, _ := filepath.Glob("../tla/Waits*.cfg"); len(rings) == 0 {
-		for _, name := range []string{NoPhantomRefusal, OneVictimPerCycle, RefusedNeverRuns, EveryWaitCycleBreaks} {
+		for _, name := range []string{NoPhantomRefusal, OneVictimPerCycle, RefusedNeverRuns, NoWaitCycle, EveryWaitCycleBreaks} {
 			named[name] = true // the module that has them, Waits, is not there yet
 		}
 	}

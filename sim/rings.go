@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+const (
+	// ringFoundIn is longer than any probe is under way where nothing is late, and
+	// shorter than the time after which a call that waits probes again.
+	ringFoundIn = 500 * time.Millisecond
+	// ringBreaksIn gives a call that waits the time to probe again, by any clock.
+	ringBreaksIn = 3 * time.Second
+)
+
+// calmSince is since when nothing can have been lost or late: no fault has
+// happened, every node can be reached, and every cell knows who owns what.
+func (w *World) calmSince() actor.Time {
+	trouble := slices.ContainsFunc(w.nodes, func(n *node) bool {
+		return !n.up || n.paused > w.now || w.net.cut[n.index] > w.now || n.view != w.claims.version ||
+			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.gone || c.knows != n.view })
+	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
+	if trouble {
+		w.trouble = w.now
+	}
+	return w.trouble
+}
