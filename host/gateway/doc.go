@@ -3,7 +3,7 @@
 // Package gateway is the door: HTTP in, calls to the node, JSON out. It holds
 // the sockets and decides nothing about actors.
 //
-//	POST /v1/agents/{id}/messages   {"content", "session"?, "timeout_ms"?} → the answer, or 202 if the run waits for somebody
+//	POST /v1/agents/{id}/messages   {"content", "session"?, "timeout_ms"?} → the answer, or 202 if the run waits for somebody or takes longer
 //	GET  /v1/agents
 //	GET  /v1/runs?limit=            the newest roots first
 //	GET  /v1/runs/{id}
