@@ -124,12 +124,13 @@ func (w *World) carry(m *message, delay time.Duration) {
 	})
 }
 
+// messageName is what histories call a message.
 func messageName(m actor.Message) string {
 	switch m.(type) {
 	case actor.Request:
 		return "request"
 	case actor.Answered:
-		return "answer"
+		return "answered"
 	case actor.Cancel:
 		return "cancel"
 	case actor.Held:
@@ -138,6 +139,8 @@ func messageName(m actor.Message) string {
 		return "resumed"
 	case actor.Open:
 		return "open"
+	case actor.Probe:
+		return "probe"
 	}
-	return "message"
+	return "unknown"
 }

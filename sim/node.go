@@ -310,20 +310,20 @@ func (n *node) perform(h held) {
 			return
 		}
 		status, reason := outcome(op.Envelope.Body)
-		w.performed(&h, "send", messageCall(op.Envelope.Body), status, reason)
+		w.performed(&h, "send", messageName(op.Envelope.Body), messageCall(op.Envelope.Body), status, reason)
 		w.transmit(n, op, h.bytes)
 	case runtime.Respond:
 		status, reason := outcome(actor.Answered{Reply: op.Reply})
-		w.performed(&h, "respond", op.Call, status, reason)
+		w.performed(&h, "respond", "", op.Call, status, reason)
 		w.respond(n, op)
 	case runtime.Publish:
-		w.performed(&h, "publish", op.Event.Run, 0, 0)
+		w.performed(&h, "publish", "", op.Event.Run, 0, 0)
 		w.published(n, op.Event)
 	case runtime.Tool:
-		w.performed(&h, "tool", e.ID.Run, 0, 0)
+		w.performed(&h, "tool", "", e.ID.Run, 0, 0)
 		n.do(c, e, func() actor.Answer { return w.tools.Execute(context.Background(), op.Name, op.Input, op.Context) })
 	case runtime.Work:
-		w.performed(&h, "work", e.ID.Run, 0, 0)
+		w.performed(&h, "work", "", e.ID.Run, 0, 0)
 		n.do(c, e, func() actor.Answer {
 			out, err := op.Func(context.Background())
 			if err != nil {
@@ -436,6 +436,8 @@ func messageCall(m actor.Message) actor.CallID {
 		return m.Call
 	case actor.Open:
 		return m.Call
+	case actor.Probe:
+		return m.To
 	}
 	return actor.CallID{}
 }

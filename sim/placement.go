@@ -7,6 +7,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
 )
 
@@ -173,6 +174,9 @@ func (w *World) halt(n *node, why string) {
 func (w *World) crash(n *node, why string) {
 	w.log.world(w.now, "%s ends: %s", n.id, why)
 	n.log.crash()
+	if w.disk != nil {
+		must.Do(0, w.disk.Crash())
+	}
 	n.up, n.paused, n.down = false, 0, w.now
 	for _, c := range n.cells {
 		c.gone = true

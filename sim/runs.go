@@ -26,18 +26,20 @@ type Result struct {
 // RunSeed runs one world from its beginning to its end.
 func RunSeed(o Options) Result {
 	w := New(o)
+	defer w.Close()
 	broken := w.Run()
 	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats}
 }
 
-// RunTwice runs a world and then the same again: two hashes are a violation.
-func RunTwice(o Options) Result {
+// RunTwice runs a world and then the same again, perhaps with other parts: two
+// hashes are a violation.
+func RunTwice(o, again Options) Result {
 	r := RunSeed(o)
 	if r.Broken != nil {
 		return r
 	}
-	if again := RunSeed(o); again.Hash != r.Hash {
-		r.Broken = &Violation{Spec: "Deterministic", Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s", r.Hash, again.Hash)}
+	if second := RunSeed(again); second.Hash != r.Hash {
+		r.Broken = &Violation{Spec: "Deterministic", Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s", r.Hash, second.Hash)}
 	}
 	return r
 }

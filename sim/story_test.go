@@ -192,7 +192,7 @@ func TestDeterminismMultiAgent(t *testing.T) {
 		fmt.Println("hash", sim.RunSeed(sim.Options{Seed: 11}).Hash)
 		return
 	}
-	first := sim.RunTwice(sim.Options{Seed: 11})
+	first := sim.RunTwice(sim.Options{Seed: 11}, sim.Options{Seed: 11})
 	if first.Broken != nil {
 		t.Fatal(first.Broken)
 	}

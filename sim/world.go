@@ -9,6 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -30,7 +31,15 @@ type Options struct {
 
 // Parts are real parts that stand in for imagined ones.
 type Parts struct {
-	Disk store.KV // nil: store.Memory
+	Disk func() (Disk, error) // an empty one for each world; nil: store.Memory
+}
+
+// Disk is a real store. What was applied is there after a crash, which comes
+// with each crash of a node.
+type Disk interface {
+	store.KV
+	Crash() error
+	Close() error
 }
 
 // Violation is a property that did not hold.
@@ -62,6 +71,7 @@ type World struct {
 	nodes    []*node
 	net      network
 	kv       store.KV
+	disk     Disk // kv, if it is a real one
 	claims   claims
 	tools    *tools.Registry
 	clients  []*client
@@ -82,13 +92,14 @@ type World struct {
 // New makes the world of a seed: nodes that have just started, and a workload
 // that is about to come.
 func New(o Options) *World {
-	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), watch: o.Columns, kv: o.Parts.Disk,
+	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), watch: o.Columns, kv: &store.Memory{},
 		absent: -1, fates: map[actor.CallID]fate{}}
 	if w.choose == nil {
 		w.choose = NewDrawn(o.Seed)
 	}
-	if w.kv == nil {
-		w.kv = &store.Memory{}
+	if o.Parts.Disk != nil {
+		w.disk = must.Do(o.Parts.Disk())
+		w.kv = w.disk
 	}
 	if o.Plan != nil {
 		w.plan, w.story = o.Plan.complete(o), true
@@ -172,6 +183,13 @@ func (w *World) until(done func() bool) *Violation {
 		}
 	}
 	return w.broken
+}
+
+// Close lets go of what the world has of the real one.
+func (w *World) Close() {
+	if w.disk != nil {
+		must.Do(0, w.disk.Close())
+	}
 }
 
 // Hash is the hash of all that happened.

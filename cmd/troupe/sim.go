@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/sim"
 )
 
@@ -23,6 +24,7 @@ type SimCmd struct {
 	Runs   int      `help:"Run so many seeds, from --seed (1) on, each twice, and print a table."`
 	Faults string   `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
 	Fault  []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
+	Store  string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
 	Events bool     `help:"Print the canonical log instead of columns."`
 	Hash   bool     `help:"Read a canonical log from standard input and print its hash."`
 	Dir    string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
@@ -59,6 +61,9 @@ func (c *SimCmd) Run(s streams) error {
 	} else {
 		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
+	if c.Store == "pebble" {
+		o.Parts = pebbleParts
+	}
 	return c.one(out, s.err, o)
 }
 
@@ -70,7 +75,7 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	if c.Events {
 		shown.Events, end = out, talk
 	} else {
-		shown.Columns = sim.NewColumns(out)
+		shown.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
 	r := sim.RunSeed(shown)
 	out.Flush()
@@ -96,7 +101,14 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		o.Seed = seed
 		return o
 	}
-	sim.Many(first, c.Runs, func(seed uint64) sim.Result { return sim.RunTwice(options(seed)) }, func(r sim.Result) bool {
+	run := func(seed uint64) sim.Result {
+		o, again := options(seed), options(seed)
+		if c.Store == "pebble" {
+			again.Parts = pebbleParts
+		}
+		return sim.RunTwice(o, again)
+	}
+	sim.Many(first, c.Runs, run, func(r sim.Result) bool {
 		sum.Add(r)
 		if r.Broken != nil && len(sum.Failed) <= failuresShown {
 			c.failed(out, options(r.Seed), r) //nolint:errcheck // told, and counted below
@@ -125,6 +137,9 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
 	return nil
 }
+
+// pebbleParts has worlds keep their logs in Pebble.
+var pebbleParts = sim.Parts{Disk: func() (sim.Disk, error) { return disk.OpenTamed() }}
 
 const (
 	failuresShown = 3
