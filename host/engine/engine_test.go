@@ -347,6 +347,38 @@ func TestACellThatFailsBeginsAnew(t *testing.T) {
 	}
 }
 
+// Work that is under way when its cell fails is not done again: its outcome is
+// for the next incarnation.
+func TestWorkOutlivesItsCell(t *testing.T) {
+	let, began := make(chan struct{}), make(chan struct{}, 8)
+	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
+		rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }),
+		blocking("worker", func(turn *agents.Turn) (string, error) {
+			b, err := turn.Do("work", func(context.Context) ([]byte, error) {
+				began <- struct{}{}
+				<-let
+				return []byte("done"), nil
+			})
+			return string(b), err
+		}))
+	call := n.call("worker", "s", "x")
+	answer := make(chan Answer, 1)
+	go func() { answer <- n.await(call) }()
+	<-began
+	n.ask("bomb", "b", "x")
+	// Its actor is there again when it says that it waits for no signal.
+	if a := n.signal(call.ID, call.To, "go"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Rejected {
+		t.Errorf("got %+v", a)
+	}
+	close(let)
+	if a := <-answer; text(a) != "done" {
+		t.Errorf("got %+v", a.Reply)
+	}
+	if len(began) > 0 {
+		t.Error("it was done again")
+	}
+}
+
 // A node whose cells fail and fail again gives up, and says so.
 func TestANodeThatCannotGoOnSaysSo(t *testing.T) {
 	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
