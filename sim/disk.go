@@ -24,6 +24,7 @@ type disk struct {
 	pumping bool // a batch is about to be taken
 	writing bool
 	syncing bool
+	slow    bool // the sync under way takes longer than it should
 }
 
 func (d *disk) open(n *node) {
@@ -105,7 +106,7 @@ func (d *disk) synced(batches int) {
 		n.later(until.Sub(w.now), func() { d.synced(batches) })
 		return
 	}
-	d.syncing = false
+	d.syncing, d.slow = false, false
 	fenced := false
 	for range batches {
 		if fenced = !d.commit(); fenced {

@@ -17,6 +17,7 @@ type network struct {
 	cut   []actor.Time // until when a node cannot reach the store
 	links [][]link     // from, to
 	onWay int          // messages that have left and not arrived
+	late  int          // those of them that a fault keeps up
 }
 
 // cutting is a link that lets nothing through for a while, and why.
@@ -69,19 +70,22 @@ func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
 	if w.fault(NetworkDelay) {
 		more := w.between(20*time.Millisecond, 3*time.Second)
 		w.hit(NetworkDelay, "%s comes %v later", m, more)
+		m.late = true
 		delay += more
 	}
 	if request && w.fault(AgentCallNetworkDelay) {
 		more := w.between(100*time.Millisecond, 10*time.Second)
 		w.hit(AgentCallNetworkDelay, "%s comes %v later", m, more)
+		m.late = true
 		delay += more
 	}
 	if w.fault(NetworkReorder) {
-		m.reordered = true
+		m.reordered, m.late = true, true
 		delay += w.between(2*time.Millisecond, 200*time.Millisecond)
 	}
 	if w.fault(NetworkDuplicate) {
 		w.hit(NetworkDuplicate, "%s comes twice", m)
+		m.late = true
 		w.carry(m, w.between(100*time.Microsecond, 3*time.Second))
 	}
 	w.carry(m, delay)
@@ -94,6 +98,7 @@ type message struct {
 	bytes     []byte
 	what      string
 	reordered bool
+	late      bool
 }
 
 // String says who sends what to whom.
@@ -106,8 +111,15 @@ func (w *World) carry(m *message, delay time.Duration) {
 	l.sent++
 	number := l.sent
 	w.net.onWay++
+	if m.late {
+		w.net.late++
+	}
 	w.after(delay, func() {
 		w.net.onWay--
+		if m.late {
+			w.net.late--
+			w.trouble = w.now
+		}
 		if m.reordered && number < l.arrived {
 			w.hit(NetworkReorder, "%s was overtaken", m)
 		}

@@ -18,13 +18,14 @@ const (
 )
 
 // calmSince is since when nothing can have been lost or late: no fault has
-// happened, every node can be reached, and every cell knows who owns what.
+// happened, none still keeps a message or a sync up, every node can be reached,
+// and every cell knows who owns what.
 func (w *World) calmSince() actor.Time {
 	trouble := slices.ContainsFunc(w.nodes, func(n *node) bool {
-		return !n.up || n.paused > w.now || w.net.cut[n.index] > w.now || n.view != w.claims.version ||
+		return !n.up || n.paused > w.now || n.log.slow || w.net.cut[n.index] > w.now || n.view != w.claims.version ||
 			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.gone || c.knows != n.view })
 	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
-	if trouble {
+	if trouble || w.net.late > 0 {
 		w.trouble = w.now
 	}
 	return w.trouble
