@@ -307,7 +307,7 @@ func (c *Checker) expire(e *history.Event) {
 	default:
 		return
 	}
-	if r := c.runs[e.Call]; r != nil && !r.ended && !r.started {
+	if r := c.runs[e.Call]; r != nil && !r.ended {
 		c.rests(r)
 	}
 	if ran := w.at(e.At); ran < left-c.slack(w, a.cell.node) {

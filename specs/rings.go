@@ -105,14 +105,28 @@ func (c *Checker) outside() actor.Time {
 	return c.world
 }
 
-// rests judges a queued call whose time is over: it must not have waited for itself all along.
+// rests judges a call whose time is over: neither it, if it is queued, nor what
+// its turn waits for, may have waited for itself all along.
 func (c *Checker) rests(r *run) {
 	if c.limits.RingBreaksIn == 0 {
 		return
 	}
+	if !r.started {
+		c.circles(r)
+		return
+	}
+	for _, k := range r.asks {
+		if below := c.runs[k.id]; k.open && below != nil && !below.ended {
+			c.circles(below)
+		}
+	}
+}
+
+// circles judges whether a call waits for itself, for too long.
+func (c *Checker) circles(r *run) {
 	var seen []*run
 	if since, ok := c.ringFrom(r, r, c.calm, &seen); ok && c.outside().Sub(since) > c.limits.RingBreaksIn {
-		c.breaks(EveryWaitCycleBreaks, "call %s to %s runs out of time in a ring of waits that stands for %v", r.id, r.actor.id, c.outside().Sub(since))
+		c.breaks(EveryWaitCycleBreaks, "call %s to %s is in a ring of waits that stands for %v, when time runs out", r.id, r.actor.id, c.outside().Sub(since))
 	}
 }
 
