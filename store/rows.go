@@ -29,7 +29,7 @@ type Payload struct {
 // and of the puts those that carry content.
 //
 //	entry            its row; large parts of it as blobs
-//	Snapshot         the actor's one snapshot row instead
+//	Snapshot         the actor's one snapshot row instead, the last of the batch
 //	Accepted         whose run it is
 //	each event       its row
 //	WasDue != Due    the actor's row in the expiry index, moved
@@ -40,7 +40,16 @@ func Rows(node actor.NodeID, batch uint64, entries []Entry, salt func() Salt) (r
 		payloads = append(payloads, Payload{key, actor.HashOf(value)})
 	}
 	blobs := map[string]bool{}
+	last := map[actor.ID]uint64{} // an actor's newest snapshot: a key is put once, or its digest would not hold
 	for _, e := range entries {
+		if _, ok := e.Record.(Snapshot); ok {
+			last[e.Actor] = e.N
+		}
+	}
+	for _, e := range entries {
+		if _, ok := e.Record.(Snapshot); ok && e.N < last[e.Actor] {
+			continue
+		}
 		tenant := e.Actor.Tenant
 		content, spilled := packEntry(e)
 		for _, b := range spilled {

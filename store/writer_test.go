@@ -295,3 +295,24 @@ func BenchmarkWriter(b *testing.B) {
 	}
 	b.ReportMetric(float64(rows)/float64(b.N), "rows/op")
 }
+
+func TestTwoSnapshotsInOneBatch(t *testing.T) {
+	id, tomb := actor.NewID("alice", "s-1"), Buried{At: 1, Until: 2}
+	w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
+	for n := uint64(1); n <= 2; n++ {
+		journal := EncodeJournal(&Journal{N: n})
+		w.Append([]Entry{{Actor: id, Epoch: 1, N: n, Record: tomb}, {Actor: id, Epoch: 1, N: n, Record: Snapshot{journal}}})
+	}
+	b, _ := w.Next()
+	_ = m.Apply(b.Rows)
+	if _, err := VerifyAll(m, "n1", b.Mark()); err != nil {
+		t.Error(err)
+	}
+	saved, err := LoadActor(m, id)
+	if err != nil || len(saved.Entries) != 0 {
+		t.Fatalf("loaded %+v, %v", saved, err)
+	}
+	if j, err := Fold(saved); err != nil || j.N != 2 {
+		t.Errorf("the journal ends at %d, %v", j.N, err)
+	}
+}
