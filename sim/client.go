@@ -49,10 +49,14 @@ const triesMax = 8
 // later the last phase begins.
 func (w *World) come() {
 	if w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
+		w.after(5*time.Second-w.between(0, 200*time.Millisecond), w.comeInARing)
 		w.after(5*time.Second, w.heal)
 		return
 	}
 	w.after(2*w.plan.Gap-w.between(0, 2*w.plan.Gap-w.plan.Gap/50), w.come)
+	if w.choose.Int(16) == 15 {
+		w.comeInARing()
+	}
 	d := drawer{w}
 	to := d.target()
 	c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)

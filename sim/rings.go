@@ -4,6 +4,7 @@ package sim
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -29,4 +30,18 @@ func (w *World) calmSince() actor.Time {
 		w.trouble = w.now
 	}
 	return w.trouble
+}
+
+// comeInARing has two or three clients come at one time, each of whom wants an
+// actor to ask the next one's. They have time enough for a ring to stand.
+func (w *World) comeInARing() {
+	n := 2 + w.choose.Int(2)
+	first, key := w.choose.Int(len(w.plan.Agents)), "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))
+	id := func(i int) actor.ID {
+		return actor.NewID(w.plan.Agents[(first+i%n)%len(w.plan.Agents)].Name, key)
+	}
+	for i := range n {
+		asks := one{verb: "call", name: id(i + 1).Agent + "/" + key, script: script{{{verb: "work", name: "w", ms: 1}}}.String()}
+		w.ask(w.addClient(id(i), script{{asks}}.String(), clientLeftMax))
+	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/sim"
-	"github.com/troupe-run/troupe/specs"
 )
 
 // mutantsCLI is the command that only this build has.
@@ -23,33 +22,6 @@ type mutantsCLI struct {
 type MutantsCmd struct {
 	Seeds int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
 	Only  []string `help:"Only these mutants. Repeatable."`
-}
-
-// guards is each mutant with the spec that must find it.
-var guards = []struct{ name, spec string }{
-	{"cycle-check", specs.AcyclicCalls},
-	{"self-call", specs.AcyclicCalls},
-	{"depth-check", specs.DepthBounded},
-	{"chain-dropped-on-retry", specs.AcyclicCalls},
-	{"time-left-shrinks", specs.TimeLeftShrinks},
-	{"clamp", specs.TimeLeftShrinks},
-	{"target-exists-check", specs.StartsOnlyKnown},
-	{"outstanding-limit", specs.OutstandingBounded},
-	{"outstanding-not-released", specs.OutstandingBounded},
-	{"unbounded-mailbox", specs.MailboxBounded},
-	{"effect-before-its-gate", specs.AckedIsDurable},
-	{"released-at-written", specs.AckedIsDurable},
-	{"reply-delivered-twice", specs.OneAnswer},
-	{"late-reply-delivered", specs.OneAnswer},
-	{"reply-to-another", specs.ReplyToCallerOnly},
-	{"old-epoch", specs.SingleActivation},
-	{"cancel-not-passed-down", specs.Structured},
-	{"restart-forgets-open-call", specs.EveryCallEnds},
-	{"unanswered-call-not-sent-again", specs.EveryCallEnds},
-	{"dedup-forgotten", specs.EffectOncePerAttempt},
-	{"accepted-not-journaled", specs.AckedIsDurable},
-	{"held-ignored", specs.ExpireOnlyWhenDue},
-	{"gate-skipped-for-taint", specs.AckedIsDurable},
 }
 
 // Run implements the command.
@@ -72,19 +44,19 @@ func (c *MutantsCmd) Run(s streams) error {
 		fmt.Fprintf(out, "unmutated: %d seeds ok\n", sum.Seeds)
 	}
 	fmt.Fprintf(out, "%-32s %-22s %6s  %s\n", "mutant", "spec", "seed", "what it says")
-	for _, g := range guards {
-		if !c.wants(g.name) {
+	for _, g := range sim.Guards() {
+		if !c.wants(g.Mutant) {
 			continue
 		}
 		out.Flush()
-		mutant.Now = g.name
-		found, others := c.find(g.spec)
+		mutant.Now = g.Mutant
+		found, others := c.find(g.Spec)
 		if found == nil {
 			missed++
-			fmt.Fprintf(out, "%-32s %-22s %6s  found by others: %v\n", g.name, g.spec, "MISSED", others)
+			fmt.Fprintf(out, "%-32s %-22s %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", others)
 			continue
 		}
-		fmt.Fprintf(out, "%-32s %-22s %6d  %s\n", g.name, g.spec, found.Seed, firstLine(found.Broken.Detail))
+		fmt.Fprintf(out, "%-32s %-22s %6d  %s\n", g.Mutant, g.Spec, found.Seed, firstLine(found.Broken.Detail))
 	}
 	mutant.Now = ""
 	if missed > 0 {

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/sim"
+)
+
+func simulate(t *testing.T, args ...string) (out, talk string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	if code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&o, &e}); code != 0 {
+		t.Fatalf("troupe sim %v ends with %d:\n%s%s", args, code, o.String(), e.String())
+	}
+	return o.String(), e.String()
+}
+
+var lastLine = regexp.MustCompile(`seed \d+ ok steps=\d+ calls=\d+ faults=\d+ hash=([0-9a-f]{64})\n$`)
+
+func hashOf(t *testing.T, text string) string {
+	t.Helper()
+	m := lastLine.FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("the last line is %q", text[max(0, len(text)-200):])
+	}
+	return m[1]
+}
+
+func TestSimOneSeedOneHash(t *testing.T) {
+	columns, _ := simulate(t, "--seed", "7")
+	hash := hashOf(t, columns)
+	if events, talk := simulate(t, "--seed", "7", "--events"); hashOf(t, talk) != hash {
+		t.Errorf("seed 7 in columns has the hash %s, as events %s", hash, talk)
+	} else if again, err := sim.HashLog(strings.NewReader(events)); err != nil || again != hash {
+		t.Errorf("the events hash to %s (%v), the last line says %s", again, err, hash)
+	}
+	if other, _ := simulate(t, "--seed", "8"); hashOf(t, other) == hash {
+		t.Error("seeds 7 and 8 have one hash")
+	}
+	t.Setenv("SEED", "7")
+	if env, _ := simulate(t); hashOf(t, env) != hash {
+		t.Error("SEED=7 in the environment is another world")
+	}
+}
+
+func TestSimDrawsASeedAndSaysWhich(t *testing.T) {
+	t.Setenv("SEED", "")
+	os.Unsetenv("SEED")
+	out, _ := simulate(t)
+	first, _, _ := strings.Cut(out, "\n")
+	seed, ok := strings.CutPrefix(first, "seed ")
+	if !ok || !strings.Contains(out, "\n"+first+" ok ") {
+		t.Fatalf("the first line is %q, the last %q", first, out[max(0, len(out)-200):])
+	}
+	if again, _ := simulate(t, "--seed", seed); hashOf(t, again) != hashOf(t, out) {
+		t.Errorf("seed %s, drawn and given, has two hashes", seed)
+	}
+}
+
+// The imagined disk and Pebble give one history, crashes and all.
+func TestSimStoresAgree(t *testing.T) {
+	out, _ := simulate(t, "--runs", "8", "--store", "pebble")
+	if !strings.Contains(out, "8 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {
+		t.Error(out)
+	}
+}
+
+func TestSimFaultsByHand(t *testing.T) {
+	out, _ := simulate(t, "--runs", "4", "--faults", "none", "--fault", "NetworkDelay:0.5")
+	for _, line := range strings.Split(out, "\n") {
+		words := strings.Fields(line)
+		if len(words) == 3 && words[0] == "fault" && (words[1] == "NetworkDelay") == (words[2] == "0") {
+			t.Error(line)
+		}
+	}
+	var o, e bytes.Buffer
+	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code == 0 || !strings.Contains(e.String(), "kind:probability") {
+		t.Errorf("a fault without probability: code %d, %s", code, e.String())
+	}
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/specs"
+)
+
+// Each guard that can be removed has its line, each line its guard, and a spec that exists.
+func TestGuardsAreThoseInTheCode(t *testing.T) {
+	var inCode []string
+	root := os.DirFS("..")
+	guard := regexp.MustCompile(`mutant\.On\("([a-z-]+)"\)`)
+	for _, room := range []string{"actor", "dispatcher", "runtime", "store", "agents", "tools", "runs"} {
+		err := fs.WalkDir(root, room, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := fs.ReadFile(root, path)
+			for _, m := range guard.FindAllStringSubmatch(string(text), -1) {
+				inCode = append(inCode, m[1])
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	slices.Sort(inCode)
+	inCode = slices.Compact(inCode)
+	var listed []string
+	for _, g := range Guards() {
+		listed = append(listed, g.Mutant)
+		if !slices.ContainsFunc(specs.All(), func(s specs.Spec) bool { return s.Name == g.Spec }) {
+			t.Errorf("%s is to be found by %s, which is no spec", g.Mutant, g.Spec)
+		}
+	}
+	slices.Sort(listed)
+	if !slices.Equal(inCode, listed) {
+		t.Errorf("in the code stand %v\nlisted are %v", inCode, listed)
+	}
+}
