@@ -41,7 +41,7 @@ func (w *World) comeInARing() {
 		return actor.NewID(w.plan.Agents[(first+i%n)%len(w.plan.Agents)].Name, key)
 	}
 	for i := range n {
-		asks := one{verb: "call", name: id(i + 1).Agent + "/" + key, script: script{{{verb: "work", name: "w", ms: 1}}}.String()}
+		asks := one{verb: "call", name: id(i+1).Agent + "/" + key, script: script{{{verb: "work", name: "w", ms: 1}}}.String()}
 		w.ask(w.addClient(id(i), script{{asks}}.String(), clientLeftMax))
 	}
 }
