@@ -19,6 +19,7 @@ const (
 	WarningsMax     = 64
 	RingMax         = 32      // hops of a probe
 	TextBytesMax    = 4 << 10 // a sentence, a key, a header
+	blobBytesMax    = 1 << 40 // content that stands elsewhere
 )
 
 // The tags of messages on the wire; a number once given is never given again.
@@ -263,7 +264,7 @@ func (d *Decoder) Parts() []Part {
 			p.Bytes = d.Bytes(MessageBytesMax)
 			return p
 		}
-		p.Blob, p.Size = d.Hash(), d.UintMax(1<<40, "size of a blob")
+		p.Blob, p.Size = d.Hash(), d.UintMax(blobBytesMax, "size of a blob")
 		if p.Blob.IsZero() {
 			d.Fail("blob without name")
 		}

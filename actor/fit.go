@@ -33,8 +33,13 @@ func CheckParts(parts []Part, limit int) error {
 		if len(p.Media) > TextBytesMax || !utf8.ValidString(p.Media) {
 			return fmt.Errorf("part %d: its media type is no text of up to %d bytes", i, TextBytesMax)
 		}
-		if p.Blob.IsZero() {
+		switch {
+		case p.Blob.IsZero():
 			inline += len(p.Media) + len(p.Bytes)
+		case len(p.Bytes) > 0:
+			return fmt.Errorf("part %d: it is inline and stands elsewhere too", i)
+		case p.Size > blobBytesMax:
+			return fmt.Errorf("part %d: it has %d bytes elsewhere, at most %d allowed", i, p.Size, uint64(blobBytesMax))
 		}
 	}
 	if limit = min(limit, MessageBytesMax); inline > limit {

@@ -151,7 +151,7 @@ func RefuseBusy(scope Scope, after Duration, format string, args ...any) *Refusa
 // RefuseCycle names the agent that stands in the chain already.
 func RefuseCycle(chain []ID, to ID) *Refusal {
 	return &Refusal{Reason: Cycle, Chain: chain,
-		Detail: fmt.Sprintf("Cycle detected: %s already in call chain %s", to.Agent, PathString(append(chain[:len(chain):len(chain)], to)))}
+		Detail: sentence("Cycle detected: %s already in call chain %s", to.Agent, PathString(append(chain[:len(chain):len(chain)], to)))}
 }
 
 // RefuseWaitCycle names the ring of waits that the call would close, from it round to it.
@@ -161,19 +161,19 @@ func RefuseWaitCycle(ring []Hop) *Refusal {
 		path = append(path, ring[(len(ring)-1+i)%len(ring)].Actor)
 	}
 	return &Refusal{Reason: WaitCycle, Chain: path,
-		Detail: fmt.Sprintf("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
+		Detail: sentence("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
 }
 
 // RefuseDepth names the chain that is too long.
 func RefuseDepth(chain []ID, to ID, limit int) *Refusal {
 	return &Refusal{Reason: Depth, Chain: chain,
-		Detail: fmt.Sprintf("Maximum call depth exceeded: %d calls above %s, at most %d allowed", len(chain), to, limit)}
+		Detail: sentence("Maximum call depth exceeded: %d calls above %s, at most %d allowed", len(chain), to, limit)}
 }
 
 // RefuseDeadline says which operation had how much time.
 func RefuseDeadline(to ID, operation string, given Duration) *Refusal {
-	return &Refusal{Reason: Deadline, Operation: "invoke " + to.String() + " " + operation, Timeout: given,
-		Detail: fmt.Sprintf("invoke %s %s: timeout after %d ms", to, operation, given/time.Millisecond)}
+	return &Refusal{Reason: Deadline, Operation: sentence("invoke %s %s", to, operation), Timeout: given,
+		Detail: sentence("invoke %s %s: timeout after %d ms", to, operation, given/time.Millisecond)}
 }
 
 // PathString writes a chain as a -> b -> c.

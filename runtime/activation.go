@@ -125,7 +125,7 @@ func (c *Cell) arrive(act *activation) {
 // a trace: who finds them in the log goes on with them.
 func (c *Cell) deactivate(act *activation, why string) {
 	for _, t := range act.turns {
-		t.stop()
+		c.stop(t)
 		for i := range t.run.Last() {
 			c.abort(t, i)
 		}

@@ -3,6 +3,8 @@
 package runtime
 
 import (
+	"cmp"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
@@ -139,7 +141,7 @@ func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
 		})
 	case out.Kind == actor.AskCall && !a.Open():
 		tell(runs.AgentCallRefused, func(e *runs.Event) {
-			e.Name, e.Refusal, e.Chain, e.Depth = out.Name, a.Answer.Refusal, below, len(below)
+			e.Name, e.Refusal, e.Chain, e.Depth = label(out), a.Answer.Refusal, below, len(below)
 		})
 	case out.Kind == actor.AskTool, out.Kind == actor.AskWork:
 		kind := runs.KindTool
@@ -147,7 +149,7 @@ func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
 			kind = runs.KindWork
 		}
 		tell(runs.ToolCallCreated, func(e *runs.Event) {
-			e.Name, e.Kind, e.Chain, e.Depth = out.Name, kind, t.run.Call.Chain, t.run.Call.Depth()
+			e.Name, e.Kind, e.Chain, e.Depth = label(out), kind, t.run.Call.Chain, t.run.Call.Depth()
 			e.Say(out.Parts)
 		})
 		if a.Open() {
@@ -159,6 +161,9 @@ func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
 		tell(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
 	}
 }
+
+// label is what an ask goes by in a run's stream, where everything has a name.
+func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
 // askEvents tells the specs of each ask of the last step, refused ones too.
 func (c *Cell) askEvents(t *turn) {
@@ -195,10 +200,15 @@ func (c *Cell) perform(t *turn, i int) {
 	c.effect(e)
 }
 
-// outcome is what came of a tool or work.
+// outcome is what came of a tool or work. One that the incarnation before had
+// begun may come before its actor has been read: it is kept for goOnWith.
 func (c *Cell) outcome(in Outcome) {
-	delete(c.running, in.ID)
-	if act := c.actors[c.performing[in.ID]]; act != nil {
+	act := c.actors[c.performing[in.ID]]
+	if act == nil && c.running[in.ID] != nil {
+		c.running[in.ID] = &in
+		return
+	}
+	if act != nil {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sent[i].attempt == in.Attempt {
 			delete(c.performing, in.ID)
@@ -216,7 +226,7 @@ func (c *Cell) toldResult(t *turn, i int, answer actor.Answer) {
 }
 
 func resultEvent(a *store.Asked, answer actor.Answer, step uint32, i int) runs.Event {
-	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: a.Out().Name, Status: actor.Succeeded, Warnings: answer.Warnings}
+	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: label(a.Out()), Status: actor.Succeeded, Warnings: answer.Warnings}
 	if answer.Refusal != nil {
 		e.Status, e.Refusal = actor.Failed, answer.Refusal
 	}

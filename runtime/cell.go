@@ -34,7 +34,7 @@ type Cell struct {
 	table   dispatcher.Table
 	agents  map[string]*actor.Definition     // those that exist, by name
 	known   map[actor.Hash]*actor.Definition // those and the ones runs still have
-	running map[actor.EffectID]bool          // effects of the incarnation before
+	running map[actor.EffectID]*Outcome      // effects of the incarnation before, and what came of them meanwhile
 	strikes map[actor.CallID]int
 
 	actors     map[actor.ID]*activation
@@ -57,7 +57,7 @@ func NewCell(cfg Config) *Cell {
 		limits:     dispatcher.DefaultLimits(),
 		agents:     map[string]*actor.Definition{},
 		known:      map[actor.Hash]*actor.Definition{},
-		running:    map[actor.EffectID]bool{},
+		running:    map[actor.EffectID]*Outcome{},
 		strikes:    map[actor.CallID]int{},
 		actors:     map[actor.ID]*activation{},
 		clients:    map[actor.CallID]*client{},
@@ -110,6 +110,20 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	return c.ready
 }
 
+// Abandon gives up the turns of a cell that is not stepped again, because Step
+// panicked or its world ends: agents' code that waits in them unwinds. What it
+// says on the way, nobody hears.
+func (c *Cell) Abandon() {
+	for _, act := range c.ordered() {
+		for _, t := range act.turns {
+			func() {
+				defer func() { _ = recover() }()
+				c.stop(t)
+			}()
+		}
+	}
+}
+
 // NextDeadline is when the world must Step the cell at the latest.
 func (c *Cell) NextDeadline() (actor.Time, bool) {
 	if !c.booted || len(c.timers) == 0 {
@@ -122,7 +136,7 @@ func (c *Cell) boot(in Boot) {
 	must.Be(!c.booted, "booted twice")
 	c.booted = true
 	for _, id := range in.Running {
-		c.running[id] = true
+		c.running[id] = &Outcome{}
 	}
 	for _, s := range in.Strikes {
 		c.strikes[s.Call] = s.Times

@@ -134,7 +134,7 @@ func (c *Cell) goForward(t *turn) {
 		return
 	}
 	if t.body == nil {
-		t.body = t.begin()
+		c.open(t)
 	}
 	action, err := c.next(t, answers(t.run.Last()))
 	switch {
@@ -149,11 +149,21 @@ func (c *Cell) goForward(t *turn) {
 	}
 }
 
-func (t *turn) begin() actor.Turn {
-	return t.def.Behavior.Begin(actor.Begin{Call: t.run.Call, At: t.run.At, Left: t.run.Call.Left})
+// An agent's code runs in open, next and stop, and nowhere else: what panics
+// there is blamed on the run.
+
+func (c *Cell) open(t *turn) {
+	c.blame = t.run.Call.ID
+	t.body = t.def.Behavior.Begin(actor.Begin{Call: t.run.Call, At: t.run.At, Left: t.run.Call.Left})
+	c.blame = actor.CallID{}
 }
 
-// next is the one place where an agent's code runs.
+func (c *Cell) stop(t *turn) {
+	c.blame = t.run.Call.ID
+	t.stop()
+	c.blame = actor.CallID{}
+}
+
 func (c *Cell) next(t *turn, answers []actor.Answer) (actor.Action, error) {
 	c.blame = t.run.Call.ID
 	action, err := t.body.Next(answers)
@@ -175,7 +185,7 @@ func answers(asks []store.Asked) []actor.Answer {
 // again runs a restored turn through its answers, up to its last asks. If it
 // asks something else on the way the run is parked: a person has to look.
 func (c *Cell) again(t *turn) bool {
-	t.body = t.begin()
+	c.open(t)
 	var before []actor.Answer
 	for i, step := range t.run.Steps {
 		asks := make([]actor.Ask, len(step.Asks))
@@ -202,9 +212,10 @@ func (c *Cell) again(t *turn) bool {
 }
 
 func (c *Cell) park(t *turn, detail string) {
-	t.stop()
-	c.tell(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: actor.Refuse(actor.Unavailable, "%s", detail)})
-	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: detail})
+	c.stop(t)
+	why := actor.Refuse(actor.Unavailable, "%s", detail)
+	c.tell(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: why})
+	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: why.Detail})
 }
 
 // finish ends a turn: every call it still waits for is given up, the outcome is
@@ -212,7 +223,7 @@ func (c *Cell) park(t *turn, detail string) {
 func (c *Cell) finish(t *turn, out actor.Outcome) {
 	act, run := t.act, t.run
 	t.over = true
-	t.stop()
+	c.stop(t)
 	for i := range run.Last() {
 		if run.Last()[i].Open() {
 			c.giveUp(t, i)
@@ -353,8 +364,12 @@ func (c *Cell) goOn(t *turn) {
 func (c *Cell) goOnWith(t *turn, i int) {
 	a := &t.run.Last()[i]
 	switch {
-	case c.running[t.effect(i)]:
-		c.performing[t.effect(i)] = t.act.id // the host is still at it
+	case c.running[t.effect(i)] != nil:
+		c.performing[t.effect(i)] = t.act.id // the host is still at it, or was just now
+		if out := c.running[t.effect(i)]; out.Attempt > 0 {
+			c.outcome(*out)
+		}
+		delete(c.running, t.effect(i))
 	case !a.Out().Idempotent:
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}

@@ -351,3 +351,57 @@ func TestRefusedMeansThatNobodyRunsIt(t *testing.T) {
 		t.Error("the first attempt was taken after the second had been refused")
 	}
 }
+
+// An outcome may come while the actor that waits for it is still being read.
+func TestAnOutcomeThatComesBeforeItsActor(t *testing.T) {
+	a := actor.NewID("a", "")
+	n := newNode(t, 1, agent("a", script(func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "w", Work: func(context.Context) ([]byte, error) { return nil, nil }}}}, nil
+		}
+		return actor.Complete(actor.Text(word(answers[0][0]))), nil
+	})))
+	n.drain()
+	calls++
+	call := actor.Call{ID: actor.NewCallID(n.now, 99, calls), To: a, Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
+	call.Root = call.ID
+	keyed("k")(&call)
+	n.step(n.cells[0], Deliver{actor.Envelope{To: a, Body: actor.Request{Call: call}}})
+	n.inputs[0]() // Loaded: the turn has its work done
+	n.inputs = nil
+	n.start(1)
+	n.cells[0] = NewCell(Config{Self: actor.Address{Node: "n", Incarnation: 9}, Seed: 9, Tools: n.tools})
+	effect := actor.EffectID{Run: call.ID, Step: 1}
+	n.inputs = nil
+	for _, in := range []Input{Limits{n.limits}, Agents{n.agents}, Owners{n.table(1)}, Boot{Running: []actor.EffectID{effect}},
+		Outcome{ID: effect, Attempt: 1, Answer: actor.Answer{Parts: actor.Text("done")}}} {
+		n.step(n.cells[0], in)
+	}
+	n.drain()
+	n.want(n.send("a", "", keyed("k")), "done")
+}
+
+// stopped counts the turns that were given up.
+type stopped struct {
+	actor.Turn
+	count *int
+}
+
+func (s stopped) Stop() { *s.count++ }
+
+type stopping struct{ count *int }
+
+func (s stopping) Begin(b actor.Begin) actor.Turn {
+	return stopped{sleeping(time.Hour).Begin(b), s.count}
+}
+
+func TestAbandonGivesUpTheTurns(t *testing.T) {
+	count := 0
+	n := newNode(t, 1, actor.Definition{Name: "a", Hash: actor.HashOf([]byte("a")), Behavior: stopping{&count}})
+	n.send("a/1", "x")
+	n.send("a/2", "x")
+	n.cells[0].Abandon()
+	if count != 2 {
+		t.Errorf("%d turns were given up, want 2", count)
+	}
+}

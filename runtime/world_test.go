@@ -51,9 +51,7 @@ func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 func (n *node) start(cells int) {
 	n.epoch++
 	n.cells, n.inputs = nil, nil
-	table := dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
-		return dispatcher.Owner{Node: "n", Cell: uint16(int(shard) % cells), Epoch: n.epoch}
-	})
+	table := n.table(cells)
 	for i := range cells {
 		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
 		n.cells = append(n.cells, c)
@@ -61,6 +59,12 @@ func (n *node) start(cells int) {
 			n.step(c, in)
 		}
 	}
+}
+
+func (n *node) table(cells int) dispatcher.Table {
+	return dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+		return dispatcher.Owner{Node: "n", Cell: uint16(int(shard) % cells), Epoch: n.epoch}
+	})
 }
 
 func (n *node) step(c *Cell, in Input) {

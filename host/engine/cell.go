@@ -131,10 +131,14 @@ func (c *cell) fell() {
 	c.spilled.Store(0)
 	c.engine.clients.struck(c.client)
 	c.client = actor.CallID{}
-	if c.core == nil || c.core.Blame().IsZero() {
+	if c.core == nil {
 		return
 	}
 	call := c.core.Blame()
+	c.core.Abandon()
+	if call.IsZero() {
+		return
+	}
 	i := slices.IndexFunc(c.strikes, func(s runtime.Strike) bool { return s.Call == call })
 	if i < 0 {
 		if len(c.strikes) == strikesKept {

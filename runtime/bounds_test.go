@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// once makes one action of asks, and ends with the first answer.
+func once(asks ...actor.Ask) script {
+	return func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: asks}, nil
+		}
+		return actor.Complete(actor.Text(word(answers[0][0]))), nil
+	}
+}
+
+func TestAnAskWithoutNameIsAnswered(t *testing.T) {
+	for kind, want := range map[actor.AskKind]string{actor.AskCall: "Invalid", actor.AskTool: "NotFound", actor.AskWork: "Invalid", actor.AskWait: "Invalid"} {
+		n := newNode(t, 1, agent("a", once(actor.Ask{Kind: kind})))
+		n.want(n.send("a", "x"), want)
+	}
+}
+
+func TestAToolThatPlansBadlyIsRefused(t *testing.T) {
+	plan := func(f tools.ContextHandler) {
+		t.Helper()
+		n := newNode(t, 1, agent("a", once(actor.Ask{Kind: actor.AskTool, Name: "bad"})))
+		if err := n.tools.RegisterBuiltin(tools.Tool{Name: "bad", Schema: `{"type":"object"}`, ContextHandler: f}); err != nil {
+			t.Fatal(err)
+		}
+		n.want(n.send("a", "x"), "Unavailable")
+	}
+	plan(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { panic("a wire is loose") })
+	for _, ask := range []actor.Ask{{}, {Kind: actor.AskTool, Name: "x"}, {Kind: actor.AskWork, Name: "w"}, {Kind: actor.AskWait, Name: "go"}} {
+		plan(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { return ask, nil })
+	}
+}
+
+// What is written is read again by the node of these tests, entry by entry.
+func TestLongWordsAreWrittenReadably(t *testing.T) {
+	long := strings.Repeat("o", 4090)
+	n := newNode(t, 1, agent("a", once(actor.Ask{Kind: actor.AskCall, Name: "b", Operation: long, Timeout: time.Second})), agent("b", sleeping(time.Hour)))
+	id := n.send("a", "x")
+	n.pass(2 * time.Second)
+	n.want(id, "Deadline")
+
+	changed := false
+	n = newNode(t, 1, agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if changed {
+			return actor.Action{}, actor.Refuse(actor.Invalid, "%s", long)
+		}
+		return waiting(time.Minute)(actor.Begin{}, answers)
+	}))
+	id = n.send("a", "x")
+	changed = true
+	n.start(1)
+	n.drain()
+	n.send("a", "y", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, "go", id })
+	if run := n.cells[0].actors[actor.NewID("a", "")].journal.Run(id); run == nil || !strings.Contains(run.Parked, "ooo") {
+		t.Errorf("not parked: %+v", run)
+	}
+	n.start(1)
+	n.drain()
+	if act := n.cells[0].actors[actor.NewID("a", "")]; act == nil || !act.loaded {
+		t.Error("what was parked cannot be read")
+	}
+}
+
+func TestABlobOfNoSizeIsRefused(t *testing.T) {
+	for _, p := range []actor.Part{{Blob: actor.Hash{1}, Size: 1 << 50}, {Blob: actor.Hash{1}, Bytes: []byte("x")}} {
+		n := newNode(t, 1, agent("a", func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Complete([]actor.Part{p}), nil }))
+		n.want(n.send("a", "x"), "Invalid")
+	}
+}
+
+// rude is an agent whose code panics at its edges.
+type rude struct{ begin, stop bool }
+
+func (r rude) Begin(actor.Begin) actor.Turn {
+	if r.begin {
+		panic("no")
+	}
+	return r
+}
+
+func (r rude) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(nil), nil }
+
+func (r rude) Stop() {
+	if r.stop {
+		panic("no")
+	}
+}
+
+func TestAPanicAtTheEdgeOfATurnIsBlamedOnIt(t *testing.T) {
+	for _, r := range []rude{{begin: true}, {stop: true}} {
+		n := newNode(t, 1, actor.Definition{Name: "a", Behavior: r})
+		id := func() (id actor.CallID) {
+			defer func() {
+				if recover() == nil {
+					t.Error("it did not panic")
+				}
+				id = n.cells[0].Blame()
+			}()
+			return n.send("a", "x")
+		}()
+		if id.IsZero() {
+			t.Errorf("%+v: nobody is blamed", r)
+		}
+	}
+}
