@@ -61,8 +61,7 @@ func planCallAgent(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 	if ec.Dispatcher == nil {
 		return refuse(actor.Refuse(actor.Unavailable, "%s: no dispatcher is wired here, so no agent can be called", CallAgent))
 	}
-	ask := ec.Dispatcher.InvokeWithTimeout(in.AgentID, actor.HandleMessageFull, actor.Text(in.Message), millis(in.TimeoutMS))
-	return planCall(ask, ec)
+	return ec.Dispatcher.InvokeWithTimeout(in.AgentID, actor.HandleMessageFull, actor.Text(in.Message), millis(in.TimeoutMS)), nil
 }
 
 // millis is a number of milliseconds as a span; what no span can hold is the longest.

@@ -49,11 +49,7 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 		return refuse(refusal)
 	}
 	if t.ContextHandler != nil {
-		asked, result := t.ContextHandler(input, ec)
-		if result == nil && asked.Timeout == 0 {
-			asked.Timeout = ask.Timeout
-		}
-		return asked, result
+		return t.planned(input, ec, ask.Timeout)
 	}
 	ask.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: input}}
 	ask.Idempotent = t.Idempotent
@@ -61,6 +57,30 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 		ask.Timeout = t.Timeout
 	}
 	return ask, nil
+}
+
+// planned is what the tool's ContextHandler says: a call, a sleep, or a result.
+// Of another kind it would be lost when the turn runs again. It runs inside a
+// cell, which a panic must not end.
+func (t *Tool) planned(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
+	defer func() {
+		if p := recover(); p != nil {
+			asked, result = refuse(actor.Refuse(actor.Unavailable, "%s: panic: %v", t.Name, p))
+		}
+	}()
+	asked, result = t.ContextHandler(input, ec)
+	switch {
+	case result != nil:
+		return asked, result
+	case asked.Kind == actor.AskCall:
+		asked, result = planCall(asked, ec)
+	case asked.Kind != actor.AskSleep:
+		return refuse(actor.Refuse(actor.Unavailable, "%s: it comes to an ask of kind %s: only a call or a sleep is served", t.Name, asked.Kind))
+	}
+	if result == nil && asked.Timeout == 0 {
+		asked.Timeout = timeout
+	}
+	return asked, result
 }
 
 // inputOf is the JSON of an ask for a tool; nothing is an empty object.
