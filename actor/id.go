@@ -77,11 +77,18 @@ func CheckName(name string) error {
 }
 
 // String writes the ID as ParseID reads it.
-func (id ID) String() string {
-	if id.Tenant == DefaultTenant {
-		return id.Agent + "/" + id.Key
+func (id ID) String() string { return string(id.AppendTo(nil)) }
+
+// AppendTo appends what String writes.
+func (id ID) AppendTo(b []byte) []byte {
+	if b == nil {
+		b = make([]byte, 0, len(id.Tenant)+len(id.Agent)+len(id.Key)+2)
 	}
-	return id.Tenant + "/" + id.Agent + "/" + id.Key
+	if id.Tenant != DefaultTenant {
+		b = append(append(b, id.Tenant...), '/')
+	}
+	b = append(append(b, id.Agent...), '/')
+	return append(b, id.Key...)
 }
 
 // Compare orders IDs by tenant, agent, key.
@@ -128,9 +135,15 @@ func ParseCallID(text string) (CallID, error) {
 }
 
 // String writes the canonical form of a UUID.
-func (id CallID) String() string {
-	x := hex.EncodeToString(id[:])
-	return x[:8] + "-" + x[8:12] + "-" + x[12:16] + "-" + x[16:20] + "-" + x[20:]
+func (id CallID) String() string { return string(id.AppendTo(make([]byte, 0, 36))) }
+
+// AppendTo appends what String writes.
+func (id CallID) AppendTo(b []byte) []byte {
+	b = hex.AppendEncode(b, id[:4])
+	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
+		b = hex.AppendEncode(append(b, '-'), part)
+	}
+	return b
 }
 
 // Short is enough of the id for a person to tell calls of one page apart.
@@ -171,6 +184,11 @@ type Address struct {
 func (a Address) IsZero() bool { return a == Address{} }
 
 // String writes node.cell#incarnation.
-func (a Address) String() string {
-	return string(a.Node) + "." + strconv.Itoa(int(a.Cell)) + "#" + strconv.FormatUint(a.Incarnation, 10)
+func (a Address) String() string { return string(a.AppendTo(nil)) }
+
+// AppendTo appends what String writes.
+func (a Address) AppendTo(b []byte) []byte {
+	b = append(append(b, a.Node...), '.')
+	b = append(strconv.AppendUint(b, uint64(a.Cell), 10), '#')
+	return strconv.AppendUint(b, a.Incarnation, 10)
 }

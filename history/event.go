@@ -120,7 +120,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 	b = append(b, e.Kind.String()...)
 	b = num(b, " at=", int64(e.At))
 	if !e.From.IsZero() {
-		b = text(b, " from=", e.From.String())
+		b = e.From.AppendTo(append(b, " from="...))
 	}
 	b = id(b, " actor=", e.Actor)
 	b = num(b, " epoch=", int64(e.Epoch))
@@ -136,7 +136,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(b, a.String()...)
+			b = a.AppendTo(b)
 		}
 	}
 	b = num(b, " left=", int64(e.Left))
@@ -165,7 +165,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 	b = num(b, " wrote=", int64(e.Wrote))
 	for i, h := range e.Ring {
 		b = append(b, [...]string{" ring=", ","}[min(i, 1)]...)
-		b = append(append(append(b, h.Call.String()...), '>'), h.Turn.String()...)
+		b = h.Turn.AppendTo(append(h.Call.AppendTo(b), '>'))
 	}
 	if e.ShardHi > 0 {
 		b = strconv.AppendInt(append(b, " shards="...), int64(e.ShardLo), 10)
@@ -195,12 +195,12 @@ func id(b []byte, name string, v actor.ID) []byte {
 	if v == (actor.ID{}) {
 		return b
 	}
-	return append(append(b, name...), v.String()...)
+	return v.AppendTo(append(b, name...))
 }
 
 func call(b []byte, name string, v actor.CallID) []byte {
 	if v.IsZero() {
 		return b
 	}
-	return append(append(b, name...), v.String()...)
+	return v.AppendTo(append(b, name...))
 }

@@ -164,7 +164,7 @@ func (l *Log) effect(e *runtime.Effect, bytes []byte) {
 		l.digest(encodeReply(op.Reply))
 	case runtime.Publish:
 		l.buf = append(l.buf, " publish "...)
-		l.buf = append(l.buf, op.Event.Run.String()...)
+		l.buf = op.Event.Run.AppendTo(l.buf)
 		l.buf = append(l.buf, ' ')
 		l.buf = strconv.AppendUint(l.buf, op.Event.Seq, 10)
 		l.digest(op.Event.Body)
@@ -190,7 +190,7 @@ func (l *Log) effectID(id actor.EffectID, attempt uint32) {
 	if id.Run.IsZero() {
 		return
 	}
-	l.buf = append(l.buf, id.Run.String()...)
+	l.buf = id.Run.AppendTo(l.buf)
 	for _, n := range [...]uint64{uint64(id.Step), uint64(id.Index), uint64(attempt)} {
 		l.buf = append(l.buf, '.')
 		l.buf = strconv.AppendUint(l.buf, n, 10)
