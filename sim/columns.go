@@ -127,6 +127,18 @@ func (c *Columns) describe(e *history.Event) string {
 		return who + " begins" + c.call(e.Call)
 	case history.Reply:
 		return who + " ends" + c.call(e.Call) + reason(e)
+	case history.Queue:
+		return who + " queues" + c.call(e.Call) + " behind" + c.call(e.Parent)
+	case history.Probe:
+		return "a probe passes" + c.call(e.Call)
+	case history.ProbeHome:
+		return fmt.Sprintf("the probe of%s is home: %d hops", c.call(e.Call), e.N)
+	case history.Confirm:
+		return "lap two:" + c.call(e.Call) + " still waits"
+	case history.RefuseWaitCycle:
+		return who + " refuses" + c.call(e.Call) + ": a ring"
+	case history.Reprobe:
+		return who + " probes again" + c.call(e.Call)
 	case history.Expire:
 		if e.What == "sleep" {
 			return ""

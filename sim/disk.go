@@ -107,6 +107,12 @@ func (d *disk) synced(batches int) {
 		return
 	}
 	d.syncing, d.slow = false, false
+	if w.fault(DiskFailed) {
+		w.hit(DiskFailed, "%s cannot sync", n.id)
+		d.writer.Failed()
+		w.halt(n, "disk")
+		return
+	}
 	fenced := false
 	for range batches {
 		if fenced = !d.commit(); fenced {

@@ -33,6 +33,7 @@ const (
 	CellPanic                          // a step panics
 	DiskLostTail                       // a crash takes what was written and not synced
 	DiskSlow                           // a sync takes long
+	DiskFailed                         // a sync fails, which ends the process
 	DiskReadFailed                     // an actor cannot be read
 	ClockSkew                          // a node's clock jumps
 	ShardMove                          // shards get another owner
@@ -73,6 +74,7 @@ var faultTable = [faultKinds]struct {
 	CellPanic:             {"CellPanic", 40, false},
 	DiskLostTail:          {"DiskLostTail", per, false},
 	DiskSlow:              {"DiskSlow", 300, false},
+	DiskFailed:            {"DiskFailed", 30, false},
 	DiskReadFailed:        {"DiskReadFailed", 500, false},
 	ClockSkew:             {"ClockSkew", 1500, true},
 	ShardMove:             {"ShardMove", 3000, true},

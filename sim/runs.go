@@ -116,6 +116,21 @@ func median(values []int) int {
 // later are refusals that nothing makes yet.
 var later = []actor.Reason{actor.WaitCycle, actor.NoDevice}
 
+// Short says in which way the worlds were too small to show anything.
+func (s *Summary) Short() (short []string) {
+	want := func(ok bool, what string) {
+		if !ok {
+			short = append(short, what)
+		}
+	}
+	want(median(s.steps) >= 2000, "the median world has fewer than 2000 steps")
+	want(median(s.calls) >= 200, "the median world has fewer than 200 calls")
+	want(2*s.deep >= s.Seeds, "fewer than half of the worlds have a call below three others")
+	want(2*s.nodes >= s.Seeds, "fewer than half of the worlds have three nodes")
+	want(2*s.snapshots >= s.Seeds, "in fewer than half of the worlds an actor comes back from a snapshot and entries")
+	return short
+}
+
 // Print writes the table of all that was seen, and names what never was.
 func (s *Summary) Print(out io.Writer) (missing []string) {
 	row := func(kind, name string, n int) {

@@ -319,6 +319,9 @@ func (w *World) rest() {
 	if v := w.checker.End(); v != nil {
 		w.violate(v.Spec, v.Sentence)
 	}
+	if w.broken == nil && w.seed%auditEvery == 0 {
+		w.audit()
+	}
 	w.over = true
 }
 

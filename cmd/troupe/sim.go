@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/host/disk"
@@ -123,18 +122,23 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		fmt.Fprint(talk, "\r\033[K")
 	}
 	missing := sum.Print(out)
-	fmt.Fprintf(out, "%d steps in %.1f s\n", sum.Total.Steps, time.Since(begun).Seconds())
-	if len(missing) > 0 && c.Runs >= coverageRuns && c.Faults != "none" {
-		fmt.Fprintf(out, "never seen: %s\n", strings.Join(missing, ", "))
+	if c.Faults == "none" || c.Runs < coverageRuns {
+		missing = nil
+	} else {
+		missing = append(missing, sum.Short()...)
+	}
+	fmt.Fprintf(out, "%d steps, each seed twice, in %.1f s\n", sum.Total.Steps, time.Since(begun).Seconds())
+	for _, m := range missing {
+		fmt.Fprintf(out, "missing: %s\n", m)
 	}
 	if len(sum.Failed) > 0 {
 		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.Classes())
 		return exit(failed)
 	}
-	if len(missing) > 0 && c.Runs >= coverageRuns && c.Faults != "none" {
+	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
+	if len(missing) > 0 {
 		return exit(failed)
 	}
-	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
 	return nil
 }
 

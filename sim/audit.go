@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// auditEvery is how many seeds share one audit: it takes as long as a tenth of a world.
+const auditEvery = 4
+
+// audit looks into the store of a world at rest: each node's log is one chain,
+// and the streams of all that clients asked for fold to runs that are over.
+func (w *World) audit() {
+	for _, n := range w.nodes {
+		if end, err := store.VerifyAll(w.kv, n.id, n.log.mark); err != nil || end != n.log.mark {
+			w.violate("ChainHolds", fmt.Sprintf("the log of %s ends at batch %d, its disk says %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
+		}
+	}
+	for _, c := range w.clients {
+		if err := w.auditRun(c.call); err != nil {
+			w.violate("StreamsFold", fmt.Sprintf("run %s of client %d: %v", c.call, c.no, err))
+		}
+	}
+}
+
+// streamMax is more events than any run has.
+const streamMax = 1 << 16
+
+func (w *World) auditRun(run actor.CallID) error {
+	stored, err := store.Events(w.kv, actor.DefaultTenant, run, 0, streamMax)
+	if err != nil || len(stored) == 0 { // refused, a repeat, or unjournaled
+		return err
+	}
+	events := make([]runs.Event, len(stored))
+	for i := range stored {
+		if events[i], err = runs.Decode(stored[i].Body); err != nil {
+			return fmt.Errorf("event %d: %w", stored[i].Seq, err)
+		}
+	}
+	record, err := runs.Fold(events)
+	if err == nil && record.Ended == 0 {
+		err = fmt.Errorf("its stream of %d events does not end", len(events))
+	}
+	return err
+}
