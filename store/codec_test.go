@@ -206,7 +206,8 @@ func TestNoFieldIsForgotten(t *testing.T) {
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
 		Buried{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
-			if name := fmt.Sprintf("%T.%s", v, reflect.TypeOf(v).Field(i).Name); !seen[name] {
+			field := reflect.TypeOf(v).Field(i)
+			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these
 				t.Errorf("%s never came back", name)
 			}
 		}

@@ -4,6 +4,7 @@ package store
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -16,6 +17,16 @@ type Journal struct {
 	Runs   []*Run   // open, in the order in which they were accepted
 	Ended  []Ended  // remembered outcomes, in order
 	Buried []Buried // cancelled before they came, in order
+
+	index index
+}
+
+// index finds what is remembered; it is made of Ended and Buried when it is asked.
+type index struct {
+	calls         map[actor.CallID]int // into Ended
+	keys          map[actor.Idempotency]int
+	buried        map[actor.CallID]bool
+	ended, tombed int // how many of each are in it
 }
 
 // Run is one accepted call without outcome.
@@ -94,17 +105,38 @@ func (j *Journal) Run(id actor.CallID) *Run {
 
 // Outcome finds a remembered outcome; nil if there is none.
 func (j *Journal) Outcome(id actor.CallID) *Ended {
-	for i := range j.Ended {
-		if j.Ended[i].Call == id {
-			return &j.Ended[i]
-		}
+	if i, ok := j.remembered().calls[id]; ok {
+		return &j.Ended[i]
 	}
 	return nil
 }
 
 // IsBuried tells whether the call was cancelled before it came.
 func (j *Journal) IsBuried(id actor.CallID) bool {
-	return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
+	return j.remembered().buried[id]
+}
+
+// remembered brings the index up to date. Of two of a name the first counts.
+func (j *Journal) remembered() *index {
+	x := &j.index
+	if x.calls == nil {
+		*x = index{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
+	}
+	for ; x.ended < len(j.Ended); x.ended++ {
+		e := &j.Ended[x.ended]
+		if _, ok := x.calls[e.Call]; !ok {
+			x.calls[e.Call] = x.ended
+		}
+		if key := promise(e.Idempotency); !key.IsZero() {
+			if _, ok := x.keys[key]; !ok {
+				x.keys[key] = x.ended
+			}
+		}
+	}
+	for ; x.tombed < len(j.Buried); x.tombed++ {
+		x.buried[j.Buried[x.tombed].Call] = true
+	}
+	return x
 }
 
 // Promise finds the call that has the same idempotency key: an open run's or a
@@ -118,12 +150,16 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 			return r.Call.ID, r.Call.Idempotency.Body, true
 		}
 	}
-	for i := range j.Ended {
-		if j.Ended[i].Idempotency.Same(key) {
-			return j.Ended[i].Call, j.Ended[i].Idempotency.Body, true
-		}
+	if i, ok := j.remembered().keys[promise(key)]; ok {
+		return j.Ended[i].Call, j.Ended[i].Idempotency.Body, true
 	}
 	return actor.CallID{}, actor.Hash{}, false
+}
+
+// promise is the key without what came with it.
+func promise(key actor.Idempotency) actor.Idempotency {
+	key.Body = actor.Hash{}
+	return key
 }
 
 // Due is the earliest deadline of the open runs; 0 if there are none.
@@ -250,10 +286,18 @@ func (r *Run) settle(at actor.Time) {
 	}
 }
 
-// forget drops what no repeat can ask for any more.
+// forget drops what no repeat can ask for any more: with every record while that
+// is little, else with every so many, so that what it costs does not grow.
 func (j *Journal) forget(now actor.Time) {
+	ended, buried := len(j.Ended), len(j.Buried)
+	if j.N%(1<<bits.Len(uint(ended+buried)/64)) != 0 {
+		return
+	}
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool { return e.Until < now })
 	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
+	if len(j.Ended) < ended || len(j.Buried) < buried {
+		j.index = index{}
+	}
 }
 
 // ApplyEntry folds the entry that comes next.

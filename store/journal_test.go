@@ -79,3 +79,39 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "over"))}
 	}
 }
+
+// What is remembered is found without looking through it: of a busy actor it is
+// a great deal.
+func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
+	var j Journal
+	call := func(n int) actor.CallID { return actor.CallID{0: 1, 12: byte(n >> 16), 13: byte(n >> 8), 14: byte(n)} }
+	key := func(n int) actor.Idempotency { return actor.Idempotency{Key: call(n).String()} }
+	apply := func(r Record) {
+		t.Helper()
+		if err := j.Apply(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const calls, kept = 20_000, 5_000
+	for n := range calls {
+		now := actor.Time(n)
+		apply(Accepted{Call: actor.Call{ID: call(n), Idempotency: key(n)}, At: now})
+		apply(Ended{Call: call(n), At: now, Until: now + kept, Idempotency: key(n)})
+		apply(Buried{Call: call(calls + n), At: now, Until: now + kept})
+		if e := j.Outcome(call(max(0, n-kept/2))); e == nil || !j.IsBuried(call(calls+max(0, n-kept/2))) {
+			t.Fatalf("call %d is forgotten too soon: %+v", n, e)
+		}
+	}
+	if id, _, ok := j.Promise(key(calls - 1)); !ok || id != call(calls-1) {
+		t.Errorf("its key is promised to %s, %v", id, ok)
+	}
+	if j.Outcome(call(0)) != nil || j.IsBuried(call(calls)) || j.Outcome(call(calls)) != nil {
+		t.Error("what is long over is remembered")
+	}
+	if _, _, ok := j.Promise(key(0)); ok {
+		t.Error("a key is promised for ever")
+	}
+	if len(j.Ended) > kept*11/10 || len(j.Buried) > kept*11/10 {
+		t.Errorf("%d outcomes and %d tombstones are kept, not %d", len(j.Ended), len(j.Buried), kept)
+	}
+}
