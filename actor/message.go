@@ -3,7 +3,12 @@
 package actor
 
 // Message is what cells say to each other. The set is closed.
-type Message interface{ message() }
+type Message interface {
+	// Subject is the call that the message is about.
+	Subject() CallID
+	// Name is what histories call it.
+	Name() string
+}
 
 // Request asks an actor for a turn. The same call may come more than once.
 type Request struct{ Call Call }
@@ -61,13 +66,21 @@ type Hop struct {
 // Queued tells whether the call waits in a mailbox.
 func (h Hop) Queued() bool { return h.Call != h.Turn }
 
-func (Request) message()  {}
-func (Answered) message() {}
-func (Cancel) message()   {}
-func (Held) message()     {}
-func (Resumed) message()  {}
-func (Open) message()     {}
-func (Probe) message()    {}
+func (m Request) Subject() CallID  { return m.Call.ID }
+func (m Answered) Subject() CallID { return m.Reply.Call }
+func (m Cancel) Subject() CallID   { return m.Call }
+func (m Held) Subject() CallID     { return m.Call }
+func (m Resumed) Subject() CallID  { return m.Call }
+func (m Open) Subject() CallID     { return m.Call }
+func (m Probe) Subject() CallID    { return m.To }
+
+func (Request) Name() string  { return "request" }
+func (Answered) Name() string { return "answered" }
+func (Cancel) Name() string   { return "cancel" }
+func (Held) Name() string     { return "held" }
+func (Resumed) Name() string  { return "resumed" }
+func (Open) Name() string     { return "open" }
+func (Probe) Name() string    { return "probe" }
 
 // Envelope is a message and its address.
 type Envelope struct {

@@ -12,7 +12,7 @@ import (
 // a waiting client, then messages for an actor, if the cell owns it under the
 // epoch that the sender believes in.
 func (c *Cell) deliver(env actor.Envelope) {
-	c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: subject(env.Body), What: named(env.Body), Durable: env.Durable})
+	c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
 	if !env.Back.IsZero() {
 		c.toClient(env)
 		return
@@ -109,7 +109,7 @@ func (c *Cell) toActor(act *activation, env actor.Envelope) {
 }
 
 func (c *Cell) drop(env actor.Envelope, why string) {
-	c.event(history.Event{Kind: history.Drop, Actor: env.To, Call: subject(env.Body), What: named(env.Body), Why: why})
+	c.event(history.Event{Kind: history.Drop, Actor: env.To, Call: env.Body.Subject(), What: env.Body.Name(), Why: why})
 }
 
 // send carries a message to the cell that owns the actor; if none does, to
@@ -121,53 +121,11 @@ func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.I
 		return
 	}
 	env := actor.Envelope{From: c.self, To: to, Epoch: o.Epoch, Durable: durable, Body: body}
-	e := history.Event{Kind: history.Send, Actor: from, Peer: to, Call: subject(body), What: named(body), Attempt: attempt, Durable: durable}
+	e := history.Event{Kind: history.Send, Actor: from, Peer: to, Call: body.Subject(), What: body.Name(), Attempt: attempt, Durable: durable}
 	if r, ok := body.(actor.Request); ok {
 		e.Left, e.Chain, e.Parent = r.Call.Left, r.Call.Chain, r.Call.Parent
 	}
 	c.event(e)
 	c.effect(Effect{ID: id, Attempt: attempt, Gated: gated && o.Node != c.self.Node,
 		Op: Send{Node: o.Node, Cell: o.Cell, Envelope: env}})
-}
-
-// subject is the call that a message is about.
-func subject(m actor.Message) actor.CallID {
-	switch m := m.(type) {
-	case actor.Request:
-		return m.Call.ID
-	case actor.Answered:
-		return m.Reply.Call
-	case actor.Cancel:
-		return m.Call
-	case actor.Held:
-		return m.Call
-	case actor.Resumed:
-		return m.Call
-	case actor.Open:
-		return m.Call
-	case actor.Probe:
-		return m.To
-	}
-	return actor.CallID{}
-}
-
-// named is the message's name in histories.
-func named(m actor.Message) string {
-	switch m.(type) {
-	case actor.Request:
-		return "request"
-	case actor.Answered:
-		return "answered"
-	case actor.Cancel:
-		return "cancel"
-	case actor.Held:
-		return "held"
-	case actor.Resumed:
-		return "resumed"
-	case actor.Open:
-		return "open"
-	case actor.Probe:
-		return "probe"
-	}
-	return "unknown"
 }

@@ -52,7 +52,7 @@ func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
 	if to == nil {
 		return
 	}
-	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, what: messageName(op.Envelope.Body)}
+	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, what: op.Envelope.Body.Name()}
 	_, answer := op.Envelope.Body.(actor.Answered)
 	_, request := op.Envelope.Body.(actor.Request)
 	switch block := w.net.block[from.index][to.index]; {
@@ -134,25 +134,4 @@ func (w *World) carry(m *message, delay time.Duration) {
 		}
 		m.to.cells[m.cell].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: env}, bytes: m.bytes})
 	})
-}
-
-// messageName is what histories call a message.
-func messageName(m actor.Message) string {
-	switch m.(type) {
-	case actor.Request:
-		return "request"
-	case actor.Answered:
-		return "answered"
-	case actor.Cancel:
-		return "cancel"
-	case actor.Held:
-		return "held"
-	case actor.Resumed:
-		return "resumed"
-	case actor.Open:
-		return "open"
-	case actor.Probe:
-		return "probe"
-	}
-	return "unknown"
 }

@@ -310,7 +310,7 @@ func (n *node) perform(h held) {
 			return
 		}
 		status, reason := outcome(op.Envelope.Body)
-		w.performed(&h, "send", messageName(op.Envelope.Body), messageCall(op.Envelope.Body), status, reason)
+		w.performed(&h, "send", op.Envelope.Body.Name(), op.Envelope.Body.Subject(), status, reason)
 		w.transmit(n, op, h.bytes)
 	case runtime.Respond:
 		status, reason := outcome(actor.Answered{Reply: op.Reply})
@@ -420,24 +420,4 @@ func outcome(m actor.Message) (actor.Status, actor.Reason) {
 		return a.Reply.Status, a.Reply.Refusal.Reason
 	}
 	return a.Reply.Status, 0
-}
-
-func messageCall(m actor.Message) actor.CallID {
-	switch m := m.(type) {
-	case actor.Request:
-		return m.Call.ID
-	case actor.Answered:
-		return m.Reply.Call
-	case actor.Cancel:
-		return m.Call
-	case actor.Held:
-		return m.Call
-	case actor.Resumed:
-		return m.Call
-	case actor.Open:
-		return m.Call
-	case actor.Probe:
-		return m.To
-	}
-	return actor.CallID{}
 }
