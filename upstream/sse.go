@@ -190,7 +190,7 @@ func (p *Parser) take(n int) bool {
 }
 
 func (p *Parser) fail(format string, args ...any) {
-	p.refusal = actor.Refuse(actor.Unavailable, "event stream, byte %d: %s", p.off, fmt.Sprintf(format, args...))
+	p.refusal = actor.Refuse(actor.Rejected, "event stream, byte %d: %s", p.off, fmt.Sprintf(format, args...))
 	p.line, p.data = nil, nil
 }
 

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Agent is an external agent's endpoint: an HTTP service below which stand
+// /invoke and /health.
+type Agent struct {
+	URL string
+}
+
+// Invocation is one message for an external agent.
+type Invocation struct {
+	Agent    string // agent_id
+	Session  string
+	Run      string
+	Input    string
+	Messages []Message // of the session so far; those of User and Assistant are sent
+	User     string    // user_id
+	Trace    string    // W3C traceparent; one that is not is left out
+	Token    Secret    // of this run: with it the agent may call back
+}
+
+type (
+	invokeLine struct {
+		Agent    string         `json:"agent_id"`
+		Session  string         `json:"session_id"`
+		Run      string         `json:"run_id"`
+		Input    string         `json:"input_message"`
+		Messages []invokeSaid   `json:"messages"`
+		Context  *invokeContext `json:"context,omitzero"`
+	}
+	invokeSaid struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	invokeContext struct {
+		User string `json:"user_id"`
+	}
+)
+
+// Invoke is the request that starts a run at the agent.
+func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
+	if len(in.Messages) > MessagesMax {
+		return Request{}, actor.Refuse(actor.Invalid, "%d messages are over %d", len(in.Messages), MessagesMax)
+	}
+	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+	line := invokeLine{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeSaid{}}
+	for _, m := range in.Messages {
+		if m.Role == User || m.Role == Assistant {
+			line.Messages = append(line.Messages, invokeSaid{m.Role.String(), valid(m.Text)})
+		}
+	}
+	if in.User != "" {
+		line.Context = &invokeContext{valid(in.User)}
+	}
+	body := marshal(line)
+	if len(body) > PromptBytesMax {
+		return Request{}, actor.Refuse(actor.Invalid, "an invocation of %d bytes is over %d", len(body), PromptBytesMax)
+	}
+	headers := []Header{
+		{Name: "accept", Value: "text/event-stream"},
+		{Name: "x-session-id", Value: in.Session},
+		{Name: "x-run-id", Value: in.Run},
+	}
+	if validTrace(in.Trace) {
+		headers = append(headers, Header{Name: "traceparent", Value: in.Trace})
+	}
+	if in.Token != "" {
+		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + in.Token.Reveal(), Secret: true})
+	}
+	return post(a.URL, "/invoke", body, headers)
+}
+
+// AgentDecoder reads an external agent's answer: a stream of the events delta,
+// state, done and error. Events of another name are skipped.
+type AgentDecoder struct {
+	who     string
+	run     string
+	parser  *Parser
+	events  int
+	text    strings.Builder
+	weight  int // of it
+	usage   Usage
+	done    bool
+	failure *Failure
+}
+
+// NewAgentDecoder reads the answer to an invocation of that run.
+func NewAgentDecoder(who, run, contentType string) (*AgentDecoder, *Failure) {
+	if media := mediaOf(contentType); media != "text/event-stream" {
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", who, media)
+	}
+	return &AgentDecoder{who: who, run: run, parser: NewParser(StreamLimits{})}, nil
+}
+
+// Done tells that the agent said it was done.
+func (d *AgentDecoder) Done() bool { return d.done }
+
+// Completion is the answer as it now stands.
+func (d *AgentDecoder) Completion() Completion {
+	c := Completion{Text: d.text.String(), Usage: d.usage}
+	if d.done {
+		c.Finish = FinishStop
+	}
+	return c
+}
+
+// Take reads the next bytes of the body.
+func (d *AgentDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
+	if d.failure != nil || d.done {
+		return nil, d.failure
+	}
+	events, refusal := d.parser.Parse(b)
+	for _, e := range events {
+		if delta := d.event(e); delta != (Delta{}) {
+			deltas = append(deltas, delta)
+		}
+		if d.done || d.failure != nil {
+			return deltas, d.failure
+		}
+	}
+	if refusal != nil {
+		d.failure = fail(Refused, refusal.Reason, "%s: %s", d.who, refusal.Detail)
+	}
+	return deltas, d.failure
+}
+
+// End says that the body came to its end, which is too early without done.
+func (d *AgentDecoder) End() ([]Delta, *Failure) {
+	if d.failure == nil && !d.done {
+		d.failure = fail(Broken, actor.Unavailable, "%s: the answer stops after %d events without done", d.who, d.events)
+	}
+	return nil, d.failure
+}
+
+func (d *AgentDecoder) garbage(e Event, format string, args ...any) Delta {
+	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.who, d.events, e.Name}, args...)...)
+	return Delta{}
+}
+
+// event takes one event; what it passes on is not zero.
+func (d *AgentDecoder) event(e Event) Delta {
+	d.events++
+	switch e.Name {
+	case "delta":
+		var w struct {
+			Text *string `json:"text"`
+			Run  string  `json:"run_id"`
+		}
+		err := unmarshal([]byte(e.Data), &w)
+		switch {
+		case err != nil:
+			return d.garbage(e, "%v", err)
+		case w.Text == nil:
+			return d.garbage(e, "it has no text")
+		case w.Run != "" && w.Run != d.run:
+			return d.garbage(e, "it speaks of the run %.40q", w.Run)
+		case d.weight+weight(*w.Text) > OutputBytesMax:
+			d.failure = fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
+			return Delta{}
+		}
+		d.weight += weight(*w.Text)
+		d.text.WriteString(*w.Text)
+		return Delta{Text: *w.Text}
+	case "state":
+		var w struct {
+			State  string         `json:"state"`
+			Detail jsontext.Value `json:"detail"`
+		}
+		err := unmarshal([]byte(e.Data), &w)
+		switch {
+		case err != nil:
+			return d.garbage(e, "%v", err)
+		case w.State == "" || len(w.State) > stateBytesMax:
+			return d.garbage(e, "want a state of 1 to %d bytes", stateBytesMax)
+		case len(w.Detail) > detailBytesMax:
+			return d.garbage(e, "its detail of %d bytes is over %d", len(w.Detail), detailBytesMax)
+		}
+		if w.Detail.Kind() == 'n' {
+			w.Detail = nil
+		}
+		return Delta{State: w.State, Detail: string(w.Detail)}
+	case "done":
+		d.doneWith(e)
+	case "error":
+		var w struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		}
+		if err := unmarshal([]byte(e.Data), &w); err != nil {
+			return d.garbage(e, "%v", err)
+		}
+		said := upstreamError{message: w.Message, code: w.Code}
+		d.failure = fail(Refused, reasonOf(w.Code), "%s says%s", d.who, said.sentence())
+		if d.failure.Refusal.Reason == actor.Busy {
+			d.failure.Refusal.Scope = actor.ScopeCallee
+		}
+	}
+	return Delta{}
+}
+
+func (d *AgentDecoder) doneWith(e Event) {
+	var w struct {
+		Usage struct {
+			Tokens int64 `json:"tokens"`
+			Input  int64 `json:"input_tokens"`
+			Output int64 `json:"output_tokens"`
+		} `json:"usage"`
+	}
+	if err := unmarshal([]byte(e.Data), &w); err != nil {
+		d.garbage(e, "%v", err)
+		return
+	}
+	u := Usage{Input: w.Usage.Input, Output: w.Usage.Output, Total: w.Usage.Tokens}
+	if u.Total == 0 {
+		u.Total = u.Input + u.Output
+	}
+	for _, n := range []int64{u.Input, u.Output, u.Total} {
+		if n < 0 || n > tokensMax {
+			d.garbage(e, "usage: %d is no number of tokens", n)
+			return
+		}
+	}
+	u.Known = u != Usage{}
+	d.usage = u
+	d.done = true
+}
+
+// reasonOf is the refusal that an agent means by its code. What only the runtime
+// can know (chains, rings, cancels) an agent cannot claim: it just says no.
+func reasonOf(code string) actor.Reason {
+	may := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
+	if i := slices.IndexFunc(may, func(r actor.Reason) bool { return r.Outside().Type == code }); i >= 0 {
+		return may[i]
+	}
+	return actor.Rejected
+}
+
+// How an external agent is watched.
+const (
+	HeartbeatEvery = 15 * time.Second // it says, or is asked, that it is there
+	UnhealthyAfter = 45 * time.Second // of neither
+	HealthTimeout  = 5 * time.Second  // for an answer to a poll
+)
+
+// HealthRequest is the poll.
+func (a Agent) HealthRequest() (Request, *actor.Refusal) {
+	return request("GET", a.URL, "/health", nil, nil)
+}
+
+// Health is what is known of an external agent. It counts as healthy until
+// UnhealthyAfter without a sign of life, or until it answers a poll with
+// anything but 200.
+type Health struct {
+	seen   actor.Time // last sign of life
+	polled actor.Time
+	sick   bool
+}
+
+// NewHealth believes an agent that has just registered.
+func NewHealth(now actor.Time) Health { return Health{seen: now, polled: now} }
+
+// Beat takes a heartbeat.
+func (h *Health) Beat(now actor.Time) { h.seen, h.sick = now, false }
+
+// Polled takes what came of a poll; status 0 is no answer, which may be the
+// network's fault and only counts as silence.
+func (h *Health) Polled(now actor.Time, status int) {
+	h.polled = now
+	switch status {
+	case 200:
+		h.Beat(now)
+	case 0:
+	default:
+		h.sick = true
+	}
+}
+
+// Healthy tells whether it may be invoked.
+func (h *Health) Healthy(now actor.Time) bool { return !h.sick && now.Sub(h.seen) <= UnhealthyAfter }
+
+// NextPoll is when to ask it.
+func (h *Health) NextPoll() actor.Time { return h.polled.Add(HeartbeatEvery) }
+
+// Refuse is why it is not invoked; nil if it may be.
+func (h *Health) Refuse(who string, now actor.Time) *actor.Refusal {
+	if h.Healthy(now) {
+		return nil
+	}
+	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", who, now.Sub(h.seen).Truncate(time.Second))
+	refusal.RetryAfter = max(h.NextPoll().Sub(now), time.Second)
+	return refusal
+}

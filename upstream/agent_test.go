@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
+	a := upstream.Agent{URL: "http://127.0.0.1:9000/agents/helper/"}
+	in := upstream.Invocation{
+		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Trace: trace, Token: "tok",
+		Messages: []upstream.Message{
+			{Role: upstream.System, Text: "not the agent's"},
+			{Role: upstream.User, Text: "before"},
+			{Role: upstream.Assistant, Text: "after", Calls: []upstream.ToolCall{{ID: "a", Name: "f"}}},
+			{Role: upstream.Tool, CallID: "a", Text: "not the agent's"},
+		},
+	}
+	request, refusal := a.Invoke(in)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	want := `{"agent_id":"helper","session_id":"s-42","run_id":"run-1","input_message":"hi` + "\uFFFD" + `",` +
+		`"messages":[{"role":"user","content":"before"},{"role":"assistant","content":"after"}],"context":{"user_id":"u-1"}}`
+	if string(request.Body) != want {
+		t.Errorf("%s\nwant\n%s", request.Body, want)
+	}
+	if request.Method != "POST" || request.URL != "http://127.0.0.1:9000/agents/helper/invoke" {
+		t.Errorf("%s", request)
+	}
+	headers := "[content-type: application/json accept: text/event-stream x-session-id: s-42 x-run-id: run-1 traceparent: " + trace + " authorization: ***]"
+	if got := fmt.Sprint(request.Headers); got != headers {
+		t.Errorf("%s\nwant\n%s", got, headers)
+	}
+	if got := request.Headers[5].Value; got != "Bearer tok" {
+		t.Errorf("the token is sent as %q", got)
+	}
+	bare, _ := a.Invoke(upstream.Invocation{Agent: "helper", Session: "s", Run: "r"})
+	if got := string(bare.Body); got != `{"agent_id":"helper","session_id":"s","run_id":"r","input_message":"","messages":[]}` || len(bare.Headers) != 4 {
+		t.Errorf("%s %v", got, bare.Headers)
+	}
+	poll, _ := a.HealthRequest()
+	if poll.String() != "GET http://127.0.0.1:9000/agents/helper/health, 0 bytes" {
+		t.Errorf("%s", poll)
+	}
+}
+
+func TestInvocationsThatCannotBeSentAreRefused(t *testing.T) {
+	a := upstream.Agent{URL: "http://h"}
+	for _, c := range []struct {
+		in   upstream.Invocation
+		want string
+	}{
+		{upstream.Invocation{Session: "a\r\nx-admin: 1"}, "header x-session-id: a control character at byte 1"},
+		{upstream.Invocation{Run: "\n"}, "header x-run-id"},
+		{upstream.Invocation{Token: "\x7f"}, "header authorization"},
+		{upstream.Invocation{Messages: make([]upstream.Message, 4097)}, "4097 messages"},
+		{upstream.Invocation{Input: strings.Repeat("x", 8<<20)}, "is over 8388608"},
+	} {
+		if _, refusal := a.Invoke(c.in); refusal == nil || refusal.Reason != actor.Invalid || !strings.Contains(refusal.Detail, c.want) {
+			t.Errorf("%v, want %q", refusal, c.want)
+		}
+	}
+	if _, refusal := (upstream.Agent{URL: "gopher://h"}).HealthRequest(); refusal == nil {
+		t.Error("polled over gopher")
+	}
+}
+
+func TestOnlyValidTracesAreSentOn(t *testing.T) {
+	for _, c := range []struct {
+		trace string
+		sent  bool
+	}{
+		{trace, true},
+		{"01" + trace[2:] + "-what-comes-later", true},
+		{"", false},
+		{trace + "-00", false},
+		{strings.ToUpper(trace), false},
+		{"ff" + trace[2:], false},
+		{"00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01", false},
+		{"00-0af7651916cd43dd8448eb211c80319c-" + strings.Repeat("0", 16) + "-01", false},
+		{trace[:54], false},
+		{trace + "\r\nx: y", false},
+	} {
+		request, refusal := upstream.Agent{URL: "http://h"}.Invoke(upstream.Invocation{Trace: c.trace})
+		if refusal != nil || strings.Contains(fmt.Sprint(request.Headers), "traceparent") != c.sent {
+			t.Errorf("%q: %v %v", c.trace, request.Headers, refusal)
+		}
+	}
+}
+
+func TestAnAgentIsHealthyWhileItShowsThatItIsThere(t *testing.T) {
+	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
+	h := upstream.NewHealth(second(0))
+	for _, c := range []struct {
+		at      int
+		status  int // of a poll; -1 a heartbeat, -2 neither
+		healthy bool
+		poll    int
+	}{
+		{0, -2, true, 15},
+		{15, 0, true, 30},
+		{30, 0, true, 45},
+		{45, -2, true, 45},
+		{46, -2, false, 45},
+		{50, 200, true, 65},
+		{60, 503, false, 75},
+		{61, 0, false, 76},
+		{62, -1, true, 76},
+		{107, -2, true, 76},
+		{108, -2, false, 76},
+	} {
+		switch {
+		case c.status == -1:
+			h.Beat(second(c.at))
+		case c.status >= 0:
+			h.Polled(second(c.at), c.status)
+		}
+		refusal := h.Refuse("agent helper", second(c.at))
+		if h.Healthy(second(c.at)) != c.healthy || (refusal == nil) != c.healthy || h.NextPoll() != second(c.poll) {
+			t.Errorf("at %d after %d: healthy %v, polled at %v, %v", c.at, c.status, h.Healthy(second(c.at)), time.Duration(h.NextPoll()), refusal)
+		}
+		if refusal != nil && (refusal.Reason != actor.Unavailable || refusal.RetryAfter <= 0) {
+			t.Errorf("at %d: %+v", c.at, refusal)
+		}
+	}
+}

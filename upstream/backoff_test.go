@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const (
+	lowest  = 0
+	middle  = 1 << 63
+	highest = 1<<64 - 1
+)
+
+var (
+	broken    = &upstream.Failure{Class: upstream.Broken, Refusal: actor.Refuse(actor.Unavailable, "broken")}
+	refused   = &upstream.Failure{Class: upstream.Refused, Refusal: actor.Refuse(actor.Rejected, "no")}
+	throttled = &upstream.Failure{Class: upstream.Throttled, Refusal: actor.Refuse(actor.Busy, "later"), After: 3 * time.Second}
+)
+
+func TestWaitsDoubleAndAreDrawnFromAllOfThem(t *testing.T) {
+	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 100})
+	for i, want := range []time.Duration{500, 1000, 2000, 4000, 8000, 16000, 30000, 30000} {
+		want *= time.Millisecond
+		draw, share := uint64(highest), want
+		switch i % 3 {
+		case 1:
+			draw, share = middle, want/2
+		case 2:
+			draw, share = lowest, 0
+		}
+		got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, draw)
+		if wait := got.At.Sub(1000); !got.Again || wait != share {
+			t.Errorf("after %d failures: %v, want %v", i+1, wait, share)
+		}
+	}
+	b.Report(1000, upstream.Report{Answered: true}, 0)
+	if got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, highest); got.At.Sub(1000) != 500*time.Millisecond {
+		t.Errorf("after an answer it still waits %v", got.At.Sub(1000))
+	}
+}
+
+func TestNobodyGoesBeforeTheInstantAskedFor(t *testing.T) {
+	b := upstream.NewBackoff(upstream.BackoffConfig{})
+	advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Forever}, lowest)
+	if advice.At != actor.Time(3*time.Second) {
+		t.Errorf("comes again at %v", time.Duration(advice.At))
+	}
+	if p := b.Admit(actor.Time(time.Second), highest); p.Refusal != nil || p.At != actor.Time(3500*time.Millisecond) {
+		t.Errorf("another may go: %+v", p)
+	}
+	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Pass{}) {
+		t.Errorf("later it may not: %+v", p)
+	}
+	if advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Time(3 * time.Second)}, lowest); advice.Again {
+		t.Error("it comes again when it is too late")
+	}
+}
+
+func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
+	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
+	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
+	state := func(now actor.Time) string {
+		p := b.Admit(now, lowest)
+		switch {
+		case p.Probe:
+			return "probe"
+		case p.Refusal != nil:
+			return "closed for " + p.Refusal.RetryAfter.String()
+		case p.At > now:
+			return "wait"
+		}
+		return "go"
+	}
+	for _, c := range []struct {
+		at    int
+		what  *upstream.Report
+		state string
+	}{
+		{0, nil, "go"},
+		{0, &upstream.Report{Failure: broken}, "go"},
+		{0, &upstream.Report{Failure: broken}, "go"},
+		{0, &upstream.Report{}, "go"}, // cancelled: it tells nothing
+		{0, &upstream.Report{Failure: refused}, "go"},
+		{1, &upstream.Report{Failure: broken}, "go"},
+		{1, &upstream.Report{Failure: broken}, "go"},
+		{1, &upstream.Report{Failure: broken}, "closed for 5s"},
+		{2, &upstream.Report{Failure: broken}, "closed for 4s"}, // was out when it opened
+		{5, nil, "closed for 1s"},
+		{6, nil, "probe"},
+		{6, nil, "closed for 500ms"},
+		{7, &upstream.Report{Failure: broken, Probe: true}, "closed for 10s"},
+		{17, nil, "probe"},
+		{18, &upstream.Report{Probe: true}, "probe"}, // the probe was cancelled: another
+		{19, &upstream.Report{Failure: broken, Probe: true}, "closed for 20s"},
+		{39, nil, "probe"},
+		{40, &upstream.Report{Answered: true, Probe: true}, "go"},
+		{41, &upstream.Report{Failure: broken}, "go"},
+		{41, &upstream.Report{Failure: broken}, "go"},
+		{41, &upstream.Report{Failure: broken}, "closed for 5s"},
+	} {
+		if c.what != nil {
+			b.Report(second(c.at), *c.what, lowest)
+		}
+		if got := state(second(c.at)); got != c.state {
+			t.Fatalf("at %d s, after %+v: %s, want %s", c.at, c.what, got, c.state)
+		}
+	}
+}
+
+func TestASickUpstreamGetsLittleMoreThanWhatIsNew(t *testing.T) {
+	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30})
+	again := 0
+	for range 1000 {
+		if b.Report(0, upstream.Report{Failure: broken, First: true, By: actor.Forever}, lowest).Again {
+			again++
+		}
+	}
+	if again != 109 { // 10 in hand; what the first saved had no room
+		t.Errorf("%d of 1000 were asked again, want 10 and a tenth of 999", again)
+	}
+}
+
+func TestBackoffKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := upstream.BackoffConfig{OpenAfter: rapid.IntRange(1, 4).Draw(t, "after"), RetriesSaved: rapid.IntRange(1, 3).Draw(t, "saved")}
+		b := upstream.NewBackoff(config)
+		var now, asked actor.Time
+		out, probes, firsts, again := 0, 0, 0, 0
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
+			draw := rapid.Uint64().Draw(t, "draw")
+			if rapid.Bool().Draw(t, "admit") {
+				p := b.Admit(now, draw)
+				if goes := p.Refusal == nil && p.At == 0; goes && now < asked {
+					t.Fatalf("one goes at %v, before %v", now, asked)
+				} else if goes {
+					out++
+				}
+				if p.Probe {
+					probes++
+				}
+				if p.Refusal != nil && p.Refusal.RetryAfter <= 0 {
+					t.Fatalf("refused without a time to come back: %v", p.Refusal)
+				}
+				if probes > 1 {
+					t.Fatal("two probes at once")
+				}
+				continue
+			}
+			if out == 0 {
+				continue
+			}
+			out--
+			r := upstream.Report{First: rapid.Bool().Draw(t, "first"), By: actor.Forever, Probe: probes > 0 && rapid.Bool().Draw(t, "probe")}
+			if r.Probe {
+				probes--
+			}
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0:
+				r.Answered = true
+			case 1:
+				r.Failure = broken
+			case 2:
+				r.Failure = throttled
+				asked = max(asked, now.Add(throttled.After))
+			}
+			advice := b.Report(now, r, draw)
+			if r.First {
+				firsts++
+			}
+			if advice.Again {
+				again++
+				if advice.At < now || r.Failure == nil {
+					t.Fatalf("%+v after %+v at %v", advice, r, now)
+				}
+			}
+			if again > config.RetriesSaved+(firsts+9)/10 {
+				t.Fatalf("%d retries after %d first attempts", again, firsts)
+			}
+		}
+	})
+}
+
+func TestBackoffConfigNamesWhatIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		config upstream.BackoffConfig
+		want   string
+	}{
+		{upstream.BackoffConfig{}, ""},
+		{upstream.BackoffConfig{Base: time.Minute}, "base 1m0s is over max 30s"},
+		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s is over max 2m0s"},
+		{upstream.BackoffConfig{RetryPercent: 101}, "101 %"},
+	} {
+		if err := c.config.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.config, err, c.want)
+		}
+	}
+}

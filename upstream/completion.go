@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Finish is why an answer ended.
+type Finish uint8
+
+// The ways to end.
+const (
+	NoFinish      Finish = iota // it did not: the answer is cut off
+	FinishStop                  // all was said
+	FinishCalls                 // the answers to its tool calls are wanted
+	FinishLength                // no more tokens were allowed
+	FinishFilter                // the upstream held the rest back
+	FinishAnother               // a reason of the upstream's own
+)
+
+var finishNames = [...]string{FinishStop: "stop", FinishCalls: "tool_calls", FinishLength: "length", FinishFilter: "content_filter", FinishAnother: "other"}
+
+// String is the reason's name; NoFinish is empty.
+func (f Finish) String() string {
+	if int(f) >= len(finishNames) {
+		return fmt.Sprintf("unknown(%d)", f)
+	}
+	return finishNames[f]
+}
+
+func parseFinish(text string) Finish {
+	if text == "" {
+		return NoFinish
+	}
+	if i := slices.Index(finishNames[:], text); i > 0 {
+		return Finish(i)
+	}
+	return FinishAnother
+}
+
+// Usage is what an answer took, in tokens. Known is false if nobody said.
+type Usage struct {
+	Known  bool
+	Input  int64
+	Output int64
+	Total  int64
+}
+
+// Completion is an answer, whoever gave it: a model, an external agent, a script.
+//
+//  1. Finish is set exactly if the answer came to its end.
+//  2. Each of Calls has a name, and an id that no other has.
+//  3. Encode writes at most actor.MessageBytesMax.
+type Completion struct {
+	Text   string
+	Calls  []ToolCall
+	Finish Finish
+	Usage  Usage
+	Model  string // as the upstream calls what answered
+}
+
+// Bounds of an answer.
+const (
+	OutputBytesMax = 512 << 10      // text and arguments, as JSON writes them
+	BodyBytesMax   = 4 << 20        // one JSON answer, read whole
+	tokensMax      = int64(1) << 40 // more is no count
+	errorBytesMax  = 64 << 10       // the body of an error
+	sentenceMax    = 512            // of an upstream's own words in a refusal
+	stateBytesMax  = NameBytesMax   // the name of an agent's state
+	detailBytesMax = 4 << 10        // what an agent says of its state
+)
+
+// Encode writes the answer as DecodeCompletion reads it; the same answer has
+// the same bytes.
+func (c Completion) Encode() []byte {
+	line := completionLine{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
+	for _, call := range c.Calls {
+		line.Calls = append(line.Calls, callLine{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD")})
+	}
+	if c.Usage.Known {
+		line.Usage = &usageLine{c.Usage.Input, c.Usage.Output, c.Usage.Total}
+	}
+	return marshal(line)
+}
+
+// weight is how much room a text takes in JSON, at most.
+func weight(text string) int {
+	n := len(text)
+	for _, c := range []byte(text) {
+		switch {
+		case c < ' ':
+			n += len(`\u0000`) - 1
+		case c == '"' || c == '\\':
+			n++
+		}
+	}
+	return n
+}
+
+// DecodeCompletion reads what Encode writes.
+func DecodeCompletion(b []byte) (Completion, error) {
+	var line completionLine
+	if len(b) > actor.MessageBytesMax {
+		return Completion{}, fmt.Errorf("completion: %d bytes are over %d", len(b), actor.MessageBytesMax)
+	}
+	if err := unmarshal(b, &line, json.RejectUnknownMembers(true)); err != nil {
+		return Completion{}, fmt.Errorf("completion: %w", err)
+	}
+	c := Completion{Text: line.Text, Finish: parseFinish(line.Finish), Model: line.Model}
+	for _, l := range line.Calls {
+		c.Calls = append(c.Calls, ToolCall(l))
+	}
+	if u := line.Usage; u != nil {
+		c.Usage = Usage{true, u.Input, u.Output, u.Total}
+	}
+	return c, nil
+}
+
+type (
+	completionLine struct {
+		Text   string     `json:"text"`
+		Calls  []callLine `json:"tool_calls,omitempty"`
+		Finish string     `json:"finish,omitzero"`
+		Usage  *usageLine `json:"usage,omitzero"`
+		Model  string     `json:"model,omitzero"`
+	}
+	callLine struct {
+		ID        string `json:"id"`
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	}
+	usageLine struct {
+		Input  int64 `json:"input_tokens"`
+		Output int64 `json:"output_tokens"`
+		Total  int64 `json:"total_tokens"`
+	}
+)
+
+// Fragment is a piece of a tool call, as a stream brings it.
+type Fragment struct {
+	Index     int // which call; NoIndex: the next one if it has an id, else the last
+	ID        string
+	Name      string
+	Arguments string
+}
+
+// NoIndex stands in a Fragment that does not say which call it belongs to.
+const NoIndex = -1
+
+// Assembler puts tool calls together from fragments.
+type Assembler struct {
+	calls  []assembled
+	weight int
+}
+
+type assembled struct {
+	id, name  string
+	arguments []byte
+}
+
+// Weight is how much room the arguments take in JSON.
+func (a *Assembler) Weight() int { return a.weight }
+
+// Add takes the next fragment. Calls begin in the order of their index, id and
+// name come whole and once; only arguments come in pieces.
+func (a *Assembler) Add(f Fragment) error {
+	if f.Index == NoIndex {
+		f.Index = len(a.calls)
+		if f.ID == "" && f.Index > 0 {
+			f.Index--
+		}
+	}
+	switch {
+	case f.Index < 0 || f.Index >= ToolCallsMax:
+		return fmt.Errorf("tool call %d: at most %d are taken", f.Index, ToolCallsMax)
+	case f.Index > len(a.calls):
+		return fmt.Errorf("tool call %d before tool call %d", f.Index, len(a.calls))
+	case f.Index == len(a.calls):
+		a.calls = append(a.calls, assembled{})
+	}
+	c := &a.calls[f.Index]
+	for _, part := range [...]struct {
+		what string
+		old  *string
+		new  string
+	}{{"id", &c.id, f.ID}, {"name", &c.name, f.Name}} {
+		switch {
+		case len(part.new) > NameBytesMax:
+			return fmt.Errorf("tool call %d: its %s of %d bytes is over %d", f.Index, part.what, len(part.new), NameBytesMax)
+		case *part.old == "":
+			*part.old = part.new
+		case part.new != "" && part.new != *part.old:
+			return fmt.Errorf("tool call %d: a second %s, %.40q after %.40q", f.Index, part.what, part.new, *part.old)
+		}
+	}
+	a.weight += weight(f.Arguments)
+	if a.weight > OutputBytesMax {
+		return fmt.Errorf("tool call %d: more than %d bytes of arguments", f.Index, OutputBytesMax)
+	}
+	c.arguments = append(c.arguments, f.Arguments...)
+	return nil
+}
+
+// Calls are the tool calls as they now stand, each with a name and an id of its own.
+func (a *Assembler) Calls() ([]ToolCall, error) {
+	var calls []ToolCall
+	for i, c := range a.calls {
+		if c.name == "" {
+			return nil, fmt.Errorf("tool call %d has no name", i)
+		}
+		id := c.id
+		if id == "" {
+			id = fmt.Sprintf("call_%d", i)
+		}
+		if j := slices.IndexFunc(calls, func(o ToolCall) bool { return o.ID == id }); j >= 0 {
+			return nil, fmt.Errorf("tool calls %d and %d have the same id %.40q", j, i, id)
+		}
+		calls = append(calls, ToolCall{id, c.name, string(c.arguments)})
+	}
+	return calls, nil
+}

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should have said")
+
+// offered are the tools of each prompt in the transcripts.
+var offered = []upstream.ToolSpec{
+	{Name: "call_agent", Schema: `{"type":"object"}`},
+	{Name: "browser.open", Schema: `{"type":"object"}`},
+}
+
+func newDecoder(kind, media string) (upstream.Decoder, *upstream.Failure) {
+	if kind == "agent" {
+		d, failure := upstream.NewAgentDecoder("agent helper", "run-1", media)
+		if failure != nil {
+			return nil, failure
+		}
+		return d, nil
+	}
+	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offered}, media)
+	if failure != nil {
+		return nil, failure
+	}
+	return d, nil
+}
+
+// heard is what came of an answer.
+type heard struct {
+	deltas  []upstream.Delta
+	failure *upstream.Failure
+	answer  upstream.Completion
+	done    bool
+}
+
+// hear reads an answer in pieces that end at the cuts.
+func hear(kind, media string, body []byte, cuts ...int) (h heard) {
+	d, failure := newDecoder(kind, media)
+	if failure != nil {
+		return heard{failure: failure}
+	}
+	from := 0
+	for _, end := range append(cuts, len(body)) {
+		piece := append([]byte(nil), body[from:end]...)
+		from = end
+		deltas, failure := d.Take(piece)
+		clear(piece) // nothing may be kept of it
+		h.deltas, h.failure = append(h.deltas, deltas...), failure
+	}
+	deltas, failure := d.End()
+	h.deltas, h.failure = append(h.deltas, deltas...), failure
+	h.answer, h.done = d.Completion(), d.Done()
+	return h
+}
+
+func (h heard) String() string {
+	var b strings.Builder
+	for _, d := range h.deltas {
+		if d.State != "" {
+			fmt.Fprintf(&b, "state %s %s\n", d.State, d.Detail)
+		} else {
+			fmt.Fprintf(&b, "delta %q\n", d.Text)
+		}
+	}
+	if f := h.failure; f != nil {
+		fmt.Fprintf(&b, "%s: %s: %s\n", f.Class, f.Refusal.Reason, f.Refusal.Detail)
+	}
+	for _, c := range h.answer.Calls {
+		fmt.Fprintf(&b, "call %s %s %s\n", c.ID, c.Name, c.Arguments)
+		if _, refusal := c.Input(); refusal != nil {
+			fmt.Fprintf(&b, "     %s\n", refusal.Detail)
+		}
+	}
+	if h.done {
+		fmt.Fprintf(&b, "done %s", h.answer.Finish)
+		if u := h.answer.Usage; u.Known {
+			fmt.Fprintf(&b, ", %d in, %d out, %d in all", u.Input, u.Output, u.Total)
+		}
+		fmt.Fprintf(&b, ", model %q\n", h.answer.Model)
+	}
+	return b.String()
+}
+
+// check says what no answer may be, whatever bytes it was read from.
+func (h heard) check() error {
+	var text strings.Builder
+	for _, d := range h.deltas {
+		text.WriteString(d.Text)
+		if d == (upstream.Delta{}) {
+			return fmt.Errorf("a delta of nothing")
+		}
+	}
+	switch {
+	case text.String() != h.answer.Text && h.failure == nil:
+		return fmt.Errorf("deltas say %q, the answer %q", text.String(), h.answer.Text)
+	case !strings.HasPrefix(h.answer.Text, text.String()):
+		return fmt.Errorf("deltas say %q, the answer begins %q", text.String(), h.answer.Text)
+	case h.done == (h.failure != nil) || h.done == (h.answer.Finish == upstream.NoFinish):
+		return fmt.Errorf("done %v, finish %s, failure %v", h.done, h.answer.Finish, h.failure)
+	case h.failure != nil && (h.failure.Class == 0 || h.failure.Refusal.Detail == "" || !utf8.ValidString(h.failure.Refusal.Detail)):
+		return fmt.Errorf("failure %v", h.failure)
+	case !h.done && h.answer.Calls != nil:
+		return fmt.Errorf("half an answer with tool calls %v", h.answer.Calls)
+	}
+	b := h.answer.Encode()
+	if len(b) > actor.MessageBytesMax {
+		return fmt.Errorf("an answer of %d bytes", len(b))
+	}
+	again, err := upstream.DecodeCompletion(b)
+	if err != nil || !reflect.DeepEqual(again, h.answer) {
+		return fmt.Errorf("%+v is written as %s and read as %+v, %v", h.answer, b, again, err)
+	}
+	return nil
+}
+
+// Each transcript is an answer and what is heard in it, wherever it is cut. Its
+// first line says the story in a sentence, the second who answers with what
+// media type; the answer's lines begin with '|'.
+func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
+	files, _ := filepath.Glob("testdata/answers/*.txt")
+	if len(files) < 20 {
+		t.Fatalf("%d transcripts", len(files))
+	}
+	bytesCut := 0
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			story, want, _ := strings.Cut(string(text), "----\n")
+			kind, media, body := readStory(t, story)
+			whole := hear(kind, media, body)
+			if got := whole.String(); *rewrite {
+				os.WriteFile(file, []byte(story+"----\n"+got), 0o644)
+			} else if got != want {
+				t.Errorf("%s\nis heard as\n%swant\n%s", story, got, want)
+			}
+			every := make([]int, 0, len(body))
+			for cut := range body {
+				every = append(every, cut)
+				if got := hear(kind, media, body, cut); !sameButForPieces(got, whole) {
+					t.Fatalf("cut at %d it is heard as\n%swhole as\n%s", cut, got, whole)
+				}
+			}
+			if got := hear(kind, media, body, every...); !sameButForPieces(got, whole) {
+				t.Fatalf("byte by byte it is heard as\n%swhole as\n%s", got, whole)
+			}
+			if err := whole.check(); err != nil {
+				t.Error(err)
+			}
+			bytesCut += len(body)
+		})
+	}
+	t.Logf("%d answers cut at %d bytes", len(files), bytesCut)
+}
+
+func sameButForPieces(a, b heard) bool { return a.String() == b.String() }
+
+func readStory(t *testing.T, story string) (kind, media string, body []byte) {
+	lines := strings.Split(strings.TrimSuffix(story, "\n"), "\n")
+	if len(lines) < 2 || !strings.HasPrefix(lines[0], "# ") {
+		t.Fatalf("no story: %q", story)
+	}
+	kind, media, _ = strings.Cut(lines[1], " ")
+	special := strings.NewReplacer("<CR>", "\r", "<BOM>", "\uFEFF", "<FF>", "\xff")
+	for _, line := range lines[2:] {
+		line, ok := strings.CutPrefix(line, "|")
+		if !ok {
+			t.Fatalf("%q: want a line of the answer", line)
+		}
+		body = append(body, special.Replace(strings.TrimPrefix(line, " "))+"\n"...)
+	}
+	return kind, media, body
+}
+
+func TestGiantAnswersAreRefused(t *testing.T) {
+	chunk := func(content string) string {
+		return `data: {"choices":[{"index":0,"delta":{"content":"` + content + `"}}]}` + "\n\n"
+	}
+	event := func(name, data string) string { return "event: " + name + "\ndata: " + data + "\n\n" }
+	k := strings.Repeat("x", 1<<10)
+	control := strings.Repeat(`\u0001`, 1<<10)
+	args := `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"` + k + `"}}]}}]}` + "\n\n"
+	for _, c := range []struct{ kind, media, body, want string }{
+		{"model", "text/event-stream", strings.Repeat(chunk(k), 513), "says more than 524288 bytes"},
+		{"model", "text/event-stream", strings.Repeat(args, 513), "tool call 0: more than 524288 bytes of arguments"},
+		{"model", "text/event-stream", "data: " + strings.Repeat("x", 1<<20), "a line is longer than 1048576 bytes"},
+		{"model", "text/event-stream", strings.Repeat("data: "+k+"\n", 1025), "an event has more than 1048576 bytes"},
+		{"model", "text/event-stream", strings.Repeat(": "+k+"\n", 17<<10), "a stream is longer than 16777216 bytes"},
+		{"model", "text/event-stream", strings.Repeat(chunk(control), 400) + `data: {"choices":[{"index":0,"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n", "says more than 524288 bytes"},
+		{"model", "application/json", strings.Repeat(" ", 4<<20) + " ", "its answer is over 4194304 bytes"},
+		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+k+`"}`), 513), "says more than 524288 bytes"},
+		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+control+`"}`), 400) + event("done", "{}"), "says more than 524288 bytes"},
+		{"agent", "text/event-stream", event("state", `{"state":"`+k+`"}`), "want a state of 1 to 256 bytes"},
+		{"agent", "text/event-stream", event("state", `{"state":"s","detail":"`+strings.Repeat(k, 4)+`"}`), "its detail of 4098 bytes is over 4096"},
+		{"agent", "text/event-stream", strings.Repeat(event("nonsense", k), 17<<10), "a stream is longer than 16777216 bytes"},
+	} {
+		h := hear(c.kind, c.media, []byte(c.body), len(c.body)/3, len(c.body)/2)
+		if h.failure == nil || !strings.Contains(h.failure.Refusal.Detail, c.want) {
+			t.Errorf("%s of %d bytes: %v, want %q", c.kind, len(c.body), h.failure, c.want)
+			continue
+		}
+		if giant := !strings.Contains(c.want, "want a state") && !strings.Contains(c.want, "detail") && !strings.Contains(c.want, "tool call"); giant && h.failure.Class != upstream.Refused {
+			t.Errorf("%s: %s, though it would be no smaller another time", c.want, h.failure.Class)
+		}
+		if err := h.check(); err != nil {
+			t.Errorf("%s: %v", c.want, err)
+		}
+	}
+}
+
+func TestAnUnusableContentTypeIsNamed(t *testing.T) {
+	for _, kind := range []string{"model", "agent"} {
+		if _, failure := newDecoder(kind, "text/html; charset=utf-8"); failure == nil || failure.Class != upstream.Broken || !strings.Contains(failure.Refusal.Detail, `"text/html"`) {
+			t.Errorf("%s: %v", kind, failure)
+		}
+		if _, failure := newDecoder(kind, " Text/Event-Stream ; charset=utf-8"); failure != nil {
+			t.Errorf("%s: %v", kind, failure.Refusal)
+		}
+	}
+}
+
+// Bytes that differ in nothing but where they are cut are heard alike, end as an
+// answer or a failure, and never as a panic.
+func FuzzAnswers(f *testing.F) {
+	files, _ := filepath.Glob("testdata/answers/*.txt")
+	for i, file := range files {
+		text, _ := os.ReadFile(file)
+		story, _, _ := strings.Cut(string(text), "----\n")
+		lines := strings.SplitN(story, "\n", 3)
+		f.Add([]byte(strings.ReplaceAll(strings.ReplaceAll(lines[2], "\n| ", "\n"), "\n|\n", "\n\n")), strings.HasPrefix(lines[1], "agent"), strings.Contains(lines[1], "json"), i)
+	}
+	f.Fuzz(func(t *testing.T, body []byte, agent, json bool, cut int) {
+		kind, media := "model", "text/event-stream"
+		if agent {
+			kind = "agent"
+		} else if json {
+			media = "application/json"
+		}
+		whole := hear(kind, media, body)
+		if err := whole.check(); err != nil {
+			t.Fatal(err)
+		}
+		if got := hear(kind, media, body, clamp(cut, len(body))); !sameButForPieces(got, whole) {
+			t.Errorf("cut at %d it is heard as\n%swhole as\n%s", clamp(cut, len(body)), got, whole)
+		}
+	})
+}
+
+// An Assembler takes fragments as a plain list of calls would.
+func FuzzAssembler(f *testing.F) {
+	f.Add([]byte{0, 1, 1, 2, 0, 0, 0, 3, 1, 2, 2, 1, 255, 1, 1, 1})
+	f.Add([]byte{255, 1, 1, 1, 255, 0, 0, 2, 255, 2, 1, 1})
+	names := []string{"", "a", "b", "c"}
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		var a upstream.Assembler
+		var want []upstream.ToolCall
+		for ; len(bytes) >= 4; bytes = bytes[4:] {
+			fragment := upstream.Fragment{Index: int(int8(bytes[0])), ID: names[bytes[1]%4], Name: names[bytes[2]%4], Arguments: strings.Repeat("x", int(bytes[3]))}
+			at := fragment.Index
+			if at == upstream.NoIndex {
+				at = len(want)
+				if fragment.ID == "" && at > 0 {
+					at--
+				}
+			}
+			legal := at >= 0 && at <= len(want) && at < upstream.ToolCallsMax
+			if legal && at < len(want) {
+				c := want[at]
+				legal = (fragment.ID == "" || c.ID == "" || c.ID == fragment.ID) && (fragment.Name == "" || c.Name == "" || c.Name == fragment.Name)
+			}
+			if err := a.Add(fragment); (err == nil) != legal {
+				t.Fatalf("%+v after %+v: %v", fragment, want, err)
+			}
+			if !legal {
+				return
+			}
+			if at == len(want) {
+				want = append(want, upstream.ToolCall{})
+			}
+			c := &want[at]
+			c.ID, c.Name, c.Arguments = max(c.ID, fragment.ID), max(c.Name, fragment.Name), c.Arguments+fragment.Arguments
+		}
+		ids, legal := map[string]bool{}, true
+		for i := range want {
+			if want[i].ID == "" {
+				want[i].ID = fmt.Sprintf("call_%d", i)
+			}
+			legal = legal && want[i].Name != "" && !ids[want[i].ID]
+			ids[want[i].ID] = true
+		}
+		got, err := a.Calls()
+		if (err == nil) != legal || legal && !reflect.DeepEqual(got, want) {
+			t.Errorf("%+v, %v, want %+v, legal %v", got, err, want, legal)
+		}
+	})
+}
+
+func drawText(t *rapid.T, what string) string {
+	return strings.ToValidUTF8(rapid.StringN(0, 40, 200).Draw(t, what), "\uFFFD")
+}
+
+func drawName(t *rapid.T, what string) string {
+	return rapid.StringMatching(`[a-z][a-z0-9._-]{0,11}`).Draw(t, what)
+}
+
+func drawCompletion(t *rapid.T) upstream.Completion {
+	c := upstream.Completion{Text: drawText(t, "text"), Finish: upstream.Finish(rapid.IntRange(1, 4).Draw(t, "finish")), Model: drawName(t, "model")}
+	for i := range rapid.IntRange(0, 3).Draw(t, "calls") {
+		c.Calls = append(c.Calls, upstream.ToolCall{ID: fmt.Sprint("id-", i), Name: rapid.SampledFrom(offered).Draw(t, "tool").Name, Arguments: drawText(t, "arguments")})
+	}
+	if rapid.Bool().Draw(t, "usage") {
+		in, out := rapid.Int64Range(0, 1<<30).Draw(t, "in"), rapid.Int64Range(1, 1<<30).Draw(t, "out")
+		c.Usage = upstream.Usage{Known: true, Input: in, Output: out, Total: in + out}
+	}
+	return c
+}
+
+// What AppendStream plays, a decoder hears, and a journal keeps.
+func TestWhatAModelPlaysIsHeard(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawCompletion(t)
+		body := upstream.AppendStream(nil, c, rapid.IntRange(1, 30).Draw(t, "cut"))
+		h := hear("model", "text/event-stream", body, rapid.IntRange(0, len(body)).Draw(t, "at"))
+		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
+			t.Fatalf("%s\nis heard as %+v, %v\nwant %+v", body, h.answer, h.failure, c)
+		}
+		if err := h.check(); err != nil {
+			t.Fatal(err)
+		}
+		// Cut short anywhere before the end, it is half an answer and says so.
+		half := body[:rapid.IntRange(0, len(body)-len("data: [DONE]\n\n")).Draw(t, "half")]
+		h = hear("model", "text/event-stream", half)
+		if h.done && h.answer.Text != c.Text {
+			t.Fatalf("%s\nis taken for the whole of %q", half, c.Text)
+		}
+		if err := h.check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestCompletionsRefuseWhatTheyDoNotWrite(t *testing.T) {
+	for _, c := range []struct{ line, want string }{
+		{``, "want JSON, got nothing"},
+		{`{"text":"a"`, "ends too early"},
+		{`{"text":"a","text":"b"}`, "duplicate"},
+		{`{"text":"a","more":1}`, "unknown member"},
+		{`{"text":7}`, "another kind"},
+		{`{"text":"a"} {}`, "byte 13"},
+		{strings.Repeat("[", 65), "byte 64: nests deeper than 64 levels"},
+		{strings.Repeat(" ", 1<<20) + "{}", "are over"},
+	} {
+		if _, err := upstream.DecodeCompletion([]byte(c.line)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.40s: %v, want %q", c.line, err, c.want)
+		}
+	}
+}

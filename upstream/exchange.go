@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+)
+
+// Order is one request, and how it is to be carried out.
+type Order struct {
+	Who     string // whom it is for, in sentences: "model gpt-x", "agent helper"
+	Request Request
+	// Decode reads an answer of that content type; each attempt has its own.
+	Decode func(contentType string) (Decoder, *Failure)
+	// Safe says that asking twice does no harm.
+	Safe     bool
+	Deadline actor.Time
+	Patience
+}
+
+// Patience is how long and how often; each 0 stands for the default named.
+type Patience struct {
+	Head  actor.Duration // until the answer's head comes. 2 min
+	Idle  actor.Duration // between two pieces of its body. 60 s
+	Tries int            // attempts at most, if the upstream says later. 4
+	// Broken of them may bring no usable answer. 2: one is repeated.
+	Broken int
+}
+
+func (p Patience) orDefaults() Patience {
+	return Patience{orDefault(p.Head, 2*time.Minute), orDefault(p.Idle, time.Minute), orDefault(p.Tries, 4), orDefault(p.Broken, 2)}
+}
+
+const (
+	errorWait    = 2 * time.Second  // what the rest of an error's body is worth
+	silenceTells = 10 * time.Second // of an upstream that something is wrong
+)
+
+// Pacer is what the calls to one upstream share: a Backoff, behind whatever lock
+// its world needs. Each method is called at most once per step.
+type Pacer interface {
+	Admit(now actor.Time, draw uint64) Pass
+	Report(now actor.Time, r Report, draw uint64) Advice
+}
+
+// Input is what a world tells an exchange. The set is closed. Those of an attempt
+// that is over change nothing.
+type Input interface{ input() }
+
+// Begin starts the exchange.
+type Begin struct{}
+
+// Tick says that it is NextDeadline, or later.
+type Tick struct{}
+
+// Cancel says that nobody wants the answer any more, and why: Stopped or Deadline.
+type Cancel struct{ Reason actor.Reason }
+
+// Head is the head of an answer.
+type Head struct {
+	Attempt int
+	Status  int
+	Headers []Header
+}
+
+// Bytes are the next of its body. They stay the world's.
+type Bytes struct {
+	Attempt int
+	Bytes   []byte
+}
+
+// End is the end of its body, as it should be.
+type End struct{ Attempt int }
+
+// Loss is the end of a connection, or that there never was one.
+type Loss struct {
+	Attempt int
+	Sent    bool // some of the request may have left
+	Final   bool // and it will be no better next time: the address is not allowed
+	Detail  string
+}
+
+func (Begin) input()  {}
+func (Tick) input()   {}
+func (Cancel) input() {}
+func (Head) input()   {}
+func (Bytes) input()  {}
+func (End) input()    {}
+func (Loss) input()   {}
+
+// Op is what an exchange wants of the world. The set is closed.
+type Op interface{ op() }
+
+// Send sends the request on a connection of this attempt.
+type Send struct {
+	Attempt int
+	Request Request
+}
+
+// Close gives the attempt's connection up, whatever state it is in.
+type Close struct{ Attempt int }
+
+// PassOn hands a delta to whoever waits for the answer.
+type PassOn struct{ Delta Delta }
+
+// Again tells that the attempt failed, why, and when the next begins.
+type Again struct {
+	Attempt int
+	Failure Failure
+	At      actor.Time
+}
+
+// Ended is the last op: what came of it all.
+type Ended struct{ Outcome Outcome }
+
+func (Send) op()   {}
+func (Close) op()  {}
+func (PassOn) op() {}
+func (Again) op()  {}
+func (Ended) op()  {}
+
+// Outcome is the one end of an exchange.
+type Outcome struct {
+	Completion Completion     // with a refusal: as far as it came, without Finish
+	Refusal    *actor.Refusal // nil: the answer is whole
+	Attempts   []Attempt      // for the record
+}
+
+// Attempt is one attempt as it is recorded.
+type Attempt struct {
+	At      actor.Time
+	Took    actor.Duration
+	Status  int // 0: no head came
+	Bytes   int // of its body
+	Refusal *actor.Refusal
+}
+
+type phase uint8
+
+const (
+	fresh   phase = iota
+	waiting       // for at
+	out           // for a head
+	reading       // an answer
+	failing       // the body of an error
+	ended
+)
+
+// Exchange is one request with all its attempts, as a state machine.
+//
+//  1. It ends exactly once, at Deadline at the latest if it is stepped when due.
+//  2. No attempt follows one of which a delta was passed on.
+//  3. One that is not Safe is sent again only if the last did not reach the
+//     upstream, or the upstream says that it did not take it.
+//  4. At most one attempt is out at any time.
+type Exchange struct {
+	order    Order
+	patience Patience
+	phase    phase
+	at       actor.Time // waiting: when to go; else when to give up waiting
+	attempts []Attempt
+	broken   int
+	probe    bool
+	passed   bool
+	cutter   Cutter
+	decoder  Decoder
+	status   int
+	headers  []Header
+	headAt   actor.Time
+	heard    actor.Time // the last sign of the upstream, or that it was sent to
+	body     []byte     // of an error
+	late     int
+	ops      []Op
+}
+
+// NewExchange has done nothing yet.
+func NewExchange(order Order) *Exchange {
+	return &Exchange{order: order, patience: order.Patience.orDefaults()}
+}
+
+// Late is how many inputs came after the end, and changed nothing.
+func (x *Exchange) Late() int { return x.late }
+
+// NextDeadline is when the world must step at the latest; false once it has ended.
+func (x *Exchange) NextDeadline() (actor.Time, bool) {
+	switch x.phase {
+	case fresh, ended:
+		return 0, false
+	}
+	due := min(x.order.Deadline, x.at)
+	if cut, ok := x.cutter.Due(); ok {
+		due = min(due, cut)
+	}
+	return due, true
+}
+
+// Step advances the exchange by one input. Draw is a number drawn from all there are.
+func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op {
+	if x.phase == ended {
+		x.late++
+		return nil
+	}
+	m := moment{x, now, pace, draw}
+	if _, begin := in.(Begin); begin {
+		must.Be(x.phase == fresh, "upstream: an exchange begins twice")
+		x.phase = waiting
+		x.at = now
+	}
+	if now >= x.order.Deadline {
+		m.giveUp(m.tooLate())
+	} else {
+		m.take(in)
+	}
+	ops := x.ops
+	x.ops = nil
+	return ops
+}
+
+// moment is an exchange at one instant.
+type moment struct {
+	*Exchange
+	now  actor.Time
+	pace Pacer
+	draw uint64
+}
+
+func (m moment) take(in Input) {
+	switch in := in.(type) {
+	case Cancel:
+		m.giveUp(actor.Refuse(in.Reason, "%s: nobody waits for the answer any more", m.order.Who))
+	case Head:
+		if m.current(in.Attempt, out) {
+			m.head(in)
+		}
+	case Bytes:
+		if m.current(in.Attempt, reading, failing) {
+			m.bytes(in.Bytes)
+		}
+	case End:
+		if m.current(in.Attempt, reading, failing) {
+			m.end()
+		}
+	case Loss:
+		if m.current(in.Attempt, out, reading, failing) {
+			m.loss(in)
+		}
+	}
+	m.tick()
+}
+
+func (m moment) current(attempt int, phases ...phase) bool {
+	for _, p := range phases {
+		if m.phase == p && attempt == len(m.attempts) {
+			return true
+		}
+	}
+	m.late++
+	return false
+}
+
+// tick does what is due.
+func (m moment) tick() {
+	if due, ok := m.cutter.Due(); ok && m.now >= due {
+		m.flush()
+	}
+	if m.phase == ended || m.phase == fresh || m.now < m.at {
+		return
+	}
+	switch m.phase {
+	case waiting:
+		m.try()
+	case out:
+		m.fail(fail(Broken, actor.Unavailable, "%s: no answer within %v", m.order.Who, m.patience.Head))
+	case reading:
+		m.fail(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.patience.Idle))
+	case failing:
+		m.statusFailed()
+	}
+}
+
+// try sends the request, waits until it may, or ends.
+func (m moment) try() {
+	pass := m.pace.Admit(m.now, m.draw)
+	switch {
+	case pass.Refusal != nil:
+		refusal := *pass.Refusal
+		refusal.Detail = actor.Refuse(refusal.Reason, "%s: %s", m.order.Who, refusal.Detail).Detail
+		m.finish(&refusal)
+	case pass.At >= m.order.Deadline && pass.At > m.now:
+		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s wants to be left alone for longer than there is time", m.order.Who))
+	case pass.At > m.now:
+		m.at = pass.At
+	default:
+		m.attempts = append(m.attempts, Attempt{At: m.now})
+		m.probe, m.decoder, m.body, m.status = pass.Probe, nil, nil, 0
+		m.phase, m.at, m.heard = out, m.now.Add(m.patience.Head), m.now
+		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
+	}
+}
+
+func (m moment) head(in Head) {
+	m.status, m.headers, m.headAt, m.heard = in.Status, in.Headers, m.now, m.now
+	m.attempts[len(m.attempts)-1].Status = in.Status
+	if in.Status != 200 {
+		m.phase, m.at = failing, m.now.Add(errorWait)
+		return
+	}
+	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		m.fail(fail(Broken, actor.Unavailable, "%s: content coding %.40q was not asked for", m.order.Who, coding))
+		return
+	}
+	decoder, failure := m.order.Decode(lookup(in.Headers, "content-type"))
+	if failure != nil {
+		m.fail(failure)
+		return
+	}
+	m.decoder = decoder
+	m.phase, m.at = reading, m.now.Add(m.patience.Idle)
+}
+
+func (m moment) bytes(b []byte) {
+	m.attempts[len(m.attempts)-1].Bytes += len(b)
+	m.heard = m.now
+	if m.phase == failing {
+		m.body = append(m.body, b[:min(len(b), errorBytesMax-len(m.body))]...)
+		if len(m.body) == errorBytesMax {
+			m.statusFailed()
+		}
+		return
+	}
+	m.at = m.now.Add(m.patience.Idle)
+	m.read(m.decoder.Take(b))
+}
+
+func (m moment) end() {
+	if m.phase == failing {
+		m.statusFailed()
+		return
+	}
+	m.read(m.decoder.End())
+}
+
+// read passes on what an answer brought, and ends with it.
+func (m moment) read(deltas []Delta, failure *Failure) {
+	for _, d := range deltas {
+		if d.State != "" {
+			m.flush()
+			m.pass(d)
+		}
+		for _, text := range m.cutter.Add(m.now, d.Text) {
+			m.pass(Delta{Text: text})
+		}
+	}
+	switch {
+	case failure != nil:
+		m.fail(failure)
+	case m.decoder.Done():
+		m.ops = append(m.ops, Close{len(m.attempts)})
+		m.record(nil)
+		m.report(Report{Answered: true})
+		m.finish(nil)
+	}
+}
+
+func (m moment) pass(d Delta) {
+	m.passed = true
+	m.ops = append(m.ops, PassOn{d})
+}
+
+func (m moment) flush() {
+	for _, text := range m.cutter.Flush() {
+		m.pass(Delta{Text: text})
+	}
+}
+
+func (m moment) loss(in Loss) {
+	detail := actor.FitText(in.Detail, sentenceMax)
+	switch {
+	case m.phase == failing:
+		m.statusFailed()
+	case in.Final && !in.Sent:
+		m.giveUp(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Who, detail))
+	case !in.Sent:
+		m.fail(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
+	default:
+		m.fail(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
+	}
+}
+
+func (m moment) statusFailed() {
+	m.fail(StatusFailure(m.order.Who, m.status, m.headers, m.body, m.headAt))
+}
+
+// fail ends an attempt, and with it the exchange unless it may be made again.
+func (m moment) fail(f *Failure) {
+	m.flush()
+	m.ops = append(m.ops, Close{len(m.attempts)})
+	f.Refusal.Detail = m.order.Request.redact(f.Refusal.Detail)
+	m.record(f.Refusal)
+	if f.Class == Broken || f.Class == Unreached {
+		m.broken++
+	}
+	unsure := f.Class == Broken && !m.order.Safe
+	again := f.Class != Refused && !unsure && !m.passed && len(m.attempts) < m.patience.Tries && m.broken < m.patience.Broken
+	report := Report{Failure: f}
+	if again {
+		report.By = m.order.Deadline
+	}
+	advice := m.report(report)
+	switch {
+	case advice.Again:
+		m.phase, m.at, m.decoder = waiting, advice.At, nil
+		m.ops = append(m.ops, Again{len(m.attempts), *f, advice.At})
+	case unsure:
+		m.finish(actor.Refuse(actor.Unknown, "%s; whether it did what it was asked is unknown", f.Refusal.Detail))
+	default:
+		m.finish(f.Refusal)
+	}
+}
+
+// giveUp ends the exchange before the attempt did. It tells nothing of the
+// upstream, unless that kept silent for longer than haste explains.
+func (m moment) giveUp(refusal *actor.Refusal) {
+	m.flush()
+	if m.phase == out || m.phase == reading || m.phase == failing {
+		m.ops = append(m.ops, Close{len(m.attempts)})
+		m.record(refusal)
+		report := Report{}
+		if m.now.Sub(m.heard) >= silenceTells {
+			report.Failure = &Failure{Class: Broken, Refusal: refusal}
+		}
+		m.report(report)
+	}
+	m.finish(refusal)
+}
+
+func (m moment) tooLate() *actor.Refusal {
+	refusal := actor.Refuse(actor.Deadline, "%s: timeout: no time is left", m.order.Who)
+	refusal.Operation = "invoke " + m.order.Who
+	if len(m.attempts) > 0 {
+		refusal.Timeout = m.order.Deadline.Sub(m.attempts[0].At)
+	}
+	return refusal
+}
+
+func (m moment) record(refusal *actor.Refusal) {
+	a := &m.attempts[len(m.attempts)-1]
+	a.Took, a.Refusal = m.now.Sub(a.At), refusal
+}
+
+func (m moment) report(r Report) Advice {
+	r.First, r.Probe = len(m.attempts) == 1, m.probe
+	return m.pace.Report(m.now, r, m.draw)
+}
+
+func (m moment) finish(refusal *actor.Refusal) {
+	m.flush()
+	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
+	if m.decoder != nil {
+		outcome.Completion = m.decoder.Completion()
+	}
+	m.phase = ended
+	m.ops = append(m.ops, Ended{outcome})
+}

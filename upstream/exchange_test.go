@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+func newOrder(kind string, deadline actor.Time) upstream.Order {
+	request, _ := upstream.Model{URL: "http://m", Key: "sk-secret"}.Request(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User}}})
+	who := "model m"
+	if kind != "model" {
+		who = "agent helper"
+	}
+	return upstream.Order{
+		Who: who, Request: request, Safe: kind != "agent", Deadline: deadline,
+		Patience: upstream.Patience{Head: 15 * time.Second, Idle: 5 * time.Second},
+		Decode: func(contentType string) (upstream.Decoder, *upstream.Failure) {
+			return newDecoder(strings.TrimPrefix(kind, "safe "), contentType)
+		},
+	}
+}
+
+func show(op upstream.Op) string {
+	switch op := op.(type) {
+	case upstream.Send:
+		return fmt.Sprintf("send %d: %s", op.Attempt, op.Request)
+	case upstream.Close:
+		return fmt.Sprintf("close %d", op.Attempt)
+	case upstream.PassOn:
+		if op.Delta.State != "" {
+			return fmt.Sprintf("pass on the state %s %s", op.Delta.State, op.Delta.Detail)
+		}
+		return fmt.Sprintf("pass on %q", op.Delta.Text)
+	case upstream.Again:
+		return fmt.Sprintf("again at %v, since %d was %s: %s", time.Duration(op.At), op.Attempt, op.Failure.Class, op.Failure.Refusal.Detail)
+	case upstream.Ended:
+		o := op.Outcome
+		text := fmt.Sprintf("ended with %q", o.Completion.Text)
+		if o.Refusal != nil {
+			text += fmt.Sprintf(", %s", o.Refusal.Error())
+			if o.Refusal.RetryAfter > 0 {
+				text += fmt.Sprintf(" (come back after %v)", o.Refusal.RetryAfter)
+			}
+		} else {
+			text += ", " + o.Completion.Finish.String()
+		}
+		for i, a := range o.Attempts {
+			text += fmt.Sprintf("\n      attempt %d at %v took %v: status %d, %d bytes", i+1, time.Duration(a.At), a.Took, a.Status, a.Bytes)
+			if a.Refusal != nil {
+				text += ", " + a.Refusal.Reason.String()
+			}
+		}
+		return text
+	}
+	return fmt.Sprintf("%T", op)
+}
+
+// Each transcript is the story of one exchange, or of a few in turn with one
+// upstream. Its lines say when and what:
+//
+//	MS begin model|agent|safe agent DEADLINE_MS
+//	MS head ATTEMPT STATUS [NAME: VALUE; …]
+//	MS bytes ATTEMPT TEXT          \n in it is a line feed
+//	MS end ATTEMPT
+//	MS loss ATTEMPT sent|unsent|final DETAIL
+//	MS cancel
+//	MS tick
+//
+// and, indented, what the exchange wants, and when it is due. The drawn number
+// is the highest.
+func TestExchanges(t *testing.T) {
+	files, _ := filepath.Glob("testdata/exchanges/*.txt")
+	if len(files) < 10 {
+		t.Fatalf("%d transcripts", len(files))
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(text))
+			if *rewrite {
+				os.WriteFile(file, []byte(got), 0o644)
+			} else if got != string(text) {
+				t.Errorf("plays as\n%s\nwant\n%s", got, text)
+			}
+		})
+	}
+}
+
+func play(t *testing.T, story string) string {
+	var b strings.Builder
+	var x *upstream.Exchange
+	pace := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
+	for line := range strings.Lines(story) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, " ") {
+			continue
+		}
+		fmt.Fprintln(&b, line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		word := strings.SplitN(line, " ", 4)
+		ms, err := strconv.Atoi(word[0])
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		word = append(word, "", "", "")
+		attempt, _ := strconv.Atoi(word[2])
+		var in upstream.Input
+		switch word[1] {
+		case "begin":
+			kind, deadline, _ := strings.Cut(strings.Replace(strings.TrimSpace(word[2]+" "+word[3]), "safe ", "safe_", 1), " ")
+			by, _ := strconv.Atoi(deadline)
+			x = upstream.NewExchange(newOrder(strings.Replace(kind, "_", " ", 1), actor.Time(time.Duration(by)*time.Millisecond)))
+			in = upstream.Begin{}
+		case "head":
+			status, fields, _ := strings.Cut(word[3], " ")
+			code, _ := strconv.Atoi(status)
+			head := upstream.Head{Attempt: attempt, Status: code}
+			for f := range strings.SplitSeq(fields, "; ") {
+				name, value, _ := strings.Cut(f, ": ")
+				head.Headers = append(head.Headers, upstream.Header{Name: name, Value: value})
+			}
+			in = head
+		case "bytes":
+			in = upstream.Bytes{Attempt: attempt, Bytes: []byte(strings.ReplaceAll(word[3], `\n`, "\n"))}
+		case "end":
+			in = upstream.End{Attempt: attempt}
+		case "loss":
+			how, detail, _ := strings.Cut(word[3], " ")
+			in = upstream.Loss{Attempt: attempt, Sent: how == "sent", Final: how == "final", Detail: detail}
+		case "cancel":
+			in = upstream.Cancel{Reason: actor.Stopped}
+		case "tick":
+			in = upstream.Tick{}
+		default:
+			t.Fatalf("%q: want one of the commands", line)
+		}
+		late := x.Late()
+		ops := x.Step(actor.Time(time.Duration(ms)*time.Millisecond), in, pace, highest)
+		for _, op := range ops {
+			fmt.Fprintf(&b, "    %s\n", show(op))
+		}
+		if x.Late() > late {
+			fmt.Fprintf(&b, "    too late\n")
+		}
+		if due, ok := x.NextDeadline(); ok {
+			fmt.Fprintf(&b, "    due at %v\n", time.Duration(due))
+		}
+	}
+	return b.String()
+}
+
+// Whatever a world does, in whatever order, an exchange keeps its promises.
+func TestExchangesKeepTheirPromises(t *testing.T) {
+	answers := []string{
+		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"}}]}\n\n",
+		"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+		"event: delta\ndata: {\"text\":\"Hi\"}\n\n",
+		"event: done\ndata: {}\n\n",
+		"event: error\ndata: {\"code\":\"x\"}\n\n",
+		": ping\n\n", "data: garbage\n\n", "data: {\"choi",
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		kind := rapid.SampledFrom([]string{"model", "agent", "safe agent"}).Draw(t, "kind")
+		deadline := actor.Time(time.Duration(rapid.IntRange(0, 60_000).Draw(t, "deadline")) * time.Millisecond)
+		x := upstream.NewExchange(newOrder(kind, deadline))
+		pace := upstream.NewBackoff(upstream.BackoffConfig{})
+		var now actor.Time
+		sends, open, ends, passed := 0, 0, 0, false
+		step := func(in upstream.Input) {
+			for _, op := range x.Step(now, in, pace, rapid.Uint64().Draw(t, "draw")) {
+				if ends > 0 {
+					t.Fatalf("%s after the end", show(op))
+				}
+				switch op := op.(type) {
+				case upstream.Send:
+					if sends++; op.Attempt != sends || open != 0 || passed || now >= deadline {
+						t.Fatalf("%s at %v, %d open, passed on %v", show(op), now, open, passed)
+					}
+					open = sends
+				case upstream.Close:
+					if op.Attempt != open {
+						t.Fatalf("%s, open is %d", show(op), open)
+					}
+					open = 0
+				case upstream.PassOn:
+					passed = true
+				case upstream.Again:
+					if kind == "agent" && op.Failure.Class == upstream.Broken {
+						t.Fatalf("%s, though it may have acted", show(op))
+					}
+				case upstream.Ended:
+					ends++
+					if open != 0 || (op.Outcome.Refusal == nil) != (op.Outcome.Completion.Finish != upstream.NoFinish) || len(op.Outcome.Attempts) != sends {
+						t.Fatalf("%s with %d open", show(op), open)
+					}
+				}
+			}
+			if _, due := x.NextDeadline(); due == (ends > 0) {
+				t.Fatalf("due %v, ended %d times", due, ends)
+			}
+		}
+		step(upstream.Begin{})
+		for range rapid.IntRange(0, 40).Draw(t, "steps") {
+			next := now.Add(time.Duration(rapid.IntRange(0, 6000).Draw(t, "ms")) * time.Millisecond)
+			for due, ok := x.NextDeadline(); ok && due <= next; due, ok = x.NextDeadline() {
+				now = max(now, due)
+				step(upstream.Tick{})
+			}
+			now = next
+			attempt := rapid.SampledFrom([]int{sends, sends, sends, sends - 1, sends + 1, 0}).Draw(t, "attempt")
+			switch rapid.IntRange(0, 7).Draw(t, "input") {
+			case 0, 1:
+				status := rapid.SampledFrom([]int{200, 200, 200, 200, 429, 503, 500, 400}).Draw(t, "status")
+				step(upstream.Head{Attempt: attempt, Status: status, Headers: []upstream.Header{{Name: "Content-Type", Value: "text/event-stream"}, {Name: "Retry-After", Value: "1"}}})
+			case 2, 3, 4:
+				step(upstream.Bytes{Attempt: attempt, Bytes: []byte(rapid.SampledFrom(answers).Draw(t, "bytes"))})
+			case 5:
+				step(upstream.End{Attempt: attempt})
+			case 6:
+				sent := rapid.Bool().Draw(t, "sent")
+				step(upstream.Loss{Attempt: attempt, Sent: sent, Final: rapid.Bool().Draw(t, "final"), Detail: "reset"})
+			case 7:
+				if rapid.IntRange(0, 9).Draw(t, "cancel") == 0 {
+					step(upstream.Cancel{Reason: actor.Stopped})
+				}
+			}
+		}
+		for due, ok := x.NextDeadline(); ok; due, ok = x.NextDeadline() {
+			if due > deadline {
+				t.Fatalf("due at %v, after the deadline %v", due, deadline)
+			}
+			now = max(now, due)
+			step(upstream.Tick{})
+		}
+		if ends != 1 {
+			t.Fatalf("ended %d times", ends)
+		}
+	})
+}
+
+// A Backoff is the Pacer that worlds wrap.
+var _ upstream.Pacer = (*upstream.Backoff)(nil)

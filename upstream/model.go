@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Delta is a piece of an answer to pass on: text, or an agent's state.
+type Delta struct {
+	Text   string
+	State  string
+	Detail string // of State: a JSON value, or ""
+}
+
+// Decoder reads the body of one answer. What it refused once it refuses for good.
+type Decoder interface {
+	// Take reads the next bytes. Deltas come with a failure: they are what stood before it.
+	Take(b []byte) ([]Delta, *Failure)
+	// End says that the body came to its end.
+	End() ([]Delta, *Failure)
+	// Done tells that the answer is complete, whatever the body still brings.
+	Done() bool
+	// Completion is the answer; without Finish, as far as it came.
+	Completion() Completion
+}
+
+// ModelDecoder reads a model's answer, streamed or whole.
+type ModelDecoder struct {
+	who    string
+	tools  []ToolSpec
+	names  []string // of tools, as the model knows them
+	parser *Parser  // nil: the body is one JSON value
+	body   []byte
+	events int
+
+	text    strings.Builder
+	weight  int // of it
+	calls   Assembler
+	finish  Finish
+	whole   []ToolCall // of a complete answer
+	usage   Usage
+	model   string
+	done    bool
+	failure *Failure
+}
+
+// NewModelDecoder reads the answer to the prompt, of the content type that its head named.
+func NewModelDecoder(who string, p *Prompt, contentType string) (*ModelDecoder, *Failure) {
+	d := &ModelDecoder{who: who, tools: p.Tools, names: p.wireNames()}
+	switch media := mediaOf(contentType); media {
+	case "text/event-stream":
+		d.parser = NewParser(StreamLimits{})
+	case "application/json":
+	default:
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream or JSON", who, media)
+	}
+	return d, nil
+}
+
+func mediaOf(contentType string) string {
+	media, _, _ := strings.Cut(contentType, ";")
+	return strings.ToLower(strings.TrimSpace(media))
+}
+
+// Done tells that the model said it was done.
+func (d *ModelDecoder) Done() bool { return d.done }
+
+// Completion is the answer as it now stands.
+func (d *ModelDecoder) Completion() Completion {
+	c := Completion{Text: d.text.String(), Usage: d.usage, Model: d.model}
+	if d.done {
+		c.Calls, c.Finish = d.whole, d.finish
+	}
+	return c
+}
+
+// Take reads the next bytes of the body.
+func (d *ModelDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
+	if d.failure != nil || d.done {
+		return nil, d.failure
+	}
+	if d.parser == nil {
+		if len(d.body)+len(b) > BodyBytesMax {
+			d.fail(Refused, actor.Rejected, "%s: its answer is over %d bytes", d.who, BodyBytesMax)
+		} else {
+			d.body = append(d.body, b...)
+		}
+		return nil, d.failure
+	}
+	events, refusal := d.parser.Parse(b)
+	for _, e := range events {
+		if text := d.event(e); text != "" {
+			deltas = append(deltas, Delta{Text: text})
+		}
+		if d.done || d.failure != nil {
+			return deltas, d.failure
+		}
+	}
+	if refusal != nil {
+		d.fail(Refused, refusal.Reason, "%s: %s", d.who, refusal.Detail)
+	}
+	return deltas, d.failure
+}
+
+// End says that the body came to its end. Without a reason to finish the answer
+// is half of one.
+func (d *ModelDecoder) End() (deltas []Delta, failure *Failure) {
+	if d.failure != nil || d.done {
+		return nil, d.failure
+	}
+	if d.parser == nil {
+		if text := d.chunk(d.body); text != "" {
+			deltas = []Delta{{Text: text}}
+		}
+	}
+	if d.failure == nil {
+		d.end()
+	}
+	return deltas, d.failure
+}
+
+func (d *ModelDecoder) fail(class Class, reason actor.Reason, format string, args ...any) {
+	d.failure = fail(class, reason, format, args...)
+}
+
+// garbage is an answer that nobody can use.
+func (d *ModelDecoder) garbage(format string, args ...any) string {
+	if d.parser != nil {
+		format, args = "%s, event %d: "+format, append([]any{d.who, d.events}, args...)
+	} else {
+		format, args = "%s: "+format, append([]any{d.who}, args...)
+	}
+	d.fail(Broken, actor.Unavailable, format, args...)
+	return ""
+}
+
+// event takes one event of the stream and returns the text it brought.
+func (d *ModelDecoder) event(e Event) string {
+	d.events++
+	switch data := strings.TrimSpace(e.Data); {
+	case e.Name == "error":
+		d.failure = errorOf([]byte(data)).failure(d.who)
+		return ""
+	case e.Name != "" && e.Name != "message":
+		return ""
+	case data == "[DONE]":
+		d.end()
+		return ""
+	default:
+		return d.chunk([]byte(data))
+	}
+}
+
+// The wire's own shape of an answer, streamed or whole.
+type (
+	wireAnswer struct {
+		Model   string         `json:"model"`
+		Choices []wireChoice   `json:"choices"`
+		Usage   *wireUsage     `json:"usage"`
+		Error   jsontext.Value `json:"error"`
+	}
+	wireChoice struct {
+		Index   int      `json:"index"`
+		Delta   wireSaid `json:"delta"`
+		Message wireSaid `json:"message"`
+		Finish  string   `json:"finish_reason"`
+	}
+	wireSaid struct {
+		Content string         `json:"content"`
+		Refusal string         `json:"refusal"`
+		Calls   []wireFragment `json:"tool_calls"`
+	}
+	wireFragment struct {
+		Index    *int   `json:"index"`
+		ID       string `json:"id"`
+		Function struct {
+			Name      string `json:"name"`
+			Arguments string `json:"arguments"`
+		} `json:"function"`
+	}
+	wireUsage struct {
+		Input  int64 `json:"prompt_tokens"`
+		Output int64 `json:"completion_tokens"`
+		Total  int64 `json:"total_tokens"`
+	}
+)
+
+// chunk takes one JSON value of the answer and returns the text it brought.
+func (d *ModelDecoder) chunk(b []byte) string {
+	var w wireAnswer
+	if err := unmarshal(b, &w); err != nil {
+		return d.garbage("%v", err)
+	}
+	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
+		d.failure = errorIn(w.Error).failure(d.who)
+		return ""
+	}
+	if d.model == "" {
+		d.model = actor.FitText(w.Model, NameBytesMax)
+	}
+	if w.Usage != nil && !d.count(*w.Usage) {
+		return ""
+	}
+	if d.parser == nil && len(w.Choices) == 0 {
+		return d.garbage("an answer without choices")
+	}
+	var text strings.Builder
+	for i, c := range w.Choices {
+		if c.Index != 0 || d.parser == nil && i > 0 {
+			return d.garbage("choice %d: one was asked for", max(c.Index, i))
+		}
+		said := c.Delta
+		if d.parser == nil {
+			said = c.Message
+		}
+		text.WriteString(d.say(said))
+		if d.failure != nil {
+			break
+		}
+		if f := parseFinish(c.Finish); f != NoFinish {
+			if d.finish != NoFinish && d.finish != f {
+				return d.garbage("finishes with %s, and then with %s", d.finish, f)
+			}
+			d.finish = f
+		}
+	}
+	return text.String()
+}
+
+func (d *ModelDecoder) count(u wireUsage) bool {
+	if u.Total == 0 {
+		u.Total = u.Input + u.Output
+	}
+	for _, n := range []int64{u.Input, u.Output, u.Total} {
+		if n < 0 || n > tokensMax {
+			d.garbage("usage: %d is no number of tokens", n)
+			return false
+		}
+	}
+	d.usage = Usage{true, u.Input, u.Output, u.Total}
+	return true
+}
+
+// say takes what one choice brought and returns its text. What a model says
+// instead of an answer is its answer.
+func (d *ModelDecoder) say(said wireSaid) string {
+	text := said.Content + said.Refusal
+	if d.finish != NoFinish && (text != "" || len(said.Calls) > 0) {
+		return d.garbage("goes on after its finish %s", d.finish)
+	}
+	for i, w := range said.Calls {
+		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: w.Function.Arguments}
+		if w.Index != nil {
+			f.Index = *w.Index
+			if f.Index < 0 {
+				return d.garbage("tool call %d: there is none before 0", f.Index)
+			}
+		} else if d.parser == nil {
+			f.Index = i
+		}
+		if err := d.calls.Add(f); err != nil {
+			return d.garbage("%v", err)
+		}
+	}
+	d.weight += weight(text)
+	if d.weight+d.calls.Weight() > OutputBytesMax {
+		d.fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
+		return ""
+	}
+	d.text.WriteString(text)
+	return text
+}
+
+// end judges whether the answer is one.
+func (d *ModelDecoder) end() {
+	if d.finish == NoFinish {
+		d.fail(Broken, actor.Unavailable, "%s: the answer stops after %d bytes of text without a reason to finish", d.who, d.text.Len())
+		return
+	}
+	calls, err := d.calls.Calls()
+	if err != nil {
+		d.garbage("%v", err)
+		return
+	}
+	for i, c := range calls {
+		if j := slices.Index(d.names, c.Name); j >= 0 {
+			calls[i].Name = d.tools[j].Name
+		}
+	}
+	d.whole, d.done = calls, true
+}
+
+// AppendStream writes an answer as a model streams it, in deltas of at most cut
+// bytes: for whoever plays a model. What it has no Finish for breaks off.
+func AppendStream(b []byte, c Completion, cut int) []byte {
+	send := func(choice any, usage any) {
+		b = AppendEvent(b, Event{Data: string(marshal(struct {
+			ID      string `json:"id"`
+			Object  string `json:"object"`
+			Created int    `json:"created"`
+			Model   string `json:"model"`
+			Choices []any  `json:"choices"`
+			Usage   any    `json:"usage"`
+		}{"chatcmpl-0", "chat.completion.chunk", 0, c.Model, slices.DeleteFunc([]any{choice}, func(v any) bool { return v == nil }), usage}))})
+	}
+	type function struct {
+		Name      string `json:"name,omitzero"`
+		Arguments string `json:"arguments"`
+	}
+	type fragment struct {
+		Index    int      `json:"index"`
+		ID       string   `json:"id,omitzero"`
+		Type     string   `json:"type,omitzero"`
+		Function function `json:"function"`
+	}
+	type delta struct {
+		Role    string     `json:"role,omitzero"`
+		Content string     `json:"content,omitzero"`
+		Calls   []fragment `json:"tool_calls,omitempty"`
+	}
+	type choice struct {
+		Index  int     `json:"index"`
+		Delta  delta   `json:"delta"`
+		Finish *string `json:"finish_reason"`
+	}
+	send(choice{Delta: delta{Role: "assistant"}}, nil)
+	for _, piece := range pieces(c.Text, cut) {
+		send(choice{Delta: delta{Content: piece}}, nil)
+	}
+	for i, call := range c.Calls {
+		send(choice{Delta: delta{Calls: []fragment{{i, call.ID, "function", function{Name: call.Name}}}}}, nil)
+		for _, piece := range pieces(call.Arguments, cut) {
+			send(choice{Delta: delta{Calls: []fragment{{Index: i, Function: function{Arguments: piece}}}}}, nil)
+		}
+	}
+	if c.Finish == NoFinish {
+		return b
+	}
+	finish := c.Finish.String()
+	send(choice{Finish: &finish}, nil)
+	if u := c.Usage; u.Known {
+		send(nil, wireUsage{u.Input, u.Output, u.Total})
+	}
+	return AppendEvent(b, Event{Data: "[DONE]"})
+}
+
+// pieces cuts valid text into pieces of at most limit bytes, between characters.
+func pieces(text string, limit int) (all []string) {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	for len(text) > 0 {
+		n := runeCut(text, limit)
+		all = append(all, text[:n])
+		text = text[n:]
+	}
+	return all
+}

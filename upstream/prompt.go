@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+)
+
+// Bounds of a prompt.
+const (
+	MessagesMax    = 4096
+	ToolsMax       = 128
+	ToolCallsMax   = 64
+	NameBytesMax   = 256 // of a model, a tool, an id
+	PromptBytesMax = 8 << 20
+	MaxTokensMax   = 1 << 24
+)
+
+// Role is who speaks a message of a prompt.
+type Role uint8
+
+// The roles.
+const (
+	System    Role = iota + 1 // the agent's author
+	User                      // whoever wants something of it
+	Assistant                 // the model itself, before
+	Tool                      // what came of one tool call
+)
+
+var roleNames = [...]string{System: "system", User: "user", Assistant: "assistant", Tool: "tool"}
+
+// String is the role's name.
+func (r Role) String() string {
+	if r == 0 || int(r) >= len(roleNames) {
+		return fmt.Sprintf("unknown(%d)", r)
+	}
+	return roleNames[r]
+}
+
+// Message is one thing said.
+type Message struct {
+	Role   Role
+	Text   string
+	Calls  []ToolCall // Assistant only: what it asked for
+	CallID string     // Tool only: which of these calls it answers
+}
+
+// ToolCall is a model's wish to use a tool.
+type ToolCall struct {
+	ID        string
+	Name      string
+	Arguments string // as the model wrote them; Input reads them
+}
+
+// Input is the arguments as a tool takes them: one JSON object; nothing is an
+// empty one. What is wrong with them is for the model to read.
+func (c ToolCall) Input() ([]byte, *actor.Refusal) {
+	text := strings.TrimSpace(c.Arguments)
+	if text == "" {
+		return []byte("{}"), nil
+	}
+	var object map[string]jsontext.Value
+	err := unmarshal([]byte(text), &object)
+	if err == nil && object == nil {
+		err = fmt.Errorf("want an object, got null")
+	}
+	if err != nil {
+		refusal := actor.Refuse(actor.Invalid, "%s: arguments: %v", c.Name, err)
+		refusal.Field = "arguments"
+		return nil, refusal
+	}
+	return []byte(text), nil
+}
+
+// ToolSpec is a tool as a model is offered it.
+type ToolSpec struct {
+	Name        string
+	Description string
+	Schema      string // JSON Schema of its input
+}
+
+// Prompt is what a model is asked.
+type Prompt struct {
+	Model       string // as its upstream calls it
+	Messages    []Message
+	Tools       []ToolSpec
+	MaxTokens   int      // of the answer; 0 leaves it to the model
+	Temperature *float64 // nil leaves it to the model
+	Seed        *int64   // nil: each answer may differ
+}
+
+// Check says what no model can be asked.
+func (p *Prompt) Check() error {
+	switch {
+	case len(p.Messages) == 0:
+		return fmt.Errorf("a prompt without messages")
+	case len(p.Messages) > MessagesMax:
+		return fmt.Errorf("%d messages are over %d", len(p.Messages), MessagesMax)
+	case len(p.Tools) > ToolsMax:
+		return fmt.Errorf("%d tools are over %d", len(p.Tools), ToolsMax)
+	case len(p.Model) > NameBytesMax:
+		return fmt.Errorf("a model's name of %d bytes is over %d", len(p.Model), NameBytesMax)
+	case p.MaxTokens < 0 || p.MaxTokens > MaxTokensMax:
+		return fmt.Errorf("%d tokens at most: want 0 to %d", p.MaxTokens, MaxTokensMax)
+	case p.Temperature != nil && !(*p.Temperature >= 0 && *p.Temperature <= 2):
+		return fmt.Errorf("temperature %v: want 0 to 2", *p.Temperature)
+	}
+	asked := map[string]bool{}
+	for i, m := range p.Messages {
+		if err := m.check(asked); err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+	}
+	for i, t := range p.Tools {
+		if t.Name == "" || len(t.Name) > NameBytesMax {
+			return fmt.Errorf("tool %d: want a name of 1 to %d bytes", i, NameBytesMax)
+		}
+		if slices.ContainsFunc(p.Tools[:i], func(o ToolSpec) bool { return o.Name == t.Name }) {
+			return fmt.Errorf("tool %.80q is offered twice", t.Name)
+		}
+		var schema map[string]jsontext.Value
+		if err := unmarshal([]byte(t.Schema), &schema); err != nil {
+			return fmt.Errorf("tool %.80q: schema: %w", t.Name, err)
+		}
+	}
+	return nil
+}
+
+// check gathers the ids of the calls asked for, so that each answer has its question.
+func (m *Message) check(asked map[string]bool) error {
+	switch {
+	case m.Role == 0 || int(m.Role) >= len(roleNames):
+		return fmt.Errorf("of unknown role %d", m.Role)
+	case len(m.Calls) > 0 && m.Role != Assistant:
+		return fmt.Errorf("tool calls by a %s", m.Role)
+	case len(m.Calls) > ToolCallsMax:
+		return fmt.Errorf("%d tool calls are over %d", len(m.Calls), ToolCallsMax)
+	case (m.CallID != "") != (m.Role == Tool):
+		return fmt.Errorf("a %s and a call id %.40q: want the id in a tool's message and nowhere else", m.Role, m.CallID)
+	case m.Role == Tool && !asked[m.CallID]:
+		return fmt.Errorf("answers the call %.40q, which nobody made", m.CallID)
+	}
+	for _, c := range m.Calls {
+		if c.ID == "" || len(c.ID) > NameBytesMax || c.Name == "" || len(c.Name) > NameBytesMax {
+			return fmt.Errorf("a tool call: want an id and a name of 1 to %d bytes", NameBytesMax)
+		}
+		asked[c.ID] = true
+	}
+	return nil
+}
+
+// Encode writes the prompt as DecodePrompt reads it: for journals, and for
+// whoever plays a model. The same prompt has the same bytes.
+func (p *Prompt) Encode() []byte { return marshal(p.wire(func(name string) string { return name })) }
+
+// DecodePrompt reads what Encode writes, and the body that a model is sent.
+func DecodePrompt(b []byte) (Prompt, error) {
+	var w wirePrompt
+	if len(b) > PromptBytesMax {
+		return Prompt{}, fmt.Errorf("prompt: %d bytes are over %d", len(b), PromptBytesMax)
+	}
+	if err := unmarshal(b, &w, json.RejectUnknownMembers(true)); err != nil {
+		return Prompt{}, fmt.Errorf("prompt: %w", err)
+	}
+	p := Prompt{Model: w.Model, MaxTokens: max(w.MaxTokens, w.MaxCompletionTokens), Temperature: w.Temperature, Seed: w.Seed}
+	for _, m := range w.Messages {
+		message := Message{Role: Role(max(slices.Index(roleNames[:], m.Role), 0)), CallID: m.CallID}
+		if m.Content != nil {
+			message.Text = *m.Content
+		}
+		for _, c := range m.Calls {
+			message.Calls = append(message.Calls, ToolCall{c.ID, c.Function.Name, c.Function.Arguments})
+		}
+		p.Messages = append(p.Messages, message)
+	}
+	for _, t := range w.Tools {
+		p.Tools = append(p.Tools, ToolSpec{t.Function.Name, t.Function.Description, string(t.Function.Parameters)})
+	}
+	if err := p.Check(); err != nil {
+		return Prompt{}, fmt.Errorf("prompt: %w", err)
+	}
+	return p, nil
+}
+
+// The wire's own shape of a prompt.
+type (
+	wirePrompt struct {
+		Model               string             `json:"model,omitzero"`
+		Messages            []wireMessage      `json:"messages"`
+		Tools               []wireTool         `json:"tools,omitempty"`
+		MaxTokens           int                `json:"max_tokens,omitzero"`
+		MaxCompletionTokens int                `json:"max_completion_tokens,omitzero"`
+		Temperature         *float64           `json:"temperature,omitzero"`
+		Seed                *int64             `json:"seed,omitzero"`
+		Stream              bool               `json:"stream,omitzero"`
+		StreamOptions       *wireStreamOptions `json:"stream_options,omitzero"`
+	}
+	wireStreamOptions struct {
+		IncludeUsage bool `json:"include_usage"`
+	}
+	wireMessage struct {
+		Role    string     `json:"role"`
+		Content *string    `json:"content"`
+		Calls   []wireCall `json:"tool_calls,omitempty"`
+		CallID  string     `json:"tool_call_id,omitzero"`
+	}
+	wireCall struct {
+		ID       string       `json:"id"`
+		Type     string       `json:"type"`
+		Function wireFunction `json:"function"`
+	}
+	wireFunction struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	}
+	wireTool struct {
+		Type     string `json:"type"`
+		Function struct {
+			Name        string         `json:"name"`
+			Description string         `json:"description,omitzero"`
+			Parameters  jsontext.Value `json:"parameters"`
+		} `json:"function"`
+	}
+)
+
+func (p *Prompt) wire(name func(string) string) wirePrompt {
+	err := p.Check()
+	must.Be(err == nil, "upstream: %v", err)
+	w := wirePrompt{Model: p.Model, MaxTokens: p.MaxTokens, Temperature: p.Temperature, Seed: p.Seed}
+	for _, m := range p.Messages {
+		text := strings.ToValidUTF8(m.Text, "\uFFFD")
+		message := wireMessage{Role: m.Role.String(), Content: &text, CallID: m.CallID}
+		if text == "" && len(m.Calls) > 0 {
+			message.Content = nil
+		}
+		for _, c := range m.Calls {
+			arguments := strings.ToValidUTF8(c.Arguments, "\uFFFD")
+			message.Calls = append(message.Calls, wireCall{c.ID, "function", wireFunction{name(c.Name), arguments}})
+		}
+		w.Messages = append(w.Messages, message)
+	}
+	for _, t := range p.Tools {
+		var tool wireTool
+		tool.Type = "function"
+		tool.Function.Name = name(t.Name)
+		tool.Function.Description = strings.ToValidUTF8(t.Description, "\uFFFD")
+		tool.Function.Parameters = jsontext.Value(t.Schema).Clone()
+		err := tool.Function.Parameters.Compact()
+		must.Be(err == nil, "upstream: schema of %s: %v", t.Name, err)
+		w.Tools = append(w.Tools, tool)
+	}
+	return w
+}
+
+// wireNameMax is how long models let a tool's name be.
+const wireNameMax = 64
+
+// wireNames are the names under which a model is offered the prompt's tools, in
+// their order. Models take letters, digits, '_' and '-' alone; ours have dots.
+func (p *Prompt) wireNames() []string {
+	names := make([]string, 0, len(p.Tools))
+	for _, t := range p.Tools {
+		plain := wireName(t.Name)
+		name := plain
+		for n := 2; slices.Contains(names, name); n++ {
+			suffix := "_" + strconv.Itoa(n)
+			name = plain[:min(len(plain), wireNameMax-len(suffix))] + suffix
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+func wireName(name string) string {
+	b := []byte(name)
+	for i, c := range b {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-') {
+			b[i] = '_'
+		}
+	}
+	return string(b[:min(len(b), wireNameMax)])
+}
+
+// Model is one model's endpoint.
+type Model struct {
+	// URL below which the API stands: https://api.example.com/v1
+	URL string
+	Key Secret // "" sends none
+	// MaxTokensName is the member that bounds the answer, for those that want
+	// max_completion_tokens; "" is max_tokens.
+	MaxTokensName string
+}
+
+// Request is the prompt as bytes, for a streamed answer with its usage.
+func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
+	if err := p.Check(); err != nil {
+		return Request{}, actor.Refuse(actor.Invalid, "%v", err)
+	}
+	names := p.wireNames()
+	w := p.wire(func(name string) string {
+		if i := slices.IndexFunc(p.Tools, func(t ToolSpec) bool { return t.Name == name }); i >= 0 {
+			return names[i]
+		}
+		return wireName(name)
+	})
+	switch m.MaxTokensName {
+	case "", "max_tokens":
+	case "max_completion_tokens":
+		w.MaxTokens, w.MaxCompletionTokens = 0, w.MaxTokens
+	default:
+		return Request{}, actor.Refuse(actor.Invalid, "max_tokens is called max_tokens or max_completion_tokens, not %.40q", m.MaxTokensName)
+	}
+	w.Stream, w.StreamOptions = true, &wireStreamOptions{IncludeUsage: true}
+	body := marshal(w)
+	if len(body) > PromptBytesMax {
+		return Request{}, actor.Refuse(actor.Invalid, "a prompt of %d bytes is over %d", len(body), PromptBytesMax)
+	}
+	headers := []Header{{Name: "accept", Value: "text/event-stream, application/json"}}
+	if m.Key != "" {
+		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + m.Key.Reveal(), Secret: true})
+	}
+	return post(m.URL, "/chat/completions", body, headers)
+}

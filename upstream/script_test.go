@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package upstream_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// converse asks the script until it answers; result says what comes of a call.
+func converse(told string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
+	p := upstream.Prompt{Tools: tools, Messages: []upstream.Message{
+		{Role: upstream.System, Text: "ask the system agent nothing"},
+		{Role: upstream.User, Text: "say something earlier"},
+		{Role: upstream.Assistant, Text: "something earlier"},
+		{Role: upstream.User, Text: told},
+	}}
+	for range 20 {
+		c := upstream.Script(p)
+		if len(c.Calls) == 0 {
+			return calls, c.Text
+		}
+		var step []string
+		p.Messages = append(p.Messages, upstream.Message{Role: upstream.Assistant, Text: c.Text, Calls: c.Calls})
+		for _, call := range c.Calls {
+			step = append(step, call.Name+" "+call.Arguments)
+			p.Messages = append(p.Messages, upstream.Message{Role: upstream.Tool, CallID: call.ID, Text: result(call)})
+		}
+		calls = append(calls, strings.Join(step, " & "))
+		if err := p.Check(); err != nil {
+			return calls, err.Error()
+		}
+	}
+	return calls, "it never ends"
+}
+
+func TestTheScriptDoesWhatItIsTold(t *testing.T) {
+	ask := func(agent, message string) string {
+		return fmt.Sprintf(`call_agent {"agent_id":%q,"message":%q}`, agent, message)
+	}
+	for _, c := range []struct {
+		told   string
+		calls  []string
+		answer string
+	}{
+		{"Hello there", nil, "You said: Hello there"},
+		{"", nil, "You said nothing."},
+		{" \n ", nil, "You said nothing."},
+		{"Ask the helper agent what 2+2 is", []string{ask("helper", "what 2+2 is")}, "<1>"},
+		{"Ask the helper agent to repeat xyzzy", []string{ask("helper", "repeat xyzzy")}, "<1>"},
+		{"please ASK helper agent: hi", []string{ask("helper", "hi")}, "<1>"},
+		{"ask helper: hi", []string{ask("helper", "hi")}, "<1>"},
+		{"ask the helper/s-2: hi", []string{ask("helper/s-2", "hi")}, "<1>"},
+		{"Ask the helper agent the way", []string{ask("helper", "the way")}, "<1>"},
+		{"Ask me something", nil, "You said: Ask me something"},
+		{"Ask the helper agent", nil, "You said: Ask the helper agent"},
+		{"ask : hi", nil, "You said: ask : hi"},
+		{"asking the helper agent hi", nil, "You said: asking the helper agent hi"},
+		{"Say hello", nil, "hello"},
+		{"say", nil, "You said: say"},
+		{"Use browser.open {\"url\": \"x\"}", []string{`browser.open {"url": "x"}`}, "<1>"},
+		{"use browser.open", []string{`browser.open {}`}, "<1>"},
+		{"use browser.open {broken", []string{`browser.open {broken`}, "<1>"},
+		{"use rm -rf", nil, "I was not given the tool rm."},
+		{"ask a: x\nask b: y", []string{ask("a", "x") + " & " + ask("b", "y")}, "<1>\n<2>"},
+		{"ask a: x\nthen\nask b: y", []string{ask("a", "x"), ask("b", "y")}, "<1>\n<2>"},
+		{"First this:\nsay one\r\nask a: x\nTHEN\nthen\nsay two\nthen\nask b: y\nsay three", []string{ask("a", "x"), ask("b", "y")}, "one\n<1>\ntwo\n<2>\nthree"},
+		{`ask a: say "ä"`, []string{`call_agent {"agent_id":"a","message":"say \"ä\""}`}, "<1>"},
+	} {
+		n := 0
+		calls, answer := converse(c.told, offered, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
+		if !reflect.DeepEqual(calls, c.calls) || answer != c.answer {
+			t.Errorf("%q: %q, %q\nwant %q, %q", c.told, calls, answer, c.calls, c.answer)
+		}
+	}
+	if _, answer := converse("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
+		t.Errorf("without tools: %q", answer)
+	}
+	if calls, _ := converse(strings.Repeat("use browser.open\n", 99), offered, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
+		t.Errorf("%d calls at once", strings.Count(calls[0], "browser.open"))
+	}
+}
+
+// Whatever the prompt, the script answers the same each time, and as a model may.
+func TestTheScriptIsAModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPrompt(t)
+		p.Messages = append(p.Messages, upstream.Message{Role: upstream.User, Text: strings.Join(rapid.SliceOfN(
+			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "told"), "\n")})
+		c := upstream.Script(p)
+		if again := upstream.Script(p); !reflect.DeepEqual(c, again) {
+			t.Fatalf("%+v, and then %+v", c, again)
+		}
+		h := hear("model", "text/event-stream", upstream.AppendStream(nil, c, 7))
+		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
+			t.Fatalf("%+v is heard as %+v, %v", c, h.answer, h.failure)
+		}
+	})
+}
+
+func TestAStrangeConversationDoesNotConfuseTheScript(t *testing.T) {
+	for _, p := range []upstream.Prompt{
+		{},
+		{Messages: []upstream.Message{{Role: upstream.Assistant, Text: "only me"}}},
+		{Messages: []upstream.Message{{Role: upstream.Tool, CallID: "x", Text: "a result"}}},
+	} {
+		if c := upstream.Script(p); c.Text != "You said nothing." || c.Finish != upstream.FinishStop {
+			t.Errorf("%+v: %+v", p, c)
+		}
+	}
+	// A result that never came, and one more than was asked for.
+	p := upstream.Prompt{Tools: offered, Messages: []upstream.Message{
+		{Role: upstream.User, Text: "ask a: x\nask b: y"},
+		{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "1", Name: "call_agent"}, {ID: "2", Name: "call_agent"}}},
+		{Role: upstream.Tool, CallID: "2", Text: "late"},
+		{Role: upstream.Tool, CallID: "3", Text: "whose?"},
+	}}
+	if c := upstream.Script(p); c.Text != "There is no result.\nlate" {
+		t.Errorf("%+v", c)
+	}
+}
