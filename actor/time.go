@@ -58,5 +58,17 @@ func (c *Clock) Resume(now Time) {
 	c.Left, c.Since, c.HeldUntil = c.Now(now), now, 0
 }
 
+// Rebase has a clock that began after now begin now.
+func (c *Clock) Rebase(now Time) {
+	ahead := c.Since - now
+	if ahead <= 0 {
+		return
+	}
+	c.Since = now
+	if c.HeldUntil != 0 {
+		c.HeldUntil -= ahead
+	}
+}
+
 // Held tells whether the clock stands still at now.
 func (c Clock) Held(now Time) bool { return now < c.HeldUntil }

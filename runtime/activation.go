@@ -160,7 +160,13 @@ func (c *Cell) loaded(in Loaded) {
 		c.loadFailed(LoadFailed{Actor: in.Actor, Why: err.Error()})
 		return
 	}
-	act.journal, act.due = journal, journal.Due()
+	act.journal, act.due, act.saved = journal, journal.Due(), len(in.Saved.Snapshot)
+	for i := range in.Saved.Entries {
+		act.unsaved += weight(in.Saved.Entries[i])
+	}
+	for _, run := range journal.Runs {
+		run.Rebase(c.now)
+	}
 	c.arrive(act)
 	for _, run := range act.runs() {
 		if run.Started() && !mutant.On("restart-forgets-open-call") {

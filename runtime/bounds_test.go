@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -113,5 +114,43 @@ func TestAPanicAtTheEdgeOfATurnIsBlamedOnIt(t *testing.T) {
 		if id.IsZero() {
 			t.Errorf("%+v: nobody is blamed", r)
 		}
+	}
+}
+
+func TestAClockThatWasPutBackHoldsNobodyUp(t *testing.T) {
+	n := newNode(t, 1, agent("a", asking("b")), agent("b", waiting(time.Minute)), agent("c", sleeping(10*time.Second)))
+	n.send("a", "x")
+	n.send("c", "x")
+	n.now = n.now.Add(-time.Hour)
+	n.start(1)
+	n.pass(2 * time.Minute)
+	if n.seen[history.Reply] != 3 {
+		t.Errorf("%d of 3 runs have ended", n.seen[history.Reply])
+	}
+	if open := n.cells[0].State(); len(open.Actors) > 0 && len(open.Actors[0].Turns) > 0 {
+		t.Errorf("still open: %+v", open)
+	}
+}
+
+func TestASnapshotCountsEntriesOfFormerLives(t *testing.T) {
+	n := newNode(t, 1, agent("a", echo()))
+	for range 100 {
+		n.send("a", strings.Repeat("x", 1000))
+		n.pass(time.Hour)
+	}
+	saved := n.log[actor.NewID("a", "")]
+	if saved.Snapshot == nil || len(saved.Entries) > 100 {
+		t.Errorf("%d entries are read to know the actor", len(saved.Entries))
+	}
+}
+
+func TestTimersThatNobodyWantsAreCleared(t *testing.T) {
+	n := newNode(t, 1, agent("a", asking("b")), agent("b", echo()))
+	for range 2000 {
+		n.want(n.send("a", "x"), "a(b:x)")
+		n.pass(10 * time.Millisecond)
+	}
+	if set := len(n.cells[0].timers); set > 2*timersMin {
+		t.Errorf("%d timers are set for 2 actors and no client", set)
 	}
 }

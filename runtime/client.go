@@ -108,7 +108,6 @@ func (c *Cell) resendClients(to func(actor.ID) bool) {
 func (c *Cell) clientDue(id actor.CallID) {
 	cl := c.clients[id]
 	switch {
-	case cl == nil:
 	case c.now >= cl.clock.Due():
 		c.respond(id, actor.Fail(id, actor.RefuseDeadline(cl.call.To, cl.call.Operation, cl.call.Left)), 0, false)
 	case c.now >= cl.again:

@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"container/heap"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -18,6 +19,9 @@ type timer struct {
 }
 
 type timers []timer
+
+// timersMin is how many may be set before those that nobody wants are cleared away.
+const timersMin = 256
 
 func (t timers) Len() int { return len(t) }
 func (t timers) Less(i, j int) bool {
@@ -37,9 +41,10 @@ func (c *Cell) ring() {
 	for len(c.timers) > 0 && c.timers[0].at <= c.now {
 		t := heap.Pop(&c.timers).(timer)
 		switch {
+		case !c.wanted(t):
 		case t.act == nil:
 			c.clientDue(t.call)
-		case c.actors[t.act.id] == t.act && t.act.timer == t.at:
+		default:
 			t.act.timer = 0
 			c.due(t.act)
 		}
@@ -50,6 +55,18 @@ func (c *Cell) set(t timer) {
 	c.order++
 	t.order = c.order
 	heap.Push(&c.timers, t)
+	if len(c.timers) > 4*(len(c.clients)+len(c.actors))+timersMin {
+		c.timers = slices.DeleteFunc(c.timers, func(t timer) bool { return !c.wanted(t) })
+		heap.Init(&c.timers)
+	}
+}
+
+// wanted tells whether anything is to be looked at when the timer is due.
+func (c *Cell) wanted(t timer) bool {
+	if t.act == nil {
+		return c.clients[t.call] != nil
+	}
+	return c.actors[t.act.id] == t.act && t.act.timer == t.at
 }
 
 // arm sets the actor's timer to its earliest deadline. One that is set for an

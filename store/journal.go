@@ -76,6 +76,15 @@ func (a *Asked) Open() bool { return a.Answer == nil }
 // Started tells whether the run has had the turn.
 func (r *Run) Started() bool { return len(r.Steps) > 0 }
 
+// Rebase has clocks that began in the future begin now: the wall's was put back
+// since, and nobody waits for it to come round again.
+func (r *Run) Rebase(now actor.Time) {
+	r.Clock.Rebase(now)
+	for i := range r.Last() {
+		r.Last()[i].Clock.Rebase(now)
+	}
+}
+
 // Last is the asks of the last step: only they can be open.
 func (r *Run) Last() []Asked {
 	if len(r.Steps) == 0 {
