@@ -35,7 +35,6 @@ type node struct {
 	lease   actor.Time // by the world's time: until when it believes it owns what it claimed
 	paused  actor.Time // until when it stands still
 	crashIn int        // in how many steps it dies; 0: not
-	down    actor.Time // since when
 }
 
 // cell is one production cell and what it has not taken in yet.

@@ -177,7 +177,7 @@ func (w *World) crash(n *node, why string) {
 	if w.disk != nil {
 		must.Do(0, w.disk.Crash())
 	}
-	n.up, n.paused, n.down = false, 0, w.now
+	n.up, n.paused = false, 0
 	for _, c := range n.cells {
 		c.gone = true
 	}

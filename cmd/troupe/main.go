@@ -22,8 +22,6 @@ type CLI struct {
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 
-	mutantsCLI // only in a build with the tag mutants
-
 	Version kong.VersionFlag `help:"Print the version and end."`
 }
 
@@ -48,7 +46,7 @@ func main() {
 // run is the program, but for its process.
 func run(args []string, s streams) (code int) {
 	var cli CLI
-	parser, err := kong.New(&cli, kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
+	parser, err := kong.New(&cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
 		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) }))
 	if err != nil {

@@ -9,13 +9,15 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/alecthomas/kong"
+
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/sim"
 )
 
-// mutantsCLI is the command that only this build has.
-type mutantsCLI struct {
-	Mutants MutantsCmd `cmd:"" help:"Remove each guard in turn; the simulator must notice."`
+// mutants adds the command that only this build has.
+func mutants() kong.Option {
+	return kong.DynamicCommand("mutants", "Remove each guard in turn; the simulator must notice.", "", &MutantsCmd{})
 }
 
 // MutantsCmd removes one guard at a time and has the simulator look for it.
