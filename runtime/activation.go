@@ -99,6 +99,17 @@ func (a *activation) durableRun(run actor.CallID) bool {
 	return a.durable || t != nil && t.durable() || slices.Contains(a.tainted, run)
 }
 
+// untaint takes a call out of the queued ones that came from a log, and tells
+// whether it was one.
+func (a *activation) untaint(call actor.CallID) bool {
+	i := slices.Index(a.tainted, call)
+	if i < 0 {
+		return false
+	}
+	a.tainted = slices.Delete(a.tainted, i, i+1)
+	return true
+}
+
 // activate brings an actor into memory. One that is journaled is read from the
 // log first; what comes for it meanwhile waits.
 func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {

@@ -3,12 +3,14 @@
 package runtime
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -152,5 +154,48 @@ func TestTimersThatNobodyWantsAreCleared(t *testing.T) {
 	}
 	if set := len(n.cells[0].timers); set > 2*timersMin {
 		t.Errorf("%d timers are set for 2 actors and no client", set)
+	}
+}
+
+func TestAParkedRunStaysAsItIs(t *testing.T) {
+	work := func(context.Context) ([]byte, error) { return nil, nil }
+	ask := actor.Ask{Kind: actor.AskWork, Name: "w", Idempotent: true, Work: work}
+	n := newNode(t, 1, agent("a", once(ask, ask)))
+	n.hold = true
+	id := n.send("a", "x")
+	for n.entries < 2 { // until it has asked, and no further
+		in := n.inputs[0]
+		n.inputs = n.inputs[1:]
+		in()
+	}
+	n.hold = false
+	n.agents = []actor.Definition{agent("a", echo())}
+	for range 3 {
+		n.start(1)
+		n.drain()
+	}
+	parked := 0
+	for _, e := range n.log[actor.NewID("a", "")].Entries {
+		if _, ok := e.Record.(store.Parked); ok {
+			parked++
+		}
+	}
+	if parked != 1 {
+		t.Errorf("run %s was parked %d times", id, parked)
+	}
+}
+
+func TestWhatEndsInAQueueLeavesNoTrace(t *testing.T) {
+	n := newNode(t, 1, agent("a", asking("b/main")), agent("b", sleeping(time.Hour), func(d *actor.Definition) { d.Durability = actor.Volatile }))
+	for _, key := range []string{"a/1", "a/2", "a/3"} {
+		n.send(key, "x")
+	}
+	b := n.cells[0].actors[actor.NewID("b", "")]
+	if len(b.tainted) != 2 {
+		t.Fatalf("%d queued calls came from a log", len(b.tainted))
+	}
+	n.pass(time.Minute)
+	if len(b.tainted) != 0 {
+		t.Errorf("%d calls are over, and noted as queued", len(b.tainted))
 	}
 }

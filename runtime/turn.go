@@ -90,11 +90,7 @@ func (c *Cell) begin(act *activation) bool {
 		return false
 	}
 	run := act.journal.Run(q.Call)
-	t := &turn{act: act, run: run, def: c.definition(run)}
-	if i := slices.Index(act.tainted, q.Call); i >= 0 {
-		act.tainted = slices.Delete(act.tainted, i, i+1)
-		t.taint = true
-	}
+	t := &turn{act: act, run: run, def: c.definition(run), taint: act.untaint(q.Call)}
 	act.turns = append(act.turns, t)
 	call := run.Call
 	e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
@@ -318,6 +314,7 @@ func (c *Cell) stopRun(act *activation, run *store.Run, r *actor.Refusal) {
 	}
 	act.mailbox.Remove(run.Call.ID)
 	c.endRun(act, run, failed(r), act.durableRun(run.Call.ID))
+	act.untaint(run.Call.ID)
 }
 
 func failed(r *actor.Refusal) actor.Outcome { return actor.Outcome{Status: actor.Failed, Refusal: r} }
@@ -375,6 +372,7 @@ func (c *Cell) goOnWith(t *turn, i int) {
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
 		c.toldResult(t, i, unknown)
 		c.answer(t, i, unknown, 0)
+	case t.run.Parked != "": // stays as it is
 	case t.body == nil && a.Ask.Kind == actor.AskWork && (t.def == nil || !c.again(t)):
 	default:
 		attempt := a.Attempt + 1
