@@ -64,6 +64,20 @@ func (c *cell) props() *proto.Props {
 		proto.WithDispatcher(c.worker))
 }
 
+// hasStopped waits for the cell's end, as long as ctx lasts.
+func (c *cell) hasStopped(ctx context.Context) bool {
+	select {
+	case <-c.stopped:
+	case <-ctx.Done():
+	}
+	select {
+	case <-c.stopped:
+		return true
+	default:
+		return false
+	}
+}
+
 func (c *cell) receive(ctx proto.Context) {
 	switch m := ctx.Message().(type) {
 	case envelope:

@@ -2,13 +2,18 @@
 
 package engine
 
-import proto "github.com/asynkron/protoactor-go/actor"
+import (
+	"sync"
+
+	proto "github.com/asynkron/protoactor-go/actor"
+)
 
 // worker is the one goroutine on which a cell's mailbox is emptied.
 type worker struct {
 	work chan func() // of one: a mailbox is scheduled once until it has run
 	quit chan struct{}
 	done chan struct{}
+	once sync.Once // quit is closed
 }
 
 var _ proto.Dispatcher = (*worker)(nil)
@@ -53,6 +58,6 @@ func (w *worker) loop() {
 
 // stop ends the goroutine and waits for it.
 func (w *worker) stop() {
-	close(w.quit)
+	w.once.Do(func() { close(w.quit) })
 	<-w.done
 }

@@ -359,7 +359,10 @@ func (e *Engine) Close(ctx context.Context) error {
 		}
 	}
 	for _, c := range e.cells {
-		<-c.stopped
+		if !c.hasStopped(ctx) {
+			e.log.Warn("a cell does not stop: its step does not end", "cell", c.n)
+			continue
+		}
 		c.timer.Stop()
 		c.worker.stop()
 	}

@@ -618,3 +618,29 @@ func TestTimeNeverGoesBack(t *testing.T) {
 		t.Error("until")
 	}
 }
+
+func TestCloseDoesNotWaitForAStepThatDoesNotEnd(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	n := start(t, t.TempDir(), nil, agents.Define("stuck", "1", "", agents.Blocking(agents.Func(func(*agents.Turn) (string, error) {
+		close(begun)
+		<-release
+		return "", nil
+	}))))
+	go n.Ask(patient(t), n.call("stuck", "", "x")) //nolint:errcheck // it is not answered
+	<-begun
+	closed := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		closed <- n.Engine.Close(ctx)
+	}()
+	select {
+	case <-closed:
+	case <-patient(t).Done():
+		t.Error("Close waits although its time is over")
+	}
+	if !n.said.has("does not end") {
+		t.Error("nobody is told which cell it was")
+	}
+	close(release)
+}
