@@ -102,8 +102,8 @@ func (d *disk) sync() {
 // synced puts so many batches into the store, as soon as that can be reached.
 func (d *disk) synced(batches int) {
 	n, w := d.n, d.n.w
-	if until := w.net.cut[n.index]; until > w.now {
-		n.later(until.Sub(w.now), func() { d.synced(batches) })
+	if w.net.isCut(n, w.now) {
+		n.later(storeAsked, func() { d.synced(batches) })
 		return
 	}
 	d.syncing, d.slow = false, false
@@ -162,7 +162,7 @@ func (d *disk) crash() {
 		kept = w.choose.Int(kept)
 		w.hit(DiskLostTail, "%s loses %d of %d written batches", d.n.id, d.written-kept, d.written)
 	}
-	if w.net.cut[d.n.index] > w.now {
+	if w.net.isCut(d.n, w.now) {
 		kept = 0 // the store has never heard of them
 	}
 	for range kept {
@@ -206,8 +206,8 @@ func (d *disk) read(c *cell, answer func() runtime.Input) {
 	n, w := d.n, d.n.w
 	var read func()
 	read = func() {
-		if until := w.net.cut[n.index]; until > w.now {
-			n.later(until.Sub(w.now), read)
+		if w.net.isCut(n, w.now) {
+			n.later(storeAsked, read)
 			return
 		}
 		c.put(input{stream: anyOrder, in: answer()})

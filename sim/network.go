@@ -38,6 +38,12 @@ func newNetwork(nodes int) network {
 	return n
 }
 
+// isCut tells whether a node cannot reach the store just now.
+func (n *network) isCut(at *node, now actor.Time) bool { return n.cut[at.index] > now }
+
+// storeAsked is how often a node that cannot reach the store tries again.
+const storeAsked = 50 * time.Millisecond
+
 // heal lets everything through again.
 func (n *network) heal() {
 	clear(n.cut)

@@ -47,7 +47,7 @@ func (w *World) leaseOf(n *node) time.Duration {
 // what, and takes what nobody owns.
 func (w *World) renew(n *node) {
 	n.later(leaseRenew, func() { w.renew(n) })
-	if w.net.cut[n.index] > w.now {
+	if w.net.isCut(n, w.now) {
 		return
 	}
 	if !n.owns() {
@@ -113,7 +113,7 @@ func (w *World) tellOwners() {
 // be asked.
 func (n *node) refresh() {
 	w := n.w
-	if n.view == w.claims.version || w.net.cut[n.index] > w.now {
+	if n.view == w.claims.version || w.net.isCut(n, w.now) {
 		return
 	}
 	n.view = w.claims.version
@@ -143,12 +143,12 @@ func (w *World) move(g int, to *node, cell uint16) {
 			return
 		}
 		switch owner := from.cells[cl.cell]; {
-		case owner.gone || owner.knows < stopped || from.log.released() < from.log.writer.End() || w.net.cut[from.index] > w.now:
+		case owner.gone || owner.knows < stopped || from.log.released() < from.log.writer.End() || w.net.isCut(from, w.now):
 			from.later(5*time.Millisecond, flushed)
 		default:
 			w.claims.release(g)
 			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
-				if cl.node == nil && to.up && to.owns() && !to.cells[cell].gone && w.net.cut[to.index] <= w.now {
+				if cl.node == nil && to.up && to.owns() && !to.cells[cell].gone && !w.net.isCut(to, w.now) {
 					w.Stats.Sometimes[Moved]++
 					w.claim(g, to, cell)
 				}
@@ -192,8 +192,8 @@ func (w *World) restart(n *node) {
 	if n.up {
 		return
 	}
-	if until := w.net.cut[n.index]; until > w.now {
-		w.queue.put(until, func() { w.restart(n) })
+	if w.net.isCut(n, w.now) {
+		w.after(storeAsked, func() { w.restart(n) })
 		return
 	}
 	w.Stats.Sometimes[NodeRestarted]++
@@ -211,7 +211,7 @@ func (c *cell) panicked(planned plannedPanic) {
 	w.disconnect(func(l *line) bool { return l.at == c })
 	var next func()
 	next = func() {
-		if n.log.released() < end || w.net.cut[n.index] > w.now {
+		if n.log.released() < end || w.net.isCut(n, w.now) {
 			n.later(2*time.Millisecond, next)
 			return
 		}

@@ -23,7 +23,7 @@ const (
 // and every cell knows who owns what.
 func (w *World) calmSince() actor.Time {
 	trouble := slices.ContainsFunc(w.nodes, func(n *node) bool {
-		return !n.up || n.paused > w.now || n.log.slow || w.net.cut[n.index] > w.now || n.view != w.claims.version ||
+		return !n.up || n.paused > w.now || n.log.slow || w.net.isCut(n, w.now) || n.view != w.claims.version ||
 			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.gone || c.knows != n.view })
 	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
 	if trouble || w.net.late > 0 {
