@@ -18,6 +18,7 @@ const (
 	PartsMax        = 256
 	WarningsMax     = 64
 	RingMax         = 32      // hops of a probe
+	WaysMax         = 64      // probes of one call
 	TextBytesMax    = 4 << 10 // a sentence, a key, a header
 	blobBytesMax    = 1 << 40 // content that stands elsewhere
 )
@@ -72,6 +73,7 @@ func Encode(env Envelope) []byte {
 		e.CallID(m.From)
 		e.CallID(m.To)
 		e.Hops(m.Ring)
+		e.Uint(uint64(m.Ways))
 		e.Uint(uint64(m.Confirm))
 	default:
 		panic(fmt.Sprintf("actor: cannot encode %T: give it a tag", m))
@@ -219,6 +221,7 @@ func (d *Decoder) probe() Probe {
 	p.Ring = list(d, d.Count(RingMax, "hops"), func() Hop {
 		return Hop{Call: d.CallID(), Actor: d.ID(), Turn: d.CallID(), Epoch: Epoch(d.Uint()), Stamp: Time(d.Int())}
 	})
+	p.Ways = uint32(d.UintMax(WaysMax, "ways"))
 	p.Confirm = uint32(d.UintMax(uint64(len(p.Ring)), "hop to confirm"))
 	if len(p.Ring) == 0 {
 		d.Fail("probe without hops")

@@ -85,7 +85,7 @@ func drawEnvelope(t *rapid.T) Envelope {
 		env.Body = Open{id, n, until}
 	case tagProbe:
 		ring := []Hop{{id, drawID(t), drawCallID(t), Epoch(n), until}, {drawCallID(t), drawID(t), id, 1, 2}}
-		env.Body = Probe{From: id, To: drawCallID(t), Ring: ring, Confirm: rapid.Uint32Range(0, 2).Draw(t, "confirm")}
+		env.Body = Probe{From: id, To: drawCallID(t), Ring: ring, Ways: rapid.Uint32Range(0, WaysMax).Draw(t, "ways"), Confirm: rapid.Uint32Range(0, 2).Draw(t, "confirm")}
 	}
 	return env
 }

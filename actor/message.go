@@ -47,9 +47,13 @@ type Open struct {
 // out whether they close a ring. Lap one has Confirm 0 and asks what To waits
 // for; back at the call From it knows a ring. Lap two confirms hop by hop that
 // each wait still stands, and ends at the call that is refused.
+//
+// Where a turn waits for several calls a probe divides, and so do its Ways: from
+// one call at most so many probes are ever under way.
 type Probe struct {
 	From, To CallID
 	Ring     []Hop
+	Ways     uint32 // into how many it may still divide, itself counted
 	Confirm  uint32 // the hop to confirm, from 1; 0 in lap one
 }
 

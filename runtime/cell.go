@@ -44,6 +44,7 @@ type Cell struct {
 	order      uint64 // of timers set
 
 	probes  []probe      // for actors of this cell, in this step
+	passed  int          // how many there were
 	blame   actor.CallID // whose turn is being advanced
 	touched []*activation
 	ready   Ready
@@ -237,7 +238,7 @@ func (c *Cell) settle() {
 		c.snapshot(act)
 		c.arm(act)
 	}
-	c.touched = c.touched[:0]
+	c.touched, c.passed = c.touched[:0], 0
 }
 
 func (c *Cell) touch(act *activation) {

@@ -74,7 +74,7 @@ func (c *Cell) seek(act *activation, run *store.Run) {
 		return
 	}
 	c.arrangeReprobe(act)
-	c.goAlong(act, run, actor.Probe{From: run.Call.ID})
+	c.goAlong(act, run, actor.Probe{From: run.Call.ID, Ways: actor.WaysMax})
 }
 
 // goAlong sends a probe on from a call: to each call that the turn waits for
@@ -89,7 +89,9 @@ func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
 		return
 	}
 	p.Ring = append(slices.Clone(p.Ring), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
-	for i, a := range openCalls(t) {
+	open := c.ways(openCalls(t), p.Ways)
+	p.Ways /= max(1, uint32(len(open)))
+	for i, a := range open {
 		if i > 0 && mutant.On("one-branch-only") {
 			return
 		}
@@ -98,9 +100,21 @@ func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
 	}
 }
 
+// ways is which of the calls that a turn waits for a probe follows: all, or as
+// many as it may; then others each time, so that asking again finds the rest.
+// Without a bound a dozen agents who all ask all others at once have millions.
+func (c *Cell) ways(open []*store.Asked, most uint32) []*store.Asked {
+	if uint64(len(open)) <= uint64(most) {
+		return open
+	}
+	first := int(c.random() % uint64(len(open)))
+	return slices.Concat(open[first:], open[:first])[:most]
+}
+
 // sendProbe passes a probe on: inside the cell within this very step.
 func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
-	if o, ok := c.ownerOf(to); ok && c.mine(o) && len(c.probes) < probesPerStep {
+	if o, ok := c.ownerOf(to); ok && c.mine(o) && c.passed < probesPerStep {
+		c.passed++
 		c.probes = append(c.probes, probe{to, p})
 		return
 	}
@@ -217,7 +231,7 @@ func (c *Cell) seekAgain(act *activation) {
 		if run := act.journal.Run(q.Call); !run.Call.IsRoot() {
 			c.arrangeReprobe(act)
 			c.event(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
-			c.goAlong(act, run, actor.Probe{From: q.Call})
+			c.goAlong(act, run, actor.Probe{From: q.Call, Ways: actor.WaysMax})
 		}
 	}
 }

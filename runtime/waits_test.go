@@ -220,3 +220,35 @@ func TestARingThroughTheSecondBranch(t *testing.T) {
 		t.Errorf("got %q, want one refused for the ring", got)
 	}
 }
+
+// Eight who all ask all others at once: thousands of ways lead along the waits.
+// The rings break without any time passing, and the probes stay few.
+func TestACrowdOfRingsBreaks(t *testing.T) {
+	const crowd = 8
+	var agents []actor.Definition
+	var messages []string
+	for i := range crowd {
+		name := string(rune('a' + i))
+		var others []string
+		for j := range crowd {
+			if j != i {
+				others = append(others, string(rune('a'+j)))
+			}
+		}
+		agents = append(agents, agent(name, route()))
+		messages = append(messages, name+" "+strings.Join(others, "+"))
+	}
+	for _, cells := range []int{1, 4} {
+		n := newNode(t, cells, agents...)
+		for i, id := range n.together(messages...) {
+			if n.answer(id) == "nothing" {
+				t.Errorf("%d cells: %q hangs", cells, messages[i])
+			}
+		}
+		calls := crowd * (crowd - 1)
+		if most := calls * actor.WaysMax * crowd; n.seen[history.Probe] > most {
+			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.seen[history.Probe], most)
+		}
+		t.Logf("%d cells: %d calls, %d refused, %d probes passed", cells, calls, n.seen[history.RefuseWaitCycle], n.seen[history.Probe])
+	}
+}
