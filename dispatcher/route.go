@@ -34,8 +34,7 @@ type Permit struct {
 
 // Route checks a call to target before it is made, in the order in which
 // refusals are promised: target exists, depth, cycle, time left, outstanding
-// calls, budget. asked is the time-out the caller names, 0 for the default;
-// share is the budget the call takes along, besides the one it costs.
+// calls, budget. asked is the time-out the caller names, 0 for the default.
 func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked actor.Duration) (Permit, *actor.Refusal) {
 	chain := c.ChainOf()
 	if def == nil && !mutant.On("target-exists-check") {
