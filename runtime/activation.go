@@ -218,6 +218,7 @@ func (c *Cell) loadFailed(in LoadFailed) {
 			c.refuse(act, r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
 		} else {
 			c.drop(env, "unread")
+			c.sendClientAgain(env.Body.Subject())
 		}
 	}
 	if !act.woken {
@@ -286,6 +287,10 @@ func (c *Cell) snapshot(act *activation) {
 		return
 	}
 	body := store.EncodeJournal(&act.journal)
+	if len(body) > store.SnapshotBytesMax {
+		act.unsaved = 0 // it could not be read again; the entries can
+		return
+	}
 	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,
 		Record: store.Snapshot{Journal: body}, WasDue: act.due, Due: act.due})
 	act.unsaved, act.saved = 0, len(body)

@@ -199,3 +199,26 @@ func TestWhatEndsInAQueueLeavesNoTrace(t *testing.T) {
 		t.Errorf("%d calls are over, and noted as queued", len(b.tainted))
 	}
 }
+
+// A client's call that comes again, its cell having begun anew, may be open in
+// what cannot be read just now.
+func TestAClientsCallThatComesAgainIsNotRefusedUnread(t *testing.T) {
+	for _, to := range []string{"a", "b"} {
+		n := newNode(t, 1, agent("a", sleeping(10*time.Second)), agent("b", echo()))
+		var id actor.CallID
+		if to == "a" {
+			id = n.send("a", "x")
+		}
+		n.start(1)
+		n.unread = 2
+		n.send(to, "x", func(c *actor.Call) {
+			if id.IsZero() {
+				id = c.ID
+			}
+			c.ID, c.Root, c.Attempt = id, id, 2
+		})
+		n.want(id, "nothing")
+		n.pass(time.Minute)
+		n.want(id, map[string]string{"a": "slept", "b": "b:x"}[to])
+	}
+}

@@ -69,7 +69,7 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 	}
 	call.Left = min(call.Left, c.limits.RunTimeoutMax)
 	call.Budget = c.limits.CallsPerTreeMax
-	call.Stamp, call.Attempt = c.now, 1
+	call.Stamp, call.Attempt = c.now, max(call.Attempt, 1)
 	if call.Operation == "" {
 		call.Operation = actor.HandleMessageFull
 	}
@@ -85,6 +85,7 @@ func (c *Cell) sendClient(cl *client) {
 	if ok && c.mine(o) {
 		cl.again = actor.Forever
 		c.set(timer{at: cl.clock.Due(), call: call.ID})
+		cl.call.Attempt++
 		c.local(actor.Envelope{From: c.self, To: call.To, Epoch: o.Epoch, Body: actor.Request{Call: call}})
 		return
 	}
@@ -93,6 +94,15 @@ func (c *Cell) sendClient(cl *client) {
 	cl.wait = min(2*cl.wait, resendMax)
 	cl.call.Attempt++
 	c.set(timer{at: min(cl.again, cl.clock.Due()), call: call.ID})
+}
+
+// sendClientAgain does so after a while: its actor could not be read.
+func (c *Cell) sendClientAgain(id actor.CallID) {
+	if cl := c.clients[id]; cl != nil {
+		cl.again = c.now.Add(cl.wait)
+		cl.wait = min(2*cl.wait, resendMax)
+		c.set(timer{at: cl.again, call: id})
+	}
 }
 
 func (c *Cell) resendClients(to func(actor.ID) bool) {

@@ -120,6 +120,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 			continue
 		}
 		call := w.call
+		call.Attempt++ // it may be open: no "no" is the last word
 		if call.Left > 0 {
 			call.Left = max(w.clock.Now(now), 1)
 		}
