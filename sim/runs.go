@@ -114,7 +114,7 @@ func median(values []int) int {
 }
 
 // later are refusals that nothing makes yet.
-var later = []actor.Reason{actor.WaitCycle, actor.NoDevice}
+var later = []actor.Reason{actor.NoDevice}
 
 // Short says in which way the worlds were too small to show anything.
 func (s *Summary) Short() (short []string) {
