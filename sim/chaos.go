@@ -37,22 +37,22 @@ func (w *World) befall(f Fault) {
 	if n == nil {
 		return
 	}
-	for0 := func(least, most time.Duration) actor.Time { return w.now.Add(w.between(least, most)) }
+	soon := func(least, most time.Duration) actor.Time { return w.now.Add(w.between(least, most)) }
 	switch f {
 	case NetworkPartition:
 		w.partition()
 	case NetworkOneWay:
-		until := for0(300*time.Millisecond, 6*time.Second)
+		until := soon(300*time.Millisecond, 6*time.Second)
 		for to := range w.nodes {
 			w.net.block[n.index][to] = cutting{until, NetworkOneWay}
 		}
 	case StoreCutOff:
-		w.net.cut[n.index] = for0(300*time.Millisecond, 8*time.Second)
+		w.net.cut[n.index] = soon(300*time.Millisecond, 8*time.Second)
 		w.hit(StoreCutOff, "%s cannot reach the store until %v", n.id, w.net.cut[n.index].Sub(Origin))
 	case NodeCrash:
 		n.crashIn = 1 + w.choose.Int(48)
 	case NodePause:
-		n.paused = for0(100*time.Millisecond, 8*time.Second)
+		n.paused = soon(100*time.Millisecond, 8*time.Second)
 		w.hit(NodePause, "%s stands still until %v", n.id, n.paused.Sub(Origin))
 	case ClockSkew:
 		to := w.between(0, 4*time.Second)

@@ -96,6 +96,7 @@ func (n *node) start() {
 		w.observe(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: actor.Address{Node: n.id}})
 	}
 	w.join(n)
+	n.view = w.claims.version
 	for _, c := range n.cells {
 		c.boot(nil)
 	}
@@ -112,7 +113,6 @@ func (n *node) newCell(index uint16, incarnation uint64) *cell {
 func (c *cell) boot(running []actor.EffectID) {
 	w := c.n.w
 	table, bytes := w.claims.owners()
-	c.n.view = w.claims.version
 	for _, in := range [...]input{
 		{in: runtime.Limits{Limits: w.plan.Limits}},
 		{in: runtime.Agents{Definitions: w.agents()}},

@@ -78,7 +78,7 @@ func drawPlan(c Chooser, o Options) Plan {
 	if p.Odds[AgentBusy] > 0 {
 		p.Limits.MaxPendingPerActor = min(p.Limits.MaxPendingPerActor, busyPendingMax)
 	}
-	p.Calls = 130 + 20*c.Int(4)
+	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
 	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond
 	p.Keys = 1 + c.Int(4)
