@@ -46,6 +46,7 @@ Max(S) == CHOOSE x \in S : \A y \in S : x >= y
 RECURSIVE Above(_)
 Above(c) == IF Par[c] = 0 THEN {} ELSE {Par[c]} \cup Above(Par[c])
 Below(p) == {c \in Ids : Par[c] = p}
+Nested == {c \in Ids : Par[c] # 0}             \* somebody's turn waits for them
 Msg(k, c) == [k |-> k, c |-> c]
 IsProbe(m) == m.k \in {"probe", "confirm"}
 
@@ -53,7 +54,7 @@ IsProbe(m) == m.k \in {"probe", "confirm"}
 Turns(a)  == {c \in Ids : at[c] = "turn" /\ to[c] = a}
 Holder(a) == IF a \in Inter \/ Turns(a) = {} THEN 0 ELSE CHOOSE c \in Turns(a) : TRUE
 Kids(t)   == IF t = 0 THEN {} ELSE {y \in Below(t) : up[y] = "wait"}      \* calls that turn t waits for
-Queue(a)  == {c \in Ids : at[c] = "queued" /\ to[c] = a}
+Box(a)    == {c \in Ids : at[c] = "queued" /\ to[c] = a}
 Turn(c)   == CASE at[c] = "turn"   -> c                                  \* the turn that call c waits for
                [] at[c] = "queued" -> Holder(to[c])
                [] OTHER            -> 0
@@ -104,10 +105,10 @@ Along(i, ring, t) ==
           y \in IF Bug = "branch" /\ Kids(t) # {} THEN {Max(Kids(t))} ELSE Kids(t)}
 SetOut(c, t) == Along(c, <<Hop(c, t)>>, t)
 
-Enqueue(c, keep) ==                            \* the call arrives; only here can a ring close
+Queue(c, keep) ==                              \* the call arrives; only here can a ring close
   LET a == to[c]
       h == IF Bug = "holder" /\ Turns(a) # {} THEN Max(Turns(a)) ELSE Holder(a)
-      probes == Par[c] # 0 /\ ~(Bug = "second" /\ Queue(a) # {})     \* nobody's turn waits for a client's call
+      probes == c \in Nested /\ ~(Bug = "second" /\ Box(a) # {})    \* nobody waits for a client's call
   IN /\ Take(Msg("req", c), keep)
      /\ at[c] = "none" \/ (Bug = "dedup" /\ at[c] = "done")
      /\ at' = [at EXCEPT ![c] = "queued"]
@@ -190,7 +191,7 @@ RefuseWaitCycle(i, c, keep) == \E m \in net :
 
 Reprobe(c) ==                                  \* a timer, long against the way of a probe; also after a restart
   /\ MaxDrop + MaxCrash > 0 /\ Bug # "noreprobe"
-  /\ at[c] = "queued" /\ Par[c] # 0 /\ Kids(Turn(c)) # {}
+  /\ c \in Nested /\ at[c] = "queued" /\ Kids(Turn(c)) # {}
   /\ ~\E m \in net : IsProbe(m) /\ m.i = c
   /\ net' = net \cup SetOut(c, Turn(c))
   /\ UNCHANGED <<to, up, at, ep, ref, flt>>
@@ -207,8 +208,8 @@ GiveUp(c) ==                                   \* the caller of c waits no longe
 \* Call c ends at its callee; in the same step the calls its turn waits for are cancelled.
 Close(c, rest, say) ==
   /\ at' = [at EXCEPT ![c] = "done"]
-  /\ up' = [y \in Ids |-> IF at[c] = "turn" /\ y \in Kids(c) THEN "gone" ELSE up[y]]
-  /\ net' = rest \cup say \cup {Msg("cancel", y) : y \in IF at[c] = "turn" THEN Kids(c) ELSE {}}
+  /\ up' = [y \in Ids |-> IF y \in Kids(c) THEN "gone" ELSE up[y]]
+  /\ net' = rest \cup say \cup {Msg("cancel", y) : y \in Kids(c)}
   /\ UNCHANGED <<to, ep, ref>>
 
 Cancel(c) ==                                   \* the cancel arrives; it may overtake its request
@@ -253,7 +254,7 @@ Move ==
   \/ \E p \in Ids : \E S \in SUBSET Below(p) : Ask(p, S)
   \/ \E c \in Ids : Deliver(c) \/ Start(c) \/ Reply(c) \/ Reprobe(c) \/ GiveUp(c) \/ Cancel(c) \/ Expire(c) \/ Resend(c)
   \/ \E c \in Ids, k \in {"ok", "refused"} : Answer(c, k)
-  \/ \E c \in Ids, keep \in Keep : Enqueue(c, keep) \/ ProbeHome(c, keep)
+  \/ \E c \in Ids, keep \in Keep : Queue(c, keep) \/ ProbeHome(c, keep)
   \/ \E i, c \in Ids, keep \in Keep : Probe(i, c, keep) \/ Confirm(i, c, keep) \/ RefuseWaitCycle(i, c, keep)
   \/ \E i, c \in Ids : Drop(i, c)
   \/ \E a \in Agents, keep \in Keeps : Crash(a, keep)
@@ -262,7 +263,7 @@ Spec == Init /\ [][Next]_vars
 
 \* Only probes are trusted to move, and the timer that sends them again: no turn need end, no time-out need fire.
 Travel(i) == ProbeHome(i, FALSE) \/ \E c \in Ids : Probe(i, c, FALSE) \/ Confirm(i, c, FALSE) \/ RefuseWaitCycle(i, c, FALSE)
-ProbeSpec == Init /\ [][Move]_vars /\ \A i \in Ids : WF_vars(Travel(i)) /\ WF_vars(Reprobe(i))
+ProbeSpec == Init /\ [][Move]_vars /\ \A i \in Nested : WF_vars(Travel(i)) /\ WF_vars(Reprobe(i))
 
 \* ------------------------------------------------------------ properties
 TypeOK ==
@@ -283,16 +284,17 @@ ProbeBounded == \A m \in net : IsProbe(m) =>
   /\ Len(m.ring) <= HopMax
   /\ \A x, y \in 1..Len(m.ring) : m.ring[x].turn = m.ring[y].turn => x = y
 \* No ring stands for ever, though nobody's time runs out.
-EveryWaitCycleBreaks == \A c \in Ids : OnRing(c) ~> ~OnRing(c)
+EveryWaitCycleBreaks == \A c \in Nested : OnRing(c) ~> ~OnRing(c)
 
 \* ------------------------------------------------------------ shapes of call forests
-Any == [Ids -> Agents]
+Anyone == [Ids -> Agents]
 Pair     == <<0, 0, 1, 2>>                     \* 1>3     2>4
 Through  == <<0, 0, 5, 2, 1>>                  \* 1>5>3   2>4          a ring through a turn that is not queued
 Tree     == <<0, 1, 1, 2, 3>>                  \* 1>{2>4, 3>5}         a ring inside one tree
 Fork     == <<0, 0, 2, 1, 1>>                  \* 1>{4,5} 2>3
 Shared   == <<0, 0, 2, 1, 2>>                  \* 1>4     2>{3,5}      two rings with one call in both
 Lines    == <<0, 0, 0, 1, 2, 3>>               \* 1>4     2>5     3>6
+Mutual   == {<<1, 2, 2, 1>>}                   \* with Pair: each calls the other's actor, nothing else
 Round    == {<<1, 2, 3, 2, 3, 1>>}             \* with Lines: a ring of three, nothing else
 
 \* ------------------------------------------------------------ what must be possible: each must be violated
@@ -308,7 +310,7 @@ Not_TwoProbes    == ~\E m, n \in net : m.k = "confirm" /\ n.k = "confirm" /\ m.i
 Not_CancelBeats  == ~\E m \in net : m.k = "confirm" /\ m.stood /\ ~Stands(m.ring) /\ ref = {}
 Not_TooLate      == ~\E m \in net : m.k = "confirm" /\ ~m.stood
 Not_GoneAtOnce   == \A r \in ref : r.stands
-Not_BehindAnother == ~\E c \in Ids : at[c] = "queued" /\ OnRing(c) /\ \E d \in Queue(to[c]) : d < c /\ Par[d] # 0
+Not_Behind       == ~\E c \in Ids : at[c] = "queued" /\ OnRing(c) /\ Box(to[c]) # {c}
 Not_OverACrash   == ~\E r \in ref : \E h \in r.ring : h.epoch > 1 /\ Queued(h)
 Not_GivenBack    == ~\E r \in ref : \E h \in r.ring : to[h.call] \in Inter
 Not_GoesOn       == ~\E r \in ref : up[r.call] = "refused" /\ at[Par[r.call]] = "done"
