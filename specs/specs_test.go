@@ -676,11 +676,6 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 		t.Fatal("tla/README.md does not say what is Model-only")
 	}
 	named := map[string]bool{EventsTellTruth: true}
-	if rings, _ := filepath.Glob("../tla/Waits*.cfg"); len(rings) == 0 {
-		for _, name := range []string{NoPhantomRefusal, OneVictimPerCycle, RefusedNeverRuns, NoWaitCycle, EveryWaitCycleBreaks} {
-			named[name] = true // the module that has them, Waits, is not there yet
-		}
-	}
 	for _, path := range configs {
 		text, err := os.ReadFile(path)
 		if err != nil {
