@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runs
+
+import (
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var dot = flag.String("dot", "", "the state graph of tla/Work_graph.cfg as TLC dumps it: write testdata/work_edges.txt from it")
+
+const (
+	edgesFile = "testdata/work_edges.txt"
+	none      = "none" // of a run, tool call or approval that does not exist yet
+)
+
+// graph lists the steps that a table allows, as "machine from -> to". It asks for
+// every pair, and for a state that does not exist.
+func graph[S interface {
+	~uint8
+	String() string
+}](machine string, states []S, transition func(from, to S) error) []string {
+	all := append([]S{0}, append(states, S(len(states)+1), 255)...)
+	name := func(s S) string {
+		if s == 0 {
+			return none
+		}
+		return s.String()
+	}
+	var edges []string
+	for _, from := range all {
+		for _, to := range all {
+			if transition(from, to) == nil {
+				edges = append(edges, fmt.Sprintf("%s %s -> %s", machine, name(from), name(to)))
+			}
+		}
+	}
+	return edges
+}
+
+// The tables here, and what TLC saw runs, tool calls and approvals do in every
+// state of the model, are the same graph: no step too many, none too few.
+func TestTheTablesAreTheGraphOfTheModel(t *testing.T) {
+	sum := sumOf(t, "../tla/Work.tla", "../tla/Work_graph.cfg")
+	if *dot != "" {
+		text := "model " + sum + "\n" + strings.Join(reduce(t, read(t, *dot)), "\n") + "\n"
+		if err := os.WriteFile(edgesFile, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	head, rest, _ := strings.Cut(strings.TrimRight(read(t, edgesFile), "\n"), "\n")
+	if head != "model "+sum {
+		t.Errorf("%s is of another model; tla/README.md says how to make it anew", edgesFile)
+	}
+	model := strings.Split(rest, "\n")
+	tables := slices.Concat(graph("run", Statuses(), Transition), graph("tool", ToolStatuses(), ToolTransition),
+		graph("approval", ApprovalStatuses(), ApprovalTransition))
+	slices.Sort(tables)
+	for _, edge := range tables {
+		if !slices.Contains(model, edge) {
+			t.Errorf("the tables allow a step that the model never takes: %s", edge)
+		}
+	}
+	for _, edge := range model {
+		if !slices.Contains(tables, edge) {
+			t.Errorf("the model takes a step that the tables refuse: %s", edge)
+		}
+	}
+	if !slices.IsSorted(model) || len(slices.Compact(slices.Clone(model))) != len(tables) {
+		t.Errorf("%d steps in the tables, %d in %s", len(tables), len(model), edgesFile)
+	}
+}
+
+var (
+	node     = regexp.MustCompile(`(?m)^(-?\d+) \[label="(.*?)"(?:,style = filled)?\];?$`)
+	step     = regexp.MustCompile(`(?m)^(-?\d+) -> (-?\d+)`)
+	variable = regexp.MustCompile(`/\\\\ (\w+) = `)
+	status   = regexp.MustCompile(`st \|-> \\"(\w+)\\"`)
+	quoted   = regexp.MustCompile(`\\"(\w+)\\"`)
+)
+
+// reduce keeps of TLC's graph how each run, tool call and approval in it goes
+// from state to state.
+func reduce(t *testing.T, text string) []string {
+	t.Helper()
+	type state struct {
+		run        string
+		tool, appr []string
+	}
+	states := map[string]state{}
+	for _, m := range node.FindAllStringSubmatch(text, -1) {
+		var s state
+		at := variable.FindAllStringSubmatchIndex(m[2], -1)
+		for i, v := range at {
+			end := len(m[2])
+			if i+1 < len(at) {
+				end = at[i+1][0]
+			}
+			value := m[2][v[1]:end]
+			switch m[2][v[2]:v[3]] {
+			case "run":
+				s.run = quoted.FindStringSubmatch(value)[1]
+			case "tool":
+				s.tool = all(status, value)
+			case "appr":
+				s.appr = approvals(value)
+			}
+		}
+		states[m[1]] = s
+	}
+	seen := map[string]bool{}
+	add := func(machine, from, to string) {
+		if from != to {
+			seen[fmt.Sprintf("%s %s -> %s", machine, from, to)] = true
+		}
+	}
+	steps := step.FindAllStringSubmatch(text, -1)
+	for _, m := range steps {
+		from, ok1 := states[m[1]]
+		to, ok2 := states[m[2]]
+		if !ok1 || !ok2 || len(from.tool) != len(to.tool) || len(from.appr) != len(to.appr) || len(to.tool) == 0 {
+			t.Fatalf("%s: a state is not as expected", m[0])
+		}
+		add("run", from.run, to.run)
+		for i := range to.tool {
+			add("tool", from.tool[i], to.tool[i])
+			add("approval", from.appr[i], to.appr[i])
+		}
+	}
+	t.Logf("%d states, %d steps", len(states), len(steps))
+	edges := make([]string, 0, len(seen))
+	for edge := range seen {
+		edges = append(edges, edge)
+	}
+	slices.Sort(edges)
+	return edges
+}
+
+// approvals reads << <<>>, <<[st |-> …]>> >>: in this model a tool call has at most one.
+func approvals(value string) []string {
+	var list []string
+	for _, m := range regexp.MustCompile(`<<[\\n ]*(?:\[[^\]]*\][\\n ]*)?>>`).FindAllString(value, -1) {
+		if one := all(status, m); one != nil {
+			list = append(list, one...)
+		} else {
+			list = append(list, none)
+		}
+	}
+	return list
+}
+
+func all(re *regexp.Regexp, text string) []string {
+	var found []string
+	for _, m := range re.FindAllStringSubmatch(text, -1) {
+		found = append(found, m[1])
+	}
+	return found
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func sumOf(t *testing.T, paths ...string) string {
+	t.Helper()
+	h := sha256.New()
+	for _, path := range paths {
+		h.Write([]byte(read(t, path)))
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+func TestStatesOfToolCallsAndApprovals(t *testing.T) {
+	for _, s := range ToolStatuses() {
+		if again, err := ParseToolStatus(s.String()); err != nil || again != s {
+			t.Errorf("%s reads as %v, %v", s, again, err)
+		}
+		if s.Ended() != (len(toolSteps[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), toolSteps[s])
+		}
+		if s.Advances() != (s.String() == "SUCCEEDED") {
+			t.Errorf("%s advances: %v", s, s.Advances())
+		}
+	}
+	for _, s := range ApprovalStatuses() {
+		if again, err := ParseApprovalStatus(s.String()); err != nil || again != s {
+			t.Errorf("%s reads as %v, %v", s, again, err)
+		}
+		if s.Ended() != (len(approvalSteps[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), approvalSteps[s])
+		}
+	}
+	for _, text := range []string{"", "created", "DONE", "unknown(0)"} {
+		if s, err := ParseToolStatus(text); err == nil {
+			t.Errorf("%q reads as the tool call's %s", text, s)
+		}
+		if s, err := ParseApprovalStatus(text); err == nil {
+			t.Errorf("%q reads as the approval's %s", text, s)
+		}
+	}
+	want := "a tool call cannot go from BLOCKED to DISPATCHED; an approval cannot go from REJECTED to APPROVED"
+	got := fmt.Sprint(ToolTransition(ToolStatusBlocked, ToolStatusDispatched), "; ", ApprovalTransition(ApprovalStatusRejected, ApprovalStatusApproved))
+	if got != want {
+		t.Errorf("refused with %q, want %q", got, want)
+	}
+}
