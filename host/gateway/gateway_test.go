@@ -223,6 +223,35 @@ func TestAKeyMakesTwoRequestsOne(t *testing.T) {
 	}
 }
 
+// impatient is a node whose clients wait for a second.
+type impatient struct{ Node }
+
+func (n impatient) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return n.Node.Ask(ctx, call)
+}
+
+// A run that takes longer than its client waits is told by its id; a repeat of
+// it has no id of its own, and is asked to come back.
+func TestWhoWaitsLongerThanItsClient(t *testing.T) {
+	d := open(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		return "", t.Sleep(time.Hour)
+	}))))
+	d.server.node = impatient{d.server.node}
+	var one message
+	if status := d.into(&one, "POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1"); status != 202 || one.Run == "" {
+		t.Errorf("%d %+v", status, one)
+	}
+	if status, _, body := d.ask("GET", "/v1/runs/"+one.Run, ""); status != 200 {
+		t.Errorf("its run: %d %s", status, body)
+	}
+	status, headers, body := d.ask("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
+	if status != 503 || headers.Get("Retry-After") != "10" || !strings.Contains(body, "same Idempotency-Key") {
+		t.Errorf("its repeat: %d %v %s", status, headers, body)
+	}
+}
+
 // Whatever is wrong gets problem+json that names the place.
 func TestBadRequests(t *testing.T) {
 	d := open(t)

@@ -254,6 +254,12 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 	run := answer.Reply.Run
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
+		if _, err := s.owner(call.ID); err != nil {
+			// A repeat of a run under way is no run itself; nor is what nobody took up yet.
+			refusal(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second,
+				Detail: "no answer within two minutes: ask again, with the same Idempotency-Key"}).write(ctx)
+			return
+		}
 		s.accepted(ctx, call.ID)
 	case err != nil:
 		s.failed(ctx, err)
