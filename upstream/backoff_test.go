@@ -56,6 +56,11 @@ func TestNobodyGoesBeforeTheInstantAskedFor(t *testing.T) {
 	if p := b.Admit(actor.Time(time.Second), highest); p.Refusal != nil || p.At != actor.Time(3500*time.Millisecond) {
 		t.Errorf("another may go: %+v", p)
 	}
+	sooner := &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal, After: time.Second}
+	b.Report(0, upstream.Report{Failure: sooner}, lowest)
+	if p := b.Admit(actor.Time(2*time.Second), lowest); p.At != actor.Time(3*time.Second) {
+		t.Errorf("asked for less by another it forgets what it was asked for: %+v", p)
+	}
 	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Pass{}) {
 		t.Errorf("later it may not: %+v", p)
 	}

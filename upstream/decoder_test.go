@@ -372,4 +372,9 @@ func TestCompletionsRefuseWhatTheyDoNotWrite(t *testing.T) {
 			t.Errorf("%.40s: %v, want %q", c.line, err, c.want)
 		}
 	}
+	// Brackets inside a text are no nesting, wherever its quotes end.
+	deep := `\"` + strings.Repeat("[{", 99) + `\\`
+	if c, err := upstream.DecodeCompletion([]byte(`{"text":"` + deep + `"}`)); err != nil || strings.Count(c.Text, "[") != 99 {
+		t.Errorf("%+v, %v", c, err)
+	}
 }

@@ -166,6 +166,19 @@ func play(t *testing.T, story string) string {
 	return b.String()
 }
 
+func TestOnlySoMuchOfAnErrorIsRead(t *testing.T) {
+	x, pace := upstream.NewExchange(newOrder("model", actor.Forever)), upstream.NewBackoff(upstream.BackoffConfig{})
+	x.Step(0, upstream.Begin{}, pace, 0)
+	x.Step(0, upstream.Head{Attempt: 1, Status: 400}, pace, 0)
+	piece := upstream.Bytes{Attempt: 1, Bytes: make([]byte, 60<<10)}
+	if ops := x.Step(0, piece, pace, 0); len(ops) != 0 {
+		t.Fatalf("after 60 KiB: %v", ops)
+	}
+	if ops := x.Step(0, piece, pace, 0); len(ops) != 2 || show(ops[0]) != "close 1" {
+		t.Fatalf("after 120 KiB: %v", ops)
+	}
+}
+
 // Whatever a world does, in whatever order, an exchange keeps its promises.
 func TestExchangesKeepTheirPromises(t *testing.T) {
 	answers := []string{
