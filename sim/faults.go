@@ -150,7 +150,7 @@ func (w *World) fault(f Fault) bool {
 	if p == 0 || w.calm || w.choose.Int(per) < per-p {
 		return false
 	}
-	w.trouble = w.now
+	w.disturbed(f)
 	return true
 }
 
@@ -159,7 +159,7 @@ func (w *World) hit(f Fault, format string, args ...any) {
 	if int(f) == faultKinds {
 		return // a panic that nobody planned: it is told as a violation
 	}
-	w.trouble = w.now
+	w.disturbed(f)
 	what := fmt.Sprintf(format, args...)
 	w.Stats.Faults[f]++
 	w.log.world(w.now, "fault %s: %s", f, what)

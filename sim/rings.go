@@ -16,6 +16,8 @@ const (
 	ringFoundIn = 500 * time.Millisecond
 	// ringBreaksIn gives a call that waits the time to probe again, by any clock.
 	ringBreaksIn = 3 * time.Second
+	// clockSkewMax is by how much a clock may be set back, and a little more.
+	clockSkewMax = 5 * time.Second
 )
 
 // calmSince is since when nothing can have been lost or late: no fault has
@@ -27,9 +29,19 @@ func (w *World) calmSince() actor.Time {
 			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.gone || c.knows != n.view })
 	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
 	if trouble || w.net.late > 0 {
-		w.trouble = w.now
+		w.trouble = max(w.trouble, w.now)
 	}
 	return w.trouble
+}
+
+// disturbed takes note of a fault. A clock that is set back holds up what its
+// cells do by the clock, for as long.
+func (w *World) disturbed(f Fault) {
+	until := w.now
+	if f == ClockSkew {
+		until = until.Add(clockSkewMax)
+	}
+	w.trouble = max(w.trouble, until)
 }
 
 // comeInARing has two or three clients come at one time, each of whom wants an
