@@ -118,7 +118,7 @@ func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
 		durable: def == nil || def.Durability == actor.Journaled, serial: def == nil || def.Turns == actor.Serial}
 	c.actors[id] = act
 	if act.durable {
-		c.effect(Effect{Gated: true, Op: Load{Actor: id}})
+		c.effect(Effect{Gated: true, Op: Load{Actor: id, Epoch: act.epoch}})
 	} else {
 		c.arrive(act)
 	}
@@ -163,12 +163,12 @@ func (c *Cell) wake(id actor.ID) {
 // loaded folds what the disk holds of an actor and goes on where it stopped.
 func (c *Cell) loaded(in Loaded) {
 	act := c.actors[in.Actor]
-	if act == nil || act.loaded {
+	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return // it moved away meanwhile, or two loads were under way
 	}
 	journal, err := store.Fold(in.Saved)
 	if err != nil {
-		c.loadFailed(LoadFailed{Actor: in.Actor, Why: err.Error()})
+		c.loadFailed(LoadFailed{Actor: in.Actor, Epoch: in.Epoch, Why: err.Error()})
 		return
 	}
 	act.journal, act.due, act.saved = journal, journal.Due(), len(in.Saved.Snapshot)
@@ -208,7 +208,7 @@ func (c *Cell) loaded(in Loaded) {
 // with open work is read again after a while, and again.
 func (c *Cell) loadFailed(in LoadFailed) {
 	act := c.actors[in.Actor]
-	if act == nil || act.loaded {
+	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return
 	}
 	waiting := act.waiting

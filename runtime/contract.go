@@ -44,14 +44,17 @@ type (
 		Attempt uint32
 		Answer  actor.Answer
 	}
-	// Loaded answers Load.
+	// Loaded answers Load. The epoch is that of the question: an answer to one
+	// that was asked before the shard left and came back is of no use.
 	Loaded struct {
 		Actor actor.ID
+		Epoch actor.Epoch
 		Saved store.Saved
 	}
 	// LoadFailed answers Load when the disk has it otherwise.
 	LoadFailed struct {
 		Actor actor.ID
+		Epoch actor.Epoch
 		Why   string
 	}
 	// Due answers Expiries: the actors with open work, in any order.
@@ -122,7 +125,10 @@ type (
 	// outcome is not waited for.
 	Abort struct{}
 	// Load reads an actor. It is gated, so that it never overtakes the actor's own entries.
-	Load struct{ Actor actor.ID }
+	Load struct {
+		Actor actor.ID
+		Epoch actor.Epoch
+	}
 	// Expiries asks for the actors of these shards that have open work.
 	Expiries struct{ Shards []uint16 }
 )

@@ -108,7 +108,7 @@ func (c *Cell) earliest(act *activation) actor.Time {
 func (c *Cell) due(act *activation) {
 	c.touch(act)
 	if !act.loaded {
-		c.effect(Effect{Gated: true, Op: Load{Actor: act.id}})
+		c.effect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch}})
 		return
 	}
 	if act.idle() && c.now >= act.used.Add(c.limits.PassivateAfter) {

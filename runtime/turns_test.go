@@ -108,7 +108,7 @@ func TestTheGate(t *testing.T) {
 			e := effects[0]
 			effects = effects[1:]
 			if load, ok := e.Op.(Load); ok {
-				effects = append(effects, c.Step(n.now, Loaded{Actor: load.Actor}).Effects...)
+				effects = append(effects, c.Step(n.now, Loaded{Actor: load.Actor, Epoch: load.Epoch}).Effects...)
 			}
 			if name := strings.TrimPrefix(fmt.Sprintf("%T", e.Op), "runtime."); name == test.effect && e.Gated != test.gated {
 				t.Errorf("%s: gated %v, want %v", test.name, e.Gated, test.gated)
@@ -403,5 +403,28 @@ func TestAbandonGivesUpTheTurns(t *testing.T) {
 	n.cells[0].Abandon()
 	if count != 2 {
 		t.Errorf("%d turns were given up, want 2", count)
+	}
+}
+
+// A shard leaves and comes back while its actor is being read: what was read
+// before is not what stands there now.
+func TestAnOldReadIsOfNoUse(t *testing.T) {
+	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
+	n.drain()
+	c := n.cells[0]
+	n.hold = true
+	n.send("a", "x")
+	n.inputs[0]()
+	n.hold, n.inputs = false, nil // the answer to the read is still under way
+	old := n.epoch
+	n.step(c, Owners{})
+	n.epoch++
+	n.step(c, Owners{n.table(1)})
+	n.inputs = nil
+	n.send("a", "y")
+	n.inputs = nil
+	c.Step(n.now, Loaded{Actor: actor.NewID("a", ""), Epoch: old})
+	if c.actors[actor.NewID("a", "")].loaded {
+		t.Error("took what was read under another epoch")
 	}
 }

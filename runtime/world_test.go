@@ -131,10 +131,10 @@ func (n *node) perform(c *Cell, e Effect) {
 	case Load:
 		if n.unread > 0 {
 			n.unread--
-			later(c, LoadFailed{Actor: op.Actor, Why: "the disk says no"})
+			later(c, LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Why: "the disk says no"})
 			return
 		}
-		later(c, Loaded{Actor: op.Actor, Saved: n.log[op.Actor]})
+		later(c, Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: n.log[op.Actor]})
 	case Expiries:
 		var due []actor.ID
 		for id, saved := range n.log {

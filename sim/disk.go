@@ -174,18 +174,18 @@ func (d *disk) crash() {
 }
 
 // load reads an actor for a cell.
-func (d *disk) load(c *cell, id actor.ID) {
-	w := d.n.w
+func (d *disk) load(c *cell, op runtime.Load) {
+	w, id := d.n.w, op.Actor
 	d.read(c, func() runtime.Input {
 		if w.fault(DiskReadFailed) {
 			w.hit(DiskReadFailed, "%s cannot read %s", c.self, id)
-			return runtime.LoadFailed{Actor: id, Why: "the disk says no"}
+			return runtime.LoadFailed{Actor: id, Epoch: op.Epoch, Why: "the disk says no"}
 		}
 		saved, err := store.LoadActor(w.kv, id)
 		if err != nil {
 			w.violate("StoreReads", err.Error())
 		}
-		return runtime.Loaded{Actor: id, Saved: saved}
+		return runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved}
 	})
 }
 

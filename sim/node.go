@@ -333,7 +333,7 @@ func (n *node) perform(h held) {
 	case runtime.Abort:
 		n.abort(e)
 	case runtime.Load:
-		n.log.load(c, op.Actor)
+		n.log.load(c, op)
 	case runtime.Expiries:
 		n.log.expiries(c, op.Shards)
 	}

@@ -274,7 +274,7 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Abort:
 		return func() { c.abort(effectKey{e.ID, e.Attempt}) }
 	case runtime.Load:
-		return c.read(func() runtime.Input { return c.engine.load(op.Actor) })
+		return c.read(func() runtime.Input { return c.engine.load(op) })
 	case runtime.Expiries:
 		return c.read(func() runtime.Input { return c.engine.expiries(op.Shards) })
 	default:

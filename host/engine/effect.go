@@ -98,13 +98,14 @@ func (c *cell) read(get func() runtime.Input) func() {
 	}
 }
 
-func (e *Engine) load(id actor.ID) runtime.Input {
+func (e *Engine) load(op runtime.Load) runtime.Input {
+	id := op.Actor
 	saved, err := store.LoadActor(e.config.Store, id)
 	if err != nil {
 		e.log.Error("an actor cannot be read", "actor", id.String(), "error", err.Error())
-		return runtime.LoadFailed{Actor: id, Why: err.Error()}
+		return runtime.LoadFailed{Actor: id, Epoch: op.Epoch, Why: err.Error()}
 	}
-	return runtime.Loaded{Actor: id, Saved: saved}
+	return runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved}
 }
 
 func (e *Engine) expiries(shards []uint16) runtime.Input {
