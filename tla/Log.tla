@@ -217,9 +217,9 @@ AckedIsDurable == \A m \in net : Has(Entries(Prefix(synced)), IF m.k = "req" THE
 \* No attempt of the tool is made twice; and no second one of a tool that is not safe to repeat.
 EffectOncePerAttempt == Cardinality(Range(eff)) = Len(eff) /\ (Safe \/ Len(eff) <= 1)
 \* A Send inside the node needs no gate: wherever the log may be cut, no cell remembers what another has forgotten.
-NoGateInside == \A k \in Cuts : LET S == Entries(Prefix(k)) IN \A c \in Ids : Inside(c) =>
-  /\ Has(S, "accepted", c) => Has(S, "asked", c)
-  /\ Has(S, "answered", c) => Has(S, "done", c)
+NoGateInside == \A i \in 1..Len(log) : LET e == log[i].e IN Inside(e.c) =>
+  /\ e.k = "accepted" => \E j \in 1..i : log[j].e.k = "asked" /\ log[j].e.c = e.c
+  /\ e.k = "answered" => \E j \in 1..i : log[j].e.k = "done"  /\ log[j].e.c = e.c
 \* A call changes its actor once, whatever is cut and asked again.
 ChangedOnce == \A c \in Ids : Cardinality({i \in 1..Len(log) : log[i].e.k = "changed" /\ log[i].e.c = c}) <= 1
 \* A crash leaves a beginning of the log, with all that was synced; a cell remembers what the log says, and its step.
