@@ -144,10 +144,14 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 		b.fail(now, r.Probe)
 	}
 	b.level++
-	if r.Failure.After > 0 {
+	wait := jitter(b.window(), draw)
+	switch {
+	case r.Failure.After > 0:
 		b.until = max(b.until, now.Add(r.Failure.After))
+	case r.Failure.Class == Throttled: // it did not say how long
+		b.until = max(b.until, now.Add(wait))
 	}
-	at := now.Add(r.Failure.After).Add(jitter(b.window(), draw))
+	at := now.Add(r.Failure.After).Add(wait)
 	if at >= r.By || b.saved < 100 {
 		return Advice{}
 	}

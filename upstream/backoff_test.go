@@ -69,6 +69,17 @@ func TestNobodyGoesBeforeTheInstantAskedFor(t *testing.T) {
 	}
 }
 
+func TestLaterWithoutASpanHoldsAllForADrawnOne(t *testing.T) {
+	b := upstream.NewBackoff(upstream.BackoffConfig{})
+	b.Report(0, upstream.Report{Failure: &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal}}, middle)
+	if p := b.Admit(0, lowest); p.At != actor.Time(250*time.Millisecond) {
+		t.Errorf("%+v", p)
+	}
+	if p := b.Admit(actor.Time(250*time.Millisecond), lowest); p != (upstream.Pass{}) {
+		t.Errorf("%+v", p)
+	}
+}
+
 func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }

@@ -22,6 +22,34 @@ type Order struct {
 	Patience
 }
 
+// Order is the prompt on its way to the model. Asking a model twice does no
+// harm: it costs.
+func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
+	request, refusal := m.Request(p)
+	who := "model " + p.Model
+	return Order{Who: who, Request: request, Safe: true, Deadline: deadline, Patience: patience,
+		Decode: func(contentType string) (Decoder, *Failure) { return either(NewModelDecoder(who, &p, contentType)) },
+	}, refusal
+}
+
+// Order is the invocation on its way to the agent; safe is what that registered
+// as retry = safe.
+func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
+	request, refusal := a.Invoke(in)
+	who := "agent " + in.Agent
+	return Order{Who: who, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
+		Decode: func(contentType string) (Decoder, *Failure) { return either(NewAgentDecoder(who, in.Run, contentType)) },
+	}, refusal
+}
+
+// either is a decoder, or a failure and nothing.
+func either[D Decoder](d D, failure *Failure) (Decoder, *Failure) {
+	if failure != nil {
+		return nil, failure
+	}
+	return d, nil
+}
+
 // Patience is how long and how often; each 0 stands for the default named.
 type Patience struct {
 	Head  actor.Duration // until the answer's head comes. 2 min
@@ -392,7 +420,8 @@ func (m moment) loss(in Loss) {
 }
 
 func (m moment) statusFailed() {
-	m.fail(StatusFailure(m.order.Who, m.status, m.headers, m.body, m.headAt))
+	body := m.order.Request.redact(string(m.body)) // before a sentence cuts a secret in two
+	m.fail(StatusFailure(m.order.Who, m.status, m.headers, []byte(body), m.headAt))
 }
 
 // fail ends an attempt, and with it the exchange unless it may be made again.

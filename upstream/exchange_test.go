@@ -18,18 +18,15 @@ import (
 )
 
 func newOrder(kind string, deadline actor.Time) upstream.Order {
-	request, _ := upstream.Model{URL: "http://m", Key: "sk-secret"}.Request(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User}}})
-	who := "model m"
-	if kind != "model" {
-		who = "agent helper"
+	patience := upstream.Patience{Head: 15 * time.Second, Idle: 5 * time.Second}
+	if kind == "model" {
+		prompt := upstream.Prompt{Model: "m", Messages: []upstream.Message{{Role: upstream.User}}}
+		order, _ := upstream.Model{URL: "http://m", Key: "sk-secret"}.Order(prompt, deadline, patience)
+		return order
 	}
-	return upstream.Order{
-		Who: who, Request: request, Safe: kind != "agent", Deadline: deadline,
-		Patience: upstream.Patience{Head: 15 * time.Second, Idle: 5 * time.Second},
-		Decode: func(contentType string) (upstream.Decoder, *upstream.Failure) {
-			return newDecoder(strings.TrimPrefix(kind, "safe "), contentType)
-		},
-	}
+	in := upstream.Invocation{Agent: "helper", Session: "s", Run: "run-1", Token: "sk-secret"}
+	order, _ := upstream.Agent{URL: "http://a"}.Order(in, kind == "safe agent", deadline, patience)
+	return order
 }
 
 func show(op upstream.Op) string {
