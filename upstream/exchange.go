@@ -28,7 +28,7 @@ func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *
 	request, refusal := m.Request(p)
 	who := "model " + p.Model
 	return Order{Who: who, Request: request, Safe: true, Deadline: deadline, Patience: patience,
-		Decode: func(contentType string) (Decoder, *Failure) { return either(NewModelDecoder(who, &p, contentType)) },
+		Decode: func(contentType string) (Decoder, *Failure) { return NewModelDecoder(who, &p, contentType) },
 	}, refusal
 }
 
@@ -38,16 +38,8 @@ func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Pat
 	request, refusal := a.Invoke(in)
 	who := "agent " + in.Agent
 	return Order{Who: who, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
-		Decode: func(contentType string) (Decoder, *Failure) { return either(NewAgentDecoder(who, in.Run, contentType)) },
+		Decode: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(who, in.Run, contentType) },
 	}, refusal
-}
-
-// either is a decoder, or a failure and nothing.
-func either[D Decoder](d D, failure *Failure) (Decoder, *Failure) {
-	if failure != nil {
-		return nil, failure
-	}
-	return d, nil
 }
 
 // Patience is how long and how often; each 0 stands for the default named.
