@@ -8,15 +8,13 @@ import "github.com/troupe-run/troupe/actor"
 const Origin = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
 // clock is what a node believes the time is: off by some, and more so as time
-// goes by. Within one process it never goes back.
+// goes by. It never goes back: after a jump backwards it stands still until the
+// time it told has come, and a process that starts meanwhile waits no less.
 type clock struct {
 	offset actor.Duration // at the world's beginning
 	drift  int64          // parts per million
 	last   actor.Time     // the last it told
 }
-
-// start forgets what the process before was told.
-func (c *clock) start() { c.last = 0 }
 
 // now is the node's time at the world's.
 func (c *clock) now(world actor.Time) actor.Time {

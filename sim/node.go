@@ -86,7 +86,6 @@ func (n *node) start() {
 	n.process++
 	n.up, n.crashIn, n.paused = true, 0, 0
 	n.held, n.doing, n.cells = nil, nil, nil
-	n.clock.start()
 	n.log.open(n)
 	for i := range w.plan.Cells[n.index] {
 		n.cells = append(n.cells, n.newCell(uint16(i), n.process<<16))
