@@ -136,8 +136,8 @@ func (c *Cell) accept(act *activation, call actor.Call, def *actor.Definition, d
 	}
 	c.event(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 		Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable})
-	if holder := c.holder(act); holder != nil {
-		c.event(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: holder.run.Call.ID})
+	if turns := inFront(act); len(turns) > 0 {
+		c.event(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})
 		c.seek(act, r)
 	}
 }

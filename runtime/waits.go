@@ -40,21 +40,22 @@ type probe struct {
 	m  actor.Probe
 }
 
-// holder is the turn behind which calls queue at this actor. Who gives the turn
-// back while it waits holds nobody up.
-func (c *Cell) holder(act *activation) *turn {
-	if !act.serial || len(act.turns) == 0 {
+// inFront is the turns behind which calls queue at this actor: one, or several
+// if their agent gave its turn back while it waited when they began. Who does so
+// holds nobody up.
+func inFront(act *activation) []*turn {
+	if !act.serial {
 		return nil
 	}
-	return act.turns[0]
+	return act.turns
 }
 
-// waitsFor is the turn that a call waits for: its own, or the one in front of it.
-func (c *Cell) waitsFor(act *activation, run *store.Run) *turn {
+// waitsFor is the turns that a call waits for: its own, or all in front of it.
+func waitsFor(act *activation, run *store.Run) []*turn {
 	if t := act.turn(run.Call.ID); t != nil {
-		return t
+		return []*turn{t}
 	}
-	return c.holder(act)
+	return inFront(act)
 }
 
 func openCalls(t *turn) []*store.Asked {
@@ -77,15 +78,19 @@ func (c *Cell) seek(act *activation, run *store.Run) {
 	c.goAlong(act, run, actor.Probe{From: run.Call.ID, Ways: actor.WaysMax})
 }
 
-// goAlong sends a probe on from a call: to each call that the turn waits for
-// which this one waits for. It ends where that turn waits for none, or has been
-// met before.
+// goAlong sends a probe on from a call, along each turn that it waits for.
 func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
-	t := c.waitsFor(act, run)
-	if t == nil || len(p.Ring) == actor.RingMax {
-		return
+	turns := waitsFor(act, run)
+	p.Ways /= max(1, uint32(len(turns)))
+	for _, t := range turns {
+		c.goBehind(act, run, t, p)
 	}
-	if slices.ContainsFunc(p.Ring, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
+}
+
+// goBehind sends a probe on to each call that a turn waits for, for which a call
+// waits. It ends where that turn waits for none, or has been met before.
+func (c *Cell) goBehind(act *activation, run *store.Run, t *turn, p actor.Probe) {
+	if len(p.Ring) == actor.RingMax || slices.ContainsFunc(p.Ring, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
 	}
 	p.Ring = append(slices.Clone(p.Ring), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
@@ -183,8 +188,10 @@ func (c *Cell) confirm(act *activation, p actor.Probe) {
 	if run == nil || act.epoch != h.Epoch {
 		return
 	}
-	t := c.waitsFor(act, run)
-	if t == nil || t.run.Call.ID != h.Turn || !slices.ContainsFunc(openCalls(t), func(a *store.Asked) bool { return a.Call == next.Call }) {
+	stands := func(t *turn) bool {
+		return t.run.Call.ID == h.Turn && slices.ContainsFunc(openCalls(t), func(a *store.Asked) bool { return a.Call == next.Call })
+	}
+	if !slices.ContainsFunc(waitsFor(act, run), stands) {
 		return
 	}
 	c.event(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
@@ -202,8 +209,8 @@ func (c *Cell) confirm(act *activation, p actor.Probe) {
 
 // probing tells whether calls wait here behind a turn that waits for calls.
 func (c *Cell) probing(act *activation) bool {
-	t := c.holder(act)
-	return t != nil && act.mailbox.Count() > 0 && act.probe != 0 && len(openCalls(t)) > 0 && !mutant.On("no-re-probe")
+	waits := func(t *turn) bool { return len(openCalls(t)) > 0 }
+	return act.probe != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(inFront(act), waits) && !mutant.On("no-re-probe")
 }
 
 func (c *Cell) arrangeReprobe(act *activation) {
