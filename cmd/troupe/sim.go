@@ -27,6 +27,20 @@ type SimCmd struct {
 	Events bool     `help:"Print the canonical log instead of columns."`
 	Hash   bool     `help:"Read a canonical log from standard input and print its hash."`
 	Dir    string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
+
+	odds []sim.Odds
+}
+
+// Validate reads what the flags name, before anything runs.
+func (c *SimCmd) Validate() error {
+	for _, text := range c.Fault {
+		odds, err := sim.ParseOdds(text)
+		if err != nil {
+			return err
+		}
+		c.odds = append(c.odds, odds)
+	}
+	return nil
 }
 
 // Run implements the command.
@@ -39,14 +53,7 @@ func (c *SimCmd) Run(s streams) error {
 		fmt.Fprintln(s.out, hash)
 		return nil
 	}
-	o := sim.Options{Faultless: c.Faults == "none"}
-	for _, text := range c.Fault {
-		odds, err := sim.ParseOdds(text)
-		if err != nil {
-			return err
-		}
-		o.Odds = append(o.Odds, odds)
-	}
+	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds}
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
 	if c.Runs > 0 {

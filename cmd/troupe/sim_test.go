@@ -80,7 +80,7 @@ func TestSimFaultsByHand(t *testing.T) {
 		}
 	}
 	var o, e bytes.Buffer
-	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code == 0 || !strings.Contains(e.String(), "kind:probability") {
+	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code != usage || !strings.Contains(e.String(), "kind:probability") {
 		t.Errorf("a fault without probability: code %d, %s", code, e.String())
 	}
 }
