@@ -10,7 +10,7 @@ FUZZTIME ?= 20s
 # A variable given on the command line or found in the environment becomes a
 # flag; one that is absent leaves the command's own default standing.
 SIMFLAGS = $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
-           $(if $(STORE),--store $(STORE)) $(if $(ENGINE),--engine $(ENGINE)) \
+           $(if $(STORE),--store $(STORE)) \
            $(if $(FAULTS),--faults $(FAULTS)) $(foreach f,$(FAULT),--fault $(f)) \
            $(if $(EVENTS),--events)
 
@@ -36,7 +36,7 @@ race: ## run every test under the race detector; needs a C compiler
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race ./...
 
-sim: build ## run seeded worlds: SEED= RUNS= STORE= ENGINE= FAULT=kind:p FAULTS=none EVENTS=1
+sim: build ## run seeded worlds: SEED= RUNS= STORE= FAULT=kind:p FAULTS=none EVENTS=1
 	@bin/troupe sim $(SIMFLAGS)
 
 replay: build ## run a failed seed again from its folder: DIR=

@@ -25,37 +25,31 @@ type Caller struct {
 // ChainOf is the chain of a call that this caller makes.
 func (c Caller) ChainOf() []actor.ID { return append(slices.Clone(c.Chain), c.Self) }
 
-// Permit is a call that may be made: with this time, and the time it asked for
-// if that had to be cut to the configured maximum.
-type Permit struct {
-	Left    actor.Duration
-	Clamped actor.Duration // 0, or what was asked for
-}
-
 // Route checks a call to target before it is made, in the order in which
 // refusals are promised: target exists, depth, cycle, time left, outstanding
-// calls, budget. asked is the time-out the caller names, 0 for the default.
-func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked actor.Duration) (Permit, *actor.Refusal) {
+// calls, budget. asked is the time-out the caller names, 0 for the default; the
+// call gets that, the configured maximum, or what the caller has left.
+func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked actor.Duration) (actor.Duration, *actor.Refusal) {
 	chain := c.ChainOf()
 	if def == nil && !mutant.On("target-exists-check") {
-		return Permit{}, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", target.Agent)
+		return 0, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", target.Agent)
 	}
 	if r := ValidateCallContext(l, chain, target, def); r != nil {
-		return Permit{}, r
+		return 0, r
 	}
-	p := permit(l, c.Left, asked)
-	if p.Left < LeftMin {
-		return Permit{}, &actor.Refusal{Reason: actor.Deadline, Chain: chain, Operation: "invoke " + target.String(), Timeout: p.Left,
+	left := timeFor(l, c.Left, asked)
+	if left < LeftMin {
+		return 0, &actor.Refusal{Reason: actor.Deadline, Chain: chain, Operation: "invoke " + target.String(), Timeout: left,
 			Detail: "timeout: less than 1 ms is left for a call to " + target.String()}
 	}
 	if c.Outstanding >= l.AgentConcurrentCallsMax && !mutant.On("outstanding-limit") {
-		return Permit{}, actor.RefuseBusy(actor.ScopeCaller, 0, "%s has %d calls outstanding, at most %d allowed: take an answer first",
+		return 0, actor.RefuseBusy(actor.ScopeCaller, 0, "%s has %d calls outstanding, at most %d allowed: take an answer first",
 			c.Self, c.Outstanding, l.AgentConcurrentCallsMax)
 	}
 	if c.Budget == 0 {
-		return Permit{}, actor.Refuse(actor.Budget, "this tree of calls has spent its %d calls", l.CallsPerTreeMax)
+		return 0, actor.Refuse(actor.Budget, "this tree of calls has spent its %d calls", l.CallsPerTreeMax)
 	}
-	return p, nil
+	return left, nil
 }
 
 // ValidateCallContext is the middle of Route: depth, then cycle. chain holds
@@ -77,19 +71,17 @@ func ValidateCallContext(l Limits, chain []actor.ID, target actor.ID, def *actor
 	return nil
 }
 
-func permit(l Limits, left, asked actor.Duration) Permit {
-	var p Permit
+func timeFor(l Limits, left, asked actor.Duration) actor.Duration {
 	if asked == 0 {
 		asked = l.AgentCallTimeoutDefault
 	}
-	if asked > l.AgentCallTimeoutMax && !mutant.On("clamp") {
-		p.Clamped, asked = asked, l.AgentCallTimeoutMax
+	if !mutant.On("clamp") {
+		asked = min(asked, l.AgentCallTimeoutMax)
 	}
-	p.Left = min(asked, left)
 	if mutant.On("time-left-shrinks") {
-		p.Left = asked
+		return asked
 	}
-	return p
+	return min(asked, left)
 }
 
 // Share is what each of n calls asked in one action takes along of the tree's

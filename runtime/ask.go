@@ -107,7 +107,7 @@ func (c *Cell) tooMuch(t *turn, asks []actor.Ask) *actor.Refusal {
 func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
 	must.Be(err == nil, "a planned call goes to %v", err)
-	permit, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
+	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
 		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Now(c.now), Outstanding: pending, Budget: budget,
 	}, to, c.agents[to.Agent], a.Out().Timeout)
 	a.To = to
@@ -116,7 +116,7 @@ func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint3
 		return false
 	}
 	a.Call, a.Budget = c.draw(), min(share, budget-1)
-	a.Clock = actor.NewClock(c.now, permit.Left)
+	a.Clock = actor.NewClock(c.now, left)
 	return true
 }
 
