@@ -14,14 +14,16 @@ type AskKind uint8
 
 // The kinds of ask.
 const (
-	AskCall  AskKind = iota + 1 // another agent's answer
-	AskTool                     // a tool, by name, with JSON input
-	AskWork                     // a function of the agent's own, run outside the cell
-	AskSleep                    // nothing but time
-	AskWait                     // a signal by name: a person, an event
+	AskCall   AskKind = iota + 1 // another agent's answer
+	AskTool                      // a tool, by name, with JSON input
+	AskWork                      // a function of the agent's own, run outside the cell
+	AskSleep                     // nothing but time
+	AskWait                      // a signal by name: a person, an event
+	AskModel                     // a model's answer to a prompt
+	AskInvoke                    // the answer of an external agent to this turn's message
 )
 
-var askNames = [...]string{AskCall: "call", AskTool: "tool", AskWork: "work", AskSleep: "sleep", AskWait: "wait"}
+var askNames = [...]string{AskCall: "call", AskTool: "tool", AskWork: "work", AskSleep: "sleep", AskWait: "wait", AskModel: "model", AskInvoke: "invoke"}
 
 // String is the kind's name.
 func (k AskKind) String() string { return nameOf(askNames[:], int(k)) }
@@ -33,12 +35,14 @@ type Work func(ctx context.Context) ([]byte, error)
 // Ask is one thing an agent wants from the world before it goes on.
 type Ask struct {
 	Kind AskKind
-	// Name is the tool, the work, or the signal waited for; for a call it is
-	// the target as the agent wrote it: agent, agent/key.
+	// Name is the tool, the work, or the signal waited for; the model, as this
+	// program is told of it, or the external agent; for a call it is the target
+	// as the agent wrote it: agent, agent/key.
 	Name string
 	// Operation of a call; empty is HandleMessageFull.
 	Operation string
-	// Parts is a call's content, a tool's JSON input.
+	// Parts is a call's content, a tool's JSON input; of a model, in a few words,
+	// what is new since it was last asked; of an external agent, where it is, as JSON.
 	Parts []Part
 	// Timeout is what the agent asks for: of a call or tool, the length of a
 	// sleep, the time a Wait stays open. 0 is the default of the kind.
@@ -49,7 +53,45 @@ type Ask struct {
 	// Work is the function itself. It is not written down: after a crash the
 	// turn runs again up to here and brings it along.
 	Work Work
+	// Body is all that a model is asked. It holds what the answers before hold
+	// already, and so is not written down either.
+	Body []byte
 }
+
+// Again tells whether what is not written down is needed to ask once more.
+func (a *Ask) Again() bool { return a.Kind == AskWork || a.Kind == AskModel }
+
+// Performed tells whether the world does it outside the cell, and tells what came of it.
+func (a *Ask) Performed() bool {
+	return a.Kind == AskTool || a.Kind == AskWork || a.Streams()
+}
+
+// Streams tells whether pieces of its answer may come before the whole.
+func (a *Ask) Streams() bool { return a.Kind == AskModel || a.Kind == AskInvoke }
+
+// Piece is what comes of a model or an external agent before its answer: text,
+// the agent's state, or that the last try came to nothing and another follows.
+type Piece struct {
+	Text   string
+	State  string
+	Detail string   // of State: a JSON value, or ""
+	Again  *Refusal // what the last try came to; no text of it was passed on
+}
+
+// Item is something that an actor keeps from one message to the next.
+type Item struct {
+	Name  string // [A-Za-z0-9._-/]
+	Value []byte // empty: it is not kept any more
+}
+
+// Bounds of what an actor keeps.
+const (
+	KeptMax          = 8192
+	KeptNameMax      = 256
+	KeptValueMax     = 64 << 10
+	KeptBytesMax     = 32 << 20
+	KeptPerActionMax = 64
+)
 
 // Answer is what came of one ask: content, or a refusal.
 type Answer struct {
@@ -71,6 +113,9 @@ type Outcome struct {
 type Action struct {
 	Asks []Ask
 	Done *Outcome
+	// Keep is written down with the action: durable before any ask goes out, and
+	// before the outcome is told. Only serial, journaled actors keep something.
+	Keep []Item
 }
 
 // Complete ends a turn with content.
@@ -85,6 +130,7 @@ type Begin struct {
 	Call Call
 	At   Time // when the call was accepted
 	Left Duration
+	Kept []Item // by name: what the actor kept until its turn began
 }
 
 // Behavior is what the actors of an agent do with a message.
@@ -135,14 +181,32 @@ type Definition struct {
 	Name       string
 	Hash       Hash
 	Doc        string
+	Kind       AgentKind
+	Spec       []byte // what it was made of, as JSON; none for a native one
+	System     bool   // part of Troupe itself: neither clients nor agents may call it
 	Durability Durability
 	Turns      Turns
 	Recursion  Recursion
 	Behavior   Behavior
 }
 
+// AgentKind says who wrote an agent, and how.
+type AgentKind uint8
+
+// The kinds of agent.
+const (
+	Native   AgentKind = iota // in Go
+	Declared                  // in TOML or JSON: a prompt, a model, tools
+	External                  // an HTTP service
+)
+
+var agentKindNames = [...]string{Native: "native", Declared: "declared", External: "external"}
+
+// String is the kind's name.
+func (k AgentKind) String() string { return nameOf(agentKindNames[:], int(k)) }
+
 // SameAsks says where the asks of a turn that runs again differ from those it
-// made before, if they do. Work functions are not compared.
+// made before, if they do. What is not written down is not compared.
 func SameAsks(before, again []Ask) error {
 	if len(before) != len(again) {
 		return fmt.Errorf("made %d asks, now makes %d", len(before), len(again))

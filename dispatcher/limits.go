@@ -33,6 +33,8 @@ type Limits struct {
 	RunTimeoutDefault       actor.Duration // run_timeout_ms
 	RunTimeoutMax           actor.Duration // run_timeout_ms_max
 	ToolTimeoutDefault      actor.Duration // tool_timeout_ms
+	ModelTimeoutDefault     actor.Duration // model_timeout_ms: one answer, with all its tries
+	InvokeTimeoutDefault    actor.Duration // invoke_timeout_ms: one answer of an external agent
 	WaitTimeoutMax          actor.Duration // approval_timeout_ms: the longest a turn may wait for a person
 	StepsPerTurnMax         int            // steps_per_turn_max
 	AsksPerActionMax        int            // asks_per_action_max
@@ -60,6 +62,8 @@ func DefaultLimits() Limits {
 		RunTimeoutDefault:       600 * time.Second,
 		RunTimeoutMax:           3600 * time.Second,
 		ToolTimeoutDefault:      60 * time.Second,
+		ModelTimeoutDefault:     120 * time.Second,
+		InvokeTimeoutDefault:    120 * time.Second,
 		WaitTimeoutMax:          600 * time.Second,
 		StepsPerTurnMax:         50,
 		AsksPerActionMax:        64,
@@ -90,6 +94,8 @@ func (l Limits) Check() error {
 		{"run_timeout_ms", int64(l.RunTimeoutDefault), int64(l.RunTimeoutMax)},
 		{"run_timeout_ms_max", int64(l.RunTimeoutMax), int64(24 * time.Hour)},
 		{"tool_timeout_ms", int64(l.ToolTimeoutDefault), int64(time.Hour)},
+		{"model_timeout_ms", int64(l.ModelTimeoutDefault), int64(time.Hour)},
+		{"invoke_timeout_ms", int64(l.InvokeTimeoutDefault), int64(time.Hour)},
 		{"approval_timeout_ms", int64(l.WaitTimeoutMax), int64(24 * time.Hour)},
 		{"steps_per_turn_max", int64(l.StepsPerTurnMax), 1 << 16},
 		{"asks_per_action_max", int64(l.AsksPerActionMax), 1 << 12},

@@ -17,24 +17,30 @@ type Type uint8
 // The events. Those marked ours have no name in the protocol that clients know
 // from elsewhere.
 const (
-	UserInput        Type = iota + 1 // a client's message was taken in
-	RunStarted                       // the turn began
-	RunPaused                        // ours: held by a call below, or parked
-	RunResumed                       // ours: goes on after RunPaused
-	RunDone                          // the end: an answer
-	RunFailed                        // the end: a refusal
-	RunCancelled                     // ours, the end: nobody wants the answer any more
-	AgentCalledChild                 // a call went out; the child run bears its id
-	AgentChildDone                   // ours: its one outcome came in
-	AgentCallRefused                 // ours: the call never went out
-	ToolCallCreated                  // a tool, or the agent's own work, was asked for
-	ToolDispatched                   // it was handed to the world
-	ToolResult                       // its outcome came in
-	TimeoutClamped                   // ours: the time asked for was more than allowed
-	WaitOpened                       // ours: the run waits for a signal by name
-	SignalReceived                   // ours: it came
-	WaitExpired                      // ours: it did not come in time
-	Attempt                          // ours: what was out when the process died is done again, for the n-th time
+	UserInput          Type = iota + 1 // a client's message was taken in
+	RunStarted                         // the turn began
+	RunPaused                          // ours: held by a call below, or parked
+	RunResumed                         // ours: goes on after RunPaused
+	RunDone                            // the end: an answer
+	RunFailed                          // the end: a refusal
+	RunCancelled                       // ours, the end: nobody wants the answer any more
+	AgentCalledChild                   // a call went out; the child run bears its id
+	AgentChildDone                     // ours: its one outcome came in
+	AgentCallRefused                   // ours: the call never went out
+	ToolCallCreated                    // a tool, or the agent's own work, was asked for
+	ToolDispatched                     // it was handed to the world
+	ToolResult                         // its outcome came in
+	TimeoutClamped                     // ours: the time asked for was more than allowed
+	WaitOpened                         // ours: the run waits for a signal by name
+	SignalReceived                     // ours: it came
+	WaitExpired                        // ours: it did not come in time
+	Attempt                            // ours: what was out comes again, for the n-th time: the process died, or an upstream failed
+	LLMCallStarted                     // a model was asked
+	LLMCallDone                        // its whole answer came in, or that there is none
+	AgentInvokeStarted                 // an external agent was handed the message
+	AgentInvokeDone                    // its whole answer came in, or that there is none
+	AgentStreamDelta                   // a piece of the text that a model or an external agent answers with
+	AgentStateChanged                  // ours: what an external agent says it is doing
 )
 
 // fields is a set of an event's fields.
@@ -61,10 +67,13 @@ const (
 	fText // and truncated
 	fWarnings
 	fRefusal
+	fDiscards
+	fTook
+	fUsage
 
-	fAll = fRefusal<<1 - 1
+	fAll = fUsage<<1 - 1
 	// zeroCounts are fields whose zero is a value and is written as such.
-	zeroCounts = fDepth | fLeft | fAsked | fText
+	zeroCounts = fDepth | fLeft | fAsked | fText | fTook
 )
 
 // types says of each event its name, the fields it has, and those it may have.
@@ -76,20 +85,27 @@ var types = [...]struct {
 	RunStarted:       {"run_started", fActor | fKind | fOperation | fOrigin | fRoot | fDepth | fLeft, fPrincipal | fProject | fParent | fAttempt},
 	RunPaused:        {"run_paused", fName, fUntil | fRefusal | fChild},
 	RunResumed:       {"run_resumed", 0, fName | fChild},
-	RunDone:          {"run_done", fStatus | fText, fWarnings},
+	RunDone:          {"run_done", fStatus | fText, fWarnings | fUsage},
 	RunFailed:        {"run_failed", fRefusal, 0},
 	RunCancelled:     {"run_cancelled", fRefusal, 0},
 	AgentCalledChild: {"agent_called_child", fActor | fChild | fPlace | fDepth | fLeft | fText, fKind | fOperation},
-	AgentChildDone:   {"agent_child_done", fChild | fPlace | fStatus | fText, fActor | fWarnings | fRefusal},
+	AgentChildDone:   {"agent_child_done", fChild | fPlace | fStatus | fText | fTook, fActor | fWarnings | fRefusal},
 	AgentCallRefused: {"agent_call_refused", fName | fPlace | fRefusal | fDepth, fOperation},
 	ToolCallCreated:  {"tool_call_created", fName | fKind | fPlace | fDepth | fText, 0},
 	ToolDispatched:   {"tool_dispatched", fName | fPlace | fAttempt, fLeft},
-	ToolResult:       {"tool_result", fName | fPlace | fStatus | fText, fWarnings | fRefusal},
+	ToolResult:       {"tool_result", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal},
 	TimeoutClamped:   {"timeout_clamped", fPlace | fAsked | fLeft, fName},
 	WaitOpened:       {"wait_opened", fName | fPlace | fUntil, 0},
 	SignalReceived:   {"signal_received", fName | fPlace | fText, fPrincipal | fOrigin},
 	WaitExpired:      {"wait_expired", fName | fPlace, fRefusal},
-	Attempt:          {"attempt", fAttempt, fPlace},
+	Attempt:          {"attempt", fAttempt, fPlace | fDiscards | fRefusal},
+
+	LLMCallStarted:     {"llm_call_started", fName | fPlace | fLeft | fText, 0},
+	LLMCallDone:        {"llm_call_done", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
+	AgentInvokeStarted: {"agent_invoke_started", fName | fPlace | fLeft | fText, 0},
+	AgentInvokeDone:    {"agent_invoke_done", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
+	AgentStreamDelta:   {"agent_stream_delta", fPlace | fText, 0},
+	AgentStateChanged:  {"agent_state", fName | fPlace | fText, 0},
 }
 
 // Types lists the closed set in its order.
@@ -171,6 +187,17 @@ type Event struct {
 	Truncated bool
 	Warnings  []string
 	Refusal   *actor.Refusal
+	Discards  uint64         // of an attempt: the deltas of its place after this event do not count any more
+	Took      actor.Duration // from the ask to its answer
+	Usage     Usage
+}
+
+// Usage is what models said that their answers took, in tokens.
+type Usage struct{ Input, Output, Total int64 }
+
+// Add is the sum of both.
+func (u Usage) Add(o Usage) Usage {
+	return Usage{u.Input + o.Input, u.Output + o.Output, u.Total + o.Total}
 }
 
 // Say puts content into the event as text a person can read; what is not
@@ -201,6 +228,7 @@ func (e Event) fit() Event {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)
+	e.Took = max(e.Took, 0).Truncate(time.Millisecond)
 	if e.Refusal != nil {
 		r := *e.Refusal
 		r.RetryAfter, r.Timeout = r.RetryAfter.Truncate(time.Millisecond), r.Timeout.Truncate(time.Millisecond)
@@ -229,7 +257,7 @@ func (e *Event) set() fields {
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
 		!e.Root.IsZero(), !e.Parent.IsZero(), e.Depth != 0 || len(e.Chain) > 0, e.Left != 0, e.Asked != 0,
 		e.Step != 0 || e.Index != 0, e.Name != "", !e.Child.IsZero(), e.Until != 0, e.Attempt != 0, e.Status != 0,
-		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil,
+		e.Text != "" || e.Truncated, len(e.Warnings) > 0, e.Refusal != nil, e.Discards != 0, e.Took != 0, e.Usage != Usage{},
 	} {
 		if there {
 			f |= 1 << i
@@ -259,8 +287,8 @@ func (e *Event) Check() error {
 		return fmt.Errorf("%s of depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
 	case len(e.Chain) > actor.ChainMax:
 		return fmt.Errorf("%s with a chain of %d", t.name, len(e.Chain))
-	case e.Left < 0 || e.Asked < 0:
-		return fmt.Errorf("%s with a time below 0", t.name)
+	case e.Left < 0 || e.Asked < 0 || e.Took < 0 || e.Usage.Input < 0 || e.Usage.Output < 0 || e.Usage.Total < 0:
+		return fmt.Errorf("%s with a count below 0", t.name)
 	case t.has&fStatus != 0 && (e.Status == actor.Failed) != (e.Refusal != nil):
 		return fmt.Errorf("%s that is %s, with a refusal: %v", t.name, e.Status, e.Refusal != nil)
 	}
@@ -268,7 +296,8 @@ func (e *Event) Check() error {
 }
 
 var fieldNames = [...]string{"actor", "kind", "operation", "principal", "origin", "project_id", "root_run_id", "parent_run_id",
-	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error"}
+	"call_chain", "time_left_ms", "asked_ms", "step", "name", "child_run_id", "until", "attempt", "status", "text", "warnings", "error",
+	"discards_after", "took_ms", "usage"}
 
 func (f fields) names() string {
 	var all []string
@@ -299,7 +328,10 @@ func (e *Event) String() string {
 	put(fUntil, "until %s", FormatTime(e.Until))
 	put(fAttempt, "attempt %d", e.Attempt)
 	put(fStatus, "%s", e.Status)
+	put(fDiscards, "discards after %d", e.Discards)
 	put(fText, "%q", e.Text)
+	put(fTook, "took %s", e.Took)
+	put(fUsage, "tokens %d+%d", e.Usage.Input, e.Usage.Output)
 	if e.Refusal != nil {
 		put(fRefusal, "%s", e.Refusal.Error())
 	}

@@ -68,6 +68,9 @@ func (o *object) payload(e *Event) {
 	put(fText, func() { o.text("text", e.Text); o.flag("truncated", e.Truncated) })
 	put(fWarnings, func() { o.texts("warnings", e.Warnings) })
 	put(fRefusal, func() { o.refusal("error", e.Refusal) })
+	put(fDiscards, func() { o.int("discards_after", int64(e.Discards)) })
+	put(fTook, func() { o.millis("took_ms", e.Took) })
+	put(fUsage, func() { o.usage("usage", e.Usage) })
 }
 
 // object appends the members of one JSON object.
@@ -124,6 +127,15 @@ func (o *object) chain(name string, chain []actor.ID) {
 		all[i] = id.String()
 	}
 	o.texts(name, all)
+}
+
+func (o *object) usage(name string, u Usage) {
+	o.name(name)
+	p := object{b: append(o.b, '{')}
+	p.int("input_tokens", u.Input)
+	p.int("output_tokens", u.Output)
+	p.int("total_tokens", u.Total)
+	o.b = append(p.b, '}')
 }
 
 func (o *object) refusal(name string, r *actor.Refusal) {
@@ -237,6 +249,13 @@ type line struct {
 		Truncated bool         `json:"truncated"`
 		Warnings  []string     `json:"warnings"`
 		Error     *refusalLine `json:"error"`
+		Discards  uint64       `json:"discards_after"`
+		Took      int64        `json:"took_ms"`
+		Usage     struct {
+			Input  int64 `json:"input_tokens"`
+			Output int64 `json:"output_tokens"`
+			Total  int64 `json:"total_tokens"`
+		} `json:"usage"`
 	} `json:"payload"`
 }
 
@@ -259,7 +278,7 @@ func (l *line) event() (e Event, err error) {
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
-		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings,
+		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage),
 	}
 	into(&err, &e.Run, l.Run, actor.ParseCallID)
 	into(&err, &e.At, l.TS, ParseTime)
@@ -270,6 +289,7 @@ func (l *line) event() (e Event, err error) {
 	into(&err, &e.Chain, p.Chain, parseChain)
 	into(&err, &e.Left, p.Left, fromMillis)
 	into(&err, &e.Asked, p.Asked, fromMillis)
+	into(&err, &e.Took, p.Took, fromMillis)
 	into(&err, &e.Child, p.Child, actor.ParseCallID)
 	into(&err, &e.Until, p.Until, ParseTime)
 	into(&err, &e.Status, p.Status, parseEnd)

@@ -38,11 +38,18 @@ type (
 	}
 	// Deliver brings a message: from a cell, or, with a zero From, from a client of this node.
 	Deliver struct{ Envelope actor.Envelope }
-	// Outcome is what came of a Tool or Work effect.
+	// Outcome is what came of a Tool, Work, Model or Invoke effect.
 	Outcome struct {
 		ID      actor.EffectID
 		Attempt uint32
 		Answer  actor.Answer
+	}
+	// Streamed is a piece of the answer to a Model or Invoke effect, in order.
+	// The next comes when this one was stepped.
+	Streamed struct {
+		ID      actor.EffectID
+		Attempt uint32
+		Piece   actor.Piece
 	}
 	// Loaded answers Load. The epoch is that of the question: an answer to one
 	// that was asked before the shard left and came back is of no use.
@@ -61,8 +68,9 @@ type (
 	Due struct{ Actors []actor.ID }
 	// Owners replaces the table of owners.
 	Owners struct{ Table dispatcher.Table }
-	// Agents replaces the agents that exist. Runs under an older definition keep it.
-	Agents struct{ Definitions []actor.Definition }
+	// Agents replaces the agents that exist. Runs under an older definition keep
+	// it; Former are older ones that a cell made new has not seen.
+	Agents struct{ Definitions, Former []actor.Definition }
 	// Limits replaces the limits.
 	Limits struct{ Limits dispatcher.Limits }
 	// CellRestarted says that a cell of this node began a new incarnation.
@@ -74,6 +82,7 @@ type (
 func (Boot) input()          {}
 func (Deliver) input()       {}
 func (Outcome) input()       {}
+func (Streamed) input()      {}
 func (Loaded) input()        {}
 func (LoadFailed) input()    {}
 func (Due) input()           {}
@@ -121,7 +130,23 @@ type (
 		Func actor.Work
 		Left actor.Duration
 	}
-	// Abort gives up the Tool or Work effect of the same ID and attempt. Its
+	// Model asks a model. The answer's one part is an upstream.Completion.
+	Model struct {
+		Name string
+		Body []byte     // an upstream.Prompt
+		Call actor.Call // on whose behalf
+		Left actor.Duration
+	}
+	// Invoke has an external agent deal with the call. The answer's one part is
+	// an upstream.Completion.
+	Invoke struct {
+		Name       string
+		Target     []byte // where it is, as the ask had it
+		Idempotent bool   // asking it twice does no harm
+		Call       actor.Call
+		Left       actor.Duration
+	}
+	// Abort gives up the effect of the same ID and attempt. Its
 	// outcome is not waited for.
 	Abort struct{}
 	// Load reads an actor. It is gated, so that it never overtakes the actor's own entries.
@@ -138,6 +163,8 @@ func (Respond) op()  {}
 func (Publish) op()  {}
 func (Tool) op()     {}
 func (Work) op()     {}
+func (Model) op()    {}
+func (Invoke) op()   {}
 func (Abort) op()    {}
 func (Load) op()     {}
 func (Expiries) op() {}

@@ -328,7 +328,7 @@ func (r decoder) asks() []Asked {
 	})
 }
 
-// ask leaves out Work: it is not written down.
+// ask leaves out Work and Body: they are not written down.
 func (w *encoder) ask(a actor.Ask) {
 	w.Uint(uint64(a.Kind))
 	w.String(a.Name)
@@ -339,7 +339,7 @@ func (w *encoder) ask(a actor.Ask) {
 }
 
 func (r decoder) ask() actor.Ask {
-	return actor.Ask{Kind: actor.AskKind(r.UintMax(uint64(actor.AskWait), "kind of ask")),
+	return actor.Ask{Kind: actor.AskKind(r.UintMax(uint64(actor.AskInvoke), "kind of ask")),
 		Name: r.String(actor.TextBytesMax), Operation: r.String(actor.TextBytesMax), Parts: r.Parts(),
 		Timeout: actor.Duration(r.Int()), Idempotent: r.Bool()}
 }

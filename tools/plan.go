@@ -27,7 +27,7 @@ func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result)
 			return refuse(invalid("work", "work", "there is no function"))
 		}
 		return named(ask)
-	case actor.AskWait:
+	case actor.AskWait, actor.AskModel, actor.AskInvoke:
 		return named(ask)
 	case actor.AskSleep:
 		return ask, nil

@@ -48,6 +48,13 @@ type Log interface {
 	Backlog() int
 }
 
+// Outbound asks what stands behind the node. Each call returns when the answer is
+// whole, or there is none, or ctx ends; pass returns when the piece was taken in.
+type Outbound interface {
+	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
+	Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer
+}
+
 // Config is what a node is made of.
 type Config struct {
 	Node actor.NodeID
@@ -58,8 +65,10 @@ type Config struct {
 	Store  store.KV // what the log writes to; it is only read here
 	Agents []actor.Definition
 	Tools  *tools.Registry
-	Limits dispatcher.Limits
-	Logger *slog.Logger
+	// Outbound asks models and external agents; nil: there are none.
+	Outbound Outbound
+	Limits   dispatcher.Limits
+	Logger   *slog.Logger
 
 	Cells      int // 0: GOMAXPROCS
 	RingSlots  int // of each cell; 0: 1024
