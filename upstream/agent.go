@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // Agent is an external agent's endpoint: an HTTP service below which stand
@@ -143,13 +144,13 @@ func (d *AgentDecoder) End() ([]Delta, *Failure) {
 	return nil, d.failure
 }
 
-func (d *AgentDecoder) garbage(e Event, format string, args ...any) Delta {
+func (d *AgentDecoder) garbage(e runs.Frame, format string, args ...any) Delta {
 	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.who, d.events, e.Name}, args...)...)
 	return Delta{}
 }
 
 // event takes one event; what it passes on is not zero.
-func (d *AgentDecoder) event(e Event) Delta {
+func (d *AgentDecoder) event(e runs.Frame) Delta {
 	d.events++
 	switch e.Name {
 	case "delta":
@@ -209,7 +210,7 @@ func (d *AgentDecoder) event(e Event) Delta {
 	return Delta{}
 }
 
-func (d *AgentDecoder) doneWith(e Event) {
+func (d *AgentDecoder) doneWith(e runs.Frame) {
 	var w struct {
 		Usage struct {
 			Tokens int64 `json:"tokens"`

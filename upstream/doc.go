@@ -9,7 +9,7 @@
 // stream that stops early leaves its text so far, marked incomplete.
 //
 //	Prompt, Invocation ─▶ Request           bytes and headers for a world to send
-//	Parser, AppendEvent                     Server-Sent Events, both ways
+//	Parser                                  Server-Sent Events: runs.Frame, read
 //	ModelDecoder, AgentDecoder              bytes of an answer ─▶ deltas, one Completion
 //	Cutter                                  deltas no longer or older than clients are promised
 //	Backoff                                 what all calls to one upstream know of its health

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // Delta is a piece of an answer to pass on: text, or an agent's state.
@@ -141,7 +142,7 @@ func (d *ModelDecoder) garbage(format string, args ...any) string {
 }
 
 // event takes one event of the stream and returns the text it brought.
-func (d *ModelDecoder) event(e Event) string {
+func (d *ModelDecoder) event(e runs.Frame) string {
 	d.events++
 	switch data := strings.TrimSpace(e.Data); {
 	case e.Name == "error":
@@ -300,14 +301,14 @@ func (d *ModelDecoder) end() {
 // bytes: for whoever plays a model. What it has no Finish for breaks off.
 func AppendStream(b []byte, c Completion, cut int) []byte {
 	send := func(choice any, usage any) {
-		b = AppendEvent(b, Event{Data: string(marshal(struct {
+		b = runs.Frame{Data: string(marshal(struct {
 			ID      string `json:"id"`
 			Object  string `json:"object"`
 			Created int    `json:"created"`
 			Model   string `json:"model"`
 			Choices []any  `json:"choices"`
 			Usage   any    `json:"usage"`
-		}{"chatcmpl-0", "chat.completion.chunk", 0, c.Model, slices.DeleteFunc([]any{choice}, func(v any) bool { return v == nil }), usage}))})
+		}{"chatcmpl-0", "chat.completion.chunk", 0, c.Model, slices.DeleteFunc([]any{choice}, func(v any) bool { return v == nil }), usage}))}.Append(b)
 	}
 	type function struct {
 		Name      string `json:"name,omitzero"`
@@ -347,7 +348,7 @@ func AppendStream(b []byte, c Completion, cut int) []byte {
 	if u := c.Usage; u.Known {
 		send(nil, wireUsage{u.Input, u.Output, u.Total})
 	}
-	return AppendEvent(b, Event{Data: "[DONE]"})
+	return runs.Frame{Data: "[DONE]"}.Append(b)
 }
 
 // pieces cuts valid text into pieces of at most limit bytes, between characters.

@@ -8,72 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runs"
 )
-
-// Event is one Server-Sent Event.
-type Event struct {
-	Name string // "" is what the standard calls message
-	ID   string // "" if it has none of its own
-	Data string
-}
-
-// Check says what no event can carry. Data may be anything.
-func (e Event) Check() error {
-	for _, f := range [...]struct{ what, text string }{{"name", e.Name}, {"id", e.ID}} {
-		if at := strings.IndexAny(f.text, "\r\n\x00"); at >= 0 {
-			return fmt.Errorf("event: its %s has the byte %#02x at %d", f.what, f.text[at], at)
-		}
-		if !utf8.ValidString(f.text) {
-			return fmt.Errorf("event: its %s is not UTF-8", f.what)
-		}
-	}
-	return nil
-}
-
-// AppendEvent writes an event as one event, whatever its data: line ends of
-// every kind become line feeds, and what is not UTF-8 is replaced. Name and id
-// are ours; one that Check refuses is a mistake of ours.
-func AppendEvent(b []byte, e Event) []byte {
-	err := e.Check()
-	must.Be(err == nil, "upstream: %v", err)
-	if e.ID != "" {
-		b = appendLine(b, "id: ", e.ID)
-	}
-	if e.Name != "" {
-		b = appendLine(b, "event: ", e.Name)
-	}
-	for line := range strings.SplitSeq(plainLines(e.Data), "\n") {
-		b = appendLine(b, "data: ", line)
-	}
-	return append(b, '\n')
-}
-
-// AppendComment writes what every client ignores: a sign of life.
-func AppendComment(b []byte, text string) []byte {
-	for line := range strings.SplitSeq(plainLines(text), "\n") {
-		b = appendLine(b, ": ", line)
-	}
-	return append(b, '\n')
-}
-
-// AppendRetry tells the client how long to wait before it connects again.
-func AppendRetry(b []byte, wait actor.Duration) []byte {
-	return append(strconv.AppendInt(append(b, "retry: "...), int64(max(wait, 0)/time.Millisecond), 10), "\n\n"...)
-}
-
-func appendLine(b []byte, field, value string) []byte {
-	return append(append(append(b, field...), value...), '\n')
-}
-
-var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
-
-func plainLines(text string) string {
-	return lineEnds.Replace(strings.ToValidUTF8(text, "\uFFFD"))
-}
 
 // StreamLimits bound what one stream may bring, in bytes; 0 is the constant of
 // that name.
@@ -136,7 +74,7 @@ func (p *Parser) Retry() actor.Duration { return p.retry }
 
 // Parse takes the next bytes and returns the events they complete. With a
 // refusal come the events before it.
-func (p *Parser) Parse(b []byte) (events []Event, refusal *actor.Refusal) {
+func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 	for len(b) > 0 && p.refusal == nil {
 		if p.cr && b[0] == '\n' {
 			p.cr = false
@@ -194,7 +132,7 @@ func (p *Parser) fail(format string, args ...any) {
 	p.line, p.data = nil, nil
 }
 
-func (p *Parser) endLine(events []Event, line []byte) []Event {
+func (p *Parser) endLine(events []runs.Frame, line []byte) []runs.Frame {
 	if !p.begun {
 		p.begun = true
 		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
@@ -230,8 +168,8 @@ func (p *Parser) endLine(events []Event, line []byte) []Event {
 	return events
 }
 
-func (p *Parser) endEvent(events []Event) []Event {
-	e := Event{Name: p.name}
+func (p *Parser) endEvent(events []runs.Frame) []runs.Frame {
+	e := runs.Frame{Name: p.name}
 	if p.id != nil {
 		e.ID, p.lastID = *p.id, *p.id
 	}

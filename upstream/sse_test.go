@@ -11,13 +11,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
 
 // parseAll gives the parser the stream in pieces that end at the cuts.
-func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]upstream.Event, string) {
+func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.Frame, string) {
 	p := upstream.NewParser(limits)
-	var all []upstream.Event
+	var all []runs.Frame
 	from := 0
 	for _, end := range append(cuts, len(stream)) {
 		piece := []byte(stream[from:end])
@@ -33,11 +34,11 @@ func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]upstr
 }
 
 // referenceParse is the standard read naively: the whole text at once, without limits.
-func referenceParse(stream string) (events []upstream.Event) {
+func referenceParse(stream string) (events []runs.Frame) {
 	stream = strings.TrimPrefix(stream, "\uFEFF")
 	stream = strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
 	lines := strings.Split(stream, "\n")
-	var e upstream.Event
+	var e runs.Frame
 	var data []string
 	for _, line := range lines[:len(lines)-1] {
 		if line == "" {
@@ -45,7 +46,7 @@ func referenceParse(stream string) (events []upstream.Event) {
 				e.Data = strings.Join(data, "\n")
 				events = append(events, e)
 			}
-			e, data = upstream.Event{}, nil
+			e, data = runs.Frame{}, nil
 			continue
 		}
 		field, value, _ := strings.Cut(line, ":")
@@ -63,29 +64,29 @@ func referenceParse(stream string) (events []upstream.Event) {
 }
 
 func TestStreamsReadAsTheStandardHasThem(t *testing.T) {
-	one := func(name, id, data string) upstream.Event { return upstream.Event{Name: name, ID: id, Data: data} }
+	one := func(name, id, data string) runs.Frame { return runs.Frame{Name: name, ID: id, Data: data} }
 	for _, c := range []struct {
 		stream string
-		want   []upstream.Event
+		want   []runs.Frame
 	}{
 		{"", nil},
-		{"data: a\n\n", []upstream.Event{one("", "", "a")}},
-		{"data:a\n\ndata:  b\n\n", []upstream.Event{one("", "", "a"), one("", "", " b")}},
-		{"data: a\r\n\r\ndata: b\r\rdata: c\n\n", []upstream.Event{one("", "", "a"), one("", "", "b"), one("", "", "c")}},
-		{"data: a\r\ndata: b\n\r\n", []upstream.Event{one("", "", "a\nb")}},
-		{"\uFEFFdata: a\n\n", []upstream.Event{one("", "", "a")}},
+		{"data: a\n\n", []runs.Frame{one("", "", "a")}},
+		{"data:a\n\ndata:  b\n\n", []runs.Frame{one("", "", "a"), one("", "", " b")}},
+		{"data: a\r\n\r\ndata: b\r\rdata: c\n\n", []runs.Frame{one("", "", "a"), one("", "", "b"), one("", "", "c")}},
+		{"data: a\r\ndata: b\n\r\n", []runs.Frame{one("", "", "a\nb")}},
+		{"\uFEFFdata: a\n\n", []runs.Frame{one("", "", "a")}},
 		{"\n\uFEFFdata: a\n\n", nil},
-		{"event: done\nid: 7\ndata: {}\n\n", []upstream.Event{one("done", "7", "{}")}},
-		{"id: 7\nid\ndata\n\n", []upstream.Event{one("", "", "")}},
-		{"id: a\x00b\ndata: x\n\n", []upstream.Event{one("", "", "x")}},
-		{": ping\n\n:\n\ndata: x\n: in between\ndata: y\n\n", []upstream.Event{one("", "", "x\ny")}},
-		{"event: lost\n\ndata: x\n\n", []upstream.Event{one("", "", "x")}},
-		{"data: a\n\ndata: never ended", []upstream.Event{one("", "", "a")}},
-		{"data: a\n\ndata: never dispatched\n", []upstream.Event{one("", "", "a")}},
-		{"data:\ndata:\n\n", []upstream.Event{one("", "", "\n")}},
+		{"event: done\nid: 7\ndata: {}\n\n", []runs.Frame{one("done", "7", "{}")}},
+		{"id: 7\nid\ndata\n\n", []runs.Frame{one("", "", "")}},
+		{"id: a\x00b\ndata: x\n\n", []runs.Frame{one("", "", "x")}},
+		{": ping\n\n:\n\ndata: x\n: in between\ndata: y\n\n", []runs.Frame{one("", "", "x\ny")}},
+		{"event: lost\n\ndata: x\n\n", []runs.Frame{one("", "", "x")}},
+		{"data: a\n\ndata: never ended", []runs.Frame{one("", "", "a")}},
+		{"data: a\n\ndata: never dispatched\n", []runs.Frame{one("", "", "a")}},
+		{"data:\ndata:\n\n", []runs.Frame{one("", "", "\n")}},
 		{"Data: x\nother: y\n\n", nil},
-		{"data: a:b: c\n\n", []upstream.Event{one("", "", "a:b: c")}},
-		{"data: \xff\n\n", []upstream.Event{one("", "", "\xff")}},
+		{"data: a:b: c\n\n", []runs.Frame{one("", "", "a:b: c")}},
+		{"data: \xff\n\n", []runs.Frame{one("", "", "\xff")}},
 	} {
 		for cut := 0; cut <= len(c.stream); cut++ {
 			if got, refusal := parseAll(c.stream, upstream.StreamLimits{}, cut); refusal != "" || !reflect.DeepEqual(got, c.want) {
@@ -148,9 +149,9 @@ func TestParserRemembersWhereToResume(t *testing.T) {
 }
 
 func TestWhatIsWrittenAroundEventsIsNoEvent(t *testing.T) {
-	b := upstream.AppendComment(nil, "ping\r\ndata: not\rdata: this\n\ndata: either")
-	b = upstream.AppendRetry(b, 2*time.Second)
-	b = upstream.AppendRetry(b, -time.Second)
+	b := runs.AppendComment(nil, "ping\r\ndata: not\rdata: this\n\ndata: either")
+	b = runs.AppendRetry(b, 2*time.Second)
+	b = runs.AppendRetry(b, -time.Second)
 	p := upstream.NewParser(upstream.StreamLimits{})
 	if events, refusal := p.Parse(b); events != nil || refusal != nil || p.Retry() != 0 {
 		t.Errorf("%q: %v, %v, retry %v", b, events, refusal, p.Retry())
@@ -158,14 +159,14 @@ func TestWhatIsWrittenAroundEventsIsNoEvent(t *testing.T) {
 }
 
 func TestNamesAndIDsWithLineEndsAreOurOwnMistake(t *testing.T) {
-	for _, e := range []upstream.Event{{Name: "a\nb"}, {Name: "a\rb"}, {ID: "1\n"}, {ID: "\x00"}, {Name: "\xff"}} {
+	for _, e := range []runs.Frame{{Name: "a\nb"}, {Name: "a\rb"}, {ID: "1\n"}, {ID: "\x00"}, {Name: "\xff"}} {
 		func() {
 			defer func() {
 				if recover() == nil {
 					t.Errorf("%q was written", e)
 				}
 			}()
-			upstream.AppendEvent(nil, e)
+			e.Append(nil)
 		}()
 	}
 }
@@ -177,15 +178,15 @@ func FuzzEventsCannotBeInjected(f *testing.F) {
 	f.Add("", "", "", "\uFEFF")
 	f.Add("x", " ", "\xff\r", "\n")
 	f.Fuzz(func(t *testing.T, name, id, data, next string) {
-		e := upstream.Event{Name: name, ID: id, Data: data}
+		e := runs.Frame{Name: name, ID: id, Data: data}
 		if e.Check() != nil {
 			return
 		}
-		b := upstream.AppendEvent(nil, e)
-		b = upstream.AppendComment(b, next)
-		b = upstream.AppendEvent(b, upstream.Event{Data: next})
+		b := e.Append(nil)
+		b = runs.AppendComment(b, next)
+		b = runs.Frame{Data: next}.Append(b)
 		plain := strings.NewReplacer("\r\n", "\n", "\r", "\n")
-		want := []upstream.Event{e, {Data: next}}
+		want := []runs.Frame{e, {Data: next}}
 		for i := range want {
 			want[i].Data = plain.Replace(strings.ToValidUTF8(want[i].Data, "\uFFFD"))
 		}
