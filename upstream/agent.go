@@ -16,7 +16,8 @@ import (
 // Agent is an external agent's endpoint: an HTTP service below which stand
 // /invoke and /health.
 type Agent struct {
-	URL string
+	URL  string
+	Auth Secret // what it knows us by; "" sends none
 }
 
 // Invocation is one message for an external agent.
@@ -77,9 +78,16 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 		headers = append(headers, Header{Name: "traceparent", Value: in.Trace})
 	}
 	if in.Token != "" {
-		headers = append(headers, Header{Name: "authorization", Value: "Bearer " + in.Token.Reveal(), Secret: true})
+		headers = append(headers, Header{Name: "x-run-token", Value: in.Token.Reveal(), Secret: true})
 	}
-	return post(a.URL, "/invoke", body, headers)
+	return post(a.URL, "/invoke", body, append(headers, a.authorization()...))
+}
+
+func (a Agent) authorization() []Header {
+	if a.Auth == "" {
+		return nil
+	}
+	return []Header{{Name: "authorization", Value: "Bearer " + a.Auth.Reveal(), Secret: true}}
 }
 
 // AgentDecoder reads an external agent's answer: a stream of the events delta,
@@ -256,7 +264,7 @@ const (
 
 // HealthRequest is the poll.
 func (a Agent) HealthRequest() (Request, *actor.Refusal) {
-	return request("GET", a.URL, "/health", nil, nil)
+	return request("GET", a.URL, "/health", nil, a.authorization())
 }
 
 // Health is what is known of an external agent. It counts as healthy until

@@ -15,7 +15,7 @@ import (
 const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
-	a := upstream.Agent{URL: "http://127.0.0.1:9000/agents/helper/"}
+	a := upstream.Agent{URL: "http://127.0.0.1:9000/agents/helper/", Auth: "key"}
 	in := upstream.Invocation{
 		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Trace: trace, Token: "tok",
 		Messages: []upstream.Message{
@@ -37,20 +37,23 @@ func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
 	if request.Method != "POST" || request.URL != "http://127.0.0.1:9000/agents/helper/invoke" {
 		t.Errorf("%s", request)
 	}
-	headers := "[content-type: application/json accept: text/event-stream x-session-id: s-42 x-run-id: run-1 traceparent: " + trace + " authorization: ***]"
+	headers := "[content-type: application/json accept: text/event-stream x-session-id: s-42 x-run-id: run-1 traceparent: " + trace + " x-run-token: *** authorization: ***]"
 	if got := fmt.Sprint(request.Headers); got != headers {
 		t.Errorf("%s\nwant\n%s", got, headers)
 	}
-	if got := request.Headers[5].Value; got != "Bearer tok" {
+	if got := request.Headers[5].Value; got != "tok" {
 		t.Errorf("the token is sent as %q", got)
 	}
-	bare, _ := a.Invoke(upstream.Invocation{Agent: "helper", Session: "s", Run: "r"})
+	if got := request.Headers[6].Value; got != "Bearer key" {
+		t.Errorf("what the agent knows us by is sent as %q", got)
+	}
+	bare, _ := upstream.Agent{URL: "http://h"}.Invoke(upstream.Invocation{Agent: "helper", Session: "s", Run: "r"})
 	if got := string(bare.Body); got != `{"agent_id":"helper","session_id":"s","run_id":"r","input_message":"","messages":[]}` || len(bare.Headers) != 4 {
 		t.Errorf("%s %v", got, bare.Headers)
 	}
 	poll, _ := a.HealthRequest()
-	if poll.String() != "GET http://127.0.0.1:9000/agents/helper/health, 0 bytes" {
-		t.Errorf("%s", poll)
+	if poll.String() != "GET http://127.0.0.1:9000/agents/helper/health, 0 bytes" || len(poll.Headers) != 1 || poll.Headers[0].Value != "Bearer key" {
+		t.Errorf("%s %v", poll, poll.Headers)
 	}
 }
 
@@ -62,7 +65,7 @@ func TestInvocationsThatCannotBeSentAreRefused(t *testing.T) {
 	}{
 		{upstream.Invocation{Session: "a\r\nx-admin: 1"}, "header x-session-id: a control character at byte 1"},
 		{upstream.Invocation{Run: "\n"}, "header x-run-id"},
-		{upstream.Invocation{Token: "\x7f"}, "header authorization"},
+		{upstream.Invocation{Token: "\x7f"}, "header x-run-token"},
 		{upstream.Invocation{Messages: make([]upstream.Message, 4097)}, "4097 messages"},
 		{upstream.Invocation{Input: strings.Repeat("x", 8<<20)}, "is over 8388608"},
 	} {
