@@ -11,7 +11,7 @@ import (
 
 // CodecVersion is the first byte of every entry and every journal. Another one
 // is refused: a store is read by a program that knows its format.
-const CodecVersion = 1
+const CodecVersion = 2
 
 // Bounds of what the codec takes in. Those of the runtime are narrower.
 const (
@@ -34,6 +34,8 @@ const (
 	tagEnded
 	tagBuried
 	tagSnapshot
+	tagAdded
+	tagStreamed
 )
 
 // An encoder adds the words of this room to those of actor.
@@ -104,6 +106,7 @@ func EncodeJournal(j *Journal) []byte {
 	for _, b := range j.Buried {
 		w.buried(b)
 	}
+	w.items(j.Kept)
 	return w.Buf
 }
 
@@ -117,6 +120,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	j.Runs = list(r, r.Count(itemsMax, "runs"), r.run)
 	j.Ended = list(r, r.Count(itemsMax, "outcomes"), r.ended)
 	j.Buried = list(r, r.Count(itemsMax, "tombstones"), r.buried)
+	j.Kept = r.items(itemsMax)
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
 	}
@@ -142,6 +146,17 @@ func (w *encoder) record(record Record) {
 		w.CallID(r.Run)
 		w.time(r.At)
 		w.asks(r.Asks)
+		w.items(r.Keep)
+	case Added:
+		w.Uint(tagAdded)
+		w.CallID(r.Run)
+		w.time(r.At)
+		w.asked(&r.Ask)
+	case Streamed:
+		w.Uint(tagStreamed)
+		w.place(r.Run, r.Step, r.Index, r.At)
+		w.Bool(r.Again)
+		w.Uint(r.Shown)
 	case Answered:
 		w.Uint(tagAnswered)
 		w.place(r.Run, r.Step, r.Index, r.At)
@@ -168,6 +183,7 @@ func (w *encoder) record(record Record) {
 	case Ended:
 		w.Uint(tagEnded)
 		w.ended(r)
+		w.items(r.Keep)
 	case Buried:
 		w.Uint(tagBuried)
 		w.buried(r)
@@ -184,7 +200,12 @@ func (r decoder) record() Record {
 	case tagAccepted:
 		return Accepted{Call: r.Call(), At: r.time(), Definition: r.Hash()}
 	case tagAsking:
-		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks()}
+		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks(), Keep: r.items(actor.KeptPerActionMax)}
+	case tagAdded:
+		return Added{Run: r.CallID(), At: r.time(), Ask: r.asked()}
+	case tagStreamed:
+		run, step, index, at := r.place()
+		return Streamed{run, step, index, at, r.Bool(), r.Uint()}
 	case tagAnswered:
 		run, step, index, at := r.place()
 		return Answered{run, step, index, at, r.answer(), r.uint32("budget")}
@@ -200,7 +221,9 @@ func (r decoder) record() Record {
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
 	case tagEnded:
-		return r.ended()
+		e := r.ended()
+		e.Keep = r.items(actor.KeptPerActionMax)
+		return e
 	case tagBuried:
 		return r.buried()
 	case tagSnapshot:
@@ -272,6 +295,7 @@ func (w *encoder) run(run *Run) {
 	}
 	w.Uint(run.Seq)
 	w.String(run.Parked)
+	w.items(run.Keep)
 }
 
 func (r decoder) run() *Run {
@@ -279,52 +303,80 @@ func (r decoder) run() *Run {
 	run.Steps = list(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
+	run.Keep = r.items(itemsMax)
 	return run
 }
 
 func (w *encoder) asks(asks []Asked) {
 	w.Uint(uint64(len(asks)))
 	for i := range asks {
-		a := &asks[i]
-		w.ask(a.Ask)
-		w.Bool(a.Sent != nil)
-		if a.Sent != nil {
-			w.ask(*a.Sent)
-		}
-		w.CallID(a.Call)
-		w.ID(a.To)
-		w.Uint(uint64(a.Budget))
-		w.time(a.Stamp)
-		w.clock(a.Clock)
-		w.Uint(uint64(a.Attempt))
-		w.Uint(a.Holds)
-		w.Bool(a.Answer != nil)
-		if a.Answer != nil {
-			w.answer(*a.Answer)
-		}
+		w.asked(&asks[i])
 	}
 }
 
-func (r decoder) asks() []Asked {
-	return list(r, r.Count(AsksMax, "asks"), func() Asked {
-		var a Asked
-		a.Ask = r.ask()
-		if r.Bool() {
-			sent := r.ask()
-			a.Sent = &sent
-		}
-		a.Call = r.CallID()
-		a.To = r.ID()
-		a.Budget = r.uint32("budget")
-		a.Stamp = r.time()
-		a.Clock = r.clock()
-		a.Attempt = r.uint32("attempt")
-		a.Holds = r.Uint()
-		if r.Bool() {
-			answer := r.answer()
-			a.Answer = &answer
-		}
-		return a
+func (r decoder) asks() []Asked { return list(r, r.Count(AsksMax, "asks"), r.asked) }
+
+func (w *encoder) asked(a *Asked) {
+	w.ask(a.Ask)
+	w.Bool(a.Sent != nil)
+	if a.Sent != nil {
+		w.ask(*a.Sent)
+	}
+	w.CallID(a.Call)
+	w.ID(a.To)
+	w.Uint(uint64(a.Budget))
+	w.time(a.Stamp)
+	w.clock(a.Clock)
+	w.Uint(uint64(a.Attempt))
+	w.Uint(a.Holds)
+	w.Bool(a.Answer != nil)
+	if a.Answer != nil {
+		w.answer(*a.Answer)
+	}
+	w.Uint(uint64(a.Again))
+	w.Uint(a.Shown)
+	w.Bool(a.Added)
+	if a.Added {
+		w.CallID(a.For)
+	}
+}
+
+func (r decoder) asked() Asked {
+	var a Asked
+	a.Ask = r.ask()
+	if r.Bool() {
+		sent := r.ask()
+		a.Sent = &sent
+	}
+	a.Call = r.CallID()
+	a.To = r.ID()
+	a.Budget = r.uint32("budget")
+	a.Stamp = r.time()
+	a.Clock = r.clock()
+	a.Attempt = r.uint32("attempt")
+	a.Holds = r.Uint()
+	if r.Bool() {
+		answer := r.answer()
+		a.Answer = &answer
+	}
+	a.Again, a.Shown = r.uint32("times"), r.Uint()
+	if a.Added = r.Bool(); a.Added {
+		a.For = r.CallID()
+	}
+	return a
+}
+
+func (w *encoder) items(items []actor.Item) {
+	w.Uint(uint64(len(items)))
+	for _, item := range items {
+		w.String(item.Name)
+		w.Bytes(item.Value)
+	}
+}
+
+func (r decoder) items(limit int) []actor.Item {
+	return list(r, r.Count(limit, "items kept"), func() actor.Item {
+		return actor.Item{Name: r.String(actor.KeptNameMax), Value: r.Bytes(actor.KeptValueMax)}
 	})
 }
 

@@ -74,14 +74,14 @@ func drawAnswer(t *rapid.T) actor.Answer {
 }
 
 func drawAsk(t *rapid.T) actor.Ask {
-	return actor.Ask{Kind: actor.AskKind(rapid.IntRange(1, 5).Draw(t, "kind")), Name: drawName(t), Operation: drawName(t),
+	return actor.Ask{Kind: actor.AskKind(rapid.IntRange(1, int(actor.AskInvoke)).Draw(t, "kind")), Name: drawName(t), Operation: drawName(t),
 		Parts: drawParts(t), Timeout: 9, Idempotent: rapid.Bool().Draw(t, "idempotent")}
 }
 
 func drawAsks(t *rapid.T) []Asked {
 	var asks []Asked
 	for range rapid.IntRange(1, 3).Draw(t, "asks") {
-		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2}
+		a := Asked{Ask: drawAsk(t), Call: drawRun(t), To: drawID(t), Budget: 3, Stamp: drawTime(t), Clock: drawClock(t), Attempt: 1, Holds: 2, Again: 3, Shown: 4}
 		if rapid.Bool().Draw(t, "answered") {
 			answer := drawAnswer(t)
 			a.Answer = &answer
@@ -89,9 +89,20 @@ func drawAsks(t *rapid.T) []Asked {
 		if rapid.Bool().Draw(t, "sent otherwise") {
 			a.Sent = ptr(drawAsk(t))
 		}
+		if rapid.Bool().Draw(t, "added") {
+			a.Added, a.For = true, drawRun(t)
+		}
 		asks = append(asks, a)
 	}
 	return asks
+}
+
+func drawItems(t *rapid.T) []actor.Item {
+	var items []actor.Item
+	for range rapid.IntRange(0, 2).Draw(t, "items") {
+		items = append(items, actor.Item{Name: drawName(t), Value: []byte(drawName(t))})
+	}
+	return items
 }
 
 func drawEnded(t *rapid.T) Ended {
@@ -107,7 +118,7 @@ func drawJournal(t *rapid.T) Journal {
 	j := Journal{N: rapid.Uint64().Draw(t, "n")}
 	for range rapid.IntRange(0, 2).Draw(t, "runs") {
 		run := &Run{Call: drawCall(t, drawID(t)), At: drawTime(t), Definition: actor.HashOf(nil), Clock: drawClock(t),
-			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t)}
+			Holds: 1, Budget: 2, Seq: 3, Parked: drawName(t), Keep: drawItems(t)}
 		for range rapid.IntRange(0, 2).Draw(t, "steps") {
 			run.Steps = append(run.Steps, Step{drawAsks(t)})
 		}
@@ -119,17 +130,22 @@ func drawJournal(t *rapid.T) Journal {
 	for range rapid.IntRange(0, 2).Draw(t, "buried") {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
 	}
+	j.Kept = drawItems(t)
 	return j
 }
 
 // drawRecord draws each kind that has a tag.
 func drawRecord(t *rapid.T, of actor.ID) Record {
 	run, at := drawRun(t), drawTime(t)
-	switch rapid.IntRange(tagAccepted, tagSnapshot).Draw(t, "tag") {
+	switch rapid.IntRange(tagAccepted, tagStreamed).Draw(t, "tag") {
 	case tagAccepted:
 		return Accepted{drawCall(t, of), at, actor.HashOf(run[:])}
 	case tagAsking:
-		return Asking{run, at, drawAsks(t)}
+		return Asking{run, at, drawAsks(t), drawItems(t)}
+	case tagAdded:
+		return Added{run, at, drawAsks(t)[0]}
+	case tagStreamed:
+		return Streamed{run, 3, 1, at, rapid.Bool().Draw(t, "again"), 5}
 	case tagAnswered:
 		return Answered{run, 3, 1, at, drawAnswer(t), 4}
 	case tagRetried:
@@ -141,7 +157,9 @@ func drawRecord(t *rapid.T, of actor.ID) Record {
 	case tagParked:
 		return Parked{run, at, drawName(t)}
 	case tagEnded:
-		return drawEnded(t)
+		e := drawEnded(t)
+		e.Keep = drawItems(t)
+		return e
 	case tagBuried:
 		return Buried{run, at, drawTime(t)}
 	default:
@@ -204,7 +222,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		Buried{}, Added{}, Streamed{}, actor.Item{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -13,10 +14,11 @@ import (
 // Journal is the state of one actor: its records folded, in order. Apply is the
 // only way to change it.
 type Journal struct {
-	N      uint64   // the last record's number
-	Runs   []*Run   // open, in the order in which they were accepted
-	Ended  []Ended  // remembered outcomes, in order
-	Buried []Buried // cancelled before they came, in order
+	N      uint64       // the last record's number
+	Runs   []*Run       // open, in the order in which they were accepted
+	Ended  []Ended      // remembered outcomes, in order
+	Buried []Buried     // cancelled before they came, in order
+	Kept   []actor.Item // by name, as ended runs left it
 
 	index index
 }
@@ -34,12 +36,13 @@ type Run struct {
 	Call       actor.Call
 	At         actor.Time
 	Definition actor.Hash
-	Clock      actor.Clock // its own time; stands still while it waits for a person, itself or below
-	Holds      uint64      // how often Clock was stopped or started
-	Budget     uint32      // calls it may still make
-	Steps      []Step      // its turn so far; none while it waits in the mailbox
-	Seq        uint64      // its last run event
-	Parked     string      // why it does not go on, if so
+	Clock      actor.Clock  // its own time; stands still while it waits for a person, itself or below
+	Holds      uint64       // how often Clock was stopped or started
+	Budget     uint32       // calls it may still make
+	Steps      []Step       // its turn so far; none while it waits in the mailbox
+	Seq        uint64       // its last run event
+	Parked     string       // why it does not go on, if so
+	Keep       []actor.Item // what its turn keeps: part of Kept once it has ended
 }
 
 // Step is one action of a turn: its asks, each with its answer once it has one.
@@ -57,6 +60,10 @@ type Asked struct {
 	Attempt uint32
 	Holds   uint64 // the highest N heard of it
 	Answer  *actor.Answer
+	Again   uint32       // how often it was asked once more
+	Shown   uint64       // the run's last event before the first piece of its answer; 0: none was shown
+	Added   bool         // by the external agent of another ask, not by the turn
+	For     actor.CallID // the message that made it so, to be answered with it
 }
 
 // IsCall tells whether the ask is a call to another actor that was made.
@@ -211,7 +218,30 @@ func (j *Journal) Apply(r Record) error {
 			}
 		}
 		run.Steps = append(run.Steps, Step{Asks: asks})
+		run.Keep = append(run.Keep, r.Keep...)
 		run.settle(r.At)
+	case Added:
+		run := j.Run(r.Run)
+		if run == nil || !r.Ask.Added || !slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() && !a.Added }) {
+			return fmt.Errorf("run %s has nobody who could add an ask", r.Run)
+		}
+		last := &run.Steps[len(run.Steps)-1]
+		last.Asks = append(slices.Clip(last.Asks), r.Ask)
+		if r.Ask.IsCall() {
+			run.Budget -= min(run.Budget, 1+r.Ask.Budget)
+		}
+		run.settle(r.At)
+	case Streamed:
+		_, a, err := j.ask(r.Run, r.Step, r.Index)
+		if err != nil {
+			return err
+		}
+		if r.Again {
+			a.Again++
+		}
+		if a.Shown == 0 {
+			a.Shown = r.Shown
+		}
 	case Answered:
 		run, a, err := j.ask(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -226,7 +256,8 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		a.Attempt = r.Attempt
+		a.Attempt, a.Shown = r.Attempt, 0
+		a.Again++
 	case Held:
 		run, a, err := j.ask(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -250,7 +281,12 @@ func (j *Journal) Apply(r Record) error {
 		}
 		run.Parked = r.Detail
 	case Ended:
+		if run := j.Run(r.Call); run != nil {
+			j.keep(run.Keep)
+		}
+		j.keep(r.Keep)
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
+		r.Keep = nil
 		j.Ended = append(j.Ended, r)
 	case Buried:
 		j.Buried = append(j.Buried, r)
@@ -260,6 +296,34 @@ func (j *Journal) Apply(r Record) error {
 	}
 	j.N++
 	return nil
+}
+
+// keep takes over items; the last of a name counts.
+func (j *Journal) keep(items []actor.Item) {
+	for i, item := range items {
+		if i == 0 {
+			j.Kept = slices.Clone(j.Kept) // a turn may still read the old ones
+		}
+		at, there := slices.BinarySearchFunc(j.Kept, item.Name, func(k actor.Item, name string) int { return strings.Compare(k.Name, name) })
+		switch {
+		case len(item.Value) == 0 && there:
+			j.Kept = slices.Delete(j.Kept, at, at+1)
+		case len(item.Value) == 0:
+		case there:
+			j.Kept[at] = item
+		default:
+			j.Kept = slices.Insert(j.Kept, at, item)
+		}
+	}
+}
+
+// KeptNow is what the actor keeps, with what open runs keep already.
+func (j *Journal) KeptNow() []actor.Item {
+	now := Journal{Kept: j.Kept}
+	for _, run := range j.Runs {
+		now.keep(run.Keep)
+	}
+	return now.Kept
 }
 
 // ask finds an ask that is open.

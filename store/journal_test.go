@@ -4,6 +4,7 @@ package store
 
 import (
 	"bytes"
+	"reflect"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -58,13 +59,13 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		index = uint16(rapid.IntRange(0, len(asks)-1).Draw(t, "index"))
 	}
 	until := now + actor.Time(rapid.IntRange(1, 300).Draw(t, "until"))
-	switch rapid.IntRange(0, 8).Draw(t, "record") {
+	switch rapid.IntRange(0, 10).Draw(t, "record") {
 	case 0, 1:
 		asks := drawAsks(t)
 		for i := range asks {
 			asks[i].Answer, asks[i].Clock = nil, actor.NewClock(now, 100)
 		}
-		return Asking{run.Call.ID, now, asks}
+		return Asking{run.Call.ID, now, asks, drawItems(t)}
 	case 2, 3:
 		return Answered{run.Call.ID, step, index, now, drawAnswer(t), 1}
 	case 4:
@@ -75,8 +76,14 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		return Resumed{run.Call.ID, step, index, now, 2}
 	case 7:
 		return Parked{run.Call.ID, now, "why"}
+	case 8:
+		ask := drawAsks(t)[0]
+		ask.Answer, ask.Clock, ask.Added = nil, actor.NewClock(now, 100), true
+		return Added{run.Call.ID, now, ask}
+	case 9:
+		return Streamed{run.Call.ID, step, index, now, rapid.Bool().Draw(t, "again"), rapid.Uint64Range(0, 9).Draw(t, "shown")}
 	default:
-		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "over"))}
+		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "over")), Keep: drawItems(t)}
 	}
 }
 
@@ -113,5 +120,36 @@ func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
 	}
 	if len(j.Ended) > kept*11/10 || len(j.Buried) > kept*11/10 {
 		t.Errorf("%d outcomes and %d tombstones are kept, not %d", len(j.Ended), len(j.Buried), kept)
+	}
+}
+
+func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {
+	item := func(name, value string) actor.Item { return actor.Item{Name: name, Value: []byte(value)} }
+	call := func(n byte) actor.CallID { return actor.CallID{14: n} }
+	var j Journal
+	apply := func(r Record) {
+		t.Helper()
+		if err := j.Apply(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := []Asked{{Ask: actor.Ask{Kind: actor.AskSleep}}}
+	apply(Accepted{Call: actor.Call{ID: call(1)}})
+	apply(Ended{Call: call(1), Keep: []actor.Item{item("b", "1"), item("a", "1"), item("c", "1")}})
+	apply(Accepted{Call: actor.Call{ID: call(2)}})
+	apply(Asking{Run: call(2), Asks: ask, Keep: []actor.Item{item("b", "2"), item("d", "2")}})
+	before := j.Kept
+	if want := []actor.Item{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.Kept, want) {
+		t.Errorf("while it runs the actor keeps %s", j.Kept)
+	}
+	if want := []actor.Item{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.KeptNow(), want) {
+		t.Errorf("with what it keeps already: %s", j.KeptNow())
+	}
+	apply(Ended{Call: call(2), Keep: []actor.Item{item("a", ""), item("e", "")}})
+	if want := []actor.Item{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.Kept, want) {
+		t.Errorf("when it has ended: %s", j.Kept)
+	}
+	if len(before) != 3 || string(before[1].Value) != "1" {
+		t.Errorf("who read it before sees %s", before)
 	}
 }

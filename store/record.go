@@ -19,6 +19,26 @@ type Asking struct {
 	Run  actor.CallID
 	At   actor.Time
 	Asks []Asked
+	Keep []actor.Item
+}
+
+// Added: the external agent that an ask of the run's last step invoked has made
+// a call of its own. It stands behind the turn's own asks, which do not see it.
+type Added struct {
+	Run actor.CallID
+	At  actor.Time
+	Ask Asked
+}
+
+// Streamed: a piece of an answer was shown, or what was asked is asked again by
+// the world, nothing having been shown.
+type Streamed struct {
+	Run   actor.CallID
+	Step  uint32
+	Index uint16
+	At    actor.Time
+	Again bool
+	Shown uint64 // the run's last event before the piece; 0 if none is shown
 }
 
 // Answered: an ask has its answer.
@@ -75,6 +95,7 @@ type Ended struct {
 	Reply       actor.Reply
 	Until       actor.Time
 	Idempotency actor.Idempotency
+	Keep        []actor.Item
 }
 
 // Buried: the call was cancelled before it came; it will not be taken.
@@ -89,6 +110,8 @@ type Snapshot struct{ Journal []byte }
 
 func (Accepted) record() {}
 func (Asking) record()   {}
+func (Added) record()    {}
+func (Streamed) record() {}
 func (Answered) record() {}
 func (Retried) record()  {}
 func (Held) record()     {}

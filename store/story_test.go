@@ -60,7 +60,7 @@ func (s *story) event(seq uint64) RunEvent {
 func (s *story) work(answer string) []Entry {
 	run := s.run(s.runs)
 	return []Entry{
-		s.entry(Asking{run, s.at, []Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look"}, Attempt: 1, Clock: actor.NewClock(s.at, 5)}}}, s.due, s.event(3)),
+		s.entry(Asking{run, s.at, []Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look"}, Attempt: 1, Clock: actor.NewClock(s.at, 5)}}, nil}, s.due, s.event(3)),
 		s.entry(Answered{Run: run, Step: 1, At: s.at, Answer: actor.Answer{Parts: actor.Text(answer)}}, s.due),
 	}
 }
