@@ -116,6 +116,19 @@ func (a Ask) Check(limit int) error {
 	return CheckParts(a.Parts, limit)
 }
 
+// Check says why nothing of that name and size can be kept.
+func (i Item) Check() error {
+	if i.Name == "" || len(i.Name) > KeptNameMax || strings.Trim(i.Name, itemNameBytes) != "" {
+		return fmt.Errorf("item %.40q: want a name of 1 to %d of the characters %s", i.Name, KeptNameMax, itemNameBytes)
+	}
+	if len(i.Value) > KeptValueMax {
+		return fmt.Errorf("item %s has %d bytes, at most %d allowed", i.Name, len(i.Value), KeptValueMax)
+	}
+	return nil
+}
+
+const itemNameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
+
 func fitWarnings(warnings []string) []string {
 	if len(warnings) == 0 {
 		return nil

@@ -31,7 +31,7 @@ func (c Caller) ChainOf() []actor.ID { return append(slices.Clone(c.Chain), c.Se
 // call gets that, the configured maximum, or what the caller has left.
 func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked actor.Duration) (actor.Duration, *actor.Refusal) {
 	chain := c.ChainOf()
-	if def == nil && !mutant.On("target-exists-check") {
+	if (def == nil || def.System) && !mutant.On("target-exists-check") {
 		return 0, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", target.Agent)
 	}
 	if r := ValidateCallContext(l, chain, target, def); r != nil {

@@ -42,6 +42,7 @@ type activation struct {
 	timer   actor.Time // 0: none set
 	probe   actor.Time // when calls that still wait ask again what for
 	touched bool
+	counted Size // what of the cell's size is its
 }
 
 // alias is a client's repeat, under an id of its own, of a run that is open.
@@ -142,6 +143,7 @@ func (c *Cell) deactivate(act *activation, why string) {
 		}
 	}
 	delete(c.actors, act.id)
+	c.uncount(act)
 	if act.loaded {
 		c.event(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: why})
 	}

@@ -109,6 +109,9 @@ func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
 		return
 	}
 	act.aliases = append(act.aliases, alias{run: run, call: call.ID, via: call.Via})
+	if c.clients[call.ID] != nil && call.ID != run {
+		c.effect(Effect{ID: actor.EffectID{Run: call.ID}, Gated: act.durableRun(run), Op: Joined{Call: call.ID, Run: run}})
+	}
 }
 
 // accept takes a call in. It is written down with what its turn decides, if
@@ -165,6 +168,10 @@ func (c *Cell) signal(act *activation, call actor.Call, durable bool) {
 	t := act.turn(call.Parent)
 	if t == nil {
 		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no run %s that waits", act.id, call.Parent))
+		return
+	}
+	if call.Operation == CallAgent {
+		c.callback(t, call, durable)
 		return
 	}
 	for i := range t.run.Last() {

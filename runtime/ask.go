@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
@@ -18,14 +19,10 @@ import (
 // ask makes the asks of one action: each is checked, all are written in one
 // entry, then they go out. What is refused is answered at once, so that the
 // agent decides.
-func (c *Cell) ask(t *turn, asks []actor.Ask) {
-	if r := c.tooMuch(t, asks); r != nil {
-		c.finish(t, failed(r))
-		return
-	}
+func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 	act, run := t.act, t.run
 	step := t.step() + 1
-	record := store.Asking{Run: run.Call.ID, At: c.now, Asks: make([]store.Asked, len(asks))}
+	record := store.Asking{Run: run.Call.ID, At: c.now, Asks: make([]store.Asked, len(asks)), Keep: keep}
 	ec := tools.NewContext(run.Call, run.Clock.Now(c.now), dispatcher.Asks{})
 	calls := 0
 	for i := range asks {
@@ -54,7 +51,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask) {
 		case !a.Open():
 		case a.IsCall():
 			c.sendRequest(t, i, 1)
-		case a.Out().Kind == actor.AskTool, a.Out().Kind == actor.AskWork:
+		case a.Out().Performed():
 			c.perform(t, i)
 		}
 	}
@@ -79,6 +76,10 @@ func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) st
 	switch out.Kind {
 	case actor.AskTool, actor.AskWork:
 		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.ToolTimeoutDefault)))
+	case actor.AskModel:
+		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.ModelTimeoutDefault)))
+	case actor.AskInvoke:
+		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.InvokeTimeoutDefault)))
 	case actor.AskSleep:
 		a.Clock = actor.NewClock(c.now, out.Timeout)
 	case actor.AskWait:
@@ -88,7 +89,11 @@ func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) st
 }
 
 // tooMuch says which bound of a turn the action breaks.
-func (c *Cell) tooMuch(t *turn, asks []actor.Ask) *actor.Refusal {
+func (c *Cell) tooMuch(t *turn, action actor.Action) *actor.Refusal {
+	if r := c.keepsTooMuch(t, action.Keep); r != nil {
+		return r
+	}
+	asks := action.Asks
 	switch {
 	case len(t.run.Steps) >= c.limits.StepsPerTurnMax:
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
@@ -156,7 +161,15 @@ func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
 			tell(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
 			return
 		}
-		c.tell(t.act, t.run, resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+		c.tell(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+	case out.Streams():
+		tell(startedAs(out.Kind), func(e *runs.Event) {
+			e.Name, e.Left = label(out), a.Clock.Left
+			e.Say(talk(out))
+		})
+		if !a.Open() {
+			c.tell(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+		}
 	case out.Kind == actor.AskWait && a.Open():
 		tell(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
 	}
@@ -167,32 +180,41 @@ func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
 // askEvents tells the specs of each ask of the last step, refused ones too.
 func (c *Cell) askEvents(t *turn) {
-	run := t.run
 	pending := t.act.pending()
-	for i := range run.Last() {
-		a := &run.Last()[i]
-		e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
-			What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Now(c.now)}
-		if a.IsCall() {
-			e.Chain, e.Left = run.Call.Path(), a.Clock.Left
-		} else if a.Open() {
-			e.Left = a.Clock.Left
-		}
-		if !a.Open() && a.Answer.Refusal != nil {
-			e.Kind, e.Reason, e.Scope, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, "caller"
-		}
-		c.event(e)
+	for i := range t.run.Last() {
+		c.askEvent(t, i, pending)
 	}
 }
 
-// perform has the world run a tool, or the agent's own work.
+func (c *Cell) askEvent(t *turn, i, pending int) {
+	run := t.run
+	a := &run.Last()[i]
+	e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
+		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Now(c.now)}
+	if a.IsCall() {
+		e.Chain, e.Left = run.Call.Path(), a.Clock.Left
+	} else if a.Open() {
+		e.Left = a.Clock.Left
+	}
+	if !a.Open() && a.Answer.Refusal != nil {
+		e.Kind, e.Reason, e.Scope, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, "caller"
+	}
+	c.event(e)
+}
+
+// perform has the world run a tool or the agent's own work, or ask a model or an external agent.
 func (c *Cell) perform(t *turn, i int) {
 	a := &t.run.Last()[i]
 	e := Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
 	left := a.Clock.Now(c.now)
-	if out := a.Out(); out.Kind == actor.AskWork {
+	switch out := a.Out(); out.Kind {
+	case actor.AskWork:
 		e.Op = Work{Name: out.Name, Func: t.work[i].Work, Left: left}
-	} else {
+	case actor.AskModel:
+		e.Op = Model{Name: out.Name, Body: t.work[i].Body, Call: t.run.Call, Left: left}
+	case actor.AskInvoke:
+		e.Op = Invoke{Name: out.Name, Target: bytesOf(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Left: left}
+	default:
 		e.Op = Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Now(c.now), dispatcher.Asks{})}
 	}
@@ -200,7 +222,7 @@ func (c *Cell) perform(t *turn, i int) {
 	c.effect(e)
 }
 
-// outcome is what came of a tool or work. One that the incarnation before had
+// outcome is what came of an effect. One that the incarnation before had
 // begun may come before its actor has been read: it is kept for goOnWith.
 func (c *Cell) outcome(in Outcome) {
 	act := c.actors[c.performing[in.ID]]
@@ -215,6 +237,7 @@ func (c *Cell) outcome(in Outcome) {
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
 			c.toldResult(t, i, answer)
 			c.answer(t, i, answer, 0)
+			c.dropAdded(t)
 			return
 		}
 	}
@@ -222,16 +245,27 @@ func (c *Cell) outcome(in Outcome) {
 }
 
 func (c *Cell) toldResult(t *turn, i int, answer actor.Answer) {
-	c.tell(t.act, t.run, resultEvent(&t.run.Last()[i], answer, t.step(), i))
+	c.tell(t.act, t.run, c.resultEvent(&t.run.Last()[i], answer, t.step(), i))
 }
 
-func resultEvent(a *store.Asked, answer actor.Answer, step uint32, i int) runs.Event {
-	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: label(a.Out()), Status: actor.Succeeded, Warnings: answer.Warnings}
+func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i int) runs.Event {
+	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: label(a.Out()), Status: actor.Succeeded, Warnings: answer.Warnings, Took: c.took(a)}
 	if answer.Refusal != nil {
 		e.Status, e.Refusal = actor.Failed, answer.Refusal
 	}
+	if kind := a.Out().Kind; a.Out().Streams() {
+		said := completionOf(answer)
+		e.Type, e.Text, e.Usage = doneAs(kind), said.Text, usageOf(said)
+		return e
+	}
 	e.Say(answer.Parts)
 	return e
+}
+
+// took is how long an ask has been out. Its stamp may be a little later than the
+// instant at which it was made, never earlier.
+func (c *Cell) took(a *store.Asked) actor.Duration {
+	return max(c.now.Sub(a.Stamp), 0).Round(time.Millisecond)
 }
 
 // answer gives an ask its one answer. The turn goes on when all have theirs.
@@ -244,7 +278,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 		e.Status, e.Reason, e.Scope = actor.Failed, answer.Refusal.Reason, answer.Refusal.Scope
 	}
 	if a.IsCall() {
-		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: e.Status, Refusal: answer.Refusal, Warnings: answer.Warnings}
+		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: e.Status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.took(a)}
 		d.Say(answer.Parts)
 		c.tell(t.act, t.run, d)
 	}
@@ -258,6 +292,9 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	e.Pending = t.act.pending()
 	c.event(e)
 	c.heldChanged(t, holds)
+	if a.Added {
+		c.answerAdded(t, i, answer)
+	}
 }
 
 // askExpired answers an ask whose time has run out.
@@ -280,6 +317,7 @@ func (c *Cell) askExpired(t *turn, i int) {
 			c.toldResult(t, i, actor.Answer{Refusal: refusal})
 		}
 		c.answer(t, i, actor.Answer{Refusal: refusal}, 0)
+		c.dropAdded(t)
 	}
 }
 
@@ -298,7 +336,7 @@ func (c *Cell) giveUp(t *turn, i int) {
 }
 
 func (c *Cell) abort(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Open() && (a.Out().Kind == actor.AskTool || a.Out().Kind == actor.AskWork) {
+	if a := &t.run.Last()[i]; a.Open() && a.Out().Performed() {
 		delete(c.performing, t.effect(i))
 		c.effect(Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Op: Abort{}})
 	}

@@ -42,6 +42,7 @@ type Cell struct {
 	performing map[actor.EffectID]actor.ID // whose tools and work are out
 	timers     timers
 	order      uint64 // of timers set
+	size       Size
 
 	probes  []probe      // for actors of this cell, in this step
 	passed  int          // how many there were
@@ -87,6 +88,8 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 		c.deliver(in.Envelope)
 	case Outcome:
 		c.outcome(in)
+	case Streamed:
+		c.streamed(in)
 	case Loaded:
 		c.loaded(in)
 	case LoadFailed:
@@ -98,7 +101,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	case Owners:
 		c.owners(in.Table)
 	case Agents:
-		c.define(in.Definitions)
+		c.define(in.Definitions, in.Former)
 	case Limits:
 		err := in.Limits.Check()
 		must.Be(err == nil, "limits: %v", err)
@@ -145,14 +148,32 @@ func (c *Cell) boot(in Boot) {
 	c.expiries(c.shards(c.table))
 }
 
-func (c *Cell) define(definitions []actor.Definition) {
-	clear(c.agents)
-	for i := range definitions {
-		def := &definitions[i]
-		if old := c.known[def.Hash]; old != nil {
+// define takes over the agents there are. Of those there were it keeps what runs
+// in memory began with, and what the world says that others did.
+func (c *Cell) define(definitions, former []actor.Definition) {
+	before := c.known
+	c.known = map[actor.Hash]*actor.Definition{}
+	know := func(def *actor.Definition) *actor.Definition {
+		if old := before[def.Hash]; old != nil {
 			def = old
 		}
-		c.agents[def.Name], c.known[def.Hash] = def, def
+		c.known[def.Hash] = def
+		return def
+	}
+	for i := range former {
+		know(&former[i])
+	}
+	clear(c.agents)
+	for i := range definitions {
+		def := know(&definitions[i])
+		c.agents[def.Name] = def
+	}
+	for _, act := range c.ordered() {
+		for _, run := range act.journal.Runs {
+			if def := before[run.Definition]; def != nil {
+				c.known[run.Definition] = def
+			}
+		}
 	}
 }
 
@@ -234,6 +255,7 @@ func (c *Cell) settle() {
 			continue
 		}
 		c.pump(act)
+		c.count(act)
 		must.Be(len(act.told) == 0, "%s has events that no entry carries", act.id)
 		c.snapshot(act)
 		c.arm(act)

@@ -61,7 +61,7 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.clients))
 	case c.clients[call.ID] != nil:
 		return actor.Refuse(actor.Invalid, "call %s is under way", call.ID)
-	case c.agents[call.To.Agent] == nil:
+	case c.agents[call.To.Agent] == nil && call.Kind != actor.Signal: // a run may outlive its agent
 		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
 	}
 	if call.Left <= 0 {

@@ -115,6 +115,8 @@ type (
 		Reply     actor.Reply
 		HeldUntil actor.Time
 	}
+	// Joined tells a waiting client that its call repeats an open run, and which.
+	Joined struct{ Call, Run actor.CallID }
 	// Publish shows a run's event to who watches it.
 	Publish struct{ Event store.RunEvent }
 	// Tool runs a tool of the registry.
@@ -160,6 +162,7 @@ type (
 
 func (Send) op()     {}
 func (Respond) op()  {}
+func (Joined) op()   {}
 func (Publish) op()  {}
 func (Tool) op()     {}
 func (Work) op()     {}

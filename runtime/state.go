@@ -33,3 +33,33 @@ func (c *Cell) State() history.State {
 	}
 	return s
 }
+
+// Size is how much there is in a cell: what State would list, without a look at
+// every actor.
+type Size struct {
+	Actors      int // in memory, or being read
+	Queued      int // calls that wait in their mailboxes
+	Outstanding int // calls of theirs that are not answered
+}
+
+// Size is how much there is in the cell.
+func (c *Cell) Size() Size {
+	s := c.size
+	s.Actors = len(c.actors)
+	return s
+}
+
+// count keeps the size right as an actor changes.
+func (c *Cell) count(act *activation) {
+	c.uncount(act)
+	act.counted = Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
+	c.size.Queued += act.counted.Queued
+	c.size.Outstanding += act.counted.Outstanding
+}
+
+// uncount forgets what an actor adds to the size.
+func (c *Cell) uncount(act *activation) {
+	c.size.Queued -= act.counted.Queued
+	c.size.Outstanding -= act.counted.Outstanding
+	act.counted = Size{}
+}

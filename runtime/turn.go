@@ -19,10 +19,12 @@ type turn struct {
 	act   *activation
 	run   *store.Run
 	def   *actor.Definition
-	body  actor.Turn  // nil until it has to go on: after a restart it is made again then
-	work  []actor.Ask // the last asks with their functions, as long as body is there
-	sent  []sent      // beside the last asks: how they were sent
-	taint bool        // took in something that stands in a log
+	body  actor.Turn         // nil until it has to go on: after a restart it is made again then
+	work  []actor.Ask        // the last asks with what is not written down, as long as body is there
+	sent  []sent             // beside the last asks: how they were sent
+	added map[int]actor.Call // by ask: the messages that want the answers of calls that external agents added
+	taint bool               // took in something that stands in a log
+	keep  []actor.Item       // with its outcome
 	over  bool
 }
 
@@ -137,11 +139,20 @@ func (c *Cell) goForward(t *turn) {
 	case err != nil:
 		c.finish(t, failed(refusalOf(err)))
 	case action.Done != nil:
+		if r := c.keepsTooMuch(t, action.Keep); r != nil {
+			c.finish(t, failed(r))
+			return
+		}
+		t.keep = action.Keep
 		c.finish(t, *action.Done)
 	case len(action.Asks) == 0:
 		c.finish(t, failed(actor.Refuse(actor.Unavailable, "agent %s neither asks nor ends", t.act.id.Agent)))
 	default:
-		c.ask(t, action.Asks)
+		if r := c.tooMuch(t, action); r != nil {
+			c.finish(t, failed(r))
+			return
+		}
+		c.ask(t, action.Asks, action.Keep)
 	}
 }
 
@@ -150,7 +161,7 @@ func (c *Cell) goForward(t *turn) {
 
 func (c *Cell) open(t *turn) {
 	c.blame = t.run.Call.ID
-	t.body = t.def.Behavior.Begin(actor.Begin{Call: t.run.Call, At: t.run.At, Left: t.run.Call.Left})
+	t.body = t.def.Behavior.Begin(actor.Begin{Call: t.run.Call, At: t.run.At, Left: t.run.Call.Left, Kept: t.act.journal.Kept})
 	c.blame = actor.CallID{}
 }
 
@@ -171,9 +182,11 @@ func answers(asks []store.Asked) []actor.Answer {
 	if len(asks) == 0 {
 		return nil
 	}
-	all := make([]actor.Answer, len(asks))
+	all := make([]actor.Answer, 0, len(asks))
 	for i := range asks {
-		all[i] = *asks[i].Answer
+		if !asks[i].Added {
+			all = append(all, *asks[i].Answer)
+		}
 	}
 	return all
 }
@@ -184,9 +197,11 @@ func (c *Cell) again(t *turn) bool {
 	c.open(t)
 	var before []actor.Answer
 	for i, step := range t.run.Steps {
-		asks := make([]actor.Ask, len(step.Asks))
+		asks := make([]actor.Ask, 0, len(step.Asks))
 		for j := range step.Asks {
-			asks[j] = step.Asks[j].Ask
+			if !step.Asks[j].Added {
+				asks = append(asks, step.Asks[j].Ask)
+			}
 		}
 		action, err := c.next(t, before)
 		if err == nil && action.Done != nil {
@@ -221,8 +236,11 @@ func (c *Cell) finish(t *turn, out actor.Outcome) {
 	t.over = true
 	c.stop(t)
 	for i := range run.Last() {
-		if run.Last()[i].Open() {
+		if a := &run.Last()[i]; a.Open() {
 			c.giveUp(t, i)
+			if a.Added {
+				c.answerAdded(t, i, actor.Answer{Refusal: agentEnded()})
+			}
 		}
 	}
 	c.endRun(act, run, out, t.durable())
@@ -234,7 +252,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	call := run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget}
-	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings}
+	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: usage(run)}
 	switch {
 	case reply.Refusal == nil:
 		e.Say(reply.Parts)
@@ -272,7 +290,11 @@ func (c *Cell) end(act *activation, call actor.Call, reply actor.Reply) {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
 	signalled := act.journal.Run(call.ID) == nil
-	c.record(act, store.Ended{Call: call.ID, At: c.now, Reply: reply, Until: until, Idempotency: call.Idempotency})
+	ended := store.Ended{Call: call.ID, At: c.now, Reply: reply, Until: until, Idempotency: call.Idempotency}
+	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
+		ended.Keep = t.keep
+	}
+	c.record(act, ended)
 	if signalled {
 		c.replyTo(act, call, reply, act.durable)
 	}
@@ -349,7 +371,7 @@ func (c *Cell) goOn(t *turn) {
 			if !mutant.On("unanswered-call-not-sent-again") {
 				c.sendCall(t, i)
 			}
-		case a.Out().Kind == actor.AskTool, a.Out().Kind == actor.AskWork:
+		case a.Out().Performed():
 			c.goOnWith(t, i)
 		}
 		if t.over {
@@ -367,16 +389,18 @@ func (c *Cell) goOnWith(t *turn, i int) {
 			c.outcome(*out)
 		}
 		delete(c.running, t.effect(i))
-	case !a.Out().Idempotent:
+	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel: // asking a model twice costs, and does no other harm
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
 		c.toldResult(t, i, unknown)
 		c.answer(t, i, unknown, 0)
+		c.dropAdded(t)
 	case t.run.Parked != "": // stays as it is
-	case t.body == nil && a.Ask.Kind == actor.AskWork && (t.def == nil || !c.again(t)):
+	case t.body == nil && a.Ask.Again() && (t.def == nil || !c.again(t)):
 	default:
+		c.dropAdded(t)
 		attempt := a.Attempt + 1
-		c.tell(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: attempt, Step: t.step(), Index: uint16(i)})
+		c.tell(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Again, Step: t.step(), Index: uint16(i), Discards: a.Shown})
 		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt})
 		t.sent[i].attempt = attempt
 		c.perform(t, i)

@@ -373,7 +373,7 @@ func TestAnOutcomeThatComesBeforeItsActor(t *testing.T) {
 	n.cells[0] = NewCell(Config{Self: actor.Address{Node: "n", Incarnation: 9}, Seed: 9, Tools: n.tools})
 	effect := actor.EffectID{Run: call.ID, Step: 1}
 	n.inputs = nil
-	for _, in := range []Input{Limits{n.limits}, Agents{n.agents}, Owners{n.table(1)}, Boot{Running: []actor.EffectID{effect}},
+	for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{n.table(1)}, Boot{Running: []actor.EffectID{effect}},
 		Outcome{ID: effect, Attempt: 1, Answer: actor.Answer{Parts: actor.Text("done")}}} {
 		n.step(n.cells[0], in)
 	}

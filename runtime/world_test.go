@@ -23,6 +23,7 @@ type node struct {
 	now     actor.Time
 	cells   []*Cell
 	agents  []actor.Definition
+	former  []actor.Definition
 	limits  dispatcher.Limits
 	tools   *tools.Registry
 	log     map[actor.ID]store.Saved
@@ -33,6 +34,11 @@ type node struct {
 	entries int
 	runs    map[actor.CallID]*runs.Record
 	lose    func(actor.Envelope) bool
+	told    map[actor.CallID][]runs.Event
+	joined  map[actor.CallID]actor.CallID
+	outside []outside // models and external agents that were asked, in order
+	aborted []actor.EffectID
+	calls   []actor.Call // of clients
 	seen    map[history.Kind]int
 	unread  int // loads that fail
 	trace   bool
@@ -42,7 +48,7 @@ type node struct {
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
 		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
-		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}}
+		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}, told: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}}
 	n.start(cells)
 	return n
 }
@@ -50,12 +56,12 @@ func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 // start boots cells anew, on what the log holds.
 func (n *node) start(cells int) {
 	n.epoch++
-	n.cells, n.inputs = nil, nil
+	n.cells, n.inputs, n.outside = nil, nil, nil
 	table := n.table(cells)
 	for i := range cells {
 		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
 		n.cells = append(n.cells, c)
-		for _, in := range []Input{Limits{n.limits}, Agents{n.agents}, Owners{table}, Boot{}} {
+		for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{table}, Boot{}} {
 			n.step(c, in)
 		}
 	}
@@ -72,6 +78,7 @@ func (n *node) step(c *Cell, in Input) {
 		n.t.Logf("%v <- %T%+v", c.Self(), in, in)
 	}
 	r := c.Step(n.now, in)
+	n.checkSize(c)
 	for _, e := range r.Events {
 		n.seen[e.Kind]++
 		if n.trace {
@@ -109,6 +116,7 @@ func (n *node) fold(e store.RunEvent) {
 	if err := n.runs[e.Run].Apply(&ev); err != nil {
 		n.t.Errorf("%v", err)
 	}
+	n.told[e.Run] = append(n.told[e.Run], ev)
 }
 
 func (n *node) perform(c *Cell, e Effect) {
@@ -152,9 +160,32 @@ func (n *node) perform(c *Cell, e Effect) {
 			answer = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%v", err)}
 		}
 		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: answer})
+	case Model, Invoke:
+		n.outside = append(n.outside, outside{c, e})
+	case Abort:
+		n.aborted = append(n.aborted, e.ID)
+	case Joined:
+		n.joined[op.Call] = op.Run
 	case Tool:
 		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: n.tools.Execute(n.t.Context(), op.Name, op.Input, op.Context)})
 	}
+}
+
+// outside is a model or external agent at work on something.
+type outside struct {
+	cell   *Cell
+	effect Effect
+}
+
+// say has it answer with a piece, or with the whole.
+func (n *node) say(o outside, piece actor.Piece) {
+	n.step(o.cell, Streamed{o.effect.ID, o.effect.Attempt, piece})
+	n.drain()
+}
+
+func (n *node) end(o outside, answer actor.Answer) {
+	n.step(o.cell, Outcome{o.effect.ID, o.effect.Attempt, answer})
+	n.drain()
 }
 
 // drain does what there is to do now.
@@ -203,6 +234,7 @@ func (n *node) send(to, text string, change ...func(*actor.Call)) actor.CallID {
 	for _, f := range change {
 		f(&call)
 	}
+	n.calls = append(n.calls, call)
 	n.inputs = append(n.inputs, func() {
 		n.step(n.cells[0], Deliver{actor.Envelope{To: who, Body: actor.Request{Call: call}}})
 	})

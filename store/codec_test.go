@@ -257,18 +257,18 @@ func nonZero(v reflect.Value, seen map[string]bool) {
 func TestOtherVersionsAndKindsAreRefused(t *testing.T) {
 	b := EncodeEntry(Entry{Actor: actor.NewID("a", ""), N: 1, Record: Buried{}})
 	newer := bytes.Clone(b)
-	newer[0] = 2
+	newer[0] = CodecVersion + 1
 	unknown := bytes.Clone(b)
 	unknown[bytes.IndexByte(b[18:], tagBuried)+18] = 99
 	for _, c := range []struct {
 		b    []byte
 		want string
-	}{{newer, "written in version 2, this program reads version 1"}, {unknown, "unknown record 99"}, {nil, "not a number"}, {append(b, 0), "1 bytes too many"}} {
+	}{{newer, fmt.Sprintf("written in version %d, this program reads version %d", CodecVersion+1, CodecVersion)}, {unknown, "unknown record 99"}, {nil, "not a number"}, {append(b, 0), "1 bytes too many"}} {
 		if _, err := DecodeEntry(c.b); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
-	if _, err := DecodeJournal([]byte{2}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 2") {
+	if _, err := DecodeJournal([]byte{1}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 1") {
 		t.Errorf("got %v", err)
 	}
 }

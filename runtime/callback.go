@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// An external agent at work on a run may call other agents through that run: it
+// sends a signal of this operation, and the call that is made of it has the run's
+// chain, depth, time and budget. The signal's answer is the call's.
+
+// CallAgent is the operation of a signal that adds a call to its run.
+const CallAgent = "call_agent"
+
+// callback adds a call to the step in which the run's external agent was invoked.
+// A repeat of the signal finds the call it made.
+func (c *Cell) callback(t *turn, call actor.Call, durable bool) {
+	run := t.run
+	for i := range run.Last() {
+		if a := &run.Last()[i]; a.Added && a.For == call.ID {
+			t.wants(i, call)
+			return
+		}
+	}
+	if refusal := c.mayCallBack(t); refusal != nil {
+		c.refuse(t.act, call, refusal)
+		return
+	}
+	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
+	a := c.plan(run, tools.NewContext(run.Call, run.Clock.Now(c.now), dispatcher.Asks{}), ask)
+	a.Added, a.For = true, call.ID
+	if a.Open() && a.Out().Kind == actor.AskCall {
+		c.askCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
+	}
+	t.taint = t.taint || durable
+	i, holds := len(run.Last()), run.Holds
+	c.toldAsked(t, &a, runs.Event{Step: t.step(), Index: uint16(i)})
+	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a})
+	t.work = append(t.work, ask)
+	t.sent = append(t.sent, sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter})
+	t.wants(i, call)
+	c.askEvent(t, i, t.act.pending())
+	switch added := &run.Last()[i]; {
+	case !added.Open():
+		c.answerAdded(t, i, *added.Answer)
+	case added.IsCall():
+		c.sendRequest(t, i, 1)
+	}
+	c.heldChanged(t, holds)
+}
+
+// mayCallBack says why nobody may add a call to the turn just now.
+func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
+	invoked, open := false, 0
+	for i := range t.run.Last() {
+		a := &t.run.Last()[i]
+		invoked = invoked || a.Open() && a.Out().Kind == actor.AskInvoke
+		if a.Added && a.Open() {
+			open++
+		}
+	}
+	switch {
+	case !invoked:
+		return actor.Refuse(actor.NotFound, "run %s has no external agent at work: its token is of no use any more", t.run.Call.ID)
+	case len(t.run.Last()) >= store.AsksMax-1 || open >= c.limits.AsksPerActionMax:
+		return actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "run %s waits for %d calls that its agent added, at most %d allowed", t.run.Call.ID, open, c.limits.AsksPerActionMax)
+	}
+	return nil
+}
+
+// wants notes who is to have the answer of an added call.
+func (t *turn) wants(i int, call actor.Call) {
+	if t.added == nil {
+		t.added = map[int]actor.Call{}
+	}
+	t.added[i] = call
+}
+
+// answerAdded ends the signal that added a call, with what the call came to. One
+// whose client is gone is remembered all the same, for its repeat.
+func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
+	a := &t.run.Last()[i]
+	reply := actor.Reply{Call: a.For, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
+	if answer.Refusal != nil {
+		reply.Status = actor.Failed
+	}
+	if a.Call.IsZero() {
+		reply.Run = t.run.Call.ID
+	}
+	call, wanted := t.added[i]
+	if !wanted {
+		call = actor.Call{ID: a.For, Kind: actor.OneWay}
+	}
+	delete(t.added, i)
+	c.end(t.act, call, reply)
+}
+
+// dropAdded gives up the calls that external agents added, once none is at work
+// on the step any more.
+func (c *Cell) dropAdded(t *turn) {
+	asks := t.run.Last()
+	for i := range asks {
+		if a := &asks[i]; a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke {
+			return
+		}
+	}
+	for i := range asks {
+		if a := &t.run.Last()[i]; a.Added && a.Open() {
+			c.giveUp(t, i)
+			c.answer(t, i, actor.Answer{Refusal: agentEnded()}, 0)
+		}
+	}
+}
+
+func agentEnded() *actor.Refusal {
+	return actor.Refuse(actor.Stopped, "the agent that asked for it has ended")
+}
+
+// keepsTooMuch says why the actor cannot keep what its turn wants it to.
+func (c *Cell) keepsTooMuch(t *turn, items []actor.Item) *actor.Refusal {
+	if len(items) == 0 {
+		return nil
+	}
+	if !t.act.durable || !t.act.serial {
+		return actor.Refuse(actor.Invalid, "agent %s keeps something: only a journaled agent that takes one message at a time can", t.act.id.Agent)
+	}
+	if len(items) > actor.KeptPerActionMax {
+		return actor.Refuse(actor.Budget, "the turn keeps %d items at once, at most %d allowed", len(items), actor.KeptPerActionMax)
+	}
+	count, bytes := 0, 0
+	for _, item := range t.act.journal.KeptNow() {
+		count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
+	}
+	for _, item := range items {
+		if err := item.Check(); err != nil {
+			return actor.Refuse(actor.Invalid, "the turn keeps something that cannot be kept: %v", err)
+		}
+		if len(item.Value) > 0 {
+			count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
+		}
+	}
+	if count > actor.KeptMax || bytes > actor.KeptBytesMax {
+		return actor.Refuse(actor.Budget, "%s would keep %d items of %d bytes, at most %d of %d are allowed", t.act.id, count, bytes, actor.KeptMax, actor.KeptBytesMax)
+	}
+	return nil
+}

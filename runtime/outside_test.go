@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// said is the answer of a model or an external agent.
+func said(text string) actor.Answer {
+	c := upstream.Completion{Text: text, Finish: upstream.FinishStop, Usage: upstream.Usage{Known: true, Input: 3, Output: 2, Total: 5}}
+	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
+}
+
+// asksOutside is an agent that asks once and answers with what it was told.
+func asksOutside(name string, ask actor.Ask) actor.Definition {
+	return agent(name, func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			ask := ask
+			ask.Body = []byte("prompt: " + actor.TextOf(b.Call.Parts))
+			return actor.Action{Asks: []actor.Ask{ask}}, nil
+		}
+		if a := answers[0][0]; a.Refusal != nil {
+			return actor.GiveUp(a.Refusal), nil
+		}
+		c, err := upstream.DecodeCompletion(answers[0][0].Parts[0].Bytes)
+		return actor.Complete(actor.Text(c.Text)), err
+	})
+}
+
+func thinker() actor.Definition {
+	return asksOutside("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new")})
+}
+
+func worker(idempotent bool) actor.Definition {
+	return asksOutside("worker", actor.Ask{Kind: actor.AskInvoke, Name: "worker", Idempotent: idempotent,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"url":"http://x"}`)}}})
+}
+
+// stream is a run's events in a few words each.
+func (n *node) stream(run actor.CallID) string {
+	var all []string
+	for _, e := range n.told[run] {
+		s := fmt.Sprintf("%d %s", e.Seq, e.Type)
+		if e.Type == runs.AgentStreamDelta || e.Type == runs.AgentStateChanged {
+			s += fmt.Sprintf(" %s%s", e.Name, e.Text)
+		}
+		if e.Type == runs.Attempt {
+			s += fmt.Sprintf(" %d discards after %d", e.Attempt, e.Discards)
+		}
+		all = append(all, s)
+	}
+	return strings.Join(all, "\n")
+}
+
+func (n *node) wantStream(run actor.CallID, want ...string) {
+	n.t.Helper()
+	if got := n.stream(run); got != strings.Join(want, "\n") {
+		n.t.Errorf("the stream is\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+func TestAModelsAnswerIsShownAsItComes(t *testing.T) {
+	n := newNode(t, 1, thinker())
+	run := n.send("thinker", "why")
+	m := n.outside[0]
+	if op := m.effect.Op.(Model); op.Name != "m" || string(op.Body) != "prompt: why" || op.Left != n.limits.ModelTimeoutDefault || !m.effect.Gated {
+		t.Errorf("%+v", m.effect)
+	}
+	n.say(m, actor.Piece{Again: actor.Refuse(actor.Busy, "later")})
+	n.say(m, actor.Piece{Text: "be"})
+	n.say(m, actor.Piece{Text: "cause"})
+	n.say(m, actor.Piece{})
+	n.now = n.now.Add(30 * time.Millisecond)
+	n.end(m, said("because"))
+	n.want(run, "because")
+	n.wantStream(run, "1 user_input", "2 run_started", "3 llm_call_started", "4 attempt 2 discards after 0", "5 agent_stream_delta be",
+		"6 agent_stream_delta cause", "7 llm_call_done", "8 run_done")
+	done, end := n.told[run][6], n.told[run][7]
+	if done.Text != "because" || done.Took != 30*time.Millisecond || done.Usage != (runs.Usage{Input: 3, Output: 2, Total: 5}) || end.Usage != done.Usage {
+		t.Errorf("%+v\n%+v", done, end)
+	}
+	n.say(m, actor.Piece{Text: "late"})
+	if len(n.told[run]) != 8 {
+		t.Errorf("after the end: %s", n.stream(run))
+	}
+}
+
+func TestWhatWasShownBeforeACrashDoesNotCount(t *testing.T) {
+	n := newNode(t, 1, thinker())
+	run := n.send("thinker", "why")
+	n.say(n.outside[0], actor.Piece{Text: "bec"})
+	lost := n.outside[0]
+	n.start(1)
+	n.drain()
+	m := n.outside[0]
+	if op := m.effect.Op.(Model); string(op.Body) != "prompt: why" || m.effect.Attempt != 2 {
+		t.Errorf("asked again with %+v", m.effect)
+	}
+	lost.cell = n.cells[0]
+	n.say(lost, actor.Piece{Text: "from before"})
+	n.say(m, actor.Piece{Text: "so"})
+	n.start(1)
+	n.drain()
+	n.say(n.outside[0], actor.Piece{Text: "thus"})
+	n.end(n.outside[0], said("thus"))
+	n.wantStream(run, "1 user_input", "2 run_started", "3 llm_call_started", "4 agent_stream_delta bec", "5 attempt 2 discards after 3",
+		"6 agent_stream_delta so", "7 attempt 3 discards after 5", "8 agent_stream_delta thus", "9 llm_call_done", "10 run_done")
+	n.want(run, "nothing") // who waited for it is gone
+	if r := n.runs[run]; r.Text != "thus" || r.Attempt != 3 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// client is what a signal with the token of a run asks for.
+func (n *node) callBack(run actor.CallID, body string) actor.CallID {
+	return n.send("worker", "", func(c *actor.Call) {
+		c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
+	})
+}
+
+func TestAnExternalAgentCallsBack(t *testing.T) {
+	var seen []actor.Call
+	helper := agent("helper", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		seen = append(seen, b.Call)
+		return actor.Complete(actor.Text("done " + actor.TextOf(b.Call.Parts))), nil
+	})
+	asker := agent("asker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "worker", Parts: actor.Text("work")}}}, nil
+		}
+		return actor.Complete(answers[0][0].Parts), nil
+	})
+	n := newNode(t, 2, worker(false), helper, asker)
+	root := n.send("asker/s", "go")
+	op := n.outside[0].effect.Op.(Invoke)
+	run := op.Call.ID
+	back := func(body string) actor.CallID {
+		return n.send("worker/s", "", func(c *actor.Call) {
+			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
+		})
+	}
+	n.say(n.outside[0], actor.Piece{State: "reading", Detail: `{"page":1}`})
+	first := back(`{"agent_id":"helper","message":"one"}`)
+	n.want(first, "done one")
+	n.want(back(`{"agent_id":"asker","message":"you again"}`), "Cycle")
+	n.want(back(`{"agent_id":"nobody","message":"x"}`), "NotFound")
+	n.want(back(`{"agent":"helper"}`), "Invalid")
+	if r := n.replies[first]; len(seen) != 1 || r.Run != seen[0].ID {
+		t.Fatalf("%d calls reached the helper; the reply is of %s", len(seen), r.Run)
+	}
+	c := seen[0]
+	if c.Root != root || c.Parent != run || actor.PathString(c.Path()) != "asker/s -> worker/s -> helper/s" || c.Budget >= op.Call.Budget || c.Left > op.Call.Left {
+		t.Errorf("the helper was called by %+v", c)
+	}
+	n.end(n.outside[0], said("worked"))
+	n.want(root, "worked")
+	n.want(back(`{"agent_id":"helper","message":"too late"}`), "NotFound")
+	if len(seen) != 1 {
+		t.Error("a token that is over still calls")
+	}
+	if got := n.stream(run); !strings.Contains(got, "agent_state reading") || !strings.Contains(got, "agent_called_child") {
+		t.Error(got)
+	}
+}
+
+// slowHelper waits for a signal before it answers.
+func slowHelper() actor.Definition {
+	return agent("helper", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: 10 * time.Second}}}, nil
+		}
+		return actor.Complete(actor.Text("slept")), nil
+	})
+}
+
+func TestACallThatAnExternalAgentAddedEndsWithIt(t *testing.T) {
+	n := newNode(t, 1, worker(false), slowHelper())
+	run := n.send("worker", "go")
+	back := n.callBack(run, `{"agent_id":"helper","message":"one"}`)
+	n.want(back, "nothing")
+	n.end(n.outside[0], said("did not wait"))
+	n.want(run, "did not wait")
+	n.want(back, "Stopped")
+	n.pass(time.Minute)
+	for id, r := range n.runs {
+		if !r.Status.Ended() {
+			t.Errorf("run %s is %s", id, r.Status)
+		}
+	}
+	// and with the run, whatever ends that
+	run = n.send("worker", "go", func(c *actor.Call) { c.Left = 5 * time.Second })
+	back = n.callBack(run, `{"agent_id":"helper","message":"one"}`)
+	n.pass(time.Minute)
+	n.want(run, "Deadline")
+	if got := n.answer(back); got != "Deadline" && got != "Stopped" {
+		t.Errorf("the call that it added got %s", got)
+	}
+}
+
+func TestARepeatedCallBackIsOneCall(t *testing.T) {
+	n := newNode(t, 1, worker(true), slowHelper())
+	run := n.send("worker", "go")
+	n.callBack(run, `{"agent_id":"helper","message":"one"}`)
+	again := n.calls[len(n.calls)-1]
+	n.inputs = append(n.inputs, func() {
+		c := again
+		c.Attempt, c.Via = 2, n.cells[0].Self()
+		n.step(n.cells[0], Deliver{actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: c.To, Epoch: n.epoch, Body: actor.Request{Call: c}}})
+	})
+	n.pass(time.Minute)
+	called := 0
+	for _, e := range n.told[run] {
+		if e.Type == runs.AgentCalledChild {
+			called++
+		}
+	}
+	if n.want(again.ID, "slept"); called != 1 {
+		t.Errorf("the helper was called %d times", called)
+	}
+}
+
+func TestAfterACrashAnExternalAgentIsAskedAgainOnlyIfThatIsSafe(t *testing.T) {
+	for _, safe := range []bool{false, true} {
+		n := newNode(t, 1, worker(safe), slowHelper())
+		run := n.send("worker", "go")
+		n.say(n.outside[0], actor.Piece{Text: "ab"})
+		back := n.callBack(run, `{"agent_id":"helper","message":"one"}`)
+		n.start(1)
+		n.drain()
+		r := n.runs[run]
+		if safe {
+			n.end(n.outside[0], said("again"))
+			if r.Text != "again" || !strings.Contains(n.stream(run), "attempt 2 discards after 3") {
+				t.Errorf("%+v\n%s", r, n.stream(run))
+			}
+		} else if len(n.outside) != 0 || r.Refusal == nil || r.Refusal.Reason != actor.Unknown {
+			t.Errorf("%d asked again, %+v", len(n.outside), r)
+		}
+		n.pass(time.Minute)
+		n.want(back, "nothing") // who waited for it is gone
+		for id, r := range n.runs {
+			if !r.Status.Ended() {
+				t.Errorf("safe %v: run %s is %s", safe, id, r.Status)
+			}
+		}
+	}
+}
+
+func keeper(change ...func(*actor.Definition)) actor.Definition {
+	return agent("keeper", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		text := actor.TextOf(b.Call.Parts)
+		var was string
+		for _, k := range b.Kept {
+			was += k.Name + "=" + string(k.Value) + " "
+		}
+		name, value, ask := strings.Cut(text, "=")
+		keep := []actor.Item{{Name: name, Value: []byte(value)}}
+		switch {
+		case !ask:
+			return actor.Complete(actor.Text(was)), nil
+		case len(answers) == 0:
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second, Name: was}}, Keep: keep}, nil
+		default:
+			done := actor.Complete(actor.Text(was))
+			done.Keep = []actor.Item{{Name: "last", Value: []byte(name)}}
+			return done, nil
+		}
+	}, change...)
+}
+
+func TestWhatAnActorKeepsIsThereForTheNextTurn(t *testing.T) {
+	n := newNode(t, 1, keeper())
+	set := func(text string) {
+		t.Helper()
+		id := n.send("keeper", text)
+		n.start(1) // its turn runs again from what was kept when it began
+		n.pass(2 * time.Second)
+		if r := n.runs[id]; r.Status != runs.Done {
+			t.Fatalf("%s: %+v", text, r)
+		}
+	}
+	set("b=1")
+	set("a=2")
+	set("b=3")
+	n.want(n.send("keeper", "?"), "a=2 b=3 last=b ")
+	set("a=")
+	n.limits.SnapshotBytes = 1
+	n.step(n.cells[0], Limits{n.limits})
+	n.send("keeper", "?")
+	n.start(1)
+	n.want(n.send("keeper", "?"), "b=3 last=a ")
+	n.want(n.send("keeper", "no such name=1"), "Invalid")
+	n.want(n.send("keeper", "big="+strings.Repeat("x", actor.KeptValueMax+1)), "Invalid")
+
+	n = newNode(t, 1, keeper(func(d *actor.Definition) { d.Durability = actor.Volatile }))
+	n.want(n.send("keeper", "a=1"), "Invalid")
+	n = newNode(t, 1, keeper(func(d *actor.Definition) { d.Turns = actor.Interleaved }))
+	n.want(n.send("keeper", "a=1"), "Invalid")
+}
+
+func TestARepeatIsToldWhichRunItJoins(t *testing.T) {
+	n := newNode(t, 1, thinker())
+	key := func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} }
+	run := n.send("thinker", "why", key)
+	repeat := n.send("thinker", "why", key)
+	if n.joined[repeat] != run || n.joined[run] != (actor.CallID{}) {
+		t.Errorf("joined %v", n.joined)
+	}
+	n.end(n.outside[0], said("so"))
+	n.want(run, "so")
+	n.want(repeat, "so")
+}
+
+func TestARunKeepsTheAgentItBeganWith(t *testing.T) {
+	version := func(v string) actor.Definition {
+		d := asksOutside("thinker", actor.Ask{Kind: actor.AskModel, Name: v})
+		d.Hash = actor.HashOf([]byte(v))
+		return d
+	}
+	n := newNode(t, 1, version("v1"))
+	run := n.send("thinker", "why")
+	n.agents, n.former = []actor.Definition{version("v2")}, []actor.Definition{version("v1")}
+	n.start(1)
+	n.drain()
+	if op := n.outside[0].effect.Op.(Model); op.Name != "v1" {
+		t.Errorf("goes on with %s", op.Name)
+	}
+	n.agents, n.former = nil, nil // deleted: what is open ends
+	n.step(n.cells[0], Agents{})
+	n.want(n.send("thinker", "new"), "NotFound")
+	n.end(n.outside[0], said("so"))
+	if r := n.runs[run]; r.Text != "so" {
+		t.Errorf("%+v", r)
+	}
+	if len(n.cells[0].known) != 1 {
+		t.Errorf("%d agents are known while one run is remembered by it", len(n.cells[0].known))
+	}
+	n.step(n.cells[0], Agents{})
+	if len(n.cells[0].known) != 0 {
+		t.Errorf("%d agents are known that nobody needs", len(n.cells[0].known))
+	}
+}
+
+func TestNobodyCallsASystemAgent(t *testing.T) {
+	system := keeper(func(d *actor.Definition) { d.System = true })
+	asker := agent("asker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "keeper", Parts: actor.Text("a=1")}}}, nil
+		}
+		return actor.GiveUp(answers[0][0].Refusal), nil
+	})
+	n := newNode(t, 1, system, asker)
+	n.want(n.send("asker", "go"), "NotFound")
+}
