@@ -130,7 +130,16 @@ func story() []Event {
 		next(Event{Type: WaitOpened, Step: 2, Index: 1, Name: "stop", Until: at.Add(time.Minute)}),
 		next(Event{Type: WaitExpired, Step: 2, Index: 1, Name: "stop"}),
 		next(Event{Type: SignalReceived, Step: 2, Name: "go", Text: `{"ok":true}`}),
-		next(Event{Type: RunDone, Status: actor.Partial, Text: "bob says hello", Warnings: []string{"the page was not read"}}),
+		next(Event{Type: LLMCallStarted, Step: 3, Name: "scripted", Left: 2 * time.Minute, Text: "what bob said"}),
+		next(Event{Type: AgentStreamDelta, Step: 3, Text: "bob"}),
+		next(Event{Type: Attempt, Attempt: 2, Step: 3, Discards: 17}),
+		next(Event{Type: AgentStreamDelta, Step: 3, Text: "bob says "}),
+		next(Event{Type: AgentStreamDelta, Step: 3, Text: "hello"}),
+		next(Event{Type: LLMCallDone, Step: 3, Name: "scripted", Status: actor.Succeeded, Text: "bob says hello", Took: 20 * time.Millisecond, Usage: Usage{10, 3, 13}}),
+		next(Event{Type: AgentInvokeStarted, Step: 3, Index: 1, Name: "carol", Left: time.Minute}),
+		next(Event{Type: AgentStateChanged, Step: 3, Index: 1, Name: "reading", Text: `{"page":1}`}),
+		next(Event{Type: AgentInvokeDone, Step: 3, Index: 1, Name: "carol", Status: actor.Failed, Refusal: actor.Refuse(actor.Unavailable, "gone")}),
+		next(Event{Type: RunDone, Status: actor.Partial, Text: "bob says hello", Usage: Usage{10, 3, 13}, Warnings: []string{"the page was not read"}}),
 	}
 }
 
@@ -159,11 +168,20 @@ wait_opened PAUSED_WAITING_APPROVAL
 wait_opened PAUSED_WAITING_APPROVAL
 wait_expired PAUSED_WAITING_APPROVAL
 signal_received RUNNING
+llm_call_started RUNNING
+agent_stream_delta RUNNING
+attempt RUNNING
+agent_stream_delta RUNNING
+agent_stream_delta RUNNING
+llm_call_done RUNNING
+agent_invoke_started RUNNING
+agent_state RUNNING
+agent_invoke_done RUNNING
 run_done DONE`
 	if got := strings.Join(seen, "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if r.Text != "bob says hello" || r.Outcome != actor.Partial || len(r.Warnings) != 1 || r.Attempt != 2 || r.Seq != 17 {
+	if r.Text != "bob says hello" || r.Outcome != actor.Partial || len(r.Warnings) != 1 || r.Attempt != 2 || r.Seq != 26 {
 		t.Errorf("ends as %+v", r)
 	}
 	if len(r.Children) != 2 || r.Children[0].Run != child || r.Children[0].CallState() != CallCompleted ||
@@ -241,7 +259,7 @@ func TestEventsThatCannotFollowAreRefused(t *testing.T) {
 		{at(2, func(e *Event) { *e = Event{Run: e.Run, Seq: 2, Type: Attempt, Attempt: 2} }), "has not started"},
 		{at(3, func(e *Event) { *e = whole[1]; e.Seq = 3 }), "started twice"},
 		{at(2, func(e *Event) { *e = whole[0]; e.Seq = 2 }), "user_input after the first"},
-		{at(5, func(e *Event) { *e = whole[16]; e.Seq = 5 }), "cannot go from PAUSED_WAITING_TOOL to DONE"},
+		{at(5, func(e *Event) { *e = last; e.Seq = 5 }), "cannot go from PAUSED_WAITING_TOOL to DONE"},
 		{at(9, func(e *Event) { e.Index = 7 }), "no tool is out at 1.7"},
 		{at(12, func(e *Event) { e.Child = parent }), "no call to run"},
 		{at(15, func(e *Event) { e.Name = "walk" }), "no wait for walk"},
@@ -280,7 +298,7 @@ func TestIllFormedEventsAreNamed(t *testing.T) {
 		{func(e *Event) { e.Step, e.Index = 0, 1 }, "of step 0"},
 		{func(e *Event) { e.Status = actor.Failed }, "a refusal: false"},
 		{func(e *Event) { *e = story()[3]; e.Depth = 2 }, "of depth 2 and a chain of 1"},
-		{func(e *Event) { *e = story()[3]; e.Left = -1 }, "time below 0"},
+		{func(e *Event) { *e = story()[3]; e.Left = -1 }, "count below 0"},
 	} {
 		e := good
 		c.change(&e)
@@ -298,8 +316,9 @@ func TestEveryEventLooksTheSameForGood(t *testing.T) {
 		RunStarted:       `"payload":{"agent_id":"alice","actor":"alice/s-1","kind":"waiting","operation":"handle_message_full","origin":"human","root_run_id":"` + parent.String() + `","call_depth":0,"call_chain":[],"time_left_ms":60000}}`,
 		AgentCalledChild: `"payload":{"agent_id":"bob","actor":"bob/s-1","call_depth":1,"call_chain":["alice/s-1"],"time_left_ms":30000,"step":1,"index":0,"child_run_id":"` + child.String() + `","text":"hello"}}`,
 		AgentCallRefused: `"error":{"type":"cycle detected","code":"call_cycle","reason":"Cycle","message":"cycle detected: Cycle detected: alice already in call chain alice/s-1","detail":"Cycle detected: alice already in call chain alice/s-1"}}}`,
+		LLMCallDone:      `"payload":{"step":3,"index":0,"name":"scripted","status":"succeeded","text":"bob says hello","took_ms":20,"usage":{"input_tokens":10,"output_tokens":3,"total_tokens":13}}}`,
 		SignalReceived:   `"payload":{"step":2,"index":0,"name":"go","text":"{\"ok\":true}"}}`,
-		RunDone:          `"type":"run_done","payload":{"status":"partial","text":"bob says hello","warnings":["the page was not read"]}}`,
+		RunDone:          `"type":"run_done","payload":{"status":"partial","text":"bob says hello","warnings":["the page was not read"],"usage":{"input_tokens":10,"output_tokens":3,"total_tokens":13}}}`,
 		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
 	}
 	seen := map[Type]bool{}
@@ -367,7 +386,7 @@ func TestLongContentIsCutAndMarked(t *testing.T) {
 	if err != nil || !again.Truncated || len(again.Text) != TextBytesMax-1 || !utf8.ValidString(again.Text) {
 		t.Errorf("%d bytes, truncated %v, %v", len(again.Text), again.Truncated, err)
 	}
-	end := story()[16]
+	end := story()[25]
 	end.Text = long
 	again, err = Decode(Encode(end))
 	if err != nil || !again.Truncated || len(again.Text) != AnswerBytesMax {
