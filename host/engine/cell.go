@@ -14,6 +14,7 @@ import (
 	proto "github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
 )
 
@@ -35,6 +36,7 @@ type cell struct {
 	timer   *time.Timer
 	stopped chan struct{}
 	spilled atomic.Int64
+	tally   tally
 
 	core        *runtime.Cell
 	incarnation uint64
@@ -42,7 +44,7 @@ type cell struct {
 	effects     map[effectKey]*effect
 	strikes     []runtime.Strike
 	spill       [][][]byte   // by cell: envelopes that found its ring full
-	outcome     *answer      // being stepped
+	taking      *answer      // being stepped
 	client      actor.CallID // whose call is being stepped
 }
 
@@ -111,6 +113,7 @@ func (c *cell) begin() {
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
 	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools})
 	c.due = 0
+	c.tally.begin(c.incarnation)
 	again := c.incarnation > 1
 	table := e.claim(self)
 	boot := runtime.Boot{Strikes: slices.Clone(c.strikes)}
@@ -118,7 +121,7 @@ func (c *cell) begin() {
 		boot.Running = append(boot.Running, key.id)
 	}
 	c.step(runtime.Limits{Limits: e.config.Limits})
-	c.step(runtime.Agents{Definitions: e.config.Agents})
+	c.define()
 	c.step(runtime.Owners{Table: table})
 	c.step(boot)
 	if again {
@@ -126,11 +129,6 @@ func (c *cell) begin() {
 		for _, call := range e.clients.takenBy(c.n, e.clock.now()) {
 			c.stepClient(actor.Envelope{To: call.To, Body: actor.Request{Call: call}}, call.ID)
 		}
-	}
-	if c.outcome != nil {
-		a := *c.outcome
-		c.outcome = nil
-		c.mailbox.answer(a)
 	}
 	c.arm()
 }
@@ -145,6 +143,10 @@ func (c *cell) fell() {
 	c.spilled.Store(0)
 	c.engine.clients.struck(c.client)
 	c.client = actor.CallID{}
+	if c.taking != nil { // the next incarnation may do better with it
+		c.mailbox.answer(*c.taking)
+		c.taking = nil
+	}
 	if c.core == nil {
 		return
 	}
@@ -177,6 +179,13 @@ func (c *cell) end() {
 	c.step(runtime.Owners{})
 }
 
+// take brings a client's message in; false if there is no room. A quarter of the
+// ring is for cells alone.
+func (c *cell) take(b []byte) bool {
+	ring := c.mailbox.ring
+	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && c.mailbox.push(b)
+}
+
 func (c *cell) deliver(b []byte) {
 	env, err := actor.Decode(b)
 	if err != nil {
@@ -199,36 +208,49 @@ func (c *cell) stepClient(env actor.Envelope, call actor.CallID) {
 }
 
 // answered passes on what came of an effect. What an earlier incarnation asked
-// the disk is not for this one; the outcome of a tool or work is.
+// the disk is not for this one; what came of a tool, work, model or agent is.
 func (c *cell) answered(a answer) {
-	out, isOutcome := a.input.(runtime.Outcome)
-	switch {
-	case isOutcome:
-		key := effectKey{out.ID, out.Attempt}
+	switch in := a.input.(type) {
+	case runtime.Outcome:
+		key := effectKey{in.ID, in.Attempt}
 		if c.effects[key] == nil {
 			return // given up meanwhile
 		}
-		c.outcome = &a
-		c.step(out)
-		c.outcome = nil
-		delete(c.effects, key)
-	case a.incarnation == c.incarnation:
-		c.step(a.input)
-	case a.incarnation == anyone:
-		if _, ok := a.input.(runtime.Owners); ok {
-			a.input = runtime.Owners{Table: c.engine.owners()} // a later one may have come with our own beginning
+		c.taking = &a
+		c.step(in)
+	case runtime.Streamed:
+		if c.effects[effectKey{in.ID, in.Attempt}] == nil {
+			return
 		}
-		c.step(a.input)
+		c.taking = &a
+		c.step(in)
+	case runtime.Agents:
+		c.define()
+	case runtime.Owners:
+		c.step(runtime.Owners{Table: c.engine.owners()}) // a later one may have come with our own beginning
+	case nil:
+		a.look(c.core)
+	default:
+		if a.incarnation == c.incarnation || a.incarnation == anyone {
+			c.step(in)
+		}
 	}
 	c.arm()
+}
+
+// define takes in the agents as they are now.
+func (c *cell) define() {
+	latest, number := c.engine.agents.now()
+	c.step(latest)
+	c.engine.agents.take(c.n, number)
 }
 
 // step advances the cell by one input and does what comes of it.
 func (c *cell) step(in runtime.Input) {
 	c.watch.begin(in)
 	ready := c.core.Step(c.engine.clock.now(), in)
-	c.watch.end()
-	c.engine.tell(ready.Events)
+	c.tally.step(c.watch.end(), c.core.Size())
+	c.tell(ready.Events)
 	c.perform(ready)
 	c.flush()
 }
@@ -251,8 +273,31 @@ func (c *cell) perform(ready runtime.Ready) {
 			}
 		})
 	}
+	c.taken()
 	for _, do := range now {
 		do()
+	}
+}
+
+// taken notes that what came of an effect was taken in: it is not, once more,
+// whatever becomes of this incarnation.
+func (c *cell) taken() {
+	if c.taking == nil {
+		return
+	}
+	switch in := c.taking.input.(type) {
+	case runtime.Outcome:
+		delete(c.effects, effectKey{in.ID, in.Attempt})
+	case runtime.Streamed:
+		c.effects[effectKey{in.ID, in.Attempt}].taken <- struct{}{}
+	}
+	c.taking = nil
+}
+
+func (c *cell) tell(events []history.Event) {
+	for i := range events {
+		c.tally.event(&events[i])
+		c.engine.tell(&events[i])
 	}
 }
 
@@ -263,14 +308,18 @@ func (c *cell) prepare(e runtime.Effect) func() {
 		return func() { c.send(op) }
 	case runtime.Respond:
 		return func() { c.engine.clients.respond(op) }
+	case runtime.Joined:
+		return func() { c.engine.clients.join(op.Call, op.Run) }
 	case runtime.Publish:
 		return func() { c.engine.watchers.publish(op.Event.Run) }
 	case runtime.Tool:
-		return c.effect(e, op.Left, func(ctx context.Context) actor.Answer {
-			return c.engine.config.Tools.Execute(ctx, op.Name, op.Input, op.Context)
-		})
+		return c.effect(e, actor.AskTool, op.Left, c.tool(op))
 	case runtime.Work:
-		return c.effect(e, op.Left, func(ctx context.Context) actor.Answer { return work(ctx, op) })
+		return c.effect(e, actor.AskWork, op.Left, work(op))
+	case runtime.Model:
+		return c.effect(e, actor.AskModel, op.Left, c.model(op))
+	case runtime.Invoke:
+		return c.effect(e, actor.AskInvoke, op.Left, c.invoke(op))
 	case runtime.Abort:
 		return func() { c.abort(effectKey{e.ID, e.Attempt}) }
 	case runtime.Load:

@@ -36,7 +36,8 @@ type waiter struct {
 	clock  actor.Clock
 	taken  bool // its cell has seen it
 	struck int
-	answer chan Answer // of one
+	answer chan Answer       // of one
+	joined chan actor.CallID // of one
 }
 
 func newClients(limit int) *clients {
@@ -54,7 +55,8 @@ func (c *clients) add(call actor.Call, cell uint16, now actor.Time) (*waiter, *a
 	case len(c.waiting) >= c.max:
 		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
 	}
-	w := &waiter{call: call, cell: cell, clock: actor.NewClock(now, call.Left), answer: make(chan Answer, 1)}
+	w := &waiter{call: call, cell: cell, clock: actor.NewClock(now, call.Left),
+		answer: make(chan Answer, 1), joined: make(chan actor.CallID, 1)}
 	c.waiting[call.ID] = w
 	return w, nil
 }
@@ -84,6 +86,25 @@ func (c *clients) hush() {
 func (c *clients) respond(op runtime.Respond) {
 	if w, ok := c.remove(op.Call); ok {
 		w.answer <- Answer{op.Reply, op.HeldUntil}
+	}
+}
+
+// count is how many wait.
+func (c *clients) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
+}
+
+// join tells a client whose call repeats an open run which one that is.
+func (c *clients) join(call, run actor.CallID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.waiting[call]; w != nil {
+		select {
+		case w.joined <- run:
+		default: // it knows
+		}
 	}
 }
 

@@ -12,24 +12,41 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// effectKey names one attempt at a tool or work.
+// effectKey names one attempt at something that a run wants of the world.
 type effectKey struct {
 	id      actor.EffectID
 	attempt uint32
 }
 
-// effect is a tool or work from the step that asked for it to the one that
-// takes in its outcome, or gives it up.
-type effect struct{ giveUp context.CancelFunc }
+// effect is a tool, work, model or external agent from the step that asked for
+// it to the one that takes in its outcome, or gives it up.
+type effect struct {
+	giveUp context.CancelFunc
+	taken  chan struct{} // of one: the piece on its way was taken in
+}
 
-// effect notes a tool or work, and is what starts it.
-func (c *cell) effect(e runtime.Effect, left actor.Duration, do func(context.Context) actor.Answer) func() {
+// perform is how an effect is done. What comes of it before its answer goes to
+// pass, one piece after the other.
+type perform func(ctx context.Context, pass func(actor.Piece)) actor.Answer
+
+// effect notes what a run wants of the world, and is what starts it.
+func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration, do perform) func() {
 	key := effectKey{e.ID, e.Attempt}
 	ctx, giveUp := context.WithTimeout(c.engine.ctx, left)
-	c.effects[key] = &effect{giveUp}
+	f := &effect{giveUp: giveUp, taken: make(chan struct{}, 1)}
+	c.effects[key] = f
 	incarnation := c.incarnation
-	tell := func(a actor.Answer) {
-		c.mailbox.answer(answer{incarnation, runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a}})
+	put := func(in runtime.Input) { c.mailbox.answer(answer{incarnation: incarnation, input: in}) }
+	tell := func(a actor.Answer) { put(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a}) }
+	pass := func(p actor.Piece) {
+		if ctx.Err() != nil {
+			return
+		}
+		put(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
+		select {
+		case <-f.taken:
+		case <-ctx.Done():
+		}
 	}
 	return func() {
 		if ctx.Err() != nil {
@@ -37,20 +54,21 @@ func (c *cell) effect(e runtime.Effect, left actor.Duration, do func(context.Con
 		}
 		if !c.engine.begin() {
 			giveUp()
-			tell(actor.Answer{Refusal: actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools are under way on this node", c.engine.config.EffectsMax)})
+			tell(actor.Answer{Refusal: actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)})
 			return
 		}
 		go func() {
 			defer c.engine.finish()
 			defer giveUp()
+			defer c.engine.counters[kind].begin()()
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code ended its goroutine")}
 			defer func() { tell(result) }() // whatever the code does, its asker hears of it
-			result = perform(ctx, do)
+			result = do.safely(ctx, pass)
 		}()
 	}
 }
 
-// abort gives a tool or work up; nobody waits for its outcome.
+// abort gives an effect up; nobody waits for its outcome.
 func (c *cell) abort(key effectKey) {
 	if f := c.effects[key]; f != nil {
 		f.giveUp()
@@ -58,32 +76,60 @@ func (c *cell) abort(key effectKey) {
 	}
 }
 
-func perform(ctx context.Context, do func(context.Context) actor.Answer) (a actor.Answer) {
+func (do perform) safely(ctx context.Context, pass func(actor.Piece)) (a actor.Answer) {
 	defer func() {
 		if p := recover(); p != nil {
 			a = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "panic: %v", p)}
 		}
 	}()
-	return do(ctx)
+	return do(ctx, pass)
+}
+
+func (c *cell) tool(op runtime.Tool) perform {
+	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
+		return c.engine.config.Tools.Execute(ctx, op.Name, op.Input, op.Context)
+	}
 }
 
 // work runs a function of the agent's own.
-func work(ctx context.Context, op runtime.Work) actor.Answer {
-	b, err := op.Func(ctx)
-	var refusal *actor.Refusal
-	switch {
-	case err == nil && len(b) > actor.MessageBytesMax:
-		refusal = actor.Refuse(actor.Rejected, "%s: its result of %d bytes is over %d", op.Name, len(b), actor.MessageBytesMax)
-	case err == nil:
-		return actor.Answer{Parts: []actor.Part{{Media: actor.MediaText, Bytes: b}}}
-	case errors.As(err, &refusal):
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-		refusal = &actor.Refusal{Reason: actor.Deadline, Operation: op.Name, Timeout: op.Left,
-			Detail: op.Name + ": its time has run out"}
-	default:
-		refusal = actor.Refuse(actor.Unavailable, "%s: %v", op.Name, err)
+func work(op runtime.Work) perform {
+	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
+		b, err := op.Func(ctx)
+		var refusal *actor.Refusal
+		switch {
+		case err == nil && len(b) > actor.MessageBytesMax:
+			refusal = actor.Refuse(actor.Rejected, "%s: its result of %d bytes is over %d", op.Name, len(b), actor.MessageBytesMax)
+		case err == nil:
+			return actor.Answer{Parts: []actor.Part{{Media: actor.MediaText, Bytes: b}}}
+		case errors.As(err, &refusal):
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+			refusal = &actor.Refusal{Reason: actor.Deadline, Operation: op.Name, Timeout: op.Left,
+				Detail: op.Name + ": its time has run out"}
+		default:
+			refusal = actor.Refuse(actor.Unavailable, "%s: %v", op.Name, err)
+		}
+		return actor.Answer{Refusal: refusal}
 	}
-	return actor.Answer{Refusal: refusal}
+}
+
+func (c *cell) model(op runtime.Model) perform {
+	out := c.engine.config.Outbound
+	if out == nil {
+		return noOutbound
+	}
+	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer { return out.Model(ctx, op, pass) }
+}
+
+func (c *cell) invoke(op runtime.Invoke) perform {
+	out := c.engine.config.Outbound
+	if out == nil {
+		return noOutbound
+	}
+	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer { return out.Invoke(ctx, op, pass) }
+}
+
+func noOutbound(context.Context, func(actor.Piece)) actor.Answer {
+	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node asks neither models nor external agents")}
 }
 
 // read has the disk read, outside the cell.
@@ -92,7 +138,7 @@ func (c *cell) read(get func() runtime.Input) func() {
 	return func() {
 		c.engine.readers.do(func() {
 			if in := get(); in != nil {
-				c.mailbox.answer(answer{incarnation, in})
+				c.mailbox.answer(answer{incarnation: incarnation, input: in})
 			}
 		})
 	}

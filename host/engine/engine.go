@@ -62,8 +62,8 @@ type Config struct {
 	// those that wrote something: no epoch comes twice.
 	Start  uint64
 	Log    Log
-	Store  store.KV // what the log writes to; it is only read here
-	Agents []actor.Definition
+	Store  store.KV           // what the log writes to; it is only read here
+	Agents []actor.Definition // to begin with
 	Tools  *tools.Registry
 	// Outbound asks models and external agents; nil: there are none.
 	Outbound Outbound
@@ -73,7 +73,7 @@ type Config struct {
 	Cells      int // 0: GOMAXPROCS
 	RingSlots  int // of each cell; 0: 1024
 	ClientsMax int // clients that wait for an answer; 0: 16,384
-	EffectsMax int // tools and work under way; 0: 1,024
+	EffectsMax int // tools, work, models and external agents under way; 0: 1,024
 }
 
 func (c *Config) check() error {
@@ -103,13 +103,15 @@ type Engine struct {
 	system   *proto.ActorSystem
 	cells    []*cell
 	clients  *clients
+	agents   *definitions
 	watchers watchers
 	readers  *readers
 
-	ctx     context.Context // of effects
-	cancel  context.CancelFunc
-	effects sync.WaitGroup
-	running atomic.Int64
+	ctx      context.Context // of effects
+	cancel   context.CancelFunc
+	effects  sync.WaitGroup
+	running  atomic.Int64
+	counters [actor.AskInvoke + 1]counter
 
 	mu     sync.Mutex
 	epochs []actor.Epoch // by cell
@@ -126,7 +128,7 @@ func Start(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
-		readers: newReaders(readersCount), over: make(chan struct{})}
+		agents: newDefinitions(config.Agents, config.Cells), readers: newReaders(readersCount), over: make(chan struct{})}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	for range config.Cells {
 		e.epochs = append(e.epochs, e.epochOf(1))
@@ -190,8 +192,8 @@ func (e *Engine) claim(self actor.Address) dispatcher.Table {
 		e.table = e.newTable()
 		for _, c := range e.cells {
 			if c.n != self.Cell {
-				c.mailbox.answer(answer{anyone, runtime.Owners{}})
-				c.mailbox.answer(answer{anyone, runtime.CellRestarted{Cell: self}})
+				c.mailbox.answer(answer{incarnation: anyone, input: runtime.Owners{}})
+				c.mailbox.answer(answer{incarnation: anyone, input: runtime.CellRestarted{Cell: self}})
 			}
 		}
 	}
@@ -230,13 +232,17 @@ func (e *Engine) NewCallID() actor.CallID {
 // Now is the node's time.
 func (e *Engine) Now() actor.Time { return e.clock.now() }
 
-// Agents lists the agents that exist.
-func (e *Engine) Agents() []actor.Definition { return e.config.Agents }
-
 // Ask brings a client's call to its actor and waits for what comes of it. What
 // the call leaves open is filled in. If ctx ends first the run goes on, and its
 // client may ask for it by its id.
 func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
+	return e.AskStream(ctx, call, nil)
+}
+
+// AskStream is Ask for a client that follows the run meanwhile. If the call
+// repeats one whose run is open, joined is told once which run that is; otherwise
+// the run has the call's own id.
+func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	complete(&call)
 	b := actor.Encode(actor.Envelope{To: call.To, Body: actor.Request{Call: call}})
 	if _, err := actor.Decode(b); err != nil {
@@ -245,28 +251,70 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 	if err := e.config.Log.Full(); err != nil {
 		return refused(call.ID, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}), nil
 	}
-	owner, _ := e.owners().Of(dispatcher.ShardOf(call.To))
-	c := e.cells[owner.Cell]
+	c := e.home(call.To)
 	w, refusal := e.clients.add(call, c.n, e.clock.now())
 	if refusal != nil {
 		return refused(call.ID, refusal), nil
 	}
-	// A quarter of the ring is for cells alone.
-	if c.mailbox.ring.len() >= len(c.mailbox.ring.slots)*3/4 || c.spilled.Load() > 0 || e.config.Log.Backlog() > backlogMax || !c.mailbox.push(b) {
+	if e.config.Log.Backlog() > backlogMax || !c.take(b) {
 		e.clients.remove(call.ID)
 		return refused(call.ID, actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")), nil
 	}
-	select {
-	case a := <-w.answer:
-		return a, nil
-	case <-ctx.Done():
-		if _, ok := e.clients.remove(call.ID); !ok {
-			return <-w.answer, nil
+	for {
+		select {
+		case a := <-w.answer:
+			return a, nil
+		case run := <-w.joined:
+			if joined != nil {
+				joined(run)
+				joined = nil
+			}
+		case <-ctx.Done():
+			if _, ok := e.clients.remove(call.ID); !ok {
+				return <-w.answer, nil
+			}
+			return Answer{}, ctx.Err()
+		case <-e.over:
+			return Answer{}, e.err
 		}
-		return Answer{}, ctx.Err()
-	case <-e.over:
-		return Answer{}, e.err
 	}
+}
+
+// Cancel gives up a run of an actor on behalf of a client. Whoever waits for the
+// run is told that it was cancelled; one that is over stays as it is.
+func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
+	b := actor.Encode(actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}})
+	if _, err := actor.Decode(b); err != nil {
+		return actor.Refuse(actor.Invalid, "%v", err)
+	}
+	if !e.home(id).take(b) {
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
+	}
+	return nil
+}
+
+// home is the cell at which an actor lives.
+func (e *Engine) home(id actor.ID) *cell {
+	owner, _ := e.owners().Of(dispatcher.ShardOf(id))
+	return e.cells[owner.Cell]
+}
+
+// State is the truth about each cell, one after the other.
+func (e *Engine) State(ctx context.Context) ([]history.State, error) {
+	all := make([]history.State, 0, len(e.cells))
+	for _, c := range e.cells {
+		seen := make(chan history.State, 1)
+		c.mailbox.answer(answer{look: func(core *runtime.Cell) { seen <- core.State() }})
+		select {
+		case s := <-seen:
+			all = append(all, s)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-e.over:
+			return nil, e.err
+		}
+	}
+	return all, nil
 }
 
 func complete(call *actor.Call) {
@@ -394,26 +442,22 @@ func (e *Engine) Close(ctx context.Context) error {
 }
 
 // tell logs what a person who runs a node wants to know of each run; never content.
-func (e *Engine) tell(events []history.Event) {
-	for i := range events {
-		ev := &events[i]
-		var message string
-		level := slog.LevelInfo
-		switch ev.Kind {
-		case history.Admit:
-			message = "accepted"
-		case history.Reply:
-			message = "ended"
-		case history.Refuse:
-			message = "refused"
-		case history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel:
-			message, level = ev.Kind.String(), slog.LevelDebug
-		default:
-			continue
-		}
-		if !e.log.Enabled(e.ctx, level) {
-			continue
-		}
+func (e *Engine) tell(ev *history.Event) {
+	var message string
+	level := slog.LevelInfo
+	switch ev.Kind {
+	case history.Admit:
+		message = "accepted"
+	case history.Reply:
+		message = "ended"
+	case history.Refuse:
+		message = "refused"
+	case history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel:
+		message, level = ev.Kind.String(), slog.LevelDebug
+	default:
+		return
+	}
+	if e.log.Enabled(e.ctx, level) {
 		e.log.LogAttrs(e.ctx, level, message, attrs(ev)...)
 	}
 }

@@ -36,10 +36,12 @@ type mailbox struct {
 
 // What the cell's actor receives.
 type (
-	// answer is what came of something that an incarnation asked for.
+	// answer is what came of something that an incarnation asked for; without
+	// an input, somebody who wants to look at the cell.
 	answer struct {
 		incarnation uint64
 		input       runtime.Input
+		look        func(*runtime.Cell)
 	}
 	// envelope is an encoded actor.Envelope.
 	envelope struct{ bytes []byte }
@@ -67,7 +69,10 @@ func (m *mailbox) Start() {
 }
 
 // UserMessageCount implements protoactor's Mailbox.
-func (m *mailbox) UserMessageCount() int { return m.ring.len() }
+func (m *mailbox) UserMessageCount() int { return m.waiting() }
+
+// waiting is about how much there is to take in.
+func (m *mailbox) waiting() int { return m.ring.len() + int(m.more.Load()) }
 
 // PostSystemMessage implements protoactor's Mailbox.
 func (m *mailbox) PostSystemMessage(message any) {

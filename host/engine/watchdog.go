@@ -41,9 +41,13 @@ func (w *watchdog) begin(in runtime.Input) {
 	w.timer.Reset(StepMax)
 }
 
-func (w *watchdog) end() {
+// end tells how long the step took, if there was one.
+func (w *watchdog) end() (took time.Duration) {
 	w.timer.Stop()
-	w.step.Store(nil)
+	if s := w.step.Swap(nil); s != nil {
+		took = time.Since(s.began)
+	}
+	return took
 }
 
 func (w *watchdog) bark() {

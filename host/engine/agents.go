@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// definitions are the agents that exist, and which cell knows of them: each
+// change has a number, and a cell knows of all up to the one it took in last.
+type definitions struct {
+	mu     sync.Mutex
+	latest runtime.Agents
+	number uint64
+	taken  []uint64 // by cell
+	told   chan struct{}
+}
+
+func newDefinitions(all []actor.Definition, cells int) *definitions {
+	return &definitions{latest: runtime.Agents{Definitions: all}, number: 1, taken: make([]uint64, cells), told: make(chan struct{})}
+}
+
+// change replaces the agents, and tells the change's number.
+func (d *definitions) change(to runtime.Agents) uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.number++
+	d.latest = to
+	return d.number
+}
+
+// now is the agents as they are, with the number of the last change.
+func (d *definitions) now() (runtime.Agents, uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.latest, d.number
+}
+
+// take notes that a cell knows of all changes up to a number.
+func (d *definitions) take(cell uint16, number uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.taken[cell] = number
+	close(d.told)
+	d.told = make(chan struct{})
+}
+
+// known tells whether every cell knows of a change; if not, the channel is
+// closed when one more does.
+func (d *definitions) known(number uint64) (bool, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Min(d.taken) >= number, d.told
+}
+
+// Define replaces the agents that exist, and returns when every cell knows: who
+// is answered later is answered by the new ones. Former are older definitions
+// that open runs may still have. A cell that begins anew meanwhile begins with
+// the latest. If ctx ends first, the change comes all the same.
+func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
+	number := e.agents.change(runtime.Agents{Definitions: definitions, Former: former})
+	for _, c := range e.cells {
+		c.mailbox.answer(answer{incarnation: anyone, input: runtime.Agents{}})
+	}
+	for {
+		known, told := e.agents.known(number)
+		if known {
+			return nil
+		}
+		select {
+		case <-told:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-e.over:
+			return e.err
+		}
+	}
+}
+
+// Agents lists the agents that exist.
+func (e *Engine) Agents() []actor.Definition {
+	latest, _ := e.agents.now()
+	return latest.Definitions
+}

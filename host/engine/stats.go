@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// Stats is what a node is at, and what it has done since it began. Its figures
+// were taken one after the other: they need not fit to the last unit.
+type Stats struct {
+	Cells    []CellStats
+	Clients  int // that wait for an answer
+	Backlog  int // entries of the log that wait for the disk
+	Refusals []RefusalStats
+	Runs     []RunStats
+	Asks     []AskStats
+}
+
+// CellStats is one cell's part.
+type CellStats struct {
+	Mailbox     int // what waits to be stepped
+	Actors      int // in memory
+	Queued      int // calls that wait in their mailboxes
+	Outstanding int // calls of theirs that are not answered
+	Incarnation uint64
+	Steps       uint64
+	StepLongest time.Duration // of all so far
+}
+
+// RefusalStats counts what was answered with a no, before it had a turn.
+type RefusalStats struct {
+	Reason actor.Reason
+	Scope  actor.Scope // of Busy
+	Count  uint64
+}
+
+// RunStats counts the runs that ended one way.
+type RunStats struct {
+	Status runs.Status
+	Count  uint64
+}
+
+// AskStats counts what was asked of the world, or of other agents, by kind.
+type AskStats struct {
+	Kind     actor.AskKind
+	UnderWay int
+	Answered uint64        // whatever the answer was
+	Took     time.Duration // all of them together
+}
+
+// effectKinds are the asks that are carried out outside the cells.
+var effectKinds = [...]actor.AskKind{actor.AskTool, actor.AskWork, actor.AskModel, actor.AskInvoke}
+
+// counter counts what is asked of the world in one way.
+type counter struct{ underWay, answered, took atomic.Int64 }
+
+// begin counts one that is under way from now on; what it returns ends it.
+func (c *counter) begin() (end func()) {
+	began := time.Now()
+	c.underWay.Add(1)
+	return func() {
+		c.underWay.Add(-1)
+		c.end(time.Since(began))
+	}
+}
+
+func (c *counter) end(took time.Duration) {
+	c.answered.Add(1)
+	c.took.Add(int64(took))
+}
+
+const (
+	reasonCount = int(actor.NoDevice) + 1
+	scopeCount  = int(actor.ScopeNode) + 1
+)
+
+// tally is the figures of a cell. One goroutine at a time adds to them, others read.
+type tally struct {
+	refusals    [reasonCount * scopeCount]atomic.Uint64
+	runs        [runs.Cancelled + 1]atomic.Uint64
+	steps       atomic.Uint64
+	longest     atomic.Int64
+	incarnation atomic.Uint64
+	actors      atomic.Int64
+	queued      atomic.Int64
+	outstanding atomic.Int64
+	calls       counter
+
+	size  runtime.Size                // as last stored
+	asked map[actor.CallID]actor.Time // calls that are not answered, and when they were made
+}
+
+// step counts a step, and takes note of what there is after it.
+func (t *tally) step(took time.Duration, size runtime.Size) {
+	t.steps.Add(1)
+	if int64(took) > t.longest.Load() {
+		t.longest.Store(int64(took))
+	}
+	if size != t.size {
+		t.size = size
+		t.actors.Store(int64(size.Actors))
+		t.queued.Store(int64(size.Queued))
+		t.outstanding.Store(int64(size.Outstanding))
+		if size.Outstanding == 0 {
+			clear(t.asked) // of actors that have left
+		}
+	}
+}
+
+// begin forgets what an incarnation had under way.
+func (t *tally) begin(incarnation uint64) {
+	t.incarnation.Store(incarnation)
+	t.asked = map[actor.CallID]actor.Time{}
+}
+
+// event counts what a step of a cell came to.
+func (t *tally) event(ev *history.Event) {
+	switch ev.Kind {
+	case history.Refuse:
+		t.refusals[int(ev.Reason)*scopeCount+int(ev.Scope)].Add(1)
+	case history.Reply:
+		t.runs[ended(ev)].Add(1)
+	case history.Ask:
+		if ev.What == "call" && !ev.Call.IsZero() {
+			t.asked[ev.Call] = ev.At
+		}
+	case history.Answer, history.Cancel:
+		if at, ok := t.asked[ev.Call]; ok {
+			delete(t.asked, ev.Call)
+			t.calls.end(ev.At.Sub(at))
+		}
+	}
+}
+
+func ended(ev *history.Event) runs.Status {
+	switch {
+	case ev.Status != actor.Failed:
+		return runs.Done
+	case ev.Reason == actor.Stopped:
+		return runs.Cancelled
+	}
+	return runs.Failed
+}
+
+// Stats takes the node's figures. It waits for nobody.
+func (e *Engine) Stats() Stats {
+	s := Stats{Clients: e.clients.count(), Backlog: e.config.Log.Backlog()}
+	var refusals [reasonCount * scopeCount]uint64
+	var ends [runs.Cancelled + 1]uint64
+	calls := AskStats{Kind: actor.AskCall}
+	for _, c := range e.cells {
+		t := &c.tally
+		s.Cells = append(s.Cells, CellStats{Mailbox: c.mailbox.waiting(), Actors: int(t.actors.Load()), Queued: int(t.queued.Load()),
+			Outstanding: int(t.outstanding.Load()), Incarnation: t.incarnation.Load(), Steps: t.steps.Load(), StepLongest: time.Duration(t.longest.Load())})
+		for i := range refusals {
+			refusals[i] += t.refusals[i].Load()
+		}
+		for i := range ends {
+			ends[i] += t.runs[i].Load()
+		}
+		calls.UnderWay += int(t.outstanding.Load())
+		calls.Answered += uint64(t.calls.answered.Load())
+		calls.Took += time.Duration(t.calls.took.Load())
+	}
+	for i, n := range refusals {
+		if n > 0 {
+			s.Refusals = append(s.Refusals, RefusalStats{actor.Reason(i / scopeCount), actor.Scope(i % scopeCount), n})
+		}
+	}
+	for _, status := range []runs.Status{runs.Done, runs.Failed, runs.Cancelled} {
+		s.Runs = append(s.Runs, RunStats{status, ends[status]})
+	}
+	for _, kind := range effectKinds {
+		a := &e.counters[kind]
+		s.Asks = append(s.Asks, AskStats{kind, int(a.underWay.Load()), uint64(a.answered.Load()), time.Duration(a.took.Load())})
+	}
+	s.Asks = append(s.Asks, calls)
+	return s
+}
