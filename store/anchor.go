@@ -23,7 +23,7 @@ const anchorChecked = AnchorSlotBytes - len(actor.Hash{})
 // EncodeAnchor writes one slot.
 func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	var e actor.Encoder
-	e.Uint(CodecVersion)
+	e.Uint(frameVersion)
 	e.String(string(node))
 	e.Uint(m.Batch)
 	e.Uint(uint64(m.Pos))
@@ -61,8 +61,8 @@ func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
 	if !bytes.Equal(b[anchorChecked:], sum[:]) {
 		return Mark{}, errors.New("is damaged: its checksum is another")
 	}
-	d := decoder{actor.NewDecoder(b)}
-	if err := d.version("anchor"); err != nil {
+	d := newDecoder(b)
+	if err := d.version("anchor", frameVersion); err != nil {
 		return Mark{}, err
 	}
 	of := actor.NodeID(d.String(actor.NameBytesMax))

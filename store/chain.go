@@ -41,7 +41,7 @@ type batchRecord struct {
 
 func (r *batchRecord) encode() []byte {
 	e := actor.Encoder{Buf: make([]byte, 0, 64+8*len(r.shards)+128*len(r.payloads))}
-	e.Uint(CodecVersion)
+	e.Uint(frameVersion)
 	e.Hash(r.prev)
 	e.Uint(uint64(r.from))
 	e.Uint(uint64(r.to))
@@ -59,8 +59,8 @@ func (r *batchRecord) encode() []byte {
 }
 
 func decodeBatch(b []byte) (batchRecord, error) {
-	d := decoder{actor.NewDecoder(b)}
-	if err := d.version("batch"); err != nil {
+	d := newDecoder(b)
+	if err := d.version("batch", frameVersion); err != nil {
 		return batchRecord{}, err
 	}
 	r := batchRecord{prev: d.Hash(), from: Pos(d.Uint()), to: Pos(d.Uint())}

@@ -9,9 +9,17 @@ import (
 	"github.com/troupe-run/troupe/internal/must"
 )
 
-// CodecVersion is the first byte of every entry and every journal. Another one
-// is refused: a store is read by a program that knows its format.
+// CodecVersion is the first byte of every entry and every journal that is written.
+// Those of every version before are read, for good; a later one is refused: a
+// store is read by a program that knows its format.
+//
+//  1. the first
+//  2. Added and Streamed; what actors keep; how asks are asked again and shown
 const CodecVersion = 2
+
+// frameVersion is the first byte of what holds entries together: batches, the
+// anchor, the owners of runs. It has not changed.
+const frameVersion = 1
 
 // Bounds of what the codec takes in. Those of the runtime are narrower.
 const (
@@ -41,7 +49,10 @@ const (
 // An encoder adds the words of this room to those of actor.
 type encoder struct{ actor.Encoder }
 
-type decoder struct{ *actor.Decoder }
+type decoder struct {
+	*actor.Decoder
+	first bool // of the first version
+}
 
 // EncodeEntry writes an entry as DecodeEntry reads it.
 func EncodeEntry(e Entry) []byte {
@@ -66,8 +77,8 @@ func EncodeEntry(e Entry) []byte {
 // DecodeEntry reads an entry. It never panics, keeps nothing of b, and what it
 // accepts encodes to the same bytes again.
 func DecodeEntry(b []byte) (Entry, error) {
-	r := decoder{actor.NewDecoder(b)}
-	if err := r.version("entry"); err != nil {
+	r := newDecoder(b)
+	if err := r.version("entry", CodecVersion); err != nil {
 		return Entry{}, err
 	}
 	var e Entry
@@ -112,8 +123,8 @@ func EncodeJournal(j *Journal) []byte {
 
 // DecodeJournal reads a journal, under the same promises as DecodeEntry.
 func DecodeJournal(b []byte) (Journal, error) {
-	r := decoder{actor.NewDecoder(b)}
-	if err := r.version("snapshot"); err != nil {
+	r := newDecoder(b)
+	if err := r.version("snapshot", CodecVersion); err != nil {
 		return Journal{}, err
 	}
 	j := Journal{N: r.Uint()}
@@ -127,10 +138,15 @@ func DecodeJournal(b []byte) (Journal, error) {
 	return j, nil
 }
 
-func (r decoder) version(what string) error {
-	if v := r.Uint(); r.Err() == nil && v != CodecVersion {
-		return fmt.Errorf("%s written in version %d, this program reads version %d", what, v, CodecVersion)
+func newDecoder(b []byte) decoder { return decoder{Decoder: actor.NewDecoder(b)} }
+
+// version reads the first byte of what comes in versions up to the newest.
+func (r *decoder) version(what string, newest uint64) error {
+	v := r.Uint()
+	if r.Err() == nil && (v == 0 || v > newest) {
+		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, v, newest)
 	}
+	r.first = v == 1
 	return nil
 }
 
@@ -359,6 +375,9 @@ func (r decoder) asked() Asked {
 		answer := r.answer()
 		a.Answer = &answer
 	}
+	if r.first {
+		return a
+	}
 	a.Again, a.Shown = r.uint32("times"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
 		a.For = r.CallID()
@@ -375,6 +394,9 @@ func (w *encoder) items(items []actor.Item) {
 }
 
 func (r decoder) items(limit int) []actor.Item {
+	if r.first {
+		return nil
+	}
 	return list(r, r.Count(limit, "items kept"), func() actor.Item {
 		return actor.Item{Name: r.String(actor.KeptNameMax), Value: r.Bytes(actor.KeptValueMax)}
 	})

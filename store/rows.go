@@ -130,15 +130,15 @@ func unseal(value []byte) (node actor.NodeID, batch uint64, content []byte, err 
 
 func encodeOwner(id actor.ID, root actor.CallID) []byte {
 	var e actor.Encoder
-	e.Uint(CodecVersion)
+	e.Uint(frameVersion)
 	e.ID(id)
 	e.CallID(root)
 	return e.Buf
 }
 
 func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
-	d := decoder{actor.NewDecoder(value)}
-	if err := d.version("owner"); err != nil {
+	d := newDecoder(value)
+	if err := d.version("owner", frameVersion); err != nil {
 		return id, root, err
 	}
 	id, root = d.ID(), d.CallID()
@@ -186,7 +186,7 @@ func packEntry(e Entry) (content []byte, blobs [][]byte) {
 
 // unpackEntry reads what packEntry wrote, and puts the blobs back in their places.
 func unpackEntry(content []byte, blob func(actor.Hash) ([]byte, error)) (Entry, error) {
-	d := decoder{actor.NewDecoder(content)}
+	d := newDecoder(content)
 	places := list(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
 	raw := d.Raw(int(d.UintMax(1<<31-1, "length")))
 	if err := d.End(); err != nil {
@@ -249,6 +249,9 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 		record = r
 	case Asking:
 		r.Asks = asks(r.Asks)
+		record = r
+	case Added:
+		r.Ask = asks([]Asked{r.Ask})[0]
 		record = r
 	case Answered:
 		each(&r.Answer.Parts)

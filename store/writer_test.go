@@ -169,7 +169,7 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 		{"batch lost", func(m *Memory) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
 		{"all lost", func(m *Memory) { *m = Memory{} }, "ends at batch 0, before its anchor at batch 5"},
 		{"record changed", func(m *Memory) { change(m, batch(3), 60) }, "batch"},
-		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{CodecVersion, 2}}}) },
+		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
 			"key " + batch(3) + ": batch 3 of n1: byte"},
 		{"record replaced by another", func(m *Memory) {
 			v, _, _ := m.Get([]byte(batch(2)))
