@@ -102,6 +102,7 @@ var underAll = []string{"internal/must", "internal/mutant"}
 // pureModules of others are functions of bytes: same bytes in, same value out.
 // Any room may import them. A new one answers a question in docs/RATIONALE.md.
 var pureModules = []string{
+	"github.com/BurntSushi/toml",
 	"github.com/go-json-experiment/json",
 	"github.com/santhosh-tekuri/jsonschema/v6",
 }
@@ -113,7 +114,7 @@ var testModules = []string{"pgregory.net/rapid", porcupine}
 // its arguments, or (time, math/rand/v2, context, fmt) so far as pureNames says.
 var pureStd = strings.Fields(`bytes cmp container/heap container/list context crypto/hmac crypto/sha256 crypto/subtle
 	encoding encoding/base64 encoding/binary encoding/hex encoding/json errors fmt hash hash/crc32 hash/fnv
-	hash/maphash html io maps math math/big math/bits math/rand/v2 net/url reflect regexp slices sort strconv
+	hash/maphash html io maps math math/big math/bits math/rand/v2 net/netip net/url reflect regexp slices sort strconv
 	strings text/tabwriter text/template time unicode unicode/utf8 unicode/utf16`)
 
 // pureNames are the only names that the pure floors may use of a package that

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,31 @@ type Invocation struct {
 	User     string    // user_id
 	Trace    string    // W3C traceparent; one that is not is left out
 	Token    Secret    // of this run: with it the agent may call back
+}
+
+// InvocationOf is a call as the message that an external agent is sent. Who
+// began without a trace gets one, so that what the agent tells of its own can be
+// put beside what is told here: the tree's id, and the call's.
+func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
+	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: textOf(call.Parts),
+		User: call.Principal, Trace: call.Trace, Token: token}
+	if !validTrace(in.Trace) {
+		in.Trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
+	}
+	return in
+}
+
+// textOf is what was said; of a call without text, its first JSON value.
+func textOf(parts []actor.Part) string {
+	if text := actor.TextOf(parts); text != "" {
+		return text
+	}
+	for _, p := range parts {
+		if p.Media == actor.MediaJSON && p.Blob.IsZero() {
+			return string(p.Bytes)
+		}
+	}
+	return ""
 }
 
 type (

@@ -57,6 +57,23 @@ func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
 	}
 }
 
+func TestACallIsToldToAnExternalAgent(t *testing.T) {
+	root, id := actor.NewCallID(0, 1, 2), actor.NewCallID(actor.Time(time.Second), 3, 4)
+	call := actor.Call{ID: id, Root: root, To: actor.NewID("helper", "s-42"), Principal: "u-1", Parts: actor.Text("hi")}
+	in := upstream.InvocationOf("helper", &call, "tok")
+	if in.Session != "s-42" || in.Run != id.String() || in.Input != "hi" || in.User != "u-1" || in.Token != "tok" || in.Agent != "helper" {
+		t.Errorf("%+v", in)
+	}
+	if want := "00-" + strings.ReplaceAll(root.String(), "-", "") + "-8000000000000004-00"; in.Trace != want {
+		t.Errorf("trace %s, want %s", in.Trace, want)
+	}
+	call.Trace = trace
+	call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"a":1}`)}}
+	if in := upstream.InvocationOf("helper", &call, ""); in.Trace != trace || in.Input != `{"a":1}` {
+		t.Errorf("%+v", in)
+	}
+}
+
 func TestInvocationsThatCannotBeSentAreRefused(t *testing.T) {
 	a := upstream.Agent{URL: "http://h"}
 	for _, c := range []struct {

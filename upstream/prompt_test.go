@@ -148,6 +148,12 @@ func TestEndpointsAndHeadersCannotBeReadAsMoreThanOne(t *testing.T) {
 		{"https://host/\r\nx: y", "control characters"},
 		{"https://host/%zz", "no URL"},
 		{"https://" + strings.Repeat("h", 2048), "are over 2048"},
+		{"https://h:65535/", ""},
+		{"https://h:65536/", "want 1 to 65535"},
+		{"https://h:0/", "want 1 to 65535"},
+		{"https://h:/", "a host has letters"},
+		{"https://2130706433/", "ends in a number"},
+		{"https://[127.0.0.1]/", "no URL"},
 	} {
 		err := upstream.CheckURL(c.url)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -94,8 +94,9 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 	return Request{Method: method, URL: strings.TrimRight(base, "/") + path, Headers: headers, Body: body}, nil
 }
 
-// CheckURL says why a text is no endpoint: http or https, a host, a path, and
-// nothing else. Whether the host may be reached is the dialer's to say.
+// CheckURL says why a text is no endpoint: http or https, a host as ParseHost
+// takes it, a path, and nothing else. Whether the host may be reached is Egress'
+// to say, once it is known where that is.
 func CheckURL(text string) error {
 	if len(text) > URLBytesMax {
 		return fmt.Errorf("%d bytes are over %d", len(text), URLBytesMax)
@@ -115,6 +116,16 @@ func CheckURL(text string) error {
 		return fmt.Errorf("it has a user: give the key by itself")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.Contains(text, "#"):
 		return fmt.Errorf("it has a query or a fragment")
+	}
+	host := u.Host
+	if text := u.Port(); text != "" {
+		if port, ok := digits(text); !ok || port < 1 || port > 65535 {
+			return fmt.Errorf("port %.20q: want 1 to 65535", text)
+		}
+		host = strings.TrimSuffix(host, ":"+text)
+	}
+	if _, _, err := ParseHost(host); err != nil {
+		return fmt.Errorf("host %.80q: %w", host, err)
 	}
 	return nil
 }
