@@ -10,7 +10,7 @@ import (
 
 // The bounds of a turn, however it is written.
 const (
-	StepsMax      = 50      // actions that ask
+	StepsMax      = 50      // actions that ask; of a declared agent, those that ask its model
 	SameToolMax   = 3       // the third ask for the same tool with the same input is refused
 	StateBytesMax = 1 << 20 // request, answers so far and continuation, inline
 )
@@ -20,14 +20,15 @@ const (
 type bounded struct {
 	inner actor.Turn
 	self  actor.ID
+	most  int // steps
 	steps int
 	bytes int
 	tools map[actor.Hash]int // how often each was asked for
 	held  []*actor.Answer    // beside the last asks: what was answered here
 }
 
-func bound(begin actor.Begin, inner actor.Turn) actor.Turn {
-	return &bounded{inner: inner, self: begin.Call.To, bytes: actor.SizeOf(begin.Call.Parts)}
+func bound(begin actor.Begin, steps int, inner actor.Turn) actor.Turn {
+	return &bounded{inner: inner, self: begin.Call.To, most: steps, bytes: actor.SizeOf(begin.Call.Parts)}
 }
 
 func (b *bounded) Stop() { b.inner.Stop() }
@@ -54,8 +55,8 @@ func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 		if action.Done != nil {
 			return action, nil
 		}
-		if b.steps++; b.steps > StepsMax {
-			return actor.GiveUp(actor.Refuse(actor.Budget, "%s wants to make more than %d steps in its turn", b.self, StepsMax)), nil
+		if b.steps++; b.steps > b.most {
+			return actor.GiveUp(actor.Refuse(actor.Budget, "%s wants to make more than %d steps in its turn", b.self, b.most)), nil
 		}
 		if action.Asks = b.hold(action.Asks); len(action.Asks) > 0 {
 			return action, nil

@@ -65,15 +65,16 @@ func Continue(phase string, continuation []byte, asks ...actor.Ask) Action {
 type Next func(config Config, state State) (Action, error)
 
 // Pure makes a behavior of a transition.
-func Pure(config Config, next Next) actor.Behavior { return pure{config, next} }
+func Pure(config Config, next Next) actor.Behavior { return pure{config, next, StepsMax} }
 
 type pure struct {
 	config Config
 	next   Next
+	steps  int // at most, of those that ask
 }
 
 func (p pure) Begin(begin actor.Begin) actor.Turn {
-	return bound(begin, &stepping{pure: p, state: State{Request: begin}})
+	return bound(begin, p.steps, &stepping{pure: p, state: State{Request: begin}})
 }
 
 type stepping struct {
@@ -143,7 +144,7 @@ func DecodeState(b []byte) (State, error) {
 	s.Request = actor.Begin{Call: d.Call(), At: actor.Time(d.Int()), Left: actor.Duration(d.Int())}
 	s.Phase = d.String(actor.TextBytesMax)
 	s.Continuation = d.Bytes(StateBytesMax)
-	for range d.Count(StepsMax, "steps") {
+	for range d.Count(2*StepsMax, "steps") {
 		var answers []actor.Answer
 		for range d.Count(1<<16, "answers") {
 			answers = append(answers, actor.Answer{Parts: d.Parts(), Warnings: d.Strings(), Refusal: d.Refusal()})

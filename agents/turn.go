@@ -127,7 +127,7 @@ func Blocking(agent Agent) actor.Behavior { return blocking{agent} }
 type blocking struct{ agent Agent }
 
 func (b blocking) Begin(begin actor.Begin) actor.Turn {
-	return bound(begin, &coroutine{agent: b.agent, turn: Turn{begin: begin}})
+	return bound(begin, StepsMax, &coroutine{agent: b.agent, turn: Turn{begin: begin}})
 }
 
 // coroutine runs the function up to each ask, and from its answers on. Its whole

@@ -36,7 +36,7 @@ type Limits struct {
 	ModelTimeoutDefault     actor.Duration // model_timeout_ms: one answer, with all its tries
 	InvokeTimeoutDefault    actor.Duration // invoke_timeout_ms: one answer of an external agent
 	WaitTimeoutMax          actor.Duration // approval_timeout_ms: the longest a turn may wait for a person
-	StepsPerTurnMax         int            // steps_per_turn_max
+	StepsPerTurnMax         int            // steps_per_turn_max: actions that ask
 	AsksPerActionMax        int            // asks_per_action_max
 	RememberDone            actor.Duration // how long past its deadline an outcome is kept for repeats
 	RememberKey             actor.Duration // how long an idempotency key is kept
@@ -65,7 +65,7 @@ func DefaultLimits() Limits {
 		ModelTimeoutDefault:     120 * time.Second,
 		InvokeTimeoutDefault:    120 * time.Second,
 		WaitTimeoutMax:          600 * time.Second,
-		StepsPerTurnMax:         50,
+		StepsPerTurnMax:         100, // 50 answers of a model, each with a step for its tools
 		AsksPerActionMax:        64,
 		RememberDone:            60 * time.Second,
 		RememberKey:             24 * time.Hour,

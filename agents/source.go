@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Problem is one thing that is wrong with a spec.
+type Problem struct {
+	Line, Column int    // in a TOML file, from 1; 0 of JSON, and of what is missing
+	Field        string // parameters.temperature
+	Text         string // what is wrong, and what would be right
+}
+
+// String writes line:column, the field and the text, as far as they are there.
+func (p Problem) String() string {
+	s := p.Text
+	if p.Field != "" {
+		s = p.Field + ": " + s
+	}
+	if p.Line > 0 {
+		s = fmt.Sprintf("%d:%d: %s", p.Line, p.Column, s)
+	}
+	return s
+}
+
+// Problems is the error of a spec: all that is wrong with it, in the order of
+// the source.
+type Problems []Problem
+
+// problemsMax is how many are told of.
+const problemsMax = 20
+
+// Error is one problem a line.
+func (p Problems) Error() string {
+	var lines []string
+	for _, one := range p {
+		lines = append(lines, one.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// member is one thing that a source says: a value of text, bool, int64, float64,
+// []any, or of another kind, which is then its description as an alien.
+type member struct {
+	path  string
+	value any
+	line  int
+	col   int
+}
+
+// alien is a value that no field takes.
+type alien string
+
+// ReadTOML reads a spec from a file. The error is Problems.
+func ReadTOML(text string) (Spec, error) {
+	if len(text) > SourceBytesMax {
+		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), SourceBytesMax)}}
+	}
+	members, err := tomlMembers(text)
+	if err != nil {
+		return Spec{}, Problems{problemOfTOML(text, err)}
+	}
+	return specOf(members)
+}
+
+// ReadJSON reads a spec from what a client sends, or from what Encode wrote. The
+// error is Problems.
+func ReadJSON(b []byte) (Spec, error) {
+	if len(b) > SourceBytesMax {
+		return Spec{}, Problems{{Text: fmt.Sprintf("%d bytes, at most %d are read", len(b), SourceBytesMax)}}
+	}
+	members, err := jsonMembers("", b)
+	if err != nil {
+		return Spec{}, Problems{problemOfJSON(err)}
+	}
+	return specOf(members)
+}
+
+// tomlMembers lists what a file says, with the place of each. Tables go one
+// level deep.
+func tomlMembers(text string) ([]member, error) {
+	var top map[string]toml.Primitive
+	meta, err := toml.Decode(text, &top)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(text, "\n")
+	var all []member
+	for _, name := range slices.Sorted(maps.Keys(top)) {
+		value, line := lookAt(&meta, top[name])
+		if _, table := value.(map[string]any); !table {
+			all = append(all, memberAt(lines, name, name, value, line))
+			continue
+		}
+		var sub map[string]toml.Primitive
+		if err := meta.PrimitiveDecode(top[name], &sub); err != nil {
+			return nil, err
+		}
+		if len(sub) == 0 || !isTable(name) {
+			all = append(all, memberAt(lines, name, name, table{}, line))
+			continue
+		}
+		for _, below := range slices.Sorted(maps.Keys(sub)) {
+			value, at := lookAt(&meta, sub[below])
+			all = append(all, memberAt(lines, name+"."+below, below, value, cmp.Or(at, line)))
+		}
+	}
+	return all, nil
+}
+
+// table is a table that says nothing, or that no field is.
+type table struct{}
+
+func memberAt(lines []string, path, key string, value any, line int) member {
+	m := member{path: path, value: plain(value), line: line, col: 1}
+	if line == 0 { // a table that no line of its own begins
+		m.line = 1 + max(0, slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, key) }))
+	}
+	if m.line <= len(lines) {
+		if at := strings.Index(lines[m.line-1], key); at >= 0 {
+			m.col = utf8.RuneCountInString(lines[m.line-1][:at]) + 1
+		}
+	}
+	return m
+}
+
+// peek takes a value as it stands; its error brings the place along, which the
+// TOML reader tells in errors alone.
+type peek struct{ value any }
+
+var errPeek = errors.New("seen")
+
+// UnmarshalTOML implements toml.Unmarshaler.
+func (p *peek) UnmarshalTOML(value any) error {
+	p.value = value
+	return errPeek
+}
+
+func lookAt(meta *toml.MetaData, p toml.Primitive) (value any, line int) {
+	var seen peek
+	var at toml.ParseError
+	if errors.As(meta.PrimitiveDecode(p, &seen), &at) {
+		line = at.Position.Line
+	}
+	return seen.value, line
+}
+
+// plain is a TOML value as a field takes it.
+func plain(v any) any {
+	switch v := v.(type) {
+	case string, bool, int64, float64, table:
+		return v
+	case []any:
+		list := make([]any, len(v))
+		for i := range v {
+			list[i] = plain(v[i])
+		}
+		return list
+	case map[string]any:
+		return alien("a table")
+	case []map[string]any:
+		return alien("a list of tables")
+	default:
+		return alien("a date or time")
+	}
+}
+
+func problemOfTOML(text string, err error) Problem {
+	var at toml.ParseError
+	if !errors.As(err, &at) {
+		return Problem{Line: 1, Column: 1, Text: "not TOML: " + oneLine(err.Error())}
+	}
+	p := Problem{Line: max(at.Position.Line, 1), Column: max(at.Position.Col, 1), Text: "not TOML: " + oneLine(at.Message)}
+	if strings.Contains(at.Message, "has already been defined") {
+		p.Text = strings.TrimSuffix(oneLine(at.Message), ".") + "; say it once"
+	}
+	return p
+}
+
+func oneLine(text string) string {
+	return fmt.Sprintf("%.200s", strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " "))
+}
+
+// jsonMembers lists what an object says.
+func jsonMembers(above string, b []byte) ([]member, error) {
+	d := jsontext.NewDecoder(bytes.NewReader(b))
+	if kind := d.PeekKind(); kind != '{' && kind != 0 {
+		return nil, errors.New("want a JSON object")
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return nil, err
+	}
+	var all []member
+	for d.PeekKind() != '}' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		path := above + name.String()
+		raw, err := d.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		if raw.Kind() == '{' && above == "" && isTable(path) {
+			sub, err := jsonMembers(path+".", raw)
+			if err != nil {
+				return nil, err
+			}
+			if len(sub) == 0 {
+				sub = []member{{path: path, value: table{}}}
+			}
+			all = append(all, sub...)
+			continue
+		}
+		if raw.Kind() != 'n' { // null is as if it were not there
+			all = append(all, member{path: path, value: jsonValue(raw)})
+		}
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return nil, err
+	}
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object")
+	}
+	return all, nil
+}
+
+func jsonValue(raw jsontext.Value) any {
+	switch raw.Kind() {
+	case '"':
+		var text string
+		if json.Unmarshal(raw, &text) == nil {
+			return text
+		}
+	case 't', 'f':
+		return raw.Kind() == 't'
+	case '0':
+		if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+			return n
+		}
+		if f, err := strconv.ParseFloat(string(raw), 64); err == nil {
+			return f
+		}
+	case '[':
+		var list []jsontext.Value
+		if json.Unmarshal(raw, &list) == nil {
+			values := make([]any, len(list))
+			for i := range list {
+				values[i] = jsonValue(list[i])
+			}
+			return values
+		}
+	case '{':
+		return alien("an object")
+	case 'n':
+		return alien("null")
+	}
+	return alien("a value that cannot be read")
+}
+
+func problemOfJSON(err error) Problem {
+	var syntax *jsontext.SyntacticError
+	switch {
+	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
+		return Problem{Field: pathOf(syntax.JSONPointer), Text: "is there twice; say it once"}
+	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
+		return Problem{Text: "not JSON: it ends too early"}
+	case errors.As(err, &syntax):
+		return Problem{Field: pathOf(syntax.JSONPointer), Text: fmt.Sprintf("not JSON after byte %d", syntax.ByteOffset)}
+	default:
+		return Problem{Text: err.Error()}
+	}
+}
+
+func pathOf(p jsontext.Pointer) string {
+	var path []string
+	for token := range p.Tokens() {
+		path = append(path, fmt.Sprintf("%.80s", strings.ToValidUTF8(token, "\uFFFD")))
+	}
+	return strings.Join(path, ".")
+}

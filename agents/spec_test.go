@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
+
+// transcript runs a file of cases: "== title", what is read, "--", what it says.
+func transcript(t *testing.T, name string, says func(text string) string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, _ := strings.Cut(string(b), "\n== ")
+	out := head
+	cases := 0
+	for one := range strings.SplitSeq(rest, "\n== ") {
+		title, body, _ := strings.Cut(one, "\n")
+		text, want, _ := strings.Cut("\n"+body, "\n--\n")
+		text, want = strings.TrimPrefix(text, "\n"), strings.TrimSpace(want)
+		got := strings.TrimSpace(says(text))
+		if got != want && !*rewrite {
+			t.Errorf("%s:\n%s\ngot:\n%s\nwant:\n%s", title, text, got, want)
+		}
+		if text != "" {
+			text += "\n"
+		}
+		out += fmt.Sprintf("\n== %s\n%s--\n%s\n", title, text, got)
+		cases++
+	}
+	if cases < 5 {
+		t.Errorf("%s has %d cases", path, cases)
+	}
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(out), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// said is what reading a spec comes to.
+func said(s agents.Spec, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	v := jsontext.Value(s.Encode())
+	if err := v.Indent(); err != nil {
+		return err.Error()
+	}
+	return string(v)
+}
+
+func TestWhatAuthorsAreTold(t *testing.T) {
+	transcript(t, "toml.txt", func(text string) string { return said(agents.ReadTOML(text)) })
+}
+
+func TestWhatClientsAreTold(t *testing.T) {
+	transcript(t, "json.txt", func(text string) string { return said(agents.ReadJSON([]byte(text))) })
+}
+
+func TestASpecIsBounded(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"name = \"a\"\nprompt = \"" + strings.Repeat("x", agents.PromptTextMax+1) + "\"", "at most 32768 allowed"},
+		{"# " + strings.Repeat("x", agents.SourceBytesMax), "at most 131072 are read"},
+		{"name = \"a\"\nprompt = '" + strings.Repeat("\x01", 10) + "'", "control characters"},
+		{"name = \"a\"\nprompt = \"" + strings.Repeat(`\u0001`, agents.PromptTextMax/4) + "\"", "shorten the prompt"},
+		{"name = \"a\"\ntools = [\"" + strings.Join(many(agents.SpecToolsMax+1), `","`) + "\"]", "129 entries, at most 128"},
+		{"name = \"a\"\n" + strings.Join(many(30), " = 1\n") + " = 1\n", "and 10 more"},
+		{"name = \"" + strings.Repeat("a", actor.NameBytesMax+1) + "\"", "want 1 to 64 characters"},
+		{"name = \"a\"\nagents = " + strings.Repeat("[", 50_000), "not TOML"},
+	} {
+		_, err := agents.ReadTOML(c.text)
+		var wrong agents.Problems
+		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 64<<10 {
+			t.Errorf("%.60q: %.300v, want %s", c.text, err, c.want)
+		}
+	}
+	if _, err := agents.ReadJSON(bytes.Repeat([]byte(" "), agents.SourceBytesMax+1)); err == nil {
+		t.Error("a body over its bound was read")
+	}
+}
+
+func many(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("tool%d", i)
+	}
+	return all
+}
+
+// A spec is kept as JSON, so what is read again must be the same agent.
+func checkSpec(t interface{ Fatalf(string, ...any) }, s agents.Spec, err error) {
+	if err != nil {
+		var wrong agents.Problems
+		if !errors.As(err, &wrong) || len(wrong) == 0 {
+			t.Fatalf("the error %v names no problem", err)
+		}
+		return
+	}
+	again, err := agents.ReadJSON(s.Encode())
+	if err != nil {
+		t.Fatalf("%s is not read again: %v", s.Encode(), err)
+	}
+	if !bytes.Equal(again.Encode(), s.Encode()) || again.Hash() != s.Hash() {
+		t.Fatalf("%s is read as %s", s.Encode(), again.Encode())
+	}
+	def, err := agents.Compile(s, tools.NewRegistry())
+	if err != nil {
+		t.Fatalf("%s cannot be compiled: %v", s.Encode(), err)
+	}
+	if def.Hash != s.Hash() || def.Name != s.ID || !bytes.Equal(def.Spec, s.Encode()) {
+		t.Fatalf("%s is compiled to %+v", s.Encode(), def)
+	}
+}
+
+func TestASpecIsReadBackAsItIs(t *testing.T) {
+	word := rapid.StringMatching(`[a-z]{1,8}`)
+	value := rapid.OneOf(
+		rapid.Map(word, func(w string) string { return `"` + w + `"` }),
+		rapid.Map(rapid.SliceOfN(word, 0, 3), func(w []string) string { return `["` + strings.Join(w, `", "`) + `"]` }),
+		rapid.Map(rapid.Int64(), func(n int64) string { return fmt.Sprint(n) }),
+		rapid.Map(rapid.Int64Range(0, 60), func(n int64) string { return fmt.Sprint(n) }),
+		rapid.Map(rapid.Float64Range(-0.5, 2.5), func(n float64) string { return fmt.Sprintf("%.3f", n) }),
+		rapid.SampledFrom([]string{`true`, `[]`, `"fail_run"`, `"safe"`, `"none"`, `"interleaved"`, `"http://127.0.0.1:9001"`, `"TROUPE_AUTH_X"`, `"""
+a
+"b" \u0007\\""" `, `{}`, `-0.0`}),
+	)
+	key := rapid.SampledFrom([]string{"kind", "description", "model", "prompt", "tools", "agents", "on_failure", "parameters.temperature", "parameters.max_tokens",
+		"parameters.seed", "endpoint", "retry", "concurrency", "auth.env", "capabilities", "durability", "turns", "recursion", "limits.steps", "limits.tool_timeout_ms", "limits", "x"})
+	good := 0
+	rapid.Check(t, func(t *rapid.T) {
+		b := "name = \"agent\"\n"
+		for _, k := range rapid.SliceOfNDistinct(key, 0, 4, rapid.ID).Draw(t, "keys") {
+			b += k + " = " + value.Draw(t, "value") + "\n"
+		}
+		s, err := agents.ReadTOML(b)
+		if err == nil {
+			good++
+		}
+		checkSpec(t, s, err)
+	})
+	if good == 0 {
+		t.Error("no spec was good")
+	}
+}
+
+// The same thing is wrong in the same words each time, in whatever order maps are walked.
+func TestProblemsComeInOneOrder(t *testing.T) {
+	text := "name = 1\nz = 1\ny = 2\nx.c = 3\nx.b = 4\n[limits]\nq = 1\np = 2\nsteps = 0\n"
+	_, first := agents.ReadTOML(text)
+	for range 50 {
+		if _, again := agents.ReadTOML(text); again.Error() != first.Error() {
+			t.Fatalf("%v\nthen\n%v", first, again)
+		}
+	}
+}
+
+func TestADefaultIsWrittenOut(t *testing.T) {
+	s, err := agents.ReadJSON([]byte(`{"name":"helper"}`))
+	if err != nil || s.ID != "helper" || s.Model != upstream.ScriptName || s.Prompt == "" || len(s.Tools) != 1 || s.Tools[0] != tools.CallAgent || s.Limits.Steps != agents.StepsMax {
+		t.Errorf("%s, %v", s.Encode(), err)
+	}
+	other, err := agents.ReadJSON([]byte(`{"name":"helper","tools":[]}`))
+	if err != nil || len(other.Tools) != 0 || other.Hash() == s.Hash() {
+		t.Errorf("%s, %v", other.Encode(), err)
+	}
+}
+
+func FuzzReadTOML(f *testing.F) {
+	b, err := os.ReadFile(filepath.Join("testdata", "toml.txt"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for one := range strings.SplitSeq(string(b), "\n== ") {
+		_, body, _ := strings.Cut(one, "\n")
+		text, _, _ := strings.Cut(body, "\n--\n")
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := agents.ReadTOML(text)
+		checkSpec(t, s, err)
+		_, again := agents.ReadTOML(text)
+		if fmt.Sprint(err) != fmt.Sprint(again) {
+			t.Fatalf("%v, then %v", err, again)
+		}
+	})
+}
+
+func FuzzReadJSON(f *testing.F) {
+	f.Add([]byte(`{"name":"helper","parameters":{"seed":9223372036854775807,"temperature":1e0},"tools":[],"endpoint":null}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := agents.ReadJSON(b)
+		checkSpec(t, s, err)
+	})
+}
