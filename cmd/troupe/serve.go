@@ -88,7 +88,7 @@ type node struct {
 // open brings a node to life, from the disk up.
 func (c *ServeCmd) open(log *slog.Logger) (n *node, err error) {
 	began := time.Now()
-	if err := gateway.Loopback(c.Listen); err != nil {
+	if err := gateway.MayListen(c.Listen, 0); err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("tcp", c.Listen)
@@ -112,7 +112,7 @@ func (c *ServeCmd) open(log *slog.Logger) (n *node, err error) {
 	if err != nil {
 		return nil, errors.Join(err, n.log.Close(), n.disk.Close())
 	}
-	n.door = gateway.New(n.engine, log)
+	n.door = gateway.New(n.engine, log, gateway.Config{})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
 	}

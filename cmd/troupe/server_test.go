@@ -95,6 +95,9 @@ func (s *server) ask(method, path, body, key string, into any) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
 	}

@@ -35,6 +35,11 @@ type door struct {
 
 func open(t *testing.T, definitions ...actor.Definition) *door {
 	t.Helper()
+	return openWith(t, Config{}, definitions...)
+}
+
+func openWith(t *testing.T, config Config, definitions ...actor.Definition) *door {
+	t.Helper()
 	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +55,7 @@ func open(t *testing.T, definitions ...actor.Definition) *door {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(e, quietly)
+	s := New(e, quietly, config)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(listener) }()
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
@@ -74,6 +79,9 @@ func (d *door) ask(method, path, body string, headers ...string) (int, http.Head
 	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
 	if err != nil {
 		d.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
 	}
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i] == "Host" {
@@ -366,7 +374,7 @@ func TestABodyThatIsTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := fmt.Fprintf(c, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n{", BodyBytesMax+1); err != nil {
+	if _, err := fmt.Fprintf(c, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{", BodyBytesMax+1); err != nil {
 		t.Fatal(err)
 	}
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -388,8 +396,9 @@ func TestAPanicIsAProblem(t *testing.T) {
 	handler := d.server.handler(func(*fasthttp.RequestCtx) { panic("as told") })
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
-	ctx.Request.SetRequestURI("/healthz")
-	ctx.Request.Header.SetHost("localhost")
+	if err := ctx.Request.Header.Read(bufio.NewReader(strings.NewReader("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))); err != nil {
+		t.Fatal(err)
+	}
 	handler(&ctx)
 	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"code":"internal"`) || strings.Contains(string(ctx.Response.Body()), "as told") {
 		t.Errorf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
@@ -414,12 +423,12 @@ func TestReadiness(t *testing.T) {
 
 func TestOnlyLoopbackIsServed(t *testing.T) {
 	for _, listen := range []string{"127.0.0.1:8283", "localhost:0", "[::1]:80", "127.9.9.9:1"} {
-		if err := Loopback(listen); err != nil {
+		if err := MayListen(listen, 0); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, listen := range []string{"0.0.0.0:8283", ":8283", "[::]:80", "192.168.1.1:80", "example.com:80", "127.0.0.1", ""} {
-		if err := Loopback(listen); err == nil || strings.Contains(err.Error(), "\n") {
+		if err := MayListen(listen, 0); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", listen, err)
 		}
 	}

@@ -7,101 +7,258 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/valyala/fasthttp"
 )
 
-// Loopback says why an address is not served, if it is not.
-func Loopback(listen string) error {
-	host, _, err := net.SplitHostPort(listen)
-	if err != nil {
-		return fmt.Errorf("--listen %s: want host:port, like 127.0.0.1:8283", listen)
-	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("--listen %s: there are no API keys yet, so only loopback is served; try 127.0.0.1:8283, and a tunnel to reach it from elsewhere", listen)
-}
+// Bounds of a request's head.
+const (
+	HeaderBytesMax = 16 << 10
+	HeadersMax     = 100
+	TargetBytesMax = 2 << 10
+)
 
-// guard finds what is wrong with a request before anybody reads what it says.
-// One that is framed in two ways could be followed by another that we did not
-// see; its connection is closed.
-func guard(ctx *fasthttp.RequestCtx) (p *problem, hangUp bool) {
-	if what := badFraming(&ctx.Request.Header); what != "" {
-		return invalid(http.StatusBadRequest, "", what), true
+// guard finds what is wrong with the head of a request before anybody acts on
+// what it says. One that two readers could see the end of in two places may be
+// followed by another that only we see: the connection is then to be closed.
+func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
+	if p := badFraming(h); p != nil {
+		return p, true
 	}
-	if what := badTarget(ctx.Request.Header.RequestURI()); what != "" {
-		return invalid(http.StatusBadRequest, "", what), false
-	}
-	host := string(ctx.Request.Header.Host())
-	if !isLocal(host) {
-		return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",
-			fmt.Sprintf("the Host header names %.80q; want 127.0.0.1, localhost or [::1]", host)), false
-	}
-	if origin := string(ctx.Request.Header.Peek(fasthttp.HeaderOrigin)); origin != "" && origin != "http://"+host {
-		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
-			fmt.Sprintf("pages of %.80q may not speak to this server", origin)), false
+	for _, look := range []func(*fasthttp.RequestHeader) *problem{badTarget, s.badHost, s.badOrigin, badMedia} {
+		if p := look(h); p != nil {
+			return p, false
+		}
 	}
 	return nil, false
 }
 
-func isLocal(host string) bool {
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		host = h
+// early is the guard before a body is read: nothing is kept for a request that
+// is refused anyway, nor, off loopback, for whom nobody knows.
+func (s *Server) early(h *fasthttp.RequestHeader) *problem {
+	p, _ := s.guard(h)
+	if p == nil && !s.local.Load() && !s.known(h) {
+		_, p = s.identify(h, "")
 	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
+	return p
 }
 
-// badFraming finds headers about which two readers may disagree.
-func badFraming(h *fasthttp.RequestHeader) string {
-	if p := string(h.Protocol()); p != "HTTP/1.1" && p != "HTTP/1.0" {
-		return fmt.Sprintf("protocol %.20q: want HTTP/1.1", p)
+// received says how the body of a request is to be read, now that its head is there.
+func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyWithin}
+	if s.early(h) != nil {
+		c.MaxRequestBodySize = 1 // malformed says why
 	}
-	lengths, encodings := 0, 0
-	for line := range bytes.SplitSeq(h.RawHeaders(), []byte("\n")) {
-		if len(line) > 0 && (line[0] == ' ' || line[0] == '\t') {
-			return "a header goes on in a second line"
-		}
-		name, _, _ := bytes.Cut(line, []byte(":"))
+	// How a chunked body ends is fasthttp's to see, not ours; so nothing follows one.
+	if h.ContentLength() < 0 && len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0 {
+		h.SetConnectionClose()
+	}
+	return c
+}
+
+// once are the headers that stand for themselves: with two of a kind, who reads
+// the first and who reads the last understand two different requests.
+var once = []string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
+	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
+
+// badFraming finds in the raw head what two readers could understand in two ways.
+func badFraming(h *fasthttp.RequestHeader) *problem {
+	bad := func(format string, args ...any) *problem {
+		return invalid(http.StatusBadRequest, "", fmt.Sprintf(format, args...))
+	}
+	old := string(h.Protocol()) == "HTTP/1.0"
+	if !old && string(h.Protocol()) != "HTTP/1.1" {
+		return bad("protocol %.20q: want HTTP/1.1", h.Protocol())
+	}
+	seen := map[string]string{}
+	count := 0
+	for line := range bytes.SplitAfterSeq(h.RawHeaders(), []byte("\n")) {
+		text, ended := bytes.CutSuffix(line, []byte("\r\n"))
 		switch {
-		case bytes.EqualFold(name, []byte("Content-Length")):
-			lengths++
-		case bytes.EqualFold(name, []byte("Transfer-Encoding")):
-			encodings++
+		case len(line) == 0:
+			continue // behind the last
+		case !ended:
+			return bad("a header line ends without CR and LF")
+		case len(text) == 0:
+			continue // the end of the head
+		case text[0] == ' ' || text[0] == '\t':
+			return bad("a header goes on in a second line")
 		}
+		if count++; count > HeadersMax {
+			return invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("want at most %d headers", HeadersMax))
+		}
+		rawName, value, colon := bytes.Cut(text, []byte(":"))
+		name := strings.ToLower(string(rawName))
+		switch {
+		case !colon || name == "" || strings.ContainsFunc(name, notToken):
+			return bad("a header line is no name, colon and value; no space stands before the colon")
+		case bytes.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
+			return bad("the header %.40s has control characters", name)
+		case slices.Contains(once, strings.ReplaceAll(name, "_", "-")) && strings.Contains(name, "_"):
+			return bad("the header %.40s is another's name to some readers", name)
+		}
+		if _, twice := seen[name]; twice && slices.Contains(once, name) {
+			return bad("the header %.40s is there twice", name)
+		}
+		seen[name] = strings.Trim(string(value), " \t")
 	}
-	if lengths+encodings > 1 {
-		return "want one Content-Length or one Transfer-Encoding"
+	length, hasLength := seen["content-length"]
+	coding, hasCoding := seen["transfer-encoding"]
+	_, hasTrailer := seen["trailer"]
+	expect, hasExpect := seen["expect"]
+	_, hasHost := seen["host"]
+	switch {
+	case hasLength && hasCoding:
+		return bad("want one Content-Length or one Transfer-Encoding")
+	case hasLength && (length == "" || len(length) > 18 || strings.Trim(length, "0123456789") != ""):
+		return bad("Content-Length: want a decimal number")
+	case hasCoding && (coding != "chunked" || old):
+		return bad("Transfer-Encoding: want chunked, in HTTP/1.1")
+	case hasTrailer || trailed(h):
+		return bad("headers behind the body are not taken")
+	case hasExpect && expect != "100-continue":
+		return invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
+	case !hasHost:
+		return bad("the Host header is missing")
+	case (hasCoding || strings.Trim(length, "0") != "") && !takesBody(h):
+		return bad("a %.20s has no body", h.Method())
 	}
-	return ""
+	return nil
 }
 
-// badTarget finds what no path or query of ours has: escapes above all.
-func badTarget(uri []byte) string {
-	path, query, _ := bytes.Cut(uri, []byte("?"))
-	legal := func(b []byte, more string) bool {
-		for _, c := range b {
-			if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte(more, c) >= 0) {
-				return false
-			}
-		}
-		return true
+func takesBody(h *fasthttp.RequestHeader) bool { return h.IsPost() || h.IsPut() || h.IsPatch() }
+
+func notToken(r rune) bool {
+	return !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+}
+
+// trailed tells whether there are headers that the head does not have: fasthttp
+// puts those behind a chunked body among the others, where one could pass for
+// what the head has not said.
+func trailed(h *fasthttp.RequestHeader) bool {
+	if h.ContentLength() >= 0 {
+		return false
 	}
+	had := map[string]int{}
+	for line := range bytes.SplitSeq(h.RawHeaders(), []byte("\n")) {
+		name, _, _ := bytes.Cut(line, []byte(":"))
+		had[strings.ToLower(string(name))]++
+	}
+	had["connection"]++ // received says it
+	for name := range h.All() {
+		lower := strings.ToLower(string(name))
+		if had[lower]--; had[lower] < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// badTarget finds what no path or query of ours has: escapes above all. What is
+// looked at here is what is routed by, byte for byte.
+func badTarget(h *fasthttp.RequestHeader) *problem {
+	target := h.RequestURI()
+	if len(target) > TargetBytesMax {
+		return invalid(http.StatusRequestURITooLong, "", fmt.Sprintf("want at most %d bytes of path and query", TargetBytesMax))
+	}
+	path, query, _ := bytes.Cut(target, []byte("?"))
+	what := ""
 	switch {
 	case len(path) == 0 || path[0] != '/':
-		return "want a path that begins with /"
+		what = "want a path that begins with /"
 	case !legal(path, "/._:-"):
-		return "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
+		what = "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
 	case !legal(query, "._=&-"):
-		return "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
-	}
-	for segment := range bytes.SplitSeq(path[1:], []byte("/")) {
-		if s := string(segment); s == "." || s == ".." || s == "" && len(path) > 1 {
-			return "a path has no empty segments, and none that is . or .."
+		what = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
+	default:
+		for segment := range strings.SplitSeq(string(path[1:]), "/") {
+			if segment == "." || segment == ".." || segment == "" && len(path) > 1 {
+				what = "a path has no empty segments, and none that is . or .."
+			}
 		}
 	}
-	return ""
+	if what == "" {
+		return nil
+	}
+	return invalid(http.StatusBadRequest, "", what)
+}
+
+func legal(b []byte, more string) bool {
+	for _, c := range b {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte(more, c) >= 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// badHost refuses names that are not ours: a page whose own name was made to
+// lead here would otherwise read us as if we were its server.
+func (s *Server) badHost(h *fasthttp.RequestHeader) *problem {
+	host := string(h.Host())
+	name, port, ok := splitHost(host)
+	switch {
+	case !ok:
+		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, and a port if need be")
+	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }):
+		return nil
+	case !s.local.Load() && len(s.config.Hosts) == 0:
+		return nil
+	}
+	return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",
+		fmt.Sprintf("the Host header names %.80q; want 127.0.0.1, localhost, [::1], or a name this server was given", host))
+}
+
+// splitHost takes a Host header apart, if it is one.
+func splitHost(host string) (name, port string, ok bool) {
+	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
+		host, port = host[:i], host[i+1:]
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || port[0] == '+' {
+			return "", "", false
+		}
+	}
+	if inner, six := strings.CutPrefix(host, "["); six {
+		inner, closed := strings.CutSuffix(inner, "]")
+		return inner, port, closed && net.ParseIP(inner) != nil && strings.Contains(inner, ":")
+	}
+	return host, port, host != "" && legal([]byte(host), ".-_")
+}
+
+func isLoopback(name string) bool {
+	ip := net.ParseIP(name)
+	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// badOrigin refuses what the page of another origin has its reader's browser send.
+func (s *Server) badOrigin(h *fasthttp.RequestHeader) *problem {
+	origin, site := string(h.Peek(fasthttp.HeaderOrigin)), string(h.Peek("Sec-Fetch-Site"))
+	switch {
+	case origin != "" && slices.Contains(s.config.Origins, origin):
+		return nil
+	case origin != "" && origin != "http://"+string(h.Host()):
+		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
+			fmt.Sprintf("pages of %.80q may not speak to this server", origin))
+	case site != "" && site != "same-origin" && site != "none":
+		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
+			"pages of other sites may not speak to this server")
+	}
+	return nil
+}
+
+// badMedia refuses bodies that are not plain JSON: what a page can send without
+// asking first is a form or text, and what is packed may be much larger than it looks.
+func badMedia(h *fasthttp.RequestHeader) *problem {
+	if len(h.ContentEncoding()) > 0 {
+		return invalid(http.StatusUnsupportedMediaType, "Content-Encoding", "Content-Encoding: want the body as it is")
+	}
+	media, _, _ := strings.Cut(string(h.ContentType()), ";")
+	media = strings.TrimSpace(media)
+	body := h.ContentLength() > 0 || len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0
+	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(h) {
+		return invalid(http.StatusUnsupportedMediaType, "Content-Type", fmt.Sprintf("Content-Type: want application/json, got %.80q", media))
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fasthttp/router"
@@ -38,8 +39,6 @@ const (
 	newsWithinMax  = time.Minute
 	idempotencyKey = "Idempotency-Key"
 	keyBytesMax    = 255
-	// principal is who speaks over loopback.
-	principal = "local"
 )
 
 // Node is what the gateway is the door of: an engine.Engine.
@@ -56,14 +55,16 @@ type Node interface {
 type Server struct {
 	node     Node
 	log      *slog.Logger
+	config   Config
+	local    atomic.Bool // bound to loopback
 	http     *fasthttp.Server
 	drain    sync.Once
 	draining chan struct{}
 }
 
 // New makes a server of a node.
-func New(node Node, log *slog.Logger) *Server {
-	s := &Server{node: node, log: log, draining: make(chan struct{})}
+func New(node Node, log *slog.Logger, config Config) *Server {
+	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{})}
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
@@ -73,27 +74,30 @@ func New(node Node, log *slog.Logger) *Server {
 		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed",
 			"this path takes "+string(ctx.Response.Header.Peek(fasthttp.HeaderAllow))).write(ctx)
 	}
-	r.POST("/v1/agents/{id}/messages", s.message)
-	r.GET("/v1/agents", s.agents)
-	r.GET("/v1/runs", s.runs)
-	r.GET("/v1/runs/{id}", s.run)
-	r.GET("/v1/runs/{id}/events", s.events)
-	r.POST("/v1/runs/{id}:signal", s.signal)
-	r.GET("/healthz", func(ctx *fasthttp.RequestCtx) { ok(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
-	r.GET("/readyz", s.ready)
+	s.on(r, http.MethodPost, "/v1/agents/{id}/messages", s.message)
+	s.on(r, http.MethodGet, "/v1/agents", s.agents)
+	s.on(r, http.MethodGet, "/v1/runs", s.runs)
+	s.on(r, http.MethodGet, "/v1/runs/{id}", s.run)
+	s.on(r, http.MethodGet, "/v1/runs/{id}/events", s.events)
+	s.on(r, http.MethodPost, "/v1/runs/{id}:signal", s.signal)
+	s.on(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { ok(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
+	s.on(r, http.MethodGet, "/readyz", s.ready)
 	s.http = &fasthttp.Server{
-		Handler:               s.handler(r.Handler),
-		ErrorHandler:          s.malformed,
-		Concurrency:           ConnectionsMax,
-		ReadBufferSize:        HeaderBytesMax,
-		MaxRequestBodySize:    BodyBytesMax,
-		ReadTimeout:           30 * time.Second,
-		WriteTimeout:          30 * time.Second,
-		IdleTimeout:           2 * time.Minute,
-		NoDefaultServerHeader: true,
-		NoDefaultContentType:  true,
-		CloseOnShutdown:       true,
-		Logger:                quiet{},
+		Handler:            s.handler(r.Handler),
+		ErrorHandler:       s.malformed,
+		HeaderReceived:     s.received,
+		Concurrency:        s.config.Connections,
+		ReadBufferSize:     HeaderBytesMax,
+		MaxRequestBodySize: BodyBytesMax,
+		ReadTimeout:        s.config.HeadWithin, // received says how long the body may take
+		WriteTimeout:       s.config.WriteWithin,
+		IdleTimeout:        s.config.IdleWithin,
+		// Nothing here takes a form, and its own reader would end it elsewhere than its length says.
+		DisablePreParseMultipartForm: true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		CloseOnShutdown:              true,
+		Logger:                       quiet{},
 	}
 	return s
 }
@@ -103,8 +107,14 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// Serve answers what comes in until Shutdown.
-func (s *Server) Serve(l net.Listener) error { return s.http.Serve(l) }
+// Serve answers what comes in until Shutdown. Off loopback it wants a key to exist.
+func (s *Server) Serve(l net.Listener) error {
+	if err := MayListen(l.Addr().String(), s.config.Keys.Count()); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	s.local.Store(MayListen(l.Addr().String(), 0) == nil)
+	return s.http.Serve(s.bounded(l))
+}
 
 // Drain turns /readyz red, so that whoever sends work sends it elsewhere, and
 // lets no reader wait for news.
@@ -130,7 +140,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
 				slog.Int("status", status), slog.Int64("us", time.Since(began).Microseconds()))
 		}()
-		if p, hangUp := guard(ctx); p != nil {
+		if p, hangUp := s.guard(&ctx.Request.Header); p != nil {
 			p.write(ctx)
 			if hangUp {
 				ctx.SetConnectionClose()
@@ -148,7 +158,9 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	p := invalid(http.StatusBadRequest, "", "the request cannot be read")
 	switch {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body is over %d bytes", BodyBytesMax))
+		if p = s.early(&ctx.Request.Header); p == nil {
+			p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body is over %d bytes", BodyBytesMax))
+		}
 	case errors.As(err, &small):
 		p = invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("the headers are over %d bytes", HeaderBytesMax))
 	case errors.As(err, &net) && net.Timeout():
@@ -242,7 +254,7 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	call := actor.Call{ID: s.node.NewCallID(), To: to, Left: time.Duration(in.Timeout) * time.Millisecond, Principal: principal,
+	call := actor.Call{ID: s.node.NewCallID(), To: to, Left: time.Duration(in.Timeout) * time.Millisecond, Principal: who(ctx).Principal,
 		Trace: traceparent(ctx), Parts: actor.Text(*in.Content)}
 	if call.Idempotency, p = idempotency(ctx, "POST /v1/agents/{id}/messages"); p != nil {
 		p.write(ctx)
@@ -351,7 +363,7 @@ func idempotency(ctx *fasthttp.RequestCtx, route string) (actor.Idempotency, *pr
 			return actor.Idempotency{}, invalid(http.StatusBadRequest, idempotencyKey, idempotencyKey+": want printable ASCII")
 		}
 	}
-	return actor.Idempotency{Principal: principal, Route: route, Key: key, Body: actor.HashOf(ctx.PostBody())}, nil
+	return actor.Idempotency{Principal: who(ctx).Principal, Route: route, Key: key, Body: actor.HashOf(ctx.PostBody())}, nil
 }
 
 // traceparent passes on a W3C trace context that is well formed; another one is as if there were none.
@@ -500,7 +512,7 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 	within, cancel := context.WithTimeout(context.Background(), signalWithin)
 	defer cancel()
 	answer, err := s.node.Ask(within, actor.Call{ID: s.node.NewCallID(), To: owner.Actor, Kind: actor.Signal, Parent: id, Operation: in.Name,
-		Left: signalWithin, Principal: principal, Trace: traceparent(ctx), Idempotency: promise, Parts: payload(in.Payload)})
+		Left: signalWithin, Principal: who(ctx).Principal, Trace: traceparent(ctx), Idempotency: promise, Parts: payload(in.Payload)})
 	switch {
 	case err != nil:
 		s.failed(ctx, err)

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"time"
+)
+
+// Config says whom a gateway serves, and for how long it waits for them. The
+// zero value is that of loopback, without keys.
+type Config struct {
+	// Keys are the API keys, which may change at any time; nil is none, for good.
+	Keys *Keys
+	// Secret is that of run tokens, of ingress.SecretBytes; without one there are none.
+	Secret []byte
+	// Hosts are names by which this server may be called besides those of
+	// loopback. Off loopback none means any: there a key is needed anyway.
+	Hosts []string
+	// Origins are those whose web pages may call, like https://console.example,
+	// besides our own.
+	Origins []string
+
+	// HeadWithin is for the head of a request, from its first byte (5 s).
+	HeadWithin time.Duration
+	// BodyWithin is for its body (30 s).
+	BodyWithin time.Duration
+	// WriteWithin is for the client to take an answer (30 s).
+	WriteWithin time.Duration
+	// IdleWithin is how long a connection may lie between two requests (2 min).
+	IdleWithin time.Duration
+	// Connections is how many are open at once (8192).
+	Connections int
+	// PerAddress is how many of them come from one address, which is a whole
+	// /64 of IPv6 (256). Loopback is one address for everybody and has no such
+	// bound, unless one is given here.
+	PerAddress int
+}
+
+func (c Config) withDefaults() Config {
+	or := func(d *time.Duration, otherwise time.Duration) {
+		if *d == 0 {
+			*d = otherwise
+		}
+	}
+	or(&c.HeadWithin, 5*time.Second)
+	or(&c.BodyWithin, 30*time.Second)
+	or(&c.WriteWithin, 30*time.Second)
+	or(&c.IdleWithin, 2*time.Minute)
+	if c.Connections == 0 {
+		c.Connections = ConnectionsMax
+	}
+	if c.Keys == nil {
+		c.Keys = new(Keys)
+	}
+	return c
+}
+
+// MayListen says why an address is not served, if it is not: off loopback
+// whoever comes must have a key, so that there must be one.
+func MayListen(listen string, keys int) error {
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return fmt.Errorf("--listen %s: want host:port, like 127.0.0.1:8283", listen)
+	}
+	if ip := net.ParseIP(host); keys > 0 || host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("--listen %s: off loopback every client needs an API key, and there is none yet: make one with `troupe keys create --data DIR`, or listen on 127.0.0.1:8283", listen)
+}

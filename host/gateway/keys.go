@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fasthttp/router"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// What a route asks of whoever comes, besides the scopes of keys.
+const (
+	anybody  ingress.Scope = "anybody"   // nothing: health
+	runToken ingress.Scope = "run token" // the token of an open run
+)
+
+// scopes is the one table of who may do what. A route without a row is not
+// served, and cannot be made.
+var scopes = map[string]ingress.Scope{
+	"GET /healthz": anybody,
+	"GET /readyz":  anybody,
+	"GET /metrics": ingress.ScopeRead,
+
+	"GET /v1/agents":                 ingress.ScopeRead,
+	"GET /v1/agents/{id}":            ingress.ScopeRead,
+	"POST /v1/agents":                ingress.ScopeAgents,
+	"POST /v1/agents/register":       ingress.ScopeAgents,
+	"POST /v1/agents/{id}:heartbeat": ingress.ScopeAgents,
+	"DELETE /v1/agents/{id}":         ingress.ScopeAgents,
+	"POST /v1/agents/{id}/messages":  ingress.ScopeCall,
+	"POST /v1/agents/{id}:invoke":    runToken,
+
+	"GET /v1/runs":              ingress.ScopeRead,
+	"GET /v1/runs/{id}":         ingress.ScopeRead,
+	"GET /v1/runs/{id}/events":  ingress.ScopeRead,
+	"POST /v1/runs/{id}:signal": ingress.ScopeCall,
+	"POST /v1/runs/{id}:cancel": ingress.ScopeCall,
+	"POST /v1/runs/{id}:resume": ingress.ScopeCall,
+
+	"GET /v1/keys":         ingress.ScopeAdmin,
+	"POST /v1/keys":        ingress.ScopeAdmin,
+	"DELETE /v1/keys/{id}": ingress.ScopeAdmin,
+}
+
+// on makes a route, behind the table of scopes.
+func (s *Server) on(r *router.Router, method, path string, handle fasthttp.RequestHandler) {
+	scope, ok := scopes[method+" "+path]
+	if !ok {
+		panic(method + " " + path + " has no row in the table of scopes")
+	}
+	r.Handle(method, path, func(ctx *fasthttp.RequestCtx) {
+		c, p := s.identify(&ctx.Request.Header, scope)
+		if p != nil {
+			p.write(ctx)
+			return
+		}
+		ctx.SetUserValue(callerValue, c)
+		handle(ctx)
+	})
+}
+
+// caller is in whose name a request comes. There is one tenant: keys with the
+// same scope see the same runs.
+type caller struct {
+	Principal string
+	Key       string       // the id of the API key, if it came with one
+	Run       actor.CallID // for which the token speaks, if it came with one
+	Actor     actor.ID     // whose run it is
+}
+
+// local is who speaks over loopback without a key: whoever can is this
+// machine's user already.
+const local = "local"
+
+const callerValue = "caller"
+
+// who is whom on found.
+func who(ctx *fasthttp.RequestCtx) caller {
+	c, _ := ctx.UserValue(callerValue).(caller)
+	return c
+}
+
+// identify finds in whose name a request comes, and whether it may do what the
+// scope is about. A key that is presented is looked at even where none is needed.
+func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (caller, *problem) {
+	none := len(h.Peek(fasthttp.HeaderAuthorization)) == 0
+	switch {
+	case scope == anybody:
+		return caller{}, nil
+	case scope == runToken:
+		run, id, r := ingress.ReadToken(s.config.Secret, token(h))
+		if r != nil {
+			return caller{}, unauthorized(r.Detail)
+		}
+		return caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
+	case none && s.local.Load():
+		return caller{Principal: local}, nil
+	case none:
+		return caller{}, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
+	}
+	key, ok := s.config.Keys.find(bearer(h), now())
+	if !ok {
+		return caller{}, unauthorized("this is no API key that is valid now: it may be mistyped, expired or revoked; `troupe keys list` shows which there are")
+	}
+	if !key.Allows(scope) {
+		return caller{}, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
+			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", key.ID, scope))
+	}
+	return caller{Principal: key.Principal(), Key: key.ID}, nil
+}
+
+// known tells whether a request comes with a key or a token, whatever for.
+func (s *Server) known(h *fasthttp.RequestHeader) bool {
+	_, ok := s.config.Keys.find(bearer(h), now())
+	_, _, r := ingress.ReadToken(s.config.Secret, token(h))
+	return ok || r == nil
+}
+
+func bearer(h *fasthttp.RequestHeader) string {
+	const scheme = "Bearer "
+	text := string(h.Peek(fasthttp.HeaderAuthorization))
+	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
+		return ""
+	}
+	return strings.TrimSpace(text[len(scheme):])
+}
+
+func token(h *fasthttp.RequestHeader) string {
+	if t := h.Peek(RunToken); len(t) > 0 {
+		return string(t)
+	}
+	return bearer(h)
+}
+
+// RunToken is the header in which an external agent sends the token of its run.
+const RunToken = "x-run-token"
+
+func unauthorized(detail string) *problem {
+	return newProblem(http.StatusUnauthorized, "unauthorized", "unauthorized", detail)
+}
+
+// now is the time by which keys expire.
+func now() actor.Time { return actor.Time(time.Now().UnixNano()) }
+
+// Keys are the API keys that are valid. The zero value is none. Safe for use by
+// many goroutines.
+type Keys struct {
+	table atomic.Pointer[map[string]ingress.Key]
+}
+
+// Set replaces all keys: what is not there any more is revoked with this.
+func (k *Keys) Set(all []ingress.Key) {
+	table := make(map[string]ingress.Key, len(all))
+	for _, key := range all {
+		table[key.ID] = key
+	}
+	k.table.Store(&table)
+}
+
+// Count is how many there are.
+func (k *Keys) Count() int { return len(k.all()) }
+
+// Valid tells whether the key of this id may still be used. A stream asks every
+// second, and ends when it may not.
+func (k *Keys) Valid(id string) bool {
+	key, ok := k.all()[id]
+	return ok && !key.Expired(now())
+}
+
+func (k *Keys) all() map[string]ingress.Key {
+	if t := k.table.Load(); t != nil {
+		return *t
+	}
+	return nil
+}
+
+// find looks a key up by the text that its holder presents. Whether there is
+// one of that id, and how much of the text is right, takes no time to tell.
+func (k *Keys) find(text string, at actor.Time) (ingress.Key, bool) {
+	id, ok := ingress.KeyID(text)
+	key, known := k.all()[id] // the zero Key's digest is nobody's
+	if !key.Matches(text) || !ok || !known || key.Expired(at) {
+		return ingress.Key{}, false
+	}
+	return key, true
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
+
+// What a token looks like is kept: it has to be good after an update, too.
+func TestTokensStayWhatTheyAre(t *testing.T) {
+	for _, c := range []struct {
+		secret  byte
+		run, id string
+		want    string
+	}{
+		{0, "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55", "researcher/s-42", "troupe-run.AZDVsnw-ekGPECtvDJ1OVXJlc2VhcmNoZXIvcy00Mg.nrWQtNHDkRA4xxMv3y92qVhz_Izjdeju4rXlRXHNt3A"},
+		{7, "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55", "acme/researcher/s-42", "troupe-run.AZDVsnw-ekGPECtvDJ1OVWFjbWUvcmVzZWFyY2hlci9zLTQy.GJj6bUtCU0RBwG8wSAurudHAOdDn2_7xAiSKVaFDAq8"},
+	} {
+		run, err := actor.ParseCallID(c.run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := actor.ParseID(c.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := MintToken(secretOf(c.secret), run, id); got != c.want {
+			t.Errorf("%s of %s: %s, want %s", c.run, c.id, got, c.want)
+		}
+		gotRun, gotID, r := ReadToken(secretOf(c.secret), c.want)
+		if r != nil || gotRun != run || gotID != id {
+			t.Errorf("%s: %v %v %v", c.want, gotRun, gotID, r)
+		}
+	}
+}
+
+func TestATokenSpeaksForOneRunOfOneActor(t *testing.T) {
+	run := actor.NewCallID(1, 2, 3)
+	good := MintToken(secretOf(1), run, actor.NewID("a", "k"))
+	parts := strings.Split(good, ".")
+	other := strings.Split(MintToken(secretOf(1), actor.NewCallID(1, 2, 4), actor.NewID("a", "k")), ".")
+	elsewhere := strings.Split(MintToken(secretOf(1), run, actor.NewID("b", "k")), ".")
+	bad := map[string]string{
+		"none":            "",
+		"prefix alone":    tokenPrefix,
+		"no mac":          parts[0] + "." + parts[1],
+		"empty mac":       parts[0] + "." + parts[1] + ".",
+		"another run":     parts[0] + "." + other[1] + "." + parts[2],
+		"another actor":   parts[0] + "." + elsewhere[1] + "." + parts[2],
+		"another's mac":   parts[0] + "." + parts[1] + "." + other[2],
+		"another secret":  MintToken(secretOf(2), run, actor.NewID("a", "k")),
+		"something after": good + "A",
+		"one more part":   good + ".A",
+		"spaces":          " " + good,
+		"a line":          good[:20] + "\n" + good[20:],
+		"padding":         good + "=",
+		"other case":      strings.ToUpper(good),
+		"a key":           "troupe_" + strings.Repeat("0", 81),
+		"long":            good + strings.Repeat("A", 1<<16),
+		"no actor":        sealed(secretOf(1), run[:]),
+		"a short run":     sealed(secretOf(1), run[:8]),
+		"no name":         sealed(secretOf(1), append(run[:], "a/b/c/d"...)),
+	}
+	for i := range good { // each of its beginnings
+		bad["cut at "+good[:i]] = good[:i]
+	}
+	for i := range good { // each of its characters another one
+		for _, c := range "A-" {
+			if changed := good[:i] + string(c) + good[i+1:]; changed != good {
+				bad["changed to "+changed] = changed
+			}
+		}
+	}
+	for name, token := range bad {
+		gotRun, id, r := ReadToken(secretOf(1), token)
+		switch {
+		case r == nil || r.Reason != actor.Rejected:
+			t.Errorf("%s: %v", name, r)
+		case !gotRun.IsZero() || id != (actor.ID{}):
+			t.Errorf("%s: tells of %v %v", name, gotRun, id)
+		case len(token) > 20 && strings.Contains(r.Error(), token):
+			t.Errorf("%s: the refusal repeats it: %v", name, r)
+		}
+	}
+	if _, _, r := ReadToken(nil, good); r == nil {
+		t.Error("a server without a secret takes a token")
+	}
+	if _, _, r := ReadToken(secretOf(1), good); r != nil {
+		t.Errorf("the token itself: %v", r)
+	}
+}
+
+// sealed is a token with a good seal, whatever it says.
+func sealed(secret, claim []byte) string {
+	return tokenPrefix + tokenCoding.EncodeToString(claim) + "." + tokenCoding.EncodeToString(seal(secret, claim))
+}
+
+func FuzzToken(f *testing.F) {
+	f.Add(MintToken(secretOf(1), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
+	f.Add(MintToken(secretOf(2), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
+	f.Fuzz(func(t *testing.T, token string) {
+		run, id, r := ReadToken(secretOf(1), token)
+		if r == nil && MintToken(secretOf(1), run, id) != token {
+			t.Fatalf("%q is another spelling of a token", token)
+		}
+	})
+}
