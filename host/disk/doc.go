@@ -4,6 +4,7 @@
 //
 //	DIR/FORMAT   whose store this is and of which format; read before anything is written
 //	DIR/ANCHOR   how far the log was synced, as of 100 ms ago; two slots in turn
+//	DIR/SECRET   32 bytes for its owner alone, made when they are first needed
 //	DIR/LOCK     held by the one process that may open it; DIR/HOLDER names it
 //	DIR/pebble/  the keys
 //

@@ -233,6 +233,11 @@ func (d *Disk) writeWhole(name string, content []byte) error {
 	if err := d.writeFile(name+newSuffix, content); err != nil {
 		return err
 	}
+	return d.install(name)
+}
+
+// install gives a file that is whole its name.
+func (d *Disk) install(name string) error {
 	if err := d.options.fs.Rename(d.path(name+newSuffix), d.path(name)); err != nil {
 		return err
 	}

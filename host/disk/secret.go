@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	secretFile  = "SECRET"
+	secretBytes = 32
+)
+
+// Secret is 32 bytes that nobody else knows: drawn when they are first asked
+// for, durable before they are returned, and the same from then on. They are in
+// a file of their own, so that what shows or copies the log does not show them.
+func (d *Disk) Secret() ([]byte, error) {
+	secret, err := d.readFile(secretFile, secretBytes+1)
+	if errors.Is(err, os.ErrNotExist) && !d.options.ReadOnly {
+		return d.newSecret()
+	}
+	if err == nil && len(secret) != secretBytes {
+		err = fmt.Errorf("has %d bytes, want %d: bring it back from a backup, or remove it, and the tokens of all open runs are void", len(secret), secretBytes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store %s: file %s: %w", d.dir, secretFile, err)
+	}
+	return secret, nil
+}
+
+func (d *Disk) newSecret() ([]byte, error) {
+	secret := make([]byte, secretBytes)
+	_, _ = rand.Read(secret) // never fails
+	err := d.reserve(secretFile + newSuffix)
+	if err == nil {
+		err = d.fill(secretFile+newSuffix, secret)
+	}
+	if err == nil {
+		err = d.install(secretFile)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store %s: file %s: %w", d.dir, secretFile, err)
+	}
+	return secret, nil
+}
+
+// reserve makes an empty file that its owner alone may read, before anything is
+// in it. Pebble's Create makes one that is as readable as the umask says.
+func (d *Disk) reserve(name string) error {
+	if d.options.fs != vfs.Default {
+		return nil // a file system without owners
+	}
+	if err := os.Remove(d.path(name)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(d.path(name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// fill writes into a file that is there and empty.
+func (d *Disk) fill(name string, content []byte) error {
+	f, err := d.options.fs.OpenReadWrite(d.path(name), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Sync(), f.Close())
+}

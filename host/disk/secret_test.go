@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+func TestTheSecretIsMadeOnce(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.Mkdir(dir, 0o755); err != nil { // others may look into it
+		t.Fatal(err)
+	}
+	var first []byte
+	for i := range 3 {
+		d, err := Open(dir, "n1", Options{FreeFloor: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			secret, err := d.Secret()
+			if err != nil || len(secret) != 32 || bytes.Equal(secret, make([]byte, 32)) {
+				t.Fatalf("%x: %v", secret, err)
+			}
+			if first == nil {
+				first = secret
+			}
+			if !bytes.Equal(secret, first) {
+				t.Errorf("start %d finds another one", i)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := os.Stat(filepath.Join(dir, secretFile))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v: %v", info.Mode(), err)
+	}
+	d, err := Open(filepath.Join(t.TempDir(), "other"), "n1", Options{FreeFloor: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if other, err := d.Secret(); err != nil || bytes.Equal(other, first) {
+		t.Errorf("another folder has the same: %v", err)
+	}
+}
+
+// A secret that was told survives the loss of all that was not synced.
+func TestTheSecretIsDurable(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	d, err := Open("data", "n1", Options{FreeFloor: 1, fs: mem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := d.Secret()
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := mem.CrashClone(vfs.CrashCloneCfg{})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = Open("data", "n1", Options{FreeFloor: 1, fs: crashed}); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if again, err := d.Secret(); err != nil || !bytes.Equal(secret, again) {
+		t.Errorf("%x, then %x: %v", secret, again, err)
+	}
+}
+
+func TestSecretsThatAreNone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	d, err := Open(dir, "n1", Options{FreeFloor: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, content := range []string{"", "short", strings.Repeat("x", 33), strings.Repeat("x", 1<<20)} {
+		if err := os.WriteFile(filepath.Join(dir, secretFile), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if secret, err := d.Secret(); err == nil || !strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), "xxx") {
+			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
+		}
+	}
+	// What a crash left of a first try is no secret, and in nobody's way.
+	if err := os.Rename(filepath.Join(dir, secretFile), filepath.Join(dir, secretFile+newSuffix)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Secret(); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(filepath.Join(dir, secretFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = Open(dir, "", Options{ReadOnly: true}); err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if _, err := d.Secret(); err == nil {
+		t.Error("one is made in a folder that is only read")
+	}
+	if names, err := filepath.Glob(filepath.Join(dir, secretFile+"*")); err != nil || len(names) > 0 {
+		t.Errorf("%v: %v", names, err)
+	}
+}
