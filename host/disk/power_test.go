@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+var powerRuns = flag.Int("power-runs", 20, "how many runs the power fails in; make crash has 50")
+
+const (
+	powerDir     = "/data"
+	powerClients = 5
+)
+
+// A kill leaves the pages that the kernel has not written yet; a power failure
+// does not. Here it comes each time a gate opens, and each time a client has
+// been told something: nothing unsynced is left, or any part of it.
+func TestAPowerFailureAtEveryAcknowledgement(t *testing.T) {
+	p := newPower(vfs.NewCrashableMem(), nil)
+	p.live(t, *powerRuns)
+	for _, f := range p.failures {
+		t.Error(f)
+	}
+	t.Logf("%d runs, %d power failures, %d of them with nothing unsynced left; after %d the node went on, and ended %d open runs", *powerRuns, p.cuts, p.dry, p.revived, p.resumed)
+	if p.cuts < 5**powerRuns || p.revived < *powerRuns || p.dry < p.cuts/3 || p.resumed == 0 {
+		t.Error("that is less than this test is for")
+	}
+}
+
+// If the log's sync did nothing, the test above would see it.
+func TestAPowerFailureShowsASyncThatDoesNothing(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	p := newPower(mem, neverSynced{mem})
+	p.live(t, powerClients)
+	if len(p.failures) < p.dry/2 {
+		t.Errorf("%d of %d power failures with nothing unsynced left were seen to lose something", len(p.failures), p.dry)
+	}
+	if len(p.failures) > 0 {
+		t.Log("it says: ", p.failures[0])
+	}
+}
+
+// neverSynced takes the syncs of Pebble's log, and does nothing.
+type neverSynced struct{ vfs.FS }
+
+func (n neverSynced) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return ofLog(name)(n.FS.Create(name, c))
+}
+
+func (n neverSynced) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return ofLog(name)(n.FS.ReuseForWrite(old, name, c))
+}
+
+func ofLog(name string) func(vfs.File, error) (vfs.File, error) {
+	return func(f vfs.File, err error) (vfs.File, error) {
+		if err == nil && strings.HasSuffix(name, ".log") {
+			f = unsyncable{f}
+		}
+		return f, err
+	}
+}
+
+type unsyncable struct{ vfs.File }
+
+func (unsyncable) Sync() error                { return nil }
+func (unsyncable) SyncData() error            { return nil }
+func (unsyncable) SyncTo(int64) (bool, error) { return true, nil }
+
+// power is a node over a file system that can fail at any moment, and all that
+// was promised over it.
+type power struct {
+	mem *vfs.MemFS
+	fs  vfs.FS
+
+	mu     sync.Mutex
+	random *rand.Rand
+	told   map[actor.CallID]promise
+
+	outages  chan outage
+	cuts     int
+	dry      int
+	revived  int
+	resumed  int
+	failures []string
+}
+
+// promise is what clients were told of a run.
+type promise struct {
+	to     actor.ID
+	text   string // what it was asked
+	events [][]byte
+	answer string // "" if there was none yet
+}
+
+// outage is what a power failure left, and what it had to leave.
+type outage struct {
+	fs      *vfs.MemFS
+	percent int
+	entries store.Pos
+	told    map[actor.CallID]promise
+	revive  bool
+}
+
+// newPower takes the file system to fail, and the one to write through, if that is another.
+func newPower(mem *vfs.MemFS, through vfs.FS) *power {
+	p := &power{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), told: map[actor.CallID]promise{}, outages: make(chan outage, 16)}
+	if p.fs == nil {
+		p.fs = mem
+	}
+	return p
+}
+
+// cut fails the power and has what is left looked at.
+func (p *power) cut(entries store.Pos, revive bool) {
+	p.mu.Lock()
+	percent := []int{0, 0, 100, 1 + p.random.IntN(99)}[p.random.IntN(4)]
+	if revive {
+		percent = 0
+	}
+	o := outage{percent: percent, entries: entries, told: make(map[actor.CallID]promise, len(p.told)), revive: revive}
+	for run, t := range p.told {
+		o.told[run] = t
+	}
+	o.fs = p.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: p.random})
+	p.mu.Unlock()
+	p.outages <- o
+}
+
+// tell notes what a client was told of a run.
+func (p *power) tell(run actor.CallID, note func(*promise)) {
+	p.mu.Lock()
+	t := p.told[run]
+	note(&t)
+	p.told[run] = t
+	p.mu.Unlock()
+}
+
+// gates is a log whose power fails whenever one of its gates opens.
+type gates struct {
+	*Log
+	power *power
+	mu    sync.Mutex
+	pos   store.Pos
+}
+
+// Commit implements engine.Log. After must not be kept waiting for the lock.
+func (g *gates) Commit(entries []store.Entry, after func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pos += store.Pos(len(entries))
+	at := g.pos
+	g.Log.Commit(entries, func() {
+		if after != nil {
+			g.power.cut(at, false)
+			after()
+		}
+	})
+}
+
+// live has clients tell agents things, and judges each failure meanwhile.
+func (p *power) live(t *testing.T, count int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	judged := make(chan struct{})
+	go func() {
+		defer close(judged)
+		for o := range p.outages {
+			p.judge(ctx, o)
+		}
+	}()
+	n, err := wakeUp(p.fs, func(l *Log) engine.Log { return &gates{Log: l, power: p} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clients sync.WaitGroup
+	for c := range powerClients {
+		clients.Go(func() {
+			for i := range count / powerClients {
+				agent := []string{"helper", "coordinator", "team", "teller"}[(i+c)%4]
+				if err := p.ask(ctx, n, agent, fmt.Sprintf("s-%d", c), fmt.Sprintf("word-%d-%d", c, i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if err := n.close(ctx); err != nil {
+		t.Error(err)
+	}
+	close(p.outages)
+	<-judged
+}
+
+// ask is one client's run, from the message to the end of its stream.
+func (p *power) ask(ctx context.Context, n *powered, agent, key, text string) error {
+	call := actor.Call{ID: n.NewCallID(), To: actor.NewID(agent, key), Parts: actor.Text(text)}
+	if agent == "teller" {
+		call.Parts = actor.Text("Ask the helper agent " + text + "\nsay " + strings.Repeat(text+" ", 40))
+	}
+	said := actor.TextOf(call.Parts)
+	a, err := n.Ask(ctx, call)
+	if err != nil || a.Reply.Refusal != nil {
+		return fmt.Errorf("%s: %v, %v", call.To, err, a.Reply.Refusal)
+	}
+	p.tell(call.ID, func(t *promise) { t.to, t.text, t.answer = call.To, said, actor.TextOf(a.Reply.Parts) })
+	p.cut(0, true)
+	if a.HeldUntil != 0 {
+		if err := n.signal(ctx, call.ID, call.To); err != nil {
+			return err
+		}
+		p.cut(0, true)
+	}
+	_, err = n.follow(ctx, call.ID, func(events [][]byte) {
+		p.tell(call.ID, func(t *promise) { t.events = events })
+		p.cut(0, false)
+	})
+	return err
+}
+
+// judge opens what a failure left: all that was promised is there, and a node
+// goes on with it.
+func (p *power) judge(ctx context.Context, o outage) {
+	p.cuts++
+	if o.percent == 0 {
+		p.dry++
+	}
+	if err := p.open(ctx, o); err != nil {
+		p.failures = append(p.failures, fmt.Sprintf("power failure %d, %d%% of the unsynced left, %d entries and %d runs promised: %v", p.cuts, o.percent, o.entries, len(o.told), err))
+	}
+}
+
+func (p *power) open(ctx context.Context, o outage) error {
+	d, err := Open(powerDir, "n1", Options{fs: o.fs})
+	if err != nil {
+		return err
+	}
+	if o.revive {
+		_, err = d.VerifyAll()
+	}
+	if d.End().Pos < o.entries {
+		err = errors.Join(err, fmt.Errorf("the log ends at %d", d.End().Pos))
+	}
+	for run, t := range o.told {
+		err = errors.Join(err, t.stands(d, run, false))
+	}
+	if err = errors.Join(err, d.Close()); err != nil || !o.revive {
+		return err
+	}
+	p.revived++
+	return p.goOn(ctx, o)
+}
+
+// goOn starts a node on what is left, and sees every run to its end.
+func (p *power) goOn(ctx context.Context, o outage) error {
+	n, err := wakeUp(o.fs, func(l *Log) engine.Log { return l })
+	if err != nil {
+		return err
+	}
+	all, err := store.Runs(n.disk, actor.DefaultTenant, 1000, false)
+	for _, run := range all {
+		record, e := recordOf(n.disk, run.Run)
+		if err = errors.Join(err, e); e != nil || record.Ended != 0 {
+			continue
+		}
+		p.resumed++
+		if run.Actor.Agent == "coordinator" {
+			err = errors.Join(err, n.letGo(ctx, run.Run, run.Actor))
+			continue
+		}
+		_, e = n.follow(ctx, run.Run, nil)
+		err = errors.Join(err, e)
+	}
+	for run, t := range o.told {
+		err = errors.Join(err, t.stands(n.disk, run, true))
+	}
+	return errors.Join(err, n.close(ctx))
+}
+
+// stands sees that the run is as its client was told, and, once it is over, that
+// it says what it should.
+func (t promise) stands(kv store.KV, run actor.CallID, over bool) error {
+	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
+	switch {
+	case err != nil:
+		return err
+	case len(events) == 0 || len(events) < len(t.events):
+		return fmt.Errorf("run %s of %s: %d events are left of %d", run, t.to, len(events), len(t.events))
+	}
+	for i, e := range t.events {
+		if !bytes.Equal(events[i].Body, e) {
+			return fmt.Errorf("run %s of %s: event %d was %s, is %s", run, t.to, i+1, e, events[i].Body)
+		}
+	}
+	var said runs.Said
+	record, err := recordOf(kv, run)
+	for _, e := range events {
+		d, e := runs.Decode(e.Body)
+		err = errors.Join(err, e)
+		said.Take(&d)
+	}
+	if err != nil {
+		return err
+	}
+	answer := t.answer
+	if answer == "" && over {
+		answer = "I asked the helper. It said: response from helper: " + t.text // it was held, and let go
+	}
+	if answer == "" {
+		return nil
+	}
+	streamed, any := said.Streamed()
+	switch {
+	case record.Status != runs.Done || record.Text != answer:
+		return fmt.Errorf("run %s of %s: is %s and says %q, its client was told %q", run, t.to, record.Status, record.Text, answer)
+	case any != (t.to.Agent == "teller") || any && streamed != answer:
+		return fmt.Errorf("run %s of %s: streamed %q, its client was told %q", run, t.to, streamed, answer)
+	}
+	return nil
+}
+
+func recordOf(kv store.KV, run actor.CallID) (runs.Record, error) {
+	var record runs.Record
+	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
+	for _, raw := range events {
+		e, wrong := runs.Decode(raw.Body)
+		err = errors.Join(err, wrong, record.Apply(&e))
+	}
+	return record, err
+}
+
+// powered is a node as serve makes one.
+type powered struct {
+	*engine.Engine
+	disk *Disk
+	log  *Log
+	out  *outbound.Outbound
+}
+
+func wakeUp(fs vfs.FS, through func(*Log) engine.Log) (*powered, error) {
+	d, err := Open(powerDir, "n1", Options{fs: fs})
+	if err != nil {
+		return nil, err
+	}
+	n := &powered{disk: d, log: NewLog(d)}
+	if n.out, err = outbound.New(outbound.Config{}); err != nil {
+		return nil, err
+	}
+	registry := tools.NewRegistry()
+	team, err := teamOf(registry)
+	if err != nil {
+		return nil, err
+	}
+	n.Engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: through(n.log), Store: d, Agents: team, Tools: registry,
+		Outbound: n.out, Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.DiscardHandler), Cells: 2})
+	return n, err
+}
+
+func (n *powered) close(ctx context.Context) error {
+	err := n.Engine.Close(ctx)
+	n.out.Close()
+	return errors.Join(err, n.log.Close(), n.disk.Close())
+}
+
+// teamOf is a helper, one who asks it and waits, one who asks two at once and
+// works, and one with a model.
+func teamOf(registry *tools.Registry) ([]actor.Definition, error) {
+	spec, err := agents.ReadJSON([]byte(`{"agent_id":"teller","name":"teller"}`))
+	if err != nil {
+		return nil, err
+	}
+	teller, err := agents.Compile(spec, registry)
+	team := agents.Define("team", "1", "Asks two, and works.", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		for _, a := range t.All(agents.Call("helper/a", t.Message()), agents.Call("helper/b", t.Message())) {
+			if a.Refusal != nil {
+				return "", a.Refusal
+			}
+		}
+		b, err := t.Do("work", func(context.Context) ([]byte, error) { return []byte("done"), nil }, agents.Idempotent())
+		return t.Message() + " is " + string(b), err
+	})))
+	return append(agents.Ready(), team, teller), err
+}
+
+func (n *powered) signal(ctx context.Context, run actor.CallID, to actor.ID) error {
+	a, err := n.Ask(ctx, actor.Call{ID: n.NewCallID(), To: to, Kind: actor.Signal, Parent: run, Operation: "go"})
+	if err == nil && a.Reply.Refusal != nil {
+		err = a.Reply.Refusal
+	}
+	return err
+}
+
+// letGo sees a coordinator to its end, with the signal that it may wait for.
+func (n *powered) letGo(ctx context.Context, run actor.CallID, to actor.ID) error {
+	var wrong error
+	gone := false
+	_, err := n.follow(ctx, run, func(events [][]byte) {
+		has := func(what runs.Type) bool {
+			return slices.ContainsFunc(events, func(e []byte) bool { return bytes.Contains(e, []byte(`"`+what.String()+`"`)) })
+		}
+		if has(runs.WaitOpened) && !has(runs.SignalReceived) && !gone {
+			gone = true
+			wrong = n.signal(ctx, run, to)
+		}
+	})
+	return errors.Join(err, wrong)
+}
+
+// follow reads a run's events as they come, up to its last.
+func (n *powered) follow(ctx context.Context, run actor.CallID, each func([][]byte)) ([][]byte, error) {
+	news, stop := n.Watch(run)
+	defer stop()
+	var all [][]byte
+	for {
+		var page []store.RunEvent
+		err := n.Read(ctx, func(kv store.KV) (err error) {
+			page, err = store.Events(kv, actor.DefaultTenant, run, uint64(len(all)), 1000)
+			return err
+		})
+		if err != nil {
+			return all, fmt.Errorf("run %s: after %d events: %w", run, len(all), err)
+		}
+		for _, e := range page {
+			all = append(all, e.Body)
+		}
+		if len(page) > 0 {
+			if each != nil {
+				each(slices.Clone(all))
+			}
+			if last, err := runs.Decode(all[len(all)-1]); err != nil || last.Type.Ends() {
+				return all, err
+			}
+			continue
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return all, fmt.Errorf("run %s: never ends, after %d events", run, len(all))
+		}
+	}
+}
