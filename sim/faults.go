@@ -163,7 +163,7 @@ func (w *World) hit(f Fault, format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	w.Stats.Faults[f]++
 	w.log.world(w.now, "fault %s: %s", f, what)
-	if w.watch != nil {
-		w.watch.fault(w.now, f, what)
+	for _, watch := range w.watch {
+		watch.fault(w.now, f, what)
 	}
 }

@@ -110,6 +110,7 @@ const (
 	shrunkFile   = "shrunk.txt"    // as few as still break the same spec
 	eventsFile   = "events.log"    // the canonical log of the first
 	columnsFile  = "columns.txt"   // the second, for a person
+	pageFile     = "page.html"     // likewise, as a picture
 	violatedFile = "violation.txt" // what was broken
 )
 
@@ -125,10 +126,12 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	RunSeed(whole)
 
 	log, small := Shrink(o, r)
-	var columns bytes.Buffer
+	var columns, page bytes.Buffer
 	shown := o
-	shown.Chooser, shown.Columns = NewReplayed(log), NewColumns(&columns, ColumnsWidth)
-	RunSeed(shown)
+	shown.Chooser, shown.Columns, shown.Page = NewReplayed(log), NewColumns(&columns, ColumnsWidth), NewPage()
+	if err := shown.Page.WriteTo(&page, RunSeed(shown)); err != nil {
+		return Result{}, err
+	}
 	for _, f := range [...]struct {
 		name  string
 		bytes []byte
@@ -137,6 +140,7 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 		{eventsFile, events.Bytes()},
 		{shrunkFile, EncodeChoices(o, log)},
 		{columnsFile, columns.Bytes()},
+		{pageFile, page.Bytes()},
 		{violatedFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Broken.Spec, r.Broken, small.Stats.Steps, small.Broken)},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, f.name), f.bytes, 0o644); err != nil {

@@ -37,7 +37,7 @@ type shrink struct {
 func (s *shrink) try(log []uint32) bool {
 	c := NewReplayed(log)
 	o := s.o
-	o.Chooser, o.StepsMax, o.Events, o.Columns = c, s.best.Stats.Steps+s.best.Stats.Steps/4+1, nil, nil
+	o.Chooser, o.StepsMax, o.Events, o.Columns, o.Page = c, s.best.Stats.Steps+s.best.Stats.Steps/4+1, nil, nil, nil
 	r := RunSeed(o)
 	s.left -= r.Stats.Steps + 1
 	if r.Broken == nil || r.Broken.Spec != s.spec {

@@ -21,6 +21,7 @@ type Options struct {
 	Chooser   Chooser   // nil: drawn from the seed
 	Events    io.Writer // gets the canonical log; nil: nobody does
 	Columns   *Columns  // is shown what happens; nil: nobody is
+	Page      *Page     // likewise
 	Parts     Parts
 	Faultless bool                // no fault but those in Odds
 	Odds      []Odds              // of faults, set by hand
@@ -55,6 +56,13 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("%s broken at %v, after %d steps: %s", v.Spec, v.At, v.Step, v.Detail)
 }
 
+// watcher is shown what happens.
+type watcher interface {
+	begin(w *World)
+	event(now actor.Time, e *history.Event)
+	fault(now actor.Time, f Fault, what string)
+}
+
 // World is all there is.
 type World struct {
 	Stats Stats
@@ -66,7 +74,7 @@ type World struct {
 	now      actor.Time
 	queue    queue
 	log      *Log
-	watch    *Columns
+	watch    []watcher
 	checker  *specs.Checker
 	nodes    []*node
 	net      network
@@ -92,8 +100,14 @@ type World struct {
 // New makes the world of a seed: nodes that have just started, and a workload
 // that is about to come.
 func New(o Options) *World {
-	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), watch: o.Columns, kv: &store.Memory{},
+	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), kv: &store.Memory{},
 		absent: -1, fates: map[actor.CallID]fate{}}
+	if o.Columns != nil {
+		w.watch = append(w.watch, o.Columns)
+	}
+	if o.Page != nil {
+		w.watch = append(w.watch, o.Page)
+	}
 	if w.choose == nil {
 		w.choose = NewDrawn(o.Seed)
 	}
@@ -130,8 +144,8 @@ func (w *World) build(strict func(*specs.Limits)) {
 		w.nodes = append(w.nodes, &node{w: w, id: actor.NodeID(fmt.Sprintf("n%d", i+1)), index: i,
 			clock: clock{offset: w.plan.Offset[i], drift: w.plan.Drift[i]}})
 	}
-	if w.watch != nil {
-		w.watch.begin(w)
+	for _, watch := range w.watch {
+		watch.begin(w)
 	}
 	w.claims.groups = make([]claim, w.plan.Groups)
 	w.claims.leases = make([]actor.Time, len(w.nodes))
@@ -241,8 +255,8 @@ func (w *World) observe(events ...history.Event) {
 		e := &events[i]
 		w.log.event(e)
 		w.Stats.event(e)
-		if w.watch != nil {
-			w.watch.event(w.now, e)
+		for _, watch := range w.watch {
+			watch.event(w.now, e)
 		}
 	}
 	w.checker.World(w.now, w.calmSince())

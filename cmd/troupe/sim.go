@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,6 +26,7 @@ type SimCmd struct {
 	Fault  []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
 	Store  string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
 	Events bool     `help:"Print the canonical log instead of columns."`
+	HTML   string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
 	Hash   bool     `help:"Read a canonical log from standard input and print its hash."`
 	Dir    string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
 
@@ -83,13 +85,31 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	} else {
 		shown.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
+	if c.HTML != "" {
+		shown.Page = sim.NewPage()
+	}
 	r := sim.RunSeed(shown)
 	out.Flush()
+	if c.HTML != "" {
+		if err := writePage(c.HTML, shown.Page, r); err != nil {
+			return err
+		}
+		fmt.Fprintf(talk, "%s\n", c.HTML)
+	}
 	if r.Broken != nil {
 		return c.failed(end, o, r)
 	}
 	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.FaultsAll(), r.Hash)
 	return nil
+}
+
+func writePage(path string, page *sim.Page, r sim.Result) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(f)
+	return errors.Join(page.WriteTo(out, r), out.Flush(), f.Close())
 }
 
 // many runs seeds by the number.
@@ -169,7 +189,7 @@ func (c *SimCmd) failed(out io.Writer, o sim.Options, r sim.Result) error {
 	if small.Broken != nil {
 		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Broken)
 	}
-	fmt.Fprintf(out, "make replay DIR=%s\n", dir)
+	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
 	return exit(failed)
 }
 

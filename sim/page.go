@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	_ "embed" // the page's own text
+	"fmt"
+	"html"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs"
+)
+
+// Page shows a world as a picture: one file of HTML that needs nothing else. Time
+// runs down, each actor at each node has a lane, messages are arrows, what was
+// lost ends in a cross, and a node that is down, cut off or stands still has a
+// band beside its lanes. A click on an event shows what its cell held then.
+type Page struct {
+	world  *World
+	words  *Columns // describes events, and numbers calls
+	lanes  []pageLane
+	rows   []pageRow
+	bands  []pageBand
+	states []string       // of cells, as JSON
+	seen   map[string]int // into states
+	sent   map[string][]int
+	left   int // rows that found no room
+	step   int
+}
+
+// PageRowsMax is how many events a page shows: more, and nobody looks at any.
+const PageRowsMax = 20_000
+
+type pageLane struct {
+	Node string `json:"node"`
+	Name string `json:"name"`
+}
+
+// pageRow is one event, or one fault.
+type pageRow struct {
+	T     int64  `json:"t"` // nanoseconds since the world began
+	Step  int    `json:"step"`
+	Lane  int    `json:"lane"`
+	Kind  string `json:"kind"`
+	Text  string `json:"text"`
+	Line  string `json:"line"`           // the event, whole
+	Call  string `json:"call,omitzero"`  // its number
+	To    int    `json:"to,omitzero"`    // 1 + the row where what was sent arrives
+	Lost  bool   `json:"lost,omitzero"`  // it never does
+	State int    `json:"state,omitzero"` // 1 + into states
+}
+
+type pageBand struct {
+	Node  string     `json:"node"`
+	Why   string     `json:"why"`
+	From  int64      `json:"from"`
+	Until int64      `json:"until"`
+	at    actor.Time // until when it was said to last
+}
+
+// NewPage makes an empty page.
+func NewPage() *Page {
+	return &Page{words: NewColumns(io.Discard, ColumnsWidth), seen: map[string]int{}, sent: map[string][]int{}}
+}
+
+func (p *Page) begin(w *World) {
+	p.world = w
+	p.lane("", "clients")
+	for _, n := range w.nodes {
+		p.lane(string(n.id), "node")
+	}
+}
+
+// lane finds or makes the lane of an actor at a node.
+func (p *Page) lane(node, name string) int {
+	l := pageLane{node, name}
+	if i := slices.Index(p.lanes, l); i >= 0 {
+		return i
+	}
+	p.lanes = append(p.lanes, l)
+	return len(p.lanes) - 1
+}
+
+func (p *Page) event(now actor.Time, e *history.Event) {
+	p.look(now)
+	text := p.words.describe(e)
+	if text == "" && e.Kind != history.Append {
+		return
+	}
+	if e.Kind == history.Append {
+		text = fmt.Sprintf("writes %d, the log ends at %d", e.Wrote, e.Pos)
+	}
+	name := "node"
+	switch {
+	case e.Kind == history.Perform, e.Kind == history.Ask && e.What == "client":
+		p.row(pageRow{T: int64(now - Origin), Lane: p.lane("", "clients"), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.call(e)})
+		return
+	case e.Actor != actor.ID{}:
+		name = e.Actor.String()
+	}
+	row := pageRow{T: int64(now - Origin), Lane: p.lane(string(e.From.Node), name), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.call(e), State: p.state(e)}
+	at := p.row(row)
+	if at < 0 {
+		return
+	}
+	key := e.What + "/" + e.Call.String() + "/"
+	switch e.Kind {
+	case history.Send:
+		p.rows[at].Lost = true // until it arrives
+		p.sent[key+e.Peer.String()] = append(p.sent[key+e.Peer.String()], at)
+	case history.Deliver:
+		key += e.Actor.String()
+		if from := p.sent[key]; len(from) > 0 {
+			p.rows[from[0]].To, p.rows[from[0]].Lost = at+1, false
+			p.sent[key] = from[1:]
+		}
+	}
+}
+
+// row adds a row; below 0 if there is no room.
+func (p *Page) row(r pageRow) int {
+	if len(p.rows) >= PageRowsMax {
+		p.left++
+		return -1
+	}
+	r.Step = p.world.Stats.Steps
+	p.rows = append(p.rows, r)
+	return len(p.rows) - 1
+}
+
+func (p *Page) call(e *history.Event) string { return strings.TrimSpace(p.words.call(e.Call)) }
+
+// state is what the cell of an event holds now.
+func (p *Page) state(e *history.Event) int {
+	n := p.world.node(e.From.Node)
+	if n == nil || !n.up || int(e.From.Cell) >= len(n.cells) || n.cells[e.From.Cell].gone {
+		return 0
+	}
+	var b strings.Builder
+	for _, a := range n.cells[e.From.Cell].core.State().Actors {
+		fmt.Fprintf(&b, "%s epoch %d", a.ID, a.Epoch)
+		if !a.Loaded {
+			b.WriteString(" (being read)")
+		}
+		for _, t := range a.Turns {
+			b.WriteString("\n    turn of" + p.words.call(t.Run))
+			for i, open := range t.Open {
+				b.WriteString([...]string{" waits for", ""}[min(i, 1)] + p.words.call(open))
+			}
+		}
+		for _, q := range a.Queue {
+			b.WriteString("\n    queued" + p.words.call(q))
+		}
+		b.WriteByte('\n')
+	}
+	text := b.String()
+	if p.seen[text] == 0 {
+		p.states = append(p.states, text)
+		p.seen[text] = len(p.states)
+	}
+	return p.seen[text]
+}
+
+func (p *Page) fault(now actor.Time, f Fault, what string) {
+	p.look(now)
+	p.row(pageRow{T: int64(now - Origin), Lane: -1, Kind: "Fault", Text: f.String() + ": " + what, Line: "fault " + f.String() + ": " + what})
+}
+
+// look takes note of what is wrong with each node just now.
+func (p *Page) look(now actor.Time) {
+	w := p.world
+	for i, n := range w.nodes {
+		p.band(now, n, "down", !n.up, actor.Forever)
+		p.band(now, n, "stands still", n.up && n.paused > now, n.paused)
+		p.band(now, n, "cut off from the store", w.net.cut[i] > now, w.net.cut[i])
+		var until actor.Time
+		for j := range w.nodes {
+			until = max(until, w.net.block[i][j].until)
+		}
+		p.band(now, n, "is not heard", until > now, until)
+	}
+}
+
+// band opens or closes the band of a node; one whose time has run out ends there.
+func (p *Page) band(now actor.Time, n *node, why string, on bool, until actor.Time) {
+	open := slices.IndexFunc(p.bands, func(b pageBand) bool { return b.Node == string(n.id) && b.Why == why && b.Until == 0 })
+	switch {
+	case open >= 0 && !on:
+		b := &p.bands[open]
+		b.Until = int64(min(now, b.at) - Origin)
+	case open >= 0:
+		p.bands[open].at = max(p.bands[open].at, until)
+	case on:
+		p.bands = append(p.bands, pageBand{Node: string(n.id), Why: why, From: int64(now - Origin), at: until})
+	}
+}
+
+//go:embed page/page.html
+var pageText string
+
+// WriteTo writes the page of a world that has ended, and what came of it.
+func (p *Page) WriteTo(out io.Writer, r Result) error {
+	end := int64(p.world.now - Origin)
+	for i := range p.bands {
+		if p.bands[i].Until == 0 {
+			p.bands[i].Until = end
+		}
+	}
+	data := struct {
+		Seed     uint64     `json:"seed"`
+		Hash     string     `json:"hash"`
+		Lanes    []pageLane `json:"lanes"`
+		Rows     []pageRow  `json:"rows"`
+		Bands    []pageBand `json:"bands"`
+		States   []string   `json:"states"`
+		Left     int        `json:"left"`
+		Spec     string     `json:"spec"`
+		Says     string     `json:"says"`
+		Sentence string     `json:"sentence"`
+		At       int64      `json:"at"`
+	}{Seed: r.Seed, Hash: r.Hash, Lanes: p.lanes, Rows: p.rows, Bands: p.bands, States: p.states, Left: p.left}
+	title := fmt.Sprintf("seed %d: every spec held", r.Seed)
+	if v := r.Broken; v != nil {
+		title = fmt.Sprintf("seed %d: %s broken", r.Seed, v.Spec)
+		data.Spec, data.Sentence, data.At = v.Spec, v.Detail, int64(v.At)
+		for _, s := range specs.All() {
+			if s.Name == v.Spec {
+				data.Says = s.Says
+			}
+		}
+	}
+	body, err := json.Marshal(data, jsontext.EscapeForHTML(true))
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, strings.NewReplacer("{{title}}", html.EscapeString(title), "{{data}}", string(body)).Replace(pageText))
+	return err
+}

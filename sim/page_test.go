@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"context"
+	"image/color"
+	"image/png"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/specs"
+)
+
+// pageOf is the page of a world.
+func pageOf(t *testing.T, o Options) ([]byte, Result) {
+	t.Helper()
+	o.Page = NewPage()
+	r := RunSeed(o)
+	var out bytes.Buffer
+	if err := o.Page.WriteTo(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes(), r
+}
+
+// brokenWorld is the first in which something is lost, a node is in trouble, and
+// then a spec breaks: one that asks for more than the code promises.
+func brokenWorld(t *testing.T) Options {
+	t.Helper()
+	for seed := range uint64(500) {
+		o := Options{Seed: seed, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 2 }}
+		page, r := pageOf(t, o)
+		if r.Broken != nil && r.Stats.Steps > 100 && r.Stats.Steps < 800 && r.Stats.FaultsAll() > 0 &&
+			bytes.Contains(page, []byte(`"lost":true`)) && bytes.Contains(page, []byte(`"why":"`)) {
+			return o
+		}
+	}
+	t.Fatal("no world has it all")
+	return Options{}
+}
+
+var pageData = regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`)
+
+func TestAPageHoldsAllThatHappened(t *testing.T) {
+	page, r := pageOf(t, brokenWorld(t))
+	if r.Broken == nil {
+		t.Fatal("nothing is broken")
+	}
+	found := pageData.FindSubmatch(page)
+	if found == nil {
+		t.Fatal("the page has no data")
+	}
+	var data struct {
+		Lanes  []pageLane
+		Rows   []pageRow
+		Bands  []pageBand
+		States []string
+		Spec   string
+	}
+	if err := json.Unmarshal(found[1], &data, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatal(err)
+	}
+	arrows, lost, states, faults := 0, 0, 0, 0
+	for i, row := range data.Rows {
+		switch {
+		case row.To > 0:
+			arrows++
+			if to := data.Rows[row.To-1]; row.To-1 <= i || to.Kind != "Deliver" || to.Call != row.Call {
+				t.Errorf("row %d %q arrives in row %d %q", i, row.Line, row.To-1, to.Line)
+			}
+		case row.Lost:
+			lost++
+		}
+		if row.State > 0 {
+			states++
+		}
+		if row.Kind == "Fault" {
+			faults++
+		}
+	}
+	if data.Spec != r.Broken.Spec || arrows == 0 || lost == 0 || states == 0 || faults == 0 || len(data.Lanes) < 4 || len(data.States) == 0 {
+		t.Errorf("%s: %d arrows, %d lost, %d states, %d faults, %d lanes", data.Spec, arrows, lost, states, faults, len(data.Lanes))
+	}
+	if again, _ := pageOf(t, brokenWorld(t)); !bytes.Equal(again, page) {
+		t.Error("the same seed makes another page")
+	}
+}
+
+func TestNothingInAPageIsTakenForHTML(t *testing.T) {
+	p := NewPage()
+	w := New(Options{Seed: 1, Page: p})
+	p.fault(w.now, NodeCrash, `</script><b onclick="x">`)
+	var out bytes.Buffer
+	if err := p.WriteTo(&out, Result{Broken: &Violation{Spec: `<i>`, Detail: "</script>"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "</script>"); n != 2 || strings.Contains(out.String(), "<i>") || strings.Contains(out.String(), "<b on") {
+		t.Errorf("%d scripts end", n)
+	}
+}
+
+// TestABrowserDrawsAPage asks a real one, in the light and in the dark.
+// TROUPE_BROWSER names it; a machine that must have one sets it.
+func TestABrowserDrawsAPage(t *testing.T) {
+	browser := os.Getenv("TROUPE_BROWSER")
+	if browser == "" {
+		var err error
+		if browser, err = exec.LookPath("chromium"); err != nil {
+			t.Skip("there is no chromium here: on Debian, apt-get install chromium; or say TROUPE_BROWSER=…")
+		}
+	}
+	page, r := pageOf(t, brokenWorld(t))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'") // it needs nothing else
+		w.Header().Set("Content-Type", "text/html")
+		w.Write(page) //nolint:errcheck // the browser says what it got
+	}))
+	defer server.Close()
+	browse := func(args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1400,900", "--user-data-dir=" + t.TempDir()}, args...)
+		out, err := exec.CommandContext(ctx, browser, append(args, server.URL)...).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", browser, err)
+		}
+		return string(out)
+	}
+	html := browse("--dump-dom")
+	if drawn, want := strings.Count(html, `<g class="row `), bytes.Count(pageData.FindSubmatch(page)[1], []byte(`"step":`)); drawn != want {
+		t.Errorf("%d rows are drawn, not %d", drawn, want)
+	}
+	for _, want := range []string{r.Broken.Spec + " broken", `class="msg"`, `class="cross"`, `class="band"`, "The event"} {
+		if !strings.Contains(html, want) {
+			t.Errorf("the page shows no %s", want)
+		}
+	}
+	for name, light := range map[string]bool{"light": true, "dark": false} {
+		shot := filepath.Join(t.TempDir(), name+".png")
+		args := []string{"--screenshot=" + shot}
+		if !light {
+			args = append(args, "--blink-settings=preferredColorScheme=0")
+		}
+		browse(args...)
+		f, err := os.Open(shot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		picture, err := png.Decode(f)
+		f.Close() //nolint:errcheck // only read
+		if err != nil {
+			t.Fatal(err)
+		}
+		colours := map[color.Color]int{}
+		for x := range picture.Bounds().Dx() {
+			for y := range picture.Bounds().Dy() {
+				colours[picture.At(x, y)]++
+			}
+		}
+		ground := slices.MaxFunc(slices.Collect(maps.Keys(colours)), func(a, b color.Color) int { return colours[a] - colours[b] })
+		if bright := color.GrayModel.Convert(ground).(color.Gray).Y > 128; bright != light || len(colours) < 20 {
+			t.Errorf("%s: the ground is %v, of %d colours", name, ground, len(colours))
+		}
+	}
+}
