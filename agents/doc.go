@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents decides what an actor does with its turn: it holds the two
-// ways to write an agent, the bounds of a turn, and two agents that are ready
-// to use.
+// Package agents decides what an actor does with its turn: pure transitions, the
+// think-act loop, ready-made agents, and definitions in TOML.
 //
-// Written top to bottom, an agent is one function, which waits where it asks
+// There are four ways to an agent. Written top to bottom, an agent is one function, which waits where it asks
 // (see [Turn], and the example there):
 //
 //	func (Planner) Turn(t *agents.Turn) (string, error) {
@@ -18,6 +17,14 @@
 // Written as a transition ([Next]), it is given its state and says what is next.
 // Both come to the same actions ([Blocking], [Pure]), and neither holds a thread
 // while it waits.
+//
+// Declared, it is a [Spec]: a prompt, a model, tools, limits. Its turn is the
+// think-act loop: the model is asked, the tools it wants are used all at once,
+// it is told what came of them, and so on until it answers. External, it is a
+// service that is handed the message. [ReadTOML] and [ReadJSON] read specs, in
+// files and in requests alike, and [Compile] makes agents of them. Which there
+// are, a system actor keeps in its journal ([Registry]), and a world reads it
+// from there ([ReadDirectory]).
 //
 // What happens when:
 //

@@ -213,3 +213,39 @@ func FuzzReadJSON(f *testing.F) {
 		checkSpec(t, s, err)
 	})
 }
+
+func TestLoopsAmongDeclaredTargetsAreFound(t *testing.T) {
+	for _, c := range []struct {
+		calls string // agent:targets
+		want  string
+	}{
+		{"", ""},
+		{"a:b b:c c:", ""},
+		{"a:a", "a -> a"},
+		{"a:b b:a", "a -> b -> a"},
+		{"a:b b:c c:d,a d:a", "a -> b -> c -> a; d -> a -> b -> c -> d"},
+		{"a:b b:c c:b", "b -> c -> b"},
+		{"a:b b:a c:d d:c", "a -> b -> a; c -> d -> c"},
+		{"a:b,c b:a c:a", "a -> b -> a; c -> a -> c"},
+		{"a:nobody", ""},
+	} {
+		var specs []agents.Spec
+		for one := range strings.FieldsSeq(c.calls) {
+			id, targets, _ := strings.Cut(one, ":")
+			s := agents.Spec{ID: id, Kind: agents.KindDeclared, Tools: []string{tools.CallAgent}, Agents: []string{}}
+			if targets != "" {
+				s.Agents = strings.Split(targets, ",")
+			}
+			specs = append(specs, s)
+		}
+		if got := strings.Join(agents.Loops(specs), "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", c.calls, got, c.want)
+		}
+		for i := range specs {
+			specs[i].Tools = nil // without call_agent nobody calls
+		}
+		if got := agents.Loops(specs); got != nil {
+			t.Errorf("%s without the tool: %v", c.calls, got)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// ledger is what the registry has to go by in one turn.
+type ledger struct {
+	kept   []actor.Item // by name
+	now    actor.Time
+	who    string
+	native []string
+}
+
+func (l ledger) do(operation, body string) (change, *actor.Refusal) {
+	switch operation {
+	case OpPut, OpRegister:
+		spec, refusal := l.read(operation, body)
+		if refusal != nil {
+			return change{}, refusal
+		}
+		return l.put(spec)
+	case OpDelete:
+		id, refusal := nameIn(body, "agent_id")
+		if refusal != nil {
+			return change{}, refusal
+		}
+		return l.remove(id)
+	case OpCreateKey:
+		return l.createKey(body)
+	case OpRevokeKey:
+		id, refusal := nameIn(body, "key_id")
+		if refusal != nil {
+			return change{}, refusal
+		}
+		return l.revokeKey(id)
+	default:
+		return change{}, actor.Refuse(actor.Invalid, "the registry knows %s, %s, %s, %s and %s, not %.40q", OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, operation)
+	}
+}
+
+func (l ledger) read(operation, body string) (Spec, *actor.Refusal) {
+	spec, err := ReadJSON([]byte(body))
+	if err != nil {
+		refusal := actor.Refuse(actor.Invalid, "%v", err)
+		if wrong, ok := err.(Problems); ok && len(wrong) > 0 {
+			refusal.Field = wrong[0].Field
+		}
+		return Spec{}, refusal
+	}
+	switch {
+	case operation == OpRegister && spec.Kind != KindExternal:
+		refusal := actor.Refuse(actor.Invalid, `endpoint: is missing; say where the agent answers, like "http://127.0.0.1:9001", or create a declared agent`)
+		refusal.Field = "endpoint"
+		return Spec{}, refusal
+	case operation == OpPut && spec.Kind != KindDeclared:
+		refusal := actor.Refuse(actor.Invalid, "endpoint: a declared agent has none; register an external agent instead")
+		refusal.Field = "endpoint"
+		return Spec{}, refusal
+	case spec.ID == RegistryID.Agent || slices.Contains(l.native, spec.ID):
+		return Spec{}, actor.Refuse(actor.Rejected, "%s is a part of this program: take another name", spec.ID)
+	}
+	return spec, nil
+}
+
+// answerOf is what a client is told of an agent that was put.
+type answerOf struct {
+	OK         bool   `json:"ok"`
+	ID         string `json:"agent_id"`
+	Name       string `json:"name"`
+	Kind       string `json:"kind"`
+	Definition string `json:"definition"`
+	Created    bool   `json:"created"`
+	Changed    bool   `json:"changed"`
+}
+
+func (l ledger) put(spec Spec) (change, *actor.Refusal) {
+	before, there := l.agent(spec.ID)
+	answer := answerOf{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !there, true}
+	item := actor.Item{Name: agentPrefix + spec.ID}
+	if !there {
+		if l.count(agentPrefix) >= AgentsMax {
+			return change{}, actor.Refuse(actor.Budget, "there are %d agents, at most %d are kept: delete one first", AgentsMax, AgentsMax)
+		}
+		item.Value = l.agentValue(spec)
+		return l.within(change{[]actor.Item{item}, answer})
+	}
+	if refusal := l.mayReplace(before, spec); refusal != nil {
+		return change{}, refusal
+	}
+	if before.Hash() == spec.Hash() {
+		answer.Changed = false
+		item.Value = l.value(item.Name)
+		return change{[]actor.Item{item}, answer}, nil
+	}
+	item.Value = l.agentValue(spec)
+	keep, refusal := l.retire(before)
+	if refusal != nil {
+		return change{}, refusal
+	}
+	return l.within(change{append([]actor.Item{item}, keep...), answer})
+}
+
+// mayReplace keeps an agent from being taken over by somebody else.
+func (l ledger) mayReplace(before, spec Spec) *actor.Refusal {
+	owner := l.owner(spec.ID)
+	switch {
+	case before.Kind != spec.Kind:
+		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s: delete it first, or take another name", spec.ID, before.Kind)
+	case before.Kind == KindExternal && before.Endpoint != spec.Endpoint && owner != actor.FitText(l.who, runs.NameBytesMax):
+		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, who alone may move it: delete it first, or take another name", spec.ID, orSomebody(owner))
+	}
+	return nil
+}
+
+func orSomebody(principal string) string {
+	if principal == "" {
+		return "somebody"
+	}
+	return principal
+}
+
+func (l ledger) remove(id string) (change, *actor.Refusal) {
+	before, there := l.agent(id)
+	if !there {
+		if id == RegistryID.Agent || slices.Contains(l.native, id) {
+			return change{}, actor.Refuse(actor.Rejected, "%s is a part of this program and cannot be deleted", id)
+		}
+		return change{}, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)
+	}
+	keep, refusal := l.retire(before)
+	if refusal != nil {
+		return change{}, refusal
+	}
+	return change{append([]actor.Item{{Name: agentPrefix + id}}, keep...), struct {
+		OK bool   `json:"ok"`
+		ID string `json:"agent_id"`
+	}{true, id}}, nil
+}
+
+// retire keeps what an agent was for the runs that began with it, and lets go of
+// what was retired so long ago that none is left.
+func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
+	name := formerPrefix + before.ID + "/" + before.Hash().String()
+	keep := []actor.Item{{Name: name, Value: must.Do(json.Marshal(keptFormer{before.Encode(), runs.FormatTime(l.now)}))}}
+	all, own := 0, 0
+	for _, item := range l.kept {
+		if !strings.HasPrefix(item.Name, formerPrefix) || item.Name == name {
+			continue
+		}
+		if l.over(item.Value) && len(keep) < prunedPerAction {
+			keep = append(keep, actor.Item{Name: item.Name})
+			continue
+		}
+		all++
+		if strings.HasPrefix(item.Name, formerPrefix+before.ID+"/") {
+			own++
+		}
+	}
+	if own >= FormerPerAgent || all >= FormerMax {
+		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerKept,
+			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", before.ID, own, all)
+	}
+	return keep, nil
+}
+
+// over tells whether no run can need a former agent any more.
+func (l ledger) over(value []byte) bool {
+	var f keptFormer
+	if json.Unmarshal(value, &f) != nil {
+		return true
+	}
+	at, err := runs.ParseTime(f.Replaced)
+	return err != nil || l.now.Sub(at) > FormerKept
+}
+
+// within refuses what is more than an actor may keep.
+func (l ledger) within(c change) (change, *actor.Refusal) {
+	bytes := 0
+	for _, item := range l.kept {
+		bytes += len(item.Name) + len(item.Value)
+	}
+	for _, item := range c.keep {
+		bytes += len(item.Name) + len(item.Value) - len(l.value(item.Name))
+	}
+	if bytes > keptBytesMax {
+		return change{}, actor.Refuse(actor.Budget, "all agents together have %d bytes, at most %d are kept: delete some, or shorten prompts", bytes, keptBytesMax)
+	}
+	return c, nil
+}
+
+// createKey keeps what a key is known by. What a key is, the door knows; here it
+// is a record with a name.
+func (l ledger) createKey(body string) (change, *actor.Refusal) {
+	id, refusal := nameIn(body, "key_id")
+	if refusal != nil {
+		return change{}, refusal
+	}
+	var record map[string]jsontext.Value
+	if err := json.Unmarshal([]byte(body), &record); err != nil || len(body) > keyBytesMax {
+		return change{}, actor.Refuse(actor.Invalid, "want a key's record of at most %d bytes", keyBytesMax)
+	}
+	if _, there := record["secret"]; there {
+		return change{}, actor.Refuse(actor.Invalid, "secret: the registry takes a digest of it, and never the secret")
+	}
+	if digest := string(record["digest"]); len(digest) != 66 || strings.Trim(digest[1:65], "0123456789abcdef") != "" {
+		refusal := actor.Refuse(actor.Invalid, "digest: want the 64 hexadecimal digits of a SHA-256")
+		refusal.Field = "digest"
+		return change{}, refusal
+	}
+	item := actor.Item{Name: keyPrefix + id, Value: l.value(keyPrefix + id)}
+	record["created_at"] = must.Do(json.Marshal(runs.FormatTime(l.now)))
+	if item.Value != nil {
+		var before map[string]jsontext.Value
+		_ = json.Unmarshal(item.Value, &before)
+		if string(before["digest"]) != string(record["digest"]) {
+			return change{}, actor.Refuse(actor.Rejected, "there is another key %s: draw a new one", id)
+		}
+	} else {
+		if l.count(keyPrefix) >= KeysMax {
+			return change{}, actor.Refuse(actor.Budget, "there are %d keys, at most %d are kept: revoke one first", KeysMax, KeysMax)
+		}
+		item.Value = must.Do(json.Marshal(record, json.Deterministic(true)))
+	}
+	return l.within(change{[]actor.Item{item}, keyAnswer{true, id}})
+}
+
+type keyAnswer struct {
+	OK bool   `json:"ok"`
+	ID string `json:"key_id"`
+}
+
+func (l ledger) revokeKey(id string) (change, *actor.Refusal) {
+	if l.value(keyPrefix+id) == nil {
+		return change{}, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)
+	}
+	return change{[]actor.Item{{Name: keyPrefix + id}}, keyAnswer{true, id}}, nil
+}
+
+func (l ledger) value(name string) []byte {
+	at, there := slices.BinarySearchFunc(l.kept, name, func(i actor.Item, name string) int { return strings.Compare(i.Name, name) })
+	if !there {
+		return nil
+	}
+	return l.kept[at].Value
+}
+
+func (l ledger) agent(id string) (Spec, bool) {
+	value := l.value(agentPrefix + id)
+	if value == nil {
+		return Spec{}, false
+	}
+	spec, _, err := readAgent(value)
+	return spec, err == nil
+}
+
+func (l ledger) owner(id string) string {
+	_, owner, _ := readAgent(l.value(agentPrefix + id))
+	return owner
+}
+
+func (l ledger) agentValue(spec Spec) []byte {
+	return must.Do(json.Marshal(keptAgent{spec.Encode(), actor.FitText(l.who, runs.NameBytesMax), runs.FormatTime(l.now)}))
+}
+
+func (l ledger) count(prefix string) int {
+	n := 0
+	for _, item := range l.kept {
+		if strings.HasPrefix(item.Name, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// nameIn reads the one member that an operation is about.
+func nameIn(body, member string) (string, *actor.Refusal) {
+	var in map[string]jsontext.Value
+	var name string
+	bad := func(text string) (string, *actor.Refusal) {
+		refusal := actor.Refuse(actor.Invalid, "%s: %s", member, text)
+		refusal.Field = member
+		return "", refusal
+	}
+	if json.Unmarshal([]byte(body), &in) != nil || json.Unmarshal(in[member], &name) != nil {
+		return bad("is missing")
+	}
+	if err := actor.CheckName(name); err != nil {
+		return bad(err.Error())
+	}
+	return name, nil
+}

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// office is the registry with its journal, and a world that hears its announcements.
+type office struct {
+	t         interface{ Fatalf(string, ...any) }
+	def       actor.Definition
+	tools     *tools.Registry
+	kept      map[string]string
+	announced map[string]string
+	deaf      bool // the world does not hear
+	now       actor.Time
+	who       string
+}
+
+func newOffice(t interface{ Fatalf(string, ...any) }) *office {
+	o := &office{t: t, def: agents.Registry("native"), tools: tools.NewRegistry(), kept: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), who: "key:a"}
+	err := o.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: o.announce})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return o
+}
+
+func (o *office) announce(_ context.Context, input []byte) tools.Result {
+	if o.deaf {
+		return tools.Refused(actor.Refuse(actor.Deadline, "a cell does not answer"))
+	}
+	items, err := agents.ReadAnnouncement(input)
+	if err != nil {
+		o.t.Fatalf("%v", err)
+	}
+	for _, i := range items {
+		o.announced[i.Name] = string(i.Value)
+		if len(i.Value) == 0 {
+			delete(o.announced, i.Name)
+		}
+	}
+	return tools.JSON([]byte("{}"))
+}
+
+func (o *office) items() []actor.Item {
+	var items []actor.Item
+	for _, name := range slices.Sorted(maps.Keys(o.kept)) {
+		items = append(items, actor.Item{Name: name, Value: []byte(o.kept[name])})
+	}
+	return items
+}
+
+func (o *office) begin(operation, body string) actor.Begin {
+	b := begin("")
+	b.Call.To, b.Call.Chain, b.Call.Operation, b.Call.Principal = agents.RegistryID, nil, operation, o.who
+	b.Call.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
+	b.At, b.Kept = o.now, o.items()
+	return b
+}
+
+// do makes one turn: what it keeps is kept with its step, as in a journal.
+func (o *office) do(operation, body string) actor.Outcome {
+	b := o.begin(operation, body)
+	turn := o.def.Behavior.Begin(b)
+	defer turn.Stop()
+	var given []actor.Answer
+	var answers [][]actor.Answer
+	for {
+		action, err := turn.Next(given)
+		if err != nil {
+			o.t.Fatalf("%v", err)
+		}
+		if len(action.Keep) > actor.KeptPerActionMax {
+			o.t.Fatalf("keeps %d at once", len(action.Keep))
+		}
+		for _, i := range action.Keep {
+			if len(i.Name) > actor.KeptNameMax || len(i.Value) > actor.KeptValueMax {
+				o.t.Fatalf("%s of %d bytes is too much to keep", i.Name, len(i.Value))
+			}
+			o.kept[i.Name] = string(i.Value)
+			if len(i.Value) == 0 {
+				delete(o.kept, i.Name)
+			}
+		}
+		if action.Done != nil {
+			if err := agents.SameTurn(o.def.Behavior, o.def.Behavior, b, answers); err != nil {
+				o.t.Fatalf("made again: %v", err)
+			}
+			return *action.Done
+		}
+		given = nil
+		for _, ask := range action.Asks {
+			ec := tools.NewContext(b.Call, time.Minute, nil)
+			planned, done := o.tools.Plan(ec, ask)
+			if done == nil {
+				result := o.tools.Execute(context.Background(), planned.Name, planned.Parts[0].Bytes, ec)
+				done = &result
+			}
+			given = append(given, *done)
+		}
+		answers = append(answers, given)
+	}
+}
+
+func (o *office) directory() agents.Directory {
+	d, err := agents.ReadDirectory(o.items(), o.tools)
+	if err != nil {
+		o.t.Fatalf("%v", err)
+	}
+	return d
+}
+
+func names(definitions []actor.Definition) (all []string) {
+	for _, d := range definitions {
+		all = append(all, d.Name)
+	}
+	return all
+}
+
+func (o *office) must(operation, body string) map[string]any {
+	out := o.do(operation, body)
+	if out.Status != actor.Succeeded {
+		o.t.Fatalf("%s %s: %+v", operation, body, out)
+	}
+	var answer map[string]any
+	if err := json.Unmarshal(out.Parts[0].Bytes, &answer); err != nil {
+		o.t.Fatalf("%v", err)
+	}
+	return answer
+}
+
+func TestAnAgentIsPutChangedAndDeleted(t *testing.T) {
+	o := newOffice(t)
+	first := o.must(agents.OpPut, `{"name":"helper"}`)
+	if first["agent_id"] != "helper" || first["created"] != true || first["changed"] != true || first["kind"] != "declared" {
+		t.Errorf("%v", first)
+	}
+	d := o.directory()
+	if len(d.Definitions) != 1 || d.Definitions[0].Hash.String() != first["definition"] || len(d.Former) != 0 {
+		t.Fatalf("%+v", d)
+	}
+	if again := o.must(agents.OpPut, ` {"name": "helper"} `); again["created"] != false || again["changed"] != false || again["definition"] != first["definition"] {
+		t.Errorf("%v", again)
+	}
+	other := o.must(agents.OpPut, `{"name":"helper","prompt":"You help."}`)
+	if other["created"] != false || other["changed"] != true || other["definition"] == first["definition"] {
+		t.Errorf("%v", other)
+	}
+	// Runs that began with the first one still find it.
+	if d := o.directory(); len(d.Definitions) != 1 || d.Definitions[0].Hash.String() != other["definition"] || len(d.Former) != 1 || d.Former[0].Hash.String() != first["definition"] {
+		t.Errorf("%+v", d)
+	}
+	o.must(agents.OpRegister, `{"agent_id":"pythia","endpoint":"http://127.0.0.1:9001"}`)
+	if got := names(o.directory().Definitions); !slices.Equal(got, []string{"helper", "pythia"}) {
+		t.Errorf("agents %v", got)
+	}
+	o.must(agents.OpDelete, `{"agent_id":"helper"}`)
+	if d := o.directory(); !slices.Equal(names(d.Definitions), []string{"pythia"}) || len(d.Former) != 2 {
+		t.Errorf("%+v", d)
+	}
+	if !reflect.DeepEqual(o.kept, o.announced) {
+		t.Errorf("kept %v\nannounced %v", o.kept, o.announced)
+	}
+	if again := o.must(agents.OpPut, `{"name":"helper"}`); again["created"] != true {
+		t.Errorf("%v", again)
+	}
+}
+
+func TestWhatTheRegistryRefuses(t *testing.T) {
+	o := newOffice(t)
+	o.must(agents.OpPut, `{"name":"helper"}`)
+	o.must(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001"}`)
+	o.must(agents.OpCreateKey, key("k1", "a"))
+	before := maps.Clone(o.kept)
+	o.who = "key:b"
+	for _, c := range []struct {
+		operation, body string
+		reason          actor.Reason
+		field, want     string
+	}{
+		{agents.OpPut, `{"nam":"x"}`, actor.Invalid, "nam", "did you mean name?"},
+		{agents.OpPut, `{"name":"x","model":7}`, actor.Invalid, "model", "want text"},
+		{agents.OpPut, `{"name":"x","endpoint":"http://127.0.0.1:9001"}`, actor.Invalid, "endpoint", "register an external agent"},
+		{agents.OpRegister, `{"name":"x"}`, actor.Invalid, "endpoint", "is missing"},
+		{agents.OpPut, `{"name":"troupe"}`, actor.Rejected, "", "part of this program"},
+		{agents.OpPut, `{"name":"native"}`, actor.Rejected, "", "part of this program"},
+		{agents.OpPut, `{"name":"pythia"}`, actor.Rejected, "", "is an agent of kind external: delete it first"},
+		{agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9001"}`, actor.Rejected, "", "is an agent of kind declared: delete it first"},
+		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:6666"}`, actor.Rejected, "", "by key:a, who alone may move it"},
+		{agents.OpDelete, `{"agent_id":"nobody"}`, actor.NotFound, "", "GET /v1/agents lists those that are"},
+		{agents.OpDelete, `{"agent_id":"native"}`, actor.Rejected, "", "cannot be deleted"},
+		{agents.OpDelete, `{"agent_id":"a/b"}`, actor.Invalid, "agent_id", "only letters"},
+		{agents.OpDelete, `{}`, actor.Invalid, "agent_id", "is missing"},
+		{agents.OpDelete, ``, actor.Invalid, "agent_id", "is missing"},
+		{agents.OpCreateKey, key("k1", "b"), actor.Rejected, "", "there is another key k1"},
+		{agents.OpCreateKey, `{"key_id":"k2"}`, actor.Invalid, "digest", "64 hexadecimal digits"},
+		{agents.OpCreateKey, strings.Replace(key("k2", "a"), `{`, `{"secret":"x",`, 1), actor.Invalid, "", "never the secret"},
+		{agents.OpCreateKey, strings.Replace(key("k2", "a"), `{`, `{"note":"`+strings.Repeat("x", 5000)+`",`, 1), actor.Invalid, "", "at most 4096 bytes"},
+		{agents.OpCreateKey, `{"digest":"x"}`, actor.Invalid, "key_id", "is missing"},
+		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "", "troupe keys list"},
+		{"agent.frob", `{}`, actor.Invalid, "", "the registry knows agent.put"},
+	} {
+		out := o.do(c.operation, c.body)
+		if out.Refusal == nil || out.Refusal.Reason != c.reason || out.Refusal.Field != c.field || !strings.Contains(out.Refusal.Detail, c.want) {
+			t.Errorf("%s %.80s: %+v %+v", c.operation, c.body, out, out.Refusal)
+		}
+	}
+	if !reflect.DeepEqual(before, o.kept) {
+		t.Errorf("what was refused left something: %v, then %v", before, o.kept)
+	}
+	// Whoever registered it may move it; others may say the same again.
+	o.must(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001","concurrency":3}`)
+	o.must(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9002","concurrency":3}`)
+}
+
+func key(id, digit string) string {
+	return fmt.Sprintf(`{"key_id":%q,"name":"ci","digest":%q,"scopes":["call"]}`, id, strings.Repeat(digit, 64))
+}
+
+func TestKeysAreKeptAndRevoked(t *testing.T) {
+	o := newOffice(t)
+	o.must(agents.OpCreateKey, key("k1", "a"))
+	o.now = o.now.Add(time.Hour)
+	o.must(agents.OpCreateKey, key("k1", "a")) // says the same again
+	keys := o.directory().Keys
+	if len(keys) != 1 || keys[0].Name != "k1" || !strings.Contains(string(keys[0].Value), `"created_at":"1970-01-01T01:00:00`) {
+		t.Errorf("%s", keys)
+	}
+	o.must(agents.OpRevokeKey, `{"key_id":"k1"}`)
+	if keys := o.directory().Keys; len(keys) != 0 || len(o.announced) != 0 {
+		t.Errorf("%s, announced %v", keys, o.announced)
+	}
+}
+
+func TestAWorldThatDidNotHearIsToldAgain(t *testing.T) {
+	o := newOffice(t)
+	o.deaf = true
+	out := o.do(agents.OpPut, `{"name":"helper"}`)
+	if out.Status != actor.Partial || len(out.Warnings) != 1 || len(o.kept) != 1 || len(o.announced) != 0 {
+		t.Fatalf("%+v, kept %v", out, o.kept)
+	}
+	o.deaf = false
+	o.must(agents.OpPut, `{"name":"helper"}`)
+	if !reflect.DeepEqual(o.kept, o.announced) {
+		t.Errorf("kept %v, announced %v", o.kept, o.announced)
+	}
+}
+
+func TestFormerAgentsGoAfterADay(t *testing.T) {
+	o := newOffice(t)
+	put := func(n int) actor.Outcome {
+		return o.do(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
+	}
+	for n := range agents.FormerPerAgent + 1 {
+		if out := put(n); out.Refusal != nil {
+			t.Fatal(out.Refusal)
+		}
+	}
+	out := put(99)
+	if out.Refusal == nil || out.Refusal.Reason != actor.Busy || out.Refusal.RetryAfter <= 0 {
+		t.Fatalf("%+v", out)
+	}
+	if out := o.do(agents.OpDelete, `{"agent_id":"helper"}`); out.Refusal == nil {
+		t.Errorf("%+v", out)
+	}
+	o.now = o.now.Add(agents.FormerKept + time.Second)
+	if out := put(99); out.Refusal != nil {
+		t.Fatal(out.Refusal)
+	}
+	if d := o.directory(); len(d.Former) != 1 || !reflect.DeepEqual(o.kept, o.announced) {
+		t.Errorf("%d former", len(d.Former))
+	}
+}
+
+func TestTheRegistryIsBounded(t *testing.T) {
+	o := newOffice(t)
+	for n := range agents.AgentsMax {
+		spec, err := agents.ReadJSON(fmt.Appendf(nil, `{"name":"a%d"}`, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.kept["agent/"+spec.ID] = fmt.Sprintf(`{"spec":%s,"owner":"","at":"x"}`, spec.Encode())
+	}
+	if out := o.do(agents.OpPut, `{"name":"more"}`); out.Refusal == nil || out.Refusal.Reason != actor.Budget {
+		t.Errorf("%+v", out)
+	}
+	if out := o.do(agents.OpPut, `{"name":"a7","prompt":"another"}`); out.Refusal != nil {
+		t.Errorf("%+v", out.Refusal)
+	}
+	for n := range agents.KeysMax {
+		o.kept[fmt.Sprintf("key/k%d", n)] = key(fmt.Sprintf("k%d", n), "a")
+	}
+	if out := o.do(agents.OpCreateKey, key("more", "b")); out.Refusal == nil || out.Refusal.Reason != actor.Budget {
+		t.Errorf("%+v", out)
+	}
+	o = newOffice(t)
+	for n := range 500 {
+		o.kept[fmt.Sprintf("former/x/%03d", n)] = strings.Repeat(" ", 60<<10)
+	}
+	if out := o.do(agents.OpPut, `{"name":"more"}`); out.Refusal == nil || !strings.Contains(out.Refusal.Detail, "shorten prompts") {
+		t.Errorf("%+v", out)
+	}
+}
+
+func TestAnUnknownRecordStopsTheDirectory(t *testing.T) {
+	for _, item := range []actor.Item{{Name: "team/x", Value: []byte("{}")}, {Name: "agent/x", Value: []byte(`{"spec":{"name":"x","soul":1},"owner":"","at":""}`)},
+		{Name: "former/x/1", Value: []byte(`{"spec":{},"replaced_at":""}`)}, {Name: "agent/x", Value: []byte("[")}} {
+		if _, err := agents.ReadDirectory([]actor.Item{item}, tools.NewRegistry()); err == nil || !strings.Contains(err.Error(), item.Name) {
+			t.Errorf("%s: %v", item, err)
+		}
+	}
+	spec, _ := agents.ReadJSON([]byte(`{"name":"x","tools":["browser.open"]}`))
+	d, err := agents.ReadDirectory([]actor.Item{{Name: "agent/x", Value: fmt.Appendf(nil, `{"spec":%s,"owner":"","at":""}`, spec.Encode())}}, tools.NewRegistry())
+	if err != nil || len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0], "browser.open") || len(d.Definitions) != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// Whatever is asked of it, in whatever order, the registry keeps what it said it
+// would, and the world has heard of it.
+func TestTheRegistryIsWhatItSaid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		o := newOffice(t)
+		model := map[string]string{} // agent to definition
+		name := rapid.SampledFrom([]string{"a", "b", "c"})
+		for range rapid.IntRange(1, 15).Draw(t, "operations") {
+			id := name.Draw(t, "agent")
+			o.who = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "who")
+			o.now = o.now.Add(rapid.SampledFrom([]time.Duration{0, time.Minute, 13 * time.Hour}).Draw(t, "later"))
+			var out actor.Outcome
+			switch rapid.IntRange(0, 2).Draw(t, "operation") {
+			case 0:
+				out = o.do(agents.OpPut, fmt.Sprintf(`{"name":%q,"prompt":"%d"}`, id, rapid.IntRange(0, 3).Draw(t, "prompt")))
+			case 1:
+				out = o.do(agents.OpRegister, fmt.Sprintf(`{"name":%q,"endpoint":"http://127.0.0.1:%d"}`, id, rapid.IntRange(9001, 9003).Draw(t, "port")))
+			default:
+				out = o.do(agents.OpDelete, fmt.Sprintf(`{"agent_id":%q}`, id))
+				if (out.Refusal == nil) != (model[id] != "") {
+					t.Fatalf("delete %s: %+v", id, out)
+				}
+				delete(model, id)
+				continue
+			}
+			if out.Refusal == nil {
+				var answer struct{ Definition string }
+				if err := json.Unmarshal(out.Parts[0].Bytes, &answer); err != nil {
+					t.Fatal(err)
+				}
+				model[id] = answer.Definition
+			}
+		}
+		d := o.directory()
+		got := map[string]string{}
+		for _, def := range d.Definitions {
+			got[def.Name] = def.Hash.String()
+		}
+		if !maps.Equal(got, model) {
+			t.Fatalf("keeps %v, said %v", got, model)
+		}
+		if !maps.Equal(o.kept, o.announced) {
+			t.Fatalf("kept %v, announced %v", o.kept, o.announced)
+		}
+	})
+}

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// shelf is the tools of these tests: call_agent, and one that says back what it is given.
+func shelf(t interface{ Fatal(...any) }) *tools.Registry {
+	r := tools.NewRegistry()
+	err := r.RegisterBuiltin(tools.Tool{Name: "text.echo", Description: "Says it back.",
+		Schema:  `{"type":"object","properties":{"text":{"type":"string"}},"required":["text"],"additionalProperties":false}`,
+		Handler: func(_ context.Context, input []byte) tools.Result { return tools.JSON(input) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func declare(t interface{ Fatal(...any) }, toml string) actor.Behavior {
+	spec, err := agents.ReadTOML(toml)
+	if err != nil {
+		t.Fatal(err)
+	}
+	def, err := agents.Compile(spec, shelf(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return def.Behavior
+}
+
+// stage is a world for one declared agent: a model that reads from a script (the
+// built-in one when the script is over), tools for real, agents by name.
+type stage struct {
+	t       interface{ Fatalf(string, ...any) }
+	tools   *tools.Registry
+	script  []upstream.Completion
+	agents  map[string]string
+	prompts []upstream.Prompt
+	asks    []actor.Ask
+	answers [][]actor.Answer
+}
+
+func newStage(t *testing.T, script ...upstream.Completion) *stage {
+	return &stage{t: t, tools: shelf(t), script: script, agents: map[string]string{"helper": "response from helper"}}
+}
+
+func completion(c upstream.Completion) actor.Answer {
+	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
+}
+
+func (s *stage) answer(_ context.Context, ask actor.Ask) actor.Answer {
+	s.asks = append(s.asks, ask)
+	if ask.Kind == actor.AskModel {
+		prompt, err := upstream.DecodePrompt(ask.Body)
+		if err != nil {
+			s.t.Fatalf("a prompt that no model can be asked: %v", err)
+		}
+		s.prompts = append(s.prompts, prompt)
+		if len(s.prompts) <= len(s.script) {
+			return completion(s.script[len(s.prompts)-1])
+		}
+		return completion(upstream.Script(prompt))
+	}
+	ec := tools.NewContext(begin("").Call, time.Minute, dispatcher.Asks{})
+	planned, done := s.tools.Plan(ec, ask)
+	switch {
+	case done != nil:
+		return *done
+	case planned.Kind == actor.AskCall:
+		if said, ok := s.agents[planned.Name]; ok {
+			return text(said + ": " + actor.TextOf(planned.Parts))
+		}
+		return actor.Answer{Refusal: actor.Refuse(actor.NotFound, "no agent is named %s", planned.Name)}
+	default:
+		return s.tools.Execute(context.Background(), planned.Name, planned.Parts[0].Bytes, ec)
+	}
+}
+
+// play makes the whole turn, and sees that it comes to the same when it is made again.
+func (s *stage) play(b actor.Behavior, message string) actor.Outcome {
+	turn := b.Begin(begin(message))
+	defer turn.Stop()
+	s.answers = nil
+	var given []actor.Answer
+	for {
+		action, err := turn.Next(given)
+		if err != nil {
+			s.t.Fatalf("%v", err)
+		}
+		if action.Done != nil {
+			if err := agents.SameTurn(b, b, begin(message), s.answers); err != nil {
+				s.t.Fatalf("made again: %v", err)
+			}
+			return *action.Done
+		}
+		given = nil
+		for _, ask := range action.Asks {
+			given = append(given, s.answer(context.Background(), ask))
+		}
+		s.answers = append(s.answers, given)
+	}
+}
+
+func wants(calls ...string) upstream.Completion {
+	c := upstream.Completion{Finish: upstream.FinishCalls}
+	for i, call := range calls {
+		name, arguments, _ := strings.Cut(call, " ")
+		c.Calls = append(c.Calls, upstream.ToolCall{ID: fmt.Sprintf("id%d", i), Name: name, Arguments: arguments})
+	}
+	return c
+}
+
+func says(text string) upstream.Completion {
+	return upstream.Completion{Text: text, Finish: upstream.FinishStop}
+}
+
+// results are what the model was told last of its tool calls.
+func (s *stage) results() string {
+	var all []string
+	for _, m := range s.prompts[len(s.prompts)-1].Messages {
+		if m.Role == upstream.Tool {
+			all = append(all, m.Text)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func TestADeclaredAgentAsksAnother(t *testing.T) {
+	s := newStage(t)
+	out := s.play(declare(t, `name = "coordinator"`), "Ask the helper agent xyzzy")
+	if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "response from helper: xyzzy" {
+		t.Errorf("%+v", out)
+	}
+	if len(s.asks) != 3 || s.asks[0].Kind != actor.AskModel || s.asks[0].Name != upstream.ScriptName || !s.asks[0].Idempotent ||
+		s.asks[1].Kind != actor.AskTool || s.asks[1].Name != tools.CallAgent || s.asks[2].Kind != actor.AskModel {
+		t.Errorf("asked %v", s.asks)
+	}
+	if got := actor.TextOf(s.asks[0].Parts); got != "Ask the helper agent xyzzy" {
+		t.Errorf("the first ask says %q", got)
+	}
+	if got := actor.TextOf(s.asks[2].Parts); got != "call_agent: response from helper: xyzzy" {
+		t.Errorf("the second ask says %q", got)
+	}
+}
+
+func TestAModelIsToldWhatItsAuthorSays(t *testing.T) {
+	s := newStage(t, says("done"))
+	s.play(declare(t, `
+name = "planner"
+model = "big"
+prompt = "You plan."
+tools = ["call_agent", "text.echo", "browser.open"]
+agents = ["helper", "archive"]
+parameters = { temperature = 0.5, max_tokens = 100, seed = 7 }
+limits.model_timeout_ms = 1500
+`), "go")
+	p, ask := s.prompts[0], s.asks[0]
+	if p.Messages[0].Text != "You plan." || p.Messages[0].Role != upstream.System || p.Messages[1].Text != "go" || p.Messages[1].Role != upstream.User {
+		t.Errorf("messages %+v", p.Messages)
+	}
+	if *p.Temperature != 0.5 || p.MaxTokens != 100 || *p.Seed != 7 || ask.Timeout != 1500*time.Millisecond || ask.Name != "big" {
+		t.Errorf("prompt %+v, ask %v", p, ask)
+	}
+	// browser.open is not there: the agent does without it.
+	if len(p.Tools) != 2 || p.Tools[0].Name != tools.CallAgent || !strings.HasSuffix(p.Tools[0].Description, "You may call: helper, archive.") || p.Tools[1].Name != "text.echo" {
+		t.Errorf("tools %+v", p.Tools)
+	}
+}
+
+func TestToolCallsOfOneAnswerGoOutTogether(t *testing.T) {
+	s := newStage(t, wants(`text.echo {"text": "a"}`, `call_agent {"agent_id":"helper","message":"b"}`, `text.echo {"text":"c"}`), says("done"))
+	turn := declare(t, "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\"]\nlimits.tool_timeout_ms = 2000\nlimits.call_timeout_ms = 3000").Begin(begin("go"))
+	first, _ := turn.Next(nil)
+	second, err := turn.Next([]actor.Answer{s.answer(context.Background(), first.Asks[0])})
+	if err != nil || len(second.Asks) != 3 {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	for i, want := range []actor.Duration{2 * time.Second, 3 * time.Second, 2 * time.Second} {
+		if second.Asks[i].Timeout != want {
+			t.Errorf("ask %d: %v", i, second.Asks[i])
+		}
+	}
+	if got := string(second.Asks[0].Parts[0].Bytes); got != `{"text":"a"}` {
+		t.Errorf("input %s", got)
+	}
+	// Results stand at their calls, whatever their order.
+	third, err := turn.Next([]actor.Answer{text("A"), text("B"), {Parts: actor.Text("C"), Warnings: []string{"half of it"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := upstream.DecodePrompt(third.Asks[0].Body)
+	want := []upstream.Message{{Role: upstream.Tool, Text: "A", CallID: "id0"}, {Role: upstream.Tool, Text: "B", CallID: "id1"}, {Role: upstream.Tool, Text: "C\nwarning: half of it", CallID: "id2"}}
+	if got := p.Messages[3:]; !reflect.DeepEqual(got, want) {
+		t.Errorf("messages %+v", got)
+	}
+}
+
+func TestWhatAModelCannotHaveIsAResultForIt(t *testing.T) {
+	const agent = "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\nagents = [\"helper\", \"ghost\"]"
+	for _, c := range []struct {
+		call, want string
+		out        int // asks of the world
+	}{
+		{`fly {}`, `error call_rejected: AgentCallRejected: planner may not use a tool "fly": it has call_agent, text.echo, browser.open`, 0},
+		{`troupe.announce {"items":[]}`, `error call_rejected: AgentCallRejected: planner may not use a tool "troupe.announce"`, 0},
+		{`browser.open {}`, `error agent_not_found: AgentNotFound: no tool is named "browser.open"`, 1},
+		{`call_agent {"agent_id":"ghost","message":"hi"}`, `error agent_not_found: AgentNotFound: no agent is named ghost`, 1},
+		{`call_agent {"agent_id":"oracle/s-1","message":"hi"}`, `error call_rejected: AgentCallRejected: planner may not call "oracle/s-1": it may call helper, ghost`, 0},
+		{`call_agent {"agent_id":"helper"}`, `error invalid_request: InvalidInput: call_agent:`, 1},
+		{`call_agent {"agent_id":"helper","message":`, `error invalid_request: InvalidInput: call_agent:`, 1},
+		{`call_agent ["helper"]`, `error invalid_request: InvalidInput: call_agent:`, 1},
+		{`text.echo {"text":7}`, `error invalid_request: InvalidInput: text.echo: text:`, 1},
+		{`text.echo `, `error invalid_request: InvalidInput: text.echo:`, 1},
+	} {
+		s := newStage(t, wants(c.call), says("I make do"))
+		out := s.play(declare(t, agent), "go")
+		if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "I make do" {
+			t.Errorf("%s: %+v", c.call, out)
+			continue
+		}
+		if got := s.results(); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: the model was told %q, want %q", c.call, got, c.want)
+		}
+		if got := len(s.asks) - len(s.prompts); got != c.out {
+			t.Errorf("%s: %d asks went out, want %d", c.call, got, c.out)
+		}
+		// An author who wants none of it has the run fail.
+		s = newStage(t, wants(c.call), says("I make do"))
+		if out := s.play(declare(t, agent+"\non_failure = \"fail_run\""), "go"); out.Refusal == nil || len(s.prompts) != 1 {
+			t.Errorf("%s: fail_run: %+v", c.call, out)
+		}
+	}
+}
+
+func TestARefusalThatPassesIsSaidToPass(t *testing.T) {
+	turn := declare(t, `name = "planner"`).Begin(begin("go"))
+	_, _ = turn.Next(nil)
+	_, _ = turn.Next([]actor.Answer{completion(wants(`call_agent {"agent_id":"helper","message":"hi"}`))})
+	action, err := turn.Next([]actor.Answer{{Refusal: actor.RefuseBusy(actor.ScopeCallee, 1500*time.Millisecond, "helper/s-1 is full")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := upstream.DecodePrompt(action.Asks[0].Body)
+	if got := p.Messages[3].Text; got != "error agent_busy: AgentBusy: helper/s-1 is full (it may be tried again after 1.5s)" {
+		t.Errorf("the model is told %q", got)
+	}
+}
+
+func TestHowATurnEndsWithItsAnswer(t *testing.T) {
+	for _, c := range []struct {
+		said   upstream.Completion
+		status actor.Status
+		reason actor.Reason
+		want   string
+	}{
+		{says("all of it"), actor.Succeeded, 0, ""},
+		{upstream.Completion{Text: "all of it", Finish: upstream.FinishAnother}, actor.Succeeded, 0, ""},
+		{upstream.Completion{Text: "a part", Finish: upstream.FinishLength}, actor.Partial, 0, "allowed no more tokens"},
+		{upstream.Completion{Text: "a part", Finish: upstream.FinishFilter}, actor.Partial, 0, "held a part of the answer back"},
+		{upstream.Completion{Text: "a part"}, actor.Partial, 0, "stopped before its end"},
+		{upstream.Completion{Finish: upstream.FinishLength}, actor.Failed, actor.Unavailable, "before its first word"},
+		{upstream.Completion{Finish: upstream.FinishFilter}, actor.Failed, actor.Rejected, "content_filter"},
+		{upstream.Completion{}, actor.Failed, actor.Unavailable, "before its first word"},
+	} {
+		for name, b := range map[string]actor.Behavior{"declared": declare(t, `name = "a"`), "external": declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\"")} {
+			actions, err := agents.Replay(b, begin("go"), [][]actor.Answer{{completion(c.said)}})
+			if err != nil || len(actions) != 2 {
+				t.Fatalf("%s %+v: %v", name, c.said, err)
+			}
+			out := actions[1].Done
+			said := strings.Join(out.Warnings, ";")
+			if out.Refusal != nil {
+				said = out.Refusal.Detail
+			}
+			if out.Status != c.status || !strings.Contains(said, c.want) || (c.reason != 0) != (out.Refusal != nil) || out.Refusal != nil && out.Refusal.Reason != c.reason {
+				t.Errorf("%s %+v ends with %+v", name, c.said, out)
+			}
+		}
+	}
+}
+
+func TestAModelThatSaysNothingIsARefusal(t *testing.T) {
+	s := newStage(t, says(""))
+	if out := s.play(declare(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "without a word") {
+		t.Errorf("%+v", out)
+	}
+	// What an external agent leaves unsaid is its own affair.
+	s = newStage(t)
+	actions, err := agents.Replay(declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{completion(says(""))}})
+	if err != nil || actions[1].Done.Status != actor.Succeeded {
+		t.Errorf("%+v, %v", actions, err)
+	}
+}
+
+func TestAModelThatFailsFailsTheRun(t *testing.T) {
+	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(actor.Text("{}"), actor.Text("{}")...)}} {
+		actions, err := agents.Replay(declare(t, `name = "a"`), begin("go"), [][]actor.Answer{{answer}})
+		if err != nil || actions[1].Done == nil || actions[1].Done.Refusal == nil {
+			t.Fatalf("%+v: %+v, %v", answer, actions, err)
+		}
+		if answer.Refusal != nil && actions[1].Done.Refusal.Reason != actor.Busy {
+			t.Errorf("%+v", actions[1].Done.Refusal)
+		}
+	}
+}
+
+func TestAModelThatNeverEndsIsStopped(t *testing.T) {
+	var script []upstream.Completion
+	for i := range 60 {
+		script = append(script, wants(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))
+	}
+	s := newStage(t, script...)
+	out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	if out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax || len(s.asks) != 2*agents.StepsMax {
+		t.Errorf("%+v after %d prompts and %d asks", out, len(s.prompts), len(s.asks))
+	}
+	if max := dispatcher.DefaultLimits().StepsPerTurnMax; len(s.answers) > max {
+		t.Errorf("the runtime stops a turn after %d steps, this one has %d", max, len(s.answers))
+	}
+	s = newStage(t, script...)
+	if out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != 3 {
+		t.Errorf("%+v after %d prompts", out, len(s.prompts))
+	}
+	// One that wants what it may not have asks nothing of the world meanwhile.
+	for i := range script {
+		script[i] = wants(`fly {}`)
+	}
+	s = newStage(t, script...)
+	if out := s.play(declare(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax {
+		t.Errorf("%+v after %d prompts", out, len(s.prompts))
+	}
+}
+
+func TestTheThirdTimeIsRefused(t *testing.T) {
+	for _, call := range []string{`text.echo {"text":"x"}`, `call_agent {"agent_id":"helper","message":"x"}`} {
+		spaced := strings.Replace(call, ":", ": ", 1) // the same, written otherwise
+		s := newStage(t, wants(call), wants(spaced), wants(call), says("I give up"))
+		out := s.play(declare(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
+		if out.Status != actor.Succeeded || len(s.asks) != 4+2 || !strings.Contains(s.results(), "was asked for 3 times with the same input") {
+			t.Errorf("%s: %+v, %d asks, the model was told %s", call, out, len(s.asks), s.results())
+		}
+	}
+}
+
+func TestCallsWithTheSameIDGetOthers(t *testing.T) {
+	s := newStage(t, wants(`text.echo {"text":"a"}`), wants(`text.echo {"text":"b"}`), wants(`text.echo {"text":"c"}`), says("done"))
+	s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	var ids []string
+	for _, m := range s.prompts[3].Messages {
+		for _, c := range m.Calls {
+			ids = append(ids, c.ID)
+		}
+	}
+	if len(ids) != 3 || ids[0] != "id0" || len(slices.Compact(slices.Sorted(slices.Values(ids)))) != 3 {
+		t.Errorf("ids %v", ids)
+	}
+}
+
+func TestAPromptThatGrowsTooBigEndsTheTurn(t *testing.T) {
+	big := strings.Repeat("x", 300<<10)
+	turn := declare(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
+	var given []actor.Answer
+	for i := range 10 {
+		action, err := turn.Next(given)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if action.Done != nil {
+			if action.Done.Refusal == nil || action.Done.Refusal.Reason != actor.Budget {
+				t.Errorf("%+v", action.Done)
+			}
+			return
+		}
+		given = []actor.Answer{text(big)}
+		if action.Asks[0].Kind == actor.AskModel {
+			given = []actor.Answer{completion(wants(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
+		}
+	}
+	t.Error("it goes on for ever")
+}
+
+// The largest prompt that a state can hold is one that may be written.
+func TestTheLargestPromptIsSmallEnough(t *testing.T) {
+	bad := strings.Repeat("\x01", agents.StateBytesMax-(64<<10)) // six bytes each in JSON
+	turn := declare(t, `name = "a"`).Begin(begin(bad))
+	action, err := turn.Next(nil)
+	if err != nil || action.Done != nil && action.Done.Refusal.Reason != actor.Budget {
+		t.Fatalf("%+v, %v", action, err)
+	}
+	if action.Done == nil && len(action.Asks[0].Body) > upstream.PromptBytesMax {
+		t.Errorf("a prompt of %d bytes", len(action.Asks[0].Body))
+	}
+}
+
+func TestAnExternalAgentIsAskedOnce(t *testing.T) {
+	for _, c := range []struct {
+		more       string
+		idempotent bool
+		target     upstream.Target
+	}{
+		{"", false, upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: upstream.ConcurrencyDefault}},
+		{"retry = \"safe\"\nconcurrency = 2\nauth.env = \"TROUPE_AUTH_X\"\nlimits.invoke_timeout_ms = 1500", true,
+			upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: 2, AuthEnv: "TROUPE_AUTH_X"}},
+	} {
+		turn := declare(t, "name = \"pythia\"\nendpoint = \"http://127.0.0.1:9001\"\n"+c.more).Begin(begin("will it rain?"))
+		action, err := turn.Next(nil)
+		if err != nil || len(action.Asks) != 1 {
+			t.Fatalf("%+v, %v", action, err)
+		}
+		ask := action.Asks[0]
+		target, err := upstream.DecodeTarget(ask.Parts[0].Bytes)
+		if err != nil || target != c.target || ask.Kind != actor.AskInvoke || ask.Name != "pythia" || ask.Idempotent != c.idempotent || (ask.Timeout != 0) != c.idempotent {
+			t.Errorf("%v to %+v, %v", ask, target, err)
+		}
+		action, err = turn.Next([]actor.Answer{completion(says("it will"))})
+		if err != nil || action.Done == nil || actor.TextOf(action.Done.Parts) != "it will" {
+			t.Errorf("%+v, %v", action, err)
+		}
+	}
+	actions, err := agents.Replay(declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{{Refusal: actor.Refuse(actor.Unknown, "the line broke")}}})
+	if err != nil || actions[1].Done.Refusal.Reason != actor.Unknown {
+		t.Errorf("%+v, %v", actions, err)
+	}
+}
+
+// Whatever models answer and tools say, a turn comes to an end, within its
+// bounds, and comes to the same when it is made again.
+func TestAnyDialogueEndsAndIsMadeAgain(t *testing.T) {
+	call := rapid.SampledFrom([]string{`fly {}`, `text.echo {"text":"a"}`, `text.echo {"text":"b"}`, `text.echo {`, `text.echo null`, `call_agent {"agent_id":"helper","message":"m"}`,
+		`call_agent {"agent_id":"ghost","message":"m"}`, `call_agent {"agent_id":"oracle","message":"m"}`, `browser.open {}`, `text.echo {"text":1e999}`})
+	said := rapid.Custom(func(t *rapid.T) upstream.Completion {
+		c := wants(rapid.SliceOfN(call, 0, 4).Draw(t, "calls")...)
+		c.Text = rapid.SampledFrom([]string{"", "well", "\x00\"<"}).Draw(t, "text")
+		c.Finish = upstream.Finish(rapid.IntRange(0, 5).Draw(t, "finish"))
+		return c
+	})
+	spec := rapid.SampledFrom([]string{"", "on_failure = \"fail_run\"\n", "agents = [\"helper\"]\n", "agents = []\n", "limits.steps = 2\n"})
+	rapid.Check(t, func(r *rapid.T) {
+		s := &stage{t: r, tools: shelf(t), script: rapid.SliceOfN(said, 0, 12).Draw(r, "script"), agents: map[string]string{"helper": "ok"}}
+		b := declare(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\n"+spec.Draw(r, "spec"))
+		out := s.play(b, rapid.String().Draw(r, "message"))
+		if (out.Refusal != nil) != (out.Status == actor.Failed) || len(s.prompts) > agents.StepsMax {
+			r.Fatalf("%+v after %d prompts", out, len(s.prompts))
+		}
+		for _, ask := range s.asks {
+			if ask.Check(actor.MessageBytesMax) != nil || ask.Kind == actor.AskModel && actor.SizeOf(ask.Parts) > 1<<10 {
+				r.Fatalf("asks %v of %d bytes", ask, actor.SizeOf(ask.Parts))
+			}
+		}
+	})
+}
+
+func BenchmarkTheLoop(b *testing.B) {
+	behavior := declare(b, `name = "coordinator"`)
+	answers := [][]actor.Answer{{completion(wants(`call_agent {"agent_id":"helper","message":"b"}`))}, {text("x")}, {completion(says("done"))}}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := agents.Replay(behavior, begin("go"), answers); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
