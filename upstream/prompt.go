@@ -4,6 +4,8 @@ package upstream
 
 import (
 	"fmt"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -298,6 +300,17 @@ type Model struct {
 	// MaxTokensName is the member that bounds the answer, for those that want
 	// max_completion_tokens; "" is max_tokens.
 	MaxTokensName string
+}
+
+// Plain tells whether what is sent to it could be read on its way, other than
+// inside this machine.
+func (m Model) Plain() bool {
+	u, err := url.Parse(m.URL)
+	if err != nil || u.Scheme != "http" {
+		return false
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() != "localhost" && (err != nil || !addr.IsLoopback())
 }
 
 // Request is the prompt as bytes, for a streamed answer with its usage.

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const (
+	dialTimeout    = 10 * time.Second // for a name and all its addresses
+	addressTimeout = 4 * time.Second
+	addressesMax   = 4 // of a name are tried
+)
+
+// dialer makes every connection there is to whoever stands behind the node.
+type dialer struct {
+	egress  upstream.Egress
+	resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	connect func(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error)
+}
+
+func newDialer(config *Config) (*dialer, error) {
+	egress, err := upstream.NewEgress(config.Allow)
+	if err != nil {
+		return nil, err
+	}
+	d := &dialer{egress: egress, resolve: config.Resolve}
+	d.connect = d.socket
+	return d, nil
+}
+
+// forbidden is an address that nobody goes to, now or later.
+type forbidden struct{ error }
+
+// dial connects to an address of a host that may be reached. The name is
+// resolved here and nowhere else: whoever answers for it may say something else
+// the next time.
+func (d *dialer) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, forbidden{err}
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || number == 0 {
+		return nil, forbidden{fmt.Errorf("port %.20q: want 1 to 65535", port)}
+	}
+	name, addr, err := upstream.ParseHost(host)
+	if err != nil {
+		return nil, forbidden{err}
+	}
+	addrs := []netip.Addr{addr}
+	if name != "" {
+		if addrs, err = d.resolve(ctx, name); err != nil {
+			return nil, unresolved(err)
+		}
+		host = name
+	}
+	if err := d.egress.Check(host, addrs); err != nil {
+		return nil, forbidden{err}
+	}
+	for _, a := range addrs[:min(len(addrs), addressesMax)] {
+		var conn net.Conn
+		if conn, err = d.connect(ctx, host, netip.AddrPortFrom(a.Unmap(), uint16(number))); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// socket connects to one address, and asks about it once more when the system is
+// about to: what was checked is then what is connected to, whatever lies between.
+func (d *dialer) socket(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error) {
+	n := net.Dialer{Timeout: addressTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return forbidden{err}
+		}
+		if err := d.egress.Check(host, []netip.Addr{at.Addr()}); err != nil {
+			return forbidden{err}
+		}
+		return nil
+	}}
+	return n.DialContext(ctx, "tcp", to.String())
+}
+
+// transport speaks HTTP over what the dialer connects. It is asked for single
+// round trips, so it follows nothing and keeps no cookies.
+func (d *dialer) transport(config *Config) *http.Transport {
+	return &http.Transport{
+		DialContext:            d.dial, // also below TLS
+		TLSClientConfig:        &tls.Config{RootCAs: config.Roots, MinVersion: tls.VersionTLS12},
+		TLSHandshakeTimeout:    dialTimeout,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true, // a few bytes that become gigabytes
+		MaxIdleConns:           64,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        time.Minute,
+		MaxResponseHeaderBytes: 64 << 10,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: 256 << 10, SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second},
+	}
+}
+
+// unresolved leaves out which server was asked.
+func unresolved(err error) error {
+	var dns *net.DNSError
+	if errors.As(err, &dns) && dns.IsNotFound {
+		return errors.New("there is no host of that name")
+	}
+	return errors.New("its name cannot be resolved now")
+}
+
+// lossOf is what went wrong with a round trip, for people: without addresses
+// and ports of ours, and without what a server said.
+func lossOf(err error) (detail string, final bool) {
+	var no forbidden
+	var dns *net.DNSError
+	var cert *tls.CertificateVerificationError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &no):
+		return no.Error(), true
+	case errors.As(err, &cert):
+		return fmt.Sprintf("its certificate does not hold: %v", cert.Err), false
+	case errors.As(err, &dns):
+		return unresolved(err).Error(), false
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nobody listens there", false
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "it was reset", false
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
+		return "there is no way to it", false
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "it takes too long", false
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err.Error(), false
+	}
+	return err.Error(), false
+}

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"bufio"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// spellings are hosts that some reader takes for an address which is not public.
+func spellings() (all []string) {
+	for _, text := range []string{"127.0.0.1", "127.255.255.254", "169.254.169.254", "169.254.170.2", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.100.100.200", "0.0.0.0"} {
+		a := netip.MustParseAddr(text).As4()
+		n := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
+		wide := strings.NewReplacer("0", "０", "1", "１", "2", "２", "4", "４", "5", "５", "6", "６", "7", "７", "8", "８", "9", "９")
+		all = append(all, text, text+".", strings.ReplaceAll(text, ".", "。"), strings.ReplaceAll(text, ".", "．"), wide.Replace(text),
+			strings.ReplaceAll(text, ".", "%2e"), strings.ReplaceAll(text, "1", "%31"),
+			"user@"+text, "user:pass@"+text, "public.example@"+text, "public.example#@"+text, "public.example%00."+text, text+"%20", text+"\\@public.example",
+			fmt.Sprint(n), fmt.Sprintf("0x%x", n), fmt.Sprintf("0X%08X", n), fmt.Sprintf("0%o", n), fmt.Sprintf("0x1%08x", n), fmt.Sprint(uint64(n)+1<<32),
+			fmt.Sprintf("0x%x.0x%x.0x%x.0x%x", a[0], a[1], a[2], a[3]), fmt.Sprintf("0%o.0%o.0%o.0%o", a[0], a[1], a[2], a[3]),
+			fmt.Sprintf("000%o.%d.%d.%d", a[0], a[1], a[2], a[3]), fmt.Sprintf("0x%x.%d.0%o.%d", a[0], a[1], a[2], a[3]),
+			fmt.Sprintf("%d.%d", a[0], n&0xffffff), fmt.Sprintf("%d.%d.%d", a[0], a[1], n&0xffff), fmt.Sprintf("0x%x.%d", a[0], n&0xffffff),
+			fmt.Sprintf("%d.%d.%d.%d", int(a[0])+256, a[1], a[2], a[3]),
+			"[::ffff:"+text+"]", fmt.Sprintf("[::ffff:%x:%x]", n>>16, n&0xffff), "[0:0:0:0:0:ffff:"+text+"]", "[::"+text+"]", "[::ffff:0:"+text+"]",
+			fmt.Sprintf("[64:ff9b::%x:%x]", n>>16, n&0xffff), "[64:ff9b::"+text+"]", fmt.Sprintf("[64:ff9b:1::%x:%x]", n>>16, n&0xffff),
+			fmt.Sprintf("[2002:%x:%x::1]", n>>16, n&0xffff), fmt.Sprintf("[2001:0:%x:%x::1]", n>>16, n&0xffff), fmt.Sprintf("[2001::%x:%x]", ^n>>16, ^n&0xffff),
+			"["+text+"]", text+".nip.example", strings.ReplaceAll(text, ".", "-")+".nip.example")
+	}
+	return append(all, "localhost", "LOCALHOST", "localhost.", "LocalHost.LocalDomain", "ip6-localhost", "a.localhost", "ⓛⓞⓒⓐⓛⓗⓞⓢⓣ", "loc\u00adalhost", "localhost%2e",
+		"metadata.google.internal", "metadata", "169.254.169.254.xip.example", "metadata.nip.example", "kubernetes.default.svc",
+		"[::1]", "[0:0:0:0:0:0:0:1]", "[0000:0000:0000:0000:0000:0000:0000:0001]", "[::1%25lo]", "[::%25lo]", "[::]", "[fe80::1]", "[fe80::1%25eth0]", "[fd00:ec2::254]", "[fd20:ce::254]",
+		"[fc00::1]", "[fec0::1]", "[ff02::1]", "[2001:db8::1]", "[3fff::1]", "[100::1]", "[5f00::1]", "0", "00", "0.0", "0x0", "0x", "127.1", "255.255.255.255", "224.0.0.1", "168.63.129.16", "192.0.0.192",
+		"198.18.0.1", "203.0.113.1", "240.0.0.1", "", ".", "%6c%6f%63%61%6c%68%6f%73%74", "①②⑦.⓪.⓪.①", "127.0.0.1/public.example", "127.0.0.1?public.example", "127.0.0.1\tpublic.example")
+}
+
+// trap listens where the spellings lead, if one is believed.
+type trap struct {
+	port     string
+	accepted atomic.Int64
+}
+
+func newTrap(t *testing.T) *trap {
+	t.Helper()
+	first, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(first.Addr().String())
+	trap := &trap{port: port}
+	listeners := []net.Listener{first}
+	for _, address := range []string{"127.255.255.254:" + port, "[::1]:" + port} {
+		if l, err := net.Listen("tcp", address); err == nil { // not every machine has them all
+			listeners = append(listeners, l)
+		}
+	}
+	for _, l := range listeners {
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				trap.accepted.Add(1)
+				_ = conn.Close()
+			}
+		}()
+	}
+	return trap
+}
+
+// atHome resolves whatever looks like a name to where nobody may go.
+func atHome(_ context.Context, name string) ([]netip.Addr, error) {
+	switch {
+	case strings.HasPrefix(name, "metadata"), strings.HasPrefix(name, "169"):
+		return []netip.Addr{netip.MustParseAddr("169.254.169.254")}, nil
+	case strings.HasPrefix(name, "kubernetes"), strings.HasPrefix(name, "10-"):
+		return []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}, nil
+	case strings.HasPrefix(name, "ip6"):
+		return []netip.Addr{netip.MustParseAddr("::1")}, nil
+	}
+	return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+}
+
+// counted counts the connections that the dialer begins.
+func counted(o *Outbound) *atomic.Int64 {
+	var n atomic.Int64
+	connect := o.dialer.connect
+	o.dialer.connect = func(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error) {
+		n.Add(1)
+		return connect(ctx, host, to)
+	}
+	return &n
+}
+
+// TestNoSpellingLeadsInside goes in by every door with every spelling.
+func TestNoSpellingLeadsInside(t *testing.T) {
+	trap, all := newTrap(t), spellings()
+	if len(all) < 120 {
+		t.Fatalf("%d spellings: want 120 at least", len(all))
+	}
+	o := outboundOf(t, Config{Resolve: atHome}, &pen{})
+	defer o.Close()
+	connects := counted(o)
+	doors := []struct {
+		name string
+		open func(host string) error
+	}{
+		{"model", func(host string) error {
+			m, err := New(Config{Resolve: atHome, Models: map[string]Model{"m": {URL: "http://" + host + ":" + trap.port + "/v1"}}})
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			m.dialer.connect = o.dialer.connect
+			return refusalOf(ask(t.Context(), m, "m", "hi", within))
+		}},
+		{"model, past its configuration", func(host string) error {
+			m := outboundOf(t, Config{Resolve: atHome, Models: map[string]Model{"m": {URL: "http://public.example"}}}, &pen{})
+			defer m.Close()
+			m.dialer.connect = o.dialer.connect
+			m.models["m"].endpoint.URL = "http://" + host + ":" + trap.port + "/v1"
+			return refusalOf(ask(t.Context(), m, "m", "hi", within))
+		}},
+		{"agent", func(host string) error {
+			return refusalOf(invoke(t.Context(), o, upstream.Target{URL: "http://" + host + ":" + trap.port}, false, within))
+		}},
+		{"agent over TLS", func(host string) error {
+			return refusalOf(invoke(t.Context(), o, upstream.Target{URL: "https://" + host + ":" + trap.port}, true, within))
+		}},
+		{"health", func(host string) error {
+			if status := o.poll(Agent{"py", upstream.Target{URL: "http://" + host + ":" + trap.port}}); status != 0 {
+				return nil
+			}
+			return errors.New("no answer")
+		}},
+		{"round trip, past all that reads the URL", func(host string) error {
+			request, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+host+":"+trap.port, nil)
+			if err != nil {
+				return err
+			}
+			response, err := o.transport.RoundTrip(request)
+			if err == nil {
+				response.Body.Close()
+			}
+			return err
+		}},
+		{"dialer", func(host string) error {
+			conn, err := o.dialer.dial(t.Context(), "tcp", net.JoinHostPort(strings.Trim(host, "[]"), trap.port))
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		}},
+	}
+	for _, door := range doors {
+		for _, host := range all {
+			if err := door.open(host); err == nil {
+				t.Errorf("%s: %q is let out", door.name, host)
+			}
+		}
+	}
+	if n := trap.accepted.Load(); n > 0 {
+		t.Errorf("%d connections came in", n)
+	}
+	if n := connects.Load(); n > 0 {
+		t.Errorf("%d connections were begun", n)
+	}
+	t.Logf("%d spellings at %d doors", len(all), len(doors))
+
+	// The trap is one: where it is allowed, it is reached.
+	o = outboundOf(t, Config{Resolve: atHome, Allow: upstream.AllowLoopback()}, &pen{})
+	defer o.Close()
+	for _, host := range []string{"127.0.0.1", "localhost"} {
+		before := trap.accepted.Load()
+		h := invoke(t.Context(), o, upstream.Target{URL: "http://" + host + ":" + trap.port}, false, within)
+		if h.Refusal == nil || h.Refusal.Reason != actor.Unknown || trap.accepted.Load() == before {
+			t.Errorf("%s: %v", host, h.Refusal)
+		}
+	}
+}
+
+func refusalOf(h *heard) error {
+	if h.Refusal == nil {
+		return nil
+	}
+	return h.Refusal
+}
+
+func TestAnAddressThatIsNotAllowedIsNotTriedAgain(t *testing.T) {
+	resolved := 0
+	o := outboundOf(t, Config{Resolve: func(ctx context.Context, name string) ([]netip.Addr, error) {
+		resolved++
+		return atHome(ctx, name)
+	}}, &pen{})
+	defer o.Close()
+	h := invoke(t.Context(), o, upstream.Target{URL: "http://kubernetes"}, true, within)
+	want := "agent py cannot be reached: kubernetes: its address is private, and that is not allowed here"
+	if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || h.Refusal.Detail != want || resolved != 1 || strings.Contains(h.all(), "10.0.0.1") {
+		t.Errorf("%v after %d questions, want %s", h.Refusal, resolved, want)
+	}
+}
+
+// TestANameMayAnswerAsItLikes lets a name stand for a public address and for
+// ours, in turn and at once.
+func TestANameMayAnswerAsItLikes(t *testing.T) {
+	public, private := netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("127.0.0.1")
+	turn := 0
+	answers := [][]netip.Addr{{public}, {private}, {public, private}, {private, public}, {netip.MustParseAddr("::ffff:127.0.0.1")}, {}}
+	o := outboundOf(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
+		turn++
+		return answers[(turn-1)%len(answers)], nil
+	}}, &pen{})
+	defer o.Close()
+	var mu sync.Mutex
+	var dialled []string
+	o.dialer.connect = func(_ context.Context, _ string, to netip.AddrPort) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		dialled = append(dialled, to.String())
+		return nil, errors.New("nobody listens there")
+	}
+	const dials = 60
+	for range dials {
+		if _, err := o.dialer.dial(t.Context(), "tcp", "rebind.example:80"); err == nil {
+			t.Fatal("connected")
+		}
+	}
+	if turn != dials {
+		t.Errorf("asked %d times for %d connections", turn, dials)
+	}
+	if len(dialled) != dials/len(answers) || slices.ContainsFunc(dialled, func(a string) bool { return a != "1.2.3.4:80" }) {
+		t.Errorf("dialled %v", dialled)
+	}
+}
+
+// TestASocketAsksOnceMore puts an address past the first check.
+func TestASocketAsksOnceMore(t *testing.T) {
+	trap := newTrap(t)
+	for _, allowed := range []bool{false, true} {
+		var config Config
+		if allowed {
+			config.Allow = upstream.AllowLoopback()
+		}
+		o := outboundOf(t, config, &pen{})
+		conn, err := o.dialer.socket(t.Context(), "h", netip.MustParseAddrPort("127.0.0.1:"+trap.port))
+		if detail, final := "", false; err != nil {
+			if detail, final = lossOf(err); !final || detail != "h: its address is loopback, and that is not allowed here" {
+				t.Errorf("%v: %s", err, detail)
+			}
+		}
+		if (err == nil) != allowed {
+			t.Errorf("allowed %v: %v", allowed, err)
+		}
+		if conn != nil {
+			conn.Close()
+		}
+		o.Close()
+	}
+}
+
+// TestNoRedirectIsFollowed redirects to where the way would be open.
+func TestNoRedirectIsFollowed(t *testing.T) {
+	var inside atomic.Int64
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inside.Add(1)
+		stream(w, well("inside"))
+	}))
+	defer target.Close()
+	for _, status := range []int{300, 301, 302, 303, 304, 305, 307, 308} {
+		door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", target.URL+r.URL.Path)
+			w.WriteHeader(status)
+		}))
+		o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(door.URL)}, &pen{})
+		for _, h := range []*heard{ask(t.Context(), o, "m", "hi", within), invoke(t.Context(), o, upstream.Target{URL: door.URL, AuthEnv: "TROUPE_AUTH_A"}, true, within)} {
+			if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || !strings.Contains(h.Refusal.Detail, fmt.Sprint("answers ", status)) {
+				t.Errorf("%d: %v", status, h.Refusal)
+			}
+		}
+		if got := o.poll(Agent{"py", upstream.Target{URL: door.URL}}); got != status {
+			t.Errorf("health: %d, want %d", got, status)
+		}
+		o.Close()
+		door.Close()
+	}
+	if n := inside.Load(); n > 0 {
+		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+func TestNoProxyOfTheEnvironmentIsUsed(t *testing.T) {
+	trap := newTrap(t)
+	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+trap.port)
+	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+trap.port)
+	o := outboundOf(t, Config{Allow: upstream.AllowLoopback()}, &pen{})
+	defer o.Close()
+	if o.transport.Proxy != nil {
+		t.Error("a proxy is asked for")
+	}
+	o.dialer.connect = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
+		return nil, errors.New("nobody listens there")
+	}
+	invoke(t.Context(), o, upstream.Target{URL: "http://public.example"}, true, within)
+	if trap.accepted.Load() > 0 {
+		t.Error("the proxy was asked")
+	}
+}
+
+func TestUpstreamsAreSpokenWithOverTLS(t *testing.T) {
+	var proto atomic.Value
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proto.Store(r.Proto)
+		_, _ = io.ReadAll(r.Body)
+		stream(w, well("hello world"))
+		if strings.HasSuffix(r.URL.Path, "/hang/chat/completions") {
+			<-r.Context().Done()
+		}
+	}))
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = nil
+	server.StartTLS()
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	log := &pen{}
+	o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Roots: roots, Models: oneModel(server.URL)}, log)
+	h := ask(t.Context(), o, "m", "hi", within)
+	if h.completion(t).Text != "hello world" || proto.Load() != "HTTP/2.0" {
+		t.Errorf("%v over %v", h, proto.Load())
+	}
+	o.Close()
+
+	server.Config.ErrorLog = nil
+	o = outboundOf(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(server.URL)}, log)
+	defer o.Close()
+	h = ask(t.Context(), o, "m", "hi", within)
+	if h.Refusal == nil || !strings.Contains(h.Refusal.Detail, "its certificate does not hold") || len(h.again) != 1 {
+		t.Errorf("%v", h.Refusal)
+	}
+	noSecrets(t, h, log)
+}
+
+// TestAConnectionIsReset resets real ones, at each moment.
+func TestAConnectionIsReset(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		after  func(*bufio.Reader) // what the server reads first
+		answer string
+		safe   actor.Reason // what comes of it if asking twice does no harm
+		unsafe actor.Reason // and if not
+		detail string
+		asked  int64 // if it is safe
+	}{
+		{"at once", func(*bufio.Reader) {}, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
+		{"after the head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
+		{"in the answer's head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nConte", actor.Unavailable, actor.Unknown, "the connection broke", 2},
+		{"in the answer, before its text", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata:", actor.Unavailable, actor.Unknown, "the connection broke", 2},
+		{"after some text", func(r *bufio.Reader) { _, _ = r.ReadString('{') },
+			"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: delta\r\ndata: {\"text\":\"a\"}\r\n\r\n", actor.Unavailable, actor.Unknown, "the connection broke", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			var asked atomic.Int64
+			passed := make(chan struct{}, 8)
+			go func() {
+				for {
+					conn, err := l.Accept()
+					if err != nil {
+						return
+					}
+					asked.Add(1)
+					c.after(bufio.NewReader(conn))
+					_, _ = io.WriteString(conn, c.answer)
+					if strings.Contains(c.answer, "delta") {
+						<-passed // a reset drops what was not read yet
+					}
+					_ = conn.(*net.TCPConn).SetLinger(0)
+					_ = conn.Close()
+				}
+			}()
+			o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &pen{})
+			defer o.Close()
+			for _, safe := range []bool{true, false} {
+				asked.Store(0)
+				h := &heard{}
+				h.Answer = o.Invoke(t.Context(), invocationOf(upstream.Target{URL: "http://" + l.Addr().String()}, safe, within), func(p actor.Piece) {
+					h.pass(p)
+					if p.Text != "" {
+						passed <- struct{}{}
+					}
+				})
+				want, n := c.unsafe, int64(1)
+				if safe {
+					want, n = c.safe, c.asked
+				}
+				if h.Refusal == nil || h.Refusal.Reason != want || !strings.Contains(h.Refusal.Detail, c.detail) || asked.Load() != n {
+					t.Errorf("safe %v: %v, asked %d times, want %v and %d", safe, h.Refusal, asked.Load(), want, n)
+				}
+			}
+		})
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	l.Close()
+	o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &pen{})
+	defer o.Close()
+	h := invoke(t.Context(), o, upstream.Target{URL: "http://" + address}, false, within)
+	if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.Detail != "agent py cannot be reached: nobody listens there" || len(h.again) != 1 {
+		t.Errorf("%v", h.Refusal)
+	}
+}

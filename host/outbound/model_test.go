@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// well is a model's whole answer, in pieces of 6 bytes.
+func well(text string) []byte {
+	return upstream.AppendStream(nil, upstream.Completion{Text: text, Finish: upstream.FinishStop, Model: "gpt-x-1",
+		Usage: upstream.Usage{Known: true, Input: 7, Output: 3, Total: 10}}, 6)
+}
+
+func stream(w http.ResponseWriter, body []byte) {
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	_, _ = w.Write(body)
+	w.(http.Flusher).Flush()
+}
+
+func hangUp() { panic(http.ErrAbortHandler) }
+
+// TestAModelThatMisbehaves plays every fault that a model has been seen to have,
+// over real HTTP, at times that are exact.
+func TestAModelThatMisbehaves(t *testing.T) {
+	whole := string(well("hello world"))
+	half := strings.Join(strings.SplitAfter(whole, "\n\n")[:2], "") // the role, and "hello "
+	cases := []struct {
+		name    string
+		model   func(w http.ResponseWriter, r *http.Request, n int) // the n-th request
+		text    string                                              // what was passed on
+		reason  actor.Reason                                        // 0: it is answered
+		detail  string
+		asked   int           // requests
+		atLeast time.Duration // by the clock of the bubble
+		atMost  time.Duration
+	}{
+		{"well", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, well("hello world")) }, "hello world", 0, "", 1, 0, 0},
+		{"not streamed", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"model":"gpt-x-1","choices":[{"index":0,"message":{"role":"assistant","content":"hello world"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`)
+		}, "hello world", 0, "", 1, 0, 0},
+		{"429 with Retry-After", func(w http.ResponseWriter, r *http.Request, n int) {
+			if n < 3 {
+				w.Header().Set("Retry-After", "7")
+				w.WriteHeader(429)
+				_, _ = io.WriteString(w, `{"error":{"message":"slow down, `+r.Header.Get("Authorization")+`","code":"rate_limit_exceeded"}}`)
+				return
+			}
+			stream(w, well("hello world"))
+		}, "hello world", 0, "", 3, 14 * time.Second, 17 * time.Second},
+		{"429 for longer than there is time", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(429)
+		}, "", actor.Busy, "answers 429", 1, 0, time.Second},
+		{"429 without end", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(429) }, "", actor.Busy, "answers 429", 4, 0, 10 * time.Second},
+		{"500, then well", func(w http.ResponseWriter, r *http.Request, n int) {
+			if n == 1 {
+				w.WriteHeader(500)
+				_, _ = io.WriteString(w, "boom "+r.Header.Get("Authorization"))
+				return
+			}
+			stream(w, well("hello world"))
+		}, "hello world", 0, "", 2, 0, time.Second},
+		{"500 for good", func(w http.ResponseWriter, r *http.Request, _ int) {
+			w.WriteHeader(500)
+			_, _ = fmt.Fprintf(w, `{"error":{"message":"you sent %s"}}`, r.Header.Get("Authorization"))
+		}, "", actor.Unavailable, "model gpt-x answers 500: you sent ***", 2, 0, time.Second},
+		{"401 that quotes the key", func(w http.ResponseWriter, r *http.Request, _ int) {
+			w.WriteHeader(401)
+			_, _ = fmt.Fprintf(w, `{"error":{"message":"Incorrect API key provided: %s","code":"invalid_api_key"}}`, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		}, "", actor.Rejected, "invalid_api_key: Incorrect API key provided: ***", 1, 0, 0},
+		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no answer within 2m0s", 2, 4 * time.Minute, 4*time.Minute + time.Second},
+		{"an error whose body never ends", func(w http.ResponseWriter, r *http.Request, _ int) {
+			w.WriteHeader(400)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, "", actor.Rejected, "answers 400", 1, 2 * time.Second, 2 * time.Second},
+		{"silence after the head", func(w http.ResponseWriter, r *http.Request, _ int) {
+			stream(w, nil)
+			<-r.Context().Done()
+		}, "", actor.Unavailable, "silent for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
+		{"silence in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
+			stream(w, []byte(half))
+			<-r.Context().Done()
+		}, "hello ", actor.Unavailable, "silent for 1m0s in the middle", 1, time.Minute, time.Minute + time.Second},
+		{"slower than the idle time-out", func(w http.ResponseWriter, r *http.Request, _ int) {
+			for _, line := range strings.SplitAfter(whole, "\n\n") {
+				stream(w, []byte(line))
+				wait(r, 61*time.Second)
+			}
+		}, "", actor.Unavailable, "silent for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
+		{"slow, but alive", func(w http.ResponseWriter, r *http.Request, _ int) {
+			for _, line := range strings.SplitAfter(whole, "\n\n") {
+				stream(w, []byte(line))
+				wait(r, 59*time.Second)
+			}
+		}, "hello world", 0, "", 1, 5 * 59 * time.Second, 8 * 59 * time.Second},
+		{"only comments, for ever", func(w http.ResponseWriter, r *http.Request, _ int) {
+			for r.Context().Err() == nil {
+				stream(w, []byte(": ping\n\n"))
+				wait(r, 30*time.Second)
+			}
+		}, "", actor.Deadline, "timeout", 1, within, within},
+		{"half a stream, and the connection breaks", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte(half)); hangUp() },
+			"hello ", actor.Unavailable, "the connection broke", 1, 0, 0},
+		{"half a stream, and a clean end", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte(half)) },
+			"hello ", actor.Unavailable, "without a reason to finish", 1, 0, 0},
+		{"an empty stream, then well", func(w http.ResponseWriter, _ *http.Request, n int) {
+			if n == 1 {
+				stream(w, nil)
+				return
+			}
+			stream(w, well("hello world"))
+		}, "hello world", 0, "", 2, 0, time.Second},
+		{"hangs up before the first byte, then well", func(w http.ResponseWriter, _ *http.Request, n int) {
+			if n == 1 {
+				hangUp()
+			}
+			stream(w, well("hello world"))
+		}, "hello world", 0, "", 2, 0, time.Second},
+		{"garbage", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte("data: {\"choices\":[{\n\n")) },
+			"", actor.Unavailable, "event 1: not JSON", 2, 0, time.Second},
+		{"garbage after some text", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte(half+"data: oops\n\n")) },
+			"hello ", actor.Unavailable, "byte 0", 1, 0, 0},
+		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
+		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			stream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":3,"function":{"name":"f"}}]}}]}`+"\n\n"))
+		}, "", actor.Unavailable, "tool call 3 before tool call 0", 2, 0, time.Second},
+		{"two tool calls of one id", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			stream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
+		}, "", actor.Unavailable, "have the same id", 2, 0, time.Second},
+		{"an error in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
+			stream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
+		}, "hello ", actor.Unavailable, "broke off with an error server_error: overloaded with ***", 1, 0, 0},
+		{"an answer that is packed", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Content-Encoding", "gzip")
+			stream(w, well("hello world"))
+		}, "", actor.Unavailable, "was not asked for", 2, 0, time.Second},
+		{"a huge chunk", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			stream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
+		}, "", actor.Rejected, "a line is longer than 1048576 bytes", 1, 0, 0},
+		{"one that talks for ever", func(w http.ResponseWriter, r *http.Request, _ int) {
+			long := upstream.AppendStream(nil, upstream.Completion{Text: strings.Repeat("x", 64<<10)}, 64<<10)
+			for r.Context().Err() == nil {
+				stream(w, long)
+			}
+		}, strings.Repeat("x", 512<<10), actor.Rejected, "says more than 524288 bytes", 1, 0, 0},
+		{"a body of JSON without end", func(w http.ResponseWriter, r *http.Request, _ int) {
+			w.Header().Set("Content-Type", "application/json")
+			for r.Context().Err() == nil {
+				_, _ = w.Write(make([]byte, 64<<10))
+			}
+		}, "", actor.Rejected, "is over 4194304 bytes", 1, 0, 0},
+		{"a head without end", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX: ")
+			for _, err := conn.Write(make([]byte, 4096)); err == nil; _, err = conn.Write([]byte(strings.Repeat("x", 4096))) {
+			}
+		}, "", actor.Unavailable, "the connection broke", 2, 0, time.Second},
+		{"no HTTP", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			conn, _, _ := w.(http.Hijacker).Hijack()
+			defer conn.Close()
+			_, _ = io.WriteString(conn, "220 mail.example ESMTP\r\n")
+		}, "", actor.Unavailable, "the connection broke", 2, 0, time.Second},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				w := inStreet(t, Config{Models: oneModel("http://models.example/v1/")}, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/v1/chat/completions" || r.Method != "POST" || r.Header.Get("Authorization") != "Bearer "+canary {
+						t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+					}
+					_, _ = io.ReadAll(r.Body)
+					c.model(w, r, int(asked.Add(1)))
+				})
+				h := ask(t.Context(), w.Outbound, "m", "say "+promptCanary, within)
+				if h.text != c.text {
+					t.Errorf("passed on %.80q, want %.80q", h.text, c.text)
+				}
+				if c.reason == 0 {
+					if got := h.completion(t); got.Text != c.text || got.Finish != upstream.FinishStop || got.Model != "gpt-x-1" || got.Usage.Total != 10 {
+						t.Errorf("%+v", got)
+					}
+				} else if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
+					t.Errorf("%v, want %v: %s", h.Refusal, c.reason, c.detail)
+				}
+				if n := int(asked.Load()); n != c.asked || len(h.again) != n-1 {
+					t.Errorf("asked %d times, told of %d more, want %d", n, len(h.again), c.asked)
+				}
+				if h.took < c.atLeast || h.took > c.atMost+100*time.Millisecond {
+					t.Errorf("took %v, want %v to %v", h.took, c.atLeast, c.atMost)
+				}
+				if lines := strings.Count(w.log.String(), `"msg":"asked"`); lines != c.asked {
+					t.Errorf("%d attempts logged, want %d: %s", lines, c.asked, w.log)
+				}
+				noSecrets(t, h, w.log)
+				if s := w.Stats()[0]; s.Name != "m" || s.Under != 0 || s.Attempts != uint64(c.asked) {
+					t.Errorf("%+v", s)
+				}
+				w.close()
+			})
+		})
+	}
+}
+
+// wait passes time, unless the client goes.
+func wait(r *http.Request, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-r.Context().Done():
+	}
+}
+
+func TestAnAnswerIsTheSameHoweverItIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		body := strings.ReplaceAll("\uFEFF"+string(upstream.AppendStream(nil, upstream.Completion{Text: "grüße 世界", Finish: upstream.FinishCalls,
+			Calls: []upstream.ToolCall{{ID: "a", Name: "call_agent", Arguments: `{"x":1}`}}}, 4)), "\n", "\r\n")
+		var at atomic.Int64
+		w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
+			n := int(at.Load())
+			stream(w, []byte(body[:n]))
+			wait(r, time.Millisecond) // of the bubble: the two halves do not meet
+			stream(w, []byte(body[n:]))
+		})
+		for n := range len(body) {
+			at.Store(int64(n))
+			h := ask(t.Context(), w.Outbound, "m", "hi", within)
+			c := h.completion(t)
+			if h.text != "grüße 世界" || c.Text != h.text || len(c.Calls) != 1 || c.Calls[0].Arguments != `{"x":1}` {
+				t.Fatalf("cut at %d: %q %+v", n, h.text, c)
+			}
+		}
+		// One, and one more where the end of an answer was told before the end of its body.
+		if n := w.street.dialled(); n > 2 {
+			t.Errorf("%d connections for %d answers, one after the other", n, len(body))
+		}
+		w.close()
+	})
+}
+
+func TestTheAskerMayGiveUp(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		end    func(cancel context.CancelFunc, o *Outbound)
+		left   time.Duration
+		reason actor.Reason
+	}{
+		{"cancelled", func(cancel context.CancelFunc, _ *Outbound) { cancel() }, within, actor.Stopped},
+		{"the node closes", func(_ context.CancelFunc, o *Outbound) { go o.Close() }, within, actor.Stopped},
+		{"no time left", func(context.CancelFunc, *Outbound) {}, 5 * time.Second, actor.Deadline},
+		{"the context's time is over", func(context.CancelFunc, *Outbound) {}, within, actor.Deadline},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gone := make(chan time.Time, 1)
+				w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.ReadAll(r.Body)
+					stream(w, well("hello world")[:200])
+					<-r.Context().Done()
+					gone <- time.Now()
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.name == "the context's time is over" {
+					ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
+					defer cancel()
+				}
+				var ended time.Time
+				time.AfterFunc(3*time.Second, func() { c.end(cancel, w.Outbound) })
+				h := ask(ctx, w.Outbound, "m", "hi", c.left)
+				ended = time.Now()
+				if h.Refusal == nil || h.Refusal.Reason != c.reason || h.took > 5*time.Second {
+					t.Errorf("%v after %v, want %v", h.Refusal, h.took, c.reason)
+				}
+				if late := (<-gone).Sub(ended); late > 0 {
+					t.Errorf("the connection was closed %v later", late)
+				}
+				w.close()
+			})
+		})
+	}
+}
+
+func TestACallersPatienceWithItselfDoesNotCountAgainstTheModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			<-r.Context().Done()
+		})
+		for range 20 { // five that say something of it would open the circuit
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if h := ask(ctx, w.Outbound, "m", "hi", within); h.Refusal.Reason != actor.Deadline {
+				t.Errorf("%v", h.Refusal)
+			}
+			cancel()
+		}
+		w.close()
+	})
+}
+
+func TestAllAsksOfOneModelShareOneBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int64
+		models := oneModel("http://models.example/v1")
+		models["other"] = models["m"]
+		w := inStreet(t, Config{Models: models}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			asked.Add(1)
+			w.WriteHeader(500)
+		})
+		for range 3 {
+			ask(t.Context(), w.Outbound, "m", "hi", within)
+		}
+		before := asked.Load()
+		h := ask(t.Context(), w.Outbound, "m", "hi", within)
+		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || asked.Load() != before || !strings.Contains(h.Refusal.Detail, "left alone") {
+			t.Errorf("%v, asked %d times after %d", h.Refusal, asked.Load(), before)
+		}
+		if ask(t.Context(), w.Outbound, "other", "hi", within); asked.Load() != before+2 {
+			t.Error("another model was left alone as well")
+		}
+		w.close()
+	})
+}
+
+func TestAModelIsAskedAsItIsConfigured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var body string
+		warm := 0.5
+		models := map[string]Model{
+			"m":     {URL: "http://models.example/v1", Model: "gpt-x", MaxTokensName: "max_completion_tokens", MaxTokens: 99, Temperature: &warm, Concurrency: 1},
+			"local": {URL: "http://models.example/v1"},
+		}
+		w := inStreet(t, Config{Models: models, ExchangesMax: 2}, func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			body = string(b)
+			if len(r.Header) != 4 || r.Header.Get("User-Agent") != "troupe" || r.Header.Get("Accept") == "" || r.Header.Get("Accept-Encoding") != "" || r.Header.Get("Cookie") != "" {
+				t.Errorf("%v", r.Header)
+			}
+			if strings.Contains(body, "hold") {
+				wait(r, time.Minute)
+			}
+			w.Header().Set("Set-Cookie", "a=b")
+			stream(w, well("hello world"))
+		})
+		ask(t.Context(), w.Outbound, "m", "hi", within).completion(t)
+		if want := `{"model":"gpt-x","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"call_agent","parameters":{"type":"object"}}}],"max_completion_tokens":99,"temperature":0.5,"stream":true,"stream_options":{"include_usage":true}}`; body != want {
+			t.Errorf("%s\nwant\n%s", body, want)
+		}
+		ask(t.Context(), w.Outbound, "local", "hi", within).completion(t)
+		if !strings.HasPrefix(body, `{"model":"local",`) {
+			t.Errorf("%s", body)
+		}
+
+		for _, name := range []string{"m", "local"} {
+			go ask(t.Context(), w.Outbound, name, "hold", within)
+			synctest.Wait()
+			h := ask(t.Context(), w.Outbound, "m", "hi", within)
+			want, scope := "model m takes 1 at once", actor.ScopeCallee
+			if name == "local" {
+				want, scope = "this node asks 2 models", actor.ScopeNode
+			}
+			if h.Refusal == nil || h.Refusal.Reason != actor.Busy || h.Refusal.Scope != scope || h.Refusal.RetryAfter <= 0 || !strings.Contains(h.Refusal.Detail, want) {
+				t.Errorf("%+v, want %s", h.Refusal, want)
+			}
+		}
+		<-time.After(2 * time.Minute) // of the bubble
+		ask(t.Context(), w.Outbound, "m", "hi", within).completion(t)
+
+		h := ask(t.Context(), w.Outbound, "gpt", "hi", within)
+		if h.Refusal == nil || h.Refusal.Reason != actor.NotFound || !strings.Contains(h.Refusal.Detail, `model "gpt": this node knows local, m, scripted`) {
+			t.Errorf("%v", h.Refusal)
+		}
+		w.close()
+	})
+}
