@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// Finding is one thing that is wrong with a store.
+type Finding struct {
+	Where string // the key, or the file
+	What  string
+	Lost  string // what nobody can read any more because of it; empty: nothing
+}
+
+// FindingsMax is how many findings are kept; more are only counted.
+const FindingsMax = 1000
+
+// Examination is what a look at every key of a store came to.
+type Examination struct {
+	End      Mark // of the chain, as far as it can be followed
+	Batches  uint64
+	Payloads uint64
+	Actors   uint64
+	Entries  uint64
+	Open     uint64 // runs that have not ended
+	Runs     uint64
+	Events   uint64
+	Blobs    uint64
+	Bytes    uint64 // of keys and values
+	Unused   uint64 // blobs that no entry refers to
+	Wrong    uint64 // findings, with those that were not kept
+	Findings []Finding
+}
+
+// Examine looks at every key: the chain from its beginning, every payload against
+// its digest, every actor's journal, and that the indexes say what the journals
+// say. Where Open stops at the first thing that is wrong, this goes on and finds
+// them all. It changes nothing. Event judges the body of a run event, progress is
+// told the number of keys seen so far, now and then; either may be nil.
+func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
+	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
+		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]actor.ID{}}
+	for _, look := range []func() error{x.chain, x.actors, x.runs, x.events, x.index, x.blobs, x.strangers} {
+		if err := look(); err != nil {
+			return x.Examination, err
+		}
+	}
+	return x.Examination, nil
+}
+
+type examiner struct {
+	Examination
+	kv       KV
+	node     actor.NodeID
+	anchor   Mark
+	event    func([]byte) error
+	progress func(uint64)
+	keys     uint64
+	due      map[string]bool           // rows that the expiry index must have
+	used     map[string]bool           // blobs that are referred to, by key
+	owners   map[actor.CallID]actor.ID // of runs, as the journals say
+}
+
+func (x *examiner) found(where []byte, lost, format string, args ...any) {
+	x.Wrong++
+	if len(x.Findings) < FindingsMax {
+		x.Findings = append(x.Findings, Finding{string(where), fmt.Sprintf(format, args...), lost})
+	}
+}
+
+// scan shows the keys of a prefix, which ends in a slash.
+func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
+	return x.kv.Scan(prefix, after(prefix), func(key, value []byte) bool {
+		x.Bytes += uint64(len(key) + len(value))
+		if x.keys++; x.progress != nil && x.keys%4096 == 0 {
+			x.progress(x.keys)
+		}
+		each(key, value)
+		return true
+	})
+}
+
+// chain follows the batches, over gaps too.
+func (x *examiner) chain() error {
+	prefix := nodeKey(x.node)
+	next, whole := uint64(1), true
+	err := x.scan(prefix, func(key, value []byte) {
+		no, err := lastNumber(key, len(prefix))
+		if err != nil {
+			x.found(key, "", "%v", err)
+			return
+		}
+		if no != next {
+			x.found(batchKey(x.node, next), "", "batch %d is missing, the next is %d: what it proves of its entries is not known", next, no)
+			whole = false
+		}
+		next = no + 1
+		x.Batches++
+		r, err := decodeBatch(value)
+		if err != nil {
+			x.found(key, "", "batch %d: %v", no, err)
+			whole = false
+			return
+		}
+		if whole && (r.prev != x.End.Hash || r.from != x.End.Pos) {
+			x.found(key, "", "batch %d does not follow the batch before", no)
+		}
+		for _, p := range r.payloads {
+			x.Payloads++
+			if err := verifyPayload(x.kv, x.node, no, p); err != nil {
+				x.found(p.Key, lostWith(p.Key), "of batch %d: %v", no, err)
+			}
+		}
+		x.End, whole = Mark{no, r.to, actor.HashOf(value)}, true
+		if no == x.anchor.Batch && x.End != x.anchor {
+			x.found(key, "", "batch %d is not the one that the anchor names", no)
+		}
+	})
+	if err == nil && x.End.Batch < x.anchor.Batch {
+		x.found(batchKey(x.node, x.End.Batch+1), fmt.Sprintf("the batches %d to %d, which had been acknowledged", x.End.Batch+1, x.anchor.Batch),
+			"the log ends at batch %d, before its anchor at batch %d", x.End.Batch, x.anchor.Batch)
+	}
+	return err
+}
+
+// lostWith says what goes with a value.
+func lostWith(key []byte) string {
+	parts := strings.Split(string(key), "/")
+	switch {
+	case len(parts) == 6 && parts[0] == "t" && parts[2] == "a":
+		return fmt.Sprintf("the state of %s from there on", actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]})
+	case len(parts) == 5 && parts[2] == "e":
+		return "an event of run " + parts[3]
+	case len(parts) == 4 && parts[2] == "r":
+		return "whose run " + parts[3] + " is"
+	case len(parts) == 4 && parts[2] == "b":
+		return "content that an entry refers to"
+	}
+	return ""
+}
+
+// actors folds every journal, with the entries that a snapshot stands for.
+func (x *examiner) actors() error {
+	var id actor.ID
+	var entries []Entry
+	var snapshot *Entry
+	flush := func() {
+		if id != (actor.ID{}) {
+			x.actor(id, entries, snapshot)
+		}
+		entries, snapshot = nil, nil
+	}
+	err := x.scan([]byte("t/"), func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		if len(parts) != 6 || parts[2] != "a" {
+			return
+		}
+		of := actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}
+		if of != id {
+			flush()
+			id = of
+		}
+		e, err := readEntry(id, key, value, func(h actor.Hash) ([]byte, error) {
+			x.used[string(blobKey(id.Tenant, h))] = true
+			return loadBlob(x.kv, id.Tenant, h)
+		})
+		if err != nil {
+			x.found(key, lostWith(key), "%v", err)
+			return
+		}
+		if _, ok := e.Record.(Snapshot); ok {
+			snapshot = &e
+			return
+		}
+		x.Entries++
+		for _, ev := range e.Events {
+			if _, ok, err := x.kv.Get(eventKey(id.Tenant, ev.Run, ev.Seq)); err != nil || !ok {
+				x.found(eventKey(id.Tenant, ev.Run, ev.Seq), "an event of run "+ev.Run.String(), "is missing; entry %d of %s has it", e.N, id)
+			}
+		}
+		if a, ok := e.Record.(Accepted); ok {
+			x.owners[a.Call.ID] = id
+		}
+		entries = append(entries, e)
+	})
+	flush()
+	return err
+}
+
+// actor folds one journal: from the first entry, and from the snapshot.
+func (x *examiner) actor(id actor.ID, entries []Entry, snapshot *Entry) {
+	x.Actors++
+	saved, shard := Saved{Entries: entries}, uint16(0)
+	if len(entries) > 0 {
+		shard = entries[len(entries)-1].Shard
+	}
+	if snapshot != nil {
+		body, _ := snapshot.Record.(Snapshot)
+		saved.Snapshot, shard = body.Journal, snapshot.Shard
+		saved.Entries = slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return e.N <= snapshot.N })
+	}
+	journal, err := Fold(saved)
+	if err != nil {
+		x.found(actorKey(id), "the state of "+id.String(), "its entries do not follow each other: %v", err)
+		return
+	}
+	if snapshot != nil && journal.N != snapshot.N+uint64(len(saved.Entries)) {
+		x.found(snapshotKey(id), "", "stands for %d entries, not for %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
+	}
+	x.Open += uint64(len(journal.Runs))
+	if due := journal.Due(); due != 0 {
+		x.due[string(dueKey(shard, due, id))] = true
+	}
+}
+
+// runs compares who owns the runs.
+func (x *examiner) runs() error {
+	seen := map[actor.CallID]bool{}
+	err := x.scan([]byte("t/"), func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		if len(parts) != 4 || parts[2] != "r" {
+			return
+		}
+		run, err := actor.ParseCallID(parts[3])
+		if err != nil {
+			x.found(key, "", "%v", err)
+			return
+		}
+		x.Runs++
+		owner, _, err := decodeOwner(value)
+		switch of, known := x.owners[run]; {
+		case err != nil:
+			x.found(key, lostWith(key), "%v", err)
+		case known && owner != of:
+			x.found(key, "", "says %s, the run is one of %s", owner, of)
+		}
+		seen[run] = true
+	})
+	for _, run := range slices.SortedFunc(maps.Keys(x.owners), actor.CallID.Compare) {
+		if !seen[run] {
+			x.found(runKey(x.owners[run].Tenant, run), "whose run "+run.String()+" is", "is missing; it is one of %s", x.owners[run])
+		}
+	}
+	return err
+}
+
+// events sees that each run's are dense, and what each says.
+func (x *examiner) events() error {
+	var run string
+	next := uint64(1)
+	return x.scan([]byte("t/"), func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		if len(parts) != 5 || parts[2] != "e" {
+			return
+		}
+		x.Events++
+		if parts[3] != run {
+			run, next = parts[3], 1
+		}
+		seq, err := lastNumber(key, len(key)-16)
+		if err != nil {
+			x.found(key, "", "%v", err)
+			return
+		}
+		if seq != next {
+			x.found(key, "the events before it", "event %d of run %s is missing, the next is %d", next, run, seq)
+		}
+		next = seq + 1
+		_, _, body, err := unseal(value)
+		if err == nil && x.event != nil {
+			err = x.event(body)
+		}
+		if err != nil {
+			x.found(key, lostWith(key), "%v", err)
+		}
+	})
+}
+
+// index compares the expiry index with what is open.
+func (x *examiner) index() error {
+	err := x.scan([]byte("x/"), func(key, _ []byte) {
+		if !x.due[string(key)] {
+			x.found(key, "", "the expiry index has something that is not open")
+		}
+		delete(x.due, string(key))
+	})
+	for _, key := range slices.Sorted(maps.Keys(x.due)) {
+		x.found([]byte(key), "", "the expiry index lacks an actor with open runs: nobody would wake it")
+	}
+	return err
+}
+
+// blobs sees that each is what its name says, and whether anyone needs it.
+func (x *examiner) blobs() error {
+	return x.scan([]byte("t/"), func(key, value []byte) {
+		parts := strings.Split(string(key), "/")
+		if len(parts) != 4 || parts[2] != "b" {
+			return
+		}
+		x.Blobs++
+		if !x.used[string(key)] {
+			x.Unused++
+		}
+		_, _, content, err := unseal(value)
+		if err == nil && actor.HashOf(content).String() != parts[3] {
+			err = fmt.Errorf("is not the content it is named for")
+		}
+		if err != nil {
+			x.found(key, lostWith(key), "%v", err)
+		}
+	})
+}
+
+// strangers are keys that nothing of ours writes.
+func (x *examiner) strangers() error {
+
+	return x.kv.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
+		parts := strings.Split(string(key), "/")
+		family := ""
+		if parts[0] == "t" && len(parts) > 2 {
+			family = parts[2]
+		}
+		switch {
+		case string(key) == FormatKey, parts[0] == "n" && len(parts) == 3:
+		case parts[0] == "x" && len(parts) == 6:
+		case family == "a" && len(parts) == 6, family == "e" && len(parts) == 5, (family == "r" || family == "b") && len(parts) == 4:
+		default:
+			x.found(key, "", "nothing here writes such a key")
+		}
+		return true
+	})
+}

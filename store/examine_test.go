@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// examined is a log of two actors, one with a run that is open, and its anchor.
+func examined(t *testing.T) (*log, Mark) {
+	l := newLog(t)
+	for _, name := range []string{"alice", "bob"} {
+		s := newStory(t, name)
+		l.write(s.accept(large))
+		l.write(s.work("found")...)
+		l.write(s.end(large))
+		if name == "alice" {
+			l.write(s.snapshot(l.m))
+			l.write(s.accept("once more"))
+		}
+	}
+	return l, l.write()
+}
+
+func TestAWholeStoreHasNothingWrong(t *testing.T) {
+	l, _ := examined(t)
+	end, err := VerifyAll(l.m, "n1", Mark{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := uint64(0)
+	x, err := Examine(l.m, "n1", end, func(body []byte) error {
+		if !strings.HasPrefix(string(body), `{"n":`) {
+			return fmt.Errorf("no event")
+		}
+		return nil
+	}, func(keys uint64) { told = keys })
+	if err != nil || x.Wrong != 0 {
+		t.Fatalf("%v %+v", err, x.Findings)
+	}
+	if x.End != end || x.Actors != 2 || x.Entries != 9 || x.Open != 1 || x.Runs != 3 || x.Events != 10 || x.Blobs != 1 || x.Unused != 0 || x.Batches != end.Batch || x.Bytes == 0 || told > 4096 {
+		t.Errorf("%+v", x)
+	}
+}
+
+func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
+	alice, bob := actor.NewID("alice", "s-1"), actor.NewID("bob", "s-1")
+	run := newStory(t, "bob").run(1)
+	put := func(key, value string) func(*Memory) {
+		return func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(key), Value: []byte(value)}}) }
+	}
+	remove := func(key []byte) func(*Memory) { return func(m *Memory) { m.delete(key) } }
+	var due []byte
+	for _, c := range []struct {
+		name   string
+		damage func(*Memory)
+		where  string
+		what   string
+		lost   string
+	}{
+		{"entry changed", func(m *Memory) { change(m, string(entryKey(bob, 2)), 60) }, "/bob/", "is not what was written", "the state of bob/s-1"},
+		{"entry lost", remove(entryKey(bob, 2)), "/bob/", "do not follow", "the state of bob/s-1"},
+		{"event lost", remove(eventKey("default", run, 2)), "/e/", "is missing", "an event of run " + run.String()},
+		{"event rewritten", put(string(eventKey("default", run, 2)), "x"), "/e/", "", "an event of run " + run.String()},
+		{"owner lost", remove(runKey("default", run)), "/r/", "is missing; it is one of bob/s-1", "whose run"},
+		{"owner changed", func(m *Memory) {
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(alice, run)}})
+		}, "/r/", "says alice/s-1, the run is one of bob/s-1", ""},
+		{"blob changed", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
+		{"blob lost", remove(blobKey("default", actor.HashOf([]byte(large)))), "/a/", "missing", "the state of"},
+		{"batch lost", remove(batchKey("n1", 2)), "n/n1/0000000000000002", "batch 2 is missing", ""},
+		{"batch changed", func(m *Memory) { change(m, string(batchKey("n1", 2)), 3) }, "n/n1/", "", ""},
+		{"tail lost", func(m *Memory) { m.delete(batchKey("n1", 8)) }, "n/n1/0000000000000008", "before its anchor at batch 8", "the batches 8 to 8"},
+		{"index lost", func(m *Memory) { m.delete(due) }, "x/", "lacks an actor", ""},
+		{"index too long", put("x/0062/00000000000000ff/default/bob/s-1", ""), "x/", "not open", ""},
+		{"stranger", put("t/default/z/1", "?"), "t/default/z/1", "nothing here writes", ""},
+	} {
+		l, _ := examined(t)
+		end, err := VerifyAll(l.m, "n1", Mark{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = l.m.Scan([]byte("x/"), []byte("y"), func(key, _ []byte) bool { due = append([]byte(nil), key...); return false })
+		c.damage(l.m)
+		x, err := Examine(l.m, "n1", end, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, f := range x.Findings {
+			found = found || strings.Contains(f.Where, c.where) && strings.Contains(f.What, c.what) && strings.Contains(f.Lost, c.lost)
+		}
+		if !found || x.Wrong != uint64(len(x.Findings)) {
+			t.Errorf("%s: %+v", c.name, x.Findings)
+		}
+	}
+}
+
+func TestFindingsAreBounded(t *testing.T) {
+	l, _ := examined(t)
+	for i := range FindingsMax + 5 {
+		_ = l.m.Apply([]Row{{Key: fmt.Appendf(nil, "t/default/z/%d", i), Value: nil}})
+	}
+	if x, err := Examine(l.m, "n1", Mark{}, nil, nil); err != nil || len(x.Findings) != FindingsMax || x.Wrong != FindingsMax+5 {
+		t.Errorf("%d of %d kept, %v", len(x.Findings), x.Wrong, err)
+	}
+}
