@@ -222,14 +222,9 @@ func (c *Cell) perform(t *turn, i int) {
 	c.effect(e)
 }
 
-// outcome is what came of an effect. One that the incarnation before had
-// begun may come before its actor has been read: it is kept for goOnWith.
+// outcome is what came of an effect.
 func (c *Cell) outcome(in Outcome) {
 	act := c.actors[c.performing[in.ID]]
-	if act == nil && c.running[in.ID] != nil {
-		c.running[in.ID] = &in
-		return
-	}
 	if act != nil {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sent[i].attempt == in.Attempt {

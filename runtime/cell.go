@@ -34,7 +34,7 @@ type Cell struct {
 	table   dispatcher.Table
 	agents  map[string]*actor.Definition     // those that exist, by name
 	known   map[actor.Hash]*actor.Definition // those and the ones runs still have
-	running map[actor.EffectID]*Outcome      // effects of the incarnation before, and what came of them meanwhile
+	running map[actor.EffectID]bool          // effects of the incarnation before
 	strikes map[actor.CallID]int
 
 	actors     map[actor.ID]*activation
@@ -59,7 +59,7 @@ func NewCell(cfg Config) *Cell {
 		limits:     dispatcher.DefaultLimits(),
 		agents:     map[string]*actor.Definition{},
 		known:      map[actor.Hash]*actor.Definition{},
-		running:    map[actor.EffectID]*Outcome{},
+		running:    map[actor.EffectID]bool{},
 		strikes:    map[actor.CallID]int{},
 		actors:     map[actor.ID]*activation{},
 		clients:    map[actor.CallID]*client{},
@@ -140,7 +140,7 @@ func (c *Cell) boot(in Boot) {
 	must.Be(!c.booted, "booted twice")
 	c.booted = true
 	for _, id := range in.Running {
-		c.running[id] = &Outcome{}
+		c.running[id] = true
 	}
 	for _, s := range in.Strikes {
 		c.strikes[s.Call] = s.Times

@@ -30,8 +30,8 @@ type Input interface{ input() }
 
 type (
 	// Boot begins a cell's life, after Limits, Agents and Owners. Running names
-	// the effects of the incarnation before that are still being performed; their
-	// outcomes will come. Strikes counts the steps that panicked, by call.
+	// the effects of the incarnation before that are still being performed; what
+	// comes of them is kept until an Await. Strikes counts the steps that panicked, by call.
 	Boot struct {
 		Running []actor.EffectID
 		Strikes []Strike
@@ -151,6 +151,9 @@ type (
 	// Abort gives up the effect of the same ID and attempt. Its
 	// outcome is not waited for.
 	Abort struct{}
+	// Await says that the cell is ready for what comes of the effect of the same
+	// ID and attempt, which an incarnation before it had begun.
+	Await struct{}
 	// Load reads an actor. It is gated, so that it never overtakes the actor's own entries.
 	Load struct {
 		Actor actor.ID
@@ -169,5 +172,6 @@ func (Work) op()     {}
 func (Model) op()    {}
 func (Invoke) op()   {}
 func (Abort) op()    {}
+func (Await) op()    {}
 func (Load) op()     {}
 func (Expiries) op() {}

@@ -383,12 +383,10 @@ func (c *Cell) goOn(t *turn) {
 func (c *Cell) goOnWith(t *turn, i int) {
 	a := &t.run.Last()[i]
 	switch {
-	case c.running[t.effect(i)] != nil:
-		c.performing[t.effect(i)] = t.act.id // the host is still at it, or was just now
-		if out := c.running[t.effect(i)]; out.Attempt > 0 {
-			c.outcome(*out)
-		}
+	case c.running[t.effect(i)]: // the world is still at it, or was just now
 		delete(c.running, t.effect(i))
+		c.performing[t.effect(i)] = t.act.id
+		c.effect(Effect{ID: t.effect(i), Attempt: a.Attempt, Op: Await{}})
 	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel: // asking a model twice costs, and does no other harm
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}

@@ -353,7 +353,9 @@ func TestRefusedMeansThatNobodyRunsIt(t *testing.T) {
 }
 
 // An outcome may come while the actor that waits for it is still being read.
-func TestAnOutcomeThatComesBeforeItsActor(t *testing.T) {
+// What came of an effect of the incarnation before is kept by the world until
+// the actor has been read.
+func TestAnOutcomeIsAwaitedOnceItsActorIsThere(t *testing.T) {
 	a := actor.NewID("a", "")
 	n := newNode(t, 1, agent("a", script(func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
@@ -373,10 +375,17 @@ func TestAnOutcomeThatComesBeforeItsActor(t *testing.T) {
 	n.cells[0] = NewCell(Config{Self: actor.Address{Node: "n", Incarnation: 9}, Seed: 9, Tools: n.tools})
 	effect := actor.EffectID{Run: call.ID, Step: 1}
 	n.inputs = nil
-	for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{n.table(1)}, Boot{Running: []actor.EffectID{effect}},
-		Outcome{ID: effect, Attempt: 1, Answer: actor.Answer{Parts: actor.Text("done")}}} {
+	for _, in := range []Input{Limits{n.limits}, Agents{Definitions: n.agents, Former: n.former}, Owners{n.table(1)}, Boot{Running: []actor.EffectID{effect}}} {
 		n.step(n.cells[0], in)
 	}
+	if len(n.awaited) > 0 {
+		t.Error("it is awaited before its actor is there")
+	}
+	n.drain()
+	if len(n.awaited) != 1 || n.awaited[0] != effect {
+		t.Fatalf("awaited: %v", n.awaited)
+	}
+	n.step(n.cells[0], Outcome{ID: effect, Attempt: 1, Answer: actor.Answer{Parts: actor.Text("done")}})
 	n.drain()
 	n.want(n.send("a", "", keyed("k")), "done")
 }

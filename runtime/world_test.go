@@ -38,6 +38,7 @@ type node struct {
 	joined  map[actor.CallID]actor.CallID
 	outside []outside // models and external agents that were asked, in order
 	aborted []actor.EffectID
+	awaited []actor.EffectID
 	calls   []actor.Call // of clients
 	seen    map[history.Kind]int
 	unread  int // loads that fail
@@ -164,6 +165,8 @@ func (n *node) perform(c *Cell, e Effect) {
 		n.outside = append(n.outside, outside{c, e})
 	case Abort:
 		n.aborted = append(n.aborted, e.ID)
+	case Await:
+		n.awaited = append(n.awaited, e.ID)
 	case Joined:
 		n.joined[op.Call] = op.Run
 	case Tool:

@@ -177,6 +177,8 @@ func (l *Log) effect(e *runtime.Effect, bytes []byte) {
 		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
 	case runtime.Abort:
 		l.buf = append(l.buf, " abort"...)
+	case runtime.Await:
+		l.buf = append(l.buf, " await"...)
 	case runtime.Load:
 		l.buf = append(l.buf, " load "...)
 		l.buf = appendID(l.buf, op.Actor)

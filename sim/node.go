@@ -70,6 +70,7 @@ type held struct {
 	bytes  []byte
 	pos    store.Pos
 	wrote  int
+	again  bool // a later incarnation of its cell awaits it
 }
 
 // doing is a tool or work under way. It outlives its cell, not its node.
@@ -77,6 +78,8 @@ type doing struct {
 	id      actor.EffectID
 	attempt uint32
 	cell    uint16
+	awaited bool   // by the incarnation that there is
+	end     func() // it is done, and not awaited: gives its outcome to who awaits it
 }
 
 // start runs the boot code of a process: a log that goes on where the disk ends,
@@ -205,7 +208,7 @@ func (c *cell) step(in input) {
 			bytes = actor.Encode(send.Envelope)
 		}
 		w.log.effect(&e, bytes)
-		h := held{c, e, bytes, pos, len(ready.Entries)}
+		h := held{c: c, effect: e, bytes: bytes, pos: pos, wrote: len(ready.Entries)}
 		if e.Gated && n.log.released() < pos {
 			n.held = append(n.held, h)
 		} else {
@@ -319,10 +322,10 @@ func (n *node) perform(h held) {
 		w.published(n, op.Event)
 	case runtime.Tool:
 		w.performed(&h, "tool", "", e.ID.Run, 0, 0)
-		n.do(c, e, func() actor.Answer { return w.tools.Execute(context.Background(), op.Name, op.Input, op.Context) })
+		n.do(&h, op.Left, func() actor.Answer { return w.tools.Execute(context.Background(), op.Name, op.Input, op.Context) })
 	case runtime.Work:
 		w.performed(&h, "work", "", e.ID.Run, 0, 0)
-		n.do(c, e, func() actor.Answer {
+		n.do(&h, op.Left, func() actor.Answer {
 			out, err := op.Func(context.Background())
 			if err != nil {
 				return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%s: %v", op.Name, err)}
@@ -331,6 +334,8 @@ func (n *node) perform(h held) {
 		})
 	case runtime.Abort:
 		n.abort(e)
+	case runtime.Await:
+		n.await(e)
 	case runtime.Load:
 		n.log.load(c, op)
 	case runtime.Expiries:
@@ -339,16 +344,51 @@ func (n *node) perform(h held) {
 }
 
 // do has a tool or work done: its outcome comes some time later, to the cell
-// that is there then.
-func (n *node) do(c *cell, e *runtime.Effect, run func() actor.Answer) {
-	d := &doing{id: e.ID, attempt: e.Attempt, cell: c.index}
+// that is there then. If that does not know of it yet it is kept, as long as
+// somebody may still wait for it.
+func (n *node) do(h *held, left actor.Duration, run func() actor.Answer) {
+	d := &doing{id: h.effect.ID, attempt: h.effect.Attempt, cell: h.c.index, awaited: !h.c.gone || h.again}
 	n.doing = append(n.doing, d)
+	end := func() {
+		if n.forget(d) {
+			n.cells[d.cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: run()}})
+		}
+	}
 	n.later(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() {
-		if !n.forget(d) {
+		if d.awaited {
+			end()
 			return
 		}
-		n.cells[d.cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: run()}})
+		d.end = end
+		n.later(left, func() { n.forget(d) })
 	})
+}
+
+// orphan notes that nobody awaits what a cell wanted done, until its next
+// incarnation does.
+func (n *node) orphan(cell uint16) {
+	for _, d := range n.doing {
+		d.awaited = d.awaited && d.cell != cell
+	}
+	for i := range n.held {
+		n.held[i].again = n.held[i].again && n.held[i].c.index != cell
+	}
+}
+
+// await gives a cell what came of an effect of its incarnation before, now or later.
+func (n *node) await(e *runtime.Effect) {
+	for _, d := range slices.Clone(n.doing) {
+		if d.id == e.ID && d.attempt == e.Attempt {
+			if d.awaited = true; d.end != nil {
+				d.end()
+			}
+		}
+	}
+	for i := range n.held {
+		if h := &n.held[i]; isWork(h.effect.Op) && h.effect.ID == e.ID && h.effect.Attempt == e.Attempt {
+			h.again = true
+		}
+	}
 }
 
 // forget takes something off the list of what is under way; false if it was not

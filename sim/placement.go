@@ -205,6 +205,7 @@ func (w *World) restart(n *node) {
 func (c *cell) panicked(planned plannedPanic) {
 	n, w := c.n, c.n.w
 	c.gone = true
+	n.orphan(c.index)
 	w.hit(planned.fault, "%s: %s", c.self, planned.why)
 	blame := c.core.Blame()
 	end := n.log.writer.End()

@@ -65,7 +65,7 @@ func (d *definitions) known(number uint64) (bool, <-chan struct{}) {
 func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
 	number := e.agents.change(runtime.Agents{Definitions: definitions, Former: former})
 	for _, c := range e.cells {
-		c.mailbox.answer(answer{incarnation: anyone, input: runtime.Agents{}})
+		c.mailbox.answer(answer{do: c.define})
 	}
 	for {
 		known, told := e.agents.known(number)

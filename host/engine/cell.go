@@ -143,8 +143,12 @@ func (c *cell) fell() {
 	c.spilled.Store(0)
 	c.engine.clients.struck(c.client)
 	c.client = actor.CallID{}
-	if c.taking != nil { // the next incarnation may do better with it
-		c.mailbox.answer(*c.taking)
+	for _, f := range c.effects {
+		f.awaited = false
+	}
+	if c.taking != nil {
+		f := c.effects[c.taking.key()]
+		f.kept = slices.Insert(f.kept, 0, *c.taking)
 		c.taking = nil
 	}
 	if c.core == nil {
@@ -208,35 +212,39 @@ func (c *cell) stepClient(env actor.Envelope, call actor.CallID) {
 }
 
 // answered passes on what came of an effect. What an earlier incarnation asked
-// the disk is not for this one; what came of a tool, work, model or agent is.
+// the disk is not for this one; what came of a tool, work, model or agent is, as
+// soon as it awaits it.
 func (c *cell) answered(a answer) {
 	switch in := a.input.(type) {
-	case runtime.Outcome:
-		key := effectKey{in.ID, in.Attempt}
-		if c.effects[key] == nil {
-			return // given up meanwhile
-		}
-		c.taking = &a
-		c.step(in)
-	case runtime.Streamed:
-		if c.effects[effectKey{in.ID, in.Attempt}] == nil {
-			return
-		}
-		c.taking = &a
-		c.step(in)
-	case runtime.Agents:
-		c.define()
-	case runtime.Owners:
-		c.step(runtime.Owners{Table: c.engine.owners()}) // a later one may have come with our own beginning
 	case nil:
-		a.look(c.core)
+		a.do()
+	case runtime.Outcome:
+		c.came(a)
+	case runtime.Streamed:
+		c.came(a)
 	default:
-		if a.incarnation == c.incarnation || a.incarnation == anyone {
+		if a.incarnation == c.incarnation || a.incarnation == 0 {
 			c.step(in)
 		}
 	}
 	c.arm()
 }
+
+// came takes in what came of an effect, unless it was given up meanwhile.
+func (c *cell) came(a answer) {
+	f := c.effects[a.key()]
+	switch {
+	case f == nil:
+	case f.awaited:
+		c.taking = &a
+		c.step(a.input)
+	default:
+		f.kept = append(f.kept, a)
+	}
+}
+
+// own takes in who owns which shards as it is now.
+func (c *cell) own() { c.step(runtime.Owners{Table: c.engine.owners()}) }
 
 // define takes in the agents as they are now.
 func (c *cell) define() {
@@ -249,8 +257,9 @@ func (c *cell) define() {
 func (c *cell) step(in runtime.Input) {
 	c.watch.begin(in)
 	ready := c.core.Step(c.engine.clock.now(), in)
-	c.tally.step(c.watch.end(), c.core.Size())
+	took := c.watch.end()
 	c.tell(ready.Events)
+	c.tally.step(took, c.core.Size())
 	c.perform(ready)
 	c.flush()
 }
@@ -285,11 +294,13 @@ func (c *cell) taken() {
 	if c.taking == nil {
 		return
 	}
-	switch in := c.taking.input.(type) {
-	case runtime.Outcome:
-		delete(c.effects, effectKey{in.ID, in.Attempt})
-	case runtime.Streamed:
-		c.effects[effectKey{in.ID, in.Attempt}].taken <- struct{}{}
+	key := c.taking.key()
+	select {
+	case c.effects[key].taken <- struct{}{}:
+	default: // its time was over before: nobody waits to hear it
+	}
+	if _, whole := c.taking.input.(runtime.Outcome); whole {
+		c.abort(key)
 	}
 	c.taking = nil
 }
@@ -322,6 +333,8 @@ func (c *cell) prepare(e runtime.Effect) func() {
 		return c.effect(e, actor.AskInvoke, op.Left, c.invoke(op))
 	case runtime.Abort:
 		return func() { c.abort(effectKey{e.ID, e.Attempt}) }
+	case runtime.Await:
+		return func() { c.await(effectKey{e.ID, e.Attempt}) }
 	case runtime.Load:
 		return c.read(func() runtime.Input { return c.engine.load(op) })
 	case runtime.Expiries:

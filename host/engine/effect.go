@@ -18,11 +18,24 @@ type effectKey struct {
 	attempt uint32
 }
 
+// key is which effect an outcome or a piece comes of.
+func (a *answer) key() effectKey {
+	if in, ok := a.input.(runtime.Streamed); ok {
+		return effectKey{in.ID, in.Attempt}
+	}
+	in := a.input.(runtime.Outcome)
+	return effectKey{in.ID, in.Attempt}
+}
+
 // effect is a tool, work, model or external agent from the step that asked for
-// it to the one that takes in its outcome, or gives it up.
+// it to the one that takes in its outcome, or gives it up. One thing that came of
+// it is on its way at most; of an effect that an incarnation before had begun it
+// is kept until the present one awaits it.
 type effect struct {
-	giveUp context.CancelFunc
-	taken  chan struct{} // of one: the piece on its way was taken in
+	giveUp  context.CancelFunc
+	taken   chan struct{} // of one: what was on its way was taken in
+	awaited bool          // by the present incarnation
+	kept    []answer
 }
 
 // perform is how an effect is done. What comes of it before its answer goes to
@@ -33,19 +46,26 @@ type perform func(ctx context.Context, pass func(actor.Piece)) actor.Answer
 func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration, do perform) func() {
 	key := effectKey{e.ID, e.Attempt}
 	ctx, giveUp := context.WithTimeout(c.engine.ctx, left)
-	f := &effect{giveUp: giveUp, taken: make(chan struct{}, 1)}
+	f := &effect{giveUp: giveUp, taken: make(chan struct{}, 1), awaited: true}
 	c.effects[key] = f
-	incarnation := c.incarnation
-	put := func(in runtime.Input) { c.mailbox.answer(answer{incarnation: incarnation, input: in}) }
-	tell := func(a actor.Answer) { put(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a}) }
-	pass := func(p actor.Piece) {
-		if ctx.Err() != nil {
-			return
-		}
-		put(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
+	late := false // something may not have been taken in when its time was over
+	tell := func(in runtime.Input) {
+		c.mailbox.answer(answer{input: in})
 		select {
 		case <-f.taken:
 		case <-ctx.Done():
+			late = true
+		}
+	}
+	pass := func(p actor.Piece) {
+		if ctx.Err() == nil {
+			tell(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
+		}
+	}
+	end := func(a actor.Answer) {
+		tell(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
+		if late {
+			c.mailbox.answer(answer{do: func() { c.abort(key) }}) // who does not await it by now never will
 		}
 	}
 	return func() {
@@ -53,19 +73,31 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 			return // given up before its gate opened
 		}
 		if !c.engine.begin() {
-			giveUp()
-			tell(actor.Answer{Refusal: actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)})
+			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)
+			c.engine.effects.Go(func() { end(actor.Answer{Refusal: busy}) })
 			return
 		}
 		go func() {
 			defer c.engine.finish()
-			defer giveUp()
 			defer c.engine.counters[kind].begin()()
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code ended its goroutine")}
-			defer func() { tell(result) }() // whatever the code does, its asker hears of it
+			defer func() { end(result) }() // whatever the code does, its asker hears of it
 			result = do.safely(ctx, pass)
 		}()
 	}
+}
+
+// await has what came of an effect, and what comes of it, stepped by this incarnation.
+func (c *cell) await(key effectKey) {
+	f := c.effects[key]
+	if f == nil {
+		return
+	}
+	f.awaited = true
+	for _, a := range f.kept {
+		c.mailbox.answer(a)
+	}
+	f.kept = nil
 }
 
 // abort gives an effect up; nobody waits for its outcome.

@@ -32,7 +32,6 @@ const (
 	readersCount   = 4
 	backlogMax     = 1 << 16 // entries that wait for the disk: with more, no new work is taken
 	startBits      = 20      // of an epoch, the low ones count incarnations
-	anyone         = 0       // an answer that is for whichever incarnation there is
 )
 
 // Log is a node's one log.
@@ -192,8 +191,8 @@ func (e *Engine) claim(self actor.Address) dispatcher.Table {
 		e.table = e.newTable()
 		for _, c := range e.cells {
 			if c.n != self.Cell {
-				c.mailbox.answer(answer{incarnation: anyone, input: runtime.Owners{}})
-				c.mailbox.answer(answer{incarnation: anyone, input: runtime.CellRestarted{Cell: self}})
+				c.mailbox.answer(answer{do: c.own})
+				c.mailbox.answer(answer{input: runtime.CellRestarted{Cell: self}})
 			}
 		}
 	}
@@ -304,7 +303,7 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	all := make([]history.State, 0, len(e.cells))
 	for _, c := range e.cells {
 		seen := make(chan history.State, 1)
-		c.mailbox.answer(answer{look: func(core *runtime.Cell) { seen <- core.State() }})
+		c.mailbox.answer(answer{do: func() { seen <- c.core.State() }})
 		select {
 		case s := <-seen:
 			all = append(all, s)

@@ -139,10 +139,10 @@ func (n *node) events(run actor.CallID, last runs.Type) []runs.Event {
 	ctx := patient(n.t)
 	news, stop := n.Watch(run)
 	defer stop()
+	var all []runs.Event
 	for {
-		var all []runs.Event
 		err := n.Read(ctx, func(kv store.KV) error {
-			raw, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
+			raw, err := store.Events(kv, actor.DefaultTenant, run, uint64(len(all)), 1_000_000)
 			for _, r := range raw {
 				e, err := runs.Decode(r.Body)
 				if err != nil {
@@ -163,9 +163,16 @@ func (n *node) events(run actor.CallID, last runs.Type) []runs.Event {
 		select {
 		case <-news:
 		case <-ctx.Done():
-			n.t.Fatalf("run %s never has %s: %v", run, last, all)
+			n.t.Fatalf("run %s never has %s, but %d events", run, last, len(all))
 		}
 	}
+}
+
+// outcome waits for the run's end and is what it said.
+func (n *node) outcome(run actor.CallID) string {
+	n.t.Helper()
+	all := n.events(run, runs.RunDone)
+	return all[len(all)-1].Text
 }
 
 func text(a Answer) string { return actor.TextOf(a.Reply.Parts) }

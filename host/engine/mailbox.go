@@ -36,12 +36,12 @@ type mailbox struct {
 
 // What the cell's actor receives.
 type (
-	// answer is what came of something that an incarnation asked for; without
-	// an input, somebody who wants to look at the cell.
+	// answer is what came of something that an incarnation asked for; of whichever
+	// there is if it is 0. Without an input it is something to do on the cell's thread.
 	answer struct {
 		incarnation uint64
 		input       runtime.Input
-		look        func(*runtime.Cell)
+		do          func()
 	}
 	// envelope is an encoded actor.Envelope.
 	envelope struct{ bytes []byte }

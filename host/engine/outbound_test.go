@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	goruntime "runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// outside is an Outbound that does as a test says.
+type outside func(ctx context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer
+
+func (o outside) Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer {
+	return o(ctx, fmt.Sprintf("model %s %s", op.Name, op.Body), op.Left, pass)
+}
+
+func (o outside) Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer {
+	return o(ctx, fmt.Sprintf("invoke %s %s %v", op.Name, op.Target, op.Idempotent), op.Left, pass)
+}
+
+func said(text string) actor.Answer {
+	c := upstream.Completion{Text: text, Finish: upstream.FinishStop}
+	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
+}
+
+// thinker asks a model, invoker an external agent; both answer with what was said.
+func thinker() actor.Definition {
+	return asksOutside("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new"), Body: []byte("prompt")})
+}
+
+func invoker() actor.Definition {
+	return asksOutside("invoker", actor.Ask{Kind: actor.AskInvoke, Name: "w", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{}`)}}, Timeout: time.Minute})
+}
+
+func asksOutside(name string, ask actor.Ask) actor.Definition {
+	return blocking(name, func(turn *agents.Turn) (string, error) {
+		a := turn.All(ask)[0]
+		if err := a.Err(); err != nil {
+			return "", err
+		}
+		b, err := a.Bytes()
+		if err != nil {
+			return "", err
+		}
+		c, err := upstream.DecodeCompletion(b)
+		return c.Text, err
+	})
+}
+
+func deltas(all []runs.Event) string {
+	var b strings.Builder
+	for _, e := range all {
+		if e.Type == runs.AgentStreamDelta {
+			b.WriteString(e.Text)
+		}
+	}
+	return b.String()
+}
+
+func TestModelsAndExternalAgentsAreAsked(t *testing.T) {
+	asked := make(chan string, 2)
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Outbound = outside(func(_ context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer {
+			asked <- fmt.Sprint(what, " ", left)
+			for i := range 100 {
+				pass(actor.Piece{Text: fmt.Sprint(i, " ")})
+			}
+			return said("all of it")
+		})
+	}, thinker(), invoker())
+	var want strings.Builder
+	for i := range 100 {
+		fmt.Fprint(&want, i, " ")
+	}
+	for agent, asks := range map[string]string{"thinker": "model m prompt 2m0s", "invoker": "invoke w {} false 1m0s"} {
+		a := n.ask(agent, "s", "x")
+		if text(a) != "all of it" {
+			t.Errorf("%s: %+v", agent, a.Reply)
+		}
+		if got := <-asked; got != asks {
+			t.Errorf("%s asked %q, want %q", agent, got, asks)
+		}
+		if got := deltas(n.events(a.Reply.Run, runs.RunDone)); got != want.String() {
+			t.Errorf("%s: the pieces in the stream are %q", agent, got)
+		}
+	}
+}
+
+func TestWhatComesOfModels(t *testing.T) {
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Outbound = outside(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+			pass(actor.Piece{Text: "a"})
+			goruntime.Goexit()
+			return actor.Answer{}
+		})
+	}, thinker())
+	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "ended its goroutine") {
+		t.Errorf("Goexit: %v", r)
+	}
+	n.config.Outbound = outside(func(context.Context, string, actor.Duration, func(actor.Piece)) actor.Answer { panic("as told") })
+	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || !strings.Contains(r.Error(), "panic: as told") {
+		t.Errorf("panic: %v", r)
+	}
+	n.config.Outbound = nil
+	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "asks neither models nor") {
+		t.Errorf("without an Outbound: %v", r)
+	}
+}
+
+// A model that goes on and on is given up with its run, although its piece is on
+// its way just then.
+func TestAnAnswerIsGivenUpWithItsRun(t *testing.T) {
+	begun, gone := make(chan struct{}), make(chan struct{})
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Outbound = outside(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+			defer close(gone)
+			for i := 0; ctx.Err() == nil; i++ {
+				pass(actor.Piece{Text: "x"})
+				if i == 3 {
+					close(begun)
+				}
+			}
+			pass(actor.Piece{Text: "after"})
+			return said("never heard")
+		})
+	}, thinker())
+	call := n.call("thinker", "s", "x")
+	answer := make(chan Answer, 1)
+	go func() { answer <- n.await(call) }()
+	<-begun
+	if r := n.Cancel(call.ID, call.To); r != nil {
+		t.Error(r)
+	}
+	if a := <-answer; a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Stopped {
+		t.Errorf("got %+v", a.Reply)
+	}
+	<-gone
+	if got := deltas(n.events(call.ID, runs.RunCancelled)); strings.Trim(got, "x") != "" {
+		t.Errorf("the stream has %q", got)
+	}
+	for _, s := range n.Stats().Asks {
+		if s.Kind == actor.AskModel && s.UnderWay != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+	if r := n.Cancel(actor.CallID{}, actor.ID{}); r == nil || r.Reason != actor.Invalid {
+		t.Errorf("no run of nobody: %v", r)
+	}
+}
+
+// Pieces of an answer come one at a time, and go on with the next incarnation
+// when their cell fails: none is lost, none is shown twice.
+func TestAStreamOutlivesItsCell(t *testing.T) {
+	var passing, most atomic.Int32
+	half, fell := make(chan struct{}), make(chan struct{})
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Cells = 1
+		c.Outbound = outside(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+			for i := range 200 {
+				if i == 100 {
+					close(half)
+				}
+				passing.Add(1)
+				pass(actor.Piece{Text: fmt.Sprint(i, " ")})
+				most.Store(max(most.Load(), passing.Add(-1)))
+			}
+			<-fell
+			return said("all of it")
+		})
+	}, thinker(), rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
+	call := n.call("thinker", "s", "x")
+	answer := make(chan Answer, 1)
+	go func() { answer <- n.await(call) }()
+	<-half
+	n.ask("bomb", "b", "x")
+	close(fell)
+	if a := <-answer; text(a) != "all of it" {
+		t.Errorf("got %+v", a.Reply)
+	}
+	var want strings.Builder
+	for i := range 200 {
+		fmt.Fprint(&want, i, " ")
+	}
+	all := n.events(call.ID, runs.RunDone)
+	if got := deltas(all); got != want.String() {
+		t.Errorf("the pieces in the stream are %q", got)
+	}
+	for _, e := range all {
+		if e.Type == runs.Attempt {
+			t.Errorf("it was asked again: %v", e)
+		}
+	}
+}
+
+func TestAClientIsToldWhichRunItJoins(t *testing.T) {
+	begun, let := make(chan struct{}), make(chan struct{})
+	n := start(t, t.TempDir(), nil, blocking("worker", func(turn *agents.Turn) (string, error) {
+		b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(begun); <-let; return []byte("done"), nil })
+		return string(b), err
+	}))
+	keyed := func() actor.Call {
+		call := n.call("worker", "s", "x")
+		call.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k", Body: actor.HashOf([]byte("x"))}
+		return call
+	}
+	first := keyed()
+	answers := make(chan Answer, 2)
+	ask := func(call actor.Call, joined func(actor.CallID)) {
+		a, err := n.AskStream(patient(t), call, joined)
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- a
+	}
+	go ask(first, func(actor.CallID) { t.Error("the first joins a run") })
+	<-begun
+	joined := make(chan actor.CallID, 2)
+	go ask(keyed(), func(run actor.CallID) { joined <- run })
+	if run := <-joined; run != first.ID {
+		t.Errorf("it joins %v, not %v", run, first.ID)
+	}
+	close(let)
+	for range 2 {
+		if a := <-answers; text(a) != "done" || a.Reply.Run != first.ID {
+			t.Errorf("got %+v", a)
+		}
+	}
+	if len(joined) > 0 {
+		t.Error("it was told twice")
+	}
+}
