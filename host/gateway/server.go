@@ -71,8 +71,9 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 		newProblem(http.StatusNotFound, "not_found", "no such path", "there is nothing at this path; see the README for what there is").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
-		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed",
-			"this path takes "+string(ctx.Response.Header.Peek(fasthttp.HeaderAllow))).write(ctx)
+		takes := strings.TrimSuffix(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)), ", OPTIONS") // which nothing here takes
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, takes)
+		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path takes "+takes).write(ctx)
 	}
 	s.on(r, http.MethodPost, "/v1/agents/{id}/messages", s.message)
 	s.on(r, http.MethodGet, "/v1/agents", s.agents)
