@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -330,12 +331,9 @@ func TestUpstreamsAreSpokenWithOverTLS(t *testing.T) {
 		proto.Store(r.Proto)
 		_, _ = io.ReadAll(r.Body)
 		stream(w, well("hello world"))
-		if strings.HasSuffix(r.URL.Path, "/hang/chat/completions") {
-			<-r.Context().Done()
-		}
 	}))
 	server.EnableHTTP2 = true
-	server.Config.ErrorLog = nil
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	server.StartTLS()
 	defer server.Close()
 	roots := x509.NewCertPool()
@@ -348,7 +346,6 @@ func TestUpstreamsAreSpokenWithOverTLS(t *testing.T) {
 	}
 	o.Close()
 
-	server.Config.ErrorLog = nil
 	o = outboundOf(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(server.URL)}, log)
 	defer o.Close()
 	h = ask(t.Context(), o, "m", "hi", within)
@@ -369,7 +366,7 @@ func TestAConnectionIsReset(t *testing.T) {
 		detail string
 		asked  int64 // if it is safe
 	}{
-		{"at once", func(*bufio.Reader) {}, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
+		{"at its first byte", func(r *bufio.Reader) { _, _ = r.ReadByte() }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
 		{"after the head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
 		{"in the answer's head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nConte", actor.Unavailable, actor.Unknown, "the connection broke", 2},
 		{"in the answer, before its text", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata:", actor.Unavailable, actor.Unknown, "the connection broke", 2},

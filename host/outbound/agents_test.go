@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const here = "http://agents.example:9000/py"
+
+// says is a stream of an agent's events, each a name and its data.
+func says(events ...string) (b []byte) {
+	for _, e := range events {
+		name, data, _ := strings.Cut(e, " ")
+		b = runs.Frame{Name: name, Data: data}.Append(b)
+	}
+	return b
+}
+
+func token(run actor.CallID, id actor.ID) string {
+	return tokenCanary + "-" + run.Short() + "-" + id.Key
+}
+
+func TestAnExternalAgentIsInvoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var headers http.Header
+		var body string
+		w := inStreet(t, Config{Token: token}, func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			headers, body = r.Header, r.Method+" "+r.URL.Path+" "+string(b)
+			stream(w, says(`state {"state":"thinking","detail":{"step":1}}`, `delta {"text":"hel"}`, `delta {"text":"lo","run_id":"`+callID.String()+`"}`, `unknown {}`,
+				`done {"usage":{"input_tokens":2,"output_tokens":1}}`))
+		})
+		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_A"}, false, within)
+		c := h.completion(t)
+		if c.Text != "hello" || h.text != "hello" || fmt.Sprint(h.states) != `[thinking{"step":1}]` || c.Usage.Total != 3 || c.Finish != upstream.FinishStop {
+			t.Errorf("%+v %+v", c, h)
+		}
+		want := `POST /py/invoke {"agent_id":"py","session_id":"s-42","run_id":"` + callID.String() + `","input_message":"hi ` + promptCanary + `","messages":[],"context":{"user_id":"u-1"}}`
+		if body != want {
+			t.Errorf("%s\nwant\n%s", body, want)
+		}
+		for name, want := range map[string]string{
+			"X-Session-Id": "s-42", "X-Run-Id": callID.String(), "X-Run-Token": token(callID, actor.NewID("py", "s-42")), "Authorization": "Bearer " + authCanary,
+			"Traceparent": "00-" + strings.ReplaceAll(rootID.String(), "-", "") + "-8000000000000004-00", "Accept": "text/event-stream",
+			"Content-Type": "application/json", "User-Agent": "troupe", "Content-Length": fmt.Sprint(len(body) - len("POST /py/invoke ")),
+		} {
+			if got := headers.Values(name); len(got) != 1 || got[0] != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if len(headers) != 9 {
+			t.Errorf("%v", headers)
+		}
+		noSecrets(t, h, w.log)
+		w.close()
+	})
+}
+
+func TestAnAgentThatMisbehaves(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		agent  func(w http.ResponseWriter, r *http.Request, n int)
+		safe   bool
+		text   string
+		reason actor.Reason
+		detail string
+		asked  int64
+	}{
+		{"says that it cannot", func(w http.ResponseWriter, r *http.Request, _ int) {
+			stream(w, says(`error {"code":"agent_busy","message":"try later, `+r.Header.Get("X-Run-Token")+`"}`))
+		}, false, "", actor.Busy, "try later, ***", 1},
+		{"hangs up, and asking twice does harm", func(http.ResponseWriter, *http.Request, int) { hangUp() }, false, "", actor.Unknown, "is unknown", 1},
+		{"hangs up, and asking twice does none", func(w http.ResponseWriter, _ *http.Request, n int) {
+			if n == 1 {
+				hangUp()
+			}
+			stream(w, says(`delta {"text":"hi"}`, `done {}`))
+		}, true, "hi", 0, "", 2},
+		{"is silent, and asking twice does harm", func(_ http.ResponseWriter, r *http.Request, _ int) { wait(r, within) }, false, "", actor.Unknown, "no answer within 2m0s; whether", 1},
+		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, says(`delta {"text":"hi"}`)) }, true, "hi", actor.Unavailable, "stops after 1 events without done", 1},
+		{"speaks of another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			stream(w, says(`delta {"text":"hi","run_id":"x"}`))
+		}, true, "", actor.Unavailable, `speaks of the run "x"`, 2},
+		{"answers with JSON", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{"text":"hi"}`)
+		}, false, "", actor.Unknown, "want an event stream; whether", 1},
+		{"takes no more, which can be asked again", func(w http.ResponseWriter, _ *http.Request, n int) {
+			if n == 1 {
+				w.Header().Set("Retry-After", "1")
+				w.WriteHeader(503)
+				return
+			}
+			stream(w, says(`done {}`))
+		}, false, "", 0, "", 2},
+		{"has no such page", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(404) }, false, "", actor.NotFound, "answers 404", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var asked atomic.Int64
+				w := inStreet(t, Config{Token: token}, func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.ReadAll(r.Body)
+					c.agent(w, r, int(asked.Add(1)))
+				})
+				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_A"}, c.safe, within)
+				if c.reason == 0 {
+					h.completion(t)
+				} else if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
+					t.Errorf("%v, want %v: %s", h.Refusal, c.reason, c.detail)
+				}
+				if h.text != c.text || asked.Load() != c.asked {
+					t.Errorf("%q, asked %d times, want %q and %d", h.text, asked.Load(), c.text, c.asked)
+				}
+				noSecrets(t, h, w.log)
+				w.close()
+			})
+		})
+	}
+}
+
+func TestInvocationsThatAreNotMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) { wait(r, time.Minute) })
+		for _, c := range []struct {
+			target upstream.Target
+			reason actor.Reason
+			detail string
+		}{
+			{upstream.Target{URL: "gopher://h"}, actor.Invalid, "agent py: target: url: want http or https"},
+			{upstream.Target{URL: here, AuthEnv: "KEY"}, actor.Invalid, "TROUPE_AUTH_"},
+			{upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_B"}, actor.Unavailable, "the environment variable TROUPE_AUTH_B is not set"},
+		} {
+			h := invoke(t.Context(), w.Outbound, c.target, false, within)
+			if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
+				t.Errorf("%v, want %s", h.Refusal, c.detail)
+			}
+		}
+		if n := w.street.dialled(); n > 0 {
+			t.Errorf("%d connections", n)
+		}
+		w.Outbound.Close()
+		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || !strings.Contains(h.Refusal.Detail, "closing") {
+			t.Errorf("%v", h.Refusal)
+		}
+		w.close()
+	})
+}
+
+func TestAnAgentHasAsMuchToDoAsItTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == "GET" {
+				return // it is well
+			}
+			_, _ = io.ReadAll(r.Body)
+			wait(r, time.Minute)
+			stream(w, says(`done {}`))
+		})
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: here}}})
+		for _, limit := range []int{0, 2} {
+			target, most := upstream.Target{URL: here, Concurrency: limit}, limit
+			if limit == 0 {
+				most = upstream.ConcurrencyDefault
+			}
+			var done atomic.Int64
+			for range most {
+				go func() {
+					if h := invoke(context.Background(), w.Outbound, target, false, within); h.Refusal == nil {
+						done.Add(1)
+					}
+				}()
+			}
+			synctest.Wait()
+			h := invoke(t.Context(), w.Outbound, target, false, within)
+			if r := h.Refusal; r == nil || r.Reason != actor.Busy || r.Scope != actor.ScopeCallee || r.RetryAfter <= 0 || h.took > 0 ||
+				r.Detail != fmt.Sprintf("agent py takes %d at once, and has as many", most) {
+				t.Errorf("%+v", r)
+			}
+			<-time.After(2 * time.Minute) // of the bubble
+			if n := int(done.Load()); n != most {
+				t.Errorf("%d were answered, want %d", n, most)
+			}
+		}
+		if s := w.Stats()[1]; s.Kind != "agent" || s.Name != "py" || s.Refused != 2 || s.Attempts != 18 || s.Under != 0 || s.Took != 18*time.Minute {
+			t.Errorf("%+v", s)
+		}
+		if n := len(w.agents.busy); n > 0 {
+			t.Errorf("%d agents are still counted", n)
+		}
+		w.close()
+	})
+}
+
+// TestAnAgentIsWatched goes through an agent's life: well, silent, beating,
+// sick, moved, gone.
+func TestAnAgentIsWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var polls, invoked atomic.Int64
+		var health atomic.Int64 // what /health answers; 0: nothing
+		health.Store(200)
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/invoke") {
+				invoked.Add(1)
+				stream(w, says(`done {}`))
+				return
+			}
+			polls.Add(1)
+			if r.Method != "GET" || r.URL.Path != "/py/health" || r.Header.Get("Authorization") != "Bearer "+authCanary || r.Header.Get("X-Run-Token") != "" {
+				t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
+			}
+			if status := int(health.Load()); status > 0 {
+				w.WriteHeader(status)
+				return
+			}
+			wait(r, time.Minute)
+		})
+		target := upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_A"}
+		now := func(what string, healthy bool) {
+			t.Helper()
+			synctest.Wait()
+			before := invoked.Load()
+			h := invoke(t.Context(), w.Outbound, target, false, within)
+			if w.Healthy("py") != healthy || (h.Refusal == nil) != healthy || (invoked.Load() > before) != healthy {
+				t.Errorf("%s: healthy %v, %v", what, w.Healthy("py"), h.Refusal)
+			}
+			if r := h.Refusal; r != nil && (r.Reason != actor.Unavailable || r.RetryAfter <= 0 || h.took > 0) {
+				t.Errorf("%s: %+v after %v", what, r, h.took)
+			}
+		}
+		pass := func(d time.Duration) { <-time.After(d) } // time of the bubble
+
+		if w.Healthy("py") || w.Beat("py") {
+			t.Error("one that nobody told of is well")
+		}
+		w.SetAgents([]Agent{{"py", target}})
+		now("just come", true)
+		pass(46 * time.Second)
+		now("asked three times", true)
+		if n := polls.Load(); n != 3 {
+			t.Errorf("asked %d times in 46 s", n)
+		}
+		health.Store(0)
+		pass(44 * time.Second) // its last answer is from second 45
+		now("silent for 45 s", true)
+		pass(2 * time.Second)
+		now("silent for 47 s", false)
+		if !w.Beat("py") {
+			t.Error("its heartbeat is not taken")
+		}
+		now("it says that it is there", true)
+		w.SetAgents([]Agent{{"py", target}, {"other", target}})
+		pass(46 * time.Second)
+		now("silent again, told of once more", false)
+		health.Store(200)
+		pass(20 * time.Second)
+		now("it answers again", true)
+		health.Store(503)
+		pass(16 * time.Second)
+		now("it says that it is not well", false)
+
+		// At its old endpoint nobody knows how it is.
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example"}}})
+		if !w.Healthy("py") {
+			t.Error("one that moved is not believed")
+		}
+		before := invoked.Load()
+		if h := invoke(t.Context(), w.Outbound, target, false, within); h.Refusal != nil || invoked.Load() == before {
+			t.Errorf("a run of an older definition: %v", h.Refusal)
+		}
+
+		w.SetAgents(nil)
+		n := polls.Load()
+		pass(time.Minute)
+		if polls.Load() != n || w.Healthy("py") || w.Beat("py") {
+			t.Error("one that is gone is still asked, or well")
+		}
+		if len(w.agents.pacers) > 0 {
+			t.Errorf("%d back-offs of nobody's", len(w.agents.pacers))
+		}
+		w.close()
+	})
+}
+
+func TestAThousandAgentsAreWatchedAFewAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var polls, now, most atomic.Int64
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			polls.Add(1)
+			most.Store(max(most.Load(), now.Add(1)))
+			wait(r, 100*time.Millisecond)
+			now.Add(-1)
+		})
+		var all []Agent
+		for n := range 1000 {
+			all = append(all, Agent{fmt.Sprint("a-", n), upstream.Target{URL: fmt.Sprintf("http://h-%d.example", n%7)}})
+		}
+		w.SetAgents(all)
+		<-time.After(44 * time.Second) // of the bubble: at 15 s, and 6 s later, at 30 s and 6 s later
+		if n := polls.Load(); n != 2000 || most.Load() != pollsMax {
+			t.Errorf("%d polls, %d at a time", n, most.Load())
+		}
+		w.close()
+	})
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+func TestTheScriptedModelStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := outboundOf(t, Config{}, &pen{})
+		defer o.Close()
+		long := strings.Repeat("a long answer, grüße, ", 3000)
+		for _, text := range []string{"hi", "a few words more", long} {
+			h := ask(t.Context(), o, upstream.ScriptName, "say "+text, within)
+			c := h.completion(t)
+			if want := strings.TrimSpace(text); c.Text != want || h.text != want || c.Model != upstream.ScriptName || !c.Usage.Known || h.took > 0 {
+				t.Errorf("%.80q, %.80q after %v, want %.80q", c.Text, h.text, h.took, want)
+			}
+		}
+		h := ask(t.Context(), o, upstream.ScriptName, "ask the helper agent to count", within)
+		if c := h.completion(t); len(c.Calls) != 1 || c.Calls[0].Name != "call_agent" || c.Finish != upstream.FinishCalls || h.text != "" {
+			t.Errorf("%+v", c)
+		}
+		// A tool's name reaches it as it is, whatever models may be told.
+		h = &heard{}
+		h.Answer = o.Model(t.Context(), runtime.Model{Name: upstream.ScriptName, Body: promptOf("use a.b {}", "a.b"), Left: within}, h.pass)
+		if c := h.completion(t); len(c.Calls) != 1 || c.Calls[0].Name != "a.b" {
+			t.Errorf("%+v", c)
+		}
+
+		slow := outboundOf(t, Config{Pace: 100 * time.Millisecond}, &pen{})
+		defer slow.Close()
+		h = ask(t.Context(), slow, upstream.ScriptName, "say "+long, within)
+		if h.pieces < 60 || h.took < 6*time.Second || h.took > 8*time.Second {
+			t.Errorf("%d pieces in %v", h.pieces, h.took)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		h = ask(ctx, slow, upstream.ScriptName, "say "+long, within)
+		if h.Refusal == nil || h.Refusal.Reason != actor.Deadline || h.took != time.Second || h.text == "" {
+			t.Errorf("%v after %v", h.Refusal, h.took)
+		}
+	})
+}
+
+func TestAConfigurationSaysWhatIsWrong(t *testing.T) {
+	hot := 3.0
+	model := func(m Model) Config { return Config{Models: map[string]Model{"m": m}} }
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{Models: map[string]Model{"a b": {}}}, "only letters"},
+		{Config{Models: map[string]Model{"scripted": {URL: "http://h"}}}, "scripted is built in"},
+		{model(Model{}), "models.m.url: want http or https"},
+		{model(Model{URL: "http://127.1"}), "models.m.url: host \"127.1\": it ends in a number"},
+		{model(Model{URL: "http://h", KeyEnv: "sk-123 456"}), "models.m.key_env: want the name"},
+		{model(Model{URL: "http://h", KeyEnv: "NONE"}), "models.m.key_env: the environment variable NONE is not set"},
+		{model(Model{URL: "http://h", Model: strings.Repeat("m", 257)}), "models.m.model: 257 bytes"},
+		{model(Model{URL: "http://h", MaxTokensName: "tokens"}), "models.m.max_tokens_name"},
+		{model(Model{URL: "http://h", MaxTokens: -1}), "models.m.max_tokens"},
+		{model(Model{URL: "http://h", Temperature: &hot}), "models.m.temperature"},
+		{model(Model{URL: "http://h", Concurrency: -1}), "models.m.concurrency"},
+		{model(Model{URL: "http://h", IdleTimeout: -1}), "models.m.head_timeout, idle_timeout"},
+		{Config{ExchangesMax: -1}, "exchanges"},
+		{Config{Pace: -1}, "pace"},
+		{Config{Allow: []string{"10.0.0.1/8"}}, "write 10.0.0.0/8"},
+		{Config{Backoff: upstream.BackoffConfig{RetryPercent: 101}}, "back-off"},
+	} {
+		c.config.Env = func(string) (string, bool) { return "", false }
+		o, err := New(c.config)
+		if err == nil {
+			o.Close()
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), "outbound: ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %s", err, c.want)
+		}
+	}
+	many := map[string]Model{}
+	for n := range ModelsMax + 1 {
+		many[fmt.Sprint(n)] = Model{URL: "http://h"}
+	}
+	if _, err := New(Config{Models: many}); err == nil {
+		t.Errorf("%d models are taken", len(many))
+	}
+}
+
+func TestAKeyThatOthersMayReadIsWarnedOf(t *testing.T) {
+	for url, plain := range map[string]bool{
+		"http://models.example/v1": true, "https://models.example/v1": false, "http://127.0.0.1:1": false, "http://localhost:1": false, "http://[::1]:1": false, "http://10.0.0.1": true,
+	} {
+		log := &pen{}
+		o := outboundOf(t, Config{Models: oneModel(url)}, log)
+		if strings.Contains(log.String(), "plain http") != plain || strings.Contains(log.String(), canary) {
+			t.Errorf("%s: %s", url, log)
+		}
+		o.Close()
+	}
+}
+
+func TestManyModelsAreNamedInFew(t *testing.T) {
+	models := map[string]Model{}
+	for n := range 30 {
+		models[fmt.Sprintf("m%02d", n)] = Model{URL: "http://h"}
+	}
+	o := outboundOf(t, Config{Models: maps.Clone(models)}, &pen{})
+	defer o.Close()
+	if h := ask(t.Context(), o, "x", "hi", within); !strings.HasSuffix(h.Refusal.Detail, "m18, m19 and 11 more") {
+		t.Errorf("%s", h.Refusal.Detail)
+	}
+}
