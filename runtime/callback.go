@@ -111,7 +111,11 @@ func (c *Cell) dropAdded(t *turn) {
 	}
 	for i := range asks {
 		if a := &t.run.Last()[i]; a.Added && a.Open() {
-			c.giveUp(t, i)
+			if a.IsCall() {
+				c.sendCancel(t, i, actor.Stopped)
+			} else {
+				c.abort(t, i)
+			}
 			c.answer(t, i, actor.Answer{Refusal: agentEnded()}, 0)
 		}
 	}

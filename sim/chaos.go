@@ -137,7 +137,7 @@ func (w *World) tellAgents() {
 
 // burst has many clients ask the same actor for something slow.
 func (w *World) burst() {
-	to := drawer{w}.target()
+	to := drawer{w: w}.target()
 	w.log.world(w.now, "a burst for %s", to)
 	for range min(w.plan.Limits.MaxPendingPerActor, busyPendingMax) + 2 {
 		c := w.addClient(to, "sleep 400", 5*time.Second)

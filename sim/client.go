@@ -30,6 +30,7 @@ type client struct {
 	run   actor.CallID // that succeeded, under the key
 	reply *actor.Reply // the last
 	held  bool
+	told  func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
 }
 
 // line is one request of a client, as long as it waits for its answer.
@@ -57,9 +58,9 @@ func (w *World) come() {
 	if w.choose.Int(16) == 15 {
 		w.comeInARing()
 	}
-	d := drawer{w}
+	d := drawer{w: w}
 	to := d.target()
-	c := w.addClient(to, d.script(4, to.Agent).String(), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
+	c := w.addClient(to, d.message(4, to.Agent), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
 	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
 	w.ask(c)
 	if c.key != "" && w.fault(ClientDuplicate) {
@@ -135,10 +136,14 @@ func (w *World) disconnect(at func(*line) bool) {
 
 func (w *World) drop(l *line) bool {
 	i := slices.Index(w.lines, l)
-	if i >= 0 {
-		w.lines = slices.Delete(w.lines, i, i+1)
+	if i < 0 {
+		return false
 	}
-	return i >= 0
+	w.lines = slices.Delete(w.lines, i, i+1)
+	if l.client.told != nil {
+		l.client.told(nil)
+	}
+	return true
 }
 
 // askAgain has a client ask for the same again, by its key: without one it
@@ -173,12 +178,17 @@ func (w *World) respond(n *node, op runtime.Respond) {
 	if op.HeldUntil != 0 {
 		c.held = true
 		w.Stats.Sometimes[HeldReply]++
+		if c.told != nil {
+			c.told(nil)
+		}
 		return
 	}
 	reply := op.Reply
 	c.reply = &reply
 	w.Stats.Replies++
 	switch {
+	case c.told != nil:
+		c.told(&reply)
 	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // who writes nothing down forgets keys too
 		if !c.run.IsZero() && c.run != reply.Run {
 			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))

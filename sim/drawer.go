@@ -9,7 +9,10 @@ import (
 )
 
 // drawer draws what clients ask.
-type drawer struct{ w *World }
+type drawer struct {
+	w      *World
+	inLine bool // it has to fit into one line of another message
+}
 
 func (d drawer) target() actor.ID {
 	w := d.w
@@ -87,6 +90,6 @@ func (d drawer) call(levels int, self string) one {
 	if w.choose.Int(40) == 39 {
 		o.name = "ghost"
 	}
-	o.script = d.script(levels-1, o.name).String()
+	o.script = d.message(levels-1, o.name)
 	return o
 }

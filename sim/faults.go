@@ -40,8 +40,30 @@ const (
 	ClientDisconnect                   // a client hangs up, and asks again if it has a key
 	ClientDuplicate                    // a client asks twice
 	ClientCancel                       // a client gives its run up
+	ModelThrottled                     // a model wants to be asked later
+	ModelError                         // a model fails, and says so
+	ModelHang                          // or is silent, before its answer or in the middle
+	ModelHalfStream                    // or breaks off
+	ModelGarbage                       // or says what nobody can read
+	ModelSplit                         // its answer comes in the smallest pieces
+	ModelMalformedCall                 // it asks for a tool with half of the arguments
+	ModelInventedAgent                 // or for an agent that it made up
+	ModelEndlessLoop                   // or for a tool, again and again
+	ModelLate                          // its answer comes when nobody waits for it
+	ModelReset                         // the connection breaks before its answer
+	AgentHalfStream                    // an external agent breaks off
+	AgentGarbage                       // or says what nobody can read
+	AgentHang                          // or is silent
+	AgentReset                         // the connection breaks before its answer
+	AgentUnhealthy                     // it says that it is not well
+	CallbackDuplicate                  // it calls back twice for one thing
+	CallbackLate                       // or when its run is over
+	ClientSlowReader                   // a client does not take what it is streamed
+	ClientReconnectStorm               // clients who read a stream all lose it, and come back at once
+	ClientStaleCursor                  // a client comes back behind what it has read
+	ClientRevokedKey                   // a client may not listen any more
 
-	faultKinds = int(ClientCancel) + 1
+	faultKinds = int(ClientRevokedKey) + 1
 )
 
 // per is what probabilities are parts of.
@@ -81,6 +103,28 @@ var faultTable = [faultKinds]struct {
 	ClientDisconnect:      {"ClientDisconnect", 1500, false},
 	ClientDuplicate:       {"ClientDuplicate", 1500, false},
 	ClientCancel:          {"ClientCancel", 1000, false},
+	ModelThrottled:        {"ModelThrottled", 800, false},
+	ModelError:            {"ModelError", 800, false},
+	ModelHang:             {"ModelHang", 300, false},
+	ModelHalfStream:       {"ModelHalfStream", 800, false},
+	ModelGarbage:          {"ModelGarbage", 800, false},
+	ModelSplit:            {"ModelSplit", 2000, false},
+	ModelMalformedCall:    {"ModelMalformedCall", 1500, false},
+	ModelInventedAgent:    {"ModelInventedAgent", 1500, false},
+	ModelEndlessLoop:      {"ModelEndlessLoop", 500, false},
+	ModelLate:             {"ModelLate", 400, false},
+	ModelReset:            {"ModelReset", 1000, false},
+	AgentHalfStream:       {"AgentHalfStream", 1000, false},
+	AgentGarbage:          {"AgentGarbage", 1000, false},
+	AgentHang:             {"AgentHang", 500, false},
+	AgentReset:            {"AgentReset", 1500, false},
+	AgentUnhealthy:        {"AgentUnhealthy", 3000, false},
+	CallbackDuplicate:     {"CallbackDuplicate", 2500, false},
+	CallbackLate:          {"CallbackLate", 2500, false},
+	ClientSlowReader:      {"ClientSlowReader", 1500, false},
+	ClientReconnectStorm:  {"ClientReconnectStorm", 1500, true},
+	ClientStaleCursor:     {"ClientStaleCursor", 3000, false},
+	ClientRevokedKey:      {"ClientRevokedKey", 1000, true},
 }
 
 // Faults lists all kinds in their order.

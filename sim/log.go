@@ -98,6 +98,10 @@ func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes 
 		l.buf = append(l.buf, " outcome "...)
 		l.effectID(in.ID, in.Attempt)
 		l.digest(encodeAnswer(in.Answer))
+	case runtime.Streamed:
+		l.buf = append(l.buf, " streamed "...)
+		l.effectID(in.ID, in.Attempt)
+		l.digest(encodePiece(in.Piece))
 	case runtime.Loaded:
 		l.buf = append(l.buf, " loaded "...)
 		l.buf = appendID(l.buf, in.Actor)
@@ -175,6 +179,19 @@ func (l *Log) effect(e *runtime.Effect, bytes []byte) {
 		l.buf = append(append(l.buf, " work "...), op.Name...)
 		l.buf = append(l.buf, ' ')
 		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
+	case runtime.Model:
+		l.buf = append(append(l.buf, " model "...), op.Name...)
+		l.buf = append(l.buf, ' ')
+		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
+		l.digest(op.Body)
+	case runtime.Invoke:
+		l.buf = append(append(l.buf, " invoke "...), op.Name...)
+		l.buf = append(l.buf, ' ')
+		l.buf = strconv.AppendInt(l.buf, int64(op.Left), 10)
+		l.digest(op.Target)
+	case runtime.Joined:
+		l.buf = append(l.buf, " joined "...)
+		l.buf = op.Run.AppendTo(l.buf)
 	case runtime.Abort:
 		l.buf = append(l.buf, " abort"...)
 	case runtime.Await:
@@ -226,6 +243,15 @@ func encodeAnswer(a actor.Answer) []byte {
 	return e.Buf
 }
 
+func encodePiece(p actor.Piece) []byte {
+	var e actor.Encoder
+	e.String(p.Text)
+	e.String(p.State)
+	e.String(p.Detail)
+	e.Refusal(p.Again)
+	return e.Buf
+}
+
 func encodeReply(r actor.Reply) []byte {
 	var e actor.Encoder
 	e.Reply(r)
@@ -240,6 +266,10 @@ func recordName(r store.Record) string {
 		return "Asking"
 	case store.Answered:
 		return "Answered"
+	case store.Added:
+		return "Added"
+	case store.Streamed:
+		return "Streamed"
 	case store.Retried:
 		return "Retried"
 	case store.Held:

@@ -15,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // node is one imagined process: cells, one log, a clock of its own. What it
@@ -35,6 +36,7 @@ type node struct {
 	lease   actor.Time // by the world's time: until when it believes it owns what it claimed
 	paused  actor.Time // until when it stands still
 	crashIn int        // in how many steps it dies; 0: not
+	outside outside
 }
 
 // cell is one production cell and what it has not taken in yet.
@@ -59,6 +61,7 @@ type input struct {
 	in      runtime.Input
 	bytes   []byte // of a message, as it came
 	version uint64 // of the claims, with Owners
+	taken   func() // it was stepped with; nil: nobody wants to know
 }
 
 const anyOrder = -1 // the stream of what has no order
@@ -70,7 +73,8 @@ type held struct {
 	bytes  []byte
 	pos    store.Pos
 	wrote  int
-	again  bool // a later incarnation of its cell awaits it
+	again  bool   // a later incarnation of its cell awaits it
+	shows  uint32 // of which attempt the step took in a piece
 }
 
 // doing is a tool or work under way. It outlives its cell, not its node.
@@ -89,6 +93,7 @@ func (n *node) start() {
 	n.process++
 	n.up, n.crashIn, n.paused = true, 0, 0
 	n.held, n.doing, n.cells = nil, nil, nil
+	n.outside = outside{paces: map[string]*upstream.Backoff{}, health: map[string]*upstream.Health{}}
 	n.log.open(n)
 	for i := range w.plan.Cells[n.index] {
 		n.cells = append(n.cells, n.newCell(uint16(i), n.process<<16))
@@ -102,6 +107,7 @@ func (n *node) start() {
 	for _, c := range n.cells {
 		c.boot(nil)
 	}
+	n.watchAgents()
 }
 
 func (n *node) newCell(index uint16, incarnation uint64) *cell {
@@ -202,13 +208,14 @@ func (c *cell) step(in input) {
 	}
 	w.observe(ready.Events...)
 	w.Stats.step(c, in.in, ready.Events)
+	shows := attemptOf(in.in)
 	for _, e := range ready.Effects {
 		var bytes []byte
 		if send, ok := e.Op.(runtime.Send); ok {
 			bytes = actor.Encode(send.Envelope)
 		}
 		w.log.effect(&e, bytes)
-		h := held{c: c, effect: e, bytes: bytes, pos: pos, wrote: len(ready.Entries)}
+		h := held{c: c, effect: e, bytes: bytes, pos: pos, wrote: len(ready.Entries), shows: shows}
 		if e.Gated && n.log.released() < pos {
 			n.held = append(n.held, h)
 		} else {
@@ -217,6 +224,9 @@ func (c *cell) step(in input) {
 	}
 	c.watch()
 	w.stepped(n)
+	if in.taken != nil {
+		in.taken()
+	}
 }
 
 // crank steps the cell; false if it panicked, and is no more.
@@ -319,6 +329,7 @@ func (n *node) perform(h held) {
 		w.respond(n, op)
 	case runtime.Publish:
 		w.performed(&h, "publish", "", op.Event.Run, 0, 0)
+		w.shown(&h, op.Event)
 		w.published(n, op.Event)
 	case runtime.Tool:
 		w.performed(&h, "tool", "", e.ID.Run, 0, 0)
@@ -332,10 +343,18 @@ func (n *node) perform(h held) {
 			}
 			return actor.Answer{Parts: actor.Text(string(out))}
 		})
+	case runtime.Model:
+		w.performed(&h, "model", "", e.ID.Run, 0, 0)
+		n.askModel(&h, op)
+	case runtime.Invoke:
+		w.performed(&h, "invoke", once(op.Idempotent), e.ID.Run, 0, 0)
+		n.invoke(&h, op)
 	case runtime.Abort:
 		n.abort(e)
+		n.abandon(e)
 	case runtime.Await:
 		n.await(e)
+		n.awaits(e)
 	case runtime.Load:
 		n.log.load(c, op)
 	case runtime.Expiries:
@@ -411,7 +430,7 @@ func (n *node) abort(e *runtime.Effect) {
 
 func isWork(op runtime.Op) bool {
 	switch op.(type) {
-	case runtime.Tool, runtime.Work:
+	case runtime.Tool, runtime.Work, runtime.Model, runtime.Invoke:
 		return true
 	}
 	return false

@@ -183,7 +183,7 @@ func (w *World) crash(n *node, why string) {
 	}
 	w.observe(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
 		Pos: uint64(n.log.durable()), Synced: uint64(n.log.durable())})
-	n.held, n.doing = nil, nil
+	n.held, n.doing, n.outside.exchanges = nil, nil, nil
 	w.disconnect(func(l *line) bool { return l.at.n == n })
 	w.after(w.between(50*time.Millisecond, 6*time.Second), func() { w.restart(n) })
 }
@@ -206,6 +206,7 @@ func (c *cell) panicked(planned plannedPanic) {
 	n, w := c.n, c.n.w
 	c.gone = true
 	n.orphan(c.index)
+	n.orphaned(c.index)
 	w.hit(planned.fault, "%s: %s", c.self, planned.why)
 	blame := c.core.Blame()
 	end := n.log.writer.End()
@@ -244,6 +245,11 @@ func (n *node) revive(old *cell, blame actor.CallID) {
 	for _, d := range n.doing {
 		if d.cell == c.index {
 			running = append(running, d.id)
+		}
+	}
+	for _, x := range n.outside.exchanges {
+		if x.cell == c.index {
+			running = append(running, x.id)
 		}
 	}
 	for _, h := range n.held {

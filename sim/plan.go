@@ -9,22 +9,24 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // Plan is what a world is made of. Each seed draws its own (the swarm): worlds
 // that have few things at a time find what a world that has all never does.
 type Plan struct {
-	Cells  []int // of each node
-	Groups int   // of shards, which move together
-	Agents []actor.Definition
-	Limits dispatcher.Limits
-	Calls  int            // clients come until so many had a turn
-	Span   actor.Duration // or so much time has passed
-	Gap    actor.Duration // between two of them, about
-	Keys   int            // sessions of each agent
-	Drift  []int64        // of each node's clock, in parts per million
-	Offset []actor.Duration
-	Odds   [faultKinds]int // of each fault, in ten-thousandths
+	Cells    []int // of each node
+	Groups   int   // of shards, which move together
+	Agents   []actor.Definition
+	Limits   dispatcher.Limits
+	Calls    int            // clients come until so many had a turn
+	Span     actor.Duration // or so much time has passed
+	Gap      actor.Duration // between two of them, about
+	Keys     int            // sessions of each agent
+	Drift    []int64        // of each node's clock, in parts per million
+	Offset   []actor.Duration
+	Odds     [faultKinds]int   // of each fault, in ten-thousandths
+	Patience upstream.Patience // of nodes with who stands behind them
 }
 
 // complete is a plan made by hand with what it left open.
@@ -73,11 +75,12 @@ func drawPlan(c Chooser, o Options) Plan {
 		p.Cells = append(p.Cells, 1+c.Int(3))
 	}
 	p.Groups = 8
-	p.Agents = drawAgents(c)
+	p.Agents = append(drawAgents(c), drawOutside(c)...)
 	p.Limits = drawLimits(c)
 	if p.Odds[AgentBusy] > 0 {
 		p.Limits.MaxPendingPerActor = min(p.Limits.MaxPendingPerActor, busyPendingMax)
 	}
+	p.Patience = drawPatience(c)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
 	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond

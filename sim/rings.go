@@ -44,6 +44,18 @@ func (w *World) disturbed(f Fault) {
 	w.trouble = max(w.trouble, until)
 }
 
+// callIn tells an agent, in its language, to ask another for something small.
+func (w *World) callIn(agent, to, key string) string {
+	small := script{{{verb: "work", name: "w", ms: 1}}}.String()
+	if w.kindOf(to) != actor.Native {
+		small = "use " + clockTool
+	}
+	if w.kindOf(agent) != actor.Native {
+		return askLine(to+"/"+key, small)
+	}
+	return script{{{verb: "call", name: to + "/" + key, script: small}}}.String()
+}
+
 // comeInARing has two or three clients come at one time, each of whom wants an
 // actor to ask the next one's. They have time enough for a ring to stand.
 func (w *World) comeInARing() {
@@ -53,7 +65,6 @@ func (w *World) comeInARing() {
 		return actor.NewID(w.plan.Agents[(first+i%n)%len(w.plan.Agents)].Name, key)
 	}
 	for i := range n {
-		asks := one{verb: "call", name: id(i+1).Agent + "/" + key, script: script{{{verb: "work", name: "w", ms: 1}}}.String()}
-		w.ask(w.addClient(id(i), script{{asks}}.String(), clientLeftMax))
+		w.ask(w.addClient(id(i), w.callIn(id(i).Agent, id(i+1).Agent, key), clientLeftMax))
 	}
 }

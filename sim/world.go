@@ -89,9 +89,12 @@ type World struct {
 	absent   int        // the agent that is not in the registry just now; -1: none
 	fates    map[actor.CallID]fate
 	ids      uint64
-	calm     bool       // no more faults
-	since    actor.Time // calm
-	trouble  actor.Time // when something was lost or late last
+	draws    uint64                // of numbers that nodes draw for themselves
+	jobs     int                   // that external agents deal with
+	looping  map[actor.CallID]bool // runs whose model goes round and round
+	calm     bool                  // no more faults
+	since    actor.Time            // calm
+	trouble  actor.Time            // when something was lost or late last
 	over     bool
 	story    bool // nobody comes by themselves
 	broken   *Violation
@@ -101,7 +104,7 @@ type World struct {
 // that is about to come.
 func New(o Options) *World {
 	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), kv: &store.Memory{},
-		absent: -1, fates: map[actor.CallID]fate{}}
+		absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{}}
 	if o.Columns != nil {
 		w.watch = append(w.watch, o.Columns)
 	}
@@ -130,7 +133,7 @@ func New(o Options) *World {
 
 func (w *World) build(strict func(*specs.Limits)) {
 	w.Stats.Nodes = len(w.plan.Cells)
-	w.tools = newTools()
+	w.tools = worldTools()
 	limits := w.limits()
 	if strict != nil {
 		strict(&limits)
@@ -340,7 +343,7 @@ func (w *World) rest() {
 }
 
 func (w *World) busy() bool {
-	if len(w.lines) > 0 || w.asking > 0 || w.net.onWay > 0 || w.now < w.asked.Add(clientLeftMax+5*time.Second) {
+	if len(w.lines) > 0 || w.asking > 0 || w.jobs > 0 || w.net.onWay > 0 || w.now < w.asked.Add(clientLeftMax+5*time.Second) {
 		return true
 	}
 	for g := range w.claims.groups {
@@ -349,7 +352,7 @@ func (w *World) busy() bool {
 		}
 	}
 	for _, n := range w.nodes {
-		if !n.up || n.paused > w.now || len(n.held) > 0 || len(n.doing) > 0 || n.log.released() < n.log.writer.End() {
+		if !n.up || n.paused > w.now || len(n.held) > 0 || len(n.doing) > 0 || len(n.outside.exchanges) > 0 || n.log.released() < n.log.writer.End() {
 			return true
 		}
 		for _, c := range n.cells {

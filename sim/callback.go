@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// secret is under which the tokens of a world's runs are made: all its nodes are one server's.
+func (w *World) secret() []byte {
+	s := seed32(w.seed, 0x7365_6372_6574)
+	return s[:]
+}
+
+// token is with what an external agent speaks for a run.
+func (w *World) token(run actor.CallID, id actor.ID) upstream.Secret {
+	return upstream.Secret(ingress.MintToken(w.secret(), run, id))
+}
+
+// callBack brings what an external agent asks of another to some node: a signal
+// to the run whose token it has. Told gets the answer, or nil if none came.
+func (w *World) callBack(j *job, body string, told func(*actor.Reply)) {
+	run, id, refusal := ingress.ReadToken(w.secret(), j.token)
+	if refusal != nil {
+		w.violate("CodecRoundTrip", "the token of a run cannot be read: "+refusal.Error())
+		return
+	}
+	n := w.someNode()
+	if n == nil {
+		told(nil)
+		return
+	}
+	call := actor.Call{ID: w.newCallID(), Parent: run, To: id, Operation: runtime.CallAgent, Kind: actor.Signal, Lane: actor.Normal,
+		Left: 5*time.Second + w.between(0, 10*time.Second), Attempt: 1, Principal: "agent:" + j.agent, Origin: actor.Agent,
+		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}}
+	call.Root = call.ID
+	var first *actor.Reply
+	same := func(reply *actor.Reply) {
+		if first != nil && reply != nil && first.Refusal == nil && reply.Refusal == nil && first.Run != reply.Run {
+			w.violate(specs.OneAnswer, fmt.Sprintf("%s calls back once, and has the answers of two runs, %s and %s", j.agent, first.Run, reply.Run))
+		}
+		if reply != nil {
+			first = reply
+		}
+	}
+	w.log.world(w.now, "%s calls back for run %s: %s", j.agent, run.Short(), body)
+	w.signalAt(n, call, func(reply *actor.Reply) { same(reply); told(reply) })
+	if w.fault(CallbackDuplicate) {
+		w.after(w.between(0, 300*time.Millisecond), func() {
+			if again := w.someNode(); again != nil {
+				w.hit(CallbackDuplicate, "%s calls back twice", j.agent)
+				w.signalAt(again, call, same)
+			}
+		})
+	}
+}
+
+// signalAt has somebody wait at a node for what comes of a signal.
+func (w *World) signalAt(n *node, call actor.Call, told func(*actor.Reply)) {
+	at := n.cells[w.choose.Int(len(n.cells))]
+	l := &line{client: &client{no: never, to: call.To, told: told}, call: call.ID, at: at}
+	w.lines = append(w.lines, l)
+	at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}})
+	w.after(call.Left+5*time.Second, func() { w.hangUp(l, noFault) })
+}

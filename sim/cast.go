@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// Besides those who play scripts, a world has agents whose turns need somebody
+// outside: declared ones, who ask a model, and external ones, who are elsewhere.
+// They are told in the lines that upstream.Script reads.
+var (
+	declaredNames = [...]string{"dora", "dino"}
+	externalNames = [...]string{"xan", "xia"}
+	modelNames    = [...]string{upstream.ScriptName, "other"}
+)
+
+// drawOutside makes the declared and external agents of a world.
+func drawOutside(c Chooser) []actor.Definition {
+	var all []actor.Definition
+	for _, name := range declaredNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
+		spec := map[string]any{"agent_id": name, "kind": agents.KindDeclared, "model": modelNames[c.Int(2)],
+			"tools": []string{"call_agent", clockTool, postTool}, "limits": map[string]any{"steps": 3 + c.Int(6)}}
+		all = append(all, compile(c, spec))
+	}
+	for _, name := range externalNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
+		spec := map[string]any{"agent_id": name, "kind": agents.KindExternal, "endpoint": "http://" + name + ".example",
+			"retry": [...]string{agents.RetryNever, agents.RetrySafe}[c.Int(2)]}
+		all = append(all, compile(c, spec))
+	}
+	return all
+}
+
+func compile(c Chooser, spec map[string]any) actor.Definition {
+	if c.Int(6) == 5 {
+		spec["durability"] = "none"
+	}
+	if c.Int(5) == 4 {
+		spec["turns"] = "interleaved"
+	}
+	if c.Int(5) == 4 {
+		spec["recursion"] = "by_actor"
+	}
+	read := must.Do(agents.ReadJSON(must.Do(json.Marshal(spec))))
+	return must.Do(agents.Compile(read, worldTools()))
+}
+
+// drawPatience says how long nodes wait for who stands behind them.
+func drawPatience(c Chooser) upstream.Patience {
+	return upstream.Patience{Head: 10*time.Second - time.Duration(c.Int(9))*time.Second, Idle: 5*time.Second - time.Duration(c.Int(5))*900*time.Millisecond}
+}
+
+// kindOf is how an agent has to be spoken to.
+func (w *World) kindOf(agent string) actor.AgentKind {
+	agent, _, _ = strings.Cut(agent, "/")
+	for i := range w.plan.Agents {
+		if def := &w.plan.Agents[i]; def.Name == agent {
+			return def.Kind
+		}
+	}
+	return actor.Native
+}
+
+// safe tells whether an external agent may be invoked twice: it has said so.
+func safe(def *actor.Definition) bool {
+	return strings.Contains(string(def.Spec), `"retry":"`+agents.RetrySafe+`"`)
+}
+
+// message draws what an actor is told, in its own language.
+func (d drawer) message(levels int, to string) string {
+	if d.w.kindOf(to) == actor.Native {
+		return d.script(levels, to).String()
+	}
+	lines := d.lines(levels, to)
+	if d.inLine { // one line is all that fits into another
+		return lines[0]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// lines draws what a declared or external agent is told.
+func (d drawer) lines(levels int, self string) []string {
+	w, inner := d.w, drawer{d.w, true}
+	var all []string
+	for i := range 1 + w.choose.Int(3) {
+		if i > 0 && w.choose.Int(4) == 3 {
+			all = append(all, "then")
+		}
+		all = append(all, inner.line(levels, self))
+	}
+	if w.choose.Int(8) == 7 {
+		all = append(all, "say "+strings.Repeat("and so on ", 20+w.choose.Int(60)))
+	}
+	return all
+}
+
+func (d drawer) line(levels int, self string) string {
+	w := d.w
+	if levels > 0 && w.choose.Int(10) < 6 {
+		call := d.call(levels, self)
+		return askLine(call.name, call.script)
+	}
+	switch w.choose.Int(4) {
+	case 0:
+		return "use " + clockTool
+	case 1:
+		return "use " + postTool
+	case 2:
+		return "use " + clockTool + ` {"time":` + strconv.Itoa(w.choose.Int(3)) + "}"
+	}
+	return "say it is " + strconv.Itoa(w.choose.Int(100)) + " past nine, ééé"
+}
+
+// askLine tells a declared or external agent to ask another.
+func askLine(agent, message string) string { return "ask " + agent + " agent to " + message }

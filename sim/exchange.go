@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// exchange is a node that asks a model or an external agent: production's
+// upstream.Exchange, driven by bytes, their loss, and time. As in production it
+// goes on with what came once its cell has taken the piece before, and outlives
+// its cell, not its node.
+type exchange struct {
+	n       *node
+	process uint64 // of the node
+	cell    uint16
+	id      actor.EffectID
+	attempt uint32
+	call    *actor.Call // on whose behalf
+	until   actor.Time
+	once    bool // asking twice may do harm
+	machine *upstream.Exchange
+	pace    *upstream.Backoff
+	serve   func(*wire, upstream.Request) // who is asked
+	wire    *wire                         // of the try that is out
+	came    []arrival                     // and was not looked at yet
+	out     []runtime.Input               // for the cell
+	offered bool                          // the first of them is on its way
+	awaited bool                          // by the incarnation that there is
+	over    bool                          // nobody waits any more
+	timer   actor.Time
+}
+
+// arrival is what came over a wire; nil: by the clock.
+type arrival struct {
+	wire *wire
+	in   upstream.Input
+}
+
+// outside is what a node knows of those that it asks. It is lost with its process.
+type outside struct {
+	exchanges []*exchange
+	paces     map[string]*upstream.Backoff
+	health    map[string]*upstream.Health
+}
+
+// pace is the back-off that all who ask for one thing share.
+func (n *node) pace(who string) *upstream.Backoff {
+	b := n.outside.paces[who]
+	if b == nil {
+		b = upstream.NewBackoff(upstream.BackoffConfig{})
+		n.outside.paces[who] = b
+	}
+	return b
+}
+
+// askModel has a model asked.
+func (n *node) askModel(h *held, op runtime.Model) {
+	x := n.newExchange(h, op.Left, &op.Call)
+	prompt, err := upstream.DecodePrompt(op.Body)
+	if err != nil {
+		n.w.violate("CodecRoundTrip", "the prompt of a turn cannot be read: "+err.Error())
+		return
+	}
+	order, refusal := upstream.Model{URL: "http://" + op.Name}.Order(prompt, x.until, n.w.plan.Patience)
+	x.serve = n.w.answerPrompt
+	x.begin("model "+op.Name, order, refusal)
+}
+
+// invoke hands a call to an external agent, if that is healthy.
+func (n *node) invoke(h *held, op runtime.Invoke) {
+	w, x := n.w, n.newExchange(h, op.Left, &op.Call)
+	target, err := upstream.DecodeTarget(op.Target)
+	if err != nil {
+		w.violate("CodecRoundTrip", "the target of a turn cannot be read: "+err.Error())
+		return
+	}
+	in := upstream.InvocationOf(op.Name, &op.Call, w.token(op.Call.ID, op.Call.To))
+	order, refusal := upstream.Agent{URL: target.URL}.Order(in, op.Idempotent, x.until, w.plan.Patience)
+	if refusal == nil {
+		refusal = n.healthOf(op.Name).Refuse("agent "+op.Name, w.now)
+	}
+	x.serve, x.once = w.takeInvocation, !op.Idempotent
+	x.begin("agent "+op.Name, order, refusal)
+}
+
+func (n *node) newExchange(h *held, left actor.Duration, call *actor.Call) *exchange {
+	x := &exchange{n: n, process: n.process, cell: h.c.index, id: h.effect.ID, attempt: h.effect.Attempt, call: call,
+		until: n.w.now.Add(left), awaited: !h.c.gone || h.again}
+	n.outside.exchanges = append(n.outside.exchanges, x)
+	return x
+}
+
+func (x *exchange) begin(who string, order upstream.Order, refusal *actor.Refusal) {
+	if refusal != nil {
+		x.tell(x.outcome(actor.Answer{Refusal: refusal}))
+		x.offer()
+		return
+	}
+	x.machine, x.pace = upstream.NewExchange(order), x.n.pace(who)
+	x.take(nil, upstream.Begin{})
+}
+
+func (x *exchange) outcome(a actor.Answer) runtime.Input {
+	return runtime.Outcome{ID: x.id, Attempt: x.attempt, Answer: a}
+}
+
+// take brings in what came over a wire, or by the clock.
+func (x *exchange) take(s *wire, in upstream.Input) {
+	x.came = append(x.came, arrival{s, in})
+	x.goOn()
+}
+
+// goOn looks at what came, one after the other, until the cell has a piece to take.
+func (x *exchange) goOn() {
+	for len(x.out) == 0 && len(x.came) > 0 {
+		a := x.came[0]
+		x.came = x.came[1:]
+		x.step(a)
+	}
+	x.offer()
+	x.arm()
+}
+
+func (x *exchange) step(a arrival) {
+	w, before := x.n.w, x.machine.Late()
+	ops := x.machine.Step(w.now, a.in, x.pace, w.chance())
+	if a.wire != nil && a.wire.deaf && x.machine.Late() > before {
+		w.hit(ModelLate, "%s, which is given up", a.wire)
+	}
+	for _, op := range ops {
+		switch op := op.(type) {
+		case upstream.Send:
+			x.wire = &wire{x: x, try: op.Attempt, half: never, hang: never, garbage: never}
+			w.outward(x, "try", uint64(op.Attempt))
+			x.serve(x.wire, op.Request)
+		case upstream.Close:
+			x.wire.closed = true
+		case upstream.PassOn:
+			w.outward(x, "pass", uint64(x.wire.try))
+			x.piece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
+		case upstream.Again:
+			x.piece(actor.Piece{Again: op.Failure.Refusal})
+		case upstream.Ended:
+			x.end(op.Outcome)
+		}
+	}
+}
+
+func (x *exchange) end(o upstream.Outcome) {
+	if o.Refusal != nil {
+		x.tell(x.outcome(actor.Answer{Refusal: o.Refusal}))
+		return
+	}
+	x.tell(x.outcome(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.Completion.Encode()}}}))
+}
+
+func (x *exchange) piece(p actor.Piece) {
+	x.tell(runtime.Streamed{ID: x.id, Attempt: x.attempt, Piece: p})
+}
+
+func (x *exchange) tell(in runtime.Input) {
+	if !x.over {
+		x.out = append(x.out, in)
+	}
+}
+
+// arm has the exchange told the time when it is due.
+func (x *exchange) arm() {
+	if x.machine == nil || len(x.out) > 0 || x.over {
+		return
+	}
+	due, ok := x.machine.NextDeadline()
+	if !ok || x.timer != 0 && x.timer <= due {
+		return
+	}
+	x.timer = due
+	x.n.later(due.Sub(x.n.w.now), func() {
+		if x.timer == due {
+			x.timer = 0
+			x.take(nil, upstream.Tick{})
+		}
+	})
+}
+
+// offer brings the next piece to the cell.
+func (x *exchange) offer() {
+	if len(x.out) == 0 || x.offered || !x.awaited {
+		return
+	}
+	x.offered = true
+	x.n.cells[x.cell].put(input{stream: anyOrder, in: x.out[0], taken: x.taken})
+}
+
+// taken says that the cell has stepped with what it was offered.
+func (x *exchange) taken() {
+	if x.over {
+		return
+	}
+	_, last := x.out[0].(runtime.Outcome)
+	x.out, x.offered = x.out[1:], false
+	if last {
+		x.forget()
+		return
+	}
+	x.goOn()
+}
+
+// forget takes the exchange off the list of what is under way.
+func (x *exchange) forget() {
+	x.over, x.out = true, nil
+	all := x.n.outside.exchanges
+	if i := slices.Index(all, x); i >= 0 {
+		x.n.outside.exchanges = slices.Delete(all, i, i+1)
+	}
+}
+
+// exchange finds what is under way for an effect.
+func (n *node) exchange(id actor.EffectID, attempt uint32) *exchange {
+	for _, x := range n.outside.exchanges {
+		if x.id == id && x.attempt == attempt {
+			return x
+		}
+	}
+	return nil
+}
+
+// abandon gives an exchange up. What still comes for it changes nothing.
+func (n *node) abandon(e *runtime.Effect) {
+	x := n.exchange(e.ID, e.Attempt)
+	if x == nil {
+		return
+	}
+	x.forget()
+	if x.came = nil; x.machine != nil {
+		x.step(arrival{in: upstream.Cancel{Reason: actor.Stopped}})
+	}
+}
+
+// orphaned notes that nobody takes what comes for a cell, until its next
+// incarnation awaits it, or nobody can any more.
+func (n *node) orphaned(cell uint16) {
+	for _, x := range n.outside.exchanges {
+		if x.cell == cell {
+			x.awaited, x.offered = false, false
+			n.later(max(x.until.Sub(n.w.now), 0)+time.Second, func() {
+				if !x.awaited {
+					x.forget()
+				}
+			})
+		}
+	}
+}
+
+// awaits has an exchange of an incarnation before tell its pieces to the one that there is.
+func (n *node) awaits(e *runtime.Effect) {
+	if x := n.exchange(e.ID, e.Attempt); x != nil {
+		x.awaited = true
+		x.offer()
+	}
+}
+
+// outward tells the specs of what passes between a node and who stands behind it.
+func (w *World) outward(x *exchange, what string, n uint64) {
+	e := history.Event{Kind: history.Perform, At: x.n.clock.now(w.now), From: x.n.cells[x.cell].self, Call: x.id.Run, What: what,
+		Step: x.id.Step, Index: x.id.Index, Attempt: x.attempt, N: n}
+	if x.once {
+		e.Why = onlyOnce
+	}
+	w.observe(e)
+}
+
+// onlyOnce marks an effect that must not be repeated.
+const onlyOnce = "once"
+
+// chance is the next of the numbers that nodes draw for themselves.
+func (w *World) chance() uint64 {
+	w.draws++
+	return mix(w.seed, ^w.draws)
+}
+
+func once(idempotent bool) string {
+	if idempotent {
+		return ""
+	}
+	return onlyOnce
+}
+
+// healthOf is what a node knows of an external agent.
+func (n *node) healthOf(agent string) *upstream.Health {
+	h := n.outside.health[agent]
+	if h == nil {
+		fresh := upstream.NewHealth(n.w.now)
+		h = &fresh
+		n.outside.health[agent] = h
+	}
+	return h
+}
+
+// watchAgents polls the external agents, as long as the process lives.
+func (n *node) watchAgents() {
+	for i := range n.w.plan.Agents {
+		if def := &n.w.plan.Agents[i]; def.Kind == actor.External {
+			n.poll(def.Name)
+		}
+	}
+}
+
+func (n *node) poll(agent string) {
+	w, h := n.w, n.healthOf(agent)
+	n.later(h.NextPoll().Sub(w.now), func() {
+		status := 200
+		if w.fault(AgentUnhealthy) {
+			w.hit(AgentUnhealthy, "%s tells %s that it is not well", agent, n.id)
+			status = 503
+		}
+		h.Polled(w.now, status)
+		n.poll(agent)
+	})
+}
+
+// attemptOf is the attempt of which an input brings a piece; 0: it brings none.
+func attemptOf(in runtime.Input) uint32 {
+	if s, ok := in.(runtime.Streamed); ok {
+		return s.Attempt
+	}
+	return 0
+}
+
+// shown tells the specs which pieces of which attempt are shown, and which are taken back.
+func (w *World) shown(h *held, e store.RunEvent) {
+	what := ""
+	switch {
+	case h.shows > 0 && bytes.Contains(e.Body, deltaMark):
+		what = "show"
+	case bytes.Contains(e.Body, attemptMark):
+		what = "take back"
+	default:
+		return
+	}
+	event, err := runs.Decode(e.Body)
+	if err != nil {
+		w.violate("StreamsFold", fmt.Sprintf("event %d of run %s: %v", e.Seq, e.Run, err))
+		return
+	}
+	seen := history.Event{Kind: history.Perform, At: h.c.n.clock.now(w.now), From: h.c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
+		Attempt: h.shows, N: e.Seq}
+	if event.Type == runs.Attempt {
+		seen.N = event.Discards
+	}
+	w.observe(seen)
+}
+
+var (
+	deltaMark   = []byte(`"type":"agent_stream_delta"`)
+	attemptMark = []byte(`"type":"attempt"`)
+)
