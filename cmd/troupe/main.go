@@ -18,6 +18,7 @@ type CLI struct {
 	Serve  ServeCmd  `cmd:"" help:"Run the agents of a data folder and answer HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
 	Agents AgentsCmd `cmd:"" help:"Look at the agents there are."`
+	Check  CheckCmd  `cmd:"" help:"Look for mistakes in files of agents."`
 	Runs   RunsCmd   `cmd:"" help:"Look at runs, and signal those that wait."`
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`

@@ -17,11 +17,9 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/dispatcher"
-	"github.com/troupe-run/troupe/host/disk"
-	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/gateway"
-	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // serverFile is where a server that holds a data folder says how to reach it.
@@ -29,10 +27,17 @@ const serverFile = "SERVER"
 
 // ServeCmd runs a node until it is told to stop.
 type ServeCmd struct {
+	Config configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"A TOML file that says what these flags say, and the tables models and limits."`
 	Data   string        `env:"TROUPE_DATA" default:"data" type:"path" help:"The folder that holds everything; made if absent (${default})."`
 	Listen string        `env:"TROUPE_LISTEN" default:"127.0.0.1:8283" help:"Where to answer; port 0 takes a free one (${default})."`
+	Agents string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Take the agents of this folder, each in a file named *.toml."`
+	Allow  []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Let models and external agents be reached there: a host, an address, a prefix. On loopback, loopback is."`
+	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Names by which this server may be called, besides those of loopback."`
+	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins whose web pages may call this server."`
 	Node   string        `env:"TROUPE_NODE" default:"n1" help:"This node's name, for good (${default})."`
 	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Cells to share the actors among; 0 is one for each processor."`
+	Pace   time.Duration `env:"TROUPE_PACE" default:"0s" help:"How long the scripted model takes for each piece of its answer (${default})."`
+	Ready  bool          `env:"TROUPE_READY" help:"Have the ready-made agents coordinator and helper, written in Go."`
 	Grace  time.Duration `env:"TROUPE_GRACE" default:"10s" help:"How long clients may wait for their answers once the node is told to stop (${default})."`
 	Level  slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 }
@@ -42,9 +47,18 @@ func (ServeCmd) Help() string {
 	return `Prints its address as the only line on standard output, once it answers; logs go to standard error as JSON.
 SIGTERM lets clients have their answers, and ends with code 0. What is open goes on with the next start.
 
+Agents are kept: those of --agents are taken in when their file has changed, and one whose file is gone
+stays until it is deleted. Without any, make one by sending {"name":"helper"} to /v1/agents.
+The model named scripted needs no key and no network. Others stand in the file of --config:
+
+  [models.big]
+  url = "https://api.example.com/v1"
+  key_env = "EXAMPLE_API_KEY"
+
 Examples:
   troupe serve
-  troupe serve --data /var/lib/troupe --listen 127.0.0.1:0
+  troupe serve --agents agents/
+  troupe serve --data /var/lib/troupe --listen 127.0.0.1:0 --config /etc/troupe.toml
   TROUPE_LOG_LEVEL=warn troupe serve`
 }
 
@@ -55,74 +69,98 @@ func (c *ServeCmd) Run(s streams) error {
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
 	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	n, err := c.open(log)
+	n, err := c.open(s, log)
 	if err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
-		return errors.Join(err, n.close(0))
+		return errors.Join(err, n.stop(0))
 	}
 	select {
 	case <-told.Done():
 		stop() // a second one ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
-		return n.close(c.Grace)
+		return n.stop(c.Grace)
 	case <-n.engine.Over():
-		return errors.Join(n.engine.Err(), n.close(0))
-	case err := <-n.served:
-		return errors.Join(err, n.close(0))
+		return errors.Join(n.engine.Err(), n.stop(0))
+	case err := <-n.ended:
+		return errors.Join(err, n.stop(0))
 	}
 }
 
-// node is all that serve holds.
-type node struct {
-	url    string
-	dir    string
-	disk   *disk.Disk
-	log    *disk.Log
-	engine *engine.Engine
-	door   *gateway.Server
-	served chan error
+// serving is a node with a door.
+type serving struct {
+	*node
+	url   string
+	door  *gateway.Server
+	ended chan error // of the door
 }
 
-// open brings a node to life, from the disk up.
-func (c *ServeCmd) open(log *slog.Logger) (n *node, err error) {
+// open reads what the command is told, brings a node to life, and opens its door.
+func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	began := time.Now()
-	if err := gateway.MayListen(c.Listen, 0); err != nil {
+	config, err := readConfig(string(c.Config))
+	if err != nil {
 		return nil, err
+	}
+	var files *agentFiles
+	if c.Agents != "" {
+		if files, err = readAgentFiles(c.Agents); err != nil {
+			return nil, err
+		}
+		for _, p := range files.Problems {
+			fmt.Fprintln(s.err, p)
+		}
+		if files.Wrong() {
+			return nil, fmt.Errorf("the agents in %s cannot be served as they are; see also: troupe check %[1]s", c.Agents)
+		}
+	}
+	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace}
+	if gateway.MayListen(c.Listen, 0) == nil {
+		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("%w; another --listen, or --listen 127.0.0.1:0 for a free port", err)
 	}
-	n = &node{url: "http://" + listener.Addr().String(), dir: c.Data, served: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, listener.Close())
 		}
 	}()
-	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Node), disk.Options{Logger: log}); err != nil {
+	var native []actor.Definition
+	if c.Ready {
+		native = agents.Ready()
+	}
+	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Out: out, Native: native}, log)
+	if err != nil {
 		return nil, err
 	}
-	n.log = disk.NewLog(n.disk)
-	n.engine, err = engine.Start(engine.Config{
-		Node: actor.NodeID(c.Node), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: agents.Ready(),
-		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: log, Cells: c.Cells,
-	})
-	if err != nil {
-		return nil, errors.Join(err, n.log.Close(), n.disk.Close())
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, inner.close(context.Background()))
+		}
+	}()
+	if err := gateway.MayListen(c.Listen, inner.directory.keys.Count()); err != nil {
+		return nil, err
 	}
-	n.door = gateway.New(n.engine, log, gateway.Config{})
+	if files != nil {
+		if err := inner.putFiles(files, log); err != nil {
+			return nil, err
+		}
+	}
+	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1)}
+	n.door = gateway.New(n.engine, log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
 	}
-	go func() { n.served <- n.door.Serve(listener) }()
+	go func() { n.ended <- n.door.Serve(listener) }()
 	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(began).Milliseconds())
 	return n, nil
 }
 
-// close lets clients have their answers, then stops everything from the door down.
-func (n *node) close(grace time.Duration) error {
+// stop lets clients have their answers, then stops everything from the door down.
+func (n *serving) stop(grace time.Duration) error {
 	patience, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	n.door.Drain()
@@ -130,9 +168,9 @@ func (n *node) close(grace time.Duration) error {
 	// Whoever has an answer now gets it, and may read once more on its way.
 	last, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	errs := []error{n.door.Shutdown(last), n.engine.Close(last)}
+	err := n.door.Shutdown(last)
 	_ = os.Remove(filepath.Join(n.dir, serverFile))
-	return errors.Join(append(errs, n.log.Close(), n.disk.Close())...)
+	return errors.Join(err, n.close(last))
 }
 
 // holder says who has a data folder open, in words that help.

@@ -48,7 +48,7 @@ type server struct {
 func serve(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
 	began := time.Now()
-	s := &server{T: t, cmd: program(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...),
+	s := &server{T: t, cmd: program(append([]string{"serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -157,7 +157,7 @@ func TestCommands(t *testing.T) {
 	check(1, "", "want a UUID", with("runs", "show", "7")...)
 	check(1, "", "it serves at "+s.url, "runs", "list", "--data", dir)
 	check(1, "", "is in use by process", "serve", "--data", dir, "--listen", "127.0.0.1:0")
-	check(1, "", "there are no API keys yet", "serve", "--data", dir, "--listen", "0.0.0.0:0")
+	check(1, "", "off loopback every client needs an API key", "serve", "--data", filepath.Join(t.TempDir(), "other"), "--listen", "0.0.0.0:0")
 	check(2, "", "Try: troupe --help", "runs", "show")
 	check(2, "", "unexpected argument frob", "frob")
 	check(0, "Examples:", "", "call", "--help")

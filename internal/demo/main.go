@@ -143,7 +143,7 @@ func (d *demo) start() error {
 		return err
 	}
 	defer log.Close()
-	args := []string{"serve", "--data", d.data, "--listen", "127.0.0.1:0"}
+	args := []string{"serve", "--ready", "--data", d.data, "--listen", "127.0.0.1:0"}
 	fmt.Printf("  $ %s %s &\n", d.bin, strings.Join(args, " "))
 	d.server = exec.CommandContext(d.ctx, d.bin, args...)
 	d.server.Stderr = log

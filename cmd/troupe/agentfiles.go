@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// agentFilesMax is how many files of agents a folder may hold.
+const agentFilesMax = agents.AgentsMax
+
+// agentFiles are the agents of a folder: one in each file named *.toml.
+type agentFiles struct {
+	Agents   []agentFile
+	Problems []fileProblem // in the order of files and lines
+}
+
+type agentFile struct {
+	Path string
+	Spec agents.Spec
+}
+
+// fileProblem is one thing that is wrong with a file, or only doubtful.
+type fileProblem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitzero"`
+	Column  int    `json:"column,omitzero"`
+	Field   string `json:"field,omitzero"`
+	Text    string `json:"text"`
+	Warning bool   `json:"warning,omitzero"`
+}
+
+// String is how compilers write it: file:line:column: field: text.
+func (p fileProblem) String() string {
+	s := p.File
+	if p.Line > 0 {
+		s += fmt.Sprintf(":%d:%d", p.Line, p.Column)
+	}
+	if p.Warning {
+		s += ": warning"
+	}
+	if p.Field != "" {
+		s += ": " + p.Field
+	}
+	return s + ": " + p.Text
+}
+
+// Wrong tells whether something is more than doubtful.
+func (f *agentFiles) Wrong() bool {
+	return slices.ContainsFunc(f.Problems, func(p fileProblem) bool { return !p.Warning })
+}
+
+// readAgentFiles reads every agent of a folder, and looks at how they fit
+// together. An error is the folder's own.
+func readAgentFiles(dir string) (*agentFiles, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("agents: %w", err)
+	}
+	f := &agentFiles{}
+	read := 0
+	for _, entry := range entries {
+		if entry.IsDir() || filepath.Ext(entry.Name()) != ".toml" || strings.HasPrefix(entry.Name(), ".") {
+			continue
+		}
+		if read++; read > agentFilesMax {
+			return nil, fmt.Errorf("agents: %s holds more than %d files named *.toml", dir, agentFilesMax)
+		}
+		f.read(filepath.Join(dir, entry.Name()))
+	}
+	if read == 0 {
+		return nil, fmt.Errorf("agents: %s holds no file named *.toml; one with the line name = \"helper\" is an agent", dir)
+	}
+	f.together()
+	return f, nil
+}
+
+func (f *agentFiles) read(path string) {
+	text, err := readFileMax(path, agents.SourceBytesMax)
+	if err != nil {
+		f.Problems = append(f.Problems, fileProblem{File: path, Text: err.Error()})
+		return
+	}
+	spec, err := agents.ReadTOML(string(text))
+	var wrong agents.Problems
+	switch {
+	case errors.As(err, &wrong):
+		for _, p := range wrong {
+			f.Problems = append(f.Problems, fileProblem{File: path, Line: p.Line, Column: p.Column, Field: p.Field, Text: p.Text})
+		}
+	case err != nil:
+		f.Problems = append(f.Problems, fileProblem{File: path, Text: err.Error()})
+	default:
+		if i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == spec.ID }); i >= 0 {
+			f.Problems = append(f.Problems, fileProblem{File: path, Field: "agent_id", Text: fmt.Sprintf("%s stands in %s already; give one of them another name", spec.ID, f.Agents[i].Path)})
+			return
+		}
+		f.Agents = append(f.Agents, agentFile{path, spec})
+	}
+}
+
+// together finds what no file shows by itself.
+func (f *agentFiles) together() {
+	var specs []agents.Spec
+	for _, a := range f.Agents {
+		specs = append(specs, a.Spec)
+	}
+	doubt := func(file, field, format string, args ...any) {
+		f.Problems = append(f.Problems, fileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
+	}
+	for _, a := range f.Agents {
+		for _, name := range a.Spec.MissingTools(tools.NewRegistry()) {
+			doubt(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
+		}
+		for _, target := range a.Spec.Agents {
+			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
+				doubt(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
+			}
+		}
+	}
+	for _, loop := range agents.Loops(specs) {
+		first, _, _ := strings.Cut(loop, " ->")
+		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
+		doubt(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
+	}
+}
+
+// readFileMax reads a file that is no larger than that.
+func readFileMax(path string, most int) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, int64(most)+1))
+	if err == nil && len(b) > most {
+		err = fmt.Errorf("has more than %d bytes", most)
+	}
+	return b, err
+}

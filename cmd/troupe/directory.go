@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/gateway"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// directory carries what the registry keeps to all whom it concerns: cells, the
+// door and the way out. It reads the registry's journal once, before there are
+// cells; from then on the registry announces what changes.
+type directory struct {
+	log    *slog.Logger
+	tools  *tools.Registry
+	native []actor.Definition // no registry keeps them; the registry is one of them
+	keys   gateway.Keys
+
+	mu       sync.Mutex
+	kept     map[string][]byte
+	compiled agents.Directory
+	warned   map[string]bool
+	engine   *engine.Engine // nil until there is one
+	outbound *outbound.Outbound
+}
+
+// readDirectory reads the registry's journal.
+func readDirectory(kv store.KV, native []actor.Definition, log *slog.Logger) (*directory, error) {
+	var names []string
+	for _, def := range native {
+		names = append(names, def.Name)
+	}
+	d := &directory{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), kept: map[string][]byte{}, warned: map[string]bool{}}
+	err := d.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells this node which agents and keys there are.",
+		Schema: agents.AnnounceSchema, Idempotent: true, Handler: d.announce})
+	if err != nil {
+		return nil, err
+	}
+	saved, err := store.LoadActor(kv, agents.RegistryID)
+	if err != nil {
+		return nil, fmt.Errorf("the registry: %w", err)
+	}
+	journal, err := store.Fold(saved)
+	if err != nil {
+		return nil, fmt.Errorf("the registry: %w", err)
+	}
+	for _, item := range journal.KeptNow() {
+		d.kept[item.Name] = item.Value
+	}
+	return d, d.compile()
+}
+
+// compile reads what is kept, and gives the door its keys.
+func (d *directory) compile() error {
+	var items []actor.Item
+	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
+		items = append(items, actor.Item{Name: name, Value: d.kept[name]})
+	}
+	compiled, err := agents.ReadDirectory(items, d.tools)
+	if err != nil {
+		return err
+	}
+	var keys []ingress.Key
+	for _, item := range compiled.Keys {
+		key, err := ingress.DecodeKey(item.Value)
+		if err != nil {
+			return fmt.Errorf("the registry keeps a key that this version cannot read: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	d.compiled = compiled
+	d.keys.Set(keys)
+	for _, warning := range compiled.Warnings {
+		if !d.warned[warning] {
+			d.warned[warning] = true
+			d.log.Warn(warning)
+		}
+	}
+	return nil
+}
+
+// definitions are the agents that exist, and those that runs may still have.
+func (d *directory) definitions() (now, former []actor.Definition) {
+	return slices.Concat(d.native, d.compiled.Definitions), d.compiled.Former
+}
+
+// external are the agents to look after.
+func (d *directory) external() []outbound.Agent {
+	var all []outbound.Agent
+	for _, s := range d.compiled.Specs {
+		if s.Kind == agents.KindExternal {
+			all = append(all, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Concurrency: s.Concurrency}})
+		}
+	}
+	return all
+}
+
+// attach names those who are to hear of changes, and tells them how things stand.
+func (d *directory) attach(ctx context.Context, e *engine.Engine, out *outbound.Outbound) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.engine, d.outbound = e, out
+	return d.tell(ctx)
+}
+
+// tell returns when every cell knows.
+func (d *directory) tell(ctx context.Context) error {
+	now, former := d.definitions()
+	d.outbound.SetAgents(d.external())
+	return d.engine.Define(ctx, now, former)
+}
+
+// announce is the tool with which the registry says what it keeps from now on.
+func (d *directory) announce(ctx context.Context, input []byte) tools.Result {
+	items, err := agents.ReadAnnouncement(input)
+	if err != nil {
+		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, item := range items {
+		if len(item.Value) == 0 {
+			delete(d.kept, item.Name)
+		} else {
+			d.kept[item.Name] = item.Value
+		}
+	}
+	if err := d.compile(); err != nil {
+		d.log.Error("what the registry announced cannot be used", "error", err.Error())
+		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+	}
+	if d.engine == nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is only just starting"))
+	}
+	if err := d.tell(ctx); err != nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "not every cell has heard of it: %v", err))
+	}
+	return tools.JSON([]byte("{}"))
+}
+
+// spec is what there is of an agent; false if there is none of that name.
+func (d *directory) spec(id string) (agents.Spec, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := slices.IndexFunc(d.compiled.Specs, func(s agents.Spec) bool { return s.ID == id })
+	if i < 0 {
+		return agents.Spec{}, false
+	}
+	return d.compiled.Specs[i], true
+}

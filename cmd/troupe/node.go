@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// nodeConfig is what a node is made of.
+type nodeConfig struct {
+	Data   string
+	Name   string
+	Cells  int
+	Limits dispatcher.Limits
+	// Out is whom the node may ask; its token and its logger are filled in.
+	Out    outbound.Config
+	Native []actor.Definition // agents written in Go
+}
+
+// node is a world without a door: a disk, a log, cells, and a way out.
+type node struct {
+	dir       string
+	secret    []byte // of run tokens
+	disk      *disk.Disk
+	log       *disk.Log
+	directory *directory
+	outbound  *outbound.Outbound
+	engine    *engine.Engine
+}
+
+// openNode brings a node to life, from the disk up. It knows its agents before
+// it has cells, so that what was open goes on as it was.
+func openNode(c nodeConfig, log *slog.Logger) (n *node, err error) {
+	n = &node{dir: c.Data}
+	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{Logger: log}); err != nil {
+		return nil, err
+	}
+	n.log = disk.NewLog(n.disk)
+	defer func() {
+		if err == nil {
+			return
+		}
+		if n.outbound != nil {
+			n.outbound.Close()
+		}
+		err = errors.Join(err, n.log.Close(), n.disk.Close())
+	}()
+	if n.secret, err = n.disk.Secret(); err != nil {
+		return nil, err
+	}
+	if n.directory, err = readDirectory(n.disk, c.Native, log); err != nil {
+		return nil, err
+	}
+	c.Out.Logger = log
+	c.Out.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
+	if n.outbound, err = outbound.New(c.Out); err != nil {
+		return nil, err
+	}
+	definitions, _ := n.directory.definitions()
+	n.engine, err = engine.Start(engine.Config{
+		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions,
+		Tools: n.directory.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
+	})
+	if err != nil {
+		return nil, err
+	}
+	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+	defer cancel()
+	if err := n.directory.attach(within, n.engine, n.outbound); err != nil {
+		return nil, errors.Join(err, n.engine.Close(within))
+	}
+	return n, nil
+}
+
+// registryWithin is how long an operation of the registry may take.
+const registryWithin = 30 * time.Second
+
+// registry has the registry do something, in the name of the operator, and
+// returns its answer as JSON.
+func (n *node) registry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
+	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryWithin,
+		Principal: operatorPrincipal, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case a.Reply.Refusal != nil:
+		return nil, nil, a.Reply.Refusal
+	case len(a.Reply.Parts) != 1:
+		return nil, nil, fmt.Errorf("%s: the registry does not answer in time", operation)
+	}
+	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
+}
+
+// operatorPrincipal is in whose name things are done that stand in files and on
+// command lines.
+const operatorPrincipal = "operator"
+
+// putFiles has the registry know the agents of files; those it knows as they are
+// it is not told again. An agent whose file is gone stays.
+func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
+	for _, file := range files.Agents {
+		if known, ok := n.directory.spec(file.Spec.ID); ok && known.Hash() == file.Spec.Hash() {
+			continue
+		}
+		operation := agents.OpPut
+		if file.Spec.Kind == agents.KindExternal {
+			operation = agents.OpRegister
+		}
+		within, cancel := context.WithTimeout(context.Background(), registryWithin)
+		_, warnings, err := n.registry(within, operation, file.Spec.Encode())
+		cancel()
+		if err != nil {
+			return fmt.Errorf("%s: %w", file.Path, err)
+		}
+		log.Info("agent taken from its file", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
+	}
+	return nil
+}
+
+// close stops the node: no new calls, patience for those who wait, then all of it.
+func (n *node) close(ctx context.Context) error {
+	err := n.engine.Close(ctx)
+	n.outbound.Close()
+	return errors.Join(err, n.log.Close(), n.disk.Close())
+}
