@@ -57,7 +57,7 @@ func (c *CheckCmd) print(s streams, files *agentFiles) error {
 			wrong++
 		}
 	}
-	_, err := fmt.Fprintf(s.err, "%d agents, %d mistakes, %d warnings\n", len(files.Agents), wrong, len(files.Problems)-wrong)
+	_, err := fmt.Fprintf(s.err, "agents=%d mistakes=%d warnings=%d\n", len(files.Agents), wrong, len(files.Problems)-wrong)
 	return err
 }
 

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/agents"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
+
+// filesIn makes a folder of files, each ">> name" and its lines.
+func filesIn(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for one := range strings.SplitSeq("\n"+text, "\n>> ") {
+		name, body, _ := strings.Cut(one, "\n")
+		if name == "" {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(body+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestWhatCheckSays(t *testing.T) {
+	path := filepath.Join("testdata", "check.txt")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, _ := strings.Cut(string(b), "\n== ")
+	out := head
+	for one := range strings.SplitSeq(rest, "\n== ") {
+		title, body, _ := strings.Cut(one, "\n")
+		text, want, _ := strings.Cut(body, "\n--\n")
+		dir := filesIn(t, text)
+		var said, talk bytes.Buffer
+		code := run([]string{"check", dir}, streams{&said, &talk})
+		got := fmt.Sprintf("%s%s%d", said.String(), prefixed(talk.String()), code)
+		got = strings.ReplaceAll(got, dir, "DIR")
+		if got != strings.TrimSpace(want) && !*rewrite {
+			t.Errorf("%s: got\n%s\nwant\n%s", title, got, want)
+		}
+		out += fmt.Sprintf("\n== %s\n%s\n--\n%s\n", title, text, got)
+		checkJSON(t, title, dir, code)
+	}
+	if *rewrite {
+		if err := os.WriteFile(path, []byte(out), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func prefixed(talk string) (out string) {
+	for line := range strings.Lines(talk) {
+		out += "2> " + line
+	}
+	return out
+}
+
+// checkJSON sees that --json tells the same.
+func checkJSON(t *testing.T, title, dir string, want int) {
+	t.Helper()
+	var said, talk bytes.Buffer
+	if code := run([]string{"check", "--json", dir}, streams{&said, &talk}); code != want {
+		t.Errorf("%s: code %d with --json, %d without", title, code, want)
+	}
+	if talk.Len() > 0 {
+		return // the folder itself is wrong
+	}
+	var in struct {
+		Agents []struct {
+			ID string `json:"agent_id"`
+		} `json:"agents"`
+		Problems []fileProblem `json:"problems"`
+	}
+	if err := json.Unmarshal(said.Bytes(), &in); err != nil {
+		t.Fatalf("%s: %v in %s", title, err, said.Bytes())
+	}
+	wrong := 0
+	for _, p := range in.Problems {
+		if p.File == "" || p.Text == "" {
+			t.Errorf("%s: %+v", title, p)
+		}
+		if !p.Warning {
+			wrong++
+		}
+	}
+	if (wrong > 0) != (want != 0) {
+		t.Errorf("%s: %d mistakes and code %d", title, wrong, want)
+	}
+}
+
+func TestAFolderOfAgentsIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "big.toml"), bytes.Repeat([]byte("#\n"), agents.SourceBytesMax), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	files, err := readAgentFiles(dir)
+	if err != nil || !files.Wrong() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
+		t.Errorf("%+v, %v", files, err)
+	}
+	for n := range agentFilesMax {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.toml", n)), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := readAgentFiles(dir); err == nil || !strings.Contains(err.Error(), "more than 1024 files") {
+		t.Errorf("%v", err)
+	}
+	if _, err := readAgentFiles(filepath.Join(dir, "none")); err == nil {
+		t.Error("a folder that is not there was read")
+	}
+}
