@@ -83,7 +83,8 @@ type line struct {
 	now     actor.Time
 	watched []actor.CallID
 	read    *ingress.Read
-	out     []byte // handed over and not taken
+	page    [][]byte // what there was when it was asked for
+	out     []byte   // handed over and not taken
 	queued  int
 	parser  *upstream.Parser
 	got     []runs.Frame
@@ -114,7 +115,7 @@ func (l *line) step(in ingress.StreamInput) {
 			if l.read != nil {
 				panic("two reads at a time")
 			}
-			l.read = &out
+			l.read, l.page = &out, l.tree.read(out)
 		case ingress.Write:
 			if len(l.out) > 0 || len(out.Bytes) == 0 {
 				panic("a write before the last was taken, or of nothing")
@@ -129,9 +130,8 @@ func (l *line) step(in ingress.StreamInput) {
 
 // answer answers what the stream wants to read.
 func (l *line) answer() {
-	in := *l.read
 	l.read = nil
-	l.step(ingress.Events{Bodies: l.tree.read(in)})
+	l.step(ingress.Events{Bodies: l.page})
 }
 
 // take has the client take n bytes.
@@ -458,6 +458,39 @@ func TestATreeHasItsBound(t *testing.T) {
 	}
 	if _, refusal := ingress.ParseCursor(l.lastID()); refusal != nil || strings.Count(l.lastID(), ".") != ingress.TreeRunsMax-1 {
 		t.Errorf("%v", refusal)
+	}
+}
+
+// What a run below says after the end of the one asked for is not told any more.
+func TestNothingFollowsTheEnd(t *testing.T) {
+	story := newTree()
+	child := story.call(story.root())
+	l := open(story, true, "")
+	l.rest()
+	story.done(story.root())
+	l.step(ingress.News{Run: story.root()})
+	for l.read != nil {
+		l.answer()
+	}
+	story.say(child, "late")
+	if l.step(ingress.News{Run: child}); l.read != nil {
+		t.Error("it reads on")
+	}
+	if l.rest(); l.end == nil || l.end.Why != ingress.Over || l.got[len(l.got)-1].Name != "run_done" {
+		t.Errorf("%s, %+v", l.names(), l.end)
+	}
+}
+
+func TestCursorsAreWrittenInOneWay(t *testing.T) {
+	for _, text := range []string{"", "-1", "+1", "01", "1.", ".", "1..2", " 1", "1,2", "9007199254740992", strings.Repeat("0.", ingress.TreeRunsMax) + "0"} {
+		if c, refusal := ingress.ParseCursor(text); refusal == nil {
+			t.Errorf("%q reads as %s", text, c)
+		}
+	}
+	for _, text := range []string{"0", "9007199254740991", "3.0.1", strings.Repeat("0.", ingress.TreeRunsMax-1) + "0"} {
+		if c, refusal := ingress.ParseCursor(text); refusal != nil || c.String() != text {
+			t.Errorf("%q reads as %s, %v", text, c, refusal)
+		}
 	}
 }
 
