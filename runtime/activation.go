@@ -177,10 +177,10 @@ func (c *Cell) loaded(in Loaded) {
 	for i := range in.Saved.Entries {
 		act.unsaved += weight(in.Saved.Entries[i])
 	}
-	for _, run := range journal.Runs {
-		run.Rebase(c.now)
-	}
 	c.arrive(act)
+	if act.journal.Ahead(c.now) {
+		c.record(act, store.Rebased{At: c.now})
+	}
 	for _, run := range act.runs() {
 		if run.Started() && !mutant.On("restart-forgets-open-call") {
 			act.turns = append(act.turns, c.restored(act, run))

@@ -36,6 +36,7 @@ type node struct {
 	lose    func(actor.Envelope) bool
 	told    map[actor.CallID][]runs.Event
 	joined  map[actor.CallID]actor.CallID
+	due     map[actor.ID]actor.Time // the expiry index
 	outside []outside // models and external agents that were asked, in order
 	aborted []actor.EffectID
 	awaited []actor.EffectID
@@ -49,7 +50,7 @@ type node struct {
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
 		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
-		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}, told: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}}
+		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}, told: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, due: map[actor.ID]actor.Time{}}
 	n.start(cells)
 	return n
 }
@@ -88,6 +89,10 @@ func (n *node) step(c *Cell, in Input) {
 	}
 	for _, e := range r.Entries {
 		n.entries++
+		if e.WasDue != n.due[e.Actor] {
+			n.t.Errorf("entry %d of %s takes it out of the expiry index at %v: it stands there at %v", e.N, e.Actor, e.WasDue, n.due[e.Actor])
+		}
+		n.due[e.Actor] = e.Due
 		for _, ev := range e.Events {
 			n.fold(ev)
 		}

@@ -14,12 +14,17 @@ import (
 const auditEvery = 4
 
 // audit looks into the store of a world at rest: each node's log is one chain,
-// and the streams of all that clients asked for fold to runs that are over.
+// the indexes say what the journals say, and the streams of all that clients asked for fold to runs that are over.
 func (w *World) audit() {
 	for _, n := range w.nodes {
 		if end, err := store.VerifyAll(w.kv, n.id, n.log.mark); err != nil || end != n.log.mark {
 			w.violate("ChainHolds", fmt.Sprintf("the log of %s ends at batch %d, its disk says %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
 		}
+	}
+	n := w.nodes[0] // the nodes share one store
+	x, err := store.Examine(w.kv, n.id, n.log.mark, nil, nil)
+	if err != nil || x.Wrong > 0 {
+		w.violate("StoreHolds", fmt.Sprintf("%d things are wrong with the store, %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
 	}
 	for _, c := range w.clients {
 		if err := w.auditRun(c.call); err != nil {

@@ -14,7 +14,7 @@ import (
 // store is read by a program that knows its format.
 //
 //  1. the first
-//  2. Added and Streamed; what actors keep; how asks are asked again and shown
+//  2. Added, Streamed, Rebased; what actors keep; how asks are asked again and shown
 const CodecVersion = 2
 
 // frameVersion is the first byte of what holds entries together: batches, the
@@ -44,6 +44,7 @@ const (
 	tagSnapshot
 	tagAdded
 	tagStreamed
+	tagRebased
 )
 
 // An encoder adds the words of this room to those of actor.
@@ -196,6 +197,9 @@ func (w *encoder) record(record Record) {
 		w.CallID(r.Run)
 		w.time(r.At)
 		w.String(r.Detail)
+	case Rebased:
+		w.Uint(tagRebased)
+		w.time(r.At)
 	case Ended:
 		w.Uint(tagEnded)
 		w.ended(r)
@@ -236,6 +240,8 @@ func (r decoder) record() Record {
 		return Resumed{run, step, index, at, r.Uint()}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
+	case tagRebased:
+		return Rebased{At: r.time()}
 	case tagEnded:
 		e := r.ended()
 		e.Keep = r.items(actor.KeptPerActionMax)

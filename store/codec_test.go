@@ -136,16 +136,22 @@ func drawJournal(t *rapid.T) Journal {
 
 // drawRecord draws each kind that has a tag.
 func drawRecord(t *rapid.T, of actor.ID) Record {
+	return drawRecordOf(t, of, rapid.IntRange(tagAccepted, tagRebased).Draw(t, "tag"))
+}
+
+func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 	run, at := drawRun(t), drawTime(t)
-	switch rapid.IntRange(tagAccepted, tagStreamed).Draw(t, "tag") {
+	switch tag {
 	case tagAccepted:
 		return Accepted{drawCall(t, of), at, actor.HashOf(run[:])}
 	case tagAsking:
 		return Asking{run, at, drawAsks(t), drawItems(t)}
 	case tagAdded:
 		return Added{run, at, drawAsks(t)[0]}
+	case tagRebased:
+		return Rebased{at}
 	case tagStreamed:
-		return Streamed{run, 3, 1, at, rapid.Bool().Draw(t, "again"), 5}
+		return Streamed{run, 3, 1, at, true, 5}
 	case tagAnswered:
 		return Answered{run, 3, 1, at, drawAnswer(t), 4}
 	case tagRetried:
@@ -218,11 +224,16 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
 		j, _ := DecodeJournal(EncodeJournal(ptr(drawJournal(t))))
 		nonZero(reflect.ValueOf(e), seen)
-		nonZero(reflect.ValueOf(e.Record), seen)
+		for tag := tagAccepted; tag <= tagRebased; tag++ {
+			e := Entry{Actor: actor.NewID("a", ""), N: 1}
+			e.Record = drawRecordOf(t, e.Actor, tag)
+			e, _ = DecodeEntry(EncodeEntry(e))
+			nonZero(reflect.ValueOf(e.Record), seen)
+		}
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, actor.Item{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, actor.Item{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these

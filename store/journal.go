@@ -83,9 +83,18 @@ func (a *Asked) Open() bool { return a.Answer == nil }
 // Started tells whether the run has had the turn.
 func (r *Run) Started() bool { return len(r.Steps) > 0 }
 
-// Rebase has clocks that began in the future begin now: the wall's was put back
-// since, and nobody waits for it to come round again.
-func (r *Run) Rebase(now actor.Time) {
+// Ahead tells whether a clock of an open run began after now: the wall's was put
+// back since. A Rebased has them begin now, as nobody waits for it to come round.
+func (j *Journal) Ahead(now actor.Time) bool {
+	for _, run := range j.Runs {
+		if run.Clock.Since > now || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Clock.Since > now }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Run) rebase(now actor.Time) {
 	r.Clock.Rebase(now)
 	for i := range r.Last() {
 		r.Last()[i].Clock.Rebase(now)
@@ -280,6 +289,10 @@ func (j *Journal) Apply(r Record) error {
 			return fmt.Errorf("run %s is not open", r.Run)
 		}
 		run.Parked = r.Detail
+	case Rebased:
+		for _, run := range j.Runs {
+			run.rebase(r.At)
+		}
 	case Ended:
 		if run := j.Run(r.Call); run != nil {
 			j.keep(run.Keep)

@@ -59,7 +59,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		index = uint16(rapid.IntRange(0, len(asks)-1).Draw(t, "index"))
 	}
 	until := now + actor.Time(rapid.IntRange(1, 300).Draw(t, "until"))
-	switch rapid.IntRange(0, 10).Draw(t, "record") {
+	switch rapid.IntRange(0, 11).Draw(t, "record") {
 	case 0, 1:
 		asks := drawAsks(t)
 		for i := range asks {
@@ -76,6 +76,8 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 		return Resumed{run.Call.ID, step, index, now, 2}
 	case 7:
 		return Parked{run.Call.ID, now, "why"}
+	case 10:
+		return Rebased{now - actor.Time(rapid.IntRange(0, 200).Draw(t, "back"))}
 	case 8:
 		ask := drawAsks(t)[0]
 		ask.Answer, ask.Clock, ask.Added = nil, actor.NewClock(now, 100), true

@@ -87,6 +87,9 @@ type Parked struct {
 	Detail string
 }
 
+// Rebased: clocks that began in the future begin now.
+type Rebased struct{ At actor.Time }
+
 // Ended: the call has its one outcome, remembered for repeats until an instant.
 // It ends the run of that name; a refused or signalling call has none.
 type Ended struct {
@@ -117,6 +120,7 @@ func (Retried) record()  {}
 func (Held) record()     {}
 func (Resumed) record()  {}
 func (Parked) record()   {}
+func (Rebased) record()  {}
 func (Ended) record()    {}
 func (Buried) record()   {}
 func (Snapshot) record() {}
