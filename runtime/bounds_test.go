@@ -122,7 +122,7 @@ func TestAPanicAtTheEdgeOfATurnIsBlamedOnIt(t *testing.T) {
 func TestAClockThatWasPutBackHoldsNobodyUp(t *testing.T) {
 	n := newNode(t, 1, agent("a", asking("b")), agent("b", waiting(time.Minute)), agent("c", sleeping(10*time.Second)))
 	n.send("a", "x")
-	n.send("c", "x")
+	n.send("c", "x", func(c *actor.Call) { c.Left = 5 * time.Minute }) // the first of its actor to be due, once the clock is right
 	n.now = n.now.Add(-time.Hour)
 	n.start(1)
 	n.send("c", "y")
