@@ -3,15 +3,21 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // CallCmd sends a message and waits for the answer.
@@ -21,35 +27,93 @@ type CallCmd struct {
 	Message string        `arg:"" help:"What to tell it."`
 	Session string        `help:"The conversation it belongs to (main)."`
 	Timeout time.Duration `help:"How long the run may take; the server's own limit if absent."`
+	Stream  *bool         `negatable:"" help:"Print the answer as it comes; so it is on a terminal."`
 	Tree    bool          `help:"Print the tree of calls behind the answer."`
-	JSON    bool          `help:"Print what the server says."`
+	JSON    bool          `help:"Print what the server says; with --stream, each event as a line."`
 }
 
 // Help is shown below the flags.
 func (CallCmd) Help() string {
-	return `Ends with code 1 if the agent refuses. A run that waits for a person goes on without us; how to signal it is said.
+	return `Ends with code 1 if the agent refuses. A run that waits for a person is left to itself, and how to signal it
+is said; with --stream it is waited for. A stream that breaks off is taken up again where it was.
 
 Examples:
   troupe call helper "hello"
   troupe call coordinator "find xyzzy" --session s-42 --tree
-  troupe call helper hello --json | jq -r .content`
+  troupe call helper hello --json | jq -r .content
+  troupe call helper hello --stream --json | jq -r .type`
+}
+
+type messageBody struct {
+	Content string `json:"content"`
+	Session string `json:"session,omitzero"`
+	Timeout int64  `json:"timeout_ms,omitzero"`
 }
 
 // Run implements the command.
 func (c *CallCmd) Run(s streams) error {
-	server := c.client()
-	in := struct {
-		Content string `json:"content"`
-		Session string `json:"session,omitzero"`
-		Timeout int64  `json:"timeout_ms,omitzero"`
-	}{c.Message, c.Session, c.Timeout.Milliseconds()}
-	status, body, err := server.post("/v1/agents/"+url.PathEscape(c.Agent)+"/messages", in)
-	var p *problem
-	if c.JSON && errors.As(err, &p) {
-		return errors.Join(printJSON(s.out, p.body), exit(failed))
-	}
+	path := "/v1/agents/" + url.PathEscape(c.Agent) + "/messages"
+	in := messageBody{c.Message, c.Session, c.Timeout.Milliseconds()}
+	run, err := c.ask(s, path, in)
 	if err != nil {
 		return err
+	}
+	if c.Tree && !c.JSON {
+		return printTree(s.out, c.client(), run)
+	}
+	return nil
+}
+
+func (c *CallCmd) ask(s streams, path string, in messageBody) (actor.CallID, error) {
+	if c.Stream == nil && onTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
+		return c.streamed(s, path, in)
+	}
+	return c.whole(s, path, in)
+}
+
+// streamed prints the answer as it comes.
+func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.CallID, err error) {
+	body, err := json.Marshal(in)
+	if err != nil {
+		return run, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var ended error
+	t := teller{}
+	err = c.client().follow(ctx, http.MethodPost, path, body, func(e runs.Event) error {
+		run = e.Run
+		if e.Refusal != nil && e.Type.Ends() {
+			ended = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Outside().Type, e.Refusal.Detail, run)
+		}
+		if c.JSON {
+			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))
+			return err
+		}
+		text, beside := t.tell(&e)
+		if _, err := io.WriteString(s.out, text); err != nil {
+			return err
+		}
+		if beside != "" {
+			fmt.Fprintln(s.err, beside)
+		}
+		return nil
+	})
+	if err != nil && ctx.Err() != nil && !run.IsZero() {
+		return run, fmt.Errorf("interrupted; the run goes on. To see how it ends:\n  troupe runs events %s --follow", run)
+	}
+	return run, errors.Join(err, ended)
+}
+
+// whole waits for the answer, or for word that the run goes on without us.
+func (c *CallCmd) whole(s streams, path string, in messageBody) (run actor.CallID, err error) {
+	status, body, err := c.client().post(path, in)
+	var p *problem
+	if c.JSON && errors.As(err, &p) {
+		return run, errors.Join(printJSON(s.out, p.body), exit(failed))
+	}
+	if err != nil {
+		return run, err
 	}
 	var out struct {
 		Run      string   `json:"run_id"`
@@ -62,16 +126,12 @@ func (c *CallCmd) Run(s streams) error {
 		} `json:"signal"`
 	}
 	if err := json.Unmarshal(body, &out); err != nil {
-		return err
-	}
-	id, err := actor.ParseCallID(out.Run)
-	if err != nil {
-		return err
+		return run, err
 	}
 	switch {
 	case c.JSON:
 		if err := printJSON(s.out, body); err != nil {
-			return err
+			return run, err
 		}
 	case status == http.StatusAccepted && out.Signal != nil:
 		fmt.Fprintf(s.err, "run %s waits for the signal %s; to go on, say:\n  troupe runs signal %s %s\nand then:\n  troupe runs show %s\n",
@@ -84,8 +144,5 @@ func (c *CallCmd) Run(s streams) error {
 			fmt.Fprintln(s.err, "warning:", w)
 		}
 	}
-	if c.Tree && !c.JSON {
-		return printTree(s.out, server, id)
-	}
-	return nil
+	return actor.ParseCallID(out.Run)
 }

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -20,6 +22,7 @@ type RunsCmd struct {
 	Show   RunsShowCmd   `cmd:"" help:"Show a run, or with --tree all that it called."`
 	Events RunsEventsCmd `cmd:"" help:"Print what happened in a run."`
 	Signal RunsSignalCmd `cmd:"" help:"Answer a run that waits."`
+	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and all that it waits for."`
 }
 
 // RunsListCmd lists runs.
@@ -95,14 +98,15 @@ func (c *RunsShowCmd) Run(s streams) error {
 // RunsEventsCmd prints a run's events.
 type RunsEventsCmd struct {
 	Source
-	ID    string `arg:"" help:"The run."`
-	After uint64 `help:"Leave out the events up to this one."`
-	JSON  bool   `help:"Print each event as a line of JSON."`
+	ID     string `arg:"" help:"The run."`
+	After  uint64 `help:"Leave out the events up to this one."`
+	Follow bool   `help:"Wait for more until the run has ended; of a server only."`
+	JSON   bool   `help:"Print each event as a line of JSON."`
 }
 
 // Help is shown below the flags.
 func (RunsEventsCmd) Help() string {
-	return "Examples:\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --after 3 --json"
+	return "Examples:\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --after 3 --json\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --follow"
 }
 
 // Run implements the command.
@@ -111,9 +115,16 @@ func (c *RunsEventsCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
+	wait := time.Duration(0)
+	if c.Follow {
+		if c.Data != "" {
+			return errors.New("nothing more happens in a folder that nobody serves: leave --follow out")
+		}
+		wait = followWait
+	}
 	return c.look(func(from source) error {
 		for after := c.After; ; {
-			page, err := readEvents(from, id, after, 0)
+			page, err := readEvents(from, id, after, wait)
 			if err != nil {
 				return err
 			}
@@ -122,12 +133,41 @@ func (c *RunsEventsCmd) Run(s streams) error {
 					return err
 				}
 			}
-			if len(page.Events) == 0 {
+			if page.Ended || len(page.Events) == 0 && !c.Follow {
 				return nil
 			}
 			after = page.Next
 		}
 	})
+}
+
+// followWait is how long one request waits for news.
+const followWait = 30 * time.Second
+
+// RunsCancelCmd cancels a run.
+type RunsCancelCmd struct {
+	At
+	ID   string `arg:"" help:"The run."`
+	JSON bool   `help:"Print what the server says."`
+}
+
+// Help is shown below the flags.
+func (RunsCancelCmd) Help() string {
+	return "Cancels the run and all that it waits for. What has ended stays as it is.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+}
+
+// Run implements the command.
+func (c *RunsCancelCmd) Run(s streams) error {
+	id, err := actor.ParseCallID(c.ID)
+	if err != nil {
+		return err
+	}
+	_, body, err := c.client().post("/v1/runs/"+id.String()+":cancel", struct{}{})
+	if err != nil || c.JSON {
+		return printOr(s.out, body, err)
+	}
+	fmt.Fprintf(s.err, "run %s is cancelled; to see what came of it:\n  troupe runs show %[1]s --tree\n", id)
+	return nil
 }
 
 // RunsSignalCmd signals a run.

@@ -24,6 +24,7 @@ import (
 // At is where a command looks: at a server, or into a data folder that nobody serves.
 type At struct {
 	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"The server to ask (${default})."`
+	Key    string `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
 }
 
 // Source is At, with the folder as the other possibility.
@@ -67,9 +68,16 @@ func (f folder) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, 
 }
 
 // client speaks with a server.
-type client struct{ server string }
+type client struct{ server, key string }
 
-func (a At) client() client { return client{strings.TrimSuffix(a.Server, "/")} }
+func (a At) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
+
+// authorize shows the server the key, if there is one.
+func (c client) authorize(r *http.Request) {
+	if c.key != "" {
+		r.Header.Set("Authorization", "Bearer "+c.key)
+	}
+}
 
 func (c client) runs(limit int) ([]byte, error) {
 	return c.get(fmt.Sprintf("/v1/runs?limit=%d", limit))
@@ -108,6 +116,7 @@ func (c client) do(method, path string, body []byte) (status int, answer []byte,
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
+	c.authorize(r)
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return 0, nil, c.unreachable(err)

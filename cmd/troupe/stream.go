@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// reconnectsMax is how often in a row a stream is taken up again that brings nothing.
+const reconnectsMax = 20
+
+// errEnough ends a stream that somebody has seen enough of.
+var errEnough = errors.New("enough")
+
+// follow sends a request whose answer is a stream of a run's events, and hands
+// on each. If the stream breaks off it is taken up again where it was, as long
+// as a server answers. It ends after the run's last event.
+func (c client) follow(ctx context.Context, method, path string, body []byte, on func(runs.Event) error) error {
+	var run actor.CallID
+	var seen uint64
+	ended := false
+	for quiet := 0; ; quiet++ {
+		wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
+			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
+			return on(e)
+		})
+		var p *problem
+		switch {
+		case ended && err == nil:
+			return nil
+		case errors.Is(err, errEnough):
+			return nil
+		case errors.As(err, &p) || run.IsZero() || ctx.Err() != nil:
+			if err == nil {
+				err = fmt.Errorf("server %s: the stream ended before its first event", c.server)
+			}
+			return err
+		case quiet >= reconnectsMax:
+			return fmt.Errorf("the stream of run %s broke off %d times (%w); to see how the run ends:\n  troupe runs events %[1]s --follow --after %d", run, quiet, err, seen)
+		}
+		method, path, body = http.MethodGet, "/v1/runs/"+run.String()+"/events", nil
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// streamOnce reads one connection's events, and tells how long to wait before the next.
+func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, on func(runs.Event) error) (wait time.Duration, err error) {
+	wait = time.Second
+	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
+	if err != nil {
+		return wait, fmt.Errorf("--server %s: want an address like http://127.0.0.1:8283", c.server)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if seen > 0 {
+		r.Header.Set("Last-Event-ID", strconv.FormatUint(seen, 10))
+	}
+	c.authorize(r)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return wait, c.unreachable(err)
+	}
+	defer response.Body.Close()
+	if media := response.Header.Get("Content-Type"); response.StatusCode >= 300 || !strings.HasPrefix(media, "text/event-stream") {
+		answer, err := io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+		if err != nil {
+			return wait, c.unreachable(err)
+		}
+		return wait, problemOf(response.StatusCode, answer)
+	}
+	parser := upstream.NewParser(upstream.StreamLimits{Line: runs.EventBytesMax, Event: runs.EventBytesMax, Total: 1 << 40})
+	chunk := make([]byte, 32<<10)
+	for {
+		n, readErr := response.Body.Read(chunk)
+		frames, refusal := parser.Parse(chunk[:n])
+		if hint := parser.Retry(); hint > 0 {
+			wait = min(hint, 10*time.Second)
+		}
+		for _, f := range frames {
+			e, err := runs.Decode([]byte(f.Data))
+			if err != nil {
+				continue // a word of the stream itself, or an event of a later version
+			}
+			if err := on(e); err != nil {
+				return wait, err
+			}
+		}
+		switch {
+		case refusal != nil:
+			return wait, refusal
+		case errors.Is(readErr, io.EOF):
+			return wait, nil
+		case readErr != nil:
+			return wait, c.unreachable(readErr)
+		}
+	}
+}
+
+// teller tells a run to who reads along: its text as it comes, and beside it what
+// goes on meanwhile. What was printed cannot be taken back, so text that does not
+// count any more is followed by a line that says so, and by the text that does.
+type teller struct {
+	said runs.Said
+	open bool // a line of text was begun and not ended
+}
+
+// tell is what an event adds to the answer, and what is said beside it.
+func (t *teller) tell(e *runs.Event) (text, beside string) {
+	before := ""
+	if e.Type == runs.RunDone {
+		before = t.said.Text()
+	}
+	stands := t.said.Take(e)
+	switch e.Type {
+	case runs.AgentStreamDelta:
+		text = e.Text
+	case runs.LLMCallStarted, runs.AgentInvokeStarted:
+		text = t.newLine()
+	case runs.Attempt:
+		if !stands {
+			text, beside = t.newLine(), "what was said just now does not count: it is said again"
+		}
+	case runs.AgentStateChanged:
+		beside = e.Name + " is at " + e.Text
+	case runs.WaitOpened:
+		text = t.newLine()
+		beside = fmt.Sprintf("run %s waits for the signal %s; to go on, say:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
+	case runs.RunPaused:
+		text = t.newLine()
+		beside = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
+	case runs.RunDone:
+		if text = strings.TrimPrefix(e.Text, before); !stands {
+			text = t.newLine() + e.Text
+		}
+		text += "\n"
+		for _, w := range e.Warnings {
+			beside += "warning: " + w + "\n"
+		}
+		beside = strings.TrimSuffix(beside, "\n")
+	case runs.RunFailed, runs.RunCancelled:
+		text = t.newLine()
+	}
+	if text != "" {
+		t.open = !strings.HasSuffix(text, "\n")
+	}
+	return text, beside
+}
+
+func (t *teller) newLine() string {
+	if t.open {
+		return "\n"
+	}
+	return ""
+}
+
+// onTerminal tells whether people read what is printed.
+func onTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
