@@ -23,6 +23,8 @@ type CLI struct {
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 
+	Completion CompletionCmd `cmd:"" help:"Print what a shell needs to complete commands."`
+
 	Version kong.VersionFlag `help:"Print the version and end."`
 }
 

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// CompletionCmd prints what a shell needs to complete our commands.
+type CompletionCmd struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+// Help is shown below the flags.
+func (CompletionCmd) Help() string {
+	return `Examples:
+  source <(troupe completion bash)
+  troupe completion zsh > ~/.zsh/completions.zsh && source ~/.zsh/completions.zsh
+  troupe completion fish > ~/.config/fish/completions/troupe.fish`
+}
+
+// Run implements the command.
+func (c *CompletionCmd) Run(s streams, ctx *kong.Context) error {
+	all := commandsOf(ctx.Model.Node, nil)
+	switch c.Shell {
+	case "fish":
+		return fish(s.out, all)
+	case "zsh":
+		if _, err := io.WriteString(s.out, "autoload -U +X bashcompinit && bashcompinit\n"); err != nil {
+			return err
+		}
+	}
+	return bash(s.out, all)
+}
+
+// subcommand is one command as it is typed, with what may follow.
+type subcommand struct {
+	path  []string // runs show
+	below []string // its commands
+	takes []string // what its argument may be, if that is known
+	help  map[string]string
+	flags []*kong.Flag
+}
+
+// commandsOf lists a command and all below it, the innermost first.
+func commandsOf(n *kong.Node, path []string) []subcommand {
+	c := subcommand{path: path, help: map[string]string{}}
+	for _, f := range n.Flags {
+		if !f.Hidden {
+			c.flags = append(c.flags, f)
+		}
+	}
+	for _, p := range n.Positional {
+		if p.Enum != "" {
+			c.takes = append(c.takes, p.EnumSlice()...)
+		}
+	}
+	var all []subcommand
+	for _, child := range n.Children {
+		if child.Hidden {
+			continue
+		}
+		c.below = append(c.below, child.Name)
+		c.help[child.Name] = child.Help
+		all = append(all, commandsOf(child, append(path[:len(path):len(path)], child.Name))...)
+	}
+	return append(all, c)
+}
+
+func (c *subcommand) words() string {
+	words := slices.Concat(c.below, c.takes)
+	for _, f := range c.flags {
+		words = append(words, "--"+f.Name)
+	}
+	if !slices.Contains(words, "--help") {
+		words = append(words, "--help")
+	}
+	return strings.Join(words, " ")
+}
+
+// bash writes a function that finds the command among the words typed so far.
+func bash(w io.Writer, all []subcommand) error {
+	var b strings.Builder
+	b.WriteString(`_troupe() {
+  local word path="" words
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$word" in -*) ;; *) path="$path $word" ;; esac
+  done
+  case "$path " in
+`)
+	for _, c := range all {
+		pattern := "*"
+		if len(c.path) > 0 {
+			pattern = `" ` + strings.Join(c.path, " ") + ` "*`
+		}
+		fmt.Fprintf(&b, "    %s) words=%q ;;\n", pattern, c.words())
+	}
+	b.WriteString(`  esac
+  COMPREPLY=($(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}"))
+}
+complete -o default -F _troupe troupe
+`)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func fish(w io.Writer, all []subcommand) error {
+	var b strings.Builder
+	b.WriteString("complete -c troupe -f\n")
+	quote := func(text string) string {
+		first, _, _ := strings.Cut(text, ";")
+		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`, "${default}", "").Replace(first) + "'"
+	}
+	for _, c := range all {
+		when := "__fish_use_subcommand"
+		if len(c.path) > 0 {
+			var seen []string
+			for _, name := range c.path {
+				seen = append(seen, "__fish_seen_subcommand_from "+name)
+			}
+			when = strings.Join(seen, "; and ")
+		}
+		for _, name := range c.below {
+			not := ""
+			if len(c.path) > 0 {
+				not = "; and not __fish_seen_subcommand_from " + strings.Join(c.below, " ")
+			}
+			fmt.Fprintf(&b, "complete -c troupe -n '%s%s' -a %s -d %s\n", when, not, name, quote(c.help[name]))
+		}
+		if len(c.takes) > 0 {
+			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '%s'\n", when, strings.Join(c.takes, " "))
+		}
+		for _, f := range c.flags {
+			takes := ""
+			if !f.IsBool() {
+				takes = " -r -F"
+			}
+			fmt.Fprintf(&b, "complete -c troupe -n '%s' -l %s%s -d %s\n", when, f.Name, takes, quote(f.Help))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func completion(t *testing.T, shell string) string {
+	t.Helper()
+	var out, talk bytes.Buffer
+	if code := run([]string{"completion", shell}, streams{&out, &talk}); code != 0 || talk.Len() > 0 {
+		t.Fatalf("code %d, %s", code, talk.String())
+	}
+	return out.String()
+}
+
+func TestAShellCompletesOurCommands(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("bash is not here: apt-get install bash")
+	}
+	script := completion(t, "bash")
+	for _, c := range []struct{ typed, want string }{
+		{"", "serve"},
+		{"ser", "serve"},
+		{"runs sh", "show"},
+		{"runs show 7 --tr", "--tree"},
+		{"serve --data x --ag", "--agents"},
+		{"agents ", "list"},
+		{"completion ", "fish"},
+		{"completion ", "--help"},
+	} {
+		words := append([]string{"troupe"}, strings.Split(c.typed, " ")...)
+		line := script + "\nCOMP_WORDS=("
+		for _, w := range words {
+			line += "'" + w + "' "
+		}
+		cmd := exec.Command(bash, "--norc", "-c", line+")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_troupe\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !slices.Contains(strings.Fields(string(out)), c.want) {
+			t.Errorf("%q completes to %q, %v; want %s among it", c.typed, out, err, c.want)
+		}
+	}
+}
+
+func TestEachShellIsToldOfEachCommand(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		script := completion(t, shell)
+		for _, want := range []string{"serve", "check", "signal", "log-level", "tree", "completion"} {
+			if !strings.Contains(script, want) {
+				t.Errorf("%s is not told of %s", shell, want)
+			}
+		}
+	}
+	var out, talk bytes.Buffer
+	if code := run([]string{"completion", "tcsh"}, streams{&out, &talk}); code != usage || !strings.Contains(talk.String(), "bash") {
+		t.Errorf("tcsh: code %d, %s", code, talk.String())
+	}
+}
