@@ -23,6 +23,9 @@ type CLI struct {
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 
+	Doctor  DoctorCmd  `cmd:"" help:"Look at all of a store, and say what is wrong with it."`
+	Restore RestoreCmd `cmd:"" help:"Make a data folder of a backup."`
+
 	Completion CompletionCmd `cmd:"" help:"Print what a shell needs to complete commands."`
 
 	Version kong.VersionFlag `help:"Print the version and end."`

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -38,12 +39,12 @@ func (s *story) next() store.Entry {
 	if s.n%2 == 1 {
 		e.Record = store.Accepted{At: actor.Time(s.n), Call: actor.Call{ID: run, Root: run, To: s.id, Operation: actor.HandleMessageFull,
 			Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text(s.n))}}
-		e.Events = []store.RunEvent{{Run: run, Seq: 1, Body: []byte(`{"type":"run_started"}`)}}
+		e.Events = []store.RunEvent{{Run: run, Seq: 1, Body: runs.Encode(runs.Event{Run: run, Seq: 1, At: e.Record.(store.Accepted).At, Type: runs.UserInput, Actor: s.id, Text: "go"})}}
 		e.Due = actor.Time(s.n) + 1000
 	} else {
 		e.Record = store.Ended{Call: run, At: actor.Time(s.n), Until: actor.Forever,
 			Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text(s.n))}}
-		e.Events = []store.RunEvent{{Run: run, Seq: 2, Body: []byte(`{"type":"run_completed"}`)}}
+		e.Events = []store.RunEvent{{Run: run, Seq: 2, Body: runs.Encode(runs.Event{Run: run, Seq: 2, At: e.Record.(store.Ended).At, Type: runs.RunDone, Status: actor.Succeeded, Text: "gone"})}}
 	}
 	s.due = e.Due
 	return e

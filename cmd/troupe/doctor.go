@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/store"
+)
+
+// DoctorCmd looks at all of a store and says what is wrong with it.
+type DoctorCmd struct {
+	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"The folder to look at (${default}); no server may hold it."`
+	JSON bool   `help:"Print what was found as JSON."`
+}
+
+// Help is shown below the flags.
+func (DoctorCmd) Help() string {
+	return `Follows the chain of batches from its beginning, compares every value with its digest, folds every journal, and compares the indexes with them. Changes nothing. Ends with code 1 if anything is wrong.
+Of a store that a server holds, look at a backup: troupe backup makes one while it serves.
+What was lost within the last 100 ms before a crash cannot be told from what was never synced.
+
+Examples:
+  troupe doctor
+  troupe doctor /var/lib/troupe --json | jq .findings`
+}
+
+// Run implements the command.
+func (c *DoctorCmd) Run(s streams) error {
+	x, err := disk.Examine(c.Data, disk.Options{}, looking(s.err))
+	if err != nil {
+		return holder(c.Data, err)
+	}
+	if c.JSON {
+		body, err := examinationJSON(x)
+		if err != nil {
+			return err
+		}
+		if err := printJSON(s.out, body); err != nil {
+			return err
+		}
+	} else {
+		printExamination(s.out, c.Data, x)
+	}
+	if x.Wrong > 0 {
+		return exit(failed)
+	}
+	return nil
+}
+
+// looking shows a person how far a look at a store has come.
+func looking(talk io.Writer) func(keys uint64) {
+	if !isTerminal(talk) {
+		return nil
+	}
+	return func(keys uint64) { fmt.Fprintf(talk, "\r%d keys ", keys) }
+}
+
+func printExamination(out io.Writer, dir string, x store.Examination) {
+	fmt.Fprintf(out, "%s: %d batches, %d entries of %d actors, %d runs (%d open), %d events, %d blobs (%d unused), %.1f MiB\n",
+		dir, x.Batches, x.Entries, x.Actors, x.Runs, x.Open, x.Events, x.Blobs, x.Unused, float64(x.Bytes)/(1<<20))
+	if x.Wrong == 0 {
+		fmt.Fprintf(out, "the chain holds up to batch %d, and everything is as it was written\n", x.End.Batch)
+		return
+	}
+	fmt.Fprintf(out, "%d things are wrong:\n", x.Wrong)
+	lost := 0
+	for _, f := range x.Findings {
+		fmt.Fprintf(out, "  %s: %s\n", f.Where, f.What)
+		if f.Lost != "" {
+			fmt.Fprintf(out, "    lost: %s\n", f.Lost)
+			lost++
+		}
+	}
+	if more := x.Wrong - uint64(len(x.Findings)); more > 0 {
+		fmt.Fprintf(out, "  and %d more\n", more)
+	}
+	fmt.Fprintln(out, strings.TrimSpace(advice(lost)))
+}
+
+// advice is what one can do.
+func advice(lost int) string {
+	if lost == 0 {
+		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; troupe restore brings a backup back."
+	}
+	return "Keep a copy of the folder as it is. troupe restore brings the last backup back; what came after it stands in the folder, and troupe runs --data shows the runs that can still be read."
+}
+
+func examinationJSON(x store.Examination) ([]byte, error) {
+	type finding struct {
+		Where string `json:"where"`
+		What  string `json:"what"`
+		Lost  string `json:"lost,omitzero"`
+	}
+	out := struct {
+		OK       bool      `json:"ok"`
+		Batch    uint64    `json:"batch"`
+		Batches  uint64    `json:"batches"`
+		Entries  uint64    `json:"entries"`
+		Actors   uint64    `json:"actors"`
+		Runs     uint64    `json:"runs"`
+		Open     uint64    `json:"open_runs"`
+		Events   uint64    `json:"events"`
+		Blobs    uint64    `json:"blobs"`
+		Unused   uint64    `json:"unused_blobs"`
+		Bytes    uint64    `json:"bytes"`
+		Wrong    uint64    `json:"wrong"`
+		Findings []finding `json:"findings"`
+	}{x.Wrong == 0, x.End.Batch, x.Batches, x.Entries, x.Actors, x.Runs, x.Open, x.Events, x.Blobs, x.Unused, x.Bytes, x.Wrong, []finding{}}
+	for _, f := range x.Findings {
+		out.Findings = append(out.Findings, finding(f))
+	}
+	return json.Marshal(out, jsontext.EscapeForHTML(false))
+}
+
+// RestoreCmd makes a data folder of a backup.
+type RestoreCmd struct {
+	From string `arg:"" type:"existingdir" help:"The backup."`
+	Data string `type:"path" required:"" help:"The folder to make; it must be absent or empty."`
+}
+
+// Help is shown below the flags.
+func (RestoreCmd) Help() string {
+	return `Looks at all of the backup first, and copies it only if nothing is wrong. Runs that were open when it was made go on as after a crash.
+
+Examples:
+  troupe restore /backups/2026-11-21 --data data
+  troupe serve --data data`
+}
+
+// Run implements the command.
+func (c *RestoreCmd) Run(s streams) error {
+	x, err := disk.Restore(c.From, c.Data, disk.Options{}, looking(s.err))
+	if err != nil {
+		if x.Wrong > 0 {
+			printExamination(s.err, c.From, x)
+		}
+		return err
+	}
+	printExamination(s.out, c.From, x)
+	fmt.Fprintf(s.out, "restored into %s\n", c.Data)
+	return nil
+}

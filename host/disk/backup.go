@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// Backup copies the store into an empty or absent folder while it is being
+// written: all that was durable when it was called is in there. The copy opens
+// like the store itself, whose secret it does not have.
+func (l *Log) Backup(dir string) error {
+	l.mu.Lock()
+	mark := l.synced
+	l.mu.Unlock()
+	if err := l.disk.copyTo(dir, mark); err != nil {
+		return fmt.Errorf("backup %s: %w", dir, err)
+	}
+	return nil
+}
+
+func (d *Disk) copyTo(dir string, mark store.Mark) error {
+	fs := d.options.fs
+	if names, err := fs.List(dir); err == nil && len(names) > 0 {
+		return errors.New("is not empty: name a folder that is not there yet")
+	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := d.Full(); err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	to := &Disk{dir: dir, node: d.node, options: d.options}
+	if err := d.db.Checkpoint(to.path(pebbleDir), pebble.WithFlushedWAL()); err != nil {
+		return err
+	}
+	if err := to.begin(); err != nil { // from here on it looks like a store
+		return err
+	}
+	return errors.Join(to.writeAnchor(mark), to.closeAnchor())
+}
+
+// Restore copies a backup into an empty or absent folder. A backup with anything
+// wrong in it is refused: Examine says what.
+func Restore(from, dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
+	o := options.withDefaults(dir)
+	x, err := Examine(from, options, progress)
+	switch {
+	case err != nil:
+		return x, err
+	case x.Wrong > 0:
+		return x, fmt.Errorf("backup %s: %d things are wrong with it, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)
+	}
+	if names, err := o.fs.List(dir); err == nil && len(names) > 0 {
+		return x, fmt.Errorf("folder %s: is not empty: name one that is not there yet, or move what it holds away", dir)
+	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return x, err
+	}
+	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it makes a store of it
+		if err := copyTree(o.fs, o.fs.PathJoin(from, name), o.fs.PathJoin(dir, name)); err != nil {
+			return x, fmt.Errorf("folder %s: %w", dir, err)
+		}
+	}
+	return x, nil
+}
+
+func copyTree(fs vfs.FS, from, to string) error {
+	info, err := fs.Stat(from)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return copyFile(fs, from, to)
+	}
+	names, err := fs.List(from)
+	if err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := copyTree(fs, fs.PathJoin(from, name), fs.PathJoin(to, name)); err != nil {
+			return err
+		}
+	}
+	folder, err := fs.OpenDir(to)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}
+
+func copyFile(fs vfs.FS, from, to string) error {
+	in, err := fs.Open(from)
+	if err != nil {
+		return err
+	}
+	out, err := fs.Create(to, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return errors.Join(err, in.Close())
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Sync(), out.Close(), in.Close())
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// storeOf is a folder with a store of some entries.
+func storeOf(t *testing.T, entries int) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	d := mustOpen(t, dir, Options{})
+	l := NewLog(d)
+	s := newStory("alice")
+	for range entries {
+		commit(l, s.next())
+	}
+	mustClose(t, l, d)
+	return dir
+}
+
+func examine(t *testing.T, dir string) store.Examination {
+	t.Helper()
+	x, err := Examine(dir, Options{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestAnExaminationGoesOnBehindWhatIsWrong(t *testing.T) {
+	dir := storeOf(t, 20)
+	whole := examine(t, dir)
+	if whole.Wrong != 0 || whole.Entries != 20 || whole.Actors != 1 {
+		t.Fatalf("%+v", whole)
+	}
+	d := mustOpen(t, dir, Options{})
+	for _, n := range []string{"0000000000000003", "0000000000000007"} {
+		if err := d.db.Set([]byte("t/default/a/alice/s-1/"+n), []byte("?"), pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustClose(t, d)
+	x := examine(t, dir)
+	seen := 0
+	for _, f := range x.Findings {
+		if strings.HasSuffix(f.Where, "3") || strings.HasSuffix(f.Where, "7") {
+			seen++
+			if f.Lost != "the state of alice/s-1 from there on" {
+				t.Errorf("%+v", f)
+			}
+		}
+	}
+	if seen != 4 || x.End != whole.End { // each as what the chain knows, and as an entry
+		t.Errorf("%d findings: %+v", seen, x.Findings)
+	}
+	if _, err := Examine(t.TempDir(), Options{}, nil); err == nil || !strings.Contains(err.Error(), "holds no store") {
+		t.Errorf("an empty folder: %v", err)
+	}
+	dir = storeOf(t, 1)
+	d = mustOpen(t, dir, Options{})
+	defer mustClose(t, d)
+	if _, err := Examine(dir, Options{}, nil); err == nil || !strings.Contains(err.Error(), "in use by") {
+		t.Errorf("one that is in use: %v", err)
+	}
+}
+
+func TestABackupTakenWhileEntriesComeHoldsAllThatWasDurable(t *testing.T) {
+	dir := t.TempDir()
+	d := mustOpen(t, filepath.Join(dir, "data"), Options{})
+	l := NewLog(d)
+	s := newStory("alice")
+	var backups []string
+	var counts []uint64
+	for n := range 60 {
+		commit(l, s.next())
+		if n%20 == 19 {
+			to := filepath.Join(dir, "backup", string(rune('a'+len(backups))))
+			more := s.next()
+			l.Commit([]store.Entry{more}, nil) // on its way while the copy is made
+			if err := l.Backup(to); err != nil {
+				t.Fatal(err)
+			}
+			backups, counts = append(backups, to), append(counts, more.N)
+		}
+	}
+	if err := l.Backup(backups[0]); err == nil || !strings.Contains(err.Error(), "is not empty") {
+		t.Errorf("over another: %v", err)
+	}
+	mustClose(t, l, d)
+	for i, from := range backups {
+		to := filepath.Join(dir, "restored", filepath.Base(from))
+		x, err := Restore(from, to, Options{}, nil)
+		if err != nil || x.Wrong != 0 {
+			t.Fatalf("%+v, %v", x.Findings, err)
+		}
+		if _, err := Restore(from, to, Options{}, nil); err == nil || !strings.Contains(err.Error(), "is not empty") {
+			t.Errorf("over a store: %v", err)
+		}
+		d := mustOpen(t, to, Options{})
+		n, err := told(d, actor.NewID("alice", "s-1"))
+		if err != nil || n < counts[i]-1 || n > counts[i] {
+			t.Errorf("backup %d has %d entries, not %d or one less: %v", i, n, counts[i], err)
+		}
+		mustClose(t, d)
+	}
+	// one that is damaged is not restored
+	d = mustOpen(t, backups[1], Options{})
+	if err := d.db.Delete([]byte("t/default/a/alice/s-1/0000000000000002"), pebble.Sync); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "things are wrong") {
+		t.Errorf("a damaged backup: %v", err)
+	}
+}
