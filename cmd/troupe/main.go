@@ -11,6 +11,8 @@ import (
 	"runtime/debug"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/troupe-run/troupe/internal/must"
 )
 
 // CLI is every command with its flags; TROUPE_… in the environment stands in for a flag.
@@ -51,13 +53,7 @@ func main() {
 
 // run is the program, but for its process.
 func run(args []string, s streams) (code int) {
-	var cli CLI
-	parser, err := kong.New(&cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
-		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) }))
-	if err != nil {
-		panic(err)
-	}
+	parser := parserOf(&CLI{}, s)
 	defer func() { // --help and --version end in the middle of parsing
 		if p := recover(); p != nil {
 			c, ok := p.(exit)
@@ -86,6 +82,12 @@ func run(args []string, s streams) (code int) {
 		fmt.Fprintln(s.err, "troupe:", err)
 		return failed
 	}
+}
+
+func parserOf(cli *CLI, s streams) *kong.Kong {
+	return must.Do(kong.New(cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
+		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) })))
 }
 
 // version is the module's, and the commit it was built from.

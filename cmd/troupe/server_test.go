@@ -45,10 +45,17 @@ type server struct {
 	client *http.Client
 }
 
+// serve starts one with the ready-made agents.
 func serve(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
+	return serveBare(t, dir, append([]string{"--ready"}, args...)...)
+}
+
+// serveBare starts one with no agents but those it is told of.
+func serveBare(t *testing.T, dir string, args ...string) *server {
+	t.Helper()
 	began := time.Now()
-	s := &server{T: t, cmd: program(append([]string{"serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...),
+	s := &server{T: t, cmd: program(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...),
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
