@@ -81,6 +81,10 @@ func TestAModelThatMisbehaves(t *testing.T) {
 			w.WriteHeader(401)
 			_, _ = fmt.Fprintf(w, `{"error":{"message":"Incorrect API key provided: %s","code":"invalid_api_key"}}`, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		}, "", actor.Rejected, "invalid_api_key: Incorrect API key provided: ***", 1, 0, 0},
+		{"400 that quotes the prompt", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.WriteHeader(400)
+			_, _ = io.WriteString(w, `{"error":{"message":"what is `+promptCanary+`?"}}`)
+		}, "", actor.Rejected, "what is " + promptCanary, 1, 0, 0},
 		{"no answer", func(_ http.ResponseWriter, r *http.Request, _ int) { <-r.Context().Done() }, "", actor.Unavailable, "no answer within 2m0s", 2, 4 * time.Minute, 4*time.Minute + time.Second},
 		{"an error whose body never ends", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(400)
@@ -167,7 +171,12 @@ func TestAModelThatMisbehaves(t *testing.T) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX: ")
-			for _, err := conn.Write(make([]byte, 4096)); err == nil; _, err = conn.Write([]byte(strings.Repeat("x", 4096))) {
+			n, err := 0, error(nil)
+			for ; err == nil; n += 4096 {
+				_, err = conn.Write([]byte(strings.Repeat("x", 4096)))
+			}
+			if n > 128<<10 {
+				t.Errorf("%d bytes of a head were read", n)
 			}
 		}, "", actor.Unavailable, "the connection broke", 2, 0, time.Second},
 		{"no HTTP", func(w http.ResponseWriter, _ *http.Request, _ int) {

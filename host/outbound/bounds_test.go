@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+func TestOnlyHostsAndPortsAsTheyAreWrittenAreDialled(t *testing.T) {
+	resolved := 0
+	o := outboundOf(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
+		resolved++
+		return []netip.Addr{netip.MustParseAddr("1.2.3.4")}, nil
+	}}, &pen{})
+	defer o.Close()
+	connects := counted(o)
+	for _, address := range []string{"127.1:80", "2130706433:80", "0x7f.1:80", "public.example.:80", "bücher.example:80", "user@public.example:80",
+		"public.example:0", "public.example:65536", "public.example:http", "public.example:", "public.example", "1.2.3.4", "1.2.3.4:-1", ":80"} {
+		conn, err := o.dialer.dial(t.Context(), "tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		if _, final := lossOf(err); !final {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if resolved > 0 || connects.Load() > 0 {
+		t.Errorf("%d were resolved, %d dialled", resolved, connects.Load())
+	}
+}
+
+func TestAFewAddressesOfANameAreTried(t *testing.T) {
+	var many []netip.Addr
+	for n := range byte(20) {
+		many = append(many, netip.AddrFrom4([4]byte{1, 2, 3, n}))
+	}
+	o := outboundOf(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) { return many, nil }}, &pen{})
+	defer o.Close()
+	var dialled []string
+	good := "1.2.3.2:80"
+	o.dialer.connect = func(_ context.Context, _ string, to netip.AddrPort) (net.Conn, error) {
+		if dialled = append(dialled, to.String()); to.String() == good {
+			conn, _ := net.Pipe()
+			return conn, nil
+		}
+		return nil, syscall.ECONNREFUSED
+	}
+	conn, err := o.dialer.dial(t.Context(), "tcp", "h:80")
+	if err != nil || len(dialled) != 3 {
+		t.Fatalf("%v after %v", err, dialled)
+	}
+	conn.Close()
+	dialled, good = nil, ""
+	if _, err := o.dialer.dial(t.Context(), "tcp", "h:80"); !errors.Is(err, syscall.ECONNREFUSED) || len(dialled) != addressesMax {
+		t.Errorf("%v after %v", err, dialled)
+	}
+}
+
+func TestANameThatIsNotFound(t *testing.T) {
+	for _, c := range []struct {
+		resolve func(context.Context) error
+		want    string
+		took    time.Duration
+	}{
+		{func(context.Context) error {
+			return &net.DNSError{Err: "no such host", Name: "h", Server: "10.0.0.53:53", IsNotFound: true}
+		}, "there is no host of that name", 0},
+		{func(context.Context) error {
+			return &net.DNSError{Err: "server misbehaving", Name: "h", Server: "10.0.0.53:53"}
+		}, "its name cannot be resolved now", 0},
+		{func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "its name cannot be resolved now", 2 * dialTimeout},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := outboundOf(t, Config{Resolve: func(ctx context.Context, _ string) ([]netip.Addr, error) { return nil, c.resolve(ctx) }}, &pen{})
+			defer o.Close()
+			h := invoke(t.Context(), o, upstream.Target{URL: "http://h"}, false, within)
+			if h.Refusal == nil || h.Refusal.Detail != "agent py cannot be reached: "+c.want || len(h.again) != 1 || h.took < c.took || h.took > c.took+time.Second {
+				t.Errorf("%v after %v, want %s", h.Refusal, h.took, c.want)
+			}
+		})
+	}
+}
+
+func TestHowAConnectionIsLostIsToldWithoutAddresses(t *testing.T) {
+	op := func(err error) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}, Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 99}, Err: err}
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{op(syscall.ECONNREFUSED), "nobody listens there"},
+		{op(syscall.ECONNRESET), "it was reset"},
+		{op(syscall.EPIPE), "it was reset"},
+		{op(syscall.ENETUNREACH), "there is no way to it"},
+		{op(syscall.EHOSTUNREACH), "there is no way to it"},
+		{op(context.DeadlineExceeded), "it takes too long"},
+		{op(errors.New("out of luck")), "out of luck"},
+		{fmt.Errorf("x: %w", &net.DNSError{Server: "10.0.0.1:53"}), "its name cannot be resolved now"},
+		{io.ErrUnexpectedEOF, "unexpected EOF"},
+	} {
+		if got, final := lossOf(c.err); got != c.want || final {
+			t.Errorf("%v: %q %v, want %q", c.err, got, final, c.want)
+		}
+	}
+}
+
+// spoken is a RoundTripper that is a function.
+type spoken func(*http.Request) (*http.Response, error)
+
+func (f spoken) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// asks has an agent asked through a carrier of the test's.
+func asks(t *testing.T, o *Outbound, carrier spoken, pass func(actor.Piece)) *heard {
+	t.Helper()
+	order, refusal := upstream.Agent{URL: here}.Order(upstream.Invocation{Agent: "py", Session: "s", Run: "r"}, false, o.now().Add(within), upstream.Patience{})
+	h := &heard{}
+	if refusal != nil {
+		t.Error(refusal)
+		return h
+	}
+	if pass == nil {
+		pass = h.pass
+	}
+	h.Answer = o.exchange(t.Context(), order, carrier, newPacer(upstream.BackoffConfig{}), &tally{}, pass)
+	return h
+}
+
+// TestWhatHasLeftIsKnown plays what the transport says of a request on its way.
+func TestWhatHasLeftIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		says   func(*httptrace.ClientTrace)
+		reason actor.Reason
+	}{
+		{"no connection", func(trace *httptrace.ClientTrace) { trace.GetConn("h:80") }, actor.Unavailable},
+		{"a connection", func(trace *httptrace.ClientTrace) { trace.GetConn("h:80"); trace.GotConn(httptrace.GotConnInfo{}) }, actor.Unknown},
+		// An idle connection that was closed under it took nothing, or there would be no next.
+		{"a stale connection, then none", func(trace *httptrace.ClientTrace) {
+			trace.GetConn("h:80")
+			trace.GotConn(httptrace.GotConnInfo{})
+			trace.GetConn("h:80")
+		}, actor.Unavailable},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			o := outboundOf(t, Config{}, &pen{})
+			defer o.Close()
+			h := asks(t, o, func(r *http.Request) (*http.Response, error) {
+				c.says(httptrace.ContextClientTrace(r.Context()))
+				return nil, syscall.ECONNRESET
+			}, nil)
+			if h.Refusal == nil || h.Refusal.Reason != c.reason {
+				t.Errorf("%s: %v, want %v", c.name, h.Refusal, c.reason)
+			}
+		})
+	}
+}
+
+func TestAnAskerThatPanicsLeavesNoConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			stream(w, says(`delta {"text":"hi"}`))
+			wait(r, time.Hour)
+		})
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("it did not panic")
+				}
+			}()
+			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: here}, false, within), func(actor.Piece) { panic("oops") })
+		}()
+		if w.under.Load() != 0 || len(w.agents.busy) != 0 {
+			t.Error("it is still counted")
+		}
+		w.close()
+	})
+}
+
+func TestAWholeAnswerDoesNotHoldItsConnection(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		after  func(w http.ResponseWriter, r *http.Request)
+		within time.Duration
+		kept   bool
+	}{
+		{"its body ends", func(http.ResponseWriter, *http.Request) {}, 0, true},
+		{"its body ends soon", func(_ http.ResponseWriter, r *http.Request) { wait(r, lingerFor/2) }, lingerFor, true},
+		{"it is silent", func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, lingerFor, false},
+		{"it goes on", func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				stream(w, make([]byte, 1000))
+				wait(r, time.Millisecond)
+			}
+		}, 10 * time.Millisecond, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gone := make(chan time.Time, 1)
+				w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.ReadAll(r.Body)
+					stream(w, says(`done {}`))
+					c.after(w, r)
+					gone <- time.Now()
+				})
+				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+				if h.Refusal != nil || h.took > 0 {
+					t.Errorf("%v after %v", h.Refusal, h.took)
+				}
+				ended := time.Now()
+				if late := (<-gone).Sub(ended); late > c.within {
+					t.Errorf("held for %v", late)
+				}
+				synctest.Wait()
+				invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+				if n := w.street.dialled(); (n == 1) != c.kept {
+					t.Errorf("%d connections", n)
+				}
+				w.close()
+			})
+		})
+	}
+}
+
+func TestAfterCloseNothingIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var open atomic.Int64
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			stream(w, says(`done {}`))
+		})
+		w.server.ConnState = func(_ net.Conn, s http.ConnState) {
+			switch s {
+			case http.StateNew:
+				open.Add(1)
+			case http.StateClosed:
+				open.Add(-1)
+			}
+		}
+		invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+		synctest.Wait()
+		if open.Load() != 1 {
+			t.Errorf("%d connections are kept", open.Load())
+		}
+		left := make(chan struct{})
+		go asks(t, w.Outbound, func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			<-time.After(time.Second) // a carrier that takes its time
+			close(left)
+			return nil, r.Context().Err()
+		}, nil)
+		synctest.Wait()
+		w.Outbound.Close()
+		select {
+		case <-left:
+		default:
+			t.Error("an attempt goes on after Close")
+		}
+		synctest.Wait()
+		if open.Load() != 0 {
+			t.Errorf("%d connections are left", open.Load())
+		}
+		w.close()
+	})
+}
+
+// hidden is a context that does not tell when it ends.
+type hidden struct{ context.Context }
+
+func (hidden) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+func TestTimeOfTheAskerThatRunsOutIsATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadAll(r.Body)
+			wait(r, time.Hour)
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		h := ask(hidden{ctx}, w.Outbound, "m", "hi", within)
+		if h.Refusal == nil || h.Refusal.Reason != actor.Deadline || !strings.Contains(h.Refusal.Detail, "no time is left") || h.Refusal.Operation == "" || h.took != time.Second {
+			t.Errorf("%+v after %v", h.Refusal, h.took)
+		}
+		w.close()
+	})
+}
+
+func TestEachModelHasItsOwnPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := oneModel("http://models.example/v1")["m"]
+		m.HeadTimeout, m.IdleTimeout = 3*time.Second, 5*time.Second
+		w := inStreet(t, Config{Models: map[string]Model{"m": m}, Patience: upstream.Patience{Broken: 1}}, func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if strings.Contains(string(body), "late") {
+				wait(r, time.Hour)
+			}
+			stream(w, nil)
+			wait(r, time.Hour)
+		})
+		if h := ask(t.Context(), w.Outbound, "m", "late", within); h.took != m.HeadTimeout {
+			t.Errorf("%v after %v", h.Refusal, h.took)
+		}
+		if h := ask(t.Context(), w.Outbound, "m", "idle", within); h.took != m.IdleTimeout {
+			t.Errorf("%v after %v", h.Refusal, h.took)
+		}
+		w.close()
+	})
+}
