@@ -15,6 +15,7 @@
 //	Backoff                                 what all calls to one upstream know of its health
 //	Exchange                                one request with all its attempts
 //	Health                                  whether an external agent is there
+//	Target, Egress                          where it is, and which addresses may be reached
 //	Script                                  a model without a model: no key, no network
 //
 // An Exchange is a state machine that a world drives: it is given the time, one
