@@ -35,8 +35,11 @@ const (
 )
 
 // Encode writes an envelope as Decode reads it.
-func Encode(env Envelope) []byte {
-	e := &Encoder{Buf: make([]byte, 0, 256)}
+func Encode(env Envelope) []byte { return Append(make([]byte, 0, 256), env) }
+
+// Append is Encode into a buffer.
+func Append(b []byte, env Envelope) []byte {
+	e := &Encoder{Buf: b}
 	e.Uint(CodecVersion)
 	e.Address(env.From)
 	e.ID(env.To)

@@ -26,7 +26,7 @@ const (
 )
 
 // cell is the host of one runtime.Cell after the other. What has no lock is
-// touched by the cell's goroutine alone.
+// touched by the cell's thread alone.
 type cell struct {
 	engine  *Engine
 	n       uint16
@@ -39,19 +39,21 @@ type cell struct {
 	tally   tally
 
 	core        *runtime.Cell
+	stepper     *stepper
 	incarnation uint64
 	due         actor.Time // what the timer is set to; 0: nothing
 	effects     map[effectKey]*effect
 	strikes     []runtime.Strike
 	spill       [][][]byte   // by cell: envelopes that found its ring full
+	scratch     []byte       // a message being encoded
 	taking      *answer      // being stepped
 	client      actor.CallID // whose call is being stepped
 }
 
 func newCell(e *Engine, n uint16) *cell {
-	c := &cell{engine: e, n: n, worker: newWorker(), watch: newWatchdog(n, e.log), stopped: make(chan struct{}),
+	c := &cell{engine: e, n: n, worker: newWorker(), watch: newWatchdog(n, e.log, e.clock), stopped: make(chan struct{}),
 		effects: map[effectKey]*effect{}, spill: make([][][]byte, e.config.Cells)}
-	c.mailbox = newMailbox(e.config.RingSlots, e.unblock)
+	c.mailbox = newMailbox(n, e.config.RingSlots)
 	c.timer = time.AfterFunc(time.Hour, c.mailbox.wake)
 	c.timer.Stop()
 	return c
@@ -82,8 +84,8 @@ func (c *cell) hasStopped(ctx context.Context) bool {
 
 func (c *cell) receive(ctx proto.Context) {
 	switch m := ctx.Message().(type) {
-	case envelope:
-		c.deliver(m.bytes)
+	case *letter:
+		c.deliver(m.envelope)
 	case answer:
 		c.answered(m)
 	case passed:
@@ -112,6 +114,7 @@ func (c *cell) begin() {
 	c.incarnation++
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
 	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools})
+	c.stepper = newStepper(c.core)
 	c.due = 0
 	c.tally.begin(c.incarnation)
 	again := c.incarnation > 1
@@ -155,7 +158,8 @@ func (c *cell) fell() {
 		return
 	}
 	call := c.core.Blame()
-	c.core.Abandon()
+	c.stepper.end()
+	apart(c.core.Abandon)
 	if call.IsZero() {
 		return
 	}
@@ -179,23 +183,50 @@ func (c *cell) end() {
 		if p := recover(); p != nil {
 			c.engine.log.Error("a cell failed while it stopped", "cell", c.n, "panic", fmt.Sprint(p))
 		}
+		c.stepper.end()
 	}()
 	c.step(runtime.Owners{})
 }
 
-// take brings a client's message in; false if there is no room. A quarter of the
-// ring is for cells alone.
-func (c *cell) take(b []byte) bool {
-	ring := c.mailbox.ring
-	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && c.mailbox.push(b)
+// ask brings a client's call in; false if there is no room. If the cell is idle
+// the client's goroutine steps it, and what comes of it, up to its answer.
+func (c *cell) ask(w *waiter, env actor.Envelope, b []byte) bool {
+	m, began := c.mailbox, time.Now()
+	held := m.take()
+	for i := 0; !held && i < busyLooks; i++ {
+		held = m.take()
+	}
+	switch {
+	case held && !m.suspended.Load() && !m.ready():
+		m.direct(env)
+	case !c.push(b):
+		if held {
+			m.handOn(began, w)
+		}
+		return false
+	case held || m.take(): // who was at it may not have seen it
+		m.drain(began, w)
+	default:
+		return true
+	}
+	m.handOn(began, w)
+	return true
 }
 
-func (c *cell) deliver(b []byte) {
-	env, err := actor.Decode(b)
-	if err != nil {
-		c.engine.log.Error("a message of our own cannot be read", "cell", c.n, "error", err.Error())
-		return
-	}
+// bring is ask for a message that nobody answers.
+func (c *cell) bring(b []byte) bool {
+	ok := c.push(b)
+	c.mailbox.schedule()
+	return ok
+}
+
+// push puts a client's message into the ring. A quarter of that is for cells alone.
+func (c *cell) push(b []byte) bool {
+	ring := c.mailbox.ring
+	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && ring.push(b)
+}
+
+func (c *cell) deliver(env actor.Envelope) {
 	if r, ok := env.Body.(actor.Request); ok && env.From.IsZero() {
 		c.engine.clients.take(r.Call.ID)
 		c.stepClient(env, r.Call.ID)
@@ -255,8 +286,9 @@ func (c *cell) define() {
 
 // step advances the cell by one input and does what comes of it.
 func (c *cell) step(in runtime.Input) {
-	c.watch.begin(in)
-	ready := c.core.Step(c.engine.clock.now(), in)
+	now := c.engine.clock.now()
+	c.watch.begin(in, now)
+	ready := c.stepper.step(now, in)
 	took := c.watch.end()
 	c.tell(ready.Events)
 	c.tally.step(took, c.core.Size())
@@ -352,11 +384,12 @@ func (c *cell) send(op runtime.Send) {
 		e.log.Debug("a message for a cell that is not here", "node", string(op.Node), "cell", op.Cell)
 		return
 	}
-	b := actor.Encode(op.Envelope)
-	if len(c.spill[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, b) {
+	c.scratch = actor.Append(c.scratch[:0], op.Envelope)
+	c.mailbox.note(op.Cell)
+	if len(c.spill[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, c.scratch) {
 		return
 	}
-	c.spill[op.Cell] = append(c.spill[op.Cell], b)
+	c.spill[op.Cell] = append(c.spill[op.Cell], slices.Clone(c.scratch))
 	if c.spilled.Add(1) > spillMax {
 		panic(fmt.Sprintf("cell %d has %d messages that find no room", c.n, spillMax))
 	}
@@ -369,6 +402,7 @@ func (c *cell) flush() {
 	}
 	for to := range c.spill {
 		for len(c.spill[to]) > 0 && c.engine.cells[to].mailbox.pushFrom(c.n, c.spill[to][0]) {
+			c.mailbox.note(uint16(to))
 			c.spill[to][0] = nil
 			c.spill[to] = c.spill[to][1:]
 			c.spilled.Add(-1)

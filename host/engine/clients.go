@@ -28,25 +28,52 @@ type clients struct {
 	none    chan struct{} // set by drain, closed when nobody waits any more
 	quiet   bool          // none is closed
 	closed  bool          // nobody is served
+	idle    sync.Pool     // waiters that nobody knows of
 }
 
+// waiter is a client's call until it is answered. Its goroutine parks only if the
+// answer is not there yet.
 type waiter struct {
 	call   actor.Call
 	cell   uint16
 	clock  actor.Clock
 	taken  bool // its cell has seen it
 	struck int
-	answer chan Answer       // of one
-	joined chan actor.CallID // of one
+	answer Answer
+	state  atomic.Int32
+	ready  chan struct{}     // of one: it was parked, and is answered
+	joined chan actor.CallID // of one; nil: it does not want to know
 }
 
+// The states of a waiter.
+const (
+	pending = iota
+	parked
+	answered
+)
+
+// answered tells whether the answer is in; of nobody it never is.
+func (w *waiter) answered() bool { return w != nil && w.state.Load() == answered }
+
+// give is called once, by whoever has taken the waiter out.
+func (w *waiter) give(a Answer) {
+	w.answer = a
+	if w.state.Swap(answered) == parked {
+		w.ready <- struct{}{}
+	}
+}
+
+// park says that the goroutine waits for ready; false if the answer is in.
+func (w *waiter) park() bool { return w.state.CompareAndSwap(pending, parked) }
+
 func newClients(limit int) *clients {
-	return &clients{waiting: map[actor.CallID]*waiter{}, max: limit}
+	return &clients{waiting: map[actor.CallID]*waiter{}, max: limit,
+		idle: sync.Pool{New: func() any { return &waiter{ready: make(chan struct{}, 1)} }}}
 }
 
 // add has a call wait; nil if too many do, or if the node stops: then a signal is
 // still taken as long as that helps somebody.
-func (c *clients) add(call actor.Call, cell uint16, now actor.Time) (*waiter, *actor.Refusal) {
+func (c *clients) add(call actor.Call, cell uint16, now actor.Time, joins bool) (*waiter, *actor.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -55,8 +82,11 @@ func (c *clients) add(call actor.Call, cell uint16, now actor.Time) (*waiter, *a
 	case len(c.waiting) >= c.max:
 		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
 	}
-	w := &waiter{call: call, cell: cell, clock: actor.NewClock(now, call.Left),
-		answer: make(chan Answer, 1), joined: make(chan actor.CallID, 1)}
+	w := c.idle.Get().(*waiter)
+	w.call, w.cell, w.clock = call, cell, actor.NewClock(now, call.Left)
+	if joins {
+		w.joined = make(chan actor.CallID, 1)
+	}
 	c.waiting[call.ID] = w
 	return w, nil
 }
@@ -75,6 +105,14 @@ func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	return w, ok
 }
 
+// forget gives back a waiter that was taken out, and has its answer if it is to
+// have one.
+func (c *clients) forget(w *waiter) {
+	ready := w.ready
+	*w = waiter{ready: ready}
+	c.idle.Put(w)
+}
+
 // hush says that nobody waits, if somebody wants to know.
 func (c *clients) hush() {
 	if c.none != nil && len(c.waiting) == 0 && !c.quiet {
@@ -85,7 +123,7 @@ func (c *clients) hush() {
 
 func (c *clients) respond(op runtime.Respond) {
 	if w, ok := c.remove(op.Call); ok {
-		w.answer <- Answer{op.Reply, op.HeldUntil}
+		w.give(Answer{op.Reply, op.HeldUntil})
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	proto "github.com/asynkron/protoactor-go/actor"
 )
 
-// worker is the one goroutine on which a cell's mailbox is emptied.
+// worker is a cell's own goroutine: its thread whenever no client's is.
 type worker struct {
 	work chan func() // of one: a mailbox is scheduled once until it has run
 	quit chan struct{}
@@ -33,24 +33,15 @@ func (w *worker) Schedule(fn func()) {
 }
 
 // Throughput implements protoactor's Dispatcher.
-func (w *worker) Throughput() int { return 300 }
+func (w *worker) Throughput() int { return 128 }
 
-// loop runs what is scheduled. Agents' code that calls runtime.Goexit takes the
-// goroutine with it, so another one takes over.
 func (w *worker) loop() {
-	ended := false
-	defer func() {
-		if !ended {
-			go w.loop()
-		}
-	}()
+	defer close(w.done)
 	for {
 		select {
 		case fn := <-w.work:
 			fn()
 		case <-w.quit:
-			ended = true
-			close(w.done)
 			return
 		}
 	}

@@ -30,7 +30,7 @@ const (
 	restartsMax    = 100 // of a cell within restartsWithin: more, and the node gives up
 	restartsWithin = 10 * time.Second
 	readersCount   = 4
-	backlogMax     = 1 << 16 // entries that wait for the disk: with more, no new work is taken
+	stackBytesMax  = 4 << 10 // of a failed cell, in the log
 	startBits      = 20      // of an epoch, the low ones count incarnations
 )
 
@@ -102,6 +102,7 @@ type Engine struct {
 	system   *proto.ActorSystem
 	cells    []*cell
 	clients  *clients
+	room     room
 	agents   *definitions
 	watchers watchers
 	readers  *readers
@@ -139,6 +140,13 @@ func Start(config Config) (*Engine, error) {
 	for n := range config.Cells {
 		e.cells = append(e.cells, newCell(e, uint16(n)))
 	}
+	peers := make([]*mailbox, len(e.cells))
+	for i, c := range e.cells {
+		peers[i] = c.mailbox
+	}
+	for _, c := range e.cells {
+		c.mailbox.peers = peers
+	}
 	root := e.system.Root.WithGuardian(&supervisor{e})
 	for _, c := range e.cells {
 		if _, err := root.SpawnNamed(c.props(), c.name()); err != nil {
@@ -154,7 +162,11 @@ type supervisor struct{ engine *Engine }
 
 // HandleFailure implements protoactor's SupervisorStrategy.
 func (s *supervisor) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, child *proto.PID, stats *proto.RestartStatistics, reason, _ any) {
-	s.engine.log.Error("a cell failed", "cell", child.Id, "panic", fmt.Sprint(reason))
+	stack := ""
+	if f, ok := reason.(*fall); ok {
+		stack = string(f.stack[:min(len(f.stack), stackBytesMax)])
+	}
+	s.engine.log.Error("a cell failed", "cell", child.Id, "panic", fmt.Sprint(reason), "stack", stack)
 	stats.Fail()
 	if stats.NumberOfFailures(restartsWithin) > restartsMax {
 		s.engine.fail(fmt.Errorf("%s failed more than %d times within %v, the last time with: %v", child.Id, restartsMax, restartsWithin, reason))
@@ -199,15 +211,6 @@ func (e *Engine) claim(self actor.Address) dispatcher.Table {
 	return e.table
 }
 
-// unblock has cells hand over what found a ring full.
-func (e *Engine) unblock(cells uint64) {
-	for _, c := range e.cells {
-		if cells&(1<<c.n) != 0 {
-			c.mailbox.wake()
-		}
-	}
-}
-
 // begin counts one more effect; false if there are too many.
 func (e *Engine) begin() bool {
 	if e.running.Add(1) > int64(e.config.EffectsMax) {
@@ -243,40 +246,62 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 // the run has the call's own id.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	complete(&call)
-	b := actor.Encode(actor.Envelope{To: call.To, Body: actor.Request{Call: call}})
-	if _, err := actor.Decode(b); err != nil {
+	env := actor.Envelope{To: call.To, Body: actor.Request{Call: call}}
+	buf := buffers.Get().(*[]byte)
+	defer buffers.Put(buf)
+	*buf = actor.Append((*buf)[:0], env)
+	env, err := actor.Decode(*buf)
+	if err != nil {
 		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
 	}
-	if err := e.config.Log.Full(); err != nil {
-		return refused(call.ID, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}), nil
+	now := e.clock.now()
+	if refusal := e.room.check(now, e.config.Log); refusal != nil {
+		return refused(call.ID, refusal), nil
 	}
 	c := e.home(call.To)
-	w, refusal := e.clients.add(call, c.n, e.clock.now())
+	w, refusal := e.clients.add(call, c.n, now, joined != nil)
 	if refusal != nil {
 		return refused(call.ID, refusal), nil
 	}
-	if e.config.Log.Backlog() > backlogMax || !c.take(b) {
+	if !c.ask(w, env, *buf) {
 		e.clients.remove(call.ID)
-		return refused(call.ID, actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")), nil
+		return refused(call.ID, e.full()), nil
+	}
+	return e.wait(ctx, w, joined)
+}
+
+// buffers are for calls on their way in.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// wait waits for what comes of a client's call.
+func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.CallID)) (Answer, error) {
+	defer e.clients.forget(w)
+	if !w.park() {
+		return w.answer, nil
 	}
 	for {
+		var gone error
 		select {
-		case a := <-w.answer:
-			return a, nil
+		case <-w.ready:
+			return w.answer, nil
 		case run := <-w.joined:
-			if joined != nil {
-				joined(run)
-				joined = nil
-			}
+			joined(run)
+			continue
 		case <-ctx.Done():
-			if _, ok := e.clients.remove(call.ID); !ok {
-				return <-w.answer, nil
-			}
-			return Answer{}, ctx.Err()
+			gone = ctx.Err()
 		case <-e.over:
-			return Answer{}, e.err
+			gone = e.err
 		}
+		if _, waits := e.clients.remove(w.call.ID); !waits { // it is being answered
+			<-w.ready
+			return w.answer, nil
+		}
+		return Answer{}, gone
 	}
+}
+
+func (e *Engine) full() *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
 }
 
 // Cancel gives up a run of an actor on behalf of a client. Whoever waits for the
@@ -286,8 +311,8 @@ func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
 	if _, err := actor.Decode(b); err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
 	}
-	if !e.home(id).take(b) {
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
+	if !e.home(id).bring(b) {
+		return e.full()
 	}
 	return nil
 }

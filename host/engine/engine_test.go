@@ -27,7 +27,7 @@ import (
 // node is an engine over a real store, as serve makes one.
 type node struct {
 	*Engine
-	t    *testing.T
+	t    testing.TB
 	disk *disk.Disk
 	log  *disk.Log
 	said *listener
@@ -68,13 +68,13 @@ func (l *listener) await(ctx context.Context, text string) bool {
 	return true
 }
 
-func patient(t *testing.T) context.Context {
+func patient(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func start(t *testing.T, dir string, change func(*Config), definitions ...actor.Definition) *node {
+func start(t testing.TB, dir string, change func(*Config), definitions ...actor.Definition) *node {
 	t.Helper()
 	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
@@ -589,14 +589,15 @@ func TestARingKeepsTheOrderOfEachSender(t *testing.T) {
 	}
 	var next [senders]int
 	for range senders * each {
-		b, ok := r.pop()
-		for ; !ok; b, ok = r.pop() {
+		b, ok := r.front()
+		for ; !ok; b, ok = r.front() {
 			goruntime.Gosched()
 		}
 		if got := int(b[1]) | int(b[2])<<8; got != next[b[0]] {
 			t.Fatalf("sender %d: got %d, want %d", b[0], got, next[b[0]])
 		}
 		next[b[0]]++
+		r.drop()
 	}
 	if r.len() != 0 || r.ready() {
 		t.Error("it is not empty")

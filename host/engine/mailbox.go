@@ -3,32 +3,54 @@
 package engine
 
 import (
-	"errors"
-	goruntime "runtime"
+	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	proto "github.com/asynkron/protoactor-go/actor"
 
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
+)
+
+const (
+	// busyLooks is how often an asker looks whether a busy cell is idle, before it queues.
+	busyLooks = 4000
+	// helpRounds and helpFor bound what a goroutine does for cells before it leaves
+	// them to their own goroutines.
+	helpRounds = 64
+	helpFor    = 200 * time.Microsecond
 )
 
 // mailbox is what a cell takes in, in three lanes besides protoactor's own:
 // envelopes from cells and clients, answers to what the cell asked for, and that
 // time has passed. They take turns, so that none starves.
+//
+// Whoever sets the flag running is the cell's thread until it hands on: the
+// cell's own goroutine, or a client's who found the cell idle. Whoever puts
+// something in looks at the flag afterwards; whoever clears the flag looks into
+// the lanes afterwards: so one of the two sees to it.
 type mailbox struct {
-	ring    *ring
-	tick    atomic.Bool
-	blocked atomic.Uint64 // cells that found the ring full, one bit each
-	unblock func(cells uint64)
+	n     uint16
+	peers []*mailbox // of the node's cells, by number; set before there is anything to hand on
+	ring  *ring
+	tick  atomic.Bool
+	full  atomic.Uint64 // cells that found the ring full, one bit each
 
 	mu      sync.Mutex
 	system  []any
 	answers []answer
-	more    atomic.Int32 // of those two
+	systems atomic.Int32
+	more    atomic.Int32 // answers
 
-	running    atomic.Bool
-	suspended  bool // between a panic and the next incarnation; the worker's alone
+	running   atomic.Bool
+	suspended atomic.Bool // between a panic and the next incarnation
+
+	// The thread's alone.
+	noted      uint64 // cells that have something to take in, one bit each
+	letter     letter
 	invoker    proto.MessageInvoker
 	dispatcher proto.Dispatcher
 	run        func() // m.process, made once
@@ -43,15 +65,15 @@ type (
 		input       runtime.Input
 		do          func()
 	}
-	// envelope is an encoded actor.Envelope.
-	envelope struct{ bytes []byte }
-	passed   struct{}
+	// letter is an envelope that has come.
+	letter struct{ envelope actor.Envelope }
+	passed struct{}
 )
 
 var _ proto.Mailbox = (*mailbox)(nil)
 
-func newMailbox(slots int, unblock func(cells uint64)) *mailbox {
-	m := &mailbox{ring: newRing(slots), unblock: unblock}
+func newMailbox(n uint16, slots int) *mailbox {
+	m := &mailbox{n: n, ring: newRing(slots)}
 	m.run = m.process
 	m.running.Store(true) // until Start: other cells may fill it before this one is there
 	return m
@@ -78,8 +100,8 @@ func (m *mailbox) waiting() int { return m.ring.len() + int(m.more.Load()) }
 func (m *mailbox) PostSystemMessage(message any) {
 	m.mu.Lock()
 	m.system = append(m.system, message)
+	m.systems.Add(1)
 	m.mu.Unlock()
-	m.more.Add(1)
 	m.schedule()
 }
 
@@ -89,31 +111,9 @@ func (m *mailbox) PostUserMessage(message any) { m.answer(message.(answer)) }
 func (m *mailbox) answer(a answer) {
 	m.mu.Lock()
 	m.answers = append(m.answers, a)
-	m.mu.Unlock()
 	m.more.Add(1)
+	m.mu.Unlock()
 	m.schedule()
-}
-
-// push takes an envelope in; false if there is no room.
-func (m *mailbox) push(b []byte) bool {
-	if !m.ring.push(b) {
-		return false
-	}
-	m.schedule()
-	return true
-}
-
-// pushFrom is push for a cell, which is told when there is room again.
-func (m *mailbox) pushFrom(cell uint16, b []byte) bool {
-	if m.push(b) {
-		return true
-	}
-	m.blocked.Or(1 << cell)
-	if !m.push(b) { // it may have been emptied before the bit was seen
-		m.schedule()
-		return false
-	}
-	return true
 }
 
 // wake has the cell look at the time.
@@ -122,71 +122,111 @@ func (m *mailbox) wake() {
 	m.schedule()
 }
 
+// pushFrom takes in an envelope of a cell that will note it; false if there is no
+// room: then the cell is told when there is.
+func (m *mailbox) pushFrom(cell uint16, b []byte) bool {
+	if m.ring.push(b) {
+		return true
+	}
+	m.full.Or(1 << cell)
+	return m.ring.push(b) // it may have been emptied before the bit was seen
+}
+
+// take makes the caller the cell's thread, if nobody is.
+func (m *mailbox) take() bool {
+	return !m.running.Load() && m.running.CompareAndSwap(false, true)
+}
+
+// schedule leaves it to the cell's own goroutine, unless somebody is at it.
 func (m *mailbox) schedule() {
-	if m.running.CompareAndSwap(false, true) {
+	if m.take() {
 		m.dispatcher.Schedule(m.run)
 	}
 }
 
-// process empties the mailbox, on the worker. The flag is cleared before the
-// lanes are looked at again, and set after something was put in: what comes
-// meanwhile is seen by one side or the other.
-func (m *mailbox) process() {
-	for {
-		empty := m.drain()
-		if cells := m.blocked.Swap(0); cells != 0 {
-			m.unblock(cells)
-		}
-		if !empty {
-			goruntime.Gosched()
-			continue
-		}
-		m.running.Store(false)
-		if !m.ready() || !m.running.CompareAndSwap(false, true) {
-			return
-		}
-	}
-}
-
+// ready tells whether there is something to take in.
 func (m *mailbox) ready() bool {
-	if m.suspended {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return len(m.system) > 0
+	if m.systems.Load() > 0 {
+		return true
 	}
-	return m.more.Load() > 0 || m.tick.Load() || m.ring.ready() || m.blocked.Load() != 0
+	return !m.suspended.Load() && (m.more.Load() > 0 || m.tick.Load() || m.ring.ready() || m.full.Load() != 0)
 }
 
-var errGoexit = errors.New("an agent's code ended its goroutine")
+// process is a turn of the cell's own goroutine.
+func (m *mailbox) process() {
+	began := time.Now()
+	m.drain(began, nil)
+	m.handOn(began, nil)
+}
 
-// drain hands over what is there, up to the throughput; false if there is more.
-// A panic of the cell ends it, and suspends the mailbox until the cell begins anew.
-func (m *mailbox) drain() (empty bool) {
-	returned := false
-	defer func() {
-		if returned {
+// direct hands over an envelope that has not been in the ring. The caller is the
+// thread, and nothing waits.
+func (m *mailbox) direct(env actor.Envelope) {
+	defer m.rescue()
+	m.letter.envelope = env
+	m.invoker.InvokeUserMessage(&m.letter)
+}
+
+// drain hands over what is there, up to the throughput; an asker leaves once it
+// has its answer.
+func (m *mailbox) drain(began time.Time, asker *waiter) {
+	defer m.rescue()
+	for range m.dispatcher.Throughput() {
+		if !m.next() || asker.answered() || time.Since(began) > helpFor {
 			return
 		}
-		reason := recover()
-		if reason == nil {
-			// The goroutine is on its way out: whoever takes over finds the flag clear.
-			reason = errGoexit
-			defer func() {
-				m.running.Store(false)
-				m.schedule()
-			}()
-		}
-		m.invoker.EscalateFailure(reason, nil)
-		empty = false
-	}()
-	for range m.dispatcher.Throughput() {
-		if !m.next() {
-			returned = true
-			return true
-		}
 	}
-	returned = true
-	return false
+}
+
+// rescue ends a cell whose step panicked. Its supervisor makes the next
+// incarnation; until then the mailbox is suspended.
+func (m *mailbox) rescue() {
+	if reason := recover(); reason != nil {
+		m.invoker.EscalateFailure(reason, nil)
+	}
+}
+
+// note remembers that a cell has something to take in.
+func (m *mailbox) note(cell uint16) { m.noted |= 1 << cell }
+
+// handOn ends the caller's time as the cell's thread, and sees to it that what
+// was put in meanwhile is taken in, by this cell and by those it sent to: one of
+// them by the caller, who then goes on from there, the others by their own
+// goroutines; all of them once the caller's time is over or its answer is in. It
+// is never the thread of two cells, so no two can wait for each other.
+func (m *mailbox) handOn(began time.Time, asker *waiter) {
+	for round := 0; ; round++ {
+		if cells := m.full.Swap(0); cells != 0 {
+			for left := cells; left != 0; left &= left - 1 {
+				m.peers[bits.TrailingZeros64(left)].tick.Store(true)
+			}
+			m.noted |= cells
+		}
+		noted := m.noted
+		m.noted = 0
+		m.running.Store(false)
+		if m.ready() {
+			noted |= 1 << m.n
+		}
+		if noted == 0 {
+			return
+		}
+		helps := round < helpRounds && !asker.answered() && time.Since(began) < helpFor
+		var next *mailbox
+		for ; noted != 0; noted &= noted - 1 {
+			switch peer := m.peers[bits.TrailingZeros64(noted)]; {
+			case next == nil && helps && peer.take():
+				next = peer
+			default:
+				peer.schedule()
+			}
+		}
+		if next == nil {
+			return
+		}
+		next.drain(began, asker)
+		m = next
+	}
 }
 
 // next hands over one of each lane; false if there was none.
@@ -194,15 +234,15 @@ func (m *mailbox) next() bool {
 	if message, ok := m.popSystem(); ok {
 		switch message.(type) {
 		case *proto.SuspendMailbox:
-			m.suspended = true
+			m.suspended.Store(true)
 		case *proto.ResumeMailbox:
-			m.suspended = false
+			m.suspended.Store(false)
 		default:
 			m.invoker.InvokeSystemMessage(message)
 		}
 		return true
 	}
-	if m.suspended {
+	if m.suspended.Load() {
 		return false
 	}
 	any := false
@@ -214,25 +254,26 @@ func (m *mailbox) next() bool {
 		m.invoker.InvokeUserMessage(a)
 		any = true
 	}
-	if b, ok := m.ring.pop(); ok {
-		m.invoker.InvokeUserMessage(envelope{b})
+	if b, ok := m.ring.front(); ok {
+		env, err := actor.Decode(b) // keeps nothing of b
+		m.ring.drop()
+		must.Be(err == nil, "a message of our own cannot be read: %v", err)
+		m.letter.envelope = env
+		m.invoker.InvokeUserMessage(&m.letter)
 		any = true
 	}
 	return any
 }
 
 func (m *mailbox) popSystem() (any, bool) {
-	if m.more.Load() == 0 {
+	if m.systems.Load() == 0 {
 		return nil, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.system) == 0 {
-		return nil, false
-	}
 	message := m.system[0]
 	m.system = m.system[1:]
-	m.more.Add(-1)
+	m.systems.Add(-1)
 	return message, true
 }
 
@@ -242,9 +283,6 @@ func (m *mailbox) popAnswer() (answer, bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.answers) == 0 {
-		return answer{}, false
-	}
 	a := m.answers[0]
 	m.answers[0] = answer{}
 	m.answers = m.answers[1:]

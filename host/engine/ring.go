@@ -4,12 +4,16 @@ package engine
 
 import "sync/atomic"
 
-// ring is a bounded queue of encoded envelopes: many fill it, one empties it.
-// Each slot has a sequence number that says whose turn it is (Vyukov).
+// slotBytesMax is how much of a buffer a slot keeps for the next message.
+const slotBytesMax = 8 << 10
+
+// ring is a bounded queue of encoded envelopes: many fill it, one at a time
+// empties it. Each slot has a sequence number that says whose turn it is (Vyukov),
+// and a buffer of its own that senders copy into.
 type ring struct {
 	slots []slot
 	tail  atomic.Uint64 // next to fill
-	head  atomic.Uint64 // next to empty; written by the one reader alone
+	head  atomic.Uint64 // next to empty; written by the reader alone
 }
 
 type slot struct {
@@ -30,7 +34,7 @@ func newRing(n int) *ring {
 	return r
 }
 
-// push puts an envelope in; false if there is no room.
+// push copies an envelope in; false if there is no room.
 func (r *ring) push(b []byte) bool {
 	for {
 		at := r.tail.Load()
@@ -38,7 +42,7 @@ func (r *ring) push(b []byte) bool {
 		switch seq := s.seq.Load(); {
 		case seq == at:
 			if r.tail.CompareAndSwap(at, at+1) {
-				s.bytes = b
+				s.bytes = append(s.bytes[:0], b...)
 				s.seq.Store(at + 1)
 				return true
 			}
@@ -48,18 +52,26 @@ func (r *ring) push(b []byte) bool {
 	}
 }
 
-// pop takes the oldest out; false if there is none.
-func (r *ring) pop() ([]byte, bool) {
+// front is the oldest, until drop; false if there is none. An older one that is
+// still being copied in has its sender look again afterwards.
+func (r *ring) front() ([]byte, bool) {
 	at := r.head.Load()
 	s := &r.slots[at%uint64(len(r.slots))]
 	if s.seq.Load() != at+1 {
 		return nil, false
 	}
-	b := s.bytes
-	s.bytes = nil
+	return s.bytes, true
+}
+
+// drop gives the slot of the oldest back.
+func (r *ring) drop() {
+	at := r.head.Load()
+	s := &r.slots[at%uint64(len(r.slots))]
+	if cap(s.bytes) > slotBytesMax {
+		s.bytes = nil
+	}
 	r.head.Store(at + 1)
 	s.seq.Store(at + uint64(len(r.slots)))
-	return b, true
 }
 
 // ready tells whether there is one to take out.

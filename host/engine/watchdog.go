@@ -16,50 +16,64 @@ import (
 const StepMax = 100 * time.Millisecond
 
 // watchdog names a step that takes too long, while it does: all other actors of
-// the cell wait for it. It costs nothing while no step is under way.
+// the cell wait for it, and so does the client whose goroutine it may be. It
+// looks now and then as long as the cell steps, and sleeps with it.
 type watchdog struct {
 	cell  uint16
 	log   *slog.Logger
+	clock clock
 	timer *time.Timer
+	awake atomic.Bool
 	step  atomic.Pointer[step]
+	named *step // the timer's alone
 }
 
 type step struct {
 	input runtime.Input
-	began time.Time
+	began actor.Time
 }
 
-func newWatchdog(cell uint16, log *slog.Logger) *watchdog {
-	w := &watchdog{cell: cell, log: log}
-	w.timer = time.AfterFunc(time.Hour, w.bark)
+func newWatchdog(cell uint16, log *slog.Logger, clock clock) *watchdog {
+	w := &watchdog{cell: cell, log: log, clock: clock}
+	w.timer = time.AfterFunc(time.Hour, w.look)
 	w.timer.Stop()
 	return w
 }
 
-func (w *watchdog) begin(in runtime.Input) {
-	w.step.Store(&step{in, time.Now()})
-	w.timer.Reset(StepMax)
+func (w *watchdog) begin(in runtime.Input, now actor.Time) {
+	w.step.Store(&step{in, now})
+	w.rouse()
 }
 
 // end tells how long the step took, if there was one.
 func (w *watchdog) end() (took time.Duration) {
-	w.timer.Stop()
-	if s := w.step.Swap(nil); s != nil {
-		took = time.Since(s.began)
+	if s := w.step.Load(); s != nil {
+		w.step.Store(nil)
+		took = w.clock.now().Sub(s.began)
 	}
 	return took
 }
 
-func (w *watchdog) bark() {
+func (w *watchdog) rouse() {
+	if !w.awake.Load() && w.awake.CompareAndSwap(false, true) {
+		w.timer.Reset(StepMax / 2)
+	}
+}
+
+func (w *watchdog) look() {
 	s := w.step.Load()
 	if s == nil {
+		w.awake.Store(false)
+		if w.step.Load() != nil { // begun just now, and found it awake
+			w.rouse()
+		}
 		return
 	}
-	took := time.Since(s.began)
-	if took < StepMax {
-		return // it is the next one already
+	if took := w.clock.now().Sub(s.began); took >= StepMax && s != w.named {
+		w.named = s
+		w.log.Warn("a step takes long: every actor of its cell waits", "cell", w.cell, "at", inputName(s.input), "ms", took.Milliseconds())
 	}
-	w.log.Warn("a step takes long: every actor of its cell waits", "cell", w.cell, "at", inputName(s.input), "ms", took.Milliseconds())
+	w.timer.Reset(StepMax / 2)
 }
 
 // inputName is what a cell is busy with, in a few words; never content.
@@ -73,6 +87,8 @@ func inputName(in runtime.Input) string {
 		return fmt.Sprintf("%T for %s", env.Body, env.To)
 	case runtime.Outcome:
 		return fmt.Sprintf("outcome %s", in.ID)
+	case runtime.Streamed:
+		return fmt.Sprintf("piece %s", in.ID)
 	case runtime.Loaded:
 		return fmt.Sprintf("loaded %s", in.Actor)
 	default:

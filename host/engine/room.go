@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+const (
+	backlogMax = 1 << 16 // entries that wait for the disk: with more, no new work is taken
+	// roomLooks is how often the log is asked whether it can take new work: that
+	// asks the operating system, which costs as much as a call.
+	roomLooks = 20 * time.Millisecond
+)
+
+// room says whether the log can take new work, as it was a moment ago.
+type room struct {
+	looked atomic.Int64
+	no     atomic.Pointer[actor.Refusal]
+}
+
+func (r *room) check(now actor.Time, log Log) *actor.Refusal {
+	if last := r.looked.Load(); now-actor.Time(last) >= actor.Time(roomLooks) && r.looked.CompareAndSwap(last, int64(now)) {
+		r.no.Store(look(log))
+	}
+	return r.no.Load()
+}
+
+func look(log Log) *actor.Refusal {
+	if err := log.Full(); err != nil {
+		return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}
+	}
+	if log.Backlog() > backlogMax {
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d entries wait for the disk", backlogMax)
+	}
+	return nil
+}
