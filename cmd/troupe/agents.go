@@ -4,14 +4,21 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"net/url"
 	"text/tabwriter"
+	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/runs"
 )
 
 // AgentsCmd looks at agents.
 type AgentsCmd struct {
 	List AgentsListCmd `cmd:"" help:"List the agents that can be called."`
+	Show AgentsShowCmd `cmd:"" help:"Show an agent, and what its actors are at."`
 }
 
 // AgentsListCmd lists them.
@@ -35,17 +42,126 @@ func (c *AgentsListCmd) Run(s streams) error {
 		return printJSON(s.out, body)
 	}
 	var in struct {
-		Agents []struct {
-			ID  string `json:"agent_id"`
-			Doc string `json:"doc"`
-		} `json:"agents"`
+		Agents []agentLine `json:"agents"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	for _, a := range in.Agents {
-		fmt.Fprintf(w, "%s\t%s\n", a.ID, a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", a.ID, a.kind(), a.Doc)
 	}
 	return w.Flush()
+}
+
+// agentLine is an agent as GET /v1/agents tells it, as far as people want to read it.
+type agentLine struct {
+	ID         string         `json:"agent_id"`
+	Name       string         `json:"name"`
+	Kind       string         `json:"kind"`
+	Doc        string         `json:"doc"`
+	Definition string         `json:"definition"`
+	Healthy    *bool          `json:"healthy"`
+	Spec       jsontext.Value `json:"spec"`
+	Actors     []struct {
+		Session string   `json:"session_id"`
+		Mailbox []string `json:"mailbox"`
+		Turns   []struct {
+			Run     string `json:"run_id"`
+			Status  string `json:"status"`
+			Started string `json:"started_at"`
+			Left    int64  `json:"time_left_ms"`
+			Waits   []struct {
+				Run    string `json:"run_id"`
+				Target string `json:"target"`
+				Since  string `json:"since"`
+				Left   int64  `json:"time_left_ms"`
+			} `json:"waits_for"`
+		} `json:"turns"`
+	} `json:"actors"`
+}
+
+// kind is who wrote the agent, and of a service whether it is well.
+func (a *agentLine) kind() string {
+	switch {
+	case a.Healthy == nil:
+		return a.Kind
+	case *a.Healthy:
+		return a.Kind + ", healthy"
+	default:
+		return a.Kind + ", not healthy"
+	}
+}
+
+// AgentsShowCmd shows one.
+type AgentsShowCmd struct {
+	At
+	ID   string `arg:"" help:"The agent."`
+	JSON bool   `help:"Print what the server says."`
+}
+
+// Help is shown below the flags.
+func (AgentsShowCmd) Help() string {
+	return `Shows what the agent is made of; and of each of its actors in memory the mailbox, the run that has the
+turn, whom that waits for, since when and until when.
+
+Examples:
+  troupe agents show planner
+  troupe agents show planner --json | jq .spec`
+}
+
+// Run implements the command.
+func (c *AgentsShowCmd) Run(s streams) error {
+	body, err := c.client().get("/v1/agents/" + url.PathEscape(c.ID))
+	if err != nil || c.JSON {
+		return printOr(s.out, body, err)
+	}
+	var a agentLine
+	if err := json.Unmarshal(body, &a); err != nil {
+		return err
+	}
+	return a.print(s.out)
+}
+
+func (a *agentLine) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.kind())
+	if a.Name != a.ID {
+		fmt.Fprintf(w, "name\t%s\n", a.Name)
+	}
+	if a.Doc != "" {
+		fmt.Fprintf(w, "doc\t%s\n", a.Doc)
+	}
+	fmt.Fprintf(w, "definition\t%s\n", a.Definition)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(a.Spec) > 0 && a.Spec.Kind() == '{' {
+		if err := a.Spec.Indent(); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "spec        %s\n", a.Spec)
+	}
+	for _, actor := range a.Actors {
+		fmt.Fprintf(out, "%s/%s  mailbox %d\n", a.ID, actor.Session, len(actor.Mailbox))
+		for _, t := range actor.Turns {
+			fmt.Fprintf(out, "  run %s  %s  since %s  until %s\n", t.Run, colour(t.Status), t.Started, until(t.Started, t.Left))
+			for _, wait := range t.Waits {
+				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, until(wait.Since, wait.Left), wait.Run)
+			}
+		}
+		for _, run := range actor.Mailbox {
+			fmt.Fprintf(out, "  run %s  in the mailbox\n", run)
+		}
+	}
+	return nil
+}
+
+// until is an instant so many milliseconds after another.
+func until(since string, ms int64) string {
+	at, err := runs.ParseTime(since)
+	if err != nil {
+		return "?"
+	}
+	return runs.FormatTime(at.Add(time.Duration(ms) * time.Millisecond))
 }
