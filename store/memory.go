@@ -37,6 +37,22 @@ func (m *Memory) Scan(from, to []byte, each func(key, value []byte) bool) error 
 	return nil
 }
 
+// ScanBack implements KV.
+func (m *Memory) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
+	l, i, _ := m.find(to) // i rows of leaf l come before it
+	for ; l >= 0; l-- {
+		if l < len(m.leaves) {
+			for _, row := range slices.Backward(m.leaves[l][:min(i, len(m.leaves[l]))]) {
+				if bytes.Compare(row.Key, from) < 0 || !each(row.Key, row.Value) {
+					return nil
+				}
+			}
+		}
+		i = leafMax
+	}
+	return nil
+}
+
 // Apply implements KV.
 func (m *Memory) Apply(rows []Row) error {
 	for _, row := range rows {

@@ -60,6 +60,16 @@ func TestMemoryIsASortedMap(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Fatalf("from %s to %s: %v, want %v", from, to, got, want)
 		}
+		slices.Reverse(want)
+		limit := rapid.IntRange(1, 300).Draw(t, "limit")
+		got = nil
+		_ = m.ScanBack([]byte(from), []byte(to), func(k, v []byte) bool {
+			got = append(got, string(k)+"="+string(v))
+			return len(got) < limit
+		})
+		if want = want[:min(limit, len(want))]; !slices.Equal(got, want) {
+			t.Fatalf("back from %s to %s: %v, want %v", to, from, got, want)
+		}
 	})
 }
 

@@ -189,13 +189,24 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 }
 
 // Runs lists the newest runs of a tenant, newest first; the roots alone, if so wished.
-// It reads all of them, and keeps no more than limit.
+// Their ids grow with time, so it reads no further back than it must.
 func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
-	var newest []RunOwner // a ring of limit
-	seen := 0
+	return RunsBefore(kv, tenant, actor.CallID{}, limit, roots)
+}
+
+// RunsBefore is Runs that are older than one of them; zero stands for one to come.
+func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) ([]RunOwner, error) {
 	prefix := tenantKey(tenant, 'r')
+	to := after(prefix)
+	if !run.IsZero() {
+		to = runKey(tenant, run)
+	}
+	var newest []RunOwner
 	var wrong error
-	err := kv.Scan(prefix, after(prefix), func(key, value []byte) bool {
+	err := kv.ScanBack(prefix, to, func(key, value []byte) bool {
+		if len(newest) >= limit {
+			return false
+		}
 		run, err := actor.ParseCallID(string(key[len(prefix):]))
 		if err != nil {
 			wrong = fmt.Errorf("key %s: %w", key, err)
@@ -206,14 +217,8 @@ func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
 			wrong = fmt.Errorf("key %s: %w", key, err)
 			return false
 		}
-		switch owner := (RunOwner{run, root, id}); {
-		case roots && root != run || limit <= 0:
-		case len(newest) < limit:
-			newest = append(newest, owner)
-			seen++
-		default:
-			newest[seen%limit] = owner
-			seen++
+		if !roots || root == run {
+			newest = append(newest, RunOwner{run, root, id})
 		}
 		return true
 	})
@@ -223,11 +228,6 @@ func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(newest) > 0 {
-		at := seen % len(newest)
-		newest = slices.Concat(newest[at:], newest[:at])
-	}
-	slices.Reverse(newest)
 	return newest, nil
 }
 

@@ -65,8 +65,8 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("%d entries of node %s, %v", n, d.Node(), err)
 	}
 	runs, err := store.Runs(d, actor.DefaultTenant, 9, true)
-	if err != nil || len(runs) != 2 {
-		t.Errorf("%v, %v", runs, err)
+	if err != nil || len(runs) != 2 || runs[0].Run.Compare(runs[1].Run) <= 0 {
+		t.Errorf("not the newest first: %v, %v", runs, err)
 	}
 	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil {
 		t.Error("a store open for reading was written")

@@ -29,11 +29,20 @@ func (k keys) Get(key []byte) ([]byte, bool, error) {
 
 // Scan implements store.KV. It shows what was there when it began.
 func (k keys) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	return k.scan(from, to, (*pebble.Iterator).First, (*pebble.Iterator).Next, each)
+}
+
+// ScanBack implements store.KV, likewise.
+func (k keys) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
+	return k.scan(from, to, (*pebble.Iterator).Last, (*pebble.Iterator).Prev, each)
+}
+
+func (k keys) scan(from, to []byte, first, next func(*pebble.Iterator) bool, each func(key, value []byte) bool) error {
 	it, err := k.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: to})
 	if err != nil {
 		return fmt.Errorf("key %s: %w", from, err)
 	}
-	for ok := it.First(); ok; ok = it.Next() {
+	for ok := first(it); ok; ok = next(it) {
 		value, err := it.ValueAndErr()
 		if err != nil {
 			return errors.Join(fmt.Errorf("key %s: %w", it.Key(), err), it.Close())
