@@ -13,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -32,7 +33,6 @@ func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeA
 
 // Bounds of keys.
 const (
-	KeysMax         = 1024
 	KeyNameBytesMax = 80
 
 	keyIDBytes     = 8
@@ -74,10 +74,10 @@ func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expir
 		return Key{}, "", r
 	}
 	if len(k.Scopes) != len(scopes) {
-		return Key{}, "", badKey("scopes", "names a scope twice")
+		return Key{}, "", invalid("scopes", "names a scope twice")
 	}
 	if k.Expired(now) {
-		return Key{}, "", badKey("expires_at", "is not later than now")
+		return Key{}, "", invalid("expires_at", "is not later than now")
 	}
 	return k, text, nil
 }
@@ -85,26 +85,20 @@ func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expir
 // Check says what no key can be.
 func (k *Key) Check() *actor.Refusal {
 	if _, err := hex.DecodeString(k.ID); err != nil || len(k.ID) != 2*keyIDBytes || strings.ToLower(k.ID) != k.ID {
-		return badKey("key_id", "want %d lower-case hex digits", 2*keyIDBytes)
+		return invalid("key_id", "want %d lower-case hex digits", 2*keyIDBytes)
 	}
 	if len(k.Name) > KeyNameBytesMax || strings.ContainsFunc(k.Name, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return badKey("name", "want at most %d printable ASCII characters", KeyNameBytesMax)
+		return invalid("name", "want at most %d printable ASCII characters", KeyNameBytesMax)
 	}
 	for _, s := range k.Scopes {
 		if !slices.Contains(Scopes(), s) {
-			return badKey("scopes", "%.40q is none; want some of %v", string(s), Scopes())
+			return invalid("scopes", "%.40q is none; want some of %v", string(s), Scopes())
 		}
 	}
 	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, inOrder(k.Scopes)) {
-		return badKey("scopes", "want some of %v, each once and in this order", Scopes())
+		return invalid("scopes", "want some of %v, each once and in this order", Scopes())
 	}
 	return nil
-}
-
-func badKey(field, format string, args ...any) *actor.Refusal {
-	r := actor.Refuse(actor.Invalid, "%s: %s", field, fmt.Sprintf(format, args...))
-	r.Field = field
-	return r
 }
 
 // inOrder is each of the scopes once; those that are none come last.
@@ -147,11 +141,7 @@ func (k *Key) Principal() string { return "key:" + k.ID }
 func (k *Key) Encode() []byte {
 	out := record{ID: k.ID, Name: k.Name, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = instant(k.Created), instant(k.Expires)
-	b, err := json.Marshal(out, json.Deterministic(true))
-	if err != nil {
-		panic(err)
-	}
-	return b
+	return must.Do(json.Marshal(out))
 }
 
 // DecodeKey reads what Encode writes.

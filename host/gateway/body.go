@@ -3,89 +3,87 @@
 package gateway
 
 import (
-	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
 )
 
-// Bounds of a request.
-const (
-	BodyBytesMax = 1 << 20
-	depthMax     = 64
-)
+// BodyBytesMax is how long the body of a request may be.
+const BodyBytesMax = 1 << 20
 
-// decode reads a body, which the guard has seen to be JSON by name, strictly into v, a pointer to a struct: one JSON object,
-// no member twice, none that is unknown, nothing behind it.
-func decode(ctx *fasthttp.RequestCtx, v any) *problem {
-	body := ctx.PostBody()
-	if len(body) == 0 {
-		return invalid(http.StatusBadRequest, "", "want a JSON object, got nothing")
-	}
-	if p := shape(body); p != nil {
-		return p
-	}
-	err := json.Unmarshal(body, v, json.RejectUnknownMembers(true))
-	var semantic *json.SemanticError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return invalid(http.StatusBadRequest, field(semantic.JSONPointer), field(semantic.JSONPointer)+": is unknown")
-	case errors.As(err, &semantic):
-		return invalid(http.StatusBadRequest, field(semantic.JSONPointer), at(semantic.JSONPointer)+"a value of another kind is wanted")
-	default:
-		return invalid(http.StatusBadRequest, "", "is not what it should be")
-	}
+// What is read of a request is copied: fasthttp uses its bytes again.
+
+// read takes a body in as something that a client may ask for. That it is JSON by
+// its own account the guard has seen to.
+func read[T any](ctx *fasthttp.RequestCtx, as func([]byte) (T, *actor.Refusal)) (T, *problem) {
+	out, r := as(append([]byte(nil), ctx.PostBody()...))
+	return out, bad(r)
 }
 
-// shape finds what is wrong with JSON whatever it is meant to say.
-func shape(body []byte) *problem {
-	d := jsontext.NewDecoder(bytes.NewReader(body))
-	if d.PeekKind() != '{' {
-		if _, err := d.ReadToken(); err == nil {
-			return invalid(http.StatusBadRequest, "", "want a JSON object")
-		}
-		d = jsontext.NewDecoder(bytes.NewReader(body))
-	}
-	for {
-		_, err := d.ReadToken()
-		var syntax *jsontext.SyntacticError
-		switch {
-		case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
-			return invalid(http.StatusBadRequest, field(syntax.JSONPointer), at(syntax.JSONPointer)+"is there twice")
-		case errors.As(err, &syntax):
-			return invalid(http.StatusBadRequest, field(syntax.JSONPointer), fmt.Sprintf("%snot JSON after byte %d", at(syntax.JSONPointer), syntax.ByteOffset))
-		case err != nil:
-			return invalid(http.StatusBadRequest, "", "not JSON: it ends too early")
-		case d.StackDepth() > depthMax:
-			return invalid(http.StatusBadRequest, field(d.StackPointer()), fmt.Sprintf("nests deeper than %d levels", depthMax))
-		case d.StackDepth() == 0:
-			if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-				return invalid(http.StatusBadRequest, "", "something follows the JSON object")
-			}
-			return nil
-		}
-	}
+// nothing refuses a body that says something where the path says it all.
+func nothing(ctx *fasthttp.RequestCtx) *problem {
+	_, p := read(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Nothing(b) })
+	return p
 }
 
-// field is the member at the top that a pointer leads through.
-func field(p jsontext.Pointer) string {
-	for token := range p.Tokens() {
-		return fmt.Sprintf("%.80s", strings.ToValidUTF8(token, "\uFFFD"))
-	}
-	return ""
+// param is a part of the path.
+func param(ctx *fasthttp.RequestCtx, name string) string {
+	text, _ := ctx.UserValue(name).(string)
+	return strings.Clone(text)
 }
 
-func at(p jsontext.Pointer) string {
-	if f := field(p); f != "" {
-		return f + ": "
+func header(ctx *fasthttp.RequestCtx, name string) string {
+	return string(ctx.Request.Header.Peek(name))
+}
+
+func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
+	for _, h := range ctx.Request.Header.PeekAll(name) {
+		all = append(all, string(h))
 	}
-	return ""
+	return all
+}
+
+// number reads a number of the query; absent is the default, more than most is most.
+func number(ctx *fasthttp.RequestCtx, name string, or, most uint64) (uint64, *problem) {
+	if !ctx.QueryArgs().Has(name) {
+		return or, nil
+	}
+	n, err := strconv.ParseUint(string(ctx.QueryArgs().Peek(name)), 10, 63)
+	if err != nil {
+		return 0, invalid(http.StatusBadRequest, name, name+": want a number from 0 on")
+	}
+	return min(n, most), nil
+}
+
+// flag reads a yes or no of the query: 1 or 0.
+func flag(ctx *fasthttp.RequestCtx, name string) (bool, *problem) {
+	switch text := string(ctx.QueryArgs().Peek(name)); {
+	case text == "0" || !ctx.QueryArgs().Has(name):
+		return false, nil
+	case text == "1":
+		return true, nil
+	}
+	return false, invalid(http.StatusBadRequest, name, name+": want 1 or 0")
+}
+
+func runID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
+	id, err := actor.ParseCallID(param(ctx, "id"))
+	if err != nil {
+		return id, invalid(http.StatusBadRequest, "id", err.Error())
+	}
+	return id, nil
+}
+
+// promised fills in what a client may say of a call besides what it is.
+func promised(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
+	var r *actor.Refusal
+	call.Principal = who(ctx).Principal
+	call.Trace = ingress.Trace(headers(ctx, "traceparent"))
+	call.Idempotency, r = ingress.Promise(call.Principal, route, headers(ctx, ingress.IdempotencyKey), ctx.PostBody())
+	return bad(r)
 }

@@ -18,6 +18,8 @@ type Config struct {
 	// Hosts are names by which this server may be called besides those of
 	// loopback. Off loopback none means any: there a key is needed anyway.
 	Hosts []string
+	// External looks after external agents; nil: there are none.
+	External External
 	// Origins are those whose web pages may call, like https://console.example,
 	// besides our own.
 	Origins []string
@@ -32,6 +34,8 @@ type Config struct {
 	IdleWithin time.Duration
 	// Connections is how many are open at once (8192).
 	Connections int
+	// Streams of events are open at once (4096).
+	Streams int
 	// PerAddress is how many of them come from one address, which is a whole
 	// /64 of IPv6 (256). Loopback is one address for everybody and has no such
 	// bound, unless one is given here.
@@ -50,6 +54,9 @@ func (c Config) withDefaults() Config {
 	or(&c.IdleWithin, 2*time.Minute)
 	if c.Connections == 0 {
 		c.Connections = ConnectionsMax
+	}
+	if c.Streams == 0 {
+		c.Streams = StreamsMax
 	}
 	if c.Keys == nil {
 		c.Keys = new(Keys)

@@ -79,7 +79,7 @@ func (l *listener) leave(from netip.Prefix) {
 
 // addressOf is who a connection comes from, as far as one party can have it: an
 // address of IPv4, a /64 of IPv6.
-func addressOf(c net.Conn) netip.Prefix {
+func addressOf(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
 	at, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
 		return netip.Prefix{}
@@ -106,11 +106,15 @@ func refuseConnection(c net.Conn, p *problem) {
 type connection struct {
 	net.Conn
 	leave func()
+	last  func() // if set, done when it is closed
 }
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
 	defer c.leave()
+	if c.last != nil {
+		c.last()
+	}
 	return c.Conn.Close()
 }
 

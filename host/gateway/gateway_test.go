@@ -434,46 +434,4 @@ func TestOnlyLoopbackIsServed(t *testing.T) {
 	}
 }
 
-func TestATraceIsPassedOnIfItIsOne(t *testing.T) {
-	const good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	for in, want := range map[string]string{
-		good: good, "": "", "x": "", strings.ToUpper(good): "", "ff" + good[2:]: "",
-		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": "", "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01": "",
-	} {
-		var ctx fasthttp.RequestCtx
-		ctx.Request.Header.Set("traceparent", in)
-		if got := traceparent(&ctx); got != want {
-			t.Errorf("%q becomes %q", in, got)
-		}
-	}
-}
-
-// Any body is decoded or refused with a problem that can be written.
-func FuzzBody(f *testing.F) {
-	for _, s := range []string{`{"content":"x"}`, `{"content":"x","session":"s","timeout_ms":1}`, `{"content":"x"}x`, "{\"a\":\xff}", `{"":{"a":[1,{}]}}`, `{"content":1e999}`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		var ctx fasthttp.RequestCtx
-		ctx.Request.SetBody(body)
-		var in struct {
-			Content *string `json:"content"`
-			Session string  `json:"session"`
-			Timeout int64   `json:"timeout_ms"`
-		}
-		p := decode(&ctx, &in)
-		if p == nil {
-			return
-		}
-		if p.Status < 400 || p.Status > 499 || p.Detail == "" {
-			t.Fatalf("%q: %+v", body, p)
-		}
-		p.write(&ctx)
-		var back problem
-		if err := json.Unmarshal(ctx.Response.Body(), &back); err != nil {
-			t.Fatalf("%q: %s: %v", body, ctx.Response.Body(), err)
-		}
-	})
-}
-
 var _ Node = (*engine.Engine)(nil)

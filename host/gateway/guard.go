@@ -25,8 +25,11 @@ const (
 // what it says. One that two readers could see the end of in two places may be
 // followed by another that only we see: the connection is then to be closed.
 func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
-	if p := badFraming(h); p != nil {
+	if p := badFraming(string(h.Method()), string(h.Protocol()), h.RawHeaders()); p != nil {
 		return p, true
+	}
+	if trailed(h) {
+		return invalid(http.StatusBadRequest, "", "headers behind the body are not taken"), true
 	}
 	for _, look := range []func(*fasthttp.RequestHeader) *problem{badTarget, s.badHost, s.badOrigin, badMedia} {
 		if p := look(h); p != nil {
@@ -65,17 +68,18 @@ var once = []string{"authorization", "connection", "content-encoding", "content-
 	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
 
 // badFraming finds in the raw head what two readers could understand in two ways.
-func badFraming(h *fasthttp.RequestHeader) *problem {
+// fasthttp refuses some of it by itself; here it does not depend on that.
+func badFraming(method, protocol string, raw []byte) *problem {
 	bad := func(format string, args ...any) *problem {
 		return invalid(http.StatusBadRequest, "", fmt.Sprintf(format, args...))
 	}
-	old := string(h.Protocol()) == "HTTP/1.0"
-	if !old && string(h.Protocol()) != "HTTP/1.1" {
-		return bad("protocol %.20q: want HTTP/1.1", h.Protocol())
+	old := protocol == "HTTP/1.0"
+	if !old && protocol != "HTTP/1.1" {
+		return bad("protocol %.20q: want HTTP/1.1", protocol)
 	}
 	seen := map[string]string{}
 	count := 0
-	for line := range bytes.SplitAfterSeq(h.RawHeaders(), []byte("\n")) {
+	for line := range bytes.SplitAfterSeq(raw, []byte("\n")) {
 		text, ended := bytes.CutSuffix(line, []byte("\r\n"))
 		switch {
 		case len(line) == 0:
@@ -117,19 +121,21 @@ func badFraming(h *fasthttp.RequestHeader) *problem {
 		return bad("Content-Length: want a decimal number")
 	case hasCoding && (coding != "chunked" || old):
 		return bad("Transfer-Encoding: want chunked, in HTTP/1.1")
-	case hasTrailer || trailed(h):
+	case hasTrailer:
 		return bad("headers behind the body are not taken")
 	case hasExpect && expect != "100-continue":
 		return invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
 	case !hasHost:
 		return bad("the Host header is missing")
-	case (hasCoding || strings.Trim(length, "0") != "") && !takesBody(h):
-		return bad("a %.20s has no body", h.Method())
+	case (hasCoding || strings.Trim(length, "0") != "") && !takesBody(method):
+		return bad("a %.20s has no body", method)
 	}
 	return nil
 }
 
-func takesBody(h *fasthttp.RequestHeader) bool { return h.IsPost() || h.IsPut() || h.IsPatch() }
+func takesBody(method string) bool {
+	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+}
 
 func notToken(r rune) bool {
 	return !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
@@ -257,7 +263,7 @@ func badMedia(h *fasthttp.RequestHeader) *problem {
 	media, _, _ := strings.Cut(string(h.ContentType()), ";")
 	media = strings.TrimSpace(media)
 	body := h.ContentLength() > 0 || len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0
-	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(h) {
+	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(string(h.Method())) {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Type", fmt.Sprintf("Content-Type: want application/json, got %.80q", media))
 	}
 	return nil

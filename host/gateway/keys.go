@@ -4,7 +4,9 @@ package gateway
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -52,17 +54,41 @@ var scopes = map[string]ingress.Scope{
 
 // on makes a route, behind the table of scopes.
 func (s *Server) on(r *router.Router, method, path string, handle fasthttp.RequestHandler) {
-	scope, ok := scopes[method+" "+path]
+	r.Handle(method, path, s.behind(method+" "+path, handle))
+}
+
+// behind has whoever comes by a route show first that he may.
+func (s *Server) behind(route string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
+	scope, ok := scopes[route]
 	if !ok {
-		panic(method + " " + path + " has no row in the table of scopes")
+		panic(route + " has no row in the table of scopes")
 	}
-	r.Handle(method, path, func(ctx *fasthttp.RequestCtx) {
+	return func(ctx *fasthttp.RequestCtx) {
 		c, p := s.identify(&ctx.Request.Header, scope)
 		if p != nil {
 			p.write(ctx)
 			return
 		}
 		ctx.SetUserValue(callerValue, c)
+		handle(ctx)
+	}
+}
+
+// verbs makes the routes of a thing's verbs: path:verb.
+func (s *Server) verbs(r *router.Router, path string, handles map[string]fasthttp.RequestHandler) {
+	all := map[string]fasthttp.RequestHandler{}
+	for verb, handle := range handles {
+		all[verb] = s.behind("POST "+path+":"+verb, handle)
+	}
+	known := ":" + strings.Join(slices.Sorted(maps.Keys(all)), ", :")
+	r.POST(path, func(ctx *fasthttp.RequestCtx) {
+		id, verb, _ := strings.Cut(param(ctx, "id"), ":")
+		handle, ok := all[verb]
+		if !ok {
+			newProblem(http.StatusNotFound, "not_found", "no such path", "nothing is posted here; behind the id there may stand "+known).write(ctx)
+			return
+		}
+		ctx.SetUserValue("id", id)
 		handle(ctx)
 	})
 }

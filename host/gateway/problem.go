@@ -11,6 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // problem is what a client gets instead of an answer (RFC 9457).
@@ -35,7 +36,7 @@ func refusal(r *actor.Refusal) *problem {
 	out := r.Reason.Outside()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
 	p.Field = r.Field
-	if r.Field == idempotencyKey {
+	if r.Field == ingress.IdempotencyKey {
 		p.Status = http.StatusUnprocessableEntity
 	}
 	for _, id := range r.Chain {
@@ -53,6 +54,14 @@ func invalid(status int, field, detail string) *problem {
 	p := newProblem(status, out.Type, out.Error, detail)
 	p.Field = field
 	return p
+}
+
+// bad is a request that ingress refuses; nil if it does not.
+func bad(r *actor.Refusal) *problem {
+	if r == nil {
+		return nil
+	}
+	return invalid(http.StatusBadRequest, r.Field, r.Detail)
 }
 
 func (p *problem) write(ctx *fasthttp.RequestCtx) {

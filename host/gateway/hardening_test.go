@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Each thing that the guard looks for in a head is found by it, whether
+// fasthttp would have let it through or not.
+func TestTheGuardNamesWhatIsWrong(t *testing.T) {
+	const host = "Host: localhost\r\n"
+	for _, c := range []struct{ method, protocol, raw, want string }{
+		{"GET", "HTTP/1.1", host + "\r\n", ""},
+		{"POST", "HTTP/1.1", host + "Content-Length: 12\r\n\r\n", ""},
+		{"POST", "HTTP/1.1", host + "Transfer-Encoding:chunked\r\nExpect: 100-continue\r\n\r\n", ""},
+		{"DELETE", "HTTP/1.0", host + "Content-Length: 000\r\n\r\n", ""},
+		{"GET", "HTTP/2.0", host + "\r\n", "protocol"},
+		{"GET", "HTTP/1.1", "Host: localhost\n\r\n", "without CR and LF"},
+		{"GET", "HTTP/1.1", host + "A: b", "without CR and LF"},
+		{"GET", "HTTP/1.1", host + "\n", "without CR and LF"},
+		{"GET", "HTTP/1.1", host + " a: b\r\n\r\n", "goes on in a second line"},
+		{"GET", "HTTP/1.1", host + "\ta: b\r\n\r\n", "goes on in a second line"},
+		{"GET", "HTTP/1.1", host + strings.Repeat("A: b\r\n", HeadersMax) + "\r\n", "at most 100 headers"},
+		{"GET", "HTTP/1.1", host + "a b\r\n\r\n", "no name, colon and value"},
+		{"GET", "HTTP/1.1", host + "a : b\r\n\r\n", "no name, colon and value"},
+		{"GET", "HTTP/1.1", host + ": b\r\n\r\n", "no name, colon and value"},
+		{"GET", "HTTP/1.1", host + "\u00e4: b\r\n\r\n", "no name, colon and value"},
+		{"GET", "HTTP/1.1", host + "a: b\x00\r\n\r\n", "control characters"},
+		{"GET", "HTTP/1.1", host + "a: b\rc: d\r\n\r\n", "control characters"},
+		{"GET", "HTTP/1.1", host + "a: b\x7f\r\n\r\n", "control characters"},
+		{"POST", "HTTP/1.1", host + "Content_Length: 1\r\n\r\n", "another's name"},
+		{"POST", "HTTP/1.1", host + "x_run_token: 1\r\n\r\n", "another's name"},
+		{"GET", "HTTP/1.1", host + host + "\r\n", "is there twice"},
+		{"POST", "HTTP/1.1", host + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "one Content-Length or one Transfer-Encoding"},
+		{"POST", "HTTP/1.1", host + "Content-Length: +1\r\n\r\n", "decimal"},
+		{"POST", "HTTP/1.1", host + "Content-Length:\r\n\r\n", "decimal"},
+		{"POST", "HTTP/1.1", host + "Content-Length: 1234567890123456789\r\n\r\n", "decimal"},
+		{"POST", "HTTP/1.1", host + "Transfer-Encoding: identity\r\n\r\n", "want chunked"},
+		{"POST", "HTTP/1.1", host + "Transfer-Encoding: CHUNKED\r\n\r\n", "want chunked"},
+		{"POST", "HTTP/1.0", host + "Transfer-Encoding: chunked\r\n\r\n", "want chunked"},
+		{"POST", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\nTrailer: a\r\n\r\n", "behind the body"},
+		{"POST", "HTTP/1.1", host + "Expect: 100-Continue\r\n\r\n", "100-continue"},
+		{"GET", "HTTP/1.1", "a: b\r\n\r\n", "Host header is missing"},
+		{"GET", "HTTP/1.0", "", "Host header is missing"},
+		{"GET", "HTTP/1.1", host + "Content-Length: 1\r\n\r\n", "has no body"},
+		{"FROB", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\n\r\n", "has no body"},
+	} {
+		p := badFraming(c.method, c.protocol, []byte(c.raw))
+		if (p == nil) != (c.want == "") || p != nil && !strings.Contains(p.Detail, c.want) {
+			t.Errorf("%s %s %q: %+v, want %s", c.method, c.protocol, c.raw, p, c.want)
+		}
+	}
+}
+
+// What trails a chunked body is refused for what it is, not only for what it does.
+func TestHeadersBehindABody(t *testing.T) {
+	b := openBare(t, Config{}, nil)
+	for _, trailer := range []string{"X-A: b", "Idempotency-Key: k", "X-Run-Token: t", "Origin: http://localhost", "Sec-Fetch-Site: none", "User-Agent: a", "Accept: text/event-stream"} {
+		status, body, closes, _ := b.say(t, post+"Accept: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"+trailer+"\r\n\r\n")
+		if status != http.StatusBadRequest || !strings.Contains(body, "behind the body") || !closes {
+			t.Errorf("%s: %d %s", trailer, status, body)
+		}
+	}
+}
+
+// A page that a browser shows cannot speak to us through it, whatever name was
+// made to lead here.
+func TestWhoMayCallUsWhat(t *testing.T) {
+	plain := openBare(t, Config{}, nil)
+	named := openBare(t, Config{Hosts: []string{"troupe.example", "port.example:8443"}, Origins: []string{"https://console.example"}}, nil)
+	outside := openBare(t, Config{Keys: someKeys(t)}, func(l net.Listener) net.Listener { return off{l} })
+	for _, c := range []struct {
+		at      *bare
+		host    string
+		headers string
+		want    int
+	}{
+		{plain, "127.0.0.1", "", 200}, {plain, "127.0.0.1:8283", "", 200}, {plain, "localhost", "", 200}, {plain, "LocalHost:1", "", 200}, {plain, "[::1]", "", 200}, {plain, "[::1]:8283", "", 200}, {plain, "127.9.9.9", "", 200},
+		{plain, "evil.example", "", 403}, {plain, "localhost.evil.example", "", 403}, {plain, "127.0.0.1.evil.example:80", "", 403}, {plain, "evil-localhost", "", 403}, {plain, "localhost.", "", 403},
+		{plain, "0.0.0.0", "", 403}, {plain, "192.0.2.1", "", 403}, {plain, "2130706433", "", 403}, {plain, "0x7f000001", "", 403}, {plain, "0177.0.0.1", "", 403}, {plain, "127.1", "", 403}, {plain, "[::]", "", 403}, {plain, "xn--localhost-9ya", "", 403},
+		{plain, "troupe.example", "", 403},
+		{plain, "user@localhost", "", 400}, {plain, "localhost:evil", "", 400}, {plain, "localhost:80:80", "", 400}, {plain, "localhost, evil.example", "", 400}, {plain, "localhost evil", "", 400}, {plain, "[::1", "", 400}, {plain, "::1", "", 400},
+		{plain, "[localhost]", "", 400}, {plain, "[127.0.0.1]", "", 400}, {plain, "localhost:0", "", 400}, {plain, "localhost:65536", "", 400}, {plain, "localhost:", "", 400}, {plain, "localhost:+1", "", 400}, {plain, "l\xc3\xb6calhost", "", 400}, {plain, "localhost/", "", 400},
+		{named, "troupe.example", "", 200}, {named, "Troupe.Example:443", "", 200}, {named, "port.example:8443", "", 200}, {named, "localhost", "", 200}, {named, "port.example", "", 403}, {named, "evil.example", "", 403}, {named, "a.troupe.example", "", 403},
+		{outside, "any.example", "", 200}, {outside, "user@any.example", "", 400},
+
+		{plain, "localhost:8283", "Origin: http://localhost:8283", 200}, {plain, "localhost", "Origin: http://localhost:8283", 403}, {plain, "localhost:8283", "Origin: https://localhost:8283", 403},
+		{plain, "localhost", "Origin: null", 403}, {plain, "localhost", "Origin: http://evil.example", 403}, {plain, "localhost", "Origin: http://localhost.evil.example", 403}, {plain, "localhost", "Origin: http://evil-localhost", 403},
+		{plain, "localhost", "Origin: http://localhost/", 403}, {plain, "localhost", "Origin: localhost", 403}, {plain, "localhost", "Origin: file://", 403}, {plain, "localhost", "Origin: https://console.example", 403},
+		{plain, "localhost", "Sec-Fetch-Site: cross-site", 403}, {plain, "localhost", "Sec-Fetch-Site: same-site", 403}, {plain, "localhost", "Sec-Fetch-Site: same-origin", 200}, {plain, "localhost", "Sec-Fetch-Site: none", 200},
+		{plain, "localhost", "Origin: http://localhost\r\nSec-Fetch-Site: cross-site", 403},
+		{named, "troupe.example", "Origin: https://console.example\r\nSec-Fetch-Site: cross-site", 200}, {named, "troupe.example", "Origin: https://console.example.evil.example", 403}, {named, "troupe.example", "Origin: http://console.example", 403},
+		{outside, "any.example", "Origin: http://evil.example", 403}, {outside, "any.example", "Origin: http://any.example", 200},
+	} {
+		head := "GET /healthz HTTP/1.1\r\nHost: " + c.host + "\r\n"
+		if c.headers != "" {
+			head += c.headers + "\r\n"
+		}
+		if status, body, _, _ := c.at.say(t, head+"\r\n"); status != c.want {
+			t.Errorf("%q %q: %d %s, want %d", c.host, c.headers, status, body, c.want)
+		}
+	}
+}
+
+// What a page may send to another origin without asking first is no JSON.
+func TestOnlyJSONIsTaken(t *testing.T) {
+	b := openBare(t, Config{}, nil)
+	for media, want := range map[string]int{
+		"application/json": 400, "application/json; charset=utf-8": 400, "Application/JSON": 400, "application/json;": 400, // an empty object is no message
+		"text/plain": 415, "application/x-www-form-urlencoded": 415, "multipart/form-data; boundary=a": 415, "text/json": 415, "application/jsonx": 415, "application/json, text/plain": 415,
+		"text/plain; a=application/json": 415, "application/problem+json": 415, "*/*": 415, "": 415, "json": 415, "application /json": 415,
+	} {
+		for _, path := range []string{"/v1/agents/a/messages", "/v1/agents"} {
+			head := "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n"
+			if media != "" {
+				head += "Content-Type: " + media + "\r\n"
+			}
+			if status, body, _, _ := b.say(t, head+"Content-Length: 2\r\n\r\n{}"); status != want {
+				t.Errorf("%s to %s: %d %s, want %d", media, path, status, body, want)
+			}
+		}
+	}
+	for _, coding := range []string{"gzip", "br", "identity", "deflate", "zstd", "x"} {
+		if status, body, _, _ := b.say(t, post+"Content-Encoding: "+coding+"\r\nContent-Length: 2\r\n\r\n{}"); status != http.StatusUnsupportedMediaType {
+			t.Errorf("%s: %d %s", coding, status, body)
+		}
+	}
+}
+
+// ends waits until the server has closed the connection, and returns what it said.
+func ends(t *testing.T, c net.Conn) string {
+	t.Helper()
+	said, err := io.ReadAll(c)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the connection stays open; it said %.200q", said)
+	}
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatal(err)
+	}
+	return string(said)
+}
+
+// Whoever sends slowly, or not at all, is sent away, and others are served
+// meanwhile. All waits here are the server's own.
+func TestSlowClientsAreSentAway(t *testing.T) {
+	const slow = 300 * time.Millisecond
+	b := openBare(t, Config{HeadWithin: slow, BodyWithin: slow, IdleWithin: slow, WriteWithin: slow}, nil)
+	begun := map[string]string{
+		"nothing":         "",
+		"half a method":   "GE",
+		"half a target":   "GET /heal",
+		"half a head":     get,
+		"half a header":   get + "A: b",
+		"head but an end": get + "A: b\r\n\r",
+		"no body":         post + "Content-Length: 10\r\n\r\n",
+		"half a body":     post + "Content-Length: 10\r\n\r\n{",
+		"no chunk":        post + "Transfer-Encoding: chunked\r\n\r\n",
+		"half a chunk":    post + "Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+		"no last chunk":   post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+		"no trailer":      post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+		"expects":         post + "Expect: 100-continue\r\nContent-Length: 10\r\n\r\n",
+	}
+	var open []net.Conn
+	for range 20 {
+		for _, raw := range begun {
+			c := b.dial(t)
+			if _, err := io.WriteString(c, raw); err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, c)
+		}
+	}
+	if status, body, _, _ := b.say(t, get+"\r\n"); status != 200 {
+		t.Errorf("meanwhile: %d %s", status, body)
+	}
+	for _, c := range open {
+		if said := ends(t, c); strings.Contains(said, " 200 ") {
+			t.Errorf("an answer to half a request: %s", said)
+		}
+	}
+	idle := b.dial(t)
+	if _, err := io.WriteString(idle, get+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if said := ends(t, idle); !strings.HasPrefix(said, "HTTP/1.1 200 ") || strings.Contains(said, "408") {
+		t.Errorf("one that lies idle: %s", said)
+	}
+	// A byte now and then does not help: the time is for the whole head.
+	drip := b.dial(t)
+	go func() {
+		for {
+			if _, err := io.WriteString(drip, "x"); err != nil {
+				return
+			}
+			<-time.After(slow / 10)
+		}
+	}()
+	ends(t, drip)
+}
+
+// One address has so many connections, and all together so many; who comes later
+// is told so at once, and finds room when another has gone.
+func TestConnectionsAreCounted(t *testing.T) {
+	for name, c := range map[string]struct {
+		config Config
+		status int
+	}{
+		"from one address": {Config{PerAddress: 3}, http.StatusTooManyRequests},
+		"altogether":       {Config{Connections: 3}, http.StatusServiceUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := openBare(t, c.config, nil)
+			var held []net.Conn
+			for range 3 {
+				held = append(held, b.dial(t))
+				serves(t, held[len(held)-1])
+			}
+			for range 5 {
+				response, err := http.ReadResponse(bufio.NewReader(b.dial(t)), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, _ := io.ReadAll(response.Body)
+				if response.StatusCode != c.status || response.Header.Get("Retry-After") != "1" || !response.Close || !strings.Contains(string(body), `"code":"agent_busy"`) {
+					t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
+				}
+			}
+			// Room comes when the server has seen one go: it says so by closing its side.
+			if _, err := io.WriteString(held[0], "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			ends(t, held[0])
+			deadline := time.Now().Add(20 * time.Second)
+			for {
+				fresh := b.dial(t)
+				if _, err := io.WriteString(fresh, get+"\r\n"); err != nil && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+					t.Fatal(err)
+				}
+				response, err := http.ReadResponse(bufio.NewReader(fresh), nil)
+				if err == nil && response.StatusCode == 200 {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatalf("no room: %v %v", response, err)
+				}
+			}
+			serves(t, held[1])
+		})
+	}
+}
+
+// serves asks on a connection that stays open.
+func serves(t *testing.T, c net.Conn) {
+	t.Helper()
+	if _, err := io.WriteString(c, get+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || response.StatusCode != 200 {
+		t.Fatalf("%v %v", response, err)
+	}
+	if _, err := io.ReadAll(response.Body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhatIsOneAddress(t *testing.T) {
+	for at, want := range map[string]string{
+		"192.0.2.1:80": "192.0.2.1/32", "[::ffff:192.0.2.1]:80": "192.0.2.1/32", "127.0.0.1:1": "127.0.0.1/32",
+		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "[::1]:80": "::/64",
+	} {
+		if got := addressOf(from(at)); got.String() != want {
+			t.Errorf("%s: %s, want %s", at, got, want)
+		}
+	}
+}
+
+// from is a connection from there, so far as anybody asks.
+type from string
+
+func (f from) RemoteAddr() net.Addr {
+	at, err := net.ResolveTCPAddr("tcp", string(f))
+	if err != nil {
+		panic(fmt.Sprint(f, err))
+	}
+	return at
+}

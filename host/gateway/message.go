@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// message brings a message to an agent, and answers with what it says: at once
+// and whole, or as it is said.
+func (s *Server) message(ctx *fasthttp.RequestCtx) {
+	call, p := read(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.Message(param(ctx, "id"), b) })
+	if p == nil {
+		p = s.addressed(&call)
+	}
+	if p == nil {
+		p = promised(ctx, "POST /v1/agents/{id}/messages", &call)
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	call.ID = s.node.NewCallID()
+	if ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {
+		s.messageStream(ctx, call)
+		return
+	}
+	within, stop := waiting(ctx, AnswerWithin)
+	answer, err := s.node.Ask(within, call)
+	gone := context.Cause(within)
+	stop()
+	switch {
+	case errors.Is(gone, errGone):
+		hangUp(ctx)
+	case errors.Is(err, context.DeadlineExceeded):
+		if _, err := s.owner(call.ID); err != nil {
+			// A repeat of a run under way is no run itself; nor is what nobody took up yet.
+			refusal(noAnswer()).write(ctx)
+			return
+		}
+		s.accepted(ctx, call.ID)
+	case err != nil:
+		s.failed(ctx, err)
+	default:
+		s.answered(ctx, call.To, answer)
+	}
+}
+
+func noAnswer() *actor.Refusal {
+	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second,
+		Detail: "no answer within two minutes: ask again, with the same Idempotency-Key"}
+}
+
+// addressed finds the agent that a call is for.
+func (s *Server) addressed(call *actor.Call) *problem {
+	d, p := s.find(call.To.Agent)
+	call.To.Agent = d.Name
+	return p
+}
+
+// answered tells a client what came of its call.
+func (s *Server) answered(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.Answer) {
+	run := answer.Reply.Run
+	switch {
+	case answer.HeldUntil != 0:
+		s.accepted(ctx, run)
+	case answer.Reply.Refusal != nil:
+		p := refusal(answer.Reply.Refusal)
+		if _, err := s.owner(run); err == nil { // else it was refused before it became a run
+			p.Run = run.String()
+		}
+		p.write(ctx)
+	default:
+		okJSON(ctx, http.StatusOK, struct {
+			Run      string   `json:"run_id"`
+			Agent    string   `json:"agent_id"`
+			Session  string   `json:"session_id"`
+			Status   string   `json:"status"`
+			Content  string   `json:"content"`
+			Warnings []string `json:"warnings,omitempty"`
+		}{run.String(), to.Agent, to.Key, answer.Reply.Status.String(), content(answer.Reply.Parts), answer.Reply.Warnings})
+	}
+}
+
+// messageStream answers with the events of the run that the message becomes, or
+// became when it came first. Before there is one, whatever is wrong is a problem.
+func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
+	at, p := cursor(ctx)
+	if p == nil {
+		if r := s.streams.begin(); r != nil {
+			p = refusal(r)
+		}
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	type outcome struct {
+		answer engine.Answer
+		err    error
+	}
+	news, deaf := s.node.Watch(call.ID)
+	joined, came := make(chan actor.CallID, 1), make(chan outcome, 1)
+	// It is asked for as long as somebody listens: a node that drains waits for it.
+	asking, giveUp := context.WithCancel(context.Background())
+	go func() {
+		a, err := s.node.AskStream(asking, call, func(run actor.CallID) { joined <- run })
+		came <- outcome{a, err}
+	}()
+	within, stop := waiting(ctx, AnswerWithin)
+	run, begun := call.ID, true
+	var o outcome
+	select {
+	case <-news:
+	case run = <-joined:
+	case o = <-came:
+		if run = o.answer.Reply.Run; o.err == nil {
+			_, err := s.owner(run)
+			begun = err == nil
+		}
+	case <-within.Done():
+	case <-s.stopping:
+		o.err = engine.ErrClosed
+	}
+	gone := context.Cause(within)
+	stop()
+	deaf()
+	switch {
+	case errors.Is(gone, errGone):
+		hangUp(ctx)
+	case gone != nil:
+		refusal(noAnswer()).write(ctx)
+	case o.err != nil:
+		s.failed(ctx, o.err)
+	case !begun:
+		s.answered(ctx, call.To, o.answer)
+	default:
+		s.tell(ctx, run, false, at, giveUp)
+		return
+	}
+	s.streams.end()
+	giveUp()
+}
+
+// content is what an answer says, as far as it is text.
+func content(parts []actor.Part) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+			b.Write(p.Bytes)
+		}
+	}
+	return strings.ToValidUTF8(b.String(), "\uFFFD")
+}
+
+// accepted says that a run goes on by itself, and how to hear of it; if it waits
+// for a signal, which one.
+func (s *Server) accepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
+	type signal struct {
+		Run    string `json:"run_id"`
+		Name   string `json:"name"`
+		Until  string `json:"until"`
+		Method string `json:"method"`
+		Path   string `json:"path"`
+		Body   string `json:"body"`
+	}
+	out := struct {
+		Run    string  `json:"run_id"`
+		Status string  `json:"status"`
+		Detail string  `json:"detail"`
+		Path   string  `json:"path"`
+		Signal *signal `json:"signal,omitzero"`
+	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run goes on; look at it there", Path: "/v1/runs/" + run.String()}
+	err := s.look(func(v View) error {
+		record, err := v.Record(run)
+		if err == nil {
+			out.Status = record.Status.String()
+			waits, name, until, found, e := v.Waiting(run)
+			if err = e; found {
+				out.Detail = fmt.Sprintf("the run waits for the signal %s", name)
+				body, _ := json.Marshal(map[string]string{"name": name})
+				out.Signal = &signal{waits.String(), name, runs.FormatTime(until), "POST", "/v1/runs/" + waits.String() + ":signal", string(body)}
+			}
+		}
+		return err
+	})
+	var r *actor.Refusal
+	if err != nil && !errors.As(err, &r) { // a run that is still on its way in is not found yet
+		s.failed(ctx, err)
+		return
+	}
+	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
+	okJSON(ctx, http.StatusAccepted, out)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"crypto/rand"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// registryWithin is how long the registry may take until all cells know.
+const registryWithin = 30 * time.Second
+
+// registry has the registry do something in the name of whoever asks, and returns
+// its answer; or answers the request itself, if there is none.
+func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
+	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryWithin, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
+	if p := promised(ctx, operation, &call); p != nil {
+		p.write(ctx)
+		return nil, true
+	}
+	call.ID = s.node.NewCallID()
+	within, done := waiting(ctx, registryWithin)
+	a, err := s.node.Ask(within, call)
+	done()
+	switch {
+	case err != nil:
+		s.failed(ctx, err)
+	case a.Reply.Refusal != nil:
+		refusal(a.Reply.Refusal).write(ctx)
+	case len(a.Reply.Parts) != 1:
+		s.accepted(ctx, a.Reply.Run)
+	case len(a.Reply.Warnings) == 0:
+		return a.Reply.Parts[0].Bytes, false
+	default:
+		b, err := json.Marshal(struct {
+			Answer   jsontext.Value `json:",inline"`
+			Warnings []string       `json:"warnings"`
+		}{a.Reply.Parts[0].Bytes, a.Reply.Warnings})
+		if err == nil {
+			return b, false
+		}
+		s.failed(ctx, err)
+	}
+	return nil, true
+}
+
+// keyView is an API key as it is shown: never its text, but to who makes it.
+type keyView struct {
+	ID      string          `json:"key_id"`
+	Key     string          `json:"key,omitzero"`
+	Name    string          `json:"name"`
+	Scopes  []ingress.Scope `json:"scopes"`
+	Created string          `json:"created_at,omitzero"`
+	Expires string          `json:"expires_at,omitzero"`
+	Expired bool            `json:"expired,omitzero"`
+}
+
+func viewOfKey(k ingress.Key) keyView {
+	v := keyView{ID: k.ID, Name: k.Name, Scopes: k.Scopes, Expired: k.Expired(now())}
+	for _, at := range []struct {
+		text *string
+		time actor.Time
+	}{{&v.Created, k.Created}, {&v.Expires, k.Expires}} {
+		if at.time != 0 {
+			*at.text = runs.FormatTime(at.time)
+		}
+	}
+	return v
+}
+
+func (s *Server) keys(ctx *fasthttp.RequestCtx) {
+	all := s.config.Keys.all()
+	out := struct {
+		Keys []keyView `json:"keys"`
+	}{Keys: []keyView{}}
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		out.Keys = append(out.Keys, viewOfKey(all[id]))
+	}
+	okJSON(ctx, http.StatusOK, out)
+}
+
+// createKey draws a key. Its text is in this answer and nowhere else.
+func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
+	var in struct {
+		Name    string          `json:"name"`
+		Scopes  []ingress.Scope `json:"scopes"`
+		Expires string          `json:"expires_at"`
+	}
+	_, p := read(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Decode(b, &in) })
+	var expires actor.Time
+	if p == nil && in.Expires != "" {
+		at, err := time.Parse(time.RFC3339, in.Expires)
+		if expires = actor.Time(at.UnixNano()); err != nil {
+			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: want a time like 2027-01-31T12:00:00Z")
+		}
+	}
+	var key ingress.Key
+	var text string
+	if p == nil {
+		var random [ingress.KeyRandomBytes]byte
+		_, _ = rand.Read(random[:]) // it never fails: it ends the process rather
+		var r *actor.Refusal
+		key, text, r = ingress.NewKey(random, in.Name, in.Scopes, now(), expires)
+		p = bad(r)
+	}
+	if p == nil && len(headers(ctx, ingress.IdempotencyKey)) > 0 {
+		p = invalid(http.StatusBadRequest, ingress.IdempotencyKey, ingress.IdempotencyKey+": an API key is shown once, so that a repeat makes another one; leave the header out")
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	if _, stop := s.registry(ctx, agents.OpCreateKey, key.Encode()); !stop {
+		out := viewOfKey(key)
+		out.Key = text
+		ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
+		okJSON(ctx, http.StatusCreated, out)
+	}
+}
+
+// revokeKey takes a key back: streams that came with it end within a second.
+func (s *Server) revokeKey(ctx *fasthttp.RequestCtx) {
+	id := param(ctx, "id")
+	p := nothing(ctx)
+	if p == nil && actor.CheckName(id) != nil {
+		p = invalid(http.StatusBadRequest, "id", "key "+actor.CheckName(id).Error())
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	body, _ := json.Marshal(map[string]string{"key_id": id})
+	if answer, stop := s.registry(ctx, agents.OpRevokeKey, body); !stop {
+		ok(ctx, http.StatusOK, answer)
+	}
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/must"
+)
+
+// IdempotencyKey is the header with which a client may ask again.
+const IdempotencyKey = "Idempotency-Key"
+
+const (
+	keyBytesMax = 255
+	timeoutMax  = 24 * time.Hour // a cell grants less
+)
+
+// What follows reads what a client asks for. The calls have no id, no principal
+// and no promise yet: those are not the client's to say.
+
+// Message reads a message to an agent.
+func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
+	var in struct {
+		Content *string `json:"content"`
+		Session string  `json:"session"`
+		Timeout int64   `json:"timeout_ms"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return actor.Call{}, r
+	}
+	if in.Content == nil {
+		return actor.Call{}, invalid("content", `is missing: want {"content": "what the agent is told"}`)
+	}
+	to := actor.NewID(agent, in.Session)
+	left, r := timeout(in.Timeout)
+	switch {
+	case r != nil:
+		return actor.Call{}, r
+	case actor.CheckName(to.Key) != nil:
+		return actor.Call{}, invalid("session", "%v", actor.CheckName(to.Key))
+	}
+	return actor.Call{To: to, Left: left, Parts: actor.Text(*in.Content)}, nil
+}
+
+func timeout(ms int64) (actor.Duration, *actor.Refusal) {
+	if ms < 0 || ms > int64(timeoutMax/time.Millisecond) {
+		return 0, invalid("timeout_ms", "want 1 to %d, or nothing", timeoutMax/time.Millisecond)
+	}
+	return actor.Duration(ms) * time.Millisecond, nil
+}
+
+// Signal reads what a run that waits is told.
+func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
+	var in struct {
+		Name    string         `json:"name"`
+		Payload jsontext.Value `json:"payload"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return actor.Call{}, r
+	}
+	if err := actor.CheckName(in.Name); err != nil {
+		return actor.Call{}, invalid("name", "%v", err)
+	}
+	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payload(in.Payload)}, nil
+}
+
+// payload is what comes with a signal: a string as text, anything else as the JSON it is.
+func payload(v jsontext.Value) []actor.Part {
+	var text string
+	switch {
+	case len(v) == 0 || v.Kind() == 'n':
+		return nil
+	case v.Kind() == '"' && json.Unmarshal(v, &text) == nil:
+		return actor.Text(text)
+	default:
+		return []actor.Part{{Media: actor.MediaJSON, Bytes: v.Clone()}}
+	}
+}
+
+// CallAgent is the operation of the signal with which an external agent calls
+// another through the run it is at work on.
+const CallAgent = "call_agent"
+
+// Invoke reads a call that an external agent makes: of an agent, through the run
+// of the actor that its token names.
+func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (actor.Call, *actor.Refusal) {
+	var in struct {
+		Message *string `json:"message"`
+		Session string  `json:"session_id"`
+		Timeout int64   `json:"timeout_ms"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return actor.Call{}, r
+	}
+	if in.Message == nil {
+		return actor.Call{}, invalid("message", `is missing: want {"message": "what the agent is told"}`)
+	}
+	if _, r := timeout(in.Timeout); r != nil {
+		return actor.Call{}, r
+	}
+	if in.Session != "" {
+		if err := actor.CheckName(in.Session); err != nil {
+			return actor.Call{}, invalid("session_id", "%v", err)
+		}
+		agent += "/" + in.Session
+	}
+	out := must.Do(json.Marshal(struct {
+		Agent   string `json:"agent_id"`
+		Message string `json:"message"`
+		Timeout int64  `json:"timeout_ms,omitzero"`
+	}{agent, *in.Message, in.Timeout}))
+	return actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}, nil
+}
+
+// Nothing reads the body of a request that says all by its path: none, or an
+// empty object.
+func Nothing(body []byte) *actor.Refusal {
+	if len(body) == 0 {
+		return nil
+	}
+	return Decode(body, &struct{}{})
+}
+
+// Object reads an object whose members are somebody else's to judge.
+func Object(body []byte) *actor.Refusal { return checkShape(body) }
+
+// Promise reads the headers with which a client may ask again: there may be one.
+func Promise(principal, route string, headers []string, body []byte) (actor.Idempotency, *actor.Refusal) {
+	if len(headers) == 0 {
+		return actor.Idempotency{}, nil
+	}
+	key := headers[0]
+	if len(headers) > 1 || key == "" || len(key) > keyBytesMax || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return actor.Idempotency{}, invalid(IdempotencyKey, "want one, of 1 to %d printable ASCII characters", keyBytesMax)
+	}
+	return actor.Idempotency{Principal: principal, Route: route, Key: key, Body: actor.HashOf(body)}, nil
+}
+
+// Trace passes on a W3C traceparent that is well formed; another one, or two, are
+// as if there were none.
+func Trace(headers []string) string {
+	if len(headers) != 1 || len(headers[0]) != 55 {
+		return ""
+	}
+	t := headers[0]
+	for i, c := range []byte(t) {
+		dash := i == 2 || i == 35 || i == 52
+		if dash != (c == '-') || !dash && !('0' <= c && c <= '9' || 'a' <= c && c <= 'f') {
+			return ""
+		}
+	}
+	if t[:2] == "ff" || strings.Trim(t[3:35], "0") == "" || strings.Trim(t[36:52], "0") == "" {
+		return ""
+	}
+	return t
+}
