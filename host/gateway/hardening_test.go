@@ -121,7 +121,7 @@ func TestOnlyJSONIsTaken(t *testing.T) {
 		"text/plain": 415, "application/x-www-form-urlencoded": 415, "multipart/form-data; boundary=a": 415, "text/json": 415, "application/jsonx": 415, "application/json, text/plain": 415,
 		"text/plain; a=application/json": 415, "application/problem+json": 415, "*/*": 415, "": 415, "json": 415, "application /json": 415,
 	} {
-		for _, path := range []string{"/v1/agents/a/messages", "/v1/agents"} {
+		for _, path := range []string{"/v1/agents/a/messages", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55:signal"} {
 			head := "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n"
 			if media != "" {
 				head += "Content-Type: " + media + "\r\n"
@@ -198,12 +198,13 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 	}
 	// A byte now and then does not help: the time is for the whole head.
 	drip := b.dial(t)
+	pace := time.NewTicker(slow / 10)
 	go func() {
-		for {
+		defer pace.Stop()
+		for range pace.C {
 			if _, err := io.WriteString(drip, "x"); err != nil {
 				return
 			}
-			<-time.After(slow / 10)
 		}
 	}()
 	ends(t, drip)
