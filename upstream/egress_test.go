@@ -4,7 +4,10 @@ package upstream_test
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -179,6 +182,63 @@ func TestNoSpellingReachesTheLoopback(t *testing.T) {
 		}
 		if err := (upstream.Egress{}).Check(host, []netip.Addr{addr}); err == nil {
 			t.Fatalf("%s may be reached", host)
+		}
+	})
+}
+
+// aton reads a host as the C library does: one to four numbers, decimal, octal
+// or hexadecimal.
+func aton(host string) bool {
+	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
+	if len(parts) > 4 {
+		return false
+	}
+	for _, p := range parts {
+		if _, err := strconv.ParseUint(p, 0, 64); err != nil || strings.ContainsAny(p, "oO_") || strings.HasPrefix(p, "0b") || strings.HasPrefix(p, "0B") {
+			return false // Go's own spellings
+		}
+	}
+	return true
+}
+
+func FuzzURL(f *testing.F) {
+	for _, text := range append([]string{"https://api.example.com/v1", "http://[::1]:80/", "http://0x7f.1", "http://a@b", "http://%31", "http://h:0", "http://１"}, closed...) {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if upstream.CheckURL(text) != nil {
+			text = "http://" + text
+		}
+		if upstream.CheckURL(text) != nil {
+			return
+		}
+		u, err := url.Parse(text)
+		if err != nil {
+			t.Fatalf("%q is taken, and cannot be read: %v", text, err)
+		}
+		name, addr, err := upstream.ParseHost(u.Hostname())
+		switch {
+		case err != nil || (name == "") != addr.IsValid():
+			t.Fatalf("%q is taken, and its host %q is not: %q %v %v", text, u.Hostname(), name, addr, err)
+		case name != "" && (aton(name) || net.ParseIP(name) != nil):
+			t.Fatalf("%q: some read %q as an address", text, name)
+		case name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
+			t.Fatalf("%q: %q is no name", text, name)
+		case addr.IsValid() && net.ParseIP(u.Hostname()) == nil:
+			t.Fatalf("%q: some do not read %q as an address", text, u.Hostname())
+		}
+	})
+}
+
+func FuzzTarget(f *testing.F) {
+	f.Add([]byte(`{"url":"https://h/a","auth_env":"TROUPE_AUTH_A","concurrency":3}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		target, err := upstream.DecodeTarget(b)
+		if err != nil {
+			return
+		}
+		if again, err := upstream.DecodeTarget(target.Encode()); err != nil || again != target {
+			t.Fatalf("%s: %+v, and then %+v, %v", b, target, again, err)
 		}
 	})
 }
