@@ -30,6 +30,12 @@ func (w *World) befall(f Fault) {
 	case AgentNotFound:
 		w.withdraw()
 		return
+	case ClientReconnectStorm:
+		w.storm(3)
+		return
+	case ClientRevokedKey:
+		w.revoke()
+		return
 	case AgentBusy:
 		w.burst()
 		return

@@ -215,8 +215,21 @@ func (w *World) isVolatile(agent string) bool {
 	return false
 }
 
+// joined tells a client that it asks for what is under way already.
+func (w *World) joined(op runtime.Joined) {
+	if i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == op.Call }); i >= 0 {
+		w.listenTo(op.Run, w.lines[i].client.to)
+	}
+}
+
 // published shows a run's event to who watches: somebody answers a wait.
 func (w *World) published(_ *node, e store.RunEvent) {
+	w.news(e.Run)
+	if e.Seq == 1 {
+		if i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == e.Run }); i >= 0 {
+			w.listenTo(e.Run, w.lines[i].client.to)
+		}
+	}
 	if w.story || !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {
 		return
 	}

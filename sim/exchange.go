@@ -94,7 +94,10 @@ func (n *node) invoke(h *held, op runtime.Invoke) {
 	x.begin("agent "+op.Name, order, refusal)
 }
 
+// newExchange gives up what an earlier life of an unjournaled actor had asked
+// under the same name.
 func (n *node) newExchange(h *held, left actor.Duration, call *actor.Call) *exchange {
+	n.abandon(&h.effect)
 	x := &exchange{n: n, process: n.process, cell: h.c.index, id: h.effect.ID, attempt: h.effect.Attempt, call: call,
 		until: n.w.now.Add(left), awaited: !h.c.gone || h.again}
 	n.outside.exchanges = append(n.outside.exchanges, x)
@@ -337,31 +340,38 @@ func attemptOf(in runtime.Input) uint32 {
 	return 0
 }
 
-// shown tells the specs which pieces of which attempt are shown, and which are taken back.
+// shown tells the specs which piece of which attempt is shown.
 func (w *World) shown(h *held, e store.RunEvent) {
-	what := ""
-	switch {
-	case h.shows > 0 && bytes.Contains(e.Body, deltaMark):
-		what = "show"
-	case bytes.Contains(e.Body, attemptMark):
-		what = "take back"
-	default:
-		return
+	if h.shows > 0 && bytes.Contains(e.Body, deltaMark) {
+		w.pieces(h.c, "show", h.shows, e)
 	}
-	event, err := runs.Decode(e.Body)
-	if err != nil {
-		w.violate("StreamsFold", fmt.Sprintf("event %d of run %s: %v", e.Seq, e.Run, err))
-		return
+}
+
+// tookBack tells them which pieces a step takes back. It does so even if a crash
+// takes it back in turn: then the next incarnation has to do it again.
+func (w *World) tookBack(c *cell, effects []runtime.Effect) {
+	for i := range effects {
+		if op, ok := effects[i].Op.(runtime.Publish); ok && bytes.Contains(op.Event.Body, attemptMark) {
+			w.pieces(c, "take back", 0, op.Event)
+		}
 	}
-	seen := history.Event{Kind: history.Perform, At: h.c.n.clock.now(w.now), From: h.c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
-		Attempt: h.shows, N: e.Seq}
-	if event.Type == runs.Attempt {
-		seen.N = event.Discards
-	}
-	w.observe(seen)
 }
 
 var (
 	deltaMark   = []byte(`"type":"agent_stream_delta"`)
 	attemptMark = []byte(`"type":"attempt"`)
 )
+
+func (w *World) pieces(c *cell, what string, attempt uint32, e store.RunEvent) {
+	event, err := runs.Decode(e.Body)
+	if err != nil {
+		w.violate("StreamsFold", fmt.Sprintf("event %d of run %s: %v", e.Seq, e.Run, err))
+		return
+	}
+	n := e.Seq
+	if event.Type == runs.Attempt {
+		n = event.Discards
+	}
+	w.observe(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
+		Attempt: attempt, N: n})
+}

@@ -37,6 +37,7 @@ type node struct {
 	paused  actor.Time // until when it stands still
 	crashIn int        // in how many steps it dies; 0: not
 	outside outside
+	streams []*connection // that clients read here
 }
 
 // cell is one production cell and what it has not taken in yet.
@@ -209,6 +210,7 @@ func (c *cell) step(in input) {
 	w.observe(ready.Events...)
 	w.Stats.step(c, in.in, ready.Events)
 	shows := attemptOf(in.in)
+	w.tookBack(c, ready.Effects)
 	for _, e := range ready.Effects {
 		var bytes []byte
 		if send, ok := e.Op.(runtime.Send); ok {
@@ -327,6 +329,8 @@ func (n *node) perform(h held) {
 		status, reason := outcome(actor.Answered{Reply: op.Reply})
 		w.performed(&h, "respond", "", op.Call, status, reason)
 		w.respond(n, op)
+	case runtime.Joined:
+		w.joined(op)
 	case runtime.Publish:
 		w.performed(&h, "publish", "", op.Event.Run, 0, 0)
 		w.shown(&h, op.Event)

@@ -185,6 +185,7 @@ func (w *World) crash(n *node, why string) {
 		Pos: uint64(n.log.durable()), Synced: uint64(n.log.durable())})
 	n.held, n.doing, n.outside.exchanges = nil, nil, nil
 	w.disconnect(func(l *line) bool { return l.at.n == n })
+	w.cutStreams(n)
 	w.after(w.between(50*time.Millisecond, 6*time.Second), func() { w.restart(n) })
 }
 

@@ -22,13 +22,14 @@ const (
 	FromSnapshot         // an actor came back from a snapshot and the entries behind it
 	TurnRestored         // with a turn under way
 	HeldReply            // a client was told to come back for the answer
+	StreamRead           // a client read the stream of a run to its end
 	RepeatAnswered       // a repeat under one key was answered from the first's outcome
 
 	points = int(RepeatAnswered) + 1
 )
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
-	"restart from snapshot and entries", "turn restored", "held client answered", "repeat answered"}
+	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered"}
 
 // String says what happened.
 func (p Point) String() string { return pointNames[p] }

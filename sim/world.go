@@ -67,37 +67,40 @@ type watcher interface {
 type World struct {
 	Stats Stats
 
-	seed     uint64
-	stepsMax int
-	choose   Chooser
-	plan     Plan
-	now      actor.Time
-	queue    queue
-	log      *Log
-	watch    []watcher
-	checker  *specs.Checker
-	nodes    []*node
-	net      network
-	kv       store.KV
-	disk     Disk // kv, if it is a real one
-	claims   claims
-	tools    *tools.Registry
-	clients  []*client
-	lines    []*line    // that wait, in order
-	asking   int        // clients who are about to ask again
-	asked    actor.Time // when the last did
-	absent   int        // the agent that is not in the registry just now; -1: none
-	fates    map[actor.CallID]fate
-	ids      uint64
-	draws    uint64                // of numbers that nodes draw for themselves
-	jobs     int                   // that external agents deal with
-	looping  map[actor.CallID]bool // runs whose model goes round and round
-	calm     bool                  // no more faults
-	since    actor.Time            // calm
-	trouble  actor.Time            // when something was lost or late last
-	over     bool
-	story    bool // nobody comes by themselves
-	broken   *Violation
+	seed      uint64
+	stepsMax  int
+	choose    Chooser
+	plan      Plan
+	now       actor.Time
+	queue     queue
+	log       *Log
+	watch     []watcher
+	checker   *specs.Checker
+	nodes     []*node
+	net       network
+	kv        store.KV
+	disk      Disk // kv, if it is a real one
+	claims    claims
+	tools     *tools.Registry
+	clients   []*client
+	lines     []*line    // that wait, in order
+	asking    int        // clients who are about to ask again
+	asked     actor.Time // when the last did
+	absent    int        // the agent that is not in the registry just now; -1: none
+	fates     map[actor.CallID]fate
+	ids       uint64
+	draws     uint64 // of numbers that nodes draw for themselves
+	listeners []*listener
+	listening int                   // of them that have not read the end
+	keys      int                   // the number of the one that is good
+	jobs      int                   // that external agents deal with
+	looping   map[actor.CallID]bool // runs whose model goes round and round
+	calm      bool                  // no more faults
+	since     actor.Time            // calm
+	trouble   actor.Time            // when something was lost or late last
+	over      bool
+	story     bool // nobody comes by themselves
+	broken    *Violation
 }
 
 // New makes the world of a seed: nodes that have just started, and a workload
@@ -343,7 +346,7 @@ func (w *World) rest() {
 }
 
 func (w *World) busy() bool {
-	if len(w.lines) > 0 || w.asking > 0 || w.jobs > 0 || w.net.onWay > 0 || w.now < w.asked.Add(clientLeftMax+5*time.Second) {
+	if len(w.lines) > 0 || w.asking > 0 || w.jobs > 0 || w.listening > 0 || w.net.onWay > 0 || w.now < w.asked.Add(clientLeftMax+5*time.Second) {
 		return true
 	}
 	for g := range w.claims.groups {

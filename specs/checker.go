@@ -71,6 +71,8 @@ type Checker struct {
 	tainting  []*run  // runs that did something before they took in what stands in a log
 	stilled   []*run  // runs of this step that a clock of was stopped or started
 
+	hearings map[hearing]uint64 // the last event that each client has
+
 	order   uint64 // counts events
 	refused []ring // the last ones, in order
 
@@ -90,11 +92,12 @@ type place struct {
 // New returns a checker of a world in which nothing has happened.
 func New(l Limits) *Checker {
 	return &Checker{limits: l,
-		actors:  map[actor.ID]*life{},
-		runs:    map[actor.CallID]*run{},
-		asks:    map[actor.CallID]*ask{},
-		clients: map[clientKey]*client{},
-		nodes:   map[actor.NodeID]*node{},
+		actors:   map[actor.ID]*life{},
+		runs:     map[actor.CallID]*run{},
+		asks:     map[actor.CallID]*ask{},
+		clients:  map[clientKey]*client{},
+		nodes:    map[actor.NodeID]*node{},
+		hearings: map[hearing]uint64{},
 	}
 }
 

@@ -45,6 +45,7 @@ type run struct {
 	acted     uint64     // the observation in which its turn last did something
 	asks      []*ask
 	performed []effect
+	outside   []*outsider
 	victim    bool // of a ring of waits
 	// When it was taken in, had its turn and ended, in the order of all events;
 	// 0: not yet.

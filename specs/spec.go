@@ -37,6 +37,9 @@ const (
 	OneVictimPerCycle    = "OneVictimPerCycle"
 	RefusedNeverRuns     = "RefusedNeverRuns"
 	NoWaitCycle          = "NoWaitCycle"
+	AttemptAnnounced     = "AttemptAnnounced"
+	RetriedUnheard       = "RetriedUnheard"
+	StreamIsDense        = "StreamIsDense"
 	EventsTellTruth      = "EventsTellTruth"
 	EveryCallEnds        = "EveryCallEnds"
 	TurnComesBack        = "TurnComesBack"
@@ -57,13 +60,16 @@ var all = []Spec{
 	{Structured, "A call that is waited for has a turn that waits: a turn ends only in a step that cancels its open calls."},
 	{NoWorkPastDeadline, "No turn starts, no call is made and no request leaves without time."},
 	{AckedIsDurable, "What an actor decides stands in the log behind that step, and what leaves its node is durable there."},
-	{EffectOncePerAttempt, "A call is taken once, and what its turn has the world do is done at most once for each attempt."},
+	{EffectOncePerAttempt, "A call is taken once, and what its turn has the world do is done at most once for each attempt, and once at all if it must not be repeated."},
 	{ExpireOnlyWhenDue, "A call times out only after the whole time in which its clock had to run."},
 	{StartsOnlyKnown, "Only actors whose agent exists are called, and have turns."},
 	{NoPhantomRefusal, "A call is refused to break a ring of waits only if they all stood together while it was queued."},
 	{OneVictimPerCycle, "One call of a ring of waits is refused: the newest of those that are queued."},
 	{RefusedNeverRuns, "A call that was refused to break a ring has never had a turn, and never will."},
 	{NoWaitCycle, "No ring of waits stands without a probe on its way: what closes it finds it, unless something is lost."},
+	{AttemptAnnounced, "A piece of an answer is shown only when those of the attempts before it were taken back."},
+	{RetriedUnheard, "Who stands behind a node is asked again only while nothing of the answer was passed on."},
+	{StreamIsDense, "A client hears each event of a run once and in order, however often it loses the stream and comes back."},
 	{EventsTellTruth, "What events tell is what a cell's state is."},
 	{EveryCallEnds, "Every call ends, and is asked again until it does."},
 	{TurnComesBack, "Every turn ends."},

@@ -307,6 +307,31 @@ func moves(then ...history.Event) *tale {
 	return t.step("n1", 0, then...)
 }
 
+// A call that waited on n1, on n2, whose clock is ahead, and on n1 again, is not
+// late by n1's clock alone.
+func TestClocksThatMovedMayDiffer(t *testing.T) {
+	l := limits()
+	l.Skew = 10 * time.Second
+	if _, v := judge(l, movesBack(51*time.Second).steps); v != nil {
+		t.Error(v)
+	}
+	if _, v := judge(l, movesBack(49*time.Second).steps); specOf(v) != ExpireOnlyWhenDue {
+		t.Error(v)
+	}
+}
+
+func movesBack(after actor.Duration) *tale {
+	t := newTale()
+	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
+	t.sync("n1")
+	for i, node := range []actor.NodeID{"n2", "n1"} {
+		back := activate(alice)
+		back.Epoch = actor.Epoch(2 + i)
+		t.step(node, 0, back)
+	}
+	return t.pass(after).step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root, Epoch: 3})
+}
+
 func TestHealthyHistoriesPass(t *testing.T) {
 	for name, tale := range map[string]*tale{
 		"whole": whole(), "held": held(80 * time.Second), "crashed": crashes(true), "untainted": tainted(false), "moved": moves(), "dropped": dropped(),
@@ -443,6 +468,22 @@ func TestEverySpecCatches(t *testing.T) {
 		{RefusedNeverRuns, "it has run", breaks(), func(t *tale) { t.step("n1", 1, refuses(alice, root)) }},
 		{NoWaitCycle, "found only by asking again", breaks(), func(t *tale) { *t = *breaksAfter(2 * time.Second) }},
 		{EveryWaitCycleBreaks, "stands too long", late30(breaks()), func(t *tale) { *t = *late30(rings()) }},
+		{EffectOncePerAttempt, "a model twice", streams(), func(t *tale) {
+			t.perform("n1", "model", root)
+			*t.the(history.Perform, 11) = *t.the(history.Perform, 0)
+		}},
+		{EffectOncePerAttempt, "a tool that must not be repeated, as another attempt", works(asks()), func(t *tale) {
+			t.the(history.Perform, 1).Why = once
+			t.perform("n2", "tool", child)
+			again := t.the(history.Perform, 3)
+			again.Why, again.Attempt = once, 2
+		}},
+		{EffectOncePerAttempt, "an agent that must not begin again", streams(), func(t *tale) { t.outward("act", 2, 2) }},
+		{AttemptAnnounced, "what was shown is not taken back", streams(), func(t *tale) { t.the(history.Perform, 5).What = "publish" }},
+		{AttemptAnnounced, "one piece too few is taken back", streams(), func(t *tale) { t.the(history.Perform, 5).N = 4 }},
+		{RetriedUnheard, "heard, and tried again", streams(), func(t *tale) { t.outward("try", 2, 3) }},
+		{StreamIsDense, "a gap", listens(1, 2), func(t *tale) { *t = *listens(1, 3) }},
+		{StreamIsDense, "twice", listens(1, 2), func(t *tale) { *t = *listens(1, 1) }},
 		{EventsTellTruth, "count of the mailbox", whole(), func(t *tale) { t.the(history.Admit, 0).Count = 2 }},
 		{EveryCallEnds, "an open call is not sent again", crashes(true), func(t *tale) { *t = *crashes(false) }},
 	} {
@@ -468,6 +509,43 @@ func TestEverySpecCatches(t *testing.T) {
 			t.Errorf("%s: no mutant, or no sentence", spec.Name)
 		}
 	}
+}
+
+// streams: a model's answer is shown, its node crashes, and another attempt is
+// shown in its place, whose first try came to nothing.
+func streams() *tale {
+	t := newTale()
+	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
+		history.Event{Kind: history.Ask, What: "model", Actor: alice, Parent: root, Step: 1})
+	t.sync("n1").perform("n1", "model", root)
+	t.the(history.Perform, 0).Attempt = 1
+	t.outward("try", 1, 1).outward("act", 1, 1).outward("pass", 1, 1).outward("show", 1, 4)
+	t.outward("take back", 0, 3)
+	return t.outward("try", 2, 1).outward("try", 2, 2).outward("pass", 2, 2).outward("show", 2, 6).outward("show", 2, 7)
+}
+
+// outward is something between n1 and who stands behind it.
+func (t *tale) outward(what string, attempt uint32, n uint64) *tale {
+	e := history.Event{Kind: history.Perform, What: what, Call: root, Step: 1, Attempt: attempt, N: n}
+	if what == "act" {
+		e.Why = once
+	}
+	return t.step("n1", 0, e)
+}
+
+// listens: a client hears these events, and the last once more after it went back.
+func listens(events ...uint64) *tale {
+	t := newTale()
+	hear := func(what string, n uint64) {
+		t.step("n1", 0, history.Event{Kind: history.Perform, What: what, Call: root, Count: 3, N: n})
+	}
+	for _, n := range events {
+		hear("hear", n)
+	}
+	last := events[len(events)-1]
+	hear("listen", last-1)
+	hear("hear", last)
+	return t
 }
 
 // late30 lets alice's call, on a ring or not, run out of time.
@@ -661,7 +739,7 @@ func properties(config string) (names []string) {
 
 // The names of tla/ are those of the specs, both ways, but for TLC's own: goals
 // that must be reached (Not_), and what tla/README.md lists as Model-only.
-// EventsTellTruth speaks of code alone.
+// EventsTellTruth speaks of code alone, and so do those of what is streamed.
 func TestNamesAreThoseOfTLA(t *testing.T) {
 	configs, err := filepath.Glob("../tla/*.cfg")
 	if err != nil || len(configs) == 0 {
@@ -675,7 +753,7 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 	if !ok {
 		t.Fatal("tla/README.md does not say what is Model-only")
 	}
-	named := map[string]bool{EventsTellTruth: true}
+	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true}
 	for _, path := range configs {
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -136,13 +136,20 @@ func (c *Checker) stopped(cl *cell) {
 }
 
 // moved takes from an actor what its last node has not made durable: whoever
-// reads its journal elsewhere does not find it.
+// reads its journal elsewhere does not find it. Its clocks go on by another
+// node's time, and are not exact again when they come back.
 func (c *Checker) moved(a *life) {
 	from := a.cell.node
 	for i := len(from.changes) - 1; i >= 0; i-- {
 		if ch := &from.changes[i]; ch.run.actor == a && !ch.gone {
 			c.takeBack(ch)
 			ch.gone = true
+		}
+	}
+	for _, r := range a.runs {
+		r.clock.moved = true
+		for _, k := range r.asks {
+			k.clock.moved = true
 		}
 	}
 }

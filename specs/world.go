@@ -62,13 +62,21 @@ func (c *Checker) perform(e *history.Event) {
 		if cl := c.clients[key]; cl.owed+cl.late == 0 {
 			delete(c.clients, key)
 		}
-	case "tool", "work":
+	case "try", "pass", "act", "show", "take back":
+		c.outward(e)
+	case "listen", "hear":
+		c.hears(e)
+	case "tool", "work", "model", "invoke":
 		r, one := c.runs[e.Call], effect{e.Step, e.Attempt, e.Index}
 		if r == nil {
 			return
 		}
 		if slices.Contains(r.performed, one) {
 			c.breaks(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
+			return
+		}
+		if e.Why == once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == one.step && o.index == one.index }) {
+			c.breaks(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
 			return
 		}
 		r.performed = append(r.performed, one)
