@@ -187,7 +187,7 @@ func TestAnAskerThatPanicsLeavesNoConnection(t *testing.T) {
 			}()
 			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: here}, false, within), func(actor.Piece) { panic("oops") })
 		}()
-		if w.under.Load() != 0 || len(w.agents.busy) != 0 {
+		if w.under != 0 || len(w.agents.busy) != 0 {
 			t.Error("it is still counted")
 		}
 		w.close()

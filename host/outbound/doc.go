@@ -20,10 +20,10 @@
 //     bounded: all of it, and each agent's and model's. What is over is refused.
 //  4. Secrets stand in environment variables; they are in no answer's refusal,
 //     no log line and no printed configuration.
-//  5. What is asked and answered is never logged. Log lines are written in one
-//     place, from an upstream.Attempt, which has room for neither, and of its
-//     refusal the reason alone is told: the sentence may quote the upstream, and
-//     the upstream may quote the prompt. The run's own events have it.
+//  5. What is asked and answered is never logged. Of an exchange each attempt
+//     is logged, in one place, from an upstream.Attempt, which has room for
+//     neither. Of its refusal only the reason is told: the sentence may quote the
+//     upstream, and the upstream may quote the prompt. The run's events have it.
 //  6. After Close no goroutine is left.
 //
 // An agent that the node was told of (SetAgents) is asked for its health every

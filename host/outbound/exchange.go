@@ -34,7 +34,7 @@ func (o *Outbound) exchange(ctx context.Context, order upstream.Order, carrier h
 	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), carrier: carrier, pace: pace, pass: pass, inputs: make(chan upstream.Input)}
 	x.run(ctx, order.Deadline)
 	for i, a := range x.outcome.Attempts {
-		o.tell(order.Who, i+1, a)
+		o.note(order.Who, i+1, a)
 		t.attempt(a)
 	}
 	if x.outcome.Refusal != nil {
@@ -43,8 +43,8 @@ func (o *Outbound) exchange(ctx context.Context, order upstream.Order, carrier h
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}
 }
 
-// tell is the one place that logs. See the package's promise 5.
-func (o *Outbound) tell(who string, n int, a upstream.Attempt) {
+// note logs an attempt: all that is logged of what is asked. See the package's promise 5.
+func (o *Outbound) note(who string, n int, a upstream.Attempt) {
 	all := []slog.Attr{slog.String("upstream", who), slog.Int("attempt", n), slog.Int("status", a.Status),
 		slog.Int("bytes", a.Bytes), slog.Int64("took_ms", a.Took.Milliseconds())}
 	if a.Refusal != nil {

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -29,11 +28,13 @@ type Outbound struct {
 	transport *http.Transport
 	models    map[string]*model
 	agents    *agents
-	under     atomic.Int64 // exchanges under way
 
 	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup
+	work   sync.WaitGroup // exchanges, their attempts, and who watches agents
+	mu     sync.Mutex
+	under  int // exchanges under way
+	closed bool
 }
 
 // model is one of the models that this node may ask.
@@ -98,8 +99,11 @@ func newModels(config *Config) (map[string]*model, error) {
 }
 
 // Close gives up what is under way and closes all connections. No goroutine is
-// left when it returns.
+// left when it returns, and nothing more is asked.
 func (o *Outbound) Close() {
+	o.mu.Lock()
+	o.closed = true
+	o.mu.Unlock()
 	o.cancel()
 	o.work.Wait()
 	o.transport.CloseIdleConnections()
@@ -189,19 +193,27 @@ func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time
 	return o.now().Add(left)
 }
 
-// begin counts one more exchange, or says that there are too many.
+// begin counts one more exchange, or says why it may not be.
 func (o *Outbound) begin() *actor.Refusal {
-	if o.ctx.Err() != nil {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
 		return actor.Refuse(actor.Unavailable, "this node is closing")
+	case o.under >= o.config.ExchangesMax:
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node asks %d models and agents already", o.under)
 	}
-	if n := o.under.Add(1); n > int64(o.config.ExchangesMax) {
-		o.under.Add(-1)
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node asks %d models and agents already", o.config.ExchangesMax)
-	}
+	o.under++
+	o.work.Add(1)
 	return nil
 }
 
-func (o *Outbound) end() { o.under.Add(-1) }
+func (o *Outbound) end() {
+	o.mu.Lock()
+	o.under--
+	o.mu.Unlock()
+	o.work.Done()
+}
 
 // full is a model or an agent that takes no more at once.
 func full(kind, name string, limit int) *actor.Refusal {
