@@ -20,10 +20,10 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla fuzz lint golden demo crash mutants check
+.PHONY: help build test race sim replay tla fuzz lint golden demo demo-python crash mutants check
 
 help:
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
 
 build: ## compile the troupe binary into bin/
 	@$(GO) build -o bin/troupe ./cmd/troupe
@@ -73,6 +73,9 @@ golden: ## rewrite the transcripts; read the diff before you commit it
 
 demo: build ## a call, a kill -9 and a recovery, on a real server: WORD=
 	@$(GO) run ./internal/demo -word "$$WORD"
+
+demo-python: build ## an agent in Python, called and calling back: WORD= (needs python3)
+	@$(GO) run ./internal/demo/python -word "$$WORD"
 
 crash: ## kill the real server again and again; nothing acknowledged may be lost
 	@$(GO) test ./cmd/troupe -list '^TestKill' | grep -q '^TestKill' || { \

@@ -502,7 +502,7 @@ var (
 	plainPath  = regexp.MustCompile(`^(\./)?[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+)*/?$`)
 	link       = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)
 	qualified  = regexp.MustCompile(`^([a-z]+)\.([A-Z][A-Za-z0-9]*)(\.[A-Za-z0-9]+)?$`)
-	makeTarget = regexp.MustCompile(`(?:^|[\s$(;&|])make ([a-z]+)\b`)
+	makeTarget = regexp.MustCompile(`(?:^|[\s$(;&|])make ([a-z]+(?:-[a-z]+)*)\b`)
 	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 )
 
@@ -611,7 +611,7 @@ func declared(d ast.Decl) (names []string) {
 
 func targetsInDocsExist(h *house) (found []string) {
 	targets := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^([a-z]+):`).FindAllStringSubmatch(h.text("Makefile"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^([a-z]+(?:-[a-z]+)*):`).FindAllStringSubmatch(h.text("Makefile"), -1) {
 		targets[m[1]] = true
 	}
 	for _, f := range h.docs() {

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command python shows an agent that is a service of its own, in Python: the coordinator calls it, and it calls back.
+//
+// Everything in it is real: bin/troupe serves the agents of examples/team in a
+// process of its own, examples/python/agent.py registers with it. What must hold
+// is checked, and the demo ends with code 1 where it does not.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// within is how long the whole of it may take.
+const within = time.Minute
+
+func main() {
+	word := flag.String("word", "xyzzy", "what the coordinator is to ask the scribe")
+	bin := flag.String("bin", "bin/troupe", "the server")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
+	err := d.run()
+	err = errors.Join(err, d.stop())
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+type demo struct {
+	ctx       context.Context
+	bin, word string
+	dir, url  string
+	running   []*exec.Cmd // stopped in the opposite order
+}
+
+func (d *demo) run() (err error) {
+	if d.word == "" {
+		return errors.New("want a word: make demo-python WORD=xyzzy")
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return errors.New("python3 is missing: on Debian, apt-get install python3")
+	}
+	if d.dir, err = os.MkdirTemp("", "troupe-python-"); err != nil {
+		return err
+	}
+	say("A server with two agents from files.")
+	if d.url, err = d.start(d.bin, "serve", "--data", filepath.Join(d.dir, "data"), "--listen", "127.0.0.1:0", "--agents", "examples/team", "--log-level", "warn"); err != nil {
+		return err
+	}
+	say("An agent in Python, with nothing but the standard library. It registers itself.")
+	registered, err := d.start(python, "examples/python/agent.py", "--server", d.url, "--agent-id", "scribe", "--ask", "helper")
+	if err != nil {
+		return err
+	}
+	fmt.Println("  " + registered)
+	say("The coordinator is told to ask it. It asks the helper on its way, in the name of the run\nthat it works for.")
+	if err := d.command("call", "coordinator", "Ask the scribe agent what "+d.word+" means", "--stream", "--tree"); err != nil {
+		return err
+	}
+	return d.check()
+}
+
+// start runs a program until the demo is over, and returns its first line.
+func (d *demo) start(name string, args ...string) (string, error) {
+	fmt.Printf("  $ %s %s &\n", filepath.Base(name), strings.Join(args, " "))
+	c := exec.CommandContext(d.ctx, name, args...)
+	c.Stderr = os.Stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return "", err
+	}
+	if err := c.Start(); err != nil {
+		return "", fmt.Errorf("%w: run make build first", err)
+	}
+	d.running = append(d.running, c)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return "", fmt.Errorf("%s does not come up", filepath.Base(name))
+	}
+	return strings.TrimSpace(line), nil
+}
+
+func (d *demo) command(args ...string) error {
+	fmt.Printf("  $ troupe %s\n", strings.Join(args, " "))
+	c := exec.CommandContext(d.ctx, d.bin, append(args, "--server", d.url)...)
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	return c.Run()
+}
+
+// run as GET /v1/runs tells it.
+type run struct {
+	Run      string   `json:"run_id"`
+	Actor    string   `json:"actor"`
+	Status   string   `json:"status"`
+	Text     string   `json:"text"`
+	Chain    []string `json:"call_chain"`
+	Children []struct {
+		Run string `json:"child_run_id"`
+	} `json:"children"`
+}
+
+// check sees that the word went through all three, each called by the one before.
+func (d *demo) check() error {
+	var list struct {
+		Runs []run `json:"runs"`
+	}
+	if err := d.get("/v1/runs?limit=10", &list); err != nil {
+		return err
+	}
+	var at *run
+	for i := range list.Runs {
+		if strings.HasPrefix(list.Runs[i].Actor, "coordinator/") {
+			at = &list.Runs[i]
+		}
+	}
+	var chain []string
+	for _, agent := range []string{"coordinator", "scribe", "helper"} {
+		switch {
+		case at == nil:
+			return fmt.Errorf("no run of %s is there", agent)
+		case at.Status != "DONE" || !strings.HasPrefix(at.Actor, agent+"/") || !strings.Contains(at.Text, d.word):
+			return fmt.Errorf("run %s of %s is %s and says %q: want one of %s that says the word %q", at.Run, at.Actor, at.Status, at.Text, agent, d.word)
+		case strings.Join(at.Chain, " ") != strings.Join(chain, " "):
+			return fmt.Errorf("run %s of %s has the chain %v, want %v", at.Run, at.Actor, at.Chain, chain)
+		}
+		chain = append(chain, at.Actor)
+		if agent == "helper" {
+			break
+		}
+		if len(at.Children) != 1 {
+			return fmt.Errorf("run %s of %s made %d calls, want one", at.Run, at.Actor, len(at.Children))
+		}
+		next := &run{}
+		if err := d.get("/v1/runs/"+at.Children[0].Run, next); err != nil {
+			return err
+		}
+		at = next
+	}
+	say("The chain of calls went through Python and back: %s.", strings.Join(chain, " -> "))
+	return nil
+}
+
+func (d *demo) get(path string, into any) error {
+	r, err := http.NewRequestWithContext(d.ctx, http.MethodGet, d.url+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %d %s", path, response.StatusCode, b)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
+}
+
+// stop ends what was started; each has to end well.
+func (d *demo) stop() error {
+	var all error
+	for i := len(d.running) - 1; i >= 0; i-- {
+		c := d.running[i]
+		_ = c.Process.Signal(syscall.SIGTERM)
+		if err := c.Wait(); err != nil {
+			all = errors.Join(all, fmt.Errorf("%s was told to stop: %w", filepath.Base(c.Path), err))
+		}
+	}
+	if d.dir != "" {
+		all = errors.Join(all, os.RemoveAll(d.dir))
+	}
+	return all
+}
+
+func say(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }
