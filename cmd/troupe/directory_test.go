@@ -84,3 +84,90 @@ func TestAServerDoesNotStartWithFilesThatAreWrong(t *testing.T) {
 		t.Errorf("code %d, talk %s", code, talk)
 	}
 }
+
+// put has the server know an agent.
+func (s *server) put(body string) {
+	s.Helper()
+	var a struct {
+		OK     bool   `json:"ok"`
+		Detail string `json:"detail"`
+	}
+	if status, err := s.ask("POST", "/v1/agents", body, "", &a); err != nil || !a.OK {
+		s.Fatalf("%s: %d %s %v", body, status, a.Detail, err)
+	}
+}
+
+// The requests of the first seed's own story, as curl sends them: two agents by
+// nothing but their names, and one is told to ask the other.
+func TestTheSeedsOwnRequests(t *testing.T) {
+	s := serveBare(t, filepath.Join(t.TempDir(), "data"))
+	for _, name := range []string{"helper", "coordinator"} {
+		var a struct {
+			ID      string `json:"agent_id"`
+			Created bool   `json:"created"`
+		}
+		if status, err := s.ask("POST", "/v1/agents", `{"name": "`+name+`"}`, "", &a); err != nil || status != 201 || a.ID != name || !a.Created {
+			t.Errorf("create %s: %d %+v %v", name, status, a, err)
+		}
+	}
+	status, a := s.tell("coordinator", "Ask the helper agent what xyzzy means")
+	if status != 200 || a.Content != "You said: what xyzzy means" {
+		t.Errorf("%d %+v", status, a)
+	}
+	if code, out, talk := command(t, "runs", "show", a.Run, "--tree", "--server", s.url); code != 0 || !strings.Contains(out, "└─ helper/main  DONE  depth 1") {
+		t.Errorf("code %d\n%s\n%s", code, out, talk)
+	}
+	if code, out, talk := command(t, "call", "coordinator", "Ask the helper agent hi", "--stream", "--server", s.url); code != 0 || out != "You said: hi\n" {
+		t.Errorf("code %d\n%s\n%s", code, out, talk)
+	}
+	if code, out, talk := command(t, "agents", "show", "coordinator", "--server", s.url); code != 0 || !strings.Contains(out, `"model": "scripted"`) || !strings.Contains(out, "coordinator/main  mailbox 0") {
+		t.Errorf("code %d\n%s\n%s", code, out, talk)
+	}
+}
+
+// A run keeps the definition that it began with, whatever becomes of the agent,
+// over a crash too.
+func TestARunGoesOnAsItBegan(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := serveBare(t, dir, "--ready", "--pace", "10s")
+	s.put(`{"name":"asker"}`)
+	began := make(chan said, 1)
+	go func() {
+		var a said
+		_, _ = s.ask("POST", "/v1/agents/asker/messages", `{"content":"Ask the helper agent xyzzy"}`, "", &a)
+		began <- a
+	}()
+	var list struct {
+		Runs []struct {
+			Run    string `json:"run_id"`
+			Status string `json:"status"`
+			Text   string `json:"text"`
+		} `json:"runs"`
+	}
+	poll(t, "the run is at its model", func() bool {
+		_, err := s.ask("GET", "/v1/runs", "", "", &list)
+		return err == nil && len(list.Runs) == 2 && list.Runs[0].Status == "RUNNING"
+	})
+	s.put(`{"name":"asker","tools":[]}`) // it could not ask anybody now
+	s.end(syscall.SIGKILL)
+	<-began
+
+	s = serveBare(t, dir, "--ready")
+	poll(t, "the run has ended", func() bool {
+		_, err := s.ask("GET", "/v1/runs", "", "", &list)
+		return err == nil && list.Runs[len(list.Runs)-2].Status == "DONE"
+	})
+	if got := list.Runs[len(list.Runs)-2].Text; got != "response from helper: xyzzy" {
+		t.Errorf("the run that began before says %q", got)
+	}
+	if _, a := s.tell("asker", "Ask the helper agent xyzzy"); a.Content != "I was not given the tool call_agent." {
+		t.Errorf("a new one says %q", a.Content)
+	}
+	var deleted said
+	if status, err := s.ask("DELETE", "/v1/agents/asker", "", "", &deleted); err != nil || status != 200 {
+		t.Errorf("delete: %d %v", status, err)
+	}
+	if status, a := s.tell("asker", "x"); status != 404 {
+		t.Errorf("a deleted agent: %d %+v", status, a)
+	}
+}
