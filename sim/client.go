@@ -71,7 +71,7 @@ func (w *World) come() {
 
 func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client {
 	c := &client{no: len(w.clients), to: to, text: text, left: left, lane: actor.Normal}
-	if w.choose.Int(3) > 0 {
+	if !w.plan.Plain && w.choose.Int(3) > 0 {
 		c.key = "key-" + strconv.Itoa(c.no)
 	}
 	w.clients = append(w.clients, c)
@@ -230,7 +230,7 @@ func (w *World) published(_ *node, e store.RunEvent) {
 			w.listenTo(e.Run, w.lines[i].client.to)
 		}
 	}
-	if w.story || !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {
+	if w.story || w.plan.Plain || !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {
 		return
 	}
 	event, err := runs.Decode(e.Body)

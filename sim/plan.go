@@ -23,6 +23,7 @@ type Plan struct {
 	Span     actor.Duration // or so much time has passed
 	Gap      actor.Duration // between two of them, about
 	Keys     int            // sessions of each agent
+	Plain    bool           // clients ask once, without a key, and nobody answers who waits for a person
 	Drift    []int64        // of each node's clock, in parts per million
 	Offset   []actor.Duration
 	Odds     [faultKinds]int   // of each fault, in ten-thousandths
@@ -92,6 +93,9 @@ func drawPlan(c Chooser, o Options) Plan {
 	if o.Faultless { // a clock that is wrong is a fault too
 		clear(p.Drift)
 		clear(p.Offset)
+	}
+	if o.Plain {
+		p.plain(c)
 	}
 	return p
 }

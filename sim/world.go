@@ -23,6 +23,8 @@ type Options struct {
 	Columns   *Columns  // is shown what happens; nil: nobody is
 	Page      *Page     // likewise
 	Parts     Parts
+	Trace     io.Writer           // gets the history as lines of JSON; nil: nobody does
+	Plain     bool                // a small world such as tla/Trace.tla knows
 	Faultless bool                // no fault but those in Odds
 	Odds      []Odds              // of faults, set by hand
 	Plan      *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
@@ -113,6 +115,12 @@ func New(o Options) *World {
 	}
 	if o.Page != nil {
 		w.watch = append(w.watch, o.Page)
+	}
+	if o.Plain && w.stepsMax == 0 {
+		w.stepsMax = plainSteps
+	}
+	if o.Trace != nil {
+		w.watch = append(w.watch, &tracer{to: o.Trace})
 	}
 	if w.choose == nil {
 		w.choose = NewDrawn(o.Seed)

@@ -51,6 +51,9 @@ Range(s)    == {s[i] : i \in 1..Len(s)}
 Min(x, y)   == IF x < y THEN x ELSE y
 Max(x, y)   == IF x > y THEN x ELSE y
 Dec(x)      == IF x > 0 THEN x - 1 ELSE 0
+\* Module Trace has its own of these: real actors have agents, real clocks are read a little late.
+Same(a, b)  == a = b                            \* two actors of one agent
+Due(left)   == left = 0
 
 Used        == {c \in Ids : call[c].st # "free"}
 Fresh(c)    == call[c].st = "free" /\ \A d \in Ids : d < c => call[d].st # "free"
@@ -130,26 +133,28 @@ Make(c, p, b, chain, t) ==
   /\ call' = [call EXCEPT ![c] = [Free EXCEPT !.st = "wait", !.par = p, !.to = b, !.chain = chain,
                                               !.all = t, !.left = t]]
 
-Send(c, b) ==                                   \* a client calls
+SendFor(c, b, t) ==                             \* a client calls
   /\ Cardinality({r \in Used : call[r].par = 0}) < MaxRoots
-  /\ Make(c, 0, b, <<>>, Time)
-  /\ Post(net, Client, {Msg("req", c, 0, Time)})
+  /\ Make(c, 0, b, <<>>, t)
+  /\ Post(net, Client, {Msg("req", c, 0, t)})
   /\ UNCHANGED <<srv, disk, down, flt>>
+Send(c, b) == SendFor(c, b, Time)
 
-Ask(p, c, b, more) ==                           \* turn p calls; with more, its action asks further calls
+AskFor(p, c, b, more, own) ==                   \* turn p calls; with more, its action asks further calls
   LET a     == call[p].to
       chain == Append(call[p].chain, a)
-      t     == IF Bug = "inherit" THEN Time ELSE Min(Time, srv[p].left)
+      t     == IF Bug = "inherit" THEN own ELSE Min(own, srv[p].left)
   IN /\ srv[p].st = "run" /\ a \notin down
      /\ srv[p].left > 0                        \/ Bug = "lateask"
      /\ Len(chain) <= DepthMax                 \/ Bug = "depth"
-     /\ b \notin Range(call[p].chain)          \/ Bug = "cycle"
-     /\ b # a                                  \/ Bug = "self"
+     /\ (~\E x \in Range(call[p].chain) : Same(x, b)) \/ Bug = "cycle"
+     /\ ~Same(a, b)                            \/ Bug = "self"
      /\ Cardinality(Asked(a)) < OutMax         \/ Bug = "outstanding"
      /\ Make(c, p, b, chain, t)
      /\ srv' = IF more THEN srv ELSE [srv EXCEPT ![p].st = "await"]
      /\ Post(net, a, {Msg("req", c, 0, t)})
      /\ UNCHANGED <<disk, down, flt>>
+Ask(p, c, b, more) == AskFor(p, c, b, more, Time)
 
 Close(cs, o, by) == call' = [c \in Ids |->      \* the calls cs end with outcome o
   IF c \notin cs THEN call[c]
@@ -178,7 +183,7 @@ Answer(c, k, keep) ==                           \* a reply arrives
 
 Expire(c) ==                                    \* the caller's timer
   /\ Pending(c) /\ Caller(c) \notin down /\ Bug # "noexpire"
-  /\ call[c].left = 0 \/ Bug = "hasty"
+  /\ Due(call[c].left) \/ Bug = "hasty"
   /\ Close({c}, "timeout", 0) /\ srv' = Back(c)
   /\ Post(net, Caller(c), {Say("cancel", c)})
   /\ UNCHANGED <<disk, down, flt>>
@@ -254,12 +259,13 @@ Continue(p) ==                                  \* interleaved: answered, the tu
 
 Done(c, r) == srv' = [srv EXCEPT ![c] = [New EXCEPT !.st = "done", !.res = r]]
 
-Reply(p) ==                                     \* state, Done and reply: one commit
+End(p, r) ==                                    \* state, Done and reply: one commit
   /\ srv[p].st = "run" /\ call[p].to \notin down
   /\ Kids(p) = {} \/ Bug = "orphan"
-  /\ Done(p, "ok")
-  /\ Post(net, call[p].to, {Say("ok", p)})
+  /\ Done(p, r)
+  /\ Post(net, call[p].to, {Say(r, p)})
   /\ UNCHANGED <<call, disk, down, flt>>
+Reply(p) == End(p, "ok")
 
 \* The turn ends early; in the same step its open calls end and are cancelled.
 Stop(c, r, rest, say) ==
@@ -278,7 +284,7 @@ Cancel(c, keep) ==                              \* may overtake its request: Don
 
 Abort(c) ==                                     \* the callee's own timer
   /\ Open(c) /\ call[c].to \notin down /\ Bug # "noabort"
-  /\ srv[c].left = 0 \/ Bug = "hastyabort"
+  /\ Due(srv[c].left) \/ Bug = "hastyabort"
   /\ Stop(c, "due", net, {Say("due", c)})
   /\ UNCHANGED <<disk, down, flt>>
 
@@ -400,10 +406,12 @@ TypeOK ==
   /\ down \subseteq Known
 
 \* No agent stands twice in a chain of calls.
-AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to) IN Cardinality(Range(ch)) = Len(ch)
+AcyclicCalls == \A c \in Used : LET ch == Append(call[c].chain, call[c].to)
+                                IN \A i \in 1..Len(ch), j \in 1..Len(ch) : i < j => ~Same(ch[i], ch[j])
 DepthBounded == \A c \in Used : Len(call[c].chain) <= DepthMax
 \* A call never has more time than the turn that waits for it.
-TimeLeftShrinks == \A p \in Ids : \A c \in Kids(p) : Open(p) => call[c].left <= srv[p].left
+TimeLeftShrinks == \A c \in Ids : LET p == call[c].par
+                                 IN Pending(c) /\ p # 0 => (Open(p) => call[c].left <= srv[p].left)
 OutstandingBounded == \A a \in Agents : Cardinality(Asked(a)) <= OutMax
 MailboxBounded == \A a \in Agents : Cardinality(Queue(a)) <= BoxMax
 TurnExclusive == \A a \in Agents : Cardinality(Holders(a)) <= 1

@@ -27,6 +27,8 @@ type SimCmd struct {
 	Store  string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
 	Events bool     `help:"Print the canonical log instead of columns."`
 	HTML   string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
+	Trace  string   `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
+	Plain  bool     `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
 	Hash   bool     `help:"Read a canonical log from standard input and print its hash."`
 	Dir    string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
 
@@ -55,10 +57,15 @@ func (c *SimCmd) Run(s streams) error {
 		fmt.Fprintln(s.out, hash)
 		return nil
 	}
-	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds}
+	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain}
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
 	if c.Runs > 0 {
+		if c.Trace != "" {
+			if err := os.MkdirAll(c.Trace, 0o755); err != nil {
+				return err
+			}
+		}
 		return c.many(out, s.err, o)
 	}
 	o.Seed = randomSeed()
@@ -88,7 +95,10 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	if c.HTML != "" {
 		shown.Page = sim.NewPage()
 	}
-	r := sim.RunSeed(shown)
+	r, err := traced(c.Trace, shown, sim.RunSeed)
+	if err != nil {
+		return err
+	}
 	out.Flush()
 	if c.HTML != "" {
 		if err := writePage(c.HTML, shown.Page, r); err != nil {
@@ -132,7 +142,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		if c.Store == "pebble" {
 			again.Parts = pebbleParts
 		}
-		return sim.RunTwice(o, again)
+		return tracedTwice(c.Trace, o, again)
 	}
 	sim.Many(first, c.Runs, run, func(r sim.Result) bool {
 		sum.Add(r)
@@ -149,7 +159,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		fmt.Fprint(talk, "\r\033[K")
 	}
 	missing := sum.Print(out)
-	if c.Faults == "none" || c.Runs < coverageRuns {
+	if c.Faults == "none" || c.Plain || c.Runs < coverageRuns {
 		missing = nil
 	} else {
 		missing = append(missing, sum.Short()...)

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	batchEntries = 30_000 // that TLC gets at once
+	longestBatch = 5 * time.Minute
+)
+
+// A verdict is what TLC says of one history.
+type verdict struct {
+	t        *translation
+	accepted bool
+	entry    int // the first that module Calls does not allow, from 1
+	why      string
+	state    string // before it, if TLC told it
+}
+
+// batch is histories that TLC judges at once: of one set of limits.
+type batch struct {
+	all []*translation
+}
+
+// batches puts histories of equal limits together, the small ones first: what
+// TLC does for an entry grows with the calls of the largest.
+func batches(all []*translation) []batch {
+	all = slices.Clone(all)
+	slices.SortFunc(all, func(a, b *translation) int {
+		return cmp.Or(strings.Compare(a.limits(), b.limits()), cmp.Compare(len(a.calls), len(b.calls)), strings.Compare(a.trace.Name, b.trace.Name))
+	})
+	var out []batch
+	entries := 0
+	for i, t := range all {
+		if i == 0 || t.limits() != all[i-1].limits() || entries+len(t.entries) > batchEntries || len(t.calls) > 2*len(out[len(out)-1].all[0].calls)+8 {
+			out = append(out, batch{})
+			entries = 0
+		}
+		last := &out[len(out)-1]
+		last.all = append(last.all, t)
+		entries += len(t.entries)
+	}
+	return out
+}
+
+func (t *translation) limits() string {
+	l := t.trace.Header.Limits
+	return fmt.Sprintf("  DepthMax = %d\n  OutMax = %d\n  BoxMax = %d\n", l.Depth, l.Calls, l.Mailbox)
+}
+
+func quoted(names []string) string {
+	all := make([]string, len(names))
+	for i, n := range names {
+		all[i] = strconv.Quote(n)
+	}
+	return "{" + strings.Join(all, ", ") + "}"
+}
+
+// data is module TraceData.
+func (b batch) data() string {
+	var out strings.Builder
+	words := map[string]bool{}
+	var agents, recursive, left, runs []string
+	seen := map[string]bool{}
+	for i, t := range b.all {
+		for w := range t.words {
+			words[w] = true
+		}
+		for _, a := range t.actors {
+			if !seen[a] {
+				seen[a] = true
+				agents = append(agents, fmt.Sprintf("%q :> %q", a, agentOf(a)))
+			}
+		}
+		recursive = append(recursive, quoted(t.recursive))
+		left = append(left, fmt.Sprint(micros(t.trace.Header.Limits.Timeout)))
+		runs = append(runs, fmt.Sprintf("R%d", i+1))
+	}
+	var w []string
+	for word := range words {
+		w = append(w, word)
+	}
+	slices.Sort(w)
+	fmt.Fprintf(&out, "---- MODULE TraceData ----\nEXTENDS TLC\nWords == %s\nAgent == %s\nRecursive == <<%s>>\nLeftMax == <<%s>>\n",
+		quoted(w), strings.Join(agents, " @@ "), strings.Join(recursive, ", "), strings.Join(left, ", "))
+	for i, t := range b.all {
+		fmt.Fprintf(&out, "R%d == <<\n", i+1)
+		for j, e := range t.entries {
+			out.WriteString(e.text)
+			if j < len(t.entries)-1 {
+				out.WriteString(",\n")
+			}
+		}
+		out.WriteString(">>\n")
+	}
+	fmt.Fprintf(&out, "Runs == <<%s>>\n====\n", strings.Join(runs, ", "))
+	return out.String()
+}
+
+const traceInvariants = "AcyclicCalls DepthBounded TimeLeftShrinks OutstandingBounded MailboxBounded TurnExclusive OneAnswer\n" +
+	"  ReplyToCallerOnly Structured EffectOncePerAttempt StartsOnlyKnown TraceAcked"
+
+// config is the config of a batch. With judge TLC tells of every rejected
+// history; else it stops at the first, with the states that led there.
+func (b batch) config(judge bool) string {
+	calls := 0
+	var actors, known, nodes []string
+	for _, t := range b.all {
+		calls = max(calls, len(t.calls))
+		for _, a := range t.actors {
+			note(&actors, a)
+			if !slices.Contains(t.unknown, a) {
+				note(&known, a)
+			}
+		}
+		for _, n := range t.nodes {
+			note(&nodes, n)
+		}
+	}
+	ids := make([]string, calls)
+	for i := range ids {
+		ids[i] = fmt.Sprint(i + 1)
+	}
+	spec, check := "TraceSpec", "INVARIANTS "+traceInvariants
+	if judge {
+		spec, check = "JudgeSpec", "CONSTRAINT Sound"
+	}
+	return fmt.Sprintf(`SPECIFICATION %s
+CONSTANTS
+  Agents = %s
+  Known = %s
+  Nodes = %s
+  Client = "client"
+  None = ""
+  Ids = {%s}
+  Turns = "serial"
+  More = {TRUE}
+  Resends = TRUE
+%s  Time = 0
+  HoldTime = 0
+  MaxRoots = 1000000
+  MaxGiveUp = 1000000
+  MaxHold = 1000000
+  MaxDup = 1000000
+  MaxDrop = 1000000
+  MaxCrash = 1000000
+  Bug = "none"
+  Due <- TraceDue
+  Same <- TraceSame
+  Fresh <- TraceFresh
+  Work <- TraceWork
+  Ends <- TraceEnds
+  Take <- TraceTake
+  Post <- TracePost
+%s
+`, spec, quoted(actors), quoted(known), quoted(nodes), strings.Join(ids, ", "), b.all[0].limits(), check)
+}
+
+// judged runs TLC over a batch.
+func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verdicts []verdict, states int, err error) {
+	dir, err := os.MkdirTemp("", "tlc")
+	if err != nil {
+		return nil, 0, err
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{"TraceData.tla": b.data(), "Trace.cfg": b.config(judge)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return nil, 0, err
+		}
+	}
+	for _, module := range []string{"Calls.tla", "Trace.tla"} {
+		text, err := os.ReadFile(filepath.Join(t.Dir, module))
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := os.WriteFile(filepath.Join(dir, module), text, 0o644); err != nil {
+			return nil, 0, err
+		}
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
+	defer cancel()
+	args := []string{"-Xmx3g", "-Xss16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir=" + dir, "-cp", t.Jar, "tlc2.TLC", "-workers", "1", "-config", "Trace.cfg", "Trace"}
+	cmd := exec.CommandContext(limited, t.Java, args...)
+	cmd.Dir = dir
+	output, runErr := cmd.CombinedOutput()
+	if limited.Err() != nil {
+		return nil, 0, context.Cause(limited)
+	}
+	if err := os.WriteFile(keep, output, 0o644); err != nil {
+		return nil, 0, err
+	}
+	report := ParseReport(Config{}, string(output))
+	verdicts = make([]verdict, len(b.all))
+	for i := range verdicts {
+		verdicts[i] = verdict{t: b.all[i], accepted: true}
+	}
+	if judge {
+		for _, m := range rejectedLine.FindAllStringSubmatch(string(output), -1) {
+			i, _ := strconv.Atoi(m[1])
+			at, _ := strconv.Atoi(m[2])
+			if v := &verdicts[i-1]; v.accepted || at < v.entry {
+				*v = verdict{t: v.t, entry: at, why: m[3]}
+			}
+		}
+	}
+	switch {
+	case report.Violated != "" && !judge:
+		states := strings.Split(string(output), "\nState ")
+		last := states[len(states)-1]
+		i, l := number(historyLine, 1, last), number(placeLine, 1, last)
+		if i == 0 || l == 0 {
+			return nil, 0, fmt.Errorf("%s is violated, and TLC does not tell where: see %s", report.Violated, keep)
+		}
+		if report.Violated != "deadlock" {
+			l-- // the state behind the entry is what breaks it
+		}
+		v := &verdicts[i-1]
+		*v = verdict{t: v.t, entry: l, why: report.Violated, state: last}
+		return verdicts, 0, nil
+	case report.Err != "" || !report.Complete:
+		return nil, 0, fmt.Errorf("TLC could not judge: %s (%v): see %s", report.Err, runErr, keep)
+	}
+	return verdicts, report.Distinct, nil
+}
+
+var (
+	rejectedLine = regexp.MustCompile(`(?m)^<<"rejected", (\d+), (\d+), "([^"]*)">>`)
+	historyLine  = regexp.MustCompile(`(?m)^/\\ r = (\d+)`)
+	placeLine    = regexp.MustCompile(`(?m)^/\\ l = (\d+)`)
+)
+
+// states is how many there are if every entry of every history was matched.
+func (b batch) states() int {
+	n := 0
+	for _, t := range b.all {
+		n += len(t.entries) + 1
+	}
+	return n
+}

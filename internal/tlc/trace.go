@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// A trace is a history as `troupe sim --trace` and `troupe serve --trace` write
+// it: a header, and one line for each event.
+type trace struct {
+	Name   string
+	Header traceHeader
+	Events []event
+}
+
+type traceHeader struct {
+	Trace  int
+	Source string
+	Limits struct {
+		Depth   int   `json:"agent_call_depth_max"`
+		Calls   int   `json:"agent_concurrent_calls_max"`
+		Mailbox int   `json:"max_pending_per_actor"`
+		Timeout int64 `json:"agent_call_timeout_max"`
+	}
+	Agents []struct {
+		Name        string
+		Volatile    bool
+		Interleaved bool
+		ByActor     bool `json:"by_actor"`
+	}
+}
+
+// event is one line. Lost is set in a line that says what is missing.
+type event struct {
+	Kind                      string
+	At                        int64
+	Node                      string
+	Cell                      int
+	Incarnation, Epoch        uint64
+	Actor, Call, Parent, Peer string
+	What, Why                 string
+	Chain                     []string
+	Left                      int64
+	Attempt                   uint32
+	Status, Reason            string
+	Count, Pending            int
+	N                         uint64
+	Until                     int64
+	Step                      uint32
+	Index                     uint16
+	Pos, Synced               uint64
+	Ring                      []struct{ Call, Turn string }
+	Lost                      int
+}
+
+const traceVersion = 1
+
+// readTrace reads a file.
+func readTrace(path string) (trace, error) {
+	h := trace{Name: path}
+	f, err := os.Open(path)
+	if err != nil {
+		return h, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for no := 1; lines.Scan(); no++ {
+		var into any = &h.Header
+		if no > 1 {
+			h.Events = append(h.Events, event{})
+			into = &h.Events[len(h.Events)-1]
+		}
+		if err := json.Unmarshal(lines.Bytes(), into); err != nil {
+			return h, fmt.Errorf("%s:%d: %w", path, no, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return h, fmt.Errorf("%s: %w", path, err)
+	}
+	return h, h.check()
+}
+
+// check says why a history cannot be judged.
+func (h *trace) check() error {
+	if h.Header.Trace != traceVersion {
+		return fmt.Errorf("%s: a trace of version %d; this reads %d", h.Name, h.Header.Trace, traceVersion)
+	}
+	if len(h.Events) == 0 {
+		return fmt.Errorf("%s: nothing happens in it", h.Name)
+	}
+	for _, a := range h.Header.Agents {
+		if a.Volatile || a.Interleaved {
+			return fmt.Errorf("%s: agent %s is not journaled and serial, and module Trace knows no other; troupe sim --plain makes worlds that it knows", h.Name, a.Name)
+		}
+	}
+	for i := range h.Events {
+		if n := h.Events[i].Lost; n > 0 {
+			return fmt.Errorf("%s:%d: %d events were lost there", h.Name, i+2, n)
+		}
+	}
+	return nil
+}
+
+// An entry is one step of module Trace: a record, as TLA+ writes it, and the
+// line that it is of.
+type entry struct {
+	text string
+	line int
+}
+
+// translation is a history in the words of module Trace.
+type translation struct {
+	trace     trace
+	entries   []entry
+	calls     map[string]int
+	actors    []string
+	nodes     []string
+	words     map[string]bool
+	recursive []string
+	unknown   []string // actors of agents that the header does not name
+}
+
+func translate(h trace) *translation {
+	t := &translation{trace: h, calls: map[string]int{}, words: map[string]bool{"ok": true, "due": true, "stop": true, "busy": true, "ring": true}}
+	begun := h.Events[0].At / 1000
+	now := begun
+	for i := range h.Events {
+		e := &h.Events[i]
+		if at := e.At / 1000; at > now {
+			t.entries = append(t.entries, entry{fmt.Sprintf(`[k |-> "Tick", d |-> %d]`, min(at-now, longestTime)), i + 2})
+			now = at
+		}
+		t.entries = append(t.entries, entry{t.entry(e), i + 2})
+	}
+	return t
+}
+
+// longestTime is more microseconds than TLC can add to each other.
+const longestTime = 1_000_000_000
+
+// micros is a duration in microseconds, rounded up.
+func micros(nanos int64) int64 { return min((max(nanos, 0)+999)/1000, longestTime) }
+
+func (t *translation) call(id string) int {
+	n, ok := t.calls[id]
+	if !ok {
+		n = len(t.calls) + 1
+		t.calls[id] = n
+	}
+	return n
+}
+
+func note(list *[]string, name string) string {
+	for _, known := range *list {
+		if known == name {
+			return name
+		}
+	}
+	*list = append(*list, name)
+	return name
+}
+
+func (t *translation) actor(id string) string {
+	if id == "" {
+		return ""
+	}
+	known := len(t.actors)
+	note(&t.actors, id)
+	if len(t.actors) == known {
+		return id
+	}
+	agent := agentOf(id)
+	for _, a := range t.trace.Header.Agents {
+		if a.Name == agent {
+			if a.ByActor {
+				t.recursive = append(t.recursive, id)
+			}
+			return id
+		}
+	}
+	t.unknown = append(t.unknown, id)
+	return id
+}
+
+// agentOf is the agent of an actor, with its tenant, if it has another than most.
+func agentOf(id string) string {
+	i := strings.LastIndexByte(id, '/')
+	return id[:max(i, 0)]
+}
+
+// word is how a call ended: "ok", or why not.
+func (t *translation) word(status, reason string) string {
+	w := strings.ToLower(reason)
+	switch reason {
+	case "Deadline":
+		w = "due"
+	case "Stopped":
+		w = "stop"
+	case "WaitCycle":
+		w = "ring"
+	case "":
+		if w = "ok"; status == "failed" {
+			w = "failed"
+		}
+	}
+	t.words[w] = true
+	return w
+}
+
+// record writes a record of TLA+: names and values by turns. Strings are quoted,
+// but for what is an expression already.
+func record(fields ...any) string {
+	var b strings.Builder
+	for i := 0; i < len(fields); i += 2 {
+		b.WriteString([...]string{"[", ", "}[min(i, 1)])
+		fmt.Fprintf(&b, "%s |-> ", fields[i])
+		switch v := fields[i+1].(type) {
+		case string:
+			fmt.Fprintf(&b, "%q", v)
+		case []string:
+			b.WriteString("<<")
+			for j, s := range v {
+				if j > 0 {
+					b.WriteString(", ")
+				}
+				fmt.Fprintf(&b, "%q", s)
+			}
+			b.WriteString(">>")
+		default:
+			fmt.Fprint(&b, v)
+		}
+	}
+	return b.String() + "]"
+}
+
+// expression is text of TLA+ that is no string.
+type expression string
+
+var other = record("k", "other")
+
+// messages is which messages of module Calls one of ours is.
+func messages(name string) expression {
+	switch name {
+	case "request":
+		return `{"req"}`
+	case "cancel":
+		return `{"cancel"}`
+	case "answered":
+		return `Words`
+	case "held", "resumed", "open":
+		return `{"hold"}`
+	}
+	return ""
+}
+
+// entry is an event in the words of module Trace.
+func (t *translation) entry(e *event) string {
+	note(&t.nodes, e.Node)
+	for _, a := range e.Chain {
+		t.actor(a)
+	}
+	n, a, b := e.Node, t.actor(e.Actor), t.actor(e.Peer)
+	switch e.Kind {
+	case "Append", "Sync", "Crash":
+		pos := e.Pos
+		if e.Kind != "Append" {
+			pos = e.Synced
+		}
+		return record("k", e.Kind, "n", n, "pos", pos)
+	case "Restart":
+		if e.Incarnation == 0 {
+			return other // a node's: its crash has said all
+		}
+		return record("k", e.Kind, "n", n, "cell", e.Cell)
+	case "Activate", "Deactivate":
+		return record("k", e.Kind, "n", n, "cell", e.Cell, "a", a)
+	case "Ask":
+		switch e.What {
+		case "client":
+			return record("k", "client", "n", n, "c", t.call(e.Call), "b", b, "left", micros(e.Left))
+		case "call":
+			return record("k", "Ask", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
+		}
+		return other
+	case "Send":
+		switch e.What {
+		case "request":
+			return record("k", "request", "n", n, "a", a, "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
+		case "cancel", "answered":
+			return record("k", e.What, "n", n, "a", a, "c", t.call(e.Call), "b", b)
+		case "held", "resumed", "open":
+			return record("k", "hold", "n", n, "a", a, "c", t.call(e.Call))
+		}
+		return other
+	case "Deliver":
+		outside := e.Epoch == 0 && e.What != "answered" // a client of this node
+		if ks := messages(e.What); ks != "" && ks != `{"hold"}` && !outside {
+			return record("k", "Deliver", "n", n, "c", t.call(e.Call), "ks", ks)
+		}
+		return other
+	case "Admit":
+		return record("k", "Admit", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left), "chain", e.Chain, "count", e.Count)
+	case "Refuse":
+		if e.Why != "callee" {
+			return other
+		}
+		return record("k", "Refuse", "n", n, "a", a, "c", t.call(e.Call), "w", t.word("failed", e.Reason))
+	case "Start":
+		return record("k", "Start", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left))
+	case "Answer":
+		if e.What != "call" {
+			return other
+		}
+		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)
+	case "Reply":
+		return record("k", "Reply", "n", n, "a", a, "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)
+	case "Cancel":
+		return record("k", "Cancel", "n", n, "a", a, "c", t.call(e.Call))
+	case "Expire":
+		if e.What != "run" && e.What != "call" {
+			return other
+		}
+		return record("k", "Expire", "n", n, "c", t.call(e.Call), "of", e.What)
+	case "Hold", "Resume":
+		k := "HoldRun"
+		if e.What == "ask" {
+			k = "HoldCall"
+		}
+		still := int64(0)
+		if e.Kind == "Hold" {
+			still = micros(e.Until - e.At)
+		}
+		return record("k", k, "n", n, "a", a, "c", t.call(e.Call), "m", e.N, "d", still)
+	case "RefuseWaitCycle":
+		hops := make([]string, len(e.Ring))
+		for i, h := range e.Ring {
+			hops[i] = record("c", t.call(h.Call), "t", t.call(h.Turn))
+		}
+		return record("k", "Ring", "n", n, "a", a, "c", t.call(e.Call), "ring", expression("<<"+strings.Join(hops, ", ")+">>"))
+	case "Perform":
+		switch e.What {
+		case "send":
+			if ks := messages(e.Why); ks != "" {
+				return record("k", "send", "n", n, "c", t.call(e.Call), "ks", ks)
+			}
+			return other
+		case "respond":
+			w := "held"
+			if e.Status != "" {
+				w = t.word(e.Status, e.Reason)
+			}
+			return record("k", "respond", "n", n, "c", t.call(e.Call), "w", w)
+		case "tool", "work", "model", "invoke":
+			return record("k", "effect", "n", n, "c", t.call(e.Call), "key", fmt.Sprintf("%d.%d.%d", e.Step, e.Index, e.Attempt))
+		}
+		return record("k", "publish")
+	}
+	return record("k", e.Kind) // Claim, Lose, Drop, Queue, and the probes
+}
