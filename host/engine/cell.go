@@ -190,16 +190,16 @@ func (c *cell) end() {
 
 // ask brings a client's call in; false if there is no room. If the cell is idle
 // the client's goroutine steps it, and what comes of it, up to its answer.
-func (c *cell) ask(w *waiter, env actor.Envelope, b []byte) bool {
+func (c *cell) ask(w *waiter, env actor.Envelope) bool {
 	m, began := c.mailbox, time.Now()
 	held := m.take()
-	for i := 0; !held && i < busyLooks; i++ {
+	for i := 0; !held && i < busyLooks && c.tally.quick.Load(); i++ {
 		held = m.take()
 	}
 	switch {
 	case held && !m.suspended.Load() && !m.ready():
 		m.direct(env)
-	case !c.push(b):
+	case !c.put(env):
 		if held {
 			m.handOn(began, w)
 		}
@@ -214,16 +214,16 @@ func (c *cell) ask(w *waiter, env actor.Envelope, b []byte) bool {
 }
 
 // bring is ask for a message that nobody answers.
-func (c *cell) bring(b []byte) bool {
-	ok := c.push(b)
+func (c *cell) bring(env actor.Envelope) bool {
+	ok := c.put(env)
 	c.mailbox.schedule()
 	return ok
 }
 
-// push puts a client's message into the ring. A quarter of that is for cells alone.
-func (c *cell) push(b []byte) bool {
+// put puts a client's message into the ring. A quarter of that is for cells alone.
+func (c *cell) put(env actor.Envelope) bool {
 	ring := c.mailbox.ring
-	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && ring.push(b)
+	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && ring.put(env)
 }
 
 func (c *cell) deliver(env actor.Envelope) {

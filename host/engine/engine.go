@@ -246,11 +246,7 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 // the run has the call's own id.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	complete(&call)
-	env := actor.Envelope{To: call.To, Body: actor.Request{Call: call}}
-	buf := buffers.Get().(*[]byte)
-	defer buffers.Put(buf)
-	*buf = actor.Append((*buf)[:0], env)
-	env, err := actor.Decode(*buf)
+	env, err := own(actor.Envelope{To: call.To, Body: actor.Request{Call: call}})
 	if err != nil {
 		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
 	}
@@ -263,14 +259,24 @@ func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run
 	if refusal != nil {
 		return refused(call.ID, refusal), nil
 	}
-	if !c.ask(w, env, *buf) {
+	if !c.ask(w, env) {
 		e.clients.remove(call.ID)
 		return refused(call.ID, e.full()), nil
 	}
 	return e.wait(ctx, w, joined)
 }
 
-// buffers are for calls on their way in.
+// own is an envelope as it comes out of bytes: what no cell could read is an
+// error, and nobody else holds any of it.
+func own(env actor.Envelope) (actor.Envelope, error) {
+	b := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	if *b = actor.Append((*b)[:0], env); cap(*b) > slotBytesMax {
+		defer func() { *b = nil }()
+	}
+	return actor.Decode(*b)
+}
+
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
 // wait waits for what comes of a client's call.
@@ -307,11 +313,11 @@ func (e *Engine) full() *actor.Refusal {
 // Cancel gives up a run of an actor on behalf of a client. Whoever waits for the
 // run is told that it was cancelled; one that is over stays as it is.
 func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
-	b := actor.Encode(actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}})
-	if _, err := actor.Decode(b); err != nil {
+	env, err := own(actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}})
+	if err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
 	}
-	if !e.home(id).bring(b) {
+	if !e.home(id).bring(env) {
 		return e.full()
 	}
 	return nil

@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	// busyLooks is how often an asker looks whether a busy cell is idle, before it queues.
+	// busyLooks is how often an asker looks whether a busy cell is idle, before it
+	// queues, if the cell's steps are quicker than that takes.
 	busyLooks = 4000
+	quickStep = 4 * time.Microsecond
 	// helpRounds and helpFor bound what a goroutine does for cells before it leaves
 	// them to their own goroutines.
 	helpRounds = 64
@@ -254,9 +256,7 @@ func (m *mailbox) next() bool {
 		m.invoker.InvokeUserMessage(a)
 		any = true
 	}
-	if b, ok := m.ring.front(); ok {
-		env, err := actor.Decode(b) // keeps nothing of b
-		m.ring.drop()
+	if env, ok, err := m.ring.pop(); ok {
 		must.Be(err == nil, "a message of our own cannot be read: %v", err)
 		m.letter.envelope = env
 		m.invoker.InvokeUserMessage(&m.letter)

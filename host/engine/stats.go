@@ -87,6 +87,7 @@ type tally struct {
 	runs        [runs.Cancelled + 1]atomic.Uint64
 	steps       atomic.Uint64
 	longest     atomic.Int64
+	quick       atomic.Bool // the last step took less than busyLooks
 	incarnation atomic.Uint64
 	actors      atomic.Int64
 	queued      atomic.Int64
@@ -102,6 +103,9 @@ func (t *tally) step(took time.Duration, size runtime.Size) {
 	t.steps.Add(1)
 	if int64(took) > t.longest.Load() {
 		t.longest.Store(int64(took))
+	}
+	if quick := took < quickStep; quick != t.quick.Load() {
+		t.quick.Store(quick)
 	}
 	if size != t.size {
 		t.size = size

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	goruntime "runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// table is a mailbox whose cell is a function, and whose own goroutine is nobody.
+type table struct {
+	*mailbox
+	receive   func(message any)
+	failed    []any
+	scheduled int
+}
+
+func newTable(n uint16, slots int) *table {
+	c := &table{mailbox: newMailbox(n, slots)}
+	c.RegisterHandlers(c, c)
+	c.running.Store(false)
+	return c
+}
+
+func join(tables ...*table) {
+	var peers []*mailbox
+	for _, c := range tables {
+		peers = append(peers, c.mailbox)
+	}
+	for _, c := range tables {
+		c.peers = peers
+	}
+}
+
+func (c *table) InvokeSystemMessage(any)       {}
+func (c *table) InvokeUserMessage(message any) { c.receive(message) }
+func (c *table) EscalateFailure(reason, _ any) { c.failed = append(c.failed, reason) }
+func (c *table) Schedule(func())               { c.scheduled++ }
+func (c *table) Throughput() int               { return 128 }
+
+func aLetter() []byte {
+	return actor.Encode(actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: actor.NewCallID(1, 2, 3), Reason: actor.Stopped}})
+}
+
+// Two cells that send to each other without end keep a client's goroutine only
+// for so many rounds, or for so long; then they are left to their own.
+func TestHelpIsBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		step  time.Duration
+		least int
+		most  int
+	}{"rounds": {0, helpRounds, helpRounds + 1}, "time": {helpFor / 4, 2, 6}} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newTable(0, 4), newTable(1, 4)
+			join(a, b)
+			steps, letter := 0, aLetter()
+			sends := func(from, to *table) func(any) {
+				return func(any) {
+					for began := time.Now(); time.Since(began) < test.step; {
+					}
+					steps++
+					from.note(to.n)
+					if !to.pushFrom(from.n, letter) {
+						t.Fatal("no room")
+					}
+				}
+			}
+			a.receive, b.receive = sends(a, b), sends(b, a)
+			began := time.Now()
+			if !a.take() {
+				t.Fatal("it is not idle")
+			}
+			a.direct(actor.Envelope{})
+			a.handOn(began, &waiter{})
+			if steps < 1 || steps > test.most || test.step == 0 && steps < 3 {
+				t.Errorf("%d steps", steps)
+			}
+			if a.scheduled+b.scheduled != 1 {
+				t.Errorf("left to their own goroutines: %d and %d times", a.scheduled, b.scheduled)
+			}
+		})
+	}
+}
+
+// A client that has its answer takes in nothing for others.
+func TestWhoHasItsAnswerLeaves(t *testing.T) {
+	a := newTable(0, 16)
+	join(a)
+	w := &waiter{ready: make(chan struct{}, 1)}
+	steps := 0
+	a.receive = func(any) {
+		if steps++; steps == 3 {
+			w.give(Answer{})
+		}
+	}
+	for range 10 {
+		a.ring.push(aLetter())
+	}
+	a.take()
+	a.drain(time.Now(), w)
+	if steps != 3 {
+		t.Errorf("%d steps", steps)
+	}
+	a.handOn(time.Now(), w)
+	if steps != 3 || a.scheduled != 1 || !a.running.Load() {
+		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
+	}
+}
+
+// Between a panic and the next incarnation nothing is handed over.
+func TestASuspendedMailboxHandsNothingOver(t *testing.T) {
+	a := newTable(0, 16)
+	join(a)
+	steps := 0
+	a.receive = func(any) {
+		if steps++; steps == 1 {
+			panic("as told")
+		}
+	}
+	a.ring.push(aLetter())
+	a.ring.push(aLetter())
+	a.take()
+	a.drain(time.Now(), nil)
+	if len(a.failed) != 1 || steps != 1 {
+		t.Fatalf("%d steps, failed with %v", steps, a.failed)
+	}
+	a.suspended.Store(true)
+	a.drain(time.Now(), nil)
+	a.handOn(time.Now(), nil)
+	if steps != 1 || a.scheduled != 0 || a.ready() {
+		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
+	}
+	a.suspended.Store(false)
+	if !a.ready() {
+		t.Error("what waited is lost")
+	}
+}
+
+// A cell that found a ring full is told as soon as there is room.
+func TestWhoFoundNoRoomIsTold(t *testing.T) {
+	a, b := newTable(0, 2), newTable(1, 2)
+	join(a, b)
+	told := 0
+	a.receive = func(any) { told++ }
+	b.receive = func(any) {}
+	for b.pushFrom(0, aLetter()) {
+	}
+	b.take()
+	b.drain(time.Now(), nil)
+	b.handOn(time.Now(), nil)
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}
+
+// An ask that finds its cell idle is handed over at once, on the asker's own
+// goroutine; but never before what has come first.
+func TestAnAskStaysBehindWhatCameFirst(t *testing.T) {
+	a := newTable(0, 16)
+	join(a)
+	var got []actor.Epoch
+	a.receive = func(m any) { got = append(got, m.(*letter).envelope.Epoch) }
+	c := &cell{mailbox: a.mailbox}
+	letterOf := func(n actor.Epoch) actor.Envelope { return actor.Envelope{Epoch: n} }
+	w := &waiter{ready: make(chan struct{}, 1)}
+	if !c.ask(w, letterOf(1)) || len(got) != 1 || a.scheduled != 0 || a.running.Load() {
+		t.Errorf("an idle cell got %v, was scheduled %d times", got, a.scheduled)
+	}
+	c.put(letterOf(2))
+	c.put(letterOf(3))
+	if !c.ask(w, letterOf(4)) || fmt.Sprint(got) != "[1 2 3 4]" {
+		t.Errorf("got %v", got)
+	}
+	a.take()
+	if !c.ask(w, letterOf(5)) || len(got) != 4 {
+		t.Errorf("a busy cell got %v", got)
+	}
+	a.handOn(time.Now(), nil)
+	if fmt.Sprint(got) != "[1 2 3 4 5]" {
+		t.Errorf("who was at it leaves %v", got)
+	}
+	// While it begins anew, an ask waits.
+	a.suspended.Store(true)
+	if !c.ask(w, letterOf(6)) || len(got) != 5 || a.running.Load() {
+		t.Errorf("a suspended cell got %v", got)
+	}
+}
+
+// Everybody gets the answer to their own call, whoever steps the cell, whoever
+// leaves before, and although cells fall.
+func TestEverybodyGetsTheirOwnAnswer(t *testing.T) {
+	bomb := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { goruntime.Goexit(); return actor.Action{}, nil })
+	bomb.Durability = actor.Volatile
+	n := start(t, t.TempDir(), func(c *Config) { c.RingSlots = 64 }, echo(), chain("c1", "c2/a"), chain("c2", "c3/"+otherCell("c2/a", 2)), chain("c3", "echo"), bomb)
+	var all sync.WaitGroup
+	var left, got atomic.Int32
+	for i := range 16 {
+		all.Go(func() {
+			agent := []string{"echo", "c1"}[i%2]
+			for j := range 100 {
+				call := n.call(agent, fmt.Sprintf("%d-%d", i, j%3), fmt.Sprintf("%d.%d", i, j))
+				ctx, cancel := context.WithCancel(patient(t))
+				if j%10 == 9 {
+					go cancel()
+				}
+				a, err := n.Ask(ctx, call)
+				cancel()
+				switch {
+				case err != nil && j%10 == 9:
+					left.Add(1)
+				case err != nil:
+					t.Error(err)
+				case a.Reply.Call != call.ID || a.Reply.Refusal == nil && text(a) != actor.TextOf(call.Parts):
+					t.Errorf("asked %v, got %+v", call.ID, a.Reply)
+				case a.Reply.Refusal == nil:
+					got.Add(1)
+				}
+			}
+		})
+	}
+	for i := range 5 {
+		if a := n.ask("bomb", fmt.Sprint(i), "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+			t.Errorf("bomb: %+v", a.Reply)
+		}
+	}
+	all.Wait()
+	if got.Load() < 1000 {
+		t.Errorf("%d were answered, %d left", got.Load(), left.Load())
+	}
+}
+
+// Cells that fell leave no goroutine behind, however they fell.
+func TestAFallLeavesNothingBehind(t *testing.T) {
+	before := goruntime.NumGoroutine()
+	n := start(t, t.TempDir(), nil,
+		rawAgent("panics", func(actor.Begin) (actor.Action, error) { panic("as told") }),
+		rawAgent("leaves", func(actor.Begin) (actor.Action, error) { goruntime.Goexit(); return actor.Action{}, nil }))
+	for i := range 5 {
+		n.ask("panics", fmt.Sprint(i), "x")
+		n.ask("leaves", fmt.Sprint(i), "x")
+	}
+	if !n.said.has("mailbox_test.go") {
+		t.Error("the log does not tell where it fell")
+	}
+	n.close()
+	gone(t, before+1)
+}
+
+// gone waits until so few goroutines are left.
+func gone(t *testing.T, most int) {
+	t.Helper()
+	ctx := patient(t)
+	for goruntime.NumGoroutine() > most { // Pebble's last ones take a moment
+		if ctx.Err() != nil {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, want %d\n%s", goruntime.NumGoroutine(), most, buf[:goruntime.Stack(buf, true)])
+		}
+		goruntime.Gosched()
+	}
+}
+
+// The watchdog looks while a cell steps, and sleeps when it does not.
+func TestTheWatchdogSleeps(t *testing.T) {
+	n := start(t, t.TempDir(), nil, echo())
+	n.ask("echo", "s", "x")
+	ctx := patient(t)
+	for _, c := range n.cells {
+		for c.watch.awake.Load() {
+			if ctx.Err() != nil {
+				t.Fatalf("cell %d does nothing, and its watchdog looks on", c.n)
+			}
+			goruntime.Gosched()
+		}
+	}
+}
