@@ -30,7 +30,6 @@ type agents struct {
 	known   map[string]*known
 	pacers  map[string]*pacer // by endpoint, while somebody uses them
 	busy    map[string]int    // invocations by agent
-	wake    chan struct{}     // there is something new to watch
 }
 
 type known struct {
@@ -41,7 +40,7 @@ type known struct {
 }
 
 func newAgents(backoff upstream.BackoffConfig) *agents {
-	return &agents{backoff: backoff, known: map[string]*known{}, pacers: map[string]*pacer{}, busy: map[string]int{}, wake: make(chan struct{}, 1)}
+	return &agents{backoff: backoff, known: map[string]*known{}, pacers: map[string]*pacer{}, busy: map[string]int{}}
 }
 
 // hold is the back-off of an endpoint, until it is let go.
@@ -129,14 +128,6 @@ func (o *Outbound) SetAgents(all []Agent) {
 		s.letGo(k.Target.URL)
 	}
 	s.known = next
-	s.nudge()
-}
-
-func (s *agents) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // it will look at all there is
-	}
 }
 
 // Beat takes a heartbeat of an agent; false if there is none of that name.
@@ -182,14 +173,15 @@ func (o *Outbound) watch() {
 		timer.Reset(next)
 		select {
 		case <-timer.C:
-		case <-o.agents.wake:
 		case <-o.ctx.Done():
 			return
 		}
 	}
 }
 
-// due are the agents to ask now, and how long it is until there are more.
+// due are the agents to ask now, and how long it is until there are more. No
+// agent is due sooner than HeartbeatEvery after it came or was asked, so nobody
+// is forgotten who comes meanwhile.
 func (s *agents) due(now actor.Time) (due []Agent, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,14 +199,14 @@ func (s *agents) due(now actor.Time) (due []Agent, next time.Duration) {
 	return due, next
 }
 
-// polled takes what came of asking, unless the agent has moved meanwhile.
+// polled takes what came of asking, unless the agent has moved meanwhile: then it
+// is somebody else who answers, and nobody was asked yet.
 func (s *agents) polled(a Agent, status int, now actor.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if k := s.known[a.Name]; k != nil && k.polling && k.Target.URL == a.Target.URL {
+	if k := s.known[a.Name]; k != nil && k.polling {
 		k.polling = false
 		k.health.Polled(now, status)
-		s.nudge()
 	}
 }
 

@@ -262,8 +262,14 @@ func TestAnAgentIsWatched(t *testing.T) {
 			t.Error("its heartbeat is not taken")
 		}
 		now("it says that it is there", true)
+		pass(10 * time.Second) // a poll is out: since second 100, for 5 s
+		n := polls.Load()
 		w.SetAgents([]Agent{{"py", target}, {"other", target}})
-		pass(46 * time.Second)
+		synctest.Wait()
+		if polls.Load() != n {
+			t.Error("it is asked twice at once")
+		}
+		pass(36 * time.Second)
 		now("silent again, told of once more", false)
 		health.Store(200)
 		pass(20 * time.Second)
@@ -273,9 +279,13 @@ func TestAnAgentIsWatched(t *testing.T) {
 		now("it says that it is not well", false)
 
 		// At its old endpoint nobody knows how it is.
-		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example"}}})
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example/py", AuthEnv: target.AuthEnv}}})
 		if !w.Healthy("py") {
 			t.Error("one that moved is not believed")
+		}
+		pass(16 * time.Second)
+		if w.Healthy("py") {
+			t.Error("one that moved, and is not well, is believed")
 		}
 		before := invoked.Load()
 		if h := invoke(t.Context(), w.Outbound, target, false, within); h.Refusal != nil || invoked.Load() == before {
@@ -283,7 +293,7 @@ func TestAnAgentIsWatched(t *testing.T) {
 		}
 
 		w.SetAgents(nil)
-		n := polls.Load()
+		n = polls.Load()
 		pass(time.Minute)
 		if polls.Load() != n || w.Healthy("py") || w.Beat("py") {
 			t.Error("one that is gone is still asked, or well")
@@ -293,6 +303,59 @@ func TestAnAgentIsWatched(t *testing.T) {
 		}
 		w.close()
 	})
+}
+
+func TestAnAnswerFromBeforeAMoveSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+			wait(r, 2*time.Second)
+			w.WriteHeader(503)
+		})
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: here}}})
+		<-time.After(16 * time.Second) // of the bubble: it was asked a second ago
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example"}}})
+		<-time.After(2 * time.Second)
+		if !w.Healthy("py") {
+			t.Error("what was said where it stood before is held against it")
+		}
+		w.close()
+	})
+}
+
+func TestAPollNeedsNoConnectionOfItsOwn(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		after func(w http.ResponseWriter, r *http.Request)
+		dials int
+	}{
+		{"a short answer", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("ok", 1000)) }, 1},
+		{"an answer without end", func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				stream(w, make([]byte, 1000))
+			}
+		}, 5},
+		{"an answer that comes to no end", func(w http.ResponseWriter, r *http.Request) {
+			stream(w, nil)
+			wait(r, time.Hour)
+		}, 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var under atomic.Int64
+				w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+					under.Add(1)
+					defer under.Add(-1)
+					c.after(w, r)
+				})
+				w.SetAgents([]Agent{{"py", upstream.Target{URL: here}}})
+				<-time.After(82 * time.Second) // of the bubble
+				if n := w.street.dialled(); n != c.dials || under.Load() != 0 || !w.Healthy("py") {
+					t.Errorf("%d connections, %d open, healthy %v", n, under.Load(), w.Healthy("py"))
+				}
+				w.close()
+			})
+		})
+	}
 }
 
 func TestAThousandAgentsAreWatchedAFewAtATime(t *testing.T) {
