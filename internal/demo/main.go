@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows a newcomer, in a few seconds, a call between two agents that outlives a kill -9 of its server.
+// Command demo shows a newcomer, in a few seconds, two agents that talk, and a streamed answer that outlives a kill -9 of its server.
 //
 // Everything in it is real: the server is bin/troupe in a process of its own,
 // asked over HTTP, killed with SIGKILL and started again on the folder that it
@@ -24,12 +24,12 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // within is how long the whole of it may take.
@@ -67,59 +67,75 @@ type demo struct {
 	ctx            context.Context
 	bin, word      string
 	dir, data, log string
+	listen, url    string
 	server         *exec.Cmd
-	url            string
-	id             actor.CallID
+	id             actor.CallID // of the streamed run
 }
 
+// team is where two agents stand as files.
+const team = "examples/team"
+
 func (d *demo) run() (err error) {
-	if d.word == "" {
+	if d.word == "" || strings.ContainsAny(d.word, "\r\n") {
 		return errors.New("want a word: make demo WORD=xyzzy")
 	}
 	if d.dir, err = os.MkdirTemp("", "troupe-demo-"); err != nil {
 		return err
 	}
-	d.data, d.log = filepath.Join(d.dir, "data"), filepath.Join(d.dir, "server.log")
+	d.data, d.log, d.listen = filepath.Join(d.dir, "data"), filepath.Join(d.dir, "server.log"), "127.0.0.1:0"
 
-	say("A server with two agents. Its data folder is %s.", d.data)
+	say("A server that knows nobody. Its model does what it is told, a little slowly, and\nneeds no key. Its data folder is %s.", d.data)
 	if err := d.start(); err != nil {
 		return err
 	}
-	say("The coordinator is told %q. It asks the helper through call_agent, and then\nwaits for the signal go.", d.word)
-	if err := d.tell(); err != nil {
+	say("Two agents, by name alone, and a message: the coordinator is to ask the helper.")
+	for _, name := range []string{"helper", "coordinator"} {
+		if err := d.post("/v1/agents", map[string]string{"name": name}, nil); err != nil {
+			return err
+		}
+	}
+	var first struct {
+		Content string `json:"content"`
+	}
+	if err := d.post(messages, map[string]string{"content": "Ask the helper agent to say " + d.word}, &first); err != nil {
 		return err
 	}
-	before, err := d.await(runs.WaitOpened)
+	fmt.Printf("  answer: %s\n", first.Content)
+	if !strings.Contains(first.Content, d.word) {
+		return fmt.Errorf("the answer is %q, without the word %q", first.Content, d.word)
+	}
+
+	say("The same once more, streamed. In the middle of the answer comes kill -9.")
+	before, err := d.tell()
 	if err != nil {
 		return err
 	}
-	show(before)
-
-	say("Whatever is shown is on disk, so now comes kill -9.")
 	killed := d.server.Process.Pid
-	d.stop(syscall.SIGKILL)
-	fmt.Printf("  process %d is dead\n", killed)
+	d.stop(syscall.SIGKILL) //nolint:errcheck // it cannot end well
+	fmt.Printf("  process %d is dead, %d events were shown\n", killed, len(before))
 
-	say("The same command again. Nothing is repaired by hand.")
+	say("A new process on the same folder, and now with agents from files. Nothing is\nrepaired by hand. The client goes on reading behind the last event that it has.")
 	began := time.Now()
-	if err := d.start(); err != nil {
+	if err := d.start("--agents", team); err != nil {
 		return err
 	}
 	fmt.Printf("  it answers after %v\n", time.Since(began).Round(time.Millisecond))
-
-	say("The signal go.")
-	if err := d.post("/v1/runs/"+d.id.String()+":signal", map[string]string{"name": "go"}, nil); err != nil {
-		return err
-	}
-	after, err := d.await(runs.RunDone, runs.RunFailed, runs.RunCancelled)
+	after, err := d.resume(before)
 	if err != nil {
 		return err
 	}
-	show(after[len(before):])
 	if err := d.check(before, after); err != nil {
 		return err
 	}
-	say("The server is told to stop. What the folder holds of the run:")
+
+	say("The run went on as the agents were when it began. New ones find the files'.")
+	if err := d.command("agents", "list", "--server", d.url); err != nil {
+		return err
+	}
+	if err := d.command("call", "coordinator", "Ask the helper agent to say "+d.word, "--session", "files", "--tree", "--server", d.url); err != nil {
+		return err
+	}
+	say("The server is told to stop. What the folder holds of the streamed run:")
 	if err := d.stop(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("the server was told to stop: %w", err)
 	}
@@ -129,21 +145,24 @@ func (d *demo) run() (err error) {
 	if err := d.command("runs", "show", d.id.String(), "--tree", "--data", d.data); err != nil {
 		return err
 	}
-	if err := d.command("runs", "events", d.id.String(), "--data", d.data); err != nil {
+	if err := d.command("doctor", d.data); err != nil {
 		return err
 	}
 	say("One answer, one call to the helper, one stream of %d events without a gap,\nover two processes.", len(after))
 	return nil
 }
 
-// start runs the server and waits until it says where it answers.
-func (d *demo) start() error {
+const messages = "/v1/agents/coordinator/messages"
+
+// start runs the server and waits until it says where it answers: the second time
+// where it did the first.
+func (d *demo) start(more ...string) error {
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	args := []string{"serve", "--ready", "--data", d.data, "--listen", "127.0.0.1:0"}
+	args := append([]string{"serve", "--data", d.data, "--listen", d.listen, "--pace", "50ms"}, more...)
 	fmt.Printf("  $ %s %s &\n", d.bin, strings.Join(args, " "))
 	d.server = exec.CommandContext(d.ctx, d.bin, args...)
 	d.server.Stderr = log
@@ -159,6 +178,7 @@ func (d *demo) start() error {
 		return fmt.Errorf("the server does not come up: %w", d.stop(syscall.SIGTERM))
 	}
 	d.url = strings.TrimSpace(line)
+	d.listen = strings.TrimPrefix(d.url, "http://")
 	fmt.Printf("  process %d answers at %s\n", d.server.Process.Pid, d.url)
 	return nil
 }
@@ -174,53 +194,89 @@ func (d *demo) stop(signal syscall.Signal) error {
 	return err
 }
 
-// tell gives the coordinator its word and takes down the run's id.
-func (d *demo) tell() error {
-	var out struct {
-		Run    string `json:"run_id"`
-		Detail string `json:"detail"`
+// piecesBefore is how many pieces of the answer are shown before the server is killed.
+const piecesBefore = 3
+
+// tell streams an answer and takes down the run's id; it returns in the middle.
+func (d *demo) tell() ([]runs.Event, error) {
+	content := "Ask the helper agent to say " + d.word + "\nsay That is what the helper said: it was asked once, through call_agent, in a turn that neither of its two processes lived to see whole."
+	body, err := json.Marshal(map[string]string{"content": content, "session": "demo"})
+	if err != nil {
+		return nil, err
 	}
-	if err := d.post("/v1/agents/coordinator/messages", map[string]string{"content": d.word, "session": "demo"}, &out); err != nil {
-		return err
-	}
-	var err error
-	d.id, err = actor.ParseCallID(out.Run)
-	fmt.Printf("  202: %s\n  run %s\n", out.Detail, out.Run)
-	return err
+	pieces := 0
+	return d.stream(http.MethodPost, messages, body, 0, func(e *runs.Event) bool {
+		d.id = e.Run
+		if e.Type == runs.AgentStreamDelta {
+			pieces++
+		}
+		return pieces == piecesBefore
+	})
 }
 
-// await reads the run's events until one is of a wanted type.
-func (d *demo) await(wanted ...runs.Type) (all []runs.Event, err error) {
+// resume reads on behind what was read.
+func (d *demo) resume(before []runs.Event) ([]runs.Event, error) {
+	after, err := d.stream(http.MethodGet, "/v1/runs/"+d.id.String()+"/events", nil, before[len(before)-1].Seq, func(e *runs.Event) bool { return e.Type.Ends() })
+	return append(before[:len(before):len(before)], after...), err
+}
+
+// stream reads Server-Sent Events, and shows them, until one is enough.
+func (d *demo) stream(method, path string, body []byte, after uint64, enough func(*runs.Event) bool) (all []runs.Event, err error) {
+	fmt.Printf("  $ curl -N -X %s %s%s -H 'Accept: text/event-stream'", method, d.url, path)
+	request, err := http.NewRequestWithContext(d.ctx, method, d.url+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", "text/event-stream")
+	if body != nil {
+		fmt.Printf(" -H 'Content-Type: application/json' -d '%s'", body)
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if after > 0 {
+		fmt.Printf(" -H 'Last-Event-ID: %d'", after)
+		request.Header.Set("Last-Event-ID", fmt.Sprint(after))
+	}
+	fmt.Println()
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		b, _ := io.ReadAll(response.Body)
+		return nil, fmt.Errorf("%s %s: %d %s", method, path, response.StatusCode, b)
+	}
+	parser := upstream.NewParser(upstream.StreamLimits{})
+	buf := make([]byte, 32<<10)
 	for {
-		var page struct {
-			Events []jsontext.Value `json:"events"`
+		n, readErr := response.Body.Read(buf)
+		events, refusal := parser.Parse(buf[:n])
+		if refusal != nil {
+			return all, refusal
 		}
-		if err := d.get(fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=10000", d.id, len(all)), &page); err != nil {
-			return nil, err
-		}
-		for _, raw := range page.Events {
-			e, err := runs.Decode(raw)
+		for _, frame := range events {
+			e, err := runs.Decode([]byte(frame.Data))
 			if err != nil {
-				return nil, err
+				return all, err
+			}
+			if frame.ID != fmt.Sprint(e.Seq) || frame.Name != e.Type.String() {
+				return all, fmt.Errorf("frame %s %s holds event %d %s", frame.ID, frame.Name, e.Seq, e.Type)
 			}
 			all = append(all, e)
-			for _, t := range wanted {
-				if e.Type == t {
-					return all, nil
-				}
+			show([]runs.Event{e})
+			if enough(&e) {
+				return all, nil
 			}
+		}
+		if readErr != nil {
+			return all, fmt.Errorf("the stream ends too early: %w", readErr)
 		}
 	}
 }
 
-// check sees that the answer holds the word, and that the second process went on
-// where the first had stopped.
+// check sees that the answer holds the word, that the stream has no gap, and that
+// its pieces come to what the terminal event says.
 func (d *demo) check(before, after []runs.Event) error {
-	for i := range before {
-		if !bytes.Equal(runs.Encode(before[i]), runs.Encode(after[i])) {
-			return fmt.Errorf("event %d was %v, and is now %v", i+1, &before[i], &after[i])
-		}
-	}
 	record, err := runs.Fold(after) // in order, without a gap
 	if err != nil {
 		return err
@@ -228,11 +284,21 @@ func (d *demo) check(before, after []runs.Event) error {
 	if record.Status != runs.Done || !strings.Contains(record.Text, d.word) {
 		return fmt.Errorf("the run is %s and says %q, without the word %q", record.Status, record.Text, d.word)
 	}
-	fmt.Printf("\n  answer: %s\n", record.Text)
+	var said runs.Said
+	for i := range after {
+		said.Take(&after[i])
+	}
+	if text, streamed := said.Streamed(); !streamed || text != record.Text {
+		return fmt.Errorf("the pieces come to %q, the run says %q", text, record.Text)
+	}
+	if record.Attempt < 2 || len(after) <= len(before) {
+		return errors.New("the run was over before its server was killed")
+	}
+	fmt.Printf("\n  answer: %s\n  The pieces that were shown twice are taken back by the attempt event; what is\n  left of them is the answer.\n", record.Text)
 	return nil
 }
 
-// count looks into the store for every run there ever was.
+// count looks into the store for every run that the streamed one made.
 func (d *demo) count() error {
 	s, err := disk.Open(d.data, "", disk.Options{ReadOnly: true})
 	if err != nil {
@@ -245,10 +311,11 @@ func (d *demo) count() error {
 	}
 	var coordinators, helpers int
 	for _, r := range all {
-		switch r.Actor.Agent {
-		case "coordinator":
+		switch {
+		case r.Root != d.id:
+		case r.Actor.Agent == "coordinator":
 			coordinators++
-		case "helper":
+		case r.Actor.Agent == "helper":
 			helpers++
 		}
 	}
@@ -277,11 +344,9 @@ func (d *demo) post(path string, body, answer any) error {
 	return d.ask(http.MethodPost, path, b, answer)
 }
 
-func (d *demo) get(path string, answer any) error { return d.ask(http.MethodGet, path, nil, answer) }
-
 func (d *demo) ask(method, path string, body []byte, answer any) error {
 	if body != nil {
-		fmt.Printf("  %s %s  %s\n", method, path, body)
+		fmt.Printf("  $ curl -X %s %s%s -H 'Content-Type: application/json' -d '%s'\n", method, d.url, path, body)
 	}
 	request, err := http.NewRequestWithContext(d.ctx, method, d.url+path, bytes.NewReader(body))
 	if err != nil {
