@@ -10,7 +10,7 @@ FUZZTIME ?= 20s
 # A variable given on the command line or found in the environment becomes a
 # flag; one that is absent leaves the command's own default standing.
 SIMFLAGS = $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
-           $(if $(STORE),--store $(STORE)) \
+           $(if $(STORE),--store $(STORE)) $(if $(ENGINE),--engine $(ENGINE)) \
            $(if $(FAULTS),--faults $(FAULTS)) $(foreach f,$(FAULT),--fault $(f)) \
            $(if $(EVENTS),--events)
 
@@ -36,7 +36,7 @@ race: ## run every test under the race detector; needs a C compiler
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race ./...
 
-sim: build ## run seeded worlds: SEED= RUNS= STORE= FAULT=kind:p FAULTS=none EVENTS=1
+sim: build ## run seeded worlds: SEED= RUNS= STORE= ENGINE= FAULT=kind:p FAULTS=none EVENTS=1
 	@bin/troupe sim $(SIMFLAGS)
 
 replay: build ## run a failed seed again from its folder: DIR=
@@ -77,10 +77,9 @@ demo: build ## a call, a kill -9 and a recovery, on a real server: WORD=
 demo-python: build ## an agent in Python, called and calling back: WORD= (needs python3)
 	@$(GO) run ./internal/demo/python -word "$$WORD"
 
-crash: ## kill the real server again and again; nothing acknowledged may be lost
-	@$(GO) test ./cmd/troupe -list '^TestKill' | grep -q '^TestKill' || { \
-	  echo "cmd/troupe has no test named TestKill…" >&2; exit 1; }
-	$(GO) test ./cmd/troupe -run '^TestKill' -count=1 -v
+crash: build ## kill the real server N (20) times, and fail the power: nothing acknowledged may be lost
+	@$(GO) run ./internal/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
+	@$(GO) test ./host/disk -run '^TestAPowerFailure' -count=1 -v -args -power-runs 50
 
 mutants: ## remove each guard in turn; the simulator must notice every time
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe

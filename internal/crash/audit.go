@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// sample looks at something that was told earlier, perhaps by another server.
+func (l *ledger) sample(life *life, chance *rand.Rand) {
+	e, f := l.some(chance)
+	if f != nil {
+		f.check(l, life)
+	}
+	if e == nil || e.run == "" {
+		return
+	}
+	again := *e
+	if e.key != "" && e.done {
+		// Under its key, the same message is the same run, with the same answer.
+		var a answer
+		status, err := life.ask(request{http.MethodPost, "/v1/agents/" + e.agent + "/messages", e.body(), []string{"Idempotency-Key", e.key}}, &a)
+		if err == nil {
+			l.answered(&again, status, a)
+		}
+		return
+	}
+	l.compare(life, &again)
+}
+
+// audit looks at everything that was told; by now all of it has ended.
+func (l *ledger) audit(life *life) {
+	for i := range l.facts {
+		l.facts[i].check(l, life)
+	}
+	each := make(chan *errand)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for e := range each {
+				again := *e
+				if l.compare(life, &again) {
+					l.judge(&again)
+				}
+			}
+		})
+	}
+	for _, e := range l.told {
+		if e.run != "" {
+			each <- e
+		}
+	}
+	close(each)
+	all.Wait()
+}
+
+// compare reads all events of a run and holds them against what was told of it;
+// false if the server did not answer.
+func (l *ledger) compare(life *life, e *errand) bool {
+	t := newTake(e, l, 0, nil)
+	for {
+		var page page
+		status, err := life.ask(request{http.MethodGet, fmt.Sprintf("/v1/runs/%s/events?after=%d", e.run, t.after), "", nil}, &page)
+		switch {
+		case err != nil:
+			return false
+		case status != http.StatusOK:
+			l.found(lost, "%s: %d %s", e, status, page.Detail)
+			return true
+		}
+		for i, raw := range page.Events {
+			if t.event(t.after+1, string(raw)) && i < len(page.Events)-1 {
+				l.found(wrong, "%s: %d events follow the last", e, len(page.Events)-1-i)
+				break
+			}
+		}
+		if len(page.Events) == 0 || e.end != 0 {
+			if t.after < len(e.events) {
+				l.found(lost, "%s: %d events were told, %d are left", e, len(e.events), t.after)
+			}
+			return true
+		}
+	}
+}
+
+// judge holds a run that must be over against what it should have come to.
+func (l *ledger) judge(e *errand) {
+	events := make([]runs.Event, 0, len(e.events))
+	var said runs.Said
+	for _, raw := range e.events {
+		d, err := runs.Decode([]byte(raw))
+		if err != nil {
+			l.found(wrong, "%s: %v", e, err)
+			return
+		}
+		said.Take(&d)
+		events = append(events, d)
+	}
+	record, err := runs.Fold(events)
+	unsure := e.unsure && record.Refusal != nil && record.Refusal.Reason == actor.Unknown
+	switch {
+	case err != nil:
+		l.found(wrong, "%s: %v", e, err)
+	case record.Ended == 0:
+		l.found(wrong, "%s: never ends; its last event is %s", e, e.events[len(e.events)-1])
+	case e.signalled && !slices.ContainsFunc(events, func(e runs.Event) bool { return e.Type == runs.SignalReceived }):
+		l.found(lost, "%s: its signal was acknowledged", e)
+	case e.cancelled && record.Status != runs.Cancelled:
+		l.found(lost, "%s: that it is cancelled was acknowledged, it is %s", e, record.Status)
+	case record.Status == runs.Cancelled && !e.cancel, record.Status == runs.Failed && !unsure:
+		l.found(wrong, "%s: is %s: %v", e, record.Status, record.Refusal)
+	case record.Status == runs.Done && e.want != "" && record.Text != e.want:
+		l.found(wrong, "%s: says %q, want %q", e, record.Text, e.want)
+	}
+	streamed, any := said.Streamed()
+	if !any || record.Status != runs.Done {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streamed++
+	if streamed == record.Text {
+		l.same++
+	}
+}
+
+// hold looks into the folder: its chain holds from the beginning, and every
+// message became one run at most, with the calls below it that it should have.
+func (l *ledger) hold(dir string, own *outside) error {
+	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if _, err := d.VerifyAll(); err != nil {
+		return err
+	}
+	owners, err := store.Runs(d, actor.DefaultTenant, 1<<22, false)
+	if err != nil {
+		return err
+	}
+	roots, below, known := map[string][]string{}, map[string]int{}, map[string]bool{}
+	for _, o := range owners {
+		known[o.Run.String()] = true
+		if o.Run != o.Root {
+			below[o.Root.String()]++
+			continue
+		}
+		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, 1)
+		if err != nil || len(page) != 1 {
+			return fmt.Errorf("run %s: %d events, %w", o.Run, len(page), err)
+		}
+		first, err := runs.Decode(page[0].Body)
+		if err != nil {
+			return err
+		}
+		roots[first.Text] = append(roots[first.Text], o.Run.String())
+	}
+	for _, e := range l.told {
+		became := roots[e.content]
+		switch {
+		case len(became) > 1:
+			l.found(duplicated, "%s: became the runs %v", e, became)
+		case e.run != "" && !slices.Contains(became, e.run):
+			l.found(lost, "%s: the folder knows it as %v", e, became)
+		case e.done && below[e.run] != e.calls, below[e.run] > e.calls:
+			l.found(duplicated, "%s: made %d calls, want %d", e, below[e.run], e.calls)
+		}
+	}
+	own.hold(l, known)
+	return nil
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// outside is the agents that live here: the porter, who may be asked twice, the
+// clerk, who may not, and the broker, who may and has the teller say it. They
+// answer in pieces, and take their time.
+type outside struct {
+	url    string
+	server *http.Server
+	back   string // where calls back go
+	client *http.Client
+
+	mu    sync.Mutex
+	asked map[string]map[string]int // by agent and run
+}
+
+func newOutside(back string) (*outside, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	o := &outside{url: "http://" + listener.Addr().String(), back: back,
+		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, asked: map[string]map[string]int{porter: {}, clerk: {}, broker: {}}}
+	mux := http.NewServeMux()
+	for name := range o.asked {
+		mux.HandleFunc("POST /"+name+"/invoke", func(w http.ResponseWriter, r *http.Request) { o.invoke(name, w, r) })
+		mux.HandleFunc("GET /"+name+"/health", func(http.ResponseWriter, *http.Request) {})
+	}
+	o.server = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := o.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			panic(err)
+		}
+	}()
+	return o, nil
+}
+
+func (o *outside) close() { _ = o.server.Close() }
+
+// says is what an agent answers.
+func says(name, input string) string { return name + " has " + input }
+
+func (o *outside) invoke(name string, w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		Run   string         `json:"run_id"`
+		Input string         `json:"input_message"`
+		Rest  jsontext.Value `json:",unknown"`
+	}
+	b, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+	if err == nil {
+		err = json.Unmarshal(b, &in)
+	}
+	if err != nil || in.Run == "" || in.Run != r.Header.Get("x-run-id") {
+		http.Error(w, fmt.Sprint("this is no invocation: ", err), http.StatusBadRequest)
+		return
+	}
+	o.mu.Lock()
+	o.asked[name][in.Run]++
+	o.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	// How long it takes depends on the run, and is a few milliseconds a piece.
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, in.Run)
+	pause := time.NewTicker(time.Millisecond + time.Duration(h.Sum32()%16)*time.Millisecond)
+	defer pause.Stop()
+	if name == broker {
+		if in.Input, err = o.callBack(r, in.Run, in.Input); err != nil {
+			say(w, "error", map[string]string{"code": "unavailable", "message": err.Error()})
+			return
+		}
+	}
+	for piece := range strings.SplitAfterSeq(says(name, in.Input), " ") {
+		select {
+		case <-pause.C:
+		case <-r.Context().Done():
+			return
+		}
+		if !say(w, "delta", map[string]string{"text": piece, "run_id": in.Run}) {
+			return
+		}
+	}
+	say(w, "done", map[string]any{})
+}
+
+// callBack has the teller say it, with the token of the run. Whoever is asked
+// again for the same run calls back under the same key.
+func (o *outside) callBack(r *http.Request, run, input string) (string, error) {
+	body, err := json.Marshal(map[string]string{"message": "say " + input})
+	if err != nil {
+		return "", err
+	}
+	q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.back+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Idempotency-Key", run)
+	q.Header.Set("x-run-token", r.Header.Get("x-run-token"))
+	response, err := o.client.Do(q)
+	if err != nil {
+		return "", err
+	}
+	var a answer
+	status, err := read(response, &a)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%d %s: %s", status, a.Code, a.Detail)
+	}
+	return a.Content, err
+}
+
+func say(w http.ResponseWriter, event string, data any) bool {
+	b, err := json.Marshal(data)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, b); err != nil {
+		return false
+	}
+	return http.NewResponseController(w).Flush() == nil
+}
+
+// hold sees that nobody was asked for a run that is not in the store, and the
+// clerk never twice for one.
+func (o *outside) hold(l *ledger, known map[string]bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for name, all := range o.asked {
+		for run, times := range all {
+			if !known[run] {
+				l.found(lost, "the %s was asked for run %s, which nobody knows of", name, run)
+			}
+			if name == clerk && times > 1 {
+				l.found(duplicated, "the clerk was asked %d times for run %s", times, run)
+			}
+		}
+	}
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+)
+
+// progress is one line that is written over, on a terminal only.
+func (c *crash) progress(talk io.Writer, done int, began time.Time) {
+	f, ok := talk.(*os.File)
+	if !ok {
+		return
+	}
+	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return
+	}
+	last := c.cycles[len(c.cycles)-1]
+	fmt.Fprintf(f, "\r%d of %d kills, %v; the last found %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
+	if done == c.kills {
+		fmt.Fprintln(f)
+	}
+}
+
+// report prints what the kills found, and tells whether all is as it must be.
+func (c *crash) report(out io.Writer, took time.Duration) bool {
+	l := c.ledger
+	acks, open, nested := c.column(func(y cycle) int64 { return y.acks }), c.column(func(y cycle) int64 { return y.open }), c.column(func(y cycle) int64 { return y.nested })
+	ready := c.column(func(y cycle) int64 { return y.ready.Milliseconds() })
+	ready = slices.DeleteFunc(ready, func(ms int64) bool { return ms == 0 })
+	enough := c.percent(func(y cycle) bool { return y.acks >= acksWanted && y.open >= openWanted })
+	under := c.percent(func(y cycle) bool { return y.nested > 0 })
+	early := c.percent(func(y cycle) bool { return y.early })
+
+	fmt.Fprintf(out, "\n%-28s %8s %8s %8s %8s %8s\n", "at each kill", "least", "median", "p90", "p99", "most")
+	for _, row := range []struct {
+		what string
+		of   []int64
+	}{{"acknowledged", acks}, {"requests open", open}, {"nested calls open", nested}, {"ready after, ms", ready}} {
+		fmt.Fprintf(out, "%-28s %8d %8d %8d %8d %8d\n", row.what, at(row.of, 0), at(row.of, 50), at(row.of, 90), at(row.of, 99), at(row.of, 100))
+	}
+	told, keyed, cancelled, unknown := 0, 0, 0, 0
+	for _, e := range l.told {
+		switch {
+		case e.run == "" && e.refused == "":
+			unknown++
+		case e.run != "":
+			told++
+		}
+		if e.key != "" {
+			keyed++
+		}
+		if e.cancelled {
+			cancelled++
+		}
+	}
+	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% came before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
+	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open (want %d%%)\n", enough, acksWanted, openWanted, mostCycles, under, nestedCycles)
+	fmt.Fprintf(out, "%d runs told of, %d messages with an Idempotency-Key, %d never answered and never asked for again, %d refused for want of room\n", told, keyed, unknown, l.busy)
+	fmt.Fprintf(out, "%d cancels, %d agents and keys; the agents outside were asked for %d runs\n", cancelled, len(l.facts), c.own.count())
+	fmt.Fprintf(out, "%d of %d runs that streamed their answer have it in their pieces\n", l.same, l.streamed)
+	var sum int64
+	for _, n := range acks {
+		sum += n
+	}
+	fmt.Fprintf(out, "acked=%d lost=%d duplicated=%d reordered=%d wrong=%d\n", sum, l.counts[lost], l.counts[duplicated], l.counts[reordered], l.counts[wrong])
+	return enough >= mostCycles && under >= nestedCycles && l.counts == [kinds]int{} && l.same == l.streamed && l.streamed > 0
+}
+
+func (c *crash) column(of func(cycle) int64) []int64 {
+	all := make([]int64, 0, len(c.cycles))
+	for _, y := range c.cycles {
+		all = append(all, of(y))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (c *crash) percent(is func(cycle) bool) int {
+	n := 0
+	for _, y := range c.cycles {
+		if is(y) {
+			n++
+		}
+	}
+	return n * 100 / max(len(c.cycles), 1)
+}
+
+// at is the value below which so many of a hundred lie.
+func at(sorted []int64, percent int) int64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[(len(sorted)-1)*percent/100]
+}
+
+func (o *outside) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.asked[porter]) + len(o.asked[clerk]) + len(o.asked[broker])
+}
