@@ -22,6 +22,7 @@ type CLI struct {
 	Agents AgentsCmd `cmd:"" help:"Look at the agents there are."`
 	Check  CheckCmd  `cmd:"" help:"Look for mistakes in files of agents."`
 	Runs   RunsCmd   `cmd:"" help:"Look at runs, and signal those that wait."`
+	Keys   KeysCmd   `cmd:"" help:"Make, list and revoke API keys."`
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 

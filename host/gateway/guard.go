@@ -52,11 +52,14 @@ func (s *Server) early(h *fasthttp.RequestHeader) *problem {
 // received says how the body of a request is to be read, now that its head is there.
 func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyWithin}
-	if s.early(h) != nil {
-		c.MaxRequestBodySize = 1 // malformed says why
+	if n := h.ContentLength(); (n > 0 || n == -1) && s.early(h) != nil {
+		// Nothing of it is to be read, nor asked for: to fasthttp it is too large,
+		// and malformed says why.
+		h.SetContentLength(BodyBytesMax + 1)
+		h.Del(fasthttp.HeaderExpect)
 	}
 	// How a chunked body ends is fasthttp's to see, not ours; so nothing follows one.
-	if h.ContentLength() < 0 && len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0 {
+	if h.ContentLength() == -1 {
 		h.SetConnectionClose()
 	}
 	return c
@@ -145,7 +148,7 @@ func notToken(r rune) bool {
 // puts those behind a chunked body among the others, where one could pass for
 // what the head has not said.
 func trailed(h *fasthttp.RequestHeader) bool {
-	if h.ContentLength() >= 0 {
+	if h.ContentLength() != -1 {
 		return false
 	}
 	had := map[string]int{}
@@ -262,7 +265,7 @@ func badMedia(h *fasthttp.RequestHeader) *problem {
 	}
 	media, _, _ := strings.Cut(string(h.ContentType()), ";")
 	media = strings.TrimSpace(media)
-	body := h.ContentLength() > 0 || len(h.Peek(fasthttp.HeaderTransferEncoding)) > 0
+	body := h.ContentLength() > 0 || h.ContentLength() == -1
 	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(string(h.Method())) {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Type", fmt.Sprintf("Content-Type: want application/json, got %.80q", media))
 	}

@@ -45,7 +45,6 @@ var scopes = map[string]ingress.Scope{
 	"GET /v1/runs/{id}/events":  ingress.ScopeRead,
 	"POST /v1/runs/{id}:signal": ingress.ScopeCall,
 	"POST /v1/runs/{id}:cancel": ingress.ScopeCall,
-	"POST /v1/runs/{id}:resume": ingress.ScopeCall,
 
 	"GET /v1/keys":         ingress.ScopeAdmin,
 	"POST /v1/keys":        ingress.ScopeAdmin,
@@ -193,6 +192,16 @@ func (k *Keys) Set(all []ingress.Key) {
 
 // Count is how many there are.
 func (k *Keys) Count() int { return len(k.all()) }
+
+// All lists them by their ids.
+func (k *Keys) All() []ingress.Key {
+	all := k.all()
+	list := make([]ingress.Key, 0, len(all))
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, all[id])
+	}
+	return list
+}
 
 // Valid tells whether the key of this id may still be used. A stream asks every
 // second, and ends when it may not.

@@ -69,6 +69,9 @@ func (p *problem) write(ctx *fasthttp.RequestCtx) {
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(p.Status)
 	ctx.SetContentType("application/problem+json")
+	if p.Status == http.StatusUnauthorized {
+		ctx.Response.Header.Set(fasthttp.HeaderWWWAuthenticate, "Bearer")
+	}
 	if p.RetryAfter > 0 {
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.FormatInt(p.RetryAfter, 10))
 	}

@@ -4,9 +4,7 @@ package gateway
 
 import (
 	"crypto/rand"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -81,12 +79,11 @@ func viewOfKey(k ingress.Key) keyView {
 }
 
 func (s *Server) keys(ctx *fasthttp.RequestCtx) {
-	all := s.config.Keys.all()
 	out := struct {
 		Keys []keyView `json:"keys"`
 	}{Keys: []keyView{}}
-	for _, id := range slices.Sorted(maps.Keys(all)) {
-		out.Keys = append(out.Keys, viewOfKey(all[id]))
+	for _, key := range s.config.Keys.All() {
+		out.Keys = append(out.Keys, viewOfKey(key))
 	}
 	okJSON(ctx, http.StatusOK, out)
 }

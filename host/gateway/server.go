@@ -132,6 +132,10 @@ func (s *Server) Serve(l net.Listener) error {
 		return errors.Join(err, l.Close())
 	}
 	s.local.Store(MayListen(l.Addr().String(), 0) == nil)
+	go func() { // even if it is shut down before it begins
+		<-s.stopping
+		_ = l.Close()
+	}()
 	return s.http.Serve(s.bounded(l))
 }
 
@@ -180,11 +184,15 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var net net.Error
 	p := invalid(http.StatusBadRequest, "", "the request cannot be read")
+	var refused *problem
+	if len(ctx.Request.Header.RawHeaders()) > 0 { // its head came, whole
+		refused = s.early(&ctx.Request.Header)
+	}
 	switch {
+	case refused != nil:
+		p = refused
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		if p = s.early(&ctx.Request.Header); p == nil {
-			p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body is over %d bytes", BodyBytesMax))
-		}
+		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body is over %d bytes", BodyBytesMax))
 	case errors.As(err, &small):
 		p = invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("the headers are over %d bytes", HeaderBytesMax))
 	case errors.As(err, &net) && net.Timeout():

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// KeysCmd makes and takes back what clients elsewhere need.
+type KeysCmd struct {
+	Create KeysCreateCmd `cmd:"" help:"Make an API key; it is printed this once."`
+	List   KeysListCmd   `cmd:"" help:"List the API keys there are."`
+	Revoke KeysRevokeCmd `cmd:"" help:"Take an API key back."`
+}
+
+// KeysAt is where the keys are: at a server, or in a data folder that nobody serves.
+type KeysAt struct {
+	At
+	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead, while no server holds it; made if absent."`
+	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: the node whose folder it is (${default})."`
+}
+
+// key is one as a server shows it.
+type key struct {
+	ID       string   `json:"key_id"`
+	Text     string   `json:"key,omitzero"`
+	Name     string   `json:"name"`
+	Scopes   []string `json:"scopes"`
+	Created  string   `json:"created_at,omitzero"`
+	Expires  string   `json:"expires_at,omitzero"`
+	Expired  bool     `json:"expired,omitzero"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// KeysCreateCmd makes one.
+type KeysCreateCmd struct {
+	KeysAt
+	Name    string        `help:"What it is for, so that you know it in the list."`
+	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"What it allows: call (send messages; signal, cancel), read (runs, events, figures), agents (create, register, delete), admin (all, and keys). Repeatable (${default})."`
+	Expires time.Duration `help:"How long it is good for, like 720h; for good if absent."`
+	JSON    bool          `help:"Print JSON."`
+}
+
+// Help is shown below the flags.
+func (KeysCreateCmd) Help() string {
+	return `The key alone goes to standard output. What is kept of it is a digest: when it is lost, make another.
+Clients send it as the header Authorization: Bearer KEY; troupe itself takes it from TROUPE_KEY.
+The first key of a folder is made with --data, before the server is started on an address of its own.
+
+Examples:
+  troupe keys create --data /var/lib/troupe --name operator --scope admin
+  troupe keys create --name ci --scope call --scope read --expires 720h
+  TROUPE_KEY=$(troupe keys create) troupe runs list`
+}
+
+// Run implements the command.
+func (c *KeysCreateCmd) Run(s streams) error {
+	if c.Expires < 0 {
+		return errors.New("--expires: want a time from now on, like 720h")
+	}
+	expires := actor.Time(0)
+	if c.Expires > 0 {
+		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
+	}
+	return c.use(func(k keyring) error {
+		made, err := k.create(c.Name, c.Scope, expires)
+		if err != nil {
+			return err
+		}
+		for _, w := range made.Warnings {
+			fmt.Fprintln(s.err, "warning:", w)
+		}
+		if c.JSON {
+			return writeJSON(s.out, made)
+		}
+		fmt.Fprintf(s.err, "key %s for %s; it is shown this once:\n", made.ID, strings.Join(made.Scopes, ", "))
+		_, err = fmt.Fprintln(s.out, made.Text)
+		return err
+	})
+}
+
+// KeysListCmd lists them.
+type KeysListCmd struct {
+	KeysAt
+	JSON bool `help:"Print JSON."`
+}
+
+// Help is shown below the flags.
+func (KeysListCmd) Help() string {
+	return "Examples:\n  troupe keys list\n  troupe keys list --data /var/lib/troupe --json"
+}
+
+// Run implements the command.
+func (c *KeysListCmd) Run(s streams) error {
+	return c.use(func(k keyring) error {
+		all, err := k.list()
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return writeJSON(s.out, map[string][]key{"keys": all})
+		}
+		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
+		for _, k := range all {
+			until := "for good"
+			switch {
+			case k.Expired:
+				until = "expired " + k.Expires
+			case k.Expires != "":
+				until = "until " + k.Expires
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.ID, strings.Join(k.Scopes, ","), k.Created, until, k.Name)
+		}
+		return w.Flush()
+	})
+}
+
+// KeysRevokeCmd takes one back.
+type KeysRevokeCmd struct {
+	KeysAt
+	ID string `arg:"" help:"The key's id, as the list shows it."`
+}
+
+// Help is shown below the flags.
+func (KeysRevokeCmd) Help() string {
+	return `The next request with it is refused, and streams that came with it end within a second.
+
+Examples:
+  troupe keys revoke 3f9c2a7b1d0e4c58`
+}
+
+// Run implements the command.
+func (c *KeysRevokeCmd) Run(s streams) error {
+	if err := actor.CheckName(c.ID); err != nil {
+		return fmt.Errorf("key %w", err)
+	}
+	return c.use(func(k keyring) error {
+		warnings, err := k.revoke(c.ID)
+		if err != nil {
+			return err
+		}
+		for _, w := range warnings {
+			fmt.Fprintln(s.err, "warning:", w)
+		}
+		fmt.Fprintf(s.err, "key %s is revoked\n", c.ID)
+		return nil
+	})
+}
+
+// keyring is where keys are kept.
+type keyring interface {
+	create(name string, scopes []string, expires actor.Time) (key, error)
+	list() ([]key, error)
+	revoke(id string) (warnings []string, err error)
+	close() error
+}
+
+// use does something with the keys, wherever they are.
+func (a KeysAt) use(what func(keyring) error) error {
+	if a.Data == "" {
+		return what(serverKeys{a.client()})
+	}
+	ring, err := openKeys(a.Data, a.Node)
+	if err != nil {
+		return holder(a.Data, err)
+	}
+	return errors.Join(what(ring), ring.close())
+}
+
+// serverKeys are those of a server.
+type serverKeys struct{ client }
+
+func (k serverKeys) create(name string, scopes []string, expires actor.Time) (made key, err error) {
+	in := key{Name: name, Scopes: scopes}
+	if expires != 0 {
+		in.Expires = runs.FormatTime(expires)
+	}
+	_, body, err := k.post("/v1/keys", struct {
+		Name    string   `json:"name"`
+		Scopes  []string `json:"scopes"`
+		Expires string   `json:"expires_at,omitzero"`
+	}{in.Name, in.Scopes, in.Expires})
+	if err != nil {
+		return key{}, err
+	}
+	return made, json.Unmarshal(body, &made)
+}
+
+func (k serverKeys) list() ([]key, error) {
+	body, err := k.get("/v1/keys")
+	if err != nil {
+		return nil, err
+	}
+	var out struct {
+		Keys []key `json:"keys"`
+	}
+	return out.Keys, json.Unmarshal(body, &out)
+}
+
+func (k serverKeys) revoke(id string) ([]string, error) {
+	_, body, err := k.do(http.MethodDelete, "/v1/keys/"+url.PathEscape(id), nil)
+	if err != nil {
+		return nil, err
+	}
+	var out struct {
+		Warnings []string `json:"warnings"`
+	}
+	return out.Warnings, json.Unmarshal(body, &out)
+}
+
+// folderKeys are those of a folder, whose node has no door while this lasts.
+type folderKeys struct{ node *node }
+
+// openKeys brings a folder's node to life for the registry alone. A node without
+// its configuration would answer open runs with less than they were begun with;
+// so there must be none.
+func openKeys(dir, name string) (folderKeys, error) {
+	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err == nil {
+		d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
+		if err != nil {
+			return folderKeys{}, err
+		}
+		shards := make([]uint16, dispatcher.Shards)
+		for i := range shards {
+			shards[i] = uint16(i)
+		}
+		open, err := store.DueActors(d, shards)
+		if err = errors.Join(err, d.Close()); err != nil {
+			return folderKeys{}, err
+		}
+		if len(open) > 0 {
+			return folderKeys{}, fmt.Errorf("store %s: %s is at work on a run: start the server on loopback with `troupe serve --data %s`, and say this again without --data", dir, open[0], dir)
+		}
+	}
+	n, err := openNode(nodeConfig{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))
+	return folderKeys{n}, err
+}
+
+func (k folderKeys) close() error {
+	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+	defer cancel()
+	return k.node.close(within)
+}
+
+func (k folderKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
+	var random [ingress.KeyRandomBytes]byte
+	_, _ = rand.Read(random[:]) // never fails
+	var want []ingress.Scope
+	for _, s := range scopes {
+		want = append(want, ingress.Scope(s))
+	}
+	made, text, r := ingress.NewKey(random, name, want, actor.Time(time.Now().UnixNano()), expires)
+	if r != nil {
+		return key{}, r
+	}
+	warnings, err := k.ask(agents.OpCreateKey, made.Encode())
+	if err != nil {
+		return key{}, err
+	}
+	shown := shownKey(made)
+	shown.Text, shown.Warnings = text, warnings
+	return shown, nil
+}
+
+func (k folderKeys) list() ([]key, error) {
+	all := []key{}
+	for _, of := range k.node.directory.keys.All() {
+		all = append(all, shownKey(of))
+	}
+	return all, nil
+}
+
+func (k folderKeys) revoke(id string) ([]string, error) {
+	body, err := json.Marshal(map[string]string{"key_id": id})
+	if err != nil {
+		return nil, err
+	}
+	return k.ask(agents.OpRevokeKey, body)
+}
+
+func (k folderKeys) ask(operation string, body []byte) ([]string, error) {
+	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+	defer cancel()
+	_, warnings, err := k.node.registry(within, operation, body)
+	return warnings, err
+}
+
+func shownKey(k ingress.Key) key {
+	out := key{ID: k.ID, Name: k.Name, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
+	for _, s := range k.Scopes {
+		out.Scopes = append(out.Scopes, string(s))
+	}
+	if k.Created != 0 {
+		out.Created = runs.FormatTime(k.Created)
+	}
+	if k.Expires != 0 {
+		out.Expires = runs.FormatTime(k.Expires)
+	}
+	return out
+}
+
+func writeJSON(to io.Writer, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return printJSON(to, body)
+}
