@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
@@ -27,6 +28,7 @@ type node struct {
 	up      bool
 	process uint64 // counts its starts
 	cells   []*cell
+	seats   []Seat // of the cells, by their index
 	clock   clock
 
 	log     disk
@@ -97,6 +99,9 @@ func (n *node) start() {
 	n.outside = outside{paces: map[string]*upstream.Backoff{}, health: map[string]*upstream.Health{}}
 	n.log.open(n)
 	for i := range w.plan.Cells[n.index] {
+		if i == len(n.seats) {
+			n.seats = append(n.seats, must.Do(w.drive.Seat(fmt.Sprintf("%s.%d", n.id, i))))
+		}
 		n.cells = append(n.cells, n.newCell(uint16(i), n.process<<16))
 	}
 	if n.process > 1 {
@@ -233,20 +238,17 @@ func (c *cell) step(in input) {
 
 // crank steps the cell; false if it panicked, and is no more.
 func (c *cell) crank(now actor.Time, in runtime.Input) (ready runtime.Ready, ok bool) {
-	defer func() {
-		p := recover()
-		if p == nil {
-			return
-		}
-		ready, ok = runtime.Ready{}, false
-		planned, ours := p.(plannedPanic)
-		if !ours {
-			planned.fault = Fault(faultKinds)
-			c.n.w.violate("CellNeverPanics", fmt.Sprintf("%s: %v on %T\n%s", c.self, p, in, shortStack()))
-		}
-		c.panicked(planned)
-	}()
-	return c.core.Step(now, in), true
+	ready, fall := c.n.seats[c.index].Step(c.core, now, in)
+	if fall == nil {
+		return ready, true
+	}
+	planned, ours := fall.Reason.(plannedPanic)
+	if !ours {
+		planned.fault = Fault(faultKinds)
+		c.n.w.violate("CellNeverPanics", fmt.Sprintf("%s: %v on %T\n%s", c.self, fall.Reason, in, fall.Stack))
+	}
+	c.panicked(planned)
+	return runtime.Ready{}, false
 }
 
 // shortStack is the frames of ours in the stack of a panic, from where it began.

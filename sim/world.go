@@ -34,7 +34,8 @@ type Options struct {
 
 // Parts are real parts that stand in for imagined ones.
 type Parts struct {
-	Disk func() (Disk, error) // an empty one for each world; nil: store.Memory
+	Disk  func() (Disk, error)  // an empty one for each world; nil: store.Memory
+	Drive func() (Drive, error) // one for each world; nil: the world steps its cells itself
 }
 
 // Disk is a real store. What was applied is there after a crash, which comes
@@ -82,6 +83,7 @@ type World struct {
 	net       network
 	kv        store.KV
 	disk      Disk // kv, if it is a real one
+	drive     Drive
 	claims    claims
 	tools     *tools.Registry
 	clients   []*client
@@ -109,7 +111,7 @@ type World struct {
 // that is about to come.
 func New(o Options) *World {
 	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), kv: &store.Memory{},
-		absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{}}
+		drive: direct{}, absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{}}
 	if o.Columns != nil {
 		w.watch = append(w.watch, o.Columns)
 	}
@@ -128,6 +130,9 @@ func New(o Options) *World {
 	if o.Parts.Disk != nil {
 		w.disk = must.Do(o.Parts.Disk())
 		w.kv = w.disk
+	}
+	if o.Parts.Drive != nil {
+		w.drive = must.Do(o.Parts.Drive())
 	}
 	if o.Plan != nil {
 		w.plan, w.story = o.Plan.complete(o), true
@@ -215,6 +220,7 @@ func (w *World) until(done func() bool) *Violation {
 
 // Close lets go of what the world has of the real one.
 func (w *World) Close() {
+	w.drive.Close()
 	if w.disk != nil {
 		must.Do(0, w.disk.Close())
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/sim"
 )
 
@@ -25,6 +26,7 @@ type SimCmd struct {
 	Faults string   `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
 	Fault  []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
 	Store  string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
+	Engine string   `enum:"direct,proto" default:"direct" help:"direct, or proto: one run with cells stepped by the world itself, one with them behind a node's mailboxes and supervision, with one hash."`
 	Events bool     `help:"Print the canonical log instead of columns."`
 	HTML   string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
 	Trace  string   `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
@@ -76,9 +78,7 @@ func (c *SimCmd) Run(s streams) error {
 	} else {
 		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
-	if c.Store == "pebble" {
-		o.Parts = pebbleParts
-	}
+	o.Parts = c.parts()
 	return c.one(out, s.err, o)
 }
 
@@ -139,9 +139,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	run := func(seed uint64) sim.Result {
 		o, again := options(seed), options(seed)
-		if c.Store == "pebble" {
-			again.Parts = pebbleParts
-		}
+		again.Parts = c.parts()
 		return tracedTwice(c.Trace, o, again)
 	}
 	sim.Many(first, c.Runs, run, func(r sim.Result) bool {
@@ -179,8 +177,16 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	return nil
 }
 
-// pebbleParts has worlds keep their logs in Pebble.
-var pebbleParts = sim.Parts{Disk: func() (sim.Disk, error) { return disk.OpenTamed() }}
+// parts are the real ones that were asked for.
+func (c *SimCmd) parts() (p sim.Parts) {
+	if c.Store == "pebble" {
+		p.Disk = func() (sim.Disk, error) { return disk.OpenTamed() }
+	}
+	if c.Engine == "proto" {
+		p.Drive = func() (sim.Drive, error) { return protoDrive{engine.NewStage()}, nil }
+	}
+	return p
+}
 
 const (
 	failuresShown = 3

@@ -84,3 +84,19 @@ func TestSimFaultsByHand(t *testing.T) {
 		t.Errorf("a fault without probability: code %d, %s", code, e.String())
 	}
 }
+
+// Cells that the world steps itself, and cells behind a node's mailboxes and
+// supervision, give one history, panics and all.
+func TestSimEnginesAgree(t *testing.T) {
+	out, _ := simulate(t, "--runs", "8", "--engine", "proto")
+	if !strings.Contains(out, "8 seeds ok, 0 violations") {
+		t.Error(out)
+	}
+	if m := regexp.MustCompile(`point +cell restarted +(\d+)`).FindStringSubmatch(out); m == nil || m[1] == "0" {
+		t.Errorf("no cell fell:\n%s", out)
+	}
+	one, _ := simulate(t, "--seed", "7", "--engine", "proto")
+	if direct, _ := simulate(t, "--seed", "7"); hashOf(t, one) != hashOf(t, direct) {
+		t.Error("seed 7 has two hashes")
+	}
+}

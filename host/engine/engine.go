@@ -134,9 +134,7 @@ func Start(config Config) (*Engine, error) {
 		e.epochs = append(e.epochs, e.epochOf(1))
 	}
 	e.table = e.newTable()
-	e.system = proto.NewActorSystem(proto.WithLoggerFactory(func(*proto.ActorSystem) *slog.Logger {
-		return slog.New(slog.DiscardHandler)
-	}))
+	e.system = newSystem()
 	for n := range config.Cells {
 		e.cells = append(e.cells, newCell(e, uint16(n)))
 	}

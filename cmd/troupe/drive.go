@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/sim"
+)
+
+// protoDrive has the cells of a world stepped as those of a node are.
+type protoDrive struct{ *engine.Stage }
+
+// Seat implements sim.Drive.
+func (d protoDrive) Seat(name string) (sim.Seat, error) {
+	seat, err := d.Stage.Seat(name)
+	return protoSeat{seat}, err
+}
+
+type protoSeat struct{ *engine.Seat }
+
+// Step implements sim.Seat.
+func (s protoSeat) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.Fall) {
+	ready, reason, stack := s.Seat.Step(cell, now, in)
+	if reason == nil {
+		return ready, nil
+	}
+	return ready, &sim.Fall{Reason: reason, Stack: string(stack)}
+}
