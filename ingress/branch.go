@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -40,6 +41,9 @@ func (s *Stream) remind() {
 			return
 		}
 		b.goal, s.cursor = s.cursor[0], s.cursor[1:]
+		if b.goal > 0 && mutant.On("cursor-off-by-one") {
+			b.goal--
+		}
 		if b.goal > 0 {
 			if !s.tree {
 				b.told = b.goal - 1

@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -196,7 +197,9 @@ func (s *Stream) Step(now actor.Time, in StreamInput) []StreamOutput {
 	case Closed:
 		s.end(End{Why: Gone})
 	case Revoked:
-		s.end(End{Why: NoAccess})
+		if !mutant.On("revoked-key-honoured") {
+			s.end(End{Why: NoAccess})
+		}
 	case Draining:
 		s.end(End{Why: Drained})
 	}

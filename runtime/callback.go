@@ -5,6 +5,7 @@ package runtime
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -22,7 +23,7 @@ const CallAgent = "call_agent"
 func (c *Cell) callback(t *turn, call actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
-		if a := &run.Last()[i]; a.Added && a.For == call.ID {
+		if a := &run.Last()[i]; a.Added && a.For == call.ID && !mutant.On("callback-not-recognised") {
 			t.wants(i, call)
 			return
 		}

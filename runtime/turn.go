@@ -387,7 +387,7 @@ func (c *Cell) goOnWith(t *turn, i int) {
 		delete(c.running, t.effect(i))
 		c.performing[t.effect(i)] = t.act.id
 		c.effect(Effect{ID: t.effect(i), Attempt: a.Attempt, Op: Await{}})
-	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel: // asking a model twice costs, and does no other harm
+	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // asking a model twice costs, and does no other harm
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
 		c.toldResult(t, i, unknown)
@@ -398,7 +398,9 @@ func (c *Cell) goOnWith(t *turn, i int) {
 	default:
 		c.dropAdded(t)
 		attempt := a.Attempt + 1
-		c.tell(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Again, Step: t.step(), Index: uint16(i), Discards: a.Shown})
+		if !mutant.On("attempt-not-announced") {
+			c.tell(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Again, Step: t.step(), Index: uint16(i), Discards: a.Shown})
+		}
 		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt})
 		t.sent[i].attempt = attempt
 		c.perform(t, i)

@@ -72,6 +72,7 @@ type Checker struct {
 	stilled   []*run  // runs of this step that a clock of was stopped or started
 
 	hearings map[hearing]uint64 // the last event that each client has
+	revoked  map[int]bool       // clients who may not listen
 
 	order   uint64 // counts events
 	refused []ring // the last ones, in order
@@ -98,6 +99,7 @@ func New(l Limits) *Checker {
 		clients:  map[clientKey]*client{},
 		nodes:    map[actor.NodeID]*node{},
 		hearings: map[hearing]uint64{},
+		revoked:  map[int]bool{},
 	}
 }
 

@@ -40,6 +40,7 @@ const (
 	AttemptAnnounced     = "AttemptAnnounced"
 	RetriedUnheard       = "RetriedUnheard"
 	StreamIsDense        = "StreamIsDense"
+	RevokedHearNothing   = "RevokedHearNothing"
 	EventsTellTruth      = "EventsTellTruth"
 	EveryCallEnds        = "EveryCallEnds"
 	TurnComesBack        = "TurnComesBack"
@@ -70,6 +71,7 @@ var all = []Spec{
 	{AttemptAnnounced, "A piece of an answer is shown only when those of the attempts before it were taken back."},
 	{RetriedUnheard, "Who stands behind a node is asked again only while nothing of the answer was passed on."},
 	{StreamIsDense, "A client hears each event of a run once and in order, however often it loses the stream and comes back."},
+	{RevokedHearNothing, "Nobody hears more of a stream once the key with which they listen is revoked."},
 	{EventsTellTruth, "What events tell is what a cell's state is."},
 	{EveryCallEnds, "Every call ends, and is asked again until it does."},
 	{TurnComesBack, "Every turn ends."},

@@ -484,6 +484,7 @@ func TestEverySpecCatches(t *testing.T) {
 		{RetriedUnheard, "heard, and tried again", streams(), func(t *tale) { t.outward("try", 2, 3) }},
 		{StreamIsDense, "a gap", listens(1, 2), func(t *tale) { *t = *listens(1, 3) }},
 		{StreamIsDense, "twice", listens(1, 2), func(t *tale) { *t = *listens(1, 1) }},
+		{RevokedHearNothing, "told after all", listens(1, 2), func(t *tale) { t.the(history.Perform, 2).What = "revoke" }},
 		{EventsTellTruth, "count of the mailbox", whole(), func(t *tale) { t.the(history.Admit, 0).Count = 2 }},
 		{EveryCallEnds, "an open call is not sent again", crashes(true), func(t *tale) { *t = *crashes(false) }},
 	} {
@@ -753,7 +754,7 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 	if !ok {
 		t.Fatal("tla/README.md does not say what is Model-only")
 	}
-	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true}
+	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true, RevokedHearNothing: true}
 	for _, path := range configs {
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -87,11 +87,20 @@ type hearing struct {
 	run    actor.CallID
 }
 
-// hears is an event of a run that came to a client, or where it begins to listen.
+// hears is an event of a run that came to a client, where it begins to listen, or
+// that it may not listen any more.
 func (c *Checker) hears(e *history.Event) {
 	at := hearing{e.Count, e.Call}
-	before := c.hearings[at]
-	if e.What == "hear" && e.N != before+1 {
+	switch before := c.hearings[at]; {
+	case e.What == "revoke":
+		c.revoked[e.Count] = true
+		return
+	case e.What == "listen": // with a key that is good
+		delete(c.revoked, e.Count)
+	case c.revoked[e.Count]:
+		c.breaks(RevokedHearNothing, "client %d is told event %d of run %s, and its key is revoked", e.Count, e.N, e.Call)
+		return
+	case e.N != before+1:
 		c.breaks(StreamIsDense, "client %d is told event %d of run %s behind event %d", e.Count, e.N, e.Call, before)
 		return
 	}

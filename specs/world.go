@@ -64,7 +64,7 @@ func (c *Checker) perform(e *history.Event) {
 		}
 	case "try", "pass", "act", "show", "take back":
 		c.outward(e)
-	case "listen", "hear":
+	case "listen", "hear", "revoke":
 		c.hears(e)
 	case "tool", "work", "model", "invoke":
 		r, one := c.runs[e.Call], effect{e.Step, e.Attempt, e.Index}

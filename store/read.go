@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // LoadActor reads what a KV holds of an actor. Blobs are put back in their
@@ -103,6 +104,11 @@ func Fold(saved Saved) (Journal, error) {
 	for _, e := range saved.Entries {
 		if err := j.ApplyEntry(e); err != nil {
 			return Journal{}, fmt.Errorf("%s: %w", e.Actor, err)
+		}
+	}
+	if mutant.On("key-forgotten-at-restart") {
+		for i := range j.Ended {
+			j.Ended[i].Idempotency = actor.Idempotency{}
 		}
 	}
 	return j, nil

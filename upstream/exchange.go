@@ -8,6 +8,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Order is one request, and how it is to be carried out.
@@ -425,8 +426,8 @@ func (m moment) fail(f *Failure) {
 	if f.Class == Broken || f.Class == Unreached {
 		m.broken++
 	}
-	unsure := f.Class == Broken && !m.order.Safe
-	again := f.Class != Refused && !unsure && !m.passed && len(m.attempts) < m.patience.Tries && m.broken < m.patience.Broken
+	unsure := f.Class == Broken && !m.order.Safe && !mutant.On("unsafe-agent-tried-again")
+	again := f.Class != Refused && !unsure && (!m.passed || mutant.On("retry-after-a-token")) && len(m.attempts) < m.patience.Tries && m.broken < m.patience.Broken
 	report := Report{Failure: f}
 	if again {
 		report.By = m.order.Deadline

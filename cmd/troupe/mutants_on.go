@@ -6,7 +6,11 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
 	"runtime/debug"
 
 	"github.com/alecthomas/kong"
@@ -20,7 +24,8 @@ func mutants() kong.Option {
 	return kong.DynamicCommand("mutants", "Remove each guard in turn; the simulator must notice.", "", &MutantsCmd{})
 }
 
-// MutantsCmd removes one guard at a time and has the simulator look for it.
+// MutantsCmd removes one guard at a time and has the simulator look for it, or a
+// test where that has no seam. It is run in the folder of the sources.
 type MutantsCmd struct {
 	Seeds int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
 	Only  []string `help:"Only these mutants. Repeatable."`
@@ -51,6 +56,15 @@ func (c *MutantsCmd) Run(s streams) error {
 			continue
 		}
 		out.Flush()
+		if g.Room != "" {
+			if err := byTest(g); err != nil {
+				missed++
+				fmt.Fprintf(out, "%-32s %-22s %6s  %v\n", g.Mutant, g.Room, "MISSED", err)
+				continue
+			}
+			fmt.Fprintf(out, "%-32s %-22s %6s  %s fails\n", g.Mutant, g.Room, "-", g.Test)
+			continue
+		}
 		mutant.Now = g.Mutant
 		found, others := c.find(g.Spec)
 		if found == nil {
@@ -70,6 +84,28 @@ func (c *MutantsCmd) Run(s streams) error {
 }
 
 func (c *MutantsCmd) run(seed uint64) sim.Result { return sim.RunSeed(sim.Options{Seed: seed}) }
+
+// byTest runs the test that must find a mutant of which no simulated world knows:
+// it passes without the mutant, and fails with it.
+func byTest(g sim.Guard) error {
+	for _, name := range []string{"", g.Mutant} {
+		cmd := exec.Command("go", "test", "-tags", "mutants", "-count=1", "-timeout", "2m", "-run", "^"+g.Test+"$", "./"+g.Room)
+		cmd.Env = append(os.Environ(), "MUTANT="+name)
+		said, err := cmd.CombinedOutput()
+		var ended *exec.ExitError
+		switch {
+		case err != nil && !errors.As(err, &ended):
+			return err
+		case name == "" && err != nil:
+			return fmt.Errorf("%s fails without it: %s", g.Test, said)
+		case name != "" && err == nil:
+			return fmt.Errorf("%s passes", g.Test)
+		case name != "" && !bytes.Contains(said, []byte("--- FAIL: "+g.Test)):
+			return fmt.Errorf("%s does not run: %s", g.Test, said)
+		}
+	}
+	return nil
+}
 
 // find is the first seed in which the spec itself is broken, and what else was
 // broken on the way.
