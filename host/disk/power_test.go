@@ -8,9 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,13 +17,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/engine"
-	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
-	"github.com/troupe-run/troupe/tools"
 )
 
 var powerRuns = flag.Int("power-runs", 20, "how many runs the power fails in; make crash has 50")
@@ -349,115 +343,4 @@ func recordOf(kv store.KV, run actor.CallID) (runs.Record, error) {
 		err = errors.Join(err, wrong, record.Apply(&e))
 	}
 	return record, err
-}
-
-// powered is a node as serve makes one.
-type powered struct {
-	*engine.Engine
-	disk *Disk
-	log  *Log
-	out  *outbound.Outbound
-}
-
-func wakeUp(fs vfs.FS, through func(*Log) engine.Log) (*powered, error) {
-	d, err := Open(powerDir, "n1", Options{fs: fs})
-	if err != nil {
-		return nil, err
-	}
-	n := &powered{disk: d, log: NewLog(d)}
-	if n.out, err = outbound.New(outbound.Config{}); err != nil {
-		return nil, err
-	}
-	registry := tools.NewRegistry()
-	team, err := teamOf(registry)
-	if err != nil {
-		return nil, err
-	}
-	n.Engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: through(n.log), Store: d, Agents: team, Tools: registry,
-		Outbound: n.out, Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.DiscardHandler), Cells: 2})
-	return n, err
-}
-
-func (n *powered) close(ctx context.Context) error {
-	err := n.Engine.Close(ctx)
-	n.out.Close()
-	return errors.Join(err, n.log.Close(), n.disk.Close())
-}
-
-// teamOf is a helper, one who asks it and waits, one who asks two at once and
-// works, and one with a model.
-func teamOf(registry *tools.Registry) ([]actor.Definition, error) {
-	spec, err := agents.ReadJSON([]byte(`{"agent_id":"teller","name":"teller"}`))
-	if err != nil {
-		return nil, err
-	}
-	teller, err := agents.Compile(spec, registry)
-	team := agents.Define("team", "1", "Asks two, and works.", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		for _, a := range t.All(agents.Call("helper/a", t.Message()), agents.Call("helper/b", t.Message())) {
-			if a.Refusal != nil {
-				return "", a.Refusal
-			}
-		}
-		b, err := t.Do("work", func(context.Context) ([]byte, error) { return []byte("done"), nil }, agents.Idempotent())
-		return t.Message() + " is " + string(b), err
-	})))
-	return append(agents.Ready(), team, teller), err
-}
-
-func (n *powered) signal(ctx context.Context, run actor.CallID, to actor.ID) error {
-	a, err := n.Ask(ctx, actor.Call{ID: n.NewCallID(), To: to, Kind: actor.Signal, Parent: run, Operation: "go"})
-	if err == nil && a.Reply.Refusal != nil {
-		err = a.Reply.Refusal
-	}
-	return err
-}
-
-// letGo sees a coordinator to its end, with the signal that it may wait for.
-func (n *powered) letGo(ctx context.Context, run actor.CallID, to actor.ID) error {
-	var wrong error
-	gone := false
-	_, err := n.follow(ctx, run, func(events [][]byte) {
-		has := func(what runs.Type) bool {
-			return slices.ContainsFunc(events, func(e []byte) bool { return bytes.Contains(e, []byte(`"`+what.String()+`"`)) })
-		}
-		if has(runs.WaitOpened) && !has(runs.SignalReceived) && !gone {
-			gone = true
-			wrong = n.signal(ctx, run, to)
-		}
-	})
-	return errors.Join(err, wrong)
-}
-
-// follow reads a run's events as they come, up to its last.
-func (n *powered) follow(ctx context.Context, run actor.CallID, each func([][]byte)) ([][]byte, error) {
-	news, stop := n.Watch(run)
-	defer stop()
-	var all [][]byte
-	for {
-		var page []store.RunEvent
-		err := n.Read(ctx, func(kv store.KV) (err error) {
-			page, err = store.Events(kv, actor.DefaultTenant, run, uint64(len(all)), 1000)
-			return err
-		})
-		if err != nil {
-			return all, fmt.Errorf("run %s: after %d events: %w", run, len(all), err)
-		}
-		for _, e := range page {
-			all = append(all, e.Body)
-		}
-		if len(page) > 0 {
-			if each != nil {
-				each(slices.Clone(all))
-			}
-			if last, err := runs.Decode(all[len(all)-1]); err != nil || last.Type.Ends() {
-				return all, err
-			}
-			continue
-		}
-		select {
-		case <-news:
-		case <-ctx.Done():
-			return all, fmt.Errorf("run %s: never ends, after %d events", run, len(all))
-		}
-	}
 }
