@@ -17,6 +17,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -285,6 +286,39 @@ func TestFormerAgentsGoAfterADay(t *testing.T) {
 	}
 	if d := o.directory(); len(d.Former) != 1 || !reflect.DeepEqual(o.kept, o.announced) {
 		t.Errorf("%d former", len(d.Former))
+	}
+}
+
+// What is there already is not counted twice.
+func TestAnAgentMayBecomeWhatItWas(t *testing.T) {
+	o := newOffice(t)
+	for n := range agents.FormerPerAgent {
+		o.must(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
+	}
+	o.must(agents.OpPut, `{"name":"helper","prompt":"0"}`)
+	o.must(agents.OpPut, `{"name":"helper","prompt":"1"}`)
+}
+
+func TestManyFormerAgentsGoStepByStep(t *testing.T) {
+	o := newOffice(t)
+	for n := range 200 {
+		o.kept[fmt.Sprintf("former/x%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}`, runs.FormatTime(o.now))
+	}
+	o.now = o.now.Add(2 * agents.FormerKept)
+	for n := range 5 {
+		o.must(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
+	}
+	if got := len(o.directory().Former); got != 4 {
+		t.Errorf("%d former", got)
+	}
+	for n := range agents.FormerMax {
+		o.kept[fmt.Sprintf("former/y%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}`, runs.FormatTime(o.now))
+	}
+	if out := o.do(agents.OpPut, `{"name":"helper","prompt":"more"}`); out.Refusal == nil || out.Refusal.Reason != actor.Busy {
+		t.Errorf("%+v", out)
+	}
+	if !agents.Registry().System {
+		t.Error("anybody may call the registry")
 	}
 }
 

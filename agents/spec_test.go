@@ -95,9 +95,11 @@ func TestASpecIsBounded(t *testing.T) {
 			t.Errorf("%.60q: %.300v, want %s", c.text, err, c.want)
 		}
 	}
-	if _, err := agents.ReadJSON(bytes.Repeat([]byte(" "), agents.SourceBytesMax+1)); err == nil {
+	if _, err := agents.ReadJSON(append([]byte(`{"name":"a"}`), bytes.Repeat([]byte(" "), agents.SourceBytesMax)...)); err == nil {
 		t.Error("a body over its bound was read")
 	}
+	s, err := agents.ReadTOML("name = \"a\"\nparameters.temperature = -0.0")
+	checkSpec(t, s, err)
 }
 
 func many(n int) []string {

@@ -248,6 +248,56 @@ func TestWhatAModelCannotHaveIsAResultForIt(t *testing.T) {
 	}
 }
 
+func TestResultsStandAtTheirCalls(t *testing.T) {
+	s := newStage(t, wants(`fly {}`, `text.echo {"text":"a"}`, `fly {"to":"moon"}`, `text.echo {"text":"b"}`), says("done"))
+	s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	got := strings.Split(s.results(), "\n")
+	if len(got) != 4 || !strings.HasPrefix(got[0], "error call_rejected") || got[1] != `{"text":"a"}` || !strings.HasPrefix(got[2], "error call_rejected") || got[3] != `{"text":"b"}` {
+		t.Errorf("the model was told %q", got)
+	}
+}
+
+func TestWhoMayCallNobodyIsNotOfferedTo(t *testing.T) {
+	s := newStage(t, says("done"))
+	s.play(declare(t, "name = \"a\"\nagents = []"), "go")
+	if len(s.prompts[0].Tools) != 0 {
+		t.Errorf("offered %+v", s.prompts[0].Tools)
+	}
+}
+
+func TestTheJournalHoldsAShortWordOfWhatIsNew(t *testing.T) {
+	s := newStage(t)
+	s.play(declare(t, `name = "a"`), strings.Repeat("long ", 10_000))
+	if n := actor.SizeOf(s.asks[0].Parts); n < 500 || n > 1<<10 {
+		t.Errorf("the ask holds %d bytes beside its body", n)
+	}
+}
+
+func TestASpecIsWhatItsDefinitionIs(t *testing.T) {
+	for text, want := range map[string]actor.Definition{
+		`name = "a"`: {Kind: actor.Declared},
+		"name = \"a\"\ndescription = \"x\"\ndurability = \"none\"\nturns = \"interleaved\"\nrecursion = \"by_actor\"": {Kind: actor.Declared, Doc: "x",
+			Durability: actor.Volatile, Turns: actor.Interleaved, Recursion: actor.ByActor},
+		"name = \"a\"\nendpoint = \"http://127.0.0.1:9\"": {Kind: actor.External},
+	} {
+		spec, err := agents.ReadTOML(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := agents.Compile(spec, shelf(t))
+		want.Name, want.Hash, want.Spec = "a", spec.Hash(), spec.Encode()
+		got.Behavior = nil
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, bad := range []agents.Spec{{}, {ID: "a"}, {ID: "a", Name: "a", Kind: agents.KindDeclared}, {ID: "a", Name: "a", Kind: agents.KindExternal, Endpoint: "x"}} {
+		if _, err := agents.Compile(bad, shelf(t)); err == nil {
+			t.Errorf("%+v was compiled", bad)
+		}
+	}
+}
+
 func TestARefusalThatPassesIsSaidToPass(t *testing.T) {
 	turn := declare(t, `name = "planner"`).Begin(begin("go"))
 	_, _ = turn.Next(nil)
@@ -309,7 +359,9 @@ func TestAModelThatSaysNothingIsARefusal(t *testing.T) {
 }
 
 func TestAModelThatFailsFailsTheRun(t *testing.T) {
-	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(actor.Text("{}"), actor.Text("{}")...)}} {
+	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(completion(says("a")).Parts, completion(says("b")).Parts...)},
+		completion(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x"}}}),
+		completion(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x", Name: strings.Repeat("n", 500)}}})} {
 		actions, err := agents.Replay(declare(t, `name = "a"`), begin("go"), [][]actor.Answer{{answer}})
 		if err != nil || actions[1].Done == nil || actions[1].Done.Refusal == nil {
 			t.Fatalf("%+v: %+v, %v", answer, actions, err)
@@ -390,6 +442,39 @@ func TestAPromptThatGrowsTooBigEndsTheTurn(t *testing.T) {
 		given = []actor.Answer{text(big)}
 		if action.Asks[0].Kind == actor.AskModel {
 			given = []actor.Answer{completion(wants(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
+		}
+	}
+	t.Error("it goes on for ever")
+}
+
+// Refusals are no content, and count only here.
+func TestAPromptOfRefusalsEndsTheTurn(t *testing.T) {
+	calls := make([]string, 60)
+	turn := declare(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
+	var given []actor.Answer
+	for step := range agents.StepsMax {
+		action, err := turn.Next(given)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case action.Done != nil:
+			if action.Done.Refusal.Reason != actor.Budget || !strings.Contains(action.Done.Refusal.Detail, "send less at once") {
+				t.Errorf("%+v", action.Done)
+			}
+			return
+		case action.Asks[0].Kind == actor.AskModel:
+			if len(action.Asks[0].Body) > upstream.PromptBytesMax {
+				t.Fatalf("a prompt of %d bytes", len(action.Asks[0].Body))
+			}
+			for i := range calls {
+				calls[i] = fmt.Sprintf(`text.echo {"text":"%d.%d"}`, step, i)
+			}
+			given = []actor.Answer{completion(wants(calls...))}
+		default:
+			given = make([]actor.Answer, len(action.Asks))
+			for i := range given {
+				given[i].Refusal = actor.Refuse(actor.Unavailable, "%s", strings.Repeat("\x01", actor.TextBytesMax))
+			}
 		}
 	}
 	t.Error("it goes on for ever")
