@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -191,6 +192,9 @@ func TestACallThatAnExternalAgentAddedEndsWithIt(t *testing.T) {
 	n.end(n.outside[0], said("did not wait"))
 	n.want(run, "did not wait")
 	n.want(back, "Stopped")
+	if n.seen[history.Cancel] > 0 { // its one end is that it is answered so
+		t.Error("the call was answered, and given up as well")
+	}
 	n.pass(time.Minute)
 	for id, r := range n.runs {
 		if !r.Status.Ended() {

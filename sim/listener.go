@@ -59,6 +59,7 @@ type connection struct {
 	parser  *upstream.Parser
 	watched []actor.CallID
 	timer   actor.Time
+	out     int // bytes that it has not taken
 	slow    bool
 	over    bool
 }
@@ -201,6 +202,7 @@ func (c *connection) fetch(r ingress.Read) {
 // send carries bytes to the client, who takes them in pieces, or does not.
 func (c *connection) send(b []byte) {
 	w := c.l.w
+	c.out = len(b)
 	wait := w.between(50*time.Microsecond, 5*time.Millisecond)
 	if w.fault(ClientSlowReader) {
 		c.slow = true
@@ -212,6 +214,7 @@ func (c *connection) send(b []byte) {
 		if w.choose.Int(4) == 3 || hangUp {
 			k = w.choose.Int(len(b)) + 1
 		}
+		c.out -= k
 		if !c.heard(b[:k]) {
 			return
 		}
@@ -262,6 +265,9 @@ func (c *connection) drop() {
 func (c *connection) end(e ingress.End) {
 	w, l := c.l.w, c.l
 	if e.Why == ingress.Gone {
+		return
+	}
+	if c.out == 0 && !c.heard(e.Last) {
 		return
 	}
 	c.drop()

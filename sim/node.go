@@ -338,7 +338,8 @@ func (n *node) perform(h held) {
 		w.shown(&h, op.Event)
 		w.published(n, op.Event)
 	case runtime.Tool:
-		w.performed(&h, "tool", "", e.ID.Run, 0, 0)
+		tool, _ := w.tools.Tool(op.Name)
+		w.performed(&h, "tool", once(tool.Idempotent), e.ID.Run, 0, 0)
 		n.do(&h, op.Left, func() actor.Answer { return w.tools.Execute(context.Background(), op.Name, op.Input, op.Context) })
 	case runtime.Work:
 		w.performed(&h, "work", "", e.ID.Run, 0, 0)

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/specs"
+)
+
+// Each fault of who stands behind the nodes, and of who reads streams, comes
+// about by itself, and breaks nothing.
+func TestFaultsOutsideByHand(t *testing.T) {
+	for f := ModelThrottled; int(f) < faultKinds; f++ {
+		t.Run(f.String(), func(t *testing.T) {
+			for seed := uint64(1); seed < 12; seed++ {
+				odds := []Odds{{f, per / 2}}
+				if f == ClientStaleCursor { // for who comes back
+					odds = append(odds, Odds{ClientDisconnect, per / 4})
+				}
+				r := RunSeed(Options{Seed: seed, Faultless: true, Odds: odds})
+				if r.Broken != nil {
+					t.Fatalf("seed %d: %v", seed, r.Broken)
+				}
+				if r.Stats.FaultsAll() != r.Stats.Faults[f]+r.Stats.Faults[ClientDisconnect] {
+					t.Fatalf("seed %d: %d faults, %d of them set by hand", seed, r.Stats.FaultsAll(), r.Stats.Faults[f])
+				}
+				if r.Stats.Faults[f] > 0 {
+					return
+				}
+			}
+			t.Error("never seen")
+		})
+	}
+}
+
+// A listener tells a gap, an event that comes twice, one of a run that it has not
+// heard of, and one behind the end.
+func TestListenersAreNotDeceived(t *testing.T) {
+	for name, test := range map[string]struct {
+		frames []heardFrame
+		spec   string
+	}{
+		"in order":         {[]heardFrame{{1, "run_paused", ""}, {2, "run_failed", ""}}, ""},
+		"a gap":            {[]heardFrame{{1, "run_paused", ""}, {3, "run_paused", ""}}, specs.StreamIsDense},
+		"twice":            {[]heardFrame{{1, "run_paused", ""}, {1, "run_paused", ""}}, specs.StreamIsDense},
+		"behind the end":   {[]heardFrame{{1, "run_failed", ""}, {2, "run_failed", ""}}, specs.StreamIsDense},
+		"another's id":     {[]heardFrame{{1, "run_paused", "7"}}, specs.StreamIsDense},
+		"another's name":   {[]heardFrame{{1, "run_resumed", ""}}, specs.StreamIsDense},
+		"of another run":   {[]heardFrame{{-1, "run_paused", ""}}, specs.StreamIsDense},
+		"changed meantime": {[]heardFrame{{1, "run_paused", ""}, {-2, "", ""}, {1, "run_failed", ""}}, specs.StreamIsDense},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := New(Options{Faultless: true})
+			defer w.Close()
+			l := &listener{w: w, run: w.newCallID()}
+			l.read = []reading{{run: l.run}}
+			w.listening++
+			for _, f := range test.frames {
+				f.tell(l)
+			}
+			got := ""
+			if w.broken != nil {
+				got = w.broken.Spec
+			}
+			if got != test.spec {
+				t.Errorf("%v, want %q", w.broken, test.spec)
+			}
+		})
+	}
+}
+
+// heardFrame is an event of that number, in a frame of that name, with that id;
+// "" is its own. -1: of another run; -2: the listener goes back to the beginning.
+type heardFrame struct {
+	seq      int
+	name, id string
+}
+
+func (f heardFrame) tell(l *listener) {
+	e := runs.Event{Run: l.run, Seq: uint64(max(f.seq, 1)), At: Origin, Type: runs.RunPaused, Name: "held"}
+	switch {
+	case f.seq == -2:
+		l.goBack(mark{seqs: []uint64{0}})
+		return
+	case f.seq == -1:
+		e.Run = l.w.newCallID()
+	}
+	if f.name == "run_failed" {
+		e.Type, e.Name, e.Refusal = runs.RunFailed, "", actor.Refuse(actor.Rejected, "no")
+	}
+	if f.id == "" {
+		f.id = strconv.Itoa(f.seq)
+	}
+	l.hear(runs.Frame{Name: f.name, ID: f.id, Data: string(runs.Encode(e))})
+}
