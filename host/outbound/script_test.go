@@ -51,6 +51,12 @@ func TestTheScriptedModelStreams(t *testing.T) {
 		if h.Refusal == nil || h.Refusal.Reason != actor.Deadline || h.took != time.Second || h.text == "" {
 			t.Errorf("%v after %v", h.Refusal, h.took)
 		}
+		slower := outboundOf(t, Config{Pace: time.Minute}, &pen{})
+		ask(t.Context(), slower, upstream.ScriptName, "say "+long, time.Second)
+		given := time.Now()
+		if slower.Close(); time.Since(given) > 0 {
+			t.Errorf("it went on for %v when nobody wanted it any more", time.Since(given))
+		}
 	})
 }
 
