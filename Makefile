@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla fuzz lint golden demo demo-python crash mutants check
+.PHONY: help build test race sim replay tla fuzz lint golden demo demo-python clients crash mutants check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ demo: build ## a call, a kill -9 and a recovery, on a real server: WORD=
 
 demo-python: build ## an agent in Python, called and calling back: WORD= (needs python3)
 	@$(GO) run ./internal/demo/python -word "$$WORD"
+
+clients: build ## curl, Python, npm's EventSource and a browser read on across a kill -9
+	@$(GO) run ./internal/clients
 
 crash: build ## kill the real server N (20) times, and fail the power: nothing acknowledged may be lost
 	@$(GO) run ./internal/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))

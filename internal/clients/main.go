@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command clients has clients that are not ours read a stream across a kill -9 of its server: curl, Python's standard library, an EventSource from npm, and the browser's own.
+//
+// Each starts to read while a run is being answered. Then the server is killed,
+// and started again where it was; the run goes on, and so does each client: by
+// itself, if it is an EventSource, else as its user would, from the last id that
+// it saw. At the end each must have seen every event once, in order.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed" // the clients' own programs
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// within is how long the whole of it may take, but for what npm fetches.
+const within = 3 * time.Minute
+
+var (
+	//go:embed read.py
+	readPython string
+	//go:embed read.mjs
+	readNode string
+	//go:embed read.html
+	readBrowser string
+)
+
+func main() {
+	bin := flag.String("bin", "bin/troupe", "the server")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	l := &lane{ctx: ctx, bin: *bin, release: make(chan struct{})}
+	err := l.run()
+	l.close()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "clients:", err)
+		os.Exit(1)
+	}
+}
+
+// lane is the server, the agent that it asks, and who reads.
+type lane struct {
+	ctx     context.Context
+	bin     string
+	dir     string
+	listen  string
+	url     string
+	server  *exec.Cmd
+	agent   *http.Server
+	release chan struct{} // closed when the agent may go on
+	readers []*reader
+}
+
+// reader is one client and what it has seen.
+type reader struct {
+	name  string
+	start func(run string, after uint64) error // and again, after a loss, unless it does so itself
+	alone bool                                 // takes up a broken stream by itself
+	stop  func()
+
+	mu   sync.Mutex
+	seen []string // id and name
+	news chan struct{}
+}
+
+func newReader(name string) *reader {
+	return &reader{name: name, stop: func() {}, news: make(chan struct{}, 1)}
+}
+
+// saw takes down an event: "7 run_done".
+func (r *reader) saw(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, strings.TrimSpace(line))
+	select {
+	case r.news <- struct{}{}:
+	default:
+	}
+}
+
+func (r *reader) events() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]string(nil), r.seen...)
+}
+
+// await waits until it has seen something.
+func (r *reader) await(ctx context.Context, what string, ok func(seen []string) bool) error {
+	for !ok(r.events()) {
+		select {
+		case <-r.news:
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not see %s; it saw %v", r.name, what, r.events())
+		}
+	}
+	return nil
+}
+
+func (l *lane) run() (err error) {
+	if l.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
+		return err
+	}
+	if err := l.find(); err != nil {
+		return err
+	}
+	if err := l.startAgent(); err != nil {
+		return err
+	}
+	if err := l.startServer("127.0.0.1:0"); err != nil {
+		return err
+	}
+	if err := l.post("/v1/agents/register", map[string]any{"agent_id": "teller", "endpoint": "http://" + l.agent.Addr, "retry": "safe"}); err != nil {
+		return err
+	}
+	id, err := l.begin()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("run %s is being answered at %s\n", id, l.url)
+	for _, r := range l.readers {
+		if err := r.start(id, 0); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	for _, r := range l.readers {
+		if err := r.await(l.ctx, "a piece of the answer", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
+			return err
+		}
+		fmt.Printf("  %-22s has seen %d events\n", r.name, len(r.events()))
+	}
+	_ = l.server.Process.Kill()
+	_ = l.server.Wait()
+	fmt.Println("kill -9, and the same server again")
+	if err := l.startServer(l.listen); err != nil {
+		return err
+	}
+	close(l.release)
+	for _, r := range l.readers {
+		if !r.alone {
+			seen := r.events()
+			after, _, _ := strings.Cut(last(seen), " ")
+			n, err := strconv.ParseUint(after, 10, 64)
+			if err == nil {
+				err = r.start(id, n)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.name, err)
+			}
+		}
+	}
+	for _, r := range l.readers {
+		if err := r.await(l.ctx, "the end", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
+			return err
+		}
+	}
+	want, err := l.events(id)
+	if err != nil {
+		return err
+	}
+	for _, r := range l.readers {
+		how := "asked again with Last-Event-ID"
+		if r.alone {
+			how = "came back by itself"
+		}
+		if got := r.events(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+			return fmt.Errorf("%s saw\n%s\nand not\n%s", r.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		fmt.Printf("  %-22s %s: %d events, no gap, none twice\n", r.name, how, len(want))
+	}
+	fmt.Printf("%d clients read one stream over two processes\n", len(l.readers))
+	return nil
+}
+
+func last(seen []string) string {
+	if len(seen) == 0 {
+		return ""
+	}
+	return seen[len(seen)-1]
+}
+
+// find looks for the clients' programs, and says how to get those that are missing.
+func (l *lane) find() error {
+	var missing []string
+	path := func(name, from string) string {
+		p, err := exec.LookPath(name)
+		if err != nil {
+			missing = append(missing, name+": on Debian, apt-get install "+from)
+		}
+		return p
+	}
+	curl, python, npm, chromium := path("curl", "curl"), path("python3", "python3"), path("npm", "npm"), path("chromium", "chromium")
+	if len(missing) > 0 {
+		return fmt.Errorf("missing: %s", strings.Join(missing, "; "))
+	}
+	node, err := l.fetchNode(npm)
+	if err != nil {
+		return err
+	}
+	l.readers = []*reader{l.curl(curl), l.program("Python's urllib", false, python, "-c", readPython),
+		l.program("npm's eventsource", true, node, filepath.Join(l.dir, "npm", "read.mjs")), l.browser(chromium)}
+	return nil
+}
+
+// fetchNode has npm fetch an EventSource, and the Node that it wants.
+func (l *lane) fetchNode(npm string) (string, error) {
+	dir := filepath.Join(l.dir, "npm")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	for name, text := range map[string]string{"package.json": `{"private":true,"type":"module"}`, "read.mjs": readNode} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return "", err
+		}
+	}
+	fmt.Println("npm install node@22 eventsource@5")
+	c := exec.CommandContext(l.ctx, npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "node@22", "eventsource@5")
+	c.Dir = dir
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("npm: %w: %s", err, out)
+	}
+	return filepath.Join(dir, "node_modules", ".bin", "node"), nil
+}
+
+// run starts a client's process and shows each of its lines to take.
+func (l *lane) process(r *reader, take func(line string), name string, args ...string) error {
+	r.stop()
+	ctx, cancel := context.WithCancel(l.ctx)
+	c := exec.CommandContext(ctx, name, args...)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		cancel()
+		return err
+	}
+	if err := c.Start(); err != nil {
+		cancel()
+		return err
+	}
+	ended := make(chan struct{})
+	r.stop = func() { cancel(); <-ended }
+	go func() {
+		defer close(ended)
+		lines := bufio.NewReader(out)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				break
+			}
+			take(line)
+		}
+		_ = c.Wait()
+	}()
+	return nil
+}
+
+// program is a client that prints each event, as id and name.
+func (l *lane) program(name string, alone bool, command string, args ...string) *reader {
+	r := newReader(name)
+	r.alone = alone
+	r.start = func(run string, after uint64) error {
+		return l.process(r, r.saw, command, append(args, l.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
+	}
+	return r
+}
+
+// curl prints the stream as it comes; it is read here.
+func (l *lane) curl(command string) *reader {
+	r := newReader("curl -N")
+	r.start = func(run string, after uint64) error {
+		parser := upstream.NewParser(upstream.StreamLimits{})
+		args := []string{"-sN", l.url + "/v1/runs/" + run + "/events", "-H", "Accept: text/event-stream"}
+		if after > 0 {
+			args = append(args, "-H", "Last-Event-ID: "+strconv.FormatUint(after, 10))
+		}
+		return l.process(r, func(line string) {
+			events, _ := parser.Parse([]byte(line))
+			for _, e := range events {
+				r.saw(e.ID + " " + e.Name)
+			}
+		}, command, args...)
+	}
+	return r
+}
+
+// browser opens a page whose own EventSource reads. The page and the server have
+// one origin: it stands before the server, and breaks off what the server does.
+func (l *lane) browser(command string) *reader {
+	r := newReader("the browser's own")
+	r.alone = true
+	r.start = func(run string, _ uint64) error {
+		server, err := url.Parse(l.url)
+		if err != nil {
+			return err
+		}
+		front := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: nil,
+			Rewrite:      func(p *httputil.ProxyRequest) { p.SetURL(server) },
+			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }}
+		mux := http.NewServeMux()
+		mux.Handle("/v1/", front)
+		mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = io.WriteString(w, readBrowser)
+		})
+		mux.HandleFunc("/saw", func(_ http.ResponseWriter, q *http.Request) {
+			line, _ := io.ReadAll(io.LimitReader(q.Body, 1<<10))
+			r.saw(string(line))
+		})
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		page := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+		go func() { _ = page.Serve(listener) }()
+		err = l.process(r, func(string) {}, command, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+			"--user-data-dir="+filepath.Join(l.dir, "browser"), "http://"+listener.Addr().String()+"/#/v1/runs/"+run+"/events")
+		stop := r.stop
+		r.stop = func() { stop(); _ = page.Close() }
+		return err
+	}
+	return r
+}
+
+// startAgent begins the agent that the run is handed to: it says two words, and
+// the third when it may.
+func (l *lane) startAgent() error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("POST /invoke", func(w http.ResponseWriter, q *http.Request) {
+		run := q.Header.Get("x-run-id")
+		w.Header().Set("Content-Type", "text/event-stream")
+		say := func(name string, data map[string]string) {
+			b, _ := json.Marshal(data, json.Deterministic(true))
+			_, _ = w.Write(runs.Frame{Name: name, Data: string(b)}.Append(nil))
+			w.(http.Flusher).Flush()
+		}
+		say("delta", map[string]string{"text": "what the teller tells is heard ", "run_id": run})
+		select {
+		case <-l.release:
+		case <-q.Context().Done():
+			return
+		}
+		say("delta", map[string]string{"text": "to its end", "run_id": run})
+		say("done", nil)
+	})
+	l.agent = &http.Server{Addr: listener.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = l.agent.Serve(listener) }()
+	return nil
+}
+
+func (l *lane) startServer(listen string) error {
+	l.server = exec.CommandContext(l.ctx, l.bin, "serve", "--data", filepath.Join(l.dir, "data"), "--listen", listen, "--log-level", "error")
+	l.server.Stderr = os.Stderr
+	out, err := l.server.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := l.server.Start(); err != nil {
+		return fmt.Errorf("%w: make build makes it", err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return errors.New("the server does not come up")
+	}
+	l.url = strings.TrimSpace(line)
+	l.listen = strings.TrimPrefix(l.url, "http://")
+	return nil
+}
+
+// begin has a run begin, and leaves it to itself.
+func (l *lane) begin() (string, error) {
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"tell"}`))
+	if err != nil {
+		return "", err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Accept", "text/event-stream")
+	response, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			return "", fmt.Errorf("the run does not begin: %d, %w", response.StatusCode, err)
+		}
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			e, err := runs.Decode([]byte(strings.TrimSpace(data)))
+			return e.Run.String(), err
+		}
+	}
+}
+
+func (l *lane) post(path string, body any) error {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	q, err := http.NewRequestWithContext(l.ctx, http.MethodPost, l.url+path, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if answer, _ := io.ReadAll(response.Body); response.StatusCode >= 300 {
+		return fmt.Errorf("POST %s: %d %s", path, response.StatusCode, answer)
+	}
+	return nil
+}
+
+// events is what there was to see, as the server has it.
+func (l *lane) events(run string) ([]string, error) {
+	q, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.url+"/v1/runs/"+run+"/events", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	var page struct {
+		Events []struct {
+			Seq  int    `json:"seq"`
+			Type string `json:"type"`
+		} `json:"events"`
+	}
+	if err := json.UnmarshalRead(response.Body, &page); err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, e := range page.Events {
+		all = append(all, fmt.Sprintf("%d %s", e.Seq, e.Type))
+	}
+	return all, nil
+}
+
+func (l *lane) close() {
+	for _, r := range l.readers {
+		r.stop()
+	}
+	if l.server != nil && l.server.Process != nil {
+		_ = l.server.Process.Signal(syscall.SIGTERM)
+		_ = l.server.Wait()
+	}
+	if l.agent != nil {
+		_ = l.agent.Close()
+	}
+	_ = os.RemoveAll(l.dir)
+}
