@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -27,18 +28,24 @@ var (
 func drawOutside(c Chooser) []actor.Definition {
 	var all []actor.Definition
 	for _, name := range declaredNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
-		spec := map[string]any{"agent_id": name, "kind": agents.KindDeclared, "model": modelNames[c.Int(2)],
-			"tools": []string{"call_agent", clockTool, postTool}, "limits": map[string]any{"steps": 3 + c.Int(6)}}
-		all = append(all, compile(c, spec))
+		all = append(all, compile(c, declared(name, modelNames[c.Int(2)], 3+c.Int(6))))
 	}
 	for _, name := range externalNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
-		spec := map[string]any{"agent_id": name, "kind": agents.KindExternal, "endpoint": "http://" + name + ".example",
-			"retry": [...]string{agents.RetryNever, agents.RetrySafe}[c.Int(2)]}
-		all = append(all, compile(c, spec))
+		all = append(all, compile(c, external(name, [...]string{agents.RetryNever, agents.RetrySafe}[c.Int(2)])))
 	}
 	return all
 }
 
+func declared(name, model string, steps int) map[string]any {
+	return map[string]any{"agent_id": name, "kind": agents.KindDeclared, "model": model,
+		"tools": []string{tools.CallAgent, clockTool, postTool}, "limits": map[string]any{"steps": steps}}
+}
+
+func external(name, retry string) map[string]any {
+	return map[string]any{"agent_id": name, "kind": agents.KindExternal, "endpoint": "http://" + name + ".example", "retry": retry}
+}
+
+// compile makes an agent of a spec, as a server does it.
 func compile(c Chooser, spec map[string]any) actor.Definition {
 	if c.Int(6) == 5 {
 		spec["durability"] = "none"
@@ -67,11 +74,6 @@ func (w *World) kindOf(agent string) actor.AgentKind {
 		}
 	}
 	return actor.Native
-}
-
-// safe tells whether an external agent may be invoked twice: it has said so.
-func safe(def *actor.Definition) bool {
-	return strings.Contains(string(def.Spec), `"retry":"`+agents.RetrySafe+`"`)
 }
 
 // message draws what an actor is told, in its own language.

@@ -170,6 +170,12 @@ func (c *Columns) describe(e *history.Event) string {
 			return "⇒ client" + c.call(e.Call) + " waits for a person"
 		case e.What == "respond":
 			return "⇒ client" + c.call(e.Call) + " " + e.Status.String() + reason(e)
+		case e.What == "try":
+			return fmt.Sprintf("⇒ asks outside for%s, try %d", c.call(e.Call), e.N)
+		case e.What == "show":
+			return fmt.Sprintf("⇒ shows a piece of%s, event %d", c.call(e.Call), e.N)
+		case e.What == "take back":
+			return fmt.Sprintf("takes back of%s what came after event %d", c.call(e.Call), e.N)
 		}
 		return ""
 	}

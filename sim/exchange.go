@@ -72,6 +72,7 @@ func (n *node) askModel(h *held, op runtime.Model) {
 		n.w.violate("CodecRoundTrip", "the prompt of a turn cannot be read: "+err.Error())
 		return
 	}
+	prompt.Model = op.Name
 	order, refusal := upstream.Model{URL: "http://" + op.Name}.Order(prompt, x.until, n.w.plan.Patience)
 	x.serve = n.w.answerPrompt
 	x.begin("model "+op.Name, order, refusal)
@@ -370,7 +371,9 @@ func (w *World) pieces(c *cell, what string, attempt uint32, e store.RunEvent) {
 	}
 	n := e.Seq
 	if event.Type == runs.Attempt {
-		n = event.Discards
+		if n = event.Discards; n == 0 {
+			return // nothing was shown
+		}
 	}
 	w.observe(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
 		Attempt: attempt, N: n})

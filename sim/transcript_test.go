@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the transcripts say now into them")
@@ -24,7 +26,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the transcripts say now in
 // Every choice is the benign one, so a story goes as it must.
 //
 //	# words for the reader
-//	world nodes=2 cells=1 agents=ana,bo depth=5 pending=128 outstanding=10 timeout=30s
+//	world nodes=2 cells=1 agents=ana,bo declared=dora external=xan safe=xia fault=ModelError depth=5 pending=128 outstanding=10 timeout=30s
 //	ask ana/main 10s [key]: script   somebody asks; the last who asked is meant below
 //	run 500ms                        time goes by
 //	answer                           … until the answer is there
@@ -145,6 +147,23 @@ func (s *stage) begin(t *testing.T, settings string) {
 			for _, agent := range strings.Split(value, ",") {
 				p.Agents = append(p.Agents, actor.Definition{Name: agent, Behavior: Player()})
 			}
+		case "declared":
+			err = nil
+			p.Agents = append(p.Agents, compile(NewReplayed(nil), declared(value, upstream.ScriptName, 4)))
+		case "external", "safe":
+			err = nil
+			retry := agents.RetryNever
+			if name == "safe" {
+				retry = agents.RetrySafe
+			}
+			p.Agents = append(p.Agents, compile(NewReplayed(nil), external(value, retry)))
+		case "fault":
+			err = nil
+			odds, wrong := ParseOdds(value + ":1")
+			if wrong != nil {
+				t.Fatal(wrong)
+			}
+			p.Odds[odds.Fault] = odds.Per
 		case "nodes":
 			nodes = n
 		case "cells":
