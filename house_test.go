@@ -83,7 +83,8 @@ var rooms = map[string]room{
 	"host/disk":     {floor: 3, ours: host, theirs: []string{pebble}},
 	"host/outbound": {floor: 3, ours: host},
 	"host/gateway": {floor: 3, ours: host, theirs: []string{
-		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket"}},
+		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
+		"github.com/prometheus/client_golang", "github.com/prometheus/common"}},
 
 	"cmd/troupe": {floor: 4, ours: every, theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {floor: 4, ours: every},

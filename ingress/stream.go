@@ -20,7 +20,8 @@ const (
 	// QueueBytesMax is how much a stream holds that its client has not taken, but
 	// for one frame more.
 	QueueBytesMax = 64 << 10
-	// WriteWithin is how long a client may take for QueueBytesMax, or for what there is.
+	// WriteWithin is how long a client may take for QueueBytesMax, or for what there
+	// is, where StreamConfig does not say.
 	WriteWithin = 8 * time.Second
 	// PingEvery is how long a stream is silent at most.
 	PingEvery = 15 * time.Second
@@ -139,12 +140,13 @@ func (r EndReason) String() string {
 //  3. With the id of any frame as the cursor, the next stream tells what comes
 //     behind that frame, and nothing else.
 //  4. It holds no more than QueueBytesMax and one frame; a client that does not
-//     take that within WriteWithin is sent away.
+//     take that in its time is sent away.
 //  5. Its last frame is the end of its run, unless StreamClosed says why not.
 type Stream struct {
 	tree   bool
 	cursor Cursor // what of it no branch has yet
 	retry  actor.Duration
+	within actor.Duration
 
 	branches []*branch // the root first, each behind the one that called it
 	recall   []*branch // their events up to the client's place are still to be gone through; the last is next
@@ -165,14 +167,25 @@ type Stream struct {
 	outputs []StreamOutput
 }
 
-// NewStream makes the stream of a run behind a cursor; chance spreads the times
-// at which many clients come back.
-func NewStream(run actor.CallID, tree bool, after Cursor, chance uint64) *Stream {
-	if len(after) == 0 {
-		after = Cursor{0}
+// StreamConfig says of what a stream tells, and to whom.
+type StreamConfig struct {
+	Run         actor.CallID
+	Tree        bool           // the runs below it, too
+	After       Cursor         // how far the client has read
+	Chance      uint64         // spreads the times at which many clients come back
+	WriteWithin actor.Duration // 0 is the constant of that name
+}
+
+// NewStream makes a stream.
+func NewStream(c StreamConfig) *Stream {
+	if len(c.After) == 0 {
+		c.After = Cursor{0}
 	}
-	root := &branch{run: run}
-	return &Stream{tree: tree, cursor: after, retry: RetryMean/2 + actor.Duration(chance%uint64(RetryMean)),
+	if c.WriteWithin == 0 {
+		c.WriteWithin = WriteWithin
+	}
+	root := &branch{run: c.Run}
+	return &Stream{tree: c.Tree, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Chance%uint64(RetryMean)), within: c.WriteWithin,
 		branches: []*branch{root}, recall: []*branch{root}}
 }
 
@@ -240,7 +253,7 @@ func (s *Stream) goOn() {
 		}
 	}
 	if s.out == 0 && len(s.pending) > 0 {
-		s.out, s.taken, s.until = len(s.pending), 0, s.now.Add(WriteWithin)
+		s.out, s.taken, s.until = len(s.pending), 0, s.now.Add(s.within)
 		s.do(Write{s.pending})
 		s.pending = nil
 	}
@@ -321,7 +334,7 @@ func (s *Stream) wrote(n int) {
 	must.Be(n >= 0 && n <= s.out, "ingress: %d bytes taken, %d were out", n, s.out)
 	s.out, s.taken = s.out-n, s.taken+n
 	if s.taken >= QueueBytesMax {
-		s.taken, s.until = 0, s.now.Add(WriteWithin)
+		s.taken, s.until = 0, s.now.Add(s.within)
 	}
 	if s.out == 0 {
 		s.ping = s.now.Add(PingEvery)

@@ -100,7 +100,7 @@ func (l *line) connect(whole bool, after string) {
 			panic(refusal)
 		}
 	}
-	l.stream = ingress.NewStream(l.root(), whole, cursor, 7)
+	l.stream = ingress.NewStream(ingress.StreamConfig{Run: l.root(), Tree: whole, After: cursor, Chance: 7})
 	l.watched, l.read, l.out, l.end, l.silent = nil, nil, nil, nil, true
 	l.parser = upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20})
 	l.step(ingress.Opened{})

@@ -30,6 +30,9 @@ type Config struct {
 	BodyWithin time.Duration
 	// WriteWithin is for the client to take an answer (30 s).
 	WriteWithin time.Duration
+	// StreamWithin is for the reader of a stream to take what is sent to it: 64 KiB,
+	// or what there is (8 s).
+	StreamWithin time.Duration
 	// IdleWithin is how long a connection may lie between two requests (2 min).
 	IdleWithin time.Duration
 	// Connections is how many are open at once (8192).

@@ -21,6 +21,7 @@ import (
 type listener struct {
 	net.Listener
 	most, perAddress int // perAddress 0: no bound
+	close            func() error
 
 	mu   sync.Mutex
 	open int
@@ -28,7 +29,7 @@ type listener struct {
 }
 
 func (s *Server) bounded(l net.Listener) net.Listener {
-	b := &listener{Listener: l, most: s.config.Connections, perAddress: s.config.PerAddress, from: map[netip.Prefix]int{}}
+	b := &listener{Listener: l, most: s.config.Connections, perAddress: s.config.PerAddress, close: sync.OnceValue(l.Close), from: map[netip.Prefix]int{}}
 	if b.perAddress == 0 && !s.local.Load() {
 		b.perAddress = 256
 	}
@@ -50,6 +51,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
 	}
 }
+
+// Close implements net.Listener. It may be called twice.
+func (l *listener) Close() error { return l.close() }
 
 func (l *listener) enter(from netip.Prefix) *problem {
 	l.mu.Lock()

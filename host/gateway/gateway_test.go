@@ -4,13 +4,16 @@ package gateway
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,8 +25,73 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
 )
+
+var secret = bytes.Repeat([]byte("s"), ingress.SecretBytes)
+
+// world is what stands around a node: it carries what the registry announces.
+type world struct {
+	tools    *tools.Registry
+	native   []actor.Definition
+	outbound *outbound.Outbound
+	keys     *Keys
+	engine   *engine.Engine
+	mu       sync.Mutex
+	kept     []actor.Item
+}
+
+func newWorld(t *testing.T, out *outbound.Outbound, keys *Keys, native []actor.Definition) *world {
+	t.Helper()
+	var names []string
+	for _, d := range native {
+		names = append(names, d.Name)
+	}
+	w := &world{tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), outbound: out, keys: keys}
+	if err := w.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: w.announce}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) announce(ctx context.Context, input []byte) tools.Result {
+	items, err := agents.ReadAnnouncement(input)
+	if err != nil {
+		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, item := range items {
+		w.kept = append(slices.DeleteFunc(w.kept, func(i actor.Item) bool { return i.Name == item.Name }), item)
+	}
+	d, err := agents.ReadDirectory(w.kept, w.tools)
+	if err != nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+	}
+	var keys []ingress.Key
+	for _, item := range d.Keys {
+		key, err := ingress.DecodeKey(item.Value)
+		if err != nil {
+			return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+		}
+		keys = append(keys, key)
+	}
+	w.keys.Set(keys)
+	var external []outbound.Agent
+	for _, s := range d.Specs {
+		if s.Kind == agents.KindExternal {
+			external = append(external, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Concurrency: s.Concurrency}})
+		}
+	}
+	w.outbound.SetAgents(external)
+	if err := w.engine.Define(ctx, slices.Concat(w.native, d.Definitions), d.Former); err != nil {
+		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
+	}
+	return tools.JSON([]byte("{}"))
+}
 
 // door is a gateway before a node with a store, as serve makes one.
 type door struct {
@@ -46,11 +114,22 @@ func openWith(t *testing.T, config Config, definitions ...actor.Definition) *doo
 	}
 	log := disk.NewLog(d)
 	quietly := slog.New(slog.DiscardHandler)
-	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Agents: append(agents.Ready(), definitions...),
-		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: quietly})
+	out, err := outbound.New(outbound.Config{Allow: upstream.AllowLoopback(), Logger: quietly,
+		Token: func(run actor.CallID, id actor.ID) string { return ingress.MintToken(secret, run, id) }})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if config.Keys == nil {
+		config.Keys = new(Keys)
+	}
+	config.External, config.Secret = out, secret
+	w := newWorld(t, out, config.Keys, append(agents.Ready(), definitions...))
+	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Agents: w.native,
+		Tools: w.tools, Outbound: out, Limits: dispatcher.DefaultLimits(), Logger: quietly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.engine = e
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -64,11 +143,12 @@ func openWith(t *testing.T, config Config, definitions ...actor.Definition) *doo
 		defer cancel()
 		client.CloseIdleConnections()
 		s.Drain()
-		for what, err := range map[string]error{"engine": e.Close(ctx), "shutdown": s.Shutdown(ctx), "serve": <-served, "log": log.Close(), "disk": d.Close()} {
+		for what, err := range map[string]error{"shutdown": s.Shutdown(ctx), "engine": e.Close(ctx), "serve": <-served, "log": log.Close(), "disk": d.Close()} {
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
+		out.Close()
 	})
 	return &door{t, s, listener.Addr().String(), client}
 }

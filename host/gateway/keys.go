@@ -63,6 +63,7 @@ func (s *Server) behind(route string, handle fasthttp.RequestHandler) fasthttp.R
 		panic(route + " has no row in the table of scopes")
 	}
 	return func(ctx *fasthttp.RequestCtx) {
+		ctx.SetUserValue(routeValue, route)
 		c, p := s.identify(&ctx.Request.Header, scope)
 		if p != nil {
 			p.write(ctx)

@@ -3,7 +3,20 @@
 package gateway
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/fasthttp/router"
+	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
@@ -12,7 +25,7 @@ import (
 // keyFor makes a key of a test, and its text.
 func keyFor(t *testing.T, seed byte, expires actor.Time, scopes ...ingress.Scope) (ingress.Key, string) {
 	t.Helper()
-	random := [ingress.KeyRandomBytes]byte{seed}
+	random := [ingress.KeyRandomBytes]byte(bytes.Repeat([]byte{seed}, ingress.KeyRandomBytes))
 	key, text, r := ingress.NewKey(random, "", scopes, 0, expires)
 	if r != nil {
 		t.Fatal(r)
@@ -25,4 +38,254 @@ func someKeys(t *testing.T) *Keys {
 	k := new(Keys)
 	k.Set([]ingress.Key{key})
 	return k
+}
+
+// outside has a door ask of everybody what it asks of those who do not come over loopback.
+func outside(d *door) {
+	d.Helper()
+	if status, _, body := d.ask("GET", "/healthz", ""); status != 200 { // it serves by now
+		d.Fatalf("%d %s", status, body)
+	}
+	d.server.local.Store(false)
+}
+
+// Each route, asked by each kind of caller: who lacks what the table says is
+// refused, whatever else it claims; who has it is not.
+func TestEachRouteAsksForItsScope(t *testing.T) {
+	keys := new(Keys)
+	d := openWith(t, Config{Keys: keys})
+	var all []ingress.Key
+	texts := map[ingress.Scope]string{}
+	for i, scope := range ingress.Scopes() {
+		key, text := keyFor(t, byte(i+1), 0, scope)
+		all, texts[scope] = append(all, key), text
+	}
+	expired, expiredText := keyFor(t, 90, 1, ingress.ScopeAdmin)
+	_, unknownText := keyFor(t, 91, 0, ingress.ScopeAdmin)
+	keys.Set(append(all, expired))
+	outside(d)
+	run := actor.NewCallID(1, 2, 3)
+	id := actor.NewID("a", "k")
+	good := ingress.MintToken(secret, run, id)
+	admin := texts[ingress.ScopeAdmin]
+	strangers := map[string][]string{
+		"nobody":              {},
+		"unknown key":         {"Authorization", "Bearer " + unknownText},
+		"expired key":         {"Authorization", "Bearer " + expiredText},
+		"half a key":          {"Authorization", "Bearer " + admin[:len(admin)-1]},
+		"another's secret":    {"Authorization", "Bearer " + admin[:24] + unknownText[24:]},
+		"another scheme":      {"Authorization", "Basic " + admin},
+		"no scheme":           {"Authorization", admin},
+		"another header":      {"X-Api-Key", admin},
+		"a cookie":            {"Cookie", "key=" + admin},
+		"claims":              {"X-Scopes", "admin", "X-Admin", "true", "X-Forwarded-For", "127.0.0.1", "Forwarded", "for=127.0.0.1", "X-Real-Ip", "127.0.0.1"},
+		"another server's":    {"x-run-token", ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
+		"half a token":        {"x-run-token", good[:len(good)-2]},
+		"another server's, 2": {"Authorization", "Bearer " + ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
+	}
+	for route, scope := range scopes {
+		method, path, _ := strings.Cut(route, " ")
+		path = strings.Replace(path, "{id}", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55", 1)
+		ask := func(headers ...string) (int, string) {
+			body := ""
+			if method == "POST" {
+				body = `{"unknown":1}` // so that nothing comes of it
+			}
+			status, _, answer := d.ask(method, path, body, headers...)
+			return status, answer
+		}
+		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {
+			t.Errorf("%s is in the table and not served: %d %s", route, status, body)
+			continue
+		}
+		for name, headers := range strangers {
+			if status, body := ask(headers...); (status == 401) != (scope != anybody) {
+				t.Errorf("%s by %s: %d %s", route, name, status, body)
+			}
+		}
+		for of, text := range texts {
+			status, body := ask("Authorization", "Bearer "+text)
+			switch {
+			case scope == anybody || of == scope || of == ingress.ScopeAdmin && scope != runToken:
+				if status == 401 || status == 403 {
+					t.Errorf("%s by a key for %s: %d %s", route, of, status, body)
+				}
+			case scope == runToken:
+				if status != 401 {
+					t.Errorf("%s by a key for %s, which is no token: %d %s", route, of, status, body)
+				}
+			case status != 403 || !strings.Contains(body, `"code":"forbidden_scope"`) || !strings.Contains(body, string(scope)):
+				t.Errorf("%s by a key for %s: %d %s", route, of, status, body)
+			}
+		}
+		for name, headers := range map[string][]string{"token": {"x-run-token", good}, "token as bearer": {"Authorization", "Bearer " + good}} {
+			if status, body := ask(headers...); (status == 401) != (scope != anybody && scope != runToken) {
+				t.Errorf("%s by %s: %d %s", route, name, status, body)
+			}
+		}
+	}
+	if status, _, body := d.ask("GET", "/v1/nothing", ""); status != 404 {
+		t.Errorf("no path: %d %s", status, body)
+	}
+}
+
+func TestARouteWithoutARowCannotBe(t *testing.T) {
+	defer func() {
+		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "no row") {
+			t.Errorf("it is made: %v", p)
+		}
+	}()
+	New(nil, slog.New(slog.DiscardHandler), Config{}).on(router.New(), "GET", "/v1/secrets", func(*fasthttp.RequestCtx) {})
+}
+
+// A key is looked at on loopback too: who shows a bad one is told.
+func TestKeysOverLoopback(t *testing.T) {
+	keys := new(Keys)
+	d := openWith(t, Config{Keys: keys})
+	key, text := keyFor(t, 1, 0, ingress.ScopeRead)
+	keys.Set([]ingress.Key{key})
+	for _, c := range []struct {
+		headers []string
+		want    int
+	}{{nil, 200}, {[]string{"Authorization", "Bearer " + text}, 200}, {[]string{"Authorization", "bearer " + text}, 200}, {[]string{"Authorization", "Bearer " + text + "0"}, 401}, {[]string{"Authorization", "Basic eDp5"}, 401}} {
+		if status, headers, body := d.ask("GET", "/v1/agents", "", c.headers...); status != c.want || (status == 401) != (headers.Get("Www-Authenticate") == "Bearer") {
+			t.Errorf("%v: %d %v %s", c.headers, status, headers, body)
+		}
+	}
+	if status, _, body := d.ask("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Authorization", "Bearer "+text); status != 403 {
+		t.Errorf("more than its scopes: %d %s", status, body)
+	}
+}
+
+// Off loopback a gateway does not serve before there is a key, and gives no
+// memory to whom it does not know.
+func TestOffLoopback(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := New(nil, slog.New(slog.DiscardHandler), Config{}).Serve(off{l}); err == nil || !strings.Contains(err.Error(), "troupe keys create") {
+		t.Errorf("without a key it serves: %v", err)
+	}
+	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		t.Error("it left its listener open")
+	}
+	b := openBare(t, Config{Keys: someKeys(t), Secret: secret}, func(l net.Listener) net.Listener { return off{l} })
+	_, text := keyFor(t, 1, 0, ingress.ScopeRead)
+	large := "Content-Length: 1000000\r\n\r\n"
+	for name, c := range map[string]struct {
+		head string
+		want int
+	}{
+		"nobody":       {post, 401},
+		"bad key":      {post + "Authorization: Bearer " + text + "0\r\n", 401},
+		"bad token":    {post + "X-Run-Token: troupe-run.a.b\r\n", 401},
+		"no path":      {strings.Replace(post, "/messages", "/frob", 1), 401},
+		"no JSON":      {"POST /v1/agents HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n", 415},
+		"expects":      {post + "Expect: 100-continue\r\n", 401},
+		"both lengths": {post + "Transfer-Encoding: chunked\r\n", 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := b.dial(t)
+			if _, err := io.WriteString(conn, c.head+large); err != nil {
+				t.Fatal(err)
+			}
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.StatusCode != c.want || !response.Close {
+				t.Errorf("%d, closes: %v", response.StatusCode, response.Close)
+			}
+		})
+	}
+	// Who has a key, even one that does not suffice, is read to the end.
+	status, _, closes, _ := b.say(t, post+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
+	if status != 403 || closes {
+		t.Errorf("a key for reading: %d, closes: %v", status, closes)
+	}
+}
+
+// A key comes and goes while it is in use: over a connection that is kept open,
+// and under a stream.
+func TestAKeyIsRevoked(t *testing.T) {
+	d := openWith(t, Config{Keys: new(Keys)})
+	var admin, user struct {
+		ID     string   `json:"key_id"`
+		Text   string   `json:"key"`
+		Scopes []string `json:"scopes"`
+	}
+	if status := d.into(&admin, "POST", "/v1/keys", `{"name":"operator","scopes":["admin"]}`); status != 201 || !strings.HasPrefix(admin.Text, "troupe_"+admin.ID+"_") {
+		t.Fatalf("%d %+v", status, admin)
+	}
+	outside(d)
+	as := func(text string) []string { return []string{"Authorization", "Bearer " + text} }
+	if status := d.into(&user, "POST", "/v1/keys", `{"scopes":["read","call"]}`, as(admin.Text)...); status != 201 || !slices.Equal(user.Scopes, []string{"call", "read"}) {
+		t.Fatalf("%d %+v", status, user)
+	}
+	if status, _, body := d.ask("POST", "/v1/keys", `{"scopes":["read"]}`, as(user.Text)...); status != 403 {
+		t.Errorf("one key makes another: %d %s", status, body)
+	}
+	if _, _, body := d.ask("GET", "/v1/keys", "", as(admin.Text)...); !strings.Contains(body, user.ID) || strings.Contains(body, user.Text[30:]) || strings.Contains(body, "digest") {
+		t.Errorf("the list: %s", body)
+	}
+	var m message
+	if status := d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`, as(user.Text)...); status != 202 {
+		t.Fatalf("%d %+v", status, m)
+	}
+	r, err := http.NewRequest("GET", "http://"+d.address+"/v1/runs/"+m.Run+"/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+user.Text)
+	r.Header.Set("Accept", "text/event-stream")
+	stream, err := d.client.Do(r)
+	if err != nil || stream.StatusCode != 200 {
+		t.Fatal(stream, err)
+	}
+	defer stream.Body.Close()
+	events := bufio.NewReader(stream.Body)
+	if _, err := events.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	kept := d.dial()
+	over := func() int {
+		if _, err := io.WriteString(kept, "GET /v1/agents HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+user.Text+"\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(kept), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.ReadAll(response.Body)
+		return response.StatusCode
+	}
+	if status := over(); status != 200 {
+		t.Errorf("before: %d", status)
+	}
+	if status, _, body := d.ask("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status := over(); status != 401 {
+		t.Errorf("the connection is still good: %d", status)
+	}
+	if rest, err := io.ReadAll(events); err != nil {
+		t.Errorf("the stream goes on, or breaks off: %v\n%s", err, rest)
+	}
+	if status, _, body := d.ask("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 404 {
+		t.Errorf("once more: %d %s", status, body)
+	}
+}
+
+func (d *door) dial() net.Conn {
+	d.Helper()
+	c, err := net.Dial("tcp", d.address)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = c.Close() })
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		d.Fatal(err)
+	}
+	return c
 }

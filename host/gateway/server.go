@@ -64,17 +64,18 @@ type Server struct {
 	local    atomic.Bool // bound to loopback
 	http     *fasthttp.Server
 	streams  streams
+	metrics  *metrics
 	drain    sync.Once
 	draining chan struct{} // closed: no waiting for news
 	stop     sync.Once
 	stopping chan struct{} // closed: streams end
-	began    time.Time
 }
 
 // New makes a server of a node.
 func New(node Node, log *slog.Logger, config Config) *Server {
-	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{}), began: time.Now()}
+	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{})}
 	s.streams.most = s.config.Streams
+	s.metrics = newMetrics(s)
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
@@ -101,6 +102,7 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	s.on(r, http.MethodDelete, "/v1/keys/{id}", s.revokeKey)
 	s.on(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { ok(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
 	s.on(r, http.MethodGet, "/readyz", s.ready)
+	s.on(r, http.MethodGet, "/metrics", s.showMetrics)
 	s.http = &fasthttp.Server{
 		Handler:            s.handler(r.Handler),
 		ErrorHandler:       s.malformed,
@@ -132,11 +134,12 @@ func (s *Server) Serve(l net.Listener) error {
 		return errors.Join(err, l.Close())
 	}
 	s.local.Store(MayListen(l.Addr().String(), 0) == nil)
+	bounded := s.bounded(l)
 	go func() { // even if it is shut down before it begins
 		<-s.stopping
-		_ = l.Close()
+		_ = bounded.Close()
 	}()
-	return s.http.Serve(s.bounded(l))
+	return s.http.Serve(bounded)
 }
 
 // Drain turns /readyz red, so that whoever sends work sends it elsewhere, and
@@ -160,13 +163,15 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 				s.log.Error("a request made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				newProblem(http.StatusInternalServerError, "internal", "internal error", "this is our mistake; the log says more").write(ctx)
 			}
+			took := time.Since(began)
+			s.metrics.took(ctx, took)
 			status := ctx.Response.StatusCode()
 			level := slog.LevelDebug
 			if status >= 500 {
 				level = slog.LevelWarn
 			}
 			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
-				slog.Int("status", status), slog.Int64("us", time.Since(began).Microseconds()))
+				slog.Int("status", status), slog.Int64("us", took.Microseconds()))
 		}()
 		if p, hangUp := s.guard(&ctx.Request.Header); p != nil {
 			p.write(ctx)

@@ -129,7 +129,7 @@ type teller struct {
 // tell answers with a stream of a run's events behind a cursor. Whatever happens,
 // after is called once, when nobody listens any more. The slot is taken already.
 func (s *Server) tell(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, at ingress.Cursor, after func()) {
-	t := &teller{server: s, stream: ingress.NewStream(run, tree, at, rand.Uint64()), run: run, key: who(ctx).Key, conn: ctx.Conn(), began: time.Now(),
+	t := &teller{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: at, Chance: rand.Uint64(), WriteWithin: s.config.StreamWithin}), run: run, key: who(ctx).Key, conn: ctx.Conn(), began: time.Now(),
 		more: make(chan struct{}, 1), over: make(chan struct{})}
 	t.stops = append(t.stops, s.streams.end, func() { close(t.over) }, after)
 	t.stop = sync.OnceFunc(func() {

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/common/expfmt"
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/host/engine"
+)
+
+// metrics are the figures that GET /metrics shows. No label bears an id: there
+// are as many rows as there are cells, kinds, reasons and routes.
+type metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.HistogramVec
+}
+
+func newMetrics(s *Server) *metrics {
+	m := &metrics{registry: prometheus.NewRegistry(), requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "troupe_http_request_duration_seconds", Help: "Requests by route and class of status, from head to answer; of streams, until they begin.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120},
+	}, []string{"route", "status"})}
+	m.registry.MustRegister(m.requests, &nodeFigures{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// routeValue is where behind says which route a request took.
+const routeValue = "route"
+
+// took counts a request.
+func (m *metrics) took(ctx *fasthttp.RequestCtx, d time.Duration) {
+	route, _ := ctx.UserValue(routeValue).(string) // "": it got to none
+	m.requests.WithLabelValues(route, strconv.Itoa(ctx.Response.StatusCode()/100)+"xx").Observe(d.Seconds())
+}
+
+func (s *Server) showMetrics(ctx *fasthttp.RequestCtx) {
+	families, err := s.metrics.registry.Gather()
+	if err != nil {
+		s.failed(ctx, err)
+		return
+	}
+	format := expfmt.Negotiate(http.Header{fasthttp.HeaderAccept: headers(ctx, fasthttp.HeaderAccept)})
+	var b bytes.Buffer
+	encoder := expfmt.NewEncoder(&b, format)
+	for _, f := range families {
+		if err := encoder.Encode(f); err != nil {
+			s.failed(ctx, err)
+			return
+		}
+	}
+	ok(ctx, http.StatusOK, b.Bytes())
+	ctx.SetContentType(string(format))
+}
+
+// nodeFigures are the node's own, taken when they are asked for.
+type nodeFigures struct{ server *Server }
+
+func figure(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("troupe_"+name, help, labels, nil)
+}
+
+var (
+	mailbox     = figure("mailbox_messages", "What waits to be stepped.", "cell")
+	actors      = figure("actors", "Actors in memory.", "cell")
+	queued      = figure("queued_calls", "Calls that wait in their actors' mailboxes.", "cell")
+	outstanding = figure("outstanding_calls", "Calls between agents that are not answered.", "cell")
+	steps       = figure("steps_total", "Steps made.", "cell")
+	longest     = figure("step_longest_seconds", "The longest step so far.", "cell")
+	restarts    = figure("cell_restarts_total", "How often a cell began anew.", "cell")
+	clients     = figure("clients_waiting", "Clients that wait for an answer.")
+	told        = figure("streams_open", "Streams of events that are open.")
+	backlog     = figure("log_backlog_entries", "Entries of the log that wait for the disk.")
+	refused     = figure("refusals_total", "What was refused before it had a turn; busy by whose limit it was.", "reason", "scope")
+	ended       = figure("runs_ended_total", "Runs that ended, by how.", "status")
+	underWay    = figure("asks_under_way", "What is asked of models, tools and agents just now.", "kind")
+	asked       = figure("ask_duration_seconds", "How long models, tools and agents took to answer.", "kind")
+)
+
+// Describe implements prometheus.Collector.
+func (f *nodeFigures) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{mailbox, actors, queued, outstanding, steps, longest, restarts, clients, told, backlog, refused, ended, underWay, asked} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f *nodeFigures) Collect(out chan<- prometheus.Metric) {
+	put := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	stats := f.server.node.Stats()
+	for i, c := range stats.Cells {
+		cell := strconv.Itoa(i)
+		put(mailbox, gauge, float64(c.Mailbox), cell)
+		put(actors, gauge, float64(c.Actors), cell)
+		put(queued, gauge, float64(c.Queued), cell)
+		put(outstanding, gauge, float64(c.Outstanding), cell)
+		put(steps, counter, float64(c.Steps), cell)
+		put(longest, gauge, c.StepLongest.Seconds(), cell)
+		put(restarts, counter, float64(restartsOf(c)), cell)
+	}
+	put(clients, gauge, float64(stats.Clients))
+	put(told, gauge, float64(f.server.streams.count()))
+	put(backlog, gauge, float64(stats.Backlog))
+	for _, r := range stats.Refusals {
+		put(refused, counter, float64(r.Count), r.Reason.Outside().Type, r.Scope.String())
+	}
+	for _, r := range stats.Runs {
+		put(ended, counter, float64(r.Count), r.Status.String())
+	}
+	for _, a := range stats.Asks {
+		put(underWay, gauge, float64(a.UnderWay), a.Kind.String())
+		out <- prometheus.MustNewConstSummary(asked, a.Answered, a.Took.Seconds(), nil, a.Kind.String())
+	}
+}
+
+// restartsOf is how often a cell began anew: its incarnations count from 1 in the
+// low bits of its epoch.
+func restartsOf(c engine.CellStats) uint64 { return max(c.Incarnation&incarnationMask, 1) - 1 }
+
+const incarnationMask = 1<<20 - 1
