@@ -43,51 +43,73 @@ type Directory struct {
 	Warnings    []string     // of what agents have to do without
 }
 
-// ReadDirectory reads what the registry keeps.
-func ReadDirectory(kept []actor.Item, registry *tools.Registry) (Directory, error) {
+// Reader reads what the registry keeps, time and again. What it has compiled
+// before, and is still kept, it does not compile anew.
+type Reader struct {
+	tools    *tools.Registry
+	compiled map[actor.Hash]agent // by the value that is kept
+}
+
+type agent struct {
+	spec Spec
+	def  actor.Definition
+}
+
+// NewReader returns a reader for a program that has these tools.
+func NewReader(registry *tools.Registry) *Reader {
+	return &Reader{tools: registry, compiled: map[actor.Hash]agent{}}
+}
+
+// Read reads all that is kept, in the order of names.
+func (r *Reader) Read(kept []actor.Item) (Directory, error) {
 	var d Directory
+	known := make(map[actor.Hash]agent, len(r.compiled))
 	for _, item := range kept {
-		switch {
-		case len(item.Value) == 0:
-		case strings.HasPrefix(item.Name, keyPrefix):
-			d.Keys = append(d.Keys, actor.Item{Name: strings.TrimPrefix(item.Name, keyPrefix), Value: item.Value})
-		case strings.HasPrefix(item.Name, agentPrefix):
-			spec, _, err := readAgent(item.Value)
-			def, err := compiled(item.Name, spec, err, registry)
-			if err != nil {
+		if key, ok := strings.CutPrefix(item.Name, keyPrefix); ok {
+			d.Keys = append(d.Keys, actor.Item{Name: key, Value: item.Value})
+			continue
+		}
+		hash := actor.HashOf(item.Value)
+		a, ok := r.compiled[hash]
+		if !ok {
+			var err error
+			if a, err = r.compile(item); err != nil {
 				return Directory{}, err
 			}
-			d.Definitions, d.Specs = append(d.Definitions, def), append(d.Specs, spec)
-			if missing := spec.MissingTools(registry); len(missing) > 0 {
-				d.Warnings = append(d.Warnings, fmt.Sprintf("agent %s does without the tools %s: this program does not have them", spec.ID, strings.Join(missing, ", ")))
-			}
-		case strings.HasPrefix(item.Name, formerPrefix):
-			var f keptFormer
-			err := json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true))
-			var spec Spec
-			if err == nil {
-				spec, err = ReadJSON(f.Spec)
-			}
-			def, err := compiled(item.Name, spec, err, registry)
-			if err != nil {
-				return Directory{}, err
-			}
-			d.Former = append(d.Former, def)
-		default:
-			return Directory{}, fmt.Errorf("the registry keeps %.80q, which this version does not know: it was written by a later one", item.Name)
+		}
+		known[hash] = a
+		if strings.HasPrefix(item.Name, formerPrefix) {
+			d.Former = append(d.Former, a.def)
+			continue
+		}
+		d.Definitions, d.Specs = append(d.Definitions, a.def), append(d.Specs, a.spec)
+		if missing := a.spec.MissingTools(r.tools); len(missing) > 0 {
+			d.Warnings = append(d.Warnings, fmt.Sprintf("agent %s does without the tools %s: this program does not have them", a.spec.ID, strings.Join(missing, ", ")))
 		}
 	}
+	r.compiled = known
 	return d, nil
 }
 
-func compiled(name string, spec Spec, err error, registry *tools.Registry) (actor.Definition, error) {
-	if err == nil {
-		var def actor.Definition
-		if def, err = Compile(spec, registry); err == nil {
-			return def, nil
+func (r *Reader) compile(item actor.Item) (a agent, err error) {
+	switch {
+	case strings.HasPrefix(item.Name, agentPrefix):
+		a.spec, _, err = readAgent(item.Value)
+	case strings.HasPrefix(item.Name, formerPrefix):
+		var f keptFormer
+		if err = json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true)); err == nil {
+			a.spec, err = ReadJSON(f.Spec)
 		}
+	default:
+		return agent{}, fmt.Errorf("the registry keeps %.80q, which this version does not know: it was written by a later one", item.Name)
 	}
-	return actor.Definition{}, fmt.Errorf("the registry keeps %.80q, which this version cannot read: %w", name, err)
+	if err == nil {
+		a.def, err = Compile(a.spec, r.tools)
+	}
+	if err != nil {
+		return agent{}, fmt.Errorf("the registry keeps %.80q, which this version cannot read: %w", item.Name, err)
+	}
+	return a, nil
 }
 
 func readAgent(value []byte) (Spec, string, error) {

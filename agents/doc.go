@@ -24,7 +24,7 @@
 // service that is handed the message. [ReadTOML] and [ReadJSON] read specs, in
 // files and in requests alike, and [Compile] makes agents of them. Which there
 // are, a system actor keeps in its journal ([Registry]), and a world reads it
-// from there ([ReadDirectory]).
+// from there ([Reader]).
 //
 // What happens when:
 //

@@ -28,6 +28,7 @@ type office struct {
 	tools     *tools.Registry
 	kept      map[string]string
 	announced map[string]string
+	reader    *agents.Reader
 	deaf      bool // the world does not hear
 	now       actor.Time
 	who       string
@@ -35,6 +36,7 @@ type office struct {
 
 func newOffice(t interface{ Fatalf(string, ...any) }) *office {
 	o := &office{t: t, def: agents.Registry("native"), tools: tools.NewRegistry(), kept: map[string]string{}, announced: map[string]string{}, now: actor.Time(time.Hour), who: "key:a"}
+	o.reader = agents.NewReader(o.tools)
 	err := o.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: o.announce})
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -120,11 +122,23 @@ func (o *office) do(operation, body string) actor.Outcome {
 }
 
 func (o *office) directory() agents.Directory {
-	d, err := agents.ReadDirectory(o.items(), o.tools)
+	d, err := o.reader.Read(o.items())
 	if err != nil {
 		o.t.Fatalf("%v", err)
 	}
+	// One that has read nothing before comes to the same.
+	anew, err := agents.NewReader(o.tools).Read(o.items())
+	if err != nil || !slices.Equal(hashes(anew.Definitions), hashes(d.Definitions)) || !slices.Equal(hashes(anew.Former), hashes(d.Former)) {
+		o.t.Fatalf("%v: %+v, then %+v", err, d, anew)
+	}
 	return d
+}
+
+func hashes(definitions []actor.Definition) (all []actor.Hash) {
+	for _, d := range definitions {
+		all = append(all, d.Hash)
+	}
+	return all
 }
 
 func names(definitions []actor.Definition) (all []string) {
@@ -355,12 +369,12 @@ func TestTheRegistryIsBounded(t *testing.T) {
 func TestAnUnknownRecordStopsTheDirectory(t *testing.T) {
 	for _, item := range []actor.Item{{Name: "team/x", Value: []byte("{}")}, {Name: "agent/x", Value: []byte(`{"spec":{"name":"x","soul":1},"owner":"","at":""}`)},
 		{Name: "former/x/1", Value: []byte(`{"spec":{},"replaced_at":""}`)}, {Name: "agent/x", Value: []byte("[")}} {
-		if _, err := agents.ReadDirectory([]actor.Item{item}, tools.NewRegistry()); err == nil || !strings.Contains(err.Error(), item.Name) {
+		if _, err := agents.NewReader(tools.NewRegistry()).Read([]actor.Item{item}); err == nil || !strings.Contains(err.Error(), item.Name) {
 			t.Errorf("%s: %v", item, err)
 		}
 	}
 	spec, _ := agents.ReadJSON([]byte(`{"name":"x","tools":["browser.open"]}`))
-	d, err := agents.ReadDirectory([]actor.Item{{Name: "agent/x", Value: fmt.Appendf(nil, `{"spec":%s,"owner":"","at":""}`, spec.Encode())}}, tools.NewRegistry())
+	d, err := agents.NewReader(tools.NewRegistry()).Read([]actor.Item{{Name: "agent/x", Value: fmt.Appendf(nil, `{"spec":%s,"owner":"","at":""}`, spec.Encode())}})
 	if err != nil || len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0], "browser.open") || len(d.Definitions) != 1 {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -411,4 +425,21 @@ func TestTheRegistryIsWhatItSaid(t *testing.T) {
 			t.Fatalf("kept %v, announced %v", o.kept, o.announced)
 		}
 	})
+}
+
+func BenchmarkReadDirectory(b *testing.B) {
+	var items []actor.Item
+	for n := range agents.AgentsMax {
+		spec, err := agents.ReadJSON(fmt.Appendf(nil, `{"name":"a%d"}`, n))
+		if err != nil {
+			b.Fatal(err)
+		}
+		items = append(items, actor.Item{Name: "agent/" + spec.ID, Value: fmt.Appendf(nil, `{"spec":%s,"owner":"","at":""}`, spec.Encode())})
+	}
+	reader := agents.NewReader(tools.NewRegistry())
+	for b.Loop() {
+		if _, err := reader.Read(items); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -30,11 +30,14 @@ type directory struct {
 	native []actor.Definition // no registry keeps them; the registry is one of them
 	keys   gateway.Keys
 
+	reader *agents.Reader
+	ready  chan struct{} // closed: all who are to hear are there
+
 	mu       sync.Mutex
 	kept     map[string][]byte
 	compiled agents.Directory
 	warned   map[string]bool
-	engine   *engine.Engine // nil until there is one
+	engine   *engine.Engine
 	outbound *outbound.Outbound
 }
 
@@ -50,6 +53,7 @@ func readDirectory(kv store.KV, native []actor.Definition, log *slog.Logger) (*d
 	if err != nil {
 		return nil, err
 	}
+	d.reader, d.ready = agents.NewReader(d.tools), make(chan struct{})
 	saved, err := store.LoadActor(kv, agents.RegistryID)
 	if err != nil {
 		return nil, fmt.Errorf("the registry: %w", err)
@@ -70,7 +74,7 @@ func (d *directory) compile() error {
 	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
 		items = append(items, actor.Item{Name: name, Value: d.kept[name]})
 	}
-	compiled, err := agents.ReadDirectory(items, d.tools)
+	compiled, err := d.reader.Read(items)
 	if err != nil {
 		return err
 	}
@@ -114,6 +118,7 @@ func (d *directory) attach(ctx context.Context, e *engine.Engine, out *outbound.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.engine, d.outbound = e, out
+	close(d.ready)
 	return d.tell(ctx)
 }
 
@@ -130,6 +135,11 @@ func (d *directory) announce(ctx context.Context, input []byte) tools.Result {
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
 	}
+	select {
+	case <-d.ready:
+	case <-ctx.Done(): // the registry was at work when the node stopped, and is ahead of us
+		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is only just starting"))
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, item := range items {
@@ -142,9 +152,6 @@ func (d *directory) announce(ctx context.Context, input []byte) tools.Result {
 	if err := d.compile(); err != nil {
 		d.log.Error("what the registry announced cannot be used", "error", err.Error())
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
-	}
-	if d.engine == nil {
-		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is only just starting"))
 	}
 	if err := d.tell(ctx); err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "not every cell has heard of it: %v", err))
