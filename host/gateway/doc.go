@@ -12,12 +12,18 @@
 //	GET  /healthz, /readyz
 //
 // What is shown is durable. Whatever is refused is problem+json; the table of
-// codes is in docs/errors.md. There are no keys yet, so only loopback addresses
-// are served, and a request must name one as its Host: a web page of another
-// origin cannot speak to us through its reader's browser.
+// codes is in docs/errors.md.
+//
+// Over loopback nobody needs an API key, and a request must name this machine as
+// its Host: a web page of another origin cannot speak to us through its reader's
+// browser. On any other address each request needs a key, with the scope that
+// the table in keys.go asks of its route, and nothing is served before there is
+// one. External agents come with the token of their run instead. There is one
+// tenant: whoever may read sees all runs.
 //
 // Every byte from outside is looked at strictly: framing that two readers could
 // understand differently, paths with escapes, JSON with unknown or repeated
 // members, and whatever is longer than its bound are refused before anything is
-// done. Nothing of a request is kept once it is answered.
+// done, most of it before the body is read. Who is slow is sent away, and so is
+// who holds too many connections. Nothing of a request is kept once it is answered.
 package gateway
