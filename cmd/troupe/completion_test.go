@@ -4,10 +4,13 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
 )
 
 func completion(t *testing.T, shell string) string {
@@ -60,5 +63,25 @@ func TestEachShellIsToldOfEachCommand(t *testing.T) {
 	var out, talk bytes.Buffer
 	if code := run([]string{"completion", "tcsh"}, streams{&out, &talk}); code != usage || !strings.Contains(talk.String(), "bash") {
 		t.Errorf("tcsh: code %d, %s", code, talk.String())
+	}
+}
+
+func TestEveryCommandHasExamples(t *testing.T) {
+	commands := 0
+	var look func(*kong.Node)
+	look = func(n *kong.Node) {
+		if len(n.Children) == 0 {
+			commands++
+			if n.Help == "" || !strings.Contains(n.Detail, "Examples:\n  troupe ") && !strings.Contains(n.Detail, "Examples:\n  source <(troupe ") {
+				t.Errorf("%s --help shows no examples", n.FullPath())
+			}
+		}
+		for _, child := range n.Children {
+			look(child)
+		}
+	}
+	look(parserOf(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
+	if commands < 15 {
+		t.Errorf("only %d commands were looked at", commands)
 	}
 }

@@ -15,6 +15,15 @@ type ReplayCmd struct {
 	Whole bool   `help:"All choices, not the shrunk ones."`
 }
 
+// Help is shown below the flags.
+func (ReplayCmd) Help() string {
+	return `Ends with code 1 if the seed still fails.
+
+Examples:
+  troupe replay sim-out/seed-7
+  troupe replay sim-out/seed-7 --whole`
+}
+
 // Run implements the command.
 func (c *ReplayCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)

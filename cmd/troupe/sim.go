@@ -37,6 +37,17 @@ type SimCmd struct {
 	odds []sim.Odds
 }
 
+// Help is shown below the flags.
+func (SimCmd) Help() string {
+	return `The same seed is the same world, event by event. One that breaks a property is shrunk, and leaves a folder
+that troupe replay runs again. Ends with code 1 if a property was broken.
+
+Examples:
+  troupe sim --seed 7
+  troupe sim --runs 1000
+  troupe sim --seed 7 --faults none --fault NetworkDelay:0.5 --html seed-7.html`
+}
+
 // Validate reads what the flags name, before anything runs.
 func (c *SimCmd) Validate() error {
 	for _, text := range c.Fault {
