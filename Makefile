@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla fuzz lint golden demo demo-python clients crash mutants check
+.PHONY: help build test race sim replay tla trace fuzz lint golden demo demo-python clients crash mutants check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,10 @@ replay: build ## run a failed seed again from its folder: DIR=
 
 tla: ## model-check the specifications with TLC: ARGS=
 	@$(GO) run ./internal/tlc $(ARGS)
+
+trace: build ## have TLC judge histories of the simulator and of a server: ARGS=
+	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
+	@$(GO) run ./internal/tlc traces $(ARGS)
 
 fuzz: ## run each fuzz target of the tree for FUZZTIME (20s)
 	@set -e; grep -rnoE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | \

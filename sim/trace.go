@@ -44,7 +44,7 @@ func (t *tracer) write(line []byte) {
 // A plain world has so many clients and steps at most.
 const (
 	plainCalls = 6
-	plainSteps = 300
+	plainSteps = 250
 )
 
 // plain makes a plan one that tla/Trace.tla can judge: all clocks tell one time,

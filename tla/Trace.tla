@@ -17,34 +17,37 @@ CONSTANTS Nodes
 VARIABLES
   now,    \* time since the history began
   at,     \* where each actor was activated last: node and cell
+  sure,   \* per node: how far its log is durable
   log,    \* per node: what stands in its log and is not durable: after each append, the state then
   age,    \* since when what `disk` has of an actor is so
   r, l    \* which history; its next entry
-trace == <<vars, now, at, log, age, r, l>>
-here  == <<now, at, log, age>>
+trace == <<vars, now, at, sure, log, age, r, l>>
+here  == <<now, at, sure, log, age>>
 
 \* ------------------------------------------------- what Calls leaves to real ones
-E              == Runs[r][l]
-Early3         == 3                             \* a clock that was cut to microseconds twice may be so much early
-TraceDue(left) == left <= Early3
-TraceSame(a, b) == IF b \in Recursive[r] THEN a = b ELSE Agent[a] = Agent[b]
-TraceFresh(c)  == call[c].st = "free"           \* ids that a crash took are never used again
+E   == Runs[r][l]
+Cut == 3                                        \* clocks are cut to microseconds, twice: so early may one be
+TraceDue(left)    == left <= Cut
+TraceSame(a, b)   == IF b \in Recursive[r] THEN a = b ELSE Agent[a] = Agent[b]
+TraceFresh(c)     == call[c].st = "free"        \* ids that a crash took are never used again
 TraceWork(c, att) == {}                         \* what tools and work do is told by an entry of its own
-TraceEnds      == Words                         \* how a call ends: "ok", or why not
+TraceEnds         == Words                      \* how a call ends: "ok", or why not
 \* A message is here if it was sent between nodes, or said inside the node where it is taken.
-Here(m)           == m \in net \/ m \in out[E.n]
-TraceTake(m, keep) == Here(m) /\ flt' = flt
+Here(m) == m \in net \/ m \in out[E.n]
+\* A client that waits in the cell of its actor asks again without a word.
+AsksAgain(m) == m.k = "req" /\ call[m.c].par = 0 /\ Pending(m.c) /\ m.t <= call[m.c].all
+TraceTake(m, keep) == (Here(m) \/ AsksAgain(m)) /\ flt' = flt
 TracePost(rest, a, ms) ==
   /\ net' = IF a = Client THEN rest \cup ms ELSE rest
   /\ out' = IF a = Client THEN out ELSE [out EXCEPT ![at[a].n] = @ \cup ms]
   /\ eff' = eff
 
 Said(c, ks) == {m \in net \cup out[E.n] : m.c = c /\ m.k \in ks}
-Near(x, y)  == x <= y + Early3 /\ y <= x + Early3
+Near(x, y)  == x <= y + Cut /\ y <= x + Cut
 Less(x, y)  == IF x > y THEN x - y ELSE 0
-Same4       == UNCHANGED here
-Still4      == UNCHANGED <<vars, now, at, log, age>>
-Speak(ms)   == out' = [out EXCEPT ![E.n] = @ \cup ms] /\ UNCHANGED <<call, srv, disk, net, eff, down, flt>> /\ Same4
+NothingElse == UNCHANGED here
+Nothing     == UNCHANGED <<vars, here>>
+Speak(ms)   == out' = [out EXCEPT ![E.n] = @ \cup ms] /\ UNCHANGED <<call, srv, disk, net, eff, down, flt>> /\ NothingElse
 
 \* ------------------------------------------------------------------------- time
 CallAge(k, d) == IF k.st # "wait" THEN k ELSE [k EXCEPT !.h = Less(@, d), !.left = Less(@, Less(d, k.h))]
@@ -58,7 +61,7 @@ Pass ==
   /\ now' = now + E.d
   /\ call' = [c \in Ids |-> CallAge(call[c], E.d)]
   /\ srv'  = [c \in Ids |-> SrvAge(call, srv[c], c, E.d)]
-  /\ UNCHANGED <<disk, out, net, eff, down, flt, at, log, age>>
+  /\ UNCHANGED <<disk, out, net, eff, down, flt, at, sure, log, age>>
 
 \* ------------------------------------------------------------ nodes, logs, actors
 Owner(cs, c)  == IF cs[c].par = 0 THEN Client ELSE cs[cs[c].par].to
@@ -74,7 +77,7 @@ After(n, pos) == SelectSeq(log[n], LAMBDA s : s.pos > pos)
 Appended ==
   /\ log' = [log EXCEPT ![E.n] = Append(@, [pos |-> E.pos, who |-> Live(E.n), t |-> now, call |-> call, srv |-> srv])]
   /\ Len(log[E.n]) > 0 => log[E.n][Len(log[E.n])].pos < E.pos
-  /\ UNCHANGED <<vars, now, at, age>>
+  /\ UNCHANGED <<vars, now, at, sure, age>>
 
 \* The log is durable up to a position: disk has what stood behind the last append before it.
 Durable(n, pos) ==
@@ -87,6 +90,7 @@ Durable(n, pos) ==
 Synced ==
   /\ Durable(E.n, E.pos)
   /\ log' = [log EXCEPT ![E.n] = After(E.n, E.pos)]
+  /\ sure' = [sure EXCEPT ![E.n] = Max(@, E.pos)]
   /\ UNCHANGED <<call, srv, out, net, eff, down, flt, now, at>>
 
 \* A node is gone: its actors are what the disk has kept of the log.
@@ -103,6 +107,7 @@ Crashed ==
      /\ Durable(E.n, E.pos)
      /\ log'  = [log EXCEPT ![E.n] = <<>>]
      /\ out'  = [out EXCEPT ![E.n] = {}]
+     /\ sure' = [sure EXCEPT ![E.n] = E.pos]
      /\ down' = down \cup A
      /\ flt'  = [flt EXCEPT !.crash = 1]
      /\ UNCHANGED <<net, eff, now, at>>
@@ -110,56 +115,56 @@ Crashed ==
 \* A cell, not its node, begins anew: nothing is lost, its actors come back one by one.
 Restarted ==
   /\ down' = down \cup {a \in Agents : at[a] = [n |-> E.n, c |-> E.cell]}
-  /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, log, age>>
+  /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, sure, log, age>>
 
 \* An actor comes into memory. Elsewhere than last, it is what the disk has of it.
 Activated ==
   /\ at' = [at EXCEPT ![E.a] = [n |-> E.n, c |-> E.cell]]
   /\ down' = down \ {E.a}
   /\ IF at[E.a].n \in {"", E.n} THEN UNCHANGED <<call, srv>> ELSE Mix({E.a}, disk, now - age[E.a])
-  /\ UNCHANGED <<disk, out, net, eff, flt, now, log, age>>
+  /\ UNCHANGED <<disk, out, net, eff, flt, now, sure, log, age>>
 Deactivated ==
   /\ E.a \notin down /\ down' = down \cup {E.a}
-  /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, log, age>>
+  /\ UNCHANGED <<call, srv, disk, out, net, eff, flt, now, at, sure, log, age>>
 
 \* ---------------------------------------------------------------- calls and turns
-Asks == /\ AskFor(E.p, E.c, E.b, TRUE, E.left) /\ Same4
+Asks == /\ AskFor(E.p, E.c, E.b, TRUE, E.left) /\ NothingElse
         /\ Near(call'[E.c].left, E.left) /\ call'[E.c].chain = E.chain /\ call[E.p].to = E.a
         /\ E.left <= LeftMax[r]
 
-ClientAsks == IF call[E.c].st = "free" THEN SendFor(E.c, E.b, E.left) /\ Same4
-              ELSE call[E.c].to = E.b /\ call[E.c].par = 0 /\ Still4       \* its cell began anew, and took it in again
+ClientAsks == IF call[E.c].st = "free" THEN SendFor(E.c, E.b, E.left) /\ NothingElse
+              ELSE call[E.c].to = E.b /\ call[E.c].par = 0 /\ Nothing       \* its cell began anew, and took it in again
 
 \* A request once more, or for the first time right behind its Ask.
 Requests ==
   /\ call[E.c].to = E.b /\ E.left > 0
-  /\ IF Pending(E.c) THEN E.left <= call[E.c].left + Early3
+  /\ IF Pending(E.c) THEN E.left <= call[E.c].left + Cut
      ELSE call[E.c].par = 0 /\ call[E.c].out = "cancel"      \* a client that has cancelled waits for the end all the same
           /\ \E m \in Said(E.c, {"req"}) : E.left <= m.t
   /\ IF E.a = None THEN call[E.c].par = 0 /\ net' = net \cup {Msg("req", E.c, 0, E.left)} /\ UNCHANGED out
      ELSE /\ Caller(E.c) = E.a /\ call[E.c].chain = E.chain
           /\ out' = [out EXCEPT ![E.n] = @ \cup {Msg("req", E.c, 0, E.left)}] /\ UNCHANGED net
-  /\ UNCHANGED <<call, srv, disk, eff, down, flt>> /\ Same4
+  /\ UNCHANGED <<call, srv, disk, eff, down, flt>> /\ NothingElse
 
 Cancels ==
   IF E.a # None THEN Caller(E.c) = E.a /\ call[E.c].st # "free" /\ Speak({Say("cancel", E.c)})
   ELSE /\ call[E.c].par = 0
        /\ IF Pending(E.c) THEN Close({E.c}, "cancel", 0) ELSE UNCHANGED call
        /\ net' = net \cup {Say("cancel", E.c)}
-       /\ UNCHANGED <<srv, disk, out, eff, down, flt>> /\ Same4
+       /\ UNCHANGED <<srv, disk, out, eff, down, flt>> /\ NothingElse
 
 \* Who is done says so, as often as it is asked; a refusal was said as it was decided.
 Answers ==
   /\ call[E.c].to = E.a /\ (E.b = None \/ Caller(E.c) = E.b)
   /\ IF srv[E.c].st = "done" /\ E.a \notin down THEN Speak({Say(srv[E.c].res, E.c)})
-     ELSE Said(E.c, Words) # {} /\ Still4
+     ELSE Said(E.c, Words) # {} /\ Nothing
 
-Tells == /\ IF Open(E.c) /\ srv[E.c].n > 0 THEN Speak({Msg("hold", E.c, srv[E.c].n, srv[E.c].h)}) ELSE Still4
+Tells == /\ IF Open(E.c) /\ srv[E.c].n > 0 THEN Speak({Msg("hold", E.c, srv[E.c].n, srv[E.c].h)}) ELSE Nothing
          /\ call[E.c].to = E.a
 
-Comes == Said(E.c, E.ks) # {} /\ Still4
+Comes == Said(E.c, E.ks) # {} /\ Nothing
 
-Takes == /\ Admit(E.c, E.left, TRUE) /\ Same4
+Takes == /\ Admit(E.c, E.left, TRUE) /\ NothingElse
          /\ call[E.c].to = E.a /\ call[E.c].chain = E.chain
          /\ Cardinality({c \in Ids : srv'[c].st = "queued" /\ call[c].to = E.a}) = E.count
 
@@ -170,10 +175,10 @@ Refuses ==
   /\ E.w = "stop" => (Said(E.c, {"cancel"}) # {} \/ srv[E.c].st = "done")
   /\ Speak({Say(E.w, E.c)})
 
-Starts == Start(E.c) /\ call[E.c].to = E.a /\ Near(srv[E.c].left, E.left) /\ Same4
+Starts == Start(E.c) /\ call[E.c].to = E.a /\ Near(srv[E.c].left, E.left) /\ NothingElse
 
 \* The callee's end of a call: its own, or because its time is over, or by a cancel, or to break a ring.
-Ends4 ==
+TurnEnds ==
   /\ call[E.c].to = E.a /\ E.a \notin down
   /\ CASE E.w = "due"  /\ TraceDue(srv[E.c].left)         -> Abort(E.c)
        [] E.w = "stop" /\ Said(E.c, {"cancel"}) # {}      -> Open(E.c) /\ Stop(E.c, "stop", net, {Say("stop", E.c)}) /\ UNCHANGED <<disk, down, flt>>
@@ -182,23 +187,23 @@ Ends4 ==
        [] OTHER                                           -> End(E.c, E.w)
   /\ Kids(E.c) = {}
   /\ Cardinality(Asked(E.a)) = E.pending
-  /\ Same4
+  /\ NothingElse
 
 \* A call of a turn that stops.
 GivesUp ==
   /\ Pending(E.c) /\ Caller(E.c) = E.a /\ E.a \notin down
   /\ Close({E.c}, "cancel", 0)
-  /\ UNCHANGED <<srv, disk, out, net, eff, down, flt>> /\ Same4
+  /\ UNCHANGED <<srv, disk, out, net, eff, down, flt>> /\ NothingElse
 
 IsOver == /\ IF E.of = "run" THEN Open(E.c) /\ TraceDue(srv[E.c].left) ELSE Pending(E.c) /\ TraceDue(call[E.c].left)
-          /\ Still4
+          /\ Nothing
 
 \* The caller's end of a call: by its time, or by what the callee said, and it said that.
 Gets ==
   /\ Caller(E.c) = E.a /\ call[E.c].par = E.p /\ Pending(E.c)
   /\ IF E.w = "due" /\ TraceDue(call[E.c].left) THEN Expire(E.c) ELSE Answer(E.c, E.w, TRUE)
   /\ Cardinality({c \in Ids : call'[c].st = "wait" /\ Caller(c) = E.a}) = E.pending
-  /\ Same4
+  /\ NothingElse
 
 \* ------------------------------------------------------------- waiting for a person
 \* The turn's clock, and its caller is told. Why it stands still is judged elsewhere.
@@ -206,13 +211,13 @@ HoldsRun ==
   /\ Open(E.c) /\ call[E.c].to = E.a /\ E.a \notin down /\ E.m > srv[E.c].n
   /\ srv' = [srv EXCEPT ![E.c].n = E.m, ![E.c].h = E.d, ![E.c].u = E.d]
   /\ IF call[E.c].par = 0 THEN UNCHANGED out ELSE out' = [out EXCEPT ![E.n] = @ \cup {Msg("hold", E.c, E.m, E.d)}]
-  /\ UNCHANGED <<call, disk, net, eff, down, flt>> /\ Same4
+  /\ UNCHANGED <<call, disk, net, eff, down, flt>> /\ NothingElse
 \* Heard at the caller: with the time that the word was on its way taken off.
 HoldsCall ==
   /\ Pending(E.c) /\ Caller(E.c) = E.a /\ E.a \notin down /\ E.m > call[E.c].n
-  /\ \E m \in Said(E.c, {"hold"}) : m.n = E.m /\ E.d <= m.t + Early3
+  /\ \E m \in Said(E.c, {"hold"}) : m.n = E.m /\ E.d <= m.t + Cut
   /\ call' = [call EXCEPT ![E.c].n = E.m, ![E.c].h = E.d]
-  /\ UNCHANGED <<srv, disk, out, net, eff, down, flt>> /\ Same4
+  /\ UNCHANGED <<srv, disk, out, net, eff, down, flt>> /\ NothingElse
 
 \* -------------------------------------------------------------------- rings of waits
 \* The waits that a refusal names: the victim is queued, and each call is of the turn before it.
@@ -222,33 +227,34 @@ Ring ==
        LET h == E.ring[i]  next == E.ring[(i % Len(E.ring)) + 1]
        IN call[next.c].par = h.t /\ call[h.c].to = call[h.t].to
   /\ E.ring[Len(E.ring)].c = E.c
-  /\ Still4
+  /\ Nothing
 
 \* ------------------------------------------------------------- what leaves the node
 Leaves ==
   LET ms == {m \in out[E.n] : m.c = E.c /\ m.k \in E.ks}
   IN /\ ms # {} \/ E.ks = {"hold"} \/ \E m \in net : m.c = E.c /\ m.k \in E.ks
      /\ net' = net \cup ms
-     /\ UNCHANGED <<call, srv, disk, out, eff, down, flt>> /\ Same4
+     /\ UNCHANGED <<call, srv, disk, out, eff, down, flt>> /\ NothingElse
 
 Responds ==
   /\ call[E.c].par = 0
-  /\ IF call[E.c].st = "free" \/ call[E.c].out \in {"cancel", "held"} THEN Still4
-     ELSE /\ Pending(E.c) /\ Same4
+  /\ IF call[E.c].st = "free" \/ call[E.c].out \in {"cancel", "held"} THEN Nothing
+     ELSE /\ Pending(E.c) /\ NothingElse
           /\ CASE E.w = "held" -> Close({E.c}, "held", 0) /\ UNCHANGED <<srv, disk, out, net, eff, down, flt>>
                [] E.w = "due" /\ TraceDue(call[E.c].left) -> Expire(E.c)
                [] OTHER -> Answer(E.c, E.w, TRUE)
 
 Effects == /\ eff' = [eff EXCEPT ![E.c] = Append(@, E.key)]
-           /\ disk.srv[E.c].st \notin {"none"}
-           /\ UNCHANGED <<call, srv, disk, out, net, down, flt>> /\ Same4
+           /\ E.pos <= sure[E.n]
+           /\ UNCHANGED <<call, srv, disk, out, net, down, flt>> /\ NothingElse
 
 \* Kinds that Calls has no word for.
-Passed == {"Claim", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "publish", "other"}
+Passed == {"Claim", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "other"}
 
 Step ==
-  CASE E.k \in Passed -> Still4
+  CASE E.k \in Passed -> Nothing
     [] E.k = "Tick" -> Pass
+    [] E.k = "publish" -> E.pos <= sure[E.n] /\ Nothing
     [] E.k = "Append" -> Appended
     [] E.k = "Sync" -> Synced
     [] E.k = "Crash" -> Crashed
@@ -265,7 +271,7 @@ Step ==
     [] E.k = "Admit" -> Takes
     [] E.k = "Refuse" -> Refuses
     [] E.k = "Start" -> Starts
-    [] E.k = "Reply" -> Ends4
+    [] E.k = "Reply" -> TurnEnds
     [] E.k = "Cancel" -> GivesUp
     [] E.k = "Expire" -> IsOver
     [] E.k = "Answer" -> Gets
@@ -287,6 +293,7 @@ TraceInit ==
   /\ flt  = [giveup |-> 0, hold |-> 0, dup |-> 0, drop |-> 0, crash |-> 0]
   /\ now = 0
   /\ at  = [a \in Agents |-> [n |-> "", c |-> 0]]
+  /\ sure = [n \in Nodes |-> 0]
   /\ log = [n \in Nodes |-> <<>>]
   /\ age = [a \in Agents |-> 0]
   /\ l = 1 /\ r \in 1..Len(Runs)
@@ -297,8 +304,8 @@ TraceNext ==
 TraceSpec == TraceInit /\ [][TraceNext]_trace
 
 \* To judge histories that are to be rejected, each for itself: TLC tells where, and goes on with the others.
-Bad(at4, why) == PrintT(<<"rejected", r, at4, why>>)
-JudgeNext == TraceNext \/ (l <= Len(Runs[r]) /\ ~ENABLED Step /\ Bad(l, "no step") /\ UNCHANGED trace)
+Rejected(entry, why) == PrintT(<<"rejected", r, entry, why>>)
+JudgeNext == TraceNext \/ (l <= Len(Runs[r]) /\ ~ENABLED Step /\ Rejected(l, "no step") /\ UNCHANGED trace)
 JudgeSpec == TraceInit /\ [][JudgeNext]_trace
 
 \* What has left a node is on its disk; what stays inside follows it in the same log.
@@ -307,7 +314,7 @@ TraceAcked ==
        /\ m.k = "req" /\ call[m.c].par # 0 => disk.call[m.c].st # "free"
        /\ m.k = "ok" => disk.srv[m.c].st = "done"
   /\ \A c \in Ids : call[c].out = "ok" /\ call[c].par = 0 => disk.srv[c].st = "done"
-Sound == LET says(P, name) == P \/ (Bad(l - 1, name) /\ FALSE)
+Sound == LET says(P, name) == P \/ (Rejected(l - 1, name) /\ FALSE)
          IN /\ says(AcyclicCalls, "AcyclicCalls") /\ says(DepthBounded, "DepthBounded")
             /\ says(TimeLeftShrinks, "TimeLeftShrinks") /\ says(OutstandingBounded, "OutstandingBounded")
             /\ says(MailboxBounded, "MailboxBounded") /\ says(TurnExclusive, "TurnExclusive")

@@ -27,6 +27,7 @@ type nodeConfig struct {
 	// Out is whom the node may ask; its token and its logger are filled in.
 	Out    outbound.Config
 	Native []actor.Definition // agents written in Go
+	Trace  string             // the file that its history is written to; empty: none is
 }
 
 // node is a world without a door: a disk, a log, cells, and a way out.
@@ -38,6 +39,7 @@ type node struct {
 	directory *directory
 	outbound  *outbound.Outbound
 	engine    *engine.Engine
+	trace     *traceFile
 }
 
 // openNode brings a node to life, from the disk up. It knows its agents before
@@ -55,7 +57,7 @@ func openNode(c nodeConfig, log *slog.Logger) (n *node, err error) {
 		if n.outbound != nil {
 			n.outbound.Close()
 		}
-		err = errors.Join(err, n.log.Close(), n.disk.Close())
+		err = errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
 	}()
 	if n.secret, err = n.disk.Secret(); err != nil {
 		return nil, err
@@ -69,9 +71,15 @@ func openNode(c nodeConfig, log *slog.Logger) (n *node, err error) {
 		return nil, err
 	}
 	definitions, _ := n.directory.definitions()
+	if c.Trace != "" {
+		if n.trace, err = openTrace(c.Trace, c.Name, c.Limits, definitions, log); err != nil {
+			return nil, err
+		}
+	}
 	n.engine, err = engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions,
 		Tools: n.directory.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
+		Trace: n.trace.teller(),
 	})
 	if err != nil {
 		return nil, err
@@ -133,5 +141,5 @@ func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
 func (n *node) close(ctx context.Context) error {
 	err := n.engine.Close(ctx)
 	n.outbound.Close()
-	return errors.Join(err, n.log.Close(), n.disk.Close())
+	return errors.Join(err, n.log.Close(), n.disk.Close(), n.trace.Close())
 }

@@ -38,6 +38,7 @@ type ServeCmd struct {
 	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Cells to share the actors among; 0 is one for each processor."`
 	Pace   time.Duration `env:"TROUPE_PACE" default:"0s" help:"How long the scripted model takes for each piece of its answer (${default})."`
 	Ready  bool          `env:"TROUPE_READY" help:"Have the ready-made agents coordinator and helper, written in Go."`
+	Trace  string        `env:"TROUPE_TRACE" type:"path" placeholder:"FILE" help:"Write the node's history there, as lines of JSON, at most 1 GiB; it names actors and calls, and no message."`
 	Grace  time.Duration `env:"TROUPE_GRACE" default:"10s" help:"How long clients may wait for their answers once the node is told to stop (${default})."`
 	Level  slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 }
@@ -132,7 +133,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	if c.Ready {
 		native = agents.Ready()
 	}
-	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Out: out, Native: native}, log)
+	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Out: out, Native: native, Trace: c.Trace}, log)
 	if err != nil {
 		return nil, err
 	}

@@ -6,9 +6,17 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/sim"
 )
 
@@ -42,4 +50,128 @@ func tracedTwice(dir string, o, again sim.Options) sim.Result {
 		return sim.Result{Seed: o.Seed, Broken: &sim.Violation{Spec: "TraceWritten", Detail: err.Error()}}
 	}
 	return r
+}
+
+const (
+	traceWaiting = 1 << 16 // events that may wait to be written
+	traceBytes   = 1 << 30 // of a file
+	traceEvery   = 50 * time.Millisecond
+)
+
+// traceFile is a node's history on its way to a file, written by a goroutine of
+// its own. What finds no room is counted, and the file says where it is missing.
+type traceFile struct {
+	file *os.File
+	out  *bufio.Writer
+	log  *slog.Logger
+	done chan struct{}
+	end  chan struct{}
+
+	mu      sync.Mutex
+	waiting []history.Event
+	lost    int // since waiting was taken last
+
+	wrote, missing int
+	err            error
+}
+
+// openTrace makes the file, anew, and writes its header.
+func openTrace(path, node string, l dispatcher.Limits, definitions []actor.Definition, log *slog.Logger) (*traceFile, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	h := history.TraceHeader{Source: "serve " + node, Limits: history.TraceLimits{
+		AgentCallDepthMax: l.AgentCallDepthMax, AgentConcurrentCallsMax: l.AgentConcurrentCallsMax,
+		MaxPendingPerActor: l.MaxPendingPerActor, AgentCallTimeoutMax: l.AgentCallTimeoutMax}}
+	for i := range definitions {
+		def := &definitions[i]
+		h.Agents = append(h.Agents, history.TraceAgent{Name: def.Name, Volatile: def.Durability == actor.Volatile,
+			Interleaved: def.Turns == actor.Interleaved, ByActor: def.Recursion == actor.ByActor})
+	}
+	slices.SortFunc(h.Agents, func(a, b history.TraceAgent) int { return strings.Compare(a.Name, b.Name) })
+	t := &traceFile{file: f, out: bufio.NewWriterSize(f, 1<<18), log: log, done: make(chan struct{}), end: make(chan struct{})}
+	t.write(h.AppendTo(nil))
+	go t.run()
+	return t, nil
+}
+
+// teller is a function that takes events in and waits for nobody; nil if t is.
+func (t *traceFile) teller() func([]history.Event) {
+	if t == nil {
+		return nil
+	}
+	return func(events []history.Event) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.lost > 0 || len(t.waiting)+len(events) > traceWaiting {
+			t.lost += len(events)
+			return
+		}
+		t.waiting = append(t.waiting, events...)
+	}
+}
+
+func (t *traceFile) run() {
+	defer close(t.end)
+	tick := time.NewTicker(traceEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			t.drain()
+		case <-t.done:
+			t.drain()
+			return
+		}
+	}
+}
+
+// drain writes what waits, and how much of what came after it is missing.
+func (t *traceFile) drain() {
+	t.mu.Lock()
+	events, lost := t.waiting, t.lost
+	t.waiting, t.lost = nil, 0
+	t.mu.Unlock()
+	var line []byte
+	for i := range events {
+		if t.wrote > traceBytes {
+			lost += len(events) - i
+			break
+		}
+		line = events[i].AppendJSON(line[:0])
+		t.write(line)
+	}
+	if lost > 0 {
+		t.write(history.AppendLost(nil, lost))
+		if t.missing == 0 {
+			t.log.Warn("events are missing in the trace", "file", t.file.Name(), "events", lost)
+		}
+		t.missing += lost
+	}
+	if err := t.out.Flush(); err != nil && t.err == nil {
+		t.err = err
+		t.log.Error("the trace cannot be written", "error", err.Error())
+	}
+}
+
+func (t *traceFile) write(line []byte) {
+	n, err := t.out.Write(line)
+	t.wrote += n
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+// Close writes the rest.
+func (t *traceFile) Close() error {
+	if t == nil {
+		return nil
+	}
+	close(t.done)
+	<-t.end
+	if t.missing > 0 {
+		t.log.Warn("the trace is not whole", "file", t.file.Name(), "events_missing", t.missing)
+	}
+	return errors.Join(t.err, t.file.Close())
 }

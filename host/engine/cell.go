@@ -292,16 +292,26 @@ func (c *cell) step(in runtime.Input) {
 	took := c.watch.end()
 	c.tell(ready.Events)
 	c.tally.step(took, c.core.Size())
-	c.perform(ready)
+	end := uint64(0)
+	if t := &c.engine.tracing; t.on() {
+		end = t.stepped(c.core.Self(), now, ready)
+		defer t.order.Unlock()
+	}
+	c.perform(ready, end)
 	c.flush()
 }
 
 // perform appends, then hands over. Gated effects wait for the log.
-func (c *cell) perform(ready runtime.Ready) {
+func (c *cell) perform(ready runtime.Ready, end uint64) {
 	var gated []func()
+	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
 	for _, e := range ready.Effects {
-		if do := c.prepare(e); e.Gated {
+		do := c.prepare(e)
+		if trace.on() {
+			do = trace.left(c, e, end, do)
+		}
+		if e.Gated {
 			gated = append(gated, do)
 		} else {
 			now = append(now, do)
@@ -309,6 +319,9 @@ func (c *cell) perform(ready runtime.Ready) {
 	}
 	if len(ready.Entries) > 0 || len(gated) > 0 {
 		c.engine.config.Log.Commit(ready.Entries, func() {
+			if trace.on() {
+				trace.durable(self, c.engine.clock.now(), end)
+			}
 			for _, do := range gated {
 				do()
 			}

@@ -66,8 +66,11 @@ type Config struct {
 	Tools  *tools.Registry
 	// Outbound asks models and external agents; nil: there are none.
 	Outbound Outbound
-	Limits   dispatcher.Limits
-	Logger   *slog.Logger
+	// Trace is told the node's history, a few events at a time; it must not wait
+	// for anything, and may keep them. nil: nobody is told.
+	Trace  func([]history.Event)
+	Limits dispatcher.Limits
+	Logger *slog.Logger
 
 	Cells      int // 0: GOMAXPROCS
 	RingSlots  int // of each cell; 0: 1024
@@ -104,6 +107,7 @@ type Engine struct {
 	clients  *clients
 	room     room
 	agents   *definitions
+	tracing  tracing
 	watchers watchers
 	readers  *readers
 
@@ -129,6 +133,7 @@ func Start(config Config) (*Engine, error) {
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
 		agents: newDefinitions(config.Agents, config.Cells), readers: newReaders(readersCount), over: make(chan struct{})}
+	e.tracing.tell = config.Trace
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	for range config.Cells {
 		e.epochs = append(e.epochs, e.epochOf(1))

@@ -51,6 +51,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) int {
+	if len(args) > 0 && args[0] == "traces" {
+		return traces(ctx, args[1:])
+	}
 	flags := flag.NewFlagSet("tlc", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
 	pattern := flags.String("run", "", "")

@@ -46,6 +46,7 @@ type event struct {
 	What, Why                 string
 	Chain                     []string
 	Left                      int64
+	ParentLeft                int64 `json:"parent_left"`
 	Attempt                   uint32
 	Status, Reason            string
 	Count, Pending            int
@@ -357,9 +358,9 @@ func (t *translation) entry(e *event) string {
 			}
 			return record("k", "respond", "n", n, "c", t.call(e.Call), "w", w)
 		case "tool", "work", "model", "invoke":
-			return record("k", "effect", "n", n, "c", t.call(e.Call), "key", fmt.Sprintf("%d.%d.%d", e.Step, e.Index, e.Attempt))
+			return record("k", "effect", "n", n, "c", t.call(e.Call), "pos", e.Pos, "key", fmt.Sprintf("%d.%d.%d", e.Step, e.Index, e.Attempt))
 		}
-		return record("k", "publish")
+		return record("k", "publish", "n", n, "pos", e.Pos)
 	}
 	return record("k", e.Kind) // Claim, Lose, Drop, Queue, and the probes
 }

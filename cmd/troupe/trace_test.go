@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+)
+
+func TestATraceSaysWhatItLost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.ndjson")
+	var said bytes.Buffer
+	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.NewTextHandler(&said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tell := trace.teller()
+	tell([]history.Event{{Kind: history.Sync, At: 1}})
+	tell(make([]history.Event, traceWaiting)) // more than may wait, whenever the first is written
+	tell([]history.Event{{Kind: history.Sync, At: 2}})
+	if err := trace.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	var header history.TraceHeader
+	if err := json.Unmarshal([]byte(lines[0]), &header); err != nil || header.Trace != history.TraceVersion || header.Agents[0].Name != "ana" {
+		t.Errorf("the header is %s: %v", lines[0], err)
+	}
+	if len(lines) < 2 || !strings.Contains(lines[1], `"kind":"Sync","at":1`) {
+		t.Fatalf("got %q", lines)
+	}
+	missing := 0
+	for _, line := range lines[1:] {
+		var lost struct{ Lost int }
+		if err := json.Unmarshal([]byte(line), &lost); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		missing += lost.Lost
+	}
+	if told := len(lines) - 2; missing == 0 && told < traceWaiting || missing > 0 && !strings.Contains(said.String(), "not whole") {
+		t.Errorf("%d lines, %d missing, and it says %s", len(lines), missing, &said)
+	}
+}
+
+func TestNobodyIsToldWithoutATrace(t *testing.T) {
+	var none *traceFile
+	if none.teller() != nil || none.Close() != nil {
+		t.Error("a trace that is none tells something")
+	}
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// tracing tells a node's history to who listens: what its cells did, in an order
+// in which nothing comes before its cause, and what became durable and left the
+// node. Positions count the entries since the node's start.
+type tracing struct {
+	tell   func([]history.Event) // nil: nobody listens
+	order  sync.Mutex            // one step at a time is told and committed
+	end    atomic.Uint64
+	synced atomic.Uint64
+}
+
+func (t *tracing) on() bool { return t.tell != nil }
+
+// stepped tells of a step, and locks the order until its entries are committed:
+// who calls it unlocks. It returns the log's end behind the step.
+func (t *tracing) stepped(self actor.Address, now actor.Time, ready runtime.Ready) uint64 {
+	t.order.Lock()
+	events := append([]history.Event(nil), ready.Events...)
+	wrote := len(ready.Entries)
+	end := t.end.Add(uint64(wrote))
+	if wrote > 0 {
+		events = append(events, history.Event{Kind: history.Append, At: now, From: self, Pos: end, Wrote: wrote})
+	}
+	t.tell(events)
+	return end
+}
+
+// durable tells that the log is, up to a position.
+func (t *tracing) durable(self actor.Address, now actor.Time, pos uint64) {
+	for {
+		before := t.synced.Load()
+		if pos <= before {
+			return
+		}
+		if t.synced.CompareAndSwap(before, pos) {
+			break
+		}
+	}
+	t.tell([]history.Event{{Kind: history.Sync, At: now, From: self, Pos: pos, Synced: pos}})
+}
+
+// left tells of an effect that leaves the node, and then does it.
+func (t *tracing) left(c *cell, e runtime.Effect, pos uint64, do func()) func() {
+	self := c.core.Self()
+	ev := history.Event{Kind: history.Perform, From: self, Call: e.ID.Run, Step: e.ID.Step, Index: e.ID.Index, Attempt: e.Attempt, Pos: pos}
+	switch op := e.Op.(type) {
+	case runtime.Respond:
+		ev.What, ev.Call = "respond", op.Call
+		if op.HeldUntil == 0 {
+			ev.Status = op.Reply.Status
+			if op.Reply.Refusal != nil {
+				ev.Reason = op.Reply.Refusal.Reason
+			}
+		}
+	case runtime.Publish:
+		ev.What, ev.Call = "publish", op.Event.Run
+	case runtime.Tool:
+		ev.What = "tool"
+	case runtime.Work:
+		ev.What = "work"
+	case runtime.Model:
+		ev.What = "model"
+	case runtime.Invoke:
+		ev.What = "invoke"
+	default: // what stays inside
+		return do
+	}
+	return func() {
+		told := ev
+		told.At, told.Synced = c.engine.clock.now(), t.synced.Load()
+		t.tell([]history.Event{told})
+		do()
+	}
+}

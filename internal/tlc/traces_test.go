@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/history"
+)
+
+const small = `{"trace":1,"source":"test","limits":{"agent_call_depth_max":2,"agent_concurrent_calls_max":1,"max_pending_per_actor":1,"agent_call_timeout_max":1000000},"agents":[{"name":"ana","by_actor":true},{"name":"bo"}]}
+{"kind":"Ask","at":5000,"node":"n1","cell":0,"call":"x","peer":"ana/s","what":"client","left":1000001}
+{"kind":"Admit","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001,"count":1}
+{"kind":"Start","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001}
+{"kind":"Reply","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","status":"failed","reason":"Deadline"}
+`
+
+func written(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "t.ndjson")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestATraceIsTranslated(t *testing.T) {
+	h, err := readTrace(written(t, small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	one := translate(h)
+	for _, e := range one.entries {
+		got = append(got, e.text)
+	}
+	want := []string{
+		`[k |-> "client", n |-> "n1", c |-> 1, b |-> "ana/s", left |-> 1001]`,
+		`[k |-> "Tick", d |-> 2]`,
+		`[k |-> "Admit", n |-> "n1", a |-> "ana/s", c |-> 1, left |-> 1001, chain |-> <<>>, count |-> 1]`,
+		`[k |-> "Start", n |-> "n1", a |-> "ana/s", c |-> 1, left |-> 1001]`,
+		`[k |-> "Reply", n |-> "n1", a |-> "ana/s", c |-> 1, w |-> "due", pending |-> 0]`,
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if len(one.recursive) != 1 || len(one.unknown) != 0 {
+		t.Errorf("recursive %v, unknown %v", one.recursive, one.unknown)
+	}
+}
+
+func TestWhatCannotBeJudgedIsSaid(t *testing.T) {
+	for _, test := range []struct{ old, new, says string }{
+		{`"trace":1`, `"trace":9`, "version 9"},
+		{`"name":"bo"`, `"name":"bo","volatile":true`, "agent bo is not journaled"},
+		{`"name":"bo"`, `"name":"bo","interleaved":true`, "agent bo is not journaled"},
+		{`{"kind":"Start"`, "{\"lost\":7}\n{\"kind\":\"Start\"", "7 events were lost"},
+		{`{"kind":"Start"`, `{"kind":7,"k":"Start"`, ":4: "},
+	} {
+		_, err := readTrace(written(t, strings.Replace(small, test.old, test.new, 1)))
+		if err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: got %v, want %q", test.new, err, test.says)
+		}
+	}
+	if _, err := readTrace(written(t, strings.SplitAfter(small, "\n")[0])); err == nil || !strings.Contains(err.Error(), "nothing happens") {
+		t.Errorf("an empty trace: %v", err)
+	}
+}
+
+// Each kind of event is in the translation by name, or is one of those that
+// module Trace lets pass; and the module takes every step that is translated to.
+func TestEveryKindIsTakenOrPassedOver(t *testing.T) {
+	module := read(t, "Trace.tla")
+	passed := regexp.MustCompile(`Passed == \{([^}]*)\}`).FindStringSubmatch(module)
+	if passed == nil {
+		t.Fatal("module Trace lets nothing pass")
+	}
+	one := translate(trace{Events: []event{{}}})
+	for _, k := range history.Kinds() {
+		for _, e := range []event{
+			{Kind: k.String(), Why: "callee"},
+			{Kind: k.String(), What: "client"}, {Kind: k.String(), What: "call"}, {Kind: k.String(), What: "model"},
+			{Kind: k.String(), What: "request", Epoch: 1}, {Kind: k.String(), What: "cancel"}, {Kind: k.String(), What: "answered"}, {Kind: k.String(), What: "held"},
+			{Kind: k.String(), What: "run"}, {Kind: k.String(), What: "ask"}, {Kind: k.String(), What: "send", Why: "request"}, {Kind: k.String(), What: "respond"},
+		} {
+			text := one.entry(&e)
+			name := strings.SplitN(text, `"`, 3)[1]
+			if !strings.Contains(passed[1], `"`+name+`"`) && !strings.Contains(module, `E.k = "`+name+`" ->`) {
+				t.Errorf("%s %s becomes %s, which module Trace does not know", e.Kind, e.What, text)
+			}
+		}
+	}
+}
+
+func TestCorruptionsSayWhereTheyShow(t *testing.T) {
+	h, err := readTrace(written(t, small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range corruptions {
+		if c.name != "swapped: Start and Admit" && c.name != "twice: Reply" {
+			continue
+		}
+		bad, at, err := c.corrupted([]trace{h})
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch e := bad.Events[at-2]; {
+		case c.name == "twice: Reply" && (e.Kind != "Reply" || len(bad.Events) != 5),
+			c.name != "twice: Reply" && (e.Kind != "Start" || bad.Events[at-1].Kind != "Admit"):
+			t.Errorf("%s: line %d is %+v", c.name, at, e)
+		}
+	}
+	if len(h.Events) != 4 || h.Events[1].Kind != "Admit" {
+		t.Error("a corruption changes the history that it is made of")
+	}
+	if _, _, err := corruptions[0].corrupted([]trace{h}); err == nil {
+		t.Error("a history without calls between actors has a place for a dropped Ask")
+	}
+}
+
+func TestHistoriesOfOneBatchHaveOneSetOfLimits(t *testing.T) {
+	h, err := readTrace(written(t, small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := h
+	other.Header.Limits.Depth = 7
+	all := batches([]*translation{translate(h), translate(other), translate(h)})
+	if len(all) != 2 || all[0].states()+all[1].states() != 3*6 {
+		t.Fatalf("got %d batches", len(all))
+	}
+	if text := all[0].config(false); !strings.Contains(text, "DepthMax = 2") || !strings.Contains(text, "INVARIANTS AcyclicCalls") {
+		t.Errorf("got %s", text)
+	}
+	// The invariants of the one spec are those that the other tells of.
+	for _, name := range strings.Fields(traceInvariants) {
+		if !strings.Contains(read(t, "Trace.tla"), `says(`+name+`, "`+name+`")`) {
+			t.Errorf("Sound does not say %s", name)
+		}
+	}
+}
