@@ -210,6 +210,25 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 	ends(t, drip)
 }
 
+// Whoever asks and asks and does not read what is answered is sent away too.
+func TestWhoDoesNotReadIsSentAway(t *testing.T) {
+	b := openBare(t, Config{WriteWithin: 300 * time.Millisecond}, nil)
+	c := b.dial(t)
+	if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	many := []byte(strings.Repeat(get+"\r\n", 1000))
+	for {
+		_, err := c.Write(many)
+		if errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("it is waited for: %v", err)
+		}
+	}
+}
+
 // One address has so many connections, and all together so many; who comes later
 // is told so at once, and finds room when another has gone.
 func TestConnectionsAreCounted(t *testing.T) {

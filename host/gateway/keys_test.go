@@ -289,3 +289,28 @@ func (d *door) dial() net.Conn {
 	}
 	return c
 }
+
+// A promise to ask once is its principal's own: another one's key under the same
+// word is another run.
+func TestPromisesAreNotShared(t *testing.T) {
+	keys := new(Keys)
+	d := openWith(t, Config{Keys: keys})
+	one, first := keyFor(t, 1, 0, ingress.ScopeCall)
+	two, second := keyFor(t, 2, 0, ingress.ScopeCall)
+	keys.Set([]ingress.Key{one, two})
+	outside(d)
+	runs := map[string]string{}
+	for i, text := range []string{first, second, first, second} {
+		var m message
+		if status := d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k", "Authorization", "Bearer "+text); status != 200 || m.Run == "" {
+			t.Fatalf("%d %+v", status, m)
+		}
+		if before := runs[text]; before != "" && before != m.Run {
+			t.Errorf("request %d is not the one before", i)
+		}
+		runs[text] = m.Run
+	}
+	if runs[first] == runs[second] {
+		t.Error("one key got the other's run")
+	}
+}
