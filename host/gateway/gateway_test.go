@@ -65,9 +65,13 @@ func (w *world) announce(ctx context.Context, input []byte) tools.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, item := range items {
-		w.kept = append(slices.DeleteFunc(w.kept, func(i actor.Item) bool { return i.Name == item.Name }), item)
+		w.kept = slices.DeleteFunc(w.kept, func(i actor.Item) bool { return i.Name == item.Name })
+		if len(item.Value) > 0 {
+			w.kept = append(w.kept, item)
+		}
 	}
-	d, err := agents.ReadDirectory(w.kept, w.tools)
+	slices.SortFunc(w.kept, func(a, b actor.Item) int { return strings.Compare(a.Name, b.Name) })
+	d, err := agents.NewReader(w.tools).Read(w.kept)
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// stream is what a client has of a stream of events.
+type stream struct {
+	*testing.T
+	response *http.Response
+	parser   *upstream.Parser
+	frames   []runs.Frame
+}
+
+// listen opens a stream; headers are pairs.
+func (d *door) listen(method, path, body string, headers ...string) *stream {
+	d.Helper()
+	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
+	if err != nil {
+		d.Fatal(err)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	r.Header.Set("Accept", ingress.EventStream)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := d.client.Do(r)
+	if err != nil {
+		d.Fatal(err)
+	}
+	if response.StatusCode != 200 || response.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
+		b, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		d.Fatalf("%s %s: %d %v %s", method, path, response.StatusCode, response.Header, b)
+	}
+	return &stream{d.T, response, upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20}), nil}
+}
+
+// until reads up to a frame of that name; "" is the end of the stream.
+func (s *stream) until(name string) runs.Frame {
+	s.Helper()
+	for b := make([]byte, 4096); ; {
+		for i, f := range s.frames {
+			if f.Name == name {
+				return s.frames[i]
+			}
+		}
+		n, err := s.response.Body.Read(b)
+		frames, refusal := s.parser.Parse(b[:n])
+		if refusal != nil {
+			s.Fatal(refusal)
+		}
+		s.frames = append(s.frames, frames...)
+		if err != nil {
+			s.response.Body.Close()
+			if name != "" || !errors.Is(err, io.EOF) {
+				s.Fatalf("no %s before the stream ended: %v, %s", name, err, s.names())
+			}
+			return runs.Frame{}
+		}
+	}
+}
+
+func (s *stream) names() string {
+	var all []string
+	for _, f := range s.frames {
+		all = append(all, strings.TrimSpace(f.Name+" "+f.ID))
+	}
+	return strings.Join(all, ", ")
+}
+
+// said is what the deltas come to, and what the last frame says that they should.
+func (s *stream) said() (deltas, whole string) {
+	s.Helper()
+	kept := map[uint32][]runs.Event{}
+	last := uint32(0)
+	for _, f := range s.frames {
+		e, err := runs.Decode([]byte(f.Data))
+		if err != nil {
+			s.Fatal(err)
+		}
+		switch e.Type {
+		case runs.AgentStreamDelta:
+			kept[e.Step], last = append(kept[e.Step], e), e.Step
+		case runs.RunDone:
+			whole = e.Text
+		}
+	}
+	for _, e := range kept[last] {
+		deltas += e.Text
+	}
+	return deltas, whole
+}
+
+// create makes an agent of a name alone, on the scripted model.
+func (d *door) create(name string) {
+	d.Helper()
+	if status, _, body := d.ask("POST", "/v1/agents", `{"name":"`+name+`"}`); status != 201 {
+		d.Fatalf("%d %s", status, body)
+	}
+}
+
+func TestAnAnswerIsStreamedAndEveryEventIsAPlaceToResumeFrom(t *testing.T) {
+	d := open(t)
+	d.create("teller")
+	s := d.listen("POST", "/v1/agents/teller/messages", `{"content":"say something that is long enough to come in pieces"}`)
+	s.until("")
+	if s.parser.Retry() < time.Second || s.parser.Retry() >= 3*time.Second {
+		t.Errorf("retry %v", s.parser.Retry())
+	}
+	for i, f := range s.frames {
+		if f.ID != fmt.Sprint(i+1) {
+			t.Fatalf("event %d has the id %s: %s", i+1, f.ID, s.names())
+		}
+	}
+	names := s.names()
+	if !strings.HasPrefix(names, "user_input 1, run_started 2, llm_call_started 3, agent_stream_delta 4, ") || s.frames[len(s.frames)-1].Name != "run_done" {
+		t.Error(names)
+	}
+	if deltas, whole := s.said(); deltas != whole || whole == "" {
+		t.Errorf("the deltas say %q, the end %q", deltas, whole)
+	}
+	run := s.response.Header.Get("X-Run-Id")
+	for i := range s.frames {
+		for _, how := range [][]string{{"", "Last-Event-ID", fmt.Sprint(i)}, {fmt.Sprintf("?after=%d", i)}, {"?after=1", "Last-Event-ID", fmt.Sprint(i)}} {
+			again := d.listen("GET", "/v1/runs/"+run+"/events"+how[0], "", how[1:]...)
+			again.until("")
+			if got, want := again.names(), strings.Join(strings.Split(names, ", ")[i:], ", "); got != want {
+				t.Errorf("after %d, by %q: %s, want %s", i, how, got, want)
+			}
+		}
+	}
+	status, _, body := d.ask("GET", "/v1/runs/"+run+"/events", "", "Accept", ingress.EventStream, "Last-Event-ID", fmt.Sprint(len(s.frames)))
+	if status != 204 || body != "" {
+		t.Errorf("behind the end: %d %s", status, body)
+	}
+}
+
+// The first requests that anybody makes: two agents by name alone, one asks the other.
+func TestATreeIsStreamedAndResumed(t *testing.T) {
+	d := open(t)
+	d.create("second")
+	d.create("first")
+	s := d.listen("POST", "/v1/agents/first/messages", `{"content":"Ask the second agent: xyzzy"}`)
+	s.until("")
+	if _, whole := s.said(); !strings.Contains(whole, "xyzzy") {
+		t.Errorf("%s: %s", s.names(), whole)
+	}
+	path := "/v1/runs/" + s.response.Header.Get("X-Run-Id") + "/events?tree=1"
+	tree := d.listen("GET", path, "")
+	tree.until("")
+	ends := 0
+	for _, f := range tree.frames {
+		if f.Name == "run_done" {
+			ends++
+		}
+	}
+	if ends != 2 || len(tree.frames) <= len(s.frames) {
+		t.Fatalf("%d ends: %s", ends, tree.names())
+	}
+	for i, f := range tree.frames[:len(tree.frames)-1] {
+		again := d.listen("GET", path, "", "Last-Event-ID", f.ID)
+		again.until("")
+		if got, want := again.names(), strings.Join(strings.Split(tree.names(), ", ")[i+1:], ", "); got != want {
+			t.Errorf("after %s: %s, want %s", f.ID, got, want)
+		}
+	}
+}
+
+func TestAStreamTellsWhatHappensAsItHappens(t *testing.T) {
+	d := open(t)
+	for _, tree := range []string{"", "?tree=1"} {
+		s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s`+strings.TrimPrefix(tree, "?tree=")+`"}`)
+		s.until("wait_opened")
+		run := s.response.Header.Get("X-Run-Id")
+		also := d.listen("GET", "/v1/runs/"+run+"/events"+tree, "")
+		also.until("wait_opened")
+		if status, _, body := d.ask("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+		s.until("")
+		also.until("")
+		if last := also.frames[len(also.frames)-1]; last.Name != "run_done" || last.Data != s.frames[len(s.frames)-1].Data {
+			t.Errorf("%s; %s", s.names(), also.names())
+		}
+	}
+}
+
+func TestARepeatIsToldOfTheSameRun(t *testing.T) {
+	d := open(t)
+	const path, body = "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`
+	one := d.listen("POST", path, body, "Idempotency-Key", "k-1")
+	one.until("wait_opened")
+	run := one.response.Header.Get("X-Run-Id")
+	two := d.listen("POST", path, body, "Idempotency-Key", "k-1", "Last-Event-ID", "2")
+	two.until("wait_opened")
+	if two.response.Header.Get("X-Run-Id") != run || two.frames[0].ID != "3" {
+		t.Errorf("another run, or another place: %s", two.names())
+	}
+	if status, _, body := d.ask("POST", path, `{"content":"other"}`, "Idempotency-Key", "k-1", "Accept", ingress.EventStream); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
+		t.Errorf("another body: %d %s", status, body)
+	}
+	d.ask("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
+	one.until("")
+	two.until("")
+	three := d.listen("POST", path, body, "Idempotency-Key", "k-1")
+	three.until("")
+	if three.names() != one.names() || three.response.Header.Get("X-Run-Id") != run {
+		t.Errorf("%s, want %s", three.names(), one.names())
+	}
+}
+
+// What is wrong before there is a run is a problem, whatever was to be streamed.
+func TestNoStreamWithoutARun(t *testing.T) {
+	d := open(t)
+	s := d.listen("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	s.until("")
+	events := "/v1/runs/" + s.response.Header.Get("X-Run-Id") + "/events"
+	nobody := "/v1/runs/" + d.server.node.NewCallID().String() + "/events"
+	for name, c := range map[string]struct {
+		method, path, body string
+		headers            []string
+		status             int
+		want               string
+	}{
+		"no agent":          {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
+		"the registry":      {"POST", "/v1/agents/troupe/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
+		"no content":        {"POST", "/v1/agents/helper/messages", `{}`, nil, 400, `"field":"content"`},
+		"no run":            {"GET", nobody, "", nil, 404, "there is no run"},
+		"ahead":             {"GET", events, "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
+		"ahead, in a tree":  {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
+		"elsewhere":         {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "1.1"}, 400, "no place in the tree"},
+		"a tree's":          {"GET", events, "", []string{"Last-Event-ID", "1.1"}, 400, "ask with ?tree=1"},
+		"no id":             {"GET", events, "", []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
+		"no number":         {"GET", events + "?after=-1", "", nil, 400, `"field":"after"`},
+		"no flag":           {"GET", events + "?tree=yes", "", nil, 400, `"field":"tree"`},
+		"a tree as JSON":    {"GET", events + "?tree=1", "", []string{"Accept", "application/json"}, 400, "Accept: text/event-stream"},
+		"of a message, too": {"POST", "/v1/agents/helper/messages", `{"content":"x"}`, []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
+	} {
+		status, headers, body := d.ask(c.method, c.path, c.body, append([]string{"Accept", ingress.EventStream}, c.headers...)...)
+		if status != c.status || !strings.Contains(body, c.want) || headers.Get("Content-Type") != "application/problem+json" {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+	if n := d.server.streams.count(); n != 0 {
+		t.Errorf("%d streams are left over", n)
+	}
+}
+
+func TestStreamsAreCounted(t *testing.T) {
+	d := openWith(t, Config{Streams: 1})
+	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	s.until("wait_opened")
+	run := s.response.Header.Get("X-Run-Id")
+	for _, c := range [][3]string{{"GET", "/v1/runs/" + run + "/events", ""}, {"POST", "/v1/agents/helper/messages", `{"content":"x"}`}} {
+		status, headers, body := d.ask(c[0], c[1], c[2], "Accept", ingress.EventStream)
+		if status != 503 || headers.Get("Retry-After") == "" || !strings.Contains(body, `"code":"agent_busy"`) {
+			t.Errorf("%s %s: %d %s", c[0], c[1], status, body)
+		}
+	}
+	d.ask("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
+	s.until("")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := d.server.streams.wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	d.listen("GET", "/v1/runs/"+run+"/events", "").until("")
+}
+
+// long is an agent whose answer is longer than what systems hold for a reader.
+func long() actor.Definition {
+	return agents.Define("long", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		return strings.Repeat("x", 1_000_000), nil
+	})))
+}
+
+// dialSmall opens a connection of which little is held for a reader that does not read.
+func (d *door) dialSmall() *net.TCPConn {
+	d.Helper()
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	c, err := dialer.Dial("tcp", d.address)
+	if err != nil {
+		d.Fatal(err)
+	}
+	d.Cleanup(func() { _ = c.Close() })
+	tcp := c.(*net.TCPConn)
+	if err := errors.Join(tcp.SetReadBuffer(4096), tcp.SetDeadline(time.Now().Add(30*time.Second))); err != nil {
+		d.Fatal(err)
+	}
+	return tcp
+}
+
+func TestAReaderThatDoesNotReadIsSentAwayAndComesBack(t *testing.T) {
+	d := openWith(t, Config{StreamWithin: 100 * time.Millisecond}, long())
+	var m message
+	d.into(&m, "POST", "/v1/agents/long/messages", `{"content":"x"}`)
+	c := d.dialSmall()
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", m.Run)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	response, err := http.ReadResponse(bufio.NewReaderSize(c, 1024), nil)
+	if err != nil || response.StatusCode != 200 {
+		t.Fatalf("%v, %+v", err, response)
+	}
+	if err := d.server.streams.wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadBuffer(1 << 20)
+	b, _ := io.ReadAll(response.Body)
+	frames, refusal := upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20, Total: 16 << 20}).Parse(b)
+	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
+		t.Fatalf("%d bytes, %d frames: %v", len(b), len(frames), refusal)
+	}
+	again := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
+	again.until("")
+	if again.names() != "run_done 3" {
+		t.Error(again.names())
+	}
+}
+
+// talkative says much in many events.
+func talkative() actor.Definition {
+	return agents.Define("talkative", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		for i := range 48 {
+			if _, err := t.Do(fmt.Sprint("say-", i), func(context.Context) ([]byte, error) {
+				return json.Marshal(strings.Repeat("x", runs.TextBytesMax))
+			}); err != nil {
+				return "", err
+			}
+		}
+		return "done", nil
+	})))
+}
+
+// Between two frames, the last words of a stream say why it ends; what the system
+// holds for the reader is theirs, too.
+func TestAReaderThatIsTooSlowIsToldSo(t *testing.T) {
+	d := openWith(t, Config{StreamWithin: 100 * time.Millisecond}, talkative())
+	var m message
+	d.into(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
+	c := d.dialSmall()
+	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", m.Run)
+	head := make([]byte, 12)
+	if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.0 200" {
+		t.Fatalf("%s, %v", head, err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := d.server.streams.wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadBuffer(1 << 20)
+	b, _ := io.ReadAll(c)
+	_, b, _ = bytes.Cut(b, []byte("\r\n\r\n"))
+	frames, refusal := upstream.NewParser(upstream.StreamLimits{}).Parse(b)
+	if refusal != nil || len(frames) < 2 {
+		t.Fatalf("%d bytes: %v", len(b), refusal)
+	}
+	last := frames[len(frames)-1]
+	if last.Name != ingress.StreamClosed || last.ID != "" || !strings.Contains(last.Data, `"reason":"slow_reader"`) {
+		t.Errorf("%+v", last)
+	}
+	again := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
+	again.until("run_done")
+	if got, want := again.frames[0].ID, len(frames); got != fmt.Sprint(want) {
+		t.Errorf("it goes on with %s, want %d", got, want)
+	}
+}
+
+// leaving is a node that says when an Ask returns and a Watch ends.
+type leaving struct {
+	Node
+	asked, watched chan error
+}
+
+func (n *leaving) AskStream(ctx context.Context, call actor.Call, joined func(actor.CallID)) (engine.Answer, error) {
+	a, err := n.Node.AskStream(ctx, call, joined)
+	n.asked <- err
+	return a, err
+}
+
+func (n *leaving) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+	a, err := n.Node.Ask(ctx, call)
+	n.asked <- err
+	return a, err
+}
+
+func (n *leaving) Watch(run actor.CallID) (<-chan struct{}, func()) {
+	news, stop := n.Node.Watch(run)
+	return news, func() {
+		stop()
+		n.watched <- nil
+	}
+}
+
+// A client that goes frees what was kept for it, whatever it waits for; its run goes on.
+func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
+	slow := agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		return "", t.Sleep(time.Hour)
+	})))
+	d := open(t, slow)
+	n := &leaving{d.server.node, make(chan error, 8), make(chan error, 8)}
+	d.server.node = n
+	s := d.listen("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
+	run := s.response.Header.Get("X-Run-Id")
+	<-n.watched // the one before there was an event
+	within := time.After(20 * time.Second)
+	noticed := func(what string, on chan error) {
+		t.Helper()
+		select {
+		case <-on:
+		case <-within:
+			t.Fatalf("%s: nobody noticed", what)
+		}
+	}
+	s.response.Body.Close()
+	noticed("a streamed message's stream", n.watched)
+	noticed("a streamed message", n.asked)
+	for what, request := range map[string]string{
+		"events":  "GET /v1/runs/" + run + "/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
+		"tree":    "GET /v1/runs/" + run + "/events?tree=1 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
+		"news":    "GET /v1/runs/" + run + "/events?after=99&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"message": "POST /v1/agents/slow/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" + `{"content":"x","session":"s-2"}`,
+	} {
+		c := d.dialSmall()
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(request, "event-stream") {
+			if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Close()
+		if what == "message" {
+			noticed(what, n.asked)
+		} else {
+			noticed(what, n.watched)
+		}
+	}
+	var record struct {
+		Status string `json:"status"`
+	}
+	if d.into(&record, "GET", "/v1/runs/"+run, ""); record.Status != "RUNNING" && record.Status != "PAUSED_WAITING_TOOL" {
+		t.Errorf("its run is %s", record.Status)
+	}
+	if d.into(&record, "POST", "/v1/runs/"+run+":cancel", ""); record.Status != "CANCELLED" {
+		t.Errorf("cancelled, its run is %s", record.Status)
+	}
+	if status := d.into(&record, "POST", "/v1/runs/"+run+":cancel", "{}"); record.Status != "CANCELLED" || status != 200 {
+		t.Errorf("cancelled twice, its run is %s", record.Status)
+	}
+}
+
+func TestADoorThatClosesTellsWhoeverListens(t *testing.T) {
+	d := open(t)
+	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	s.until("wait_opened")
+	d.server.Drain()
+	also := d.listen("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events", "")
+	also.until("wait_opened")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := d.server.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	for _, s := range []*stream{s, also} {
+		if s.until(""); s.frames[len(s.frames)-1].Name != ingress.StreamClosed || !strings.Contains(s.frames[len(s.frames)-1].Data, `"reason":"draining"`) {
+			t.Error(s.names())
+		}
+	}
+}
+
+func TestAKeyThatIsRevokedEndsItsStreams(t *testing.T) {
+	keys := new(Keys)
+	mine, text := keyFor(t, 1, 0, ingress.ScopeCall)
+	other, _ := keyFor(t, 2, 0, ingress.ScopeCall)
+	keys.Set([]ingress.Key{mine, other})
+	d := openWith(t, Config{Keys: keys})
+	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
+	s.until("wait_opened")
+	keys.Set([]ingress.Key{other})
+	s.until("")
+	if last := s.frames[len(s.frames)-1]; last.Name != ingress.StreamClosed || !strings.Contains(last.Data, `"reason":"revoked"`) {
+		t.Error(s.names())
+	}
+}
+
+// What was asked before a stream on the same connection is answered before it.
+func TestAStreamBehindOtherRequests(t *testing.T) {
+	d := open(t)
+	var m message
+	d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	c := d.dialSmall()
+	fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/runs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", m.Run)
+	r := bufio.NewReader(c)
+	first, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(first.Body)
+	second, err := http.ReadResponse(r, nil)
+	if err != nil || string(body) != `{"status":"ok"}` {
+		t.Fatalf("%s, %v", body, err)
+	}
+	rest, _ := io.ReadAll(second.Body)
+	if !second.Close || !strings.Contains(string(rest), "event: run_done\n") || strings.Contains(string(rest), "HTTP/1.1") {
+		t.Errorf("%+v %s", second.Header, rest)
+	}
+}
+
+// Python's own library, without anything installed, reads a stream and resumes it.
+func TestPythonReadsAStream(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("python3 is not installed: this client is not tried")
+	}
+	d := open(t)
+	const script = `
+import http.client, json, sys
+host, port = sys.argv[1].split(":")
+def stream(method, path, body=None, **headers):
+    c = http.client.HTTPConnection(host, int(port), timeout=20)
+    c.request(method, path, body, {"Accept": "text/event-stream", "Content-Type": "application/json", **headers})
+    r = c.getresponse()
+    assert r.status == 200, r.read()
+    name = event_id = data = None
+    for line in r:
+        line = line.decode().rstrip("\n")
+        field, _, value = line.partition(": ")
+        if field == "event": name = value
+        elif field == "id": event_id = value
+        elif field == "data": data = json.loads(value)
+        elif not line and name:
+            yield r.headers["X-Run-Id"], name, event_id, data
+            name = event_id = data = None
+first = list(stream("POST", "/v1/agents/helper/messages", json.dumps({"content": "grüße"})))
+run, name, last, data = first[-1]
+assert name == "run_done" and data["payload"]["text"] == "response from helper: grüße", first[-1]
+again = list(stream("GET", f"/v1/runs/{run}/events", **{"Last-Event-ID": "1"}))
+assert again == first[1:], again
+print(len(first))
+`
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if out, err := exec.CommandContext(ctx, python, "-c", script, d.address).CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != "3" {
+		t.Errorf("%v: %s", err, out)
+	}
+}
