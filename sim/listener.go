@@ -105,7 +105,7 @@ func (l *listener) connect() {
 	l.told(&l.read[0], "listen", l.read[0].seq)
 	w.log.world(w.now, "listener %d reads run %s at %s behind %q", l.no, l.run.Short(), n.id, l.last)
 	c := &connection{l: l, n: n, process: n.process, parser: upstream.NewParser(upstream.StreamLimits{}),
-		stream: ingress.NewStream(l.run, l.tree, after, w.chance())}
+		stream: ingress.NewStream(ingress.StreamConfig{Run: l.run, Tree: l.tree, After: after, Chance: w.chance()})}
 	l.conn = c
 	n.streams = append(n.streams, c)
 	c.step(ingress.Opened{})
