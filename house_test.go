@@ -90,12 +90,13 @@ var rooms = map[string]room{
 	"examples":   {floor: 4, ours: every},
 	"bench":      {floor: 4, ours: every},
 
-	"internal/must":   {floor: 0},
-	"internal/mutant": {floor: 0, std: []string{"os"}}, // os in the mutants build alone
-	"internal/demo":   {floor: 4, ours: every},
-	"internal/crash":  {floor: 4, ours: every},
-	"internal/tlc":    {floor: 4},
-	"internal/tools":  {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+	"internal/must":    {floor: 0},
+	"internal/mutant":  {floor: 0, std: []string{"os"}}, // os in the mutants build alone
+	"internal/demo":    {floor: 4, ours: every},
+	"internal/crash":   {floor: 4, ours: every},
+	"internal/clients": {floor: 4, ours: every},
+	"internal/tlc":     {floor: 4},
+	"internal/tools":   {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 }
 
 // Every room stands on these.
