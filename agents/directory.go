@@ -4,6 +4,7 @@ package agents
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -40,7 +41,23 @@ type Directory struct {
 	Former      []actor.Definition
 	Specs       []Spec       // of Definitions
 	Keys        []actor.Item // records as they were brought, with created_at; named by the key's id
-	Warnings    []string     // of what agents have to do without
+}
+
+// Lacks says what an agent has to do without where only these tools and models
+// are there.
+func (s *Spec) Lacks(registry *tools.Registry, models []string) (lacks []string) {
+	if missing := s.MissingTools(registry); len(missing) > 0 {
+		lacks = append(lacks, fmt.Sprintf("agent %s does without the tools %s: this node does not have them", s.ID, strings.Join(missing, ", ")))
+	}
+	if s.Kind == KindDeclared && !slices.Contains(models, s.Model) {
+		lacks = append(lacks, fmt.Sprintf("agent %s asks the model %s, which this node does not know: it knows %s", s.ID, s.Model, strings.Join(models, ", ")))
+	}
+	return lacks
+}
+
+// AgentOf is which agent an item of the registry is; false if it is none.
+func AgentOf(item actor.Item) (id string, ok bool) {
+	return strings.CutPrefix(item.Name, agentPrefix)
 }
 
 // Reader reads what the registry keeps, time and again. What it has compiled
@@ -83,9 +100,6 @@ func (r *Reader) Read(kept []actor.Item) (Directory, error) {
 			continue
 		}
 		d.Definitions, d.Specs = append(d.Definitions, a.def), append(d.Specs, a.spec)
-		if missing := a.spec.MissingTools(r.tools); len(missing) > 0 {
-			d.Warnings = append(d.Warnings, fmt.Sprintf("agent %s does without the tools %s: this program does not have them", a.spec.ID, strings.Join(missing, ", ")))
-		}
 	}
 	r.compiled = known
 	return d, nil

@@ -26,7 +26,7 @@ const (
 
 // ToolAnnounce is the tool with which the registry tells its world what it keeps
 // from now on: {"items":[{"name":…, "value":…}]}, an empty value for what is gone.
-// It answers when every cell has it.
+// It answers when every cell has it, with warnings of what agents lack there.
 const ToolAnnounce = "troupe.announce"
 
 // AnnounceSchema is the schema of its input.
@@ -76,8 +76,12 @@ func register(native []string, state State) (Action, error) {
 		return action, nil
 	}
 	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: must.Do(json.Marshal(c.answer, json.Deterministic(true)))}}
-	out := actor.Outcome{Status: actor.Succeeded, Parts: answer}
-	if r := state.Last()[0].Refusal; r != nil {
+	heard := state.Last()[0]
+	out := actor.Outcome{Status: actor.Succeeded, Parts: answer, Warnings: heard.Warnings}
+	if len(heard.Warnings) > 0 {
+		out.Status = actor.Partial
+	}
+	if r := heard.Refusal; r != nil {
 		out.Status = actor.Partial
 		out.Warnings = []string{"it is written down, but not every part of this node has heard of it: " + r.Error() + "; the next start of the node makes it good, and so does asking again"}
 	}

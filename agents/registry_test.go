@@ -29,6 +29,7 @@ type office struct {
 	kept      map[string]string
 	announced map[string]string
 	reader    *agents.Reader
+	lack      []string
 	deaf      bool // the world does not hear
 	now       actor.Time
 	who       string
@@ -58,7 +59,7 @@ func (o *office) announce(_ context.Context, input []byte) tools.Result {
 			delete(o.announced, i.Name)
 		}
 	}
-	return tools.JSON([]byte("{}"))
+	return tools.Result{Parts: actor.Text("{}"), Warnings: o.lack}
 }
 
 func (o *office) items() []actor.Item {
@@ -373,10 +374,31 @@ func TestAnUnknownRecordStopsTheDirectory(t *testing.T) {
 			t.Errorf("%s: %v", item, err)
 		}
 	}
-	spec, _ := agents.ReadJSON([]byte(`{"name":"x","tools":["browser.open"]}`))
-	d, err := agents.NewReader(tools.NewRegistry()).Read([]actor.Item{{Name: "agent/x", Value: fmt.Appendf(nil, `{"spec":%s,"owner":"","at":""}`, spec.Encode())}})
-	if err != nil || len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0], "browser.open") || len(d.Definitions) != 1 {
-		t.Errorf("%+v, %v", d, err)
+}
+
+func TestWhatAnAgentLacksIsSaid(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"name":"x"}`: "",
+		`{"name":"x","tools":["browser.open","call_agent"]}`: "agent x does without the tools browser.open: this node does not have them",
+		`{"name":"x","model":"big"}`:                         "agent x asks the model big, which this node does not know: it knows scripted",
+		`{"name":"x","model":"big","tools":["a","b"]}`:       "agent x does without the tools a, b: this node does not have them; agent x asks the model big, which this node does not know: it knows scripted",
+		`{"name":"x","endpoint":"http://127.0.0.1:9001"}`:    "",
+	} {
+		spec, err := agents.ReadJSON([]byte(text))
+		if got := strings.Join(spec.Lacks(tools.NewRegistry(), []string{"scripted"}), "; "); err != nil || got != want {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	// A world may say so, and whoever made the agent hears of it.
+	o := newOffice(t)
+	o.lack = []string{"agent x asks the model big"}
+	if out := o.do(agents.OpPut, `{"name":"x"}`); out.Status != actor.Partial || !slices.Equal(out.Warnings, o.lack) {
+		t.Errorf("%+v", out)
+	}
+	for name, want := range map[string]string{"agent/x": "x", "former/x/1": "", "key/x": ""} {
+		if id, ok := agents.AgentOf(actor.Item{Name: name}); ok != (want != "") || ok && id != want {
+			t.Errorf("%s: %q %v", name, id, ok)
+		}
 	}
 }
 

@@ -114,24 +114,34 @@ func (f *agentFiles) together() {
 	for _, a := range f.Agents {
 		specs = append(specs, a.Spec)
 	}
-	doubt := func(file, field, format string, args ...any) {
-		f.Problems = append(f.Problems, fileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
-	}
 	for _, a := range f.Agents {
 		for _, name := range a.Spec.MissingTools(tools.NewRegistry()) {
-			doubt(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
+			f.doubt(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
 		}
 		for _, target := range a.Spec.Agents {
 			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
-				doubt(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
+				f.doubt(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
 			}
 		}
 	}
 	for _, loop := range agents.Loops(specs) {
 		first, _, _ := strings.Cut(loop, " ->")
 		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
-		doubt(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
+		f.doubt(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
 	}
+}
+
+// models finds those that agents ask, and nobody knows.
+func (f *agentFiles) models(known []string) {
+	for _, a := range f.Agents {
+		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
+			f.doubt(a.Path, "model", "the configuration names no model %s; it has %s", a.Spec.Model, strings.Join(known, ", "))
+		}
+	}
+}
+
+func (f *agentFiles) doubt(file, field, format string, args ...any) {
+	f.Problems = append(f.Problems, fileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
 }
 
 // readFileMax reads a file that is no larger than that.

@@ -4,32 +4,45 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // CheckCmd looks for mistakes in files of agents.
 type CheckCmd struct {
-	Dir  string `arg:"" type:"path" help:"The folder with the agents, each in a file named *.toml."`
-	JSON bool   `help:"Print JSON."`
+	Dir    string `arg:"" type:"path" help:"The folder with the agents, each in a file named *.toml."`
+	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"The server's configuration: are the models there that agents ask?"`
+	JSON   bool   `help:"Print JSON."`
 }
 
 // Help is shown below the flags.
 func (CheckCmd) Help() string {
 	return `Reads every file, and tells all that is wrong with any of them, as file:line:column: what is wrong.
-What is only doubtful is a warning: a tool that this program does not have, calls that go to nobody
-or round in a circle. Ends with code 1 if something is wrong, with 0 if there are but warnings.
+What is only doubtful is a warning: a tool that this program does not have, a model that --config does
+not name, calls that go to nobody or round in a circle. Ends with code 1 if something is wrong, with 0 if there are but warnings.
 
 Examples:
   troupe check agents/
+  troupe check agents/ --config troupe.toml
   troupe check agents/ --json | jq .problems`
 }
 
 // Run implements the command.
 func (c *CheckCmd) Run(s streams) error {
+	config, err := readConfig(c.Config)
+	if err != nil {
+		return err
+	}
 	files, err := readAgentFiles(c.Dir)
 	if err != nil {
 		return err
+	}
+	if c.Config != "" {
+		files.models(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 	}
 	if c.JSON {
 		err = c.printJSON(s, files)

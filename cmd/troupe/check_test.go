@@ -124,3 +124,16 @@ func TestAFolderOfAgentsIsBounded(t *testing.T) {
 		t.Error("a folder that is not there was read")
 	}
 }
+
+func TestCheckKnowsTheModelsOfAConfiguration(t *testing.T) {
+	dir := filesIn(t, ">> a.toml\nname = \"a\"\nmodel = \"big\"\n>> b.toml\nname = \"b\"\n>> c.toml\nname = \"c\"\nmodel = \"small\"\n>> d.toml\nname = \"d\"\nendpoint = \"http://127.0.0.1:9001\"")
+	config := filepath.Join(t.TempDir(), "troupe.toml")
+	if err := os.WriteFile(config, []byte("[models.big]\nurl = \"https://api.example.com/v1\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said, talk bytes.Buffer
+	code := run([]string{"check", dir, "--config", config}, streams{&said, &talk})
+	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration names no model small; it has big, scripted\n"; code != 0 || said.String() != want {
+		t.Errorf("code %d, said %q, want %q", code, said.String(), want)
+	}
+}

@@ -36,7 +36,6 @@ type directory struct {
 	mu       sync.Mutex
 	kept     map[string][]byte
 	compiled agents.Directory
-	warned   map[string]bool
 	engine   *engine.Engine
 	outbound *outbound.Outbound
 }
@@ -47,7 +46,7 @@ func readDirectory(kv store.KV, native []actor.Definition, log *slog.Logger) (*d
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	d := &directory{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), kept: map[string][]byte{}, warned: map[string]bool{}}
+	d := &directory{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), kept: map[string][]byte{}}
 	err := d.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells this node which agents and keys there are.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: d.announce})
 	if err != nil {
@@ -88,13 +87,21 @@ func (d *directory) compile() error {
 	}
 	d.compiled = compiled
 	d.keys.Set(keys)
-	for _, warning := range compiled.Warnings {
-		if !d.warned[warning] {
-			d.warned[warning] = true
-			d.log.Warn(warning)
+	return nil
+}
+
+// lacks warns of what agents have to do without.
+func (d *directory) lacks(of func(id string) bool) (all []string) {
+	for _, s := range d.compiled.Specs {
+		if !of(s.ID) {
+			continue
+		}
+		for _, text := range s.Lacks(d.tools, d.outbound.Models()) {
+			d.log.Warn(text)
+			all = append(all, text)
 		}
 	}
-	return nil
+	return all
 }
 
 // definitions are the agents that exist, and those that runs may still have.
@@ -119,6 +126,7 @@ func (d *directory) attach(ctx context.Context, e *engine.Engine, out *outbound.
 	defer d.mu.Unlock()
 	d.engine, d.outbound = e, out
 	close(d.ready)
+	d.lacks(func(string) bool { return true })
 	return d.tell(ctx)
 }
 
@@ -142,7 +150,11 @@ func (d *directory) announce(ctx context.Context, input []byte) tools.Result {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	changed := map[string]bool{}
 	for _, item := range items {
+		if id, ok := agents.AgentOf(item); ok {
+			changed[id] = true
+		}
 		if len(item.Value) == 0 {
 			delete(d.kept, item.Name)
 		} else {
@@ -156,7 +168,9 @@ func (d *directory) announce(ctx context.Context, input []byte) tools.Result {
 	if err := d.tell(ctx); err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "not every cell has heard of it: %v", err))
 	}
-	return tools.JSON([]byte("{}"))
+	result := tools.JSON([]byte("{}"))
+	result.Warnings = d.lacks(func(id string) bool { return changed[id] })
+	return result
 }
 
 // spec is what there is of an agent; false if there is none of that name.

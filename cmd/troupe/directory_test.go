@@ -171,3 +171,29 @@ func TestARunGoesOnAsItBegan(t *testing.T) {
 		t.Errorf("a deleted agent: %d %+v", status, a)
 	}
 }
+
+func TestWhoMakesAnAgentHearsWhatItLacks(t *testing.T) {
+	s := serveBare(t, filepath.Join(t.TempDir(), "data"))
+	var a struct {
+		ID       string   `json:"agent_id"`
+		Warnings []string `json:"warnings"`
+	}
+	status, err := s.ask("POST", "/v1/agents", `{"name":"x","model":"big","tools":["browser.open"]}`, "", &a)
+	if err != nil || status != 201 || a.ID != "x" || len(a.Warnings) != 2 || !strings.Contains(a.Warnings[0], "browser.open") || !strings.Contains(a.Warnings[1], "it knows scripted") {
+		t.Errorf("%d %+v %v", status, a, err)
+	}
+	if status, a := s.tell("x", "hello"); status != 404 || !strings.Contains(a.Detail, "big") {
+		t.Errorf("%d %+v", status, a)
+	}
+	for body, want := range map[string]string{
+		`{"name":"x","promt":"y"}`:           "promt: is unknown; did you mean prompt?",
+		`{"name":"x","name":"y"}`:            "twice",
+		`{"name":"troupe"}`:                  "part of this program",
+		`{"name":"x","endpoint":"http://a"}`: "register an external agent instead",
+	} {
+		var a said
+		if status, err := s.ask("POST", "/v1/agents", body, "", &a); err != nil || status < 400 || status > 499 || !strings.Contains(a.Detail, want) {
+			t.Errorf("%s: %d %+v %v", body, status, a, err)
+		}
+	}
+}

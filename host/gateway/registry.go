@@ -43,7 +43,7 @@ func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byt
 		return a.Reply.Parts[0].Bytes, false
 	default:
 		b, err := json.Marshal(struct {
-			Answer   jsontext.Value `json:",inline"`
+			Answer   jsontext.Value `json:",embed"`
 			Warnings []string       `json:"warnings"`
 		}{a.Reply.Parts[0].Bytes, a.Reply.Warnings})
 		if err == nil {
