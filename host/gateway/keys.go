@@ -71,6 +71,9 @@ func (s *Server) behind(route string, handle fasthttp.RequestHandler) fasthttp.R
 		}
 		ctx.SetUserValue(callerValue, c)
 		handle(ctx)
+		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // it may have waited long
+			badKey().write(ctx)
+		}
 	}
 }
 
@@ -134,7 +137,7 @@ func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (calle
 	}
 	key, ok := s.config.Keys.find(bearer(h), now())
 	if !ok {
-		return caller{}, unauthorized("this is no API key that is valid now: it may be mistyped, expired or revoked; `troupe keys list` shows which there are")
+		return caller{}, badKey()
 	}
 	if !key.Allows(scope) {
 		return caller{}, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
@@ -171,6 +174,10 @@ const RunToken = "x-run-token"
 
 func unauthorized(detail string) *problem {
 	return newProblem(http.StatusUnauthorized, "unauthorized", "unauthorized", detail)
+}
+
+func badKey() *problem {
+	return unauthorized("this is no API key that is valid now: it may be mistyped, expired or revoked; `troupe keys list` shows which there are")
 }
 
 // now is the time by which keys expire.

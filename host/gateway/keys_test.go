@@ -277,6 +277,44 @@ func TestAKeyIsRevoked(t *testing.T) {
 	}
 }
 
+// watched is a node that says when somebody waits for news.
+type watched struct {
+	Node
+	waits chan struct{}
+}
+
+func (n watched) Watch(run actor.CallID) (<-chan struct{}, func()) {
+	defer func() { n.waits <- struct{}{} }()
+	return n.Node.Watch(run)
+}
+
+// Who waits for news with a key that is revoked meanwhile is not told them.
+func TestAKeyIsRevokedWhileItWaits(t *testing.T) {
+	keys := new(Keys)
+	d := openWith(t, Config{Keys: keys})
+	key, text := keyFor(t, 1, 0, ingress.ScopeRead)
+	keys.Set([]ingress.Key{key})
+	var m message
+	if status := d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`); status != 202 {
+		t.Fatalf("%d %+v", status, m)
+	}
+	waits := make(chan struct{}, 1)
+	d.server.node = watched{d.server.node, waits}
+	told := make(chan string, 1)
+	go func() {
+		status, _, body := d.ask("GET", "/v1/runs/"+m.Run+"/events?after=5&wait_ms=30000", "", "Authorization", "Bearer "+text)
+		told <- fmt.Sprint(status, body)
+	}()
+	<-waits
+	keys.Set(nil)
+	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 200 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if got := <-told; !strings.HasPrefix(got, "401") || strings.Contains(got, "signal_received") {
+		t.Errorf("it is told %s", got)
+	}
+}
+
 func (d *door) dial() net.Conn {
 	d.Helper()
 	c, err := net.Dial("tcp", d.address)
