@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/store"
+)
+
+// What the registry has written down is there after a crash, though nobody had
+// heard of it before: the node reads it, and the turn that was open ends.
+func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	log := slog.New(slog.DiscardHandler)
+	// A node whose directory nobody attaches: announcements wait.
+	d, err := disk.Open(dir, "n1", disk.Options{Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := disk.NewLog(d)
+	deaf, err := readDirectory(d, nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions, _ := deaf.definitions()
+	e, err := engine.Start(engine.Config{Node: "n1", Log: l, Store: d, Agents: definitions, Tools: deaf.tools, Limits: dispatcher.DefaultLimits(), Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	id := e.NewCallID()
+	news, stop := e.Watch(id)
+	go func() {
+		_, _ = e.Ask(ctx, actor.Call{ID: id, To: agents.RegistryID, Operation: agents.OpPut, Left: time.Minute, Principal: "key:a",
+			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"name":"helper"}`)}}})
+	}()
+	kept := func() (names []string) {
+		err := e.Read(ctx, func(kv store.KV) error {
+			saved, err := store.LoadActor(kv, agents.RegistryID)
+			if err != nil {
+				return err
+			}
+			journal, err := store.Fold(saved)
+			for _, item := range journal.KeptNow() {
+				names = append(names, item.Name)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	for !slices.Equal(kept(), []string{"agent/helper"}) {
+		select {
+		case <-news:
+		case <-ctx.Done():
+			t.Fatalf("it is not written down: %v", kept())
+		}
+	}
+	stop()
+	if len(deaf.compiled.Definitions) != 0 {
+		t.Fatal("somebody has heard of it")
+	}
+	if err := e.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	n, err := openNode(nodeConfig{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := n.close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, ok := n.directory.spec("helper"); !ok {
+		t.Error("the directory does not know it")
+	}
+	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute})
+	if err != nil || actor.TextOf(a.Reply.Parts) != "You said: hello" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	// The registry takes one message at a time: it answers, so the open turn is over.
+	if _, _, err := n.registry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
+		t.Error(err)
+	}
+	if a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute}); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
+		t.Errorf("a deleted agent: %+v, %v", a, err)
+	}
+}
