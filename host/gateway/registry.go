@@ -99,8 +99,8 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var expires actor.Time
 	if p == nil && in.Expires != "" {
 		at, err := time.Parse(time.RFC3339, in.Expires)
-		if expires = actor.Time(at.UnixNano()); err != nil {
-			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: want a time like 2027-01-31T12:00:00Z")
+		if expires = actor.Time(at.UnixNano()); err != nil || at.Year() > 2200 {
+			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: want a time like 2027-01-31T12:00:00Z, up to the year 2200, or leave it out")
 		}
 	}
 	var key ingress.Key

@@ -309,7 +309,7 @@ func (d *door) dialSmall() *net.TCPConn {
 	}
 	d.Cleanup(func() { _ = c.Close() })
 	tcp := c.(*net.TCPConn)
-	if err := errors.Join(tcp.SetReadBuffer(4096), tcp.SetDeadline(time.Now().Add(30*time.Second))); err != nil {
+	if err := errors.Join(tcp.SetReadBuffer(32<<10), tcp.SetDeadline(time.Now().Add(30*time.Second))); err != nil {
 		d.Fatal(err)
 	}
 	return tcp
