@@ -35,17 +35,17 @@ const newsMax = 1000
 func (t thinker) next(_ Config, state State) (Action, error) {
 	d := dialogue{ids: map[string]bool{}, news: contentOf(state.Request.Call.Parts)}
 	d.messages = []upstream.Message{{Role: upstream.System, Text: t.spec.Prompt}, {Role: upstream.User, Text: d.news}}
-	steps := 0
-	for rest := state.Answers; len(rest) > 0; steps++ {
+	rest := state.Answers
+	for steps := 0; len(rest) > 0; steps++ {
 		answer := rest[0][0]
 		said, refusal := read(t.model(), answer)
 		switch {
 		case refusal != nil:
 			return GiveUp(refusal), nil
-		case len(said.Calls) == 0 && said.Text == "" && (said.Finish == upstream.FinishStop || said.Finish == upstream.FinishAnother || said.Finish == upstream.FinishCalls):
-			return GiveUp(actor.Refuse(actor.Unavailable, "%s ends without a word", t.model())), nil
 		case len(said.Calls) == 0:
-			return ending(t.model(), said, answer.Warnings), nil
+			return t.ending(said, answer.Warnings), nil
+		case steps+1 >= t.spec.Limits.Steps: // nobody would read what the tools say
+			return GiveUp(actor.Refuse(actor.Budget, "%s was asked %d times in one turn, and still wants tools", t.model(), steps+1)), nil
 		}
 		acts := t.plan(said.Calls)
 		asks := asksOf(acts)
@@ -62,13 +62,19 @@ func (t thinker) next(_ Config, state State) (Action, error) {
 		}
 		d.add(said, acts, steps)
 	}
-	if steps >= t.spec.Limits.Steps {
-		return GiveUp(actor.Refuse(actor.Budget, "%s was asked %d times in one turn, and still wants tools", t.model(), steps)), nil
-	}
 	return t.think(d), nil
 }
 
 func (t thinker) model() string { return "model " + t.spec.Model + " of " + t.spec.ID }
+
+// ending is how the turn ends with what the model said last, which must be something.
+func (t thinker) ending(said upstream.Completion, warnings []string) Action {
+	action := ending(t.model(), said, warnings)
+	if said.Text == "" && action.Done.Refusal == nil {
+		return GiveUp(actor.Refuse(actor.Unavailable, "%s ends without a word", t.model()))
+	}
+	return action
+}
 
 // think asks the model.
 func (t thinker) think(d dialogue) Action {

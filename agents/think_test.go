@@ -356,7 +356,6 @@ func TestAModelThatSaysNothingIsARefusal(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	// What an external agent leaves unsaid is its own affair.
-	s = newStage(t)
 	actions, err := agents.Replay(declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{completion(says(""))}})
 	if err != nil || actions[1].Done.Status != actor.Succeeded {
 		t.Errorf("%+v, %v", actions, err)
@@ -384,14 +383,14 @@ func TestAModelThatNeverEndsIsStopped(t *testing.T) {
 	}
 	s := newStage(t, script...)
 	out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
-	if out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax || len(s.asks) != 2*agents.StepsMax {
+	if out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax || len(s.asks) != 2*agents.StepsMax-1 {
 		t.Errorf("%+v after %d prompts and %d asks", out, len(s.prompts), len(s.asks))
 	}
 	if max := dispatcher.DefaultLimits().StepsPerTurnMax; len(s.answers) > max {
 		t.Errorf("the runtime stops a turn after %d steps, this one has %d", max, len(s.answers))
 	}
 	s = newStage(t, script...)
-	if out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != 3 {
+	if out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != 3 || len(s.asks) != 5 {
 		t.Errorf("%+v after %d prompts", out, len(s.prompts))
 	}
 	// One that wants what it may not have asks nothing of the world meanwhile.
