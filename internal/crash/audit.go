@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
@@ -64,7 +65,7 @@ func (l *ledger) audit(life *life) {
 }
 
 // compare reads all events of a run and holds them against what was told of it;
-// false if the server did not answer.
+// false if there are none to read.
 func (l *ledger) compare(life *life, e *errand) bool {
 	t := newTake(e, l, 0, nil)
 	for {
@@ -75,7 +76,7 @@ func (l *ledger) compare(life *life, e *errand) bool {
 			return false
 		case status != http.StatusOK:
 			l.found(lost, "%s: %d %s", e, status, page.Detail)
-			return true
+			return false
 		}
 		for i, raw := range page.Events {
 			if t.event(t.after+1, string(raw)) && i < len(page.Events)-1 {
@@ -87,7 +88,7 @@ func (l *ledger) compare(life *life, e *errand) bool {
 			if t.after < len(e.events) {
 				l.found(lost, "%s: %d events were told, %d are left", e, len(e.events), t.after)
 			}
-			return true
+			return t.after > 0
 		}
 	}
 }
@@ -133,8 +134,35 @@ func (l *ledger) judge(e *errand) {
 	}
 }
 
-// hold looks into the folder: its chain holds from the beginning, and every
-// message became one run at most, with the calls below it that it should have.
+// eventsMax is more than any run here has.
+const eventsMax = 1000
+
+// calm waits until no run is open, not even one that nobody was told of.
+func (l *ledger) calm(life *life) error {
+	for began := time.Now(); ; {
+		var list struct {
+			Runs []answer `json:"runs"`
+		}
+		if status, err := life.ask(request{http.MethodGet, "/v1/runs?limit=200", "", nil}, &list); err != nil || status != http.StatusOK {
+			return fmt.Errorf("the runs cannot be listed: %d, %w", status, err)
+		}
+		open := slices.IndexFunc(list.Runs, func(a answer) bool {
+			status, err := runs.ParseStatus(fmt.Sprint(a.Status))
+			return err != nil || !status.Ended()
+		})
+		switch {
+		case open < 0:
+			return nil
+		case time.Since(began) > requestWithin:
+			return fmt.Errorf("run %s is %s for a minute now, and nobody touches it", list.Runs[open].Run, list.Runs[open].Status)
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
+
+// hold looks into the folder: its chain holds from the beginning, every run has
+// ended, and every message became one run at most, with the calls below it that
+// it should have.
 func (l *ledger) hold(dir string, own *outside) error {
 	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 	if err != nil {
@@ -151,17 +179,20 @@ func (l *ledger) hold(dir string, own *outside) error {
 	roots, below, known := map[string][]string{}, map[string]int{}, map[string]bool{}
 	for _, o := range owners {
 		known[o.Run.String()] = true
-		if o.Run != o.Root {
-			below[o.Root.String()]++
-			continue
-		}
-		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, 1)
-		if err != nil || len(page) != 1 {
+		page, err := store.Events(d, actor.DefaultTenant, o.Run, 0, eventsMax)
+		if err != nil || len(page) == 0 || len(page) == eventsMax {
 			return fmt.Errorf("run %s: %d events, %w", o.Run, len(page), err)
 		}
 		first, err := runs.Decode(page[0].Body)
 		if err != nil {
 			return err
+		}
+		if last, err := runs.Decode(page[len(page)-1].Body); err != nil || !last.Type.Ends() {
+			l.found(wrong, "run %s of %s never ends; its last event is %s, %v", o.Run, o.Actor, &last, err)
+		}
+		if o.Run != o.Root {
+			below[o.Root.String()]++
+			continue
 		}
 		roots[first.Text] = append(roots[first.Text], o.Run.String())
 	}

@@ -107,7 +107,7 @@ type errand struct {
 	cancelled bool   // that was acknowledged
 }
 
-func (e *errand) String() string { return fmt.Sprintf("%s %s (run %s)", e.agent, e.content, e.run) }
+func (e *errand) String() string { return fmt.Sprintf("%s %.40q (run %s)", e.agent, e.content, e.run) }
 
 // ended tells whether the client knows how it came out.
 func (e *errand) ended() bool { return e.end != 0 || e.done || e.refused != "" }

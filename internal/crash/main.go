@@ -181,6 +181,9 @@ func (c *crash) last(ctx context.Context, clients []*client) error {
 	l := newLife(ctx, s, 0)
 	defer l.close()
 	l.settle(clients)
+	if err := c.ledger.calm(l); err != nil {
+		return err
+	}
 	c.ledger.audit(l)
 	if _, state := s.end(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("told to stop, it ended with %s: %s", state, tail(c.dir))
