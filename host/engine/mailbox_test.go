@@ -280,3 +280,47 @@ func TestTheWatchdogSleeps(t *testing.T) {
 		}
 	}
 }
+
+// Whoever asks while another is about to leave the cell is seen by one of the two.
+func TestNoAskIsOverlooked(t *testing.T) {
+	a := newTable(0, 16)
+	join(a)
+	got := 0
+	a.receive = func(any) { got++ }
+	c := &cell{mailbox: a.mailbox}
+	w := &waiter{ready: make(chan struct{}, 1)}
+	var round, held atomic.Int64
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		for last := int64(0); last >= 0; {
+			now := round.Load()
+			if now == last {
+				goruntime.Gosched()
+				continue
+			}
+			if last = now; now > 0 && a.take() {
+				held.Store(now)
+				for range now % 128 { // leaves a little earlier or later each time
+					a.ready()
+				}
+				a.handOn(time.Now(), nil)
+			}
+		}
+	}()
+	for i := range 20_000 {
+		round.Add(1)
+		for held.Load() != round.Load() {
+			goruntime.Gosched()
+		}
+		c.ask(w, actor.Envelope{})
+		for a.running.Load() {
+			goruntime.Gosched()
+		}
+		if a.scheduled > 0 || got != i+1 {
+			t.Fatalf("ask %d: %d were taken in, %d left to nobody", i, got, a.scheduled)
+		}
+	}
+	round.Store(-1)
+	<-left
+}

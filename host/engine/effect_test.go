@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	goruntime "runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+)
+
+// on does something on the thread of a cell, and waits.
+func (n *node) on(number int, do func(c *cell)) {
+	n.t.Helper()
+	done := make(chan struct{})
+	c := n.cells[number]
+	c.mailbox.answer(answer{do: func() { do(c); close(done) }})
+	select {
+	case <-done:
+	case <-patient(n.t).Done():
+		n.t.Fatal("the cell does nothing")
+	}
+}
+
+// until waits until something is so on the thread of a cell.
+func (n *node) until(number int, what string, is func(c *cell) bool) {
+	n.t.Helper()
+	ctx := patient(n.t)
+	for ok := false; !ok; n.on(number, func(c *cell) { ok = is(c) }) {
+		if ctx.Err() != nil {
+			n.t.Fatalf("never: %s", what)
+		}
+		goruntime.Gosched()
+	}
+}
+
+// volatileBomb makes its cell fail three times, without a look at the disk.
+func volatileBomb() actor.Definition {
+	d := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })
+	d.Durability = actor.Volatile
+	return d
+}
+
+// gatedStore is a store that nobody can read while it is held.
+type gatedStore struct {
+	store.KV
+	gate sync.RWMutex
+}
+
+func (s *gatedStore) Scan(from, to []byte, each func(key, value []byte) bool) error {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	return s.KV.Scan(from, to, each)
+}
+
+func (s *gatedStore) Get(key []byte) ([]byte, bool, error) {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	return s.KV.Get(key)
+}
+
+// What comes of a model while the next incarnation of its cell has not read the
+// actor yet is kept until it has, over as many falls as there are.
+func TestWhatComesTooEarlyIsKept(t *testing.T) {
+	shown, on := make(chan struct{}), make(chan struct{})
+	disk := &gatedStore{}
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Cells = 1
+		disk.KV, c.Store = c.Store, disk
+		c.Outbound = outside(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+			pass(actor.Piece{Text: "a"})
+			close(shown)
+			<-on
+			pass(actor.Piece{Text: "b"})
+			return said("ab")
+		})
+	}, thinker(), volatileBomb())
+	call := n.call("thinker", "s", "x")
+	answer := make(chan Answer, 1)
+	go func() { answer <- n.await(call) }()
+	<-shown
+	disk.gate.Lock()
+	n.ask("bomb", "b", "x")
+	close(on)
+	n.until(0, "the piece is kept", func(c *cell) bool {
+		for _, f := range c.effects {
+			return len(f.kept) == 1
+		}
+		return false
+	})
+	n.ask("bomb", "c", "x")
+	disk.gate.Unlock()
+	if a := <-answer; text(a) != "ab" {
+		t.Errorf("got %+v", a.Reply)
+	}
+	if got := deltas(n.events(call.ID, runs.RunDone)); got != "ab" {
+		t.Errorf("the stream has %q", got)
+	}
+}
+
+// fallsOnce panics over the first answer it gets.
+type fallsOnce struct {
+	fell *atomic.Bool
+	work actor.Work
+}
+
+func (f fallsOnce) Begin(actor.Begin) actor.Turn { return f }
+
+func (f fallsOnce) Next(answers []actor.Answer) (actor.Action, error) {
+	switch {
+	case answers == nil:
+		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "work", Work: f.work}}}, nil
+	case f.fell.CompareAndSwap(false, true):
+		panic("as told")
+	case answers[0].Refusal != nil:
+		return actor.GiveUp(answers[0].Refusal), nil
+	}
+	return actor.Complete(answers[0].Parts), nil
+}
+
+func (f fallsOnce) Stop() {}
+
+// An outcome over which the cell falls is given to the next incarnation: what
+// was done is not done again, nor unknown.
+func TestAnOutcomeOverWhichACellFalls(t *testing.T) {
+	var done atomic.Int32
+	work := func(context.Context) ([]byte, error) { done.Add(1); return []byte("done"), nil }
+	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
+		agents.Define("worker", "1", "of a test", fallsOnce{&atomic.Bool{}, work}))
+	if a := n.ask("worker", "s", "x"); text(a) != "done" || done.Load() != 1 {
+		t.Errorf("done %d times: %+v", done.Load(), a.Reply)
+	}
+	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+}
+
+// What nobody awaits any more, because who asked has forgotten, is dropped when
+// its time is over.
+func TestWhatNobodyAwaitsIsDropped(t *testing.T) {
+	begun, let := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	worker := blocking("worker", func(turn *agents.Turn) (string, error) {
+		_, err := turn.Do("work", func(context.Context) ([]byte, error) {
+			once.Do(func() { close(begun) })
+			<-let
+			return nil, nil
+		}, agents.Within(300*time.Millisecond))
+		return "", err
+	})
+	worker.Durability = actor.Volatile
+	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, worker, volatileBomb())
+	ctx, leave := context.WithCancel(context.Background())
+	left := make(chan struct{})
+	go func() { n.Ask(ctx, n.call("worker", "s", "x")); close(left) }() //nolint:errcheck // it leaves
+	<-begun
+	leave()
+	<-left
+	n.ask("bomb", "b", "x")
+	close(let)
+	n.until(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
+}
