@@ -197,3 +197,45 @@ func TestWhoMakesAnAgentHearsWhatItLacks(t *testing.T) {
 		}
 	}
 }
+
+func TestARunIsFollowedAndCancelled(t *testing.T) {
+	s := serveBare(t, filepath.Join(t.TempDir(), "data"), "--pace", "1m")
+	s.put(`{"name":"slow"}`)
+	ended := make(chan string, 1)
+	go func() {
+		_, _, talk := command(t, "call", "slow", "say something", "--stream", "--server", s.url)
+		ended <- talk
+	}()
+	var list struct {
+		Runs []struct {
+			Run    string `json:"run_id"`
+			Actor  string `json:"actor"`
+			Status string `json:"status"`
+		} `json:"runs"`
+	}
+	poll(t, "the run is there", func() bool {
+		_, err := s.ask("GET", "/v1/runs?limit=1", "", "", &list)
+		return err == nil && len(list.Runs) == 1 && list.Runs[0].Actor == "slow/main"
+	})
+	run := list.Runs[0].Run
+	followed := make(chan string, 1)
+	go func() {
+		_, out, _ := command(t, "runs", "events", run, "--follow", "--server", s.url)
+		followed <- out
+	}()
+	if code, _, talk := command(t, "runs", "cancel", run, "--server", s.url); code != 0 || !strings.Contains(talk, "is cancelled") {
+		t.Errorf("cancel: code %d, %s", code, talk)
+	}
+	if talk := <-ended; !strings.Contains(talk, "cancelled: ") || !strings.Contains(talk, "troupe runs show "+run) {
+		t.Errorf("who waited for it is told %q", talk)
+	}
+	if out := <-followed; !strings.Contains(out, "llm_call_started") || !strings.Contains(out, "run_cancelled") {
+		t.Errorf("who followed it saw %s", out)
+	}
+	if code, _, talk := command(t, "runs", "cancel", "01a20005-a428-7384-9bef-9884ce95f28c", "--server", s.url); code != failed || !strings.Contains(talk, "there is no run") {
+		t.Errorf("cancel nothing: code %d, %s", code, talk)
+	}
+	if code, _, talk := command(t, "runs", "events", run, "--follow", "--data", t.TempDir()); code != failed || !strings.Contains(talk, "leave --follow out") {
+		t.Errorf("follow a folder: code %d, %s", code, talk)
+	}
+}
