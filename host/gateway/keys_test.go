@@ -74,7 +74,7 @@ func TestEachRouteAsksForItsScope(t *testing.T) {
 		"expired key":         {"Authorization", "Bearer " + expiredText},
 		"half a key":          {"Authorization", "Bearer " + admin[:len(admin)-1]},
 		"another's secret":    {"Authorization", "Bearer " + admin[:24] + unknownText[24:]},
-		"another scheme":      {"Authorization", "Basic " + admin},
+		"another scheme":      {"Authorization", "Secret " + admin},
 		"no scheme":           {"Authorization", admin},
 		"another header":      {"X-Api-Key", admin},
 		"a cookie":            {"Cookie", "key=" + admin},
