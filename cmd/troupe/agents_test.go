@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+// What an agent's actors are at is told so that a person sees who waits for whom.
+func TestAnAgentIsShown(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/agents" {
+			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","doc":"Plans."},{"agent_id":"pythia","kind":"external","healthy":false,"doc":""}]}`)
+			return
+		}
+		fmt.Fprint(w, `{"agent_id":"planner","name":"The Planner","kind":"external","healthy":true,"doc":"Plans.","definition":"4a47","spec":{"agent_id":"planner"},"actors":[
+			{"session_id":"s-1","mailbox":["01a20010-0000-7000-8000-000000000003"],"turns":[{"run_id":"01a20010-0000-7000-8000-000000000001","status":"RUNNING",
+			"started_at":"2026-11-21T10:00:00.000000000Z","time_left_ms":600000,"waits_for":[{"run_id":"01a20010-0000-7000-8000-000000000002","target":"research/s-1","since":"2026-11-21T10:00:01.500000000Z","time_left_ms":30000}]}]},
+			{"session_id":"s-2","mailbox":[],"turns":[]}]}`)
+	}))
+	defer s.Close()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"agents", "list"}, "planner  declared               Plans.\npythia   external, not healthy  \n"},
+		{[]string{"agents", "show", "planner"}, `agent       planner
+kind        external, healthy
+name        The Planner
+doc         Plans.
+definition  4a47
+spec        {
+	"agent_id": "planner"
+}
+planner/s-1  mailbox 1
+  run 01a20010-0000-7000-8000-000000000001  RUNNING  since 2026-11-21T10:00:00.000000000Z  until 2026-11-21T10:10:00.000000000Z
+    waits for research/s-1  since 2026-11-21T10:00:01.500000000Z  until 2026-11-21T10:00:31.500000000Z  run 01a20010-0000-7000-8000-000000000002
+  run 01a20010-0000-7000-8000-000000000003  in the mailbox
+planner/s-2  mailbox 0
+`},
+	} {
+		var out, talk bytes.Buffer
+		if code := run(append(c.args, "--server", s.URL), streams{&out, &talk}); code != 0 || out.String() != c.want {
+			t.Errorf("%v: code %d, %s\ngot\n%s\nwant\n%s", c.args, code, talk.String(), out.String(), c.want)
+		}
+	}
+}
