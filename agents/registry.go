@@ -15,6 +15,10 @@ import (
 // RegistryID is the system actor that knows which agents and API keys there are.
 var RegistryID = actor.NewID("troupe", "registry")
 
+// Operator is in whose name a node itself asks the registry: for what stands in
+// its files and on its command line. It may replace what anybody brought.
+const Operator = "operator"
+
 // The operations of the registry: each takes one JSON part and answers with one.
 const (
 	OpPut       = "agent.put"      // a Spec of a declared agent

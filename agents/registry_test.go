@@ -243,6 +243,11 @@ func TestWhatTheRegistryRefuses(t *testing.T) {
 	// Whoever registered it may move it; others may say the same again.
 	o.must(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001","concurrency":3}`)
 	o.must(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9002","concurrency":3}`)
+	// What stands in the operator's files holds.
+	o.who = agents.Operator
+	o.must(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9003"}`)
+	o.must(agents.OpPut, `{"name":"pythia"}`)
+	o.must(agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9004"}`)
 }
 
 func key(id, digit string) string {

@@ -99,7 +99,7 @@ const registryWithin = 30 * time.Second
 // returns its answer as JSON.
 func (n *node) registry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
 	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryWithin,
-		Principal: operatorPrincipal, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
+		Principal: agents.Operator, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -110,10 +110,6 @@ func (n *node) registry(ctx context.Context, operation string, body []byte) (ans
 	}
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
-
-// operatorPrincipal is in whose name things are done that stand in files and on
-// command lines.
-const operatorPrincipal = "operator"
 
 // putFiles has the registry know the agents of files; those it knows as they are
 // it is not told again. An agent whose file is gone stays.
