@@ -45,9 +45,10 @@ replay: build ## run a failed seed again from its folder: DIR=
 tla: ## model-check the specifications with TLC: ARGS=
 	@$(GO) run ./internal/tlc $(ARGS)
 
-trace: build ## have TLC judge histories of the simulator and of a server: ARGS=
+trace: build ## histories that must be behaviours of tla/Calls.tla, and the other way round: ARGS=
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@$(GO) run ./internal/tlc traces $(ARGS)
+	@$(GO) run ./internal/tlc walks
 
 # Go reports a failure of its own when the time is over while it makes an input
 # smaller, so little time is spent on that.

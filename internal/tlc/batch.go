@@ -181,14 +181,8 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 			return nil, 0, err
 		}
 	}
-	for _, module := range []string{"Calls.tla", "Trace.tla"} {
-		text, err := os.ReadFile(filepath.Join(t.Dir, module))
-		if err != nil {
-			return nil, 0, err
-		}
-		if err := os.WriteFile(filepath.Join(dir, module), text, 0o644); err != nil {
-			return nil, 0, err
-		}
+	if err := t.copyTo(dir, "Calls.tla", "Trace.tla"); err != nil {
+		return nil, 0, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
 	defer cancel()

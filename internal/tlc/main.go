@@ -26,6 +26,7 @@ const (
 	specDir  = "tla"
 	cacheDir = ".cache/tlc"
 	usage    = `usage: go run ./internal/tlc [-run REGEXP] [-list] [-write]
+       go run ./internal/tlc traces | walks [-h]
 
 Runs every config of tla/ and compares what TLC finds with what the config's
 first line expects. Exit 0: all as expected. Exit 1: a mismatch. Exit 2: usage.
@@ -53,6 +54,9 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	if len(args) > 0 && args[0] == "traces" {
 		return traces(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == "walks" {
+		return walks(ctx, args[1:])
 	}
 	flags := flag.NewFlagSet("tlc", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }

@@ -144,3 +144,11 @@ func TestHistoriesOfOneBatchHaveOneSetOfLimits(t *testing.T) {
 		}
 	}
 }
+
+func TestWalksAreReadFromWhatTLCPrints(t *testing.T) {
+	output := "Progress: 1\n" + `"<<\"walk\", <<<<\"Send\", 1, 0, \"a\", FALSE, <<<<\"wait\", \"none\", \"none\">>>>>>, <<\"Crash\", 0, 0, \"a\", TRUE, <<>>>>>>>>"` + "\nFinished\n"
+	want := `[["Send", 1, 0, "a", false, [["wait", "none", "none"]]], ["Crash", 0, 0, "a", true, []]]` + "\n"
+	if got := string(walkLines([]byte(output))); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+)
+
+var walksFile = flag.String("walks", "testdata/walks.json", "walks through module Calls, one a line")
+
+// TestWalks takes real cells through walks that TLC drew through the
+// specification (tla/Walk.tla): the code must be able to take every step that
+// the specification allows, and then stand as it says.
+func TestWalks(t *testing.T) {
+	f, err := os.Open(*walksFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	walks, taken := 0, map[string]int{}
+	for lines.Scan() {
+		var steps []walkStep
+		if err := json.Unmarshal(lines.Bytes(), &steps); err != nil {
+			t.Fatalf("line %d: %v", walks+1, err)
+		}
+		walks++
+		if err := newWalker().follow(steps, taken); err != nil {
+			t.Errorf("walk %d: %v", walks, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range []string{"Send", "Ask", "GiveUp", "Admit", "Refuse", "Deliver", "Start", "Reply", "Answer", "Cancel", "Drop", "Sync", "Crash", "Restart"} {
+		if taken[action] == 0 {
+			t.Errorf("no walk has a %s", action)
+		}
+	}
+	t.Logf("%d walks followed: %v", walks, taken)
+}
+
+// walkStep is one action, and how every call stands behind it.
+type walkStep struct {
+	action string
+	call   int
+	turn   int    // of Ask
+	kind   string // of Answer and Drop
+	actor  string
+	yes    bool
+	stands []standing
+}
+
+// standing is how a call stands at its caller, how it ended there, and how it
+// stands at its callee.
+type standing [3]string
+
+func (s *walkStep) UnmarshalJSON(b []byte) error {
+	var of json.RawMessage
+	if err := json.Unmarshal(b, &[]any{&s.action, &s.call, &of, &s.actor, &s.yes, &s.stands}); err != nil {
+		return err
+	}
+	if json.Unmarshal(of, &s.kind) == nil {
+		return nil
+	}
+	return json.Unmarshal(of, &s.turn)
+}
+
+// walker is a world in which nothing happens by itself: a node with one cell for
+// each actor, one for clients, and a network that keeps what is sent until it is
+// told what becomes of it. No time passes.
+type walker struct {
+	nodes   map[string]*walkNode
+	calls   map[int]actor.CallID
+	to      map[int]string // callee of each
+	parent  map[int]int
+	net     map[letter][]walkLetter
+	decides map[actor.CallID]Effect // by run: what asks the walk how the turn goes on
+	replies map[actor.CallID]actor.Reply
+	drawn   uint64
+}
+
+// letter is what the specification knows a message by.
+type letter struct {
+	kind string // req, cancel, or how a call ended
+	call actor.CallID
+}
+
+type walkLetter struct {
+	to       string // node
+	envelope actor.Envelope
+}
+
+type walkNode struct {
+	name    string
+	cell    *Cell
+	boots   uint64
+	entries []store.Entry
+	durable int      // of them
+	held    []Effect // behind the gate
+	down    bool
+}
+
+const walkClients = "clients"
+
+var walkNow = actor.Time(1_700_000_000 * time.Second)
+
+// walkAgent does what the walk says: its turns ask for a work whose outcome says
+// whom to call, or to reply.
+type walkAgent struct{}
+
+func (walkAgent) Begin(actor.Begin) actor.Turn { return &walkTurn{} }
+
+type walkTurn struct{ called bool }
+
+func (t *walkTurn) Next(answers []actor.Answer) (actor.Action, error) {
+	if len(answers) == 1 && !t.called && answers[0].Refusal == nil {
+		if whom := string(answers[0].Parts[0].Bytes); whom != "" {
+			t.called = true
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: whom, Operation: actor.HandleMessageFull, Parts: actor.Text("go on")}}}, nil
+		}
+		return actor.Action{Done: &actor.Outcome{Status: actor.Succeeded, Parts: actor.Text("done")}}, nil
+	}
+	t.called = false
+	return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "decide", Idempotent: true, Work: walkWork}}}, nil
+}
+
+func (t *walkTurn) Stop() {}
+
+func walkWork(context.Context) ([]byte, error) { panic("the walk decides") }
+
+func walkLimits() dispatcher.Limits {
+	l := dispatcher.DefaultLimits()
+	l.AgentCallDepthMax, l.AgentConcurrentCallsMax, l.MaxPendingPerActor = 2, 1, 1
+	return l
+}
+
+func newWalker() *walker {
+	w := &walker{nodes: map[string]*walkNode{}, calls: map[int]actor.CallID{}, to: map[int]string{}, parent: map[int]int{}, net: map[letter][]walkLetter{},
+		decides: map[actor.CallID]Effect{}, replies: map[actor.CallID]actor.Reply{}}
+	for _, name := range []string{"a", "b", "c", walkClients} {
+		w.nodes[name] = &walkNode{name: name}
+		w.boot(w.nodes[name])
+	}
+	return w
+}
+
+func (w *walker) boot(n *walkNode) {
+	n.boots++
+	n.cell = NewCell(Config{Self: actor.Address{Node: actor.NodeID(n.name), Incarnation: n.boots}, Seed: n.boots<<8 | uint64(n.name[0]), Tools: tools.NewRegistry()})
+	var agents []actor.Definition
+	for _, name := range []string{"a", "b", "c"} {
+		agents = append(agents, actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Behavior: walkAgent{}})
+	}
+	table := dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+		for _, agent := range []string{"a", "b", "c"} {
+			if dispatcher.ShardOf(actor.NewID(agent, "s")) == shard {
+				return dispatcher.Owner{Node: actor.NodeID(agent), Epoch: 1}
+			}
+		}
+		return dispatcher.Owner{Node: walkClients, Epoch: 1}
+	})
+	for _, in := range []Input{Limits{walkLimits()}, Agents{Definitions: agents}, Owners{table}, Boot{}} {
+		w.step(n, in)
+	}
+}
+
+// step advances a node's cell. What waits for the log waits until the walk
+// says that it is synced; but for reading, which sees what is durable.
+func (w *walker) step(n *walkNode, in Input) {
+	ready := n.cell.Step(walkNow, in)
+	n.entries = append(n.entries, ready.Entries...)
+	for _, e := range ready.Effects {
+		switch op := e.Op.(type) {
+		case Load:
+			w.step(n, Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: n.saved(op.Actor)})
+		case Expiries:
+			if id := actor.NewID(n.name, "s"); n.open(id) {
+				w.step(n, Due{Actors: []actor.ID{id}})
+			}
+		case Work:
+			w.decides[e.ID.Run] = e
+		case Send:
+			if _, probe := op.Envelope.Body.(actor.Probe); probe {
+				continue // lost: nobody waits in a ring for ever here
+			}
+			if e.Gated {
+				n.held = append(n.held, e)
+			} else {
+				w.send(op)
+			}
+		case Respond: // gated or not: nothing stands in the log there
+			w.replies[op.Call] = op.Reply
+		}
+	}
+}
+
+func (n *walkNode) saved(id actor.ID) store.Saved {
+	var s store.Saved
+	for _, e := range n.entries[:n.durable] {
+		if e.Actor == id {
+			s.Entries = append(s.Entries, must.Do(store.DecodeEntry(store.EncodeEntry(e))))
+		}
+	}
+	return s
+}
+
+// open tells whether the disk has open work of the actor.
+func (n *walkNode) open(id actor.ID) bool {
+	journal := must.Do(store.Fold(n.saved(id)))
+	return len(journal.Runs) > 0
+}
+
+func (w *walker) send(op Send) {
+	env := must.Do(actor.Decode(actor.Encode(op.Envelope)))
+	key := letter{call: env.Body.Subject()}
+	switch m := env.Body.(type) {
+	case actor.Request:
+		key.kind = "req"
+	case actor.Cancel:
+		key.kind = "cancel"
+	case actor.Answered:
+		key.kind = "ok"
+		if r := m.Reply.Refusal; r != nil {
+			key.kind = map[actor.Reason]string{actor.Busy: "busy", actor.Stopped: "stop"}[r.Reason]
+		}
+	default:
+		return // that a call is open: nothing comes of it
+	}
+	w.net[key] = append(w.net[key], walkLetter{string(op.Node), env})
+}
+
+// take delivers a message, which may stay on its way.
+func (w *walker) take(kind string, call int, keep bool) error {
+	key := letter{kind, w.calls[call]}
+	letters := w.net[key]
+	if len(letters) == 0 {
+		return fmt.Errorf("nobody has sent it")
+	}
+	if !keep {
+		delete(w.net, key)
+	}
+	w.step(w.nodes[letters[0].to], Deliver{letters[0].envelope})
+	return nil
+}
+
+// decide tells a turn how to go on: whom to call, or, with nobody, to reply.
+func (w *walker) decide(call int, whom string) error {
+	e, ok := w.decides[w.calls[call]]
+	if !ok {
+		return fmt.Errorf("its turn does not ask how to go on")
+	}
+	delete(w.decides, w.calls[call])
+	w.step(w.nodes[w.to[call]], Outcome{ID: e.ID, Attempt: e.Attempt, Answer: actor.Answer{Parts: actor.Text(whom)}})
+	return nil
+}
+
+func (w *walker) follow(steps []walkStep, taken map[string]int) error {
+	for i := range steps {
+		s := &steps[i]
+		taken[s.action]++
+		if s.action == "Start" || s.action == "Rest" {
+			continue // a cell begins what it can with what it took in
+		}
+		if err := w.do(s); err != nil {
+			return fmt.Errorf("step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
+		}
+		behind := i
+		for behind+1 < len(steps) && steps[behind+1].action == "Start" {
+			behind++
+		}
+		if behind == len(steps)-1 {
+			return nil // it may end before what a cell does at once
+		}
+		if err := w.compare(steps[behind].stands); err != nil {
+			return fmt.Errorf("behind step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
+		}
+	}
+	return nil
+}
+
+func (w *walker) do(s *walkStep) error {
+	n := w.nodes[s.actor]
+	clients := w.nodes[walkClients]
+	switch s.action {
+	case "Send":
+		w.drawn++
+		id := actor.NewCallID(walkNow, w.drawn, 7)
+		w.calls[s.call], w.to[s.call] = id, s.actor
+		delete(w.parent, s.call) // a crash may have taken a call of that number
+		to := actor.NewID(s.actor, "s")
+		w.step(clients, Deliver{actor.Envelope{To: to, Body: actor.Request{Call: actor.Call{ID: id, Root: id, To: to, Operation: actor.HandleMessageFull,
+			Kind: actor.Waiting, Lane: actor.Normal, Left: time.Minute, Attempt: 1, Principal: "walker", Origin: actor.Human, Parts: actor.Text("begin")}}}})
+	case "GiveUp":
+		w.step(clients, Deliver{actor.Envelope{To: actor.NewID(w.to[s.call], "s"), Body: actor.Cancel{Call: w.calls[s.call], Reason: actor.Stopped}}})
+	case "Ask":
+		caller := w.nodes[w.to[s.turn]]
+		before := w.openCalls(s.turn)
+		if err := w.decide(s.turn, s.actor); err != nil {
+			return err
+		}
+		for _, id := range w.openCalls(s.turn) {
+			if !slices.Contains(before, id) {
+				w.calls[s.call], w.to[s.call], w.parent[s.call] = id, s.actor, s.turn
+				return nil
+			}
+		}
+		return fmt.Errorf("%s does not make the call", caller.name)
+	case "Reply":
+		return w.decide(s.call, "")
+	case "Admit", "Refuse", "Deliver":
+		return w.take("req", s.call, s.yes)
+	case "Cancel":
+		return w.take("cancel", s.call, s.yes)
+	case "Answer":
+		return w.take(s.kind, s.call, s.yes)
+	case "Drop":
+		delete(w.net, letter{s.kind, w.calls[s.call]})
+	case "Sync":
+		n.durable = len(n.entries)
+		held := n.held
+		n.held = nil
+		for _, e := range held {
+			w.send(e.Op.(Send))
+		}
+	case "Crash":
+		if s.yes {
+			n.durable = len(n.entries)
+		}
+		n.entries, n.held, n.down = n.entries[:n.durable], nil, true
+		n.cell.Abandon()
+	case "Restart":
+		n.down = false
+		w.boot(n)
+	default:
+		return fmt.Errorf("no such action")
+	}
+	return nil
+}
+
+func (w *walker) turn(call int) (history.Turn, bool) {
+	n := w.nodes[w.to[call]]
+	if n == nil || n.down {
+		return history.Turn{}, false
+	}
+	for _, a := range n.cell.State().Actors {
+		for _, t := range a.Turns {
+			if t.Run == w.calls[call] {
+				return t, true
+			}
+		}
+	}
+	return history.Turn{}, false
+}
+
+func (w *walker) openCalls(call int) []actor.CallID {
+	t, _ := w.turn(call)
+	return t.Open
+}
+
+// compare holds the cells against what the walk says of every call.
+func (w *walker) compare(stands []standing) error {
+	for i, s := range stands {
+		c := i + 1
+		if s[0] == "free" {
+			delete(w.calls, c) // never made, or a crash took it
+			continue
+		}
+		if err := w.compareCaller(c, s); err != nil {
+			return err
+		}
+		n := w.nodes[w.to[c]]
+		if n.down {
+			continue
+		}
+		_, running := w.turn(c)
+		queued := false
+		for _, a := range n.cell.State().Actors {
+			queued = queued || slices.Contains(a.Queue, w.calls[c])
+		}
+		if running != (s[2] == "run" || s[2] == "await") || queued != (s[2] == "queued") {
+			return fmt.Errorf("call %d is %q at %s; in its cell queued is %v, and a turn %v", c, s[2], n.name, queued, running)
+		}
+	}
+	return nil
+}
+
+func (w *walker) compareCaller(c int, s standing) error {
+	p, nested := w.parent[c]
+	if !nested {
+		reply, told := w.replies[w.calls[c]]
+		switch {
+		case s[1] == "cancel": // who has cancelled waits for the end all the same
+		case told != (s[0] == "done"):
+			return fmt.Errorf("client's call %d is %q; its client is told: %v", c, s[0], told)
+		case told && (reply.Refusal == nil) != (s[1] == "ok"):
+			return fmt.Errorf("client's call %d ends with %q; its client is told %v", c, s[1], reply.Refusal)
+		}
+		return nil
+	}
+	if w.nodes[w.to[p]].down {
+		return nil
+	}
+	if open := slices.Contains(w.openCalls(p), w.calls[c]); open != (s[0] == "wait") {
+		return fmt.Errorf("call %d is %q at its caller %s, where it is open: %v", c, s[0], w.to[p], open)
+	}
+	return nil
+}
