@@ -67,7 +67,7 @@ type connection struct {
 // listenTo may have somebody read the run of a client's call, from now on or a
 // little later, when it may be over.
 func (w *World) listenTo(run actor.CallID, to actor.ID) {
-	if w.story || w.isVolatile(to.Agent) || w.choose.Int(3) > 0 {
+	if w.story || w.isVolatile(to.Agent) || w.choose.Int(6) > 0 {
 		return
 	}
 	l := &listener{w: w, no: len(w.listeners), run: run, tree: w.choose.Int(3) == 2, kind: w.kindOf(to.Agent), key: w.keys, read: []reading{{run: run}}}

@@ -205,7 +205,7 @@ func (s *wire) carry(after time.Duration, f Fault, b []byte) {
 		}
 		for ; len(piece) > 0; piece = piece[step:] {
 			kind := f
-			if i > 0 && f == noFault {
+			if s.split && i > 0 && f == noFault {
 				kind, s.split = ModelSplit, false // once an answer, at one place
 			}
 			s.deliver(after, kind, upstream.Bytes{Attempt: s.try, Bytes: bytes.Clone(piece[:step])})
@@ -215,4 +215,4 @@ func (s *wire) carry(after time.Duration, f Fault, b []byte) {
 }
 
 // splitMax is how many bytes of an answer come one by one.
-const splitMax = 40
+const splitMax = 16
