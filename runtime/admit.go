@@ -75,6 +75,12 @@ func (c *Cell) seen(act *activation, call actor.Call) bool {
 		c.replyTo(act, call, reply, true)
 		return true
 	}
+	if t, i := act.addedFor(id); t != nil {
+		if !t.wants(i, call, c.limits.MaxPendingPerActor) {
+			c.refuse(act, call, tooManyRepeats(c.limits.MaxPendingPerActor))
+		}
+		return true
+	}
 	c.follow(act, id, call)
 	return true
 }
@@ -94,6 +100,10 @@ func (c *Cell) stillOpen(act *activation, call actor.Call, run *store.Run) {
 		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
 }
 
+func tooManyRepeats(n int) *actor.Refusal {
+	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d repeats wait for open runs already", n)
+}
+
 // follow has a client's repeat answered along with the run it repeats, or told
 // at once that the run is held.
 func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
@@ -105,7 +115,7 @@ func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
 		return
 	}
 	if len(act.aliases) >= c.limits.MaxPendingPerActor {
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d repeats wait for open runs already", len(act.aliases)))
+		c.refuse(act, call, tooManyRepeats(len(act.aliases)))
 		return
 	}
 	act.aliases = append(act.aliases, alias{run: run, call: call.ID, via: call.Via})

@@ -24,7 +24,7 @@ func (c *Cell) callback(t *turn, call actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Added && a.For == call.ID && !mutant.On("callback-not-recognised") {
-			t.wants(i, call)
+			t.wants(i, call, c.limits.MaxPendingPerActor)
 			return
 		}
 	}
@@ -34,7 +34,7 @@ func (c *Cell) callback(t *turn, call actor.Call, durable bool) {
 	}
 	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
 	a := c.plan(run, tools.NewContext(run.Call, run.Clock.Now(c.now), dispatcher.Asks{}), ask)
-	a.Added, a.For = true, call.ID
+	a.Added, a.For, a.Promise = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
 		c.askCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
 	}
@@ -44,7 +44,7 @@ func (c *Cell) callback(t *turn, call actor.Call, durable bool) {
 	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a})
 	t.work = append(t.work, ask)
 	t.sent = append(t.sent, sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter})
-	t.wants(i, call)
+	t.wants(i, call, 1)
 	c.askEvent(t, i, t.act.pending())
 	switch added := &run.Last()[i]; {
 	case !added.Open():
@@ -74,16 +74,39 @@ func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
 	return nil
 }
 
-// wants notes who is to have the answer of an added call.
-func (t *turn) wants(i int, call actor.Call) {
+// wants notes who is to have the answer of an added call; false if as many as
+// that are waiting for it already.
+func (t *turn) wants(i int, call actor.Call, most int) bool {
 	if t.added == nil {
-		t.added = map[int]actor.Call{}
+		t.added = map[int][]actor.Call{}
 	}
-	t.added[i] = call
+	for j, o := range t.added[i] {
+		if o.ID == call.ID {
+			t.added[i][j] = call // from where it asks now
+			return true
+		}
+	}
+	if len(t.added[i]) >= most {
+		return false
+	}
+	t.added[i] = append(t.added[i], call)
+	return true
 }
 
-// answerAdded ends the signal that added a call, with what the call came to. One
-// whose client is gone is remembered all the same, for its repeat.
+// addedFor finds the open call that a message added.
+func (a *activation) addedFor(id actor.CallID) (*turn, int) {
+	for _, t := range a.turns {
+		for i := range t.run.Last() {
+			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.For == id {
+				return t, i
+			}
+		}
+	}
+	return nil, 0
+}
+
+// answerAdded ends the signal that added a call, with what the call came to, and
+// its repeats. One whose client is gone is remembered all the same.
 func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 	a := &t.run.Last()[i]
 	reply := actor.Reply{Call: a.For, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
@@ -93,12 +116,21 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 	if a.Call.IsZero() {
 		reply.Run = t.run.Call.ID
 	}
-	call, wanted := t.added[i]
-	if !wanted {
-		call = actor.Call{ID: a.For, Kind: actor.OneWay}
-	}
+	calls := t.added[i]
 	delete(t.added, i)
-	c.end(t.act, call, reply)
+	first := actor.Call{ID: a.For, Kind: actor.OneWay, Idempotency: a.Promise}
+	for _, call := range calls {
+		if call.ID == a.For {
+			first = call
+		}
+	}
+	c.end(t.act, first, reply)
+	for _, call := range calls {
+		if again := reply; call.ID != a.For {
+			again.Call = call.ID
+			c.replyTo(t.act, call, again, t.act.durable)
+		}
+	}
 }
 
 // dropAdded gives up the calls that external agents added, once none is at work

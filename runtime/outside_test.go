@@ -233,6 +233,42 @@ func TestARepeatedCallBackIsOneCall(t *testing.T) {
 	}
 }
 
+// One that is asked again for the same run calls back once more. Under the same
+// key that is the same call, whoever has died meanwhile.
+func TestACallBackUnderAKeyIsOneCall(t *testing.T) {
+	n := newNode(t, 1, worker(true), slowHelper())
+	run := n.send("worker", "go")
+	back := func(message string) actor.CallID {
+		return n.send("worker", "", func(c *actor.Call) {
+			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"` + message + `"}`)}}
+			c.Idempotency = actor.Idempotency{Principal: "run", Route: "invoke", Key: "k", Body: actor.HashOf([]byte(message))}
+		})
+	}
+	back("one")
+	second := back("one")
+	n.want(back("another"), "Invalid")
+	n.pass(time.Second)
+	n.start(1)
+	n.drain()
+	third, fourth := back("one"), back("one")
+	n.pass(time.Minute)
+	n.want(second, "nothing") // who waited for it is gone
+	n.want(third, "slept")
+	n.want(fourth, "slept")
+	fifth := back("one")
+	n.want(fifth, "slept")
+	called := 0
+	for _, e := range n.told[run] {
+		if e.Type == runs.AgentCalledChild {
+			called++
+		}
+	}
+	if called != 1 || n.replies[third].Run != n.replies[fifth].Run {
+		t.Errorf("the helper was called %d times:\n%s", called, n.stream(run))
+	}
+}
+
 func TestAfterACrashAnExternalAgentIsAskedAgainOnlyIfThatIsSafe(t *testing.T) {
 	for _, safe := range []bool{false, true} {
 		n := newNode(t, 1, worker(safe), slowHelper())

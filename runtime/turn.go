@@ -19,12 +19,12 @@ type turn struct {
 	act   *activation
 	run   *store.Run
 	def   *actor.Definition
-	body  actor.Turn         // nil until it has to go on: after a restart it is made again then
-	work  []actor.Ask        // the last asks with what is not written down, as long as body is there
-	sent  []sent             // beside the last asks: how they were sent
-	added map[int]actor.Call // by ask: the messages that want the answers of calls that external agents added
-	taint bool               // took in something that stands in a log
-	keep  []actor.Item       // with its outcome
+	body  actor.Turn           // nil until it has to go on: after a restart it is made again then
+	work  []actor.Ask          // the last asks with what is not written down, as long as body is there
+	sent  []sent               // beside the last asks: how they were sent
+	added map[int][]actor.Call // by ask: the messages that want the answers of calls that external agents added
+	taint bool                 // took in something that stands in a log
+	keep  []actor.Item         // with its outcome
 	over  bool
 }
 

@@ -273,8 +273,18 @@ func (w *encoder) ended(e Ended) {
 	w.time(e.At)
 	w.Reply(e.Reply)
 	w.time(e.Until)
-	w.Bool(!e.Idempotency.IsZero())
-	if i := e.Idempotency; !i.IsZero() {
+	w.promise(e.Idempotency)
+}
+
+func (r decoder) ended() Ended {
+	e := Ended{Call: r.CallID(), At: r.time(), Reply: r.Reply(), Until: r.time()}
+	e.Idempotency = r.promise()
+	return e
+}
+
+func (w *encoder) promise(i actor.Idempotency) {
+	w.Bool(!i.IsZero())
+	if !i.IsZero() {
 		w.String(i.Principal)
 		w.String(i.Route)
 		w.String(i.Key)
@@ -282,16 +292,16 @@ func (w *encoder) ended(e Ended) {
 	}
 }
 
-func (r decoder) ended() Ended {
-	e := Ended{Call: r.CallID(), At: r.time(), Reply: r.Reply(), Until: r.time()}
-	if r.Bool() {
-		e.Idempotency = actor.Idempotency{Principal: r.String(actor.TextBytesMax), Route: r.String(actor.TextBytesMax),
-			Key: r.String(actor.TextBytesMax), Body: r.Hash()}
-		if e.Idempotency.IsZero() {
-			r.Fail("idempotency without key")
-		}
+func (r decoder) promise() actor.Idempotency {
+	if !r.Bool() {
+		return actor.Idempotency{}
 	}
-	return e
+	i := actor.Idempotency{Principal: r.String(actor.TextBytesMax), Route: r.String(actor.TextBytesMax),
+		Key: r.String(actor.TextBytesMax), Body: r.Hash()}
+	if i.IsZero() {
+		r.Fail("idempotency without key")
+	}
+	return i
 }
 
 func (w *encoder) buried(b Buried) {
@@ -360,6 +370,7 @@ func (w *encoder) asked(a *Asked) {
 	w.Bool(a.Added)
 	if a.Added {
 		w.CallID(a.For)
+		w.promise(a.Promise)
 	}
 }
 
@@ -386,7 +397,7 @@ func (r decoder) asked() Asked {
 	}
 	a.Again, a.Shown = r.uint32("times"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
-		a.For = r.CallID()
+		a.For, a.Promise = r.CallID(), r.promise()
 	}
 	return a
 }

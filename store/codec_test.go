@@ -90,7 +90,7 @@ func drawAsks(t *rapid.T) []Asked {
 			a.Sent = ptr(drawAsk(t))
 		}
 		if rapid.Bool().Draw(t, "added") {
-			a.Added, a.For = true, drawRun(t)
+			a.Added, a.For, a.Promise = true, drawRun(t), drawIdempotency(t)
 		}
 		asks = append(asks, a)
 	}

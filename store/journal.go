@@ -60,10 +60,11 @@ type Asked struct {
 	Attempt uint32
 	Holds   uint64 // the highest N heard of it
 	Answer  *actor.Answer
-	Again   uint32       // how often it was asked once more
-	Shown   uint64       // the run's last event before the first piece of its answer; 0: none was shown
-	Added   bool         // by the external agent of another ask, not by the turn
-	For     actor.CallID // the message that made it so, to be answered with it
+	Again   uint32            // how often it was asked once more
+	Shown   uint64            // the run's last event before the first piece of its answer; 0: none was shown
+	Added   bool              // by the external agent of another ask, not by the turn
+	For     actor.CallID      // the message that made it so, to be answered with it
+	Promise actor.Idempotency // of that message
 }
 
 // IsCall tells whether the ask is a call to another actor that was made.
@@ -164,8 +165,8 @@ func (j *Journal) remembered() *index {
 	return x
 }
 
-// Promise finds the call that has the same idempotency key: an open run's or a
-// remembered one's, and the body it came with.
+// Promise finds the call that has the same idempotency key: an open run's, the
+// message that added an open call, or a remembered one's; and the body it came with.
 func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.Hash, ok bool) {
 	if key.IsZero() {
 		return actor.CallID{}, actor.Hash{}, false
@@ -173,6 +174,11 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 	for _, r := range j.Runs {
 		if r.Call.Idempotency.Same(key) {
 			return r.Call.ID, r.Call.Idempotency.Body, true
+		}
+		for i := range r.Last() {
+			if a := &r.Last()[i]; a.Added && a.Open() && a.Promise.Same(key) {
+				return a.For, a.Promise.Body, true
+			}
 		}
 	}
 	if i, ok := j.remembered().keys[promise(key)]; ok {
