@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla trace fuzz lint golden demo demo-python clients crash mutants check
+.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash mutants check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -44,6 +44,9 @@ replay: build ## run a failed seed again from its folder: DIR=
 
 tla: ## model-check the specifications with TLC: ARGS=
 	@$(GO) run ./internal/tlc $(ARGS)
+
+tla-big: ## the same with larger bounds: hours, and not in CI: ARGS=
+	@$(GO) run ./internal/tlc -big $(ARGS)
 
 trace: build ## histories that must be behaviours of tla/Calls.tla, and the other way round: ARGS=
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe

@@ -321,3 +321,22 @@ func TestAConfigIsRead(t *testing.T) {
 		t.Errorf("read as %+v", c)
 	}
 }
+
+// What takes hours is checked for less: that it says what it explores, and holds.
+func TestBigConfigsHold(t *testing.T) {
+	all, err := ReadConfigs(filepath.Join(tla, bigDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := modules(t)
+	for _, c := range all {
+		if c.Expect.Kind != Holds || c.Value("Bug") != `"none"` || texts[c.Module] == "" {
+			t.Errorf("%s: a big config is of a module that has small ones, of the design, and holds", c.Name)
+		}
+		for _, name := range slices.Concat(c.Invariants, c.Properties) {
+			if !defines(texts[c.Module], name) {
+				t.Errorf("%s checks %s, which %s does not define", c.Name, name, c.Module)
+			}
+		}
+	}
+}

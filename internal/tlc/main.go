@@ -25,7 +25,7 @@ import (
 const (
 	specDir  = "tla"
 	cacheDir = ".cache/tlc"
-	usage    = `usage: go run ./internal/tlc [-run REGEXP] [-list] [-write]
+	usage    = `usage: go run ./internal/tlc [-run REGEXP] [-list] [-write] [-big]
        go run ./internal/tlc traces | walks [-h]
 
 Runs every config of tla/ and compares what TLC finds with what the config's
@@ -33,6 +33,7 @@ first line expects. Exit 0: all as expected. Exit 1: a mismatch. Exit 2: usage.
 
   -run REGEXP  only the configs whose name matches
   -list        print the configs and what they expect, run nothing
+  -big         the configs of tla/big, which take hours, instead of those of tla
   -write       if there is no mismatch, write the figures of what ran to tla/RESULTS.md
 
 examples
@@ -63,6 +64,7 @@ func run(ctx context.Context, args []string) int {
 	pattern := flags.String("run", "", "")
 	list := flags.Bool("list", false, "")
 	write := flags.Bool("write", false, "")
+	big := flags.Bool("big", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
 	} else if err != nil {
@@ -76,9 +78,15 @@ func run(ctx context.Context, args []string) int {
 		return complain(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
 	case *write && *list:
 		return complain(2, fmt.Errorf("-list runs nothing that -write could write"))
+	case *write && *big:
+		return complain(2, fmt.Errorf("-write is for the configs of every day; what -big finds stays in %s", cacheDir))
 	}
 
-	all, err := ReadConfigs(specDir)
+	dir := specDir
+	if *big {
+		dir = filepath.Join(specDir, bigDir)
+	}
+	all, err := ReadConfigs(dir)
 	if err != nil {
 		return complain(1, err)
 	}
@@ -97,7 +105,7 @@ func run(ctx context.Context, args []string) int {
 	if err != nil {
 		return complain(1, err)
 	}
-	checker := TLC{Java: java, Jar: jar, Dir: specDir, Output: filepath.Join(cacheDir, "output")}
+	checker := TLC{Java: java, Jar: jar, Dir: specDir, Big: *big, Output: filepath.Join(cacheDir, "output")}
 	if err := os.MkdirAll(checker.Output, 0o755); err != nil {
 		return complain(1, err)
 	}

@@ -19,11 +19,18 @@ const atOnce = 2
 // No model may take longer than this; it would not be a small one any more.
 const longest = 15 * time.Minute
 
+// Nor one of those that are not small.
+const longestBig = 6 * time.Hour
+
+// bigDir is where those stand, beside the others.
+const bigDir = "big"
+
 // TLC runs configs.
 type TLC struct {
 	Java   string // the java command
 	Jar    string // TLC itself
-	Dir    string // where modules and configs stand
+	Dir    string // where modules stand
+	Big    bool   // configs are those of Dir/big, which take long
 	Output string // where each run's output is kept
 }
 
@@ -110,10 +117,14 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("no end after %v", longest))
+	config, within := c.Name+".cfg", longest
+	if t.Big {
+		config, within = filepath.Join(bigDir, config), longestBig
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no end after %v", within))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
-		"-workers", "1", "-config", c.Name+".cfg", c.Module)
+		"-workers", "1", "-config", config, c.Module)
 	cmd.Dir = scratch
 	output, err := cmd.CombinedOutput()
 	if limited.Err() != nil {
