@@ -3,6 +3,8 @@
 package main
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -110,6 +112,15 @@ func TestTheSeedsOwnRequests(t *testing.T) {
 			t.Errorf("create %s: %d %+v %v", name, status, a, err)
 		}
 	}
+	// curl calls what -d gives a form, whatever it is.
+	response, err := http.Post(s.url+"/v1/agents/coordinator/messages", "application/x-www-form-urlencoded", strings.NewReader(`{"content": "Ask the helper agent for assistance"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 || !strings.Contains(string(said), `"status":"succeeded"`) {
+		t.Errorf("%d %s %v", response.StatusCode, said, err)
+	}
+	response.Body.Close() //nolint:errcheck // read to its end
 	status, a := s.tell("coordinator", "Ask the helper agent what xyzzy means")
 	if status != 200 || a.Content != "You said: what xyzzy means" {
 		t.Errorf("%d %+v", status, a)

@@ -258,16 +258,31 @@ func (s *Server) badOrigin(h *fasthttp.RequestHeader) *problem {
 }
 
 // badMedia refuses bodies that are not plain JSON: what a page can send without
-// asking first is a form or text, and what is packed may be much larger than it looks.
+// asking first is a form or text, and what is packed may be much larger than it
+// looks. A program that calls its JSON a form, as curl does of -d, is understood:
+// no browser sends one without saying whose page it is on.
 func badMedia(h *fasthttp.RequestHeader) *problem {
 	if len(h.ContentEncoding()) > 0 {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Encoding", "Content-Encoding: want the body as it is")
 	}
 	media, _, _ := strings.Cut(string(h.ContentType()), ";")
 	media = strings.TrimSpace(media)
+	if strings.EqualFold(media, "application/x-www-form-urlencoded") && !fromPage(h) {
+		return nil
+	}
 	body := h.ContentLength() > 0 || h.ContentLength() == -1
 	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(string(h.Method())) {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Type", fmt.Sprintf("Content-Type: want application/json, got %.80q", media))
 	}
 	return nil
+}
+
+// fromPage tells whether a browser may have sent the request for a page.
+func fromPage(h *fasthttp.RequestHeader) bool {
+	for _, name := range []string{fasthttp.HeaderOrigin, fasthttp.HeaderReferer, fasthttp.HeaderCookie, "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"} {
+		if len(h.Peek(name)) > 0 {
+			return true
+		}
+	}
+	return false
 }

@@ -118,7 +118,9 @@ func TestOnlyJSONIsTaken(t *testing.T) {
 	b := openBare(t, Config{}, nil)
 	for media, want := range map[string]int{
 		"application/json": 400, "application/json; charset=utf-8": 400, "Application/JSON": 400, "application/json;": 400, // an empty object is no message
-		"text/plain": 415, "application/x-www-form-urlencoded": 415, "multipart/form-data; boundary=a": 415, "text/json": 415, "application/jsonx": 415, "application/json, text/plain": 415,
+		"application/x-www-form-urlencoded": 400, // what curl says of -d
+		"text/plain":                        415, "application/x-www-form-urlencoded\r\nOrigin: http://localhost": 415, "application/x-www-form-urlencoded\r\nReferer: x": 415,
+		"application/x-www-form-urlencoded\r\nCookie: a=b": 415, "application/x-www-form-urlencoded\r\nSec-Fetch-Mode: navigate": 415, "multipart/form-data; boundary=a": 415, "text/json": 415, "application/jsonx": 415, "application/json, text/plain": 415,
 		"text/plain; a=application/json": 415, "application/problem+json": 415, "*/*": 415, "": 415, "json": 415, "application /json": 415,
 	} {
 		for _, path := range []string{"/v1/agents/a/messages", "/v1/runs/0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55:signal"} {

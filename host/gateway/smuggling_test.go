@@ -293,7 +293,7 @@ func TestWhatIsWellFramedIsServed(t *testing.T) {
 func TestARefusedBodyIsNotRead(t *testing.T) {
 	b := openBare(t, Config{}, nil)
 	for name, raw := range map[string]string{
-		"a form":        "POST /v1/agents/a/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\na=",
+		"a page's form": "POST /v1/agents/a/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\na=",
 		"packed":        post + "Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n",
 		"foreign":       "POST /v1/agents/a/messages HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n",
 		"both lengths":  post + "Content-Length: 1000000\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n",
