@@ -10,5 +10,9 @@
 // its choices: the same seed gives the same hash, a choice log replays, and a
 // log with some choices dropped or zeroed is a smaller run.
 //
+// Behind the nodes stand servers of models and external agents, before them people
+// who ask and who read streams. Between those and a node there are bytes, and
+// what the node makes of them is production's too: exchanges, back-off, streams.
+//
 //	workload ─▶ faults off, healed, restarted ─▶ quiet ─▶ every call has ended?
 package sim

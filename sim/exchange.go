@@ -98,7 +98,7 @@ func (n *node) invoke(h *held, op runtime.Invoke) {
 // newExchange gives up what an earlier life of an unjournaled actor had asked
 // under the same name.
 func (n *node) newExchange(h *held, left actor.Duration, call *actor.Call) *exchange {
-	n.abandon(&h.effect)
+	n.abandonExchange(&h.effect)
 	x := &exchange{n: n, process: n.process, cell: h.c.index, id: h.effect.ID, attempt: h.effect.Attempt, call: call,
 		until: n.w.now.Add(left), awaited: !h.c.gone || h.again}
 	n.outside.exchanges = append(n.outside.exchanges, x)
@@ -239,8 +239,8 @@ func (n *node) exchange(id actor.EffectID, attempt uint32) *exchange {
 	return nil
 }
 
-// abandon gives an exchange up. What still comes for it changes nothing.
-func (n *node) abandon(e *runtime.Effect) {
+// abandonExchange gives an exchange up. What still comes for it changes nothing.
+func (n *node) abandonExchange(e *runtime.Effect) {
 	x := n.exchange(e.ID, e.Attempt)
 	if x == nil {
 		return
@@ -251,9 +251,9 @@ func (n *node) abandon(e *runtime.Effect) {
 	}
 }
 
-// orphaned notes that nobody takes what comes for a cell, until its next
+// orphanExchanges notes that nobody takes what comes for a cell, until its next
 // incarnation awaits it, or nobody can any more.
-func (n *node) orphaned(cell uint16) {
+func (n *node) orphanExchanges(cell uint16) {
 	for _, x := range n.outside.exchanges {
 		if x.cell == cell {
 			x.awaited, x.offered = false, false
@@ -266,8 +266,8 @@ func (n *node) orphaned(cell uint16) {
 	}
 }
 
-// awaits has an exchange of an incarnation before tell its pieces to the one that there is.
-func (n *node) awaits(e *runtime.Effect) {
+// awaitExchange has an exchange of an incarnation before tell its pieces to the one that there is.
+func (n *node) awaitExchange(e *runtime.Effect) {
 	if x := n.exchange(e.ID, e.Attempt); x != nil {
 		x.awaited = true
 		x.offer()

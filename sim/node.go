@@ -358,10 +358,10 @@ func (n *node) perform(h held) {
 		n.invoke(&h, op)
 	case runtime.Abort:
 		n.abort(e)
-		n.abandon(e)
+		n.abandonExchange(e)
 	case runtime.Await:
 		n.await(e)
-		n.awaits(e)
+		n.awaitExchange(e)
 	case runtime.Load:
 		n.log.load(c, op)
 	case runtime.Expiries:

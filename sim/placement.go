@@ -207,7 +207,7 @@ func (c *cell) panicked(planned plannedPanic) {
 	n, w := c.n, c.n.w
 	c.gone = true
 	n.orphan(c.index)
-	n.orphaned(c.index)
+	n.orphanExchanges(c.index)
 	w.hit(planned.fault, "%s: %s", c.self, planned.why)
 	blame := c.core.Blame()
 	end := n.log.writer.End()
