@@ -234,6 +234,27 @@ func TestARepeatIsToldOfTheSameRun(t *testing.T) {
 	}
 }
 
+// A run that is open and waits for nobody has no news for who asks again.
+func TestARepeatOfARunAtWorkIsToldOfIt(t *testing.T) {
+	d := open(t, slow())
+	const path, body = "/v1/agents/slow/messages", `{"content":"x"}`
+	one := d.listen("POST", path, body, "Idempotency-Key", "k-1")
+	one.until("run_started")
+	two := d.listen("POST", path, body, "Idempotency-Key", "k-1")
+	two.until("run_started")
+	if one.response.Header.Get("X-Run-Id") != two.response.Header.Get("X-Run-Id") || one.frames[0] != two.frames[0] {
+		t.Errorf("%s, %s", one.names(), two.names())
+	}
+	one.response.Body.Close()
+	two.response.Body.Close()
+}
+
+func slow() actor.Definition {
+	return agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		return "", t.Sleep(time.Hour)
+	})))
+}
+
 // What is wrong before there is a run is a problem, whatever was to be streamed.
 func TestNoStreamWithoutARun(t *testing.T) {
 	d := open(t)
@@ -420,10 +441,7 @@ func (n *leaving) Watch(run actor.CallID) (<-chan struct{}, func()) {
 
 // A client that goes frees what was kept for it, whatever it waits for; its run goes on.
 func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
-	slow := agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		return "", t.Sleep(time.Hour)
-	})))
-	d := open(t, slow)
+	d := open(t, slow())
 	n := &leaving{d.server.node, make(chan error, 8), make(chan error, 8)}
 	d.server.node = n
 	s := d.listen("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
@@ -455,6 +473,9 @@ func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
 			if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if what == "news" { // one that breaks off, instead of taking its leave
+			_ = c.SetLinger(0)
 		}
 		c.Close()
 		if what == "message" {
