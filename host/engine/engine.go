@@ -237,101 +237,6 @@ func (e *Engine) NewCallID() actor.CallID {
 // Now is the node's time.
 func (e *Engine) Now() actor.Time { return e.clock.now() }
 
-// Ask brings a client's call to its actor and waits for what comes of it. What
-// the call leaves open is filled in. If ctx ends first the run goes on, and its
-// client may ask for it by its id.
-func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
-	return e.AskStream(ctx, call, nil)
-}
-
-// AskStream is Ask for a client that follows the run meanwhile. If the call
-// repeats one whose run is open, joined is told once which run that is; otherwise
-// the run has the call's own id.
-func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
-	complete(&call)
-	env, err := own(actor.Envelope{To: call.To, Body: actor.Request{Call: call}})
-	if err != nil {
-		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
-	}
-	now := e.clock.now()
-	if refusal := e.room.check(now, e.config.Log); refusal != nil {
-		return refused(call.ID, refusal), nil
-	}
-	c := e.home(call.To)
-	w, refusal := e.clients.add(call, c.n, now, joined != nil)
-	if refusal != nil {
-		return refused(call.ID, refusal), nil
-	}
-	if !c.ask(w, env) {
-		e.clients.remove(call.ID)
-		return refused(call.ID, e.full()), nil
-	}
-	return e.wait(ctx, w, joined)
-}
-
-// own is an envelope as it comes out of bytes: what no cell could read is an
-// error, and nobody else holds any of it.
-func own(env actor.Envelope) (actor.Envelope, error) {
-	b := buffers.Get().(*[]byte)
-	defer buffers.Put(b)
-	if *b = actor.Append((*b)[:0], env); cap(*b) > slotBytesMax {
-		defer func() { *b = nil }()
-	}
-	return actor.Decode(*b)
-}
-
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
-
-// wait waits for what comes of a client's call.
-func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.CallID)) (Answer, error) {
-	defer e.clients.forget(w)
-	if !w.park() {
-		return w.answer, nil
-	}
-	for {
-		var gone error
-		select {
-		case <-w.ready:
-			return w.answer, nil
-		case run := <-w.joined:
-			joined(run)
-			continue
-		case <-ctx.Done():
-			gone = ctx.Err()
-		case <-e.over:
-			gone = e.err
-		}
-		if _, waits := e.clients.remove(w.call.ID); !waits { // it is being answered
-			<-w.ready
-			return w.answer, nil
-		}
-		return Answer{}, gone
-	}
-}
-
-func (e *Engine) full() *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
-}
-
-// Cancel gives up a run of an actor on behalf of a client. Whoever waits for the
-// run is told that it was cancelled; one that is over stays as it is.
-func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
-	env, err := own(actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}})
-	if err != nil {
-		return actor.Refuse(actor.Invalid, "%v", err)
-	}
-	if !e.home(id).bring(env) {
-		return e.full()
-	}
-	return nil
-}
-
-// home is the cell at which an actor lives.
-func (e *Engine) home(id actor.ID) *cell {
-	owner, _ := e.owners().Of(dispatcher.ShardOf(id))
-	return e.cells[owner.Cell]
-}
-
 // State is the truth about each cell, one after the other.
 func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	all := make([]history.State, 0, len(e.cells))
@@ -349,24 +254,6 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	}
 	return all, nil
 }
-
-func complete(call *actor.Call) {
-	if call.Kind == 0 {
-		call.Kind = actor.Waiting
-	}
-	if call.Lane == 0 {
-		call.Lane = actor.Normal
-	}
-	if call.Origin == 0 {
-		call.Origin = actor.Human
-	}
-	if call.Operation == "" {
-		call.Operation = actor.HandleMessageFull
-	}
-	call.Root, call.Attempt = call.ID, 1
-}
-
-func refused(call actor.CallID, r *actor.Refusal) Answer { return Answer{Reply: actor.Fail(call, r)} }
 
 // Watch says when a run has a new event, which can then be read. It may say so
 // once for several. Stop ends it.
@@ -472,48 +359,4 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	e.fail(ErrClosed)
 	return err
-}
-
-// tell logs what a person who runs a node wants to know of each run; never content.
-func (e *Engine) tell(ev *history.Event) {
-	var message string
-	level := slog.LevelInfo
-	switch ev.Kind {
-	case history.Admit:
-		message = "accepted"
-	case history.Reply:
-		message = "ended"
-	case history.Refuse:
-		message = "refused"
-	case history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel:
-		message, level = ev.Kind.String(), slog.LevelDebug
-	default:
-		return
-	}
-	if e.log.Enabled(e.ctx, level) {
-		e.log.LogAttrs(e.ctx, level, message, attrs(ev)...)
-	}
-}
-
-func attrs(ev *history.Event) []slog.Attr {
-	all := []slog.Attr{slog.String("actor", ev.Actor.String()), slog.Int("cell", int(ev.From.Cell))}
-	if !ev.Call.IsZero() {
-		all = append(all, slog.String("call", ev.Call.String()))
-	}
-	if !ev.Root.IsZero() {
-		all = append(all, slog.String("run", ev.Root.String()))
-	}
-	if ev.Kind == history.Admit {
-		all = append(all, slog.String("chain", actor.PathString(ev.Chain)), slog.Int("depth", len(ev.Chain)), slog.Int64("left_ms", ev.Left.Milliseconds()))
-	}
-	if ev.Status != 0 {
-		all = append(all, slog.String("status", ev.Status.String()))
-	}
-	if ev.Reason != 0 {
-		all = append(all, slog.String("reason", ev.Reason.String()))
-	}
-	if ev.Why != "" {
-		all = append(all, slog.String("why", ev.Why))
-	}
-	return all
 }

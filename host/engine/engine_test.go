@@ -663,3 +663,49 @@ func TestCloseDoesNotWaitForAStepThatDoesNotEnd(t *testing.T) {
 	}
 	close(release)
 }
+
+// pickyLog is a log that may be full.
+type pickyLog struct {
+	Log
+	full    atomic.Bool
+	backlog atomic.Int64
+}
+
+func (l *pickyLog) Full() error {
+	if l.full.Load() {
+		return errors.New("storage full, as told")
+	}
+	return l.Log.Full()
+}
+
+func (l *pickyLog) Backlog() int { return l.Log.Backlog() + int(l.backlog.Load()) }
+
+// A node whose log can take no more refuses new calls, says why, and takes them
+// again when there is room.
+func TestNoCallIsTakenThatCannotBeWritten(t *testing.T) {
+	log := &pickyLog{}
+	n := start(t, t.TempDir(), func(c *Config) { log.Log, c.Log = c.Log, log }, echo())
+	until := func(what string, is func(*actor.Refusal) bool) {
+		t.Helper()
+		for ctx := patient(t); !is(n.ask("echo", "s", "x").Reply.Refusal); {
+			if ctx.Err() != nil {
+				t.Fatalf("never %s", what)
+			}
+		}
+	}
+	taken := func(r *actor.Refusal) bool { return r == nil }
+	until("taken", taken)
+	log.full.Store(true)
+	until("refused", func(r *actor.Refusal) bool {
+		return r != nil && r.Reason == actor.Unavailable && strings.Contains(r.Error(), "as told") && r.RetryAfter > 0
+	})
+	if n.Ready() == nil {
+		t.Error("it says that it is ready")
+	}
+	log.full.Store(false)
+	until("taken again", taken)
+	log.backlog.Store(backlogMax + 1)
+	until("refused", func(r *actor.Refusal) bool { return r != nil && r.Reason == actor.Busy && r.Scope == actor.ScopeNode })
+	log.backlog.Store(0)
+	until("taken again", taken)
+}

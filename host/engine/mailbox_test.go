@@ -333,3 +333,29 @@ func TestNoAskIsOverlooked(t *testing.T) {
 	round.Store(-1)
 	<-left
 }
+
+// A quarter of a ring is for cells alone, and all of it while messages of its own
+// cell wait for room elsewhere.
+func TestClientsLeaveRoomForCells(t *testing.T) {
+	a := newTable(0, 16)
+	c := &cell{mailbox: a.mailbox}
+	for i := range 13 {
+		if ok := c.put(actor.Envelope{}); ok != (i < 12) {
+			t.Errorf("client %d: %v", i, ok)
+		}
+	}
+	for range 4 {
+		if !a.pushFrom(1, aLetter()) {
+			t.Error("no room for cells")
+		}
+	}
+	a.ring = newRing(16)
+	c.spilled.Store(1)
+	if c.put(actor.Envelope{}) {
+		t.Error("a client's message, while the cell's own wait for room")
+	}
+	c.spilled.Store(0)
+	if !c.put(actor.Envelope{}) {
+		t.Error("refused although there is room")
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"log/slog"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// tell logs what a person who runs a node wants to know of each run; never content.
+func (e *Engine) tell(ev *history.Event) {
+	var message string
+	level := slog.LevelInfo
+	switch ev.Kind {
+	case history.Admit:
+		message = "accepted"
+	case history.Reply:
+		message = "ended"
+	case history.Refuse:
+		message = "refused"
+	case history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel:
+		message, level = ev.Kind.String(), slog.LevelDebug
+	default:
+		return
+	}
+	if e.log.Enabled(e.ctx, level) {
+		e.log.LogAttrs(e.ctx, level, message, attrs(ev)...)
+	}
+}
+
+func attrs(ev *history.Event) []slog.Attr {
+	all := []slog.Attr{slog.String("actor", ev.Actor.String()), slog.Int("cell", int(ev.From.Cell))}
+	if !ev.Call.IsZero() {
+		all = append(all, slog.String("call", ev.Call.String()))
+	}
+	if !ev.Root.IsZero() {
+		all = append(all, slog.String("run", ev.Root.String()))
+	}
+	if ev.Kind == history.Admit {
+		all = append(all, slog.String("chain", actor.PathString(ev.Chain)), slog.Int("depth", len(ev.Chain)), slog.Int64("left_ms", ev.Left.Milliseconds()))
+	}
+	if ev.Status != 0 {
+		all = append(all, slog.String("status", ev.Status.String()))
+	}
+	if ev.Reason != 0 {
+		all = append(all, slog.String("reason", ev.Reason.String()))
+	}
+	if ev.Why != "" {
+		all = append(all, slog.String("why", ev.Why))
+	}
+	return all
+}
