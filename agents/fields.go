@@ -54,6 +54,9 @@ var specFields = []field{
 	{"limits.invoke_timeout_ms", KindExternal, whole(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.InvokeTimeoutMS = n })},
 }
 
+// membersMax is how many things a source may say, right or wrong.
+const membersMax = 256
+
 // isTable tells whether fields stand below that name.
 func isTable(name string) bool {
 	return slices.ContainsFunc(specFields, func(f field) bool { return strings.HasPrefix(f.name, name+".") })
@@ -63,6 +66,9 @@ func isTable(name string) bool {
 func specOf(members []member) (Spec, error) {
 	var s Spec
 	var wrong Problems
+	if len(members) > membersMax {
+		return Spec{}, Problems{{Text: fmt.Sprintf("says %d things, where there are %d to say", len(members), len(specFields))}}
+	}
 	complain := func(m member, text string) {
 		wrong = append(wrong, Problem{Line: m.line, Column: m.col, Field: fmt.Sprintf("%.80s", strings.ToValidUTF8(m.path, "\uFFFD")), Text: text})
 	}

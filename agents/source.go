@@ -71,9 +71,14 @@ func ReadTOML(text string) (Spec, error) {
 	if len(text) > SourceBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), SourceBytesMax)}}
 	}
+	if at := tooDeep(text); at >= 0 {
+		line := strings.Count(text[:at], "\n") + 1
+		column := utf8.RuneCountInString(text[strings.LastIndexByte(text[:at], '\n')+1:at]) + 1
+		return Spec{}, Problems{{Line: line, Column: column, Text: fmt.Sprintf("nests deeper than %d levels", depthMax)}}
+	}
 	members, err := tomlMembers(text)
 	if err != nil {
-		return Spec{}, Problems{problemOfTOML(text, err)}
+		return Spec{}, Problems{problemOfTOML(err)}
 	}
 	return specOf(members)
 }
@@ -98,6 +103,9 @@ func tomlMembers(text string) ([]member, error) {
 	meta, err := toml.Decode(text, &top)
 	if err != nil {
 		return nil, err
+	}
+	if n := len(meta.Keys()); n > membersMax { // where each of them stands takes its time
+		return make([]member, n), nil
 	}
 	lines := strings.Split(text, "\n")
 	var all []member
@@ -168,7 +176,9 @@ func plain(v any) any {
 	case []any:
 		list := make([]any, len(v))
 		for i := range v {
-			list[i] = plain(v[i])
+			if list[i] = plain(v[i]); kindOfValue(list[i]) == "a list" {
+				list[i] = alien("a list")
+			}
 		}
 		return list
 	case map[string]any:
@@ -180,7 +190,7 @@ func plain(v any) any {
 	}
 }
 
-func problemOfTOML(text string, err error) Problem {
+func problemOfTOML(err error) Problem {
 	var at toml.ParseError
 	if !errors.As(err, &at) {
 		return Problem{Line: 1, Column: 1, Text: "not TOML: " + oneLine(err.Error())}
@@ -261,7 +271,11 @@ func jsonValue(raw jsontext.Value) any {
 		if json.Unmarshal(raw, &list) == nil {
 			values := make([]any, len(list))
 			for i := range list {
-				values[i] = jsonValue(list[i])
+				if list[i].Kind() == '[' {
+					values[i] = alien("a list")
+				} else {
+					values[i] = jsonValue(list[i])
+				}
 			}
 			return values
 		}

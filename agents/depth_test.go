@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agents_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/agents"
+)
+
+// Depth costs a reader more than length, so it is seen before anybody reads.
+func TestWhatNestsTooDeepIsNotRead(t *testing.T) {
+	deep := strings.Repeat("{a=", 20_000)
+	for _, c := range []struct{ text, want string }{
+		{"name = \"a\"\nagents = " + strings.Repeat("[", 50_000), "2:18: nests deeper than 8 levels"},
+		{"x=" + deep, "1:27: nests deeper"},
+		{"x=[\n[\n[[[[[[[", "3:7: nests deeper"},
+		{strings.Repeat("a.", 50_000) + "a=1", "1:18: nests deeper"},
+		{"[" + strings.Repeat("a.", 50_000) + "a]", "1:19: nests deeper"},
+		{"# [[[[[[[[[[[[ \"\ny=" + deep, "2:27: nests deeper"},
+		// What seems to begin a text here ends one.
+		{`x={b="""a"""",c=` + deep, "nests deeper"},
+		{`x={b='''a''''',c=` + deep, "nests deeper"},
+		{`x={b="\"",c=` + deep, "nests deeper"},
+		{`x={b='\',c=` + deep, "nests deeper"},
+		{`x={b='''\''',c=` + deep, "nests deeper"},
+		{`x={b="""\"""",c=1,d='` + "\n" + deep, "nests deeper"},
+	} {
+		_, err := agents.ReadTOML(c.text)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.40q: %.200v, want %s", c.text, err, c.want)
+		}
+	}
+	_, err := agents.ReadJSON([]byte(`{"name":"a","tools":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}`))
+	if err == nil || !strings.Contains(err.Error(), "tools: entry 1: want text, got a list") {
+		t.Errorf("%.200v", err)
+	}
+	// Prompts and comments may say what they like.
+	for _, text := range []string{
+		"name = \"a\" # {{{{{{{{{{{{{{ it's\nprompt = '''\n" + strings.Repeat(`{"a.b.c.d.e.f.g.h.i.j": [[[ "`, 100) + "'''\nparameters.temperature = 0.5\n",
+		"name = \"a\"\nprompt = \"\"\"\n" + strings.Repeat(`{\"a.b.c.d.e.f.g.h.i.j\": [[[ ' `, 100) + "\"\"\"\ntools = [\"a.b\", \"c.d.e.f.g.h.i.j.k.l.m\"] # [",
+		`name = "a"` + "\n" + `description = "{{{{{{{{{{{{{\"{{ ' "`,
+	} {
+		if _, err := agents.ReadTOML(text); err != nil {
+			t.Errorf("%.60q: %v", text, err)
+		}
+	}
+}
+
+func TestASourceSaysSoMuchAtMost(t *testing.T) {
+	_, err := agents.ReadTOML(strings.Join(many(5000), " = 1\n") + " = 1\n")
+	var wrong agents.Problems
+	if !errors.As(err, &wrong) || len(wrong) != 1 || !strings.Contains(err.Error(), "says 5000 things, where there are") {
+		t.Errorf("%.200v", err)
+	}
+	var members []string
+	for _, name := range many(5000) {
+		members = append(members, fmt.Sprintf("%q:1", name))
+	}
+	if _, err := agents.ReadJSON([]byte("{" + strings.Join(members, ",") + "}")); err == nil || !strings.Contains(err.Error(), "says 5000 things") {
+		t.Errorf("%.200v", err)
+	}
+}
