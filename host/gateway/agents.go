@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
@@ -251,13 +250,12 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeWithin, actor.Agent
-	within, stop := waiting(ctx, invokeWithin)
+	within, stop := s.waiting(ctx, invokeWithin)
 	answer, err := s.node.Ask(within, call)
-	gone := context.Cause(within)
+	why := context.Cause(within)
 	stop()
 	switch {
-	case errors.Is(gone, errGone):
-		hangUp(ctx)
+	case left(ctx, why):
 	case err != nil:
 		s.failed(ctx, err)
 	default:

@@ -38,13 +38,12 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 		s.messageStream(ctx, call)
 		return
 	}
-	within, stop := waiting(ctx, AnswerWithin)
+	within, stop := s.waiting(ctx, AnswerWithin)
 	answer, err := s.node.Ask(within, call)
-	gone := context.Cause(within)
+	why := context.Cause(within)
 	stop()
 	switch {
-	case errors.Is(gone, errGone):
-		hangUp(ctx)
+	case left(ctx, why):
 	case errors.Is(err, context.DeadlineExceeded):
 		if _, err := s.owner(call.ID); err != nil {
 			// A repeat of a run under way is no run itself; nor is what nobody took up yet.
@@ -120,7 +119,7 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 		a, err := s.node.AskStream(asking, call, func(run actor.CallID) { joined <- run })
 		came <- outcome{a, err}
 	}()
-	within, stop := waiting(ctx, AnswerWithin)
+	within, stop := s.waiting(ctx, AnswerWithin)
 	run, begun := call.ID, true
 	var o outcome
 	select {
@@ -135,13 +134,12 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 	case <-s.stopping:
 		o.err = engine.ErrClosed
 	}
-	gone := context.Cause(within)
+	why := context.Cause(within)
 	stop()
 	deaf()
 	switch {
-	case errors.Is(gone, errGone):
-		hangUp(ctx)
-	case gone != nil:
+	case left(ctx, why):
+	case why != nil:
 		refusal(noAnswer()).write(ctx)
 	case o.err != nil:
 		s.failed(ctx, o.err)

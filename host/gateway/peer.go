@@ -17,8 +17,11 @@ import (
 // client is still there.
 const watchAfter = 40 * time.Millisecond
 
-// errGone is why a request is given up whose client is gone. Nobody hears of it.
-var errGone = errors.New("the client is gone")
+// Why a request is given up while its answer is awaited.
+var (
+	errGone    = errors.New("the client is gone")
+	errRevoked = errors.New("the key was revoked")
+)
 
 // watchPeer says when the other end of a connection is gone, without reading what
 // it may have sent. Stop ends the watch; before that nobody else may read. A
@@ -68,12 +71,12 @@ func hungUp(fd int) bool {
 }
 
 // waiting is a context for what a client waits for: it ends when the client is
-// gone, because of errGone, and when the time is over. Stop must be called before
-// the request is answered.
-func waiting(ctx *fasthttp.RequestCtx, within time.Duration) (_ context.Context, stop func()) {
+// gone or may not ask any more, of which left tells, and when the time is over.
+// Stop must be called before the request is answered.
+func (s *Server) waiting(ctx *fasthttp.RequestCtx, within time.Duration) (_ context.Context, stop func()) {
 	waits, cancel := context.WithCancelCause(context.Background())
 	waits, over := context.WithTimeout(waits, within)
-	conn := ctx.Conn()
+	conn, key := ctx.Conn(), who(ctx).Key
 	var mu sync.Mutex
 	ended := make(chan struct{})
 	unwatch := func() {}
@@ -89,10 +92,25 @@ func waiting(ctx *fasthttp.RequestCtx, within time.Duration) (_ context.Context,
 		var gone <-chan struct{}
 		gone, unwatch = watchPeer(conn)
 		go func() {
-			select {
-			case <-gone:
-				cancel(errGone)
-			case <-ended:
+			var look <-chan time.Time
+			if key != "" {
+				every := time.NewTicker(lookEvery)
+				defer every.Stop()
+				look = every.C
+			}
+			for {
+				select {
+				case <-gone:
+					cancel(errGone)
+					return
+				case <-look:
+					if !s.config.Keys.Valid(key) {
+						cancel(errRevoked)
+						return
+					}
+				case <-ended:
+					return
+				}
 			}
 		}()
 	})
@@ -105,6 +123,20 @@ func waiting(ctx *fasthttp.RequestCtx, within time.Duration) (_ context.Context,
 		over()
 		cancel(nil)
 	}
+}
+
+// left answers a request whose client is gone or may not ask any more, if that is
+// why a waiting ended.
+func left(ctx *fasthttp.RequestCtx, why error) bool {
+	switch {
+	case errors.Is(why, errGone):
+		hangUp(ctx)
+	case errors.Is(why, errRevoked):
+		unauthorized("the API key was revoked, or has expired, while the answer was awaited; the run goes on").write(ctx)
+	default:
+		return false
+	}
+	return true
 }
 
 // hangUp ends a request that nobody waits for any more.

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
 	"time"
@@ -29,10 +30,12 @@ func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byt
 		return nil, true
 	}
 	call.ID = s.node.NewCallID()
-	within, done := waiting(ctx, registryWithin)
+	within, done := s.waiting(ctx, registryWithin)
 	a, err := s.node.Ask(within, call)
+	why := context.Cause(within)
 	done()
 	switch {
+	case left(ctx, why):
 	case err != nil:
 		s.failed(ctx, err)
 	case a.Reply.Refusal != nil:

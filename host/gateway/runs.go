@@ -4,7 +4,6 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -97,7 +96,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx) {
 	}
 	news, deaf := s.node.Watch(id)
 	defer deaf()
-	patience, stop := waiting(ctx, time.Duration(of[2])*time.Millisecond)
+	patience, stop := s.waiting(ctx, time.Duration(of[2])*time.Millisecond)
 	defer stop()
 	for last := of[2] == 0; ; {
 		count := 0
@@ -117,8 +116,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx) {
 		select {
 		case <-news:
 		case <-patience.Done():
-			if errors.Is(context.Cause(patience), errGone) {
-				hangUp(ctx)
+			if left(ctx, context.Cause(patience)) {
 				return
 			}
 			last = true
@@ -173,10 +171,12 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalWithin
-	within, stop := waiting(ctx, signalWithin)
+	within, stop := s.waiting(ctx, signalWithin)
 	answer, err := s.node.Ask(within, call)
+	why := context.Cause(within)
 	stop()
 	switch {
+	case left(ctx, why):
 	case err != nil:
 		s.failed(ctx, err)
 	case answer.Reply.Refusal != nil:
@@ -210,7 +210,7 @@ func (s *Server) cancel(ctx *fasthttp.RequestCtx) {
 	}
 	news, deaf := s.node.Watch(id)
 	defer deaf()
-	within, stop := waiting(ctx, cancelWithin)
+	within, stop := s.waiting(ctx, cancelWithin)
 	defer stop()
 	for asked := false; ; {
 		var record runs.Record
@@ -239,8 +239,7 @@ func (s *Server) cancel(ctx *fasthttp.RequestCtx) {
 		select {
 		case <-news:
 		case <-within.Done():
-			if errors.Is(context.Cause(within), errGone) {
-				hangUp(ctx)
+			if left(ctx, context.Cause(within)) {
 				return
 			}
 			okJSON(ctx, http.StatusAccepted, out) // it ends as soon as its agent lets it

@@ -517,15 +517,37 @@ func TestADoorThatClosesTellsWhoeverListens(t *testing.T) {
 	}
 }
 
-func TestAKeyThatIsRevokedEndsItsStreams(t *testing.T) {
+// arriving is a node that says when an Ask comes.
+type arriving struct {
+	Node
+	came chan struct{}
+}
+
+func (n *arriving) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+	n.came <- struct{}{}
+	return n.Node.Ask(ctx, call)
+}
+
+func TestAKeyThatIsRevokedEndsWhatIsAwaited(t *testing.T) {
 	keys := new(Keys)
 	mine, text := keyFor(t, 1, 0, ingress.ScopeCall)
 	other, _ := keyFor(t, 2, 0, ingress.ScopeCall)
 	keys.Set([]ingress.Key{mine, other})
-	d := openWith(t, Config{Keys: keys})
+	d := openWith(t, Config{Keys: keys}, slow())
+	n := &arriving{d.server.node, make(chan struct{}, 1)}
+	d.server.node = n
 	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
 	s.until("wait_opened")
+	asked := make(chan string, 1)
+	go func() {
+		status, _, body := d.ask("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
+		asked <- fmt.Sprint(status, body)
+	}()
+	<-n.came
 	keys.Set([]ingress.Key{other})
+	if got := <-asked; !strings.HasPrefix(got, "401") || !strings.Contains(got, "while the answer was awaited") {
+		t.Error(got)
+	}
 	s.until("")
 	if last := s.frames[len(s.frames)-1]; last.Name != ingress.StreamClosed || !strings.Contains(last.Data, `"reason":"revoked"`) {
 		t.Error(s.names())
