@@ -119,6 +119,36 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 	return json.Marshal(out, jsontext.EscapeForHTML(false))
 }
 
+// BackupCmd copies a store.
+type BackupCmd struct {
+	At
+	Dir  string `arg:"" type:"path" help:"The folder to make, on the server's machine; it must be absent or empty."`
+	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead, while no server holds it."`
+}
+
+// Help is shown below the flags.
+func (BackupCmd) Help() string {
+	return `Copies while the server serves; all that was acknowledged before is in the copy. The secret of run tokens is not: a server on a restored folder makes a new one.
+
+Examples:
+  troupe backup /backups/2026-11-21
+  troupe backup /backups/2026-11-21 --data data
+  troupe doctor /backups/2026-11-21`
+}
+
+// Run implements the command.
+func (c *BackupCmd) Run(s streams) error {
+	if c.Data != "" {
+		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, looking(s.err)); err != nil {
+			return holder(c.Data, err)
+		}
+	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.out, c.Dir)
+	return nil
+}
+
 // RestoreCmd makes a data folder of a backup.
 type RestoreCmd struct {
 	From string `arg:"" type:"existingdir" help:"The backup."`

@@ -27,6 +27,7 @@ type CLI struct {
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
 
 	Doctor  DoctorCmd  `cmd:"" help:"Look at all of a store, and say what is wrong with it."`
+	Backup  BackupCmd  `cmd:"" help:"Copy a store, while its server serves."`
 	Restore RestoreCmd `cmd:"" help:"Make a data folder of a backup."`
 
 	Completion CompletionCmd `cmd:"" help:"Print what a shell needs to complete commands."`

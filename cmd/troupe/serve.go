@@ -151,7 +151,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 		}
 	}
 	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1)}
-	n.door = gateway.New(n.engine, log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Hosts: c.Hosts, Origins: c.Origin})
+	n.door = gateway.New(n.engine, log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
 	}

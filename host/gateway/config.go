@@ -20,6 +20,8 @@ type Config struct {
 	Hosts []string
 	// External looks after external agents; nil: there are none.
 	External External
+	// Backup copies the store into a folder; nil: it cannot.
+	Backup func(dir string) error
 	// Origins are those whose web pages may call, like https://console.example,
 	// besides our own.
 	Origins []string

@@ -49,6 +49,7 @@ var scopes = map[string]ingress.Scope{
 	"GET /v1/keys":         ingress.ScopeAdmin,
 	"POST /v1/keys":        ingress.ScopeAdmin,
 	"DELETE /v1/keys/{id}": ingress.ScopeAdmin,
+	"POST /v1/backups":     ingress.ScopeAdmin,
 }
 
 // on makes a route, behind the table of scopes.

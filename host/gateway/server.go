@@ -100,6 +100,7 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	s.on(r, http.MethodGet, "/v1/keys", s.keys)
 	s.on(r, http.MethodPost, "/v1/keys", s.createKey)
 	s.on(r, http.MethodDelete, "/v1/keys/{id}", s.revokeKey)
+	s.on(r, http.MethodPost, "/v1/backups", s.backup)
 	s.on(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { ok(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
 	s.on(r, http.MethodGet, "/readyz", s.ready)
 	s.on(r, http.MethodGet, "/metrics", s.showMetrics)

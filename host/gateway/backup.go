@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"net/http"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+)
+
+// backup copies the store into a folder of the server's machine, while it serves.
+func (s *Server) backup(ctx *fasthttp.RequestCtx) {
+	dir, p := read(ctx, ingress.Backup)
+	if p == nil && s.config.Backup == nil {
+		p = refusal(actor.Refuse(actor.Rejected, "this server has no store that can be copied"))
+	}
+	if p == nil {
+		if err := s.config.Backup(dir); err != nil {
+			p = invalid(http.StatusConflict, "dir", err.Error())
+		}
+	}
+	if p != nil {
+		p.write(ctx)
+		return
+	}
+	okJSON(ctx, http.StatusCreated, struct {
+		Dir string `json:"dir"`
+	}{dir})
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// pathBytesMax is more than any file system takes.
+const pathBytesMax = 4096
+
+// Backup reads where the server is to put a copy of its store.
+func Backup(body []byte) (dir string, _ *actor.Refusal) {
+	var in struct {
+		Dir string `json:"dir"`
+	}
+	if r := Decode(body, &in); r != nil {
+		return "", r
+	}
+	if len(in.Dir) > pathBytesMax || !strings.HasPrefix(in.Dir, "/") || strings.ContainsRune(in.Dir, 0) {
+		return "", invalid("dir", "want the absolute path of a folder on the server's machine that is not there yet")
+	}
+	return in.Dir, nil
+}
