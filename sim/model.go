@@ -42,7 +42,7 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 	}
 	said := upstream.Script(prompt)
 	strange := w.estrange(s, &prompt, &said)
-	body := upstream.AppendStream(nil, said, [...]int{24, 80, 8, 200}[w.choose.Int(4)])
+	body := upstream.AppendStream(nil, said, [...]int{80, 24, 200, 400}[w.choose.Int(4)])
 	s.befall(&modelFaults, len(body))
 	s.split = w.fault(ModelSplit)
 	s.streams(delay)
