@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -254,6 +255,13 @@ func TestFiguresSayWhatTheNodeIsAt(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
 		}
+	}
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	for line := range strings.SplitSeq(text, "\n") {
 		if strings.Contains(line, m.Run) || strings.Contains(line, `"helper"`) {
