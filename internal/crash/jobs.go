@@ -29,9 +29,10 @@ func writeTeam(dir, url string) error {
 		return err
 	}
 	for name, retry := range map[string]string{teller: "", asker: "", porter: "safe", clerk: "never", broker: "safe"} {
-		text := fmt.Sprintf("name = %q\n", name)
+		// One kill after the other may fall upon the same run: time is not to end it.
+		text := fmt.Sprintf("name = %q\nlimits.call_timeout_ms = 300000\n", name)
 		if retry != "" {
-			text += fmt.Sprintf("kind = \"external\"\nendpoint = \"%s/%s\"\nretry = %q\nconcurrency = 64\n", url, name, retry)
+			text = fmt.Sprintf("name = %q\nkind = \"external\"\nendpoint = \"%s/%s\"\nretry = %q\nconcurrency = 64\nlimits.invoke_timeout_ms = 300000\n", name, url, name, retry)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name+".toml"), []byte(text), 0o600); err != nil {
 			return err

@@ -102,7 +102,7 @@ func (o *outside) invoke(name string, w http.ResponseWriter, r *http.Request) {
 // callBack has the teller say it, with the token of the run. Whoever is asked
 // again for the same run calls back under the same key.
 func (o *outside) callBack(r *http.Request, run, input string) (string, error) {
-	body, err := json.Marshal(map[string]string{"message": "say " + input})
+	body, err := json.Marshal(map[string]any{"message": "say " + input, "timeout_ms": 300_000}, json.Deterministic(true))
 	if err != nil {
 		return "", err
 	}
