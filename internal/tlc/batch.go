@@ -18,7 +18,7 @@ import (
 
 const (
 	batchEntries = 30_000 // that TLC gets at once
-	longestBatch = 5 * time.Minute
+	longestBatch = 10 * time.Minute
 )
 
 // A verdict is what TLC says of one history.

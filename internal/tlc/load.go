@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	loadClients  = 8
-	loadRequests = 12 // of each
+	loadClients  = 6
+	loadRequests = 8 // of each
 	loadLongest  = time.Minute
 )
 
