@@ -47,7 +47,7 @@ func (s *Server) showMetrics(ctx *fasthttp.RequestCtx) {
 		s.failed(ctx, err)
 		return
 	}
-	format := expfmt.Negotiate(http.Header{fasthttp.HeaderAccept: headers(ctx, fasthttp.HeaderAccept)})
+	format := expfmt.NegotiateAccept(http.Header{fasthttp.HeaderAccept: headers(ctx, fasthttp.HeaderAccept)}, expfmt.DefaultAcceptedFormats()...)
 	var b bytes.Buffer
 	encoder := expfmt.NewEncoder(&b, format)
 	for _, f := range families {

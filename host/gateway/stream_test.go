@@ -615,3 +615,53 @@ print(len(first))
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// Many clients come back at once, each with what it had: each is told the rest.
+func TestManyComeBackAtOnce(t *testing.T) {
+	d := open(t)
+	var m message
+	d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	const clients = 200
+	told, waiting := make(chan string, clients), make(chan struct{}, clients)
+	for i := range clients {
+		go func() {
+			after := i % 4
+			s := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", fmt.Sprint(after))
+			s.until("wait_opened")
+			waiting <- struct{}{}
+			s.until("")
+			got := ""
+			for _, f := range s.frames {
+				got += f.ID + " "
+			}
+			told <- strings.TrimPrefix("1 2 3 4 5 6 7 ", "1 2 3 4 "[:2*after]) + "| " + got
+		}()
+	}
+	within := time.After(30 * time.Second)
+	for range clients {
+		select {
+		case <-waiting:
+		case <-within:
+			t.Fatal("not everybody is told")
+		}
+	}
+	if n := d.server.streams.count(); n != clients {
+		t.Errorf("%d streams", n)
+	}
+	d.ask("POST", m.Signal.Path, m.Signal.Body)
+	for range clients {
+		select {
+		case all := <-told:
+			if want, got, _ := strings.Cut(all, "| "); got != want {
+				t.Fatalf("%s, want %s", got, want)
+			}
+		case <-within:
+			t.Fatal("not everybody is told the end")
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := d.server.streams.wait(ctx); err != nil {
+		t.Error(err)
+	}
+}
