@@ -34,9 +34,13 @@ func (w *World) calmSince() actor.Time {
 	return w.trouble
 }
 
-// disturbed takes note of a fault. A clock that is set back holds up what its
-// cells do by the clock, for as long.
+// disturbed takes note of a fault, unless it is one outside: that holds up no
+// message between cells. A clock that is set back holds up what its cells do by
+// the clock, for as long.
 func (w *World) disturbed(f Fault) {
+	if f >= ModelThrottled {
+		return
+	}
 	until := w.now
 	if f == ClockSkew {
 		until = until.Add(clockSkewMax)
