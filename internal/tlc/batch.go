@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	batchEntries = 30_000 // that TLC gets at once
+	batchEntries = 15_000 // that TLC gets at once
 	longestBatch = 10 * time.Minute
 )
 

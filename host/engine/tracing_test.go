@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/troupe-run/troupe/history"
+)
+
+// TestNothingIsToldBeforeItsCause: a turn begins behind what admits it, what is
+// durable stands in the log, and what leaves the node is durable.
+func TestNothingIsToldBeforeItsCause(t *testing.T) {
+	var mu sync.Mutex
+	var told []history.Event
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Trace = func(events []history.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			told = append(told, events...)
+		}
+	})
+	var clients sync.WaitGroup
+	for i := range 8 {
+		clients.Go(func() { n.ask("helper", fmt.Sprintf("s%d", i%3), "word") })
+	}
+	clients.Wait()
+	n.close()
+	var end, synced uint64
+	seen := map[string]int{}
+	admitted := map[string]bool{}
+	for i := range told {
+		e := &told[i]
+		seen[e.Kind.String()+" "+e.What]++
+		switch e.Kind {
+		case history.Append:
+			if e.Pos != end+uint64(e.Wrote) {
+				t.Errorf("%v: the log ended at %d", e, end)
+			}
+			end = e.Pos
+		case history.Sync:
+			if e.Synced <= synced || e.Synced > end {
+				t.Errorf("%v: the log ends at %d and was durable up to %d", e, end, synced)
+			}
+			synced = e.Synced
+		case history.Admit:
+			admitted[e.Call.String()] = true
+		case history.Start:
+			if !admitted[e.Call.String()] {
+				t.Errorf("%v: nobody has admitted it", e)
+			}
+		case history.Perform:
+			if e.Pos > synced {
+				t.Errorf("%v: the log is durable up to %d", e, synced)
+			}
+		}
+	}
+	for _, want := range []string{"Start ", "Append ", "Sync ", "Perform publish"} {
+		if seen[want] == 0 {
+			t.Errorf("nobody tells of a %s: %v", want, seen)
+		}
+	}
+	if seen["Perform respond"] != 8 {
+		t.Errorf("%d answers are told, of 8", seen["Perform respond"])
+	}
+}
