@@ -12,6 +12,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -279,13 +280,10 @@ func (w *World) outward(x *exchange, what string, n uint64) {
 	e := history.Event{Kind: history.Perform, At: x.n.clock.now(w.now), From: x.n.cells[x.cell].self, Call: x.id.Run, What: what,
 		Step: x.id.Step, Index: x.id.Index, Attempt: x.attempt, N: n}
 	if x.once {
-		e.Why = onlyOnce
+		e.Why = specs.Once
 	}
 	w.observe(e)
 }
-
-// onlyOnce marks an effect that must not be repeated.
-const onlyOnce = "once"
 
 // chance is the next of the numbers that nodes draw for themselves.
 func (w *World) chance() uint64 {
@@ -293,11 +291,12 @@ func (w *World) chance() uint64 {
 	return mix(w.seed, ^w.draws)
 }
 
+// once is the mark of an effect that must not be repeated.
 func once(idempotent bool) string {
 	if idempotent {
 		return ""
 	}
-	return onlyOnce
+	return specs.Once
 }
 
 // healthOf is what a node knows of an external agent.

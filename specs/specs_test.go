@@ -473,10 +473,10 @@ func TestEverySpecCatches(t *testing.T) {
 			*t.the(history.Perform, 11) = *t.the(history.Perform, 0)
 		}},
 		{EffectOncePerAttempt, "a tool that must not be repeated, as another attempt", works(asks()), func(t *tale) {
-			t.the(history.Perform, 1).Why = once
+			t.the(history.Perform, 1).Why = Once
 			t.perform("n2", "tool", child)
 			again := t.the(history.Perform, 3)
-			again.Why, again.Attempt = once, 2
+			again.Why, again.Attempt = Once, 2
 		}},
 		{EffectOncePerAttempt, "an agent that must not begin again", streams(), func(t *tale) { t.outward("act", 2, 2) }},
 		{AttemptAnnounced, "what was shown is not taken back", streams(), func(t *tale) { t.the(history.Perform, 5).What = "publish" }},
@@ -529,7 +529,7 @@ func streams() *tale {
 func (t *tale) outward(what string, attempt uint32, n uint64) *tale {
 	e := history.Event{Kind: history.Perform, What: what, Call: root, Step: 1, Attempt: attempt, N: n}
 	if what == "act" {
-		e.Why = once
+		e.Why = Once
 	}
 	return t.step("n1", 0, e)
 }

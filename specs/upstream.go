@@ -35,8 +35,8 @@ func (r *run) outsider(e *history.Event) *outsider {
 	return o
 }
 
-// once marks an effect that must not be repeated.
-const once = "once"
+// Once in the Why of a Perform marks an effect that must not be repeated.
+const Once = "once"
 
 // outward is what passes between a node and who stands behind it.
 func (c *Checker) outward(e *history.Event) {
@@ -50,7 +50,7 @@ func (c *Checker) outward(e *history.Event) {
 		if e.N == 1 {
 			o.attempt, o.heard = e.Attempt, false
 		}
-		if o.heard {
+		if o.heard && o.attempt == e.Attempt { // an owner of before may still try, unheard
 			c.breaks(RetriedUnheard, "%s has %d.%d of run %s tried once more, of which something was passed on", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":
@@ -58,7 +58,7 @@ func (c *Checker) outward(e *history.Event) {
 			o.heard = true
 		}
 	case "act":
-		if e.Why != once {
+		if e.Why != Once {
 			return
 		}
 		if o.acted {

@@ -75,7 +75,7 @@ func (c *Checker) perform(e *history.Event) {
 			c.breaks(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
 			return
 		}
-		if e.Why == once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == one.step && o.index == one.index }) {
+		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == one.step && o.index == one.index }) {
 			c.breaks(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
 			return
 		}
