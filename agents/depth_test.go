@@ -34,6 +34,12 @@ func TestWhatNestsTooDeepIsNotRead(t *testing.T) {
 			t.Errorf("%.40q: %.200v, want %s", c.text, err, c.want)
 		}
 	}
+	// What was closed counts no more.
+	for _, text := range []string{strings.Repeat("[a]\n", 20), "x = [" + strings.Repeat("1.5, ", 20) + "]\n" + strings.Repeat("a.b = 1\n", 20)} {
+		if _, err := agents.ReadTOML(text); err == nil || strings.Contains(err.Error(), "nests deeper") {
+			t.Errorf("%.40q: %v", text, err)
+		}
+	}
 	_, err := agents.ReadJSON([]byte(`{"name":"a","tools":` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + `}`))
 	if err == nil || !strings.Contains(err.Error(), "tools: entry 1: want text, got a list") {
 		t.Errorf("%.200v", err)
