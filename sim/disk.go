@@ -94,6 +94,7 @@ func (d *disk) sync() {
 	if w.fault(DiskSlow) {
 		more := w.between(50*time.Millisecond, 3*time.Second)
 		delay += more
+		d.slow = true
 		w.hit(DiskSlow, "%s syncs %v longer", d.n.id, more)
 	}
 	d.n.later(delay, func() { d.synced(covered) })
@@ -105,6 +106,9 @@ func (d *disk) synced(batches int) {
 	if w.net.isCut(n, w.now) {
 		n.later(storeAsked, func() { d.synced(batches) })
 		return
+	}
+	if d.slow {
+		w.trouble = w.now
 	}
 	d.syncing, d.slow = false, false
 	if w.fault(DiskFailed) {
