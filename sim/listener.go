@@ -58,6 +58,7 @@ type connection struct {
 	stream  *ingress.Stream
 	parser  *upstream.Parser
 	watched []actor.CallID
+	news    []actor.CallID // of them, of which word is on its way
 	timer   actor.Time
 	out     int // bytes that it has not taken
 	slow    bool
@@ -368,8 +369,12 @@ func (l *listener) root(e runs.Event) {
 func (w *World) news(run actor.CallID) {
 	for _, n := range w.nodes {
 		for _, c := range n.streams {
-			if slices.Contains(c.watched, run) {
-				c.later(w.between(10*time.Microsecond, 3*time.Millisecond), func() { c.step(ingress.News{Run: run}) })
+			if slices.Contains(c.watched, run) && !slices.Contains(c.news, run) {
+				c.news = append(c.news, run)
+				c.later(w.between(10*time.Microsecond, 3*time.Millisecond), func() {
+					c.news = slices.DeleteFunc(c.news, func(r actor.CallID) bool { return r == run })
+					c.step(ingress.News{Run: run})
+				})
 			}
 		}
 	}
