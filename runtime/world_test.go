@@ -37,7 +37,7 @@ type node struct {
 	told    map[actor.CallID][]runs.Event
 	joined  map[actor.CallID]actor.CallID
 	due     map[actor.ID]actor.Time // the expiry index
-	outside []outside // models and external agents that were asked, in order
+	outside []outside               // models and external agents that were asked, in order
 	aborted []actor.EffectID
 	awaited []actor.EffectID
 	calls   []actor.Call // of clients

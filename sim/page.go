@@ -32,7 +32,6 @@ type Page struct {
 	seen   map[string]int // into states
 	sent   map[string][]int
 	left   int // rows that found no room
-	step   int
 }
 
 // PageRowsMax is how many events a page shows: more, and nobody looks at any.

@@ -264,7 +264,7 @@ func (c *cell) answered(a answer) {
 func (c *cell) came(a answer) {
 	f := c.effects[a.key()]
 	switch {
-	case f == nil:
+	case f == nil || f != a.of:
 	case f.awaited:
 		c.taking = &a
 		c.step(a.input)

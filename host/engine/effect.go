@@ -47,10 +47,11 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 	key := effectKey{e.ID, e.Attempt}
 	ctx, giveUp := context.WithTimeout(c.engine.ctx, left)
 	f := &effect{giveUp: giveUp, taken: make(chan struct{}, 1), awaited: true}
+	c.abort(key) // an actor that writes nothing down begins anew with the cell, and asks under the same name
 	c.effects[key] = f
 	late := false // something may not have been taken in when its time was over
 	tell := func(in runtime.Input) {
-		c.mailbox.answer(answer{input: in})
+		c.mailbox.answer(answer{input: in, of: f})
 		select {
 		case <-f.taken:
 		case <-ctx.Done():
@@ -65,7 +66,11 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 	end := func(a actor.Answer) {
 		tell(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
 		if late {
-			c.mailbox.answer(answer{do: func() { c.abort(key) }}) // who does not await it by now never will
+			c.mailbox.answer(answer{do: func() { // who does not await it by now never will
+				if c.effects[key] == f {
+					c.abort(key)
+				}
+			}})
 		}
 	}
 	return func() {

@@ -165,3 +165,39 @@ func TestWhatNobodyAwaitsIsDropped(t *testing.T) {
 	close(let)
 	n.until(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
 }
+
+// An actor that writes nothing down begins anew with its cell, and asks under the
+// same name: what it had asked before is given up, and nothing of it is taken for
+// the new answer.
+func TestWhatIsAskedAnewUnderOneNameIsAskedOnce(t *testing.T) {
+	var asked atomic.Int32
+	first, over := make(chan struct{}), make(chan struct{})
+	d := thinker()
+	d.Durability = actor.Volatile
+	n := start(t, t.TempDir(), func(c *Config) {
+		c.Cells = 1
+		c.Outbound = outside(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+			if asked.Add(1) == 1 {
+				close(first)
+				<-ctx.Done()
+				pass(actor.Piece{Text: "old"})
+				close(over)
+				return said("old")
+			}
+			select {
+			case <-over:
+			case <-ctx.Done():
+			}
+			return said("new")
+		})
+	}, d, volatileBomb())
+	call := n.call("thinker", "s", "x")
+	answer := make(chan Answer, 1)
+	go func() { answer <- n.await(call) }()
+	<-first
+	n.ask("bomb", "b", "x")
+	if a := <-answer; text(a) != "new" {
+		t.Errorf("%q after %d asks: %v", text(a), asked.Load(), a.Reply.Refusal)
+	}
+	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+}

@@ -65,6 +65,7 @@ type (
 	answer struct {
 		incarnation uint64
 		input       runtime.Input
+		of          *effect // whose outcome or piece the input is
 		do          func()
 	}
 	// letter is an envelope that has come.
