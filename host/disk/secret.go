@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -71,6 +72,6 @@ func (d *Disk) fill(name string, content []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
+	_, err = f.Write(slices.Clone(content)) // a file system under test may write over what it is given
 	return errors.Join(err, f.Sync(), f.Close())
 }
