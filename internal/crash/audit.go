@@ -84,7 +84,7 @@ func (l *ledger) compare(life *life, e *errand) bool {
 				break
 			}
 		}
-		if len(page.Events) == 0 || e.end != 0 {
+		if len(page.Events) == 0 || e.end != 0 && t.after >= len(e.events) {
 			if t.after < len(e.events) {
 				l.found(lost, "%s: %d events were told, %d are left", e, len(e.events), t.after)
 			}

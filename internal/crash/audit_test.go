@@ -43,6 +43,7 @@ func TestTheLedgerIsHeldAgainstTheServer(t *testing.T) {
 		want   kind
 	}{
 		{"all of it", errand{job: told, events: whole}, whole, kinds},
+		{"all of it, over more pages than one, and its end is known", errand{job: told, events: whole, end: runs.RunDone}, whole, kinds},
 		{"more than was told", errand{job: told, events: whole[:2]}, whole, kinds},
 		{"an answer without its stream", errand{job: told, done: true, answer: "hello"}, whole, kinds},
 		{"less than was told", errand{job: told, events: whole[:5]}, whole[:4], lost},
