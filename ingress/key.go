@@ -22,7 +22,7 @@ type Scope string
 
 // The scopes. Each stands for itself, but for ScopeAdmin, which is all of them.
 const (
-	ScopeCall   Scope = "call"   // send messages to agents; signal, cancel and resume runs
+	ScopeCall   Scope = "call"   // send messages to agents; signal and cancel runs
 	ScopeRead   Scope = "read"   // see agents, runs, their events, and figures
 	ScopeAgents Scope = "agents" // create, register and delete agents
 	ScopeAdmin  Scope = "admin"  // everything, and API keys
