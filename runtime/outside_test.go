@@ -402,3 +402,22 @@ func TestNobodyCallsASystemAgent(t *testing.T) {
 	n := newNode(t, 1, system, asker)
 	n.want(n.send("asker", "go"), "NotFound")
 }
+
+func TestWhatAnActorKeepsIsBounded(t *testing.T) {
+	hoarder := agent("hoarder", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		var many, from int
+		fmt.Sscanf(actor.TextOf(b.Call.Parts), "%d from %d", &many, &from) //nolint:errcheck // zeros keep nothing
+		done := actor.Complete(actor.Text(fmt.Sprint(len(b.Kept))))
+		for i := range many {
+			done.Keep = append(done.Keep, actor.Item{Name: fmt.Sprint(from + i), Value: []byte("x")})
+		}
+		return done, nil
+	})
+	n := newNode(t, 1, hoarder)
+	n.want(n.send("hoarder", fmt.Sprintf("%d from 0", actor.KeptPerActionMax+1)), "Budget")
+	for from := 0; from < actor.KeptMax; from += actor.KeptPerActionMax {
+		n.want(n.send("hoarder", fmt.Sprintf("%d from %d", actor.KeptPerActionMax, from)), fmt.Sprint(from))
+	}
+	n.want(n.send("hoarder", fmt.Sprintf("1 from %d", actor.KeptMax)), "Budget")
+	n.want(n.send("hoarder", "?"), fmt.Sprint(actor.KeptMax))
+}
