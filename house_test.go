@@ -48,6 +48,8 @@ var (
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
+	// Programs that measure write what they find into a page.
+	writers = slices.Concat(every, []string{"internal/section"})
 )
 
 const (
@@ -88,7 +90,6 @@ var rooms = map[string]room{
 
 	"cmd/troupe": {floor: 4, ours: every, theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {floor: 4, ours: every},
-	"bench":      {floor: 4, ours: every},
 
 	"internal/must":    {floor: 0},
 	"internal/mutant":  {floor: 0, std: []string{"os"}}, // os in the mutants build alone
@@ -96,6 +97,8 @@ var rooms = map[string]room{
 	"internal/crash":   {floor: 4, ours: every},
 	"internal/clients": {floor: 4, ours: every},
 	"internal/tlc":     {floor: 4},
+	"internal/section": {floor: 4},
+	"internal/bench":   {floor: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
 	"internal/tools":   {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 }
 

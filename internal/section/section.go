@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package section writes the part of a page that a program fills, and leaves the prose around it alone.
+//
+// A section stands between two comments, each on a line of its own, that no
+// reader of the page sees:
+//
+//	<!-- bench:begin -->
+//	<!-- bench:end -->
+package section
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Replace puts text between the marks of the section called name. It is an error
+// if the page has not exactly one pair of them. The page is replaced as a whole,
+// or not at all.
+func Replace(file, name, text string) error {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->"
+	head, rest, opens := strings.Cut(string(page), begin)
+	_, tail, closes := strings.Cut(rest, end)
+	if !opens || !closes || strings.Contains(tail, begin) || strings.Contains(tail, end) || strings.Contains(head, end) {
+		return fmt.Errorf("%s: want one section %q, between the lines %s and %s", file, name, strings.TrimSpace(begin), end)
+	}
+	if text = strings.Trim(text, "\n"); strings.Contains(text, begin) || strings.Contains(text, end) {
+		return fmt.Errorf("%s: the text of the section %q has its marks", file, name)
+	}
+	return write(file, head+begin+"\n"+text+"\n\n"+end+tail)
+}
+
+// write replaces a file in one go, with the rights that it had.
+func write(file, text string) (err error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Chmod(info.Mode().Perm()), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
