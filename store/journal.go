@@ -25,10 +25,12 @@ type Journal struct {
 
 // index finds what is remembered; it is made of Ended and Buried when it is asked.
 type index struct {
-	calls         map[actor.CallID]int // into Ended
+	calls         map[actor.CallID]int // which outcome it is, of all there were since the index began
 	keys          map[actor.Idempotency]int
 	buried        map[actor.CallID]bool
-	ended, tombed int // how many of each are in it
+	ended, tombed int  // how many of each are in it
+	gone          int  // outcomes forgotten since it began: where Ended begins
+	twice         bool // some name stands in it twice
 }
 
 // Run is one accepted call without outcome.
@@ -132,7 +134,7 @@ func (j *Journal) Run(id actor.CallID) *Run {
 // Outcome finds a remembered outcome; nil if there is none.
 func (j *Journal) Outcome(id actor.CallID) *Ended {
 	if i, ok := j.remembered().calls[id]; ok {
-		return &j.Ended[i]
+		return &j.Ended[i-j.index.gone]
 	}
 	return nil
 }
@@ -150,17 +152,23 @@ func (j *Journal) remembered() *index {
 	}
 	for ; x.ended < len(j.Ended); x.ended++ {
 		e := &j.Ended[x.ended]
-		if _, ok := x.calls[e.Call]; !ok {
-			x.calls[e.Call] = x.ended
+		if _, ok := x.calls[e.Call]; ok {
+			x.twice = true
+		} else {
+			x.calls[e.Call] = x.gone + x.ended
 		}
 		if key := promise(e.Idempotency); !key.IsZero() {
-			if _, ok := x.keys[key]; !ok {
-				x.keys[key] = x.ended
+			if _, ok := x.keys[key]; ok {
+				x.twice = true
+			} else {
+				x.keys[key] = x.gone + x.ended
 			}
 		}
 	}
 	for ; x.tombed < len(j.Buried); x.tombed++ {
-		x.buried[j.Buried[x.tombed].Call] = true
+		call := j.Buried[x.tombed].Call
+		x.twice = x.twice || x.buried[call]
+		x.buried[call] = true
 	}
 	return x
 }
@@ -182,7 +190,8 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 		}
 	}
 	if i, ok := j.remembered().keys[promise(key)]; ok {
-		return j.Ended[i].Call, j.Ended[i].Idempotency.Body, true
+		e := &j.Ended[i-j.index.gone]
+		return e.Call, e.Idempotency.Body, true
 	}
 	return actor.CallID{}, actor.Hash{}, false
 }
@@ -214,7 +223,6 @@ func (j *Journal) Apply(r Record) error {
 		}
 		j.Runs = append(j.Runs, &Run{Call: r.Call, At: r.At, Definition: r.Definition,
 			Clock: actor.NewClock(r.At, r.Call.Left), Budget: r.Call.Budget})
-		j.forget(r.At)
 	case Asking:
 		run := j.Run(r.Run)
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
@@ -309,11 +317,11 @@ func (j *Journal) Apply(r Record) error {
 		j.Ended = append(j.Ended, r)
 	case Buried:
 		j.Buried = append(j.Buried, r)
-		j.forget(r.At)
 	default:
 		return fmt.Errorf("%T is not a change", r)
 	}
 	j.N++
+	j.forget(r.at())
 	return nil
 }
 
@@ -378,11 +386,18 @@ func (r *Run) settle(at actor.Time) {
 	}
 }
 
-// forget drops what no repeat can ask for any more: with every record while that
-// is little, else with every so many, so that what it costs does not grow.
+// forget drops what no repeat can ask for any more: with every record what stands
+// first, and with one record of about as many as are remembered what stands behind
+// something that stays longer. So what it costs does not grow.
 func (j *Journal) forget(now actor.Time) {
+	for len(j.Ended) > 0 && j.Ended[0].Until < now {
+		j.forgetOutcome()
+	}
+	for len(j.Buried) > 0 && j.Buried[0].Until < now {
+		j.forgetTomb()
+	}
 	ended, buried := len(j.Ended), len(j.Buried)
-	if j.N%(1<<bits.Len(uint(ended+buried)/64)) != 0 {
+	if j.N%(1<<bits.Len(uint(ended+buried))) != 0 {
 		return
 	}
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool { return e.Until < now })
@@ -390,6 +405,33 @@ func (j *Journal) forget(now actor.Time) {
 	if len(j.Ended) < ended || len(j.Buried) < buried {
 		j.index = index{}
 	}
+}
+
+// forgetOutcome drops the first outcome.
+func (j *Journal) forgetOutcome() {
+	switch x := &j.index; {
+	case x.twice:
+		*x = index{}
+	case x.ended > 0:
+		delete(x.calls, j.Ended[0].Call)
+		delete(x.keys, promise(j.Ended[0].Idempotency))
+		x.gone++
+		x.ended--
+	}
+	j.Ended[0] = Ended{}
+	j.Ended = j.Ended[1:]
+}
+
+// forgetTomb drops the first tombstone.
+func (j *Journal) forgetTomb() {
+	switch x := &j.index; {
+	case x.twice:
+		*x = index{}
+	case x.tombed > 0:
+		delete(x.buried, j.Buried[0].Call)
+		x.tombed--
+	}
+	j.Buried = j.Buried[1:]
 }
 
 // ApplyEntry folds the entry that comes next.

@@ -5,6 +5,7 @@ package store
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -123,6 +124,67 @@ func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
 	if len(j.Ended) > kept*11/10 || len(j.Buried) > kept*11/10 {
 		t.Errorf("%d outcomes and %d tombstones are kept, not %d", len(j.Ended), len(j.Buried), kept)
 	}
+}
+
+// What is over is forgotten although something before it stays, whatever the
+// number of the records between.
+func TestWhatStaysLongKeepsNothingElse(t *testing.T) {
+	for first := range 4 {
+		var j Journal
+		apply := func(r Record) {
+			t.Helper()
+			if err := j.Apply(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range first {
+			apply(Rebased{})
+		}
+		apply(Ended{Until: actor.Forever})
+		apply(Buried{Until: actor.Forever})
+		for n := range 20_000 {
+			now := actor.Time(n)
+			call := actor.Call{ID: actor.CallID{0: 1, 12: byte(n >> 8), 13: byte(n)}}
+			apply(Accepted{Call: call, At: now})
+			apply(Asking{Run: call.ID, At: now, Asks: []Asked{{}}})
+			apply(Answered{Run: call.ID, Step: 1, At: now})
+			apply(Ended{Call: call.ID, At: now, Until: now + 100})
+		}
+		if len(j.Ended) > 500 || !j.IsBuried(actor.CallID{}) || j.Outcome(actor.CallID{}) == nil {
+			t.Errorf("behind %d records: %d outcomes are kept", first, len(j.Ended))
+		}
+	}
+}
+
+// However names come twice and are forgotten, what is found is the first that is there.
+func TestWhatIsRememberedIsFound(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var j Journal
+		name := func() actor.CallID { return actor.CallID{0: byte(rapid.IntRange(1, 6).Draw(t, "name"))} }
+		for n := range rapid.IntRange(1, 60).Draw(t, "records") {
+			now := actor.Time(n)
+			until := now + actor.Time(rapid.IntRange(0, 20).Draw(t, "for"))
+			var r Record = Buried{Call: name(), At: now, Until: until}
+			if rapid.Bool().Draw(t, "ended") {
+				r = Ended{Call: name(), At: now, Until: until, Idempotency: actor.Idempotency{Key: name().String(), Body: actor.Hash{0: byte(n)}}}
+			}
+			if err := j.Apply(r); err != nil {
+				t.Fatal(err)
+			}
+			id := name()
+			i := slices.IndexFunc(j.Ended, func(e Ended) bool { return e.Call == id })
+			if e := j.Outcome(id); (e == nil) != (i < 0) || e != nil && e != &j.Ended[i] {
+				t.Fatalf("outcome of %s: %+v, it is number %d of %+v", id, e, i, j.Ended)
+			}
+			i = slices.IndexFunc(j.Ended, func(e Ended) bool { return e.Idempotency.Key == id.String() })
+			if _, body, ok := j.Promise(actor.Idempotency{Key: id.String()}); ok != (i >= 0) || ok && body != j.Ended[i].Idempotency.Body {
+				t.Fatalf("promise of %s: %v, it is number %d", id, ok, i)
+			}
+			if there := slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id }); j.IsBuried(id) != there {
+				t.Fatalf("%s is buried: %v, not %v", id, !there, there)
+			}
+		}
+	})
 }
 
 func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {

@@ -5,7 +5,7 @@ package store
 import "github.com/troupe-run/troupe/actor"
 
 // Record is one change of one actor. The set is closed.
-type Record interface{ record() }
+type Record interface{ at() actor.Time }
 
 // Accepted: the call is in the mailbox, and will have its turn or an outcome.
 type Accepted struct {
@@ -111,19 +111,19 @@ type Buried struct {
 // Snapshot: all of the above up to here, folded. It takes no number of its own.
 type Snapshot struct{ Journal []byte }
 
-func (Accepted) record() {}
-func (Asking) record()   {}
-func (Added) record()    {}
-func (Streamed) record() {}
-func (Answered) record() {}
-func (Retried) record()  {}
-func (Held) record()     {}
-func (Resumed) record()  {}
-func (Parked) record()   {}
-func (Rebased) record()  {}
-func (Ended) record()    {}
-func (Buried) record()   {}
-func (Snapshot) record() {}
+func (r Accepted) at() actor.Time { return r.At }
+func (r Asking) at() actor.Time   { return r.At }
+func (r Added) at() actor.Time    { return r.At }
+func (r Streamed) at() actor.Time { return r.At }
+func (r Answered) at() actor.Time { return r.At }
+func (r Retried) at() actor.Time  { return r.At }
+func (r Held) at() actor.Time     { return r.At }
+func (r Resumed) at() actor.Time  { return r.At }
+func (r Parked) at() actor.Time   { return r.At }
+func (r Rebased) at() actor.Time  { return r.At }
+func (r Ended) at() actor.Time    { return r.At }
+func (r Buried) at() actor.Time   { return r.At }
+func (Snapshot) at() actor.Time   { return 0 }
 
 // RunEvent is one event of a run, as people and clients see it; Body is its
 // canonical JSON.
