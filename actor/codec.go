@@ -421,7 +421,10 @@ func (d *Decoder) reason() Reason {
 }
 
 func list[T any](d *Decoder, n int, item func() T) []T {
-	var all []T
+	if n == 0 {
+		return nil
+	}
+	all := make([]T, 0, min(n, 16)) // what a stranger says is not believed before it is read
 	for range n {
 		v := item()
 		if d.err != nil {

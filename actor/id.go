@@ -3,6 +3,7 @@
 package actor
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"strconv"
@@ -139,11 +140,18 @@ func (id CallID) String() string { return string(id.AppendTo(make([]byte, 0, 36)
 
 // AppendTo appends what String writes.
 func (id CallID) AppendTo(b []byte) []byte {
-	b = hex.AppendEncode(b, id[:4])
-	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
-		b = hex.AppendEncode(append(b, '-'), part)
+	const digits = "0123456789abcdef"
+	var text [36]byte
+	at := 0
+	for i, v := range id {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			text[at] = '-'
+			at++
+		}
+		text[at], text[at+1] = digits[v>>4], digits[v&15]
+		at += 2
 	}
-	return b
+	return append(b, text[:]...)
 }
 
 // Short is enough of the id for a person to tell calls of one page apart.
@@ -153,7 +161,7 @@ func (id CallID) Short() string { return hex.EncodeToString(id[12:]) }
 func (id CallID) IsZero() bool { return id == CallID{} }
 
 // Compare orders call ids by bytes, which is by time of creation.
-func (id CallID) Compare(other CallID) int { return strings.Compare(string(id[:]), string(other[:])) }
+func (id CallID) Compare(other CallID) int { return bytes.Compare(id[:], other[:]) }
 
 // EffectID names one thing a run wants done in the world. It is the idempotency
 // key of that thing: the same on every attempt.

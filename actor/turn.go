@@ -212,14 +212,17 @@ func SameAsks(before, again []Ask) error {
 		return fmt.Errorf("made %d asks, now makes %d", len(before), len(again))
 	}
 	for i := range before {
-		a, b := before[i], again[i]
-		same := a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
-			a.Timeout == b.Timeout && a.Idempotent == b.Idempotent && slices.EqualFunc(a.Parts, b.Parts, samePart)
-		if !same {
+		if a, b := &before[i], &again[i]; !a.Same(b) {
 			return fmt.Errorf("ask %d was %s, is now %s", i, a, b)
 		}
 	}
 	return nil
+}
+
+// Same tells whether both ask for one thing.
+func (a *Ask) Same(b *Ask) bool {
+	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
+		a.Timeout == b.Timeout && a.Idempotent == b.Idempotent && slices.EqualFunc(a.Parts, b.Parts, samePart)
 }
 
 func samePart(a, b Part) bool {

@@ -141,7 +141,12 @@ func (d *Decoder) String(limit int) string {
 
 // Count reads the length of a list, at most limit.
 func (d *Decoder) Count(limit int, what string) int {
-	return int(d.UintMax(uint64(limit), "number of "+what))
+	v := d.Uint()
+	if v > uint64(limit) {
+		d.Fail("number of %s %d is over %d", what, v, limit)
+		return 0
+	}
+	return int(v)
 }
 
 // More tells whether bytes are left and nothing is wrong.

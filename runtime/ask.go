@@ -70,7 +70,7 @@ func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) st
 		a.Answer = &fit
 		return a
 	}
-	if actor.SameAsks([]actor.Ask{ask}, []actor.Ask{out}) != nil {
+	if !ask.Same(&out) {
 		a.Sent = &out
 	}
 	switch out.Kind {
