@@ -48,8 +48,8 @@ var (
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
-	// Programs that measure write what they find into a page.
-	writers = slices.Concat(every, []string{"internal/section"})
+	// Programs that measure write what they find into a page, and draw it.
+	writers = slices.Concat(every, []string{"internal/section", "internal/plot"})
 )
 
 const (
@@ -98,6 +98,8 @@ var rooms = map[string]room{
 	"internal/clients": {floor: 4, ours: every},
 	"internal/tlc":     {floor: 4},
 	"internal/section": {floor: 4},
+	"internal/plot":    {floor: 4},
+	"internal/growth":  {floor: 4, ours: writers, theirs: []string{pebble}},
 	"internal/bench":   {floor: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
 	"internal/tools":   {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 }
