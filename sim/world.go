@@ -226,6 +226,9 @@ func (w *World) Close() {
 	}
 }
 
+// Elapsed is how long it has been since the world began.
+func (w *World) Elapsed() actor.Duration { return w.now.Sub(Origin) }
+
 // Hash is the hash of all that happened.
 func (w *World) Hash() string { return w.log.Hash() }
 
