@@ -48,6 +48,20 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	}
 }
 
+// checkObject says what is wrong with JSON that has to be an object. What is right
+// is not taken apart for that.
+func checkObject(b []byte) error {
+	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && tooDeep(b) < 0 && jsontext.Value(text).IsValid() {
+		return nil
+	}
+	var object map[string]jsontext.Value
+	err := unmarshal(b, &object)
+	if err == nil && object == nil {
+		err = errors.New("want an object, got null")
+	}
+	return err
+}
+
 // tooDeep is the byte at which JSON goes below DepthMax, or -1.
 func tooDeep(b []byte) int {
 	depth, quoted := 0, false

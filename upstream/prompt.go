@@ -70,12 +70,7 @@ func (c ToolCall) Input() ([]byte, *actor.Refusal) {
 	if text == "" {
 		return []byte("{}"), nil
 	}
-	var object map[string]jsontext.Value
-	err := unmarshal([]byte(text), &object)
-	if err == nil && object == nil {
-		err = fmt.Errorf("want an object, got null")
-	}
-	if err != nil {
+	if err := checkObject([]byte(text)); err != nil {
 		refusal := actor.Refuse(actor.Invalid, "%s: arguments: %v", c.Name, err)
 		refusal.Field = "arguments"
 		return nil, refusal
@@ -129,8 +124,7 @@ func (p *Prompt) Check() error {
 		if slices.ContainsFunc(p.Tools[:i], func(o ToolSpec) bool { return o.Name == t.Name }) {
 			return fmt.Errorf("tool %.80q is offered twice", t.Name)
 		}
-		var schema map[string]jsontext.Value
-		if err := unmarshal([]byte(t.Schema), &schema); err != nil {
+		if err := checkObject([]byte(t.Schema)); err != nil {
 			return fmt.Errorf("tool %.80q: schema: %w", t.Name, err)
 		}
 	}
@@ -162,7 +156,11 @@ func (m *Message) check(asked map[string]bool) error {
 
 // Encode writes the prompt as DecodePrompt reads it: for journals, and for
 // whoever plays a model. The same prompt has the same bytes.
-func (p *Prompt) Encode() []byte { return marshal(p.wire(func(name string) string { return name })) }
+func (p *Prompt) Encode() []byte {
+	err := p.Check()
+	must.Be(err == nil, "upstream: %v", err)
+	return marshal(p.wire(func(name string) string { return name }))
+}
 
 // DecodePrompt reads what Encode writes, and the body that a model is sent.
 func DecodePrompt(b []byte) (Prompt, error) {
@@ -234,9 +232,8 @@ type (
 	}
 )
 
+// wire is a prompt that was checked in the wire's shape.
 func (p *Prompt) wire(name func(string) string) wirePrompt {
-	err := p.Check()
-	must.Be(err == nil, "upstream: %v", err)
 	w := wirePrompt{Model: p.Model, MaxTokens: p.MaxTokens, Temperature: p.Temperature, Seed: p.Seed}
 	for _, m := range p.Messages {
 		text := strings.ToValidUTF8(m.Text, "\uFFFD")
