@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -214,9 +215,9 @@ func (e *Event) Say(parts []actor.Part) {
 	e.Text = b.String()
 }
 
-// fit is the event as Append writes it: each text valid and within its bound,
+// fit makes the event what Append writes: each text valid and within its bound,
 // each span in whole milliseconds.
-func (e Event) fit() Event {
+func (e *Event) fit() {
 	limit := TextBytesMax
 	if e.Type == RunDone {
 		limit = AnswerBytesMax
@@ -238,12 +239,13 @@ func (e Event) fit() Event {
 	for i := range e.Warnings {
 		e.Warnings[i], _ = cutText(e.Warnings[i], TextBytesMax)
 	}
-	return e
 }
 
 // cutText makes text valid UTF-8 of at most limit bytes, and tells whether any was lost.
 func cutText(text string, limit int) (string, bool) {
-	text = strings.ToValidUTF8(text, "\uFFFD")
+	if !utf8.ValidString(text) {
+		text = strings.ToValidUTF8(text, "\uFFFD")
+	}
 	if len(text) <= limit {
 		return text, false
 	}

@@ -24,12 +24,12 @@ func Encode(e Event) []byte { return Append(nil, e) }
 // members in the same order, spans in whole milliseconds, content cut to its
 // bound. An event that Check refuses is a mistake of ours.
 func Append(b []byte, e Event) []byte {
-	e = e.fit()
-	err := e.Check()
-	must.Be(err == nil, "runs: %v", err)
-
-	o := object{b: append(b, '{')}
-	o.text("run_id", e.Run.String())
+	e.fit()
+	if err := e.Check(); err != nil {
+		must.Be(false, "runs: %v", err)
+	}
+	o := object{b: append(slices.Grow(b, 256+len(e.Text)), '{')}
+	o.id("run_id", e.Run)
 	o.int("seq", int64(e.Seq))
 	o.time("ts", e.At)
 	o.text("type", e.Type.String())
@@ -54,14 +54,14 @@ func (o *object) payload(e *Event) {
 	put(fPrincipal, func() { o.text("principal", e.Principal) })
 	put(fOrigin, func() { o.text("origin", e.Origin) })
 	put(fProject, func() { o.text("project_id", e.Project) })
-	put(fRoot, func() { o.text("root_run_id", e.Root.String()) })
-	put(fParent, func() { o.text("parent_run_id", e.Parent.String()) })
+	put(fRoot, func() { o.id("root_run_id", e.Root) })
+	put(fParent, func() { o.id("parent_run_id", e.Parent) })
 	put(fDepth, func() { o.int("call_depth", int64(e.Depth)); o.chain("call_chain", e.Chain) })
 	put(fLeft, func() { o.millis("time_left_ms", e.Left) })
 	put(fAsked, func() { o.millis("asked_ms", e.Asked) })
 	put(fPlace, func() { o.int("step", int64(e.Step)); o.int("index", int64(e.Index)) })
 	put(fName, func() { o.text("name", e.Name) })
-	put(fChild, func() { o.text("child_run_id", e.Child.String()) })
+	put(fChild, func() { o.id("child_run_id", e.Child) })
 	put(fUntil, func() { o.time("until", e.Until) })
 	put(fAttempt, func() { o.int("attempt", int64(e.Attempt)) })
 	put(fStatus, func() { o.text("status", e.Status.String()) })
@@ -84,8 +84,12 @@ func (o *object) name(name string) {
 		o.b = append(o.b, ',')
 	}
 	o.begun = true
-	o.b = quote(o.b, name)
-	o.b = append(o.b, ':')
+	o.b = append(append(append(o.b, '"'), name...), '"', ':') // all of them are plain
+}
+
+func (o *object) id(name string, id actor.CallID) {
+	o.name(name)
+	o.b = append(id.AppendTo(append(o.b, '"')), '"')
 }
 
 func (o *object) text(name, v string)               { o.name(name); o.b = quote(o.b, v) }
@@ -106,7 +110,16 @@ func (o *object) flag(name string, v bool) {
 
 func (o *object) actor(id actor.ID) {
 	o.text("agent_id", id.Agent)
-	o.text("actor", id.String())
+	o.name("actor")
+	o.b = appendID(o.b, id)
+}
+
+func appendID(b []byte, id actor.ID) []byte {
+	at := len(b)
+	if b = id.AppendTo(append(b, '"')); plain(b[at+1:]) {
+		return append(b, '"')
+	}
+	return quote(b[:at], id.String())
 }
 
 func (o *object) texts(name string, all []string) {
@@ -122,11 +135,15 @@ func (o *object) texts(name string, all []string) {
 }
 
 func (o *object) chain(name string, chain []actor.ID) {
-	all := make([]string, len(chain))
+	o.name(name)
+	o.b = append(o.b, '[')
 	for i, id := range chain {
-		all[i] = id.String()
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.b = appendID(o.b, id)
 	}
-	o.texts(name, all)
+	o.b = append(o.b, ']')
 }
 
 func (o *object) usage(name string, u Usage) {
@@ -169,8 +186,21 @@ func (o *object) refusal(name string, r *actor.Refusal) {
 }
 
 func quote(b []byte, text string) []byte {
+	if plain(text) {
+		return append(append(append(b, '"'), text...), '"')
+	}
 	b, _ = jsontext.AppendQuote(b, text) // what is not UTF-8 is replaced
 	return b
+}
+
+// plain tells whether text stands in JSON as it is.
+func plain[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 // Decode reads an event as Append writes it and refuses everything else: what

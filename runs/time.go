@@ -34,9 +34,8 @@ func FormatTime(t actor.Time) string { return string(AppendTime(nil, t)) }
 
 // ParseTime reads what AppendTime writes, and nothing else.
 func ParseTime(text string) (actor.Time, error) {
-	wrong := fmt.Errorf("time %.40q: want %s", text, "2006-01-02T15:04:05.000000000Z")
 	if len(text) != len(timeLayout) {
-		return 0, wrong
+		return 0, wrongTime(text)
 	}
 	number := func(from, to int) (n int64) {
 		for _, c := range []byte(text[from:to]) {
@@ -47,10 +46,15 @@ func ParseTime(text string) (actor.Time, error) {
 	t := actor.Time((day(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
 		number(11, 13)*3600+number(14, 16)*60+number(17, 19))*nanosPerSecond + number(20, 29))
 	// Whatever stood where a digit or a dash should, what it would mean is not what it says.
-	if FormatTime(t) != text {
-		return 0, wrong
+	var again [len(timeLayout)]byte
+	if string(AppendTime(again[:0], t)) != text {
+		return 0, wrongTime(text)
 	}
 	return t, nil
+}
+
+func wrongTime(text string) error {
+	return fmt.Errorf("time %.40q: want %s", text, "2006-01-02T15:04:05.000000000Z")
 }
 
 func digits(b []byte, v int64, width int) []byte {
