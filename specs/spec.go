@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs/linear"
 )
 
 // Spec is a property that must hold, under its name in tla/.
@@ -78,8 +79,14 @@ var all = []Spec{
 	{EveryWaitCycleBreaks, "A ring of waits breaks without a time-out."},
 }
 
-// All lists the specs.
-func All() []Spec { return slices.Clone(all) }
+// All lists the specs: those that a Checker judges, and those of whole histories.
+func All() []Spec {
+	list := slices.Clone(all)
+	for _, s := range linear.Says() {
+		list = append(list, Spec{s[0], s[1]})
+	}
+	return list
+}
 
 // Violation is a spec that did not hold.
 type Violation struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs/linear"
 )
 
 var (
@@ -505,6 +506,9 @@ func TestEverySpecCatches(t *testing.T) {
 		caught[test.spec] = true
 	}
 	caught[TurnComesBack] = true // in TestEnd
+	for _, s := range linear.Says() {
+		caught[s[0]] = true // in specs/linear
+	}
 	for _, spec := range All() {
 		if !caught[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
 			t.Errorf("%s: no mutant, or no sentence", spec.Name)
@@ -740,7 +744,8 @@ func properties(config string) (names []string) {
 
 // The names of tla/ are those of the specs, both ways, but for TLC's own: goals
 // that must be reached (Not_), and what tla/README.md lists as Model-only.
-// EventsTellTruth speaks of code alone, and so do those of what is streamed.
+// EventsTellTruth speaks of code alone, and so do those of what is streamed and
+// of histories as they are seen from outside.
 func TestNamesAreThoseOfTLA(t *testing.T) {
 	configs, err := filepath.Glob("../tla/*.cfg")
 	if err != nil || len(configs) == 0 {
@@ -755,6 +760,9 @@ func TestNamesAreThoseOfTLA(t *testing.T) {
 		t.Fatal("tla/README.md does not say what is Model-only")
 	}
 	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true, RevokedHearNothing: true}
+	for _, s := range linear.Says() {
+		named[s[0]] = true
+	}
 	for _, path := range configs {
 		text, err := os.ReadFile(path)
 		if err != nil {

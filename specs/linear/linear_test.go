@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package linear
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+var (
+	first  = actor.CallID{1}
+	second = actor.CallID{2}
+	kim    = actor.NewID("kim", "s0")
+	n1     = Owner{Node: "n1", Cell: "0", Epoch: 1}
+	n2     = Owner{Node: "n2", Cell: "1", Epoch: 2}
+)
+
+const bound = 10 * time.Second
+
+// told is a story as lines of calls, in the order in which they happen.
+type told func(j *Judge)
+
+func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
+	tests := []struct {
+		name string
+		told told
+		spec string // "": it holds
+	}{
+		{"a key and its repeat", func(j *Judge) {
+			a, b := j.Asks(1, "k", "a"), j.Asks(2, "k", "b")
+			j.Acts(3, "k", first)
+			j.Told(4, b, first, "done")
+			j.Told(5, a, first, "done")
+		}, ""},
+		{"a key, and who asked never heard", func(j *Judge) {
+			j.Asks(1, "k", "a")
+			j.Told(2, j.Asks(2, "k", "b"), second, "done")
+		}, ""},
+		{"two keys", func(j *Judge) {
+			j.Told(1, j.Asks(1, "k", "a"), first, "done")
+			j.Told(2, j.Asks(2, "l", "b"), second, "done")
+		}, ""},
+		{"two runs under one key", func(j *Judge) {
+			j.Told(1, j.Asks(1, "k", "a"), first, "done")
+			j.Told(2, j.Asks(2, "k", "b"), second, "done")
+		}, LinearKeys},
+		{"two outcomes of one run", func(j *Judge) {
+			a, b := j.Asks(1, "k", "a"), j.Asks(1, "k", "b")
+			j.Told(2, a, first, "done")
+			j.Told(2, b, first, "refused")
+		}, LinearKeys},
+		{"a second run acts, and nobody is told of it", func(j *Judge) {
+			j.Asks(1, "k", "a")
+			j.Acts(2, "k", first)
+			j.Acts(3, "k", second)
+		}, LinearKeys},
+
+		{"a group changes hands", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			w := j.Writes(2, "g", "n1")
+			j.Serves(3, "g", n1)
+			late := j.Writes(4, "g", "n1")
+			j.Wrote(4, w, 1, true)
+			j.Claims(5, "g", n2)
+			j.Wrote(6, late, 1, false)
+			j.Serves(6, "g", n2)
+		}, ""},
+		{"a write that is heard of behind the next claim", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			w := j.Writes(2, "g", "n1")
+			j.Claims(3, "g", n2)
+			j.Wrote(4, w, 1, true)
+		}, ""},
+		{"a write begun behind the next claim", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			j.Claims(3, "g", n2)
+			j.Wrote(5, j.Writes(4, "g", "n1"), 1, true)
+		}, LinearOwners},
+		{"a write before its claim", func(j *Judge) {
+			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
+			j.Claims(1, "g", n1)
+		}, LinearOwners},
+		{"a write before its claim, and one in time", func(j *Judge) {
+			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
+			j.Claims(2, "g", n1)
+			j.Wrote(4, j.Writes(3, "g", "n1"), 1, true)
+		}, LinearOwners},
+		{"a write in time, and one behind the next claim", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			j.Wrote(3, j.Writes(2, "g", "n1"), 1, true)
+			j.Claims(4, "g", n2)
+			j.Wrote(6, j.Writes(5, "g", "n1"), 1, true)
+		}, LinearOwners},
+		{"a write refused to the owner", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			j.Wrote(3, j.Writes(2, "g", "n1"), 1, false)
+		}, LinearOwners},
+		{"a turn begun behind the next claim", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			j.Claims(2, "g", n2)
+			j.Serves(3, "g", n1)
+		}, LinearOwners},
+		{"a turn at a cell that does not own", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			j.Serves(2, "g", Owner{Node: "n1", Cell: "7", Epoch: 1})
+		}, LinearOwners},
+		{"a turn of what is nobody's", func(j *Judge) {
+			j.Claims(1, "g", n1)
+			j.Releases(2, "g", "n1")
+			j.Serves(3, "g", n1)
+		}, LinearOwners},
+		{"an epoch that comes back", func(j *Judge) {
+			j.Claims(1, "g", n2)
+			j.Claims(2, "g", n1)
+		}, LinearOwners},
+
+		{"three who leave something", func(j *Judge) {
+			a, b := j.Leaves(1, kim, "a", "1"), j.Leaves(1, kim, "b", "2")
+			j.Left(2, a, "2")
+			j.Left(3, b, "")
+			j.Left(4, j.Leaves(4, kim, "c", "3"), "1")
+		}, ""},
+		{"what was never heard of, and is found", func(j *Judge) {
+			j.Leaves(1, kim, "a", "1")
+			j.Left(3, j.Leaves(2, kim, "b", "2"), "1")
+		}, ""},
+		{"what was never heard of, and is not found", func(j *Judge) {
+			j.Leaves(1, kim, "a", "1")
+			j.Left(3, j.Leaves(2, kim, "b", "2"), "")
+			j.Left(5, j.Leaves(4, kim, "c", "3"), "2")
+		}, ""},
+		{"a lost value", func(j *Judge) {
+			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
+			j.Left(2, j.Leaves(2, kim, "b", "2"), "")
+		}, LinearKept},
+		{"a value found twice", func(j *Judge) {
+			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
+			b, c := j.Leaves(2, kim, "b", "2"), j.Leaves(2, kim, "c", "3")
+			j.Left(3, b, "1")
+			j.Left(3, c, "1")
+		}, LinearKept},
+		{"a value of before what was left since", func(j *Judge) {
+			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
+			j.Left(2, j.Leaves(2, kim, "b", "2"), "1")
+			j.Left(3, j.Leaves(3, kim, "c", "3"), "1")
+		}, LinearKept},
+		{"a value that nobody left", func(j *Judge) {
+			j.Left(1, j.Leaves(1, kim, "a", "1"), "9")
+		}, LinearKept},
+	}
+	for _, test := range tests {
+		j := New()
+		test.told(j)
+		v := j.Check(bound)
+		switch {
+		case v.Undecided > 0:
+			t.Errorf("%s: undecided", test.name)
+		case v.Illegal == nil && test.spec != "":
+			t.Errorf("%s: nothing is wrong, want %s", test.name, test.spec)
+		case v.Illegal == nil:
+		case v.Illegal.Spec != test.spec:
+			t.Errorf("%s: %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Sentence, test.spec)
+		default:
+			var page bytes.Buffer
+			if err := v.Illegal.WritePage(&page); err != nil || !strings.Contains(page.String(), "<html") {
+				t.Errorf("%s: no page: %v", test.name, err)
+			}
+			if !strings.Contains(v.Illegal.Sentence, "cannot go on to") {
+				t.Errorf("%s: %s", test.name, v.Illegal.Sentence)
+			}
+		}
+	}
+}
+
+// Each history is counted, and of its operations those that ended.
+func TestWhatIsJudgedIsCounted(t *testing.T) {
+	j := New()
+	j.Asks(1, "k", "a")
+	j.Told(2, j.Asks(2, "k", "b"), first, "done")
+	j.Claims(3, "g", n1)
+	j.Left(4, j.Leaves(4, kim, "a", "1"), "")
+	if v := j.Check(bound); v.Histories != 3 || v.Ops != 3 || v.Illegal != nil || v.Undecided != 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// What cannot be decided in its time is neither right nor wrong.
+func TestWhatTakesTooLongIsUndecided(t *testing.T) {
+	j := New()
+	var ops []*Op
+	for i := range 40 { // all at once, and nobody's value fits: every order has to be tried
+		ops = append(ops, j.Leaves(1, kim, "c", fmt.Sprint(i)))
+		j.Leaves(1, kim, "d", fmt.Sprint("d", i))
+	}
+	for i, o := range ops {
+		j.Left(2, o, fmt.Sprint("d", (i*7)%40))
+	}
+	j.Left(3, j.Leaves(3, kim, "e", "last"), "nobody's")
+	if v := j.Check(time.Millisecond); v.Undecided != 1 || v.Illegal != nil {
+		t.Errorf("%+v, want one that is undecided", v)
+	}
+}
+
+// A true machine's histories, and such as are spoilt here and there: what the
+// whole history is, the lean one is too.
+func TestLeanHistoriesHaveTheSameVerdict(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		j := New()
+		b := &j.owners
+		if rapid.Bool().Draw(t, "kept") {
+			b = &j.kept
+			drawKept(t, j)
+		} else {
+			drawOwners(t, j)
+		}
+		for _, s := range b.order {
+			m := b.porcupine()
+			whole, lean := verdict(m, s.ops), verdict(m, b.lean(s.ops))
+			if whole != lean {
+				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), whole, len(b.lean(s.ops)), lean)
+			}
+		}
+	})
+}
+
+func drawKept(t *rapid.T, j *Judge) {
+	var under []*Op
+	state := ""
+	finds := map[*Op]string{}
+	for i := range rapid.IntRange(1, 10).Draw(t, "steps") {
+		switch k := rapid.IntRange(0, 3).Draw(t, "what"); {
+		case k < 2 || len(under) == 0:
+			under = append(under, j.Leaves(actor.Time(i), kim, "c", fmt.Sprint(i)))
+		default:
+			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
+			o := under[at]
+			if _, done := finds[o]; !done {
+				finds[o], state = state, o.did.(leaves).value
+			}
+			if k == 3 {
+				under = append(under[:at], under[at+1:]...)
+				found := finds[o]
+				if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
+					found = fmt.Sprint(rapid.IntRange(0, i).Draw(t, "wrong"))
+				}
+				j.Left(actor.Time(i), o, found)
+			}
+		}
+	}
+}
+
+func drawOwners(t *rapid.T, j *Judge) {
+	owner, epoch := Owner{}, actor.Epoch(0)
+	type write struct {
+		op  *Op
+		was actor.Epoch
+	}
+	var under []write
+	for i := range rapid.IntRange(1, 24).Draw(t, "steps") {
+		now := actor.Time(i)
+		switch k := rapid.IntRange(0, 6).Draw(t, "what"); {
+		case k == 0 || owner.Epoch == 0:
+			epoch++
+			owner = Owner{Node: "n1", Cell: "0", Epoch: epoch}
+			j.Claims(now, "g", owner)
+		case k == 1:
+			owner = Owner{}
+			j.Releases(now, "g", "n1")
+		case k == 2:
+			o := owner
+			if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
+				o.Epoch = actor.Epoch(rapid.IntRange(1, int(epoch)).Draw(t, "wrong"))
+			}
+			j.Serves(now, "g", o)
+		case k < 5 || len(under) == 0:
+			w := write{j.Writes(now, "g", "n1"), owner.Epoch}
+			if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
+				w.was = actor.Epoch(rapid.IntRange(1, int(epoch)+1).Draw(t, "wrong"))
+			}
+			under = append(under, w)
+		default:
+			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
+			w := under[at]
+			under = append(under[:at], under[at+1:]...)
+			ok := w.was == owner.Epoch
+			if rapid.IntRange(0, 7).Draw(t, "spoil") == 7 {
+				ok = !ok
+			}
+			j.Wrote(now, w.op, w.was, ok)
+		}
+	}
+}
+
+func verdict(m porcupine.Model, ops []*Op) porcupine.CheckResult {
+	return porcupine.CheckOperationsTimeout(m, operations(ops), bound)
+}
