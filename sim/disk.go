@@ -59,6 +59,7 @@ func (d *disk) pump() {
 			if !ok {
 				break
 			}
+			d.n.w.log.batch(d.n.id, &b)
 			d.flight = append(d.flight, b)
 		}
 		d.write()
@@ -123,7 +124,7 @@ func (d *disk) synced(batches int) {
 			break
 		}
 	}
-	w.observe(history.Event{Kind: history.Sync, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Pos: uint64(d.durable()), Synced: uint64(d.durable())})
+	w.tell(history.Event{Kind: history.Sync, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Pos: uint64(d.durable()), Synced: uint64(d.durable())})
 	if fenced {
 		d.writer.Failed()
 		w.halt(n, "fenced")

@@ -282,7 +282,7 @@ func (w *World) outward(x *exchange, what string, n uint64) {
 	if x.once {
 		e.Why = specs.Once
 	}
-	w.observe(e)
+	w.tell(e)
 }
 
 // chance is the next of the numbers that nodes draw for themselves.
@@ -374,6 +374,6 @@ func (w *World) pieces(c *cell, what string, attempt uint32, e store.RunEvent) {
 			return // nothing was shown
 		}
 	}
-	w.observe(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
+	w.tell(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
 		Attempt: attempt, N: n})
 }

@@ -336,7 +336,7 @@ func (l *listener) hear(f runs.Frame) {
 
 // told tells the specs what the listener hears of a run, or where it goes on.
 func (l *listener) told(r *reading, what string, seq uint64) {
-	l.w.observe(history.Event{Kind: history.Perform, From: actor.Address{Node: l.w.nodes[0].id}, Call: r.run, What: what, N: seq, Count: l.no})
+	l.w.tell(history.Event{Kind: history.Perform, From: actor.Address{Node: l.w.nodes[0].id}, Call: r.run, What: what, N: seq, Count: l.no})
 }
 
 // mark notes a place to which the listener may go back.

@@ -10,6 +10,8 @@ import (
 	"io"
 	"strconv"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runtime"
@@ -21,13 +23,16 @@ import (
 // the world did by itself. Its hash is the SHA-256 of its bytes, so that whoever
 // has the text can tell the hash.
 //
-//	in  cell time input …      en  actor number record digest
+//	in  cell time input …      en  actor number record
 //	out effect …               ev  event
-//	--  what the world did
+//	ba  node number hash       --  what the world did
+//
+// The hash of a batch is that of all its entries, and of the batches before it.
 type Log struct {
 	hash  hash.Hash
 	keep  io.Writer // nil: only the hash is wanted
 	buf   []byte
+	spare actor.Encoder // what is digested and not kept
 	lines int
 	err   error
 }
@@ -91,25 +96,23 @@ func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes 
 		l.buf = append(l.buf, " deliver "...)
 		l.buf = appendID(l.buf, in.Envelope.To)
 		if bytes == nil {
-			bytes = actor.Encode(in.Envelope)
+			l.spare.Buf = actor.Append(l.spare.Buf[:0], in.Envelope)
+			bytes = l.spare.Buf
 		}
 		l.digest(bytes)
 	case runtime.Outcome:
 		l.buf = append(l.buf, " outcome "...)
 		l.effectID(in.ID, in.Attempt)
-		l.digest(encodeAnswer(in.Answer))
+		l.digest(l.answer(in.Answer))
 	case runtime.Streamed:
 		l.buf = append(l.buf, " streamed "...)
 		l.effectID(in.ID, in.Attempt)
-		l.digest(encodePiece(in.Piece))
+		l.digest(l.piece(in.Piece))
 	case runtime.Loaded:
 		l.buf = append(l.buf, " loaded "...)
 		l.buf = appendID(l.buf, in.Actor)
 		l.buf = fmt.Appendf(l.buf, " snapshot=%d entries=%d", len(in.Saved.Snapshot), len(in.Saved.Entries))
 		l.digest(in.Saved.Snapshot)
-		for _, e := range in.Saved.Entries {
-			l.digest(store.EncodeEntry(e))
-		}
 	case runtime.LoadFailed:
 		l.buf = append(l.buf, " load-failed "...)
 		l.buf = appendID(l.buf, in.Actor)
@@ -145,7 +148,13 @@ func (l *Log) entry(e *store.Entry) {
 	l.buf = strconv.AppendUint(l.buf, e.N, 10)
 	l.buf = append(l.buf, ' ')
 	l.buf = append(l.buf, recordName(e.Record)...)
-	l.digest(store.EncodeEntry(*e))
+	l.end()
+}
+
+func (l *Log) batch(node actor.NodeID, b *store.Batch) {
+	l.buf = append(append(l.buf, "ba "...), node...)
+	l.buf = strconv.AppendUint(append(l.buf, ' '), b.No, 10)
+	l.buf = hex.AppendEncode(append(l.buf, ' '), b.Hash[:8])
 	l.end()
 }
 
@@ -165,7 +174,7 @@ func (l *Log) effect(e *runtime.Effect, bytes []byte) {
 	case runtime.Respond:
 		l.buf = append(l.buf, " respond held="...)
 		l.buf = strconv.AppendInt(l.buf, int64(op.HeldUntil), 10)
-		l.digest(encodeReply(op.Reply))
+		l.digest(l.reply(op.Reply))
 	case runtime.Publish:
 		l.buf = append(l.buf, " publish "...)
 		l.buf = op.Event.Run.AppendTo(l.buf)
@@ -216,11 +225,13 @@ func (l *Log) effectID(id actor.EffectID, attempt uint32) {
 	}
 }
 
-// digest adds enough of the hash of some bytes to tell them from others.
+// digest tells some bytes from others that nobody made to look like them.
 func (l *Log) digest(b []byte) {
-	sum := sha256.Sum256(b)
+	sum := xxhash.Sum64(b)
 	l.buf = append(l.buf, ' ')
-	l.buf = hex.AppendEncode(l.buf, sum[:8])
+	for shift := 60; shift >= 0; shift -= 4 {
+		l.buf = append(l.buf, "0123456789abcdef"[sum>>shift&15])
+	}
 }
 
 func appendID(b []byte, id actor.ID) []byte {
@@ -236,26 +247,27 @@ func appendAddress(b []byte, a actor.Address) []byte {
 	return strconv.AppendUint(append(b, '#'), a.Incarnation, 10)
 }
 
-func encodeAnswer(a actor.Answer) []byte {
-	var e actor.Encoder
-	e.Parts(a.Parts)
-	e.Refusal(a.Refusal)
-	return e.Buf
+// answer, piece and reply are bytes that stand until the next.
+func (l *Log) answer(a actor.Answer) []byte {
+	l.spare.Buf = l.spare.Buf[:0]
+	l.spare.Parts(a.Parts)
+	l.spare.Refusal(a.Refusal)
+	return l.spare.Buf
 }
 
-func encodePiece(p actor.Piece) []byte {
-	var e actor.Encoder
-	e.String(p.Text)
-	e.String(p.State)
-	e.String(p.Detail)
-	e.Refusal(p.Again)
-	return e.Buf
+func (l *Log) piece(p actor.Piece) []byte {
+	l.spare.Buf = l.spare.Buf[:0]
+	l.spare.String(p.Text)
+	l.spare.String(p.State)
+	l.spare.String(p.Detail)
+	l.spare.Refusal(p.Again)
+	return l.spare.Buf
 }
 
-func encodeReply(r actor.Reply) []byte {
-	var e actor.Encoder
-	e.Reply(r)
-	return e.Buf
+func (l *Log) reply(r actor.Reply) []byte {
+	l.spare.Buf = l.spare.Buf[:0]
+	l.spare.Reply(r)
+	return l.spare.Buf
 }
 
 func recordName(r store.Record) string {

@@ -33,6 +33,7 @@ type node struct {
 
 	log     disk
 	held    []held     // effects behind the gate, in order
+	room    []held     // where they stand when they begin anew
 	doing   []*doing   // tools and work under way, in order
 	view    uint64     // the version of the claims that its cells were told
 	lease   actor.Time // by the world's time: until when it believes it owns what it claimed
@@ -50,6 +51,8 @@ type cell struct {
 	core    *runtime.Cell
 	gone    bool // it panicked, or its node crashed
 	inputs  []input
+	room    []input    // where they stand when they begin anew
+	goes    func()     // goOn
 	running bool       // a step is on its way
 	tick    actor.Time // by the world's time: when it is told the time next; 0: not
 	strikes []runtime.Strike
@@ -106,7 +109,7 @@ func (n *node) start() {
 	}
 	if n.process > 1 {
 		w.log.world(w.now, "%s starts again", n.id)
-		w.observe(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: actor.Address{Node: n.id}})
+		w.tell(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: actor.Address{Node: n.id}})
 	}
 	w.join(n)
 	n.view = w.claims.version
@@ -118,9 +121,11 @@ func (n *node) start() {
 
 func (n *node) newCell(index uint16, incarnation uint64) *cell {
 	self := actor.Address{Node: n.id, Cell: index, Incarnation: incarnation}
-	return &cell{n: n, index: index, self: self, again: incarnation != 1<<16,
+	c := &cell{n: n, index: index, self: self, again: incarnation != 1<<16,
 		core: runtime.NewCell(runtime.Config{Self: self, Tools: n.w.tools,
 			Seed: mix(mix(n.w.seed, uint64(n.index)<<16|uint64(index)), incarnation)})}
+	c.goes = c.goOn
+	return c
 }
 
 // boot tells a cell what there is, as a process does.
@@ -144,7 +149,13 @@ func (c *cell) put(in input) {
 	if c.gone {
 		return
 	}
+	if len(c.inputs) == 0 {
+		c.inputs = c.room
+	}
 	c.inputs = append(c.inputs, in)
+	if len(c.inputs) == 1 {
+		c.room = c.inputs[:0]
+	}
 	c.wake()
 }
 
@@ -155,17 +166,19 @@ func (c *cell) wake() {
 	}
 	c.running = true
 	w := c.n.w
-	w.after(time.Duration(1+w.choose.Int(16))*5*time.Microsecond, func() {
-		c.running = false
-		switch {
-		case c.gone:
-		case c.n.paused > w.now:
-			w.queue.put(c.n.paused, c.wake)
-		default:
-			c.step(c.next())
-			c.wake()
-		}
-	})
+	w.after(time.Duration(1+w.choose.Int(16))*5*time.Microsecond, c.goes)
+}
+
+func (c *cell) goOn() {
+	c.running = false
+	switch w := c.n.w; {
+	case c.gone:
+	case c.n.paused > w.now:
+		w.queue.put(c.n.paused, c.wake)
+	default:
+		c.step(c.next())
+		c.wake()
+	}
 }
 
 // next takes one of the oldest inputs, never one before another of its stream.
@@ -224,7 +237,12 @@ func (c *cell) step(in input) {
 		w.log.effect(&e, bytes)
 		h := held{c: c, effect: e, bytes: bytes, pos: pos, wrote: len(ready.Entries), shows: shows}
 		if e.Gated && n.log.released() < pos {
-			n.held = append(n.held, h)
+			if len(n.held) == 0 {
+				n.held = n.room
+			}
+			if n.held = append(n.held, h); len(n.held) == 1 {
+				n.room = n.held[:0]
+			}
 		} else {
 			n.perform(h)
 		}
@@ -446,18 +464,7 @@ func isWork(op runtime.Op) bool {
 // later runs something on behalf of this process, if it is still there then, and
 // not before it goes on if it stands still.
 func (n *node) later(delay time.Duration, do func()) {
-	process := n.process
-	var run func()
-	run = func() {
-		switch {
-		case !n.up || n.process != process:
-		case n.paused > n.w.now:
-			n.w.queue.put(n.paused, run)
-		default:
-			do()
-		}
-	}
-	n.w.after(delay, run)
+	n.w.queue.add(happening{at: n.w.now.Add(delay), do: do, node: n, process: n.process})
 }
 
 // release performs what the log lets go.

@@ -88,7 +88,7 @@ func (w *World) claim(g int, n *node, cell uint16) {
 	epoch := w.claims.claim(g, n, cell)
 	lo, hi := w.claims.span(g)
 	w.log.world(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
-	w.observe(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
+	w.tell(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
 	w.tellOwners()
 }
 
@@ -97,7 +97,7 @@ func (w *World) lose(g int) {
 	cl := &w.claims.groups[g]
 	lo, hi := w.claims.span(g)
 	n := cl.node
-	w.observe(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
+	w.tell(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
 }
 
 // tellOwners lets the nodes learn of a change of the claims, each in its time.
@@ -181,7 +181,7 @@ func (w *World) crash(n *node, why string) {
 	for _, c := range n.cells {
 		c.gone = true
 	}
-	w.observe(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
+	w.tell(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
 		Pos: uint64(n.log.durable()), Synced: uint64(n.log.durable())})
 	n.held, n.doing, n.outside.exchanges = nil, nil, nil
 	w.disconnect(func(l *line) bool { return l.at.n == n })
@@ -236,7 +236,7 @@ func (n *node) revive(old *cell, blame actor.CallID) {
 	n.cells[c.index] = c
 	w.Stats.Sometimes[CellRestarted]++
 	w.log.world(w.now, "%s begins", c.self)
-	w.observe(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: c.self})
+	w.tell(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: c.self})
 	for g := range w.claims.groups {
 		if cl := &w.claims.groups[g]; cl.node == n && cl.cell == c.index {
 			w.claim(g, n, c.index)

@@ -11,19 +11,26 @@ type queue struct {
 	order uint64
 }
 
+// happening is something that happens, or if it is a process that has it done
+// does so only if this is still there, and no sooner than it stands still no more.
 type happening struct {
-	at    actor.Time
-	order uint64
-	do    func()
+	at      actor.Time
+	order   uint64
+	do      func()
+	node    *node // nil: nobody's
+	process uint64
 }
 
 func (h *happening) before(o *happening) bool {
 	return h.at < o.at || h.at == o.at && h.order < o.order
 }
 
-func (q *queue) put(at actor.Time, do func()) {
+func (q *queue) put(at actor.Time, do func()) { q.add(happening{at: at, do: do}) }
+
+func (q *queue) add(h happening) {
 	q.order++
-	q.heap = append(q.heap, happening{at, q.order, do})
+	h.order = q.order
+	q.heap = append(q.heap, h)
 	for i := len(q.heap) - 1; i > 0; {
 		up := (i - 1) / 2
 		if !q.heap[i].before(&q.heap[up]) {

@@ -105,6 +105,7 @@ type World struct {
 	over      bool
 	story     bool // nobody comes by themselves
 	broken    *Violation
+	single    [1]history.Event // that tell hands on
 }
 
 // New makes the world of a seed: nodes that have just started, and a workload
@@ -207,7 +208,18 @@ func (w *World) until(done func() bool) *Violation {
 			break
 		}
 		w.now = max(w.now, h.at)
-		h.do()
+		switch n := h.node; {
+		case n == nil:
+			h.do()
+		case !n.up || n.process != h.process:
+			continue
+		case n.paused > w.now:
+			h.at = n.paused
+			w.queue.add(h)
+			continue
+		default:
+			h.do()
+		}
 		if w.stepsMax > 0 && w.Stats.Steps >= w.stepsMax {
 			break
 		}
@@ -288,10 +300,16 @@ func (w *World) observe(events ...history.Event) {
 	}
 }
 
+// tell takes note of an event that stands for itself.
+func (w *World) tell(e history.Event) {
+	w.single[0] = e
+	w.observe(w.single[:]...)
+}
+
 // performed tells of an effect that reaches the world outside the node.
 func (w *World) performed(h *held, what, why string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.c.n
-	w.observe(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what, Why: why,
+	w.tell(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what, Why: why,
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
 		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.wrote})
 }
