@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash mutants check
+.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load mutants check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -93,6 +93,9 @@ clients: build ## curl, Python, npm's EventSource and a browser read on across a
 crash: build ## kill the real server N (20) times, and fail the power: nothing acknowledged may be lost
 	@$(GO) run ./internal/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) test ./host/disk -run '^TestAPowerFailure' -count=1 -v -args -power-runs 50
+
+load: build ## put a node under load, five times its peak as well: ARGS=
+	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)
 
 mutants: ## remove each guard in turn; the simulator must notice every time
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe

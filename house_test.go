@@ -88,7 +88,7 @@ var rooms = map[string]room{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"}},
 
-	"cmd/troupe": {floor: 4, ours: every, theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
+	"cmd/troupe": {floor: 4, ours: slices.Concat(writers, []string{"internal/load"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {floor: 4, ours: every},
 
 	"internal/must":    {floor: 0},
@@ -101,6 +101,7 @@ var rooms = map[string]room{
 	"internal/plot":    {floor: 4},
 	"internal/growth":  {floor: 4, ours: writers, theirs: []string{pebble}},
 	"internal/bench":   {floor: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
+	"internal/load":    {floor: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
 	"internal/tools":   {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 }
 

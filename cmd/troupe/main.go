@@ -25,6 +25,7 @@ type CLI struct {
 	Keys   KeysCmd   `cmd:"" help:"Make, list and revoke API keys."`
 	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
 	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
+	Load   LoadCmd   `cmd:"" help:"Put a node under load, and say how it bears it."`
 
 	Doctor  DoctorCmd  `cmd:"" help:"Look at all of a store, and say what is wrong with it."`
 	Backup  BackupCmd  `cmd:"" help:"Copy a store, while its server serves."`

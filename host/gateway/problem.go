@@ -22,6 +22,7 @@ type problem struct {
 	Detail     string   `json:"detail"`
 	Code       string   `json:"code"`
 	Field      string   `json:"field,omitzero"`
+	Scope      string   `json:"scope,omitzero"` // of agent_busy: whose limit it was
 	Chain      []string `json:"chain,omitempty"`
 	RetryAfter int64    `json:"retry_after,omitzero"` // seconds
 	Run        string   `json:"run_id,omitzero"`
@@ -35,7 +36,7 @@ func newProblem(status int, code, title, detail string) *problem {
 func refusal(r *actor.Refusal) *problem {
 	out := r.Reason.Outside()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
-	p.Field = r.Field
+	p.Field, p.Scope = r.Field, r.Scope.String()
 	if r.Field == ingress.IdempotencyKey {
 		p.Status = http.StatusUnprocessableEntity
 	}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	goruntime "runtime"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/schollz/progressbar/v3"
+
+	"github.com/troupe-run/troupe/internal/load"
+	"github.com/troupe-run/troupe/internal/plot"
+	"github.com/troupe-run/troupe/internal/section"
+)
+
+// LoadCmd puts a node under load.
+type LoadCmd struct {
+	URL        string        `env:"TROUPE_LOAD_URL" placeholder:"URL" help:"Load the server there, instead of a node of our own; with --callers or --rate."`
+	Key        string        `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
+	Place      []string      `enum:"dispatcher,gateway" default:"dispatcher,gateway" help:"Where our own node is asked: dispatcher (in this process), gateway (over HTTP) (${default})."`
+	Durability []string      `enum:"none,durable" default:"none,durable" help:"Of its agents: none, durable (${default})."`
+	Agent      string        `default:"noop" help:"Whom one loop asks: noop, chain, fan or slow; with --url any agent (${default})."`
+	Callers    int           `help:"One closed loop of so many callers, each of whom asks again once it has its answer. With --rate: so many calls can be under way (1024)."`
+	Rate       float64       `help:"One open loop of so many calls a second, whatever becomes of them."`
+	For        time.Duration `default:"10s" help:"How long one loop takes (${default})."`
+	Sessions   int           `default:"256" help:"Among how many actors its calls are spread (${default})."`
+	Timeout    time.Duration `help:"How long each run may take; the node's own limit if absent."`
+	Tries      int           `default:"4" help:"How often a call is made in an open loop, if it is refused and told when to come back (${default})."`
+	JSON       bool          `help:"Print JSON."`
+	Plot       string        `type:"path" placeholder:"DIR" help:"Draw throughput and time over what is offered, into load-throughput.svg and load-latency.svg there."`
+	Page       string        `type:"existingfile" placeholder:"FILE" help:"Write the tables into that page, between the lines load:begin and load:end."`
+	Profile    string        `type:"path" placeholder:"FILE" help:"Write a profile of the processor there."`
+}
+
+// Help is shown below the flags.
+func (LoadCmd) Help() string {
+	return `Without --callers and --rate everything is measured, and the floors that must hold are judged: closed loops of 1
+to 256 callers, open loops up to five times the peak of those, a slow agent beside others. It takes some
+minutes, and the last line says what was met. Ends with code 1 if something was not.
+
+A closed loop waits with a server that waits. In an open loop the time of a call counts from the instant
+at which it was to be sent, so that what a pause hides from one caller is not hidden. The load is made on the
+machine that bears it, and takes its share of it: what no caller was free to send in time is counted as not sent.
+
+Examples:
+  troupe load
+  troupe load --place gateway --callers 64
+  troupe load --place dispatcher --durability durable --agent chain --rate 5000 --for 30s
+  TROUPE_KEY=… troupe load --url http://127.0.0.1:8283 --agent helper --rate 200 --json`
+}
+
+// Validate finds what cannot be meant.
+func (c *LoadCmd) Validate() error {
+	single := c.Callers > 0 || c.Rate > 0
+	switch {
+	case c.Callers < 0 || c.Rate < 0:
+		return errors.New("--callers and --rate: want more than 0")
+	case c.URL != "" && !single:
+		return errors.New("--url: say --callers or --rate, too; all is measured of a node of our own only")
+	case c.URL == "" && !slices.Contains(load.Workloads(), load.Workload(c.Agent)):
+		return fmt.Errorf("--agent %s: our own node has %v", c.Agent, load.Workloads())
+	case single && (c.Plot != "" || c.Page != ""):
+		return errors.New("--plot and --page want all to be measured: leave out --callers and --rate")
+	case c.For < 100*time.Millisecond || c.For > 24*time.Hour:
+		return errors.New("--for: want 100ms to 24h")
+	case c.Sessions < 1 || c.Sessions > load.SessionsMax:
+		return fmt.Errorf("--sessions: want 1 to %d", load.SessionsMax)
+	case c.Tries < 1 || c.Tries > 100:
+		return errors.New("--tries: want 1 to 100")
+	case c.Timeout < 0:
+		return errors.New("--timeout: want more than 0")
+	}
+	return nil
+}
+
+// Run implements the command.
+func (c *LoadCmd) Run(s streams) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if c.Profile != "" {
+		f, err := os.Create(c.Profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
+	if c.URL != "" {
+		target, err := load.NewDoor(strings.TrimSuffix(c.URL, "/"), c.Key, c.ask(c.Agent))
+		if err != nil {
+			return err
+		}
+		return c.one(ctx, s, c.URL+", "+c.Agent, target)
+	}
+	bed, err := newBed(s.err)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bed.close()) }()
+	var places []load.Place
+	for _, name := range c.Place {
+		places = append(places, load.Place{Name: name, Target: bed.targets()[name]})
+	}
+	if c.Callers > 0 || c.Rate > 0 {
+		for _, place := range places {
+			for _, durability := range c.Durability {
+				agent := load.Workload(c.Agent).Agent(durability == "durable")
+				target, err := place.Target(c.ask(agent))
+				if err == nil {
+					err = c.one(ctx, s, place.Name+", "+agent, target)
+				}
+				if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return c.all(ctx, s, places)
+}
+
+func (c *LoadCmd) ask(agent string) load.Ask {
+	return load.Ask{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
+}
+
+// one runs a single loop.
+func (c *LoadCmd) one(ctx context.Context, s streams, name string, target load.Target) (err error) {
+	var r load.Result
+	if c.Rate > 0 {
+		name = fmt.Sprintf("%s, %g/s", name, c.Rate)
+		r, err = load.Open{Rate: c.Rate, Callers: c.Callers, For: c.For, Tries: c.Tries}.Run(ctx, target)
+	} else {
+		name = fmt.Sprintf("%s, %d callers", name, c.Callers)
+		r, err = load.Closed{Callers: c.Callers, For: c.For}.Run(ctx, target)
+	}
+	if r.Name = name; err != nil {
+		return err
+	}
+	if c.JSON {
+		err = printLoad(s.out, r)
+	} else {
+		err = r.Print(s.out)
+	}
+	if err == nil && r.Done == 0 {
+		err = fmt.Errorf("%s: nothing was done", name)
+	}
+	return err
+}
+
+// all measures everything, and judges it.
+func (c *LoadCmd) all(ctx context.Context, s streams, places []load.Place) error {
+	p := load.Programme{Places: places}
+	for _, d := range c.Durability {
+		p.Durable = append(p.Durable, d == "durable")
+	}
+	step, end := progress(s.err, &p)
+	p.Step = step
+	r, err := p.Run(ctx)
+	if end(); err != nil {
+		return err
+	}
+	if c.Plot != "" {
+		throughput, latency := r.Plots()
+		if err := errors.Join(os.MkdirAll(c.Plot, 0o755), drawChart(c.Plot+"/load-throughput.svg", throughput), drawChart(c.Plot+"/load-latency.svg", latency)); err != nil {
+			return err
+		}
+	}
+	if c.Page != "" {
+		if err := section.Replace(c.Page, "load", c.preface()+r.Markdown()); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		err = printLoad(s.out, r)
+	} else {
+		_, err = io.WriteString(s.out, r.Markdown())
+	}
+	if _, missed := r.Met(); err == nil && missed > 0 {
+		err = exit(failed)
+	}
+	return err
+}
+
+// preface says how the tables on a page came to be.
+func (c *LoadCmd) preface() string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "## Load\n\nWritten by `make load`, version %s, on %s, %d processors (%s/%s, %s). The load is made in the same\n", version(),
+		time.Now().UTC().Format(time.DateOnly), goruntime.GOMAXPROCS(0), goruntime.GOOS, goruntime.GOARCH, goruntime.Version())
+	b.WriteString(`process and takes its share of the processors, so that peaks are those of node and load together. Times
+are of what was done, from when it was to be sent; in an open loop that includes how late the loop itself was (lag).
+Refusals count from when they were sent. What no caller was free for within 100 ms was not sent.
+
+`)
+	if c.Plot != "" {
+		b.WriteString("![Throughput over offered load](load-throughput.svg) ![Time over offered load](load-latency.svg)\n\n")
+	}
+	return b.String()
+}
+
+func drawChart(path string, chart plot.Chart) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = chart.WriteTo(f)
+	return errors.Join(err, f.Close())
+}
+
+// printLoad prints what was seen as JSON; times are in nanoseconds.
+func printLoad(to io.Writer, v any) error {
+	body, err := json.Marshal(v, json.WithMarshalers(json.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
+		return e.WriteToken(jsontext.Int(int64(d)))
+	})))
+	if err != nil {
+		return err
+	}
+	return printJSON(to, body)
+}
+
+// progress tells how far a programme is: by a bar, on a terminal only.
+func progress(talk io.Writer, p *load.Programme) (step func(string, time.Duration, time.Duration), end func()) {
+	if !isTerminal(talk) || os.Getenv("NO_COLOR") != "" {
+		return nil, func() {}
+	}
+	bar := progressbar.NewOptions64(int64(p.Length()/time.Second), progressbar.OptionSetWriter(talk), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetWidth(30), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetPredictTime(false))
+	return func(what string, done, of time.Duration) {
+		bar.Describe(what)
+		_ = bar.Set64(int64(min(done, of) / time.Second))
+	}, func() { _ = bar.Finish() }
+}

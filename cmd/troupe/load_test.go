@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// loadWith runs `troupe load` in this process.
+func loadWith(args ...string) (code int, out, talk string) {
+	var o, e bytes.Buffer
+	code = run(append([]string{"load"}, args...), streams{&o, &e})
+	return code, o.String(), e.String()
+}
+
+func TestEachPlaceBearsLoad(t *testing.T) {
+	for _, place := range []string{"dispatcher", "gateway"} {
+		for _, durability := range []string{"none", "durable"} {
+			for _, agent := range []string{"noop", "chain", "fan"} {
+				code, out, talk := loadWith("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", "150ms", "--json")
+				var r struct {
+					Name     string
+					Done     int
+					Refusals []any
+				}
+				if err := json.Unmarshal([]byte(out), &r, json.MatchCaseInsensitiveNames(true)); err != nil || code != 0 {
+					t.Fatalf("%s %s %s: code %d, %v\n%s%s", place, durability, agent, code, err, out, talk)
+				}
+				if r.Done == 0 || len(r.Refusals) > 0 {
+					t.Errorf("%s: %d done, %v refused", r.Name, r.Done, r.Refusals)
+				}
+			}
+		}
+	}
+}
+
+func TestMoreThanAnAgentTakesIsRefused(t *testing.T) {
+	code, out, talk := loadWith("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "300ms")
+	// One is at work when the time is over: nothing is done, and that is said.
+	if code != failed || !strings.Contains(talk, "nothing was done") {
+		t.Errorf("code %d: %s", code, talk)
+	}
+	if !strings.Contains(out, "agent_busy (callee)") {
+		t.Errorf("no word of whose limit it was:\n%s", out)
+	}
+}
+
+func TestLoadSaysWhatItCannotDo(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--agent", "nobody", "--callers", "1"}, "our own node has"},
+		{[]string{"--url", "http://127.0.0.1:1"}, "say --callers or --rate"},
+		{[]string{"--url", "http://127.0.0.1:1", "--agent", "x", "--callers", "1"}, "refused"},
+		{[]string{"--callers=-1"}, "more than 0"},
+		{[]string{"--callers", "1", "--for", "1ms"}, "--for"},
+		{[]string{"--rate", "1", "--sessions", "0"}, "--sessions"},
+		{[]string{"--rate", "1", "--plot", "x"}, "leave out"},
+		{[]string{"--callers", "100000", "--for", "100ms", "--place", "dispatcher"}, "want 1 to 16384"},
+	} {
+		if code, _, talk := loadWith(c.args...); code == 0 || !strings.Contains(talk, c.want) {
+			t.Errorf("%v: code %d, %s; want %q", c.args, code, talk, c.want)
+		}
+	}
+}

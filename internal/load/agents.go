@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+)
+
+// Workload is an agent that is asked under load.
+type Workload string
+
+// The workloads. Each has a twin that writes everything down.
+const (
+	Noop  Workload = "noop"  // answers at once
+	Chain Workload = "chain" // asks one that asks one …: LinksMax calls
+	Fan   Workload = "fan"   // asks FanWidth at once
+	Slow  Workload = "slow"  // takes SlowTurn, and no processor
+)
+
+const (
+	// Links is how many calls a chain is long.
+	Links = 4
+	// FanWidth is how many agents a fan asks at once.
+	FanWidth = 8
+	// SlowTurn is how long a slow agent takes for one message.
+	SlowTurn = time.Second
+)
+
+// Agent is the name under which a workload is asked.
+func (w Workload) Agent(durable bool) string {
+	if durable {
+		return string(w) + "-durable"
+	}
+	return string(w)
+}
+
+// Workloads lists them.
+func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow} }
+
+// Agents are the definitions of all workloads, of both durabilities.
+func Agents() (all []actor.Definition) {
+	for _, durable := range []bool{false, true} {
+		add := func(w Workload, b actor.Behavior) {
+			d := agents.Define(w.Agent(durable), "1", "An agent to measure with.", b)
+			if !durable {
+				d.Durability = actor.Volatile
+			}
+			all = append(all, d)
+		}
+		link := func(n int) Workload {
+			if n == 0 {
+				return Chain
+			}
+			return Workload(fmt.Sprintf("link-%d", n))
+		}
+		add(Noop, steps(func(b actor.Begin, _ []actor.Answer) actor.Action { return actor.Complete(b.Call.Parts) }))
+		for n := range Links {
+			next := link(n + 1)
+			if n == Links-1 {
+				next = Noop
+			}
+			add(link(n), asking(actor.Ask{Kind: actor.AskCall, Name: next.Agent(durable)}))
+		}
+		leaves := make([]actor.Ask, FanWidth)
+		for i := range leaves {
+			leaves[i] = actor.Ask{Kind: actor.AskCall, Name: fmt.Sprintf("%s/leaf-%d", Noop.Agent(durable), i)}
+		}
+		add(Fan, asking(leaves...))
+		add(Slow, asking(actor.Ask{Kind: actor.AskSleep, Timeout: SlowTurn}))
+	}
+	return all
+}
+
+// steps is a behavior whose turns are a function of what came of their last asks.
+type steps func(b actor.Begin, answers []actor.Answer) actor.Action
+
+func (s steps) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
+
+type turn struct {
+	next  steps
+	begin actor.Begin
+}
+
+func (t *turn) Next(answers []actor.Answer) (actor.Action, error) {
+	return t.next(t.begin, answers), nil
+}
+
+func (t *turn) Stop() {}
+
+// asking passes its message on, and answers when all it asked have, with the
+// first refusal if there is one.
+func asking(asks ...actor.Ask) steps {
+	return func(b actor.Begin, answers []actor.Answer) actor.Action {
+		if answers == nil {
+			out := make([]actor.Ask, len(asks))
+			for i, a := range asks {
+				if out[i] = a; a.Kind == actor.AskCall {
+					out[i].Parts = b.Call.Parts
+				}
+			}
+			return actor.Action{Asks: out}
+		}
+		for _, a := range answers {
+			if a.Refusal != nil {
+				return actor.GiveUp(a.Refusal)
+			}
+		}
+		return actor.Complete(b.Call.Parts)
+	}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"time"
+)
+
+const memoryEvery = 100 * time.Millisecond
+
+// Memory is what the process held while a loop ran: resident, in bytes.
+type Memory struct {
+	First int64   `json:"first_bytes"`
+	Last  int64   `json:"last_bytes"`
+	Most  int64   `json:"most_bytes"`
+	Slope float64 `json:"slope_bytes_per_second"` // of the second half: what it grew by once it was warm
+}
+
+// watchMemory looks at the process until what it returns is called. Where no
+// system says what a process holds, all is 0.
+func watchMemory() (stop func() Memory) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	seen := []int64{resident()}
+	go func() {
+		defer close(ended)
+		every := time.NewTicker(memoryEvery)
+		defer every.Stop()
+		for {
+			select {
+			case <-every.C:
+				seen = append(seen, resident())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() Memory {
+		close(end)
+		<-ended
+		m := Memory{First: seen[0], Last: seen[len(seen)-1], Slope: slope(seen[len(seen)/2:]) / memoryEvery.Seconds()}
+		for _, n := range seen {
+			m.Most = max(m.Most, n)
+		}
+		return m
+	}
+}
+
+// slope is that of the line which lies nearest to the points, per point.
+func slope(points []int64) float64 {
+	n := float64(len(points))
+	var x, y, xx, xy float64
+	for i, p := range points {
+		x, y = x+float64(i), y+float64(p)
+		xx, xy = xx+float64(i)*float64(i), xy+float64(i)*float64(p)
+	}
+	if below := n*xx - x*x; below > 0 {
+		return (n*xy - x*y) / below
+	}
+	return 0
+}
+
+// resident is how much of the process is in memory; 0 if nobody says.
+func resident() int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+	return pages * int64(os.Getpagesize())
+}

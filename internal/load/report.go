@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/troupe-run/troupe/internal/plot"
+)
+
+// Met is how many floors hold.
+func (r *Report) Met() (met, missed int) {
+	for _, f := range r.Floors {
+		if f.Met {
+			met++
+		} else {
+			missed++
+		}
+	}
+	return met, missed
+}
+
+// Verdict is the one line that counts.
+func (r *Report) Verdict() string {
+	met, missed := r.Met()
+	var names []string
+	for _, f := range r.Floors {
+		if !f.Met {
+			names = append(names, fmt.Sprintf("%s (%s, want %s)", f.Name, f.Got, f.Want))
+		}
+	}
+	if missed == 0 {
+		return fmt.Sprintf("floors: %d met, 0 missed", met)
+	}
+	return fmt.Sprintf("floors: %d met, %d missed: %s", met, missed, strings.Join(names, "; "))
+}
+
+// Markdown is the report as text for people.
+func (r *Report) Markdown() string {
+	var b strings.Builder
+	for i := range r.Parts {
+		r.Parts[i].write(&b)
+	}
+	b.WriteString("### Floors\n\n| what | seen | wanted | |\n|---|---|---|---|\n")
+	for _, f := range r.Floors {
+		verdict := "met"
+		if !f.Met {
+			verdict = "**missed**"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.Name, f.Got, f.Want, verdict)
+	}
+	fmt.Fprintf(&b, "\n%s\n", r.Verdict())
+	return b.String()
+}
+
+func (p *Part) write(b *strings.Builder) {
+	fmt.Fprintf(b, "### %s\n\nPeak %s/s: the best %v of the closed loops.\n\n", strings.ToUpper(p.Name()[:1])+p.Name()[1:], count(p.Peak), BestOf)
+	b.WriteString(tableHead)
+	all := p.results()
+	for _, r := range all {
+		b.WriteString(r.row())
+	}
+	b.WriteByte('\n')
+	for _, r := range all {
+		if why := r.reasons(); why != "" {
+			fmt.Fprintf(b, "- %s: %s.\n", r.Name, why)
+		}
+	}
+	o := p.Overload
+	fmt.Fprintf(b, "- Memory under %d × peak: %s at first, %s at most, %s at last; %+.2f MB/s in the second half.\n\n",
+		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Most), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
+}
+
+// results are the rows of the part, in their order.
+func (p *Part) results() (all []*Result) {
+	for _, list := range [][]Result{p.Sweep, p.Shapes, p.Fractions} {
+		for i := range list {
+			all = append(all, &list[i])
+		}
+	}
+	all = append(all, &p.Overload, &p.After)
+	for _, list := range [][]Result{p.Alone, p.Beside} {
+		for i := range list {
+			if list[i].Latency.P99 == median99(list) {
+				all = append(all, &list[i])
+				break
+			}
+		}
+	}
+	return all
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+// Plots are how throughput and time go with what is offered, as parts of the peak.
+func (r *Report) Plots() (throughput, latency plot.Chart) {
+	throughput = plot.Chart{Title: "What is done of what is offered", X: plot.Axis{Name: "offered, × peak"}, Y: plot.Axis{Name: "done, × peak", Max: 1.1}}
+	latency = plot.Chart{Title: "How long it takes", X: plot.Axis{Name: "offered, × peak"}, Y: plot.Axis{Name: "ms, from when it was to be sent", Log: true}}
+	for i := range r.Parts {
+		p := &r.Parts[i]
+		done, p50, p99 := plot.Series{Name: p.Name()}, plot.Series{Name: p.Name() + ": p50", Dashed: true}, plot.Series{Name: p.Name() + ": p99"}
+		for _, one := range append(p.Fractions[:len(p.Fractions):len(p.Fractions)], p.Overload) {
+			x := one.Rate / p.Peak
+			done.Points = append(done.Points, plot.Point{X: x, Y: one.PerSecond / p.Peak})
+			p50.Points = append(p50.Points, plot.Point{X: x, Y: one.Latency.P50.Seconds() * 1000})
+			p99.Points = append(p99.Points, plot.Point{X: x, Y: one.Latency.P99.Seconds() * 1000})
+		}
+		throughput.Series = append(throughput.Series, done)
+		latency.Series = append(latency.Series, p99, p50)
+	}
+	return throughput, latency
+}
+
+// Print writes one result for people.
+func (r *Result) Print(w io.Writer) error {
+	text := tableHead + r.row()
+	if why := r.reasons(); why != "" {
+		text += "\n" + why + "\n"
+	}
+	_, err := fmt.Fprintf(w, "%smemory %s at first, %s at most, %+.2f MB/s in the second half\n", text, megabytes(r.Memory.First), megabytes(r.Memory.Most), r.Memory.Slope/1e6)
+	return err
+}

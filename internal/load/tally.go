@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	// window is the grain of the best seconds of a loop.
+	window = 100 * time.Millisecond
+	// BestOf is over how long a peak is taken.
+	BestOf = 5 * time.Second
+
+	timeMin = int64(100) // ns
+	timeMax = int64(5 * time.Minute)
+	digits  = 2 // of a quantile that are right
+)
+
+// tally counts what came of calls. Its parts are several, so that callers seldom
+// wait for each other.
+type tally struct {
+	parts []part
+	began time.Time
+	took  time.Duration // how long was measured
+}
+
+type part struct {
+	mu      sync.Mutex
+	latency *hdrhistogram.Histogram // of what was done, from when it was to be sent
+	service *hdrhistogram.Histogram // of what was done, from when it was sent
+	refused *hdrhistogram.Histogram // of what was refused, from when it was sent
+	lag     *hdrhistogram.Histogram // between when a call was to be sent, and was
+	windows []int
+	reasons map[Refused]int
+	done    int
+	late    int // done behind the end
+	_       [64]byte
+}
+
+func newTally(over time.Duration) *tally {
+	t := &tally{parts: make([]part, max(4, 2*runtime.GOMAXPROCS(0))), took: over}
+	for i := range t.parts {
+		p := &t.parts[i]
+		for _, h := range []**hdrhistogram.Histogram{&p.latency, &p.service, &p.refused, &p.lag} {
+			*h = hdrhistogram.New(timeMin, timeMax, digits)
+		}
+		p.windows, p.reasons = make([]int, over/window+1), map[Refused]int{}
+	}
+	t.began = time.Now()
+	return t
+}
+
+// since is a time of the loop.
+func (t *tally) since() time.Duration { return time.Since(t.began) }
+
+// add counts a call that was to be sent at one time of the loop, was sent at
+// another, and was answered just now.
+func (t *tally) add(caller int, due, sent time.Duration, a Answer) {
+	now := t.since()
+	p := &t.parts[caller%len(t.parts)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	record(p.lag, sent-due)
+	switch {
+	case a.Code != "":
+		record(p.refused, now-sent)
+		p.reasons[Refused{Code: a.Code, Scope: a.Scope}]++
+	case now > t.took:
+		p.late++
+	default:
+		p.done++
+		p.windows[now/window]++
+		record(p.latency, now-due)
+		record(p.service, now-sent)
+	}
+}
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	_ = h.RecordValue(min(max(int64(d), timeMin), timeMax)) // what is in bounds is recorded
+}
+
+// Refused counts what was refused in one way.
+type Refused struct {
+	Code  string `json:"code"`
+	Scope string `json:"scope,omitzero"`
+	Count int    `json:"count"`
+}
+
+// Times are quantiles of how long something took.
+type Times struct {
+	P50  time.Duration `json:"p50_ns"`
+	P90  time.Duration `json:"p90_ns"`
+	P99  time.Duration `json:"p99_ns"`
+	P999 time.Duration `json:"p999_ns"`
+	Max  time.Duration `json:"max_ns"`
+}
+
+func timesOf(h *hdrhistogram.Histogram) Times {
+	if h.TotalCount() == 0 {
+		return Times{}
+	}
+	at := func(q float64) time.Duration { return time.Duration(h.ValueAtQuantile(q)) }
+	return Times{at(50), at(90), at(99), at(99.9), time.Duration(h.Max())}
+}
+
+// result adds the parts up, when nobody counts any more.
+func (t *tally) result() Result {
+	all := &newTally(t.took).parts[0]
+	for i := range t.parts {
+		p := &t.parts[i]
+		all.latency.Merge(p.latency)
+		all.service.Merge(p.service)
+		all.refused.Merge(p.refused)
+		all.lag.Merge(p.lag)
+		for n, count := range p.windows {
+			all.windows[n] += count
+		}
+		for reason, count := range p.reasons {
+			all.reasons[reason] += count
+		}
+		all.done += p.done
+		all.late += p.late
+	}
+	r := Result{Took: t.took, Done: all.done, Late: all.late, PerSecond: float64(all.done) / t.took.Seconds(), Best: best(all.windows),
+		Latency: timesOf(all.latency), Service: timesOf(all.service), Refusal: timesOf(all.refused), Lag: timesOf(all.lag)}
+	for reason, count := range all.reasons {
+		reason.Count = count
+		r.Refusals = append(r.Refusals, reason)
+	}
+	slices.SortFunc(r.Refusals, func(a, b Refused) int {
+		return cmp.Or(b.Count-a.Count, cmp.Compare(a.Code, b.Code), cmp.Compare(a.Scope, b.Scope))
+	})
+	return r
+}
+
+// best is the most that was done per second over BestOf, or over all there is.
+func best(windows []int) float64 {
+	if len(windows) > 1 {
+		windows = windows[:len(windows)-1] // the last is the instant of the end
+	}
+	n := min(int(BestOf/window), len(windows))
+	sum, most := 0, 0
+	for i, count := range windows {
+		if sum += count; i >= n {
+			sum -= windows[i-n]
+		}
+		most = max(most, sum)
+	}
+	return float64(most) / (time.Duration(n) * window).Seconds()
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestADoorIsAskedAsAClientWould(t *testing.T) {
+	var seen atomic.Pointer[string]
+	mode := "ok"
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		text := fmt.Sprintf("%s %s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("Authorization"), body)
+		seen.Store(&text)
+		switch mode {
+		case "busy":
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.Header().Set("Retry-After", "3")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"code":"agent_busy","scope":"node","detail":"x"}`)
+		case "odd":
+			w.WriteHeader(http.StatusTeapot)
+		case "break":
+			c, _, _ := w.(http.Hijacker).Hijack()
+			_ = c.Close()
+		}
+	}))
+	defer srv.Close()
+	d, err := NewDoor(srv.URL, "troupe_k", Ask{Agent: "noop", Timeout: time.Second, Sessions: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := d.Caller(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, step := range []struct {
+		mode string
+		want Answer
+	}{
+		{"ok", Answer{}},
+		{"busy", Answer{"agent_busy", "node", 3 * time.Second}},
+		{"odd", Answer{Code: "status_418"}},
+		{"break", Answer{Code: Broken, After: 100 * time.Millisecond}},
+		{"ok", Answer{}}, // over a new connection
+	} {
+		mode = step.mode
+		if got := c.Call(); got != step.want {
+			t.Errorf("%s: %+v, want %+v", step.mode, got, step.want)
+		}
+	}
+	if got := *seen.Load(); !strings.HasPrefix(got, `POST /v1/agents/noop/messages application/json Bearer troupe_k {"content":"hello","session":"s-`) || !strings.HasSuffix(got, `"timeout_ms":1000}`) {
+		t.Error(got)
+	}
+}
+
+func TestWhatCannotBeAskedIsSaid(t *testing.T) {
+	for _, c := range []struct{ url, key, agent string }{
+		{"https://x", "", "noop"}, {"x:8283", "", "noop"}, {"http://x/v1", "", "noop"}, {"http://x", "a\r\nb", "noop"}, {"http://x", "", "a b"}, {"http://x", "", ""},
+	} {
+		if _, err := NewDoor(c.url, c.key, Ask{Agent: c.agent}); err == nil {
+			t.Errorf("%+v: want an error", c)
+		}
+	}
+	if _, err := callers(&Door{address: "127.0.0.1:1", requests: [][]byte{nil}}, 1); err == nil {
+		t.Error("nobody listens there")
+	}
+}
+
+func TestCallersMeetAllSessions(t *testing.T) {
+	for n := range 40 {
+		seen := map[int]bool{}
+		turns := newTurns(n, 256)
+		for range 256 {
+			seen[turns.next()] = true
+		}
+		if len(seen) != 256 {
+			t.Errorf("caller %d meets %d of 256", n, len(seen))
+		}
+	}
+}
