@@ -110,16 +110,39 @@ func shardsOf(entries []Entry) []ShardEpoch {
 	return slices.Compact(all)
 }
 
-// CheckpointEvery is how many batches stand between two places from which the
-// chain is verified when a store is opened.
-const CheckpointEvery = 4096
+// How much of the log before its anchor is verified when a store is opened: so
+// many batches, or the batches of so many entries, whichever is less. The rest is
+// verified by whoever asks for it; a start does not wait for it.
+const (
+	RecentBatches = 4096
+	RecentEntries = 8192
+)
 
-// Verify follows a node's chain from the last checkpoint before the anchor to
-// the log's end, which it returns: where a Writer goes on. A log that ends before
-// its anchor, a batch that does not follow the one before, a payload that is not
-// what was written: each is an error that names the key and the batch.
+// Verify follows a node's chain from a little before the anchor to the log's
+// end, which it returns: where a Writer goes on. A log that ends before its
+// anchor, a batch that does not follow the one before, a payload that is not what
+// was written: each is an error that names the key and the batch.
 func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	return verify(kv, node, anchor, max(1, anchor.Batch-anchor.Batch%CheckpointEvery))
+	first, err := recent(kv, node, anchor)
+	if err != nil {
+		return Mark{}, err
+	}
+	return verify(kv, node, anchor, first)
+}
+
+// recent is the first of the recent batches. What is damaged among them verify finds.
+func recent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
+	first = 1
+	err = kv.ScanBack(batchKey(node, 1), batchKey(node, anchor.Batch+1), func(key, value []byte) bool {
+		no, err := lastNumber(key, len(nodeKey(node)))
+		if err != nil {
+			return false
+		}
+		first = no
+		r, _ := decodeBatch(value)
+		return anchor.Batch-no+1 < RecentBatches && anchor.Pos-min(r.from, anchor.Pos) < RecentEntries
+	})
+	return first, err
 }
 
 // VerifyAll follows the chain from its beginning.
@@ -161,15 +184,15 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 	return end, nil
 }
 
-// verifyBatch checks one batch against the one before; the first of a checkpoint is taken at its word.
-func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, checkpoint bool) (Mark, error) {
+// verifyBatch checks one batch against the one before; the first of the recent ones is taken at its word.
+func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark, first bool) (Mark, error) {
 	r, err := decodeBatch(value)
 	switch {
 	case err != nil:
 		return Mark{}, err
-	case !checkpoint && r.prev != before.Hash:
+	case !first && r.prev != before.Hash:
 		return Mark{}, errors.New("does not follow the batch before: its hash is another")
-	case !checkpoint && r.from != before.Pos:
+	case !first && r.from != before.Pos:
 		return Mark{}, fmt.Errorf("begins at entry %d, the batch before ended at %d", r.from, before.Pos)
 	}
 	for _, p := range r.payloads {

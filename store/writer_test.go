@@ -231,24 +231,46 @@ func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
 	}
 }
 
-func TestVerifyBeginsAtTheCheckpoint(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
-	l.write(s.accept("hi"))
-	var anchor Mark
-	for range CheckpointEvery + 3 {
-		anchor = l.write(s.entry(Parked{Run: s.run(1)}, s.due))
-	}
-	change(l.m, string(entryKey(s.id, 2)), 30)
-	if end, err := Verify(l.m, "n1", anchor); err != nil || end != anchor {
-		t.Errorf("%+v, %v", end, err)
-	}
-	if _, err := VerifyAll(l.m, "n1", anchor); err == nil {
-		t.Error("an entry before the checkpoint was changed, and nobody noticed")
-	}
-	m := l.m.Clone()
-	m.delete(batchKey("n1", CheckpointEvery))
-	if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1 is missing", CheckpointEvery)) {
-		t.Errorf("no checkpoint: %v", err)
+// A start reads what is recent, be it many batches or few large ones; what is
+// older waits for VerifyAll.
+func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
+	for _, entries := range []int{1, 100} {
+		l, s := newLog(t), newStory(t, "alice")
+		l.write(s.accept("hi"))
+		batches, cut := min(RecentBatches, (RecentEntries+entries-1)/entries)+1, 0
+		var anchor Mark
+		for n := range batches {
+			batch := make([]Entry, entries)
+			for i := range batch {
+				batch[i] = s.entry(Parked{Run: s.run(1)}, s.due)
+			}
+			if anchor = l.write(batch...); n == 0 {
+				cut = int(s.n) // the first entry that is recent is in the next batch
+			}
+		}
+		old, recent := l.m.Clone(), l.m.Clone()
+		change(old, string(entryKey(s.id, uint64(cut))), 30)
+		if end, err := Verify(old, "n1", anchor); err != nil || end != anchor {
+			t.Errorf("%d at once: %+v, %v", entries, end, err)
+		}
+		if _, err := VerifyAll(old, "n1", anchor); err == nil {
+			t.Errorf("%d at once: an old entry was changed, and nobody noticed", entries)
+		}
+		change(recent, string(entryKey(s.id, uint64(cut+1))), 30)
+		if _, err := Verify(recent, "n1", anchor); err == nil {
+			t.Errorf("%d at once: a recent entry was changed, and nobody noticed", entries)
+		}
+		for _, no := range []uint64{anchor.Batch - 1, 4} {
+			m := l.m.Clone()
+			m.delete(batchKey("n1", no))
+			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1 is missing", no)) {
+				t.Errorf("%d at once: no batch %d: %v", entries, no, err)
+			}
+			m.put(Row{Key: batchKey("n1", no), Value: []byte("?")})
+			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1: ", no)) {
+				t.Errorf("%d at once: batch %d damaged: %v", entries, no, err)
+			}
+		}
 	}
 }
 

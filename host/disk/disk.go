@@ -175,7 +175,7 @@ func (d *Disk) Node() actor.NodeID { return d.node }
 // End is where the log ended when the store was opened.
 func (d *Disk) End() store.Mark { return d.end }
 
-// VerifyAll follows the chain from its beginning; Open does so from the last checkpoint.
+// VerifyAll follows the chain from its beginning; Open does so for what is recent.
 func (d *Disk) VerifyAll() (store.Mark, error) {
 	end, err := store.VerifyAll(d, d.node, d.end)
 	if err != nil {
