@@ -29,7 +29,7 @@ func (w *World) token(run actor.CallID, id actor.ID) upstream.Secret {
 func (w *World) callBack(j *job, body string, told func(*actor.Reply)) {
 	run, id, refusal := ingress.ReadToken(w.secret(), j.token)
 	if refusal != nil {
-		w.violate("CodecRoundTrip", "the token of a run cannot be read: "+refusal.Error())
+		w.violate(CodecRoundTrip, "the token of a run cannot be read: "+refusal.Error())
 		return
 	}
 	n := w.someNode()

@@ -39,6 +39,12 @@ func (w *World) befall(f Fault) {
 	case AgentBusy:
 		w.burst()
 		return
+	case ClientCancelStorm:
+		w.cancelStorm()
+		return
+	case LoadHotActor, LoadDeadlineStorm, LoadRetryStorm, LoadPoison, LoadFanOut, LoadDeadlocks:
+		w.storms(f)
+		return
 	}
 	if n == nil {
 		return
@@ -47,6 +53,22 @@ func (w *World) befall(f Fault) {
 	switch f {
 	case NetworkPartition:
 		w.partition()
+	case NetworkJitter, NetworkSlowLink:
+		w.strain(f, n)
+	case NetworkReset:
+		if to := w.someLink(n); to != nil {
+			if lost := w.reset(n, to); lost > 0 {
+				w.hit(NetworkReset, "%d messages between %s and %s are lost", lost, n.id, to.id)
+			}
+		}
+	case NetworkPartial:
+		if to := w.someLink(n); to != nil {
+			w.apart(NetworkPartial, n, to, soon(300*time.Millisecond, 6*time.Second))
+		}
+	case NetworkFlapping:
+		if to := w.someLink(n); to != nil {
+			w.flap(n, to, 2+w.choose.Int(6))
+		}
 	case NetworkOneWay:
 		until := soon(300*time.Millisecond, 6*time.Second)
 		for to := range w.nodes {
@@ -60,11 +82,29 @@ func (w *World) befall(f Fault) {
 	case NodePause:
 		n.paused = soon(100*time.Millisecond, 8*time.Second)
 		w.hit(NodePause, "%s stands still until %v", n.id, n.paused.Sub(Origin))
+	case NodeFreeze:
+		n.paused = soon(leaseTTL, 3*leaseTTL)
+		w.hit(NodeFreeze, "%s stands still until %v, longer than its lease runs", n.id, n.paused.Sub(Origin))
+	case CellSlow:
+		c := n.cells[w.choose.Int(len(n.cells))]
+		c.slow = soon(300*time.Millisecond, 6*time.Second)
+	case ClockDrift:
+		n.clock.drifts(w.now, int64(w.choose.Int(2*driftMax))-driftMax)
+		w.hit(ClockDrift, "the clock of %s runs %d in a million faster", n.id, n.clock.drift)
+	case ClockAhead:
+		to := w.between(8*time.Second, clockJumpMax)
+		by := to - n.clock.offset
+		n.clock.offset = to
+		w.hit(ClockAhead, "the clock of %s jumps by %v", n.id, by)
+		w.delayed(-by)
+	case DiskFull:
+		n.full = soon(300*time.Millisecond, 10*time.Second)
 	case ClockSkew:
 		to := w.between(0, 4*time.Second)
 		by := to - n.clock.offset
 		n.clock.offset = to
 		w.hit(ClockSkew, "the clock of %s jumps by %v", n.id, by)
+		w.delayed(-by)
 	case ShardMove:
 		w.moveSome()
 	}

@@ -91,6 +91,9 @@ func (w *World) ask(c *client) {
 func (w *World) askAt(c *client, at *cell) {
 	c.tries++
 	w.asked = w.now
+	if w.noRoom(at.n, c) {
+		return
+	}
 	id := w.newCallID()
 	c.call = id
 	call := actor.Call{ID: id, Root: id, To: c.to, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: c.lane,
@@ -157,12 +160,16 @@ func (w *World) askAgain(c *client, after time.Duration) {
 }
 
 // cancel has a client give its run up: that is a command, hanging up is none.
-func (w *World) cancel(l *line) {
+func (w *World) cancel(l *line) { w.cancelBy(ClientCancel, l) }
+
+func (w *World) cancelBy(f Fault, l *line) {
 	n := w.someNode()
 	if n == nil || !slices.Contains(w.lines, l) {
 		return
 	}
-	w.hit(ClientCancel, "client %d cancels %s", l.client.no, l.call.Short())
+	if f == ClientCancel {
+		w.hit(f, "client %d cancels %s", l.client.no, l.call.Short())
+	}
 	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder,
 		in: runtime.Deliver{Envelope: actor.Envelope{To: l.client.to, Body: actor.Cancel{Call: l.call, Reason: actor.Stopped}}}})
 }
@@ -242,16 +249,19 @@ func (w *World) published(_ *node, e store.RunEvent) {
 		return // an unjournaled run cannot be found; or nobody is there
 	}
 	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.signal(owner.Actor, e.Run) })
+	w.decidesAgain(owner.Actor, e.Run)
 }
 
-func (w *World) signal(to actor.ID, run actor.CallID) {
+func (w *World) signal(to actor.ID, run actor.CallID) { w.signalWith(to, run, "go on") }
+
+func (w *World) signalWith(to actor.ID, run actor.CallID, text string) {
 	n := w.someNode()
 	if n == nil {
 		return
 	}
 	id := w.newCallID()
 	call := actor.Call{ID: id, Root: id, Parent: run, To: to, Operation: signalName, Kind: actor.Signal, Lane: actor.Normal,
-		Left: 10 * time.Second, Attempt: 1, Principal: "person", Origin: actor.Human, Parts: actor.Text("go on")}
+		Left: 10 * time.Second, Attempt: 1, Principal: "person", Origin: actor.Human, Parts: actor.Text(text)}
 	w.log.world(w.now, "signal %s for run %s of %s", signalName, run.Short(), to)
 	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
 }

@@ -2,7 +2,11 @@
 
 package sim
 
-import "github.com/troupe-run/troupe/actor"
+import (
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
 
 // Origin is when every world begins.
 const Origin = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
@@ -23,6 +27,29 @@ func (c *clock) now(world actor.Time) actor.Time {
 }
 
 const million = 1_000_000
+
+const (
+	// driftMax is how far a clock runs wrong at most, in parts per million: as much
+	// as leases allow for.
+	driftMax = 50_000
+	// clockJumpMax is how far a clock jumps, ahead or while its process is down
+	// back: less than outcomes are remembered for repeats.
+	clockJumpMax = 30 * time.Second
+)
+
+// drifts has the clock run at another rate from now on; it does not jump.
+func (c *clock) drifts(world actor.Time, drift int64) {
+	was := c.at(world)
+	c.drift = drift
+	c.offset += was.Sub(c.at(world))
+}
+
+// setBack is a clock that is put back while its process is down: nobody
+// remembers what it told.
+func (c *clock) setBack(by time.Duration) {
+	c.offset -= by
+	c.last = 0
+}
 
 func (c *clock) at(world actor.Time) actor.Time {
 	elapsed := int64(world.Sub(Origin))

@@ -25,10 +25,12 @@ type disk struct {
 	writing bool
 	syncing bool
 	slow    bool // the sync under way takes longer than it should
+	last    durables
+	rot     *rot // what has become of its rows while the node is down; nil: nothing
 }
 
 func (d *disk) open(n *node) {
-	*d = disk{n: n, mark: d.mark, writer: store.NewWriter(store.WriterConfig{
+	*d = disk{n: n, mark: d.mark, last: d.last, writer: store.NewWriter(store.WriterConfig{
 		Node: n.id, From: d.mark, Seed: seed32(n.w.seed, mix(uint64(n.index), n.process))})}
 }
 
@@ -74,6 +76,12 @@ func (d *disk) write() {
 	d.writing = true
 	d.n.later(d.n.w.between(10*time.Microsecond, 200*time.Microsecond), func() {
 		d.writing = false
+		if d.n.w.fault(DiskErrorBefore) {
+			d.n.w.hit(DiskErrorBefore, "%s cannot write batch %d", d.n.id, d.flight[d.written].No)
+			d.writer.Failed()
+			d.n.w.halt(d.n, "disk")
+			return
+		}
 		d.writer.Written(d.flight[d.written].No)
 		d.written++
 		d.n.release()
@@ -130,6 +138,17 @@ func (d *disk) synced(batches int) {
 		w.halt(n, "fenced")
 		return
 	}
+	if w.fault(DiskErrorAfter) {
+		w.hit(DiskErrorAfter, "%s is told that it cannot sync, and has", n.id)
+		d.writer.Failed()
+		w.halt(n, "disk")
+		return
+	}
+	if len(n.held) > 0 && w.fault(NodeCrashUnacked) {
+		w.hit(NodeCrashUnacked, "%s dies with %d effects that are durable and not performed", n.id, len(n.held))
+		w.crash(n, "crash")
+		return
+	}
 	d.writer.Synced(d.mark.Batch)
 	n.release()
 	if n.up {
@@ -150,6 +169,7 @@ func (d *disk) commit() bool {
 			return false
 		}
 	}
+	d.last.wrote(w, b.Rows)
 	if err := w.kv.Apply(b.Rows); err != nil {
 		panic("sim: the store of the simulator failed: " + err.Error())
 	}
@@ -176,6 +196,7 @@ func (d *disk) crash() {
 		}
 	}
 	d.flight, d.written = nil, 0
+	d.decay()
 }
 
 // load reads an actor for a cell.
@@ -188,7 +209,7 @@ func (d *disk) load(c *cell, op runtime.Load) {
 		}
 		saved, err := store.LoadActor(w.kv, id)
 		if err != nil {
-			w.violate("StoreReads", err.Error())
+			w.violate(StoreReads, err.Error())
 		}
 		return runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved}
 	})
@@ -200,7 +221,7 @@ func (d *disk) expiries(c *cell, shards []uint16) {
 	d.read(c, func() runtime.Input {
 		ids, err := store.DueActors(w.kv, shards)
 		if err != nil {
-			w.violate("StoreReads", err.Error())
+			w.violate(StoreReads, err.Error())
 		}
 		return runtime.Due{Actors: ids}
 	})

@@ -70,7 +70,7 @@ func (n *node) askModel(h *held, op runtime.Model) {
 	x := n.newExchange(h, op.Left, &op.Call)
 	prompt, err := upstream.DecodePrompt(op.Body)
 	if err != nil {
-		n.w.violate("CodecRoundTrip", "the prompt of a turn cannot be read: "+err.Error())
+		n.w.violate(CodecRoundTrip, "the prompt of a turn cannot be read: "+err.Error())
 		return
 	}
 	prompt.Model = op.Name
@@ -84,7 +84,7 @@ func (n *node) invoke(h *held, op runtime.Invoke) {
 	w, x := n.w, n.newExchange(h, op.Left, &op.Call)
 	target, err := upstream.DecodeTarget(op.Target)
 	if err != nil {
-		w.violate("CodecRoundTrip", "the target of a turn cannot be read: "+err.Error())
+		w.violate(CodecRoundTrip, "the target of a turn cannot be read: "+err.Error())
 		return
 	}
 	in := upstream.InvocationOf(op.Name, &op.Call, w.token(op.Call.ID, op.Call.To))
@@ -141,7 +141,7 @@ func (x *exchange) step(a arrival) {
 	w, before := x.n.w, x.machine.Late()
 	ops := x.machine.Step(w.now, a.in, x.pace, w.chance())
 	if a.wire != nil && a.wire.deaf && x.machine.Late() > before {
-		w.hit(ModelLate, "%s, which is given up", a.wire)
+		w.hit(a.wire.late, "%s, which is given up", a.wire)
 	}
 	for _, op := range ops {
 		switch op := op.(type) {
@@ -365,7 +365,7 @@ var (
 func (w *World) pieces(c *cell, what string, attempt uint32, e store.RunEvent) {
 	event, err := runs.Decode(e.Body)
 	if err != nil {
-		w.violate("StreamsFold", fmt.Sprintf("event %d of run %s: %v", e.Seq, e.Run, err))
+		w.violate(StreamsFold, fmt.Sprintf("event %d of run %s: %v", e.Seq, e.Run, err))
 		return
 	}
 	n := e.Seq

@@ -190,7 +190,7 @@ func (c *connection) fetch(r ingress.Read) {
 	}
 	stored, err := store.Events(w.kv, actor.DefaultTenant, r.Run, r.After, r.Limit)
 	if err != nil {
-		w.violate("StoreReads", err.Error())
+		w.violate(StoreReads, err.Error())
 		return
 	}
 	bodies := make([][]byte, len(stored))

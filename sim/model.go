@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -21,7 +22,7 @@ import (
 func (w *World) answerPrompt(s *wire, r upstream.Request) {
 	prompt, err := upstream.DecodePrompt(r.Body)
 	if err != nil {
-		w.violate("CodecRoundTrip", "a model is sent what it cannot read: "+err.Error())
+		w.violate(CodecRoundTrip, "a model is sent what it cannot read: "+err.Error())
 		return
 	}
 	if breaks, _ := s.resets(&modelFaults); breaks {
@@ -37,7 +38,7 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 		s.fails(delay, ModelError, 500, "server_error")
 		return
 	case w.fault(ModelLate): // it comes when nobody waits any more, and is heard all the same
-		s.deaf = true
+		s.deaf, s.late = true, ModelLate
 		delay = orDefault(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
 	said := upstream.Script(prompt)
@@ -111,12 +112,28 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 		Input string `json:"input_message"`
 	}
 	if err := json.Unmarshal(r.Body, &in); err != nil {
-		w.violate("CodecRoundTrip", "an external agent is sent what it cannot read: "+err.Error())
+		w.violate(CodecRoundTrip, "an external agent is sent what it cannot read: "+err.Error())
 		return
 	}
 	breaks, left := s.resets(&agentFaults)
 	if breaks && !left {
 		return
+	}
+	delay := w.between(time.Millisecond, 100*time.Millisecond)
+	switch {
+	case breaks:
+	case w.fault(AgentRefuses):
+		s.fails(delay, AgentRefuses, 403, "permission_error")
+		return
+	case w.fault(AgentOverloaded):
+		s.fails(delay, AgentOverloaded, 503, "overloaded_error", upstream.Header{Name: "retry-after", Value: strconv.Itoa(1 + w.choose.Int(3))})
+		return
+	case w.fault(AgentAbsent):
+		s.lose(delay, AgentAbsent, false, "connection refused")
+		return
+	case w.fault(AgentLate): // it answers when nobody waits any more, and is heard all the same
+		s.deaf, s.late = true, AgentLate
+		delay = orDefault(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
 	w.outward(s.x, "act", uint64(s.try))
 	if breaks {
@@ -131,7 +148,10 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 	j.todo = upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: in.Input}},
 		Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
 	s.befall(&agentFaults, 400)
-	s.streams(w.between(time.Millisecond, 100*time.Millisecond))
+	s.streams(delay)
+	if w.fault(AgentGiant) {
+		s.write(0, AgentGiant, frameOf("delta", `{"text":"`+strings.Repeat("and so on ", upstream.OutputBytesMax/8)+`"}`))
+	}
 	w.jobs++
 	j.soon()
 }
@@ -173,7 +193,14 @@ func (j *job) goOn() {
 		return
 	}
 	j.say(orText(j.todo.Text, "That is all."))
-	j.frame("done", `{"usage":{"tokens":7}}`)
+	done := frameOf("done", `{"usage":{"tokens":7}}`)
+	if w.fault(AgentDoneUnheard) && !j.wire.over {
+		j.wire.lose(0, AgentDoneUnheard, true, "it breaks before its last word")
+	}
+	j.wire.write(w.between(0, 60*time.Millisecond), noFault, done)
+	if w.fault(AgentDuplicate) {
+		j.wire.write(0, AgentDuplicate, slices.Concat(frameOf("delta", `{"text":"Once more. "}`), done))
+	}
 	j.wire.end(0, noFault)
 	w.jobs--
 	if w.fault(CallbackLate) {
@@ -216,5 +243,9 @@ func (j *job) say(text string) {
 }
 
 func (j *job) frame(name, data string) {
-	j.wire.write(j.w.between(0, 60*time.Millisecond), noFault, fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data))
+	j.wire.write(j.w.between(0, 60*time.Millisecond), noFault, frameOf(name, data))
+}
+
+func frameOf(name, data string) []byte {
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, data)
 }

@@ -26,8 +26,16 @@ type cutting struct {
 	fault Fault
 }
 
-// link numbers the messages between two nodes, so that overtaking shows.
-type link struct{ sent, arrived uint64 }
+// link is what lies between two nodes, in one direction. It numbers the messages,
+// so that overtaking shows.
+type link struct {
+	sent, arrived uint64
+	resets        uint64     // how often its connection broke
+	onWay         int        // messages of the connection that there is
+	jitter        actor.Time // until when some take longer
+	slow          actor.Time // until when it carries few bytes a second
+	free          actor.Time // when all that was sent before is through, if it is slow
+}
 
 func newNetwork(nodes int) network {
 	n := network{cut: make([]actor.Time, nodes)}
@@ -49,6 +57,9 @@ func (n *network) heal() {
 	clear(n.cut)
 	for i := range n.block {
 		clear(n.block[i])
+		for j := range n.links[i] {
+			n.links[i][j].jitter, n.links[i][j].slow = 0, 0
+		}
 	}
 }
 
@@ -85,6 +96,7 @@ func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
 		m.late = true
 		delay += more
 	}
+	delay += w.strained(m)
 	if w.fault(NetworkReorder) {
 		m.reordered, m.late = true, true
 		delay += w.between(2*time.Millisecond, 200*time.Millisecond)
@@ -93,6 +105,12 @@ func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
 		w.hit(NetworkDuplicate, "%s comes twice", m)
 		m.late = true
 		w.carry(m, w.between(100*time.Microsecond, 3*time.Second))
+	}
+	if w.fault(NetworkOversized) {
+		over := *m
+		over.bytes = append(bytes[:len(bytes):len(bytes)], make([]byte, actor.MessageBytesMax)...)
+		over.oversized, over.late = true, true
+		m = &over
 	}
 	w.carry(m, delay)
 }
@@ -105,6 +123,7 @@ type message struct {
 	what      string
 	reordered bool
 	late      bool
+	oversized bool
 }
 
 // String says who sends what to whom.
@@ -113,9 +132,10 @@ func (m *message) String() string {
 }
 
 func (w *World) carry(m *message, delay time.Duration) {
-	l := &w.net.links[m.from.index][m.to.index]
+	l := w.net.link(m.from, m.to)
 	l.sent++
-	number := l.sent
+	l.onWay++
+	number, resets := l.sent, l.resets
 	w.net.onWay++
 	if m.late {
 		w.net.late++
@@ -126,6 +146,10 @@ func (w *World) carry(m *message, delay time.Duration) {
 			w.net.late--
 			w.trouble = w.now
 		}
+		if l.resets != resets {
+			return // lost with its connection
+		}
+		l.onWay--
 		if m.reordered && number < l.arrived {
 			w.hit(NetworkReorder, "%s was overtaken", m)
 		}
@@ -134,8 +158,16 @@ func (w *World) carry(m *message, delay time.Duration) {
 			return
 		}
 		env, err := actor.Decode(m.bytes)
-		if err != nil {
-			w.violate("CodecRoundTrip", fmt.Sprintf("%s cannot read what it was sent: %v", m.to.id, err))
+		switch {
+		case m.oversized && err == nil:
+			w.violate(CodecRoundTrip, fmt.Sprintf("%s reads a frame of %d bytes", m.to.id, len(m.bytes)))
+			return
+		case m.oversized:
+			w.hit(NetworkOversized, "%s has %d bytes, which ends the connection", m, len(m.bytes))
+			w.reset(m.from, m.to)
+			return
+		case err != nil:
+			w.violate(CodecRoundTrip, fmt.Sprintf("%s cannot read what it was sent: %v", m.to.id, err))
 			return
 		}
 		m.to.cells[m.cell].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: env}, bytes: m.bytes})

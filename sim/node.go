@@ -38,6 +38,7 @@ type node struct {
 	view    uint64     // the version of the claims that its cells were told
 	lease   actor.Time // by the world's time: until when it believes it owns what it claimed
 	paused  actor.Time // until when it stands still
+	full    actor.Time // until when its disk has no room for new work
 	crashIn int        // in how many steps it dies; 0: not
 	outside outside
 	streams []*connection // that clients read here
@@ -56,9 +57,10 @@ type cell struct {
 	running bool       // a step is on its way
 	tick    actor.Time // by the world's time: when it is told the time next; 0: not
 	strikes []runtime.Strike
-	fell    int    // how many incarnations before it have panicked
-	knows   uint64 // the version of the claims that it has taken in
-	again   bool   // it is not the first incarnation since the world began
+	fell    int        // how many incarnations before it have panicked
+	knows   uint64     // the version of the claims that it has taken in
+	again   bool       // it is not the first incarnation since the world began
+	slow    actor.Time // until when each step takes long
 }
 
 // input is one thing for a cell to take in. Those of one stream keep their order.
@@ -166,7 +168,13 @@ func (c *cell) wake() {
 	}
 	c.running = true
 	w := c.n.w
-	w.after(time.Duration(1+w.choose.Int(16))*5*time.Microsecond, c.goes)
+	wait := time.Duration(1+w.choose.Int(16)) * 5 * time.Microsecond
+	if c.slow > w.now {
+		more := w.between(5*time.Millisecond, 100*time.Millisecond)
+		w.hit(CellSlow, "%s takes %v over a step", c.self, more)
+		wait += more
+	}
+	w.after(wait, c.goes)
 }
 
 func (c *cell) goOn() {
@@ -263,7 +271,7 @@ func (c *cell) crank(now actor.Time, in runtime.Input) (ready runtime.Ready, ok 
 	planned, ours := fall.Reason.(plannedPanic)
 	if !ours {
 		planned.fault = Fault(faultKinds)
-		c.n.w.violate("CellNeverPanics", fmt.Sprintf("%s: %v on %T\n%s", c.self, fall.Reason, in, fall.Stack))
+		c.n.w.violate(CellNeverPanics, fmt.Sprintf("%s: %v on %T\n%s", c.self, fall.Reason, in, fall.Stack))
 	}
 	c.panicked(planned)
 	return runtime.Ready{}, false
@@ -334,7 +342,7 @@ func (n *node) perform(h held) {
 		if op.Node == n.id {
 			env, err := actor.Decode(h.bytes)
 			if err != nil {
-				w.violate("CodecRoundTrip", fmt.Sprintf("%s sends what it cannot read: %v", c.self, err))
+				w.violate(CodecRoundTrip, fmt.Sprintf("%s sends what it cannot read: %v", c.self, err))
 				return
 			}
 			if int(op.Cell) < len(n.cells) {
@@ -358,7 +366,7 @@ func (n *node) perform(h held) {
 	case runtime.Tool:
 		tool, _ := w.tools.Tool(op.Name)
 		w.performed(&h, "tool", once(tool.Idempotent), e.ID.Run, 0, 0)
-		n.do(&h, op.Left, func() actor.Answer { return w.tools.Execute(context.Background(), op.Name, op.Input, op.Context) })
+		n.useTool(&h, op)
 	case runtime.Work:
 		w.performed(&h, "work", "", e.ID.Run, 0, 0)
 		n.do(&h, op.Left, func() actor.Answer {
@@ -391,8 +399,7 @@ func (n *node) perform(h held) {
 // that is there then. If that does not know of it yet it is kept, as long as
 // somebody may still wait for it.
 func (n *node) do(h *held, left actor.Duration, run func() actor.Answer) {
-	d := &doing{id: h.effect.ID, attempt: h.effect.Attempt, cell: h.c.index, awaited: !h.c.gone || h.again}
-	n.doing = append(n.doing, d)
+	d := n.begin(h)
 	end := func() {
 		if n.forget(d) {
 			n.cells[d.cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: run()}})
@@ -406,6 +413,13 @@ func (n *node) do(h *held, left actor.Duration, run func() actor.Answer) {
 		d.end = end
 		n.later(left, func() { n.forget(d) })
 	})
+}
+
+// begin puts an effect on the list of what is under way.
+func (n *node) begin(h *held) *doing {
+	d := &doing{id: h.effect.ID, attempt: h.effect.Attempt, cell: h.c.index, awaited: !h.c.gone || h.again}
+	n.doing = append(n.doing, d)
+	return d
 }
 
 // orphan notes that nobody awaits what a cell wanted done, until its next

@@ -72,7 +72,7 @@ func (w *World) renew(n *node) {
 func (w *World) adopt(n *node) {
 	for g := range w.claims.groups {
 		cl := &w.claims.groups[g]
-		if cl.node != nil && w.claims.leases[cl.node.index] > w.now || w.choose.Int(2) == 1 {
+		if cl.node != nil && (w.claims.leases[cl.node.index] > w.now || cl.node.log.rot != nil) || w.choose.Int(2) == 1 {
 			continue
 		}
 		cell := uint16(w.choose.Int(len(n.cells)))
@@ -196,6 +196,16 @@ func (w *World) restart(n *node) {
 	if w.net.isCut(n, w.now) {
 		w.after(storeAsked, func() { w.restart(n) })
 		return
+	}
+	if wait := n.refused(); wait > 0 {
+		w.after(wait, func() { w.restart(n) })
+		return
+	}
+	if w.fault(ClockBehind) {
+		by := w.between(time.Second, clockJumpMax)
+		n.clock.setBack(by)
+		w.hit(ClockBehind, "the clock of %s is %v behind when it starts", n.id, by)
+		w.delayed(0)
 	}
 	w.Stats.Sometimes[NodeRestarted]++
 	n.start()

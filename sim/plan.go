@@ -100,6 +100,17 @@ func drawPlan(c Chooser, o Options) Plan {
 	return p
 }
 
+// skew is how far two clocks of a world may be apart.
+func (p *Plan) skew() actor.Duration {
+	skew := 10 * time.Second
+	for _, f := range [...]Fault{ClockAhead, ClockBehind} {
+		if p.Odds[f] > 0 {
+			skew += clockJumpMax
+		}
+	}
+	return skew
+}
+
 // agentNames are the agents of a world; the plan says how many there are.
 var agentNames = [...]string{"ana", "bo", "cy", "dee", "eli", "fay", "gus", "hal"}
 

@@ -16,8 +16,6 @@ const (
 	ringFoundIn = 500 * time.Millisecond
 	// ringBreaksIn gives a call that waits the time to probe again, by any clock.
 	ringBreaksIn = 3 * time.Second
-	// clockSkewMax is by how much a clock may be set back, and a little more.
-	clockSkewMax = 5 * time.Second
 )
 
 // calmSince is since when nothing can have been lost or late: no fault has
@@ -26,7 +24,7 @@ const (
 func (w *World) calmSince() actor.Time {
 	trouble := slices.ContainsFunc(w.nodes, func(n *node) bool {
 		return !n.up || n.paused > w.now || n.log.slow || w.net.isCut(n, w.now) || n.view != w.claims.version ||
-			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.gone || c.knows != n.view })
+			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.gone || c.slow > w.now || c.knows != n.view })
 	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
 	if trouble || w.net.late > 0 {
 		w.trouble = max(w.trouble, w.now)
@@ -35,18 +33,16 @@ func (w *World) calmSince() actor.Time {
 }
 
 // disturbed takes note of a fault, unless it is one outside: that holds up no
-// message between cells. A clock that is set back holds up what its cells do by
-// the clock, for as long.
+// message between cells.
 func (w *World) disturbed(f Fault) {
-	if f >= ModelThrottled {
-		return
+	if int(f) >= faultKinds || !faultTable[f].outside {
+		w.trouble = max(w.trouble, w.now)
 	}
-	until := w.now
-	if f == ClockSkew {
-		until = until.Add(clockSkewMax)
-	}
-	w.trouble = max(w.trouble, until)
 }
+
+// delayed takes note of a clock that is set back: it stands still for as long, and
+// holds up what its cells do by it.
+func (w *World) delayed(by time.Duration) { w.trouble = max(w.trouble, w.now.Add(by+time.Second)) }
 
 // callIn tells an agent, in its language, to ask another for something small.
 func (w *World) callIn(agent, to, key string) string {

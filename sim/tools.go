@@ -4,9 +4,13 @@ package sim
 
 import (
 	"context"
+	"strings"
 	"sync"
+	"time"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -25,8 +29,87 @@ const (
 func newTools() *tools.Registry {
 	r := tools.NewRegistry()
 	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
-		Handler: func(context.Context, []byte) tools.Result { return tools.Text("it is late") }}))
+		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "it is late") }}))
 	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: anyObject,
-		Handler: func(context.Context, []byte) tools.Result { return tools.Text("posted") }}))
+		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "posted") }}))
 	return r
+}
+
+// toolFaults are what may befall one use of a tool; those before ToolReplyLost
+// are in its answer.
+var toolFaults = [...]Fault{ToolCrash, ToolRefused, ToolBusy, ToolAbsent, ToolGarbage, ToolGiant, ToolReplyLost, ToolHang, ToolDuplicate, ToolLate}
+
+// faultKey is under which a tool finds what it is to do wrong.
+type faultKey struct{}
+
+// misbehave is what a tool says, or does instead.
+func misbehave(ctx context.Context, says string) tools.Result {
+	switch ctx.Value(faultKey{}) {
+	case ToolCrash:
+		panic("the tool has a bug")
+	case ToolRefused:
+		return tools.Refused(actor.Refuse(actor.Rejected, "the tool does not want to"))
+	case ToolBusy:
+		return tools.Refused(actor.RefuseBusy(actor.ScopeCallee, time.Second, "the tool has too much to do"))
+	case ToolGarbage:
+		return tools.Result{Parts: []actor.Part{{Media: "\xff/\x00", Bytes: []byte("\xfe\x00{]")}}}
+	case ToolGiant:
+		return tools.Text(strings.Repeat("and so on ", tools.ResultBytesMax/8))
+	}
+	return tools.Text(says)
+}
+
+// useTool has a tool do what a turn wants of it.
+func (n *node) useTool(h *held, op runtime.Tool) {
+	w, ctx := n.w, context.Background()
+	fault := noFault
+	for _, f := range toolFaults {
+		if w.fault(f) {
+			fault = f
+			break
+		}
+	}
+	name := op.Name
+	if fault == ToolAbsent {
+		name += "-of-old"
+	}
+	ctx = context.WithValue(ctx, faultKey{}, fault)
+	run := func() actor.Answer { return w.tools.Execute(ctx, name, op.Input, op.Context) }
+	tell := func(how string) { w.hit(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
+	switch fault {
+	case noFault:
+		n.do(h, op.Left, run)
+	case ToolHang, ToolReplyLost:
+		if fault == ToolReplyLost {
+			run()
+		}
+		tell("is heard of no more")
+		d := n.begin(h)
+		n.later(op.Left+time.Second, func() { n.forget(d) })
+	case ToolLate:
+		id, attempt, cell := h.effect.ID, h.effect.Attempt, h.c.index
+		d := n.begin(h)
+		n.later(op.Left+w.between(0, time.Second), func() {
+			n.forget(d)
+			tell("ends when nobody waits for it")
+			n.cells[cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
+		})
+	case ToolDuplicate:
+		n.do(h, op.Left, func() actor.Answer {
+			answer := run()
+			again := input{stream: anyOrder, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}
+			cell := h.c.index
+			n.later(w.between(0, 100*time.Millisecond), func() {
+				tell("ends twice")
+				n.cells[cell].put(again)
+			})
+			return answer
+		})
+	default:
+		n.do(h, op.Left, func() actor.Answer {
+			answer := run()
+			tell("goes wrong")
+			return answer
+		})
+	}
 }

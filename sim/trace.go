@@ -55,7 +55,7 @@ func (p *Plan) plain(c Chooser) {
 	}
 	clear(p.Drift)
 	clear(p.Offset)
-	for _, f := range []Fault{ClockSkew, AgentBusy, AgentPanic, ClientDuplicate} {
+	for _, f := range []Fault{ClockSkew, ClockAhead, ClockBehind, ClockDrift, AgentBusy, AgentPanic, ClientDuplicate, LoadPoison, LoadRetryStorm} {
 		p.Odds[f] = 0
 	}
 	p.Agents = p.Agents[:4]

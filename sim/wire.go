@@ -24,6 +24,7 @@ type wire struct {
 	over    bool       // no more is sent
 	closed  bool       // the node has given it up
 	deaf    bool       // and still hears what comes
+	late    Fault      // why
 	split   bool       // into pieces as small as they can be
 
 	half, hang, garbage int // at which byte of the body; never: not
@@ -70,8 +71,6 @@ func (s *wire) resets(kinds *streamFaults) (breaks, left bool) {
 	s.lose(w.between(time.Millisecond, 200*time.Millisecond), kinds.reset, left, "reset by peer")
 	return true, left
 }
-
-const noFault = Fault(faultKinds)
 
 // deliver has something come to the node, behind all that was sent before.
 func (s *wire) deliver(after time.Duration, f Fault, in upstream.Input) {

@@ -184,7 +184,7 @@ func (w *World) limits() specs.Limits {
 	s := specs.Limits{AgentCallDepthMax: l.AgentCallDepthMax, AgentCallTimeoutMax: l.AgentCallTimeoutMax,
 		AgentConcurrentCallsMax: l.AgentConcurrentCallsMax, MaxPendingPerActor: l.MaxPendingPerActor,
 		MailboxBytesMax: l.MailboxBytesMax, RememberDone: l.RememberDone,
-		Agents: map[string]specs.Agent{}, Skew: 10 * time.Second, Settle: 30 * time.Second,
+		Agents: map[string]specs.Agent{}, Skew: w.plan.skew(), Settle: 30 * time.Second,
 		RingBreaksIn: ringBreaksIn, RingFoundIn: ringFoundIn}
 	for i := range w.plan.Agents {
 		def := &w.plan.Agents[i]
@@ -355,7 +355,10 @@ func (w *World) heal() {
 	w.calm, w.since = true, w.now
 	w.net.heal()
 	for _, n := range w.nodes {
-		n.crashIn = 0
+		n.crashIn, n.full = 0, 0
+		for _, c := range n.cells {
+			c.slow = 0
+		}
 	}
 	w.reinstate()
 	w.after(time.Second, w.rest)
@@ -374,7 +377,7 @@ func (w *World) rest() {
 	if v := w.checker.End(); v != nil {
 		w.violate(v.Spec, v.Sentence)
 	}
-	if w.broken == nil && w.seed%auditEvery == 0 {
+	if w.broken == nil && w.audited() {
 		w.audit()
 	}
 	w.over = true

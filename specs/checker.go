@@ -179,7 +179,7 @@ func (c *Checker) observe(e *history.Event) {
 	case history.Perform:
 		c.perform(e)
 	case history.Crash:
-		c.crashed(c.node(e.From.Node), e.Synced)
+		c.crashed(c.node(e.From.Node), e.Synced, e.At)
 	case history.Restart:
 		c.restart(e)
 	}
@@ -267,7 +267,7 @@ func (c *Checker) cell(at actor.Address) *cell {
 
 // slack is by how much a clock may differ from what this node takes it for.
 func (c *Checker) slack(w *stopwatch, n *node) actor.Duration {
-	if w.moved || w.node != n {
+	if w.moved || w.node != n || n.setBack {
 		return c.limits.Skew
 	}
 	return 0
@@ -360,4 +360,8 @@ func (c *Checker) askedAgain(a *life) {
 }
 
 // restart is the new incarnation of a cell, or of a node that has crashed.
-func (c *Checker) restart(e *history.Event) { c.stopped(c.cell(e.From)) }
+func (c *Checker) restart(e *history.Event) {
+	n := c.node(e.From.Node)
+	n.setBack = n.setBack || e.At < n.died
+	c.stopped(c.cell(e.From))
+}

@@ -119,6 +119,8 @@ type node struct {
 	end     uint64 // of the log
 	synced  uint64
 	changes []change // that a crash may take back, in order
+	died    actor.Time
+	setBack bool // its clock is behind the one with which it died
 }
 
 // stopwatch counts the time that is not held.

@@ -108,7 +108,8 @@ func (c *Checker) synced(n *node, pos uint64) {
 }
 
 // crashed ends all that was in the memory of a node, and what its disk did not keep.
-func (c *Checker) crashed(n *node, kept uint64) {
+func (c *Checker) crashed(n *node, kept uint64, at actor.Time) {
+	n.died = at
 	if c.synced(n, kept); c.broken != nil {
 		return
 	}
