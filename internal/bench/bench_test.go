@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// TestMain lets the test's binary be the process that measures its own memory.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[1] == childFlag {
+		os.Exit(child(os.Args[2], os.Args[3]))
+	}
+	os.Exit(m.Run())
+}
+
+// Each row is measured once, on real parts, and every figure of it is there.
+func TestEveryRowRuns(t *testing.T) {
+	var out, talk bytes.Buffer
+	if code := run([]string{"-quick", "-json", "-dir", t.TempDir()}, &out, &talk); code != 0 {
+		t.Fatalf("code %d: %s", code, talk.String())
+	}
+	var r result
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if want := 18; len(r.Rows) != want && r.Machine.Cores > 1 {
+		t.Errorf("%d rows, want %d", len(r.Rows), want)
+	}
+	for _, row := range r.Rows {
+		if row.Name == "" || row.Counterpart == "" || row.Ours.Unit == "" || row.Ours.Value == 0 {
+			t.Errorf("a row is not whole: %+v", row)
+		}
+		if row.Floor.Of == "ratio" && row.Ratio <= 0 {
+			t.Errorf("%s is judged by a ratio of %v", row.Name, row.Ratio)
+		}
+	}
+	if told := r.Rows[slices.IndexFunc(r.Rows, func(r row) bool { return strings.HasPrefix(r.Name, "think-act loop, added to its tool, durable") })].besides(); !strings.Contains(told, "stand in the events") || strings.Contains(told, "not all") {
+		t.Errorf("of what was done outside the events tell: %s", told)
+	}
+	if r.Machine.Go == "" || r.Machine.CPU == "" || r.Machine.MemoryGiB == 0 || r.Machine.Kernel == "" || r.Machine.Date == "" {
+		t.Errorf("the machine is not known: %+v", r.Machine)
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"-help", 0, "Examples:"},
+		{"-only ask,sums", 2, "no such study"},
+		{"-rounds 4", 2, "want 5 to 101"},
+		{"-sums", 2, "not defined"},
+		{"ask", 2, "want flags only"},
+		{"-page x.md -quick", 2, "the whole table"},
+		{"-page x.md -only ask", 2, "the whole table"},
+	} {
+		var out, talk bytes.Buffer
+		if code := run(strings.Fields(c.args), &out, &talk); code != c.code || !strings.Contains(talk.String(), c.says) || out.Len() > 0 {
+			t.Errorf("%s: code %d, %q on the side, %q on standard output", c.args, code, talk.String(), out.String())
+		}
+	}
+	if code := child("sums", "7"); code != 2 {
+		t.Errorf("a crowd of no kind ends with code %d", code)
+	}
+}
+
+func TestARowIsJudgedByItsMedian(t *testing.T) {
+	rounds := []pair{{100, 90}, {100, 210}, {100, 100}, {100, 110}, {1000, 10}}
+	for _, c := range []struct {
+		row  row
+		want string
+	}{
+		{timed("a", "x", rounds, ratioAtLeast(1)), "a|100 ns|100 ns|x|1.00|0.01 to 2.10|≥ 1.00|met"},
+		{timed("a", "x", rounds, ratioAtLeast(1.01)), "a|100 ns|100 ns|x|1.00|0.01 to 2.10|≥ 1.01|missed"},
+		{timed("a", "x", rounds, atMost(100)), "a|100 ns|100 ns|x|1.00|100 ns to 1.00 µs|≤ 100 ns|met"},
+		{timed("a", "x", rounds, atMost(99)), "a|100 ns|100 ns|x|1.00|100 ns to 1.00 µs|≤ 99.0 ns|missed"},
+		{rated("a", "x", rounds, floor{}), "a|10,000,000 /s|10,000,000 /s|x|1.00|0.01 to 2.10|–|"},
+		{row{Name: "a", Counterpart: "none", Ours: figure{5, perSecond}, Floor: atLeast(5), Low: 4, High: 6}.judged(), "a|5.00 /s|–|none|–|4.00 /s to 6.00 /s|≥ 5.00 /s|met"},
+		{row{Name: "a", Counterpart: "none", Ours: figure{5, perSecond}, Floor: atLeast(6), Low: 4, High: 6}.judged(), "a|5.00 /s|–|none|–|4.00 /s to 6.00 /s|≥ 6.00 /s|missed"},
+	} {
+		if got := strings.Join(c.row.cells(true), "|"); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+func TestFigures(t *testing.T) {
+	for want, f := range map[string]figure{
+		"–": {}, "0.00 B": {0, bytesEach}, "12.3 ns": {12.34, nanoseconds}, "1.23 µs": {1234, nanoseconds}, "12.3 ms": {12_340_000, nanoseconds},
+		"300,000 /s": {300_000, perSecond}, "-1,234 B": {-1234, bytesEach}, "2.50×": {2.5, times}, "999 B": {999, bytesEach},
+	} {
+		if got := f.String(); got != want {
+			t.Errorf("%+v is written %s, want %s", f, got, want)
+		}
+	}
+}
+
+func TestThePageIsWritten(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("prose\n<!-- bench:begin -->\n<!-- bench:end -->\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	one := timed("one", "x", []pair{{1, 2}}, ratioAtLeast(1))
+	one.beside("p50 %d", 7)
+	r := result{Machine: thisMachine(), Rounds: 5, Took: 60, Rows: []row{one, timed("two", "x", []pair{{2, 1}}, ratioAtLeast(1))}}
+	if err := r.write(page); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"prose\n", "| one | 1.00 ns | 2.00 ns | x | 2.00 | 2.00 to 2.00 | ≥ 1.00 | met |", "- one: p50 7.", "floors: 1 met, 1 missed: two"} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("the page lacks %q:\n%s", want, b)
+		}
+	}
+	var out bytes.Buffer
+	if err := r.text(&out); err != nil || !strings.HasSuffix(out.String(), "\nfloors: 1 met, 1 missed: two\n") {
+		t.Errorf("%v, the table ends otherwise:\n%s", err, out.String())
+	}
+}
+
+func TestEachCallerDoesItsShare(t *testing.T) {
+	for _, n := range []int{0, 1, 63, 64, 65, 1000} {
+		did := make([]int, 64)
+		if _, err := crowd(64, n, func(caller, i int) error { did[caller]++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		sum := 0
+		for _, d := range did {
+			sum += d
+		}
+		if sum != n || slices.Max(did)-slices.Min(did) > 1 {
+			t.Errorf("%d operations are shared as %v", n, did)
+		}
+	}
+	if _, err := crowd(4, 100, func(caller, i int) error {
+		if caller == 2 && i == 3 {
+			return errSilent
+		}
+		return nil
+	}); err != errSilent {
+		t.Errorf("an error is lost: %v", err)
+	}
+}
+
+func TestChainsLiveWhereTheyAreWanted(t *testing.T) {
+	one := sessions(2, func(same, hops int) bool { return same == hops })
+	cross := sessions(2, func(same, _ int) bool { return same == 0 })
+	if len(one) != chainSessions || len(cross) != chainSessions {
+		t.Fatalf("%d and %d sessions", len(one), len(cross))
+	}
+	for l := range chainCalls {
+		for _, key := range one {
+			if cellOf(link(l), key, 2) != cellOf(link(l+1), key, 2) {
+				t.Errorf("%s leaves its cell", key)
+			}
+		}
+		for _, key := range cross {
+			if cellOf(link(l), key, 2) == cellOf(link(l+1), key, 2) {
+				t.Errorf("%s stays in a cell", key)
+			}
+		}
+	}
+	if sessions(1, func(same, _ int) bool { return same == 0 }) != nil {
+		t.Error("of one cell there is another")
+	}
+}

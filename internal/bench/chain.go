@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/engine"
+)
+
+const (
+	chainCalls    = 5 // between actors: the deepest chain that is allowed
+	chainSessions = 64
+)
+
+// studyChain measures a chain of calls between agents that write nothing down,
+// and back. Where each agent of a session lives is what its name hashes to; the
+// rows differ in the sessions that are taken.
+func studyChain(b *bench) (rows []row, err error) {
+	var links []actor.Definition
+	for i := range chainCalls {
+		links = append(links, passer(link(i), link(i+1), actor.Volatile))
+	}
+	links = append(links, echo(link(chainCalls), actor.Volatile))
+	var cells int
+	err = b.in(func(c *engine.Config) { c.Cells = 0 }, func(n *node) error {
+		cells = len(n.Stats().Cells)
+		for _, v := range []struct {
+			name  string
+			takes func(same, hops int) bool
+			floor floor
+		}{
+			{"chain of 5 calls and back, as names hash", func(int, int) bool { return true }, ratioAtLeast(0.9)},
+			{"the same, all in one cell", func(same, hops int) bool { return same == hops }, floor{}},
+			{"the same, each call to another cell", func(same, _ int) bool { return same == 0 }, floor{}},
+		} {
+			keys := sessions(cells, v.takes)
+			if keys == nil {
+				continue // of one cell there is no other
+			}
+			r, err := b.chainRow(n, v.name, keys, v.floor)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, r)
+		}
+		return nil
+	}, links...)
+	return rows, err
+}
+
+func link(i int) string { return fmt.Sprintf("link-%d", i) }
+
+// sessions finds keys under which the actors of a chain live as wanted; nil if
+// there are none.
+func sessions(cells int, takes func(same, hops int) bool) (keys []string) {
+	for i := 0; len(keys) < chainSessions && i < 1<<16; i++ {
+		key := fmt.Sprintf("session-%d", i)
+		same := 0
+		for l := range chainCalls {
+			if cellOf(link(l), key, cells) == cellOf(link(l+1), key, cells) {
+				same++
+			}
+		}
+		if takes(same, chainCalls) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func cellOf(agent, key string, cells int) int {
+	return int(dispatcher.ShardOf(actor.NewID(agent, key))) % cells
+}
+
+func (b *bench) chainRow(n *node, name string, keys []string, f floor) (row, error) {
+	var to []actor.ID
+	for _, key := range keys {
+		to = append(to, actor.NewID(link(0), key))
+	}
+	channels := newBare(len(keys), chainCalls+1, 1)
+	defer channels.close()
+	ours := func(_, i int) error { return n.ask(b.ctx, to[i%len(to)], payload) }
+	theirs := func(_, i int) error {
+		if len(channels.ask(0, i%len(to), payload)) != len(payload) {
+			return errSilent
+		}
+		return nil
+	}
+	rounds, err := b.alternate(duel{name: name,
+		ours:   func(n int) (time.Duration, error) { return crowd(1, n, ours) },
+		theirs: func(n int) (time.Duration, error) { return crowd(1, n, theirs) }})
+	if err != nil {
+		return row{}, err
+	}
+	r := timed(name, byChannels, rounds, f)
+	return r, b.percentiles(&r, 1, 50_000, ours, theirs)
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/host/outbound"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// loopFloor is what the think-act loop may add, in ns.
+const loopFloor = 1_000_000
+
+// thinker has a model that answers at once, and one tool. In a turn it thinks,
+// uses the tool, and thinks again.
+const thinker = `
+agent_id = "thinker"
+name = "thinker"
+model = "scripted"
+prompt = "Look it up."
+tools = ["look_up"]
+durability = "%s"
+`
+
+// studyLoop measures what an agent's loop of thinking and acting adds to the one
+// thing that it does.
+func studyLoop(b *bench) (rows []row, err error) {
+	for _, v := range []struct{ name, durability string }{
+		{"think-act loop, added to its tool, nothing written down", "none"},
+		{"think-act loop, added to its tool, durable", "journaled"},
+	} {
+		r, err := b.loopRow(v.name, v.durability)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	return rows, nil
+}
+
+func (b *bench) loopRow(name, durability string) (r row, err error) {
+	dir, remove, err := b.folder()
+	if err != nil {
+		return r, err
+	}
+	defer remove()
+	var used atomic.Int64
+	registry := tools.NewRegistry()
+	err = registry.RegisterBuiltin(tools.Tool{Name: "look_up", Description: "Looks a word up.", Idempotent: true,
+		Schema: `{"type":"object","properties":{"word":{"type":"string"}},"required":["word"],"additionalProperties":false}`,
+		Handler: func(context.Context, []byte) tools.Result {
+			used.Add(1)
+			return tools.Text("a way to slow a sender down")
+		}})
+	if err != nil {
+		return r, err
+	}
+	spec, err := agents.ReadTOML(fmt.Sprintf(thinker, durability))
+	if err != nil {
+		return r, err
+	}
+	agent, err := agents.Compile(spec, registry)
+	if err != nil {
+		return r, err
+	}
+	out, err := outbound.New(outbound.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return r, err
+	}
+	defer out.Close()
+	n, err := open(dir, func(c *engine.Config) { c.Tools, c.Outbound = registry, out }, agent)
+	if err != nil {
+		return r, err
+	}
+	const input = `{"word":"backpressure"}`
+	message := actor.Text("use look_up " + input)
+	var asked, direct int64
+	execution := tools.NewContext(actor.Call{ID: n.NewCallID(), To: actor.NewID("thinker", "")}, time.Minute, dispatcher.Asks{})
+	loop := func(int, int) error {
+		asked++
+		return n.ask(b.ctx, actor.NewID("thinker", ""), message)
+	}
+	tool := func(int, int) error {
+		direct++
+		if result := registry.Execute(b.ctx, "look_up", []byte(input), execution); result.Refusal != nil {
+			return result.Refusal
+		}
+		return nil
+	}
+	rounds, err := b.alternate(duel{name: name,
+		ours:   func(n int) (time.Duration, error) { return crowd(1, n, loop) },
+		theirs: func(n int) (time.Duration, error) { return crowd(1, n, tool) }})
+	if err != nil {
+		return r, errors.Join(err, n.close())
+	}
+	added := make([]pair, len(rounds))
+	for i, p := range rounds {
+		added[i] = pair{p.ours - p.theirs, p.theirs}
+	}
+	r = timed(name, "the tool, called directly", added, atMost(loopFloor))
+	r.Ratio = 0 // what is added has none
+	err = b.percentiles(&r, 1, 2000, loop, tool)
+	thought := models(out)
+	if err = errors.Join(err, n.close()); err != nil || durability == "none" {
+		return r, err
+	}
+	return r, tell(&r, dir, asked, thought, used.Load()-direct)
+}
+
+// models is how often one was asked.
+func models(out *outbound.Outbound) (n int64) {
+	for _, s := range out.Stats() {
+		if s.Kind == "model" && s.Name == upstream.ScriptName {
+			n += int64(s.Attempts)
+		}
+	}
+	return n
+}
+
+// tell holds what was done outside against the events of the runs, which must
+// tell all of it: that each began, and how it ended.
+func tell(r *row, dir string, asked, thought, used int64) (err error) {
+	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	told := map[runs.Type]int64{}
+	all, err := store.Runs(d, actor.DefaultTenant, int(asked)+1, true)
+	if err == nil && len(all) != int(asked) {
+		err = fmt.Errorf("%d runs of %d are in the store", len(all), asked)
+	}
+	if err != nil {
+		return err
+	}
+	for _, run := range all {
+		events, err := store.Events(d, actor.DefaultTenant, run.Run, 0, 1000)
+		if err != nil {
+			return err
+		}
+		for _, body := range events {
+			e, err := runs.Decode(body.Body)
+			if err != nil {
+				return err
+			}
+			told[e.Type]++
+		}
+	}
+	did := 2 * (thought + used)
+	said := told[runs.LLMCallStarted] + told[runs.LLMCallDone] + told[runs.ToolCallCreated] + told[runs.ToolResult]
+	r.beside("of %s beginnings and ends outside, %s stand in the events", grouped(did), grouped(said))
+	if said != did || told[runs.LLMCallDone] != thought || told[runs.ToolResult] != used {
+		r.Met = false
+		r.beside("which is not all of them")
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// node is an engine over a store, as serve makes one: a cell for each processor,
+// the default limits, a log that is synced.
+type node struct {
+	*engine.Engine
+	dir  string
+	disk *disk.Disk
+	log  *disk.Log
+}
+
+// open brings a node to life in a folder.
+func open(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
+	d, err := disk.Open(dir, "n1", disk.Options{})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{dir: dir, disk: d, log: disk.NewLog(d)}
+	config := engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: definitions,
+		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&config)
+	}
+	if n.Engine, err = engine.Start(config); err != nil {
+		return nil, errors.Join(err, n.log.Close(), d.Close())
+	}
+	return n, nil
+}
+
+func (n *node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return errors.Join(n.Engine.Close(ctx), n.log.Close(), n.disk.Close())
+}
+
+// in opens a node in a folder of its own for as long as do takes.
+func (b *bench) in(change func(*engine.Config), do func(*node) error, definitions ...actor.Definition) (err error) {
+	dir, remove, err := b.folder()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	n, err := open(dir, change, definitions...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	return do(n)
+}
+
+// ask asks an actor, and wants an answer.
+func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
+	a, err := n.Ask(ctx, actor.Call{ID: n.NewCallID(), To: to, Parts: parts})
+	switch {
+	case err != nil:
+		return err
+	case a.Reply.Refusal != nil:
+		return a.Reply.Refusal
+	case len(a.Reply.Parts) != len(parts):
+		return fmt.Errorf("%s answers with %d parts", to, len(a.Reply.Parts))
+	}
+	return nil
+}
+
+// echo is an agent that says back what it is told.
+func echo(name string, durability actor.Durability) actor.Definition {
+	d := agents.Define(name, "1", "Says back what it is told.", echoing{})
+	d.Durability = durability
+	return d
+}
+
+type echoing struct{}
+
+func (echoing) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
+
+type echoTurn struct{ parts []actor.Part }
+
+func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
+func (echoTurn) Stop()                                       {}
+
+// passer is an agent that asks another one, under its own key, and says back
+// what that said.
+func passer(name, next string, durability actor.Durability) actor.Definition {
+	d := agents.Define(name, "1", "Asks the next.", passing{next})
+	d.Durability = durability
+	return d
+}
+
+type passing struct{ next string }
+
+func (p passing) Begin(b actor.Begin) actor.Turn { return &passTurn{p.next, b.Call.Parts} }
+
+type passTurn struct {
+	next  string
+	parts []actor.Part
+}
+
+func (t *passTurn) Next(answers []actor.Answer) (actor.Action, error) {
+	switch {
+	case answers == nil:
+		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: t.next, Parts: t.parts}}}, nil
+	case answers[0].Refusal != nil:
+		return actor.GiveUp(answers[0].Refusal), nil
+	}
+	return actor.Complete(answers[0].Parts), nil
+}
+
+func (t *passTurn) Stop() {}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// row is one line of the table.
+type row struct {
+	Name        string   `json:"name"`
+	Ours        figure   `json:"ours"`
+	Theirs      figure   `json:"counterpart_value"`
+	Counterpart string   `json:"counterpart"`
+	Ratio       float64  `json:"ratio"` // how many times better than the counterpart; 0: does not apply
+	Low         float64  `json:"low"`   // of the rounds, of what the floor is about
+	High        float64  `json:"high"`
+	Floor       floor    `json:"floor,omitzero"`
+	Met         bool     `json:"met"`
+	Beside      []string `json:"beside,omitempty"`
+}
+
+// figure is a number with its unit.
+type figure struct {
+	Value float64 `json:"value"`
+	Unit  unit    `json:"unit"`
+}
+
+type unit string
+
+const (
+	nanoseconds unit = "ns"
+	perSecond   unit = "/s"
+	bytesEach   unit = "B"
+	times       unit = "x"
+)
+
+// String writes a figure as people read it.
+func (f figure) String() string {
+	switch {
+	case f == figure{}:
+		return "–"
+	case f.Unit == nanoseconds && f.Value >= 1e6:
+		return digits(f.Value/1e6) + " ms"
+	case f.Unit == nanoseconds && f.Value >= 1e3:
+		return digits(f.Value/1e3) + " µs"
+	case f.Unit == times:
+		return digits(f.Value) + "×"
+	}
+	return digits(f.Value) + " " + string(f.Unit)
+}
+
+// digits is a number with three digits that count, or all before the point.
+func digits(v float64) string {
+	switch a := math.Abs(v); {
+	case a >= 100:
+		return grouped(int64(math.Round(v)))
+	case a >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
+
+// grouped writes 300000 as 300,000.
+func grouped(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// floor is what a row is held to; the zero floor is none.
+type floor struct {
+	Of    string  `json:"of"` // ratio, or ours
+	Least bool    `json:"least"`
+	Value float64 `json:"value"`
+}
+
+func ratioAtLeast(v float64) floor { return floor{"ratio", true, v} }
+func atMost(v float64) floor       { return floor{"ours", false, v} }
+func atLeast(v float64) floor      { return floor{"ours", true, v} }
+
+// met tells whether the floor holds.
+func (f floor) met(r *row) bool {
+	v := r.Ours.Value
+	if f.Of == "ratio" {
+		v = r.Ratio
+	}
+	return f.Least && v >= f.Value || !f.Least && v <= f.Value
+}
+
+func (f floor) describe(r *row) string {
+	sign := "≤ "
+	if f.Least {
+		sign = "≥ "
+	}
+	switch f.Of {
+	case "":
+		return "–"
+	case "ratio":
+		return sign + fmt.Sprintf("%.2f", f.Value)
+	default:
+		return sign + figure{f.Value, r.Ours.Unit}.String()
+	}
+}
+
+// timed is the row of a duel: what an operation takes.
+func timed(name, counterpart string, rounds []pair, f floor) row {
+	return compared(name, counterpart, nanoseconds, rounds, func(v float64) float64 { return v }, f)
+}
+
+// rated is the row of a duel: how many operations there are in a second.
+func rated(name, counterpart string, rounds []pair, f floor) row {
+	return compared(name, counterpart, perSecond, rounds, func(v float64) float64 { return 1e9 / v }, f)
+}
+
+func compared(name, counterpart string, u unit, rounds []pair, value func(ns float64) float64, f floor) row {
+	ratios := column(rounds, func(p pair) float64 { return p.theirs / p.ours })
+	r := row{Name: name, Counterpart: counterpart, Floor: f,
+		Ours:   figure{median(column(rounds, func(p pair) float64 { return value(p.ours) })), u},
+		Theirs: figure{median(column(rounds, func(p pair) float64 { return value(p.theirs) })), u},
+		Ratio:  median(ratios)}
+	spread := ratios
+	if f.Of == "ours" {
+		spread = column(rounds, func(p pair) float64 { return value(p.ours) })
+	}
+	r.Low, r.High = slices.Min(spread), slices.Max(spread)
+	return r.judged()
+}
+
+// judged is the row with its verdict.
+func (r row) judged() row {
+	r.Met = r.Floor.Of != "" && r.Floor.met(&r)
+	return r
+}
+
+// verdict is what is said of the floor.
+func (r *row) verdict() string {
+	switch {
+	case r.Floor.Of == "":
+		return ""
+	case r.Met:
+		return "met"
+	default:
+		return "missed"
+	}
+}
+
+// spread is how far the rounds were apart.
+func (r *row) spread() string {
+	if r.Floor.Of == "ours" {
+		return fmt.Sprintf("%v to %v", figure{r.Low, r.Ours.Unit}, figure{r.High, r.Ours.Unit})
+	}
+	return digits(r.Low) + " to " + digits(r.High)
+}
+
+func (r *row) ratio() string {
+	if r.Ratio == 0 {
+		return "–"
+	}
+	return digits(r.Ratio)
+}
+
+func (r *row) beside(format string, args ...any) {
+	r.Beside = append(r.Beside, fmt.Sprintf(format, args...))
+}
+
+// cells is the row as the table has it.
+func (r *row) cells(judged bool) []string {
+	verdict := r.verdict()
+	if !judged {
+		verdict = ""
+	}
+	return []string{r.Name, r.Ours.String(), r.Theirs.String(), r.Counterpart, r.ratio(), r.spread(), r.Floor.describe(r), verdict}
+}
+
+var heads = []string{"what", "ours", "counterpart", "which is", "ratio", "from to", "floor", ""}
+
+// besides is what stands beside the figures, in one line.
+func (r *row) besides() string { return strings.Join(r.Beside, "; ") }

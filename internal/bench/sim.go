@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/sim"
+)
+
+const (
+	stepsFloor = 300_000 // in a second of one core
+	// simGCPercent is as `troupe sim --runs` has it: worlds leave much behind.
+	simGCPercent = 400
+)
+
+// studySim measures worlds of the simulator, all faults and all specs on, by the
+// time that processors spent: so one core's worth, whatever else the machine does.
+func studySim(b *bench) ([]row, error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(simGCPercent))
+	var rates, speeds []float64
+	steps := 0
+	worlds := func() (made int, lasted, spent time.Duration, err error) {
+		before := processor()
+		for seed := range b.seeds {
+			w := sim.New(sim.Options{Seed: uint64(seed + 1)})
+			broken := w.Run()
+			made += w.Stats.Steps
+			lasted += w.Elapsed()
+			w.Close()
+			if broken != nil {
+				return 0, 0, 0, fmt.Errorf("seed %d: %w", seed+1, broken)
+			}
+			if err := b.ctx.Err(); err != nil {
+				return 0, 0, 0, err
+			}
+		}
+		return made, lasted, processor() - before, nil
+	}
+	for round := range b.rounds {
+		b.progress("round %d of %d", round+1, b.rounds)
+		made, lasted, spent, err := worlds()
+		if err != nil {
+			return nil, err
+		}
+		steps = made
+		rates = append(rates, float64(made)/spent.Seconds())
+		speeds = append(speeds, lasted.Seconds()/spent.Seconds())
+	}
+	err := b.profiled("simulator", func(int) (time.Duration, error) { _, _, d, err := worlds(); return d, err }, 1)
+	rate := row{Name: "simulator, steps in a second of one core", Counterpart: "none", Ours: figure{median(rates), perSecond}, Floor: atLeast(stepsFloor)}
+	rate.Low, rate.High = bounds(rates)
+	rate.beside("%d seeds, %s steps, faults and all specs on", b.seeds, grouped(int64(steps)))
+	speed := row{Name: "simulator, imagined time in time of one core", Counterpart: "the time itself", Ours: figure{median(speeds), times}, Theirs: figure{1, times}, Ratio: median(speeds)}
+	speed.Low, speed.High = bounds(speeds)
+	return []row{rate.judged(), speed.judged()}, err
+}
+
+func bounds(values []float64) (low, high float64) {
+	low, high = values[0], values[0]
+	for _, v := range values {
+		low, high = min(low, v), max(high, v)
+	}
+	return low, high
+}
+
+// processor is the time that processors have spent on this process.
+func processor() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err) // it knows no other failure than a mistake of ours
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
