@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load mutants check
+.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load mutants bench allocs check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,13 @@ load: build ## put a node under load, five times its peak as well: ARGS=
 mutants: ## remove each guard in turn; the simulator must notice every time
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@bin/troupe-mutants mutants
+
+# With ARGS it is only a look: the page has the whole table.
+bench: ## measure against bare channels, Pebble and HTTP, into docs/PERFORMANCE.md: PROFILE=1 ARGS=
+	@$(GO) run ./internal/bench $(if $(PROFILE),-profile bin/profiles) $(or $(ARGS),-page docs/PERFORMANCE.md)
+
+allocs: ## count allocations of the main operations, exactly: REWRITE=1
+	@$(GO) test ./internal/bench -run '^TestAllocations$$' -count=1 -v $(if $(REWRITE),-rewrite)
 
 check: ## all that CI runs, without installing anything
 	@.ci/run --here
