@@ -26,6 +26,7 @@ type activation struct {
 	loaded   bool
 	waiting  []actor.Envelope // came while it was being loaded
 	woken    bool             // has open work, so that it must be loaded sooner or later
+	waking   bool             // is one of those that are being read for their open work
 	patience actor.Duration   // until it is read again, the disk having failed
 
 	journal store.Journal
@@ -143,23 +144,11 @@ func (c *Cell) deactivate(act *activation, why string) {
 		}
 	}
 	delete(c.actors, act.id)
+	c.woke(act)
 	c.uncount(act)
 	if act.loaded {
 		c.event(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: why})
 	}
-}
-
-// wake brings an actor with open work into memory.
-func (c *Cell) wake(id actor.ID) {
-	o, ok := c.ownerOf(id)
-	if !ok || !c.mine(o) {
-		return
-	}
-	act := c.actors[id]
-	if act == nil {
-		act = c.activate(id, c.agents[id.Agent])
-	}
-	act.woken = true
 }
 
 // loaded folds what the disk holds of an actor and goes on where it stopped.
@@ -178,6 +167,7 @@ func (c *Cell) loaded(in Loaded) {
 		act.unsaved += weight(in.Saved.Entries[i])
 	}
 	c.arrive(act)
+	c.woke(act)
 	if act.journal.Ahead(c.now) {
 		c.record(act, store.Rebased{At: c.now})
 	}
@@ -213,6 +203,7 @@ func (c *Cell) loadFailed(in LoadFailed) {
 	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return
 	}
+	c.woke(act)
 	waiting := act.waiting
 	act.waiting = nil
 	for _, env := range waiting {

@@ -41,6 +41,7 @@ type Cell struct {
 	clients    map[actor.CallID]*client
 	performing map[actor.EffectID]actor.ID // whose tools and work are out
 	timers     timers
+	asleep     asleep
 	order      uint64 // of timers set
 	size       Size
 
@@ -95,9 +96,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	case LoadFailed:
 		c.loadFailed(in)
 	case Due:
-		for _, id := range slices.SortedFunc(slices.Values(in.Actors), actor.ID.Compare) {
-			c.wake(id)
-		}
+		c.wake(in.Actors)
 	case Owners:
 		c.owners(in.Table)
 	case Agents:
