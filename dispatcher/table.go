@@ -33,22 +33,48 @@ type Owner struct {
 
 // Table says who owns each shard. It is a value: a world makes a new one and
 // hands it to its cells. The zero Owner owns nothing.
-type Table struct{ owners []Owner }
+type Table struct {
+	owners []Owner  // each once
+	of     []uint16 // of each shard: which of them
+}
 
 // NewTable makes a table of what the function says of each shard.
 func NewTable(owner func(shard uint16) Owner) Table {
-	t := Table{owners: make([]Owner, Shards)}
-	for s := range t.owners {
-		t.owners[s] = owner(uint16(s))
+	t := Table{of: make([]uint16, Shards)}
+	at := map[Owner]uint16{}
+	for s := range t.of {
+		o := owner(uint16(s))
+		if s > 0 && o == t.owners[t.of[s-1]] {
+			t.of[s] = t.of[s-1]
+			continue
+		}
+		i, known := at[o]
+		if !known {
+			i = uint16(len(t.owners))
+			at[o] = i
+			t.owners = append(t.owners, o)
+		}
+		t.of[s] = i
 	}
 	return t
 }
 
 // Of is the owner of a shard; false if it has none.
 func (t Table) Of(shard uint16) (Owner, bool) {
-	if int(shard) >= len(t.owners) {
+	if int(shard) >= len(t.of) {
 		return Owner{}, false
 	}
-	o := t.owners[shard]
+	o := t.owners[t.of[shard]]
 	return o, o.Node != ""
+}
+
+// Shards lists those that a cell owns.
+func (t Table) Shards(node actor.NodeID, cell uint16) []uint16 {
+	var all []uint16
+	for s, i := range t.of {
+		if o := &t.owners[i]; o.Cell == cell && o.Node == node {
+			all = append(all, uint16(s))
+		}
+	}
+	return all
 }

@@ -144,7 +144,7 @@ func (c *Cell) boot(in Boot) {
 	for _, s := range in.Strikes {
 		c.strikes[s.Call] = s.Times
 	}
-	c.expiries(c.shards(c.table))
+	c.expiries(c.table.Shards(c.self.Node, c.self.Cell))
 }
 
 // define takes over the agents there are. Of those there were it keeps what runs
@@ -191,7 +191,7 @@ func (c *Cell) owners(table dispatcher.Table) {
 		return
 	}
 	gained := make([]uint16, 0)
-	for _, s := range c.shards(table) {
+	for _, s := range table.Shards(c.self.Node, c.self.Cell) {
 		if o, ok := old.Of(s); !ok || !c.mine(o) || o != c.owner(s) {
 			gained = append(gained, s)
 		}
@@ -203,16 +203,6 @@ func (c *Cell) owners(table dispatcher.Table) {
 		return ok && before != after
 	}
 	c.resend(moved)
-}
-
-func (c *Cell) shards(t dispatcher.Table) []uint16 {
-	var mine []uint16
-	for s := range uint16(dispatcher.Shards) {
-		if o, ok := t.Of(s); ok && c.mine(o) {
-			mine = append(mine, s)
-		}
-	}
-	return mine
 }
 
 func (c *Cell) expiries(shards []uint16) {

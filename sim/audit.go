@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// auditEvery is how many seeds share one audit: it takes as long as a tenth of a world.
-const auditEvery = 4
+// auditEvery is how many seeds share one audit: it takes as long as a sixth of a world.
+const auditEvery = 8
 
 // What a world judges besides the specs.
 const (

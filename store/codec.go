@@ -57,7 +57,7 @@ type decoder struct {
 
 // EncodeEntry writes an entry as DecodeEntry reads it.
 func EncodeEntry(e Entry) []byte {
-	w := &encoder{actor.Encoder{Buf: make([]byte, 0, 256)}}
+	w := &encoder{actor.Encoder{Buf: make([]byte, 0, weigh(&e))}}
 	w.Uint(CodecVersion)
 	w.ID(e.Actor)
 	w.Uint(uint64(e.Shard))
@@ -463,7 +463,10 @@ func (r decoder) uint32(what string) uint32 { return uint32(r.UintMax(1<<32-1, w
 
 // list reads n items; it stops at the first that is wrong.
 func list[T any](r decoder, n int, item func() T) []T {
-	var all []T
+	if n == 0 {
+		return nil
+	}
+	all := make([]T, 0, min(n, 16)) // what a stranger says is not believed before it is read
 	for range n {
 		v := item()
 		if r.Err() != nil {

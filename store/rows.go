@@ -157,7 +157,7 @@ func packEntry(e Entry) (content []byte, blobs [][]byte) {
 	}
 	var places []int
 	place := 0
-	e.Record = must.Do(mapParts(e.Record, func(parts []actor.Part) ([]actor.Part, error) {
+	spill := func(parts []actor.Part) ([]actor.Part, error) {
 		var out []actor.Part
 		for i, p := range parts {
 			if len(p.Bytes) > BlobBytesMin {
@@ -174,13 +174,17 @@ func packEntry(e Entry) (content []byte, blobs [][]byte) {
 			return parts, nil
 		}
 		return out, nil
-	}))
-	var w actor.Encoder
+	}
+	if snapshot, ok := e.Record.(Snapshot); !ok || len(snapshot.Journal) > BlobBytesMin { // or it cannot hold a large part
+		e.Record = must.Do(mapParts(e.Record, spill))
+	}
+	entry := EncodeEntry(e)
+	w := actor.Encoder{Buf: make([]byte, 0, len(entry)+10*(len(places)+2))}
 	w.Uint(uint64(len(places)))
 	for _, p := range places {
 		w.Uint(uint64(p))
 	}
-	w.Bytes(EncodeEntry(e))
+	w.Bytes(entry)
 	return w.Buf, blobs
 }
 
@@ -221,24 +225,38 @@ func unpackEntry(content []byte, blob func(actor.Hash) ([]byte, error)) (Entry, 
 // not replaced is shared with the record that came in, which stays as it was.
 func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record, error) {
 	var err error
-	each := func(parts *[]actor.Part) {
+	each := func(parts *[]actor.Part) (other bool) {
+		before := *parts
 		if err == nil {
-			*parts, err = f(*parts)
+			*parts, err = f(before)
 		}
+		return len(*parts) != len(before) || len(before) > 0 && &(*parts)[0] != &before[0]
 	}
 	asks := func(in []Asked) []Asked {
-		out := slices.Clone(in)
-		for i := range out {
-			each(&out[i].Ask.Parts)
-			if out[i].Sent != nil {
-				sent := *out[i].Sent
-				each(&sent.Parts)
-				out[i].Sent = &sent
+		out := in
+		own := func(i int) *Asked {
+			if &out[0] == &in[0] {
+				out = slices.Clone(in)
 			}
-			if out[i].Answer != nil {
-				answer := *out[i].Answer
-				each(&answer.Parts)
-				out[i].Answer = &answer
+			return &out[i]
+		}
+		for i := range in {
+			if parts := in[i].Ask.Parts; each(&parts) {
+				own(i).Ask.Parts = parts
+			}
+			if in[i].Sent != nil {
+				if parts := in[i].Sent.Parts; each(&parts) {
+					sent := *in[i].Sent
+					sent.Parts = parts
+					own(i).Sent = &sent
+				}
+			}
+			if in[i].Answer != nil {
+				if parts := in[i].Answer.Parts; each(&parts) {
+					answer := *in[i].Answer
+					answer.Parts = parts
+					own(i).Answer = &answer
+				}
 			}
 		}
 		return out

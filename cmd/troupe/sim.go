@@ -139,7 +139,8 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	if c.Seed != nil {
 		first = *c.Seed
 	}
-	debug.SetGCPercent(400) // worlds are short and leave much behind
+	debug.SetGCPercent(-1) // worlds are short and leave much behind: it is gathered in one go
+	debug.SetMemoryLimit(simMemory)
 	begun := time.Now()
 	tty := isTerminal(talk)
 	var sum sim.Summary
@@ -200,6 +201,8 @@ func (c *SimCmd) parts() (p sim.Parts) {
 }
 
 const (
+	// simMemory is when many worlds' leavings are gathered.
+	simMemory     = 512 << 20
 	failuresShown = 3
 	// coverageRuns is how many seeds have to come by everything.
 	coverageRuns = 1000
