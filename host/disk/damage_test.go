@@ -178,3 +178,52 @@ func TestTheAnchorKnowsWhatTheLogLost(t *testing.T) {
 		t.Error("the anchor found none")
 	}
 }
+
+// What Pebble does not open is named, by Open and by Examine, which never says
+// that nothing was lost where nothing could be read.
+func TestDamageIsNamed(t *testing.T) {
+	const entries, block = 300, 512
+	dir := storeOf(t, entries)
+	whole := readFiles(t, dir)
+	var log string
+	for name, content := range whole {
+		if strings.HasSuffix(name, ".log") && len(content) >= len(whole[log]) {
+			log = name
+		}
+	}
+	// Some damage Pebble takes for the end of the log, which the anchor contradicts; this is of the rest.
+	var unread []byte
+	for from := 8 * block; from+block < len(whole[log]) && unread == nil; from += 8 * block {
+		folder := maps.Clone(whole)
+		folder[log] = bytes.Clone(whole[log])
+		copy(folder[log][4*block:], whole[log][from:from+block])
+		if _, err := folder.open(t); err != nil && strings.Contains(err.Error(), "WAL") {
+			unread = folder[log]
+			if !strings.Contains(err.Error(), "log written ahead ") || !strings.Contains(err.Error(), log) || !strings.Contains(err.Error(), fmt.Sprintf("up to %d,", entries)) {
+				t.Errorf("%v", err)
+			}
+		}
+	}
+	if unread == nil {
+		t.Fatal("Pebble reads the log whatever is wrong with it")
+	}
+	for name, content := range map[string][]byte{log: unread, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+sumBytes)} {
+		path := filepath.Join(dir, name)
+		old := whole[name]
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		x := examine(t, dir)
+		if x.Wrong == 0 || x.Findings[0].Lost == "" || !strings.Contains(x.Findings[0].Where+x.Findings[0].What, filepath.Base(name)) {
+			t.Errorf("%s: %+v", name, x.Findings)
+		}
+		if err := os.WriteFile(path, old, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if old == nil {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

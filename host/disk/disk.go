@@ -127,8 +127,8 @@ func (d *Disk) open() error {
 	if err != nil {
 		return err
 	}
-	if d.db, err = pebble.Open(d.path("pebble"), d.pebbleOptions(mark)); err != nil {
-		return err
+	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
+		return d.unopened(err, mark)
 	}
 	if err := d.checkFormat(mark); err != nil {
 		return err

@@ -3,7 +3,9 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
+	"os"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -20,7 +22,7 @@ func Examine(dir string, options Options, progress func(keys uint64)) (x store.E
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
 	defer func() {
 		if p := recover(); p != nil { // Pebble panics at some damage that it does not expect
-			x = stuck(x, "pebble", fmt.Errorf("damaged: %v", p))
+			x = stuck(x, pebbleDir, fmt.Errorf("damaged: %v", p))
 		}
 		d.release() //nolint:errcheck // it was only read
 	}()
@@ -33,10 +35,13 @@ func Examine(dir string, options Options, progress func(keys uint64)) (x store.E
 	mark, err := d.readAnchor()
 	if err != nil {
 		// Without its anchor a log that was cut short cannot be told from one that was not.
-		x = stuck(x, anchorFile, err)
+		x = wrong(x, anchorFile, err, "how far the log should reach: whether its end was cut off cannot be told")
+	}
+	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) { // a backup has none
+		x = wrong(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		return stuck(x, pebbleDir, err), nil
+		return stuck(x, pebbleDir, d.unopened(err, mark)), nil
 	}
 	if err := d.checkFormat(mark); err != nil {
 		x = stuck(x, pebbleDir, err)
@@ -53,8 +58,13 @@ func Examine(dir string, options Options, progress func(keys uint64)) (x store.E
 	return x, nil
 }
 
+// stuck is what keeps from looking further: all that is behind it may be lost.
 func stuck(x store.Examination, where string, err error) store.Examination {
+	return wrong(x, where, err, "nothing behind this can be read, and nobody knows how much of it is whole")
+}
+
+func wrong(x store.Examination, where string, err error, lost string) store.Examination {
 	x.Wrong++
-	x.Findings = append(x.Findings, store.Finding{Where: where, What: err.Error()})
+	x.Findings = append(x.Findings, store.Finding{Where: where, What: err.Error(), Lost: lost})
 	return x
 }

@@ -3,7 +3,9 @@
 package disk
 
 import (
+	"bytes"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -12,21 +14,29 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
+// The file is the secret and a sum of it: one changed bit would make another
+// secret, and void all tokens without a word. A file of an earlier version has no sum.
 const (
 	secretFile  = "SECRET"
 	secretBytes = 32
+	sumBytes    = 8
 )
+
+func secretSum(secret []byte) []byte {
+	sum := sha256.Sum256(append([]byte("troupe secret "), secret...))
+	return sum[:sumBytes]
+}
 
 // Secret is 32 bytes that nobody else knows: drawn when they are first asked
 // for, durable before they are returned, and the same from then on. They are in
 // a file of their own, so that what shows or copies the log does not show them.
 func (d *Disk) Secret() ([]byte, error) {
-	secret, err := d.readFile(secretFile, secretBytes+1)
+	secret, err := d.readFile(secretFile, secretBytes+sumBytes+1)
 	if errors.Is(err, os.ErrNotExist) && !d.options.ReadOnly {
 		return d.newSecret()
 	}
-	if err == nil && len(secret) != secretBytes {
-		err = fmt.Errorf("has %d bytes, want %d: bring it back from a backup, or remove it, and the tokens of all open runs are void", len(secret), secretBytes)
+	if err == nil {
+		secret, err = checkSecret(secret)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("store %s: file %s: %w", d.dir, secretFile, err)
@@ -34,12 +44,25 @@ func (d *Disk) Secret() ([]byte, error) {
 	return secret, nil
 }
 
+func checkSecret(content []byte) ([]byte, error) {
+	const instead = "bring the file back from a copy, or remove it, and the tokens of all open runs are void"
+	switch {
+	case len(content) == secretBytes:
+		return content, nil
+	case len(content) != secretBytes+sumBytes:
+		return nil, fmt.Errorf("has %d bytes, want %d: %s", len(content), secretBytes+sumBytes, instead)
+	case !bytes.Equal(content[secretBytes:], secretSum(content[:secretBytes])):
+		return nil, fmt.Errorf("is damaged, its sum is another: %s", instead)
+	}
+	return content[:secretBytes:secretBytes], nil
+}
+
 func (d *Disk) newSecret() ([]byte, error) {
 	secret := make([]byte, secretBytes)
 	_, _ = rand.Read(secret) // never fails
 	err := d.reserve(secretFile + newSuffix)
 	if err == nil {
-		err = d.fill(secretFile+newSuffix, secret)
+		err = d.fill(secretFile+newSuffix, append(slices.Clone(secret), secretSum(secret)...))
 	}
 	if err == nil {
 		err = d.install(secretFile)

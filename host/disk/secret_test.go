@@ -91,6 +91,26 @@ func TestSecretsThatAreNone(t *testing.T) {
 			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
 		}
 	}
+	// A bit that changed is found, wherever it is; one of before the sum is as good as ever.
+	whole := append(bytes.Repeat([]byte("s"), secretBytes), secretSum(bytes.Repeat([]byte("s"), secretBytes))...)
+	for i := range 8 * len(whole) {
+		flipped := bytes.Clone(whole)
+		flipped[i/8] ^= 1 << (i % 8)
+		if err := os.WriteFile(filepath.Join(dir, secretFile), flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.Secret(); err == nil || !strings.Contains(err.Error(), "SECRET: is damaged") {
+			t.Fatalf("bit %d: %v", i, err)
+		}
+	}
+	for _, content := range [][]byte{whole, whole[:secretBytes]} {
+		if err := os.WriteFile(filepath.Join(dir, secretFile), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if secret, err := d.Secret(); err != nil || string(secret) != string(whole[:secretBytes]) {
+			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
+		}
+	}
 	// What a crash left of a first try is no secret, and in nobody's way.
 	if err := os.Rename(filepath.Join(dir, secretFile), filepath.Join(dir, secretFile+newSuffix)); err != nil {
 		t.Fatal(err)

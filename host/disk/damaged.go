@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package disk
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/store"
+)
+
+// unopened says more of why Pebble does not open a store than it does: of the
+// log written ahead it names neither the file nor what stands in it. The mark is
+// that of the anchor.
+func (d *Disk) unopened(err error, mark store.Mark) error {
+	if !strings.Contains(err.Error(), "WAL") {
+		return fmt.Errorf("folder %s: %w", pebbleDir, err)
+	}
+	return fmt.Errorf("log written ahead %s: %w: the newest batches, up to %d, stand there and cannot be read", strings.Join(d.logs(), ", "), err, mark.Batch)
+}
+
+// logs names the files of the log written ahead.
+func (d *Disk) logs() []string {
+	names, err := d.options.fs.List(d.path(pebbleDir))
+	if err != nil {
+		return []string{pebbleDir}
+	}
+	names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, ".log") })
+	slices.Sort(names)
+	for i := range names {
+		names[i] = pebbleDir + "/" + names[i]
+	}
+	return names
+}
