@@ -18,33 +18,33 @@ const (
 	MaxPendingPerActor        = 128     // messages in a mailbox
 )
 
-// Limits are the bounds of one cell. They change only by input. The range in
-// each comment is what the simulator draws from.
+// Limits are the bounds of one cell. They change only by input. The tag of each
+// is the range from which the simulator draws it.
 type Limits struct {
-	AgentCallDepthMax       int            // agent_call_depth_max; 1 … 5
-	AgentCallTimeoutDefault actor.Duration // agent_call_timeout_ms_default; 1 s … 30 s
-	AgentCallTimeoutMax     actor.Duration // agent_call_timeout_ms_max; 10 s … 300 s
-	AgentConcurrentCallsMax int            // agent_concurrent_calls_max; 1 … 10
-	MaxPendingPerActor      int            // max_pending_per_actor; 1 … 128
-	MailboxBytesMax         int            // mailbox_bytes_max; 1 KiB … 1 MiB; an empty mailbox takes any legal message
-	MailboxAgeMax           actor.Duration // mailbox_age_ms_max; 5 s … 30 s; no arrivals while the oldest has waited longer
-	MessageBytesMax         int            // message_bytes_max
-	CallsPerTreeMax         uint32         // calls_per_tree_max; 5 … 100
-	RunTimeoutDefault       actor.Duration // run_timeout_ms
-	RunTimeoutMax           actor.Duration // run_timeout_ms_max
-	ToolTimeoutDefault      actor.Duration // tool_timeout_ms
-	ModelTimeoutDefault     actor.Duration // model_timeout_ms: one answer, with all its tries
-	InvokeTimeoutDefault    actor.Duration // invoke_timeout_ms: one answer of an external agent
-	WaitTimeoutMax          actor.Duration // approval_timeout_ms: the longest a turn may wait for a person
-	StepsPerTurnMax         int            // steps_per_turn_max: actions that ask
-	AsksPerActionMax        int            // asks_per_action_max
-	RememberDone            actor.Duration // how long past its deadline an outcome is kept for repeats
-	RememberKey             actor.Duration // how long an idempotency key is kept
-	PassivateAfter          actor.Duration // an idle actor leaves memory
-	ResendAfter             actor.Duration // an unanswered call to another node is sent again, doubling
-	SnapshotBytes           int            // entries since the last snapshot outweigh it from here on
-	ActorsPerCellMax        int            // actors in memory; more are refused Busy, scope node
-	StrikesMax              int            // steps that may panic over one message before it is poisoned
+	AgentCallDepthMax       int            `sim:"1..5"`        // agent_call_depth_max
+	AgentCallTimeoutDefault actor.Duration `sim:"1s..30s"`     // agent_call_timeout_ms_default
+	AgentCallTimeoutMax     actor.Duration `sim:"10s..300s"`   // agent_call_timeout_ms_max
+	AgentConcurrentCallsMax int            `sim:"1..10"`       // agent_concurrent_calls_max
+	MaxPendingPerActor      int            `sim:"1..128"`      // max_pending_per_actor
+	MailboxBytesMax         int            `sim:"1KiB..1MiB"`  // mailbox_bytes_max; an empty mailbox takes any legal message
+	MailboxAgeMax           actor.Duration `sim:"5s..30s"`     // mailbox_age_ms_max; no arrivals while the oldest has waited longer
+	MessageBytesMax         int            `sim:"64KiB..1MiB"` // message_bytes_max
+	CallsPerTreeMax         uint32         `sim:"5..100"`      // calls_per_tree_max
+	RunTimeoutDefault       actor.Duration `sim:"20s..80s"`    // run_timeout_ms
+	RunTimeoutMax           actor.Duration `sim:"100s..3600s"` // run_timeout_ms_max
+	ToolTimeoutDefault      actor.Duration `sim:"5s..60s"`     // tool_timeout_ms
+	ModelTimeoutDefault     actor.Duration `sim:"10s..120s"`   // model_timeout_ms: one answer, with all its tries
+	InvokeTimeoutDefault    actor.Duration `sim:"10s..120s"`   // invoke_timeout_ms: one answer of an external agent
+	WaitTimeoutMax          actor.Duration `sim:"5s..35s"`     // approval_timeout_ms: the longest a turn may wait for a person
+	StepsPerTurnMax         int            `sim:"8..100"`      // steps_per_turn_max: actions that ask
+	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
+	RememberDone            actor.Duration `sim:"60s..120s"`   // how long past its deadline an outcome is kept for repeats
+	RememberKey             actor.Duration `sim:"1h..24h"`     // how long an idempotency key is kept
+	PassivateAfter          actor.Duration `sim:"1s..30s"`     // an idle actor leaves memory
+	ResendAfter             actor.Duration `sim:"500ms..2s"`   // an unanswered call to another node is sent again, doubling
+	SnapshotBytes           int            `sim:"2KiB..16KiB"` // entries since the last snapshot outweigh it from here on
+	ActorsPerCellMax        int            `sim:"16..1048576"` // actors in memory; more are refused Busy, scope node
+	StrikesMax              int            `sim:"1..3"`        // steps that may panic over one message before it is poisoned
 }
 
 // DefaultLimits are the seeds' figures.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
@@ -58,11 +57,6 @@ func compile(c Chooser, spec map[string]any) actor.Definition {
 	}
 	read := must.Do(agents.ReadJSON(must.Do(json.Marshal(spec))))
 	return must.Do(agents.Compile(read, worldTools()))
-}
-
-// drawPatience says how long nodes wait for who stands behind them.
-func drawPatience(c Chooser) upstream.Patience {
-	return upstream.Patience{Head: 10*time.Second - time.Duration(c.Int(9))*time.Second, Idle: 5*time.Second - time.Duration(c.Int(5))*900*time.Millisecond}
 }
 
 // kindOf is how an agent has to be spoken to.

@@ -30,8 +30,9 @@ type disk struct {
 }
 
 func (d *disk) open(n *node) {
-	*d = disk{n: n, mark: d.mark, last: d.last, writer: store.NewWriter(store.WriterConfig{
-		Node: n.id, From: d.mark, Seed: seed32(n.w.seed, mix(uint64(n.index), n.process))})}
+	config := n.w.plan.Writer
+	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
+	*d = disk{n: n, mark: d.mark, last: d.last, writer: store.NewWriter(config)}
 }
 
 // durable is how far the log is in the store.

@@ -168,7 +168,7 @@ func (c *cell) wake() {
 	}
 	c.running = true
 	w := c.n.w
-	wait := time.Duration(1+w.choose.Int(16)) * 5 * time.Microsecond
+	wait := w.schedule.wait(c)
 	if c.slow > w.now {
 		more := w.between(5*time.Millisecond, 100*time.Millisecond)
 		w.hit(CellSlow, "%s takes %v over a step", c.self, more)
@@ -189,18 +189,9 @@ func (c *cell) goOn() {
 	}
 }
 
-// next takes one of the oldest inputs, never one before another of its stream.
+// next takes the input that the schedule says.
 func (c *cell) next() input {
-	i := 0
-	if n := min(len(c.inputs), 4); n > 1 {
-		i = c.n.w.choose.Int(n)
-		for j := range i {
-			if c.inputs[j].stream == c.inputs[i].stream && c.inputs[i].stream != anyOrder {
-				i = j
-				break
-			}
-		}
-	}
+	i := c.n.w.schedule.next(c)
 	in := c.inputs[i]
 	copy(c.inputs[1:i+1], c.inputs[:i])
 	c.inputs[0] = input{}

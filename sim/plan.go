@@ -3,12 +3,15 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -28,6 +31,8 @@ type Plan struct {
 	Offset   []actor.Duration
 	Odds     [faultKinds]int   // of each fault, in ten-thousandths
 	Patience upstream.Patience // of nodes with who stands behind them
+	Writer   store.WriterConfig
+	Schedule Schedule
 }
 
 // complete is a plan made by hand with what it left open.
@@ -77,11 +82,10 @@ func drawPlan(c Chooser, o Options) Plan {
 	}
 	p.Groups = 8
 	p.Agents = append(drawAgents(c), drawOutside(c)...)
-	p.Limits = drawLimits(c)
-	if p.Odds[AgentBusy] > 0 {
-		p.Limits.MaxPendingPerActor = min(p.Limits.MaxPendingPerActor, busyPendingMax)
-	}
-	p.Patience = drawPatience(c)
+	p.Limits = drawLimits(c, &p.Odds)
+	vary(c, &p.Patience)
+	p.Writer = writerDefaults
+	vary(c, &p.Writer)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
 	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond
@@ -90,6 +94,7 @@ func drawPlan(c Chooser, o Options) Plan {
 		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])
 		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)
 	}
+	p.Schedule = drawSchedule(c, p.Agents, p.Keys, o.Strategy)
 	if o.Faultless { // a clock that is wrong is a fault too
 		clear(p.Drift)
 		clear(p.Offset)
@@ -137,39 +142,45 @@ func drawAgents(c Chooser) []actor.Definition {
 	return all
 }
 
-// drawLimits stays in the ranges that the limits' comments give, and makes one
-// in three small.
-func drawLimits(c Chooser) dispatcher.Limits {
+// drawLimits varies the limits. Where bursts come they shall find small mailboxes.
+func drawLimits(c Chooser, odds *[faultKinds]int) dispatcher.Limits {
 	l := dispatcher.DefaultLimits()
-	small := func() bool { return c.Int(3) == 2 }
-	if small() {
-		l.AgentCallDepthMax = 1 + c.Int(4)
+	vary(c, &l)
+	l.AgentCallTimeoutDefault = min(l.AgentCallTimeoutDefault, l.AgentCallTimeoutMax)
+	if odds[AgentBusy] > 0 {
+		l.MaxPendingPerActor = min(l.MaxPendingPerActor, busyPendingMax)
 	}
-	if small() {
-		l.AgentCallTimeoutDefault = time.Second + time.Duration(c.Int(5000))*time.Millisecond
-	}
-	if small() {
-		l.AgentCallTimeoutMax = 10*time.Second + time.Duration(c.Int(20))*time.Second
-		l.AgentCallTimeoutDefault = min(l.AgentCallTimeoutDefault, l.AgentCallTimeoutMax)
-	}
-	if small() {
-		l.AgentConcurrentCallsMax = 1 + c.Int(4)
-	}
-	if small() {
-		l.MaxPendingPerActor = 1 + c.Int(6)
-	}
-	if small() {
-		l.MailboxBytesMax = 1<<10 + c.Int(4)<<10
-	}
-	if small() {
-		l.MailboxAgeMax = 5 * time.Second
-	}
-	if small() {
-		l.CallsPerTreeMax = uint32(5 + c.Int(20))
-	}
-	l.RunTimeoutDefault = time.Duration(20+c.Int(60)) * time.Second
-	l.WaitTimeoutMax = time.Duration(5+c.Int(30)) * time.Second
-	l.PassivateAfter = time.Duration(1+c.Int(30)) * time.Second
-	l.SnapshotBytes = 2 << 10 << c.Int(4)
 	return l
 }
+
+// String says what the world is made of, a line for each matter.
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "cells %v, %d groups of shards, %d sessions of each agent\nagents", p.Cells, p.Groups, p.Keys)
+	for i := range p.Agents {
+		def := &p.Agents[i]
+		fmt.Fprintf(&b, " %s:%s", def.Name, def.Kind)
+		if def.Durability == actor.Volatile {
+			b.WriteString(",volatile")
+		}
+		if def.Turns == actor.Interleaved {
+			b.WriteString(",interleaved")
+		}
+		if def.Recursion == actor.ByActor {
+			b.WriteString(",by-actor")
+		}
+	}
+	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.Gap, p.Span, p.Schedule)
+	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclocks off by %v, drift %v\nfaults", ranged(p.Limits, dispatcher.DefaultLimits()),
+		ranged(p.Patience, upstream.Patience{}), ranged(p.Writer, writerDefaults), p.Offset, p.Drift)
+	for f, per := range p.Odds {
+		if per > 0 {
+			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
+		}
+	}
+	b.WriteString("\n")
+	return b.String()
+}
+
+// writerDefaults are the bounds of a log's writer that are not given.
+var writerDefaults = store.WriterConfig{BatchBytesMax: store.BatchBytesMax, BatchesInFlight: store.BatchesInFlight}

@@ -33,6 +33,12 @@ func EncodeChoices(o Options, log []uint32) []byte {
 	for _, odds := range o.Odds {
 		b = append(b, " fault "+odds.String()...)
 	}
+	if o.Strategy != "" {
+		b = append(b, " strategy "+o.Strategy...)
+	}
+	if o.Plain {
+		b = append(b, " world plain"...)
+	}
 	b = append(b, '\n')
 	for i := 0; i < len(log); {
 		zeros := 0
@@ -97,6 +103,11 @@ func decodeHead(head string) (o Options, err error) {
 			var odds Odds
 			odds, err = ParseOdds(value)
 			o.Odds = append(o.Odds, odds)
+		case name == "strategy":
+			_, err = ParseStrategy(value)
+			o.Strategy = value
+		case name == "world" && value == "plain":
+			o.Plain = true
 		default:
 			err = fmt.Errorf("%.40q means nothing", name+" "+value)
 		}
@@ -112,6 +123,7 @@ const (
 	columnsFile  = "columns.txt"   // the second, for a person
 	pageFile     = "page.html"     // likewise, as a picture
 	violatedFile = "violation.txt" // what was broken
+	planFile     = "plan.txt"      // what the world was made of
 )
 
 // Leave writes the folder of a failure: its choices, its log, and the smallest
@@ -141,6 +153,7 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 		{shrunkFile, EncodeChoices(o, log)},
 		{columnsFile, columns.Bytes()},
 		{pageFile, page.Bytes()},
+		{planFile, []byte(r.Plan)},
 		{violatedFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Broken.Spec, r.Broken, small.Stats.Steps, small.Broken)},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, f.name), f.bytes, 0o644); err != nil {

@@ -21,6 +21,7 @@ type Result struct {
 	Broken  *Violation
 	Choices []uint32
 	Stats   Stats
+	Plan    string // what the world was made of
 }
 
 // RunSeed runs one world from its beginning to its end.
@@ -28,7 +29,7 @@ func RunSeed(o Options) Result {
 	w := New(o)
 	defer w.Close()
 	broken := w.Run()
-	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats}
+	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats, w.plan.String()}
 }
 
 // RunTwice runs a world and then the same again, perhaps with other parts: two

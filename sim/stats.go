@@ -24,12 +24,15 @@ const (
 	HeldReply            // a client was told to come back for the answer
 	StreamRead           // a client read the stream of a run to its end
 	RepeatAnswered       // a repeat under one key was answered from the first's outcome
+	RankLost             // who would have gone next lost its rank
+	InputStarved         // others went first, or it waited though it was the only one
 
-	points = int(RepeatAnswered) + 1
+	points = int(InputStarved) + 1
 )
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
-	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered"}
+	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered",
+	"rank lost", "input starved"}
 
 // String says what happened.
 func (p Point) String() string { return pointNames[p] }

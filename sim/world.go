@@ -27,6 +27,7 @@ type Options struct {
 	Plain     bool                // a small world such as tla/Trace.tla knows
 	Faultless bool                // no fault but those in Odds
 	Odds      []Odds              // of faults, set by hand
+	Strategy  string              // "": drawn; else the name of one
 	Plan      *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
 	strict    func(*specs.Limits) // a test's: specs that ask for more than the code promises
 	StepsMax  int                 // 0: as many as it takes; else it ends there, at rest or not
@@ -74,6 +75,7 @@ type World struct {
 	stepsMax  int
 	choose    Chooser
 	plan      Plan
+	schedule  scheduler
 	now       actor.Time
 	queue     queue
 	log       *Log
@@ -149,6 +151,7 @@ func New(o Options) *World {
 }
 
 func (w *World) build(strict func(*specs.Limits)) {
+	w.schedule.Schedule = w.plan.Schedule
 	w.Stats.Nodes = len(w.plan.Cells)
 	w.tools = worldTools()
 	limits := w.limits()

@@ -129,3 +129,26 @@ func TestFailureShrinks(t *testing.T) {
 		t.Error("an empty folder replays")
 	}
 }
+
+// Each strategy has a world do the same work in an order of its own.
+func TestStrategies(t *testing.T) {
+	hashes := map[string]string{}
+	for s := range Strategy(strategies) {
+		for seed := range uint64(4) {
+			r := RunSeed(Options{Seed: seed, Strategy: s.String()})
+			if r.Broken != nil {
+				t.Fatalf("seed %d, %s: %v", seed, s, r.Broken)
+			}
+			if other, same := hashes[r.Hash]; same {
+				t.Errorf("seed %d is the same world by %s and by %s", seed, s, other)
+			}
+			hashes[r.Hash] = s.String()
+			if lost, starved := r.Stats.Sometimes[RankLost] > 0, r.Stats.Sometimes[InputStarved] > 0; lost != (s == Priority) || starved && s != Starvation {
+				t.Errorf("seed %d, %s: a rank was lost: %v, an input starved: %v", seed, s, lost, starved)
+			}
+		}
+	}
+	if _, err := ParseStrategy("best"); err == nil {
+		t.Error("a strategy of no name is read")
+	}
+}

@@ -16,13 +16,14 @@ const (
 	BatchesInFlight = 4
 )
 
-// WriterConfig is what a Writer begins with.
+// WriterConfig is what a Writer begins with. The tag of a bound is the range from
+// which the simulator draws it.
 type WriterConfig struct {
 	Node            actor.NodeID
 	From            Mark     // the log's end, as Verify found it
 	Seed            [32]byte // of the salts
-	BatchBytesMax   int      // 0: the constant of that name; one step's entries may weigh more
-	BatchesInFlight int      // 0: the constant of that name
+	BatchBytesMax   int      `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
+	BatchesInFlight int      `sim:"1..4"`       // 0: the constant of that name
 }
 
 // Writer decides what is written to a node's log, in which batches, and when

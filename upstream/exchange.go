@@ -43,13 +43,14 @@ func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Pat
 	}, refusal
 }
 
-// Patience is how long and how often; each 0 stands for the default named.
+// Patience is how long and how often; each 0 stands for the default named. The
+// tag is the range from which the simulator draws.
 type Patience struct {
-	Head  actor.Duration // until the answer's head comes. 2 min
-	Idle  actor.Duration // between two pieces of its body. 60 s
-	Tries int            // attempts at most, if the upstream says later. 4
+	Head  actor.Duration `sim:"2s..10s"`   // until the answer's head comes. 2 min
+	Idle  actor.Duration `sim:"900ms..5s"` // between two pieces of its body. 60 s
+	Tries int            `sim:"2..5"`      // attempts at most, if the upstream says later. 4
 	// Broken of them may bring no usable answer. 2: one is repeated.
-	Broken int
+	Broken int `sim:"1..3"`
 }
 
 func (p Patience) orDefaults() Patience {

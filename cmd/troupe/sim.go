@@ -21,18 +21,19 @@ import (
 
 // SimCmd runs imagined worlds.
 type SimCmd struct {
-	Seed   *uint64  `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
-	Runs   int      `help:"Run so many seeds, from --seed (1) on, each twice, and print a table."`
-	Faults string   `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
-	Fault  []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
-	Store  string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
-	Engine string   `enum:"direct,proto" default:"direct" help:"direct, or proto: one run with cells stepped by the world itself, one with them behind a node's mailboxes and supervision, with one hash."`
-	Events bool     `help:"Print the canonical log instead of columns."`
-	HTML   string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
-	Trace  string   `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
-	Plain  bool     `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
-	Hash   bool     `help:"Read a canonical log from standard input and print its hash."`
-	Dir    string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
+	Seed     *uint64  `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
+	Runs     int      `help:"Run so many seeds, from --seed (1) on, each twice, and print a table."`
+	Faults   string   `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
+	Fault    []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
+	Strategy string   `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"What goes next: drawn by the seed; uniform; by priority, which a few lose on the way; or starvation of one actor."`
+	Store    string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
+	Engine   string   `enum:"direct,proto" default:"direct" help:"direct, or proto: one run with cells stepped by the world itself, one with them behind a node's mailboxes and supervision, with one hash."`
+	Events   bool     `help:"Print the canonical log instead of columns."`
+	HTML     string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
+	Trace    string   `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
+	Plain    bool     `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
+	Hash     bool     `help:"Read a canonical log from standard input and print its hash."`
+	Dir      string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
 
 	odds []sim.Odds
 }
@@ -71,6 +72,9 @@ func (c *SimCmd) Run(s streams) error {
 		return nil
 	}
 	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain}
+	if c.Strategy != "drawn" {
+		o.Strategy = c.Strategy
+	}
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
 	if c.Runs > 0 {
@@ -117,6 +121,7 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		}
 		fmt.Fprintf(talk, "%s\n", c.HTML)
 	}
+	fmt.Fprint(end, r.Plan)
 	if r.Broken != nil {
 		return c.failed(end, o, r)
 	}
