@@ -93,15 +93,24 @@ func TestWhatClientsAskFor(t *testing.T) {
 	}
 }
 
-// Any body is decoded, or refused with a sentence.
+// Any body is decoded, or refused with a sentence; what is decoded is in shape by
+// who reads the shape alone.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{`{"content":"x"}`, `{"content":"x","session":"s","timeout_ms":1}`, `{"content":"x"}x`, "{\"a\":\xff}", `{"":{"a":[1,{}]}}`, `{"content":1e999}`,
-		strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70)} {
+		strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), `{"name":"go","payload":{"a":1,"a":2}}`,
+		`{"name":"go","payload":"\\\"{[{["}`, `{"name":"go","payload":` + strings.Repeat("[", 63) + strings.Repeat("]", 63) + "}",
+		`{"name":"go","payload":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + "}", " \n{}", "\ufeff{}", "null", `{"name":"go","payload":"` + "\xff" + `"}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		whole := ingress.Object(body)
+		if _, r := ingress.Signal(actor.CallID{}, body); r == nil && whole != nil {
+			t.Errorf("%q is taken, but %v", body, whole)
+		}
 		call, r := ingress.Message("helper", body)
 		switch {
+		case r == nil && whole != nil:
+			t.Errorf("%q is taken, but %v", body, whole)
 		case r == nil:
 			if err := call.To.Check(); err != nil || len(call.Parts) != 1 {
 				t.Errorf("%q: %v, %+v", body, err, call)

@@ -21,14 +21,18 @@ const DepthMax = 64
 // Decode reads JSON from outside strictly into v, a pointer to a struct: one
 // object, no member twice, none that is unknown, nothing behind it.
 func Decode(body []byte, v any) *actor.Refusal {
+	var err error
+	if shallow(body) {
+		if err = json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err == nil {
+			return nil
+		}
+	}
+	// What is wrong is said by who reads the shape alone: it knows the better words.
 	if r := checkShape(body); r != nil {
 		return r
 	}
-	err := json.Unmarshal(body, v, json.RejectUnknownMembers(true))
 	var semantic *json.SemanticError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		return invalid(field(semantic.JSONPointer), "is unknown: leave it out")
 	case errors.As(err, &semantic):
@@ -36,6 +40,31 @@ func Decode(body []byte, v any) *actor.Refusal {
 	default:
 		return invalid("", "the JSON is not what it should be")
 	}
+}
+
+// shallow tells whether a text begins as an object does, and nests no deeper than
+// it may. Of what is no JSON it may say either; what is, it reads as JSON is read.
+func shallow(body []byte) bool {
+	if at := bytes.IndexFunc(body, func(r rune) bool { return !strings.ContainsRune(" \t\r\n", r) }); at < 0 || body[at] != '{' {
+		return false
+	}
+	depth, text := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case text && c == '\\':
+			i++
+		case c == '"':
+			text = !text
+		case text:
+		case c == '{' || c == '[':
+			if depth++; depth > DepthMax {
+				return false
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return true
 }
 
 // invalid is bad input, in a field if one is named.

@@ -30,13 +30,15 @@ const (
 // find is the agent of an id; or of a name, as long as no other has it. What
 // belongs to the program itself is nobody's to call.
 func (s *Server) find(text string) (actor.Definition, *problem) {
+	all := s.node.Agents()
+	for i := range all {
+		if all[i].Name == text && !all[i].System {
+			return all[i], nil
+		}
+	}
 	var named []actor.Definition
-	for _, d := range s.node.Agents() {
-		switch {
-		case d.System:
-		case d.Name == text:
-			return d, nil
-		case nameOf(d) == text:
+	for _, d := range all {
+		if !d.System && nameOf(d) == text {
 			named = append(named, d)
 		}
 	}
@@ -250,10 +252,10 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeWithin, actor.Agent
-	within, stop := s.waiting(ctx, invokeWithin)
+	within := s.waiting(ctx, invokeWithin)
 	answer, err := s.node.Ask(within, call)
-	why := context.Cause(within)
-	stop()
+	why := within.cause()
+	within.stop()
 	switch {
 	case left(ctx, why):
 	case err != nil:

@@ -5,7 +5,6 @@ package gateway
 import (
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/valyala/fasthttp"
 
@@ -31,10 +30,10 @@ func nothing(ctx *fasthttp.RequestCtx) *problem {
 	return p
 }
 
-// param is a part of the path.
+// param is a part of the path. The router has copied it.
 func param(ctx *fasthttp.RequestCtx, name string) string {
 	text, _ := ctx.UserValue(name).(string)
-	return strings.Clone(text)
+	return text
 }
 
 func header(ctx *fasthttp.RequestCtx, name string) string {

@@ -25,18 +25,22 @@ const (
 // what it says. One that two readers could see the end of in two places may be
 // followed by another that only we see: the connection is then to be closed.
 func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
-	if p := badFraming(string(h.Method()), string(h.Protocol()), h.RawHeaders()); p != nil {
+	if p := badFraming(h.Method(), h.Protocol(), h.RawHeaders()); p != nil {
 		return p, true
 	}
 	if trailed(h) {
 		return invalid(http.StatusBadRequest, "", "headers behind the body are not taken"), true
 	}
-	for _, look := range []func(*fasthttp.RequestHeader) *problem{badTarget, s.badHost, s.badOrigin, badMedia} {
-		if p := look(h); p != nil {
-			return p, false
-		}
+	if p = badTarget(h); p == nil {
+		p = s.badHost(h)
 	}
-	return nil, false
+	if p == nil {
+		p = s.badOrigin(h)
+	}
+	if p == nil {
+		p = badMedia(h)
+	}
+	return p, false
 }
 
 // early is the guard before a body is read: nothing is kept for a request that
@@ -54,7 +58,7 @@ func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyWithin}
 	if n := h.ContentLength(); (n > 0 || n == -1) && s.early(h) != nil {
 		// Nothing of it is to be read, nor asked for: to fasthttp it is too large,
-		// and malformed says why.
+		// and unreadable says why.
 		h.SetContentLength(BodyBytesMax + 1)
 		h.Del(fasthttp.HeaderExpect)
 	}
@@ -67,81 +71,145 @@ func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 
 // once are the headers that stand for themselves: with two of a kind, who reads
 // the first and who reads the last understand two different requests.
-var once = []string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
+var once = [...]string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
 	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
+
+// Those of them that are looked at here, by their places.
+const (
+	onceLength  = 3
+	onceExpect  = 5
+	onceHost    = 6
+	onceTrailer = 11
+	onceCoding  = 12
+)
+
+// onceOf is the place of a name in once, in whatever case, or -1. Some readers
+// take _ for -, so it is the same here.
+func onceOf(name []byte) int {
+	for i := range once {
+		if len(once[i]) == len(name) && sameName(name, once[i]) {
+			return i
+		}
+	}
+	return -1
+}
+
+func sameName(name []byte, lower string) bool {
+	for i, c := range name {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			c += 'a' - 'A'
+		case c == '_':
+			c = '-'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
 
 // badFraming finds in the raw head what two readers could understand in two ways.
 // fasthttp refuses some of it by itself; here it does not depend on that.
-func badFraming(method, protocol string, raw []byte) *problem {
-	bad := func(format string, args ...any) *problem {
-		return invalid(http.StatusBadRequest, "", fmt.Sprintf(format, args...))
+func badFraming(method, protocol, raw []byte) *problem {
+	old := string(protocol) == "HTTP/1.0"
+	if !old && string(protocol) != "HTTP/1.1" {
+		return malformed("protocol %.20q: want HTTP/1.1", protocol)
 	}
-	old := protocol == "HTTP/1.0"
-	if !old && protocol != "HTTP/1.1" {
-		return bad("protocol %.20q: want HTTP/1.1", protocol)
-	}
-	seen := map[string]string{}
-	count := 0
-	for line := range bytes.SplitAfterSeq(raw, []byte("\n")) {
-		text, ended := bytes.CutSuffix(line, []byte("\r\n"))
-		switch {
-		case len(line) == 0:
-			continue // behind the last
-		case !ended:
-			return bad("a header line ends without CR and LF")
-		case len(text) == 0:
+	var values [len(once)][]byte // of those that are there
+	for count := 0; len(raw) > 0; {
+		end := bytes.IndexByte(raw, '\n')
+		if end < 1 || raw[end-1] != '\r' {
+			return malformed("a header line ends without CR and LF")
+		}
+		line := raw[:end-1]
+		if raw = raw[end+1:]; len(line) == 0 {
 			continue // the end of the head
-		case text[0] == ' ' || text[0] == '\t':
-			return bad("a header goes on in a second line")
+		}
+		if line[0] == ' ' || line[0] == '\t' {
+			return malformed("a header goes on in a second line")
 		}
 		if count++; count > HeadersMax {
 			return invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("want at most %d headers", HeadersMax))
 		}
-		rawName, value, colon := bytes.Cut(text, []byte(":"))
-		name := strings.ToLower(string(rawName))
-		switch {
-		case !colon || name == "" || strings.ContainsFunc(name, notToken):
-			return bad("a header line is no name, colon and value; no space stands before the colon")
-		case bytes.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }):
-			return bad("the header %.40s has control characters", name)
-		case slices.Contains(once, strings.ReplaceAll(name, "_", "-")) && strings.Contains(name, "_"):
-			return bad("the header %.40s is another's name to some readers", name)
+		colon := bytes.IndexByte(line, ':')
+		if colon < 1 || !allOf(line[:colon], &nameBytes) {
+			return malformed("a header line is no name, colon and value; no space stands before the colon")
 		}
-		if _, twice := seen[name]; twice && slices.Contains(once, name) {
-			return bad("the header %.40s is there twice", name)
+		name, value := line[:colon], line[colon+1:]
+		if !allOf(value, &valueBytes) {
+			return malformed("the header %.40s has control characters", bytes.ToLower(name))
 		}
-		seen[name] = strings.Trim(string(value), " \t")
+		switch at := onceOf(name); {
+		case at < 0:
+		case bytes.IndexByte(name, '_') >= 0:
+			return malformed("the header %.40s is another's name to some readers", bytes.ToLower(name))
+		case values[at] != nil:
+			return malformed("the header %.40s is there twice", bytes.ToLower(name))
+		default:
+			values[at] = blank(value)
+		}
 	}
-	length, hasLength := seen["content-length"]
-	coding, hasCoding := seen["transfer-encoding"]
-	_, hasTrailer := seen["trailer"]
-	expect, hasExpect := seen["expect"]
-	_, hasHost := seen["host"]
+	length, coding, expect := values[onceLength], values[onceCoding], values[onceExpect]
 	switch {
-	case hasLength && hasCoding:
-		return bad("want one Content-Length or one Transfer-Encoding")
-	case hasLength && (length == "" || len(length) > 18 || strings.Trim(length, "0123456789") != ""):
-		return bad("Content-Length: want a decimal number")
-	case hasCoding && (coding != "chunked" || old):
-		return bad("Transfer-Encoding: want chunked, in HTTP/1.1")
-	case hasTrailer:
-		return bad("headers behind the body are not taken")
-	case hasExpect && expect != "100-continue":
+	case length != nil && coding != nil:
+		return malformed("want one Content-Length or one Transfer-Encoding")
+	case length != nil && (len(length) == 0 || len(length) > 18 || len(bytes.Trim(length, "0123456789")) > 0):
+		return malformed("Content-Length: want a decimal number")
+	case coding != nil && (string(coding) != "chunked" || old):
+		return malformed("Transfer-Encoding: want chunked, in HTTP/1.1")
+	case values[onceTrailer] != nil:
+		return malformed("headers behind the body are not taken")
+	case expect != nil && string(expect) != "100-continue":
 		return invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
-	case !hasHost:
-		return bad("the Host header is missing")
-	case (hasCoding || strings.Trim(length, "0") != "") && !takesBody(method):
-		return bad("a %.20s has no body", method)
+	case values[onceHost] == nil:
+		return malformed("the Host header is missing")
+	case (coding != nil || len(bytes.Trim(length, "0")) > 0) && !takesBody(method):
+		return malformed("a %.20s has no body", method)
 	}
 	return nil
 }
 
-func takesBody(method string) bool {
-	return method == http.MethodPost || method == http.MethodPut || method == http.MethodPatch
+// blank is a value without what stands around it; never nil.
+func blank(value []byte) []byte {
+	for len(value) > 0 && (value[0] == ' ' || value[0] == '\t') {
+		value = value[1:]
+	}
+	for n := len(value); n > 0 && (value[n-1] == ' ' || value[n-1] == '\t'); n-- {
+		value = value[:n-1]
+	}
+	return value
 }
 
-func notToken(r rune) bool {
-	return !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", r))
+// malformed is a head that nobody reads further.
+func malformed(format string, args ...any) *problem {
+	return invalid(http.StatusBadRequest, "", fmt.Sprintf(format, args...))
+}
+
+func takesBody(method []byte) bool {
+	return string(method) == http.MethodPost || string(method) == http.MethodPut || string(method) == http.MethodPatch
+}
+
+// A set of bytes.
+type set [256]bool
+
+// nameBytes are what a header's name is made of, valueBytes what its value is.
+var nameBytes, valueBytes = func() (name, value set) {
+	for c := range name {
+		b := byte(c)
+		name[c] = 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
+		value[c] = b >= ' ' && b != 0x7f || b == '\t'
+	}
+	return name, value
+}()
+
+func allOf(text []byte, of *set) bool {
+	for _, c := range text {
+		if !of[c] {
+			return false
+		}
+	}
+	return true
 }
 
 // trailed tells whether there are headers that the head does not have: fasthttp
@@ -173,7 +241,7 @@ func badTarget(h *fasthttp.RequestHeader) *problem {
 	if len(target) > TargetBytesMax {
 		return invalid(http.StatusRequestURITooLong, "", fmt.Sprintf("want at most %d bytes of path and query", TargetBytesMax))
 	}
-	path, query, _ := bytes.Cut(target, []byte("?"))
+	path, query, _ := bytes.Cut(target, question)
 	what := ""
 	switch {
 	case len(path) == 0 || path[0] != '/':
@@ -183,8 +251,10 @@ func badTarget(h *fasthttp.RequestHeader) *problem {
 	case !legal(query, "._=&-"):
 		what = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
 	default:
-		for segment := range strings.SplitSeq(string(path[1:]), "/") {
-			if segment == "." || segment == ".." || segment == "" && len(path) > 1 {
+		for rest, more := path[1:], true; more; {
+			var segment []byte
+			segment, rest, more = bytes.Cut(rest, slash)
+			if string(segment) == "." || string(segment) == ".." || len(segment) == 0 && len(path) > 1 {
 				what = "a path has no empty segments, and none that is . or .."
 			}
 		}
@@ -194,6 +264,8 @@ func badTarget(h *fasthttp.RequestHeader) *problem {
 	}
 	return invalid(http.StatusBadRequest, "", what)
 }
+
+var slash, question = []byte("/"), []byte("?")
 
 func legal(b []byte, more string) bool {
 	for _, c := range b {
@@ -207,14 +279,17 @@ func legal(b []byte, more string) bool {
 // badHost refuses names that are not ours: a page whose own name was made to
 // lead here would otherwise read us as if we were its server.
 func (s *Server) badHost(h *fasthttp.RequestHeader) *problem {
+	if last := s.host.Load(); last != nil && string(h.Host()) == *last {
+		return nil
+	}
 	host := string(h.Host())
 	name, port, ok := splitHost(host)
 	switch {
 	case !ok:
 		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, and a port if need be")
-	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }):
-		return nil
-	case !s.local.Load() && len(s.config.Hosts) == 0:
+	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }),
+		!s.local.Load() && len(s.config.Hosts) == 0:
+		s.host.Store(&host)
 		return nil
 	}
 	return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",
@@ -262,6 +337,9 @@ func (s *Server) badOrigin(h *fasthttp.RequestHeader) *problem {
 // looks. A program that calls its JSON a form, as curl does of -d, is understood:
 // no browser sends one without saying whose page it is on.
 func badMedia(h *fasthttp.RequestHeader) *problem {
+	if len(h.ContentEncoding()) == 0 && string(h.ContentType()) == "application/json" {
+		return nil
+	}
 	if len(h.ContentEncoding()) > 0 {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Encoding", "Content-Encoding: want the body as it is")
 	}
@@ -271,7 +349,7 @@ func badMedia(h *fasthttp.RequestHeader) *problem {
 		return nil
 	}
 	body := h.ContentLength() > 0 || h.ContentLength() == -1
-	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(string(h.Method())) {
+	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(h.Method()) {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Type", fmt.Sprintf("Content-Type: want application/json, got %.80q", media))
 	}
 	return nil

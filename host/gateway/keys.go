@@ -63,8 +63,9 @@ func (s *Server) behind(route string, handle fasthttp.RequestHandler) fasthttp.R
 	if !ok {
 		panic(route + " has no row in the table of scopes")
 	}
+	row := s.metrics.row(route)
 	return func(ctx *fasthttp.RequestCtx) {
-		ctx.SetUserValue(routeValue, route)
+		ctx.SetUserValue(routeValue, row)
 		c, p := s.identify(&ctx.Request.Header, scope)
 		if p != nil {
 			p.write(ctx)
@@ -114,37 +115,39 @@ const callerValue = "caller"
 
 // who is whom on found.
 func who(ctx *fasthttp.RequestCtx) caller {
-	c, _ := ctx.UserValue(callerValue).(caller)
-	return c
+	if c, ok := ctx.UserValue(callerValue).(*caller); ok {
+		return *c
+	}
+	return caller{}
 }
 
 // identify finds in whose name a request comes, and whether it may do what the
 // scope is about. A key that is presented is looked at even where none is needed.
-func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (caller, *problem) {
+func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (*caller, *problem) {
 	none := len(h.Peek(fasthttp.HeaderAuthorization)) == 0
 	switch {
 	case scope == anybody:
-		return caller{}, nil
+		return &caller{}, nil
 	case scope == runToken:
 		run, id, r := ingress.ReadToken(s.config.Secret, token(h))
 		if r != nil {
-			return caller{}, unauthorized(r.Detail)
+			return nil, unauthorized(r.Detail)
 		}
-		return caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
+		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
 	case none && s.local.Load():
-		return caller{Principal: local}, nil
+		return &caller{Principal: local}, nil
 	case none:
-		return caller{}, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
+		return nil, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
 	}
-	key, ok := s.config.Keys.find(bearer(h), now())
+	held, ok := s.config.Keys.find(bearer(h), now())
 	if !ok {
-		return caller{}, badKey()
+		return nil, badKey()
 	}
-	if !key.Allows(scope) {
-		return caller{}, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
-			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", key.ID, scope))
+	if !held.Allows(scope) {
+		return nil, newProblem(http.StatusForbidden, "forbidden_scope", "forbidden scope",
+			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", held.ID, scope))
 	}
-	return caller{Principal: key.Principal(), Key: key.ID}, nil
+	return &held.caller, nil
 }
 
 // known tells whether a request comes with a key or a token, whatever for.
@@ -187,14 +190,20 @@ func now() actor.Time { return actor.Time(time.Now().UnixNano()) }
 // Keys are the API keys that are valid. The zero value is none. Safe for use by
 // many goroutines.
 type Keys struct {
-	table atomic.Pointer[map[string]ingress.Key]
+	table atomic.Pointer[map[string]*held]
+}
+
+// held is a key, and who comes with it.
+type held struct {
+	ingress.Key
+	caller caller
 }
 
 // Set replaces all keys: what is not there any more is revoked with this.
 func (k *Keys) Set(all []ingress.Key) {
-	table := make(map[string]ingress.Key, len(all))
+	table := make(map[string]*held, len(all))
 	for _, key := range all {
-		table[key.ID] = key
+		table[key.ID] = &held{key, caller{Principal: key.Principal(), Key: key.ID}}
 	}
 	k.table.Store(&table)
 }
@@ -207,7 +216,7 @@ func (k *Keys) All() []ingress.Key {
 	all := k.all()
 	list := make([]ingress.Key, 0, len(all))
 	for _, id := range slices.Sorted(maps.Keys(all)) {
-		list = append(list, all[id])
+		list = append(list, all[id].Key)
 	}
 	return list
 }
@@ -219,20 +228,26 @@ func (k *Keys) Valid(id string) bool {
 	return ok && !key.Expired(now())
 }
 
-func (k *Keys) all() map[string]ingress.Key {
+func (k *Keys) all() map[string]*held {
 	if t := k.table.Load(); t != nil {
 		return *t
 	}
 	return nil
 }
 
+// nobody's key has a digest that no text has.
+var nobody held
+
 // find looks a key up by the text that its holder presents. Whether there is
 // one of that id, and how much of the text is right, takes no time to tell.
-func (k *Keys) find(text string, at actor.Time) (ingress.Key, bool) {
+func (k *Keys) find(text string, at actor.Time) (*held, bool) {
 	id, ok := ingress.KeyID(text)
-	key, known := k.all()[id] // the zero Key's digest is nobody's
+	key, known := k.all()[id]
+	if !known {
+		key = &nobody
+	}
 	if !key.Matches(text) || !ok || !known || key.Expired(at) {
-		return ingress.Key{}, false
+		return nil, false
 	}
 	return key, true
 }

@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -38,10 +41,10 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 		s.messageStream(ctx, call)
 		return
 	}
-	within, stop := s.waiting(ctx, AnswerWithin)
+	within := s.waiting(ctx, AnswerWithin)
 	answer, err := s.node.Ask(within, call)
-	why := context.Cause(within)
-	stop()
+	why := within.cause()
+	within.stop()
 	switch {
 	case left(ctx, why):
 	case errors.Is(err, context.DeadlineExceeded):
@@ -83,15 +86,42 @@ func (s *Server) answered(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.A
 		}
 		p.write(ctx)
 	default:
-		okJSON(ctx, http.StatusOK, struct {
-			Run      string   `json:"run_id"`
-			Agent    string   `json:"agent_id"`
-			Session  string   `json:"session_id"`
-			Status   string   `json:"status"`
-			Content  string   `json:"content"`
-			Warnings []string `json:"warnings,omitempty"`
-		}{run.String(), to.Agent, to.Key, answer.Reply.Status.String(), content(answer.Reply.Parts), answer.Reply.Warnings})
+		said(ctx, to, &answer.Reply)
 	}
+}
+
+// said tells what an agent answered.
+func said(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
+	room := bodies.Get().(*[]byte)
+	defer bodies.Put(room)
+	b := append((*room)[:0], `{"run_id":"`...)
+	b = reply.Run.AppendTo(b)
+	b = append(append(b, `","agent_id":"`...), to.Agent...) // names need no escapes
+	b = append(append(b, `","session_id":"`...), to.Key...)
+	b = append(append(b, `","status":"`...), reply.Status.String()...)
+	b = quote(append(b, `","content":`...), content(reply.Parts))
+	for i, w := range reply.Warnings {
+		b = append(b, [...]string{`,"warnings":[`, ","}[min(i, 1)]...)
+		b = quote(b, strings.ToValidUTF8(w, "\uFFFD"))
+	}
+	if len(reply.Warnings) > 0 {
+		b = append(b, ']')
+	}
+	b = append(b, '}')
+	ok(ctx, http.StatusOK, b)
+	if *room = b; cap(b) > bodyRoomMax {
+		*room = nil
+	}
+}
+
+// bodies are rooms in which answers are written; ok copies them.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
+const bodyRoomMax = 64 << 10
+
+// quote appends a text as JSON.
+func quote(b []byte, text string) []byte {
+	return must.Do(jsontext.AppendQuote(b, text)) // which fails on what is no UTF-8 alone
 }
 
 // messageStream answers with the events of the run that the message becomes, or
@@ -119,7 +149,7 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 		a, err := s.node.AskStream(asking, call, func(run actor.CallID) { joined <- run })
 		came <- outcome{a, err}
 	}()
-	within, stop := s.waiting(ctx, AnswerWithin)
+	within := s.waiting(ctx, AnswerWithin)
 	run, begun := call.ID, true
 	var o outcome
 	select {
@@ -134,8 +164,8 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 	case <-s.stopping:
 		o.err = engine.ErrClosed
 	}
-	why := context.Cause(within)
-	stop()
+	why := within.cause()
+	within.stop()
 	deaf()
 	switch {
 	case left(ctx, why):
@@ -155,6 +185,9 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 
 // content is what an answer says, as far as it is text.
 func content(parts []actor.Part) string {
+	if len(parts) == 1 && parts[0].Blob.IsZero() && parts[0].Media == actor.MediaText {
+		return strings.ToValidUTF8(string(parts[0].Bytes), "\uFFFD")
+	}
 	var b strings.Builder
 	for _, p := range parts {
 		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,8 @@ import (
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
+
+	elsewhere *row // requests that take no route
 }
 
 func newMetrics(s *Server) *metrics {
@@ -28,6 +31,7 @@ func newMetrics(s *Server) *metrics {
 		Name: "troupe_http_request_duration_seconds", Help: "Requests by route and class of status, from head to answer; of streams, until they begin.",
 		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120},
 	}, []string{"route", "status"})}
+	m.elsewhere = m.row("")
 	m.registry.MustRegister(m.requests, &nodeFigures{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -35,10 +39,25 @@ func newMetrics(s *Server) *metrics {
 // routeValue is where behind says which route a request took.
 const routeValue = "route"
 
+// row is where requests of one route are counted, by class of status: 1xx to 5xx.
+// One that nobody asked for is not shown.
+type row [5]func() prometheus.Observer
+
+func (m *metrics) row(route string) *row {
+	var r row
+	for i := range r {
+		r[i] = sync.OnceValue(func() prometheus.Observer { return m.requests.WithLabelValues(route, strconv.Itoa(i+1)+"xx") })
+	}
+	return &r
+}
+
 // took counts a request.
 func (m *metrics) took(ctx *fasthttp.RequestCtx, d time.Duration) {
-	route, _ := ctx.UserValue(routeValue).(string) // "": it got to none
-	m.requests.WithLabelValues(route, strconv.Itoa(ctx.Response.StatusCode()/100)+"xx").Observe(d.Seconds())
+	r, ok := ctx.UserValue(routeValue).(*row)
+	if !ok { // it got to none
+		r = m.elsewhere
+	}
+	r[min(max(ctx.Response.StatusCode()/100, 1), len(r))-1]().Observe(d.Seconds())
 }
 
 func (s *Server) showMetrics(ctx *fasthttp.RequestCtx) {

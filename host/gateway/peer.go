@@ -3,24 +3,11 @@
 package gateway
 
 import (
-	"context"
 	"errors"
 	"net"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/valyala/fasthttp"
-)
-
-// watchAfter is how long a request may wait before anybody looks whether its
-// client is still there.
-const watchAfter = 40 * time.Millisecond
-
-// Why a request is given up while its answer is awaited.
-var (
-	errGone    = errors.New("the client is gone")
-	errRevoked = errors.New("the key was revoked")
 )
 
 // watchPeer says when the other end of a connection is gone, without reading what
@@ -69,81 +56,3 @@ func hungUp(fd int) bool {
 		return n == 0
 	}
 }
-
-// waiting is a context for what a client waits for: it ends when the client is
-// gone or may not ask any more, of which left tells, and when the time is over.
-// Stop must be called before the request is answered.
-func (s *Server) waiting(ctx *fasthttp.RequestCtx, within time.Duration) (_ context.Context, stop func()) {
-	waits, cancel := context.WithCancelCause(context.Background())
-	waits, over := context.WithTimeout(waits, within)
-	conn, key := ctx.Conn(), who(ctx).Key
-	var mu sync.Mutex
-	ended := make(chan struct{})
-	unwatch := func() {}
-	// Most answers come before it is worth a look.
-	later := time.AfterFunc(watchAfter, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		select {
-		case <-ended:
-			return
-		default:
-		}
-		var gone <-chan struct{}
-		gone, unwatch = watchPeer(conn)
-		go func() {
-			var look <-chan time.Time
-			if key != "" {
-				every := time.NewTicker(lookEvery)
-				defer every.Stop()
-				look = every.C
-			}
-			for {
-				select {
-				case <-gone:
-					cancel(errGone)
-					return
-				case <-look:
-					if !s.config.Keys.Valid(key) {
-						cancel(errRevoked)
-						return
-					}
-				case <-ended:
-					return
-				}
-			}
-		}()
-	})
-	return waits, func() {
-		later.Stop()
-		mu.Lock()
-		defer mu.Unlock()
-		close(ended)
-		unwatch()
-		over()
-		cancel(nil)
-	}
-}
-
-// left answers a request whose client is gone or may not ask any more, if that is
-// why a waiting ended.
-func left(ctx *fasthttp.RequestCtx, why error) bool {
-	switch {
-	case errors.Is(why, errGone):
-		hangUp(ctx)
-	case errors.Is(why, errRevoked):
-		unauthorized("the API key was revoked, or has expired, while the answer was awaited; the run goes on").write(ctx)
-	default:
-		return false
-	}
-	return true
-}
-
-// hangUp ends a request that nobody waits for any more.
-func hangUp(ctx *fasthttp.RequestCtx) {
-	ctx.SetStatusCode(statusGone)
-	ctx.SetConnectionClose()
-}
-
-// statusGone stands in logs for a client that did not wait. It is not sent: there is nobody.
-const statusGone = 499

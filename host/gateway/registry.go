@@ -3,7 +3,6 @@
 package gateway
 
 import (
-	"context"
 	"crypto/rand"
 	"net/http"
 	"time"
@@ -30,10 +29,10 @@ func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byt
 		return nil, true
 	}
 	call.ID = s.node.NewCallID()
-	within, done := s.waiting(ctx, registryWithin)
+	within := s.waiting(ctx, registryWithin)
 	a, err := s.node.Ask(within, call)
-	why := context.Cause(within)
-	done()
+	why := within.cause()
+	within.stop()
 	switch {
 	case left(ctx, why):
 	case err != nil:

@@ -96,8 +96,8 @@ func (s *Server) events(ctx *fasthttp.RequestCtx) {
 	}
 	news, deaf := s.node.Watch(id)
 	defer deaf()
-	patience, stop := s.waiting(ctx, time.Duration(of[2])*time.Millisecond)
-	defer stop()
+	patience := s.waiting(ctx, time.Duration(of[2])*time.Millisecond)
+	defer patience.stop()
 	for last := of[2] == 0; ; {
 		count := 0
 		var body []byte
@@ -116,7 +116,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx) {
 		select {
 		case <-news:
 		case <-patience.Done():
-			if left(ctx, context.Cause(patience)) {
+			if left(ctx, patience.cause()) {
 				return
 			}
 			last = true
@@ -171,10 +171,10 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalWithin
-	within, stop := s.waiting(ctx, signalWithin)
+	within := s.waiting(ctx, signalWithin)
 	answer, err := s.node.Ask(within, call)
-	why := context.Cause(within)
-	stop()
+	why := within.cause()
+	within.stop()
 	switch {
 	case left(ctx, why):
 	case err != nil:
@@ -210,8 +210,8 @@ func (s *Server) cancel(ctx *fasthttp.RequestCtx) {
 	}
 	news, deaf := s.node.Watch(id)
 	defer deaf()
-	within, stop := s.waiting(ctx, cancelWithin)
-	defer stop()
+	within := s.waiting(ctx, cancelWithin)
+	defer within.stop()
 	for asked := false; ; {
 		var record runs.Record
 		err := s.look(func(v View) (err error) {
@@ -239,7 +239,7 @@ func (s *Server) cancel(ctx *fasthttp.RequestCtx) {
 		select {
 		case <-news:
 		case <-within.Done():
-			if left(ctx, context.Cause(within)) {
+			if left(ctx, within.cause()) {
 				return
 			}
 			okJSON(ctx, http.StatusAccepted, out) // it ends as soon as its agent lets it

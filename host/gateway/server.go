@@ -61,7 +61,8 @@ type Server struct {
 	node     Node
 	log      *slog.Logger
 	config   Config
-	local    atomic.Bool // bound to loopback
+	local    atomic.Bool            // bound to loopback
+	host     atomic.Pointer[string] // the Host that was last found to be ours
 	http     *fasthttp.Server
 	streams  streams
 	metrics  *metrics
@@ -106,7 +107,7 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	s.on(r, http.MethodGet, "/metrics", s.showMetrics)
 	s.http = &fasthttp.Server{
 		Handler:            s.handler(r.Handler),
-		ErrorHandler:       s.malformed,
+		ErrorHandler:       s.unreadable,
 		HeaderReceived:     s.received,
 		Concurrency:        s.config.Connections,
 		ReadBufferSize:     HeaderBytesMax,
@@ -171,6 +172,9 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			if status >= 500 {
 				level = slog.LevelWarn
 			}
+			if !s.log.Enabled(ctx, level) {
+				return
+			}
 			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
 				slog.Int("status", status), slog.Int64("us", took.Microseconds()))
 		}()
@@ -185,8 +189,8 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 }
 
-// malformed answers what fasthttp itself could not read.
-func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
+// unreadable answers what fasthttp itself could not read.
+func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var net net.Error
 	p := invalid(http.StatusBadRequest, "", "the request cannot be read")

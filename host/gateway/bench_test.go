@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// answers is an agent that answers at once.
+func answers(name string, durability actor.Durability) actor.Definition {
+	return actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Durability: durability, Behavior: atOnce{}}
+}
+
+type atOnce struct{}
+
+func (atOnce) Begin(b actor.Begin) actor.Turn { return atOnceTurn{b.Call.Parts} }
+
+type atOnceTurn struct{ parts []actor.Part }
+
+func (t atOnceTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
+func (atOnceTurn) Stop()                                       {}
+
+// serveBench serves a node that has such agents, with a key.
+func serveBench(b *testing.B) (address, key string) {
+	d, err := disk.Open(b.TempDir(), "n1", disk.Options{FreeFloor: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	log, quietly := disk.NewLog(d), slog.New(slog.DiscardHandler)
+	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: quietly,
+		Agents: []actor.Definition{answers("none", actor.Volatile), answers("durable", actor.Journaled)}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var random [ingress.KeyRandomBytes]byte
+	k, text, _ := ingress.NewKey(random, "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
+	var keys Keys
+	keys.Set([]ingress.Key{k})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := New(e, quietly, Config{Keys: &keys, Secret: secret})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(listener) }()
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		for what, err := range map[string]error{"shutdown": s.Shutdown(ctx), "engine": e.Close(ctx), "serve": <-served, "log": log.Close(), "disk": d.Close()} {
+			if err != nil {
+				b.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+	return listener.Addr().String(), text
+}
+
+// serveEcho is a bare server that answers with what it is sent.
+func serveEcho(b *testing.B) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := &fasthttp.Server{NoDefaultServerHeader: true, Handler: func(ctx *fasthttp.RequestCtx) {
+		ctx.SetContentType("application/json")
+		ctx.SetBody(ctx.PostBody())
+	}}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(listener) }()
+	b.Cleanup(func() {
+		if err := s.Shutdown(); err != nil {
+			b.Error(err)
+		}
+		<-served
+	})
+	return listener.Addr().String()
+}
+
+// asker has one connection.
+type asker struct {
+	conn    net.Conn
+	reader  *bufio.Reader
+	answer  fasthttp.Response
+	request []byte
+}
+
+func askers(b *testing.B, n int, address, key, agent string) (all []*asker) {
+	for i := range n {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = c.Close() })
+		body := fmt.Sprintf(`{"content":"hello","session":"s-%d"}`, i)
+		all = append(all, &asker{conn: c, reader: bufio.NewReader(c), request: fmt.Appendf(nil,
+			"POST /v1/agents/%s/messages HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", agent, address, key, len(body), body)})
+	}
+	return all
+}
+
+func (a *asker) ask() error {
+	if _, err := a.conn.Write(a.request); err != nil {
+		return err
+	}
+	if err := a.answer.Read(a.reader); err != nil {
+		return err
+	}
+	if a.answer.StatusCode() != fasthttp.StatusOK {
+		return fmt.Errorf("%s", a.answer.String())
+	}
+	return nil
+}
+
+// BenchmarkMessage measures a message to an agent that answers at once, over 64
+// connections and with a key, against a bare server that echoes the same body,
+// turn by turn. ratio is how much of the bare server's rate is left: the median of
+// the rounds.
+func BenchmarkMessage(b *testing.B) {
+	address, key := serveBench(b)
+	echo := serveEcho(b)
+	for _, agent := range []string{"none", "durable"} {
+		b.Run(agent, func(b *testing.B) {
+			ours, bare := askers(b, 64, address, key, agent), askers(b, 64, echo, key, agent)
+			work := func(all []*asker, count int) time.Duration {
+				began := time.Now()
+				var done sync.WaitGroup
+				for _, a := range all {
+					done.Go(func() {
+						for range count / len(all) {
+							if err := a.ask(); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				done.Wait()
+				return time.Since(began)
+			}
+			const rounds = 9
+			each := max(b.N/rounds, 64*50)
+			work(ours, each)
+			work(bare, each)
+			b.ReportAllocs()
+			var ratios []float64
+			var sum, sums time.Duration
+			b.ResetTimer()
+			for range rounds {
+				x, y := work(ours, each), work(bare, each)
+				ratios = append(ratios, float64(y)/float64(x))
+				sum, sums = sum+x, sums+y
+			}
+			slices.Sort(ratios)
+			b.ReportMetric(ratios[rounds/2], "ratio")
+			b.ReportMetric(float64(sum)/float64(rounds*each), "ns/message")
+			b.ReportMetric(float64(sums)/float64(rounds*each), "ns/echo")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
