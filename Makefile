@@ -12,7 +12,7 @@ FUZZTIME ?= 20s
 SIMFLAGS = $(if $(SEED),--seed $(SEED)) $(if $(RUNS),--runs $(RUNS)) \
            $(if $(STORE),--store $(STORE)) $(if $(ENGINE),--engine $(ENGINE)) \
            $(if $(FAULTS),--faults $(FAULTS)) $(foreach f,$(FAULT),--fault $(f)) \
-           $(if $(EVENTS),--events)
+           $(if $(STRATEGY),--strategy $(STRATEGY)) $(if $(EVENTS),--events)
 
 # Nothing of ours needs a C compiler; only the race detector does.
 export CGO_ENABLED := 0
@@ -36,7 +36,7 @@ race: ## run every test under the race detector; needs a C compiler
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race ./...
 
-sim: build ## run seeded worlds: SEED= RUNS= STORE= ENGINE= FAULT=kind:p FAULTS=none EVENTS=1
+sim: build ## run seeded worlds: SEED= RUNS= STORE= ENGINE= STRATEGY= FAULT=kind:p FAULTS=none EVENTS=1
 	@bin/troupe sim $(SIMFLAGS)
 
 replay: build ## run a failed seed again from its folder: DIR=
