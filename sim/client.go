@@ -12,25 +12,27 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs/linear"
 	"github.com/troupe-run/troupe/store"
 )
 
 // client is somebody outside who asks one thing of an actor, through a node of
 // their choice, and asks again if that node goes away and they have a key.
 type client struct {
-	no    int
-	to    actor.ID
-	text  string
-	lane  actor.Lane
-	left  actor.Duration
-	key   string       // Idempotency-Key, if any
-	call  actor.CallID // of the last try
-	tries int
-	burst bool
-	run   actor.CallID // that succeeded, under the key
-	reply *actor.Reply // the last
-	held  bool
-	told  func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
+	no     int
+	to     actor.ID
+	text   string
+	lane   actor.Lane
+	left   actor.Duration
+	key    string       // Idempotency-Key, if any
+	call   actor.CallID // of the last try
+	tries  int
+	burst  bool
+	run    actor.CallID // that succeeded, under the key
+	reply  *actor.Reply // the last
+	held   bool
+	told   func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
+	leaves *linear.Op         // the value that it leaves, until it is told which was there before
 }
 
 // line is one request of a client, as long as it waits for its answer.
@@ -38,6 +40,7 @@ type line struct {
 	client *client
 	call   actor.CallID
 	at     *cell
+	asked  *linear.Op // under a key
 }
 
 // clientLeftMax is the longest that a client gives its run.
@@ -58,15 +61,42 @@ func (w *World) come() {
 	if w.choose.Int(16) == 15 {
 		w.comeInARing()
 	}
-	d := drawer{w: w}
-	to := d.target()
-	c := w.addClient(to, d.message(4, to.Agent), time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
-	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
+	c := w.drawClient()
 	w.ask(c)
 	if c.key != "" && w.fault(ClientDuplicate) {
 		w.hit(ClientDuplicate, "client %d asks twice", c.no)
 		w.after(w.between(0, 300*time.Millisecond), func() { w.ask(c) })
 	}
+}
+
+// drawClient has somebody come, with something to ask. Some leave a value with
+// who keeps it, and some have another leave it.
+func (w *World) drawClient() *client {
+	d := drawer{w: w}
+	to, message, value, keeper := d.target(), "", "", actor.ID{}
+	leaves := 0
+	if !w.plan.Plain {
+		leaves = w.choose.Int(12)
+	}
+	switch {
+	case leaves >= 10:
+		to = d.keeper()
+		value, message = d.leave()
+	default:
+		message = d.message(4, to.Agent)
+	}
+	c := w.addClient(to, message, time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
+	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
+	switch {
+	case value != "":
+		c.leaves = w.judge.Leaves(w.now, to, fmt.Sprintf("client %d", c.no), value)
+	case leaves == 9 && w.kindOf(to.Agent) == actor.Native && !w.isVolatile(to.Agent):
+		keeper = d.keeper()
+		value, message = d.leave()
+		c.text += "; " + one{verb: "call", name: keeper.Agent + "/" + keeper.Key, script: message}.String()
+		w.judge.Leaves(w.now, keeper, fmt.Sprintf("%s for client %d", to, c.no), value)
+	}
+	return c
 }
 
 func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client {
@@ -102,8 +132,9 @@ func (w *World) askAt(c *client, at *cell) {
 		call.Idempotency = actor.Idempotency{Principal: call.Principal, Route: "messages", Key: c.key, Body: actor.HashOf([]byte(c.text))}
 	}
 	w.log.world(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
-	l := &line{c, id, at}
+	l := &line{client: c, call: id, at: at}
 	w.lines = append(w.lines, l)
+	w.asksUnderKey(l)
 	at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
 	if w.fault(ClientDisconnect) {
 		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.hangUp(l, ClientDisconnect) })
@@ -180,7 +211,8 @@ func (w *World) respond(n *node, op runtime.Respond) {
 	if i < 0 {
 		return
 	}
-	c := w.lines[i].client
+	l := w.lines[i]
+	c := l.client
 	w.lines = slices.Delete(w.lines, i, i+1)
 	if op.HeldUntil != 0 {
 		c.held = true
@@ -192,6 +224,7 @@ func (w *World) respond(n *node, op runtime.Respond) {
 	}
 	reply := op.Reply
 	c.reply = &reply
+	w.told(l, &reply)
 	w.Stats.Replies++
 	switch {
 	case c.told != nil:

@@ -16,17 +16,18 @@ import (
 // The store sees a batch when its sync ends, all of it or nothing, and only
 // under the epochs that are claimed then.
 type disk struct {
-	n       *node
-	writer  *store.Writer
-	mark    store.Mark // of the last batch that is in the store
-	flight  []store.Batch
-	written int  // how many of them are written
-	pumping bool // a batch is about to be taken
-	writing bool
-	syncing bool
-	slow    bool // the sync under way takes longer than it should
-	last    durables
-	rot     *rot // what has become of its rows while the node is down; nil: nothing
+	n        *node
+	writer   *store.Writer
+	mark     store.Mark // of the last batch that is in the store
+	flight   []store.Batch
+	written  int  // how many of them are written
+	pumping  bool // a batch is about to be taken
+	writing  bool
+	syncing  bool
+	slow     bool // the sync under way takes longer than it should
+	last     durables
+	rot      *rot        // what has become of its rows while the node is down; nil: nothing
+	writings [][]writing // of flight
 }
 
 func (d *disk) open(n *node) {
@@ -64,6 +65,7 @@ func (d *disk) pump() {
 			}
 			d.n.w.log.batch(d.n.id, &b)
 			d.flight = append(d.flight, b)
+			d.writes(&b)
 		}
 		d.write()
 	})
@@ -167,6 +169,7 @@ func (d *disk) commit() bool {
 		if !w.claims.holds(d.n, s.Shard, s.Epoch) {
 			w.Stats.Sometimes[Fenced]++
 			w.log.world(w.now, "%s batch %d refused: shard %d under epoch %d", d.n.id, b.No, s.Shard, s.Epoch)
+			d.wrote(false)
 			return false
 		}
 	}
@@ -175,6 +178,7 @@ func (d *disk) commit() bool {
 		panic("sim: the store of the simulator failed: " + err.Error())
 	}
 	d.mark = b.Mark()
+	d.wrote(true)
 	d.flight, d.written = d.flight[1:], d.written-1
 	return true
 }
@@ -196,7 +200,7 @@ func (d *disk) crash() {
 			break
 		}
 	}
-	d.flight, d.written = nil, 0
+	d.flight, d.writings, d.written = nil, nil, 0
 	d.decay()
 }
 

@@ -16,7 +16,7 @@ type drawer struct {
 
 func (d drawer) target() actor.ID {
 	w := d.w
-	def := &w.plan.Agents[w.choose.Int(len(w.plan.Agents))]
+	def := &w.plan.Agents[w.choose.Int(w.plan.Targets)]
 	return actor.NewID(def.Name, "s"+strconv.Itoa(w.choose.Int(w.plan.Keys)))
 }
 
@@ -74,9 +74,9 @@ func (d drawer) one(levels int, self string) one {
 
 func (d drawer) call(levels int, self string) one {
 	w := d.w
-	o := one{verb: "call", name: w.plan.Agents[w.choose.Int(len(w.plan.Agents))].Name}
+	o := one{verb: "call", name: w.plan.Agents[w.choose.Int(w.plan.Targets)].Name}
 	if o.name == self && w.choose.Int(8) > 0 {
-		o.name = w.plan.Agents[w.choose.Int(len(w.plan.Agents))].Name
+		o.name = w.plan.Agents[w.choose.Int(w.plan.Targets)].Name
 	}
 	if w.choose.Int(4) == 3 {
 		o.name += "/s" + strconv.Itoa(w.choose.Int(w.plan.Keys))

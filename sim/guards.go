@@ -2,7 +2,10 @@
 
 package sim
 
-import "github.com/troupe-run/troupe/specs"
+import (
+	"github.com/troupe-run/troupe/specs"
+	"github.com/troupe-run/troupe/specs/linear"
+)
 
 // Guard is a line of the core that can be switched off in a build with the tag
 // mutants, and the spec that must then break within a thousand seeds. Of what no
@@ -46,6 +49,7 @@ var guards = []Guard{
 	{Mutant: "key-forgotten-at-restart", Spec: specs.OneAnswer},
 	{Mutant: "cursor-off-by-one", Spec: specs.StreamIsDense},
 	{Mutant: "revoked-key-honoured", Spec: specs.RevokedHearNothing},
+	{Mutant: "kept-with-asks-lost", Spec: linear.LinearKept},
 	{Mutant: "egress-unchecked-after-dns", Room: "host/outbound", Test: "TestANameMayAnswerAsItLikes"},
 }
 

@@ -118,7 +118,7 @@ func (w *World) fanOut() {
 	calls := func(below string, text func(agent string) string) string {
 		all := make([]string, wide)
 		for i := range all {
-			def := &w.plan.Agents[w.choose.Int(len(w.plan.Agents))]
+			def := &w.plan.Agents[w.choose.Int(w.plan.Targets)]
 			all[i] = one{verb: "call", name: def.Name + "/" + below + strconv.Itoa(i), script: text(def.Name)}.String()
 		}
 		return "all " + strings.Join(all, " | ")
@@ -137,9 +137,9 @@ func (w *World) fanOut() {
 // deadlocks has agents asked, in pairs, to ask each other: more rings at once
 // than any one of them closes.
 func (w *World) deadlocks() {
-	n, key := min(len(w.plan.Agents), 3+w.choose.Int(3)), "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))
-	first := w.choose.Int(len(w.plan.Agents))
-	name := func(i int) string { return w.plan.Agents[(first+i)%len(w.plan.Agents)].Name }
+	n, key := min(w.plan.Targets, 3+w.choose.Int(3)), "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))
+	first := w.choose.Int(w.plan.Targets)
+	name := func(i int) string { return w.plan.Agents[(first+i)%w.plan.Targets].Name }
 	w.hit(LoadDeadlocks, "%d agents ask each other, at %s", n, key)
 	for i := range n {
 		for j := range n {

@@ -9,6 +9,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs/linear"
 )
 
 // A node owns its claims as long as its lease runs. The store counts from when a
@@ -88,6 +89,7 @@ func (w *World) claim(g int, n *node, cell uint16) {
 	epoch := w.claims.claim(g, n, cell)
 	lo, hi := w.claims.span(g)
 	w.log.world(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
+	w.judge.Claims(w.now, w.groups[g], linear.Owner{Cell: n.cells[cell].self, Epoch: epoch})
 	w.tell(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
 	w.tellOwners()
 }
@@ -147,6 +149,7 @@ func (w *World) move(g int, to *node, cell uint16) {
 			from.later(5*time.Millisecond, flushed)
 		default:
 			w.claims.release(g)
+			w.judge.Releases(w.now, w.groups[g], from.id)
 			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
 				if cl.node == nil && to.up && to.owns() && !to.cells[cell].gone && !w.net.isCut(to, w.now) {
 					w.Stats.Sometimes[Moved]++

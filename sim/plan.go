@@ -21,6 +21,7 @@ type Plan struct {
 	Cells    []int // of each node
 	Groups   int   // of shards, which move together
 	Agents   []actor.Definition
+	Targets  int // so many of the first of them are told what is drawn for anybody
 	Limits   dispatcher.Limits
 	Calls    int            // clients come until so many had a turn
 	Span     actor.Duration // or so much time has passed
@@ -48,6 +49,7 @@ func (p Plan) complete(o Options) Plan {
 	}
 	p.Keys = max(p.Keys, 1)
 	p.Agents = slices.Clone(p.Agents)
+	p.Targets = len(p.Agents)
 	for i := range p.Agents {
 		if def := &p.Agents[i]; def.Hash.IsZero() {
 			def.Hash = actor.HashOf([]byte(def.Name))
@@ -82,6 +84,9 @@ func drawPlan(c Chooser, o Options) Plan {
 	}
 	p.Groups = 8
 	p.Agents = append(drawAgents(c), drawOutside(c)...)
+	if p.Targets = len(p.Agents); !o.Plain {
+		p.Agents = append(p.Agents, keeperAgent(o.forgetful))
+	}
 	p.Limits = drawLimits(c, &p.Odds)
 	vary(c, &p.Patience)
 	p.Writer = writerDefaults

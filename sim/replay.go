@@ -122,6 +122,7 @@ const (
 	eventsFile   = "events.log"    // the canonical log of the first
 	columnsFile  = "columns.txt"   // the second, for a person
 	pageFile     = "page.html"     // likewise, as a picture
+	historyFile  = "history.html"  // the history that no single machine has, if that is what broke
 	violatedFile = "violation.txt" // what was broken
 	planFile     = "plan.txt"      // what the world was made of
 )
@@ -138,11 +139,17 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	RunSeed(whole)
 
 	log, small := Shrink(o, r)
-	var columns, page bytes.Buffer
+	var columns, page, history bytes.Buffer
 	shown := o
 	shown.Chooser, shown.Columns, shown.Page = NewReplayed(log), NewColumns(&columns, ColumnsWidth), NewPage()
-	if err := shown.Page.WriteTo(&page, RunSeed(shown)); err != nil {
+	last := RunSeed(shown)
+	if err := shown.Page.WriteTo(&page, last); err != nil {
 		return Result{}, err
+	}
+	if last.Broken != nil && last.Broken.History != nil {
+		if err := last.Broken.History.WritePage(&history); err != nil {
+			return Result{}, err
+		}
 	}
 	for _, f := range [...]struct {
 		name  string
@@ -155,7 +162,11 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 		{pageFile, page.Bytes()},
 		{planFile, []byte(r.Plan)},
 		{violatedFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Broken.Spec, r.Broken, small.Stats.Steps, small.Broken)},
+		{historyFile, history.Bytes()},
 	} {
+		if len(f.bytes) == 0 {
+			continue
+		}
 		if err := os.WriteFile(filepath.Join(dir, f.name), f.bytes, 0o644); err != nil {
 			return Result{}, err
 		}

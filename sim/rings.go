@@ -60,9 +60,9 @@ func (w *World) callIn(agent, to, key string) string {
 // actor to ask the next one's. They have time enough for a ring to stand.
 func (w *World) comeInARing() {
 	n := 2 + w.choose.Int(2)
-	first, key := w.choose.Int(len(w.plan.Agents)), "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))
+	first, key := w.choose.Int(w.plan.Targets), "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))
 	id := func(i int) actor.ID {
-		return actor.NewID(w.plan.Agents[(first+i%n)%len(w.plan.Agents)].Name, key)
+		return actor.NewID(w.plan.Agents[(first+i%n)%w.plan.Targets].Name, key)
 	}
 	for i := range n {
 		w.ask(w.addClient(id(i), w.callIn(id(i).Agent, id(i+1).Agent, key), clientLeftMax))

@@ -156,6 +156,10 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	}
 	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
 		s.Seeds, median(s.steps), median(s.calls), s.deep, s.nodes, s.snapshots, s.crashed)
+	fmt.Fprintf(out, "judged as one machine's: %d operations in %d histories, %d undecided\n", s.Total.Judged, s.Total.Judgements, s.Total.Undecided)
+	if s.Total.Undecided > 0 {
+		missing = append(missing, fmt.Sprintf("a verdict on %d histories", s.Total.Undecided))
+	}
 	return missing
 }
 

@@ -10,6 +10,9 @@ const shrinkSteps = 600_000
 // As 0 is the benign choice, what is left is about the matter.
 func Shrink(o Options, r Result) ([]uint32, Result) {
 	s := shrink{o: o, spec: r.Broken.Spec, best: r, log: r.Choices, left: shrinkSteps}
+	if o.shrinkMax > 0 {
+		s.left = o.shrinkMax
+	}
 	s.try(r.Choices)
 	for size := len(s.log) / 2; size > 0 && s.left > 0; size /= 2 {
 		for at := 0; at < len(s.log) && s.left > 0; {

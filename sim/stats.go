@@ -39,15 +39,18 @@ func (p Point) String() string { return pointNames[p] }
 
 // Stats counts what was seen of a world.
 type Stats struct {
-	Steps     int
-	Calls     int // that had a turn
-	Replies   int // that clients got
-	Depth     int // of the deepest call that was taken
-	Nodes     int
-	Events    [32]int // by history.Kind
-	Refusals  [32]int // by actor.Reason
-	Faults    [faultKinds]int
-	Sometimes [points]int
+	Steps      int
+	Calls      int // that had a turn
+	Replies    int // that clients got
+	Depth      int // of the deepest call that was taken
+	Nodes      int
+	Judged     int     // operations in histories as they are seen from outside
+	Judgements int     // those histories
+	Undecided  int     // kinds of them that took too long
+	Events     [32]int // by history.Kind
+	Refusals   [32]int // by actor.Reason
+	Faults     [faultKinds]int
+	Sometimes  [points]int
 }
 
 // FaultsAll is how many faults there were.
@@ -64,6 +67,9 @@ func (s *Stats) Add(o *Stats) {
 	s.Steps += o.Steps
 	s.Calls += o.Calls
 	s.Replies += o.Replies
+	s.Judged += o.Judged
+	s.Judgements += o.Judgements
+	s.Undecided += o.Undecided
 	for i, v := range o.Events {
 		s.Events[i] += v
 	}

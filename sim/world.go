@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/specs"
+	"github.com/troupe-run/troupe/specs/linear"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -30,6 +31,8 @@ type Options struct {
 	Strategy  string              // "": drawn; else the name of one
 	Plan      *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
 	strict    func(*specs.Limits) // a test's: specs that ask for more than the code promises
+	shrinkMax int                 // a test's: fewer steps than shrinkSteps
+	forgetful bool                // a test's: who keeps something forgets it after a while
 	StepsMax  int                 // 0: as many as it takes; else it ends there, at rest or not
 }
 
@@ -53,6 +56,8 @@ type Violation struct {
 	Detail string
 	At     actor.Duration // since the world began
 	Step   int
+	// History is the one that no single machine has, if that is what is wrong.
+	History *linear.Illegal
 }
 
 // Error names the spec, and says who and when.
@@ -97,13 +102,17 @@ type World struct {
 	ids       uint64
 	draws     uint64 // of numbers that nodes draw for themselves
 	listeners []*listener
-	listening int                   // of them that have not read the end
-	keys      int                   // the number of the one that is good
-	jobs      int                   // that external agents deal with
-	looping   map[actor.CallID]bool // runs whose model goes round and round
-	calm      bool                  // no more faults
-	since     actor.Time            // calm
-	trouble   actor.Time            // when something was lost or late last
+	listening int // of them that have not read the end
+	keys      int // the number of the one that is good
+	judge     *linear.Judge
+	groups    []string                // of shards, by name
+	keyed     map[actor.CallID]string // asks by clients who have a key
+	values    int                     // that were left with who keeps them
+	jobs      int                     // that external agents deal with
+	looping   map[actor.CallID]bool   // runs whose model goes round and round
+	calm      bool                    // no more faults
+	since     actor.Time              // calm
+	trouble   actor.Time              // when something was lost or late last
 	over      bool
 	story     bool // nobody comes by themselves
 	broken    *Violation
@@ -114,7 +123,8 @@ type World struct {
 // that is about to come.
 func New(o Options) *World {
 	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), kv: &store.Memory{},
-		drive: direct{}, absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{}}
+		drive: direct{}, absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{},
+		judge: linear.New(), keyed: map[actor.CallID]string{}}
 	if o.Columns != nil {
 		w.watch = append(w.watch, o.Columns)
 	}
@@ -171,6 +181,9 @@ func (w *World) build(strict func(*specs.Limits)) {
 		watch.begin(w)
 	}
 	w.claims.groups = make([]claim, w.plan.Groups)
+	for g := range w.plan.Groups {
+		w.groups = append(w.groups, groupName(g))
+	}
 	w.claims.leases = make([]actor.Time, len(w.nodes))
 	for g := range w.claims.groups {
 		n := w.nodes[g%len(w.nodes)]
@@ -293,6 +306,9 @@ func (w *World) observe(events ...history.Event) {
 		e := &events[i]
 		w.log.event(e)
 		w.Stats.event(e)
+		if e.Kind == history.Start {
+			w.serves(e)
+		}
 		for _, watch := range w.watch {
 			watch.event(w.now, e)
 		}
@@ -312,6 +328,7 @@ func (w *World) tell(e history.Event) {
 // performed tells of an effect that reaches the world outside the node.
 func (w *World) performed(h *held, what, why string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.c.n
+	w.acts(what, call)
 	w.tell(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what, Why: why,
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
 		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.wrote})
@@ -380,6 +397,9 @@ func (w *World) rest() {
 	if v := w.checker.End(); v != nil {
 		w.violate(v.Spec, v.Sentence)
 	}
+	if w.broken == nil {
+		w.judgeHistories()
+	}
 	if w.broken == nil && w.audited() {
 		w.audit()
 	}
@@ -419,7 +439,7 @@ func (w *World) busy() bool {
 
 func (w *World) violate(spec, detail string) {
 	if w.broken == nil {
-		w.broken = &Violation{spec, detail, w.now.Sub(Origin), w.Stats.Steps}
+		w.broken = &Violation{Spec: spec, Detail: detail, At: w.now.Sub(Origin), Step: w.Stats.Steps}
 		w.log.world(w.now, "%s", w.broken.Error())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // Journal is the state of one actor: its records folded, in order. Apply is the
@@ -308,7 +309,7 @@ func (j *Journal) Apply(r Record) error {
 			run.rebase(r.At)
 		}
 	case Ended:
-		if run := j.Run(r.Call); run != nil {
+		if run := j.Run(r.Call); run != nil && !mutant.On("kept-with-asks-lost") {
 			j.keep(run.Keep)
 		}
 		j.keep(r.Keep)

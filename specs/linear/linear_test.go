@@ -19,8 +19,8 @@ var (
 	first  = actor.CallID{1}
 	second = actor.CallID{2}
 	kim    = actor.NewID("kim", "s0")
-	n1     = Owner{Node: "n1", Cell: "0", Epoch: 1}
-	n2     = Owner{Node: "n2", Cell: "1", Epoch: 2}
+	n1     = Owner{actor.Address{Node: "n1"}, 1}
+	n2     = Owner{actor.Address{Node: "n2", Cell: 1}, 2}
 )
 
 const bound = 10 * time.Second
@@ -110,7 +110,7 @@ func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
 		}, LinearOwners},
 		{"a turn at a cell that does not own", func(j *Judge) {
 			j.Claims(1, "g", n1)
-			j.Serves(2, "g", Owner{Node: "n1", Cell: "7", Epoch: 1})
+			j.Serves(2, "g", Owner{actor.Address{Node: "n1", Cell: 7}, 1})
 		}, LinearOwners},
 		{"a turn of what is nobody's", func(j *Judge) {
 			j.Claims(1, "g", n1)
@@ -269,7 +269,7 @@ func drawOwners(t *rapid.T, j *Judge) {
 		switch k := rapid.IntRange(0, 6).Draw(t, "what"); {
 		case k == 0 || owner.Epoch == 0:
 			epoch++
-			owner = Owner{Node: "n1", Cell: "0", Epoch: epoch}
+			owner = Owner{n1.Cell, epoch}
 			j.Claims(now, "g", owner)
 		case k == 1:
 			owner = Owner{}

@@ -22,8 +22,7 @@ type (
 
 // Owner is a cell, under the epoch of its claim.
 type Owner struct {
-	Node  string
-	Cell  string
+	Cell  actor.Address
 	Epoch actor.Epoch
 }
 
@@ -32,7 +31,7 @@ func (o Owner) String() string {
 	if o.Epoch == 0 {
 		return "nobody"
 	}
-	return fmt.Sprintf("%s.%s under epoch %d", o.Node, o.Cell, o.Epoch)
+	return fmt.Sprintf("%s under epoch %d", o.Cell, o.Epoch)
 }
 
 type ownerState struct {
@@ -44,7 +43,7 @@ type ownerState struct {
 func (s ownerState) String() string { return s.owner.String() }
 
 func (s ownerState) writes(o Owner) bool {
-	return s.owner.Epoch != 0 && s.owner.Node == o.Node && s.owner.Epoch == o.Epoch
+	return s.owner.Epoch != 0 && s.owner.Cell.Node == o.Cell.Node && s.owner.Epoch == o.Epoch
 }
 
 var ownersModel = &model{spec: LinearOwners, init: ownerState{},
@@ -70,9 +69,9 @@ var ownersModel = &model{spec: LinearOwners, init: ownerState{},
 			return "release"
 		case wrote:
 			if !did.ok {
-				return fmt.Sprintf("write by %s under epoch %d: refused", did.owner.Node, did.owner.Epoch)
+				return fmt.Sprintf("write by %s under epoch %d: refused", did.owner.Cell.Node, did.owner.Epoch)
 			}
-			return fmt.Sprintf("write by %s under epoch %d", did.owner.Node, did.owner.Epoch)
+			return fmt.Sprintf("write by %s under epoch %d", did.owner.Cell.Node, did.owner.Epoch)
 		case served:
 			return "turn at " + did.owner.String()
 		}
@@ -116,25 +115,25 @@ func spans(o *Op) bool {
 
 // Claims says that a cell has claimed a group.
 func (j *Judge) Claims(now actor.Time, group string, o Owner) {
-	j.at(&j.owners, group, o.Node, now, claimed{o})
+	j.at(&j.owners, group, string(o.Cell.Node), now, claimed{o})
 }
 
 // Releases says that a group is nobody's any more.
-func (j *Judge) Releases(now actor.Time, group, who string) {
-	j.at(&j.owners, group, who, now, released{})
+func (j *Judge) Releases(now actor.Time, group string, node actor.NodeID) {
+	j.at(&j.owners, group, string(node), now, released{})
 }
 
 // Writes begins a write of what a node decided under an epoch.
-func (j *Judge) Writes(now actor.Time, group, node string) *Op {
-	return j.begin(&j.owners, group, node, now, nil)
+func (j *Judge) Writes(now actor.Time, group string, node actor.NodeID) *Op {
+	return j.begin(&j.owners, group, string(node), now, nil)
 }
 
 // Wrote ends it, done or refused.
 func (j *Judge) Wrote(now actor.Time, o *Op, epoch actor.Epoch, ok bool) {
-	j.end(o, now, wrote{Owner{Node: o.who, Epoch: epoch}, ok})
+	j.end(o, now, wrote{Owner{actor.Address{Node: actor.NodeID(o.who)}, epoch}, ok})
 }
 
 // Serves says that a cell begins a turn of an actor of a group.
 func (j *Judge) Serves(now actor.Time, group string, o Owner) {
-	j.at(&j.owners, group, o.Node, now, served{o})
+	j.at(&j.owners, group, string(o.Cell.Node), now, served{o})
 }

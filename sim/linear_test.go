@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/specs/linear"
+)
+
+// An actor that forgets what it kept breaks the history of those who asked it,
+// and the folder of the failure has a picture of that.
+func TestForgottenValuesAreNoHistory(t *testing.T) {
+	o := Options{Seed: 2, forgetful: true, shrinkMax: 8000}
+	r := RunSeed(o)
+	if r.Broken == nil || r.Broken.Spec != linear.LinearKept || !strings.Contains(r.Broken.Detail, "kim/") {
+		t.Fatalf("who forgets breaks %v", r.Broken)
+	}
+	dir := t.TempDir()
+	small, err := Leave(dir, o, r)
+	if err != nil || small.Broken == nil || small.Broken.Spec != linear.LinearKept || small.Stats.Steps > r.Stats.Steps {
+		t.Errorf("%d steps shrink to %d that break %v, %v", r.Stats.Steps, small.Stats.Steps, small.Broken, err)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, historyFile))
+	if err != nil || !bytes.Contains(page, []byte("found")) && !bytes.Contains(page, []byte("finds")) {
+		t.Errorf("no picture of the history: %v, %d bytes", err, len(page))
+	}
+}
+
+// Histories of all three kinds come of every world, and all of them are decided.
+func TestWorldsAreJudgedFromOutside(t *testing.T) {
+	w := New(Options{Seed: 3})
+	defer w.Close()
+	if v := w.Run(); v != nil {
+		t.Fatal(v)
+	}
+	if w.Stats.Judged < 200 || w.Stats.Judgements < 10 || w.Stats.Undecided > 0 {
+		t.Errorf("%d operations in %d histories, %d undecided", w.Stats.Judged, w.Stats.Judgements, w.Stats.Undecided)
+	}
+	left := 0
+	for _, c := range w.clients {
+		if c.to.Agent == keeperName && c.leaves == nil {
+			left++
+		}
+	}
+	if left < 5 || len(w.keyed) < 20 {
+		t.Errorf("%d clients were told what was kept, %d asked with a key", left, len(w.keyed))
+	}
+}
