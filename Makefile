@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load mutants bench allocs check
+.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load rot mutants bench allocs check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -96,6 +96,9 @@ crash: build ## kill the real server N (20) times, and fail the power: nothing a
 
 load: build ## put a node under load, five times its peak as well: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)
+
+rot: build ## damage a store in every way a disk does: nothing may be lost or changed in silence: ARGS=
+	@$(GO) run ./internal/rot -write docs/PERFORMANCE.md $(ARGS)
 
 mutants: ## remove each guard in turn; the simulator must notice every time
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
