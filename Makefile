@@ -20,7 +20,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load rot mutants bench allocs check
+.PHONY: help build test race sim replay tla tla-big trace fuzz lint golden demo demo-python clients crash load growth rot mutants bench allocs check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -103,6 +103,10 @@ rot: build ## damage a store in every way a disk does: nothing may be lost or ch
 mutants: ## remove each guard in turn; the simulator must notice every time
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@bin/troupe-mutants mutants
+
+# Ends by itself within 10 minutes.
+growth: ## how calls, restarts and memory grow with what there is, into docs/PERFORMANCE.md: ARGS=
+	@$(GO) run ./internal/growth $(or $(ARGS),-page docs/PERFORMANCE.md)
 
 # With ARGS it is only a look: the page has the whole table.
 bench: ## measure against bare channels, Pebble and HTTP, into docs/PERFORMANCE.md: PROFILE=1 ARGS=

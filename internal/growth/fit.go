@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"math"
+)
+
+// slopeMax is what a slope may be on a machine that others use too: over three
+// powers of ten it lets a cost grow by four times more than n log n does.
+const slopeMax = 0.2
+
+// row is one cost at several sizes.
+type row struct {
+	Name   string  `json:"name"`
+	Of     string  `json:"of"`   // what there is more and more of
+	Unit   string  `json:"unit"` // of a cost
+	Each   bool    `json:"each"` // the cost is that of one of n; else that of all
+	Points []point `json:"points"`
+	Slope  float64 `json:"slope"`
+	Met    bool    `json:"met"`
+	Left   string  `json:"left_out,omitempty"` // which sizes are not there, and why
+}
+
+type point struct {
+	N    int     `json:"n"`
+	Cost float64 `json:"cost"`
+}
+
+// judge fits a line through the logarithms of size and whole cost, the latter
+// divided by n log n.
+func (r *row) judge() {
+	var x, y []float64
+	for _, p := range r.Points {
+		n, cost := float64(p.N), math.Max(p.Cost, 1e-9)
+		if r.Each {
+			cost *= n
+		}
+		x = append(x, math.Log(n))
+		y = append(y, math.Log(cost/(n*math.Log(n+1))))
+	}
+	r.Slope = slope(x, y)
+	r.Met = len(x) > 1 && r.Slope <= slopeMax
+}
+
+// slope is that of the line with the least squares.
+func slope(x, y []float64) float64 {
+	n := float64(len(x))
+	var sx, sy, sxx, sxy float64
+	for i := range x {
+		sx, sy, sxx, sxy = sx+x[i], sy+y[i], sxx+x[i]*x[i], sxy+x[i]*y[i]
+	}
+	if d := n*sxx - sx*sx; d != 0 {
+		return (n*sxy - sx*sy) / d
+	}
+	return 0
+}
+
+func (r *row) verdict() string {
+	if r.Met {
+		return "n log n or better"
+	}
+	return fmt.Sprintf("worse than n log n (slope %.2f)", r.Slope)
+}
+
+// floor is one figure that is held to a bound.
+type floor struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Most  float64 `json:"most"`
+	Unit  string  `json:"unit"`
+	Met   bool    `json:"met"`
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+)
+
+// What is measured is measured, small, and leaves nothing behind.
+func TestAllOfItOnce(t *testing.T) {
+	dir := t.TempDir()
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("Prose.\n\n<!-- growth:begin -->\n<!-- growth:end -->\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out, talk bytes.Buffer
+	if code := run([]string{"-quick", "-json", "-dir", dir, "-page", page}, &out, &talk); code != 0 || talk.Len() > 0 {
+		t.Fatalf("code %d: %s", code, talk.String())
+	}
+	var r report
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Rows) != 13 || len(r.Floors) != 2 {
+		t.Errorf("%d rows, %d floors", len(r.Rows), len(r.Floors))
+	}
+	for _, row := range r.Rows {
+		if len(row.Points) < 3 {
+			t.Errorf("%s against %s: %+v", row.Name, row.Of, row.Points)
+		}
+		for _, p := range row.Points {
+			if p.Cost <= 0 {
+				t.Errorf("%s against %s costs nothing: %+v", row.Name, row.Of, p)
+			}
+		}
+	}
+	b, err := os.ReadFile(page)
+	if err != nil || !strings.HasPrefix(string(b), "Prose.\n") || !strings.Contains(string(b), "| a restart | entries | 100: ") || !strings.Contains(string(b), "\nfloors: ") {
+		t.Errorf("%s, %v", b, err)
+	}
+	for _, name := range []string{"growth-calls.svg", "growth-restarts.svg", "growth-memory.svg"} {
+		if b, err := os.ReadFile(filepath.Join(filepath.Dir(page), name)); err != nil || !bytes.HasPrefix(b, []byte("<svg")) || !strings.Contains(out.String(), "rows") {
+			t.Errorf("%s: %.20s, %v", name, b, err)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left in its folder, %v", left, err)
+	}
+}
+
+func TestWhatBendsTooMuchIsFound(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		cost func(n float64) float64
+		each bool
+		met  bool
+	}{
+		{"the same for each", func(float64) float64 { return 5 }, true, true},
+		{"the same for all", func(float64) float64 { return 5 }, false, true},
+		{"n", func(n float64) float64 { return n / 100 }, false, true},
+		{"n of each", func(n float64) float64 { return n / 100 }, true, false},
+		{"n²", func(n float64) float64 { return n * n }, false, false},
+		{"more and more of each", func(n float64) float64 { return 1 + n/1e3 }, true, false},
+	} {
+		r := row{Each: test.each}
+		for n := 1000; n <= 1_000_000; n *= 10 {
+			r.add(n, test.cost(float64(n)))
+		}
+		if r.Met != test.met {
+			t.Errorf("%s: slope %.2f", test.name, r.Slope)
+		}
+	}
+	if r := (row{}); r.Met {
+		t.Error("nothing was measured, and that is well")
+	}
+}
+
+func TestTheLastLineCounts(t *testing.T) {
+	r := report{Rows: []*row{{Name: "a", Of: "b", Met: true}, {Name: "c", Of: "d"}}}
+	r.floor("e", 3, 2, "ms")
+	r.floor("f", 1, 2, "ms")
+	if got, want := r.last(), "floors: 2 met, 2 missed: c against d; e"; got != want {
+		t.Errorf("%q, not %q", got, want)
+	}
+}
+
+func TestMistakesAreSaid(t *testing.T) {
+	for _, args := range [][]string{{"-only", "nothing"}, {"-nothing"}, {"word"}} {
+		var out, talk bytes.Buffer
+		if code := run(args, &out, &talk); code != 2 || talk.Len() == 0 || out.Len() > 0 {
+			t.Errorf("%v: code %d, %q", args, code, talk.String())
+		}
+	}
+}

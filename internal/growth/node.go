@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/host/engine"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// node is all that serves calls: a folder, a log, cells. It has no door.
+type node struct {
+	disk   *disk.Disk
+	log    *disk.Log
+	engine *engine.Engine
+	work   *work
+}
+
+// open brings a node to life on a folder.
+func open(dir string) (*node, error) {
+	quiet := slog.New(slog.DiscardHandler)
+	d, err := disk.Open(dir, "n1", disk.Options{Logger: quiet})
+	if err != nil {
+		return nil, err
+	}
+	n := &node{disk: d, log: disk.NewLog(d), work: &work{began: make(chan time.Time, worksMax)}}
+	limits := dispatcher.DefaultLimits()
+	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // what is measured stays in memory
+	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.team(),
+		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet})
+	if err != nil {
+		return nil, errors.Join(err, n.log.Close(), d.Close())
+	}
+	return n, nil
+}
+
+func (n *node) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return errors.Join(n.engine.Close(ctx), n.log.Close(), n.disk.Close())
+}
+
+// team is agents that cost nothing themselves.
+func (n *node) team() []actor.Definition {
+	none := agents.Define("none", "1", "answers, and writes nothing down", plain{})
+	none.Durability = actor.Volatile
+	return []actor.Definition{none,
+		agents.Define("plain", "1", "answers, and writes down that it did", plain{}),
+		agents.Define("sleeps", "1", "waits for hours", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+			return "", t.Sleep(time.Hour)
+		}))),
+		agents.Define("works", "1", "has something done that does not end, and is done again by the next start", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+			_, err := t.Do("work", n.work.do, agents.Idempotent(), agents.Within(time.Hour))
+			return "", err
+		})))}
+}
+
+type plain struct{}
+
+func (plain) Begin(b actor.Begin) actor.Turn { return answer{b.Call.Parts} }
+
+type answer struct{ parts []actor.Part }
+
+func (a answer) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(a.parts), nil }
+func (answer) Stop()                                       {}
+
+// worksMax is how many runs have work under way when their node stops.
+const worksMax = 100
+
+// work says when it was begun, and lasts as long as it may.
+type work struct{ began chan time.Time }
+
+func (w *work) do(ctx context.Context) ([]byte, error) {
+	select {
+	case w.began <- time.Now():
+	default:
+	}
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// ask makes one call and waits for its answer.
+func (n *node) ask(ctx context.Context, to actor.ID) error {
+	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: to, Parts: actor.Text("hello")})
+	switch {
+	case err != nil:
+		return err
+	case a.Reply.Refusal != nil:
+		return a.Reply.Refusal
+	}
+	return nil
+}
+
+// begin makes a call whose run does not end, and waits until it has begun.
+func (n *node) begin(ctx context.Context, to actor.ID) error {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	call := actor.Call{ID: n.engine.NewCallID(), To: to, Parts: actor.Text("hello"), Left: time.Hour}
+	news, stop := n.engine.Watch(call.ID)
+	defer stop()
+	refused := make(chan error, 1)
+	go func() {
+		a, err := n.engine.Ask(ctx, call)
+		if err == nil {
+			err = fmt.Errorf("%s ended: %v", to, a.Reply)
+		}
+		refused <- err
+	}()
+	select {
+	case <-news:
+		leave()
+		<-refused
+		return nil
+	case err := <-refused:
+		return err
+	}
+}
+
+// all has so many at a time do count things. It returns how long that took.
+func all(at, count int, do func(i int) error) (time.Duration, error) {
+	var next atomic.Int64
+	var once sync.Once
+	var failed error
+	began := time.Now()
+	var callers sync.WaitGroup
+	for range min(at, count) {
+		callers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
+				if err := do(i); err != nil {
+					once.Do(func() { failed = fmt.Errorf("call %d of %d: %w", i, count, err) })
+					next.Store(int64(count))
+				}
+			}
+		})
+	}
+	callers.Wait()
+	return time.Since(began), failed
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+const (
+	fillers = 256 // callers at a time while something is filled
+	askers  = 64  // while it is measured
+	laps    = 3   // of them the median counts
+)
+
+// name is the n-th actor of an agent: an id of 24 bytes.
+func name(agent string, n int) actor.ID {
+	return actor.NewID(agent, fmt.Sprintf("%0*d", 24-len(agent)-1, n))
+}
+
+// fresh is a node on a folder of its own.
+func (g *growth) fresh(what string) (*node, string, error) {
+	dir := filepath.Join(g.dir, what)
+	n, err := open(dir)
+	return n, dir, err
+}
+
+// fill does count things, numbered from from, unless that lasts too long: then it
+// says so.
+func (g *growth) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
+	const slice = 10_000
+	for at := from; at < to; at += slice {
+		g.progress("%s: %d of %d", what, at, to)
+		began := time.Now()
+		if _, err := all(fillers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
+			return false, err
+		}
+		slices := time.Duration((to-at)/slice + 1)
+		if time.Since(began)*slices > time.Until(g.until)/2 {
+			return false, nil
+		}
+	}
+	return true, g.ctx.Err()
+}
+
+// cost is what one of many calls costs, in µs: the wall's time by their number.
+func (g *growth) cost(callers, count int, one func(i int) error) (float64, error) {
+	var costs []float64
+	for range laps {
+		took, err := all(callers, count, one)
+		if err == nil {
+			err = g.ctx.Err()
+		}
+		if err != nil {
+			return 0, err
+		}
+		costs = append(costs, float64(took.Microseconds())/float64(count))
+	}
+	slices.Sort(costs)
+	return costs[laps/2], nil
+}
+
+// grown is what the process holds beyond what it held before, in MiB. Less than
+// one of them is noise.
+func grown(before float64) float64 { return max(1, memory()-before) }
+
+// memory is what the process holds, in MiB, once all that nobody needs is given back.
+func memory() float64 {
+	debug.FreeOSMemory()
+	if b, err := os.ReadFile("/proc/self/statm"); err == nil {
+		var size, resident int
+		if _, err := fmt.Sscan(string(b), &size, &resident); err == nil {
+			return float64(resident*os.Getpagesize()) / (1 << 20)
+		}
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return float64(m.Sys-m.HeapReleased) / (1 << 20)
+}
+
+// resident measures calls and memory against actors that write nothing down.
+func (g *growth) resident() (err error) {
+	cost := g.row("a call, unjournaled", "actors in memory", "µs", true)
+	size := g.row("memory, unjournaled", "actors in memory", "MiB", false)
+	n, _, err := g.fresh("resident")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	there, before := 0, memory()
+	for _, count := range g.sizes(1000, 1_000_000) {
+		enough, err := g.fill("actors in memory", there, count, func(i int) error { return n.ask(g.ctx, name("none", i)) })
+		if err != nil {
+			return err
+		}
+		if !enough {
+			leave(count, cost, size)
+			return nil
+		}
+		there = count
+		size.add(count, grown(before))
+		c, err := g.cost(askers, g.few(20_000), func(int) error { return n.ask(g.ctx, name("none", rand.IntN(count))) })
+		if err != nil {
+			return err
+		}
+		cost.add(count, c)
+	}
+	return nil
+}
+
+// callers measures calls against how many are made at a time.
+func (g *growth) callers() (err error) {
+	rows := []*row{g.row("a call, durable", "callers", "µs", true), g.row("a call, unjournaled", "callers", "µs", true)}
+	n, _, err := g.fresh("callers")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	for count := 1; count <= 1024; count *= 4 {
+		for i, agent := range []string{"plain", "none"} {
+			g.progress("%d callers of %s", count, agent)
+			c, err := g.cost(count, g.few(200+100*count), func(int) error { return n.ask(g.ctx, name(agent, rand.IntN(1024))) })
+			if err != nil {
+				return err
+			}
+			rows[i].add(count, c)
+		}
+	}
+	return nil
+}
+
+// actors measures calls, memory and a restart against journaled actors.
+func (g *growth) actors() (err error) {
+	cost := g.row("a call, durable", "actors", "µs", true)
+	size := g.row("memory", "actors", "MiB", false)
+	start := g.row("a restart", "actors", "ms", false)
+	before := memory()
+	n, dir, err := g.fresh("actors")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	there := 0
+	for _, count := range g.sizes(1000, 100_000) {
+		enough, err := g.fill("actors", there, count, func(i int) error { return n.ask(g.ctx, name("plain", i)) })
+		if err != nil {
+			return err
+		}
+		if !enough {
+			leave(count, cost, size, start)
+			return nil
+		}
+		there = count
+		size.add(count, grown(before))
+		c, err := g.cost(askers, g.few(5_000), func(int) error { return n.ask(g.ctx, name("plain", rand.IntN(count))) })
+		if err != nil {
+			return err
+		}
+		cost.add(count, c)
+		took, err := g.restart(&n, dir)
+		if err != nil {
+			return err
+		}
+		start.add(count, took)
+		// All come back: what is measured next is again of actors in memory.
+		if _, err := g.fill("actors that come back", 0, count, func(i int) error { return n.ask(g.ctx, name("plain", i)) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restart ends a node and starts the next on its folder. It returns how long that
+// took, in ms, from the first look at the folder to the first answer of an actor
+// that is new.
+func (g *growth) restart(n **node, dir string) (float64, error) {
+	if err := (*n).close(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	next, err := open(dir)
+	if err != nil {
+		return 0, err
+	}
+	*n = next
+	if err := next.ask(g.ctx, actor.NewID("plain", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+		return 0, err
+	}
+	return float64(time.Since(began).Microseconds()) / 1000, nil
+}
