@@ -106,6 +106,9 @@ var operations = []struct {
 
 // TestAllocations compares the table with the tree. It takes no time into account.
 func TestAllocations(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates on its own")
+	}
 	var table bytes.Buffer
 	table.WriteString(allocsHead)
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)

@@ -61,21 +61,22 @@ func (b *bench) askRow(n *node, name string, callers, actors int, f floor) (row,
 		return row{}, err
 	}
 	r := timed(name, byChannels, rounds, f)
-	return r, b.percentiles(&r, callers, 300_000, ours, theirs)
+	return r, b.percentiles(&r, callers, ours, theirs)
 }
 
 // percentiles puts beside a row how long single operations take, of both sides.
 // They are measured apart: looking at the clock costs as much as a part of them.
-func (b *bench) percentiles(r *row, callers, n int, ours, theirs func(caller, i int) error) error {
-	if b.quick {
-		n = 2 * callers
-	}
+func (b *bench) percentiles(r *row, callers int, ours, theirs func(caller, i int) error) error {
 	b.progress("%s: single ones", r.Name)
 	for _, side := range []struct {
 		name string
 		one  func(caller, i int) error
 	}{{"ours", ours}, {"counterpart", theirs}} {
-		all, err := latencies(callers, n, side.one)
+		n, err := b.calibrate(func(n int) (time.Duration, error) { return crowd(callers, n, side.one) }, b.lap)
+		if err != nil {
+			return err
+		}
+		all, err := latencies(callers, min(2*n, singles), side.one)
 		if err != nil {
 			return err
 		}
@@ -83,5 +84,8 @@ func (b *bench) percentiles(r *row, callers, n int, ours, theirs func(caller, i 
 	}
 	return nil
 }
+
+// singles are as many as are kept at most.
+const singles = 1_000_000
 
 func span(d time.Duration) figure { return figure{float64(d), nanoseconds} }

@@ -97,5 +97,5 @@ func (b *bench) chainRow(n *node, name string, keys []string, f floor) (row, err
 		return row{}, err
 	}
 	r := timed(name, byChannels, rounds, f)
-	return r, b.percentiles(&r, 1, 50_000, ours, theirs)
+	return r, b.percentiles(&r, 1, ours, theirs)
 }

@@ -9,8 +9,9 @@ import "github.com/troupe-run/troupe/actor"
 // deadline, no refusal, no supervision; it decodes nothing and looks nobody up.
 const byChannels = "bare channels, a goroutine per actor, no work"
 
-// channelSlots is how much waits at an actor: as much as in a mailbox.
-const channelSlots = 128
+// channelSlots is how much may wait at an actor before its senders do. More of
+// them make nothing faster here, and each takes up memory.
+const channelSlots = 1
 
 type handOff struct {
 	parts []actor.Part

@@ -91,7 +91,7 @@ func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f
 		return r, err
 	}
 	r = rated(name, fmt.Sprintf("a bare Pebble, %d writers, synced, %d B each", durableCallers, valueBytes), rounds, f)
-	return r, b.percentiles(&r, durableCallers, 20_000, one, write)
+	return r, b.percentiles(&r, durableCallers, one, write)
 }
 
 // barePebble is one with the options of our store.

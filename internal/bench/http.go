@@ -77,7 +77,7 @@ func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) 
 		return r, err
 	}
 	r = rated(name, "a bare fasthttp server that echoes the same body", rounds, f)
-	return r, b.percentiles(&r, connections, 20_000, ours.ok, theirs.ok)
+	return r, b.percentiles(&r, connections, ours.ok, theirs.ok)
 }
 
 // echoServer is the counterpart.

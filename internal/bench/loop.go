@@ -113,7 +113,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 	}
 	r = timed(name, "the tool, called directly", added, atMost(loopFloor))
 	r.Ratio = 0 // what is added has none
-	err = b.percentiles(&r, 1, 2000, loop, tool)
+	err = b.percentiles(&r, 1, loop, tool)
 	thought := models(out)
 	if err = errors.Join(err, n.close()); err != nil || durability == "none" {
 		return r, err

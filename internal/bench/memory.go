@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -27,8 +28,14 @@ const (
 	idBytes = 24
 	// memoryFloor is in bytes for each actor.
 	memoryFloor = 300
-	// memoryRounds is enough for what hardly varies and takes long.
+	// memoryRounds is enough for what hardly varies and takes long, and if all of
+	// them took longer than memoryWithin, fewer are.
 	memoryRounds = 5
+	memoryWithin = time.Minute
+	// swellWithin is how long actors are made, at most; those that there are then count.
+	swellWithin = 90 * time.Second
+	// askedAgain is how many of them are asked a second time.
+	askedAgain = 10_000
 
 	passivateAfter = time.Second
 )
@@ -41,18 +48,19 @@ var crowded = map[string]func(n int) (footprint, error){
 	"channels":   goroutines,
 }
 
-// footprint is what an actor takes up, in bytes.
+// footprint is what an actor takes up, in bytes, of so many that there were.
 type footprint struct {
-	RSS  float64 `json:"rss"`
-	Heap float64 `json:"heap"` // and stacks
+	RSS    float64 `json:"rss"`
+	Heap   float64 `json:"heap"` // and stacks
+	Actors int     `json:"actors"`
 }
 
 // studyMemory measures what idle actors take up, each crowd in a process of its own.
 func studyMemory(b *bench) ([]row, error) {
 	const by = "a goroutine and its channel, each"
-	rounds := min(b.rounds, memoryRounds)
-	var found = map[string][]footprint{}
-	for i := range rounds {
+	rounds, began := min(b.rounds, memoryRounds), time.Now()
+	found := map[string][]footprint{}
+	for i := 0; i < rounds && (i == 0 || time.Since(began) < memoryWithin); i++ {
 		for _, kind := range []string{"resident", "channels"} {
 			b.progress("%s: round %d of %d", kind, i+1, rounds)
 			f, err := b.measure(kind)
@@ -96,6 +104,7 @@ func weighed(name, counterpart string, ours, theirs []footprint) row {
 	if r.Ours.Value > 0 {
 		r.Ratio = r.Theirs.Value / r.Ours.Value
 	}
+	r.beside("%s actors, %d times", grouped(int64(ours[0].Actors)), len(ours))
 	r.beside("heap and stacks: ours %v, counterpart %v", figure{median(values(ours, heap)), bytesEach}, figure{median(values(theirs, heap)), bytesEach})
 	return r.judged()
 }
@@ -143,19 +152,24 @@ func child(kind, count string) int {
 func residents(n int) (f footprint, err error) {
 	b := &bench{ctx: context.Background()}
 	err = b.in(nil, func(node *node) error {
-		if f, err = swell(n, func(i int) error { return node.ask(b.ctx, numbered("echo", i), payload) }); err != nil {
+		say := func(i int) error { return node.ask(b.ctx, numbered("echo", i), payload) }
+		if f, err = swell(n, func(from, to int) error {
+			_, err := crowd(1, to-from, func(_, i int) error { return say(from + i) })
+			return err
+		}, stay); err != nil {
 			return err
 		}
-		if stay := inMemory(node.Engine); stay < n {
-			return fmt.Errorf("%d of %d are in memory", stay, n)
+		there := warmUp + f.Actors
+		if in := inMemory(node.Engine); in != there {
+			return fmt.Errorf("%d of %d actors are in memory", in, there)
 		}
-		for i := range n {
-			if err := node.ask(b.ctx, numbered("echo", i), payload); err != nil {
+		for i := range min(f.Actors, askedAgain) {
+			if err := say(i); err != nil {
 				return err
 			}
 		}
-		if stay := inMemory(node.Engine); stay != n+warmUp {
-			return fmt.Errorf("%d are in memory, of %d", stay, n+warmUp)
+		if in := inMemory(node.Engine); in != there {
+			return fmt.Errorf("%d of %d actors are in memory, after some were asked again", in, there)
 		}
 		return nil
 	}, echo("echo", actor.Volatile))
@@ -167,69 +181,71 @@ func passivated(n int) (f footprint, err error) {
 	b := &bench{ctx: context.Background()}
 	const callers = 64
 	err = b.in(func(c *engine.Config) { c.Limits.PassivateAfter = passivateAfter }, func(node *node) error {
-		empty := func() error {
-			for range 600 { // a minute
-				if inMemory(node.Engine) == 0 {
-					return nil
-				}
-				time.Sleep(passivateAfter / 10)
-			}
-			return fmt.Errorf("%d actors do not leave memory", inMemory(node.Engine))
-		}
 		tell := func(from, to int) error {
 			_, err := crowd(callers, to-from, func(caller, i int) error {
 				return node.ask(b.ctx, numbered("echo", from+callers*i+caller), payload)
 			})
-			if err == nil {
-				err = empty()
-			}
 			return err
 		}
-		if err := tell(-warmUp, 0); err != nil {
+		if f, err = swell(n, tell, func() error { return empty(node.Engine) }); err != nil {
 			return err
 		}
-		before := weigh()
-		if err := tell(0, n); err != nil {
-			return err
-		}
-		f = weigh().since(before, n)
-		return tell(0, min(n, 1000)) // they can still be had
+		return tell(0, min(f.Actors, askedAgain)) // they can still be had
 	}, echo("echo", actor.Journaled))
 	return f, err
 }
 
+// empty waits until no actor is in memory.
+func empty(e *engine.Engine) error {
+	for range 600 { // a minute
+		if inMemory(e) == 0 {
+			return nil
+		}
+		time.Sleep(passivateAfter / 10)
+	}
+	return fmt.Errorf("%d actors do not leave memory", inMemory(e))
+}
+
 // goroutines are actors behind channels.
 func goroutines(n int) (footprint, error) {
-	channels := newBare(warmUp, 1, 1)
-	return swell(n, func(i int) error {
-		if i >= 0 {
+	channels := newBare(0, 1, 1)
+	return swell(n, func(from, to int) error {
+		for range to - from {
 			channels.actors = append(channels.actors, linked(1))
-		}
-		if len(channels.ask(0, i+warmUp, payload)) != len(payload) {
-			return errSilent
+			if len(channels.ask(0, len(channels.actors)-1, payload)) != len(payload) {
+				return errSilent
+			}
 		}
 		return nil
-	})
+	}, stay)
 }
+
+// stay is how actors settle that are not to leave.
+func stay() error { return nil }
 
 // warmUp is how many actors there are before one counts: buffers are made, and
 // pools filled.
 const warmUp = 1000
 
-// swell says something to actors -warmUp to n-1, and weighs the last n.
-func swell(n int, say func(i int) error) (footprint, error) {
-	for i := -warmUp; i < 0; i++ {
-		if err := say(i); err != nil {
+// swell has actors -warmUp to n-1 told something, some at a time, and weighs those
+// from 0 on, each time when they have settled.
+func swell(n int, tell func(from, to int) error, settle func() error) (footprint, error) {
+	const some = 10_000
+	if err := errors.Join(tell(-warmUp, 0), settle()); err != nil {
+		return footprint{}, err
+	}
+	before, began, there := weigh(), time.Now(), 0
+	for there < n && (there == 0 || time.Since(began) < swellWithin) {
+		next := min(there+some, n)
+		if err := tell(there, next); err != nil {
 			return footprint{}, err
 		}
+		there = next
 	}
-	before := weigh()
-	for i := range n {
-		if err := say(i); err != nil {
-			return footprint{}, err
-		}
+	if err := settle(); err != nil {
+		return footprint{}, err
 	}
-	return weigh().since(before, n), nil
+	return weigh().since(before, there), nil
 }
 
 // numbered is an actor with a long id.
@@ -254,7 +270,7 @@ func weigh() footprint {
 }
 
 func (f footprint) since(before footprint, n int) footprint {
-	return footprint{(f.RSS - before.RSS) / float64(n), (f.Heap - before.Heap) / float64(n)}
+	return footprint{(f.RSS - before.RSS) / float64(n), (f.Heap - before.Heap) / float64(n), n}
 }
 
 // resident is how much of the process is in memory.
