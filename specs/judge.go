@@ -73,6 +73,9 @@ func (c *Checker) End() *Violation {
 	if c.broken != nil {
 		return c.broken
 	}
+	if c.unowned > 0 {
+		c.breaks(OwnedAgain, "%d shards that had owners are nobody's at the end", c.unowned)
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(c.clients), clientKey.compare) {
 		if cl := c.clients[key]; cl.waits() {
 			c.breaks(EveryCallEnds, "a client at %s waits for call %s to %s since %v", key.node, key.call, cl.to, cl.asked)

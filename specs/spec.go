@@ -18,34 +18,37 @@ type Spec struct {
 
 // The names of the specs.
 const (
-	SingleActivation     = "SingleActivation"
-	FencedWrites         = "FencedWrites"
-	AcyclicCalls         = "AcyclicCalls"
-	DepthBounded         = "DepthBounded"
-	TimeLeftShrinks      = "TimeLeftShrinks"
-	OutstandingBounded   = "OutstandingBounded"
-	MailboxBounded       = "MailboxBounded"
-	TurnExclusive        = "TurnExclusive"
-	OneAnswer            = "OneAnswer"
-	ReplyToCallerOnly    = "ReplyToCallerOnly"
-	Structured           = "Structured"
-	NoWorkPastDeadline   = "NoWorkPastDeadline"
-	AckedIsDurable       = "AckedIsDurable"
-	EffectOncePerAttempt = "EffectOncePerAttempt"
-	ExpireOnlyWhenDue    = "ExpireOnlyWhenDue"
-	StartsOnlyKnown      = "StartsOnlyKnown"
-	NoPhantomRefusal     = "NoPhantomRefusal"
-	OneVictimPerCycle    = "OneVictimPerCycle"
-	RefusedNeverRuns     = "RefusedNeverRuns"
-	NoWaitCycle          = "NoWaitCycle"
-	AttemptAnnounced     = "AttemptAnnounced"
-	RetriedUnheard       = "RetriedUnheard"
-	StreamIsDense        = "StreamIsDense"
-	RevokedHearNothing   = "RevokedHearNothing"
-	EventsTellTruth      = "EventsTellTruth"
-	EveryCallEnds        = "EveryCallEnds"
-	TurnComesBack        = "TurnComesBack"
-	EveryWaitCycleBreaks = "EveryWaitCycleBreaks"
+	SingleActivation      = "SingleActivation"
+	FencedWrites          = "FencedWrites"
+	AcyclicCalls          = "AcyclicCalls"
+	DepthBounded          = "DepthBounded"
+	TimeLeftShrinks       = "TimeLeftShrinks"
+	OutstandingBounded    = "OutstandingBounded"
+	MailboxBounded        = "MailboxBounded"
+	TurnExclusive         = "TurnExclusive"
+	OneAnswer             = "OneAnswer"
+	ReplyToCallerOnly     = "ReplyToCallerOnly"
+	Structured            = "Structured"
+	NoWorkPastDeadline    = "NoWorkPastDeadline"
+	AckedIsDurable        = "AckedIsDurable"
+	EffectOncePerAttempt  = "EffectOncePerAttempt"
+	ExpireOnlyWhenDue     = "ExpireOnlyWhenDue"
+	StartsOnlyKnown       = "StartsOnlyKnown"
+	NoPhantomRefusal      = "NoPhantomRefusal"
+	OneVictimPerCycle     = "OneVictimPerCycle"
+	RefusedNeverRuns      = "RefusedNeverRuns"
+	NoWaitCycle           = "NoWaitCycle"
+	AttemptAnnounced      = "AttemptAnnounced"
+	RetriedUnheard        = "RetriedUnheard"
+	StreamIsDense         = "StreamIsDense"
+	RevokedHearNothing    = "RevokedHearNothing"
+	EventsTellTruth       = "EventsTellTruth"
+	OnlySucceededAdvances = "OnlySucceededAdvances"
+	ApprovalOnce          = "ApprovalOnce"
+	EveryCallEnds         = "EveryCallEnds"
+	TurnComesBack         = "TurnComesBack"
+	EveryWaitCycleBreaks  = "EveryWaitCycleBreaks"
+	OwnedAgain            = "OwnedAgain"
 )
 
 var all = []Spec{
@@ -74,9 +77,12 @@ var all = []Spec{
 	{StreamIsDense, "A client hears each event of a run once and in order, however often it loses the stream and comes back."},
 	{RevokedHearNothing, "Nobody hears more of a stream once the key with which they listen is revoked."},
 	{EventsTellTruth, "What events tell is what a cell's state is."},
+	{OnlySucceededAdvances, "A run goes on with a result only from a tool call that succeeded."},
+	{ApprovalOnce, "What a person decided is told one way only, came in time, and permits one tool call with the arguments they saw."},
 	{EveryCallEnds, "Every call ends, and is asked again until it does."},
 	{TurnComesBack, "Every turn ends."},
 	{EveryWaitCycleBreaks, "A ring of waits breaks without a time-out."},
+	{OwnedAgain, "What nobody owns is owned again, once nodes run and messages come in time."},
 }
 
 // All lists the specs: those that a Checker judges, and those of whole histories.

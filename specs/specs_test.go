@@ -505,7 +505,8 @@ func TestEverySpecCatches(t *testing.T) {
 		}
 		caught[test.spec] = true
 	}
-	caught[TurnComesBack] = true // in TestEnd
+	caught[TurnComesBack], caught[OwnedAgain] = true, true           // in TestEnd
+	caught[OnlySucceededAdvances], caught[ApprovalOnce] = true, true // in TestWorkCatchesTheDefectsOfTheModel
 	for _, s := range linear.Says() {
 		caught[s[0]] = true // in specs/linear
 	}
@@ -603,6 +604,8 @@ func TestEnd(t *testing.T) {
 		"a call waits in the mailbox": {newTale().step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)), EveryCallEnds},
 		"a turn has not come back":    {late(time.Second), TurnComesBack},
 		"it was never durable":        {late(time.Second).crash("n1"), ""},
+		"a shard has another owner":   {owned().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}).step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 8}), ""},
+		"a shard is nobody's":         {owned().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}), OwnedAgain},
 	} {
 		c, v := judge(limits(), test.tale.steps)
 		if v == nil {
@@ -612,6 +615,11 @@ func TestEnd(t *testing.T) {
 			t.Errorf("%s: %s, want %q", name, v, test.spec)
 		}
 	}
+}
+
+// owned is a world whose shards a node has claimed.
+func owned() *tale {
+	return newTale().step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 8})
 }
 
 func specOf(v *Violation) string {

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"fmt"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// WorkKind is what happened to a tool call, or because of it.
+type WorkKind uint8
+
+// The kinds, in the order in which the life of one tool call has them.
+const (
+	WorkTool     WorkKind = iota + 1 // it went to the state Tool
+	WorkApproval                     // an approval of it went to the state Approval; PENDING shows somebody Args
+	WorkOverdue                      // that approval's time is over
+	WorkTold                         // somebody who clicked on it was told the state Approval
+	WorkDone                         // the effect left, with Args, as that approval permits; 0: no policy asked for one
+	WorkForgot                       // a crash: the approval is in the state Approval again, 0 if it never was
+	WorkTaken                        // the run went on from the end of the tool call: with a Result, or a failure
+)
+
+// WorkEvent is one of those, of the tool call at a place of a run. An approval is
+// that of the tool call Of, if it is not its own.
+type WorkEvent struct {
+	Kind     WorkKind
+	Run      actor.CallID
+	Step     uint32
+	Index    uint16
+	Number   uint32 // of the approval, from 1
+	Of       uint32 // the step whose approval it is; 0: this one's
+	Tool     runs.ToolStatus
+	Approval runs.ApprovalStatus
+	Args     actor.Hash
+	Result   bool
+}
+
+// Work judges how runs deal with tool calls and the people who approve them, by
+// the tables of package runs: it is the twin of module Work where Checker is that
+// of Calls. It stops at the first violation.
+type Work struct {
+	tools     map[toolCall]runs.ToolStatus
+	approvals map[approval]*grant
+	step      uint64
+	broken    *Violation
+}
+
+type toolCall struct {
+	run   actor.CallID
+	step  uint32
+	index uint16
+}
+
+type approval struct {
+	of     toolCall
+	number uint32
+}
+
+// grant is an approval: its state, what was shown, and what somebody relies on.
+type grant struct {
+	status  runs.ApprovalStatus
+	args    actor.Hash
+	overdue bool
+	told    runs.ApprovalStatus
+	used    bool
+}
+
+// NewWork returns a judge of runs that have not begun.
+func NewWork() *Work {
+	return &Work{tools: map[toolCall]runs.ToolStatus{}, approvals: map[approval]*grant{}}
+}
+
+// Observe takes what happened next. It returns the first violation, now and ever after.
+func (w *Work) Observe(e WorkEvent) *Violation {
+	if w.broken != nil {
+		return w.broken
+	}
+	w.step++
+	at := toolCall{e.Run, e.Step, e.Index}
+	of := at
+	if e.Of != 0 {
+		of.step = e.Of
+	}
+	tool, g := w.tools[at], w.approvals[approval{of, e.Number}]
+	if g == nil {
+		g = &grant{}
+		w.approvals[approval{of, e.Number}] = g
+	}
+	switch e.Kind {
+	case WorkTool:
+		if runs.ToolTransition(tool, e.Tool) == nil { // what the tables refuse does not happen
+			w.tools[at] = e.Tool
+		}
+	case WorkTaken:
+		if e.Result && !tool.Advances() {
+			w.breaks(OnlySucceededAdvances, "run %s goes on from tool call %d.%d with a result, and that is %s", e.Run, e.Step, e.Index, tool)
+		}
+	case WorkApproval:
+		w.decided(e, g)
+	case WorkOverdue:
+		g.overdue = true
+	case WorkTold:
+		if g.told != 0 && g.told != e.Approval || e.Approval != g.status {
+			w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is %s, and somebody is told %s", e.Number, e.Step, e.Index, e.Run, g.status, e.Approval)
+		}
+		g.told = e.Approval
+	case WorkForgot:
+		if (g.told != 0 && g.told != e.Approval) || g.used && e.Approval != runs.ApprovalStatusApproved {
+			w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is forgotten in a crash, and somebody relies on it", e.Number, e.Step, e.Index, e.Run)
+		}
+		g.status = e.Approval
+	case WorkDone:
+		if e.Number != 0 {
+			w.permitted(e, g)
+		}
+	}
+	return w.broken
+}
+
+// decided moves an approval. What was decided stays, and a decision comes in time.
+func (w *Work) decided(e WorkEvent, g *grant) {
+	switch err := runs.ApprovalTransition(g.status, e.Approval); {
+	case err != nil:
+		w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s: %v", e.Number, e.Step, e.Index, e.Run, err)
+	case e.Approval == runs.ApprovalStatusApproved && g.overdue:
+		w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is given after its time", e.Number, e.Step, e.Index, e.Run)
+	case e.Approval == runs.ApprovalStatusPending:
+		g.args = e.Args
+	}
+	g.status = e.Approval
+}
+
+// permitted judges an effect by the approval that it goes by.
+func (w *Work) permitted(e WorkEvent, g *grant) {
+	switch {
+	case e.Of != 0 && e.Of != e.Step:
+		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done by the approval of another, in step %d", e.Step, e.Index, e.Run, e.Of)
+	case g.status != runs.ApprovalStatusApproved:
+		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done, and its approval %d is %s", e.Step, e.Index, e.Run, e.Number, g.status)
+	case g.args != e.Args:
+		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done with other arguments than were approved", e.Step, e.Index, e.Run)
+	}
+	g.used = true
+}
+
+func (w *Work) breaks(spec, format string, args ...any) {
+	w.broken = &Violation{Spec: spec, Sentence: fmt.Sprintf(format, args...), Step: w.step}
+}
