@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentstest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// TB is what is needed of a *testing.T.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Failed() bool
+	Cleanup(func())
+}
+
+// Declared reads an agent in TOML. It may use the tools of the registry; nil has
+// call_agent alone.
+func Declared(tb TB, text string, registry *tools.Registry) actor.Definition {
+	tb.Helper()
+	if registry == nil {
+		registry = tools.NewRegistry()
+	}
+	spec, err := agents.ReadTOML(text)
+	if err != nil {
+		tb.Fatalf("agentstest: %v", err)
+	}
+	def, err := agents.Compile(spec, registry)
+	if err != nil {
+		tb.Fatalf("agentstest: %v", err)
+	}
+	return def
+}
+
+// Option says more about the message that a turn deals with.
+type Option func(*actor.Begin)
+
+// To is the key of the actor: the session. Without it, it is main.
+func To(key string) Option {
+	return func(b *actor.Begin) { b.Call.To = actor.NewID(b.Call.To.Agent, key) }
+}
+
+// From is who calls, the nearest last: the chain of the call.
+func From(chain ...string) Option {
+	return func(b *actor.Begin) {
+		for _, agent := range chain {
+			b.Call.Chain = append(b.Call.Chain, actor.NewID(agent, b.Call.To.Key))
+		}
+		b.Call.Origin = actor.Agent
+	}
+}
+
+// Kept is something that the actor keeps from a message before.
+func Kept(name, value string) Option {
+	return func(b *actor.Begin) {
+		b.Kept = append(b.Kept, actor.Item{Name: name, Value: []byte(value)})
+		slices.SortFunc(b.Kept, func(a, c actor.Item) int { return strings.Compare(a.Name, c.Name) })
+	}
+}
+
+// Turn is a turn that a test drives.
+type Turn struct {
+	tb      TB
+	def     actor.Definition
+	begin   actor.Begin
+	turn    actor.Turn
+	asks    []*Asked         // of the last action
+	answers [][]actor.Answer // of those before
+	keep    []actor.Item     // what the turn has had kept
+	done    *actor.Outcome   // how it ended
+	err     error            // or what it failed with
+	begun   bool
+	over    bool
+}
+
+// started is when every turn's message was accepted, if a test reads it.
+const started = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
+
+// Start hands a message to an agent. Its turn runs as soon as something is expected of it.
+func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
+	tb.Helper()
+	if def.Behavior == nil {
+		tb.Fatalf("agentstest: the definition of %q has no behavior; use agents.Define, or Declared", def.Name)
+	}
+	id := actor.CallID{15: 1}
+	begin := actor.Begin{At: started, Left: 10 * time.Minute, Call: actor.Call{ID: id, Root: id, To: actor.NewID(def.Name, actor.DefaultKey),
+		Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 10 * time.Minute, Attempt: 1,
+		Principal: "test", Origin: actor.Human, Parts: actor.Text(message)}}
+	for _, o := range opts {
+		o(&begin)
+	}
+	t := &Turn{tb: tb, def: def, begin: begin, turn: def.Behavior.Begin(begin)}
+	tb.Cleanup(t.cleanup)
+	return t
+}
+
+// GiveUp ends the turn where it stands, as a caller's time-out does.
+func (t *Turn) GiveUp() {
+	if !t.over {
+		t.over = true
+		t.turn.Stop()
+	}
+}
+
+func (t *Turn) cleanup() {
+	t.tb.Helper()
+	if !t.over && !t.tb.Failed() {
+		t.tb.Errorf("the turn of %s was left waiting%s\nanswer it and expect its end, or say GiveUp", t.begin.Call.To, t.state())
+	}
+	t.GiveUp()
+}
+
+// goOn runs the turn up to its next asks or its end, once all before is answered.
+func (t *Turn) goOn() {
+	t.tb.Helper()
+	if t.done != nil || t.err != nil || t.begun && len(t.open()) > 0 {
+		return
+	}
+	if t.over {
+		t.tb.Fatalf("the turn of %s was given up", t.begin.Call.To)
+	}
+	var answers []actor.Answer
+	for _, a := range t.asks {
+		answers = append(answers, *a.answer)
+	}
+	if t.begun {
+		t.answers = append(t.answers, answers)
+	}
+	t.begun, t.asks = true, nil
+	action, err := t.turn.Next(answers)
+	switch {
+	case err != nil:
+		t.err = err
+	case (action.Done == nil) == (len(action.Asks) == 0):
+		t.tb.Fatalf("the turn of %s must either ask or end; it does %d asks, ended %v", t.begin.Call.To, len(action.Asks), action.Done != nil)
+	}
+	t.keep = append(t.keep, action.Keep...)
+	t.done = action.Done
+	for _, ask := range action.Asks {
+		t.asks = append(t.asks, &Asked{turn: t, ask: ask})
+	}
+}
+
+// open is what is not answered yet.
+func (t *Turn) open() []*Asked {
+	return slices.DeleteFunc(slices.Clone(t.asks), func(a *Asked) bool { return a.answer != nil })
+}
+
+// Expect runs the turn until it asks for this, and returns the ask, to be
+// answered. Of several asks that fit it is the first.
+func (t *Turn) Expect(want Want) *Asked {
+	t.tb.Helper()
+	t.goOn()
+	for _, a := range t.asks {
+		if !a.expected && want.differs(&a.ask) == "" {
+			a.expected = true
+			return a
+		}
+	}
+	why := ""
+	for _, a := range t.asks {
+		if !a.expected && want.same(&a.ask) {
+			why = "\nbut:      " + want.differs(&a.ask)
+		}
+	}
+	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.state(), why)
+	return nil
+}
+
+// state is where the turn stands, line by line.
+func (t *Turn) state() string {
+	switch {
+	case t.err != nil:
+		return fmt.Sprintf("\ngot:      failure: %v", t.err)
+	case t.done != nil:
+		return "\ngot:      " + describe(t.done)
+	case !t.begun:
+		return "\ngot:      nothing: it has not begun"
+	}
+	var b strings.Builder
+	for i, a := range t.asks {
+		head := "         "
+		if i == 0 {
+			head = "got:     "
+		}
+		state := ""
+		switch {
+		case a.answer != nil:
+			state = " (answered)"
+		case a.expected:
+			state = " (expected, not answered)"
+		}
+		fmt.Fprintf(&b, "\n%s %s%s", head, show(&a.ask), state)
+	}
+	return b.String()
+}
+
+func describe(o *actor.Outcome) string {
+	if o.Refusal != nil {
+		return "its end: refused, " + o.Refusal.Error()
+	}
+	s := fmt.Sprintf("its end: %s, %q", o.Status, actor.TextOf(o.Parts))
+	for _, w := range o.Warnings {
+		s += fmt.Sprintf(", warning %q", w)
+	}
+	return s
+}
+
+// Ends runs the turn to its end and returns the outcome.
+func (t *Turn) Ends() actor.Outcome {
+	t.tb.Helper()
+	t.end("its end")
+	if t.done == nil {
+		t.tb.Fatalf("step %d of %s\nexpected: its end%s", len(t.answers)+1, t.begin.Call.To, t.state())
+	}
+	return *t.done
+}
+
+// Completes expects the turn to end with this answer, whole.
+func (t *Turn) Completes(text string) {
+	t.tb.Helper()
+	want := fmt.Sprintf("its end: %s, %q", actor.Succeeded, text)
+	t.end(want)
+	if t.done == nil || t.done.Status != actor.Succeeded || actor.TextOf(t.done.Parts) != text {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+	}
+}
+
+// CompletesPartially expects the turn to end with this answer and warnings of
+// what it lacks; each of those given is part of one.
+func (t *Turn) CompletesPartially(text string, warnings ...string) {
+	t.tb.Helper()
+	want := fmt.Sprintf("its end: %s, %q, warnings %q", actor.Partial, text, warnings)
+	t.end(want)
+	ok := t.done != nil && t.done.Status == actor.Partial && actor.TextOf(t.done.Parts) == text && len(t.done.Warnings) == len(warnings)
+	for i, w := range warnings {
+		ok = ok && strings.Contains(t.done.Warnings[i], w)
+	}
+	if !ok {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+	}
+}
+
+// Refuses expects the turn to end with a refusal of this reason, whose sentence
+// has this part.
+func (t *Turn) Refuses(reason actor.Reason, sentence string) {
+	t.tb.Helper()
+	want := fmt.Sprintf("its end: refused, %s with %q", reason, sentence)
+	t.end(want)
+	if t.done == nil || t.done.Refusal == nil || t.done.Refusal.Reason != reason || !strings.Contains(t.done.Refusal.Error(), sentence) {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+	}
+}
+
+// Fails expects the turn to fail: by an error that is no refusal, or a panic.
+func (t *Turn) Fails(sentence string) {
+	t.tb.Helper()
+	t.end("failure")
+	if t.err == nil || !strings.Contains(t.err.Error(), sentence) {
+		t.tb.Fatalf("step %d of %s\nexpected: failure with %q%s", len(t.answers)+1, t.begin.Call.To, sentence, t.state())
+	}
+}
+
+// Keeps expects that the turn has had this kept, as it stands at its end; the
+// empty value is one that is kept no more.
+func (t *Turn) Keeps(name, value string) {
+	t.tb.Helper()
+	for _, item := range slices.Backward(t.keep) {
+		if item.Name == name {
+			if string(item.Value) != value {
+				t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      %q", t.begin.Call.To, name, value, item.Value)
+			}
+			return
+		}
+	}
+	t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      nothing", t.begin.Call.To, name, value)
+}
+
+// end runs the turn to its end, if it comes to it, and once more as after a crash.
+func (t *Turn) end(want string) {
+	t.tb.Helper()
+	t.goOn()
+	if t.done == nil && t.err == nil {
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+	}
+	if t.over {
+		return
+	}
+	t.GiveUp()
+	if err := agents.SameTurn(t.def.Behavior, t.def.Behavior, t.begin, t.answers); err != nil {
+		t.tb.Fatalf("%s, run again through the same answers as after a crash, does something else: %v\n"+
+			"between two asks a turn may depend on nothing but its message and the answers; what is not, belongs into Do", t.begin.Call.To, err)
+	}
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agentstest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+)
+
+// recorder is a test that notes how it fails, and stops where Fatalf does.
+type recorder struct {
+	said    []string
+	cleanup []func()
+}
+
+type stopped struct{}
+
+func (r *recorder) Helper()          {}
+func (r *recorder) Failed() bool     { return len(r.said) > 0 }
+func (r *recorder) Cleanup(f func()) { r.cleanup = append(r.cleanup, f) }
+func (r *recorder) Errorf(format string, args ...any) {
+	r.said = append(r.said, fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	panic(stopped{})
+}
+
+// fails runs a test and returns what it says.
+func fails(test func(tb TB)) string {
+	r := &recorder{}
+	func() {
+		defer func() {
+			if p := recover(); p != nil && p != (stopped{}) {
+				panic(p)
+			}
+		}()
+		test(r)
+	}()
+	for _, f := range r.cleanup {
+		f()
+	}
+	return strings.Join(r.said, "\n")
+}
+
+var asker = agents.Define("asker", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+	switch t.Message() {
+	case "panic":
+		panic("as it was told to")
+	case "fail":
+		return "", errors.New("something broke")
+	case "nap":
+		return "woke", t.Sleep(time.Second)
+	}
+	out, err := t.Tool("search", map[string]int{"n": 1})
+	return string(out), err
+})))
+
+// keeper is a transition that counts the messages.
+var counter = agents.Define("counter", "1", "", agents.Pure(agents.Config{}, func(_ agents.Config, s agents.State) (agents.Action, error) {
+	n := len(s.Request.Kept)
+	a := agents.Complete(fmt.Sprint(n + 1))
+	a.Keep = []actor.Item{{Name: "n", Value: fmt.Append(nil, n+1)}}
+	return a, nil
+}))
+
+func TestWhatIsExpectedIsCompared(t *testing.T) {
+	calls := 0
+	fickle := agents.Define("fickle", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		calls++
+		return "", t.Sleep(time.Duration(calls) * time.Second)
+	})))
+	tests := map[string]struct {
+		test func(tb TB)
+		says string // "": it passes
+	}{
+		"a tool": {func(tb TB) {
+			u := Start(tb, asker, "")
+			u.Expect(Tool("search").With(`{ "n":1 }`)).AnswerJSON("[]")
+			u.Completes("[]")
+		}, ""},
+		"its input":         {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").With(`{"n":2}`)) }, `its input is {"n":1}`},
+		"its name":          {func(tb TB) { Start(tb, asker, "").Expect(Tool("find")) }, "expected: tool find\ngot:      tool search"},
+		"its words":         {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").Saying("m")) }, `it says "{\"n\":1}"`},
+		"its time":          {func(tb TB) { Start(tb, asker, "nap").Expect(Sleep(2 * time.Second)) }, "it waits for 1s"},
+		"its kind":          {func(tb TB) { Start(tb, asker, "").Expect(Call("search")) }, "expected: call search"},
+		"after the end":     {func(tb TB) { Start(tb, counter, "").Expect(Call("search")) }, `got:      its end: succeeded, "1"`},
+		"a sleep":           {func(tb TB) { u := Start(tb, asker, "nap"); u.Expect(Sleep(time.Second)).Passes(); u.Completes("woke") }, ""},
+		"another text":      {func(tb TB) { u := Start(tb, asker, "nap"); u.Expect(Sleep(time.Second)).Passes(); u.Completes("slept") }, `expected: its end: succeeded, "slept"`},
+		"the end too early": {func(tb TB) { Start(tb, asker, "").Completes("") }, "got:      tool search"},
+		"not answered":      {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Completes("") }, "(expected, not answered)"},
+		"answered twice":    {func(tb TB) { a := Start(tb, asker, "").Expect(Tool("search")); a.Answer("1"); a.Answer("2") }, "is answered twice"},
+		"left waiting":      {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")) }, "was left waiting\ngot:      tool search"},
+		"never begun":       {func(tb TB) { Start(tb, asker, "") }, "it has not begun"},
+		"given up":          {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.GiveUp() }, ""},
+		"gone":              {func(tb TB) { u := Start(tb, asker, ""); u.GiveUp(); u.Expect(Tool("search")) }, "was given up"},
+		"no model":          {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")).Scripted() }, "has no prompt"},
+		"a refusal": {func(tb TB) {
+			u := Start(tb, asker, "")
+			u.Expect(Tool("search")).Refuse(actor.Unavailable, "down")
+			u.Refuses(actor.Unavailable, "down")
+		}, ""},
+		"its reason": {func(tb TB) {
+			u := Start(tb, asker, "")
+			u.Expect(Tool("search")).Refuse(actor.Busy, "down")
+			u.Refuses(actor.Unavailable, "down")
+		}, "expected: its end: refused, Unavailable"},
+		"a failure":  {func(tb TB) { Start(tb, asker, "fail").Fails("something broke") }, ""},
+		"a panic":    {func(tb TB) { Start(tb, asker, "panic").Fails("as it was told to") }, ""},
+		"no failure": {func(tb TB) { Start(tb, counter, "").Fails("") }, "expected: failure"},
+		"an outcome": {func(tb TB) { Start(tb, asker, "fail").Ends() }, "got:      failure: something broke"},
+		"what is kept": {func(tb TB) {
+			u := Start(tb, counter, "", Kept("b", "x"), Kept("a", "y"))
+			u.Completes("3")
+			u.Keeps("n", "3")
+		}, ""},
+		"another value": {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.Keeps("n", "2") }, "expected: \"2\"\ngot:      \"1\""},
+		"nothing kept":  {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.Keeps("m", "2") }, "got:      nothing"},
+		"no pure function": {func(tb TB) {
+			u := Start(tb, fickle, "")
+			u.Expect(Sleep(time.Duration(calls+1) * time.Second).Within(0)).Passes()
+			u.Completes("")
+		}, "as after a crash"},
+		"no behavior": {func(tb TB) { Start(tb, actor.Definition{Name: "x"}, "") }, "has no behavior"},
+		"no agent":    {func(tb TB) { Declared(tb, "nmae = 1", nil) }, "nmae"},
+	}
+	for name, test := range tests {
+		said := fails(test.test)
+		if test.says == "" && said != "" || !strings.Contains(said, test.says) {
+			t.Errorf("%s: the test says\n%s\nwant\n%s", name, said, test.says)
+		}
+	}
+}
+
+func TestTheMessageIsAsItWasSent(t *testing.T) {
+	var got *agents.Turn
+	def := agents.Define("who", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		got = t
+		caller, _ := t.Caller()
+		return fmt.Sprint(t.Self(), " ", caller, " ", len(t.Request().Chain), " ", t.Message()), nil
+	})))
+	Start(t, def, "hello", To("s-1"), From("desk", "billing")).Completes("who/s-1 billing/s-1 2 hello")
+	if got.Request().Origin != actor.Agent {
+		t.Error(got.Request().Origin)
+	}
+}
+
+// Of two asks that are alike the first is expected first.
+func TestTwoAsksThatAreAlike(t *testing.T) {
+	def := agents.Define("twice", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		a := t.All(agents.Call("helper", "x"), agents.Call("helper", "x"))
+		one, _ := a[0].Text()
+		two, _ := a[1].Text()
+		return one + two, nil
+	})))
+	u := Start(t, def, "")
+	one, two := u.Expect(Call("helper")), u.Expect(Call("helper"))
+	two.Answer("2")
+	one.Answer("1")
+	u.Completes("12")
+}
+
+func TestAnExternalAgent(t *testing.T) {
+	def := Declared(t, "name = \"ext\"\nendpoint = \"http://127.0.0.1:1\"\n", nil)
+	u := Start(t, def, "hello")
+	u.Expect(Invoke("ext")).Answer("there")
+	u.Completes("there")
+}
+
+// A declared agent whose model does what it is told, as the built-in one does.
+func TestTheScriptedModel(t *testing.T) {
+	def := Declared(t, "name = \"desk\"\n", nil)
+	u := Start(t, def, "ask the helper agent to say xyzzy")
+	u.Expect(Model("scripted")).Scripted()
+	if p := u.Expect(Call("helper").Saying("xyzzy")); p.Ask().Kind != actor.AskTool {
+		t.Error(p.Ask())
+	} else {
+		p.Answer("xyzzy")
+	}
+	u.Expect(Model("scripted")).Scripted()
+	u.Completes("xyzzy")
+}
