@@ -9,8 +9,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/runs"
 )
 
 // TestMain lets the test's binary be the process that measures its own memory.
@@ -128,6 +131,43 @@ func TestThePageIsWritten(t *testing.T) {
 	var out bytes.Buffer
 	if err := r.text(&out); err != nil || !strings.HasSuffix(out.String(), "\nfloors: 1 met, 1 missed: two\n") {
 		t.Errorf("%v, the table ends otherwise:\n%s", err, out.String())
+	}
+}
+
+func TestAnEventThatIsMissingIsFound(t *testing.T) {
+	for _, c := range []struct {
+		started, done, created, result int64
+		met                            bool
+	}{{4, 4, 2, 2, true}, {3, 4, 2, 2, false}, {4, 3, 2, 2, false}, {4, 4, 1, 2, false}, {4, 4, 2, 1, false}, {4, 4, 1, 3, false}, {0, 0, 0, 0, false}} {
+		r := row{Met: true}
+		whole(&r, map[runs.Type]int64{runs.LLMCallStarted: c.started, runs.LLMCallDone: c.done, runs.ToolCallCreated: c.created, runs.ToolResult: c.result, runs.RunDone: 9}, min(c.started+c.done, 4), min(c.created+c.result, 2))
+		if r.Met != c.met {
+			t.Errorf("%+v: met is %v: %s", c, r.Met, r.besides())
+		}
+	}
+}
+
+func TestAProfileIsLeft(t *testing.T) {
+	b := &bench{ctx: t.Context(), profile: t.TempDir(), quick: true, talk: &bytes.Buffer{}}
+	spun := 0
+	if err := b.profiled("Ask, 1 caller: {id}", func(n int) (time.Duration, error) { spun += n; return 0, nil }, 1000); err != nil {
+		t.Fatal(err)
+	}
+	top, err := os.ReadFile(filepath.Join(b.profile, "ask-1-caller---id.txt"))
+	if err != nil || !strings.Contains(string(top), "flat%") || spun == 0 {
+		t.Errorf("%v: %s", err, top)
+	}
+	if info, err := os.Stat(filepath.Join(b.profile, "ask-1-caller---id.pprof")); err != nil || info.Size() == 0 {
+		t.Errorf("no profile: %v", err)
+	}
+}
+
+func TestAllocationsAreComparedExactly(t *testing.T) {
+	held := cost{10, 1000}
+	for c, like := range map[cost]bool{{10, 1000}: true, {10, 1020}: true, {10, 980}: true, {10, 1021}: false, {10, 979}: false, {9, 1000}: false, {11, 1000}: false} {
+		if c.like(held) != like {
+			t.Errorf("%+v is like %+v: %v", c, held, !like)
+		}
 	}
 }
 

@@ -202,6 +202,9 @@ func column(rounds []pair, value func(pair) float64) (all []float64) {
 	return all
 }
 
+// profileLap is how long a profile is taken.
+const profileLap = 2 * time.Second
+
 // profiled does n operations more with a profiler looking on, if one is wanted.
 func (b *bench) profiled(name string, ours lap, n int) error {
 	if b.profile == "" {
@@ -209,11 +212,11 @@ func (b *bench) profiled(name string, ours lap, n int) error {
 	}
 	b.progress("%s: profile", name)
 	return profile(filepath.Join(b.profile, slug(name)), func() error {
-		for began := time.Now(); time.Since(began) < 2*time.Second && b.ctx.Err() == nil; {
-			if _, err := ours(n); err != nil {
+		for began := time.Now(); ; {
+			_, err := ours(n)
+			if err != nil || b.quick || time.Since(began) > profileLap || b.ctx.Err() != nil {
 				return err
 			}
 		}
-		return nil
 	})
 }
