@@ -53,7 +53,9 @@ type alias struct {
 }
 
 // idle tells whether nothing is open.
-func (a *activation) idle() bool { return a.loaded && len(a.journal.Runs) == 0 }
+func (a *activation) idle() bool {
+	return a.loaded && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
+}
 
 // runs is the open runs as they are now, whatever happens to them meanwhile.
 func (a *activation) runs() []*store.Run { return slices.Clone(a.journal.Runs) }
@@ -120,7 +122,7 @@ func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
 		durable: def == nil || def.Durability == actor.Journaled, serial: def == nil || def.Turns == actor.Serial}
 	c.actors[id] = act
 	if act.durable {
-		c.effect(Effect{Gated: true, Op: Load{Actor: id, Epoch: act.epoch}})
+		c.effect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: id, Epoch: act.epoch}})
 	} else {
 		c.arrive(act)
 	}

@@ -56,12 +56,12 @@ func (c *Cell) seen(act *activation, call actor.Call) bool {
 		c.replyTo(act, call, done.Reply, true)
 		return true
 	}
-	if run := act.journal.Run(call.ID); run != nil {
+	if run := act.journal.Run(call.ID); run != nil && !mutant.On("open-call-taken-twice") {
 		c.stillOpen(act, call, run)
 		return true
 	}
 	id, body, ok := act.journal.Promise(call.Idempotency)
-	if !ok {
+	if !ok || mutant.On("key-ignored") {
 		return false
 	}
 	if body != call.Idempotency.Body {

@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -144,7 +145,9 @@ func (c *Cell) boot(in Boot) {
 	for _, s := range in.Strikes {
 		c.strikes[s.Call] = s.Times
 	}
-	c.expiries(c.table.Shards(c.self.Node, c.self.Cell))
+	if !mutant.On("boot-looks-for-nobody") {
+		c.expiries(c.table.Shards(c.self.Node, c.self.Cell))
+	}
 }
 
 // define takes over the agents there are. Of those there were it keeps what runs
@@ -184,6 +187,9 @@ func (c *Cell) owners(table dispatcher.Table) {
 	c.table = table
 	for _, act := range c.ordered() {
 		if o, ok := c.ownerOf(act.id); !ok || !c.mine(o) || o.Epoch != act.epoch {
+			if mutant.On("lost-shard-kept") {
+				continue
+			}
 			c.deactivate(act, "lost")
 		}
 	}

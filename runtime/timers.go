@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // timer is when something of an actor, or of a waiting client, is due at the
@@ -118,7 +119,7 @@ func (c *Cell) due(act *activation) {
 	c.runOut(act)
 	for _, t := range act.turnsNow() {
 		for i := range t.run.Last() {
-			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sent[i].again {
+			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sent[i].again && !mutant.On("call-sent-once") {
 				c.sendCall(t, i)
 			}
 		}
@@ -129,13 +130,13 @@ func (c *Cell) due(act *activation) {
 // runOut ends the runs and answers the asks whose time is over.
 func (c *Cell) runOut(act *activation) {
 	for _, run := range act.runs() {
-		if c.now >= run.Clock.Due() {
+		if c.now >= run.Clock.Due() && !mutant.On("run-outlives-its-time") {
 			c.runExpired(act, run)
 		}
 	}
 	for _, t := range act.turnsNow() {
 		for i := range t.run.Last() {
-			if a := &t.run.Last()[i]; a.Open() && c.now >= a.Clock.Due() {
+			if a := &t.run.Last()[i]; a.Open() && (c.now >= a.Clock.Due() || mutant.On("ask-expires-early") && 10*a.Clock.Now(c.now) < a.Clock.Left) {
 				c.askExpired(t, i)
 			}
 		}

@@ -132,6 +132,7 @@ func (d *disk) synced(batches int) {
 	fenced := false
 	for range batches {
 		if fenced = !d.commit(); fenced {
+			d.flight, d.written = nil, 0 // nor does any behind it count
 			break
 		}
 	}

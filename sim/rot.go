@@ -98,7 +98,7 @@ func (d *disk) sound(rows []store.Row) (mine []store.Row) {
 		}
 		again := slices.ContainsFunc(rows[i+1:], func(o store.Row) bool { return bytes.Equal(o.Key, row.Key) })
 		now, ok, err := w.kv.Get(row.Key)
-		if ok && err == nil && !again && writer(now) == d.n.id && (id.Key == "" || writer(row.Value) == d.n.id) {
+		if ok && err == nil && !again && (id.Key == "" || writer(now) == d.n.id && writer(row.Value) == d.n.id) {
 			mine = append(mine, row)
 		}
 	}
@@ -113,7 +113,10 @@ func writer(value []byte) actor.NodeID {
 // spoil makes one of the rows wrong; nil if it cannot be.
 func (d *disk) spoil(f Fault, rows []store.Row) *rot {
 	w := d.n.w
-	at := len(rows) - 1 - w.choose.Int(len(rows))
+	at := len(rows) - 1 // the record of the last batch, if it is that
+	if w.choose.Int(2) == 1 {
+		at = w.choose.Int(len(rows))
+	}
 	key := rows[at].Key
 	now, _, err := w.kv.Get(key)
 	if err != nil {
@@ -188,8 +191,11 @@ func (n *node) refused() time.Duration {
 // is put back; or what is wrong changes nothing that anybody reads.
 func (d *disk) looked() {
 	w, n, r := d.n.w, d.n, d.rot
-	_, err := store.Verify(w.kv, n.id, d.mark)
+	end, err := store.Verify(w.kv, n.id, d.mark)
 	var before []string
+	if err == nil && end != d.mark {
+		w.violate(RotIsTold, fmt.Sprintf("%s starts behind batch %d, and had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.what))
+	}
 	if err == nil {
 		before = read(w.kv, r.of)
 	} else if x, wrong := store.Examine(w.kv, n.id, d.mark, nil, nil); wrong != nil || x.Wrong == 0 {
