@@ -146,12 +146,12 @@ func (c *Call) Check() error {
 	case c.Operation == "":
 		return fmt.Errorf("call without operation")
 	}
-	for _, id := range c.Path() {
-		if err := id.Check(); err != nil {
+	for i := range c.Chain {
+		if err := c.Chain[i].Check(); err != nil {
 			return err
 		}
 	}
-	return nil
+	return c.To.Check()
 }
 
 func nameOf(names []string, i int) string {

@@ -4,6 +4,7 @@ package actor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -46,6 +47,43 @@ func CheckParts(parts []Part, limit int) error {
 		return fmt.Errorf("%d bytes, at most %d allowed", inline, limit)
 	}
 	return nil
+}
+
+// Fits says why the call is none that the codec carries, if it is not.
+func (c *Call) Fits() error {
+	if err := c.Check(); err != nil {
+		return err
+	}
+	if len(c.Chain) > ChainMax {
+		return fmt.Errorf("call with %d calls above it, at most %d allowed", len(c.Chain), ChainMax)
+	}
+	for _, text := range [...]string{c.Operation, c.Principal, c.Project, c.Workflow, c.Trace,
+		c.Idempotency.Principal, c.Idempotency.Route, c.Idempotency.Key} {
+		if len(text) > TextBytesMax || !utf8.ValidString(text) {
+			return fmt.Errorf("%.40q is no text of up to %d bytes", text, TextBytesMax)
+		}
+	}
+	return CheckParts(c.Parts, MessageBytesMax)
+}
+
+// CloneParts is the content once more, which shares no byte with it.
+func CloneParts(parts []Part) []Part {
+	if len(parts) == 0 {
+		return nil
+	}
+	size := 0
+	for i := range parts {
+		size += len(parts[i].Bytes)
+	}
+	all, bytes := slices.Clone(parts), make([]byte, 0, size)
+	for i := range all {
+		if b := all[i].Bytes; b != nil {
+			from := len(bytes)
+			bytes = append(bytes, b...)
+			all[i].Bytes = bytes[from:len(bytes):len(bytes)]
+		}
+	}
+	return all
 }
 
 // Fit is the refusal with each field within its bound; nil stays nil.

@@ -2,6 +2,8 @@
 
 package actor
 
+import "slices"
+
 // Status is how a run ended.
 type Status uint8
 
@@ -26,6 +28,18 @@ type Reply struct {
 	Warnings []string
 	Refusal  *Refusal // set exactly if Status is Failed
 	Budget   uint32   // what is left of the call's budget, for the caller to have back
+}
+
+// Clone is the reply once more, which shares nothing with it that could change.
+func (r *Reply) Clone() Reply {
+	c := *r
+	c.Parts, c.Warnings = CloneParts(r.Parts), slices.Clone(r.Warnings)
+	if r.Refusal != nil {
+		refusal := *r.Refusal
+		refusal.Chain = slices.Clone(refusal.Chain)
+		c.Refusal = &refusal
+	}
+	return c
 }
 
 // Fail is the reply that refuses the call.

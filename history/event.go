@@ -59,6 +59,21 @@ func Kinds() []Kind {
 	return all
 }
 
+// Set is some of the kinds.
+type Set uint64
+
+// SetOf is the set of these kinds.
+func SetOf(kinds ...Kind) Set {
+	var s Set
+	for _, k := range kinds {
+		s |= 1 << k
+	}
+	return s
+}
+
+// Has tells whether a kind is in the set.
+func (s Set) Has(k Kind) bool { return s>>k&1 != 0 }
+
 // String is the kind's name.
 func (k Kind) String() string {
 	if k == 0 || int(k) >= len(kindNames) {

@@ -15,15 +15,24 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// activation is an actor's life in the memory of this cell, under one epoch.
-// What must survive it is its journal, which changes by records alone.
+// activation is an actor's life in the memory of this cell, under one epoch. One
+// that is idle and writes nothing down is no more than this.
 type activation struct {
-	id       actor.ID
-	shard    uint16
-	epoch    actor.Epoch
-	durable  bool // journaled; else durability = "none"
-	serial   bool // keeps its turn while it waits
-	loaded   bool
+	id      actor.ID
+	epoch   actor.Epoch
+	used    actor.Time
+	timer   actor.Time // 0: none set
+	shard   uint16
+	durable bool // journaled; else durability = "none"
+	serial  bool // keeps its turn while it waits
+	loaded  bool
+	touched bool
+	*life   // the cell's rest, if nothing is open; see Cell.live
+}
+
+// life is what there is of an actor while it has something to do. What must
+// survive it is its journal, which changes by records alone.
+type life struct {
 	waiting  []actor.Envelope // came while it was being loaded
 	woken    bool             // has open work, so that it must be loaded sooner or later
 	waking   bool             // is one of those that are being read for their open work
@@ -34,16 +43,43 @@ type activation struct {
 	turns   []*turn        // in the order in which they began
 	aliases []alias        // repeats of open runs
 	tainted []actor.CallID // queued calls of an unjournaled actor that came from a log
+	heard   []actor.CallID // runs of an unjournaled actor that somebody follows
 
 	told    []runs.Event // for the next entry to carry
 	unsaved int          // bytes of entries since the last snapshot
 	saved   int          // bytes of that snapshot
 	due     actor.Time   // its place in the expiry index
-	used    actor.Time
-	timer   actor.Time // 0: none set
-	probe   actor.Time // when calls that still wait ask again what for
-	touched bool
-	counted Size // what of the cell's size is its
+	probe   actor.Time   // when calls that still wait ask again what for
+	counted Size         // what of the cell's size is its
+}
+
+// sparesMax is how many lives, turns and runs of unjournaled actors a cell keeps
+// for the next that need one.
+const sparesMax = 1024
+
+// live makes an actor ready for something to happen to it.
+func (c *Cell) live(act *activation) {
+	if act.life != c.rest {
+		return
+	}
+	if n := len(c.lives); n > 0 {
+		act.life, c.lives = c.lives[n-1], c.lives[:n-1]
+	} else {
+		act.life = &life{}
+	}
+}
+
+// retire takes from an unjournaled actor what it does not need while it is idle.
+func (c *Cell) retire(act *activation) {
+	l := act.life
+	if act.durable || l == c.rest || len(l.journal.Runs)+len(l.journal.Ended)+len(l.journal.Buried)+len(l.waiting)+len(l.aliases)+len(l.tainted)+len(l.heard) > 0 {
+		return
+	}
+	act.life = c.rest
+	if len(c.lives) < sparesMax {
+		*l = life{journal: store.Journal{Runs: l.journal.Runs}, mailbox: l.mailbox, turns: l.turns, told: l.told}
+		c.lives = append(c.lives, l)
+	}
 }
 
 // alias is a client's repeat, under an id of its own, of a run that is open.
@@ -118,10 +154,11 @@ func (a *activation) untaint(call actor.CallID) bool {
 // log first; what comes for it meanwhile waits.
 func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
 	shard := dispatcher.ShardOf(id)
-	act := &activation{id: id, shard: shard, epoch: c.owner(shard).Epoch, used: c.now,
+	act := &activation{shard: shard, epoch: c.owner(shard).Epoch, used: c.now, life: c.rest,
 		durable: def == nil || def.Durability == actor.Journaled, serial: def == nil || def.Turns == actor.Serial}
-	c.actors[id] = act
+	c.actors.add(id, act)
 	if act.durable {
+		c.live(act)
 		c.effect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: id, Epoch: act.epoch}})
 	} else {
 		c.arrive(act)
@@ -145,7 +182,7 @@ func (c *Cell) deactivate(act *activation, why string) {
 			c.abort(t, i)
 		}
 	}
-	delete(c.actors, act.id)
+	c.actors.remove(act)
 	c.woke(act)
 	c.uncount(act)
 	if act.loaded {
@@ -155,7 +192,7 @@ func (c *Cell) deactivate(act *activation, why string) {
 
 // loaded folds what the disk holds of an actor and goes on where it stopped.
 func (c *Cell) loaded(in Loaded) {
-	act := c.actors[in.Actor]
+	act := c.actors.find(in.Actor)
 	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return // it moved away meanwhile, or two loads were under way
 	}
@@ -192,8 +229,8 @@ func (c *Cell) loaded(in Loaded) {
 	c.seekAgain(act)
 	waiting := act.waiting
 	act.waiting = nil
-	for _, env := range waiting {
-		c.toActor(act, env)
+	for i := range waiting {
+		c.toActor(act, &waiting[i])
 	}
 }
 
@@ -201,23 +238,24 @@ func (c *Cell) loaded(in Loaded) {
 // calls that are new, for one that comes again may be open in there. An actor
 // with open work is read again after a while, and again.
 func (c *Cell) loadFailed(in LoadFailed) {
-	act := c.actors[in.Actor]
+	act := c.actors.find(in.Actor)
 	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return
 	}
 	c.woke(act)
 	waiting := act.waiting
 	act.waiting = nil
-	for _, env := range waiting {
+	for i := range waiting {
+		env := &waiting[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
-			c.refuse(act, r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
+			c.refuse(act, &r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
 		} else {
 			c.drop(env, "unread")
 			c.sendClientAgain(env.Body.Subject())
 		}
 	}
 	if !act.woken {
-		delete(c.actors, in.Actor)
+		c.actors.remove(act)
 		return
 	}
 	act.patience = min(max(2*act.patience, c.limits.ResendAfter), time.Minute)
@@ -232,21 +270,35 @@ func queued(run *store.Run) dispatcher.Queued {
 // record changes the actor's journal, and for a journaled actor appends the
 // entry that says so, with the run events told since the last.
 func (c *Cell) record(act *activation, r store.Record) {
-	err := act.journal.Apply(r)
-	must.Be(err == nil, "%s: %v", act.id, err)
+	if err := act.journal.Apply(r); err != nil {
+		must.Be(false, "%s: %v", act.id, err)
+	}
+	if !act.durable {
+		c.changed(act)
+		return
+	}
 	e := store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N, Record: r, WasDue: act.due, Due: act.journal.Due()}
 	for i := range act.told {
 		e.Events = append(e.Events, store.RunEvent{Run: act.told[i].Run, Seq: act.told[i].Seq, Body: runs.Encode(act.told[i])})
 	}
 	act.told = act.told[:0]
 	act.due = e.Due
-	if act.durable {
-		c.ready.Entries = append(c.ready.Entries, e)
-		act.unsaved += weight(e)
-	}
+	c.ready.Entries = append(c.ready.Entries, e)
+	act.unsaved += weight(e)
 	for _, ev := range e.Events {
 		c.effect(Effect{Gated: act.durableRun(ev.Run), Op: Publish{Event: ev}})
 	}
+	c.changed(act)
+}
+
+// changed ends a change of an actor's journal. What is told of a run of an
+// unjournaled actor rides on no entry.
+func (c *Cell) changed(act *activation) {
+	for i := range act.told {
+		e := &act.told[i]
+		c.effect(Effect{Gated: act.durableRun(e.Run), Op: Publish{Event: store.RunEvent{Run: e.Run, Seq: e.Seq, Body: runs.Encode(*e)}}})
+	}
+	act.told = act.told[:0]
 	act.used = c.now
 	c.touch(act)
 }
@@ -269,8 +321,17 @@ func weight(e store.Entry) int {
 	return n
 }
 
+// tells says whether a run has a stream: in the log, or for somebody who listens
+// just now. What nobody hears is not even put into words.
+func (c *Cell) tells(act *activation, run actor.CallID) bool {
+	return act.durable || !c.quiet || slices.Contains(act.heard, run)
+}
+
 // tell adds an event to a run's stream, in the entry that is recorded next.
 func (c *Cell) tell(act *activation, run *store.Run, e runs.Event) {
+	if !c.tells(act, run.Call.ID) {
+		return
+	}
 	run.Seq++
 	e.Run, e.Seq, e.At = run.Call.ID, run.Seq, c.now
 	act.told = append(act.told, e)

@@ -16,7 +16,7 @@ import (
 // request checks a call at its callee, in the order in which answers are
 // promised: stopped, seen before, the agent's own, room. The first call of its
 // id that passes is accepted, and every later one answered from what came of it.
-func (c *Cell) request(act *activation, call actor.Call, durable bool) {
+func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	if act.journal.IsBuried(call.ID) {
 		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it came"))
 		return
@@ -51,9 +51,13 @@ func (c *Cell) request(act *activation, call actor.Call, durable bool) {
 }
 
 // seen answers a call that came before, or a client's repeat of one.
-func (c *Cell) seen(act *activation, call actor.Call) bool {
+func (c *Cell) seen(act *activation, call *actor.Call) bool {
 	if done := act.journal.Outcome(call.ID); done != nil && !mutant.On("dedup-forgotten") {
-		c.replyTo(act, call, done.Reply, true)
+		c.replyTo(act, call, &done.Reply, true)
+		return true
+	}
+	if reply := c.recall.find(call.ID, act.epoch); !act.durable && reply != nil && !mutant.On("dedup-forgotten") {
+		c.replyTo(act, call, reply, true)
 		return true
 	}
 	if run := act.journal.Run(call.ID); run != nil && !mutant.On("open-call-taken-twice") {
@@ -72,7 +76,7 @@ func (c *Cell) seen(act *activation, call actor.Call) bool {
 	if done := act.journal.Outcome(id); done != nil {
 		reply := done.Reply
 		reply.Call = call.ID
-		c.replyTo(act, call, reply, true)
+		c.replyTo(act, call, &reply, true)
 		return true
 	}
 	if t, i := act.addedFor(id); t != nil {
@@ -87,7 +91,7 @@ func (c *Cell) seen(act *activation, call actor.Call) bool {
 
 // stillOpen tells a caller that asks again how its call stands; a client's node
 // that comes back with the same call is where the answer goes now.
-func (c *Cell) stillOpen(act *activation, call actor.Call, run *store.Run) {
+func (c *Cell) stillOpen(act *activation, call *actor.Call, run *store.Run) {
 	if call.IsRoot() {
 		if call.Via != run.Call.Via {
 			c.follow(act, run.Call.ID, call)
@@ -106,8 +110,8 @@ func tooManyRepeats(n int) *actor.Refusal {
 
 // follow has a client's repeat answered along with the run it repeats, or told
 // at once that the run is held.
-func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
-	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.clients[call.ID] != nil {
+func (c *Cell) follow(act *activation, run actor.CallID, call *actor.Call) {
+	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.client(call.ID) != nil {
 		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
 		return
 	}
@@ -119,27 +123,28 @@ func (c *Cell) follow(act *activation, run actor.CallID, call actor.Call) {
 		return
 	}
 	act.aliases = append(act.aliases, alias{run: run, call: call.ID, via: call.Via})
-	if c.clients[call.ID] != nil && call.ID != run {
+	if c.client(call.ID) != nil && call.ID != run {
 		c.effect(Effect{ID: actor.EffectID{Run: call.ID}, Gated: act.durableRun(run), Op: Joined{Call: call.ID, Run: run}})
 	}
 }
 
 // accept takes a call in. It is written down with what its turn decides, if
 // that begins at once.
-func (c *Cell) accept(act *activation, call actor.Call, def *actor.Definition, durable bool) {
-	run := store.Accepted{Call: call, At: c.now, Definition: def.Hash}
+func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, durable bool) {
 	if mutant.On("accepted-not-journaled") {
 		n := len(c.ready.Entries)
 		defer func() { c.ready.Entries = c.ready.Entries[:n] }()
 	}
-	if call.IsRoot() {
+	if cl := c.guest; cl != nil && cl.followed && cl.call.ID == call.ID && c.quiet && !act.durable {
+		act.heard = append(act.heard, call.ID)
+	}
+	if call.IsRoot() && c.tells(act, call.ID) {
 		// The stream begins with what the client said: it rides on the entry that accepts it.
 		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String()}
 		e.Say(call.Parts)
 		act.told = append(act.told, e)
 	}
-	c.record(act, run)
-	r := act.journal.Run(call.ID)
+	r := c.opens(act, call, def)
 	if call.IsRoot() {
 		r.Seq = 1
 	}
@@ -147,17 +152,37 @@ func (c *Cell) accept(act *activation, call actor.Call, def *actor.Definition, d
 	if durable && !act.durable {
 		act.tainted = append(act.tainted, call.ID)
 	}
-	c.event(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-		Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable})
+	if c.hears(history.Admit) {
+		c.event(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
+			Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable})
+	}
 	if turns := inFront(act); len(turns) > 0 {
 		c.event(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})
 		c.seek(act, r)
 	}
 }
 
+// opens begins the run of a call: in the journal, if there is one.
+func (c *Cell) opens(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
+	if act.durable {
+		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash})
+		return act.journal.Run(call.ID)
+	}
+	var run *store.Run
+	if n := len(c.opened); n > 0 {
+		run, c.opened = c.opened[n-1], c.opened[:n-1]
+	} else {
+		run = &store.Run{}
+	}
+	act.journal.Open(run, call, c.now, def.Hash)
+	c.changed(act)
+	return run
+}
+
 // poisoned refuses a call for good over which this cell has died too often.
-func (c *Cell) poisoned(act *activation, call actor.Call) {
-	c.end(act, call, actor.Fail(call.ID, poison(c.strikes[call.ID])))
+func (c *Cell) poisoned(act *activation, call *actor.Call) {
+	reply := actor.Fail(call.ID, poison(c.strikes[call.ID]))
+	c.end(act, call, &reply)
 }
 
 func poison(times int) *actor.Refusal {
@@ -166,15 +191,15 @@ func poison(times int) *actor.Refusal {
 
 // refuse answers a call that is not taken. Nothing is written: asked again, it
 // is looked at again.
-func (c *Cell) refuse(act *activation, call actor.Call, r *actor.Refusal) {
+func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
-	c.replyTo(act, call, reply, false)
+	c.replyTo(act, call, &reply, false)
 }
 
 // signal answers a Wait by its name, and the signal itself.
-func (c *Cell) signal(act *activation, call actor.Call, durable bool) {
+func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	t := act.turn(call.Parent)
 	if t == nil {
 		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no run %s that waits", act.id, call.Parent))
@@ -192,7 +217,7 @@ func (c *Cell) signal(act *activation, call actor.Call, durable bool) {
 			e.Say(call.Parts)
 			c.tell(act, t.run, e)
 			c.answer(t, i, actor.Answer{Parts: call.Parts}, 0)
-			c.end(act, call, actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget})
+			c.end(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget})
 			return
 		}
 	}

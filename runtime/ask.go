@@ -43,10 +43,12 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 	holds := run.Holds
 	c.record(act, record)
 	t.work = asks
-	t.sent = make([]sent, len(asks))
+	t.sent = t.sent[:0]
+	for range asks {
+		t.sent = append(t.sent, sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter})
+	}
 	c.askEvents(t)
 	for i := range asks {
-		t.sent[i] = sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter}
 		switch a := &run.Last()[i]; {
 		case !a.Open():
 		case a.IsCall():
@@ -224,7 +226,7 @@ func (c *Cell) perform(t *turn, i int) {
 
 // outcome is what came of an effect.
 func (c *Cell) outcome(in Outcome) {
-	act := c.actors[c.performing[in.ID]]
+	act := c.actors.find(c.performing[in.ID])
 	if act != nil {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
 		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sent[i].attempt == in.Attempt {

@@ -66,12 +66,12 @@ func TestLongWordsAreWrittenReadably(t *testing.T) {
 	n.start(1)
 	n.drain()
 	n.send("a", "y", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, "go", id })
-	if run := n.cells[0].actors[actor.NewID("a", "")].journal.Run(id); run == nil || !strings.Contains(run.Parked, "ooo") {
+	if run := n.cells[0].actors.find(actor.NewID("a", "")).journal.Run(id); run == nil || !strings.Contains(run.Parked, "ooo") {
 		t.Errorf("not parked: %+v", run)
 	}
 	n.start(1)
 	n.drain()
-	if act := n.cells[0].actors[actor.NewID("a", "")]; act == nil || !act.loaded {
+	if act := n.cells[0].actors.find(actor.NewID("a", "")); act == nil || !act.loaded {
 		t.Error("what was parked cannot be read")
 	}
 }
@@ -192,7 +192,7 @@ func TestWhatEndsInAQueueLeavesNoTrace(t *testing.T) {
 	for _, key := range []string{"a/1", "a/2", "a/3"} {
 		n.send(key, "x")
 	}
-	b := n.cells[0].actors[actor.NewID("b", "")]
+	b := n.cells[0].actors.find(actor.NewID("b", ""))
 	if len(b.tainted) != 2 {
 		t.Fatalf("%d queued calls came from a log", len(b.tainted))
 	}

@@ -20,7 +20,7 @@ const CallAgent = "call_agent"
 
 // callback adds a call to the step in which the run's external agent was invoked.
 // A repeat of the signal finds the call it made.
-func (c *Cell) callback(t *turn, call actor.Call, durable bool) {
+func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Added && a.For == call.ID && !mutant.On("callback-not-recognised") {
@@ -76,20 +76,20 @@ func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
 
 // wants notes who is to have the answer of an added call; false if as many as
 // that are waiting for it already.
-func (t *turn) wants(i int, call actor.Call, most int) bool {
+func (t *turn) wants(i int, call *actor.Call, most int) bool {
 	if t.added == nil {
 		t.added = map[int][]actor.Call{}
 	}
 	for j, o := range t.added[i] {
 		if o.ID == call.ID {
-			t.added[i][j] = call // from where it asks now
+			t.added[i][j] = *call // from where it asks now
 			return true
 		}
 	}
 	if len(t.added[i]) >= most {
 		return false
 	}
-	t.added[i] = append(t.added[i], call)
+	t.added[i] = append(t.added[i], *call)
 	return true
 }
 
@@ -124,11 +124,11 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 			first = call
 		}
 	}
-	c.end(t.act, first, reply)
-	for _, call := range calls {
-		if again := reply; call.ID != a.For {
+	c.end(t.act, &first, &reply)
+	for i := range calls {
+		if again, call := reply, &calls[i]; call.ID != a.For {
 			again.Call = call.ID
-			c.replyTo(t.act, call, again, t.act.durable)
+			c.replyTo(t.act, call, &again, t.act.durable)
 		}
 	}
 }

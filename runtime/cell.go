@@ -3,14 +3,13 @@
 package runtime
 
 import (
-	"maps"
-	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/internal/mutant"
+	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -19,6 +18,11 @@ type Config struct {
 	Self  actor.Address // node, cell, incarnation
 	Seed  uint64        // of the ids it draws; never the same for two incarnations
 	Tools *tools.Registry
+	// Tells is the kinds of events that the world wants to hear of; 0: all.
+	Tells history.Set
+	// Quiet: a run of an actor that writes nothing down has a stream only if
+	// somebody follows it when its call comes.
+	Quiet bool
 }
 
 // Cell is a single-threaded share of a node's actors. It is changed by Step
@@ -26,6 +30,8 @@ type Config struct {
 type Cell struct {
 	self   actor.Address
 	tools  *tools.Registry
+	kinds  history.Set
+	quiet  bool
 	stream uint64
 	stamp  actor.Time // the last one given
 
@@ -38,8 +44,12 @@ type Cell struct {
 	running map[actor.EffectID]bool          // effects of the incarnation before
 	strikes map[actor.CallID]int
 
-	actors     map[actor.ID]*activation
+	actors     roster
+	rest       *life // of actors that have nothing open: never changed
+	recall     recall
 	clients    map[actor.CallID]*client
+	guest      *client                     // came in this step, and is not answered yet
+	spare      *client                     // for the next guest
 	performing map[actor.EffectID]actor.ID // whose tools and work are out
 	timers     timers
 	asleep     asleep
@@ -51,19 +61,28 @@ type Cell struct {
 	blame   actor.CallID // whose turn is being advanced
 	touched []*activation
 	ready   Ready
+
+	// What was used before, and nobody has any more. What ended in this step may
+	// still be looked at.
+	lives  []*life
+	turns  []*turn
+	ended  []*turn
+	opened []*store.Run
+	closed []*store.Run
 }
 
 // NewCell returns a cell that knows nothing yet. A world tells it Limits,
 // Agents and Owners, then Boot.
 func NewCell(cfg Config) *Cell {
 	return &Cell{
-		self: cfg.Self, tools: cfg.Tools, stream: cfg.Seed,
+		self: cfg.Self, tools: cfg.Tools, stream: cfg.Seed, kinds: cfg.Tells, quiet: cfg.Quiet,
 		limits:     dispatcher.DefaultLimits(),
 		agents:     map[string]*actor.Definition{},
 		known:      map[actor.Hash]*actor.Definition{},
 		running:    map[actor.EffectID]bool{},
 		strikes:    map[actor.CallID]int{},
-		actors:     map[actor.ID]*activation{},
+		actors:     newRoster(),
+		rest:       &life{},
 		clients:    map[actor.CallID]*client{},
 		performing: map[actor.EffectID]actor.ID{},
 	}
@@ -79,15 +98,21 @@ func (c *Cell) Blame() actor.CallID { return c.blame }
 // Step advances the cell by one input. What has run out by now ends first.
 func (c *Cell) Step(now actor.Time, in Input) Ready {
 	c.now = max(c.now, now)
-	c.ready, c.blame = Ready{Events: c.ready.Events[:0]}, actor.CallID{}
+	clear(c.ready.Effects) // what was asked for is not held on to
+	c.ready = Ready{Effects: c.ready.Effects[:0], Events: c.ready.Events[:0]}
+	c.blame = actor.CallID{}
 	if c.booted {
 		c.ring()
 	}
 	switch in := in.(type) {
 	case Boot:
 		c.boot(in)
+	case *Visit:
+		c.visited(in)
+	case *Deliver:
+		c.deliver(&in.Envelope)
 	case Deliver:
-		c.deliver(in.Envelope)
+		c.deliver(&in.Envelope)
 	case Outcome:
 		c.outcome(in)
 	case Streamed:
@@ -118,7 +143,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 // panicked or its world ends: agents' code that waits in them unwinds. What it
 // says on the way, nobody hears.
 func (c *Cell) Abandon() {
-	for _, act := range c.ordered() {
+	for _, act := range c.actors.ordered() {
 		for _, t := range act.turns {
 			func() {
 				defer func() { _ = recover() }()
@@ -170,7 +195,7 @@ func (c *Cell) define(definitions, former []actor.Definition) {
 		def := know(&definitions[i])
 		c.agents[def.Name] = def
 	}
-	for _, act := range c.ordered() {
+	for _, act := range c.actors.ordered() {
 		for _, run := range act.journal.Runs {
 			if def := before[run.Definition]; def != nil {
 				c.known[run.Definition] = def
@@ -185,7 +210,7 @@ func (c *Cell) define(definitions, former []actor.Definition) {
 func (c *Cell) owners(table dispatcher.Table) {
 	old := c.table
 	c.table = table
-	for _, act := range c.ordered() {
+	for _, act := range c.actors.ordered() {
 		if o, ok := c.ownerOf(act.id); !ok || !c.mine(o) || o.Epoch != act.epoch {
 			if mutant.On("lost-shard-kept") {
 				continue
@@ -225,16 +250,6 @@ func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
 	return c.table.Of(dispatcher.ShardOf(id))
 }
 
-// ordered is the activations by id: no order of a map ever shows.
-func (c *Cell) ordered() []*activation {
-	ids := slices.SortedFunc(maps.Keys(c.actors), actor.ID.Compare)
-	all := make([]*activation, len(ids))
-	for i, id := range ids {
-		all[i] = c.actors[id]
-	}
-	return all
-}
-
 // settle ends a step: actors that were touched take their next message, write a
 // snapshot if it is time, and set their timer.
 func (c *Cell) settle() {
@@ -246,16 +261,36 @@ func (c *Cell) settle() {
 		}
 		act := c.touched[i]
 		act.touched = false
-		if c.actors[act.id] != act || !act.loaded {
+		if !act.loaded || c.actors.find(act.id) != act {
 			continue
 		}
 		c.pump(act)
 		c.count(act)
-		must.Be(len(act.told) == 0, "%s has events that no entry carries", act.id)
+		if len(act.told) > 0 {
+			must.Be(false, "%s has events that no entry carries", act.id)
+		}
 		c.snapshot(act)
 		c.arm(act)
+		c.retire(act)
 	}
 	c.touched, c.passed = c.touched[:0], 0
+	c.tidy()
+	c.stay()
+}
+
+// tidy keeps what has ended in this step for the next that need it, empty.
+func (c *Cell) tidy() {
+	for _, t := range c.ended {
+		if *t = (turn{sent: t.sent[:0]}); len(c.turns) < sparesMax {
+			c.turns = append(c.turns, t)
+		}
+	}
+	for _, run := range c.closed {
+		if *run = (store.Run{}); len(c.opened) < sparesMax {
+			c.opened = append(c.opened, run)
+		}
+	}
+	c.ended, c.closed = c.ended[:0], c.closed[:0]
 }
 
 func (c *Cell) touch(act *activation) {
@@ -268,9 +303,15 @@ func (c *Cell) touch(act *activation) {
 func (c *Cell) effect(e Effect) { c.ready.Effects = append(c.ready.Effects, e) }
 
 func (c *Cell) event(e history.Event) {
-	e.At, e.From = c.now, c.self
-	c.ready.Events = append(c.ready.Events, e)
+	if c.hears(e.Kind) {
+		e.At, e.From = c.now, c.self
+		c.ready.Events = append(c.ready.Events, e)
+	}
 }
+
+// hears tells whether the world wants to hear of events of that kind. To say so
+// first is worth it where most calls pass.
+func (c *Cell) hears(k history.Kind) bool { return c.kinds == 0 || c.kinds.Has(k) }
 
 // draw makes the id of a new call, of now and the cell's stream.
 func (c *Cell) draw() actor.CallID { return actor.NewCallID(c.now, c.random(), c.random()) }

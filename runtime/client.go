@@ -20,14 +20,16 @@ type client struct {
 	clock actor.Clock
 	again actor.Time
 	wait  actor.Duration
+
+	followed bool
 }
 
 // fromClient takes in what a client of this node wants: a call of its own, or
 // to give one up.
-func (c *Cell) fromClient(env actor.Envelope) {
+func (c *Cell) fromClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Request:
-		c.clientCall(m.Call)
+		c.clientCall(&m.Call, false)
 	case actor.Cancel:
 		c.send(actor.EffectID{}, 0, actor.ID{}, env.To, false, false, m)
 	default:
@@ -35,17 +37,52 @@ func (c *Cell) fromClient(env actor.Envelope) {
 	}
 }
 
-func (c *Cell) clientCall(call actor.Call) {
-	if r := c.checkClient(&call); r != nil {
+// visited is a Deliver of a client's call.
+func (c *Cell) visited(v *Visit) {
+	if c.hears(history.Deliver) {
+		c.event(history.Event{Kind: history.Deliver, Actor: v.Call.To, Call: v.Call.ID, What: "request"})
+	}
+	c.clientCall(&v.Call, v.Followed)
+}
+
+func (c *Cell) clientCall(call *actor.Call, followed bool) {
+	if c.spare == nil {
+		c.spare = &client{}
+	}
+	cl := c.spare
+	cl.call = *call
+	if r := c.checkClient(&cl.call); r != nil {
 		c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Why: "client"})
 		c.effect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
 		return
 	}
-	call.Via = c.self
-	cl := &client{call: call, clock: actor.NewClock(c.now, call.Left), wait: c.limits.ResendAfter}
-	c.clients[call.ID] = cl
-	c.event(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: call.Left})
+	cl.call.Via = c.self
+	cl.clock, cl.wait, cl.followed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, followed
+	c.guest = cl
+	if c.hears(history.Ask) {
+		c.event(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: cl.call.Left})
+	}
 	c.sendClient(cl)
+}
+
+// stay has the client wait whose call came in this step, if it is not answered:
+// most are at once, and leave no trace.
+func (c *Cell) stay() {
+	cl := c.guest
+	if cl == nil {
+		return
+	}
+	c.guest, c.spare = nil, nil
+	c.clients[cl.call.ID] = cl
+	c.set(timer{at: min(cl.again, cl.clock.Due()), call: cl.call.ID})
+}
+
+// client is a client that waits here; nil if none does for that call.
+func (c *Cell) client(id actor.CallID) *client {
+	if cl := c.guest; cl != nil && cl.call.ID == id {
+		return cl
+	}
+	return c.clients[id]
 }
 
 // checkClient says why a client's call is not taken, and fills in what it left open.
@@ -59,7 +96,7 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 		return actor.Refuse(actor.Invalid, "the message has %d bytes, at most %d allowed", actor.SizeOf(call.Parts), c.limits.MessageBytesMax)
 	case len(c.clients) >= ClientsMax:
 		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.clients))
-	case c.clients[call.ID] != nil:
+	case len(c.clients) > 0 && c.clients[call.ID] != nil:
 		return actor.Refuse(actor.Invalid, "call %s is under way", call.ID)
 	case c.agents[call.To.Agent] == nil && call.Kind != actor.Signal: // a run may outlive its agent
 		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
@@ -79,21 +116,28 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 // sendClient brings a client's call to its actor: in this very step if it lives
 // here, else by message, again and again until it is answered.
 func (c *Cell) sendClient(cl *client) {
-	call := cl.call
-	call.Left = cl.clock.Now(c.now)
-	o, ok := c.ownerOf(call.To)
-	if ok && c.mine(o) {
-		cl.again = actor.Forever
-		c.set(timer{at: cl.clock.Due(), call: call.ID})
+	cl.again = actor.Forever
+	if o, ok := c.ownerOf(cl.call.To); ok && c.mine(o) {
+		call := &cl.call
+		if cl != c.guest {
+			again := cl.call
+			again.Left = cl.clock.Now(c.now)
+			call = &again
+			c.set(timer{at: cl.clock.Due(), call: call.ID})
+		}
+		c.localCall(call, false)
 		cl.call.Attempt++
-		c.local(actor.Envelope{From: c.self, To: call.To, Epoch: o.Epoch, Body: actor.Request{Call: call}})
 		return
 	}
+	call := cl.call
+	call.Left = cl.clock.Now(c.now)
 	c.send(actor.EffectID{}, call.Attempt, actor.ID{}, call.To, false, false, actor.Request{Call: call})
 	cl.again = c.now.Add(cl.wait)
 	cl.wait = min(2*cl.wait, resendMax)
 	cl.call.Attempt++
-	c.set(timer{at: min(cl.again, cl.clock.Due()), call: call.ID})
+	if cl != c.guest {
+		c.set(timer{at: min(cl.again, cl.clock.Due()), call: call.ID})
+	}
 }
 
 // sendClientAgain does so after a while: its actor could not be read.
@@ -128,15 +172,15 @@ func (c *Cell) clientDue(id actor.CallID) {
 }
 
 // toClient takes an answer for a client that waits, or waited, at this cell.
-func (c *Cell) toClient(env actor.Envelope) {
+func (c *Cell) toClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Answered:
-		if c.clients[m.Reply.Call] != nil {
+		if c.client(m.Reply.Call) != nil {
 			c.respond(m.Reply.Call, m.Reply, 0, env.Durable)
 			return
 		}
 	case actor.Held:
-		if c.clients[m.Call] != nil {
+		if c.client(m.Call) != nil {
 			c.respond(m.Call, actor.Reply{Call: m.Call, Run: m.Call}, m.Until, env.Durable)
 			return
 		}
@@ -165,9 +209,13 @@ func (c *Cell) tellClient(t *turn, until actor.Time) {
 
 // respond gives a waiting client its answer. One that waits no more gets none.
 func (c *Cell) respond(id actor.CallID, reply actor.Reply, heldUntil actor.Time, durable bool) {
-	if c.clients[id] == nil {
+	switch cl := c.client(id); {
+	case cl == nil:
 		return
+	case cl == c.guest:
+		c.guest = nil
+	default:
+		delete(c.clients, id)
 	}
-	delete(c.clients, id)
 	c.effect(Effect{ID: actor.EffectID{Run: id}, Gated: durable, Op: Respond{Call: id, Reply: reply, HeldUntil: heldUntil}})
 }

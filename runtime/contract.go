@@ -10,11 +10,13 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Ready is what one step wants done, in this order: append, then perform.
+// Ready is what one step wants done, in this order: append, then perform. What is
+// in it is the world's, but for the slices of effects and events, which are good
+// until the next Step.
 type Ready struct {
 	Entries []store.Entry // appended, in this order, to the node's one log; never split over two commits
 	Effects []Effect
-	Events  []history.Event // good until the next Step
+	Events  []history.Event
 }
 
 // Effect is one thing for the world to do.
@@ -38,6 +40,12 @@ type (
 	}
 	// Deliver brings a message: from a cell, or, with a zero From, from a client of this node.
 	Deliver struct{ Envelope actor.Envelope }
+	// Visit is the Deliver of a client's call, which stays the world's. Followed
+	// says that somebody wants to hear of the run while it goes on.
+	Visit struct {
+		Call     actor.Call
+		Followed bool
+	}
 	// Outcome is what came of a Tool, Work, Model or Invoke effect.
 	Outcome struct {
 		ID      actor.EffectID
@@ -81,6 +89,7 @@ type (
 
 func (Boot) input()          {}
 func (Deliver) input()       {}
+func (*Visit) input()        {}
 func (Outcome) input()       {}
 func (Streamed) input()      {}
 func (Loaded) input()        {}
@@ -102,7 +111,8 @@ type Strike struct {
 type Op interface{ op() }
 
 type (
-	// Send carries a message to a cell: of this node, or of another.
+	// Send carries a message to a cell: of this node, or of another. The cell holds
+	// nothing of it.
 	Send struct {
 		Node     actor.NodeID
 		Cell     uint16

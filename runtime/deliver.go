@@ -11,8 +11,10 @@ import (
 // deliver takes a message in. In this order: a client's own call, an answer for
 // a waiting client, then messages for an actor, if the cell owns it under the
 // epoch that the sender believes in.
-func (c *Cell) deliver(env actor.Envelope) {
-	c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
+func (c *Cell) deliver(env *actor.Envelope) {
+	if c.hears(history.Deliver) {
+		c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
+	}
 	if !env.Back.IsZero() {
 		c.toClient(env)
 		return
@@ -30,25 +32,15 @@ func (c *Cell) deliver(env actor.Envelope) {
 }
 
 // local takes a message for an actor of this cell.
-func (c *Cell) local(env actor.Envelope) {
-	act := c.actors[env.To]
-	if act == nil {
-		switch m := env.Body.(type) {
-		case actor.Request:
-			def := c.agents[env.To.Agent]
-			switch {
-			case def == nil:
-				c.refuse(nil, m.Call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", env.To.Agent))
-				return
-			case len(c.actors) >= c.limits.ActorsPerCellMax:
-				c.refuse(nil, m.Call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", len(c.actors)))
-				return
-			}
+func (c *Cell) local(env *actor.Envelope) {
+	if m, ok := env.Body.(actor.Request); ok {
+		c.localCall(&m.Call, env.Durable)
+		return
+	}
+	act := c.actors.find(env.To)
+	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil {
+		if def := c.agents[env.To.Agent]; def != nil && c.actors.count < c.limits.ActorsPerCellMax {
 			act = c.activate(env.To, def)
-		case actor.Cancel:
-			if def := c.agents[env.To.Agent]; def != nil && len(c.actors) < c.limits.ActorsPerCellMax {
-				act = c.activate(env.To, def)
-			}
 		}
 	}
 	switch {
@@ -61,38 +53,64 @@ func (c *Cell) local(env actor.Envelope) {
 	}
 }
 
-// await keeps a message until its actor is loaded: what asks for something new.
-// Of what answers, nothing is lost by dropping it: the call is sent again.
-func (c *Cell) await(act *activation, env actor.Envelope) {
-	switch m := env.Body.(type) {
-	case actor.Request:
-		switch full := len(act.waiting) >= c.limits.MaxPendingPerActor; {
-		case full && m.Call.Attempt > 1: // it may be open in there: who asked asks again
-			c.drop(env, "full")
+// localCall takes a call for an actor of this cell; it brings the actor into
+// memory if it is not there.
+func (c *Cell) localCall(call *actor.Call, durable bool) {
+	act := c.actors.find(call.To)
+	if act == nil {
+		def := c.agents[call.To.Agent]
+		switch {
+		case def == nil:
+			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 			return
-		case full:
-			c.refuse(act, m.Call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.waiting)))
-			return
-		}
-	case actor.Cancel:
-		if len(act.waiting) >= 2*c.limits.MaxPendingPerActor {
-			c.drop(env, "full")
+		case c.actors.count >= c.limits.ActorsPerCellMax:
+			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", c.actors.count))
 			return
 		}
-	default:
-		c.drop(env, "loading")
+		act = c.activate(call.To, def)
+	}
+	if !act.loaded {
+		c.awaitCall(act, call, durable)
 		return
 	}
-	act.waiting = append(act.waiting, env)
+	c.live(act)
+	act.used = c.now
+	c.touch(act)
+	c.request(act, call, durable)
+}
+
+// await keeps a message until its actor is loaded: what asks for something new.
+// Of what answers, nothing is lost by dropping it: the call is sent again.
+func (c *Cell) await(act *activation, env *actor.Envelope) {
+	switch _, cancels := env.Body.(actor.Cancel); {
+	case !cancels:
+		c.drop(env, "loading")
+	case len(act.waiting) >= 2*c.limits.MaxPendingPerActor:
+		c.drop(env, "full")
+	default:
+		act.waiting = append(act.waiting, *env)
+	}
+}
+
+func (c *Cell) awaitCall(act *activation, call *actor.Call, durable bool) {
+	switch full := len(act.waiting) >= c.limits.MaxPendingPerActor; {
+	case full && call.Attempt > 1: // it may be open in there: who asked asks again
+		c.event(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
+	case full:
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.waiting)))
+	default:
+		act.waiting = append(act.waiting, actor.Envelope{To: act.id, Durable: durable, Body: actor.Request{Call: *call}})
+	}
 }
 
 // toActor takes a message for an actor that is in memory.
-func (c *Cell) toActor(act *activation, env actor.Envelope) {
+func (c *Cell) toActor(act *activation, env *actor.Envelope) {
+	c.live(act)
 	act.used = c.now
 	c.touch(act)
 	switch m := env.Body.(type) {
 	case actor.Request:
-		c.request(act, m.Call, env.Durable)
+		c.request(act, &m.Call, env.Durable)
 	case actor.Answered:
 		c.answered(act, m.Reply, env)
 	case actor.Cancel:
@@ -108,7 +126,7 @@ func (c *Cell) toActor(act *activation, env actor.Envelope) {
 	}
 }
 
-func (c *Cell) drop(env actor.Envelope, why string) {
+func (c *Cell) drop(env *actor.Envelope, why string) {
 	c.event(history.Event{Kind: history.Drop, Actor: env.To, Call: env.Body.Subject(), What: env.Body.Name(), Why: why})
 }
 
@@ -121,11 +139,13 @@ func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.I
 		return
 	}
 	env := actor.Envelope{From: c.self, To: to, Epoch: o.Epoch, Durable: durable, Body: body}
-	e := history.Event{Kind: history.Send, Actor: from, Peer: to, Call: body.Subject(), What: body.Name(), Attempt: attempt, Durable: durable}
-	if r, ok := body.(actor.Request); ok {
-		e.Left, e.Chain, e.Parent = r.Call.Left, r.Call.Chain, r.Call.Parent
+	if c.hears(history.Send) {
+		e := history.Event{Kind: history.Send, Actor: from, Peer: to, Call: body.Subject(), What: body.Name(), Attempt: attempt, Durable: durable}
+		if r, ok := body.(actor.Request); ok {
+			e.Left, e.Chain, e.Parent = r.Call.Left, r.Call.Chain, r.Call.Parent
+		}
+		c.event(e)
 	}
-	c.event(e)
 	c.effect(Effect{ID: id, Attempt: attempt, Gated: gated && o.Node != c.self.Node,
 		Op: Send{Node: o.Node, Cell: o.Cell, Envelope: env}})
 }

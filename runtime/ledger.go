@@ -41,7 +41,7 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 
 // resend sends the unanswered calls to some actors again.
 func (c *Cell) resend(to func(actor.ID) bool) {
-	for _, act := range c.ordered() {
+	for _, act := range c.actors.ordered() {
 		for _, t := range act.turns {
 			for i := range t.run.Last() {
 				if a := &t.run.Last()[i]; a.Open() && a.IsCall() && to(a.To) {
@@ -64,7 +64,7 @@ func (c *Cell) resendTo(node actor.NodeID, cell uint16) {
 
 // answered takes the outcome of a call that this actor made. One that nobody
 // waits for any more is late, whoever sent it and however often.
-func (c *Cell) answered(act *activation, reply actor.Reply, env actor.Envelope) {
+func (c *Cell) answered(act *activation, reply actor.Reply, env *actor.Envelope) {
 	t, i := act.asked(reply.Call)
 	if t == nil {
 		c.drop(env, "late")
@@ -105,7 +105,7 @@ func (c *Cell) sendCancel(t *turn, i int, why actor.Reason) {
 
 // heldBelow stops or starts the clock of a call that this actor made: the
 // callee, or someone below it, waits for a person. until 0 says it goes on.
-func (c *Cell) heldBelow(act *activation, env actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
+func (c *Cell) heldBelow(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
 	t, i := act.asked(call)
 	if t == nil || !t.run.Last()[i].Open() {
 		c.drop(env, "late")

@@ -12,7 +12,7 @@ import (
 // State is the whole truth about the cell, as a value.
 func (c *Cell) State() history.State {
 	s := history.State{Cell: c.self}
-	for _, act := range c.ordered() {
+	for _, act := range c.actors.ordered() {
 		a := history.Actor{ID: act.id, Epoch: act.epoch, Loaded: act.loaded, Bytes: act.mailbox.Bytes()}
 		for _, q := range act.mailbox.Calls() {
 			a.Queue = append(a.Queue, q.Call)
@@ -45,20 +45,26 @@ type Size struct {
 // Size is how much there is in the cell.
 func (c *Cell) Size() Size {
 	s := c.size
-	s.Actors = len(c.actors)
+	s.Actors = c.actors.count
 	return s
 }
 
 // count keeps the size right as an actor changes.
 func (c *Cell) count(act *activation) {
-	c.uncount(act)
-	act.counted = Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
-	c.size.Queued += act.counted.Queued
-	c.size.Outstanding += act.counted.Outstanding
+	now := Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
+	if now != act.counted {
+		c.uncount(act)
+		act.counted = now
+		c.size.Queued += now.Queued
+		c.size.Outstanding += now.Outstanding
+	}
 }
 
 // uncount forgets what an actor adds to the size.
 func (c *Cell) uncount(act *activation) {
+	if act.counted == (Size{}) {
+		return
+	}
 	c.size.Queued -= act.counted.Queued
 	c.size.Outstanding -= act.counted.Outstanding
 	act.counted = Size{}

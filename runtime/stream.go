@@ -43,7 +43,7 @@ func (c *Cell) streamed(in Streamed) {
 
 // streaming finds the open ask that an effect is at work on.
 func (c *Cell) streaming(id actor.EffectID, attempt uint32) (*turn, int) {
-	act := c.actors[c.performing[id]]
+	act := c.actors.find(c.performing[id])
 	if act == nil {
 		return nil, 0
 	}

@@ -56,7 +56,7 @@ func (c *Cell) set(t timer) {
 	c.order++
 	t.order = c.order
 	heap.Push(&c.timers, t)
-	if len(c.timers) > 4*(len(c.clients)+len(c.actors))+timersMin {
+	if len(c.timers) > 4*(len(c.clients)+c.actors.count)+timersMin {
 		c.timers = slices.DeleteFunc(c.timers, func(t timer) bool { return !c.wanted(t) })
 		heap.Init(&c.timers)
 	}
@@ -67,7 +67,7 @@ func (c *Cell) wanted(t timer) bool {
 	if t.act == nil {
 		return c.clients[t.call] != nil
 	}
-	return c.actors[t.act.id] == t.act && t.act.timer == t.at
+	return t.act.timer == t.at && c.actors.find(t.act.id) == t.act
 }
 
 // arm sets the actor's timer to its earliest deadline. One that is set for an
@@ -107,13 +107,13 @@ func (c *Cell) earliest(act *activation) actor.Time {
 
 // due ends what has run out, sends again what is due, or lets an idle actor go.
 func (c *Cell) due(act *activation) {
+	if act.idle() && c.now >= act.used.Add(c.limits.PassivateAfter) {
+		c.deactivate(act, "idle")
+		return
+	}
 	c.touch(act)
 	if !act.loaded {
 		c.effect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch}})
-		return
-	}
-	if act.idle() && c.now >= act.used.Add(c.limits.PassivateAfter) {
-		c.deactivate(act, "idle")
 		return
 	}
 	c.runOut(act)

@@ -54,6 +54,16 @@ func (t *turn) stop() {
 	}
 }
 
+// newTurn is a turn to be filled in: one that is over, or a new one.
+func (c *Cell) newTurn() *turn {
+	if n := len(c.turns); n > 0 {
+		t := c.turns[n-1]
+		c.turns = c.turns[:n-1]
+		return t
+	}
+	return &turn{}
+}
+
 // free tells whether the next message may begin its turn.
 func (c *Cell) free(act *activation) bool {
 	if act.serial {
@@ -92,17 +102,22 @@ func (c *Cell) begin(act *activation) bool {
 		return false
 	}
 	run := act.journal.Run(q.Call)
-	t := &turn{act: act, run: run, def: c.definition(run), taint: act.untaint(q.Call)}
+	t := c.newTurn()
+	*t = turn{act: act, run: run, def: c.definition(run), taint: act.untaint(q.Call), sent: t.sent}
 	act.turns = append(act.turns, t)
-	call := run.Call
-	e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
-		Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Now(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt}
-	if !call.IsRoot() {
-		e.Parent = call.Parent
+	call := &run.Call
+	if c.tells(act, call.ID) {
+		e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
+			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Now(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt}
+		if !call.IsRoot() {
+			e.Parent = call.Parent
+		}
+		c.tell(act, run, e)
 	}
-	c.tell(act, run, e)
-	c.event(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Now(c.now),
-		Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
+	if c.hears(history.Start) {
+		c.event(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Now(c.now),
+			Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
+	}
 	if t.def == nil {
 		c.finish(t, failed(actor.Refuse(actor.NotFound, "agent %s is gone", act.id.Agent)))
 	}
@@ -244,14 +259,44 @@ func (c *Cell) finish(t *turn, out actor.Outcome) {
 		}
 	}
 	c.endRun(act, run, out, t.durable())
-	act.turns = slices.DeleteFunc(act.turns, func(o *turn) bool { return o == t })
+	if i := slices.Index(act.turns, t); i >= 0 {
+		act.turns = slices.Delete(act.turns, i, i+1)
+		c.ended = append(c.ended, t)
+	}
 }
 
 // endRun writes the outcome of an accepted call and sends it to whoever asked.
 func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durable bool) {
-	call := run.Call
+	call := &run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget}
+	if c.tells(act, call.ID) {
+		c.toldEnd(act, run, &reply)
+	}
+	if c.hears(history.Reply) {
+		he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
+			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Now(c.now)}
+		if reply.Refusal != nil {
+			he.Reason, he.Scope = reply.Refusal.Reason, reply.Refusal.Scope
+		}
+		c.event(he)
+	}
+	c.end(act, call, &reply)
+	if call.IsRoot() && len(act.aliases) > 0 {
+		followers := act.aliases
+		act.aliases = slices.DeleteFunc(slices.Clone(followers), func(a alias) bool { return a.run == call.ID })
+		for _, a := range followers {
+			if a.run == call.ID {
+				again, to := reply, *call
+				again.Call, to.ID, to.Root, to.Via = a.call, a.call, a.call, a.via
+				c.replyTo(act, &to, &again, durable)
+			}
+		}
+	}
+	c.replyTo(act, call, &reply, durable)
+}
+
+func (c *Cell) toldEnd(act *activation, run *store.Run, reply *actor.Reply) {
 	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: usage(run)}
 	switch {
 	case reply.Refusal == nil:
@@ -262,35 +307,23 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 		e = runs.Event{Type: runs.RunFailed, Refusal: reply.Refusal}
 	}
 	c.tell(act, run, e)
-	he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-		Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Now(c.now)}
-	if reply.Refusal != nil {
-		he.Reason, he.Scope = reply.Refusal.Reason, reply.Refusal.Scope
-	}
-	c.event(he)
-	c.end(act, call, reply)
-	if call.IsRoot() {
-		followers := act.aliases
-		act.aliases = slices.DeleteFunc(slices.Clone(followers), func(a alias) bool { return a.run == call.ID })
-		for _, a := range followers {
-			if a.run == call.ID {
-				again, to := reply, call
-				again.Call, to.ID, to.Root, to.Via = a.call, a.call, a.call, a.via
-				c.replyTo(act, to, again, durable)
-			}
-		}
-	}
-	c.replyTo(act, call, reply, durable)
 }
 
 // end remembers the one outcome of a call, for its repeats.
-func (c *Cell) end(act *activation, call actor.Call, reply actor.Reply) {
+func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
 	signalled := act.journal.Run(call.ID) == nil
-	ended := store.Ended{Call: call.ID, At: c.now, Reply: reply, Until: until, Idempotency: call.Idempotency}
+	if !act.durable && call.Idempotency.IsZero() {
+		c.closes(act, call, reply, until)
+		if signalled {
+			c.replyTo(act, call, reply, false)
+		}
+		return
+	}
+	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
 	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
 		ended.Keep = t.keep
 	}
@@ -300,8 +333,25 @@ func (c *Cell) end(act *activation, call actor.Call, reply actor.Reply) {
 	}
 }
 
+// closes ends the run of a call that no journal tells of. Its outcome is
+// remembered for a repeat, unless there cannot be one: the client who asked waits
+// at this cell, and asks nobody else.
+func (c *Cell) closes(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time) {
+	if run := act.journal.Close(call.ID); run != nil {
+		c.closed = append(c.closed, run)
+	}
+	if i := slices.Index(act.heard, call.ID); i >= 0 {
+		c.changed(act) // its last words
+		act.heard = slices.Delete(act.heard, i, i+1)
+	}
+	if !call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self {
+		c.recall.add(c.now, reply, act.epoch, until)
+	}
+	c.changed(act)
+}
+
 // replyTo sends an outcome to the caller's actor, or to where a client waits.
-func (c *Cell) replyTo(act *activation, call actor.Call, reply actor.Reply, durable bool) {
+func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, durable bool) {
 	if call.Kind == actor.OneWay {
 		return
 	}
@@ -310,14 +360,14 @@ func (c *Cell) replyTo(act *activation, call actor.Call, reply actor.Reply, dura
 		if mutant.On("reply-to-another") {
 			caller = call.Chain[0]
 		}
-		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply})
+		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply.Clone()})
 		return
 	}
 	if call.Via.Node == c.self.Node && call.Via.Cell == c.self.Cell {
-		c.respond(call.ID, reply, 0, durable)
+		c.respond(call.ID, *reply, 0, durable)
 		return
 	}
-	env := actor.Envelope{From: c.self, Back: call.Via, Durable: durable, Body: actor.Answered{Reply: reply}}
+	env := actor.Envelope{From: c.self, Back: call.Via, Durable: durable, Body: actor.Answered{Reply: reply.Clone()}}
 	c.event(history.Event{Kind: history.Send, Actor: call.To, Call: call.ID, What: "answered", Durable: durable})
 	c.effect(Effect{Gated: durable && call.Via.Node != c.self.Node, Op: Send{Node: call.Via.Node, Cell: call.Via.Cell, Envelope: env}})
 }

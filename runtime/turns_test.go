@@ -54,7 +54,7 @@ func TestADifferentTurnIsParked(t *testing.T) {
 	id := n.send("a", "x", keyed("k"))
 	n.want(id, "nothing")
 	parked := ""
-	for _, r := range n.cells[0].actors[actor.NewID("a", "")].journal.Runs {
+	for _, r := range n.cells[0].actors.find(actor.NewID("a", "")).journal.Runs {
 		parked = r.Parked
 	}
 	if !strings.Contains(parked, "step 1") || !strings.Contains(parked, "call b") || !strings.Contains(parked, "call c") {
@@ -185,7 +185,7 @@ func TestAnIdleActorLeavesMemoryAndComesBack(t *testing.T) {
 	n := newNode(t, 1, agent("a", echo()))
 	first := n.send("a", "x", keyed("k"))
 	n.pass(n.limits.PassivateAfter + time.Second)
-	if len(n.cells[0].actors) != 0 {
+	if n.cells[0].actors.count != 0 {
 		t.Error("the idle actor is still in memory")
 	}
 	second := n.send("a", "x", keyed("k"))
@@ -433,7 +433,7 @@ func TestAnOldReadIsOfNoUse(t *testing.T) {
 	n.send("a", "y")
 	n.inputs = nil
 	c.Step(n.now, Loaded{Actor: actor.NewID("a", ""), Epoch: old})
-	if c.actors[actor.NewID("a", "")].loaded {
+	if c.actors.find(actor.NewID("a", "")).loaded {
 		t.Error("took what was read under another epoch")
 	}
 }

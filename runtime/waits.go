@@ -132,7 +132,7 @@ func (c *Cell) probeOn() {
 	if c.probes = c.probes[1:]; len(c.probes) == 0 {
 		c.probes = nil
 	}
-	if act := c.actors[p.to]; act != nil && act.loaded {
+	if act := c.actors.find(p.to); act != nil && act.loaded {
 		c.probed(act, p.m)
 	}
 }

@@ -35,13 +35,15 @@ func (c *Cell) wakeNext() {
 		if !ok || !c.mine(o) {
 			continue
 		}
-		act := c.actors[id]
-		if act == nil {
+		act := c.actors.find(id)
+		there := act != nil
+		if !there {
 			act = c.activate(id, c.agents[id.Agent])
-			act.waking = !act.loaded
 		}
+		c.live(act)
 		act.woken = true
-		if act.waking {
+		if !there && !act.loaded {
+			act.waking = true
 			c.asleep.waking++
 		}
 	}

@@ -63,7 +63,7 @@ func TestOpenWorkIsTakenUpInSlices(t *testing.T) {
 		t.Errorf("%d of %d were read", read, open-1)
 	}
 	for _, id := range ids {
-		if act := c.actors[id]; act == nil || act.loaded == (id == unread) || !act.woken {
+		if act := c.actors.find(id); act == nil || act.loaded == (id == unread) || !act.woken {
 			t.Errorf("%s: %+v", id, act)
 		}
 	}

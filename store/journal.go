@@ -113,13 +113,14 @@ func (r *Run) Last() []Asked {
 	return r.Steps[len(r.Steps)-1].Asks
 }
 
-// Child is the call that an ask of this run is, with the time left as given.
+// Child is the call that an ask of this run is, with the time left as given. It
+// shares no content with the run, which may be read again while it is under way.
 func (r *Run) Child(a *Asked, left actor.Duration, attempt uint32) actor.Call {
 	c := r.Call
 	return actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
 		Chain: c.Path(), Kind: actor.Waiting, Lane: c.Lane, Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
-		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: a.Out().Parts}
+		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts)}
 }
 
 // Run finds an open run; nil if there is none of that id.
@@ -134,6 +135,9 @@ func (j *Journal) Run(id actor.CallID) *Run {
 
 // Outcome finds a remembered outcome; nil if there is none.
 func (j *Journal) Outcome(id actor.CallID) *Ended {
+	if len(j.Ended) == 0 {
+		return nil
+	}
 	if i, ok := j.remembered().calls[id]; ok {
 		return &j.Ended[i-j.index.gone]
 	}
@@ -142,7 +146,7 @@ func (j *Journal) Outcome(id actor.CallID) *Ended {
 
 // IsBuried tells whether the call was cancelled before it came.
 func (j *Journal) IsBuried(id actor.CallID) bool {
-	return j.remembered().buried[id]
+	return len(j.Buried) > 0 && j.remembered().buried[id]
 }
 
 // remembered brings the index up to date. Of two of a name the first counts.
@@ -222,8 +226,7 @@ func (j *Journal) Apply(r Record) error {
 		if j.Run(r.Call.ID) != nil {
 			return fmt.Errorf("run %s accepted twice", r.Call.ID)
 		}
-		j.Runs = append(j.Runs, &Run{Call: r.Call, At: r.At, Definition: r.Definition,
-			Clock: actor.NewClock(r.At, r.Call.Left), Budget: r.Call.Budget})
+		j.Open(&Run{}, &r.Call, r.At, r.Definition)
 	case Asking:
 		run := j.Run(r.Run)
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
@@ -323,6 +326,25 @@ func (j *Journal) Apply(r Record) error {
 	}
 	j.N++
 	j.forget(r.at())
+	return nil
+}
+
+// Open begins a run. An actor that writes nothing down has no record of it, and
+// may use the Run of one that was closed.
+func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
+	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget}
+	j.Runs = append(j.Runs, run)
+}
+
+// Close ends a run of an actor that writes nothing down, and gives it back; nil
+// if there is none of that id. No outcome is remembered here.
+func (j *Journal) Close(id actor.CallID) *Run {
+	for i, run := range j.Runs {
+		if run.Call.ID == id {
+			j.Runs = slices.Delete(j.Runs, i, i+1)
+			return run
+		}
+	}
 	return nil
 }
 

@@ -4,7 +4,6 @@ package engine
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -12,7 +11,8 @@ import (
 )
 
 // Ask brings a client's call to its actor and waits for what comes of it. What
-// the call leaves open is filled in. If ctx ends first the run goes on, and its
+// the call leaves open is filled in; its content is the node's from then on, and
+// nobody changes it. If ctx ends first the run goes on, and its
 // client may ask for it by its id.
 func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 	return e.AskStream(ctx, call, nil)
@@ -23,8 +23,7 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 // the run has the call's own id.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	complete(&call)
-	env, err := own(actor.Envelope{To: call.To, Body: actor.Request{Call: call}})
-	if err != nil {
+	if err := call.Fits(); err != nil {
 		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
 	}
 	now := e.clock.now()
@@ -32,33 +31,20 @@ func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run
 		return refused(call.ID, refusal), nil
 	}
 	c := e.home(call.To)
-	w, refusal := e.clients.add(call, c.n, now, joined != nil)
+	w, refusal := e.clients.enter(&call, c.n, now, joined != nil)
 	if refusal != nil {
 		return refused(call.ID, refusal), nil
 	}
-	if !c.ask(w, env) {
+	defer e.clients.leave(w)
+	if !c.ask(w) {
 		e.clients.remove(call.ID)
 		return refused(call.ID, e.full()), nil
 	}
 	return e.wait(ctx, w, joined)
 }
 
-// own is an envelope as it comes out of bytes: what no cell could read is an
-// error, and nobody else holds any of it.
-func own(env actor.Envelope) (actor.Envelope, error) {
-	b := buffers.Get().(*[]byte)
-	defer buffers.Put(b)
-	if *b = actor.Append((*b)[:0], env); cap(*b) > slotBytesMax {
-		defer func() { *b = nil }()
-	}
-	return actor.Decode(*b)
-}
-
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
-
 // wait waits for what comes of a client's call.
 func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.CallID)) (Answer, error) {
-	defer e.clients.forget(w)
 	if !w.park() {
 		return w.answer, nil
 	}
@@ -75,7 +61,7 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 		case <-e.over:
 			gone = e.err
 		}
-		if _, waits := e.clients.remove(w.call.ID); !waits { // it is being answered
+		if _, waits := e.clients.remove(w.visit.Call.ID); !waits { // it is being answered
 			<-w.ready
 			return w.answer, nil
 		}
@@ -90,11 +76,10 @@ func (e *Engine) full() *actor.Refusal {
 // Cancel gives up a run of an actor on behalf of a client. Whoever waits for the
 // run is told that it was cancelled; one that is over stays as it is.
 func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
-	env, err := own(actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}})
-	if err != nil {
+	if err := id.Check(); err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
 	}
-	if !e.home(id).bring(env) {
+	if !e.home(id).bring(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}}) {
 		return e.full()
 	}
 	return nil
@@ -102,8 +87,7 @@ func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
 
 // home is the cell at which an actor lives.
 func (e *Engine) home(id actor.ID) *cell {
-	owner, _ := e.owners().Of(dispatcher.ShardOf(id))
-	return e.cells[owner.Cell]
+	return e.cells[int(dispatcher.ShardOf(id))%len(e.cells)]
 }
 
 func complete(call *actor.Call) {

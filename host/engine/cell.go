@@ -20,6 +20,9 @@ import (
 const (
 	// spillMax is how many messages may wait for full rings before a cell begins anew.
 	spillMax = 1 << 20
+	// timedSteps is of how many steps one is timed: that costs as much as a good
+	// part of it. One that takes long is seen by the watchdog.
+	timedSteps = 8
 	// strikesKept is how many calls are remembered over which a cell died.
 	strikesKept = 1024
 )
@@ -38,21 +41,22 @@ type cell struct {
 	tally   tally
 
 	core        *runtime.Cell
-	stepper     *stepper
 	incarnation uint64
 	due         actor.Time // what the timer is set to; 0: nothing
 	effects     map[effectKey]*effect
 	strikes     []runtime.Strike
-	spill       [][][]byte   // by cell: envelopes that found its ring full
-	scratch     []byte       // a message being encoded
-	taking      *answer      // being stepped
-	client      actor.CallID // whose call is being stepped
+	spill       [][]actor.Envelope // by cell: what found its ring full
+	taking      *answer            // being stepped
+	client      actor.CallID       // whose call is being stepped
+	asker       *waiter            // who waits for it, if that is on no list yet
+	visit       runtime.Visit      // a client's call that came through the ring
 }
 
 func newCell(e *Engine, n uint16) *cell {
-	c := &cell{engine: e, n: n, worker: newWorker(), watch: newWatchdog(n, e.log, e.clock), stopped: make(chan struct{}),
-		effects: map[effectKey]*effect{}, spill: make([][][]byte, e.config.Cells)}
-	c.mailbox = newMailbox(n, e.config.RingSlots)
+	c := &cell{engine: e, n: n, worker: newWorker(), stopped: make(chan struct{}),
+		effects: map[effectKey]*effect{}, spill: make([][]actor.Envelope, e.config.Cells)}
+	c.watch = newWatchdog(n, e.log, e.clock, &c.tally)
+	c.mailbox = newMailbox(n, e.config.RingSlots, &e.stacks)
 	c.timer = time.AfterFunc(time.Hour, c.mailbox.wake)
 	c.timer.Stop()
 	return c
@@ -83,8 +87,12 @@ func (c *cell) hasStopped(ctx context.Context) bool {
 
 func (c *cell) receive(ctx proto.Context) {
 	switch m := ctx.Message().(type) {
-	case *letter:
-		c.deliver(m.envelope)
+	case *waiter:
+		c.asker = m
+		c.visited(&m.visit)
+		c.arm()
+	case *runtime.Deliver:
+		c.deliver(m)
 	case answer:
 		c.answered(m)
 	case passed:
@@ -112,8 +120,8 @@ func (c *cell) begin() {
 	crand.Read(seed[:]) //nolint:errcheck // never fails
 	c.incarnation++
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
-	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools})
-	c.stepper = newStepper(c.core)
+	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
+		Tells: e.kinds(), Quiet: true})
 	c.due = 0
 	c.tally.begin(c.incarnation)
 	again := c.incarnation > 1
@@ -129,7 +137,8 @@ func (c *cell) begin() {
 	if again {
 		e.log.Warn("a cell began anew", "cell", c.n, "incarnation", c.incarnation)
 		for _, call := range e.clients.takenBy(c.n, e.clock.now()) {
-			c.stepClient(actor.Envelope{To: call.To, Body: actor.Request{Call: call}}, call.ID)
+			c.visit.Call = call
+			c.visited(&c.visit)
 		}
 	}
 	c.arm()
@@ -143,6 +152,7 @@ func (c *cell) fell() {
 		c.spill[i] = nil
 	}
 	c.spilled.Store(0)
+	c.list()
 	c.engine.clients.struck(c.client)
 	c.client = actor.CallID{}
 	for _, f := range c.effects {
@@ -157,7 +167,6 @@ func (c *cell) fell() {
 		return
 	}
 	call := c.core.Blame()
-	c.stepper.end()
 	apart(c.core.Abandon)
 	if call.IsZero() {
 		return
@@ -182,63 +191,74 @@ func (c *cell) end() {
 		if p := recover(); p != nil {
 			c.engine.log.Error("a cell failed while it stopped", "cell", c.n, "panic", fmt.Sprint(p))
 		}
-		c.stepper.end()
 	}()
 	c.step(runtime.Owners{})
 }
 
 // ask brings a client's call in; false if there is no room. If the cell is idle
 // the client's goroutine steps it, and what comes of it, up to its answer.
-func (c *cell) ask(w *waiter, env actor.Envelope) bool {
-	m, began := c.mailbox, time.Now()
+func (c *cell) ask(w *waiter) bool {
+	m := c.mailbox
 	held := m.take()
 	for i := 0; !held && i < busyLooks && c.tally.quick.Load(); i++ {
 		held = m.take()
 	}
-	switch {
-	case held && !m.suspended.Load() && !m.ready():
-		m.direct(env)
-	case !c.put(env):
-		if held {
-			m.handOn(began, w)
-		}
-		return false
-	case held || m.take(): // who was at it may not have seen it
-		m.drain(began, w)
-	default:
+	if held && !m.suspended.Load() && !m.ready() {
+		m.stacks.lend(thread{asker: w, cell: m, first: asks})
 		return true
 	}
-	m.handOn(began, w)
-	return true
+	call := &w.visit.Call
+	c.engine.clients.add(w, false)
+	put := c.put(&actor.Envelope{To: call.To, Body: actor.Request{Call: *call}})
+	switch {
+	case !put && held:
+		m.stacks.lend(thread{asker: w, cell: m, first: handsOn})
+	case put && (held || m.take()): // who was at it may not have seen it
+		m.stacks.lend(thread{asker: w, cell: m, first: drains})
+	}
+	return put
 }
 
 // bring is ask for a message that nobody answers.
-func (c *cell) bring(env actor.Envelope) bool {
+func (c *cell) bring(env *actor.Envelope) bool {
 	ok := c.put(env)
 	c.mailbox.schedule()
 	return ok
 }
 
 // put puts a client's message into the ring. A quarter of that is for cells alone.
-func (c *cell) put(env actor.Envelope) bool {
+func (c *cell) put(env *actor.Envelope) bool {
 	ring := c.mailbox.ring
 	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && ring.put(env)
 }
 
-func (c *cell) deliver(env actor.Envelope) {
-	if r, ok := env.Body.(actor.Request); ok && env.From.IsZero() {
+func (c *cell) deliver(in *runtime.Deliver) {
+	if r, ok := in.Envelope.Body.(actor.Request); ok && in.Envelope.From.IsZero() {
 		c.engine.clients.take(r.Call.ID)
-		c.stepClient(env, r.Call.ID)
+		c.visit.Call = r.Call
+		c.visited(&c.visit)
 	} else {
-		c.step(runtime.Deliver{Envelope: env})
+		c.step(in)
 	}
 	c.arm()
 }
 
-func (c *cell) stepClient(env actor.Envelope, call actor.CallID) {
-	c.client = call
-	c.step(runtime.Deliver{Envelope: env})
+// visited steps a client's call.
+func (c *cell) visited(v *runtime.Visit) {
+	v.Followed = c.engine.watchers.count.Load() > 0
+	c.client = v.Call.ID
+	c.step(v)
 	c.client = actor.CallID{}
+	c.list()
+}
+
+// list has a client whose answer was not in the step that took in the call get it
+// from wherever it comes.
+func (c *cell) list() {
+	if w := c.asker; w != nil {
+		c.asker = nil
+		c.engine.clients.add(w, true)
+	}
 }
 
 // answered passes on what came of an effect. What an earlier incarnation asked
@@ -286,11 +306,14 @@ func (c *cell) define() {
 // step advances the cell by one input and does what comes of it.
 func (c *cell) step(in runtime.Input) {
 	now := c.engine.clock.now()
-	c.watch.begin(in, now)
-	ready := c.stepper.step(now, in)
-	took := c.watch.end()
+	number := c.watch.begin(in, now)
+	ready := c.core.Step(now, in)
+	if number%timedSteps == 1 {
+		c.tally.took(c.engine.clock.now().Sub(now))
+	}
+	c.watch.end()
 	c.tell(ready.Events)
-	c.tally.step(took, c.core.Size())
+	c.tally.step(c.core.Size())
 	end := uint64(0)
 	if t := &c.engine.tracing; t.on() {
 		end = t.stepped(c.core.Self(), now, ready)

@@ -20,21 +20,30 @@ type Answer struct {
 // struckMax is how often a cell may fail over a call before the call is refused.
 const struckMax = 3
 
-// clients are the calls of clients that wait for an answer.
+// clients are the calls of clients that wait for an answer. A call that is
+// answered in the step that took it in is counted, and never gets on the list.
 type clients struct {
-	mu      sync.Mutex
-	waiting map[actor.CallID]*waiter
-	max     int
-	none    chan struct{} // set by drain, closed when nobody waits any more
-	quiet   bool          // none is closed
-	closed  bool          // nobody is served
-	idle    sync.Pool     // waiters that nobody knows of
+	count  atomic.Int64 // of those who ask, and are not answered
+	max    int
+	state  atomic.Int32 // open, draining or closed
+	mu     sync.Mutex
+	byCall map[actor.CallID]*waiter
+	none   chan struct{} // set by drain, closed when nobody waits any more
+	quiet  bool          // none is closed
+	idle   sync.Pool     // waiters that nobody knows of
 }
+
+// The states of a node for its clients.
+const (
+	open     = iota
+	draining // only signals are taken
+	closed   // nobody is served
+)
 
 // waiter is a client's call until it is answered. Its goroutine parks only if the
 // answer is not there yet.
 type waiter struct {
-	call   actor.Call
+	visit  runtime.Visit
 	cell   uint16
 	clock  actor.Clock
 	taken  bool // its cell has seen it
@@ -67,58 +76,80 @@ func (w *waiter) give(a Answer) {
 func (w *waiter) park() bool { return w.state.CompareAndSwap(pending, parked) }
 
 func newClients(limit int) *clients {
-	return &clients{waiting: map[actor.CallID]*waiter{}, max: limit,
+	return &clients{byCall: map[actor.CallID]*waiter{}, max: limit,
 		idle: sync.Pool{New: func() any { return &waiter{ready: make(chan struct{}, 1)} }}}
 }
 
-// add has a call wait; nil if too many do, or if the node stops: then a signal is
-// still taken as long as that helps somebody.
-func (c *clients) add(call actor.Call, cell uint16, now actor.Time, joins bool) (*waiter, *actor.Refusal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.closed, c.none != nil && call.Kind != actor.Signal:
-		return nil, stopping()
-	case len(c.waiting) >= c.max:
+// enter counts one more client; nil if there are too many, or if the node stops:
+// then a signal is still taken as long as that helps somebody. Who enters leaves.
+func (c *clients) enter(call *actor.Call, cell uint16, now actor.Time, joins bool) (*waiter, *actor.Refusal) {
+	if n := c.count.Add(1); n > int64(c.max) {
+		c.hush()
 		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
 	}
+	if state := c.state.Load(); state == closed || state == draining && call.Kind != actor.Signal {
+		c.hush()
+		return nil, stopping()
+	}
 	w := c.idle.Get().(*waiter)
-	w.call, w.cell, w.clock = call, cell, actor.NewClock(now, call.Left)
+	w.visit.Call, w.cell, w.clock = *call, cell, actor.NewClock(now, call.Left)
 	if joins {
 		w.joined = make(chan actor.CallID, 1)
 	}
-	c.waiting[call.ID] = w
 	return w, nil
+}
+
+// leave gives back a waiter that is on no list, and has its answer if it is to
+// have one.
+func (c *clients) leave(w *waiter) {
+	ready := w.ready
+	*w = waiter{ready: ready}
+	c.idle.Put(w)
+	c.hush()
+}
+
+// hush counts one client less, and says that there is none if somebody wants to know.
+func (c *clients) hush() {
+	if c.count.Add(-1) > 0 || c.state.Load() == open {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tellNone()
+}
+
+func (c *clients) tellNone() {
+	if c.none != nil && c.count.Load() == 0 && !c.quiet {
+		c.quiet = true
+		close(c.none)
+	}
+}
+
+// add puts a waiter on the list: its answer may come from anywhere now.
+func (c *clients) add(w *waiter, taken bool) {
+	c.mu.Lock()
+	late := c.state.Load() == closed
+	if !late {
+		w.taken = taken
+		c.byCall[w.visit.Call.ID] = w
+	}
+	c.mu.Unlock()
+	if late {
+		w.give(Answer{Reply: actor.Fail(w.visit.Call.ID, stopping())})
+	}
 }
 
 func stopping() *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is about to stop; runs go on when it is back"}
 }
 
-// remove takes a call out; false if it was answered meanwhile.
+// remove takes a call off the list; false if it was answered meanwhile.
 func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w, ok := c.waiting[call]
-	delete(c.waiting, call)
-	c.hush()
+	w, ok := c.byCall[call]
+	delete(c.byCall, call)
 	return w, ok
-}
-
-// forget gives back a waiter that was taken out, and has its answer if it is to
-// have one.
-func (c *clients) forget(w *waiter) {
-	ready := w.ready
-	*w = waiter{ready: ready}
-	c.idle.Put(w)
-}
-
-// hush says that nobody waits, if somebody wants to know.
-func (c *clients) hush() {
-	if c.none != nil && len(c.waiting) == 0 && !c.quiet {
-		c.quiet = true
-		close(c.none)
-	}
 }
 
 func (c *clients) respond(op runtime.Respond) {
@@ -127,18 +158,11 @@ func (c *clients) respond(op runtime.Respond) {
 	}
 }
 
-// count is how many wait.
-func (c *clients) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.waiting)
-}
-
 // join tells a client whose call repeats an open run which one that is.
 func (c *clients) join(call, run actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.waiting[call]; w != nil {
+	if w := c.byCall[call]; w != nil {
 		select {
 		case w.joined <- run:
 		default: // it knows
@@ -150,7 +174,7 @@ func (c *clients) join(call, run actor.CallID) {
 func (c *clients) take(call actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.waiting[call]; w != nil {
+	if w := c.byCall[call]; w != nil {
 		w.taken = true
 	}
 }
@@ -159,7 +183,7 @@ func (c *clients) take(call actor.CallID) {
 func (c *clients) struck(call actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.waiting[call]; w != nil {
+	if w := c.byCall[call]; w != nil {
 		w.struck++
 	}
 }
@@ -170,7 +194,7 @@ func (c *clients) struck(call actor.CallID) {
 func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 	var refused []actor.CallID
 	c.mu.Lock()
-	for id, w := range c.waiting {
+	for id, w := range c.byCall {
 		if w.cell != cell || !w.taken {
 			continue
 		}
@@ -178,7 +202,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 			refused = append(refused, id)
 			continue
 		}
-		call := w.call
+		call := w.visit.Call
 		call.Attempt++ // it may be open: no "no" is the last word
 		if call.Left > 0 {
 			call.Left = max(w.clock.Now(now), 1)
@@ -194,21 +218,22 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 
 // drain refuses new work from now on; the channel says that nobody waits.
 func (c *clients) drain() <-chan struct{} {
+	c.state.CompareAndSwap(open, draining)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.none == nil {
 		c.none = make(chan struct{})
-		c.hush()
 	}
+	c.tellNone()
 	return c.none
 }
 
 // close answers everybody who still waits, and whoever comes, that it is too late.
 func (c *clients) close() {
+	c.state.Store(closed)
 	c.mu.Lock()
-	c.closed = true
-	ids := make([]actor.CallID, 0, len(c.waiting))
-	for id := range c.waiting {
+	ids := make([]actor.CallID, 0, len(c.byCall))
+	for id := range c.byCall {
 		ids = append(ids, id)
 	}
 	c.mu.Unlock()

@@ -110,6 +110,7 @@ type Engine struct {
 	tracing  tracing
 	watchers watchers
 	readers  *readers
+	stacks   stacks
 
 	ctx      context.Context // of effects
 	cancel   context.CancelFunc
@@ -346,6 +347,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	err := e.barrier(ctx) // what is released now still reaches its client
 	e.clients.close()
 	e.readers.close()
+	e.stacks.close()
 	e.cancel()
 	done := make(chan struct{})
 	go func() {

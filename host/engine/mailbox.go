@@ -11,7 +11,6 @@ import (
 	proto "github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
 )
 
@@ -52,9 +51,10 @@ type mailbox struct {
 
 	// The thread's alone.
 	noted      uint64 // cells that have something to take in, one bit each
-	letter     letter
+	letter     runtime.Deliver
 	invoker    proto.MessageInvoker
 	dispatcher proto.Dispatcher
+	stacks     *stacks
 	run        func() // m.process, made once
 }
 
@@ -68,15 +68,13 @@ type (
 		of          *effect // whose outcome or piece the input is
 		do          func()
 	}
-	// letter is an envelope that has come.
-	letter struct{ envelope actor.Envelope }
 	passed struct{}
 )
 
 var _ proto.Mailbox = (*mailbox)(nil)
 
-func newMailbox(n uint16, slots int) *mailbox {
-	m := &mailbox{n: n, ring: newRing(slots)}
+func newMailbox(n uint16, slots int, stacks *stacks) *mailbox {
+	m := &mailbox{n: n, ring: newRing(slots), stacks: stacks}
 	m.run = m.process
 	m.running.Store(true) // until Start: other cells may fill it before this one is there
 	return m
@@ -127,12 +125,12 @@ func (m *mailbox) wake() {
 
 // pushFrom takes in an envelope of a cell that will note it; false if there is no
 // room: then the cell is told when there is.
-func (m *mailbox) pushFrom(cell uint16, b []byte) bool {
-	if m.ring.push(b) {
+func (m *mailbox) pushFrom(cell uint16, env *actor.Envelope) bool {
+	if m.ring.put(env) {
 		return true
 	}
 	m.full.Or(1 << cell)
-	return m.ring.push(b) // it may have been emptied before the bit was seen
+	return m.ring.put(env) // it may have been emptied before the bit was seen
 }
 
 // take makes the caller the cell's thread, if nobody is.
@@ -156,38 +154,41 @@ func (m *mailbox) ready() bool {
 }
 
 // process is a turn of the cell's own goroutine.
-func (m *mailbox) process() {
-	began := time.Now()
-	m.drain(began, nil)
-	m.handOn(began, nil)
-}
+func (m *mailbox) process() { m.stacks.lend(thread{cell: m, first: drains}) }
 
-// direct hands over an envelope that has not been in the ring. The caller is the
-// thread, and nothing waits.
-func (m *mailbox) direct(env actor.Envelope) {
-	defer m.rescue()
-	m.letter.envelope = env
-	m.invoker.InvokeUserMessage(&m.letter)
+// direct hands over a client's call that has not been in the ring. The caller is
+// the thread, and nothing waits.
+func (m *mailbox) direct(asker *waiter) {
+	returned := false
+	defer func() {
+		if !returned {
+			m.rescue(recover())
+		}
+	}()
+	m.invoker.InvokeUserMessage(asker)
+	returned = true
 }
 
 // drain hands over what is there, up to the throughput; an asker leaves once it
 // has its answer.
-func (m *mailbox) drain(began time.Time, asker *waiter) {
-	defer m.rescue()
+func (m *mailbox) drain(t *thread) {
+	returned := false
+	defer func() {
+		if !returned {
+			m.rescue(recover())
+		}
+	}()
 	for range m.dispatcher.Throughput() {
-		if !m.next() || asker.answered() || time.Since(began) > helpFor {
-			return
+		if !m.next() || t.asker.answered() || t.over() {
+			break
 		}
 	}
+	returned = true
 }
 
-// rescue ends a cell whose step panicked. Its supervisor makes the next
-// incarnation; until then the mailbox is suspended.
-func (m *mailbox) rescue() {
-	if reason := recover(); reason != nil {
-		m.invoker.EscalateFailure(reason, nil)
-	}
-}
+// rescue ends a cell whose step panicked, or did not return. Its supervisor makes
+// the next incarnation; until then the mailbox is suspended.
+func (m *mailbox) rescue(reason any) { m.invoker.EscalateFailure(fell(reason), nil) }
 
 // note remembers that a cell has something to take in.
 func (m *mailbox) note(cell uint16) { m.noted |= 1 << cell }
@@ -197,7 +198,7 @@ func (m *mailbox) note(cell uint16) { m.noted |= 1 << cell }
 // them by the caller, who then goes on from there, the others by their own
 // goroutines; all of them once the caller's time is over or its answer is in. It
 // is never the thread of two cells, so no two can wait for each other.
-func (m *mailbox) handOn(began time.Time, asker *waiter) {
+func (m *mailbox) handOn(t *thread) {
 	for round := 0; ; round++ {
 		if cells := m.full.Swap(0); cells != 0 {
 			for left := cells; left != 0; left &= left - 1 {
@@ -214,7 +215,7 @@ func (m *mailbox) handOn(began time.Time, asker *waiter) {
 		if noted == 0 {
 			return
 		}
-		helps := round < helpRounds && !asker.answered() && time.Since(began) < helpFor
+		helps := round < helpRounds && !t.asker.answered() && !t.over()
 		var next *mailbox
 		for ; noted != 0; noted &= noted - 1 {
 			switch peer := m.peers[bits.TrailingZeros64(noted)]; {
@@ -227,8 +228,8 @@ func (m *mailbox) handOn(began time.Time, asker *waiter) {
 		if next == nil {
 			return
 		}
-		next.drain(began, asker)
-		m = next
+		m, t.cell = next, next
+		m.drain(t)
 	}
 }
 
@@ -257,10 +258,9 @@ func (m *mailbox) next() bool {
 		m.invoker.InvokeUserMessage(a)
 		any = true
 	}
-	if env, ok, err := m.ring.pop(); ok {
-		must.Be(err == nil, "a message of our own cannot be read: %v", err)
-		m.letter.envelope = env
+	if m.ring.pop(&m.letter.Envelope) {
 		m.invoker.InvokeUserMessage(&m.letter)
+		m.letter.Envelope = actor.Envelope{}
 		any = true
 	}
 	return any

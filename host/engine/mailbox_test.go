@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/runtime"
 )
 
 // table is a mailbox whose cell is a function, and whose own goroutine is nobody,
@@ -25,7 +26,7 @@ type table struct {
 }
 
 func newTable(n uint16, slots int) *table {
-	c := &table{mailbox: newMailbox(n, slots)}
+	c := &table{mailbox: newMailbox(n, slots, &stacks{})}
 	c.RegisterHandlers(c, c)
 	c.running.Store(false)
 	return c
@@ -52,8 +53,8 @@ func (c *table) Schedule(run func()) {
 	}
 }
 
-func aLetter() []byte {
-	return actor.Encode(actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: actor.NewCallID(1, 2, 3), Reason: actor.Stopped}})
+func aLetter() *actor.Envelope {
+	return &actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: actor.NewCallID(1, 2, 3), Reason: actor.Stopped}}
 }
 
 // Two cells that send to each other without end keep a client's goroutine only
@@ -80,12 +81,10 @@ func TestHelpIsBounded(t *testing.T) {
 				}
 			}
 			a.receive, b.receive = sends(a, b), sends(b, a)
-			began := time.Now()
 			if !a.take() {
 				t.Fatal("it is not idle")
 			}
-			a.direct(actor.Envelope{})
-			a.handOn(began, &waiter{})
+			(&thread{asker: &waiter{}, cell: a.mailbox, first: asks}).work()
 			if steps < 1 || steps > test.most || test.step == 0 && steps < 3 {
 				t.Errorf("%d steps", steps)
 			}
@@ -108,14 +107,14 @@ func TestWhoHasItsAnswerLeaves(t *testing.T) {
 		}
 	}
 	for range 10 {
-		a.ring.push(aLetter())
+		a.ring.put(aLetter())
 	}
 	a.take()
-	a.drain(time.Now(), w)
+	a.drain(&thread{asker: w})
 	if steps != 3 {
 		t.Errorf("%d steps", steps)
 	}
-	a.handOn(time.Now(), w)
+	a.handOn(&thread{asker: w})
 	if steps != 3 || a.scheduled != 1 || !a.running.Load() {
 		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
 	}
@@ -131,16 +130,16 @@ func TestASuspendedMailboxHandsNothingOver(t *testing.T) {
 			panic("as told")
 		}
 	}
-	a.ring.push(aLetter())
-	a.ring.push(aLetter())
+	a.ring.put(aLetter())
+	a.ring.put(aLetter())
 	a.take()
-	a.drain(time.Now(), nil)
+	a.drain(&thread{})
 	if len(a.failed) != 1 || steps != 1 {
 		t.Fatalf("%d steps, failed with %v", steps, a.failed)
 	}
 	a.suspended.Store(true)
-	a.drain(time.Now(), nil)
-	a.handOn(time.Now(), nil)
+	a.drain(&thread{})
+	a.handOn(&thread{})
 	if steps != 1 || a.scheduled != 0 || a.ready() {
 		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
 	}
@@ -160,8 +159,8 @@ func TestWhoFoundNoRoomIsTold(t *testing.T) {
 	for b.pushFrom(0, aLetter()) {
 	}
 	b.take()
-	b.drain(time.Now(), nil)
-	b.handOn(time.Now(), nil)
+	b.drain(&thread{})
+	b.handOn(&thread{})
 	if told != 1 {
 		t.Errorf("told %d times", told)
 	}
@@ -172,30 +171,39 @@ func TestWhoFoundNoRoomIsTold(t *testing.T) {
 func TestAnAskStaysBehindWhatCameFirst(t *testing.T) {
 	a := newTable(0, 16)
 	join(a)
-	var got []actor.Epoch
-	a.receive = func(m any) { got = append(got, m.(*letter).envelope.Epoch) }
-	c := &cell{mailbox: a.mailbox}
-	letterOf := func(n actor.Epoch) actor.Envelope { return actor.Envelope{Epoch: n} }
-	w := &waiter{ready: make(chan struct{}, 1)}
-	if !c.ask(w, letterOf(1)) || len(got) != 1 || a.scheduled != 0 || a.running.Load() {
+	var got []uint32
+	a.receive = func(m any) {
+		switch m := m.(type) {
+		case *waiter:
+			got = append(got, m.visit.Call.Attempt)
+		case *runtime.Deliver:
+			got = append(got, m.Envelope.Body.(actor.Request).Call.Attempt)
+		}
+	}
+	c := &cell{engine: &Engine{clients: newClients(16)}, mailbox: a.mailbox}
+	asker := func(n uint32) *waiter {
+		return &waiter{visit: runtime.Visit{Call: actor.Call{Attempt: n}}, ready: make(chan struct{}, 1)}
+	}
+	put := func(n uint32) { c.put(&actor.Envelope{Body: actor.Request{Call: actor.Call{Attempt: n}}}) }
+	if !c.ask(asker(1)) || len(got) != 1 || a.scheduled != 0 || a.running.Load() {
 		t.Errorf("an idle cell got %v, was scheduled %d times", got, a.scheduled)
 	}
-	c.put(letterOf(2))
-	c.put(letterOf(3))
-	if !c.ask(w, letterOf(4)) || fmt.Sprint(got) != "[1 2 3 4]" {
+	put(2)
+	put(3)
+	if !c.ask(asker(4)) || fmt.Sprint(got) != "[1 2 3 4]" {
 		t.Errorf("got %v", got)
 	}
 	a.take()
-	if !c.ask(w, letterOf(5)) || len(got) != 4 {
+	if !c.ask(asker(5)) || len(got) != 4 {
 		t.Errorf("a busy cell got %v", got)
 	}
-	a.handOn(time.Now(), nil)
+	a.handOn(&thread{})
 	if fmt.Sprint(got) != "[1 2 3 4 5]" {
 		t.Errorf("who was at it leaves %v", got)
 	}
 	// While it begins anew, an ask waits.
 	a.suspended.Store(true)
-	if !c.ask(w, letterOf(6)) || len(got) != 5 || a.running.Load() {
+	if !c.ask(asker(6)) || len(got) != 5 || a.running.Load() {
 		t.Errorf("a suspended cell got %v", got)
 	}
 }
@@ -300,7 +308,7 @@ func TestNoAskIsOverlooked(t *testing.T) {
 	a.inline = true
 	got := 0
 	a.receive = func(any) { got++ }
-	c := &cell{mailbox: a.mailbox}
+	c := &cell{engine: &Engine{clients: newClients(16)}, mailbox: a.mailbox}
 	w := &waiter{ready: make(chan struct{}, 1)}
 	var round, held, handed atomic.Int64
 	left := make(chan struct{})
@@ -317,7 +325,7 @@ func TestNoAskIsOverlooked(t *testing.T) {
 				for range now % 128 { // leaves a little earlier or later each time
 					a.ready()
 				}
-				a.handOn(time.Now(), nil)
+				a.handOn(&thread{})
 				handed.Store(now)
 			}
 		}
@@ -327,7 +335,7 @@ func TestNoAskIsOverlooked(t *testing.T) {
 		for held.Load() != round.Load() {
 			goruntime.Gosched()
 		}
-		c.ask(w, actor.Envelope{})
+		c.ask(w)
 		for handed.Load() != round.Load() {
 			goruntime.Gosched()
 		}
@@ -345,7 +353,7 @@ func TestClientsLeaveRoomForCells(t *testing.T) {
 	a := newTable(0, 16)
 	c := &cell{mailbox: a.mailbox}
 	for i := range 13 {
-		if ok := c.put(actor.Envelope{}); ok != (i < 12) {
+		if ok := c.put(&actor.Envelope{}); ok != (i < 12) {
 			t.Errorf("client %d: %v", i, ok)
 		}
 	}
@@ -356,11 +364,11 @@ func TestClientsLeaveRoomForCells(t *testing.T) {
 	}
 	a.ring = newRing(16)
 	c.spilled.Store(1)
-	if c.put(actor.Envelope{}) {
+	if c.put(&actor.Envelope{}) {
 		t.Error("a client's message, while the cell's own wait for room")
 	}
 	c.spilled.Store(0)
-	if !c.put(actor.Envelope{}) {
+	if !c.put(&actor.Envelope{}) {
 		t.Error("refused although there is room")
 	}
 }

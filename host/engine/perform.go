@@ -4,7 +4,6 @@ package engine
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -13,6 +12,14 @@ import (
 
 // perform appends, then hands over. Gated effects wait for the log.
 func (c *cell) perform(ready runtime.Ready, end uint64) {
+	if c.light(&ready) {
+		c.taken()
+		for i := range ready.Effects {
+			c.hand(&ready.Effects[i])
+		}
+		return
+	}
+	c.list() // the answer may come from the log's goroutine
 	var gated []func()
 	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
@@ -40,6 +47,42 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 	c.taken()
 	for _, do := range now {
 		do()
+	}
+}
+
+// light tells whether all that a step wants can be done at once, in its order.
+func (c *cell) light(ready *runtime.Ready) bool {
+	if len(ready.Entries) > 0 || c.engine.tracing.on() {
+		return false
+	}
+	for i := range ready.Effects {
+		e := &ready.Effects[i]
+		if e.Gated {
+			return false
+		}
+		switch e.Op.(type) {
+		case runtime.Send, runtime.Respond, runtime.Publish:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// hand does what is light.
+func (c *cell) hand(e *runtime.Effect) {
+	switch op := e.Op.(type) {
+	case runtime.Send:
+		c.send(&op)
+	case runtime.Respond:
+		if w := c.asker; w != nil && w.visit.Call.ID == op.Call {
+			c.asker = nil
+			w.give(Answer{op.Reply, op.HeldUntil})
+		} else {
+			c.engine.clients.respond(op)
+		}
+	case runtime.Publish:
+		c.engine.watchers.publish(op.Event.Run)
 	}
 }
 
@@ -71,7 +114,7 @@ func (c *cell) tell(events []history.Event) {
 func (c *cell) prepare(e runtime.Effect) func() {
 	switch op := e.Op.(type) {
 	case runtime.Send:
-		return func() { c.send(op) }
+		return func() { c.send(&op) }
 	case runtime.Respond:
 		return func() { c.engine.clients.respond(op) }
 	case runtime.Joined:
@@ -99,20 +142,20 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	}
 }
 
-// send carries a message to a cell of this node: always as bytes.
-func (c *cell) send(op runtime.Send) {
+// send carries a message to a cell of this node. Nobody else holds any of it, so
+// it goes as it is.
+func (c *cell) send(op *runtime.Send) {
 	e := c.engine
 	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
 		// An address of an earlier start, when there were other cells: who waited there waits no more.
 		e.log.Debug("a message for a cell that is not here", "node", string(op.Node), "cell", op.Cell)
 		return
 	}
-	c.scratch = actor.Append(c.scratch[:0], op.Envelope)
 	c.mailbox.note(op.Cell)
-	if len(c.spill[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, c.scratch) {
+	if len(c.spill[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, &op.Envelope) {
 		return
 	}
-	c.spill[op.Cell] = append(c.spill[op.Cell], slices.Clone(c.scratch))
+	c.spill[op.Cell] = append(c.spill[op.Cell], op.Envelope)
 	if c.spilled.Add(1) > spillMax {
 		panic(fmt.Sprintf("cell %d has %d messages that find no room", c.n, spillMax))
 	}
@@ -124,9 +167,9 @@ func (c *cell) flush() {
 		return
 	}
 	for to := range c.spill {
-		for len(c.spill[to]) > 0 && c.engine.cells[to].mailbox.pushFrom(c.n, c.spill[to][0]) {
+		for len(c.spill[to]) > 0 && c.engine.cells[to].mailbox.pushFrom(c.n, &c.spill[to][0]) {
 			c.mailbox.note(uint16(to))
-			c.spill[to][0] = nil
+			c.spill[to][0] = actor.Envelope{}
 			c.spill[to] = c.spill[to][1:]
 			c.spilled.Add(-1)
 		}

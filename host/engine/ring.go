@@ -8,13 +8,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// slotBytesMax is how much of a buffer a slot keeps for the next message.
-const slotBytesMax = 8 << 10
-
 // ring is a bounded queue of envelopes: many fill it, one at a time empties it.
-// Each slot has a sequence number that says whose turn it is (Vyukov), and a
-// buffer of its own that cells copy what they have encoded into. What a client's
-// goroutine has read from bytes already lies there as it is.
+// Each slot has a sequence number that says whose turn it is (Vyukov).
 type ring struct {
 	slots []slot
 	tail  atomic.Uint64 // next to fill
@@ -23,8 +18,7 @@ type ring struct {
 
 type slot struct {
 	seq    atomic.Uint64
-	bytes  []byte
-	letter actor.Envelope // if there are no bytes
+	letter actor.Envelope
 }
 
 // newRing makes a ring of at least n slots.
@@ -40,63 +34,37 @@ func newRing(n int) *ring {
 	return r
 }
 
-// push copies an encoded envelope in; false if there is no room.
-func (r *ring) push(b []byte) bool {
-	s, at := r.claim()
-	if s == nil {
-		return false
-	}
-	s.bytes = append(s.bytes[:0], b...)
-	s.seq.Store(at + 1)
-	return true
-}
-
-// put puts an envelope in that nobody else holds; false if there is no room.
-func (r *ring) put(env actor.Envelope) bool {
-	s, at := r.claim()
-	if s == nil {
-		return false
-	}
-	s.letter = env
-	s.seq.Store(at + 1)
-	return true
-}
-
-// claim is the next slot to fill, and its number; nil if there is none.
-func (r *ring) claim() (*slot, uint64) {
+// put puts an envelope in, of which nobody else holds anything; false if there is
+// no room.
+func (r *ring) put(env *actor.Envelope) bool {
 	for {
 		at := r.tail.Load()
 		s := &r.slots[at%uint64(len(r.slots))]
 		switch seq := s.seq.Load(); {
 		case seq == at:
 			if r.tail.CompareAndSwap(at, at+1) {
-				return s, at
+				s.letter = *env
+				s.seq.Store(at + 1)
+				return true
 			}
 		case seq < at:
-			return nil, 0
+			return false
 		}
 	}
 }
 
 // pop takes the oldest out; false if there is none. Behind one that is still
 // being put in nothing is seen: whoever puts it in looks again afterwards.
-func (r *ring) pop() (env actor.Envelope, ok bool, err error) {
+func (r *ring) pop(env *actor.Envelope) bool {
 	at := r.head.Load()
 	s := &r.slots[at%uint64(len(r.slots))]
 	if s.seq.Load() != at+1 {
-		return env, false, nil
+		return false
 	}
-	if len(s.bytes) > 0 {
-		env, err = actor.Decode(s.bytes) // keeps nothing of them
-		if s.bytes = s.bytes[:0]; cap(s.bytes) > slotBytesMax {
-			s.bytes = nil
-		}
-	} else {
-		env, s.letter = s.letter, actor.Envelope{}
-	}
+	*env, s.letter = s.letter, actor.Envelope{}
 	r.head.Store(at + 1)
 	s.seq.Store(at + uint64(len(r.slots)))
-	return env, true, err
+	return true
 }
 
 // ready tells whether there is one to take out.

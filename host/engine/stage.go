@@ -20,6 +20,7 @@ type Stage struct {
 	system *proto.ActorSystem
 	seats  []*Seat
 	due    []func()
+	stacks stacks
 }
 
 var _ proto.Dispatcher = (*Stage)(nil)
@@ -54,6 +55,7 @@ func (s *Stage) Close() {
 		s.system.Root.Stop(seat.pid)
 	}
 	s.run()
+	s.stacks.close()
 	s.system.Shutdown()
 }
 
@@ -64,17 +66,16 @@ type Seat struct {
 	pid     *proto.PID
 	mailbox *mailbox
 
-	core    *runtime.Cell
-	stepper *stepper
-	now     actor.Time
-	steps   int
-	ready   runtime.Ready
-	fall    *fall
+	core  *runtime.Cell
+	now   actor.Time
+	steps int
+	ready runtime.Ready
+	fall  *fall
 }
 
 // Seat makes one more seat.
 func (s *Stage) Seat(name string) (*Seat, error) {
-	seat := &Seat{stage: s, mailbox: newMailbox(0, 1)}
+	seat := &Seat{stage: s, mailbox: newMailbox(0, 1, &s.stacks)}
 	seat.mailbox.peers = []*mailbox{seat.mailbox}
 	props := proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(seat.receive) },
 		proto.WithMailbox(func() proto.Mailbox { return seat.mailbox }),
@@ -88,17 +89,12 @@ func (s *Stage) Seat(name string) (*Seat, error) {
 	return seat, nil
 }
 
-// Step has a cell take in one input: a message as bytes through the ring, the
-// rest as what it is. If it panicked, reason is with what, and where.
+// Step has a cell take in one input: a message through the ring, the rest beside it. If it panicked, reason is with what, and where.
 func (s *Seat) Step(core *runtime.Cell, now actor.Time, in runtime.Input) (ready runtime.Ready, reason any, stack []byte) {
-	if core != s.core {
-		s.leave()
-		s.core, s.stepper = core, newStepper(core)
-	}
-	s.now, s.steps = now, 0
+	s.core, s.now, s.steps = core, now, 0
 	switch in := in.(type) {
 	case runtime.Deliver:
-		must.Be(s.mailbox.ring.push(actor.Encode(in.Envelope)), "a seat whose ring is full")
+		must.Be(s.mailbox.ring.put(&in.Envelope), "a seat whose ring is full")
 		s.mailbox.schedule()
 	case runtime.Tick:
 		s.mailbox.wake()
@@ -117,27 +113,20 @@ func (s *Seat) Step(core *runtime.Cell, now actor.Time, in runtime.Input) (ready
 
 func (s *Seat) receive(ctx proto.Context) {
 	switch m := ctx.Message().(type) {
-	case *letter:
-		s.take(runtime.Deliver{Envelope: m.envelope})
+	case *runtime.Deliver:
+		s.take(m)
 	case answer:
 		s.take(m.input)
 	case passed:
 		s.take(runtime.Tick{})
 	case *proto.Restarting, *proto.Stopped:
-		s.leave()
+		s.core = nil
 	}
 }
 
 func (s *Seat) take(in runtime.Input) {
 	s.steps++
-	s.ready = s.stepper.step(s.now, in)
-}
-
-func (s *Seat) leave() {
-	if s.stepper != nil {
-		s.stepper.end()
-	}
-	s.core, s.stepper = nil, nil
+	s.ready = s.core.Step(s.now, in)
 }
 
 // HandleFailure implements protoactor's SupervisorStrategy.

@@ -98,15 +98,27 @@ type tally struct {
 	asked map[actor.CallID]actor.Time // calls that are not answered, and when they were made
 }
 
-// step counts a step, and takes note of what there is after it.
-func (t *tally) step(took time.Duration, size runtime.Size) {
-	t.steps.Add(1)
-	if int64(took) > t.longest.Load() {
-		t.longest.Store(int64(took))
-	}
-	if quick := took < quickStep; quick != t.quick.Load() {
+// took takes note of how long a step took.
+func (t *tally) took(d time.Duration) {
+	t.longer(d)
+	if quick := d < quickStep; quick != t.quick.Load() {
 		t.quick.Store(quick)
 	}
+}
+
+// longer takes note of a step that has taken so long already.
+func (t *tally) longer(d time.Duration) {
+	for {
+		longest := t.longest.Load()
+		if int64(d) <= longest || t.longest.CompareAndSwap(longest, int64(d)) {
+			return
+		}
+	}
+}
+
+// step counts a step, and takes note of what there is after it.
+func (t *tally) step(size runtime.Size) {
+	t.steps.Add(1)
 	if size != t.size {
 		t.size = size
 		t.actors.Store(int64(size.Actors))
@@ -155,7 +167,7 @@ func ended(ev *history.Event) runs.Status {
 
 // Stats takes the node's figures. It waits for nobody.
 func (e *Engine) Stats() Stats {
-	s := Stats{Clients: e.clients.count(), Backlog: e.config.Log.Backlog()}
+	s := Stats{Clients: int(e.clients.count.Load()), Backlog: e.config.Log.Backlog()}
 	var refusals [reasonCount * scopeCount]uint64
 	var ends [runs.Cancelled + 1]uint64
 	calls := AskStats{Kind: actor.AskCall}

@@ -9,6 +9,27 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
+// told are the kinds of events that tell counts or logs.
+var (
+	counted = history.SetOf(history.Refuse, history.Reply, history.Ask, history.Answer, history.Cancel)
+	infos   = history.SetOf(history.Admit, history.Reply, history.Refuse)
+	debugs  = history.SetOf(history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel)
+)
+
+// kinds is what of a cell's history anybody hears. Who logs more from now on hears
+// more of the next incarnation.
+func (e *Engine) kinds() history.Set {
+	switch {
+	case e.tracing.on():
+		return 0
+	case e.log.Enabled(e.ctx, slog.LevelDebug):
+		return counted | infos | debugs
+	case e.log.Enabled(e.ctx, slog.LevelInfo):
+		return counted | infos
+	}
+	return counted
+}
+
 // tell logs what a person who runs a node wants to know of each run; never content.
 func (e *Engine) tell(ev *history.Event) {
 	var message string

@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,34 +25,37 @@ type watchdog struct {
 	clock clock
 	timer *time.Timer
 	awake atomic.Bool
-	step  atomic.Pointer[step]
-	named *step // the timer's alone
-}
+	tally *tally // is told of steps that take long, too
 
-type step struct {
+	mu    sync.Mutex // as long as it is held no step begins or ends
 	input runtime.Input
 	began actor.Time
+	steps uint64
+	named uint64
 }
 
-func newWatchdog(cell uint16, log *slog.Logger, clock clock) *watchdog {
-	w := &watchdog{cell: cell, log: log, clock: clock}
+func newWatchdog(cell uint16, log *slog.Logger, clock clock, tally *tally) *watchdog {
+	w := &watchdog{cell: cell, log: log, clock: clock, tally: tally}
 	w.timer = time.AfterFunc(time.Hour, w.look)
 	w.timer.Stop()
 	return w
 }
 
-func (w *watchdog) begin(in runtime.Input, now actor.Time) {
-	w.step.Store(&step{in, now})
+// begin counts a step.
+func (w *watchdog) begin(in runtime.Input, now actor.Time) (step uint64) {
+	w.mu.Lock()
+	w.input, w.began = in, now
+	w.steps++
+	step = w.steps
+	w.mu.Unlock()
 	w.rouse()
+	return step
 }
 
-// end tells how long the step took, if there was one.
-func (w *watchdog) end() (took time.Duration) {
-	if s := w.step.Load(); s != nil {
-		w.step.Store(nil)
-		took = w.clock.now().Sub(s.began)
-	}
-	return took
+func (w *watchdog) end() {
+	w.mu.Lock()
+	w.input = nil
+	w.mu.Unlock()
 }
 
 func (w *watchdog) rouse() {
@@ -61,30 +65,36 @@ func (w *watchdog) rouse() {
 }
 
 func (w *watchdog) look() {
-	s := w.step.Load()
-	if s == nil {
-		w.awake.Store(false)
-		if w.step.Load() != nil { // begun just now, and found it awake
-			w.rouse()
-		}
-		return
+	if name, took := w.long(); name != "" {
+		w.log.Warn("a step takes long: every actor of its cell waits", "cell", w.cell, "at", name, "ms", took.Milliseconds())
 	}
-	if took := w.clock.now().Sub(s.began); took >= StepMax && s != w.named {
-		w.named = s
-		w.log.Warn("a step takes long: every actor of its cell waits", "cell", w.cell, "at", inputName(s.input), "ms", took.Milliseconds())
+}
+
+// long tells of a step that takes too long, once.
+func (w *watchdog) long() (name string, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.input == nil {
+		w.awake.Store(false) // who begins now finds it asleep
+		return "", 0
 	}
 	w.timer.Reset(StepMax / 2)
+	took = w.clock.now().Sub(w.began)
+	w.tally.longer(took)
+	if took < StepMax || w.named == w.steps {
+		return "", 0
+	}
+	w.named = w.steps
+	return inputName(w.input), took
 }
 
 // inputName is what a cell is busy with, in a few words; never content.
 func inputName(in runtime.Input) string {
 	switch in := in.(type) {
-	case runtime.Deliver:
-		env := in.Envelope
-		if r, ok := env.Body.(actor.Request); ok {
-			return fmt.Sprintf("request %s for %s", r.Call.ID, env.To)
-		}
-		return fmt.Sprintf("%T for %s", env.Body, env.To)
+	case *runtime.Visit:
+		return fmt.Sprintf("request %s for %s", in.Call.ID, in.Call.To)
+	case *runtime.Deliver:
+		return fmt.Sprintf("%s %s for %s", in.Envelope.Body.Name(), in.Envelope.Body.Subject(), in.Envelope.To)
 	case runtime.Outcome:
 		return fmt.Sprintf("outcome %s", in.ID)
 	case runtime.Streamed:
