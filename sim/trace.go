@@ -59,6 +59,7 @@ func (p *Plan) plain(c Chooser) {
 		p.Odds[f] = 0
 	}
 	p.Agents = p.Agents[:4]
+	p.Targets = len(p.Agents)
 	p.Keys, p.Plain = 1, true
 	p.Calls = min(p.Calls, plainCalls)
 	p.Gap = 400 * time.Millisecond // so that calls are open when a node dies
