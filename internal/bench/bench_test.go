@@ -78,7 +78,7 @@ func TestFlags(t *testing.T) {
 }
 
 func TestARowIsJudgedByItsMedian(t *testing.T) {
-	rounds := []pair{{100, 90}, {100, 210}, {100, 100}, {100, 110}, {1000, 10}}
+	rounds := []pair{{ours: 100, theirs: 90}, {ours: 100, theirs: 210}, {ours: 100, theirs: 100}, {ours: 100, theirs: 110}, {ours: 1000, theirs: 10}}
 	for _, c := range []struct {
 		row  row
 		want string
@@ -113,9 +113,9 @@ func TestThePageIsWritten(t *testing.T) {
 	if err := os.WriteFile(page, []byte("prose\n<!-- bench:begin -->\n<!-- bench:end -->\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	one := timed("one", "x", []pair{{1, 2}}, ratioAtLeast(1))
+	one := timed("one", "x", []pair{{ours: 1, theirs: 2, oursSpent: 3, theirsSpent: 4}}, ratioAtLeast(1))
 	one.beside("p50 %d", 7)
-	r := result{Machine: thisMachine(), Rounds: 5, Took: 60, Rows: []row{one, timed("two", "x", []pair{{2, 1}}, ratioAtLeast(1))}}
+	r := result{Machine: thisMachine(), Rounds: 5, Took: 60, Rows: []row{one, timed("two", "x", []pair{{ours: 2, theirs: 1}}, ratioAtLeast(1))}}
 	if err := r.write(page); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestThePageIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"prose\n", "| one | 1.00 ns | 2.00 ns | x | 2.00 | 2.00 to 2.00 | ≥ 1.00 | met |", "- one: p50 7.", "floors: 1 met, 1 missed: two"} {
+	for _, want := range []string{"prose\n", "| one | 1.00 ns | 2.00 ns | x | 2.00 | 2.00 to 2.00 | ≥ 1.00 | met |", "- one: processor time ours 3.00 ns, counterpart 4.00 ns; p50 7.", "floors: 1 met, 1 missed: two"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("the page lacks %q:\n%s", want, b)
 		}

@@ -122,7 +122,7 @@ func (b *bench) comeBack() (r row, err error) {
 		middle := func(all []time.Duration) float64 { slices.Sort(all); return float64(at(all, 0.5)) }
 		f, s := middle(first), middle(second)
 		firsts, seconds = append(firsts, f), append(seconds, s)
-		rounds = append(rounds, pair{f - s, middle(bare)})
+		rounds = append(rounds, pair{ours: f - s, theirs: middle(bare)})
 	}
 	r = timed(name, "a bare Pebble that reads the same rows", rounds, atMost(backFloor))
 	r.beside("the first answer less the second: %v less %v, each with a sync", figure{median(firsts), nanoseconds}, figure{median(seconds), nanoseconds})

@@ -109,7 +109,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 	}
 	added := make([]pair, len(rounds))
 	for i, p := range rounds {
-		added[i] = pair{p.ours - p.theirs, p.theirs}
+		added[i] = pair{ours: p.ours - p.theirs, theirs: p.theirs, oursSpent: p.oursSpent, theirsSpent: p.theirsSpent}
 	}
 	r = timed(name, "the tool, called directly", added, atMost(loopFloor))
 	r.Ratio = 0 // what is added has none

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -76,7 +77,10 @@ type duel struct {
 }
 
 // pair is what an operation cost in one round, in nanoseconds.
-type pair struct{ ours, theirs float64 }
+type pair struct {
+	ours, theirs           float64
+	oursSpent, theirsSpent float64 // by processors, for whatever the process did meanwhile
+}
 
 // rounds has both sides take turns, each beginning every other time, and each
 // with nobody else's garbage to clear away.
@@ -96,20 +100,21 @@ func (b *bench) alternate(d duel) ([]pair, error) {
 	var all []pair
 	for round := range b.rounds {
 		b.progress("%s: round %d of %d", d.name, round+1, b.rounds)
-		var cost [2]float64
+		var cost, spent [2]float64
 		for turn := range sides {
 			i := (round + turn) % 2
 			if err := b.ctx.Err(); err != nil {
 				return nil, err
 			}
 			runtime.GC()
+			before := processor()
 			took, err := sides[i](n[i])
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", d.name, err)
 			}
-			cost[i] = float64(took) / float64(n[i])
+			cost[i], spent[i] = float64(took)/float64(n[i]), float64(processor()-before)/float64(n[i])
 		}
-		all = append(all, pair{cost[0], cost[1]})
+		all = append(all, pair{cost[0], cost[1], spent[0], spent[1]})
 	}
 	return all, b.profiled(d.name, d.ours, n[0])
 }
@@ -200,6 +205,15 @@ func column(rounds []pair, value func(pair) float64) (all []float64) {
 		all = append(all, value(p))
 	}
 	return all
+}
+
+// processor is the time that processors have spent on this process.
+func processor() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err) // it knows no other failure than a mistake of ours
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // profileLap is how long a profile is taken.

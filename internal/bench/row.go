@@ -130,6 +130,10 @@ func compared(name, counterpart string, u unit, rounds []pair, value func(ns flo
 		spread = column(rounds, func(p pair) float64 { return value(p.ours) })
 	}
 	r.Low, r.High = slices.Min(spread), slices.Max(spread)
+	if ours := median(column(rounds, func(p pair) float64 { return p.oursSpent })); ours > 0 {
+		theirs := median(column(rounds, func(p pair) float64 { return p.theirsSpent }))
+		r.beside("processor time ours %v, counterpart %v", figure{ours, nanoseconds}, figure{theirs, nanoseconds})
+	}
 	return r.judged()
 }
 

@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"github.com/troupe-run/troupe/sim"
@@ -65,13 +64,4 @@ func bounds(values []float64) (low, high float64) {
 		low, high = min(low, v), max(high, v)
 	}
 	return low, high
-}
-
-// processor is the time that processors have spent on this process.
-func processor() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // it knows no other failure than a mistake of ours
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
