@@ -41,7 +41,7 @@ type LoadCmd struct {
 	JSON       bool          `help:"Print JSON."`
 	Plot       string        `type:"path" placeholder:"DIR" help:"Draw throughput and time over what is offered, into load-throughput.svg and load-latency.svg there."`
 	Page       string        `type:"existingfile" placeholder:"FILE" help:"Write the tables into that page, between the lines load:begin and load:end."`
-	Profile    string        `type:"path" placeholder:"FILE" help:"Write a profile of the processor there."`
+	Profile    string        `type:"path" placeholder:"FILE" help:"Write a profile of the processor there, and of the memory beside it, as FILE.heap."`
 }
 
 // Help is shown below the flags.
@@ -71,6 +71,8 @@ func (c *LoadCmd) Validate() error {
 		return errors.New("--url: say --callers or --rate, too; all is measured of a node of our own only")
 	case c.URL == "" && !slices.Contains(load.Workloads(), load.Workload(c.Agent)):
 		return fmt.Errorf("--agent %s: our own node has %v", c.Agent, load.Workloads())
+	case c.URL != "" && c.Profile != "":
+		return errors.New("--profile: it would be that of who makes the load; leave out --url")
 	case single && (c.Plot != "" || c.Page != ""):
 		return errors.New("--plot and --page want all to be measured: leave out --callers and --rate")
 	case c.For < 100*time.Millisecond || c.For > 24*time.Hour:
@@ -89,17 +91,6 @@ func (c *LoadCmd) Validate() error {
 func (c *LoadCmd) Run(s streams) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if c.Profile != "" {
-		f, err := os.Create(c.Profile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return err
-		}
-		defer pprof.StopCPUProfile()
-	}
 	if c.URL != "" {
 		target, err := load.NewDoor(strings.TrimSuffix(c.URL, "/"), c.Key, c.ask(c.Agent))
 		if err != nil {
@@ -112,6 +103,13 @@ func (c *LoadCmd) Run(s streams) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, bed.close()) }()
+	if c.Profile != "" {
+		end, err := profile(c.Profile)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, end()) }()
+	}
 	var places []load.Place
 	for _, name := range c.Place {
 		places = append(places, load.Place{Name: name, Target: bed.targets()[name]})
@@ -136,6 +134,25 @@ func (c *LoadCmd) Run(s streams) (err error) {
 
 func (c *LoadCmd) ask(agent string) load.Ask {
 	return load.Ask{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
+}
+
+// profile writes where the processor's time goes until end, and what is in memory then.
+func profile(path string) (end func() error, err error) {
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		heap, err := os.Create(path + ".heap")
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		return errors.Join(pprof.Lookup("heap").WriteTo(heap, 0), heap.Close(), f.Close())
+	}, nil
 }
 
 // one runs a single loop.

@@ -41,7 +41,7 @@ func (c Closed) Run(ctx context.Context, target Target) (Result, error) {
 		return Result{}, err
 	}
 	defer closeAll(all)
-	memory := watchMemory()
+	memory, before := watchMemory(), processor()
 	t := newTally(c.For)
 	ctx, stop := context.WithTimeout(ctx, c.For)
 	defer stop()
@@ -61,7 +61,7 @@ func (c Closed) Run(ctx context.Context, target Target) (Result, error) {
 	}
 	done.Wait()
 	r := t.result()
-	r.Callers, r.Memory = c.Callers, memory()
+	r.Callers, r.Processor, r.Memory = c.Callers, processor()-before, memory()
 	return r, interrupted(ctx)
 }
 
@@ -96,7 +96,7 @@ func (o Open) Run(ctx context.Context, target Target) (Result, error) {
 		return Result{}, err
 	}
 	defer closeAll(all)
-	memory := watchMemory()
+	memory, before := watchMemory(), processor()
 	ctx, stop := context.WithTimeout(ctx, o.For)
 	defer stop()
 	a := &arrivals{Open: o, every: float64(time.Second) / o.Rate, tally: newTally(o.For)}
@@ -121,7 +121,7 @@ func (o Open) Run(ctx context.Context, target Target) (Result, error) {
 	}
 	done.Wait()
 	r := a.tally.result()
-	r.Callers, r.Rate, r.Memory = o.Callers, o.Rate, memory()
+	r.Callers, r.Rate, r.Processor, r.Memory = o.Callers, o.Rate, processor()-before, memory()
 	arrived := int64(o.Rate * o.For.Seconds())
 	r.Unsent = int(a.unsent.Load() + max(arrived-a.number.Load(), 0)) // with those that were due when the time was over
 	r.Again, r.GivenUp, r.Waiting = int(a.retried.Load()), int(a.givenUp.Load()), a.again.len()

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -17,6 +18,15 @@ type Memory struct {
 	Last  int64   `json:"last_bytes"`
 	Most  int64   `json:"most_bytes"`
 	Slope float64 `json:"slope_bytes_per_second"` // of the second half: what it grew by once it was warm
+}
+
+// processor is how much time of the processors this process has had; 0 if nobody says.
+func processor() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // watchMemory looks at the process until what it returns is called. Where no

@@ -30,7 +30,8 @@ type Result struct {
 	GivenUp  int       `json:"given_up,omitzero"` // refused for good
 	Waiting  int       `json:"waiting,omitzero"`  // to be sent once more when the loop was over
 
-	Memory Memory `json:"memory"`
+	Memory    Memory        `json:"memory"`
+	Processor time.Duration `json:"processor_ns"` // that the process had
 }
 
 // Refused is how many tries were refused, or broke.
@@ -44,9 +45,18 @@ func (r *Result) Refused() (n int) {
 // Sent is how many calls were made, each try for itself.
 func (r *Result) Sent() int { return r.Done + r.Late + r.Refused() }
 
+// PerProcessor is what was done in a second of processor time. What else runs on a
+// machine disturbs it less than it disturbs PerSecond.
+func (r *Result) PerProcessor() float64 {
+	if r.Processor == 0 {
+		return 0
+	}
+	return float64(r.Done) / r.Processor.Seconds()
+}
+
 // tableHead stands above rows.
-const tableHead = `| load | done/s | p50 | p90 | p99 | p99.9 | max | lag p99 | refused: p99 | not sent |
-|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+const tableHead = `| load | done/s | per s of processor | p50 | p90 | p99 | p99.9 | max | lag p99 | refused: p99 | not sent |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
 // row is the result as a line of a table.
@@ -64,7 +74,7 @@ func (r *Result) row() string {
 		lag = brief(r.Lag.P99)
 	}
 	l := r.Latency
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, count(r.PerSecond), brief(l.P50), brief(l.P90), brief(l.P99), brief(l.P999), brief(l.Max), lag, refused, unsent)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, count(r.PerSecond), count(r.PerProcessor()), brief(l.P50), brief(l.P90), brief(l.P99), brief(l.P999), brief(l.Max), lag, refused, unsent)
 }
 
 // reasons tells how calls were refused; empty if none was.
