@@ -59,21 +59,32 @@ type decoder struct {
 // EncodeEntry writes an entry as DecodeEntry reads it.
 func EncodeEntry(e Entry) []byte {
 	w := &encoder{actor.Encoder{Buf: make([]byte, 0, weigh(&e))}}
+	w.entry(&e, e.Record, true)
+	return w.Buf
+}
+
+// entry writes an entry with some record for its own, and with the bodies of its
+// events or without.
+func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.Uint(CodecVersion)
 	w.ID(e.Actor)
 	w.Uint(uint64(e.Shard))
 	w.Uint(uint64(e.Epoch))
 	w.Uint(e.N)
-	w.record(e.Record)
+	w.record(record)
 	w.Uint(uint64(len(e.Events)))
-	for _, ev := range e.Events {
+	for i := range e.Events {
+		ev := &e.Events[i]
 		w.CallID(ev.Run)
 		w.Uint(ev.Seq)
-		w.Bytes(ev.Body)
+		if bodies {
+			w.Bytes(ev.Body)
+		} else {
+			w.Bytes(nil)
+		}
 	}
 	w.Int(int64(e.WasDue))
 	w.Int(int64(e.Due))
-	return w.Buf
 }
 
 // DecodeEntry reads an entry. It never panics, keeps nothing of b, and what it

@@ -300,7 +300,7 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("accepted % x, wrote % x", b, EncodeJournal(&j))
 		}
 		none := func(actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
-		_, _ = unpackEntry(b, none)
+		_ = unpackEntries(b, none, func(Entry) error { return nil })
 		_, _, _, _ = unseal(b)
 		if r, err := decodeBatch(b); err == nil && !bytes.Equal(r.encode(), b) {
 			t.Errorf("accepted batch % x", b)

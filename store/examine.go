@@ -45,7 +45,7 @@ type Examination struct {
 // told the number of keys seen so far, now and then; either may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
-		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]actor.ID{}}
+		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]actor.ID{}, told: map[actor.CallID]told{}}
 	for _, look := range []func() error{x.chain, x.actors, x.runs, x.events, x.index, x.blobs, x.strangers} {
 		if err := look(); err != nil {
 			return x.Examination, err
@@ -65,6 +65,14 @@ type examiner struct {
 	due      map[string]bool           // rows that the expiry index must have
 	used     map[string]bool           // blobs that are referred to, by key
 	owners   map[actor.CallID]actor.ID // of runs, as the journals say
+	told     map[actor.CallID]told     // the last event of each run, as the journals say
+}
+
+// told is an event, and the entry that has it.
+type told struct {
+	seq   uint64
+	entry uint64
+	of    actor.ID
 }
 
 func (x *examiner) found(where []byte, lost, format string, args ...any) {
@@ -136,7 +144,7 @@ func lostWith(key []byte) string {
 	case len(parts) == 6 && parts[0] == "t" && parts[2] == "a":
 		return fmt.Sprintf("the state of %s from there on", actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]})
 	case len(parts) == 5 && parts[2] == "e":
-		return "an event of run " + parts[3]
+		return "events of run " + parts[3]
 	case len(parts) == 4 && parts[2] == "r":
 		return "whose run " + parts[3] + " is"
 	case len(parts) == 4 && parts[2] == "b":
@@ -166,28 +174,29 @@ func (x *examiner) actors() error {
 			flush()
 			id = of
 		}
-		e, err := readEntry(id, key, value, func(h actor.Hash) ([]byte, error) {
+		err := readEntries(id, key, value, func(h actor.Hash) ([]byte, error) {
 			x.used[string(blobKey(id.Tenant, h))] = true
 			return loadBlob(x.kv, id.Tenant, h)
+		}, func(e Entry) error {
+			if _, ok := e.Record.(Snapshot); ok {
+				snapshot = &e
+				return nil
+			}
+			x.Entries++
+			for _, ev := range e.Events {
+				if ev.Seq > x.told[ev.Run].seq {
+					x.told[ev.Run] = told{ev.Seq, e.N, id}
+				}
+			}
+			if a, ok := e.Record.(Accepted); ok {
+				x.owners[a.Call.ID] = id
+			}
+			entries = append(entries, e)
+			return nil
 		})
 		if err != nil {
 			x.found(key, lostWith(key), "%v", err)
-			return
 		}
-		if _, ok := e.Record.(Snapshot); ok {
-			snapshot = &e
-			return
-		}
-		x.Entries++
-		for _, ev := range e.Events {
-			if _, ok, err := x.kv.Get(eventKey(id.Tenant, ev.Run, ev.Seq)); err != nil || !ok {
-				x.found(eventKey(id.Tenant, ev.Run, ev.Seq), "an event of run "+ev.Run.String(), "is missing; entry %d of %s has it", e.N, id)
-			}
-		}
-		if a, ok := e.Record.(Accepted); ok {
-			x.owners[a.Call.ID] = id
-		}
-		entries = append(entries, e)
 	})
 	flush()
 	return err
@@ -250,36 +259,52 @@ func (x *examiner) runs() error {
 	return err
 }
 
-// events sees that each run's are dense, and what each says.
+// events sees that each run's are dense and as many as its entries say, and what
+// each says.
 func (x *examiner) events() error {
-	var run string
+	var run actor.CallID
 	next := uint64(1)
-	return x.scan([]byte("t/"), func(key, value []byte) {
+	end := func() {
+		if last, ok := x.told[run]; ok && last.seq >= next {
+			x.found(eventKey(last.of.Tenant, run, next), "events of run "+run.String(), "is missing; entry %d of %s has event %d", last.entry, last.of, last.seq)
+		}
+		delete(x.told, run)
+	}
+	err := x.scan([]byte("t/"), func(key, value []byte) {
 		parts := strings.Split(string(key), "/")
 		if len(parts) != 5 || parts[2] != "e" {
 			return
 		}
-		x.Events++
-		if parts[3] != run {
-			run, next = parts[3], 1
-		}
-		seq, err := lastNumber(key, len(key)-16)
+		of, err := actor.ParseCallID(parts[3])
 		if err != nil {
 			x.found(key, "", "%v", err)
 			return
 		}
-		if seq != next {
-			x.found(key, "the events before it", "event %d of run %s is missing, the next is %d", next, run, seq)
+		if of != run {
+			end()
+			run, next = of, 1
 		}
-		next = seq + 1
-		_, _, body, err := unseal(value)
-		if err == nil && x.event != nil {
-			err = x.event(body)
-		}
+		err = readEvents(key, len(key)-len(parts[4]), value, func(seq uint64, body []byte) error {
+			x.Events++
+			if seq != next {
+				x.found(key, "the events before it", "event %d of run %s is missing, the next is %d", next, run, seq)
+			}
+			next = seq + 1
+			if x.event == nil {
+				return nil
+			}
+			return x.event(body)
+		})
 		if err != nil {
 			x.found(key, lostWith(key), "%v", err)
 		}
 	})
+	end()
+	for _, of := range slices.SortedFunc(maps.Keys(x.told), actor.CallID.Compare) {
+		run, next = of, 1
+		end()
+	}
+	return err
 }
 
 // index compares the expiry index with what is open.

@@ -64,8 +64,14 @@ func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
 	}{
 		{"entry changed", func(m *Memory) { change(m, string(entryKey(bob, 2)), 60) }, "/bob/", "is not what was written", "the state of bob/s-1"},
 		{"entry lost", remove(entryKey(bob, 2)), "/bob/", "do not follow", "the state of bob/s-1"},
-		{"event lost", remove(eventKey("default", run, 2)), "/e/", "is missing", "an event of run " + run.String()},
-		{"event rewritten", put(string(eventKey("default", run, 2)), "x"), "/e/", "", "an event of run " + run.String()},
+		{"last events lost", remove(eventKey("default", run, 4)), "/e/", "is missing", "events of run " + run.String()},
+		{"first events lost", remove(eventKey("default", run, 1)), "/e/", "is missing", "the events before it"},
+		{"all events lost", func(m *Memory) {
+			for _, seq := range []uint64{1, 3, 4} {
+				m.delete(eventKey("default", run, seq))
+			}
+		}, "/e/", "is missing", "events of run " + run.String()},
+		{"events rewritten", put(string(eventKey("default", run, 3)), "x"), "/e/", "", "events of run " + run.String()},
 		{"owner lost", remove(runKey("default", run)), "/r/", "is missing; it is one of bob/s-1", "whose run"},
 		{"owner changed", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(alice, run)}})

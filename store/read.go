@@ -21,30 +21,35 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	if value, ok, err := kv.Get(snapshotKey(id)); err != nil {
 		return Saved{}, err
 	} else if ok {
-		e, err := readEntry(id, snapshotKey(id), value, blob)
+		err := readEntries(id, snapshotKey(id), value, blob, func(e Entry) error {
+			s, ok := e.Record.(Snapshot)
+			if !ok {
+				return fmt.Errorf("key %s: holds %T, not a snapshot", snapshotKey(id), e.Record)
+			}
+			saved.Snapshot, n = s.Journal, e.N
+			return nil
+		})
 		if err != nil {
 			return Saved{}, err
 		}
-		s, ok := e.Record.(Snapshot)
-		if !ok {
-			return Saved{}, fmt.Errorf("key %s: holds %T, not a snapshot", snapshotKey(id), e.Record)
-		}
-		saved.Snapshot, n = s.Journal, e.N
 	}
 	var wrong error
 	prefix := len(actorKey(id))
 	err := kv.Scan(entryKey(id, n+1), snapshotKey(id), func(key, value []byte) bool {
 		at, err := lastNumber(key, prefix)
-		if err != nil {
+		switch {
+		case err != nil:
 			wrong = err
-		} else if n++; at != n {
-			wrong = fmt.Errorf("key %s: is missing, the next is %s", entryKey(id, n), key)
-		} else if e, err := readEntry(id, key, value, blob); err != nil {
-			wrong = err
-		} else if e.N != n {
-			wrong = fmt.Errorf("key %s: holds entry %d", key, e.N)
-		} else {
-			saved.Entries = append(saved.Entries, e)
+		case at != n+1:
+			wrong = fmt.Errorf("key %s: is missing, the next is %s", entryKey(id, n+1), key)
+		default:
+			wrong = readEntries(id, key, value, blob, func(e Entry) error {
+				if n++; e.N != n {
+					return fmt.Errorf("key %s: holds entry %d where entry %d should be", key, e.N, n)
+				}
+				saved.Entries = append(saved.Entries, e)
+				return nil
+			})
 		}
 		return wrong == nil
 	})
@@ -57,19 +62,24 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	return saved, nil
 }
 
-func readEntry(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error)) (Entry, error) {
+// readEntries reads the entries of a row.
+func readEntries(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	_, _, content, err := unseal(value)
 	if err != nil {
-		return Entry{}, fmt.Errorf("key %s: %w", key, err)
+		return fmt.Errorf("key %s: %w", key, err)
 	}
-	e, err := unpackEntry(content, blob)
-	if err != nil {
-		return Entry{}, fmt.Errorf("key %s: %w", key, err)
+	var told error
+	err = unpackEntries(content, blob, func(e Entry) error {
+		if e.Actor != id {
+			return fmt.Errorf("holds an entry of %s", e.Actor)
+		}
+		told = each(e)
+		return told
+	})
+	if err != nil && told == nil {
+		err = fmt.Errorf("key %s: %w", key, err)
 	}
-	if e.Actor != id {
-		return Entry{}, fmt.Errorf("key %s: holds an entry of %s", key, e.Actor)
-	}
-	return e, nil
+	return err
 }
 
 // loadBlob reads content by its name, and sees that it is that content.
@@ -165,33 +175,57 @@ func ActorOf(kv KV, tenant string, run actor.CallID) (owner RunOwner, ok bool, e
 // Events reads at most limit events of a run behind the one numbered after.
 func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]RunEvent, error) {
 	prefix := eventsKey(tenant, run)
+	first := eventKey(tenant, run, 1)
+	if from > 0 { // the row with the next may begin before it
+		err := kv.ScanBack(first, eventKey(tenant, run, from+2), func(key, _ []byte) bool {
+			first = bytes.Clone(key)
+			return false
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	var events []RunEvent
 	var wrong error
-	err := kv.Scan(eventKey(tenant, run, from+1), after(prefix), func(key, value []byte) bool {
+	err := kv.Scan(first, after(prefix), func(key, value []byte) bool {
 		if len(events) >= limit {
 			return false
 		}
-		seq, err := lastNumber(key, len(prefix))
-		if err != nil {
-			wrong = err
-			return false
-		}
-		_, _, body, err := unseal(value)
-		if err != nil {
-			wrong = fmt.Errorf("key %s: %w", key, err)
-			return false
-		}
-		if want := from + uint64(len(events)) + 1; seq != want {
-			wrong = fmt.Errorf("key %s: is missing, the next is %s", eventKey(tenant, run, want), key)
-			return false
-		}
-		events = append(events, RunEvent{run, seq, bytes.Clone(body)})
-		return true
+		wrong = readEvents(key, len(prefix), value, func(seq uint64, body []byte) error {
+			want := from + uint64(len(events)) + 1
+			switch {
+			case seq > want && len(events) < limit:
+				return fmt.Errorf("key %s: is missing, the next is %s", eventKey(tenant, run, want), key)
+			case seq == want && len(events) < limit:
+				events = append(events, RunEvent{run, seq, bytes.Clone(body)})
+			}
+			return nil
+		})
+		return wrong == nil
 	})
 	if wrong != nil {
 		err = wrong
 	}
 	return events, err
+}
+
+// readEvents reads the events of a row.
+func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body []byte) error) error {
+	seq, err := lastNumber(key, prefix)
+	if err != nil {
+		return err
+	}
+	_, _, content, err := unseal(value)
+	if err != nil {
+		return fmt.Errorf("key %s: %w", key, err)
+	}
+	for body := range bytes.SplitSeq(content, []byte{eventsApart}) {
+		if err := each(seq, body); err != nil {
+			return err
+		}
+		seq++
+	}
+	return nil
 }
 
 // Runs lists the newest runs of a tenant, newest first; the roots alone, if so wished.

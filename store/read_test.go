@@ -4,6 +4,7 @@ package store
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -119,7 +120,7 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 		{"misplaced", func(m *Memory) {
 			v, _, _ := m.Get(entryKey(actor.NewID("alice", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 2), Value: v}})
-		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1"},
+		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1 where entry 2 should be"},
 		{"of another", func(m *Memory) {
 			v, _, _ := m.Get(entryKey(actor.NewID("bob", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
@@ -128,6 +129,7 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 		l, s := newLog(t), newStory(t, "alice")
 		l.write(s.accept(large))
 		l.write(s.work("small")...)
+		l.write(s.end("done"))
 		l.write(newStory(t, "bob").accept("hi"))
 		c.damage(l.m)
 		if _, err := LoadActor(l.m, s.id); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -206,9 +208,113 @@ func TestRunsAndTheirEvents(t *testing.T) {
 	if events, err := Events(l.m, "default", s.run(3), 4, 2); err != nil || len(events) != 0 {
 		t.Errorf("got %v, %v behind the last", events, err)
 	}
-	l.m.delete(eventKey("default", s.run(3), 2))
-	if _, err := Events(l.m, "default", s.run(3), 0, 9); err == nil || !strings.Contains(err.Error(), "0000000000000002: is missing") {
-		t.Errorf("a gap in the events: %v", err)
+}
+
+// However a run's events came into their rows, each page of them is what was told.
+func TestEventsAreReadFromAnywhere(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, w := &Memory{}, NewWriter(WriterConfig{Node: "n1"})
+		run := actor.NewCallID(1, 1, 1)
+		var bodies []string
+		for n := range rapid.IntRange(1, 12).Draw(t, "batches") {
+			var entries []Entry
+			for range rapid.IntRange(1, 3).Draw(t, "entries") {
+				e := Entry{Actor: actor.NewID("alice", "s-1"), N: uint64(n), Record: Parked{Run: run}}
+				for range rapid.IntRange(0, 3).Draw(t, "events") {
+					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", TogetherBytesMax/2) + `"}`}).Draw(t, "body")
+					bodies = append(bodies, body)
+					e.Events = append(e.Events, RunEvent{run, uint64(len(bodies)), []byte(body)})
+				}
+				entries = append(entries, e)
+			}
+			w.Append(entries)
+			b, _ := w.Next()
+			_ = m.Apply(b.Rows)
+			w.Written(b.No)
+			w.Synced(b.No)
+		}
+		_ = m.Scan([]byte("t/"), []byte("u"), func(key, value []byte) bool {
+			if len(value) > TogetherBytesMax*5/4 {
+				t.Fatalf("%d bytes stand together in %s", len(value), key)
+			}
+			return true
+		})
+		from := rapid.IntRange(0, len(bodies)).Draw(t, "from")
+		limit := rapid.IntRange(0, len(bodies)+1).Draw(t, "limit")
+		got, err := Events(m, actor.DefaultTenant, run, uint64(from), limit)
+		want := bodies[from:min(len(bodies), from+limit)]
+		if err != nil || len(got) != len(want) {
+			t.Fatalf("%d events behind %d: %v, not %d", len(got), from, err, len(want))
+		}
+		for i, e := range got {
+			if e.Seq != uint64(from+i+1) || string(e.Body) != want[i] {
+				t.Fatalf("event %d is %+v", from+i+1, e)
+			}
+		}
+	})
+}
+
+// However much a batch brings of one actor, its rows stay small.
+func TestEntriesThatStandTogetherAreFew(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	entries := []Entry{s.accept("hi")}
+	for range 100 {
+		entries = append(entries, s.work(strings.Repeat("x", BlobBytesMin))...)
+	}
+	l.write(entries...)
+	rows := 0
+	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, value []byte) bool {
+		rows++
+		if len(value) > TogetherBytesMax*5/4 {
+			t.Errorf("%d bytes stand together", len(value))
+		}
+		return true
+	})
+	if saved, err := LoadActor(l.m, s.id); err != nil || len(saved.Entries) != 201 || rows < 6 || rows > 12 {
+		t.Errorf("%d entries in %d rows, %v", len(saved.Entries), rows, err)
+	}
+}
+
+// A row that is lost is noticed by who reads on behind it, wherever he began.
+func TestAGapInTheEventsIsFound(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	l.write(s.accept("hi"))   // 1, 2
+	l.write(s.work("x")...)   // 3
+	l.write(s.end("goodbye")) // 4
+	for lost, from := range map[uint64][]uint64{1: {0, 1}, 3: {0, 1, 2}} {
+		m := l.m.Clone()
+		m.delete(eventKey("default", s.run(1), lost))
+		for _, from := range from {
+			want := max(from+1, lost)
+			if _, err := Events(m, "default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x: is missing", want)) {
+				t.Errorf("%d is lost, read from %d: %v", lost, from, err)
+			}
+		}
+	}
+}
+
+// Entries stand together but never across a snapshot: who reads on behind it finds a row.
+func TestASnapshotAmongEntriesOfOneBatch(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	l.write(s.accept("hi"))
+	work := s.work("x")
+	var j Journal
+	saved, _ := LoadActor(l.m, s.id)
+	for _, e := range append(saved.Entries, work...) {
+		if err := j.ApplyEntry(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshot := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: Snapshot{EncodeJournal(&j)}, WasDue: s.due, Due: s.due}
+	l.write(work[0], work[1], snapshot, s.end("done"))
+	saved, err := LoadActor(l.m, s.id)
+	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
+		t.Errorf("%d entries behind the snapshot, %v", len(saved.Entries), err)
+	}
+	rows := 0
+	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, _ []byte) bool { rows++; return true })
+	if rows != 3 {
+		t.Errorf("%d rows of entries, not 3", rows)
 	}
 }
 

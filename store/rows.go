@@ -3,6 +3,8 @@
 package store
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 
@@ -25,53 +27,193 @@ type Payload struct {
 	Digest actor.Hash // of the whole value: who wrote it, salt, content
 }
 
-// Rows is what a batch of entries does to a KV: its puts and deletes in order,
-// and of the puts those that carry content.
+// TogetherBytesMax is about how much stands together in one row.
+const TogetherBytesMax = 64 << 10
+
+// Rows is what a batch of entries does to a KV: its puts and deletes, each key
+// once, and of the puts those that carry content. What belongs together stands
+// together, under the key of its first: a row costs more than what is in it.
 //
-//	entry            its row; large parts of it as blobs
-//	Snapshot         the actor's one snapshot row instead, the last of the batch
+//	entries          one row for those of an actor, up to a snapshot; large parts as blobs
+//	Snapshot         the actor's one snapshot row, the last of the batch
 //	Accepted         whose run it is
-//	each event       its row
+//	events           one row for those of a run
 //	WasDue != Due    the actor's row in the expiry index, moved
 func Rows(node actor.NodeID, batch uint64, entries []Entry, salt func() Salt) (rows []Row, payloads []Payload) {
-	put := func(key, content []byte) {
-		value := seal(node, batch, salt(), content)
-		rows = append(rows, Row{Key: key, Value: value})
-		payloads = append(payloads, Payload{key, actor.HashOf(value)})
+	w := rowWriter{node: node, batch: batch, salt: salt}
+	w.rows = make([]Row, 0, 3*len(entries))
+	w.payloads = make([]Payload, 0, 3*len(entries))
+	byActor, byRun, events := together(entries)
+	for i := range byActor.heads {
+		w.entries(entries, byActor.members(i))
 	}
-	blobs := map[string]bool{}
+	for i := range byRun.heads {
+		w.events(entries, events, byRun.members(i))
+	}
+	for i := range entries {
+		if r, ok := entries[i].Record.(Accepted); ok {
+			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
+		}
+	}
+	return append(w.rows, dueRows(entries)...), w.payloads
+}
+
+// lists is numbers in lists, in the order in which they came.
+type lists struct {
+	heads []int
+	tails []int
+	next  []int
+	sizes []int // of what the numbers stand for
+}
+
+func (l *lists) begin(n, size int) int {
+	l.heads, l.tails, l.sizes = append(l.heads, n), append(l.tails, n), append(l.sizes, size)
+	return len(l.heads) - 1
+}
+
+func (l *lists) add(list, n, size int) {
+	l.next[l.tails[list]] = n
+	l.tails[list] = n
+	l.sizes[list] += size
+}
+
+func (l *lists) members(list int) func(yield func(n int) bool) {
+	return func(yield func(n int) bool) {
+		for n := l.heads[list]; n >= 0 && yield(n); n = l.next[n] {
+		}
+	}
+}
+
+func newLists(count int) lists {
+	l := lists{next: make([]int, count)}
+	for i := range l.next {
+		l.next[i] = -1
+	}
+	return l
+}
+
+// place is where an event stands: which of an entry's it is.
+type place struct{ entry, event int }
+
+// together finds what of a batch stands in one row: entries by actor, events by
+// run. Nothing stands together with what is behind a snapshot, so that who reads
+// on from there finds a row.
+func together(entries []Entry) (byActor, byRun lists, events []place) {
 	last := map[actor.ID]uint64{} // an actor's newest snapshot: a key is put once, or its digest would not hold
-	for _, e := range entries {
-		if _, ok := e.Record.(Snapshot); ok {
-			last[e.Actor] = e.N
+	count := 0
+	for i := range entries {
+		count += len(entries[i].Events)
+		if _, ok := entries[i].Record.(Snapshot); ok {
+			last[entries[i].Actor] = entries[i].N
 		}
 	}
-	for _, e := range entries {
-		if _, ok := e.Record.(Snapshot); ok && e.N < last[e.Actor] {
-			continue
+	byActor, byRun, events = newLists(len(entries)), newLists(count), make([]place, 0, count)
+	actors, runs := make(map[actor.ID]int, len(entries)), make(map[actor.CallID]int, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		list, ok := actors[e.Actor]
+		if _, snapshot := e.Record.(Snapshot); snapshot {
+			delete(actors, e.Actor)
+			if e.N == last[e.Actor] {
+				byActor.begin(i, 0)
+			}
+		} else if size := weigh(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= TogetherBytesMax {
+			byActor.add(list, i, size)
+		} else {
+			actors[e.Actor] = byActor.begin(i, size)
 		}
-		tenant := e.Actor.Tenant
-		content, spilled := packEntry(e)
-		for _, b := range spilled {
-			if key := blobKey(tenant, actor.HashOf(b)); !blobs[string(key)] {
-				blobs[string(key)] = true
-				put(key, b)
+		for j := range e.Events {
+			ev := &e.Events[j]
+			list, ok := runs[ev.Run]
+			if ok {
+				before := events[byRun.tails[list]]
+				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= TogetherBytesMax
+			}
+			if ok {
+				byRun.add(list, len(events), len(ev.Body))
+			} else {
+				runs[ev.Run] = byRun.begin(len(events), len(ev.Body))
+			}
+			events = append(events, place{i, j})
+		}
+	}
+	return byActor, byRun, events
+}
+
+// rowWriter makes rows, one value behind the other in few pieces of memory.
+type rowWriter struct {
+	node     actor.NodeID
+	batch    uint64
+	salt     func() Salt
+	rows     []Row
+	payloads []Payload
+	values   actor.Encoder
+	content  actor.Encoder // of the value being made
+	entry    encoder       // being packed
+	blobs    map[string]bool
+}
+
+// put seals what stands in content.
+func (w *rowWriter) put(key []byte) { w.seal(key, w.content.Buf) }
+
+func (w *rowWriter) seal(key, content []byte) {
+	if need := sealBytes(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
+		w.values.Buf = make([]byte, 0, max(need, 16<<10))
+	}
+	from := len(w.values.Buf)
+	seal(&w.values, w.node, w.batch, w.salt(), content)
+	value := w.values.Buf[from:len(w.values.Buf):len(w.values.Buf)]
+	w.rows = append(w.rows, Row{Key: key, Value: value})
+	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
+}
+
+// entries puts the row of an actor's entries, and before it that of large parts.
+func (w *rowWriter) entries(entries []Entry, members func(func(int) bool)) {
+	w.content.Buf = w.content.Buf[:0]
+	var first *Entry
+	for i := range members {
+		e := &entries[i]
+		if first == nil {
+			first = e
+		}
+		for _, b := range w.pack(e) {
+			key := blobKey(e.Actor.Tenant, actor.HashOf(b))
+			if !w.blobs[string(key)] {
+				if w.blobs == nil {
+					w.blobs = map[string]bool{}
+				}
+				w.blobs[string(key)] = true
+				w.seal(key, b)
 			}
 		}
-		if _, ok := e.Record.(Snapshot); ok {
-			put(snapshotKey(e.Actor), content)
-		} else {
-			put(entryKey(e.Actor, e.N), content)
-		}
-		if r, ok := e.Record.(Accepted); ok {
-			rows = append(rows, Row{Key: runKey(tenant, r.Call.ID), Value: encodeOwner(e.Actor, r.Call.Root)})
-		}
-		for _, ev := range e.Events {
-			put(eventKey(tenant, ev.Run, ev.Seq), ev.Body)
-		}
 	}
-	return append(rows, dueRows(entries)...), payloads
+	if _, ok := first.Record.(Snapshot); ok {
+		w.put(snapshotKey(first.Actor))
+	} else {
+		w.put(entryKey(first.Actor, first.N))
+	}
 }
+
+// events puts the row of a run's events: their bodies, a line each.
+func (w *rowWriter) events(entries []Entry, events []place, members func(func(int) bool)) {
+	w.content.Buf = w.content.Buf[:0]
+	var key []byte
+	for n := range members {
+		e := &entries[events[n].entry]
+		ev := &e.Events[events[n].event]
+		if key == nil {
+			key = eventKey(e.Actor.Tenant, ev.Run, ev.Seq)
+		} else {
+			w.content.Buf = append(w.content.Buf, eventsApart)
+		}
+		must.Be(bytes.IndexByte(ev.Body, eventsApart) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
+		w.content.Buf = append(w.content.Buf, ev.Body...)
+	}
+	w.put(key)
+}
+
+// eventsApart stands between the bodies of events in a row. Canonical JSON has none.
+const eventsApart = '\n'
 
 // dueRows moves each actor at most once, however often the batch moved it.
 func dueRows(entries []Entry) []Row {
@@ -109,13 +251,16 @@ func dueRows(entries []Entry) []Row {
 }
 
 // seal puts in front of content who wrote it, and its salt.
-func seal(node actor.NodeID, batch uint64, salt Salt, content []byte) []byte {
-	e := actor.Encoder{Buf: make([]byte, 0, 1+len(node)+10+len(salt)+5+len(content))}
+func seal(e *actor.Encoder, node actor.NodeID, batch uint64, salt Salt, content []byte) {
 	e.String(string(node))
 	e.Uint(batch)
 	e.Raw(salt[:])
 	e.Bytes(content)
-	return e.Buf
+}
+
+// sealBytes is at most how many bytes seal writes.
+func sealBytes(node actor.NodeID, content []byte) int {
+	return 3*binary.MaxVarintLen64 + len(node) + len(Salt{}) + len(content)
 }
 
 // unseal reads what seal wrote. The content is part of value.
@@ -148,16 +293,27 @@ func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
 	return id, root, d.End()
 }
 
-// packEntry writes an entry as its row holds it: without the bodies of its
-// events, large parts taken out, and before it the places they were taken from.
-func packEntry(e Entry) (content []byte, blobs [][]byte) {
-	e.Events = slices.Clone(e.Events)
-	for i := range e.Events {
-		e.Events[i].Body = nil
-	}
+// pack adds an entry to the content of a row: without the bodies of its events,
+// large parts taken out, and before it the places they were taken from.
+func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
+	record := e.Record
 	var places []int
+	if hasLarge(record) {
+		record, places, blobs = takeLarge(record)
+	}
+	w.entry.Buf = w.entry.Buf[:0]
+	w.entry.entry(e, record, false)
+	w.content.Uint(uint64(len(places)))
+	for _, p := range places {
+		w.content.Uint(uint64(p))
+	}
+	w.content.Bytes(w.entry.Buf)
+	return blobs
+}
+
+func takeLarge(record Record) (_ Record, places []int, blobs [][]byte) {
 	place := 0
-	spill := func(parts []actor.Part) ([]actor.Part, error) {
+	record = must.Do(mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		var out []actor.Part
 		for i, p := range parts {
 			if len(p.Bytes) > BlobBytesMin {
@@ -174,34 +330,37 @@ func packEntry(e Entry) (content []byte, blobs [][]byte) {
 			return parts, nil
 		}
 		return out, nil
-	}
-	if snapshot, ok := e.Record.(Snapshot); !ok || len(snapshot.Journal) > BlobBytesMin { // or it cannot hold a large part
-		e.Record = must.Do(mapParts(e.Record, spill))
-	}
-	entry := EncodeEntry(e)
-	w := actor.Encoder{Buf: make([]byte, 0, len(entry)+10*(len(places)+2))}
-	w.Uint(uint64(len(places)))
-	for _, p := range places {
-		w.Uint(uint64(p))
-	}
-	w.Bytes(entry)
-	return w.Buf, blobs
+	}))
+	return record, places, blobs
 }
 
-// unpackEntry reads what packEntry wrote, and puts the blobs back in their places.
-func unpackEntry(content []byte, blob func(actor.Hash) ([]byte, error)) (Entry, error) {
+// unpackEntries reads what pack wrote, one entry after the other, and puts the
+// blobs back in their places. Each returns whether to go on.
+func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	d := newDecoder(content)
-	places := list(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
-	raw := d.Raw(int(d.UintMax(1<<31-1, "length")))
-	if err := d.End(); err != nil {
-		return Entry{}, err
+	for first := true; first || d.More(); first = false {
+		places := list(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
+		raw := d.Raw(int(d.UintMax(1<<31-1, "length")))
+		if d.Err() != nil {
+			break
+		}
+		e, err := DecodeEntry(raw)
+		if err == nil && len(places) > 0 {
+			e.Record, err = putLarge(e.Record, places, blob)
+		}
+		if err == nil {
+			err = each(e)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	e, err := DecodeEntry(raw)
-	if err != nil || len(places) == 0 {
-		return e, err
-	}
+	return d.End()
+}
+
+func putLarge(record Record, places []int, blob func(actor.Hash) ([]byte, error)) (Record, error) {
 	place := 0
-	e.Record, err = mapParts(e.Record, func(parts []actor.Part) ([]actor.Part, error) {
+	record, err := mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		for i, p := range parts {
 			if len(places) > 0 && places[0] == place {
 				b, err := blob(p.Blob)
@@ -218,7 +377,46 @@ func unpackEntry(content []byte, blob func(actor.Hash) ([]byte, error)) (Entry, 
 	if err == nil && len(places) > 0 {
 		err = fmt.Errorf("wants a blob put in place %d of %d", places[0], place)
 	}
-	return e, err
+	return record, err
+}
+
+// eachParts shows the lists of parts in a record, but for those of a Snapshot.
+func eachParts(record Record, each func([]actor.Part)) {
+	asks := func(all []Asked) {
+		for i := range all {
+			each(all[i].Ask.Parts)
+			if all[i].Sent != nil {
+				each(all[i].Sent.Parts)
+			}
+			if all[i].Answer != nil {
+				each(all[i].Answer.Parts)
+			}
+		}
+	}
+	switch r := record.(type) {
+	case Accepted:
+		each(r.Call.Parts)
+	case Asking:
+		asks(r.Asks)
+	case Added:
+		asks([]Asked{r.Ask})
+	case Answered:
+		each(r.Answer.Parts)
+	case Ended:
+		each(r.Reply.Parts)
+	}
+}
+
+// hasLarge tells whether some part may have to be taken out.
+func hasLarge(record Record) bool {
+	snapshot, ok := record.(Snapshot)
+	large := ok && len(snapshot.Journal) > BlobBytesMin
+	eachParts(record, func(parts []actor.Part) {
+		for i := range parts {
+			large = large || len(parts[i].Bytes) > BlobBytesMin
+		}
+	})
+	return large
 }
 
 // mapParts replaces each list of parts in a record, in a fixed order. What is

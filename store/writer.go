@@ -180,18 +180,14 @@ func (w *Writer) Backlog() int { return len(w.waiting) }
 // weigh is about how many bytes an entry will take.
 func weigh(e *Entry) int {
 	n := 512
-	count := func(parts []actor.Part) ([]actor.Part, error) {
-		for _, p := range parts {
-			n += len(p.Bytes)
-		}
-		return parts, nil
-	}
-	switch r := e.Record.(type) {
-	case Snapshot:
+	if r, ok := e.Record.(Snapshot); ok {
 		n += len(r.Journal)
-	default:
-		must.Do(mapParts(r, count))
 	}
+	eachParts(e.Record, func(parts []actor.Part) {
+		for i := range parts {
+			n += len(parts[i].Bytes)
+		}
+	})
 	for _, ev := range e.Events {
 		n += len(ev.Body) + 128
 	}

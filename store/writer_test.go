@@ -245,18 +245,18 @@ func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
 				batch[i] = s.entry(Parked{Run: s.run(1)}, s.due)
 			}
 			if anchor = l.write(batch...); n == 0 {
-				cut = int(s.n) // the first entry that is recent is in the next batch
+				cut = int(s.n) + 1 // which begins the next batch: the first that is recent
 			}
 		}
 		old, recent := l.m.Clone(), l.m.Clone()
-		change(old, string(entryKey(s.id, uint64(cut))), 30)
+		change(old, string(entryKey(s.id, uint64(cut-entries))), 30)
 		if end, err := Verify(old, "n1", anchor); err != nil || end != anchor {
 			t.Errorf("%d at once: %+v, %v", entries, end, err)
 		}
 		if _, err := VerifyAll(old, "n1", anchor); err == nil {
 			t.Errorf("%d at once: an old entry was changed, and nobody noticed", entries)
 		}
-		change(recent, string(entryKey(s.id, uint64(cut+1))), 30)
+		change(recent, string(entryKey(s.id, uint64(cut))), 30)
 		if _, err := Verify(recent, "n1", anchor); err == nil {
 			t.Errorf("%d at once: a recent entry was changed, and nobody noticed", entries)
 		}
