@@ -12,14 +12,15 @@ import (
 
 const (
 	stepsFloor = 300_000 // in a second of one core
-	// simGCPercent is as `troupe sim --runs` has it: worlds leave much behind.
-	simGCPercent = 400
+	// simMemory is when leavings are gathered, and not before, as `troupe sim --runs` has it.
+	simMemory = 512 << 20
 )
 
 // studySim measures worlds of the simulator, all faults and all specs on, by the
 // time that processors spent: so one core's worth, whatever else the machine does.
 func studySim(b *bench) ([]row, error) {
-	defer debug.SetGCPercent(debug.SetGCPercent(simGCPercent))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(simMemory))
 	var rates, speeds []float64
 	steps := 0
 	worlds := func() (made int, lasted, spent time.Duration, err error) {
