@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -27,9 +29,14 @@ func mutants() kong.Option {
 // MutantsCmd removes one guard at a time and has the simulator look for it, or a
 // test where that has no seam. It is run in the folder of the sources.
 type MutantsCmd struct {
-	Seeds int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
-	Only  []string `help:"Only these mutants. Repeatable."`
+	Seeds  int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
+	Only   []string `help:"Only these mutants. Repeatable."`
+	Shrink bool     `help:"Make the first seed of each as small as it gets, and run that again in another process."`
+	Dir    string   `default:"sim-out/mutants" help:"Where --shrink leaves a folder for each."`
 }
+
+// shrunkStepsMax is of how many steps the story of a removed guard may be.
+const shrunkStepsMax = 60
 
 // Run implements the command.
 func (c *MutantsCmd) Run(s streams) error {
@@ -50,7 +57,7 @@ func (c *MutantsCmd) Run(s streams) error {
 		}
 		fmt.Fprintf(out, "unmutated: %d seeds ok\n", sum.Seeds)
 	}
-	fmt.Fprintf(out, "%-32s %-22s %6s  %s\n", "mutant", "spec", "seed", "what it says")
+	fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %s\n", "mutant", "spec", "seed", "seconds", "steps", "what it says")
 	for _, g := range sim.Guards() {
 		if !c.wants(g.Mutant) {
 			continue
@@ -59,20 +66,30 @@ func (c *MutantsCmd) Run(s streams) error {
 		if g.Room != "" {
 			if err := byTest(g); err != nil {
 				missed++
-				fmt.Fprintf(out, "%-32s %-22s %6s  %v\n", g.Mutant, g.Room, "MISSED", err)
+				fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %v\n", g.Mutant, g.Room, "MISSED", "", "", err)
 				continue
 			}
-			fmt.Fprintf(out, "%-32s %-22s %6s  %s fails\n", g.Mutant, g.Room, "-", g.Test)
+			fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %s fails\n", g.Mutant, g.Room, "-", "-", "-", g.Test)
 			continue
 		}
 		mutant.Now = g.Mutant
+		begun := time.Now()
 		found, others := c.find(g.Spec)
+		seconds := time.Since(begun).Seconds()
 		if found == nil {
 			missed++
-			fmt.Fprintf(out, "%-32s %-22s %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", others)
+			fmt.Fprintf(out, "%-32s %-22s %6s %7.1f %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", seconds, "", others)
 			continue
 		}
-		fmt.Fprintf(out, "%-32s %-22s %6d  %s\n", g.Mutant, g.Spec, found.Seed, firstLine(found.Broken.Detail))
+		steps, says := found.Stats.Steps, firstLine(found.Broken.Detail)
+		if c.Shrink {
+			var err error
+			if steps, err = c.shrunk(g, *found); err != nil {
+				missed++
+				says = err.Error()
+			}
+		}
+		fmt.Fprintf(out, "%-32s %-22s %6d %7.1f %6d  %s\n", g.Mutant, g.Spec, found.Seed, seconds, steps, says)
 	}
 	mutant.Now = ""
 	if missed > 0 {
@@ -84,6 +101,38 @@ func (c *MutantsCmd) Run(s streams) error {
 }
 
 func (c *MutantsCmd) run(seed uint64) sim.Result { return sim.RunSeed(sim.Options{Seed: seed}) }
+
+// shrunk leaves the folder of a mutant, and has another process run its least
+// history again. It returns how many steps that has.
+func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (int, error) {
+	dir := filepath.Join(c.Dir, g.Mutant)
+	small, err := sim.Leave(dir, sim.Options{Seed: found.Seed}, found)
+	if err != nil {
+		return 0, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(self, "replay", dir)
+	cmd.Env = append(os.Environ(), "MUTANT="+g.Mutant)
+	said, err := cmd.CombinedOutput()
+	var ended *exec.ExitError
+	switch {
+	case err != nil && !errors.As(err, &ended):
+		return small.Stats.Steps, err
+	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Broken.At, small.Stats.Steps)):
+		return small.Stats.Steps, fmt.Errorf("another process does not run it again: %s", lastLineOf(said))
+	case small.Stats.Steps > shrunkStepsMax:
+		return small.Stats.Steps, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
+	}
+	return small.Stats.Steps, nil
+}
+
+func lastLineOf(text []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(lines[len(lines)-1])
+}
 
 // byTest runs the test that must find a mutant of which no simulated world knows:
 // it passes without the mutant, and fails with it.
