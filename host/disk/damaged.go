@@ -14,8 +14,11 @@ import (
 // log written ahead it names neither the file nor what stands in it. The mark is
 // that of the anchor.
 func (d *Disk) unopened(err error, mark store.Mark) error {
-	if !strings.Contains(err.Error(), "WAL") {
+	switch said := err.Error(); {
+	case !strings.Contains(said, "WAL") && strings.ContainsAny(said, "0123456789"): // it names a file
 		return fmt.Errorf("folder %s: %w", pebbleDir, err)
+	case !strings.Contains(said, "WAL"):
+		return fmt.Errorf("folder %s: %w: its MANIFEST, or a marker file, is missing or damaged", pebbleDir, err)
 	}
 	return fmt.Errorf("log written ahead %s: %w: the newest batches, up to %d, stand there and cannot be read", strings.Join(d.logs(), ", "), err, mark.Batch)
 }

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// block is how much a disk loses or mixes up at once.
+const block = 512
+
+// fine is how far apart damages to a small file are: one of so few bytes that
+// each has its own meaning.
+const (
+	small = 4096
+	fine  = 8
+)
+
+// secretFile is the one file of a store that its backup has not.
+const secretFile = "SECRET"
+
+// folder is a store as it lies on disk: its files by name.
+type folder map[string][]byte
+
+func readFolder(dir string) (folder, error) {
+	all := folder{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err == nil {
+			all[filepath.ToSlash(name)], err = os.ReadFile(path)
+		}
+		return err
+	})
+	return all, err
+}
+
+// lay writes the folder into dir, which it empties first.
+func (f folder) lay(dir string) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "pebble"), 0o700); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(name)), f[name], 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var numbered = regexp.MustCompile(`^(\d+\.|[A-Z]+-\d+)`)
+
+// class is what kind of file one is, in the words of the table.
+func class(name string) string {
+	base := filepath.Base(name)
+	switch {
+	case strings.HasSuffix(base, ".log"):
+		return "log written ahead"
+	case strings.HasSuffix(base, ".sst"):
+		return "sorted table"
+	case strings.HasPrefix(base, "marker."):
+		return "marker"
+	case numbered.MatchString(base): // MANIFEST-000001, OPTIONS-000003
+		base, _, _ = strings.Cut(base, "-")
+	}
+	return base
+}
+
+// A damage is one thing that happened to one file of a store.
+type damage struct {
+	Store string // which of the two: "store" or "backup"
+	File  string
+	Kind  string // flip, cut, swap, zero or remove
+	At    int    // of the byte, or the block
+	Bit   int    // of a flip; of a swap, the number of the other block
+}
+
+func (d damage) String() string {
+	switch d.Kind {
+	case "flip":
+		return fmt.Sprintf("%s/%s: bit %d of byte %d flipped", d.Store, d.File, d.Bit, d.At)
+	case "swap":
+		return fmt.Sprintf("%s/%s: blocks %d and %d swapped", d.Store, d.File, d.At/block, d.Bit)
+	case "cut":
+		return fmt.Sprintf("%s/%s: cut at %d", d.Store, d.File, d.At)
+	case "zero":
+		return fmt.Sprintf("%s/%s: block %d is zero", d.Store, d.File, d.At/block)
+	}
+	return fmt.Sprintf("%s/%s: removed", d.Store, d.File)
+}
+
+// done is the folder with the damage in it. The folder itself stays as it is.
+func (d damage) done(whole folder) folder {
+	out := maps.Clone(whole)
+	content := whole[d.File]
+	switch d.Kind {
+	case "remove":
+		delete(out, d.File)
+	case "cut":
+		out[d.File] = content[:d.At]
+	case "flip":
+		b := bytes.Clone(content)
+		b[d.At] ^= 1 << d.Bit
+		out[d.File] = b
+	case "zero":
+		b := bytes.Clone(content)
+		clear(b[d.At:min(d.At+block, len(b))])
+		out[d.File] = b
+	case "swap":
+		b := bytes.Clone(content)
+		copy(b[d.At:], content[d.Bit*block:(d.Bit+1)*block])
+		copy(b[d.Bit*block:], content[d.At:d.At+block])
+		out[d.File] = b
+	}
+	return out
+}
+
+// damages lists all that is done to a store: to each file a flipped bit in every
+// block, a cut at every block, each block lost, each swapped with another, and
+// the file gone. Of a small file every few bytes. What would change nothing is left out.
+func damages(store string, whole folder, random *rand.Rand) []damage {
+	var all []damage
+	for _, name := range slices.Sorted(maps.Keys(whole)) {
+		content := whole[name]
+		if name != secretFile { // whose secret is gone makes another, as on a backup: what was handed out is refused by name
+			all = append(all, damage{store, name, "remove", 0, 0})
+		}
+		step := block
+		if len(content) <= small {
+			step = fine
+		}
+		for at := 0; at < len(content); at += step {
+			all = append(all, damage{store, name, "cut", at, 0},
+				damage{store, name, "flip", at + random.IntN(min(step, len(content)-at)), random.IntN(8)})
+		}
+		blocks := len(content) / block
+		for i := range blocks {
+			one := content[i*block : (i+1)*block]
+			if other := random.IntN(blocks); !bytes.Equal(one, content[other*block:(other+1)*block]) {
+				all = append(all, damage{store, name, "swap", i * block, other})
+			}
+			if !bytes.Equal(one, make([]byte, block)) {
+				all = append(all, damage{store, name, "zero", i * block, 0})
+			}
+		}
+	}
+	return all
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// trialsWanted is how many damages must have been tried.
+const trialsWanted = 5000
+
+// A report is what the damages came to, by class of file.
+type report struct {
+	Trust   bool    `json:"trust"`
+	Seconds float64 `json:"seconds"`
+	Classes []*row  `json:"classes"`
+	Total   row     `json:"total"`
+	Bad     []bad   `json:"bad"` // some of the outcomes that must never be
+	Floors  []floor `json:"floors"`
+	began   time.Time
+}
+
+// row is one class of files.
+type row struct {
+	Class    string          `json:"class"`
+	Files    int             `json:"files"`
+	Bytes    int             `json:"bytes"`
+	Trials   int             `json:"trials"`
+	Outcomes map[Outcome]int `json:"outcomes"`
+	Warned   int             `json:"warned"` // harmless, but troupe doctor found it
+}
+
+type bad struct {
+	Damage  string  `json:"damage"`
+	Outcome Outcome `json:"outcome"`
+	Said    string  `json:"said"`
+}
+
+type floor struct {
+	Says string `json:"says"`
+	Got  int    `json:"got"`
+	Met  bool   `json:"met"`
+}
+
+// badKept is how many of them the report shows.
+const badKept = 20
+
+var outcomes = []Outcome{Detected, Harmless, SilentLoss, SilentWrong, Vague, Unseen, NoEnd}
+
+func (r *report) row(store, file string) *row {
+	name := class(file)
+	if store == theBackup {
+		name = "of a backup"
+	}
+	for _, c := range r.Classes {
+		if c.Class == name {
+			return c
+		}
+	}
+	c := &row{Class: name, Outcomes: map[Outcome]int{}}
+	r.Classes = append(r.Classes, c)
+	return c
+}
+
+// count notes which files there are.
+func (r *report) count(store string, whole folder) {
+	for name, content := range whole {
+		c := r.row(store, name)
+		c.Files++
+		c.Bytes += len(content)
+	}
+	slices.SortFunc(r.Classes, func(a, b *row) int { return b.Bytes - a.Bytes })
+}
+
+// add notes what a damage came to.
+func (r *report) add(d damage, v verdict) {
+	c := r.row(d.Store, d.File)
+	c.Trials++
+	c.Outcomes[v.Outcome]++
+	if v.Outcome == Harmless && v.Warned {
+		c.Warned++
+	}
+	if v.Outcome != Detected && v.Outcome != Harmless && len(r.Bad) < badKept {
+		r.Bad = append(r.Bad, bad{d.String(), v.Outcome, v.Said})
+	}
+}
+
+// end adds up, and holds the sums to the floors.
+func (r *report) end(took time.Duration) {
+	r.Seconds = took.Seconds()
+	r.Total = row{Class: "all", Outcomes: map[Outcome]int{}}
+	for _, c := range r.Classes {
+		r.Total.Files += c.Files
+		r.Total.Bytes += c.Bytes
+		r.Total.Trials += c.Trials
+		r.Total.Warned += c.Warned
+		for o, n := range c.Outcomes {
+			r.Total.Outcomes[o] += n
+		}
+	}
+	atLeast := func(says string, got, want int) { r.Floors = append(r.Floors, floor{says, got, got >= want}) }
+	none := func(says string, o Outcome) {
+		r.Floors = append(r.Floors, floor{says, r.Total.Outcomes[o], r.Total.Outcomes[o] == 0})
+	}
+	atLeast(fmt.Sprintf("%d trials or more", trialsWanted), r.Total.Trials, trialsWanted)
+	none("no silent losses", SilentLoss)
+	none("no silent wrong answers", SilentWrong)
+	none("no message that does not name what is wrong", Vague)
+	none("nothing that troupe doctor does not see", Unseen)
+	none("nothing without an end", NoEnd)
+}
+
+func (r *report) missed() int {
+	n := 0
+	for _, f := range r.Floors {
+		if !f.Met {
+			n++
+		}
+	}
+	return n
+}
+
+// verdictLine is the last line.
+func (r *report) verdictLine() string {
+	var missed []string
+	for _, f := range r.Floors {
+		if !f.Met {
+			missed = append(missed, fmt.Sprintf("%s (%d)", f.Says, f.Got))
+		}
+	}
+	line := fmt.Sprintf("floors: %d met, %d missed", len(r.Floors)-len(missed), len(missed))
+	if len(missed) > 0 {
+		line += ": " + strings.Join(missed, ", ")
+	}
+	return line
+}
+
+func (r *report) head() []string {
+	return []string{"files", "number", "bytes", "trials", "detected", "harmless", "of these doctor warns", "silent loss", "silent wrong", "vague", "unseen", "no end"}
+}
+
+func (c *row) cells() []string {
+	out := []string{c.Class, fmt.Sprint(c.Files), fmt.Sprint(c.Bytes), fmt.Sprint(c.Trials)}
+	for _, o := range outcomes {
+		out = append(out, fmt.Sprint(c.Outcomes[o]))
+		if o == Harmless {
+			out = append(out, fmt.Sprint(c.Warned))
+		}
+	}
+	return out
+}
+
+func (r *report) rows() [][]string {
+	var all [][]string
+	for _, c := range r.Classes {
+		all = append(all, c.cells())
+	}
+	return append(all, r.Total.cells())
+}
+
+// text is the table for a terminal.
+func (r *report) text() string {
+	table := append([][]string{r.head()}, r.rows()...)
+	wide := make([]int, len(table[0]))
+	for _, line := range table {
+		for i, cell := range line {
+			wide[i] = max(wide[i], len(cell))
+		}
+	}
+	var b strings.Builder
+	for _, line := range table {
+		for i, cell := range line {
+			if i == 0 {
+				fmt.Fprintf(&b, "%-*s", wide[i], cell)
+			} else {
+				fmt.Fprintf(&b, "  %*s", wide[i], cell)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	for _, x := range r.Bad {
+		fmt.Fprintf(&b, "%s: %s: %s\n", x.Outcome, x.Damage, firstLine(x.Said))
+	}
+	fmt.Fprintf(&b, "%.0f s\n%s\n", r.Seconds, r.verdictLine())
+	return b.String()
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// markdown is the section of the page.
+func (r *report) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make rot` on %s, in %.0f s. Each trial damages one file of a store, or of a backup, and opens, reads, examines or restores it.\n\n",
+		r.began.UTC().Format("2006-01-02"), r.Seconds)
+	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+	line(r.head())
+	b.WriteString("|---|" + strings.Repeat("---:|", len(r.head())-1) + "\n")
+	for _, cells := range r.rows() {
+		line(cells)
+	}
+	fmt.Fprintf(&b, "\n%s\n", r.verdictLine())
+	return b.String()
+}
+
+func (r *report) writeJSON(w io.Writer) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(r)
+}

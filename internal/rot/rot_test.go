@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/store"
+)
+
+// stores makes a small store and a backup of it, without a server.
+func stores(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	d, err := disk.Open(filepath.Join(dir, theStore), nodeName, disk.Options{FreeFloor: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Secret(); err != nil {
+		t.Fatal(err)
+	}
+	l := disk.NewLog(d)
+	id := actor.NewID("alice", "s-1")
+	for n := uint64(1); n <= 40; n++ {
+		run := actor.NewCallID(actor.Time(n)*actor.Time(time.Second), 1, n)
+		e := store.Entry{Actor: id, Epoch: 1, N: n, Record: store.Accepted{At: actor.Time(n), Call: actor.Call{ID: run, Root: run, To: id,
+			Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text("hello")}}}
+		done := make(chan struct{})
+		l.Commit([]store.Entry{e}, func() { close(done) })
+		<-done
+	}
+	if err := errors.Join(l.Backup(filepath.Join(dir, theBackup)), l.Close(), d.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestEveryDamageChangesOneFile(t *testing.T) {
+	whole := folder{"a.log": bytes.Repeat([]byte("abcdefgh"), 1024), "SECRET": []byte("0123456789"), "EMPTY": nil}
+	for i := range whole["a.log"] {
+		whole["a.log"][i] += byte(i / block)
+	}
+	kinds := map[string]int{}
+	for _, d := range damages(theStore, whole, rand.New(rand.NewPCG(1, 2))) {
+		kinds[d.Kind]++
+		changed := 0
+		after := d.done(whole)
+		for name, content := range whole {
+			if got, ok := after[name]; !ok || !bytes.Equal(got, content) {
+				changed++
+				if name != d.File {
+					t.Errorf("%s changes %s", d, name)
+				}
+			}
+		}
+		if changed != 1 {
+			t.Errorf("%s changes %d files", d, changed)
+		}
+	}
+	for kind, want := range map[string]int{"flip": 16 + 2, "cut": 16 + 2, "zero": 16, "remove": 2} {
+		if kinds[kind] != want {
+			t.Errorf("%d of %s, want %d", kinds[kind], kind, want)
+		}
+	}
+	if kinds["swap"] == 0 {
+		t.Error("nothing is swapped")
+	}
+	if name := class("pebble/000012.sst"); name != "sorted table" {
+		t.Error(name)
+	}
+}
+
+func TestWhatIsSilentIsSeen(t *testing.T) {
+	b := &bench{dir: "/x", truth: map[string]answers{theStore: {"a": {1}, "b": {2}}}}
+	for _, test := range []struct {
+		got  answers
+		err  error
+		want Outcome
+	}{
+		{answers{"a": {1}, "b": {2}}, nil, Harmless},
+		{answers{"a": {1}}, nil, SilentLoss},
+		{answers{"a": {1}, "b": {3}}, nil, SilentWrong},
+		{answers{"a": {1}, "b": {2}, "c": {3}}, nil, SilentWrong},
+		{nil, errors.New("store /x: the log ends at batch 3"), Detected},
+		{nil, errors.New("store /x: something is wrong"), Vague},
+		{nil, errors.New("store /x/FORMAT.d: is wrong"), Detected},
+	} {
+		if v := b.judge(theStore, test.got, test.err); v.Outcome != test.want {
+			t.Errorf("%v, %v: %s, want %s", test.got, test.err, v.Outcome, test.want)
+		}
+	}
+}
+
+// A sample of damages to a real store: found, or harmless; and the same sample
+// where everything is believed: some of it is lost in silence.
+func TestASampleOfDamages(t *testing.T) {
+	dir := stores(t)
+	count := func(trust bool) map[Outcome]int {
+		b, err := newBench(dir, t.TempDir(), trust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[Outcome]int{}
+		var some []damage
+		for _, name := range []string{theStore, theBackup} {
+			all := damages(name, b.whole[name], rand.New(rand.NewPCG(1, 2)))
+			for i, d := range all {
+				if i%40 == 0 || strings.HasSuffix(d.File, ".log") && d.Kind == "cut" && d.At%4096 == 0 {
+					some = append(some, d)
+				}
+			}
+		}
+		for _, d := range some {
+			v, err := b.try(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found[v.Outcome]++; !trust && v.Outcome != Detected && v.Outcome != Harmless {
+				t.Errorf("%s: %s: %s", d, v.Outcome, v.Said)
+			}
+		}
+		return found
+	}
+	if found := count(false); found[Detected] == 0 || found[Harmless] == 0 {
+		t.Errorf("%v", found)
+	}
+	if found := count(true); found[SilentLoss] == 0 {
+		t.Errorf("where everything is believed nothing is lost in silence: %v", found)
+	}
+}
+
+func TestTheReportHoldsSumsToFloors(t *testing.T) {
+	r := report{began: time.Now()}
+	r.count(theStore, folder{"pebble/000001.log": []byte("x"), "FORMAT": []byte("y")})
+	r.add(damage{theStore, "FORMAT", "cut", 0, 0}, verdict{Outcome: SilentLoss, Said: "gone"})
+	for range trialsWanted {
+		r.add(damage{theStore, "pebble/000001.log", "cut", 0, 0}, verdict{Outcome: Detected})
+	}
+	r.end(time.Second)
+	if r.missed() != 1 || !strings.HasSuffix(r.text(), "floors: 5 met, 1 missed: no silent losses (1)\n") {
+		t.Errorf("%d missed\n%s", r.missed(), r.text())
+	}
+	if !strings.Contains(r.markdown(), "| log written ahead | 1 | 1 | 5000 | 5000 | 0 | 0 | 0 |") {
+		t.Error(r.markdown())
+	}
+	var out bytes.Buffer
+	if err := r.writeJSON(&out); err != nil || !strings.Contains(out.String(), `"silent loss": 1`) {
+		t.Errorf("%v %s", err, out.String())
+	}
+	if i := slices.IndexFunc(r.Classes, func(c *row) bool { return c.Class == "FORMAT" }); i < 0 || r.Classes[i].Trials != 1 {
+		t.Errorf("%+v", r.Classes)
+	}
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/store"
+)
+
+// answers is all that a store can be asked, and what it says: under a name for
+// each question, a digest of the answer.
+type answers map[string]actor.Hash
+
+// shards is how many there are.
+const shards = 4096
+
+// ask reads a store as a server does: every actor's journal, folded; every run,
+// whose it is, and its events; what must wake, and the secret. It ends with the
+// first error, as a server would tell it.
+func ask(d *disk.Disk) (answers, error) {
+	all := answers{}
+	if err := each(d, "a", 6, func(parts []string) error {
+		id := actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}
+		if _, ok := all["actor "+id.String()]; ok {
+			return nil
+		}
+		saved, err := store.LoadActor(d, id)
+		if err != nil {
+			return err
+		}
+		journal, err := store.Fold(saved)
+		if err != nil {
+			return fmt.Errorf("actor %s: %w", id, err)
+		}
+		all["actor "+id.String()] = actor.HashOf(fmt.Appendf(bytes.Clone(saved.Snapshot), " %d", journal.N))
+		for _, e := range saved.Entries {
+			all[fmt.Sprintf("entry %d of %s", e.N, id)] = actor.HashOf(store.EncodeEntry(e))
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := each(d, "r", 4, func(parts []string) error {
+		run, err := actor.ParseCallID(parts[3])
+		if err != nil {
+			return err
+		}
+		owner, ok, err := store.ActorOf(d, parts[1], run)
+		if err != nil || !ok {
+			return errors.Join(err, unless(ok, "run %s is listed, and is nobody's", run))
+		}
+		all["run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%+v", owner))
+		for from := uint64(0); ; {
+			events, err := store.Events(d, parts[1], run, from, 256)
+			if err != nil {
+				return err
+			}
+			for _, e := range events {
+				all[fmt.Sprintf("event %d of run %s", e.Seq, parts[3])] = actor.HashOf(e.Body)
+			}
+			if len(events) == 0 {
+				return nil
+			}
+			from = events[len(events)-1].Seq
+		}
+	}); err != nil {
+		return nil, err
+	}
+	every := make([]uint16, shards)
+	for i := range every {
+		every[i] = uint16(i)
+	}
+	due, err := store.DueActors(d, every)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range due {
+		all["must wake "+id.String()] = actor.Hash{1}
+	}
+	return all, nil
+}
+
+// each shows the keys of a family that have so many parts.
+func each(d *disk.Disk, family string, count int, show func(parts []string) error) error {
+	var keys [][]string
+	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
+		if parts := strings.Split(string(key), "/"); len(parts) == count && parts[2] == family {
+			keys = append(keys, parts)
+		}
+		return true
+	})
+	for _, parts := range keys {
+		if err != nil {
+			break
+		}
+		err = show(parts)
+	}
+	return err
+}
+
+func unless(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// compared says what of the truth is missing in what was answered, and what was answered otherwise.
+func (truth answers) compared(got answers) (lost, other []string) {
+	for _, question := range slices.Sorted(maps.Keys(truth)) {
+		switch answer, ok := got[question]; {
+		case !ok:
+			lost = append(lost, question)
+		case answer != truth[question]:
+			other = append(other, question)
+		}
+	}
+	for _, question := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := truth[question]; !ok {
+			other = append(other, question)
+		}
+	}
+	return lost, other
+}

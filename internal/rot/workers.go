@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// tryWithin is how long one trial may take.
+const tryWithin = 30 * time.Second
+
+// workFor is the other process: it tries each damage that it reads, and writes what came of it.
+func workFor(dir string, trust bool) int {
+	scratch, err := os.MkdirTemp(dir, "worker")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rot:", err)
+		return 2
+	}
+	defer os.RemoveAll(scratch)
+	b, err := newBench(dir, scratch, trust)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rot:", err)
+		return 2
+	}
+	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var d damage
+		if err := in.Decode(&d); errors.Is(err, io.EOF) {
+			return 0
+		} else if err != nil {
+			fmt.Fprintln(os.Stderr, "rot:", err)
+			return 2
+		}
+		v, err := b.try(d)
+		if err == nil {
+			err = out.Encode(v)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "rot:", err)
+			return 2
+		}
+	}
+}
+
+// tryAll has processes of this program try all damages, and tells of each.
+func tryAll(ctx context.Context, dir string, trust bool, all []damage, tell func(damage, verdict), talk io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan damage)
+	go func() {
+		defer close(next)
+		for _, d := range all {
+			select {
+			case next <- d:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	var mu sync.Mutex
+	var workers sync.WaitGroup
+	tried := 0
+	for range max(1, min(2, runtime.NumCPU())) {
+		workers.Go(func() {
+			w := &worker{dir: dir, trust: trust}
+			defer w.stop()
+			for d := range next {
+				v, err := w.try(ctx, d)
+				if err != nil {
+					cancel(err)
+					return
+				}
+				mu.Lock()
+				tell(d, v)
+				if tried++; isTerminal(talk) {
+					fmt.Fprintf(talk, "\r%d of %d damages ", tried, len(all))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	if isTerminal(talk) {
+		fmt.Fprintln(talk)
+	}
+	return context.Cause(ctx)
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+}
+
+// worker is such a process. One that dies of a damage is begun anew.
+type worker struct {
+	dir   string
+	trust bool
+
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	said *bytes.Buffer
+}
+
+func (w *worker) start(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := []string{"-worker", w.dir}
+	if w.trust {
+		args = append(args, "-trust")
+	}
+	w.cmd = exec.CommandContext(ctx, self, args...)
+	w.said = &bytes.Buffer{}
+	w.cmd.Stderr = w.said
+	if w.in, err = w.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	out, err := w.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	w.out = bufio.NewReader(out)
+	return w.cmd.Start()
+}
+
+func (w *worker) stop() {
+	if w.cmd != nil {
+		_ = w.in.Close()
+		_ = w.cmd.Wait()
+		w.cmd = nil
+	}
+}
+
+// try has the process try one damage. It may end instead of answering, as a
+// server would: then what it said last is what came of it.
+func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
+	if w.cmd == nil {
+		if err := w.start(ctx); err != nil {
+			return verdict{}, err
+		}
+	}
+	line, err := json.Marshal(d)
+	if err != nil {
+		return verdict{}, err
+	}
+	if _, err := w.in.Write(append(line, '\n')); err != nil && ctx.Err() != nil {
+		return verdict{}, ctx.Err()
+	}
+	var late atomic.Bool
+	process := w.cmd.Process
+	timer := time.AfterFunc(tryWithin, func() {
+		late.Store(true)
+		_ = process.Kill()
+	})
+	answer, err := w.out.ReadBytes('\n')
+	timer.Stop()
+	var v verdict
+	if err == nil && json.Unmarshal(answer, &v) == nil {
+		return v, nil
+	}
+	cmd := w.cmd
+	w.stop()
+	said := strings.TrimSpace(w.said.String())
+	if ctx.Err() != nil {
+		return verdict{}, context.Cause(ctx)
+	}
+
+	switch {
+	case late.Load():
+		return verdict{Outcome: NoEnd, Said: fmt.Sprintf("no answer within %v", tryWithin)}, nil
+	case cmd.ProcessState.ExitCode() != 1 && !strings.Contains(said, "panic: "):
+		return verdict{}, fmt.Errorf("%s: the process that tried it ends with %s: %s", d, cmd.ProcessState, said)
+	case cmd.ProcessState.ExitCode() != 1 || !named.MatchString(said):
+		return verdict{Outcome: Vague, Said: said}, nil
+	}
+	return verdict{Outcome: Detected, Said: said}, nil
+}
