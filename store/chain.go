@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -79,25 +78,18 @@ func decodeBatch(b []byte) (batchRecord, error) {
 
 // A chain makes rows of batches, one after the other.
 type chain struct {
-	node  actor.NodeID
-	last  Mark
-	salts *rand.ChaCha8
+	last Mark
+	rows rowWriter
 }
 
 // seal makes the rows of the next batch, its record the last of them.
 func (c *chain) seal(b *Batch) {
-	var rows []Row
-	r := batchRecord{prev: c.last.Hash, from: c.last.Pos, to: b.Pos, shards: b.Shards}
-	rows, r.payloads = Rows(c.node, b.No, b.Entries, c.salt)
+	rows, payloads := c.rows.write(b.No, b.Entries)
+	r := batchRecord{prev: c.last.Hash, from: c.last.Pos, to: b.Pos, shards: b.Shards, payloads: payloads}
 	record := r.encode()
-	b.Rows = append(rows, Row{Key: batchKey(c.node, b.No), Value: record})
+	b.Rows = append(rows, Row{Key: batchKey(c.rows.node, b.No), Value: record})
 	b.Hash = actor.HashOf(record)
 	c.last = b.Mark()
-}
-
-func (c *chain) salt() (s Salt) {
-	c.salts.Read(s[:]) //nolint:errcheck // cannot fail
-	return s
 }
 
 func shardsOf(entries []Entry) []ShardEpoch {

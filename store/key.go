@@ -41,7 +41,9 @@ func tenantKey(tenant string, family byte) keyBuilder {
 func (k keyBuilder) name(s string) keyBuilder { return append(append(k, s...), '/') }
 
 func (k keyBuilder) number(n uint64) keyBuilder {
-	return hex.AppendEncode(k, binary.BigEndian.AppendUint64(nil, n))
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], n)
+	return hex.AppendEncode(k, b[:])
 }
 
 func actorKey(id actor.ID) keyBuilder { return tenantKey(id.Tenant, 'a').name(id.Agent).name(id.Key) }
@@ -52,11 +54,11 @@ func entryKey(id actor.ID, n uint64) []byte { return actorKey(id).number(n) }
 func snapshotKey(id actor.ID) []byte { return append(actorKey(id), 's') }
 
 func runKey(tenant string, run actor.CallID) []byte {
-	return append(tenantKey(tenant, 'r'), run.String()...)
+	return run.AppendTo(tenantKey(tenant, 'r'))
 }
 
 func eventsKey(tenant string, run actor.CallID) keyBuilder {
-	return tenantKey(tenant, 'e').name(run.String())
+	return append(run.AppendTo(tenantKey(tenant, 'e')), '/')
 }
 
 func eventKey(tenant string, run actor.CallID, seq uint64) []byte {
@@ -69,7 +71,7 @@ func blobKey(tenant string, blob actor.Hash) []byte {
 
 func shardKey(shard uint16) keyBuilder {
 	k := append(make(keyBuilder, 0, 128), "x/"...)
-	return append(hex.AppendEncode(k, binary.BigEndian.AppendUint16(nil, shard)), '/')
+	return append(hex.AppendEncode(k, []byte{byte(shard >> 8), byte(shard)}), '/')
 }
 
 func dueKey(shard uint16, due actor.Time, id actor.ID) []byte {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
@@ -16,9 +17,9 @@ import (
 // its SHA-256, and referred to.
 const BlobBytesMin = 4 << 10
 
-// Salt is mixed into the digest of one value, so that nobody can guess a deleted
-// value from the digest that stays in the chain.
-type Salt [16]byte
+// saltBytes of chance are mixed into the digest of one value, so that nobody can
+// guess a deleted value from the digest that stays in the chain.
+const saltBytes = 16
 
 // Payload is one value that a batch put, as the chain knows it. The value can be
 // deleted later; the chain still holds.
@@ -30,32 +31,65 @@ type Payload struct {
 // TogetherBytesMax is about how much stands together in one row.
 const TogetherBytesMax = 64 << 10
 
-// Rows is what a batch of entries does to a KV: its puts and deletes, each key
-// once, and of the puts those that carry content. What belongs together stands
-// together, under the key of its first: a row costs more than what is in it.
+// rowWriter makes rows of batches, and owns what it needs on the way.
+type rowWriter struct {
+	node    actor.NodeID
+	salts   *rand.ChaCha8
+	content actor.Encoder // of the value being made
+	entry   encoder       // being packed
+
+	byActor, byRun lists
+	actors         map[actor.ID]int // its list
+	runs           map[actor.CallID]int
+	last           map[actor.ID]uint64 // an actor's newest snapshot: a key is put once, or its digest would not hold
+	events         []place
+	blobs          map[string]bool
+	payloads       []Payload
+
+	batch  uint64
+	rows   []Row
+	values actor.Encoder // one behind the other, in few pieces of memory
+}
+
+// scratchMax is how much of that is kept for the next batch.
+const scratchMax = 1 << 20
+
+func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
+	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{}, runs: map[actor.CallID]int{},
+		last: map[actor.ID]uint64{}, blobs: map[string]bool{}}
+}
+
+// write makes of a batch of entries what it does to a KV: its puts and deletes,
+// each key once, and of the puts those that carry content, which are good until
+// the next. What belongs together stands together, under the key of its first: a
+// row costs more than what is in it.
 //
 //	entries          one row for those of an actor, up to a snapshot; large parts as blobs
 //	Snapshot         the actor's one snapshot row, the last of the batch
 //	Accepted         whose run it is
 //	events           one row for those of a run
 //	WasDue != Due    the actor's row in the expiry index, moved
-func Rows(node actor.NodeID, batch uint64, entries []Entry, salt func() Salt) (rows []Row, payloads []Payload) {
-	w := rowWriter{node: node, batch: batch, salt: salt}
-	w.rows = make([]Row, 0, 3*len(entries))
-	w.payloads = make([]Payload, 0, 3*len(entries))
-	byActor, byRun, events := together(entries)
-	for i := range byActor.heads {
-		w.entries(entries, byActor.members(i))
+func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads []Payload) {
+	w.batch, w.payloads = batch, w.payloads[:0]
+	clear(w.blobs)
+	w.together(entries)
+	w.rows = make([]Row, 0, len(w.byActor.heads)+len(w.byRun.heads)+len(entries)+4)
+	for list := range w.byActor.heads {
+		w.putEntries(entries, list)
 	}
-	for i := range byRun.heads {
-		w.events(entries, events, byRun.members(i))
+	for list := range w.byRun.heads {
+		w.putEvents(entries, list)
 	}
 	for i := range entries {
 		if r, ok := entries[i].Record.(Accepted); ok {
 			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
 		}
 	}
-	return append(w.rows, dueRows(entries)...), w.payloads
+	rows, w.rows, w.values.Buf = append(w.rows, dueRows(entries)...), nil, nil
+	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchMax {
+		w.content.Buf, w.entry.Buf = nil, nil
+	}
+	return rows, w.payloads
 }
 
 // lists is numbers in lists, in the order in which they came.
@@ -77,19 +111,11 @@ func (l *lists) add(list, n, size int) {
 	l.sizes[list] += size
 }
 
-func (l *lists) members(list int) func(yield func(n int) bool) {
-	return func(yield func(n int) bool) {
-		for n := l.heads[list]; n >= 0 && yield(n); n = l.next[n] {
-		}
+func (l *lists) reset(count int) {
+	l.heads, l.tails, l.sizes, l.next = l.heads[:0], l.tails[:0], l.sizes[:0], l.next[:0]
+	for range count {
+		l.next = append(l.next, -1)
 	}
-}
-
-func newLists(count int) lists {
-	l := lists{next: make([]int, count)}
-	for i := range l.next {
-		l.next[i] = -1
-	}
-	return l
 }
 
 // place is where an event stands: which of an entry's it is.
@@ -98,23 +124,27 @@ type place struct{ entry, event int }
 // together finds what of a batch stands in one row: entries by actor, events by
 // run. Nothing stands together with what is behind a snapshot, so that who reads
 // on from there finds a row.
-func together(entries []Entry) (byActor, byRun lists, events []place) {
-	last := map[actor.ID]uint64{} // an actor's newest snapshot: a key is put once, or its digest would not hold
+func (w *rowWriter) together(entries []Entry) {
+	clear(w.actors)
+	clear(w.runs)
+	clear(w.last)
 	count := 0
 	for i := range entries {
 		count += len(entries[i].Events)
 		if _, ok := entries[i].Record.(Snapshot); ok {
-			last[entries[i].Actor] = entries[i].N
+			w.last[entries[i].Actor] = entries[i].N
 		}
 	}
-	byActor, byRun, events = newLists(len(entries)), newLists(count), make([]place, 0, count)
-	actors, runs := make(map[actor.ID]int, len(entries)), make(map[actor.CallID]int, len(entries))
+	byActor, byRun, actors, runs := &w.byActor, &w.byRun, w.actors, w.runs
+	byActor.reset(len(entries))
+	byRun.reset(count)
+	w.events = w.events[:0]
 	for i := range entries {
 		e := &entries[i]
 		list, ok := actors[e.Actor]
 		if _, snapshot := e.Record.(Snapshot); snapshot {
 			delete(actors, e.Actor)
-			if e.N == last[e.Actor] {
+			if e.N == w.last[e.Actor] {
 				byActor.begin(i, 0)
 			}
 		} else if size := weigh(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= TogetherBytesMax {
@@ -126,81 +156,68 @@ func together(entries []Entry) (byActor, byRun lists, events []place) {
 			ev := &e.Events[j]
 			list, ok := runs[ev.Run]
 			if ok {
-				before := events[byRun.tails[list]]
+				before := w.events[byRun.tails[list]]
 				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= TogetherBytesMax
 			}
 			if ok {
-				byRun.add(list, len(events), len(ev.Body))
+				byRun.add(list, len(w.events), len(ev.Body))
 			} else {
-				runs[ev.Run] = byRun.begin(len(events), len(ev.Body))
+				runs[ev.Run] = byRun.begin(len(w.events), len(ev.Body))
 			}
-			events = append(events, place{i, j})
+			w.events = append(w.events, place{i, j})
 		}
 	}
-	return byActor, byRun, events
 }
 
-// rowWriter makes rows, one value behind the other in few pieces of memory.
-type rowWriter struct {
-	node     actor.NodeID
-	batch    uint64
-	salt     func() Salt
-	rows     []Row
-	payloads []Payload
-	values   actor.Encoder
-	content  actor.Encoder // of the value being made
-	entry    encoder       // being packed
-	blobs    map[string]bool
-}
-
-// put seals what stands in content.
-func (w *rowWriter) put(key []byte) { w.seal(key, w.content.Buf) }
-
-func (w *rowWriter) seal(key, content []byte) {
+// put seals content under a key.
+func (w *rowWriter) put(key, content []byte) {
 	if need := sealBytes(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
-		w.values.Buf = make([]byte, 0, max(need, 16<<10))
+		w.values.Buf = make([]byte, 0, max(need, min(cap(w.rows)<<9, 64<<10)))
 	}
 	from := len(w.values.Buf)
-	seal(&w.values, w.node, w.batch, w.salt(), content)
+	w.values.String(string(w.node))
+	w.values.Uint(w.batch)
+	salt := len(w.values.Buf)
+	w.values.Buf = w.values.Buf[:salt+saltBytes]
+	w.salts.Read(w.values.Buf[salt:]) //nolint:errcheck // cannot fail
+	w.values.Bytes(content)
 	value := w.values.Buf[from:len(w.values.Buf):len(w.values.Buf)]
 	w.rows = append(w.rows, Row{Key: key, Value: value})
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
 }
 
-// entries puts the row of an actor's entries, and before it that of large parts.
-func (w *rowWriter) entries(entries []Entry, members func(func(int) bool)) {
+// sealBytes is at most how many bytes a sealed value has.
+func sealBytes(node actor.NodeID, content []byte) int {
+	return 3*binary.MaxVarintLen64 + len(node) + saltBytes + len(content)
+}
+
+// putEntries puts the row of an actor's entries, and before it that of large parts.
+func (w *rowWriter) putEntries(entries []Entry, list int) {
 	w.content.Buf = w.content.Buf[:0]
-	var first *Entry
-	for i := range members {
-		e := &entries[i]
-		if first == nil {
-			first = e
-		}
-		for _, b := range w.pack(e) {
-			key := blobKey(e.Actor.Tenant, actor.HashOf(b))
+	first := &entries[w.byActor.heads[list]]
+	for i := w.byActor.heads[list]; i >= 0; i = w.byActor.next[i] {
+		for _, b := range w.pack(&entries[i]) {
+			key := blobKey(first.Actor.Tenant, actor.HashOf(b))
 			if !w.blobs[string(key)] {
-				if w.blobs == nil {
-					w.blobs = map[string]bool{}
-				}
 				w.blobs[string(key)] = true
-				w.seal(key, b)
+				w.put(key, b)
 			}
 		}
 	}
 	if _, ok := first.Record.(Snapshot); ok {
-		w.put(snapshotKey(first.Actor))
+		w.put(snapshotKey(first.Actor), w.content.Buf)
 	} else {
-		w.put(entryKey(first.Actor, first.N))
+		w.put(entryKey(first.Actor, first.N), w.content.Buf)
 	}
 }
 
-// events puts the row of a run's events: their bodies, a line each.
-func (w *rowWriter) events(entries []Entry, events []place, members func(func(int) bool)) {
+// putEvents puts the row of a run's events: their bodies, a line each.
+func (w *rowWriter) putEvents(entries []Entry, list int) {
 	w.content.Buf = w.content.Buf[:0]
 	var key []byte
-	for n := range members {
-		e := &entries[events[n].entry]
-		ev := &e.Events[events[n].event]
+	for i := w.byRun.heads[list]; i >= 0; i = w.byRun.next[i] {
+		e := &entries[w.events[i].entry]
+		ev := &e.Events[w.events[i].event]
 		if key == nil {
 			key = eventKey(e.Actor.Tenant, ev.Run, ev.Seq)
 		} else {
@@ -209,7 +226,7 @@ func (w *rowWriter) events(entries []Entry, events []place, members func(func(in
 		must.Be(bytes.IndexByte(ev.Body, eventsApart) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
 		w.content.Buf = append(w.content.Buf, ev.Body...)
 	}
-	w.put(key)
+	w.put(key, w.content.Buf)
 }
 
 // eventsApart stands between the bodies of events in a row. Canonical JSON has none.
@@ -250,25 +267,12 @@ func dueRows(entries []Entry) []Row {
 	return rows
 }
 
-// seal puts in front of content who wrote it, and its salt.
-func seal(e *actor.Encoder, node actor.NodeID, batch uint64, salt Salt, content []byte) {
-	e.String(string(node))
-	e.Uint(batch)
-	e.Raw(salt[:])
-	e.Bytes(content)
-}
-
-// sealBytes is at most how many bytes seal writes.
-func sealBytes(node actor.NodeID, content []byte) int {
-	return 3*binary.MaxVarintLen64 + len(node) + len(Salt{}) + len(content)
-}
-
-// unseal reads what seal wrote. The content is part of value.
+// unseal reads what put wrote. The content is part of value.
 func unseal(value []byte) (node actor.NodeID, batch uint64, content []byte, err error) {
 	d := actor.NewDecoder(value)
 	node = actor.NodeID(d.String(actor.NameBytesMax))
 	batch = d.Uint()
-	d.Raw(len(Salt{}))
+	d.Raw(saltBytes)
 	content = d.Raw(int(d.UintMax(1<<31-1, "length")))
 	return node, batch, content, d.End()
 }

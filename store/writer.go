@@ -3,8 +3,6 @@
 package store
 
 import (
-	"math/rand/v2"
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/internal/mutant"
@@ -78,7 +76,7 @@ func NewWriter(config WriterConfig) *Writer {
 		config.BatchesInFlight = BatchesInFlight
 	}
 	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From,
-		chain: chain{config.Node, config.From, rand.NewChaCha8(config.Seed)}}
+		chain: chain{config.From, newRowWriter(config.Node, config.Seed)}}
 }
 
 // Append puts one step's entries at the log's end, and says where that is now.
