@@ -66,11 +66,18 @@ func (k keys) Apply(rows []store.Row) error {
 	return w.sync()
 }
 
+// rowOverhead is at most what a row takes up in a batch beside its key and value.
+const rowOverhead = 16
+
 // A write stands in the log ahead, and is not yet synced.
 type write struct{ batch *pebble.Batch }
 
 func (k keys) write(rows []store.Row) (write, error) {
-	b := k.db.NewBatch()
+	size := 0
+	for i := range rows {
+		size += len(rows[i].Key) + len(rows[i].Value) + rowOverhead
+	}
+	b := k.db.NewBatchWithSize(size)
 	for _, row := range rows {
 		var err error
 		if row.Delete {

@@ -27,7 +27,8 @@ type Log struct {
 	mu        sync.Mutex
 	writer    *store.Writer
 	gates     []gate
-	releasing bool // one goroutine runs callbacks
+	opened    []gate // being run
+	releasing bool   // one goroutine runs callbacks
 	synced    store.Mark
 	closed    bool
 
@@ -89,14 +90,24 @@ func (l *Log) release() {
 		return
 	}
 	l.releasing = true
-	for len(l.gates) > 0 && l.gates[0].at <= l.writer.Released() {
-		after := l.gates[0].after
-		l.gates[0] = gate{}
-		if l.gates = l.gates[1:]; len(l.gates) == 0 {
+	for {
+		open := 0
+		for open < len(l.gates) && l.gates[open].at <= l.writer.Released() {
+			open++
+		}
+		if open == 0 {
+			break
+		}
+		l.opened = append(l.opened[:0], l.gates[:open]...)
+		clear(l.gates[:open])
+		if l.gates = l.gates[open:]; len(l.gates) == 0 {
 			l.gates = nil
 		}
 		l.mu.Unlock()
-		after()
+		for i := range l.opened {
+			l.opened[i].after()
+		}
+		clear(l.opened)
 		l.mu.Lock()
 	}
 	l.releasing = false
