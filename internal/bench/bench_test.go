@@ -66,6 +66,8 @@ func TestFlags(t *testing.T) {
 		{"ask", 2, "want flags only"},
 		{"-page x.md -quick", 2, "the whole table"},
 		{"-page x.md -only ask", 2, "the whole table"},
+		{"-page none.md", 2, "no such file"},
+		{"-page bench_test.go", 2, "want one section"},
 	} {
 		var out, talk bytes.Buffer
 		if code := run(strings.Fields(c.args), &out, &talk); code != c.code || !strings.Contains(talk.String(), c.says) || out.Len() > 0 {

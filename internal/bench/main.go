@@ -24,6 +24,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/internal/section"
 )
 
 const (
@@ -104,6 +106,12 @@ func run(args []string, out, talk io.Writer) int {
 	if err != nil {
 		fmt.Fprintln(talk, "bench:", err)
 		return 2
+	}
+	if *page != "" {
+		if _, err := section.Text(*page, pageSection); err != nil {
+			fmt.Fprintln(talk, "bench:", err)
+			return 2
+		}
 	}
 	if b.quick {
 		b.hurry()

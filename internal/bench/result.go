@@ -88,6 +88,9 @@ func (r *result) verdict() string {
 	return text
 }
 
+// pageSection is where on a page it stands.
+const pageSection = "bench"
+
 // write puts it into a page.
 func (r *result) write(page string) error {
 	var b strings.Builder
@@ -110,5 +113,5 @@ func (r *result) write(page string) error {
 		}
 	}
 	fmt.Fprintf(&b, "\n%s.\n", r.verdict())
-	return section.Replace(page, "bench", b.String())
+	return section.Replace(page, pageSection, b.String())
 }

@@ -21,20 +21,41 @@ import (
 // if the page has not exactly one pair of them. The page is replaced as a whole,
 // or not at all.
 func Replace(file, name, text string) error {
-	page, err := os.ReadFile(file)
+	head, _, tail, err := cut(file, name)
 	if err != nil {
 		return err
 	}
-	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->"
-	head, rest, opens := strings.Cut(string(page), begin)
-	_, tail, closes := strings.Cut(rest, end)
-	if !opens || !closes || strings.Contains(tail, begin) || strings.Contains(tail, end) || strings.Contains(head, end) {
-		return fmt.Errorf("%s: want one section %q, between the lines %s and %s", file, name, strings.TrimSpace(begin), end)
-	}
+	begin, end := marks(name)
 	if text = strings.Trim(text, "\n"); strings.Contains(text, begin) || strings.Contains(text, end) {
 		return fmt.Errorf("%s: the text of the section %q has its marks", file, name)
 	}
 	return write(file, head+begin+"\n"+text+"\n\n"+end+tail)
+}
+
+// Text is what stands in a section now. Who has long to do before Replace asks this
+// first.
+func Text(file, name string) (string, error) {
+	_, text, _, err := cut(file, name)
+	return strings.Trim(text, "\n"), err
+}
+
+func marks(name string) (begin, end string) {
+	return "<!-- " + name + ":begin -->\n", "<!-- " + name + ":end -->"
+}
+
+// cut reads a page and takes it apart at the marks.
+func cut(file, name string) (head, text, tail string, err error) {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return "", "", "", err
+	}
+	begin, end := marks(name)
+	head, rest, opens := strings.Cut(string(page), begin)
+	text, tail, closes := strings.Cut(rest, end)
+	if !opens || !closes || strings.Contains(tail, begin) || strings.Contains(tail, end) || strings.Contains(head, end) {
+		return "", "", "", fmt.Errorf("%s: want one section %q, between the lines %s and %s", file, name, strings.TrimSpace(begin), end)
+	}
+	return head, text, tail, nil
 }
 
 // write replaces a file in one go, with the rights that it had.

@@ -38,6 +38,9 @@ func TestReplace(t *testing.T) {
 			} else if err != nil {
 				t.Error(err)
 			}
+			if text, err := Text(file, c.name); c.err == "" && (err != nil || text != strings.Trim(c.text, "\n")) {
+				t.Errorf("the text is %q, %v", text, err)
+			}
 			if got, _ := os.ReadFile(file); string(got) != want {
 				t.Errorf("the page is\n%s\nwant\n%s", got, want)
 			}
