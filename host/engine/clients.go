@@ -15,6 +15,7 @@ import (
 type Answer struct {
 	Reply     actor.Reply
 	HeldUntil actor.Time // not 0: the run waits for a person, and Reply says only which run it is
+	Durable   bool       // it may be a run's that can be looked at; else nothing of it was written
 }
 
 // struckMax is how often a cell may fail over a call before the call is refused.
@@ -152,9 +153,9 @@ func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	return w, ok
 }
 
-func (c *clients) respond(op runtime.Respond) {
+func (c *clients) respond(op runtime.Respond, durable bool) {
 	if w, ok := c.remove(op.Call); ok {
-		w.give(Answer{op.Reply, op.HeldUntil})
+		w.give(Answer{op.Reply, op.HeldUntil, durable})
 	}
 }
 
@@ -211,7 +212,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 	}
 	c.mu.Unlock()
 	for _, id := range refused {
-		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "the call made its cell fail %d times", struckMax))})
+		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "the call made its cell fail %d times", struckMax))}, true)
 	}
 	return again
 }
@@ -238,7 +239,7 @@ func (c *clients) close() {
 	}
 	c.mu.Unlock()
 	for _, id := range ids {
-		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, stopping())})
+		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, stopping())}, true)
 	}
 }
 

@@ -77,9 +77,9 @@ func (c *cell) hand(e *runtime.Effect) {
 	case runtime.Respond:
 		if w := c.asker; w != nil && w.visit.Call.ID == op.Call {
 			c.asker = nil
-			w.give(Answer{op.Reply, op.HeldUntil})
+			w.give(Answer{op.Reply, op.HeldUntil, e.Gated})
 		} else {
-			c.engine.clients.respond(op)
+			c.engine.clients.respond(op, e.Gated)
 		}
 	case runtime.Publish:
 		c.engine.watchers.publish(op.Event.Run)
@@ -116,7 +116,7 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Send:
 		return func() { c.send(&op) }
 	case runtime.Respond:
-		return func() { c.engine.clients.respond(op) }
+		return func() { c.engine.clients.respond(op, e.Gated) }
 	case runtime.Joined:
 		return func() { c.engine.clients.join(op.Call, op.Run) }
 	case runtime.Publish:

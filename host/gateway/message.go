@@ -81,13 +81,23 @@ func (s *Server) answered(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.A
 		s.accepted(ctx, run)
 	case answer.Reply.Refusal != nil:
 		p := refusal(answer.Reply.Refusal)
-		if _, err := s.owner(run); err == nil { // else it was refused before it became a run
+		if s.isRun(run, answer) { // else it was refused before it became one
 			p.Run = run.String()
 		}
 		p.write(ctx)
 	default:
 		said(ctx, to, &answer.Reply)
 	}
+}
+
+// isRun tells whether an answer is that of a run that can be looked at. What was
+// refused because there is too much to do already must not wait for the disk.
+func (s *Server) isRun(run actor.CallID, answer engine.Answer) bool {
+	if !answer.Durable {
+		return false
+	}
+	_, err := s.owner(run)
+	return err == nil
 }
 
 // said tells what an agent answered.
@@ -157,8 +167,7 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 	case run = <-joined:
 	case o = <-came:
 		if run = o.answer.Reply.Run; o.err == nil {
-			_, err := s.owner(run)
-			begun = err == nil
+			begun = s.isRun(run, o.answer)
 		}
 	case <-within.Done():
 	case <-s.stopping:
