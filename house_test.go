@@ -88,7 +88,8 @@ var rooms = map[string]room{
 		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"}},
 
-	"cmd/troupe": {floor: 4, ours: slices.Concat(writers, []string{"internal/load"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
+	"simulate":   {floor: 4, ours: every},
+	"cmd/troupe": {floor: 4, ours: slices.Concat(writers, []string{"internal/load", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {floor: 4, ours: every},
 
 	"internal/must":    {floor: 0},

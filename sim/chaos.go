@@ -185,8 +185,12 @@ func (w *World) tellAgents() {
 func (w *World) burst() {
 	to := drawer{w: w}.target()
 	w.log.world(w.now, "a burst for %s", to)
+	text := "sleep 400"
+	if w.team != nil {
+		text = w.teamMessage(to.Agent)
+	}
 	for range min(w.plan.Limits.MaxPendingPerActor, busyPendingMax) + 2 {
-		c := w.addClient(to, "sleep 400", 5*time.Second)
+		c := w.addClient(to, text, 5*time.Second)
 		c.burst = true
 		w.ask(c)
 	}

@@ -73,6 +73,10 @@ func (w *World) come() {
 // who keeps it, and some have another leave it.
 func (w *World) drawClient() *client {
 	d := drawer{w: w}
+	if w.team != nil {
+		to, a := d.teamAsk()
+		return w.addClient(to, a.Message, a.Left)
+	}
 	to, message, value, keeper := d.target(), "", "", actor.ID{}
 	leaves := 0
 	if !w.plan.Plain {
@@ -281,20 +285,26 @@ func (w *World) published(_ *node, e store.RunEvent) {
 	if !ok || err != nil || w.choose.Int(8) == 7 {
 		return // an unjournaled run cannot be found; or nobody is there
 	}
-	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.signal(owner.Actor, e.Run) })
-	w.decidesAgain(owner.Actor, e.Run)
+	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.signal(owner.Actor, e.Run, event.Name) })
+	w.decidesAgain(owner.Actor, e.Run, event.Name)
 }
 
-func (w *World) signal(to actor.ID, run actor.CallID) { w.signalWith(to, run, "go on") }
+func (w *World) signal(to actor.ID, run actor.CallID, name string) {
+	text := "go on"
+	if w.team != nil && w.team.Signal != nil {
+		text = w.team.Signal(w.choose, name)
+	}
+	w.signalWith(to, run, name, text)
+}
 
-func (w *World) signalWith(to actor.ID, run actor.CallID, text string) {
+func (w *World) signalWith(to actor.ID, run actor.CallID, name, text string) {
 	n := w.someNode()
 	if n == nil {
 		return
 	}
 	id := w.newCallID()
-	call := actor.Call{ID: id, Root: id, Parent: run, To: to, Operation: signalName, Kind: actor.Signal, Lane: actor.Normal,
+	call := actor.Call{ID: id, Root: id, Parent: run, To: to, Operation: name, Kind: actor.Signal, Lane: actor.Normal,
 		Left: 10 * time.Second, Attempt: 1, Principal: "person", Origin: actor.Human, Parts: actor.Text(text)}
-	w.log.world(w.now, "signal %s for run %s of %s", signalName, run.Short(), to)
+	w.log.world(w.now, "signal %s for run %s of %s", name, run.Short(), to)
 	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
 }

@@ -16,6 +16,10 @@ type drawer struct {
 
 func (d drawer) target() actor.ID {
 	w := d.w
+	if w.team != nil {
+		to, _ := d.teamAsk()
+		return to
+	}
 	def := &w.plan.Agents[w.choose.Int(w.plan.Targets)]
 	return actor.NewID(def.Name, "s"+strconv.Itoa(w.choose.Int(w.plan.Keys)))
 }

@@ -66,6 +66,9 @@ func (w *World) crowd(n int, within time.Duration, next func(i int) (to actor.ID
 
 // small is something that takes an agent no time, in its language.
 func (w *World) small(agent string) string {
+	if w.team != nil {
+		return w.teamMessage(agent)
+	}
 	if w.kindOf(agent) != actor.Native {
 		return "use " + clockTool
 	}
@@ -163,12 +166,12 @@ func (w *World) noRoom(n *node, c *client) bool {
 }
 
 // decidesAgain has somebody answer once more who has answered a wait.
-func (w *World) decidesAgain(to actor.ID, run actor.CallID) {
+func (w *World) decidesAgain(to actor.ID, run actor.CallID, name string) {
 	if !w.fault(ClientDecidesTwice) {
 		return
 	}
 	w.after(w.between(time.Millisecond, 9*time.Second), func() {
 		w.hit(ClientDecidesTwice, "somebody decides once more for run %s", run.Short())
-		w.signalWith(to, run, fmt.Sprintf("no, stop %s", run.Short()))
+		w.signalWith(to, run, name, fmt.Sprintf("no, stop %s", run.Short()))
 	})
 }

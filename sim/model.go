@@ -41,7 +41,7 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 		s.deaf, s.late = true, ModelLate
 		delay = orDefault(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
-	said := upstream.Script(prompt)
+	said := w.completion(s, prompt)
 	strange := w.estrange(s, &prompt, &said)
 	body := upstream.AppendStream(nil, said, [...]int{80, 24, 200, 400}[w.choose.Int(4)])
 	s.befall(&modelFaults, len(body))
@@ -145,8 +145,7 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 			j.token = h.Value
 		}
 	}
-	j.todo = upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: in.Input}},
-		Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
+	j.todo = w.service(in.Agent, in.Input)
 	s.befall(&agentFaults, 400)
 	s.streams(delay)
 	if w.fault(AgentGiant) {

@@ -84,7 +84,7 @@ func drawPlan(c Chooser, o Options) Plan {
 	}
 	p.Groups = 8
 	p.Agents = append(drawAgents(c), drawOutside(c)...)
-	if p.Targets = len(p.Agents); !o.Plain {
+	if p.Targets = len(p.Agents); !o.Plain && o.Team == nil {
 		p.Agents = append(p.Agents, keeperAgent(o.forgetful))
 	}
 	p.Limits = drawLimits(c, &p.Odds)
@@ -95,6 +95,9 @@ func drawPlan(c Chooser, o Options) Plan {
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
 	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond
 	p.Keys = 1 + c.Int(4)
+	if o.Team != nil {
+		p.play(o.Team)
+	}
 	for range nodes {
 		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])
 		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)

@@ -39,6 +39,9 @@ func EncodeChoices(o Options, log []uint32) []byte {
 	if o.Plain {
 		b = append(b, " world plain"...)
 	}
+	if o.Team != nil {
+		b = append(b, " world team"...)
+	}
 	b = append(b, '\n')
 	for i := 0; i < len(log); {
 		zeros := 0
@@ -108,6 +111,8 @@ func decodeHead(head string) (o Options, err error) {
 			o.Strategy = value
 		case name == "world" && value == "plain":
 			o.Plain = true
+		case name == "world" && value == "team":
+			err = fmt.Errorf("a team played in this world, and is not in this folder; run troupe sim --project DIR --seed %d", o.Seed)
 		default:
 			err = fmt.Errorf("%.40q means nothing", name+" "+value)
 		}

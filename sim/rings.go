@@ -59,6 +59,9 @@ func (w *World) callIn(agent, to, key string) string {
 // comeInARing has two or three clients come at one time, each of whom wants an
 // actor to ask the next one's. They have time enough for a ring to stand.
 func (w *World) comeInARing() {
+	if w.team != nil {
+		return
+	}
 	n := 2 + w.choose.Int(2)
 	first, key := w.choose.Int(w.plan.Targets), "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))
 	id := func(i int) actor.ID {

@@ -21,7 +21,8 @@ type Result struct {
 	Broken  *Violation
 	Choices []uint32
 	Stats   Stats
-	Plan    string // what the world was made of
+	Plan    string  // what the world was made of
+	Report  *Report // of a team, if one played
 }
 
 // RunSeed runs one world from its beginning to its end.
@@ -29,7 +30,7 @@ func RunSeed(o Options) Result {
 	w := New(o)
 	defer w.Close()
 	broken := w.Run()
-	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats, w.plan.String()}
+	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats, w.plan.String(), w.report()}
 }
 
 // RunTwice runs a world and then the same again, perhaps with other parts: two

@@ -83,7 +83,7 @@ func (w *World) Settle() *Violation {
 }
 
 // Signal answers a wait of a request's own run.
-func (w *World) Signal(r Request) { w.signal(r.client.to, r.client.call) }
+func (w *World) Signal(r Request) { w.signal(r.client.to, r.client.call, signalName) }
 
 // Cancel gives a request's run up.
 func (w *World) Cancel(r Request) {

@@ -73,7 +73,7 @@ func (n *node) useTool(h *held, op runtime.Tool) {
 	if fault == ToolAbsent {
 		name += "-of-old"
 	}
-	ctx = context.WithValue(ctx, faultKey{}, fault)
+	ctx = context.WithValue(context.WithValue(ctx, faultKey{}, fault), chooserKey{}, w.choose)
 	run := func() actor.Answer { return w.tools.Execute(ctx, name, op.Input, op.Context) }
 	tell := func(how string) { w.hit(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
 	switch fault {

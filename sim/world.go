@@ -29,6 +29,7 @@ type Options struct {
 	Faultless bool                // no fault but those in Odds
 	Odds      []Odds              // of faults, set by hand
 	Strategy  string              // "": drawn; else the name of one
+	Team      *Team               // plays in the world that is drawn; nil: the world's own agents
 	Plan      *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
 	strict    func(*specs.Limits) // a test's: specs that ask for more than the code promises
 	shrinkMax int                 // a test's: fewer steps than shrinkSteps
@@ -105,6 +106,8 @@ type World struct {
 	listening int // of them that have not read the end
 	keys      int // the number of the one that is good
 	judge     *linear.Judge
+	team      *Team // nil: the world's own agents
+	reporter  *reporter
 	groups    []string                // of shards, by name
 	keyed     map[actor.CallID]string // asks by clients who have a key
 	values    int                     // that were left with who keeps them
@@ -130,6 +133,10 @@ func New(o Options) *World {
 	}
 	if o.Page != nil {
 		w.watch = append(w.watch, o.Page)
+	}
+	if w.team = o.Team; w.team != nil {
+		w.reporter = newReporter()
+		w.watch = append(w.watch, w.reporter)
 	}
 	if o.Plain && w.stepsMax == 0 {
 		w.stepsMax = plainSteps
@@ -163,7 +170,11 @@ func New(o Options) *World {
 func (w *World) build(strict func(*specs.Limits)) {
 	w.schedule.Schedule = w.plan.Schedule
 	w.Stats.Nodes = len(w.plan.Cells)
-	w.tools = worldTools()
+	if w.tools = worldTools(); w.team != nil {
+		if w.tools = w.team.Tools; w.tools == nil {
+			w.tools = tools.NewRegistry()
+		}
+	}
 	limits := w.limits()
 	if strict != nil {
 		strict(&limits)
@@ -407,7 +418,7 @@ func (w *World) rest() {
 }
 
 func (w *World) busy() bool {
-	if len(w.lines) > 0 || w.asking > 0 || w.jobs > 0 || w.listening > 0 || w.net.onWay > 0 || w.now < w.asked.Add(clientLeftMax+5*time.Second) {
+	if len(w.lines) > 0 || w.asking > 0 || w.jobs > 0 || w.listening > 0 || w.net.onWay > 0 || w.now < w.asked.Add(w.leftMax()+5*time.Second) {
 		return true
 	}
 	for g := range w.claims.groups {

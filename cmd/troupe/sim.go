@@ -32,6 +32,8 @@ type SimCmd struct {
 	HTML     string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
 	Trace    string   `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
 	Plain    bool     `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
+	Project  string   `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
+	Seeds    int      `help:"With --project: so many seeds, from --seed (1) on; 20 without."`
 	Hash     bool     `help:"Read a canonical log from standard input and print its hash."`
 	Dir      string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
 
@@ -46,6 +48,7 @@ that troupe replay runs again. Ends with code 1 if a property was broken.
 Examples:
   troupe sim --seed 7
   troupe sim --runs 1000
+  troupe sim --project examples/project --seeds 100
   troupe sim --seed 7 --faults none --fault NetworkDelay:0.5 --html seed-7.html`
 }
 
@@ -57,6 +60,12 @@ func (c *SimCmd) Validate() error {
 			return err
 		}
 		c.odds = append(c.odds, odds)
+	}
+	if c.Seeds != 0 && c.Project == "" {
+		return errors.New("--seeds goes with --project; without, it is --runs")
+	}
+	if c.Seeds < 0 || c.Runs < 0 {
+		return errors.New("a number of seeds is 0 or more")
 	}
 	return nil
 }
@@ -77,6 +86,9 @@ func (c *SimCmd) Run(s streams) error {
 	}
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
+	if c.Project != "" {
+		return c.project(out, s.err)
+	}
 	if c.Runs > 0 {
 		if c.Trace != "" {
 			if err := os.MkdirAll(c.Trace, 0o755); err != nil {

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/sim"
+)
+
+// Expect is something that has to hold besides what always holds. Exactly one of
+// its four kinds is set.
+type Expect struct {
+	Agent string `toml:"agent"` // only of calls to this agent; "": of all
+	// Refusals is the name of a reason, as Cycle, or any; at most AtMost of them
+	// may there be in a world.
+	Refusals string `toml:"refusals"`
+	AtMost   int    `toml:"at_most"`
+	// SucceededPercent of all that clients asked, in all worlds together.
+	SucceededPercent *int `toml:"succeeded_percent"`
+	DepthAtMost      *int `toml:"depth_at_most"`
+	FanOutAtMost     *int `toml:"fan_out_at_most"`
+}
+
+// anyReason stands for all reasons.
+const anyReason = "any"
+
+func (x *Expect) check() error {
+	kinds := 0
+	for _, set := range []bool{x.Refusals != "", x.SucceededPercent != nil, x.DepthAtMost != nil, x.FanOutAtMost != nil} {
+		if set {
+			kinds++
+		}
+	}
+	if kinds != 1 {
+		return fmt.Errorf("want one of refusals, succeeded_percent, depth_at_most, fan_out_at_most")
+	}
+	if x.AtMost < 0 || x.AtMost > 0 && x.Refusals == "" {
+		return fmt.Errorf("at_most is %d, want 0 or more, and refusals beside it", x.AtMost)
+	}
+	if p := x.SucceededPercent; p != nil && (*p < 0 || *p > 100) {
+		return fmt.Errorf("succeeded_percent is %d, want 0 to 100", *p)
+	}
+	if x.Refusals == "" || x.Refusals == anyReason {
+		return nil
+	}
+	var names []string
+	for _, r := range actor.Reasons() {
+		if r.String() == x.Refusals {
+			return nil
+		}
+		names = append(names, r.String())
+	}
+	return fmt.Errorf("refusals is %q, want any, or one of %s", x.Refusals, strings.Join(names, ", "))
+}
+
+// String says what is expected.
+func (x *Expect) String() string {
+	of := ""
+	if x.Agent != "" {
+		of = " of calls to " + x.Agent
+	}
+	switch {
+	case x.SucceededPercent != nil:
+		return fmt.Sprintf("at least %d %% of what clients ask%s succeeds", *x.SucceededPercent, strings.Replace(of, "of calls to ", "", 1))
+	case x.DepthAtMost != nil:
+		return fmt.Sprintf("no more than %d calls stand above another", *x.DepthAtMost)
+	case x.FanOutAtMost != nil:
+		return fmt.Sprintf("no more than %d calls at once", *x.FanOutAtMost)
+	}
+	kind := x.Refusals
+	if kind == anyReason {
+		kind = ""
+	}
+	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a world", x.AtMost, kind, of)), " ")
+}
+
+// broken says how one world is not as expected, or nothing.
+func (x *Expect) broken(r *sim.Report) string {
+	switch {
+	case x.DepthAtMost != nil && r.Depth > *x.DepthAtMost:
+		return fmt.Sprintf("a call has %d above it", r.Depth)
+	case x.FanOutAtMost != nil && r.FanOut > *x.FanOutAtMost:
+		return fmt.Sprintf("%d calls at once", r.FanOut)
+	case x.Refusals == "":
+		return ""
+	}
+	times, first := 0, ""
+	for _, c := range r.Refusals {
+		if (x.Refusals == anyReason || c.Reason.String() == x.Refusals) && (x.Agent == "" || c.Agent == x.Agent) {
+			if times += c.Times; first == "" {
+				first = fmt.Sprintf("%s, %s", c.Reason, c.First)
+			}
+		}
+	}
+	if times <= x.AtMost {
+		return ""
+	}
+	return fmt.Sprintf("%d, the first: %s", times, first)
+}
+
+// succeeded is how many of those that this is about were asked, and succeeded.
+func (x *Expect) succeeded(r *sim.Report) (asked, succeeded int) {
+	for _, a := range r.Agents {
+		if x.Agent == "" || a.Agent == x.Agent {
+			asked, succeeded = asked+a.Asked, succeeded+a.Succeeded
+		}
+	}
+	return asked, succeeded
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"github.com/troupe-run/troupe/agents"
+)
+
+// The names in a project's folder.
+const (
+	AgentsDir = "agents"   // one agent in each file named *.toml
+	RulesFile = "sim.toml" // what stands around them
+)
+
+// rulesBytesMax bounds the file of rules.
+const rulesBytesMax = 1 << 20
+
+// Load reads a project: the agents in dir/agents, and dir/sim.toml. Either may be
+// absent, if the rest of the team is written in Go; a folder that has neither is
+// one of agents itself.
+func Load(dir string) (*Team, error) {
+	t := &Team{}
+	if err := t.readAgents(AgentsIn(dir)); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, RulesFile)
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return t, nil
+	case err != nil:
+		return nil, fmt.Errorf("simulate: %w", err)
+	}
+	if err := t.Rules(string(text)); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// AgentsIn is the folder of a project's agents; "" if it has none.
+func AgentsIn(dir string) string {
+	if info, err := os.Stat(filepath.Join(dir, AgentsDir)); err == nil && info.IsDir() {
+		return filepath.Join(dir, AgentsDir)
+	}
+	if _, err := os.Stat(filepath.Join(dir, RulesFile)); err == nil {
+		return ""
+	}
+	return dir
+}
+
+func (t *Team) readAgents(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("simulate: %w", err)
+	}
+	for _, e := range entries {
+		if e.IsDir() || filepath.Ext(e.Name()) != ".toml" || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("simulate: %w", err)
+		}
+		spec, err := agents.ReadTOML(string(text))
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		t.Specs = append(t.Specs, spec)
+	}
+	return nil
+}
+
+// Rules reads what stands in a sim.toml, and adds it to the team's.
+func (t *Team) Rules(text string) error {
+	if len(text) > rulesBytesMax {
+		return fmt.Errorf("%d bytes are over %d", len(text), rulesBytesMax)
+	}
+	var file struct {
+		Asks     []Ask    `toml:"ask"`
+		Models   []Rule   `toml:"model"`
+		Services []Rule   `toml:"service"`
+		Tools    []Tool   `toml:"tool"`
+		Signals  []Signal `toml:"signal"`
+		Expect   []Expect `toml:"expect"`
+	}
+	meta, err := toml.Decode(text, &file)
+	var wrong toml.ParseError
+	switch {
+	case errors.As(err, &wrong):
+		return fmt.Errorf("line %d: %s", wrong.Position.Line, wrong.Message)
+	case err != nil:
+		return err
+	case len(meta.Undecoded()) > 0:
+		return fmt.Errorf("%s means nothing here; what may stand here is told in docs/testing.md", meta.Undecoded()[0])
+	}
+	t.Asks, t.Models, t.Services = append(t.Asks, file.Asks...), append(t.Models, file.Models...), append(t.Services, file.Services...)
+	t.Tools, t.Signals, t.Expect = append(t.Tools, file.Tools...), append(t.Signals, file.Signals...), append(t.Expect, file.Expect...)
+	return nil
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/sim"
+)
+
+// shownMax is how many lines of one kind are printed.
+const shownMax = 20
+
+// Print writes what became of the team. Replay is the command that shows one
+// seed again, which is put behind it.
+func (r *Result) Print(out io.Writer, replay string) {
+	t := &r.Total
+	fmt.Fprintf(out, "%d worlds from seed %d on, %d steps\n", r.Seeds, r.first, r.Steps)
+	fmt.Fprintf(out, "clients asked %d times: %d succeeded, %d in part, %d refused, %d told to come back, %d without an answer\n",
+		t.Asked, t.Succeeded, t.Partial, t.Refused, t.Held, t.Silent)
+	fmt.Fprintf(out, "the deepest call had %d above it; at most %d calls were made at once\n", t.Depth, t.FanOut)
+	slices.SortStableFunc(t.Refusals, func(a, b sim.RefusalCount) int { return cmp.Compare(b.Times, a.Times) })
+	for i, c := range t.Refusals {
+		if i == 0 {
+			fmt.Fprintf(out, "\n%8s  %-12s %-8s %-30s %s\n", "refusals", "reason", "scope", "call", "the first")
+		}
+		if i == shownMax {
+			fmt.Fprintf(out, "%8s  and %d more kinds\n", "", len(t.Refusals)-i)
+			break
+		}
+		fmt.Fprintf(out, "%8d  %-12s %-8s %-30s %.160s\n", c.Times, c.Reason, c.Scope, orText(c.Caller, "client")+" → "+c.Agent, oneLine(c.First))
+	}
+	if len(r.Faults) > 0 {
+		var all []string
+		for _, f := range r.Faults {
+			all = append(all, fmt.Sprintf("%s %d", f.Fault, f.Times))
+		}
+		fmt.Fprintf(out, "\nfaults that changed something: %s\n", strings.Join(all, ", "))
+	}
+	for i, what := range t.Unfinished {
+		if i == 0 {
+			fmt.Fprintf(out, "\nunfinished when all was at rest:\n")
+		}
+		if i == shownMax {
+			fmt.Fprintf(out, "  and %d more\n", len(t.Unfinished)-i)
+			break
+		}
+		fmt.Fprintf(out, "  %s\n", what)
+	}
+	if r.OK() {
+		fmt.Fprintf(out, "\nok: no spec was broken, and all was as expected\n")
+		return
+	}
+	var told []string
+	for i, f := range r.Failures {
+		if slices.Contains(told, f.What) {
+			continue
+		}
+		told = append(told, f.What)
+		var seeds []string
+		for _, o := range r.Failures[i:] {
+			if o.What == f.What {
+				seeds = append(seeds, fmt.Sprint(o.Seed))
+			}
+		}
+		fmt.Fprintf(out, "\nFAILED in %d of %d worlds: %s\n", len(seeds), r.Seeds, f.What)
+		if len(seeds) > shownMax {
+			seeds = append(seeds[:shownMax], "…")
+		}
+		fmt.Fprintf(out, "  seeds %s\n  seed %d: %s\n", strings.Join(seeds, ", "), f.Seed, oneLine(f.Detail))
+		if f.Dir != "" {
+			fmt.Fprintf(out, "  %s/page.html shows the shortest way there\n", f.Dir)
+		}
+		if replay != "" {
+			fmt.Fprintf(out, "  %s --seed %d\n", replay, f.Seed)
+		}
+	}
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// TB is what Test needs of a *testing.T.
+type TB interface {
+	Helper()
+	Logf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// Test runs the team as part of a test, which fails if anything is not as it
+// has to be, and then says what, and in which seed.
+func Test(tb TB, team *Team, o Options) *Result {
+	tb.Helper()
+	r, err := Run(team, o)
+	if err != nil {
+		tb.Fatalf("%v", err)
+		return nil
+	}
+	var b strings.Builder
+	r.Print(&b, "")
+	if !r.OK() {
+		tb.Fatalf("%s", b.String())
+	} else {
+		tb.Logf("%s", b.String())
+	}
+	return r
+}

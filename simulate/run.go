@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/troupe-run/troupe/sim"
+)
+
+// Options say which worlds the team is put into.
+type Options struct {
+	First     uint64 // seed; 0 is 1
+	Seeds     int    // so many, from First on; 0 is 20
+	Faultless bool   // no faults but Odds
+	Odds      []sim.Odds
+	Dir       string // where a failed world leaves its folder; "": nowhere
+	Each      func(done int)
+	Columns   *sim.Columns // is shown what happens, if it is one seed
+}
+
+// twiceEvery is how many seeds share one that is run a second time: an agent in
+// Go that is no function of its message and answers shows there.
+const twiceEvery = 10
+
+// failuresMax is how many failed worlds leave their folders.
+const failuresMax = 3
+
+// Failure is a world that was not as it has to be.
+type Failure struct {
+	Seed   uint64
+	What   string // the spec, or the expectation
+	Detail string
+	Dir    string // its folder, if it left one
+}
+
+// Result is what became of the team in all worlds.
+type Result struct {
+	Seeds    int
+	Steps    int
+	Total    sim.Report // Depth and FanOut are the greatest
+	Faults   []FaultCount
+	Failures []Failure
+	first    uint64
+}
+
+// FaultCount is how often a fault changed something.
+type FaultCount struct {
+	Fault sim.Fault
+	Times int
+}
+
+// OK tells whether all was as it has to be.
+func (r *Result) OK() bool { return len(r.Failures) == 0 }
+
+// Run puts the team into the worlds of the seeds. An error is the team's own:
+// it cannot be played.
+func Run(team *Team, o Options) (*Result, error) {
+	cast, err := team.cast()
+	if err != nil {
+		return nil, err
+	}
+	if o.First == 0 {
+		o.First = 1
+	}
+	if o.Seeds <= 0 {
+		o.Seeds = 20
+	}
+	options := func(seed uint64) sim.Options {
+		return sim.Options{Seed: seed, Faultless: o.Faultless, Odds: o.Odds, Team: cast}
+	}
+	result := &Result{first: o.First}
+	var stats sim.Stats
+	var shares []share
+	for i := range team.Expect {
+		shares = append(shares, share{x: &team.Expect[i]})
+	}
+	sim.Many(o.First, o.Seeds, func(seed uint64) sim.Result {
+		if first := options(seed); (seed-o.First)%twiceEvery == 0 {
+			if o.Seeds == 1 {
+				first.Columns = o.Columns
+			}
+			return sim.RunTwice(first, options(seed))
+		}
+		return sim.RunSeed(options(seed))
+	}, func(r sim.Result) bool {
+		result.Seeds++
+		result.Steps += r.Stats.Steps
+		stats.Add(&r.Stats)
+		if r.Broken != nil {
+			result.failed(o, options(r.Seed), r)
+		} else {
+			result.add(r.Report)
+			for i := range shares {
+				shares[i].add(r.Seed, r.Report)
+				if why := shares[i].x.broken(r.Report); why != "" {
+					result.Failures = append(result.Failures, Failure{Seed: r.Seed, What: shares[i].x.String(), Detail: why})
+				}
+			}
+		}
+		if o.Each != nil {
+			o.Each(result.Seeds)
+		}
+		return true
+	})
+	for i := range shares {
+		if f := shares[i].broken(); f != nil {
+			result.Failures = append(result.Failures, *f)
+		}
+	}
+	for _, f := range sim.Faults() {
+		if n := stats.Faults[f]; n > 0 {
+			result.Faults = append(result.Faults, FaultCount{f, n})
+		}
+	}
+	return result, nil
+}
+
+// failed notes a spec that broke, and leaves the folder of the first few.
+func (r *Result) failed(o Options, world sim.Options, broken sim.Result) {
+	f := Failure{Seed: broken.Seed, What: broken.Broken.Spec, Detail: broken.Broken.Detail}
+	if o.Dir != "" && len(r.Failures) < failuresMax {
+		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
+		if _, err := sim.Leave(f.Dir, world, broken); err != nil {
+			f.Detail += fmt.Sprintf(" (its folder could not be written: %v)", err)
+		}
+	}
+	r.Failures = append(r.Failures, f)
+}
+
+func (r *Result) add(one *sim.Report) {
+	t := &r.Total
+	t.Asked += one.Asked
+	t.Succeeded += one.Succeeded
+	t.Partial += one.Partial
+	t.Refused += one.Refused
+	t.Held += one.Held
+	t.Silent += one.Silent
+	t.Depth, t.FanOut = max(t.Depth, one.Depth), max(t.FanOut, one.FanOut)
+	t.Unfinished = append(t.Unfinished, one.Unfinished...)
+	for _, c := range one.Refusals {
+		t.Refuse(c)
+	}
+	for _, a := range one.Agents {
+		t.Count(a)
+	}
+}
+
+// share follows what part of all that was asked succeeds.
+type share struct {
+	x                *Expect
+	asked, succeeded int
+	worst            uint64  // the seed in which the least did
+	least            float64 // which part
+}
+
+func (s *share) add(seed uint64, r *sim.Report) {
+	if s.x.SucceededPercent == nil {
+		return
+	}
+	asked, succeeded := s.x.succeeded(r)
+	s.asked, s.succeeded = s.asked+asked, s.succeeded+succeeded
+	if asked == 0 {
+		return
+	}
+	if part := float64(succeeded) / float64(asked); s.worst == 0 || part < s.least {
+		s.worst, s.least = seed, part
+	}
+}
+
+func (s *share) broken() *Failure {
+	if s.x.SucceededPercent == nil || s.succeeded*100 >= *s.x.SucceededPercent*s.asked && s.asked > 0 {
+		return nil
+	}
+	return &Failure{Seed: s.worst, What: s.x.String(), Detail: fmt.Sprintf("%d of %d; the least, %.0f %%, in seed %d", s.succeeded, s.asked, 100*s.least, s.worst)}
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/sim"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+const project = "../examples/project"
+
+func load(t *testing.T, dir string) *Team {
+	t.Helper()
+	team, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return team
+}
+
+// The bug of the example is found, with the calls that lead to it; without the
+// bug all is as expected.
+func TestTheExampleHasABug(t *testing.T) {
+	team := load(t, project)
+	r, err := Run(team, Options{Seeds: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.OK() || !strings.Contains(r.Failures[0].What, "Cycle") || !strings.Contains(r.Failures[0].Detail, "→ billing/") {
+		t.Fatalf("the failures are %+v", r.Failures)
+	}
+	var b strings.Builder
+	r.Print(&b, "troupe sim --project x")
+	for _, want := range []string{"clients asked", "shipping → billing", "FAILED in 2 of 2 worlds: at most 0 Cycle refusals in a world", "troupe sim --project x --seed 1", "the deepest call had 2 above it"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, b.String())
+		}
+	}
+	team.Models = slices.DeleteFunc(team.Models, func(r Rule) bool { return r.Agent == "shipping" })
+	team.Models = append(team.Models, Rule{Agent: "shipping", Says: []string{"It is on its way."}})
+	Test(t, team, Options{Seeds: 2})
+}
+
+func TestASeedIsTheSameWorldAgain(t *testing.T) {
+	team := load(t, project)
+	one, err1 := Run(team, Options{First: 7, Seeds: 1})
+	two, err2 := Run(team, Options{First: 7, Seeds: 1})
+	if err1 != nil || err2 != nil || !reflect.DeepEqual(one, two) {
+		t.Errorf("%+v, %v\n%+v, %v", one, err1, two, err2)
+	}
+}
+
+// Agents of any kind may be in a team, and a folder of agents alone is one.
+func TestTeamsOfAllKinds(t *testing.T) {
+	team := load(t, "../examples/team")
+	team.Agents = append(team.Agents, agents.Define("clerk", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		said, err := t.Call("helper", t.Message())
+		if err != nil {
+			return "", err
+		}
+		if _, err := t.Tool("stamp", nil); err != nil {
+			return "", err
+		}
+		word, err := t.Wait("approved", time.Minute)
+		return said + string(word), err
+	}))))
+	outside, err := agents.ReadTOML("name = \"ext\"\nendpoint = \"http://ext.example\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	team.Specs = append(team.Specs, outside)
+	team.Tools = []Tool{{Name: "stamp"}}
+	team.Signals = []Signal{{Name: "approved", Says: []string{" yes"}}}
+	part := 40 // some wait for a person who is not there
+	team.Expect = []Expect{{SucceededPercent: &part}}
+	r := Test(t, team, Options{Seeds: 2, Faultless: true})
+	if len(r.Total.Agents) != 4 || r.Total.Depth < 1 || r.Total.Held == 0 || len(r.Faults) > 0 {
+		t.Errorf("%+v, %v", r.Total, r.Faults)
+	}
+}
+
+// An agent that draws its own lots is no function of its message: its world is
+// another each time.
+func TestAnAgentThatIsNoFunctionIsFound(t *testing.T) {
+	lots := 0
+	team := &Team{Agents: []actor.Definition{agents.Define("gambler", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+		lots++
+		return fmt.Sprint(lots), nil
+	})))}}
+	r, err := Run(team, Options{Seeds: 1, Faultless: true})
+	if err != nil || r.OK() || r.Failures[0].What != sim.Deterministic {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// A world that breaks a spec leaves its folder, which says how to come back.
+func TestAFolderNamesTheWayBack(t *testing.T) {
+	dir := t.TempDir()
+	panics := agents.Define("faller", "1", "", fallen{})
+	r, err := Run(&Team{Agents: []actor.Definition{panics}}, Options{Seeds: 1, Faultless: true, Dir: dir})
+	if err != nil || r.OK() || r.Failures[0].What != "CellNeverPanics" || r.Failures[0].Dir == "" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Parts{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
+		t.Errorf("a replay without the team says %v", err)
+	}
+}
+
+// fallen panics where the runtime lets nobody catch it: as a behavior of its own.
+type fallen struct{}
+
+func (fallen) Begin(actor.Begin) actor.Turn { panic("as it was told to") }
+
+func TestWhatATeamMayNotBe(t *testing.T) {
+	clerk := agents.Define("clerk", "1", "", agents.Blocking(agents.Helper{}))
+	none := -1
+	for name, test := range map[string]struct {
+		team Team
+		says string
+	}{
+		"no agents":          {Team{}, "no agents"},
+		"two of one name":    {Team{Agents: []actor.Definition{clerk, clerk}}, "two agents"},
+		"an unknown agent":   {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clark"}}}, `ask 1 names the agent "clark"`},
+		"too much time":      {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clerk", TimeoutMS: 60_001}}}, "timeout_ms"},
+		"a rule for nobody":  {Team{Agents: []actor.Definition{clerk}, Models: []Rule{{Agent: "x", Script: true}}}, "model 1"},
+		"an empty rule":      {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{}}}, "service 1 answers nothing"},
+		"an odd tool":        {Team{Agents: []actor.Definition{clerk}, Tools: []Tool{{Name: "a b"}}}, "a b"},
+		"expecting nothing":  {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{}}}, "expect 1: want one of"},
+		"expecting nonsense": {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "Boredom"}}}, "want any, or one of Busy"},
+		"expecting less":     {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{SucceededPercent: &none}}}, "0 to 100"},
+		"of whom":            {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "any", Agent: "x"}}}, `the agent "x"`},
+		"at most of what":    {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), AtMost: 1}}}, "at_most"},
+	} {
+		if _, err := Run(&test.team, Options{Seeds: 1}); err == nil || !strings.Contains(err.Error(), test.says) {
+			t.Errorf("%s: %v, want %q", name, err, test.says)
+		}
+	}
+	for text, says := range map[string]string{
+		"[[ask]]\nagnet = 1":                 "ask.agnet means nothing",
+		"[[ask]\n":                           "line 2",
+		"[[ask]]\nagent = 1.":                "line 2",
+		strings.Repeat("#", rulesBytesMax+1): "bytes are over",
+	} {
+		if err := new(Team).Rules(text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.20q: %v, want %q", text, err, says)
+		}
+	}
+	for name, file := range map[string]string{"nothing there": "", "agents/a.toml": "nmae = 1", "sim.toml": "x"} {
+		dir := t.TempDir()
+		if path := filepath.Join(dir, name); file != "" {
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(file), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			dir = path
+		}
+		if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), filepath.Base(name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	team := &Team{Specs: []agents.Spec{{ID: "a", Agents: []string{"b"}}, {ID: "b"}, {ID: "c"}}, Models: []Rule{
+		{Agent: "a", When: "red", Says: []string{"stop"}},
+		{Agent: "a", When: "result", Uses: []Use{{Tool: "t", Input: `{"x":1}`}}},
+		{Agent: "a", Says: []string{"one", "two"}, Calls: []Call{{Agent: "b", Message: "about {message}"}}},
+		{Agent: "b", Script: true},
+	}}
+	user := func(text string) upstream.Prompt {
+		return upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: text}}}
+	}
+	used := func(text string) upstream.Prompt {
+		p := user("it")
+		p.Messages = append(p.Messages, upstream.Message{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "1", Name: "t"}}}, upstream.Message{Role: upstream.Tool, CallID: "1", Text: text})
+		return p
+	}
+	offered := user("anything")
+	offered.Tools = []upstream.ToolSpec{{Name: "call_agent", Schema: "{}"}, {Name: "t", Schema: "{}"}}
+	for name, test := range map[string]struct {
+		agent   string
+		prompt  upstream.Prompt
+		choices []uint32
+		says    string
+	}{
+		"when":             {"a", user("a red light"), nil, "stop"},
+		"the first":        {"a", user("it"), nil, "one"},
+		"the second":       {"a", user("it"), []uint32{1}, "two"},
+		"a call":           {"a", user("it"), []uint32{2}, `call_agent {"agent_id":"b","message":"about it"}`},
+		"after a tool":     {"a", used("nothing"), nil, "nothing"},
+		"and with a rule":  {"a", used("the result"), nil, `t {"x":1}`},
+		"script":           {"b", user("say hello"), nil, "hello"},
+		"nothing is known": {"c", offered, nil, "the answer of c"},
+		"then it may call": {"c", offered, []uint32{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
+		"or use":           {"c", offered, []uint32{2}, `t {}`},
+	} {
+		c := team.model(sim.NewReplayed(test.choices), test.agent, test.prompt)
+		said := c.Text
+		for _, call := range c.Calls {
+			said += call.Name + " " + call.Arguments
+		}
+		if said != test.says {
+			t.Errorf("%s: %s, want %s", name, said, test.says)
+		}
+	}
+	// Whom an agent may call, its author says.
+	team.Models = nil
+	if c := team.model(sim.NewReplayed([]uint32{1, 9}), "a", offered); !strings.Contains(c.Calls[0].Arguments, `"agent_id":"b"`) {
+		t.Error(c)
+	}
+}
+
+func TestExpectations(t *testing.T) {
+	report := &sim.Report{Depth: 3, FanOut: 4, Refusals: []sim.RefusalCount{{Reason: actor.Cycle, Agent: "a", Times: 2, First: "x → a"}, {Reason: actor.Busy, Agent: "b", Times: 3}}}
+	three, two := 3, 2
+	for _, test := range []struct {
+		x    Expect
+		says string
+	}{
+		{Expect{Refusals: "Cycle", AtMost: 2}, ""},
+		{Expect{Refusals: "Cycle", AtMost: 1}, "2, the first: Cycle, x → a"},
+		{Expect{Refusals: "Cycle", Agent: "b"}, ""},
+		{Expect{Refusals: "any", AtMost: 4}, "5, the first"},
+		{Expect{Refusals: "Depth"}, ""},
+		{Expect{DepthAtMost: &three}, ""},
+		{Expect{DepthAtMost: &two}, "a call has 3 above it"},
+		{Expect{FanOutAtMost: &three}, "4 calls at once"},
+	} {
+		if got := test.x.broken(report); test.says == "" && got != "" || !strings.Contains(got, test.says) {
+			t.Errorf("%s: %q, want %q", &test.x, got, test.says)
+		}
+	}
+	half := 50
+	s := share{x: &Expect{SucceededPercent: &half, Agent: "a"}}
+	s.add(1, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 4, Succeeded: 3}, {Agent: "b", Asked: 90}}})
+	s.add(2, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 2, Succeeded: 0}}})
+	if s.broken() != nil {
+		t.Errorf("half is half: %+v", s)
+	}
+	s.add(3, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 2, Succeeded: 0}}})
+	if f := s.broken(); f == nil || f.Seed != 2 || !strings.Contains(f.Detail, "3 of 8") {
+		t.Errorf("%+v", f)
+	}
+}

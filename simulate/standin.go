@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulate
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/troupe-run/troupe/sim"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// model stands in for the model of an agent.
+func (t *Team) model(c sim.Chooser, agent string, p upstream.Prompt) upstream.Completion {
+	last := p.Messages[len(p.Messages)-1]
+	asked := ""
+	for _, m := range p.Messages {
+		if m.Role == upstream.User {
+			asked = m.Text
+		}
+	}
+	if r := rule(t.Models, agent, last.Text, last.Role == upstream.Tool); r != nil {
+		if r.Script {
+			return upstream.Script(p)
+		}
+		return r.answer(c, asked, len(p.Messages))
+	}
+	if last.Role == upstream.Tool {
+		return says(strings.Join(results(p.Messages), "\n"))
+	}
+	return t.anything(c, agent, &p)
+}
+
+// service stands in for an external agent.
+func (t *Team) service(c sim.Chooser, agent, message string) upstream.Completion {
+	if r := rule(t.Services, agent, message, false); r != nil {
+		if r.Script {
+			return upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: message}},
+				Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
+		}
+		return r.answer(c, message, 0)
+	}
+	if c.Int(3) == 2 {
+		if others := t.others(agent); len(others) > 0 {
+			return wants(0, tools.CallAgent, callInput(others[c.Int(len(others))], "a question of "+agent))
+		}
+	}
+	return says("the answer of " + agent)
+}
+
+func (t *Team) signal(c sim.Chooser, name string) string {
+	for _, s := range t.Signals {
+		if s.Name == name {
+			return drawn(c, s.Says, "go on")
+		}
+	}
+	return "go on"
+}
+
+// rule finds the first that fits.
+func rule(rules []Rule, agent, told string, result bool) *Rule {
+	for i := range rules {
+		r := &rules[i]
+		switch {
+		case r.Agent != "" && r.Agent != agent:
+		case r.Script:
+			return r
+		case r.When == "" && result, r.When != "" && !strings.Contains(told, r.When):
+		default:
+			return r
+		}
+	}
+	return nil
+}
+
+// answer draws one of a rule's answers.
+func (r *Rule) answer(c sim.Chooser, asked string, turn int) upstream.Completion {
+	i := c.Int(len(r.Says) + len(r.Calls) + len(r.Uses))
+	fill := func(text string) string { return strings.ReplaceAll(text, "{message}", asked) }
+	if i < len(r.Says) {
+		return says(fill(r.Says[i]))
+	}
+	if i -= len(r.Says); i < len(r.Calls) {
+		return wants(turn, tools.CallAgent, callInput(r.Calls[i].Agent, fill(r.Calls[i].Message)))
+	}
+	u := r.Uses[i-len(r.Calls)]
+	return wants(turn, u.Tool, orText(u.Input, "{}"))
+}
+
+// anything draws what a model may do of which nothing is known: answer, or use a
+// tool that its agent may use, or call an agent that it may call.
+func (t *Team) anything(c sim.Chooser, agent string, p *upstream.Prompt) upstream.Completion {
+	i := c.Int(1 + len(p.Tools))
+	if i == 0 {
+		return says("the answer of " + agent)
+	}
+	tool := p.Tools[i-1].Name
+	if tool != tools.CallAgent {
+		return wants(len(p.Messages), tool, "{}")
+	}
+	may := t.others(agent)
+	for _, s := range t.Specs {
+		if s.ID == agent && s.Agents != nil {
+			may = s.Agents
+		}
+	}
+	if len(may) == 0 {
+		return says("the answer of " + agent)
+	}
+	return wants(len(p.Messages), tool, callInput(may[c.Int(len(may))], fmt.Sprintf("question %d of %s", 1+c.Int(3), agent)))
+}
+
+func (t *Team) others(agent string) []string {
+	return slices.DeleteFunc(t.names(), func(name string) bool { return name == agent })
+}
+
+// results is what the tools said that were used last.
+func results(messages []upstream.Message) (texts []string) {
+	for _, m := range messages {
+		if m.Role != upstream.Tool {
+			texts = nil
+			continue
+		}
+		texts = append(texts, m.Text)
+	}
+	return texts
+}
+
+func says(text string) upstream.Completion {
+	return upstream.Completion{Text: orText(text, "…"), Finish: upstream.FinishStop, Model: "stand-in"}
+}
+
+func wants(turn int, tool, input string) upstream.Completion {
+	return upstream.Completion{Calls: []upstream.ToolCall{{ID: fmt.Sprintf("use-%d", turn), Name: tool, Arguments: input}},
+		Finish: upstream.FinishCalls, Model: "stand-in"}
+}
+
+func callInput(agent, message string) string {
+	b, err := json.Marshal(map[string]string{"agent_id": agent, "message": orText(message, "…")})
+	if err != nil {
+		panic(err) // strings can be written
+	}
+	return string(b)
+}
