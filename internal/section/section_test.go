@@ -20,7 +20,10 @@ func TestReplace(t *testing.T) {
 		{title: "no end", page: "<!-- a:begin -->\n", name: "a", err: "want one section"},
 		{title: "two of a name", page: page + page, name: "a", err: "want one section"},
 		{title: "the end comes first", page: "<!-- a:end -->\n" + page, name: "a", err: "want one section"},
-		{title: "marks in the text", page: page, name: "a", text: "x\n<!-- a:end -->\ny", err: "has its marks"},
+		{title: "it begins twice", page: page + "<!-- a:begin -->\n", name: "a", err: "want one section"},
+		{title: "it ends twice", page: page + "<!-- a:end -->\n", name: "a", err: "want one section"},
+		{title: "a mark in the text", page: page, name: "a", text: "x\n<!-- a:begin -->\ny", err: "has its marks"},
+		{title: "the other mark in the text", page: page, name: "a", text: "x\n<!-- a:end -->\ny", err: "has its marks"},
 	} {
 		t.Run(c.title, func(t *testing.T) {
 			dir := t.TempDir()
