@@ -342,12 +342,12 @@ func (c *Cell) snapshot(act *activation) {
 	if act.unsaved < max(c.limits.SnapshotBytes, act.saved) {
 		return
 	}
-	body := store.EncodeJournal(&act.journal)
-	if len(body) > store.SnapshotBytesMax {
+	body := store.SnapshotOf(&act.journal)
+	if len(body.Journal) > store.SnapshotBytesMax {
 		act.unsaved = 0 // it could not be read again; the entries can
 		return
 	}
 	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,
-		Record: store.Snapshot{Journal: body}, WasDue: act.due, Due: act.due})
-	act.unsaved, act.saved = 0, len(body)
+		Record: body, WasDue: act.due, Due: act.due})
+	act.unsaved, act.saved = 0, len(body.Journal)
 }

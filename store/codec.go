@@ -265,7 +265,7 @@ func (r decoder) record() Record {
 	case tagBuried:
 		return r.buried()
 	case tagSnapshot:
-		return Snapshot{r.Bytes(SnapshotBytesMax)}
+		return Snapshot{Journal: r.Bytes(SnapshotBytesMax)}
 	default:
 		r.Fail("unknown record %d", tag)
 		return nil

@@ -170,7 +170,7 @@ func drawRecordOf(t *rapid.T, of actor.ID, tag int) Record {
 		return Buried{run, at, drawTime(t)}
 	default:
 		j := drawJournal(t)
-		return Snapshot{EncodeJournal(&j)}
+		return Snapshot{Journal: EncodeJournal(&j)}
 	}
 }
 

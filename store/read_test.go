@@ -254,6 +254,29 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 	})
 }
 
+// Wherever in a journal something large stands, the snapshot is looked through for it.
+func TestASnapshotKnowsThatItHoldsSomethingLarge(t *testing.T) {
+	parts := actor.Text(large)
+	run := func(call actor.Call, asks ...Asked) Journal {
+		return Journal{Runs: []*Run{{Call: call, Steps: []Step{{Asks: asks}}}}}
+	}
+	for name, j := range map[string]Journal{
+		"message": run(actor.Call{Parts: parts}),
+		"ask":     run(actor.Call{}, Asked{Ask: actor.Ask{Parts: parts}}),
+		"sent":    run(actor.Call{}, Asked{Sent: &actor.Ask{Parts: parts}}),
+		"answer":  run(actor.Call{}, Asked{Answer: &actor.Answer{Parts: parts}}),
+		"outcome": {Ended: []Ended{{Reply: actor.Reply{Parts: parts}}}},
+	} {
+		if s := SnapshotOf(&j); s.small || !hasLarge(s) {
+			t.Errorf("%s: nobody would look for it", name)
+		}
+	}
+	j := run(actor.Call{Parts: actor.Text("x")}, Asked{})
+	if s := SnapshotOf(&j); !s.small {
+		t.Error("nothing is large, and it is looked for")
+	}
+}
+
 // However much a batch brings of one actor, its rows stay small.
 func TestEntriesThatStandTogetherAreFew(t *testing.T) {
 	l, s := newLog(t), newStory(t, "alice")
@@ -305,7 +328,7 @@ func TestASnapshotAmongEntriesOfOneBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	snapshot := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: Snapshot{EncodeJournal(&j)}, WasDue: s.due, Due: s.due}
+	snapshot := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: SnapshotOf(&j), WasDue: s.due, Due: s.due}
 	l.write(work[0], work[1], snapshot, s.end("done"))
 	saved, err := LoadActor(l.m, s.id)
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {

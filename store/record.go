@@ -109,7 +109,26 @@ type Buried struct {
 }
 
 // Snapshot: all of the above up to here, folded. It takes no number of its own.
-type Snapshot struct{ Journal []byte }
+type Snapshot struct {
+	Journal []byte
+	small   bool // no part in it is large: it need not be looked through
+}
+
+// SnapshotOf is the journal as it is now.
+func SnapshotOf(j *Journal) Snapshot {
+	s := Snapshot{Journal: EncodeJournal(j), small: true}
+	look := func(parts []actor.Part) { s.small = s.small && !anyLarge(parts) }
+	for _, run := range j.Runs {
+		look(run.Call.Parts)
+		for i := range run.Steps {
+			eachAsked(run.Steps[i].Asks, look)
+		}
+	}
+	for i := range j.Ended {
+		look(j.Ended[i].Reply.Parts)
+	}
+	return s
+}
 
 func (r Accepted) at() actor.Time { return r.At }
 func (r Asking) at() actor.Time   { return r.At }

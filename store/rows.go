@@ -386,24 +386,13 @@ func putLarge(record Record, places []int, blob func(actor.Hash) ([]byte, error)
 
 // eachParts shows the lists of parts in a record, but for those of a Snapshot.
 func eachParts(record Record, each func([]actor.Part)) {
-	asks := func(all []Asked) {
-		for i := range all {
-			each(all[i].Ask.Parts)
-			if all[i].Sent != nil {
-				each(all[i].Sent.Parts)
-			}
-			if all[i].Answer != nil {
-				each(all[i].Answer.Parts)
-			}
-		}
-	}
 	switch r := record.(type) {
 	case Accepted:
 		each(r.Call.Parts)
 	case Asking:
-		asks(r.Asks)
+		eachAsked(r.Asks, each)
 	case Added:
-		asks([]Asked{r.Ask})
+		eachAsked([]Asked{r.Ask}, each)
 	case Answered:
 		each(r.Answer.Parts)
 	case Ended:
@@ -411,16 +400,30 @@ func eachParts(record Record, each func([]actor.Part)) {
 	}
 }
 
+func eachAsked(asks []Asked, each func([]actor.Part)) {
+	for i := range asks {
+		each(asks[i].Ask.Parts)
+		if asks[i].Sent != nil {
+			each(asks[i].Sent.Parts)
+		}
+		if asks[i].Answer != nil {
+			each(asks[i].Answer.Parts)
+		}
+	}
+}
+
 // hasLarge tells whether some part may have to be taken out.
 func hasLarge(record Record) bool {
-	snapshot, ok := record.(Snapshot)
-	large := ok && len(snapshot.Journal) > BlobBytesMin
-	eachParts(record, func(parts []actor.Part) {
-		for i := range parts {
-			large = large || len(parts[i].Bytes) > BlobBytesMin
-		}
-	})
+	if snapshot, ok := record.(Snapshot); ok {
+		return !snapshot.small && len(snapshot.Journal) > BlobBytesMin
+	}
+	large := false
+	eachParts(record, func(parts []actor.Part) { large = large || anyLarge(parts) })
 	return large
+}
+
+func anyLarge(parts []actor.Part) bool {
+	return slices.ContainsFunc(parts, func(p actor.Part) bool { return len(p.Bytes) > BlobBytesMin })
 }
 
 // mapParts replaces each list of parts in a record, in a fixed order. What is
@@ -493,7 +496,7 @@ func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record
 		for i := range j.Ended {
 			each(&j.Ended[i].Reply.Parts)
 		}
-		record = Snapshot{EncodeJournal(&j)}
+		record = Snapshot{Journal: EncodeJournal(&j)}
 	}
 	return record, err
 }

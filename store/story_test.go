@@ -75,7 +75,7 @@ func (s *story) end(text string) Entry {
 // snapshot folds what kv has of the actor.
 func (s *story) snapshot(kv KV) Entry {
 	j := s.journal(kv)
-	return Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: Snapshot{EncodeJournal(&j)}, WasDue: s.due, Due: s.due}
+	return Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: SnapshotOf(&j), WasDue: s.due, Due: s.due}
 }
 
 func (s *story) journal(kv KV) Journal {

@@ -323,7 +323,7 @@ func TestTwoSnapshotsInOneBatch(t *testing.T) {
 	w, m := NewWriter(WriterConfig{Node: "n1"}), &Memory{}
 	for n := uint64(1); n <= 2; n++ {
 		journal := EncodeJournal(&Journal{N: n})
-		w.Append([]Entry{{Actor: id, Epoch: 1, N: n, Record: tomb}, {Actor: id, Epoch: 1, N: n, Record: Snapshot{journal}}})
+		w.Append([]Entry{{Actor: id, Epoch: 1, N: n, Record: tomb}, {Actor: id, Epoch: 1, N: n, Record: Snapshot{Journal: journal}}})
 	}
 	b, _ := w.Next()
 	_ = m.Apply(b.Rows)
