@@ -100,7 +100,7 @@ func (d drawer) lines(levels int, self string) []string {
 
 func (d drawer) line(levels int, self string) string {
 	w := d.w
-	if levels > 0 && w.choose.Int(10) < 6 {
+	if levels > 0 && w.choose.Int(10) >= 4 {
 		call := d.call(levels, self)
 		return askLine(call.name, call.script)
 	}

@@ -18,7 +18,9 @@ func (w *World) strike() {
 	w.after(time.Second, w.strike)
 	for _, f := range Faults() {
 		if faultTable[f].clocked && w.fault(f) {
+			before := w.turn(aboutFault + StreamID(f))
 			w.befall(f)
+			w.turn(before)
 		}
 	}
 }

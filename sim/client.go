@@ -57,7 +57,12 @@ func (w *World) come() {
 		w.after(5*time.Second, w.heal)
 		return
 	}
+	w.turn(aboutArrival + w.arrivals)
+	w.arrivals++
 	w.after(2*w.plan.Gap-w.between(0, 2*w.plan.Gap-w.plan.Gap/50), w.come)
+	if w.choose.Int(64) == 0 {
+		return // nobody comes this time
+	}
 	if w.choose.Int(16) == 15 {
 		w.comeInARing()
 	}
@@ -114,6 +119,7 @@ func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client
 
 // ask brings the client's request to some node.
 func (w *World) ask(c *client) {
+	defer w.turn(w.turn(aboutClient + StreamID(c.no)))
 	n := w.someNode()
 	if n == nil {
 		w.after(time.Second, func() { w.ask(c) })

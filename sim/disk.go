@@ -56,6 +56,7 @@ func (d *disk) pump() {
 		return
 	}
 	d.pumping = true
+	defer d.n.w.turn(d.n.w.turn(aboutDisk + StreamID(d.n.index)))
 	d.n.later(d.n.w.between(5*time.Microsecond, 60*time.Microsecond), func() {
 		d.pumping = false
 		for {
@@ -236,6 +237,7 @@ func (d *disk) expiries(c *cell, shards []uint16) {
 // read answers a cell from the store, as soon as that can be reached.
 func (d *disk) read(c *cell, answer func() runtime.Input) {
 	n, w := d.n, d.n.w
+	defer w.turn(w.turn(aboutDisk + StreamID(n.index)))
 	var read func()
 	read = func() {
 		if w.net.isCut(n, w.now) {

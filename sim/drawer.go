@@ -53,7 +53,7 @@ func (d drawer) script(levels int, self string) script {
 
 func (d drawer) one(levels int, self string) one {
 	w := d.w
-	if levels > 0 && w.choose.Int(10) < 6 {
+	if levels > 0 && w.choose.Int(10) >= 4 {
 		return d.call(levels, self)
 	}
 	switch w.choose.Int(9) {

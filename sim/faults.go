@@ -305,11 +305,16 @@ func drawFaults(c Chooser) (odds [faultKinds]int) {
 // fault asks whether a fault happens here and now. One that cannot is no choice.
 func (w *World) fault(f Fault) bool {
 	p := w.plan.Odds[f]
-	if p == 0 || w.calm || w.choose.Int(per) < per-p {
+	if p == 0 || w.calm {
 		return false
 	}
-	w.disturbed(f)
-	return true
+	before := w.turn(aboutFault + StreamID(f))
+	happens := w.choose.Int(per) >= per-p
+	w.turn(before)
+	if happens {
+		w.disturbed(f)
+	}
+	return happens
 }
 
 // hit says that a fault has changed something.

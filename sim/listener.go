@@ -68,9 +68,10 @@ type connection struct {
 // listenTo may have somebody read the run of a client's call, from now on or a
 // little later, when it may be over.
 func (w *World) listenTo(run actor.CallID, to actor.ID) {
-	if w.story || w.isVolatile(to.Agent) || w.choose.Int(6) > 0 {
+	if w.story || w.isVolatile(to.Agent) || w.choose.Int(6) < 5 {
 		return
 	}
+	defer w.turn(w.turn(aboutReader + StreamID(len(w.listeners))))
 	l := &listener{w: w, no: len(w.listeners), run: run, tree: w.choose.Int(3) == 2, kind: w.kindOf(to.Agent), key: w.keys, read: []reading{{run: run}}}
 	w.listeners = append(w.listeners, l)
 	w.listening++
@@ -371,10 +372,12 @@ func (w *World) news(run actor.CallID) {
 		for _, c := range n.streams {
 			if slices.Contains(c.watched, run) && !slices.Contains(c.news, run) {
 				c.news = append(c.news, run)
+				before := w.turn(aboutReader + StreamID(c.l.no))
 				c.later(w.between(10*time.Microsecond, 3*time.Millisecond), func() {
 					c.news = slices.DeleteFunc(c.news, func(r actor.CallID) bool { return r == run })
 					c.step(ingress.News{Run: run})
 				})
+				w.turn(before)
 			}
 		}
 	}

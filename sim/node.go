@@ -168,6 +168,7 @@ func (c *cell) wake() {
 	}
 	c.running = true
 	w := c.n.w
+	defer w.turn(w.turn(aboutCell + StreamID(c.n.index)<<8 + StreamID(c.index)))
 	wait := w.schedule.wait(c)
 	if c.slow > w.now {
 		more := w.between(5*time.Millisecond, 100*time.Millisecond)
@@ -328,6 +329,9 @@ func streamOf(from *cell, env *actor.Envelope) int {
 // perform does what a cell wants done; the gate is open.
 func (n *node) perform(h held) {
 	w, c, e := n.w, h.c, &h.effect
+	if isWork(e.Op) {
+		defer w.turn(w.turn(aboutOutside + StreamID(n.index)))
+	}
 	switch op := e.Op.(type) {
 	case runtime.Send:
 		if op.Node == n.id {

@@ -27,6 +27,7 @@ func (n *node) owns() bool { return n.lease > n.w.now }
 // join makes a starting process a member: it has a lease, and takes again, under
 // new epochs, what its predecessor has not lost.
 func (w *World) join(n *node) {
+	defer w.turn(w.turn(aboutLease + StreamID(n.index)))
 	n.lease = w.now.Add(w.leaseOf(n))
 	w.claims.leases[n.index] = w.now.Add(leaseTTL)
 	for g := range w.claims.groups {

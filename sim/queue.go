@@ -7,8 +7,9 @@ import "github.com/troupe-run/troupe/actor"
 // queue holds what will happen, by the world's time; of two things at one
 // instant the one that was put in first is first.
 type queue struct {
-	heap  []happening
-	order uint64
+	heap   []happening
+	order  uint64
+	stream StreamID // that counts now, and will when what is put in happens
 }
 
 // happening is something that happens, or if it is a process that has it done
@@ -19,6 +20,7 @@ type happening struct {
 	do      func()
 	node    *node // nil: nobody's
 	process uint64
+	stream  StreamID
 }
 
 func (h *happening) before(o *happening) bool {
@@ -29,7 +31,7 @@ func (q *queue) put(at actor.Time, do func()) { q.add(happening{at: at, do: do})
 
 func (q *queue) add(h happening) {
 	q.order++
-	h.order = q.order
+	h.order, h.stream = q.order, q.stream
 	q.heap = append(q.heap, h)
 	for i := len(q.heap) - 1; i > 0; {
 		up := (i - 1) / 2

@@ -8,24 +8,28 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// A choice log as text: a line that says of which world it is, then one choice a
-// line; n zeros in a row are written 0*n.
+// Choices as text: a line that says of which world they are, then the streams,
+// each with a line that names it and one choice a line; n zeros in a row are
+// written 0*n.
 //
-//	troupe choices 1 seed 7 faults none fault NetworkDelay:0.5
+//	troupe choices 2 seed 7 faults none fault NetworkDelay:0.5
+//	stream plan.0
 //	3
 //	0*17
+//	stream cell.256
 //	1
-const choicesHead = "troupe choices 1"
+const choicesHead = "troupe choices 2"
 
-// ChoicesMax bounds a choice log that is read.
+// ChoicesMax bounds the choices that are read.
 const ChoicesMax = 1 << 24
 
 // EncodeChoices writes the choices of the world that the options begin.
-func EncodeChoices(o Options, log []uint32) []byte {
+func EncodeChoices(o Options, choices Choices) []byte {
 	b := fmt.Appendf(nil, "%s seed %d", choicesHead, o.Seed)
 	if o.Faultless {
 		b = append(b, " faults none"...)
@@ -43,6 +47,14 @@ func EncodeChoices(o Options, log []uint32) []byte {
 		b = append(b, " world team"...)
 	}
 	b = append(b, '\n')
+	for _, stream := range choices {
+		b = fmt.Appendf(b, "stream %s\n", stream.ID)
+		b = appendLog(b, stream.Log)
+	}
+	return b
+}
+
+func appendLog(b []byte, log []uint32) []byte {
 	for i := 0; i < len(log); {
 		zeros := 0
 		for i+zeros < len(log) && log[i+zeros] == 0 {
@@ -61,33 +73,57 @@ func EncodeChoices(o Options, log []uint32) []byte {
 
 // DecodeChoices reads what EncodeChoices wrote: the options of a world that will
 // choose the same again.
-func DecodeChoices(text []byte) (Options, []uint32, error) {
+func DecodeChoices(text []byte) (Options, Choices, error) {
 	head, rest, _ := strings.Cut(string(text), "\n")
 	o, err := decodeHead(head)
 	if err != nil {
 		return Options{}, nil, fmt.Errorf("choices: line 1: %w", err)
 	}
-	var log []uint32
-	no := 1
+	var all Choices
+	no, count := 1, uint64(0)
 	for line := range strings.Lines(rest) {
 		no++
-		value, times, many := strings.Cut(strings.TrimSuffix(line, "\n"), "*")
-		count := uint64(1)
-		if many {
-			count, err = strconv.ParseUint(times, 10, 32)
+		line = strings.TrimSuffix(line, "\n")
+		if name, ok := strings.CutPrefix(line, "stream "); ok {
+			id, err := parseStreamID(name)
+			if err == nil && slices.ContainsFunc(all, func(s Stream) bool { return s.ID == id }) {
+				err = fmt.Errorf("stream %s comes twice", id)
+			}
+			if err != nil {
+				return Options{}, nil, fmt.Errorf("choices: line %d: %w", no, err)
+			}
+			all = append(all, Stream{ID: id})
+			continue
 		}
-		v, err2 := strconv.ParseUint(value, 10, 32)
-		if err != nil || err2 != nil {
-			return Options{}, nil, fmt.Errorf("choices: line %d is %.40q, want a number, or 0*times", no, line)
+		v, times, err := parseChoice(line)
+		if err == nil && len(all) == 0 {
+			err = fmt.Errorf("a choice of no stream")
 		}
-		if uint64(len(log))+count > ChoicesMax {
-			return Options{}, nil, fmt.Errorf("choices: line %d: more than %d choices", no, ChoicesMax)
+		if count += times; err == nil && count > ChoicesMax {
+			err = fmt.Errorf("more than %d choices", ChoicesMax)
 		}
-		for range count {
-			log = append(log, uint32(v))
+		if err != nil {
+			return Options{}, nil, fmt.Errorf("choices: line %d: %w", no, err)
+		}
+		last := &all[len(all)-1]
+		for range times {
+			last.Log = append(last.Log, v)
 		}
 	}
-	return o, log, nil
+	return o, all, nil
+}
+
+func parseChoice(line string) (v uint32, times uint64, err error) {
+	value, many, ok := strings.Cut(line, "*")
+	times = 1
+	if ok {
+		times, err = strconv.ParseUint(many, 10, 32)
+	}
+	n, err2 := strconv.ParseUint(value, 10, 32)
+	if err != nil || err2 != nil {
+		return 0, 0, fmt.Errorf("%.40q: want a number, or 0*times", line)
+	}
+	return uint32(n), times, nil
 }
 
 func decodeHead(head string) (o Options, err error) {
@@ -143,10 +179,10 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	whole.Chooser, whole.Events = NewReplayed(r.Choices), &events
 	RunSeed(whole)
 
-	log, small := Shrink(o, r)
+	small := Shrink(o, r)
 	var columns, page, history bytes.Buffer
 	shown := o
-	shown.Chooser, shown.Columns, shown.Page = NewReplayed(log), NewColumns(&columns, ColumnsWidth), NewPage()
+	shown.Chooser, shown.Columns, shown.Page = NewReplayed(small.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
 	last := RunSeed(shown)
 	if err := shown.Page.WriteTo(&page, last); err != nil {
 		return Result{}, err
@@ -162,7 +198,7 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	}{
 		{choicesFile, EncodeChoices(o, r.Choices)},
 		{eventsFile, events.Bytes()},
-		{shrunkFile, EncodeChoices(o, log)},
+		{shrunkFile, EncodeChoices(o, small.Choices)},
 		{columnsFile, columns.Bytes()},
 		{pageFile, page.Bytes()},
 		{planFile, []byte(r.Plan)},

@@ -19,7 +19,7 @@ type Result struct {
 	Seed    uint64
 	Hash    string
 	Broken  *Violation
-	Choices []uint32
+	Choices Choices
 	Stats   Stats
 	Plan    string  // what the world was made of
 	Report  *Report // of a team, if one played

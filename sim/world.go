@@ -96,6 +96,7 @@ type World struct {
 	tools     *tools.Registry
 	clients   []*client
 	lines     []*line    // that wait, in order
+	arrivals  StreamID   // how often somebody may have come
 	asking    int        // clients who are about to ask again
 	asked     actor.Time // when the last did
 	absent    int        // the agent that is not in the registry just now; -1: none
@@ -159,6 +160,7 @@ func New(o Options) *World {
 	} else {
 		w.plan = drawPlan(w.choose, o)
 	}
+	w.turn(aboutWorld)
 	w.build(o.strict)
 	if !w.story {
 		w.after(10*time.Millisecond, w.come)
@@ -235,6 +237,7 @@ func (w *World) until(done func() bool) *Violation {
 			break
 		}
 		w.now = max(w.now, h.at)
+		w.turn(h.stream)
 		switch n := h.node; {
 		case n == nil:
 			h.do()
@@ -272,11 +275,21 @@ func (w *World) Elapsed() actor.Duration { return w.now.Sub(Origin) }
 func (w *World) Hash() string { return w.log.Hash() }
 
 // Choices is the log of all choices so far, if the world draws its own.
-func (w *World) Choices() []uint32 {
+func (w *World) Choices() Choices {
 	if d, ok := w.choose.(*Drawn); ok {
-		return d.Log
+		return d.Choices()
 	}
 	return nil
+}
+
+// turn has another stream of choices count from now on, here and in what is put
+// into the queue. It returns the one that did.
+func (w *World) turn(to StreamID) (from StreamID) {
+	if from = w.queue.stream; from != to {
+		w.queue.stream = to
+		w.choose.Turn(to)
+	}
+	return from
 }
 
 func (w *World) after(d time.Duration, do func()) { w.queue.put(w.now.Add(d), do) }
