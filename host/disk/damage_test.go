@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
 )
 
 var flips = flag.Int("flips", 8, "bits to flip in each file of a store, one at a time")
@@ -182,7 +183,7 @@ func TestTheAnchorKnowsWhatTheLogLost(t *testing.T) {
 // What Pebble does not open is named, by Open and by Examine, which never says
 // that nothing was lost where nothing could be read.
 func TestDamageIsNamed(t *testing.T) {
-	const entries, block = 300, 512
+	const entries = 300
 	dir := storeOf(t, entries)
 	whole := readFiles(t, dir)
 	var log string
@@ -191,21 +192,9 @@ func TestDamageIsNamed(t *testing.T) {
 			log = name
 		}
 	}
-	// Some damage Pebble takes for the end of the log, which the anchor contradicts; this is of the rest.
-	var unread []byte
-	for from := 8 * block; from+block < len(whole[log]) && unread == nil; from += 8 * block {
-		folder := maps.Clone(whole)
-		folder[log] = bytes.Clone(whole[log])
-		copy(folder[log][4*block:], whole[log][from:from+block])
-		if _, err := folder.open(t); err != nil && strings.Contains(err.Error(), "WAL") {
-			unread = folder[log]
-			if !strings.Contains(err.Error(), "log written ahead ") || !strings.Contains(err.Error(), log) || !strings.Contains(err.Error(), fmt.Sprintf("up to %d,", entries)) {
-				t.Errorf("%v", err)
-			}
-		}
-	}
-	if unread == nil {
-		t.Fatal("Pebble reads the log whatever is wrong with it")
+	unread, said := unreadable(t, whole, log)
+	if !strings.Contains(said, "log written ahead ") || !strings.Contains(said, log) || !strings.Contains(said, fmt.Sprintf("up to %d,", entries)) {
+		t.Error(said)
 	}
 	for name, content := range map[string][]byte{log: unread, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+sumBytes)} {
 		path := filepath.Join(dir, name)
@@ -226,4 +215,79 @@ func TestDamageIsNamed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is left of a store whose newest log is gone, or is nothing that can be
+// read, can be read, and Examine tells which batches are not there any more.
+func TestWhatIsLeftCanBeRead(t *testing.T) {
+	from := t.TempDir()
+	d := mustOpen(t, from, Options{})
+	l, s := NewLog(d), newStory("a")
+	const flushed, all = 200, 500
+	for n := range all {
+		commit(l, s.next())
+		if n == flushed-1 {
+			if err := d.db.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	mustClose(t, l, d)
+	log := filepath.Base(newestLog(t, from))
+	unread, _ := unreadable(t, readFiles(t, from), "pebble/"+log)
+	for name, content := range map[string][]byte{"empty": {}, "unread": unread} {
+		dir := filepath.Join(t.TempDir(), name) // a store that is opened for writing is another afterwards
+		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, pebbleDir, log), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir, "n1", Options{ReadOnly: true}); err == nil {
+			t.Fatalf("%s: it opens", name)
+		}
+		d, err := Open(dir, "n1", Options{ReadOnly: true, Damaged: true})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if n, err := told(d, actor.NewID("a", "s-1")); err != nil || n < flushed || n == all {
+			t.Errorf("%s: %d entries are left, %v", name, n, err)
+		}
+		mustClose(t, d)
+		if _, err := Open(dir, "n1", Options{Damaged: true}); err == nil {
+			t.Errorf("%s: it opens for writing", name)
+		}
+		x := examine(t, dir)
+		if !slices.ContainsFunc(x.Findings, func(f store.Finding) bool {
+			return strings.HasPrefix(f.Lost, "the batches ") && strings.HasSuffix(f.Lost, fmt.Sprintf(" to %d, which had been acknowledged", all))
+		}) {
+			t.Errorf("%s: %+v", name, x.Findings)
+		}
+	}
+}
+
+// unreadable damages a log so that Pebble does not take it for one that ends
+// early, which the anchor would contradict. It tells what Open says of it.
+func unreadable(t *testing.T, whole files, log string) (content []byte, said string) {
+	t.Helper()
+	const block = 512
+	for from := 8 * block; from+block < len(whole[log]); from += 8 * block {
+		folder := maps.Clone(whole)
+		folder[log] = bytes.Clone(whole[log])
+		copy(folder[log][4*block:], whole[log][from:from+block])
+		if _, err := folder.open(t); err != nil && strings.Contains(err.Error(), "WAL") {
+			return folder[log], err.Error()
+		}
+	}
+	t.Fatal("Pebble reads the log whatever is wrong with it")
+	return nil, ""
+}
+
+func newestLog(t *testing.T, dir string) string {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(dir, "pebble", "*.log"))
+	if err != nil || len(logs) == 0 {
+		t.Fatal(logs, err)
+	}
+	return slices.Max(logs)
 }

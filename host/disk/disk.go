@@ -25,6 +25,10 @@ const FreeFloor = 256 << 20
 type Options struct {
 	// ReadOnly changes nothing in DIR/pebble and takes no batches.
 	ReadOnly bool
+	// Damaged, of a store that is only read, has it opened though its anchor, its
+	// log or its chain are wrong: what is left can be read, and is whole only so
+	// far as each value says.
+	Damaged bool
 	// FreeFloor is in bytes; 0 is the constant of that name, 1 is none.
 	FreeFloor uint64
 	// Logger hears what Pebble complains of; nil hears nothing.
@@ -123,17 +127,23 @@ func (d *Disk) open() error {
 			return err
 		}
 	}
+	damaged := d.options.ReadOnly && d.options.Damaged
 	mark, err := d.readAnchor()
-	if err != nil {
+	if err != nil && !damaged {
 		return err
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		return d.unopened(err, mark)
+		err = d.unopened(err, mark)
+		if !damaged || d.tablesOnly(mark) != nil {
+			return err
+		}
 	}
 	if err := d.checkFormat(mark); err != nil {
 		return err
 	}
-	d.end, err = store.Verify(d, d.node, mark)
+	if d.end, err = store.Verify(d, d.node, mark); damaged {
+		return nil
+	}
 	return err
 }
 

@@ -41,7 +41,10 @@ func Examine(dir string, options Options, progress func(keys uint64)) (x store.E
 		x = wrong(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		return stuck(x, pebbleDir, d.unopened(err, mark)), nil
+		x = wrong(x, pebbleDir, d.unopened(err, mark), "what stands in no other file")
+		if err := d.tablesOnly(mark); err != nil {
+			return stuck(x, pebbleDir, err), nil
+		}
 	}
 	if err := d.checkFormat(mark); err != nil {
 		x = stuck(x, pebbleDir, err)
