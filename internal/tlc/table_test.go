@@ -15,7 +15,7 @@ func TestTheTableKeepsWhatDidNotRun(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "RESULTS.md")
 	a, b := Config{Name: "M_a"}, Config{Name: "M_b", Expect: Expectation{Violates, "P"}}
 	result := func(c Config, states int) Result {
-		return Result{Config: c, Report: Report{Version: "2.18", Distinct: states, Depth: 3}, Took: 1500 * time.Millisecond}
+		return Result{Config: c, Report: Report{Version: "2.18", Distinct: states, Depth: 3, Length: 7 * int(c.Expect.Kind)}, Took: 1500 * time.Millisecond}
 	}
 	rows := func() string {
 		text, err := os.ReadFile(path)
@@ -25,7 +25,7 @@ func TestTheTableKeepsWhatDidNotRun(t *testing.T) {
 		_, rows, _ := strings.Cut(string(text), "---:|\n")
 		return rows
 	}
-	if err := WriteTable(path, []Config{a, b}, []Result{result(a, 1)}); err == nil || !strings.Contains(err.Error(), "M_b has no figures yet") {
+	if _, err := WriteTable(path, []Config{a, b}, []Result{result(a, 1)}, false); err == nil || !strings.Contains(err.Error(), "M_b has no figures yet") {
 		t.Errorf("a row is missing: %v", err)
 	}
 	for _, test := range []struct {
@@ -33,15 +33,21 @@ func TestTheTableKeepsWhatDidNotRun(t *testing.T) {
 		ran  []Result
 		want string
 	}{
-		{[]Config{a, b}, []Result{result(a, 1), result(b, 2)}, "| M_a | holds | 1 | 3 | 1.5 |\n| M_b | violates P | 2 | 3 | 1.5 |\n"},
-		{[]Config{a, b}, []Result{result(a, 4)}, "| M_a | holds | 4 | 3 | 1.5 |\n| M_b | violates P | 2 | 3 | 1.5 |\n"},
-		{[]Config{b}, []Result{result(b, 5)}, "| M_b | violates P | 5 | 3 | 1.5 |\n"},
+		{[]Config{a, b}, []Result{result(a, 1), result(b, 2)}, "| M_a | holds | 1 | 3 | 1.5 | |\n| M_b | violates P | 2 | 3 | 1.5 | 7 |\n"},
+		{[]Config{a, b}, []Result{result(a, 4)}, "| M_a | holds | 4 | 3 | 1.5 | |\n| M_b | violates P | 2 | 3 | 1.5 | 7 |\n"},
+		{[]Config{b}, []Result{result(b, 5)}, "| M_b | violates P | 5 | 3 | 1.5 | 7 |\n"},
 	} {
-		if err := WriteTable(path, test.all, test.ran); err != nil {
+		if _, err := WriteTable(path, test.all, test.ran, false); err != nil {
 			t.Fatal(err)
 		}
 		if got := rows(); got != test.want {
 			t.Errorf("rows\n%swant\n%s", got, test.want)
 		}
+	}
+	if _, err := WriteTable(path, []Config{a, b}, []Result{result(a, 6)}, true); err != nil || rows() != "| M_a | holds | 6 | 3 | 1.5 | |\n| M_b | violates P | 5 | 3 | 1.5 | 7 |\n" {
+		t.Errorf("%v\n%s", err, rows())
+	}
+	if _, err := WriteTable(path, []Config{a, {Name: "M_c"}}, []Result{result(a, 6)}, true); err != nil || !strings.Contains(rows(), "| M_c | holds | not searched to the end yet | | | |\n") {
+		t.Errorf("%v\n%s", err, rows())
 	}
 }

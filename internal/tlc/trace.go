@@ -288,6 +288,9 @@ func (t *translation) entry(e *event) string {
 		case "call":
 			return record("k", "Ask", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "b", b, "left", micros(e.Left), "chain", e.Chain)
 		}
+		if e.What == "wait" {
+			return record("k", "Wait")
+		}
 		return other
 	case "Send":
 		switch e.What {
@@ -315,7 +318,11 @@ func (t *translation) entry(e *event) string {
 	case "Start":
 		return record("k", "Start", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left))
 	case "Answer":
-		if e.What != "call" {
+		switch e.What {
+		case "call":
+		case "wait":
+			return record("k", "Decide")
+		default:
 			return other
 		}
 		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -188,7 +189,7 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 			kinds[all[i].Events[j].name()]++
 		}
 	}
-	verdicts, err := t.judge(ctx, which, batches(translated), false)
+	verdicts, taken, err := t.judge(ctx, which, batches(translated), false)
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,7 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 	if rejected > 0 {
 		return fmt.Errorf("histories %s are no behaviours of module Calls", which)
 	}
-	coverage(translated)
+	fmt.Println(coverage(taken))
 	return nil
 }
 
@@ -216,8 +217,9 @@ func (e *event) name() string {
 }
 
 // judge runs TLC over batches, two at a time.
-func (t tracing) judge(ctx context.Context, which string, all []batch, each bool) ([]verdict, error) {
+func (t tracing) judge(ctx context.Context, which string, all []batch, each bool) ([]verdict, map[string]int, error) {
 	var (
+		took    = make([]map[string]int, len(all))
 		found   = make([][]verdict, len(all))
 		errs    = make([]error, len(all))
 		slots   = make(chan struct{}, atOnce)
@@ -228,21 +230,27 @@ func (t tracing) judge(ctx context.Context, which string, all []batch, each bool
 		running.Go(func() {
 			defer func() { <-slots }()
 			keep := filepath.Join(t.folder, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(which, " ", "-"), i+1))
-			verdicts, states, err := t.tlc.judged(ctx, b, each, keep)
+			verdicts, states, taken, err := t.tlc.judged(ctx, b, each, keep)
 			clean := !slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted })
 			if err == nil && clean && states != b.states() {
 				err = fmt.Errorf("TLC found %d states, and there are %d: an entry was not judged; see %s", states, b.states(), keep)
 			}
-			found[i], errs[i] = verdicts, err
+			found[i], took[i], errs[i] = verdicts, taken, err
 		})
 	}
 	running.Wait()
 	for _, err := range errs {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return slices.Concat(found...), nil
+	taken := map[string]int{}
+	for _, one := range took {
+		for action, n := range one {
+			taken[action] += n
+		}
+	}
+	return slices.Concat(found...), taken, nil
 }
 
 // String says where a history was rejected.
@@ -253,21 +261,28 @@ func (v verdict) String() string {
 
 func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-1] }
 
-// coverage prints how often each step of module Trace was taken.
-func coverage(all []*translation) {
-	counts := map[string]int{}
-	for _, t := range all {
-		for _, e := range t.entries {
-			_, rest, _ := strings.Cut(e.text, `"`)
-			k, _, _ := strings.Cut(rest, `"`)
-			counts[k]++
-		}
-	}
+// never says of actions of Calls why no history can take them.
+var never = map[string]string{
+	"Continue": "turns are serial",
+	"Drop":     "what is lost is what never comes",
+}
+
+// coverage says how often the actions of Calls were taken, the rarest first.
+func coverage(taken map[string]int) string {
+	actions := slices.SortedFunc(maps.Keys(taken), func(a, b string) int { return cmp.Or(taken[a]-taken[b], strings.Compare(a, b)) })
 	var line []string
-	for _, k := range slices.Sorted(maps.Keys(counts)) {
-		line = append(line, fmt.Sprintf("%s %d", k, counts[k]))
+	zero := 0
+	for _, a := range actions {
+		text := fmt.Sprintf("%s %d", a, taken[a])
+		if taken[a] == 0 {
+			zero++
+			if never[a] != "" {
+				text += " (" + never[a] + ")"
+			}
+		}
+		line = append(line, text)
 	}
-	fmt.Printf("  steps taken: %s\n", strings.Join(line, ", "))
+	return fmt.Sprintf("  actions of Calls: %d of %d were taken: %s", len(actions)-zero, len(actions), strings.Join(line, ", "))
 }
 
 // rejectCorrupted has TLC judge good histories with something wrong in each.
@@ -284,7 +299,7 @@ func (t tracing) rejectCorrupted(ctx context.Context, good []trace) error {
 		want[c.name] = at
 		all = append(all, translate(bad))
 	}
-	verdicts, err := t.judge(ctx, "corrupted", batches(all), true)
+	verdicts, _, err := t.judge(ctx, "corrupted", batches(all), true)
 	if err != nil {
 		return err
 	}
@@ -331,7 +346,7 @@ func (t tracing) rejectMutated(ctx context.Context) error {
 		}
 		all = append(all, translate(bad))
 	}
-	verdicts, err := t.judge(ctx, "mutated", batches(all), true)
+	verdicts, _, err := t.judge(ctx, "mutated", batches(all), true)
 	if err != nil {
 		return err
 	}

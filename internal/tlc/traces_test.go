@@ -152,3 +152,23 @@ func TestWalksAreReadFromWhatTLCPrints(t *testing.T) {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
+
+// Module Trace counts every action of Calls, and what it counts is read.
+func TestActionsOfCallsAreCounted(t *testing.T) {
+	counted := regexp.MustCompile(`(?s)Actions == <<(.*?)>>`).FindStringSubmatch(read(t, "Trace.tla"))
+	if counted == nil {
+		t.Fatal("module Trace counts nothing")
+	}
+	_, next, _ := strings.Cut(modules(t)["Calls"], "\nCalm ==")
+	next, _, _ = strings.Cut(next, "\nSpec ==")
+	for _, m := range regexp.MustCompile(`\b([A-Z][A-Za-z]*)(?:\(|\b)`).FindAllStringSubmatch(next, -1) {
+		if definitionOf(modules(t)["Calls"], m[1]) && m[1] != "Next" && m[1] != "Calm" && !strings.Contains(counted[1], `"`+m[1]+`"`) {
+			t.Errorf("module Trace does not count %s", m[1])
+		}
+	}
+	output := "x\n" + `"<<\"taken\", [Ask |-> 1, Drop |-> 0]>>"` + "\n" + `"<<\"taken\", [Ask |-> 7, Drop |-> 0]>>"` + "\n"
+	want := "  actions of Calls: 1 of 2 were taken: Drop 0 (what is lost is what never comes), Ask 7"
+	if got := coverage(takenIn(output)); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
