@@ -153,8 +153,13 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 		FormatMajorVersion: pebble.FormatNewest, // older ones lose synced writes to one flipped bit, and say nothing
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,
-		MemTableSize:       16 << 20,
-		Logger:             logger{d},
+		MemTableSize:       32 << 20, // more would make a start after a crash slower
+		// What is written is read again seldom, by what is not in memory: it is put in
+		// order later, in larger pieces, and so fewer times.
+		L0CompactionThreshold: 8,
+		L0StopWritesThreshold: 24,
+		LBaseMaxBytes:         512 << 20,
+		Logger:                logger{d},
 		// What is read and damaged is the reader's error, not everybody's end.
 		EventListener: &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
 			logger{d}.Errorf("damaged: %s: %v", info.Path, info.Details)
