@@ -65,7 +65,7 @@ Examples:
   go run ./internal/bench                      the table
   go run ./internal/bench -only ask,chain      some of it
   go run ./internal/bench -json                as JSON
-  go run ./internal/bench -profile bench-out   CPU profiles of what is hot, too
+  go run ./internal/bench -profile bin/profiles  CPU profiles of what is hot, too
   go run ./internal/bench -page docs/PERFORMANCE.md
                                                write it into the page, too
 `
