@@ -24,15 +24,14 @@ const (
 // What follows reads what a client asks for. The calls have no id, no principal
 // and no promise yet: those are not the client's to say.
 
-// Message reads a message to an agent.
+// Message reads a message to an agent. It keeps nothing of the body.
 func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
-	var in struct {
-		Content *string `json:"content"`
-		Session string  `json:"session"`
-		Timeout int64   `json:"timeout_ms"`
-	}
-	if r := Decode(body, &in); r != nil {
-		return actor.Call{}, r
+	in, ok := quick(body)
+	if !ok {
+		in = message{}
+		if r := Decode(body, &in); r != nil {
+			return actor.Call{}, r
+		}
 	}
 	if in.Content == nil {
 		return actor.Call{}, invalid("content", `is missing: want {"content": "what the agent is told"}`)

@@ -25,7 +25,8 @@ import (
 // message brings a message to an agent, and answers with what it says: at once
 // and whole, or as it is said.
 func (s *Server) message(ctx *fasthttp.RequestCtx) {
-	call, p := read(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.Message(param(ctx, "id"), b) })
+	call, r := ingress.Message(param(ctx, "id"), ctx.PostBody())
+	p := bad(r)
 	if p == nil {
 		p = s.addressed(&call)
 	}

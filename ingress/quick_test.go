@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// What quick reads, Decode reads alike.
+func TestQuickIsNothingButQuick(t *testing.T) {
+	check := func(body []byte) bool {
+		got, ok := quick(body)
+		var want message
+		r := Decode(body, &want)
+		if ok && (r != nil || !reflect.DeepEqual(got, want)) {
+			t.Fatalf("%q: read as %+v; Decode says %+v, %v", body, got, want, r)
+		}
+		return ok
+	}
+	for body, want := range map[string]bool{
+		`{"content":"hello","session":"s-1"}`:                true,
+		" {\n\t\"timeout_ms\" : 5 , \"content\" : \"é\"\r} ": true,
+		`{}`:                                 true,
+		`{"content":""}`:                     true,
+		`{"content":"a\nb"}`:                 false,
+		`{"content":"a","content":"b"}`:      false,
+		`{"session":"","session":"b"}`:       false,
+		`{"session":"a","session":"b"}`:      false,
+		`{"timeout_ms":0,"timeout_ms":1}`:    false,
+		`{"timeout_ms":1.5}`:                 false,
+		`{"timeout_ms":1e3}`:                 false,
+		`{"timeout_ms":01}`:                  false,
+		`{"timeout_ms":-1}`:                  false,
+		`{"timeout_ms":9999999999999999999}`: false,
+		`{"content":null}`:                   false,
+		`{"Content":"a"}`:                    false,
+		`{"content":"a",}`:                   false,
+		`{,"content":"a"}`:                   false,
+		`{"content" "a"}`:                    false,
+		`{"content":"a"`:                     false,
+		`{"content":"a`:                      false,
+		`{"content":"a"}x`:                   false,
+		`{"content":"a"}{}`:                  false,
+		"{\"content\":\"\xff\"}":             false,
+		"{\"content\":\"\x00\"}":             false,
+		"\ufeff{}":                           false,
+		`[]`:                                 false,
+		``:                                   false,
+	} {
+		if got := check([]byte(body)); got != want {
+			t.Errorf("%q: %v, want %v", body, got, want)
+		}
+	}
+	pieces := []string{"{", "}", ":", ",", `"content"`, `"session"`, `"timeout_ms"`, `"a"`, `"`, `\`, "0", "1", "12", "-", ".", "e", "null", " ", "\n", "\xff", "é", "[", "]"}
+	r := rand.New(rand.NewPCG(1, 2))
+	read := 0
+	for range 200_000 {
+		body := []byte("{")
+		for n := r.IntN(3); n > 0; n-- {
+			body = append(body, pieces[4+r.IntN(3)]+":"+pieces[7+r.IntN(6)]+","[:r.IntN(2)]...)
+		}
+		for n := r.IntN(5); n > 0; n-- {
+			body = append(body, pieces[r.IntN(len(pieces))]...)
+		}
+		if check(append(body, "}"[:r.IntN(2)]...)) {
+			read++
+		}
+	}
+	if read < 1000 {
+		t.Errorf("%d of those drawn were read: too few to tell", read)
+	}
+}
