@@ -89,7 +89,7 @@ func advice(lost int) string {
 	if lost == 0 {
 		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; troupe restore brings a backup back."
 	}
-	return "Keep a copy of the folder as it is. troupe restore brings the last backup back; what came after it stands in the folder, and troupe runs --data shows the runs that can still be read."
+	return "Keep a copy of the folder as it is. troupe restore brings the last backup back; what came after it stands in the folder, and troupe runs list --damaged --data shows the runs that can still be read."
 }
 
 func examinationJSON(x store.Examination) ([]byte, error) {

@@ -58,6 +58,15 @@ func TestABackupOfAServerThatServes(t *testing.T) {
 	if code, out, talk := command(t, "doctor", copied); code != 1 || !strings.Contains(out, "things are wrong") {
 		t.Errorf("doctor of a log cut in half: code %d\n%s\n%s", code, out, talk)
 	}
+	if code, _, talk := command(t, "runs", "list", "--data", copied); code != 1 {
+		t.Errorf("it opens: code %d\n%s", code, talk)
+	}
+	if code, out, talk := command(t, "runs", "list", "--damaged", "--data", copied); code != 0 {
+		t.Errorf("what is left of it: code %d\n%s\n%s", code, out, talk)
+	}
+	if code, _, talk := command(t, "runs", "list", "--damaged"); code != 1 || !strings.Contains(talk, "--data") {
+		t.Errorf("of no folder: code %d\n%s", code, talk)
+	}
 	if code, _, talk := command(t, "restore", copied, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(talk, "things are wrong") {
 		t.Errorf("restore of it: code %d\n%s", code, talk)
 	}

@@ -30,7 +30,8 @@ type At struct {
 // Source is At, with the folder as the other possibility.
 type Source struct {
 	At
-	Data string `type:"existingdir" help:"Read this data folder instead, while no server holds it."`
+	Data    string `type:"existingdir" help:"Read this data folder instead, while no server holds it."`
+	Damaged bool   `help:"With --data: read what is left of a folder that troupe doctor finds damaged."`
 }
 
 // source shows runs as JSON, wherever they are.
@@ -43,9 +44,12 @@ type source interface {
 
 func (s Source) open() (source, error) {
 	if s.Data == "" {
+		if s.Damaged {
+			return nil, errors.New("--damaged is of a folder: name it with --data")
+		}
 		return s.At.client(), nil
 	}
-	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true})
+	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
 		return nil, holder(s.Data, err)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/troupe-run/troupe/internal/section"
 )
 
-const usage = `usage: go run ./internal/rot [-seed N] [-every N] [-json] [-write FILE] [-trust] [-bin FILE]
+const usage = `usage: go run ./internal/rot [-seed N] [-every N] [-json] [-write FILE] [-trust] [-within TIME] [-bin FILE]
 
 Has a real server make a store and a backup, damages copies of both, thousands
 of times, and sees what comes of each. Exit 0: all floors met. Exit 1: one was
@@ -37,6 +37,7 @@ missed, or it could not be done. Exit 2: usage.
   -write FILE  put the report into the section "rot" of that page, too
   -trust       open stores with Pebble alone, and believe what it gives: shows
                that what is silent would be seen
+  -within TIME how long the whole may take (10m); what was not tried then is not counted
   -bin FILE    the server (bin/troupe)
 
 examples
@@ -53,10 +54,9 @@ type sweep struct {
 	write string
 	trust bool
 	bin   string
-}
 
-// sweepWithin is how long the whole may take.
-const sweepWithin = 10 * time.Minute
+	within time.Duration
+}
 
 func main() {
 	var s sweep
@@ -69,6 +69,7 @@ func main() {
 	flags.StringVar(&s.write, "write", "", "")
 	flags.BoolVar(&s.trust, "trust", false, "")
 	flags.StringVar(&s.bin, "bin", "bin/troupe", "")
+	flags.DurationVar(&s.within, "within", 10*time.Minute, "")
 	flags.StringVar(&worker, "worker", "", "") // this program's own: try what comes on standard input
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
@@ -84,7 +85,7 @@ func main() {
 	case worker != "":
 		os.Exit(workFor(worker, s.trust))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sweepWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), s.within)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -124,7 +125,11 @@ func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	for i := 0; i < len(all); i += s.every {
 		some = append(some, all[i])
 	}
-	if err := tryAll(ctx, dir, s.trust, some, r.add, talk); err != nil {
+	// In some order that has all kinds everywhere, for a run whose time is over before its end.
+	random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+	if err := tryAll(ctx, dir, s.trust, some, r.add, talk); errors.Is(err, context.DeadlineExceeded) {
+		fmt.Fprintf(talk, "rot: %v are over; %d of %d damages were tried\n", s.within, r.tried(), len(some))
+	} else if err != nil {
 		return false, err
 	}
 	r.end(time.Since(began))

@@ -90,6 +90,14 @@ func (r *report) add(d damage, v verdict) {
 	}
 }
 
+func (r *report) tried() int {
+	n := 0
+	for _, c := range r.Classes {
+		n += c.Trials
+	}
+	return n
+}
+
 // end adds up, and holds the sums to the floors.
 func (r *report) end(took time.Duration) {
 	r.Seconds = took.Seconds()
