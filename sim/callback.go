@@ -65,7 +65,7 @@ func (w *World) callBack(j *job, body string, told func(*actor.Reply)) {
 // signalAt has somebody wait at a node for what comes of a signal.
 func (w *World) signalAt(n *node, call actor.Call, told func(*actor.Reply)) {
 	at := n.cells[w.choose.Int(len(n.cells))]
-	l := &line{client: &client{no: never, to: call.To, told: told}, call: call.ID, at: at}
+	l := &line{client: &client{no: never, stream: w.queue.stream, to: call.To, told: told}, call: call.ID, at: at}
 	w.lines = append(w.lines, l)
 	at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}})
 	w.after(call.Left+5*time.Second, func() { w.hangUp(l, noFault) })

@@ -30,7 +30,6 @@ const (
 	aboutWorld
 	aboutFault   // each kind
 	aboutArrival // each who comes
-	aboutClient  // each
 	aboutCell    // each: its order of things
 	aboutDisk    // each node's
 	aboutLink    // each, one way
@@ -41,7 +40,7 @@ const (
 	aboutMask = 0xff << 24
 )
 
-var aboutNames = [...]string{"plan", "world", "fault", "arrival", "client", "cell", "disk", "link", "outside", "lease", "reader"}
+var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader"}
 
 // String is as fault.17.
 func (id StreamID) String() string {

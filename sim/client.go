@@ -20,6 +20,7 @@ import (
 // their choice, and asks again if that node goes away and they have a key.
 type client struct {
 	no     int
+	stream StreamID // of its choices: that of whoever had it come
 	to     actor.ID
 	text   string
 	lane   actor.Lane
@@ -109,7 +110,7 @@ func (w *World) drawClient() *client {
 }
 
 func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client {
-	c := &client{no: len(w.clients), to: to, text: text, left: left, lane: actor.Normal}
+	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: text, left: left, lane: actor.Normal}
 	if !w.plan.Plain && w.choose.Int(3) > 0 {
 		c.key = "key-" + strconv.Itoa(c.no)
 	}
@@ -119,7 +120,7 @@ func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client
 
 // ask brings the client's request to some node.
 func (w *World) ask(c *client) {
-	defer w.turn(w.turn(aboutClient + StreamID(c.no)))
+	defer w.turn(w.turn(c.stream))
 	n := w.someNode()
 	if n == nil {
 		w.after(time.Second, func() { w.ask(c) })
@@ -268,7 +269,7 @@ func (w *World) isVolatile(agent string) bool {
 // joined tells a client that it asks for what is under way already.
 func (w *World) joined(op runtime.Joined) {
 	if i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == op.Call }); i >= 0 {
-		w.listenTo(op.Run, w.lines[i].client.to)
+		w.listenTo(op.Run, w.lines[i].client)
 	}
 }
 
@@ -277,7 +278,7 @@ func (w *World) published(_ *node, e store.RunEvent) {
 	w.news(e.Run)
 	if e.Seq == 1 {
 		if i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == e.Run }); i >= 0 {
-			w.listenTo(e.Run, w.lines[i].client.to)
+			w.listenTo(e.Run, w.lines[i].client)
 		}
 	}
 	if w.story || w.plan.Plain || !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {

@@ -21,18 +21,19 @@ import (
 // in between: it connects again with the id of what it read last. It keeps a
 // ledger of its own, by which the streams are judged.
 type listener struct {
-	w     *World
-	no    int
-	run   actor.CallID
-	tree  bool
-	kind  actor.AgentKind
-	key   int // with which it may listen
-	conn  *connection
-	read  []reading // of each run
-	last  string    // the id of what it read last
-	marks []mark
-	said  runs.Said
-	over  bool // it has read the end
+	w      *World
+	no     int
+	stream StreamID // of its choices
+	run    actor.CallID
+	tree   bool
+	kind   actor.AgentKind
+	key    int // with which it may listen
+	conn   *connection
+	read   []reading // of each run
+	last   string    // the id of what it read last
+	marks  []mark
+	said   runs.Said
+	over   bool // it has read the end
 }
 
 // reading is what a listener has read of one run.
@@ -67,12 +68,13 @@ type connection struct {
 
 // listenTo may have somebody read the run of a client's call, from now on or a
 // little later, when it may be over.
-func (w *World) listenTo(run actor.CallID, to actor.ID) {
+func (w *World) listenTo(run actor.CallID, c *client) {
+	to := c.to
+	defer w.turn(w.turn(aboutReader + c.stream&^aboutMask))
 	if w.story || w.isVolatile(to.Agent) || w.choose.Int(6) < 5 {
 		return
 	}
-	defer w.turn(w.turn(aboutReader + StreamID(len(w.listeners))))
-	l := &listener{w: w, no: len(w.listeners), run: run, tree: w.choose.Int(3) == 2, kind: w.kindOf(to.Agent), key: w.keys, read: []reading{{run: run}}}
+	l := &listener{w: w, no: len(w.listeners), stream: w.queue.stream, run: run, tree: w.choose.Int(3) == 2, kind: w.kindOf(to.Agent), key: w.keys, read: []reading{{run: run}}}
 	w.listeners = append(w.listeners, l)
 	w.listening++
 	wait := w.between(0, 100*time.Millisecond)
@@ -372,7 +374,7 @@ func (w *World) news(run actor.CallID) {
 		for _, c := range n.streams {
 			if slices.Contains(c.watched, run) && !slices.Contains(c.news, run) {
 				c.news = append(c.news, run)
-				before := w.turn(aboutReader + StreamID(c.l.no))
+				before := w.turn(c.l.stream)
 				c.later(w.between(10*time.Microsecond, 3*time.Millisecond), func() {
 					c.news = slices.DeleteFunc(c.news, func(r actor.CallID) bool { return r == run })
 					c.step(ingress.News{Run: run})
