@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/store"
+)
+
+// counting keeps how many messages it has ended, and tells each its number.
+func counting() script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if strings.HasPrefix(actor.TextOf(b.Call.Parts), "slow") && len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second}}}, nil
+		}
+		n := 0
+		for _, item := range b.Kept {
+			n, _ = strconv.Atoi(string(item.Value))
+		}
+		done := actor.Complete(actor.Text(strconv.Itoa(n + 1)))
+		done.Keep = []actor.Item{{Name: "n", Value: strconv.AppendInt(nil, int64(n+1), 10)}}
+		return done, nil
+	}
+}
+
+// asked is what a client wants done once, however often it asks.
+type asked struct {
+	to, text  string
+	key       string
+	calls     []actor.CallID
+	cancelled bool
+}
+
+// ledger is a machine of rapid: clients ask and ask again, messages are taken in
+// one at a time, cells crash and come back with the log, time passes. Its model
+// counts what was wanted, and what was answered.
+type ledger struct {
+	n      *node
+	wanted []*asked
+	open   map[actor.CallID]bool // asked of the cells that there are, and not cancelled
+}
+
+func (l *ledger) ask(t *rapid.T, a *asked) {
+	id := l.n.send(a.to, a.text, func(c *actor.Call) {
+		c.Principal = "client"
+		if a.key != "" {
+			c.Idempotency = actor.Idempotency{Principal: "client", Route: "messages", Key: a.key, Body: actor.HashOf([]byte(a.text))}
+		}
+	})
+	a.calls = append(a.calls, id)
+	l.open[id] = true
+}
+
+func (l *ledger) Ask(t *rapid.T) {
+	a := &asked{to: rapid.SampledFrom([]string{"count/x", "count/y", "relay/x", "relay/y"}).Draw(t, "to"),
+		text: rapid.SampledFrom([]string{"now", "slow"}).Draw(t, "text")}
+	if rapid.IntRange(0, 3).Draw(t, "keyed") > 0 {
+		a.key = fmt.Sprint("key-", len(l.wanted))
+	}
+	l.wanted = append(l.wanted, a)
+	l.ask(t, a)
+}
+
+func (l *ledger) AskAgain(t *rapid.T) {
+	keyed := slices.DeleteFunc(slices.Clone(l.wanted), func(a *asked) bool { return a.key == "" })
+	if len(keyed) == 0 {
+		t.Skip("nobody has a key")
+	}
+	l.ask(t, rapid.SampledFrom(keyed).Draw(t, "again"))
+}
+
+func (l *ledger) Cancel(t *rapid.T) {
+	if len(l.wanted) == 0 {
+		t.Skip("nothing to cancel")
+	}
+	a := rapid.SampledFrom(l.wanted).Draw(t, "who")
+	id := rapid.SampledFrom(a.calls).Draw(t, "call")
+	to, _ := actor.ParseID(a.to)
+	l.n.inputs = append(l.n.inputs, func() {
+		l.n.step(l.n.cells[0], Deliver{actor.Envelope{To: to, Body: actor.Cancel{Call: id, Reason: actor.Stopped}}})
+	})
+	a.cancelled = true
+	delete(l.open, id)
+}
+
+func (l *ledger) Take(t *rapid.T) {
+	for range rapid.IntRange(1, 6).Draw(t, "inputs") {
+		if len(l.n.inputs) > 0 {
+			in := l.n.inputs[0]
+			l.n.inputs = l.n.inputs[1:]
+			in()
+		}
+	}
+}
+
+func (l *ledger) Crash(*rapid.T) {
+	l.n.start(2)
+	clear(l.open) // their connections are gone
+}
+
+func (l *ledger) Pass(t *rapid.T) {
+	l.n.hold = false
+	l.n.pass(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
+	l.n.hold = true
+}
+
+// Check is what must hold after each step: of an actor's journal no run is open twice.
+func (l *ledger) Check(t *rapid.T) {
+	for id, saved := range l.n.log {
+		j, err := store.Fold(saved)
+		if err != nil {
+			t.Fatalf("%s: %v", id, err)
+		}
+		for i, run := range j.Runs {
+			if j.Outcome(run.Call.ID) != nil || slices.ContainsFunc(j.Runs[:i], func(o *store.Run) bool { return o.Call.ID == run.Call.ID }) {
+				t.Fatalf("%s has run %s open, and ended or open already", id, run.Call.ID)
+			}
+		}
+	}
+}
+
+// settle is what must hold when all is at rest.
+func (l *ledger) settle(t *rapid.T) {
+	n := l.n
+	n.hold = false
+	n.pass(2 * time.Minute)
+	for id := range l.open {
+		if _, ok := n.replies[id]; !ok {
+			t.Fatalf("%s was asked and never answered", id.Short())
+		}
+	}
+	// Each number was told to one run, and there are no more than were wanted.
+	runs, most := map[string]actor.CallID{}, map[string]int{}
+	for _, a := range l.wanted {
+		first := actor.Reply{}
+		for _, id := range a.calls {
+			r, ok := n.replies[id]
+			if !ok || r.Status != actor.Succeeded {
+				continue
+			}
+			if !first.Run.IsZero() && (first.Run != r.Run || actor.TextOf(first.Parts) != actor.TextOf(r.Parts)) {
+				t.Fatalf("%s has two answers: %s of run %s, %s of run %s", a.key, actor.TextOf(first.Parts), first.Run, actor.TextOf(r.Parts), r.Run)
+			}
+			first = r
+			counter := strings.TrimPrefix(a.to, "relay/")
+			number := strings.TrimPrefix(counter, "count/") + " " + strings.Trim(actor.TextOf(r.Parts), "relay()")
+			if other, taken := runs[number]; taken && other != r.Run {
+				t.Fatalf("the number %s was told to the runs %s and %s", number, other, r.Run)
+			}
+			runs[number] = r.Run
+		}
+		session := a.to[strings.Index(a.to, "/")+1:]
+		if most[session]++; a.key == "" {
+			most[session] += len(a.calls) - 1
+		}
+	}
+	for _, session := range []string{"x", "y"} {
+		id := actor.NewID("count", session)
+		j, err := store.Fold(n.log[id])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(j.Runs) > 0 {
+			t.Fatalf("%s still has %d runs open", id, len(j.Runs))
+		}
+		for _, item := range j.Kept {
+			if v, _ := strconv.Atoi(string(item.Value)); v > most[session] {
+				t.Fatalf("%s did %d things, and %d were wanted", id, v, most[session])
+			}
+		}
+	}
+}
+
+// A call has one outcome, and what is wanted under a key is done once: across
+// repeats, cancels and crashes, with cells stepped one message at a time.
+func TestTheLedgerAgainstAModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t, 2, agent("count", counting()), agent("relay", asking("count")))
+		n.limits = dispatcher.DefaultLimits()
+		n.limits.SnapshotBytes = 600 // so that they come back from snapshots, too
+		n.start(2)
+		n.drain()
+		n.hold = true
+		l := &ledger{n: n, open: map[actor.CallID]bool{}}
+		rt.Repeat(rapid.StateMachineActions(l))
+		l.settle(rt)
+	})
+}
