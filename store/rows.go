@@ -49,6 +49,16 @@ type rowWriter struct {
 	batch  uint64
 	rows   []Row
 	values actor.Encoder // one behind the other, in few pieces of memory
+	made   []byte        // the last of those pieces
+}
+
+// reuse takes back what the last rows stand in.
+func (w *rowWriter) reuse(rows []Row) {
+	if cap(w.made) <= scratchMax && cap(rows) <= scratchMax/64 {
+		clear(rows)
+		w.rows, w.values.Buf = rows[:0], w.made[:0]
+	}
+	w.made = nil
 }
 
 // scratchMax is how much of that is kept for the next batch.
@@ -73,7 +83,7 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 	w.batch, w.payloads = batch, w.payloads[:0]
 	clear(w.blobs)
 	w.together(entries)
-	w.rows = make([]Row, 0, len(w.byActor.heads)+len(w.byRun.heads)+len(entries)+4)
+	w.rows = slices.Grow(w.rows, len(w.byActor.heads)+len(w.byRun.heads)+len(entries)+4)
 	for list := range w.byActor.heads {
 		w.putEntries(entries, list)
 	}
@@ -85,7 +95,7 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
 		}
 	}
-	rows, w.rows, w.values.Buf = append(w.rows, dueRows(entries)...), nil, nil
+	rows, w.made, w.rows, w.values.Buf = append(w.rows, dueRows(entries)...), w.values.Buf, nil, nil
 	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchMax {
 		w.content.Buf, w.entry.Buf = nil, nil
 	}

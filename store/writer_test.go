@@ -3,6 +3,7 @@
 package store
 
 import (
+	"bytes"
 	"fmt"
 	"reflect"
 	"strings"
@@ -153,6 +154,35 @@ func TestTheSameSeedMakesTheSameBytes(t *testing.T) {
 	}
 	if a, b := chain(1), chain(2); a[2].Hash == b[2].Hash {
 		t.Error("two seeds, one salt")
+	}
+}
+
+// Whose memory is used again or not, the bytes are the same.
+func TestReuseChangesNoByte(t *testing.T) {
+	chain := func(reuse bool) (all []Row) {
+		w := NewWriter(WriterConfig{Node: "n1"})
+		s := newStory(t, "alice")
+		for n := range 20 {
+			var entries []Entry
+			for range 1 + n%5 {
+				entries = append(append(entries, s.accept(large)), s.work("x")...)
+				entries = append(entries, s.end("bye"))
+			}
+			w.Append(entries)
+			b, _ := w.Next()
+			for _, row := range b.Rows {
+				all = append(all, Row{bytes.Clone(row.Key), bytes.Clone(row.Value), row.Delete})
+			}
+			w.Written(b.No)
+			w.Synced(b.No)
+			if reuse {
+				w.Reuse(&b)
+			}
+		}
+		return all
+	}
+	if !reflect.DeepEqual(chain(true), chain(false)) {
+		t.Error("rows that were written look otherwise when their memory is used again")
 	}
 }
 

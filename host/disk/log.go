@@ -176,6 +176,7 @@ func (l *Log) writeBatch(b *store.Batch) {
 	if err != nil {
 		l.disk.fatal("cannot write batch %d: %v", b.No, err)
 	}
+	l.writer.Reuse(b) // Pebble has a copy
 	l.mu.Lock()
 	l.writer.Written(b.No)
 	l.mu.Unlock()
