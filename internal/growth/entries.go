@@ -28,6 +28,7 @@ func (g *growth) entries() (err error) {
 	start := g.row("a restart", "entries", "ms", false)
 	size := g.row("memory after a restart", "entries", "MiB", false)
 	before := memory()
+	g.full = true
 	n, dir, err := g.fresh("entries")
 	if err != nil {
 		return err
@@ -41,6 +42,7 @@ func (g *growth) entries() (err error) {
 		}
 		if !enough {
 			leave(count, cost, start, size)
+			g.full = false
 			break
 		}
 		c, err := g.cost(askers, g.few(5_000), func(int) error { return n.ask(g.ctx, name("plain", rand.IntN(spread))) })
@@ -55,27 +57,23 @@ func (g *growth) entries() (err error) {
 		start.add(count, took)
 		size.add(count, grown(before))
 	}
-	return g.openRuns(&n, dir)
+	return g.openRuns(&n, dir, before)
 }
 
 // openRuns measures a restart against the runs that it finds open: when it has
 // answered a new call, when it has taken up a first and when the last of a few
 // that stand among all of them, and what it holds in memory then.
-func (g *growth) openRuns(n **node, dir string) error {
+func (g *growth) openRuns(n **node, dir string, before float64) error {
 	ready := g.row("a restart, until the first answer", "open runs", "ms", false)
 	resumed := g.row("a restart, until all go on", "open runs", "ms", false)
 	size := g.row("memory with all of them", "open runs", "MiB", false)
-	works := min(worksMax, g.few(worksMax))
-	there, before := 0, memory()
+	there := 0
 	sizes := g.sizes(1000, 100_000)
+	what := fmt.Sprintf("with %s open runs and %s entries", number(sizes[len(sizes)-1]), number(g.sizes(10_000, 1_000_000)[2]))
+	readyFloor := g.floor("ready, "+what, readyMost, "ms")
+	resumedFloor := g.floor("from then until a first run goes on, "+what, resumedMost, "ms")
 	for _, count := range sizes {
-		// Of a hundred runs, or more, one has work that the next start does again.
-		enough, err := g.fill("open runs", there, count, func(i int) error {
-			if i < works {
-				return (*n).begin(g.ctx, actor.NewID("works", fmt.Sprint(i)))
-			}
-			return (*n).begin(g.ctx, name("sleeps", i))
-		})
+		enough, err := g.fill("open runs", there, count, func(i int) error { return (*n).begin(g.ctx, name("open", i)) })
 		if err != nil {
 			return err
 		}
@@ -99,7 +97,7 @@ func (g *growth) openRuns(n **node, dir string) error {
 		}
 		answered := time.Now()
 		var first, last time.Time
-		for i := range min(works, count) {
+		for i := range (count + worksEach - 1) / worksEach {
 			select {
 			case last = <-next.work.began:
 			case <-g.ctx.Done():
@@ -114,10 +112,9 @@ func (g *growth) openRuns(n **node, dir string) error {
 		ready.add(count, ms(answered.Sub(began)))
 		resumed.add(count, ms(last.Sub(began)))
 		size.add(count, grown(before))
-		if count == sizes[len(sizes)-1] {
-			what := fmt.Sprintf("%d open runs and %d entries", count, next.disk.End().Pos)
-			g.floor("ready, with "+what, ms(answered.Sub(began)), readyMost, "ms")
-			g.floor("the first run goes on after that, with "+what, max(0, ms(first.Sub(answered))), resumedMost, "ms")
+		if count == sizes[len(sizes)-1] && g.full {
+			readyFloor.found(ms(answered.Sub(began)))
+			resumedFloor.found(max(0, ms(first.Sub(answered))))
 		}
 	}
 	return nil

@@ -64,11 +64,21 @@ func (r *row) verdict() string {
 	return fmt.Sprintf("worse than n log n (slope %.2f)", r.Slope)
 }
 
-// floor is one figure that is held to a bound.
+// floor is one figure that is held to a bound. One that was not found is missed.
 type floor struct {
 	Name  string  `json:"name"`
+	Found bool    `json:"found"`
 	Value float64 `json:"value"`
 	Most  float64 `json:"most"`
 	Unit  string  `json:"unit"`
 	Met   bool    `json:"met"`
+}
+
+func (f *floor) found(value float64) { f.Found, f.Value, f.Met = true, value, value <= f.Most }
+
+func (f *floor) value() string {
+	if !f.Found {
+		return "it would have taken too long to see"
+	}
+	return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
 }

@@ -27,7 +27,7 @@ func TestAllOfItOnce(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Rows) != 13 || len(r.Floors) != 2 {
+	if len(r.Rows) != 13 || len(r.Floors) != 2 || !r.Floors[0].Found || !r.Floors[1].Found {
 		t.Errorf("%d rows, %d floors", len(r.Rows), len(r.Floors))
 	}
 	for _, row := range r.Rows {
@@ -83,9 +83,10 @@ func TestWhatBendsTooMuchIsFound(t *testing.T) {
 
 func TestTheLastLineCounts(t *testing.T) {
 	r := report{Rows: []*row{{Name: "a", Of: "b", Met: true}, {Name: "c", Of: "d"}}}
-	r.floor("e", 3, 2, "ms")
-	r.floor("f", 1, 2, "ms")
-	if got, want := r.last(), "floors: 2 met, 2 missed: c against d; e"; got != want {
+	r.floor("e", 2, "ms").found(3)
+	r.floor("f", 2, "ms").found(1)
+	r.floor("g", 2, "ms")
+	if got, want := r.last(), "floors: 2 met, 3 missed: c against d; e; g"; got != want {
 		t.Errorf("%q, not %q", got, want)
 	}
 }

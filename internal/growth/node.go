@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,11 +35,11 @@ func open(dir string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{disk: d, log: disk.NewLog(d), work: &work{began: make(chan time.Time, worksMax)}}
+	n := &node{disk: d, log: disk.NewLog(d), work: &work{began: make(chan time.Time, 1024)}}
 	limits := dispatcher.DefaultLimits()
 	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // what is measured stays in memory
 	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.team(),
-		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet})
+		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, RingSlots: 4096})
 	if err != nil {
 		return nil, errors.Join(err, n.log.Close(), d.Close())
 	}
@@ -57,13 +58,14 @@ func (n *node) team() []actor.Definition {
 	none.Durability = actor.Volatile
 	return []actor.Definition{none,
 		agents.Define("plain", "1", "answers, and writes down that it did", plain{}),
-		agents.Define("sleeps", "1", "waits for hours", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-			return "", t.Sleep(time.Hour)
-		}))),
-		agents.Define("works", "1", "has something done that does not end, and is done again by the next start", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-			_, err := t.Do("work", n.work.do, agents.Idempotent(), agents.Within(time.Hour))
-			return "", err
-		})))}
+		agents.Define("open", "1", "waits for hours; each so many'th has work done that does not end, and that the next start does again",
+			agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+				if n, _ := strconv.Atoi(t.Self().Key); n%worksEach > 0 {
+					return "", t.Sleep(time.Hour)
+				}
+				_, err := t.Do("work", n.work.do, agents.Idempotent(), agents.Within(time.Hour))
+				return "", err
+			})))}
 }
 
 type plain struct{}
@@ -75,8 +77,9 @@ type answer struct{ parts []actor.Part }
 func (a answer) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(a.parts), nil }
 func (answer) Stop()                                       {}
 
-// worksMax is how many runs have work under way when their node stops.
-const worksMax = 100
+// worksEach is how many open runs there are to one that has work under way when
+// its node stops. An engine has 1,024 things under way at most.
+const worksEach = 100
 
 // work says when it was begun, and lasts as long as it may.
 type work struct{ began chan time.Time }

@@ -66,8 +66,10 @@ func leave(count int, rows ...*row) {
 	}
 }
 
-func (r *report) floor(name string, value, most float64, unit string) {
-	r.Floors = append(r.Floors, &floor{name, value, most, unit, value <= most})
+func (r *report) floor(name string, most float64, unit string) *floor {
+	f := &floor{Name: name, Most: most, Unit: unit}
+	r.Floors = append(r.Floors, f)
+	return f
 }
 
 func (r *report) json(w io.Writer) error {
@@ -81,7 +83,7 @@ func (r *report) text(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", row.Name, row.Of, row.sizes(": ", "  "), row.verdict())
 	}
 	for _, f := range r.Floors {
-		fmt.Fprintf(t, "%s\t\t%.0f %s\t%s\n", f.Name, f.Value, f.Unit, f.verdict())
+		fmt.Fprintf(t, "%s\t\t%s\t%s\n", f.Name, f.value(), f.verdict())
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -143,7 +145,7 @@ func (r *report) page(file string) error {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", row.Name, row.Of, row.sizes(": ", "<br>"), row.verdict())
 	}
 	for _, f := range r.Floors {
-		fmt.Fprintf(&b, "| %s | | %.0f %s | %s |\n", f.Name, f.Value, f.Unit, f.verdict())
+		fmt.Fprintf(&b, "| %s | | %s | %s |\n", f.Name, f.value(), f.verdict())
 	}
 	fmt.Fprintf(&b, "\n%s\n", r.last())
 	for _, d := range []struct {

@@ -45,7 +45,7 @@ func (g *growth) fill(what string, from, to int, do func(i int) error) (enough b
 			return false, err
 		}
 		slices := time.Duration((to-at)/slice + 1)
-		if time.Since(began)*slices > time.Until(g.until)/2 {
+		if time.Since(began)*slices > time.Until(g.until)*2/3 {
 			return false, nil
 		}
 	}
