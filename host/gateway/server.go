@@ -159,13 +159,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // handler stands before every route: the guard, and whoever falls.
 func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
-		began := time.Now()
 		defer func() {
 			if p := recover(); p != nil {
 				s.log.Error("a request made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				newProblem(http.StatusInternalServerError, "internal", "internal error", "this is our mistake; the log says more").write(ctx)
 			}
-			took := time.Since(began)
+			took := time.Since(ctx.Time())
 			s.metrics.took(ctx, took)
 			status := ctx.Response.StatusCode()
 			level := slog.LevelDebug
@@ -178,6 +177,10 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
 				slog.Int("status", status), slog.Int64("us", took.Microseconds()))
 		}()
+		if ctx.Request.Header.ContentLength() > 0 { // received has looked before the body was read
+			next(ctx)
+			return
+		}
 		if p, hangUp := s.guard(&ctx.Request.Header); p != nil {
 			p.write(ctx)
 			if hangUp {

@@ -52,7 +52,7 @@ var waits = sync.Pool{New: func() any {
 // wait is nobody's afterwards.
 func (s *Server) waiting(ctx *fasthttp.RequestCtx, within time.Duration) *wait {
 	w := waits.Get().(*wait)
-	w.server, w.conn, w.key, w.until = s, ctx.Conn(), who(ctx).Key, time.Now().Add(within)
+	w.server, w.conn, w.key, w.until = s, ctx.Conn(), who(ctx).Key, ctx.Time().Add(within)
 	w.timer.Reset(min(watchAfter, within))
 	return w
 }
