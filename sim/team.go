@@ -24,10 +24,10 @@ type Team struct {
 	// Asks are what clients come with. One of them is drawn each time.
 	Asks []TeamAsk
 	// Model answers for the model of an agent, Service for an external agent.
-	Model   func(c Chooser, agent string, p upstream.Prompt) upstream.Completion
-	Service func(c Chooser, agent, message string) upstream.Completion
+	Model   func(c Lots, agent string, p upstream.Prompt) upstream.Completion
+	Service func(c Lots, agent, message string) upstream.Completion
 	// Signal is what a person says to who waits for a signal of that name.
-	Signal func(c Chooser, name string) string
+	Signal func(c Lots, name string) string
 }
 
 // TeamAsk is something that a client asks.
@@ -36,6 +36,14 @@ type TeamAsk struct {
 	Message string
 	Left    actor.Duration // at most TeamLeftMax; 0: 20 s
 }
+
+// Lots are what a stand-in draws: 0 <= Int(n) < n, where 0 is what is usual.
+type Lots interface{ Int(n int) int }
+
+// calmLots are always 0.
+type calmLots struct{}
+
+func (calmLots) Int(int) int { return 0 }
 
 // TeamLeftMax is how long a client may give its run at most.
 const TeamLeftMax = time.Minute
@@ -106,18 +114,18 @@ func (w *World) service(agent, message string) upstream.Completion {
 		Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
 }
 
-// chooserKey is under which a stand-in tool finds the world's chooser.
+// chooserKey is under which a stand-in tool finds its lots.
 type chooserKey struct{}
 
 // StandIn is a tool of a team that answers as says does. The faults of tools befall it.
-func StandIn(t tools.Tool, says func(c Chooser, input []byte) string) tools.Tool {
+func StandIn(t tools.Tool, says func(c Lots, input []byte) string) tools.Tool {
 	if t.Schema == "" {
 		t.Schema = anyObject
 	}
 	t.Handler = func(ctx context.Context, input []byte) tools.Result {
-		c, ok := ctx.Value(chooserKey{}).(Chooser)
+		c, ok := ctx.Value(chooserKey{}).(Lots)
 		if !ok {
-			c = NewReplayed(nil)
+			c = calmLots{}
 		}
 		return misbehave(ctx, says(c, input))
 	}

@@ -174,6 +174,17 @@ func TestWhatATeamMayNotBe(t *testing.T) {
 	}
 }
 
+// lots are drawn as they stand in a list, and then 0.
+type lots struct{ all []int }
+
+func (l *lots) Int(n int) int {
+	i := 0
+	if len(l.all) > 0 {
+		i, l.all = min(l.all[0], n-1), l.all[1:]
+	}
+	return i
+}
+
 func TestRules(t *testing.T) {
 	team := &Team{Specs: []agents.Spec{{ID: "a", Agents: []string{"b"}}, {ID: "b"}, {ID: "c"}}, Models: []Rule{
 		{Agent: "a", When: "red", Says: []string{"stop"}},
@@ -194,21 +205,21 @@ func TestRules(t *testing.T) {
 	for name, test := range map[string]struct {
 		agent   string
 		prompt  upstream.Prompt
-		choices []uint32
+		choices []int
 		says    string
 	}{
 		"when":             {"a", user("a red light"), nil, "stop"},
 		"the first":        {"a", user("it"), nil, "one"},
-		"the second":       {"a", user("it"), []uint32{1}, "two"},
-		"a call":           {"a", user("it"), []uint32{2}, `call_agent {"agent_id":"b","message":"about it"}`},
+		"the second":       {"a", user("it"), []int{1}, "two"},
+		"a call":           {"a", user("it"), []int{2}, `call_agent {"agent_id":"b","message":"about it"}`},
 		"after a tool":     {"a", used("nothing"), nil, "nothing"},
 		"and with a rule":  {"a", used("the result"), nil, `t {"x":1}`},
 		"script":           {"b", user("say hello"), nil, "hello"},
 		"nothing is known": {"c", offered, nil, "the answer of c"},
-		"then it may call": {"c", offered, []uint32{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
-		"or use":           {"c", offered, []uint32{2}, `t {}`},
+		"then it may call": {"c", offered, []int{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
+		"or use":           {"c", offered, []int{2}, `t {}`},
 	} {
-		c := team.model(sim.NewReplayed(test.choices), test.agent, test.prompt)
+		c := team.model(&lots{test.choices}, test.agent, test.prompt)
 		said := c.Text
 		for _, call := range c.Calls {
 			said += call.Name + " " + call.Arguments
@@ -219,7 +230,7 @@ func TestRules(t *testing.T) {
 	}
 	// Whom an agent may call, its author says.
 	team.Models = nil
-	if c := team.model(sim.NewReplayed([]uint32{1, 9}), "a", offered); !strings.Contains(c.Calls[0].Arguments, `"agent_id":"b"`) {
+	if c := team.model(&lots{[]int{1, 9}}, "a", offered); !strings.Contains(c.Calls[0].Arguments, `"agent_id":"b"`) {
 		t.Error(c)
 	}
 }

@@ -154,7 +154,7 @@ func (t *Team) cast() (*sim.Team, error) {
 	for _, tool := range t.Tools {
 		says := tool.Says
 		stand := sim.StandIn(tools.Tool{Name: tool.Name, Description: orText(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
-			func(c sim.Chooser, _ []byte) string { return drawn(c, says, "done") })
+			func(c sim.Lots, _ []byte) string { return drawn(c, says, "done") })
 		if err := registry.RegisterBuiltin(stand); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
@@ -189,7 +189,7 @@ func orText(text, other string) string {
 }
 
 // drawn is one of several texts.
-func drawn(c sim.Chooser, says []string, otherwise string) string {
+func drawn(c sim.Lots, says []string, otherwise string) string {
 	if len(says) == 0 {
 		return otherwise
 	}

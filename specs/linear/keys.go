@@ -39,7 +39,7 @@ var keysModel = &model{spec: LinearKeys, init: keyState{},
 			if !s.run.IsZero() && s.run != did.run || s.outcome != "" && s.outcome != did.outcome {
 				return s, false
 			}
-			return keyState{did.run, did.outcome}, true
+			return keyState(did), true
 		case acted:
 			if !s.run.IsZero() && s.run != did.run {
 				return s, false
