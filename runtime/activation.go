@@ -9,6 +9,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/buggify"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
@@ -196,6 +197,10 @@ func (c *Cell) loaded(in Loaded) {
 	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return // it moved away meanwhile, or two loads were under way
 	}
+	if c.rare.On(buggify.LoadMisses) {
+		c.effect(Effect{Gated: true, Op: Load{Actor: in.Actor, Epoch: in.Epoch}})
+		return
+	}
 	journal, err := store.Fold(in.Saved)
 	if err != nil {
 		c.loadFailed(LoadFailed{Actor: in.Actor, Epoch: in.Epoch, Why: err.Error()})
@@ -339,7 +344,7 @@ func (c *Cell) tell(act *activation, run *store.Run, e runs.Event) {
 
 // snapshot shortens the way back once the entries since the last outweigh it.
 func (c *Cell) snapshot(act *activation) {
-	if act.unsaved < max(c.limits.SnapshotBytes, act.saved) {
+	if act.unsaved < max(c.limits.SnapshotBytes, act.saved) && (act.unsaved == 0 || !c.rare.On(buggify.SnapshotNow)) {
 		return
 	}
 	body := store.SnapshotOf(&act.journal)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/buggify"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -39,6 +40,10 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	}
 	if call.Left <= 0 {
 		c.refuse(act, call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
+		return
+	}
+	if c.rare.On(buggify.MailboxFull) {
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has no room just now", act.id))
 		return
 	}
 	if !c.free(act) || act.mailbox.Count() > 0 {

@@ -3,10 +3,10 @@
 package runtime
 
 import (
-
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/buggify"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
@@ -18,6 +18,7 @@ type Config struct {
 	Self  actor.Address // node, cell, incarnation
 	Seed  uint64        // of the ids it draws; never the same for two incarnations
 	Tools *tools.Registry
+	Rare  buggify.Points // nil but in the simulator
 	// Tells is the kinds of events that the world wants to hear of; 0: all.
 	Tells history.Set
 	// Quiet: a run of an actor that writes nothing down has a stream only if
@@ -30,6 +31,7 @@ type Config struct {
 type Cell struct {
 	self   actor.Address
 	tools  *tools.Registry
+	rare   buggify.Points
 	kinds  history.Set
 	quiet  bool
 	stream uint64
@@ -75,7 +77,7 @@ type Cell struct {
 // Agents and Owners, then Boot.
 func NewCell(cfg Config) *Cell {
 	return &Cell{
-		self: cfg.Self, tools: cfg.Tools, stream: cfg.Seed, kinds: cfg.Tells, quiet: cfg.Quiet,
+		self: cfg.Self, tools: cfg.Tools, rare: cfg.Rare, stream: cfg.Seed, kinds: cfg.Tells, quiet: cfg.Quiet,
 		limits:     dispatcher.DefaultLimits(),
 		agents:     map[string]*actor.Definition{},
 		known:      map[actor.Hash]*actor.Definition{},
@@ -270,6 +272,10 @@ func (c *Cell) settle() {
 			must.Be(false, "%s has events that no entry carries", act.id)
 		}
 		c.snapshot(act)
+		if act.durable && act.idle() && c.rare.On(buggify.PassivateNow) {
+			c.deactivate(act, "idle")
+			continue
+		}
 		c.arm(act)
 		c.retire(act)
 	}

@@ -36,11 +36,12 @@ const (
 	aboutOutside // who stands behind each node
 	aboutLease   // each node's
 	aboutReader  // each who reads a stream
+	aboutRare    // each place
 
 	aboutMask = 0xff << 24
 )
 
-var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader"}
+var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare"}
 
 // String is as fault.17.
 func (id StreamID) String() string {

@@ -32,6 +32,7 @@ type disk struct {
 
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
+	config.Rare = n.w.rare
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
 	*d = disk{n: n, mark: d.mark, last: d.last, writer: store.NewWriter(config)}
 }

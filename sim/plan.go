@@ -11,6 +11,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/internal/buggify"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -34,6 +35,7 @@ type Plan struct {
 	Patience upstream.Patience // of nodes with who stands behind them
 	Writer   store.WriterConfig
 	Schedule Schedule
+	Rare     []buggify.Point // places in product code where rare things happen
 }
 
 // complete is a plan made by hand with what it left open.
@@ -103,7 +105,9 @@ func drawPlan(c Chooser, o Options) Plan {
 		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)
 	}
 	p.Schedule = drawSchedule(c, p.Agents, p.Keys, o.Strategy)
+	p.Rare = drawRare(c)
 	if o.Faultless { // a clock that is wrong is a fault too
+		p.Rare = nil
 		clear(p.Drift)
 		clear(p.Offset)
 	}
@@ -186,7 +190,7 @@ func (p *Plan) String() string {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
 		}
 	}
-	b.WriteString("\n")
+	fmt.Fprintf(&b, "\nrare %v\n", p.Rare)
 	return b.String()
 }
 

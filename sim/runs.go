@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/buggify"
 )
 
 // Result is what came of one seed.
@@ -151,6 +152,9 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 		if !slices.Contains(later, r) {
 			row("refusal", r.String(), s.Total.Refusals[r])
 		}
+	}
+	for _, p := range buggify.All() {
+		row("rare", p.String(), s.Total.Rare[p])
 	}
 	for p := range points {
 		row("point", Point(p).String(), s.Total.Sometimes[p])

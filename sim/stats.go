@@ -51,6 +51,7 @@ type Stats struct {
 	Refusals   [32]int // by actor.Reason
 	Faults     [faultKinds]int
 	Sometimes  [points]int
+	Rare       [16]int // by buggify.Point
 }
 
 // FaultsAll is how many faults there were.
@@ -78,6 +79,9 @@ func (s *Stats) Add(o *Stats) {
 	}
 	for i, v := range o.Faults {
 		s.Faults[i] += v
+	}
+	for i, v := range o.Rare {
+		s.Rare[i] += v
 	}
 	for i, v := range o.Sometimes {
 		s.Sometimes[i] += v

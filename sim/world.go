@@ -96,6 +96,7 @@ type World struct {
 	tools     *tools.Registry
 	clients   []*client
 	lines     []*line    // that wait, in order
+	rares     uint64     // which rare things happen
 	arrivals  StreamID   // how often somebody may have come
 	asking    int        // clients who are about to ask again
 	asked     actor.Time // when the last did
@@ -171,6 +172,9 @@ func New(o Options) *World {
 
 func (w *World) build(strict func(*specs.Limits)) {
 	w.schedule.Schedule = w.plan.Schedule
+	for _, p := range w.plan.Rare {
+		w.rares |= 1 << p
+	}
 	w.Stats.Nodes = len(w.plan.Cells)
 	if w.tools = worldTools(); w.team != nil {
 		if w.tools = w.team.Tools; w.tools == nil {

@@ -4,6 +4,7 @@ package store
 
 import (
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/buggify"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/internal/mutant"
 )
@@ -18,10 +19,11 @@ const (
 // which the simulator draws it.
 type WriterConfig struct {
 	Node            actor.NodeID
-	From            Mark     // the log's end, as Verify found it
-	Seed            [32]byte // of the salts
-	BatchBytesMax   int      `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
-	BatchesInFlight int      `sim:"1..4"`       // 0: the constant of that name
+	From            Mark           // the log's end, as Verify found it
+	Seed            [32]byte       // of the salts
+	BatchBytesMax   int            `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
+	BatchesInFlight int            `sim:"1..4"`       // 0: the constant of that name
+	Rare            buggify.Points // nil but in the simulator
 }
 
 // Writer decides what is written to a node's log, in which batches, and when
@@ -113,7 +115,7 @@ func (w *Writer) Take() (Batch, bool) {
 	}
 	groups, entries, bytes := 0, 0, 0
 	for _, g := range w.groups {
-		if groups > 0 && bytes+g.bytes > w.config.BatchBytesMax {
+		if groups > 0 && (bytes+g.bytes > w.config.BatchBytesMax || w.config.Rare.On(buggify.BatchOfOne)) {
 			break
 		}
 		groups, entries, bytes = groups+1, entries+g.entries, bytes+g.bytes
