@@ -79,7 +79,7 @@ var rooms = map[string]room{
 	"specs":        {floor: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
 	"specs/linear": {floor: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
 
-	"sim":           {floor: 3, ours: below3},
+	"sim":           {floor: 3, ours: below3, theirs: []string{"github.com/cespare/xxhash/v2"}},
 	"host":          {floor: 3, ours: host},
 	"host/engine":   {floor: 3, ours: host, theirs: []string{protoactor}},
 	"host/disk":     {floor: 3, ours: host, theirs: []string{pebble}},

@@ -10,17 +10,31 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// strike asks once a second for each fault that comes by the clock.
+// strike asks for each fault that comes by the clock.
 func (w *World) strike() {
 	if w.calm {
 		return
 	}
-	w.after(time.Second, w.strike)
+	w.after(w.plan.Strike, w.strike)
+	if w.plan.Steps > 0 {
+		w.putClocksRight()
+	}
 	for _, f := range Faults() {
 		if faultTable[f].clocked && w.fault(f) {
 			before := w.turn(aboutFault + StreamID(f))
 			w.befall(f)
 			w.turn(before)
+		}
+	}
+}
+
+// putClocksRight looks after the clocks of a long world: in an hour they would
+// come to be further off than anybody lets them.
+func (w *World) putClocksRight() {
+	for _, n := range w.nodes {
+		if by := n.clock.putRight(w.now); by != 0 {
+			w.log.world(w.now, "the clock of %s, %v off, is put right", n.id, by)
+			w.delayed(by)
 		}
 	}
 }

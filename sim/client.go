@@ -53,17 +53,19 @@ const triesMax = 8
 // come has a client come, and then the next, until there were enough; a little
 // later the last phase begins.
 func (w *World) come() {
-	if w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
+	if w.plan.Calls > 0 && w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
 		w.after(5*time.Second-w.between(0, 200*time.Millisecond), w.comeInARing)
 		w.after(5*time.Second, w.heal)
 		return
 	}
 	w.turn(aboutArrival + w.arrivals)
 	w.arrivals++
-	w.after(2*w.plan.Gap-w.between(0, 2*w.plan.Gap-w.plan.Gap/50), w.come)
-	if w.choose.Int(64) == 0 {
+	most := w.gapMost()
+	w.after(most-w.between(0, most-w.plan.Gap/50), w.come)
+	if w.choose.Int(64) == 0 && w.mayStayAway() {
 		return // nobody comes this time
 	}
+	w.came()
 	if w.choose.Int(16) == 15 {
 		w.comeInARing()
 	}

@@ -35,6 +35,8 @@ const (
 	// clockJumpMax is how far a clock jumps, ahead or while its process is down
 	// back: less than outcomes are remembered for repeats.
 	clockJumpMax = 30 * time.Second
+	// clockOff and clockFarOff are how far a clock is off when somebody who looks does something.
+	clockOff, clockFarOff = time.Second, 5 * time.Second
 )
 
 // drifts has the clock run at another rate from now on; it does not jump.
@@ -42,6 +44,20 @@ func (c *clock) drifts(world actor.Time, drift int64) {
 	was := c.at(world)
 	c.drift = drift
 	c.offset += was.Sub(c.at(world))
+}
+
+// putRight is what somebody does to a clock now and then who knows the time:
+// one that is far off jumps, one that is a little off runs the other way from
+// now on. It tells by how much it was off if it jumps.
+func (c *clock) putRight(world actor.Time) actor.Duration {
+	switch off := c.at(world).Sub(world); {
+	case off.Abs() > clockFarOff:
+		c.offset -= off
+		return off
+	case off.Abs() > clockOff && (off > 0) == (c.drift > 0):
+		c.drifts(world, -c.drift)
+	}
+	return 0
 }
 
 // setBack is a clock that is put back while its process is down: nobody

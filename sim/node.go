@@ -215,6 +215,9 @@ func (c *cell) step(in input) {
 	}
 	ready, ok := c.crank(now, in.in)
 	w.Stats.Steps++
+	if w.plan.Steps > 0 && !w.calm {
+		w.Stats.Tenths[w.tenth()]++
+	}
 	if !ok {
 		return
 	}

@@ -24,8 +24,10 @@ type Plan struct {
 	Agents   []actor.Definition
 	Targets  int // so many of the first of them are told what is drawn for anybody
 	Limits   dispatcher.Limits
-	Calls    int            // clients come until so many had a turn
+	Calls    int            // clients come until so many had a turn; 0: for all of the span
 	Span     actor.Duration // or so much time has passed
+	Steps    int            // of cells that clients see to, as many in each part of the span; 0: they do not care
+	Strike   actor.Duration // between two times at which each fault by the clock may happen
 	Gap      actor.Duration // between two of them, about
 	Keys     int            // sessions of each agent
 	Plain    bool           // clients ask once, without a key, and nobody answers who waits for a person
@@ -50,6 +52,7 @@ func (p Plan) complete(o Options) Plan {
 		p.Limits = dispatcher.DefaultLimits()
 	}
 	p.Keys = max(p.Keys, 1)
+	p.Strike = max(p.Strike, time.Second)
 	p.Agents = slices.Clone(p.Agents)
 	p.Targets = len(p.Agents)
 	for i := range p.Agents {
@@ -95,6 +98,7 @@ func drawPlan(c Chooser, o Options) Plan {
 	vary(c, &p.Writer)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
+	p.Strike = time.Second
 	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond
 	p.Keys = 1 + c.Int(4)
 	if o.Team != nil {
@@ -113,6 +117,9 @@ func drawPlan(c Chooser, o Options) Plan {
 	}
 	if o.Plain {
 		p.plain(c)
+	}
+	if o.Long {
+		p.lengthen(c)
 	}
 	return p
 }

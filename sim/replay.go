@@ -43,6 +43,9 @@ func EncodeChoices(o Options, choices Choices) []byte {
 	if o.Plain {
 		b = append(b, " world plain"...)
 	}
+	if o.Long {
+		b = append(b, " world long"...)
+	}
 	if o.Team != nil {
 		b = append(b, " world team"...)
 	}
@@ -147,6 +150,8 @@ func decodeHead(head string) (o Options, err error) {
 			o.Strategy = value
 		case name == "world" && value == "plain":
 			o.Plain = true
+		case name == "world" && value == "long":
+			o.Long = true
 		case name == "world" && value == "team":
 			err = fmt.Errorf("a team played in this world, and is not in this folder; run troupe sim --project DIR --seed %d", o.Seed)
 		default:

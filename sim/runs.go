@@ -24,6 +24,7 @@ type Result struct {
 	Stats   Stats
 	Plan    string  // what the world was made of
 	Report  *Report // of a team, if one played
+	Twice   bool    // it was run twice
 }
 
 // RunSeed runs one world from its beginning to its end.
@@ -31,7 +32,7 @@ func RunSeed(o Options) Result {
 	w := New(o)
 	defer w.Close()
 	broken := w.Run()
-	return Result{o.Seed, w.Hash(), broken, w.Choices(), w.Stats, w.plan.String(), w.report()}
+	return Result{Seed: o.Seed, Hash: w.Hash(), Broken: broken, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.report()}
 }
 
 // RunTwice runs a world and then the same again, perhaps with other parts: two
@@ -41,6 +42,7 @@ func RunTwice(o, again Options) Result {
 	if r.Broken != nil {
 		return r
 	}
+	r.Twice = true
 	if second := RunSeed(again); second.Hash != r.Hash {
 		r.Broken = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s", r.Hash, second.Hash)}
 	}
@@ -80,12 +82,16 @@ type Summary struct {
 	Seeds     int
 	Failed    []Result
 	Total     Stats
+	Twice     int            // of them were run twice
+	Ran       int            // steps in all, of both runs
+	Simulated actor.Duration // likewise
 	steps     []int
 	calls     []int
 	deep      int
 	nodes     int
 	snapshots int
 	crashed   int
+	thin      int
 }
 
 // Add takes in one more.
@@ -95,13 +101,21 @@ func (s *Summary) Add(r Result) {
 		s.Failed = append(s.Failed, r)
 	}
 	s.Total.Add(&r.Stats)
-	s.steps = append(s.steps, r.Stats.Steps)
-	s.calls = append(s.calls, r.Stats.Calls)
 	count := func(n *int, ok bool) {
 		if ok {
 			*n++
 		}
 	}
+	times := 1
+	if r.Twice {
+		times = 2
+	}
+	count(&s.Twice, r.Twice)
+	s.Ran += times * r.Stats.Steps
+	s.Simulated += actor.Duration(times) * r.Stats.Lasted()
+	count(&s.thin, r.Stats.Thin())
+	s.steps = append(s.steps, r.Stats.Steps)
+	s.calls = append(s.calls, r.Stats.Calls)
 	count(&s.deep, r.Stats.Depth >= 3)
 	count(&s.nodes, r.Stats.Nodes >= 3)
 	count(&s.snapshots, r.Stats.Sometimes[FromSnapshot] > 0)
@@ -131,6 +145,26 @@ func (s *Summary) Short() (short []string) {
 	want(2*s.deep >= s.Seeds, "fewer than half of the worlds have a call below three others")
 	want(2*s.nodes >= s.Seeds, "fewer than half of the worlds have three nodes")
 	want(2*s.snapshots >= s.Seeds, "in fewer than half of the worlds an actor comes back from a snapshot and entries")
+	return short
+}
+
+// TooShort says in which way long worlds were not what they should be.
+func (s *Summary) TooShort() (short []string) {
+	if s.Seeds == 0 {
+		return nil
+	}
+	if mean := s.Total.Lasted() / actor.Duration(s.Seeds); mean < longLeast {
+		short = append(short, fmt.Sprintf("a world lasts %v on average, which is less than %v", mean, longLeast))
+	}
+	if mean := s.Total.Steps / s.Seeds; mean < longStepsLeast {
+		short = append(short, fmt.Sprintf("a world has %d steps on average, which is less than %d", mean, longStepsLeast))
+	}
+	if s.Total.Quiet > 0 {
+		short = append(short, fmt.Sprintf("%d minutes without a client's request", s.Total.Quiet))
+	}
+	if s.thin > 0 {
+		short = append(short, fmt.Sprintf("in %d worlds there is a tenth of the time with under 5 %% of the steps", s.thin))
+	}
 	return short
 }
 

@@ -52,6 +52,11 @@ type Stats struct {
 	Faults     [faultKinds]int
 	Sometimes  [points]int
 	Rare       [16]int // by buggify.Point
+
+	Workload actor.Duration // simulated, until the last phase
+	Calm     actor.Duration // and of that
+	Quiet    int            // minutes of the workload without a client's request
+	Tenths   [tenths]int    // steps in each tenth of a long world's workload
 }
 
 // FaultsAll is how many faults there were.
@@ -71,6 +76,12 @@ func (s *Stats) Add(o *Stats) {
 	s.Judged += o.Judged
 	s.Judgements += o.Judgements
 	s.Undecided += o.Undecided
+	s.Workload += o.Workload
+	s.Calm += o.Calm
+	s.Quiet += o.Quiet
+	for i, v := range o.Tenths {
+		s.Tenths[i] += v
+	}
 	for i, v := range o.Events {
 		s.Events[i] += v
 	}

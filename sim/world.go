@@ -26,6 +26,7 @@ type Options struct {
 	Parts     Parts
 	Trace     io.Writer           // gets the history as lines of JSON; nil: nobody does
 	Plain     bool                // a small world such as tla/Trace.tla knows
+	Long      bool                // an hour and more
 	Faultless bool                // no fault but those in Odds
 	Odds      []Odds              // of faults, set by hand
 	Strategy  string              // "": drawn; else the name of one
@@ -100,6 +101,7 @@ type World struct {
 	arrivals  StreamID   // how often somebody may have come
 	asking    int        // clients who are about to ask again
 	asked     actor.Time // when the last did
+	lastCame  actor.Time // when the last client came
 	absent    int        // the agent that is not in the registry just now; -1: none
 	fates     map[actor.CallID]fate
 	ids       uint64
@@ -119,6 +121,7 @@ type World struct {
 	since     actor.Time              // calm
 	trouble   actor.Time              // when something was lost or late last
 	over      bool
+	examined  int  // how often the store was, after rot
 	story     bool // nobody comes by themselves
 	broken    *Violation
 	single    [1]history.Event // that tell hands on
@@ -166,7 +169,7 @@ func New(o Options) *World {
 	if !w.story {
 		w.after(10*time.Millisecond, w.come)
 	}
-	w.after(time.Second, w.strike)
+	w.after(w.plan.Strike, w.strike)
 	return w
 }
 
@@ -231,7 +234,10 @@ func (w *World) limits() specs.Limits {
 const stepsMax = 400_000
 
 // Run lets the world go on until it is at rest, or a spec is broken.
-func (w *World) Run() *Violation { return w.until(func() bool { return w.over }) }
+func (w *World) Run() *Violation {
+	defer w.lasted()
+	return w.until(func() bool { return w.over })
+}
 
 // until lets the world go on until something is so.
 func (w *World) until(done func() bool) *Violation {
@@ -269,6 +275,14 @@ func (w *World) Close() {
 	w.drive.Close()
 	if w.disk != nil {
 		must.Do(0, w.disk.Close())
+	}
+}
+
+// lasted takes note of how long the world was, its last phase apart.
+func (w *World) lasted() {
+	w.Stats.Workload = w.now.Sub(Origin)
+	if w.calm {
+		w.Stats.Workload, w.Stats.Calm = w.since.Sub(Origin), w.now.Sub(w.since)
 	}
 }
 
@@ -400,6 +414,7 @@ func (w *World) compare() {
 // call has to end now.
 func (w *World) heal() {
 	w.log.world(w.now, "no more faults")
+	w.came()
 	w.calm, w.since = true, w.now
 	w.net.heal()
 	for _, n := range w.nodes {

@@ -154,3 +154,15 @@ func TestStrategies(t *testing.T) {
 		t.Error("a strategy of no name is read")
 	}
 }
+
+func BenchmarkLongSeed(b *testing.B) {
+	steps := 0
+	for i := range b.N {
+		r := RunSeed(Options{Seed: uint64(i%20 + 1), Long: true})
+		if r.Broken != nil {
+			b.Fatal(r.Broken)
+		}
+		steps += r.Stats.Steps
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(steps), "µs/step")
+}

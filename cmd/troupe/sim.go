@@ -11,7 +11,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"github.com/troupe-run/troupe/host/disk"
@@ -21,21 +20,24 @@ import (
 
 // SimCmd runs imagined worlds.
 type SimCmd struct {
-	Seed     *uint64  `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
-	Runs     int      `help:"Run so many seeds, from --seed (1) on, each twice, and print a table."`
-	Faults   string   `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
-	Fault    []string `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
-	Strategy string   `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"What goes next: drawn by the seed; uniform; by priority, which a few lose on the way; or starvation of one actor."`
-	Store    string   `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
-	Engine   string   `enum:"direct,proto" default:"direct" help:"direct, or proto: one run with cells stepped by the world itself, one with them behind a node's mailboxes and supervision, with one hash."`
-	Events   bool     `help:"Print the canonical log instead of columns."`
-	HTML     string   `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
-	Trace    string   `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
-	Plain    bool     `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
-	Project  string   `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
-	Seeds    int      `help:"With --project: so many seeds, from --seed (1) on; 20 without."`
-	Hash     bool     `help:"Read a canonical log from standard input and print its hash."`
-	Dir      string   `default:"sim-out" help:"Where a failed seed leaves its folder."`
+	Seed     *uint64       `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
+	Runs     int           `help:"Run so many seeds, from --seed (1) on, and print a table."`
+	Budget   time.Duration `help:"Run as many seeds as fit into this time, and print a table."`
+	Twice    int           `default:"100" help:"Of a hundred seeds run so many twice, and compare the hashes."`
+	Long     bool          `help:"Worlds that last an hour and more, all of it with something going on."`
+	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
+	Fault    []string      `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
+	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"What goes next: drawn by the seed; uniform; by priority, which a few lose on the way; or starvation of one actor."`
+	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
+	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: one run with cells stepped by the world itself, one with them behind a node's mailboxes and supervision, with one hash."`
+	Events   bool          `help:"Print the canonical log instead of columns."`
+	HTML     string        `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
+	Trace    string        `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
+	Plain    bool          `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
+	Project  string        `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
+	Seeds    int           `help:"With --project: so many seeds, from --seed (1) on; 20 without."`
+	Hash     bool          `help:"Read a canonical log from standard input and print its hash."`
+	Dir      string        `default:"sim-out" help:"Where a failed seed leaves its folder."`
 
 	odds []sim.Odds
 }
@@ -48,12 +50,21 @@ that troupe replay runs again. Ends with code 1 if a property was broken.
 Examples:
   troupe sim --seed 7
   troupe sim --runs 1000
+  troupe sim --budget 10m
   troupe sim --project examples/project --seeds 100
   troupe sim --seed 7 --faults none --fault NetworkDelay:0.5 --html seed-7.html`
 }
 
 // Validate reads what the flags name, before anything runs.
 func (c *SimCmd) Validate() error {
+	switch {
+	case c.Runs < 0 || c.Budget < 0:
+		return errors.New("--runs and --budget: want more than 0")
+	case c.Twice < 0 || c.Twice > 100:
+		return fmt.Errorf("--twice %d: want 0 to 100 of a hundred seeds", c.Twice)
+	case c.Long && c.Plain:
+		return errors.New("--long and --plain: a plain world is short, want one of both")
+	}
 	for _, text := range c.Fault {
 		odds, err := sim.ParseOdds(text)
 		if err != nil {
@@ -80,7 +91,7 @@ func (c *SimCmd) Run(s streams) error {
 		fmt.Fprintln(s.out, hash)
 		return nil
 	}
-	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain}
+	o := sim.Options{Faultless: c.Faults == "none", Odds: c.odds, Plain: c.Plain, Long: c.Long}
 	if c.Strategy != "drawn" {
 		o.Strategy = c.Strategy
 	}
@@ -89,7 +100,7 @@ func (c *SimCmd) Run(s streams) error {
 	if c.Project != "" {
 		return c.project(out, s.err)
 	}
-	if c.Runs > 0 {
+	if c.Runs > 0 || c.Budget > 0 {
 		if c.Trace != "" {
 			if err := os.MkdirAll(c.Trace, 0o755); err != nil {
 				return err
@@ -150,62 +161,6 @@ func writePage(path string, page *sim.Page, r sim.Result) error {
 	return errors.Join(page.WriteTo(out, r), out.Flush(), f.Close())
 }
 
-// many runs seeds by the number.
-func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
-	first := uint64(1)
-	if c.Seed != nil {
-		first = *c.Seed
-	}
-	debug.SetGCPercent(-1) // worlds are short and leave much behind: it is gathered in one go
-	debug.SetMemoryLimit(simMemory)
-	begun := time.Now()
-	tty := isTerminal(talk)
-	var sum sim.Summary
-	options := func(seed uint64) sim.Options {
-		o := o
-		o.Seed = seed
-		return o
-	}
-	run := func(seed uint64) sim.Result {
-		o, again := options(seed), options(seed)
-		again.Parts = c.parts()
-		return tracedTwice(c.Trace, o, again)
-	}
-	sim.Many(first, c.Runs, run, func(r sim.Result) bool {
-		sum.Add(r)
-		if r.Broken != nil && len(sum.Failed) <= failuresShown {
-			c.failed(out, options(r.Seed), r) //nolint:errcheck // told, and counted below
-			out.Flush()
-		}
-		if tty && sum.Seeds%10 == 0 {
-			fmt.Fprintf(talk, "\r%d of %d seeds, %d failed ", sum.Seeds, c.Runs, len(sum.Failed))
-		}
-		return true
-	})
-	if tty {
-		fmt.Fprint(talk, "\r\033[K")
-	}
-	missing := sum.Print(out)
-	if c.Faults == "none" || c.Plain || c.Runs < coverageRuns {
-		missing = nil
-	} else {
-		missing = append(missing, sum.Short()...)
-	}
-	fmt.Fprintf(out, "%d steps, each seed twice, in %.1f s\n", sum.Total.Steps, time.Since(begun).Seconds())
-	for _, m := range missing {
-		fmt.Fprintf(out, "missing: %s\n", m)
-	}
-	if len(sum.Failed) > 0 {
-		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.Classes())
-		return exit(failed)
-	}
-	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
-	if len(missing) > 0 {
-		return exit(failed)
-	}
-	return nil
-}
-
 // parts are the real ones that were asked for.
 func (c *SimCmd) parts() (p sim.Parts) {
 	if c.Store == "pebble" {
@@ -218,8 +173,6 @@ func (c *SimCmd) parts() (p sim.Parts) {
 }
 
 const (
-	// simMemory is when many worlds' leavings are gathered.
-	simMemory     = 512 << 20
 	failuresShown = 3
 	// coverageRuns is how many seeds have to come by everything.
 	coverageRuns = 1000

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/sim"
 )
@@ -98,5 +99,41 @@ func TestSimEnginesAgree(t *testing.T) {
 	one, _ := simulate(t, "--seed", "7", "--engine", "proto")
 	if direct, _ := simulate(t, "--seed", "7"); hashOf(t, one) != hashOf(t, direct) {
 		t.Error("seed 7 has two hashes")
+	}
+}
+
+// A budget ends a run that has no number of seeds, and what it came to is told.
+func TestSimFitsIntoABudget(t *testing.T) {
+	out, _ := simulate(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
+	m := regexp.MustCompile(`(\d+) steps of (\d+) seeds, 0 of them twice, in ([0-9.]+) s: .* simulated each second`).FindStringSubmatch(out)
+	if m == nil || m[1] == "0" || m[2] == "0" {
+		t.Fatalf("no seed, or nothing of how fast they were:\n%s", out)
+	}
+	if !regexp.MustCompile(`\d+ steps/s on each of \d+ cores, all specs on; the floor of 300000 is (met|missed)`).MatchString(out) {
+		t.Error(out)
+	}
+	if once, _ := simulate(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
+		t.Errorf("of seeds 100 and 101 one in a hundred is run twice:\n%s", once)
+	}
+	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}} {
+		var o, e bytes.Buffer
+		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != usage || !strings.Contains(e.String(), "want") {
+			t.Errorf("troupe sim %v: code %d, %s", args, code, e.String())
+		}
+	}
+}
+
+func TestProgressSaysHowFast(t *testing.T) {
+	s := swarm{runs: 100}
+	for seed := range uint64(10) {
+		s.sum.Add(sim.Result{Seed: seed, Twice: seed < 5, Stats: sim.Stats{Steps: 1000, Workload: time.Minute}})
+	}
+	want := "10 of 100 seeds, 0 failed, 5.0 seeds/s, 7500 steps/s, 7m30s simulated each second"
+	if line := s.line(2 * time.Second); line != want {
+		t.Errorf("%s\nwant %s", line, want)
+	}
+	s.runs, s.budget = 0, 10*time.Minute
+	if line := s.line(2 * time.Second); !strings.HasPrefix(line, "10 in 2s of 10m0s seeds") {
+		t.Error(line)
 	}
 }

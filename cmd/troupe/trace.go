@@ -43,9 +43,9 @@ func tracedSeed(dir string, seed uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("seed-%d.ndjson", seed))
 }
 
-// tracedTwice is sim.RunTwice, whose first run is written down.
-func tracedTwice(dir string, o, again sim.Options) sim.Result {
-	r, err := traced(tracedSeed(dir, o.Seed), o, func(o sim.Options) sim.Result { return sim.RunTwice(o, again) })
+// tracedOf is what run makes of a seed, its first world written down.
+func tracedOf(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.Result {
+	r, err := traced(tracedSeed(dir, o.Seed), o, run)
 	if err != nil {
 		return sim.Result{Seed: o.Seed, Broken: &sim.Violation{Spec: "TraceWritten", Detail: err.Error()}}
 	}

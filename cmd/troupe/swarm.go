@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	goruntime "runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/sim"
+)
+
+// swarmMemory is when the leavings of many worlds are gathered. They are short
+// and leave much behind, which is cheaper to do in one go.
+const swarmMemory = 512 << 20
+
+// many runs seeds by the number, or as many as fit into a time.
+func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
+	first := uint64(1)
+	if c.Seed != nil {
+		first = *c.Seed
+	}
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(swarmMemory)
+	p := &swarm{begun: time.Now(), runs: c.Runs, budget: c.Budget}
+	if isTerminal(talk) {
+		p.shown = talk
+	}
+	options := func(seed uint64) sim.Options {
+		o := o
+		o.Seed = seed
+		return o
+	}
+	run := func(seed uint64) sim.Result {
+		again := options(seed)
+		again.Parts = c.parts()
+		world := sim.RunSeed
+		if c.comesTwice(seed) {
+			world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
+		}
+		return tracedOf(c.Trace, options(seed), world)
+	}
+	seeds := c.Runs
+	if seeds == 0 {
+		seeds = math.MaxInt
+	}
+	sum := &p.sum
+	sim.Many(first, seeds, run, func(r sim.Result) bool {
+		sum.Add(r)
+		if r.Broken != nil && len(sum.Failed) <= failuresShown {
+			p.wipe()
+			c.failed(out, options(r.Seed), r) //nolint:errcheck // told, and counted below
+			out.Flush()
+		}
+		return p.goesOn()
+	})
+	p.wipe()
+	missing := sum.Print(out)
+	if c.Faults == "none" || c.Plain || sum.Seeds < coverageRuns {
+		missing = nil
+	} else {
+		missing = append(missing, sum.Short()...)
+	}
+	if c.Long {
+		missing = append(missing, sum.TooShort()...)
+	}
+	fmt.Fprintln(out, p.result())
+	for _, m := range missing {
+		fmt.Fprintf(out, "missing: %s\n", m)
+	}
+	if len(sum.Failed) > 0 {
+		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.Classes())
+		return exit(failed)
+	}
+	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
+	if len(missing) > 0 {
+		return exit(failed)
+	}
+	return nil
+}
+
+// comesTwice tells whether a seed is run twice. What has real parts always is.
+func (c *SimCmd) comesTwice(seed uint64) bool {
+	return c.Store != "memory" || c.Engine != "direct" || int(seed%100) < c.Twice
+}
+
+// swarm is how far many seeds have come, and how fast.
+type swarm struct {
+	begun  time.Time
+	runs   int           // 0: as many as fit
+	budget time.Duration // 0: as long as it takes
+	shown  io.Writer     // a terminal; nil: nobody reads along
+	told   time.Time
+	sum    sim.Summary
+}
+
+// progressEvery is how often a terminal is told.
+const progressEvery = 200 * time.Millisecond
+
+// goesOn tells of a seed more, and whether there is time for another.
+func (p *swarm) goesOn() bool {
+	now := time.Now()
+	if p.shown != nil && now.Sub(p.told) >= progressEvery {
+		p.told = now
+		fmt.Fprintf(p.shown, "\r\033[K%s", p.line(now.Sub(p.begun)))
+	}
+	return p.budget == 0 || now.Sub(p.begun) < p.budget
+}
+
+// line is the progress on one line.
+func (p *swarm) line(took time.Duration) string {
+	of := ""
+	switch {
+	case p.runs > 0:
+		of = fmt.Sprintf(" of %d", p.runs)
+	case p.budget > 0:
+		of = fmt.Sprintf(" in %s of %s", took.Round(time.Second), p.budget)
+	}
+	seconds := took.Seconds()
+	return fmt.Sprintf("%d%s seeds, %d failed, %.1f seeds/s, %.0f steps/s, %s simulated each second",
+		p.sum.Seeds, of, len(p.sum.Failed), float64(p.sum.Seeds)/seconds, float64(p.sum.Ran)/seconds, p.speed(seconds))
+}
+
+func (p *swarm) speed(seconds float64) time.Duration {
+	return time.Duration(float64(p.sum.Simulated) / seconds).Round(time.Second)
+}
+
+// wipe clears the line for something else.
+func (p *swarm) wipe() {
+	if p.shown != nil {
+		fmt.Fprint(p.shown, "\r\033[K")
+	}
+}
+
+// stepsFloor is how many steps a core should take in a second, with all specs on.
+const stepsFloor = 300_000
+
+// result is what it came to, on two lines.
+func (p *swarm) result() string {
+	took, s := time.Since(p.begun), &p.sum
+	seconds, cores := took.Seconds(), goruntime.GOMAXPROCS(0)
+	each := float64(s.Ran) / seconds / float64(cores)
+	floor := "met"
+	if each < stepsFloor {
+		floor = "missed"
+	}
+	lasted := s.Total.Lasted() / actor.Duration(max(s.Seeds, 1))
+	return fmt.Sprintf("%d steps of %d seeds, %d of them twice, in %.1f s: %.1f seeds/s, %s simulated each second; a seed is %s long and has %d steps on average\n"+
+		"%.0f steps/s on each of %d cores, all specs on; the floor of %d is %s",
+		s.Total.Steps, s.Seeds, s.Twice, seconds, float64(s.Seeds)/seconds, p.speed(seconds), lasted.Round(time.Second), s.Total.Steps/max(s.Seeds, 1),
+		each, cores, stepsFloor, floor)
+}

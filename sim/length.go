@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// A long world goes on for an hour or more, of which no part is left out: people
+// come all the time, and as much happens in each tenth of it as in any other.
+// What comes by the clock comes as often as in a short one, measured by the work
+// that is done meanwhile, and so leaves time in between.
+const (
+	longLeast   = time.Hour
+	longSteps   = 5_500 // clients see to so many in each; what storms add comes on top
+	longStrikes = 100   // faults by the clock are asked for so often
+	longGap     = 4 * time.Second
+	longGapMost = 25 * time.Second // when more than enough has happened
+	tenths      = 10
+)
+
+// What the statistics of a long world must show.
+const (
+	longStepsLeast = 10_000      // on average
+	quietMost      = time.Minute // without a client's request
+	tenthLeast     = 20          // a tenth has at least one step in so many
+)
+
+// lengthen makes a plan that of a long world.
+func (p *Plan) lengthen(c Chooser) {
+	p.Span = longLeast + time.Duration(c.Int(16))*time.Minute
+	p.Strike = p.Span / longStrikes
+	p.Calls, p.Steps = 0, longSteps
+	p.Gap = longGap
+}
+
+// gapMost is how long it is at most until the next client comes.
+func (w *World) gapMost() time.Duration {
+	p := &w.plan
+	if p.Steps == 0 {
+		return 2 * p.Gap
+	}
+	elapsed := w.now.Sub(Origin)
+	tenth := p.Span / tenths
+	due := int(int64(p.Steps/tenths) * int64(elapsed%tenth) / int64(tenth))
+	switch done := w.Stats.Tenths[w.tenth()]; {
+	case done < due:
+		return p.Gap
+	case done > due+p.Steps/(10*tenths):
+		return longGapMost
+	default:
+		return 2 * p.Gap
+	}
+}
+
+// mayStayAway tells whether nobody has to come now, for once.
+func (w *World) mayStayAway() bool {
+	return w.plan.Steps == 0 || w.now.Sub(max(w.lastCame, Origin)) < quietMost/3
+}
+
+// tenth is that of the workload's time which it is now.
+func (w *World) tenth() int {
+	return min(int(w.now.Sub(Origin)*tenths/w.plan.Span), tenths-1)
+}
+
+// came takes note of a client's request, or that there will be no more.
+func (w *World) came() {
+	w.Stats.Quiet += int(w.now.Sub(max(w.lastCame, Origin)) / quietMost)
+	w.lastCame = w.now
+}
+
+// Thin tells whether too little happened in a tenth of a long world's time.
+func (s *Stats) Thin() bool {
+	all := 0
+	for _, n := range s.Tenths {
+		all += n
+	}
+	for _, n := range s.Tenths {
+		if n*tenthLeast < all {
+			return true
+		}
+	}
+	return false
+}
+
+// Lasted is how long the world was.
+func (s *Stats) Lasted() actor.Duration { return s.Workload + s.Calm }
