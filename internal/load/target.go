@@ -173,7 +173,6 @@ type doorCaller struct {
 	turns   turns
 	conn    net.Conn // nil: broken
 	reader  *bufio.Reader
-	answer  fasthttp.Response
 	renewed time.Time
 }
 
@@ -201,21 +200,28 @@ func (c *doorCaller) Call() Answer {
 	if c.conn == nil && c.dial() != nil {
 		return Answer{Code: Broken, After: 100 * time.Millisecond}
 	}
-	err := c.exchange(c.requests[c.turns.next()])
+	err := c.send(c.requests[c.turns.next()])
+	// The room for an answer is taken now that there is one: with as many rooms as
+	// callers, none would be in the processor's cache.
+	answer := fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseResponse(answer)
+	if err == nil {
+		err = answer.ReadLimitBody(c.reader, answerBytesMax)
+	}
 	if err != nil {
 		_ = c.conn.Close()
 		c.conn = nil
 		return Answer{Code: Broken, After: 100 * time.Millisecond}
 	}
-	a := c.read()
-	if c.answer.ConnectionClose() {
+	if answer.ConnectionClose() {
 		_ = c.conn.Close()
 		c.conn = nil
 	}
-	return a
+	return meaning(answer)
 }
 
-func (c *doorCaller) exchange(request []byte) error {
+// send sends a request, and returns when there is something to read.
+func (c *doorCaller) send(request []byte) error {
 	if now := time.Now(); now.Sub(c.renewed) > deadlineRenewed { // each time would cost as much as the rest of a call
 		c.renewed = now
 		if err := c.conn.SetDeadline(now.Add(answerWithin)); err != nil {
@@ -225,26 +231,27 @@ func (c *doorCaller) exchange(request []byte) error {
 	if _, err := c.conn.Write(request); err != nil {
 		return err
 	}
-	return c.answer.ReadLimitBody(c.reader, answerBytesMax)
+	_, err := c.reader.Peek(1)
+	return err
 }
 
-// read says what an answer means.
-func (c *doorCaller) read() Answer {
-	status := c.answer.StatusCode()
+// meaning is what an answer says.
+func meaning(answer *fasthttp.Response) Answer {
+	status := answer.StatusCode()
 	if status/100 == 2 {
 		return Answer{}
 	}
 	a := Answer{Code: "status_" + strconv.Itoa(status)}
-	if bytes.HasPrefix(c.answer.Header.ContentType(), []byte("application/problem+json")) {
+	if bytes.HasPrefix(answer.Header.ContentType(), []byte("application/problem+json")) {
 		var p struct {
 			Code  string `json:"code"`
 			Scope string `json:"scope"`
 		}
-		if json.Unmarshal(c.answer.Body(), &p) == nil && p.Code != "" {
+		if json.Unmarshal(answer.Body(), &p) == nil && p.Code != "" {
 			a.Code, a.Scope = p.Code, p.Scope
 		}
 	}
-	if seconds, err := strconv.Atoi(string(c.answer.Header.Peek(fasthttp.HeaderRetryAfter))); err == nil {
+	if seconds, err := strconv.Atoi(string(answer.Header.Peek(fasthttp.HeaderRetryAfter))); err == nil {
 		a.After = time.Duration(seconds) * time.Second
 	}
 	return a
