@@ -163,14 +163,15 @@ func decodeHead(head string) (o Options, err error) {
 
 // The files in the folder of a failure.
 const (
-	choicesFile  = "choices.txt"   // all choices
-	shrunkFile   = "shrunk.txt"    // as few as still break the same spec
-	eventsFile   = "events.log"    // the canonical log of the first
-	columnsFile  = "columns.txt"   // the second, for a person
-	pageFile     = "page.html"     // likewise, as a picture
-	historyFile  = "history.html"  // the history that no single machine has, if that is what broke
-	violatedFile = "violation.txt" // what was broken
-	planFile     = "plan.txt"      // what the world was made of
+	choicesFile   = "choices.txt"   // all choices
+	shrunkFile    = "shrunk.txt"    // as few as still break the same spec
+	eventsFile    = "events.log"    // the canonical log of the first
+	shrunkLogFile = "shrunk.log"    // and of the second
+	columnsFile   = "columns.txt"   // the second, for a person
+	pageFile      = "page.html"     // likewise, as a picture
+	historyFile   = "history.html"  // the history that no single machine has, if that is what broke
+	violatedFile  = "violation.txt" // what was broken
+	planFile      = "plan.txt"      // what the world was made of
 )
 
 // Leave writes the folder of a failure: its choices, its log, and the smallest
@@ -185,8 +186,9 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	RunSeed(whole)
 
 	small := Shrink(o, r)
-	var columns, page, history bytes.Buffer
+	var columns, page, history, shrunk bytes.Buffer
 	shown := o
+	shown.Events = &shrunk
 	shown.Chooser, shown.Columns, shown.Page = NewReplayed(small.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
 	last := RunSeed(shown)
 	if err := shown.Page.WriteTo(&page, last); err != nil {
@@ -204,6 +206,7 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 		{choicesFile, EncodeChoices(o, r.Choices)},
 		{eventsFile, events.Bytes()},
 		{shrunkFile, EncodeChoices(o, small.Choices)},
+		{shrunkLogFile, shrunk.Bytes()},
 		{columnsFile, columns.Bytes()},
 		{pageFile, page.Bytes()},
 		{planFile, []byte(r.Plan)},
@@ -221,20 +224,28 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 }
 
 // Replay runs a failure from its folder again, the shrunk one or the whole, and
-// shows it in columns.
-func Replay(dir string, whole bool, out io.Writer, parts Parts) (Result, error) {
-	name := shrunkFile
+// shows it in columns. Where it goes otherwise than it did, it says from which
+// step on, with both sides; "" is nowhere.
+func Replay(dir string, whole bool, out io.Writer, parts Parts) (r Result, parted string, err error) {
+	name, logName := shrunkFile, shrunkLogFile
 	if whole {
-		name = choicesFile
+		name, logName = choicesFile, eventsFile
 	}
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
-		return Result{}, err
+		return Result{}, "", err
 	}
-	o, log, err := DecodeChoices(text)
+	o, choices, err := DecodeChoices(text)
 	if err != nil {
-		return Result{}, fmt.Errorf("%s: %w", name, err)
+		return Result{}, "", fmt.Errorf("%s: %w", name, err)
 	}
-	o.Chooser, o.Columns, o.Parts = NewReplayed(log), NewColumns(out, ColumnsWidth), parts
-	return RunSeed(o), nil
+	was, err := os.ReadFile(filepath.Join(dir, logName))
+	if err != nil {
+		return Result{}, "", err
+	}
+	c := &comparison{want: was}
+	o.Events = c
+	o.Chooser, o.Columns, o.Parts = NewReplayed(choices), NewColumns(out, ColumnsWidth), parts
+	r = RunSeed(o)
+	return r, c.end(), nil
 }

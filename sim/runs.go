@@ -44,7 +44,7 @@ func RunTwice(o, again Options) Result {
 	}
 	r.Twice = true
 	if second := RunSeed(again); second.Hash != r.Hash {
-		r.Broken = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s", r.Hash, second.Hash)}
+		r.Broken = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s; %s", r.Hash, second.Hash, diverges(o, again))}
 	}
 	return r
 }

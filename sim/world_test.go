@@ -47,6 +47,28 @@ func TestChoicesReplay(t *testing.T) {
 	}
 }
 
+// A world that goes otherwise the second time is told from the step on, with both sides.
+func TestTwoWorldsPart(t *testing.T) {
+	o := Options{Seed: 5}
+	r := RunSeed(o)
+	other := r.Choices
+	for i := range other {
+		if s := &other[i]; s.ID>>24 == aboutArrival>>24 && len(s.Log) > 1 {
+			s.Log[1] = 0 // nobody comes
+			break
+		}
+	}
+	again := o
+	again.Chooser = NewReplayed(other)
+	b := RunTwice(o, again).Broken
+	if b == nil || b.Spec != Deterministic || !strings.Contains(b.Detail, "they part at step ") || !strings.Contains(b.Detail, "\n  was ") || !strings.Contains(b.Detail, "\n  is  ") {
+		t.Errorf("%v", b)
+	}
+	if at := diverges(o, o); !strings.Contains(at, "do not part") {
+		t.Errorf("one world parts from itself: %s", at)
+	}
+}
+
 func TestChoicesRefuseOthers(t *testing.T) {
 	for _, text := range []string{
 		"", "troupe choices 1 seed 1\n", "troupe choices 2\n", "troupe choices 2 seed x\n", "troupe choices 2 seed 1 fault Nothing:1\n",
@@ -122,12 +144,15 @@ func TestFailureShrinks(t *testing.T) {
 		t.Errorf("columns: %v\n%.300s", err, columns)
 	}
 	for whole, steps := range map[bool]int{true: r.Stats.Steps, false: small.Stats.Steps} {
-		again, err := Replay(dir, whole, io.Discard, Parts{})
+		again, parted, err := Replay(dir, whole, io.Discard, Parts{})
+		if whole && !strings.HasPrefix(parted, "step ") || strings.Count(parted, "\n  ") != 2 {
+			t.Errorf("by other specs it goes on, and parts at %q", parted)
+		}
 		if err != nil || again.Broken != nil || again.Stats.Steps < steps {
 			t.Errorf("by the specs as they are, the folder's world (whole: %v) has %d steps and breaks %v, %v", whole, again.Stats.Steps, again.Broken, err)
 		}
 	}
-	if _, err := Replay(t.TempDir(), false, io.Discard, Parts{}); err == nil {
+	if _, _, err := Replay(t.TempDir(), false, io.Discard, Parts{}); err == nil {
 		t.Error("an empty folder replays")
 	}
 }
