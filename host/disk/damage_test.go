@@ -266,6 +266,51 @@ func TestWhatIsLeftCanBeRead(t *testing.T) {
 	}
 }
 
+// An opening that fails has kept the log as it was, also over a second try; one
+// that does not fail keeps nothing.
+func TestALogIsKeptUntilAllOfItWasSeen(t *testing.T) {
+	dir := storeOf(t, 300)
+	log := newestLog(t, dir)
+	whole, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := whole[:len(whole)/2]
+	if err := os.WriteFile(log, bad, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kept := filepath.Join(dir, keptDir, filepath.Base(log))
+	for range 2 {
+		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "the log as it was before is in kept") {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(kept); err != nil || !bytes.Equal(got, bad) {
+			t.Fatalf("%d bytes are kept of %d, %v", len(got), len(bad), err)
+		}
+	}
+	if now, err := os.ReadFile(log); err == nil && bytes.Equal(now, bad) {
+		t.Fatal("the log is where it was: nothing need be kept")
+	}
+	// One that Pebble does not even begin with is told in the same words each time.
+	dir = storeOf(t, 300)
+	log = newestLog(t, dir)
+	unread, _ := unreadable(t, readFiles(t, dir), "pebble/"+filepath.Base(log))
+	if err := os.WriteFile(log, unread, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "log written ahead") {
+			t.Fatal(err)
+		}
+	}
+	again := storeOf(t, 30)
+	d := mustOpen(t, again, Options{})
+	mustClose(t, d)
+	if _, err := os.Stat(filepath.Join(again, keptDir)); !os.IsNotExist(err) {
+		t.Errorf("a whole store keeps something: %v", err)
+	}
+}
+
 // unreadable damages a log so that Pebble does not take it for one that ends
 // early, which the anchor would contradict. It tells what Open says of it.
 func unreadable(t *testing.T, whole files, log string) (content []byte, said string) {

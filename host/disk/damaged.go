@@ -3,7 +3,9 @@
 package disk
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -24,6 +26,51 @@ func (d *Disk) unopened(err error, mark store.Mark) error {
 		return fmt.Errorf("folder %s: %w: its MANIFEST, or a marker file, is missing or damaged", pebbleDir, err)
 	}
 	return fmt.Errorf("log written ahead %s: %w: the newest batches, up to %d, stand there and cannot be read", strings.Join(d.logs(), ", "), err, mark.Batch)
+}
+
+// keptDir holds the log written ahead as it was when a store was opened: Pebble
+// puts what it can read of it into tables, and takes it away, before anybody has
+// seen whether all of it is there. It goes when all is.
+const keptDir = "kept"
+
+// keepLogs gives the files of the log a second name, where the file system has
+// such a thing. What an opening that failed has kept stays: it is older, and has
+// more in it.
+func (d *Disk) keepLogs() error {
+	if d.options.ReadOnly || d.kept() != "" {
+		return nil
+	}
+	fs := d.options.fs
+	names, err := fs.List(d.path(pebbleDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(d.path(keptDir), 0o700); err != nil {
+		return err
+	}
+	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !isLog(n) }) {
+		if err := fs.Link(fs.PathJoin(d.path(pebbleDir), name), fs.PathJoin(d.path(keptDir), name)); err != nil {
+			return d.dropKept() // a store that is whole must open all the same
+		}
+	}
+	return nil
+}
+
+// kept says where the log of before is, if it was kept.
+func (d *Disk) kept() string {
+	if names, err := d.options.fs.List(d.path(keptDir)); err != nil || len(names) == 0 {
+		return ""
+	}
+	return "; the log as it was before is in " + keptDir
+}
+
+func (d *Disk) dropKept() error {
+	if d.options.ReadOnly {
+		return nil
+	}
+	return d.options.fs.RemoveAll(d.path(keptDir))
 }
 
 // tablesOnly opens what stands in the tables, as if there were no log written ahead.

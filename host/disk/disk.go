@@ -132,6 +132,9 @@ func (d *Disk) open() error {
 	if err != nil && !damaged {
 		return err
 	}
+	if err := d.keepLogs(); err != nil {
+		return err
+	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
 		err = d.unopened(err, mark)
 		if !damaged || d.tablesOnly(mark) != nil {
@@ -141,10 +144,16 @@ func (d *Disk) open() error {
 	if err := d.checkFormat(mark); err != nil {
 		return err
 	}
-	if d.end, err = store.Verify(d, d.node, mark); damaged {
+	d.end, err = store.Verify(d, d.node, mark)
+	switch {
+	case damaged:
 		return nil
+	case err != nil && !d.options.ReadOnly:
+		return fmt.Errorf("%w%s", err, d.kept())
+	case err != nil:
+		return err
 	}
-	return err
+	return d.dropKept()
 }
 
 func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
