@@ -201,12 +201,12 @@ func (w *World) tellAgents() {
 func (w *World) burst() {
 	to := drawer{w: w}.target()
 	w.log.world(w.now, "a burst for %s", to)
-	text := "sleep 400"
+	text, left := "sleep 400", 5*time.Second
 	if w.team != nil {
-		text = w.teamMessage(to.Agent)
+		text, left = w.teamMessage(to.Agent), clientLeftMax
 	}
 	for range min(w.plan.Limits.MaxPendingPerActor, busyPendingMax) + 2 {
-		c := w.addClient(to, text, 5*time.Second)
+		c := w.addClient(to, text, left)
 		c.burst = true
 		w.ask(c)
 	}

@@ -51,3 +51,16 @@ func TestWorldsAreJudgedFromOutside(t *testing.T) {
 		t.Errorf("%d clients were told what was kept, %d asked with a key", left, len(w.keyed))
 	}
 }
+
+// A history that nobody could judge in time is no pass, however few the seeds.
+func TestWhatIsUndecidedIsMissing(t *testing.T) {
+	var s Summary
+	s.Add(Result{})
+	if m := s.Undecided(); len(m) > 0 {
+		t.Errorf("nothing was undecided, and %v is missing", m)
+	}
+	s.Add(Result{Stats: Stats{Undecided: 1}})
+	if m := s.Undecided(); len(m) != 1 || !strings.Contains(m[0], "verdict") {
+		t.Errorf("one history was undecided, and %v is missing", m)
+	}
+}

@@ -168,6 +168,14 @@ func (s *Summary) TooShort() (short []string) {
 	return short
 }
 
+// Undecided says if histories could not be judged in their time, which is no pass.
+func (s *Summary) Undecided() (missing []string) {
+	if n := s.Total.Undecided; n > 0 {
+		missing = append(missing, fmt.Sprintf("a verdict on the histories of %d worlds", n))
+	}
+	return missing
+}
+
 // Print writes the table of all that was seen, and names what never was.
 func (s *Summary) Print(out io.Writer) (missing []string) {
 	row := func(kind, name string, n int) {
@@ -196,9 +204,6 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
 		s.Seeds, median(s.steps), median(s.calls), s.deep, s.nodes, s.snapshots, s.crashed)
 	fmt.Fprintf(out, "judged as one machine's: %d operations in %d histories, %d undecided\n", s.Total.Judged, s.Total.Judgements, s.Total.Undecided)
-	if s.Total.Undecided > 0 {
-		missing = append(missing, fmt.Sprintf("a verdict on %d histories", s.Total.Undecided))
-	}
 	return missing
 }
 

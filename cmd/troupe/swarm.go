@@ -69,6 +69,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	if c.Long {
 		missing = append(missing, sum.TooShort()...)
 	}
+	missing = append(missing, sum.Undecided()...)
 	fmt.Fprintln(out, p.result())
 	for _, m := range missing {
 		fmt.Fprintf(out, "missing: %s\n", m)
