@@ -120,7 +120,9 @@ func (c *Call) Caller() (ID, bool) {
 func (c *Call) IsRoot() bool { return len(c.Chain) == 0 }
 
 // Path is the chain and the callee, for errors and logs.
-func (c *Call) Path() []ID { return append(slices.Clone(c.Chain), c.To) }
+func (c *Call) Path() []ID {
+	return append(append(make([]ID, 0, len(c.Chain)+1), c.Chain...), c.To)
+}
 
 // Check says what no well-formed call can be.
 func (c *Call) Check() error {

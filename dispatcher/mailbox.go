@@ -10,6 +10,9 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
+// laneKept is how much room for waiting messages an empty lane keeps.
+const laneKept = 4
+
 // StarvedMax is how many messages of higher lanes may overtake a waiting one.
 const StarvedMax = 8
 
@@ -130,6 +133,9 @@ func (m *Mailbox) remove(lane, at int) {
 	m.bytes -= m.lanes[lane][at].Bytes
 	m.lanes[lane] = slices.Delete(m.lanes[lane], at, at+1)
 	if len(m.lanes[lane]) == 0 {
-		m.lanes[lane], m.passed[lane] = nil, 0
+		m.passed[lane] = 0
+		if cap(m.lanes[lane]) > laneKept {
+			m.lanes[lane] = nil
+		}
 	}
 }

@@ -30,7 +30,8 @@ func (c Caller) ChainOf() []actor.ID { return append(slices.Clone(c.Chain), c.Se
 // calls, budget. asked is the time-out the caller names, 0 for the default; the
 // call gets that, the configured maximum, or what the caller has left.
 func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked actor.Duration) (actor.Duration, *actor.Refusal) {
-	chain := c.ChainOf()
+	var room [8]actor.ID // what is refused has a chain of its own
+	chain := append(append(room[:0], c.Chain...), c.Self)
 	if (def == nil || def.System) && !mutant.On("target-exists-check") {
 		return 0, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", target.Agent)
 	}
@@ -39,7 +40,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 	}
 	left := timeFor(l, c.Left, asked)
 	if left < LeftMin {
-		return 0, &actor.Refusal{Reason: actor.Deadline, Chain: chain, Operation: "invoke " + target.String(), Timeout: left,
+		return 0, &actor.Refusal{Reason: actor.Deadline, Chain: c.ChainOf(), Operation: "invoke " + target.String(), Timeout: left,
 			Detail: "timeout: less than 1 ms is left for a call to " + target.String()}
 	}
 	if c.Outstanding >= l.AgentConcurrentCallsMax && !mutant.On("outstanding-limit") {
@@ -57,7 +58,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 func ValidateCallContext(l Limits, chain []actor.ID, target actor.ID, def *actor.Definition) *actor.Refusal {
 	// The limit is on the depth of the caller: A→B→C→D→E→F stands, F→G does not.
 	if len(chain)-1 >= l.AgentCallDepthMax && !mutant.On("depth-check") {
-		return actor.RefuseDepth(chain, target, l.AgentCallDepthMax)
+		return actor.RefuseDepth(slices.Clone(chain), target, l.AgentCallDepthMax)
 	}
 	byActor := def != nil && def.Recursion == actor.ByActor
 	for i, above := range chain {
@@ -65,7 +66,7 @@ func ValidateCallContext(l Limits, chain []actor.ID, target actor.ID, def *actor
 			continue
 		}
 		if byActor && above == target || !byActor && above.Tenant == target.Tenant && above.Agent == target.Agent {
-			return actor.RefuseCycle(chain, target)
+			return actor.RefuseCycle(slices.Clone(chain), target)
 		}
 	}
 	return nil

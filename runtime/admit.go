@@ -61,9 +61,11 @@ func (c *Cell) seen(act *activation, call *actor.Call) bool {
 		c.replyTo(act, call, &done.Reply, true)
 		return true
 	}
-	if reply := c.recall.find(call.ID, act.epoch); !act.durable && reply != nil && !mutant.On("dedup-forgotten") {
-		c.replyTo(act, call, reply, true)
-		return true
+	if !act.durable && (call.Attempt > 1 || c.far) { // inside a node nothing comes twice by itself
+		if reply := c.recall.find(call.ID, act.epoch); reply != nil && !mutant.On("dedup-forgotten") {
+			c.replyTo(act, call, reply, true)
+			return true
+		}
 	}
 	if run := act.journal.Run(call.ID); run != nil && !mutant.On("open-call-taken-twice") {
 		c.stillOpen(act, call, run)

@@ -22,26 +22,32 @@ import (
 func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 	act, run := t.act, t.run
 	step := t.step() + 1
-	record := store.Asking{Run: run.Call.ID, At: c.now, Asks: make([]store.Asked, len(asks)), Keep: keep}
-	ec := tools.NewContext(run.Call, run.Clock.Now(c.now), dispatcher.Asks{})
+	made := make([]store.Asked, len(asks))
 	calls := 0
 	for i := range asks {
-		record.Asks[i] = c.plan(run, ec, asks[i])
-		if a := &record.Asks[i]; a.Open() && a.Out().Kind == actor.AskCall {
+		made[i] = c.plan(run, &asks[i])
+		if a := &made[i]; a.Open() && a.Out().Kind == actor.AskCall {
 			calls++
 		}
 	}
 	share, budget, pending := dispatcher.Share(run.Budget, calls), run.Budget, act.pending()
-	for i := range record.Asks {
-		a := &record.Asks[i]
+	for i := range made {
+		a := &made[i]
 		if a.Open() && a.Out().Kind == actor.AskCall && c.askCall(t, a, pending, budget, share) {
 			pending++
 			budget -= min(budget, 1+a.Budget)
 		}
-		c.toldAsked(t, a, runs.Event{Step: step, Index: uint16(i)})
+		if c.tells(act, run.Call.ID) {
+			c.toldAsked(t, a, runs.Event{Step: step, Index: uint16(i)})
+		}
 	}
 	holds := run.Holds
-	c.record(act, record)
+	if act.durable {
+		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: made, Keep: keep})
+	} else {
+		run.Asks(c.now, made)
+		c.changed(act)
+	}
 	t.work = asks
 	t.sent = t.sent[:0]
 	for range asks {
@@ -61,9 +67,16 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 }
 
 // plan is an ask as the tools have it: complete, with its time, or answered at once.
-func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) store.Asked {
-	a := store.Asked{Ask: ask, Attempt: 1, Stamp: c.nextStamp(run)}
-	out, answer := c.tools.Plan(ec, ask)
+func (c *Cell) plan(run *store.Run, ask *actor.Ask) store.Asked {
+	a := store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
+	left := run.Clock.Now(c.now)
+	var out actor.Ask
+	var answer *tools.Result
+	if ask.Kind == actor.AskCall {
+		out, answer = tools.PlanCall(*ask, run.Call.To)
+	} else {
+		out, answer = c.tools.Plan(tools.NewContext(run.Call, left, dispatcher.Asks{}), *ask)
+	}
 	if err := out.Check(c.limits.MessageBytesMax); answer == nil && err != nil {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s asks for something that cannot be carried: %v", ask.Name, err)}
 	}
@@ -73,15 +86,16 @@ func (c *Cell) plan(run *store.Run, ec tools.ExecutionContext, ask actor.Ask) st
 		return a
 	}
 	if !ask.Same(&out) {
-		a.Sent = &out
+		sent := out
+		a.Sent = &sent
 	}
 	switch out.Kind {
 	case actor.AskTool, actor.AskWork:
-		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.ToolTimeoutDefault)))
+		a.Clock = actor.NewClock(c.now, min(left, orDefault(out.Timeout, c.limits.ToolTimeoutDefault)))
 	case actor.AskModel:
-		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.ModelTimeoutDefault)))
+		a.Clock = actor.NewClock(c.now, min(left, orDefault(out.Timeout, c.limits.ModelTimeoutDefault)))
 	case actor.AskInvoke:
-		a.Clock = actor.NewClock(c.now, min(ec.Left, orDefault(out.Timeout, c.limits.InvokeTimeoutDefault)))
+		a.Clock = actor.NewClock(c.now, min(left, orDefault(out.Timeout, c.limits.InvokeTimeoutDefault)))
 	case actor.AskSleep:
 		a.Clock = actor.NewClock(c.now, out.Timeout)
 	case actor.AskWait:
@@ -182,6 +196,9 @@ func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
 // askEvents tells the specs of each ask of the last step, refused ones too.
 func (c *Cell) askEvents(t *turn) {
+	if !c.hears(history.Ask) && !c.hears(history.Refuse) {
+		return
+	}
 	pending := t.act.pending()
 	for i := range t.run.Last() {
 		c.askEvent(t, i, pending)
@@ -274,7 +291,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	if answer.Refusal != nil {
 		e.Status, e.Reason, e.Scope = actor.Failed, answer.Refusal.Reason, answer.Refusal.Scope
 	}
-	if a.IsCall() {
+	if a.IsCall() && c.tells(t.act, t.run.Call.ID) {
 		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: e.Status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.took(a)}
 		d.Say(answer.Parts)
 		c.tell(t.act, t.run, d)
@@ -285,7 +302,12 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	if heldBelow(t.run) && !stillHeld(t.run, i) {
 		c.tell(t.act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: a.Call})
 	}
-	c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget})
+	if t.act.durable {
+		c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget})
+	} else {
+		t.run.Answers(c.now, a, answer, budget)
+		c.changed(t.act)
+	}
 	e.Pending = t.act.pending()
 	c.event(e)
 	c.heldChanged(t, holds)

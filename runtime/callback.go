@@ -33,7 +33,7 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
-	a := c.plan(run, tools.NewContext(run.Call, run.Clock.Now(c.now), dispatcher.Asks{}), ask)
+	a := c.plan(run, &ask)
 	a.Added, a.For, a.Promise = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
 		c.askCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))

@@ -50,6 +50,7 @@ type Cell struct {
 	rest       *life // of actors that have nothing open: never changed
 	recall     recall
 	clients    map[actor.CallID]*client
+	far        bool                        // what this step takes in comes from another node
 	guest      *client                     // came in this step, and is not answered yet
 	spare      *client                     // for the next guest
 	performing map[actor.EffectID]actor.ID // whose tools and work are out
@@ -102,7 +103,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	c.now = max(c.now, now)
 	clear(c.ready.Effects) // what was asked for is not held on to
 	c.ready = Ready{Effects: c.ready.Effects[:0], Events: c.ready.Events[:0]}
-	c.blame = actor.CallID{}
+	c.blame, c.far = actor.CallID{}, false
 	if c.booted {
 		c.ring()
 	}

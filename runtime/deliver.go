@@ -28,6 +28,7 @@ func (c *Cell) deliver(env *actor.Envelope) {
 		c.drop(env, "epoch")
 		return
 	}
+	c.far = env.From.Node != c.self.Node
 	c.local(env)
 }
 

@@ -232,21 +232,8 @@ func (j *Journal) Apply(r Record) error {
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
 			return fmt.Errorf("run %s cannot ask", r.Run)
 		}
-		asks := slices.Clone(r.Asks)
-		for i := range asks {
-			asks[i].Ask.Work = nil // is not state
-			if asks[i].Sent != nil && asks[i].Sent.Work != nil {
-				sent := *asks[i].Sent
-				sent.Work = nil
-				asks[i].Sent = &sent
-			}
-			if asks[i].IsCall() {
-				run.Budget -= min(run.Budget, 1+asks[i].Budget)
-			}
-		}
-		run.Steps = append(run.Steps, Step{Asks: asks})
+		run.Asks(r.At, slices.Clone(r.Asks))
 		run.Keep = append(run.Keep, r.Keep...)
-		run.settle(r.At)
 	case Added:
 		run := j.Run(r.Run)
 		if run == nil || !r.Ask.Added || !slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() && !a.Added }) {
@@ -274,10 +261,7 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		answer := r.Answer
-		a.Answer = &answer
-		run.Budget += min(r.Budget, a.Budget)
-		run.settle(r.At)
+		run.Answers(r.At, a, r.Answer, r.Budget)
 	case Retried:
 		_, a, err := j.ask(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -334,6 +318,31 @@ func (j *Journal) Apply(r Record) error {
 func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
 	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget}
 	j.Runs = append(j.Runs, run)
+}
+
+// Asks is the run's next step. The asks are its own from then on.
+func (r *Run) Asks(at actor.Time, asks []Asked) {
+	for i := range asks {
+		asks[i].Ask.Work = nil // is not state
+		if asks[i].Sent != nil && asks[i].Sent.Work != nil {
+			sent := *asks[i].Sent
+			sent.Work = nil
+			asks[i].Sent = &sent
+		}
+		if asks[i].IsCall() {
+			r.Budget -= min(r.Budget, 1+asks[i].Budget)
+		}
+	}
+	r.Steps = append(r.Steps, Step{Asks: asks})
+	r.settle(at)
+}
+
+// Answers gives an ask of the last step its answer, and the run what a call brings
+// back of its share.
+func (r *Run) Answers(at actor.Time, a *Asked, answer actor.Answer, budget uint32) {
+	a.Answer = &answer
+	r.Budget += min(budget, a.Budget)
+	r.settle(at)
 }
 
 // Close ends a run of an actor that writes nothing down, and gives it back; nil

@@ -79,7 +79,16 @@ func planCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 	if refusal := ec.Check(); refusal != nil {
 		return refuse(refusal)
 	}
-	if _, err := Target(ask.Name, ec.Call.To); err != nil {
+	return PlanCall(ask, ec.Call.To)
+}
+
+// PlanCall is Plan for a call that a turn asks for itself: who it is is all that
+// matters of the context.
+func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
+	if ask.Timeout < 0 {
+		return refuse(invalid(ask.Kind.String(), "timeout", "a time-out cannot be below 0"))
+	}
+	if _, err := Target(ask.Name, self); err != nil {
 		return refuse(invalid(CallAgent, "agent_id", err.Error()))
 	}
 	if n := actor.SizeOf(ask.Parts); n > actor.MessageBytesMax {

@@ -306,6 +306,7 @@ func (c *cell) define() {
 // step advances the cell by one input and does what comes of it.
 func (c *cell) step(in runtime.Input) {
 	now := c.engine.clock.now()
+	c.mailbox.now = now
 	number := c.watch.begin(in, now)
 	ready := c.core.Step(now, in)
 	if number%timedSteps == 1 {

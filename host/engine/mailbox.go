@@ -50,7 +50,8 @@ type mailbox struct {
 	suspended atomic.Bool // between a panic and the next incarnation
 
 	// The thread's alone.
-	noted      uint64 // cells that have something to take in, one bit each
+	now        actor.Time // when its last step began; 0: nobody says
+	noted      uint64     // cells that have something to take in, one bit each
 	letter     runtime.Deliver
 	invoker    proto.MessageInvoker
 	dispatcher proto.Dispatcher
@@ -179,7 +180,7 @@ func (m *mailbox) drain(t *thread) {
 		}
 	}()
 	for range m.dispatcher.Throughput() {
-		if !m.next() || t.asker.answered() || t.over() {
+		if !m.next() || t.asker.answered() || t.over(m) {
 			break
 		}
 	}
@@ -215,7 +216,7 @@ func (m *mailbox) handOn(t *thread) {
 		if noted == 0 {
 			return
 		}
-		helps := round < helpRounds && !t.asker.answered() && !t.over()
+		helps := round < helpRounds && !t.asker.answered() && !t.over(m)
 		var next *mailbox
 		for ; noted != 0; noted &= noted - 1 {
 			switch peer := m.peers[bits.TrailingZeros64(noted)]; {

@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"sync"
 	"time"
+
+	"github.com/troupe-run/troupe/actor"
 )
 
 // thread is whoever is the thread of cells for a while, of one after the other: a
@@ -17,7 +19,7 @@ type thread struct {
 	asker *waiter // nil: the cell's own
 	cell  *mailbox
 	first chore
-	began time.Time // 0: it has not looked at the time yet
+	began actor.Time // 0: it has not looked at the time yet
 }
 
 // chore is what a thread begins with, before it hands on.
@@ -39,13 +41,20 @@ func (t *thread) work() {
 	t.cell.handOn(t)
 }
 
-// over tells whether it has done enough for others.
-func (t *thread) over() bool {
-	if t.began.IsZero() {
-		t.began = time.Now()
+// over tells whether it has done enough for others. What a cell has been told of
+// the time is good enough for that: asking for it costs as much as a message.
+func (t *thread) over(m *mailbox) bool {
+	now := m.now
+	if now == 0 {
+		now = actor.Time(time.Since(awake))
 	}
-	return time.Since(t.began) > helpFor
+	if t.began == 0 {
+		t.began = now
+	}
+	return now.Sub(t.began) > helpFor
 }
+
+var awake = time.Now()
 
 // stack is what cells are stepped on, whoever's goroutine it is. Agents' code that
 // calls runtime.Goexit ends the stack, and neither the goroutine of a cell nor
