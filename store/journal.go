@@ -21,8 +21,12 @@ type Journal struct {
 	Buried []Buried     // cancelled before they came, in order
 	Kept   []actor.Item // by name, as ended runs left it
 
-	index index
+	index *index // once there is much to find
 }
+
+// indexMin is how much is remembered before it is worth an index: most actors
+// remember little, and there are many of them.
+const indexMin = 16
 
 // index finds what is remembered; it is made of Ended and Buried when it is asked.
 type index struct {
@@ -135,7 +139,12 @@ func (j *Journal) Run(id actor.CallID) *Run {
 
 // Outcome finds a remembered outcome; nil if there is none.
 func (j *Journal) Outcome(id actor.CallID) *Ended {
-	if len(j.Ended) == 0 {
+	if j.few() {
+		for i := range j.Ended {
+			if j.Ended[i].Call == id {
+				return &j.Ended[i]
+			}
+		}
 		return nil
 	}
 	if i, ok := j.remembered().calls[id]; ok {
@@ -146,15 +155,21 @@ func (j *Journal) Outcome(id actor.CallID) *Ended {
 
 // IsBuried tells whether the call was cancelled before it came.
 func (j *Journal) IsBuried(id actor.CallID) bool {
-	return len(j.Buried) > 0 && j.remembered().buried[id]
+	if j.few() {
+		return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
+	}
+	return j.remembered().buried[id]
 }
+
+// few tells whether what is remembered is looked through, without an index.
+func (j *Journal) few() bool { return len(j.Ended)+len(j.Buried) <= indexMin }
 
 // remembered brings the index up to date. Of two of a name the first counts.
 func (j *Journal) remembered() *index {
-	x := &j.index
-	if x.calls == nil {
-		*x = index{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
+	if j.index == nil {
+		j.index = &index{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
 	}
+	x := j.index
 	for ; x.ended < len(j.Ended); x.ended++ {
 		e := &j.Ended[x.ended]
 		if _, ok := x.calls[e.Call]; ok {
@@ -194,8 +209,15 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 			}
 		}
 	}
-	if i, ok := j.remembered().keys[promise(key)]; ok {
-		e := &j.Ended[i-j.index.gone]
+	e := (*Ended)(nil)
+	if j.few() {
+		if i := slices.IndexFunc(j.Ended, func(e Ended) bool { return e.Idempotency.Same(key) }); i >= 0 {
+			e = &j.Ended[i]
+		}
+	} else if i, ok := j.remembered().keys[promise(key)]; ok {
+		e = &j.Ended[i-j.index.gone]
+	}
+	if e != nil {
 		return e.Call, e.Idempotency.Body, true
 	}
 	return actor.CallID{}, actor.Hash{}, false
@@ -430,20 +452,24 @@ func (j *Journal) forget(now actor.Time) {
 	}
 	ended, buried := len(j.Ended), len(j.Buried)
 	if j.N%(1<<bits.Len(uint(ended+buried))) != 0 {
-		return
+		return // which leaves an index of little for a while
 	}
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool { return e.Until < now })
 	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
 	if len(j.Ended) < ended || len(j.Buried) < buried {
-		j.index = index{}
+		j.index = nil
+	}
+	if j.few() {
+		j.index = nil
 	}
 }
 
 // forgetOutcome drops the first outcome.
 func (j *Journal) forgetOutcome() {
-	switch x := &j.index; {
+	switch x := j.index; {
+	case x == nil:
 	case x.twice:
-		*x = index{}
+		j.index = nil
 	case x.ended > 0:
 		delete(x.calls, j.Ended[0].Call)
 		delete(x.keys, promise(j.Ended[0].Idempotency))
@@ -456,9 +482,10 @@ func (j *Journal) forgetOutcome() {
 
 // forgetTomb drops the first tombstone.
 func (j *Journal) forgetTomb() {
-	switch x := &j.index; {
+	switch x := j.index; {
+	case x == nil:
 	case x.twice:
-		*x = index{}
+		j.index = nil
 	case x.tombed > 0:
 		delete(x.buried, j.Buried[0].Call)
 		x.tombed--
