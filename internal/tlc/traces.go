@@ -43,6 +43,9 @@ var mutated = []string{"cycle-check", "self-call", "depth-check", "chain-dropped
 // somebody that goes on after it.
 const crashesOf100 = 20
 
+// Of many histories, together, so many kinds of events are wanted.
+const manyHistories, kindsWanted = 200, 30
+
 // tracing is the command traces.
 type tracing struct {
 	tlc    TLC
@@ -205,6 +208,9 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 		return fmt.Errorf("histories %s are no behaviours of module Calls", which)
 	}
 	fmt.Println(coverage(taken))
+	if len(all) >= manyHistories && len(kinds) < kindsWanted {
+		return fmt.Errorf("that is less than %d kinds: the worlds have become too quiet", kindsWanted)
+	}
 	return nil
 }
 
