@@ -15,12 +15,12 @@ import (
 
 func TestADoorIsAskedAsAClientWould(t *testing.T) {
 	var seen atomic.Pointer[string]
-	mode := "ok"
+	var mode atomic.Value
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		text := fmt.Sprintf("%s %s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"), r.Header.Get("Authorization"), body)
 		seen.Store(&text)
-		switch mode {
+		switch mode.Load() {
 		case "busy":
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.Header().Set("Retry-After", "3")
@@ -53,7 +53,7 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 		{"break", Answer{Code: Broken, After: 100 * time.Millisecond}},
 		{"ok", Answer{}}, // over a new connection
 	} {
-		mode = step.mode
+		mode.Store(step.mode)
 		if got := c.Call(); got != step.want {
 			t.Errorf("%s: %+v, want %+v", step.mode, got, step.want)
 		}
