@@ -230,6 +230,27 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
+// TypeOf is the type of an event as Append writes it, of which nothing else is
+// read; 0: it is none.
+func TypeOf(b []byte) Type {
+	_, rest, _ := bytes.Cut(b[:min(len(b), typeWithin)], typeMark)
+	name, _, ended := bytes.Cut(rest, []byte{'"'})
+	if !ended {
+		return 0
+	}
+	for t := UserInput; int(t) < len(types); t++ {
+		if types[t].name == string(name) {
+			return t
+		}
+	}
+	return 0
+}
+
+var typeMark = []byte(`"type":"`)
+
+// typeWithin is how far the type reaches at most: behind run, number and time.
+const typeWithin = 192
+
 // where says what was wrong with the JSON and where, in the same words each
 // time: the library draws some of its own words anew in each process.
 func where(err error) string {

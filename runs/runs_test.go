@@ -489,6 +489,9 @@ func TestEventsComeBackAsTheyWent(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", Encode(e), err)
 		}
+		if typ := TypeOf(Encode(e)); typ != e.Type || TypeOf([]byte(`{"type":"nonsense"`)) != 0 {
+			t.Fatalf("%s is taken for %s", Encode(e), typ)
+		}
 		e.fit()
 		if !reflect.DeepEqual(again, e) {
 			t.Fatalf("%s\nreads as %+v\nwas %+v", Encode(e), again, e)

@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -283,11 +282,11 @@ func (w *World) published(_ *node, e store.RunEvent) {
 			w.listenTo(e.Run, w.lines[i].client)
 		}
 	}
-	if w.story || w.plan.Plain || !bytes.Contains(e.Body, []byte(`"wait_opened"`)) {
+	if w.story || w.plan.Plain || runs.TypeOf(e.Body) != runs.WaitOpened {
 		return
 	}
 	event, err := runs.Decode(e.Body)
-	if err != nil || event.Type != runs.WaitOpened {
+	if err != nil {
 		return
 	}
 	owner, ok, err := store.ActorOf(w.kv, actor.DefaultTenant, e.Run)

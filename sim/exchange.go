@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -342,7 +341,7 @@ func attemptOf(in runtime.Input) uint32 {
 
 // shown tells the specs which piece of which attempt is shown.
 func (w *World) shown(h *held, e store.RunEvent) {
-	if h.shows > 0 && bytes.Contains(e.Body, deltaMark) {
+	if h.shows > 0 && runs.TypeOf(e.Body) == runs.AgentStreamDelta {
 		w.pieces(h.c, "show", h.shows, e)
 	}
 }
@@ -351,16 +350,11 @@ func (w *World) shown(h *held, e store.RunEvent) {
 // takes it back in turn: then the next incarnation has to do it again.
 func (w *World) tookBack(c *cell, effects []runtime.Effect) {
 	for i := range effects {
-		if op, ok := effects[i].Op.(runtime.Publish); ok && bytes.Contains(op.Event.Body, attemptMark) {
+		if op, ok := effects[i].Op.(runtime.Publish); ok && runs.TypeOf(op.Event.Body) == runs.Attempt {
 			w.pieces(c, "take back", 0, op.Event)
 		}
 	}
 }
-
-var (
-	deltaMark   = []byte(`"type":"agent_stream_delta"`)
-	attemptMark = []byte(`"type":"attempt"`)
-)
 
 func (w *World) pieces(c *cell, what string, attempt uint32, e store.RunEvent) {
 	event, err := runs.Decode(e.Body)

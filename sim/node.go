@@ -14,6 +14,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
@@ -359,6 +360,7 @@ func (n *node) perform(h held) {
 		w.joined(op)
 	case runtime.Publish:
 		w.performed(&h, "publish", "", op.Event.Run, 0, 0)
+		w.Stats.Told[runs.TypeOf(op.Event.Body)]++
 		w.shown(&h, op.Event)
 		w.published(n, op.Event)
 	case runtime.Tool:

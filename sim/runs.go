@@ -13,6 +13,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // Result is what came of one seed.
@@ -176,13 +177,17 @@ func (s *Summary) Undecided() (missing []string) {
 	return missing
 }
 
-// Print writes the table of all that was seen, and names what never was.
+// Print writes the table of all that was seen, first what never was, and names that.
 func (s *Summary) Print(out io.Writer) (missing []string) {
+	var seen strings.Builder
 	row := func(kind, name string, n int) {
+		line := fmt.Sprintf("  %-8s %-34s %12d\n", kind, name, n)
 		if n == 0 {
 			missing = append(missing, kind+" "+name)
+			io.WriteString(out, line) //nolint:errcheck // a page of text
+			return
 		}
-		fmt.Fprintf(out, "  %-8s %-34s %12d\n", kind, name, n)
+		seen.WriteString(line)
 	}
 	for _, k := range history.Kinds() {
 		row("event", k.String(), s.Total.Events[k])
@@ -198,9 +203,13 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	for _, p := range buggify.All() {
 		row("rare", p.String(), s.Total.Rare[p])
 	}
+	for _, t := range runs.Types() {
+		row("told", t.String(), s.Total.Told[t])
+	}
 	for p := range points {
 		row("point", Point(p).String(), s.Total.Sometimes[p])
 	}
+	io.WriteString(out, seen.String()) //nolint:errcheck // a page of text
 	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
 		s.Seeds, median(s.steps), median(s.calls), s.deep, s.nodes, s.snapshots, s.crashed)
 	fmt.Fprintf(out, "judged as one machine's: %d operations in %d histories, %d undecided\n", s.Total.Judged, s.Total.Judgements, s.Total.Undecided)

@@ -27,12 +27,26 @@ const (
 	RankLost             // who would have gone next lost its rank
 	InputStarved         // others went first, or it waited though it was the only one
 
-	points = int(InputStarved) + 1
+	Passivated      // an actor left memory, idle
+	ActorLost       // or because its shard has another owner
+	CallSentAgain   // a call that got no answer was sent again
+	WorkDoneAgain   // a tool, model or agent was asked again for one ask, by a later incarnation
+	TriedAgain      // whoever stands behind a node was tried once more
+	PiecesTakenBack // what was shown of an answer was taken back
+	LateDropped     // a message came when nobody waited for it
+	LateOutcome     // or what came of an effect
+	LatePiece       // or a piece of it
+	OldEpochDropped // or from, or for, another time
+	FullDropped     // or when there was no room
+
+	points = int(FullDropped) + 1
 )
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered",
-	"rank lost", "input starved"}
+	"rank lost", "input starved",
+	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
+	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "no room: dropped"}
 
 // String says what happened.
 func (p Point) String() string { return pointNames[p] }
@@ -49,6 +63,7 @@ type Stats struct {
 	Undecided  int     // kinds of them that took too long
 	Events     [32]int // by history.Kind
 	Refusals   [32]int // by actor.Reason
+	Told       [32]int // run events, by runs.Type
 	Faults     [faultKinds]int
 	Sometimes  [points]int
 	Rare       [16]int // by buggify.Point
@@ -84,6 +99,9 @@ func (s *Stats) Add(o *Stats) {
 	}
 	for i, v := range o.Events {
 		s.Events[i] += v
+	}
+	for i, v := range o.Told {
+		s.Told[i] += v
 	}
 	for i, v := range o.Refusals {
 		s.Refusals[i] += v
@@ -133,4 +151,43 @@ func (s *Stats) event(e *history.Event) {
 			s.Refusals[e.Reason]++
 		}
 	}
+	if p, ok := pointOf(e); ok {
+		s.Sometimes[p]++
+	}
+}
+
+// pointOf is the point that an event by itself shows.
+func pointOf(e *history.Event) (Point, bool) {
+	switch e.Kind {
+	case history.Deactivate:
+		if e.Why == "idle" {
+			return Passivated, true
+		}
+		return ActorLost, true
+	case history.Send:
+		return CallSentAgain, e.What == "request" && e.Attempt > 1
+	case history.Drop:
+		switch {
+		case e.What == "outcome":
+			return LateOutcome, true
+		case e.What == "piece":
+			return LatePiece, true
+		case e.Why == "late":
+			return LateDropped, true
+		case e.Why == "epoch":
+			return OldEpochDropped, true
+		case e.Why == "full":
+			return FullDropped, true
+		}
+	case history.Perform:
+		switch e.What {
+		case "try":
+			return TriedAgain, e.N > 1
+		case "take back":
+			return PiecesTakenBack, true
+		case "tool", "work", "model", "invoke":
+			return WorkDoneAgain, e.Attempt > 1
+		}
+	}
+	return 0, false
 }

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// What a thousand worlds never come by is named, and stands first.
+func TestZerosComeFirst(t *testing.T) {
+	var sum Summary
+	sum.Total.Told[runs.RunDone] = 3
+	sum.Total.Sometimes[Passivated] = 1
+	var out strings.Builder
+	missing := sum.Print(&out)
+	for _, want := range []string{"event Crash", "fault NetworkLoss", "refusal Busy", "told run_failed", "point call sent again"} {
+		if !slices.Contains(missing, want) {
+			t.Errorf("%q is not missed", want)
+		}
+	}
+	if slices.Contains(missing, "told run_done") || slices.Contains(missing, "point actor passivated") {
+		t.Errorf("what was seen is missed: %q", missing)
+	}
+	if zero, seen := strings.LastIndex(out.String(), " 0\n  "), strings.Index(out.String(), "actor passivated"); zero > seen || seen < 0 {
+		t.Errorf("what was never seen does not stand first:\n%s", out.String())
+	}
+}
+
+func TestEventsShowPoints(t *testing.T) {
+	for _, c := range []struct {
+		e    history.Event
+		want Point
+		is   bool
+	}{
+		{history.Event{Kind: history.Deactivate, Why: "idle"}, Passivated, true},
+		{history.Event{Kind: history.Deactivate, Why: "lost"}, ActorLost, true},
+		{history.Event{Kind: history.Send, What: "request", Attempt: 2}, CallSentAgain, true},
+		{history.Event{Kind: history.Send, What: "request", Attempt: 1}, 0, false},
+		{history.Event{Kind: history.Drop, What: "outcome", Why: "late"}, LateOutcome, true},
+		{history.Event{Kind: history.Drop, What: "piece", Why: "late"}, LatePiece, true},
+		{history.Event{Kind: history.Drop, What: "answered", Why: "late"}, LateDropped, true},
+		{history.Event{Kind: history.Drop, What: "request", Why: "epoch"}, OldEpochDropped, true},
+		{history.Event{Kind: history.Drop, What: "request", Why: "full"}, FullDropped, true},
+		{history.Event{Kind: history.Perform, What: "try", N: 2}, TriedAgain, true},
+		{history.Event{Kind: history.Perform, What: "tool", Attempt: 2}, WorkDoneAgain, true},
+		{history.Event{Kind: history.Perform, What: "tool", Attempt: 1}, 0, false},
+		{history.Event{Kind: history.Perform, What: "take back"}, PiecesTakenBack, true},
+	} {
+		if p, is := pointOf(&c.e); is != c.is || is && p != c.want {
+			t.Errorf("%s shows %q, %v; want %q, %v", c.e, p, is, c.want, c.is)
+		}
+	}
+}
