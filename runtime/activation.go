@@ -283,9 +283,13 @@ func (c *Cell) record(act *activation, r store.Record) {
 		return
 	}
 	e := store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N, Record: r, WasDue: act.due, Due: act.journal.Due()}
+	if len(act.told) > 0 {
+		e.Events = make([]store.RunEvent, 0, len(act.told))
+	}
 	for i := range act.told {
 		e.Events = append(e.Events, store.RunEvent{Run: act.told[i].Run, Seq: act.told[i].Seq, Body: runs.Encode(act.told[i])})
 	}
+	clear(act.told)
 	act.told = act.told[:0]
 	act.due = e.Due
 	c.ready.Entries = append(c.ready.Entries, e)
@@ -339,7 +343,26 @@ func (c *Cell) tell(act *activation, run *store.Run, e runs.Event) {
 	}
 	run.Seq++
 	e.Run, e.Seq, e.At = run.Call.ID, run.Seq, c.now
+	c.say(act, e)
+}
+
+// say adds an event to those that the next entry carries. Few actors have any at
+// a time, so one buffer goes round.
+func (c *Cell) say(act *activation, e runs.Event) {
+	if act.told == nil {
+		act.told, c.told = c.told, nil
+	}
 	act.told = append(act.told, e)
+}
+
+// said takes the buffer back, once nothing is left to be told.
+func (c *Cell) said(act *activation) {
+	if len(act.told) > 0 {
+		must.Be(false, "%s has events that no entry carries", act.id)
+	}
+	if act.told != nil {
+		c.told, act.told = act.told, nil
+	}
 }
 
 // snapshot shortens the way back once the entries since the last outweigh it.

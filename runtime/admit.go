@@ -149,7 +149,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 		// The stream begins with what the client said: it rides on the entry that accepts it.
 		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String()}
 		e.Say(call.Parts)
-		act.told = append(act.told, e)
+		c.say(act, e)
 	}
 	r := c.opens(act, call, def)
 	if call.IsRoot() {
