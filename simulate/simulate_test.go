@@ -112,7 +112,7 @@ func TestAFolderNamesTheWayBack(t *testing.T) {
 	if err != nil || r.OK() || r.Failures[0].What != "CellNeverPanics" || r.Failures[0].Dir == "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Parts{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
+	if _, _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Parts{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
 		t.Errorf("a replay without the team says %v", err)
 	}
 }
