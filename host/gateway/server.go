@@ -168,8 +168,8 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			s.metrics.took(ctx, took)
 			status := ctx.Response.StatusCode()
 			level := slog.LevelDebug
-			if status >= 500 {
-				level = slog.LevelWarn
+			if status >= 500 && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout {
+				level = slog.LevelWarn // those two are foreseen, counted, and many when they come
 			}
 			if !s.log.Enabled(ctx, level) {
 				return
