@@ -150,7 +150,7 @@ func (b *bench) report(out io.Writer, chosen []study, asJSON bool, page string) 
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b.ctx = ctx
-	began := time.Now()
+	began, machine := time.Now(), thisMachine() // as it is now: whoever changes the tree meanwhile does not change what runs
 	var rows []row
 	var broken error // what was measured until then is told
 	for i, s := range chosen {
@@ -164,7 +164,7 @@ func (b *bench) report(out io.Writer, chosen []study, asJSON bool, page string) 
 		}
 	}
 	b.clear()
-	r := result{Machine: thisMachine(), Rounds: b.rounds, Quick: b.quick, Took: time.Since(began).Seconds(), Rows: rows}
+	r := result{Machine: machine, Rounds: b.rounds, Quick: b.quick, Took: time.Since(began).Seconds(), Rows: rows}
 	if page != "" && broken == nil {
 		if err := r.write(page); err != nil {
 			return err
