@@ -15,6 +15,7 @@ type Options struct {
 	Seeds     int    // so many, from First on; 0 is 20
 	Faultless bool   // no faults but Odds
 	Odds      []sim.Odds
+	Strategy  string // of scheduling, as sim.ParseStrategy reads it; "": drawn
 	Dir       string // where a failed world leaves its folder; "": nowhere
 	Each      func(done int)
 	Columns   *sim.Columns // is shown what happens, if it is one seed
@@ -68,7 +69,7 @@ func Run(team *Team, o Options) (*Result, error) {
 		o.Seeds = 20
 	}
 	options := func(seed uint64) sim.Options {
-		return sim.Options{Seed: seed, Faultless: o.Faultless, Odds: o.Odds, Team: cast}
+		return sim.Options{Seed: seed, Faultless: o.Faultless, Odds: o.Odds, Strategy: o.Strategy, Team: cast}
 	}
 	result := &Result{first: o.First}
 	var stats sim.Stats

@@ -64,6 +64,12 @@ func (c *SimCmd) Validate() error {
 		return fmt.Errorf("--twice %d: want 0 to 100 of a hundred seeds", c.Twice)
 	case c.Long && c.Plain:
 		return errors.New("--long and --plain: a plain world is short, want one of both")
+	case c.Seeds < 0:
+		return errors.New("--seeds: want more than 0")
+	case c.Seeds > 0 && c.Project == "":
+		return errors.New("--seeds goes with --project; without, it is --runs")
+	case c.Project != "" && (c.Plain || c.Long || c.Budget > 0 || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct"):
+		return errors.New("--project goes with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir alone")
 	}
 	for _, text := range c.Fault {
 		odds, err := sim.ParseOdds(text)
@@ -71,12 +77,6 @@ func (c *SimCmd) Validate() error {
 			return err
 		}
 		c.odds = append(c.odds, odds)
-	}
-	if c.Seeds != 0 && c.Project == "" {
-		return errors.New("--seeds goes with --project; without, it is --runs")
-	}
-	if c.Seeds < 0 || c.Runs < 0 {
-		return errors.New("a number of seeds is 0 or more")
 	}
 	return nil
 }

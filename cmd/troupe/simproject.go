@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -15,9 +14,6 @@ import (
 
 // project puts a team of the user's own into imagined worlds.
 func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
-	if c.Plain || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct" {
-		return errors.New("--project goes with --seed, --seeds, --runs, --faults, --fault and --dir alone")
-	}
 	if dir := simulation.AgentsIn(c.Project); dir != "" {
 		files, err := readAgentFiles(dir)
 		if err != nil {
@@ -37,6 +33,9 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 		return err
 	}
 	o := simulation.Options{Seeds: max(c.Seeds, c.Runs), Faultless: c.Faults == "none", Odds: c.odds, Dir: c.Dir}
+	if c.Strategy != "drawn" {
+		o.Strategy = c.Strategy
+	}
 	if c.Seed != nil {
 		o.First, o.Seeds = *c.Seed, max(o.Seeds, 1)
 	}
@@ -63,6 +62,9 @@ func (c *SimCmd) again() string {
 	words := []string{"troupe sim --project", c.Project}
 	if c.Faults == "none" {
 		words = append(words, "--faults none")
+	}
+	if c.Strategy != "drawn" {
+		words = append(words, "--strategy", c.Strategy)
 	}
 	for _, f := range c.Fault {
 		words = append(words, "--fault", f)
