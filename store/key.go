@@ -21,10 +21,10 @@ const FormatKey = "format"
 // byte order is number order and an error can print what it is about. No name
 // contains a slash.
 //
-//	t/<tenant>/a/<agent>/<key>/<n>   entry
+//	t/<tenant>/a/<agent>/<key>/<n>   entries, the first of them the n-th
 //	t/<tenant>/a/<agent>/<key>/s     snapshot; its value holds n
 //	t/<tenant>/r/<run>               whose run it is
-//	t/<tenant>/e/<run>/<seq>         run event
+//	t/<tenant>/e/<run>/<seq>         run events, a line each, the first numbered seq
 //	t/<tenant>/b/<sha256>            blob
 //	x/<shard>/<due>/<tenant>/<agent>/<key>   has open work that is due then
 //	n/<node>/<batch>                 batch record
