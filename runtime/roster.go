@@ -3,6 +3,7 @@
 package runtime
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -60,9 +61,14 @@ func (r *roster) remove(act *activation) {
 // ordered is the actors by id: no order of a map ever shows.
 func (r *roster) ordered() []*activation {
 	all := make([]*activation, 0, r.count)
-	for m := range maps.Values(r.families) {
-		all = slices.AppendSeq(all, maps.Values(m.byKey))
+	for _, m := range slices.SortedFunc(maps.Values(r.families), (*members).compare) {
+		all = append(all, slices.SortedFunc(maps.Values(m.byKey), (*activation).compare)...)
 	}
-	slices.SortFunc(all, func(a, b *activation) int { return a.id.Compare(b.id) })
 	return all
 }
+
+func (m *members) compare(n *members) int {
+	return cmp.Or(cmp.Compare(m.tenant, n.tenant), cmp.Compare(m.agent, n.agent))
+}
+
+func (a *activation) compare(b *activation) int { return a.id.Compare(b.id) }
