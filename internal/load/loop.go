@@ -151,6 +151,9 @@ type arrival struct {
 func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	for {
 		now := a.tally.since()
+		if now >= a.For || ctx.Err() != nil {
+			return arrival{}, false
+		}
 		if one, ok := a.again.pop(now); ok {
 			if now-one.due > a.Patience {
 				a.unsent.Add(1)
@@ -167,7 +170,7 @@ func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 		case late > a.Patience:
 			a.skip(n, now)
 			continue
-		case ctx.Err() != nil, late < 0 && !rest(ctx, -late):
+		case late < 0 && !rest(ctx, -late):
 			a.unsent.Add(1)
 			return arrival{}, false
 		}

@@ -4,6 +4,7 @@ package load
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +30,9 @@ const (
 	slowRounds  = 5
 
 	shapeCallers = 16
-	openCallers  = 1024
+	manyCallers  = 1024 // to show what callers cost by themselves
+	openCallers  = 256  // as many as the widest closed loop has: more would measure sockets
+	slowCallers  = 1024
 	slowRate     = 200 // of calls that take SlowTurn, to slowActors
 	slowActors   = 4
 )
@@ -73,12 +76,13 @@ type Part struct {
 	Frugal  float64 `json:"peak_per_processor_second"` // of that loop
 
 	Sweep     []Result `json:"sweep"`     // closed, by callers
-	Shapes    []Result `json:"shapes"`    // closed: chains and fans
+	Shapes    []Result `json:"shapes"`    // closed: many callers, chains, fans
 	Fractions []Result `json:"fractions"` // open, by rate
 	Overload  Result   `json:"overload"`
 	After     Result   `json:"after"`
 	Alone     []Result `json:"alone"`  // without a slow agent beside
 	Beside    []Result `json:"beside"` // and with it, turn by turn
+	Crowd     []Result `json:"crowd"`  // what the slow agent was asked meanwhile
 }
 
 // Floor is something that must hold.
@@ -91,7 +95,7 @@ type Floor struct {
 
 // Length is how long the programme takes.
 func (p *Programme) Length() time.Duration {
-	one := time.Duration(len(sweep))*sweepFor + time.Duration(len(fractions))*fractionFor + overloadFor + afterFor + 2*shapeFor + 2*slowRounds*slowFor
+	one := time.Duration(len(sweep))*sweepFor + time.Duration(len(fractions))*fractionFor + overloadFor + afterFor + 3*shapeFor + 2*slowRounds*slowFor
 	return one * time.Duration(len(p.Places)*len(p.Durable))
 }
 
@@ -150,6 +154,9 @@ func (p *Programme) part(ctx context.Context, place Place, durable bool) (Part, 
 	if part.Peak == 0 {
 		return part, fmt.Errorf("nothing was done: %s", part.Sweep[0].reasons())
 	}
+	if err := closed(plural(manyCallers, "caller"), manyCallers, shapeFor, noop, &part.Shapes); err != nil {
+		return part, err
+	}
 	for _, w := range []Workload{Chain, Fan} {
 		t, err := to(w)
 		if err == nil {
@@ -203,15 +210,19 @@ func (p *Programme) slow(ctx context.Context, place Place, durable bool, open fu
 		}
 		busy, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
+		var crowd Result
 		go func() {
-			_, err := Open{Rate: slowRate, For: time.Hour, Callers: openCallers}.Run(busy, target)
+			var err error
+			crowd, err = Open{Rate: slowRate, For: slowFor, Callers: slowCallers}.Run(busy, target)
 			ended <- err
 		}()
 		r, err = open("beside a slow agent", 0.5, slowFor)
 		stop()
-		if broke := <-ended; err == nil && ctx.Err() == nil && broke != context.Canceled {
+		if broke := <-ended; err == nil && broke != nil && !errors.Is(broke, context.Canceled) {
 			err = fmt.Errorf("the slow agent: %w", broke)
 		}
+		crowd.Name = "the slow agent meanwhile"
+		part.Crowd = append(part.Crowd, crowd)
 		if part.Beside = append(part.Beside, r); err != nil {
 			return err
 		}
@@ -230,9 +241,13 @@ func (p *Programme) begin(what string, takes time.Duration) {
 func (p *Part) floors() []Floor {
 	o := &p.Overload
 	name := func(what string) string { return p.Name() + ": " + what }
-	refused := Floor{Name: name("refusals are quick"), Want: "p99 ≤ " + brief(refusalFloor), Got: "nothing was refused", Met: true}
-	if o.Refused() > 0 {
-		refused.Got, refused.Met = brief(o.Refusal.P99), o.Refusal.P99 <= refusalFloor
+	refused := Floor{Name: name("refusals are quick"), Want: "p99 ≤ " + brief(refusalFloor), Got: "nothing was refused"}
+	var slowest time.Duration
+	for _, r := range append(p.Crowd[:len(p.Crowd):len(p.Crowd)], *o) {
+		slowest = max(slowest, r.Refusal.P99)
+	}
+	if slowest > 0 {
+		refused.Got, refused.Met = "p99 "+brief(slowest)+" in the worst loop", slowest <= refusalFloor
 	}
 	grew := o.Memory.Slope * (overloadFor / 2).Seconds() / float64(max(o.Memory.Most, 1))
 	alone, beside := median99(p.Alone), median99(p.Beside)

@@ -89,6 +89,9 @@ func (p *Part) results() (all []*Result) {
 			}
 		}
 	}
+	if n := len(p.Crowd); n > 0 {
+		all = append(all, &p.Crowd[n-1])
+	}
 	return all
 }
 

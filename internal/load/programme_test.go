@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package load
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// place is a node with so many workers, each of whom takes a millisecond. What does
+// not find one waits, unless it sheds; a crowded slow agent refuses.
+func place(workers int, refusal time.Duration) Place {
+	free := make(chan struct{}, workers)
+	return Place{"imagined", func(a Ask) (Target, error) {
+		return &server{do: func(int) Answer {
+			if strings.HasPrefix(a.Agent, string(Slow)) {
+				rest(context.Background(), refusal)
+				return Answer{Code: "agent_busy", Scope: "callee", After: time.Second}
+			}
+			free <- struct{}{}
+			rest(context.Background(), time.Millisecond)
+			<-free
+			return Answer{}
+		}}, nil
+	}}
+}
+
+func TestTheProgrammeJudges(t *testing.T) {
+	for _, c := range []struct {
+		title   string
+		refusal time.Duration
+		missed  int
+	}{
+		{"a good node", time.Millisecond, 0},
+		{"one that is slow to refuse", 20 * time.Millisecond, 1},
+	} {
+		var r Report
+		var length, last time.Duration
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			p := Programme{Places: []Place{place(2, c.refusal)}, Durable: []bool{false},
+				Step: func(_ string, done, of time.Duration) { last = done }}
+			var err error
+			if r, err = p.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			length = time.Since(began)
+			if length < p.Length() || length > p.Length()+10*time.Second || last > p.Length() {
+				t.Errorf("it took %v, and said %v of %v", length, last, p.Length())
+			}
+		})
+		if met, missed := r.Met(); missed != c.missed || met+missed != 5 {
+			t.Errorf("%s: %s", c.title, r.Verdict())
+		}
+		if peak := r.Parts[0].Peak; peak < 1900 || peak > 2010 {
+			t.Errorf("%s: peak %v, want 2000 a second", c.title, peak)
+		}
+		if o := r.Parts[0].Overload; o.Unsent < 4*o.Done/2 {
+			t.Errorf("%s: %d done, %d not sent at five times the peak", c.title, o.Done, o.Unsent)
+		}
+		text := r.Markdown()
+		if !strings.HasSuffix(text, r.Verdict()+"\n") || strings.Count(text, "**missed**") != c.missed || !strings.Contains(text, "agent_busy (callee)") {
+			t.Errorf("%s: %s", c.title, text)
+		}
+		throughput, latency := r.Plots()
+		if len(throughput.Series) != 1 || len(throughput.Series[0].Points) != len(fractions)+1 || len(latency.Series) != 2 {
+			t.Errorf("%s: %+v", c.title, throughput)
+		}
+	}
+}
+
+func TestANodeThatDoesNothingIsAnError(t *testing.T) {
+	p := Programme{Durable: []bool{true}, Places: []Place{{"broken", func(Ask) (Target, error) {
+		return &server{do: func(int) Answer { return Answer{Code: "unauthorized"} }}, nil
+	}}}}
+	synctest.Test(t, func(t *testing.T) {
+		if _, err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "unauthorized") {
+			t.Error(err)
+		}
+	})
+}
