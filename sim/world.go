@@ -432,9 +432,12 @@ const restBound = 20 * time.Minute
 
 // rest ends the world once nothing is under way any more.
 func (w *World) rest() {
-	if w.busy() && w.now.Sub(w.since) < restBound {
-		w.after(time.Second, w.rest)
-		return
+	if why := w.busy(); why != "" {
+		if w.now.Sub(w.since) < restBound {
+			w.after(time.Second, w.rest)
+			return
+		}
+		w.violate(specs.EveryCallEnds, fmt.Sprintf("%v after the last fault %s", restBound, why))
 	}
 	w.compare()
 	if v := w.checker.End(); v != nil {
@@ -449,22 +452,30 @@ func (w *World) rest() {
 	w.over = true
 }
 
-func (w *World) busy() bool {
-	if len(w.lines) > 0 || w.asking > 0 || w.jobs > 0 || w.listening > 0 || w.net.onWay > 0 || w.now < w.asked.Add(w.leftMax()+5*time.Second) {
-		return true
+// busy says what is under way; "" is nothing.
+func (w *World) busy() string {
+	switch {
+	case len(w.lines) > 0 || w.asking > 0 || w.now < w.asked.Add(w.leftMax()+5*time.Second):
+		return "a client waits"
+	case w.listening > 0:
+		return "somebody has not read a stream to its end"
+	case w.jobs > 0:
+		return "an external agent is at work"
+	case w.net.onWay > 0:
+		return "a message is on its way"
 	}
 	for g := range w.claims.groups {
 		if !w.claims.groups[g].owned() {
-			return true
+			return "shards are nobody's"
 		}
 	}
 	for _, n := range w.nodes {
 		if !n.up || n.paused > w.now || len(n.held) > 0 || len(n.doing) > 0 || len(n.outside.exchanges) > 0 || n.log.released() < n.log.writer.End() {
-			return true
+			return string(n.id) + " is not up, or has something to do"
 		}
 		for _, c := range n.cells {
 			if c.gone || len(c.inputs) > 0 || c.knows != w.claims.version {
-				return true
+				return c.self.String() + " has something to take in"
 			}
 		}
 	}
@@ -472,12 +483,12 @@ func (w *World) busy() bool {
 		for _, c := range n.cells {
 			for _, a := range c.core.State().Actors {
 				if !a.Loaded || len(a.Queue) > 0 || len(a.Turns) > 0 {
-					return true
+					return a.ID.String() + " has open work"
 				}
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 func (w *World) violate(spec, detail string) {

@@ -36,7 +36,10 @@ type MutantsCmd struct {
 }
 
 // shrunkStepsMax is of how many steps the story of a removed guard may be.
-const shrunkStepsMax = 60
+const (
+	shrunkStepsMax = 60
+	shrinkTries    = 3 // seeds of each mutant
+)
 
 // Run implements the command.
 func (c *MutantsCmd) Run(s streams) error {
@@ -74,7 +77,7 @@ func (c *MutantsCmd) Run(s streams) error {
 		}
 		mutant.Now = g.Mutant
 		begun := time.Now()
-		found, others := c.find(g.Spec)
+		found, others := c.find(g.Spec, 1)
 		seconds := time.Since(begun).Seconds()
 		if found == nil {
 			missed++
@@ -103,8 +106,23 @@ func (c *MutantsCmd) Run(s streams) error {
 func (c *MutantsCmd) run(seed uint64) sim.Result { return sim.RunSeed(sim.Options{Seed: seed}) }
 
 // shrunk leaves the folder of a mutant, and has another process run its least
-// history again. It returns how many steps that has.
-func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (int, error) {
+// history again. It returns how many steps that has. Where they are too many the
+// next seed that finds it may have fewer.
+func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (steps int, err error) {
+	for range shrinkTries {
+		if steps, err = c.replayed(g, found); err == nil || steps <= shrunkStepsMax {
+			break
+		}
+		again, _ := c.find(g.Spec, found.Seed+1)
+		if again == nil {
+			break
+		}
+		found = *again
+	}
+	return steps, err
+}
+
+func (c *MutantsCmd) replayed(g sim.Guard, found sim.Result) (int, error) {
 	dir := filepath.Join(c.Dir, g.Mutant)
 	small, err := sim.Leave(dir, sim.Options{Seed: found.Seed}, found)
 	if err != nil {
@@ -156,11 +174,11 @@ func byTest(g sim.Guard) error {
 	return nil
 }
 
-// find is the first seed in which the spec itself is broken, and what else was
+// find is the first seed, from one on, in which the spec itself is broken, and what else was
 // broken on the way.
-func (c *MutantsCmd) find(spec string) (found *sim.Result, others map[string]int) {
+func (c *MutantsCmd) find(spec string, first uint64) (found *sim.Result, others map[string]int) {
 	others = map[string]int{}
-	sim.Many(1, c.Seeds, c.run, func(r sim.Result) bool {
+	sim.Many(first, c.Seeds, c.run, func(r sim.Result) bool {
 		if r.Broken != nil && r.Broken.Spec == spec {
 			found = &r
 			return false
