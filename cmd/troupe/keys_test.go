@@ -120,7 +120,7 @@ func secretOf(t *testing.T, dir string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return b[:ingress.SecretBytes] // a sum follows
 }
 
 // speak asks with one header, and returns all that is answered.
