@@ -5,6 +5,7 @@ package actor
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -158,6 +159,54 @@ func FuzzDecode(f *testing.F) {
 		}
 		if again := Encode(env); !bytes.Equal(again, b) {
 			t.Fatalf("accepted %x, writes %x", b, again)
+		}
+	})
+}
+
+// A call fits exactly if it comes out of bytes as it went in.
+func TestWhatFitsIsCarried(t *testing.T) {
+	long := strings.Repeat("x", TextBytesMax+1)
+	breaks := []func(*Call){func(*Call) {}, func(c *Call) { c.Project = long }, func(c *Call) { c.Trace = "\xff" }, func(c *Call) { c.Operation = long },
+		func(c *Call) { c.Idempotency.Key = long }, func(c *Call) { c.Workflow = long }, func(c *Call) { c.Principal = "\xff" }, func(c *Call) { c.To.Key = "a/b" },
+		func(c *Call) { c.Kind = 9 }, func(c *Call) { c.Left = -1 }, func(c *Call) { c.Parts = make([]Part, PartsMax+1) },
+		func(c *Call) { c.Parts = []Part{{Media: long}} }, func(c *Call) { c.Chain = make([]ID, 1) },
+		func(c *Call) { c.Chain = slices.Repeat([]ID{{"t", "a", "k"}}, ChainMax+1); c.Parent = c.ID }}
+	rapid.Check(t, func(t *rapid.T) {
+		call := drawCall(t)
+		broken := rapid.IntRange(0, len(breaks)-1).Draw(t, "broken")
+		breaks[broken](&call)
+		back, err := Decode(Encode(Envelope{To: call.To, Body: Request{call}}))
+		if fits := call.Fits(); (fits == nil) != (err == nil) || (broken == 0) != (err == nil) {
+			t.Fatalf("%d: fits: %v; carried: %v", broken, fits, err)
+		}
+		if err == nil && !reflect.DeepEqual(back.Body.(Request).Call, call) {
+			t.Fatalf("carried as %+v, not %+v", back.Body, call)
+		}
+	})
+}
+
+// A clone has the same content, and not one byte in common.
+func TestAClonesContentIsItsOwn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		reply := drawReply(t)
+		clone := reply.Clone()
+		if !reflect.DeepEqual(reply, clone) {
+			t.Fatalf("%+v is cloned as %+v", reply, clone)
+		}
+		for i := range clone.Parts {
+			for j := range clone.Parts[i].Bytes {
+				clone.Parts[i].Bytes[j]++
+			}
+			if len(clone.Parts[i].Bytes) > 0 && bytes.Equal(clone.Parts[i].Bytes, reply.Parts[i].Bytes) {
+				t.Fatal("a part is shared")
+			}
+			clone.Parts[i].Media += "x"
+		}
+		if clone.Refusal != nil {
+			clone.Refusal.Detail += "x"
+		}
+		if len(clone.Parts) > 0 && reflect.DeepEqual(reply.Parts, clone.Parts) || clone.Refusal != nil && reply.Refusal.Detail == clone.Refusal.Detail {
+			t.Fatal("something is shared")
 		}
 	})
 }

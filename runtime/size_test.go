@@ -2,7 +2,10 @@
 
 package runtime
 
-// checkSize compares what a cell says of its size with all it has, after every step.
+import "reflect"
+
+// checkSize compares what a cell says of its size with all it has, after every
+// step, and looks that what idle actors share is nobody's.
 func (n *node) checkSize(c *Cell) {
 	n.t.Helper()
 	var want Size
@@ -12,6 +15,9 @@ func (n *node) checkSize(c *Cell) {
 		for _, t := range a.Turns {
 			want.Outstanding += len(t.Open)
 		}
+	}
+	if !reflect.DeepEqual(*c.rest, life{}) {
+		n.t.Fatalf("%v: something happened to actors that have nothing open: %+v", c.Self(), *c.rest)
 	}
 	if got := c.Size(); got != want {
 		n.t.Fatalf("%v says that it has %+v, and has %+v", c.Self(), got, want)

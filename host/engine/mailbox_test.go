@@ -256,6 +256,43 @@ func TestEverybodyGetsTheirOwnAnswer(t *testing.T) {
 	}
 }
 
+// Who follows a run that is not written down hears that it goes on; of others
+// nobody is told.
+func TestAFollowedRunIsTold(t *testing.T) {
+	n := start(t, t.TempDir(), nil, echo())
+	for _, busy := range []bool{false, true} { // stepped by the client, and by the cell's own goroutine
+		call := n.call("echo", "s", "x")
+		news, stop := n.Watch(call.ID)
+		other, stopOther := n.Watch(n.NewCallID())
+		if m := n.home(call.To).mailbox; busy {
+			for !m.take() {
+				goruntime.Gosched()
+			}
+			go func() {
+				for m.ring.len() == 0 {
+					goruntime.Gosched()
+				}
+				m.handOn(&thread{})
+			}()
+		}
+		if a := n.await(call); text(a) != "x" {
+			t.Fatalf("got %+v", a)
+		}
+		select {
+		case <-news:
+		default:
+			t.Errorf("busy %v: nobody is told", busy)
+		}
+		select {
+		case <-other:
+			t.Error("told of another run")
+		default:
+		}
+		stop()
+		stopOther()
+	}
+}
+
 // Cells that fell leave no goroutine behind, however they fell.
 func TestAFallLeavesNothingBehind(t *testing.T) {
 	before := goruntime.NumGoroutine()

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/tools"
+)
+
+// alone is a cell that owns everything, under a configuration.
+func alone(cfg Config, agents ...actor.Definition) *Cell {
+	cfg.Self, cfg.Seed, cfg.Tools = actor.Address{Node: "n", Incarnation: 1}, 1, tools.NewRegistry()
+	c := NewCell(cfg)
+	c.Step(1, Agents{Definitions: agents})
+	c.Step(1, Owners{dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n", Epoch: 1} })})
+	c.Step(1, Boot{})
+	return c
+}
+
+func visit(n uint64, to string) *Visit {
+	id := actor.NewCallID(1, 1, n)
+	return &Visit{Call: actor.Call{ID: id, Root: id, To: actor.NewID(to, "s"), Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
+		Attempt: 1, Origin: actor.Human, Parts: actor.Text("hello")}}
+}
+
+// published is the types of the run events that a step shows.
+func published(t *testing.T, r Ready) (types []runs.Type) {
+	t.Helper()
+	for _, e := range r.Effects {
+		if op, ok := e.Op.(Publish); ok {
+			ev, err := runs.Decode(op.Event.Body)
+			if err != nil || ev.Seq != uint64(len(types)+1) {
+				t.Errorf("event %d, the %d. of its run: %v", ev.Seq, len(types)+1, err)
+			}
+			types = append(types, ev.Type)
+		}
+	}
+	return types
+}
+
+// A Visit is a Deliver of the client's call, and stays as it is.
+func TestAVisitIsADeliver(t *testing.T) {
+	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo()), agent("slow", waiting(time.Minute), volatile)}
+	visits, delivers := alone(Config{}, agents...), alone(Config{}, agents...)
+	for i, to := range []string{"none", "all", "slow", "nobody", "none"} {
+		v := visit(uint64(i), to)
+		before := v.Call
+		a := visits.Step(2, v)
+		b := delivers.Step(2, Deliver{actor.Envelope{To: v.Call.To, Body: actor.Request{Call: before}}})
+		if !reflect.DeepEqual(a, b) || len(a.Effects) == 0 {
+			t.Errorf("%s: a visit comes to %+v, a message to %+v", to, a, b)
+		}
+		if !reflect.DeepEqual(v.Call, before) {
+			t.Errorf("%s: the visit was changed to %+v", to, v.Call)
+		}
+	}
+	if !reflect.DeepEqual(visits.State(), delivers.State()) {
+		t.Error("they are not the same afterwards")
+	}
+}
+
+// Nobody hears of the runs of actors that write nothing down, unless they listen
+// when the call comes; of journaled ones everything is told.
+func TestWhatNobodyFollowsIsNotTold(t *testing.T) {
+	whole := []runs.Type{runs.UserInput, runs.RunStarted, runs.RunDone}
+	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo())}
+	for _, test := range []struct {
+		name            string
+		to              string
+		quiet, followed bool
+		want            []runs.Type
+	}{
+		{"unjournaled", "none", true, false, nil},
+		{"unjournaled and followed", "none", true, true, whole},
+		{"a world that hears all", "none", false, false, whole},
+	} {
+		c := alone(Config{Quiet: test.quiet}, agents...)
+		for i := range uint64(2) { // the second finds what the first has left
+			v := visit(i, test.to)
+			v.Followed = test.followed
+			if got := published(t, c.Step(2, v)); !slices.Equal(got, test.want) {
+				t.Errorf("%s: told %v, want %v", test.name, got, test.want)
+			}
+		}
+	}
+	c := alone(Config{Quiet: true}, agents...)
+	c.Step(2, visit(1, "all"))
+	r := c.Step(2, Loaded{Actor: actor.NewID("all", "s"), Epoch: 1})
+	if got := published(t, r); !slices.Equal(got, whole) || len(r.Entries) == 0 {
+		t.Errorf("journaled: told %v", got)
+	}
+}
+
+// A world hears of the kinds of events that it wants to.
+func TestOnlyWantedEventsAreTold(t *testing.T) {
+	c := alone(Config{Tells: history.SetOf(history.Reply, history.Refuse)}, agent("none", echo(), volatile))
+	for to, want := range map[string]history.Kind{"none": history.Reply, "nobody": history.Refuse} {
+		if r := c.Step(2, visit(uint64(want), to)); len(r.Events) != 1 || r.Events[0].Kind != want {
+			t.Errorf("%s: told %v", to, r.Events)
+		}
+	}
+}
+
+// An actor that writes nothing down is next to nothing while it is idle, and a
+// client that is answered at once leaves nothing behind.
+func TestNothingIsLeftOfWhatIsOver(t *testing.T) {
+	c := alone(Config{Quiet: true}, agent("none", echo(), volatile), agent("slow", sleeping(time.Minute), volatile))
+	c.Step(2, visit(1, "none"))
+	act := c.actors.find(actor.NewID("none", "s"))
+	if act.life != c.rest || len(c.clients) != 0 || len(c.timers) != 1 || c.recall.next != c.recall.first {
+		t.Errorf("left are %+v, %d clients, %d timers", act.life, len(c.clients), len(c.timers))
+	}
+	before := len(c.lives)
+	c.Step(3, visit(2, "none"))
+	if len(c.lives) != before || len(c.turns) == 0 || len(c.opened) == 0 {
+		t.Errorf("the second needs more than the first: %d lives, %d turns, %d runs", len(c.lives), len(c.turns), len(c.opened))
+	}
+	for _, run := range c.opened {
+		if run.Call.Parts != nil {
+			t.Error("a run that is over holds on to what was said")
+		}
+	}
+	c.Step(4, visit(3, "slow"))
+	if at, ok := c.NextDeadline(); len(c.clients) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).life == c.rest {
+		t.Errorf("%d clients wait, until %v", len(c.clients), at)
+	}
+}
+
+// What comes again is answered from what it came to, although nothing was written.
+func TestARepeatIsRecalled(t *testing.T) {
+	times := 0
+	c := alone(Config{Quiet: true}, agent("none", func(b actor.Begin, a [][]actor.Answer) (actor.Action, error) {
+		times++
+		return echo()(b, a)
+	}, volatile))
+	bring := func(from actor.NodeID, attempt uint32) string {
+		call := visit(7, "none").Call
+		call.Chain, call.Parent, call.Root = []actor.ID{actor.NewID("caller", "s")}, actor.NewCallID(1, 1, 6), actor.NewCallID(1, 1, 6)
+		call.Attempt, call.Left = attempt, time.Second
+		r := c.Step(5, Deliver{actor.Envelope{From: actor.Address{Node: from}, To: call.To, Epoch: 1, Body: actor.Request{Call: call}}})
+		for _, e := range r.Effects {
+			if op, ok := e.Op.(Send); ok {
+				return actor.TextOf(op.Envelope.Body.(actor.Answered).Reply.Parts)
+			}
+		}
+		return "nothing"
+	}
+	for i, again := range []struct {
+		from    actor.NodeID
+		attempt uint32
+	}{{"n", 1}, {"n", 2}, {"other", 1}, {"other", 3}} {
+		if got := bring(again.from, again.attempt); got != "none:hello" || times != 1 {
+			t.Errorf("%d: answered %q, ran %d times", i, got, times)
+		}
+	}
+}
+
+// What is sent shares nothing with what the cell keeps.
+func TestWhatIsSentIsNobodyElses(t *testing.T) {
+	c := alone(Config{Quiet: true}, agent("a", asking("b"), volatile), agent("b", echo(), volatile))
+	sent := func(r Ready) *actor.Envelope {
+		for _, e := range r.Effects {
+			if op, ok := e.Op.(Send); ok {
+				return &op.Envelope
+			}
+		}
+		t.Fatal("nothing is sent")
+		return nil
+	}
+	request := sent(c.Step(2, visit(1, "a")))
+	call := request.Body.(actor.Request).Call
+	copy(call.Parts[0].Bytes, "xxxxx")
+	call.Chain[0].Agent = "x"
+	turn := c.actors.find(actor.NewID("a", "s")).turns[0]
+	if kept := &turn.run.Last()[0]; actor.TextOf(kept.Ask.Parts) != "hello" || turn.run.Call.To.Agent != "a" {
+		t.Errorf("kept is %+v", kept.Ask)
+	}
+	answer := sent(c.Step(3, Deliver{*request})).Body.(actor.Answered).Reply
+	copy(answer.Parts[0].Bytes, "xx")
+	if kept := c.recall.find(call.ID, 1); kept == nil || actor.TextOf(kept.Parts) != "b:xxxxx" {
+		t.Errorf("remembered is %+v", kept)
+	}
+}
+
+// recall is held against a list that forgets what is too old, or too much.
+func TestRecallAgainstAList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type one struct {
+			reply actor.Reply
+			until actor.Time
+		}
+		var r recall
+		var list []one
+		now, n := actor.Time(0), uint64(0)
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				for range rapid.IntRange(1, 200).Draw(t, "number") {
+					n++
+					reply := actor.Reply{Call: actor.NewCallID(1, 1, n<<rapid.SampledFrom([]int{0, 24}).Draw(t, "shift")), Parts: actor.Text(fmt.Sprint(n))}
+					until := now.Add(rapid.SampledFrom([]time.Duration{1, 10}).Draw(t, "until"))
+					for len(list) > 0 && list[0].until < now {
+						list = list[1:]
+					}
+					r.add(now, &reply, 1, until)
+					list = append(list, one{reply, until})
+				}
+			},
+			"pass": func(*rapid.T) { now += 3 },
+			"": func(t *rapid.T) {
+				bytes := 0
+				for _, o := range list {
+					if got := r.find(o.reply.Call, 1); got == nil || got.Call != o.reply.Call {
+						t.Fatalf("%v is forgotten", o.reply.Call)
+					}
+					if r.find(o.reply.Call, 2) != nil {
+						t.Fatal("found under another epoch")
+					}
+					bytes += actor.SizeOf(o.reply.Parts)
+				}
+				if int(r.next-r.first) != len(list) || r.bytes != bytes {
+					t.Fatalf("remembers %d of %d bytes, want %d of %d", r.next-r.first, r.bytes, len(list), bytes)
+				}
+			},
+		})
+	})
+}
+
+func TestRecallIsBounded(t *testing.T) {
+	var r recall
+	call := func(i int) actor.CallID { return actor.NewCallID(1, 1, uint64(i)) }
+	for i := range 2*recallMax + 1 {
+		r.add(0, &actor.Reply{Call: call(i)}, 1, 1)
+	}
+	if len(r.ring) != recallMax || r.find(call(recallMax), 1) != nil || r.find(call(recallMax+1), 1) == nil {
+		t.Errorf("%d are kept", len(r.ring))
+	}
+	large := actor.Reply{Parts: []actor.Part{{Bytes: make([]byte, recallBytesMax/4+1)}}}
+	for i := range 8 {
+		large.Call = call(-1 - i)
+		r.add(0, &large, 1, 1)
+	}
+	if r.bytes > recallBytesMax || r.next-r.first != 3 {
+		t.Errorf("%d are kept, of %d bytes", r.next-r.first, r.bytes)
+	}
+}
+
+// All actors of an agent share its name; a tenant's are not another's.
+func TestTheRosterFindsEverybody(t *testing.T) {
+	r := newRoster()
+	var all []actor.ID
+	for i := range 300 {
+		id := actor.ID{Tenant: fmt.Sprint("t", i%2), Agent: fmt.Sprint("a", i%3), Key: fmt.Sprint("k", i/6)}
+		all = append(all, id)
+		r.add(id, &activation{})
+	}
+	slices.SortFunc(all, actor.ID.Compare)
+	for i, act := range r.ordered() {
+		if act.id != all[i] || r.find(all[i]) != act {
+			t.Fatalf("%d is %s, want %s", i, act.id, all[i])
+		}
+	}
+	for i, id := range all {
+		r.remove(r.find(id))
+		if r.find(id) != nil || r.count != len(all)-1-i {
+			t.Fatalf("%s is still here, of %d", id, r.count)
+		}
+	}
+	if len(r.families) != 0 {
+		t.Errorf("%d families of nobody", len(r.families))
+	}
+}
