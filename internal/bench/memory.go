@@ -76,13 +76,8 @@ func studyMemory(b *bench) ([]row, error) {
 		return nil, err
 	}
 	found["passivated"] = []footprint{p}
-	name := func(what string) string {
-		return fmt.Sprintf("memory of an idle actor %s, of %s", what, grouped(int64(b.actors)))
-	}
-	rows := []row{weighed(name("that is resident"), by, found["resident"], found["channels"]),
-		weighed(name("that left memory"), by, found["passivated"], found["channels"])}
-	rows[1].beside("measured once")
-	return rows, nil
+	return []row{weighed("memory of an idle actor that is resident", by, found["resident"], found["channels"]),
+		weighed("memory of an idle actor that left memory", by, found["passivated"], found["channels"])}, nil
 }
 
 // weighed is the row of two footprints.
@@ -104,7 +99,7 @@ func weighed(name, counterpart string, ours, theirs []footprint) row {
 	if r.Ours.Value > 0 {
 		r.Ratio = r.Theirs.Value / r.Ours.Value
 	}
-	r.beside("%s actors, %d times", grouped(int64(ours[0].Actors)), len(ours))
+	r.beside("%s actors, measured %d times; counterpart %s", grouped(int64(ours[0].Actors)), len(ours), grouped(int64(theirs[0].Actors)))
 	r.beside("heap and stacks: ours %v, counterpart %v", figure{median(values(ours, heap)), bytesEach}, figure{median(values(theirs, heap)), bytesEach})
 	return r.judged()
 }
