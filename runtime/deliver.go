@@ -61,7 +61,7 @@ func (c *Cell) localCall(call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.agents[call.To.Agent]
 		switch {
-		case def == nil:
+		case def == nil && call.Attempt <= 1: // of one that is sent again the journal may know the outcome
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:

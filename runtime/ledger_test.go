@@ -196,3 +196,41 @@ func TestTheLedgerAgainstAModel(t *testing.T) {
 		l.settle(rt)
 	})
 }
+
+// A request that is sent again is answered from the outcome that stands in the
+// journal, even if the agent is gone by then and nobody has the actor in memory.
+func TestAnOutcomeOutlivesItsAgent(t *testing.T) {
+	lost := true
+	n := newNode(t, 2, agent("count", counting()), agent("relay", asking("count")))
+	key := ""
+	for i := 0; key == "" && i < 100; i++ { // in which they live in two cells
+		k := fmt.Sprint("s", i)
+		if n.shard(actor.NewID("relay", k))%2 != n.shard(actor.NewID("count", k))%2 {
+			key = k
+		}
+	}
+	n.lose = func(e actor.Envelope) bool {
+		a, ok := e.Body.(actor.Answered)
+		return ok && lost && a.Reply.Status == actor.Succeeded && e.To.Agent == "relay"
+	}
+	id := n.send("relay/"+key, "now")
+	if n.answer(id) != "nothing" {
+		t.Fatal("the answer was not lost")
+	}
+	lost = false
+	for _, c := range n.cells {
+		n.step(c, Agents{Definitions: n.agents[1:]})
+		for _, act := range c.actors.ordered() {
+			if act.id.Agent == "count" {
+				c.deactivate(act, "idle")
+			}
+		}
+	}
+	for _, c := range n.cells {
+		for _, other := range n.cells {
+			n.step(c, CellRestarted{Cell: other.Self()})
+		}
+	}
+	n.pass(20 * time.Second)
+	n.want(id, "relay(1)")
+}
