@@ -26,7 +26,7 @@ const spread = 1000
 func (g *growth) entries() (err error) {
 	cost := g.row("a call, durable", "entries", "µs", true)
 	start := g.row("a restart", "entries", "ms", false)
-	size := g.row("memory after a restart", "entries", "MiB", false)
+	size := g.row("heap after a restart", "entries", "MiB", false)
 	before := memory()
 	g.full = true
 	n, dir, err := g.fresh("entries")
@@ -66,7 +66,7 @@ func (g *growth) entries() (err error) {
 func (g *growth) openRuns(n **node, dir string, before float64) error {
 	ready := g.row("a restart, until the first answer", "open runs", "ms", false)
 	resumed := g.row("a restart, until all go on", "open runs", "ms", false)
-	size := g.row("memory with all of them", "open runs", "MiB", false)
+	size := g.row("heap with all of them", "open runs", "MiB", false)
 	there := 0
 	sizes := g.sizes(1000, 100_000)
 	what := fmt.Sprintf("with %s open runs and %s entries", number(sizes[len(sizes)-1]), number(g.sizes(10_000, 1_000_000)[2]))

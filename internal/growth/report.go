@@ -96,7 +96,7 @@ func (r *report) text(w io.Writer) error {
 func (r *row) sizes(of, between string) string {
 	var all []string
 	for _, p := range r.Points {
-		all = append(all, number(p.N)+of+fmt.Sprintf("%.3g", p.Cost))
+		all = append(all, number(p.N)+of+figure(p.Cost))
 	}
 	line := strings.Join(all, between) + " " + r.Unit
 	if r.Left != "" {
@@ -187,6 +187,14 @@ func draw(file string, chart plot.Chart) error {
 		return err
 	}
 	return f.Close()
+}
+
+// figure is a cost with as many digits as mean something.
+func figure(cost float64) string {
+	if cost >= 100 {
+		return fmt.Sprintf("%.0f", cost)
+	}
+	return fmt.Sprintf("%.3g", cost)
 }
 
 // number is a size as people write it.

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -69,28 +67,24 @@ func (g *growth) cost(callers, count int, one func(i int) error) (float64, error
 	return costs[laps/2], nil
 }
 
-// grown is what the process holds beyond what it held before, in MiB. Less than
-// one of them is noise.
-func grown(before float64) float64 { return max(1, memory()-before) }
+// grown is what lives on the heap beyond what lived there before, in MiB. Less
+// than a tenth of one is noise.
+func grown(before float64) float64 { return max(0.1, memory()-before) }
 
-// memory is what the process holds, in MiB, once all that nobody needs is given back.
+// memory is what lives on the heap, in MiB. What the process was given by the
+// system says more about those that were measured before.
 func memory() float64 {
-	debug.FreeOSMemory()
-	if b, err := os.ReadFile("/proc/self/statm"); err == nil {
-		var size, resident int
-		if _, err := fmt.Sscan(string(b), &size, &resident); err == nil {
-			return float64(resident*os.Getpagesize()) / (1 << 20)
-		}
-	}
+	runtime.GC()
+	runtime.GC() // what the first one finalized
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return float64(m.Sys-m.HeapReleased) / (1 << 20)
+	return float64(m.HeapAlloc) / (1 << 20)
 }
 
 // resident measures calls and memory against actors that write nothing down.
 func (g *growth) resident() (err error) {
 	cost := g.row("a call, unjournaled", "actors in memory", "µs", true)
-	size := g.row("memory, unjournaled", "actors in memory", "MiB", false)
+	size := g.row("heap, unjournaled", "actors in memory", "MiB", false)
 	n, _, err := g.fresh("resident")
 	if err != nil {
 		return err
@@ -141,7 +135,7 @@ func (g *growth) callers() (err error) {
 // actors measures calls, memory and a restart against journaled actors.
 func (g *growth) actors() (err error) {
 	cost := g.row("a call, durable", "actors", "µs", true)
-	size := g.row("memory", "actors", "MiB", false)
+	size := g.row("heap", "actors", "MiB", false)
 	start := g.row("a restart", "actors", "ms", false)
 	before := memory()
 	n, dir, err := g.fresh("actors")
