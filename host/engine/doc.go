@@ -7,14 +7,15 @@
 // Each cell is a protoactor actor with a Mailbox and a Dispatcher of our own:
 //
 //	clients ──────────▶ ring ─┐                       ┌──▶ entries ─▶ log
-//	cells ────bytes────▶  ┘    │                       │
+//	cells ───messages──▶  ┘    │                       │
 //	effects done ──▶ answers ──┼─▶ one thread ─▶ Step ─┼──▶ messages ─▶ rings
 //	time ─────────────▶ tick ──┘   at a time           └──▶ effects, gated ones
 //	                                                        once the log says so
 //
 // A cell's thread is whoever holds its flag: its own goroutine, or that of a
 // client who finds the cell idle and steps it at once, so that a call that need
-// not wait for the disk switches no goroutine. From there the client's goroutine
+// not wait for the disk wakes no goroutine. It steps on a stack of its own, a
+// coroutine, which agents' code may end without ending whoever lent the thread. From there the client's goroutine
 // goes on to the cells that were sent something, until its answer is in or its
 // time is over; it never holds two flags.
 //
