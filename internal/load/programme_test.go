@@ -4,13 +4,14 @@ package load
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// place is a node with so many workers, each of whom takes a millisecond. What does
+// place is a node with so many workers, each of whom takes 5 ms. What does
 // not find one waits, unless it sheds; a crowded slow agent refuses.
 func place(workers int, refusal time.Duration) Place {
 	free := make(chan struct{}, workers)
@@ -21,7 +22,7 @@ func place(workers int, refusal time.Duration) Place {
 				return Answer{Code: "agent_busy", Scope: "callee", After: time.Second}
 			}
 			free <- struct{}{}
-			rest(context.Background(), time.Millisecond)
+			rest(context.Background(), 5*time.Millisecond)
 			<-free
 			return Answer{}
 		}}, nil
@@ -48,15 +49,17 @@ func TestTheProgrammeJudges(t *testing.T) {
 				t.Fatal(err)
 			}
 			length = time.Since(began)
-			if length < p.Length() || length > p.Length()+10*time.Second || last > p.Length() {
+			if length < p.Length() || length > p.Length()+20*time.Second || last > p.Length() {
 				t.Errorf("it took %v, and said %v of %v", length, last, p.Length())
 			}
 		})
-		if met, missed := r.Met(); missed != c.missed || met+missed != 5 {
+		// The memory is this process's own, and not what is imagined.
+		r.Floors = slices.DeleteFunc(r.Floors, func(f Floor) bool { return strings.HasSuffix(f.Name, "memory is flat") })
+		if met, missed := r.Met(); missed != c.missed || met+missed != 4 {
 			t.Errorf("%s: %s", c.title, r.Verdict())
 		}
-		if peak := r.Parts[0].Peak; peak < 1900 || peak > 2010 {
-			t.Errorf("%s: peak %v, want 2000 a second", c.title, peak)
+		if peak := r.Parts[0].Peak; peak < 390 || peak > 402 {
+			t.Errorf("%s: peak %v, want 400 a second", c.title, peak)
 		}
 		if o := r.Parts[0].Overload; o.Unsent < 4*o.Done/2 {
 			t.Errorf("%s: %d done, %d not sent at five times the peak", c.title, o.Done, o.Unsent)
