@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/BurntSushi/toml"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/must"
@@ -55,8 +57,15 @@ func compile(c Chooser, spec map[string]any) actor.Definition {
 	if c.Int(5) == 4 {
 		spec["recursion"] = "by_actor"
 	}
-	read := must.Do(agents.ReadJSON(must.Do(json.Marshal(spec))))
-	return must.Do(agents.Compile(read, worldTools()))
+	return must.Do(agents.Compile(must.Do(readSpec(spec)), worldTools()))
+}
+
+// readSpec reads a spec as it comes by HTTP, or from a file: the second of each kind does.
+func readSpec(spec map[string]any) (agents.Spec, error) {
+	if id := spec["agent_id"]; id == declaredNames[1] || id == externalNames[1] {
+		return agents.ReadTOML(string(must.Do(toml.Marshal(spec))))
+	}
+	return agents.ReadJSON(must.Do(json.Marshal(spec)))
 }
 
 // kindOf is how an agent has to be spoken to.

@@ -3,12 +3,15 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs/linear"
@@ -138,11 +141,13 @@ func (w *World) askAt(c *client, at *cell) {
 	}
 	id := w.newCallID()
 	c.call = id
-	call := actor.Call{ID: id, Root: id, To: c.to, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: c.lane,
-		Left: c.left, Attempt: 1, Principal: "client-" + strconv.Itoa(c.no), Origin: actor.Human, Parts: actor.Text(c.text)}
-	if c.key != "" {
-		call.Idempotency = actor.Idempotency{Principal: call.Principal, Route: "messages", Key: c.key, Body: actor.HashOf([]byte(c.text))}
+	call, refusal := c.request()
+	if refusal != nil {
+		w.violate(CodecRoundTrip, fmt.Sprintf("what client %d asks cannot be read: %v", c.no, refusal))
+		return
 	}
+	call.ID, call.Root, call.Operation, call.Kind, call.Lane = id, id, actor.HandleMessageFull, actor.Waiting, c.lane
+	call.Attempt, call.Origin = 1, actor.Human
 	w.log.world(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
 	l := &line{client: c, call: id, at: at}
 	w.lines = append(w.lines, l)
@@ -155,6 +160,20 @@ func (w *World) askAt(c *client, at *cell) {
 		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancel(l) })
 	}
 	w.after(c.left+5*time.Second, func() { w.hangUp(l, Fault(faultKinds)) })
+}
+
+// request is what the client asks for, as a door reads it.
+func (c *client) request() (actor.Call, *actor.Refusal) {
+	body := must.Do(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
+	call, refusal := ingress.Message(c.to.Agent, body)
+	if refusal != nil {
+		return actor.Call{}, refusal
+	}
+	call.Principal = "client-" + strconv.Itoa(c.no)
+	if c.key != "" {
+		call.Idempotency, refusal = ingress.Promise(call.Principal, "messages", []string{c.key}, body)
+	}
+	return call, refusal
 }
 
 // hangUp ends a line from the client's side. Nobody tells the run.
@@ -311,8 +330,13 @@ func (w *World) signalWith(to actor.ID, run actor.CallID, name, text string) {
 		return
 	}
 	id := w.newCallID()
-	call := actor.Call{ID: id, Root: id, Parent: run, To: to, Operation: name, Kind: actor.Signal, Lane: actor.Normal,
-		Left: 10 * time.Second, Attempt: 1, Principal: "person", Origin: actor.Human, Parts: actor.Text(text)}
+	call, refusal := ingress.Signal(run, must.Do(json.Marshal(map[string]string{"name": name, "payload": text})))
+	if refusal != nil {
+		w.violate(CodecRoundTrip, fmt.Sprintf("the signal %s cannot be read: %v", name, refusal))
+		return
+	}
+	call.ID, call.Root, call.To, call.Lane, call.Left, call.Attempt = id, id, to, actor.Normal, 10*time.Second, 1
+	call.Principal, call.Origin = "person", actor.Human
 	w.log.world(w.now, "signal %s for run %s of %s", name, run.Short(), to)
 	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
 }
