@@ -120,6 +120,9 @@ func TestTriesAreBounded(t *testing.T) {
 		r := run(t, func(ctx context.Context) (Result, error) {
 			return Open{Rate: 5, For: 2 * time.Second, Callers: 4, Tries: 3}.Run(ctx, s)
 		})
+		if told := r.Refusal.Max > 0; told != (c.answer.After > 0) {
+			t.Errorf("%s: refusals took %+v", c.title, r.Refusal)
+		}
 		// The last arrivals may still wait when the time is over.
 		if r.Sent() > c.sent || r.Sent() < c.sent-4 || r.GivenUp+r.Waiting != c.given && r.GivenUp+r.Waiting+r.Unsent != c.given {
 			t.Errorf("%s: sent %d, want about %d; %+v", c.title, r.Sent(), c.sent, r)

@@ -33,7 +33,7 @@ const (
 	manyCallers  = 1024 // to show what callers cost by themselves
 	openCallers  = 256  // as many as the widest closed loop has: more would measure sockets
 	slowCallers  = 1024
-	slowRate     = 200 // of calls that take SlowTurn, to slowActors
+	slowRate     = 1000 // of calls that take SlowTurn, to slowActors
 	slowActors   = 4
 )
 

@@ -21,7 +21,7 @@ type Result struct {
 
 	Latency Times `json:"latency"` // of what was done, from when it was to be sent
 	Service Times `json:"service"` // of what was done, from when it was sent
-	Refusal Times `json:"refusal"` // of what was refused, from when it was sent
+	Refusal Times `json:"refusal"` // of what was told to come back, from when it was sent
 	Lag     Times `json:"lag"`     // how late the loop itself was
 
 	Refusals []Refused `json:"refusals,omitzero"`

@@ -35,7 +35,7 @@ type part struct {
 	mu      sync.Mutex
 	latency *hdrhistogram.Histogram // of what was done, from when it was to be sent
 	service *hdrhistogram.Histogram // of what was done, from when it was sent
-	refused *hdrhistogram.Histogram // of what was refused, from when it was sent
+	refused *hdrhistogram.Histogram // of what was told to come back, from when it was sent
 	lag     *hdrhistogram.Histogram // between when a call was to be sent, and was
 	windows []int
 	reasons map[Refused]int
@@ -70,7 +70,9 @@ func (t *tally) add(caller int, due, sent time.Duration, a Answer) {
 	record(p.lag, sent-due)
 	switch {
 	case a.Code != "":
-		record(p.refused, now-sent)
+		if a.After > 0 && a.Code != Broken { // others were taken in, and came to nothing
+			record(p.refused, now-sent)
+		}
 		p.reasons[Refused{Code: a.Code, Scope: a.Scope}]++
 	case now > t.took:
 		p.late++
