@@ -74,6 +74,7 @@ trace: build ## histories that must be behaviours of tla/Calls.tla, and the othe
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
 	@$(GO) run ./internal/tlc traces $(ARGS)
 	@$(GO) run ./internal/tlc walks
+	@$(GO) run ./internal/tlc walks -work
 
 # Go reports a failure of its own when the time is over while it makes an input
 # smaller, so little time is spent on that.

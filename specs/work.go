@@ -18,23 +18,22 @@ const (
 	WorkApproval                     // an approval of it went to the state Approval; PENDING shows somebody Args
 	WorkOverdue                      // that approval's time is over
 	WorkTold                         // somebody who clicked on it was told the state Approval
-	WorkDone                         // the effect left, with Args, as that approval permits; 0: no policy asked for one
-	WorkForgot                       // a crash: the approval is in the state Approval again, 0 if it never was
+	WorkDone                         // the effect left, with Args, as that approval permits, which the policy wants if Asked
+	WorkForgot                       // a crash: the approval is in the state Approval again, or, without Number, the tool call in Tool; 0 if it never was
 	WorkTaken                        // the run went on from the end of the tool call: with a Result, or a failure
 )
 
-// WorkEvent is one of those, of the tool call at a place of a run. An approval is
-// that of the tool call Of, if it is not its own.
+// WorkEvent is one of those, of the tool call at a place of a run.
 type WorkEvent struct {
 	Kind     WorkKind
 	Run      actor.CallID
 	Step     uint32
 	Index    uint16
 	Number   uint32 // of the approval, from 1
-	Of       uint32 // the step whose approval it is; 0: this one's
 	Tool     runs.ToolStatus
 	Approval runs.ApprovalStatus
 	Args     actor.Hash
+	Asked    bool
 	Result   bool
 }
 
@@ -80,14 +79,10 @@ func (w *Work) Observe(e WorkEvent) *Violation {
 	}
 	w.step++
 	at := toolCall{e.Run, e.Step, e.Index}
-	of := at
-	if e.Of != 0 {
-		of.step = e.Of
-	}
-	tool, g := w.tools[at], w.approvals[approval{of, e.Number}]
+	tool, g := w.tools[at], w.approvals[approval{at, e.Number}]
 	if g == nil {
 		g = &grant{}
-		w.approvals[approval{of, e.Number}] = g
+		w.approvals[approval{at, e.Number}] = g
 	}
 	switch e.Kind {
 	case WorkTool:
@@ -108,16 +103,27 @@ func (w *Work) Observe(e WorkEvent) *Violation {
 		}
 		g.told = e.Approval
 	case WorkForgot:
-		if (g.told != 0 && g.told != e.Approval) || g.used && e.Approval != runs.ApprovalStatusApproved {
-			w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is forgotten in a crash, and somebody relies on it", e.Number, e.Step, e.Index, e.Run)
-		}
-		g.status = e.Approval
+		w.forgets(e, at, g)
 	case WorkDone:
-		if e.Number != 0 {
+		if e.Asked || e.Number != 0 {
 			w.permitted(e, g)
 		}
 	}
 	return w.broken
+}
+
+// forgets goes back to what a disk has. What somebody was told, or what has left, must be there.
+func (w *Work) forgets(e WorkEvent, at toolCall, g *grant) {
+	if e.Number == 0 {
+		w.tools[at] = e.Tool
+		return
+	}
+	if g.told != 0 && g.told != e.Approval || g.used && e.Approval != runs.ApprovalStatusApproved {
+		w.breaks(ApprovalOnce, "approval %d of tool call %d.%d of run %s is forgotten in a crash, and somebody relies on it", e.Number, e.Step, e.Index, e.Run)
+	}
+	if g.status = e.Approval; g.status == 0 {
+		*g = grant{}
+	}
 }
 
 // decided moves an approval. What was decided stays, and a decision comes in time.
@@ -136,8 +142,8 @@ func (w *Work) decided(e WorkEvent, g *grant) {
 // permitted judges an effect by the approval that it goes by.
 func (w *Work) permitted(e WorkEvent, g *grant) {
 	switch {
-	case e.Of != 0 && e.Of != e.Step:
-		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done by the approval of another, in step %d", e.Step, e.Index, e.Run, e.Of)
+	case e.Number == 0:
+		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done without an approval of its own, which its policy wants", e.Step, e.Index, e.Run)
 	case g.status != runs.ApprovalStatusApproved:
 		w.breaks(ApprovalOnce, "tool call %d.%d of run %s is done, and its approval %d is %s", e.Step, e.Index, e.Run, e.Number, g.status)
 	case g.args != e.Args:

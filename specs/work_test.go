@@ -88,7 +88,7 @@ func TestWorkCatchesTheDefectsOfTheModel(t *testing.T) {
 		"advancedenied":  append(asked[:2:2], approvalGoes(1, rejected, seen), toolGoes(failed), taken(true)),
 		"flip":           append(asked[:2:2], approvalGoes(1, approved, seen), told(1, approved), approvalGoes(1, rejected, seen)),
 		"memgrant":       append(asked[:2:2], approvalGoes(1, approved, seen), told(1, approved), WorkEvent{Kind: WorkForgot, Run: root, Step: 1, Number: 1, Approval: pending}),
-		"reuse":          append(asked[:2:2], approvalGoes(1, approved, seen), done(1, seen), WorkEvent{Kind: WorkDone, Run: root, Step: 2, Of: 1, Number: 1, Args: seen}),
+		"reuse":          append(asked[:2:2], approvalGoes(1, approved, seen), done(1, seen), WorkEvent{Kind: WorkDone, Run: root, Step: 2, Asked: true, Args: seen}),
 		"swap":           append(asked[:2:2], approvalGoes(1, approved, seen), toolGoes(sent), done(1, edited)),
 		"anyid":          append(asked[:2:2], approvalGoes(1, expired, seen), approvalGoes(2, pending, edited), approvalGoes(2, approved, edited), told(1, approved)),
 		"lateclick":      append(asked[:2:2], WorkEvent{Kind: WorkOverdue, Run: root, Step: 1, Number: 1}, approvalGoes(1, approved, seen)),

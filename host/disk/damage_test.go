@@ -192,6 +192,15 @@ func TestDamageIsNamed(t *testing.T) {
 			log = name
 		}
 	}
+	for name := range whole {
+		if strings.Contains(name, "marker.") {
+			folder := maps.Clone(whole)
+			delete(folder, name)
+			if _, err := folder.open(t); err == nil || !strings.Contains(err.Error(), "a marker file, is missing or damaged") {
+				t.Errorf("without %s: %v", name, err)
+			}
+		}
+	}
 	unread, said := unreadable(t, whole, log)
 	if !strings.Contains(said, "log written ahead ") || !strings.Contains(said, log) || !strings.Contains(said, fmt.Sprintf("up to %d,", entries)) {
 		t.Error(said)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -20,10 +21,10 @@ import (
 // that of the anchor.
 func (d *Disk) unopened(err error, mark store.Mark) error {
 	switch said := err.Error(); {
-	case !strings.Contains(said, "WAL") && strings.ContainsAny(said, "0123456789"): // it names a file
+	case !strings.Contains(said, "WAL") && namesFile.MatchString(said):
 		return fmt.Errorf("folder %s: %w", pebbleDir, err)
 	case !strings.Contains(said, "WAL"):
-		return fmt.Errorf("folder %s: %w: its MANIFEST, or a marker file, is missing or damaged", pebbleDir, err)
+		return fmt.Errorf("folder %s: %w: its MANIFEST, its OPTIONS, or a marker file, is missing or damaged", pebbleDir, err)
 	}
 	return fmt.Errorf("log written ahead %s: %w: the newest batches, up to %d, stand there and cannot be read", strings.Join(d.logs(), ", "), err, mark.Batch)
 }
@@ -90,6 +91,9 @@ func (f withoutLogs) List(dir string) ([]string, error) {
 }
 
 func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
+
+// namesFile finds what Pebble calls one of its files.
+var namesFile = regexp.MustCompile(`\b\d{6}\b|MANIFEST-|OPTIONS-|marker\.`)
 
 // logs names the files of the log written ahead.
 func (d *Disk) logs() []string {

@@ -168,7 +168,7 @@ func (b *bench) restored(d damage, damaged folder) (verdict, error) {
 }
 
 // named is what a message must name: a file, a key, a batch, an actor or a run.
-var named = regexp.MustCompile(`file \d{6}|ANCHOR|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
+var named = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
 
 // judge says what it is that an opened store answered, or did not.
 func (b *bench) judge(store string, got answers, err error) verdict {

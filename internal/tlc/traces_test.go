@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -170,5 +171,20 @@ func TestActionsOfCallsAreCounted(t *testing.T) {
 	want := "  actions of Calls: 1 of 2 were taken: Drop 0 (what is lost is what never comes), Ask 7"
 	if got := coverage(takenIn(output)); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// Of a defect the walks are kept in which it shows, of the design the others.
+func TestWalksThroughWorkAreKept(t *testing.T) {
+	output := `"<<\"walk\", TRUE, <<<<FALSE, {}>>, <<FALSE, {}>>, <<TRUE, {<<1, \"x\">>}>>>>>>"` + "\n" + `"<<\"walk\", FALSE, <<<<TRUE, {}>>>>>>"` + "\n"
+	for bug, want := range map[string]string{
+		"none": `{"Bug":"none","Good":true,"Steps":[[false,[]],[true,[[1,"x"]]]]}` + "\n",
+		"flip": `{"Bug":"flip","Good":false,"Steps":[[true,[]]]}` + "\n",
+	} {
+		var kept bytes.Buffer
+		good, broken, err := keepWalks(&kept, bug, walkLines([]byte(output)), false)
+		if err != nil || good != 1 || broken != 1 || kept.String() != want {
+			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, kept.String(), want)
+		}
 	}
 }

@@ -15,13 +15,17 @@ import (
 	"time"
 )
 
-const walksUsage = `usage: go run ./internal/tlc walks [-n N] [-seed S] [-out FILE]
+const walksUsage = `usage: go run ./internal/tlc walks [-n N] [-seed S] [-out FILE] [-work]
 
 Has TLC walk through module Calls at random (module Walk), and a test of package
 runtime take real cells through each walk: what the specification allows the code
 must be able to do, and stand then as it says.
 
-With -out the walks are only written there, one a line, as the test reads them.
+With -work the walks are through module Work (module WorkWalk), of the design
+and of each defect of the two properties that have twins in package specs, whose
+test judges each as TLC does.
+
+With -out the walks are only written there, one a line, as the tests read them.
 `
 
 // walkSteps is how long a walk is.
@@ -60,6 +64,7 @@ func walks(ctx context.Context, args []string) int {
 	n := flags.Int("n", 1000, "")
 	seed := flags.Int("seed", 1, "")
 	out := flags.String("out", "", "")
+	ofWork := flags.Bool("work", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
 	} else if err != nil {
@@ -73,7 +78,11 @@ func walks(ctx context.Context, args []string) int {
 		return complain(1, err)
 	}
 	began := time.Now()
-	lines, err := TLC{Java: java, Jar: jar, Dir: specDir}.walks(ctx, *n, *seed)
+	tlc := TLC{Java: java, Jar: jar, Dir: specDir}
+	if *ofWork {
+		return tlc.walksOfWork(ctx, *n, *seed, *out)
+	}
+	lines, err := tlc.walks(ctx, *n, *seed)
 	if err != nil {
 		return complain(1, err)
 	}
@@ -95,31 +104,40 @@ func walks(ctx context.Context, args []string) int {
 	if path, err = filepath.Abs(path); err != nil {
 		return complain(1, err)
 	}
-	test := exec.CommandContext(ctx, "go", "test", "./runtime", "-run", "^TestWalks$", "-count=1", "-v", "-walks", path)
-	test.Stdout, test.Stderr = os.Stdout, os.Stderr
-	if err := test.Run(); err != nil {
+	if err := goTest(ctx, "./runtime", "^TestWalks$", "-walks", path); err != nil {
 		return complain(1, fmt.Errorf("the code cannot follow: %w", err))
 	}
 	return 0
 }
 
-// walks has TLC draw walks, and gives them as lines of JSON.
+func goTest(ctx context.Context, room, run string, args ...string) error {
+	test := exec.CommandContext(ctx, "go", append([]string{"test", room, "-run", run, "-count=1", "-v"}, args...)...)
+	test.Stdout, test.Stderr = os.Stdout, os.Stderr
+	return test.Run()
+}
+
+// walks has TLC draw walks through Calls, and gives them as lines of JSON.
 func (t TLC) walks(ctx context.Context, n, seed int) ([]byte, error) {
+	return t.draw(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
+}
+
+// draw has TLC walk through a module at random, as another tells it to.
+func (t TLC) draw(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.WriteFile(filepath.Join(dir, "Walk.cfg"), fmt.Appendf(nil, walkConfig, walkSteps), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, module+".cfg"), []byte(config), 0o644); err != nil {
 		return nil, err
 	}
-	if err := t.copyTo(dir, "Calls.tla", "Walk.tla"); err != nil {
+	if err := t.copyTo(dir, base+".tla", module+".tla"); err != nil {
 		return nil, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+dir, "-cp", t.Jar, "tlc2.TLC",
-		"-simulate", fmt.Sprintf("num=%d", n), "-depth", fmt.Sprint(walkSteps+1), "-seed", fmt.Sprint(seed), "-workers", "1", "-config", "Walk.cfg", "Walk")
+		"-simulate", fmt.Sprintf("num=%d", n), "-depth", fmt.Sprint(steps+1), "-seed", fmt.Sprint(seed), "-workers", "1", "-config", module+".cfg", module)
 	cmd.Dir = dir
 	output, runErr := cmd.CombinedOutput()
 	if limited.Err() != nil {
@@ -149,7 +167,7 @@ func (t TLC) copyTo(dir string, modules ...string) error {
 // walkLines finds the walks in what TLC printed, and makes JSON of its tuples.
 func walkLines(output []byte) []byte {
 	const begin, end = `"<<"walk", `, `>>"`
-	json := strings.NewReplacer("<<", "[", ">>", "]", "TRUE", "true", "FALSE", "false")
+	json := strings.NewReplacer("<<", "[", ">>", "]", "{", "[", "}", "]", "TRUE", "true", "FALSE", "false")
 	var out bytes.Buffer
 	lines := bufio.NewScanner(bytes.NewReader(output))
 	lines.Buffer(nil, 1<<20)

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// workSteps is how long a walk through Work is. Of each defect so many are kept in
+// which TLC sees a property broken, and of the design so many if they are only written.
+const (
+	workSteps   = 26
+	brokenWalks = 4
+	goodWalks   = 40
+)
+
+const workConfig = `SPECIFICATION WalkSpec
+CONSTANTS
+  Tools = {1, 2}
+  Args = {"x", "y"}
+  Policies = {"allow", "ask", "block"}
+  Begun = {"RUNNING"}
+  Safe = {1}
+  MaxEdit = 1
+  MaxCancel = 0
+  MaxCrash = 1
+  Bug = %q
+  Steps = %d
+CONSTRAINT Walked
+CHECK_DEADLOCK FALSE
+`
+
+// workWalk is one walk, as the test of package specs reads it.
+type workWalk struct {
+	Bug   string
+	Good  bool
+	Steps []json.RawMessage
+}
+
+// walksOfWork draws n walks of the design, and those of each defect, and has the
+// twins in Go judge them, or writes them to out.
+func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
+	configs, err := ReadConfigs(t.Dir)
+	if err != nil {
+		return complain(1, err)
+	}
+	bugs := []string{"none"}
+	for _, c := range configs {
+		if c.Module == "Work" && (c.Expect == Expectation{Violates, "OnlySucceededAdvances"} || c.Expect == Expectation{Violates, "ApprovalOnce"}) {
+			bugs = append(bugs, strings.Trim(c.Value("Bug"), `"`))
+		}
+	}
+	var all bytes.Buffer
+	for _, bug := range bugs {
+		lines, err := t.draw(ctx, n, seed, workSteps, fmt.Sprintf(workConfig, bug, workSteps), "WorkWalk", "Work")
+		if err != nil {
+			return complain(1, err)
+		}
+		good, broken, err := keepWalks(&all, bug, lines, out != "")
+		if err != nil {
+			return complain(1, err)
+		}
+		fmt.Printf("%d walks through Work with Bug = %q: TLC finds nothing in %d\n", good+broken, bug, good)
+		if good+broken != n || bug == "none" && broken > 0 {
+			return complain(1, fmt.Errorf("%d walks were wanted, and of the design none with anything wrong", n))
+		}
+	}
+	path := out
+	if path == "" {
+		if path, err = filepath.Abs(filepath.Join(cacheDir, "work_walks.json")); err != nil {
+			return complain(1, err)
+		}
+	}
+	if err := os.WriteFile(path, all.Bytes(), 0o644); err != nil || out != "" {
+		if err != nil {
+			return complain(1, err)
+		}
+		return 0
+	}
+	if err := goTest(ctx, "./specs", "^TestTwinsOfWorkJudgeAsTLC$", "-work-walks", path); err != nil {
+		return complain(1, fmt.Errorf("the twins judge otherwise: %w", err))
+	}
+	return 0
+}
+
+// keepWalks writes down the walks of the design, and of a defect those in which
+// it shows. What looks the same after a step as before is left out.
+func keepWalks(to *bytes.Buffer, bug string, lines []byte, few bool) (good, broken int, err error) {
+	scan := bufio.NewScanner(bytes.NewReader(lines))
+	scan.Buffer(nil, 1<<20)
+	for scan.Scan() {
+		w := workWalk{Bug: bug}
+		if err := json.Unmarshal([]byte("["+scan.Text()+"]"), &[]any{&w.Good, &w.Steps}); err != nil {
+			return 0, 0, err
+		}
+		if w.Good {
+			good++
+		} else {
+			broken++
+		}
+		if w.Good != (bug == "none") || !w.Good && broken > brokenWalks || w.Good && few && good > goodWalks {
+			continue
+		}
+		w.Steps = slices.CompactFunc(w.Steps, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
+		line, err := json.Marshal(w)
+		if err != nil {
+			return 0, 0, err
+		}
+		to.Write(append(line, '\n'))
+	}
+	return good, broken, scan.Err()
+}

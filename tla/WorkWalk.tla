@@ -1,0 +1,25 @@
+------------------------------ MODULE WorkWalk ------------------------------
+(* Walks through Work, told step by step, for the twins in Go of what must    *)
+(* hold there: a walk is what anybody could have seen after each step. Good   *)
+(* is whether the two properties with twins have held all the way.            *)
+EXTENDS Work
+
+CONSTANT Steps
+VARIABLES walk, good
+
+Looks == <<up,
+           [t \in Tools |-> <<tool[t].st, tool[t].took, tool[t].pol>>],
+           [t \in Tools |-> [n \in 1..Last(t) |-> <<appr[t][n].st, appr[t][n].args>>]],
+           {<<a.t, a.n, a.x>> : a \in told},
+           [t \in Tools |-> [i \in 1..Len(eff[t]) |-> <<eff[t][i].n, eff[t][i].x>>]],
+           due>>
+
+WalkInit == Init /\ walk = <<>> /\ good = TRUE
+WalkNext == /\ Len(walk) < Steps /\ Next
+            /\ walk' = Append(walk, Looks')
+            /\ good' = (good /\ OnlySucceededAdvances' /\ ApprovalOnce')
+WalkSpec == WalkInit /\ [][WalkNext]_<<vars, walk, good>>
+
+\* Each walk is told as it ends.
+Walked == Len(walk) < Steps \/ PrintT(ToString(<<"walk", good, walk>>))
+=============================================================================
