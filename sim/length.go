@@ -14,10 +14,10 @@ import (
 // that is done meanwhile, and so leaves time in between.
 const (
 	longLeast   = time.Hour
-	longSteps   = 5_500 // clients see to so many in each; what storms add comes on top
-	longStrikes = 100   // faults by the clock are asked for so often
+	longSteps   = 6_500 // clients see to so many in each; what storms add comes on top
+	longStrikes = 80    // faults by the clock are asked for so often
 	longGap     = 4 * time.Second
-	longGapMost = 25 * time.Second // when more than enough has happened
+	longGapMost = 38 * time.Second // when more than enough has happened
 	tenths      = 10
 )
 
