@@ -79,6 +79,16 @@ func dueKey(shard uint16, due actor.Time, id actor.ID) []byte {
 	return append(k.name(id.Tenant).name(id.Agent), id.Key...)
 }
 
+// shardOf is the shard of a key of the expiry index, which is not looked at further.
+func shardOf(key []byte) (shard uint16, ok bool) {
+	var raw [2]byte
+	if len(key) < 7 || key[6] != '/' {
+		return 0, false
+	}
+	_, err := hex.Decode(raw[:], key[2:6])
+	return binary.BigEndian.Uint16(raw[:]), err == nil
+}
+
 // parseDueKey reads what dueKey wrote.
 func parseDueKey(key []byte) (shard uint16, id actor.ID, err error) {
 	parts := strings.Split(string(key), "/")

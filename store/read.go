@@ -136,14 +136,16 @@ func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
 	var ids []actor.ID
 	var wrong error
 	err := kv.Scan(shardKey(slices.Min(shards)), after(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
-		shard, id, err := parseDueKey(key)
+		shard, ok := shardOf(key)
+		if ok && (int(shard) >= len(wanted) || !wanted[shard]) {
+			return true
+		}
+		_, id, err := parseDueKey(key)
 		if err != nil {
 			wrong = err
 			return false
 		}
-		if int(shard) < len(wanted) && wanted[shard] {
-			ids = append(ids, id)
-		}
+		ids = append(ids, id)
 		return true
 	})
 	if wrong != nil {
