@@ -180,7 +180,7 @@ func (m *mailbox) drain(t *thread) {
 		}
 	}()
 	for range m.dispatcher.Throughput() {
-		if !m.next() || t.asker.answered() || t.over(m) {
+		if !m.next() || t.asker.answered() || t.over(m.now) {
 			break
 		}
 	}
@@ -207,7 +207,7 @@ func (m *mailbox) handOn(t *thread) {
 			}
 			m.noted |= cells
 		}
-		noted := m.noted
+		noted, now := m.noted, m.now // the next thread's from here on
 		m.noted = 0
 		m.running.Store(false)
 		if m.ready() {
@@ -216,7 +216,7 @@ func (m *mailbox) handOn(t *thread) {
 		if noted == 0 {
 			return
 		}
-		helps := round < helpRounds && !t.asker.answered() && !t.over(m)
+		helps := round < helpRounds && !t.asker.answered() && !t.over(now)
 		var next *mailbox
 		for ; noted != 0; noted &= noted - 1 {
 			switch peer := m.peers[bits.TrailingZeros64(noted)]; {

@@ -43,8 +43,7 @@ func (t *thread) work() {
 
 // over tells whether it has done enough for others. What a cell has been told of
 // the time is good enough for that: asking for it costs as much as a message.
-func (t *thread) over(m *mailbox) bool {
-	now := m.now
+func (t *thread) over(now actor.Time) bool {
 	if now == 0 {
 		now = actor.Time(time.Since(awake))
 	}
