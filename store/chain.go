@@ -3,6 +3,7 @@
 package store
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -146,7 +147,7 @@ func VerifyAll(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
 func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err error) {
 	prefix := nodeKey(node)
 	next := first
-	var wrong error
+	var wrong, later error // later: what is said only if the chain itself holds to its end
 	err = kv.Scan(batchKey(node, first), after(prefix), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(prefix))
 		if err != nil {
@@ -157,7 +158,10 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 			wrong = fmt.Errorf("batch %d of %s is missing: the next is %d", next, node, no)
 			return false
 		}
-		if end, wrong = verifyBatch(kv, node, no, value, end, next == first && first > 1); wrong == nil && no == anchor.Batch && end != anchor {
+		if end, wrong = verifyBatch(kv, node, no, value, end, next == first && first > 1); errors.As(wrong, new(misplaced)) {
+			later, wrong = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, wrong)), nil
+		}
+		if wrong == nil && no == anchor.Batch && end != anchor {
 			wrong = fmt.Errorf("hash %s at entry %d, the anchor says %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
 		}
 		if wrong != nil {
@@ -173,6 +177,8 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 		return Mark{}, err
 	case end.Batch < anchor.Batch && !mutant.On("log-may-end-early"):
 		return Mark{}, fmt.Errorf("the log of %s ends at batch %d, before its anchor at batch %d: what was committed is lost", node, next-1, anchor.Batch)
+	case later != nil:
+		return Mark{}, later
 	}
 	return end, nil
 }
@@ -188,15 +194,31 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 	case !first && r.from != before.Pos:
 		return Mark{}, fmt.Errorf("begins at entry %d, the batch before ended at %d", r.from, before.Pos)
 	}
+	var later error
 	for _, p := range r.payloads {
 		if mutant.On("payload-unchecked") {
 			break
 		}
-		if err := verifyPayload(kv, node, no, p); err != nil {
+		switch err := verifyPayload(kv, node, no, p); {
+		case errors.As(err, new(misplaced)):
+			later = cmp.Or(later, fmt.Errorf("payload %s: %w", p.Key, err))
+		case err != nil:
 			return Mark{}, fmt.Errorf("payload %s: %w", p.Key, err)
 		}
 	}
-	return Mark{no, r.to, actor.HashOf(value)}, nil
+	return Mark{no, r.to, actor.HashOf(value)}, later
+}
+
+// misplaced is a value that a batch further on should have put where it is, and
+// has not: it is whole, and stands in the wrong place, or that batch is gone.
+type misplaced struct {
+	batch uint64
+	by    actor.NodeID
+	what  string
+}
+
+func (m misplaced) Error() string {
+	return fmt.Sprintf("says that it is of batch %d of %s, which %s", m.batch, m.by, m.what)
 }
 
 func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
@@ -220,6 +242,25 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 		return errors.New("is not what was written")
 	case strings.Contains(string(p.Key), "/b/") && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
 		return errors.New("is not the content it is named for")
+	}
+	return verifyLater(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
+}
+
+// verifyLater sees that a payload is what the batch that it names has put under its key.
+func verifyLater(kv KV, p Payload, by actor.NodeID, batch uint64) error {
+	record, ok, err := kv.Get(batchKey(by, batch))
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return misplaced{batch, by, "is missing"}
+	}
+	r, err := decodeBatch(record)
+	if err != nil {
+		return misplaced{batch, by, "cannot be read: " + err.Error()}
+	}
+	if !slices.ContainsFunc(r.payloads, func(o Payload) bool { return bytes.Equal(o.Key, p.Key) && o.Digest == p.Digest }) {
+		return misplaced{batch, by, "has put something else here"}
 	}
 	return nil
 }

@@ -228,6 +228,25 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 	}
 }
 
+// A value that is whole, and of a batch further on, may still stand in the wrong place.
+func TestASnapshotInAnothersPlaceIsFound(t *testing.T) {
+	l, alice, bob := newLog(t), newStory(t, "alice"), newStory(t, "bob")
+	l.write(alice.accept("a"), bob.accept("b"))
+	l.write(alice.snapshot(l.m))
+	anchor := l.write(bob.snapshot(l.m))
+	if _, err := Verify(l.m, "n1", anchor); err != nil {
+		t.Fatalf("before any damage: %v", err)
+	}
+	bobs, _, _ := l.m.Get(snapshotKey(bob.id))
+	if err := l.m.Apply([]Row{{Key: snapshotKey(alice.id), Value: bytes.Clone(bobs)}}); err != nil {
+		t.Fatal(err)
+	}
+	want := "payload " + string(snapshotKey(alice.id)) + ": says that it is of batch 3 of n1, which has put something else here"
+	if _, err := Verify(l.m, "n1", anchor); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
 func hashAt(m *Memory, no uint64) actor.Hash {
 	v, _, _ := m.Get(batchKey("n1", no))
 	return actor.HashOf(v)
