@@ -539,6 +539,19 @@ func (t *tale) outward(what string, attempt uint32, n uint64) *tale {
 	return t.step("n1", 0, e)
 }
 
+// An unjournaled actor that has moved counts its attempts anew; its owner of
+// before may still be trying under the same number.
+func TestAnOwnerOfBeforeMayStillTry(t *testing.T) {
+	tale := streams()
+	again := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
+	if _, v := judge(limits(), tale.step("n2", 0, again).steps); v != nil {
+		t.Errorf("another node tries: %s", v)
+	}
+	if _, v := judge(limits(), tale.step("n1", 0, again).steps); v == nil || v.Spec != RetriedUnheard {
+		t.Errorf("the same node tries: %v", v)
+	}
+}
+
 // listens: a client hears these events, and the last once more after it went back.
 func listens(events ...uint64) *tale {
 	t := newTale()

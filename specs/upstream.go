@@ -17,8 +17,9 @@ type outsider struct {
 	index uint16
 	acted bool // an external agent that must not repeat it has begun with it
 
-	attempt uint32 // the last that was sent to it
-	heard   bool   // something of this attempt's answer was passed on
+	attempt uint32       // the last that was sent to it
+	by      actor.NodeID // who sent it: an unjournaled actor that has moved counts anew
+	heard   bool         // something of this attempt's answer was passed on
 
 	shown uint32 // the attempt of the pieces that stand
 	first uint64 // the first of these; 0: none stands
@@ -48,13 +49,13 @@ func (c *Checker) outward(e *history.Event) {
 	switch e.What {
 	case "try":
 		if e.N == 1 {
-			o.attempt, o.heard = e.Attempt, false
+			o.attempt, o.by, o.heard = e.Attempt, e.From.Node, false
 		}
-		if o.heard && o.attempt == e.Attempt { // an owner of before may still try, unheard
+		if o.heard && o.attempt == e.Attempt && o.by == e.From.Node { // an owner of before may still try, unheard
 			c.breaks(RetriedUnheard, "%s has %d.%d of run %s tried once more, of which something was passed on", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":
-		if o.attempt == e.Attempt {
+		if o.attempt == e.Attempt && o.by == e.From.Node {
 			o.heard = true
 		}
 	case "act":
