@@ -342,11 +342,10 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 
 // outlived: as long as a call stands still, its turn does.
 func (c *Checker) outlived(r *run) {
-	slack := actor.Duration(0)
-	if n := r.actor.cell.node; n.setBack { // what counted before counts anew from an earlier instant
-		slack = c.limits.Skew
-	}
+	n := r.actor.cell.node
 	for _, k := range r.asks {
+		// What counted on another node, or before a clock was put back, counts on from another instant.
+		slack := max(c.slack(&r.clock, n), c.slack(&k.clock, n))
 		if k.open && !r.ended && k.clock.due(k.left) > r.clock.due(r.left).Add(slack) {
 			c.breaks(TimeLeftShrinks, "call %s of %s to %s may last %v longer than the turn that waits for it",
 				k.id, r.actor.id, k.to, k.clock.due(k.left).Sub(r.clock.due(r.left)))
