@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
 )
@@ -73,4 +74,5 @@ func (p *Plan) plain(c Chooser) {
 		p.Limits.AgentCallDepthMax = 2
 	}
 	p.Limits.AgentConcurrentCallsMax = p.Limits.AgentCallDepthMax / 2
+	p.Limits.StrikesMax = dispatcher.DefaultLimits().StrikesMax // Calls has no word for what is given up before it begins
 }
