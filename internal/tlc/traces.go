@@ -37,7 +37,7 @@ Histories, and what TLC said of them, stay in .cache/tlc/traces/.
 // mutated are the guards whose absence the histories of plain worlds show.
 var mutated = []string{"cycle-check", "self-call", "depth-check", "chain-dropped-on-retry", "time-left-shrinks", "outstanding-limit",
 	"outstanding-not-released", "unbounded-mailbox", "target-exists-check", "dedup-forgotten", "effect-before-its-gate",
-	"released-at-written", "reply-to-another", "cancel-not-passed-down", "restart-forgets-open-call"}
+	"released-at-written", "reply-to-another", "cancel-not-passed-down"}
 
 // At least so many of a hundred simulated histories must have a crash, and
 // somebody that goes on after it.
