@@ -5,11 +5,12 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/internal/section"
 )
 
 // machine is where and of what something was measured. It names no host and no
@@ -26,7 +27,7 @@ type machine struct {
 
 func thisMachine() machine {
 	m := machine{CPU: "an unknown processor", Cores: runtime.GOMAXPROCS(0), Kernel: "unknown", Go: runtime.Version(),
-		Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly)}
+		Commit: section.Commit(), Date: time.Now().UTC().Format(time.DateOnly)}
 	if _, text, ok := strings.Cut(field("/proc/cpuinfo", "model name"), ":"); ok {
 		m.CPU = strings.TrimSpace(text)
 	}
@@ -57,17 +58,4 @@ func field(file, begin string) string {
 		}
 	}
 	return ""
-}
-
-// commit is what of the tree was measured, with a word if it was changed since.
-func commit() string {
-	head, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
-	if err != nil {
-		return "unknown"
-	}
-	text := strings.TrimSpace(string(head))
-	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no").Output(); err != nil || len(changed) > 0 {
-		text += "+dirty"
-	}
-	return text
 }

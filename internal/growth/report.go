@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -32,20 +31,7 @@ type report struct {
 }
 
 func (r *report) begin(quick bool) {
-	*r = report{Go: runtime.Version(), Cores: runtime.GOMAXPROCS(0), Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly), Quick: quick}
-}
-
-// commit is what of the tree was measured, with a word if it was changed since.
-func commit() string {
-	head, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
-	if err != nil {
-		return "unknown"
-	}
-	text := strings.TrimSpace(string(head))
-	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no").Output(); err != nil || len(changed) > 0 {
-		text += "+dirty"
-	}
-	return text
+	*r = report{Go: runtime.Version(), Cores: runtime.GOMAXPROCS(0), Commit: section.Commit(), Date: time.Now().UTC().Format(time.DateOnly), Quick: quick}
 }
 
 func (r *report) row(name, of, unit string, each bool) *row {

@@ -3,19 +3,14 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
-	"os/exec"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/internal/served"
 )
 
 const (
@@ -34,28 +29,8 @@ func underLoad(ctx context.Context, trace string) error {
 		return err
 	}
 	defer os.RemoveAll(data)
-	server := exec.CommandContext(ctx, "bin/troupe", "serve", "--ready", "--data", data, "--listen", "127.0.0.1:0", "--cells", "2", "--trace", trace, "--grace", "1s", "--log-level", "warn")
-	var said bytes.Buffer
-	server.Stderr = &said
-	out, err := server.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := server.Start(); err != nil {
-		return err
-	}
-	url, err := bufio.NewReader(out).ReadString('\n')
-	if err == nil {
-		err = load(ctx, strings.TrimSpace(url))
-	}
-	_ = server.Process.Signal(syscall.SIGTERM)
-	if waited := server.Wait(); err == nil {
-		err = waited
-	}
-	if err != nil {
-		return fmt.Errorf("bin/troupe serve: %w\n%s", err, said.Bytes())
-	}
-	return nil
+	return served.While(ctx, "bin/troupe", []string{"--data", data, "--cells", "2", "--trace", trace}, syscall.SIGTERM,
+		func(url string) error { return load(ctx, url) })
 }
 
 // load has clients ask a few actors at once. The coordinator asks the helper and
@@ -70,9 +45,9 @@ func load(ctx context.Context, url string) error {
 				if i%4 == 0 {
 					agent, session = "coordinator", fmt.Sprintf("s%d-%d", n, i)
 				}
-				run, err := post(ctx, url+"/v1/agents/"+agent+"/messages", map[string]any{"content": "word", "session": session, "timeout_ms": 20000})
+				run, err := served.Post(ctx, url+"/v1/agents/"+agent+"/messages", map[string]any{"content": "word", "session": session, "timeout_ms": 20000})
 				if err == nil && agent == "coordinator" && n%2 == 0 {
-					_, err = post(ctx, url+"/v1/runs/"+run+":cancel", map[string]any{})
+					_, err = served.Post(ctx, url+"/v1/runs/"+run+":cancel", map[string]any{})
 				}
 				if err != nil {
 					errs[n] = err
@@ -88,34 +63,4 @@ func load(ctx context.Context, url string) error {
 		}
 	}
 	return nil
-}
-
-// post sends JSON, and returns the run that it is about.
-func post(ctx context.Context, url string, body any) (run string, err error) {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return "", err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
-	if err != nil {
-		return "", err
-	}
-	request.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return "", err
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", err
-	}
-	var told struct {
-		Run string `json:"run_id"`
-	}
-	if response.StatusCode >= 300 && response.StatusCode != http.StatusTooManyRequests {
-		return "", fmt.Errorf("%s: %s: %s", url, response.Status, answer)
-	}
-	_ = json.Unmarshal(answer, &told) // of a cancel nothing is told
-	return told.Run, nil
 }
