@@ -14,44 +14,27 @@ import (
 // LoadActor reads what a KV holds of an actor. Blobs are put back in their
 // places; of the entries' events only run and number come along. What is damaged
 // or missing is an error that names its key.
+//
+// It reads backwards, and so meets the snapshot first, if there is one, and knows
+// where to end: one look at the disk, which costs more than all that is read.
 func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	blob := func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }
 	var saved Saved
-	n := uint64(0)
-	if value, ok, err := kv.Get(snapshotKey(id)); err != nil {
-		return Saved{}, err
-	} else if ok {
-		err := readEntries(id, snapshotKey(id), value, blob, func(e Entry) error {
-			s, ok := e.Record.(Snapshot)
-			if !ok {
-				return fmt.Errorf("key %s: holds %T, not a snapshot", snapshotKey(id), e.Record)
-			}
-			saved.Snapshot, n = s.Journal, e.N
-			return nil
-		})
-		if err != nil {
-			return Saved{}, err
-		}
-	}
+	var rows []Row // of entries behind the snapshot, the last first
 	var wrong error
-	prefix := len(actorKey(id))
-	err := kv.Scan(entryKey(id, n+1), snapshotKey(id), func(key, value []byte) bool {
-		at, err := lastNumber(key, prefix)
-		switch {
-		case err != nil:
-			wrong = err
-		case at != n+1:
-			wrong = fmt.Errorf("key %s: is missing, the next is %s", entryKey(id, n+1), key)
-		default:
-			wrong = readEntries(id, key, value, blob, func(e Entry) error {
-				if n++; e.N != n {
-					return fmt.Errorf("key %s: holds entry %d where entry %d should be", key, e.N, n)
-				}
-				saved.Entries = append(saved.Entries, e)
-				return nil
-			})
+	n := uint64(0)
+	snapshot, prefix := snapshotKey(id), len(actorKey(id))
+	err := kv.ScanBack(entryKey(id, 1), append(snapshot, 0), func(key, value []byte) bool {
+		if bytes.Equal(key, snapshot) {
+			saved.Snapshot, n, wrong = readSnapshot(id, key, value, blob)
+			return wrong == nil
 		}
-		return wrong == nil
+		var at uint64
+		if at, wrong = lastNumber(key, prefix); wrong != nil || at <= n {
+			return false
+		}
+		rows = append(rows, Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
+		return true
 	})
 	if wrong != nil {
 		err = wrong
@@ -59,7 +42,36 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	if err != nil {
 		return Saved{}, err
 	}
+	for _, row := range slices.Backward(rows) {
+		if at, _ := lastNumber(row.Key, prefix); at != n+1 {
+			return Saved{}, fmt.Errorf("key %s: is missing, the next is %s", entryKey(id, n+1), row.Key)
+		}
+		err := readEntries(id, row.Key, row.Value, blob, func(e Entry) error {
+			if n++; e.N != n {
+				return fmt.Errorf("key %s: holds entry %d where entry %d should be", row.Key, e.N, n)
+			}
+			saved.Entries = append(saved.Entries, e)
+			return nil
+		})
+		if err != nil {
+			return Saved{}, err
+		}
+	}
 	return saved, nil
+}
+
+// readSnapshot reads the row of a snapshot: the journal, and the number of the
+// last entry in it.
+func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error)) (journal []byte, n uint64, err error) {
+	err = readEntries(id, key, value, blob, func(e Entry) error {
+		s, ok := e.Record.(Snapshot)
+		if !ok {
+			return fmt.Errorf("key %s: holds %T, not a snapshot", key, e.Record)
+		}
+		journal, n = s.Journal, e.N
+		return nil
+	})
+	return journal, n, err
 }
 
 // readEntries reads the entries of a row.
