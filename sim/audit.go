@@ -21,13 +21,14 @@ const (
 	RotIsTold       = "RotIsTold"      // who starts says what of its data is lost or wrong
 	ChainHolds      = "ChainHolds"     // a node's log is one chain
 	StoreHolds      = "StoreHolds"     // and all keys say the same
+	RegistryHolds   = "RegistryHolds"  // what the registry says is so at every door and cell
 	StreamsFold     = "StreamsFold"    // the events of a run are those of one that is over
 	Deterministic   = "Deterministic"  // the same seed is the same world
 )
 
 // Judged lists the names.
 func Judged() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, StreamsFold, Deterministic}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, StreamsFold, Deterministic}
 }
 
 func (w *World) audited() bool { return w.seed%auditEvery == 0 }

@@ -76,6 +76,11 @@ func (w *World) kindOf(agent string) actor.AgentKind {
 			return def.Kind
 		}
 	}
+	for _, a := range enlisted {
+		if a.name == agent {
+			return a.kind
+		}
+	}
 	return actor.Native
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/runtime"
 )
 
 // strike asks for each fault that comes by the clock.
@@ -176,7 +175,7 @@ func (w *World) reinstate() {
 	w.tellAgents()
 }
 
-// agents is the registry as it is now.
+// agents are those that are a part of the program, as they are now.
 func (w *World) agents() []actor.Definition {
 	if w.absent < 0 {
 		return w.plan.Agents
@@ -188,11 +187,7 @@ func (w *World) agents() []actor.Definition {
 func (w *World) tellAgents() {
 	for _, n := range w.nodes {
 		if n.up {
-			n.later(w.between(100*time.Microsecond, 20*time.Millisecond), func() {
-				for _, c := range n.cells {
-					c.put(input{stream: streamWorld, in: runtime.Agents{Definitions: w.agents()}})
-				}
-			})
+			n.later(w.between(100*time.Microsecond, 20*time.Millisecond), n.tellCells)
 		}
 	}
 }

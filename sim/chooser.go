@@ -37,11 +37,12 @@ const (
 	aboutLease   // each node's
 	aboutReader  // each who reads a stream
 	aboutRare    // each place
+	aboutClerk   // who has the registry do things
 
 	aboutMask = 0xff << 24
 )
 
-var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare"}
+var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk"}
 
 // String is as fault.17.
 func (id StreamID) String() string {

@@ -36,6 +36,8 @@ type client struct {
 	held   bool
 	told   func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
 	leaves *linear.Op         // the value that it leaves, until it is told which was there before
+	order  *order             // for the registry; nil: a message
+	pass   *pass              // with which it comes; nil: it needs none
 }
 
 // line is one request of a client, as long as it waits for its answer.
@@ -88,6 +90,9 @@ func (w *World) drawClient() *client {
 		return w.addClient(to, a.Message, a.Left)
 	}
 	to, message, value, keeper := d.target(), "", "", actor.ID{}
+	if w.enlists() && w.choose.Int(12) == 11 {
+		to.Agent = enlisted[w.choose.Int(len(enlisted))].name
+	}
 	leaves := 0
 	if !w.plan.Plain {
 		leaves = w.choose.Int(12)
@@ -100,6 +105,7 @@ func (w *World) drawClient() *client {
 		message = d.message(4, to.Agent)
 	}
 	c := w.addClient(to, message, time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
+	w.presents(c)
 	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
 	switch {
 	case value != "":
@@ -136,7 +142,7 @@ func (w *World) ask(c *client) {
 func (w *World) askAt(c *client, at *cell) {
 	c.tries++
 	w.asked = w.now
-	if w.noRoom(at.n, c) {
+	if w.noRoom(at.n, c) || w.sentAway(at.n, c) {
 		return
 	}
 	id := w.newCallID()
@@ -146,7 +152,7 @@ func (w *World) askAt(c *client, at *cell) {
 		w.violate(CodecRoundTrip, fmt.Sprintf("what client %d asks cannot be read: %v", c.no, refusal))
 		return
 	}
-	call.ID, call.Root, call.Operation, call.Kind, call.Lane = id, id, actor.HandleMessageFull, actor.Waiting, c.lane
+	call.ID, call.Root, call.Kind, call.Lane = id, id, actor.Waiting, c.lane
 	call.Attempt, call.Origin = 1, actor.Human
 	w.log.world(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
 	l := &line{client: c, call: id, at: at}
@@ -164,12 +170,18 @@ func (w *World) askAt(c *client, at *cell) {
 
 // request is what the client asks for, as a door reads it.
 func (c *client) request() (actor.Call, *actor.Refusal) {
+	if c.order != nil {
+		return c.order.request(c)
+	}
 	body := must.Do(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
 	call, refusal := ingress.Message(c.to.Agent, body)
 	if refusal != nil {
 		return actor.Call{}, refusal
 	}
-	call.Principal = "client-" + strconv.Itoa(c.no)
+	call.Operation = actor.HandleMessageFull
+	if call.Principal = "client-" + strconv.Itoa(c.no); c.pass != nil {
+		call.Principal = c.pass.key.Principal()
+	}
 	if c.key != "" {
 		call.Idempotency, refusal = ingress.Promise(call.Principal, "messages", []string{c.key}, body)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
@@ -32,17 +33,18 @@ type node struct {
 	seats   []Seat // of the cells, by their index
 	clock   clock
 
-	log     disk
-	held    []held     // effects behind the gate, in order
-	room    []held     // where they stand when they begin anew
-	doing   []*doing   // tools and work under way, in order
-	view    uint64     // the version of the claims that its cells were told
-	lease   actor.Time // by the world's time: until when it believes it owns what it claimed
-	paused  actor.Time // until when it stands still
-	full    actor.Time // until when its disk has no room for new work
-	crashIn int        // in how many steps it dies; 0: not
-	outside outside
-	streams []*connection // that clients read here
+	log       disk
+	held      []held     // effects behind the gate, in order
+	room      []held     // where they stand when they begin anew
+	doing     []*doing   // tools and work under way, in order
+	view      uint64     // the version of the claims that its cells were told
+	lease     actor.Time // by the world's time: until when it believes it owns what it claimed
+	paused    actor.Time // until when it stands still
+	full      actor.Time // until when its disk has no room for new work
+	crashIn   int        // in how many steps it dies; 0: not
+	outside   outside
+	streams   []*connection // that clients read here
+	directory *directory    // nil: there is no registry
 }
 
 // cell is one production cell and what it has not taken in yet.
@@ -60,6 +62,7 @@ type cell struct {
 	strikes []runtime.Strike
 	fell    int        // how many incarnations before it have panicked
 	knows   uint64     // the version of the claims that it has taken in
+	heard   int        // how many announcements of the registry
 	again   bool       // it is not the first incarnation since the world began
 	slow    actor.Time // until when each step takes long
 }
@@ -104,6 +107,7 @@ func (n *node) start() {
 	n.held, n.doing, n.cells = nil, nil, nil
 	n.outside = outside{paces: map[string]*upstream.Backoff{}, health: map[string]*upstream.Health{}}
 	n.log.open(n)
+	n.readDirectory()
 	for i := range w.plan.Cells[n.index] {
 		if i == len(n.seats) {
 			n.seats = append(n.seats, must.Do(w.drive.Seat(fmt.Sprintf("%s.%d", n.id, i))))
@@ -137,7 +141,7 @@ func (c *cell) boot(running []actor.EffectID) {
 	table, bytes := w.claims.owners()
 	for _, in := range [...]input{
 		{in: runtime.Limits{Limits: w.plan.Limits}},
-		{in: runtime.Agents{Definitions: w.agents()}},
+		{in: c.n.agents()},
 		{in: runtime.Owners{Table: table}, bytes: bytes, version: w.claims.version},
 		{in: runtime.Boot{Running: running, Strikes: c.strikes}},
 	} {
@@ -366,6 +370,10 @@ func (n *node) perform(h held) {
 	case runtime.Tool:
 		tool, _ := w.tools.Tool(op.Name)
 		w.performed(&h, "tool", once(tool.Idempotent), e.ID.Run, 0, 0)
+		if op.Name == agents.ToolAnnounce {
+			n.announce(&h, op)
+			return
+		}
 		n.useTool(&h, op)
 	case runtime.Work:
 		w.performed(&h, "work", "", e.ID.Run, 0, 0)
@@ -400,19 +408,22 @@ func (n *node) perform(h held) {
 // somebody may still wait for it.
 func (n *node) do(h *held, left actor.Duration, run func() actor.Answer) {
 	d := n.begin(h)
+	n.later(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() { n.ended(d, left, run) })
+}
+
+// ended brings what came of an effect to who awaits it, now or later.
+func (n *node) ended(d *doing, left actor.Duration, run func() actor.Answer) {
 	end := func() {
 		if n.forget(d) {
 			n.cells[d.cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: run()}})
 		}
 	}
-	n.later(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() {
-		if d.awaited {
-			end()
-			return
-		}
-		d.end = end
-		n.later(left, func() { n.forget(d) })
-	})
+	if d.awaited {
+		end()
+		return
+	}
+	d.end = end
+	n.later(left, func() { n.forget(d) })
 }
 
 // begin puts an effect on the list of what is under way.

@@ -38,6 +38,7 @@ type Plan struct {
 	Writer   store.WriterConfig
 	Schedule Schedule
 	Rare     []buggify.Point // places in product code where rare things happen
+	Orders   actor.Duration  // between two things that the registry is asked, about; 0: it is asked nothing
 }
 
 // complete is a plan made by hand with what it left open.
@@ -114,6 +115,9 @@ func drawPlan(c Chooser, o Options) Plan {
 		p.Rare = nil
 		clear(p.Drift)
 		clear(p.Offset)
+	}
+	if !o.Plain && o.Team == nil {
+		p.Orders = [...]time.Duration{0, 3 * time.Second, time.Second, 300 * time.Millisecond}[c.Int(4)]
 	}
 	if o.Plain {
 		p.plain(c)
@@ -197,7 +201,7 @@ func (p *Plan) String() string {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
 		}
 	}
-	fmt.Fprintf(&b, "\nrare %v\n", p.Rare)
+	fmt.Fprintf(&b, "\nrare %v, something for the registry every %v\n", p.Rare, p.Orders)
 	return b.String()
 }
 

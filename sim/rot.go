@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/store"
 )
@@ -46,8 +47,8 @@ func (d *durables) wrote(w *World, rows []store.Row) {
 			continue
 		}
 		for _, row := range rows {
-			if !bytes.HasPrefix(row.Key, []byte("n/")) && len(actorOf(row.Key).Key) == 0 {
-				continue
+			if id := actorOf(row.Key); !bytes.HasPrefix(row.Key, []byte("n/")) && id.Key == "" || id == agents.RegistryID {
+				continue // the registry's journal every node reads that starts
 			}
 			d.rows = append(d.rows, row)
 			if old, ok, err := w.kv.Get(row.Key); ok && err == nil {

@@ -24,6 +24,16 @@ const (
 	HeldReply            // a client was told to come back for the answer
 	StreamRead           // a client read the stream of a run to its end
 	RepeatAnswered       // a repeat under one key was answered from the first's outcome
+	Announced            // the registry let all nodes know of a change
+	AgentPut             // and said so to who asked: an agent is new, or another than before
+	AgentDeleted         // or is no more
+	KeyCreated           // there is an API key more
+	KeyRevoked           // or less
+	OrderRefused         // it did not take what it was asked
+	PassTaken            // somebody came with a key that is good
+	PassRefused          // or with one that is revoked, expired, or nobody's
+	SlipTold             // a file of an agent was wrong, and it was said how
+	EnlistedServed       // an agent answered that the registry had taken in
 	RankLost             // who would have gone next lost its rank
 	InputStarved         // others went first, or it waited though it was the only one
 
@@ -44,6 +54,7 @@ const (
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered",
+	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "order refused", "API key taken", "API key refused", "slip in a file told", "enlisted agent served",
 	"rank lost", "input starved",
 	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "no room: dropped"}

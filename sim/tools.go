@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
@@ -32,6 +33,8 @@ func newTools() *tools.Registry {
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "it is late") }}))
 	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: anyObject,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "posted") }}))
+	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells all nodes which agents and keys there are.",
+		Schema: agents.AnnounceSchema, Idempotent: true, Handler: announced}))
 	return r
 }
 

@@ -109,6 +109,9 @@ type World struct {
 	listeners []*listener
 	listening int // of them that have not read the end
 	keys      int // the number of the one that is good
+	registry  actor.Definition
+	announced [][]actor.Item // by it, in order
+	clerk     *clerk         // nil: nobody has the registry do anything
 	judge     *linear.Judge
 	team      *Team // nil: the world's own agents
 	reporter  *reporter
@@ -168,6 +171,7 @@ func New(o Options) *World {
 	w.build(o.strict)
 	if !w.story {
 		w.after(10*time.Millisecond, w.come)
+		w.hireClerk()
 	}
 	w.after(w.plan.Strike, w.strike)
 	return w
@@ -193,6 +197,7 @@ func (w *World) build(strict func(*specs.Limits)) {
 	for i := range w.plan.Agents {
 		w.plan.Agents[i].Behavior = wild{w, w.plan.Agents[i].Behavior}
 	}
+	w.registry = w.registryAgent()
 	for i := range w.plan.Cells {
 		w.nodes = append(w.nodes, &node{w: w, id: actor.NodeID(fmt.Sprintf("n%d", i+1)), index: i,
 			clock: clock{offset: w.plan.Offset[i], drift: w.plan.Drift[i]}})
@@ -227,6 +232,7 @@ func (w *World) limits() specs.Limits {
 		s.Agents[def.Name] = specs.Agent{Volatile: def.Durability == actor.Volatile,
 			Interleaved: def.Turns == actor.Interleaved, ByActor: def.Recursion == actor.ByActor}
 	}
+	w.enlist(s.Agents)
 	return s
 }
 
