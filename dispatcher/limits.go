@@ -43,7 +43,7 @@ type Limits struct {
 	PassivateAfter          actor.Duration `sim:"1s..30s"`     // an idle actor leaves memory
 	ResendAfter             actor.Duration `sim:"500ms..2s"`   // an unanswered call to another node is sent again, doubling
 	SnapshotBytes           int            `sim:"2KiB..16KiB"` // entries since the last snapshot outweigh it from here on
-	ActorsPerCellMax        int            `sim:"16..1048576"` // actors in memory; more are refused Busy, scope node
+	ActorsPerCellMax        int            `sim:"2..1048576"`  // actors in memory; more are refused Busy, scope node
 	StrikesMax              int            `sim:"1..3"`        // steps that may panic over one message before it is poisoned
 }
 

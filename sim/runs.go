@@ -131,8 +131,12 @@ func median(values []int) int {
 	return v[len(v)/2]
 }
 
-// later are refusals that nothing makes yet.
-var later = []actor.Reason{actor.NoDevice}
+// happens tells whether there are refusals of a reason and a scope. Busy says
+// whose limit it was, and no other reason has one; nothing makes NoDevice yet,
+// as no client is a device.
+func happens(r actor.Reason, scope actor.Scope) bool {
+	return r != actor.NoDevice && (scope != actor.NoScope) == (r == actor.Busy)
+}
 
 // Short says in which way the worlds were too small to show anything.
 func (s *Summary) Short() (short []string) {
@@ -196,8 +200,10 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 		row("fault", f.String(), s.Total.Faults[f])
 	}
 	for _, r := range actor.Reasons() {
-		if !slices.Contains(later, r) {
-			row("refusal", r.String(), s.Total.Refusals[r])
+		for scope, n := range s.Total.Refusals[r] {
+			if n > 0 || happens(r, actor.Scope(scope)) {
+				row("refusal", strings.TrimSpace(r.String()+" "+actor.Scope(scope).String()), n)
+			}
 		}
 	}
 	for _, p := range buggify.All() {

@@ -69,12 +69,12 @@ type Stats struct {
 	Replies    int // that clients got
 	Depth      int // of the deepest call that was taken
 	Nodes      int
-	Judged     int     // operations in histories as they are seen from outside
-	Judgements int     // those histories
-	Undecided  int     // kinds of them that took too long
-	Events     [32]int // by history.Kind
-	Refusals   [32]int // by actor.Reason
-	Told       [32]int // run events, by runs.Type
+	Judged     int             // operations in histories as they are seen from outside
+	Judgements int             // those histories
+	Undecided  int             // kinds of them that took too long
+	Events     [32]int         // by history.Kind
+	Refusals   [32][scopes]int // by actor.Reason and actor.Scope
+	Told       [32]int         // run events, by runs.Type
 	Faults     [faultKinds]int
 	Sometimes  [points]int
 	Rare       [16]int // by buggify.Point
@@ -84,6 +84,9 @@ type Stats struct {
 	Quiet    int            // minutes of the workload without a client's request
 	Tenths   [tenths]int    // steps in each tenth of a long world's workload
 }
+
+// scopes is how many there are, with none for one.
+const scopes = int(actor.ScopeNode) + 1
 
 // FaultsAll is how many faults there were.
 func (s *Stats) FaultsAll() int {
@@ -114,8 +117,10 @@ func (s *Stats) Add(o *Stats) {
 	for i, v := range o.Told {
 		s.Told[i] += v
 	}
-	for i, v := range o.Refusals {
-		s.Refusals[i] += v
+	for i := range o.Refusals {
+		for j, v := range o.Refusals[i] {
+			s.Refusals[i][j] += v
+		}
 	}
 	for i, v := range o.Faults {
 		s.Faults[i] += v
@@ -155,11 +160,11 @@ func (s *Stats) event(e *history.Event) {
 		s.Depth = max(s.Depth, len(e.Chain))
 	case history.Refuse, history.Reply:
 		if e.Reason != 0 {
-			s.Refusals[e.Reason]++
+			s.Refusals[e.Reason][e.Scope]++
 		}
 	case history.Answer:
 		if e.Reason == actor.Unknown {
-			s.Refusals[e.Reason]++
+			s.Refusals[e.Reason][e.Scope]++
 		}
 	}
 	if p, ok := pointOf(e); ok {

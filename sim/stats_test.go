@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -15,12 +16,18 @@ import (
 func TestZerosComeFirst(t *testing.T) {
 	var sum Summary
 	sum.Total.Told[runs.RunDone] = 3
+	sum.Total.Refusals[actor.Busy][actor.ScopeCaller] = 1
 	sum.Total.Sometimes[Passivated] = 1
 	var out strings.Builder
 	missing := sum.Print(&out)
-	for _, want := range []string{"event Crash", "fault NetworkLoss", "refusal Busy", "told run_failed", "point call sent again"} {
+	for _, want := range []string{"event Crash", "fault NetworkLoss", "refusal Busy node", "refusal Cycle", "told run_failed", "point call sent again"} {
 		if !slices.Contains(missing, want) {
 			t.Errorf("%q is not missed", want)
+		}
+	}
+	for _, never := range []string{"refusal Busy", "refusal Cycle node", "refusal NoDevice", "refusal Busy caller"} {
+		if slices.Contains(missing, never) {
+			t.Errorf("%q is missed", never)
 		}
 	}
 	if slices.Contains(missing, "told run_done") || slices.Contains(missing, "point actor passivated") {
