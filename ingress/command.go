@@ -3,6 +3,7 @@
 package ingress
 
 import (
+	"bytes"
 	"strings"
 	"time"
 
@@ -26,14 +27,17 @@ const (
 
 // Message reads a message to an agent. It keeps nothing of the body.
 func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
-	in, ok := quick(body)
+	in, content, ok := quick(body)
 	if !ok {
-		in = message{}
+		in, content = message{}, nil
 		if r := Decode(body, &in); r != nil {
 			return actor.Call{}, r
 		}
+		if in.Content != nil {
+			content = []byte(*in.Content)
+		}
 	}
-	if in.Content == nil {
+	if content == nil {
 		return actor.Call{}, invalid("content", `is missing: want {"content": "what the agent is told"}`)
 	}
 	to := actor.NewID(agent, in.Session)
@@ -44,7 +48,7 @@ func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 	case actor.CheckName(to.Key) != nil:
 		return actor.Call{}, invalid("session", "%v", actor.CheckName(to.Key))
 	}
-	return actor.Call{To: to, Left: left, Parts: actor.Text(*in.Content)}, nil
+	return actor.Call{To: to, Left: left, Parts: []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(content)}}}, nil
 }
 
 func timeout(ms int64) (actor.Duration, *actor.Refusal) {

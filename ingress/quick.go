@@ -17,27 +17,24 @@ type message struct {
 // quick reads a message that is written as most are: known names, each once, texts
 // without escapes, a number without sign or fraction. Of anything else it says
 // nothing but that it is not for it: Decode reads that, or refuses it. What it does
-// read, Decode reads alike.
-func quick(body []byte) (m message, ok bool) {
+// read, Decode reads alike. The content is a part of the body; nil if there is none.
+func quick(body []byte) (m message, content []byte, ok bool) {
 	s := scan{body}
 	if !s.take('{') {
-		return m, false
+		return m, nil, false
 	}
 	for first := true; !s.take('}'); first = false {
 		if !first && !s.take(',') {
-			return m, false
+			return m, nil, false
 		}
 		name, named := s.text()
 		if !named || !s.take(':') {
-			return m, false
+			return m, nil, false
 		}
 		var text []byte
 		switch {
-		case string(name) == "content" && m.Content == nil:
-			if text, ok = s.text(); ok {
-				content := string(text)
-				m.Content = &content
-			}
+		case string(name) == "content" && content == nil:
+			content, ok = s.text()
 		case string(name) == "session" && m.Session == "":
 			text, ok = s.text()
 			m.Session = string(text)
@@ -46,14 +43,14 @@ func quick(body []byte) (m message, ok bool) {
 			m.Timeout, ok = s.number()
 			ok = ok && m.Timeout != 0
 		default:
-			return m, false
+			return m, nil, false
 		}
 		if !ok {
-			return m, false
+			return m, nil, false
 		}
 	}
 	s.space()
-	return m, len(s.rest) == 0
+	return m, content, len(s.rest) == 0
 }
 
 // scan reads JSON from the left.

@@ -69,6 +69,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// slack is how much earlier than it is meant to a deadline may be over.
+func (c Config) slack() time.Duration {
+	return min(c.HeadWithin, c.BodyWithin, c.WriteWithin, c.IdleWithin) / 16
+}
+
 // MayListen says why an address is not served, if it is not: off loopback
 // whoever comes must have a key, so that there must be one.
 func MayListen(listen string, keys int) error {

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/troupe-run/troupe/actor"
 )
 
@@ -20,7 +18,8 @@ import (
 // One too many is told so, and closed.
 type listener struct {
 	net.Listener
-	most, perAddress int // perAddress 0: no bound
+	most, perAddress int           // perAddress 0: no bound
+	slack            time.Duration // of a connection's deadlines
 	close            func() error
 
 	mu   sync.Mutex
@@ -29,7 +28,7 @@ type listener struct {
 }
 
 func (s *Server) bounded(l net.Listener) net.Listener {
-	b := &listener{Listener: l, most: s.config.Connections, perAddress: s.config.PerAddress, close: sync.OnceValue(l.Close), from: map[netip.Prefix]int{}}
+	b := &listener{Listener: l, most: s.config.Connections, perAddress: s.config.PerAddress, slack: s.config.slack(), close: sync.OnceValue(l.Close), from: map[netip.Prefix]int{}}
 	if b.perAddress == 0 && !s.local.Load() {
 		b.perAddress = 256
 	}
@@ -48,7 +47,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			refuseConnection(c, why)
 			continue
 		}
-		return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+		return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) }), reads: limit{slack: l.slack}, writes: limit{slack: l.slack}}, nil
 	}
 }
 
@@ -99,18 +98,86 @@ func addressOf(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
 // refuseConnection answers before anything was asked. The few bytes fit into
 // what a new connection has room for, so that nobody is kept waiting.
 func refuseConnection(c net.Conn, p *problem) {
-	body, _ := json.Marshal(p)
+	body := p.append(nil)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/problem+json\r\nRetry-After: %d\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		p.Status, http.StatusText(p.Status), p.RetryAfter, len(body), body)
 	_ = c.Close()
 }
 
-// connection is one that is counted until it is closed.
+// connection is one that is counted until it is closed. Its deadlines are fasthttp's,
+// which says four of them for each request.
 type connection struct {
 	net.Conn
-	leave func()
-	last  func() // if set, done when it is closed
+	leave         func()
+	last          func() // if set, done when it is closed
+	reads, writes limit
+	shown         shown
+}
+
+// limit is until when a connection may be read, or written. What is asked for
+// stands once somebody is about to wait, and not at all if something stands that is
+// over a little earlier: each time a clock is set costs as much as looking a key up.
+type limit struct {
+	slack  time.Duration // 0: what is asked for stands at once
+	asked  time.Time
+	stands time.Time
+}
+
+func (l *limit) ask(t time.Time, set func(time.Time) error) error {
+	if l.asked = t; l.slack > 0 {
+		return nil
+	}
+	return set(t)
+}
+
+// stand has what was asked for stand, before somebody waits.
+func (l *limit) stand(set func(time.Time) error) error {
+	if early := l.asked.Sub(l.stands); l.slack == 0 || early >= 0 && early < l.slack {
+		return nil
+	}
+	l.stands = l.asked
+	return set(l.asked)
+}
+
+// Read implements net.Conn.
+func (c *connection) Read(b []byte) (int, error) {
+	if err := c.reads.stand(c.Conn.SetReadDeadline); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(b)
+}
+
+// Write implements net.Conn.
+func (c *connection) Write(b []byte) (int, error) {
+	if err := c.writes.stand(c.Conn.SetWriteDeadline); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *connection) SetReadDeadline(t time.Time) error {
+	return c.reads.ask(t, c.Conn.SetReadDeadline)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	return c.writes.ask(t, c.Conn.SetWriteDeadline)
+}
+
+// SetDeadline implements net.Conn. It is said when a connection is taken over: whoever
+// does that means each deadline to the instant.
+func (c *connection) SetDeadline(t time.Time) error {
+	c.reads, c.writes = limit{}, limit{}
+	return c.Conn.SetDeadline(t)
+}
+
+// below is the connection without its limits, for who sets the deadline of reading
+// itself for a while. Nobody reads meanwhile.
+func (c *connection) below() net.Conn {
+	c.reads.stands = time.Time{}
+	return c.Conn
 }
 
 // Close implements net.Conn.

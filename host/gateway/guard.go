@@ -25,7 +25,8 @@ const (
 // what it says. One that two readers could see the end of in two places may be
 // followed by another that only we see: the connection is then to be closed.
 func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
-	if p := badFraming(h.Method(), h.Protocol(), h.RawHeaders()); p != nil {
+	there, p := badFraming(h.Method(), h.Protocol(), h.RawHeaders())
+	if p != nil {
 		return p, true
 	}
 	if trailed(h) {
@@ -34,7 +35,7 @@ func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
 	if p = badTarget(h); p == nil {
 		p = s.badHost(h)
 	}
-	if p == nil {
+	if p == nil && there&(1<<onceOrigin|1<<onceSite) != 0 {
 		p = s.badOrigin(h)
 	}
 	if p == nil {
@@ -48,7 +49,7 @@ func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
 func (s *Server) early(h *fasthttp.RequestHeader) *problem {
 	p, _ := s.guard(h)
 	if p == nil && !s.local.Load() && !s.known(h) {
-		_, p = s.identify(h, "")
+		_, p = s.identify(h, "", nil)
 	}
 	return p
 }
@@ -79,6 +80,8 @@ const (
 	onceLength  = 3
 	onceExpect  = 5
 	onceHost    = 6
+	onceOrigin  = 9
+	onceSite    = 10
 	onceTrailer = 11
 	onceCoding  = 12
 )
@@ -110,64 +113,65 @@ func sameName(name []byte, lower string) bool {
 }
 
 // badFraming finds in the raw head what two readers could understand in two ways.
-// fasthttp refuses some of it by itself; here it does not depend on that.
-func badFraming(method, protocol, raw []byte) *problem {
+// fasthttp refuses some of it by itself; here it does not depend on that. Of once it
+// tells which are there.
+func badFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 	old := string(protocol) == "HTTP/1.0"
 	if !old && string(protocol) != "HTTP/1.1" {
-		return malformed("protocol %.20q: want HTTP/1.1", protocol)
+		return 0, malformed("protocol %.20q: want HTTP/1.1", protocol)
 	}
 	var values [len(once)][]byte // of those that are there
 	for count := 0; len(raw) > 0; {
 		end := bytes.IndexByte(raw, '\n')
 		if end < 1 || raw[end-1] != '\r' {
-			return malformed("a header line ends without CR and LF")
+			return 0, malformed("a header line ends without CR and LF")
 		}
 		line := raw[:end-1]
 		if raw = raw[end+1:]; len(line) == 0 {
 			continue // the end of the head
 		}
 		if line[0] == ' ' || line[0] == '\t' {
-			return malformed("a header goes on in a second line")
+			return 0, malformed("a header goes on in a second line")
 		}
 		if count++; count > HeadersMax {
-			return invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("want at most %d headers", HeadersMax))
+			return 0, invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("want at most %d headers", HeadersMax))
 		}
 		colon := bytes.IndexByte(line, ':')
 		if colon < 1 || !allOf(line[:colon], &nameBytes) {
-			return malformed("a header line is no name, colon and value; no space stands before the colon")
+			return 0, malformed("a header line is no name, colon and value; no space stands before the colon")
 		}
 		name, value := line[:colon], line[colon+1:]
 		if !allOf(value, &valueBytes) {
-			return malformed("the header %.40s has control characters", bytes.ToLower(name))
+			return 0, malformed("the header %.40s has control characters", bytes.ToLower(name))
 		}
 		switch at := onceOf(name); {
 		case at < 0:
 		case bytes.IndexByte(name, '_') >= 0:
-			return malformed("the header %.40s is another's name to some readers", bytes.ToLower(name))
+			return 0, malformed("the header %.40s is another's name to some readers", bytes.ToLower(name))
 		case values[at] != nil:
-			return malformed("the header %.40s is there twice", bytes.ToLower(name))
+			return 0, malformed("the header %.40s is there twice", bytes.ToLower(name))
 		default:
-			values[at] = blank(value)
+			values[at], there = blank(value), there|1<<at
 		}
 	}
 	length, coding, expect := values[onceLength], values[onceCoding], values[onceExpect]
 	switch {
 	case length != nil && coding != nil:
-		return malformed("want one Content-Length or one Transfer-Encoding")
+		return 0, malformed("want one Content-Length or one Transfer-Encoding")
 	case length != nil && (len(length) == 0 || len(length) > 18 || len(bytes.Trim(length, "0123456789")) > 0):
-		return malformed("Content-Length: want a decimal number")
+		return 0, malformed("Content-Length: want a decimal number")
 	case coding != nil && (string(coding) != "chunked" || old):
-		return malformed("Transfer-Encoding: want chunked, in HTTP/1.1")
+		return 0, malformed("Transfer-Encoding: want chunked, in HTTP/1.1")
 	case values[onceTrailer] != nil:
-		return malformed("headers behind the body are not taken")
+		return 0, malformed("headers behind the body are not taken")
 	case expect != nil && string(expect) != "100-continue":
-		return invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
+		return 0, invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
 	case values[onceHost] == nil:
-		return malformed("the Host header is missing")
+		return 0, malformed("the Host header is missing")
 	case (coding != nil || len(bytes.Trim(length, "0")) > 0) && !takesBody(method):
-		return malformed("a %.20s has no body", method)
+		return 0, malformed("a %.20s has no body", method)
 	}
-	return nil
+	return there, nil
 }
 
 // blank is a value without what stands around it; never nil.
@@ -246,15 +250,17 @@ func badTarget(h *fasthttp.RequestHeader) *problem {
 	switch {
 	case len(path) == 0 || path[0] != '/':
 		what = "want a path that begins with /"
-	case !legal(path, "/._:-"):
+	case !allOf(path, &pathBytes):
 		what = "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
-	case !legal(query, "._=&-"):
+	case !allOf(query, &queryBytes):
 		what = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
 	default:
-		for rest, more := path[1:], true; more; {
-			var segment []byte
-			segment, rest, more = bytes.Cut(rest, slash)
-			if string(segment) == "." || string(segment) == ".." || len(segment) == 0 && len(path) > 1 {
+		for from, i := 1, 1; i <= len(path); i++ {
+			if i < len(path) && path[i] != '/' {
+				continue
+			}
+			segment := path[from:i]
+			if from = i + 1; string(segment) == "." || string(segment) == ".." || len(segment) == 0 && len(path) > 1 {
 				what = "a path has no empty segments, and none that is . or .."
 			}
 		}
@@ -265,15 +271,18 @@ func badTarget(h *fasthttp.RequestHeader) *problem {
 	return invalid(http.StatusBadRequest, "", what)
 }
 
-var slash, question = []byte("/"), []byte("?")
+var question = []byte("?")
 
-func legal(b []byte, more string) bool {
-	for _, c := range b {
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte(more, c) >= 0) {
-			return false
-		}
+// What paths, queries and the names of hosts are made of.
+var pathBytes, queryBytes, hostBytes = lettersAnd("/._:-"), lettersAnd("._=&-"), lettersAnd(".-_")
+
+// lettersAnd is letters, digits and some more.
+func lettersAnd(more string) (of set) {
+	for c := range of {
+		b := byte(c)
+		of[c] = 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte(more, b) >= 0
 	}
-	return true
+	return of
 }
 
 // badHost refuses names that are not ours: a page whose own name was made to
@@ -308,7 +317,7 @@ func splitHost(host string) (name, port string, ok bool) {
 		inner, closed := strings.CutSuffix(inner, "]")
 		return inner, port, closed && net.ParseIP(inner) != nil && strings.Contains(inner, ":")
 	}
-	return host, port, host != "" && legal([]byte(host), ".-_")
+	return host, port, host != "" && allOf([]byte(host), &hostBytes)
 }
 
 func isLoopback(name string) bool {

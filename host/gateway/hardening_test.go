@@ -56,7 +56,7 @@ func TestTheGuardNamesWhatIsWrong(t *testing.T) {
 		{"GET", "HTTP/1.1", host + "Content-Length: 1\r\n\r\n", "has no body"},
 		{"FROB", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\n\r\n", "has no body"},
 	} {
-		p := badFraming([]byte(c.method), []byte(c.protocol), []byte(c.raw))
+		_, p := badFraming([]byte(c.method), []byte(c.protocol), []byte(c.raw))
 		if (p == nil) != (c.want == "") || p != nil && !strings.Contains(p.Detail, c.want) {
 			t.Errorf("%s %s %q: %+v, want %s", c.method, c.protocol, c.raw, p, c.want)
 		}

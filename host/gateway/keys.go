@@ -3,8 +3,10 @@
 package gateway
 
 import (
+	"crypto/subtle"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -66,7 +68,7 @@ func (s *Server) behind(route string, handle fasthttp.RequestHandler) fasthttp.R
 	row := s.metrics.row(route)
 	return func(ctx *fasthttp.RequestCtx) {
 		ctx.SetUserValue(routeValue, row)
-		c, p := s.identify(&ctx.Request.Header, scope)
+		c, p := s.identify(&ctx.Request.Header, scope, ctx.Conn())
 		if p != nil {
 			p.write(ctx)
 			return
@@ -111,6 +113,8 @@ type caller struct {
 // machine's user already.
 const local = "local"
 
+var localCaller = caller{Principal: local}
+
 const callerValue = "caller"
 
 // who is whom on found.
@@ -123,8 +127,10 @@ func who(ctx *fasthttp.RequestCtx) caller {
 
 // identify finds in whose name a request comes, and whether it may do what the
 // scope is about. A key that is presented is looked at even where none is needed.
-func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (*caller, *problem) {
-	none := len(h.Peek(fasthttp.HeaderAuthorization)) == 0
+// Over says on which connection it came, if that is known.
+func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope, over net.Conn) (*caller, *problem) {
+	presented := h.Peek(fasthttp.HeaderAuthorization)
+	none := len(presented) == 0
 	switch {
 	case scope == anybody:
 		return &caller{}, nil
@@ -135,11 +141,11 @@ func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (*call
 		}
 		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
 	case none && s.local.Load():
-		return &caller{Principal: local}, nil
+		return &localCaller, nil
 	case none:
 		return nil, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
 	}
-	held, ok := s.config.Keys.find(bearer(h), now())
+	held, ok := s.config.Keys.presented(over, presented)
 	if !ok {
 		return nil, badKey()
 	}
@@ -152,14 +158,17 @@ func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope) (*call
 
 // known tells whether a request comes with a key or a token, whatever for.
 func (s *Server) known(h *fasthttp.RequestHeader) bool {
-	_, ok := s.config.Keys.find(bearer(h), now())
+	if _, ok := s.config.Keys.presented(nil, h.Peek(fasthttp.HeaderAuthorization)); ok {
+		return true
+	}
 	_, _, r := ingress.ReadToken(s.config.Secret, token(h))
-	return ok || r == nil
+	return r == nil
 }
 
-func bearer(h *fasthttp.RequestHeader) string {
+// bearer is what an Authorization header bears.
+func bearer(header []byte) string {
 	const scheme = "Bearer "
-	text := string(h.Peek(fasthttp.HeaderAuthorization))
+	text := string(header)
 	if len(text) < len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) {
 		return ""
 	}
@@ -170,7 +179,7 @@ func token(h *fasthttp.RequestHeader) string {
 	if t := h.Peek(RunToken); len(t) > 0 {
 		return string(t)
 	}
-	return bearer(h)
+	return bearer(h.Peek(fasthttp.HeaderAuthorization))
 }
 
 // RunToken is the header in which an external agent sends the token of its run.
@@ -233,6 +242,28 @@ func (k *Keys) all() map[string]*held {
 		return *t
 	}
 	return nil
+}
+
+// shown is the key that came last over a connection, as it was written there: where
+// it comes again, and no key was changed meanwhile, it need not be hashed again.
+type shown struct {
+	header []byte
+	table  *map[string]*held
+	key    *held
+}
+
+// presented finds the key that an Authorization header bears.
+func (k *Keys) presented(over net.Conn, header []byte) (*held, bool) {
+	c, _ := over.(*connection)
+	table := k.table.Load()
+	if c != nil && table != nil && c.shown.table == table && subtle.ConstantTimeCompare(c.shown.header, header) == 1 {
+		return c.shown.key, c.shown.key.Expires == 0 || !c.shown.key.Expired(now())
+	}
+	key, ok := k.find(bearer(header), now())
+	if ok && c != nil {
+		c.shown = shown{append(c.shown.header[:0], header...), table, key}
+	}
+	return key, ok
 }
 
 // nobody's key has a digest that no text has.

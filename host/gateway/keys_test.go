@@ -352,3 +352,51 @@ func TestPromisesAreNotShared(t *testing.T) {
 		t.Error("one key got the other's run")
 	}
 }
+
+// A key that was looked at is known again where it comes again, and only there;
+// not once it has expired, nor when the keys have changed.
+func TestAKeyThatWasShownIsKnownAgain(t *testing.T) {
+	var random [ingress.KeyRandomBytes]byte
+	key, text, _ := ingress.NewKey(random, "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
+	header := func(s string) []byte { return []byte("Bearer " + s) }
+	var keys Keys
+	c := &connection{}
+	if _, ok := keys.presented(c, nil); ok {
+		t.Error("nothing is a key where there are none")
+	}
+	keys.Set([]ingress.Key{key})
+	if _, ok := keys.presented(c, nil); ok {
+		t.Error("nothing is a key")
+	}
+	for range 3 {
+		if held, ok := keys.presented(c, header(text)); !ok || held.ID != key.ID || string(c.shown.header) != "Bearer "+text {
+			t.Fatal("the key is not known")
+		}
+	}
+	c.shown.key = &nobody
+	if held, _ := keys.presented(c, header(text)); held != &nobody {
+		t.Error("it was looked up once more")
+	}
+	for _, other := range []string{text[:len(text)-1] + "x", text[:len(text)-1], text + "0", ""} {
+		if _, ok := keys.presented(c, header(other)); ok {
+			t.Errorf("%q is taken", other)
+		}
+	}
+	keys.Set([]ingress.Key{key})
+	if held, ok := keys.presented(c, header(text)); !ok || held.ID != key.ID {
+		t.Error("the new table is not asked")
+	}
+	keys.Set(nil)
+	if _, ok := keys.presented(c, header(text)); ok {
+		t.Error("a revoked key is known again")
+	}
+	key.Expires = now() + actor.Time(time.Hour)
+	keys.Set([]ingress.Key{key})
+	if _, ok := keys.presented(c, header(text)); !ok {
+		t.Error("it has not expired")
+	}
+	c.shown.key.Expires = 1
+	if _, ok := keys.presented(c, header(text)); ok {
+		t.Error("an expired key is known again")
+	}
+}

@@ -16,6 +16,9 @@ import (
 // than its request is only seen to go when it resets the connection.
 func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 	left, ended := make(chan struct{}), make(chan struct{})
+	if own, ok := c.(*connection); ok {
+		c = own.below()
+	}
 	raw, ok := c.(syscall.Conn)
 	if !ok {
 		return left, func() {}

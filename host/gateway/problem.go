@@ -5,9 +5,9 @@ package gateway
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
@@ -65,9 +65,38 @@ func bad(r *actor.Refusal) *problem {
 	return invalid(http.StatusBadRequest, r.Field, r.Detail)
 }
 
+// append writes the problem as JSON: a refusal should cost no more than an answer.
+func (p *problem) append(b []byte) []byte {
+	b = quote(append(b, `{"type":`...), p.Type)
+	b = quote(append(b, `,"title":`...), p.Title)
+	b = strconv.AppendInt(append(b, `,"status":`...), int64(p.Status), 10)
+	b = quote(append(b, `,"detail":`...), strings.ToValidUTF8(p.Detail, "\uFFFD"))
+	b = quote(append(b, `,"code":`...), p.Code)
+	if p.Field != "" {
+		b = quote(append(b, `,"field":`...), strings.ToValidUTF8(p.Field, "\uFFFD"))
+	}
+	if p.Scope != "" {
+		b = quote(append(b, `,"scope":`...), p.Scope)
+	}
+	for i, id := range p.Chain {
+		b = quote(append(b, [...]string{`,"chain":[`, ","}[min(i, 1)]...), id)
+	}
+	if len(p.Chain) > 0 {
+		b = append(b, ']')
+	}
+	if p.RetryAfter != 0 {
+		b = strconv.AppendInt(append(b, `,"retry_after":`...), p.RetryAfter, 10)
+	}
+	if p.Run != "" {
+		b = quote(append(b, `,"run_id":`...), p.Run)
+	}
+	return append(b, '}')
+}
+
 func (p *problem) write(ctx *fasthttp.RequestCtx) {
-	body, _ := json.Marshal(p)
-	ctx.Response.ResetBody()
+	room := bodies.Get().(*[]byte)
+	defer bodies.Put(room)
+	*room = p.append((*room)[:0])
 	ctx.SetStatusCode(p.Status)
 	ctx.SetContentType("application/problem+json")
 	if p.Status == http.StatusUnauthorized {
@@ -76,5 +105,6 @@ func (p *problem) write(ctx *fasthttp.RequestCtx) {
 	if p.RetryAfter > 0 {
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.FormatInt(p.RetryAfter, 10))
 	}
-	ctx.SetBody(body)
+	ctx.Response.ResetBody()
+	ctx.SetBody(*room)
 }

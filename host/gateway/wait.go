@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -30,7 +31,8 @@ type wait struct {
 	conn   net.Conn
 	key    string // the API key it came with, if any
 	until  time.Time
-	timer  *time.Timer   // begins the watch
+	begun  atomic.Bool   // somebody waits
+	timer  *time.Timer   // then begins the watch
 	done   chan struct{} // closed: it has ended
 	over   chan struct{} // closed: nobody waits
 
@@ -53,13 +55,13 @@ var waits = sync.Pool{New: func() any {
 func (s *Server) waiting(ctx *fasthttp.RequestCtx, within time.Duration) *wait {
 	w := waits.Get().(*wait)
 	w.server, w.conn, w.key, w.until = s, ctx.Conn(), who(ctx).Key, ctx.Time().Add(within)
-	w.timer.Reset(min(watchAfter, within))
 	return w
 }
 
 // stop ends the wait, and the watch if it has begun.
 func (w *wait) stop() {
-	if w.timer.Stop() { // nobody has seen it
+	if !w.begun.Load() || w.timer.Stop() { // nobody watches
+		w.begun.Store(false)
 		w.server, w.conn = nil, nil
 		waits.Put(w)
 		return
@@ -124,8 +126,14 @@ func (w *wait) cause() error {
 	return w.why
 }
 
-// Done implements context.Context.
-func (w *wait) Done() <-chan struct{} { return w.done }
+// Done implements context.Context. Whoever asks is about to wait: an answer that is
+// there by then needs no timer.
+func (w *wait) Done() <-chan struct{} {
+	if !w.begun.Load() && w.begun.CompareAndSwap(false, true) {
+		w.timer.Reset(min(watchAfter, time.Until(w.until)))
+	}
+	return w.done
+}
 
 // Err implements context.Context.
 func (w *wait) Err() error {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"time"
+)
+
+// clocks notes which deadlines reach a connection.
+type clocks struct {
+	net.Conn
+	reads, writes []time.Time
+	fails         error
+}
+
+func (c *clocks) Read([]byte) (int, error)          { return 1, nil }
+func (c *clocks) Write(b []byte) (int, error)       { return len(b), nil }
+func (c *clocks) SetReadDeadline(t time.Time) error { c.reads = append(c.reads, t); return c.fails }
+func (c *clocks) SetWriteDeadline(t time.Time) error {
+	c.writes = append(c.writes, t)
+	return c.fails
+}
+func (c *clocks) SetDeadline(t time.Time) error {
+	c.reads, c.writes = append(c.reads, t), append(c.writes, t)
+	return c.fails
+}
+
+// A deadline reaches the clock when somebody is about to wait: the last one that
+// was asked for, never later than it, and earlier by less than the slack.
+func TestDeadlinesStandWhenSomebodyWaits(t *testing.T) {
+	const slack = 100 * time.Millisecond
+	below := &clocks{}
+	c := &connection{Conn: below, reads: limit{slack: slack}, writes: limit{slack: slack}}
+	at := time.Now()
+	later := func(d time.Duration) time.Time { return at.Add(d) }
+	for i, step := range []struct {
+		ask  []time.Duration
+		want time.Duration // the last that stands
+		sets int           // so far
+	}{
+		{ask: []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute}, want: 2 * time.Minute, sets: 1},
+		{want: 2 * time.Minute, sets: 1},
+		{ask: []time.Duration{2*time.Minute + slack - 1}, want: 2 * time.Minute, sets: 1},
+		{ask: []time.Duration{2*time.Minute + slack}, want: 2*time.Minute + slack, sets: 2},
+		{ask: []time.Duration{2*time.Minute + slack - 1}, want: 2*time.Minute + slack - 1, sets: 3}, // no later than asked
+		{ask: []time.Duration{5 * time.Second}, want: 5 * time.Second, sets: 4},
+	} {
+		for _, d := range step.ask {
+			if err := errors.Join(c.SetReadDeadline(later(d)), c.SetWriteDeadline(later(d))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := c.Read(nil)
+		_, again := c.Write(nil)
+		if err := errors.Join(err, again); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(below.reads); n != step.sets || !below.reads[n-1].Equal(later(step.want)) || !slices.Equal(below.reads, below.writes) {
+			t.Fatalf("step %d: %d set, the last to %v: want %d, %v", i, n, below.reads[n-1].Sub(at), step.sets, step.want)
+		}
+	}
+
+	// Who sets the deadline below knows what stands; afterwards ours is set anew.
+	if c.below() != net.Conn(below) {
+		t.Error("what is below is something else")
+	}
+	if _, err := c.Read(nil); err != nil || len(below.reads) != 5 {
+		t.Errorf("%v: set %d times", err, len(below.reads))
+	}
+
+	// Who takes the connection over has each deadline stand at once.
+	if err := errors.Join(c.SetDeadline(time.Time{}), c.SetReadDeadline(later(time.Hour)), c.SetWriteDeadline(later(time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	if n, m := len(below.reads), len(below.writes); n != 7 || m != 6 || !below.writes[m-1].Equal(later(time.Hour)) {
+		t.Errorf("set %d and %d times", n, m)
+	}
+
+	below.fails = errors.New("as told")
+	broken := &connection{Conn: below, reads: limit{slack: slack}, writes: limit{slack: slack}}
+	_ = errors.Join(broken.SetReadDeadline(at), broken.SetWriteDeadline(at))
+	if _, err := broken.Read(nil); err == nil {
+		t.Error("it is read without a deadline")
+	}
+	if _, err := broken.Write(nil); err == nil {
+		t.Error("it is written without a deadline")
+	}
+}

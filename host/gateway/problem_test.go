@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gateway
+
+import (
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// What a problem is written as by hand is what its fields say.
+func TestAProblemIsItsFields(t *testing.T) {
+	chain := []actor.ID{actor.NewID("a", "s"), actor.NewID("b", "s"), actor.NewID("c", "s")}
+	withRun := refusal(actor.Refuse(actor.Rejected, "no"))
+	withRun.Run = actor.CallID{1}.String()
+	for _, p := range []*problem{
+		{},
+		badKey(),
+		withRun,
+		invalid(400, "content", "a \"quoted\" <word>,\na line \u2028 and \\"),
+		refusal(actor.RefuseBusy(actor.ScopeCallee, 1500*time.Millisecond, "full")),
+		refusal(actor.RefuseCycle(chain[:1], chain[0])),
+		refusal(actor.RefuseDepth(chain, chain[0], 3)),
+	} {
+		want, err := json.Marshal(p)
+		if got := string(p.append(nil)); err != nil || got != string(want) {
+			t.Errorf("%v\n got %s\nwant %s", err, got, want)
+		}
+	}
+	var back problem
+	if err := json.Unmarshal((&problem{Detail: "\xff", Field: "\xfe"}).append(nil), &back); err != nil || back.Detail != "\uFFFD" || back.Field != "\uFFFD" {
+		t.Errorf("%v %+v", err, back)
+	}
+}
