@@ -72,7 +72,8 @@ type (
 		Epoch actor.Epoch
 		Why   string
 	}
-	// Due answers Expiries: the actors with open work, in any order.
+	// Due answers Expiries: the actors with open work, in any order, all at once or
+	// some at a time.
 	Due struct{ Actors []actor.ID }
 	// Owners replaces the table of owners.
 	Owners struct{ Table dispatcher.Table }

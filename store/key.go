@@ -91,19 +91,18 @@ func shardOf(key []byte) (shard uint16, ok bool) {
 
 // parseDueKey reads what dueKey wrote.
 func parseDueKey(key []byte) (shard uint16, id actor.ID, err error) {
-	parts := strings.Split(string(key), "/")
-	if len(parts) != 6 || len(parts[1]) != 4 || len(parts[2]) != 16 {
+	const idAt = len("x/") + 4 + len("/") + 16 + len("/")
+	shard, ok := shardOf(key)
+	if !ok || len(key) < idAt || key[idAt-1] != '/' {
 		return 0, id, fmt.Errorf("key %q: is not one of the expiry index", key)
 	}
-	raw, err := hex.DecodeString(parts[1])
-	if err != nil {
-		return 0, id, fmt.Errorf("key %q: shard: %w", key, err)
-	}
-	id = actor.ID{Tenant: parts[3], Agent: parts[4], Key: parts[5]}
+	names := string(key[idAt:])
+	id.Tenant, names, _ = strings.Cut(names, "/")
+	id.Agent, id.Key, _ = strings.Cut(names, "/")
 	if err := id.Check(); err != nil {
 		return 0, id, fmt.Errorf("key %q: %w", key, err)
 	}
-	return binary.BigEndian.Uint16(raw), id, nil
+	return shard, id, nil
 }
 
 func nodeKey(node actor.NodeID) keyBuilder {

@@ -138,14 +138,20 @@ func Fold(saved Saved) (Journal, error) {
 
 // DueActors lists the actors of these shards that have open work.
 func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
+	var ids []actor.ID
+	err := EachDue(kv, shards, func(id actor.ID) { ids = append(ids, id) })
+	return ids, err
+}
+
+// EachDue shows them one after the other, as they are found.
+func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 	if len(shards) == 0 {
-		return nil, nil
+		return nil
 	}
 	wanted := make([]bool, int(slices.Max(shards))+1)
 	for _, s := range shards {
 		wanted[s] = true
 	}
-	var ids []actor.ID
 	var wrong error
 	err := kv.Scan(shardKey(slices.Min(shards)), after(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
 		shard, ok := shardOf(key)
@@ -157,13 +163,13 @@ func DueActors(kv KV, shards []uint16) ([]actor.ID, error) {
 			wrong = err
 			return false
 		}
-		ids = append(ids, id)
+		each(id)
 		return true
 	})
 	if wrong != nil {
 		err = wrong
 	}
-	return ids, err
+	return err
 }
 
 // RunOwner says whose run a run is, and under which root.

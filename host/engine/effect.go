@@ -169,33 +169,44 @@ func noOutbound(context.Context, func(actor.Piece)) actor.Answer {
 	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node asks neither models nor external agents")}
 }
 
-// read has the disk read, outside the cell.
-func (c *cell) read(get func() runtime.Input) func() {
+// read has the disk read, outside the cell, which is told what was found.
+func (c *cell) read(get func(found func(runtime.Input))) func() {
 	incarnation := c.incarnation
-	return func() {
-		c.engine.readers.do(func() {
-			if in := get(); in != nil {
-				c.mailbox.answer(answer{incarnation: incarnation, input: in})
-			}
-		})
-	}
+	found := func(in runtime.Input) { c.mailbox.answer(answer{incarnation: incarnation, input: in}) }
+	return func() { c.engine.readers.do(func() { get(found) }) }
 }
 
-func (e *Engine) load(op runtime.Load) runtime.Input {
+func (e *Engine) load(op runtime.Load, found func(runtime.Input)) {
 	id := op.Actor
 	saved, err := store.LoadActor(e.config.Store, id)
 	if err != nil {
 		e.log.Error("an actor cannot be read", "actor", id.String(), "error", err.Error())
-		return runtime.LoadFailed{Actor: id, Epoch: op.Epoch, Why: err.Error()}
+		found(runtime.LoadFailed{Actor: id, Epoch: op.Epoch, Why: err.Error()})
+		return
 	}
-	return runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved}
+	found(runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved})
 }
 
-func (e *Engine) expiries(shards []uint16) runtime.Input {
-	ids, err := store.DueActors(e.config.Store, shards)
+// dueFirst is how many actors with open work a cell is told of at first, so that
+// it takes them up while the rest are being looked for; then twice as many each time.
+const dueFirst = 256
+
+func (e *Engine) expiries(shards []uint16, found func(runtime.Input)) {
+	next := make([]actor.ID, 0, dueFirst)
+	tell := func() {
+		if len(next) > 0 {
+			found(runtime.Due{Actors: next})
+			next = make([]actor.ID, 0, 2*cap(next))
+		}
+	}
+	err := store.EachDue(e.config.Store, shards, func(id actor.ID) {
+		if next = append(next, id); len(next) == cap(next) {
+			tell()
+		}
+	})
 	if err != nil {
 		e.fail(err)
-		return nil
+		return
 	}
-	return runtime.Due{Actors: ids}
+	tell()
 }

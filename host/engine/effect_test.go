@@ -4,7 +4,9 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -58,6 +61,12 @@ func (s *gatedStore) Scan(from, to []byte, each func(key, value []byte) bool) er
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	return s.KV.Scan(from, to, each)
+}
+
+func (s *gatedStore) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	return s.KV.ScanBack(from, to, each)
 }
 
 func (s *gatedStore) Get(key []byte) ([]byte, bool, error) {
@@ -200,4 +209,34 @@ func TestWhatIsAskedAnewUnderOneNameIsAskedOnce(t *testing.T) {
 		t.Errorf("%q after %d asks: %v", text(a), asked.Load(), a.Reply.Refusal)
 	}
 	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+}
+
+// A cell hears of the first few actors with open work before the rest were found,
+// and of each of them once.
+func TestOpenWorkIsToldOfAsItIsFound(t *testing.T) {
+	const open = 5 * dueFirst
+	w, kv := store.NewWriter(store.WriterConfig{Node: "n1"}), &store.Memory{}
+	var want []actor.ID
+	for i := range open {
+		id := actor.NewID("alice", fmt.Sprintf("%05d", i))
+		want = append(want, id)
+		w.Append([]store.Entry{{Actor: id, Shard: 7, Epoch: 1, N: 1, Record: store.Rebased{At: 1}, Due: actor.Time(1 + i)}})
+	}
+	b, _ := w.Next()
+	if err := kv.Apply(b.Rows); err != nil {
+		t.Fatal(err)
+	}
+	var sizes []int
+	var got []actor.ID
+	e := &Engine{config: Config{Store: kv}}
+	e.expiries([]uint16{7}, func(in runtime.Input) {
+		got = append(got, in.(runtime.Due).Actors...)
+		sizes = append(sizes, len(in.(runtime.Due).Actors))
+	})
+	if !slices.Equal(got, want) {
+		t.Errorf("%d actors are told of, %d have open work", len(got), len(want))
+	}
+	if want := []int{dueFirst, 2 * dueFirst, 2 * dueFirst}; !slices.Equal(sizes, want) {
+		t.Errorf("told of %v at a time, want %v", sizes, want)
+	}
 }

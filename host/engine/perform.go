@@ -134,9 +134,9 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Await:
 		return func() { c.await(effectKey{e.ID, e.Attempt}) }
 	case runtime.Load:
-		return c.read(func() runtime.Input { return c.engine.load(op) })
+		return c.read(func(found func(runtime.Input)) { c.engine.load(op, found) })
 	case runtime.Expiries:
-		return c.read(func() runtime.Input { return c.engine.expiries(op.Shards) })
+		return c.read(func(found func(runtime.Input)) { c.engine.expiries(op.Shards, found) })
 	default:
 		panic(fmt.Sprintf("engine: cannot do %T", op))
 	}
