@@ -136,6 +136,16 @@ func (d *Decoder) String(limit int) string {
 		d.Fail("text is not UTF-8")
 		return ""
 	}
+	switch string(b) { // what nearly every message holds is not made anew
+	case DefaultTenant:
+		return DefaultTenant
+	case MediaText:
+		return MediaText
+	case MediaJSON:
+		return MediaJSON
+	case HandleMessageFull:
+		return HandleMessageFull
+	}
 	return string(b)
 }
 

@@ -128,13 +128,19 @@ func (t Type) String() string {
 
 // ParseType reads what String writes.
 func ParseType(text string) (Type, error) {
-	for _, t := range Types() {
-		if types[t].name == text {
-			return t, nil
-		}
+	if t := byTypeName[text]; t != 0 {
+		return t, nil
 	}
 	return 0, fmt.Errorf("event type %.40q is unknown", text)
 }
+
+var byTypeName = func() map[string]Type {
+	all := map[string]Type{}
+	for _, t := range Types() {
+		all[types[t].name] = t
+	}
+	return all
+}()
 
 // Ends tells whether the event is the last of its run.
 func (t Type) Ends() bool { return t == RunDone || t == RunFailed || t == RunCancelled }
@@ -225,7 +231,7 @@ func (e *Event) fit() {
 	var cut bool
 	e.Text, cut = cutText(e.Text, limit)
 	e.Truncated = e.Truncated || cut
-	for _, s := range []*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project} {
+	for _, s := range [...]*string{&e.Name, &e.Kind, &e.Operation, &e.Principal, &e.Origin, &e.Project} {
 		*s, _ = cutText(*s, NameBytesMax)
 	}
 	e.Left, e.Asked = e.Left.Truncate(time.Millisecond), e.Asked.Truncate(time.Millisecond)

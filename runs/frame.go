@@ -72,5 +72,9 @@ func appendLine(b []byte, field, value string) []byte {
 var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
 func plainLines(text string) string {
-	return lineEnds.Replace(strings.ToValidUTF8(text, "\uFFFD"))
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if strings.IndexByte(text, '\r') < 0 {
+		return text
+	}
+	return lineEnds.Replace(text)
 }

@@ -42,35 +42,64 @@ func Append(b []byte, e Event) []byte {
 // payload writes the fields of the event: those its type has, and of those it
 // may have the ones that are there.
 func (o *object) payload(e *Event) {
-	there := types[e.Type].has | e.set()
-	put := func(f fields, write func()) {
-		if there&f != 0 {
-			write()
-		}
+	for there := types[e.Type].has | e.set(); there != 0; there &= there - 1 {
+		o.field(there&-there, e)
 	}
-	put(fActor, func() { o.actor(e.Actor) })
-	put(fKind, func() { o.text("kind", e.Kind) })
-	put(fOperation, func() { o.text("operation", e.Operation) })
-	put(fPrincipal, func() { o.text("principal", e.Principal) })
-	put(fOrigin, func() { o.text("origin", e.Origin) })
-	put(fProject, func() { o.text("project_id", e.Project) })
-	put(fRoot, func() { o.id("root_run_id", e.Root) })
-	put(fParent, func() { o.id("parent_run_id", e.Parent) })
-	put(fDepth, func() { o.int("call_depth", int64(e.Depth)); o.chain("call_chain", e.Chain) })
-	put(fLeft, func() { o.millis("time_left_ms", e.Left) })
-	put(fAsked, func() { o.millis("asked_ms", e.Asked) })
-	put(fPlace, func() { o.int("step", int64(e.Step)); o.int("index", int64(e.Index)) })
-	put(fName, func() { o.text("name", e.Name) })
-	put(fChild, func() { o.id("child_run_id", e.Child) })
-	put(fUntil, func() { o.time("until", e.Until) })
-	put(fAttempt, func() { o.int("attempt", int64(e.Attempt)) })
-	put(fStatus, func() { o.text("status", e.Status.String()) })
-	put(fText, func() { o.text("text", e.Text); o.flag("truncated", e.Truncated) })
-	put(fWarnings, func() { o.texts("warnings", e.Warnings) })
-	put(fRefusal, func() { o.refusal("error", e.Refusal) })
-	put(fDiscards, func() { o.int("discards_after", int64(e.Discards)) })
-	put(fTook, func() { o.millis("took_ms", e.Took) })
-	put(fUsage, func() { o.usage("usage", e.Usage) })
+}
+
+// field writes one of them.
+func (o *object) field(f fields, e *Event) {
+	switch f {
+	case fActor:
+		o.actor(e.Actor)
+	case fKind:
+		o.text("kind", e.Kind)
+	case fOperation:
+		o.text("operation", e.Operation)
+	case fPrincipal:
+		o.text("principal", e.Principal)
+	case fOrigin:
+		o.text("origin", e.Origin)
+	case fProject:
+		o.text("project_id", e.Project)
+	case fRoot:
+		o.id("root_run_id", e.Root)
+	case fParent:
+		o.id("parent_run_id", e.Parent)
+	case fDepth:
+		o.int("call_depth", int64(e.Depth))
+		o.chain("call_chain", e.Chain)
+	case fLeft:
+		o.millis("time_left_ms", e.Left)
+	case fAsked:
+		o.millis("asked_ms", e.Asked)
+	case fPlace:
+		o.int("step", int64(e.Step))
+		o.int("index", int64(e.Index))
+	case fName:
+		o.text("name", e.Name)
+	case fChild:
+		o.id("child_run_id", e.Child)
+	case fUntil:
+		o.time("until", e.Until)
+	case fAttempt:
+		o.int("attempt", int64(e.Attempt))
+	case fStatus:
+		o.text("status", e.Status.String())
+	case fText:
+		o.text("text", e.Text)
+		o.flag("truncated", e.Truncated)
+	case fWarnings:
+		o.texts("warnings", e.Warnings)
+	case fRefusal:
+		o.refusal("error", e.Refusal)
+	case fDiscards:
+		o.int("discards_after", int64(e.Discards))
+	case fTook:
+		o.millis("took_ms", e.Took)
+	case fUsage:
+		o.usage("usage", e.Usage)
+	}
 }
 
 // object appends the members of one JSON object.
@@ -238,12 +267,7 @@ func TypeOf(b []byte) Type {
 	if !ended {
 		return 0
 	}
-	for t := UserInput; int(t) < len(types); t++ {
-		if types[t].name == string(name) {
-			return t
-		}
-	}
-	return 0
+	return byTypeName[string(name)]
 }
 
 var typeMark = []byte(`"type":"`)

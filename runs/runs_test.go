@@ -583,3 +583,12 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+// Each end of a line is one, or data could say what the frame is.
+func TestDataStaysWithinItsFrame(t *testing.T) {
+	for data, want := range map[string]string{"a\rid: 7": "data: a\ndata: id: 7\n\n", "a\r\nb": "data: a\ndata: b\n\n", "a\nb": "data: a\ndata: b\n\n", "a": "data: a\n\n"} {
+		if got := string(Frame{Data: data}.Append(nil)); got != want {
+			t.Errorf("%q becomes %q, not %q", data, got, want)
+		}
+	}
+}

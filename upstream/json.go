@@ -64,6 +64,9 @@ func checkObject(b []byte) error {
 
 // tooDeep is the byte at which JSON goes below DepthMax, or -1.
 func tooDeep(b []byte) int {
+	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= DepthMax {
+		return -1 // as nearly all that comes
+	}
 	depth, quoted := 0, false
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {

@@ -83,7 +83,7 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 			continue
 		}
 		p.cr = false
-		end := bytes.IndexAny(b, "\r\n")
+		end := lineEnd(b)
 		n := end
 		if end < 0 {
 			n = len(b)
@@ -114,6 +114,18 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 		p.line = p.line[:0]
 	}
 	return events, p.refusal
+}
+
+// lineEnd is where the first line feed or carriage return stands, or -1.
+func lineEnd(b []byte) int {
+	end := bytes.IndexByte(b, '\n')
+	if end >= 0 {
+		b = b[:end]
+	}
+	if cr := bytes.IndexByte(b, '\r'); cr >= 0 {
+		return cr
+	}
+	return end
 }
 
 // take counts n bytes, as far as the stream may have them.
