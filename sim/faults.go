@@ -323,8 +323,11 @@ func (w *World) hit(f Fault, format string, args ...any) {
 		return // a panic that nobody planned: it is told as a violation
 	}
 	w.disturbed(f)
-	what := fmt.Sprintf(format, args...)
 	w.Stats.Faults[f]++
+	if w.log == nil && len(w.watch) == 0 {
+		return
+	}
+	what := fmt.Sprintf(format, args...)
 	w.log.world(w.now, "fault %s: %s", f, what)
 	for _, watch := range w.watch {
 		watch.fault(w.now, f, what)

@@ -28,16 +28,22 @@ import (
 //	ba  node number hash       --  what the world did
 //
 // The hash of a batch is that of all its entries, and of the batches before it.
+//
+// A nil Log is that of a world whose hash nobody asks for: nothing is written.
 type Log struct {
 	hash  hash.Hash
 	keep  io.Writer // nil: only the hash is wanted
 	buf   []byte
 	spare actor.Encoder // what is digested and not kept
-	lines int
 	err   error
 }
 
-func newLog(keep io.Writer) *Log { return &Log{hash: sha256.New(), keep: keep} }
+func newLog(o Options) *Log {
+	if o.Unhashed && o.Events == nil {
+		return nil
+	}
+	return &Log{hash: sha256.New(), keep: o.Events}
+}
 
 // HashLog tells the hash of a canonical log.
 func HashLog(r io.Reader) (string, error) {
@@ -50,7 +56,6 @@ func HashLog(r io.Reader) (string, error) {
 
 func (l *Log) end() {
 	l.buf = append(l.buf, '\n')
-	l.lines++
 	if len(l.buf) > 1<<15 {
 		l.flush()
 	}
@@ -66,11 +71,17 @@ func (l *Log) flush() {
 
 // Hash is the hash of all lines so far.
 func (l *Log) Hash() string {
+	if l == nil {
+		return ""
+	}
 	l.flush()
 	return hex.EncodeToString(l.hash.Sum(nil))
 }
 
 func (l *Log) world(now actor.Time, format string, args ...any) {
+	if l == nil {
+		return
+	}
 	l.buf = append(l.buf, "-- "...)
 	l.buf = strconv.AppendInt(l.buf, int64(now), 10)
 	l.buf = append(l.buf, ' ')
@@ -79,12 +90,18 @@ func (l *Log) world(now actor.Time, format string, args ...any) {
 }
 
 func (l *Log) event(e *history.Event) {
+	if l == nil {
+		return
+	}
 	l.buf = append(l.buf, "ev "...)
 	l.buf = e.AppendTo(l.buf)
 	l.end()
 }
 
 func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes []byte) {
+	if l == nil {
+		return
+	}
 	l.buf = append(l.buf, "in "...)
 	l.buf = appendAddress(l.buf, cell)
 	l.buf = append(l.buf, ' ')
@@ -142,6 +159,9 @@ func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes 
 }
 
 func (l *Log) entry(e *store.Entry) {
+	if l == nil {
+		return
+	}
 	l.buf = append(l.buf, "en "...)
 	l.buf = appendID(l.buf, e.Actor)
 	l.buf = append(l.buf, ' ')
@@ -152,6 +172,9 @@ func (l *Log) entry(e *store.Entry) {
 }
 
 func (l *Log) batch(node actor.NodeID, b *store.Batch) {
+	if l == nil {
+		return
+	}
 	l.buf = append(append(l.buf, "ba "...), node...)
 	l.buf = strconv.AppendUint(append(l.buf, ' '), b.No, 10)
 	l.buf = hex.AppendEncode(append(l.buf, ' '), b.Hash[:8])
@@ -159,6 +182,9 @@ func (l *Log) batch(node actor.NodeID, b *store.Batch) {
 }
 
 func (l *Log) effect(e *runtime.Effect, bytes []byte) {
+	if l == nil {
+		return
+	}
 	l.buf = append(l.buf, "out "...)
 	if e.Gated {
 		l.buf = append(l.buf, "gated "...)

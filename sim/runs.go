@@ -19,7 +19,7 @@ import (
 // Result is what came of one seed.
 type Result struct {
 	Seed    uint64
-	Hash    string
+	Hash    string // "": not asked for
 	Broken  *Violation
 	Choices Choices
 	Stats   Stats
@@ -39,6 +39,7 @@ func RunSeed(o Options) Result {
 // RunTwice runs a world and then the same again, perhaps with other parts: two
 // hashes are a violation.
 func RunTwice(o, again Options) Result {
+	o.Unhashed, again.Unhashed = false, false
 	r := RunSeed(o)
 	if r.Broken != nil {
 		return r

@@ -21,6 +21,7 @@ type Options struct {
 	Seed      uint64
 	Chooser   Chooser   // nil: drawn from the seed
 	Events    io.Writer // gets the canonical log; nil: nobody does
+	Unhashed  bool      // nobody asks for the hash either: then no log is written
 	Columns   *Columns  // is shown what happens; nil: nobody is
 	Page      *Page     // likewise
 	Parts     Parts
@@ -133,7 +134,7 @@ type World struct {
 // New makes the world of a seed: nodes that have just started, and a workload
 // that is about to come.
 func New(o Options) *World {
-	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o.Events), kv: &store.Memory{},
+	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o), kv: &store.Memory{},
 		drive: direct{}, absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{},
 		judge: linear.New(), keyed: map[actor.CallID]string{}}
 	if o.Columns != nil {
@@ -295,7 +296,7 @@ func (w *World) lasted() {
 // Elapsed is how long it has been since the world began.
 func (w *World) Elapsed() actor.Duration { return w.now.Sub(Origin) }
 
-// Hash is the hash of all that happened.
+// Hash is the hash of all that happened; "" in a world that is not hashed.
 func (w *World) Hash() string { return w.log.Hash() }
 
 // Choices is the log of all choices so far, if the world draws its own.

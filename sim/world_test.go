@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -190,4 +191,22 @@ func BenchmarkLongSeed(b *testing.B) {
 		steps += r.Stats.Steps
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(steps), "µs/step")
+}
+
+// A world that nobody asks for its hash goes the way of the same world that is hashed.
+func TestUnhashedWorldGoesTheSameWay(t *testing.T) {
+	hashed, plain := RunSeed(Options{Seed: 4}), RunSeed(Options{Seed: 4, Unhashed: true})
+	if plain.Hash != "" || hashed.Hash == "" {
+		t.Errorf("the hash is %q, of a world that is not hashed %q", hashed.Hash, plain.Hash)
+	}
+	if hashed.Stats != plain.Stats || !reflect.DeepEqual(hashed.Choices, plain.Choices) {
+		t.Errorf("a world that is not hashed goes another way: %+v, not %+v", plain.Stats, hashed.Stats)
+	}
+	var events bytes.Buffer
+	if shown := RunSeed(Options{Seed: 4, Unhashed: true, Events: &events}); shown.Hash != hashed.Hash || events.Len() == 0 {
+		t.Errorf("with its log written down it has the hash %q of %d bytes, not %q", shown.Hash, events.Len(), hashed.Hash)
+	}
+	if twice := RunTwice(Options{Seed: 4, Unhashed: true}, Options{Seed: 4, Unhashed: true}); twice.Hash != hashed.Hash {
+		t.Errorf("run twice it has the hash %q, not %q", twice.Hash, hashed.Hash)
+	}
 }

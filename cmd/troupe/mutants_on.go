@@ -103,7 +103,9 @@ func (c *MutantsCmd) Run(s streams) error {
 	return nil
 }
 
-func (c *MutantsCmd) run(seed uint64) sim.Result { return sim.RunSeed(sim.Options{Seed: seed}) }
+func (c *MutantsCmd) run(seed uint64) sim.Result {
+	return sim.RunSeed(sim.Options{Seed: seed, Unhashed: true})
+}
 
 // shrunk leaves the folder of a mutant, and has another process run its least
 // history again. It returns how many steps that has. Where they are too many the

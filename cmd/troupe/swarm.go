@@ -37,13 +37,13 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		return o
 	}
 	run := func(seed uint64) sim.Result {
-		again := options(seed)
-		again.Parts = c.parts()
+		once, again := options(seed), options(seed)
+		once.Unhashed, again.Parts = true, c.parts()
 		world := sim.RunSeed
 		if c.comesTwice(seed) {
 			world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
 		}
-		return tracedOf(c.Trace, options(seed), world)
+		return tracedOf(c.Trace, once, world)
 	}
 	seeds := c.Runs
 	if seeds == 0 {
