@@ -26,15 +26,21 @@ type disk struct {
 	syncing  bool
 	slow     bool // the sync under way takes longer than it should
 	last     durables
+	old      bool        // the program is an earlier one
+	older    int         // how many batches such a one has written
 	rot      *rot        // what has become of its rows while the node is down; nil: nothing
 	writings [][]writing // of flight
 }
 
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
-	config.Rare = n.w.rare
+	config.Rare, config.Older = n.w.rare, n.w.fault(NodeOlderData)
+	if d.older > 0 && !config.Older {
+		n.w.hit(NodeOlderData, "%s starts where an earlier program has written %d batches", n.id, d.older)
+		d.older = 0
+	}
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
-	*d = disk{n: n, mark: d.mark, last: d.last, writer: store.NewWriter(config)}
+	*d = disk{n: n, mark: d.mark, last: d.last, old: config.Older, older: d.older, writer: store.NewWriter(config)}
 }
 
 // durable is how far the log is in the store.
@@ -180,7 +186,9 @@ func (d *disk) commit() bool {
 	if err := w.kv.Apply(b.Rows); err != nil {
 		panic("sim: the store of the simulator failed: " + err.Error())
 	}
-	d.mark = b.Mark()
+	if d.mark = b.Mark(); d.old {
+		d.older++
+	}
 	d.wrote(true)
 	d.flight, d.written = d.flight[1:], d.written-1
 	return true

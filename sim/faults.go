@@ -41,6 +41,7 @@ const (
 	NodePause        // a process stands still
 	NodeFreeze       // for longer than its lease runs
 	NodeNewerData    // an earlier program starts where a later one has written
+	NodeOlderData    // or a later one where an earlier one has
 	CellSlow         // each step of a cell takes long, for a while
 	CellPanic        // a step panics
 	ClockSkew        // a node's clock jumps
@@ -162,6 +163,7 @@ var faultTable = [faultKinds]struct {
 	NodePause:        {"NodePause", 800, true, false},
 	NodeFreeze:       {"NodeFreeze", 400, true, false},
 	NodeNewerData:    {"NodeNewerData", 3000, false, false},
+	NodeOlderData:    {"NodeOlderData", 6000, false, false},
 	CellSlow:         {"CellSlow", 800, true, false},
 	CellPanic:        {"CellPanic", 40, false, false},
 	ClockSkew:        {"ClockSkew", 1500, true, false},

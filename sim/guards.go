@@ -64,6 +64,7 @@ var guards = []Guard{
 	{Mutant: "log-may-end-early", Spec: RotIsTold},
 	{Mutant: "payload-unchecked", Spec: RotIsTold},
 	{Mutant: "newer-format-read", Spec: RotIsTold},
+	{Mutant: "first-version-unread", Spec: StoreReads},
 	{Mutant: "egress-unchecked-after-dns", Room: "host/outbound", Test: "TestANameMayAnswerAsItLikes"},
 }
 

@@ -51,6 +51,7 @@ var needs = map[Fault][]Fault{
 	DiskStale:         {NodeCrash},
 	DiskLostWrite:     {NodeCrash},
 	NodeNewerData:     {NodeCrash},
+	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},
 	LoadPoison:        {AgentPanic}, // by which name a panic of an agent is counted
 }

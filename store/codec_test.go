@@ -307,3 +307,35 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What the first version wrote is read as what it meant; what it could not say is
+// not written as if it had.
+func TestTheFirstVersionIsRead(t *testing.T) {
+	said, unsaid := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		e := rapid.Custom(drawEntry).Draw(t, "entry")
+		w := &encoder{first: true}
+		if w.entry(&e, e.Record, true); w.more {
+			unsaid++
+			return
+		}
+		said++
+		back, err := DecodeEntry(w.Buf)
+		if err != nil || w.Buf[0] != 1 {
+			t.Fatalf("% x: %v", w.Buf, err)
+		}
+		if s, ok := back.Record.(Snapshot); ok {
+			j, err := DecodeJournal(s.Journal)
+			if err != nil || s.Journal[0] != 1 {
+				t.Fatalf("% x: %v", s.Journal, err)
+			}
+			back.Record = Snapshot{Journal: EncodeJournal(&j)}
+		}
+		if !bytes.Equal(EncodeEntry(back), EncodeEntry(e)) {
+			t.Fatalf("wrote %+v, read %+v", e, back)
+		}
+	})
+	if said == 0 || unsaid == 0 {
+		t.Errorf("%d entries are of the first version, %d are not: want both", said, unsaid)
+	}
+}

@@ -35,6 +35,7 @@ const TogetherBytesMax = 64 << 10
 type rowWriter struct {
 	node    actor.NodeID
 	salts   *rand.ChaCha8
+	older   bool          // writes as a program of the first version, where that could have written it
 	content actor.Encoder // of the value being made
 	entry   encoder       // being packed
 
@@ -316,7 +317,11 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 		record, places, blobs = takeLarge(record)
 	}
 	w.entry.Buf = w.entry.Buf[:0]
-	w.entry.entry(e, record, false)
+	w.entry.first, w.entry.more = w.older, false
+	if w.entry.entry(e, record, false); w.entry.more && w.older {
+		w.entry.Buf, w.entry.first = w.entry.Buf[:0], false
+		w.entry.entry(e, record, false)
+	}
 	w.content.Uint(uint64(len(places)))
 	for _, p := range places {
 		w.content.Uint(uint64(p))

@@ -12,7 +12,7 @@ import (
 // Bounds of a Writer that are not given.
 const (
 	BatchBytesMax   = 4 << 20
-	BatchesInFlight = 4
+	BatchesInFlight = 64
 )
 
 // WriterConfig is what a Writer begins with. The tag of a bound is the range from
@@ -24,6 +24,7 @@ type WriterConfig struct {
 	BatchBytesMax   int            `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
 	BatchesInFlight int            `sim:"1..4"`       // 0: the constant of that name
 	Rare            buggify.Points // nil but in the simulator
+	Older           bool           // what the first version could have written is written as it did: so but in the simulator nobody does
 }
 
 // Writer decides what is written to a node's log, in which batches, and when
@@ -77,8 +78,9 @@ func NewWriter(config WriterConfig) *Writer {
 	if config.BatchesInFlight == 0 {
 		config.BatchesInFlight = BatchesInFlight
 	}
-	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From,
-		chain: chain{config.From, newRowWriter(config.Node, config.Seed)}}
+	rows := newRowWriter(config.Node, config.Seed)
+	rows.older = config.Older
+	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From, chain: chain{config.From, rows}}
 }
 
 // Append puts one step's entries at the log's end, and says where that is now.
