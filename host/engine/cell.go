@@ -199,10 +199,7 @@ func (c *cell) end() {
 // the client's goroutine steps it, and what comes of it, up to its answer.
 func (c *cell) ask(w *waiter) bool {
 	m := c.mailbox
-	held := m.take()
-	for i := 0; !held && i < busyLooks && c.tally.quick.Load(); i++ {
-		held = m.take()
-	}
+	held, _ := m.takeSoon(&c.tally.quick)
 	if held && !m.suspended.Load() && !m.ready() {
 		m.stacks.lend(thread{asker: w, cell: m, first: asks})
 		return true

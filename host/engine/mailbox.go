@@ -139,6 +139,20 @@ func (m *mailbox) take() bool {
 	return !m.running.Load() && m.running.CompareAndSwap(false, true)
 }
 
+// takeSoon is take for an asker, who looks again for a while if the thread's steps are
+// quick. It looks no longer where something waits: somebody has looked in vain then,
+// as the thread has lost its processor, and whoever looks on keeps it from one. It
+// tells how often it looked.
+func (m *mailbox) takeSoon(quick *atomic.Bool) (held bool, looks int) {
+	if held = m.take(); held || m.ring.ready() {
+		return held, 0
+	}
+	for !held && looks < busyLooks && quick.Load() {
+		held, looks = m.take(), looks+1
+	}
+	return held, looks
+}
+
 // schedule leaves it to the cell's own goroutine, unless somebody is at it.
 func (m *mailbox) schedule() {
 	if m.take() {

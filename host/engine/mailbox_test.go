@@ -384,6 +384,27 @@ func TestNoAskIsOverlooked(t *testing.T) {
 	<-left
 }
 
+// Who finds a cell busy looks again only as long as nobody else has in vain, and as
+// steps are quick: else a thousand askers would spend a thousand times the looks.
+func TestOneAskerAtATimeLooksAgain(t *testing.T) {
+	a := newTable(0, 16)
+	var quick atomic.Bool
+	look := func(held bool, looks int) {
+		t.Helper()
+		if h, n := a.takeSoon(&quick); h != held || n != looks {
+			t.Errorf("held %v after %d looks, want %v after %d", h, n, held, looks)
+		}
+	}
+	look(true, 0)
+	look(false, 0)
+	quick.Store(true)
+	look(false, busyLooks)
+	a.pushFrom(1, aLetter())
+	look(false, 0)
+	a.running.Store(false)
+	look(true, 0)
+}
+
 // A quarter of a ring is for cells alone, and all of it while messages of its own
 // cell wait for room elsewhere.
 func TestClientsLeaveRoomForCells(t *testing.T) {
