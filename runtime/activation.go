@@ -58,6 +58,13 @@ type life struct {
 // for the next that need one.
 const sparesMax = 1024
 
+// firstMax and stepsKept are for how many asks and steps a turn and a run that are
+// over keep room.
+const (
+	firstMax  = 4
+	stepsKept = 8
+)
+
 // live makes an actor ready for something to happen to it.
 func (c *Cell) live(act *activation) {
 	if act.life != c.rest {

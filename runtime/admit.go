@@ -189,7 +189,7 @@ func (c *Cell) opens(act *activation, call *actor.Call, def *actor.Definition) *
 // poisoned refuses a call for good over which this cell has died too often.
 func (c *Cell) poisoned(act *activation, call *actor.Call) {
 	reply := actor.Fail(call.ID, poison(c.strikes[call.ID]))
-	c.end(act, call, &reply)
+	c.end(act, call, &reply, true)
 }
 
 func poison(times int) *actor.Refusal {
@@ -224,7 +224,7 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 			e.Say(call.Parts)
 			c.tell(act, t.run, e)
 			c.answer(t, i, actor.Answer{Parts: call.Parts}, 0)
-			c.end(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget})
+			c.end(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
 			return
 		}
 	}

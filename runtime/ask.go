@@ -4,6 +4,7 @@ package runtime
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -22,11 +23,12 @@ import (
 func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 	act, run := t.act, t.run
 	step := t.step() + 1
-	made := make([]store.Asked, len(asks))
+	made := t.room(len(asks))
 	calls := 0
 	for i := range asks {
-		made[i] = c.plan(run, &asks[i])
-		if a := &made[i]; a.Open() && a.Out().Kind == actor.AskCall {
+		a := &made[i]
+		c.plan(a, run, &asks[i], !act.durable)
+		if a.Open() && a.Out().Kind == actor.AskCall {
 			calls++
 		}
 	}
@@ -45,6 +47,12 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 	if act.durable {
 		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: made, Keep: keep})
 	} else {
+		for i := range made {
+			if a := &made[i]; !a.Open() { // refused at once
+				t.given[i] = *a.Answer
+				a.Answer = &t.given[i]
+			}
+		}
 		run.Asks(c.now, made)
 		c.changed(act)
 	}
@@ -66,9 +74,25 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 	c.heldChanged(t, holds)
 }
 
-// plan is an ask as the tools have it: complete, with its time, or answered at once.
-func (c *Cell) plan(run *store.Run, ask *actor.Ask) store.Asked {
-	a := store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
+// room is where a step of a turn writes down so many asks. The turn of an actor that
+// writes nothing down has its own for the first step, and gets its answers where
+// they stand.
+func (t *turn) room(asks int) []store.Asked {
+	if t.act.durable {
+		return make([]store.Asked, asks)
+	}
+	t.given = make([]actor.Answer, asks)
+	if len(t.run.Steps) > 0 || asks > firstMax {
+		return make([]store.Asked, asks)
+	}
+	t.first = slices.Grow(t.first[:0], asks)[:asks]
+	return t.first[:asks:asks]
+}
+
+// plan fills in an ask as the tools have it: complete, with its time, or answered
+// at once. What nobody runs again need not say how its agent made it.
+func (c *Cell) plan(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
+	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
 	left := run.Clock.Now(c.now)
 	var out actor.Ask
 	var answer *tools.Result
@@ -83,9 +107,12 @@ func (c *Cell) plan(run *store.Run, ask *actor.Ask) store.Asked {
 	if answer != nil {
 		fit := answer.Fit(c.limits.MessageBytesMax)
 		a.Answer = &fit
-		return a
+		return
 	}
-	if !ask.Same(&out) {
+	switch {
+	case once && ask.Kind == actor.AskCall:
+		a.Ask = out
+	case !ask.Same(&out):
 		sent := out
 		a.Sent = &sent
 	}
@@ -101,7 +128,6 @@ func (c *Cell) plan(run *store.Run, ask *actor.Ask) store.Asked {
 	case actor.AskWait:
 		a.Clock = actor.NewClock(c.now, c.clampWait(out.Timeout))
 	}
-	return a
 }
 
 // tooMuch says which bound of a turn the action breaks.
@@ -286,13 +312,15 @@ func (c *Cell) took(a *store.Asked) actor.Duration {
 func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	a := &t.run.Last()[i]
 	holds := t.run.Holds
-	e := history.Event{Kind: history.Answer, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Root: t.run.Call.Root, Peer: a.To,
-		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Status: actor.Succeeded}
+	status := actor.Succeeded
 	if answer.Refusal != nil {
-		e.Status, e.Reason, e.Scope = actor.Failed, answer.Refusal.Reason, answer.Refusal.Scope
+		status = actor.Failed
+	}
+	if a.IsCall() {
+		c.tally.answered(c.now, a)
 	}
 	if a.IsCall() && c.tells(t.act, t.run.Call.ID) {
-		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: e.Status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.took(a)}
+		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.took(a)}
 		d.Say(answer.Parts)
 		c.tell(t.act, t.run, d)
 	}
@@ -305,15 +333,32 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	if t.act.durable {
 		c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget})
 	} else {
-		t.run.Answers(c.now, a, answer, budget)
-		c.changed(t.act)
+		c.answerHere(t, i, answer, budget)
 	}
-	e.Pending = t.act.pending()
-	c.event(e)
+	if c.hears(history.Answer) {
+		e := history.Event{Kind: history.Answer, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Root: t.run.Call.Root, Peer: a.To,
+			What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Status: status, Pending: t.act.pending()}
+		if answer.Refusal != nil {
+			e.Reason, e.Scope = answer.Refusal.Reason, answer.Refusal.Scope
+		}
+		c.event(e)
+	}
 	c.heldChanged(t, holds)
 	if a.Added {
 		c.answerAdded(t, i, answer)
 	}
+}
+
+// answerHere answers an ask of a turn that writes nothing down, where its agent will
+// read it.
+func (c *Cell) answerHere(t *turn, i int, answer actor.Answer, budget uint32) {
+	own := &actor.Answer{}
+	if i < len(t.given) {
+		own = &t.given[i]
+	}
+	*own = answer
+	t.run.Answers(c.now, &t.run.Last()[i], own, budget)
+	c.changed(t.act)
 }
 
 // askExpired answers an ask whose time has run out.
@@ -347,6 +392,7 @@ func (c *Cell) giveUp(t *turn, i int) {
 	if a.IsCall() {
 		if !mutant.On("cancel-not-passed-down") {
 			c.sendCancel(t, i, actor.Stopped)
+			c.tally.answered(c.now, a)
 			c.event(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
 		}
 		return

@@ -33,7 +33,8 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 		return
 	}
 	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
-	a := c.plan(run, &ask)
+	var a store.Asked
+	c.plan(&a, run, &ask, false)
 	a.Added, a.For, a.Promise = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
 		c.askCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
@@ -124,7 +125,7 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 			first = call
 		}
 	}
-	c.end(t.act, &first, &reply)
+	c.end(t.act, &first, &reply, true)
 	for i := range calls {
 		if again, call := reply, &calls[i]; call.ID != a.For {
 			again.Call = call.ID

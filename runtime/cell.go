@@ -59,9 +59,12 @@ type Cell struct {
 	asleep     asleep
 	order      uint64 // of timers set
 	size       Size
+	tally      Tally
 
 	probes  []probe      // for actors of this cell, in this step
 	passed  int          // how many there were
+	inside  []inside     // messages of this step for actors of this cell
+	stayed  int          // how many there were
 	blame   actor.CallID // whose turn is being advanced
 	touched []*activation
 	told    []runs.Event // is nobody's just now
@@ -258,9 +261,13 @@ func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
 // settle ends a step: actors that were touched take their next message, write a
 // snapshot if it is time, and set their timer.
 func (c *Cell) settle() {
-	for i := 0; i < len(c.touched) || len(c.probes) > 0; i++ {
+	for i := 0; i < len(c.touched) || len(c.inside)+len(c.probes) > 0; i++ {
 		if i == len(c.touched) {
-			c.probeOn()
+			if len(c.inside) > 0 {
+				c.takeInside()
+			} else {
+				c.probeOn()
+			}
 			i--
 			continue
 		}
@@ -280,7 +287,7 @@ func (c *Cell) settle() {
 		c.arm(act)
 		c.retire(act)
 	}
-	c.touched, c.passed = c.touched[:0], 0
+	c.touched, c.passed, c.stayed = c.touched[:0], 0, 0
 	c.tidy()
 	c.stay()
 }
@@ -288,12 +295,17 @@ func (c *Cell) settle() {
 // tidy keeps what has ended in this step for the next that need it, empty.
 func (c *Cell) tidy() {
 	for _, t := range c.ended {
-		if *t = (turn{sent: t.sent[:0]}); len(c.turns) < sparesMax {
+		clear(t.first)
+		if *t = (turn{sent: t.sent[:0], first: t.first[:0]}); len(c.turns) < sparesMax {
 			c.turns = append(c.turns, t)
 		}
 	}
 	for _, run := range c.closed {
-		if *run = (store.Run{}); len(c.opened) < sparesMax {
+		steps := run.Steps
+		if clear(steps); cap(steps) > stepsKept {
+			steps = nil
+		}
+		if *run = (store.Run{Steps: steps[:0]}); len(c.opened) < sparesMax {
 			c.opened = append(c.opened, run)
 		}
 	}

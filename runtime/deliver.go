@@ -113,7 +113,7 @@ func (c *Cell) toActor(act *activation, env *actor.Envelope) {
 	case actor.Request:
 		c.request(act, &m.Call, env.Durable)
 	case actor.Answered:
-		c.answered(act, m.Reply, env)
+		c.answered(act, &m.Reply, env.Durable)
 	case actor.Cancel:
 		c.cancelled(act, m)
 	case actor.Held:

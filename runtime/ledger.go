@@ -32,11 +32,14 @@ func (c *Cell) sendCall(t *turn, i int) {
 // lost, and inside one a callee that is just moving takes nothing.
 func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	a := &t.run.Last()[i]
-	call := t.run.Child(a, a.Clock.Now(c.now), attempt)
-	if attempt > 1 && mutant.On("chain-dropped-on-retry") {
-		call.Chain = call.Chain[len(call.Chain)-1:]
+	if attempt > 1 || !c.askInside(t, a) {
+		var m actor.Request
+		t.run.Child(&m.Call, a, a.Clock.Now(c.now), attempt)
+		if attempt > 1 && mutant.On("chain-dropped-on-retry") {
+			m.Call.Chain = m.Call.Chain[len(m.Call.Chain)-1:]
+		}
+		c.send(t.effect(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)
 	}
-	c.send(t.effect(i), attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Request{Call: call})
 	t.sent[i].again = c.now.Add(t.sent[i].wait)
 	if c.rare.On(buggify.AskAgainNow) {
 		t.sent[i].again = c.now.Add(time.Millisecond)
@@ -68,26 +71,30 @@ func (c *Cell) resendTo(node actor.NodeID, cell uint16) {
 
 // answered takes the outcome of a call that this actor made. One that nobody
 // waits for any more is late, whoever sent it and however often.
-func (c *Cell) answered(act *activation, reply actor.Reply, env *actor.Envelope) {
+func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	t, i := act.asked(reply.Call)
 	if t == nil {
-		c.drop(env, "late")
+		c.lateAnswer(act, reply)
 		return
 	}
 	if a := &t.run.Last()[i]; !a.Open() {
 		if late := a.Answer.Refusal != nil; late && mutant.On("late-reply-delivered") || !late && mutant.On("reply-delivered-twice") {
 			c.event(history.Event{Kind: history.Answer, Actor: act.id, Epoch: act.epoch, Call: reply.Call, Parent: t.run.Call.ID, What: "call", Status: reply.Status, Pending: act.pending()})
 		}
-		c.drop(env, "late")
+		c.lateAnswer(act, reply)
 		return
 	}
-	t.taint = t.taint || env.Durable
+	t.taint = t.taint || durable
 	if reply.Refusal != nil && t.sent[i].attempt > 1 {
 		// Which attempt was refused? An earlier one may still be on its way, and
 		// would be taken: refused must mean that nobody runs it.
 		c.sendCancel(t, i, actor.Stopped)
 	}
 	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, reply.Budget)
+}
+
+func (c *Cell) lateAnswer(act *activation, reply *actor.Reply) {
+	c.event(history.Event{Kind: history.Drop, Actor: act.id, Call: reply.Call, What: "answered", Why: "late"})
 }
 
 // cancelled ends a call that nobody waits for. One that has not come yet is

@@ -178,6 +178,15 @@ func TestWhatIsSentIsNobodyElses(t *testing.T) {
 		t.Fatal("nothing is sent")
 		return nil
 	}
+	away := dispatcher.ShardOf(actor.NewID("b", "s"))
+	elsewhere := func(shard uint16) dispatcher.Owner {
+		o := dispatcher.Owner{Node: "n", Epoch: 1}
+		if shard == away {
+			o.Cell = 1
+		}
+		return o
+	}
+	c.Step(1, Owners{dispatcher.NewTable(elsewhere)})
 	request := sent(c.Step(2, visit(1, "a")))
 	call := request.Body.(actor.Request).Call
 	copy(call.Parts[0].Bytes, "xxxxx")
@@ -186,6 +195,7 @@ func TestWhatIsSentIsNobodyElses(t *testing.T) {
 	if kept := &turn.run.Last()[0]; actor.TextOf(kept.Ask.Parts) != "hello" || turn.run.Call.To.Agent != "a" {
 		t.Errorf("kept is %+v", kept.Ask)
 	}
+	c.Step(2, Owners{dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n", Epoch: 1} })}) // sends it again
 	answer := sent(c.Step(3, Deliver{*request})).Body.(actor.Answered).Reply
 	copy(answer.Parts[0].Bytes, "xx")
 	if kept := c.recall.find(call.ID, 1); kept == nil || actor.TextOf(kept.Parts) != "b:xxxxx" {

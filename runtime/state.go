@@ -7,6 +7,8 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/store"
 )
 
 // State is the whole truth about the cell, as a value.
@@ -40,6 +42,34 @@ type Size struct {
 	Actors      int // in memory, or being read
 	Queued      int // calls that wait in their mailboxes
 	Outstanding int // calls of theirs that are not answered
+}
+
+// Tally is what a cell has done, since it was made.
+type Tally struct {
+	Runs     [runs.Cancelled + 1]int // that ended, by how
+	Answered int                     // calls of its actors, whatever the answer was; those given up, too
+	Took     actor.Duration          // all of them together
+}
+
+// Tally is what the cell has done so far.
+func (c *Cell) Tally() *Tally { return &c.tally }
+
+// answered counts a call that has its answer, or waits for none any more.
+func (t *Tally) answered(now actor.Time, a *store.Asked) {
+	t.Answered++
+	t.Took += max(now.Sub(a.Stamp), 0)
+}
+
+// ended counts a run.
+func (t *Tally) ended(reply *actor.Reply) {
+	switch {
+	case reply.Refusal == nil:
+		t.Runs[runs.Done]++
+	case reply.Refusal.Reason == actor.Stopped:
+		t.Runs[runs.Cancelled]++
+	default:
+		t.Runs[runs.Failed]++
+	}
 }
 
 // Size is how much there is in the cell.

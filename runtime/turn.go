@@ -22,6 +22,8 @@ type turn struct {
 	body  actor.Turn           // nil until it has to go on: after a restart it is made again then
 	work  []actor.Ask          // the last asks with what is not written down, as long as body is there
 	sent  []sent               // beside the last asks: how they were sent
+	first []store.Asked        // of a turn that writes nothing down: room for its first asks
+	given []actor.Answer       // of such a turn: what the asks it made last are answered with
 	added map[int][]actor.Call // by ask: the messages that want the answers of calls that external agents added
 	taint bool                 // took in something that stands in a log
 	keep  []actor.Item         // with its outcome
@@ -103,7 +105,7 @@ func (c *Cell) begin(act *activation) bool {
 	}
 	run := act.journal.Run(q.Call)
 	t := c.newTurn()
-	*t = turn{act: act, run: run, def: c.definition(run), taint: act.untaint(q.Call), sent: t.sent}
+	*t = turn{act: act, run: run, def: c.definition(run), taint: act.untaint(q.Call), sent: t.sent, first: t.first}
 	act.turns = append(act.turns, t)
 	call := &run.Call
 	if c.tells(act, call.ID) {
@@ -149,7 +151,11 @@ func (c *Cell) goForward(t *turn) {
 	if t.body == nil {
 		c.open(t)
 	}
-	action, err := c.next(t, answers(t.run.Last()))
+	given := t.given
+	if given == nil {
+		given = answers(t.run.Last())
+	}
+	action, err := c.next(t, given)
 	switch {
 	case err != nil:
 		c.finish(t, failed(refusalOf(err)))
@@ -273,6 +279,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	if c.tells(act, call.ID) {
 		c.toldEnd(act, run, &reply)
 	}
+	c.tally.ended(&reply)
 	if c.hears(history.Reply) {
 		he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Now(c.now)}
@@ -281,7 +288,12 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 		}
 		c.event(he)
 	}
-	c.end(act, call, &reply)
+	to, epoch := c.waits(call, durable)
+	c.end(act, call, &reply, to == nil)
+	if to != nil {
+		c.answerInside(act.id, to, epoch, &reply)
+		return
+	}
 	if call.IsRoot() && len(act.aliases) > 0 {
 		followers := act.aliases
 		act.aliases = slices.DeleteFunc(slices.Clone(followers), func(a alias) bool { return a.run == call.ID })
@@ -309,15 +321,16 @@ func (c *Cell) toldEnd(act *activation, run *store.Run, reply *actor.Reply) {
 	c.tell(act, run, e)
 }
 
-// end remembers the one outcome of a call, for its repeats.
-func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply) {
+// end remembers the one outcome of a call, for its repeats: of an actor that writes
+// nothing down only if one can come.
+func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply, repeats bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
 	signalled := act.journal.Run(call.ID) == nil
 	if !act.durable && call.Idempotency.IsZero() {
-		c.closes(act, call, reply, until)
+		c.closes(act, call, reply, until, repeats)
 		if signalled {
 			c.replyTo(act, call, reply, false)
 		}
@@ -334,9 +347,9 @@ func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply) {
 }
 
 // closes ends the run of a call that no journal tells of. Its outcome is
-// remembered for a repeat, unless there cannot be one: the client who asked waits
-// at this cell, and asks nobody else.
-func (c *Cell) closes(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time) {
+// remembered for a repeat, unless there cannot be one: who asked has the answer
+// from this step, or is a client who waits at this cell, and asks nobody else.
+func (c *Cell) closes(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, repeats bool) {
 	if run := act.journal.Close(call.ID); run != nil {
 		c.closed = append(c.closed, run)
 	}
@@ -344,7 +357,7 @@ func (c *Cell) closes(act *activation, call *actor.Call, reply *actor.Reply, unt
 		c.changed(act) // its last words
 		act.heard = slices.Delete(act.heard, i, i+1)
 	}
-	if !call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self {
+	if repeats && (!call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self) {
 		c.recall.add(c.now, reply, act.epoch, until)
 	}
 	c.changed(act)
@@ -359,6 +372,10 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 		caller, _ := call.Caller()
 		if mutant.On("reply-to-another") {
 			caller = call.Chain[0]
+		}
+		if to, epoch := c.waits(call, durable); to != nil {
+			c.answerInside(call.To, to, epoch, reply)
+			return
 		}
 		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply.Clone()})
 		return

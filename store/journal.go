@@ -117,11 +117,11 @@ func (r *Run) Last() []Asked {
 	return r.Steps[len(r.Steps)-1].Asks
 }
 
-// Child is the call that an ask of this run is, with the time left as given. It
-// shares no content with the run, which may be read again while it is under way.
-func (r *Run) Child(a *Asked, left actor.Duration, attempt uint32) actor.Call {
-	c := r.Call
-	return actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
+// Child fills in the call that an ask of this run is, with the time left as given.
+// It shares no content with the run, which may be read again while it is under way.
+func (r *Run) Child(call *actor.Call, a *Asked, left actor.Duration, attempt uint32) {
+	c := &r.Call
+	*call = actor.Call{ID: a.Call, Root: c.Root, Parent: c.ID, To: a.To, Operation: a.Out().Operation,
 		Chain: c.Path(), Kind: actor.Waiting, Lane: c.Lane, Left: left, Attempt: attempt,
 		Principal: c.Principal, Origin: actor.Agent, Project: c.Project, Budget: a.Budget,
 		Workflow: c.Workflow, Trace: c.Trace, Stamp: a.Stamp, Parts: actor.CloneParts(a.Out().Parts)}
@@ -283,7 +283,7 @@ func (j *Journal) Apply(r Record) error {
 		if err != nil {
 			return err
 		}
-		run.Answers(r.At, a, r.Answer, r.Budget)
+		run.Answers(r.At, a, &r.Answer, r.Budget)
 	case Retried:
 		_, a, err := j.ask(r.Run, r.Step, r.Index)
 		if err != nil {
@@ -338,7 +338,7 @@ func (j *Journal) Apply(r Record) error {
 // Open begins a run. An actor that writes nothing down has no record of it, and
 // may use the Run of one that was closed.
 func (j *Journal) Open(run *Run, call *actor.Call, at actor.Time, definition actor.Hash) {
-	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget}
+	*run = Run{Call: *call, At: at, Definition: definition, Clock: actor.NewClock(at, call.Left), Budget: call.Budget, Steps: run.Steps[:0]}
 	j.Runs = append(j.Runs, run)
 }
 
@@ -359,10 +359,10 @@ func (r *Run) Asks(at actor.Time, asks []Asked) {
 	r.settle(at)
 }
 
-// Answers gives an ask of the last step its answer, and the run what a call brings
-// back of its share.
-func (r *Run) Answers(at actor.Time, a *Asked, answer actor.Answer, budget uint32) {
-	a.Answer = &answer
+// Answers gives an ask of the last step its answer, which is the run's from then
+// on, and the run what a call brings back of its share.
+func (r *Run) Answers(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
+	a.Answer = answer
 	r.Budget += min(budget, a.Budget)
 	r.settle(at)
 }

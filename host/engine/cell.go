@@ -311,7 +311,7 @@ func (c *cell) step(in runtime.Input) {
 	}
 	c.watch.end()
 	c.tell(ready.Events)
-	c.tally.step(c.core.Size())
+	c.tally.step(c.core.Size(), c.core.Tally())
 	end := uint64(0)
 	if t := &c.engine.tracing; t.on() {
 		end = t.stepped(c.core.Self(), now, ready)

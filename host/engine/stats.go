@@ -94,8 +94,8 @@ type tally struct {
 	outstanding atomic.Int64
 	calls       counter
 
-	size  runtime.Size                // as last stored
-	asked map[actor.CallID]actor.Time // calls that are not answered, and when they were made
+	size runtime.Size  // as last stored
+	done runtime.Tally // of the incarnation, as last added
 }
 
 // took takes note of how long a step took.
@@ -116,53 +116,41 @@ func (t *tally) longer(d time.Duration) {
 	}
 }
 
-// step counts a step, and takes note of what there is after it.
-func (t *tally) step(size runtime.Size) {
+// step counts a step, and takes note of what there is after it, and what it has done.
+func (t *tally) step(size runtime.Size, done *runtime.Tally) {
 	t.steps.Add(1)
 	if size != t.size {
 		t.size = size
 		t.actors.Store(int64(size.Actors))
 		t.queued.Store(int64(size.Queued))
 		t.outstanding.Store(int64(size.Outstanding))
-		if size.Outstanding == 0 {
-			clear(t.asked) // of actors that have left
+	}
+	if *done == t.done {
+		return
+	}
+	for i, n := range done.Runs {
+		if more := n - t.done.Runs[i]; more > 0 {
+			t.runs[i].Add(uint64(more))
 		}
 	}
+	if more := done.Answered - t.done.Answered; more > 0 {
+		t.calls.answered.Add(int64(more))
+		t.calls.took.Add(int64(done.Took - t.done.Took))
+	}
+	t.done = *done
 }
 
-// begin forgets what an incarnation had under way.
+// begin forgets what an incarnation had done.
 func (t *tally) begin(incarnation uint64) {
 	t.incarnation.Store(incarnation)
-	t.asked = map[actor.CallID]actor.Time{}
+	t.done = runtime.Tally{}
 }
 
-// event counts what a step of a cell came to.
+// event counts what a cell refuses.
 func (t *tally) event(ev *history.Event) {
-	switch ev.Kind {
-	case history.Refuse:
+	if ev.Kind == history.Refuse {
 		t.refusals[int(ev.Reason)*scopeCount+int(ev.Scope)].Add(1)
-	case history.Reply:
-		t.runs[ended(ev)].Add(1)
-	case history.Ask:
-		if ev.What == "call" && !ev.Call.IsZero() {
-			t.asked[ev.Call] = ev.At
-		}
-	case history.Answer, history.Cancel:
-		if at, ok := t.asked[ev.Call]; ok {
-			delete(t.asked, ev.Call)
-			t.calls.end(ev.At.Sub(at))
-		}
 	}
-}
-
-func ended(ev *history.Event) runs.Status {
-	switch {
-	case ev.Status != actor.Failed:
-		return runs.Done
-	case ev.Reason == actor.Stopped:
-		return runs.Cancelled
-	}
-	return runs.Failed
 }
 
 // Stats takes the node's figures. It waits for nobody.

@@ -11,7 +11,7 @@ import (
 
 // told are the kinds of events that tell counts or logs.
 var (
-	counted = history.SetOf(history.Refuse, history.Reply, history.Ask, history.Answer, history.Cancel)
+	counted = history.SetOf(history.Refuse)
 	infos   = history.SetOf(history.Admit, history.Reply, history.Refuse)
 	debugs  = history.SetOf(history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel)
 )

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runtime
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+func texts(asks int) []string {
+	all := make([]string, asks)
+	for i := range all {
+		all[i] = "b"
+	}
+	return all
+}
+
+// did is what a step wants done: messages to be carried, and the one answer.
+func did(r Ready) (sent []actor.Envelope, answer *Respond) {
+	for _, e := range r.Effects {
+		switch op := e.Op.(type) {
+		case Send:
+			sent = append(sent, op.Envelope)
+		case Respond:
+			answer = &op
+		}
+	}
+	return sent, answer
+}
+
+// A chain of actors of one cell is one step, which tells all of its story and
+// remembers nothing.
+func TestAChainInsideIsOneStep(t *testing.T) {
+	c := alone(Config{Quiet: true}, agent("a", asking("b"), volatile), agent("b", asking("c"), volatile), agent("c", echo(), volatile))
+	r := c.Step(2, visit(1, "a"))
+	sent, answer := did(r)
+	if len(sent) > 0 || answer == nil || actor.TextOf(answer.Reply.Parts) != "a(b(c:hello))" {
+		t.Errorf("sent %v, answered %+v", sent, answer)
+	}
+	var story []string
+	for i := range r.Events {
+		if e := &r.Events[i]; e.Kind == history.Send || e.Kind == history.Deliver {
+			story = append(story, fmt.Sprintf("%s %s %s%s", e.Kind, e.What, e.Actor.Agent, e.Peer.Agent))
+		}
+	}
+	want := "[Deliver request a Send request ab Deliver request b Send request bc Deliver request c " +
+		"Send answered cb Deliver answered b Send answered ba Deliver answered a]"
+	if got := fmt.Sprint(story); got != want {
+		t.Errorf("tells\n%s, want\n%s", got, want)
+	}
+	if c.recall.next != c.recall.first || len(c.inside) > 0 || c.stayed > 0 {
+		t.Errorf("%d outcomes remembered, %d messages left", c.recall.next-c.recall.first, len(c.inside))
+	}
+	if got := *c.Tally(); got.Answered != 2 || got.Runs[4] != 3 {
+		t.Errorf("counted %+v", got)
+	}
+}
+
+// What stays inside is nobody else's either.
+func TestWhatStaysInsideIsNobodyElses(t *testing.T) {
+	mine, theirs := actor.Text("mine"), actor.Text("theirs")
+	c := alone(Config{Quiet: true},
+		agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Parts: mine}}}, nil
+			}
+			copy(answers[0][0].Parts[0].Bytes, "xxxxxx")
+			return actor.Complete(nil), nil
+		}, volatile),
+		agent("b", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+			copy(b.Call.Parts[0].Bytes, "xxxx")
+			return actor.Complete(theirs), nil
+		}, volatile))
+	if _, answer := did(c.Step(2, visit(1, "a"))); answer == nil || answer.Reply.Refusal != nil {
+		t.Fatalf("answered %+v", answer)
+	}
+	if actor.TextOf(mine) != "mine" || actor.TextOf(theirs) != "theirs" {
+		t.Errorf("said %q, answered %q", actor.TextOf(mine), actor.TextOf(theirs))
+	}
+}
+
+// A call that stayed inside and was then sent again finds what it came to.
+func TestARepeatOfWhatStayedInsideIsRecalled(t *testing.T) {
+	times := 0
+	c := alone(Config{Quiet: true}, agent("a", asking("b"), volatile),
+		agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+			if len(answers) == 0 {
+				times++
+				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: 10 * time.Second}}}, nil
+			}
+			return actor.Complete(actor.Text("slept")), nil
+		}, volatile))
+	c.Step(2, visit(1, "a"))
+	var repeat []actor.Envelope
+	for now := actor.Time(2); len(repeat) == 0; now, _ = c.NextDeadline() {
+		if now > actor.Time(10*time.Second) {
+			t.Fatal("it is not sent again")
+		}
+		repeat, _ = did(c.Step(now, Tick{}))
+	}
+	answers, _ := did(c.Step(actor.Time(11*time.Second), Tick{}))
+	for _, again := range []*actor.Envelope{&repeat[0], &repeat[0]} {
+		more, _ := did(c.Step(actor.Time(11*time.Second), Deliver{*again}))
+		answers = append(answers, more...)
+	}
+	if times != 1 || len(answers) < 3 {
+		t.Fatalf("ran %d times, answered %d times", times, len(answers))
+	}
+	for _, a := range answers {
+		if m, ok := a.Body.(actor.Answered); ok && actor.TextOf(m.Reply.Parts) != "slept" {
+			t.Errorf("answered %+v", m)
+		}
+	}
+}
+
+// A step takes in so many messages of its own; the rest goes by the world.
+func TestAStepThatTalksToItselfEnds(t *testing.T) {
+	c := alone(Config{Quiet: true}, agent("a", asking(texts(insidePerStep)...), volatile), agent("b", echo(), volatile))
+	in, steps := Input(visit(1, "a")), 0
+	for {
+		steps++
+		sent, answer := did(c.Step(2, in))
+		if answer != nil {
+			break
+		}
+		if len(sent) != 1 {
+			t.Fatalf("step %d: %d messages for the world", steps, len(sent))
+		}
+		in = Deliver{sent[0]}
+	}
+	if steps != 2 {
+		t.Errorf("%d calls and answers took %d steps", insidePerStep, steps)
+	}
+}
