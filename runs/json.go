@@ -262,7 +262,7 @@ func Decode(b []byte) (Event, error) {
 // TypeOf is the type of an event as Append writes it, of which nothing else is
 // read; 0: it is none.
 func TypeOf(b []byte) Type {
-	_, rest, _ := bytes.Cut(b[:min(len(b), typeWithin)], typeMark)
+	_, rest, _ := bytes.Cut(b[min(len(b), typeBehind):min(len(b), typeWithin)], typeMark)
 	name, _, ended := bytes.Cut(rest, []byte{'"'})
 	if !ended {
 		return 0
@@ -272,8 +272,11 @@ func TypeOf(b []byte) Type {
 
 var typeMark = []byte(`"type":"`)
 
-// typeWithin is how far the type reaches at most: behind run, number and time.
-const typeWithin = 192
+// The type stands behind run, number and time: at least so far, and at most.
+const (
+	typeBehind = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
+	typeWithin = 192
+)
 
 // where says what was wrong with the JSON and where, in the same words each
 // time: the library draws some of its own words anew in each process.

@@ -50,7 +50,7 @@ type rowWriter struct {
 	batch  uint64
 	rows   []Row
 	values actor.Encoder // one behind the other, in few pieces of memory
-	made   []byte        // the last of those pieces
+	made   []byte        // the last of those pieces, from where the last batch began in it
 }
 
 // reuse takes back what the last rows stand in.
@@ -96,7 +96,8 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
 		}
 	}
-	rows, w.made, w.rows, w.values.Buf = append(w.rows, dueRows(entries)...), w.values.Buf, nil, nil
+	rows, w.made, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
+	w.values.Buf = w.made[len(w.made):] // the rest of that piece is the next batch's
 	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchMax {
 		w.content.Buf, w.entry.Buf = nil, nil
 	}
@@ -183,7 +184,7 @@ func (w *rowWriter) together(entries []Entry) {
 // put seals content under a key.
 func (w *rowWriter) put(key, content []byte) {
 	if need := sealBytes(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
-		w.values.Buf = make([]byte, 0, max(need, min(cap(w.rows)<<9, 64<<10)))
+		w.values.Buf = make([]byte, 0, max(need, pieceBytes))
 	}
 	from := len(w.values.Buf)
 	w.values.String(string(w.node))
@@ -196,6 +197,9 @@ func (w *rowWriter) put(key, content []byte) {
 	w.rows = append(w.rows, Row{Key: key, Value: value})
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
 }
+
+// pieceBytes is how much memory values are put into, one behind the other.
+const pieceBytes = 64 << 10
 
 // sealBytes is at most how many bytes a sealed value has.
 func sealBytes(node actor.NodeID, content []byte) int {

@@ -62,6 +62,14 @@ func checkObject(b []byte) error {
 	return err
 }
 
+// isObject is checkObject for a part of what unmarshal has read.
+func isObject(b []byte) error {
+	if len(b) > 0 && b[0] == '{' {
+		return nil
+	}
+	return checkObject(b)
+}
+
 // tooDeep is the byte at which JSON goes below DepthMax, or -1.
 func tooDeep(b []byte) int {
 	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= DepthMax {
@@ -95,5 +103,7 @@ func member(p jsontext.Pointer) string {
 
 // marshal writes a value of ours: members in the order of its struct.
 func marshal(v any) []byte {
-	return must.Do(json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true)))
+	return must.Do(json.Marshal(v, marshalling))
 }
+
+var marshalling = json.JoinOptions(json.Deterministic(true), jsontext.AllowInvalidUTF8(true))

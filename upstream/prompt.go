@@ -96,7 +96,10 @@ type Prompt struct {
 }
 
 // Check says what no model can be asked.
-func (p *Prompt) Check() error {
+func (p *Prompt) Check() error { return p.check(checkObject) }
+
+// check is Check with another way to look at a schema.
+func (p *Prompt) check(schema func([]byte) error) error {
 	switch {
 	case len(p.Messages) == 0:
 		return fmt.Errorf("a prompt without messages")
@@ -124,7 +127,7 @@ func (p *Prompt) Check() error {
 		if slices.ContainsFunc(p.Tools[:i], func(o ToolSpec) bool { return o.Name == t.Name }) {
 			return fmt.Errorf("tool %.80q is offered twice", t.Name)
 		}
-		if err := checkObject([]byte(t.Schema)); err != nil {
+		if err := schema([]byte(t.Schema)); err != nil {
 			return fmt.Errorf("tool %.80q: schema: %w", t.Name, err)
 		}
 	}
@@ -185,7 +188,7 @@ func DecodePrompt(b []byte) (Prompt, error) {
 	for _, t := range w.Tools {
 		p.Tools = append(p.Tools, ToolSpec{t.Function.Name, t.Function.Description, string(t.Function.Parameters)})
 	}
-	if err := p.Check(); err != nil {
+	if err := p.check(isObject); err != nil {
 		return Prompt{}, fmt.Errorf("prompt: %w", err)
 	}
 	return p, nil
@@ -252,9 +255,7 @@ func (p *Prompt) wire(name func(string) string) wirePrompt {
 		tool.Type = "function"
 		tool.Function.Name = name(t.Name)
 		tool.Function.Description = strings.ToValidUTF8(t.Description, "\uFFFD")
-		tool.Function.Parameters = jsontext.Value(t.Schema).Clone()
-		err := tool.Function.Parameters.Compact()
-		must.Be(err == nil, "upstream: schema of %s: %v", t.Name, err)
+		tool.Function.Parameters = jsontext.Value(t.Schema) // white space goes when it is written
 		w.Tools = append(w.Tools, tool)
 	}
 	return w
