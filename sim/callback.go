@@ -3,11 +3,14 @@
 package sim
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/upstream"
@@ -32,15 +35,21 @@ func (w *World) callBack(j *job, body string, told func(*actor.Reply)) {
 		w.violate(CodecRoundTrip, "the token of a run cannot be read: "+refusal.Error())
 		return
 	}
+	if w.fault(CallbackForged) {
+		w.forge(j.token)
+	}
 	n := w.someNode()
 	if n == nil {
 		told(nil)
 		return
 	}
-	call := actor.Call{ID: w.newCallID(), Parent: run, To: id, Operation: runtime.CallAgent, Kind: actor.Signal, Lane: actor.Normal,
-		Left: 5*time.Second + w.between(0, 10*time.Second), Attempt: 1, Principal: "agent:" + j.agent, Origin: actor.Agent,
-		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}}
-	call.Root = call.ID
+	call, refusal := invocation(run, id, body)
+	if refusal != nil {
+		told(&actor.Reply{Status: actor.Failed, Refusal: refusal})
+		return
+	}
+	call.ID, call.Lane, call.Left, call.Attempt = w.newCallID(), actor.Normal, 5*time.Second+w.between(0, 10*time.Second), 1
+	call.Root, call.Principal, call.Origin = call.ID, "agent:"+j.agent, actor.Agent
 	var first *actor.Reply
 	same := func(reply *actor.Reply) {
 		forgets := w.isVolatile(id.Agent) // one that writes nothing down asks anew when it has moved
@@ -61,6 +70,21 @@ func (w *World) callBack(j *job, body string, told func(*actor.Reply)) {
 			}
 		})
 	}
+}
+
+// invocation is what an external agent asks, as a door reads it: the agent stands
+// in the path, the rest in the body.
+func invocation(run actor.CallID, of actor.ID, wants string) (actor.Call, *actor.Refusal) {
+	var in struct {
+		Agent   string `json:"agent_id"`
+		Message string `json:"message"`
+		Timeout int64  `json:"timeout_ms"`
+	}
+	if err := json.Unmarshal([]byte(wants), &in); err != nil {
+		return actor.Call{}, actor.Refuse(actor.Invalid, "%v", err)
+	}
+	agent, session, _ := strings.Cut(in.Agent, "/")
+	return ingress.Invoke(run, of, agent, must.Do(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
 }
 
 // signalAt has somebody wait at a node for what comes of a signal.

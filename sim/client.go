@@ -38,6 +38,7 @@ type client struct {
 	leaves *linear.Op         // the value that it leaves, until it is told which was there before
 	order  *order             // for the registry; nil: a message
 	pass   *pass              // with which it comes; nil: it needs none
+	style  int                // in which it writes
 }
 
 // line is one request of a client, as long as it waits for its answer.
@@ -106,6 +107,7 @@ func (w *World) drawClient() *client {
 	}
 	c := w.addClient(to, message, time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
 	w.presents(c)
+	c.style = w.choose.Int(styles)
 	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
 	switch {
 	case value != "":
@@ -147,7 +149,10 @@ func (w *World) askAt(c *client, at *cell) {
 	}
 	id := w.newCallID()
 	c.call = id
-	call, refusal := c.request()
+	if w.fault(ClientGarbage) {
+		w.sendsRubbish(c, at)
+	}
+	call, refusal := w.request(c)
 	if refusal != nil {
 		w.violate(CodecRoundTrip, fmt.Sprintf("what client %d asks cannot be read: %v", c.no, refusal))
 		return
@@ -169,16 +174,16 @@ func (w *World) askAt(c *client, at *cell) {
 }
 
 // request is what the client asks for, as a door reads it.
-func (c *client) request() (actor.Call, *actor.Refusal) {
+func (w *World) request(c *client) (actor.Call, *actor.Refusal) {
 	if c.order != nil {
 		return c.order.request(c)
 	}
-	body := must.Do(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
+	body := w.body(c)
 	call, refusal := ingress.Message(c.to.Agent, body)
 	if refusal != nil {
 		return actor.Call{}, refusal
 	}
-	call.Operation = actor.HandleMessageFull
+	call.Operation, call.Trace = actor.HandleMessageFull, w.parent(c)
 	if call.Principal = "client-" + strconv.Itoa(c.no); c.pass != nil {
 		call.Principal = c.pass.key.Principal()
 	}
@@ -243,6 +248,9 @@ func (w *World) cancelBy(f Fault, l *line) {
 	}
 	if f == ClientCancel {
 		w.hit(f, "client %d cancels %s", l.client.no, l.call.Short())
+	}
+	if refusal := ingress.Nothing([]byte([...]string{"", "{}", " { } "}[l.client.tries%3])); refusal != nil {
+		w.violate(CodecRoundTrip, "a door does not take a cancel: "+refusal.Error())
 	}
 	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder,
 		in: runtime.Deliver{Envelope: actor.Envelope{To: l.client.to, Body: actor.Cancel{Call: l.call, Reason: actor.Stopped}}}})

@@ -100,6 +100,7 @@ const (
 	AgentUnhealthy    // it says that it is not well
 	CallbackDuplicate // it calls back twice for one thing
 	CallbackLate      // or when its run is over
+	CallbackForged    // somebody calls back who has no right to
 
 	ClientDisconnect     // a client hangs up, and asks again if it has a key
 	ClientDuplicate      // a client asks twice
@@ -110,6 +111,7 @@ const (
 	ClientReconnectStorm // clients who read a stream all lose it, and come back at once
 	ClientStaleCursor    // a client comes back behind what it has read
 	ClientRevokedKey     // a client may not listen any more
+	ClientGarbage        // a client sends what is no message
 
 	LoadHotActor      // everybody wants the same actor
 	LoadDeadlineStorm // the time of many is over at one instant
@@ -222,6 +224,7 @@ var faultTable = [faultKinds]struct {
 	AgentUnhealthy:    {"AgentUnhealthy", 3000, false, true},
 	CallbackDuplicate: {"CallbackDuplicate", 2500, false, true},
 	CallbackLate:      {"CallbackLate", 2500, false, true},
+	CallbackForged:    {"CallbackForged", 2500, false, true},
 
 	ClientDisconnect:     {"ClientDisconnect", 1500, false, false},
 	ClientDuplicate:      {"ClientDuplicate", 1500, false, false},
@@ -232,6 +235,7 @@ var faultTable = [faultKinds]struct {
 	ClientReconnectStorm: {"ClientReconnectStorm", 1500, true, true},
 	ClientStaleCursor:    {"ClientStaleCursor", 3000, false, true},
 	ClientRevokedKey:     {"ClientRevokedKey", 1000, true, true},
+	ClientGarbage:        {"ClientGarbage", 500, false, true},
 
 	LoadHotActor:      {"LoadHotActor", 600, true, false},
 	LoadDeadlineStorm: {"LoadDeadlineStorm", 600, true, false},

@@ -71,7 +71,7 @@ type connection struct {
 func (w *World) listenTo(run actor.CallID, c *client) {
 	to := c.to
 	defer w.turn(w.turn(aboutReader + c.stream&^aboutMask))
-	if w.story || w.isVolatile(to.Agent) || w.choose.Int(6) < 5 {
+	if w.story || w.isVolatile(to.Agent) || !w.wantsStream() {
 		return
 	}
 	l := &listener{w: w, no: len(w.listeners), stream: w.queue.stream, run: run, tree: w.choose.Int(3) == 2, kind: w.kindOf(to.Agent), key: w.keys, read: []reading{{run: run}}}

@@ -147,8 +147,11 @@ func drawAgents(c Chooser) []actor.Definition {
 	all := make([]actor.Definition, 0, n)
 	for _, name := range agentNames[:n] {
 		def := actor.Definition{Name: name, Doc: "plays what the message says", Behavior: player{}}
-		if c.Int(4) == 3 {
+		switch c.Int(4) {
+		case 3:
 			def.Behavior = agents.Blocking(agents.Func(playBlocking))
+		case 2:
+			def.Behavior = agents.Pure(agents.Config{Name: name, Version: "1"}, playPure)
 		}
 		if c.Int(6) == 5 {
 			def.Durability = actor.Volatile

@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/internal/must"
 )
 
 // A script is what the agents of the simulator do with a message: the message
@@ -214,6 +215,29 @@ func (p *play) say() string {
 	return text
 }
 
+// playPure is the same agent as a transition. Before each step it is written down
+// and read again, as one may be that another process takes up.
+func playPure(_ agents.Config, state agents.State) (agents.Action, error) {
+	state = must.Do(agents.DecodeState(state.Encode()))
+	s, err := parseScript(state.Message())
+	p := play{agent: state.Request.Call.To.Agent, script: s, err: err}
+	for _, answers := range state.Answers {
+		for _, a := range answers {
+			if a.Refusal != nil {
+				p.refused = append(p.refused, a.Refusal.Reason.String())
+			}
+		}
+	}
+	if len(state.Continuation) > 0 {
+		must.Do(fmt.Sscanf(string(state.Continuation), "%d %d", &p.at, &p.big))
+	}
+	action, err := p.Next(nil)
+	if err != nil || action.Done != nil {
+		return agents.Action{Action: action}, err
+	}
+	return agents.Continue("playing", fmt.Appendf(nil, "%d %d", p.at, p.big), action.Asks...), nil
+}
+
 // playBlocking is the same agent in the blocking style.
 func playBlocking(t *agents.Turn) (string, error) {
 	s, err := parseScript(t.Message())
@@ -230,6 +254,12 @@ func playBlocking(t *agents.Turn) (string, error) {
 		case "panic":
 			panic("the script says so") // which ends its turn, not its cell
 		default:
+			if len(st) == 1 {
+				if r := (*actor.Refusal)(nil); errors.As(st[0].of(t), &r) {
+					p.refused = append(p.refused, r.Reason.String())
+				}
+				continue
+			}
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
 				asks[i] = o.ask()
@@ -241,7 +271,32 @@ func playBlocking(t *agents.Turn) (string, error) {
 			}
 		}
 	}
+	if len(p.refused) > 1 {
+		t.Warn("%d things were refused", len(p.refused))
+	}
 	return p.say(), nil
+}
+
+// of asks one thing, and waits for its answer.
+func (o one) of(t *agents.Turn) (err error) {
+	d := actor.Duration(o.ms) * time.Millisecond
+	switch o.verb {
+	case "call":
+		_, err = t.Call(o.name, o.script, agents.Within(d), agents.Operation(actor.HandleMessageFull))
+	case "sleep":
+		err = t.Sleep(d)
+	case "wait":
+		_, err = t.Wait(signalName, d)
+	case "work":
+		_, err = t.Do(o.name, workOf(o.name, o.ms), agents.Idempotent())
+	case "once":
+		_, err = t.Do(o.name, workOf(o.name, o.ms))
+	case "tool":
+		_, err = t.Tool(o.name, struct{}{})
+	case "bad":
+		_, err = t.Tool(postTool, []int{})
+	}
+	return err
 }
 
 // plannedPanic is what the world's own agents and faults panic with: any other

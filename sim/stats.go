@@ -32,6 +32,8 @@ const (
 	OrderRefused         // it did not take what it was asked
 	PassTaken            // somebody came with a key that is good
 	PassRefused          // or with one that is revoked, expired, or nobody's
+	RunLookedAt          // somebody looked at a run, and at those below it
+	PausedLookedAt       // while it stood still
 	SlipTold             // a file of an agent was wrong, and it was said how
 	EnlistedServed       // an agent answered that the registry had taken in
 	RankLost             // who would have gone next lost its rank
@@ -54,7 +56,7 @@ const (
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered",
-	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "order refused", "API key taken", "API key refused", "slip in a file told", "enlisted agent served",
+	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "order refused", "API key taken", "API key refused", "run looked at", "paused run looked at", "slip in a file told", "enlisted agent served",
 	"rank lost", "input starved",
 	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "no room: dropped"}

@@ -173,6 +173,7 @@ func New(o Options) *World {
 	if !w.story {
 		w.after(10*time.Millisecond, w.come)
 		w.hireClerk()
+		w.watchRuns()
 	}
 	w.after(w.plan.Strike, w.strike)
 	return w
