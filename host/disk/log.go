@@ -11,8 +11,13 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// anchorEvery is how often the anchor is moved at most.
-const anchorEvery = 100 * time.Millisecond
+const (
+	// anchorEvery is how often the anchor is moved at most.
+	anchorEvery = 100 * time.Millisecond
+	// aWhile is how long a piece of an answer waits for what comes behind it, which
+	// is mostly the answer's end: both then share a sync.
+	aWhile = time.Millisecond
+)
 
 // Log is the way in for entries: it drives a store.Writer over a Disk, one
 // goroutine writing, one waiting for syncs, one moving the anchor.
@@ -30,13 +35,16 @@ type Log struct {
 	opened    []gate // being run
 	releasing bool   // one goroutine runs callbacks
 	synced    store.Mark
+	waiting   bool // later is set
 	closed    bool
 
-	appended chan struct{} // there may be a batch to write
-	moved    chan struct{} // synced has moved
-	stop     chan struct{} // no more entries come
-	unsynced chan flying
-	done     sync.WaitGroup
+	appended   chan struct{} // there may be a batch to write
+	later      *time.Timer   // says so of pieces, that wait so long:
+	pieceWaits time.Duration
+	moved      chan struct{} // synced has moved
+	stop       chan struct{} // no more entries come
+	unsynced   chan flying
+	done       sync.WaitGroup
 }
 
 type gate struct {
@@ -56,7 +64,9 @@ func NewLog(d *Disk) *Log {
 	must.Do(rand.Read(config.Seed[:]))
 	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
 		appended: make(chan struct{}, 1), moved: make(chan struct{}, 1), stop: make(chan struct{}),
-		unsynced: make(chan flying, store.BatchesInFlight)}
+		unsynced: make(chan flying, store.BatchesInFlight), pieceWaits: aWhile}
+	l.later = time.AfterFunc(time.Hour, l.waited)
+	l.later.Stop()
 	l.done.Add(3)
 	go l.writeBatches()
 	go l.awaitSyncs()
@@ -75,10 +85,40 @@ func (l *Log) Commit(entries []store.Entry, after func()) {
 		l.gates = append(l.gates, gate{at, after})
 	}
 	l.release()
+	now, later := false, false
+	switch {
+	case len(entries) == 0:
+		now = len(l.gates) > 0
+	case pieces(entries):
+		later, l.waiting = !l.waiting, true
+	default:
+		now = true
+	}
 	l.mu.Unlock()
-	if len(entries) > 0 {
+	if now {
 		wake(l.appended)
 	}
+	if later {
+		l.later.Reset(l.pieceWaits)
+	}
+}
+
+// waited ends the wait of pieces.
+func (l *Log) waited() {
+	l.mu.Lock()
+	l.waiting = false
+	l.mu.Unlock()
+	wake(l.appended)
+}
+
+// pieces tells whether entries are pieces of answers, and nothing else.
+func pieces(entries []store.Entry) bool {
+	for i := range entries {
+		if _, ok := entries[i].Record.(store.Streamed); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // Barrier has after run when all that was committed before is durable.
@@ -133,6 +173,7 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
+	l.later.Stop()
 	close(l.stop)
 	l.done.Wait()
 	last := make(chan struct{}) // another goroutine may be running the callbacks

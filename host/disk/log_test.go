@@ -4,6 +4,7 @@ package disk
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -94,6 +95,64 @@ func TestABarrierOverADurableLogRunsAtOnce(t *testing.T) {
 		t.Error("it waits for nothing, and did not run")
 	}
 	mustClose(t, l)
+}
+
+// A piece of an answer waits for the answer's end, and is then durable with it;
+// but not for ever, and not once somebody wants to see it.
+func TestAPieceSharesTheSyncOfWhatComesBehindIt(t *testing.T) {
+	d := mustOpen(t, t.TempDir(), Options{})
+	l, s := NewLog(d), newStory("alice")
+	piece := func() []store.Entry {
+		e := s.next()
+		e.Record, e.Events = store.Streamed{}, nil
+		return []store.Entry{e}
+	}
+	batches := func(commit func(after func())) uint64 {
+		before := l.mark().Batch
+		done := make(chan struct{})
+		commit(func() { close(done) })
+		select {
+		case <-done:
+		case <-time.After(20 * time.Second):
+			t.Fatal("it is not written")
+		}
+		return l.mark().Batch - before
+	}
+	aMoment := func() {
+		for range 1000 {
+			runtime.Gosched()
+		}
+	}
+	aMoment()
+	if n := batches(func(after func()) { l.Commit(piece(), after) }); n != 1 {
+		t.Errorf("a piece alone is %d batches", n)
+	}
+	l.pieceWaits = time.Hour
+	for tries := 1; ; tries++ { // the writer may just be looking
+		aMoment()
+		n := batches(func(after func()) { l.Commit(piece(), nil); aMoment(); l.Commit([]store.Entry{s.next()}, after) })
+		if n == 1 {
+			break
+		}
+		if tries == 20 {
+			t.Fatalf("a piece and what comes behind it are %d batches", n)
+		}
+	}
+	aMoment()
+	if n := batches(func(after func()) { l.Commit(piece(), nil); l.Barrier(after) }); n != 1 {
+		t.Errorf("a piece that somebody waits for is %d batches", n)
+	}
+	l.Commit(piece(), nil)
+	mustClose(t, l, d)
+	if end := mustOpen(t, d.dir, Options{ReadOnly: true}).End(); uint64(end.Pos) != s.n {
+		t.Errorf("%d entries of %d are there after the end", end.Pos, s.n)
+	}
+}
+
+func (l *Log) mark() store.Mark {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.synced
 }
 
 func TestCloseWaitsForWhatWasCommitted(t *testing.T) {
