@@ -374,7 +374,8 @@ func (n *node) perform(h held) {
 			n.announce(&h, op)
 			return
 		}
-		n.useTool(&h, op)
+		own := h // it is kept
+		n.useTool(&own, op)
 	case runtime.Work:
 		w.performed(&h, "work", "", e.ID.Run, 0, 0)
 		n.do(&h, op.Left, func() actor.Answer {

@@ -33,36 +33,35 @@ func (q *queue) add(h happening) {
 	q.order++
 	h.order, h.stream = q.order, q.stream
 	q.heap = append(q.heap, h)
-	for i := len(q.heap) - 1; i > 0; {
+	i := len(q.heap) - 1
+	for i > 0 {
 		up := (i - 1) / 2
-		if !q.heap[i].before(&q.heap[up]) {
-			return
+		if !h.before(&q.heap[up]) {
+			break
 		}
-		q.heap[i], q.heap[up] = q.heap[up], q.heap[i]
+		q.heap[i] = q.heap[up]
 		i = up
 	}
+	q.heap[i] = h
 }
 
 func (q *queue) take() (happening, bool) {
 	if len(q.heap) == 0 {
 		return happening{}, false
 	}
-	first := q.heap[0]
-	last := len(q.heap) - 1
-	q.heap[0] = q.heap[last]
-	q.heap[last] = happening{}
-	q.heap = q.heap[:last]
-	for i := 0; ; {
-		least := i
-		for _, down := range [...]int{2*i + 1, 2*i + 2} {
-			if down < last && q.heap[down].before(&q.heap[least]) {
-				least = down
-			}
+	first, end := q.heap[0], len(q.heap)-1
+	last := q.heap[end]
+	q.heap[end] = happening{}
+	q.heap = q.heap[:end]
+	for i, down := 0, 1; end > 0; i, down = down, 2*down+1 {
+		if down+1 < end && q.heap[down+1].before(&q.heap[down]) {
+			down++
 		}
-		if least == i {
-			return first, true
+		if down >= end || last.before(&q.heap[down]) {
+			q.heap[i] = last
+			break
 		}
-		q.heap[i], q.heap[least] = q.heap[least], q.heap[i]
-		i = least
+		q.heap[i] = q.heap[down]
 	}
+	return first, true
 }

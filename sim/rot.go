@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -63,11 +64,15 @@ func (d *durables) wrote(w *World, rows []store.Row) {
 
 // actorOf is whose entry or snapshot a key holds; zero: nobody's.
 func actorOf(key []byte) actor.ID {
-	parts := bytes.Split(key, []byte("/"))
-	if len(parts) != 6 || string(parts[0]) != "t" || string(parts[2]) != "a" {
+	rest, ofTenant := bytes.CutPrefix(key, []byte("t/"))
+	tenant, rest, _ := bytes.Cut(rest, []byte("/"))
+	name, ofActor := bytes.CutPrefix(rest, []byte("a/"))
+	if !ofTenant || !ofActor {
 		return actor.ID{}
 	}
-	return actor.ID{Tenant: string(parts[1]), Agent: string(parts[3]), Key: string(parts[4])}
+	agent, own, _ := strings.Cut(string(name), "/")
+	own, _, _ = strings.Cut(own, "/")
+	return actor.ID{Tenant: string(tenant), Agent: agent, Key: own}
 }
 
 // decay may have something happen to what a node that has just died made durable.
