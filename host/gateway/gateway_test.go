@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fasthttp/router"
 	"github.com/go-json-experiment/json"
 	"github.com/valyala/fasthttp"
 
@@ -486,6 +487,44 @@ func TestAPanicIsAProblem(t *testing.T) {
 	handler(&ctx)
 	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"code":"internal"`) || strings.Contains(string(ctx.Response.Body()), "as told") {
 		t.Errorf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
+	}
+}
+
+// The short way of a message leads where the router leads, and nothing else takes it.
+func TestMessagesGoPastTheRouter(t *testing.T) {
+	for _, c := range []struct {
+		method, path string
+		short        bool
+	}{
+		{"POST", "/v1/agents/a/messages", true},
+		{"POST", "/v1/agents/messages/messages", true},
+		{"POST", "/v1/agents/a:b/messages?x=1", true},
+		{"GET", "/v1/agents/a/messages", false},
+		{"PUT", "/v1/agents/a/messages", false},
+		{"POST", "/v1/agents/a/b/messages", false},
+		{"POST", "/v1/agents/messages", false},
+		{"POST", "/v1/agents/a/messages/", false},
+		{"POST", "/v1/agents/a/Messages", false},
+		{"POST", "/v1/agents/a", false},
+		{"POST", "/v1/runs/a/messages", false},
+	} {
+		var ids []string
+		r := router.New()
+		r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
+		r.NotFound = func(*fasthttp.RequestCtx) {}
+		note := func(ctx *fasthttp.RequestCtx) { ids = append(ids, param(ctx, "id")) }
+		r.POST("/v1/agents/{id}/messages", note)
+		routed := false
+		short := past(func(*fasthttp.RequestCtx) { routed = true }, note)
+		for _, handle := range []fasthttp.RequestHandler{r.Handler, short} {
+			var ctx fasthttp.RequestCtx
+			ctx.Request.Header.SetMethod(c.method)
+			ctx.Request.SetRequestURI(c.path)
+			handle(&ctx)
+		}
+		if want := map[bool]int{true: 2}[c.short]; len(ids) != want || c.short && ids[0] != ids[1] || routed == c.short {
+			t.Errorf("%s %s: ids %q, routed %v", c.method, c.path, ids, routed)
+		}
 	}
 }
 

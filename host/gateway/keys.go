@@ -54,9 +54,11 @@ var scopes = map[string]ingress.Scope{
 	"POST /v1/backups":     ingress.ScopeAdmin,
 }
 
-// on makes a route, behind the table of scopes.
-func (s *Server) on(r *router.Router, method, path string, handle fasthttp.RequestHandler) {
-	r.Handle(method, path, s.behind(method+" "+path, handle))
+// on makes a route, behind the table of scopes, and returns what it leads to.
+func (s *Server) on(r *router.Router, method, path string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
+	behind := s.behind(method+" "+path, handle)
+	r.Handle(method, path, behind)
+	return behind
 }
 
 // behind has whoever comes by a route show first that he may.

@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -131,7 +133,7 @@ var bodies = sync.Pool{New: func() any { return new([]byte) }}
 const bodyRoomMax = 64 << 10
 
 // quote appends a text as JSON.
-func quote(b []byte, text string) []byte {
+func quote[T ~string | ~[]byte](b []byte, text T) []byte {
 	return must.Do(jsontext.AppendQuote(b, text)) // which fails on what is no UTF-8 alone
 }
 
@@ -193,18 +195,22 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 	giveUp()
 }
 
-// content is what an answer says, as far as it is text.
-func content(parts []actor.Part) string {
+// content is what an answer says, as far as it is text. It may be a part of the answer.
+func content(parts []actor.Part) []byte {
+	var all []byte
 	if len(parts) == 1 && parts[0].Blob.IsZero() && parts[0].Media == actor.MediaText {
-		return strings.ToValidUTF8(string(parts[0].Bytes), "\uFFFD")
-	}
-	var b strings.Builder
-	for _, p := range parts {
-		if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
-			b.Write(p.Bytes)
+		all = parts[0].Bytes
+	} else {
+		for _, p := range parts {
+			if p.Blob.IsZero() && (p.Media == actor.MediaText || p.Media == actor.MediaJSON) {
+				all = append(all, p.Bytes...)
+			}
 		}
 	}
-	return strings.ToValidUTF8(b.String(), "\uFFFD")
+	if utf8.Valid(all) {
+		return all
+	}
+	return bytes.ToValidUTF8(all, []byte("\uFFFD"))
 }
 
 // accepted says that a run goes on by itself, and how to hear of it; if it waits

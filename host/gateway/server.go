@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -93,7 +94,7 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	s.on(r, http.MethodGet, "/v1/agents/{id}", s.agent)
 	s.on(r, http.MethodDelete, "/v1/agents/{id}", s.remove)
 	s.verbs(r, "/v1/agents/{id}", map[string]fasthttp.RequestHandler{"heartbeat": s.heartbeat, "invoke": s.invoke})
-	s.on(r, http.MethodPost, "/v1/agents/{id}/messages", s.message)
+	message := s.on(r, http.MethodPost, "/v1/agents/{id}/messages", s.message)
 	s.on(r, http.MethodGet, "/v1/runs", s.runs)
 	s.on(r, http.MethodGet, "/v1/runs/{id}", s.run)
 	s.on(r, http.MethodGet, "/v1/runs/{id}/events", s.events)
@@ -106,7 +107,7 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	s.on(r, http.MethodGet, "/readyz", s.ready)
 	s.on(r, http.MethodGet, "/metrics", s.showMetrics)
 	s.http = &fasthttp.Server{
-		Handler:            s.handler(r.Handler),
+		Handler:            s.handler(past(r.Handler, message)),
 		ErrorHandler:       s.unreadable,
 		HeaderReceived:     s.received,
 		Concurrency:        s.config.Connections,
@@ -124,6 +125,23 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	}
 	return s
 }
+
+// past leads messages to agents past the router: most requests are such, and it makes
+// three copies of each one's id.
+func past(router, message fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(ctx *fasthttp.RequestCtx) {
+		rest, ours := bytes.CutPrefix(ctx.Path(), agentsPath)
+		id, ends := bytes.CutSuffix(rest, messagesPath)
+		if !ours || !ends || bytes.IndexByte(id, '/') >= 0 || !ctx.IsPost() {
+			router(ctx)
+			return
+		}
+		ctx.SetUserValue("id", string(id))
+		message(ctx)
+	}
+}
+
+var agentsPath, messagesPath = []byte("/v1/agents/"), []byte("/messages")
 
 // quiet keeps fasthttp's own words to itself: what matters is logged here.
 type quiet struct{}
