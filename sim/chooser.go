@@ -26,7 +26,7 @@ type StreamID uint32
 
 // What streams are about.
 const (
-	aboutPlan StreamID = iota << 24
+	aboutPlan StreamID = iota << 24 // each part of it
 	aboutWorld
 	aboutFault   // each kind
 	aboutArrival // each who comes
@@ -78,7 +78,7 @@ type Drawn struct {
 
 type drawnStream struct {
 	Stream
-	pcg rand.PCG
+	pcg *rand.PCG
 }
 
 // NewDrawn returns the chooser of a seed.
@@ -88,11 +88,16 @@ func NewDrawn(seed uint64) *Drawn {
 	return d
 }
 
-// Turn implements Chooser.
+// Turn implements Chooser. The parts of the plan come out of one source, one
+// after the other: dividing it otherwise changes no seed.
 func (d *Drawn) Turn(to StreamID) {
 	if d.now = d.streams[to]; d.now == nil {
 		d.now = &drawnStream{Stream: Stream{ID: to}}
-		d.now.pcg.Seed(mix(d.seed, uint64(to)), 0x7472_6f75_7065)
+		if plan := d.streams[aboutPlan]; plan != nil && to&aboutMask == aboutPlan {
+			d.now.pcg = plan.pcg
+		} else {
+			d.now.pcg = rand.NewPCG(mix(d.seed, uint64(to)), 0x7472_6f75_7065)
+		}
 		d.streams[to] = d.now
 		d.all = append(d.all, d.now)
 	}

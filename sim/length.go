@@ -34,6 +34,7 @@ func (p *Plan) lengthen(c Chooser) {
 	p.Strike = p.Span / longStrikes
 	p.Calls, p.Steps = 0, longSteps
 	p.Gap = longGap
+	p.Busy = c.Int(1<<30) > 0 // so in every seed; but a story that is told again may leave out who comes
 }
 
 // gapMost is how long it is at most until the next client comes.
@@ -57,7 +58,7 @@ func (w *World) gapMost() time.Duration {
 
 // mayStayAway tells whether nobody has to come now, for once.
 func (w *World) mayStayAway() bool {
-	return w.plan.Steps == 0 || w.now.Sub(max(w.lastCame, Origin)) < quietMost/3
+	return !w.plan.Busy || w.now.Sub(max(w.lastCame, Origin)) < quietMost/3
 }
 
 // tenth is that of the workload's time which it is now.

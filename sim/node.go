@@ -17,6 +17,7 @@ import (
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -65,6 +66,7 @@ type cell struct {
 	heard   int        // how many announcements of the registry
 	again   bool       // it is not the first incarnation since the world began
 	slow    actor.Time // until when each step takes long
+	overdue int        // how often it was told the time, one after the other, over what is due still
 }
 
 // input is one thing for a cell to take in. Those of one stream keep their order.
@@ -255,6 +257,9 @@ func (c *cell) step(in input) {
 			n.perform(h)
 		}
 	}
+	if _, told := in.in.(runtime.Tick); told {
+		c.toldTheTime(now)
+	}
 	c.watch()
 	w.stepped(n)
 	if in.taken != nil {
@@ -291,6 +296,23 @@ func shortStack() string {
 		if ours {
 			fmt.Fprintf(&b, "    %s %s:%d\n", name, path.Base(f.File), f.Line)
 		}
+	}
+}
+
+// overdueMost is how often a cell may leave for the next time what is due.
+const overdueMost = 16
+
+// toldTheTime sees to it that what is due happens then: a cell that leaves it for
+// the next time, every time, lets no time pass.
+func (c *cell) toldTheTime(now actor.Time) {
+	due, ok := c.core.NextDeadline()
+	if !ok || due > now {
+		c.overdue = 0
+		return
+	}
+	if c.overdue++; c.overdue == overdueMost {
+		c.n.w.violate(specs.EveryCallEnds, fmt.Sprintf("%s was told the time %d times, one after the other, and has left undone what was due %v before",
+			c.self, overdueMost, now.Sub(due)))
 	}
 }
 

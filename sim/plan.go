@@ -30,6 +30,7 @@ type Plan struct {
 	Strike   actor.Duration // between two times at which each fault by the clock may happen
 	Gap      actor.Duration // between two of them, about
 	Keys     int            // sessions of each agent
+	Busy     bool           // in a long world somebody comes every minute, whatever is drawn
 	Plain    bool           // clients ask once, without a key, and nobody answers who waits for a person
 	Drift    []int64        // of each node's clock, in parts per million
 	Offset   []actor.Duration
@@ -73,10 +74,26 @@ func (p Plan) complete(o Options) Plan {
 	return p
 }
 
+// The parts of a plan, each a stream of its own: what is made benign in one
+// leaves the others what they are.
+const (
+	planNodes StreamID = aboutPlan + iota
+	planFaults
+	planAgents
+	planLimits
+	planClients
+	planClocks
+	planSchedule
+	planRare
+	planOrders
+	planLength
+)
+
 // drawPlan makes the plan of a seed; what the options say by hand comes last,
 // so that it changes no other draw.
 func drawPlan(c Chooser, o Options) Plan {
 	var p Plan
+	c.Turn(planFaults)
 	p.Odds = drawFaults(c)
 	if o.Faultless {
 		p.Odds = [faultKinds]int{}
@@ -84,19 +101,23 @@ func drawPlan(c Chooser, o Options) Plan {
 	for _, odds := range o.Odds {
 		p.Odds[odds.Fault] = odds.Per
 	}
+	c.Turn(planNodes)
 	nodes := [...]int{1, 3, 2, 4, 3, 5, 4, 3}[c.Int(8)]
 	for range nodes {
 		p.Cells = append(p.Cells, 1+c.Int(3))
 	}
 	p.Groups = 8
+	c.Turn(planAgents)
 	p.Agents = append(drawAgents(c), drawOutside(c)...)
 	if p.Targets = len(p.Agents); !o.Plain && o.Team == nil {
 		p.Agents = append(p.Agents, keeperAgent(o.forgetful))
 	}
+	c.Turn(planLimits)
 	p.Limits = drawLimits(c, &p.Odds)
 	vary(c, &p.Patience)
 	p.Writer = writerDefaults
 	vary(c, &p.Writer)
+	c.Turn(planClients)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
 	p.Strike = time.Second
@@ -105,20 +126,25 @@ func drawPlan(c Chooser, o Options) Plan {
 	if o.Team != nil {
 		p.play(o.Team)
 	}
+	c.Turn(planClocks)
 	for range nodes {
 		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])
 		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)
 	}
+	c.Turn(planSchedule)
 	p.Schedule = drawSchedule(c, p.Agents, p.Keys, o.Strategy)
+	c.Turn(planRare)
 	p.Rare = drawRare(c)
 	if o.Faultless { // a clock that is wrong is a fault too
 		p.Rare = nil
 		clear(p.Drift)
 		clear(p.Offset)
 	}
+	c.Turn(planOrders)
 	if !o.Plain && o.Team == nil {
 		p.Orders = [...]time.Duration{0, 3 * time.Second, time.Second, 300 * time.Millisecond}[c.Int(4)]
 	}
+	c.Turn(planLength)
 	if o.Plain {
 		p.plain(c)
 	}

@@ -17,13 +17,13 @@ import (
 // each with a line that names it and one choice a line; n zeros in a row are
 // written 0*n.
 //
-//	troupe choices 2 seed 7 faults none fault NetworkDelay:0.5
+//	troupe choices 3 seed 7 faults none fault NetworkDelay:0.5
 //	stream plan.0
 //	3
 //	0*17
 //	stream cell.256
 //	1
-const choicesHead = "troupe choices 2"
+const choicesHead = "troupe choices 3"
 
 // ChoicesMax bounds the choices that are read.
 const ChoicesMax = 1 << 24

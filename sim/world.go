@@ -34,10 +34,15 @@ type Options struct {
 	Team      *Team               // plays in the world that is drawn; nil: the world's own agents
 	Plan      *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
 	strict    func(*specs.Limits) // a test's: specs that ask for more than the code promises
-	shrinkMax int                 // a test's: fewer steps than shrinkSteps
+	rule      rule                // a test's: what must not happen besides
+	shrink    budget              // a test's: less than a shrink may take
 	forgetful bool                // a test's: who keeps something forgets it after a while
 	StepsMax  int                 // 0: as many as it takes; else it ends there, at rest or not
 }
+
+// rule names the spec that an event breaks which comes so long after the world
+// began; "" is none.
+type rule func(at actor.Duration, e *history.Event) (spec string)
 
 // Parts are real parts that stand in for imagined ones.
 type Parts struct {
@@ -89,6 +94,7 @@ type World struct {
 	log       *Log
 	watch     []watcher
 	checker   *specs.Checker
+	rule      rule
 	nodes     []*node
 	net       network
 	kv        store.KV
@@ -134,7 +140,7 @@ type World struct {
 // New makes the world of a seed: nodes that have just started, and a workload
 // that is about to come.
 func New(o Options) *World {
-	w := &World{seed: o.Seed, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o), kv: &store.Memory{},
+	w := &World{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, choose: o.Chooser, now: Origin, log: newLog(o), kv: &store.Memory{},
 		drive: direct{}, absent: -1, fates: map[actor.CallID]fate{}, looping: map[actor.CallID]bool{},
 		judge: linear.New(), keyed: map[actor.CallID]string{}}
 	if o.Columns != nil {
@@ -358,6 +364,11 @@ func (w *World) observe(events ...history.Event) {
 		w.Stats.event(e)
 		if e.Kind == history.Start {
 			w.serves(e)
+		}
+		if w.rule != nil {
+			if spec := w.rule(w.now.Sub(Origin), e); spec != "" {
+				w.violate(spec, e.String())
+			}
 		}
 		for _, watch := range w.watch {
 			watch.event(w.now, e)

@@ -141,7 +141,7 @@ func (c *MutantsCmd) replayed(g sim.Guard, found sim.Result) (int, error) {
 	switch {
 	case err != nil && !errors.As(err, &ended):
 		return small.Stats.Steps, err
-	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Broken.At, small.Stats.Steps)):
+	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Broken.At, small.Broken.Step)):
 		return small.Stats.Steps, fmt.Errorf("another process does not run it again: %s", lastLineOf(said))
 	case small.Stats.Steps > shrunkStepsMax:
 		return small.Stats.Steps, fmt.Errorf("more than %d steps are left", shrunkStepsMax)

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// storyMax is of how many steps a story may be.
+const storyMax = 60
+
+// lateRing is a spec of this file's own, which the code breaks: that no ring of
+// waits is broken any more once the world has gone on for most of an hour.
+const lateRing = "NoRingLate"
+
+func noRingLate(at actor.Duration, e *history.Event) (spec string) {
+	if e.Kind == history.RefuseWaitCycle && at > 50*time.Minute {
+		return lateRing
+	}
+	return ""
+}
+
+// longAgo is a world that breaks it, after more than ten thousand steps.
+func longAgo(t *testing.T) (Options, Result) {
+	t.Helper()
+	for seed := range uint64(20) {
+		o := Options{Seed: seed + 1, Long: true, rule: noRingLate}
+		if r := RunSeed(o); r.Broken != nil && r.Broken.Spec == lateRing && r.Broken.Step >= 10_000 {
+			return o, r
+		}
+	}
+	t.Fatal("no world breaks it late")
+	return Options{}, Result{}
+}
+
+// storyTo is the file to which a process writes what the story in storyFrom comes to.
+const storyFrom, storyTo = "SIM_STORY_FROM", "SIM_STORY_TO"
+
+func told(o Options, choices Choices) string {
+	o.Chooser = NewReplayed(choices)
+	r := RunSeed(o)
+	return fmt.Sprintf("%s %d steps %v", r.Hash, r.Stats.Steps, r.Broken)
+}
+
+// What took ten thousand steps to happen is a short story, within its budget, of
+// the same spec; and another process tells the same story.
+func TestALateFailureIsAShortStory(t *testing.T) {
+	if from := os.Getenv(storyFrom); from != "" {
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, choices, err := DecodeChoices(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.rule = noRingLate
+		if err := os.WriteFile(os.Getenv(storyTo), []byte(told(o, choices)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	o, r := longAgo(t)
+	begun := time.Now()
+	small := Shrink(o, r)
+	took := time.Since(begun)
+	t.Logf("seed %d: %d steps shrink to %d in %v", o.Seed, r.Broken.Step, small.Broken.Step, took.Round(time.Millisecond))
+	if small.Broken.Spec != lateRing || small.Broken.Step > storyMax {
+		t.Errorf("the story has %d steps, and breaks %v", small.Broken.Step, small.Broken)
+	}
+	if took > time.Minute {
+		t.Errorf("it took %v", took)
+	}
+
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "choices"), filepath.Join(dir, "told")
+	if err := os.WriteFile(from, EncodeChoices(o, small.Choices), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), storyFrom+"="+from, storyTo+"="+to)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	want := fmt.Sprintf("%s %d steps %v", small.Hash, small.Stats.Steps, small.Broken)
+	if got, err := os.ReadFile(to); err != nil || string(got) != want {
+		t.Errorf("another process tells\n%s (%v), and it was\n%s", got, err, want)
+	}
+}
