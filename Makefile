@@ -54,7 +54,7 @@ comma   = ,
 sim-cover: ## what of floors 0 to 2 RUNS (300) worlds run: the functions they never do, and a table
 	@$(GO) build -cover -coverpkg=./cmd/troupe$(subst $() ,,$(foreach r,$(COVERED),$(comma)./$(r))) -o bin/troupe-cover ./cmd/troupe
 	@rm -rf bin/cover && mkdir -p bin/cover
-	@GOCOVERDIR=bin/cover bin/troupe-cover sim --runs $(or $(RUNS),300) --twice 0
+	@GOCOVERDIR=bin/cover bin/troupe-cover sim --runs $(or $(RUNS),300) --twice 1 # the log of a world is written if it is run twice
 	@$(GO) tool covdata textfmt -i bin/cover -o bin/cover/all.txt
 	@grep -v '/cmd/troupe/' bin/cover/all.txt >bin/cover/rooms.txt
 	@$(GO) tool cover -func bin/cover/rooms.txt | awk '$$NF == "0.0%" { print "never run  ", $$1, $$2 }'

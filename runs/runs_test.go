@@ -542,29 +542,6 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestTreeDrawsTheCallsBelow(t *testing.T) {
-	r, err := Fold(story()[:14])
-	if err != nil {
-		t.Fatal(err)
-	}
-	below := Record{Run: child, Actor: bob, Chain: []actor.ID{alice}, Status: Done, Left: 30 * time.Second,
-		Children: []Child{{Run: parent, Target: "carol/s-1", Status: actor.Succeeded}}}
-	find := func(id actor.CallID) (Record, bool) {
-		if id == child {
-			return below, true
-		}
-		return r, id == parent // a damaged record: it names its own caller as its child
-	}
-	want := `alice/s-1  PAUSED_WAITING_APPROVAL  depth 0  left 1m0s  run 018bcfe5-6800-7001-8000-000000000002  waits for go  waits for stop
-├─ bob/s-1  DONE  depth 1  left 30s  run 018bcfe5-6800-7003-8000-000000000004
-│  └─ carol/s-1  Completed  depth 2
-└─ alice  Failed  depth 1  cycle detected: Cycle detected: alice already in call chain alice/s-1
-`
-	if got := Tree(&r, find); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-}
-
 func BenchmarkAppend(b *testing.B) {
 	e := story()[3]
 	buf := make([]byte, 0, 1024)

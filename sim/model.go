@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,11 +30,10 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 	delay := w.between(2*time.Millisecond, 300*time.Millisecond)
 	switch {
 	case w.fault(ModelThrottled):
-		after := strconv.Itoa(1 + w.choose.Int(3))
-		s.fails(delay, ModelThrottled, 429, "rate_limit_error", upstream.Header{Name: "retry-after", Value: after})
+		s.failsAs(delay, ModelThrottled, later[:])
 		return
 	case w.fault(ModelError):
-		s.fails(delay, ModelError, 500, "server_error")
+		s.failsAs(delay, ModelError, broken[:])
 		return
 	case w.fault(ModelLate): // it comes when nobody waits any more, and is heard all the same
 		s.deaf, s.late = true, ModelLate
@@ -46,6 +44,12 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 	body := upstream.AppendStream(nil, said, [...]int{80, 24, 200, 400}[w.choose.Int(4)])
 	s.befall(&modelFaults, len(body))
 	s.split = w.fault(ModelSplit)
+	if strange == noFault && w.choose.Int(8) == 7 {
+		s.head(delay, noFault, 200, header("content-type", "application/json; charset=utf-8")...)
+		s.write(0, noFault, whole(said))
+		s.end(0, noFault)
+		return
+	}
 	s.streams(delay)
 	slow := [...]time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond}[w.choose.Int(3)]
 	for len(body) > 0 {
@@ -123,10 +127,16 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 	switch {
 	case breaks:
 	case w.fault(AgentRefuses):
+		if code := refusals[w.choose.Int(len(refusals))]; code != "" {
+			s.streams(delay)
+			s.write(0, AgentRefuses, frameOf("error", fmt.Sprintf(`{"code":%q,"message":"as it was told to"}`, code)))
+			s.end(0, noFault)
+			return
+		}
 		s.fails(delay, AgentRefuses, 403, "permission_error")
 		return
 	case w.fault(AgentOverloaded):
-		s.fails(delay, AgentOverloaded, 503, "overloaded_error", upstream.Header{Name: "retry-after", Value: strconv.Itoa(1 + w.choose.Int(3))})
+		s.failsAs(delay, AgentOverloaded, later[:])
 		return
 	case w.fault(AgentAbsent):
 		s.lose(delay, AgentAbsent, false, "connection refused")
@@ -154,6 +164,10 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 	w.jobs++
 	j.soon()
 }
+
+// refusals are the codes by which an external agent says no in its answer; "":
+// by its status.
+var refusals = [...]string{"", "agent_busy", "timeout", "agent_not_found", "call_cycle", "because"}
 
 // job is an invocation that an external agent deals with. It goes on whether or
 // not anybody listens, as a process does that has not looked.
@@ -192,7 +206,7 @@ func (j *job) goOn() {
 		return
 	}
 	j.say(orText(j.todo.Text, "That is all."))
-	done := frameOf("done", `{"usage":{"tokens":7}}`)
+	done := frameOf("done", [...]string{`{"usage":{"tokens":7}}`, `{"usage":{"input_tokens":3,"output_tokens":4}}`, "{}"}[w.choose.Int(3)])
 	if w.fault(AgentDoneUnheard) && !j.wire.over {
 		j.wire.lose(0, AgentDoneUnheard, true, "it breaks before its last word")
 	}

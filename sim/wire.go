@@ -178,7 +178,11 @@ func (s *wire) hit(f Fault, how string) {
 
 // garbages is what no event stream holds, or none of ours.
 var garbages = [...]string{"\x00\xff\xfe", "}{", "\n\ndata: {\"choices\":[{\n\n", "\n\nevent: delta\ndata: nonsense\n\n", "data:", "\r\r\n\n: ?\n\ndata: []\n\n",
-	"\n\ndata: {\"choices\":[{\"index\":7,\"delta\":{\"content\":\"another's\"}}]}\n\n"}
+	"\n\ndata: {\"choices\":[{\"index\":7,\"delta\":{\"content\":\"another's\"}}]}\n\n",
+	"\n\nevent: error\ndata: {\"error\":{\"message\":\"it broke\",\"type\":\"overloaded_error\"}}\n\n", "\n\ndata: {\"error\":\"it broke\"}\n\n",
+	"\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1}}\n\n", "\n\ndata: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1}]}}]}\n\n",
+	"\n\ndata: {\"choices\":[{\"finish_reason\":\"stop\"},{\"finish_reason\":\"length\"}]}\n\n", "\n\nevent: state\ndata: {}\n\n", "\n\nevent: delta\ndata: {}\n\n",
+	"\n\nevent: done\ndata: {\"usage\":{\"tokens\":-1}}\n\n", "\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n"}
 
 // spoil puts garbage between two bytes.
 func (s *wire) spoil(b []byte, at int) []byte {

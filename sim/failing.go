@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// failing is an answer other than what was asked for, as those who stand behind
+// a node give it.
+type failing struct {
+	status  int
+	headers []upstream.Header
+	body    string
+}
+
+func header(names ...string) (all []upstream.Header) {
+	for i := 0; i < len(names); i += 2 {
+		all = append(all, upstream.Header{Name: names[i], Value: names[i+1]})
+	}
+	return all
+}
+
+// later are the answers of who wants to be asked later, broken those of who
+// cannot, or will not.
+var (
+	later = [...]failing{
+		{429, header("retry-after", "1"), `{"error":{"message":"too much","type":"rate_limit_error"}}`},
+		{429, header("retry-after-ms", "700"), `{"error":{"message":"too much","code":"rate_limit_exceeded"}}`},
+		{503, header("retry-after", "2"), `{"message":"not now","code":17}`},
+		{529, nil, `{"error":{"type":"overloaded_error"}}`},
+		{503, header("retry-after", "Thu, 01 Jan 2026 00:00:21 GMT", "date", "Thu, 01 Jan 2026 00:00:20 GMT"), ""},
+		{503, header("retry-after", "Thu Jan  1 00:00:30 2026"), "{}"},
+		{503, header("retry-after", "Thursday, 01-Jan-26 00:00:30 GMT"), "[]"},
+		{503, header("retry-after", "tomorrow"), "not now"},
+		{408, nil, ""}, {425, nil, ""}, {409, nil, `{"error":"somebody else is at it"}`},
+		{400, header("x-should-retry", "true"), `{"error":{"message":"again, please"}}`},
+	}
+	broken = [...]failing{
+		{500, nil, `{"error":{"message":"as it was told to","type":"server_error"}}`},
+		{502, nil, "<html>bad gateway</html>"},
+		{500, header("x-should-retry", "false"), `{"detail":"do not ask again"}`},
+		{501, nil, `{"error":null}`}, {505, nil, ""}, {302, header("location", "http://elsewhere.example"), ""},
+		{200, header("content-type", "text/html"), "<html>welcome</html>"},
+		{400, nil, `{"error":{"message":7,"code":"context_length_exceeded"}}`},
+		{401, nil, `{"error":{"message":"who are you?","code":"invalid_api_key"}}`},
+		{404, nil, `{"detail":404}`},
+		{409, header("x-should-retry", "false"), ""},
+	}
+)
+
+// failsAs answers with one of them.
+func (s *wire) failsAs(after time.Duration, f Fault, all []failing) {
+	a := all[s.x.n.w.choose.Int(len(all))]
+	s.head(after, f, a.status, append(header("content-type", "application/json"), a.headers...)...)
+	if len(a.body) > 0 {
+		s.deliver(0, noFault, upstream.Bytes{Attempt: s.try, Bytes: []byte(a.body)})
+	}
+	s.end(0, noFault)
+}
+
+// whole is an answer of a model in one piece, as some give it who were asked for
+// a stream.
+func whole(said upstream.Completion) []byte {
+	type function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	}
+	type call struct {
+		ID       string   `json:"id"`
+		Function function `json:"function"`
+	}
+	calls := []call{}
+	for _, c := range said.Calls {
+		calls = append(calls, call{c.ID, function{c.Name, c.Arguments}})
+	}
+	return must.Do(json.Marshal(map[string]any{"model": said.Model, "usage": map[string]int{"prompt_tokens": 3, "completion_tokens": 4},
+		"choices": []any{map[string]any{"index": 0, "message": map[string]any{"content": said.Text, "tool_calls": calls}, "finish_reason": said.Finish.String()}}}))
+}
