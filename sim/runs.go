@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
@@ -152,6 +153,13 @@ func (s *Summary) Short() (short []string) {
 	want(2*s.nodes >= s.Seeds, "fewer than half of the worlds have three nodes")
 	want(2*s.snapshots >= s.Seeds, "in fewer than half of the worlds an actor comes back from a snapshot and entries")
 	return short
+}
+
+// Lengths is what TooShort judges, in numbers.
+func (s *Summary) Lengths() string {
+	n := max(s.Seeds, 1)
+	return fmt.Sprintf("long worlds: %v each on average (at least %v), %d steps each (at least %d) and %.1e in all; %d minutes without a client's request, %d worlds with a tenth of the time with under 5 %% of the steps",
+		(s.Total.Lasted() / actor.Duration(n)).Round(time.Second), longLeast, s.Total.Steps/n, longStepsLeast, float64(s.Total.Steps), s.Total.Quiet, s.thin)
 }
 
 // TooShort says in which way long worlds were not what they should be.

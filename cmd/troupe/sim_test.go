@@ -137,3 +137,12 @@ func TestProgressSaysHowFast(t *testing.T) {
 		t.Error(line)
 	}
 }
+
+// What a night of long worlds has to show is printed, whatever it is.
+func TestSimSaysHowLongLongWorldsAre(t *testing.T) {
+	out, _ := simulate(t, "--long", "--runs", "1", "--seed", "3", "--twice", "0")
+	m := regexp.MustCompile(`long worlds: (\S+) each on average \(at least 1h0m0s\), (\d+) steps each \(at least 10000\) and \S+ in all; 0 minutes without a client's request, 0 worlds with a tenth`).FindStringSubmatch(out)
+	if m == nil || m[2] == "0" || !strings.HasPrefix(m[1], "1h") {
+		t.Error(out)
+	}
+}

@@ -71,6 +71,9 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	missing = append(missing, sum.Undecided()...)
 	fmt.Fprintln(out, p.result())
+	if c.Long {
+		fmt.Fprintln(out, sum.Lengths())
+	}
 	for _, m := range missing {
 		fmt.Fprintf(out, "missing: %s\n", m)
 	}
