@@ -11,6 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -245,6 +246,9 @@ type keyAnswer struct {
 func (l ledger) revokeKey(id string) (change, *actor.Refusal) {
 	if l.value(keyPrefix+id) == nil {
 		return change{}, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)
+	}
+	if mutant.On("revoked-key-kept") {
+		return change{answer: keyAnswer{true, id}}, nil
 	}
 	return change{[]actor.Item{{Name: keyPrefix + id}}, keyAnswer{true, id}}, nil
 }

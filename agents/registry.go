@@ -10,6 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/mutant"
 )
 
 // RegistryID is the system actor that knows which agents and API keys there are.
@@ -76,7 +77,9 @@ func register(native []string, state State) (Action, error) {
 	}
 	if len(state.Answers) == 0 {
 		action := Continue("announcing", nil, Tool(ToolAnnounce, announcement(c.keep)))
-		action.Keep = c.keep
+		if action.Keep = c.keep; mutant.On("registry-forgets") {
+			action.Keep = nil
+		}
 		return action, nil
 	}
 	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: must.Do(json.Marshal(c.answer, json.Deterministic(true)))}}

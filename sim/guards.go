@@ -65,6 +65,8 @@ var guards = []Guard{
 	{Mutant: "payload-unchecked", Spec: RotIsTold},
 	{Mutant: "newer-format-read", Spec: RotIsTold},
 	{Mutant: "first-version-unread", Spec: StoreReads},
+	{Mutant: "registry-forgets", Spec: RegistryHolds},
+	{Mutant: "revoked-key-kept", Spec: RegistryHolds},
 	{Mutant: "egress-unchecked-after-dns", Room: "host/outbound", Test: "TestANameMayAnswerAsItLikes"},
 }
 
