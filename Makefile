@@ -123,9 +123,9 @@ load: build ## put a node under load, five times its peak as well: ARGS=
 rot: build ## damage a store in every way a disk does: nothing may be lost or changed in silence: ARGS=
 	@$(GO) run ./internal/rot -write docs/PERFORMANCE.md $(ARGS)
 
-mutants: ## remove each guard in turn; the simulator must notice every time
+mutants: ## remove each guard in turn; the simulator must notice every time: SHRINK=1 tells how short the story gets
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
-	@bin/troupe-mutants mutants
+	@bin/troupe-mutants mutants $(if $(SHRINK),--shrink)
 
 # Ends by itself within 10 minutes.
 growth: ## how calls, restarts and memory grow with what there is, into docs/PERFORMANCE.md: ARGS=

@@ -35,11 +35,16 @@ const tryCost = 50
 // another day of the same world, or of the most benign one, that is shorter.
 //
 // It goes round until nothing gets smaller, or its budget is spent.
-func Shrink(o Options, r Result) Result {
+func Shrink(o Options, r Result) Result { return newShrink(o, r).run() }
+
+func newShrink(o Options, r Result) *shrink {
 	steps, took := cmp.Or(o.shrink.steps, shrinkBudget.steps), cmp.Or(o.shrink.time, shrinkBudget.time)
-	s := &shrink{o: o, spec: r.Broken.Spec, best: r, left: steps, until: time.Now().Add(took),
+	return &shrink{o: o, spec: r.Broken.Spec, best: r, left: steps, until: time.Now().Add(took),
 		slack: r.Stats.Steps / 50, vain: map[uint64]bool{}, seed: maphash.MakeSeed()}
-	s.try(r.Choices) // without what nobody asked for
+}
+
+func (s *shrink) run() Result {
+	s.try(s.best.Choices) // without what nobody asked for
 	s.latest()
 	s.matters()
 	s.slack = 0
@@ -105,11 +110,11 @@ func (s *shrink) try(choices Choices) bool {
 		return false
 	}
 	c := NewReplayed(choices)
-	if r, same := s.run(c, s.best.Stats.Steps+s.slack+1); same {
+	if r, same := s.world(c, s.best.Stats.Steps+s.slack+1); same {
 		r.Choices = c.used(choices)
 		is, was := sizeOf(&r), s.size()
 		if is.compare(was) < 0 || is.steps <= was.steps+s.slack && is.weight < was.weight {
-			s.best = r
+			s.keep(r)
 			return true
 		}
 	}
@@ -117,9 +122,15 @@ func (s *shrink) try(choices Choices) bool {
 	return false
 }
 
-// run tells what comes of a chooser's world within so many steps, and whether it
+func (s *shrink) keep(r Result) {
+	if s.best = r; s.o.Shrunk != nil {
+		s.o.Shrunk(r.Stats.Steps)
+	}
+}
+
+// world tells what comes of a chooser's world within so many steps, and whether it
 // breaks the same spec.
-func (s *shrink) run(c Chooser, stepsMax int) (r Result, same bool) {
+func (s *shrink) world(c Chooser, stepsMax int) (r Result, same bool) {
 	o := s.o
 	o.Chooser, o.Events, o.Columns, o.Page, o.Trace, o.Unhashed = c, nil, nil, nil, nil, true
 	o.StepsMax = stepsMax
@@ -173,8 +184,11 @@ func (s *shrink) latest() {
 // latestOf brings those who came last into a world to which nobody comes, at about
 // the time when they came, or a little later.
 func (s *shrink) latestOf(quiet Choices) bool {
+	if s.spent() {
+		return false
+	}
 	c := NewReplayed(quiet)
-	r, same := s.run(c, s.best.Stats.Steps)
+	r, same := s.world(c, s.best.Stats.Steps)
 	if same || r.Stats.Workload == 0 {
 		return same && s.try(quiet)
 	}
@@ -221,10 +235,10 @@ func (s *shrink) anotherDay() bool {
 			plan = slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return about(st.ID) != aboutPlan })
 		}
 		c := &redrawn{plan: NewReplayed(plan), day: NewDrawn(mix(s.o.Seed, s.day))}
-		if r, same := s.run(c, most*3/4); same {
+		if r, same := s.world(c, most*3/4); same {
 			day := slices.DeleteFunc(c.day.Choices(), func(st Stream) bool { return about(st.ID) == aboutPlan })
 			r.Choices = append(plan, day...)
-			s.best = r
+			s.keep(r)
 			s.try(r.Choices)
 			return true
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs"
 )
 
 // storyMax is of how many steps a story may be.
@@ -97,5 +98,43 @@ func TestALateFailureIsAShortStory(t *testing.T) {
 	want := fmt.Sprintf("%s %d steps %v", small.Hash, small.Stats.Steps, small.Broken)
 	if got, err := os.ReadFile(to); err != nil || string(got) != want {
 		t.Errorf("another process tells\n%s (%v), and it was\n%s", got, err, want)
+	}
+}
+
+// A story that breaks something else would be shorter: here all that goes on for
+// longer than it took breaks another spec.
+func TestAStoryBreaksTheSpecThatItIsAbout(t *testing.T) {
+	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
+	r := RunSeed(o)
+	if r.Broken == nil || r.Broken.Spec != specs.DepthBounded {
+		t.Fatalf("the strict specs find %v", r.Broken)
+	}
+	o.rule = func(at actor.Duration, _ *history.Event) (spec string) {
+		if at > r.Broken.At {
+			return "Another"
+		}
+		return ""
+	}
+	steps := r.Stats.Steps
+	o.Shrunk = func(n int) { steps = n }
+	if small := Shrink(o, r); small.Broken.Spec != r.Broken.Spec || small.Stats.Steps != steps || steps > storyMax {
+		t.Errorf("%d steps, the last that were told are %d: %v", small.Stats.Steps, steps, small.Broken)
+	}
+}
+
+// A shrink takes no more steps than it may, but for its last try, and tries
+// nothing when its time is over.
+func TestAShrinkKeepsToItsBudget(t *testing.T) {
+	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
+	r := RunSeed(o)
+	o.shrink = budget{steps: 5 * r.Stats.Steps, time: time.Hour}
+	s := newShrink(o, r)
+	if s.run(); s.left > 0 || s.left < -r.Stats.Steps-s.slack-tryCost-1 {
+		t.Errorf("of %d steps %d are left, where a try takes %d", o.shrink.steps, s.left, r.Stats.Steps)
+	}
+	o.shrink = budget{steps: 1 << 30, time: 1}
+	s = newShrink(o, r)
+	if small := s.run(); s.left != o.shrink.steps || small.Hash != r.Hash {
+		t.Errorf("without time it tries %d steps, and says %v", o.shrink.steps-s.left, small.Broken)
 	}
 }

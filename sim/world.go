@@ -37,6 +37,7 @@ type Options struct {
 	rule      rule                // a test's: what must not happen besides
 	shrink    budget              // a test's: less than a shrink may take
 	forgetful bool                // a test's: who keeps something forgets it after a while
+	Shrunk    func(steps int)     // is told how many steps a failure has whenever it gets smaller; nil: nobody is
 	StepsMax  int                 // 0: as many as it takes; else it ends there, at rest or not
 }
 

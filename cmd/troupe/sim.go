@@ -146,7 +146,7 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	fmt.Fprint(end, r.Plan)
 	if r.Broken != nil {
-		return c.failed(end, o, r)
+		return c.failed(end, talk, o, r)
 	}
 	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.FaultsAll(), r.Hash)
 	return nil
@@ -178,10 +178,15 @@ const (
 	coverageRuns = 1000
 )
 
-// failed tells of a failure, and leaves all that is known of it.
-func (c *SimCmd) failed(out io.Writer, o sim.Options, r sim.Result) error {
+// failed tells of a failure, and leaves all that is known of it. A person is
+// shown how the story gets shorter.
+func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
+	if isTerminal(talk) {
+		o.Shrunk = func(steps int) { fmt.Fprintf(talk, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
+		defer fmt.Fprint(talk, "\r\033[K")
+	}
 	small, err := sim.Leave(dir, o, r)
 	if err != nil {
 		return err

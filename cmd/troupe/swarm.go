@@ -54,7 +54,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		sum.Add(r)
 		if r.Broken != nil && len(sum.Failed) <= failuresShown {
 			p.wipe()
-			c.failed(out, options(r.Seed), r) //nolint:errcheck // told, and counted below
+			c.failed(out, talk, options(r.Seed), r) //nolint:errcheck // told, and counted below
 			out.Flush()
 		}
 		return p.goesOn()
