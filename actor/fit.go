@@ -66,10 +66,22 @@ func (c *Call) Fits() error {
 	return CheckParts(c.Parts, MessageBytesMax)
 }
 
+// small is a part with so little content that both are one piece of memory.
+type small struct {
+	part  [1]Part
+	bytes [112]byte
+}
+
 // CloneParts is the content once more, which shares no byte with it.
 func CloneParts(parts []Part) []Part {
 	if len(parts) == 0 {
 		return nil
+	}
+	if len(parts) == 1 && 0 < len(parts[0].Bytes) && len(parts[0].Bytes) <= len(small{}.bytes) {
+		s := &small{part: [1]Part{parts[0]}}
+		n := copy(s.bytes[:], parts[0].Bytes)
+		s.part[0].Bytes = s.bytes[:n:n]
+		return s.part[:]
 	}
 	size := 0
 	for i := range parts {

@@ -101,7 +101,8 @@ func (c *Cell) plan(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
 	} else {
 		out, answer = c.tools.Plan(tools.NewContext(run.Call, left, dispatcher.Asks{}), *ask)
 	}
-	if err := out.Check(c.limits.MessageBytesMax); answer == nil && err != nil {
+	if answer != nil || ask.Kind == actor.AskCall { // which was looked at already
+	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s asks for something that cannot be carried: %v", ask.Name, err)}
 	}
 	if answer != nil {
@@ -234,6 +235,10 @@ func (c *Cell) askEvents(t *turn) {
 func (c *Cell) askEvent(t *turn, i, pending int) {
 	run := t.run
 	a := &run.Last()[i]
+	refused := !a.Open() && a.Answer.Refusal != nil
+	if refused && !c.hears(history.Refuse) || !refused && !c.hears(history.Ask) {
+		return
+	}
 	e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
 		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Now(c.now)}
 	if a.IsCall() {
@@ -241,7 +246,7 @@ func (c *Cell) askEvent(t *turn, i, pending int) {
 	} else if a.Open() {
 		e.Left = a.Clock.Left
 	}
-	if !a.Open() && a.Answer.Refusal != nil {
+	if refused {
 		e.Kind, e.Reason, e.Scope, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, "caller"
 	}
 	c.event(e)

@@ -252,6 +252,12 @@ func (c *Cell) expiries(shards []uint16) {
 
 func (c *Cell) mine(o dispatcher.Owner) bool { return o.Node == c.self.Node && o.Cell == c.self.Cell }
 
+// isMine tells whether an actor lives here, as one does that is in memory.
+func (c *Cell) isMine(id actor.ID) bool {
+	o, ok := c.ownerOf(id)
+	return ok && c.mine(o)
+}
+
 func (c *Cell) owner(shard uint16) dispatcher.Owner { o, _ := c.table.Of(shard); return o }
 
 func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {

@@ -117,7 +117,8 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 // here, else by message, again and again until it is answered.
 func (c *Cell) sendClient(cl *client) {
 	cl.again = actor.Forever
-	if o, ok := c.ownerOf(cl.call.To); ok && c.mine(o) {
+	act := c.actors.find(cl.call.To)
+	if act != nil || c.isMine(cl.call.To) {
 		call := &cl.call
 		if cl != c.guest {
 			again := cl.call
@@ -125,7 +126,7 @@ func (c *Cell) sendClient(cl *client) {
 			call = &again
 			c.set(timer{at: cl.clock.Due(), call: call.ID})
 		}
-		c.localCall(call, false)
+		c.callOf(act, call, false)
 		cl.call.Attempt++
 		return
 	}

@@ -57,7 +57,11 @@ func (c *Cell) local(env *actor.Envelope) {
 // localCall takes a call for an actor of this cell; it brings the actor into
 // memory if it is not there.
 func (c *Cell) localCall(call *actor.Call, durable bool) {
-	act := c.actors.find(call.To)
+	c.callOf(c.actors.find(call.To), call, durable)
+}
+
+// callOf is localCall for an actor that was looked for.
+func (c *Cell) callOf(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.agents[call.To.Agent]
 		switch {

@@ -21,22 +21,13 @@ const insidePerStep = 64
 // inside is a message that stays inside the cell.
 type inside struct {
 	epoch actor.Epoch
-	call  actor.Call  // a request
-	to    *activation // of an answer: who waits for it
-	reply actor.Reply // an answer
-}
-
-// stays tells whether a message to an actor may stay inside, and under which epoch.
-func (c *Cell) stays(to actor.ID) (actor.Epoch, bool) {
-	if c.stayed >= insidePerStep {
-		return 0, false
-	}
-	o, ok := c.ownerOf(to)
-	return o.Epoch, ok && c.mine(o)
+	to    *activation // nil: it is to be looked for
+	call  actor.Call  // a request, if it has an id
+	reply actor.Reply // else an answer
 }
 
 // keepInside is a place for one more message that stays inside.
-func (c *Cell) keepInside(epoch actor.Epoch) *inside {
+func (c *Cell) keepInside(to *activation, epoch actor.Epoch) *inside {
 	c.stayed++
 	if n := len(c.inside); n < cap(c.inside) {
 		c.inside = c.inside[:n+1]
@@ -44,20 +35,30 @@ func (c *Cell) keepInside(epoch actor.Epoch) *inside {
 		c.inside = append(c.inside, inside{})
 	}
 	m := &c.inside[len(c.inside)-1]
-	m.epoch = epoch
+	m.to, m.epoch = to, epoch
 	return m
 }
 
 // askInside has a call taken in by this step; false if it must go by the world.
 func (c *Cell) askInside(t *turn, a *store.Asked) bool {
-	if t.durable() {
+	if t.durable() || c.stayed >= insidePerStep {
 		return false
 	}
-	epoch, ok := c.stays(a.To)
-	if !ok {
-		return false
+	var epoch actor.Epoch
+	to := c.actors.find(a.To)
+	switch {
+	case to != nil: // so it lives here
+		if epoch = to.epoch; to.durable {
+			to = nil // it may leave before the message is taken in
+		}
+	default:
+		o, ok := c.ownerOf(a.To)
+		if !ok || !c.mine(o) {
+			return false
+		}
+		epoch = o.Epoch
 	}
-	m := c.keepInside(epoch)
+	m := c.keepInside(to, epoch)
 	t.run.Child(&m.call, a, a.Clock.Now(c.now), 1)
 	if call := &m.call; c.hears(history.Send) {
 		c.event(history.Event{Kind: history.Send, Actor: t.act.id, Peer: a.To, Call: call.ID, What: "request", Attempt: 1,
@@ -68,29 +69,24 @@ func (c *Cell) askInside(t *turn, a *store.Asked) bool {
 
 // waits is the actor of this cell that made a call and waits for its answer, having
 // asked once: who gets it from this step does not ask again. nil if it is not so.
-func (c *Cell) waits(call *actor.Call, durable bool) (*activation, actor.Epoch) {
+func (c *Cell) waits(call *actor.Call, durable bool) *activation {
 	caller, ok := call.Caller()
-	if !ok || durable || call.Kind != actor.Waiting {
-		return nil, 0
-	}
-	epoch, ok := c.stays(caller)
-	if !ok {
-		return nil, 0
+	if !ok || durable || call.Kind != actor.Waiting || c.stayed >= insidePerStep {
+		return nil
 	}
 	act := c.actors.find(caller)
 	if act == nil || !act.loaded {
-		return nil, 0
+		return nil
 	}
 	if t, i := act.asked(call.ID); t == nil || !t.run.Last()[i].Open() || t.sent[i].attempt != 1 {
-		return nil, 0
+		return nil
 	}
-	return act, epoch
+	return act
 }
 
 // answerInside has an answer taken in by this step.
-func (c *Cell) answerInside(from actor.ID, to *activation, epoch actor.Epoch, reply *actor.Reply) {
-	m := c.keepInside(epoch)
-	m.to, m.reply = to, reply.Clone()
+func (c *Cell) answerInside(from actor.ID, to *activation, reply *actor.Reply) {
+	c.keepInside(to, to.epoch).reply = reply.Clone()
 	if c.hears(history.Send) {
 		c.event(history.Event{Kind: history.Send, Actor: from, Peer: to.id, Call: reply.Call, What: "answered"})
 	}
@@ -101,7 +97,8 @@ func (c *Cell) answerInside(from actor.ID, to *activation, epoch actor.Epoch, re
 func (c *Cell) takeInside() {
 	for i := 0; i < len(c.inside); i++ { // more may come
 		m := &c.inside[i]
-		if to := m.to; to != nil {
+		if m.call.ID.IsZero() {
+			to := m.to
 			if c.hears(history.Deliver) {
 				c.event(history.Event{Kind: history.Deliver, Actor: to.id, Epoch: m.epoch, Call: m.reply.Call, What: "answered"})
 			}
@@ -112,7 +109,10 @@ func (c *Cell) takeInside() {
 			if c.hears(history.Deliver) {
 				c.event(history.Event{Kind: history.Deliver, Actor: m.call.To, Epoch: m.epoch, Call: m.call.ID, What: "request"})
 			}
-			c.localCall(&m.call, false)
+			if m.to == nil {
+				m.to = c.actors.find(m.call.To)
+			}
+			c.callOf(m.to, &m.call, false)
 		}
 		c.inside[i] = inside{}
 	}

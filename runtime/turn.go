@@ -288,10 +288,10 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 		}
 		c.event(he)
 	}
-	to, epoch := c.waits(call, durable)
+	to := c.waits(call, durable)
 	c.end(act, call, &reply, to == nil)
 	if to != nil {
-		c.answerInside(act.id, to, epoch, &reply)
+		c.answerInside(act.id, to, &reply)
 		return
 	}
 	if call.IsRoot() && len(act.aliases) > 0 {
@@ -373,8 +373,8 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 		if mutant.On("reply-to-another") {
 			caller = call.Chain[0]
 		}
-		if to, epoch := c.waits(call, durable); to != nil {
-			c.answerInside(call.To, to, epoch, reply)
+		if to := c.waits(call, durable); to != nil {
+			c.answerInside(call.To, to, reply)
 			return
 		}
 		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply.Clone()})

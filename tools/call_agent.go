@@ -104,9 +104,10 @@ func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 // caller's own key, agent/key outright. Nobody calls into another tenant.
 func Target(name string, caller actor.ID) (actor.ID, error) {
 	agent, key, outright := strings.Cut(name, "/")
-	if !outright {
-		key = caller.Key
-	}
 	id := actor.ID{Tenant: caller.Tenant, Agent: agent, Key: key}
+	if !outright && actor.CheckName(agent) == nil { // the rest is the caller's own
+		id.Key = caller.Key
+		return id, nil
+	}
 	return id, id.Check()
 }
