@@ -17,6 +17,9 @@ const (
 	// aWhile is how long a piece of an answer waits for what comes behind it, which
 	// is mostly the answer's end: both then share a sync.
 	aWhile = time.Millisecond
+	// fewFlying is how many batches may wait for syncs before the next has to be of
+	// as many entries as there are: they share a sync, and it may well go with them.
+	fewFlying = 4
 )
 
 // Log is the way in for entries: it drives a store.Writer over a Disk, one
@@ -191,7 +194,10 @@ func (l *Log) writeBatches() {
 	stopping := false
 	for {
 		l.mu.Lock()
-		b, ok := l.writer.Take()
+		b, ok := store.Batch{}, false
+		if out := len(l.unsynced); out < fewFlying || l.writer.Backlog() >= out {
+			b, ok = l.writer.Take()
+		}
 		empty := l.writer.Backlog() == 0
 		l.mu.Unlock()
 		switch {

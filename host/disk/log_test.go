@@ -252,3 +252,31 @@ func spread(b *testing.B, writers int, do func(w, i int)) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }
+
+// While a sync lasts, what is committed one by one goes into few batches.
+func TestBatchesThatWaitForASyncGrow(t *testing.T) {
+	const steps = 200
+	gate := make(chan struct{})
+	var held atomic.Bool
+	holding := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if held.Load() && op.Kind == errorfs.OpFileSyncData && strings.HasSuffix(op.Path, ".log") {
+			<-gate
+		}
+		return nil
+	}))
+	d := mustOpen(t, "store", Options{fs: holding, FreeFloor: 1})
+	l, s := NewLog(d), newStory("alice")
+	held.Store(true)
+	for range steps {
+		l.Commit([]store.Entry{s.next()}, nil)
+		for range 20 {
+			runtime.Gosched()
+		}
+	}
+	held.Store(false)
+	close(gate)
+	mustClose(t, l)
+	if n := l.mark(); n.Pos != steps || n.Batch > steps/4 {
+		t.Errorf("%d entries are %d batches", n.Pos, n.Batch)
+	}
+}
