@@ -17,6 +17,7 @@ const (
 	longSteps   = 6_500 // clients see to so many in each; what storms add comes on top
 	longStrikes = 80    // faults by the clock are asked for so often
 	longGap     = 4 * time.Second
+	longOrders  = 60               // times as long it is between two things for the registry
 	longGapMost = 38 * time.Second // when more than enough has happened
 	tenths      = 10
 )
@@ -34,6 +35,7 @@ func (p *Plan) lengthen(c Chooser) {
 	p.Strike = p.Span / longStrikes
 	p.Calls, p.Steps = 0, longSteps
 	p.Gap = longGap
+	p.Orders *= longOrders
 	p.Busy = c.Int(1<<30) > 0 // so in every seed; but a story that is told again may leave out who comes
 }
 

@@ -21,10 +21,10 @@ type onlooker struct {
 	next  actor.CallID // behind which the next page begins; zero: with the newest
 }
 
-// lookEvery is about how often it does, and lookAt how many runs are on a page.
+// looks is about how often it does, and lookAt how many runs are on a page.
 const (
-	lookEvery = 4 * time.Second
-	lookAt    = 4
+	looks  = 10
+	lookAt = 4
 )
 
 // watchRuns has somebody look at a world's runs.
@@ -34,7 +34,13 @@ func (w *World) watchRuns() {
 	}
 	o := &onlooker{w: w, known: map[actor.CallID]runs.Record{}}
 	defer w.turn(w.turn(aboutReader | aboutMask>>8))
-	w.after(w.between(lookEvery/4, lookEvery), o.look)
+	w.after(o.between(), o.look)
+}
+
+// between is how long it is until it looks once more.
+func (o *onlooker) between() time.Duration {
+	every := max(o.w.plan.Span/looks, time.Second)
+	return o.w.between(every/2, every*3/2)
 }
 
 func (o *onlooker) look() {
@@ -43,7 +49,7 @@ func (o *onlooker) look() {
 		return
 	}
 	if !w.calm {
-		w.after(w.between(lookEvery/2, lookEvery), o.look)
+		w.after(o.between(), o.look)
 	}
 	all := w.choose.Int(2) == 0
 	newest, err := store.RunsBefore(w.kv, actor.DefaultTenant, o.next, lookAt, all)
