@@ -83,6 +83,39 @@ func TestWhatStaysInsideIsNobodyElses(t *testing.T) {
 	}
 }
 
+// An agent may write into the chain that it is shown: those below it see the true one.
+func TestAChainIsNotForged(t *testing.T) {
+	for _, how := range []func(*actor.Definition){volatile, func(*actor.Definition) {}} {
+		var seen []actor.ID
+		c := alone(Config{Quiet: true}, agent("a", asking("b"), how),
+			agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+				if len(answers) == 0 {
+					b.Call.Chain[0] = actor.NewID("nobody", "")
+				}
+				return asking("c")(b, answers)
+			}, how),
+			agent("c", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+				seen = b.Call.Chain
+				return actor.Complete(nil), nil
+			}, how))
+		for in := []Input{visit(1, "a")}; len(in) > 0; in = in[1:] {
+			r := c.Step(2, in[0])
+			sent, _ := did(r)
+			for i := range sent {
+				in = append(in, Deliver{sent[i]})
+			}
+			for _, e := range r.Effects {
+				if load, ok := e.Op.(Load); ok {
+					in = append(in, Loaded{Actor: load.Actor, Epoch: load.Epoch})
+				}
+			}
+		}
+		if len(seen) != 2 || seen[0].Agent != "a" || seen[1].Agent != "b" {
+			t.Errorf("the chain is %v", seen)
+		}
+	}
+}
+
 // A call that stayed inside and was then sent again finds what it came to.
 func TestARepeatOfWhatStayedInsideIsRecalled(t *testing.T) {
 	times := 0

@@ -182,7 +182,9 @@ func (c *Cell) goForward(t *turn) {
 
 func (c *Cell) open(t *turn) {
 	c.blame = t.run.Call.ID
-	t.body = t.def.Behavior.Begin(actor.Begin{Call: t.run.Call, At: t.run.At, Left: t.run.Call.Left, Kept: t.act.journal.Kept})
+	call := t.run.Call
+	call.Chain = slices.Clone(call.Chain) // what an agent writes there is no forgery
+	t.body = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, Kept: t.act.journal.Kept})
 	c.blame = actor.CallID{}
 }
 

@@ -96,7 +96,8 @@ func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f
 
 // barePebble is one with the options of our store.
 func barePebble(dir string) (*pebble.DB, error) {
-	return pebble.Open(dir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, MemTableSize: 16 << 20, Logger: silent{}})
+	return pebble.Open(dir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, MemTableSize: 32 << 20,
+		L0CompactionThreshold: 8, L0StopWritesThreshold: 24, LBaseMaxBytes: 512 << 20, Logger: silent{}})
 }
 
 // silent hears nothing but what ends a process.
