@@ -71,6 +71,7 @@ func (c *Checker) admit(e *history.Event) {
 	c.goodChain(e.Call, e.Chain, a.id)
 	r := &run{id: e.Call, actor: a, life: a.number, chain: e.Chain, left: e.Left, clock: started(a.cell.node, e.At), bytes: max(0, e.Bytes-a.bytes)}
 	r.tainted = a.volatile && c.tells("request", e.Call)
+	r.haunted = c.ghosts[e.Call] != nil
 	r.admittedNo, r.admittedAt = c.order, c.outside()
 	c.runs[r.id] = r
 	a.add(r)

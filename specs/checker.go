@@ -71,8 +71,9 @@ type Checker struct {
 	tainting  []*run  // runs that did something before they took in what stands in a log
 	stilled   []*run  // runs of this step that a clock of was stopped or started
 
-	hearings map[hearing]uint64 // the last event that each client has
-	revoked  map[int]bool       // clients who may not listen
+	hearings map[hearing]uint64    // the last event that each client has
+	ghosts   map[actor.CallID]*run // what unjournaled actors have forgotten, and may still go on
+	revoked  map[int]bool          // clients who may not listen
 
 	order   uint64 // counts events
 	refused []ring // the last ones, in order
@@ -99,6 +100,7 @@ func New(l Limits) *Checker {
 		clients:  map[clientKey]*client{},
 		nodes:    map[actor.NodeID]*node{},
 		hearings: map[hearing]uint64{},
+		ghosts:   map[actor.CallID]*run{},
 		revoked:  map[int]bool{},
 	}
 }

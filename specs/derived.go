@@ -47,6 +47,7 @@ type run struct {
 	performed []effect
 	outside   []*outsider
 	victim    bool // of a ring of waits
+	haunted   bool // its actor had it before, writes nothing down, and forgot: what that began may go on
 	// When it was taken in, had its turn and ended, in the order of all events;
 	// 0: not yet.
 	admittedNo, startedNo, endedNo uint64

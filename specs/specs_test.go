@@ -229,6 +229,32 @@ func TestEverySpecCatches(t *testing.T) {
 	}
 }
 
+// An unjournaled actor that forgot a call takes it again. What it had begun may go
+// on meanwhile, and is no second beginning of what it then begins; two beginnings
+// without anything forgotten are.
+func TestWhatAnActorForgotMayGoOn(t *testing.T) {
+	begins := func(forgets bool) *tale {
+		t := newTale()
+		invoke := func() {
+			t.step("n1", 0, start(volant, root), history.Event{Kind: history.Ask, What: "invoke", Actor: volant, Parent: root, Step: 1})
+			t.step("n1", 0, history.Event{Kind: history.Perform, What: "invoke", Why: Once, Call: root, Step: 1, Attempt: 1})
+		}
+		t.step("n1", 0, activate(volant), admit(volant, root, actor.CallID{}, time.Minute))
+		invoke()
+		if forgets {
+			t.step("n1", 0, history.Event{Kind: history.Deactivate, Actor: volant, Why: "lost"}, activate(volant), admit(volant, root, actor.CallID{}, time.Minute))
+			invoke()
+		}
+		return t.outward("act", 1, 1).outward("act", 1, 1)
+	}
+	if _, v := judge(limits(), begins(true).steps); v != nil {
+		t.Errorf("it forgot: %s", v)
+	}
+	if _, v := judge(limits(), begins(false).steps); v == nil || v.Spec != EffectOncePerAttempt {
+		t.Errorf("it forgot nothing: %v", v)
+	}
+}
+
 // An unjournaled actor that has moved counts its attempts anew; its owner of
 // before may still be trying under the same number.
 func TestAnOwnerOfBeforeMayStillTry(t *testing.T) {

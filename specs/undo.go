@@ -165,6 +165,10 @@ func (c *Checker) lost(a *life) {
 			delete(c.asks, k.id)
 		}
 		delete(c.runs, r.id)
+		if len(r.performed) > 0 {
+			c.ghosts[r.id] = r
+			c.later(past{at: c.now.Add(r.left + c.limits.RememberDone), run: r})
+		}
 	}
 	clear(a.runs)
 	a.runs, a.queue, a.bytes, a.pending = a.runs[:0], 0, 0, 0
@@ -193,6 +197,8 @@ func (c *Checker) forget() {
 			} else {
 				delete(c.clients, p.client)
 			}
+		case c.ghosts[p.run.id] == p.run:
+			delete(c.ghosts, p.run.id)
 		case p.run.ended && p.run.forget == p.at:
 			for _, k := range p.run.asks {
 				if c.asks[k.id] == k {

@@ -51,7 +51,7 @@ func (c *Checker) outward(e *history.Event) {
 		if e.N == 1 {
 			o.attempt, o.by, o.heard = e.Attempt, e.From.Node, false
 		}
-		if o.heard && o.attempt == e.Attempt && o.by == e.From.Node { // an owner of before may still try, unheard
+		if o.heard && o.attempt == e.Attempt && o.by == e.From.Node && !r.haunted { // an owner of before may still try, unheard
 			c.breaks(RetriedUnheard, "%s has %d.%d of run %s tried once more, of which something was passed on", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":
@@ -62,7 +62,7 @@ func (c *Checker) outward(e *history.Event) {
 		if e.Why != Once {
 			return
 		}
-		if o.acted {
+		if o.acted && !r.haunted {
 			c.breaks(EffectOncePerAttempt, "%s begins with %d.%d of run %s once more, which it must not", r.actor.id, e.Step, e.Index, r.id)
 		}
 		o.acted = true
