@@ -95,6 +95,7 @@ type Summary struct {
 	snapshots int
 	crashed   int
 	thin      int
+	undecided []uint64 // seeds
 }
 
 // Add takes in one more.
@@ -117,6 +118,9 @@ func (s *Summary) Add(r Result) {
 	s.Ran += times * r.Stats.Steps
 	s.Simulated += actor.Duration(times) * r.Stats.Lasted()
 	count(&s.thin, r.Stats.Thin())
+	if r.Stats.Undecided > 0 {
+		s.undecided = append(s.undecided, r.Seed)
+	}
 	s.steps = append(s.steps, r.Stats.Steps)
 	s.calls = append(s.calls, r.Stats.Calls)
 	count(&s.deep, r.Stats.Depth >= 3)
@@ -184,8 +188,8 @@ func (s *Summary) TooShort() (short []string) {
 
 // Undecided says if histories could not be judged in their time, which is no pass.
 func (s *Summary) Undecided() (missing []string) {
-	if n := s.Total.Undecided; n > 0 {
-		missing = append(missing, fmt.Sprintf("a verdict on the histories of %d worlds", n))
+	for _, seed := range s.undecided {
+		missing = append(missing, fmt.Sprintf("a verdict on the histories of seed %d", seed))
 	}
 	return missing
 }

@@ -34,9 +34,14 @@ TraceWork(c, att) == {}                         \* what tools and work do is tol
 TraceEnds         == Words                      \* how a call ends: "ok", or why not
 \* A message is here if it was sent between nodes, or said inside the node where it is taken.
 Here(m) == m \in net \/ m \in out[E.n]
-\* A client that waits in the cell of its actor asks again without a word.
-AsksAgain(m) == m.k = "req" /\ call[m.c].par = 0 /\ Pending(m.c) /\ m.t <= call[m.c].all
-TraceTake(m, keep) == (Here(m) \/ AsksAgain(m)) /\ flt' = flt
+\* A client that waits in the cell of its actor asks again without a word, also one that has cancelled, and
+\* is told without one what an actor that has come back knows already.
+AsksAgain(m)  == m.k = "req" /\ call[m.c].par = 0
+                 /\ IF Pending(m.c) THEN m.t <= call[m.c].all
+                    ELSE call[m.c].out = "cancel" /\ \E q \in net \cup out[E.n] : q.c = m.c /\ q.k = "req" /\ m.t <= q.t
+ToldAgain(m)  == m.k \in Words /\ call[m.c].par = 0 /\ srv[m.c].st = "done" /\ srv[m.c].res = m.k
+                 /\ call[m.c].to \notin down /\ at[call[m.c].to].n = E.n
+TraceTake(m, keep) == (Here(m) \/ AsksAgain(m) \/ ToldAgain(m)) /\ flt' = flt
 TracePost(rest, a, ms) ==
   /\ net' = IF a = Client THEN rest \cup ms ELSE rest
   /\ out' = IF a = Client THEN out ELSE [out EXCEPT ![at[a].n] = @ \cup ms]

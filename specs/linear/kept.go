@@ -3,7 +3,9 @@
 package linear
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -51,7 +53,63 @@ func leanKept(ops []*Op) (lean []*Op) {
 			lean = append(lean, o)
 		}
 	}
+	for next := joined(lean); len(next) < len(lean); next = joined(lean) {
+		lean = next
+	}
 	return lean
+}
+
+// joined makes one of who left a value and who found it, for some: nobody comes
+// between, as everybody leaves another. Both together happen while both are under
+// way; where they never were at once, or cannot have been in that order, they are
+// left as they are.
+func joined(ops []*Op) []*Op {
+	by := map[string]int{} // who leaves a value
+	for i, o := range ops {
+		by[leftBy(o)] = i
+	}
+	gone := make([]bool, len(ops))
+	next := slices.Clone(ops)
+	for i, o := range ops {
+		second, ok := o.did.(left)
+		if !ok || gone[i] {
+			continue
+		}
+		k, ok := by[second.found]
+		if !ok || k == i || gone[k] || next[k] != ops[k] {
+			continue
+		}
+		first := ops[k]
+		from, to := max(first.from, o.from), min(first.to, o.to)
+		if from > to {
+			continue
+		}
+		both := *o
+		both.who, both.from, both.to = first.who+", then "+o.who, from, to
+		both.begun, both.ended = max(first.begun, o.begun), o.ended
+		if l, ok := first.did.(left); ok {
+			both.did, both.ended = left{second.value, l.found}, min(first.ended, o.ended)
+		} else {
+			both.did = leaves{second.value}
+		}
+		next[i], gone[k] = &both, true
+	}
+	lean := next[:0]
+	for i, o := range next {
+		if !gone[i] {
+			lean = append(lean, o)
+		}
+	}
+	slices.SortStableFunc(lean, func(a, b *Op) int { return cmp.Compare(a.from, b.from) })
+	return lean
+}
+
+// leftBy is the value that an operation leaves.
+func leftBy(o *Op) string {
+	if l, ok := o.did.(left); ok {
+		return l.value
+	}
+	return o.did.(leaves).value
 }
 
 // Leaves begins a message that leaves a value with an actor.
