@@ -152,24 +152,28 @@ func TestARunGoesOnAsItBegan(t *testing.T) {
 		Runs []struct {
 			Run    string `json:"run_id"`
 			Status string `json:"status"`
-			Text   string `json:"text"`
 		} `json:"runs"`
 	}
 	poll(t, "the run is at its model", func() bool {
 		_, err := s.ask("GET", "/v1/runs", "", "", &list)
 		return err == nil && len(list.Runs) == 2 && list.Runs[0].Status == "RUNNING"
 	})
+	run := list.Runs[0].Run
 	s.put(`{"name":"asker","tools":[]}`) // it could not ask anybody now
 	s.end(syscall.SIGKILL)
 	<-began
 
 	s = serveBare(t, dir, "--ready")
+	var goneOn struct {
+		Status string `json:"status"`
+		Text   string `json:"text"`
+	}
 	poll(t, "the run has ended", func() bool {
-		_, err := s.ask("GET", "/v1/runs", "", "", &list)
-		return err == nil && list.Runs[len(list.Runs)-2].Status == "DONE"
+		_, err := s.ask("GET", "/v1/runs/"+run, "", "", &goneOn)
+		return err == nil && goneOn.Status == "DONE"
 	})
-	if got := list.Runs[len(list.Runs)-2].Text; got != "response from helper: xyzzy" {
-		t.Errorf("the run that began before says %q", got)
+	if goneOn.Text != "response from helper: xyzzy" {
+		t.Errorf("the run that began before says %q", goneOn.Text)
 	}
 	if _, a := s.tell("asker", "Ask the helper agent xyzzy"); a.Content != "I was not given the tool call_agent." {
 		t.Errorf("a new one says %q", a.Content)
