@@ -108,16 +108,14 @@ func (w *World) befall(f Fault) {
 		w.hit(ClockDrift, "the clock of %s runs %d in a million faster", n.id, n.clock.drift)
 	case ClockAhead:
 		to := w.between(8*time.Second, clockJumpMax)
-		by := to - n.clock.offset
-		n.clock.offset = to
+		by := n.clock.jumps(w.now, to)
 		w.hit(ClockAhead, "the clock of %s jumps by %v", n.id, by)
 		w.delayed(-by)
 	case DiskFull:
 		n.full = soon(300*time.Millisecond, 10*time.Second)
 	case ClockSkew:
 		to := w.between(0, 4*time.Second)
-		by := to - n.clock.offset
-		n.clock.offset = to
+		by := n.clock.jumps(w.now, to)
 		w.hit(ClockSkew, "the clock of %s jumps by %v", n.id, by)
 		w.delayed(-by)
 	case ShardMove:

@@ -15,8 +15,9 @@ const Origin = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 // goes by. It never goes back: after a jump backwards it stands still until the
 // time it told has come, and a process that starts meanwhile waits no less.
 type clock struct {
-	offset actor.Duration // at the world's beginning
-	drift  int64          // parts per million
+	offset actor.Duration // how far it was off
+	since  actor.Time     // then, by the world's time
+	drift  int64          // parts per million from then on
 	last   actor.Time     // the last it told
 }
 
@@ -39,21 +40,32 @@ const (
 	clockOff, clockFarOff = time.Second, 5 * time.Second
 )
 
+// off is how far the clock is off.
+func (c *clock) off(world actor.Time) actor.Duration {
+	return c.offset + actor.Duration(int64(world.Sub(c.since))*c.drift/million)
+}
+
+func (c *clock) at(world actor.Time) actor.Time { return world.Add(c.off(world)) }
+
 // drifts has the clock run at another rate from now on; it does not jump.
 func (c *clock) drifts(world actor.Time, drift int64) {
-	was := c.at(world)
-	c.drift = drift
-	c.offset += was.Sub(c.at(world))
+	c.offset, c.since, c.drift = c.off(world), world, drift
+}
+
+// jumps has the clock be off by so much from now on, and tells how far it jumps.
+func (c *clock) jumps(world actor.Time, to actor.Duration) actor.Duration {
+	by := to - c.off(world)
+	c.offset, c.since = to, world
+	return by
 }
 
 // putRight is what somebody does to a clock now and then who knows the time:
 // one that is far off jumps, one that is a little off runs the other way from
 // now on. It tells by how much it was off if it jumps.
 func (c *clock) putRight(world actor.Time) actor.Duration {
-	switch off := c.at(world).Sub(world); {
+	switch off := c.off(world); {
 	case off.Abs() > clockFarOff:
-		c.offset -= off
-		return off
+		return -c.jumps(world, 0)
 	case off.Abs() > clockOff && (off > 0) == (c.drift > 0):
 		c.drifts(world, -c.drift)
 	}
@@ -67,17 +79,12 @@ func (c *clock) setBack(by time.Duration) {
 	c.last = 0
 }
 
-func (c *clock) at(world actor.Time) actor.Time {
-	elapsed := int64(world.Sub(Origin))
-	return world.Add(c.offset) + actor.Time(elapsed*c.drift/million)
-}
-
 // when is the world's time at which the node's will be the given one, or
 // nanoseconds later.
 func (c *clock) when(local actor.Time) actor.Time {
 	if local == actor.Forever {
 		return local
 	}
-	elapsed := int64(local.Add(-c.offset).Sub(Origin))
-	return Origin.Add(actor.Duration(elapsed*million/(million+c.drift) + 2))
+	elapsed := int64(local.Add(-c.offset).Sub(c.since))
+	return c.since.Add(actor.Duration(elapsed*million/(million+c.drift) + 2))
 }

@@ -209,7 +209,7 @@ func (w *World) build(strict func(*specs.Limits)) {
 	w.registry = w.registryAgent()
 	for i := range w.plan.Cells {
 		w.nodes = append(w.nodes, &node{w: w, id: actor.NodeID(fmt.Sprintf("n%d", i+1)), index: i,
-			clock: clock{offset: w.plan.Offset[i], drift: w.plan.Drift[i]}})
+			clock: clock{offset: w.plan.Offset[i], since: Origin, drift: w.plan.Drift[i]}})
 	}
 	for _, watch := range w.watch {
 		watch.begin(w)

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// TestAClockJumpsAsFarAsItIsTold is of worlds of hours: whatever a clock went
+// wrong by before, it is off by what it jumped to, and from then on by no more
+// than its drift makes of the time that has passed since.
+func TestAClockJumpsAsFarAsItIsTold(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := clock{since: Origin, drift: rapid.Int64Range(-driftMax, driftMax).Draw(t, "drift")}
+		now, told := Origin, actor.Time(0)
+		for range rapid.IntRange(1, 40).Draw(t, "events") {
+			now = now.Add(actor.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(t, "passed")))
+			before := c.off(now)
+			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			case 0:
+				to := actor.Duration(rapid.Int64Range(0, int64(clockJumpMax)).Draw(t, "to"))
+				if by := c.jumps(now, to); c.off(now) != to || before+by != to {
+					t.Fatalf("was off by %v, jumped by %v to %v, and is off by %v", before, by, to, c.off(now))
+				}
+			case 1:
+				c.drifts(now, rapid.Int64Range(-driftMax, driftMax).Draw(t, "drift"))
+				if c.off(now) != before {
+					t.Fatalf("was off by %v, runs at another rate, and is off by %v", before, c.off(now))
+				}
+			case 2:
+				if by := c.putRight(now); by != 0 && (by != before || c.off(now) != 0) {
+					t.Fatalf("was off by %v, was put right by %v, and is off by %v", before, by, c.off(now))
+				}
+				if c.off(now).Abs() > clockFarOff {
+					t.Fatalf("put right and off by %v", c.off(now))
+				}
+			}
+			later := now.Add(time.Minute)
+			if most := c.off(now).Abs() + actor.Duration(driftMax*time.Minute/million); c.off(later).Abs() > most {
+				t.Fatalf("off by %v a minute after %v", c.off(later), c.off(now))
+			}
+			if at := c.when(c.at(later)); at.Sub(later).Abs() > time.Microsecond || c.at(at) < c.at(later) {
+				t.Fatalf("tells %v at %v, and would tell it at %v", c.at(later), later, at)
+			}
+			if c.now(now) < told {
+				t.Fatalf("went back from %v to %v", told, c.last)
+			}
+			told = c.last
+		}
+	})
+}
