@@ -183,6 +183,7 @@ func (c *Checker) asksNow(a *life, e *history.Event) {
 
 // refuse is a call that is not made, or not taken.
 func (c *Checker) refuse(e *history.Event) {
+	c.declined = append(c.declined, no{e.Call, e.Reason})
 	switch e.Why {
 	case "client":
 		c.owe(e, e.Actor)

@@ -70,6 +70,7 @@ type Checker struct {
 	restored  []*life // actors of this step that come back from their journal
 	tainting  []*run  // runs that did something before they took in what stands in a log
 	stilled   []*run  // runs of this step that a clock of was stopped or started
+	declined  []no    // refusals of the step of which the world has its effects
 
 	hearings map[hearing]uint64    // the last event that each client has
 	ghosts   map[actor.CallID]*run // what unjournaled actors have forgotten, and may still go on
@@ -84,6 +85,12 @@ type Checker struct {
 type claim struct {
 	cell  *cell // nil: nobody's
 	epoch actor.Epoch
+}
+
+// no is a refusal of a call that was not taken, of which nothing is written down.
+type no struct {
+	call   actor.CallID
+	reason actor.Reason
 }
 
 type place struct {
@@ -117,7 +124,7 @@ func (c *Checker) Observe(step uint64, events []history.Event) *Violation {
 		for _, r := range c.tainting {
 			r.tainted = true
 		}
-		c.tainting = c.tainting[:0]
+		c.tainting, c.declined = c.tainting[:0], c.declined[:0]
 	}
 	for i := range events {
 		c.event = &events[i]

@@ -123,6 +123,11 @@ func TestEverySpecCatches(t *testing.T) {
 		{AckedIsDurable, "nothing written", whole(), func(t *tale) { t.without(history.Append, 1) }},
 		{AckedIsDurable, "a gate skipped", tainted(false), func(t *tale) { *t = *tainted(true) }},
 		{AckedIsDurable, "a gate skipped for a request", sentBefore(true), func(t *tale) { *t = *sentBefore(false) }},
+		{AckedIsDurable, "a refusal, and the outcome with it", declined(1), func(t *tale) { *t = *declined(2) }},
+		{AckedIsDurable, "the outcome, refused for something else", declined(1), func(t *tale) { t.the(history.Refuse, 0).Reason = actor.Unavailable }},
+		{AckedIsDurable, "the outcome, refused in another step", declined(1), func(t *tale) {
+			t.steps = slices.Insert(t.steps, len(t.steps)-1, []history.Event{message(history.Deliver, "cancel", other, bob, carol)})
+		}},
 		{AckedIsDurable, "an outcome, not a refusal", refused(actor.Failed), func(t *tale) { *t = *refused(actor.Succeeded) }},
 		{EffectOncePerAttempt, "the tool twice", whole(), func(t *tale) { t.perform("n2", "tool", child) }},
 		{EffectOncePerAttempt, "the call twice", whole(), func(t *tale) {

@@ -238,6 +238,21 @@ func refused(status actor.Status) *tale {
 	return t
 }
 
+// declined: bob's node refuses a call and takes its repeat, which ends for the
+// same reason; so many words of it leave before that is synced.
+func declined(words int) *tale {
+	t := asks()
+	busy := func(e history.Event) history.Event { e.Status, e.Reason = actor.Failed, actor.Busy; return e }
+	t.step("n2", 3, activate(bob), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: bob, Call: child}),
+		admit(bob, child, root, 30*time.Second, alice), start(bob, child), busy(reply(bob, child)), busy(message(history.Send, "answered", child, bob, alice)))
+	for range words {
+		t.perform("n2", "send", child)
+		last := &t.steps[len(t.steps)-1][0]
+		*last = busy(*last)
+	}
+	return t
+}
+
 // dropped: a repeat that was sent to an old epoch comes as the call gets its turn.
 func dropped() *tale {
 	t := newTale()

@@ -87,7 +87,7 @@ func (c *Checker) perform(e *history.Event) {
 // written down, or speaks of a run that stands in none.
 func (c *Checker) free(n *node, e *history.Event) bool {
 	r := c.runs[e.Call]
-	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started || r.status != e.Status || r.reason != e.Reason)
+	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started || r.status != e.Status || r.reason != e.Reason || c.declines(e))
 	switch e.What {
 	case "respond":
 		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
@@ -120,6 +120,17 @@ func (c *Checker) free(n *node, e *history.Event) bool {
 		return refuses || r == nil || r.actor.cell.node != n || r.free() || r.actor.volatile && !r.ended
 	}
 	return r == nil || r.free()
+}
+
+// declines tells whether what leaves is a refusal of this step, once for each:
+// a repeat that came with it may have been taken, and have ended with the same reason.
+func (c *Checker) declines(e *history.Event) bool {
+	i := slices.Index(c.declined, no{e.Call, e.Reason})
+	if i < 0 {
+		return false
+	}
+	c.declined = slices.Delete(c.declined, i, i+1)
+	return true
 }
 
 // free tells whether nothing of the run stands in a log.
