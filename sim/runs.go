@@ -94,7 +94,7 @@ type Summary struct {
 	nodes     int
 	snapshots int
 	crashed   int
-	thin      int
+	thin      []string // long worlds in which next to nothing happened for a tenth of the time
 	undecided []uint64 // seeds
 }
 
@@ -117,7 +117,9 @@ func (s *Summary) Add(r Result) {
 	count(&s.Twice, r.Twice)
 	s.Ran += times * r.Stats.Steps
 	s.Simulated += actor.Duration(times) * r.Stats.Lasted()
-	count(&s.thin, r.Stats.Thin())
+	if r.Broken == nil && r.Stats.Thin() {
+		s.thin = append(s.thin, fmt.Sprintf("seed %d has %d steps in the tenths of its time", r.Seed, r.Stats.Tenths))
+	}
 	if r.Stats.Undecided > 0 {
 		s.undecided = append(s.undecided, r.Seed)
 	}
@@ -163,7 +165,7 @@ func (s *Summary) Short() (short []string) {
 func (s *Summary) Lengths() string {
 	n := max(s.Seeds, 1)
 	return fmt.Sprintf("long worlds: %v each on average (at least %v), %d steps each (at least %d) and %.1e in all; %d minutes without a client's request, %d worlds with a tenth of the time with under 5 %% of the steps",
-		(s.Total.Lasted() / actor.Duration(n)).Round(time.Second), longLeast, s.Total.Steps/n, longStepsLeast, float64(s.Total.Steps), s.Total.Quiet, s.thin)
+		(s.Total.Lasted() / actor.Duration(n)).Round(time.Second), longLeast, s.Total.Steps/n, longStepsLeast, float64(s.Total.Steps), s.Total.Quiet, len(s.thin))
 }
 
 // TooShort says in which way long worlds were not what they should be.
@@ -180,8 +182,8 @@ func (s *Summary) TooShort() (short []string) {
 	if s.Total.Quiet > 0 {
 		short = append(short, fmt.Sprintf("%d minutes without a client's request", s.Total.Quiet))
 	}
-	if s.thin > 0 {
-		short = append(short, fmt.Sprintf("in %d worlds there is a tenth of the time with under 5 %% of the steps", s.thin))
+	for _, seed := range s.thin {
+		short = append(short, seed+", of which one is under 5 %")
 	}
 	return short
 }
