@@ -14,12 +14,13 @@ import (
 // that is done meanwhile, and so leaves time in between.
 const (
 	longLeast   = time.Hour
-	longSteps   = 6_500 // clients see to so many in each; what storms add comes on top
+	longSteps   = 7_000 // clients see to so many in each; what storms add comes on top
 	longStrikes = 80    // faults by the clock are asked for so often
 	longGap     = 4 * time.Second
 	longOrders  = 60               // times as long it is between two things for the registry
 	longGapMost = 38 * time.Second // when more than enough has happened
 	tenths      = 10
+	tenthWanted = 70 // % of what the tenths before have on average
 )
 
 // What the statistics of a long world must show.
@@ -47,7 +48,7 @@ func (w *World) gapMost() time.Duration {
 	}
 	elapsed := w.now.Sub(Origin)
 	tenth := p.Span / tenths
-	due := int(int64(p.Steps/tenths) * int64(elapsed%tenth) / int64(tenth))
+	due := int(int64(w.tenthWanted()) * int64(elapsed%tenth) / int64(tenth))
 	switch done := w.Stats.Tenths[w.tenth()]; {
 	case done < due:
 		return p.Gap
@@ -56,6 +57,16 @@ func (w *World) gapMost() time.Duration {
 	default:
 		return 2 * p.Gap
 	}
+}
+
+// tenthWanted is how many steps clients see to in this tenth: their share, and
+// more behind tenths in which storms made many.
+func (w *World) tenthWanted() int {
+	now, before := w.tenth(), 0
+	for _, n := range w.Stats.Tenths[:now] {
+		before += n
+	}
+	return max(w.plan.Steps/tenths, before*tenthWanted/(100*max(now, 1)))
 }
 
 // mayStayAway tells whether nobody has to come now, for once.
