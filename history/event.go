@@ -107,6 +107,9 @@ type Event struct {
 	Status                  actor.Status
 	Reason                  actor.Reason
 	Scope                   actor.Scope
+	// Said is a digest of what an outcome says, as SaidIn makes it (Answer of a call,
+	// Reply, Perform of a respond).
+	Said uint32
 	// Count, Bytes of the mailbox after the step (Admit, Start); Pending is the
 	// caller's outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).
 	Count, Bytes, Pending int
@@ -165,6 +168,7 @@ func (e *Event) AppendTo(b []byte) []byte {
 		b = text(b, " reason=", e.Reason.String())
 	}
 	b = text(b, " scope=", e.Scope.String())
+	b = num(b, " said=", int64(e.Said))
 	b = num(b, " count=", int64(e.Count))
 	b = num(b, " bytes=", int64(e.Bytes))
 	b = num(b, " pending=", int64(e.Pending))
@@ -191,6 +195,27 @@ func (e *Event) AppendTo(b []byte) []byte {
 
 // String is the line that AppendTo writes.
 func (e Event) String() string { return string(e.AppendTo(nil)) }
+
+// SaidIn is a digest of what an outcome says (FNV-1a): two that say the same have the same.
+func SaidIn(parts []actor.Part, warnings []string) uint32 {
+	sum := uint32(2166136261)
+	for i := range parts {
+		p := &parts[i]
+		sum = mixed(mixed(mixed(sum, p.Media), p.Bytes), p.Blob[:])
+	}
+	for _, w := range warnings {
+		sum = mixed(sum, w)
+	}
+	return sum
+}
+
+// mixed is a digest with some bytes more, and where they end.
+func mixed[T string | []byte](sum uint32, b T) uint32 {
+	for i := range len(b) {
+		sum = (sum ^ uint32(b[i])) * 16777619
+	}
+	return (sum ^ uint32(len(b))) * 16777619
+}
 
 func num(b []byte, name string, v int64) []byte {
 	if v == 0 {

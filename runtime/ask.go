@@ -346,6 +346,9 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 		if answer.Refusal != nil {
 			e.Reason, e.Scope = answer.Refusal.Reason, answer.Refusal.Scope
 		}
+		if a.IsCall() {
+			e.Said = history.SaidIn(answer.Parts, answer.Warnings)
+		}
 		c.event(e)
 	}
 	c.heldChanged(t, holds)

@@ -284,7 +284,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	c.tally.ended(&reply)
 	if c.hears(history.Reply) {
 		he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Now(c.now)}
+			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Now(c.now), Said: history.SaidIn(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
 			he.Reason, he.Scope = reply.Refusal.Reason, reply.Refusal.Scope
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/must"
 	"github.com/troupe-run/troupe/runs"
@@ -32,6 +33,7 @@ type client struct {
 	tries  int
 	burst  bool
 	run    actor.CallID // that succeeded, under the key
+	said   uint32       // a digest of what it said
 	reply  *actor.Reply // the last
 	held   bool
 	told   func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
@@ -284,6 +286,11 @@ func (w *World) respond(n *node, op runtime.Respond) {
 		if !c.run.IsZero() && c.run != reply.Run {
 			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
 		}
+		said := history.SaidIn(reply.Parts, reply.Warnings)
+		if c.run == reply.Run && c.said != said {
+			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of run %s", c.no, c.run))
+		}
+		c.said = said
 		if c.run == reply.Run {
 			w.Stats.Sometimes[RepeatAnswered]++
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/specs/linear"
 	"github.com/troupe-run/troupe/store"
@@ -391,9 +392,13 @@ func (w *World) tell(e history.Event) {
 func (w *World) performed(h *held, what, why string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.c.n
 	w.acts(what, call)
-	w.tell(history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what, Why: why,
+	e := history.Event{Kind: history.Perform, At: n.clock.now(w.now), From: h.c.self, Call: call, What: what, Why: why,
 		Step: h.effect.ID.Step, Index: h.effect.ID.Index, Attempt: h.effect.Attempt, Status: status, Reason: reason,
-		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.wrote})
+		Pos: uint64(h.pos), Synced: uint64(n.log.durable()), Wrote: h.wrote}
+	if op, ok := h.effect.Op.(runtime.Respond); ok {
+		e.Said = history.SaidIn(op.Reply.Parts, op.Reply.Warnings)
+	}
+	w.tell(e)
 }
 
 // compareEvery is after how many steps the cells' states are compared with what

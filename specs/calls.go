@@ -229,9 +229,19 @@ func (c *Checker) answer(e *history.Event) {
 		c.breaks(ReplyToCallerOnly, "%s is answered call %s with %s, and %s did not say that", a.id, e.Call, e.Status, r.actor.id)
 		return
 	}
+	if r := c.runs[e.Call]; r.saidOther(e) {
+		c.breaks(ReplyToCallerOnly, "%s is answered call %s with what %s did not say", a.id, e.Call, r.actor.id)
+		return
+	}
 	c.takesIn(k.parent, c.tells("answered", e.Call))
 	c.close(k)
 	c.samePending(e, a)
+}
+
+// saidOther tells whether who is answered hears another outcome than the one that
+// stands in the callee's journal, however often it is asked.
+func (r *run) saidOther(e *history.Event) bool {
+	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Said != r.said
 }
 
 // takesIn notes what a run of an unjournaled actor knows of a log. What it did
@@ -286,7 +296,7 @@ func (c *Checker) reply(e *history.Event) {
 	}
 	a.remove(r)
 	r.endedNo = c.order
-	r.ended, r.status, r.reason = true, e.Status, e.Reason
+	r.ended, r.status, r.reason, r.said = true, e.Status, e.Reason, e.Said
 	r.forget = c.now.Add(c.limits.RememberDone)
 	c.later(past{at: r.forget, run: r})
 	c.note(change{kind: ended, run: r})

@@ -40,6 +40,7 @@ type run struct {
 	ended     bool
 	status    actor.Status
 	reason    actor.Reason
+	said      uint32
 	forget    actor.Time // when a repeat may be taken for a new call
 	tainted   bool       // an unjournaled run that took in what stands in a log
 	acted     uint64     // the observation in which its turn last did something

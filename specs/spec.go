@@ -61,7 +61,7 @@ var all = []Spec{
 	{MailboxBounded, "No more messages wait in a mailbox, and no more bytes, than are allowed."},
 	{TurnExclusive, "A serial actor deals with one message at a time, and each message has its turn once."},
 	{OneAnswer, "Every call ends at most once: at its callee, at its caller, and for a client that waits."},
-	{ReplyToCallerOnly, "An outcome goes to who made the call, and ends that call with what its callee said."},
+	{ReplyToCallerOnly, "An outcome goes to who made the call, and ends that call with what its callee said, however often it is asked."},
 	{Structured, "A call that is waited for has a turn that waits: a turn ends only in a step that cancels its open calls."},
 	{NoWorkPastDeadline, "No turn starts, no call is made and no request leaves without time."},
 	{AckedIsDurable, "What an actor decides stands in the log behind that step, and what leaves its node is durable there."},

@@ -111,6 +111,11 @@ func TestEverySpecCatches(t *testing.T) {
 		{ReplyToCallerOnly, "never asked", whole(), func(t *tale) { t.the(history.Answer, 1).Call = other }},
 		{ReplyToCallerOnly, "before its end", whole(), func(t *tale) { t.without(history.Reply, 0) }},
 		{ReplyToCallerOnly, "not what was said", whole(), func(t *tale) { t.the(history.Reply, 0).Status = actor.Failed }},
+		{ReplyToCallerOnly, "not with these words", whole(), func(t *tale) { t.the(history.Reply, 0).Said = 7 }},
+		{ReplyToCallerOnly, "not with these words, to a client", whole(), func(t *tale) {
+			responds := t.the(history.Perform, 3)
+			responds.Status, responds.Said = actor.Succeeded, 7
+		}},
 		{Structured, "ends while its call is open", whole(), func(t *tale) { t.without(history.Answer, 1) }},
 		{Structured, "calls without a turn", whole(), func(t *tale) { t.without(history.Start, 0) }},
 		{NoWorkPastDeadline, "starts too late", late(time.Minute - 1), func(t *tale) { *t = *late(time.Minute) }},

@@ -49,6 +49,10 @@ func (c *Checker) perform(e *history.Event) {
 	}
 	switch e.What {
 	case "respond":
+		if r := c.runs[e.Call]; r.saidOther(e) {
+			c.breaks(ReplyToCallerOnly, "a client at %s is answered call %s with what %s did not say", e.From, e.Call, r.actor.id)
+			return
+		}
 		key := clientKey{e.Call, e.From.Node}
 		switch cl := c.clients[key]; {
 		case cl == nil:

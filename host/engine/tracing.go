@@ -59,7 +59,7 @@ func (t *tracing) left(c *cell, e runtime.Effect, pos uint64, do func()) func() 
 	case runtime.Respond:
 		ev.What, ev.Call = "respond", op.Call
 		if op.HeldUntil == 0 {
-			ev.Status = op.Reply.Status
+			ev.Status, ev.Said = op.Reply.Status, history.SaidIn(op.Reply.Parts, op.Reply.Warnings)
 			if op.Reply.Refusal != nil {
 				ev.Reason = op.Reply.Refusal.Reason
 			}
