@@ -40,6 +40,7 @@ type Limits struct {
 	AsksPerActionMax        int            `sim:"2..64"`       // asks_per_action_max
 	RememberDone            actor.Duration `sim:"60s..120s"`   // how long past its deadline an outcome is kept for repeats
 	RememberKey             actor.Duration `sim:"1h..24h"`     // how long an idempotency key is kept
+	RememberBytes           int            `sim:"1..64KiB"`    // bytes of outcomes that a cell holds; the others are read again when a repeat comes
 	PassivateAfter          actor.Duration `sim:"1s..30s"`     // an idle actor leaves memory
 	ResendAfter             actor.Duration `sim:"500ms..2s"`   // an unanswered call to another node is sent again, doubling
 	SnapshotBytes           int            `sim:"2KiB..16KiB"` // entries since the last snapshot outweigh it from here on
@@ -69,6 +70,7 @@ func DefaultLimits() Limits {
 		AsksPerActionMax:        64,
 		RememberDone:            60 * time.Second,
 		RememberKey:             24 * time.Hour,
+		RememberBytes:           16 << 20,
 		PassivateAfter:          5 * time.Minute,
 		ResendAfter:             time.Second,
 		SnapshotBytes:           64 << 10,
@@ -101,6 +103,7 @@ func (l Limits) Check() error {
 		{"asks_per_action_max", int64(l.AsksPerActionMax), 1 << 12},
 		{"remember_done_ms", int64(l.RememberDone), int64(24 * time.Hour)},
 		{"remember_key_ms", int64(l.RememberKey), int64(30 * 24 * time.Hour)},
+		{"remember_bytes_max", int64(l.RememberBytes), 1 << 40},
 		{"passivate_after_ms", int64(l.PassivateAfter), int64(24 * time.Hour)},
 		{"resend_after_ms", int64(l.ResendAfter), int64(time.Minute)},
 		{"snapshot_bytes", int64(l.SnapshotBytes), 1 << 30},

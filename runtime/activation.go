@@ -35,6 +35,7 @@ type activation struct {
 // survive it is its journal, which changes by records alone.
 type life struct {
 	waiting  []actor.Envelope // came while it was being loaded
+	repeats  []repeat         // came when their outcome was put away
 	woken    bool             // has open work, so that it must be loaded sooner or later
 	waking   bool             // is one of those that are being read for their open work
 	patience actor.Duration   // until it is read again, the disk having failed
@@ -98,7 +99,7 @@ type alias struct {
 
 // idle tells whether nothing is open.
 func (a *activation) idle() bool {
-	return a.loaded && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
+	return a.loaded && len(a.repeats) == 0 && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
 }
 
 // runs is the open runs as they are now, whatever happens to them meanwhile.
@@ -167,7 +168,7 @@ func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
 	c.actors.add(id, act)
 	if act.durable {
 		c.live(act)
-		c.effect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: id, Epoch: act.epoch}})
+		c.load(act, 0)
 	} else {
 		c.arrive(act)
 	}
@@ -205,7 +206,7 @@ func (c *Cell) loaded(in Loaded) {
 		return // it moved away meanwhile, or two loads were under way
 	}
 	if c.rare.On(buggify.LoadMisses) {
-		c.effect(Effect{Gated: true, Op: Load{Actor: in.Actor, Epoch: in.Epoch}})
+		c.load(act, 0)
 		return
 	}
 	journal, err := store.Fold(in.Saved)
@@ -251,7 +252,11 @@ func (c *Cell) loaded(in Loaded) {
 // with open work is read again after a while, and again.
 func (c *Cell) loadFailed(in LoadFailed) {
 	act := c.actors.find(in.Actor)
-	if act == nil || act.loaded || act.epoch != in.Epoch {
+	if act == nil || act.loaded != (in.Outcome > 0) || act.epoch != in.Epoch {
+		return
+	}
+	if in.Outcome > 0 {
+		c.read(act, in.Outcome, nil)
 		return
 	}
 	c.woke(act)

@@ -57,8 +57,9 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 
 // seen answers a call that came before, or a client's repeat of one.
 func (c *Cell) seen(act *activation, call *actor.Call) bool {
-	if done := act.journal.Outcome(call.ID); done != nil && !mutant.On("dedup-forgotten") {
-		c.replyTo(act, call, &done.Reply, true)
+	reply, n := act.journal.Outcome(call.ID)
+	if known := reply != nil || n > 0 && !mutant.On("put-away-forgotten"); known && !mutant.On("dedup-forgotten") {
+		c.repeats(act, call, reply, n)
 		return true
 	}
 	if !act.durable && (call.Attempt > 1 || c.far) { // inside a node nothing comes twice by itself
@@ -80,10 +81,9 @@ func (c *Cell) seen(act *activation, call *actor.Call) bool {
 			Detail: "the key came with another body before; a new request needs a new key"})
 		return true
 	}
-	if done := act.journal.Outcome(id); done != nil {
-		reply := done.Reply
-		reply.Call = call.ID
-		c.replyTo(act, call, &reply, true)
+	if act.journal.HasEnded(id) {
+		reply, n := act.journal.Outcome(id)
+		c.repeats(act, call, reply, n)
 		return true
 	}
 	if t, i := act.addedFor(id); t != nil {

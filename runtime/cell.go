@@ -127,6 +127,8 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 		c.streamed(in)
 	case Loaded:
 		c.loaded(in)
+	case Recalled:
+		c.recalled(in)
 	case LoadFailed:
 		c.loadFailed(in)
 	case Due:

@@ -143,7 +143,7 @@ func (c *Cell) sendClient(cl *client) {
 
 // sendClientAgain does so after a while: its actor could not be read.
 func (c *Cell) sendClientAgain(id actor.CallID) {
-	if cl := c.clients[id]; cl != nil {
+	if cl := c.client(id); cl != nil {
 		cl.again = c.now.Add(cl.wait)
 		cl.wait = min(2*cl.wait, resendMax)
 		c.set(timer{at: cl.again, call: id})

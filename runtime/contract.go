@@ -66,11 +66,18 @@ type (
 		Epoch actor.Epoch
 		Saved store.Saved
 	}
+	// Recalled answers a Load of an outcome, which is the same under every epoch.
+	Recalled struct {
+		Actor   actor.ID
+		Outcome uint64
+		Reply   actor.Reply
+	}
 	// LoadFailed answers Load when the disk has it otherwise.
 	LoadFailed struct {
-		Actor actor.ID
-		Epoch actor.Epoch
-		Why   string
+		Actor   actor.ID
+		Epoch   actor.Epoch
+		Outcome uint64
+		Why     string
 	}
 	// Due answers Expiries: the actors with open work, in any order, all at once or
 	// some at a time.
@@ -94,6 +101,7 @@ func (*Visit) input()        {}
 func (Outcome) input()       {}
 func (Streamed) input()      {}
 func (Loaded) input()        {}
+func (Recalled) input()      {}
 func (LoadFailed) input()    {}
 func (Due) input()           {}
 func (Owners) input()        {}
@@ -165,10 +173,12 @@ type (
 	// Await says that the cell is ready for what comes of the effect of the same
 	// ID and attempt, which an incarnation before it had begun.
 	Await struct{}
-	// Load reads an actor. It is gated, so that it never overtakes the actor's own entries.
+	// Load reads an actor, or only the outcome that one of its entries says. It is
+	// gated, so that it never overtakes the actor's own entries.
 	Load struct {
-		Actor actor.ID
-		Epoch actor.Epoch
+		Actor   actor.ID
+		Epoch   actor.Epoch
+		Outcome uint64 // the entry's number; 0: all of the actor
 	}
 	// Expiries asks for the actors of these shards that have open work.
 	Expiries struct{ Shards []uint16 }

@@ -104,7 +104,7 @@ func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	switch run := act.journal.Run(m.Call); {
 	case run != nil:
 		c.stopRun(act, run, refusal)
-	case act.journal.Outcome(m.Call) == nil && !act.journal.IsBuried(m.Call):
+	case !act.journal.HasEnded(m.Call) && !act.journal.IsBuried(m.Call):
 		c.record(act, store.Buried{Call: m.Call, At: c.now, Until: c.now.Add(c.limits.AgentCallTimeoutMax + c.limits.RememberDone)})
 	}
 }

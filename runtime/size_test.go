@@ -16,6 +16,14 @@ func (n *node) checkSize(c *Cell) {
 			want.Outstanding += len(t.Open)
 		}
 	}
+	for _, act := range c.actors.ordered() {
+		if act.durable {
+			want.Remembered += act.journal.Held()
+		}
+	}
+	if want.Remembered > c.limits.RememberBytes {
+		n.t.Fatalf("%v holds %d bytes of outcomes, at most %d allowed", c.Self(), want.Remembered, c.limits.RememberBytes)
+	}
 	if !reflect.DeepEqual(*c.rest, life{}) {
 		n.t.Fatalf("%v: something happened to actors that have nothing open: %+v", c.Self(), *c.rest)
 	}

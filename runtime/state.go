@@ -42,6 +42,7 @@ type Size struct {
 	Actors      int // in memory, or being read
 	Queued      int // calls that wait in their mailboxes
 	Outstanding int // calls of theirs that are not answered
+	Remembered  int // bytes of outcomes that journaled ones hold
 }
 
 // Tally is what a cell has done, since it was made.
@@ -82,11 +83,15 @@ func (c *Cell) Size() Size {
 // count keeps the size right as an actor changes.
 func (c *Cell) count(act *activation) {
 	now := Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
+	if act.durable {
+		now.Remembered = c.putAway(act)
+	}
 	if now != act.counted {
 		c.uncount(act)
 		act.counted = now
 		c.size.Queued += now.Queued
 		c.size.Outstanding += now.Outstanding
+		c.size.Remembered += now.Remembered
 	}
 }
 
@@ -97,5 +102,6 @@ func (c *Cell) uncount(act *activation) {
 	}
 	c.size.Queued -= act.counted.Queued
 	c.size.Outstanding -= act.counted.Outstanding
+	c.size.Remembered -= act.counted.Remembered
 	act.counted = Size{}
 }

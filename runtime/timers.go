@@ -113,7 +113,7 @@ func (c *Cell) due(act *activation) {
 	}
 	c.touch(act)
 	if !act.loaded {
-		c.effect(Effect{Gated: true, Op: Load{Actor: act.id, Epoch: act.epoch}})
+		c.load(act, 0)
 		return
 	}
 	c.runOut(act)

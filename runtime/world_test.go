@@ -28,6 +28,8 @@ type node struct {
 	tools   *tools.Registry
 	log     map[actor.ID]store.Saved
 	inputs  []func()
+	ended   map[place]actor.Reply // what entries say that calls came to
+	recalls int                   // how often such an entry was read
 	replies map[actor.CallID]actor.Reply
 	held    map[actor.CallID]actor.Time
 	epoch   actor.Epoch
@@ -47,9 +49,15 @@ type node struct {
 	hold    bool // inputs wait: drain does nothing
 }
 
+// place is an entry: the n-th of an actor.
+type place struct {
+	of actor.ID
+	n  uint64
+}
+
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
-		log: map[actor.ID]store.Saved{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
+		log: map[actor.ID]store.Saved{}, ended: map[place]actor.Reply{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
 		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}, told: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, due: map[actor.ID]actor.Time{}}
 	n.start(cells)
 	return n
@@ -104,6 +112,9 @@ func (n *node) step(c *Cell, in Input) {
 			back, err := store.DecodeEntry(b)
 			must.Be(err == nil, "entry: %v", err)
 			saved.Entries = append(saved.Entries, back)
+			if ended, ok := back.Record.(store.Ended); ok {
+				n.ended[place{e.Actor, e.N}] = ended.Reply
+			}
 		}
 		n.log[e.Actor] = saved
 	}
@@ -145,7 +156,14 @@ func (n *node) perform(c *Cell, e Effect) {
 	case Load:
 		if n.unread > 0 {
 			n.unread--
-			later(c, LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Why: "the disk says no"})
+			later(c, op.Failed("the disk says no"))
+			return
+		}
+		if op.Outcome > 0 {
+			n.recalls++
+			reply, ok := n.ended[place{op.Actor, op.Outcome}]
+			must.Be(ok, "entry %d of %s says no outcome", op.Outcome, op.Actor)
+			later(c, Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: reply})
 			return
 		}
 		later(c, Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: n.log[op.Actor]})

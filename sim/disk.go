@@ -221,13 +221,13 @@ func (d *disk) load(c *cell, op runtime.Load) {
 	d.read(c, func() runtime.Input {
 		if w.fault(DiskReadFailed) {
 			w.hit(DiskReadFailed, "%s cannot read %s", c.self, id)
-			return runtime.LoadFailed{Actor: id, Epoch: op.Epoch, Why: "the disk says no"}
+			return op.Failed("the disk says no")
 		}
-		saved, err := store.LoadActor(w.kv, id)
+		in, err := op.Read(w.kv)
 		if err != nil {
 			w.violate(StoreReads, err.Error())
 		}
-		return runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved}
+		return in
 	})
 }
 

@@ -35,6 +35,8 @@ var guards = []Guard{
 	{Mutant: "restart-forgets-open-call", Spec: specs.EveryCallEnds},
 	{Mutant: "unanswered-call-not-sent-again", Spec: specs.EveryCallEnds},
 	{Mutant: "dedup-forgotten", Spec: specs.EffectOncePerAttempt},
+	{Mutant: "put-away-forgotten", Spec: specs.EffectOncePerAttempt},
+	{Mutant: "outcome-of-another", Spec: specs.ReplyToCallerOnly},
 	{Mutant: "held-ignored", Spec: specs.ExpireOnlyWhenDue},
 	{Mutant: "no-second-lap", Spec: specs.NoPhantomRefusal},
 	{Mutant: "prober-is-victim", Spec: specs.OneVictimPerCycle},

@@ -130,6 +130,11 @@ func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes 
 		l.buf = appendID(l.buf, in.Actor)
 		l.buf = fmt.Appendf(l.buf, " snapshot=%d entries=%d", len(in.Saved.Snapshot), len(in.Saved.Entries))
 		l.digest(in.Saved.Snapshot)
+	case runtime.Recalled:
+		l.buf = append(l.buf, " recalled "...)
+		l.buf = appendID(l.buf, in.Actor)
+		l.buf = strconv.AppendUint(append(l.buf, ' '), in.Outcome, 10)
+		l.digest(l.reply(in.Reply))
 	case runtime.LoadFailed:
 		l.buf = append(l.buf, " load-failed "...)
 		l.buf = appendID(l.buf, in.Actor)
@@ -234,6 +239,9 @@ func (l *Log) effect(e *runtime.Effect, bytes []byte) {
 	case runtime.Load:
 		l.buf = append(l.buf, " load "...)
 		l.buf = appendID(l.buf, op.Actor)
+		if op.Outcome > 0 {
+			l.buf = strconv.AppendUint(append(l.buf, ' '), op.Outcome, 10)
+		}
 	case runtime.Expiries:
 		l.buf = fmt.Appendf(l.buf, " expiries %d from %d", len(op.Shards), op.Shards[0])
 	}

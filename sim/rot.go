@@ -252,8 +252,17 @@ func read(kv store.KV, ids []actor.ID) []string {
 			continue
 		}
 		if journal, err := store.Fold(saved); err == nil {
-			all[i] = string(store.EncodeJournal(&journal))
+			all[i] = string(store.EncodeJournal(&journal)) + outcomes(kv, id, journal.Away)
 		}
+	}
+	return all
+}
+
+// outcomes is what is read of those that a snapshot names.
+func outcomes(kv store.KV, id actor.ID, away []store.Away) (all string) {
+	for i := range away {
+		ended, err := store.LoadOutcome(kv, id, away[i].N)
+		all += fmt.Sprintf("%s %v\n", store.EncodeEntry(store.Entry{Actor: id, Record: ended}), err)
 	}
 	return all
 }

@@ -174,6 +174,8 @@ func (in *input) whose() string {
 		return i.Envelope.To.Agent + "/" + i.Envelope.To.Key
 	case runtime.Loaded:
 		return i.Actor.Agent + "/" + i.Actor.Key
+	case runtime.Recalled:
+		return i.Actor.Agent + "/" + i.Actor.Key
 	case runtime.Outcome:
 		return string(i.ID.Run[:])
 	case runtime.Streamed:

@@ -13,31 +13,32 @@ type Point uint8
 
 // The points.
 const (
-	NodeRestarted  Point = iota
-	CellRestarted        // after a panic
-	LeaseLost            // a node stopped by its own clock
-	Fenced               // a batch was refused: another owns the shards
-	Adopted              // shards of a dead or silent node got another owner
-	Moved                // shards were handed over
-	FromSnapshot         // an actor came back from a snapshot and the entries behind it
-	TurnRestored         // with a turn under way
-	HeldReply            // a client was told to come back for the answer
-	StreamRead           // a client read the stream of a run to its end
-	RepeatAnswered       // a repeat under one key was answered from the first's outcome
-	Announced            // the registry let all nodes know of a change
-	AgentPut             // and said so to who asked: an agent is new, or another than before
-	AgentDeleted         // or is no more
-	KeyCreated           // there is an API key more
-	KeyRevoked           // or less
-	OrderRefused         // it did not take what it was asked
-	PassTaken            // somebody came with a key that is good
-	PassRefused          // or with one that is revoked, expired, or nobody's
-	RunLookedAt          // somebody looked at a run, and at those below it
-	PausedLookedAt       // while it stood still
-	SlipTold             // a file of an agent was wrong, and it was said how
-	EnlistedServed       // an agent answered that the registry had taken in
-	RankLost             // who would have gone next lost its rank
-	InputStarved         // others went first, or it waited though it was the only one
+	NodeRestarted   Point = iota
+	CellRestarted         // after a panic
+	LeaseLost             // a node stopped by its own clock
+	Fenced                // a batch was refused: another owns the shards
+	Adopted               // shards of a dead or silent node got another owner
+	Moved                 // shards were handed over
+	FromSnapshot          // an actor came back from a snapshot and the entries behind it
+	TurnRestored          // with a turn under way
+	HeldReply             // a client was told to come back for the answer
+	StreamRead            // a client read the stream of a run to its end
+	OutcomeRecalled       // what a call came to had been put away, and was read again for a repeat
+	RepeatAnswered        // a repeat under one key was answered from the first's outcome
+	Announced             // the registry let all nodes know of a change
+	AgentPut              // and said so to who asked: an agent is new, or another than before
+	AgentDeleted          // or is no more
+	KeyCreated            // there is an API key more
+	KeyRevoked            // or less
+	OrderRefused          // it did not take what it was asked
+	PassTaken             // somebody came with a key that is good
+	PassRefused           // or with one that is revoked, expired, or nobody's
+	RunLookedAt           // somebody looked at a run, and at those below it
+	PausedLookedAt        // while it stood still
+	SlipTold              // a file of an agent was wrong, and it was said how
+	EnlistedServed        // an agent answered that the registry had taken in
+	RankLost              // who would have gone next lost its rank
+	InputStarved          // others went first, or it waited though it was the only one
 
 	Passivated      // an actor left memory, idle
 	ActorLost       // or because its shard has another owner
@@ -55,7 +56,7 @@ const (
 )
 
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
-	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "repeat answered",
+	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "outcome read again", "repeat answered",
 	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "order refused", "API key taken", "API key refused", "run looked at", "paused run looked at", "slip in a file told", "enlisted agent served",
 	"rank lost", "input starved",
 	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
@@ -138,6 +139,9 @@ func (s *Stats) Add(o *Stats) {
 // step counts what a cell came back with: an actor from snapshot and entries, a
 // turn that asks again.
 func (s *Stats) step(c *cell, in runtime.Input, events []history.Event) {
+	if _, ok := in.(runtime.Recalled); ok {
+		s.Sometimes[OutcomeRecalled]++
+	}
 	l, ok := in.(runtime.Loaded)
 	if !ok || !c.again {
 		return

@@ -58,7 +58,7 @@ func (p *Plan) play(t *Team) {
 	if p.Limits = t.Limits; p.Limits == (dispatcher.Limits{}) {
 		p.Limits = dispatcher.DefaultLimits()
 	}
-	p.Limits.PassivateAfter, p.Limits.SnapshotBytes = drawn.PassivateAfter, drawn.SnapshotBytes
+	p.Limits.PassivateAfter, p.Limits.SnapshotBytes, p.Limits.RememberBytes = drawn.PassivateAfter, drawn.SnapshotBytes, drawn.RememberBytes
 	p.Patience = upstream.Patience{}
 	p.Gap, p.Span, p.Keys = 10*p.Gap, 10*p.Span, 2*p.Keys // as people come, not as load
 	p.Agents = append([]actor.Definition(nil), t.Agents...)

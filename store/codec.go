@@ -4,6 +4,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/internal/must"
@@ -16,7 +17,8 @@ import (
 //
 //  1. the first
 //  2. Added, Streamed, Rebased; what actors keep; how asks are asked again and shown
-const CodecVersion = 2
+//  3. snapshots that name the entries with outcomes, instead of holding those
+const CodecVersion = 3
 
 // frameVersion is the first byte of what holds entries together: batches, the
 // anchor, the owners of runs. It has not changed.
@@ -65,7 +67,7 @@ func (w *encoder) version() {
 
 type decoder struct {
 	*actor.Decoder
-	first bool // of the first version
+	written uint64 // in which version
 }
 
 // EncodeEntry writes an entry as DecodeEntry reads it.
@@ -139,19 +141,66 @@ func (w *encoder) journal(j *Journal) {
 	for _, run := range j.Runs {
 		w.run(run)
 	}
-	ended := j.Ended
-	if mutant.On("snapshot-forgets-outcomes") {
-		ended = nil
-	}
-	w.Uint(uint64(len(ended)))
-	for _, e := range ended {
-		w.ended(e)
-	}
+	w.outcomes(j)
 	w.Uint(uint64(len(j.Buried)))
 	for _, b := range j.Buried {
 		w.buried(b)
 	}
 	w.items(j.Kept)
+}
+
+// outcomes writes those of which the entry is not known, then which entries say
+// the others.
+func (w *encoder) outcomes(j *Journal) {
+	away := slices.Clone(j.Away)
+	var whole []Ended
+	for i := range j.Ended {
+		if e := &j.Ended[i]; e.n > 0 {
+			away = append(away, e.away())
+		} else {
+			whole = append(whole, *e)
+		}
+	}
+	if mutant.On("snapshot-forgets-outcomes") {
+		away, whole = nil, nil
+	}
+	w.Uint(uint64(len(whole)))
+	for i := range whole {
+		w.ended(whole[i])
+	}
+	if w.first {
+		w.more = w.more || len(away) > 0
+		return
+	}
+	w.Uint(uint64(len(away)))
+	for i := range away {
+		a := &away[i]
+		w.CallID(a.Call)
+		w.Uint(a.N)
+		w.time(a.Until)
+		w.promise(a.key())
+	}
+}
+
+func (r decoder) outcomes(j *Journal) {
+	j.Ended = list(r, r.Count(itemsMax, "outcomes"), r.ended)
+	for i := range j.Ended {
+		j.held += j.Ended[i].weight()
+	}
+	if r.written >= 3 {
+		j.Away = list(r, r.Count(itemsMax, "outcomes in entries"), r.away)
+	}
+}
+
+func (r decoder) away() Away {
+	a := Away{Call: r.CallID(), N: r.Uint(), Until: r.time()}
+	if key := r.promise(); !key.IsZero() {
+		a.Promise = &key
+	}
+	if a.N == 0 {
+		r.Fail("outcome without entry")
+	}
+	return a
 }
 
 // DecodeJournal reads a journal, under the same promises as DecodeEntry.
@@ -162,7 +211,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 	}
 	j := Journal{N: r.Uint()}
 	j.Runs = list(r, r.Count(itemsMax, "runs"), r.run)
-	j.Ended = list(r, r.Count(itemsMax, "outcomes"), r.ended)
+	r.outcomes(&j)
 	j.Buried = list(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.Kept = r.items(itemsMax)
 	if err := r.End(); err != nil {
@@ -175,11 +224,13 @@ func newDecoder(b []byte) decoder { return decoder{Decoder: actor.NewDecoder(b)}
 
 // version reads the first byte of what comes in versions up to the newest.
 func (r *decoder) version(what string, newest uint64) error {
-	v := r.Uint()
-	if r.Err() == nil && (v == 0 || v > newest) {
-		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, v, newest)
+	r.written = r.Uint()
+	if r.Err() == nil && (r.written == 0 || r.written > newest) {
+		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, r.written, newest)
 	}
-	r.first = v == 1 && !mutant.On("first-version-unread")
+	if mutant.On("first-version-unread") {
+		r.written = newest
+	}
 	return nil
 }
 
@@ -446,7 +497,7 @@ func (r decoder) asked() Asked {
 		answer := r.answer()
 		a.Answer = &answer
 	}
-	if r.first {
+	if r.written < 2 {
 		return a
 	}
 	a.Again, a.Shown = r.uint32("times"), r.Uint()
@@ -469,7 +520,7 @@ func (w *encoder) items(items []actor.Item) {
 }
 
 func (r decoder) items(limit int) []actor.Item {
-	if r.first {
+	if r.written < 2 {
 		return nil
 	}
 	return list(r, r.Count(limit, "items kept"), func() actor.Item {

@@ -126,6 +126,12 @@ func drawJournal(t *rapid.T) Journal {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "ended") {
 		j.Ended = append(j.Ended, drawEnded(t))
+		j.held += j.Ended[len(j.Ended)-1].weight()
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "away") {
+		e := drawEnded(t)
+		e.n = rapid.Uint64Range(1, 1<<40).Draw(t, "entry")
+		j.Away = append(j.Away, e.away())
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "buried") {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
@@ -233,7 +239,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, actor.Item{}, Snapshot{}, Journal{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, actor.Item{}, Snapshot{}, Journal{}, Away{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these

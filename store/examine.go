@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -221,6 +222,17 @@ func (x *examiner) actor(id actor.ID, entries []Entry, snapshot *Entry) {
 	}
 	if snapshot != nil && journal.N != snapshot.N+uint64(len(saved.Entries)) {
 		x.found(snapshotKey(id), "", "stands for %d entries, not for %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
+	}
+	for i := range journal.Away {
+		a := &journal.Away[i]
+		at, ok := slices.BinarySearchFunc(entries, a.N, func(e Entry, n uint64) int { return cmp.Compare(e.N, n) })
+		var says Ended
+		if ok {
+			says, _ = entries[at].Record.(Ended)
+		}
+		if says.Call != a.Call {
+			x.found(entryKey(id, a.N), fmt.Sprintf("what call %s came to", a.Call), "says nothing of call %s, which its snapshot says that it does", a.Call)
+		}
 	}
 	x.Open += uint64(len(journal.Runs))
 	if due := journal.Due(); due != 0 {

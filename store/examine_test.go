@@ -64,6 +64,7 @@ func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
 	}{
 		{"entry changed", func(m *Memory) { change(m, string(entryKey(bob, 2)), 60) }, "/bob/", "is not what was written", "the state of bob/s-1"},
 		{"entry lost", remove(entryKey(bob, 2)), "/bob/", "do not follow", "the state of bob/s-1"},
+		{"outcome lost", remove(entryKey(alice, 4)), "/alice/s-1/0000000000000004", "says nothing of call", "what call"},
 		{"last events lost", remove(eventKey("default", run, 4)), "/e/", "is missing", "events of run " + run.String()},
 		{"first events lost", remove(eventKey("default", run, 1)), "/e/", "is missing", "the events before it"},
 		{"all events lost", func(m *Memory) {

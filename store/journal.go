@@ -4,7 +4,6 @@ package store
 
 import (
 	"fmt"
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -17,25 +16,13 @@ import (
 type Journal struct {
 	N      uint64       // the last record's number
 	Runs   []*Run       // open, in the order in which they were accepted
-	Ended  []Ended      // remembered outcomes, in order
+	Away   []Away       // remembered outcomes that stand in the log, in order
+	Ended  []Ended      // and those behind them, whole
 	Buried []Buried     // cancelled before they came, in order
 	Kept   []actor.Item // by name, as ended runs left it
 
+	held  int    // what Ended weighs
 	index *index // once there is much to find
-}
-
-// indexMin is how much is remembered before it is worth an index: most actors
-// remember little, and there are many of them.
-const indexMin = 16
-
-// index finds what is remembered; it is made of Ended and Buried when it is asked.
-type index struct {
-	calls         map[actor.CallID]int // which outcome it is, of all there were since the index began
-	keys          map[actor.Idempotency]int
-	buried        map[actor.CallID]bool
-	ended, tombed int  // how many of each are in it
-	gone          int  // outcomes forgotten since it began: where Ended begins
-	twice         bool // some name stands in it twice
 }
 
 // Run is one accepted call without outcome.
@@ -137,98 +124,6 @@ func (j *Journal) Run(id actor.CallID) *Run {
 	return nil
 }
 
-// Outcome finds a remembered outcome; nil if there is none.
-func (j *Journal) Outcome(id actor.CallID) *Ended {
-	if j.few() {
-		for i := range j.Ended {
-			if j.Ended[i].Call == id {
-				return &j.Ended[i]
-			}
-		}
-		return nil
-	}
-	if i, ok := j.remembered().calls[id]; ok {
-		return &j.Ended[i-j.index.gone]
-	}
-	return nil
-}
-
-// IsBuried tells whether the call was cancelled before it came.
-func (j *Journal) IsBuried(id actor.CallID) bool {
-	if j.few() {
-		return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
-	}
-	return j.remembered().buried[id]
-}
-
-// few tells whether what is remembered is looked through, without an index.
-func (j *Journal) few() bool { return len(j.Ended)+len(j.Buried) <= indexMin }
-
-// remembered brings the index up to date. Of two of a name the first counts.
-func (j *Journal) remembered() *index {
-	if j.index == nil {
-		j.index = &index{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
-	}
-	x := j.index
-	for ; x.ended < len(j.Ended); x.ended++ {
-		e := &j.Ended[x.ended]
-		if _, ok := x.calls[e.Call]; ok {
-			x.twice = true
-		} else {
-			x.calls[e.Call] = x.gone + x.ended
-		}
-		if key := promise(e.Idempotency); !key.IsZero() {
-			if _, ok := x.keys[key]; ok {
-				x.twice = true
-			} else {
-				x.keys[key] = x.gone + x.ended
-			}
-		}
-	}
-	for ; x.tombed < len(j.Buried); x.tombed++ {
-		call := j.Buried[x.tombed].Call
-		x.twice = x.twice || x.buried[call]
-		x.buried[call] = true
-	}
-	return x
-}
-
-// Promise finds the call that has the same idempotency key: an open run's, the
-// message that added an open call, or a remembered one's; and the body it came with.
-func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.Hash, ok bool) {
-	if key.IsZero() {
-		return actor.CallID{}, actor.Hash{}, false
-	}
-	for _, r := range j.Runs {
-		if r.Call.Idempotency.Same(key) {
-			return r.Call.ID, r.Call.Idempotency.Body, true
-		}
-		for i := range r.Last() {
-			if a := &r.Last()[i]; a.Added && a.Open() && a.Promise.Same(key) {
-				return a.For, a.Promise.Body, true
-			}
-		}
-	}
-	e := (*Ended)(nil)
-	if j.few() {
-		if i := slices.IndexFunc(j.Ended, func(e Ended) bool { return e.Idempotency.Same(key) }); i >= 0 {
-			e = &j.Ended[i]
-		}
-	} else if i, ok := j.remembered().keys[promise(key)]; ok {
-		e = &j.Ended[i-j.index.gone]
-	}
-	if e != nil {
-		return e.Call, e.Idempotency.Body, true
-	}
-	return actor.CallID{}, actor.Hash{}, false
-}
-
-// promise is the key without what came with it.
-func promise(key actor.Idempotency) actor.Idempotency {
-	key.Body = actor.Hash{}
-	return key
-}
-
 // Due is the earliest deadline of the open runs; 0 if there are none.
 func (j *Journal) Due() actor.Time {
 	var due actor.Time
@@ -324,7 +219,7 @@ func (j *Journal) Apply(r Record) error {
 		j.keep(r.Keep)
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
 		r.Keep = nil
-		j.Ended = append(j.Ended, r)
+		j.remember(r)
 	case Buried:
 		j.Buried = append(j.Buried, r)
 	default:
@@ -438,59 +333,6 @@ func (r *Run) settle(at actor.Time) {
 		r.Clock.Resume(at)
 		r.Holds++
 	}
-}
-
-// forget drops what no repeat can ask for any more: with every record what stands
-// first, and with one record of about as many as are remembered what stands behind
-// something that stays longer. So what it costs does not grow.
-func (j *Journal) forget(now actor.Time) {
-	for len(j.Ended) > 0 && j.Ended[0].Until < now {
-		j.forgetOutcome()
-	}
-	for len(j.Buried) > 0 && j.Buried[0].Until < now {
-		j.forgetTomb()
-	}
-	ended, buried := len(j.Ended), len(j.Buried)
-	if j.N%(1<<bits.Len(uint(ended+buried))) != 0 {
-		return // which leaves an index of little for a while
-	}
-	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool { return e.Until < now })
-	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
-	if len(j.Ended) < ended || len(j.Buried) < buried {
-		j.index = nil
-	}
-	if j.few() {
-		j.index = nil
-	}
-}
-
-// forgetOutcome drops the first outcome.
-func (j *Journal) forgetOutcome() {
-	switch x := j.index; {
-	case x == nil:
-	case x.twice:
-		j.index = nil
-	case x.ended > 0:
-		delete(x.calls, j.Ended[0].Call)
-		delete(x.keys, promise(j.Ended[0].Idempotency))
-		x.gone++
-		x.ended--
-	}
-	j.Ended[0] = Ended{}
-	j.Ended = j.Ended[1:]
-}
-
-// forgetTomb drops the first tombstone.
-func (j *Journal) forgetTomb() {
-	switch x := j.index; {
-	case x == nil:
-	case x.twice:
-		j.index = nil
-	case x.tombed > 0:
-		delete(x.buried, j.Buried[0].Call)
-		x.tombed--
-	}
-	j.Buried = j.Buried[1:]
 }
 
 // ApplyEntry folds the entry that comes next.

@@ -60,6 +60,29 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 	return saved, nil
 }
 
+// LoadOutcome reads the one entry of an actor that says an outcome, under the same
+// promises as LoadActor. It stands in the last row that begins with it or before.
+func LoadOutcome(kv KV, id actor.ID, n uint64) (Ended, error) {
+	var outcome Ended
+	wrong := fmt.Errorf("key %s: is missing", entryKey(id, n))
+	err := kv.ScanBack(entryKey(id, 1), entryKey(id, n+1), func(key, value []byte) bool {
+		wrong = readEntries(id, key, value, func(h actor.Hash) ([]byte, error) { return loadBlob(kv, id.Tenant, h) }, func(e Entry) error {
+			if r, ok := e.Record.(Ended); ok && e.N == n {
+				outcome = r
+			}
+			return nil
+		})
+		if wrong == nil && outcome.Call.IsZero() {
+			wrong = fmt.Errorf("key %s: entry %d is no outcome", key, n)
+		}
+		return false
+	})
+	if err == nil {
+		err = wrong
+	}
+	return outcome, err
+}
+
 // readSnapshot reads the row of a snapshot: the journal, and the number of the
 // last entry in it.
 func readSnapshot(id actor.ID, key, value []byte, blob func(actor.Hash) ([]byte, error)) (journal []byte, n uint64, err error) {
@@ -131,6 +154,9 @@ func Fold(saved Saved) (Journal, error) {
 	if mutant.On("key-forgotten-at-restart") {
 		for i := range j.Ended {
 			j.Ended[i].Idempotency = actor.Idempotency{}
+		}
+		for i := range j.Away {
+			j.Away[i].Promise = nil
 		}
 	}
 	return j, nil

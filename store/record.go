@@ -99,6 +99,7 @@ type Ended struct {
 	Until       actor.Time
 	Idempotency actor.Idempotency
 	Keep        []actor.Item
+	n           uint64 // of the entry that says so, once it is in a journal; 0: not known
 }
 
 // Buried: the call was cancelled before it came; it will not be taken.
@@ -109,6 +110,7 @@ type Buried struct {
 }
 
 // Snapshot: all of the above up to here, folded. It takes no number of its own.
+// Of outcomes it holds which entries say them: those stay.
 type Snapshot struct {
 	Journal []byte
 	small   bool // no part in it is large: it need not be looked through
@@ -125,7 +127,9 @@ func SnapshotOf(j *Journal) Snapshot {
 		}
 	}
 	for i := range j.Ended {
-		look(j.Ended[i].Reply.Parts)
+		if j.Ended[i].n == 0 {
+			look(j.Ended[i].Reply.Parts)
+		}
 	}
 	return s
 }

@@ -116,6 +116,7 @@ func setLimits(l *dispatcher.Limits, to map[string]int64) error {
 		"agent_call_depth_max": &l.AgentCallDepthMax, "agent_concurrent_calls_max": &l.AgentConcurrentCallsMax, "max_pending_per_actor": &l.MaxPendingPerActor,
 		"mailbox_bytes_max": &l.MailboxBytesMax, "message_bytes_max": &l.MessageBytesMax, "steps_per_turn_max": &l.StepsPerTurnMax,
 		"asks_per_action_max": &l.AsksPerActionMax, "snapshot_bytes": &l.SnapshotBytes, "actors_per_cell_max": &l.ActorsPerCellMax, "strikes_max": &l.StrikesMax,
+		"remember_bytes_max": &l.RememberBytes,
 	}
 	times := map[string]*time.Duration{
 		"agent_call_timeout_ms_default": &l.AgentCallTimeoutDefault, "agent_call_timeout_ms_max": &l.AgentCallTimeoutMax, "mailbox_age_ms_max": &l.MailboxAgeMax,

@@ -75,12 +75,14 @@ func readFixture(t *testing.T, d *Disk) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended, run := j.Outcome(first), j.Run(second)
-	if j.N != 12 || ended == nil || run == nil || !j.IsBuried(buried) {
+	reply, _ := j.Outcome(first)
+	run := j.Run(second)
+	if j.N != 12 || reply == nil || run == nil || !j.IsBuried(buried) {
 		t.Fatalf("carol's journal: %+v", j)
 	}
-	if actor.TextOf(ended.Reply.Parts) != text(7) || ended.Idempotency.Key != "k" || ended.Reply.Warnings[0] != "slow" {
-		t.Errorf("first: %+v", ended)
+	if of, _, ok := j.Promise(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || of != first ||
+		actor.TextOf(reply.Parts) != text(7) || reply.Warnings[0] != "slow" {
+		t.Errorf("first: %+v, promised for %s", reply, of)
 	}
 	call, tool := run.Last()[0], run.Last()[1]
 	if call.To != dave || call.Call != child || call.Budget != 40 || call.Holds != 2 || call.Answer == nil || actor.TextOf(call.Answer.Parts) != text(14) {

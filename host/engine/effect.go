@@ -177,14 +177,11 @@ func (c *cell) read(get func(found func(runtime.Input))) func() {
 }
 
 func (e *Engine) load(op runtime.Load, found func(runtime.Input)) {
-	id := op.Actor
-	saved, err := store.LoadActor(e.config.Store, id)
+	in, err := op.Read(e.config.Store)
 	if err != nil {
-		e.log.Error("an actor cannot be read", "actor", id.String(), "error", err.Error())
-		found(runtime.LoadFailed{Actor: id, Epoch: op.Epoch, Why: err.Error()})
-		return
+		e.log.Error("an actor cannot be read", "actor", op.Actor.String(), "error", err.Error())
 	}
-	found(runtime.Loaded{Actor: id, Epoch: op.Epoch, Saved: saved})
+	found(in)
 }
 
 // dueFirst is how many actors with open work a cell is told of at first, so that

@@ -41,6 +41,13 @@ func ask(d *disk.Disk) (answers, error) {
 			return fmt.Errorf("actor %s: %w", id, err)
 		}
 		all["actor "+id.String()] = actor.HashOf(fmt.Appendf(bytes.Clone(saved.Snapshot), " %d", journal.N))
+		for _, a := range journal.Away {
+			ended, err := store.LoadOutcome(d, id, a.N)
+			if err != nil {
+				return err
+			}
+			all[fmt.Sprintf("outcome %d of %s", a.N, id)] = actor.HashOf(store.EncodeEntry(store.Entry{Actor: id, Record: ended}))
+		}
 		for _, e := range saved.Entries {
 			all[fmt.Sprintf("entry %d of %s", e.N, id)] = actor.HashOf(store.EncodeEntry(e))
 		}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package store
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// What a snapshot names is read from the entries behind it, wherever in a row they
+// stand, and large content comes along.
+func TestAnOutcomeIsReadFromItsEntry(t *testing.T) {
+	l, s := newLog(t), newStory(t, "alice")
+	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))
+	l.write(s.accept("hi"), s.end("third"))
+	l.write(s.snapshot(l.m))
+	j := s.journal(l.m)
+	for i, want := range []string{"first", large, "third"} {
+		reply, n := j.Outcome(s.run(uint64(i + 1)))
+		if reply != nil || n != uint64(2*i+2) {
+			t.Errorf("outcome %d: %v, entry %d", i, reply, n)
+			continue
+		}
+		if e, err := LoadOutcome(l.m, s.id, n); err != nil || e.Call != s.run(uint64(i+1)) || actor.TextOf(e.Reply.Parts) != want {
+			t.Errorf("entry %d says %.40q, %v", n, actor.TextOf(e.Reply.Parts), err)
+		}
+	}
+	for n, want := range map[uint64]string{5: "0000000000000005: entry 5 is no outcome", 9: "0000000000000005: entry 9 is no outcome"} {
+		if _, err := LoadOutcome(l.m, s.id, n); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("entry %d: %v", n, err)
+		}
+	}
+	if _, err := LoadOutcome(l.m, actor.NewID("bob", ""), 1); err == nil || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("of nobody: %v", err)
+	}
+	l.m.delete(blobKey("default", actor.HashOf([]byte(large))))
+	if _, err := LoadOutcome(l.m, s.id, 4); err == nil || !strings.Contains(err.Error(), "is missing") {
+		t.Errorf("without its content: %v", err)
+	}
+}
+
+// Of an outcome in a snapshot of an earlier version nobody knows the entry: it
+// stays whole, in memory and in the next snapshot.
+func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
+	call := actor.CallID{1}
+	early := Journal{N: 7, Ended: []Ended{{Call: call, Until: actor.Forever, Reply: actor.Reply{Call: call, Status: actor.Succeeded, Parts: actor.Text("early")}}}}
+	w := &encoder{first: true}
+	if w.journal(&early); w.more {
+		t.Fatal("the first version could not write it")
+	}
+	j, err := DecodeJournal(w.Buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := actor.CallID{2}
+	if err := j.Apply(Ended{Call: later, Until: actor.Forever, Reply: actor.Reply{Call: later}}); err != nil {
+		t.Fatal(err)
+	}
+	w = &encoder{first: true}
+	if w.journal(&j); !w.more {
+		t.Error("the first version is taken to know in which entries outcomes stand")
+	}
+	for range 2 {
+		if j.PutAway() {
+			t.Error("what stands in no known entry was put away")
+		}
+		reply, _ := j.Outcome(call)
+		if reply == nil || actor.TextOf(reply.Parts) != "early" || !j.HasEnded(later) || j.Held() == 0 {
+			t.Fatalf("%+v", j)
+		}
+		if j, err = DecodeJournal(EncodeJournal(&j)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAnOutcomeWithoutEntryIsNoOutcome(t *testing.T) {
+	b := EncodeJournal(&Journal{N: 1, Away: []Away{{Call: actor.CallID{1}, N: 9, Until: 9}}})
+	at := bytes.Index(b, []byte{9, 18}) // the entry, and the instant
+	if at < 0 {
+		t.Fatalf("% x", b)
+	}
+	b[at] = 0
+	if _, err := DecodeJournal(b); err == nil || !strings.Contains(err.Error(), "outcome without entry") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A snapshot of many outcomes is about as long as their names.
+func TestASnapshotDoesNotSayOutcomesAgain(t *testing.T) {
+	var j Journal
+	for i := range 100 {
+		id := actor.CallID{byte(i)}
+		if err := j.Apply(Ended{Call: id, Until: actor.Forever, Reply: actor.Reply{Call: id, Parts: actor.Text(large)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(EncodeJournal(&j)); n > 100*40 {
+		t.Errorf("a snapshot of 100 outcomes has %d bytes", n)
+	}
+}
