@@ -33,7 +33,7 @@ func TestIdleWorldsAreNoticed(t *testing.T) {
 		says string
 	}{
 		{"nobody comes for minutes", func(p *Plan) { p.Gap, p.Steps = 3*time.Minute, 0 }, "without a client's request"},
-		{"all is done at once", func(p *Plan) { p.Calls = 40 }, "a tenth of the time"},
+		{"all is done at once", func(p *Plan) { p.Calls = 40 }, "of which one is under 5 %"},
 		{"it is over soon", func(p *Plan) { p.Span = 10 * time.Minute }, "lasts"},
 		{"little happens", func(p *Plan) { p.Steps, p.Busy, p.Gap, p.Span = 0, false, 25*time.Second, 30*time.Minute }, "steps on average"},
 	} {
