@@ -14,6 +14,8 @@ func (w *World) strike() {
 	if w.calm {
 		return
 	}
+	w.strikes++
+	w.account(aboutWorld + w.strikes)
 	w.after(w.plan.Strike, w.strike)
 	if w.plan.Steps > 0 {
 		w.putClocksRight()

@@ -17,12 +17,18 @@ type Chooser interface {
 	// Int answers 0 <= i < n. 0 is the benign answer: the oldest event, the
 	// least delay, no fault.
 	Int(n int) int
+	// Given is a choice that the world makes out of what has happened so far: v, or
+	// what it was in the world that is told again, where less happens.
+	Given(v int) int
 	// Turn has another stream count from now on.
 	Turn(to StreamID)
 }
 
-// StreamID names a stream: what it is about, and whose it is.
-type StreamID uint32
+// StreamID names a stream: what it is about, and whose it is; and above these two
+// on whose account it is asked, the stream of who came or of a strike. So all that
+// was chosen on account of somebody can be left out with them, and what was chosen
+// on account of others stays theirs.
+type StreamID uint64
 
 // What streams are about.
 const (
@@ -40,23 +46,47 @@ const (
 	aboutClerk   // who has the registry do things
 
 	aboutMask = 0xff << 24
+	whoseMask = 1<<24 - 1
+
+	accountBits = 32
+	accountMask = 0xffff_ffff << accountBits
 )
+
+// account is on whose account a stream is; 0: on nobody's.
+func (id StreamID) account() StreamID { return id >> accountBits }
+
+// on is the stream on somebody's account.
+func (id StreamID) on(account StreamID) StreamID {
+	return id&^accountMask | account<<accountBits
+}
 
 var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk"}
 
-// String is as fault.17.
+// String is as fault.17, or fault.17 for arrival.3.
 func (id StreamID) String() string {
-	return aboutNames[id>>24] + "." + strconv.Itoa(int(id&^aboutMask))
+	text := aboutNames[id&aboutMask>>24] + "." + strconv.Itoa(int(id&whoseMask))
+	if account := id.account(); account != 0 {
+		text += " for " + account.String()
+	}
+	return text
 }
 
-func parseStreamID(text string) (StreamID, error) {
-	about, no, _ := strings.Cut(text, ".")
+func parseStreamID(text string) (id StreamID, err error) {
+	self, account, is := strings.Cut(text, " for ")
+	about, no, _ := strings.Cut(self, ".")
 	i := slices.Index(aboutNames[:], about)
 	n, err := strconv.ParseUint(no, 10, 24)
 	if i < 0 || err != nil {
 		return 0, fmt.Errorf("stream %.40q: want one of %s, a dot and a number", text, strings.Join(aboutNames[:], ", "))
 	}
-	return StreamID(i)<<24 | StreamID(n), nil
+	if id = StreamID(i)<<24 | StreamID(n); is {
+		var of StreamID
+		if of, err = parseStreamID(account); err == nil && of.account() != 0 {
+			err = fmt.Errorf("stream %.80q: want one account", text)
+		}
+		id = id.on(of)
+	}
+	return id, err
 }
 
 // Choices are all that were made, by stream.
@@ -68,17 +98,27 @@ type Stream struct {
 	Log []uint32
 }
 
-// Drawn chooses by a seed, and keeps what it chose.
+// Drawn chooses by a seed, and keeps what it chose. On whose account it is asked
+// changes nothing of that.
 type Drawn struct {
 	seed    uint64
 	streams map[StreamID]*drawnStream
 	all     []*drawnStream
 	now     *drawnStream
+	account StreamID
 }
 
 type drawnStream struct {
-	Stream
-	pcg *rand.PCG
+	id    StreamID
+	log   []uint32
+	parts []drawnPart
+	pcg   *rand.PCG
+}
+
+// drawnPart is what was chosen on one account, from so many on.
+type drawnPart struct {
+	account StreamID
+	from    int
 }
 
 // NewDrawn returns the chooser of a seed.
@@ -91,9 +131,14 @@ func NewDrawn(seed uint64) *Drawn {
 // Turn implements Chooser. The parts of the plan come out of one source, one
 // after the other: dividing it otherwise changes no seed.
 func (d *Drawn) Turn(to StreamID) {
+	d.account = to.account()
+	to = to.on(0)
+	if d.now != nil && d.now.id == to {
+		return
+	}
 	if d.now = d.streams[to]; d.now == nil {
-		d.now = &drawnStream{Stream: Stream{ID: to}}
-		if plan := d.streams[aboutPlan]; plan != nil && to&aboutMask == aboutPlan {
+		d.now = &drawnStream{id: to}
+		if plan := d.streams[aboutPlan]; plan != nil && about(to) == aboutPlan {
 			d.now.pcg = plan.pcg
 		} else {
 			d.now.pcg = rand.NewPCG(mix(d.seed, uint64(to)), 0x7472_6f75_7065)
@@ -105,16 +150,40 @@ func (d *Drawn) Turn(to StreamID) {
 
 // Int implements Chooser.
 func (d *Drawn) Int(n int) int {
-	i := uint32(d.now.pcg.Uint64() >> 32 * uint64(n) >> 32)
-	d.now.Log = append(d.now.Log, i)
-	return int(i)
+	return d.Given(int(d.now.pcg.Uint64() >> 32 * uint64(n) >> 32))
+}
+
+// Given implements Chooser.
+func (d *Drawn) Given(v int) int {
+	s := d.now
+	if last := len(s.parts) - 1; last < 0 || s.parts[last].account != d.account {
+		s.parts = append(s.parts, drawnPart{d.account, len(s.log)})
+	}
+	s.log = append(s.log, uint32(v))
+	return v
 }
 
 // Choices are those that it made, in the order in which their streams began.
-func (d *Drawn) Choices() Choices {
-	all := make(Choices, len(d.all))
-	for i, s := range d.all {
-		all[i] = s.Stream
+func (d *Drawn) Choices() (all Choices) {
+	for _, s := range d.all {
+		if len(s.parts) == 1 {
+			all = append(all, Stream{s.id.on(s.parts[0].account), s.log})
+			continue
+		}
+		at := map[StreamID]int{}
+		for i, part := range s.parts {
+			end := len(s.log)
+			if i+1 < len(s.parts) {
+				end = s.parts[i+1].from
+			}
+			id := s.id.on(part.account)
+			if _, is := at[id]; !is {
+				at[id] = len(all)
+				all = append(all, Stream{ID: id})
+			}
+			log := &all[at[id]].Log
+			*log = append(*log, s.log[part.from:end]...)
+		}
 	}
 	return all
 }
@@ -132,9 +201,11 @@ type replayedStream struct {
 
 // NewReplayed returns the chooser of choices that were made.
 func NewReplayed(choices Choices) *Replayed {
-	r := &Replayed{streams: map[StreamID]*replayedStream{}}
-	for _, s := range choices {
-		r.streams[s.ID] = &replayedStream{log: s.Log}
+	r := &Replayed{streams: make(map[StreamID]*replayedStream, len(choices))}
+	all := make([]replayedStream, len(choices))
+	for i, s := range choices {
+		all[i].log = s.Log
+		r.streams[s.ID] = &all[i]
 	}
 	r.Turn(aboutPlan)
 	return r
@@ -142,22 +213,24 @@ func NewReplayed(choices Choices) *Replayed {
 
 // Turn implements Chooser.
 func (r *Replayed) Turn(to StreamID) {
-	if r.now = r.streams[to]; r.now == nil {
-		r.now = &replayedStream{}
-		r.streams[to] = r.now
-	}
+	r.now = r.streams[to]
 }
 
 // Int implements Chooser. A choice that is too great for n, as a shrunk log may
 // have them, is cut to it.
-func (r *Replayed) Int(n int) int {
+func (r *Replayed) Int(n int) int { return min(r.Given(0), n-1) }
+
+// Given implements Chooser.
+func (r *Replayed) Given(int) (v int) {
 	s := r.now
-	i := 0
+	if s == nil {
+		return 0
+	}
 	if s.used < len(s.log) {
-		i = min(int(s.log[s.used]), n-1)
+		v = int(s.log[s.used])
 	}
 	s.used++
-	return i
+	return v
 }
 
 // used is the choices without those that nobody asked for, and without zeros at the ends.

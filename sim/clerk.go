@@ -27,6 +27,8 @@ type clerk struct {
 	w        *World
 	there    map[string]bool // agents, as the registry has said
 	passes   []*pass
+	orders   StreamID        // that it gave
+	begun    actor.Time      // the last of them
 	doubtful map[string]bool // what lost answers were about
 }
 
@@ -65,6 +67,14 @@ func (k *clerk) next() {
 	if w.calm {
 		return
 	}
+	k.orders++
+	k.begun = w.now
+	w.account(aboutClerk + k.orders)
+	w.turn(aboutClerk)
+	if w.choose.Given(1) == 0 { // a story that is told again may leave an order out, and takes as long
+		w.after(max(time.Duration(w.choose.Given(0))*time.Microsecond, w.plan.Orders/4), k.next)
+		return
+	}
 	o := k.draw()
 	c := w.addClient(agents.RegistryID, o.operation+" "+o.about, 10*time.Second)
 	c.key, c.order = "", o
@@ -74,7 +84,11 @@ func (k *clerk) next() {
 
 // later has it do the next after a while.
 func (k *clerk) later() {
-	k.w.after(k.w.between(k.w.plan.Orders/4, k.w.plan.Orders), k.next)
+	w := k.w
+	wait := w.between(w.plan.Orders/4, w.plan.Orders)
+	w.account(aboutClerk + k.orders)
+	w.choose.Given(int((w.now.Sub(k.begun) + wait) / time.Microsecond))
+	w.after(wait, k.next)
 }
 
 // request is the order as a door reads it.

@@ -65,6 +65,7 @@ func (w *World) come() {
 		w.after(5*time.Second, w.heal)
 		return
 	}
+	w.account(aboutArrival + w.arrivals)
 	w.turn(aboutArrival + w.arrivals)
 	w.arrivals++
 	most := w.gapMost()
@@ -134,7 +135,7 @@ func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client
 
 // ask brings the client's request to some node.
 func (w *World) ask(c *client) {
-	defer w.turn(w.turn(c.stream))
+	defer w.resume(w.resume(c.stream))
 	n := w.someNode()
 	if n == nil {
 		w.after(time.Second, func() { w.ask(c) })

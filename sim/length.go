@@ -46,16 +46,22 @@ func (w *World) gapMost() time.Duration {
 	if p.Steps == 0 {
 		return 2 * p.Gap
 	}
+	return [...]time.Duration{p.Gap, 2 * p.Gap, longGapMost}[min(w.choose.Given(w.pace()), 2)]
+}
+
+// pace is whether clients have to come sooner than they do, 0, or later, 2.
+func (w *World) pace() int {
+	p := &w.plan
 	elapsed := w.now.Sub(Origin)
 	tenth := p.Span / tenths
 	due := int(int64(w.tenthWanted()) * int64(elapsed%tenth) / int64(tenth))
 	switch done := w.Stats.Tenths[w.tenth()]; {
 	case done < due:
-		return p.Gap
+		return 0
 	case done > due+p.Steps/(10*tenths):
-		return longGapMost
+		return 2
 	default:
-		return 2 * p.Gap
+		return 1
 	}
 }
 

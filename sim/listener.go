@@ -70,7 +70,7 @@ type connection struct {
 // little later, when it may be over.
 func (w *World) listenTo(run actor.CallID, c *client) {
 	to := c.to
-	defer w.turn(w.turn(aboutReader + c.stream&^aboutMask))
+	defer w.turn(w.turn(aboutReader + c.stream&whoseMask))
 	if w.story || w.isVolatile(to.Agent) || !w.wantsStream() {
 		return
 	}
@@ -374,12 +374,12 @@ func (w *World) news(run actor.CallID) {
 		for _, c := range n.streams {
 			if slices.Contains(c.watched, run) && !slices.Contains(c.news, run) {
 				c.news = append(c.news, run)
-				before := w.turn(c.l.stream)
+				before := w.resume(c.l.stream)
 				c.later(w.between(10*time.Microsecond, 3*time.Millisecond), func() {
 					c.news = slices.DeleteFunc(c.news, func(r actor.CallID) bool { return r == run })
 					c.step(ingress.News{Run: run})
 				})
-				w.turn(before)
+				w.resume(before)
 			}
 		}
 	}

@@ -75,6 +75,7 @@ type input struct {
 	in      runtime.Input
 	bytes   []byte // of a message, as it came
 	version uint64 // of the claims, with Owners
+	account StreamID
 	taken   func() // it was stepped with; nil: nobody wants to know
 }
 
@@ -82,13 +83,14 @@ const anyOrder = -1 // the stream of what has no order
 
 // held is an effect that waits for the log.
 type held struct {
-	c      *cell
-	effect runtime.Effect
-	bytes  []byte
-	pos    store.Pos
-	wrote  int
-	again  bool   // a later incarnation of its cell awaits it
-	shows  uint32 // of which attempt the step took in a piece
+	c       *cell
+	effect  runtime.Effect
+	bytes   []byte
+	pos     store.Pos
+	wrote   int
+	again   bool // a later incarnation of its cell awaits it
+	account StreamID
+	shows   uint32 // of which attempt the step took in a piece
 }
 
 // doing is a tool or work under way. It outlives its cell, not its node.
@@ -161,6 +163,7 @@ func (c *cell) put(in input) {
 	if len(c.inputs) == 0 {
 		c.inputs = c.room
 	}
+	in.account = c.n.w.queue.stream.account()
 	c.inputs = append(c.inputs, in)
 	if len(c.inputs) == 1 {
 		c.room = c.inputs[:0]
@@ -192,7 +195,9 @@ func (c *cell) goOn() {
 	case c.n.paused > w.now:
 		w.queue.put(c.n.paused, c.wake)
 	default:
-		c.step(c.next())
+		in := c.next()
+		w.account(in.account)
+		c.step(in)
 		c.wake()
 	}
 }
@@ -245,7 +250,7 @@ func (c *cell) step(in input) {
 			bytes = actor.Encode(send.Envelope)
 		}
 		w.log.effect(&e, bytes)
-		h := held{c: c, effect: e, bytes: bytes, pos: pos, wrote: len(ready.Entries), shows: shows}
+		h := held{c: c, effect: e, bytes: bytes, pos: pos, wrote: len(ready.Entries), account: w.queue.stream.account(), shows: shows}
 		if e.Gated && n.log.released() < pos {
 			if len(n.held) == 0 {
 				n.held = n.room
@@ -517,6 +522,7 @@ func (n *node) later(delay time.Duration, do func()) {
 
 // release performs what the log lets go.
 func (n *node) release() {
+	defer n.w.resume(n.w.queue.stream)
 	for n.up && len(n.held) > 0 && n.held[0].pos <= n.log.released() {
 		if !n.owns() {
 			n.w.halt(n, "lease")
@@ -525,6 +531,7 @@ func (n *node) release() {
 		h := n.held[0]
 		n.held[0] = held{}
 		n.held = n.held[1:]
+		n.w.account(h.account)
 		n.perform(h)
 	}
 }

@@ -14,16 +14,16 @@ import (
 )
 
 // Choices as text: a line that says of which world they are, then the streams,
-// each with a line that names it and one choice a line; n zeros in a row are
-// written 0*n.
+// each with a line that names it and on whose account it is asked, and one choice
+// a line; n zeros in a row are written 0*n.
 //
-//	troupe choices 3 seed 7 faults none fault NetworkDelay:0.5
+//	troupe choices 4 seed 7 faults none fault NetworkDelay:0.5
 //	stream plan.0
 //	3
 //	0*17
-//	stream cell.256
+//	stream cell.256 for arrival.3
 //	1
-const choicesHead = "troupe choices 3"
+const choicesHead = "troupe choices 4"
 
 // ChoicesMax bounds the choices that are read.
 const ChoicesMax = 1 << 24

@@ -24,7 +24,8 @@ const tryCost = 50
 // Shrink looks for the shortest story that breaks the same spec. As 0 is the
 // benign choice, what is left is about the matter. It asks in this order:
 //
-//   - Is the end enough? Only those who came last.
+//   - Who has a part in it: those who came last, or some of all who came, and of
+//     the strikes and orders?
 //   - Does it need this matter at all: who came, each kind of fault, each part of
 //     the plan, the order in which a cell, a link or a disk did things?
 //   - Does it need each choice? Chunks of them are made benign or left out, ever
@@ -45,7 +46,7 @@ func newShrink(o Options, r Result) *shrink {
 
 func (s *shrink) run() Result {
 	s.try(s.best.Choices) // without what nobody asked for
-	s.latest()
+	s.accounts()
 	s.matters()
 	s.slack = 0
 	for before := (size{}); s.size() != before; {
@@ -54,6 +55,7 @@ func (s *shrink) run() Result {
 			s.matters()
 		}
 		s.matters()
+		s.fewerAccounts(1)
 		s.closeUp()
 		s.within()
 	}
@@ -161,60 +163,102 @@ func (s *shrink) hash(choices Choices) uint64 {
 	return h.Sum64()
 }
 
-// latest leaves out who came before the end: all but the last, the last two, the
-// last four, in the most benign world, in that of the plan, and in the one that was.
-// A story that is long because it took so long to happen is short then, and cheap
-// to go on with.
-func (s *shrink) latest() {
-	whole := slices.Clone(s.best.Choices)
-	idle := func(st Stream) bool {
-		return about(st.ID) == aboutArrival || st.ID == planOrders || st.ID == planLength && s.o.Long
-	}
+// accounts leaves out who came, strikes and orders, with all that was chosen on
+// their account: what is left happens when it did, because who does not come lets
+// the same time pass. All but those at the end first, in the most benign world, in
+// that of the plan, and in the one that was. A story that is long because it took
+// so long to happen is short then, and cheap to go on with.
+func (s *shrink) accounts() {
+	whole := s.best.Choices
+	idle := func(st Stream) bool { return st.ID == planOrders || st.ID == planLength && s.o.Long }
 	for _, leftOut := range [...]func(Stream) bool{
-		func(Stream) bool { return true },
-		func(st Stream) bool { return about(st.ID) != aboutPlan || idle(st) },
+		func(st Stream) bool { return st.ID.account() == 0 },
+		func(st Stream) bool { return st.ID.account() == 0 && about(st.ID) != aboutPlan || idle(st) },
 		idle,
 	} {
-		if s.latestOf(slices.DeleteFunc(slices.Clone(whole), leftOut)) {
-			return
+		rest := slices.DeleteFunc(slices.Clone(whole), leftOut)
+		all := accountsOf(rest)
+		for last := 1; last < len(all); last *= 2 {
+			if s.try(s.closed(rest, all[:len(all)-last])) {
+				break
+			}
+		}
+		if len(s.best.Choices) < len(whole)/2 {
+			break
+		}
+	}
+	if s.o.Long {
+		s.fewerAccounts(1)
+	} else {
+		s.fewerAccounts(8) // a shorter day is sooner found than who can be spared
+	}
+}
+
+// fewerAccounts leaves out those of each kind, many at once first, but no fewer than
+// so many.
+func (s *shrink) fewerAccounts(least int) {
+	for _, kind := range [...]StreamID{aboutArrival, aboutClerk, aboutWorld} {
+		of := func() []StreamID {
+			return slices.DeleteFunc(accountsOf(s.best.Choices), func(id StreamID) bool { return about(id) != kind })
+		}
+		for size := len(of()); size >= least; size /= 2 {
+			for at := 0; !s.spent(); {
+				all := of()
+				if at >= len(all) {
+					break
+				}
+				if !s.try(s.closed(s.best.Choices, all[at:min(at+size, len(all))])) {
+					at += size
+				}
+			}
 		}
 	}
 }
 
-// latestOf brings those who came last into a world to which nobody comes, at about
-// the time when they came, or a little later.
-func (s *shrink) latestOf(quiet Choices) bool {
-	if s.spent() {
-		return false
+// accountsOf are those on which something was chosen besides when the next one
+// comes, in about the order of time.
+func accountsOf(choices Choices) (all []StreamID) {
+	most := map[StreamID]StreamID{}
+	seen := map[StreamID]bool{}
+	for _, st := range choices {
+		id := st.ID.account()
+		if id == 0 || seen[id] || st.ID == id.on(id) && about(id) == aboutArrival && len(st.Log) <= gapChoices ||
+			about(st.ID) == aboutClerk && st.Log[0] == 0 {
+			continue
+		}
+		seen[id] = true
+		most[about(id)] = max(most[about(id)], id&whoseMask)
+		all = append(all, id)
 	}
-	c := NewReplayed(quiet)
-	r, same := s.world(c, s.best.Stats.Steps)
-	if same || r.Stats.Workload == 0 {
-		return same && s.try(quiet)
+	when := func(id StreamID) float64 { return float64(id&whoseMask) / float64(most[about(id)]+1) }
+	slices.SortFunc(all, func(a, b StreamID) int { return cmp.Or(cmp.Compare(when(a), when(b)), cmp.Compare(a, b)) })
+	return all
+}
+
+// gapChoices say when the next one comes.
+const gapChoices = 2
+
+// closed is choices without some accounts.
+func (s *shrink) closed(choices Choices, accounts []StreamID) (rest Choices) {
+	out := make(map[StreamID]bool, len(accounts))
+	for _, id := range accounts {
+		out[id] = true
 	}
-	slots := 0 // at each of which somebody may come
-	for id := range c.streams {
-		if about(id) == aboutArrival {
-			slots++
+	gap := gapChoices
+	if !s.o.Long {
+		gap-- // no pace
+	}
+	for _, st := range choices {
+		switch id, last := st.ID.account(), len(st.Log)-1; {
+		case !out[id]:
+			rest = append(rest, st)
+		case st.ID == id.on(id) && about(id) == aboutArrival:
+			rest = append(rest, Stream{st.ID, st.Log[:min(gap, len(st.Log))]})
+		case about(id) == aboutClerk && st.ID == StreamID(aboutClerk).on(id):
+			rest = append(rest, Stream{st.ID, []uint32{0, st.Log[last]}})
 		}
 	}
-	came, end := s.of(aboutArrival), s.best.Broken.At
-	slot := func(at time.Duration) StreamID { return StreamID(at * time.Duration(slots) / r.Stats.Workload) }
-	for last := 1; last < len(came)/2; last *= 2 {
-		first := came[len(came)-last]
-		for _, at := range [...]time.Duration{end - end*time.Duration(last)/time.Duration(len(came)), end} {
-			choices := slices.Clone(quiet)
-			for _, st := range s.best.Choices {
-				if about(st.ID) == aboutArrival && st.ID >= first {
-					choices = append(choices, Stream{ID: st.ID - first + aboutArrival + slot(at), Log: st.Log})
-				}
-			}
-			if s.try(choices) {
-				return true
-			}
-		}
-	}
-	return false
+	return rest
 }
 
 // A story of so many steps is short. To make one so it is given a part of what
@@ -224,20 +268,23 @@ const (
 	dayPart = 4
 )
 
-// anotherDay looks for a shorter story in worlds of the same plan, and in the most
-// benign one, whose other choices are drawn anew.
+// anotherDay looks for a shorter story in worlds of the same plan, in the most
+// benign one, and in those to which the same come, whose other choices are drawn anew.
 func (s *shrink) anotherDay() bool {
 	most := s.best.Stats.Steps
 	left, until := s.left-s.left/dayPart, time.Now().Add(time.Until(s.until)/dayPart)
 	for ; most > short && s.left > left && time.Now().Before(until); s.day++ {
-		var plan Choices
-		if s.day%2 == 0 {
-			plan = slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return about(st.ID) != aboutPlan })
-		}
-		c := &redrawn{plan: NewReplayed(plan), day: NewDrawn(mix(s.o.Seed, s.day))}
-		if r, same := s.world(c, most*3/4); same {
-			day := slices.DeleteFunc(c.day.Choices(), func(st Stream) bool { return about(st.ID) == aboutPlan })
-			r.Choices = append(plan, day...)
+		same := [...]func(about StreamID) bool{
+			func(about StreamID) bool { return about == aboutPlan },
+			func(about StreamID) bool { return about == aboutPlan || about == aboutArrival },
+			func(StreamID) bool { return false },
+			func(about StreamID) bool { return about == aboutPlan || about == aboutArrival || about == aboutFault },
+		}[s.day%4]
+		kept := slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return !same(about(st.ID)) })
+		c := &redrawn{same: func(about StreamID) bool { return same(about) || about == aboutPlan }, kept: NewReplayed(kept), day: NewDrawn(mix(s.o.Seed, s.day))}
+		if r, broken := s.world(c, most*3/4); broken {
+			day := slices.DeleteFunc(c.day.Choices(), func(st Stream) bool { return c.same(about(st.ID)) })
+			r.Choices = append(kept, day...)
 			s.keep(r)
 			s.try(r.Choices)
 			return true
@@ -246,17 +293,18 @@ func (s *shrink) anotherDay() bool {
 	return false
 }
 
-// redrawn chooses the plan as it was, and all else anew.
+// redrawn chooses some as it was, and all else anew.
 type redrawn struct {
 	Chooser
-	plan *Replayed
+	same func(about StreamID) bool
+	kept *Replayed
 	day  *Drawn
 }
 
 // Turn implements Chooser.
 func (r *redrawn) Turn(to StreamID) {
-	if r.Chooser = r.day; about(to) == aboutPlan {
-		r.Chooser = r.plan
+	if r.Chooser = r.day; r.same(about(to)) {
+		r.Chooser = r.kept
 	}
 	r.Chooser.Turn(to)
 }
@@ -289,49 +337,67 @@ func (s *shrink) without(these func(StreamID) bool) bool {
 // streams makes streams of a matter benign, many at once first.
 func (s *shrink) streams(matter StreamID) {
 	for size := len(s.of(matter)) / 2; size > 0; size /= 2 {
-		for at := 0; ; {
+		for at := 0; !s.spent(); {
 			ids := s.of(matter)
 			if at >= len(ids) {
 				break
 			}
 			some := ids[at:min(at+size, len(ids))]
-			if !s.without(func(id StreamID) bool { return slices.Contains(some, id) }) {
+			if !s.without(func(id StreamID) bool { return slices.Contains(some, id.on(0)) }) {
 				at += size
 			}
 		}
 	}
 }
 
-// of is the streams of a matter, by number.
+// of is the streams of a matter by number, on any account.
 func (s *shrink) of(matter StreamID) (ids []StreamID) {
 	for _, st := range s.best.Choices {
 		if about(st.ID) == matter {
-			ids = append(ids, st.ID)
+			ids = append(ids, st.ID.on(0))
 		}
 	}
 	slices.Sort(ids)
-	return ids
+	return slices.Compact(ids)
 }
 
 // closeUp has those who are left come one after the other, with nobody who stays
 // away in between; if that is another story, then at least from the beginning on.
 func (s *shrink) closeUp() {
-	ids := s.of(aboutArrival)
-	if len(ids) == 0 {
+	var came []StreamID
+	for _, id := range accountsOf(s.best.Choices) {
+		if about(id) == aboutArrival {
+			came = append(came, id)
+		}
+	}
+	if len(came) == 0 {
 		return
 	}
-	renamed := func(to func(i int, id StreamID) StreamID) Choices {
-		all := slices.Clone(s.best.Choices)
-		for i := range all {
-			if at := slices.Index(ids, all[i].ID); at >= 0 {
-				all[i].ID = to(at, all[i].ID)
-			}
+	if !s.try(s.renumbered(func(id StreamID) (StreamID, bool) {
+		i, is := slices.BinarySearch(came, id)
+		return aboutArrival + StreamID(i), is
+	})) {
+		s.try(s.renumbered(func(id StreamID) (StreamID, bool) { return id - came[0] + aboutArrival, id >= came[0] }))
+	}
+}
+
+// renumbered is the best with others in the place of who came, or nobody.
+func (s *shrink) renumbered(to func(StreamID) (StreamID, bool)) (all Choices) {
+	for _, st := range s.best.Choices {
+		account, whose, is := st.ID.account(), st.ID&whoseMask, true
+		if about(account) == aboutArrival {
+			account, is = to(account)
 		}
-		return all
+		if a := about(st.ID); is && (a == aboutArrival || a == aboutReader && whose != whoseMask) {
+			var who StreamID
+			who, is = to(aboutArrival + whose)
+			whose = who & whoseMask
+		}
+		if is {
+			all = append(all, Stream{(about(st.ID) | whose).on(account), st.Log})
+		}
 	}
-	if !s.try(renamed(func(i int, _ StreamID) StreamID { return aboutArrival + StreamID(i) })) {
-		s.try(renamed(func(_ int, id StreamID) StreamID { return id - ids[0] + aboutArrival }))
-	}
+	return all
 }
 
 // within makes chunks of each stream benign, or leaves them out; then it makes

@@ -101,6 +101,38 @@ func TestALateFailureIsAShortStory(t *testing.T) {
 	}
 }
 
+// Where some do not come, and some orders are not given, all others come when they did.
+func TestWhoIsLeftOutTakesNoTimeFromOthers(t *testing.T) {
+	o := Options{Seed: 1, Long: true, Unhashed: true}
+	run := func() *World {
+		w := New(o)
+		defer w.Close()
+		if v := w.Run(); v != nil {
+			t.Fatal(v)
+		}
+		return w
+	}
+	whole := run()
+	choices := whole.Choices()
+	var out []StreamID
+	for i, id := range accountsOf(choices) {
+		if i%2 == 0 && about(id) != aboutWorld {
+			out = append(out, id)
+		}
+	}
+	o.Chooser = NewReplayed((&shrink{o: o}).closed(choices, out))
+	rest := run()
+	if rest.Stats.Calls >= whole.Stats.Calls || whole.clerk == nil {
+		t.Fatalf("%d calls of %d are left", rest.Stats.Calls, whole.Stats.Calls)
+	}
+	if rest.arrivals != whole.arrivals || rest.Stats.Workload != whole.Stats.Workload {
+		t.Errorf("people come %d times in %v, and came %d times in %v", rest.arrivals, rest.Stats.Workload, whole.arrivals, whole.Stats.Workload)
+	}
+	if a, b := rest.clerk.orders, whole.clerk.orders; max(a, b)-min(a, b) > b/20 {
+		t.Errorf("the clerk gives %d orders, and gave %d", a, b)
+	}
+}
+
 // A story that breaks something else would be shorter: here all that goes on for
 // longer than it took breaks another spec.
 func TestAStoryBreaksTheSpecThatItIsAbout(t *testing.T) {

@@ -108,6 +108,7 @@ type World struct {
 	lines     []*line    // that wait, in order
 	rares     uint64     // which rare things happen
 	arrivals  StreamID   // how often somebody may have come
+	strikes   StreamID   // how often faults were asked for by the clock
 	asking    int        // clients who are about to ask again
 	asked     actor.Time // when the last did
 	lastCame  actor.Time // when the last client came
@@ -263,7 +264,7 @@ func (w *World) until(done func() bool) *Violation {
 			break
 		}
 		w.now = max(w.now, h.at)
-		w.turn(h.stream)
+		w.resume(h.stream)
 		switch n := h.node; {
 		case n == nil:
 			h.do()
@@ -317,8 +318,14 @@ func (w *World) Choices() Choices {
 }
 
 // turn has another stream of choices count from now on, here and in what is put
-// into the queue. It returns the one that did.
-func (w *World) turn(to StreamID) (from StreamID) {
+// into the queue, on the same account as before. It returns the one that did.
+func (w *World) turn(to StreamID) (from StreamID) { return w.resume(to.on(w.queue.stream.account())) }
+
+// account has whatever is chosen from now on be on somebody's account.
+func (w *World) account(of StreamID) (from StreamID) { return w.resume(w.queue.stream.on(of)) }
+
+// resume has a stream count as it once did.
+func (w *World) resume(to StreamID) (from StreamID) {
 	if from = w.queue.stream; from != to {
 		w.queue.stream = to
 		w.choose.Turn(to)

@@ -54,7 +54,7 @@ func TestTwoWorldsPart(t *testing.T) {
 	r := RunSeed(o)
 	other := r.Choices
 	for i := range other {
-		if s := &other[i]; s.ID>>24 == aboutArrival>>24 && len(s.Log) > 1 {
+		if s := &other[i]; about(s.ID) == aboutArrival && len(s.Log) > 1 {
 			s.Log[1] = 0 // nobody comes
 			break
 		}
@@ -72,11 +72,11 @@ func TestTwoWorldsPart(t *testing.T) {
 
 func TestChoicesRefuseOthers(t *testing.T) {
 	for _, text := range []string{
-		"", "troupe choices 2 seed 1\n", "troupe choices 3\n", "troupe choices 3 seed x\n", "troupe choices 3 seed 1 fault Nothing:1\n",
-		"troupe choices 3 seed 1 fault NetworkDelay:2\n", "troupe choices 3 seed 1 strategy best\n", "troupe choices 3 seed 1\n1\n",
-		"troupe choices 3 seed 1\nstream nothing.0\n", "troupe choices 3 seed 1\nstream plan.x\n", "troupe choices 3 seed 1\nstream plan.0\nstream plan.0\n",
-		"troupe choices 3 seed 1\nstream plan.0\nx\n", "troupe choices 3 seed 1\nstream plan.0\n0*x\n",
-		"troupe choices 3 seed 1\nstream plan.0\n-1\n", "troupe choices 3 seed 1\nstream plan.0\n0*4000000000\n",
+		"", "troupe choices 3 seed 1\n", "troupe choices 4\n", "troupe choices 4 seed x\n", "troupe choices 4 seed 1 fault Nothing:1\n",
+		"troupe choices 4 seed 1 fault NetworkDelay:2\n", "troupe choices 4 seed 1 strategy best\n", "troupe choices 4 seed 1\n1\n",
+		"troupe choices 4 seed 1\nstream nothing.0\n", "troupe choices 4 seed 1\nstream plan.x\n", "troupe choices 4 seed 1\nstream plan.0\nstream plan.0\n",
+		"troupe choices 4 seed 1\nstream cell.0 for nothing.1\n", "troupe choices 4 seed 1\nstream cell.0 for arrival.1 for arrival.2\n", "troupe choices 4 seed 1\nstream plan.0\nx\n", "troupe choices 4 seed 1\nstream plan.0\n0*x\n",
+		"troupe choices 4 seed 1\nstream plan.0\n-1\n", "troupe choices 4 seed 1\nstream plan.0\n0*4000000000\n",
 	} {
 		if _, _, err := DecodeChoices([]byte(text)); err == nil || !strings.Contains(err.Error(), "line") {
 			t.Errorf("%q: %v, want an error that names the line", text, err)
