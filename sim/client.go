@@ -61,6 +61,7 @@ const triesMax = 8
 // later the last phase begins.
 func (w *World) come() {
 	if w.plan.Calls > 0 && w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
+		w.came()
 		w.after(5*time.Second-w.between(0, 200*time.Millisecond), w.comeInARing)
 		w.after(5*time.Second, w.heal)
 		return

@@ -95,6 +95,7 @@ type Summary struct {
 	snapshots int
 	crashed   int
 	thin      []string // long worlds in which next to nothing happened for a tenth of the time
+	quiet     []string // and those in which nobody came for a minute
 	undecided []uint64 // seeds
 }
 
@@ -119,6 +120,9 @@ func (s *Summary) Add(r Result) {
 	s.Simulated += actor.Duration(times) * r.Stats.Lasted()
 	if r.Broken == nil && r.Stats.Thin() {
 		s.thin = append(s.thin, fmt.Sprintf("seed %d has %d steps in the tenths of its time", r.Seed, r.Stats.Tenths))
+	}
+	if n := r.Stats.Quiet; n > 0 {
+		s.quiet = append(s.quiet, fmt.Sprintf("seed %d has %d minutes without a client's request", r.Seed, n))
 	}
 	if r.Stats.Undecided > 0 {
 		s.undecided = append(s.undecided, r.Seed)
@@ -179,9 +183,7 @@ func (s *Summary) TooShort() (short []string) {
 	if mean := s.Total.Steps / s.Seeds; mean < longStepsLeast {
 		short = append(short, fmt.Sprintf("a world has %d steps on average, which is less than %d", mean, longStepsLeast))
 	}
-	if s.Total.Quiet > 0 {
-		short = append(short, fmt.Sprintf("%d minutes without a client's request", s.Total.Quiet))
-	}
+	short = append(short, s.quiet...)
 	for _, seed := range s.thin {
 		short = append(short, seed+", of which one is under 5 %")
 	}

@@ -446,7 +446,6 @@ func (w *World) compare() {
 // call has to end now.
 func (w *World) heal() {
 	w.log.world(w.now, "no more faults")
-	w.came()
 	w.calm, w.since = true, w.now
 	w.net.heal()
 	for _, n := range w.nodes {
