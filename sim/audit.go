@@ -3,9 +3,14 @@
 package sim
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
@@ -22,13 +27,15 @@ const (
 	ChainHolds      = "ChainHolds"     // a node's log is one chain
 	StoreHolds      = "StoreHolds"     // and all keys say the same
 	RegistryHolds   = "RegistryHolds"  // what the registry says is so at every door and cell
+	NobodyAstray    = "NobodyAstray"   // a node connects with nobody but whom it may, and shows its secrets to nobody else
+	SameTurns       = "SameTurns"      // a turn made once more is the same
 	StreamsFold     = "StreamsFold"    // the events of a run are those of one that is over
 	Deterministic   = "Deterministic"  // the same seed is the same world
 )
 
 // Judged lists the names.
 func Judged() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, StreamsFold, Deterministic}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, StreamsFold, Deterministic}
 }
 
 func (w *World) audited() bool { return w.seed%auditEvery == 0 }
@@ -46,6 +53,9 @@ func (w *World) audit() {
 	if err != nil || x.Wrong > 0 {
 		w.violate(StoreHolds, fmt.Sprintf("%d things are wrong with the store, %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
 	}
+	defer w.turn(w.turn(aboutAudit))
+	w.auditCodecs()
+	w.auditRot()
 	for _, c := range w.clients {
 		if err := w.auditRun(c.call); err != nil {
 			w.violate(StreamsFold, fmt.Sprintf("run %s of client %d: %v", c.call, c.no, err))
@@ -72,4 +82,92 @@ func (w *World) auditRun(run actor.CallID) error {
 		err = fmt.Errorf("its stream of %d events does not end", len(events))
 	}
 	return err
+}
+
+// spoiledMax is of how many rows an audit makes something else, one after the other.
+const spoiledMax = 2
+
+// auditRot makes a row of the store another, whatever it holds, and puts it back:
+// who examines the store is told of it, or reads all that there is as before.
+func (w *World) auditRot() {
+	families := map[string][]store.Row{}
+	if err := w.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {
+		of := family(key)
+		families[of] = append(families[of], store.Row{Key: bytes.Clone(key)})
+		return true
+	}); err != nil {
+		w.violate(StoreReads, err.Error())
+		return
+	}
+	names := slices.Sorted(maps.Keys(families))
+	d := &w.nodes[0].log
+	for range spoiledMax {
+		rows := families[names[w.choose.Int(len(names))]]
+		row := rows[w.choose.Int(len(rows))]
+		before := w.readRow(row.Key)
+		r := d.spoil([...]Fault{DiskLostWrite, DiskTornWrite, DiskBitFlip, DiskMisdirected}[w.choose.Int(4)], append(rows[:min(len(rows)-1, 8):min(len(rows)-1, 8)], row))
+		if r == nil {
+			continue
+		}
+		key := r.rows[0].Key
+		x, err := store.Examine(w.kv, d.n.id, d.mark, func([]byte) error { return nil }, nil)
+		for _, n := range w.nodes[1:] { // who has written it says whether it is as it was
+			if err == nil && x.Wrong == 0 {
+				_, err = store.VerifyAll(w.kv, n.id, n.log.mark)
+			}
+		}
+		after := w.readRow(row.Key)
+		w.putBack(r.rows)
+		switch {
+		case err != nil || x.Wrong > 0:
+			w.Stats.Sometimes[RotFound]++
+		case string(key) == string(row.Key) && after != before:
+			w.violate(StoreHolds, fmt.Sprintf("%s; nobody finds anything, and it reads as %.80q, not as %.80q", r.what, after, before))
+		}
+	}
+}
+
+// family is what a key is for: its parts but those that are names or numbers.
+func family(key []byte) string {
+	parts := strings.Split(string(key), "/")
+	switch {
+	case parts[0] != "t" || len(parts) < 3:
+		return parts[0]
+	case parts[len(parts)-1] == "s":
+		return "s"
+	}
+	return parts[2]
+}
+
+// readRow is what comes of a row for who reads it, as text.
+func (w *World) readRow(key []byte) string {
+	parts := strings.Split(string(key), "/")
+	switch family(key) {
+	case "a", "s":
+		return read(w.kv, []actor.ID{actorOf(key)})[0]
+	case "e":
+		run, err := actor.ParseCallID(parts[3])
+		if err == nil {
+			var events []store.RunEvent
+			events, err = store.Events(w.kv, parts[1], run, 0, streamMax)
+			return fmt.Sprint(len(events), err)
+		}
+		return err.Error()
+	case "r":
+		run, err := actor.ParseCallID(parts[3])
+		if err == nil {
+			owner, ok, err := store.ActorOf(w.kv, parts[1], run)
+			all, wrong := store.Runs(w.kv, parts[1], streamMax, false)
+			return fmt.Sprint(owner, ok, err, len(all), wrong)
+		}
+		return err.Error()
+	case "x":
+		shards := make([]uint16, dispatcher.Shards)
+		for i := range shards {
+			shards[i] = uint16(i)
+		}
+		ids, err := store.DueActors(w.kv, shards)
+		return fmt.Sprint(ids, err)
+	}
+	return ""
 }

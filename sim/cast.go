@@ -43,7 +43,11 @@ func declared(name, model string, steps int) map[string]any {
 }
 
 func external(name, retry string) map[string]any {
-	return map[string]any{"agent_id": name, "kind": agents.KindExternal, "endpoint": "http://" + name + ".example", "retry": retry}
+	spec := map[string]any{"agent_id": name, "kind": agents.KindExternal, "endpoint": "http://" + name + domain, "retry": retry}
+	if name == externalNames[1] {
+		spec["auth"] = map[string]any{"env": authEnv}
+	}
+	return spec
 }
 
 // compile makes an agent of a spec, as a server does it.
@@ -106,6 +110,12 @@ func (d drawer) lines(levels int, self string) []string {
 		}
 		all = append(all, inner.line(levels, self))
 	}
+	switch w.choose.Int(64) {
+	case 63:
+		return []string{""}
+	case 62:
+		return append(all, "ask", "asked for nothing", "ask "+self+":", "ask "+self+" to go")
+	}
 	if w.choose.Int(8) == 7 {
 		all = append(all, "say "+strings.Repeat("and so on ", 20+w.choose.Int(60)))
 	}
@@ -116,13 +126,13 @@ func (d drawer) line(levels int, self string) string {
 	w := d.w
 	if levels > 0 && w.choose.Int(10) >= 4 {
 		call := d.call(levels, self)
-		return askLine(call.name, call.script)
+		return []string{askLine(call.name, call.script), "please ask the " + call.name + " agent: " + call.script, "ask " + call.name + ": " + call.script}[max(0, w.choose.Int(8)-5)]
 	}
 	switch w.choose.Int(4) {
 	case 0:
 		return "use " + clockTool
 	case 1:
-		return "use " + postTool
+		return strings.TrimSpace("use " + postTool + " " + [...]string{"", letters[w.choose.Int(len(letters))]}[w.choose.Int(2)])
 	case 2:
 		return "use " + clockTool + ` {"time":` + strconv.Itoa(w.choose.Int(3)) + "}"
 	}

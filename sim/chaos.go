@@ -4,9 +4,12 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
+	"github.com/troupe-run/troupe/ingress"
 )
 
 // strike asks for each fault that comes by the clock.
@@ -96,6 +99,8 @@ func (w *World) befall(f Fault) {
 		w.hit(StoreCutOff, "%s cannot reach the store until %v", n.id, w.net.cut[n.index].Sub(Origin))
 	case NodeCrash:
 		n.crashIn = 1 + w.choose.Int(48)
+	case NodeStop:
+		w.stop(n)
 	case NodePause:
 		n.paused = soon(100*time.Millisecond, 8*time.Second)
 		w.hit(NodePause, "%s stands still until %v", n.id, n.paused.Sub(Origin))
@@ -123,6 +128,16 @@ func (w *World) befall(f Fault) {
 	case ShardMove:
 		w.moveSome()
 	}
+}
+
+// stop has a process end as it is asked to: it lets go of who reads there, and
+// is given a moment for what it has not said.
+func (w *World) stop(n *node) {
+	w.hit(NodeStop, "%s is told to stop, %d read there", n.id, len(n.streams))
+	for _, c := range slices.Clone(n.streams) {
+		c.step(ingress.Draining{})
+	}
+	n.later(w.between(time.Millisecond, 500*time.Millisecond), func() { w.halt(n, "stop") })
 }
 
 // moveSome moves a group of shards to another cell, if there is one.
@@ -241,7 +256,11 @@ func (b wild) Begin(begin actor.Begin) actor.Turn {
 		}
 		w.fates[call.ID] = f
 	}
-	return &wildTurn{w: w, turn: b.behavior.Begin(begin), fate: f, left: begin.Left, who: call.To.Agent}
+	t := &wildTurn{w: w, turn: b.behavior.Begin(begin), fate: f, left: begin.Left, who: call.To.Agent}
+	if f == spared && w.Stats.Steps%replayedEvery == 0 {
+		t.again = &replay{behavior: b.behavior, begin: begin}
+	}
+	return t
 }
 
 type wildTurn struct {
@@ -251,6 +270,34 @@ type wildTurn struct {
 	left  actor.Duration
 	who   string
 	slept bool
+	again *replay // nil: it is not made once more
+}
+
+// replay is a turn to be made once more when it has ended: an agent whose turn is
+// another then would be lost in a crash.
+type replay struct {
+	behavior actor.Behavior
+	begin    actor.Begin
+	answers  [][]actor.Answer
+}
+
+// replayedEvery is how many steps share one.
+const replayedEvery = 64
+
+// took takes note of what the turn was answered, and came to.
+func (r *replay) took(w *World, answers []actor.Answer, action actor.Action) {
+	if answers != nil {
+		r.answers = append(r.answers, slices.Clone(answers))
+	}
+	if action.Done == nil {
+		return
+	}
+	if err := agents.SameTurn(r.behavior, r.behavior, r.begin, r.answers); err != nil {
+		w.violate(SameTurns, fmt.Sprintf("%s makes a turn once more, and %v", r.begin.Call.To, err))
+	}
+	if done, err := agents.Replay(r.behavior, r.begin, r.answers); err != nil || len(done) != len(r.answers)+1 || done[len(done)-1].Done == nil {
+		w.violate(SameTurns, fmt.Sprintf("%s makes a turn of %d steps once more, and it comes to %+v, %v", r.begin.Call.To, len(r.answers)+1, done, err))
+	}
 }
 
 // Stop implements actor.Turn.
@@ -270,5 +317,9 @@ func (t *wildTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	case t.fate == slow:
 		answers, t.fate = nil, spared
 	}
-	return t.turn.Next(answers)
+	action, err := t.turn.Next(answers)
+	if t.again != nil && err == nil {
+		t.again.took(t.w, answers, action)
+	}
+	return action, err
 }

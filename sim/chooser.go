@@ -44,6 +44,7 @@ const (
 	aboutReader  // each who reads a stream
 	aboutRare    // each place
 	aboutClerk   // who has the registry do things
+	aboutAudit   // what an audit looks at
 
 	aboutMask = 0xff << 24
 	whoseMask = 1<<24 - 1
@@ -60,7 +61,7 @@ func (id StreamID) on(account StreamID) StreamID {
 	return id&^accountMask | account<<accountBits
 }
 
-var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk"}
+var aboutNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit"}
 
 // String is as fault.17, or fault.17 for arrival.3.
 func (id StreamID) String() string {

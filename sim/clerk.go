@@ -276,6 +276,12 @@ func (k *clerk) create() *pass {
 	if w.choose.Int(4) == 3 {
 		expires = w.now.Add(time.Minute + w.between(0, time.Minute))
 	}
+	if s := &keySlips[w.choose.Int(len(keySlips))]; w.choose.Int(2) == 1 { // who wants a key mistypes it first
+		if _, _, refusal := ingress.NewKey(random, s.name, s.scopes, w.now, w.now.Add(s.expires)); refusal == nil || refusal.Reason != actor.Invalid {
+			w.violate(RegistryHolds, fmt.Sprintf("a key is made of %+v: %v", s, refusal))
+			return nil
+		}
+	}
 	key, text, refusal := ingress.NewKey(random, "key "+strconv.Itoa(len(k.passes)), scopes, w.now, expires)
 	if refusal != nil {
 		w.violate(RegistryHolds, "a key cannot be made: "+refusal.Error())
@@ -284,6 +290,17 @@ func (k *clerk) create() *pass {
 	p := &pass{key: key, text: text}
 	k.passes = append(k.passes, p)
 	return p
+}
+
+// keySlips are keys that are not made.
+var keySlips = [...]struct {
+	name    string
+	scopes  []ingress.Scope
+	expires actor.Duration
+}{
+	{"a", nil, time.Hour}, {"a", []ingress.Scope{ingress.ScopeRead, ingress.ScopeRead}, time.Hour}, {"a", []ingress.Scope{"all"}, time.Hour},
+	{"a", []ingress.Scope{ingress.ScopeRead}, 0}, {"a", []ingress.Scope{ingress.ScopeRead}, -time.Hour},
+	{"a\nb", []ingress.Scope{ingress.ScopeRead}, time.Hour}, {strings.Repeat("a", ingress.KeyNameBytesMax+1), []ingress.Scope{ingress.ScopeRead}, time.Hour},
 }
 
 // passesMax bounds the keys of a world.
@@ -302,7 +319,7 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 	spec["prompt"] = fmt.Sprintf("You are %s, in your version %d.", name, w.choose.Int(8))
 	spec["description"] = "somebody whom the registry took in"
 	if w.choose.Int(2) == 1 {
-		spec["agents"] = []string{w.plan.Agents[0].Name, name}
+		spec["agents"] = [...][]string{{w.plan.Agents[0].Name, name}, {enlisted[0].name, enlisted[1].name}}[w.choose.Int(2)]
 		spec["on_failure"] = [...]string{agents.ReturnError, agents.FailRun}[w.choose.Int(2)]
 		spec["parameters"] = map[string]any{"temperature": 0.5, "max_tokens": 100 + w.choose.Int(100), "seed": 7}
 		spec["capabilities"] = []string{"tools", "patience"}
@@ -313,7 +330,7 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 	}
 	text := string(must.Do(toml.Marshal(spec)))
 	if wrong := slips[w.choose.Int(len(slips))]; w.choose.Int(2) == 1 { // who writes a file mistypes it first
-		_, err := agents.ReadTOML(strings.ReplaceAll(wrong, "SPEC", text))
+		_, err := agents.ReadTOML(tooMuch.Replace(strings.ReplaceAll(wrong, "SPEC", text)))
 		if err == nil {
 			w.violate(RegistryHolds, fmt.Sprintf("a file is read that says %q", wrong))
 		} else {
@@ -325,7 +342,10 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 	if missing := read.Lacks(w.tools, modelNames[:1]); len(missing) > 0 {
 		w.log.world(w.now, "%s: %s", &read, strings.Join(missing, "; "))
 	}
-	return read.Encode()
+	k.warn(read)
+	body := read.Encode()
+	w.keepSpecimen(specCodec, body)
+	return body
 }
 
 // slips are files of agents as they are mistyped; SPEC is one that is right.
@@ -333,11 +353,26 @@ var slips = [...]string{
 	"SPEC\nagnt_id = 1", "x = 1\nSPEC", "model_timeout_ms = 1\nSPEC", "temperature = 1\nSPEC", "[limits]\nstps = 3", "[limits]\nturns = 3",
 	"name = 7", "name = true\n", "name = 1.5", "name = ['a']", "name = 2026-01-01", "name = \"\"", "name = 'a\tb'", "name =", "name = 'a'\nname = 'b'", "description = 'alone'",
 	"name = 'two words'", "name = 'a'\nkind = 'other'", "name = 'a'\nkind = 3", "name = 'a'\nendpoint = 'nowhere'", "name = 'a'\nkind = 'external'",
+	"name = 'a'\nendpoint = 'ftp://a.example'", "name = 'a'\nendpoint = 'http://'", "name = 'a'\nendpoint = 'http://me@a.example'", "name = 'a'\nendpoint = 'http://a.example/?q=1'", "name = 'a'\nendpoint = 'http://a.example:0'", "name = 'a'\nendpoint = 'http://a.example:99999999999999999999'", "name = 'a'\nendpoint = 'http://a_b..c'", "name = 'a'\nendpoint = 'http://[fe80::1%25eth0]'", "name = 'a'\nendpoint = 'http://%zz'", "name = 'a'\nendpoint = 'http://a b'", "name = 'a'\nendpoint = 'http://[1.2.3.4]'", "name = 'a'\nendpoint = 'http://[::ffff:1.2.3.4]'", "name = 'a'\nendpoint = 'http://1.2.3'", "name = 'a'\nendpoint = 'http://a.example.'", "name = 'a'\n[limits]\nmodel_timeout_ms = -1\ntool_timeout_ms = 1.5\ncall_timeout_ms = 0",
+	"a.b.c.d.e.f.g.h.i.j.k = 1", "a = '[[[[[[[[[' # [[[[[[[[[\nb = \"\"\"[[[[[[[[[", "name = 'a'\nprompt = 'SOURCE'", "name = 'a'\nprompt = \"KEPT\"", "name = 'a'\nMEMBERS", "name = 'a'\nWRONG", "name = 'a'\ntools = [TOOLS]", "name = 'NAME'",
 	"name = 'a'\nendpoint = 'http://a.example'\nmodel = 'm'", "name = 'a'\nendpoint = 'http://a.example'\n[auth]\nenv = 'HOME'",
 	"name = 'a'\nendpoint = 'http://a.example'\nauth = 'secret'", "name = 'a'\nlimits = 3",
 	"name = 'a'\ntools = 'call_agent'", "name = 'a'\ntools = [1]", "name = 'a'\ntools = [['a']]", "name = 'a'\ntools = ['a', 'a']", "name = 'a'\ntools = ['troupe.announce']", "name = 'a'\ntools = ['a b']",
 	"name = 'a'\nagents = ['b/s1']", "name = 'a'\n[limits]\nsteps = 0", "name = 'a'\n[limits]\nsteps = 'many'",
 	"name = 'a'\n[parameters]\ntemperature = 3", "name = 'a'\n[parameters]\ntemperature = 'warm'", "a = [[[[[[[[[1]]]]]]]]]", "name = \"\"\"a\\\"\"\"\"\"\n# a comment\nx.y = 1", "[[name]]\na = 1",
+}
+
+// tooMuch makes files too long, each in its way: by what stands in them, by what
+// is kept of it, by how much there is to say.
+var tooMuch = strings.NewReplacer("SOURCE", strings.Repeat("a", agents.SourceBytesMax), "KEPT", strings.Repeat(`\u0001`, agents.SpecBytesMax/6+1),
+	"MEMBERS", members(300), "WRONG", members(30), "TOOLS", strings.Repeat("'a', ", 100), "NAME", strings.Repeat("b", 100))
+
+func members(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "m%d = 1\n", i)
+	}
+	return b.String()
 }
 
 // mistakes are orders that the registry does not take, and why. NATIVE is an
@@ -411,7 +446,31 @@ func (w *World) presents(c *client) {
 	all := w.choose.Int(4) == 3
 	if c.pass = w.clerk.somePass(func(p *pass) bool { return all || p.good && !p.revoked && p.key.Allows(ingress.ScopeCall) }); c.pass != nil && w.choose.Int(12) == 11 {
 		forged := *c.pass
-		forged.text, forged.good = forged.text[:len(forged.text)-1]+"x", false
+		last := len(forged.text) - 1
+		forged.text = [...]string{forged.text[:last] + "x", forged.text[:last], "", strings.ToUpper(forged.text)}[w.choose.Int(4)]
+		forged.good = false
 		c.pass = &forged
+	}
+}
+
+// warn tells who writes a file of the calls that could go round, if it were taken
+// in: each a path along which everybody names the next.
+func (k *clerk) warn(spec agents.Spec) {
+	w, specs := k.w, []agents.Spec{spec}
+	if d := w.nodes[0].directory; d != nil {
+		specs = append(slices.DeleteFunc(slices.Clone(d.Specs), func(s agents.Spec) bool { return s.ID == spec.ID }), spec)
+	}
+	loops := agents.Loops(specs)
+	if slices.Contains(spec.Agents, spec.ID) && !slices.Contains(loops, spec.ID+" -> "+spec.ID) {
+		w.violate(RegistryHolds, fmt.Sprintf("%s may call itself, and nobody is told: %q", spec.ID, loops))
+	}
+	for _, loop := range loops {
+		w.Stats.Sometimes[LoopTold]++
+		path := strings.Split(loop, " -> ")
+		for i, to := range path[1:] {
+			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == path[i] && slices.Contains(s.Agents, to) }) {
+				w.violate(RegistryHolds, fmt.Sprintf("it is said that calls could go %s, and %s may not call %s", loop, path[i], to))
+			}
+		}
 	}
 }

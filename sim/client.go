@@ -167,7 +167,11 @@ func (w *World) askAt(c *client, at *cell) {
 	l := &line{client: c, call: id, at: at}
 	w.lines = append(w.lines, l)
 	w.asksUnderKey(l)
-	at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
+	if w.choose.Int(2) == 1 { // as a door of the same process does it
+		at.put(input{stream: anyOrder, in: &runtime.Visit{Call: call}})
+	} else {
+		at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
+	}
 	if w.fault(ClientDisconnect) {
 		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.hangUp(l, ClientDisconnect) })
 	}
@@ -233,9 +237,9 @@ func (w *World) drop(l *line) bool {
 }
 
 // askAgain has a client ask for the same again, by its key: without one it
-// would not be the same.
+// would not be the same. Nobody waits for longer than they would for an answer.
 func (w *World) askAgain(c *client, after time.Duration) {
-	if c.key == "" || c.tries >= triesMax {
+	if c.key == "" || c.tries >= triesMax || after > 3*clientLeftMax {
 		return
 	}
 	w.asking++

@@ -19,6 +19,7 @@ type disk struct {
 	n        *node
 	writer   *store.Writer
 	mark     store.Mark // of the last batch that is in the store
+	before   store.Mark // of the one before
 	flight   []store.Batch
 	written  int  // how many of them are written
 	pumping  bool // a batch is about to be taken
@@ -40,7 +41,7 @@ func (d *disk) open(n *node) {
 		d.older = 0
 	}
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
-	*d = disk{n: n, mark: d.mark, last: d.last, old: config.Older, older: d.older, writer: store.NewWriter(config)}
+	*d = disk{n: n, mark: d.mark, before: d.before, last: d.last, old: config.Older, older: d.older, writer: store.NewWriter(config)}
 }
 
 // durable is how far the log is in the store.
@@ -186,6 +187,7 @@ func (d *disk) commit() bool {
 	if err := w.kv.Apply(b.Rows); err != nil {
 		panic("sim: the store of the simulator failed: " + err.Error())
 	}
+	d.before = d.mark
 	if d.mark = b.Mark(); d.old {
 		d.older++
 	}

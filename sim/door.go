@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/runs"
 )
 
 // What comes to a node's door comes as bytes, and not always as the same ones.
@@ -40,15 +41,71 @@ var rubbish = [...]string{
 	"{\"content\":\"\xff\"}", "{\"content\":\"a\nb\"}", `{"content":"\ud800"}`, `{"content":{"a":[1]}}`, `{"content":LONG}`, `{"\u0000":1}`,
 }
 
-// sendsRubbish has a client send what is no message before it sends one.
+// doors are the others, each with what it takes and with what it does not. LONG
+// is more than any of them takes.
+var doors = [...]struct {
+	name    string
+	read    func(text string) *actor.Refusal
+	good    []string
+	rubbish []string
+}{
+	{"signal", func(text string) *actor.Refusal { _, r := ingress.Signal(actor.CallID{1}, []byte(text)); return r },
+		[]string{`{"name":"go"}`, `{"name":"go","payload":null}`, `{"name":"go","payload":{"a":[1,"b"]}}`, `{"name":"go","payload":"on"}`},
+		[]string{"", "[]", "{}", `{"name":""}`, `{"name":"a b"}`, `{"name":".."}`, `{"name":7}`, `{"name":"LONG"}`, `{"name":"go","payload":}`, `{"name":"go","to":"me"}`}},
+	{"invocation", func(text string) *actor.Refusal {
+		_, r := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", []byte(text))
+		return r
+	}, []string{`{"message":""}`, `{"message":"a","session_id":"s","timeout_ms":1}`},
+		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","agent_id":"b"}`}},
+	{"cancel", func(text string) *actor.Refusal { return ingress.Nothing([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
+	{"backup", func(text string) *actor.Refusal { _, r := ingress.Backup([]byte(text)); return r },
+		[]string{`{"dir":"/srv/copy"}`}, []string{"", "{}", `{"dir":""}`, `{"dir":"copy"}`, `{"dir":"/a\u0000b"}`, `{"dir":"/LONG"}`, `{"dir":["/a"]}`, `{"folder":"/a"}`}},
+	{"key of a request", func(text string) *actor.Refusal {
+		_, r := ingress.Promise("client-0", "messages", strings.Split(text, "|"), nil)
+		return r
+	}, []string{"a", "a key of mine"}, []string{"", "a|b", "LONG", "a\nb", "\u00e9"}},
+	{"place in a stream", func(text string) *actor.Refusal { _, r := ingress.ParseCursor(text); return r },
+		[]string{"0", "7", "7.0.12"}, []string{"-1", "+1", "01", "1.", ".1", "1..2", "1,2", "x", "99999999999999999999", "LONG", strings.Repeat("0.", ingress.TreeRunsMax)}},
+	{"run", func(text string) *actor.Refusal { _, err := actor.ParseCallID(text); return unread(err) },
+		[]string{"0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"}, []string{"", "7", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e5", "0190D5B2-7C3E-7A41-8F10-2B6F0C9D4E55", "0190d5b2x7c3e-7a41-8f10-2b6f0c9d4e55", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4exx"}},
+	{"actor", func(text string) *actor.Refusal { _, err := actor.ParseID(text); return unread(err) },
+		[]string{"ana", "ana/s0", "default/ana/s0"}, []string{"", "/", "ana/", "a b", "a/b/c/d", "..", "ana/LONG", "../etc/passwd"}},
+	{"priority", func(text string) *actor.Refusal { _, err := actor.ParseLane(text); return unread(err) },
+		[]string{actor.Normal.String(), actor.High.String(), actor.Low.String()}, []string{"", "urgent", "high", "LONG"}},
+	{"time", func(text string) *actor.Refusal { _, err := runs.ParseTime(text); return unread(err) },
+		[]string{runs.FormatTime(Origin), "1969-07-20T20:17:40.000000001Z"}, []string{"", "now", "2026-01-01", "2026-13-01T00:00:00.000000000Z", "2026-01-01T00:00:00.00000000 Z", "2026-02-30T00:00:00.000000000Z"}},
+}
+
+// unread is how a door says what is wrong with a part of a path or a header.
+func unread(err error) *actor.Refusal {
+	if err == nil {
+		return nil
+	}
+	return actor.Refuse(actor.Invalid, "%v", err)
+}
+
+// sendsRubbish has a client send what is no message before it sends one, or come
+// to another door with what that does not take.
 func (w *World) sendsRubbish(c *client, at *cell) {
-	text := strings.ReplaceAll(rubbish[w.choose.Int(len(rubbish))], "LONG", strings.Repeat("[", ingress.DepthMax+1)+strings.Repeat("]", ingress.DepthMax+1))
-	call, refusal := ingress.Message(c.to.Agent, []byte(text))
+	name, all, read := "message", rubbish[:], func(text string) *actor.Refusal { _, r := ingress.Message(c.to.Agent, []byte(text)); return r }
+	if door := w.choose.Int(2 * len(doors)); door >= len(doors) {
+		d := &doors[door-len(doors)]
+		name, all, read = d.name, d.rubbish, d.read
+		if good := d.good[w.choose.Int(len(d.good))]; read(good) != nil {
+			w.violate(CodecRoundTrip, fmt.Sprintf("a door does not take %q for a %s: %v", good, name, read(good)))
+		}
+	}
+	long := strings.Repeat("[", ingress.DepthMax+1) + strings.Repeat("]", ingress.DepthMax+1)
+	if name != "message" {
+		long = strings.Repeat("a", 1<<13)
+	}
+	text := strings.ReplaceAll(all[w.choose.Int(len(all))], "LONG", long)
+	refusal := read(text)
 	if refusal == nil || refusal.Reason != actor.Invalid || refusal.HTTP() != 400 {
-		w.violate(CodecRoundTrip, fmt.Sprintf("a door takes %.60q for %+v, %v", text, call, refusal))
+		w.violate(CodecRoundTrip, fmt.Sprintf("a door takes %.60q for a %s, %v", text, name, refusal))
 		return
 	}
-	w.hit(ClientGarbage, "client %d sends %s %.60q, and is told: %v", c.no, at.self, text, refusal)
+	w.hit(ClientGarbage, "client %d sends %s the %s %.60q, and is told: %v", c.no, at.self, name, text, refusal)
 }
 
 // parents are the headers by which clients name their own trace, and whether they do.

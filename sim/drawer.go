@@ -46,7 +46,7 @@ func (d drawer) script(levels int, self string) script {
 	case 22:
 		s = append(s, step{{verb: "big", ms: 1 + w.choose.Int(8)}})
 	case 23:
-		s = append(s, step{{verb: "fail"}})
+		s = append(s, step{[...]one{{verb: "fail"}, {verb: "odd", ms: w.choose.Int(len(oddAsks))}, {verb: "end", ms: w.choose.Int(len(oddEnds))}}[w.choose.Int(3)]})
 	}
 	return s
 }
@@ -70,7 +70,7 @@ func (d drawer) one(levels int, self string) one {
 		case 5, 6:
 			return one{verb: "wait", ms: 100 + w.choose.Int(6000)}
 		case 7:
-			return one{verb: "bad"}
+			return one{verb: "bad", ms: w.choose.Int(len(letters))}
 		}
 	}
 	return one{verb: "work", name: "w", ms: 1}

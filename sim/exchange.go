@@ -72,8 +72,9 @@ func (n *node) askModel(h *held, op runtime.Model) {
 		n.w.violate(CodecRoundTrip, "the prompt of a turn cannot be read: "+err.Error())
 		return
 	}
+	n.w.keepSpecimen(promptCodec, op.Body)
 	prompt.Model = op.Name
-	order, refusal := upstream.Model{URL: "http://" + op.Name}.Order(prompt, x.until, n.w.plan.Patience)
+	order, refusal := modelAt(op.Name).Order(prompt, x.until, n.w.plan.Patience)
 	x.serve = n.w.answerPrompt
 	x.begin("model "+op.Name, order, refusal)
 }
@@ -86,8 +87,9 @@ func (n *node) invoke(h *held, op runtime.Invoke) {
 		w.violate(CodecRoundTrip, "the target of a turn cannot be read: "+err.Error())
 		return
 	}
+	w.keepSpecimen(targetCodec, op.Target)
 	in := upstream.InvocationOf(op.Name, &op.Call, w.token(op.Call.ID, op.Call.To))
-	order, refusal := upstream.Agent{URL: target.URL}.Order(in, op.Idempotent, x.until, w.plan.Patience)
+	order, refusal := upstream.Agent{URL: target.URL, Auth: authOf(target.AuthEnv)}.Order(in, op.Idempotent, x.until, w.plan.Patience)
 	if refusal == nil {
 		refusal = n.healthOf(op.Name).Refuse("agent "+op.Name, w.now)
 	}
@@ -147,6 +149,10 @@ func (x *exchange) step(a arrival) {
 		case upstream.Send:
 			x.wire = &wire{x: x, try: op.Attempt, half: never, hang: never, garbage: never}
 			w.outward(x, "try", uint64(op.Attempt))
+			if err := x.n.dial(op.Request); err != nil {
+				x.wire.astray(err)
+				continue
+			}
 			x.serve(x.wire, op.Request)
 		case upstream.Close:
 			x.wire.closed = true
@@ -166,7 +172,9 @@ func (x *exchange) end(o upstream.Outcome) {
 		x.tell(x.outcome(actor.Answer{Refusal: o.Refusal}))
 		return
 	}
-	x.tell(x.outcome(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.Completion.Encode()}}}))
+	body := o.Completion.Encode()
+	x.n.w.keepSpecimen(completionCodec, body)
+	x.tell(x.outcome(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}))
 }
 
 func (x *exchange) piece(p actor.Piece) {
@@ -321,8 +329,20 @@ func (n *node) watchAgents() {
 func (n *node) poll(agent string) {
 	w, h := n.w, n.healthOf(agent)
 	n.later(h.NextPoll().Sub(w.now), func() {
+		external := upstream.Agent{URL: "http://" + agent + domain}
+		if agent == externalNames[1] {
+			external.Auth = authOf(authEnv)
+		}
+		r, refusal := external.HealthRequest()
+		if refusal != nil {
+			w.violate(CodecRoundTrip, "an agent cannot be asked how it is: "+refusal.Error())
+			return
+		}
 		status := 200
-		if w.fault(AgentUnhealthy) {
+		if err := n.dial(r); err != nil {
+			w.hit(NameAstray, "%s does not ask %s how it is: %v", n.id, agent, err)
+			status = 0
+		} else if w.fault(AgentUnhealthy) {
 			w.hit(AgentUnhealthy, "%s tells %s that it is not well", agent, n.id)
 			status = 503
 		}
@@ -370,4 +390,33 @@ func (w *World) pieces(c *cell, what string, attempt uint32, e store.RunEvent) {
 	}
 	w.tell(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
 		Attempt: attempt, N: n})
+}
+
+// authEnv is the variable in which a node has what it shows to one of the agents,
+// and modelKey what it shows to one of the models.
+const (
+	authEnv  = upstream.AuthEnvPrefix + "XIA"
+	modelKey = upstream.Secret("a key for the other")
+)
+
+// authOf is what a node's environment has under a name.
+func authOf(env string) upstream.Secret {
+	if env == authEnv {
+		return "who shows this is a node"
+	}
+	return ""
+}
+
+// modelAt is how a model is reached: each in its way.
+func modelAt(name string) upstream.Model {
+	m := upstream.Model{URL: "http://" + name}
+	if name == modelNames[1] {
+		m.URL, m.Key, m.MaxTokensName = m.URL+":8080/v1", modelKey, "max_completion_tokens"
+	}
+	return m
+}
+
+// shows tells whether a request has a secret in its header.
+func shows(r upstream.Request, s upstream.Secret) bool {
+	return slices.ContainsFunc(r.Headers, func(h upstream.Header) bool { return h.Name == "authorization" && h.Value == "Bearer "+s.Reveal() })
 }

@@ -4,6 +4,8 @@ package sim
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/internal/must"
@@ -37,6 +39,9 @@ var (
 		{503, header("retry-after", "Thu Jan  1 00:00:30 2026"), "{}"},
 		{503, header("retry-after", "Thursday, 01-Jan-26 00:00:30 GMT"), "[]"},
 		{503, header("retry-after", "tomorrow"), "not now"},
+		{503, header("retry-after", "Thu, 01 Jan 1970 00:00:00 GMT"), ""}, {503, header("retry-after", "Thu, 01 Foo 2026 00:00:00 GMT"), "7"},
+		{503, header("retry-after", "Thursday, 01-Jan 00:00:30 GMT"), `{"error":[1]}`}, {503, header("retry-after", "Saturday, 01-Jan-94 00:00:30 GMT"), `{"message":"a\ud800"}`},
+		{503, header("retry-after", "99999999999999999999"), strings.Repeat("busy ", 1<<15)},
 		{408, nil, ""}, {425, nil, ""}, {409, nil, `{"error":"somebody else is at it"}`},
 		{400, header("x-should-retry", "true"), `{"error":{"message":"again, please"}}`},
 	}
@@ -50,13 +55,17 @@ var (
 		{401, nil, `{"error":{"message":"who are you?","code":"invalid_api_key"}}`},
 		{404, nil, `{"detail":404}`},
 		{409, header("x-should-retry", "false"), ""},
+		{200, header("content-encoding", "gzip"), "\x1f\x8b"}, {200, header("content-type", ""), ""},
+		{200, nil, `{"choices":[]}`}, {200, nil, `{"choices":[{},{}]}`}, {200, nil, `{"choices":[{"index":7}]}`}, {200, nil, `{"choices":`}, {200, nil, ""}, {200, nil, "null"},
+		{200, nil, `{"error":{"message":"it broke","type":"server_error"}}`}, {200, nil, `{"error":{"message":"no","code":"invalid_api_key"}}`}, {200, nil, strings.Repeat("[", 200)},
+		{200, nil, `{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":1e18}}`},
 	}
 )
 
 // failsAs answers with one of them.
 func (s *wire) failsAs(after time.Duration, f Fault, all []failing) {
 	a := all[s.x.n.w.choose.Int(len(all))]
-	s.head(after, f, a.status, append(header("content-type", "application/json"), a.headers...)...)
+	s.head(after, f, a.status, append(slices.Clone(a.headers), header("content-type", "application/json")...)...)
 	if len(a.body) > 0 {
 		s.deliver(0, noFault, upstream.Bytes{Attempt: s.try, Bytes: []byte(a.body)})
 	}

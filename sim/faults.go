@@ -37,6 +37,7 @@ const (
 	StoreCutOff      // a node cannot reach the shared store
 
 	NodeCrash        // a process dies, at any step
+	NodeStop         // or when it is told to stop, and says so to who reads there
 	NodeCrashUnacked // or when something is durable and nobody has heard of it
 	NodePause        // a process stands still
 	NodeFreeze       // for longer than its lease runs
@@ -62,6 +63,7 @@ const (
 	DiskMisdirected // or one value where another should be
 	DiskStale       // or a value as it was before it was written anew
 	DiskLostWrite   // or none where there should be one
+	DiskTornAnchor  // or not how far its log was synced
 
 	ToolHang      // a tool never ends
 	ToolCrash     // or panics
@@ -83,8 +85,11 @@ const (
 	ModelMalformedCall // it asks for a tool with half of the arguments
 	ModelInventedAgent // or for an agent that it made up
 	ModelEndlessLoop   // or for a tool, again and again
+	ModelCut           // it is not let say all, or anything
+	ModelGiant         // or says more than anybody takes
 	ModelLate          // its answer comes when nobody waits for it
 	ModelReset         // the connection breaks before its answer
+	NameAstray         // its name, or an agent's, answers with an address where nobody may go
 
 	AgentRefuses      // an external agent says no
 	AgentOverloaded   // or wants to be asked later
@@ -110,6 +115,7 @@ const (
 	ClientSlowReader     // a client does not take what it is streamed
 	ClientReconnectStorm // clients who read a stream all lose it, and come back at once
 	ClientStaleCursor    // a client comes back behind what it has read
+	ClientStrayCursor    // or where no stream of its run goes on
 	ClientRevokedKey     // a client may not listen any more
 	ClientGarbage        // a client sends what is no message
 
@@ -161,6 +167,7 @@ var faultTable = [faultKinds]struct {
 	StoreCutOff:      {"StoreCutOff", 1000, true, false},
 
 	NodeCrash:        {"NodeCrash", 1500, true, false},
+	NodeStop:         {"NodeStop", 800, true, false},
 	NodeCrashUnacked: {"NodeCrashUnacked", 60, false, false},
 	NodePause:        {"NodePause", 800, true, false},
 	NodeFreeze:       {"NodeFreeze", 400, true, false},
@@ -186,6 +193,7 @@ var faultTable = [faultKinds]struct {
 	DiskMisdirected: {"DiskMisdirected", 2500, false, false},
 	DiskStale:       {"DiskStale", 2500, false, false},
 	DiskLostWrite:   {"DiskLostWrite", 2500, false, false},
+	DiskTornAnchor:  {"DiskTornAnchor", 2500, false, false},
 
 	ToolHang:      {"ToolHang", 400, false, true},
 	ToolCrash:     {"ToolCrash", 800, false, true},
@@ -207,8 +215,11 @@ var faultTable = [faultKinds]struct {
 	ModelMalformedCall: {"ModelMalformedCall", 1500, false, true},
 	ModelInventedAgent: {"ModelInventedAgent", 1500, false, true},
 	ModelEndlessLoop:   {"ModelEndlessLoop", 500, false, true},
+	ModelCut:           {"ModelCut", 1500, false, true},
+	ModelGiant:         {"ModelGiant", 200, false, true},
 	ModelLate:          {"ModelLate", 400, false, true},
 	ModelReset:         {"ModelReset", 1000, false, true},
+	NameAstray:         {"NameAstray", 1000, false, true},
 
 	AgentRefuses:      {"AgentRefuses", 800, false, true},
 	AgentOverloaded:   {"AgentOverloaded", 800, false, true},
@@ -234,6 +245,7 @@ var faultTable = [faultKinds]struct {
 	ClientSlowReader:     {"ClientSlowReader", 1500, false, true},
 	ClientReconnectStorm: {"ClientReconnectStorm", 1500, true, true},
 	ClientStaleCursor:    {"ClientStaleCursor", 3000, false, true},
+	ClientStrayCursor:    {"ClientStrayCursor", 1000, false, true},
 	ClientRevokedKey:     {"ClientRevokedKey", 1000, true, true},
 	ClientGarbage:        {"ClientGarbage", 500, false, true},
 

@@ -69,7 +69,7 @@ var guards = []Guard{
 	{Mutant: "first-version-unread", Spec: StoreReads},
 	{Mutant: "registry-forgets", Spec: RegistryHolds},
 	{Mutant: "revoked-key-kept", Spec: RegistryHolds},
-	{Mutant: "egress-unchecked-after-dns", Room: "host/outbound", Test: "TestANameMayAnswerAsItLikes"},
+	{Mutant: "egress-unchecked-after-dns", Spec: NobodyAstray},
 }
 
 // Guards lists them.

@@ -63,6 +63,7 @@ type connection struct {
 	timer   actor.Time
 	out     int // bytes that it has not taken
 	slow    bool
+	stray   bool // it asked for a place that is none
 	over    bool
 }
 
@@ -106,13 +107,26 @@ func (l *listener) connect() {
 		}
 		after = c
 	}
+	stray := w.fault(ClientStrayCursor)
+	if stray {
+		after = l.strays()
+	}
 	l.told(&l.read[0], "listen", l.read[0].seq)
 	w.log.world(w.now, "listener %d reads run %s at %s behind %q", l.no, l.run.Short(), n.id, l.last)
-	c := &connection{l: l, n: n, process: n.process, parser: upstream.NewParser(upstream.StreamLimits{}),
+	c := &connection{l: l, n: n, process: n.process, stray: stray, parser: upstream.NewParser(upstream.StreamLimits{}),
 		stream: ingress.NewStream(ingress.StreamConfig{Run: l.run, Tree: l.tree, After: after, Chance: w.chance()})}
 	l.conn = c
 	n.streams = append(n.streams, c)
 	c.step(ingress.Opened{})
+}
+
+// strays draws a place at which no stream of its run goes on.
+func (l *listener) strays() ingress.Cursor {
+	far := uint64(1_000_000 + l.w.choose.Int(8))
+	if !l.tree {
+		return [...]ingress.Cursor{{far}, {1, 1}, {far, 0, 1}}[l.w.choose.Int(3)]
+	}
+	return [...]ingress.Cursor{{far}, {0, 1}, {1, 0, 0, 0, far}, {far, far}}[l.w.choose.Int(4)]
 }
 
 // goBack forgets what was read behind a place.
@@ -189,6 +203,11 @@ func (c *connection) fetch(r ingress.Read) {
 	w := c.l.w
 	if w.net.isCut(c.n, w.now) {
 		c.later(storeAsked, func() { c.fetch(r) })
+		return
+	}
+	if w.fault(DiskReadFailed) {
+		w.hit(DiskReadFailed, "%s cannot read the events of run %s", c.n.id, r.Run.Short())
+		c.step(ingress.Unreadable{Refusal: actor.Refuse(actor.Unavailable, "the events of run %s cannot be read now", r.Run)})
 		return
 	}
 	stored, err := store.Events(w.kv, actor.DefaultTenant, r.Run, r.After, r.Limit)
@@ -276,12 +295,20 @@ func (c *connection) end(e ingress.End) {
 	}
 	c.drop()
 	w.log.world(w.now, "the stream of listener %d ends: %s", l.no, e.Why)
+	foreseen := e.Refusal != nil && e.Refusal.Reason == actor.Unavailable
 	switch e.Why {
 	case ingress.TooSlow:
 		if c.slow {
 			w.hit(ClientSlowReader, "listener %d is sent away", l.no)
 		}
 	case ingress.Refused, ingress.Broken:
+		if foreseen { // the store could not be read, or the node stops
+			break
+		}
+		if c.stray && e.Why == ingress.Refused && e.Refusal.Reason == actor.Invalid {
+			w.hit(ClientStrayCursor, "listener %d is told: %v", l.no, e.Refusal)
+			break
+		}
 		l.wrong("is told that there is no such place: %v", e.Refusal)
 		return
 	case ingress.Over:
@@ -317,6 +344,7 @@ func (l *listener) hear(f runs.Frame) {
 		return
 	}
 	l.told(&l.read[i], "hear", e.Seq)
+	l.w.log.world(l.w.now, "listener %d hears %s", l.no, &e)
 	r := &l.read[i]
 	r.seq, r.ended, l.last = e.Seq, e.Type.Ends(), f.ID
 	digest := fnv.New64a()

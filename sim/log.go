@@ -117,6 +117,11 @@ func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes 
 			bytes = l.spare.Buf
 		}
 		l.digest(bytes)
+	case *runtime.Visit:
+		l.buf = append(l.buf, " visit "...)
+		l.buf = appendID(l.buf, in.Call.To)
+		l.spare.Buf = actor.Append(l.spare.Buf[:0], actor.Envelope{To: in.Call.To, Body: actor.Request{Call: in.Call}})
+		l.digest(l.spare.Buf)
 	case runtime.Outcome:
 		l.buf = append(l.buf, " outcome "...)
 		l.effectID(in.ID, in.Attempt)

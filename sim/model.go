@@ -24,6 +24,9 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 		w.violate(CodecRoundTrip, "a model is sent what it cannot read: "+err.Error())
 		return
 	}
+	if other := strings.HasPrefix(r.URL, "http://"+modelNames[1]); other != shows(r, modelKey) {
+		w.violate(NobodyAstray, "a key is shown to whom it is not for, or not to whom it is for: "+r.URL)
+	}
 	if breaks, _ := s.resets(&modelFaults); breaks {
 		return
 	}
@@ -44,9 +47,9 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 	body := upstream.AppendStream(nil, said, [...]int{80, 24, 200, 400}[w.choose.Int(4)])
 	s.befall(&modelFaults, len(body))
 	s.split = w.fault(ModelSplit)
-	if strange == noFault && w.choose.Int(8) == 7 {
+	if w.choose.Int(8) == 7 {
 		s.head(delay, noFault, 200, header("content-type", "application/json; charset=utf-8")...)
-		s.write(0, noFault, whole(said))
+		s.write(0, strange, whole(said))
 		s.end(0, noFault)
 		return
 	}
@@ -94,6 +97,13 @@ func (w *World) estrange(s *wire, prompt *upstream.Prompt, said *upstream.Comple
 		c := &said.Calls[0]
 		c.Name, c.Arguments = tools.CallAgent, `{"agent_id":"phantom","message":"who are you?"}`
 		return ModelInventedAgent
+	case len(said.Calls) == 0 && w.fault(ModelCut):
+		said.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.choose.Int(3)]
+		said.Text = said.Text[:w.cutAt(said.Text)]
+		return ModelCut
+	case len(said.Calls) == 0 && w.fault(ModelGiant):
+		said.Text = strings.Repeat("and so on ", upstream.OutputBytesMax/8)
+		return ModelGiant
 	case len(said.Calls) == 0 && (loops || w.fault(ModelEndlessLoop)) && offers(prompt, clockTool):
 		w.looping[s.x.id.Run] = true
 		said.Text, said.Finish = "Let me see.", upstream.FinishCalls
@@ -101,6 +111,15 @@ func (w *World) estrange(s *wire, prompt *upstream.Prompt, said *upstream.Comple
 		return ModelEndlessLoop
 	}
 	return noFault
+}
+
+// cutAt is where a text ends that is held back: behind a character, or before the first.
+func (w *World) cutAt(text string) int {
+	at := w.choose.Int(2) * w.choose.Int(len(text)+1)
+	for at > 0 && at < len(text) && text[at]&0xc0 == 0x80 {
+		at--
+	}
+	return at
 }
 
 func offers(p *upstream.Prompt, tool string) bool {
@@ -119,6 +138,9 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 		w.violate(CodecRoundTrip, "an external agent is sent what it cannot read: "+err.Error())
 		return
 	}
+	if in.Agent == externalNames[1] != shows(r, authOf(authEnv)) {
+		w.violate(NobodyAstray, "an agent is shown what it is not to see, or not what it wants: "+r.URL)
+	}
 	breaks, left := s.resets(&agentFaults)
 	if breaks && !left {
 		return
@@ -131,6 +153,10 @@ func (w *World) takeInvocation(s *wire, r upstream.Request) {
 			s.streams(delay)
 			s.write(0, AgentRefuses, frameOf("error", fmt.Sprintf(`{"code":%q,"message":"as it was told to"}`, code)))
 			s.end(0, noFault)
+			return
+		}
+		if w.choose.Int(2) == 1 {
+			s.failsAs(delay, AgentRefuses, broken[:])
 			return
 		}
 		s.fails(delay, AgentRefuses, 403, "permission_error")

@@ -70,6 +70,7 @@ func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
 		return
 	}
 	defer w.turn(w.turn(aboutLink + StreamID(from.index)<<8 + StreamID(to.index)))
+	w.keepSpecimen(frameCodec, bytes)
 	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, what: op.Envelope.Body.Name()}
 	_, answer := op.Envelope.Body.(actor.Answered)
 	_, request := op.Envelope.Body.(actor.Request)

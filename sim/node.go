@@ -111,6 +111,7 @@ func (n *node) start() {
 	n.held, n.doing, n.cells = nil, nil, nil
 	n.outside = outside{paces: map[string]*upstream.Backoff{}, health: map[string]*upstream.Health{}}
 	n.log.open(n)
+	n.allows()
 	n.readDirectory()
 	for i := range w.plan.Cells[n.index] {
 		if i == len(n.seats) {

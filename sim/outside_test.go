@@ -50,6 +50,7 @@ var needs = map[Fault][]Fault{
 	DiskMisdirected:   {NodeCrash},
 	DiskStale:         {NodeCrash},
 	DiskLostWrite:     {NodeCrash},
+	DiskTornAnchor:    {NodeCrash},
 	NodeNewerData:     {NodeCrash},
 	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},

@@ -191,6 +191,12 @@ func drawAgents(c Chooser) []actor.Definition {
 		def.Hash = actor.HashOf([]byte{byte(def.Durability), byte(def.Turns), byte(def.Recursion), name[0]})
 		all = append(all, def)
 	}
+	if c.Int(4) == 3 {
+		for _, def := range agents.Ready() {
+			def.Hash = actor.HashOf([]byte(def.Name))
+			all = append(all, def)
+		}
+	}
 	return all
 }
 

@@ -168,10 +168,15 @@ func (d *disk) spoil(f Fault, rows []store.Row) *rot {
 		bad.Delete = true
 		r.what = fmt.Sprintf("%s is not there", key)
 	}
-	if err := w.kv.Apply([]store.Row{bad}); err != nil {
+	w.putBack([]store.Row{bad})
+	return r
+}
+
+// putBack puts rows into the store, whosoever they are.
+func (w *World) putBack(rows []store.Row) {
+	if err := w.kv.Apply(rows); err != nil {
 		panic("sim: the store of the simulator failed: " + err.Error())
 	}
-	return r
 }
 
 // refused is how long a process has to wait with its start: its program is not
@@ -194,8 +199,12 @@ func (n *node) refused() time.Duration {
 		d.looked()
 		return w.between(500*time.Millisecond, 5*time.Second)
 	}
-	if w.audited() && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.rot != nil }) { // a row of two nodes may be another's rot
-		if end, err := store.Verify(w.kv, n.id, d.mark); err != nil || end != d.mark {
+	anchor, wait := d.anchor()
+	if wait > 0 {
+		return wait
+	}
+	if (w.audited() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.rot != nil }) { // a row of two nodes may be another's rot
+		if end, err := store.Verify(w.kv, n.id, anchor); err != nil || end != d.mark {
 			w.violate(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d when it starts, its disk says %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
 	}
@@ -218,9 +227,7 @@ func (d *disk) looked() {
 	} else if x, wrong := store.Examine(w.kv, n.id, d.mark, nil, nil); wrong != nil || x.Wrong == 0 {
 		w.violate(RotIsTold, fmt.Sprintf("%s does not start: %v; an examination finds %d things, %v", n.id, err, x.Wrong, wrong))
 	}
-	if wrong := w.kv.Apply(r.rows); wrong != nil {
-		panic("sim: the store of the simulator failed: " + wrong.Error())
-	}
+	w.putBack(r.rows)
 	d.rot = nil
 	for i, is := range read(w.kv, r.of) {
 		switch {

@@ -172,6 +172,8 @@ func (in *input) whose() string {
 	switch i := in.in.(type) {
 	case runtime.Deliver:
 		return i.Envelope.To.Agent + "/" + i.Envelope.To.Key
+	case *runtime.Visit:
+		return i.Call.To.Agent + "/" + i.Call.To.Key
 	case runtime.Loaded:
 		return i.Actor.Agent + "/" + i.Actor.Key
 	case runtime.Recalled:
@@ -188,6 +190,8 @@ func (s *scheduler) starves(in *input) bool {
 	switch i := in.in.(type) {
 	case runtime.Deliver:
 		return i.Envelope.To == s.Starved
+	case *runtime.Visit:
+		return i.Call.To == s.Starved
 	case runtime.Loaded:
 		return i.Actor == s.Starved
 	}

@@ -25,7 +25,8 @@ import (
 //	        sleep ms, work name ms, once name ms (not idempotent), tool name
 //	        wait ms                       for the signal go
 //	        big KiB                       answer so much
-//	        bad (input that no tool takes), fail, panic
+//	        bad n (the input n of those that a tool does not take),
+//	        odd n (asks what cannot be), end n (in a way that is none), fail, panic
 type script []step
 
 type step []one
@@ -64,7 +65,7 @@ func (o one) String() string {
 			within = "@" + strconv.Itoa(o.ms)
 		}
 		return "call " + o.name + within + " {" + o.script + "}"
-	case "sleep", "wait", "big":
+	case "sleep", "wait", "big", "bad", "odd", "end":
 		return o.verb + " " + strconv.Itoa(o.ms)
 	case "work", "once":
 		return o.verb + " " + o.name + " " + strconv.Itoa(o.ms)
@@ -134,7 +135,7 @@ func parseOne(text string) (o one, err error) {
 			return o, fmt.Errorf("script: %.40q: want {script} behind the agent", text)
 		}
 		o.script = rest[1 : len(rest)-1]
-	case "sleep", "wait", "big":
+	case "sleep", "wait", "big", "bad", "odd", "end":
 		o.ms, err = strconv.Atoi(rest)
 	case "work", "once":
 		name, ms, _ := strings.Cut(rest, " ")
@@ -142,7 +143,7 @@ func parseOne(text string) (o one, err error) {
 		o.ms, err = strconv.Atoi(ms)
 	case "tool":
 		o.name = rest
-	case "bad", "fail", "panic":
+	case "fail", "panic":
 	default:
 		err = fmt.Errorf("script: %.40q: no such verb", text)
 	}
@@ -168,6 +169,7 @@ type play struct {
 	at      int
 	refused []string
 	big     int
+	odd     []actor.Ask // that is out, if it cannot be
 }
 
 // Stop implements actor.Turn.
@@ -183,6 +185,12 @@ func (p *play) Next(answers []actor.Answer) (actor.Action, error) {
 			p.refused = append(p.refused, a.Refusal.Reason.String())
 		}
 	}
+	if p.odd != nil {
+		if err := refusedAll(p.odd, answers); err != nil {
+			panic(err)
+		}
+		p.odd = nil
+	}
 	for p.at < len(p.script) {
 		st := p.script[p.at]
 		p.at++
@@ -191,6 +199,11 @@ func (p *play) Next(answers []actor.Answer) (actor.Action, error) {
 			p.big += st[0].ms
 		case "fail":
 			return actor.Action{}, actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
+		case "odd":
+			p.odd = []actor.Ask{oddAsks[st[0].ms%len(oddAsks)]}
+			return actor.Action{Asks: p.odd}, nil
+		case "end":
+			return oddEnds[st[0].ms%len(oddEnds)]()
 		case "panic":
 			panic(plannedPanic{AgentPanic, p.agent + " panics, as it was told to"})
 		default:
@@ -251,6 +264,15 @@ func playBlocking(t *agents.Turn) (string, error) {
 			p.big += st[0].ms
 		case "fail":
 			return "", actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
+		case "odd":
+			p.odd = []actor.Ask{oddAsks[st[0].ms%len(oddAsks)]}
+			for _, a := range t.All(p.odd...) {
+				if a.Refusal == nil {
+					panic("what cannot be is answered")
+				}
+			}
+		case "end":
+			return "", errors.New("the agent has a bug")
 		case "panic":
 			panic("the script says so") // which ends its turn, not its cell
 		default:
@@ -294,7 +316,7 @@ func (o one) of(t *agents.Turn) (err error) {
 	case "tool":
 		_, err = t.Tool(o.name, struct{}{})
 	case "bad":
-		_, err = t.Tool(postTool, []int{})
+		_, err = t.Tool(postTool, []byte(o.letter()))
 	}
 	return err
 }
@@ -305,6 +327,9 @@ type plannedPanic struct {
 	fault Fault
 	why   string
 }
+
+// letter is one that is not posted.
+func (o one) letter() string { return letters[lettersTaken+o.ms%(len(letters)-lettersTaken)] }
 
 func (o one) ask() actor.Ask {
 	d := actor.Duration(o.ms) * time.Millisecond
@@ -320,7 +345,7 @@ func (o one) ask() actor.Ask {
 	case "tool":
 		return actor.Ask{Kind: actor.AskTool, Name: o.name}
 	case "bad":
-		return actor.Ask{Kind: actor.AskTool, Name: "post", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte("[]")}}}
+		return actor.Ask{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(o.letter())}}}
 	}
 	panic("script: " + o.verb + " is no ask")
 }

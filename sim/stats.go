@@ -39,6 +39,9 @@ const (
 	EnlistedServed        // an agent answered that the registry had taken in
 	RankLost              // who would have gone next lost its rank
 	InputStarved          // others went first, or it waited though it was the only one
+	LoopTold              // who wrote the file of an agent was told of calls that could go round
+	ManglingTold          // who read what was not written so said that it cannot be read
+	RotFound              // and who examined a store of which a row was another
 
 	Passivated      // an actor left memory, idle
 	ActorLost       // or because its shard has another owner
@@ -58,7 +61,7 @@ const (
 var pointNames = [points]string{"node restarted", "cell restarted", "lease lost", "batch fenced", "shards adopted", "shards moved",
 	"restart from snapshot and entries", "turn restored", "held client answered", "stream read", "outcome read again", "repeat answered",
 	"registry announced", "agent put", "agent deleted", "API key created", "API key revoked", "order refused", "API key taken", "API key refused", "run looked at", "paused run looked at", "slip in a file told", "enlisted agent served",
-	"rank lost", "input starved",
+	"rank lost", "input starved", "loop told", "mangling told", "rot found",
 	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "no room: dropped"}
 

@@ -4,6 +4,8 @@ package sim
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +18,27 @@ import (
 )
 
 const anyObject = `{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}`
+
+// letter is what the tool that posts takes: each of its words is one that somebody
+// gets wrong.
+const letter = `{"type": "object", "additionalProperties": false, "properties": {
+	"to": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 8}, "copies": {"type": "integer", "minimum": 1, "maximum": 9},
+	"by": {"enum": ["air", "sea"]}, "kind": {"const": "letter"}, "lines": {"type": "array", "items": {"type": ["string", "null"]}, "maxItems": 2}}, "dependentRequired": {"by": ["to"]}}`
+
+// letters are what it is given: the first so many it takes.
+var letters = [...]string{"{}", `{"to":"ana"}`, `{"to":"ana","copies":2,"by":"sea","kind":"letter","lines":["a",null]}`, `{"copies":1e0}`,
+	"[]", "", "7", `{"to":7}`, `{"to":"a"}`, `{"to":"everybody"}`, `{"to":"ANA"}`, `{"copies":0}`, `{"copies":10}`, `{"copies":1.5}`, `{"copies":1e400}`, `{"by":"air"}`, `{"to":"bo","by":"land"}`,
+	`{"kind":"parcel"}`, `{"lines":[1]}`, `{"lines":["a","b","c"]}`, `{"from":"me","to":7,"copies":0}`, `{"to":"a","to":"b"}`, `{"to":`, "{}{}", `{"lines":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}`,
+	`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1}`}
+
+const lettersTaken = 4
+
+// posts holds the tool to that: whatever comes to it was taken.
+func (w *World) posts(input []byte) {
+	if !slices.Contains(letters[:lettersTaken], string(input)) {
+		w.violate(NobodyAstray, fmt.Sprintf("a letter is posted with the input %.80q, which its schema does not allow", input))
+	}
+}
 
 // worldTools are made once: a registry that is built is only read.
 var worldTools = sync.OnceValue(newTools)
@@ -31,7 +54,7 @@ func newTools() *tools.Registry {
 	r := tools.NewRegistry()
 	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "it is late") }}))
-	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: anyObject,
+	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: letter,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "posted") }}))
 	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells all nodes which agents and keys there are.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: announced}))
@@ -65,6 +88,9 @@ func misbehave(ctx context.Context, says string) tools.Result {
 // useTool has a tool do what a turn wants of it.
 func (n *node) useTool(h *held, op runtime.Tool) {
 	w, ctx := n.w, context.Background()
+	if op.Name == postTool && w.team == nil {
+		w.posts(op.Input)
+	}
 	fault := noFault
 	for _, f := range toolFaults {
 		if w.fault(f) {

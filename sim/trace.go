@@ -3,6 +3,8 @@
 package sim
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -41,6 +43,54 @@ func (t *tracer) write(line []byte) {
 	must.Do(t.to.Write(line))
 	t.buf = line
 }
+
+// A traceReader has a part of a world's history written down as well, and reads
+// that: each line is the event that it was.
+type traceReader struct {
+	w     *World
+	lines int
+}
+
+// tracedEvery is how many seeds share one, and tracedLines how much it reads.
+const (
+	tracedEvery = 16
+	tracedLines = 400
+)
+
+func (t *traceReader) begin(w *World) {
+	var b bytes.Buffer
+	(&tracer{to: &b}).begin(w)
+	var h history.TraceHeader
+	if err := json.Unmarshal(b.Bytes(), &h); err != nil || h.Trace != history.TraceVersion || len(h.Agents) != len(w.limits().Agents) {
+		w.violate(CodecRoundTrip, fmt.Sprintf("a trace begins with %s, %v", b.Bytes(), err))
+	}
+}
+
+func (t *traceReader) event(_ actor.Time, e *history.Event) {
+	if t.lines++; t.lines > tracedLines {
+		return
+	}
+	line := e.AppendJSON(nil)
+	var is struct {
+		Kind, Actor, Call, What, Status, Reason string
+		Chain                                   []string
+		N                                       uint64
+	}
+	name := func(zero bool, text fmt.Stringer) string {
+		if zero {
+			return ""
+		}
+		return text.String()
+	}
+	err := json.Unmarshal(line, &is)
+	same := is.Kind == e.Kind.String() && is.Actor == name(e.Actor == actor.ID{}, e.Actor) && is.Call == name(e.Call.IsZero(), e.Call) &&
+		is.Status == name(e.Status == 0, e.Status) && is.Reason == name(e.Reason == 0, e.Reason) && is.What == e.What && len(is.Chain) == len(e.Chain) && is.N == e.N
+	if err != nil || !same || bytes.Count(line, []byte("\n")) != 1 {
+		t.w.violate(CodecRoundTrip, fmt.Sprintf("the trace says %s of %s, %v", line, e, err))
+	}
+}
+
+func (t *traceReader) fault(actor.Time, Fault, string) {}
 
 // A plain world has so many clients and steps at most.
 const (

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
@@ -132,6 +133,12 @@ func (s *wire) lose(after time.Duration, f Fault, left bool, detail string) {
 	s.over = true
 }
 
+// astray is the connection that a node does not make.
+func (s *wire) astray(why error) {
+	s.deliver(0, NameAstray, upstream.Loss{Attempt: s.try, Final: true, Detail: why.Error()})
+	s.over = true
+}
+
 // end is the end of the body, as it should be.
 func (s *wire) end(after time.Duration, f Fault) {
 	if !s.over {
@@ -182,7 +189,19 @@ var garbages = [...]string{"\x00\xff\xfe", "}{", "\n\ndata: {\"choices\":[{\n\n"
 	"\n\nevent: error\ndata: {\"error\":{\"message\":\"it broke\",\"type\":\"overloaded_error\"}}\n\n", "\n\ndata: {\"error\":\"it broke\"}\n\n",
 	"\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1}}\n\n", "\n\ndata: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1}]}}]}\n\n",
 	"\n\ndata: {\"choices\":[{\"finish_reason\":\"stop\"},{\"finish_reason\":\"length\"}]}\n\n", "\n\nevent: state\ndata: {}\n\n", "\n\nevent: delta\ndata: {}\n\n",
-	"\n\nevent: done\ndata: {\"usage\":{\"tokens\":-1}}\n\n", "\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n"}
+	chunk(`{"choices":[{"finish_reason":"stop","delta":{}}]}`, `{"choices":[{"delta":{"content":"more"}}]}`), chunk(`{"choices":[{"delta":{"tool_calls":[{"index":5,"id":"a","function":{"name":"x"}}]}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":99}]}}]}`), chunk(`{"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"clock"}},{"function":{"arguments":"{}"}}]}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a"}]}}]}`, `{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"b"}]}}]}`), chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"clock"}},{"index":1,"id":"a","function":{"name":"clock"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"clock","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"), chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"` + strings.Repeat("a", 1<<12) + `"}]}}]}`),
+	chunk(`{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":9e18}}`), chunk(strings.Repeat("[", 200)), chunk(`{"error":{"type":"invalid_request_error","message":"a\u0000b"}}`), chunk(`{"error":null}`),
+	"\n\nevent: error\ndata: nonsense\n\n", "\n\nevent: error\ndata: {\"code\":7,\"message\":[]}\n\n", "\n\ndata: a\ndata: b\n\n", "\n\ndata: " + strings.Repeat("long ", 1<<19) + "\n\n", "\n\n" + strings.Repeat("data: long\n", 1<<16),
+	"\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":null}\n\n", "\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":\"" + strings.Repeat("d", 1<<17) + "\"}\n\n", "\n\nevent: done\ndata: []\n\n", "\n\nevent: delta\ndata: {\"text\":null}\n\n",
+	"\n\nretry: 99999999999999999999\n\n", "\n\nid: a\x00b\n\n", "\n\nevent: done\ndata: {\"usage\":{\"tokens\":-1}}\n\n", "\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n"}
+
+// chunk is what a model says, as it streams it.
+func chunk(data ...string) string {
+	return "\n\ndata: " + strings.Join(data, "\n\ndata: ") + "\n\n"
+}
 
 // spoil puts garbage between two bytes.
 func (s *wire) spoil(b []byte, at int) []byte {

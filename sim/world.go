@@ -134,7 +134,8 @@ type World struct {
 	since     actor.Time              // calm
 	trouble   actor.Time              // when something was lost or late last
 	over      bool
-	examined  int  // how often the store was, after rot
+	examined  int // how often the store was, after rot
+	wrote     *specimens
 	story     bool // nobody comes by themselves
 	broken    *Violation
 	single    [1]history.Event // that tell hands on
@@ -161,6 +162,8 @@ func New(o Options) *World {
 	}
 	if o.Trace != nil {
 		w.watch = append(w.watch, &tracer{to: o.Trace})
+	} else if w.seed%tracedEvery == 0 {
+		w.watch = append(w.watch, &traceReader{w: w})
 	}
 	if w.choose == nil {
 		w.choose = NewDrawn(o.Seed)
@@ -289,6 +292,11 @@ func (w *World) until(done func() bool) *Violation {
 
 // Close lets go of what the world has of the real one.
 func (w *World) Close() {
+	for _, n := range w.nodes {
+		for _, c := range n.cells {
+			c.core.Abandon() // turns that wait
+		}
+	}
 	w.drive.Close()
 	if w.disk != nil {
 		must.Do(0, w.disk.Close())
@@ -434,12 +442,28 @@ func (w *World) compare() {
 			if c.gone {
 				continue
 			}
-			if v := w.checker.Compare(c.core.State()); v != nil {
+			state := c.core.State()
+			if v := w.checker.Compare(state); v != nil {
 				w.violate(v.Spec, v.Sentence)
 				return
 			}
+			if size := sizeIn(&state); c.core.Size() != size {
+				w.violate(specs.EventsTellTruth, fmt.Sprintf("%s says that it has %+v, and has %+v", c.self, c.core.Size(), size))
+			}
 		}
 	}
+}
+
+// sizeIn is how much there is in a cell, as its state lists it.
+func sizeIn(s *history.State) runtime.Size {
+	size := runtime.Size{Actors: len(s.Actors)}
+	for i := range s.Actors {
+		size.Queued += len(s.Actors[i].Queue)
+		for _, t := range s.Actors[i].Turns {
+			size.Outstanding += len(t.Open)
+		}
+	}
+	return size
 }
 
 // heal begins the last phase: no more faults, what is cut is whole again. Every
@@ -487,7 +511,7 @@ func (w *World) rest() {
 func (w *World) busy() string {
 	switch {
 	case len(w.lines) > 0 || w.asking > 0 || w.now < w.asked.Add(w.leftMax()+5*time.Second):
-		return "a client waits"
+		return fmt.Sprintf("a client waits: %d lines, %d who are about to ask, the last asked %v ago", len(w.lines), w.asking, w.now.Sub(w.asked))
 	case w.listening > 0:
 		return "somebody has not read a stream to its end"
 	case w.jobs > 0:

@@ -46,7 +46,7 @@ type Examination struct {
 // told the number of keys seen so far, now and then; either may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
-		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]actor.ID{}, told: map[actor.CallID]told{}}
+		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]RunOwner{}, told: map[actor.CallID]told{}}
 	for _, look := range []func() error{x.chain, x.actors, x.runs, x.events, x.index, x.blobs, x.strangers} {
 		if err := look(); err != nil {
 			return x.Examination, err
@@ -65,7 +65,7 @@ type examiner struct {
 	keys     uint64
 	due      map[string]bool           // rows that the expiry index must have
 	used     map[string]bool           // blobs that are referred to, by key
-	owners   map[actor.CallID]actor.ID // of runs, as the journals say
+	owners   map[actor.CallID]RunOwner // of runs, as the journals say
 	told     map[actor.CallID]told     // the last event of each run, as the journals say
 }
 
@@ -190,7 +190,7 @@ func (x *examiner) actors() error {
 				}
 			}
 			if a, ok := e.Record.(Accepted); ok {
-				x.owners[a.Call.ID] = id
+				x.owners[a.Call.ID] = RunOwner{Run: a.Call.ID, Root: a.Call.Root, Actor: id}
 			}
 			entries = append(entries, e)
 			return nil
@@ -254,18 +254,20 @@ func (x *examiner) runs() error {
 			return
 		}
 		x.Runs++
-		owner, _, err := decodeOwner(value)
+		owner, root, err := decodeOwner(value)
 		switch of, known := x.owners[run]; {
 		case err != nil:
 			x.found(key, lostWith(key), "%v", err)
-		case known && owner != of:
-			x.found(key, "", "says %s, the run is one of %s", owner, of)
+		case known && owner != of.Actor:
+			x.found(key, "", "says %s, the run is one of %s", owner, of.Actor)
+		case known && root != of.Root:
+			x.found(key, "", "says that the run's root is %s, and that is %s", root, of.Root)
 		}
 		seen[run] = true
 	})
 	for _, run := range slices.SortedFunc(maps.Keys(x.owners), actor.CallID.Compare) {
 		if !seen[run] {
-			x.found(runKey(x.owners[run].Tenant, run), "whose run "+run.String()+" is", "is missing; it is one of %s", x.owners[run])
+			x.found(runKey(x.owners[run].Actor.Tenant, run), "whose run "+run.String()+" is", "is missing; it is one of %s", x.owners[run].Actor)
 		}
 	}
 	return err

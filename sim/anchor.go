@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/store"
+)
+
+// anchorFile is the file that says how far a node's log was synced: marks, from
+// the given slot on.
+func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
+	file := make([]byte, store.AnchorFileBytes)
+	for i, m := range marks {
+		copy(file[(slot+i)%2*store.AnchorSlotApart:], store.EncodeAnchor(node, m))
+	}
+	return file
+}
+
+// anchor is the mark that a process finds which starts: that of its last batch,
+// or, if that was not whole, the one before. Wait is how long it takes until
+// somebody has put back an anchor that cannot be read at all.
+func (d *disk) anchor() (m store.Mark, wait time.Duration) {
+	w, n := d.n.w, d.n
+	if d.before.Batch == 0 || !w.fault(DiskTornAnchor) {
+		return d.mark, 0
+	}
+	slot := int(d.mark.Batch % 2)
+	file := anchorFile(n.id, slot, d.mark, d.before)
+	last := file[slot*store.AnchorSlotApart:][:store.AnchorSlotBytes]
+	want := d.before
+	what := "its last write was torn"
+	switch w.choose.Int(4) {
+	case 0:
+		at := w.choose.Int(len(last))
+		for i := range last[at:] { // what stood there is of two batches before
+			last[at+i] = ^last[at+i]
+		}
+	case 1:
+		last[w.choose.Int(len(last))] ^= 1 << w.choose.Int(8)
+		what = "one bit is another"
+	case 2:
+		file, want, what = file[:w.choose.Int(store.AnchorSlotBytes)], store.Mark{}, "it ends early"
+	case 3:
+		file, want, what = anchorFile("n0", slot, d.mark, d.before), store.Mark{}, "it is another node's"
+	}
+	m, _, err := store.DecodeAnchor(file, n.id)
+	switch {
+	case err == nil && m != want || err != nil && want != (store.Mark{}):
+		w.violate(RotIsTold, fmt.Sprintf("%s takes batch %d for its anchor, %v; it wrote batches %d and %d, and of the last %s", n.id, m.Batch, err, d.before.Batch, d.mark.Batch, what))
+	case err != nil:
+		w.hit(DiskTornAnchor, "%s does not start: %v", n.id, err)
+		return d.mark, w.between(500*time.Millisecond, 5*time.Second)
+	}
+	w.hit(DiskTornAnchor, "%s starts from batch %d, not %d: %s", n.id, m.Batch, d.mark.Batch, what)
+	return m, 0
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// homes are the addresses at which those stand who are asked from a node: some
+// out in the world, some inside, where only what the operator allowed may be
+// reached. Whatever else a name may answer, nobody may go there.
+var homes = map[string][]string{
+	modelNames[0]:             {"10.1.2.3"},
+	modelNames[1]:             {"127.0.0.1", "::1"},
+	externalNames[0] + domain: {"93.184.216.34", "2606:2800:220:1::1"},
+	externalNames[1] + domain: {"::ffff:192.168.7.7"},
+	enlisted[2].name + domain: {"172.16.3.3", "fd00:7::1"},
+}
+
+const domain = ".example"
+
+// allowed is what the operator of a world allows besides the public addresses.
+var allowed = append(upstream.AllowLoopback(), modelNames[0], "192.168.7.0/24", "172.16.3.3", "fd00:7::/48")
+
+// worldEgress is made once: it is only read.
+var worldEgress = sync.OnceValue(func() upstream.Egress { return must.Do(upstream.NewEgress(allowed)) })
+
+// notAllowed are entries of that list as they are mistyped: each takes the server down.
+var notAllowed = [...]string{"10.1.2.3/8", "::ffff:10.0.0.0/104", "[10.1.2.3]", "fe80::1%eth0", "::ffff:10.1.2.3", "", "a..b", "a.example.", "ex ample", "1.2.3", "0x7f.0x1", "-a", strings.Repeat("a", 64), "*.example"}
+
+// astray is what a name answers whose owner, or who poses as that, would have a
+// node go where its operator does not want it: to itself, to its neighbours, to
+// the service from which its machine has its keys. Of the first so many a name may
+// answer that is allowed by itself.
+var astray = [...][]string{{"93.184.216.34", "192.168.1.1"}, {"fd00:8::1"}, {"169.254.169.254"}, {"::ffff:169.254.169.254"}, {"fe80::1"}, {"64:ff9b::a01:203"}, {"0.0.0.0"},
+	{"2002:a01:203::1"}, {"4000::1"}, {"fec0::1%eth0"}, {"224.0.0.1", "8.8.8.8"}, {"198.18.0.1"}, {}}
+
+const inner = 2
+
+// dial resolves the host of a request, and connects with an address of those
+// that it may; the refusal is told as a world tells it.
+func (n *node) dial(r upstream.Request) error {
+	w := n.w
+	n.tells(r)
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return err
+	}
+	host, addr, err := upstream.ParseHost(u.Hostname())
+	if err != nil || addr.IsValid() {
+		return fmt.Errorf("%s is no name of anybody here, %v", u.Hostname(), err)
+	}
+	answers, led := homes[host], false
+	if w.fault(NameAstray) {
+		all := astray[:]
+		if slices.Contains(allowed, host) {
+			all = all[inner:]
+		}
+		answers, led = all[w.choose.Int(len(all))], true
+	}
+	addrs := make([]netip.Addr, len(answers))
+	for i, a := range answers {
+		addrs[i] = netip.MustParseAddr(a)
+	}
+	if err := worldEgress().Check(host, addrs); err != nil {
+		if !led {
+			w.violate(NobodyAstray, fmt.Sprintf("%s may not be reached where it is: %v", host, err))
+		}
+		return err
+	}
+	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(homes[host], a) }) || len(answers) == 0 {
+		w.violate(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, homes[host]))
+	}
+	return nil
+}
+
+// tells writes down what is sent, without what nobody may read.
+func (n *node) tells(r upstream.Request) {
+	if n.w.log == nil {
+		return
+	}
+	text := fmt.Sprintf("%s sends %s %s %#v", n.id, r, r.Headers, r.Headers)
+	for _, h := range r.Headers {
+		if h.Secret && strings.Contains(text, h.Value) {
+			n.w.violate(NobodyAstray, "a secret is written down: "+text)
+		}
+	}
+	n.w.log.world(n.w.now, "%s", text)
+}
+
+// allows reads the operator's list, which may have a slip in it.
+func (n *node) allows() {
+	w := n.w
+	defer w.turn(w.turn(aboutOutside + StreamID(n.index)))
+	slip := notAllowed[w.choose.Int(len(notAllowed))]
+	if _, err := upstream.NewEgress(append(slices.Clone(allowed), slip)); err == nil {
+		w.violate(NobodyAstray, fmt.Sprintf("%s starts with %q in the list of what may be reached", n.id, slip))
+	}
+}
