@@ -167,7 +167,7 @@ func (w *World) askAt(c *client, at *cell) {
 	l := &line{client: c, call: id, at: at}
 	w.lines = append(w.lines, l)
 	w.asksUnderKey(l)
-	if w.choose.Int(2) == 1 { // as a door of the same process does it
+	if c.no%2 == 1 { // as a door of the same process does it
 		at.put(input{stream: anyOrder, in: &runtime.Visit{Call: call}})
 	} else {
 		at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})

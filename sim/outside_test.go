@@ -20,7 +20,7 @@ func TestEachFaultByHand(t *testing.T) {
 			for _, need := range needs[f] {
 				odds = append(odds, Odds{need, max(faultTable[need].most, per/4)})
 			}
-			for seed := uint64(1); seed < 40; seed++ {
+			for seed := uint64(1); seed < 120; seed++ {
 				r := RunSeed(Options{Seed: seed, Faultless: true, Odds: odds})
 				if r.Broken != nil {
 					t.Fatalf("seed %d: %v", seed, r.Broken)

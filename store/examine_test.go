@@ -77,6 +77,9 @@ func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
 		{"owner changed", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(alice, run)}})
 		}, "/r/", "says alice/s-1, the run is one of bob/s-1", ""},
+		{"root changed", func(m *Memory) {
+			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(bob, actor.CallID{7})}})
+		}, "/r/", "says that the run's root is", ""},
 		{"blob changed", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
 		{"blob lost", remove(blobKey("default", actor.HashOf([]byte(large)))), "/a/", "missing", "the state of"},
 		{"batch lost", remove(batchKey("n1", 2)), "n/n1/0000000000000002", "batch 2 is missing", ""},
