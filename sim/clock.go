@@ -72,11 +72,16 @@ func (c *clock) putRight(world actor.Time) actor.Duration {
 	return 0
 }
 
-// setBack is a clock that is put back while its process is down: nobody
-// remembers what it told.
-func (c *clock) setBack(by time.Duration) {
+// setBack is a clock that is put back while its process is down, as far as
+// clocks are behind at most: nobody remembers what it told. It tells by how much.
+func (c *clock) setBack(world actor.Time, by time.Duration) time.Duration {
+	by = min(by, c.off(world)+clockJumpMax)
+	if by <= 0 {
+		return 0
+	}
 	c.offset -= by
 	c.last = 0
+	return by
 }
 
 // when is the world's time at which the node's will be the given one, or

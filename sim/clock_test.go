@@ -21,7 +21,7 @@ func TestAClockJumpsAsFarAsItIsTold(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "events") {
 			now = now.Add(actor.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(t, "passed")))
 			before := c.off(now)
-			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0:
 				to := actor.Duration(rapid.Int64Range(0, int64(clockJumpMax)).Draw(t, "to"))
 				if by := c.jumps(now, to); c.off(now) != to || before+by != to {
@@ -38,6 +38,14 @@ func TestAClockJumpsAsFarAsItIsTold(t *testing.T) {
 				}
 				if c.off(now).Abs() > clockFarOff {
 					t.Fatalf("put right and off by %v", c.off(now))
+				}
+			case 3:
+				by := c.setBack(now, time.Duration(rapid.Int64Range(int64(time.Second), int64(clockJumpMax)).Draw(t, "by")))
+				if c.off(now) != before-by || by > 0 && c.off(now) < -clockJumpMax || by < 0 {
+					t.Fatalf("was off by %v, was put back by %v, and is off by %v", before, by, c.off(now))
+				}
+				if by > 0 {
+					told = 0 // nobody remembers
 				}
 			}
 			later := now.Add(time.Minute)

@@ -206,10 +206,10 @@ func (w *World) restart(n *node) {
 		return
 	}
 	if w.fault(ClockBehind) {
-		by := w.between(time.Second, clockJumpMax)
-		n.clock.setBack(by)
-		w.hit(ClockBehind, "the clock of %s is %v behind when it starts", n.id, by)
-		w.delayed(0)
+		if by := n.clock.setBack(w.now, w.between(time.Second, clockJumpMax)); by > 0 {
+			w.hit(ClockBehind, "the clock of %s is put back by %v before it starts", n.id, by)
+			w.delayed(0)
+		}
 	}
 	w.Stats.Sometimes[NodeRestarted]++
 	n.start()
