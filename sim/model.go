@@ -101,7 +101,7 @@ func (w *World) estrange(s *wire, prompt *upstream.Prompt, said *upstream.Comple
 		said.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.choose.Int(3)]
 		said.Text = said.Text[:w.cutAt(said.Text)]
 		return ModelCut
-	case len(said.Calls) == 0 && w.fault(ModelGiant):
+	case len(said.Calls) == 0 && w.Stats.Faults[ModelGiant] == 0 && w.fault(ModelGiant): // once is two thousand steps
 		said.Text = strings.Repeat("and so on ", upstream.OutputBytesMax/8)
 		return ModelGiant
 	case len(said.Calls) == 0 && (loops || w.fault(ModelEndlessLoop)) && offers(prompt, clockTool):
