@@ -20,7 +20,8 @@ const (
 	longOrders  = 60               // times as long it is between two things for the registry
 	longGapMost = 38 * time.Second // when more than enough has happened
 	tenths      = 10
-	tenthWanted = 70 // % of what the tenths before have on average
+	firstWanted = 15 // % of all, in the first tenth
+	tenthWanted = 75 // % of what the tenths before have on average
 )
 
 // What the statistics of a long world must show.
@@ -69,10 +70,13 @@ func (w *World) pace() int {
 // more behind tenths in which storms made many.
 func (w *World) tenthWanted() int {
 	now, before := w.tenth(), 0
+	if now == 0 { // of storms nothing is known yet
+		return w.plan.Steps * firstWanted / 100
+	}
 	for _, n := range w.Stats.Tenths[:now] {
 		before += n
 	}
-	return max(w.plan.Steps/tenths, before*tenthWanted/(100*max(now, 1)))
+	return max(w.plan.Steps/tenths, before*tenthWanted/(100*now))
 }
 
 // mayStayAway tells whether nobody has to come now, for once.

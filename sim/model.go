@@ -47,7 +47,7 @@ func (w *World) answerPrompt(s *wire, r upstream.Request) {
 	body := upstream.AppendStream(nil, said, [...]int{80, 24, 200, 400}[w.choose.Int(4)])
 	s.befall(&modelFaults, len(body))
 	s.split = w.fault(ModelSplit)
-	if w.choose.Int(8) == 7 {
+	if w.choose.Int(8) == 7 || strange == ModelGiant && w.plan.Span >= longLeast { // as a stream that is two thousand steps
 		s.head(delay, noFault, 200, header("content-type", "application/json; charset=utf-8")...)
 		s.write(0, strange, whole(said))
 		s.end(0, noFault)
@@ -101,7 +101,7 @@ func (w *World) estrange(s *wire, prompt *upstream.Prompt, said *upstream.Comple
 		said.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.choose.Int(3)]
 		said.Text = said.Text[:w.cutAt(said.Text)]
 		return ModelCut
-	case len(said.Calls) == 0 && w.Stats.Faults[ModelGiant] == 0 && w.fault(ModelGiant): // once is two thousand steps
+	case len(said.Calls) == 0 && w.Stats.Faults[ModelGiant] == 0 && w.fault(ModelGiant):
 		said.Text = strings.Repeat("and so on ", upstream.OutputBytesMax/8)
 		return ModelGiant
 	case len(said.Calls) == 0 && (loops || w.fault(ModelEndlessLoop)) && offers(prompt, clockTool):
