@@ -368,6 +368,9 @@ func (c *Checker) outlived(r *run) {
 // deliver is a message that comes to a cell: at most one in a step.
 func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.told = e, nil
+	if e.What == "answered" && !e.Durable { // who sent it was judged there; a client's node passes on what it says
+		c.declined = append(c.declined, no{e.Call, 0})
+	}
 	if e.What == "held" || e.What == "resumed" {
 		// The first word of a call cannot be older than another.
 		if k := c.asks[e.Call]; k != nil && k.open && k.heard == 0 && k.parent.actor.id == e.Actor {

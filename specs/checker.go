@@ -90,7 +90,7 @@ type claim struct {
 // no is a refusal of a call that was not taken, of which nothing is written down.
 type no struct {
 	call   actor.CallID
-	reason actor.Reason
+	reason actor.Reason // 0: it is not known here
 }
 
 type place struct {

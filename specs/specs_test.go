@@ -133,6 +133,7 @@ func TestEverySpecCatches(t *testing.T) {
 		{AckedIsDurable, "the outcome, refused in another step", declined(1), func(t *tale) {
 			t.steps = slices.Insert(t.steps, len(t.steps)-1, []history.Event{message(history.Deliver, "cancel", other, bob, carol)})
 		}},
+		{AckedIsDurable, "an outcome passed on, not a refusal", passedOn(false), func(t *tale) { *t = *passedOn(true) }},
 		{AckedIsDurable, "an outcome, not a refusal", refused(actor.Failed), func(t *tale) { *t = *refused(actor.Succeeded) }},
 		{EffectOncePerAttempt, "the tool twice", whole(), func(t *tale) { t.perform("n2", "tool", child) }},
 		{EffectOncePerAttempt, "the call twice", whole(), func(t *tale) {

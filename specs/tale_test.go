@@ -242,7 +242,6 @@ func refused(status actor.Status) *tale {
 // same reason; so many words of it leave before that is synced.
 func declined(words int) *tale {
 	t := asks()
-	busy := func(e history.Event) history.Event { e.Status, e.Reason = actor.Failed, actor.Busy; return e }
 	t.step("n2", 3, activate(bob), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: bob, Call: child}),
 		admit(bob, child, root, 30*time.Second, alice), start(bob, child), busy(reply(bob, child)), busy(message(history.Send, "answered", child, bob, alice)))
 	for range words {
@@ -251,6 +250,26 @@ func declined(words int) *tale {
 		*last = busy(*last)
 	}
 	return t
+}
+
+// passedOn: alice's node refuses a client's call and takes its repeat, which ends for
+// the same reason; the client is told what was sent, which may be the one or the other.
+func passedOn(durable bool) *tale {
+	t := newTale()
+	t.step("n1", 0, clientMakes(alice))
+	t.step("n1", 3, activate(alice), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: alice, Call: root}),
+		admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), busy(reply(alice, root)))
+	word := message(history.Deliver, "answered", root, alice, actor.ID{})
+	word.Durable = durable
+	t.step("n1", 0, word).perform("n1", "respond", root)
+	last := &t.steps[len(t.steps)-1][0]
+	*last = busy(*last)
+	return t
+}
+
+func busy(e history.Event) history.Event {
+	e.Status, e.Reason = actor.Failed, actor.Busy
+	return e
 }
 
 // dropped: a repeat that was sent to an old epoch comes as the call gets its turn.

@@ -126,10 +126,11 @@ func (c *Checker) free(n *node, e *history.Event) bool {
 	return r == nil || r.free()
 }
 
-// declines tells whether what leaves is a refusal of this step, once for each:
-// a repeat that came with it may have been taken, and have ended with the same reason.
+// declines tells whether what leaves is a refusal of this step, or one that came
+// with it, once for each: a repeat that came as well may have been taken, and have
+// ended with the same reason.
 func (c *Checker) declines(e *history.Event) bool {
-	i := slices.Index(c.declined, no{e.Call, e.Reason})
+	i := slices.IndexFunc(c.declined, func(n no) bool { return n.call == e.Call && (n.reason == e.Reason || n.reason == 0) })
 	if i < 0 {
 		return false
 	}
