@@ -27,6 +27,9 @@ var homes = map[string][]string{
 
 const domain = ".example"
 
+// somewhere is where whoever a team of somebody's own asks stands.
+var somewhere = []string{"93.184.216.34"}
+
 // allowed is what the operator of a world allows besides the public addresses.
 var allowed = append(upstream.AllowLoopback(), modelNames[0], "192.168.7.0/24", "172.16.3.3", "fd00:7::/48")
 
@@ -55,10 +58,16 @@ func (n *node) dial(r upstream.Request) error {
 		return err
 	}
 	host, addr, err := upstream.ParseHost(u.Hostname())
-	if err != nil || addr.IsValid() {
+	home := homes[host]
+	switch {
+	case w.team != nil && addr.IsValid():
+		return nil // a team's operator allows what they wrote down
+	case err != nil || addr.IsValid():
 		return fmt.Errorf("%s is no name of anybody here, %v", u.Hostname(), err)
+	case w.team != nil:
+		home = somewhere
 	}
-	answers, led := homes[host], false
+	answers, led := home, false
 	if w.fault(NameAstray) {
 		all := astray[:]
 		if slices.Contains(allowed, host) {
@@ -76,8 +85,8 @@ func (n *node) dial(r upstream.Request) error {
 		}
 		return err
 	}
-	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(homes[host], a) }) || len(answers) == 0 {
-		w.violate(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, homes[host]))
+	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(home, a) }) || len(answers) == 0 {
+		w.violate(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, home))
 	}
 	return nil
 }
