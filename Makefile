@@ -35,7 +35,7 @@ test: ## run every test; needs nothing but Go
 race: ## run every test under the race detector; needs a C compiler
 	@command -v "$$($(GO) env CC)" >/dev/null || { \
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -timeout 25m ./...
 
 sim: build ## run seeded worlds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=% STORE= ENGINE= STRATEGY= FAULT=kind:p FAULTS=none EVENTS=1
 	@bin/troupe sim $(SIMFLAGS)
