@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # `make` alone prints the targets. Go and make are enough for all but race
-# (a C compiler) and tla (a Java runtime and Maven).
+# (a C compiler), tla, tla-big and trace (a Java runtime and Maven), demo-python
+# (python3) and clients (curl, python3, npm and Chromium).
 
 GO       ?= go
 WORD     ?= xyzzy
@@ -21,7 +22,7 @@ export CGO_ENABLED := 0
 export WORD
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race sim nightly sim-cover replay tla tla-big trace fuzz lint golden demo demo-python clients crash load growth rot mutants bench allocs check
+.PHONY: help build test race sim nightly machines sim-cover replay tla tla-big trace fuzz lint golden demo demo-python clients crash load growth rot mutants bench allocs check
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s  %s\n", $$1, $$2 }' Makefile
@@ -37,7 +38,7 @@ race: ## run every test under the race detector; needs a C compiler
 	  echo "make race needs a C compiler: on Debian, apt-get install gcc libc6-dev" >&2; exit 1; }
 	CGO_ENABLED=1 $(GO) test -race -timeout 25m ./...
 
-sim: build ## run seeded worlds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=% STORE= ENGINE= STRATEGY= FAULT=kind:p FAULTS=none EVENTS=1
+sim: build ## run seeded worlds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=1 (in a hundred) STORE= ENGINE= STRATEGY= FAULT=kind:p FAULTS=none EVENTS=1
 	@bin/troupe sim $(SIMFLAGS)
 
 # An hour at most on two cores: ten thousand long worlds, 10⁸ steps and more,
@@ -46,6 +47,12 @@ sim: build ## run seeded worlds: SEED= RUNS= BUDGET=10m LONG=1 TWICE=% STORE= EN
 nightly: build ## RUNS (10000) simulated hours, and all mutants
 	@bin/troupe sim --long --runs $(or $(RUNS),10000) --twice 1
 	@$(MAKE) --no-print-directory mutants
+
+# What these tests are held against is small enough to be known right, so many
+# ways through it cost little. rapid makes a failure small and says how to repeat it.
+MACHINES = TheTablesAgainstFacts|TheLedgerAgainstAModel|MailboxAgainstAModel|TheRegistryIsWhatItSaid|StreamsAgainstAModel
+machines: ## state machines of runs, tools, approvals, calls, mailboxes, agents and streams: CHECKS (20000) ways of 100 steps
+	$(GO) test ./runs ./runtime ./dispatcher ./agents ./ingress -count=1 -v -timeout 50m -run '^Test($(MACHINES))$$' -rapid.checks=$(or $(CHECKS),20000) -rapid.steps=100
 
 # The command itself has to be built so, or it writes nothing; it is left out of
 # the figures. At least 90 % of what floors 0 to 2 hold should be run by worlds.
@@ -110,7 +117,7 @@ demo: build ## a call, a kill -9 and a recovery, on a real server: WORD=
 demo-python: build ## an agent in Python, called and calling back: WORD= (needs python3)
 	@$(GO) run ./internal/demo/python -word "$$WORD"
 
-clients: build ## curl, Python, npm's EventSource and a browser read on across a kill -9
+clients: build ## curl, Python, npm's EventSource and a browser read on across a kill -9; needs them
 	@$(GO) run ./internal/clients
 
 crash: build ## kill the real server N (20) times, and fail the power: nothing acknowledged may be lost
@@ -123,9 +130,9 @@ load: build ## put a node under load, five times its peak as well: ARGS=
 rot: build ## damage a store in every way a disk does: nothing may be lost or changed in silence: ARGS=
 	@$(GO) run ./internal/rot -write docs/PERFORMANCE.md $(ARGS)
 
-mutants: ## remove each guard in turn; the simulator must notice every time: SHRINK=1 tells how short the story gets
+mutants: ## remove each guard in turn; the simulator must notice every time: SHRINK=1 tells how short the story gets: ONLY=guard
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
-	@bin/troupe-mutants mutants $(if $(SHRINK),--shrink)
+	@bin/troupe-mutants mutants $(if $(SHRINK),--shrink) $(foreach m,$(ONLY),--only $(m))
 
 # Ends by itself within 10 minutes.
 growth: ## how calls, restarts and memory grow with what there is, into docs/PERFORMANCE.md: ARGS=

@@ -89,6 +89,9 @@ func (l ledger) put(spec Spec) (change, *actor.Refusal) {
 	before, there := l.agent(spec.ID)
 	answer := answerOf{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !there, true}
 	item := actor.Item{Name: agentPrefix + spec.ID}
+	if refusal := l.mayWrite(spec); refusal != nil {
+		return change{}, refusal
+	}
 	if !there {
 		if l.count(agentPrefix) >= AgentsMax {
 			return change{}, actor.Refuse(actor.Budget, "there are %d agents, at most %d are kept: delete one first", AgentsMax, AgentsMax)
@@ -110,6 +113,30 @@ func (l ledger) put(spec Spec) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	return l.within(change{append([]actor.Item{item}, keep...), answer})
+}
+
+// mayWrite keeps an agent's durability as it is for as long as one of its runs may be
+// open: whether an actor's journal is read, and goes on, must not change under it.
+func (l ledger) mayWrite(spec Spec) *actor.Refusal {
+	if before, there := l.agent(spec.ID); there && before.Durability != spec.Durability {
+		return keepsDurability(spec.ID, before.Durability)
+	}
+	for _, item := range l.kept {
+		var f keptFormer
+		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.over(item.Value) || json.Unmarshal(item.Value, &f) != nil {
+			continue
+		}
+		if before, err := ReadJSON(f.Spec); err == nil && before.Durability != spec.Durability {
+			return keepsDurability(spec.ID, before.Durability)
+		}
+	}
+	return nil
+}
+
+func keepsDurability(id, durability string) *actor.Refusal {
+	r := actor.Refuse(actor.Rejected, "%s has durability %s, or had it not long ago, and its actors' journals need it: keep it, or take another name", id, durability)
+	r.Field = "durability"
+	return r
 }
 
 // mayReplace keeps an agent from being taken over by somebody else.

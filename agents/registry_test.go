@@ -407,6 +407,30 @@ func TestWhatAnAgentLacksIsSaid(t *testing.T) {
 	}
 }
 
+// Whether an actor's journal goes on must not change under its open runs, whoever
+// wants it, and by whatever way.
+func TestDurabilityStays(t *testing.T) {
+	o := newOffice(t)
+	for _, o.who = range []string{"x", agents.Operator} {
+		o.must(agents.OpPut, `{"name":"a","durability":"journaled"}`)
+		refused := func(what string) {
+			t.Helper()
+			out := o.do(agents.OpPut, `{"name":"a","durability":"none"}`)
+			if out.Refusal == nil || out.Refusal.Reason != actor.Rejected || out.Refusal.Field != "durability" {
+				t.Errorf("%s: %+v", what, out)
+			}
+		}
+		refused("while it is there")
+		o.must(agents.OpPut, `{"name":"a","durability":"journaled","prompt":"Be brief."}`)
+		o.must(agents.OpDelete, `{"agent_id":"a"}`)
+		refused("deleted and made again")
+		o.now = o.now.Add(agents.FormerKept + time.Hour)
+		o.must(agents.OpPut, `{"name":"a","durability":"none"}`)
+		o.must(agents.OpDelete, `{"agent_id":"a"}`)
+		o.now = o.now.Add(agents.FormerKept + time.Hour)
+	}
+}
+
 // Whatever is asked of it, in whatever order, the registry keeps what it said it
 // would, and the world has heard of it.
 func TestTheRegistryIsWhatItSaid(t *testing.T) {
@@ -414,43 +438,57 @@ func TestTheRegistryIsWhatItSaid(t *testing.T) {
 		o := newOffice(t)
 		model := map[string]string{} // agent to definition
 		name := rapid.SampledFrom([]string{"a", "b", "c"})
-		for range rapid.IntRange(1, 15).Draw(t, "operations") {
-			id := name.Draw(t, "agent")
+		says := func(t *rapid.T, op, body string) actor.Outcome {
 			o.who = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "who")
-			o.now = o.now.Add(rapid.SampledFrom([]time.Duration{0, time.Minute, 13 * time.Hour}).Draw(t, "later"))
-			var out actor.Outcome
-			switch rapid.IntRange(0, 2).Draw(t, "operation") {
-			case 0:
-				out = o.do(agents.OpPut, fmt.Sprintf(`{"name":%q,"prompt":"%d"}`, id, rapid.IntRange(0, 3).Draw(t, "prompt")))
-			case 1:
-				out = o.do(agents.OpRegister, fmt.Sprintf(`{"name":%q,"endpoint":"http://127.0.0.1:%d"}`, id, rapid.IntRange(9001, 9003).Draw(t, "port")))
-			default:
-				out = o.do(agents.OpDelete, fmt.Sprintf(`{"agent_id":%q}`, id))
-				if (out.Refusal == nil) != (model[id] != "") {
+			return o.do(op, body)
+		}
+		puts := func(t *rapid.T, op, id, body string) {
+			out := says(t, op, body)
+			if out.Refusal != nil {
+				return
+			}
+			var answer struct{ Definition string }
+			if err := json.Unmarshal(out.Parts[0].Bytes, &answer); err != nil {
+				t.Fatal(err)
+			}
+			model[id] = answer.Definition
+		}
+		look := func(t *rapid.T) {
+			got := map[string]string{}
+			for _, def := range o.directory().Definitions {
+				got[def.Name] = def.Hash.String()
+			}
+			if !maps.Equal(got, model) {
+				t.Fatalf("keeps %v, said %v", got, model)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"put": func(t *rapid.T) {
+				id := name.Draw(t, "agent")
+				puts(t, agents.OpPut, id, fmt.Sprintf(`{"name":%q,"prompt":"%d"}`, id, rapid.IntRange(0, 3).Draw(t, "prompt")))
+			},
+			"register": func(t *rapid.T) {
+				id := name.Draw(t, "agent")
+				puts(t, agents.OpRegister, id, fmt.Sprintf(`{"name":%q,"endpoint":"http://127.0.0.1:%d"}`, id, rapid.IntRange(9001, 9003).Draw(t, "port")))
+			},
+			"delete": func(t *rapid.T) {
+				id := name.Draw(t, "agent")
+				if out := says(t, agents.OpDelete, fmt.Sprintf(`{"agent_id":%q}`, id)); (out.Refusal == nil) != (model[id] != "") {
 					t.Fatalf("delete %s: %+v", id, out)
 				}
 				delete(model, id)
-				continue
-			}
-			if out.Refusal == nil {
-				var answer struct{ Definition string }
-				if err := json.Unmarshal(out.Parts[0].Bytes, &answer); err != nil {
-					t.Fatal(err)
+			},
+			"pass": func(t *rapid.T) {
+				o.now = o.now.Add(rapid.SampledFrom([]time.Duration{time.Minute, 13 * time.Hour}).Draw(t, "later"))
+			},
+			"look": look,
+			"": func(t *rapid.T) {
+				if !maps.Equal(o.kept, o.announced) {
+					t.Fatalf("kept %v, announced %v", o.kept, o.announced)
 				}
-				model[id] = answer.Definition
-			}
-		}
-		d := o.directory()
-		got := map[string]string{}
-		for _, def := range d.Definitions {
-			got[def.Name] = def.Hash.String()
-		}
-		if !maps.Equal(got, model) {
-			t.Fatalf("keeps %v, said %v", got, model)
-		}
-		if !maps.Equal(o.kept, o.announced) {
-			t.Fatalf("kept %v, announced %v", o.kept, o.announced)
-		}
+			},
+		})
+		look(t)
 	})
 }
 

@@ -133,18 +133,19 @@ func (t thinker) plan(calls []upstream.ToolCall) []act {
 	acts := make([]act, len(calls))
 	for i, call := range calls {
 		acts[i] = act{call: call}
-		if refusal := t.forbids(call); refusal != nil {
+		input := inputOf(call)
+		if refusal := t.forbids(call, input); refusal != nil {
 			acts[i].answer.Refusal = refusal
 			continue
 		}
-		acts[i].ask, acts[i].open = t.askFor(call), true
+		acts[i].ask, acts[i].open = t.askFor(call, input), true
 	}
 	return acts
 }
 
-// forbids says why the agent may not do this. What does not exist passes: the
-// runtime says so, and writes it down.
-func (t thinker) forbids(call upstream.ToolCall) *actor.Refusal {
+// forbids says why the agent may not do this. What does not exist passes, and what
+// cannot be read: the runtime, which reads the same input, says so and writes it down.
+func (t thinker) forbids(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.has(call.Name) {
 		has := "it has none"
 		if len(t.spec.Tools) > 0 {
@@ -158,7 +159,7 @@ func (t thinker) forbids(call upstream.ToolCall) *actor.Refusal {
 	var in struct {
 		Agent string `json:"agent_id"`
 	}
-	if json.Unmarshal([]byte(call.Arguments), &in) == nil && in.Agent != "" && !t.spec.MayCall(in.Agent) {
+	if json.Unmarshal(input, &in) == nil && in.Agent != "" && !t.spec.MayCall(in.Agent) {
 		return actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", t.spec.ID, in.Agent, orNobody(t.spec.Agents))
 	}
 	return nil
@@ -180,17 +181,22 @@ func orNobody(agents []string) string {
 	return strings.Join(agents, ", ")
 }
 
-// askFor is the ask that a call comes to. Arguments that are no object go out as
-// they are: the tool's schema says what is wrong with them.
-func (t thinker) askFor(call upstream.ToolCall) actor.Ask {
+// inputOf is what a tool is given. Arguments that are no object are as they are:
+// the tool's schema says what is wrong with them.
+func inputOf(call upstream.ToolCall) []byte {
 	input, refusal := call.Input()
 	if refusal != nil {
 		input = []byte(call.Arguments)
 	}
 	compact := jsontext.Value(input).Clone()
 	if compact.Compact() == nil {
-		input = compact
+		return compact
 	}
+	return input
+}
+
+// askFor is the ask that a call comes to.
+func (t thinker) askFor(call upstream.ToolCall, input []byte) actor.Ask {
 	within := millisOf(t.spec.Limits.ToolTimeoutMS)
 	if call.Name == tools.CallAgent {
 		within = millisOf(t.spec.Limits.CallTimeoutMS)

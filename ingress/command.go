@@ -92,33 +92,34 @@ const CallAgent = "call_agent"
 
 // Invoke reads a call that an external agent makes: of an agent, through the run
 // of the actor that its token names.
-func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (actor.Call, *actor.Refusal) {
+func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
 	var in struct {
 		Message *string `json:"message"`
 		Session string  `json:"session_id"`
 		Timeout int64   `json:"timeout_ms"`
 	}
 	if r := Decode(body, &in); r != nil {
-		return actor.Call{}, r
+		return actor.Call{}, to, r
 	}
 	if in.Message == nil {
-		return actor.Call{}, invalid("message", `is missing: want {"message": "what the agent is told"}`)
+		return actor.Call{}, to, invalid("message", `is missing: want {"message": "what the agent is told"}`)
 	}
 	if _, r := timeout(in.Timeout); r != nil {
-		return actor.Call{}, r
+		return actor.Call{}, to, r
 	}
+	to = actor.ID{Tenant: caller.Tenant, Agent: agent, Key: caller.Key}
 	if in.Session != "" {
 		if err := actor.CheckName(in.Session); err != nil {
-			return actor.Call{}, invalid("session_id", "%v", err)
+			return actor.Call{}, to, invalid("session_id", "%v", err)
 		}
-		agent += "/" + in.Session
+		agent, to.Key = agent+"/"+in.Session, in.Session
 	}
 	out := must.Do(json.Marshal(struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 		Timeout int64  `json:"timeout_ms,omitzero"`
 	}{agent, *in.Message, in.Timeout}))
-	return actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}, nil
+	return actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}, to, nil
 }
 
 // Nothing reads the body of a request that says all by its path: none, or an

@@ -48,18 +48,18 @@ func TestAPromiseIsOneHeader(t *testing.T) {
 func TestWhatClientsAskFor(t *testing.T) {
 	run, caller := actor.NewCallID(start, 1, 2), actor.NewID("py", "s-1")
 	for _, c := range []struct {
-		body, want string
+		body, want, to string
 	}{
-		{`{"message":"hi"}`, `{"agent_id":"helper","message":"hi"}`},
-		{`{"message":"","session_id":"s-2","timeout_ms":7}`, `{"agent_id":"helper/s-2","message":"","timeout_ms":7}`},
+		{`{"message":"hi"}`, `{"agent_id":"helper","message":"hi"}`, "helper/s-1"},
+		{`{"message":"","session_id":"s-2","timeout_ms":7}`, `{"agent_id":"helper/s-2","message":"","timeout_ms":7}`, "helper/s-2"},
 	} {
-		call, r := ingress.Invoke(run, caller, "helper", []byte(c.body))
-		if r != nil || string(call.Parts[0].Bytes) != c.want || call.To != caller || call.Parent != run || call.Kind != actor.Signal || call.Operation != ingress.CallAgent {
+		call, to, r := ingress.Invoke(run, caller, "helper", []byte(c.body))
+		if r != nil || to.String() != c.to || string(call.Parts[0].Bytes) != c.want || call.To != caller || call.Parent != run || call.Kind != actor.Signal || call.Operation != ingress.CallAgent {
 			t.Errorf("%s: %+v, %v", c.body, call, r)
 		}
 	}
 	for body, field := range map[string]string{`{}`: "message", `{"message":"x","session_id":"a/b"}`: "session_id", `{"message":"x","timeout_ms":-1}`: "timeout_ms", `{"message":"x","agent_id":"y"}`: "agent_id"} {
-		if _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field {
+		if _, _, r := ingress.Invoke(run, caller, "helper", []byte(body)); r == nil || r.Field != field {
 			t.Errorf("invoke %s: %v", body, r)
 		}
 	}

@@ -46,6 +46,10 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has no room just now", act.id))
 		return
 	}
+	if !act.serial && !call.IsRoot() && !c.free(act) { // it would wait for one of many, which no probe finds
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s deals with %d messages at once already", act.id, len(act.turns)))
+		return
+	}
 	if !c.free(act) || act.mailbox.Count() > 0 {
 		if r := act.mailbox.Admit(c.limits, c.now, act.id, actor.SizeOf(call.Parts)); r != nil {
 			c.refuse(act, call, r)

@@ -332,7 +332,7 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	if a.Ask.Kind == actor.AskWait && answer.Refusal != nil {
 		c.tell(t.act, t.run, runs.Event{Type: runs.WaitExpired, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Refusal: answer.Refusal})
 	}
-	if heldBelow(t.run) && !stillHeld(t.run, i) {
+	if a.IsCall() && a.Clock.HeldUntil != 0 {
 		c.tell(t.act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: a.Call})
 	}
 	if t.act.durable {

@@ -56,11 +56,17 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	c.heldChanged(t, holds)
 }
 
+// addedBytesMax bounds what an external agent may have its run hold, whatever came of it.
+const addedBytesMax = 16 << 20
+
 // mayCallBack says why nobody may add a call to the turn just now.
 func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
-	invoked, open := false, 0
+	invoked, open, bytes := false, 0, 0
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]
+		if a.Added {
+			bytes += actor.SizeOf(a.Ask.Parts)
+		}
 		invoked = invoked || a.Open() && a.Out().Kind == actor.AskInvoke
 		if a.Added && a.Open() {
 			open++
@@ -69,6 +75,8 @@ func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
 	switch {
 	case !invoked:
 		return actor.Refuse(actor.NotFound, "run %s has no external agent at work: its token is of no use any more", t.run.Call.ID)
+	case bytes > addedBytesMax:
+		return actor.Refuse(actor.Budget, "run %s has been sent %d bytes by its agent, at most %d are allowed", t.run.Call.ID, bytes, addedBytesMax)
 	case len(t.run.Last()) >= store.AsksMax-1 || open >= c.limits.AsksPerActionMax:
 		return actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "run %s waits for %d calls that its agent added, at most %d allowed", t.run.Call.ID, open, c.limits.AsksPerActionMax)
 	}
@@ -124,6 +132,9 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 		if call.ID == a.For {
 			first = call
 		}
+	}
+	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // nobody took it: who comes back under the key, as it is told to, asks anew
+		first.Idempotency = actor.Idempotency{}
 	}
 	c.end(t.act, &first, &reply, true)
 	for i := range calls {

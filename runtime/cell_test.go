@@ -4,10 +4,13 @@ package runtime
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -137,6 +140,126 @@ func TestAWaitHoldsTheTimeOfTheWholeTree(t *testing.T) {
 	}
 	late := n.send("c", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
 	n.want(late, "NotFound")
+}
+
+// Of several calls that wait for people the run says which, until each goes on.
+func TestARunSaysByWhichCallsItIsHeld(t *testing.T) {
+	gate := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		switch {
+		case len(answers) == 0:
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWait, Name: "go", Timeout: 5 * time.Minute}}}, nil
+		case len(answers) == 1 && b.Call.To.Key == "1":
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: 20 * time.Second}}}, nil
+		}
+		return actor.Complete(actor.Text("done")), nil
+	})
+	both := script(func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "gate/1"}, {Kind: actor.AskCall, Name: "gate/2"}}}, nil
+		}
+		return actor.Complete(actor.Text("both")), nil
+	})
+	n := newNode(t, 2, agent("both", both), agent("gate", gate))
+	run := n.send("both", "x")
+	held := func(want string, status runs.Status) {
+		t.Helper()
+		var by []string
+		for _, p := range n.runs[run].Pauses {
+			by = append(by, n.runs[p.Child].Actor.Key)
+		}
+		if got := strings.Join(by, " "); got != want || n.runs[run].Status != status {
+			t.Errorf("%s is held by %q, want %s by %q", n.runs[run].Status, got, status, want)
+		}
+	}
+	goes := func(key string) {
+		for id, r := range n.runs {
+			if r.Actor == actor.NewID("gate", key) {
+				n.send("gate/"+key, "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, id, "go" })
+			}
+		}
+	}
+	held("1 2", runs.PausedWaitingApproval)
+	goes("1") // and works on
+	held("2", runs.PausedWaitingApproval)
+	for id, r := range n.runs {
+		if to := actor.NewID("gate", "2"); r.Actor == to { // is given up, and does not go on
+			n.step(n.cells[n.shard(to)%2], Deliver{actor.Envelope{To: to, Body: actor.Cancel{Call: id, Reason: actor.Stopped}}})
+		}
+	}
+	n.drain()
+	held("", runs.PausedWaitingTool)
+	n.pass(time.Minute)
+	if r := n.runs[run]; r.Text != "both" {
+		t.Errorf("%+v", r)
+	}
+	told := map[runs.Type]int{}
+	for _, e := range n.told[run] {
+		told[e.Type]++
+	}
+	if told[runs.RunPaused] != 2 || told[runs.RunResumed] != 2 {
+		t.Errorf("it says %d times that it is held, and %d times that it goes on", told[runs.RunPaused], told[runs.RunResumed])
+	}
+}
+
+// What a run came to that was held is remembered for as long as its caller's clock
+// may have stood still.
+func TestAnOutcomeIsRememberedAsLongAsItsCallerMayWait(t *testing.T) {
+	n := newNode(t, 1, agent("a", waiting(5*time.Minute)), agent("b", echo()))
+	held, other := n.send("a", "x"), n.send("b", "x")
+	n.send("a", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, held, "go" })
+	until := func(run actor.CallID) (at actor.Time) {
+		for _, saved := range n.log {
+			for _, e := range saved.Entries {
+				if ended, ok := e.Record.(store.Ended); ok && ended.Call == run {
+					at = ended.Until
+				}
+			}
+		}
+		return at
+	}
+	if longer := until(held).Sub(until(other)); until(other) == 0 || longer != n.limits.WaitTimeoutMax {
+		t.Errorf("for %v longer than one that was not held, want %v", longer, n.limits.WaitTimeoutMax)
+	}
+}
+
+// Where all places of a cell are taken, who is new is told so, and who asks again
+// is not: what was asked may be done.
+func TestAFullCellSaysNoToNobodyWhoAsksAgain(t *testing.T) {
+	c := alone(Config{}, agent("a", echo()))
+	limits := dispatcher.DefaultLimits()
+	limits.ActorsPerCellMax = 1
+	c.Step(1, Limits{limits})
+	ask := func(n uint64, key string, attempt uint32) (refused int) {
+		call := visit(n, "a").Call
+		call.To, call.Attempt = actor.NewID("a", key), attempt
+		for _, e := range c.Step(2, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}).Effects {
+			if r, ok := e.Op.(Respond); ok && r.Reply.Refusal != nil {
+				refused++
+			}
+		}
+		return refused
+	}
+	if ask(1, "x", 1) != 0 || ask(2, "y", 1) != 1 || ask(3, "z", 2) != 0 {
+		t.Error("who is new is let in, or who asks again is refused")
+	}
+}
+
+// A signal reaches a run whose agent is gone, and whose actor nobody has in memory yet.
+func TestASignalReachesARunWhoseAgentIsGone(t *testing.T) {
+	n := newNode(t, 1, agent("a", waiting(5*time.Minute)))
+	run := n.send("a", "x")
+	c := alone(Config{})
+	call := visit(1, "a").Call
+	call.To, call.Kind, call.Parent, call.Operation = actor.NewID("a", ""), actor.Signal, run, "go"
+	loads := 0
+	for _, e := range c.Step(2, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}).Effects {
+		if _, ok := e.Op.(Load); ok {
+			loads++
+		}
+	}
+	if loads != 1 {
+		t.Errorf("its actor is read %d times", loads)
+	}
 }
 
 func TestWorkAfterARestart(t *testing.T) {

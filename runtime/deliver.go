@@ -65,8 +65,11 @@ func (c *Cell) callOf(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.agents[call.To.Agent]
 		switch {
-		case def == nil && call.Attempt <= 1: // of one that is sent again the journal may know the outcome
+		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // of one that is sent again the journal may know the outcome, and a run may outlive its agent
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
+			return
+		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // it may have been answered: who asked asks again
+			c.event(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:
 			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", c.actors.count))

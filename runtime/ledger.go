@@ -127,39 +127,22 @@ func (c *Cell) heldBelow(act *activation, env *actor.Envelope, call actor.CallID
 		return
 	}
 	until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
-	holds, wasHeld := t.run.Holds, heldBelow(t.run)
+	holds, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
 	if until > c.now {
-		c.toldPaused(t, a, until, wasHeld)
+		if !wasHeld { // by this call: there may be several
+			c.tell(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
+		}
 		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until})
 		e.Kind, e.Until = history.Hold, until
 	} else {
-		if wasHeld && !stillHeld(t.run, i) {
+		if wasHeld {
 			c.tell(act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: call})
 		}
 		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n})
 	}
 	c.event(e)
 	c.heldChanged(t, holds)
-}
-
-// heldBelow tells whether the run's stream says that it is held by a call.
-func heldBelow(run *store.Run) bool { return stillHeld(run, -1) }
-
-// stillHeld is heldBelow without one of the asks.
-func stillHeld(run *store.Run, without int) bool {
-	for i := range run.Last() {
-		if a := &run.Last()[i]; i != without && a.IsCall() && a.Open() && a.Clock.HeldUntil != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func (c *Cell) toldPaused(t *turn, a *store.Asked, until actor.Time, already bool) {
-	if !already {
-		c.tell(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: a.Call, Until: until})
-	}
 }
 
 // heldChanged passes on that the run's own clock was stopped or started: to the

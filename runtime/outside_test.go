@@ -269,6 +269,46 @@ func TestACallBackUnderAKeyIsOneCall(t *testing.T) {
 	}
 }
 
+// What an external agent has its run hold is bounded, whatever comes of it.
+func TestAnExternalAgentFillsNobodysMemory(t *testing.T) {
+	n := newNode(t, 1, worker(true), slowHelper())
+	run := n.send("worker", "go")
+	large, got := strings.Repeat("x", 1_000_000), ""
+	for range 2 * addedBytesMax / len(large) {
+		if got = n.answer(n.callBack(run, `{"agent_id":"nobody","message":"`+large+`"}`)); got != "NotFound" {
+			break
+		}
+	}
+	if got != "Budget" {
+		t.Errorf("got %s", got)
+	}
+	n.end(n.outside[0], said("all the same"))
+	n.want(run, "all the same")
+}
+
+// Who is told under a key to come back later, and does, has the call made.
+func TestACallBackThatFoundNoRoomIsMadeLater(t *testing.T) {
+	n := newNode(t, 1, worker(true), slowHelper())
+	n.limits.MaxPendingPerActor = 1
+	n.start(1)
+	run := n.send("worker", "go")
+	n.send("helper", "at work")
+	n.send("helper", "in the queue")
+	back := func() actor.CallID {
+		return n.send("worker", "", func(c *actor.Call) {
+			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
+			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"one"}`)}}
+			c.Idempotency = actor.Idempotency{Principal: "run", Route: "invoke", Key: "k"}
+		})
+	}
+	n.want(back(), "Busy")
+	n.pass(time.Minute)
+	second := back()
+	n.pass(10 * time.Second)
+	n.want(second, "slept")
+	n.want(back(), "slept")
+}
+
 func TestAfterACrashAnExternalAgentIsAskedAgainOnlyIfThatIsSafe(t *testing.T) {
 	for _, safe := range []bool{false, true} {
 		n := newNode(t, 1, worker(safe), slowHelper())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
 )
 
@@ -57,6 +58,48 @@ func TestAnOutcomeThatWasPutAwayIsReadAgain(t *testing.T) {
 
 // Many ask for one outcome at once: it is read once, for all of them that fit. The
 // others wait for a while, and ask again.
+// That a call is open is shown only once what it came from is durable: of an
+// actor that writes nothing down too, if its caller writes, and whether the call
+// has its turn or waits for it.
+func TestWhatIsOpenIsToldBehindTheLog(t *testing.T) {
+	for _, durable := range []bool{true, false} {
+		c := alone(Config{}, agent("b", waiting(time.Minute), volatile))
+		caller, to := actor.NewID("a", ""), actor.NewID("b", "")
+		far := dispatcher.ShardOf(caller)
+		if far == dispatcher.ShardOf(to) {
+			t.Fatal("they live together")
+		}
+		c.Step(1, Owners{dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+			if shard == far {
+				return dispatcher.Owner{Node: "m", Epoch: 1}
+			}
+			return dispatcher.Owner{Node: "n", Epoch: 1}
+		})})
+		asks := func(n uint64, attempt uint32) (open []Effect) {
+			call := visit(n, "b").Call
+			call.To, call.Root, call.Parent, call.Chain, call.Origin = to, actor.NewCallID(1, 2, 1), actor.NewCallID(1, 2, 1), []actor.ID{caller}, actor.Agent
+			call.Attempt, call.Left = attempt, time.Minute
+			r := c.Step(2, Deliver{actor.Envelope{From: actor.Address{Node: "m", Incarnation: 1}, To: to, Epoch: 1, Durable: durable, Body: actor.Request{Call: call}}})
+			for _, e := range r.Effects {
+				if s, ok := e.Op.(Send); ok {
+					if _, ok := s.Envelope.Body.(actor.Open); ok {
+						open = append(open, e)
+					}
+				}
+			}
+			return open
+		}
+		for n := range uint64(2) {
+			asks(n+1, 1)
+		}
+		for n := range uint64(2) {
+			if open := asks(n+1, 2); len(open) != 1 || open[0].Gated != durable {
+				t.Errorf("call %d, durable %v: told it is open by %+v", n+1, durable, open)
+			}
+		}
+	}
+}
+
 func TestManyRepeatsAreOneReading(t *testing.T) {
 	n, _ := forgetful(t, 3)
 	n.limits.MaxPendingPerActor = 4

@@ -323,10 +323,17 @@ func (c *Cell) toldEnd(act *activation, run *store.Run, reply *actor.Reply) {
 	c.tell(act, run, e)
 }
 
+// promisedBytesMax is how much an actor that writes nothing down remembers of what
+// came under keys.
+const promisedBytesMax = 4 << 20
+
 // end remembers the one outcome of a call, for its repeats: of an actor that writes
 // nothing down only if one can come.
 func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply, repeats bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
+	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // whose caller's clock may stand still for so long yet
+		until = until.Add(c.limits.WaitTimeoutMax)
+	}
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
@@ -343,6 +350,9 @@ func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply, repeat
 		ended.Keep = t.keep
 	}
 	c.record(act, ended)
+	if !act.durable {
+		act.journal.Shorten(promisedBytesMax)
+	}
 	if signalled {
 		c.replyTo(act, call, reply, act.durable)
 	}

@@ -45,6 +45,38 @@ func TestInterleavedTurnsPassEachOther(t *testing.T) {
 	}
 }
 
+// A turn in the middle of a call whose agent is withdrawn before a restart ends
+// when the answer comes, and takes nobody down with it.
+func TestATurnWhoseAgentIsGoneEnds(t *testing.T) {
+	n := newNode(t, 2, agent("a", asking("b")), agent("b", sleeping(10*time.Second)))
+	run := n.send("a", "x")
+	n.agents = n.agents[1:]
+	n.start(2)
+	n.pass(20 * time.Second)
+	if r := n.runs[run]; !r.Status.Ended() || r.Refusal == nil || r.Refusal.Reason != actor.NotFound {
+		t.Errorf("%+v", r)
+	}
+}
+
+// An actor that writes nothing down remembers the newest of what came under keys,
+// and no more than so much of it.
+func TestWhatNobodyWritesDownIsForgottenInTime(t *testing.T) {
+	n := newNode(t, 1, agent("a", echo(), volatile))
+	large := strings.Repeat("x", 1<<19)
+	var runs []actor.CallID
+	for i := range 20 {
+		runs = append(runs, n.send("a", large, keyed(fmt.Sprint(i))))
+	}
+	if held := n.cells[0].actors.find(actor.NewID("a", "")).journal.Held(); held > promisedBytesMax || held < promisedBytesMax/2 {
+		t.Errorf("%d bytes are held", held)
+	}
+	for i, again := range map[int]bool{19: true, 0: false} {
+		if got := n.replies[n.send("a", large, keyed(fmt.Sprint(i)))].Run == runs[i]; got != again {
+			t.Errorf("key %d: it is the same run: %v", i, got)
+		}
+	}
+}
+
 func TestADifferentTurnIsParked(t *testing.T) {
 	n := newNode(t, 1, agent("a", asking("b")), agent("b", sleeping(20*time.Second)), agent("c", echo()))
 	n.send("a", "x", keyed("k"))

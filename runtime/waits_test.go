@@ -34,6 +34,51 @@ func route() script {
 	}
 }
 
+// later is route, a second later.
+func later() script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 0 {
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second}}}, nil
+		}
+		return route()(b, answers[1:])
+	}
+}
+
+// An actor that came back without its agent keeps its turns in a row. Who then
+// queues there waits for each of them, and a ring may go through any.
+func TestARingBehindTheSecondOfTwoTurns(t *testing.T) {
+	n := newNode(t, 1, agent("a", route(), interleaved), agent("b", later()), agent("slow", sleeping(20*time.Second)))
+	n.send("a", "slow")
+	n.send("b", "a")
+	n.send("a", "b")
+	all := n.agents
+	n.agents = all[1:]
+	n.start(1)
+	n.drain()
+	n.step(n.cells[0], Agents{Definitions: all})
+	n.pass(1100 * time.Millisecond) // b has slept, and calls a
+	if got := n.seen[history.RefuseWaitCycle]; got != 1 {
+		t.Errorf("%d calls were refused for the ring, want 1", got)
+	}
+}
+
+// A ring through an interleaved actor with no place left does not close: what would
+// have to wait there is told so at once.
+func TestNoRingThroughAFullInterleavedActor(t *testing.T) {
+	n := newNode(t, 1, agent("a", route(), interleaved), agent("b", later()))
+	n.limits.MaxPendingPerActor = 2
+	n.start(1)
+	n.send("b", "a")
+	first, second := n.send("a", "b"), n.send("a", "b")
+	n.pass(1100 * time.Millisecond) // b has slept, and calls a, whose turns all wait for b
+	n.pass(3 * time.Second)
+	for _, id := range []actor.CallID{first, second} {
+		if got := n.answer(id); got == "nothing" || strings.Contains(got, "Deadline") {
+			t.Errorf("got %q", got)
+		}
+	}
+}
+
 // together sends several messages at the same instant, so that each has begun
 // its turn before any call arrives.
 func (n *node) together(messages ...string) []actor.CallID {

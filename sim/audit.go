@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/runs"
@@ -29,13 +31,16 @@ const (
 	RegistryHolds   = "RegistryHolds"  // what the registry says is so at every door and cell
 	NobodyAstray    = "NobodyAstray"   // a node connects with nobody but whom it may, and shows its secrets to nobody else
 	SameTurns       = "SameTurns"      // a turn made once more is the same
+	PartsAreSaid    = "PartsAreSaid"   // an answer that was cut off is not called whole
 	StreamsFold     = "StreamsFold"    // the events of a run are those of one that is over
 	Deterministic   = "Deterministic"  // the same seed is the same world
+
+	WorldNeverPanics = "WorldNeverPanics" // nor does anything around the cells
 )
 
 // Judged lists the names.
 func Judged() []string {
-	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, StreamsFold, Deterministic}
+	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
 func (w *World) audited() bool { return w.seed%auditEvery == 0 }
@@ -104,7 +109,6 @@ func (w *World) auditRot() {
 	for range spoiledMax {
 		rows := families[names[w.choose.Int(len(names))]]
 		row := rows[w.choose.Int(len(rows))]
-		before := w.readRow(row.Key)
 		r := d.spoil([...]Fault{DiskLostWrite, DiskTornWrite, DiskBitFlip, DiskMisdirected}[w.choose.Int(4)], append(rows[:min(len(rows)-1, 8):min(len(rows)-1, 8)], row))
 		if r == nil {
 			continue
@@ -116,12 +120,12 @@ func (w *World) auditRot() {
 				_, err = store.VerifyAll(w.kv, n.id, n.log.mark)
 			}
 		}
-		after := w.readRow(row.Key)
+		after := w.readRow(key)
 		w.putBack(r.rows)
-		switch {
+		switch before := w.readRow(key); {
 		case err != nil || x.Wrong > 0:
 			w.Stats.Sometimes[RotFound]++
-		case string(key) == string(row.Key) && after != before:
+		case after != before:
 			w.violate(StoreHolds, fmt.Sprintf("%s; nobody finds anything, and it reads as %.80q, not as %.80q", r.what, after, before))
 		}
 	}
@@ -150,7 +154,11 @@ func (w *World) readRow(key []byte) string {
 		if err == nil {
 			var events []store.RunEvent
 			events, err = store.Events(w.kv, parts[1], run, 0, streamMax)
-			return fmt.Sprint(len(events), err)
+			h := xxhash.New()
+			for _, e := range events {
+				h.Write(e.Body) //nolint:errcheck // a hash takes all
+			}
+			return fmt.Sprint(len(events), h.Sum64(), err)
 		}
 		return err.Error()
 	case "r":
@@ -169,5 +177,6 @@ func (w *World) readRow(key []byte) string {
 		ids, err := store.DueActors(w.kv, shards)
 		return fmt.Sprint(ids, err)
 	}
-	return ""
+	value, ok, err := w.kv.Get(key)
+	return fmt.Sprintf("%x %v %v", value, ok, err)
 }

@@ -84,7 +84,8 @@ func invocation(run actor.CallID, of actor.ID, wants string) (actor.Call, *actor
 		return actor.Call{}, actor.Refuse(actor.Invalid, "%v", err)
 	}
 	agent, session, _ := strings.Cut(in.Agent, "/")
-	return ingress.Invoke(run, of, agent, must.Do(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
+	call, _, r := ingress.Invoke(run, of, agent, must.Do(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
+	return call, r
 }
 
 // signalAt has somebody wait at a node for what comes of a signal.

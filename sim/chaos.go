@@ -10,6 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/upstream"
 )
 
 // strike asks for each fault that comes by the clock.
@@ -95,31 +96,33 @@ func (w *World) befall(f Fault) {
 			w.net.block[n.index][to] = cutting{until, NetworkOneWay}
 		}
 	case StoreCutOff:
-		w.net.cut[n.index] = soon(300*time.Millisecond, 8*time.Second)
+		w.net.cut[n.index] = max(w.net.cut[n.index], soon(300*time.Millisecond, 8*time.Second))
 		w.hit(StoreCutOff, "%s cannot reach the store until %v", n.id, w.net.cut[n.index].Sub(Origin))
 	case NodeCrash:
 		n.crashIn = 1 + w.choose.Int(48)
 	case NodeStop:
 		w.stop(n)
 	case NodePause:
-		n.paused = soon(100*time.Millisecond, 8*time.Second)
+		n.paused = max(n.paused, soon(100*time.Millisecond, 8*time.Second))
 		w.hit(NodePause, "%s stands still until %v", n.id, n.paused.Sub(Origin))
 	case NodeFreeze:
-		n.paused = soon(leaseTTL, 3*leaseTTL)
+		n.paused = max(n.paused, soon(leaseTTL, 3*leaseTTL))
 		w.hit(NodeFreeze, "%s stands still until %v, longer than its lease runs", n.id, n.paused.Sub(Origin))
 	case CellSlow:
 		c := n.cells[w.choose.Int(len(n.cells))]
-		c.slow = soon(300*time.Millisecond, 6*time.Second)
+		c.slow = max(c.slow, soon(300*time.Millisecond, 6*time.Second))
 	case ClockDrift:
-		n.clock.drifts(w.now, int64(w.choose.Int(2*driftMax))-driftMax)
-		w.hit(ClockDrift, "the clock of %s runs %d in a million faster", n.id, n.clock.drift)
+		was := n.clock.drift
+		if n.clock.drifts(w.now, drawDrift(w.choose)); n.clock.drift != was {
+			w.hit(ClockDrift, "the clock of %s runs %d in a million faster", n.id, n.clock.drift)
+		}
 	case ClockAhead:
 		to := w.between(8*time.Second, clockJumpMax)
 		by := n.clock.jumps(w.now, to)
 		w.hit(ClockAhead, "the clock of %s jumps by %v", n.id, by)
 		w.delayed(-by)
 	case DiskFull:
-		n.full = soon(300*time.Millisecond, 10*time.Second)
+		n.full = max(n.full, soon(300*time.Millisecond, 10*time.Second))
 	case ClockSkew:
 		to := w.between(0, 4*time.Second)
 		by := n.clock.jumps(w.now, to)
@@ -128,6 +131,15 @@ func (w *World) befall(f Fault) {
 	case ShardMove:
 		w.moveSome()
 	}
+}
+
+// drawDrift draws how much too fast a clock is, in a million; what is benign is right.
+func drawDrift(c Chooser) int64 {
+	by := int64(c.Int(2 * driftMax))
+	if by%2 == 1 {
+		return -(by + 1) / 2
+	}
+	return by / 2
 }
 
 // stop has a process end as it is asked to: it lets go of who reads there, and
@@ -270,7 +282,8 @@ type wildTurn struct {
 	left  actor.Duration
 	who   string
 	slept bool
-	again *replay // nil: it is not made once more
+	again *replay     // nil: it is not made once more
+	asked []actor.Ask // the last time
 }
 
 // replay is a turn to be made once more when it has ended: an agent whose turn is
@@ -296,7 +309,7 @@ func (r *replay) took(w *World, answers []actor.Answer, action actor.Action) {
 		w.violate(SameTurns, fmt.Sprintf("%s makes a turn once more, and %v", r.begin.Call.To, err))
 	}
 	if done, err := agents.Replay(r.behavior, r.begin, r.answers); err != nil || len(done) != len(r.answers)+1 || done[len(done)-1].Done == nil {
-		w.violate(SameTurns, fmt.Sprintf("%s makes a turn of %d steps once more, and it comes to %+v, %v", r.begin.Call.To, len(r.answers)+1, done, err))
+		w.violate(SameTurns, fmt.Sprintf("%s makes a turn of %d steps once more, and it comes to %d that do not end it, %v", r.begin.Call.To, len(r.answers)+1, len(done), err))
 	}
 }
 
@@ -318,8 +331,30 @@ func (t *wildTurn) Next(answers []actor.Answer) (actor.Action, error) {
 		answers, t.fate = nil, spared
 	}
 	action, err := t.turn.Next(answers)
-	if t.again != nil && err == nil {
+	if err == nil && action.Done != nil && action.Done.Status == actor.Succeeded {
+		if part := t.part(answers); part != nil {
+			t.w.violate(PartsAreSaid, fmt.Sprintf("%s calls an answer whole that ended by %q: %.80q", t.who, part.Finish, part.Text))
+		}
+	}
+	if t.asked = action.Asks; t.again != nil && err == nil {
 		t.again.took(t.w, answers, action)
 	}
 	return action, err
+}
+
+// part is an answer that is a part of what a model or an agent outside would have
+// said; nil if there is none.
+func (t *wildTurn) part(answers []actor.Answer) *upstream.Completion {
+	for i := range answers {
+		if i >= len(t.asked) || t.asked[i].Kind != actor.AskModel && t.asked[i].Kind != actor.AskInvoke || answers[i].Refusal != nil {
+			continue
+		}
+		said, err := upstream.DecodeCompletion(answers[i].Parts[0].Bytes)
+		switch {
+		case err != nil:
+		case said.Finish == upstream.NoFinish, said.Finish == upstream.FinishLength, said.Finish == upstream.FinishFilter:
+			return &said
+		}
+	}
+	return nil
 }

@@ -351,15 +351,26 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 // slips are files of agents as they are mistyped; SPEC is one that is right.
 var slips = [...]string{
 	"SPEC\nagnt_id = 1", "x = 1\nSPEC", "model_timeout_ms = 1\nSPEC", "temperature = 1\nSPEC", "[limits]\nstps = 3", "[limits]\nturns = 3",
-	"name = 7", "name = true\n", "name = 1.5", "name = ['a']", "name = 2026-01-01", "name = \"\"", "name = 'a\tb'", "name =", "name = 'a'\nname = 'b'", "description = 'alone'",
-	"name = 'two words'", "name = 'a'\nkind = 'other'", "name = 'a'\nkind = 3", "name = 'a'\nendpoint = 'nowhere'", "name = 'a'\nkind = 'external'",
-	"name = 'a'\nendpoint = 'ftp://a.example'", "name = 'a'\nendpoint = 'http://'", "name = 'a'\nendpoint = 'http://me@a.example'", "name = 'a'\nendpoint = 'http://a.example/?q=1'", "name = 'a'\nendpoint = 'http://a.example:0'", "name = 'a'\nendpoint = 'http://a.example:99999999999999999999'", "name = 'a'\nendpoint = 'http://a_b..c'", "name = 'a'\nendpoint = 'http://[fe80::1%25eth0]'", "name = 'a'\nendpoint = 'http://%zz'", "name = 'a'\nendpoint = 'http://a b'", "name = 'a'\nendpoint = 'http://[1.2.3.4]'", "name = 'a'\nendpoint = 'http://[::ffff:1.2.3.4]'", "name = 'a'\nendpoint = 'http://1.2.3'", "name = 'a'\nendpoint = 'http://a.example.'", "name = 'a'\n[limits]\nmodel_timeout_ms = -1\ntool_timeout_ms = 1.5\ncall_timeout_ms = 0",
-	"a.b.c.d.e.f.g.h.i.j.k = 1", "a = '[[[[[[[[[' # [[[[[[[[[\nb = \"\"\"[[[[[[[[[", "name = 'a'\nprompt = 'SOURCE'", "name = 'a'\nprompt = \"KEPT\"", "name = 'a'\nMEMBERS", "name = 'a'\nWRONG", "name = 'a'\ntools = [TOOLS]", "name = 'NAME'",
+	"name = 7", "name = true\n", "name = 1.5", "name = ['a']", "name = 2026-01-01", "name = \"\"", "name = 'a\tb'", "name =",
+	"name = 'a'\nname = 'b'", "description = 'alone'",
+	"name = 'two words'", "name = 'a'\nkind = 'other'", "name = 'a'\nkind = 3", "name = 'a'\nendpoint = 'nowhere'",
+	"name = 'a'\nkind = 'external'",
+	"name = 'a'\nendpoint = 'ftp://a.example'", "name = 'a'\nendpoint = 'http://'", "name = 'a'\nendpoint = 'http://me@a.example'",
+	"name = 'a'\nendpoint = 'http://a.example/?q=1'", "name = 'a'\nendpoint = 'http://a.example:0'",
+	"name = 'a'\nendpoint = 'http://a.example:99999999999999999999'", "name = 'a'\nendpoint = 'http://a_b..c'",
+	"name = 'a'\nendpoint = 'http://[fe80::1%25eth0]'", "name = 'a'\nendpoint = 'http://%zz'", "name = 'a'\nendpoint = 'http://a b'",
+	"name = 'a'\nendpoint = 'http://[1.2.3.4]'", "name = 'a'\nendpoint = 'http://[::ffff:1.2.3.4]'",
+	"name = 'a'\nendpoint = 'http://1.2.3'", "name = 'a'\nendpoint = 'http://a.example.'",
+	"name = 'a'\n[limits]\nmodel_timeout_ms = -1\ntool_timeout_ms = 1.5\ncall_timeout_ms = 0",
+	"a.b.c.d.e.f.g.h.i.j.k = 1", "a = '[[[[[[[[[' # [[[[[[[[[\nb = \"\"\"[[[[[[[[[", "name = 'a'\nprompt = 'SOURCE'",
+	"name = 'a'\nprompt = \"KEPT\"", "name = 'a'\nMEMBERS", "name = 'a'\nWRONG", "name = 'a'\ntools = [TOOLS]", "name = 'NAME'",
 	"name = 'a'\nendpoint = 'http://a.example'\nmodel = 'm'", "name = 'a'\nendpoint = 'http://a.example'\n[auth]\nenv = 'HOME'",
 	"name = 'a'\nendpoint = 'http://a.example'\nauth = 'secret'", "name = 'a'\nlimits = 3",
-	"name = 'a'\ntools = 'call_agent'", "name = 'a'\ntools = [1]", "name = 'a'\ntools = [['a']]", "name = 'a'\ntools = ['a', 'a']", "name = 'a'\ntools = ['troupe.announce']", "name = 'a'\ntools = ['a b']",
+	"name = 'a'\ntools = 'call_agent'", "name = 'a'\ntools = [1]", "name = 'a'\ntools = [['a']]", "name = 'a'\ntools = ['a', 'a']",
+	"name = 'a'\ntools = ['troupe.announce']", "name = 'a'\ntools = ['a b']",
 	"name = 'a'\nagents = ['b/s1']", "name = 'a'\n[limits]\nsteps = 0", "name = 'a'\n[limits]\nsteps = 'many'",
-	"name = 'a'\n[parameters]\ntemperature = 3", "name = 'a'\n[parameters]\ntemperature = 'warm'", "a = [[[[[[[[[1]]]]]]]]]", "name = \"\"\"a\\\"\"\"\"\"\n# a comment\nx.y = 1", "[[name]]\na = 1",
+	"name = 'a'\n[parameters]\ntemperature = 3", "name = 'a'\n[parameters]\ntemperature = 'warm'", "a = [[[[[[[[[1]]]]]]]]]",
+	"name = \"\"\"a\\\"\"\"\"\"\n# a comment\nx.y = 1", "[[name]]\na = 1",
 }
 
 // tooMuch makes files too long, each in its way: by what stands in them, by what

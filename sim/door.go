@@ -53,7 +53,7 @@ var doors = [...]struct {
 		[]string{`{"name":"go"}`, `{"name":"go","payload":null}`, `{"name":"go","payload":{"a":[1,"b"]}}`, `{"name":"go","payload":"on"}`},
 		[]string{"", "[]", "{}", `{"name":""}`, `{"name":"a b"}`, `{"name":".."}`, `{"name":7}`, `{"name":"LONG"}`, `{"name":"go","payload":}`, `{"name":"go","to":"me"}`}},
 	{"invocation", func(text string) *actor.Refusal {
-		_, r := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", []byte(text))
+		_, _, r := ingress.Invoke(actor.CallID{1}, actor.NewID("xan", "s0"), "ana", []byte(text))
 		return r
 	}, []string{`{"message":""}`, `{"message":"a","session_id":"s","timeout_ms":1}`},
 		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","agent_id":"b"}`}},

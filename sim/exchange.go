@@ -102,8 +102,11 @@ func (n *node) invoke(h *held, op runtime.Invoke) {
 func (n *node) newExchange(h *held, left actor.Duration, call *actor.Call) *exchange {
 	n.abandonExchange(&h.effect)
 	x := &exchange{n: n, process: n.process, cell: h.c.index, id: h.effect.ID, attempt: h.effect.Attempt, call: call,
-		until: n.w.now.Add(left), awaited: !h.c.gone || h.again}
+		until: n.w.now.Add(left), awaited: true}
 	n.outside.exchanges = append(n.outside.exchanges, x)
+	if h.c.gone && !h.again {
+		x.orphan()
+	}
 	return x
 }
 
@@ -260,18 +263,23 @@ func (n *node) abandonExchange(e *runtime.Effect) {
 }
 
 // orphanExchanges notes that nobody takes what comes for a cell, until its next
-// incarnation awaits it, or nobody can any more.
+// incarnation awaits it.
 func (n *node) orphanExchanges(cell uint16) {
 	for _, x := range n.outside.exchanges {
 		if x.cell == cell {
-			x.awaited, x.offered = false, false
-			n.later(max(x.until.Sub(n.w.now), 0)+time.Second, func() {
-				if !x.awaited {
-					x.forget()
-				}
-			})
+			x.orphan()
 		}
 	}
+}
+
+// orphan has nobody take what comes, until somebody awaits it, or nobody can any more.
+func (x *exchange) orphan() {
+	x.awaited, x.offered = false, false
+	x.n.later(max(x.until.Sub(x.n.w.now), 0)+time.Second, func() {
+		if !x.awaited {
+			x.forget()
+		}
+	})
 }
 
 // awaitExchange has an exchange of an incarnation before tell its pieces to the one that there is.

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -300,7 +301,7 @@ func ParseOdds(text string) (Odds, error) {
 	if !ok || err != nil || !(v >= 0 && v <= 1) {
 		return Odds{}, fmt.Errorf("fault %.60q: want kind:probability, a number from 0 to 1", text)
 	}
-	return Odds{f, int(v * per)}, nil
+	return Odds{f, int(math.Round(v * per))}, nil
 }
 
 // String is what ParseOdds reads.

@@ -161,6 +161,10 @@ func (w *World) noRoom(n *node, c *client) bool {
 		return false
 	}
 	w.hit(DiskFull, "%s takes no new work, and sends client %d away", n.id, c.no)
+	if c.told != nil { // a clerk, who has others do it at another time
+		c.told(nil)
+		return true
+	}
 	w.askAgain(c, w.between(time.Second, 12*time.Second))
 	return true
 }

@@ -290,13 +290,18 @@ func (c *cell) crank(now actor.Time, in runtime.Input) (ready runtime.Ready, ok 
 
 // shortStack is the frames of ours in the stack of a panic, from where it began.
 func shortStack() string {
+	return stackUpTo(func(name string) bool { return strings.HasPrefix(name, "sim.") })
+}
+
+// stackUpTo is that of a panic, up to a function, which is called by who recovers.
+func stackUpTo(end func(name string) bool) string {
 	pcs := make([]uintptr, 64)
-	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(3, pcs)])
+	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(4, pcs)])
 	var b strings.Builder
 	for {
 		f, more := frames.Next()
 		name, ours := strings.CutPrefix(f.Function, "github.com/troupe-run/troupe/")
-		if strings.HasPrefix(name, "sim.") || !more {
+		if end(name) || !more {
 			return b.String()
 		}
 		if ours {

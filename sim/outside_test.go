@@ -5,9 +5,11 @@ package sim
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
+	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 )
 
@@ -55,6 +57,32 @@ var needs = map[Fault][]Fault{
 	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},
 	LoadPoison:        {AgentPanic}, // by which name a panic of an agent is counted
+}
+
+// What a cell wanted of a model is begun behind its log, when the cell may have
+// fallen: if nobody awaits it then, it is given up when its time is over.
+func TestWhatACellLeavesBehindIsGivenUp(t *testing.T) {
+	w := New(Options{Faultless: true})
+	defer w.Close()
+	if v := w.until(func() bool { return w.now > Origin }); v != nil {
+		t.Fatal(v)
+	}
+	n := w.nodes[0]
+	c := n.cells[0]
+	asks := func(index uint16) *exchange {
+		h := &held{c: c, effect: runtime.Effect{ID: actor.EffectID{Run: w.newCallID(), Index: index}, Attempt: 1}}
+		return n.newExchange(h, 3*time.Second, &actor.Call{})
+	}
+	before := asks(0)
+	c.end()
+	n.orphanExchanges(c.index)
+	behind, awaited := asks(1), asks(2)
+	n.awaitExchange(&runtime.Effect{ID: awaited.id, Attempt: awaited.attempt})
+	begun := w.now
+	w.until(func() bool { return w.now > begun.Add(5*time.Second) })
+	if !before.over || !behind.over || awaited.over {
+		t.Errorf("given up are: what was under way when it fell %t, what began later %t, what is awaited %t", before.over, behind.over, awaited.over)
+	}
 }
 
 // A listener tells a gap, an event that comes twice, one of a run that it has not

@@ -31,10 +31,10 @@ type Page struct {
 	states []string       // of cells, as JSON
 	seen   map[string]int // into states
 	sent   map[string][]int
-	left   int // rows that found no room
+	left   int // rows that were left out, the first ones
 }
 
-// PageRowsMax is how many events a page shows: more, and nobody looks at any.
+// PageRowsMax is how many events a page shows, the last ones: more, and nobody looks at any.
 const PageRowsMax = 20_000
 
 type pageLane struct {
@@ -106,9 +106,6 @@ func (p *Page) event(now actor.Time, e *history.Event) {
 	}
 	row := pageRow{T: int64(now - Origin), Lane: p.lane(string(e.From.Node), name), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.call(e), State: p.state(e)}
 	at := p.row(row)
-	if at < 0 {
-		return
-	}
 	key := e.What + "/" + e.Call.String() + "/"
 	switch e.Kind {
 	case history.Send:
@@ -123,15 +120,43 @@ func (p *Page) event(now actor.Time, e *history.Event) {
 	}
 }
 
-// row adds a row; below 0 if there is no room.
+// row adds a row.
 func (p *Page) row(r pageRow) int {
-	if len(p.rows) >= PageRowsMax {
-		p.left++
-		return -1
-	}
 	r.Step = p.world.Stats.Steps
 	p.rows = append(p.rows, r)
 	return len(p.rows) - 1
+}
+
+// forget leaves out the first rows: how it ended is what people look for.
+func (p *Page) forget(n int) {
+	p.left += n
+	p.rows = slices.Clone(p.rows[n:])
+	states := p.states
+	p.states = nil
+	clear(p.seen)
+	for i := range p.rows {
+		r := &p.rows[i]
+		r.To = max(0, r.To-n)
+		if r.State > 0 {
+			r.State = p.kept(states[r.State-1])
+		}
+	}
+	for key, at := range p.sent {
+		at = slices.DeleteFunc(at, func(i int) bool { return i < n })
+		for i := range at {
+			at[i] -= n
+		}
+		p.sent[key] = at
+	}
+}
+
+// kept is the number of a state.
+func (p *Page) kept(text string) int {
+	if p.seen[text] == 0 {
+		p.states = append(p.states, text)
+		p.seen[text] = len(p.states)
+	}
+	return p.seen[text]
 }
 
 func (p *Page) call(e *history.Event) string { return strings.TrimSpace(p.words.call(e.Call)) }
@@ -159,12 +184,7 @@ func (p *Page) state(e *history.Event) int {
 		}
 		b.WriteByte('\n')
 	}
-	text := b.String()
-	if p.seen[text] == 0 {
-		p.states = append(p.states, text)
-		p.seen[text] = len(p.states)
-	}
-	return p.seen[text]
+	return p.kept(b.String())
 }
 
 func (p *Page) fault(now actor.Time, f Fault, what string) {
@@ -172,8 +192,11 @@ func (p *Page) fault(now actor.Time, f Fault, what string) {
 	p.row(pageRow{T: int64(now - Origin), Lane: -1, Kind: "Fault", Text: f.String() + ": " + what, Line: "fault " + f.String() + ": " + what})
 }
 
-// look takes note of what is wrong with each node just now.
+// look takes note of what is wrong with each node just now, and makes room for a row.
 func (p *Page) look(now actor.Time) {
+	if len(p.rows) == PageRowsMax {
+		p.forget(PageRowsMax / 4)
+	}
 	w := p.world
 	for i, n := range w.nodes {
 		p.band(now, n, "down", !n.up, actor.Forever)
@@ -235,7 +258,7 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 			}
 		}
 	}
-	body, err := json.Marshal(data, jsontext.EscapeForHTML(true))
+	body, err := json.Marshal(data, jsontext.EscapeForHTML(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
 		return err
 	}

@@ -52,6 +52,41 @@ func brokenWorld(t *testing.T) Options {
 	return Options{}
 }
 
+// Of a world that is too long the end is shown, and a word that nobody can read
+// keeps nobody from reading the rest.
+func TestAPageShowsTheEnd(t *testing.T) {
+	o := Options{Seed: 3, Long: true, Page: NewPage()}
+	r := RunSeed(o)
+	if o.Page.left == 0 {
+		t.Fatalf("all of the %d steps find room", r.Stats.Steps)
+	}
+	rows := o.Page.rows
+	last := rows[len(rows)-1]
+	if len(rows) > PageRowsMax || last.Step < r.Stats.Steps-10 {
+		t.Errorf("%d rows, the last is of step %d of %d", len(rows), last.Step, r.Stats.Steps)
+	}
+	arrows := 0
+	for i, row := range rows {
+		if row.To > 0 {
+			if to := rows[row.To-1]; row.To-1 <= i || row.Kind != "Send" || to.Kind != "Deliver" || to.Call != row.Call {
+				t.Fatalf("row %d goes to row %d: %+v, %+v", i, row.To-1, row, to)
+			}
+			arrows++
+		}
+		if row.State > len(o.Page.states) {
+			t.Fatalf("row %d has the state %d of %d", i, row.State, len(o.Page.states))
+		}
+	}
+	if arrows < 100 {
+		t.Errorf("%d arrows", arrows)
+	}
+	var out bytes.Buffer
+	r.Broken = &Violation{Spec: CellNeverPanics, Detail: "it says \xff"}
+	if err := o.Page.WriteTo(&out, r); err != nil || !bytes.Contains(out.Bytes(), []byte("it says")) {
+		t.Errorf("%v", err)
+	}
+}
+
 var pageData = regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`)
 
 func TestAPageHoldsAllThatHappened(t *testing.T) {

@@ -79,7 +79,9 @@ func (w *World) adopt(n *node) {
 		}
 		cell := uint16(w.choose.Int(len(n.cells)))
 		if !n.cells[cell].gone {
-			w.Stats.Sometimes[Adopted]++
+			if cl.node != nil { // and not only let go of, for another
+				w.Stats.Sometimes[Adopted]++
+			}
 			w.claim(g, n, cell)
 		}
 	}
@@ -183,7 +185,7 @@ func (w *World) crash(n *node, why string) {
 	}
 	n.up, n.paused = false, 0
 	for _, c := range n.cells {
-		c.gone = true
+		c.end()
 	}
 	w.tell(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
 		Pos: uint64(n.log.durable()), Synced: uint64(n.log.durable())})
@@ -215,15 +217,21 @@ func (w *World) restart(n *node) {
 	n.start()
 }
 
+// end has a cell do nothing more. Its turns do not wait for answers any more.
+func (c *cell) end() {
+	c.gone = true
+	c.core.Abandon()
+}
+
 // panicked ends a cell. What it appended will be committed, effects it returned
 // will be performed; then the next incarnation boots behind them, under new epochs.
 func (c *cell) panicked(planned plannedPanic) {
 	n, w := c.n, c.n.w
-	c.gone = true
+	blame := c.core.Blame()
+	c.end()
 	n.orphan(c.index)
 	n.orphanExchanges(c.index)
 	w.hit(planned.fault, "%s: %s", c.self, planned.why)
-	blame := c.core.Blame()
 	end := n.log.writer.End()
 	w.disconnect(func(l *line) bool { return l.at == c })
 	var next func()

@@ -4,11 +4,12 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -83,18 +84,20 @@ func DecodeChoices(text []byte) (Options, Choices, error) {
 		return Options{}, nil, fmt.Errorf("choices: line 1: %w", err)
 	}
 	var all Choices
+	seen := map[StreamID]bool{}
 	no, count := 1, uint64(0)
 	for line := range strings.Lines(rest) {
 		no++
 		line = strings.TrimSuffix(line, "\n")
 		if name, ok := strings.CutPrefix(line, "stream "); ok {
 			id, err := parseStreamID(name)
-			if err == nil && slices.ContainsFunc(all, func(s Stream) bool { return s.ID == id }) {
+			if err == nil && seen[id] {
 				err = fmt.Errorf("stream %s comes twice", id)
 			}
 			if err != nil {
 				return Options{}, nil, fmt.Errorf("choices: line %d: %w", no, err)
 			}
+			seen[id] = true
 			all = append(all, Stream{ID: id})
 			continue
 		}
@@ -176,6 +179,7 @@ const (
 
 // Leave writes the folder of a failure: its choices, its log, and the smallest
 // history that was found to break the same spec. It returns that one's result.
+// Of two runs that differ there is nothing to make smaller: no one run fails.
 func Leave(dir string, o Options, r Result) (Result, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Result{}, err
@@ -184,6 +188,14 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	whole := o
 	whole.Chooser, whole.Events = NewReplayed(r.Choices), &events
 	RunSeed(whole)
+	if err := leave(dir, []file{ // before all that takes time, or could fail
+		{choicesFile, EncodeChoices(o, r.Choices)},
+		{eventsFile, events.Bytes()},
+		{planFile, []byte(r.Plan)},
+		{violatedFile, fmt.Appendf(nil, "%s\n%v\n", r.Broken.Spec, r.Broken)},
+	}); err != nil || r.Broken.Spec == Deterministic {
+		return r, err
+	}
 
 	small := Shrink(o, r)
 	var columns, page, history, shrunk bytes.Buffer
@@ -199,28 +211,42 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 			return Result{}, err
 		}
 	}
-	for _, f := range [...]struct {
-		name  string
-		bytes []byte
-	}{
-		{choicesFile, EncodeChoices(o, r.Choices)},
-		{eventsFile, events.Bytes()},
+	return small, write(dir, []file{
 		{shrunkFile, EncodeChoices(o, small.Choices)},
 		{shrunkLogFile, shrunk.Bytes()},
 		{columnsFile, columns.Bytes()},
 		{pageFile, page.Bytes()},
-		{planFile, []byte(r.Plan)},
 		{violatedFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Broken.Spec, r.Broken, small.Stats.Steps, small.Broken)},
 		{historyFile, history.Bytes()},
-	} {
+	})
+}
+
+type file struct {
+	name  string
+	bytes []byte
+}
+
+// leave writes the first files of a failure, in the place of all of an earlier one.
+func leave(dir string, files []file) error {
+	for _, name := range [...]string{choicesFile, shrunkFile, eventsFile, shrunkLogFile, columnsFile, pageFile, historyFile, violatedFile, planFile} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return write(dir, files)
+}
+
+// write writes those that have something in them.
+func write(dir string, files []file) error {
+	for _, f := range files {
 		if len(f.bytes) == 0 {
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(dir, f.name), f.bytes, 0o644); err != nil {
-			return Result{}, err
+			return err
 		}
 	}
-	return small, nil
+	return nil
 }
 
 // Replay runs a failure from its folder again, the shrunk one or the whole, and
@@ -232,6 +258,11 @@ func Replay(dir string, whole bool, out io.Writer, parts Parts) (r Result, parte
 		name, logName = choicesFile, eventsFile
 	}
 	text, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) && !whole {
+		if said, err := os.ReadFile(filepath.Join(dir, violatedFile)); err == nil && bytes.HasPrefix(said, []byte(Deterministic)) {
+			return Result{}, "", fmt.Errorf("%s: no one run failed, two runs of this seed differed; %s says where, and the command it came from runs both again", dir, violatedFile)
+		}
+	}
 	if err != nil {
 		return Result{}, "", err
 	}

@@ -52,6 +52,9 @@ func RunTwice(o, again Options) Result {
 	return r
 }
 
+// ahead is how many worlds one core may have run more than another.
+const ahead = 16
+
 // Many runs worlds of n seeds, two at a time, and gives each the results in the
 // order of the seeds. It stops where each says so, and leaves no world running.
 func Many(first uint64, n int, run func(seed uint64) Result, each func(Result) bool) {
@@ -60,7 +63,7 @@ func Many(first uint64, n int, run func(seed uint64) Result, each func(Result) b
 	stop := make(chan struct{})
 	var running sync.WaitGroup
 	for i := range results {
-		results[i] = make(chan Result, 1)
+		results[i] = make(chan Result, ahead)
 		running.Go(func() {
 			for no := i; no < n; no += workers {
 				select {
@@ -102,8 +105,8 @@ type Summary struct {
 // Add takes in one more.
 func (s *Summary) Add(r Result) {
 	s.Seeds++
-	if r.Broken != nil {
-		s.Failed = append(s.Failed, r)
+	if r.Broken != nil { // all of many failures would be too much to hold on to
+		s.Failed = append(s.Failed, Result{Seed: r.Seed, Broken: &Violation{Spec: r.Broken.Spec, Detail: r.Broken.Detail, At: r.Broken.At, Step: r.Broken.Step}})
 	}
 	s.Total.Add(&r.Stats)
 	count := func(n *int, ok bool) {

@@ -40,7 +40,7 @@ func Shrink(o Options, r Result) Result { return newShrink(o, r).run() }
 
 func newShrink(o Options, r Result) *shrink {
 	steps, took := cmp.Or(o.shrink.steps, shrinkBudget.steps), cmp.Or(o.shrink.time, shrinkBudget.time)
-	return &shrink{o: o, spec: r.Broken.Spec, best: r, left: steps, until: time.Now().Add(took),
+	return &shrink{o: o, spec: r.Broken.Spec, found: r, best: r, left: steps, until: time.Now().Add(took),
 		slack: r.Stats.Steps / 50, vain: map[uint64]bool{}, seed: maphash.MakeSeed()}
 }
 
@@ -65,6 +65,7 @@ func (s *shrink) run() Result {
 type shrink struct {
 	o     Options
 	spec  string
+	found Result
 	best  Result
 	left  int // steps
 	until time.Time
@@ -134,18 +135,25 @@ func (s *shrink) keep(r Result) {
 // breaks the same spec.
 func (s *shrink) world(c Chooser, stepsMax int) (r Result, same bool) {
 	o := s.o
-	o.Chooser, o.Events, o.Columns, o.Page, o.Trace, o.Unhashed = c, nil, nil, nil, nil, true
-	o.StepsMax = stepsMax
+	o.Chooser, o.Events, o.Columns, o.Page, o.Trace = c, nil, nil, nil, nil
+	o.Unhashed = s.spec != NobodyAstray // what is written down nowhere shows no secret
+	if o.StepsMax = stepsMax; o.Plain {
+		o.StepsMax = min(stepsMax, plainSteps)
+	}
 	r = RunSeed(o)
 	s.left -= r.Stats.Steps + tryCost
 	return r, r.Broken != nil && r.Broken.Spec == s.spec
 }
 
-// hashed is the best, which was tried without its log.
+// hashed is the best, which was tried without its log. If it is not what it was
+// then, what was found is all there is.
 func (s *shrink) hashed() Result {
 	o := s.o
 	o.Chooser, o.Events, o.Columns, o.Page, o.Trace = NewReplayed(s.best.Choices), nil, nil, nil, nil
 	r := RunSeed(o)
+	if r.Broken == nil || r.Broken.Spec != s.spec {
+		return s.found
+	}
 	r.Choices = s.best.Choices
 	return r
 }
@@ -456,11 +464,11 @@ func (s *shrink) drop(id StreamID, at, size int) bool {
 	return s.with(id, func(log []uint32) []uint32 { return slices.Delete(log, at, end) })
 }
 
-// lower makes a choice smaller: to its half for as long as it goes, then to the
-// least of a few.
+// lower makes a choice smaller: to its half for as long as it goes, then by ever
+// less than that, then to the least of a few.
 func (s *shrink) lower(id StreamID, at int) {
 	to := func(v uint32) bool {
-		return s.with(id, func(log []uint32) []uint32 { log[at] = v; return log })
+		return at < len(s.log(id)) && s.with(id, func(log []uint32) []uint32 { log[at] = v; return log })
 	}
 	now := func() uint32 {
 		if log := s.log(id); at < len(log) {
@@ -468,7 +476,17 @@ func (s *shrink) lower(id StreamID, at int) {
 		}
 		return 0
 	}
+	lowered(now, func(v uint32) bool { return !s.spent() && to(v) })
+}
+
+// lowered tries ever smaller values: of what is tried, and goes, now is the last.
+func lowered(now func() uint32, to func(uint32) bool) {
 	for v := now() / 2; v > 0 && to(v); v = now() / 2 {
+	}
+	for by := now() / 4; by > 0; {
+		if by >= now() || !to(now()-by) {
+			by /= 2
+		}
 	}
 	for v := uint32(1); v < min(now(), fewest); v++ {
 		to(v)

@@ -4,6 +4,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -50,6 +51,9 @@ const TeamLeftMax = time.Minute
 
 // unfit are the faults that speak the language of the simulator's own agents.
 var unfit = [...]Fault{AgentPanic, LoadPoison, LoadFanOut, LoadDeadlocks, LoadDeadlineStorm}
+
+// Fits tells whether a fault can befall a team.
+func (f Fault) Fits() bool { return !slices.Contains(unfit[:], f) }
 
 // play puts a team into a plan: what is drawn of limits that a team has set, or
 // could rely on, is undone.

@@ -26,10 +26,15 @@ const letter = `{"type": "object", "additionalProperties": false, "properties": 
 	"by": {"enum": ["air", "sea"]}, "kind": {"const": "letter"}, "lines": {"type": "array", "items": {"type": ["string", "null"]}, "maxItems": 2}}, "dependentRequired": {"by": ["to"]}}`
 
 // letters are what it is given: the first so many it takes.
-var letters = [...]string{"{}", `{"to":"ana"}`, `{"to":"ana","copies":2,"by":"sea","kind":"letter","lines":["a",null]}`, `{"copies":1e0}`,
-	"[]", "", "7", `{"to":7}`, `{"to":"a"}`, `{"to":"everybody"}`, `{"to":"ANA"}`, `{"copies":0}`, `{"copies":10}`, `{"copies":1.5}`, `{"copies":1e400}`, `{"by":"air"}`, `{"to":"bo","by":"land"}`,
-	`{"kind":"parcel"}`, `{"lines":[1]}`, `{"lines":["a","b","c"]}`, `{"from":"me","to":7,"copies":0}`, `{"to":"a","to":"b"}`, `{"to":`, "{}{}", `{"lines":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}`,
-	`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1}`}
+var letters = [...]string{
+	"{}", `{"to":"ana"}`, `{"to":"ana","copies":2,"by":"sea","kind":"letter","lines":["a",null]}`, `{"copies":1e0}`,
+	"[]", "", "7", `{"to":7}`, `{"to":"a"}`, `{"to":"everybody"}`, `{"to":"ANA"}`, `{"copies":0}`, `{"copies":10}`, `{"copies":1.5}`,
+	`{"copies":1e400}`, `{"by":"air"}`, `{"to":"bo","by":"land"}`,
+	`{"kind":"parcel"}`, `{"lines":[1]}`, `{"lines":["a","b","c"]}`, `{"from":"me","to":7,"copies":0}`, `{"to":"a","to":"b"}`, `{"to":`,
+	"{}{}",
+	`{"lines":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}`,
+	`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1}`,
+}
 
 const lettersTaken = 4
 

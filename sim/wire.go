@@ -184,19 +184,34 @@ func (s *wire) hit(f Fault, how string) {
 }
 
 // garbages is what no event stream holds, or none of ours.
-var garbages = [...]string{"\x00\xff\xfe", "}{", "\n\ndata: {\"choices\":[{\n\n", "\n\nevent: delta\ndata: nonsense\n\n", "data:", "\r\r\n\n: ?\n\ndata: []\n\n",
+var garbages = [...]string{
+	"\x00\xff\xfe", "}{", "\n\ndata: {\"choices\":[{\n\n", "\n\nevent: delta\ndata: nonsense\n\n", "data:",
+	"\r\r\n\n: ?\n\ndata: []\n\n",
 	"\n\ndata: {\"choices\":[{\"index\":7,\"delta\":{\"content\":\"another's\"}}]}\n\n",
-	"\n\nevent: error\ndata: {\"error\":{\"message\":\"it broke\",\"type\":\"overloaded_error\"}}\n\n", "\n\ndata: {\"error\":\"it broke\"}\n\n",
-	"\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1}}\n\n", "\n\ndata: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1}]}}]}\n\n",
-	"\n\ndata: {\"choices\":[{\"finish_reason\":\"stop\"},{\"finish_reason\":\"length\"}]}\n\n", "\n\nevent: state\ndata: {}\n\n", "\n\nevent: delta\ndata: {}\n\n",
-	chunk(`{"choices":[{"finish_reason":"stop","delta":{}}]}`, `{"choices":[{"delta":{"content":"more"}}]}`), chunk(`{"choices":[{"delta":{"tool_calls":[{"index":5,"id":"a","function":{"name":"x"}}]}}]}`),
-	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":99}]}}]}`), chunk(`{"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"clock"}},{"function":{"arguments":"{}"}}]}}]}`),
-	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a"}]}}]}`, `{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"b"}]}}]}`), chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"clock"}},{"index":1,"id":"a","function":{"name":"clock"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"),
-	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"clock","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"), chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"` + strings.Repeat("a", 1<<12) + `"}]}}]}`),
-	chunk(`{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":9e18}}`), chunk(strings.Repeat("[", 200)), chunk(`{"error":{"type":"invalid_request_error","message":"a\u0000b"}}`), chunk(`{"error":null}`),
-	"\n\nevent: error\ndata: nonsense\n\n", "\n\nevent: error\ndata: {\"code\":7,\"message\":[]}\n\n", "\n\ndata: a\ndata: b\n\n", "\n\ndata: " + strings.Repeat("long ", 1<<19) + "\n\n", "\n\n" + strings.Repeat("data: long\n", 1<<16),
-	"\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":null}\n\n", "\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":\"" + strings.Repeat("d", 1<<17) + "\"}\n\n", "\n\nevent: done\ndata: []\n\n", "\n\nevent: delta\ndata: {\"text\":null}\n\n",
-	"\n\nretry: 99999999999999999999\n\n", "\n\nid: a\x00b\n\n", "\n\nevent: done\ndata: {\"usage\":{\"tokens\":-1}}\n\n", "\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n"}
+	"\n\nevent: error\ndata: {\"error\":{\"message\":\"it broke\",\"type\":\"overloaded_error\"}}\n\n",
+	"\n\ndata: {\"error\":\"it broke\"}\n\n",
+	"\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1}}\n\n",
+	"\n\ndata: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1}]}}]}\n\n",
+	"\n\ndata: {\"choices\":[{\"finish_reason\":\"stop\"},{\"finish_reason\":\"length\"}]}\n\n", "\n\nevent: state\ndata: {}\n\n",
+	"\n\nevent: delta\ndata: {}\n\n",
+	chunk(`{"choices":[{"finish_reason":"stop","delta":{}}]}`, `{"choices":[{"delta":{"content":"more"}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":5,"id":"a","function":{"name":"x"}}]}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":99}]}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"clock"}},{"function":{"arguments":"{}"}}]}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a"}]}}]}`, `{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"b"}]}}]}`),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"clock"}},{"index":1,"id":"a","function":{"name":"clock"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"clock","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"),
+	chunk(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"` + strings.Repeat("a", 1<<12) + `"}]}}]}`),
+	chunk(`{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":9e18}}`), chunk(strings.Repeat("[", 200)),
+	chunk(`{"error":{"type":"invalid_request_error","message":"a\u0000b"}}`), chunk(`{"error":null}`),
+	"\n\nevent: error\ndata: nonsense\n\n", "\n\nevent: error\ndata: {\"code\":7,\"message\":[]}\n\n", "\n\ndata: a\ndata: b\n\n",
+	"\n\ndata: " + strings.Repeat("long ", 1<<19) + "\n\n", "\n\n" + strings.Repeat("data: long\n", 1<<16),
+	"\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":null}\n\n",
+	"\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":\"" + strings.Repeat("d", 1<<17) + "\"}\n\n", "\n\nevent: done\ndata: []\n\n",
+	"\n\nevent: delta\ndata: {\"text\":null}\n\n",
+	"\n\nretry: 99999999999999999999\n\n", "\n\nid: a\x00b\n\n", "\n\nevent: done\ndata: {\"usage\":{\"tokens\":-1}}\n\n",
+	"\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n",
+}
 
 // chunk is what a model says, as it streams it.
 func chunk(data ...string) string {

@@ -256,15 +256,37 @@ const stepsMax = 400_000
 // Run lets the world go on until it is at rest, or a spec is broken.
 func (w *World) Run() *Violation {
 	defer w.lasted()
-	return w.until(func() bool { return w.over })
+	w.guarded(func() { w.until(func() bool { return w.over }) })
+	return w.broken
 }
+
+// guarded has what panics around the cells broken as a rule is: among many
+// worlds it is counted, made small, and run again.
+func (w *World) guarded(f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.violate(WorldNeverPanics, fmt.Sprintf("%v\n%s", p, stackUpTo(func(name string) bool { return name == "sim.(*World).guarded" })))
+		}
+	}()
+	f()
+}
+
+// idleMax is how much may happen with no cell having a part in it.
+const idleMax = 1_000_000
 
 // until lets the world go on until something is so.
 func (w *World) until(done func() bool) *Violation {
+	steps, idle := w.Stats.Steps, 0
 	for w.broken == nil && !done() {
 		h, ok := w.queue.take()
 		if !ok {
 			break
+		}
+		if idle++; w.Stats.Steps != steps {
+			steps, idle = w.Stats.Steps, 0
+		}
+		if idle > idleMax {
+			w.violate(specs.EveryCallEnds, fmt.Sprintf("%d things happen, and no cell has a part in them", idle))
 		}
 		w.now = max(w.now, h.at)
 		w.resume(h.stream)
@@ -294,7 +316,7 @@ func (w *World) until(done func() bool) *Violation {
 func (w *World) Close() {
 	for _, n := range w.nodes {
 		for _, c := range n.cells {
-			c.core.Abandon() // turns that wait
+			c.end()
 		}
 	}
 	w.drive.Close()

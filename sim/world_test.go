@@ -8,9 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime/pprof"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/specs"
 )
@@ -86,7 +89,7 @@ func TestChoicesRefuseOthers(t *testing.T) {
 
 func TestFaultsPrintAndParse(t *testing.T) {
 	for _, f := range Faults() {
-		for _, p := range []int{0, 1, per / 2, per} {
+		for p := range per + 1 {
 			o, err := ParseOdds(Odds{f, p}.String())
 			if err != nil || o != (Odds{f, p}) {
 				t.Errorf("%s:%d reads as %v, %v", f, p, o, err)
@@ -124,10 +127,69 @@ func TestFaultsByHand(t *testing.T) {
 	}
 }
 
+// Who waits in a turn of a cell that fell, or of a node that crashed, waits for
+// nothing: ten thousand worlds would be slow with all of them in memory.
+func TestWorldsLeaveNobodyWaiting(t *testing.T) {
+	fell := 0
+	for seed := range uint64(40) {
+		r := RunSeed(Options{Seed: seed, Unhashed: true})
+		fell += r.Stats.Faults[CellPanic] + r.Stats.Sometimes[NodeRestarted]
+	}
+	if n := waitInTurns(t); n > 0 || fell == 0 {
+		t.Errorf("%d coroutines are left of 40 worlds in which %d cells and nodes fell", n, fell)
+	}
+}
+
+// waitInTurns counts the agents that stand at an ask. All goroutines would be too
+// many: who judged a history may still be on the way out.
+func waitInTurns(t *testing.T) int {
+	var stacks bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(stacks.String(), "/agents.(*coroutine).run(")
+}
+
+// What panics around the cells ends its world, and no other; the story of it is short.
+func TestAWorldThatPanicsIsAViolation(t *testing.T) {
+	o := Options{Seed: 3, shrink: budget{steps: 200_000, time: time.Hour}, rule: func(_ actor.Duration, e *history.Event) string {
+		if e.Kind == history.Deliver {
+			panic("as it was told to")
+		}
+		return ""
+	}}
+	r := RunSeed(o)
+	if r.Broken == nil || r.Broken.Spec != WorldNeverPanics || !strings.Contains(r.Broken.Detail, "as it was told to") || !strings.Contains(r.Broken.Detail, "world_test.go:") {
+		t.Fatalf("%v", r.Broken)
+	}
+	if small := Shrink(o, r); small.Broken.Spec != WorldNeverPanics || small.Stats.Steps > storyMax {
+		t.Errorf("%d steps: %v", small.Stats.Steps, small.Broken)
+	}
+}
+
+// A disk that is full for a moment ends nothing for good: who orders at the registry orders on.
+func TestTheClerkGoesOnBesideAFullDisk(t *testing.T) {
+	most, full := 0, 0
+	for seed := range uint64(4) {
+		w := New(Options{Seed: seed, Long: true, Unhashed: true, Odds: []Odds{{DiskFull, per / 10}}})
+		if v := w.Run(); v != nil {
+			t.Fatalf("seed %d: %v", seed, v)
+		}
+		if w.clerk != nil {
+			most, full = max(most, int(w.clerk.orders)), full+w.Stats.Faults[DiskFull]
+		}
+		w.Close()
+	}
+	t.Logf("%d orders, %d times a disk was full", most, full)
+	if most < 40 || full == 0 {
+		t.Errorf("no clerk gives more than %d orders in an hour, with %d asks turned away for want of room", most, full)
+	}
+}
+
 // A failure leaves a folder with a smaller one in it. The specs of this test
 // allow no nested calls, which the code does.
 func TestFailureShrinks(t *testing.T) {
-	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
+	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: untimed}
 	r := RunSeed(o)
 	if r.Broken == nil || r.Broken.Spec != specs.DepthBounded {
 		t.Fatalf("the strict specs find %v", r.Broken)
@@ -155,6 +217,22 @@ func TestFailureShrinks(t *testing.T) {
 	}
 	if _, _, err := Replay(t.TempDir(), false, io.Discard, Parts{}); err == nil {
 		t.Error("an empty folder replays")
+	}
+	// Two runs that differ have no story, and none of an earlier failure stays.
+	o = Options{Seed: 2, Faultless: true}
+	if _, err := Leave(dir, o, RunTwice(o, Options{Seed: 3, Faultless: true})); err != nil {
+		t.Fatal(err)
+	}
+	for name, there := range map[string]bool{choicesFile: true, eventsFile: true, planFile: true, violatedFile: true, shrunkFile: false, shrunkLogFile: false, columnsFile: false, pageFile: false} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := Replay(dir, false, io.Discard, Parts{}); err == nil || !strings.Contains(err.Error(), "two runs of this seed differed") {
+		t.Errorf("its replay says %v", err)
+	}
+	if again, parted, err := Replay(dir, true, io.Discard, Parts{}); err != nil || parted != "" || again.Broken != nil {
+		t.Errorf("the first of both: %v, %s, %v", again.Broken, parted, err)
 	}
 }
 

@@ -40,6 +40,9 @@ func (x *Expect) check() error {
 	if x.AtMost < 0 || x.AtMost > 0 && x.Refusals == "" {
 		return fmt.Errorf("at_most is %d, want 0 or more, and refusals beside it", x.AtMost)
 	}
+	if x.Agent != "" && (x.DepthAtMost != nil || x.FanOutAtMost != nil) {
+		return fmt.Errorf("agent goes with refusals and succeeded_percent; depth_at_most and fan_out_at_most are about the whole team")
+	}
 	if p := x.SucceededPercent; p != nil && (*p < 0 || *p > 100) {
 		return fmt.Errorf("succeeded_percent is %d, want 0 to 100", *p)
 	}

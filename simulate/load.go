@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -104,9 +106,47 @@ func (t *Team) Rules(text string) error {
 	case err != nil:
 		return err
 	case len(meta.Undecoded()) > 0:
-		return fmt.Errorf("%s means nothing here; what may stand here is told in docs/testing.md", meta.Undecoded()[0])
+		return meansNothing(meta.Undecoded()[0])
 	}
 	t.Asks, t.Models, t.Services = append(t.Asks, file.Asks...), append(t.Models, file.Models...), append(t.Services, file.Services...)
 	t.Tools, t.Signals, t.Expect = append(t.Tools, file.Tools...), append(t.Signals, file.Signals...), append(t.Expect, file.Expect...)
 	return nil
+}
+
+// may is what stands in a sim.toml: tables, and the keys of each.
+var may = map[string][]string{
+	"":              {"ask", "model", "service", "tool", "signal", "expect"},
+	"ask":           keysOf[Ask](),
+	"model":         keysOf[Rule](),
+	"model.calls":   keysOf[Call](),
+	"model.uses":    keysOf[Use](),
+	"service":       keysOf[Rule]("uses"), // it has no tools
+	"service.calls": keysOf[Call](),
+	"tool":          keysOf[Tool](),
+	"signal":        keysOf[Signal](),
+	"expect":        keysOf[Expect](),
+}
+
+// keysOf are the keys of a table, but for some.
+func keysOf[T any](without ...string) (keys []string) {
+	t := reflect.TypeFor[T]()
+	for i := range t.NumField() {
+		if key := t.Field(i).Tag.Get("toml"); !slices.Contains(without, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func meansNothing(key toml.Key) error {
+	for depth := len(key) - 1; depth >= 0; depth-- {
+		if keys, ok := may[strings.Join(key[:depth], ".")]; ok {
+			in := "a sim.toml has the tables"
+			if depth > 0 {
+				in = fmt.Sprintf("[[%s]] has", strings.Join(key[:depth], "."))
+			}
+			return fmt.Errorf("%s means nothing; %s %s", key, in, strings.Join(keys, ", "))
+		}
+	}
+	return fmt.Errorf("%s means nothing", key)
 }

@@ -15,9 +15,9 @@ import (
 // shownMax is how many lines of one kind are printed.
 const shownMax = 20
 
-// Print writes what became of the team. Replay is the command that shows one
-// seed again, which is put behind it.
-func (r *Result) Print(out io.Writer, replay string) {
+// Print writes what became of the team. Command says how to see one seed again;
+// nil if there is no such command.
+func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 	t := &r.Total
 	fmt.Fprintf(out, "%d worlds from seed %d on, %d steps\n", r.Seeds, r.first, r.Steps)
 	fmt.Fprintf(out, "clients asked %d times: %d succeeded, %d in part, %d refused, %d told to come back, %d without an answer\n",
@@ -52,7 +52,7 @@ func (r *Result) Print(out io.Writer, replay string) {
 		fmt.Fprintf(out, "  %s\n", what)
 	}
 	if r.OK() {
-		fmt.Fprintf(out, "\nok: no spec was broken, and all was as expected\n")
+		fmt.Fprintf(out, "\nok: no rule of the runtime was broken, and all was as expected\n")
 		return
 	}
 	var told []string
@@ -67,7 +67,12 @@ func (r *Result) Print(out io.Writer, replay string) {
 				seeds = append(seeds, fmt.Sprint(o.Seed))
 			}
 		}
-		fmt.Fprintf(out, "\nFAILED in %d of %d worlds: %s\n", len(seeds), r.Seeds, f.What)
+		in := fmt.Sprintf("in %d of %d worlds", len(seeds), r.Seeds)
+		if f.All {
+			in = fmt.Sprintf("over %d worlds", r.Seeds)
+			seeds[0] += " (the worst)"
+		}
+		fmt.Fprintf(out, "\nFAILED %s: %s\n", in, f.What)
 		if len(seeds) > shownMax {
 			seeds = append(seeds[:shownMax], "…")
 		}
@@ -75,8 +80,8 @@ func (r *Result) Print(out io.Writer, replay string) {
 		if f.Dir != "" {
 			fmt.Fprintf(out, "  %s/page.html shows the shortest way there\n", f.Dir)
 		}
-		if replay != "" {
-			fmt.Fprintf(out, "  %s --seed %d\n", replay, f.Seed)
+		if command != nil {
+			fmt.Fprintf(out, "  %s\n", command(f.Seed))
 		}
 	}
 }
@@ -100,7 +105,7 @@ func Test(tb TB, team *Team, o Options) *Result {
 		return nil
 	}
 	var b strings.Builder
-	r.Print(&b, "")
+	r.Print(&b, nil)
 	if !r.OK() {
 		tb.Fatalf("%s", b.String())
 	} else {

@@ -12,7 +12,7 @@ import (
 // Options say which worlds the team is put into.
 type Options struct {
 	First     uint64 // seed; 0 is 1
-	Seeds     int    // so many, from First on; 0 is 20
+	Seeds     int    // so many, from First on; 0 is SeedsDefault
 	Faultless bool   // no faults but Odds
 	Odds      []sim.Odds
 	Strategy  string // of scheduling, as sim.ParseStrategy reads it; "": drawn
@@ -20,6 +20,9 @@ type Options struct {
 	Each      func(done int)
 	Columns   *sim.Columns // is shown what happens, if it is one seed
 }
+
+// SeedsDefault is how many seeds are run if nobody says.
+const SeedsDefault = 20
 
 // twiceEvery is how many seeds share one that is run a second time: an agent in
 // Go that is no function of its message and answers shows there.
@@ -33,6 +36,7 @@ type Failure struct {
 	Seed   uint64
 	What   string // the spec, or the expectation
 	Detail string
+	All    bool   // it is about all worlds together, and Seed is the worst
 	Dir    string // its folder, if it left one
 }
 
@@ -44,6 +48,7 @@ type Result struct {
 	Faults   []FaultCount
 	Failures []Failure
 	first    uint64
+	folders  int
 }
 
 // FaultCount is how often a fault changed something.
@@ -66,7 +71,7 @@ func Run(team *Team, o Options) (*Result, error) {
 		o.First = 1
 	}
 	if o.Seeds <= 0 {
-		o.Seeds = 20
+		o.Seeds = SeedsDefault
 	}
 	options := func(seed uint64) sim.Options {
 		return sim.Options{Seed: seed, Faultless: o.Faultless, Odds: o.Odds, Strategy: o.Strategy, Team: cast}
@@ -93,6 +98,9 @@ func Run(team *Team, o Options) (*Result, error) {
 			result.failed(o, options(r.Seed), r)
 		} else {
 			result.add(r.Report)
+			if n := r.Stats.Undecided; n > 0 {
+				result.Failures = append(result.Failures, Failure{Seed: r.Seed, What: "all histories are judged", Detail: fmt.Sprintf("%d could not be in their time; run it again where nothing else runs", n)})
+			}
 			for i := range shares {
 				shares[i].add(r.Seed, r.Report)
 				if why := shares[i].x.broken(r.Report); why != "" {
@@ -121,7 +129,8 @@ func Run(team *Team, o Options) (*Result, error) {
 // failed notes a spec that broke, and leaves the folder of the first few.
 func (r *Result) failed(o Options, world sim.Options, broken sim.Result) {
 	f := Failure{Seed: broken.Seed, What: broken.Broken.Spec, Detail: broken.Broken.Detail}
-	if o.Dir != "" && len(r.Failures) < failuresMax {
+	if o.Dir != "" && r.folders < failuresMax {
+		r.folders++
 		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
 		if _, err := sim.Leave(f.Dir, world, broken); err != nil {
 			f.Detail += fmt.Sprintf(" (its folder could not be written: %v)", err)
@@ -174,5 +183,5 @@ func (s *share) broken() *Failure {
 	if s.x.SucceededPercent == nil || s.succeeded*100 >= *s.x.SucceededPercent*s.asked && s.asked > 0 {
 		return nil
 	}
-	return &Failure{Seed: s.worst, What: s.x.String(), Detail: fmt.Sprintf("%d of %d; the least, %.0f %%, in seed %d", s.succeeded, s.asked, 100*s.least, s.worst)}
+	return &Failure{Seed: s.worst, All: true, What: s.x.String(), Detail: fmt.Sprintf("%d of %d; the least, %.0f %%, in seed %d", s.succeeded, s.asked, 100*s.least, s.worst)}
 }

@@ -41,8 +41,8 @@ func TestTheExampleHasABug(t *testing.T) {
 		t.Fatalf("the failures are %+v", r.Failures)
 	}
 	var b strings.Builder
-	r.Print(&b, "troupe sim --project x")
-	for _, want := range []string{"clients asked", "shipping → billing", "FAILED in 2 of 2 worlds: at most 0 Cycle refusals in a world", "troupe sim --project x --seed 1", "the deepest call had 2 above it"} {
+	r.Print(&b, func(seed uint64) string { return fmt.Sprint("see seed ", seed) })
+	for _, want := range []string{"clients asked", "shipping → billing", "FAILED in 2 of 2 worlds: at most 0 Cycle refusals in a world", "see seed 1\n", "the deepest call had 2 above it"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, b.String())
 		}
@@ -117,6 +117,40 @@ func TestAFolderNamesTheWayBack(t *testing.T) {
 	}
 }
 
+// What was expected and did not come about takes no room from worlds that broke a rule.
+func TestTheFirstThreeFoldersAreLeft(t *testing.T) {
+	none, dir := 0, t.TempDir()
+	team := &Team{Agents: []actor.Definition{agents.Define("faller", "1", "", fallen{})}, Expect: []Expect{{Refusals: "any", AtMost: none}}}
+	r := &Result{}
+	for range 5 {
+		r.Failures = append(r.Failures, Failure{What: "at most 0 refusals in a world"})
+	}
+	cast, err := team.cast()
+	if err != nil {
+		t.Fatal(err)
+	}
+	world := sim.Options{Seed: 1, Faultless: true, Team: cast}
+	broken := sim.RunSeed(world)
+	for seed := range uint64(4) {
+		broken.Seed = seed
+		r.failed(Options{Dir: dir}, world, broken)
+	}
+	for i, f := range r.Failures[5:] {
+		if (f.Dir != "") != (i < 3) {
+			t.Errorf("folder %d of a broken rule: %q", i+1, f.Dir)
+		}
+	}
+}
+
+// A part of all that was asked is no matter of one world.
+func TestAPartIsOfAllWorlds(t *testing.T) {
+	var b strings.Builder
+	(&Result{Seeds: 20, Failures: []Failure{{Seed: 7, What: "at least 90 %", All: true}}}).Print(&b, nil)
+	if !strings.Contains(b.String(), "FAILED over 20 worlds: at least 90 %\n  seeds 7 (the worst)\n") {
+		t.Error(b.String())
+	}
+}
+
 // fallen panics where the runtime lets nobody catch it: as a behavior of its own.
 type fallen struct{}
 
@@ -140,6 +174,9 @@ func TestWhatATeamMayNotBe(t *testing.T) {
 		"expecting nonsense": {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "Boredom"}}}, "want any, or one of Busy"},
 		"expecting less":     {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{SucceededPercent: &none}}}, "0 to 100"},
 		"of whom":            {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "any", Agent: "x"}}}, `the agent "x"`},
+		"a tool it has not":  {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{Uses: []Use{{Tool: "t"}}}}}, "service 1 uses a tool"},
+		"a script and more":  {Team{Agents: []actor.Definition{clerk}, Models: []Rule{{Script: true, When: "x"}}}, "model 1 has script = true"},
+		"how deep of whom":   {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), Agent: "clerk"}}}, "about the whole team"},
 		"at most of what":    {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), AtMost: 1}}}, "at_most"},
 	} {
 		if _, err := Run(&test.team, Options{Seeds: 1}); err == nil || !strings.Contains(err.Error(), test.says) {
@@ -147,7 +184,10 @@ func TestWhatATeamMayNotBe(t *testing.T) {
 		}
 	}
 	for text, says := range map[string]string{
-		"[[ask]]\nagnet = 1":                 "ask.agnet means nothing",
+		"[[ask]]\nagnet = 1":                 "ask.agnet means nothing; [[ask]] has agent, message, timeout_ms",
+		"asks = 1":                           "asks means nothing; a sim.toml has the tables ask, model",
+		"[[model]]\nuses = [{ tol = 1 }]":    "[[model.uses]] has tool, input",
+		"[[service]]\nuses = [{ tol = 1 }]":  "[[service]] has",
 		"[[ask]\n":                           "line 2",
 		"[[ask]]\nagent = 1.":                "line 2",
 		strings.Repeat("#", rulesBytesMax+1): "bytes are over",

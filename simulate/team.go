@@ -40,7 +40,7 @@ type Tool struct {
 	Description string   `toml:"description"`
 	Schema      string   `toml:"schema"` // of its input; "": any object
 	Idempotent  bool     `toml:"idempotent"`
-	Says        []string `toml:"says"` // one of them is drawn; the first is the calm one
+	Says        []string `toml:"says"` // one of them is drawn, each as likely; a story that is made small keeps to the first
 }
 
 // Signal is what people say to who waits for it.
@@ -50,14 +50,15 @@ type Signal struct {
 }
 
 // Rule is what a stand-in does with what it is told. The first rule that fits is
-// taken, and one of its answers drawn, of which the first is the calm one.
+// taken, and one of its answers drawn, each as likely; a story that is made small
+// keeps to the first.
 type Rule struct {
 	Agent  string   `toml:"agent"`  // whose model, or which external agent; "": any
 	When   string   `toml:"when"`   // part of what it was told last; "": any message, but no result of a tool
 	Script bool     `toml:"script"` // does what it is told, line by line, as the built-in model does
 	Says   []string `toml:"says"`
 	Calls  []Call   `toml:"calls"`
-	Uses   []Use    `toml:"uses"`
+	Uses   []Use    `toml:"uses"` // of models alone: a service has no tools but its callers'
 }
 
 // Call is another agent that a stand-in has its agent call.
@@ -119,17 +120,23 @@ func (t *Team) check() error {
 			return fmt.Errorf("ask %d: timeout_ms is %d, want 0 to %d", i+1, a.TimeoutMS, sim.TeamLeftMax.Milliseconds())
 		}
 	}
-	for what, rules := range map[string][]Rule{"model": t.Models, "service": t.Services} {
-		for i, r := range rules {
-			what := fmt.Sprintf("%s %d", what, i+1)
-			if r.Agent != "" {
-				if err := knows(what, r.Agent); err != nil {
-					return err
-				}
+	for i, r := range slices.Concat(t.Models, t.Services) {
+		what, service := fmt.Sprintf("model %d", i+1), i >= len(t.Models)
+		if service {
+			what = fmt.Sprintf("service %d", i+1-len(t.Models))
+		}
+		if r.Agent != "" {
+			if err := knows(what, r.Agent); err != nil {
+				return err
 			}
-			if !r.Script && len(r.Says)+len(r.Calls)+len(r.Uses) == 0 {
-				return fmt.Errorf("%s answers nothing; give it says, calls, uses, or script = true", what)
-			}
+		}
+		switch {
+		case !r.Script && len(r.Says)+len(r.Calls)+len(r.Uses) == 0:
+			return fmt.Errorf("%s answers nothing; give it says, calls, uses, or script = true", what)
+		case r.Script && (r.When != "" || len(r.Says)+len(r.Calls)+len(r.Uses) > 0):
+			return fmt.Errorf("%s has script = true, which does whatever it is told; take when, says, calls and uses out, or script", what)
+		case len(r.Uses) > 0 && service:
+			return fmt.Errorf("%s uses a tool; an external agent can say things and call agents, so want says or calls", what)
 		}
 	}
 	for i, x := range t.Expect {

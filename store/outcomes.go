@@ -282,6 +282,14 @@ func (j *Journal) forgetOutcome() {
 	j.Away = j.Away[1:]
 }
 
+// Shorten forgets the first outcomes while all of them weigh more than so much. It
+// is for who has no log to read them from again; the last one stays.
+func (j *Journal) Shorten(most int) {
+	for j.held > most && len(j.Ended) > 1 {
+		j.forgetOutcome()
+	}
+}
+
 // forgetTomb drops the first tombstone.
 func (j *Journal) forgetTomb() {
 	switch x := j.index; {

@@ -294,8 +294,8 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 }
 
 // Health is what is known of an external agent. It counts as healthy until
-// UnhealthyAfter without a sign of life, or until it answers a poll with
-// anything but 200.
+// UnhealthyAfter without a sign of life, or until it answers a poll and says that
+// it is not well. One that has no such path says nothing by that.
 type Health struct {
 	seen   actor.Time // last sign of life
 	polled actor.Time
@@ -315,7 +315,7 @@ func (h *Health) Polled(now actor.Time, status int) {
 	switch status {
 	case 200:
 		h.Beat(now)
-	case 0:
+	case 0, 404, 405:
 	default:
 		h.sick = true
 	}

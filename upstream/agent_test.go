@@ -136,8 +136,10 @@ func TestAnAgentIsHealthyWhileItShowsThatItIsThere(t *testing.T) {
 		{60, 503, false, 75},
 		{61, 0, false, 76},
 		{62, -1, true, 76},
-		{107, -2, true, 76},
-		{108, -2, false, 76},
+		{63, 404, true, 78},
+		{64, 405, true, 79},
+		{107, -2, true, 79},
+		{108, -2, false, 79},
 	} {
 		switch {
 		case c.status == -1:

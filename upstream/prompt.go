@@ -66,7 +66,7 @@ type ToolCall struct {
 // Input is the arguments as a tool takes them: one JSON object; nothing is an
 // empty one. What is wrong with them is for the model to read.
 func (c ToolCall) Input() ([]byte, *actor.Refusal) {
-	text := strings.TrimSpace(c.Arguments)
+	text := strings.Trim(c.Arguments, " \t\r\n") // JSON's blanks, and no others
 	if text == "" {
 		return []byte("{}"), nil
 	}

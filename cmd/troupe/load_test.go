@@ -46,7 +46,7 @@ func TestEachPlaceBearsLoad(t *testing.T) {
 }
 
 func TestMoreThanAnAgentTakesIsRefused(t *testing.T) {
-	code, out, talk := loadWith("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "300ms")
+	code, out, talk := loadWith("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
 	// One is at work when the time is over: nothing is done, and that is said.
 	if code != failed || !strings.Contains(talk, "nothing was done") {
 		t.Errorf("code %d: %s", code, talk)

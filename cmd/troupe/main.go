@@ -71,7 +71,12 @@ func run(args []string, s streams) (code int) {
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(s.err, "troupe: %v\nTry: troupe --help\n", err)
+		command := "troupe"
+		var wrong *kong.ParseError
+		if errors.As(err, &wrong) && wrong.Context.Selected() != nil {
+			command = wrong.Context.Selected().FullPath()
+		}
+		fmt.Fprintf(s.err, "troupe: %v\nTry: %s --help\n", err, command)
 		return usage
 	}
 	err = ctx.Run()

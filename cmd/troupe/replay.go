@@ -17,7 +17,8 @@ type ReplayCmd struct {
 
 // Help is shown below the flags.
 func (ReplayCmd) Help() string {
-	return `Ends with code 1 if the seed still fails.
+	return `Shows the shrunk story in columns, and ends with code 1 if the seed still fails, 0 if it does not any more. Where it
+goes otherwise than it did, it names the first step and both sides.
 
 Examples:
   troupe replay sim-out/seed-7
@@ -39,6 +40,6 @@ func (c *ReplayCmd) Run(s streams) error {
 		fmt.Fprintf(out, "seed %d does not fail any more: steps=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Hash)
 		return nil
 	}
-	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
+	fmt.Fprintf(out, "seed %d FAILED %v\nhash=%s\n", r.Seed, r.Broken, r.Hash)
 	return exit(failed)
 }

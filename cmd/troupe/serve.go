@@ -33,7 +33,7 @@ type ServeCmd struct {
 	Agents string        `env:"TROUPE_AGENTS" type:"existingdir" placeholder:"DIR" help:"Take the agents of this folder, each in a file named *.toml."`
 	Allow  []string      `env:"TROUPE_ALLOW" placeholder:"HOST" help:"Let models and external agents be reached there: a host, an address, a prefix. On loopback, loopback is."`
 	Hosts  []string      `env:"TROUPE_HOSTS" placeholder:"NAME" help:"Names by which this server may be called, besides those of loopback."`
-	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins whose web pages may call this server."`
+	Origin []string      `env:"TROUPE_ORIGINS" placeholder:"URL" help:"Origins whose web pages may call this server, as that of a proxy with TLS before it; no CORS headers are sent."`
 	Node   string        `env:"TROUPE_NODE" default:"n1" help:"This node's name, for good (${default})."`
 	Cells  int           `env:"TROUPE_CELLS" default:"0" help:"Cells to share the actors among; 0 is one for each processor."`
 	Pace   time.Duration `env:"TROUPE_PACE" default:"0s" help:"How long the scripted model takes for each piece of its answer (${default})."`

@@ -165,7 +165,7 @@ func TestCommands(t *testing.T) {
 	check(1, "", "it serves at "+s.url, "runs", "list", "--data", dir)
 	check(1, "", "is in use by process", "serve", "--data", dir, "--listen", "127.0.0.1:0")
 	check(1, "", "off loopback every client needs an API key", "serve", "--data", filepath.Join(t.TempDir(), "other"), "--listen", "0.0.0.0:0")
-	check(2, "", "Try: troupe --help", "runs", "show")
+	check(2, "", "Try: troupe runs show --help", "runs", "show")
 	check(2, "", "unexpected argument frob", "frob")
 	check(0, "Examples:", "", "call", "--help")
 	check(0, "Usage: troupe", "")

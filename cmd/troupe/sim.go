@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/troupe-run/troupe/host/disk"
@@ -26,10 +27,10 @@ type SimCmd struct {
 	Twice    int           `default:"100" help:"Of a hundred seeds run so many twice, and compare the hashes."`
 	Long     bool          `help:"Worlds that last an hour and more, all of it with something going on."`
 	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
-	Fault    []string      `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable."`
+	Fault    []string      `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable. A kind that does not exist lists those that do."`
 	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"What goes next: drawn by the seed; uniform; by priority, which a few lose on the way; or starvation of one actor."`
-	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: one run on each, with one hash."`
-	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: one run with cells stepped by the world itself, one with them behind a node's mailboxes and supervision, with one hash."`
+	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: each seed is run on both, with one hash."`
+	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: each seed is run with cells stepped by the world itself, and with them behind a node's mailboxes and supervision, with one hash."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
 	HTML     string        `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
 	Trace    string        `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
@@ -44,8 +45,9 @@ type SimCmd struct {
 
 // Help is shown below the flags.
 func (SimCmd) Help() string {
-	return `The same seed is the same world, event by event. One that breaks a property is shrunk, and leaves a folder
-that troupe replay runs again. Ends with code 1 if a property was broken.
+	return `The same seed is the same world, event by event. One that breaks a rule is shrunk, and leaves a folder that
+troupe replay runs again; of many seeds the first three that do. Ends with code 1 if a rule was broken, or if a
+thousand seeds and more never came by something that they should.
 
 Examples:
   troupe sim --seed 7
@@ -70,11 +72,16 @@ func (c *SimCmd) Validate() error {
 		return errors.New("--seeds goes with --project; without, it is --runs")
 	case c.Project != "" && (c.Plain || c.Long || c.Budget > 0 || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct"):
 		return errors.New("--project goes with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir alone")
+	case (c.Runs > 0 || c.Budget > 0) && (c.Events || c.HTML != ""):
+		return errors.New("--events and --html show one seed: want --seed N, without --runs and --budget")
 	}
 	for _, text := range c.Fault {
 		odds, err := sim.ParseOdds(text)
 		if err != nil {
 			return err
+		}
+		if c.Project != "" && !odds.Fault.Fits() {
+			return fmt.Errorf("--fault %s: speaks the language of the simulator's own agents; a team does not know it, want another", text)
 		}
 		c.odds = append(c.odds, odds)
 	}
@@ -116,7 +123,6 @@ func (c *SimCmd) Run(s streams) error {
 	} else {
 		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
-	o.Parts = c.parts()
 	return c.one(out, s.err, o)
 }
 
@@ -133,11 +139,19 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	if c.HTML != "" {
 		shown.Page = sim.NewPage()
 	}
-	r, err := traced(c.Trace, shown, sim.RunSeed)
+	world := sim.RunSeed
+	if c.real() {
+		again := o
+		again.Parts = c.parts()
+		world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
+	}
+	r, err := traced(c.Trace, shown, world)
 	if err != nil {
 		return err
 	}
-	out.Flush()
+	if err := out.Flush(); err != nil {
+		return err
+	}
 	if c.HTML != "" {
 		if err := writePage(c.HTML, shown.Page, r); err != nil {
 			return err
@@ -147,6 +161,10 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	fmt.Fprint(end, r.Plan)
 	if r.Broken != nil {
 		return c.failed(end, talk, o, r)
+	}
+	if n := r.Stats.Undecided; n > 0 {
+		fmt.Fprintf(end, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
+		return exit(failed)
 	}
 	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.FaultsAll(), r.Hash)
 	return nil
@@ -161,7 +179,10 @@ func writePage(path string, page *sim.Page, r sim.Result) error {
 	return errors.Join(page.WriteTo(out, r), out.Flush(), f.Close())
 }
 
-// parts are the real ones that were asked for.
+// real tells whether real parts were asked for.
+func (c *SimCmd) real() bool { return c.Store != "memory" || c.Engine != "direct" }
+
+// parts are those.
 func (c *SimCmd) parts() (p sim.Parts) {
 	if c.Store == "pebble" {
 		p.Disk = func() (sim.Disk, error) { return disk.OpenTamed() }
@@ -182,6 +203,12 @@ const (
 // shown how the story gets shorter.
 func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
+	if b, ok := out.(*bufio.Writer); ok { // what comes now takes its time
+		b.Flush()
+	}
+	if r.Broken.Spec == traceWritten {
+		return exit(failed) // which is no world's fault
+	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
 	if isTerminal(talk) {
 		o.Shrunk = func(steps int) { fmt.Fprintf(talk, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
@@ -191,11 +218,40 @@ func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error 
 	if err != nil {
 		return err
 	}
+	if r.Broken.Spec == sim.Deterministic {
+		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.command(r.Seed))
+		return exit(failed)
+	}
 	if small.Broken != nil {
 		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Broken)
 	}
 	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
 	return exit(failed)
+}
+
+// command is the line that runs a seed again as it was run.
+func (c *SimCmd) command(seed uint64) string {
+	words := []string{"troupe sim"}
+	if c.Project != "" {
+		words = append(words, "--project", c.Project)
+	}
+	words = append(words, "--seed", fmt.Sprint(seed))
+	if !c.real() && c.Project == "" {
+		words = append(words, "--runs 1 --twice 100")
+	}
+	for _, flag := range []struct {
+		set  bool
+		text string
+	}{{c.Long, "--long"}, {c.Plain, "--plain"}, {c.Store != "memory", "--store " + c.Store}, {c.Engine != "direct", "--engine " + c.Engine},
+		{c.Faults == "none", "--faults none"}, {c.Strategy != "drawn", "--strategy " + c.Strategy}} {
+		if flag.set {
+			words = append(words, flag.text)
+		}
+	}
+	for _, f := range c.Fault {
+		words = append(words, "--fault", f)
+	}
+	return strings.Join(words, " ")
 }
 
 func randomSeed() uint64 {

@@ -4,7 +4,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -115,11 +117,41 @@ func TestSimFitsIntoABudget(t *testing.T) {
 	if once, _ := simulate(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
 		t.Errorf("of seeds 100 and 101 one in a hundred is run twice:\n%s", once)
 	}
-	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}} {
+	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
 		var o, e bytes.Buffer
 		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != usage || !strings.Contains(e.String(), "want") {
 			t.Errorf("troupe sim %v: code %d, %s", args, code, e.String())
 		}
+	}
+}
+
+// The line that runs a seed again has the flags it was run with.
+func TestTheCommandToRunASeedAgain(t *testing.T) {
+	for want, c := range map[string]SimCmd{
+		"troupe sim --seed 7 --runs 1 --twice 100":                       {},
+		"troupe sim --seed 7 --store pebble --faults none":               {Store: "pebble", Faults: "none"},
+		"troupe sim --project x --seed 7 --strategy uniform --fault a:1": {Project: "x", Strategy: "uniform", Fault: []string{"a:1"}},
+	} {
+		c.Store, c.Engine, c.Faults, c.Strategy = cmp.Or(c.Store, "memory"), cmp.Or(c.Engine, "direct"), cmp.Or(c.Faults, "drawn"), cmp.Or(c.Strategy, "drawn")
+		if got := c.command(7); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// Two runs that differ leave a folder, and the command that runs both again.
+func TestWhoDiffersIsToldHowToSeeItAgain(t *testing.T) {
+	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
+	var out, talk bytes.Buffer
+	o := sim.Options{Seed: 2, Faultless: true}
+	err := c.failed(&out, &talk, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
+	dir := filepath.Join(c.Dir, "seed-2")
+	if err == nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	out.Reset()
+	if code := run([]string{"replay", dir}, streams{&out, &talk}); code != failed || !strings.Contains(talk.String(), "two runs of this seed differed") {
+		t.Errorf("its replay ends with %d: %s%s", code, out.String(), talk.String())
 	}
 }
 
@@ -135,6 +167,22 @@ func TestProgressSaysHowFast(t *testing.T) {
 	s.runs, s.budget = 0, 10*time.Minute
 	if line := s.line(2 * time.Second); !strings.HasPrefix(line, "10 in 2s of 10m0s seeds") {
 		t.Error(line)
+	}
+}
+
+// A file is told once a minute, a line each.
+func TestProgressInAFile(t *testing.T) {
+	var told bytes.Buffer
+	s := newSwarm(&told, 100, 0)
+	for after := range 250 {
+		if !s.goesOn(s.begun.Add(time.Duration(after) * time.Second)) {
+			t.Fatal("there is no budget, and it ends")
+		}
+	}
+	s.wipe()
+	lines := strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")
+	if len(lines) != 4 || strings.ContainsAny(told.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
+		t.Errorf("%q", lines)
 	}
 }
 

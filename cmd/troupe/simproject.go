@@ -6,10 +6,11 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"strings"
+	"slices"
 
 	"github.com/troupe-run/troupe/sim"
 	simulation "github.com/troupe-run/troupe/simulate"
+	"github.com/troupe-run/troupe/tools"
 )
 
 // project puts a team of the user's own into imagined worlds.
@@ -32,12 +33,22 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
+	for _, spec := range team.Specs {
+		for _, name := range spec.MissingTools(tools.NewRegistry()) {
+			if !slices.ContainsFunc(team.Tools, func(t simulation.Tool) bool { return t.Name == name }) {
+				fmt.Fprintf(talk, "%s: warning: no [[tool]] in %s stands in for %s; the agent will do without it\n", spec.ID, simulation.RulesFile, name)
+			}
+		}
+	}
 	o := simulation.Options{Seeds: max(c.Seeds, c.Runs), Faultless: c.Faults == "none", Odds: c.odds, Dir: c.Dir}
 	if c.Strategy != "drawn" {
 		o.Strategy = c.Strategy
 	}
 	if c.Seed != nil {
 		o.First, o.Seeds = *c.Seed, max(o.Seeds, 1)
+	}
+	if o.Seeds == 0 {
+		o.Seeds = simulation.SeedsDefault
 	}
 	if o.Seeds == 1 {
 		o.Columns = sim.NewColumns(out, sim.ColumnsWidth)
@@ -50,24 +61,9 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r.Print(out, c.again())
+	r.Print(out, c.command)
 	if !r.OK() {
 		return exit(failed)
 	}
 	return nil
-}
-
-// again is the command that shows one seed, but for its number.
-func (c *SimCmd) again() string {
-	words := []string{"troupe sim --project", c.Project}
-	if c.Faults == "none" {
-		words = append(words, "--faults none")
-	}
-	if c.Strategy != "drawn" {
-		words = append(words, "--strategy", c.Strategy)
-	}
-	for _, f := range c.Fault {
-		words = append(words, "--fault", f)
-	}
-	return strings.Join(words, " ")
 }

@@ -20,22 +20,29 @@ func TestSimulatingAProject(t *testing.T) {
 		return code, out.String(), talk.String()
 	}
 	code, out, talk := sim("--project", project, "--seeds", "2", "--faults", "none")
-	if code != failed || !strings.Contains(out, "FAILED in 2 of 2 worlds: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --faults none --seed 1\n") {
+	if code != failed || !strings.Contains(out, "FAILED in 2 of 2 worlds: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --seed 1 --faults none\n") {
 		t.Errorf("ends with %d:\n%s", code, out)
 	}
-	if !strings.Contains(talk, "calls may go round") || strings.Contains(talk, "no tool orders") {
+	if !strings.Contains(talk, "calls may go round") || strings.Contains(talk, "orders") {
 		t.Errorf("it doubts\n%s", talk)
 	}
 	if code, out, _ = sim("--project", project, "--seed", "1", "--faults", "none"); code != failed || !strings.Contains(out, "refused: Cycle") || !strings.Contains(out, "1 worlds from seed 1 on") {
 		t.Errorf("one seed in columns ends with %d:\n%.2000s", code, out)
 	}
-	if code, out, _ = sim("--project", filepath.Join("..", "..", "examples", "team"), "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(out, "ok: no spec was broken") {
+	if code, out, _ = sim("--project", filepath.Join("..", "..", "examples", "team"), "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(out, "ok: no rule of the runtime was broken") {
 		t.Errorf("a folder of agents ends with %d:\n%s", code, out)
 	}
-	for _, args := range [][]string{{"--seeds", "3"}, {"--seeds", "-1", "--project", project}, {"--project", project, "--events"}, {"--project", filepath.Join(t.TempDir(), "x")}} {
+	for _, args := range [][]string{{"--seeds", "3"}, {"--seeds", "-1", "--project", project}, {"--project", project, "--events"}, {"--project", project, "--fault", "LoadPoison:1"}, {"--project", filepath.Join(t.TempDir(), "x")}} {
 		if code, out, talk := sim(args...); code == 0 || talk == "" {
 			t.Errorf("%v ends with %d: %s%s", args, code, out, talk)
 		}
+	}
+	odd := t.TempDir()
+	if err := os.WriteFile(filepath.Join(odd, "a.toml"), []byte("name = \"a\"\ntools = [\"oders\"]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, talk := sim("--project", odd, "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(talk, "a: warning: no [[tool]] in sim.toml stands in for oders") {
+		t.Errorf("a tool without a stand-in ends with %d: %s", code, talk)
 	}
 	broken := t.TempDir()
 	if err := os.WriteFile(filepath.Join(broken, "a.toml"), []byte("nmae = 1\n"), 0o644); err != nil {

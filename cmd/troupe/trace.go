@@ -43,11 +43,14 @@ func tracedSeed(dir string, seed uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("seed-%d.ndjson", seed))
 }
 
+// traceWritten is broken by a history that finds no room on the disk.
+const traceWritten = "TraceWritten"
+
 // tracedOf is what run makes of a seed, its first world written down.
 func tracedOf(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.Result {
 	r, err := traced(tracedSeed(dir, o.Seed), o, run)
 	if err != nil {
-		return sim.Result{Seed: o.Seed, Broken: &sim.Violation{Spec: "TraceWritten", Detail: err.Error()}}
+		return sim.Result{Seed: o.Seed, Broken: &sim.Violation{Spec: traceWritten, Detail: err.Error()}}
 	}
 	return r
 }

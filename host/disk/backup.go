@@ -53,25 +53,33 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 // Restore copies a backup into an empty or absent folder. A backup with anything
 // wrong in it is refused: Examine says what.
 func Restore(from, dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
-	o := options.withDefaults(dir)
-	x, err := Examine(from, options, progress)
-	switch {
-	case err != nil:
-		return x, err
-	case x.Wrong > 0:
+	to := &Disk{dir: dir, options: options.withDefaults(dir)}
+	x, err := examineWith(from, options, progress, func() error { return to.copyFrom(from) })
+	if err == nil && x.Wrong > 0 {
 		return x, fmt.Errorf("backup %s: %d things are wrong with it, the first at %s: %s", from, x.Wrong, x.Findings[0].Where, x.Findings[0].What)
 	}
-	if names, err := o.fs.List(dir); err == nil && len(names) > 0 {
-		return x, fmt.Errorf("folder %s: is not empty: name one that is not there yet, or move what it holds away", dir)
+	return x, err
+}
+
+// copyFrom makes the folder of a store that of another, durably.
+func (d *Disk) copyFrom(from string) error {
+	fs := d.options.fs
+	if names, err := fs.List(d.dir); err == nil && len(names) > 0 {
+		return fmt.Errorf("folder %s: is not empty: name one that is not there yet, or move what it holds away", d.dir)
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return x, err
+		return err
 	}
 	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it makes a store of it
-		if err := copyTree(o.fs, o.fs.PathJoin(from, name), o.fs.PathJoin(dir, name)); err != nil {
-			return x, fmt.Errorf("folder %s: %w", dir, err)
+		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
+			return fmt.Errorf("folder %s: %w", d.dir, err)
 		}
 	}
-	return x, nil
+	folder, err := fs.OpenDir(d.dir)
+	if err != nil {
+		return err
+	}
+	d.syncParents()
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 func copyTree(fs vfs.FS, from, to string) error {

@@ -185,7 +185,7 @@ func failing(kind, nth string) vfs.FS {
 // A disk that fails ends the process in one line; what was acknowledged is there
 // at the next start.
 func TestAFailingDiskIsTheEnd(t *testing.T) {
-	for _, fail := range []string{"sync 12", "write 12"} {
+	for _, fail := range []string{"sync 100", "write 100"} {
 		dir := t.TempDir()
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), childDir+"="+dir, childFail+"="+fail)

@@ -17,7 +17,13 @@ import (
 // with it where Open stops at the first. It changes nothing. What keeps it from
 // looking further is the last finding; only a folder that is no store of ours, or
 // is in use, is an error.
-func Examine(dir string, options Options, progress func(keys uint64)) (x store.Examination, err error) {
+func Examine(dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
+	return examineWith(dir, options, progress, func() error { return nil })
+}
+
+// examineWith does something with the folder of a store in which nothing is wrong,
+// before another process may have it.
+func examineWith(dir string, options Options, progress func(keys uint64), with func() error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
 	defer func() {
@@ -58,7 +64,10 @@ func Examine(dir string, options Options, progress func(keys uint64)) (x store.E
 	if err != nil {
 		x = stuck(x, pebbleDir, err)
 	}
-	return x, nil
+	if x.Wrong > 0 {
+		return x, nil
+	}
+	return x, with()
 }
 
 // stuck is what keeps from looking further: all that is behind it may be lost.

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/store"
@@ -120,5 +122,27 @@ func TestABackupTakenWhileEntriesComeHoldsAllThatWasDurable(t *testing.T) {
 	mustClose(t, d)
 	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "things are wrong") {
 		t.Errorf("a damaged backup: %v", err)
+	}
+}
+
+// Until a store is copied nobody else has it: what is copied is what was looked at.
+func TestNobodyServesWhatIsBeingCopied(t *testing.T) {
+	from, dir := storeOf(t, 20), filepath.Join(t.TempDir(), "copy")
+	tried := 0
+	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, dir) {
+			tried++
+			if d, err := Open(from, "n1", Options{FreeFloor: 1}); err == nil {
+				t.Errorf("somebody opens it while %s is made", filepath.Base(op.Path))
+				mustClose(t, d)
+			}
+		}
+		return nil
+	}))
+	if _, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || tried < 3 {
+		t.Fatalf("%d files, %v", tried, err)
+	}
+	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
+		t.Errorf("%+v", x)
 	}
 }

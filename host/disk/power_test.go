@@ -94,6 +94,7 @@ type power struct {
 	told   map[actor.CallID]promise
 
 	outages  chan outage
+	judged   *sync.Cond // one more was
 	cuts     int
 	dry      int
 	revived  int
@@ -121,6 +122,7 @@ type outage struct {
 // newPower takes the file system to fail, and the one to write through, if that is another.
 func newPower(mem *vfs.MemFS, through vfs.FS) *power {
 	p := &power{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), told: map[actor.CallID]promise{}, outages: make(chan outage, 16)}
+	p.judged = sync.NewCond(&p.mu)
 	if p.fs == nil {
 		p.fs = mem
 	}
@@ -176,13 +178,16 @@ func (g *gates) Commit(entries []store.Entry, after func()) {
 
 // live has clients tell agents things, and judges each failure meanwhile.
 func (p *power) live(t *testing.T, count int) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	judged := make(chan struct{})
 	go func() {
 		defer close(judged)
 		for o := range p.outages {
 			p.judge(ctx, o)
+			p.mu.Lock()
+			p.judged.Broadcast()
+			p.mu.Unlock()
 		}
 	}()
 	n, err := wakeUp(p.fs, func(l *Log) engine.Log { return &gates{Log: l, power: p} })
@@ -209,12 +214,16 @@ func (p *power) live(t *testing.T, count int) {
 }
 
 // isBusy tells whether a client is told to come back: those who look hold the disk
-// up where that is slow. The power fails once more, which waits for them.
+// up where that is slow. It comes back when they have seen one failure more.
 func (p *power) isBusy(r *actor.Refusal) bool {
 	if r == nil || r.Reason != actor.Busy {
 		return false
 	}
-	p.cut(0, false)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.outages) > 0 {
+		p.judged.Wait()
+	}
 	return true
 }
 

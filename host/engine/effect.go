@@ -63,19 +63,23 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 			tell(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
 		}
 	}
+	forget := func() { // on the cell's thread, from wherever it is said
+		c.mailbox.answer(answer{do: func() {
+			if c.effects[key] == f {
+				c.abort(key)
+			}
+		}})
+	}
 	end := func(a actor.Answer) {
 		tell(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
-		if late {
-			c.mailbox.answer(answer{do: func() { // who does not await it by now never will
-				if c.effects[key] == f {
-					c.abort(key)
-				}
-			}})
+		if late { // who does not await it by now never will
+			forget()
 		}
 	}
-	return func() {
-		if ctx.Err() != nil {
-			return // given up before its gate opened
+	return func() { // on the thread of the cell, or of the log
+		if ctx.Err() != nil { // given up before its gate opened, or its time was over
+			forget()
+			return
 		}
 		if !c.engine.begin() {
 			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)
@@ -84,9 +88,9 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 		}
 		go func() {
 			defer c.engine.finish()
-			defer c.engine.counters[kind].begin()()
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code ended its goroutine")}
-			defer func() { end(result) }() // whatever the code does, its asker hears of it
+			defer func() { end(result) }()          // whatever the code does, its asker hears of it
+			defer c.engine.counters[kind].begin()() // who hears of it finds it counted
 			result = do.safely(ctx, pass)
 		}()
 	}

@@ -175,6 +175,25 @@ func TestWhatNobodyAwaitsIsDropped(t *testing.T) {
 	n.until(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
+// What did not get through its gate in time is not done, and not remembered:
+// whose turn it was may be forgotten, and give nothing up.
+func TestWhatIsTooLateForItsGateIsForgotten(t *testing.T) {
+	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 })
+	var begun sync.WaitGroup
+	for i := range byte(20) {
+		n.on(0, func(c *cell) {
+			e := runtime.Effect{ID: actor.EffectID{Run: actor.CallID{1, i}}, Attempt: 1}
+			begin := c.effect(e, actor.AskWork, 0, func(context.Context, func(actor.Piece)) actor.Answer {
+				t.Error("it is done all the same")
+				return actor.Answer{}
+			})
+			begun.Go(begin) // as the log does, which waits for no cell
+		})
+	}
+	begun.Wait()
+	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+}
+
 // An actor that writes nothing down begins anew with its cell, and asks under the
 // same name: what it had asked before is given up, and nothing of it is taken for
 // the new answer.

@@ -84,8 +84,10 @@ func TestHelpIsBounded(t *testing.T) {
 			if !a.take() {
 				t.Fatal("it is not idle")
 			}
+			began := time.Now()
 			(&thread{asker: &waiter{}, cell: a.mailbox, first: asks}).work()
-			if steps < 1 || steps > test.most || test.step == 0 && steps < 3 {
+			inTime := time.Since(began) < helpFor // on a machine that has stood still it may help less
+			if steps < 1 || steps > test.most || test.step == 0 && inTime && steps < 3 {
 				t.Errorf("%d steps", steps)
 			}
 			if a.scheduled+b.scheduled != 1 {

@@ -241,8 +241,10 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 // call has the run's chain, depth, time and budget.
 func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 	by := who(ctx)
-	call, p := read(ctx, func(b []byte) (actor.Call, *actor.Refusal) {
-		return ingress.Invoke(by.Run, by.Actor, param(ctx, "id"), b)
+	var to actor.ID
+	call, p := read(ctx, func(b []byte) (call actor.Call, r *actor.Refusal) {
+		call, to, r = ingress.Invoke(by.Run, by.Actor, param(ctx, "id"), b)
+		return call, r
 	})
 	if p == nil {
 		p = promised(ctx, "POST /v1/agents/{id}:invoke "+param(ctx, "id"), &call)
@@ -261,6 +263,6 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 	case err != nil:
 		s.failed(ctx, err)
 	default:
-		s.answered(ctx, actor.ID{Tenant: by.Actor.Tenant, Agent: param(ctx, "id"), Key: by.Actor.Key}, answer)
+		s.answered(ctx, to, answer)
 	}
 }

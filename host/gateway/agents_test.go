@@ -7,8 +7,10 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -239,6 +241,9 @@ func TestFiguresSayWhatTheNodeIsAt(t *testing.T) {
 	d.ask("POST", "/v1/agents/nobody/messages", `{"content":"x"}`)
 	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	s.until("wait_opened")
+	for began := time.Now(); d.server.node.Stats().Clients > 0 && time.Since(began) < 30*time.Second; { // it is told a moment before it leaves
+		goruntime.Gosched()
+	}
 	response, err := d.client.Get("http://" + d.address + "/metrics")
 	if err != nil {
 		t.Fatal(err)

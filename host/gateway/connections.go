@@ -3,6 +3,7 @@
 package gateway
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -37,11 +38,17 @@ func (s *Server) bounded(l net.Listener) net.Listener {
 
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
-	for {
+	for failed := 0; ; {
 		c, err := l.Listener.Accept()
+		if err != nil && passes(err) { // who is served already goes on, and makes room
+			failed++
+			time.Sleep(min(time.Duration(failed)*5*time.Millisecond, time.Second))
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
+		failed = 0
 		from := addressOf(c)
 		if why := l.enter(from); why != nil {
 			refuseConnection(c, why)
@@ -49,6 +56,18 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) }), reads: limit{slack: l.slack}, writes: limit{slack: l.slack}}, nil
 	}
+}
+
+// passes tells whether a connection cannot be taken just now, for want of
+// descriptors or memory, or because its other end has gone: another can, later.
+func passes(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPROTO, syscall.EPERM,
+		syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENOPROTOOPT, syscall.EOPNOTSUPP} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // Close implements net.Listener. It may be called twice.

@@ -5,7 +5,9 @@ package gateway
 import (
 	"errors"
 	"net"
+	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -88,5 +90,45 @@ func TestDeadlinesStandWhenSomebodyWaits(t *testing.T) {
 	}
 	if _, err := broken.Write(nil); err == nil {
 		t.Error("it is written without a deadline")
+	}
+}
+
+// busyListener cannot take a connection now and then.
+type busyListener struct {
+	net.Listener
+	errs []error
+}
+
+func (l *busyListener) Accept() (net.Conn, error) {
+	if len(l.errs) > 0 {
+		err := l.errs[0]
+		l.errs = l.errs[1:]
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", err)}
+	}
+	return l.Listener.Accept()
+}
+
+// A door for which there is no descriptor just now is open a moment later; one
+// that is broken says so.
+func TestAConnectionThatCannotBeTakenEndsNothing(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := open(t).server.bounded(&busyListener{inner, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED}})
+	defer l.Close()
+	c, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	taken, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken.Close()
+	l = open(t).server.bounded(&busyListener{inner, []error{syscall.EBADF}})
+	if _, err := l.Accept(); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("%v", err)
 	}
 }

@@ -5,6 +5,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -167,7 +168,8 @@ func TestOffLoopback(t *testing.T) {
 	if err := New(nil, slog.New(slog.DiscardHandler), Config{}).Serve(off{l}); err == nil || !strings.Contains(err.Error(), "troupe keys create") {
 		t.Errorf("without a key it serves: %v", err)
 	}
-	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+	l.(*net.TCPListener).SetDeadline(time.Now()) //nolint:errcheck // it is closed, as it should be
+	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error("it left its listener open")
 	}
 	b := openBare(t, Config{Keys: someKeys(t), Secret: secret}, func(l net.Listener) net.Listener { return off{l} })
@@ -225,6 +227,11 @@ func TestAKeyIsRevoked(t *testing.T) {
 	}
 	if status, _, body := d.ask("POST", "/v1/keys", `{"scopes":["read"]}`, as(user.Text)...); status != 403 {
 		t.Errorf("one key makes another: %d %s", status, body)
+	}
+	for _, past := range []string{"1970-01-01T00:00:00Z", "1500-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2300-01-01T00:00:00Z", "soon"} {
+		if status, _, body := d.ask("POST", "/v1/keys", `{"scopes":["read"],"expires_at":"`+past+`"}`, as(admin.Text)...); status != 400 || !strings.Contains(body, `"field":"expires_at"`) {
+			t.Errorf("until %s: %d %s", past, status, body)
+		}
 	}
 	if _, _, body := d.ask("GET", "/v1/keys", "", as(admin.Text)...); !strings.Contains(body, user.ID) || strings.Contains(body, user.Text[30:]) || strings.Contains(body, "digest") {
 		t.Errorf("the list: %s", body)

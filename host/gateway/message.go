@@ -29,8 +29,9 @@ import (
 func (s *Server) message(ctx *fasthttp.RequestCtx) {
 	call, r := ingress.Message(param(ctx, "id"), ctx.PostBody())
 	p := bad(r)
+	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
 	if p == nil {
-		p = s.addressed(&call)
+		p = s.addressed(&call, streams)
 	}
 	if p == nil {
 		p = promised(ctx, "POST /v1/agents/{id}/messages", &call)
@@ -40,7 +41,7 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID = s.node.NewCallID()
-	if ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {
+	if streams {
 		s.messageStream(ctx, call)
 		return
 	}
@@ -69,10 +70,14 @@ func noAnswer() *actor.Refusal {
 		Detail: "no answer within two minutes: ask again, with the same Idempotency-Key"}
 }
 
-// addressed finds the agent that a call is for.
-func (s *Server) addressed(call *actor.Call) *problem {
+// addressed finds the agent that a call is for. What one has to tell that writes
+// nothing down stands nowhere, so nobody can follow it.
+func (s *Server) addressed(call *actor.Call, streams bool) *problem {
 	d, p := s.find(call.To.Agent)
 	call.To.Agent = d.Name
+	if p == nil && streams && d.Durability == actor.Volatile {
+		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none: its runs have no events to stream; ask without Accept: "+ingress.EventStream)
+	}
 	return p
 }
 

@@ -5,6 +5,7 @@ package gateway
 import (
 	"crypto/rand"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -22,9 +23,10 @@ const registryWithin = 30 * time.Second
 
 // registry has the registry do something in the name of whoever asks, and returns
 // its answer; or answers the request itself, if there is none.
+// What the request's own body does not say of it, its path does.
 func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
 	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryWithin, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
-	if p := promised(ctx, operation, &call); p != nil {
+	if p := promised(ctx, strings.TrimSpace(operation+" "+param(ctx, "id")), &call); p != nil {
 		p.write(ctx)
 		return nil, true
 	}
@@ -100,8 +102,12 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	_, p := read(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Decode(b, &in) })
 	var expires actor.Time
 	if p == nil && in.Expires != "" {
-		at, err := time.Parse(time.RFC3339, in.Expires)
-		if expires = actor.Time(at.UnixNano()); err != nil || at.Year() > 2200 {
+		switch at, err := time.Parse(time.RFC3339, in.Expires); {
+		case err == nil && !at.After(time.Now()): // also what no number of nanoseconds can say, and 0, which means never
+			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: "+in.Expires+" is not later than now")
+		case err == nil && at.Year() <= 2200:
+			expires = actor.Time(at.UnixNano())
+		default:
 			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: want a time like 2027-01-31T12:00:00Z, up to the year 2200, or leave it out")
 		}
 	}

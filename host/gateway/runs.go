@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -99,17 +100,17 @@ func (s *Server) events(ctx *fasthttp.RequestCtx) {
 	patience := s.waiting(ctx, time.Duration(of[2])*time.Millisecond)
 	defer patience.stop()
 	for last := of[2] == 0; ; {
-		count := 0
 		var body []byte
+		var wait bool
 		err := s.look(func(v View) (err error) {
-			body, count, err = v.Events(id, of[0], int(of[1]))
+			body, wait, err = v.Events(id, of[0], int(of[1]))
 			return err
 		})
 		if err != nil {
 			s.failed(ctx, err)
 			return
 		}
-		if count > 0 || last {
+		if !wait || last {
 			ok(ctx, http.StatusOK, body)
 			return
 		}
@@ -148,6 +149,12 @@ func (s *Server) eventStream(ctx *fasthttp.RequestCtx, id actor.CallID) {
 	s.tell(ctx, id, tree, at, func() {})
 }
 
+// ofTheRegistry is why nobody has a hand in its runs: half a change would be
+// written down, and not told.
+func ofTheRegistry() *actor.Refusal {
+	return actor.Refuse(actor.Rejected, "this run is the registry's, and ends by itself")
+}
+
 // signal answers a run that waits.
 func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 	id, p := runID(ctx)
@@ -156,7 +163,7 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 		call, p = read(ctx, func(b []byte) (actor.Call, *actor.Refusal) { return ingress.Signal(id, b) })
 	}
 	if p == nil {
-		p = promised(ctx, "POST /v1/runs/{id}:signal", &call)
+		p = promised(ctx, "POST /v1/runs/{id}:signal "+id.String(), &call)
 	}
 	if p == nil && call.Operation == ingress.CallAgent {
 		p = invalid(http.StatusBadRequest, "name", "name: "+ingress.CallAgent+" is not for clients; an external agent says it by POST /v1/agents/{id}:invoke")
@@ -168,6 +175,10 @@ func (s *Server) signal(ctx *fasthttp.RequestCtx) {
 	owner, err := s.owner(id)
 	if err != nil {
 		s.failed(ctx, err)
+		return
+	}
+	if owner.Actor == agents.RegistryID {
+		refusal(ofTheRegistry()).write(ctx)
 		return
 	}
 	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalWithin
@@ -206,6 +217,10 @@ func (s *Server) cancel(ctx *fasthttp.RequestCtx) {
 	owner, err := s.owner(id)
 	if err != nil {
 		s.failed(ctx, err)
+		return
+	}
+	if owner.Actor == agents.RegistryID {
+		refusal(ofTheRegistry()).write(ctx)
 		return
 	}
 	news, deaf := s.node.Watch(id)

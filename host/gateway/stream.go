@@ -276,7 +276,11 @@ func (t *teller) head(old bool) []byte {
 // write has the client take some of what is out, for a while; a head is not the stream's business.
 func (t *teller) write(head []byte) {
 	due, _ := t.stream.NextDeadline()
-	_ = t.conn.SetWriteDeadline(time.Now().Add(max(min(writeSlice, due.Sub(t.now())), time.Millisecond)))
+	within := max(min(writeSlice, due.Sub(t.now())), time.Millisecond)
+	if len(head) > 0 { // nothing is over before it has begun
+		within = writeSlice
+	}
+	_ = t.conn.SetWriteDeadline(time.Now().Add(within))
 	n, err := t.conn.Write(append(head, t.out...))
 	if len(head) > 0 && n < len(head) {
 		t.step(ingress.Closed{})

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -459,10 +460,14 @@ func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
 	s.response.Body.Close()
 	noticed("a streamed message's stream", n.watched)
 	noticed("a streamed message", n.asked)
+	var all struct {
+		Next int `json:"next_after"`
+	}
+	d.into(&all, "GET", "/v1/runs/"+run+"/events", "")
 	for what, request := range map[string]string{
 		"events":  "GET /v1/runs/" + run + "/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
 		"tree":    "GET /v1/runs/" + run + "/events?tree=1 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
-		"news":    "GET /v1/runs/" + run + "/events?after=99&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"news":    "GET /v1/runs/" + run + "/events?after=" + strconv.Itoa(all.Next) + "&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"message": "POST /v1/agents/slow/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" + `{"content":"x","session":"s-2"}`,
 	} {
 		c := d.dialSmall()

@@ -5,6 +5,7 @@ package gateway
 import (
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/runs"
@@ -58,20 +59,47 @@ func (v View) Owner(run actor.CallID) (store.RunOwner, error) {
 	return owner, err
 }
 
+// listedTextMax is how much of its answer a run shows in a list.
+const listedTextMax = 4 << 10
+
 // Run writes what GET /v1/runs/{id} answers.
 func (v View) Run(run actor.CallID) ([]byte, error) {
-	r, err := v.Record(run)
+	r, err := v.whole(run)
 	if err != nil {
 		return nil, err
+	}
+	return r.AppendJSON(nil), nil
+}
+
+// listed is a run in a list: of a long answer it has the beginning.
+func (v View) listed(run actor.CallID) ([]byte, error) {
+	r, err := v.whole(run)
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Text) > listedTextMax {
+		at := listedTextMax
+		for !utf8.RuneStart(r.Text[at]) {
+			at--
+		}
+		r.Text, r.Truncated = r.Text[:at], true
+	}
+	return r.AppendJSON(nil), nil
+}
+
+func (v View) whole(run actor.CallID) (runs.Record, error) {
+	r, err := v.Record(run)
+	if err != nil {
+		return r, err
 	}
 	if r.Seq == 0 { // a child that was accepted and has no event yet
 		owner, err := v.Owner(run)
 		if err != nil {
-			return nil, err
+			return r, err
 		}
 		r = runs.Record{Run: run, Root: owner.Root, Actor: owner.Actor, Status: runs.Running, Attempt: 1}
 	}
-	return r.AppendJSON(nil), nil
+	return r, nil
 }
 
 // Runs writes what GET /v1/runs answers: roots, the newest first.
@@ -85,7 +113,7 @@ func (v View) Runs(limit int) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		one, err := v.Run(owner.Run)
+		one, err := v.listed(owner.Run)
 		if err != nil {
 			return nil, err
 		}
@@ -94,18 +122,42 @@ func (v View) Runs(limit int) ([]byte, error) {
 	return append(b, "]}"...), nil
 }
 
-// Events writes what GET /v1/runs/{id}/events answers, and tells how many events it holds.
-func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, count int, err error) {
+// endsAt tells whether a run's event is its last, for who has read it.
+func (v View) endsAt(run actor.CallID, seq uint64) (bool, error) {
+	last, err := store.Events(v.KV, actor.DefaultTenant, run, seq-1, 1)
+	if err != nil {
+		return false, err
+	}
+	if len(last) == 0 {
+		r := actor.Refuse(actor.Invalid, "run %s has no event %d yet: want the number of the last event that was read, or 0 to begin with the first", run, seq)
+		r.Field = "after"
+		return false, r
+	}
+	e, err := runs.Decode(last[0].Body)
+	if err != nil {
+		return false, fmt.Errorf("run %s: event %d: %w", run, seq, err)
+	}
+	return e.Type.Ends(), nil
+}
+
+// Events writes what GET /v1/runs/{id}/events answers, and tells whether a client
+// should wait for more: there is nothing yet, and the run is not over.
+func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, wait bool, err error) {
 	if _, err := v.Owner(run); err != nil {
-		return nil, 0, err
+		return nil, false, err
 	}
 	page, err := store.Events(v.KV, actor.DefaultTenant, run, after, limit)
 	if err != nil {
-		return nil, 0, err
+		return nil, false, err
+	}
+	ended := false
+	if len(page) == 0 && after > 0 {
+		if ended, err = v.endsAt(run, after); err != nil {
+			return nil, false, err
+		}
 	}
 	b := append([]byte(`{"run_id":"`), run.String()...)
 	b = append(b, `","events":[`...)
-	ended := false
 	for i, raw := range page {
 		if i > 0 {
 			b = append(b, ',')
@@ -115,7 +167,7 @@ func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, co
 		if i == len(page)-1 {
 			e, err := runs.Decode(raw.Body)
 			if err != nil {
-				return nil, 0, fmt.Errorf("run %s: event %d: %w", run, raw.Seq, err)
+				return nil, false, fmt.Errorf("run %s: event %d: %w", run, raw.Seq, err)
 			}
 			ended = e.Type.Ends()
 		}
@@ -124,7 +176,7 @@ func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, co
 	b = strconv.AppendUint(b, after, 10)
 	b = append(b, `,"ended":`...)
 	b = strconv.AppendBool(b, ended)
-	return append(b, '}'), len(page), nil
+	return append(b, '}'), len(page) == 0 && !ended, nil
 }
 
 // Waiting finds the run that waits for a signal: the run itself, or the one

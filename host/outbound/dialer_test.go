@@ -421,15 +421,9 @@ func TestAConnectionIsReset(t *testing.T) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	l.Close()
 	o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &pen{})
 	defer o.Close()
-	h := invoke(t.Context(), o, upstream.Target{URL: "http://" + address}, false, within)
+	h := invoke(t.Context(), o, upstream.Target{URL: "http://127.0.0.1:1"}, false, within) // a port that nobody is given
 	if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.Detail != "agent py cannot be reached: nobody listens there" || len(h.again) != 1 {
 		t.Errorf("%v", h.Refusal)
 	}

@@ -239,7 +239,7 @@ func (c *client) signal(l *life, e *errand) error {
 func (c *client) giveUp(l *life, e *errand) bool {
 	var a answer
 	status, err := l.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":cancel", "", nil}, &a)
-	if err == nil && status != http.StatusOK {
+	if err == nil && status != http.StatusOK && status != http.StatusAccepted { // it is under way
 		c.ledger.found(wrong, "%s: cannot be cancelled: %d %s %s", e, status, a.Code, a.Detail)
 	}
 	return err == nil && a.Status == any(runs.Cancelled.String())

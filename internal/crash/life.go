@@ -112,8 +112,22 @@ func (l *life) send(q request) (*http.Response, error) {
 	return l.http.Do(r)
 }
 
-// ask is a request with one answer.
+// busyTries is how often a client comes back that is told to, a second later.
+const busyTries = 20
+
+// ask is a request with one answer. Who is told to come back does.
 func (l *life) ask(q request, into any) (status int, err error) {
+	for range busyTries {
+		status, err = l.askOnce(q, into)
+		if err != nil || status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
+			break
+		}
+		time.Sleep(time.Second)
+	}
+	return status, err
+}
+
+func (l *life) askOnce(q request, into any) (status int, err error) {
 	l.open.Add(1)
 	response, err := l.send(q)
 	if err != nil {

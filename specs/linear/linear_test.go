@@ -25,6 +25,24 @@ var (
 
 const bound = 10 * time.Second
 
+// A world that has no order says the same each time it is run.
+func TestTheSentenceIsAlwaysTheSame(t *testing.T) {
+	say := func() string {
+		j := New()
+		j.Left(1, j.Leaves(1, kim, "a", "1"), "")
+		b, c := j.Leaves(2, kim, "b", "2"), j.Leaves(2, kim, "c", "3")
+		j.Left(3, b, "1")
+		j.Left(3, c, "1")
+		return j.Check(bound).Illegal.Sentence
+	}
+	first := say()
+	for range 50 {
+		if again := say(); again != first {
+			t.Fatalf("%s\n%s", first, again)
+		}
+	}
+}
+
 // told is a story as lines of calls, in the order in which they happen.
 type told func(j *Judge)
 

@@ -76,12 +76,15 @@ func (o *Op) String() string {
 	return o.who + " from " + at(o.begun) + " to " + at(o.ended)
 }
 
+// earlier orders operations by when they began.
+func earlier(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) }
+
 // sentence says where the order that comes farthest ends.
 func (b *book) sentence(s *story, ops []porcupine.Operation, info *porcupine.LinearizationInfo) string {
 	var best []porcupine.Operation
 	for _, lines := range info.PartialLinearizationsOperations() {
-		for _, line := range lines {
-			if len(line) > len(best) {
+		for _, line := range lines { // in any order, so that of those as long as each other one has to be chosen
+			if len(line) > len(best) || len(line) == len(best) && slices.CompareFunc(line, best, earlier) < 0 {
 				best = line
 			}
 		}
