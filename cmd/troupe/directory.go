@@ -120,17 +120,17 @@ func (d *directory) external() []outbound.Agent {
 	return all
 }
 
-// attach names those who are to hear of changes, and tells them how things stand.
-func (d *directory) attach(ctx context.Context, e *engine.Engine, out *outbound.Outbound) error {
+// attach names those who are to hear of changes. How things stood they were told
+// when they were made, and nothing has changed since: announcements wait for this.
+func (d *directory) attach(e *engine.Engine, out *outbound.Outbound) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.engine, d.outbound = e, out
 	close(d.ready)
 	d.lacks(func(string) bool { return true })
-	return d.tell(ctx)
 }
 
-// tell returns when every cell knows.
+// tell says how things stand, and returns when every cell knows.
 func (d *directory) tell(ctx context.Context) error {
 	now, former := d.definitions()
 	d.outbound.SetAgents(d.external())

@@ -70,25 +70,22 @@ func openNode(c nodeConfig, log *slog.Logger) (n *node, err error) {
 	if n.outbound, err = outbound.New(c.Out); err != nil {
 		return nil, err
 	}
-	definitions, _ := n.directory.definitions()
+	definitions, former := n.directory.definitions()
 	if c.Trace != "" {
 		if n.trace, err = openTrace(c.Trace, c.Name, c.Limits, definitions, log); err != nil {
 			return nil, err
 		}
 	}
+	n.outbound.SetAgents(n.directory.external()) // before there are runs that ask them
 	n.engine, err = engine.Start(engine.Config{
-		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions,
+		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
 		Tools: n.directory.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
 		Trace: n.trace.teller(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	within, cancel := context.WithTimeout(context.Background(), registryWithin)
-	defer cancel()
-	if err := n.directory.attach(within, n.engine, n.outbound); err != nil {
-		return nil, errors.Join(err, n.engine.Close(within))
-	}
+	n.directory.attach(n.engine, n.outbound)
 	return n, nil
 }
 

@@ -21,8 +21,8 @@ type definitions struct {
 	told   chan struct{}
 }
 
-func newDefinitions(all []actor.Definition, cells int) *definitions {
-	return &definitions{latest: runtime.Agents{Definitions: all}, number: 1, taken: make([]uint64, cells), told: make(chan struct{})}
+func newDefinitions(all runtime.Agents, cells int) *definitions {
+	return &definitions{latest: all, number: 1, taken: make([]uint64, cells), told: make(chan struct{})}
 }
 
 // change replaces the agents, and tells the change's number.

@@ -66,6 +66,26 @@ func TestAgentsChangeForEveryCellAtOnce(t *testing.T) {
 	}
 }
 
+// A node that starts knows what its open runs began with before any of them goes on.
+func TestANodeStartsWithWhatAgentsWere(t *testing.T) {
+	dir, old, now := t.TempDir(), says("agent", "old"), says("agent", "new")
+	n := start(t, dir, nil, old)
+	held := n.call("agent", "held", "wait")
+	run := n.await(held).Reply.Run
+	n.close()
+
+	n = start(t, dir, func(c *Config) { c.Former = []actor.Definition{old} }, now)
+	if a := n.signal(run, held.To, "go"); a.Reply.Refusal != nil {
+		t.Errorf("signal: %+v", a.Reply)
+	}
+	if got := n.outcome(run); got != "old" {
+		t.Errorf("the run that was held says %q", got)
+	}
+	if a := n.ask("agent", "k", "x"); text(a) != "new" {
+		t.Errorf("a new one: %+v", a.Reply)
+	}
+}
+
 func TestDefineWaitsAsLongAsItMay(t *testing.T) {
 	begun, let := make(chan struct{}), make(chan struct{})
 	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, rawAgent("slow", func(actor.Begin) (actor.Action, error) {

@@ -63,6 +63,7 @@ type Config struct {
 	Log    Log
 	Store  store.KV           // what the log writes to; it is only read here
 	Agents []actor.Definition // to begin with
+	Former []actor.Definition // older ones that open runs may still have
 	Tools  *tools.Registry
 	// Outbound asks models and external agents; nil: there are none.
 	Outbound Outbound
@@ -133,7 +134,7 @@ func Start(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
-		agents: newDefinitions(config.Agents, config.Cells), readers: newReaders(readersCount), over: make(chan struct{})}
+		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount), over: make(chan struct{})}
 	e.tracing.tell = config.Trace
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	for range config.Cells {
