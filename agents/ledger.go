@@ -3,6 +3,7 @@
 package agents
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -97,7 +98,7 @@ func (l ledger) put(spec Spec) (change, *actor.Refusal) {
 			return change{}, actor.Refuse(actor.Budget, "there are %d agents, at most %d are kept: delete one first", AgentsMax, AgentsMax)
 		}
 		item.Value = l.agentValue(spec)
-		return l.within(change{[]actor.Item{item}, answer})
+		return l.within(change{keep: []actor.Item{item}, answer: answer})
 	}
 	if refusal := l.mayReplace(before, spec); refusal != nil {
 		return change{}, refusal
@@ -105,25 +106,28 @@ func (l ledger) put(spec Spec) (change, *actor.Refusal) {
 	if before.Hash() == spec.Hash() {
 		answer.Changed = false
 		item.Value = l.value(item.Name)
-		return change{[]actor.Item{item}, answer}, nil
+		return change{keep: []actor.Item{item}, answer: answer}, nil
 	}
 	item.Value = l.agentValue(spec)
 	keep, refusal := l.retire(before)
 	if refusal != nil {
 		return change{}, refusal
 	}
-	return l.within(change{append([]actor.Item{item}, keep...), answer})
+	return l.within(change{keep: append([]actor.Item{item}, keep...), answer: answer})
 }
 
 // mayWrite keeps an agent's durability as it is for as long as one of its runs may be
 // open: whether an actor's journal is read, and goes on, must not change under it.
 func (l ledger) mayWrite(spec Spec) *actor.Refusal {
-	if before, there := l.agent(spec.ID); there && before.Durability != spec.Durability {
-		return keepsDurability(spec.ID, before.Durability)
+	if before, there := l.agent(spec.ID); there { // what it was within a day before had the same
+		if before.Durability != spec.Durability {
+			return keepsDurability(spec.ID, before.Durability)
+		}
+		return nil
 	}
 	for _, item := range l.kept {
 		var f keptFormer
-		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.over(item.Value) || json.Unmarshal(item.Value, &f) != nil {
+		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.now.Sub(replaced(item.Value)) > FormerKept || json.Unmarshal(item.Value, &f) != nil {
 			continue
 		}
 		if before, err := ReadJSON(f.Spec); err == nil && before.Durability != spec.Durability {
@@ -166,52 +170,85 @@ func (l ledger) remove(id string) (change, *actor.Refusal) {
 		if id == RegistryID.Agent || slices.Contains(l.native, id) {
 			return change{}, actor.Refuse(actor.Rejected, "%s is a part of this program and cannot be deleted", id)
 		}
-		return change{}, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)
+		return l.gone(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)), nil
 	}
 	keep, refusal := l.retire(before)
 	if refusal != nil {
 		return change{}, refusal
 	}
-	return change{append([]actor.Item{{Name: agentPrefix + id}}, keep...), struct {
+	return change{keep: append([]actor.Item{{Name: agentPrefix + id}}, keep...), answer: struct {
 		OK bool   `json:"ok"`
 		ID string `json:"agent_id"`
 	}{true, id}}, nil
 }
 
-// retire keeps what an agent was for the runs that began with it, and lets go of
-// what was retired so long ago that none is left.
+// gone is a removal of what is not kept: the world may not have heard of one before.
+func (l ledger) gone(name string, refusal *actor.Refusal) change {
+	return change{keep: []actor.Item{{Name: name}}, gone: refusal}
+}
+
+// retire keeps what an agent was for the runs that began with it. Once there is no
+// more room it lets go of what was retired so long ago that hardly any is left: the
+// oldest, a few dozen at once.
 func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
-	name := formerPrefix + before.ID + "/" + before.Hash().String()
+	own := formerPrefix + before.ID + "/"
+	name := own + before.Hash().String()
 	keep := []actor.Item{{Name: name, Value: must.Do(json.Marshal(keptFormer{before.Encode(), runs.FormatTime(l.now)}))}}
-	all, own := 0, 0
+	var all, ours []actor.Item
+	bytes := 0
 	for _, item := range l.kept {
 		if !strings.HasPrefix(item.Name, formerPrefix) || item.Name == name {
 			continue
 		}
-		if l.over(item.Value) && len(keep) < prunedPerAction {
-			keep = append(keep, actor.Item{Name: item.Name})
-			continue
-		}
-		all++
-		if strings.HasPrefix(item.Name, formerPrefix+before.ID+"/") {
-			own++
+		all, bytes = append(all, item), bytes+len(item.Value)
+		if strings.HasPrefix(item.Name, own) {
+			ours = append(ours, item)
 		}
 	}
-	if own >= FormerPerAgent || all >= FormerMax {
+	full, alone := len(all) >= FormerMax, len(ours) >= FormerPerAgent
+	switch {
+	case alone:
+		keep = l.prune(keep, ours)
+	case full || bytes >= formerBytesMax:
+		keep = l.prune(keep, all)
+	}
+	if (full || alone) && len(keep) == 1 {
 		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerKept,
-			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", before.ID, own, all)
+			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", before.ID, len(ours), len(all))
 	}
 	return keep, nil
 }
 
-// over tells whether no run can need a former agent any more.
-func (l ledger) over(value []byte) bool {
+// prune lets go of those that were replaced more than FormerKept ago, the oldest first.
+func (l ledger) prune(keep, former []actor.Item) []actor.Item {
+	type was struct {
+		name string
+		at   actor.Time
+	}
+	var old []was
+	for _, item := range former {
+		if at := replaced(item.Value); l.now.Sub(at) > FormerKept {
+			old = append(old, was{item.Name, at})
+		}
+	}
+	slices.SortStableFunc(old, func(a, b was) int { return cmp.Compare(a.at, b.at) })
+	for _, f := range old[:min(len(old), prunedPerAction-len(keep))] {
+		keep = append(keep, actor.Item{Name: f.name})
+	}
+	return keep
+}
+
+// replaced is when a former agent was replaced; long ago if it cannot be read.
+func replaced(value []byte) actor.Time {
 	var f keptFormer
 	if json.Unmarshal(value, &f) != nil {
-		return true
+		return 0
 	}
 	at, err := runs.ParseTime(f.Replaced)
-	return err != nil || l.now.Sub(at) > FormerKept
+	if err != nil {
+		return 0
+	}
+	return at
 }
 
 // within refuses what is more than an actor may keep.
@@ -262,7 +299,7 @@ func (l ledger) createKey(body string) (change, *actor.Refusal) {
 		}
 		item.Value = must.Do(json.Marshal(record, json.Deterministic(true)))
 	}
-	return l.within(change{[]actor.Item{item}, keyAnswer{true, id}})
+	return l.within(change{keep: []actor.Item{item}, answer: keyAnswer{true, id}})
 }
 
 type keyAnswer struct {
@@ -272,12 +309,12 @@ type keyAnswer struct {
 
 func (l ledger) revokeKey(id string) (change, *actor.Refusal) {
 	if l.value(keyPrefix+id) == nil {
-		return change{}, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)
+		return l.gone(keyPrefix+id, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)), nil
 	}
 	if mutant.On("revoked-key-kept") {
 		return change{answer: keyAnswer{true, id}}, nil
 	}
-	return change{[]actor.Item{{Name: keyPrefix + id}}, keyAnswer{true, id}}, nil
+	return change{keep: []actor.Item{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil
 }
 
 func (l ledger) value(name string) []byte {

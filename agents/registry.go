@@ -43,10 +43,11 @@ const AnnounceSchema = `{"type":"object","properties":{"items":{"type":"array","
 const (
 	AgentsMax       = 1024
 	FormerMax       = 2048
-	FormerPerAgent  = 16
+	FormerPerAgent  = 256
 	KeysMax         = 1024
-	FormerKept      = 24 * time.Hour // longer than any run may take
+	FormerKept      = 24 * time.Hour // at least; longer for as long as there is room
 	keptBytesMax    = actor.KeptBytesMax * 3 / 4
+	formerBytesMax  = keptBytesMax / 2
 	prunedPerAction = actor.KeptPerActionMax - 4
 	keyBytesMax     = 4 << 10
 )
@@ -64,6 +65,7 @@ func Registry(native ...string) actor.Definition {
 type change struct {
 	keep   []actor.Item
 	answer any
+	gone   *actor.Refusal // there was nothing to remove: the world is told, and nothing else changes
 }
 
 // register deals with one operation. What it decides is kept before the world
@@ -77,13 +79,19 @@ func register(native []string, state State) (Action, error) {
 	}
 	if len(state.Answers) == 0 {
 		action := Continue("announcing", nil, Tool(ToolAnnounce, announcement(c.keep)))
-		if action.Keep = c.keep; mutant.On("registry-forgets") {
-			action.Keep = nil
+		if c.gone == nil && !mutant.On("registry-forgets") {
+			action.Keep = c.keep
 		}
 		return action, nil
 	}
-	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: must.Do(json.Marshal(c.answer, json.Deterministic(true)))}}
 	heard := state.Last()[0]
+	if r := heard.Refusal; c.gone != nil && r != nil {
+		return GiveUp(actor.Refuse(actor.Unavailable, "it is gone, but not every part of this node has heard of it: %v; ask again", r)), nil
+	}
+	if c.gone != nil {
+		return GiveUp(c.gone), nil
+	}
+	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: must.Do(json.Marshal(c.answer, json.Deterministic(true)))}}
 	out := actor.Outcome{Status: actor.Succeeded, Parts: answer, Warnings: heard.Warnings}
 	if len(heard.Warnings) > 0 {
 		out.Status = actor.Partial

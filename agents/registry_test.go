@@ -283,9 +283,41 @@ func TestAWorldThatDidNotHearIsToldAgain(t *testing.T) {
 	}
 }
 
-func TestFormerAgentsGoAfterADay(t *testing.T) {
+// A removal that was kept, and that the world never heard of, it hears of when it is
+// asked for again, though there is nothing left to remove.
+func TestAWorldThatDidNotHearOfARemovalIsToldAgain(t *testing.T) {
+	for _, test := range []struct{ operation, body, remove, what string }{
+		{agents.OpPut, `{"name":"helper"}`, agents.OpDelete, `{"agent_id":"helper"}`},
+		{agents.OpCreateKey, key("k1", "a"), agents.OpRevokeKey, `{"key_id":"k1"}`},
+	} {
+		o := newOffice(t)
+		o.must(test.operation, test.body)
+		there := len(o.announced)
+		o.deaf = true
+		if out := o.do(test.remove, test.what); out.Status != actor.Partial || len(o.announced) != there {
+			t.Fatalf("%+v, announced %v", out, o.announced)
+		}
+		if out := o.do(test.remove, test.what); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable {
+			t.Errorf("nobody has heard of it: %+v", out)
+		}
+		o.deaf = false
+		if out := o.do(test.remove, test.what); out.Refusal == nil || out.Refusal.Reason != actor.NotFound {
+			t.Errorf("%+v", out)
+		}
+		for name := range o.announced {
+			if !strings.HasPrefix(name, "former/") {
+				t.Errorf("%s: %s is still there", test.remove, name)
+			}
+		}
+	}
+}
+
+// What an agent was is kept for as long as there is room, and for a day whatever
+// comes; the oldest goes first.
+func TestFormerAgentsGoWhenThereIsNoRoom(t *testing.T) {
 	o := newOffice(t)
 	put := func(n int) actor.Outcome {
+		o.now = o.now.Add(time.Second)
 		return o.do(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
 	}
 	for n := range agents.FormerPerAgent + 1 {
@@ -293,19 +325,31 @@ func TestFormerAgentsGoAfterADay(t *testing.T) {
 			t.Fatal(out.Refusal)
 		}
 	}
-	out := put(99)
+	out := put(-1)
 	if out.Refusal == nil || out.Refusal.Reason != actor.Busy || out.Refusal.RetryAfter <= 0 {
 		t.Fatalf("%+v", out)
 	}
 	if out := o.do(agents.OpDelete, `{"agent_id":"helper"}`); out.Refusal == nil {
 		t.Errorf("%+v", out)
 	}
-	o.now = o.now.Add(agents.FormerKept + time.Second)
-	if out := put(99); out.Refusal != nil {
+	o.now = o.now.Add(agents.FormerKept - 10*time.Second)
+	before := len(o.directory().Former)
+	o.must(agents.OpPut, `{"name":"other"}`)
+	o.must(agents.OpPut, `{"name":"other","prompt":"another"}`)
+	if got := len(o.directory().Former); got != before+1 {
+		t.Errorf("%d former after a day, %d before", got, before)
+	}
+	if out := put(-1); out.Refusal != nil {
 		t.Fatal(out.Refusal)
 	}
-	if d := o.directory(); len(d.Former) != 1 || !reflect.DeepEqual(o.kept, o.announced) {
-		t.Errorf("%d former", len(d.Former))
+	d := o.directory()
+	for _, def := range d.Former {
+		if strings.Contains(string(def.Spec), `"prompt":"0"`) {
+			t.Error("the oldest is still there")
+		}
+	}
+	if got := len(d.Former); got >= before || got < before-100 || !reflect.DeepEqual(o.kept, o.announced) {
+		t.Errorf("%d former, %d before", got, before)
 	}
 }
 
@@ -322,15 +366,16 @@ func TestAnAgentMayBecomeWhatItWas(t *testing.T) {
 func TestManyFormerAgentsGoStepByStep(t *testing.T) {
 	o := newOffice(t)
 	for n := range 200 {
-		o.kept[fmt.Sprintf("former/x%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}`, runs.FormatTime(o.now))
+		o.kept[fmt.Sprintf("former/x%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}%s`, runs.FormatTime(o.now), strings.Repeat(" ", 63<<10))
 	}
 	o.now = o.now.Add(2 * agents.FormerKept)
 	for n := range 5 {
 		o.must(agents.OpPut, fmt.Sprintf(`{"name":"helper","prompt":"%d"}`, n))
 	}
-	if got := len(o.directory().Former); got != 4 {
+	if got := len(o.directory().Former); got <= 4 || got > 200 { // as many as there is room for
 		t.Errorf("%d former", got)
 	}
+	maps.DeleteFunc(o.kept, func(name, _ string) bool { return strings.HasPrefix(name, "former/") })
 	for n := range agents.FormerMax {
 		o.kept[fmt.Sprintf("former/y%d/1", n)] = fmt.Sprintf(`{"spec":{"name":"x"},"replaced_at":%q}`, runs.FormatTime(o.now))
 	}

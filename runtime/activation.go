@@ -159,12 +159,17 @@ func (a *activation) untaint(call actor.CallID) bool {
 	return true
 }
 
+// journaled tells whether an agent's actors have a journal.
+func journaled(def *actor.Definition) bool {
+	return def == nil || def.Durability == actor.Journaled
+}
+
 // activate brings an actor into memory. One that is journaled is read from the
 // log first; what comes for it meanwhile waits.
-func (c *Cell) activate(id actor.ID, def *actor.Definition) *activation {
+func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 	shard := dispatcher.ShardOf(id)
 	act := &activation{shard: shard, epoch: c.owner(shard).Epoch, used: c.now, life: c.rest,
-		durable: def == nil || def.Durability == actor.Journaled, serial: def == nil || def.Turns == actor.Serial}
+		durable: journaled, serial: c.serial(id)}
 	c.actors.add(id, act)
 	if act.durable {
 		c.live(act)
@@ -226,6 +231,9 @@ func (c *Cell) loaded(in Loaded) {
 	for _, run := range act.runs() {
 		if run.Started() && !mutant.On("restart-forgets-open-call") {
 			act.turns = append(act.turns, c.restored(act, run))
+			if run.Holds > 0 {
+				act.mailbox.StandStill(max(run.Clock.Since, run.Clock.HeldUntil))
+			}
 		} else if !run.Started() {
 			act.mailbox.Push(queued(run))
 		}

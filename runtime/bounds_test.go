@@ -224,3 +224,33 @@ func TestAClientsCallThatComesAgainIsNotRefusedUnread(t *testing.T) {
 		n.want(id, map[string]string{"a": "slept", "b": "b:x"}[to])
 	}
 }
+
+// Messages behind a turn that waits for a person do not grow old, over a restart too.
+func TestWhoStandsBehindAPersonDoesNotGrowOld(t *testing.T) {
+	n := newNode(t, 1, agent("a", script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+		if len(answers) == 1 {
+			return sleeping(20*time.Second)(b, nil)
+		}
+		return waiting(5*time.Minute)(b, answers)
+	})))
+	more := func(when string) {
+		t.Helper()
+		if id := n.send("a", "z"); n.answer(id) != "nothing" {
+			t.Errorf("%s: %s", when, n.answer(id))
+		}
+	}
+	run := n.send("a", "x")
+	n.send("a", "y")
+	n.pass(n.limits.MailboxAgeMax + time.Second)
+	more("while it waits")
+	n.start(1)
+	more("while it waits, after a restart")
+	n.send("a", "", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
+	n.pass(10 * time.Second)
+	more("when it goes on")
+	n.start(1)
+	more("when it goes on, after a restart")
+	if r := n.runs[run]; r.Status.Ended() {
+		t.Errorf("it is over: %v", r.Status)
+	}
+}

@@ -41,7 +41,7 @@ func (c *Cell) local(env *actor.Envelope) {
 	act := c.actors.find(env.To)
 	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil {
 		if def := c.agents[env.To.Agent]; def != nil && c.actors.count < c.limits.ActorsPerCellMax {
-			act = c.activate(env.To, def)
+			act = c.activate(env.To, journaled(def))
 		}
 	}
 	switch {
@@ -75,7 +75,7 @@ func (c *Cell) callOf(act *activation, call *actor.Call, durable bool) {
 			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", c.actors.count))
 			return
 		}
-		act = c.activate(call.To, def)
+		act = c.activate(call.To, journaled(def))
 	}
 	if !act.loaded {
 		c.awaitCall(act, call, durable)

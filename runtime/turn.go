@@ -66,6 +66,12 @@ func (c *Cell) newTurn() *turn {
 	return &turn{}
 }
 
+// serial tells whether the agent takes one message at a time.
+func (c *Cell) serial(id actor.ID) bool {
+	def := c.agents[id.Agent]
+	return def == nil || def.Turns == actor.Serial
+}
+
 // free tells whether the next message may begin its turn.
 func (c *Cell) free(act *activation) bool {
 	if act.serial {
@@ -102,6 +108,9 @@ func (c *Cell) begin(act *activation) bool {
 	q, ok := act.mailbox.Pop()
 	if !ok {
 		return false
+	}
+	if len(act.turns) == 0 { // the agent may have changed since the actor came
+		act.serial = c.serial(act.id)
 	}
 	run := act.journal.Run(q.Call)
 	t := c.newTurn()

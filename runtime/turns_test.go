@@ -21,19 +21,23 @@ func keyed(key string) func(*actor.Call) {
 	return func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key} }
 }
 
-func TestInterleavedTurnsPassEachOther(t *testing.T) {
-	bySize := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+// bySize takes ten seconds for what is long, and else one.
+func bySize() script {
+	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if actor.TextOf(b.Call.Parts) == "long" {
 			return sleeping(10*time.Second)(b, answers)
 		}
 		return sleeping(time.Second)(b, answers)
-	})
+	}
+}
+
+func TestInterleavedTurnsPassEachOther(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*actor.Definition)
 		short  string
 	}{{"serial", func(*actor.Definition) {}, "nothing"}, {"interleaved", interleaved, "slept"}} {
-		n := newNode(t, 1, agent("a", bySize, test.change))
+		n := newNode(t, 1, agent("a", bySize(), test.change))
 		long, short := n.send("a", "long"), n.send("a", "short")
 		n.pass(2 * time.Second)
 		if got := n.answer(short); got != test.short {
@@ -42,6 +46,42 @@ func TestInterleavedTurnsPassEachOther(t *testing.T) {
 		n.pass(20 * time.Second)
 		n.want(long, "slept")
 		n.want(short, "slept")
+	}
+}
+
+// Actors that are in memory take messages as their agent does now, once no turn
+// of before is under way.
+func TestActorsTakeMessagesAsTheirAgentDoesNow(t *testing.T) {
+	for _, test := range []struct {
+		before, after func(*actor.Definition)
+		short         string
+	}{{interleaved, func(*actor.Definition) {}, "nothing"}, {func(*actor.Definition) {}, interleaved, "slept"}} {
+		n := newNode(t, 1, agent("a", bySize(), test.before))
+		first := n.send("a", "long")
+		n.agents = []actor.Definition{agent("a", bySize(), test.after, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) })}
+		n.step(n.cells[0], Agents{Definitions: n.agents})
+		n.pass(20 * time.Second)
+		n.want(first, "slept")
+		long, short := n.send("a", "long"), n.send("a", "short")
+		n.pass(2 * time.Second)
+		n.want(short, test.short)
+		n.pass(20 * time.Second)
+		n.want(long, "slept")
+		n.want(short, "slept")
+	}
+}
+
+// Open work has a journal, even if the agent of that name writes nothing down now.
+func TestOpenWorkIsReadWhateverItsAgentIsNow(t *testing.T) {
+	before := agent("a", waiting(time.Minute))
+	n := newNode(t, 1, before)
+	run := n.send("a", "x")
+	n.agents = []actor.Definition{agent("a", echo(), volatile, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) })}
+	n.former = []actor.Definition{before}
+	n.start(1)
+	n.pass(2 * time.Minute)
+	if r := n.runs[run]; !r.Status.Ended() {
+		t.Errorf("it is open for ever: %+v", r)
 	}
 }
 
