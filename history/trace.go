@@ -44,6 +44,14 @@ func (h TraceHeader) AppendTo(b []byte) []byte {
 	return appendLine(b, h)
 }
 
+// AppendAgents writes, as one line, which agents there are from here on besides
+// those that were named before.
+func AppendAgents(b []byte, agents []TraceAgent) []byte {
+	return appendLine(b, struct {
+		Agents []TraceAgent `json:"agents"`
+	}{agents})
+}
+
 // AppendLost writes, as one line, that so many events are missing here.
 func AppendLost(b []byte, events int) []byte {
 	return append(strconv.AppendInt(append(b, `{"lost":`...), int64(events), 10), "}\n"...)

@@ -49,6 +49,9 @@ func TestAHeaderTellsTheVersion(t *testing.T) {
 	if back.Trace != TraceVersion || back.Source != "sim seed 7" || len(back.Agents) != 1 || !back.Agents[0].ByActor {
 		t.Errorf("got %+v from %s", back, line)
 	}
+	if got := string(AppendAgents(nil, []TraceAgent{{Name: "bob"}})); got != `{"agents":[{"name":"bob"}]}`+"\n" {
+		t.Errorf("got %q", got)
+	}
 	if got := string(AppendLost(nil, 3)); got != "{\"lost\":3}\n" {
 		t.Errorf("got %q", got)
 	}

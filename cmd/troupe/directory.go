@@ -38,6 +38,7 @@ type directory struct {
 	compiled agents.Directory
 	engine   *engine.Engine
 	outbound *outbound.Outbound
+	trace    *traceFile
 }
 
 // readDirectory reads the registry's journal.
@@ -64,7 +65,16 @@ func readDirectory(kv store.KV, native []actor.Definition, log *slog.Logger) (*d
 	for _, item := range journal.KeptNow() {
 		d.kept[item.Name] = item.Value
 	}
-	return d, d.compile()
+	if err := d.compile(); err != nil {
+		return nil, err
+	}
+	for _, s := range d.compiled.Specs {
+		if slices.Contains(names, s.ID) {
+			return nil, fmt.Errorf("there are two agents %s: one was created in this store, one is a part of this program: "+
+				"serve without --ready, and if you want the other, delete it first (curl -X DELETE …/v1/agents/%[1]s)", s.ID)
+		}
+	}
+	return d, nil
 }
 
 // compile reads what is kept, and gives the door its keys.
@@ -122,10 +132,10 @@ func (d *directory) external() []outbound.Agent {
 
 // attach names those who are to hear of changes. How things stood they were told
 // when they were made, and nothing has changed since: announcements wait for this.
-func (d *directory) attach(e *engine.Engine, out *outbound.Outbound) {
+func (d *directory) attach(e *engine.Engine, out *outbound.Outbound, trace *traceFile) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.engine, d.outbound = e, out
+	d.engine, d.outbound, d.trace = e, out, trace
 	close(d.ready)
 	d.lacks(func(string) bool { return true })
 }
@@ -133,6 +143,7 @@ func (d *directory) attach(e *engine.Engine, out *outbound.Outbound) {
 // tell says how things stand, and returns when every cell knows.
 func (d *directory) tell(ctx context.Context) error {
 	now, former := d.definitions()
+	d.trace.name(now)
 	d.outbound.SetAgents(d.external())
 	return d.engine.Define(ctx, now, former)
 }

@@ -87,6 +87,18 @@ func TestAServerDoesNotStartWithFilesThatAreWrong(t *testing.T) {
 	}
 }
 
+// Of two agents of one name a node would not know which has the open runs.
+func TestAServerDoesNotStartWithTwoAgentsOfAName(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	s := serveBare(t, dir)
+	s.put(`{"name":"helper"}`)
+	s.end(syscall.SIGTERM)
+	code, out, talk := command(t, "serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0")
+	if code != failed || out != "" || !strings.Contains(talk, "there are two agents helper") || !strings.Contains(talk, "without --ready") {
+		t.Errorf("code %d, out %q, talk %s", code, out, talk)
+	}
+}
+
 // put has the server know an agent.
 func (s *server) put(body string) {
 	s.Helper()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 // logBytesMax is how much of the log may wait for whoever reads it.
@@ -21,10 +22,11 @@ type lines struct {
 	closed  bool
 	more    chan struct{}
 	done    chan struct{}
+	last    time.Duration // how long whoever reads may take for what is left
 }
 
 func newLines(to io.Writer) *lines {
-	l := &lines{to: to, more: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &lines{to: to, more: make(chan struct{}, 1), done: make(chan struct{}), last: time.Second}
 	go l.loop()
 	return l
 }
@@ -62,14 +64,17 @@ func (l *lines) loop() {
 		}
 		l.to.Write(b) //nolint:errcheck // there is nowhere to say so
 	}
+	l.to.Write(l.waiting) //nolint:errcheck // nobody adds to it any more
 }
 
-// close passes on what is left. Nothing is written afterwards.
+// close passes on what is left, to whoever reads it. Nothing is taken in afterwards.
 func (l *lines) close() {
 	l.mu.Lock()
 	l.closed = true
 	close(l.more)
 	l.mu.Unlock()
-	<-l.done
-	l.to.Write(l.waiting) //nolint:errcheck // there is nowhere to say so
+	select {
+	case <-l.done:
+	case <-time.After(l.last):
+	}
 }

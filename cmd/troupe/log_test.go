@@ -4,8 +4,10 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 )
 
 // stuck is a reader of the log that reads only when it is let.
@@ -33,5 +35,19 @@ func TestALogThatNobodyReadsHoldsNobodyUp(t *testing.T) {
 	kept := strings.Count(to.String(), "x\n")
 	if kept == 0 || kept > 2*logBytesMax/len(line) || !strings.Contains(to.String(), "were dropped") {
 		t.Errorf("%d lines were kept", kept)
+	}
+}
+
+func TestALogThatNobodyReadsDoesNotKeepTheProgramFromEnding(t *testing.T) {
+	to := &stuck{let: make(chan struct{})}
+	l := newLines(to)
+	l.last = time.Millisecond
+	fmt.Fprintln(l, "x")
+	l.close()
+	fmt.Fprintln(l, "y")
+	close(to.let)
+	<-l.done
+	if got := to.String(); got != "x\n" {
+		t.Errorf("it says %q", got)
 	}
 }

@@ -44,8 +44,8 @@ type node struct {
 
 // openNode brings a node to life, from the disk up. It knows its agents before
 // it has cells, so that what was open goes on as it was.
-func openNode(c nodeConfig, log *slog.Logger) (n *node, err error) {
-	n = &node{dir: c.Data}
+func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
+	n := &node{dir: c.Data}
 	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{Logger: log}); err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func openNode(c nodeConfig, log *slog.Logger) (n *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.directory.attach(n.engine, n.outbound)
+	n.directory.attach(n.engine, n.outbound, n.trace)
 	return n, nil
 }
 
@@ -120,14 +120,36 @@ func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
 			operation = agents.OpRegister
 		}
 		within, cancel := context.WithTimeout(context.Background(), registryWithin)
-		_, warnings, err := n.registry(within, operation, file.Spec.Encode())
+		warnings, err := n.putFile(within, operation, file.Spec.Encode())
 		cancel()
+		var refusal *actor.Refusal
+		if _, known := n.directory.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
+			log.Warn("agent not taken from its file: it stays what it was", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file.Path, err)
 		}
 		log.Info("agent taken from its file", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
 	}
 	return nil
+}
+
+// putFile has the registry take an agent, and asks again for as long as it is only
+// busy: a node that starts may have much to take up.
+func (n *node) putFile(ctx context.Context, operation string, spec []byte) (warnings []string, err error) {
+	for {
+		_, warnings, err = n.registry(ctx, operation, spec)
+		var r *actor.Refusal
+		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryWithin {
+			return warnings, err
+		}
+		select {
+		case <-time.After(r.RetryAfter):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // close stops the node: no new calls, patience for those who wait, then all of it.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -107,5 +108,44 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 	}
 	if a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute}); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
 		t.Errorf("a deleted agent: %+v, %v", a, err)
+	}
+}
+
+// What is changed too often for the registry stays what it was; the node serves.
+func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	defer func() {
+		if err := n.close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range agents.FormerPerAgent + 1 {
+		if _, _, err := n.registry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	kept, _ := n.directory.spec("helper")
+	read := func(text string) agents.Spec {
+		spec, err := agents.ReadJSON([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return spec
+	}
+	files := &agentFiles{Agents: []agentFile{{Path: "helper.toml", Spec: read(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: read(`{"name":"other"}`)}}}
+	if err := n.putFiles(files, log); err != nil {
+		t.Error(err)
+	}
+	if now, _ := n.directory.spec("helper"); now.Hash() != kept.Hash() {
+		t.Error("it is another one")
+	}
+	if _, there := n.directory.spec("other"); !there {
+		t.Error("the file behind it was not read")
 	}
 }

@@ -68,12 +68,13 @@ func (c *ServeCmd) Run(s streams) error {
 	out := newLines(s.err)
 	defer out.close()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
-	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	defer stop()
 	n, err := c.open(s, log)
 	if err != nil {
 		return err
 	}
+	// Until here a signal ends the process at once: a start may be killed at any time.
+	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
 		return errors.Join(err, n.stop(0))
 	}
@@ -92,9 +93,10 @@ func (c *ServeCmd) Run(s streams) error {
 // serving is a node with a door.
 type serving struct {
 	*node
-	url   string
-	door  *gateway.Server
-	ended chan error // of the door
+	url    string
+	door   *gateway.Server
+	ended  chan error // of the door
+	logger *slog.Logger
 }
 
 // open reads what the command is told, brings a node to life, and opens its door.
@@ -150,7 +152,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 			return nil, err
 		}
 	}
-	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1)}
+	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1), logger: log}
 	n.door = gateway.New(n.engine, log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
@@ -160,18 +162,26 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	return n, nil
 }
 
-// stop lets clients have their answers, then stops everything from the door down.
+// goodbye is how long the door may take to close, and then the node.
+const goodbye = 10 * time.Second
+
+// stop lets clients have their answers, then stops everything from the door down. A
+// client that is not done by then is cut off.
 func (n *serving) stop(grace time.Duration) error {
 	patience, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	n.door.Drain()
 	n.engine.Drain(patience)
 	// Whoever has an answer now gets it, and may read once more on its way.
-	last, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	last, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	err := n.door.Shutdown(last)
+	if err := n.door.Shutdown(last); err != nil {
+		n.logger.Warn("clients were cut off", "error", err.Error())
+	}
 	_ = os.Remove(filepath.Join(n.dir, serverFile))
-	return errors.Join(err, n.close(last))
+	last, cancel = context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	return n.close(last)
 }
 
 // holder says who has a data folder open, in words that help.

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -239,5 +240,57 @@ func poll(t *testing.T, what string, is func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
+	}
+}
+
+// A client that does not end its request is cut off, and the rest ends as ever.
+func TestAServerEndsWhateverAClientDoes(t *testing.T) {
+	s := serve(t, filepath.Join(t.TempDir(), "data"))
+	slow, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	if _, err := io.WriteString(slow, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // it waits for the body
+		t.Fatalf("%q %v", line, err)
+	}
+	if code := s.end(syscall.SIGTERM); code != 0 {
+		said, _ := os.ReadFile(s.cmd.Stderr.(*os.File).Name())
+		t.Errorf("it ended with %d\n%s", code, said)
+	}
+}
+
+// Until a server is up, a signal ends it at once.
+func TestAStartCanBeEnded(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config")
+	if err := syscall.Mkfifo(config, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := program("serve", "--data", filepath.Join(dir, "data"), "--config", config)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var writer *os.File
+	poll(t, "it reads its configuration", func() (ok bool) {
+		fd, err := syscall.Open(config, syscall.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			writer = os.NewFile(uintptr(fd), config)
+		}
+		return err == nil
+	})
+	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "it has ended", func() bool {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(c.Process.Pid, &status, syscall.WNOHANG, nil)
+		return err == nil && pid == c.Process.Pid && status.Signaled()
+	})
+	if err := writer.Close(); err != nil {
+		t.Error(err)
 	}
 }

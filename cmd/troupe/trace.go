@@ -71,6 +71,8 @@ type traceFile struct {
 	end  chan struct{}
 
 	mu      sync.Mutex
+	named   map[history.TraceAgent]bool
+	naming  []history.TraceAgent // to be named before what waits
 	waiting []history.Event
 	lost    int // since waiting was taken last
 
@@ -87,16 +89,32 @@ func openTrace(path, node string, l dispatcher.Limits, definitions []actor.Defin
 	h := history.TraceHeader{Source: "serve " + node, Limits: history.TraceLimits{
 		AgentCallDepthMax: l.AgentCallDepthMax, AgentConcurrentCallsMax: l.AgentConcurrentCallsMax,
 		MaxPendingPerActor: l.MaxPendingPerActor, AgentCallTimeoutMax: l.AgentCallTimeoutMax}}
-	for i := range definitions {
-		def := &definitions[i]
-		h.Agents = append(h.Agents, history.TraceAgent{Name: def.Name, Volatile: def.Durability == actor.Volatile,
-			Interleaved: def.Turns == actor.Interleaved, ByActor: def.Recursion == actor.ByActor})
-	}
-	slices.SortFunc(h.Agents, func(a, b history.TraceAgent) int { return strings.Compare(a.Name, b.Name) })
-	t := &traceFile{file: f, out: bufio.NewWriterSize(f, 1<<18), log: log, done: make(chan struct{}), end: make(chan struct{})}
+	t := &traceFile{file: f, out: bufio.NewWriterSize(f, 1<<18), log: log, done: make(chan struct{}), end: make(chan struct{}), named: map[history.TraceAgent]bool{}}
+	t.name(definitions)
+	h.Agents, t.naming = t.naming, nil
 	t.write(h.AppendTo(nil))
 	go t.run()
 	return t, nil
+}
+
+// name has the file name those agents that it does not name so yet, before what
+// they do.
+func (t *traceFile) name(definitions []actor.Definition) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range definitions {
+		def := &definitions[i]
+		a := history.TraceAgent{Name: def.Name, Volatile: def.Durability == actor.Volatile,
+			Interleaved: def.Turns == actor.Interleaved, ByActor: def.Recursion == actor.ByActor}
+		if !t.named[a] {
+			t.named[a] = true
+			t.naming = append(t.naming, a)
+		}
+	}
+	slices.SortFunc(t.naming, func(a, b history.TraceAgent) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // teller is a function that takes events in and waits for nobody; nil if t is.
@@ -133,10 +151,13 @@ func (t *traceFile) run() {
 // drain writes what waits, and how much of what came after it is missing.
 func (t *traceFile) drain() {
 	t.mu.Lock()
-	events, lost := t.waiting, t.lost
-	t.waiting, t.lost = nil, 0
+	events, lost, agents := t.waiting, t.lost, t.naming
+	t.waiting, t.lost, t.naming = nil, 0, nil
 	t.mu.Unlock()
 	var line []byte
+	if len(agents) > 0 {
+		t.write(history.AppendAgents(nil, agents))
+	}
 	for i := range events {
 		if t.wrote > traceBytes {
 			lost += len(events) - i

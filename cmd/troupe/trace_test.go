@@ -55,6 +55,27 @@ func TestATraceSaysWhatItLost(t *testing.T) {
 	}
 }
 
+func TestATraceNamesWhoComesLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "t.ndjson")
+	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace.name([]actor.Definition{{Name: "cleo"}, {Name: "ana"}, {Name: "bob", Turns: actor.Interleaved}})
+	trace.name([]actor.Definition{{Name: "cleo"}, {Name: "ana"}})
+	trace.teller()([]history.Event{{Kind: history.Sync, At: 1}})
+	if err := trace.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(string(text), `"agents":[{"name":"ana"}]}`+"\n"+`{"agents":[{"name":"bob","interleaved":true},{"name":"cleo"}]}`+"\n"+`{"kind":"Sync","at":1,"cell":0}`+"\n") {
+		t.Errorf("%s", text)
+	}
+}
+
 func TestNobodyIsToldWithoutATrace(t *testing.T) {
 	var none *traceFile
 	if none.teller() != nil || none.Close() != nil {

@@ -27,15 +27,18 @@ type traceHeader struct {
 		Mailbox int   `json:"max_pending_per_actor"`
 		Timeout int64 `json:"agent_call_timeout_max"`
 	}
-	Agents []struct {
-		Name        string
-		Volatile    bool
-		Interleaved bool
-		ByActor     bool `json:"by_actor"`
-	}
+	Agents []traceAgent
 }
 
-// event is one line. Lost is set in a line that says what is missing.
+type traceAgent struct {
+	Name        string
+	Volatile    bool
+	Interleaved bool
+	ByActor     bool `json:"by_actor"`
+}
+
+// event is one line. Lost is set in a line that says what is missing, and Agents
+// in one that names more of them.
 type event struct {
 	Kind                      string
 	At                        int64
@@ -57,6 +60,7 @@ type event struct {
 	Pos, Synced               uint64
 	Ring                      []struct{ Call, Turn string }
 	Lost                      int
+	Agents                    []traceAgent
 }
 
 const traceVersion = 1
@@ -95,6 +99,9 @@ func (h *trace) check() error {
 	if len(h.Events) == 0 {
 		return fmt.Errorf("%s: nothing happens in it", h.Name)
 	}
+	for i := range h.Events {
+		h.Header.Agents = append(h.Header.Agents, h.Events[i].Agents...)
+	}
 	for _, a := range h.Header.Agents {
 		if a.Volatile || a.Interleaved {
 			return fmt.Errorf("%s: agent %s is not journaled and serial, and module Trace knows no other; troupe sim --plain makes worlds that it knows", h.Name, a.Name)
@@ -129,10 +136,15 @@ type translation struct {
 
 func translate(h trace) *translation {
 	t := &translation{trace: h, calls: map[string]int{}, words: map[string]bool{"ok": true, "due": true, "stop": true, "busy": true, "ring": true}}
-	begun := h.Events[0].At / 1000
-	now := begun
+	now := int64(-1)
 	for i := range h.Events {
 		e := &h.Events[i]
+		if len(e.Agents) > 0 {
+			continue
+		}
+		if now < 0 {
+			now = e.At / 1000
+		}
 		if at := e.At / 1000; at > now {
 			t.entries = append(t.entries, entry{fmt.Sprintf(`[k |-> "Tick", d |-> %d]`, min(at-now, longestTime)), i + 2})
 			now = at

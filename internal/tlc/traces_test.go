@@ -54,6 +54,32 @@ func TestATraceIsTranslated(t *testing.T) {
 	}
 }
 
+// Agents that came later are named later, and are no event.
+func TestATraceNamesAgentsThatCameLater(t *testing.T) {
+	early, err := readTrace(written(t, small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(small, `{"name":"ana","by_actor":true},`, "", 1)
+	text = strings.Replace(text, "\n", "\n{\"agents\":[{\"name\":\"ana\",\"by_actor\":true}]}\n", 1)
+	late, err := readTrace(written(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := translate(early), translate(late)
+	if len(b.entries) != len(a.entries) || len(b.unknown) != 0 || len(b.recursive) != 1 {
+		t.Fatalf("%d entries, not %d; unknown %v, recursive %v", len(b.entries), len(a.entries), b.unknown, b.recursive)
+	}
+	for i := range a.entries {
+		if a.entries[i].text != b.entries[i].text || a.entries[i].line+1 != b.entries[i].line {
+			t.Errorf("%+v, not %+v one line further on", b.entries[i], a.entries[i])
+		}
+	}
+	if _, err := readTrace(written(t, strings.Replace(text, `"by_actor"`, `"volatile"`, 1))); err == nil {
+		t.Error("an agent that came later and is volatile is no matter")
+	}
+}
+
 func TestWhatCannotBeJudgedIsSaid(t *testing.T) {
 	for _, test := range []struct{ old, new, says string }{
 		{`"trace":1`, `"trace":9`, "version 9"},
