@@ -31,8 +31,8 @@ type bed struct {
 	over chan error // of the door
 }
 
-func newBed(talk io.Writer) (b *bed, err error) {
-	b = &bed{over: make(chan error, 1)}
+func newBed(talk io.Writer) (_ *bed, err error) {
+	b := &bed{over: make(chan error, 1)}
 	if b.dir, err = os.MkdirTemp("", "troupe-load-"); err != nil {
 		return nil, err
 	}

@@ -141,7 +141,9 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, inner.close(context.Background()))
+			within, cancel := context.WithTimeout(context.Background(), goodbye)
+			defer cancel()
+			err = errors.Join(err, inner.close(within))
 		}
 	}()
 	if err := gateway.MayListen(c.Listen, inner.directory.keys.Count()); err != nil {
