@@ -93,6 +93,7 @@ func TestEachRouteAsksForItsScope(t *testing.T) {
 				body = `{"unknown":1}` // so that nothing comes of it
 			}
 			status, _, answer := d.ask(method, path, body, headers...)
+			keys.Set(append(all, expired)) // the registry, which has none of these, announces what it has when it is told to remove one
 			return status, answer
 		}
 		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {
