@@ -39,10 +39,8 @@ func (c *Cell) local(env *actor.Envelope) {
 		return
 	}
 	act := c.actors.find(env.To)
-	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil {
-		if def := c.agents[env.To.Agent]; def != nil && c.actors.count < c.limits.ActorsPerCellMax {
-			act = c.activate(env.To, journaled(def))
-		}
+	if _, cancels := env.Body.(actor.Cancel); cancels && act == nil && c.actors.count < c.limits.ActorsPerCellMax {
+		act = c.activate(env.To, journaled(c.agents[env.To.Agent])) // a run may outlive its agent
 	}
 	switch {
 	case act == nil:

@@ -86,3 +86,19 @@ func TestNobodyWaitsForWorkThatLeft(t *testing.T) {
 		t.Errorf("%d are read once the shards are back, not %d", len(loads(r)), wakesMax)
 	}
 }
+
+// A cancel reaches a run whose agent is gone, and whose actor nobody has read yet.
+func TestACancelReachesARunWhoseAgentIsGone(t *testing.T) {
+	n := newNode(t, 1, agent("a", waiting(time.Minute)))
+	run := n.send("a", "x")
+	n.agents = nil
+	n.hold = true
+	n.start(1)
+	n.inputs = nil // what has open work nobody says
+	n.hold = false
+	n.step(n.cells[0], Deliver{actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: run, Reason: actor.Stopped}}})
+	n.drain()
+	if r := n.runs[run]; !r.Status.Ended() {
+		t.Errorf("it goes on: %v", r.Status)
+	}
+}
