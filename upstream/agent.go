@@ -141,6 +141,9 @@ func NewAgentDecoder(who, run, contentType string) (*AgentDecoder, *Failure) {
 // Done tells that the agent said it was done.
 func (d *AgentDecoder) Done() bool { return d.done }
 
+// Whole tells nothing more than Done: agents end with an event of its own.
+func (d *AgentDecoder) Whole() bool { return d.done }
+
 // Completion is the answer as it now stands.
 func (d *AgentDecoder) Completion() Completion {
 	c := Completion{Text: d.text.String(), Usage: d.usage}

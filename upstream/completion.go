@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
 )
@@ -145,7 +146,7 @@ type (
 
 // Fragment is a piece of a tool call, as a stream brings it.
 type Fragment struct {
-	Index     int // which call; NoIndex: the next one if it has an id, else the last
+	Index     int // which call, whatever the first one's is; NoIndex: the next one if it has an id, else the last
 	ID        string
 	Name      string
 	Arguments string
@@ -161,6 +162,7 @@ type Assembler struct {
 }
 
 type assembled struct {
+	index     int // that its fragments bear
 	id, name  string
 	arguments []byte
 }
@@ -168,24 +170,21 @@ type assembled struct {
 // Weight is how much room the arguments take in JSON.
 func (a *Assembler) Weight() int { return a.weight }
 
-// Add takes the next fragment. Calls begin in the order of their index, id and
-// name come whole and once; only arguments come in pieces.
+// Add takes the next fragment. Id and name come whole and once; only arguments
+// come in pieces. Indexes tell calls apart, and nothing else: some models count all
+// that they say, some give every call the same.
 func (a *Assembler) Add(f Fragment) error {
-	if f.Index == NoIndex {
-		f.Index = len(a.calls)
-		if f.ID == "" && f.Index > 0 {
-			f.Index--
+	if f.Index < NoIndex {
+		return fmt.Errorf("tool call %d: there is none before 0", f.Index)
+	}
+	n := a.callOf(f)
+	if n == len(a.calls) {
+		if n == ToolCallsMax {
+			return fmt.Errorf("tool call %d: at most %d are taken", n, ToolCallsMax)
 		}
+		a.calls = append(a.calls, assembled{index: f.Index})
 	}
-	switch {
-	case f.Index < 0 || f.Index >= ToolCallsMax:
-		return fmt.Errorf("tool call %d: at most %d are taken", f.Index, ToolCallsMax)
-	case f.Index > len(a.calls):
-		return fmt.Errorf("tool call %d before tool call %d", f.Index, len(a.calls))
-	case f.Index == len(a.calls):
-		a.calls = append(a.calls, assembled{})
-	}
-	c := &a.calls[f.Index]
+	c := &a.calls[n]
 	for _, part := range [...]struct {
 		what string
 		old  *string
@@ -193,19 +192,48 @@ func (a *Assembler) Add(f Fragment) error {
 	}{{"id", &c.id, f.ID}, {"name", &c.name, f.Name}} {
 		switch {
 		case len(part.new) > NameBytesMax:
-			return fmt.Errorf("tool call %d: its %s of %d bytes is over %d", f.Index, part.what, len(part.new), NameBytesMax)
+			return fmt.Errorf("tool call %d: its %s of %d bytes is over %d", n, part.what, len(part.new), NameBytesMax)
 		case *part.old == "":
 			*part.old = part.new
 		case part.new != "" && part.new != *part.old:
-			return fmt.Errorf("tool call %d: a second %s, %.40q after %.40q", f.Index, part.what, part.new, *part.old)
+			return fmt.Errorf("tool call %d: a second %s, %.40q after %.40q", n, part.what, part.new, *part.old)
 		}
 	}
 	a.weight += weight(f.Arguments)
 	if a.weight > OutputBytesMax {
-		return fmt.Errorf("tool call %d: more than %d bytes of arguments", f.Index, OutputBytesMax)
+		return fmt.Errorf("tool call %d: more than %d bytes of arguments", n, OutputBytesMax)
 	}
 	c.arguments = append(c.arguments, f.Arguments...)
 	return nil
+}
+
+// callOf is the call that a fragment belongs to; as many as there are if it begins
+// the next.
+func (a *Assembler) callOf(f Fragment) int {
+	n := len(a.calls) - 1
+	if f.Index == NoIndex {
+		if f.ID != "" || n < 0 {
+			return n + 1
+		}
+		return n
+	}
+	for n >= 0 && a.calls[n].index != f.Index {
+		n--
+	}
+	if n < 0 || a.calls[n].endsBefore(f) {
+		return len(a.calls)
+	}
+	return n
+}
+
+// endsBefore tells whether a fragment of the same index begins another call: one
+// with an id of its own, or, where nobody has ids, one that is named once more when
+// the arguments of this one are whole.
+func (c *assembled) endsBefore(f Fragment) bool {
+	if c.id != "" || f.ID != "" {
+		return c.id != "" && f.ID != "" && c.id != f.ID
+	}
+	return f.Name != "" && f.Arguments != "" && jsontext.Value(c.arguments).IsValid()
 }
 
 // Calls are the tool calls as they now stand, each with a name and an id of its own.

@@ -33,18 +33,23 @@ func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *
 	}, refusal
 }
 
+// agentPatience is with agents that think before they speak: the invocation's time
+// is over sooner, and whether an agent lives, its health tells meanwhile.
+const agentPatience = 24 * time.Hour
+
 // Order is the invocation on its way to the agent; safe is what that registered
 // as retry = safe.
 func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
 	request, refusal := a.Invoke(in)
 	who := "agent " + in.Agent
+	patience.Head, patience.Idle = orDefault(patience.Head, agentPatience), orDefault(patience.Idle, agentPatience)
 	return Order{Who: who, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
 		Decode: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(who, in.Run, contentType) },
 	}, refusal
 }
 
-// Patience is how long and how often; each 0 stands for the default named. The
-// tag is the range from which the simulator draws.
+// Patience is how long and how often; each 0 stands for the default named, which is
+// that with models: agents have as long as their invocation. The tag is the range from which the simulator draws.
 type Patience struct {
 	Head  actor.Duration `sim:"2s..10s"`   // until the answer's head comes. 2 min
 	Idle  actor.Duration `sim:"900ms..5s"` // between two pieces of its body. 60 s
@@ -298,7 +303,7 @@ func (m moment) tick() {
 	case out:
 		m.fail(fail(Broken, actor.Unavailable, "%s: no answer within %v", m.order.Who, m.patience.Head))
 	case reading:
-		m.fail(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.patience.Idle))
+		m.breaks(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.patience.Idle))
 	case failing:
 		m.statusFailed()
 	}
@@ -409,8 +414,18 @@ func (m moment) loss(in Loss) {
 	case !in.Sent:
 		m.fail(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
 	default:
-		m.fail(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
+		m.breaks(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
 	}
+}
+
+// breaks ends an answer of which no more comes. One that said that it is over is
+// whole all the same.
+func (m moment) breaks(failure *Failure) {
+	if m.decoder != nil && m.decoder.Whole() {
+		m.read(m.decoder.End())
+		return
+	}
+	m.fail(failure)
 }
 
 func (m moment) statusFailed() {

@@ -58,7 +58,7 @@ type meaning struct {
 
 // meanings are those of single statuses; others go by their hundred.
 var meanings = []meaning{
-	{404, Refused, actor.NotFound},
+	{404, Refused, actor.Unavailable}, // NotFound is what this node does not know
 	{408, Throttled, actor.Unavailable},
 	{409, Throttled, actor.Busy},
 	{425, Throttled, actor.Unavailable},

@@ -35,7 +35,7 @@ func TestEveryStatusHasAMeaning(t *testing.T) {
 		{401, nil, `{"error":{"message":"Incorrect API key","code":"invalid_api_key"}}`, upstream.Refused, actor.Rejected, 0, "m answers 401 invalid_api_key: Incorrect API key"},
 		{402, nil, ``, upstream.Refused, actor.Rejected, 0, "m answers 402"},
 		{403, nil, `<html>`, upstream.Refused, actor.Rejected, 0, "m answers 403"},
-		{404, nil, `{"detail":"no such model"}`, upstream.Refused, actor.NotFound, 0, "m answers 404: no such model"},
+		{404, nil, `{"detail":"no such model"}`, upstream.Refused, actor.Unavailable, 0, "m answers 404: no such model"},
 		{408, nil, ``, upstream.Throttled, actor.Unavailable, 0, "m answers 408"},
 		{409, nil, ``, upstream.Throttled, actor.Busy, 0, "m answers 409"},
 		{418, nil, ``, upstream.Refused, actor.Rejected, 0, "m answers 418"},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
@@ -25,6 +26,8 @@ type Decoder interface {
 	Take(b []byte) ([]Delta, *Failure)
 	// End says that the body came to its end.
 	End() ([]Delta, *Failure)
+	// Whole tells that nothing more has to come, though more might.
+	Whole() bool
 	// Done tells that the answer is complete, whatever the body still brings.
 	Done() bool
 	// Completion is the answer; without Finish, as far as it came.
@@ -67,6 +70,11 @@ func NewModelDecoder(who string, p *Prompt, contentType string) (*ModelDecoder, 
 func mediaOf(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(media))
+}
+
+// Whole tells that the model said why it ends.
+func (d *ModelDecoder) Whole() bool {
+	return d.parser != nil && d.finish != NoFinish && d.failure == nil
 }
 
 // Done tells that the model said it was done.
@@ -173,7 +181,7 @@ type (
 		Finish  string   `json:"finish_reason"`
 	}
 	wireSaid struct {
-		Content string         `json:"content"`
+		Content wireText       `json:"content"`
 		Refusal string         `json:"refusal"`
 		Calls   []wireFragment `json:"tool_calls"`
 	}
@@ -191,6 +199,30 @@ type (
 		Total  int64 `json:"total_tokens"`
 	}
 )
+
+// wireText is text, or parts of which the texts are taken: what a model thinks
+// stands in parts of other types.
+type wireText string
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (t *wireText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
+	if from.PeekKind() != '[' {
+		return json.UnmarshalDecode(from, (*string)(t))
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if err := json.UnmarshalDecode(from, &parts); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if p.Type == "text" {
+			*t += wireText(p.Text)
+		}
+	}
+	return nil
+}
 
 // chunk takes one JSON value of the answer and returns the text it brought.
 func (d *ModelDecoder) chunk(b []byte) string {
@@ -251,19 +283,19 @@ func (d *ModelDecoder) count(u wireUsage) bool {
 // say takes what one choice brought and returns its text. What a model says
 // instead of an answer is its answer.
 func (d *ModelDecoder) say(said wireSaid) string {
-	text := said.Content + said.Refusal
+	text := string(said.Content) + said.Refusal
 	if d.finish != NoFinish && (text != "" || len(said.Calls) > 0) {
 		return d.garbage("goes on after its finish %s", d.finish)
 	}
 	for i, w := range said.Calls {
 		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: w.Function.Arguments}
-		if w.Index != nil {
-			f.Index = *w.Index
-			if f.Index < 0 {
-				return d.garbage("tool call %d: there is none before 0", f.Index)
-			}
-		} else if d.parser == nil {
+		switch {
+		case d.parser == nil: // each is whole
 			f.Index = i
+		case w.Index != nil && *w.Index < 0:
+			return d.garbage("tool call %d: there is none before 0", *w.Index)
+		case w.Index != nil:
+			f.Index = *w.Index
 		}
 		if err := d.calls.Add(f); err != nil {
 			return d.garbage("%v", err)

@@ -261,6 +261,21 @@ func (p *Prompt) wire(name func(string) string) wirePrompt {
 	return w
 }
 
+// heed writes arguments as objects, as many upstreams want to have them back: what
+// is none, or is nothing, they refuse with the whole prompt. What was wrong with it
+// stands in the answer to the call.
+func (w *wirePrompt) heed(p Prompt) {
+	for i, m := range p.Messages {
+		for j, c := range m.Calls {
+			input, refusal := c.Input()
+			if refusal != nil {
+				input = []byte("{}")
+			}
+			w.Messages[i].Calls[j].Function.Arguments = string(input)
+		}
+	}
+}
+
 // wireNameMax is how long models let a tool's name be.
 const wireNameMax = 64
 
@@ -323,6 +338,7 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 		}
 		return wireName(name)
 	})
+	w.heed(p)
 	switch m.MaxTokensName {
 	case "", "max_tokens":
 	case "max_completion_tokens":

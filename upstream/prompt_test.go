@@ -45,7 +45,7 @@ func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
 		`{"role":"system","content":"Be brief."},` +
 		`{"role":"user","content":"Open <it> & \"ask\" ä` + "\u2028\uFFFD" + `"},` +
 		`{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"browser_open","arguments":"{\"url\":\"x\"}"}},` +
-		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{"}}]},` +
+		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{}"}}]},` + // what is no object comes back as an empty one
 		`{"role":"tool","content":"a page","tool_call_id":"a"},` +
 		`{"role":"tool","content":"","tool_call_id":"b"},` +
 		`{"role":"assistant","content":"It says: a page"},` +

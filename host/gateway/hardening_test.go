@@ -113,6 +113,21 @@ func TestWhoMayCallUsWhat(t *testing.T) {
 	}
 }
 
+// Somebody for whom a proxy speaks may be anywhere, though the proxy is on this machine.
+func TestWhoComesThroughAProxyNeedsAKey(t *testing.T) {
+	b := openBare(t, Config{}, nil)
+	for header, want := range map[string]int{
+		"": 400, "X-Other: 1\r\n": 400, // an empty object is no message
+		"X-Forwarded-For: 203.0.113.9\r\n": 401, "x-forwarded-for: 127.0.0.1\r\n": 401, "Forwarded: for=203.0.113.9\r\n": 401,
+		"Via: 1.1 proxy\r\n": 401, "X-Forwarded-Host: a\r\n": 401, "X-Forwarded-Proto: https\r\n": 401, "X-Real-IP: 203.0.113.9\r\n": 401,
+	} {
+		status, body, _, _ := b.say(t, "POST /v1/agents/nobody/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"+header+"\r\n{}")
+		if status != want || want == 401 && !strings.Contains(body, "through a proxy") {
+			t.Errorf("%q: %d %s", header, status, body)
+		}
+	}
+}
+
 // What a page may send to another origin without asking first is no JSON.
 func TestOnlyJSONIsTaken(t *testing.T) {
 	b := openBare(t, Config{}, nil)

@@ -142,8 +142,10 @@ func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope, over n
 			return nil, unauthorized(r.Detail)
 		}
 		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
-	case none && s.local.Load():
+	case none && s.local.Load() && !passedOn(h):
 		return &localCaller, nil
+	case none && s.local.Load():
+		return nil, unauthorized("this request comes through a proxy, for somebody who may be anywhere: an API key is needed; `troupe keys create` makes one")
 	case none:
 		return nil, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
 	}
@@ -156,6 +158,17 @@ func (s *Server) identify(h *fasthttp.RequestHeader, scope ingress.Scope, over n
 			fmt.Sprintf("the API key %s lacks the scope %s; `troupe keys create --scope %[2]s` makes one that has it", held.ID, scope))
 	}
 	return &held.caller, nil
+}
+
+// passedOn tells whether a proxy says that it speaks for somebody else. Who connects
+// to an address of this machine by himself is one of its users.
+func passedOn(h *fasthttp.RequestHeader) bool {
+	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
+		if len(h.Peek(name)) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // known tells whether a request comes with a key or a token, whatever for.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -84,7 +85,7 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 		newProblem(http.StatusNotFound, "not_found", "no such path", "there is nothing at this path; see the README for what there is").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
-		takes := strings.TrimSuffix(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)), ", OPTIONS") // which nothing here takes
+		takes := methods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
 		ctx.Response.Header.Set(fasthttp.HeaderAllow, takes)
 		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path takes "+takes).write(ctx)
 	}
@@ -172,6 +173,11 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.stop.Do(func() { close(s.stopping) })
 	return errors.Join(s.http.ShutdownWithContext(ctx), s.streams.wait(ctx))
+}
+
+// methods are those that a router lists, but for OPTIONS, which nothing here takes.
+func methods(listed string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(listed, ", "), func(m string) bool { return m == http.MethodOptions }), ", ")
 }
 
 // handler stands before every route: the guard, and whoever falls.

@@ -366,6 +366,15 @@ func TestMethodsByRoute(t *testing.T) {
 	}
 }
 
+// The header Allow names what may be said instead, and nothing else.
+func TestAPathNamesItsMethods(t *testing.T) {
+	b := openBare(t, Config{}, nil)
+	status, body, _, _ := b.say(t, "PATCH /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+	if status != http.StatusMethodNotAllowed || !strings.Contains(body, "takes GET, POST\"") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
 // Whatever head fasthttp reads, the guard says no, or it is one that has one meaning.
 func FuzzGuard(f *testing.F) {
 	for _, raw := range framings() {

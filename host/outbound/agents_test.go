@@ -89,7 +89,7 @@ func TestAnAgentThatMisbehaves(t *testing.T) {
 			}
 			stream(w, says(`delta {"text":"hi"}`, `done {}`))
 		}, true, "hi", 0, "", 2},
-		{"is silent, and asking twice does harm", func(_ http.ResponseWriter, r *http.Request, _ int) { wait(r, within) }, false, "", actor.Unknown, "no answer within 2m0s; whether", 1},
+		{"is silent, and asking twice does harm", func(_ http.ResponseWriter, r *http.Request, _ int) { wait(r, within) }, false, "", actor.Deadline, "no time is left", 1},
 		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, says(`delta {"text":"hi"}`)) }, true, "hi", actor.Unavailable, "stops after 1 events without done", 1},
 		{"speaks of another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			stream(w, says(`delta {"text":"hi","run_id":"x"}`))
@@ -106,7 +106,7 @@ func TestAnAgentThatMisbehaves(t *testing.T) {
 			}
 			stream(w, says(`done {}`))
 		}, false, "", 0, "", 2},
-		{"has no such page", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(404) }, false, "", actor.NotFound, "answers 404", 1},
+		{"has no such page", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(404) }, false, "", actor.Unavailable, "answers 404", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -140,8 +140,8 @@ func TestAModelThatMisbehaves(t *testing.T) {
 			"hello ", actor.Unavailable, "byte 0", 1, 0, 0},
 		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
 		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
-			stream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":3,"function":{"name":"f"}}]}}]}`+"\n\n"))
-		}, "", actor.Unavailable, "tool call 3 before tool call 0", 2, 0, time.Second},
+			stream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
+		}, "", actor.Unavailable, "tool call -3: there is none before 0", 2, 0, time.Second},
 		{"two tool calls of one id", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			stream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
 		}, "", actor.Unavailable, "have the same id", 2, 0, time.Second},
