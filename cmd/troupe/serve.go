@@ -48,7 +48,8 @@ func (ServeCmd) Help() string {
 	return `Prints its address as the only line on standard output, once it answers; logs go to standard error as JSON.
 SIGTERM lets clients have their answers, and ends with code 0. What is open goes on with the next start.
 
-Agents are kept: those of --agents are taken as their files have them at each start, and one whose file is
+The store keeps every run and its events for good, so it grows with use; while less than 256 MiB are free no new
+work is taken. Agents are kept: those of --agents are taken as their files have them at each start, and one whose file is
 gone stays until it is deleted. Without any, make one by sending {"name":"helper"} to /v1/agents.
 The model named scripted needs no key and no network. Others stand in the file of --config:
 

@@ -34,20 +34,35 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := d.Full(); err != nil {
-		return err
-	}
 	if err := fs.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	to := &Disk{dir: dir, node: d.node, options: d.options}
-	if err := d.db.Checkpoint(to.path(pebbleDir), pebble.WithFlushedWAL()); err != nil {
+	if err := to.Full(); err != nil {
 		return err
 	}
-	if err := to.begin(); err != nil { // from here on it looks like a store
-		return err
+	err := d.db.Checkpoint(to.path(pebbleDir), pebble.WithFlushedWAL())
+	if err == nil {
+		err = to.begin() // from here on it looks like a store
 	}
-	return errors.Join(to.writeAnchor(mark), to.closeAnchor())
+	if err == nil {
+		err = errors.Join(to.writeAnchor(mark), to.closeAnchor())
+	}
+	if err != nil {
+		err = errors.Join(err, to.clear())
+	}
+	return err
+}
+
+// clear takes away what was begun in a folder that was empty, so that it can be
+// begun again. FORMAT goes first: without it the rest is no store.
+func (d *Disk) clear() error {
+	for _, name := range []string{formatFile, formatFile + newSuffix, anchorFile, anchorFile + newSuffix, pebbleDir} {
+		if err := d.options.fs.RemoveAll(d.path(name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Restore copies a backup into an empty or absent folder. A backup with anything
@@ -71,7 +86,7 @@ func (d *Disk) copyFrom(from string) error {
 	}
 	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it makes a store of it
 		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
-			return fmt.Errorf("folder %s: %w", d.dir, err)
+			return fmt.Errorf("folder %s: %w", d.dir, errors.Join(err, d.clear()))
 		}
 	}
 	folder, err := fs.OpenDir(d.dir)

@@ -18,7 +18,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// FreeFloor is the free space, in bytes, without which a store neither opens nor takes new work.
+// FreeFloor is the free space, in bytes, without which a store takes no new work. It
+// opens with a quarter of it: what a crash has left lying about goes then.
 const FreeFloor = 256 << 20
 
 // Options says how a store is opened. The zero value is that of production.
@@ -114,7 +115,7 @@ func (d *Disk) open() error {
 		return err
 	}
 	if !d.options.ReadOnly {
-		if err := d.Full(); err != nil {
+		if err := d.room(d.options.FreeFloor / 4); err != nil {
 			return err
 		}
 	}
@@ -157,9 +158,13 @@ func (d *Disk) open() error {
 }
 
 func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
+	fs := d.options.fs
+	if d.options.ReadOnly {
+		fs = locked{fs}
+	}
 	return &pebble.Options{
-		FS:                 d.options.fs,
-		FormatMajorVersion: pebble.FormatNewest, // older ones lose synced writes to one flipped bit, and say nothing
+		FS:                 fs,
+		FormatMajorVersion: pebble.FormatNewest, // older ones lose synced writes to one flipped bit, and say nothing; this one does seldom, and the anchor says it
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,
 		MemTableSize:       32 << 20, // more would make a start after a crash slower
@@ -209,9 +214,11 @@ func (d *Disk) VerifyAll() (store.Mark, error) {
 }
 
 // Full says that new work must wait until there is room; what was begun may end.
-func (d *Disk) Full() error {
-	if free := d.options.space(d.dir); free < d.options.FreeFloor {
-		return fmt.Errorf("storage full: %d MiB free, the floor is %d MiB: make room, or lower the floor", free>>20, d.options.FreeFloor>>20)
+func (d *Disk) Full() error { return d.room(d.options.FreeFloor) }
+
+func (d *Disk) room(floor uint64) error {
+	if free := d.options.space(d.dir); free < floor {
+		return fmt.Errorf("storage full: %d MiB free, the floor is %d MiB: make room", free>>20, floor>>20)
 	}
 	return nil
 }

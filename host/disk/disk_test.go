@@ -184,10 +184,13 @@ func TestAFullDiskIsSaidBeforeItHurts(t *testing.T) {
 	free := uint64(100 << 20)
 	options := Options{space: func(string) uint64 { return free }}
 	const want = "storage full: 100 MiB free, the floor is 256 MiB"
-	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), want) {
+	free = 63 << 20
+	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "storage full: 63 MiB free, the floor is 64 MiB") {
 		t.Errorf("opened: %v", err)
 	}
 	free = 300 << 20
+	mustClose(t, mustOpen(t, dir, options))
+	free = 100 << 20 // what is there can be read, and cleared up
 	d := mustOpen(t, dir, options)
 	l, s := NewLog(d), newStory("alice")
 	free = 100 << 20

@@ -43,7 +43,7 @@ func examineWith(dir string, options Options, progress func(keys uint64), with f
 		// Without its anchor a log that was cut short cannot be told from one that was not.
 		x = wrong(x, anchorFile, err, "how far the log should reach: whether its end was cut off cannot be told")
 	}
-	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) { // a backup has none
+	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // a backup has none; another user's is not for us
 		x = wrong(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {

@@ -3,8 +3,11 @@
 package disk
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -145,4 +148,72 @@ func TestNobodyServesWhatIsBeingCopied(t *testing.T) {
 	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
 		t.Errorf("%+v", x)
 	}
+}
+
+// A store on a medium that cannot be written is read like any other.
+func TestAStoreIsReadWhereNothingCanBeWritten(t *testing.T) {
+	from, dir := storeOf(t, 20), filepath.Join(t.TempDir(), "copy")
+	tried := 0
+	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && op.Kind != errorfs.OpFileClose && strings.HasPrefix(op.Path, from) {
+			tried++
+			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.EROFS}
+		}
+		return nil
+	}))
+	x, err := Examine(from, Options{fs: fs}, nil)
+	if err != nil || x.Wrong != 0 || x.Entries != 20 || tried == 0 {
+		t.Errorf("%d tried, %+v, %v", tried, x, err)
+	}
+	if d := mustOpen(t, from, Options{ReadOnly: true, fs: fs}); d.End().Pos == 0 {
+		t.Error("it is empty")
+	}
+	if x, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || x.Wrong != 0 {
+		t.Errorf("%+v, %v", x, err)
+	}
+	full := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, holderFile) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	if x, err := Examine(from, Options{fs: full}, nil); err != nil || x.Wrong != 0 {
+		t.Errorf("on a full disk: %+v, %v", x, err)
+	}
+	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// A copy that failed half-way can be made once more in the same place.
+func TestACopyThatFailedCanBeMadeAgain(t *testing.T) {
+	from, at := storeOf(t, 20), t.TempDir()
+	failing := ""
+	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if failing != "" && op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, failing) {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	d := mustOpen(t, from, Options{fs: fs})
+	l := NewLog(d)
+	backup, restored := filepath.Join(at, "backup"), filepath.Join(at, "restored")
+	for _, c := range []struct {
+		to   string
+		copy func() error
+	}{
+		{backup, func() error { return l.Backup(backup) }},
+		{restored, func() error { _, err := Restore(backup, restored, Options{fs: fs}, nil); return err }},
+	} {
+		for _, failing = range []string{filepath.Join(c.to, "FORMAT"), filepath.Join(c.to, "ANCHOR")} {
+			if err := c.copy(); !errors.Is(err, syscall.ENOSPC) {
+				t.Errorf("%s: %v", failing, err)
+			}
+		}
+		failing = ""
+		if err := c.copy(); err != nil {
+			t.Errorf("%s: %v", c.to, err)
+		}
+	}
+	mustClose(t, l, d)
 }

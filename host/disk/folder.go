@@ -125,8 +125,18 @@ func (d *Disk) take() error {
 		}
 		return fmt.Errorf("is in use by %s (%w)", strings.TrimSpace(string(holder)), err)
 	}
-	return d.writeFile(holderFile, fmt.Appendf(nil, "process %d\n", os.Getpid()))
+	if err := d.writeFile(holderFile, fmt.Appendf(nil, "process %d\n", os.Getpid())); err != nil && !d.options.ReadOnly {
+		return err
+	}
+	return nil
 }
+
+// locked is the file system for who only reads: Pebble would lock its own folder
+// beside ours, and write for it where nothing may be written.
+type locked struct{ vfs.FS }
+
+// Lock implements vfs.FS.
+func (locked) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 // begin lays down what must stand before the first key: a crash within leaves
 // what look takes for the beginning of a store.
