@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -153,17 +154,17 @@ func TestNobodyServesWhatIsBeingCopied(t *testing.T) {
 // A store on a medium that cannot be written is read like any other.
 func TestAStoreIsReadWhereNothingCanBeWritten(t *testing.T) {
 	from, dir := storeOf(t, 20), filepath.Join(t.TempDir(), "copy")
-	tried := 0
+	var tried atomic.Int64
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && op.Kind != errorfs.OpFileClose && strings.HasPrefix(op.Path, from) {
-			tried++
+			tried.Add(1)
 			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.EROFS}
 		}
 		return nil
 	}))
 	x, err := Examine(from, Options{fs: fs}, nil)
-	if err != nil || x.Wrong != 0 || x.Entries != 20 || tried == 0 {
-		t.Errorf("%d tried, %+v, %v", tried, x, err)
+	if err != nil || x.Wrong != 0 || x.Entries != 20 || tried.Load() == 0 {
+		t.Errorf("%d tried, %+v, %v", tried.Load(), x, err)
 	}
 	if d := mustOpen(t, from, Options{ReadOnly: true, fs: fs}); d.End().Pos == 0 {
 		t.Error("it is empty")
@@ -188,9 +189,10 @@ func TestAStoreIsReadWhereNothingCanBeWritten(t *testing.T) {
 // A copy that failed half-way can be made once more in the same place.
 func TestACopyThatFailedCanBeMadeAgain(t *testing.T) {
 	from, at := storeOf(t, 20), t.TempDir()
-	failing := ""
+	var failing atomic.Value // which file; the disk has goroutines of its own
+	failing.Store("-")
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if failing != "" && op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, failing) {
+		if op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, failing.Load().(string)) {
 			return syscall.ENOSPC
 		}
 		return nil
@@ -205,12 +207,13 @@ func TestACopyThatFailedCanBeMadeAgain(t *testing.T) {
 		{backup, func() error { return l.Backup(backup) }},
 		{restored, func() error { _, err := Restore(backup, restored, Options{fs: fs}, nil); return err }},
 	} {
-		for _, failing = range []string{filepath.Join(c.to, "FORMAT"), filepath.Join(c.to, "ANCHOR")} {
+		for _, file := range []string{filepath.Join(c.to, "FORMAT"), filepath.Join(c.to, "ANCHOR")} {
+			failing.Store(file)
 			if err := c.copy(); !errors.Is(err, syscall.ENOSPC) {
-				t.Errorf("%s: %v", failing, err)
+				t.Errorf("%s: %v", file, err)
 			}
 		}
-		failing = ""
+		failing.Store("-")
 		if err := c.copy(); err != nil {
 			t.Errorf("%s: %v", c.to, err)
 		}
