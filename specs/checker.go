@@ -332,10 +332,10 @@ func (c *Checker) activate(e *history.Event) {
 	if a.cell != nil && a.cell.node != to.node {
 		c.moved(a)
 	}
-	// One that came while nobody knew its agent has a journal, whatever the agent is
-	// when it is known again; but none of a journaled agent is without.
-	def, known := c.limits.Agents[a.id.Agent]
-	a.volatile = !e.Durable && (!known || def.Volatile)
+	a.volatile = !e.Durable
+	if def, ok := c.limits.Agents[a.id.Agent]; ok {
+		a.volatile = def.Volatile
+	}
 	a.live, a.cell, a.at, a.epoch = true, to, e.From, e.Epoch
 	a.number++
 	a.back, a.there = e.At, c.outside()
