@@ -71,20 +71,6 @@ func TestActorsTakeMessagesAsTheirAgentDoesNow(t *testing.T) {
 	}
 }
 
-// Open work has a journal, even if the agent of that name writes nothing down now.
-func TestOpenWorkIsReadWhateverItsAgentIsNow(t *testing.T) {
-	before := agent("a", waiting(time.Minute))
-	n := newNode(t, 1, before)
-	run := n.send("a", "x")
-	n.agents = []actor.Definition{agent("a", echo(), volatile, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) })}
-	n.former = []actor.Definition{before}
-	n.start(1)
-	n.pass(2 * time.Minute)
-	if r := n.runs[run]; !r.Status.Ended() {
-		t.Errorf("it is open for ever: %+v", r)
-	}
-}
-
 // A turn in the middle of a call whose agent is withdrawn before a restart ends
 // when the answer comes, and takes nobody down with it.
 func TestATurnWhoseAgentIsGoneEnds(t *testing.T) {

@@ -38,7 +38,7 @@ func (c *Cell) wakeNext() {
 		act := c.actors.find(id)
 		there := act != nil
 		if !there {
-			act = c.activate(id, true) // open work stands in a journal, whatever the agent is by now
+			act = c.activate(id, journaled(c.agents[id.Agent]))
 		}
 		c.live(act)
 		act.woken = true
