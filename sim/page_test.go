@@ -166,7 +166,7 @@ func TestABrowserDrawsAPage(t *testing.T) {
 	defer server.Close()
 	browse := func(args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		args = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1400,900", "--user-data-dir=" + t.TempDir()}, args...)
 		out, err := exec.CommandContext(ctx, browser, append(args, server.URL)...).Output()

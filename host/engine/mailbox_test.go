@@ -23,6 +23,7 @@ type table struct {
 	failed    []any
 	scheduled int
 	inline    bool
+	still     bool // no time passes while it is at work
 }
 
 func newTable(n uint16, slots int) *table {
@@ -42,8 +43,13 @@ func join(tables ...*table) {
 	}
 }
 
-func (c *table) InvokeSystemMessage(any)       {}
-func (c *table) InvokeUserMessage(message any) { c.receive(message) }
+func (c *table) InvokeSystemMessage(any) {}
+func (c *table) InvokeUserMessage(message any) {
+	if c.still {
+		c.now = 1
+	}
+	c.receive(message)
+}
 func (c *table) EscalateFailure(reason, _ any) { c.failed = append(c.failed, reason) }
 func (c *table) Throughput() int               { return 128 }
 
@@ -100,6 +106,8 @@ func TestHelpIsBounded(t *testing.T) {
 // A client that has its answer takes in nothing for others.
 func TestWhoHasItsAnswerLeaves(t *testing.T) {
 	a := newTable(0, 16)
+	a.still = true
+	a.now = 1
 	join(a)
 	w := &waiter{ready: make(chan struct{}, 1)}
 	steps := 0
@@ -172,6 +180,8 @@ func TestWhoFoundNoRoomIsTold(t *testing.T) {
 // goroutine; but never before what has come first.
 func TestAnAskStaysBehindWhatCameFirst(t *testing.T) {
 	a := newTable(0, 16)
+	a.still = true
+	a.now = 1
 	join(a)
 	var got []uint32
 	a.receive = func(m any) {

@@ -227,10 +227,24 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 	ends(t, drip)
 }
 
+// tight has the system keep little of what is answered.
+type tight struct{ net.Listener }
+
+func (l tight) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.(*net.TCPConn).SetWriteBuffer(4 << 10)
+}
+
 // Whoever asks and asks and does not read what is answered is sent away too.
 func TestWhoDoesNotReadIsSentAway(t *testing.T) {
-	b := openBare(t, Config{WriteWithin: 300 * time.Millisecond}, nil)
+	b := openBare(t, Config{WriteWithin: 300 * time.Millisecond}, func(l net.Listener) net.Listener { return tight{l} })
 	c := b.dial(t)
+	if err := c.SetDeadline(time.Now().Add(5 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
 		t.Fatal(err)
 	}

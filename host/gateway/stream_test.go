@@ -358,6 +358,7 @@ func TestAReaderThatDoesNotReadIsSentAwayAndComesBack(t *testing.T) {
 	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
 		t.Fatalf("%d bytes, %d frames: %v", len(b), len(frames), refusal)
 	}
+	d.server.config.StreamWithin = 10 * time.Second // who reads has more time
 	again := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
 	again.until("")
 	if again.names() != "run_done 3" {
@@ -407,6 +408,7 @@ func TestAReaderThatIsTooSlowIsToldSo(t *testing.T) {
 	if last.Name != ingress.StreamClosed || last.ID != "" || !strings.Contains(last.Data, `"reason":"slow_reader"`) {
 		t.Errorf("%+v", last)
 	}
+	d.server.config.StreamWithin = 10 * time.Second // who reads has more time
 	again := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
 	again.until("run_done")
 	if got, want := again.frames[0].ID, len(frames); got != fmt.Sprint(want) {
