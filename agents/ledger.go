@@ -127,7 +127,7 @@ func (l ledger) mayWrite(spec Spec) *actor.Refusal {
 	}
 	for _, item := range l.kept {
 		var f keptFormer
-		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.now.Sub(replaced(item.Value)) > FormerKept || json.Unmarshal(item.Value, &f) != nil {
+		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.over(replaced(item.Value)) || json.Unmarshal(item.Value, &f) != nil {
 			continue
 		}
 		if before, err := ReadJSON(f.Spec); err == nil && before.Durability != spec.Durability {
@@ -219,7 +219,7 @@ func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
 	return keep, nil
 }
 
-// prune lets go of those that were replaced more than FormerKept ago, the oldest first.
+// prune lets go of those that are over, the oldest first.
 func (l ledger) prune(keep, former []actor.Item) []actor.Item {
 	type was struct {
 		name string
@@ -227,7 +227,7 @@ func (l ledger) prune(keep, former []actor.Item) []actor.Item {
 	}
 	var old []was
 	for _, item := range former {
-		if at := replaced(item.Value); l.now.Sub(at) > FormerKept {
+		if at := replaced(item.Value); l.over(at) {
 			old = append(old, was{item.Name, at})
 		}
 	}
@@ -237,6 +237,9 @@ func (l ledger) prune(keep, former []actor.Item) []actor.Item {
 	}
 	return keep
 }
+
+// over tells whether what was replaced then is hardly needed any more.
+func (l ledger) over(at actor.Time) bool { return l.now.Sub(at) > FormerKept }
 
 // replaced is when a former agent was replaced; long ago if it cannot be read.
 func replaced(value []byte) actor.Time {

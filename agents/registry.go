@@ -65,7 +65,7 @@ func Registry(native ...string) actor.Definition {
 type change struct {
 	keep   []actor.Item
 	answer any
-	gone   *actor.Refusal // there was nothing to remove: the world is told, and nothing else changes
+	gone   *actor.Refusal // there was nothing to remove: its caller hears so, once the world was told
 }
 
 // register deals with one operation. What it decides is kept before the world
@@ -79,16 +79,16 @@ func register(native []string, state State) (Action, error) {
 	}
 	if len(state.Answers) == 0 {
 		action := Continue("announcing", nil, Tool(ToolAnnounce, announcement(c.keep)))
-		if c.gone == nil && !mutant.On("registry-forgets") {
-			action.Keep = c.keep
+		if action.Keep = c.keep; mutant.On("registry-forgets") {
+			action.Keep = nil
 		}
 		return action, nil
 	}
 	heard := state.Last()[0]
-	if r := heard.Refusal; c.gone != nil && r != nil {
+	switch r := heard.Refusal; {
+	case c.gone != nil && r != nil:
 		return GiveUp(actor.Refuse(actor.Unavailable, "it is gone, but not every part of this node has heard of it: %v; ask again", r)), nil
-	}
-	if c.gone != nil {
+	case c.gone != nil:
 		return GiveUp(c.gone), nil
 	}
 	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: must.Do(json.Marshal(c.answer, json.Deterministic(true)))}}

@@ -49,7 +49,8 @@ func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Pat
 }
 
 // Patience is how long and how often; each 0 stands for the default named, which is
-// that with models: agents have as long as their invocation. The tag is the range from which the simulator draws.
+// that with models: agents have as long as their invocation. The tag is the range
+// from which the simulator draws.
 type Patience struct {
 	Head  actor.Duration `sim:"2s..10s"`   // until the answer's head comes. 2 min
 	Idle  actor.Duration `sim:"900ms..5s"` // between two pieces of its body. 60 s

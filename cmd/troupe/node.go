@@ -120,7 +120,11 @@ func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
 			operation = agents.OpRegister
 		}
 		within, cancel := context.WithTimeout(context.Background(), registryWithin)
-		warnings, err := n.putFile(within, operation, file.Spec.Encode())
+		var warnings []string
+		err := insist(within, func() (err error) {
+			_, warnings, err = n.registry(within, operation, file.Spec.Encode())
+			return err
+		})
 		cancel()
 		var refusal *actor.Refusal
 		if _, known := n.directory.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
@@ -135,19 +139,19 @@ func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
 	return nil
 }
 
-// putFile has the registry take an agent, and asks again for as long as it is only
-// busy: a node that starts may have much to take up.
-func (n *node) putFile(ctx context.Context, operation string, spec []byte) (warnings []string, err error) {
+// insist does something again for as long as it is only busy for a while: a node
+// that starts may have much to take up.
+func insist(ctx context.Context, do func() error) error {
 	for {
-		_, warnings, err = n.registry(ctx, operation, spec)
+		err := do()
 		var r *actor.Refusal
 		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryWithin {
-			return warnings, err
+			return err
 		}
 		select {
 		case <-time.After(r.RetryAfter):
 		case <-ctx.Done():
-			return nil, err
+			return err
 		}
 	}
 }

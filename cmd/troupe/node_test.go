@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -118,10 +120,9 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
+	ctx := t.Context()
 	defer func() {
-		if err := n.close(ctx); err != nil {
+		if err := n.close(context.Background()); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -147,5 +148,59 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 	}
 	if _, there := n.directory.spec("other"); !there {
 		t.Error("the file behind it was not read")
+	}
+}
+
+func TestWhatIsOnlyBusyIsAskedAgain(t *testing.T) {
+	for _, c := range []struct {
+		after time.Duration
+		tries int
+	}{{time.Millisecond, 3}, {agents.FormerKept, 1}, {0, 1}} {
+		tries := 0
+		err := insist(t.Context(), func() error {
+			if tries++; tries == 3 {
+				return nil
+			}
+			return actor.RefuseBusy(actor.ScopeNode, c.after, "much to do")
+		})
+		if tries != c.tries || (err == nil) != (tries == 3) {
+			t.Errorf("after %v: %d tries, %v", c.after, tries, err)
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := insist(over, func() error { return actor.RefuseBusy(actor.ScopeNode, registryWithin, "much to do") }); err == nil {
+		t.Error("it goes on when nobody waits")
+	}
+}
+
+// A node that starts knows whom its runs may ask; its trace names who comes later.
+func TestANodeKnowsWhoIsThere(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
+	n, err := openNode(config, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for operation, body := range map[string]string{agents.OpPut: `{"name":"helper"}`, agents.OpRegister: `{"agent_id":"ext","endpoint":"http://127.0.0.1:9"}`} {
+		if _, _, err := n.registry(t.Context(), operation, []byte(body)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := n.close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile(config.Trace)
+	if err != nil || !strings.Contains(string(text), `{"name":"helper"}`) || !strings.Contains(string(text), `{"name":"ext"`) {
+		t.Errorf("%v, %s", err, text)
+	}
+	if n, err = openNode(config, log); err != nil {
+		t.Fatal(err)
+	}
+	if !n.outbound.Beat("ext") {
+		t.Error("the way out does not know an agent that was there before")
+	}
+	if err := n.close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

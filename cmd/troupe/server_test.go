@@ -257,9 +257,10 @@ func TestAServerEndsWhateverAClientDoes(t *testing.T) {
 	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // it waits for the body
 		t.Fatalf("%q %v", line, err)
 	}
-	if code := s.end(syscall.SIGTERM); code != 0 {
-		said, _ := os.ReadFile(s.cmd.Stderr.(*os.File).Name())
-		t.Errorf("it ended with %d\n%s", code, said)
+	code := s.end(syscall.SIGTERM)
+	said, err := os.ReadFile(s.cmd.Stderr.(*os.File).Name())
+	if code != 0 || err != nil || strings.Contains(string(said), "does not") || !strings.Contains(string(said), "clients were cut off") {
+		t.Errorf("it ended with %d\n%s, %v", code, said, err)
 	}
 }
 

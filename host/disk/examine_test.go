@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -181,6 +182,20 @@ func TestAStoreIsReadWhereNothingCanBeWritten(t *testing.T) {
 	if x, err := Examine(from, Options{fs: full}, nil); err != nil || x.Wrong != 0 {
 		t.Errorf("on a full disk: %+v, %v", x, err)
 	}
+	d := mustOpen(t, from, Options{})
+	if _, err := d.Secret(); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, d)
+	others := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, secretFile) {
+			return os.ErrPermission
+		}
+		return nil
+	}))
+	if x, err := Examine(from, Options{fs: others}, nil); err != nil || x.Wrong != 0 {
+		t.Errorf("another user's: %+v, %v", x, err)
+	}
 	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
 		t.Errorf("%+v", x)
 	}
@@ -219,4 +234,51 @@ func TestACopyThatFailedCanBeMadeAgain(t *testing.T) {
 		}
 	}
 	mustClose(t, l, d)
+}
+
+// A copy needs room where it goes, and none where it comes from.
+func TestACopyNeedsRoomWhereItGoes(t *testing.T) {
+	at, tight := t.TempDir(), ""
+	var mu sync.Mutex
+	d := mustOpen(t, filepath.Join(at, "data"), Options{space: func(dir string) uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		if dir == tight {
+			return 100 << 20
+		}
+		return 300 << 20
+	}})
+	l := NewLog(d)
+	for dir, want := range map[string]bool{"data": true, "backup": false} {
+		mu.Lock()
+		tight = filepath.Join(at, dir)
+		mu.Unlock()
+		if err := l.Backup(filepath.Join(at, "backup")); (err == nil) != want {
+			t.Errorf("no room in %s: %v", dir, err)
+		}
+		if err := os.RemoveAll(filepath.Join(at, "backup")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustClose(t, l, d)
+}
+
+// Whoever is wrong to write does not take the log's lock along.
+func TestAClosedLogIsNotLocked(t *testing.T) {
+	d := mustOpen(t, t.TempDir(), Options{})
+	l, s := NewLog(d), newStory("alice")
+	mustClose(t, l)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a closed log takes entries")
+			}
+		}()
+		l.Commit([]store.Entry{s.next()}, nil)
+	}()
+	if !l.mu.TryLock() {
+		t.Fatal("it is locked for ever")
+	}
+	l.mu.Unlock()
+	mustClose(t, d)
 }
