@@ -79,12 +79,16 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Check says which limit cannot be.
-func (l Limits) Check() error {
-	for _, f := range [...]struct {
-		name   string
-		v, max int64
-	}{
+// Setting is the value of one limit.
+type Setting struct {
+	Key   string // configuration key
+	Value int64 // a count, bytes, or nanoseconds
+	Max   int64 // largest accepted value; the smallest is 1
+}
+
+// Settings returns all limits in the order of their declaration.
+func (l Limits) Settings() []Setting {
+	return []Setting{
 		{"agent_call_depth_max", int64(l.AgentCallDepthMax), actor.ChainMax - 1},
 		{"agent_call_timeout_ms_default", int64(l.AgentCallTimeoutDefault), int64(l.AgentCallTimeoutMax)},
 		{"agent_concurrent_calls_max", int64(l.AgentConcurrentCallsMax), 1 << 16},
@@ -109,9 +113,14 @@ func (l Limits) Check() error {
 		{"snapshot_bytes", int64(l.SnapshotBytes), 1 << 30},
 		{"actors_per_cell_max", int64(l.ActorsPerCellMax), 1 << 30},
 		{"strikes_max", int64(l.StrikesMax), 100},
-	} {
-		if f.v < 1 || f.v > f.max {
-			return fmt.Errorf("%s is %d: want 1 to %d", f.name, f.v, f.max)
+	}
+}
+
+// Check returns an error naming the first limit that is out of range.
+func (l Limits) Check() error {
+	for _, s := range l.Settings() {
+		if s.Value < 1 || s.Value > s.Max {
+			return fmt.Errorf("%s is %d: want 1 to %d", s.Key, s.Value, s.Max)
 		}
 	}
 	return nil

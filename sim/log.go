@@ -157,7 +157,10 @@ func (l *Log) input(cell actor.Address, now actor.Time, in runtime.Input, bytes 
 			l.buf = append(append(l.buf, ' '), in.Definitions[i].Name...)
 		}
 	case runtime.Limits:
-		l.buf = fmt.Appendf(l.buf, " limits %+v", in.Limits)
+		l.buf = append(l.buf, " limits"...)
+		for _, limit := range in.Limits.Settings() {
+			l.buf = fmt.Appendf(l.buf, " %s=%d", limit.Key, limit.Value)
+		}
 	case runtime.CellRestarted:
 		l.buf = append(l.buf, " cell-restarted "...)
 		l.buf = appendAddress(l.buf, in.Cell)

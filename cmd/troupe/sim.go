@@ -33,6 +33,7 @@ type SimCmd struct {
 	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: each seed is run with cells stepped by the world itself, and with them behind a node's mailboxes and supervision, with one hash."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
 	HTML     string        `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
+	Hashes   string        `type:"path" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
 	Trace    string        `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
 	Plain    bool          `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
 	Project  string        `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
@@ -72,6 +73,8 @@ func (c *SimCmd) Validate() error {
 		return errors.New("--seeds goes with --project; without, it is --runs")
 	case c.Project != "" && (c.Plain || c.Long || c.Budget > 0 || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct"):
 		return errors.New("--project goes with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir alone")
+	case c.Hashes != "" && c.Runs == 0:
+		return errors.New("--hashes requires --runs")
 	case (c.Runs > 0 || c.Budget > 0) && (c.Events || c.HTML != ""):
 		return errors.New("--events and --html show one seed: want --seed N, without --runs and --budget")
 	}

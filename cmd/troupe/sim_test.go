@@ -67,6 +67,27 @@ func TestSimDrawsASeedAndSaysWhich(t *testing.T) {
 }
 
 // The imagined disk and Pebble give one history, crashes and all.
+func TestSimWritesHashesBySeed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hashes")
+	simulate(t, "--seed", "6", "--runs", "3", "--hashes", path)
+	list, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ""
+	for _, seed := range []string{"6", "7", "8"} {
+		out, _ := simulate(t, "--seed", seed)
+		want += seed + " " + hashOf(t, out) + "\n"
+	}
+	if string(list) != want {
+		t.Errorf("--hashes: got\n%swant\n%s", list, want)
+	}
+	var out, talk bytes.Buffer
+	if code := run([]string{"sim", "--hashes", path}, streams{&out, &talk}); code == 0 || !strings.Contains(talk.String(), "--hashes requires --runs") {
+		t.Errorf("--hashes without --runs: exit code %d, %s", code, talk.String())
+	}
+}
+
 func TestSimStoresAgree(t *testing.T) {
 	out, _ := simulate(t, "--runs", "8", "--store", "pebble")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	run := func(seed uint64) sim.Result {
 		once, again := options(seed), options(seed)
-		once.Unhashed, again.Parts = true, c.parts()
+		once.Unhashed, again.Parts = c.Hashes == "", c.parts()
 		world := sim.RunSeed
 		if c.comesTwice(seed) {
 			world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
@@ -54,8 +55,10 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		seeds = math.MaxInt
 	}
 	sum := &p.sum
+	var hashes bytes.Buffer
 	sim.Many(first, seeds, run, func(r sim.Result) bool {
 		sum.Add(r)
+		fmt.Fprintf(&hashes, "%d %s\n", r.Seed, r.Hash)
 		if r.Broken != nil && len(sum.Failed) <= failuresShown {
 			p.wipe()
 			if err := c.failed(out, talk, options(r.Seed), r); err != nil && !errors.Is(err, exit(failed)) {
@@ -66,6 +69,11 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		return p.goesOn(time.Now()) && ctx.Err() == nil
 	})
 	p.wipe()
+	if c.Hashes != "" {
+		if err := os.WriteFile(c.Hashes, hashes.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
 	if ctx.Err() != nil {
 		fmt.Fprintf(talk, "interrupted; what %d seeds came to:\n", sum.Seeds)
 	}
