@@ -72,16 +72,16 @@ replay: build ## run a failed seed again from its folder: DIR=
 	@bin/troupe replay "$(or $(DIR),$(error which one? make replay DIR=sim-out/…))"
 
 tla: ## model-check the specifications with TLC: ARGS=
-	@$(GO) run ./internal/tlc $(ARGS)
+	@$(GO) run ./tla/tlc $(ARGS)
 
 tla-big: ## the same with larger bounds: hours, and not in CI: ARGS=
-	@$(GO) run ./internal/tlc -big $(ARGS)
+	@$(GO) run ./tla/tlc -big $(ARGS)
 
 trace: build ## histories that must be behaviours of tla/Calls.tla, and the other way round: ARGS=
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
-	@$(GO) run ./internal/tlc traces $(ARGS)
-	@$(GO) run ./internal/tlc walks
-	@$(GO) run ./internal/tlc walks -work
+	@$(GO) run ./tla/tlc traces $(ARGS)
+	@$(GO) run ./tla/tlc walks
+	@$(GO) run ./tla/tlc walks -work
 
 # Go reports a failure of its own when the time is over while it makes an input
 # smaller, so little time is spent on that.
@@ -112,23 +112,23 @@ golden: ## rewrite the transcripts; read the diff before you commit it
 	$(GO) test $$dirs -count=1 -rewrite
 
 demo: build ## a call, a kill -9 and a recovery, on a real server: WORD=
-	@$(GO) run ./internal/demo -word "$$WORD"
+	@$(GO) run ./test/demo -word "$$WORD"
 
 demo-python: build ## an agent in Python, called and calling back: WORD= (needs python3)
-	@$(GO) run ./internal/demo/python -word "$$WORD"
+	@$(GO) run ./test/demo/python -word "$$WORD"
 
 clients: build ## curl, Python, npm's EventSource and a browser read on across a kill -9; needs them
-	@$(GO) run ./internal/clients
+	@$(GO) run ./test/clients
 
 crash: build ## kill the real server N (20) times, and fail the power: nothing acknowledged may be lost
-	@$(GO) run ./internal/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
+	@$(GO) run ./test/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
 	@$(GO) test ./host/disk -run '^TestAPowerFailure' -count=1 -v -args -power-runs 50
 
 load: build ## put a node under load, five times its peak as well: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)
 
 rot: build ## damage a store in every way a disk does: nothing may be lost or changed in silence: ARGS=
-	@$(GO) run ./internal/rot -write docs/PERFORMANCE.md $(ARGS)
+	@$(GO) run ./test/corruption -write docs/PERFORMANCE.md $(ARGS)
 
 mutants: ## remove each guard in turn; the simulator must notice every time: SHRINK=1 tells how short the story gets: ONLY=guard
 	@$(GO) build -tags mutants -o bin/troupe-mutants ./cmd/troupe
@@ -136,14 +136,14 @@ mutants: ## remove each guard in turn; the simulator must notice every time: SHR
 
 # Ends by itself within 10 minutes.
 growth: ## how calls, restarts and memory grow with what there is, into docs/PERFORMANCE.md: ARGS=
-	@$(GO) run ./internal/growth $(or $(ARGS),-page docs/PERFORMANCE.md)
+	@$(GO) run ./test/scaling $(or $(ARGS),-page docs/PERFORMANCE.md)
 
 # With ARGS it is only a look: the page has the whole table.
 bench: ## measure against bare channels, Pebble and HTTP, into docs/PERFORMANCE.md: PROFILE=1 ARGS=
-	@$(GO) run ./internal/bench $(if $(PROFILE),-profile bin/profiles) $(or $(ARGS),-page docs/PERFORMANCE.md)
+	@$(GO) run ./test/bench $(if $(PROFILE),-profile bin/profiles) $(or $(ARGS),-page docs/PERFORMANCE.md)
 
 allocs: ## count allocations of the main operations, exactly: REWRITE=1
-	@$(GO) test ./internal/bench -run '^TestAllocations$$' -count=1 -v $(if $(REWRITE),-rewrite)
+	@$(GO) test ./test/bench -run '^TestAllocations$$' -count=1 -v $(if $(REWRITE),-rewrite)
 
 check: ## all that CI runs, without installing anything
 	@.ci/run --here

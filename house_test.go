@@ -46,7 +46,7 @@ var (
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
 	// Programs that measure write what they find into a page, and draw it.
-	writers = slices.Concat(every, []string{"internal/section", "internal/plot"})
+	writers = slices.Concat(every, []string{"internal/mdsection", "internal/svgplot"})
 )
 
 const (
@@ -56,7 +56,7 @@ const (
 )
 
 // rooms is the map of the house: a room may import the rooms of its row and
-// what stands under everything (internal/must, internal/mutant, internal/buggify). Floors 0 to 2
+// what stands under everything (internal/invariant, internal/mutant, internal/failpoint). Floors 0 to 2
 // are pure. A row whose folder has not been built yet waits for it.
 var rooms = map[string]room{
 	".": {floor: 4},
@@ -89,25 +89,25 @@ var rooms = map[string]room{
 	"cmd/troupe": {floor: 4, ours: slices.Concat(writers, []string{"internal/load", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {floor: 4, ours: every},
 
-	"internal/must":    {floor: 0},
-	"internal/buggify": {floor: 0},
-	"internal/mutant":  {floor: 0, std: []string{"os"}}, // os in the mutants build alone
-	"internal/demo":    {floor: 4, ours: every},
-	"internal/crash":   {floor: 4, ours: every},
-	"internal/clients": {floor: 4, ours: every},
-	"internal/tlc":     {floor: 4, ours: []string{"internal/section", "internal/served"}},
-	"internal/rot":     {floor: 4, ours: slices.Concat(writers, []string{"internal/served"}), theirs: []string{pebble}},
-	"internal/section": {floor: 4},
-	"internal/served":  {floor: 4},
-	"internal/plot":    {floor: 4},
-	"internal/growth":  {floor: 4, ours: writers, theirs: []string{pebble}},
-	"internal/bench":   {floor: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
-	"internal/load":    {floor: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
-	"internal/tools":   {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+	"internal/invariant":  {floor: 0},
+	"internal/failpoint":  {floor: 0},
+	"internal/mutant":     {floor: 0, std: []string{"os"}}, // os in the mutants build alone
+	"test/demo":           {floor: 4, ours: every},
+	"test/crash":          {floor: 4, ours: every},
+	"test/clients":        {floor: 4, ours: every},
+	"tla/tlc":             {floor: 4, ours: []string{"internal/mdsection", "internal/servertest"}},
+	"test/corruption":     {floor: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
+	"internal/mdsection":  {floor: 4},
+	"internal/servertest": {floor: 4},
+	"internal/svgplot":    {floor: 4},
+	"test/scaling":        {floor: 4, ours: writers, theirs: []string{pebble}},
+	"test/bench":          {floor: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
+	"internal/load":       {floor: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
+	"internal/tools":      {floor: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 }
 
 // Every room stands on these.
-var underAll = []string{"internal/must", "internal/mutant", "internal/buggify"}
+var underAll = []string{"internal/invariant", "internal/mutant", "internal/failpoint"}
 
 // pureModules of others are functions of bytes: same bytes in, same value out.
 // Any room may import them. A new one answers a question in docs/RATIONALE.md.

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -193,7 +193,7 @@ func (l ledger) gone(name string, refusal *actor.Refusal) change {
 func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
 	own := formerPrefix + before.ID + "/"
 	name := own + before.Hash().String()
-	keep := []actor.Item{{Name: name, Value: must.Do(json.Marshal(keptFormer{before.Encode(), runs.FormatTime(l.now)}))}}
+	keep := []actor.Item{{Name: name, Value: invariant.Must(json.Marshal(keptFormer{before.Encode(), runs.FormatTime(l.now)}))}}
 	var all, ours []actor.Item
 	bytes := 0
 	for _, item := range l.kept {
@@ -289,7 +289,7 @@ func (l ledger) createKey(body string) (change, *actor.Refusal) {
 		return change{}, refusal
 	}
 	item := actor.Item{Name: keyPrefix + id, Value: l.value(keyPrefix + id)}
-	record["created_at"] = must.Do(json.Marshal(runs.FormatTime(l.now)))
+	record["created_at"] = invariant.Must(json.Marshal(runs.FormatTime(l.now)))
 	if item.Value != nil {
 		var before map[string]jsontext.Value
 		_ = json.Unmarshal(item.Value, &before)
@@ -300,7 +300,7 @@ func (l ledger) createKey(body string) (change, *actor.Refusal) {
 		if l.count(keyPrefix) >= KeysMax {
 			return change{}, actor.Refuse(actor.Budget, "there are %d keys, at most %d are kept: revoke one first", KeysMax, KeysMax)
 		}
-		item.Value = must.Do(json.Marshal(record, json.Deterministic(true)))
+		item.Value = invariant.Must(json.Marshal(record, json.Deterministic(true)))
 	}
 	return l.within(change{keep: []actor.Item{item}, answer: keyAnswer{true, id}})
 }
@@ -343,7 +343,7 @@ func (l ledger) owner(id string) string {
 }
 
 func (l ledger) agentValue(spec Spec) []byte {
-	return must.Do(json.Marshal(keptAgent{spec.Encode(), actor.FitText(l.who, runs.NameBytesMax), runs.FormatTime(l.now)}))
+	return invariant.Must(json.Marshal(keptAgent{spec.Encode(), actor.FitText(l.who, runs.NameBytesMax), runs.FormatTime(l.now)}))
 }
 
 func (l ledger) count(prefix string) int {

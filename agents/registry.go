@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
@@ -91,7 +91,7 @@ func register(native []string, state State) (Action, error) {
 	case c.gone != nil:
 		return GiveUp(c.gone), nil
 	}
-	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: must.Do(json.Marshal(c.answer, json.Deterministic(true)))}}
+	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(c.answer, json.Deterministic(true)))}}
 	out := actor.Outcome{Status: actor.Succeeded, Parts: answer, Warnings: heard.Warnings}
 	if len(heard.Warnings) > 0 {
 		out.Status = actor.Partial
@@ -115,7 +115,7 @@ func announcement(items []actor.Item) []byte {
 	for _, i := range items {
 		in.Items = append(in.Items, item{i.Name, string(i.Value)})
 	}
-	return must.Do(json.Marshal(in))
+	return invariant.Must(json.Marshal(in))
 }
 
 // ReadAnnouncement reads the input of ToolAnnounce.

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -143,7 +143,7 @@ func (s *Spec) complete() {
 }
 
 // Encode writes the spec as ReadJSON reads it: members in one order, no blanks.
-func (s *Spec) Encode() []byte { return must.Do(json.Marshal(s, json.Deterministic(true))) }
+func (s *Spec) Encode() []byte { return invariant.Must(json.Marshal(s, json.Deterministic(true))) }
 
 // loopVersion is part of what a declared or external agent is: it changes when
 // the same spec and the same answers come to other asks than before.

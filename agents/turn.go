@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Agent is an agent written top to bottom. Turn deals with one message and
@@ -111,7 +111,7 @@ func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
 	if t.state == killed {
 		panic(gone{})
 	}
-	must.Be(t.state == running, "a turn was used outside its function: in a goroutine, inside Do, or after its end")
+	invariant.Check(t.state == running, "a turn was used outside its function: in a goroutine, inside Do, or after its end")
 	t.state = parked
 	if !t.yield(actor.Action{Asks: asks}) {
 		t.state = killed
@@ -142,7 +142,7 @@ type coroutine struct {
 }
 
 func (c *coroutine) Next(answers []actor.Answer) (actor.Action, error) {
-	must.Be(c.turn.state == running || c.turn.state == parked, "agents: Next after the end of a turn")
+	invariant.Check(c.turn.state == running || c.turn.state == parked, "agents: Next after the end of a turn")
 	if c.next == nil {
 		c.next, c.stop = iter.Pull(c.run)
 	}

@@ -82,8 +82,8 @@ func DefaultLimits() Limits {
 // Setting is the value of one limit.
 type Setting struct {
 	Key   string // configuration key
-	Value int64 // a count, bytes, or nanoseconds
-	Max   int64 // largest accepted value; the smallest is 1
+	Value int64  // a count, bytes, or nanoseconds
+	Max   int64  // largest accepted value; the smallest is 1
 }
 
 // Settings returns all limits in the order of their declaration.

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // IdempotencyKey is the header with which a client may ask again.
@@ -114,7 +114,7 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 		}
 		agent, to.Key = agent+"/"+in.Session, in.Session
 	}
-	out := must.Do(json.Marshal(struct {
+	out := invariant.Must(json.Marshal(struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 		Timeout int64  `json:"timeout_ms,omitzero"`

@@ -13,7 +13,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -143,7 +143,7 @@ func (k *Key) Principal() string { return "key:" + k.ID }
 func (k *Key) Encode() []byte {
 	out := record{ID: k.ID, Name: k.Name, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = instant(k.Created), instant(k.Expires)
-	return must.Do(json.Marshal(out))
+	return invariant.Must(json.Marshal(out))
 }
 
 // DecodeKey reads what Encode writes.

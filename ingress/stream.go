@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 )
@@ -283,7 +283,7 @@ func (s *Stream) full() bool { return s.out+len(s.pending) >= QueueBytesMax }
 // events takes in what was read.
 func (s *Stream) events(bodies [][]byte) {
 	b := s.reading
-	must.Be(b != nil && len(bodies) <= s.limit, "ingress: %d events that were not asked for", len(bodies))
+	invariant.Check(b != nil && len(bodies) <= s.limit, "ingress: %d events that were not asked for", len(bodies))
 	s.reading = nil
 	for _, body := range bodies {
 		e, err := runs.Decode(body)
@@ -331,7 +331,7 @@ func (s *Stream) news(run actor.CallID) {
 }
 
 func (s *Stream) wrote(n int) {
-	must.Be(n >= 0 && n <= s.out, "ingress: %d bytes taken, %d were out", n, s.out)
+	invariant.Check(n >= 0 && n <= s.out, "ingress: %d bytes taken, %d were out", n, s.out)
 	s.out, s.taken = s.out-n, s.taken+n
 	if s.taken >= QueueBytesMax {
 		s.taken, s.until = 0, s.now.Add(s.within)

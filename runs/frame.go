@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Frame is one Server-Sent Event: how a run event travels, and whatever else is
@@ -39,7 +39,7 @@ func (f Frame) Check() error {
 // frame that Check refuses is a mistake of ours.
 func (f Frame) Append(b []byte) []byte {
 	err := f.Check()
-	must.Be(err == nil, "runs: %v", err)
+	invariant.Check(err == nil, "runs: %v", err)
 	if f.ID != "" {
 		b = appendLine(b, "id: ", f.ID)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Encode is Append to nothing.
@@ -26,7 +26,7 @@ func Encode(e Event) []byte { return Append(nil, e) }
 func Append(b []byte, e Event) []byte {
 	e.fit()
 	if err := e.Check(); err != nil {
-		must.Be(false, "runs: %v", err)
+		invariant.Check(false, "runs: %v", err)
 	}
 	o := object{b: append(slices.Grow(b, 256+len(e.Text)), '{')}
 	o.id("run_id", e.Run)

@@ -9,8 +9,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -210,7 +210,7 @@ func (c *Cell) loaded(in Loaded) {
 	if act == nil || act.loaded || act.epoch != in.Epoch {
 		return // it moved away meanwhile, or two loads were under way
 	}
-	if c.rare.On(buggify.LoadMisses) {
+	if c.rare.On(failpoint.LoadMisses) {
 		c.load(act, 0)
 		return
 	}
@@ -296,7 +296,7 @@ func queued(run *store.Run) dispatcher.Queued {
 // entry that says so, with the run events told since the last.
 func (c *Cell) record(act *activation, r store.Record) {
 	if err := act.journal.Apply(r); err != nil {
-		must.Be(false, "%s: %v", act.id, err)
+		invariant.Check(false, "%s: %v", act.id, err)
 	}
 	if !act.durable {
 		c.changed(act)
@@ -378,7 +378,7 @@ func (c *Cell) say(act *activation, e runs.Event) {
 // said takes the buffer back, once nothing is left to be told.
 func (c *Cell) said(act *activation) {
 	if len(act.told) > 0 {
-		must.Be(false, "%s has events that no entry carries", act.id)
+		invariant.Check(false, "%s has events that no entry carries", act.id)
 	}
 	if act.told != nil {
 		c.told, act.told = act.told, nil
@@ -387,7 +387,7 @@ func (c *Cell) said(act *activation) {
 
 // snapshot shortens the way back once the entries since the last outweigh it.
 func (c *Cell) snapshot(act *activation) {
-	if act.unsaved < max(c.limits.SnapshotBytes, act.saved) && (act.unsaved == 0 || !c.rare.On(buggify.SnapshotNow)) {
+	if act.unsaved < max(c.limits.SnapshotBytes, act.saved) && (act.unsaved == 0 || !c.rare.On(failpoint.SnapshotNow)) {
 		return
 	}
 	body := store.SnapshotOf(&act.journal)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -42,7 +42,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
 		return
 	}
-	if c.rare.On(buggify.MailboxFull) {
+	if c.rare.On(failpoint.MailboxFull) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has no room just now", act.id))
 		return
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -154,7 +154,7 @@ func (c *Cell) tooMuch(t *turn, action actor.Action) *actor.Refusal {
 // askCall checks a call and fills in what it takes along; false if it was refused.
 func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
-	must.Be(err == nil, "a planned call goes to %v", err)
+	invariant.Check(err == nil, "a planned call goes to %v", err)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
 		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Now(c.now), Outstanding: pending, Budget: budget,
 	}, to, c.agents[to.Agent], a.Out().Timeout)

@@ -6,8 +6,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -19,7 +19,7 @@ type Config struct {
 	Self  actor.Address // node, cell, incarnation
 	Seed  uint64        // of the ids it draws; never the same for two incarnations
 	Tools *tools.Registry
-	Rare  buggify.Points // nil but in the simulator
+	Rare  failpoint.Points // nil but in the simulator
 	// Tells is the kinds of events that the world wants to hear of; 0: all.
 	Tells history.Set
 	// Quiet: a run of an actor that writes nothing down has a stream only if
@@ -32,7 +32,7 @@ type Config struct {
 type Cell struct {
 	self   actor.Address
 	tools  *tools.Registry
-	rare   buggify.Points
+	rare   failpoint.Points
 	kinds  history.Set
 	quiet  bool
 	stream uint64
@@ -139,7 +139,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 		c.define(in.Definitions, in.Former)
 	case Limits:
 		err := in.Limits.Check()
-		must.Be(err == nil, "limits: %v", err)
+		invariant.Check(err == nil, "limits: %v", err)
 		c.limits = in.Limits
 	case CellRestarted:
 		c.resendTo(in.Cell.Node, in.Cell.Cell)
@@ -172,7 +172,7 @@ func (c *Cell) NextDeadline() (actor.Time, bool) {
 }
 
 func (c *Cell) boot(in Boot) {
-	must.Be(!c.booted, "booted twice")
+	invariant.Check(!c.booted, "booted twice")
 	c.booted = true
 	for _, id := range in.Running {
 		c.running[id] = true
@@ -288,7 +288,7 @@ func (c *Cell) settle() {
 		c.count(act)
 		c.said(act)
 		c.snapshot(act)
-		if act.durable && act.idle() && c.rare.On(buggify.PassivateNow) {
+		if act.durable && act.idle() && c.rare.On(failpoint.PassivateNow) {
 			c.deactivate(act, "idle")
 			continue
 		}

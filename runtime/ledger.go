@@ -7,7 +7,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
@@ -41,7 +41,7 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 		c.send(t.effect(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)
 	}
 	t.sent[i].again = c.now.Add(t.sent[i].wait)
-	if c.rare.On(buggify.AskAgainNow) {
+	if c.rare.On(failpoint.AskAgainNow) {
 		t.sent[i].again = c.now.Add(time.Millisecond)
 	}
 }

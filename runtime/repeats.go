@@ -5,7 +5,7 @@ package runtime
 import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
@@ -54,7 +54,7 @@ func (c *Cell) repeats(act *activation, call *actor.Call, outcome *actor.Reply, 
 func (c *Cell) recalled(in Recalled) {
 	switch act := c.actors.find(in.Actor); {
 	case act == nil: // it left meanwhile
-	case c.rare.On(buggify.LoadMisses):
+	case c.rare.On(failpoint.LoadMisses):
 		c.load(act, in.Outcome)
 	default:
 		c.read(act, in.Outcome, &in.Reply)

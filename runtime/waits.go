@@ -9,7 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/internal/mutant"
 	"github.com/troupe-run/troupe/store"
 )
@@ -217,7 +217,7 @@ func (c *Cell) probing(act *activation) bool {
 func (c *Cell) arrangeReprobe(act *activation) {
 	if act.probe <= c.now {
 		act.probe = c.now.Add(probeEvery)
-		if c.rare.On(buggify.ProbeAgainNow) {
+		if c.rare.On(failpoint.ProbeAgainNow) {
 			act.probe = c.now.Add(time.Millisecond)
 		}
 	}

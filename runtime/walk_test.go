@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -215,7 +215,7 @@ func (n *walkNode) saved(id actor.ID) store.Saved {
 	var s store.Saved
 	for _, e := range n.entries[:n.durable] {
 		if e.Actor == id {
-			s.Entries = append(s.Entries, must.Do(store.DecodeEntry(store.EncodeEntry(e))))
+			s.Entries = append(s.Entries, invariant.Must(store.DecodeEntry(store.EncodeEntry(e))))
 		}
 	}
 	return s
@@ -223,12 +223,12 @@ func (n *walkNode) saved(id actor.ID) store.Saved {
 
 // open tells whether the disk has open work of the actor.
 func (n *walkNode) open(id actor.ID) bool {
-	journal := must.Do(store.Fold(n.saved(id)))
+	journal := invariant.Must(store.Fold(n.saved(id)))
 	return len(journal.Runs) > 0
 }
 
 func (w *walker) send(op Send) {
-	env := must.Do(actor.Decode(actor.Encode(op.Envelope)))
+	env := invariant.Must(actor.Decode(actor.Encode(op.Envelope)))
 	key := letter{call: env.Body.Subject()}
 	switch m := env.Body.(type) {
 	case actor.Request:

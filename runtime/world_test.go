@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/dispatcher"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/tools"
@@ -110,7 +110,7 @@ func (n *node) step(c *Cell, in Input) {
 		} else {
 			b := store.EncodeEntry(e)
 			back, err := store.DecodeEntry(b)
-			must.Be(err == nil, "entry: %v", err)
+			invariant.Check(err == nil, "entry: %v", err)
 			saved.Entries = append(saved.Entries, back)
 			if ended, ok := back.Record.(store.Ended); ok {
 				n.ended[place{e.Actor, e.N}] = ended.Reply
@@ -126,7 +126,7 @@ func (n *node) step(c *Cell, in Input) {
 // fold holds every run's stream against the states that runs may go through.
 func (n *node) fold(e store.RunEvent) {
 	ev, err := runs.Decode(e.Body)
-	must.Be(err == nil, "run event: %v", err)
+	invariant.Check(err == nil, "run event: %v", err)
 	if n.runs[e.Run] == nil {
 		n.runs[e.Run] = &runs.Record{}
 	}
@@ -143,7 +143,7 @@ func (n *node) perform(c *Cell, e Effect) {
 		if n.lose != nil && n.lose(op.Envelope) {
 			return
 		}
-		env := must.Do(actor.Decode(actor.Encode(op.Envelope)))
+		env := invariant.Must(actor.Decode(actor.Encode(op.Envelope)))
 		later(n.cells[op.Cell], Deliver{env})
 	case Respond:
 		if op.HeldUntil != 0 {
@@ -151,7 +151,7 @@ func (n *node) perform(c *Cell, e Effect) {
 			return
 		}
 		_, twice := n.replies[op.Call]
-		must.Be(!twice, "two replies for %s", op.Call)
+		invariant.Check(!twice, "two replies for %s", op.Call)
 		n.replies[op.Call] = op.Reply
 	case Load:
 		if n.unread > 0 {
@@ -162,7 +162,7 @@ func (n *node) perform(c *Cell, e Effect) {
 		if op.Outcome > 0 {
 			n.recalls++
 			reply, ok := n.ended[place{op.Actor, op.Outcome}]
-			must.Be(ok, "entry %d of %s says no outcome", op.Outcome, op.Actor)
+			invariant.Check(ok, "entry %d of %s says no outcome", op.Outcome, op.Actor)
 			later(c, Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: reply})
 			return
 		}
@@ -171,7 +171,7 @@ func (n *node) perform(c *Cell, e Effect) {
 		var due []actor.ID
 		for id, saved := range n.log {
 			j, err := store.Fold(saved)
-			must.Be(err == nil, "fold: %v", err)
+			invariant.Check(err == nil, "fold: %v", err)
 			if len(j.Runs) > 0 && c.owner(dispatcher.ShardOf(id)).Cell == c.self.Cell {
 				due = append(due, id)
 			}
@@ -255,7 +255,7 @@ func (n *node) send(to, text string, change ...func(*actor.Call)) actor.CallID {
 	calls++
 	id := actor.NewCallID(n.now, 99, calls)
 	who, err := actor.ParseID(to)
-	must.Be(err == nil, "%v", err)
+	invariant.Check(err == nil, "%v", err)
 	call := actor.Call{ID: id, Root: id, To: who, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}
 	for _, f := range change {
 		f(&call)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/upstream"
@@ -84,7 +84,7 @@ func invocation(run actor.CallID, of actor.ID, wants string) (actor.Call, *actor
 		return actor.Call{}, actor.Refuse(actor.Invalid, "%v", err)
 	}
 	agent, session, _ := strings.Cut(in.Agent, "/")
-	call, _, r := ingress.Invoke(run, of, agent, must.Do(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
+	call, _, r := ingress.Invoke(run, of, agent, invariant.Must(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
 	return call, r
 }
 

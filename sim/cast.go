@@ -11,7 +11,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -61,15 +61,15 @@ func compile(c Chooser, spec map[string]any) actor.Definition {
 	if c.Int(5) == 4 {
 		spec["recursion"] = "by_actor"
 	}
-	return must.Do(agents.Compile(must.Do(readSpec(spec)), worldTools()))
+	return invariant.Must(agents.Compile(invariant.Must(readSpec(spec)), worldTools()))
 }
 
 // readSpec reads a spec as it comes by HTTP, or from a file: the second of each kind does.
 func readSpec(spec map[string]any) (agents.Spec, error) {
 	if id := spec["agent_id"]; id == declaredNames[1] || id == externalNames[1] {
-		return agents.ReadTOML(string(must.Do(toml.Marshal(spec))))
+		return agents.ReadTOML(string(invariant.Must(toml.Marshal(spec))))
 	}
-	return agents.ReadJSON(must.Do(json.Marshal(spec)))
+	return agents.ReadJSON(invariant.Must(json.Marshal(spec)))
 }
 
 // kindOf is how an agent has to be spoken to.

@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // clerk is who looks after agents and API keys: it has the registry do one thing
@@ -245,7 +245,9 @@ func (k *clerk) draw() *order {
 	return &order{operation: m.operation, who: who, about: "no " + m.operation, body: []byte(strings.ReplaceAll(m.body, "NATIVE", native)), wrong: []actor.Reason{m.reason}}
 }
 
-func named(member, name string) []byte { return must.Do(json.Marshal(map[string]string{member: name})) }
+func named(member, name string) []byte {
+	return invariant.Must(json.Marshal(map[string]string{member: name}))
+}
 
 // somePass is one of those that are so; nil if none is.
 func (k *clerk) somePass(so func(*pass) bool) *pass {
@@ -313,7 +315,7 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 		spec := external(name, [...]string{agents.RetryNever, agents.RetrySafe}[w.choose.Int(2)])
 		spec["concurrency"] = 1 + w.choose.Int(4)
 		spec["limits"] = map[string]any{"invoke_timeout_ms": 5000 + w.choose.Int(5000)}
-		return must.Do(json.Marshal(spec))
+		return invariant.Must(json.Marshal(spec))
 	}
 	spec := declared(name, modelNames[w.choose.Int(2)], 3+w.choose.Int(3))
 	spec["prompt"] = fmt.Sprintf("You are %s, in your version %d.", name, w.choose.Int(8))
@@ -326,9 +328,9 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 		spec["tools"] = append(spec["tools"].([]string), "nobody.has")
 	}
 	if w.choose.Int(2) == 0 {
-		return must.Do(json.Marshal(spec))
+		return invariant.Must(json.Marshal(spec))
 	}
-	text := string(must.Do(toml.Marshal(spec)))
+	text := string(invariant.Must(toml.Marshal(spec)))
 	if wrong := slips[w.choose.Int(len(slips))]; w.choose.Int(2) == 1 { // who writes a file mistypes it first
 		_, err := agents.ReadTOML(tooMuch.Replace(strings.ReplaceAll(wrong, "SPEC", text)))
 		if err == nil {
@@ -338,7 +340,7 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 			w.log.world(w.now, "a file with a slip: %v", err)
 		}
 	}
-	read := must.Do(agents.ReadTOML(text))
+	read := invariant.Must(agents.ReadTOML(text))
 	if missing := read.Lacks(w.tools, modelNames[:1]); len(missing) > 0 {
 		w.log.world(w.now, "%s: %s", &read, strings.Join(missing, "; "))
 	}

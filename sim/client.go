@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs/linear"
@@ -363,7 +363,7 @@ func (w *World) signalWith(to actor.ID, run actor.CallID, name, text string) {
 		return
 	}
 	id := w.newCallID()
-	call, refusal := ingress.Signal(run, must.Do(json.Marshal(map[string]string{"name": name, "payload": text})))
+	call, refusal := ingress.Signal(run, invariant.Must(json.Marshal(map[string]string{"name": name, "payload": text})))
 	if refusal != nil {
 		w.violate(CodecRoundTrip, fmt.Sprintf("the signal %s cannot be read: %v", name, refusal))
 		return

@@ -9,7 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -18,14 +18,14 @@ import (
 // body is a message as a client writes it: mostly as all do, sometimes in
 // another way that means the same.
 func (w *World) body(c *client) []byte {
-	b := must.Do(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
+	b := invariant.Must(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
 	switch c.style {
 	case 1:
-		return must.Do(json.MarshalIndent(json.RawMessage(b), " ", "\t"))
+		return invariant.Must(json.MarshalIndent(json.RawMessage(b), " ", "\t"))
 	case 2:
 		return []byte(strings.Replace(string(b), `"content":"`, `"cont\u0065nt":"`, 1))
 	case 3:
-		return fmt.Appendf(nil, "\r\n{\"timeout_ms\": %d, \"content\": %s, \"session\": %q}", c.left.Milliseconds(), must.Do(json.Marshal(c.text)), c.to.Key)
+		return fmt.Appendf(nil, "\r\n{\"timeout_ms\": %d, \"content\": %s, \"session\": %q}", c.left.Milliseconds(), invariant.Must(json.Marshal(c.text)), c.to.Key)
 	}
 	return b
 }

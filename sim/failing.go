@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -87,6 +87,6 @@ func whole(said upstream.Completion) []byte {
 	for _, c := range said.Calls {
 		calls = append(calls, call{c.ID, function{c.Name, c.Arguments}})
 	}
-	return must.Do(json.Marshal(map[string]any{"model": said.Model, "usage": map[string]int{"prompt_tokens": 3, "completion_tokens": 4},
+	return invariant.Must(json.Marshal(map[string]any{"model": said.Model, "usage": map[string]int{"prompt_tokens": 3, "completion_tokens": 4},
 		"choices": []any{map[string]any{"index": 0, "message": map[string]any{"content": said.Text, "tool_calls": calls}, "finish_reason": said.Finish.String()}}}))
 }

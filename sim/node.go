@@ -14,7 +14,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
@@ -115,7 +115,7 @@ func (n *node) start() {
 	n.readDirectory()
 	for i := range w.plan.Cells[n.index] {
 		if i == len(n.seats) {
-			n.seats = append(n.seats, must.Do(w.drive.Seat(fmt.Sprintf("%s.%d", n.id, i))))
+			n.seats = append(n.seats, invariant.Must(w.drive.Seat(fmt.Sprintf("%s.%d", n.id, i))))
 		}
 		n.cells = append(n.cells, n.newCell(uint16(i), n.process<<16))
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs/linear"
 )
@@ -181,7 +181,7 @@ func (w *World) crash(n *node, why string) {
 	w.log.world(w.now, "%s ends: %s", n.id, why)
 	n.log.crash()
 	if w.disk != nil {
-		must.Do(0, w.disk.Crash())
+		invariant.Must(0, w.disk.Crash())
 	}
 	n.up, n.paused = false, 0
 	for _, c := range n.cells {

@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/dispatcher"
-	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -38,8 +38,8 @@ type Plan struct {
 	Patience upstream.Patience // of nodes with who stands behind them
 	Writer   store.WriterConfig
 	Schedule Schedule
-	Rare     []buggify.Point // places in product code where rare things happen
-	Orders   actor.Duration  // between two things that the registry is asked, about; 0: it is asked nothing
+	Rare     []failpoint.Point // places in product code where rare things happen
+	Orders   actor.Duration    // between two things that the registry is asked, about; 0: it is asked nothing
 }
 
 // complete is a plan made by hand with what it left open.

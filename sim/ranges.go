@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // vary draws the fields of a configuration from the ranges that stand beside
@@ -24,7 +24,7 @@ func vary[T any](c Chooser, config *T) {
 			continue
 		}
 		field := v.Field(i)
-		r := must.Do(parseRange(tag, field.Type() == reflect.TypeFor[time.Duration]()))
+		r := invariant.Must(parseRange(tag, field.Type() == reflect.TypeFor[time.Duration]()))
 		now := asInt(field) / r.unit
 		if now >= r.least && now <= r.most && c.Int(4) < 3 {
 			continue

@@ -2,15 +2,15 @@
 
 package sim
 
-import "github.com/troupe-run/troupe/internal/buggify"
+import "github.com/troupe-run/troupe/internal/failpoint"
 
 // rareIn is every how manieth time a place where rare things may happen is come
 // by that one does, in a seed that has it.
 const rareIn = 16
 
 // drawRare says which of them a seed has: each in one of four.
-func drawRare(c Chooser) (all []buggify.Point) {
-	for _, p := range buggify.All() {
+func drawRare(c Chooser) (all []failpoint.Point) {
+	for _, p := range failpoint.All() {
 		if c.Int(4) == 3 {
 			all = append(all, p)
 		}
@@ -19,7 +19,7 @@ func drawRare(c Chooser) (all []buggify.Point) {
 }
 
 // rare is what product code asks at these places.
-func (w *World) rare(at buggify.Point) bool {
+func (w *World) rare(at failpoint.Point) bool {
 	if w.calm || w.rares&(1<<at) == 0 {
 		return false
 	}

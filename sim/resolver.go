@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -34,7 +34,7 @@ var somewhere = []string{"93.184.216.34"}
 var allowed = append(upstream.AllowLoopback(), modelNames[0], "192.168.7.0/24", "172.16.3.3", "fd00:7::/48")
 
 // worldEgress is made once: it is only read.
-var worldEgress = sync.OnceValue(func() upstream.Egress { return must.Do(upstream.NewEgress(allowed)) })
+var worldEgress = sync.OnceValue(func() upstream.Egress { return invariant.Must(upstream.NewEgress(allowed)) })
 
 // notAllowed are entries of that list as they are mistyped: each takes the server down.
 var notAllowed = [...]string{"10.1.2.3/8", "::ffff:10.0.0.0/104", "[10.1.2.3]", "fe80::1%eth0", "::ffff:10.1.2.3", "", "a..b", "a.example.", "ex ample", "1.2.3", "0x7f.0x1", "-a", strings.Repeat("a", 64), "*.example"}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/buggify"
+	"github.com/troupe-run/troupe/internal/failpoint"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -226,7 +226,7 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 			}
 		}
 	}
-	for _, p := range buggify.All() {
+	for _, p := range failpoint.All() {
 		row("rare", p.String(), s.Total.Rare[p])
 	}
 	for _, t := range runs.Types() {

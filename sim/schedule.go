@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 )
 
@@ -59,7 +59,7 @@ const (
 func drawSchedule(c Chooser, agents []actor.Definition, keys int, named string) Schedule {
 	s := Schedule{Strategy: [...]Strategy{Uniform, Uniform, Priority, Starvation}[c.Int(4)]}
 	if named != "" {
-		s.Strategy = must.Do(ParseStrategy(named))
+		s.Strategy = invariant.Must(ParseStrategy(named))
 	}
 	switch s.Strategy {
 	case Priority:

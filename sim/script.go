@@ -12,7 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // A script is what the agents of the simulator do with a message: the message
@@ -231,7 +231,7 @@ func (p *play) say() string {
 // playPure is the same agent as a transition. Before each step it is written down
 // and read again, as one may be that another process takes up.
 func playPure(_ agents.Config, state agents.State) (agents.Action, error) {
-	state = must.Do(agents.DecodeState(state.Encode()))
+	state = invariant.Must(agents.DecodeState(state.Encode()))
 	s, err := parseScript(state.Message())
 	p := play{agent: state.Request.Call.To.Agent, script: s, err: err}
 	for _, answers := range state.Answers {
@@ -242,7 +242,7 @@ func playPure(_ agents.Config, state agents.State) (agents.Action, error) {
 		}
 	}
 	if len(state.Continuation) > 0 {
-		must.Do(fmt.Sscanf(string(state.Continuation), "%d %d", &p.at, &p.big))
+		invariant.Must(fmt.Sscanf(string(state.Continuation), "%d %d", &p.at, &p.big))
 	}
 	action, err := p.Next(nil)
 	if err != nil || action.Done != nil {

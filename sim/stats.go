@@ -83,7 +83,7 @@ type Stats struct {
 	Told       [32]int         // run events, by runs.Type
 	Faults     [faultKinds]int
 	Sometimes  [points]int
-	Rare       [16]int // by buggify.Point
+	Rare       [16]int // by failpoint.Point
 
 	Workload actor.Duration // simulated, until the last phase
 	Calm     actor.Duration // and of that

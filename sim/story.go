@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/specs"
 )
 
@@ -31,7 +31,7 @@ func (r Request) Held() bool { return r.client.held }
 // Ask sends a message to an actor, through the first cell of a node that is up.
 // The key may be empty; with one, the client asks again if that node dies.
 func (w *World) Ask(to, message string, left time.Duration, key string) Request {
-	id := must.Do(actor.ParseID(to))
+	id := invariant.Must(actor.ParseID(to))
 	c := &client{no: len(w.clients), to: id, text: message, left: left, lane: actor.Normal, key: key}
 	w.clients = append(w.clients, c)
 	w.ask(c)
@@ -71,7 +71,7 @@ func (w *World) Answer(r Request, within time.Duration) (actor.Reply, *Violation
 // Crash kills a node; it comes back by itself.
 func (w *World) Crash(name string) {
 	n := w.node(actor.NodeID(name))
-	must.Be(n != nil && n.up, "node %s is not up", name)
+	invariant.Check(n != nil && n.up, "node %s is not up", name)
 	w.hit(NodeCrash, "%s dies", n.id)
 	w.crash(n, "crash")
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/agents"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/tools"
 )
@@ -57,11 +57,11 @@ const (
 // newTools are the tools of a world: one that may be used again, one that may not.
 func newTools() *tools.Registry {
 	r := tools.NewRegistry()
-	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "it is late") }}))
-	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: letter,
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: letter,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "posted") }}))
-	must.Do(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells all nodes which agents and keys there are.",
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells all nodes which agents and keys there are.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: announced}))
 	return r
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/history"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 	"github.com/troupe-run/troupe/specs"
 	"github.com/troupe-run/troupe/specs/linear"
@@ -169,11 +169,11 @@ func New(o Options) *World {
 		w.choose = NewDrawn(o.Seed)
 	}
 	if o.Parts.Disk != nil {
-		w.disk = must.Do(o.Parts.Disk())
+		w.disk = invariant.Must(o.Parts.Disk())
 		w.kv = w.disk
 	}
 	if o.Parts.Drive != nil {
-		w.drive = must.Do(o.Parts.Drive())
+		w.drive = invariant.Must(o.Parts.Drive())
 	}
 	if o.Plan != nil {
 		w.plan, w.story = o.Plan.complete(o), true
@@ -321,7 +321,7 @@ func (w *World) Close() {
 	}
 	w.drive.Close()
 	if w.disk != nil {
-		must.Do(0, w.disk.Close())
+		invariant.Must(0, w.disk.Close())
 	}
 }
 

@@ -95,7 +95,7 @@ func TestWorkCatchesTheDefectsOfTheModel(t *testing.T) {
 	}
 	found := map[string]bool{}
 	for _, spec := range []string{OnlySucceededAdvances, ApprovalOnce} {
-		configs, err := filepath.Glob("../tla/Work_" + spec + "*_broken.cfg")
+		configs, err := filepath.Glob("../tla/broken/Work_" + spec + "*_broken.cfg")
 		if err != nil || len(configs) == 0 {
 			t.Fatal(configs, err)
 		}

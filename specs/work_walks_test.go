@@ -14,7 +14,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as `go run ./internal/tlc walks` writes them")
+var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as `go run ./tla/tlc walks` writes them")
 
 // walk is one that TLC drew through module Work, with a defect or without, and
 // whether both properties held all the way.

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
@@ -303,13 +303,13 @@ func (w *encoder) record(record Record) {
 		w.Uint(tagSnapshot)
 		w.Bytes(r.Journal)
 	default:
-		must.Be(false, "store: cannot encode %T: give it a tag", record)
+		invariant.Check(false, "store: cannot encode %T: give it a tag", record)
 	}
 }
 
 // former is a journal as the first version wrote it.
 func (w *encoder) former(journal []byte) []byte {
-	j := must.Do(DecodeJournal(journal))
+	j := invariant.Must(DecodeJournal(journal))
 	old := &encoder{first: true}
 	old.journal(&j)
 	w.more = w.more || old.more

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // BlobBytesMin is the size above which a part of content is stored once, under
@@ -238,7 +238,7 @@ func (w *rowWriter) putEvents(entries []Entry, list int) {
 		} else {
 			w.content.Buf = append(w.content.Buf, eventsApart)
 		}
-		must.Be(bytes.IndexByte(ev.Body, eventsApart) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
+		invariant.Check(bytes.IndexByte(ev.Body, eventsApart) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
 		w.content.Buf = append(w.content.Buf, ev.Body...)
 	}
 	w.put(key, w.content.Buf)
@@ -336,7 +336,7 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 
 func takeLarge(record Record) (_ Record, places []int, blobs [][]byte) {
 	place := 0
-	record = must.Do(mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
+	record = invariant.Must(mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		var out []actor.Part
 		for i, p := range parts {
 			if len(p.Bytes) > BlobBytesMin {

@@ -4,8 +4,8 @@ package store
 
 import (
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/buggify"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
@@ -19,12 +19,12 @@ const (
 // which the simulator draws it.
 type WriterConfig struct {
 	Node            actor.NodeID
-	From            Mark           // the log's end, as Verify found it
-	Seed            [32]byte       // of the salts
-	BatchBytesMax   int            `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
-	BatchesInFlight int            `sim:"1..4"`       // 0: the constant of that name
-	Rare            buggify.Points // nil but in the simulator
-	Older           bool           // what the first version could have written is written as it did: so but in the simulator nobody does
+	From            Mark             // the log's end, as Verify found it
+	Seed            [32]byte         // of the salts
+	BatchBytesMax   int              `sim:"1KiB..4MiB"` // 0: the constant of that name; one step's entries may weigh more
+	BatchesInFlight int              `sim:"1..4"`       // 0: the constant of that name
+	Rare            failpoint.Points // nil but in the simulator
+	Older           bool             // what the first version could have written is written as it did: so but in the simulator nobody does
 }
 
 // Writer decides what is written to a node's log, in which batches, and when
@@ -71,7 +71,7 @@ func (b *Batch) Mark() Mark { return Mark{b.No, b.Pos, b.Hash} }
 
 // NewWriter continues a log.
 func NewWriter(config WriterConfig) *Writer {
-	must.Be(actor.CheckName(string(config.Node)) == nil, "store: node %q", config.Node)
+	invariant.Check(actor.CheckName(string(config.Node)) == nil, "store: node %q", config.Node)
 	if config.BatchBytesMax == 0 {
 		config.BatchBytesMax = BatchBytesMax
 	}
@@ -117,7 +117,7 @@ func (w *Writer) Take() (Batch, bool) {
 	}
 	groups, entries, bytes := 0, 0, 0
 	for _, g := range w.groups {
-		if groups > 0 && (bytes+g.bytes > w.config.BatchBytesMax || w.config.Rare.On(buggify.BatchOfOne)) {
+		if groups > 0 && (bytes+g.bytes > w.config.BatchBytesMax || w.config.Rare.On(failpoint.BatchOfOne)) {
 			break
 		}
 		groups, entries, bytes = groups+1, entries+g.entries, bytes+g.bytes
@@ -135,7 +135,7 @@ func (w *Writer) Take() (Batch, bool) {
 // Seal is the second half: its rows. It touches nothing that the other methods
 // do, so that a host may append while it runs; batches are sealed in order.
 func (w *Writer) Seal(b *Batch) {
-	must.Be(b.No == w.chain.last.Batch+1, "store: batch %d sealed behind batch %d", b.No, w.chain.last.Batch)
+	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed behind batch %d", b.No, w.chain.last.Batch)
 	b.Shards = shardsOf(b.Entries)
 	w.chain.seal(b)
 }
@@ -157,16 +157,16 @@ func (w *Writer) Written(no uint64) {
 			}
 			return
 		}
-		must.Be(w.flight[i].written, "store: batch %d written before batch %d", no, w.flight[i].no)
+		invariant.Check(w.flight[i].written, "store: batch %d written before batch %d", no, w.flight[i].no)
 	}
-	must.Be(false, "store: batch %d is not in flight", no)
+	invariant.Check(false, "store: batch %d is not in flight", no)
 }
 
 // Synced says that the batch and all before it will be there after a crash.
 func (w *Writer) Synced(no uint64) {
 	for len(w.flight) > 0 && w.flight[0].no <= no {
 		f := w.flight[0]
-		must.Be(f.written, "store: batch %d synced before it was written", f.no)
+		invariant.Check(f.written, "store: batch %d synced before it was written", f.no)
 		w.flight = w.flight[1:]
 		if !w.failed {
 			w.released = max(w.released, f.pos)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
@@ -234,7 +234,7 @@ func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op 
 	}
 	m := moment{x, now, pace, draw}
 	if _, begin := in.(Begin); begin {
-		must.Be(x.phase == fresh, "upstream: an exchange begins twice")
+		invariant.Check(x.phase == fresh, "upstream: an exchange begins twice")
 		x.phase = waiting
 		x.at = now
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // DepthMax is how deep JSON from outside may nest.
@@ -103,7 +103,7 @@ func member(p jsontext.Pointer) string {
 
 // marshal writes a value of ours: members in the order of its struct.
 func marshal(v any) []byte {
-	return must.Do(json.Marshal(v, marshalling))
+	return invariant.Must(json.Marshal(v, marshalling))
 }
 
 var marshalling = json.JoinOptions(json.Deterministic(true), jsontext.AllowInvalidUTF8(true))

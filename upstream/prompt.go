@@ -14,7 +14,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // Bounds of a prompt.
@@ -161,7 +161,7 @@ func (m *Message) check(asked map[string]bool) error {
 // whoever plays a model. The same prompt has the same bytes.
 func (p *Prompt) Encode() []byte {
 	err := p.Check()
-	must.Be(err == nil, "upstream: %v", err)
+	invariant.Check(err == nil, "upstream: %v", err)
 	return marshal(p.wire(func(name string) string { return name }))
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -71,7 +71,7 @@ func UseCall(agent, message string) Use {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 	}{agent, message})
-	must.Be(err == nil, "agentstest: %v", err)
+	invariant.Check(err == nil, "agentstest: %v", err)
 	return Use{tools.CallAgent, string(input)}
 }
 

@@ -21,8 +21,8 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/troupe-run/troupe/internal/load"
-	"github.com/troupe-run/troupe/internal/plot"
-	"github.com/troupe-run/troupe/internal/section"
+	"github.com/troupe-run/troupe/internal/mdsection"
+	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
 // LoadCmd puts a node under load.
@@ -198,7 +198,7 @@ func (c *LoadCmd) all(ctx context.Context, s streams, places []load.Place) error
 		}
 	}
 	if c.Page != "" {
-		if err := section.Replace(c.Page, "load", c.preface()+r.Markdown()); err != nil {
+		if err := mdsection.Replace(c.Page, "load", c.preface()+r.Markdown()); err != nil {
 			return err
 		}
 	}
@@ -229,7 +229,7 @@ Refusals count from when they were sent. What no caller was free for within 100 
 	return b.String()
 }
 
-func drawChart(path string, chart plot.Chart) error {
+func drawChart(path string, chart svgplot.Chart) error {
 	f, err := os.Create(path)
 	if err != nil {
 		return err

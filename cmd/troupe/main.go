@@ -12,7 +12,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 )
 
 // CLI is every command with its flags; TROUPE_… in the environment stands in for a flag.
@@ -93,7 +93,7 @@ func run(args []string, s streams) (code int) {
 }
 
 func parserOf(cli *CLI, s streams) *kong.Kong {
-	return must.Do(kong.New(cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
+	return invariant.Must(kong.New(cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
 		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) })))
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/store"
 )
 
@@ -62,9 +62,9 @@ type flying struct {
 
 // NewLog goes on where the disk's log ends. A disk has one Log.
 func NewLog(d *Disk) *Log {
-	must.Be(!d.options.ReadOnly, "disk: a log over a store that is open for reading")
+	invariant.Check(!d.options.ReadOnly, "disk: a log over a store that is open for reading")
 	config := store.WriterConfig{Node: d.node, From: d.end}
-	must.Do(rand.Read(config.Seed[:]))
+	invariant.Must(rand.Read(config.Seed[:]))
 	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
 		appended: make(chan struct{}, 1), moved: make(chan struct{}, 1), stop: make(chan struct{}),
 		unsynced: make(chan flying, store.BatchesInFlight), pieceWaits: aWhile}
@@ -84,7 +84,7 @@ func (l *Log) Commit(entries []store.Entry, after func()) {
 	l.mu.Lock()
 	if l.closed && len(entries) > 0 {
 		l.mu.Unlock() // who is closing it goes on
-		must.Be(false, "disk: entries for a closed log")
+		invariant.Check(false, "disk: entries for a closed log")
 	}
 	at := l.writer.Append(entries)
 	if after != nil {

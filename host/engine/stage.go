@@ -9,7 +9,7 @@ import (
 	proto "github.com/asynkron/protoactor-go/actor"
 
 	"github.com/troupe-run/troupe/actor"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runtime"
 )
 
@@ -94,7 +94,7 @@ func (s *Seat) Step(core *runtime.Cell, now actor.Time, in runtime.Input) (ready
 	s.core, s.now, s.steps = core, now, 0
 	switch in := in.(type) {
 	case runtime.Deliver:
-		must.Be(s.mailbox.ring.put(&in.Envelope), "a seat whose ring is full")
+		invariant.Check(s.mailbox.ring.put(&in.Envelope), "a seat whose ring is full")
 		s.mailbox.schedule()
 	case runtime.Tick:
 		s.mailbox.wake()
@@ -102,7 +102,7 @@ func (s *Seat) Step(core *runtime.Cell, now actor.Time, in runtime.Input) (ready
 		s.mailbox.answer(answer{input: in})
 	}
 	s.stage.run()
-	must.Be(s.steps == 1 && !s.mailbox.running.Load() && !s.mailbox.ready(), "an input was stepped %d times", s.steps)
+	invariant.Check(s.steps == 1 && !s.mailbox.running.Load() && !s.mailbox.ready(), "an input was stepped %d times", s.steps)
 	ready, s.ready = s.ready, runtime.Ready{}
 	if f := s.fall; f != nil {
 		s.fall = nil

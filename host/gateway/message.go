@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
-	"github.com/troupe-run/troupe/internal/must"
+	"github.com/troupe-run/troupe/internal/invariant"
 	"github.com/troupe-run/troupe/runs"
 )
 
@@ -139,7 +139,7 @@ const bodyRoomMax = 64 << 10
 
 // quote appends a text as JSON.
 func quote[T ~string | ~[]byte](b []byte, text T) []byte {
-	return must.Do(jsontext.AppendQuote(b, text)) // which fails on what is no UTF-8 alone
+	return invariant.Must(jsontext.AppendQuote(b, text)) // which fails on what is no UTF-8 alone
 }
 
 // messageStream answers with the events of the run that the message becomes, or

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/troupe-run/troupe/internal/plot"
+	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
 // Met is how many floors hold.
@@ -98,17 +98,17 @@ func (p *Part) results() (all []*Result) {
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
 // Plots are how throughput and time go with what is offered, as parts of the peak.
-func (r *Report) Plots() (throughput, latency plot.Chart) {
-	throughput = plot.Chart{Title: "What is done of what is offered", X: plot.Axis{Name: "offered, × peak"}, Y: plot.Axis{Name: "done, × peak", Max: 1.1}}
-	latency = plot.Chart{Title: "How long it takes", X: plot.Axis{Name: "offered, × peak"}, Y: plot.Axis{Name: "ms, from when it was to be sent", Log: true}}
+func (r *Report) Plots() (throughput, latency svgplot.Chart) {
+	throughput = svgplot.Chart{Title: "What is done of what is offered", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "done, × peak", Max: 1.1}}
+	latency = svgplot.Chart{Title: "How long it takes", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from when it was to be sent", Log: true}}
 	for i := range r.Parts {
 		p := &r.Parts[i]
-		done, p50, p99 := plot.Series{Name: p.Name()}, plot.Series{Name: p.Name() + ": p50", Dashed: true}, plot.Series{Name: p.Name() + ": p99"}
+		done, p50, p99 := svgplot.Series{Name: p.Name()}, svgplot.Series{Name: p.Name() + ": p50", Dashed: true}, svgplot.Series{Name: p.Name() + ": p99"}
 		for _, one := range append(p.Fractions[:len(p.Fractions):len(p.Fractions)], p.Overload) {
 			x := one.Rate / p.Peak
-			done.Points = append(done.Points, plot.Point{X: x, Y: one.PerSecond / p.Peak})
-			p50.Points = append(p50.Points, plot.Point{X: x, Y: one.Latency.P50.Seconds() * 1000})
-			p99.Points = append(p99.Points, plot.Point{X: x, Y: one.Latency.P99.Seconds() * 1000})
+			done.Points = append(done.Points, svgplot.Point{X: x, Y: one.PerSecond / p.Peak})
+			p50.Points = append(p50.Points, svgplot.Point{X: x, Y: one.Latency.P50.Seconds() * 1000})
+			p99.Points = append(p99.Points, svgplot.Point{X: x, Y: one.Latency.P99.Seconds() * 1000})
 		}
 		throughput.Series = append(throughput.Series, done)
 		latency.Series = append(latency.Series, p99, p50)

@@ -4,5 +4,5 @@
 
 package mutant
 
-// On is constant false in a normal build: the compiler removes what it guards.
+// On is constant false in a normal build: the compiler removes the code it guards.
 func On(string) bool { return false }

@@ -6,9 +6,9 @@ package mutant
 
 import "os"
 
-// Now names the mutant that is switched on; "" is the unmutated program.
-// Only the mutants build has it; the lane sets it between runs.
+// Now is the name of the enabled mutant; "" is the unmutated program. It exists
+// only in the mutants build, where the lane sets it between runs.
 var Now = os.Getenv("MUTANT")
 
-// On tells whether the named mutant is switched on.
+// On reports whether the named mutant is enabled.
 func On(name string) bool { return Now == name }

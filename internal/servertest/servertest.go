@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package servertest runs a real server for the duration of a test program.
+package servertest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+)
+
+// Run starts `bin serve` with the given flags on a free port, calls use with its
+// base URL, then sends the signal end and waits for the process to exit. A
+// non-zero exit is an error unless end is SIGKILL.
+func Run(ctx context.Context, bin string, flags []string, end syscall.Signal, use func(url string) error) error {
+	server := exec.CommandContext(ctx, bin, append([]string{"serve", "--ready", "--listen", "127.0.0.1:0", "--grace", "1s", "--log-level", "warn"}, flags...)...)
+	var said bytes.Buffer
+	server.Stderr = &said
+	out, err := server.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("%w: make build makes it", err)
+	}
+	url, err := bufio.NewReader(out).ReadString('\n')
+	if err == nil {
+		err = use(strings.TrimSpace(url))
+	}
+	_ = server.Process.Signal(end)
+	if ended := server.Wait(); err == nil && end != syscall.SIGKILL {
+		err = ended
+	}
+	if err != nil {
+		return fmt.Errorf("%s serve: %w\n%s", bin, err, said.Bytes())
+	}
+	return nil
+}
+
+// Post sends body as JSON and returns the run_id of the response, if it has
+// one. Status 429 is not an error.
+func Post(ctx context.Context, url string, body any) (run string, err error) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return "", err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode >= 300 && response.StatusCode != http.StatusTooManyRequests {
+		return "", fmt.Errorf("%s: %s: %s", url, response.Status, answer)
+	}
+	var told struct {
+		Run string `json:"run_id"`
+	}
+	_ = json.Unmarshal(answer, &told)
+	return told.Run, nil
+}

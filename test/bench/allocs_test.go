@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/dispatcher"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runs"
+	cells "github.com/troupe-run/troupe/runtime"
+	"github.com/troupe-run/troupe/store"
+	"github.com/troupe-run/troupe/tools"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the table of allocations anew")
+
+const (
+	allocsTable = "testdata/allocs.txt"
+	allocsHead  = `# What one operation allocates: how often, and how many bytes. TestAllocations holds
+# the tree to it; make allocs REWRITE=1 writes it anew. Read the diff: it is the change's cost.
+`
+	// bytesWithin is how far bytes may be off: maps grow at places drawn by chance.
+	bytesWithin = 0.02
+)
+
+// operations are what the table speaks of. Each makes what it needs, and returns
+// one operation; all are pure, so that the count is a fact and no measurement.
+var operations = []struct {
+	name string
+	make func(t *testing.T) func()
+}{
+	{"ask of an agent that writes nothing down", func(t *testing.T) func() {
+		return newStage(t, echo("echo", actor.Volatile)).asks("echo")
+	}},
+	{"chain of 5 calls and back, nothing written down, one cell", func(t *testing.T) func() {
+		var links []actor.Definition
+		for i := range chainCalls {
+			links = append(links, passer(link(i), link(i+1), actor.Volatile))
+		}
+		return newStage(t, append(links, echo(link(chainCalls), actor.Volatile))...).asks(link(0))
+	}},
+	{"durable ask, up to the rows for the disk", func(t *testing.T) func() {
+		return newStage(t, echo("echo", actor.Journaled)).asks("echo")
+	}},
+	{"durable ask with another one in it, up to the rows for the disk", func(t *testing.T) func() {
+		return newStage(t, echo("echo", actor.Journaled), passer("passer", "echo", actor.Journaled)).asks("passer")
+	}},
+	{"message between cells, to bytes", func(t *testing.T) func() {
+		env := envelope()
+		b := actor.Encode(env)
+		return func() { b = actor.Append(b[:0], env) }
+	}},
+	{"message between cells, from bytes", func(t *testing.T) func() {
+		b := actor.Encode(envelope())
+		return func() { invariant.Must(actor.Decode(b)) }
+	}},
+	{"entry of the log, to bytes", func(t *testing.T) func() {
+		e := entry()
+		return func() { store.EncodeEntry(e) }
+	}},
+	{"entry of the log, from bytes", func(t *testing.T) func() {
+		b := store.EncodeEntry(entry())
+		return func() { invariant.Must(store.DecodeEntry(b)) }
+	}},
+	{"run event, to bytes", func(t *testing.T) func() {
+		e := event()
+		b := runs.Encode(e)
+		return func() { b = runs.Append(b[:0], e) }
+	}},
+	{"run event, from bytes", func(t *testing.T) func() {
+		b := runs.Encode(event())
+		return func() { invariant.Must(runs.Decode(b)) }
+	}},
+	{"server-sent event", func(t *testing.T) func() {
+		f := runs.Frame{Name: "agent_stream_delta", ID: "17", Data: string(runs.Encode(event()))}
+		b := f.Append(nil)
+		return func() { b = f.Append(b[:0]) }
+	}},
+	{"message of a client, from JSON", func(t *testing.T) func() {
+		body := []byte(`{"content":"which of these papers speak about flow control?","session":"session-7","timeout_ms":30000}`)
+		return func() {
+			if _, r := ingress.Message("echo", body); r != nil {
+				panic(r)
+			}
+		}
+	}},
+	{"prompt for a model, to JSON", func(t *testing.T) func() {
+		p := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.System, Text: "Look it up."}, {Role: upstream.User, Text: "What is backpressure?"}}}
+		return func() { p.Encode() }
+	}},
+}
+
+// TestAllocations compares the table with the tree. It takes no time into account.
+func TestAllocations(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates on its own")
+	}
+	var table bytes.Buffer
+	table.WriteString(allocsHead)
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
+	now := map[string]cost{}
+	for _, o := range operations {
+		c := count(o.make(t))
+		now[o.name] = c
+		fmt.Fprintf(w, "%d\t%d\t  %s\n", c.allocs, c.bytes, o.name)
+	}
+	w.Flush()
+	if *rewrite {
+		if err := os.WriteFile(allocsTable, table.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	held, err := readAllocs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range operations {
+		want, ok := held[o.name]
+		if got := now[o.name]; !ok || !got.like(want) {
+			t.Errorf("%s: %d allocations and %d bytes, the table says %d and %d", o.name, got.allocs, got.bytes, want.allocs, want.bytes)
+		}
+		delete(held, o.name)
+	}
+	for name := range held {
+		t.Errorf("%s: stands in the table and is nothing that is counted", name)
+	}
+	if t.Failed() {
+		t.Log("if that is meant so: make allocs REWRITE=1, and read the diff")
+	}
+}
+
+// cost is what one operation allocates.
+type cost struct{ allocs, bytes int64 }
+
+// like tells whether a cost is as the table has it.
+func (c cost) like(held cost) bool {
+	return c.allocs == held.allocs && math.Abs(float64(c.bytes-held.bytes)) <= bytesWithin*float64(held.bytes)
+}
+
+// count has an operation done often enough that what grows now and then is
+// spread, with nobody collecting meanwhile: what pools hold stays in them.
+func count(op func()) cost {
+	const often = 1000
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	for range often {
+		op()
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range often {
+		op()
+	}
+	runtime.ReadMemStats(&after)
+	return cost{int64(after.Mallocs-before.Mallocs) / often, int64(after.TotalAlloc-before.TotalAlloc) / often}
+}
+
+func readAllocs() (map[string]cost, error) {
+	b, err := os.ReadFile(allocsTable)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]cost{}
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		var c cost
+		if _, err := fmt.Sscan(line, &c.allocs, &c.bytes); err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", allocsTable, line, err)
+		}
+		words := strings.Fields(line)
+		held[strings.Join(words[2:], " ")] = c
+	}
+	return held, nil
+}
+
+// stage is one cell and the log's writer, with a disk that is done at once.
+type stage struct {
+	t       *testing.T
+	cell    *cells.Cell
+	writer  *store.Writer
+	now     actor.Time
+	id      uint64
+	replies int
+}
+
+func newStage(t *testing.T, definitions ...actor.Definition) *stage {
+	s := &stage{t: t, now: actor.Time(1_700_000_000 * time.Second), writer: store.NewWriter(store.WriterConfig{Node: "n1"}),
+		cell: cells.NewCell(cells.Config{Self: actor.Address{Node: "n1", Incarnation: 1}, Seed: 1, Tools: tools.NewRegistry()})}
+	table := dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n1", Epoch: 1} })
+	for _, in := range []cells.Input{cells.Limits{Limits: dispatcher.DefaultLimits()}, cells.Agents{Definitions: definitions}, cells.Owners{Table: table}, cells.Boot{}} {
+		s.step(in)
+	}
+	return s
+}
+
+// asks returns one ask of one actor.
+func (s *stage) asks(agent string) func() {
+	to := actor.NewID(agent, "session-7")
+	return func() {
+		s.id++
+		s.now = s.now.Add(time.Millisecond)
+		call := actor.Call{ID: actor.NewCallID(s.now, 1, s.id), To: to, Kind: actor.Waiting, Lane: actor.Normal, Origin: actor.Human,
+			Operation: actor.HandleMessageFull, Attempt: 1, Parts: payload}
+		call.Root = call.ID
+		before := s.replies
+		s.step(cells.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}})
+		if s.replies != before+1 {
+			s.t.Fatalf("%s: %d replies, want one", agent, s.replies-before)
+		}
+	}
+}
+
+// step steps the cell, takes what it wrote through the log's writer, and does
+// what it wants done.
+func (s *stage) step(in cells.Input) {
+	ready := s.cell.Step(s.now, in)
+	s.writer.Append(ready.Entries)
+	for b, ok := s.writer.Next(); ok; b, ok = s.writer.Next() {
+		s.writer.Written(b.No)
+		s.writer.Synced(b.No)
+	}
+	for _, e := range ready.Effects {
+		switch op := e.Op.(type) {
+		case cells.Send:
+			s.step(cells.Deliver{Envelope: op.Envelope})
+		case cells.Load:
+			s.step(cells.Loaded{Actor: op.Actor, Epoch: op.Epoch})
+		case cells.Respond:
+			if op.Reply.Refusal != nil {
+				s.t.Fatal(op.Reply.Refusal)
+			}
+			s.replies++
+		}
+	}
+}
+
+func envelope() actor.Envelope {
+	to := actor.NewID("research", "session-7")
+	call := actor.Call{ID: actor.CallID{1}, Root: actor.CallID{2}, Parent: actor.CallID{2}, To: to, Operation: actor.HandleMessageFull,
+		Chain: []actor.ID{actor.NewID("planner", "session-7")}, Kind: actor.Waiting, Lane: actor.Normal, Left: 30 * time.Second, Attempt: 1,
+		Principal: "key:0011223344556677", Origin: actor.Agent, Budget: 50, Parts: payload}
+	return actor.Envelope{From: actor.Address{Node: "n1", Cell: 1, Incarnation: 1}, To: to, Epoch: 1, Body: actor.Request{Call: call}}
+}
+
+func entry() store.Entry {
+	call := envelope().Body.(actor.Request).Call
+	return store.Entry{Actor: call.To, Shard: dispatcher.ShardOf(call.To), Epoch: 1, N: 7, Record: store.Accepted{Call: call, At: 1_700_000_000}}
+}
+
+func event() runs.Event {
+	return runs.Event{Type: runs.AgentStreamDelta, Run: actor.CallID{1}, Seq: 17, At: 1_700_000_000, Step: 1, Text: "Backpressure is "}
+}

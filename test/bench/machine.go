@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/internal/mdsection"
+)
+
+// machine is where and of what something was measured. It names no host and no
+// path.
+type machine struct {
+	CPU       string `json:"cpu"`
+	Cores     int    `json:"cores"`
+	MemoryGiB int    `json:"memory_gib"`
+	Kernel    string `json:"kernel"`
+	Go        string `json:"go"`
+	Commit    string `json:"commit"`
+	Date      string `json:"date"`
+}
+
+func thisMachine() machine {
+	m := machine{CPU: "an unknown processor", Cores: runtime.GOMAXPROCS(0), Kernel: "unknown", Go: runtime.Version(),
+		Commit: mdsection.Commit(), Date: time.Now().UTC().Format(time.DateOnly)}
+	if _, text, ok := strings.Cut(field("/proc/cpuinfo", "model name"), ":"); ok {
+		m.CPU = strings.TrimSpace(text)
+	}
+	var kib int
+	if _, err := fmt.Sscanf(field("/proc/meminfo", "MemTotal"), "MemTotal: %d", &kib); err == nil {
+		m.MemoryGiB = (kib + 1<<19) >> 20
+	}
+	var name syscall.Utsname
+	if syscall.Uname(&name) == nil {
+		var text []byte
+		for _, c := range name.Release {
+			if c == 0 {
+				break
+			}
+			text = append(text, byte(c))
+		}
+		m.Kernel = string(text)
+	}
+	return m
+}
+
+// field is the first line of a file that begins so.
+func field(file, begin string) string {
+	b, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(b)) {
+		if strings.HasPrefix(line, begin) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}

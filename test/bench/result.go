@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/troupe-run/troupe/internal/mdsection"
+)
+
+// result is what one run of this program found.
+type result struct {
+	Machine machine `json:"machine"`
+	Rounds  int     `json:"rounds"`
+	Quick   bool    `json:"quick"`
+	Took    float64 `json:"took_s"`
+	Rows    []row   `json:"rows"`
+}
+
+// json prints it for programs.
+func (r *result) json(out io.Writer) error {
+	b, err := json.Marshal(r, jsontext.WithIndent("  "))
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(b, '\n'))
+	return err
+}
+
+// text prints it for people.
+func (r *result) text(out io.Writer) error {
+	lines := [][]string{heads}
+	for i := range r.Rows {
+		lines = append(lines, r.Rows[i].cells(!r.Quick))
+	}
+	width := make([]int, len(heads))
+	for _, cells := range lines {
+		for i, cell := range cells {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for i, cells := range lines {
+		var line strings.Builder
+		for j, cell := range cells {
+			pad := strings.Repeat(" ", width[j]-utf8.RuneCountInString(cell))
+			if j == 1 || j == 2 || j == 4 {
+				cell, pad = pad+cell, ""
+			}
+			line.WriteString(cell + pad + "  ")
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+		if i > 0 && len(r.Rows[i-1].Beside) > 0 {
+			b.WriteString("    " + r.Rows[i-1].besides() + "\n")
+		}
+	}
+	b.WriteString(r.verdict() + "\n")
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// verdict is the last line.
+func (r *result) verdict() string {
+	if r.Quick {
+		return fmt.Sprintf("%d rows ran once; no floor is judged", len(r.Rows))
+	}
+	met := 0
+	var missed []string
+	for i := range r.Rows {
+		switch row := &r.Rows[i]; row.verdict() {
+		case "met":
+			met++
+		case "missed":
+			missed = append(missed, row.Name)
+		}
+	}
+	text := fmt.Sprintf("floors: %d met, %d missed", met, len(missed))
+	if len(missed) > 0 {
+		text += ": " + strings.Join(missed, "; ")
+	}
+	return text
+}
+
+// pageSection is where on a page it stands.
+const pageSection = "bench"
+
+// write puts it into a page.
+func (r *result) write(page string) error {
+	var b strings.Builder
+	m := &r.Machine
+	fmt.Fprintf(&b, "Written by `make bench` on %s, at commit %s, in %v, with %d rounds, the median of which is shown.\n\n",
+		m.Date, m.Commit, (time.Duration(r.Took * float64(time.Second))).Round(time.Second), r.Rounds)
+	fmt.Fprintf(&b, "The machine: %s, %d cores, %d GiB of memory, Linux %s, %s.\n\n", m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go)
+	line := func(cells []string) {
+		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
+	}
+	line(heads)
+	b.WriteString("|---|--:|--:|---|--:|---|---|---|\n")
+	for i := range r.Rows {
+		line(r.Rows[i].cells(true))
+	}
+	b.WriteString("\nBeside them:\n\n")
+	for i := range r.Rows {
+		if row := &r.Rows[i]; len(row.Beside) > 0 {
+			fmt.Fprintf(&b, "- %s: %s.\n", row.Name, row.besides())
+		}
+	}
+	fmt.Fprintf(&b, "\n%s.\n", r.verdict())
+	return mdsection.Replace(page, pageSection, b.String())
+}

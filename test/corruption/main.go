@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command corruption damages a store in every way that a disk does, and checks that no loss or change goes undetected.
+//
+// A real server makes the store, and a backup of it. Each of thousands of
+// damages is done to a copy: a bit flipped, a file cut short, a block lost or
+// swapped, a file gone. Then it is opened and read as a server does, examined as
+// troupe doctor does, or restored, each in a process that may die of it. It ends
+// with a table, and with code 1 where something was silent.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/troupe-run/troupe/internal/mdsection"
+)
+
+const usage = `usage: go run ./test/corruption [-seed N] [-every N] [-json] [-write FILE] [-trust] [-within TIME] [-bin FILE]
+
+Has a real server make a store and a backup, damages copies of both, thousands
+of times, and sees what comes of each. Exit 0: all floors met. Exit 1: one was
+missed, or it could not be done. Exit 2: usage.
+
+  -seed N      of the bits that are flipped and the blocks that are swapped (1)
+  -every N     only each Nth damage (1); with more, the floor of trials is not met
+  -json        print the report as JSON
+  -write FILE  put the report into the section "rot" of that page, too
+  -trust       open stores with Pebble alone, and believe what it gives: shows
+               that what is silent would be seen
+  -within TIME how long the whole may take (10m); what was not tried then is not counted
+  -bin FILE    the server (bin/troupe)
+
+examples
+  make rot
+  make rot ARGS='-every 20'
+  make rot ARGS='-trust'     must fail
+`
+
+// sweep is one run of this program.
+type sweep struct {
+	seed  uint64
+	every int
+	json  bool
+	write string
+	trust bool
+	bin   string
+
+	within time.Duration
+}
+
+func main() {
+	var s sweep
+	var worker string
+	flags := flag.NewFlagSet("rot", flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
+	flags.Uint64Var(&s.seed, "seed", 1, "")
+	flags.IntVar(&s.every, "every", 1, "")
+	flags.BoolVar(&s.json, "json", false, "")
+	flags.StringVar(&s.write, "write", "", "")
+	flags.BoolVar(&s.trust, "trust", false, "")
+	flags.StringVar(&s.bin, "bin", "bin/troupe", "")
+	flags.DurationVar(&s.within, "within", 10*time.Minute, "")
+	flags.StringVar(&worker, "worker", "", "") // this program's own: try what comes on standard input
+	switch err := flags.Parse(os.Args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		os.Exit(2)
+	case flags.NArg() > 0:
+		fmt.Fprintf(os.Stderr, "rot: unknown argument %q; -h shows examples\n", flags.Arg(0))
+		os.Exit(2)
+	case s.every < 1:
+		fmt.Fprintln(os.Stderr, "rot: -every wants 1 or more")
+		os.Exit(2)
+	case worker != "":
+		os.Exit(workFor(worker, s.trust))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.within)
+	defer cancel()
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	good, err := s.run(ctx, os.Stdout, os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rot:", err)
+	}
+	if err != nil || !good {
+		stop()
+		cancel()
+		os.Exit(1) //nolint:gocritic // both were called
+	}
+}
+
+func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err error) {
+	dir, err := os.MkdirTemp(memory(), "rot")
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	began := time.Now()
+	if err := makeStores(ctx, s.bin, dir); err != nil {
+		return false, err
+	}
+	random := rand.New(rand.NewPCG(s.seed, 0))
+	var all []damage
+	r := report{began: began, Trust: s.trust}
+	for _, name := range []string{theStore, theBackup} {
+		whole, err := readFolder(filepath.Join(dir, name))
+		if err != nil {
+			return false, err
+		}
+		r.count(name, whole)
+		all = append(all, damages(name, whole, random)...)
+	}
+	some := all[:0:0]
+	for i := 0; i < len(all); i += s.every {
+		some = append(some, all[i])
+	}
+	// In some order that has all kinds everywhere, for a run whose time is over before its end.
+	random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+	if err := tryAll(ctx, dir, s.trust, some, r.add, talk); errors.Is(err, context.DeadlineExceeded) {
+		fmt.Fprintf(talk, "rot: %v are over; %d of %d damages were tried\n", s.within, r.tried(), len(some))
+	} else if err != nil {
+		return false, err
+	}
+	r.end(time.Since(began))
+	if s.json {
+		err = r.writeJSON(out)
+	} else {
+		_, err = io.WriteString(out, r.text())
+	}
+	if err == nil && s.write != "" {
+		err = mdsection.Replace(s.write, "rot", r.markdown())
+	}
+	return r.missed() == 0, err
+}
+
+// memory is a folder that no disk is behind, if there is one: what is tried out
+// there need not be synced.
+func memory() string {
+	const shm = "/dev/shm"
+	if info, err := os.Stat(shm); err == nil && info.IsDir() {
+		if probe, err := os.MkdirTemp(shm, "rot"); err == nil {
+			_ = os.Remove(probe)
+			return shm
+		}
+	}
+	return ""
+}
