@@ -6,5 +6,5 @@
 // and may call other agents with a call chain, a depth, a deadline and a budget
 // that it cannot forge. The code that serves production is the code that a
 // seeded simulator tests. Nothing is exported here: the rooms below are the
-// house, cmd/troupe is its front door, and house_test.go keeps its walls.
+// house, cmd/troupe is the command, and arch_test.go checks the import table.
 package troupe

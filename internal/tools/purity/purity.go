@@ -2,9 +2,9 @@
 
 // Package purity reports what makes a function of its arguments into something else.
 //
-// Floors 0 to 2 of the house are pure: a cell that is stepped twice with the
+// Layers 0 to 2 are pure: a cell that is stepped twice with the
 // same inputs does the same thing twice, or a seed would replay nothing. The
-// analyzer sees types, so it catches what house_test.go cannot: a map that is
+// analyzer sees types, so it catches what arch_test.go cannot: a map that is
 // ranged over, a clock that hides behind another import name, a channel that
 // nobody spelled out. Tests are free to do as they like.
 package purity
@@ -22,19 +22,19 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Analyzer is silent outside the pure rooms.
+// Analyzer is silent outside the pure packages.
 var Analyzer = &analysis.Analyzer{
 	Name:     "purity",
-	Doc:      "report goroutines, channels, map order, clocks, global chance and addresses in pure rooms",
+	Doc:      "report goroutines, channels, map order, clocks, global chance and addresses in pure packages",
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run:      run,
 }
 
 const module = "github.com/troupe-run/troupe/"
 
-// rooms are the pure ones, with all that lies below them; house_test.go checks
+// packages are the pure ones, with all that lies below them; arch_test.go checks
 // that none is forgotten.
-var rooms = map[string]bool{
+var packages = map[string]bool{
 	"actor":      true,
 	"dispatcher": true,
 	"history":    true,
@@ -86,7 +86,7 @@ func pure(path string) bool {
 	path, _, _ = strings.Cut(path, " ")
 	rest, ours := strings.CutPrefix(path, module)
 	room, _, _ := strings.Cut(rest, "/")
-	return ours && rooms[strings.TrimSuffix(room, "_test")]
+	return ours && packages[strings.TrimSuffix(room, "_test")]
 }
 
 type checker struct {

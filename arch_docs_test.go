@@ -2,7 +2,7 @@
 
 package troupe
 
-// The rules about docs: what they name is there.
+// Rules about docs: every path, name and target they mention exists.
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ var (
 	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 )
 
-// quotes yields what stands between backticks in prose, with its line.
+// quotes calls each with every text between backticks outside code blocks, and its line.
 func (f *file) quotes(each func(line int, text string)) {
 	fenced := false
 	for i, line := range strings.Split(f.text, "\n") {
@@ -40,72 +40,72 @@ func (f *file) quotes(each func(line int, text string)) {
 	}
 }
 
-// isPath tells a path of ours from other words between backticks: it ends like
-// a file or a folder, or begins with a folder of ours.
-func (h *house) isPath(s string) bool {
+// isPath reports whether s is a path of this repository: it has the ending of a
+// file or folder, or begins with a folder of the repository.
+func (c *checkout) isPath(s string) bool {
 	if !plainPath.MatchString(s) {
 		return false
 	}
 	s = strings.TrimPrefix(s, "./")
 	first, _, deep := strings.Cut(s, "/")
-	if slices.Contains(leftBehind, first) {
+	if slices.Contains(ignored, first) {
 		return false
 	}
-	if _, isRoom := rooms[first]; deep && (isRoom || h.has(first) || slices.Contains([]string{"host", "cmd", "internal", "docs"}, first)) {
+	if _, isPackage := packages[first]; deep && (isPackage || c.has(first) || slices.Contains([]string{"host", "cmd", "internal", "docs"}, first)) {
 		return true
 	}
 	return strings.HasSuffix(s, "/") || slices.Contains([]string{".go", ".md", ".tla", ".cfg", ".mod", ".txt"}, path.Ext(s)) && !strings.HasPrefix(s, "*")
 }
 
-// exists tells whether a path written in a doc, perhaps with a star, is there.
-func (h *house) exists(p string) bool {
-	hits, err := fs.Glob(h.tree, strings.TrimSuffix(strings.TrimPrefix(p, "./"), "/"))
+// exists reports whether a path of a doc, or a pattern with a star, matches a file.
+func (c *checkout) exists(p string) bool {
+	hits, err := fs.Glob(c.tree, strings.TrimSuffix(strings.TrimPrefix(p, "./"), "/"))
 	return err == nil && len(hits) > 0
 }
 
-func pathsInDocsExist(h *house) (found []string) {
-	for _, f := range h.docs() {
+func pathsInDocsExist(c *checkout) (found []string) {
+	for _, f := range c.docs() {
 		f.quotes(func(line int, s string) {
-			if h.isPath(s) && !h.exists(s) && !h.exists(path.Join(f.dir(), s)) {
-				found = append(found, fmt.Sprintf("%s:%d: there is no %s; name what is there, or leave the backticks off a room that is still to come", f.path, line, s))
+			if c.isPath(s) && !c.exists(s) && !c.exists(path.Join(f.dir(), s)) {
+				found = append(found, fmt.Sprintf("%s:%d: no file %s; correct the path, or remove the backticks", f.path, line, s))
 			}
 		})
 		for _, m := range link.FindAllStringSubmatch(f.text, -1) {
-			if to := path.Join(f.dir(), m[1]); !strings.Contains(m[1], ":") && !h.exists(to) {
-				found = append(found, fmt.Sprintf("%s: a link leads to %s, which is not there; correct it", f.path, to))
+			if to := path.Join(f.dir(), m[1]); !strings.Contains(m[1], ":") && !c.exists(to) {
+				found = append(found, fmt.Sprintf("%s: broken link to %s; correct it", f.path, to))
 			}
 		}
 	}
 	return found
 }
 
-func namesInDocsExist(h *house) (found []string) {
-	exported := map[string]map[string]bool{} // by room, then name
-	for _, f := range h.goFiles() {
-		if f.isTest() || f.dir() != f.room() {
+func exportedNamesInDocsExist(c *checkout) (found []string) {
+	exported := map[string]map[string]bool{} // by package, then name
+	for _, f := range c.goFiles() {
+		if f.isTest() || f.dir() != f.row() {
 			continue
 		}
-		if exported[f.room()] == nil {
-			exported[f.room()] = map[string]bool{}
+		if exported[f.row()] == nil {
+			exported[f.row()] = map[string]bool{}
 		}
 		for _, d := range f.ast.Decls {
 			for _, name := range declared(d) {
-				exported[f.room()][name] = true
+				exported[f.row()][name] = true
 			}
 		}
 	}
-	for _, f := range h.docs() {
+	for _, f := range c.docs() {
 		f.quotes(func(line int, s string) {
 			m := qualified.FindStringSubmatch(s)
 			if m != nil && exported[m[1]] != nil && !exported[m[1]][m[2]] {
-				found = append(found, fmt.Sprintf("%s:%d: %s has no %s; write the name it has now", f.path, line, m[1], m[2]))
+				found = append(found, fmt.Sprintf("%s:%d: %s has no exported name %s; write its current name", f.path, line, m[1], m[2]))
 			}
 		})
 	}
 	return found
 }
 
-// declared are the names that a declaration adds to its package.
+// declared returns the package-level names of a declaration.
 func declared(d ast.Decl) (names []string) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -127,16 +127,16 @@ func declared(d ast.Decl) (names []string) {
 	return names
 }
 
-func targetsInDocsExist(h *house) (found []string) {
+func targetsInDocsExist(c *checkout) (found []string) {
 	targets := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^([a-z]+(?:-[a-z]+)*):`).FindAllStringSubmatch(h.text("Makefile"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^([a-z]+(?:-[a-z]+)*):`).FindAllStringSubmatch(c.text("Makefile"), -1) {
 		targets[m[1]] = true
 	}
-	for _, f := range h.docs() {
+	for _, f := range c.docs() {
 		check := func(text string) {
 			for _, m := range makeTarget.FindAllStringSubmatch(text, -1) {
 				if !targets[m[1]] {
-					found = append(found, fmt.Sprintf("%s: the Makefile has no target %s; write one that `make` prints", f.path, m[1]))
+					found = append(found, fmt.Sprintf("%s: the Makefile has no target %s; use one that `make help-all` prints", f.path, m[1]))
 				}
 			}
 		}
@@ -148,11 +148,11 @@ func targetsInDocsExist(h *house) (found []string) {
 	return found
 }
 
-// outsideNamesStandWhereDocsSay reads the tables of docs/NAMES.md: each name in
-// backticks in the first column is found in one of the paths in backticks in
-// the second, unless that says `later`.
-func outsideNamesStandWhereDocsSay(h *house) (found []string) {
-	for i, line := range strings.Split(h.text("docs/NAMES.md"), "\n") {
+// externalNamesAreFound reads the tables of docs/NAMES.md. Each name in backticks
+// in the first column must occur in one of the paths of the second column,
+// unless that column contains `later`.
+func externalNamesAreFound(c *checkout) (found []string) {
+	for i, line := range strings.Split(c.text("docs/NAMES.md"), "\n") {
 		cells := strings.Split(line, "|")
 		if !strings.HasPrefix(line, "|") || len(cells) < 4 || strings.Contains(cells[2], "`later`") {
 			continue
@@ -163,25 +163,25 @@ func outsideNamesStandWhereDocsSay(h *house) (found []string) {
 		}
 		names := quoted.FindAllStringSubmatch(cells[1], -1)
 		if len(names) > 0 && len(places) == 0 {
-			found = append(found, fmt.Sprintf("docs/NAMES.md:%d: the second column names no place; put the path in backticks, or `later`", i+1))
+			found = append(found, fmt.Sprintf("docs/NAMES.md:%d: the second column has no place; put the path in backticks, or `later`", i+1))
 			continue
 		}
 		for _, m := range names {
-			if !slices.ContainsFunc(places, func(p string) bool { return h.contains(p, m[1]) }) {
-				found = append(found, fmt.Sprintf("docs/NAMES.md:%d: %s does not stand in %s; correct the place, or mark the row `later`", i+1, m[1], strings.Join(places, ", ")))
+			if !slices.ContainsFunc(places, func(p string) bool { return c.contains(p, m[1]) }) {
+				found = append(found, fmt.Sprintf("docs/NAMES.md:%d: %s is not found in %s; correct the place, or mark the row `later`", i+1, m[1], strings.Join(places, ", ")))
 			}
 		}
 	}
 	return found
 }
 
-// contains tells whether a file, or a file anywhere in a folder, holds the words
-// with nothing joined to them.
-func (h *house) contains(p, words string) bool {
+// contains reports whether a file, or any file below a folder, contains the words
+// as whole words.
+func (c *checkout) contains(p, words string) bool {
 	whole := regexp.MustCompile(`(^|\W)` + regexp.QuoteMeta(words) + `(\W|$)`)
 	hit := false
-	fs.WalkDir(h.tree, strings.TrimSuffix(p, "/"), func(p string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && whole.MatchString(h.text(p)) {
+	fs.WalkDir(c.tree, strings.TrimSuffix(p, "/"), func(p string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && whole.MatchString(c.text(p)) {
 			hit = true
 		}
 		if hit || err != nil {
@@ -192,21 +192,21 @@ func (h *house) contains(p, words string) bool {
 	return hit
 }
 
-// errorsHasTheTableOfRefusals reads the table of reasons in actor/refusal.go:
-// all that its row says of a reason stands in the row of docs/errors.md.
-func errorsHasTheTableOfRefusals(h *house) (found []string) {
+// errorsPageMatchesRefusals compares the table of reasons in actor/refusal.go
+// with docs/errors.md: each string of a reason's row must be in the page's row.
+func errorsPageMatchesRefusals(c *checkout) (found []string) {
 	const code, page = "actor/refusal.go", "docs/errors.md"
-	i := slices.IndexFunc(h.files, func(f *file) bool { return f.path == code })
+	i := slices.IndexFunc(c.files, func(f *file) bool { return f.path == code })
 	if i < 0 {
 		return nil
 	}
 	rows := map[string][]string{} // cells by the reason in backticks
-	for _, line := range strings.Split(h.text(page), "\n") {
+	for _, line := range strings.Split(c.text(page), "\n") {
 		if m := regexp.MustCompile("^\\| `([A-Za-z]+)` (\\|.*)").FindStringSubmatch(line); m != nil {
 			rows[m[1]] = strings.Split(m[2], "|")
 		}
 	}
-	f := h.files[i]
+	f := c.files[i]
 	ast.Inspect(f.ast, func(n ast.Node) bool {
 		pair, ok := n.(*ast.KeyValueExpr)
 		if !ok {
@@ -226,7 +226,7 @@ func errorsHasTheTableOfRefusals(h *house) (found []string) {
 			if word != reason.Name && !slices.ContainsFunc(rows[reason.Name], func(cell string) bool {
 				return strings.TrimSpace(cell) == word || strings.HasPrefix(strings.TrimSpace(cell), word+" (")
 			}) {
-				found = append(found, fmt.Sprintf("%s: the row of %s does not say %s, as %s does; make them alike", page, reason.Name, word, f.at(lit.Pos())))
+				found = append(found, fmt.Sprintf("%s: the row of %s lacks %s, found at %s; make them equal", page, reason.Name, word, f.at(lit.Pos())))
 			}
 		}
 		return false
@@ -234,31 +234,31 @@ func errorsHasTheTableOfRefusals(h *house) (found []string) {
 	return found
 }
 
-func architectureNamesEveryRoom(h *house) (found []string) {
+func architectureNamesEveryPackage(c *checkout) (found []string) {
 	const page = "docs/ARCHITECTURE.md"
 	seen := map[string]bool{}
-	for _, f := range h.goFiles() {
-		r := f.room()
+	for _, f := range c.goFiles() {
+		r := f.row()
 		if seen[r] || r == "" || r == "." {
 			continue
 		}
 		seen[r] = true
-		if !regexp.MustCompile(`(?m)(^|[^\w/])` + regexp.QuoteMeta(r) + `([^\w/]|$)`).MatchString(h.text(page)) {
-			found = append(found, fmt.Sprintf("%s: the room %s is not on the map; give it a line", page, r))
+		if !regexp.MustCompile(`(?m)(^|[^\w/])` + regexp.QuoteMeta(r) + `([^\w/]|$)`).MatchString(c.text(page)) {
+			found = append(found, fmt.Sprintf("%s: package %s is missing; add a line", page, r))
 		}
 	}
 	return found
 }
 
-func analyzerKnowsThePureRooms(h *house) (found []string) {
+func analyzerKnowsThePurePackages(c *checkout) (found []string) {
 	const page = "internal/tools/purity/purity.go"
-	text := h.text(page)
+	text := c.text(page)
 	if text == "" {
 		return nil
 	}
 	for _, r := range below3 {
 		if !strings.Contains(r, "/") && !strings.Contains(text, strconv.Quote(r)+":") {
-			found = append(found, fmt.Sprintf("%s: %q is missing from its pure rooms; add it", page, r))
+			found = append(found, fmt.Sprintf("%s: %q is missing from its pure packages; add it", page, r))
 		}
 	}
 	return found

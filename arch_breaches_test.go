@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+import (
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// TestRulesFindBreaches runs each rule on at least one small checkout with a
+// breach that it must find, and all rules on one without breaches.
+func TestRulesFindBreaches(t *testing.T) {
+	tested := map[string]bool{}
+	for _, b := range breaches {
+		t.Run(b.rule+"/"+b.want, func(t *testing.T) {
+			i := slices.IndexFunc(rules, func(r rule) bool { return r.name == b.rule })
+			if i < 0 {
+				t.Fatalf("no rule is named %q", b.rule)
+			}
+			tested[b.rule] = true
+			found := rules[i].find(build(t, b.files))
+			if len(found) != 1 || !strings.Contains(found[0], b.want) || !strings.HasPrefix(found[0], b.at) {
+				t.Errorf("got %q, want one breach with prefix %q containing %q", found, b.at, b.want)
+			}
+		})
+	}
+	for _, r := range rules {
+		if !tested[r.name] {
+			t.Errorf("rule %q has no breach to find", r.name)
+		}
+		for _, breach := range r.find(build(t, goodTree)) {
+			t.Errorf("rule %q reports a breach in a correct checkout: %s", r.name, breach)
+		}
+	}
+}
+
+// A tiny checkout maps paths to file contents. Go files get the licence line
+// unless they begin with an empty line.
+type tiny map[string]string
+
+func build(t *testing.T, files tiny) *checkout {
+	t.Helper()
+	tree := fstest.MapFS{}
+	for p, text := range files {
+		if path.Ext(p) == ".go" && !strings.HasPrefix(text, "\n") {
+			text = "// SPDX-License-Identifier: Apache-2.0\n\n" + text
+		}
+		tree[p] = &fstest.MapFile{Data: []byte(text)}
+	}
+	c, err := open(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var breaches = []struct {
+	rule  string
+	files tiny
+	at    string // prefix of the finding: its position
+	want  string // substring of the finding
+}{
+	{"every package has a row in the table", tiny{"utils/x.go": "package utils"}, "utils/x.go", "no row"},
+
+	{"packages import what their row allows", tiny{"actor/x.go": "package actor\nimport _ \"" + module + "/store\""}, "actor/x.go:4", "imports no package of this module"},
+	{"packages import what their row allows", tiny{"sim/x.go": "package sim\nimport _ \"" + module + "/host/disk\""}, "sim/x.go:4", "sim may not import"},
+	{"packages import what their row allows", tiny{"host/x_test.go": "package host\nimport _ \"" + module + "/sim\""}, "host/x_test.go:4", "host may not import"},
+	{"packages import what their row allows", tiny{"host/disk/x.go": "package disk\nimport _ \"" + module + "/specs\""}, "host/disk/x.go:4", "troupe/specs"},
+	{"packages import what their row allows", tiny{"runtime/x_test.go": "package runtime\nimport _ \"" + module + "/sim\""}, "runtime/x_test.go:4", "troupe/sim"},
+	{"packages import what their row allows", tiny{"agents/x.go": "package agents\nimport _ \"" + module + "/runtime\""}, "agents/x.go:4", "it may import actor, tools"},
+	{"packages import what their row allows", tiny{"sim/x.go": "package sim\nimport _ \"" + pebble + "\""}, "sim/x.go:4", "docs/RATIONALE.md"},
+	{"packages import what their row allows", tiny{"specs/x.go": "package specs\nimport _ \"" + porcupine + "\""}, "specs/x.go:4", "porcupine"},
+	{"packages import what their row allows", tiny{"store/x.go": "package store\nimport _ \"pgregory.net/rapid\""}, "store/x.go:4", "rapid"},
+	{"packages import what their row allows", tiny{"store/x.go": "package store\nimport _ \"os\""}, "store/x.go:4", "let host perform it"},
+	{"packages import what their row allows", tiny{"store/x.go": "package store\nimport _ \"sync\""}, "store/x.go:4", "a plain field"},
+	{"packages import what their row allows", tiny{"store/x.go": "package store\nimport _ \"math/rand\""}, "store/x.go:4", "own stream"},
+	{"packages import what their row allows", tiny{"runtime/x.go": "package runtime\nimport _ \"iter\""}, "runtime/x.go:4", "coroutines belong to agents"},
+	{"packages import what their row allows", tiny{"runtime/x.go": "package runtime\nimport _ \"unique\""}, "runtime/x.go:4", "layers 0-2 are pure"},
+
+	{"every dependency has a rationale", tiny{"docs/RATIONALE.md": "### Why Pebble?",
+		"go.mod": "require (\n\tgithub.com/x/pebble/v2 v2.1.7\n\tgithub.com/x/badger/v4 v4.0.0\n\tgithub.com/x/y v1.0.0 // indirect\n)"},
+		"go.mod:3", "why github.com/x/badger"},
+
+	{"pure layers use pure names", tiny{"runtime/x.go": "package runtime\nimport \"time\"\nvar x = time.Now()"}, "runtime/x.go:5", "Step(now, input)"},
+	{"pure layers use pure names", tiny{"runtime/x.go": "package runtime\nimport t \"time\"\nvar x = t.After(1)"}, "runtime/x.go:5", "t.After"},
+	{"pure layers use pure names", tiny{"runtime/x.go": "package runtime\nimport \"math/rand/v2\"\nvar x = rand.IntN(7)"}, "runtime/x.go:5", "own stream"},
+	{"pure layers use pure names", tiny{"agents/x.go": "package agents\nimport \"context\"\nvar x = context.Background()"}, "agents/x.go:5", "context.Background"},
+	{"pure layers use pure names", tiny{"actor/x.go": "package actor\nvar x = \"at %" + "p\""}, "actor/x.go:4", "print the ID"},
+
+	{"pure layers have no concurrency", tiny{"store/x.go": "package store\nfunc f() {\n go f() }"}, "store/x.go:5", "a goroutine"},
+	{"pure layers have no concurrency", tiny{"store/x.go": "package store\nfunc f() {\n select {} }"}, "store/x.go:5", "a select"},
+	{"pure layers have no concurrency", tiny{"store/x.go": "package store\nvar c chan int"}, "store/x.go:4", "a channel"},
+	{"pure layers have no concurrency", tiny{"store/x.go": "package store\nfunc f() {\n c <- 1 }"}, "store/x.go:5", "a send"},
+	{"pure layers have no concurrency", tiny{"store/x.go": "package store\nfunc f() {\n _ = <-c }"}, "store/x.go:5", "a receive"},
+
+	{"every package has a package comment", tiny{"store/x.go": "package store"}, "store:", "Package store …"},
+	{"every package has a package comment", tiny{"store/x.go": "// Stores things.\npackage store"}, "store:", "Package store …"},
+	{"every package has a package comment", tiny{"cmd/troupe/x.go": "// Package main runs it.\npackage main"}, "cmd/troupe:", "Command troupe …"},
+	{"every package has a package comment", tiny{
+		"store/x.go": "// Package store decides.\npackage store", "store/y.go": "// Package store decides.\npackage store"},
+		"store/y.go", "a second package comment"},
+
+	{"every Go file has the licence line", tiny{"store/x.go": "\n// Package store decides.\npackage store"}, "store/x.go:1", "SPDX"},
+
+	{"no file has an open task mark", tiny{"store/x.go": "package store\n// TO" + "DO: more"}, "store/x.go:4", "do it now"},
+	{"no file has an open task mark", tiny{"tla/X.tla": "\\* FIX" + "ME"}, "tla/X.tla:1", "do it now"},
+	{"no file has an open task mark", tiny{".ci/run": "# TO" + "DO"}, ".ci/run:1", "do it now"},
+
+	{"tests do not sleep", tiny{"host/x_test.go": "package host\nfunc f() { time.Sleep(1) }"}, "host/x_test.go:4", "wait for a signal"},
+
+	{"only the engine makes Props", tiny{"host/x.go": "package host\nvar p = actor.Props" + "FromFunc(nil)"}, "host/x.go:4", "host/engine"},
+
+	{"paths in docs exist", tiny{"docs/A.md": "see `sim/net.go`"}, "docs/A.md:1", "sim/net.go"},
+	{"paths in docs exist", tiny{"README.md": "\nsee `LICENSE.md`"}, "README.md:2", "LICENSE.md"},
+	{"paths in docs exist", tiny{"AGENTS.md": "see `docs/`"}, "AGENTS.md:1", "docs/"},
+	{"paths in docs exist", tiny{"docs/A.md": "see `host/engine`", "host/x.go": "package host"}, "docs/A.md:1", "host/engine"},
+	{"paths in docs exist", tiny{"docs/A.md": "see `tla/*_broken.cfg`", "tla/X.cfg": ""}, "docs/A.md:1", "_broken"},
+
+	{"paths in docs exist", tiny{"docs/A.md": "see [B](B.md) and [C](https://c.example)"}, "docs/A.md", "docs/B.md"},
+
+	{"exported names in docs exist", tiny{"docs/A.md": "an `actor.Foo`", "actor/x.go": "package actor\ntype Bar int"}, "docs/A.md:1", "no exported name Foo"},
+
+	{"make targets in docs exist", tiny{"Makefile": "test:\n", "README.md": "type `make tset`"}, "README.md", "no target tset"},
+	{"make targets in docs exist", tiny{"Makefile": "test:\n", "README.md": "```\n$ make sim SEED=7\n```"}, "README.md", "no target sim"},
+
+	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `call_agent` | `tools` | x |", "tools/x.go": "package tools"},
+		"docs/NAMES.md:1", "call_agent is not found in tools"},
+	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `Result` | `tools` | x |", "tools/x.go": "package tools\ntype Results int"},
+		"docs/NAMES.md:1", "Result is not found in tools"},
+	{"external names are found where docs/NAMES.md says", tiny{"docs/NAMES.md": "| `call_agent` | the tools | x |"}, "docs/NAMES.md:1", "no place"},
+
+	{"docs/errors.md matches the table of refusals", tiny{"actor/refusal.go": "package actor\nvar t = [...]row{Busy: {\"Busy\", \"agent_busy\", 429}}",
+		"docs/errors.md": "| `Busy` | agent_busy | 428 |"}, "docs/errors.md", "lacks 429"},
+
+	{"docs/ARCHITECTURE.md names every package", tiny{"docs/ARCHITECTURE.md": "`actor`", "actor/x.go": "package actor", "host/disk/x.go": "package disk"},
+		"docs/ARCHITECTURE.md", "package host/disk is missing"},
+
+	{"the analyzer knows the pure packages", tiny{"internal/tools/purity/purity.go": "package purity\nvar packages = map[string]string{" +
+		`"actor":"","dispatcher":"","history":"","runs":"","store":"","upstream":"","runtime":"","agents":"","ingress":"","specs":""}`},
+		"internal/tools/purity/purity.go", `"tools" is missing`},
+}
+
+// goodTree has borderline cases of the rules and breaks none.
+var goodTree = tiny{
+	"Makefile": "test: ## run\nhelp:\n",
+	"docs/ARCHITECTURE.md": "Packages: `actor`, `agents`, `runtime`, `host/engine`, `internal/mutant`, tla/tlc. See `actor/doc.go`, `bin/troupe`, `planner/s-42`, " +
+		"`net/http`, `/v1/agents`, `*.md`, `actor.ID`, `time.Now`. We make do; `make test`.\n",
+	"docs/NAMES.md":     "| name | where | inside |\n|---|---|---|\n| `call_depth` | `actor` | Call |\n| `agent_call` | `later` | |\n",
+	"CHANGELOG.md":      "gone: `actor/old.go`",
+	"actor/doc.go":      "// Package actor holds the types: call_depth.\npackage actor\n\nimport \"time\"\n\ntype ID struct{}\n\nconst Limit = time.Second\n",
+	"actor/doc_test.go": "package actor_test\n\nimport (\n_ \"os\"\n_ \"pgregory.net/rapid\"\n)\n\nvar c = make(chan int)\n",
+	"agents/doc.go": "// Package agents decides.\npackage agents\n\nimport (\n\"context\"\n\"iter\"\n\"" + module + "/actor\"\n" +
+		"\"" + module + "/internal/mutant\"\n\"github.com/go-json-experiment/json/jsontext\"\n)\n\nfunc f(context.Context, iter.Seq[int]) {}\n",
+	"runtime/doc.go":      "// Package runtime steps.\npackage runtime\n\nimport \"math/rand/v2\"\n\nvar r = rand.New(rand.NewPCG(1, 2))\n",
+	"tla/tlc/x_test.go":   "package main\n\nimport _ \"" + module + "/history\"\n",
+	"runtime/doc_test.go": "package runtime\n\nimport _ \"" + module + "/agents\"\n",
+	"host/engine/doc.go": "// Package engine runs.\npackage engine\n\nimport (\n\"time\"\n\"" + protoactor + "/actor\"\n)\n\nfunc f() {\n" +
+		"go f()\ntime.Sleep(1)\nactor.Props" + "FromFunc(nil)\n}\n",
+	"internal/mutant/on.go": "// Package mutant removes.\npackage mutant\n\nimport _ \"os\"\n",
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package troupe
+
+// Architecture tests. This file holds the table of packages and the list of
+// rules; each finding names the remedy. TestArchitecture applies every rule to
+// the repository, TestRulesFindBreaches applies each rule to a small breach.
+//
+// Rules that need types, such as ranging over a map, are checked by the purity
+// analyzer in internal/tools, which `make lint` runs.
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/troupe-run/troupe"
+
+// A pkg is a folder and everything below it, except folders with a row of their own.
+type pkg struct {
+	layer  int
+	ours   []string // packages of this module it may import
+	theirs []string // external modules it may import
+	std    []string // below layer 3: standard packages it may import in addition to pureStd
+}
+
+var (
+	layer0 = []string{"actor"}
+	layer1 = []string{"dispatcher", "history", "runs", "store", "upstream", "tools"}
+	layer2 = []string{"runtime", "agents", "ingress", "specs", "specs/linear"}
+
+	below2 = slices.Concat(layer0, layer1)
+	below3 = slices.Concat(below2, layer2)
+	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/disk", "host/gateway", "host/outbound"})
+	// Host packages perform effects; only the simulator and its callers use specs.
+	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
+		return r == "sim" || strings.HasPrefix(r, "specs")
+	})
+	// Programs that measure write tables into a page, and plots.
+	writers = slices.Concat(every, []string{"internal/mdsection", "internal/svgplot"})
+)
+
+const (
+	porcupine  = "github.com/anishathalye/porcupine"
+	protoactor = "github.com/asynkron/protoactor-go"
+	pebble     = "github.com/cockroachdb/pebble/v2"
+)
+
+// packages is the import table: a package may import the packages of its row and
+// those of common. Layers 0 to 2 are pure.
+var packages = map[string]pkg{
+	".": {layer: 4},
+
+	"actor": {layer: 0},
+
+	"dispatcher": {layer: 1, ours: layer0},
+	"history":    {layer: 1, ours: layer0},
+	"runs":       {layer: 1, ours: layer0},
+	"store":      {layer: 1, ours: layer0},
+	"upstream":   {layer: 1, ours: []string{"actor", "runs"}},
+	"tools":      {layer: 1, ours: []string{"actor", "runs"}},
+
+	"runtime":      {layer: 2, ours: below2},
+	"agents":       {layer: 2, ours: []string{"actor", "tools", "runs", "upstream"}, std: []string{"iter"}},
+	"ingress":      {layer: 2, ours: []string{"actor", "runs", "history"}},
+	"specs":        {layer: 2, ours: []string{"actor", "history", "runs", "specs/linear"}},
+	"specs/linear": {layer: 2, ours: []string{"actor", "history", "runs"}, theirs: []string{porcupine}},
+
+	"sim":           {layer: 3, ours: below3, theirs: []string{"github.com/cespare/xxhash/v2"}},
+	"host":          {layer: 3, ours: host},
+	"host/engine":   {layer: 3, ours: host, theirs: []string{protoactor}},
+	"host/disk":     {layer: 3, ours: host, theirs: []string{pebble}},
+	"host/outbound": {layer: 3, ours: host},
+	"host/gateway": {layer: 3, ours: host, theirs: []string{
+		"github.com/valyala/fasthttp", "github.com/fasthttp/router", "github.com/fasthttp/websocket",
+		"github.com/prometheus/client_golang", "github.com/prometheus/common"}},
+
+	"simulate":   {layer: 4, ours: every},
+	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
+	"examples":   {layer: 4, ours: every},
+
+	"internal/invariant":  {layer: 0},
+	"internal/failpoint":  {layer: 0},
+	"internal/mutant":     {layer: 0, std: []string{"os"}}, // os in the mutants build alone
+	"test/demo":           {layer: 4, ours: every},
+	"test/crash":          {layer: 4, ours: every},
+	"test/clients":        {layer: 4, ours: every},
+	"tla/tlc":             {layer: 4, ours: []string{"internal/mdsection", "internal/servertest"}},
+	"test/corruption":     {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
+	"internal/mdsection":  {layer: 4},
+	"internal/servertest": {layer: 4},
+	"internal/svgplot":    {layer: 4},
+	"test/scaling":        {layer: 4, ours: writers, theirs: []string{pebble}},
+	"test/bench":          {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
+	"internal/load":       {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
+	"internal/tools":      {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+}
+
+// common packages may be imported by every package.
+var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint"}
+
+// pureModules are external modules whose results depend on their arguments only.
+// Any package may import them. A new one needs a question in docs/RATIONALE.md.
+var pureModules = []string{
+	"github.com/BurntSushi/toml",
+	"github.com/go-json-experiment/json",
+	"github.com/santhosh-tekuri/jsonschema/v6",
+}
+
+// testModules may be imported by the tests of any package.
+var testModules = []string{"pgregory.net/rapid", porcupine}
+
+// pureStd are the standard packages allowed in the pure layers: their results
+// depend on their arguments only, or pureNames restricts the names that may be used.
+var pureStd = strings.Fields(`bytes cmp container/heap container/list context crypto/hmac crypto/sha256 crypto/subtle
+	encoding encoding/base64 encoding/binary encoding/hex encoding/json errors fmt hash hash/crc32 hash/fnv
+	hash/maphash html io maps math math/big math/bits math/rand/v2 net/netip net/url reflect regexp slices sort strconv
+	strings text/tabwriter text/template time unicode unicode/utf8 unicode/utf16`)
+
+// pureNames are the only names the pure layers may use of a package that also
+// offers a clock, a random generator or goroutines.
+var pureNames = map[string][]string{
+	"time":         strings.Fields("Duration Nanosecond Microsecond Millisecond Second Minute Hour ParseDuration"),
+	"math/rand/v2": strings.Fields("New NewPCG NewChaCha8 Rand PCG ChaCha8 Source"),
+	"context":      {"Context"},
+	"hash/maphash": nil,
+}
+
+// insteadOf maps an impure package to the remedy.
+var insteadOf = map[string]string{
+	"time":         "time is an argument: Step(now, input); only Duration and its units are used here",
+	"math/rand":    "draw from the cell's own stream, which is seeded by an input",
+	"math/rand/v2": "draw from the cell's own stream, which is seeded by an input",
+	"crypto/rand":  "draw from the cell's own stream, which is seeded by an input",
+	"context":      "return an Ask or an Effect, and let host cancel it",
+	"hash/maphash": "its seed differs in each process: use hash/fnv or crypto/sha256",
+	"sync":         "a cell is stepped by one goroutine at a time: a plain field will do",
+	"sync/atomic":  "a cell is stepped by one goroutine at a time: a plain field will do",
+	"os":           "return an Effect, and let host perform it",
+	"net":          "return an Effect, and let host perform it",
+	"net/http":     "return an Effect, and let host perform it",
+	"log/slog":     "return a history event; host logs it",
+	"log":          "return a history event; host logs it",
+	"iter":         "coroutines belong to agents, where a turn is one; return a slice",
+	"runtime":      "nothing here may depend on the process it runs in",
+}
+
+// A checkout is the repository, read once.
+type checkout struct {
+	tree  fs.FS
+	files []*file
+}
+
+// A file is one text file of the checkout; Go files are parsed.
+type file struct {
+	path string
+	text string
+	fset *token.FileSet
+	ast  *ast.File // nil unless Go
+}
+
+func (f *file) dir() string  { return path.Dir(f.path) }
+func (f *file) isTest() bool { return strings.HasSuffix(f.path, "_test.go") }
+func (f *file) row() string  { return rowOf(f.dir()) }
+func (f *file) pure() bool   { r, ok := packages[f.row()]; return ok && r.layer < 3 && !f.isTest() }
+func (f *file) at(p token.Pos) string {
+	return fmt.Sprintf("%s:%d", f.path, f.fset.Position(p).Line)
+}
+
+// rowOf returns the name of the row that dir belongs to, or "".
+func rowOf(dir string) string {
+	for d := dir; d != "."; d = path.Dir(d) {
+		if _, ok := packages[d]; ok {
+			return d
+		}
+	}
+	if dir == "." {
+		return "."
+	}
+	return ""
+}
+
+// open reads all files that rules apply to. Build products and folders listed
+// in .gitignore are omitted.
+func open(tree fs.FS) (*checkout, error) {
+	c := &checkout{tree: tree}
+	err := fs.WalkDir(tree, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if p != "." && (slices.Contains(ignored, p) || d.Name() == "testdata" || d.Name() == ".git") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".go", ".md", ".tla", ".cfg"}, path.Ext(p)) && p != "Makefile" && path.Dir(p) != ".ci" {
+			return nil
+		}
+		b, err := fs.ReadFile(tree, p)
+		if err != nil {
+			return err
+		}
+		f := &file{path: p, text: string(b), fset: token.NewFileSet()}
+		if path.Ext(p) == ".go" {
+			if f.ast, err = parser.ParseFile(f.fset, p, b, parser.ParseComments|parser.SkipObjectResolution); err != nil {
+				return err
+			}
+		}
+		c.files = append(c.files, f)
+		return nil
+	})
+	return c, err
+}
+
+// ignored lists the folders of .gitignore.
+var ignored = []string{"bin", ".cache", "data", "sim-out"}
+
+func (c *checkout) goFiles() []*file {
+	return slices.DeleteFunc(slices.Clone(c.files), func(f *file) bool { return f.ast == nil })
+}
+
+// docs returns the pages that describe the current state, all but the changelog.
+func (c *checkout) docs() []*file {
+	return slices.DeleteFunc(slices.Clone(c.files), func(f *file) bool {
+		return path.Ext(f.path) != ".md" || f.path == "CHANGELOG.md"
+	})
+}
+
+func (c *checkout) text(p string) string {
+	b, _ := fs.ReadFile(c.tree, p)
+	return string(b)
+}
+
+func (c *checkout) has(p string) bool { _, err := fs.Stat(c.tree, p); return err == nil }
+
+// A rule returns its breaches, each as "path:line: problem; remedy".
+type rule struct {
+	name string
+	find func(*checkout) []string
+}
+
+var rules = []rule{
+	{"every package has a row in the table", everyPackageHasARow},
+	{"packages import what their row allows", importsFollowTheTable},
+	{"every dependency has a rationale", everyDependencyHasARationale},
+	{"pure layers use pure names", pureLayersUsePureNames},
+	{"pure layers have no concurrency", pureLayersHaveNoConcurrency},
+	{"every package has a package comment", everyPackageHasAComment},
+	{"every Go file has the licence line", everyFileHasTheLicenceLine},
+	{"no file has an open task mark", noOpenTaskMarks},
+	{"tests do not sleep", testsDoNotSleep},
+	{"only the engine makes Props", onlyTheEngineMakesProps},
+	{"paths in docs exist", pathsInDocsExist},
+	{"exported names in docs exist", exportedNamesInDocsExist},
+	{"make targets in docs exist", targetsInDocsExist},
+	{"external names are found where docs/NAMES.md says", externalNamesAreFound},
+	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},
+	{"docs/ARCHITECTURE.md names every package", architectureNamesEveryPackage},
+	{"the analyzer knows the pure packages", analyzerKnowsThePurePackages},
+}
+
+func TestArchitecture(t *testing.T) {
+	c, err := open(os.DirFS("."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules {
+		t.Run(r.name, func(t *testing.T) {
+			for _, breach := range r.find(c) {
+				t.Error(breach)
+			}
+		})
+	}
+}
