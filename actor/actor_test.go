@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestIDsReadAsTheyAreWritten(t *testing.T) {
+func TestIDRoundTrip(t *testing.T) {
 	for text, want := range map[string]string{
 		"planner": "planner/main", "planner/s-42": "planner/s-42", "acme/planner/s": "acme/planner/s", "default/a/b": "a/b",
 	} {
@@ -24,7 +24,7 @@ func TestIDsReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestCallIDsAreUUIDs(t *testing.T) {
+func TestCallIDIsUUIDv7(t *testing.T) {
 	id := NewCallID(Time(1_700_000_000_123_456_789), ^uint64(0), ^uint64(0))
 	text := id.String()
 	if text[14] != '7' || !strings.ContainsRune("89ab", rune(text[19])) {
@@ -44,12 +44,12 @@ func TestCallIDsAreUUIDs(t *testing.T) {
 	}
 }
 
-func TestAHeldClockStandsStill(t *testing.T) {
+func TestClockStopsWhileHeld(t *testing.T) {
 	const s = Time(time.Second)
 	c := NewClock(0, 30*time.Second)
 	c.Hold(10*s, 100*s)
-	if c.Due() != 120*s || c.Now(50*s) != 20*time.Second {
-		t.Errorf("held at 10 s until 100 s: due %v, left at 50 s %v", c.Due(), c.Now(50*s))
+	if c.Due() != 120*s || c.Remaining(50*s) != 20*time.Second {
+		t.Errorf("held at 10 s until 100 s: due %v, left at 50 s %v", c.Due(), c.Remaining(50*s))
 	}
 	d := c
 	d.Resume(40 * s)
@@ -57,13 +57,13 @@ func TestAHeldClockStandsStill(t *testing.T) {
 		t.Errorf("resumed at 40 s: due %v, want 60 s", d.Due())
 	}
 	c.Resume(105 * s) // after the hold has run out by itself
-	if c.Due() != 120*s || c.Now(125*s) != 0 {
+	if c.Due() != 120*s || c.Remaining(125*s) != 0 {
 		t.Errorf("resumed late: due %v", c.Due())
 	}
 }
 
 // The seed's tests look for these pieces of text.
-func TestRefusalsSayWhatTheSeedsSay(t *testing.T) {
+func TestRefusalNamesAndCodes(t *testing.T) {
 	a, b := NewID("a", ""), NewID("b", "")
 	for _, test := range []struct {
 		refusal *Refusal
@@ -82,7 +82,7 @@ func TestRefusalsSayWhatTheSeedsSay(t *testing.T) {
 	}
 	codes := map[string]Reason{}
 	for _, r := range Reasons() {
-		o := r.Outside()
+		o := r.Info()
 		if o.HTTP < 400 || o.Name == "" || o.Error == "" || o.Code == "" || o.Status == "" {
 			t.Errorf("%s has a gap in its row: %+v", r, o)
 		}

@@ -17,8 +17,8 @@ const (
 	ChainMax        = 64
 	PartsMax        = 256
 	WarningsMax     = 64
-	RingMax         = 32      // hops of a probe
-	WaysMax         = 64      // probes of one call
+	HopsMax         = 32      // hops of a probe
+	BranchesMax     = 64      // probes of one call
 	TextBytesMax    = 4 << 10 // a sentence, a key, a header
 	blobBytesMax    = 1 << 40 // content that stands elsewhere
 )
@@ -43,7 +43,7 @@ func Append(b []byte, env Envelope) []byte {
 	e.Uint(CodecVersion)
 	e.Address(env.From)
 	e.ID(env.To)
-	e.Address(env.Back)
+	e.Address(env.ToClient)
 	e.Uint(uint64(env.Epoch))
 	e.Bool(env.Durable)
 	switch m := env.Body.(type) {
@@ -75,8 +75,8 @@ func Append(b []byte, env Envelope) []byte {
 		e.Uint(tagProbe)
 		e.CallID(m.From)
 		e.CallID(m.To)
-		e.Hops(m.Ring)
-		e.Uint(uint64(m.Ways))
+		e.Hops(m.Hops)
+		e.Uint(uint64(m.Branches))
 		e.Uint(uint64(m.Confirm))
 	default:
 		panic(fmt.Sprintf("actor: cannot encode %T: give it a tag", m))
@@ -102,7 +102,7 @@ func decode(d *Decoder) (Envelope, error) {
 	var env Envelope
 	env.From = d.Address()
 	env.To = d.ID()
-	env.Back = d.Address()
+	env.ToClient = d.Address()
 	env.Epoch = Epoch(d.Uint())
 	env.Durable = d.Bool()
 	switch tag := d.Uint(); tag {
@@ -133,7 +133,7 @@ func decode(d *Decoder) (Envelope, error) {
 
 // check says what no envelope can be: it goes to an actor or back to a client, and a request goes to its callee.
 func (env Envelope) check() error {
-	toActor, toClient := env.To != ID{}, !env.Back.IsZero()
+	toActor, toClient := env.To != ID{}, !env.ToClient.IsZero()
 	if toActor == toClient {
 		return fmt.Errorf("want an actor or a waiting client as addressee, one of the two")
 	}
@@ -204,7 +204,7 @@ func (e *Encoder) IDs(ids []ID) {
 // IDs reads a chain.
 func (d *Decoder) IDs() []ID {
 	n := d.Count(ChainMax, "actors in chain")
-	return list(d, n, d.ID)
+	return decodeList(d, n, d.ID)
 }
 
 // Hops appends a ring, or the way to one.
@@ -221,12 +221,12 @@ func (e *Encoder) Hops(hops []Hop) {
 
 func (d *Decoder) probe() Probe {
 	p := Probe{From: d.CallID(), To: d.CallID()}
-	p.Ring = list(d, d.Count(RingMax, "hops"), func() Hop {
+	p.Hops = decodeList(d, d.Count(HopsMax, "hops"), func() Hop {
 		return Hop{Call: d.CallID(), Actor: d.ID(), Turn: d.CallID(), Epoch: Epoch(d.Uint()), Stamp: Time(d.Int())}
 	})
-	p.Ways = uint32(d.UintMax(WaysMax, "ways"))
-	p.Confirm = uint32(d.UintMax(uint64(len(p.Ring)), "hop to confirm"))
-	if len(p.Ring) == 0 {
+	p.Branches = uint32(d.UintMax(BranchesMax, "ways"))
+	p.Confirm = uint32(d.UintMax(uint64(len(p.Hops)), "hop to confirm"))
+	if len(p.Hops) == 0 {
 		d.Fail("probe without hops")
 	}
 	return p
@@ -243,7 +243,7 @@ func (e *Encoder) Strings(ss []string) {
 // Strings reads a list.
 func (d *Decoder) Strings() []string {
 	n := d.Count(WarningsMax, "strings")
-	return list(d, n, func() string { return d.String(TextBytesMax) })
+	return decodeList(d, n, func() string { return d.String(TextBytesMax) })
 }
 
 // Parts appends content.
@@ -264,7 +264,7 @@ func (e *Encoder) Parts(parts []Part) {
 // Parts reads content.
 func (d *Decoder) Parts() []Part {
 	n := d.Count(PartsMax, "parts")
-	parts := list(d, n, func() Part {
+	parts := decodeList(d, n, func() Part {
 		p := Part{Media: d.String(TextBytesMax)}
 		if !d.Bool() {
 			p.Bytes = d.Bytes(MessageBytesMax)
@@ -420,7 +420,7 @@ func (d *Decoder) reason() Reason {
 	return r
 }
 
-func list[T any](d *Decoder, n int, item func() T) []T {
+func decodeList[T any](d *Decoder, n int, item func() T) []T {
 	if n == 0 {
 		return nil
 	}

@@ -75,7 +75,7 @@ func drawEnvelope(t *rapid.T) Envelope {
 		c := drawCall(t)
 		env.To, env.Body = c.To, Request{c}
 	case tagAnswered:
-		env.To, env.Back, env.Body = ID{}, drawAddress(t), Answered{drawReply(t)}
+		env.To, env.ToClient, env.Body = ID{}, drawAddress(t), Answered{drawReply(t)}
 	case tagCancel:
 		env.Body = Cancel{id, Stopped}
 	case tagHeld:
@@ -86,12 +86,12 @@ func drawEnvelope(t *rapid.T) Envelope {
 		env.Body = Open{id, n, until}
 	case tagProbe:
 		ring := []Hop{{id, drawID(t), drawCallID(t), Epoch(n), until}, {drawCallID(t), drawID(t), id, 1, 2}}
-		env.Body = Probe{From: id, To: drawCallID(t), Ring: ring, Ways: rapid.Uint32Range(0, WaysMax).Draw(t, "ways"), Confirm: rapid.Uint32Range(0, 2).Draw(t, "confirm")}
+		env.Body = Probe{From: id, To: drawCallID(t), Hops: ring, Branches: rapid.Uint32Range(0, BranchesMax).Draw(t, "ways"), Confirm: rapid.Uint32Range(0, 2).Draw(t, "confirm")}
 	}
 	return env
 }
 
-func TestEnvelopesReadAsTheyWereWritten(t *testing.T) {
+func TestEnvelopeRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		env := drawEnvelope(t)
 		got, err := Decode(Encode(env))
@@ -101,7 +101,7 @@ func TestEnvelopesReadAsTheyWereWritten(t *testing.T) {
 	})
 }
 
-func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 	id := NewCallID(1, 2, 3)
 	root := Call{ID: id, Root: id, To: NewID("a", ""), Operation: "o", Kind: Waiting, Lane: Normal, Attempt: 1, Origin: Human}
 	good := Encode(Envelope{To: root.To, Body: Request{root}})
@@ -120,7 +120,7 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 		{"nothing", "not a number", nil},
 		{"cut short", "byte ", good[:len(good)-3]},
 		{"too long", "1 bytes too many", append(bytes.Clone(good), 0)},
-		{"depth without chain", "depth 2 and a chain of 1", lying(deep, 2)},
+		{"depth without chain", "depth 2 and a chain of 1", encodeWithDepth(deep, 2)},
 		{"request to another", "sent to", Encode(Envelope{To: NewID("x", ""), Body: Request{root}})},
 		{"nobody", "addressee", Encode(Envelope{Body: Cancel{id, Stopped}})},
 		{"unknown kind", "kind 9 is over", Encode(Envelope{To: root.To, Body: Request{func() Call { c := root; c.Kind = 9; return c }()}})},
@@ -131,8 +131,8 @@ func TestCodecRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// lying encodes a request whose depth says something else than its chain.
-func lying(c Call, depth byte) []byte {
+// encodeWithDepth encodes a request whose depth says something else than its chain.
+func encodeWithDepth(c Call, depth byte) []byte {
 	b := Encode(Envelope{To: c.To, Body: Request{c}})
 	var before Encoder
 	before.CallID(c.ID)
@@ -149,9 +149,9 @@ func FuzzDecode(f *testing.F) {
 	id := NewCallID(1, 2, 3)
 	c := Call{ID: id, Root: id, To: NewID("a", ""), Operation: "o", Kind: Waiting, Lane: Normal, Attempt: 1, Origin: Human, Parts: Text("hello")}
 	f.Add(Encode(Envelope{To: c.To, Body: Request{c}}))
-	f.Add(Encode(Envelope{Back: Address{"n", 1, 1}, Body: Answered{Fail(id, Refuse(Busy, "full"))}}))
+	f.Add(Encode(Envelope{ToClient: Address{"n", 1, 1}, Body: Answered{Fail(id, Refuse(Busy, "full"))}}))
 	f.Add(Encode(Envelope{To: c.To, Body: Held{id, 3, 4}}))
-	f.Add(Encode(Envelope{To: c.To, Body: Probe{From: id, To: id, Ring: []Hop{{id, c.To, id, 1, 2}}, Confirm: 1}}))
+	f.Add(Encode(Envelope{To: c.To, Body: Probe{From: id, To: id, Hops: []Hop{{id, c.To, id, 1, 2}}, Confirm: 1}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		env, err := Decode(b)
 		if err != nil {
@@ -164,7 +164,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // A call fits exactly if it comes out of bytes as it went in.
-func TestWhatFitsIsCarried(t *testing.T) {
+func TestCheckEncodableMatchesDecode(t *testing.T) {
 	long := strings.Repeat("x", TextBytesMax+1)
 	breaks := []func(*Call){func(*Call) {}, func(c *Call) { c.Project = long }, func(c *Call) { c.Trace = "\xff" }, func(c *Call) { c.Operation = long },
 		func(c *Call) { c.Idempotency.Key = long }, func(c *Call) { c.Workflow = long }, func(c *Call) { c.Principal = "\xff" }, func(c *Call) { c.To.Key = "a/b" },
@@ -176,7 +176,7 @@ func TestWhatFitsIsCarried(t *testing.T) {
 		broken := rapid.IntRange(0, len(breaks)-1).Draw(t, "broken")
 		breaks[broken](&call)
 		back, err := Decode(Encode(Envelope{To: call.To, Body: Request{call}}))
-		if fits := call.Fits(); (fits == nil) != (err == nil) || (broken == 0) != (err == nil) {
+		if fits := call.CheckEncodable(); (fits == nil) != (err == nil) || (broken == 0) != (err == nil) {
 			t.Fatalf("%d: fits: %v; carried: %v", broken, fits, err)
 		}
 		if err == nil && !reflect.DeepEqual(back.Body.(Request).Call, call) {
@@ -186,7 +186,7 @@ func TestWhatFitsIsCarried(t *testing.T) {
 }
 
 // A clone has the same content, and not one byte in common.
-func TestAClonesContentIsItsOwn(t *testing.T) {
+func TestReplyCloneSharesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		reply := drawReply(t)
 		clone := reply.Clone()

@@ -52,8 +52,8 @@ type Open struct {
 // one call at most so many probes are ever under way.
 type Probe struct {
 	From, To CallID
-	Ring     []Hop
-	Ways     uint32 // into how many it may still divide, itself counted
+	Hops     []Hop
+	Branches uint32 // into how many it may still divide, itself counted
 	Confirm  uint32 // the hop to confirm, from 1; 0 in lap one
 }
 
@@ -88,9 +88,9 @@ func (Probe) Name() string    { return "probe" }
 
 // Envelope is a message and its address.
 type Envelope struct {
-	From Address // the cell that sent it; zero for a client of this node
-	To   ID      // the actor addressed; zero if Back is set
-	Back Address // the cell of the node at which a client waits; zero if To is set
+	From     Address // the cell that sent it; zero for a client of this node
+	To       ID      // the actor addressed; zero if Back is set
+	ToClient Address // the cell of the node at which a client waits; zero if To is set
 	// Epoch is the owner's of To's shard as the sender knows it: a cell that
 	// owns the shard under another one does not take the message.
 	Epoch Epoch

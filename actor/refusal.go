@@ -62,8 +62,8 @@ type Refusal struct {
 	Timeout    Duration // Deadline only: the time that was given
 }
 
-// Outside is how a reason looks on the surfaces: one row of the table in docs/errors.md.
-type Outside struct {
+// ReasonInfo is how a reason looks on the surfaces: one row of the table in docs/errors.md.
+type ReasonInfo struct {
 	Name   string // inside, and in histories
 	Error  string // the error's name in agents' records
 	Code   string // CATEGORY_SPECIFIC_ERROR of the request envelope
@@ -72,7 +72,7 @@ type Outside struct {
 	HTTP   int
 }
 
-var reasons = [...]Outside{
+var reasons = [...]ReasonInfo{
 	Busy:        {"Busy", "AgentBusy", "CAPACITY_AGENT_BUSY", "error", "agent_busy", 429},
 	Cycle:       {"Cycle", "cycle detected", "ROUTING_CYCLE_DETECTED", "error", "call_cycle", 409},
 	WaitCycle:   {"WaitCycle", "wait cycle", "ROUTING_WAIT_CYCLE", "error", "call_wait_cycle", 409},
@@ -105,10 +105,10 @@ func (r Reason) String() string {
 	return reasons[r].Name
 }
 
-// Outside is the reason's row in the one table.
-func (r Reason) Outside() Outside {
+// Info is the reason's row in the one table.
+func (r Reason) Info() ReasonInfo {
 	if r == 0 || int(r) >= len(reasons) {
-		return Outside{Name: r.String(), Error: "Internal", Code: "EXECUTION_INTERNAL", Status: "error", Type: "internal", HTTP: 500}
+		return ReasonInfo{Name: r.String(), Error: "Internal", Code: "EXECUTION_INTERNAL", Status: "error", Type: "internal", HTTP: 500}
 	}
 	return reasons[r]
 }
@@ -118,12 +118,12 @@ func (r *Refusal) HTTP() int {
 	if r.Reason == Busy && r.Scope == ScopeNode {
 		return 503
 	}
-	return r.Reason.Outside().HTTP
+	return r.Reason.Info().HTTP
 }
 
 // Error is the name, then the sentence: "cycle detected: Cycle detected: a already in call chain".
 func (r *Refusal) Error() string {
-	name := r.Reason.Outside().Error
+	name := r.Reason.Info().Error
 	if r.Reason == Deadline {
 		name += " (timeout)"
 	}
@@ -135,23 +135,23 @@ func (r *Refusal) Error() string {
 
 // Refuse makes a refusal with a sentence.
 func Refuse(reason Reason, format string, args ...any) *Refusal {
-	return &Refusal{Reason: reason, Detail: sentence(format, args...)}
+	return &Refusal{Reason: reason, Detail: fitDetail(format, args...)}
 }
 
-// sentence is text that the codec carries, whatever was put into it.
-func sentence(format string, args ...any) string {
+// fitDetail is text that the codec carries, whatever was put into it.
+func fitDetail(format string, args ...any) string {
 	return FitText(fmt.Sprintf(format, args...), TextBytesMax)
 }
 
 // RefuseBusy is a full mailbox, caller or node; trying again later helps.
 func RefuseBusy(scope Scope, after Duration, format string, args ...any) *Refusal {
-	return &Refusal{Reason: Busy, Scope: scope, RetryAfter: after, Detail: sentence(format, args...)}
+	return &Refusal{Reason: Busy, Scope: scope, RetryAfter: after, Detail: fitDetail(format, args...)}
 }
 
 // RefuseCycle names the agent that stands in the chain already.
 func RefuseCycle(chain []ID, to ID) *Refusal {
 	return &Refusal{Reason: Cycle, Chain: chain,
-		Detail: sentence("Cycle detected: %s already in call chain %s", to.Agent, PathString(append(chain[:len(chain):len(chain)], to)))}
+		Detail: fitDetail("Cycle detected: %s already in call chain %s", to.Agent, PathString(append(chain[:len(chain):len(chain)], to)))}
 }
 
 // RefuseWaitCycle names the ring of waits that the call would close, from it round to it.
@@ -161,19 +161,19 @@ func RefuseWaitCycle(ring []Hop) *Refusal {
 		path = append(path, ring[(len(ring)-1+i)%len(ring)].Actor)
 	}
 	return &Refusal{Reason: WaitCycle, Chain: path,
-		Detail: sentence("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
+		Detail: fitDetail("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
 }
 
 // RefuseDepth names the chain that is too long.
 func RefuseDepth(chain []ID, to ID, limit int) *Refusal {
 	return &Refusal{Reason: Depth, Chain: chain,
-		Detail: sentence("Maximum call depth exceeded: %d calls above %s, at most %d allowed", len(chain), to, limit)}
+		Detail: fitDetail("Maximum call depth exceeded: %d calls above %s, at most %d allowed", len(chain), to, limit)}
 }
 
 // RefuseDeadline says which operation had how much time.
 func RefuseDeadline(to ID, operation string, given Duration) *Refusal {
-	return &Refusal{Reason: Deadline, Operation: sentence("invoke %s %s", to, operation), Timeout: given,
-		Detail: sentence("invoke %s %s: timeout after %d ms", to, operation, given/time.Millisecond)}
+	return &Refusal{Reason: Deadline, Operation: fitDetail("invoke %s %s", to, operation), Timeout: given,
+		Detail: fitDetail("invoke %s %s: timeout after %d ms", to, operation, given/time.Millisecond)}
 }
 
 // PathString writes a chain as a -> b -> c.

@@ -42,20 +42,20 @@ func NewClock(now Time, left Duration) Clock { return Clock{Left: max(left, 0), 
 // Due is the instant at which the clock has run out.
 func (c Clock) Due() Time { return max(c.Since, c.HeldUntil).Add(c.Left) }
 
-// Now is what is left at now.
-func (c Clock) Now(now Time) Duration {
+// Remaining is what is left at now.
+func (c Clock) Remaining(now Time) Duration {
 	return max(min(c.Left, c.Due().Sub(now)), 0)
 }
 
 // Hold makes the clock stand still until the given instant.
 func (c *Clock) Hold(now, until Time) {
-	c.Left, c.Since = c.Now(now), now
+	c.Left, c.Since = c.Remaining(now), now
 	c.HeldUntil = until
 }
 
 // Resume lets the clock run again.
 func (c *Clock) Resume(now Time) {
-	c.Left, c.Since, c.HeldUntil = c.Now(now), now, 0
+	c.Left, c.Since, c.HeldUntil = c.Remaining(now), now, 0
 }
 
 // Rebase has a clock that began after now begin now.

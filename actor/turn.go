@@ -58,11 +58,11 @@ type Ask struct {
 	Body []byte
 }
 
-// Again tells whether what is not written down is needed to ask once more.
-func (a *Ask) Again() bool { return a.Kind == AskWork || a.Kind == AskModel }
+// NeedsReplay tells whether what is not written down is needed to ask once more.
+func (a *Ask) NeedsReplay() bool { return a.Kind == AskWork || a.Kind == AskModel }
 
-// Performed tells whether the world does it outside the cell, and tells what came of it.
-func (a *Ask) Performed() bool {
+// RunsOutsideCell tells whether the world does it outside the cell, and tells what came of it.
+func (a *Ask) RunsOutsideCell() bool {
 	return a.Kind == AskTool || a.Kind == AskWork || a.Streams()
 }
 
@@ -75,22 +75,22 @@ type Piece struct {
 	Text   string
 	State  string
 	Detail string   // of State: a JSON value, or ""
-	Again  *Refusal // what the last try came to; no text of it was passed on
+	Retry  *Refusal // what the last try came to; no text of it was passed on
 }
 
-// Item is something that an actor keeps from one message to the next.
-type Item struct {
+// StateItem is something that an actor keeps from one message to the next.
+type StateItem struct {
 	Name  string // [A-Za-z0-9._-/]
 	Value []byte // empty: it is not kept any more
 }
 
 // Bounds of what an actor keeps.
 const (
-	KeptMax          = 8192
-	KeptNameMax      = 256
-	KeptValueMax     = 64 << 10
-	KeptBytesMax     = 32 << 20
-	KeptPerActionMax = 64
+	ActorStateItemsMax     = 8192
+	StateItemNameBytesMax  = 256
+	StateItemValueBytesMax = 64 << 10
+	ActorStateBytesMax     = 32 << 20
+	StateUpdatesMax        = 64
 )
 
 // Answer is what came of one ask: content, or a refusal.
@@ -113,24 +113,24 @@ type Outcome struct {
 type Action struct {
 	Asks []Ask
 	Done *Outcome
-	// Keep is written down with the action: durable before any ask goes out, and
+	// StateUpdates is written down with the action: durable before any ask goes out, and
 	// before the outcome is told. Only serial, journaled actors keep something.
-	Keep []Item
+	StateUpdates []StateItem
 }
 
 // Complete ends a turn with content.
 func Complete(parts []Part) Action { return Action{Done: &Outcome{Status: Succeeded, Parts: parts}} }
 
-// GiveUp ends a turn with a refusal.
-func GiveUp(r *Refusal) Action { return Action{Done: &Outcome{Status: Failed, Refusal: r}} }
+// EndRefused ends a turn with a refusal.
+func EndRefused(r *Refusal) Action { return Action{Done: &Outcome{Status: Failed, Refusal: r}} }
 
 // Begin is what a turn starts from. The same Begin and the same answers lead to
 // the same actions, on any machine, at any time.
 type Begin struct {
-	Call Call
-	At   Time // when the call was accepted
-	Left Duration
-	Kept []Item // by name: what the actor kept until its turn began
+	Call       Call
+	At         Time // when the call was accepted
+	Left       Duration
+	ActorState []StateItem // by name: what the actor kept until its turn began
 }
 
 // Behavior is what the actors of an agent do with a message.

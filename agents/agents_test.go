@@ -38,9 +38,9 @@ func text(s string) actor.Answer { return actor.Answer{Parts: actor.Text(s)} }
 
 func blocking(f agents.Func) actor.Behavior { return agents.Blocking(f) }
 
-// run makes a whole turn against answers by name of what is asked for; a name
+// runTurn makes a whole turn against answers by name of what is asked for; a name
 // that is not there is not found.
-func run(t *testing.T, b actor.Behavior, message string, world map[string]string) (actor.Outcome, []string, error) {
+func runTurn(t *testing.T, b actor.Behavior, message string, world map[string]string) (actor.Outcome, []string, error) {
 	t.Helper()
 	var asked []string
 	out, err := agents.ExecuteAgentRequest(context.Background(), b, begin(message), func(ctx context.Context, ask actor.Ask) actor.Answer {
@@ -60,7 +60,7 @@ func run(t *testing.T, b actor.Behavior, message string, world map[string]string
 	return out, asked, err
 }
 
-func TestATurnAsksAndGoesOn(t *testing.T) {
+func TestBlockingTurnMakesEveryKindOfAsk(t *testing.T) {
 	b := blocking(func(t *agents.Turn) (string, error) {
 		caller, byAgent := t.Caller()
 		said, err := t.Call("research", t.Message(), agents.Within(time.Second), agents.Operation("look"))
@@ -81,7 +81,7 @@ func TestATurnAsksAndGoesOn(t *testing.T) {
 		}
 		return fmt.Sprintf("%s %s %v %s %s to %s, asked by %s %v", said, at, sum, word, t.Sleep(time.Second), t.Self(), caller, byAgent), nil
 	})
-	out, asked, err := run(t, b, "whales", map[string]string{"research": "papers", "clock": "noon", "go": "yes", "": ""})
+	out, asked, err := runTurn(t, b, "whales", map[string]string{"research": "papers", "clock": "noon", "go": "yes", "": ""})
 	want := "papers noon [4 2] yes %!s(<nil>) to planner/s-1, asked by root/s-1 true"
 	if got := actor.TextOf(out.Parts); err != nil || out.Status != actor.Succeeded || got != want {
 		t.Errorf("got %s %q, %v, want %q", out.Status, got, err, want)
@@ -105,7 +105,7 @@ func TestATurnAsksAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestInputOfAToolIsJSON(t *testing.T) {
+func TestToolInputIsJSON(t *testing.T) {
 	for _, c := range []struct {
 		input any
 		want  string
@@ -120,7 +120,7 @@ func TestInputOfAToolIsJSON(t *testing.T) {
 			t.Errorf("%v becomes %s %s", c.input, got.Media, got.Bytes)
 		}
 	}
-	_, _, err := run(t, blocking(func(t *agents.Turn) (string, error) {
+	_, _, err := runTurn(t, blocking(func(t *agents.Turn) (string, error) {
 		_, err := t.Tool("x", func() {})
 		return "", err
 	}), "", nil)
@@ -129,7 +129,7 @@ func TestInputOfAToolIsJSON(t *testing.T) {
 	}
 }
 
-func TestAllAsksAtOnce(t *testing.T) {
+func TestAllIssuesAsksTogether(t *testing.T) {
 	b := blocking(func(t *agents.Turn) (string, error) {
 		if t.All() != nil {
 			return "", errors.New("nothing was answered")
@@ -148,7 +148,7 @@ func TestAllAsksAtOnce(t *testing.T) {
 	}
 }
 
-func TestARefusalIsAnErrorAndAnErrorARefusal(t *testing.T) {
+func TestReturnedRefusalKeepsReasonAndDetail(t *testing.T) {
 	deadline := actor.RefuseDeadline(actor.NewID("slow", "s-1"), "handle_message_full", time.Second)
 	for _, c := range []struct {
 		name   string
@@ -191,8 +191,8 @@ func TestARefusalIsAnErrorAndAnErrorARefusal(t *testing.T) {
 	}
 }
 
-func TestAWarningMakesTheAnswerPartial(t *testing.T) {
-	out, _, err := run(t, blocking(func(t *agents.Turn) (string, error) {
+func TestWarningMakesOutcomePartial(t *testing.T) {
+	out, _, err := runTurn(t, blocking(func(t *agents.Turn) (string, error) {
 		t.Warn("page %d is missing", 3)
 		return "the rest", nil
 	}), "", nil)
@@ -201,7 +201,7 @@ func TestAWarningMakesTheAnswerPartial(t *testing.T) {
 	}
 }
 
-func TestAPanicIsAnErrorThatNamesTheAgent(t *testing.T) {
+func TestPanicBecomesErrorNamingAgent(t *testing.T) {
 	for name, b := range map[string]actor.Behavior{
 		"blocking": blocking(func(t *agents.Turn) (string, error) {
 			_, _ = t.Call("a", "")
@@ -221,9 +221,9 @@ func TestAPanicIsAnErrorThatNamesTheAgent(t *testing.T) {
 	}
 }
 
-// TestATurnGivenUpUnwinds stops a turn where it waits. Deferred functions run;
+// TestStopUnwindsBlockingTurn stops a turn where it waits. Deferred functions run;
 // whatever the function does on its way, nothing of it reaches us.
-func TestATurnGivenUpUnwinds(t *testing.T) {
+func TestStopUnwindsBlockingTurn(t *testing.T) {
 	for name, agent := range map[string]func(t *agents.Turn, saw func(string)){
 		"plain": func(t *agents.Turn, _ func(string)) { _, _ = t.Call("a", "") },
 		"asks while it unwinds": func(t *agents.Turn, saw func(string)) {
@@ -267,7 +267,7 @@ func TestATurnGivenUpUnwinds(t *testing.T) {
 }
 
 // A cell is stepped by one goroutine at a time, but not always by the same one.
-func TestATurnGoesOnUnderAnyGoroutine(t *testing.T) {
+func TestTurnResumesOnAnyGoroutine(t *testing.T) {
 	turn := blocking(chain).Begin(begin("a b c"))
 	defer turn.Stop()
 	var answers []actor.Answer
@@ -292,7 +292,7 @@ func TestATurnGoesOnUnderAnyGoroutine(t *testing.T) {
 	t.Error("it never ended")
 }
 
-func TestATurnIsOfNoUseOutsideItsFunction(t *testing.T) {
+func TestTurnPanicsOutsideItsFunction(t *testing.T) {
 	use := func(what string, f func()) {
 		defer func() {
 			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "outside its function") {
@@ -362,7 +362,7 @@ func drawAnswers(t *rapid.T) [][]actor.Answer {
 	return rapid.SliceOfN(rapid.SliceOfN(answer, 2, 2), 0, 6).Draw(t, "answers")
 }
 
-func TestBothStylesComeToTheSameActions(t *testing.T) {
+func TestBlockingAndPureAgentsMakeSameActions(t *testing.T) {
 	names := rapid.SampledFrom([]string{"a", "b", "c"}) // thrice the same is refused: in both styles
 	rapid.Check(t, func(t *rapid.T) {
 		message := strings.Join(rapid.SliceOfN(names, 0, 6).Draw(t, "names"), " ")
@@ -373,7 +373,7 @@ func TestBothStylesComeToTheSameActions(t *testing.T) {
 	})
 }
 
-func TestSameTurnFindsWhatIsNotPure(t *testing.T) {
+func TestSameTurnDetectsImpureAgents(t *testing.T) {
 	count := 0
 	for want, f := range map[string]agents.Func{
 		"step 1: ask 0": func(t *agents.Turn) (string, error) { count++; return t.Call("a", fmt.Sprint(count)) },
@@ -402,9 +402,9 @@ func TestSameTurnFindsWhatIsNotPure(t *testing.T) {
 	}
 }
 
-// TestAPureTurnIsTakenUpByAnotherProcess writes the state down after each step
+// TestPureTurnResumesFromEncodedState writes the state down after each step
 // and goes on from the bytes alone.
-func TestAPureTurnIsTakenUpByAnotherProcess(t *testing.T) {
+func TestPureTurnResumesFromEncodedState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		answers := drawAnswers(t)
 		want, err := agents.Replay(chainPure, begin("a b c"), answers)
@@ -430,7 +430,7 @@ func TestAPureTurnIsTakenUpByAnotherProcess(t *testing.T) {
 	})
 }
 
-func TestTheThirdAskForTheSameIsRefused(t *testing.T) {
+func TestThirdIdenticalToolAskIsRejected(t *testing.T) {
 	b := blocking(func(t *agents.Turn) (string, error) {
 		for i := range 10 {
 			answers := t.All(agents.Call("a", ""), agents.Tool("clock", nil), agents.Tool("other", i))
@@ -440,7 +440,7 @@ func TestTheThirdAskForTheSameIsRefused(t *testing.T) {
 		}
 		return "never", nil
 	})
-	out, asked, err := run(t, b, "", map[string]string{"a": "", "clock": "noon", "other": ""})
+	out, asked, err := runTurn(t, b, "", map[string]string{"a": "", "clock": "noon", "other": ""})
 	if want := "2 AgentCallRejected: clock was asked for 3 times with the same input: it will not say anything else"; err != nil || actor.TextOf(out.Parts) != want {
 		t.Errorf("got %q, %v", actor.TextOf(out.Parts), err)
 	}
@@ -449,7 +449,7 @@ func TestTheThirdAskForTheSameIsRefused(t *testing.T) {
 	}
 }
 
-func TestATurnThatRepeatsItselfAloneComesToItsEnd(t *testing.T) {
+func TestTurnWithOnlyRejectedAsksEnds(t *testing.T) {
 	refusals := 0
 	b := blocking(func(t *agents.Turn) (string, error) {
 		for {
@@ -458,13 +458,13 @@ func TestATurnThatRepeatsItselfAloneComesToItsEnd(t *testing.T) {
 			}
 		}
 	})
-	out, asked, err := run(t, b, "", map[string]string{"clock": "noon"})
+	out, asked, err := runTurn(t, b, "", map[string]string{"clock": "noon"})
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(asked) != agents.SameToolMax-1 || refusals != agents.StepsMax-len(asked) {
 		t.Errorf("%+v, %v, asked %d, refused %d", out, err, len(asked), refusals)
 	}
 }
 
-func TestStepsAreBounded(t *testing.T) {
+func TestStepsPerTurnLimit(t *testing.T) {
 	asks := func(n int) actor.Behavior {
 		return blocking(func(t *agents.Turn) (string, error) {
 			for range n {
@@ -475,15 +475,15 @@ func TestStepsAreBounded(t *testing.T) {
 			return "done", nil
 		})
 	}
-	if out, asked, err := run(t, asks(agents.StepsMax), "", map[string]string{"a": ""}); err != nil || out.Status != actor.Succeeded || len(asked) != 50 {
+	if out, asked, err := runTurn(t, asks(agents.StepsMax), "", map[string]string{"a": ""}); err != nil || out.Status != actor.Succeeded || len(asked) != 50 {
 		t.Errorf("%+v, %v, asked %d", out, err, len(asked))
 	}
-	if out, asked, err := run(t, asks(agents.StepsMax+1), "", map[string]string{"a": ""}); err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(asked) != 50 {
+	if out, asked, err := runTurn(t, asks(agents.StepsMax+1), "", map[string]string{"a": ""}); err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(asked) != 50 {
 		t.Errorf("%+v, %v, asked %d", out, err, len(asked))
 	}
 }
 
-func TestStateIsBounded(t *testing.T) {
+func TestTurnStateLimit(t *testing.T) {
 	big := strings.Repeat("x", agents.StateBytesMax*2/3)
 	twice := func(t *agents.Turn) (string, error) {
 		_, _ = t.Call("a", "1")
@@ -494,17 +494,17 @@ func TestStateIsBounded(t *testing.T) {
 		return agents.Continue("", append(s.Continuation, big...), agents.Call("a", "")), nil
 	})
 	for name, b := range map[string]actor.Behavior{"answers": blocking(twice), "continuation": keeps} {
-		out, asked, err := run(t, b, "", map[string]string{"a": big})
+		out, asked, err := runTurn(t, b, "", map[string]string{"a": big})
 		if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || !strings.Contains(out.Refusal.Detail, "at most 1048576") {
 			t.Errorf("%s: %s %v, %v, asked %d", name, out.Status, out.Refusal, err, len(asked))
 		}
 	}
-	if out, _, err := run(t, blocking(twice), "", map[string]string{"a": big[:len(big)/2]}); err != nil || out.Status != actor.Succeeded {
+	if out, _, err := runTurn(t, blocking(twice), "", map[string]string{"a": big[:len(big)/2]}); err != nil || out.Status != actor.Succeeded {
 		t.Errorf("half of it: %v, %v", out.Refusal, err)
 	}
 }
 
-func TestAnActionAsksOrEnds(t *testing.T) {
+func TestActionMustAskOrEnd(t *testing.T) {
 	both := agents.Complete("")
 	both.Asks = []actor.Ask{agents.Sleep(1)}
 	for name, action := range map[string]agents.Action{"neither": {}, "both": both} {
@@ -515,7 +515,7 @@ func TestAnActionAsksOrEnds(t *testing.T) {
 	}
 }
 
-func TestAnswersThatDoNotFitTheAsksAreAnError(t *testing.T) {
+func TestAnswerCountMismatchIsError(t *testing.T) {
 	two := blocking(func(t *agents.Turn) (string, error) {
 		return "", t.All(agents.Sleep(1), agents.Sleep(2))[1].Err()
 	})
@@ -526,7 +526,7 @@ func TestAnswersThatDoNotFitTheAsksAreAnError(t *testing.T) {
 	}
 }
 
-func TestARequestGivenUpUnwinds(t *testing.T) {
+func TestCancelledRequestUnwindsTurn(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	unwound := false
 	_, err := agents.ExecuteAgentRequest(ctx, blocking(func(t *agents.Turn) (string, error) {
@@ -540,9 +540,9 @@ func TestARequestGivenUpUnwinds(t *testing.T) {
 	}
 }
 
-// world is all the agents there are, calling each other for real but for the cells.
-func world(t *testing.T, signal actor.Answer, asked *[]string) agents.Answerer {
-	ready := agents.Ready()
+// builtinAnswerer is all the agents there are, calling each other for real but for the cells.
+func builtinAnswerer(t *testing.T, signal actor.Answer, asked *[]string) agents.Answerer {
+	ready := agents.Builtin()
 	registry := tools.NewRegistry()
 	var answer agents.Answerer
 	answer = func(ctx context.Context, ask actor.Ask) actor.Answer {
@@ -569,10 +569,10 @@ func world(t *testing.T, signal actor.Answer, asked *[]string) agents.Answerer {
 	return answer
 }
 
-func TestTheCoordinatorAsksTheHelper(t *testing.T) {
+func TestCoordinatorCallsHelper(t *testing.T) {
 	var asked []string
-	coordinator := agents.Ready()[0].Behavior
-	out, err := agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" xyzzy\n"), world(t, actor.Answer{}, &asked))
+	coordinator := agents.Builtin()[0].Behavior
+	out, err := agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" xyzzy\n"), builtinAnswerer(t, actor.Answer{}, &asked))
 	if got := actor.TextOf(out.Parts); err != nil || got != "I asked the helper. It said: response from helper: xyzzy" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -580,11 +580,11 @@ func TestTheCoordinatorAsksTheHelper(t *testing.T) {
 		t.Errorf("asked %q", asked)
 	}
 	late := actor.Answer{Refusal: actor.Refuse(actor.Deadline, "nobody said go")}
-	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin("xyzzy"), world(t, late, &asked))
+	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin("xyzzy"), builtinAnswerer(t, late, &asked))
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Deadline {
 		t.Errorf("without a signal: %+v, %v", out, err)
 	}
-	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" "), world(t, late, &asked))
+	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" "), builtinAnswerer(t, late, &asked))
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Invalid {
 		t.Errorf("without a word: %+v, %v", out, err)
 	}
@@ -594,18 +594,18 @@ func TestTheCoordinatorAsksTheHelper(t *testing.T) {
 }
 
 // The call may as well be asked for as a tool: it comes to the same.
-func TestCallAgentIsATool(t *testing.T) {
+func TestCallAgentToolCallsAgent(t *testing.T) {
 	var asked []string
 	out, err := agents.ExecuteAgentRequest(context.Background(), blocking(func(t *agents.Turn) (string, error) {
 		said, err := t.Tool(tools.CallAgent, map[string]any{"agent_id": "helper", "message": t.Message()})
 		return string(said), err
-	}), begin("xyzzy"), world(t, actor.Answer{}, &asked))
+	}), begin("xyzzy"), builtinAnswerer(t, actor.Answer{}, &asked))
 	if got := actor.TextOf(out.Parts); err != nil || got != "response from helper: xyzzy" {
 		t.Errorf("%q, %v, asked %q", got, err, asked)
 	}
 }
 
-func TestAnAgentIsKnownByItsNameAndVersion(t *testing.T) {
+func TestDefineHashesNameAndVersion(t *testing.T) {
 	b := agents.Blocking(agents.Helper{})
 	one, same := agents.Define("helper", "1", "x", b), agents.Define("helper", "1", "y", b)
 	if one.Hash != same.Hash || one.Hash != actor.HashOf([]byte("go:helper:1")) {
@@ -629,7 +629,7 @@ func FuzzDecodeState(f *testing.F) {
 	})
 }
 
-func BenchmarkOneStep(b *testing.B) {
+func BenchmarkBlockingTurn(b *testing.B) {
 	behavior := blocking(func(t *agents.Turn) (string, error) { return t.Call("a", "") })
 	answers := []actor.Answer{text("x")}
 	b.ReportAllocs()

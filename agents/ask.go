@@ -27,13 +27,13 @@ func Operation(name string) Option { return func(a *actor.Ask) { a.Operation = n
 // Call asks another agent: "helper" is reached in the caller's own session,
 // "helper/s-2" in that one.
 func Call(target, message string, opts ...Option) actor.Ask {
-	return with(actor.Ask{Kind: actor.AskCall, Name: target, Operation: actor.HandleMessageFull, Parts: actor.Text(message)}, opts)
+	return withOptions(actor.Ask{Kind: actor.AskCall, Name: target, Operation: actor.HandleMessageFull, Parts: actor.Text(message)}, opts)
 }
 
 // Tool asks for a tool by name. The input is written as JSON, members of maps in
 // order; []byte is JSON already, nil is an empty object.
 func Tool(name string, input any, opts ...Option) actor.Ask {
-	return with(actor.Ask{Kind: actor.AskTool, Name: name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: toJSON(name, input)}}}, opts)
+	return withOptions(actor.Ask{Kind: actor.AskTool, Name: name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: toJSON(name, input)}}}, opts)
 }
 
 func toJSON(name string, input any) []byte {
@@ -56,7 +56,7 @@ func toJSON(name string, input any) []byte {
 // digits, '.', '_' and '-'. It runs outside the actor, and may be given up
 // through its context.
 func Do(name string, work actor.Work, opts ...Option) actor.Ask {
-	return with(actor.Ask{Kind: actor.AskWork, Name: name, Work: work}, opts)
+	return withOptions(actor.Ask{Kind: actor.AskWork, Name: name, Work: work}, opts)
 }
 
 // Sleep asks for nothing but time.
@@ -68,7 +68,7 @@ func Wait(name string, expires actor.Duration) actor.Ask {
 	return actor.Ask{Kind: actor.AskWait, Name: name, Timeout: expires}
 }
 
-func with(ask actor.Ask, opts []Option) actor.Ask {
+func withOptions(ask actor.Ask, opts []Option) actor.Ask {
 	for _, o := range opts {
 		o(&ask)
 	}

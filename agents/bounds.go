@@ -18,32 +18,32 @@ const (
 // bounded keeps a turn within its bounds. What it refuses the agent hears as the
 // answer to its ask, so that it can do something else.
 type bounded struct {
-	inner actor.Turn
-	self  actor.ID
-	most  int // steps
-	steps int
-	bytes int
-	tools map[actor.Hash]int // how often each was asked for
-	held  []*actor.Answer    // beside the last asks: what was answered here
+	inner      actor.Turn
+	self       actor.ID
+	maxSteps   int // steps
+	steps      int
+	bytes      int
+	toolCounts map[actor.Hash]int // how often each was asked for
+	refused    []*actor.Answer    // beside the last asks: what was answered here
 }
 
 func bound(begin actor.Begin, steps int, inner actor.Turn) actor.Turn {
-	return &bounded{inner: inner, self: begin.Call.To, most: steps, bytes: actor.SizeOf(begin.Call.Parts)}
+	return &bounded{inner: inner, self: begin.Call.To, maxSteps: steps, bytes: actor.SizeOf(begin.Call.Parts)}
 }
 
 func (b *bounded) Stop() { b.inner.Stop() }
 
 func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 	for {
-		if b.held != nil {
-			merged, err := b.merge(answers)
+		if b.refused != nil {
+			merged, err := b.mergeAnswers(answers)
 			if err != nil {
 				return actor.Action{}, err
 			}
 			answers = merged
 		}
 		if b.bytes > StateBytesMax {
-			return actor.GiveUp(actor.Refuse(actor.Budget, "%s has gathered %d bytes in its turn, at most %d allowed", b.self, b.bytes, StateBytesMax)), nil
+			return actor.EndRefused(actor.Refuse(actor.Budget, "%s has gathered %d bytes in its turn, at most %d allowed", b.self, b.bytes, StateBytesMax)), nil
 		}
 		action, err := b.inner.Next(answers)
 		if err != nil {
@@ -55,23 +55,23 @@ func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 		if action.Done != nil {
 			return action, nil
 		}
-		if b.steps++; b.steps > b.most {
-			return actor.GiveUp(actor.Refuse(actor.Budget, "%s wants to make more than %d steps in its turn", b.self, b.most)), nil
+		if b.steps++; b.steps > b.maxSteps {
+			return actor.EndRefused(actor.Refuse(actor.Budget, "%s wants to make more than %d steps in its turn", b.self, b.maxSteps)), nil
 		}
-		if action.Asks = b.hold(action.Asks); len(action.Asks) > 0 {
+		if action.Asks = b.refuseRepeats(action.Asks); len(action.Asks) > 0 {
 			return action, nil
 		}
 		answers = nil // all were answered here
 	}
 }
 
-// hold answers the asks that repeat themselves, and returns the others.
-func (b *bounded) hold(asks []actor.Ask) []actor.Ask {
-	b.held = make([]*actor.Answer, len(asks))
+// refuseRepeats answers the asks that repeat themselves, and returns the others.
+func (b *bounded) refuseRepeats(asks []actor.Ask) []actor.Ask {
+	b.refused = make([]*actor.Answer, len(asks))
 	out := make([]actor.Ask, 0, len(asks))
 	for i, ask := range asks {
-		if ask.Kind == actor.AskTool && b.again(ask) >= SameToolMax {
-			b.held[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
+		if ask.Kind == actor.AskTool && b.countRepeats(ask) >= SameToolMax {
+			b.refused[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
 				"%s was asked for %d times with the same input: it will not say anything else", ask.Name, SameToolMax)}
 			continue
 		}
@@ -80,24 +80,24 @@ func (b *bounded) hold(asks []actor.Ask) []actor.Ask {
 	return out
 }
 
-// again counts how often the turn has asked for this.
-func (b *bounded) again(ask actor.Ask) int {
+// countRepeats counts how often the turn has asked for this.
+func (b *bounded) countRepeats(ask actor.Ask) int {
 	var e actor.Encoder
 	e.String(ask.Name)
 	e.Parts(ask.Parts)
-	if b.tools == nil {
-		b.tools = map[actor.Hash]int{}
+	if b.toolCounts == nil {
+		b.toolCounts = map[actor.Hash]int{}
 	}
 	id := actor.HashOf(e.Buf)
-	b.tools[id]++
-	return b.tools[id]
+	b.toolCounts[id]++
+	return b.toolCounts[id]
 }
 
-// merge puts the answers of the world beside those given here.
-func (b *bounded) merge(answers []actor.Answer) ([]actor.Answer, error) {
-	all := make([]actor.Answer, len(b.held))
+// mergeAnswers puts the answers of the world beside those given here.
+func (b *bounded) mergeAnswers(answers []actor.Answer) ([]actor.Answer, error) {
+	all := make([]actor.Answer, len(b.refused))
 	next := 0
-	for i, held := range b.held {
+	for i, held := range b.refused {
 		switch {
 		case held != nil:
 			all[i] = *held
@@ -112,6 +112,6 @@ func (b *bounded) merge(answers []actor.Answer) ([]actor.Answer, error) {
 	if next != len(answers) {
 		return nil, fmt.Errorf("agent %s: %d answers to %d asks", b.self.Agent, len(answers), next)
 	}
-	b.held = nil
+	b.refused = nil
 	return all, nil
 }

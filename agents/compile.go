@@ -44,17 +44,17 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		if err := target.Check(); err != nil {
 			return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 		}
-		def.Behavior = Pure(config, outside{spec, target.Encode()}.next)
+		def.Behavior = Pure(config, externalAgent{spec, target.Encode()}.next)
 	default:
 		def.Kind = actor.Declared
 		// Each answer of the model may be followed by a step in which its tools are used.
-		def.Behavior = pure{config, thinker{spec, offer(&spec, registry)}.next, 2 * spec.Limits.Steps}
+		def.Behavior = pure{config, modelLoop{spec, toolSpecsOf(&spec, registry)}.next, 2 * spec.Limits.Steps}
 	}
 	return def, nil
 }
 
-// offer is the tools as a model is told of them.
-func offer(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
+// toolSpecsOf is the tools as a model is told of them.
+func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 	var offered []upstream.ToolSpec
 	for _, name := range spec.Tools {
 		t, ok := registry.Tool(name)
@@ -73,33 +73,33 @@ func offer(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 	return slices.Clip(offered)
 }
 
-// millisOf is a time of a spec; 0 leaves it to the runtime.
-func millisOf(ms int64) actor.Duration { return actor.Duration(ms) * time.Millisecond }
+// millis is a time of a spec; 0 leaves it to the runtime.
+func millis(ms int64) actor.Duration { return actor.Duration(ms) * time.Millisecond }
 
-// outside is an external agent: another process deals with the message.
-type outside struct {
+// externalAgent is an external agent: another process deals with the message.
+type externalAgent struct {
 	spec   Spec
 	target []byte
 }
 
-func (o outside) next(_ Config, state State) (Action, error) {
+func (o externalAgent) next(_ Config, state State) (Action, error) {
 	if len(state.Answers) == 0 {
 		return Continue("invoking", nil, actor.Ask{
-			Kind: actor.AskInvoke, Name: o.spec.ID, Timeout: millisOf(o.spec.Limits.InvokeTimeoutMS), Idempotent: o.spec.Retry == RetrySafe,
+			Kind: actor.AskInvoke, Name: o.spec.ID, Timeout: millis(o.spec.Limits.InvokeTimeoutMS), Idempotent: o.spec.Retry == RetrySafe,
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.target}},
 		}), nil
 	}
 	who := "agent " + o.spec.ID
 	answer := state.Answers[0][0]
-	said, refusal := read(who, answer)
+	said, refusal := completionOf(who, answer)
 	if refusal != nil {
-		return GiveUp(refusal), nil
+		return EndRefused(refusal), nil
 	}
-	return ending(who, said, answer.Warnings), nil
+	return endTurn(who, said, answer.Warnings), nil
 }
 
-// read takes the completion out of an answer.
-func read(who string, answer actor.Answer) (upstream.Completion, *actor.Refusal) {
+// completionOf takes the completion out of an answer.
+func completionOf(who string, answer actor.Answer) (upstream.Completion, *actor.Refusal) {
 	if answer.Refusal != nil {
 		return upstream.Completion{}, answer.Refusal
 	}
@@ -113,10 +113,10 @@ func read(who string, answer actor.Answer) (upstream.Completion, *actor.Refusal)
 	return said, nil
 }
 
-// ending is how a turn ends with an answer: whole, or for a part, which is then
+// endTurn is how a turn ends with an answer: whole, or for a part, which is then
 // said. A filter that left nothing, and an answer cut off before its first word,
 // are no answers.
-func ending(who string, said upstream.Completion, warnings []string) Action {
+func endTurn(who string, said upstream.Completion, warnings []string) Action {
 	why := ""
 	switch said.Finish {
 	case upstream.FinishLength:
@@ -130,9 +130,9 @@ func ending(who string, said upstream.Completion, warnings []string) Action {
 	case why == "" && len(warnings) == 0 || mutant.On("part-for-whole"):
 		return Complete(said.Text)
 	case said.Text == "" && said.Finish == upstream.FinishFilter:
-		return GiveUp(actor.Refuse(actor.Rejected, "the upstream of %s held the whole answer back (content_filter)", who))
+		return EndRefused(actor.Refuse(actor.Rejected, "the upstream of %s held the whole answer back (content_filter)", who))
 	case said.Text == "" && why != "":
-		return GiveUp(actor.Refuse(actor.Unavailable, "%s, before its first word", why))
+		return EndRefused(actor.Refuse(actor.Unavailable, "%s, before its first word", why))
 	case why != "":
 		warnings = append(slices.Clone(warnings), why)
 	}

@@ -16,18 +16,18 @@ import (
 func ExecuteAgentStep(next Next, config Config, state State) (action Action, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			action, err = Action{}, panicked(state.Request.Call.To, p)
+			action, err = Action{}, panicError(state.Request.Call.To, p)
 		}
 	}()
 	if action, err = next(config, state); err != nil {
-		out, err := ended("", nil, err)
+		out, err := outcomeOf("", nil, err)
 		if err != nil {
 			return Action{}, err
 		}
 		return Action{Action: actor.Action{Done: &out}}, nil
 	}
-	if n := state.weight() + len(action.Phase) + len(action.Continuation); n > StateBytesMax {
-		return GiveUp(actor.Refuse(actor.Budget, "the state of %s is %d bytes, at most %d allowed", state.Request.Call.To, n, StateBytesMax)), nil
+	if n := state.size() + len(action.Phase) + len(action.Continuation); n > StateBytesMax {
+		return EndRefused(actor.Refuse(actor.Budget, "the state of %s is %d bytes, at most %d allowed", state.Request.Call.To, n, StateBytesMax)), nil
 	}
 	return action, nil
 }

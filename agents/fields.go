@@ -19,8 +19,8 @@ import (
 // field is one thing that a spec may say, whether in TOML or in JSON.
 type field struct {
 	name string
-	of   string // the one kind of agent that has it; "": both
-	put  func(s *Spec, v any) error
+	kind string // the one kind of agent that has it; "": both
+	set  func(s *Spec, v any) error
 }
 
 var specFields = []field{
@@ -35,23 +35,23 @@ var specFields = []field{
 	{"agents", KindDeclared, list(SpecTargetsMax, func(s *Spec) *[]string { return &s.Agents }, checkTarget)},
 	{"on_failure", KindDeclared, choice(func(s *Spec) *string { return &s.OnFailure }, ReturnError, FailRun)},
 	{"parameters.temperature", KindDeclared, temperature},
-	{"parameters.max_tokens", KindDeclared, whole(1, upstream.MaxTokensMax, func(s *Spec, n int64) { s.Parameters.MaxTokens = int(n) })},
-	{"parameters.seed", KindDeclared, whole(math.MinInt64, math.MaxInt64, func(s *Spec, n int64) { s.Parameters.Seed = &n })},
+	{"parameters.max_tokens", KindDeclared, integer(1, upstream.MaxTokensMax, func(s *Spec, n int64) { s.Parameters.MaxTokens = int(n) })},
+	{"parameters.seed", KindDeclared, integer(math.MinInt64, math.MaxInt64, func(s *Spec, n int64) { s.Parameters.Seed = &n })},
 
 	{"endpoint", KindExternal, text(EndpointMax, func(s *Spec) *string { return &s.Endpoint }, upstream.CheckURL)},
 	{"retry", KindExternal, choice(func(s *Spec) *string { return &s.Retry }, RetryNever, RetrySafe)},
-	{"concurrency", KindExternal, whole(1, upstream.ConcurrencyMax, func(s *Spec, n int64) { s.Concurrency = int(n) })},
+	{"concurrency", KindExternal, integer(1, upstream.ConcurrencyMax, func(s *Spec, n int64) { s.Concurrency = int(n) })},
 	{"auth.env", KindExternal, text(actor.NameBytesMax, func(s *Spec) *string { return &s.Auth.Env }, checkAuthEnv)},
 
 	{"capabilities", "", list(CapabilitiesMax, func(s *Spec) *[]string { return &s.Capabilities }, actor.CheckName)},
 	{"durability", "", choice(func(s *Spec) *string { return &s.Durability }, "journaled", "none")},
 	{"turns", "", choice(func(s *Spec) *string { return &s.Turns }, "serial", "interleaved")},
 	{"recursion", "", choice(func(s *Spec) *string { return &s.Recursion }, "by_agent", "by_actor")},
-	{"limits.steps", KindDeclared, whole(1, modelStepsMax, func(s *Spec, n int64) { s.Limits.Steps = int(n) })},
-	{"limits.model_timeout_ms", KindDeclared, whole(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
-	{"limits.tool_timeout_ms", KindDeclared, whole(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},
-	{"limits.call_timeout_ms", KindDeclared, whole(1, callTimeoutMSMax, func(s *Spec, n int64) { s.Limits.CallTimeoutMS = n })},
-	{"limits.invoke_timeout_ms", KindExternal, whole(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.InvokeTimeoutMS = n })},
+	{"limits.steps", KindDeclared, integer(1, modelStepsMax, func(s *Spec, n int64) { s.Limits.Steps = int(n) })},
+	{"limits.model_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ModelTimeoutMS = n })},
+	{"limits.tool_timeout_ms", KindDeclared, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.ToolTimeoutMS = n })},
+	{"limits.call_timeout_ms", KindDeclared, integer(1, callTimeoutMSMax, func(s *Spec, n int64) { s.Limits.CallTimeoutMS = n })},
+	{"limits.invoke_timeout_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.InvokeTimeoutMS = n })},
 }
 
 // membersMax is how many things a source may say, right or wrong.
@@ -72,30 +72,30 @@ func specOf(members []member) (Spec, error) {
 	complain := func(m member, text string) {
 		wrong = append(wrong, Problem{Line: m.line, Column: m.col, Field: fmt.Sprintf("%.80s", strings.ToValidUTF8(m.path, "\uFFFD")), Text: text})
 	}
-	s.Kind = kindOf(members)
+	s.Kind = kindOfSource(members)
 	for _, m := range members {
 		i := slices.IndexFunc(specFields, func(f field) bool { return f.name == m.path })
 		if i < 0 {
-			_, empty := m.value.(table)
+			_, empty := m.value.(emptyTable)
 			switch {
 			case !isTable(m.path):
 				complain(m, unknownField(m, s.Kind))
 			case m.path == "auth" && !empty:
 				complain(m, fmt.Sprintf("want a table with env, the name of a variable that holds the secret, like %sHELPER; the secret itself is not kept", upstream.AuthEnvPrefix))
 			case !empty:
-				complain(m, "want a table, got "+kindOfValue(m.value))
+				complain(m, "want a table, got "+describeValue(m.value))
 			}
 			continue
 		}
 		f := specFields[i]
-		if f.of != "" && f.of != s.Kind {
+		if f.kind != "" && f.kind != s.Kind {
 			complain(m, fmt.Sprintf("an agent of kind %s has none; leave it out", s.Kind))
-		} else if err := f.put(&s, m.value); err != nil {
+		} else if err := f.set(&s, m.value); err != nil {
 			complain(m, err.Error())
 		}
 	}
 	if len(wrong) == 0 {
-		wrong = s.whole()
+		wrong = s.missingFields()
 	}
 	if len(wrong) > 0 {
 		slices.SortStableFunc(wrong, func(a, b Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
@@ -104,15 +104,15 @@ func specOf(members []member) (Spec, error) {
 		}
 		return Spec{}, wrong
 	}
-	s.complete()
+	s.setDefaults()
 	if n := len(s.Encode()); n > SpecBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("it has %d bytes in all, at most %d are kept; shorten the prompt", n, SpecBytesMax)}}
 	}
 	return s, nil
 }
 
-// kindOf is what the source says, or what it must mean: who has an endpoint is external.
-func kindOf(members []member) string {
+// kindOfSource is what the source says, or what it must mean: who has an endpoint is external.
+func kindOfSource(members []member) string {
 	kind := KindDeclared
 	for _, m := range members {
 		if m.path == "kind" && (m.value == KindDeclared || m.value == KindExternal) {
@@ -125,8 +125,8 @@ func kindOf(members []member) string {
 	return kind
 }
 
-// whole finds what no single field shows.
-func (s *Spec) whole() (wrong Problems) {
+// missingFields finds what no single field shows.
+func (s *Spec) missingFields() (wrong Problems) {
 	switch {
 	case s.ID == "" && s.Name == "":
 		wrong = append(wrong, Problem{Field: "name", Text: `is missing; say how the agent is called, like name = "helper"`})
@@ -165,7 +165,7 @@ func unknownField(m member, kind string) string {
 	}
 	var names []string
 	for _, f := range specFields {
-		if f.of == "" || f.of == kind {
+		if f.kind == "" || f.kind == kind {
 			names = append(names, f.name)
 		}
 	}
@@ -196,8 +196,8 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// kindOfValue names what stands where something else is wanted.
-func kindOfValue(v any) string {
+// describeValue names what stands where something else is wanted.
+func describeValue(v any) string {
 	switch v := v.(type) {
 	case string:
 		return "text"
@@ -209,7 +209,7 @@ func kindOfValue(v any) string {
 		return "a number"
 	case []any:
 		return "a list"
-	case alien:
+	case unsupported:
 		return string(v)
 	default:
 		return "a table"
@@ -221,7 +221,7 @@ func text(most int, of func(*Spec) *string, check func(string) error) func(*Spec
 		t, ok := v.(string)
 		switch {
 		case !ok:
-			return fmt.Errorf("want text, got %s", kindOfValue(v))
+			return fmt.Errorf("want text, got %s", describeValue(v))
 		case strings.TrimSpace(t) == "":
 			return fmt.Errorf("is empty; leave it out, or say something")
 		case len(t) > most:
@@ -243,7 +243,7 @@ func choice(of func(*Spec) *string, values ...string) func(*Spec, any) error {
 	return func(s *Spec, v any) error {
 		t, ok := v.(string)
 		if !ok {
-			return fmt.Errorf("want %s, got %s", orList(values), kindOfValue(v))
+			return fmt.Errorf("want %s, got %s", orList(values), describeValue(v))
 		}
 		if !slices.Contains(values, t) {
 			return fmt.Errorf("want %s, got %.40q", orList(values), t)
@@ -265,7 +265,7 @@ func list(most int, of func(*Spec) *[]string, check func(string) error) func(*Sp
 	return func(s *Spec, v any) error {
 		values, ok := v.([]any)
 		if !ok {
-			return fmt.Errorf(`want a list of texts, like ["a", "b"], got %s`, kindOfValue(v))
+			return fmt.Errorf(`want a list of texts, like ["a", "b"], got %s`, describeValue(v))
 		}
 		if len(values) > most {
 			return fmt.Errorf("%d entries, at most %d allowed", len(values), most)
@@ -274,7 +274,7 @@ func list(most int, of func(*Spec) *[]string, check func(string) error) func(*Sp
 		for i, v := range values {
 			name, ok := v.(string)
 			if !ok {
-				return fmt.Errorf("entry %d: want text, got %s", i+1, kindOfValue(v))
+				return fmt.Errorf("entry %d: want text, got %s", i+1, describeValue(v))
 			}
 			if err := check(name); err != nil {
 				return fmt.Errorf("entry %d: %w", i+1, err)
@@ -289,12 +289,12 @@ func list(most int, of func(*Spec) *[]string, check func(string) error) func(*Sp
 	}
 }
 
-func whole(least, most int64, set func(*Spec, int64)) func(*Spec, any) error {
+func integer(least, most int64, set func(*Spec, int64)) func(*Spec, any) error {
 	return func(s *Spec, v any) error {
 		n, ok := v.(int64)
 		switch {
 		case !ok:
-			return fmt.Errorf("want a whole number, got %s", kindOfValue(v))
+			return fmt.Errorf("want a whole number, got %s", describeValue(v))
 		case n < least || n > most:
 			return fmt.Errorf("%d: want %d to %d", n, least, most)
 		}
@@ -310,7 +310,7 @@ func temperature(s *Spec, v any) error {
 	}
 	switch {
 	case !ok:
-		return fmt.Errorf("want a number, got %s", kindOfValue(v))
+		return fmt.Errorf("want a number, got %s", describeValue(v))
 	case !(t >= 0 && t <= 2):
 		return fmt.Errorf("%v: want 0 to 2", t)
 	}

@@ -52,8 +52,8 @@ type Action struct {
 // Complete ends the turn with an answer.
 func Complete(text string) Action { return Action{Action: actor.Complete(actor.Text(text))} }
 
-// GiveUp ends the turn with a refusal.
-func GiveUp(r *actor.Refusal) Action { return Action{Action: actor.GiveUp(r)} }
+// EndRefused ends the turn with a refusal.
+func EndRefused(r *actor.Refusal) Action { return Action{Action: actor.EndRefused(r)} }
 
 // Continue asks, all at once, and goes on in the given phase with the answers.
 func Continue(phase string, continuation []byte, asks ...actor.Ask) Action {
@@ -68,22 +68,22 @@ type Next func(config Config, state State) (Action, error)
 func Pure(config Config, next Next) actor.Behavior { return pure{config, next, StepsMax} }
 
 type pure struct {
-	config Config
-	next   Next
-	steps  int // at most, of those that ask
+	config   Config
+	next     Next
+	maxSteps int // at most, of those that ask
 }
 
 func (p pure) Begin(begin actor.Begin) actor.Turn {
-	return bound(begin, p.steps, &stepping{pure: p, state: State{Request: begin}})
+	return bound(begin, p.maxSteps, &pureTurn{pure: p, state: State{Request: begin}})
 }
 
-type stepping struct {
+type pureTurn struct {
 	pure
 	state State
 	begun bool
 }
 
-func (s *stepping) Next(answers []actor.Answer) (actor.Action, error) {
+func (s *pureTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	if s.begun {
 		s.state.Answers = append(s.state.Answers, answers)
 	}
@@ -96,10 +96,10 @@ func (s *stepping) Next(answers []actor.Answer) (actor.Action, error) {
 	return action.Action, nil
 }
 
-func (s *stepping) Stop() {}
+func (s *pureTurn) Stop() {}
 
-// weight is about what Encode would write, but for what the last step kept.
-func (s *State) weight() int {
+// size is about what Encode would write, but for what the last step kept.
+func (s *State) size() int {
 	n := actor.SizeOf(s.Request.Call.Parts)
 	for _, answers := range s.Answers {
 		for _, a := range answers {

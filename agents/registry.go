@@ -41,21 +41,21 @@ const AnnounceSchema = `{"type":"object","properties":{"items":{"type":"array","
 
 // Bounds of the registry.
 const (
-	AgentsMax       = 1024
-	FormerMax       = 2048
-	FormerPerAgent  = 256
-	KeysMax         = 1024
-	FormerKept      = 24 * time.Hour // at least; longer for as long as there is room
-	keptBytesMax    = actor.KeptBytesMax * 3 / 4
-	formerBytesMax  = keptBytesMax / 2
-	prunedPerAction = actor.KeptPerActionMax - 4
-	keyBytesMax     = 4 << 10
+	AgentsMax          = 1024
+	FormerMax          = 2048
+	FormerPerAgentMax  = 256
+	KeysMax            = 1024
+	FormerRetention    = 24 * time.Hour // at least; longer for as long as there is room
+	registryBytesMax   = actor.ActorStateBytesMax * 3 / 4
+	formerBytesMax     = registryBytesMax / 2
+	prunedPerActionMax = actor.StateUpdatesMax - 4
+	keyBytesMax        = 4 << 10
 )
 
 // Registry is the registry's definition. Agents written in Go, of these names,
 // stand beside it and cannot be replaced.
 func Registry(native ...string) actor.Definition {
-	next := func(_ Config, state State) (Action, error) { return register(native, state) }
+	next := func(_ Config, state State) (Action, error) { return registryStep(native, state) }
 	def := Define(RegistryID.Agent, "1", "Knows which agents and API keys there are.", Pure(Config{Name: RegistryID.Agent, Version: "1"}, next))
 	def.System = true
 	return def
@@ -63,33 +63,33 @@ func Registry(native ...string) actor.Definition {
 
 // change is what an operation comes to.
 type change struct {
-	keep   []actor.Item
-	answer any
-	gone   *actor.Refusal // there was nothing to remove: its caller hears so, once the world was told
+	updates []actor.StateItem
+	answer  any
+	absent  *actor.Refusal // there was nothing to remove: its caller hears so, once the world was told
 }
 
-// register deals with one operation. What it decides is kept before the world
+// registryStep deals with one operation. What it decides is kept before the world
 // is told, and its caller hears of it after. It announces what is there already
 // too: who repeats himself may do so because the world never heard.
-func register(native []string, state State) (Action, error) {
+func registryStep(native []string, state State) (Action, error) {
 	call := state.Request.Call
-	c, refusal := ledger{kept: state.Request.Kept, now: state.Request.At, who: call.Principal, native: native}.do(call.Operation, contentOf(call.Parts))
+	c, refusal := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native}.apply(call.Operation, contentOf(call.Parts))
 	if refusal != nil {
-		return GiveUp(refusal), nil
+		return EndRefused(refusal), nil
 	}
 	if len(state.Answers) == 0 {
-		action := Continue("announcing", nil, Tool(ToolAnnounce, announcement(c.keep)))
-		if action.Keep = c.keep; mutant.On("registry-forgets") {
-			action.Keep = nil
+		action := Continue("announcing", nil, Tool(ToolAnnounce, encodeAnnouncement(c.updates)))
+		if action.StateUpdates = c.updates; mutant.On("registry-forgets") {
+			action.StateUpdates = nil
 		}
 		return action, nil
 	}
 	heard := state.Last()[0]
 	switch r := heard.Refusal; {
-	case c.gone != nil && r != nil:
-		return GiveUp(actor.Refuse(actor.Unavailable, "it is gone, but not every part of this node has heard of it: %v; ask again", r)), nil
-	case c.gone != nil:
-		return GiveUp(c.gone), nil
+	case c.absent != nil && r != nil:
+		return EndRefused(actor.Refuse(actor.Unavailable, "it is gone, but not every part of this node has heard of it: %v; ask again", r)), nil
+	case c.absent != nil:
+		return EndRefused(c.absent), nil
 	}
 	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(c.answer, json.Deterministic(true)))}}
 	out := actor.Outcome{Status: actor.Succeeded, Parts: answer, Warnings: heard.Warnings}
@@ -103,8 +103,8 @@ func register(native []string, state State) (Action, error) {
 	return Action{Action: actor.Action{Done: &out}}, nil
 }
 
-// announcement is the input of ToolAnnounce.
-func announcement(items []actor.Item) []byte {
+// encodeAnnouncement is the input of ToolAnnounce.
+func encodeAnnouncement(items []actor.StateItem) []byte {
 	type item struct {
 		Name  string `json:"name"`
 		Value string `json:"value"`
@@ -119,7 +119,7 @@ func announcement(items []actor.Item) []byte {
 }
 
 // ReadAnnouncement reads the input of ToolAnnounce.
-func ReadAnnouncement(input []byte) ([]actor.Item, error) {
+func ReadAnnouncement(input []byte) ([]actor.StateItem, error) {
 	var in struct {
 		Items []struct {
 			Name  string `json:"name"`
@@ -129,9 +129,9 @@ func ReadAnnouncement(input []byte) ([]actor.Item, error) {
 	if err := json.Unmarshal(input, &in, json.RejectUnknownMembers(true)); err != nil {
 		return nil, fmt.Errorf("announcement: %w", err)
 	}
-	var items []actor.Item
+	var items []actor.StateItem
 	for _, i := range in.Items {
-		items = append(items, actor.Item{Name: i.Name, Value: []byte(i.Value)})
+		items = append(items, actor.StateItem{Name: i.Name, Value: []byte(i.Value)})
 	}
 	return items, nil
 }

@@ -63,18 +63,18 @@ type member struct {
 	col   int
 }
 
-// alien is a value that no field takes.
-type alien string
+// unsupported is a value that no field takes.
+type unsupported string
 
 // ReadTOML reads a spec from a file. The error is Problems.
 func ReadTOML(text string) (Spec, error) {
 	if len(text) > SourceBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), SourceBytesMax)}}
 	}
-	if at := tooDeep(text); at >= 0 {
+	if at := findExcessNesting(text); at >= 0 {
 		line := strings.Count(text[:at], "\n") + 1
 		column := utf8.RuneCountInString(text[strings.LastIndexByte(text[:at], '\n')+1:at]) + 1
-		return Spec{}, Problems{{Line: line, Column: column, Text: fmt.Sprintf("nests deeper than %d levels", depthMax)}}
+		return Spec{}, Problems{{Line: line, Column: column, Text: fmt.Sprintf("nests deeper than %d levels", nestingMax)}}
 	}
 	members, err := tomlMembers(text)
 	if err != nil {
@@ -110,9 +110,9 @@ func tomlMembers(text string) ([]member, error) {
 	lines := strings.Split(text, "\n")
 	var all []member
 	for _, name := range slices.Sorted(maps.Keys(top)) {
-		value, line := lookAt(&meta, top[name])
+		value, line := decodePrimitive(&meta, top[name])
 		if _, table := value.(map[string]any); !table {
-			all = append(all, memberAt(lines, name, name, value, line))
+			all = append(all, newMember(lines, name, name, value, line))
 			continue
 		}
 		var sub map[string]toml.Primitive
@@ -120,22 +120,22 @@ func tomlMembers(text string) ([]member, error) {
 			return nil, err
 		}
 		if len(sub) == 0 || !isTable(name) {
-			all = append(all, memberAt(lines, name, name, table{}, line))
+			all = append(all, newMember(lines, name, name, emptyTable{}, line))
 			continue
 		}
 		for _, below := range slices.Sorted(maps.Keys(sub)) {
-			value, at := lookAt(&meta, sub[below])
-			all = append(all, memberAt(lines, name+"."+below, below, value, cmp.Or(at, line)))
+			value, at := decodePrimitive(&meta, sub[below])
+			all = append(all, newMember(lines, name+"."+below, below, value, cmp.Or(at, line)))
 		}
 	}
 	return all, nil
 }
 
-// table is a table that says nothing, or that no field is.
-type table struct{}
+// emptyTable is a table that says nothing, or that no field is.
+type emptyTable struct{}
 
-func memberAt(lines []string, path, key string, value any, line int) member {
-	m := member{path: path, value: plain(value), line: line, col: 1}
+func newMember(lines []string, path, key string, value any, line int) member {
+	m := member{path: path, value: fieldValue(value), line: line, col: 1}
 	if line == 0 { // a table that no line of its own begins
 		m.line = 1 + max(0, slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, key) }))
 	}
@@ -147,20 +147,20 @@ func memberAt(lines []string, path, key string, value any, line int) member {
 	return m
 }
 
-// peek takes a value as it stands; its error brings the place along, which the
+// rawValue takes a value as it stands; its error brings the place along, which the
 // TOML reader tells in errors alone.
-type peek struct{ value any }
+type rawValue struct{ value any }
 
-var errPeek = errors.New("seen")
+var errDecoded = errors.New("seen")
 
 // UnmarshalTOML implements toml.Unmarshaler.
-func (p *peek) UnmarshalTOML(value any) error {
+func (p *rawValue) UnmarshalTOML(value any) error {
 	p.value = value
-	return errPeek
+	return errDecoded
 }
 
-func lookAt(meta *toml.MetaData, p toml.Primitive) (value any, line int) {
-	var seen peek
+func decodePrimitive(meta *toml.MetaData, p toml.Primitive) (value any, line int) {
+	var seen rawValue
 	var at toml.ParseError
 	if errors.As(meta.PrimitiveDecode(p, &seen), &at) {
 		line = at.Position.Line
@@ -168,25 +168,25 @@ func lookAt(meta *toml.MetaData, p toml.Primitive) (value any, line int) {
 	return seen.value, line
 }
 
-// plain is a TOML value as a field takes it.
-func plain(v any) any {
+// fieldValue is a TOML value as a field takes it.
+func fieldValue(v any) any {
 	switch v := v.(type) {
-	case string, bool, int64, float64, table:
+	case string, bool, int64, float64, emptyTable:
 		return v
 	case []any:
 		list := make([]any, len(v))
 		for i := range v {
-			if list[i] = plain(v[i]); kindOfValue(list[i]) == "a list" {
-				list[i] = alien("a list")
+			if list[i] = fieldValue(v[i]); describeValue(list[i]) == "a list" {
+				list[i] = unsupported("a list")
 			}
 		}
 		return list
 	case map[string]any:
-		return alien("a table")
+		return unsupported("a table")
 	case []map[string]any:
-		return alien("a list of tables")
+		return unsupported("a list of tables")
 	default:
-		return alien("a date or time")
+		return unsupported("a date or time")
 	}
 }
 
@@ -232,7 +232,7 @@ func jsonMembers(above string, b []byte) ([]member, error) {
 				return nil, err
 			}
 			if len(sub) == 0 {
-				sub = []member{{path: path, value: table{}}}
+				sub = []member{{path: path, value: emptyTable{}}}
 			}
 			all = append(all, sub...)
 			continue
@@ -272,7 +272,7 @@ func jsonValue(raw jsontext.Value) any {
 			values := make([]any, len(list))
 			for i := range list {
 				if list[i].Kind() == '[' {
-					values[i] = alien("a list")
+					values[i] = unsupported("a list")
 				} else {
 					values[i] = jsonValue(list[i])
 				}
@@ -280,11 +280,11 @@ func jsonValue(raw jsontext.Value) any {
 			return values
 		}
 	case '{':
-		return alien("an object")
+		return unsupported("an object")
 	case 'n':
-		return alien("null")
+		return unsupported("null")
 	}
-	return alien("a value that cannot be read")
+	return unsupported("a value that cannot be read")
 }
 
 func problemOfJSON(err error) Problem {

@@ -106,14 +106,14 @@ const (
 	reservedToolsPrefix = "troupe." // tools that are Troupe's own business
 )
 
-// promptOf is what an agent is told whose author says nothing.
-func promptOf(name string) string {
+// defaultPrompt is what an agent is told whose author says nothing.
+func defaultPrompt(name string) string {
 	return "You are " + name + ", one of several agents that work together. Do what you are asked. " +
 		"If another agent is to be asked, ask it, and answer with what it said."
 }
 
-// complete fills in what the author left open.
-func (s *Spec) complete() {
+// setDefaults fills in what the author left open.
+func (s *Spec) setDefaults() {
 	or := func(field *string, value string) {
 		if *field == "" {
 			*field = value
@@ -132,7 +132,7 @@ func (s *Spec) complete() {
 		return
 	}
 	or(&s.Model, upstream.ScriptName)
-	or(&s.Prompt, promptOf(s.Name))
+	or(&s.Prompt, defaultPrompt(s.Name))
 	or(&s.OnFailure, ReturnError)
 	if s.Tools == nil {
 		s.Tools = []string{tools.CallAgent}

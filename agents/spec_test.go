@@ -23,8 +23,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
 
-// transcript runs a file of cases: "== title", what is read, "--", what it says.
-func transcript(t *testing.T, name string, says func(text string) string) {
+// runCases runs a file of cases: "== title", what is read, "--", what it says.
+func runCases(t *testing.T, name string, says func(text string) string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	b, err := os.ReadFile(path)
@@ -58,8 +58,8 @@ func transcript(t *testing.T, name string, says func(text string) string) {
 	}
 }
 
-// said is what reading a spec comes to.
-func said(s agents.Spec, err error) string {
+// describeSpec is what reading a spec comes to.
+func describeSpec(s agents.Spec, err error) string {
 	if err != nil {
 		return err.Error()
 	}
@@ -70,22 +70,22 @@ func said(s agents.Spec, err error) string {
 	return string(v)
 }
 
-func TestWhatAuthorsAreTold(t *testing.T) {
-	transcript(t, "toml.txt", func(text string) string { return said(agents.ReadTOML(text)) })
+func TestReadTOMLCases(t *testing.T) {
+	runCases(t, "toml.txt", func(text string) string { return describeSpec(agents.ReadTOML(text)) })
 }
 
-func TestWhatClientsAreTold(t *testing.T) {
-	transcript(t, "json.txt", func(text string) string { return said(agents.ReadJSON([]byte(text))) })
+func TestReadJSONCases(t *testing.T) {
+	runCases(t, "json.txt", func(text string) string { return describeSpec(agents.ReadJSON([]byte(text))) })
 }
 
-func TestASpecIsBounded(t *testing.T) {
+func TestSpecSizeLimits(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"name = \"a\"\nprompt = \"" + strings.Repeat("x", agents.PromptTextMax+1) + "\"", "at most 32768 allowed"},
 		{"# " + strings.Repeat("x", agents.SourceBytesMax), "at most 131072 are read"},
 		{"name = \"a\"\nprompt = '" + strings.Repeat("\x01", 10) + "'", "control characters"},
 		{"name = \"a\"\nprompt = \"" + strings.Repeat(`\u0001`, agents.PromptTextMax/4) + "\"", "shorten the prompt"},
-		{"name = \"a\"\ntools = [\"" + strings.Join(many(agents.SpecToolsMax+1), `","`) + "\"]", "129 entries, at most 128"},
-		{"name = \"a\"\n" + strings.Join(many(30), " = 1\n") + " = 1\n", "and 10 more"},
+		{"name = \"a\"\ntools = [\"" + strings.Join(toolNames(agents.SpecToolsMax+1), `","`) + "\"]", "129 entries, at most 128"},
+		{"name = \"a\"\n" + strings.Join(toolNames(30), " = 1\n") + " = 1\n", "and 10 more"},
 		{"name = \"" + strings.Repeat("a", actor.NameBytesMax+1) + "\"", "want 1 to 64 characters"},
 	} {
 		_, err := agents.ReadTOML(c.text)
@@ -98,10 +98,10 @@ func TestASpecIsBounded(t *testing.T) {
 		t.Error("a body over its bound was read")
 	}
 	s, err := agents.ReadTOML("name = \"a\"\nparameters.temperature = -0.0")
-	checkSpec(t, s, err)
+	checkSpecRoundTrip(t, s, err)
 }
 
-func many(n int) []string {
+func toolNames(n int) []string {
 	all := make([]string, n)
 	for i := range all {
 		all[i] = fmt.Sprintf("tool%d", i)
@@ -110,7 +110,7 @@ func many(n int) []string {
 }
 
 // A spec is kept as JSON, so what is read again must be the same agent.
-func checkSpec(t interface{ Fatalf(string, ...any) }, s agents.Spec, err error) {
+func checkSpecRoundTrip(t interface{ Fatalf(string, ...any) }, s agents.Spec, err error) {
 	if err != nil {
 		var wrong agents.Problems
 		if !errors.As(err, &wrong) || len(wrong) == 0 {
@@ -134,7 +134,7 @@ func checkSpec(t interface{ Fatalf(string, ...any) }, s agents.Spec, err error) 
 	}
 }
 
-func TestASpecIsReadBackAsItIs(t *testing.T) {
+func TestSpecRoundTrip(t *testing.T) {
 	word := rapid.StringMatching(`[a-z]{1,8}`)
 	value := rapid.OneOf(
 		rapid.Map(word, func(w string) string { return `"` + w + `"` }),
@@ -158,7 +158,7 @@ a
 		if err == nil {
 			good++
 		}
-		checkSpec(t, s, err)
+		checkSpecRoundTrip(t, s, err)
 	})
 	if good == 0 {
 		t.Error("no spec was good")
@@ -166,7 +166,7 @@ a
 }
 
 // The same thing is wrong in the same words each time, in whatever order maps are walked.
-func TestProblemsComeInOneOrder(t *testing.T) {
+func TestProblemOrderIsDeterministic(t *testing.T) {
 	text := "name = 1\nz = 1\ny = 2\nx.c = 3\nx.b = 4\n[limits]\nq = 1\np = 2\nsteps = 0\n"
 	_, first := agents.ReadTOML(text)
 	for range 50 {
@@ -176,7 +176,7 @@ func TestProblemsComeInOneOrder(t *testing.T) {
 	}
 }
 
-func TestADefaultIsWrittenOut(t *testing.T) {
+func TestSpecDefaultsAreExplicit(t *testing.T) {
 	s, err := agents.ReadJSON([]byte(`{"name":"helper"}`))
 	if err != nil || s.ID != "helper" || s.Model != upstream.ScriptName || s.Prompt == "" || len(s.Tools) != 1 || s.Tools[0] != tools.CallAgent || s.Limits.Steps != agents.StepsMax {
 		t.Errorf("%s, %v", s.Encode(), err)
@@ -199,7 +199,7 @@ func FuzzReadTOML(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := agents.ReadTOML(text)
-		checkSpec(t, s, err)
+		checkSpecRoundTrip(t, s, err)
 		_, again := agents.ReadTOML(text)
 		if fmt.Sprint(err) != fmt.Sprint(again) {
 			t.Fatalf("%v, then %v", err, again)
@@ -211,11 +211,11 @@ func FuzzReadJSON(f *testing.F) {
 	f.Add([]byte(`{"name":"helper","parameters":{"seed":9223372036854775807,"temperature":1e0},"tools":[],"endpoint":null}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := agents.ReadJSON(b)
-		checkSpec(t, s, err)
+		checkSpecRoundTrip(t, s, err)
 	})
 }
 
-func TestLoopsAmongDeclaredTargetsAreFound(t *testing.T) {
+func TestCallCycles(t *testing.T) {
 	for _, c := range []struct {
 		calls string // agent:targets
 		want  string
@@ -239,13 +239,13 @@ func TestLoopsAmongDeclaredTargetsAreFound(t *testing.T) {
 			}
 			specs = append(specs, s)
 		}
-		if got := strings.Join(agents.Loops(specs), "; "); got != c.want {
+		if got := strings.Join(agents.CallCycles(specs), "; "); got != c.want {
 			t.Errorf("%s: %q, want %q", c.calls, got, c.want)
 		}
 		for i := range specs {
 			specs[i].Tools = nil // without call_agent nobody calls
 		}
-		if got := agents.Loops(specs); got != nil {
+		if got := agents.CallCycles(specs); got != nil {
 			t.Errorf("%s without the tool: %v", c.calls, got)
 		}
 	}

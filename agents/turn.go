@@ -40,14 +40,14 @@ type Turn struct {
 type turnState uint8
 
 const (
-	running turnState = iota // the agent's function
-	parked                   // the world: an answer is waited for
-	killed                   // nobody: the turn was given up, and its function is unwinding
-	over                     // nobody: the function has returned
+	running   turnState = iota // the agent's function
+	awaiting                   // the world: an answer is waited for
+	cancelled                  // nobody: the turn was given up, and its function is unwinding
+	finished                   // nobody: the function has returned
 )
 
-// gone unwinds the function of a turn that was given up.
-type gone struct{}
+// unwind unwinds the function of a turn that was given up.
+type unwind struct{}
 
 // Message is the text of the message.
 func (t *Turn) Message() string { return actor.TextOf(t.begin.Call.Parts) }
@@ -63,26 +63,26 @@ func (t *Turn) Caller() (actor.ID, bool) { return t.begin.Call.Caller() }
 
 // Call asks another agent and waits for its answer.
 func (t *Turn) Call(target, message string, opts ...Option) (string, error) {
-	return t.one(Call(target, message, opts...)).Text()
+	return t.askOne(Call(target, message, opts...)).Text()
 }
 
 // Tool asks for a tool and waits for what it says.
 func (t *Turn) Tool(name string, input any, opts ...Option) ([]byte, error) {
-	return t.one(Tool(name, input, opts...)).Bytes()
+	return t.askOne(Tool(name, input, opts...)).Bytes()
 }
 
 // Do has slow or impure code run outside the actor, and waits for its result,
 // which is written down: after a crash it is not done again unless it is Idempotent.
 func (t *Turn) Do(name string, work actor.Work, opts ...Option) ([]byte, error) {
-	return t.one(Do(name, work, opts...)).Bytes()
+	return t.askOne(Do(name, work, opts...)).Bytes()
 }
 
 // Sleep waits.
-func (t *Turn) Sleep(d actor.Duration) error { return t.one(Sleep(d)).Err() }
+func (t *Turn) Sleep(d actor.Duration) error { return t.askOne(Sleep(d)).Err() }
 
 // Wait waits for a signal by name, for so long at most, and returns what came with it.
 func (t *Turn) Wait(name string, expires actor.Duration) ([]byte, error) {
-	return t.one(Wait(name, expires)).Bytes()
+	return t.askOne(Wait(name, expires)).Bytes()
 }
 
 // All asks for several things at once and returns their answers in the same order.
@@ -103,19 +103,19 @@ func (t *Turn) Warn(format string, args ...any) {
 	t.warnings = append(t.warnings, fmt.Sprintf(format, args...))
 }
 
-func (t *Turn) one(ask actor.Ask) Answer { return Answer{t.ask([]actor.Ask{ask})[0]} }
+func (t *Turn) askOne(ask actor.Ask) Answer { return Answer{t.ask([]actor.Ask{ask})[0]} }
 
 // ask is where the function stands still. If the turn is given up meanwhile, it
 // does not come back here: deferred functions run, and asks they make fail likewise.
 func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
-	if t.state == killed {
-		panic(gone{})
+	if t.state == cancelled {
+		panic(unwind{})
 	}
 	invariant.Check(t.state == running, "a turn was used outside its function: in a goroutine, inside Do, or after its end")
-	t.state = parked
+	t.state = awaiting
 	if !t.yield(actor.Action{Asks: asks}) {
-		t.state = killed
-		panic(gone{})
+		t.state = cancelled
+		panic(unwind{})
 	}
 	t.state = running
 	return t.answers
@@ -142,7 +142,7 @@ type coroutine struct {
 }
 
 func (c *coroutine) Next(answers []actor.Answer) (actor.Action, error) {
-	invariant.Check(c.turn.state == running || c.turn.state == parked, "agents: Next after the end of a turn")
+	invariant.Check(c.turn.state == running || c.turn.state == awaiting, "agents: Next after the end of a turn")
 	if c.next == nil {
 		c.next, c.stop = iter.Pull(c.run)
 	}
@@ -162,7 +162,7 @@ func (c *coroutine) Stop() {
 	if c.stop != nil {
 		c.stop()
 	}
-	c.turn.state = over
+	c.turn.state = finished
 }
 
 // run is the body of the coroutine. No panic of the agent leaves it: the thread
@@ -172,20 +172,20 @@ func (c *coroutine) run(yield func(actor.Action) bool) {
 	c.err = fmt.Errorf("agent %s: its function never returned", c.turn.Self().Agent)
 	defer func() {
 		// What a killed function says on its way out, nobody hears.
-		if p := recover(); p != nil && c.turn.state != killed {
-			c.err = panicked(c.turn.Self(), p)
+		if p := recover(); p != nil && c.turn.state != cancelled {
+			c.err = panicError(c.turn.Self(), p)
 		}
-		c.turn.state = over
+		c.turn.state = finished
 	}()
 	text, err := c.agent.Turn(&c.turn)
-	c.outcome, c.err = ended(text, c.turn.warnings, err)
+	c.outcome, c.err = outcomeOf(text, c.turn.warnings, err)
 }
 
-func panicked(self actor.ID, p any) error { return fmt.Errorf("agent %s: panic: %v", self.Agent, p) }
+func panicError(self actor.ID, p any) error { return fmt.Errorf("agent %s: panic: %v", self.Agent, p) }
 
-// ended is the outcome of a function that returned. A refusal is an outcome too,
+// outcomeOf is the outcome of a function that returned. A refusal is an outcome too,
 // with what was said around it.
-func ended(text string, warnings []string, err error) (actor.Outcome, error) {
+func outcomeOf(text string, warnings []string, err error) (actor.Outcome, error) {
 	var refusal *actor.Refusal
 	switch {
 	case errors.As(err, &refusal):

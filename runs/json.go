@@ -186,7 +186,7 @@ func (o *object) usage(name string, u Usage) {
 
 func (o *object) refusal(name string, r *actor.Refusal) {
 	o.name(name)
-	out := r.Reason.Outside()
+	out := r.Reason.Info()
 	p := object{b: append(o.b, '{')}
 	p.text("type", out.Error)
 	p.text("code", out.Type)

@@ -20,7 +20,7 @@ import (
 // ask makes the asks of one action: each is checked, all are written in one
 // entry, then they go out. What is refused is answered at once, so that the
 // agent decides.
-func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
+func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 	act, run := t.act, t.run
 	step := t.step() + 1
 	made := t.room(len(asks))
@@ -67,7 +67,7 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.Item) {
 		case !a.Open():
 		case a.IsCall():
 			c.sendRequest(t, i, 1)
-		case a.Out().Performed():
+		case a.Out().RunsOutsideCell():
 			c.perform(t, i)
 		}
 	}
@@ -93,7 +93,7 @@ func (t *turn) room(asks int) []store.Asked {
 // at once. What nobody runs again need not say how its agent made it.
 func (c *Cell) plan(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
 	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
-	left := run.Clock.Now(c.now)
+	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
 	var answer *tools.Result
 	if ask.Kind == actor.AskCall {
@@ -133,7 +133,7 @@ func (c *Cell) plan(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
 
 // tooMuch says which bound of a turn the action breaks.
 func (c *Cell) tooMuch(t *turn, action actor.Action) *actor.Refusal {
-	if r := c.keepsTooMuch(t, action.Keep); r != nil {
+	if r := c.keepsTooMuch(t, action.StateUpdates); r != nil {
 		return r
 	}
 	asks := action.Asks
@@ -156,7 +156,7 @@ func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint3
 	to, err := tools.Target(a.Out().Name, t.act.id)
 	invariant.Check(err == nil, "a planned call goes to %v", err)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
-		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Now(c.now), Outstanding: pending, Budget: budget,
+		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Remaining(c.now), Outstanding: pending, Budget: budget,
 	}, to, c.agents[to.Agent], a.Out().Timeout)
 	a.To = to
 	if refusal != nil {
@@ -240,7 +240,7 @@ func (c *Cell) askEvent(t *turn, i, pending int) {
 		return
 	}
 	e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
-		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Now(c.now)}
+		What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Pending: pending, ParentLeft: run.Clock.Remaining(c.now)}
 	if a.IsCall() {
 		e.Chain, e.Left = run.Call.Path(), a.Clock.Left
 	} else if a.Open() {
@@ -256,7 +256,7 @@ func (c *Cell) askEvent(t *turn, i, pending int) {
 func (c *Cell) perform(t *turn, i int) {
 	a := &t.run.Last()[i]
 	e := Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
-	left := a.Clock.Now(c.now)
+	left := a.Clock.Remaining(c.now)
 	switch out := a.Out(); out.Kind {
 	case actor.AskWork:
 		e.Op = Work{Name: out.Name, Func: t.work[i].Work, Left: left}
@@ -266,7 +266,7 @@ func (c *Cell) perform(t *turn, i int) {
 		e.Op = Invoke{Name: out.Name, Target: bytesOf(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Left: left}
 	default:
 		e.Op = Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
-			Context: tools.NewContext(t.run.Call, t.run.Clock.Now(c.now), dispatcher.Asks{})}
+			Context: tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})}
 	}
 	c.performing[e.ID] = t.act.id
 	c.effect(e)
@@ -409,7 +409,7 @@ func (c *Cell) giveUp(t *turn, i int) {
 }
 
 func (c *Cell) abort(t *turn, i int) {
-	if a := &t.run.Last()[i]; a.Open() && a.Out().Performed() {
+	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() {
 		delete(c.performing, t.effect(i))
 		c.effect(Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Op: Abort{}})
 	}

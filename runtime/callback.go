@@ -171,15 +171,15 @@ func agentEnded() *actor.Refusal {
 }
 
 // keepsTooMuch says why the actor cannot keep what its turn wants it to.
-func (c *Cell) keepsTooMuch(t *turn, items []actor.Item) *actor.Refusal {
+func (c *Cell) keepsTooMuch(t *turn, items []actor.StateItem) *actor.Refusal {
 	if len(items) == 0 {
 		return nil
 	}
 	if !t.act.durable || !t.act.serial {
 		return actor.Refuse(actor.Invalid, "agent %s keeps something: only a journaled agent that takes one message at a time can", t.act.id.Agent)
 	}
-	if len(items) > actor.KeptPerActionMax {
-		return actor.Refuse(actor.Budget, "the turn keeps %d items at once, at most %d allowed", len(items), actor.KeptPerActionMax)
+	if len(items) > actor.StateUpdatesMax {
+		return actor.Refuse(actor.Budget, "the turn keeps %d items at once, at most %d allowed", len(items), actor.StateUpdatesMax)
 	}
 	count, bytes := 0, 0
 	for _, item := range t.act.journal.KeptNow() {
@@ -193,8 +193,8 @@ func (c *Cell) keepsTooMuch(t *turn, items []actor.Item) *actor.Refusal {
 			count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
 		}
 	}
-	if count > actor.KeptMax || bytes > actor.KeptBytesMax {
-		return actor.Refuse(actor.Budget, "%s would keep %d items of %d bytes, at most %d of %d are allowed", t.act.id, count, bytes, actor.KeptMax, actor.KeptBytesMax)
+	if count > actor.ActorStateItemsMax || bytes > actor.ActorStateBytesMax {
+		return actor.Refuse(actor.Budget, "%s would keep %d items of %d bytes, at most %d of %d are allowed", t.act.id, count, bytes, actor.ActorStateItemsMax, actor.ActorStateBytesMax)
 	}
 	return nil
 }

@@ -122,7 +122,7 @@ func (c *Cell) sendClient(cl *client) {
 		call := &cl.call
 		if cl != c.guest {
 			again := cl.call
-			again.Left = cl.clock.Now(c.now)
+			again.Left = cl.clock.Remaining(c.now)
 			call = &again
 			c.set(timer{at: cl.clock.Due(), call: call.ID})
 		}
@@ -131,7 +131,7 @@ func (c *Cell) sendClient(cl *client) {
 		return
 	}
 	call := cl.call
-	call.Left = cl.clock.Now(c.now)
+	call.Left = cl.clock.Remaining(c.now)
 	c.send(actor.EffectID{}, call.Attempt, actor.ID{}, call.To, false, false, actor.Request{Call: call})
 	cl.again = c.now.Add(cl.wait)
 	cl.wait = min(2*cl.wait, resendMax)
@@ -196,7 +196,7 @@ func (c *Cell) tellClient(t *turn, until actor.Time) {
 		if via.Node == c.self.Node && via.Cell == c.self.Cell {
 			c.respond(id, actor.Reply{Call: id, Run: call.ID}, until, t.durable())
 		} else if id == call.ID { // who repeats from another node could not tell whose run it is: it waits on
-			env := actor.Envelope{From: c.self, Back: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
+			env := actor.Envelope{From: c.self, ToClient: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
 			c.effect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
 		}
 	}

@@ -15,7 +15,7 @@ func (c *Cell) deliver(env *actor.Envelope) {
 	if c.hears(history.Deliver) {
 		c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
 	}
-	if !env.Back.IsZero() {
+	if !env.ToClient.IsZero() {
 		c.toClient(env)
 		return
 	}

@@ -59,7 +59,7 @@ func (c *Cell) askInside(t *turn, a *store.Asked) bool {
 		epoch = o.Epoch
 	}
 	m := c.keepInside(to, epoch)
-	t.run.Child(&m.call, a, a.Clock.Now(c.now), 1)
+	t.run.Child(&m.call, a, a.Clock.Remaining(c.now), 1)
 	if call := &m.call; c.hears(history.Send) {
 		c.event(history.Event{Kind: history.Send, Actor: t.act.id, Peer: a.To, Call: call.ID, What: "request", Attempt: 1,
 			Left: call.Left, Chain: call.Chain, Parent: call.Parent})

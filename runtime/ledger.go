@@ -34,7 +34,7 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	a := &t.run.Last()[i]
 	if attempt > 1 || !c.askInside(t, a) {
 		var m actor.Request
-		t.run.Child(&m.Call, a, a.Clock.Now(c.now), attempt)
+		t.run.Child(&m.Call, a, a.Clock.Remaining(c.now), attempt)
 		if attempt > 1 && mutant.On("chain-dropped-on-retry") {
 			m.Call.Chain = m.Call.Chain[len(m.Call.Chain)-1:]
 		}

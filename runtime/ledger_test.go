@@ -24,11 +24,11 @@ func counting() script {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second}}}, nil
 		}
 		n := 0
-		for _, item := range b.Kept {
+		for _, item := range b.ActorState {
 			n, _ = strconv.Atoi(string(item.Value))
 		}
 		done := actor.Complete(actor.Text(strconv.Itoa(n + 1)))
-		done.Keep = []actor.Item{{Name: "n", Value: strconv.AppendInt(nil, int64(n+1), 10)}}
+		done.StateUpdates = []actor.StateItem{{Name: "n", Value: strconv.AppendInt(nil, int64(n+1), 10)}}
 		return done, nil
 	}
 }

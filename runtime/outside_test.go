@@ -29,7 +29,7 @@ func asksOutside(name string, ask actor.Ask) actor.Definition {
 			return actor.Action{Asks: []actor.Ask{ask}}, nil
 		}
 		if a := answers[0][0]; a.Refusal != nil {
-			return actor.GiveUp(a.Refusal), nil
+			return actor.EndRefused(a.Refusal), nil
 		}
 		c, err := upstream.DecodeCompletion(answers[0][0].Parts[0].Bytes)
 		return actor.Complete(actor.Text(c.Text)), err
@@ -75,7 +75,7 @@ func TestAModelsAnswerIsShownAsItComes(t *testing.T) {
 	if op := m.effect.Op.(Model); op.Name != "m" || string(op.Body) != "prompt: why" || op.Left != n.limits.ModelTimeoutDefault || !m.effect.Gated {
 		t.Errorf("%+v", m.effect)
 	}
-	n.say(m, actor.Piece{Again: actor.Refuse(actor.Busy, "later")})
+	n.say(m, actor.Piece{Retry: actor.Refuse(actor.Busy, "later")})
 	n.say(m, actor.Piece{Text: "be"})
 	n.say(m, actor.Piece{Text: "cause"})
 	n.say(m, actor.Piece{})
@@ -340,19 +340,19 @@ func keeper(change ...func(*actor.Definition)) actor.Definition {
 	return agent("keeper", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		text := actor.TextOf(b.Call.Parts)
 		var was string
-		for _, k := range b.Kept {
+		for _, k := range b.ActorState {
 			was += k.Name + "=" + string(k.Value) + " "
 		}
 		name, value, ask := strings.Cut(text, "=")
-		keep := []actor.Item{{Name: name, Value: []byte(value)}}
+		keep := []actor.StateItem{{Name: name, Value: []byte(value)}}
 		switch {
 		case !ask:
 			return actor.Complete(actor.Text(was)), nil
 		case len(answers) == 0:
-			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second, Name: was}}, Keep: keep}, nil
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second, Name: was}}, StateUpdates: keep}, nil
 		default:
 			done := actor.Complete(actor.Text(was))
-			done.Keep = []actor.Item{{Name: "last", Value: []byte(name)}}
+			done.StateUpdates = []actor.StateItem{{Name: "last", Value: []byte(name)}}
 			return done, nil
 		}
 	}, change...)
@@ -380,7 +380,7 @@ func TestWhatAnActorKeepsIsThereForTheNextTurn(t *testing.T) {
 	n.start(1)
 	n.want(n.send("keeper", "?"), "b=3 last=a ")
 	n.want(n.send("keeper", "no such name=1"), "Invalid")
-	n.want(n.send("keeper", "big="+strings.Repeat("x", actor.KeptValueMax+1)), "Invalid")
+	n.want(n.send("keeper", "big="+strings.Repeat("x", actor.StateItemValueBytesMax+1)), "Invalid")
 
 	n = newNode(t, 1, keeper(func(d *actor.Definition) { d.Durability = actor.Volatile }))
 	n.want(n.send("keeper", "a=1"), "Invalid")
@@ -437,7 +437,7 @@ func TestNobodyCallsASystemAgent(t *testing.T) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "keeper", Parts: actor.Text("a=1")}}}, nil
 		}
-		return actor.GiveUp(answers[0][0].Refusal), nil
+		return actor.EndRefused(answers[0][0].Refusal), nil
 	})
 	n := newNode(t, 1, system, asker)
 	n.want(n.send("asker", "go"), "NotFound")
@@ -447,17 +447,17 @@ func TestWhatAnActorKeepsIsBounded(t *testing.T) {
 	hoarder := agent("hoarder", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		var many, from int
 		fmt.Sscanf(actor.TextOf(b.Call.Parts), "%d from %d", &many, &from) //nolint:errcheck // zeros keep nothing
-		done := actor.Complete(actor.Text(fmt.Sprint(len(b.Kept))))
+		done := actor.Complete(actor.Text(fmt.Sprint(len(b.ActorState))))
 		for i := range many {
-			done.Keep = append(done.Keep, actor.Item{Name: fmt.Sprint(from + i), Value: []byte("x")})
+			done.StateUpdates = append(done.StateUpdates, actor.StateItem{Name: fmt.Sprint(from + i), Value: []byte("x")})
 		}
 		return done, nil
 	})
 	n := newNode(t, 1, hoarder)
-	n.want(n.send("hoarder", fmt.Sprintf("%d from 0", actor.KeptPerActionMax+1)), "Budget")
-	for from := 0; from < actor.KeptMax; from += actor.KeptPerActionMax {
-		n.want(n.send("hoarder", fmt.Sprintf("%d from %d", actor.KeptPerActionMax, from)), fmt.Sprint(from))
+	n.want(n.send("hoarder", fmt.Sprintf("%d from 0", actor.StateUpdatesMax+1)), "Budget")
+	for from := 0; from < actor.ActorStateItemsMax; from += actor.StateUpdatesMax {
+		n.want(n.send("hoarder", fmt.Sprintf("%d from %d", actor.StateUpdatesMax, from)), fmt.Sprint(from))
 	}
-	n.want(n.send("hoarder", fmt.Sprintf("1 from %d", actor.KeptMax)), "Budget")
-	n.want(n.send("hoarder", "?"), fmt.Sprint(actor.KeptMax))
+	n.want(n.send("hoarder", fmt.Sprintf("1 from %d", actor.ActorStateItemsMax)), "Budget")
+	n.want(n.send("hoarder", "?"), fmt.Sprint(actor.ActorStateItemsMax))
 }

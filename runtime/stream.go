@@ -25,8 +25,8 @@ func (c *Cell) streamed(in Streamed) {
 	record := store.Streamed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now}
 	e := runs.Event{Step: t.step(), Index: uint16(i)}
 	switch {
-	case p.Again != nil:
-		e.Type, e.Attempt, e.Discards, e.Refusal = runs.Attempt, 2+a.Again, a.Shown, p.Again.Fit()
+	case p.Retry != nil:
+		e.Type, e.Attempt, e.Discards, e.Refusal = runs.Attempt, 2+a.Again, a.Shown, p.Retry.Fit()
 		record.Again = true
 	case p.State != "":
 		e.Type, e.Name, e.Text = runs.AgentStateChanged, p.State, p.Detail

@@ -136,7 +136,7 @@ func (c *Cell) runOut(act *activation) {
 	}
 	for _, t := range act.turnsNow() {
 		for i := range t.run.Last() {
-			if a := &t.run.Last()[i]; a.Open() && (c.now >= a.Clock.Due() || mutant.On("ask-expires-early") && 10*a.Clock.Now(c.now) < a.Clock.Left) {
+			if a := &t.run.Last()[i]; a.Open() && (c.now >= a.Clock.Due() || mutant.On("ask-expires-early") && 10*a.Clock.Remaining(c.now) < a.Clock.Left) {
 				c.askExpired(t, i)
 			}
 		}

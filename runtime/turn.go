@@ -26,7 +26,7 @@ type turn struct {
 	given []actor.Answer       // of such a turn: what the asks it made last are answered with
 	added map[int][]actor.Call // by ask: the messages that want the answers of calls that external agents added
 	taint bool                 // took in something that stands in a log
-	keep  []actor.Item         // with its outcome
+	keep  []actor.StateItem    // with its outcome
 	over  bool
 }
 
@@ -119,14 +119,14 @@ func (c *Cell) begin(act *activation) bool {
 	call := &run.Call
 	if c.tells(act, call.ID) {
 		e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
-			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Now(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt}
+			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Remaining(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt}
 		if !call.IsRoot() {
 			e.Parent = call.Parent
 		}
 		c.tell(act, run, e)
 	}
 	if c.hears(history.Start) {
-		c.event(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Now(c.now),
+		c.event(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Remaining(c.now),
 			Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
 	}
 	if t.def == nil {
@@ -169,11 +169,11 @@ func (c *Cell) goForward(t *turn) {
 	case err != nil:
 		c.finish(t, failed(refusalOf(err)))
 	case action.Done != nil:
-		if r := c.keepsTooMuch(t, action.Keep); r != nil {
+		if r := c.keepsTooMuch(t, action.StateUpdates); r != nil {
 			c.finish(t, failed(r))
 			return
 		}
-		t.keep = action.Keep
+		t.keep = action.StateUpdates
 		c.finish(t, *action.Done)
 	case len(action.Asks) == 0:
 		c.finish(t, failed(actor.Refuse(actor.Unavailable, "agent %s neither asks nor ends", t.act.id.Agent)))
@@ -182,7 +182,7 @@ func (c *Cell) goForward(t *turn) {
 			c.finish(t, failed(r))
 			return
 		}
-		c.ask(t, action.Asks, action.Keep)
+		c.ask(t, action.Asks, action.StateUpdates)
 	}
 }
 
@@ -193,7 +193,7 @@ func (c *Cell) open(t *turn) {
 	c.blame = t.run.Call.ID
 	call := t.run.Call
 	call.Chain = slices.Clone(call.Chain) // what an agent writes there is no forgery
-	t.body = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, Kept: t.act.journal.Kept})
+	t.body = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.Kept})
 	c.blame = actor.CallID{}
 }
 
@@ -293,7 +293,7 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	c.tally.ended(&reply)
 	if c.hears(history.Reply) {
 		he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
-			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Now(c.now), Said: history.SaidIn(reply.Parts, reply.Warnings)}
+			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Said: history.SaidIn(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
 			he.Reason, he.Scope = reply.Refusal.Reason, reply.Refusal.Scope
 		}
@@ -405,7 +405,7 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 		c.respond(call.ID, *reply, 0, durable)
 		return
 	}
-	env := actor.Envelope{From: c.self, Back: call.Via, Durable: durable, Body: actor.Answered{Reply: reply.Clone()}}
+	env := actor.Envelope{From: c.self, ToClient: call.Via, Durable: durable, Body: actor.Answered{Reply: reply.Clone()}}
 	c.event(history.Event{Kind: history.Send, Actor: call.To, Call: call.ID, What: "answered", Durable: durable})
 	c.effect(Effect{Gated: durable && call.Via.Node != c.self.Node, Op: Send{Node: call.Via.Node, Cell: call.Via.Cell, Envelope: env}})
 }
@@ -459,7 +459,7 @@ func (c *Cell) goOn(t *turn) {
 			if !mutant.On("unanswered-call-not-sent-again") {
 				c.sendCall(t, i)
 			}
-		case a.Out().Performed():
+		case a.Out().RunsOutsideCell():
 			c.goOnWith(t, i)
 		}
 		if t.over {
@@ -482,7 +482,7 @@ func (c *Cell) goOnWith(t *turn, i int) {
 		c.answer(t, i, unknown, 0)
 		c.dropAdded(t)
 	case t.run.Parked != "": // stays as it is
-	case t.body == nil && a.Ask.Again() && (t.def == nil || !c.again(t)):
+	case t.body == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.again(t)):
 	default:
 		c.dropAdded(t)
 		attempt := a.Attempt + 1

@@ -76,13 +76,13 @@ func (c *Cell) seek(act *activation, run *store.Run) {
 		return
 	}
 	c.arrangeReprobe(act)
-	c.goAlong(act, run, actor.Probe{From: run.Call.ID, Ways: actor.WaysMax})
+	c.goAlong(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
 }
 
 // goAlong sends a probe on from a call, along each turn that it waits for.
 func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
 	turns := waitsFor(act, run)
-	p.Ways /= max(1, uint32(len(turns)))
+	p.Branches /= max(1, uint32(len(turns)))
 	for _, t := range turns {
 		c.goBehind(act, run, t, p)
 	}
@@ -91,12 +91,12 @@ func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
 // goBehind sends a probe on to each call that a turn waits for, for which a call
 // waits. It ends where that turn waits for none, or has been met before.
 func (c *Cell) goBehind(act *activation, run *store.Run, t *turn, p actor.Probe) {
-	if len(p.Ring) == actor.RingMax || slices.ContainsFunc(p.Ring, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
+	if len(p.Hops) == actor.HopsMax || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
 	}
-	p.Ring = append(slices.Clone(p.Ring), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
-	open := c.ways(openCalls(t), p.Ways)
-	p.Ways /= max(1, uint32(len(open)))
+	p.Hops = append(slices.Clone(p.Hops), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
+	open := c.ways(openCalls(t), p.Branches)
+	p.Branches /= max(1, uint32(len(open)))
 	for i, a := range open {
 		if i > 0 && mutant.On("one-branch-only") {
 			return
@@ -153,24 +153,24 @@ func (c *Cell) probed(act *activation, p actor.Probe) {
 		c.probeHome(act, p)
 		return
 	}
-	c.event(history.Event{Kind: history.Probe, Actor: act.id, Epoch: act.epoch, Call: p.To, N: uint64(len(p.Ring))})
+	c.event(history.Event{Kind: history.Probe, Actor: act.id, Epoch: act.epoch, Call: p.To, N: uint64(len(p.Hops))})
 	c.goAlong(act, run, p)
 }
 
 // probeHome begins lap two: turned so that the newest queued call comes last.
 func (c *Cell) probeHome(act *activation, p actor.Probe) {
 	victim := 0
-	for i, h := range p.Ring {
-		if v := p.Ring[victim]; h.Queued() && (!v.Queued() || newer(h, v)) {
+	for i, h := range p.Hops {
+		if v := p.Hops[victim]; h.Queued() && (!v.Queued() || newer(h, v)) {
 			victim = i
 		}
 	}
 	if mutant.On("prober-is-victim") {
 		victim = 0
 	}
-	ring := slices.Concat(p.Ring[victim+1:], p.Ring[:victim+1])
+	ring := slices.Concat(p.Hops[victim+1:], p.Hops[:victim+1])
 	c.event(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(ring))})
-	p.Ring, p.Confirm = ring, 1
+	p.Hops, p.Confirm = ring, 1
 	if mutant.On("no-second-lap") {
 		p.Confirm = uint32(len(ring))
 	}
@@ -184,7 +184,7 @@ func newer(a, b actor.Hop) bool {
 // confirm checks one wait of a ring again; the last is the victim's.
 func (c *Cell) confirm(act *activation, p actor.Probe) {
 	n := int(p.Confirm)
-	h, next := p.Ring[n-1], p.Ring[n%len(p.Ring)]
+	h, next := p.Hops[n-1], p.Hops[n%len(p.Hops)]
 	run := act.journal.Run(h.Call)
 	if run == nil || act.epoch != h.Epoch {
 		return
@@ -196,7 +196,7 @@ func (c *Cell) confirm(act *activation, p actor.Probe) {
 		return
 	}
 	c.event(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
-	if n < len(p.Ring) {
+	if n < len(p.Hops) {
 		p.Confirm++
 		c.sendProbe(act, next.Actor, p)
 		return
@@ -204,8 +204,8 @@ func (c *Cell) confirm(act *activation, p actor.Probe) {
 	if !h.Queued() {
 		return
 	}
-	c.event(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Ring})
-	c.stopRun(act, run, actor.RefuseWaitCycle(p.Ring))
+	c.event(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Hops})
+	c.stopRun(act, run, actor.RefuseWaitCycle(p.Hops))
 }
 
 // probing tells whether calls wait here behind a turn that waits for calls.
@@ -242,7 +242,7 @@ func (c *Cell) seekAgain(act *activation) {
 		if run := act.journal.Run(q.Call); !run.Call.IsRoot() {
 			c.arrangeReprobe(act)
 			c.event(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
-			c.goAlong(act, run, actor.Probe{From: q.Call, Ways: actor.WaysMax})
+			c.goAlong(act, run, actor.Probe{From: q.Call, Branches: actor.BranchesMax})
 		}
 	}
 }

@@ -291,7 +291,7 @@ func TestACrowdOfRingsBreaks(t *testing.T) {
 			}
 		}
 		calls := crowd * (crowd - 1)
-		if most := calls * actor.WaysMax * crowd; n.seen[history.Probe] > most {
+		if most := calls * actor.BranchesMax * crowd; n.seen[history.Probe] > most {
 			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.seen[history.Probe], most)
 		}
 		t.Logf("%d cells: %d calls, %d refused, %d probes passed", cells, calls, n.seen[history.RefuseWaitCycle], n.seen[history.Probe])

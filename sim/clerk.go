@@ -146,7 +146,7 @@ func (k *clerk) told(c *client, reply *actor.Reply) {
 // holds holds the registry to what it has said.
 func (k *clerk) holds(o *order) {
 	w := k.w
-	there := slices.ContainsFunc(w.registered(), func(i actor.Item) bool { return i.Name == o.item() })
+	there := slices.ContainsFunc(w.registered(), func(i actor.StateItem) bool { return i.Name == o.item() })
 	if there != o.after {
 		w.violate(RegistryHolds, fmt.Sprintf("the registry has said that %s is there (%v), and it is written down that it is not", o.item(), o.after))
 		return
@@ -341,7 +341,7 @@ func (k *clerk) spec(name string, kind actor.AgentKind) []byte {
 		}
 	}
 	read := invariant.Must(agents.ReadTOML(text))
-	if missing := read.Lacks(w.tools, modelNames[:1]); len(missing) > 0 {
+	if missing := read.AvailabilityWarnings(w.tools, modelNames[:1]); len(missing) > 0 {
 		w.log.world(w.now, "%s: %s", &read, strings.Join(missing, "; "))
 	}
 	k.warn(read)
@@ -473,7 +473,7 @@ func (k *clerk) warn(spec agents.Spec) {
 	if d := w.nodes[0].directory; d != nil {
 		specs = append(slices.DeleteFunc(slices.Clone(d.Specs), func(s agents.Spec) bool { return s.ID == spec.ID }), spec)
 	}
-	loops := agents.Loops(specs)
+	loops := agents.CallCycles(specs)
 	if slices.Contains(spec.Agents, spec.ID) && !slices.Contains(loops, spec.ID+" -> "+spec.ID) {
 		w.violate(RegistryHolds, fmt.Sprintf("%s may call itself, and nobody is told: %q", spec.ID, loops))
 	}

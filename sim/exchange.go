@@ -163,7 +163,7 @@ func (x *exchange) step(a arrival) {
 			w.outward(x, "pass", uint64(x.wire.try))
 			x.piece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
 		case upstream.Again:
-			x.piece(actor.Piece{Again: op.Failure.Refusal})
+			x.piece(actor.Piece{Retry: op.Failure.Refusal})
 		case upstream.Ended:
 			x.end(op.Outcome)
 		}

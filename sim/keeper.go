@@ -28,7 +28,7 @@ type keeper struct{ forgetful bool }
 // Begin implements actor.Behavior.
 func (k keeper) Begin(b actor.Begin) actor.Turn {
 	t := &keeping{words: strings.Fields(strings.ReplaceAll(actor.TextOf(b.Call.Parts), ",", " "))}
-	for _, item := range b.Kept {
+	for _, item := range b.ActorState {
 		if t.found = string(item.Value); k.forgetful && len(t.found) > 2 {
 			t.found = ""
 		}
@@ -39,7 +39,7 @@ func (k keeper) Begin(b actor.Begin) actor.Turn {
 type keeping struct {
 	words []string
 	found string
-	keep  []actor.Item
+	keep  []actor.StateItem
 }
 
 // Stop implements actor.Turn.
@@ -51,7 +51,7 @@ func (k *keeping) Next([]actor.Answer) (actor.Action, error) {
 		verb, word := k.words[0], k.words[1]
 		k.words = k.words[2:]
 		if verb == "leave" {
-			k.keep = []actor.Item{{Name: "value", Value: []byte(word)}}
+			k.keep = []actor.StateItem{{Name: "value", Value: []byte(word)}}
 			continue
 		}
 		ms, err := strconv.Atoi(word)
@@ -60,10 +60,10 @@ func (k *keeping) Next([]actor.Answer) (actor.Action, error) {
 		}
 		keep := k.keep
 		k.keep = nil
-		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: actor.Duration(ms) * time.Millisecond}}, Keep: keep}, nil
+		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: actor.Duration(ms) * time.Millisecond}}, StateUpdates: keep}, nil
 	}
 	done := actor.Complete(actor.Text(foundMark + k.found))
-	done.Keep = k.keep
+	done.StateUpdates = k.keep
 	return done, nil
 }
 

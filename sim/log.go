@@ -301,7 +301,7 @@ func (l *Log) piece(p actor.Piece) []byte {
 	l.spare.String(p.Text)
 	l.spare.String(p.State)
 	l.spare.String(p.Detail)
-	l.spare.Refusal(p.Again)
+	l.spare.Refusal(p.Retry)
 	return l.spare.Buf
 }
 

@@ -44,25 +44,25 @@ var oddEnds = [...]func() (actor.Action, error){
 		return actor.Action{Done: &actor.Outcome{Status: 99, Parts: actor.Text("a")}}, nil
 	},
 	func() (actor.Action, error) {
-		return actor.GiveUp(&actor.Refusal{Reason: 99, Scope: 99, Detail: "\xff", RetryAfter: -1, Chain: make([]actor.ID, actor.ChainMax+1)}), nil
+		return actor.EndRefused(&actor.Refusal{Reason: 99, Scope: 99, Detail: "\xff", RetryAfter: -1, Chain: make([]actor.ID, actor.ChainMax+1)}), nil
 	},
 	func() (actor.Action, error) {
-		return actor.GiveUp(&actor.Refusal{Reason: actor.Rejected, Detail: strings.Repeat("d", 1<<16), Chain: []actor.ID{{Agent: "a b"}}}), nil
+		return actor.EndRefused(&actor.Refusal{Reason: actor.Rejected, Detail: strings.Repeat("d", 1<<16), Chain: []actor.ID{{Agent: "a b"}}}), nil
 	},
 	func() (actor.Action, error) {
 		return actor.Complete(actor.Text(strings.Repeat("m", actor.MessageBytesMax+1))), nil
 	},
-	func() (actor.Action, error) { return keeps(actor.Item{Name: "a b", Value: []byte("v")}), nil },
+	func() (actor.Action, error) { return keeps(actor.StateItem{Name: "a b", Value: []byte("v")}), nil },
 	func() (actor.Action, error) {
-		return keeps(actor.Item{Name: "a", Value: make([]byte, actor.KeptValueMax+1)}), nil
+		return keeps(actor.StateItem{Name: "a", Value: make([]byte, actor.StateItemValueBytesMax+1)}), nil
 	},
-	func() (actor.Action, error) { return keeps(make([]actor.Item, actor.KeptPerActionMax+1)...), nil },
+	func() (actor.Action, error) { return keeps(make([]actor.StateItem, actor.StateUpdatesMax+1)...), nil },
 	func() (actor.Action, error) { return actor.Action{Asks: make([]actor.Ask, 1<<12)}, nil },
 }
 
-func keeps(items ...actor.Item) actor.Action {
+func keeps(items ...actor.StateItem) actor.Action {
 	action := actor.Complete(actor.Text("kept"))
-	action.Keep = items
+	action.StateUpdates = items
 	return action
 }
 

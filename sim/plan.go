@@ -192,7 +192,7 @@ func drawAgents(c Chooser) []actor.Definition {
 		all = append(all, def)
 	}
 	if c.Int(4) == 3 {
-		for _, def := range agents.Ready() {
+		for _, def := range agents.Builtin() {
 			def.Hash = actor.HashOf([]byte(def.Name))
 			all = append(all, def)
 		}

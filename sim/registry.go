@@ -22,9 +22,9 @@ import (
 // the registry's journal when it starts, from then on by what the registry
 // announces. Whoever comes to its door is judged by it.
 type directory struct {
-	kept   []actor.Item // by name
-	reader *agents.Reader
-	agents.Directory
+	kept   []actor.StateItem // by name
+	reader *agents.CatalogReader
+	agents.Catalog
 	keys  []ingress.Key
 	heard int // how many of the world's announcements are in it
 }
@@ -66,12 +66,12 @@ func (n *node) readDirectory() {
 	if !w.enlists() {
 		return
 	}
-	n.directory = &directory{reader: agents.NewReader(w.tools), kept: w.registered(), heard: len(w.announced)}
+	n.directory = &directory{reader: agents.NewCatalogReader(w.tools), kept: w.registered(), heard: len(w.announced)}
 	n.compile()
 }
 
 // registered is what the registry keeps, as the store has it.
-func (w *World) registered() []actor.Item {
+func (w *World) registered() []actor.StateItem {
 	saved, err := store.LoadActor(w.kv, agents.RegistryID)
 	if err == nil {
 		journal, wrong := store.Fold(saved)
@@ -91,7 +91,7 @@ func (n *node) compile() {
 		w.violate(RegistryHolds, fmt.Sprintf("%s cannot read what the registry keeps: %v", n.id, err))
 		return
 	}
-	d.Directory, d.keys = now, nil
+	d.Catalog, d.keys = now, nil
 	for i := range now.Definitions {
 		now.Definitions[i].Behavior = wild{w, now.Definitions[i].Behavior}
 	}
@@ -122,7 +122,7 @@ type announceKey struct{}
 
 // announced is the handler of that tool.
 func announced(ctx context.Context, input []byte) tools.Result {
-	tell, ok := ctx.Value(announceKey{}).(func([]actor.Item))
+	tell, ok := ctx.Value(announceKey{}).(func([]actor.StateItem))
 	items, err := agents.ReadAnnouncement(input)
 	if !ok || err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
@@ -141,7 +141,7 @@ func (n *node) announce(h *held, op runtime.Tool) {
 		return
 	}
 	mute := w.fault(ToolReplyLost)
-	ctx := context.WithValue(context.Background(), announceKey{}, func(items []actor.Item) {
+	ctx := context.WithValue(context.Background(), announceKey{}, func(items []actor.StateItem) {
 		w.announced = append(w.announced, items)
 		w.Stats.Sometimes[Announced]++
 	})
@@ -193,7 +193,7 @@ func (n *node) hear() {
 	}
 	for _, items := range w.announced[d.heard:] {
 		for _, item := range items {
-			at, there := slices.BinarySearchFunc(d.kept, item.Name, func(i actor.Item, name string) int { return strings.Compare(i.Name, name) })
+			at, there := slices.BinarySearchFunc(d.kept, item.Name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
 			switch {
 			case there && len(item.Value) == 0:
 				d.kept = slices.Delete(d.kept, at, at+1)

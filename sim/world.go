@@ -120,8 +120,8 @@ type World struct {
 	listening int // of them that have not read the end
 	keys      int // the number of the one that is good
 	registry  actor.Definition
-	announced [][]actor.Item // by it, in order
-	clerk     *clerk         // nil: nobody has the registry do anything
+	announced [][]actor.StateItem // by it, in order
+	clerk     *clerk              // nil: nobody has the registry do anything
 	judge     *linear.Judge
 	team      *Team // nil: the world's own agents
 	reporter  *reporter

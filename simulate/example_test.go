@@ -25,7 +25,7 @@ func ExampleRun() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(r.OK(), r.Failures[0].What)
+	fmt.Println(r.OK(), r.Failures[0].Property)
 	fmt.Println(r.Total.Succeeded, "of what was asked succeeded")
 	// Output:
 	// false at most 0 Cycle refusals in a world

@@ -80,8 +80,8 @@ func (x *Expect) String() string {
 	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a world", x.AtMost, kind, of)), " ")
 }
 
-// broken says how one world is not as expected, or nothing.
-func (x *Expect) broken(r *sim.Report) string {
+// violation says how one world is not as expected, or nothing.
+func (x *Expect) violation(r *sim.Report) string {
 	switch {
 	case x.DepthAtMost != nil && r.Depth > *x.DepthAtMost:
 		return fmt.Sprintf("a call has %d above it", r.Depth)

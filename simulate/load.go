@@ -106,15 +106,15 @@ func (t *Team) Rules(text string) error {
 	case err != nil:
 		return err
 	case len(meta.Undecoded()) > 0:
-		return meansNothing(meta.Undecoded()[0])
+		return unknownKey(meta.Undecoded()[0])
 	}
 	t.Asks, t.Models, t.Services = append(t.Asks, file.Asks...), append(t.Models, file.Models...), append(t.Services, file.Services...)
 	t.Tools, t.Signals, t.Expect = append(t.Tools, file.Tools...), append(t.Signals, file.Signals...), append(t.Expect, file.Expect...)
 	return nil
 }
 
-// may is what stands in a sim.toml: tables, and the keys of each.
-var may = map[string][]string{
+// allowedKeys is what stands in a sim.toml: tables, and the keys of each.
+var allowedKeys = map[string][]string{
 	"":              {"ask", "model", "service", "tool", "signal", "expect"},
 	"ask":           keysOf[Ask](),
 	"model":         keysOf[Rule](),
@@ -138,9 +138,9 @@ func keysOf[T any](without ...string) (keys []string) {
 	return keys
 }
 
-func meansNothing(key toml.Key) error {
+func unknownKey(key toml.Key) error {
 	for depth := len(key) - 1; depth >= 0; depth-- {
-		if keys, ok := may[strings.Join(key[:depth], ".")]; ok {
+		if keys, ok := allowedKeys[strings.Join(key[:depth], ".")]; ok {
 			in := "a sim.toml has the tables"
 			if depth > 0 {
 				in = fmt.Sprintf("[[%s]] has", strings.Join(key[:depth], "."))

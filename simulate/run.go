@@ -17,27 +17,27 @@ type Options struct {
 	Odds      []sim.Odds
 	Strategy  string // of scheduling, as sim.ParseStrategy reads it; "": drawn
 	Dir       string // where a failed world leaves its folder; "": nowhere
-	Each      func(done int)
+	Progress  func(done int)
 	Columns   *sim.Columns // is shown what happens, if it is one seed
 }
 
 // SeedsDefault is how many seeds are run if nobody says.
 const SeedsDefault = 20
 
-// twiceEvery is how many seeds share one that is run a second time: an agent in
+// replayEvery is how many seeds share one that is run a second time: an agent in
 // Go that is no function of its message and answers shows there.
-const twiceEvery = 10
+const replayEvery = 10
 
 // failuresMax is how many failed worlds leave their folders.
 const failuresMax = 3
 
 // Failure is a world that was not as it has to be.
 type Failure struct {
-	Seed   uint64
-	What   string // the spec, or the expectation
-	Detail string
-	All    bool   // it is about all worlds together, and Seed is the worst
-	Dir    string // its folder, if it left one
+	Seed      uint64
+	Property  string // the spec, or the expectation
+	Detail    string
+	Aggregate bool   // it is about all worlds together, and Seed is the worst
+	Dir       string // its folder, if it left one
 }
 
 // Result is what became of the team in all worlds.
@@ -63,7 +63,7 @@ func (r *Result) OK() bool { return len(r.Failures) == 0 }
 // Run puts the team into the worlds of the seeds. An error is the team's own:
 // it cannot be played.
 func Run(team *Team, o Options) (*Result, error) {
-	cast, err := team.cast()
+	cast, err := team.build()
 	if err != nil {
 		return nil, err
 	}
@@ -78,12 +78,12 @@ func Run(team *Team, o Options) (*Result, error) {
 	}
 	result := &Result{first: o.First}
 	var stats sim.Stats
-	var shares []share
+	var shares []successRate
 	for i := range team.Expect {
-		shares = append(shares, share{x: &team.Expect[i]})
+		shares = append(shares, successRate{expect: &team.Expect[i]})
 	}
 	sim.Many(o.First, o.Seeds, func(seed uint64) sim.Result {
-		if first := options(seed); (seed-o.First)%twiceEvery == 0 {
+		if first := options(seed); (seed-o.First)%replayEvery == 0 {
 			if o.Seeds == 1 {
 				first.Columns = o.Columns
 			}
@@ -95,26 +95,26 @@ func Run(team *Team, o Options) (*Result, error) {
 		result.Steps += r.Stats.Steps
 		stats.Add(&r.Stats)
 		if r.Broken != nil {
-			result.failed(o, options(r.Seed), r)
+			result.addFailure(o, options(r.Seed), r)
 		} else {
-			result.add(r.Report)
+			result.addReport(r.Report)
 			if n := r.Stats.Undecided; n > 0 {
-				result.Failures = append(result.Failures, Failure{Seed: r.Seed, What: "all histories are judged", Detail: fmt.Sprintf("%d could not be in their time; run it again where nothing else runs", n)})
+				result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: "all histories are judged", Detail: fmt.Sprintf("%d could not be in their time; run it again where nothing else runs", n)})
 			}
 			for i := range shares {
 				shares[i].add(r.Seed, r.Report)
-				if why := shares[i].x.broken(r.Report); why != "" {
-					result.Failures = append(result.Failures, Failure{Seed: r.Seed, What: shares[i].x.String(), Detail: why})
+				if why := shares[i].expect.violation(r.Report); why != "" {
+					result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: shares[i].expect.String(), Detail: why})
 				}
 			}
 		}
-		if o.Each != nil {
-			o.Each(result.Seeds)
+		if o.Progress != nil {
+			o.Progress(result.Seeds)
 		}
 		return true
 	})
 	for i := range shares {
-		if f := shares[i].broken(); f != nil {
+		if f := shares[i].violation(); f != nil {
 			result.Failures = append(result.Failures, *f)
 		}
 	}
@@ -126,9 +126,9 @@ func Run(team *Team, o Options) (*Result, error) {
 	return result, nil
 }
 
-// failed notes a spec that broke, and leaves the folder of the first few.
-func (r *Result) failed(o Options, world sim.Options, broken sim.Result) {
-	f := Failure{Seed: broken.Seed, What: broken.Broken.Spec, Detail: broken.Broken.Detail}
+// addFailure notes a spec that broke, and leaves the folder of the first few.
+func (r *Result) addFailure(o Options, world sim.Options, broken sim.Result) {
+	f := Failure{Seed: broken.Seed, Property: broken.Broken.Spec, Detail: broken.Broken.Detail}
 	if o.Dir != "" && r.folders < failuresMax {
 		r.folders++
 		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
@@ -139,7 +139,7 @@ func (r *Result) failed(o Options, world sim.Options, broken sim.Result) {
 	r.Failures = append(r.Failures, f)
 }
 
-func (r *Result) add(one *sim.Report) {
+func (r *Result) addReport(one *sim.Report) {
 	t := &r.Total
 	t.Asked += one.Asked
 	t.Succeeded += one.Succeeded
@@ -157,31 +157,31 @@ func (r *Result) add(one *sim.Report) {
 	}
 }
 
-// share follows what part of all that was asked succeeds.
-type share struct {
-	x                *Expect
+// successRate follows what part of all that was asked succeeds.
+type successRate struct {
+	expect           *Expect
 	asked, succeeded int
 	worst            uint64  // the seed in which the least did
-	least            float64 // which part
+	lowest           float64 // which part
 }
 
-func (s *share) add(seed uint64, r *sim.Report) {
-	if s.x.SucceededPercent == nil {
+func (s *successRate) add(seed uint64, r *sim.Report) {
+	if s.expect.SucceededPercent == nil {
 		return
 	}
-	asked, succeeded := s.x.succeeded(r)
+	asked, succeeded := s.expect.succeeded(r)
 	s.asked, s.succeeded = s.asked+asked, s.succeeded+succeeded
 	if asked == 0 {
 		return
 	}
-	if part := float64(succeeded) / float64(asked); s.worst == 0 || part < s.least {
-		s.worst, s.least = seed, part
+	if part := float64(succeeded) / float64(asked); s.worst == 0 || part < s.lowest {
+		s.worst, s.lowest = seed, part
 	}
 }
 
-func (s *share) broken() *Failure {
-	if s.x.SucceededPercent == nil || s.succeeded*100 >= *s.x.SucceededPercent*s.asked && s.asked > 0 {
+func (s *successRate) violation() *Failure {
+	if s.expect.SucceededPercent == nil || s.succeeded*100 >= *s.expect.SucceededPercent*s.asked && s.asked > 0 {
 		return nil
 	}
-	return &Failure{Seed: s.worst, All: true, What: s.x.String(), Detail: fmt.Sprintf("%d of %d; the least, %.0f %%, in seed %d", s.succeeded, s.asked, 100*s.least, s.worst)}
+	return &Failure{Seed: s.worst, Aggregate: true, Property: s.expect.String(), Detail: fmt.Sprintf("%d of %d; the least, %.0f %%, in seed %d", s.succeeded, s.asked, 100*s.lowest, s.worst)}
 }

@@ -20,7 +20,7 @@ import (
 
 const project = "../examples/project"
 
-func load(t *testing.T, dir string) *Team {
+func mustLoad(t *testing.T, dir string) *Team {
 	t.Helper()
 	team, err := Load(dir)
 	if err != nil {
@@ -31,13 +31,13 @@ func load(t *testing.T, dir string) *Team {
 
 // The bug of the example is found, with the calls that lead to it; without the
 // bug all is as expected.
-func TestTheExampleHasABug(t *testing.T) {
-	team := load(t, project)
+func TestExampleProjectHasCycle(t *testing.T) {
+	team := mustLoad(t, project)
 	r, err := Run(team, Options{Seeds: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.OK() || !strings.Contains(r.Failures[0].What, "Cycle") || !strings.Contains(r.Failures[0].Detail, "→ billing/") {
+	if r.OK() || !strings.Contains(r.Failures[0].Property, "Cycle") || !strings.Contains(r.Failures[0].Detail, "→ billing/") {
 		t.Fatalf("the failures are %+v", r.Failures)
 	}
 	var b strings.Builder
@@ -52,8 +52,8 @@ func TestTheExampleHasABug(t *testing.T) {
 	Test(t, team, Options{Seeds: 2})
 }
 
-func TestASeedIsTheSameWorldAgain(t *testing.T) {
-	team := load(t, project)
+func TestSameSeedSameResult(t *testing.T) {
+	team := mustLoad(t, project)
 	one, err1 := Run(team, Options{First: 7, Seeds: 1})
 	two, err2 := Run(team, Options{First: 7, Seeds: 1})
 	if err1 != nil || err2 != nil || !reflect.DeepEqual(one, two) {
@@ -62,8 +62,8 @@ func TestASeedIsTheSameWorldAgain(t *testing.T) {
 }
 
 // Agents of any kind may be in a team, and a folder of agents alone is one.
-func TestTeamsOfAllKinds(t *testing.T) {
-	team := load(t, "../examples/team")
+func TestTeamOfAllAgentKinds(t *testing.T) {
+	team := mustLoad(t, "../examples/team")
 	team.Agents = append(team.Agents, agents.Define("clerk", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		said, err := t.Call("helper", t.Message())
 		if err != nil {
@@ -92,24 +92,24 @@ func TestTeamsOfAllKinds(t *testing.T) {
 
 // An agent that draws its own lots is no function of its message: its turn is
 // another each time that it is made.
-func TestAnAgentThatIsNoFunctionIsFound(t *testing.T) {
+func TestNondeterministicAgentIsDetected(t *testing.T) {
 	lots := 0
 	team := &Team{Agents: []actor.Definition{agents.Define("gambler", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		lots++
 		return fmt.Sprint(lots), nil
 	})))}}
 	r, err := Run(team, Options{Seeds: 1, Faultless: true})
-	if err != nil || r.OK() || r.Failures[0].What != sim.SameTurns {
+	if err != nil || r.OK() || r.Failures[0].Property != sim.SameTurns {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
 
 // A world that breaks a spec leaves its folder, which says how to come back.
-func TestAFolderNamesTheWayBack(t *testing.T) {
+func TestFailureFolderNamesReplayCommand(t *testing.T) {
 	dir := t.TempDir()
-	panics := agents.Define("faller", "1", "", fallen{})
+	panics := agents.Define("faller", "1", "", panicBehavior{})
 	r, err := Run(&Team{Agents: []actor.Definition{panics}}, Options{Seeds: 1, Faultless: true, Dir: dir})
-	if err != nil || r.OK() || r.Failures[0].What != "CellNeverPanics" || r.Failures[0].Dir == "" {
+	if err != nil || r.OK() || r.Failures[0].Property != "CellNeverPanics" || r.Failures[0].Dir == "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if _, _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Parts{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
@@ -118,14 +118,14 @@ func TestAFolderNamesTheWayBack(t *testing.T) {
 }
 
 // What was expected and did not come about takes no room from worlds that broke a rule.
-func TestTheFirstThreeFoldersAreLeft(t *testing.T) {
+func TestFailureFoldersLimit(t *testing.T) {
 	none, dir := 0, t.TempDir()
-	team := &Team{Agents: []actor.Definition{agents.Define("faller", "1", "", fallen{})}, Expect: []Expect{{Refusals: "any", AtMost: none}}}
+	team := &Team{Agents: []actor.Definition{agents.Define("faller", "1", "", panicBehavior{})}, Expect: []Expect{{Refusals: "any", AtMost: none}}}
 	r := &Result{}
 	for range 5 {
-		r.Failures = append(r.Failures, Failure{What: "at most 0 refusals in a world"})
+		r.Failures = append(r.Failures, Failure{Property: "at most 0 refusals in a world"})
 	}
-	cast, err := team.cast()
+	cast, err := team.build()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestTheFirstThreeFoldersAreLeft(t *testing.T) {
 	broken := sim.RunSeed(world)
 	for seed := range uint64(4) {
 		broken.Seed = seed
-		r.failed(Options{Dir: dir}, world, broken)
+		r.addFailure(Options{Dir: dir}, world, broken)
 	}
 	for i, f := range r.Failures[5:] {
 		if (f.Dir != "") != (i < 3) {
@@ -143,20 +143,20 @@ func TestTheFirstThreeFoldersAreLeft(t *testing.T) {
 }
 
 // A part of all that was asked is no matter of one world.
-func TestAPartIsOfAllWorlds(t *testing.T) {
+func TestPrintAggregateFailure(t *testing.T) {
 	var b strings.Builder
-	(&Result{Seeds: 20, Failures: []Failure{{Seed: 7, What: "at least 90 %", All: true}}}).Print(&b, nil)
+	(&Result{Seeds: 20, Failures: []Failure{{Seed: 7, Property: "at least 90 %", Aggregate: true}}}).Print(&b, nil)
 	if !strings.Contains(b.String(), "FAILED over 20 worlds: at least 90 %\n  seeds 7 (the worst)\n") {
 		t.Error(b.String())
 	}
 }
 
-// fallen panics where the runtime lets nobody catch it: as a behavior of its own.
-type fallen struct{}
+// panicBehavior panics where the runtime lets nobody catch it: as a behavior of its own.
+type panicBehavior struct{}
 
-func (fallen) Begin(actor.Begin) actor.Turn { panic("as it was told to") }
+func (panicBehavior) Begin(actor.Begin) actor.Turn { panic("as it was told to") }
 
-func TestWhatATeamMayNotBe(t *testing.T) {
+func TestInvalidTeamsAreRejected(t *testing.T) {
 	clerk := agents.Define("clerk", "1", "", agents.Blocking(agents.Helper{}))
 	none := -1
 	for name, test := range map[string]struct {
@@ -214,18 +214,18 @@ func TestWhatATeamMayNotBe(t *testing.T) {
 	}
 }
 
-// lots are drawn as they stand in a list, and then 0.
-type lots struct{ all []int }
+// choiceList are drawn as they stand in a list, and then 0.
+type choiceList struct{ rest []int }
 
-func (l *lots) Int(n int) int {
+func (l *choiceList) Int(n int) int {
 	i := 0
-	if len(l.all) > 0 {
-		i, l.all = min(l.all[0], n-1), l.all[1:]
+	if len(l.rest) > 0 {
+		i, l.rest = min(l.rest[0], n-1), l.rest[1:]
 	}
 	return i
 }
 
-func TestRules(t *testing.T) {
+func TestStubRules(t *testing.T) {
 	team := &Team{Specs: []agents.Spec{{ID: "a", Agents: []string{"b"}}, {ID: "b"}, {ID: "c"}}, Models: []Rule{
 		{Agent: "a", When: "red", Says: []string{"stop"}},
 		{Agent: "a", When: "result", Uses: []Use{{Tool: "t", Input: `{"x":1}`}}},
@@ -259,7 +259,7 @@ func TestRules(t *testing.T) {
 		"then it may call": {"c", offered, []int{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
 		"or use":           {"c", offered, []int{2}, `t {}`},
 	} {
-		c := team.model(&lots{test.choices}, test.agent, test.prompt)
+		c := team.model(&choiceList{test.choices}, test.agent, test.prompt)
 		said := c.Text
 		for _, call := range c.Calls {
 			said += call.Name + " " + call.Arguments
@@ -270,7 +270,7 @@ func TestRules(t *testing.T) {
 	}
 	// Whom an agent may call, its author says.
 	team.Models = nil
-	if c := team.model(&lots{[]int{1, 9}}, "a", offered); !strings.Contains(c.Calls[0].Arguments, `"agent_id":"b"`) {
+	if c := team.model(&choiceList{[]int{1, 9}}, "a", offered); !strings.Contains(c.Calls[0].Arguments, `"agent_id":"b"`) {
 		t.Error(c)
 	}
 }
@@ -291,19 +291,19 @@ func TestExpectations(t *testing.T) {
 		{Expect{DepthAtMost: &two}, "a call has 3 above it"},
 		{Expect{FanOutAtMost: &three}, "4 calls at once"},
 	} {
-		if got := test.x.broken(report); test.says == "" && got != "" || !strings.Contains(got, test.says) {
+		if got := test.x.violation(report); test.says == "" && got != "" || !strings.Contains(got, test.says) {
 			t.Errorf("%s: %q, want %q", &test.x, got, test.says)
 		}
 	}
 	half := 50
-	s := share{x: &Expect{SucceededPercent: &half, Agent: "a"}}
+	s := successRate{expect: &Expect{SucceededPercent: &half, Agent: "a"}}
 	s.add(1, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 4, Succeeded: 3}, {Agent: "b", Asked: 90}}})
 	s.add(2, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 2, Succeeded: 0}}})
-	if s.broken() != nil {
+	if s.violation() != nil {
 		t.Errorf("half is half: %+v", s)
 	}
 	s.add(3, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 2, Succeeded: 0}}})
-	if f := s.broken(); f == nil || f.Seed != 2 || !strings.Contains(f.Detail, "3 of 8") {
+	if f := s.violation(); f == nil || f.Seed != 2 || !strings.Contains(f.Detail, "3 of 8") {
 		t.Errorf("%+v", f)
 	}
 }

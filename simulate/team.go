@@ -152,16 +152,16 @@ func (t *Team) check() error {
 	return nil
 }
 
-// cast is the team as a world plays it.
-func (t *Team) cast() (*sim.Team, error) {
+// build is the team as a world plays it.
+func (t *Team) build() (*sim.Team, error) {
 	if err := t.check(); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
 	registry := tools.NewRegistry()
 	for _, tool := range t.Tools {
 		says := tool.Says
-		stand := sim.StandIn(tools.Tool{Name: tool.Name, Description: orText(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
-			func(c sim.Lots, _ []byte) string { return drawn(c, says, "done") })
+		stand := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
+			func(c sim.Lots, _ []byte) string { return pick(c, says, "done") })
 		if err := registry.RegisterBuiltin(stand); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
@@ -188,15 +188,15 @@ func (t *Team) cast() (*sim.Team, error) {
 	return cast, nil
 }
 
-func orText(text, other string) string {
+func textOr(text, other string) string {
 	if text != "" {
 		return text
 	}
 	return other
 }
 
-// drawn is one of several texts.
-func drawn(c sim.Lots, says []string, otherwise string) string {
+// pick is one of several texts.
+func pick(c sim.Lots, says []string, otherwise string) string {
 	if len(says) == 0 {
 		return otherwise
 	}

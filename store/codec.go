@@ -321,7 +321,7 @@ func (r decoder) record() Record {
 	case tagAccepted:
 		return Accepted{Call: r.Call(), At: r.time(), Definition: r.Hash()}
 	case tagAsking:
-		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks(), Keep: r.items(actor.KeptPerActionMax)}
+		return Asking{Run: r.CallID(), At: r.time(), Asks: r.asks(), Keep: r.items(actor.StateUpdatesMax)}
 	case tagAdded:
 		return Added{Run: r.CallID(), At: r.time(), Ask: r.asked()}
 	case tagStreamed:
@@ -345,7 +345,7 @@ func (r decoder) record() Record {
 		return Rebased{At: r.time()}
 	case tagEnded:
 		e := r.ended()
-		e.Keep = r.items(actor.KeptPerActionMax)
+		e.Keep = r.items(actor.StateUpdatesMax)
 		return e
 	case tagBuried:
 		return r.buried()
@@ -507,7 +507,7 @@ func (r decoder) asked() Asked {
 	return a
 }
 
-func (w *encoder) items(items []actor.Item) {
+func (w *encoder) items(items []actor.StateItem) {
 	if w.first {
 		w.more = w.more || len(items) > 0
 		return
@@ -519,12 +519,12 @@ func (w *encoder) items(items []actor.Item) {
 	}
 }
 
-func (r decoder) items(limit int) []actor.Item {
+func (r decoder) items(limit int) []actor.StateItem {
 	if r.written < 2 {
 		return nil
 	}
-	return list(r, r.Count(limit, "items kept"), func() actor.Item {
-		return actor.Item{Name: r.String(actor.KeptNameMax), Value: r.Bytes(actor.KeptValueMax)}
+	return list(r, r.Count(limit, "items kept"), func() actor.StateItem {
+		return actor.StateItem{Name: r.String(actor.StateItemNameBytesMax), Value: r.Bytes(actor.StateItemValueBytesMax)}
 	})
 }
 

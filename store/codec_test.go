@@ -97,10 +97,10 @@ func drawAsks(t *rapid.T) []Asked {
 	return asks
 }
 
-func drawItems(t *rapid.T) []actor.Item {
-	var items []actor.Item
+func drawItems(t *rapid.T) []actor.StateItem {
+	var items []actor.StateItem
 	for range rapid.IntRange(0, 2).Draw(t, "items") {
-		items = append(items, actor.Item{Name: drawName(t), Value: []byte(drawName(t))})
+		items = append(items, actor.StateItem{Name: drawName(t), Value: []byte(drawName(t))})
 	}
 	return items
 }
@@ -239,7 +239,7 @@ func TestNoFieldIsForgotten(t *testing.T) {
 		nonZero(reflect.ValueOf(j), seen)
 	})
 	for _, v := range []any{Entry{}, RunEvent{}, Accepted{}, Asking{}, Answered{}, Retried{}, Held{}, Resumed{}, Parked{}, Ended{},
-		Buried{}, Added{}, Streamed{}, Rebased{}, actor.Item{}, Snapshot{}, Journal{}, Away{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
+		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, Away{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these

@@ -14,12 +14,12 @@ import (
 // Journal is the state of one actor: its records folded, in order. Apply is the
 // only way to change it.
 type Journal struct {
-	N      uint64       // the last record's number
-	Runs   []*Run       // open, in the order in which they were accepted
-	Away   []Away       // remembered outcomes that stand in the log, in order
-	Ended  []Ended      // and those behind them, whole
-	Buried []Buried     // cancelled before they came, in order
-	Kept   []actor.Item // by name, as ended runs left it
+	N      uint64            // the last record's number
+	Runs   []*Run            // open, in the order in which they were accepted
+	Away   []Away            // remembered outcomes that stand in the log, in order
+	Ended  []Ended           // and those behind them, whole
+	Buried []Buried          // cancelled before they came, in order
+	Kept   []actor.StateItem // by name, as ended runs left it
 
 	held  int    // what Ended weighs
 	index *index // once there is much to find
@@ -30,13 +30,13 @@ type Run struct {
 	Call       actor.Call
 	At         actor.Time
 	Definition actor.Hash
-	Clock      actor.Clock  // its own time; stands still while it waits for a person, itself or below
-	Holds      uint64       // how often Clock was stopped or started
-	Budget     uint32       // calls it may still make
-	Steps      []Step       // its turn so far; none while it waits in the mailbox
-	Seq        uint64       // its last run event
-	Parked     string       // why it does not go on, if so
-	Keep       []actor.Item // what its turn keeps: part of Kept once it has ended
+	Clock      actor.Clock       // its own time; stands still while it waits for a person, itself or below
+	Holds      uint64            // how often Clock was stopped or started
+	Budget     uint32            // calls it may still make
+	Steps      []Step            // its turn so far; none while it waits in the mailbox
+	Seq        uint64            // its last run event
+	Parked     string            // why it does not go on, if so
+	Keep       []actor.StateItem // what its turn keeps: part of Kept once it has ended
 }
 
 // Step is one action of a turn: its asks, each with its answer once it has one.
@@ -275,12 +275,12 @@ func (j *Journal) Close(id actor.CallID) *Run {
 }
 
 // keep takes over items; the last of a name counts.
-func (j *Journal) keep(items []actor.Item) {
+func (j *Journal) keep(items []actor.StateItem) {
 	for i, item := range items {
 		if i == 0 {
 			j.Kept = slices.Clone(j.Kept) // a turn may still read the old ones
 		}
-		at, there := slices.BinarySearchFunc(j.Kept, item.Name, func(k actor.Item, name string) int { return strings.Compare(k.Name, name) })
+		at, there := slices.BinarySearchFunc(j.Kept, item.Name, func(k actor.StateItem, name string) int { return strings.Compare(k.Name, name) })
 		switch {
 		case len(item.Value) == 0 && there:
 			j.Kept = slices.Delete(j.Kept, at, at+1)
@@ -294,7 +294,7 @@ func (j *Journal) keep(items []actor.Item) {
 }
 
 // KeptNow is what the actor keeps, with what open runs keep already.
-func (j *Journal) KeptNow() []actor.Item {
+func (j *Journal) KeptNow() []actor.StateItem {
 	now := Journal{Kept: j.Kept}
 	for _, run := range j.Runs {
 		now.keep(run.Keep)

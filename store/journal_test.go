@@ -212,7 +212,7 @@ func TestWhatIsRememberedIsFound(t *testing.T) {
 }
 
 func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {
-	item := func(name, value string) actor.Item { return actor.Item{Name: name, Value: []byte(value)} }
+	item := func(name, value string) actor.StateItem { return actor.StateItem{Name: name, Value: []byte(value)} }
 	call := func(n byte) actor.CallID { return actor.CallID{14: n} }
 	var j Journal
 	apply := func(r Record) {
@@ -223,18 +223,18 @@ func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {
 	}
 	ask := []Asked{{Ask: actor.Ask{Kind: actor.AskSleep}}}
 	apply(Accepted{Call: actor.Call{ID: call(1)}})
-	apply(Ended{Call: call(1), Keep: []actor.Item{item("b", "1"), item("a", "1"), item("c", "1")}})
+	apply(Ended{Call: call(1), Keep: []actor.StateItem{item("b", "1"), item("a", "1"), item("c", "1")}})
 	apply(Accepted{Call: actor.Call{ID: call(2)}})
-	apply(Asking{Run: call(2), Asks: ask, Keep: []actor.Item{item("b", "2"), item("d", "2")}})
+	apply(Asking{Run: call(2), Asks: ask, Keep: []actor.StateItem{item("b", "2"), item("d", "2")}})
 	before := j.Kept
-	if want := []actor.Item{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.Kept, want) {
+	if want := []actor.StateItem{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.Kept, want) {
 		t.Errorf("while it runs the actor keeps %s", j.Kept)
 	}
-	if want := []actor.Item{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.KeptNow(), want) {
+	if want := []actor.StateItem{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.KeptNow(), want) {
 		t.Errorf("with what it keeps already: %s", j.KeptNow())
 	}
-	apply(Ended{Call: call(2), Keep: []actor.Item{item("a", ""), item("e", "")}})
-	if want := []actor.Item{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.Kept, want) {
+	apply(Ended{Call: call(2), Keep: []actor.StateItem{item("a", ""), item("e", "")}})
+	if want := []actor.StateItem{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.Kept, want) {
 		t.Errorf("when it has ended: %s", j.Kept)
 	}
 	if len(before) != 3 || string(before[1].Value) != "1" {

@@ -19,7 +19,7 @@ type Asking struct {
 	Run  actor.CallID
 	At   actor.Time
 	Asks []Asked
-	Keep []actor.Item
+	Keep []actor.StateItem
 }
 
 // Added: the external agent that an ask of the run's last step invoked has made
@@ -98,7 +98,7 @@ type Ended struct {
 	Reply       actor.Reply
 	Until       actor.Time
 	Idempotency actor.Idempotency
-	Keep        []actor.Item
+	Keep        []actor.StateItem
 	n           uint64 // of the entry that says so, once it is in a journal; 0: not known
 }
 

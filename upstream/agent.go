@@ -278,7 +278,7 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 // can know (chains, rings, cancels) an agent cannot claim: it just says no.
 func reasonOf(code string) actor.Reason {
 	may := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
-	if i := slices.IndexFunc(may, func(r actor.Reason) bool { return r.Outside().Type == code }); i >= 0 {
+	if i := slices.IndexFunc(may, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
 		return may[i]
 	}
 	return actor.Rejected

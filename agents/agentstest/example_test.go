@@ -32,14 +32,14 @@ func (Planner) Turn(t *agents.Turn) (string, error) {
 
 var planner = agents.Define("planner", "1", "Plans what to read.", agents.Blocking(Planner{}))
 
-func TestPlannerMakesDoWithoutTheArchive(tb *testing.T) {
+func TestPlannerWithoutArchive(tb *testing.T) {
 	t := agentstest.Start(tb, planner, "whales")
 	t.Expect(agentstest.Call("archive")).Refuse(actor.NotFound, "no agent is named archive")
-	t.Expect(agentstest.Call("research").Saying("whales").Within(20 * time.Second)).Answer("two papers")
+	t.Expect(agentstest.Call("research").Containing("whales").Within(20 * time.Second)).Answer("two papers")
 	t.CompletesPartially("Read two papers.", "nothing from the archive")
 }
 
-func TestPlannerNeedsPapers(tb *testing.T) {
+func TestPlannerRequiresPapers(tb *testing.T) {
 	t := agentstest.Start(tb, planner, "whales")
 	t.Expect(agentstest.Call("archive")).Answer("a shelf")
 	t.Expect(agentstest.Call("research")).Refuse(actor.Busy, "16 of 16 messages wait")
@@ -47,7 +47,7 @@ func TestPlannerNeedsPapers(tb *testing.T) {
 }
 
 // A declared agent: the test plays its model.
-func TestADeclaredAgentPassesTheQuestionOn(tb *testing.T) {
+func TestDeclaredAgentForwardsQuestion(tb *testing.T) {
 	desk := agentstest.Declared(tb, `
 name = "desk"
 prompt = "You pass questions on."
@@ -55,9 +55,9 @@ tools = ["call_agent"]
 agents = ["billing"]
 `, nil)
 	t := agentstest.Start(tb, desk, "why was I charged twice?")
-	t.Expect(agentstest.Model("scripted").Saying("charged twice")).Uses(agentstest.UseCall("billing", "was it twice?"))
-	t.Expect(agentstest.Call("billing").Saying("twice")).Answer("once only")
-	t.Expect(agentstest.Model("scripted").Saying("once only")).Answer("You were charged once.")
+	t.Expect(agentstest.Model("scripted").Containing("charged twice")).Uses(agentstest.UseCall("billing", "was it twice?"))
+	t.Expect(agentstest.Call("billing").Containing("twice")).Answer("once only")
+	t.Expect(agentstest.Model("scripted").Containing("once only")).Answer("You were charged once.")
 	t.Completes("You were charged once.")
 }
 
@@ -65,7 +65,7 @@ func ExampleTurn() {
 	tb := printer{}
 	t := agentstest.Start(tb, planner, "whales")
 	t.Expect(agentstest.Call("research")).Answer("two papers")
-	t.Expect(agentstest.Call("library").Saying("whales"))
+	t.Expect(agentstest.Call("library").Containing("whales"))
 	// Output:
 	// step 1 of planner/main
 	// expected: call library saying "whales"

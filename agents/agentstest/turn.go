@@ -58,31 +58,31 @@ func From(chain ...string) Option {
 	}
 }
 
-// Kept is something that the actor keeps from a message before.
-func Kept(name, value string) Option {
+// WithState is something that the actor keeps from a message before.
+func WithState(name, value string) Option {
 	return func(b *actor.Begin) {
-		b.Kept = append(b.Kept, actor.Item{Name: name, Value: []byte(value)})
-		slices.SortFunc(b.Kept, func(a, c actor.Item) int { return strings.Compare(a.Name, c.Name) })
+		b.ActorState = append(b.ActorState, actor.StateItem{Name: name, Value: []byte(value)})
+		slices.SortFunc(b.ActorState, func(a, c actor.StateItem) int { return strings.Compare(a.Name, c.Name) })
 	}
 }
 
 // Turn is a turn that a test drives.
 type Turn struct {
-	tb      TB
-	def     actor.Definition
-	begin   actor.Begin
-	turn    actor.Turn
-	asks    []*Asked         // of the last action
-	answers [][]actor.Answer // of those before
-	keep    []actor.Item     // what the turn has had kept
-	done    *actor.Outcome   // how it ended
-	err     error            // or what it failed with
-	begun   bool
-	over    bool
+	tb           TB
+	def          actor.Definition
+	begin        actor.Begin
+	turn         actor.Turn
+	asks         []*PendingAsk     // of the last action
+	answers      [][]actor.Answer  // of those before
+	stateUpdates []actor.StateItem // what the turn has had kept
+	done         *actor.Outcome    // how it ended
+	err          error             // or what it failed with
+	started      bool
+	stopped      bool
 }
 
-// started is when every turn's message was accepted, if a test reads it.
-const started = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
+// acceptedAt is when every turn's message was accepted, if a test reads it.
+const acceptedAt = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
 // Start hands a message to an agent. Its turn runs as soon as something is expected of it.
 func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
@@ -91,7 +91,7 @@ func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
 		tb.Fatalf("agentstest: the definition of %q has no behavior; use agents.Define, or Declared", def.Name)
 	}
 	id := actor.CallID{15: 1}
-	begin := actor.Begin{At: started, Left: 10 * time.Minute, Call: actor.Call{ID: id, Root: id, To: actor.NewID(def.Name, actor.DefaultKey),
+	begin := actor.Begin{At: acceptedAt, Left: 10 * time.Minute, Call: actor.Call{ID: id, Root: id, To: actor.NewID(def.Name, actor.DefaultKey),
 		Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Left: 10 * time.Minute, Attempt: 1,
 		Principal: "test", Origin: actor.Human, Parts: actor.Text(message)}}
 	for _, o := range opts {
@@ -102,39 +102,39 @@ func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
 	return t
 }
 
-// GiveUp ends the turn where it stands, as a caller's time-out does.
-func (t *Turn) GiveUp() {
-	if !t.over {
-		t.over = true
+// Cancel ends the turn where it stands, as a caller's time-out does.
+func (t *Turn) Cancel() {
+	if !t.stopped {
+		t.stopped = true
 		t.turn.Stop()
 	}
 }
 
 func (t *Turn) cleanup() {
 	t.tb.Helper()
-	if !t.over && !t.tb.Failed() {
-		t.tb.Errorf("the turn of %s was left waiting%s\nanswer it and expect its end, or say GiveUp", t.begin.Call.To, t.state())
+	if !t.stopped && !t.tb.Failed() {
+		t.tb.Errorf("the turn of %s was left waiting%s\nanswer it and expect its end, or say GiveUp", t.begin.Call.To, t.progress())
 	}
-	t.GiveUp()
+	t.Cancel()
 }
 
-// goOn runs the turn up to its next asks or its end, once all before is answered.
-func (t *Turn) goOn() {
+// advance runs the turn up to its next asks or its end, once all before is answered.
+func (t *Turn) advance() {
 	t.tb.Helper()
-	if t.done != nil || t.err != nil || t.begun && len(t.open()) > 0 {
+	if t.done != nil || t.err != nil || t.started && len(t.unanswered()) > 0 {
 		return
 	}
-	if t.over {
+	if t.stopped {
 		t.tb.Fatalf("the turn of %s was given up", t.begin.Call.To)
 	}
 	var answers []actor.Answer
 	for _, a := range t.asks {
 		answers = append(answers, *a.answer)
 	}
-	if t.begun {
+	if t.started {
 		t.answers = append(t.answers, answers)
 	}
-	t.begun, t.asks = true, nil
+	t.started, t.asks = true, nil
 	action, err := t.turn.Next(answers)
 	switch {
 	case err != nil:
@@ -142,47 +142,47 @@ func (t *Turn) goOn() {
 	case (action.Done == nil) == (len(action.Asks) == 0):
 		t.tb.Fatalf("the turn of %s must either ask or end; it does %d asks, ended %v", t.begin.Call.To, len(action.Asks), action.Done != nil)
 	}
-	t.keep = append(t.keep, action.Keep...)
+	t.stateUpdates = append(t.stateUpdates, action.StateUpdates...)
 	t.done = action.Done
 	for _, ask := range action.Asks {
-		t.asks = append(t.asks, &Asked{turn: t, ask: ask})
+		t.asks = append(t.asks, &PendingAsk{turn: t, ask: ask})
 	}
 }
 
-// open is what is not answered yet.
-func (t *Turn) open() []*Asked {
-	return slices.DeleteFunc(slices.Clone(t.asks), func(a *Asked) bool { return a.answer != nil })
+// unanswered is what is not answered yet.
+func (t *Turn) unanswered() []*PendingAsk {
+	return slices.DeleteFunc(slices.Clone(t.asks), func(a *PendingAsk) bool { return a.answer != nil })
 }
 
 // Expect runs the turn until it asks for this, and returns the ask, to be
 // answered. Of several asks that fit it is the first.
-func (t *Turn) Expect(want Want) *Asked {
+func (t *Turn) Expect(want Want) *PendingAsk {
 	t.tb.Helper()
-	t.goOn()
+	t.advance()
 	for _, a := range t.asks {
-		if !a.expected && want.differs(&a.ask) == "" {
+		if !a.expected && want.mismatch(&a.ask) == "" {
 			a.expected = true
 			return a
 		}
 	}
 	why := ""
 	for _, a := range t.asks {
-		if !a.expected && want.same(&a.ask) {
-			why = "\nbut:      " + want.differs(&a.ask)
+		if !a.expected && want.matches(&a.ask) {
+			why = "\nbut:      " + want.mismatch(&a.ask)
 		}
 	}
-	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.state(), why)
+	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress(), why)
 	return nil
 }
 
-// state is where the turn stands, line by line.
-func (t *Turn) state() string {
+// progress is where the turn stands, line by line.
+func (t *Turn) progress() string {
 	switch {
 	case t.err != nil:
 		return fmt.Sprintf("\ngot:      failure: %v", t.err)
 	case t.done != nil:
-		return "\ngot:      " + describe(t.done)
-	case !t.begun:
+		return "\ngot:      " + describeOutcome(t.done)
+	case !t.started:
 		return "\ngot:      nothing: it has not begun"
 	}
 	var b strings.Builder
@@ -198,12 +198,12 @@ func (t *Turn) state() string {
 		case a.expected:
 			state = " (expected, not answered)"
 		}
-		fmt.Fprintf(&b, "\n%s %s%s", head, show(&a.ask), state)
+		fmt.Fprintf(&b, "\n%s %s%s", head, describeAsk(&a.ask), state)
 	}
 	return b.String()
 }
 
-func describe(o *actor.Outcome) string {
+func describeOutcome(o *actor.Outcome) string {
 	if o.Refusal != nil {
 		return "its end: refused, " + o.Refusal.Error()
 	}
@@ -217,9 +217,9 @@ func describe(o *actor.Outcome) string {
 // Ends runs the turn to its end and returns the outcome.
 func (t *Turn) Ends() actor.Outcome {
 	t.tb.Helper()
-	t.end("its end")
+	t.runToEnd("its end")
 	if t.done == nil {
-		t.tb.Fatalf("step %d of %s\nexpected: its end%s", len(t.answers)+1, t.begin.Call.To, t.state())
+		t.tb.Fatalf("step %d of %s\nexpected: its end%s", len(t.answers)+1, t.begin.Call.To, t.progress())
 	}
 	return *t.done
 }
@@ -228,9 +228,9 @@ func (t *Turn) Ends() actor.Outcome {
 func (t *Turn) Completes(text string) {
 	t.tb.Helper()
 	want := fmt.Sprintf("its end: %s, %q", actor.Succeeded, text)
-	t.end(want)
+	t.runToEnd(want)
 	if t.done == nil || t.done.Status != actor.Succeeded || actor.TextOf(t.done.Parts) != text {
-		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
 	}
 }
 
@@ -239,13 +239,13 @@ func (t *Turn) Completes(text string) {
 func (t *Turn) CompletesPartially(text string, warnings ...string) {
 	t.tb.Helper()
 	want := fmt.Sprintf("its end: %s, %q, warnings %q", actor.Partial, text, warnings)
-	t.end(want)
+	t.runToEnd(want)
 	ok := t.done != nil && t.done.Status == actor.Partial && actor.TextOf(t.done.Parts) == text && len(t.done.Warnings) == len(warnings)
 	for i, w := range warnings {
 		ok = ok && strings.Contains(t.done.Warnings[i], w)
 	}
 	if !ok {
-		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
 	}
 }
 
@@ -254,26 +254,26 @@ func (t *Turn) CompletesPartially(text string, warnings ...string) {
 func (t *Turn) Refuses(reason actor.Reason, sentence string) {
 	t.tb.Helper()
 	want := fmt.Sprintf("its end: refused, %s with %q", reason, sentence)
-	t.end(want)
+	t.runToEnd(want)
 	if t.done == nil || t.done.Refusal == nil || t.done.Refusal.Reason != reason || !strings.Contains(t.done.Refusal.Error(), sentence) {
-		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
 	}
 }
 
 // Fails expects the turn to fail: by an error that is no refusal, or a panic.
 func (t *Turn) Fails(sentence string) {
 	t.tb.Helper()
-	t.end("failure")
+	t.runToEnd("failure")
 	if t.err == nil || !strings.Contains(t.err.Error(), sentence) {
-		t.tb.Fatalf("step %d of %s\nexpected: failure with %q%s", len(t.answers)+1, t.begin.Call.To, sentence, t.state())
+		t.tb.Fatalf("step %d of %s\nexpected: failure with %q%s", len(t.answers)+1, t.begin.Call.To, sentence, t.progress())
 	}
 }
 
-// Keeps expects that the turn has had this kept, as it stands at its end; the
+// SetsState expects that the turn has had this kept, as it stands at its end; the
 // empty value is one that is kept no more.
-func (t *Turn) Keeps(name, value string) {
+func (t *Turn) SetsState(name, value string) {
 	t.tb.Helper()
-	for _, item := range slices.Backward(t.keep) {
+	for _, item := range slices.Backward(t.stateUpdates) {
 		if item.Name == name {
 			if string(item.Value) != value {
 				t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      %q", t.begin.Call.To, name, value, item.Value)
@@ -284,17 +284,17 @@ func (t *Turn) Keeps(name, value string) {
 	t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      nothing", t.begin.Call.To, name, value)
 }
 
-// end runs the turn to its end, if it comes to it, and once more as after a crash.
-func (t *Turn) end(want string) {
+// runToEnd runs the turn to its end, if it comes to it, and once more as after a crash.
+func (t *Turn) runToEnd(want string) {
 	t.tb.Helper()
-	t.goOn()
+	t.advance()
 	if t.done == nil && t.err == nil {
-		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.state())
+		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
 	}
-	if t.over {
+	if t.stopped {
 		return
 	}
-	t.GiveUp()
+	t.Cancel()
 	if err := agents.SameTurn(t.def.Behavior, t.def.Behavior, t.begin, t.answers); err != nil {
 		t.tb.Fatalf("%s, run again through the same answers as after a crash, does something else: %v\n"+
 			"between two asks a turn may depend on nothing but its message and the answers; what is not, belongs into Do", t.begin.Call.To, err)

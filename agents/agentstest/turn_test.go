@@ -15,29 +15,29 @@ import (
 
 // recorder is a test that notes how it fails, and stops where Fatalf does.
 type recorder struct {
-	said    []string
-	cleanup []func()
+	messages []string
+	cleanup  []func()
 }
 
-type stopped struct{}
+type fatalExit struct{}
 
 func (r *recorder) Helper()          {}
-func (r *recorder) Failed() bool     { return len(r.said) > 0 }
+func (r *recorder) Failed() bool     { return len(r.messages) > 0 }
 func (r *recorder) Cleanup(f func()) { r.cleanup = append(r.cleanup, f) }
 func (r *recorder) Errorf(format string, args ...any) {
-	r.said = append(r.said, fmt.Sprintf(format, args...))
+	r.messages = append(r.messages, fmt.Sprintf(format, args...))
 }
 func (r *recorder) Fatalf(format string, args ...any) {
 	r.Errorf(format, args...)
-	panic(stopped{})
+	panic(fatalExit{})
 }
 
-// fails runs a test and returns what it says.
-func fails(test func(tb TB)) string {
+// failureMessages runs a test and returns what it says.
+func failureMessages(test func(tb TB)) string {
 	r := &recorder{}
 	func() {
 		defer func() {
-			if p := recover(); p != nil && p != (stopped{}) {
+			if p := recover(); p != nil && p != (fatalExit{}) {
 				panic(p)
 			}
 		}()
@@ -46,7 +46,7 @@ func fails(test func(tb TB)) string {
 	for _, f := range r.cleanup {
 		f()
 	}
-	return strings.Join(r.said, "\n")
+	return strings.Join(r.messages, "\n")
 }
 
 var asker = agents.Define("asker", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
@@ -64,13 +64,13 @@ var asker = agents.Define("asker", "1", "", agents.Blocking(agents.Func(func(t *
 
 // keeper is a transition that counts the messages.
 var counter = agents.Define("counter", "1", "", agents.Pure(agents.Config{}, func(_ agents.Config, s agents.State) (agents.Action, error) {
-	n := len(s.Request.Kept)
+	n := len(s.Request.ActorState)
 	a := agents.Complete(fmt.Sprint(n + 1))
-	a.Keep = []actor.Item{{Name: "n", Value: fmt.Append(nil, n+1)}}
+	a.StateUpdates = []actor.StateItem{{Name: "n", Value: fmt.Append(nil, n+1)}}
 	return a, nil
 }))
 
-func TestWhatIsExpectedIsCompared(t *testing.T) {
+func TestTurnExpectations(t *testing.T) {
 	calls := 0
 	fickle := agents.Define("fickle", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		calls++
@@ -85,21 +85,29 @@ func TestWhatIsExpectedIsCompared(t *testing.T) {
 			u.Expect(Tool("search").With(`{ "n":1 }`)).AnswerJSON("[]")
 			u.Completes("[]")
 		}, ""},
-		"its input":         {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").With(`{"n":2}`)) }, `its input is {"n":1}`},
-		"its name":          {func(tb TB) { Start(tb, asker, "").Expect(Tool("find")) }, "expected: tool find\ngot:      tool search"},
-		"its words":         {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").Saying("m")) }, `it says "{\"n\":1}"`},
-		"its time":          {func(tb TB) { Start(tb, asker, "nap").Expect(Sleep(2 * time.Second)) }, "it waits for 1s"},
-		"its kind":          {func(tb TB) { Start(tb, asker, "").Expect(Call("search")) }, "expected: call search"},
-		"after the end":     {func(tb TB) { Start(tb, counter, "").Expect(Call("search")) }, `got:      its end: succeeded, "1"`},
-		"a sleep":           {func(tb TB) { u := Start(tb, asker, "nap"); u.Expect(Sleep(time.Second)).Passes(); u.Completes("woke") }, ""},
-		"another text":      {func(tb TB) { u := Start(tb, asker, "nap"); u.Expect(Sleep(time.Second)).Passes(); u.Completes("slept") }, `expected: its end: succeeded, "slept"`},
+		"its input":     {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").With(`{"n":2}`)) }, `its input is {"n":1}`},
+		"its name":      {func(tb TB) { Start(tb, asker, "").Expect(Tool("find")) }, "expected: tool find\ngot:      tool search"},
+		"its words":     {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").Containing("m")) }, `it says "{\"n\":1}"`},
+		"its time":      {func(tb TB) { Start(tb, asker, "nap").Expect(Sleep(2 * time.Second)) }, "it waits for 1s"},
+		"its kind":      {func(tb TB) { Start(tb, asker, "").Expect(Call("search")) }, "expected: call search"},
+		"after the end": {func(tb TB) { Start(tb, counter, "").Expect(Call("search")) }, `got:      its end: succeeded, "1"`},
+		"a sleep": {func(tb TB) {
+			u := Start(tb, asker, "nap")
+			u.Expect(Sleep(time.Second)).AnswerEmpty()
+			u.Completes("woke")
+		}, ""},
+		"another text": {func(tb TB) {
+			u := Start(tb, asker, "nap")
+			u.Expect(Sleep(time.Second)).AnswerEmpty()
+			u.Completes("slept")
+		}, `expected: its end: succeeded, "slept"`},
 		"the end too early": {func(tb TB) { Start(tb, asker, "").Completes("") }, "got:      tool search"},
 		"not answered":      {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Completes("") }, "(expected, not answered)"},
 		"answered twice":    {func(tb TB) { a := Start(tb, asker, "").Expect(Tool("search")); a.Answer("1"); a.Answer("2") }, "is answered twice"},
 		"left waiting":      {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")) }, "was left waiting\ngot:      tool search"},
 		"never begun":       {func(tb TB) { Start(tb, asker, "") }, "it has not begun"},
-		"given up":          {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.GiveUp() }, ""},
-		"gone":              {func(tb TB) { u := Start(tb, asker, ""); u.GiveUp(); u.Expect(Tool("search")) }, "was given up"},
+		"given up":          {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Cancel() }, ""},
+		"gone":              {func(tb TB) { u := Start(tb, asker, ""); u.Cancel(); u.Expect(Tool("search")) }, "was given up"},
 		"no model":          {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")).Scripted() }, "has no prompt"},
 		"a refusal": {func(tb TB) {
 			u := Start(tb, asker, "")
@@ -116,29 +124,29 @@ func TestWhatIsExpectedIsCompared(t *testing.T) {
 		"no failure": {func(tb TB) { Start(tb, counter, "").Fails("") }, "expected: failure"},
 		"an outcome": {func(tb TB) { Start(tb, asker, "fail").Ends() }, "got:      failure: something broke"},
 		"what is kept": {func(tb TB) {
-			u := Start(tb, counter, "", Kept("b", "x"), Kept("a", "y"))
+			u := Start(tb, counter, "", WithState("b", "x"), WithState("a", "y"))
 			u.Completes("3")
-			u.Keeps("n", "3")
+			u.SetsState("n", "3")
 		}, ""},
-		"another value": {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.Keeps("n", "2") }, "expected: \"2\"\ngot:      \"1\""},
-		"nothing kept":  {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.Keeps("m", "2") }, "got:      nothing"},
+		"another value": {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("n", "2") }, "expected: \"2\"\ngot:      \"1\""},
+		"nothing kept":  {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("m", "2") }, "got:      nothing"},
 		"no pure function": {func(tb TB) {
 			u := Start(tb, fickle, "")
-			u.Expect(Sleep(time.Duration(calls+1) * time.Second).Within(0)).Passes()
+			u.Expect(Sleep(time.Duration(calls+1) * time.Second).Within(0)).AnswerEmpty()
 			u.Completes("")
 		}, "as after a crash"},
 		"no behavior": {func(tb TB) { Start(tb, actor.Definition{Name: "x"}, "") }, "has no behavior"},
 		"no agent":    {func(tb TB) { Declared(tb, "nmae = 1", nil) }, "nmae"},
 	}
 	for name, test := range tests {
-		said := fails(test.test)
+		said := failureMessages(test.test)
 		if test.says == "" && said != "" || !strings.Contains(said, test.says) {
 			t.Errorf("%s: the test says\n%s\nwant\n%s", name, said, test.says)
 		}
 	}
 }
 
-func TestTheMessageIsAsItWasSent(t *testing.T) {
+func TestStartOptions(t *testing.T) {
 	var got *agents.Turn
 	def := agents.Define("who", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		got = t
@@ -152,7 +160,7 @@ func TestTheMessageIsAsItWasSent(t *testing.T) {
 }
 
 // Of two asks that are alike the first is expected first.
-func TestTwoAsksThatAreAlike(t *testing.T) {
+func TestIdenticalAsksMatchInOrder(t *testing.T) {
 	def := agents.Define("twice", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		a := t.All(agents.Call("helper", "x"), agents.Call("helper", "x"))
 		one, _ := a[0].Text()
@@ -166,7 +174,7 @@ func TestTwoAsksThatAreAlike(t *testing.T) {
 	u.Completes("12")
 }
 
-func TestAnExternalAgent(t *testing.T) {
+func TestExternalAgent(t *testing.T) {
 	def := Declared(t, "name = \"ext\"\nendpoint = \"http://127.0.0.1:1\"\n", nil)
 	u := Start(t, def, "hello")
 	u.Expect(Invoke("ext")).Answer("there")
@@ -174,11 +182,11 @@ func TestAnExternalAgent(t *testing.T) {
 }
 
 // A declared agent whose model does what it is told, as the built-in one does.
-func TestTheScriptedModel(t *testing.T) {
+func TestScriptedModel(t *testing.T) {
 	def := Declared(t, "name = \"desk\"\n", nil)
 	u := Start(t, def, "ask the helper agent to say xyzzy")
 	u.Expect(Model("scripted")).Scripted()
-	if p := u.Expect(Call("helper").Saying("xyzzy")); p.Ask().Kind != actor.AskTool {
+	if p := u.Expect(Call("helper").Containing("xyzzy")); p.Ask().Kind != actor.AskTool {
 		t.Error(p.Ask())
 	} else {
 		p.Answer("xyzzy")

@@ -17,11 +17,11 @@ import (
 
 // Want is an ask that is expected.
 type Want struct {
-	kind   actor.AskKind
-	name   string
-	saying string
-	input  string
-	within actor.Duration
+	kind       actor.AskKind
+	name       string
+	containing string
+	input      string
+	within     actor.Duration
 }
 
 // Call is a call of another agent, as the agent writes its name: agent or
@@ -46,9 +46,9 @@ func Sleep(d time.Duration) Want { return Want{kind: actor.AskSleep, within: d} 
 // Invoke is the service of an external agent that is handed the message.
 func Invoke(agent string) Want { return Want{kind: actor.AskInvoke, name: agent} }
 
-// Saying wants this to be part of what is said: of a call the message, of a tool
+// Containing wants this to be part of what is said: of a call the message, of a tool
 // its input, of a model what it is told last.
-func (w Want) Saying(text string) Want { w.saying = text; return w }
+func (w Want) Containing(text string) Want { w.containing = text; return w }
 
 // With wants a tool to be given this, as JSON; neither order nor spaces matter.
 func (w Want) With(input string) Want { w.input = input; return w }
@@ -65,8 +65,8 @@ func (w Want) String() string {
 	if w.input != "" {
 		s += " with " + w.input
 	}
-	if w.saying != "" {
-		s += fmt.Sprintf(" saying %q", w.saying)
+	if w.containing != "" {
+		s += fmt.Sprintf(" saying %q", w.containing)
 	}
 	if w.within != 0 {
 		s += fmt.Sprintf(" within %v", w.within)
@@ -74,19 +74,19 @@ func (w Want) String() string {
 	return s
 }
 
-// same tells whether an ask is of this kind and name.
-func (w Want) same(ask *actor.Ask) bool {
-	kind, name, _ := look(ask)
+// matches tells whether an ask is of this kind and name.
+func (w Want) matches(ask *actor.Ask) bool {
+	kind, name, _ := inspect(ask)
 	return kind == w.kind && (name == w.name || kind == actor.AskSleep)
 }
 
-// differs says in what way the ask is another, or nothing.
-func (w Want) differs(ask *actor.Ask) string {
-	_, _, said := look(ask)
+// mismatch says in what way the ask is another, or nothing.
+func (w Want) mismatch(ask *actor.Ask) string {
+	_, _, said := inspect(ask)
 	switch {
-	case !w.same(ask):
+	case !w.matches(ask):
 		return "it is another"
-	case w.saying != "" && !strings.Contains(said, w.saying):
+	case w.containing != "" && !strings.Contains(said, w.containing):
 		return fmt.Sprintf("it says %q", said)
 	case w.input != "" && !sameJSON(w.input, bytesOf(ask.Parts)):
 		return "its input is " + string(bytesOf(ask.Parts))
@@ -96,8 +96,8 @@ func (w Want) differs(ask *actor.Ask) string {
 	return ""
 }
 
-// look is what an ask is about: the call that a tool is, and what is said.
-func look(ask *actor.Ask) (kind actor.AskKind, name, said string) {
+// inspect is what an ask is about: the call that a tool is, and what is said.
+func inspect(ask *actor.Ask) (kind actor.AskKind, name, said string) {
 	switch {
 	case ask.Kind == actor.AskTool && ask.Name == tools.CallAgent:
 		var in struct {
@@ -115,9 +115,9 @@ func look(ask *actor.Ask) (kind actor.AskKind, name, said string) {
 	return ask.Kind, ask.Name, string(bytesOf(ask.Parts))
 }
 
-// show is an ask on one line.
-func show(ask *actor.Ask) string {
-	kind, name, said := look(ask)
+// describeAsk is an ask on one line.
+func describeAsk(ask *actor.Ask) string {
+	kind, name, said := inspect(ask)
 	s := kind.String()
 	if name != "" {
 		s += " " + name

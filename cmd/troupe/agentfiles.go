@@ -124,7 +124,7 @@ func (f *agentFiles) together() {
 			}
 		}
 	}
-	for _, loop := range agents.Loops(specs) {
+	for _, loop := range agents.CallCycles(specs) {
 		first, _, _ := strings.Cut(loop, " ->")
 		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
 		f.doubt(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)

@@ -84,7 +84,7 @@ func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.Ca
 	err = c.client().follow(ctx, http.MethodPost, path, body, func(e runs.Event) error {
 		run = e.Run
 		if e.Refusal != nil && e.Type.Ends() {
-			ended = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Outside().Type, e.Refusal.Detail, run)
+			ended = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, run)
 		}
 		if c.JSON {
 			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))

@@ -30,12 +30,12 @@ type directory struct {
 	native []actor.Definition // no registry keeps them; the registry is one of them
 	keys   gateway.Keys
 
-	reader *agents.Reader
+	reader *agents.CatalogReader
 	ready  chan struct{} // closed: all who are to hear are there
 
 	mu       sync.Mutex
 	kept     map[string][]byte
-	compiled agents.Directory
+	compiled agents.Catalog
 	engine   *engine.Engine
 	outbound *outbound.Outbound
 	trace    *traceFile
@@ -53,7 +53,7 @@ func readDirectory(kv store.KV, native []actor.Definition, log *slog.Logger) (*d
 	if err != nil {
 		return nil, err
 	}
-	d.reader, d.ready = agents.NewReader(d.tools), make(chan struct{})
+	d.reader, d.ready = agents.NewCatalogReader(d.tools), make(chan struct{})
 	saved, err := store.LoadActor(kv, agents.RegistryID)
 	if err != nil {
 		return nil, fmt.Errorf("the registry: %w", err)
@@ -79,9 +79,9 @@ func readDirectory(kv store.KV, native []actor.Definition, log *slog.Logger) (*d
 
 // compile reads what is kept, and gives the door its keys.
 func (d *directory) compile() error {
-	var items []actor.Item
+	var items []actor.StateItem
 	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
-		items = append(items, actor.Item{Name: name, Value: d.kept[name]})
+		items = append(items, actor.StateItem{Name: name, Value: d.kept[name]})
 	}
 	compiled, err := d.reader.Read(items)
 	if err != nil {
@@ -106,7 +106,7 @@ func (d *directory) lacks(of func(id string) bool) (all []string) {
 		if !of(s.ID) {
 			continue
 		}
-		for _, text := range s.Lacks(d.tools, d.outbound.Models()) {
+		for _, text := range s.AvailabilityWarnings(d.tools, d.outbound.Models()) {
 			d.log.Warn(text)
 			all = append(all, text)
 		}

@@ -126,7 +126,7 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for i := range agents.FormerPerAgent + 1 {
+	for i := range agents.FormerPerAgentMax + 1 {
 		if _, _, err := n.registry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
 			t.Fatal(i, err)
 		}
@@ -155,7 +155,7 @@ func TestWhatIsOnlyBusyIsAskedAgain(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		tries int
-	}{{time.Millisecond, 3}, {agents.FormerKept, 1}, {0, 1}} {
+	}{{time.Millisecond, 3}, {agents.FormerRetention, 1}, {0, 1}} {
 		tries := 0
 		err := insist(t.Context(), func() error {
 			if tries++; tries == 3 {

@@ -134,7 +134,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	}()
 	var native []actor.Definition
 	if c.Ready {
-		native = agents.Ready()
+		native = agents.Builtin()
 	}
 	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Out: out, Native: native, Trace: c.Trace}, log)
 	if err != nil {

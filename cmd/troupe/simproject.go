@@ -54,7 +54,7 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 		o.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
 	if isTerminal(talk) {
-		o.Each = func(done int) { fmt.Fprintf(talk, "\r%d of %d worlds ", done, o.Seeds) }
+		o.Progress = func(done int) { fmt.Fprintf(talk, "\r%d of %d worlds ", done, o.Seeds) }
 		defer fmt.Fprint(talk, "\r\033[K")
 	}
 	r, err := simulation.Run(team, o)

@@ -72,7 +72,7 @@ func teamOf(registry *tools.Registry) ([]actor.Definition, error) {
 		b, err := t.Do("work", func(context.Context) ([]byte, error) { return []byte("done"), nil }, agents.Idempotent())
 		return t.Message() + " is " + string(b), err
 	})))
-	return append(agents.Ready(), team, teller), err
+	return append(agents.Builtin(), team, teller), err
 }
 
 func (n *powered) signal(ctx context.Context, run actor.CallID, to actor.ID) error {

@@ -36,7 +36,7 @@ func TestAgentsChangeForEveryCellAtOnce(t *testing.T) {
 	if a := n.ask("agent", "k", "x"); text(a) != "old" {
 		t.Errorf("before: %+v", a.Reply)
 	}
-	next := append(agents.Ready(), says("agent", "new"), bomb)
+	next := append(agents.Builtin(), says("agent", "new"), bomb)
 	if err := n.Define(patient(t), next, []actor.Definition{old}); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 // the run has the call's own id.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	complete(&call)
-	if err := call.Fits(); err != nil {
+	if err := call.CheckEncodable(); err != nil {
 		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
 	}
 	now := e.clock.now()

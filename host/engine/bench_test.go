@@ -46,7 +46,7 @@ func (l *link) Next(answers []actor.Answer) (actor.Action, error) {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: l.next, Parts: l.parts}}}, nil
 	case answers[0].Refusal != nil:
-		return actor.GiveUp(answers[0].Refusal), nil
+		return actor.EndRefused(answers[0].Refusal), nil
 	}
 	return actor.Complete(answers[0].Parts), nil
 }

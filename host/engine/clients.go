@@ -206,7 +206,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 		call := w.visit.Call
 		call.Attempt++ // it may be open: no "no" is the last word
 		if call.Left > 0 {
-			call.Left = max(w.clock.Now(now), 1)
+			call.Left = max(w.clock.Remaining(now), 1)
 		}
 		again = append(again, call)
 	}

@@ -129,7 +129,7 @@ func (f fallsOnce) Next(answers []actor.Answer) (actor.Action, error) {
 	case f.fell.CompareAndSwap(false, true):
 		panic("as told")
 	case answers[0].Refusal != nil:
-		return actor.GiveUp(answers[0].Refusal), nil
+		return actor.EndRefused(answers[0].Refusal), nil
 	}
 	return actor.Complete(answers[0].Parts), nil
 }

@@ -81,7 +81,7 @@ func start(t testing.TB, dir string, change func(*Config), definitions ...actor.
 		t.Fatal(err)
 	}
 	n := &node{t: t, disk: d, log: disk.NewLog(d), said: &listener{more: make(chan struct{}, 1)}}
-	config := Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: append(agents.Ready(), definitions...),
+	config := Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: append(agents.Builtin(), definitions...),
 		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.NewJSONHandler(n.said, nil)), Cells: 2}
 	if change != nil {
 		change(&config)

@@ -42,7 +42,7 @@ type world struct {
 	keys     *Keys
 	engine   *engine.Engine
 	mu       sync.Mutex
-	kept     []actor.Item
+	kept     []actor.StateItem
 }
 
 func newWorld(t *testing.T, out *outbound.Outbound, keys *Keys, native []actor.Definition) *world {
@@ -66,13 +66,13 @@ func (w *world) announce(ctx context.Context, input []byte) tools.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, item := range items {
-		w.kept = slices.DeleteFunc(w.kept, func(i actor.Item) bool { return i.Name == item.Name })
+		w.kept = slices.DeleteFunc(w.kept, func(i actor.StateItem) bool { return i.Name == item.Name })
 		if len(item.Value) > 0 {
 			w.kept = append(w.kept, item)
 		}
 	}
-	slices.SortFunc(w.kept, func(a, b actor.Item) int { return strings.Compare(a.Name, b.Name) })
-	d, err := agents.NewReader(w.tools).Read(w.kept)
+	slices.SortFunc(w.kept, func(a, b actor.StateItem) int { return strings.Compare(a.Name, b.Name) })
+	d, err := agents.NewCatalogReader(w.tools).Read(w.kept)
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
@@ -128,7 +128,7 @@ func openWith(t *testing.T, config Config, definitions ...actor.Definition) *doo
 		config.Keys = new(Keys)
 	}
 	config.External, config.Secret = out, secret
-	w := newWorld(t, out, config.Keys, append(agents.Ready(), definitions...))
+	w := newWorld(t, out, config.Keys, append(agents.Builtin(), definitions...))
 	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Agents: w.native,
 		Tools: w.tools, Outbound: out, Limits: dispatcher.DefaultLimits(), Logger: quietly})
 	if err != nil {

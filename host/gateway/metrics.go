@@ -131,7 +131,7 @@ func (f *nodeFigures) Collect(out chan<- prometheus.Metric) {
 	put(told, gauge, float64(f.server.streams.count()))
 	put(backlog, gauge, float64(stats.Backlog))
 	for _, r := range stats.Refusals {
-		put(refused, counter, float64(r.Count), r.Reason.Outside().Type, r.Scope.String())
+		put(refused, counter, float64(r.Count), r.Reason.Info().Type, r.Scope.String())
 	}
 	for _, r := range stats.Runs {
 		put(ended, counter, float64(r.Count), r.Status.String())

@@ -34,7 +34,7 @@ func newProblem(status int, code, title, detail string) *problem {
 
 // refusal is the problem that a refusal is.
 func refusal(r *actor.Refusal) *problem {
-	out := r.Reason.Outside()
+	out := r.Reason.Info()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
 	p.Field, p.Scope = r.Field, r.Scope.String()
 	if r.Field == ingress.IdempotencyKey {
@@ -51,7 +51,7 @@ func refusal(r *actor.Refusal) *problem {
 
 // invalid is a request that is at fault, in a field if one is named.
 func invalid(status int, field, detail string) *problem {
-	out := actor.Invalid.Outside()
+	out := actor.Invalid.Info()
 	p := newProblem(status, out.Type, out.Error, detail)
 	p.Field = field
 	return p

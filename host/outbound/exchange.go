@@ -103,7 +103,7 @@ func (x *exchange) step(now actor.Time, in upstream.Input) {
 		case upstream.PassOn:
 			x.pass(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
 		case upstream.Again:
-			x.pass(actor.Piece{Again: op.Failure.Refusal})
+			x.pass(actor.Piece{Retry: op.Failure.Refusal})
 		case upstream.Ended:
 			x.outcome = &op.Outcome
 		}

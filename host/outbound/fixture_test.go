@@ -160,8 +160,8 @@ func (h *heard) pass(p actor.Piece) {
 	if p.State != "" {
 		h.states = append(h.states, p.State+p.Detail)
 	}
-	if p.Again != nil {
-		h.again = append(h.again, p.Again)
+	if p.Retry != nil {
+		h.again = append(h.again, p.Retry)
 	}
 }
 

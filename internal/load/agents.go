@@ -106,7 +106,7 @@ func asking(asks ...actor.Ask) steps {
 		}
 		for _, a := range answers {
 			if a.Refusal != nil {
-				return actor.GiveUp(a.Refusal)
+				return actor.EndRefused(a.Refusal)
 			}
 		}
 		return actor.Complete(b.Call.Parts)

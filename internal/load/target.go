@@ -117,7 +117,7 @@ func (c *cellsCaller) Call() Answer {
 	case err != nil:
 		return Answer{Code: Broken}
 	case r != nil:
-		return Answer{Code: r.Reason.Outside().Type, Scope: r.Scope.String(), After: r.RetryAfter}
+		return Answer{Code: r.Reason.Info().Type, Scope: r.Scope.String(), After: r.RetryAfter}
 	}
 	return Answer{}
 }

@@ -117,7 +117,7 @@ func (t *passTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: t.next, Parts: t.parts}}}, nil
 	case answers[0].Refusal != nil:
-		return actor.GiveUp(answers[0].Refusal), nil
+		return actor.EndRefused(answers[0].Refusal), nil
 	}
 	return actor.Complete(answers[0].Parts), nil
 }

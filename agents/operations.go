@@ -16,32 +16,32 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// ledger is what the registry has to go by in one turn.
-type ledger struct {
-	kept   []actor.Item // by name
-	now    actor.Time
-	who    string
-	native []string
+// registryState is what the registry has to go by in one turn.
+type registryState struct {
+	items     []actor.StateItem // by name
+	now       actor.Time
+	principal string
+	native    []string
 }
 
-func (l ledger) do(operation, body string) (change, *actor.Refusal) {
+func (l registryState) apply(operation, body string) (change, *actor.Refusal) {
 	switch operation {
 	case OpPut, OpRegister:
-		spec, refusal := l.read(operation, body)
+		spec, refusal := l.readSpec(operation, body)
 		if refusal != nil {
 			return change{}, refusal
 		}
-		return l.put(spec)
+		return l.putAgent(spec)
 	case OpDelete:
-		id, refusal := nameIn(body, "agent_id")
+		id, refusal := nameMember(body, "agent_id")
 		if refusal != nil {
 			return change{}, refusal
 		}
-		return l.remove(id)
+		return l.deleteAgent(id)
 	case OpCreateKey:
 		return l.createKey(body)
 	case OpRevokeKey:
-		id, refusal := nameIn(body, "key_id")
+		id, refusal := nameMember(body, "key_id")
 		if refusal != nil {
 			return change{}, refusal
 		}
@@ -51,7 +51,7 @@ func (l ledger) do(operation, body string) (change, *actor.Refusal) {
 	}
 }
 
-func (l ledger) read(operation, body string) (Spec, *actor.Refusal) {
+func (l registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 	spec, err := ReadJSON([]byte(body))
 	if err != nil {
 		refusal := actor.Refuse(actor.Invalid, "%v", err)
@@ -75,8 +75,8 @@ func (l ledger) read(operation, body string) (Spec, *actor.Refusal) {
 	return spec, nil
 }
 
-// answerOf is what a client is told of an agent that was put.
-type answerOf struct {
+// putAnswer is what a client is told of an agent that was put.
+type putAnswer struct {
 	OK         bool   `json:"ok"`
 	ID         string `json:"agent_id"`
 	Name       string `json:"name"`
@@ -86,117 +86,117 @@ type answerOf struct {
 	Changed    bool   `json:"changed"`
 }
 
-func (l ledger) put(spec Spec) (change, *actor.Refusal) {
+func (l registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	before, there := l.agent(spec.ID)
-	answer := answerOf{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !there, true}
-	item := actor.Item{Name: agentPrefix + spec.ID}
-	if refusal := l.mayWrite(spec); refusal != nil {
+	answer := putAnswer{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !there, true}
+	item := actor.StateItem{Name: agentPrefix + spec.ID}
+	if refusal := l.checkDurability(spec); refusal != nil {
 		return change{}, refusal
 	}
 	if !there {
 		if l.count(agentPrefix) >= AgentsMax {
 			return change{}, actor.Refuse(actor.Budget, "there are %d agents, at most %d are kept: delete one first", AgentsMax, AgentsMax)
 		}
-		item.Value = l.agentValue(spec)
-		return l.within(change{keep: []actor.Item{item}, answer: answer})
+		item.Value = l.encodeAgent(spec)
+		return l.checkSize(change{updates: []actor.StateItem{item}, answer: answer})
 	}
-	if refusal := l.mayReplace(before, spec); refusal != nil {
+	if refusal := l.checkReplace(before, spec); refusal != nil {
 		return change{}, refusal
 	}
 	if before.Hash() == spec.Hash() {
 		answer.Changed = false
 		item.Value = l.value(item.Name)
-		return change{keep: []actor.Item{item}, answer: answer}, nil
+		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}
-	item.Value = l.agentValue(spec)
+	item.Value = l.encodeAgent(spec)
 	keep, refusal := l.retire(before)
 	if refusal != nil {
 		return change{}, refusal
 	}
-	return l.within(change{keep: append([]actor.Item{item}, keep...), answer: answer})
+	return l.checkSize(change{updates: append([]actor.StateItem{item}, keep...), answer: answer})
 }
 
-// mayWrite keeps an agent's durability as it is for as long as one of its runs may be
+// checkDurability keeps an agent's durability as it is for as long as one of its runs may be
 // open: whether an actor's journal is read, and goes on, must not change under it.
-func (l ledger) mayWrite(spec Spec) *actor.Refusal {
+func (l registryState) checkDurability(spec Spec) *actor.Refusal {
 	if before, there := l.agent(spec.ID); there { // what it was within a day before had the same
 		if before.Durability != spec.Durability {
-			return keepsDurability(spec.ID, before.Durability)
+			return durabilityRefusal(spec.ID, before.Durability)
 		}
 		return nil
 	}
-	for _, item := range l.kept {
-		var f keptFormer
-		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.over(replaced(item.Value)) || json.Unmarshal(item.Value, &f) != nil {
+	for _, item := range l.items {
+		var f formerRecord
+		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.expired(replacedAt(item.Value)) || json.Unmarshal(item.Value, &f) != nil {
 			continue
 		}
 		if before, err := ReadJSON(f.Spec); err == nil && before.Durability != spec.Durability {
-			return keepsDurability(spec.ID, before.Durability)
+			return durabilityRefusal(spec.ID, before.Durability)
 		}
 	}
 	return nil
 }
 
-func keepsDurability(id, durability string) *actor.Refusal {
+func durabilityRefusal(id, durability string) *actor.Refusal {
 	r := actor.Refuse(actor.Rejected, "%s has durability %s, or had it not long ago, and its actors' journals need it: keep it, or take another name", id, durability)
 	r.Field = "durability"
 	return r
 }
 
-// mayReplace keeps an agent from being taken over by somebody else.
-func (l ledger) mayReplace(before, spec Spec) *actor.Refusal {
+// checkReplace keeps an agent from being taken over by somebody else.
+func (l registryState) checkReplace(before, spec Spec) *actor.Refusal {
 	owner := l.owner(spec.ID)
 	switch {
-	case l.who == Operator:
+	case l.principal == Operator:
 		return nil
 	case before.Kind != spec.Kind:
 		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s: delete it first, or take another name", spec.ID, before.Kind)
-	case before.Kind == KindExternal && before.Endpoint != spec.Endpoint && owner != actor.FitText(l.who, runs.NameBytesMax):
-		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, who alone may move it: delete it first, or take another name", spec.ID, orSomebody(owner))
+	case before.Kind == KindExternal && before.Endpoint != spec.Endpoint && owner != actor.FitText(l.principal, runs.NameBytesMax):
+		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, who alone may move it: delete it first, or take another name", spec.ID, ownerOrUnknown(owner))
 	}
 	return nil
 }
 
-func orSomebody(principal string) string {
+func ownerOrUnknown(principal string) string {
 	if principal == "" {
 		return "somebody"
 	}
 	return principal
 }
 
-func (l ledger) remove(id string) (change, *actor.Refusal) {
+func (l registryState) deleteAgent(id string) (change, *actor.Refusal) {
 	before, there := l.agent(id)
 	if !there {
 		if id == RegistryID.Agent || slices.Contains(l.native, id) {
 			return change{}, actor.Refuse(actor.Rejected, "%s is a part of this program and cannot be deleted", id)
 		}
-		return l.gone(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)), nil
+		return l.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)), nil
 	}
 	keep, refusal := l.retire(before)
 	if refusal != nil {
 		return change{}, refusal
 	}
-	return change{keep: append([]actor.Item{{Name: agentPrefix + id}}, keep...), answer: struct {
+	return change{updates: append([]actor.StateItem{{Name: agentPrefix + id}}, keep...), answer: struct {
 		OK bool   `json:"ok"`
 		ID string `json:"agent_id"`
 	}{true, id}}, nil
 }
 
-// gone is a removal of what is not kept: the world may not have heard of one before.
-func (l ledger) gone(name string, refusal *actor.Refusal) change {
-	return change{keep: []actor.Item{{Name: name}}, gone: refusal}
+// announceAbsent is a removal of what is not kept: the world may not have heard of one before.
+func (l registryState) announceAbsent(name string, refusal *actor.Refusal) change {
+	return change{updates: []actor.StateItem{{Name: name}}, absent: refusal}
 }
 
 // retire keeps what an agent was for the runs that began with it. Once there is no
 // more room it lets go of what was retired so long ago that hardly any is left: the
 // oldest, a few dozen at once.
-func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
+func (l registryState) retire(before Spec) ([]actor.StateItem, *actor.Refusal) {
 	own := formerPrefix + before.ID + "/"
 	name := own + before.Hash().String()
-	keep := []actor.Item{{Name: name, Value: invariant.Must(json.Marshal(keptFormer{before.Encode(), runs.FormatTime(l.now)}))}}
-	var all, ours []actor.Item
+	keep := []actor.StateItem{{Name: name, Value: invariant.Must(json.Marshal(formerRecord{before.Encode(), runs.FormatTime(l.now)}))}}
+	var all, ours []actor.StateItem
 	bytes := 0
-	for _, item := range l.kept {
+	for _, item := range l.items {
 		if !strings.HasPrefix(item.Name, formerPrefix) || item.Name == name {
 			continue
 		}
@@ -205,7 +205,7 @@ func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
 			ours = append(ours, item)
 		}
 	}
-	full, alone := len(all) >= FormerMax, len(ours) >= FormerPerAgent
+	full, alone := len(all) >= FormerMax, len(ours) >= FormerPerAgentMax
 	switch {
 	case alone:
 		keep = l.prune(keep, ours)
@@ -213,37 +213,37 @@ func (l ledger) retire(before Spec) ([]actor.Item, *actor.Refusal) {
 		keep = l.prune(keep, all)
 	}
 	if (full || alone) && len(keep) == 1 {
-		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerKept,
+		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerRetention,
 			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", before.ID, len(ours), len(all))
 	}
 	return keep, nil
 }
 
 // prune lets go of those that are over, the oldest first.
-func (l ledger) prune(keep, former []actor.Item) []actor.Item {
+func (l registryState) prune(keep, former []actor.StateItem) []actor.StateItem {
 	type was struct {
 		name string
 		at   actor.Time
 	}
 	var old []was
 	for _, item := range former {
-		if at := replaced(item.Value); l.over(at) {
+		if at := replacedAt(item.Value); l.expired(at) {
 			old = append(old, was{item.Name, at})
 		}
 	}
 	slices.SortStableFunc(old, func(a, b was) int { return cmp.Compare(a.at, b.at) })
-	for _, f := range old[:min(len(old), prunedPerAction-len(keep))] {
-		keep = append(keep, actor.Item{Name: f.name})
+	for _, f := range old[:min(len(old), prunedPerActionMax-len(keep))] {
+		keep = append(keep, actor.StateItem{Name: f.name})
 	}
 	return keep
 }
 
-// over tells whether what was replaced then is hardly needed any more.
-func (l ledger) over(at actor.Time) bool { return l.now.Sub(at) > FormerKept }
+// expired tells whether what was replaced then is hardly needed any more.
+func (l registryState) expired(at actor.Time) bool { return l.now.Sub(at) > FormerRetention }
 
-// replaced is when a former agent was replaced; long ago if it cannot be read.
-func replaced(value []byte) actor.Time {
-	var f keptFormer
+// replacedAt is when a former agent was replaced; long ago if it cannot be read.
+func replacedAt(value []byte) actor.Time {
+	var f formerRecord
 	if json.Unmarshal(value, &f) != nil {
 		return 0
 	}
@@ -254,25 +254,25 @@ func replaced(value []byte) actor.Time {
 	return at
 }
 
-// within refuses what is more than an actor may keep.
-func (l ledger) within(c change) (change, *actor.Refusal) {
+// checkSize refuses what is more than an actor may keep.
+func (l registryState) checkSize(c change) (change, *actor.Refusal) {
 	bytes := 0
-	for _, item := range l.kept {
+	for _, item := range l.items {
 		bytes += len(item.Name) + len(item.Value)
 	}
-	for _, item := range c.keep {
+	for _, item := range c.updates {
 		bytes += len(item.Name) + len(item.Value) - len(l.value(item.Name))
 	}
-	if bytes > keptBytesMax {
-		return change{}, actor.Refuse(actor.Budget, "all agents together have %d bytes, at most %d are kept: delete some, or shorten prompts", bytes, keptBytesMax)
+	if bytes > registryBytesMax {
+		return change{}, actor.Refuse(actor.Budget, "all agents together have %d bytes, at most %d are kept: delete some, or shorten prompts", bytes, registryBytesMax)
 	}
 	return c, nil
 }
 
 // createKey keeps what a key is known by. What a key is, the door knows; here it
 // is a record with a name.
-func (l ledger) createKey(body string) (change, *actor.Refusal) {
-	id, refusal := nameIn(body, "key_id")
+func (l registryState) createKey(body string) (change, *actor.Refusal) {
+	id, refusal := nameMember(body, "key_id")
 	if refusal != nil {
 		return change{}, refusal
 	}
@@ -288,7 +288,7 @@ func (l ledger) createKey(body string) (change, *actor.Refusal) {
 		refusal.Field = "digest"
 		return change{}, refusal
 	}
-	item := actor.Item{Name: keyPrefix + id, Value: l.value(keyPrefix + id)}
+	item := actor.StateItem{Name: keyPrefix + id, Value: l.value(keyPrefix + id)}
 	record["created_at"] = invariant.Must(json.Marshal(runs.FormatTime(l.now)))
 	if item.Value != nil {
 		var before map[string]jsontext.Value
@@ -302,7 +302,7 @@ func (l ledger) createKey(body string) (change, *actor.Refusal) {
 		}
 		item.Value = invariant.Must(json.Marshal(record, json.Deterministic(true)))
 	}
-	return l.within(change{keep: []actor.Item{item}, answer: keyAnswer{true, id}})
+	return l.checkSize(change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}})
 }
 
 type keyAnswer struct {
@@ -310,45 +310,45 @@ type keyAnswer struct {
 	ID string `json:"key_id"`
 }
 
-func (l ledger) revokeKey(id string) (change, *actor.Refusal) {
+func (l registryState) revokeKey(id string) (change, *actor.Refusal) {
 	if l.value(keyPrefix+id) == nil {
-		return l.gone(keyPrefix+id, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)), nil
+		return l.announceAbsent(keyPrefix+id, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)), nil
 	}
 	if mutant.On("revoked-key-kept") {
 		return change{answer: keyAnswer{true, id}}, nil
 	}
-	return change{keep: []actor.Item{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil
+	return change{updates: []actor.StateItem{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil
 }
 
-func (l ledger) value(name string) []byte {
-	at, there := slices.BinarySearchFunc(l.kept, name, func(i actor.Item, name string) int { return strings.Compare(i.Name, name) })
+func (l registryState) value(name string) []byte {
+	at, there := slices.BinarySearchFunc(l.items, name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
 	if !there {
 		return nil
 	}
-	return l.kept[at].Value
+	return l.items[at].Value
 }
 
-func (l ledger) agent(id string) (Spec, bool) {
+func (l registryState) agent(id string) (Spec, bool) {
 	value := l.value(agentPrefix + id)
 	if value == nil {
 		return Spec{}, false
 	}
-	spec, _, err := readAgent(value)
+	spec, _, err := decodeAgentRecord(value)
 	return spec, err == nil
 }
 
-func (l ledger) owner(id string) string {
-	_, owner, _ := readAgent(l.value(agentPrefix + id))
+func (l registryState) owner(id string) string {
+	_, owner, _ := decodeAgentRecord(l.value(agentPrefix + id))
 	return owner
 }
 
-func (l ledger) agentValue(spec Spec) []byte {
-	return invariant.Must(json.Marshal(keptAgent{spec.Encode(), actor.FitText(l.who, runs.NameBytesMax), runs.FormatTime(l.now)}))
+func (l registryState) encodeAgent(spec Spec) []byte {
+	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), actor.FitText(l.principal, runs.NameBytesMax), runs.FormatTime(l.now)}))
 }
 
-func (l ledger) count(prefix string) int {
+func (l registryState) count(prefix string) int {
 	n := 0
-	for _, item := range l.kept {
+	for _, item := range l.items {
 		if strings.HasPrefix(item.Name, prefix) {
 			n++
 		}
@@ -356,8 +356,8 @@ func (l ledger) count(prefix string) int {
 	return n
 }
 
-// nameIn reads the one member that an operation is about.
-func nameIn(body, member string) (string, *actor.Refusal) {
+// nameMember reads the one member that an operation is about.
+func nameMember(body, member string) (string, *actor.Refusal) {
 	var in map[string]jsontext.Value
 	var name string
 	bad := func(text string) (string, *actor.Refusal) {

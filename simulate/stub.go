@@ -22,21 +22,21 @@ func (t *Team) model(c sim.Lots, agent string, p upstream.Prompt) upstream.Compl
 			asked = m.Text
 		}
 	}
-	if r := rule(t.Models, agent, last.Text, last.Role == upstream.Tool); r != nil {
+	if r := matchRule(t.Models, agent, last.Text, last.Role == upstream.Tool); r != nil {
 		if r.Script {
 			return upstream.Script(p)
 		}
 		return r.answer(c, asked, len(p.Messages))
 	}
 	if last.Role == upstream.Tool {
-		return says(strings.Join(results(p.Messages), "\n"))
+		return textCompletion(strings.Join(toolResults(p.Messages), "\n"))
 	}
-	return t.anything(c, agent, &p)
+	return t.defaultCompletion(c, agent, &p)
 }
 
 // service stands in for an external agent.
 func (t *Team) service(c sim.Lots, agent, message string) upstream.Completion {
-	if r := rule(t.Services, agent, message, false); r != nil {
+	if r := matchRule(t.Services, agent, message, false); r != nil {
 		if r.Script {
 			return upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: message}},
 				Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
@@ -45,23 +45,23 @@ func (t *Team) service(c sim.Lots, agent, message string) upstream.Completion {
 	}
 	if c.Int(3) == 2 {
 		if others := t.others(agent); len(others) > 0 {
-			return wants(0, tools.CallAgent, callInput(others[c.Int(len(others))], "a question of "+agent))
+			return toolCompletion(0, tools.CallAgent, callInput(others[c.Int(len(others))], "a question of "+agent))
 		}
 	}
-	return says("the answer of " + agent)
+	return textCompletion("the answer of " + agent)
 }
 
 func (t *Team) signal(c sim.Lots, name string) string {
 	for _, s := range t.Signals {
 		if s.Name == name {
-			return drawn(c, s.Says, "go on")
+			return pick(c, s.Says, "go on")
 		}
 	}
 	return "go on"
 }
 
-// rule finds the first that fits.
-func rule(rules []Rule, agent, told string, result bool) *Rule {
+// matchRule finds the first that fits.
+func matchRule(rules []Rule, agent, told string, result bool) *Rule {
 	for i := range rules {
 		r := &rules[i]
 		switch {
@@ -81,25 +81,25 @@ func (r *Rule) answer(c sim.Lots, asked string, turn int) upstream.Completion {
 	i := c.Int(len(r.Says) + len(r.Calls) + len(r.Uses))
 	fill := func(text string) string { return strings.ReplaceAll(text, "{message}", asked) }
 	if i < len(r.Says) {
-		return says(fill(r.Says[i]))
+		return textCompletion(fill(r.Says[i]))
 	}
 	if i -= len(r.Says); i < len(r.Calls) {
-		return wants(turn, tools.CallAgent, callInput(r.Calls[i].Agent, fill(r.Calls[i].Message)))
+		return toolCompletion(turn, tools.CallAgent, callInput(r.Calls[i].Agent, fill(r.Calls[i].Message)))
 	}
 	u := r.Uses[i-len(r.Calls)]
-	return wants(turn, u.Tool, orText(u.Input, "{}"))
+	return toolCompletion(turn, u.Tool, textOr(u.Input, "{}"))
 }
 
-// anything draws what a model may do of which nothing is known: answer, or use a
+// defaultCompletion draws what a model may do of which nothing is known: answer, or use a
 // tool that its agent may use, or call an agent that it may call.
-func (t *Team) anything(c sim.Lots, agent string, p *upstream.Prompt) upstream.Completion {
+func (t *Team) defaultCompletion(c sim.Lots, agent string, p *upstream.Prompt) upstream.Completion {
 	i := c.Int(1 + len(p.Tools))
 	if i == 0 {
-		return says("the answer of " + agent)
+		return textCompletion("the answer of " + agent)
 	}
 	tool := p.Tools[i-1].Name
 	if tool != tools.CallAgent {
-		return wants(len(p.Messages), tool, "{}")
+		return toolCompletion(len(p.Messages), tool, "{}")
 	}
 	may := t.others(agent)
 	for _, s := range t.Specs {
@@ -108,17 +108,17 @@ func (t *Team) anything(c sim.Lots, agent string, p *upstream.Prompt) upstream.C
 		}
 	}
 	if len(may) == 0 {
-		return says("the answer of " + agent)
+		return textCompletion("the answer of " + agent)
 	}
-	return wants(len(p.Messages), tool, callInput(may[c.Int(len(may))], fmt.Sprintf("question %d of %s", 1+c.Int(3), agent)))
+	return toolCompletion(len(p.Messages), tool, callInput(may[c.Int(len(may))], fmt.Sprintf("question %d of %s", 1+c.Int(3), agent)))
 }
 
 func (t *Team) others(agent string) []string {
 	return slices.DeleteFunc(t.names(), func(name string) bool { return name == agent })
 }
 
-// results is what the tools said that were used last.
-func results(messages []upstream.Message) (texts []string) {
+// toolResults is what the tools said that were used last.
+func toolResults(messages []upstream.Message) (texts []string) {
 	for _, m := range messages {
 		if m.Role != upstream.Tool {
 			texts = nil
@@ -129,17 +129,17 @@ func results(messages []upstream.Message) (texts []string) {
 	return texts
 }
 
-func says(text string) upstream.Completion {
-	return upstream.Completion{Text: orText(text, "…"), Finish: upstream.FinishStop, Model: "stand-in"}
+func textCompletion(text string) upstream.Completion {
+	return upstream.Completion{Text: textOr(text, "…"), Finish: upstream.FinishStop, Model: "stand-in"}
 }
 
-func wants(turn int, tool, input string) upstream.Completion {
+func toolCompletion(turn int, tool, input string) upstream.Completion {
 	return upstream.Completion{Calls: []upstream.ToolCall{{ID: fmt.Sprintf("use-%d", turn), Name: tool, Arguments: input}},
 		Finish: upstream.FinishCalls, Model: "stand-in"}
 }
 
 func callInput(agent, message string) string {
-	b, err := json.Marshal(map[string]string{"agent_id": agent, "message": orText(message, "…")})
+	b, err := json.Marshal(map[string]string{"agent_id": agent, "message": textOr(message, "…")})
 	if err != nil {
 		panic(err) // strings can be written
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// shownMax is how many lines of one kind are printed.
-const shownMax = 20
+// printedMax is how many lines of one kind are printed.
+const printedMax = 20
 
 // Print writes what became of the team. Command says how to see one seed again;
 // nil if there is no such command.
@@ -28,11 +28,11 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 		if i == 0 {
 			fmt.Fprintf(out, "\n%8s  %-12s %-8s %-30s %s\n", "refusals", "reason", "scope", "call", "the first")
 		}
-		if i == shownMax {
+		if i == printedMax {
 			fmt.Fprintf(out, "%8s  and %d more kinds\n", "", len(t.Refusals)-i)
 			break
 		}
-		fmt.Fprintf(out, "%8d  %-12s %-8s %-30s %.160s\n", c.Times, c.Reason, c.Scope, orText(c.Caller, "client")+" → "+c.Agent, oneLine(c.First))
+		fmt.Fprintf(out, "%8d  %-12s %-8s %-30s %.160s\n", c.Times, c.Reason, c.Scope, textOr(c.Caller, "client")+" → "+c.Agent, oneLine(c.First))
 	}
 	if len(r.Faults) > 0 {
 		var all []string
@@ -45,7 +45,7 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 		if i == 0 {
 			fmt.Fprintf(out, "\nunfinished when all was at rest:\n")
 		}
-		if i == shownMax {
+		if i == printedMax {
 			fmt.Fprintf(out, "  and %d more\n", len(t.Unfinished)-i)
 			break
 		}
@@ -57,24 +57,24 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 	}
 	var told []string
 	for i, f := range r.Failures {
-		if slices.Contains(told, f.What) {
+		if slices.Contains(told, f.Property) {
 			continue
 		}
-		told = append(told, f.What)
+		told = append(told, f.Property)
 		var seeds []string
 		for _, o := range r.Failures[i:] {
-			if o.What == f.What {
+			if o.Property == f.Property {
 				seeds = append(seeds, fmt.Sprint(o.Seed))
 			}
 		}
 		in := fmt.Sprintf("in %d of %d worlds", len(seeds), r.Seeds)
-		if f.All {
+		if f.Aggregate {
 			in = fmt.Sprintf("over %d worlds", r.Seeds)
 			seeds[0] += " (the worst)"
 		}
-		fmt.Fprintf(out, "\nFAILED %s: %s\n", in, f.What)
-		if len(seeds) > shownMax {
-			seeds = append(seeds[:shownMax], "…")
+		fmt.Fprintf(out, "\nFAILED %s: %s\n", in, f.Property)
+		if len(seeds) > printedMax {
+			seeds = append(seeds[:printedMax], "…")
 		}
 		fmt.Fprintf(out, "  seeds %s\n  seed %d: %s\n", strings.Join(seeds, ", "), f.Seed, oneLine(f.Detail))
 		if f.Dir != "" {

@@ -15,8 +15,8 @@ func Define(name, version, doc string, behavior actor.Behavior) actor.Definition
 	return actor.Definition{Name: name, Hash: actor.HashOf([]byte("go:" + name + ":" + version)), Doc: doc, Behavior: behavior}
 }
 
-// Ready is the agents that come with Troupe.
-func Ready() []actor.Definition {
+// Builtin is the agents that come with Troupe.
+func Builtin() []actor.Definition {
 	return []actor.Definition{
 		Define("coordinator", "1", "Asks the helper, waits for the signal go, then tells what the helper said.", Blocking(Coordinator{})),
 		Define("helper", "1", "Answers with what it was told.", Blocking(Helper{})),

@@ -4,13 +4,13 @@ package agents
 
 import "strings"
 
-// depthMax is how deep a source may nest: no spec has more than two levels. What
+// nestingMax is how deep a source may nest: no spec has more than two levels. What
 // reads TOML takes a time that grows with the square of the depth.
-const depthMax = 8
+const nestingMax = 8
 
-// tooDeep is the byte at which TOML opens one table, list or part of a key too
+// findExcessNesting is the byte at which TOML opens one table, list or part of a key too
 // many, or -1. It knows what is text and what is a comment, and no more.
-func tooDeep(text string) int {
+func findExcessNesting(text string) int {
 	depth, dots := 0, 0
 	for i := 0; i < len(text); i++ {
 		switch text[i] {
@@ -21,16 +21,16 @@ func tooDeep(text string) int {
 				i = len(text)
 			}
 		case '"', '\'':
-			i = afterText(text, i) - 1
+			i = skipString(text, i) - 1
 		case '{', '[':
 			dots = 0
-			if depth++; depth > depthMax {
+			if depth++; depth > nestingMax {
 				return i
 			}
 		case '}', ']':
 			depth = max(depth-1, 0)
 		case '.':
-			if dots++; dots > depthMax {
+			if dots++; dots > nestingMax {
 				return i
 			}
 		case '=', ',', '\n':
@@ -40,9 +40,9 @@ func tooDeep(text string) int {
 	return -1
 }
 
-// afterText is the byte behind the text that begins with a quote. Text between
+// skipString is the byte behind the text that begins with a quote. Text between
 // three quotes may end with two more of its own.
-func afterText(text string, begin int) int {
+func skipString(text string, begin int) int {
 	quote := text[begin]
 	three := strings.Repeat(text[begin:begin+1], 3)
 	long := strings.HasPrefix(text[begin:], three)

@@ -21,31 +21,31 @@ const (
 	keyPrefix    = "key/"
 )
 
-// keptAgent is one agent, as it stands in the journal of the registry.
-type keptAgent struct {
+// agentRecord is one agent, as it stands in the journal of the registry.
+type agentRecord struct {
 	Spec  jsontext.Value `json:"spec"`
 	Owner string         `json:"owner"` // the principal that brought it
 	At    string         `json:"at"`
 }
 
-// keptFormer is what an agent was before.
-type keptFormer struct {
+// formerRecord is what an agent was before.
+type formerRecord struct {
 	Spec     jsontext.Value `json:"spec"`
 	Replaced string         `json:"replaced_at"`
 }
 
-// Directory is what the registry keeps, ready for a world: what cells, doors and
+// Catalog is what the registry keeps, ready for a world: what cells, doors and
 // the way out have to know.
-type Directory struct {
+type Catalog struct {
 	Definitions []actor.Definition // by name
 	Former      []actor.Definition
-	Specs       []Spec       // of Definitions
-	Keys        []actor.Item // records as they were brought, with created_at; named by the key's id
+	Specs       []Spec            // of Definitions
+	Keys        []actor.StateItem // records as they were brought, with created_at; named by the key's id
 }
 
-// Lacks says what an agent has to do without where only these tools and models
+// AvailabilityWarnings says what an agent has to do without where only these tools and models
 // are there.
-func (s *Spec) Lacks(registry *tools.Registry, models []string) (lacks []string) {
+func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (lacks []string) {
 	if missing := s.MissingTools(registry); len(missing) > 0 {
 		lacks = append(lacks, fmt.Sprintf("agent %s does without the tools %s: this node does not have them", s.ID, strings.Join(missing, ", ")))
 	}
@@ -56,34 +56,34 @@ func (s *Spec) Lacks(registry *tools.Registry, models []string) (lacks []string)
 }
 
 // AgentOf is which agent an item of the registry is; false if it is none.
-func AgentOf(item actor.Item) (id string, ok bool) {
+func AgentOf(item actor.StateItem) (id string, ok bool) {
 	return strings.CutPrefix(item.Name, agentPrefix)
 }
 
-// Reader reads what the registry keeps, time and again. What it has compiled
+// CatalogReader reads what the registry keeps, time and again. What it has compiled
 // before, and is still kept, it does not compile anew.
-type Reader struct {
+type CatalogReader struct {
 	tools    *tools.Registry
-	compiled map[actor.Hash]agent // by the value that is kept
+	compiled map[actor.Hash]compiledAgent // by the value that is kept
 }
 
-type agent struct {
+type compiledAgent struct {
 	spec Spec
 	def  actor.Definition
 }
 
-// NewReader returns a reader for a program that has these tools.
-func NewReader(registry *tools.Registry) *Reader {
-	return &Reader{tools: registry, compiled: map[actor.Hash]agent{}}
+// NewCatalogReader returns a reader for a program that has these tools.
+func NewCatalogReader(registry *tools.Registry) *CatalogReader {
+	return &CatalogReader{tools: registry, compiled: map[actor.Hash]compiledAgent{}}
 }
 
 // Read reads all that is kept, in the order of names.
-func (r *Reader) Read(kept []actor.Item) (Directory, error) {
-	var d Directory
-	known := make(map[actor.Hash]agent, len(r.compiled))
+func (r *CatalogReader) Read(kept []actor.StateItem) (Catalog, error) {
+	var d Catalog
+	known := make(map[actor.Hash]compiledAgent, len(r.compiled))
 	for _, item := range kept {
 		if key, ok := strings.CutPrefix(item.Name, keyPrefix); ok {
-			d.Keys = append(d.Keys, actor.Item{Name: key, Value: item.Value})
+			d.Keys = append(d.Keys, actor.StateItem{Name: key, Value: item.Value})
 			continue
 		}
 		hash := actor.HashOf(item.Value)
@@ -91,7 +91,7 @@ func (r *Reader) Read(kept []actor.Item) (Directory, error) {
 		if !ok {
 			var err error
 			if a, err = r.compile(item); err != nil {
-				return Directory{}, err
+				return Catalog{}, err
 			}
 		}
 		known[hash] = a
@@ -105,29 +105,29 @@ func (r *Reader) Read(kept []actor.Item) (Directory, error) {
 	return d, nil
 }
 
-func (r *Reader) compile(item actor.Item) (a agent, err error) {
+func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err error) {
 	switch {
 	case strings.HasPrefix(item.Name, agentPrefix):
-		a.spec, _, err = readAgent(item.Value)
+		a.spec, _, err = decodeAgentRecord(item.Value)
 	case strings.HasPrefix(item.Name, formerPrefix):
-		var f keptFormer
+		var f formerRecord
 		if err = json.Unmarshal(item.Value, &f, json.RejectUnknownMembers(true)); err == nil {
 			a.spec, err = ReadJSON(f.Spec)
 		}
 	default:
-		return agent{}, fmt.Errorf("the registry keeps %.80q, which this version does not know: it was written by a later one", item.Name)
+		return compiledAgent{}, fmt.Errorf("the registry keeps %.80q, which this version does not know: it was written by a later one", item.Name)
 	}
 	if err == nil {
 		a.def, err = Compile(a.spec, r.tools)
 	}
 	if err != nil {
-		return agent{}, fmt.Errorf("the registry keeps %.80q, which this version cannot read: %w", item.Name, err)
+		return compiledAgent{}, fmt.Errorf("the registry keeps %.80q, which this version cannot read: %w", item.Name, err)
 	}
 	return a, nil
 }
 
-func readAgent(value []byte) (Spec, string, error) {
-	var k keptAgent
+func decodeAgentRecord(value []byte) (Spec, string, error) {
+	var k agentRecord
 	if err := json.Unmarshal(value, &k, json.RejectUnknownMembers(true)); err != nil {
 		return Spec{}, "", err
 	}

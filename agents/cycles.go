@@ -10,12 +10,12 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Loops finds the calls that could go round among agents that name whom they may
+// CallCycles finds the calls that could go round among agents that name whom they may
 // call: each as the path from an agent back to it, "a -> b -> a". At run time
 // such a call is refused; who writes the files may want to know before.
 //
 // Of each agent that stands in no loop told already the shortest is told.
-func Loops(specs []Spec) []string {
+func CallCycles(specs []Spec) []string {
 	calls := map[string][]string{}
 	for i := range specs {
 		s := &specs[i]
@@ -29,7 +29,7 @@ func Loops(specs []Spec) []string {
 		if told[from] {
 			continue
 		}
-		if path := shortestLoop(calls, from); path != nil {
+		if path := shortestCycle(calls, from); path != nil {
 			loops = append(loops, strings.Join(path, " -> "))
 			for _, a := range path {
 				told[a] = true
@@ -39,8 +39,8 @@ func Loops(specs []Spec) []string {
 	return loops
 }
 
-// shortestLoop is the shortest way from an agent back to itself, or nil.
-func shortestLoop(calls map[string][]string, from string) []string {
+// shortestCycle is the shortest way from an agent back to itself, or nil.
+func shortestCycle(calls map[string][]string, from string) []string {
 	before := map[string]string{}
 	for level := []string{from}; len(level) > 0; {
 		var next []string

@@ -49,8 +49,8 @@ func CheckParts(parts []Part, limit int) error {
 	return nil
 }
 
-// Fits says why the call is none that the codec carries, if it is not.
-func (c *Call) Fits() error {
+// CheckEncodable says why the call is none that the codec carries, if it is not.
+func (c *Call) CheckEncodable() error {
 	if err := c.Check(); err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (c *Call) Fits() error {
 	return CheckParts(c.Parts, MessageBytesMax)
 }
 
-// small is a part with so little content that both are one piece of memory.
-type small struct {
+// smallPart is a part with so little content that both are one piece of memory.
+type smallPart struct {
 	part  [1]Part
 	bytes [112]byte
 }
@@ -77,8 +77,8 @@ func CloneParts(parts []Part) []Part {
 	if len(parts) == 0 {
 		return nil
 	}
-	if len(parts) == 1 && 0 < len(parts[0].Bytes) && len(parts[0].Bytes) <= len(small{}.bytes) {
-		s := &small{part: [1]Part{parts[0]}}
+	if len(parts) == 1 && 0 < len(parts[0].Bytes) && len(parts[0].Bytes) <= len(smallPart{}.bytes) {
+		s := &smallPart{part: [1]Part{parts[0]}}
 		n := copy(s.bytes[:], parts[0].Bytes)
 		s.part[0].Bytes = s.bytes[:n:n]
 		return s.part[:]
@@ -167,17 +167,17 @@ func (a Ask) Check(limit int) error {
 }
 
 // Check says why nothing of that name and size can be kept.
-func (i Item) Check() error {
-	if i.Name == "" || len(i.Name) > KeptNameMax || strings.Trim(i.Name, itemNameBytes) != "" {
-		return fmt.Errorf("item %.40q: want a name of 1 to %d of the characters %s", i.Name, KeptNameMax, itemNameBytes)
+func (i StateItem) Check() error {
+	if i.Name == "" || len(i.Name) > StateItemNameBytesMax || strings.Trim(i.Name, stateItemNameChars) != "" {
+		return fmt.Errorf("item %.40q: want a name of 1 to %d of the characters %s", i.Name, StateItemNameBytesMax, stateItemNameChars)
 	}
-	if len(i.Value) > KeptValueMax {
-		return fmt.Errorf("item %s has %d bytes, at most %d allowed", i.Name, len(i.Value), KeptValueMax)
+	if len(i.Value) > StateItemValueBytesMax {
+		return fmt.Errorf("item %s has %d bytes, at most %d allowed", i.Name, len(i.Value), StateItemValueBytesMax)
 	}
 	return nil
 }
 
-const itemNameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
+const stateItemNameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
 func fitWarnings(warnings []string) []string {
 	if len(warnings) == 0 {

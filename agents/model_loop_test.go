@@ -20,8 +20,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// shelf is the tools of these tests: call_agent, and one that says back what it is given.
-func shelf(t interface{ Fatal(...any) }) *tools.Registry {
+// testTools is the tools of these tests: call_agent, and one that says back what it is given.
+func testTools(t interface{ Fatal(...any) }) *tools.Registry {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{Name: "text.echo", Description: "Says it back.",
 		Schema:  `{"type":"object","properties":{"text":{"type":"string"}},"required":["text"],"additionalProperties":false}`,
@@ -32,21 +32,21 @@ func shelf(t interface{ Fatal(...any) }) *tools.Registry {
 	return r
 }
 
-func declare(t interface{ Fatal(...any) }, toml string) actor.Behavior {
+func compileTOML(t interface{ Fatal(...any) }, toml string) actor.Behavior {
 	spec, err := agents.ReadTOML(toml)
 	if err != nil {
 		t.Fatal(err)
 	}
-	def, err := agents.Compile(spec, shelf(t))
+	def, err := agents.Compile(spec, testTools(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return def.Behavior
 }
 
-// stage is a world for one declared agent: a model that reads from a script (the
+// loopFixture is a world for one declared agent: a model that reads from a script (the
 // built-in one when the script is over), tools for real, agents by name.
-type stage struct {
+type loopFixture struct {
 	t       interface{ Fatalf(string, ...any) }
 	tools   *tools.Registry
 	script  []upstream.Completion
@@ -56,15 +56,15 @@ type stage struct {
 	answers [][]actor.Answer
 }
 
-func newStage(t *testing.T, script ...upstream.Completion) *stage {
-	return &stage{t: t, tools: shelf(t), script: script, agents: map[string]string{"helper": "response from helper"}}
+func newLoopFixture(t *testing.T, script ...upstream.Completion) *loopFixture {
+	return &loopFixture{t: t, tools: testTools(t), script: script, agents: map[string]string{"helper": "response from helper"}}
 }
 
-func completion(c upstream.Completion) actor.Answer {
+func completionAnswer(c upstream.Completion) actor.Answer {
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
 }
 
-func (s *stage) answer(_ context.Context, ask actor.Ask) actor.Answer {
+func (s *loopFixture) answer(_ context.Context, ask actor.Ask) actor.Answer {
 	s.asks = append(s.asks, ask)
 	if ask.Kind == actor.AskModel {
 		prompt, err := upstream.DecodePrompt(ask.Body)
@@ -73,9 +73,9 @@ func (s *stage) answer(_ context.Context, ask actor.Ask) actor.Answer {
 		}
 		s.prompts = append(s.prompts, prompt)
 		if len(s.prompts) <= len(s.script) {
-			return completion(s.script[len(s.prompts)-1])
+			return completionAnswer(s.script[len(s.prompts)-1])
 		}
-		return completion(upstream.Script(prompt))
+		return completionAnswer(upstream.Script(prompt))
 	}
 	ec := tools.NewContext(begin("").Call, time.Minute, dispatcher.Asks{})
 	planned, done := s.tools.Plan(ec, ask)
@@ -92,8 +92,8 @@ func (s *stage) answer(_ context.Context, ask actor.Ask) actor.Answer {
 	}
 }
 
-// play makes the whole turn, and sees that it comes to the same when it is made again.
-func (s *stage) play(b actor.Behavior, message string) actor.Outcome {
+// execute makes the whole turn, and sees that it comes to the same when it is made again.
+func (s *loopFixture) execute(b actor.Behavior, message string) actor.Outcome {
 	turn := b.Begin(begin(message))
 	defer turn.Stop()
 	s.answers = nil
@@ -117,7 +117,7 @@ func (s *stage) play(b actor.Behavior, message string) actor.Outcome {
 	}
 }
 
-func wants(calls ...string) upstream.Completion {
+func toolCompletion(calls ...string) upstream.Completion {
 	c := upstream.Completion{Finish: upstream.FinishCalls}
 	for i, call := range calls {
 		name, arguments, _ := strings.Cut(call, " ")
@@ -126,12 +126,12 @@ func wants(calls ...string) upstream.Completion {
 	return c
 }
 
-func says(text string) upstream.Completion {
+func textCompletion(text string) upstream.Completion {
 	return upstream.Completion{Text: text, Finish: upstream.FinishStop}
 }
 
-// results are what the model was told last of its tool calls.
-func (s *stage) results() string {
+// toolResults are what the model was told last of its tool calls.
+func (s *loopFixture) toolResults() string {
 	var all []string
 	for _, m := range s.prompts[len(s.prompts)-1].Messages {
 		if m.Role == upstream.Tool {
@@ -141,9 +141,9 @@ func (s *stage) results() string {
 	return strings.Join(all, "\n")
 }
 
-func TestADeclaredAgentAsksAnother(t *testing.T) {
-	s := newStage(t)
-	out := s.play(declare(t, `name = "coordinator"`), "Ask the helper agent xyzzy")
+func TestDeclaredAgentCallsAgent(t *testing.T) {
+	s := newLoopFixture(t)
+	out := s.execute(compileTOML(t, `name = "coordinator"`), "Ask the helper agent xyzzy")
 	if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "response from helper: xyzzy" {
 		t.Errorf("%+v", out)
 	}
@@ -159,9 +159,9 @@ func TestADeclaredAgentAsksAnother(t *testing.T) {
 	}
 }
 
-func TestAModelIsToldWhatItsAuthorSays(t *testing.T) {
-	s := newStage(t, says("done"))
-	s.play(declare(t, `
+func TestPromptHasSpecSettings(t *testing.T) {
+	s := newLoopFixture(t, textCompletion("done"))
+	s.execute(compileTOML(t, `
 name = "planner"
 model = "big"
 prompt = "You plan."
@@ -183,9 +183,9 @@ limits.model_timeout_ms = 1500
 	}
 }
 
-func TestToolCallsOfOneAnswerGoOutTogether(t *testing.T) {
-	s := newStage(t, wants(`text.echo {"text": "a"}`, `call_agent {"agent_id":"helper","message":"b"}`, `text.echo {"text":"c"}`), says("done"))
-	turn := declare(t, "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\"]\nlimits.tool_timeout_ms = 2000\nlimits.call_timeout_ms = 3000").Begin(begin("go"))
+func TestToolCallsOfOneCompletionRunTogether(t *testing.T) {
+	s := newLoopFixture(t, toolCompletion(`text.echo {"text": "a"}`, `call_agent {"agent_id":"helper","message":"b"}`, `text.echo {"text":"c"}`), textCompletion("done"))
+	turn := compileTOML(t, "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\"]\nlimits.tool_timeout_ms = 2000\nlimits.call_timeout_ms = 3000").Begin(begin("go"))
 	first, _ := turn.Next(nil)
 	second, err := turn.Next([]actor.Answer{s.answer(context.Background(), first.Asks[0])})
 	if err != nil || len(second.Asks) != 3 {
@@ -211,7 +211,7 @@ func TestToolCallsOfOneAnswerGoOutTogether(t *testing.T) {
 	}
 }
 
-func TestWhatAModelCannotHaveIsAResultForIt(t *testing.T) {
+func TestFailedToolCallIsReturnedToModel(t *testing.T) {
 	const agent = "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\nagents = [\"helper\", \"ghost\"]"
 	for _, c := range []struct {
 		call, want string
@@ -232,52 +232,52 @@ func TestWhatAModelCannotHaveIsAResultForIt(t *testing.T) {
 		{`text.echo {"text":7}`, `error invalid_request: InvalidInput: text.echo: text:`, 1},
 		{`text.echo `, `error invalid_request: InvalidInput: text.echo:`, 1},
 	} {
-		s := newStage(t, wants(c.call), says("I make do"))
-		out := s.play(declare(t, agent), "go")
+		s := newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
+		out := s.execute(compileTOML(t, agent), "go")
 		if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "I make do" {
 			t.Errorf("%s: %+v", c.call, out)
 			continue
 		}
-		if got := s.results(); !strings.HasPrefix(got, c.want) {
+		if got := s.toolResults(); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: the model was told %q, want %q", c.call, got, c.want)
 		}
 		if got := len(s.asks) - len(s.prompts); got != c.out {
 			t.Errorf("%s: %d asks went out, want %d", c.call, got, c.out)
 		}
 		// An author who wants none of it has the run fail.
-		s = newStage(t, wants(c.call), says("I make do"))
-		if out := s.play(declare(t, agent+"\non_failure = \"fail_run\""), "go"); out.Refusal == nil || len(s.prompts) != 1 {
+		s = newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
+		if out := s.execute(compileTOML(t, agent+"\non_failure = \"fail_run\""), "go"); out.Refusal == nil || len(s.prompts) != 1 {
 			t.Errorf("%s: fail_run: %+v", c.call, out)
 		}
 	}
 }
 
-func TestResultsStandAtTheirCalls(t *testing.T) {
-	s := newStage(t, wants(`fly {}`, `text.echo {"text":"a"}`, `fly {"to":"moon"}`, `text.echo {"text":"b"}`), says("done"))
-	s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
-	got := strings.Split(s.results(), "\n")
+func TestToolResultsKeepCallOrder(t *testing.T) {
+	s := newLoopFixture(t, toolCompletion(`fly {}`, `text.echo {"text":"a"}`, `fly {"to":"moon"}`, `text.echo {"text":"b"}`), textCompletion("done"))
+	s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	got := strings.Split(s.toolResults(), "\n")
 	if len(got) != 4 || !strings.HasPrefix(got[0], "error call_rejected") || got[1] != `{"text":"a"}` || !strings.HasPrefix(got[2], "error call_rejected") || got[3] != `{"text":"b"}` {
 		t.Errorf("the model was told %q", got)
 	}
 }
 
-func TestWhoMayCallNobodyIsNotOfferedTo(t *testing.T) {
-	s := newStage(t, says("done"))
-	s.play(declare(t, "name = \"a\"\nagents = []"), "go")
+func TestCallAgentNotOfferedWithoutTargets(t *testing.T) {
+	s := newLoopFixture(t, textCompletion("done"))
+	s.execute(compileTOML(t, "name = \"a\"\nagents = []"), "go")
 	if len(s.prompts[0].Tools) != 0 {
 		t.Errorf("offered %+v", s.prompts[0].Tools)
 	}
 }
 
-func TestTheJournalHoldsAShortWordOfWhatIsNew(t *testing.T) {
-	s := newStage(t)
-	s.play(declare(t, `name = "a"`), strings.Repeat("long ", 10_000))
+func TestModelAskPartsAreTruncated(t *testing.T) {
+	s := newLoopFixture(t)
+	s.execute(compileTOML(t, `name = "a"`), strings.Repeat("long ", 10_000))
 	if n := actor.SizeOf(s.asks[0].Parts); n < 500 || n > 1<<10 {
 		t.Errorf("the ask holds %d bytes beside its body", n)
 	}
 }
 
-func TestASpecIsWhatItsDefinitionIs(t *testing.T) {
+func TestCompileMapsSpecToDefinition(t *testing.T) {
 	for text, want := range map[string]actor.Definition{
 		`name = "a"`: {Kind: actor.Declared},
 		"name = \"a\"\ndescription = \"x\"\ndurability = \"none\"\nturns = \"interleaved\"\nrecursion = \"by_actor\"": {Kind: actor.Declared, Doc: "x",
@@ -288,7 +288,7 @@ func TestASpecIsWhatItsDefinitionIs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := agents.Compile(spec, shelf(t))
+		got, err := agents.Compile(spec, testTools(t))
 		want.Name, want.Hash, want.Spec = "a", spec.Hash(), spec.Encode()
 		got.Behavior = nil
 		if err != nil || !reflect.DeepEqual(got, want) {
@@ -301,16 +301,16 @@ func TestASpecIsWhatItsDefinitionIs(t *testing.T) {
 	}
 	open.Tools = nil // left to a default that may change
 	for _, bad := range []agents.Spec{open, {}, {ID: "a"}, {ID: "a", Name: "a", Kind: agents.KindDeclared}, {ID: "a", Name: "a", Kind: agents.KindExternal, Endpoint: "x"}} {
-		if _, err := agents.Compile(bad, shelf(t)); err == nil {
+		if _, err := agents.Compile(bad, testTools(t)); err == nil {
 			t.Errorf("%+v was compiled", bad)
 		}
 	}
 }
 
-func TestARefusalThatPassesIsSaidToPass(t *testing.T) {
-	turn := declare(t, `name = "planner"`).Begin(begin("go"))
+func TestRetryableRefusalNamesRetryDelay(t *testing.T) {
+	turn := compileTOML(t, `name = "planner"`).Begin(begin("go"))
 	_, _ = turn.Next(nil)
-	_, _ = turn.Next([]actor.Answer{completion(wants(`call_agent {"agent_id":"helper","message":"hi"}`))})
+	_, _ = turn.Next([]actor.Answer{completionAnswer(toolCompletion(`call_agent {"agent_id":"helper","message":"hi"}`))})
 	action, err := turn.Next([]actor.Answer{{Refusal: actor.RefuseBusy(actor.ScopeCallee, 1500*time.Millisecond, "helper/s-1 is full")}})
 	if err != nil {
 		t.Fatal(err)
@@ -321,14 +321,14 @@ func TestARefusalThatPassesIsSaidToPass(t *testing.T) {
 	}
 }
 
-func TestHowATurnEndsWithItsAnswer(t *testing.T) {
+func TestOutcomeByFinishReason(t *testing.T) {
 	for _, c := range []struct {
 		said   upstream.Completion
 		status actor.Status
 		reason actor.Reason
 		want   string
 	}{
-		{says("all of it"), actor.Succeeded, 0, ""},
+		{textCompletion("all of it"), actor.Succeeded, 0, ""},
 		{upstream.Completion{Text: "all of it", Finish: upstream.FinishAnother}, actor.Succeeded, 0, ""},
 		{upstream.Completion{Text: "a part", Finish: upstream.FinishLength}, actor.Partial, 0, "allowed no more tokens"},
 		{upstream.Completion{Text: "a part", Finish: upstream.FinishFilter}, actor.Partial, 0, "held a part of the answer back"},
@@ -337,8 +337,8 @@ func TestHowATurnEndsWithItsAnswer(t *testing.T) {
 		{upstream.Completion{Finish: upstream.FinishFilter}, actor.Failed, actor.Rejected, "content_filter"},
 		{upstream.Completion{}, actor.Failed, actor.Unavailable, "before its first word"},
 	} {
-		for name, b := range map[string]actor.Behavior{"declared": declare(t, `name = "a"`), "external": declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\"")} {
-			actions, err := agents.Replay(b, begin("go"), [][]actor.Answer{{completion(c.said)}})
+		for name, b := range map[string]actor.Behavior{"declared": compileTOML(t, `name = "a"`), "external": compileTOML(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\"")} {
+			actions, err := agents.Replay(b, begin("go"), [][]actor.Answer{{completionAnswer(c.said)}})
 			if err != nil || len(actions) != 2 {
 				t.Fatalf("%s %+v: %v", name, c.said, err)
 			}
@@ -354,23 +354,23 @@ func TestHowATurnEndsWithItsAnswer(t *testing.T) {
 	}
 }
 
-func TestAModelThatSaysNothingIsARefusal(t *testing.T) {
-	s := newStage(t, says(""))
-	if out := s.play(declare(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "without a word") {
+func TestEmptyCompletionIsRefused(t *testing.T) {
+	s := newLoopFixture(t, textCompletion(""))
+	if out := s.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "without a word") {
 		t.Errorf("%+v", out)
 	}
 	// What an external agent leaves unsaid is its own affair.
-	actions, err := agents.Replay(declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{completion(says(""))}})
+	actions, err := agents.Replay(compileTOML(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{completionAnswer(textCompletion(""))}})
 	if err != nil || actions[1].Done.Status != actor.Succeeded {
 		t.Errorf("%+v, %v", actions, err)
 	}
 }
 
-func TestAModelThatFailsFailsTheRun(t *testing.T) {
-	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(completion(says("a")).Parts, completion(says("b")).Parts...)},
-		completion(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x"}}}),
-		completion(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x", Name: strings.Repeat("n", 500)}}})} {
-		actions, err := agents.Replay(declare(t, `name = "a"`), begin("go"), [][]actor.Answer{{answer}})
+func TestFailedModelFailsRun(t *testing.T) {
+	for _, answer := range []actor.Answer{{Refusal: actor.Refuse(actor.Busy, "no quota")}, {}, text("no completion"), {Parts: append(completionAnswer(textCompletion("a")).Parts, completionAnswer(textCompletion("b")).Parts...)},
+		completionAnswer(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x"}}}),
+		completionAnswer(upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "x", Name: strings.Repeat("n", 500)}}})} {
+		actions, err := agents.Replay(compileTOML(t, `name = "a"`), begin("go"), [][]actor.Answer{{answer}})
 		if err != nil || actions[1].Done == nil || actions[1].Done.Refusal == nil {
 			t.Fatalf("%+v: %+v, %v", answer, actions, err)
 		}
@@ -380,47 +380,47 @@ func TestAModelThatFailsFailsTheRun(t *testing.T) {
 	}
 }
 
-func TestAModelThatNeverEndsIsStopped(t *testing.T) {
+func TestModelStepLimit(t *testing.T) {
 	var script []upstream.Completion
 	for i := range 60 {
-		script = append(script, wants(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))
+		script = append(script, toolCompletion(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))
 	}
-	s := newStage(t, script...)
-	out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	s := newLoopFixture(t, script...)
+	out := s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
 	if out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax || len(s.asks) != 2*agents.StepsMax-1 {
 		t.Errorf("%+v after %d prompts and %d asks", out, len(s.prompts), len(s.asks))
 	}
 	if max := dispatcher.DefaultLimits().StepsPerTurnMax; len(s.answers) > max {
 		t.Errorf("the runtime stops a turn after %d steps, this one has %d", max, len(s.answers))
 	}
-	s = newStage(t, script...)
-	if out := s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != 3 || len(s.asks) != 5 {
+	s = newLoopFixture(t, script...)
+	if out := s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != 3 || len(s.asks) != 5 {
 		t.Errorf("%+v after %d prompts", out, len(s.prompts))
 	}
 	// One that wants what it may not have asks nothing of the world meanwhile.
 	for i := range script {
-		script[i] = wants(`fly {}`)
+		script[i] = toolCompletion(`fly {}`)
 	}
-	s = newStage(t, script...)
-	if out := s.play(declare(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax {
+	s = newLoopFixture(t, script...)
+	if out := s.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax {
 		t.Errorf("%+v after %d prompts", out, len(s.prompts))
 	}
 }
 
-func TestTheThirdTimeIsRefused(t *testing.T) {
+func TestThirdIdenticalToolCallIsRejected(t *testing.T) {
 	for _, call := range []string{`text.echo {"text":"x"}`, `call_agent {"agent_id":"helper","message":"x"}`} {
 		spaced := strings.Replace(call, ":", ": ", 1) // the same, written otherwise
-		s := newStage(t, wants(call), wants(spaced), wants(call), says("I give up"))
-		out := s.play(declare(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
-		if out.Status != actor.Succeeded || len(s.asks) != 4+2 || !strings.Contains(s.results(), "was asked for 3 times with the same input") {
-			t.Errorf("%s: %+v, %d asks, the model was told %s", call, out, len(s.asks), s.results())
+		s := newLoopFixture(t, toolCompletion(call), toolCompletion(spaced), toolCompletion(call), textCompletion("I give up"))
+		out := s.execute(compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
+		if out.Status != actor.Succeeded || len(s.asks) != 4+2 || !strings.Contains(s.toolResults(), "was asked for 3 times with the same input") {
+			t.Errorf("%s: %+v, %d asks, the model was told %s", call, out, len(s.asks), s.toolResults())
 		}
 	}
 }
 
-func TestCallsWithTheSameIDGetOthers(t *testing.T) {
-	s := newStage(t, wants(`text.echo {"text":"a"}`), wants(`text.echo {"text":"b"}`), wants(`text.echo {"text":"c"}`), says("done"))
-	s.play(declare(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+func TestDuplicateToolCallIDsAreReplaced(t *testing.T) {
+	s := newLoopFixture(t, toolCompletion(`text.echo {"text":"a"}`), toolCompletion(`text.echo {"text":"b"}`), toolCompletion(`text.echo {"text":"c"}`), textCompletion("done"))
+	s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
 	var ids []string
 	for _, m := range s.prompts[3].Messages {
 		for _, c := range m.Calls {
@@ -432,9 +432,9 @@ func TestCallsWithTheSameIDGetOthers(t *testing.T) {
 	}
 }
 
-func TestAPromptThatGrowsTooBigEndsTheTurn(t *testing.T) {
+func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 	big := strings.Repeat("x", 300<<10)
-	turn := declare(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
+	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
 	var given []actor.Answer
 	for i := range 10 {
 		action, err := turn.Next(given)
@@ -449,16 +449,16 @@ func TestAPromptThatGrowsTooBigEndsTheTurn(t *testing.T) {
 		}
 		given = []actor.Answer{text(big)}
 		if action.Asks[0].Kind == actor.AskModel {
-			given = []actor.Answer{completion(wants(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
+			given = []actor.Answer{completionAnswer(toolCompletion(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
 		}
 	}
 	t.Error("it goes on for ever")
 }
 
 // Refusals are no content, and count only here.
-func TestAPromptOfRefusalsEndsTheTurn(t *testing.T) {
+func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 	calls := make([]string, 60)
-	turn := declare(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
+	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
 	var given []actor.Answer
 	for step := range agents.StepsMax {
 		action, err := turn.Next(given)
@@ -477,7 +477,7 @@ func TestAPromptOfRefusalsEndsTheTurn(t *testing.T) {
 			for i := range calls {
 				calls[i] = fmt.Sprintf(`text.echo {"text":"%d.%d"}`, step, i)
 			}
-			given = []actor.Answer{completion(wants(calls...))}
+			given = []actor.Answer{completionAnswer(toolCompletion(calls...))}
 		default:
 			given = make([]actor.Answer, len(action.Asks))
 			for i := range given {
@@ -489,9 +489,9 @@ func TestAPromptOfRefusalsEndsTheTurn(t *testing.T) {
 }
 
 // The largest prompt that a state can hold is one that may be written.
-func TestTheLargestPromptIsSmallEnough(t *testing.T) {
+func TestLargestPromptFitsLimit(t *testing.T) {
 	bad := strings.Repeat("\x01", agents.StateBytesMax-(64<<10)) // six bytes each in JSON
-	turn := declare(t, `name = "a"`).Begin(begin(bad))
+	turn := compileTOML(t, `name = "a"`).Begin(begin(bad))
 	action, err := turn.Next(nil)
 	if err != nil || action.Done != nil && action.Done.Refusal.Reason != actor.Budget {
 		t.Fatalf("%+v, %v", action, err)
@@ -501,7 +501,7 @@ func TestTheLargestPromptIsSmallEnough(t *testing.T) {
 	}
 }
 
-func TestAnExternalAgentIsAskedOnce(t *testing.T) {
+func TestExternalAgentMakesOneInvocation(t *testing.T) {
 	for _, c := range []struct {
 		more       string
 		idempotent bool
@@ -511,7 +511,7 @@ func TestAnExternalAgentIsAskedOnce(t *testing.T) {
 		{"retry = \"safe\"\nconcurrency = 2\nauth.env = \"TROUPE_AUTH_X\"\nlimits.invoke_timeout_ms = 1500", true,
 			upstream.Target{URL: "http://127.0.0.1:9001", Concurrency: 2, AuthEnv: "TROUPE_AUTH_X"}},
 	} {
-		turn := declare(t, "name = \"pythia\"\nendpoint = \"http://127.0.0.1:9001\"\n"+c.more).Begin(begin("will it rain?"))
+		turn := compileTOML(t, "name = \"pythia\"\nendpoint = \"http://127.0.0.1:9001\"\n"+c.more).Begin(begin("will it rain?"))
 		action, err := turn.Next(nil)
 		if err != nil || len(action.Asks) != 1 {
 			t.Fatalf("%+v, %v", action, err)
@@ -521,12 +521,12 @@ func TestAnExternalAgentIsAskedOnce(t *testing.T) {
 		if err != nil || target != c.target || ask.Kind != actor.AskInvoke || ask.Name != "pythia" || ask.Idempotent != c.idempotent || (ask.Timeout != 0) != c.idempotent {
 			t.Errorf("%v to %+v, %v", ask, target, err)
 		}
-		action, err = turn.Next([]actor.Answer{completion(says("it will"))})
+		action, err = turn.Next([]actor.Answer{completionAnswer(textCompletion("it will"))})
 		if err != nil || action.Done == nil || actor.TextOf(action.Done.Parts) != "it will" {
 			t.Errorf("%+v, %v", action, err)
 		}
 	}
-	actions, err := agents.Replay(declare(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{{Refusal: actor.Refuse(actor.Unknown, "the line broke")}}})
+	actions, err := agents.Replay(compileTOML(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{{Refusal: actor.Refuse(actor.Unknown, "the line broke")}}})
 	if err != nil || actions[1].Done.Refusal.Reason != actor.Unknown {
 		t.Errorf("%+v, %v", actions, err)
 	}
@@ -534,20 +534,20 @@ func TestAnExternalAgentIsAskedOnce(t *testing.T) {
 
 // Whatever models answer and tools say, a turn comes to an end, within its
 // bounds, and comes to the same when it is made again.
-func TestAnyDialogueEndsAndIsMadeAgain(t *testing.T) {
+func TestAnyConversationEndsAndReplays(t *testing.T) {
 	call := rapid.SampledFrom([]string{`fly {}`, `text.echo {"text":"a"}`, `text.echo {"text":"b"}`, `text.echo {`, `text.echo null`, `call_agent {"agent_id":"helper","message":"m"}`,
 		`call_agent {"agent_id":"ghost","message":"m"}`, `call_agent {"agent_id":"oracle","message":"m"}`, `browser.open {}`, `text.echo {"text":1e999}`})
 	said := rapid.Custom(func(t *rapid.T) upstream.Completion {
-		c := wants(rapid.SliceOfN(call, 0, 4).Draw(t, "calls")...)
+		c := toolCompletion(rapid.SliceOfN(call, 0, 4).Draw(t, "calls")...)
 		c.Text = rapid.SampledFrom([]string{"", "well", "\x00\"<"}).Draw(t, "text")
 		c.Finish = upstream.Finish(rapid.IntRange(0, 5).Draw(t, "finish"))
 		return c
 	})
 	spec := rapid.SampledFrom([]string{"", "on_failure = \"fail_run\"\n", "agents = [\"helper\"]\n", "agents = []\n", "limits.steps = 2\n"})
 	rapid.Check(t, func(r *rapid.T) {
-		s := &stage{t: r, tools: shelf(t), script: rapid.SliceOfN(said, 0, 12).Draw(r, "script"), agents: map[string]string{"helper": "ok"}}
-		b := declare(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\n"+spec.Draw(r, "spec"))
-		out := s.play(b, rapid.String().Draw(r, "message"))
+		s := &loopFixture{t: r, tools: testTools(t), script: rapid.SliceOfN(said, 0, 12).Draw(r, "script"), agents: map[string]string{"helper": "ok"}}
+		b := compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\n"+spec.Draw(r, "spec"))
+		out := s.execute(b, rapid.String().Draw(r, "message"))
 		if (out.Refusal != nil) != (out.Status == actor.Failed) || len(s.prompts) > agents.StepsMax {
 			r.Fatalf("%+v after %d prompts", out, len(s.prompts))
 		}
@@ -559,9 +559,9 @@ func TestAnyDialogueEndsAndIsMadeAgain(t *testing.T) {
 	})
 }
 
-func BenchmarkTheLoop(b *testing.B) {
-	behavior := declare(b, `name = "coordinator"`)
-	answers := [][]actor.Answer{{completion(wants(`call_agent {"agent_id":"helper","message":"b"}`))}, {text("x")}, {completion(says("done"))}}
+func BenchmarkModelLoop(b *testing.B) {
+	behavior := compileTOML(b, `name = "coordinator"`)
+	answers := [][]actor.Answer{{completionAnswer(toolCompletion(`call_agent {"agent_id":"helper","message":"b"}`))}, {text("x")}, {completionAnswer(textCompletion("done"))}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := agents.Replay(behavior, begin("go"), answers); err != nil {

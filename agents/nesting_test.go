@@ -12,7 +12,7 @@ import (
 )
 
 // Depth costs a reader more than length, so it is seen before anybody reads.
-func TestWhatNestsTooDeepIsNotRead(t *testing.T) {
+func TestTOMLNestingLimit(t *testing.T) {
 	deep := strings.Repeat("{a=", 20_000)
 	for _, c := range []struct{ text, want string }{
 		{"name = \"a\"\nagents = " + strings.Repeat("[", 50_000), "2:18: nests deeper than 8 levels"},
@@ -56,14 +56,14 @@ func TestWhatNestsTooDeepIsNotRead(t *testing.T) {
 	}
 }
 
-func TestASourceSaysSoMuchAtMost(t *testing.T) {
-	_, err := agents.ReadTOML(strings.Join(many(5000), " = 1\n") + " = 1\n")
+func TestSpecMemberCountLimit(t *testing.T) {
+	_, err := agents.ReadTOML(strings.Join(toolNames(5000), " = 1\n") + " = 1\n")
 	var wrong agents.Problems
 	if !errors.As(err, &wrong) || len(wrong) != 1 || !strings.Contains(err.Error(), "says 5000 things, where there are") {
 		t.Errorf("%.200v", err)
 	}
 	var members []string
-	for _, name := range many(5000) {
+	for _, name := range toolNames(5000) {
 		members = append(members, fmt.Sprintf("%q:1", name))
 	}
 	if _, err := agents.ReadJSON([]byte("{" + strings.Join(members, ",") + "}")); err == nil || !strings.Contains(err.Error(), "says 5000 things") {

@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Asked is something that a turn waits for. It is answered once.
-type Asked struct {
+// PendingAsk is something that a turn waits for. It is answered once.
+type PendingAsk struct {
 	turn     *Turn
 	ask      actor.Ask
 	expected bool
@@ -22,44 +22,44 @@ type Asked struct {
 }
 
 // Ask is the ask itself, to look at more closely.
-func (a *Asked) Ask() actor.Ask { return a.ask }
+func (a *PendingAsk) Ask() actor.Ask { return a.ask }
 
 // Prompt is all that a model is asked.
-func (a *Asked) Prompt() upstream.Prompt {
+func (a *PendingAsk) Prompt() upstream.Prompt {
 	a.turn.tb.Helper()
 	p, err := upstream.DecodePrompt(a.ask.Body)
 	if a.ask.Kind != actor.AskModel || err != nil {
-		a.turn.tb.Fatalf("%s has no prompt: %v", show(&a.ask), err)
+		a.turn.tb.Fatalf("%s has no prompt: %v", describeAsk(&a.ask), err)
 	}
 	return p
 }
 
 // Answer answers with a text. A model or an external agent ends with it.
-func (a *Asked) Answer(text string) {
+func (a *PendingAsk) Answer(text string) {
 	a.turn.tb.Helper()
 	if a.ask.Streams() {
 		a.completion(upstream.Completion{Text: text, Finish: upstream.FinishStop})
 		return
 	}
-	a.with(actor.Answer{Parts: actor.Text(text)})
+	a.answerWith(actor.Answer{Parts: actor.Text(text)})
 }
 
 // AnswerJSON answers with JSON, as tools do.
-func (a *Asked) AnswerJSON(text string) {
+func (a *PendingAsk) AnswerJSON(text string) {
 	a.turn.tb.Helper()
-	a.with(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(text)}}})
+	a.answerWith(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(text)}}})
 }
 
 // Refuse answers with a refusal.
-func (a *Asked) Refuse(reason actor.Reason, format string, args ...any) {
+func (a *PendingAsk) Refuse(reason actor.Reason, format string, args ...any) {
 	a.turn.tb.Helper()
-	a.with(actor.Answer{Refusal: actor.Refuse(reason, format, args...)})
+	a.answerWith(actor.Answer{Refusal: actor.Refuse(reason, format, args...)})
 }
 
-// Passes lets a sleep or a wait end with nothing.
-func (a *Asked) Passes() {
+// AnswerEmpty lets a sleep or a wait end with nothing.
+func (a *PendingAsk) AnswerEmpty() {
 	a.turn.tb.Helper()
-	a.with(actor.Answer{})
+	a.answerWith(actor.Answer{})
 }
 
 // Use is a tool that a model wants, with its input as JSON.
@@ -76,7 +76,7 @@ func UseCall(agent, message string) Use {
 }
 
 // Uses answers as a model that wants tools, all at once.
-func (a *Asked) Uses(uses ...Use) {
+func (a *PendingAsk) Uses(uses ...Use) {
 	a.turn.tb.Helper()
 	c := upstream.Completion{Finish: upstream.FinishCalls}
 	for i, u := range uses {
@@ -86,23 +86,23 @@ func (a *Asked) Uses(uses ...Use) {
 }
 
 // Scripted answers as the built-in model does, which does what it is told.
-func (a *Asked) Scripted() {
+func (a *PendingAsk) Scripted() {
 	a.turn.tb.Helper()
 	a.completion(upstream.Script(a.Prompt()))
 }
 
-func (a *Asked) completion(c upstream.Completion) {
+func (a *PendingAsk) completion(c upstream.Completion) {
 	a.turn.tb.Helper()
 	if !a.ask.Streams() {
-		a.turn.tb.Fatalf("%s is answered as a model is, and is none", show(&a.ask))
+		a.turn.tb.Fatalf("%s is answered as a model is, and is none", describeAsk(&a.ask))
 	}
-	a.with(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}})
+	a.answerWith(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}})
 }
 
-func (a *Asked) with(answer actor.Answer) {
+func (a *PendingAsk) answerWith(answer actor.Answer) {
 	a.turn.tb.Helper()
 	if a.answer != nil {
-		a.turn.tb.Fatalf("%s is answered twice", show(&a.ask))
+		a.turn.tb.Fatalf("%s is answered twice", describeAsk(&a.ask))
 	}
 	a.answer = &answer
 }
