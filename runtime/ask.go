@@ -23,11 +23,11 @@ import (
 func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 	act, run := t.act, t.run
 	step := t.step() + 1
-	made := t.room(len(asks))
+	made := t.newAsks(len(asks))
 	calls := 0
 	for i := range asks {
 		a := &made[i]
-		c.plan(a, run, &asks[i], !act.durable)
+		c.planAsk(a, run, &asks[i], !act.durable)
 		if a.Open() && a.Out().Kind == actor.AskCall {
 			calls++
 		}
@@ -35,12 +35,12 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 	share, budget, pending := dispatcher.Share(run.Budget, calls), run.Budget, act.pending()
 	for i := range made {
 		a := &made[i]
-		if a.Open() && a.Out().Kind == actor.AskCall && c.askCall(t, a, pending, budget, share) {
+		if a.Open() && a.Out().Kind == actor.AskCall && c.routeCall(t, a, pending, budget, share) {
 			pending++
 			budget -= min(budget, 1+a.Budget)
 		}
-		if c.tells(act, run.Call.ID) {
-			c.toldAsked(t, a, runs.Event{Step: step, Index: uint16(i)})
+		if c.observed(act, run.Call.ID) {
+			c.publishAsk(t, a, runs.Event{Step: step, Index: uint16(i)})
 		}
 	}
 	holds := run.Holds
@@ -49,19 +49,19 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 	} else {
 		for i := range made {
 			if a := &made[i]; !a.Open() { // refused at once
-				t.given[i] = *a.Answer
-				a.Answer = &t.given[i]
+				t.answers[i] = *a.Answer
+				a.Answer = &t.answers[i]
 			}
 		}
 		run.Asks(c.now, made)
-		c.changed(act)
+		c.journalChanged(act)
 	}
-	t.work = asks
-	t.sent = t.sent[:0]
+	t.rawAsks = asks
+	t.sends = t.sends[:0]
 	for range asks {
-		t.sent = append(t.sent, sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter})
+		t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
 	}
-	c.askEvents(t)
+	c.emitAsks(t)
 	for i := range asks {
 		switch a := &run.Last()[i]; {
 		case !a.Open():
@@ -71,27 +71,27 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 			c.perform(t, i)
 		}
 	}
-	c.heldChanged(t, holds)
+	c.propagateHold(t, holds)
 }
 
-// room is where a step of a turn writes down so many asks. The turn of an actor that
+// newAsks is where a step of a turn writes down so many asks. The turn of an actor that
 // writes nothing down has its own for the first step, and gets its answers where
 // they stand.
-func (t *turn) room(asks int) []store.Asked {
+func (t *turn) newAsks(asks int) []store.Asked {
 	if t.act.durable {
 		return make([]store.Asked, asks)
 	}
-	t.given = make([]actor.Answer, asks)
-	if len(t.run.Steps) > 0 || asks > firstMax {
+	t.answers = make([]actor.Answer, asks)
+	if len(t.run.Steps) > 0 || asks > inlineAsksMax {
 		return make([]store.Asked, asks)
 	}
-	t.first = slices.Grow(t.first[:0], asks)[:asks]
-	return t.first[:asks:asks]
+	t.askBuf = slices.Grow(t.askBuf[:0], asks)[:asks]
+	return t.askBuf[:asks:asks]
 }
 
-// plan fills in an ask as the tools have it: complete, with its time, or answered
+// planAsk fills in an ask as the tools have it: complete, with its time, or answered
 // at once. What nobody runs again need not say how its agent made it.
-func (c *Cell) plan(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
+func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
 	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
 	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
@@ -131,9 +131,9 @@ func (c *Cell) plan(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
 	}
 }
 
-// tooMuch says which bound of a turn the action breaks.
-func (c *Cell) tooMuch(t *turn, action actor.Action) *actor.Refusal {
-	if r := c.keepsTooMuch(t, action.StateUpdates); r != nil {
+// checkAction says which bound of a turn the action breaks.
+func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
+	if r := c.checkStateItems(t, action.StateUpdates); r != nil {
 		return r
 	}
 	asks := action.Asks
@@ -151,8 +151,8 @@ func (c *Cell) tooMuch(t *turn, action actor.Action) *actor.Refusal {
 	return nil
 }
 
-// askCall checks a call and fills in what it takes along; false if it was refused.
-func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
+// routeCall checks a call and fills in what it takes along; false if it was refused.
+func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
 	invariant.Check(err == nil, "a planned call goes to %v", err)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
@@ -163,18 +163,18 @@ func (c *Cell) askCall(t *turn, a *store.Asked, pending int, budget, share uint3
 		a.Answer = &actor.Answer{Refusal: refusal}
 		return false
 	}
-	a.Call, a.Budget = c.draw(), min(share, budget-1)
+	a.Call, a.Budget = c.newCallID(), min(share, budget-1)
 	a.Clock = actor.NewClock(c.now, left)
 	return true
 }
 
-// toldAsked tells the run's stream of an ask, or that it never went out.
-func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
+// publishAsk tells the run's stream of an ask, or that it never went out.
+func (c *Cell) publishAsk(t *turn, a *store.Asked, place runs.Event) {
 	tell := func(typ runs.Type, fill func(e *runs.Event)) {
 		e := place
 		e.Type = typ
 		fill(&e)
-		c.tell(t.act, t.run, e)
+		c.publish(t.act, t.run, e)
 	}
 	out := a.Out()
 	below := t.run.Call.Path()
@@ -204,14 +204,14 @@ func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
 			tell(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
 			return
 		}
-		c.tell(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+		c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
 	case out.Streams():
-		tell(startedAs(out.Kind), func(e *runs.Event) {
+		tell(startedType(out.Kind), func(e *runs.Event) {
 			e.Name, e.Left = label(out), a.Clock.Left
-			e.Say(talk(out))
+			e.Say(shownRequest(out))
 		})
 		if !a.Open() {
-			c.tell(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+			c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
 		}
 	case out.Kind == actor.AskWait && a.Open():
 		tell(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
@@ -221,22 +221,22 @@ func (c *Cell) toldAsked(t *turn, a *store.Asked, place runs.Event) {
 // label is what an ask goes by in a run's stream, where everything has a name.
 func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
-// askEvents tells the specs of each ask of the last step, refused ones too.
-func (c *Cell) askEvents(t *turn) {
-	if !c.hears(history.Ask) && !c.hears(history.Refuse) {
+// emitAsks tells the specs of each ask of the last step, refused ones too.
+func (c *Cell) emitAsks(t *turn) {
+	if !c.emits(history.Ask) && !c.emits(history.Refuse) {
 		return
 	}
 	pending := t.act.pending()
 	for i := range t.run.Last() {
-		c.askEvent(t, i, pending)
+		c.emitAsk(t, i, pending)
 	}
 }
 
-func (c *Cell) askEvent(t *turn, i, pending int) {
+func (c *Cell) emitAsk(t *turn, i, pending int) {
 	run := t.run
 	a := &run.Last()[i]
 	refused := !a.Open() && a.Answer.Refusal != nil
-	if refused && !c.hears(history.Refuse) || !refused && !c.hears(history.Ask) {
+	if refused && !c.emits(history.Refuse) || !refused && !c.emits(history.Ask) {
 		return
 	}
 	e := history.Event{Kind: history.Ask, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: run.Call.ID, Root: run.Call.Root, Peer: a.To,
@@ -249,67 +249,67 @@ func (c *Cell) askEvent(t *turn, i, pending int) {
 	if refused {
 		e.Kind, e.Reason, e.Scope, e.Why = history.Refuse, a.Answer.Refusal.Reason, a.Answer.Refusal.Scope, "caller"
 	}
-	c.event(e)
+	c.emit(e)
 }
 
 // perform has the world run a tool or the agent's own work, or ask a model or an external agent.
 func (c *Cell) perform(t *turn, i int) {
 	a := &t.run.Last()[i]
-	e := Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
+	e := Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
 	left := a.Clock.Remaining(c.now)
 	switch out := a.Out(); out.Kind {
 	case actor.AskWork:
-		e.Op = Work{Name: out.Name, Func: t.work[i].Work, Left: left}
+		e.Op = Work{Name: out.Name, Func: t.rawAsks[i].Work, Left: left}
 	case actor.AskModel:
-		e.Op = Model{Name: out.Name, Body: t.work[i].Body, Call: t.run.Call, Left: left}
+		e.Op = Model{Name: out.Name, Body: t.rawAsks[i].Body, Call: t.run.Call, Left: left}
 	case actor.AskInvoke:
-		e.Op = Invoke{Name: out.Name, Target: bytesOf(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Left: left}
+		e.Op = Invoke{Name: out.Name, Target: inlineBytes(out.Parts), Idempotent: out.Idempotent, Call: t.run.Call, Left: left}
 	default:
 		e.Op = Tool{Name: out.Name, Input: out.Parts[0].Bytes, Left: left,
 			Context: tools.NewContext(t.run.Call, t.run.Clock.Remaining(c.now), dispatcher.Asks{})}
 	}
-	c.performing[e.ID] = t.act.id
-	c.effect(e)
+	c.inFlight[e.ID] = t.act.id
+	c.addEffect(e)
 }
 
 // outcome is what came of an effect.
 func (c *Cell) outcome(in Outcome) {
-	act := c.actors.find(c.performing[in.ID])
+	act := c.actors.find(c.inFlight[in.ID])
 	if act != nil {
 		t, i := act.turn(in.ID.Run), int(in.ID.Index)
-		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sent[i].attempt == in.Attempt {
-			delete(c.performing, in.ID)
+		if t != nil && t.step() == in.ID.Step && t.run.Last()[i].Open() && t.sends[i].attempt == in.Attempt {
+			delete(c.inFlight, in.ID)
 			answer := in.Answer.Fit(c.limits.MessageBytesMax)
-			c.toldResult(t, i, answer)
+			c.publishResult(t, i, answer)
 			c.answer(t, i, answer, 0)
-			c.dropAdded(t)
+			c.cancelAdded(t)
 			return
 		}
 	}
-	c.event(history.Event{Kind: history.Drop, Call: in.ID.Run, What: "outcome", Why: "late", Step: in.ID.Step, Index: in.ID.Index, Attempt: in.Attempt})
+	c.emit(history.Event{Kind: history.Drop, Call: in.ID.Run, What: "outcome", Why: "late", Step: in.ID.Step, Index: in.ID.Index, Attempt: in.Attempt})
 }
 
-func (c *Cell) toldResult(t *turn, i int, answer actor.Answer) {
-	c.tell(t.act, t.run, c.resultEvent(&t.run.Last()[i], answer, t.step(), i))
+func (c *Cell) publishResult(t *turn, i int, answer actor.Answer) {
+	c.publish(t.act, t.run, c.resultEvent(&t.run.Last()[i], answer, t.step(), i))
 }
 
 func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i int) runs.Event {
-	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: label(a.Out()), Status: actor.Succeeded, Warnings: answer.Warnings, Took: c.took(a)}
+	e := runs.Event{Type: runs.ToolResult, Step: step, Index: uint16(i), Name: label(a.Out()), Status: actor.Succeeded, Warnings: answer.Warnings, Took: c.elapsed(a)}
 	if answer.Refusal != nil {
 		e.Status, e.Refusal = actor.Failed, answer.Refusal
 	}
 	if kind := a.Out().Kind; a.Out().Streams() {
 		said := completionOf(answer)
-		e.Type, e.Text, e.Usage = doneAs(kind), said.Text, usageOf(said)
+		e.Type, e.Text, e.Usage = doneType(kind), said.Text, usageOf(said)
 		return e
 	}
 	e.Say(answer.Parts)
 	return e
 }
 
-// took is how long an ask has been out. Its stamp may be a little later than the
+// elapsed is how long an ask has been out. Its stamp may be a little later than the
 // instant at which it was made, never earlier.
-func (c *Cell) took(a *store.Asked) actor.Duration {
+func (c *Cell) elapsed(a *store.Asked) actor.Duration {
 	return max(c.now.Sub(a.Stamp), 0).Round(time.Millisecond)
 }
 
@@ -322,25 +322,25 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 		status = actor.Failed
 	}
 	if a.IsCall() {
-		c.tally.answered(c.now, a)
+		c.tally.countCall(c.now, a)
 	}
-	if a.IsCall() && c.tells(t.act, t.run.Call.ID) {
-		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.took(a)}
+	if a.IsCall() && c.observed(t.act, t.run.Call.ID) {
+		d := runs.Event{Type: runs.AgentChildDone, Actor: a.To, Child: a.Call, Step: t.step(), Index: uint16(i), Status: status, Refusal: answer.Refusal, Warnings: answer.Warnings, Took: c.elapsed(a)}
 		d.Say(answer.Parts)
-		c.tell(t.act, t.run, d)
+		c.publish(t.act, t.run, d)
 	}
 	if a.Ask.Kind == actor.AskWait && answer.Refusal != nil {
-		c.tell(t.act, t.run, runs.Event{Type: runs.WaitExpired, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Refusal: answer.Refusal})
+		c.publish(t.act, t.run, runs.Event{Type: runs.WaitExpired, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Refusal: answer.Refusal})
 	}
 	if a.IsCall() && a.Clock.HeldUntil != 0 {
-		c.tell(t.act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: a.Call})
+		c.publish(t.act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: a.Call})
 	}
 	if t.act.durable {
 		c.record(t.act, store.Answered{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Answer: answer, Budget: budget})
 	} else {
-		c.answerHere(t, i, answer, budget)
+		c.answerInPlace(t, i, answer, budget)
 	}
-	if c.hears(history.Answer) {
+	if c.emits(history.Answer) {
 		e := history.Event{Kind: history.Answer, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Root: t.run.Call.Root, Peer: a.To,
 			What: a.Out().Kind.String(), Step: t.step(), Index: uint16(i), Status: status, Pending: t.act.pending()}
 		if answer.Refusal != nil {
@@ -349,30 +349,30 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 		if a.IsCall() {
 			e.Said = history.SaidIn(answer.Parts, answer.Warnings)
 		}
-		c.event(e)
+		c.emit(e)
 	}
-	c.heldChanged(t, holds)
+	c.propagateHold(t, holds)
 	if a.Added {
-		c.answerAdded(t, i, answer)
+		c.answerCallbacks(t, i, answer)
 	}
 }
 
-// answerHere answers an ask of a turn that writes nothing down, where its agent will
+// answerInPlace answers an ask of a turn that writes nothing down, where its agent will
 // read it.
-func (c *Cell) answerHere(t *turn, i int, answer actor.Answer, budget uint32) {
+func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32) {
 	own := &actor.Answer{}
-	if i < len(t.given) {
-		own = &t.given[i]
+	if i < len(t.answers) {
+		own = &t.answers[i]
 	}
 	*own = answer
 	t.run.Answers(c.now, &t.run.Last()[i], own, budget)
-	c.changed(t.act)
+	c.journalChanged(t.act)
 }
 
-// askExpired answers an ask whose time has run out.
-func (c *Cell) askExpired(t *turn, i int) {
+// expireAsk answers an ask whose time has run out.
+func (c *Cell) expireAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
-	c.event(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),
+	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),
 		Step: t.step(), Index: uint16(i)})
 	switch a.Out().Kind {
 	case actor.AskSleep:
@@ -386,22 +386,22 @@ func (c *Cell) askExpired(t *turn, i int) {
 			c.sendCancel(t, i, actor.Deadline)
 		} else {
 			c.abort(t, i)
-			c.toldResult(t, i, actor.Answer{Refusal: refusal})
+			c.publishResult(t, i, actor.Answer{Refusal: refusal})
 		}
 		c.answer(t, i, actor.Answer{Refusal: refusal}, 0)
-		c.dropAdded(t)
+		c.cancelAdded(t)
 	}
 }
 
-// giveUp ends the wait for an ask of a turn that is over: a waiting call is
+// cancelAsk ends the wait for an ask of a turn that is over: a waiting call is
 // cancelled with all below it, an effect aborted.
-func (c *Cell) giveUp(t *turn, i int) {
+func (c *Cell) cancelAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
 	if a.IsCall() {
 		if !mutant.On("cancel-not-passed-down") {
 			c.sendCancel(t, i, actor.Stopped)
-			c.tally.answered(c.now, a)
-			c.event(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
+			c.tally.countCall(c.now, a)
+			c.emit(history.Event{Kind: history.Cancel, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, Peer: a.To})
 		}
 		return
 	}
@@ -410,16 +410,16 @@ func (c *Cell) giveUp(t *turn, i int) {
 
 func (c *Cell) abort(t *turn, i int) {
 	if a := &t.run.Last()[i]; a.Open() && a.Out().RunsOutsideCell() {
-		delete(c.performing, t.effect(i))
-		c.effect(Effect{ID: t.effect(i), Attempt: t.sent[i].attempt, Op: Abort{}})
+		delete(c.inFlight, t.effectID(i))
+		c.addEffect(Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Op: Abort{}})
 	}
 }
 
 // nextStamp is later than the run's own and than any given before: calls of one
 // tree order by it, whatever the nodes' clocks say.
 func (c *Cell) nextStamp(run *store.Run) actor.Time {
-	c.stamp = max(c.now, c.stamp+1, run.Call.Stamp+1)
-	return c.stamp
+	c.lastStamp = max(c.now, c.lastStamp+1, run.Call.Stamp+1)
+	return c.lastStamp
 }
 
 func orDefault(d, other actor.Duration) actor.Duration {

@@ -24,43 +24,43 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Added && a.For == call.ID && !mutant.On("callback-not-recognised") {
-			t.wants(i, call, c.limits.MaxPendingPerActor)
+			t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor)
 			return
 		}
 	}
-	if refusal := c.mayCallBack(t); refusal != nil {
+	if refusal := c.checkCallback(t); refusal != nil {
 		c.refuse(t.act, call, refusal)
 		return
 	}
 	ask := actor.Ask{Kind: actor.AskTool, Name: tools.CallAgent, Parts: call.Parts}
 	var a store.Asked
-	c.plan(&a, run, &ask, false)
+	c.planAsk(&a, run, &ask, false)
 	a.Added, a.For, a.Promise = true, call.ID, call.Idempotency
 	if a.Open() && a.Out().Kind == actor.AskCall {
-		c.askCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
+		c.routeCall(t, &a, t.act.pending(), run.Budget, dispatcher.Share(run.Budget, 1))
 	}
 	t.taint = t.taint || durable
 	i, holds := len(run.Last()), run.Holds
-	c.toldAsked(t, &a, runs.Event{Step: t.step(), Index: uint16(i)})
+	c.publishAsk(t, &a, runs.Event{Step: t.step(), Index: uint16(i)})
 	c.record(t.act, store.Added{Run: run.Call.ID, At: c.now, Ask: a})
-	t.work = append(t.work, ask)
-	t.sent = append(t.sent, sent{attempt: 1, again: actor.Forever, wait: c.limits.ResendAfter})
-	t.wants(i, call, 1)
-	c.askEvent(t, i, t.act.pending())
+	t.rawAsks = append(t.rawAsks, ask)
+	t.sends = append(t.sends, sendState{attempt: 1, retryAt: actor.Forever, backoff: c.limits.ResendAfter})
+	t.addCallbackWaiter(i, call, 1)
+	c.emitAsk(t, i, t.act.pending())
 	switch added := &run.Last()[i]; {
 	case !added.Open():
-		c.answerAdded(t, i, *added.Answer)
+		c.answerCallbacks(t, i, *added.Answer)
 	case added.IsCall():
 		c.sendRequest(t, i, 1)
 	}
-	c.heldChanged(t, holds)
+	c.propagateHold(t, holds)
 }
 
-// addedBytesMax bounds what an external agent may have its run hold, whatever came of it.
-const addedBytesMax = 16 << 20
+// callbackBytesMax bounds what an external agent may have its run hold, whatever came of it.
+const callbackBytesMax = 16 << 20
 
-// mayCallBack says why nobody may add a call to the turn just now.
-func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
+// checkCallback says why nobody may add a call to the turn just now.
+func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 	invoked, open, bytes := false, 0, 0
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]
@@ -75,35 +75,35 @@ func (c *Cell) mayCallBack(t *turn) *actor.Refusal {
 	switch {
 	case !invoked:
 		return actor.Refuse(actor.NotFound, "run %s has no external agent at work: its token is of no use any more", t.run.Call.ID)
-	case bytes > addedBytesMax:
-		return actor.Refuse(actor.Budget, "run %s has been sent %d bytes by its agent, at most %d are allowed", t.run.Call.ID, bytes, addedBytesMax)
+	case bytes > callbackBytesMax:
+		return actor.Refuse(actor.Budget, "run %s has been sent %d bytes by its agent, at most %d are allowed", t.run.Call.ID, bytes, callbackBytesMax)
 	case len(t.run.Last()) >= store.AsksMax-1 || open >= c.limits.AsksPerActionMax:
 		return actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "run %s waits for %d calls that its agent added, at most %d allowed", t.run.Call.ID, open, c.limits.AsksPerActionMax)
 	}
 	return nil
 }
 
-// wants notes who is to have the answer of an added call; false if as many as
+// addCallbackWaiter notes who is to have the answer of an added call; false if as many as
 // that are waiting for it already.
-func (t *turn) wants(i int, call *actor.Call, most int) bool {
-	if t.added == nil {
-		t.added = map[int][]actor.Call{}
+func (t *turn) addCallbackWaiter(i int, call *actor.Call, most int) bool {
+	if t.callbackWaiters == nil {
+		t.callbackWaiters = map[int][]actor.Call{}
 	}
-	for j, o := range t.added[i] {
+	for j, o := range t.callbackWaiters[i] {
 		if o.ID == call.ID {
-			t.added[i][j] = *call // from where it asks now
+			t.callbackWaiters[i][j] = *call // from where it asks now
 			return true
 		}
 	}
-	if len(t.added[i]) >= most {
+	if len(t.callbackWaiters[i]) >= most {
 		return false
 	}
-	t.added[i] = append(t.added[i], *call)
+	t.callbackWaiters[i] = append(t.callbackWaiters[i], *call)
 	return true
 }
 
-// addedFor finds the open call that a message added.
-func (a *activation) addedFor(id actor.CallID) (*turn, int) {
+// findAdded finds the open call that a message added.
+func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
 			if ask := &t.run.Last()[i]; ask.Added && ask.Open() && ask.For == id {
@@ -114,9 +114,9 @@ func (a *activation) addedFor(id actor.CallID) (*turn, int) {
 	return nil, 0
 }
 
-// answerAdded ends the signal that added a call, with what the call came to, and
+// answerCallbacks ends the signal that added a call, with what the call came to, and
 // its repeats. One whose client is gone is remembered all the same.
-func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
+func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	a := &t.run.Last()[i]
 	reply := actor.Reply{Call: a.For, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
 	if answer.Refusal != nil {
@@ -125,8 +125,8 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 	if a.Call.IsZero() {
 		reply.Run = t.run.Call.ID
 	}
-	calls := t.added[i]
-	delete(t.added, i)
+	calls := t.callbackWaiters[i]
+	delete(t.callbackWaiters, i)
 	first := actor.Call{ID: a.For, Kind: actor.OneWay, Idempotency: a.Promise}
 	for _, call := range calls {
 		if call.ID == a.For {
@@ -136,7 +136,7 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // nobody took it: who comes back under the key, as it is told to, asks anew
 		first.Idempotency = actor.Idempotency{}
 	}
-	c.end(t.act, &first, &reply, true)
+	c.recordOutcome(t.act, &first, &reply, true)
 	for i := range calls {
 		if again, call := reply, &calls[i]; call.ID != a.For {
 			again.Call = call.ID
@@ -145,9 +145,9 @@ func (c *Cell) answerAdded(t *turn, i int, answer actor.Answer) {
 	}
 }
 
-// dropAdded gives up the calls that external agents added, once none is at work
+// cancelAdded gives up the calls that external agents added, once none is at work
 // on the step any more.
-func (c *Cell) dropAdded(t *turn) {
+func (c *Cell) cancelAdded(t *turn) {
 	asks := t.run.Last()
 	for i := range asks {
 		if a := &asks[i]; a.Open() && !a.Added && a.Out().Kind == actor.AskInvoke {
@@ -170,8 +170,8 @@ func agentEnded() *actor.Refusal {
 	return actor.Refuse(actor.Stopped, "the agent that asked for it has ended")
 }
 
-// keepsTooMuch says why the actor cannot keep what its turn wants it to.
-func (c *Cell) keepsTooMuch(t *turn, items []actor.StateItem) *actor.Refusal {
+// checkStateItems says why the actor cannot keep what its turn wants it to.
+func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal {
 	if len(items) == 0 {
 		return nil
 	}

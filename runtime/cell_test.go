@@ -14,42 +14,42 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-func TestACallAndItsReply(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b")), agent("b", echo()))
+func TestCallAndReply(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b")), agent("b", echo()))
 	n.want(n.send("a/s", "hello"), "a(b:hello)")
 	n.want(n.send("b/s", "again"), "b:again")
 	n.want(n.send("nobody/s", "?"), "NotFound")
 }
 
-func TestFiveDeepAndNoDeeper(t *testing.T) {
-	n := newNode(t, 3, agent("a", asking("b")), agent("b", asking("c")), agent("c", asking("d")), agent("d", asking("e")),
-		agent("e", asking("f")), agent("f", asking("g")), agent("g", echo()))
+func TestCallDepthIsLimited(t *testing.T) {
+	n := newNode(t, 3, agent("a", calling("b")), agent("b", calling("c")), agent("c", calling("d")), agent("d", calling("e")),
+		agent("e", calling("f")), agent("f", calling("g")), agent("g", echo()))
 	n.want(n.send("a", "x"), "a(b(c(d(e(f(Depth))))))")
 }
 
-func TestCyclesAreRefused(t *testing.T) {
+func TestCallCyclesAreRefused(t *testing.T) {
 	byActor := func(d *actor.Definition) { d.Recursion = actor.ByActor }
-	n := newNode(t, 1, agent("a", asking("b")), agent("b", asking("a")), agent("self", asking("self/other")),
+	n := newNode(t, 1, agent("a", calling("b")), agent("b", calling("a")), agent("self", calling("self/other")),
 		agent("tree", script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 			next := map[string]string{"1": "tree/2", "2": "tree/1"}[b.Call.To.Key]
-			return asking(next)(b, answers)
+			return calling(next)(b, answers)
 		}), byActor))
 	n.want(n.send("a", "x"), "a(b(Cycle))")
 	n.want(n.send("self", "x"), "self(Cycle)")
 	n.want(n.send("tree/1", "x"), "tree(tree(Cycle))")
 }
 
-func TestATimeOutCancelsTheTree(t *testing.T) {
+func TestTimeoutCancelsCallTree(t *testing.T) {
 	impatient := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Timeout: time.Second}}}, nil
 		}
-		return actor.Complete(actor.Text(word(answers[0][0]))), nil
+		return actor.Complete(actor.Text(answerText(answers[0][0]))), nil
 	})
-	n := newNode(t, 2, agent("a", impatient), agent("b", asking("c")), agent("c", sleeping(time.Minute)))
+	n := newNode(t, 2, agent("a", impatient), agent("b", calling("c")), agent("c", sleeping(time.Minute)))
 	id := n.send("a", "x")
 	n.want(id, "nothing")
-	n.pass(2 * time.Second)
+	n.advance(2 * time.Second)
 	n.want(id, "Deadline")
 	for _, c := range n.cells {
 		for _, a := range c.State().Actors {
@@ -60,19 +60,19 @@ func TestATimeOutCancelsTheTree(t *testing.T) {
 	}
 }
 
-func TestAFullMailboxIsBusy(t *testing.T) {
+func TestFullMailboxReturnsBusy(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Second)))
 	n.limits.MaxPendingPerActor = 2
-	n.start(1)
+	n.restart(1)
 	ids := []actor.CallID{n.send("a", "1"), n.send("a", "2"), n.send("a", "3"), n.send("a", "4")}
 	n.want(ids[3], "Busy")
-	n.pass(10 * time.Second)
+	n.advance(10 * time.Second)
 	for _, id := range ids[:3] {
 		n.want(id, "slept")
 	}
 }
 
-func TestACallerHasSoManyCalls(t *testing.T) {
+func TestConcurrentCallsAreLimited(t *testing.T) {
 	many := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			var asks []actor.Ask
@@ -83,7 +83,7 @@ func TestACallerHasSoManyCalls(t *testing.T) {
 		}
 		text := ""
 		for _, a := range answers[0] {
-			text += word(a) + " "
+			text += answerText(a) + " "
 		}
 		return actor.Complete(actor.Text(text)), nil
 	})
@@ -91,14 +91,14 @@ func TestACallerHasSoManyCalls(t *testing.T) {
 	n.want(n.send("a", ""), "b: b: b: b: b: b: b: b: b: b: Busy Busy ")
 }
 
-func TestARunGoesOnAfterARestart(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b")), agent("b", asking("c", "d")), agent("c", echo()), agent("d", sleeping(20*time.Second)))
+func TestRunResumesAfterRestart(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b")), agent("b", calling("c", "d")), agent("c", echo()), agent("d", sleeping(20*time.Second)))
 	id := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
-	n.pass(10 * time.Second)
-	n.start(3)
+	n.advance(10 * time.Second)
+	n.restart(3)
 	n.drain()
 	again := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	n.want(again, "a(b(c:xslept))")
 	if r := n.replies[again]; r.Run != id {
 		t.Errorf("the repeat was answered by run %s, want %s", r.Run, id)
@@ -109,15 +109,15 @@ func TestARunGoesOnAfterARestart(t *testing.T) {
 	n.want(other, "Invalid")
 }
 
-func TestAWaitHoldsTheTimeOfTheWholeTree(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b")), agent("b", asking("c")), agent("c", waiting(5*time.Minute)))
+func TestWaitPausesClocksOfCallTree(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b")), agent("b", calling("c")), agent("c", waiting(5*time.Minute)))
 	id := n.send("a", "x")
 	if n.held[id] == 0 {
 		t.Fatal("the client was not told that the run is held")
 	}
-	n.pass(200 * time.Second) // each call has 30 s
-	n.start(2)
-	n.pass(10 * time.Second)
+	n.advance(200 * time.Second) // each call has 30 s
+	n.restart(2)
+	n.advance(10 * time.Second)
 	var run actor.CallID
 	for actorID, saved := range n.log {
 		if actorID.Agent == "c" {
@@ -127,7 +127,7 @@ func TestAWaitHoldsTheTimeOfTheWholeTree(t *testing.T) {
 	signal := n.send("c", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
 	n.drain()
 	n.want(signal, "")
-	n.pass(time.Second)
+	n.advance(time.Second)
 	if j := n.log[actor.NewID("a", "")]; len(j.Entries) == 0 {
 		t.Fatal("nothing written")
 	}
@@ -143,7 +143,7 @@ func TestAWaitHoldsTheTimeOfTheWholeTree(t *testing.T) {
 }
 
 // Of several calls that wait for people the run says which, until each goes on.
-func TestARunSaysByWhichCallsItIsHeld(t *testing.T) {
+func TestRunListsCallsThatHoldIt(t *testing.T) {
 	gate := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		switch {
 		case len(answers) == 0:
@@ -188,12 +188,12 @@ func TestARunSaysByWhichCallsItIsHeld(t *testing.T) {
 	}
 	n.drain()
 	held("", runs.PausedWaitingTool)
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	if r := n.runs[run]; r.Text != "both" {
 		t.Errorf("%+v", r)
 	}
 	told := map[runs.Type]int{}
-	for _, e := range n.told[run] {
+	for _, e := range n.events[run] {
 		told[e.Type]++
 	}
 	if told[runs.RunPaused] != 2 || told[runs.RunResumed] != 2 {
@@ -203,7 +203,7 @@ func TestARunSaysByWhichCallsItIsHeld(t *testing.T) {
 
 // What a run came to that was held is remembered for as long as its caller's clock
 // may have stood still.
-func TestAnOutcomeIsRememberedAsLongAsItsCallerMayWait(t *testing.T) {
+func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)), agent("b", echo()))
 	held, other := n.send("a", "x"), n.send("b", "x")
 	n.send("a", "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, held, "go" })
@@ -224,13 +224,13 @@ func TestAnOutcomeIsRememberedAsLongAsItsCallerMayWait(t *testing.T) {
 
 // Where all places of a cell are taken, who is new is told so, and who asks again
 // is not: what was asked may be done.
-func TestAFullCellSaysNoToNobodyWhoAsksAgain(t *testing.T) {
-	c := alone(Config{}, agent("a", echo()))
+func TestFullCellRefusesOnlyFirstAttempts(t *testing.T) {
+	c := newTestCell(Config{}, agent("a", echo()))
 	limits := dispatcher.DefaultLimits()
 	limits.ActorsPerCellMax = 1
 	c.Step(1, Limits{limits})
 	ask := func(n uint64, key string, attempt uint32) (refused int) {
-		call := visit(n, "a").Call
+		call := newVisit(n, "a").Call
 		call.To, call.Attempt = actor.NewID("a", key), attempt
 		for _, e := range c.Step(2, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}).Effects {
 			if r, ok := e.Op.(Respond); ok && r.Reply.Refusal != nil {
@@ -245,11 +245,11 @@ func TestAFullCellSaysNoToNobodyWhoAsksAgain(t *testing.T) {
 }
 
 // A signal reaches a run whose agent is gone, and whose actor nobody has in memory yet.
-func TestASignalReachesARunWhoseAgentIsGone(t *testing.T) {
+func TestSignalLoadsActorOfDeletedAgent(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)))
 	run := n.send("a", "x")
-	c := alone(Config{})
-	call := visit(1, "a").Call
+	c := newTestCell(Config{})
+	call := newVisit(1, "a").Call
 	call.To, call.Kind, call.Parent, call.Operation = actor.NewID("a", ""), actor.Signal, run, "go"
 	loads := 0
 	for _, e := range c.Step(2, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}).Effects {
@@ -262,7 +262,7 @@ func TestASignalReachesARunWhoseAgentIsGone(t *testing.T) {
 	}
 }
 
-func TestWorkAfterARestart(t *testing.T) {
+func TestOnlyIdempotentWorkIsRepeatedAfterRestart(t *testing.T) {
 	done := 0
 	work := func(idempotent bool) script {
 		return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
@@ -270,7 +270,7 @@ func TestWorkAfterARestart(t *testing.T) {
 				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "count", Idempotent: idempotent,
 					Work: func(context.Context) ([]byte, error) { done++; return []byte("1"), nil }}}}, nil
 			}
-			return actor.Complete(actor.Text(word(answers[0][0]) + "!")), nil
+			return actor.Complete(actor.Text(answerText(answers[0][0]) + "!")), nil
 		}
 	}
 	n := newNode(t, 1, agent("safe", work(true)), agent("unsafe", work(false)))
@@ -286,8 +286,8 @@ func TestWorkAfterARestart(t *testing.T) {
 	n = newNode(t, 1, n.agents...)
 	n.drain()
 	for _, name := range []string{"safe", "unsafe"} {
-		calls++
-		id := actor.NewCallID(n.now, 99, calls)
+		callCount++
+		id := actor.NewCallID(n.now, 99, callCount)
 		call := actor.Call{ID: id, Root: id, To: actor.NewID(name, ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
 		key(&call)
 		n.step(n.cells[0], Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
@@ -295,7 +295,7 @@ func TestWorkAfterARestart(t *testing.T) {
 		n.inputs = nil
 	}
 	done = 0
-	n.start(1)
+	n.restart(1)
 	n.drain()
 	if done != 1 {
 		t.Errorf("after the restart work was done %d times, want the idempotent one once", done)
@@ -304,19 +304,19 @@ func TestWorkAfterARestart(t *testing.T) {
 	n.want(n.send("unsafe", "", key), "Unknown!")
 }
 
-func TestASnapshotIsAsGoodAsTheEntries(t *testing.T) {
-	n := newNode(t, 1, agent("a", asking("b")), agent("b", waiting(time.Minute)))
+func TestRecoveryFromSnapshot(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b")), agent("b", waiting(time.Minute)))
 	n.limits.SnapshotBytes = 1
-	n.start(1)
+	n.restart(1)
 	id := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
 	for actorID, saved := range n.log {
 		if len(saved.Snapshot) == 0 {
 			t.Errorf("%s has no snapshot", actorID)
 		}
 	}
-	n.start(2)
+	n.restart(2)
 	n.drain()
-	n.pass(2 * time.Minute)
+	n.advance(2 * time.Minute)
 	again := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
 	n.want(again, "a(went Deadline)")
 	if n.replies[again].Run != id {

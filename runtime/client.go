@@ -13,15 +13,15 @@ import (
 // ClientsMax is how many clients may wait at one cell.
 const ClientsMax = 1 << 16
 
-// client is a call of a client that waits here, as long as it does. It is not
+// waiter is a call of a client that waits here, as long as it does. It is not
 // written down: a client that lost its node asks again, by key or by run id.
-type client struct {
-	call  actor.Call
-	clock actor.Clock
-	again actor.Time
-	wait  actor.Duration
+type waiter struct {
+	call    actor.Call
+	clock   actor.Clock
+	retryAt actor.Time
+	backoff actor.Duration
 
-	followed bool
+	subscribed bool
 }
 
 // fromClient takes in what a client of this node wants: a call of its own, or
@@ -39,54 +39,54 @@ func (c *Cell) fromClient(env *actor.Envelope) {
 
 // visited is a Deliver of a client's call.
 func (c *Cell) visited(v *Visit) {
-	if c.hears(history.Deliver) {
-		c.event(history.Event{Kind: history.Deliver, Actor: v.Call.To, Call: v.Call.ID, What: "request"})
+	if c.emits(history.Deliver) {
+		c.emit(history.Event{Kind: history.Deliver, Actor: v.Call.To, Call: v.Call.ID, What: "request"})
 	}
-	c.clientCall(&v.Call, v.Followed)
+	c.clientCall(&v.Call, v.Subscribed)
 }
 
 func (c *Cell) clientCall(call *actor.Call, followed bool) {
-	if c.spare == nil {
-		c.spare = &client{}
+	if c.freeWaiter == nil {
+		c.freeWaiter = &waiter{}
 	}
-	cl := c.spare
+	cl := c.freeWaiter
 	cl.call = *call
-	if r := c.checkClient(&cl.call); r != nil {
-		c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Why: "client"})
-		c.effect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
+	if r := c.checkClientCall(&cl.call); r != nil {
+		c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Reason: r.Reason, Scope: r.Scope, Why: "client"})
+		c.addEffect(Effect{ID: actor.EffectID{Run: call.ID}, Op: Respond{Call: call.ID, Reply: actor.Fail(call.ID, r)}})
 		return
 	}
 	cl.call.Via = c.self
-	cl.clock, cl.wait, cl.followed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, followed
-	c.guest = cl
-	if c.hears(history.Ask) {
-		c.event(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: cl.call.Left})
+	cl.clock, cl.backoff, cl.subscribed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, followed
+	c.currentWaiter = cl
+	if c.emits(history.Ask) {
+		c.emit(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: cl.call.Left})
 	}
-	c.sendClient(cl)
+	c.sendClientCall(cl)
 }
 
-// stay has the client wait whose call came in this step, if it is not answered:
+// parkWaiter has the client wait whose call came in this step, if it is not answered:
 // most are at once, and leave no trace.
-func (c *Cell) stay() {
-	cl := c.guest
+func (c *Cell) parkWaiter() {
+	cl := c.currentWaiter
 	if cl == nil {
 		return
 	}
-	c.guest, c.spare = nil, nil
-	c.clients[cl.call.ID] = cl
-	c.set(timer{at: min(cl.again, cl.clock.Due()), call: cl.call.ID})
+	c.currentWaiter, c.freeWaiter = nil, nil
+	c.waiters[cl.call.ID] = cl
+	c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: cl.call.ID})
 }
 
-// client is a client that waits here; nil if none does for that call.
-func (c *Cell) client(id actor.CallID) *client {
-	if cl := c.guest; cl != nil && cl.call.ID == id {
+// findWaiter is a client that waits here; nil if none does for that call.
+func (c *Cell) findWaiter(id actor.CallID) *waiter {
+	if cl := c.currentWaiter; cl != nil && cl.call.ID == id {
 		return cl
 	}
-	return c.clients[id]
+	return c.waiters[id]
 }
 
-// checkClient says why a client's call is not taken, and fills in what it left open.
-func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
+// checkClientCall says why a client's call is not taken, and fills in what it left open.
+func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 	switch {
 	case !call.IsRoot():
 		return actor.Refuse(actor.Invalid, "a client has no call chain")
@@ -94,9 +94,9 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 		return actor.Refuse(actor.Invalid, "calls of kind %s are not served", call.Kind)
 	case actor.SizeOf(call.Parts) > c.limits.MessageBytesMax:
 		return actor.Refuse(actor.Invalid, "the message has %d bytes, at most %d allowed", actor.SizeOf(call.Parts), c.limits.MessageBytesMax)
-	case len(c.clients) >= ClientsMax:
-		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.clients))
-	case len(c.clients) > 0 && c.clients[call.ID] != nil:
+	case len(c.waiters) >= ClientsMax:
+		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.waiters))
+	case len(c.waiters) > 0 && c.waiters[call.ID] != nil:
 		return actor.Refuse(actor.Invalid, "call %s is under way", call.ID)
 	case c.agents[call.To.Agent] == nil && call.Kind != actor.Signal: // a run may outlive its agent
 		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
@@ -113,75 +113,75 @@ func (c *Cell) checkClient(call *actor.Call) *actor.Refusal {
 	return nil
 }
 
-// sendClient brings a client's call to its actor: in this very step if it lives
+// sendClientCall brings a client's call to its actor: in this very step if it lives
 // here, else by message, again and again until it is answered.
-func (c *Cell) sendClient(cl *client) {
-	cl.again = actor.Forever
+func (c *Cell) sendClientCall(cl *waiter) {
+	cl.retryAt = actor.Forever
 	act := c.actors.find(cl.call.To)
-	if act != nil || c.isMine(cl.call.To) {
+	if act != nil || c.ownsActor(cl.call.To) {
 		call := &cl.call
-		if cl != c.guest {
+		if cl != c.currentWaiter {
 			again := cl.call
 			again.Left = cl.clock.Remaining(c.now)
 			call = &again
-			c.set(timer{at: cl.clock.Due(), call: call.ID})
+			c.setTimer(timer{at: cl.clock.Due(), call: call.ID})
 		}
-		c.callOf(act, call, false)
+		c.deliverCallTo(act, call, false)
 		cl.call.Attempt++
 		return
 	}
 	call := cl.call
 	call.Left = cl.clock.Remaining(c.now)
 	c.send(actor.EffectID{}, call.Attempt, actor.ID{}, call.To, false, false, actor.Request{Call: call})
-	cl.again = c.now.Add(cl.wait)
-	cl.wait = min(2*cl.wait, resendMax)
+	cl.retryAt = c.now.Add(cl.backoff)
+	cl.backoff = min(2*cl.backoff, resendBackoffMax)
 	cl.call.Attempt++
-	if cl != c.guest {
-		c.set(timer{at: min(cl.again, cl.clock.Due()), call: call.ID})
+	if cl != c.currentWaiter {
+		c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: call.ID})
 	}
 }
 
-// sendClientAgain does so after a while: its actor could not be read.
-func (c *Cell) sendClientAgain(id actor.CallID) {
-	if cl := c.client(id); cl != nil {
-		cl.again = c.now.Add(cl.wait)
-		cl.wait = min(2*cl.wait, resendMax)
-		c.set(timer{at: cl.again, call: id})
+// scheduleClientRetry does so after a while: its actor could not be read.
+func (c *Cell) scheduleClientRetry(id actor.CallID) {
+	if cl := c.findWaiter(id); cl != nil {
+		cl.retryAt = c.now.Add(cl.backoff)
+		cl.backoff = min(2*cl.backoff, resendBackoffMax)
+		c.setTimer(timer{at: cl.retryAt, call: id})
 	}
 }
 
-func (c *Cell) resendClients(to func(actor.ID) bool) {
-	for _, id := range slices.SortedFunc(maps.Keys(c.clients), actor.CallID.Compare) {
-		if cl := c.clients[id]; to(cl.call.To) {
-			c.sendClient(cl)
+func (c *Cell) resendClientCalls(to func(actor.ID) bool) {
+	for _, id := range slices.SortedFunc(maps.Keys(c.waiters), actor.CallID.Compare) {
+		if cl := c.waiters[id]; to(cl.call.To) {
+			c.sendClientCall(cl)
 		}
 	}
 }
 
-// clientDue sends a client's call again, or tells it that its time is over. Its
+// fireWaiterTimer sends a client's call again, or tells it that its time is over. Its
 // run ends by its own clock.
-func (c *Cell) clientDue(id actor.CallID) {
-	cl := c.clients[id]
+func (c *Cell) fireWaiterTimer(id actor.CallID) {
+	cl := c.waiters[id]
 	switch {
 	case c.now >= cl.clock.Due():
 		c.respond(id, actor.Fail(id, actor.RefuseDeadline(cl.call.To, cl.call.Operation, cl.call.Left)), 0, false)
-	case c.now >= cl.again:
-		c.sendClient(cl)
+	case c.now >= cl.retryAt:
+		c.sendClientCall(cl)
 	default:
-		c.set(timer{at: min(cl.again, cl.clock.Due()), call: id})
+		c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: id})
 	}
 }
 
-// toClient takes an answer for a client that waits, or waited, at this cell.
-func (c *Cell) toClient(env *actor.Envelope) {
+// deliverToClient takes an answer for a client that waits, or waited, at this cell.
+func (c *Cell) deliverToClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Answered:
-		if c.client(m.Reply.Call) != nil {
+		if c.findWaiter(m.Reply.Call) != nil {
 			c.respond(m.Reply.Call, m.Reply, 0, env.Durable)
 			return
 		}
 	case actor.Held:
-		if c.client(m.Call) != nil {
+		if c.findWaiter(m.Call) != nil {
 			c.respond(m.Call, actor.Reply{Call: m.Call, Run: m.Call}, m.Until, env.Durable)
 			return
 		}
@@ -189,19 +189,19 @@ func (c *Cell) toClient(env *actor.Envelope) {
 	c.drop(env, "late")
 }
 
-// tellClient says that a run waits for a person: its client has better things to do.
-func (c *Cell) tellClient(t *turn, until actor.Time) {
+// notifyHeld says that a run waits for a person: its client has better things to do.
+func (c *Cell) notifyHeld(t *turn, until actor.Time) {
 	call := t.run.Call
 	tell := func(id actor.CallID, via actor.Address) {
 		if via.Node == c.self.Node && via.Cell == c.self.Cell {
 			c.respond(id, actor.Reply{Call: id, Run: call.ID}, until, t.durable())
 		} else if id == call.ID { // who repeats from another node could not tell whose run it is: it waits on
 			env := actor.Envelope{From: c.self, ToClient: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
-			c.effect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
+			c.addEffect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
 		}
 	}
 	tell(call.ID, call.Via)
-	for _, a := range t.act.aliases {
+	for _, a := range t.act.joined {
 		if a.run == call.ID {
 			tell(a.call, a.via)
 		}
@@ -210,13 +210,13 @@ func (c *Cell) tellClient(t *turn, until actor.Time) {
 
 // respond gives a waiting client its answer. One that waits no more gets none.
 func (c *Cell) respond(id actor.CallID, reply actor.Reply, heldUntil actor.Time, durable bool) {
-	switch cl := c.client(id); {
+	switch cl := c.findWaiter(id); {
 	case cl == nil:
 		return
-	case cl == c.guest:
-		c.guest = nil
+	case cl == c.currentWaiter:
+		c.currentWaiter = nil
 	default:
-		delete(c.clients, id)
+		delete(c.waiters, id)
 	}
-	c.effect(Effect{ID: actor.EffectID{Run: id}, Gated: durable, Op: Respond{Call: id, Reply: reply, HeldUntil: heldUntil}})
+	c.addEffect(Effect{ID: actor.EffectID{Run: id}, Gated: durable, Op: Respond{Call: id, Reply: reply, HeldUntil: heldUntil}})
 }

@@ -43,8 +43,8 @@ type (
 	// Visit is the Deliver of a client's call, which stays the world's. Followed
 	// says that somebody wants to hear of the run while it goes on.
 	Visit struct {
-		Call     actor.Call
-		Followed bool
+		Call       actor.Call
+		Subscribed bool
 	}
 	// Outcome is what came of a Tool, Work, Model or Invoke effect.
 	Outcome struct {

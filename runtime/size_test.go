@@ -24,8 +24,8 @@ func (n *node) checkSize(c *Cell) {
 	if want.Remembered > c.limits.RememberBytes {
 		n.t.Fatalf("%v holds %d bytes of outcomes, at most %d allowed", c.Self(), want.Remembered, c.limits.RememberBytes)
 	}
-	if !reflect.DeepEqual(*c.rest, life{}) {
-		n.t.Fatalf("%v: something happened to actors that have nothing open: %+v", c.Self(), *c.rest)
+	if !reflect.DeepEqual(*c.idleState, activeState{}) {
+		n.t.Fatalf("%v: something happened to actors that have nothing open: %+v", c.Self(), *c.idleState)
 	}
 	if got := c.Size(); got != want {
 		n.t.Fatalf("%v says that it has %+v, and has %+v", c.Self(), got, want)

@@ -55,14 +55,14 @@ type Tally struct {
 // Tally is what the cell has done so far.
 func (c *Cell) Tally() *Tally { return &c.tally }
 
-// answered counts a call that has its answer, or waits for none any more.
-func (t *Tally) answered(now actor.Time, a *store.Asked) {
+// countCall counts a call that has its answer, or waits for none any more.
+func (t *Tally) countCall(now actor.Time, a *store.Asked) {
 	t.Answered++
 	t.Took += max(now.Sub(a.Stamp), 0)
 }
 
-// ended counts a run.
-func (t *Tally) ended(reply *actor.Reply) {
+// countRun counts a run.
+func (t *Tally) countRun(reply *actor.Reply) {
 	switch {
 	case reply.Refusal == nil:
 		t.Runs[runs.Done]++
@@ -80,14 +80,14 @@ func (c *Cell) Size() Size {
 	return s
 }
 
-// count keeps the size right as an actor changes.
-func (c *Cell) count(act *activation) {
+// updateSize keeps the size right as an actor changes.
+func (c *Cell) updateSize(act *activation) {
 	now := Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
 	if act.durable {
-		now.Remembered = c.putAway(act)
+		now.Remembered = c.evictOutcomes(act)
 	}
 	if now != act.counted {
-		c.uncount(act)
+		c.removeFromSize(act)
 		act.counted = now
 		c.size.Queued += now.Queued
 		c.size.Outstanding += now.Outstanding
@@ -95,8 +95,8 @@ func (c *Cell) count(act *activation) {
 	}
 }
 
-// uncount forgets what an actor adds to the size.
-func (c *Cell) uncount(act *activation) {
+// removeFromSize forgets what an actor adds to the size.
+func (c *Cell) removeFromSize(act *activation) {
 	if act.counted == (Size{}) {
 		return
 	}

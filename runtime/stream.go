@@ -16,9 +16,9 @@ import (
 
 // streamed takes in a piece of an answer. One of an attempt that is over is late.
 func (c *Cell) streamed(in Streamed) {
-	t, i := c.streaming(in.ID, in.Attempt)
+	t, i := c.findStreaming(in.ID, in.Attempt)
 	if t == nil {
-		c.event(history.Event{Kind: history.Drop, Call: in.ID.Run, What: "piece", Why: "late", Step: in.ID.Step, Index: in.ID.Index, Attempt: in.Attempt})
+		c.emit(history.Event{Kind: history.Drop, Call: in.ID.Run, What: "piece", Why: "late", Step: in.ID.Step, Index: in.ID.Index, Attempt: in.Attempt})
 		return
 	}
 	a, p := &t.run.Last()[i], in.Piece
@@ -37,40 +37,40 @@ func (c *Cell) streamed(in Streamed) {
 	default:
 		return
 	}
-	c.tell(t.act, t.run, e)
+	c.publish(t.act, t.run, e)
 	c.record(t.act, record)
 }
 
-// streaming finds the open ask that an effect is at work on.
-func (c *Cell) streaming(id actor.EffectID, attempt uint32) (*turn, int) {
-	act := c.actors.find(c.performing[id])
+// findStreaming finds the open ask that an effect is at work on.
+func (c *Cell) findStreaming(id actor.EffectID, attempt uint32) (*turn, int) {
+	act := c.actors.find(c.inFlight[id])
 	if act == nil {
 		return nil, 0
 	}
 	t, i := act.turn(id.Run), int(id.Index)
-	if t == nil || t.step() != id.Step || !t.run.Last()[i].Open() || t.sent[i].attempt != attempt {
+	if t == nil || t.step() != id.Step || !t.run.Last()[i].Open() || t.sends[i].attempt != attempt {
 		return nil, 0
 	}
 	return t, i
 }
 
-func startedAs(kind actor.AskKind) runs.Type {
+func startedType(kind actor.AskKind) runs.Type {
 	if kind == actor.AskModel {
 		return runs.LLMCallStarted
 	}
 	return runs.AgentInvokeStarted
 }
 
-func doneAs(kind actor.AskKind) runs.Type {
+func doneType(kind actor.AskKind) runs.Type {
 	if kind == actor.AskModel {
 		return runs.LLMCallDone
 	}
 	return runs.AgentInvokeDone
 }
 
-// talk is what of the request a run's stream shows: of an external agent the
+// shownRequest is what of the request a run's stream shows: of an external agent the
 // message is the run's own.
-func talk(ask *actor.Ask) []actor.Part {
+func shownRequest(ask *actor.Ask) []actor.Part {
 	if ask.Kind == actor.AskModel {
 		return ask.Parts
 	}
@@ -79,7 +79,7 @@ func talk(ask *actor.Ask) []actor.Part {
 
 // completionOf is the answer of a model or external agent; empty if there is none.
 func completionOf(answer actor.Answer) upstream.Completion {
-	said, err := upstream.DecodeCompletion(bytesOf(answer.Parts))
+	said, err := upstream.DecodeCompletion(inlineBytes(answer.Parts))
 	if err != nil {
 		return upstream.Completion{}
 	}
@@ -91,8 +91,8 @@ func usageOf(said upstream.Completion) runs.Usage {
 	return runs.Usage{Input: max(u.Input, 0), Output: max(u.Output, 0), Total: max(u.Total, 0)}
 }
 
-// usage is what the models asked in a run said that they took.
-func usage(run *store.Run) runs.Usage {
+// totalUsage is what the models asked in a run said that they took.
+func totalUsage(run *store.Run) runs.Usage {
 	var sum runs.Usage
 	for _, step := range run.Steps {
 		for i := range step.Asks {
@@ -104,8 +104,8 @@ func usage(run *store.Run) runs.Usage {
 	return sum
 }
 
-// bytesOf is the content of one inline part.
-func bytesOf(parts []actor.Part) []byte {
+// inlineBytes is the content of one inline part.
+func inlineBytes(parts []actor.Part) []byte {
 	if len(parts) != 1 {
 		return nil
 	}

@@ -13,20 +13,20 @@ import (
 // timer is when something of an actor, or of a waiting client, is due at the
 // earliest. What exactly is found out then; a timer set too early does no harm.
 type timer struct {
-	at    actor.Time
-	order uint64 // of two at one instant the one set first
-	act   *activation
-	call  actor.CallID // a client's, if act is nil
+	at   actor.Time
+	seq  uint64 // of two at one instant the one set first
+	act  *activation
+	call actor.CallID // a client's, if act is nil
 }
 
 type timers []timer
 
-// timersMin is how many may be set before those that nobody wants are cleared away.
-const timersMin = 256
+// timersCompactMin is how many may be set before those that nobody wants are cleared away.
+const timersCompactMin = 256
 
 func (t timers) Len() int { return len(t) }
 func (t timers) Less(i, j int) bool {
-	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].order < t[j].order
+	return t[i].at < t[j].at || t[i].at == t[j].at && t[i].seq < t[j].seq
 }
 func (t timers) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
 func (t *timers) Push(x any)   { *t = append(*t, x.(timer)) }
@@ -37,53 +37,53 @@ func (t *timers) Pop() any {
 	return x
 }
 
-// ring deals with all that is due by now.
-func (c *Cell) ring() {
+// fireTimers deals with all that is due by now.
+func (c *Cell) fireTimers() {
 	for len(c.timers) > 0 && c.timers[0].at <= c.now {
 		t := heap.Pop(&c.timers).(timer)
 		switch {
-		case !c.wanted(t):
+		case !c.timerPending(t):
 		case t.act == nil:
-			c.clientDue(t.call)
+			c.fireWaiterTimer(t.call)
 		default:
-			t.act.timer = 0
-			c.due(t.act)
+			t.act.timerAt = 0
+			c.fireActorTimer(t.act)
 		}
 	}
 }
 
-func (c *Cell) set(t timer) {
-	c.order++
-	t.order = c.order
+func (c *Cell) setTimer(t timer) {
+	c.timerSeq++
+	t.seq = c.timerSeq
 	heap.Push(&c.timers, t)
-	if len(c.timers) > 4*(len(c.clients)+c.actors.count)+timersMin {
-		c.timers = slices.DeleteFunc(c.timers, func(t timer) bool { return !c.wanted(t) })
+	if len(c.timers) > 4*(len(c.waiters)+c.actors.count)+timersCompactMin {
+		c.timers = slices.DeleteFunc(c.timers, func(t timer) bool { return !c.timerPending(t) })
 		heap.Init(&c.timers)
 	}
 }
 
-// wanted tells whether anything is to be looked at when the timer is due.
-func (c *Cell) wanted(t timer) bool {
+// timerPending tells whether anything is to be looked at when the timer is due.
+func (c *Cell) timerPending(t timer) bool {
 	if t.act == nil {
-		return c.clients[t.call] != nil
+		return c.waiters[t.call] != nil
 	}
-	return t.act.timer == t.at && c.actors.find(t.act.id) == t.act
+	return t.act.timerAt == t.at && c.actors.find(t.act.id) == t.act
 }
 
-// arm sets the actor's timer to its earliest deadline. One that is set for an
+// armTimer sets the actor's timer to its earliest deadline. One that is set for an
 // earlier instant stays, and finds nothing to do but this again.
-func (c *Cell) arm(act *activation) {
-	at := c.earliest(act)
-	if at == actor.Forever || act.timer != 0 && act.timer <= at {
+func (c *Cell) armTimer(act *activation) {
+	at := c.earliestDeadline(act)
+	if at == actor.Forever || act.timerAt != 0 && act.timerAt <= at {
 		return
 	}
-	act.timer = at
-	c.set(timer{at: at, act: act})
+	act.timerAt = at
+	c.setTimer(timer{at: at, act: act})
 }
 
-// earliest is when the actor has to be looked at next: a run or an ask runs
+// earliestDeadline is when the actor has to be looked at next: a run or an ask runs
 // out, a call is to be sent again, or the actor has been idle for long enough.
-func (c *Cell) earliest(act *activation) actor.Time {
+func (c *Cell) earliestDeadline(act *activation) actor.Time {
 	at := actor.Forever
 	for _, run := range act.journal.Runs {
 		at = min(at, run.Clock.Due())
@@ -92,52 +92,52 @@ func (c *Cell) earliest(act *activation) actor.Time {
 		asks := t.run.Last()
 		for i := range asks {
 			if asks[i].Open() {
-				at = min(at, asks[i].Clock.Due(), t.sent[i].again)
+				at = min(at, asks[i].Clock.Due(), t.sends[i].retryAt)
 			}
 		}
 	}
-	if c.probing(act) {
-		at = min(at, act.probe)
+	if c.needsReprobe(act) {
+		at = min(at, act.reprobeAt)
 	}
 	if act.idle() {
-		at = act.used.Add(c.limits.PassivateAfter)
+		at = act.lastUsed.Add(c.limits.PassivateAfter)
 	}
 	return at
 }
 
-// due ends what has run out, sends again what is due, or lets an idle actor go.
-func (c *Cell) due(act *activation) {
-	if act.idle() && c.now >= act.used.Add(c.limits.PassivateAfter) {
+// fireActorTimer ends what has run out, sends again what is due, or lets an idle actor go.
+func (c *Cell) fireActorTimer(act *activation) {
+	if act.idle() && c.now >= act.lastUsed.Add(c.limits.PassivateAfter) {
 		c.deactivate(act, "idle")
 		return
 	}
-	c.touch(act)
+	c.markDirty(act)
 	if !act.loaded {
 		c.load(act, 0)
 		return
 	}
-	c.runOut(act)
-	for _, t := range act.turnsNow() {
+	c.expireDue(act)
+	for _, t := range act.cloneTurns() {
 		for i := range t.run.Last() {
-			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sent[i].again && !mutant.On("call-sent-once") {
-				c.sendCall(t, i)
+			if a := &t.run.Last()[i]; a.Open() && c.now >= t.sends[i].retryAt && !mutant.On("call-sent-once") {
+				c.resendCall(t, i)
 			}
 		}
 	}
 	c.reprobe(act)
 }
 
-// runOut ends the runs and answers the asks whose time is over.
-func (c *Cell) runOut(act *activation) {
-	for _, run := range act.runs() {
+// expireDue ends the runs and answers the asks whose time is over.
+func (c *Cell) expireDue(act *activation) {
+	for _, run := range act.cloneRuns() {
 		if c.now >= run.Clock.Due() && !mutant.On("run-outlives-its-time") {
-			c.runExpired(act, run)
+			c.expireRun(act, run)
 		}
 	}
-	for _, t := range act.turnsNow() {
+	for _, t := range act.cloneTurns() {
 		for i := range t.run.Last() {
 			if a := &t.run.Last()[i]; a.Open() && (c.now >= a.Clock.Due() || mutant.On("ask-expires-early") && 10*a.Clock.Remaining(c.now) < a.Clock.Left) {
-				c.askExpired(t, i)
+				c.expireAsk(t, i)
 			}
 		}
 	}

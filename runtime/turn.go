@@ -16,30 +16,30 @@ import (
 
 // turn is a run that has the turn, or has given it back while it waits.
 type turn struct {
-	act   *activation
-	run   *store.Run
-	def   *actor.Definition
-	body  actor.Turn           // nil until it has to go on: after a restart it is made again then
-	work  []actor.Ask          // the last asks with what is not written down, as long as body is there
-	sent  []sent               // beside the last asks: how they were sent
-	first []store.Asked        // of a turn that writes nothing down: room for its first asks
-	given []actor.Answer       // of such a turn: what the asks it made last are answered with
-	added map[int][]actor.Call // by ask: the messages that want the answers of calls that external agents added
-	taint bool                 // took in something that stands in a log
-	keep  []actor.StateItem    // with its outcome
-	over  bool
+	act             *activation
+	run             *store.Run
+	def             *actor.Definition
+	agentTurn       actor.Turn           // nil until it has to go on: after a restart it is made again then
+	rawAsks         []actor.Ask          // the last asks with what is not written down, as long as body is there
+	sends           []sendState          // beside the last asks: how they were sent
+	askBuf          []store.Asked        // of a turn that writes nothing down: room for its first asks
+	answers         []actor.Answer       // of such a turn: what the asks it made last are answered with
+	callbackWaiters map[int][]actor.Call // by ask: the messages that want the answers of calls that external agents added
+	taint           bool                 // took in something that stands in a log
+	stateItems      []actor.StateItem    // with its outcome
+	ended           bool
 }
 
-// sent is what an activation knows of an ask besides its journal.
-type sent struct {
+// sendState is what an activation knows of an ask besides its journal.
+type sendState struct {
 	attempt uint32
-	again   actor.Time     // when to send the call again; Forever: not by itself
-	wait    actor.Duration // twice as long next time
+	retryAt actor.Time     // when to send the call again; Forever: not by itself
+	backoff actor.Duration // twice as long next time
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }
 
-func (t *turn) effect(i int) actor.EffectID {
+func (t *turn) effectID(i int) actor.EffectID {
 	return actor.EffectID{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i)}
 }
 
@@ -50,50 +50,50 @@ func (t *turn) durable() bool {
 }
 
 func (t *turn) stop() {
-	if t.body != nil {
-		t.body.Stop()
-		t.body = nil
+	if t.agentTurn != nil {
+		t.agentTurn.Stop()
+		t.agentTurn = nil
 	}
 }
 
 // newTurn is a turn to be filled in: one that is over, or a new one.
 func (c *Cell) newTurn() *turn {
-	if n := len(c.turns); n > 0 {
-		t := c.turns[n-1]
-		c.turns = c.turns[:n-1]
+	if n := len(c.freeTurns); n > 0 {
+		t := c.freeTurns[n-1]
+		c.freeTurns = c.freeTurns[:n-1]
 		return t
 	}
 	return &turn{}
 }
 
-// serial tells whether the agent takes one message at a time.
-func (c *Cell) serial(id actor.ID) bool {
+// isSerial tells whether the agent takes one message at a time.
+func (c *Cell) isSerial(id actor.ID) bool {
 	def := c.agents[id.Agent]
 	return def == nil || def.Turns == actor.Serial
 }
 
-// free tells whether the next message may begin its turn.
-func (c *Cell) free(act *activation) bool {
+// canBeginTurn tells whether the next message may begin its turn.
+func (c *Cell) canBeginTurn(act *activation) bool {
 	if act.serial {
 		return len(act.turns) == 0
 	}
 	return len(act.turns) < c.limits.MaxPendingPerActor
 }
 
-// pump lets turns go on whose asks are all answered, then begins the next
+// runReady lets turns go on whose asks are all answered, then begins the next
 // message's, until there is nothing to do.
-func (c *Cell) pump(act *activation) {
+func (c *Cell) runReady(act *activation) {
 	for {
-		if t := act.answeredTurn(); t != nil {
-			c.goForward(t)
-		} else if !c.free(act) || !c.begin(act) {
+		if t := act.readyTurn(); t != nil {
+			c.advance(t)
+		} else if !c.canBeginTurn(act) || !c.beginTurn(act) {
 			return
 		}
 	}
 }
 
-// answeredTurn is a turn that can go on.
-func (a *activation) answeredTurn() *turn {
+// readyTurn is a turn that can go on.
+func (a *activation) readyTurn() *turn {
 	for _, t := range a.turns {
 		open := slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return a.Open() })
 		if !open && t.run.Parked == "" {
@@ -103,83 +103,83 @@ func (a *activation) answeredTurn() *turn {
 	return nil
 }
 
-// begin gives the turn to the message that is next.
-func (c *Cell) begin(act *activation) bool {
+// beginTurn gives the turn to the message that is next.
+func (c *Cell) beginTurn(act *activation) bool {
 	q, ok := act.mailbox.Pop()
 	if !ok {
 		return false
 	}
 	if len(act.turns) == 0 { // the agent may have changed since the actor came
-		act.serial = c.serial(act.id)
+		act.serial = c.isSerial(act.id)
 	}
 	run := act.journal.Run(q.Call)
 	t := c.newTurn()
-	*t = turn{act: act, run: run, def: c.definition(run), taint: act.untaint(q.Call), sent: t.sent, first: t.first}
+	*t = turn{act: act, run: run, def: c.definitionOf(run), taint: act.untaint(q.Call), sends: t.sends, askBuf: t.askBuf}
 	act.turns = append(act.turns, t)
 	call := &run.Call
-	if c.tells(act, call.ID) {
+	if c.observed(act, call.ID) {
 		e := runs.Event{Type: runs.RunStarted, Actor: act.id, Kind: call.Kind.String(), Operation: call.Operation, Origin: call.Origin.String(),
 			Root: call.Root, Depth: call.Depth(), Chain: call.Chain, Left: run.Clock.Remaining(c.now), Principal: call.Principal, Project: call.Project, Attempt: call.Attempt}
 		if !call.IsRoot() {
 			e.Parent = call.Parent
 		}
-		c.tell(act, run, e)
+		c.publish(act, run, e)
 	}
-	if c.hears(history.Start) {
-		c.event(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Remaining(c.now),
+	if c.emits(history.Start) {
+		c.emit(history.Event{Kind: history.Start, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root, Left: run.Clock.Remaining(c.now),
 			Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
 	}
 	if t.def == nil {
-		c.finish(t, failed(actor.Refuse(actor.NotFound, "agent %s is gone", act.id.Agent)))
+		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s is gone", act.id.Agent)))
 	}
 	return true
 }
 
-// definition is the one that the run began with; if this program does not have
+// definitionOf is the one that the run began with; if this program does not have
 // it any more, the agent's present one, which has to come the same way.
-func (c *Cell) definition(run *store.Run) *actor.Definition {
-	if def := c.known[run.Definition]; def != nil {
+func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
+	if def := c.definitions[run.Definition]; def != nil {
 		return def
 	}
 	return c.agents[run.Call.To.Agent]
 }
 
-// goForward asks the agent what is next: at the beginning, or with the answers
+// advance asks the agent what is next: at the beginning, or with the answers
 // to its last asks. After a restart the turn first runs again up to here.
-func (c *Cell) goForward(t *turn) {
+func (c *Cell) advance(t *turn) {
 	if t.def == nil {
-		t.def = c.definition(t.run)
+		t.def = c.definitionOf(t.run)
 	}
 	if t.def == nil { // restored by a cell to which nobody has told the agent
-		c.finish(t, failed(actor.Refuse(actor.NotFound, "agent %s is gone", t.act.id.Agent)))
+		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s is gone", t.act.id.Agent)))
 		return
 	}
-	if t.run.Started() && t.body == nil && !c.again(t) {
+	if t.run.Started() && t.agentTurn == nil && !c.replay(t) {
 		return
 	}
-	if t.body == nil {
-		c.open(t)
+	if t.agentTurn == nil {
+		c.beginAgent(t)
 	}
-	given := t.given
+	given := t.answers
 	if given == nil {
-		given = answers(t.run.Last())
+		given = collectAnswers(t.run.Last())
 	}
-	action, err := c.next(t, given)
+	action, err := c.nextAction(t, given)
 	switch {
 	case err != nil:
-		c.finish(t, failed(refusalOf(err)))
+		c.finishTurn(t, failedOutcome(refusalOf(err)))
 	case action.Done != nil:
-		if r := c.keepsTooMuch(t, action.StateUpdates); r != nil {
-			c.finish(t, failed(r))
+		if r := c.checkStateItems(t, action.StateUpdates); r != nil {
+			c.finishTurn(t, failedOutcome(r))
 			return
 		}
-		t.keep = action.StateUpdates
-		c.finish(t, *action.Done)
+		t.stateItems = action.StateUpdates
+		c.finishTurn(t, *action.Done)
 	case len(action.Asks) == 0:
-		c.finish(t, failed(actor.Refuse(actor.Unavailable, "agent %s neither asks nor ends", t.act.id.Agent)))
+		c.finishTurn(t, failedOutcome(actor.Refuse(actor.Unavailable, "agent %s neither asks nor ends", t.act.id.Agent)))
 	default:
-		if r := c.tooMuch(t, action); r != nil {
-			c.finish(t, failed(r))
+		if r := c.checkAction(t, action); r != nil {
+			c.finishTurn(t, failedOutcome(r))
 			return
 		}
 		c.ask(t, action.Asks, action.StateUpdates)
@@ -189,28 +189,28 @@ func (c *Cell) goForward(t *turn) {
 // An agent's code runs in open, next and stop, and nowhere else: what panics
 // there is blamed on the run.
 
-func (c *Cell) open(t *turn) {
-	c.blame = t.run.Call.ID
+func (c *Cell) beginAgent(t *turn) {
+	c.faultingCall = t.run.Call.ID
 	call := t.run.Call
 	call.Chain = slices.Clone(call.Chain) // what an agent writes there is no forgery
-	t.body = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.Kept})
-	c.blame = actor.CallID{}
+	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.Kept})
+	c.faultingCall = actor.CallID{}
 }
 
-func (c *Cell) stop(t *turn) {
-	c.blame = t.run.Call.ID
+func (c *Cell) stopAgent(t *turn) {
+	c.faultingCall = t.run.Call.ID
 	t.stop()
-	c.blame = actor.CallID{}
+	c.faultingCall = actor.CallID{}
 }
 
-func (c *Cell) next(t *turn, answers []actor.Answer) (actor.Action, error) {
-	c.blame = t.run.Call.ID
-	action, err := t.body.Next(answers)
-	c.blame = actor.CallID{}
+func (c *Cell) nextAction(t *turn, answers []actor.Answer) (actor.Action, error) {
+	c.faultingCall = t.run.Call.ID
+	action, err := t.agentTurn.Next(answers)
+	c.faultingCall = actor.CallID{}
 	return action, err
 }
 
-func answers(asks []store.Asked) []actor.Answer {
+func collectAnswers(asks []store.Asked) []actor.Answer {
 	if len(asks) == 0 {
 		return nil
 	}
@@ -223,10 +223,10 @@ func answers(asks []store.Asked) []actor.Answer {
 	return all
 }
 
-// again runs a restored turn through its answers, up to its last asks. If it
+// replay runs a restored turn through its answers, up to its last asks. If it
 // asks something else on the way the run is parked: a person has to look.
-func (c *Cell) again(t *turn) bool {
-	c.open(t)
+func (c *Cell) replay(t *turn) bool {
+	c.beginAgent(t)
 	var before []actor.Answer
 	for i, step := range t.run.Steps {
 		asks := make([]actor.Ask, 0, len(step.Asks))
@@ -235,7 +235,7 @@ func (c *Cell) again(t *turn) bool {
 				asks = append(asks, step.Asks[j].Ask)
 			}
 		}
-		action, err := c.next(t, before)
+		action, err := c.nextAction(t, before)
 		if err == nil && action.Done != nil {
 			err = fmt.Errorf("now ends")
 		}
@@ -246,39 +246,39 @@ func (c *Cell) again(t *turn) bool {
 			c.park(t, fmt.Sprintf("step %d: the turn %v", i+1, err))
 			return false
 		}
-		t.work = action.Asks
+		t.rawAsks = action.Asks
 		if i < len(t.run.Steps)-1 {
-			before = answers(step.Asks)
+			before = collectAnswers(step.Asks)
 		}
 	}
 	return true
 }
 
 func (c *Cell) park(t *turn, detail string) {
-	c.stop(t)
+	c.stopAgent(t)
 	why := actor.Refuse(actor.Unavailable, "%s", detail)
-	c.tell(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: why})
+	c.publish(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: why})
 	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: why.Detail})
 }
 
-// finish ends a turn: every call it still waits for is given up, the outcome is
+// finishTurn ends a turn: every call it still waits for is given up, the outcome is
 // written, and the caller gets it.
-func (c *Cell) finish(t *turn, out actor.Outcome) {
+func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	act, run := t.act, t.run
-	t.over = true
-	c.stop(t)
+	t.ended = true
+	c.stopAgent(t)
 	for i := range run.Last() {
 		if a := &run.Last()[i]; a.Open() {
-			c.giveUp(t, i)
+			c.cancelAsk(t, i)
 			if a.Added {
-				c.answerAdded(t, i, actor.Answer{Refusal: agentEnded()})
+				c.answerCallbacks(t, i, actor.Answer{Refusal: agentEnded()})
 			}
 		}
 	}
 	c.endRun(act, run, out, t.durable())
 	if i := slices.Index(act.turns, t); i >= 0 {
 		act.turns = slices.Delete(act.turns, i, i+1)
-		c.ended = append(c.ended, t)
+		c.endedTurns = append(c.endedTurns, t)
 	}
 }
 
@@ -287,27 +287,27 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	call := &run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
 	reply := actor.Reply{Call: call.ID, Run: call.ID, Status: out.Status, Parts: out.Parts, Warnings: out.Warnings, Refusal: out.Refusal, Budget: run.Budget}
-	if c.tells(act, call.ID) {
-		c.toldEnd(act, run, &reply)
+	if c.observed(act, call.ID) {
+		c.publishEnd(act, run, &reply)
 	}
-	c.tally.ended(&reply)
-	if c.hears(history.Reply) {
+	c.tally.countRun(&reply)
+	if c.emits(history.Reply) {
 		he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Said: history.SaidIn(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
 			he.Reason, he.Scope = reply.Refusal.Reason, reply.Refusal.Scope
 		}
-		c.event(he)
+		c.emit(he)
 	}
-	to := c.waits(call, durable)
-	c.end(act, call, &reply, to == nil)
+	to := c.localCaller(call, durable)
+	c.recordOutcome(act, call, &reply, to == nil)
 	if to != nil {
-		c.answerInside(act.id, to, &reply)
+		c.sendLocalReply(act.id, to, &reply)
 		return
 	}
-	if call.IsRoot() && len(act.aliases) > 0 {
-		followers := act.aliases
-		act.aliases = slices.DeleteFunc(slices.Clone(followers), func(a alias) bool { return a.run == call.ID })
+	if call.IsRoot() && len(act.joined) > 0 {
+		followers := act.joined
+		act.joined = slices.DeleteFunc(slices.Clone(followers), func(a joinedCall) bool { return a.run == call.ID })
 		for _, a := range followers {
 			if a.run == call.ID {
 				again, to := reply, *call
@@ -319,8 +319,8 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	c.replyTo(act, call, &reply, durable)
 }
 
-func (c *Cell) toldEnd(act *activation, run *store.Run, reply *actor.Reply) {
-	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: usage(run)}
+func (c *Cell) publishEnd(act *activation, run *store.Run, reply *actor.Reply) {
+	e := runs.Event{Type: runs.RunDone, Status: reply.Status, Warnings: reply.Warnings, Usage: totalUsage(run)}
 	switch {
 	case reply.Refusal == nil:
 		e.Say(reply.Parts)
@@ -329,16 +329,16 @@ func (c *Cell) toldEnd(act *activation, run *store.Run, reply *actor.Reply) {
 	default:
 		e = runs.Event{Type: runs.RunFailed, Refusal: reply.Refusal}
 	}
-	c.tell(act, run, e)
+	c.publish(act, run, e)
 }
 
-// promisedBytesMax is how much an actor that writes nothing down remembers of what
+// keyedOutcomeBytesMax is how much an actor that writes nothing down remembers of what
 // came under keys.
-const promisedBytesMax = 4 << 20
+const keyedOutcomeBytesMax = 4 << 20
 
-// end remembers the one outcome of a call, for its repeats: of an actor that writes
+// recordOutcome remembers the one outcome of a call, for its repeats: of an actor that writes
 // nothing down only if one can come.
-func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply, repeats bool) {
+func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, repeats bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
 	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // whose caller's clock may stand still for so long yet
 		until = until.Add(c.limits.WaitTimeoutMax)
@@ -348,7 +348,7 @@ func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply, repeat
 	}
 	signalled := act.journal.Run(call.ID) == nil
 	if !act.durable && call.Idempotency.IsZero() {
-		c.closes(act, call, reply, until, repeats)
+		c.closeRun(act, call, reply, until, repeats)
 		if signalled {
 			c.replyTo(act, call, reply, false)
 		}
@@ -356,32 +356,32 @@ func (c *Cell) end(act *activation, call *actor.Call, reply *actor.Reply, repeat
 	}
 	ended := store.Ended{Call: call.ID, At: c.now, Reply: *reply, Until: until, Idempotency: call.Idempotency}
 	if t := act.turn(call.ID); t != nil && reply.Refusal == nil {
-		ended.Keep = t.keep
+		ended.Keep = t.stateItems
 	}
 	c.record(act, ended)
 	if !act.durable {
-		act.journal.Shorten(promisedBytesMax)
+		act.journal.Shorten(keyedOutcomeBytesMax)
 	}
 	if signalled {
 		c.replyTo(act, call, reply, act.durable)
 	}
 }
 
-// closes ends the run of a call that no journal tells of. Its outcome is
+// closeRun ends the run of a call that no journal tells of. Its outcome is
 // remembered for a repeat, unless there cannot be one: who asked has the answer
 // from this step, or is a client who waits at this cell, and asks nobody else.
-func (c *Cell) closes(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, repeats bool) {
+func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, repeats bool) {
 	if run := act.journal.Close(call.ID); run != nil {
-		c.closed = append(c.closed, run)
+		c.endedRuns = append(c.endedRuns, run)
 	}
-	if i := slices.Index(act.heard, call.ID); i >= 0 {
-		c.changed(act) // its last words
-		act.heard = slices.Delete(act.heard, i, i+1)
+	if i := slices.Index(act.subscribed, call.ID); i >= 0 {
+		c.journalChanged(act) // its last words
+		act.subscribed = slices.Delete(act.subscribed, i, i+1)
 	}
 	if repeats && (!call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self) {
-		c.recall.add(c.now, reply, act.epoch, until)
+		c.replyCache.add(c.now, reply, act.epoch, until)
 	}
-	c.changed(act)
+	c.journalChanged(act)
 }
 
 // replyTo sends an outcome to the caller's actor, or to where a client waits.
@@ -394,8 +394,8 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 		if mutant.On("reply-to-another") {
 			caller = call.Chain[0]
 		}
-		if to := c.waits(call, durable); to != nil {
-			c.answerInside(call.To, to, reply)
+		if to := c.localCaller(call, durable); to != nil {
+			c.sendLocalReply(call.To, to, reply)
 			return
 		}
 		c.send(actor.EffectID{}, 0, call.To, caller, durable, durable, actor.Answered{Reply: reply.Clone()})
@@ -406,28 +406,30 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 		return
 	}
 	env := actor.Envelope{From: c.self, ToClient: call.Via, Durable: durable, Body: actor.Answered{Reply: reply.Clone()}}
-	c.event(history.Event{Kind: history.Send, Actor: call.To, Call: call.ID, What: "answered", Durable: durable})
-	c.effect(Effect{Gated: durable && call.Via.Node != c.self.Node, Op: Send{Node: call.Via.Node, Cell: call.Via.Cell, Envelope: env}})
+	c.emit(history.Event{Kind: history.Send, Actor: call.To, Call: call.ID, What: "answered", Durable: durable})
+	c.addEffect(Effect{Gated: durable && call.Via.Node != c.self.Node, Op: Send{Node: call.Via.Node, Cell: call.Via.Cell, Envelope: env}})
 }
 
-// runExpired ends a run whose own time has run out, in the mailbox or in its turn.
-func (c *Cell) runExpired(act *activation, run *store.Run) {
-	c.event(history.Event{Kind: history.Expire, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: "run", Given: run.Call.Left})
+// expireRun ends a run whose own time has run out, in the mailbox or in its turn.
+func (c *Cell) expireRun(act *activation, run *store.Run) {
+	c.emit(history.Event{Kind: history.Expire, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: "run", Given: run.Call.Left})
 	c.stopRun(act, run, actor.RefuseDeadline(run.Call.To, run.Call.Operation, run.Call.Left))
 }
 
 // stopRun ends an open run with a refusal, wherever it stands.
 func (c *Cell) stopRun(act *activation, run *store.Run, r *actor.Refusal) {
 	if t := act.turn(run.Call.ID); t != nil {
-		c.finish(t, failed(r))
+		c.finishTurn(t, failedOutcome(r))
 		return
 	}
 	act.mailbox.Remove(run.Call.ID)
-	c.endRun(act, run, failed(r), act.durableRun(run.Call.ID))
+	c.endRun(act, run, failedOutcome(r), act.durableRun(run.Call.ID))
 	act.untaint(run.Call.ID)
 }
 
-func failed(r *actor.Refusal) actor.Outcome { return actor.Outcome{Status: actor.Failed, Refusal: r} }
+func failedOutcome(r *actor.Refusal) actor.Outcome {
+	return actor.Outcome{Status: actor.Failed, Refusal: r}
+}
 
 // refusalOf is what an agent's error means to its caller.
 func refusalOf(err error) *actor.Refusal {
@@ -437,18 +439,18 @@ func refusalOf(err error) *actor.Refusal {
 	return actor.Refuse(actor.Unavailable, "%v", err)
 }
 
-// restored is a turn as the journal has it; its agent runs again when it has to go on.
-func (c *Cell) restored(act *activation, run *store.Run) *turn {
-	t := &turn{act: act, run: run, def: c.definition(run), sent: make([]sent, len(run.Last()))}
+// restoreTurn is a turn as the journal has it; its agent runs again when it has to go on.
+func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
+	t := &turn{act: act, run: run, def: c.definitionOf(run), sends: make([]sendState, len(run.Last()))}
 	for i := range run.Last() {
-		t.sent[i] = sent{attempt: run.Last()[i].Attempt, again: actor.Forever, wait: c.limits.ResendAfter}
+		t.sends[i] = sendState{attempt: run.Last()[i].Attempt, retryAt: actor.Forever, backoff: c.limits.ResendAfter}
 	}
 	return t
 }
 
-// goOn takes up what a restored turn waits for: calls are sent again; tools and
+// resume takes up what a restored turn waits for: calls are sent again; tools and
 // work are done again if that is safe, and of the rest the outcome is unknown.
-func (c *Cell) goOn(t *turn) {
+func (c *Cell) resume(t *turn) {
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]
 		if !a.Open() {
@@ -457,40 +459,40 @@ func (c *Cell) goOn(t *turn) {
 		switch {
 		case a.IsCall():
 			if !mutant.On("unanswered-call-not-sent-again") {
-				c.sendCall(t, i)
+				c.resendCall(t, i)
 			}
 		case a.Out().RunsOutsideCell():
-			c.goOnWith(t, i)
+			c.resumeEffect(t, i)
 		}
-		if t.over {
+		if t.ended {
 			return
 		}
 	}
 }
 
-func (c *Cell) goOnWith(t *turn, i int) {
+func (c *Cell) resumeEffect(t *turn, i int) {
 	a := &t.run.Last()[i]
 	switch {
-	case c.running[t.effect(i)]: // the world is still at it, or was just now
-		delete(c.running, t.effect(i))
-		c.performing[t.effect(i)] = t.act.id
-		c.effect(Effect{ID: t.effect(i), Attempt: a.Attempt, Op: Await{}})
+	case c.inherited[t.effectID(i)]: // the world is still at it, or was just now
+		delete(c.inherited, t.effectID(i))
+		c.inFlight[t.effectID(i)] = t.act.id
+		c.addEffect(Effect{ID: t.effectID(i), Attempt: a.Attempt, Op: Await{}})
 	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // asking a model twice costs, and does no other harm
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
-		c.toldResult(t, i, unknown)
+		c.publishResult(t, i, unknown)
 		c.answer(t, i, unknown, 0)
-		c.dropAdded(t)
+		c.cancelAdded(t)
 	case t.run.Parked != "": // stays as it is
-	case t.body == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.again(t)):
+	case t.agentTurn == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.replay(t)):
 	default:
-		c.dropAdded(t)
+		c.cancelAdded(t)
 		attempt := a.Attempt + 1
 		if !mutant.On("attempt-not-announced") {
-			c.tell(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Again, Step: t.step(), Index: uint16(i), Discards: a.Shown})
+			c.publish(t.act, t.run, runs.Event{Type: runs.Attempt, Attempt: 2 + a.Again, Step: t.step(), Index: uint16(i), Discards: a.Shown})
 		}
 		c.record(t.act, store.Retried{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, Attempt: attempt})
-		t.sent[i].attempt = attempt
+		t.sends[i].attempt = attempt
 		c.perform(t, i)
 	}
 }

@@ -63,17 +63,17 @@ type walkStep struct {
 	turn   int    // of Ask
 	kind   string // of Answer and Drop
 	actor  string
-	yes    bool
-	stands []standing
+	flag   bool
+	states []callState
 }
 
-// standing is how a call stands at its caller, how it ended there, and how it
+// callState is how a call stands at its caller, how it ended there, and how it
 // stands at its callee.
-type standing [3]string
+type callState [3]string
 
 func (s *walkStep) UnmarshalJSON(b []byte) error {
 	var of json.RawMessage
-	if err := json.Unmarshal(b, &[]any{&s.action, &s.call, &of, &s.actor, &s.yes, &s.stands}); err != nil {
+	if err := json.Unmarshal(b, &[]any{&s.action, &s.call, &of, &s.actor, &s.flag, &s.states}); err != nil {
 		return err
 	}
 	if json.Unmarshal(of, &s.kind) == nil {
@@ -86,23 +86,23 @@ func (s *walkStep) UnmarshalJSON(b []byte) error {
 // each actor, one for clients, and a network that keeps what is sent until it is
 // told what becomes of it. No time passes.
 type walker struct {
-	nodes   map[string]*walkNode
-	calls   map[int]actor.CallID
-	to      map[int]string // callee of each
-	parent  map[int]int
-	net     map[letter][]walkLetter
-	decides map[actor.CallID]Effect // by run: what asks the walk how the turn goes on
-	replies map[actor.CallID]actor.Reply
-	drawn   uint64
+	nodes     map[string]*walkNode
+	calls     map[int]actor.CallID
+	to        map[int]string // callee of each
+	parent    map[int]int
+	net       map[messageKey][]walkMessage
+	decisions map[actor.CallID]Effect // by run: what asks the walk how the turn goes on
+	replies   map[actor.CallID]actor.Reply
+	idSeq     uint64
 }
 
-// letter is what the specification knows a message by.
-type letter struct {
+// messageKey is what the specification knows a message by.
+type messageKey struct {
 	kind string // req, cancel, or how a call ended
 	call actor.CallID
 }
 
-type walkLetter struct {
+type walkMessage struct {
 	to       string // node
 	envelope actor.Envelope
 }
@@ -113,7 +113,7 @@ type walkNode struct {
 	boots   uint64
 	entries []store.Entry
 	durable int      // of them
-	held    []Effect // behind the gate
+	gated   []Effect // behind the gate
 	down    bool
 }
 
@@ -152,8 +152,8 @@ func walkLimits() dispatcher.Limits {
 }
 
 func newWalker() *walker {
-	w := &walker{nodes: map[string]*walkNode{}, calls: map[int]actor.CallID{}, to: map[int]string{}, parent: map[int]int{}, net: map[letter][]walkLetter{},
-		decides: map[actor.CallID]Effect{}, replies: map[actor.CallID]actor.Reply{}}
+	w := &walker{nodes: map[string]*walkNode{}, calls: map[int]actor.CallID{}, to: map[int]string{}, parent: map[int]int{}, net: map[messageKey][]walkMessage{},
+		decisions: map[actor.CallID]Effect{}, replies: map[actor.CallID]actor.Reply{}}
 	for _, name := range []string{"a", "b", "c", walkClients} {
 		w.nodes[name] = &walkNode{name: name}
 		w.boot(w.nodes[name])
@@ -191,17 +191,17 @@ func (w *walker) step(n *walkNode, in Input) {
 		case Load:
 			w.step(n, Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: n.saved(op.Actor)})
 		case Expiries:
-			if id := actor.NewID(n.name, "s"); n.open(id) {
+			if id := actor.NewID(n.name, "s"); n.hasOpenRuns(id) {
 				w.step(n, Due{Actors: []actor.ID{id}})
 			}
 		case Work:
-			w.decides[e.ID.Run] = e
+			w.decisions[e.ID.Run] = e
 		case Send:
 			if _, probe := op.Envelope.Body.(actor.Probe); probe {
 				continue // lost: nobody waits in a ring for ever here
 			}
 			if e.Gated {
-				n.held = append(n.held, e)
+				n.gated = append(n.gated, e)
 			} else {
 				w.send(op)
 			}
@@ -221,15 +221,15 @@ func (n *walkNode) saved(id actor.ID) store.Saved {
 	return s
 }
 
-// open tells whether the disk has open work of the actor.
-func (n *walkNode) open(id actor.ID) bool {
+// hasOpenRuns tells whether the disk has open work of the actor.
+func (n *walkNode) hasOpenRuns(id actor.ID) bool {
 	journal := invariant.Must(store.Fold(n.saved(id)))
 	return len(journal.Runs) > 0
 }
 
 func (w *walker) send(op Send) {
 	env := invariant.Must(actor.Decode(actor.Encode(op.Envelope)))
-	key := letter{call: env.Body.Subject()}
+	key := messageKey{call: env.Body.Subject()}
 	switch m := env.Body.(type) {
 	case actor.Request:
 		key.kind = "req"
@@ -243,12 +243,12 @@ func (w *walker) send(op Send) {
 	default:
 		return // that a call is open: nothing comes of it
 	}
-	w.net[key] = append(w.net[key], walkLetter{string(op.Node), env})
+	w.net[key] = append(w.net[key], walkMessage{string(op.Node), env})
 }
 
-// take delivers a message, which may stay on its way.
-func (w *walker) take(kind string, call int, keep bool) error {
-	key := letter{kind, w.calls[call]}
+// deliver delivers a message, which may stay on its way.
+func (w *walker) deliver(kind string, call int, keep bool) error {
+	key := messageKey{kind, w.calls[call]}
 	letters := w.net[key]
 	if len(letters) == 0 {
 		return fmt.Errorf("nobody has sent it")
@@ -262,11 +262,11 @@ func (w *walker) take(kind string, call int, keep bool) error {
 
 // decide tells a turn how to go on: whom to call, or, with nobody, to reply.
 func (w *walker) decide(call int, whom string) error {
-	e, ok := w.decides[w.calls[call]]
+	e, ok := w.decisions[w.calls[call]]
 	if !ok {
 		return fmt.Errorf("its turn does not ask how to go on")
 	}
-	delete(w.decides, w.calls[call])
+	delete(w.decisions, w.calls[call])
 	w.step(w.nodes[w.to[call]], Outcome{ID: e.ID, Attempt: e.Attempt, Answer: actor.Answer{Parts: actor.Text(whom)}})
 	return nil
 }
@@ -278,7 +278,7 @@ func (w *walker) follow(steps []walkStep, taken map[string]int) error {
 		if s.action == "Start" || s.action == "Rest" {
 			continue // a cell begins what it can with what it took in
 		}
-		if err := w.do(s); err != nil {
+		if err := w.apply(s); err != nil {
 			return fmt.Errorf("step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
 		}
 		behind := i
@@ -288,20 +288,20 @@ func (w *walker) follow(steps []walkStep, taken map[string]int) error {
 		if behind == len(steps)-1 {
 			return nil // it may end before what a cell does at once
 		}
-		if err := w.compare(steps[behind].stands); err != nil {
+		if err := w.compare(steps[behind].states); err != nil {
 			return fmt.Errorf("behind step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
 		}
 	}
 	return nil
 }
 
-func (w *walker) do(s *walkStep) error {
+func (w *walker) apply(s *walkStep) error {
 	n := w.nodes[s.actor]
 	clients := w.nodes[walkClients]
 	switch s.action {
 	case "Send":
-		w.drawn++
-		id := actor.NewCallID(walkNow, w.drawn, 7)
+		w.idSeq++
+		id := actor.NewCallID(walkNow, w.idSeq, 7)
 		w.calls[s.call], w.to[s.call] = id, s.actor
 		delete(w.parent, s.call) // a crash may have taken a call of that number
 		to := actor.NewID(s.actor, "s")
@@ -325,25 +325,25 @@ func (w *walker) do(s *walkStep) error {
 	case "Reply":
 		return w.decide(s.call, "")
 	case "Admit", "Refuse", "Deliver":
-		return w.take("req", s.call, s.yes)
+		return w.deliver("req", s.call, s.flag)
 	case "Cancel":
-		return w.take("cancel", s.call, s.yes)
+		return w.deliver("cancel", s.call, s.flag)
 	case "Answer":
-		return w.take(s.kind, s.call, s.yes)
+		return w.deliver(s.kind, s.call, s.flag)
 	case "Drop":
-		delete(w.net, letter{s.kind, w.calls[s.call]})
+		delete(w.net, messageKey{s.kind, w.calls[s.call]})
 	case "Sync":
 		n.durable = len(n.entries)
-		held := n.held
-		n.held = nil
+		held := n.gated
+		n.gated = nil
 		for _, e := range held {
 			w.send(e.Op.(Send))
 		}
 	case "Crash":
-		if s.yes {
+		if s.flag {
 			n.durable = len(n.entries)
 		}
-		n.entries, n.held, n.down = n.entries[:n.durable], nil, true
+		n.entries, n.gated, n.down = n.entries[:n.durable], nil, true
 		n.cell.Abandon()
 	case "Restart":
 		n.down = false
@@ -375,7 +375,7 @@ func (w *walker) openCalls(call int) []actor.CallID {
 }
 
 // compare holds the cells against what the walk says of every call.
-func (w *walker) compare(stands []standing) error {
+func (w *walker) compare(stands []callState) error {
 	for i, s := range stands {
 		c := i + 1
 		if s[0] == "free" {
@@ -401,7 +401,7 @@ func (w *walker) compare(stands []standing) error {
 	return nil
 }
 
-func (w *walker) compareCaller(c int, s standing) error {
+func (w *walker) compareCaller(c int, s callState) error {
 	p, nested := w.parent[c]
 	if !nested {
 		reply, told := w.replies[w.calls[c]]

@@ -134,7 +134,7 @@ func (n *node) start() {
 func (n *node) newCell(index uint16, incarnation uint64) *cell {
 	self := actor.Address{Node: n.id, Cell: index, Incarnation: incarnation}
 	c := &cell{n: n, index: index, self: self, again: incarnation != 1<<16,
-		core: runtime.NewCell(runtime.Config{Self: self, Tools: n.w.tools, Rare: n.w.rare,
+		core: runtime.NewCell(runtime.Config{Self: self, Tools: n.w.tools, Failpoints: n.w.rare,
 			Seed: mix(mix(n.w.seed, uint64(n.index)<<16|uint64(index)), incarnation)})}
 	c.goes = c.goOn
 	return c

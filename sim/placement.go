@@ -227,7 +227,7 @@ func (c *cell) end() {
 // will be performed; then the next incarnation boots behind them, under new epochs.
 func (c *cell) panicked(planned plannedPanic) {
 	n, w := c.n, c.n.w
-	blame := c.core.Blame()
+	blame := c.core.FaultingCall()
 	c.end()
 	n.orphan(c.index)
 	n.orphanExchanges(c.index)

@@ -121,7 +121,7 @@ func (c *cell) begin() {
 	c.incarnation++
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
 	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
-		Tells: e.kinds(), Quiet: true})
+		EventKinds: e.kinds(), PublishOnDemand: true})
 	c.due = 0
 	c.tally.begin(c.incarnation)
 	again := c.incarnation > 1
@@ -166,7 +166,7 @@ func (c *cell) fell() {
 	if c.core == nil {
 		return
 	}
-	call := c.core.Blame()
+	call := c.core.FaultingCall()
 	apart(c.core.Abandon)
 	if call.IsZero() {
 		return
@@ -242,7 +242,7 @@ func (c *cell) deliver(in *runtime.Deliver) {
 
 // visited steps a client's call.
 func (c *cell) visited(v *runtime.Visit) {
-	v.Followed = c.engine.watchers.count.Load() > 0
+	v.Subscribed = c.engine.watchers.count.Load() > 0
 	c.client = v.Call.ID
 	c.step(v)
 	c.client = actor.CallID{}

@@ -18,8 +18,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// alone is a cell that owns everything, under a configuration.
-func alone(cfg Config, agents ...actor.Definition) *Cell {
+// newTestCell is a cell that owns everything, under a configuration.
+func newTestCell(cfg Config, agents ...actor.Definition) *Cell {
 	cfg.Self, cfg.Seed, cfg.Tools = actor.Address{Node: "n", Incarnation: 1}, 1, tools.NewRegistry()
 	c := NewCell(cfg)
 	c.Step(1, Agents{Definitions: agents})
@@ -28,7 +28,7 @@ func alone(cfg Config, agents ...actor.Definition) *Cell {
 	return c
 }
 
-func visit(n uint64, to string) *Visit {
+func newVisit(n uint64, to string) *Visit {
 	id := actor.NewCallID(1, 1, n)
 	return &Visit{Call: actor.Call{ID: id, Root: id, To: actor.NewID(to, "s"), Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
 		Attempt: 1, Origin: actor.Human, Parts: actor.Text("hello")}}
@@ -50,11 +50,11 @@ func published(t *testing.T, r Ready) (types []runs.Type) {
 }
 
 // A Visit is a Deliver of the client's call, and stays as it is.
-func TestAVisitIsADeliver(t *testing.T) {
+func TestVisitEqualsDeliver(t *testing.T) {
 	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo()), agent("slow", waiting(time.Minute), volatile)}
-	visits, delivers := alone(Config{}, agents...), alone(Config{}, agents...)
+	visits, delivers := newTestCell(Config{}, agents...), newTestCell(Config{}, agents...)
 	for i, to := range []string{"none", "all", "slow", "nobody", "none"} {
-		v := visit(uint64(i), to)
+		v := newVisit(uint64(i), to)
 		before := v.Call
 		a := visits.Step(2, v)
 		b := delivers.Step(2, Deliver{actor.Envelope{To: v.Call.To, Body: actor.Request{Call: before}}})
@@ -72,7 +72,7 @@ func TestAVisitIsADeliver(t *testing.T) {
 
 // Nobody hears of the runs of actors that write nothing down, unless they listen
 // when the call comes; of journaled ones everything is told.
-func TestWhatNobodyFollowsIsNotTold(t *testing.T) {
+func TestNoEventsWithoutSubscriber(t *testing.T) {
 	whole := []runs.Type{runs.UserInput, runs.RunStarted, runs.RunDone}
 	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo())}
 	for _, test := range []struct {
@@ -85,17 +85,17 @@ func TestWhatNobodyFollowsIsNotTold(t *testing.T) {
 		{"unjournaled and followed", "none", true, true, whole},
 		{"a world that hears all", "none", false, false, whole},
 	} {
-		c := alone(Config{Quiet: test.quiet}, agents...)
+		c := newTestCell(Config{PublishOnDemand: test.quiet}, agents...)
 		for i := range uint64(2) { // the second finds what the first has left
-			v := visit(i, test.to)
-			v.Followed = test.followed
+			v := newVisit(i, test.to)
+			v.Subscribed = test.followed
 			if got := published(t, c.Step(2, v)); !slices.Equal(got, test.want) {
 				t.Errorf("%s: told %v, want %v", test.name, got, test.want)
 			}
 		}
 	}
-	c := alone(Config{Quiet: true}, agents...)
-	c.Step(2, visit(1, "all"))
+	c := newTestCell(Config{PublishOnDemand: true}, agents...)
+	c.Step(2, newVisit(1, "all"))
 	r := c.Step(2, Loaded{Actor: actor.NewID("all", "s"), Epoch: 1})
 	if got := published(t, r); !slices.Equal(got, whole) || len(r.Entries) == 0 {
 		t.Errorf("journaled: told %v", got)
@@ -103,10 +103,10 @@ func TestWhatNobodyFollowsIsNotTold(t *testing.T) {
 }
 
 // A world hears of the kinds of events that it wants to.
-func TestOnlyWantedEventsAreTold(t *testing.T) {
-	c := alone(Config{Tells: history.SetOf(history.Reply, history.Refuse)}, agent("none", echo(), volatile))
+func TestOnlyRequestedEventKindsAreEmitted(t *testing.T) {
+	c := newTestCell(Config{EventKinds: history.SetOf(history.Reply, history.Refuse)}, agent("none", echo(), volatile))
 	for to, want := range map[string]history.Kind{"none": history.Reply, "nobody": history.Refuse} {
-		if r := c.Step(2, visit(uint64(want), to)); len(r.Events) != 1 || r.Events[0].Kind != want {
+		if r := c.Step(2, newVisit(uint64(want), to)); len(r.Events) != 1 || r.Events[0].Kind != want {
 			t.Errorf("%s: told %v", to, r.Events)
 		}
 	}
@@ -114,38 +114,38 @@ func TestOnlyWantedEventsAreTold(t *testing.T) {
 
 // An actor that writes nothing down is next to nothing while it is idle, and a
 // client that is answered at once leaves nothing behind.
-func TestNothingIsLeftOfWhatIsOver(t *testing.T) {
-	c := alone(Config{Quiet: true}, agent("none", echo(), volatile), agent("slow", sleeping(time.Minute), volatile))
-	c.Step(2, visit(1, "none"))
+func TestIdleVolatileActorReleasesMemory(t *testing.T) {
+	c := newTestCell(Config{PublishOnDemand: true}, agent("none", echo(), volatile), agent("slow", sleeping(time.Minute), volatile))
+	c.Step(2, newVisit(1, "none"))
 	act := c.actors.find(actor.NewID("none", "s"))
-	if act.life != c.rest || len(c.clients) != 0 || len(c.timers) != 1 || c.recall.next != c.recall.first {
-		t.Errorf("left are %+v, %d clients, %d timers", act.life, len(c.clients), len(c.timers))
+	if act.activeState != c.idleState || len(c.waiters) != 0 || len(c.timers) != 1 || c.replyCache.next != c.replyCache.first {
+		t.Errorf("left are %+v, %d clients, %d timers", act.activeState, len(c.waiters), len(c.timers))
 	}
-	before := len(c.lives)
-	c.Step(3, visit(2, "none"))
-	if len(c.lives) != before || len(c.turns) == 0 || len(c.opened) == 0 {
-		t.Errorf("the second needs more than the first: %d lives, %d turns, %d runs", len(c.lives), len(c.turns), len(c.opened))
+	before := len(c.freeStates)
+	c.Step(3, newVisit(2, "none"))
+	if len(c.freeStates) != before || len(c.freeTurns) == 0 || len(c.freeRuns) == 0 {
+		t.Errorf("the second needs more than the first: %d lives, %d turns, %d runs", len(c.freeStates), len(c.freeTurns), len(c.freeRuns))
 	}
-	for _, run := range c.opened {
+	for _, run := range c.freeRuns {
 		if run.Call.Parts != nil {
 			t.Error("a run that is over holds on to what was said")
 		}
 	}
-	c.Step(4, visit(3, "slow"))
-	if at, ok := c.NextDeadline(); len(c.clients) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).life == c.rest {
-		t.Errorf("%d clients wait, until %v", len(c.clients), at)
+	c.Step(4, newVisit(3, "slow"))
+	if at, ok := c.NextDeadline(); len(c.waiters) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).activeState == c.idleState {
+		t.Errorf("%d clients wait, until %v", len(c.waiters), at)
 	}
 }
 
 // What comes again is answered from what it came to, although nothing was written.
-func TestARepeatIsRecalled(t *testing.T) {
+func TestVolatileDuplicateReturnsCachedReply(t *testing.T) {
 	times := 0
-	c := alone(Config{Quiet: true}, agent("none", func(b actor.Begin, a [][]actor.Answer) (actor.Action, error) {
+	c := newTestCell(Config{PublishOnDemand: true}, agent("none", func(b actor.Begin, a [][]actor.Answer) (actor.Action, error) {
 		times++
 		return echo()(b, a)
 	}, volatile))
 	bring := func(from actor.NodeID, attempt uint32) string {
-		call := visit(7, "none").Call
+		call := newVisit(7, "none").Call
 		call.Chain, call.Parent, call.Root = []actor.ID{actor.NewID("caller", "s")}, actor.NewCallID(1, 1, 6), actor.NewCallID(1, 1, 6)
 		call.Attempt, call.Left = attempt, time.Second
 		r := c.Step(5, Deliver{actor.Envelope{From: actor.Address{Node: from}, To: call.To, Epoch: 1, Body: actor.Request{Call: call}}})
@@ -167,8 +167,8 @@ func TestARepeatIsRecalled(t *testing.T) {
 }
 
 // What is sent shares nothing with what the cell keeps.
-func TestWhatIsSentIsNobodyElses(t *testing.T) {
-	c := alone(Config{Quiet: true}, agent("a", asking("b"), volatile), agent("b", echo(), volatile))
+func TestSentMessagesDoNotShareMemory(t *testing.T) {
+	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile), agent("b", echo(), volatile))
 	sent := func(r Ready) *actor.Envelope {
 		for _, e := range r.Effects {
 			if op, ok := e.Op.(Send); ok {
@@ -187,7 +187,7 @@ func TestWhatIsSentIsNobodyElses(t *testing.T) {
 		return o
 	}
 	c.Step(1, Owners{dispatcher.NewTable(elsewhere)})
-	request := sent(c.Step(2, visit(1, "a")))
+	request := sent(c.Step(2, newVisit(1, "a")))
 	call := request.Body.(actor.Request).Call
 	copy(call.Parts[0].Bytes, "xxxxx")
 	call.Chain[0].Agent = "x"
@@ -198,19 +198,19 @@ func TestWhatIsSentIsNobodyElses(t *testing.T) {
 	c.Step(2, Owners{dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n", Epoch: 1} })}) // sends it again
 	answer := sent(c.Step(3, Deliver{*request})).Body.(actor.Answered).Reply
 	copy(answer.Parts[0].Bytes, "xx")
-	if kept := c.recall.find(call.ID, 1); kept == nil || actor.TextOf(kept.Parts) != "b:xxxxx" {
+	if kept := c.replyCache.find(call.ID, 1); kept == nil || actor.TextOf(kept.Parts) != "b:xxxxx" {
 		t.Errorf("remembered is %+v", kept)
 	}
 }
 
 // recall is held against a list that forgets what is too old, or too much.
-func TestRecallAgainstAList(t *testing.T) {
+func TestReplyCacheAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type one struct {
 			reply actor.Reply
 			until actor.Time
 		}
-		var r recall
+		var r replyCache
 		var list []one
 		now, n := actor.Time(0), uint64(0)
 		t.Repeat(map[string]func(*rapid.T){
@@ -246,28 +246,28 @@ func TestRecallAgainstAList(t *testing.T) {
 	})
 }
 
-func TestRecallIsBounded(t *testing.T) {
-	var r recall
+func TestReplyCacheIsBounded(t *testing.T) {
+	var r replyCache
 	call := func(i int) actor.CallID { return actor.NewCallID(1, 1, uint64(i)) }
-	for i := range 2*recallMax + 1 {
+	for i := range 2*replyCacheMax + 1 {
 		r.add(0, &actor.Reply{Call: call(i)}, 1, 1)
 	}
-	if len(r.ring) != recallMax || r.find(call(recallMax), 1) != nil || r.find(call(recallMax+1), 1) == nil {
-		t.Errorf("%d are kept", len(r.ring))
+	if len(r.entries) != replyCacheMax || r.find(call(replyCacheMax), 1) != nil || r.find(call(replyCacheMax+1), 1) == nil {
+		t.Errorf("%d are kept", len(r.entries))
 	}
-	large := actor.Reply{Parts: []actor.Part{{Bytes: make([]byte, recallBytesMax/4+1)}}}
+	large := actor.Reply{Parts: []actor.Part{{Bytes: make([]byte, replyCacheBytesMax/4+1)}}}
 	for i := range 8 {
 		large.Call = call(-1 - i)
 		r.add(0, &large, 1, 1)
 	}
-	if r.bytes > recallBytesMax || r.next-r.first != 3 {
+	if r.bytes > replyCacheBytesMax || r.next-r.first != 3 {
 		t.Errorf("%d are kept, of %d bytes", r.next-r.first, r.bytes)
 	}
 }
 
 // All actors of an agent share its name; a tenant's are not another's.
-func TestTheRosterFindsEverybody(t *testing.T) {
-	r := newRoster()
+func TestActorTable(t *testing.T) {
+	r := newActorTable()
 	var all []actor.ID
 	for i := range 300 {
 		id := actor.ID{Tenant: fmt.Sprint("t", i%2), Agent: fmt.Sprint("a", i%3), Key: fmt.Sprint("k", i/6)}
@@ -286,7 +286,7 @@ func TestTheRosterFindsEverybody(t *testing.T) {
 			t.Fatalf("%s is still here, of %d", id, r.count)
 		}
 	}
-	if len(r.families) != 0 {
-		t.Errorf("%d families of nobody", len(r.families))
+	if len(r.groups) != 0 {
+		t.Errorf("%d families of nobody", len(r.groups))
 	}
 }

@@ -11,26 +11,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// roster is the actors of a cell that are in memory, or being read. There may be
+// actorTable is the actors of a cell that are in memory, or being read. There may be
 // a million: all of one agent share its name, and each is found by its key.
-type roster struct {
-	families map[family]*members
-	count    int
+type actorTable struct {
+	groups map[groupKey]*agentGroup
+	count  int
 }
 
-// family is what actors of one agent have in common.
-type family struct{ tenant, agent string }
+// groupKey is what actors of one agent have in common.
+type groupKey struct{ tenant, agent string }
 
-type members struct {
-	family
+type agentGroup struct {
+	groupKey
 	byKey map[string]*activation
 }
 
-func newRoster() roster { return roster{families: map[family]*members{}} }
+func newActorTable() actorTable { return actorTable{groups: map[groupKey]*agentGroup{}} }
 
 // find is the actor of that id; nil if it is not here.
-func (r *roster) find(id actor.ID) *activation {
-	if m := r.families[family{id.Tenant, id.Agent}]; m != nil {
+func (r *actorTable) find(id actor.ID) *activation {
+	if m := r.groups[groupKey{id.Tenant, id.Agent}]; m != nil {
 		return m.byKey[id.Key]
 	}
 	return nil
@@ -38,36 +38,36 @@ func (r *roster) find(id actor.ID) *activation {
 
 // add takes in an actor that is not here, under an id that keeps nothing else in
 // memory of what brought it.
-func (r *roster) add(id actor.ID, act *activation) {
-	m := r.families[family{id.Tenant, id.Agent}]
+func (r *actorTable) add(id actor.ID, act *activation) {
+	m := r.groups[groupKey{id.Tenant, id.Agent}]
 	if m == nil {
-		m = &members{family{strings.Clone(id.Tenant), strings.Clone(id.Agent)}, map[string]*activation{}}
-		r.families[m.family] = m
+		m = &agentGroup{groupKey{strings.Clone(id.Tenant), strings.Clone(id.Agent)}, map[string]*activation{}}
+		r.groups[m.groupKey] = m
 	}
 	act.id = actor.ID{Tenant: m.tenant, Agent: m.agent, Key: strings.Clone(id.Key)}
 	m.byKey[act.id.Key] = act
 	r.count++
 }
 
-func (r *roster) remove(act *activation) {
-	m := r.families[family{act.id.Tenant, act.id.Agent}]
+func (r *actorTable) remove(act *activation) {
+	m := r.groups[groupKey{act.id.Tenant, act.id.Agent}]
 	delete(m.byKey, act.id.Key)
 	if len(m.byKey) == 0 {
-		delete(r.families, m.family)
+		delete(r.groups, m.groupKey)
 	}
 	r.count--
 }
 
 // ordered is the actors by id: no order of a map ever shows.
-func (r *roster) ordered() []*activation {
+func (r *actorTable) ordered() []*activation {
 	all := make([]*activation, 0, r.count)
-	for _, m := range slices.SortedFunc(maps.Values(r.families), (*members).compare) {
+	for _, m := range slices.SortedFunc(maps.Values(r.groups), (*agentGroup).compare) {
 		all = append(all, slices.SortedFunc(maps.Values(m.byKey), (*activation).compare)...)
 	}
 	return all
 }
 
-func (m *members) compare(n *members) int {
+func (m *agentGroup) compare(n *agentGroup) int {
 	return cmp.Or(cmp.Compare(m.tenant, n.tenant), cmp.Compare(m.agent, n.agent))
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// loads is the actors that a step wants read.
-func loads(r Ready) (ids []actor.ID) {
+// loadsIn is the actors that a step wants read.
+func loadsIn(r Ready) (ids []actor.ID) {
 	for _, e := range r.Effects {
 		if op, ok := e.Op.(Load); ok {
 			ids = append(ids, op.Actor)
@@ -22,40 +22,40 @@ func loads(r Ready) (ids []actor.ID) {
 
 // Whatever a start finds open, few are read at a time, whoever comes with a
 // message does not wait behind them, and in the end all are there.
-func TestOpenWorkIsTakenUpInSlices(t *testing.T) {
+func TestRecoveryLoadsAreBounded(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
-	const open = 5 * wakesMax / 2
+	const open = 5 * recoveryLoadsMax / 2
 	var ids []actor.ID
 	for i := range open {
 		n.send(fmt.Sprint("a/", i), "x")
 		ids = append(ids, actor.NewID("a", fmt.Sprint(i)))
 	}
 	n.drain()
-	n.hold = true
-	n.start(1)
+	n.paused = true
+	n.restart(1)
 	n.inputs = nil
 	c := n.cells[0]
-	under := loads(c.Step(n.now, Due{ids}))
-	if len(under) != wakesMax {
-		t.Fatalf("%d actors are read at a time, not %d", len(under), wakesMax)
+	under := loadsIn(c.Step(n.now, Due{ids}))
+	if len(under) != recoveryLoadsMax {
+		t.Fatalf("%d actors are read at a time, not %d", len(under), recoveryLoadsMax)
 	}
 	call := actor.Call{ID: actor.NewCallID(n.now, 1, 1), To: actor.NewID("a", "new"), Kind: actor.Waiting, Lane: actor.Normal, Origin: actor.Human,
 		Operation: actor.HandleMessageFull, Left: actor.Duration(time.Minute), Attempt: 1}
 	call.Root = call.ID
-	if ids := loads(c.Step(n.now, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})); len(ids) != 1 || ids[0] != call.To {
+	if ids := loadsIn(c.Step(n.now, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})); len(ids) != 1 || ids[0] != call.To {
 		t.Errorf("a message has %v read, not its actor at once", ids)
 	}
 	// One that cannot be read makes room as well.
 	unread := under[0]
-	under = append(under[1:], loads(c.Step(n.now, LoadFailed{Actor: unread, Epoch: actor.Epoch(n.epoch), Why: "the disk says no"}))...)
-	if len(under) != wakesMax {
+	under = append(under[1:], loadsIn(c.Step(n.now, LoadFailed{Actor: unread, Epoch: actor.Epoch(n.epoch), Why: "the disk says no"}))...)
+	if len(under) != recoveryLoadsMax {
 		t.Errorf("%d are read after one could not be", len(under))
 	}
 	read := 0
 	for ; len(under) > 0; read++ {
 		id := under[0]
-		more := loads(c.Step(n.now, Loaded{Actor: id, Epoch: actor.Epoch(n.epoch), Saved: n.log[id]}))
-		if under = append(under[1:], more...); len(under) > wakesMax {
+		more := loadsIn(c.Step(n.now, Loaded{Actor: id, Epoch: actor.Epoch(n.epoch), Saved: n.log[id]}))
+		if under = append(under[1:], more...); len(under) > recoveryLoadsMax {
 			t.Fatalf("%d are read at a time", len(under))
 		}
 	}
@@ -63,39 +63,39 @@ func TestOpenWorkIsTakenUpInSlices(t *testing.T) {
 		t.Errorf("%d of %d were read", read, open-1)
 	}
 	for _, id := range ids {
-		if act := c.actors.find(id); act == nil || act.loaded == (id == unread) || !act.woken {
+		if act := c.actors.find(id); act == nil || act.loaded == (id == unread) || !act.mustLoad {
 			t.Errorf("%s: %+v", id, act)
 		}
 	}
 }
 
 // What was to be read for shards that left is not waited for.
-func TestNobodyWaitsForWorkThatLeft(t *testing.T) {
+func TestRecoveryDropsLostShards(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
 	c := n.cells[0]
 	var ids []actor.ID
-	for i := range 3 * wakesMax {
+	for i := range 3 * recoveryLoadsMax {
 		ids = append(ids, actor.NewID("a", fmt.Sprint(i)))
 	}
 	c.Step(n.now, Due{ids})
-	if r := c.Step(n.now, Owners{}); len(loads(r)) != 0 || c.asleep.waking != 0 || len(c.asleep.actors) != 0 {
-		t.Errorf("%d are read, %d wait, %d of others are read", c.asleep.waking, len(c.asleep.actors), len(loads(r)))
+	if r := c.Step(n.now, Owners{}); len(loadsIn(r)) != 0 || c.recovery.loading != 0 || len(c.recovery.actors) != 0 {
+		t.Errorf("%d are read, %d wait, %d of others are read", c.recovery.loading, len(c.recovery.actors), len(loadsIn(r)))
 	}
 	c.Step(n.now, Owners{n.table(1)})
-	if r := c.Step(n.now, Due{ids}); len(loads(r)) != wakesMax {
-		t.Errorf("%d are read once the shards are back, not %d", len(loads(r)), wakesMax)
+	if r := c.Step(n.now, Due{ids}); len(loadsIn(r)) != recoveryLoadsMax {
+		t.Errorf("%d are read once the shards are back, not %d", len(loadsIn(r)), recoveryLoadsMax)
 	}
 }
 
 // A cancel reaches a run whose agent is gone, and whose actor nobody has read yet.
-func TestACancelReachesARunWhoseAgentIsGone(t *testing.T) {
+func TestCancelReachesRunOfDeletedAgent(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(time.Minute)))
 	run := n.send("a", "x")
 	n.agents = nil
-	n.hold = true
-	n.start(1)
+	n.paused = true
+	n.restart(1)
 	n.inputs = nil // what has open work nobody says
-	n.hold = false
+	n.paused = false
 	n.step(n.cells[0], Deliver{actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: run, Reason: actor.Stopped}}})
 	n.drain()
 	if r := n.runs[run]; !r.Status.Ended() {

@@ -17,8 +17,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// counting keeps how many messages it has ended, and tells each its number.
-func counting() script {
+// counter keeps how many messages it has ended, and tells each its number.
+func counter() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if strings.HasPrefix(actor.TextOf(b.Call.Parts), "slow") && len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second}}}, nil
@@ -33,24 +33,24 @@ func counting() script {
 	}
 }
 
-// asked is what a client wants done once, however often it asks.
-type asked struct {
+// request is what a client wants done once, however often it asks.
+type request struct {
 	to, text  string
 	key       string
 	calls     []actor.CallID
 	cancelled bool
 }
 
-// ledger is a machine of rapid: clients ask and ask again, messages are taken in
+// callMachine is a machine of rapid: clients ask and ask again, messages are taken in
 // one at a time, cells crash and come back with the log, time passes. Its model
 // counts what was wanted, and what was answered.
-type ledger struct {
-	n      *node
-	wanted []*asked
-	open   map[actor.CallID]bool // asked of the cells that there are, and not cancelled
+type callMachine struct {
+	n        *node
+	requests []*request
+	open     map[actor.CallID]bool // asked of the cells that there are, and not cancelled
 }
 
-func (l *ledger) ask(t *rapid.T, a *asked) {
+func (l *callMachine) submit(t *rapid.T, a *request) {
 	id := l.n.send(a.to, a.text, func(c *actor.Call) {
 		c.Principal = "client"
 		if a.key != "" {
@@ -61,29 +61,29 @@ func (l *ledger) ask(t *rapid.T, a *asked) {
 	l.open[id] = true
 }
 
-func (l *ledger) Ask(t *rapid.T) {
-	a := &asked{to: rapid.SampledFrom([]string{"count/x", "count/y", "relay/x", "relay/y"}).Draw(t, "to"),
+func (l *callMachine) Ask(t *rapid.T) {
+	a := &request{to: rapid.SampledFrom([]string{"count/x", "count/y", "relay/x", "relay/y"}).Draw(t, "to"),
 		text: rapid.SampledFrom([]string{"now", "slow"}).Draw(t, "text")}
 	if rapid.IntRange(0, 3).Draw(t, "keyed") > 0 {
-		a.key = fmt.Sprint("key-", len(l.wanted))
+		a.key = fmt.Sprint("key-", len(l.requests))
 	}
-	l.wanted = append(l.wanted, a)
-	l.ask(t, a)
+	l.requests = append(l.requests, a)
+	l.submit(t, a)
 }
 
-func (l *ledger) AskAgain(t *rapid.T) {
-	keyed := slices.DeleteFunc(slices.Clone(l.wanted), func(a *asked) bool { return a.key == "" })
+func (l *callMachine) AskAgain(t *rapid.T) {
+	keyed := slices.DeleteFunc(slices.Clone(l.requests), func(a *request) bool { return a.key == "" })
 	if len(keyed) == 0 {
 		t.Skip("nobody has a key")
 	}
-	l.ask(t, rapid.SampledFrom(keyed).Draw(t, "again"))
+	l.submit(t, rapid.SampledFrom(keyed).Draw(t, "again"))
 }
 
-func (l *ledger) Cancel(t *rapid.T) {
-	if len(l.wanted) == 0 {
+func (l *callMachine) Cancel(t *rapid.T) {
+	if len(l.requests) == 0 {
 		t.Skip("nothing to cancel")
 	}
-	a := rapid.SampledFrom(l.wanted).Draw(t, "who")
+	a := rapid.SampledFrom(l.requests).Draw(t, "who")
 	id := rapid.SampledFrom(a.calls).Draw(t, "call")
 	to, _ := actor.ParseID(a.to)
 	l.n.inputs = append(l.n.inputs, func() {
@@ -93,7 +93,7 @@ func (l *ledger) Cancel(t *rapid.T) {
 	delete(l.open, id)
 }
 
-func (l *ledger) Take(t *rapid.T) {
+func (l *callMachine) Take(t *rapid.T) {
 	for range rapid.IntRange(1, 6).Draw(t, "inputs") {
 		if len(l.n.inputs) > 0 {
 			in := l.n.inputs[0]
@@ -103,19 +103,19 @@ func (l *ledger) Take(t *rapid.T) {
 	}
 }
 
-func (l *ledger) Crash(*rapid.T) {
-	l.n.start(2)
+func (l *callMachine) Crash(*rapid.T) {
+	l.n.restart(2)
 	clear(l.open) // their connections are gone
 }
 
-func (l *ledger) Pass(t *rapid.T) {
-	l.n.hold = false
-	l.n.pass(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
-	l.n.hold = true
+func (l *callMachine) Pass(t *rapid.T) {
+	l.n.paused = false
+	l.n.advance(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
+	l.n.paused = true
 }
 
 // Check is what must hold after each step: of an actor's journal no run is open twice.
-func (l *ledger) Check(t *rapid.T) {
+func (l *callMachine) Check(t *rapid.T) {
 	for id, saved := range l.n.log {
 		j, err := store.Fold(saved)
 		if err != nil {
@@ -129,11 +129,11 @@ func (l *ledger) Check(t *rapid.T) {
 	}
 }
 
-// settle is what must hold when all is at rest.
-func (l *ledger) settle(t *rapid.T) {
+// checkFinal is what must hold when all is at rest.
+func (l *callMachine) checkFinal(t *rapid.T) {
 	n := l.n
-	n.hold = false
-	n.pass(2 * time.Minute)
+	n.paused = false
+	n.advance(2 * time.Minute)
 	for id := range l.open {
 		if _, ok := n.replies[id]; !ok {
 			t.Fatalf("%s was asked and never answered", id.Short())
@@ -141,7 +141,7 @@ func (l *ledger) settle(t *rapid.T) {
 	}
 	// Each number was told to one run, and there are no more than were wanted.
 	runs, most := map[string]actor.CallID{}, map[string]int{}
-	for _, a := range l.wanted {
+	for _, a := range l.requests {
 		first := actor.Reply{}
 		for _, id := range a.calls {
 			r, ok := n.replies[id]
@@ -183,26 +183,26 @@ func (l *ledger) settle(t *rapid.T) {
 
 // A call has one outcome, and what is wanted under a key is done once: across
 // repeats, cancels and crashes, with cells stepped one message at a time.
-func TestTheLedgerAgainstAModel(t *testing.T) {
+func TestCallsAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		n := newNode(t, 2, agent("count", counting()), agent("relay", asking("count")))
+		n := newNode(t, 2, agent("count", counter()), agent("relay", calling("count")))
 		n.limits = dispatcher.DefaultLimits()
 		n.limits.SnapshotBytes = 600 // so that they come back from snapshots, too
 		n.limits.RememberBytes = rapid.SampledFrom([]int{1, 2000, 1 << 20}).Draw(rt, "remember")
-		n.start(2)
+		n.restart(2)
 		n.drain()
-		n.hold = true
-		l := &ledger{n: n, open: map[actor.CallID]bool{}}
+		n.paused = true
+		l := &callMachine{n: n, open: map[actor.CallID]bool{}}
 		rt.Repeat(rapid.StateMachineActions(l))
-		l.settle(rt)
+		l.checkFinal(rt)
 	})
 }
 
 // A request that is sent again is answered from the outcome that stands in the
 // journal, even if the agent is gone by then and nobody has the actor in memory.
-func TestAnOutcomeOutlivesItsAgent(t *testing.T) {
+func TestOutcomeOutlivesAgent(t *testing.T) {
 	lost := true
-	n := newNode(t, 2, agent("count", counting()), agent("relay", asking("count")))
+	n := newNode(t, 2, agent("count", counter()), agent("relay", calling("count")))
 	key := ""
 	for i := 0; key == "" && i < 100; i++ { // in which they live in two cells
 		k := fmt.Sprint("s", i)
@@ -210,12 +210,12 @@ func TestAnOutcomeOutlivesItsAgent(t *testing.T) {
 			key = k
 		}
 	}
-	n.lose = func(e actor.Envelope) bool {
+	n.drop = func(e actor.Envelope) bool {
 		a, ok := e.Body.(actor.Answered)
 		return ok && lost && a.Reply.Status == actor.Succeeded && e.To.Agent == "relay"
 	}
 	id := n.send("relay/"+key, "now")
-	if n.answer(id) != "nothing" {
+	if n.result(id) != "nothing" {
 		t.Fatal("the answer was not lost")
 	}
 	lost = false
@@ -232,6 +232,6 @@ func TestAnOutcomeOutlivesItsAgent(t *testing.T) {
 			n.step(c, CellRestarted{Cell: other.Self()})
 		}
 	}
-	n.pass(20 * time.Second)
+	n.advance(20 * time.Second)
 	n.want(id, "relay(1)")
 }

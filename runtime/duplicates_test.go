@@ -12,46 +12,46 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// under is a client's call under a key.
-func under(key string) func(*actor.Call) {
+// withClientKey is a client's call under a key.
+func withClientKey(key string) func(*actor.Call) {
 	return func(c *actor.Call) {
 		c.Principal, c.Idempotency = "p", actor.Idempotency{Principal: "p", Route: "r", Key: key}
 	}
 }
 
-// forgetful is a node on which one actor has ended calls, each under a key, and
+// newEvictingNode is a node on which one actor has ended calls, each under a key, and
 // holds nothing of what they came to.
-func forgetful(t *testing.T, calls int) (*node, []actor.CallID) {
-	n := newNode(t, 1, agent("count", counting()))
+func newEvictingNode(t *testing.T, calls int) (*node, []actor.CallID) {
+	n := newNode(t, 1, agent("count", counter()))
 	n.limits.RememberBytes = 1
-	n.start(1)
+	n.restart(1)
 	var ids []actor.CallID
 	for i := range calls {
-		ids = append(ids, n.send("count", "now", under(fmt.Sprint(i))))
+		ids = append(ids, n.send("count", "now", withClientKey(fmt.Sprint(i))))
 	}
-	if n.recalls != 0 {
-		t.Fatalf("%d outcomes were read before anybody asked", n.recalls)
+	if n.outcomeReads != 0 {
+		t.Fatalf("%d outcomes were read before anybody asked", n.outcomeReads)
 	}
 	return n, ids
 }
 
-func TestAnOutcomeThatWasPutAwayIsReadAgain(t *testing.T) {
-	n, ids := forgetful(t, 40)
+func TestEvictedOutcomeIsReadFromLog(t *testing.T) {
+	n, ids := newEvictingNode(t, 40)
 	for i, id := range ids {
-		again := n.send("count", "now", under(fmt.Sprint(i)))
+		again := n.send("count", "now", withClientKey(fmt.Sprint(i)))
 		n.want(again, fmt.Sprint(i+1))
 		if n.replies[again].Run != id || n.replies[again].Call != again {
 			t.Errorf("repeat %d is told of %+v", i, n.replies[again])
 		}
 	}
-	if n.recalls != len(ids) {
-		t.Errorf("%d readings for %d repeats", n.recalls, len(ids))
+	if n.outcomeReads != len(ids) {
+		t.Errorf("%d readings for %d repeats", n.outcomeReads, len(ids))
 	}
 	n.limits.RememberBytes = 1 << 20 // what is put away stays that, what comes stays whole
 	n.step(n.cells[0], Limits{n.limits})
-	n.want(n.send("count", "now", under("more")), "41")
-	n.want(n.send("count", "now", under("more")), "41")
-	if n.recalls != len(ids) {
+	n.want(n.send("count", "now", withClientKey("more")), "41")
+	n.want(n.send("count", "now", withClientKey("more")), "41")
+	if n.outcomeReads != len(ids) {
 		t.Error("what fits is not held")
 	}
 }
@@ -61,9 +61,9 @@ func TestAnOutcomeThatWasPutAwayIsReadAgain(t *testing.T) {
 // That a call is open is shown only once what it came from is durable: of an
 // actor that writes nothing down too, if its caller writes, and whether the call
 // has its turn or waits for it.
-func TestWhatIsOpenIsToldBehindTheLog(t *testing.T) {
+func TestOpenReplyWaitsForLog(t *testing.T) {
 	for _, durable := range []bool{true, false} {
-		c := alone(Config{}, agent("b", waiting(time.Minute), volatile))
+		c := newTestCell(Config{}, agent("b", waiting(time.Minute), volatile))
 		caller, to := actor.NewID("a", ""), actor.NewID("b", "")
 		far := dispatcher.ShardOf(caller)
 		if far == dispatcher.ShardOf(to) {
@@ -76,7 +76,7 @@ func TestWhatIsOpenIsToldBehindTheLog(t *testing.T) {
 			return dispatcher.Owner{Node: "n", Epoch: 1}
 		})})
 		asks := func(n uint64, attempt uint32) (open []Effect) {
-			call := visit(n, "b").Call
+			call := newVisit(n, "b").Call
 			call.To, call.Root, call.Parent, call.Chain, call.Origin = to, actor.NewCallID(1, 2, 1), actor.NewCallID(1, 2, 1), []actor.ID{caller}, actor.Agent
 			call.Attempt, call.Left = attempt, time.Minute
 			r := c.Step(2, Deliver{actor.Envelope{From: actor.Address{Node: "m", Incarnation: 1}, To: to, Epoch: 1, Durable: durable, Body: actor.Request{Call: call}}})
@@ -100,14 +100,14 @@ func TestWhatIsOpenIsToldBehindTheLog(t *testing.T) {
 	}
 }
 
-func TestManyRepeatsAreOneReading(t *testing.T) {
-	n, _ := forgetful(t, 3)
+func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
+	n, _ := newEvictingNode(t, 3)
 	n.limits.MaxPendingPerActor = 4
 	n.step(n.cells[0], Limits{n.limits})
-	n.hold = true
+	n.paused = true
 	var repeats []actor.CallID
 	for range 7 {
-		repeats = append(repeats, n.send("count", "now", under("1")))
+		repeats = append(repeats, n.send("count", "now", withClientKey("1")))
 	}
 	asked := len(n.inputs)
 	for range asked {
@@ -116,60 +116,60 @@ func TestManyRepeatsAreOneReading(t *testing.T) {
 		in()
 	}
 	act := n.cells[0].actors.find(actor.NewID("count", ""))
-	if len(act.repeats) != 4 || n.recalls != 1 || n.seen[history.Drop] != 3 {
-		t.Errorf("%d wait for %d readings, %d were dropped", len(act.repeats), n.recalls, n.seen[history.Drop])
+	if len(act.outcomeWaiters) != 4 || n.outcomeReads != 1 || n.eventCounts[history.Drop] != 3 {
+		t.Errorf("%d wait for %d readings, %d were dropped", len(act.outcomeWaiters), n.outcomeReads, n.eventCounts[history.Drop])
 	}
 	if act.idle() {
 		t.Error("an actor for whose outcome somebody waits may leave memory")
 	}
-	n.hold = false
+	n.paused = false
 	n.drain()
-	n.pass(3 * time.Second)
+	n.advance(3 * time.Second)
 	for _, id := range repeats {
 		n.want(id, "2")
 	}
-	if n.recalls != 2 || len(act.repeats) != 0 {
-		t.Errorf("%d readings, %d wait", n.recalls, len(act.repeats))
+	if n.outcomeReads != 2 || len(act.outcomeWaiters) != 0 {
+		t.Errorf("%d readings, %d wait", n.outcomeReads, len(act.outcomeWaiters))
 	}
 }
 
 // A call that comes again while its outcome is being read waits once.
-func TestACallWaitsOnceForItsOutcome(t *testing.T) {
-	n, _ := forgetful(t, 1)
-	n.hold = true
+func TestRetryWaitsOnceForOutcome(t *testing.T) {
+	n, _ := newEvictingNode(t, 1)
+	n.paused = true
 	far := actor.Address{Node: "far"}
 	id := actor.NewCallID(n.now, 1, 1)
 	to := actor.NewID("count", "")
 	call := actor.Call{ID: id, Root: id, To: to, Kind: actor.Waiting, Left: time.Second, Attempt: 1, Via: far, Parts: actor.Text("long")}
-	under("0")(&call)
+	withClientKey("0")(&call)
 	for range 3 {
 		n.step(n.cells[0], Deliver{actor.Envelope{From: far, To: to, Epoch: n.epoch, Body: actor.Request{Call: call}}})
 		call.Attempt++
 	}
-	if act := n.cells[0].actors.find(to); len(act.repeats) != 1 || n.recalls != 1 || act.repeats[0].call.Parts != nil {
-		t.Errorf("%+v wait for %d readings", act.repeats, n.recalls)
+	if act := n.cells[0].actors.find(to); len(act.outcomeWaiters) != 1 || n.outcomeReads != 1 || act.outcomeWaiters[0].call.Parts != nil {
+		t.Errorf("%+v wait for %d readings", act.outcomeWaiters, n.outcomeReads)
 	}
 }
 
 // Whose outcome cannot be read is not told no, for the call was run: it is asked again.
-func TestAnOutcomeThatCannotBeReadIsReadAgain(t *testing.T) {
-	n, _ := forgetful(t, 1)
-	n.unread = 2
-	again := n.send("count", "now", under("0"))
+func TestFailedOutcomeReadIsRetried(t *testing.T) {
+	n, _ := newEvictingNode(t, 1)
+	n.failLoads = 2
+	again := n.send("count", "now", withClientKey("0"))
 	n.want(again, "nothing")
-	n.pass(10 * time.Second)
+	n.advance(10 * time.Second)
 	n.want(again, "1")
-	if n.unread != 0 || n.recalls != 1 {
-		t.Errorf("%d readings to fail, %d done", n.unread, n.recalls)
+	if n.failLoads != 0 || n.outcomeReads != 1 {
+		t.Errorf("%d readings to fail, %d done", n.failLoads, n.outcomeReads)
 	}
 }
 
 // An actor leaves while an outcome of it is being read, and who asked for that asks
 // where it is now.
-func TestWhoseActorMovesIsAnsweredThere(t *testing.T) {
-	n, _ := forgetful(t, 2)
-	n.hold = true
-	again := n.send("count", "now", under("1"))
+func TestDuplicateIsAnsweredAfterActorMoves(t *testing.T) {
+	n, _ := newEvictingNode(t, 2)
+	n.paused = true
+	again := n.send("count", "now", withClientKey("1"))
 	n.inputs[0]()
 	read := n.inputs[1:] // what is under way
 	n.step(n.cells[0], Owners{})
@@ -177,24 +177,24 @@ func TestWhoseActorMovesIsAnsweredThere(t *testing.T) {
 	n.epoch++
 	n.step(n.cells[0], Owners{n.table(1)})
 	n.inputs = append(read, n.inputs...)
-	n.hold = false
+	n.paused = false
 	n.drain()
 	n.want(again, "2")
-	if n.recalls != 1 {
-		t.Errorf("%d readings: who comes with a repeat has it answered from what is loaded", n.recalls)
+	if n.outcomeReads != 1 {
+		t.Errorf("%d readings: who comes with a repeat has it answered from what is loaded", n.outcomeReads)
 	}
 }
 
 // The client's time is over before its outcome is read.
-func TestARepeatIsNotWaitedForBeyondItsTime(t *testing.T) {
-	n, _ := forgetful(t, 1)
-	n.hold = true
-	again := n.send("count", "now", under("0"), func(c *actor.Call) { c.Left = time.Second })
+func TestDuplicateExpiresDuringOutcomeRead(t *testing.T) {
+	n, _ := newEvictingNode(t, 1)
+	n.paused = true
+	again := n.send("count", "now", withClientKey("0"), func(c *actor.Call) { c.Left = time.Second })
 	n.inputs[0]()
 	n.inputs = n.inputs[1:]
 	n.now = n.now.Add(2 * time.Second)
 	n.step(n.cells[0], Tick{})
 	n.want(again, "Deadline")
-	n.hold = false
+	n.paused = false
 	n.drain() // and nobody is told twice
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-func texts(asks int) []string {
+func repeatTarget(asks int) []string {
 	all := make([]string, asks)
 	for i := range all {
 		all[i] = "b"
@@ -19,8 +19,8 @@ func texts(asks int) []string {
 	return all
 }
 
-// did is what a step wants done: messages to be carried, and the one answer.
-func did(r Ready) (sent []actor.Envelope, answer *Respond) {
+// outputs is what a step wants done: messages to be carried, and the one answer.
+func outputs(r Ready) (sent []actor.Envelope, answer *Respond) {
 	for _, e := range r.Effects {
 		switch op := e.Op.(type) {
 		case Send:
@@ -34,10 +34,10 @@ func did(r Ready) (sent []actor.Envelope, answer *Respond) {
 
 // A chain of actors of one cell is one step, which tells all of its story and
 // remembers nothing.
-func TestAChainInsideIsOneStep(t *testing.T) {
-	c := alone(Config{Quiet: true}, agent("a", asking("b"), volatile), agent("b", asking("c"), volatile), agent("c", echo(), volatile))
-	r := c.Step(2, visit(1, "a"))
-	sent, answer := did(r)
+func TestLocalCallChainRunsInOneStep(t *testing.T) {
+	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile), agent("b", calling("c"), volatile), agent("c", echo(), volatile))
+	r := c.Step(2, newVisit(1, "a"))
+	sent, answer := outputs(r)
 	if len(sent) > 0 || answer == nil || actor.TextOf(answer.Reply.Parts) != "a(b(c:hello))" {
 		t.Errorf("sent %v, answered %+v", sent, answer)
 	}
@@ -52,8 +52,8 @@ func TestAChainInsideIsOneStep(t *testing.T) {
 	if got := fmt.Sprint(story); got != want {
 		t.Errorf("tells\n%s, want\n%s", got, want)
 	}
-	if c.recall.next != c.recall.first || len(c.inside) > 0 || c.stayed > 0 {
-		t.Errorf("%d outcomes remembered, %d messages left", c.recall.next-c.recall.first, len(c.inside))
+	if c.replyCache.next != c.replyCache.first || len(c.localQueue) > 0 || c.localSent > 0 {
+		t.Errorf("%d outcomes remembered, %d messages left", c.replyCache.next-c.replyCache.first, len(c.localQueue))
 	}
 	if got := *c.Tally(); got.Answered != 2 || got.Runs[4] != 3 {
 		t.Errorf("counted %+v", got)
@@ -61,9 +61,9 @@ func TestAChainInsideIsOneStep(t *testing.T) {
 }
 
 // What stays inside is nobody else's either.
-func TestWhatStaysInsideIsNobodyElses(t *testing.T) {
+func TestLocalMessagesDoNotShareMemory(t *testing.T) {
 	mine, theirs := actor.Text("mine"), actor.Text("theirs")
-	c := alone(Config{Quiet: true},
+	c := newTestCell(Config{PublishOnDemand: true},
 		agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 			if len(answers) == 0 {
 				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Parts: mine}}}, nil
@@ -75,7 +75,7 @@ func TestWhatStaysInsideIsNobodyElses(t *testing.T) {
 			copy(b.Call.Parts[0].Bytes, "xxxx")
 			return actor.Complete(theirs), nil
 		}, volatile))
-	if _, answer := did(c.Step(2, visit(1, "a"))); answer == nil || answer.Reply.Refusal != nil {
+	if _, answer := outputs(c.Step(2, newVisit(1, "a"))); answer == nil || answer.Reply.Refusal != nil {
 		t.Fatalf("answered %+v", answer)
 	}
 	if actor.TextOf(mine) != "mine" || actor.TextOf(theirs) != "theirs" {
@@ -84,23 +84,23 @@ func TestWhatStaysInsideIsNobodyElses(t *testing.T) {
 }
 
 // An agent may write into the chain that it is shown: those below it see the true one.
-func TestAChainIsNotForged(t *testing.T) {
+func TestAgentCannotForgeCallChain(t *testing.T) {
 	for _, how := range []func(*actor.Definition){volatile, func(*actor.Definition) {}} {
 		var seen []actor.ID
-		c := alone(Config{Quiet: true}, agent("a", asking("b"), how),
+		c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), how),
 			agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 				if len(answers) == 0 {
 					b.Call.Chain[0] = actor.NewID("nobody", "")
 				}
-				return asking("c")(b, answers)
+				return calling("c")(b, answers)
 			}, how),
 			agent("c", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 				seen = b.Call.Chain
 				return actor.Complete(nil), nil
 			}, how))
-		for in := []Input{visit(1, "a")}; len(in) > 0; in = in[1:] {
+		for in := []Input{newVisit(1, "a")}; len(in) > 0; in = in[1:] {
 			r := c.Step(2, in[0])
-			sent, _ := did(r)
+			sent, _ := outputs(r)
 			for i := range sent {
 				in = append(in, Deliver{sent[i]})
 			}
@@ -117,9 +117,9 @@ func TestAChainIsNotForged(t *testing.T) {
 }
 
 // A call that stayed inside and was then sent again finds what it came to.
-func TestARepeatOfWhatStayedInsideIsRecalled(t *testing.T) {
+func TestRetryOfLocalCallReturnsCachedReply(t *testing.T) {
 	times := 0
-	c := alone(Config{Quiet: true}, agent("a", asking("b"), volatile),
+	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile),
 		agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 			if len(answers) == 0 {
 				times++
@@ -127,17 +127,17 @@ func TestARepeatOfWhatStayedInsideIsRecalled(t *testing.T) {
 			}
 			return actor.Complete(actor.Text("slept")), nil
 		}, volatile))
-	c.Step(2, visit(1, "a"))
+	c.Step(2, newVisit(1, "a"))
 	var repeat []actor.Envelope
 	for now := actor.Time(2); len(repeat) == 0; now, _ = c.NextDeadline() {
 		if now > actor.Time(10*time.Second) {
 			t.Fatal("it is not sent again")
 		}
-		repeat, _ = did(c.Step(now, Tick{}))
+		repeat, _ = outputs(c.Step(now, Tick{}))
 	}
-	answers, _ := did(c.Step(actor.Time(11*time.Second), Tick{}))
+	answers, _ := outputs(c.Step(actor.Time(11*time.Second), Tick{}))
 	for _, again := range []*actor.Envelope{&repeat[0], &repeat[0]} {
-		more, _ := did(c.Step(actor.Time(11*time.Second), Deliver{*again}))
+		more, _ := outputs(c.Step(actor.Time(11*time.Second), Deliver{*again}))
 		answers = append(answers, more...)
 	}
 	if times != 1 || len(answers) < 3 {
@@ -151,12 +151,12 @@ func TestARepeatOfWhatStayedInsideIsRecalled(t *testing.T) {
 }
 
 // A step takes in so many messages of its own; the rest goes by the world.
-func TestAStepThatTalksToItselfEnds(t *testing.T) {
-	c := alone(Config{Quiet: true}, agent("a", asking(texts(insidePerStep)...), volatile), agent("b", echo(), volatile))
-	in, steps := Input(visit(1, "a")), 0
+func TestLocalMessagesPerStepAreBounded(t *testing.T) {
+	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling(repeatTarget(localPerStepMax)...), volatile), agent("b", echo(), volatile))
+	in, steps := Input(newVisit(1, "a")), 0
 	for {
 		steps++
-		sent, answer := did(c.Step(2, in))
+		sent, answer := outputs(c.Step(2, in))
 		if answer != nil {
 			break
 		}
@@ -166,6 +166,6 @@ func TestAStepThatTalksToItselfEnds(t *testing.T) {
 		in = Deliver{sent[0]}
 	}
 	if steps != 2 {
-		t.Errorf("%d calls and answers took %d steps", insidePerStep, steps)
+		t.Errorf("%d calls and answers took %d steps", localPerStepMax, steps)
 	}
 }

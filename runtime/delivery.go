@@ -12,11 +12,11 @@ import (
 // a waiting client, then messages for an actor, if the cell owns it under the
 // epoch that the sender believes in.
 func (c *Cell) deliver(env *actor.Envelope) {
-	if c.hears(history.Deliver) {
-		c.event(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
+	if c.emits(history.Deliver) {
+		c.emit(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
 	}
 	if !env.ToClient.IsZero() {
-		c.toClient(env)
+		c.deliverToClient(env)
 		return
 	}
 	if env.From.IsZero() {
@@ -24,18 +24,18 @@ func (c *Cell) deliver(env *actor.Envelope) {
 		return
 	}
 	o, ok := c.ownerOf(env.To)
-	if !ok || !c.mine(o) || o.Epoch != env.Epoch && !mutant.On("old-epoch") {
+	if !ok || !c.owns(o) || o.Epoch != env.Epoch && !mutant.On("old-epoch") {
 		c.drop(env, "epoch")
 		return
 	}
-	c.far = env.From.Node != c.self.Node
-	c.local(env)
+	c.remote = env.From.Node != c.self.Node
+	c.deliverToActor(env)
 }
 
-// local takes a message for an actor of this cell.
-func (c *Cell) local(env *actor.Envelope) {
+// deliverToActor takes a message for an actor of this cell.
+func (c *Cell) deliverToActor(env *actor.Envelope) {
 	if m, ok := env.Body.(actor.Request); ok {
-		c.localCall(&m.Call, env.Durable)
+		c.deliverCall(&m.Call, env.Durable)
 		return
 	}
 	act := c.actors.find(env.To)
@@ -46,20 +46,20 @@ func (c *Cell) local(env *actor.Envelope) {
 	case act == nil:
 		c.drop(env, "late")
 	case act.loaded:
-		c.toActor(act, env)
+		c.receive(act, env)
 	default:
-		c.await(act, env)
+		c.deferMessage(act, env)
 	}
 }
 
-// localCall takes a call for an actor of this cell; it brings the actor into
+// deliverCall takes a call for an actor of this cell; it brings the actor into
 // memory if it is not there.
-func (c *Cell) localCall(call *actor.Call, durable bool) {
-	c.callOf(c.actors.find(call.To), call, durable)
+func (c *Cell) deliverCall(call *actor.Call, durable bool) {
+	c.deliverCallTo(c.actors.find(call.To), call, durable)
 }
 
-// callOf is localCall for an actor that was looked for.
-func (c *Cell) callOf(act *activation, call *actor.Call, durable bool) {
+// deliverCallTo is localCall for an actor that was looked for.
+func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.agents[call.To.Agent]
 		switch {
@@ -67,7 +67,7 @@ func (c *Cell) callOf(act *activation, call *actor.Call, durable bool) {
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // it may have been answered: who asked asks again
-			c.event(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
+			c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:
 			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", c.actors.count))
@@ -76,44 +76,44 @@ func (c *Cell) callOf(act *activation, call *actor.Call, durable bool) {
 		act = c.activate(call.To, journaled(def))
 	}
 	if !act.loaded {
-		c.awaitCall(act, call, durable)
+		c.deferCall(act, call, durable)
 		return
 	}
-	c.live(act)
-	act.used = c.now
-	c.touch(act)
+	c.ensureActive(act)
+	act.lastUsed = c.now
+	c.markDirty(act)
 	c.request(act, call, durable)
 }
 
-// await keeps a message until its actor is loaded: what asks for something new.
+// deferMessage keeps a message until its actor is loaded: what asks for something new.
 // Of what answers, nothing is lost by dropping it: the call is sent again.
-func (c *Cell) await(act *activation, env *actor.Envelope) {
+func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 	switch _, cancels := env.Body.(actor.Cancel); {
 	case !cancels:
 		c.drop(env, "loading")
-	case len(act.waiting) >= 2*c.limits.MaxPendingPerActor:
+	case len(act.deferred) >= 2*c.limits.MaxPendingPerActor:
 		c.drop(env, "full")
 	default:
-		act.waiting = append(act.waiting, *env)
+		act.deferred = append(act.deferred, *env)
 	}
 }
 
-func (c *Cell) awaitCall(act *activation, call *actor.Call, durable bool) {
-	switch full := len(act.waiting) >= c.limits.MaxPendingPerActor; {
+func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
+	switch full := len(act.deferred) >= c.limits.MaxPendingPerActor; {
 	case full && call.Attempt > 1: // it may be open in there: who asked asks again
-		c.event(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
+		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 	case full:
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.waiting)))
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.deferred)))
 	default:
-		act.waiting = append(act.waiting, actor.Envelope{To: act.id, Durable: durable, Body: actor.Request{Call: *call}})
+		act.deferred = append(act.deferred, actor.Envelope{To: act.id, Durable: durable, Body: actor.Request{Call: *call}})
 	}
 }
 
-// toActor takes a message for an actor that is in memory.
-func (c *Cell) toActor(act *activation, env *actor.Envelope) {
-	c.live(act)
-	act.used = c.now
-	c.touch(act)
+// receive takes a message for an actor that is in memory.
+func (c *Cell) receive(act *activation, env *actor.Envelope) {
+	c.ensureActive(act)
+	act.lastUsed = c.now
+	c.markDirty(act)
 	switch m := env.Body.(type) {
 	case actor.Request:
 		c.request(act, &m.Call, env.Durable)
@@ -122,18 +122,18 @@ func (c *Cell) toActor(act *activation, env *actor.Envelope) {
 	case actor.Cancel:
 		c.cancelled(act, m)
 	case actor.Held:
-		c.heldBelow(act, env, m.Call, m.N, m.Until)
+		c.updateHold(act, env, m.Call, m.N, m.Until)
 	case actor.Resumed:
-		c.heldBelow(act, env, m.Call, m.N, 0)
+		c.updateHold(act, env, m.Call, m.N, 0)
 	case actor.Open:
-		c.heldBelow(act, env, m.Call, m.N, m.Until)
+		c.updateHold(act, env, m.Call, m.N, m.Until)
 	case actor.Probe:
-		c.probed(act, m)
+		c.handleProbe(act, m)
 	}
 }
 
 func (c *Cell) drop(env *actor.Envelope, why string) {
-	c.event(history.Event{Kind: history.Drop, Actor: env.To, Call: env.Body.Subject(), What: env.Body.Name(), Why: why})
+	c.emit(history.Event{Kind: history.Drop, Actor: env.To, Call: env.Body.Subject(), What: env.Body.Name(), Why: why})
 }
 
 // send carries a message to the cell that owns the actor; if none does, to
@@ -145,13 +145,13 @@ func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.I
 		return
 	}
 	env := actor.Envelope{From: c.self, To: to, Epoch: o.Epoch, Durable: durable, Body: body}
-	if c.hears(history.Send) {
+	if c.emits(history.Send) {
 		e := history.Event{Kind: history.Send, Actor: from, Peer: to, Call: body.Subject(), What: body.Name(), Attempt: attempt, Durable: durable}
 		if r, ok := body.(actor.Request); ok {
 			e.Left, e.Chain, e.Parent = r.Call.Left, r.Call.Chain, r.Call.Parent
 		}
-		c.event(e)
+		c.emit(e)
 	}
-	c.effect(Effect{ID: id, Attempt: attempt, Gated: gated && o.Node != c.self.Node,
+	c.addEffect(Effect{ID: id, Attempt: attempt, Gated: gated && o.Node != c.self.Node,
 		Op: Send{Node: o.Node, Cell: o.Cell, Envelope: env}})
 }

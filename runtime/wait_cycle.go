@@ -28,35 +28,35 @@ import (
 // all the while between. The protocol and its proof: tla/Waits.tla.
 
 const (
-	// probeEvery is how often a call that still waits asks again: for lost
+	// reprobeInterval is how often a call that still waits asks again: for lost
 	// probes and cells that crashed.
-	probeEvery = time.Second
-	// probesPerStep bounds what one step looks at inside its cell.
-	probesPerStep = 4096
+	reprobeInterval = time.Second
+	// localProbesPerStepMax bounds what one step looks at inside its cell.
+	localProbesPerStepMax = 4096
 )
 
-// probe is one on its way inside the cell.
-type probe struct {
-	to actor.ID
-	m  actor.Probe
+// localProbe is one on its way inside the cell.
+type localProbe struct {
+	to  actor.ID
+	msg actor.Probe
 }
 
-// inFront is the turns behind which calls queue at this actor: one, or several
+// holders is the turns behind which calls queue at this actor: one, or several
 // if their agent gave its turn back while it waited when they began. Who does so
 // holds nobody up.
-func inFront(act *activation) []*turn {
+func holders(act *activation) []*turn {
 	if !act.serial {
 		return nil
 	}
 	return act.turns
 }
 
-// waitsFor is the turns that a call waits for: its own, or all in front of it.
-func waitsFor(act *activation, run *store.Run) []*turn {
+// waitedTurns is the turns that a call waits for: its own, or all in front of it.
+func waitedTurns(act *activation, run *store.Run) []*turn {
 	if t := act.turn(run.Call.ID); t != nil {
 		return []*turn{t}
 	}
-	return inFront(act)
+	return holders(act)
 }
 
 func openCalls(t *turn) []*store.Asked {
@@ -69,33 +69,33 @@ func openCalls(t *turn) []*store.Asked {
 	return open
 }
 
-// seek has a queued call ask what the turn in front of it waits for. A client's
+// startProbe has a queued call ask what the turn in front of it waits for. A client's
 // call need not: nobody's turn waits for it.
-func (c *Cell) seek(act *activation, run *store.Run) {
+func (c *Cell) startProbe(act *activation, run *store.Run) {
 	if run.Call.IsRoot() || mutant.On("second-in-queue-does-not-probe") && act.mailbox.Count() > 1 {
 		return
 	}
-	c.arrangeReprobe(act)
-	c.goAlong(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
+	c.scheduleReprobe(act)
+	c.forwardProbe(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
 }
 
-// goAlong sends a probe on from a call, along each turn that it waits for.
-func (c *Cell) goAlong(act *activation, run *store.Run, p actor.Probe) {
-	turns := waitsFor(act, run)
+// forwardProbe sends a probe on from a call, along each turn that it waits for.
+func (c *Cell) forwardProbe(act *activation, run *store.Run, p actor.Probe) {
+	turns := waitedTurns(act, run)
 	p.Branches /= max(1, uint32(len(turns)))
 	for _, t := range turns {
-		c.goBehind(act, run, t, p)
+		c.forwardProbeVia(act, run, t, p)
 	}
 }
 
-// goBehind sends a probe on to each call that a turn waits for, for which a call
+// forwardProbeVia sends a probe on to each call that a turn waits for, for which a call
 // waits. It ends where that turn waits for none, or has been met before.
-func (c *Cell) goBehind(act *activation, run *store.Run, t *turn, p actor.Probe) {
+func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor.Probe) {
 	if len(p.Hops) == actor.HopsMax || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
 	}
 	p.Hops = append(slices.Clone(p.Hops), actor.Hop{Call: run.Call.ID, Actor: act.id, Turn: t.run.Call.ID, Epoch: act.epoch, Stamp: run.Call.Stamp})
-	open := c.ways(openCalls(t), p.Branches)
+	open := c.selectBranches(openCalls(t), p.Branches)
 	p.Branches /= max(1, uint32(len(open)))
 	for i, a := range open {
 		if i > 0 && mutant.On("one-branch-only") {
@@ -106,10 +106,10 @@ func (c *Cell) goBehind(act *activation, run *store.Run, t *turn, p actor.Probe)
 	}
 }
 
-// ways is which of the calls that a turn waits for a probe follows: all, or as
+// selectBranches is which of the calls that a turn waits for a probe follows: all, or as
 // many as it may; then others each time, so that asking again finds the rest.
 // Without a bound a dozen agents who all ask all others at once have millions.
-func (c *Cell) ways(open []*store.Asked, most uint32) []*store.Asked {
+func (c *Cell) selectBranches(open []*store.Asked, most uint32) []*store.Asked {
 	if uint64(len(open)) <= uint64(most) {
 		return open
 	}
@@ -119,30 +119,30 @@ func (c *Cell) ways(open []*store.Asked, most uint32) []*store.Asked {
 
 // sendProbe passes a probe on: inside the cell within this very step.
 func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
-	if o, ok := c.ownerOf(to); ok && c.mine(o) && c.passed < probesPerStep {
-		c.passed++
-		c.probes = append(c.probes, probe{to, p})
+	if o, ok := c.ownerOf(to); ok && c.owns(o) && c.localProbesSent < localProbesPerStepMax {
+		c.localProbesSent++
+		c.localProbes = append(c.localProbes, localProbe{to, p})
 		return
 	}
 	c.send(actor.EffectID{}, 0, act.id, to, act.durable, act.durable, p)
 }
 
-// probeOn takes the next probe that stays inside the cell.
-func (c *Cell) probeOn() {
-	p := c.probes[0]
-	if c.probes = c.probes[1:]; len(c.probes) == 0 {
-		c.probes = nil
+// handleLocalProbe takes the next probe that stays inside the cell.
+func (c *Cell) handleLocalProbe() {
+	p := c.localProbes[0]
+	if c.localProbes = c.localProbes[1:]; len(c.localProbes) == 0 {
+		c.localProbes = nil
 	}
 	if act := c.actors.find(p.to); act != nil && act.loaded {
-		c.probed(act, p.m)
+		c.handleProbe(act, p.msg)
 	}
 }
 
-// probed looks at the wait that a probe has come to. Where there is none any
+// handleProbe looks at the wait that a probe has come to. Where there is none any
 // more the probe ends: the ring, if there was one, is broken.
-func (c *Cell) probed(act *activation, p actor.Probe) {
+func (c *Cell) handleProbe(act *activation, p actor.Probe) {
 	if p.Confirm > 0 {
-		c.confirm(act, p)
+		c.confirmWait(act, p)
 		return
 	}
 	run := act.journal.Run(p.To)
@@ -150,15 +150,15 @@ func (c *Cell) probed(act *activation, p actor.Probe) {
 		return
 	}
 	if p.To == p.From {
-		c.probeHome(act, p)
+		c.probeReturned(act, p)
 		return
 	}
-	c.event(history.Event{Kind: history.Probe, Actor: act.id, Epoch: act.epoch, Call: p.To, N: uint64(len(p.Hops))})
-	c.goAlong(act, run, p)
+	c.emit(history.Event{Kind: history.Probe, Actor: act.id, Epoch: act.epoch, Call: p.To, N: uint64(len(p.Hops))})
+	c.forwardProbe(act, run, p)
 }
 
-// probeHome begins lap two: turned so that the newest queued call comes last.
-func (c *Cell) probeHome(act *activation, p actor.Probe) {
+// probeReturned begins lap two: turned so that the newest queued call comes last.
+func (c *Cell) probeReturned(act *activation, p actor.Probe) {
 	victim := 0
 	for i, h := range p.Hops {
 		if v := p.Hops[victim]; h.Queued() && (!v.Queued() || newer(h, v)) {
@@ -169,7 +169,7 @@ func (c *Cell) probeHome(act *activation, p actor.Probe) {
 		victim = 0
 	}
 	ring := slices.Concat(p.Hops[victim+1:], p.Hops[:victim+1])
-	c.event(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(ring))})
+	c.emit(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(ring))})
 	p.Hops, p.Confirm = ring, 1
 	if mutant.On("no-second-lap") {
 		p.Confirm = uint32(len(ring))
@@ -181,8 +181,8 @@ func newer(a, b actor.Hop) bool {
 	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), a.Call.Compare(b.Call)) > 0
 }
 
-// confirm checks one wait of a ring again; the last is the victim's.
-func (c *Cell) confirm(act *activation, p actor.Probe) {
+// confirmWait checks one wait of a ring again; the last is the victim's.
+func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	n := int(p.Confirm)
 	h, next := p.Hops[n-1], p.Hops[n%len(p.Hops)]
 	run := act.journal.Run(h.Call)
@@ -192,10 +192,10 @@ func (c *Cell) confirm(act *activation, p actor.Probe) {
 	stands := func(t *turn) bool {
 		return t.run.Call.ID == h.Turn && slices.ContainsFunc(openCalls(t), func(a *store.Asked) bool { return a.Call == next.Call })
 	}
-	if !slices.ContainsFunc(waitsFor(act, run), stands) {
+	if !slices.ContainsFunc(waitedTurns(act, run), stands) {
 		return
 	}
-	c.event(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
+	c.emit(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
 	if n < len(p.Hops) {
 		p.Confirm++
 		c.sendProbe(act, next.Actor, p)
@@ -204,45 +204,45 @@ func (c *Cell) confirm(act *activation, p actor.Probe) {
 	if !h.Queued() {
 		return
 	}
-	c.event(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Hops})
+	c.emit(history.Event{Kind: history.RefuseWaitCycle, Actor: act.id, Epoch: act.epoch, Call: h.Call, Parent: run.Call.Parent, Root: run.Call.Root, Ring: p.Hops})
 	c.stopRun(act, run, actor.RefuseWaitCycle(p.Hops))
 }
 
-// probing tells whether calls wait here behind a turn that waits for calls.
-func (c *Cell) probing(act *activation) bool {
+// needsReprobe tells whether calls wait here behind a turn that waits for calls.
+func (c *Cell) needsReprobe(act *activation) bool {
 	waits := func(t *turn) bool { return len(openCalls(t)) > 0 }
-	return act.probe != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(inFront(act), waits) && !mutant.On("no-re-probe")
+	return act.reprobeAt != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(holders(act), waits) && !mutant.On("no-re-probe")
 }
 
-func (c *Cell) arrangeReprobe(act *activation) {
-	if act.probe <= c.now {
-		act.probe = c.now.Add(probeEvery)
-		if c.rare.On(failpoint.ProbeAgainNow) {
-			act.probe = c.now.Add(time.Millisecond)
+func (c *Cell) scheduleReprobe(act *activation) {
+	if act.reprobeAt <= c.now {
+		act.reprobeAt = c.now.Add(reprobeInterval)
+		if c.failpoints.On(failpoint.ProbeAgainNow) {
+			act.reprobeAt = c.now.Add(time.Millisecond)
 		}
 	}
 }
 
 // reprobe has the calls that still wait ask again, when it is time.
 func (c *Cell) reprobe(act *activation) {
-	if c.probing(act) && c.now >= act.probe {
-		c.seekAgain(act)
+	if c.needsReprobe(act) && c.now >= act.reprobeAt {
+		c.reprobeQueued(act)
 	}
 }
 
-// seekAgain has the calls that still wait ask again: those whose probe may be
+// reprobeQueued has the calls that still wait ask again: those whose probe may be
 // lost, and those that come back from the journal, whose ring may have closed
 // before.
-func (c *Cell) seekAgain(act *activation) {
-	act.probe = 0
+func (c *Cell) reprobeQueued(act *activation) {
+	act.reprobeAt = 0
 	if !act.serial || mutant.On("no-re-probe") {
 		return
 	}
 	for _, q := range act.mailbox.Calls() {
 		if run := act.journal.Run(q.Call); !run.Call.IsRoot() {
-			c.arrangeReprobe(act)
-			c.event(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
-			c.goAlong(act, run, actor.Probe{From: q.Call, Branches: actor.BranchesMax})
+			c.scheduleReprobe(act)
+			c.emit(history.Event{Kind: history.Reprobe, Actor: act.id, Epoch: act.epoch, Call: q.Call})
+			c.forwardProbe(act, run, actor.Probe{From: q.Call, Branches: actor.BranchesMax})
 		}
 	}
 }

@@ -19,54 +19,54 @@ import (
 // node is the smallest world there is: cells of one process, a log that is
 // durable at once, messages in order, time that jumps to the next deadline.
 type node struct {
-	t       *testing.T
-	now     actor.Time
-	cells   []*Cell
-	agents  []actor.Definition
-	former  []actor.Definition
-	limits  dispatcher.Limits
-	tools   *tools.Registry
-	log     map[actor.ID]store.Saved
-	inputs  []func()
-	ended   map[place]actor.Reply // what entries say that calls came to
-	recalls int                   // how often such an entry was read
-	replies map[actor.CallID]actor.Reply
-	held    map[actor.CallID]actor.Time
-	epoch   actor.Epoch
-	entries int
-	runs    map[actor.CallID]*runs.Record
-	lose    func(actor.Envelope) bool
-	told    map[actor.CallID][]runs.Event
-	joined  map[actor.CallID]actor.CallID
-	due     map[actor.ID]actor.Time // the expiry index
-	outside []outside               // models and external agents that were asked, in order
-	aborted []actor.EffectID
-	awaited []actor.EffectID
-	calls   []actor.Call // of clients
-	seen    map[history.Kind]int
-	unread  int // loads that fail
-	trace   bool
-	hold    bool // inputs wait: drain does nothing
+	t            *testing.T
+	now          actor.Time
+	cells        []*Cell
+	agents       []actor.Definition
+	former       []actor.Definition
+	limits       dispatcher.Limits
+	tools        *tools.Registry
+	log          map[actor.ID]store.Saved
+	inputs       []func()
+	outcomes     map[entryKey]actor.Reply // what entries say that calls came to
+	outcomeReads int                      // how often such an entry was read
+	replies      map[actor.CallID]actor.Reply
+	held         map[actor.CallID]actor.Time
+	epoch        actor.Epoch
+	entries      int
+	runs         map[actor.CallID]*runs.Record
+	drop         func(actor.Envelope) bool
+	events       map[actor.CallID][]runs.Event
+	joined       map[actor.CallID]actor.CallID
+	expiryIndex  map[actor.ID]actor.Time // the expiry index
+	external     []externalCall          // models and external agents that were asked, in order
+	aborted      []actor.EffectID
+	awaited      []actor.EffectID
+	calls        []actor.Call // of clients
+	eventCounts  map[history.Kind]int
+	failLoads    int // loads that fail
+	trace        bool
+	paused       bool // inputs wait: drain does nothing
 }
 
-// place is an entry: the n-th of an actor.
-type place struct {
-	of actor.ID
-	n  uint64
+// entryKey is an entry: the n-th of an actor.
+type entryKey struct {
+	actor actor.ID
+	n     uint64
 }
 
 func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	n := &node{t: t, now: actor.Time(1_700_000_000 * time.Second), agents: agents, limits: dispatcher.DefaultLimits(), tools: tools.NewRegistry(),
-		log: map[actor.ID]store.Saved{}, ended: map[place]actor.Reply{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
-		runs: map[actor.CallID]*runs.Record{}, seen: map[history.Kind]int{}, told: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, due: map[actor.ID]actor.Time{}}
-	n.start(cells)
+		log: map[actor.ID]store.Saved{}, outcomes: map[entryKey]actor.Reply{}, replies: map[actor.CallID]actor.Reply{}, held: map[actor.CallID]actor.Time{},
+		runs: map[actor.CallID]*runs.Record{}, eventCounts: map[history.Kind]int{}, events: map[actor.CallID][]runs.Event{}, joined: map[actor.CallID]actor.CallID{}, expiryIndex: map[actor.ID]actor.Time{}}
+	n.restart(cells)
 	return n
 }
 
-// start boots cells anew, on what the log holds.
-func (n *node) start(cells int) {
+// restart boots cells anew, on what the log holds.
+func (n *node) restart(cells int) {
 	n.epoch++
-	n.cells, n.inputs, n.outside = nil, nil, nil
+	n.cells, n.inputs, n.external = nil, nil, nil
 	table := n.table(cells)
 	for i := range cells {
 		c := NewCell(Config{Self: actor.Address{Node: "n", Cell: uint16(i), Incarnation: uint64(n.epoch)}, Seed: uint64(n.epoch)<<8 | uint64(i), Tools: n.tools})
@@ -90,17 +90,17 @@ func (n *node) step(c *Cell, in Input) {
 	r := c.Step(n.now, in)
 	n.checkSize(c)
 	for _, e := range r.Events {
-		n.seen[e.Kind]++
+		n.eventCounts[e.Kind]++
 		if n.trace {
 			n.t.Log("   ", e.String())
 		}
 	}
 	for _, e := range r.Entries {
 		n.entries++
-		if e.WasDue != n.due[e.Actor] {
-			n.t.Errorf("entry %d of %s takes it out of the expiry index at %v: it stands there at %v", e.N, e.Actor, e.WasDue, n.due[e.Actor])
+		if e.WasDue != n.expiryIndex[e.Actor] {
+			n.t.Errorf("entry %d of %s takes it out of the expiry index at %v: it stands there at %v", e.N, e.Actor, e.WasDue, n.expiryIndex[e.Actor])
 		}
-		n.due[e.Actor] = e.Due
+		n.expiryIndex[e.Actor] = e.Due
 		for _, ev := range e.Events {
 			n.fold(ev)
 		}
@@ -113,7 +113,7 @@ func (n *node) step(c *Cell, in Input) {
 			invariant.Check(err == nil, "entry: %v", err)
 			saved.Entries = append(saved.Entries, back)
 			if ended, ok := back.Record.(store.Ended); ok {
-				n.ended[place{e.Actor, e.N}] = ended.Reply
+				n.outcomes[entryKey{e.Actor, e.N}] = ended.Reply
 			}
 		}
 		n.log[e.Actor] = saved
@@ -133,14 +133,14 @@ func (n *node) fold(e store.RunEvent) {
 	if err := n.runs[e.Run].Apply(&ev); err != nil {
 		n.t.Errorf("%v", err)
 	}
-	n.told[e.Run] = append(n.told[e.Run], ev)
+	n.events[e.Run] = append(n.events[e.Run], ev)
 }
 
 func (n *node) perform(c *Cell, e Effect) {
 	later := func(c *Cell, in Input) { n.inputs = append(n.inputs, func() { n.step(c, in) }) }
 	switch op := e.Op.(type) {
 	case Send:
-		if n.lose != nil && n.lose(op.Envelope) {
+		if n.drop != nil && n.drop(op.Envelope) {
 			return
 		}
 		env := invariant.Must(actor.Decode(actor.Encode(op.Envelope)))
@@ -154,14 +154,14 @@ func (n *node) perform(c *Cell, e Effect) {
 		invariant.Check(!twice, "two replies for %s", op.Call)
 		n.replies[op.Call] = op.Reply
 	case Load:
-		if n.unread > 0 {
-			n.unread--
+		if n.failLoads > 0 {
+			n.failLoads--
 			later(c, op.Failed("the disk says no"))
 			return
 		}
 		if op.Outcome > 0 {
-			n.recalls++
-			reply, ok := n.ended[place{op.Actor, op.Outcome}]
+			n.outcomeReads++
+			reply, ok := n.outcomes[entryKey{op.Actor, op.Outcome}]
 			invariant.Check(ok, "entry %d of %s says no outcome", op.Outcome, op.Actor)
 			later(c, Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: reply})
 			return
@@ -185,7 +185,7 @@ func (n *node) perform(c *Cell, e Effect) {
 		}
 		later(c, Outcome{ID: e.ID, Attempt: e.Attempt, Answer: answer})
 	case Model, Invoke:
-		n.outside = append(n.outside, outside{c, e})
+		n.external = append(n.external, externalCall{c, e})
 	case Abort:
 		n.aborted = append(n.aborted, e.ID)
 	case Await:
@@ -197,26 +197,26 @@ func (n *node) perform(c *Cell, e Effect) {
 	}
 }
 
-// outside is a model or external agent at work on something.
-type outside struct {
+// externalCall is a model or external agent at work on something.
+type externalCall struct {
 	cell   *Cell
 	effect Effect
 }
 
-// say has it answer with a piece, or with the whole.
-func (n *node) say(o outside, piece actor.Piece) {
+// sendPiece has it answer with a piece, or with the whole.
+func (n *node) sendPiece(o externalCall, piece actor.Piece) {
 	n.step(o.cell, Streamed{o.effect.ID, o.effect.Attempt, piece})
 	n.drain()
 }
 
-func (n *node) end(o outside, answer actor.Answer) {
+func (n *node) sendOutcome(o externalCall, answer actor.Answer) {
 	n.step(o.cell, Outcome{o.effect.ID, o.effect.Attempt, answer})
 	n.drain()
 }
 
 // drain does what there is to do now.
 func (n *node) drain() {
-	if n.hold {
+	if n.paused {
 		return
 	}
 	for len(n.inputs) > 0 {
@@ -226,8 +226,8 @@ func (n *node) drain() {
 	}
 }
 
-// pass lets time pass, deadline by deadline.
-func (n *node) pass(d time.Duration) {
+// advance lets time pass, deadline by deadline.
+func (n *node) advance(d time.Duration) {
 	end := n.now.Add(d)
 	for {
 		n.drain()
@@ -247,13 +247,13 @@ func (n *node) pass(d time.Duration) {
 	}
 }
 
-var calls uint64
+var callCount uint64
 
 // send delivers a client's message and returns the call.
 func (n *node) send(to, text string, change ...func(*actor.Call)) actor.CallID {
 	n.t.Helper()
-	calls++
-	id := actor.NewCallID(n.now, 99, calls)
+	callCount++
+	id := actor.NewCallID(n.now, 99, callCount)
 	who, err := actor.ParseID(to)
 	invariant.Check(err == nil, "%v", err)
 	call := actor.Call{ID: id, Root: id, To: who, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}
@@ -268,8 +268,8 @@ func (n *node) send(to, text string, change ...func(*actor.Call)) actor.CallID {
 	return id
 }
 
-// answer is the text of a reply, or its refusal.
-func (n *node) answer(id actor.CallID) string {
+// result is the text of a reply, or its refusal.
+func (n *node) result(id actor.CallID) string {
 	r, ok := n.replies[id]
 	switch {
 	case !ok:
@@ -282,7 +282,7 @@ func (n *node) answer(id actor.CallID) string {
 
 func (n *node) want(id actor.CallID, want string) {
 	n.t.Helper()
-	if got := n.answer(id); got != want {
+	if got := n.result(id); got != want {
 		refusal := ""
 		if r := n.replies[id].Refusal; r != nil {
 			refusal = r.Error()
@@ -319,21 +319,21 @@ func agent(name string, s script, change ...func(*actor.Definition)) actor.Defin
 	return d
 }
 
-// asking calls the given targets, one step after the other, and completes with the answers.
-func asking(targets ...string) script {
+// calling calls the given targets, one step after the other, and completes with the answers.
+func calling(targets ...string) script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) < len(targets) {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: targets[len(answers)], Parts: b.Call.Parts}}}, nil
 		}
 		text := b.Call.To.Agent + "("
 		for _, a := range answers {
-			text += word(a[0])
+			text += answerText(a[0])
 		}
 		return actor.Complete(actor.Text(text + ")")), nil
 	}
 }
 
-func word(a actor.Answer) string {
+func answerText(a actor.Answer) string {
 	if a.Refusal != nil {
 		return a.Refusal.Reason.String()
 	}
@@ -351,7 +351,7 @@ func waiting(d time.Duration) script {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWait, Name: "go", Timeout: d}}}, nil
 		}
-		return actor.Complete(actor.Text(fmt.Sprintf("went %s", word(answers[0][0])))), nil
+		return actor.Complete(actor.Text(fmt.Sprintf("went %s", answerText(answers[0][0])))), nil
 	}
 }
 

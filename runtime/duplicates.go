@@ -15,15 +15,15 @@ import (
 // puts its oldest away, and knows no more than which entry says it. Who asks then
 // waits until that is read.
 
-// repeat is a call that waits for an outcome to be read.
-type repeat struct {
-	n    uint64 // of the entry that says it
-	call actor.Call
+// outcomeWaiter is a call that waits for an outcome to be read.
+type outcomeWaiter struct {
+	entry uint64 // of the entry that says it
+	call  actor.Call
 }
 
-// repeats answers a call with the outcome of the one that it repeats: at once, or
+// replyOutcome answers a call with the outcome of the one that it repeats: at once, or
 // when it is read from the n-th entry.
-func (c *Cell) repeats(act *activation, call *actor.Call, outcome *actor.Reply, n uint64) {
+func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Reply, n uint64) {
 	if outcome != nil {
 		again := *outcome
 		again.Call = call.ID
@@ -31,20 +31,20 @@ func (c *Cell) repeats(act *activation, call *actor.Call, outcome *actor.Reply, 
 		return
 	}
 	reading := false
-	for i := range act.repeats {
-		reading = reading || act.repeats[i].n == n
-		if act.repeats[i].call.ID == call.ID && act.repeats[i].call.Via == call.Via {
+	for i := range act.outcomeWaiters {
+		reading = reading || act.outcomeWaiters[i].entry == n
+		if act.outcomeWaiters[i].call.ID == call.ID && act.outcomeWaiters[i].call.Via == call.Via {
 			return
 		}
 	}
-	if len(act.repeats) >= c.limits.MaxPendingPerActor { // to refuse it could be a second outcome
-		c.event(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
-		c.sendClientAgain(call.ID)
+	if len(act.outcomeWaiters) >= c.limits.MaxPendingPerActor { // to refuse it could be a second outcome
+		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
+		c.scheduleClientRetry(call.ID)
 		return
 	}
 	own := *call
 	own.Parts = nil // which nobody reads any more
-	act.repeats = append(act.repeats, repeat{n, own})
+	act.outcomeWaiters = append(act.outcomeWaiters, outcomeWaiter{n, own})
 	if !reading {
 		c.load(act, n)
 	}
@@ -54,44 +54,44 @@ func (c *Cell) repeats(act *activation, call *actor.Call, outcome *actor.Reply, 
 func (c *Cell) recalled(in Recalled) {
 	switch act := c.actors.find(in.Actor); {
 	case act == nil: // it left meanwhile
-	case c.rare.On(failpoint.LoadMisses):
+	case c.failpoints.On(failpoint.LoadMisses):
 		c.load(act, in.Outcome)
 	default:
-		c.read(act, in.Outcome, &in.Reply)
+		c.outcomeLoaded(act, in.Outcome, &in.Reply)
 	}
 }
 
-// read answers who waits for the outcome that an entry says. It is not held again:
+// outcomeLoaded answers who waits for the outcome that an entry says. It is not held again:
 // few ask twice.
-func (c *Cell) read(act *activation, n uint64, outcome *actor.Reply) {
-	if len(act.repeats) == 0 {
+func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
+	if len(act.outcomeWaiters) == 0 {
 		return
 	}
-	waiting := act.repeats
-	act.repeats = nil
+	waiting := act.outcomeWaiters
+	act.outcomeWaiters = nil
 	for i := range waiting {
 		switch r := &waiting[i]; {
-		case r.n != n && !mutant.On("outcome-of-another"):
-			act.repeats = append(act.repeats, *r)
+		case r.entry != n && !mutant.On("outcome-of-another"):
+			act.outcomeWaiters = append(act.outcomeWaiters, *r)
 		case outcome == nil: // the disk cannot say: who asked asks again
-			c.event(history.Event{Kind: history.Drop, Actor: act.id, Call: r.call.ID, What: "request", Why: "unread"})
-			c.sendClientAgain(r.call.ID)
+			c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: r.call.ID, What: "request", Why: "unread"})
+			c.scheduleClientRetry(r.call.ID)
 		default:
-			c.repeats(act, &r.call, outcome, n)
+			c.replyOutcome(act, &r.call, outcome, n)
 		}
 	}
-	c.touch(act)
+	c.markDirty(act)
 }
 
 // load has the world read an actor, or the outcome that its n-th entry says. It is
 // gated, so that it never overtakes the actor's own entries.
 func (c *Cell) load(act *activation, n uint64) {
-	c.effect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: act.id, Epoch: act.epoch, Outcome: n}})
+	c.addEffect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: act.id, Epoch: act.epoch, Outcome: n}})
 }
 
-// putAway has an actor hold no more outcomes than there is room for in the cell,
+// evictOutcomes has an actor hold no more outcomes than there is room for in the cell,
 // and says what they weigh. Others keep what they hold until they are touched.
-func (c *Cell) putAway(act *activation) int {
+func (c *Cell) evictOutcomes(act *activation) int {
 	others := c.size.Remembered - act.counted.Remembered
 	for others+act.journal.Held() > c.limits.RememberBytes && act.journal.PutAway() {
 	}

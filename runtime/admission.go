@@ -22,11 +22,11 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it came"))
 		return
 	}
-	if c.seen(act, call) {
+	if c.answerDuplicate(act, call) {
 		return
 	}
 	if c.strikes[call.ID] >= c.limits.StrikesMax {
-		c.poisoned(act, call)
+		c.refusePoisoned(act, call)
 		return
 	}
 	if call.Kind == actor.Signal {
@@ -42,15 +42,15 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseDeadline(call.To, call.Operation, call.Left))
 		return
 	}
-	if c.rare.On(failpoint.MailboxFull) {
+	if c.failpoints.On(failpoint.MailboxFull) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has no room just now", act.id))
 		return
 	}
-	if !act.serial && !call.IsRoot() && !c.free(act) { // it would wait for one of many, which no probe finds
+	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // it would wait for one of many, which no probe finds
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s deals with %d messages at once already", act.id, len(act.turns)))
 		return
 	}
-	if !c.free(act) || act.mailbox.Count() > 0 {
+	if !c.canBeginTurn(act) || act.mailbox.Count() > 0 {
 		if r := act.mailbox.Admit(c.limits, c.now, act.id, actor.SizeOf(call.Parts)); r != nil {
 			c.refuse(act, call, r)
 			return
@@ -59,21 +59,21 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	c.accept(act, call, def, durable)
 }
 
-// seen answers a call that came before, or a client's repeat of one.
-func (c *Cell) seen(act *activation, call *actor.Call) bool {
+// answerDuplicate answers a call that came before, or a client's repeat of one.
+func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	reply, n := act.journal.Outcome(call.ID)
 	if known := reply != nil || n > 0 && !mutant.On("put-away-forgotten"); known && !mutant.On("dedup-forgotten") {
-		c.repeats(act, call, reply, n)
+		c.replyOutcome(act, call, reply, n)
 		return true
 	}
-	if !act.durable && (call.Attempt > 1 || c.far) { // inside a node nothing comes twice by itself
-		if reply := c.recall.find(call.ID, act.epoch); reply != nil && !mutant.On("dedup-forgotten") {
+	if !act.durable && (call.Attempt > 1 || c.remote) { // inside a node nothing comes twice by itself
+		if reply := c.replyCache.find(call.ID, act.epoch); reply != nil && !mutant.On("dedup-forgotten") {
 			c.replyTo(act, call, reply, true)
 			return true
 		}
 	}
 	if run := act.journal.Run(call.ID); run != nil && !mutant.On("open-call-taken-twice") {
-		c.stillOpen(act, call, run)
+		c.replyOpen(act, call, run)
 		return true
 	}
 	id, body, ok := act.journal.Promise(call.Idempotency)
@@ -87,25 +87,25 @@ func (c *Cell) seen(act *activation, call *actor.Call) bool {
 	}
 	if act.journal.HasEnded(id) {
 		reply, n := act.journal.Outcome(id)
-		c.repeats(act, call, reply, n)
+		c.replyOutcome(act, call, reply, n)
 		return true
 	}
-	if t, i := act.addedFor(id); t != nil {
-		if !t.wants(i, call, c.limits.MaxPendingPerActor) {
-			c.refuse(act, call, tooManyRepeats(c.limits.MaxPendingPerActor))
+	if t, i := act.findAdded(id); t != nil {
+		if !t.addCallbackWaiter(i, call, c.limits.MaxPendingPerActor) {
+			c.refuse(act, call, tooManyDuplicates(c.limits.MaxPendingPerActor))
 		}
 		return true
 	}
-	c.follow(act, id, call)
+	c.joinRun(act, id, call)
 	return true
 }
 
-// stillOpen tells a caller that asks again how its call stands; a client's node
+// replyOpen tells a caller that asks again how its call stands; a client's node
 // that comes back with the same call is where the answer goes now.
-func (c *Cell) stillOpen(act *activation, call *actor.Call, run *store.Run) {
+func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 	if call.IsRoot() {
 		if call.Via != run.Call.Via {
-			c.follow(act, run.Call.ID, call)
+			c.joinRun(act, run.Call.ID, call)
 		}
 		return
 	}
@@ -115,27 +115,27 @@ func (c *Cell) stillOpen(act *activation, call *actor.Call, run *store.Run) {
 		actor.Open{Call: call.ID, N: run.Holds, Until: run.Clock.HeldUntil})
 }
 
-func tooManyRepeats(n int) *actor.Refusal {
+func tooManyDuplicates(n int) *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d repeats wait for open runs already", n)
 }
 
-// follow has a client's repeat answered along with the run it repeats, or told
+// joinRun has a client's repeat answered along with the run it repeats, or told
 // at once that the run is held.
-func (c *Cell) follow(act *activation, run actor.CallID, call *actor.Call) {
-	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.client(call.ID) != nil {
+func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
+	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.findWaiter(call.ID) != nil {
 		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
 		return
 	}
-	if slices.ContainsFunc(act.aliases, func(a alias) bool { return a.call == call.ID && a.via == call.Via }) {
+	if slices.ContainsFunc(act.joined, func(a joinedCall) bool { return a.call == call.ID && a.via == call.Via }) {
 		return
 	}
-	if len(act.aliases) >= c.limits.MaxPendingPerActor {
-		c.refuse(act, call, tooManyRepeats(len(act.aliases)))
+	if len(act.joined) >= c.limits.MaxPendingPerActor {
+		c.refuse(act, call, tooManyDuplicates(len(act.joined)))
 		return
 	}
-	act.aliases = append(act.aliases, alias{run: run, call: call.ID, via: call.Via})
-	if c.client(call.ID) != nil && call.ID != run {
-		c.effect(Effect{ID: actor.EffectID{Run: call.ID}, Gated: act.durableRun(run), Op: Joined{Call: call.ID, Run: run}})
+	act.joined = append(act.joined, joinedCall{run: run, call: call.ID, via: call.Via})
+	if c.findWaiter(call.ID) != nil && call.ID != run {
+		c.addEffect(Effect{ID: actor.EffectID{Run: call.ID}, Gated: act.durableRun(run), Op: Joined{Call: call.ID, Run: run}})
 	}
 }
 
@@ -146,16 +146,16 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 		n := len(c.ready.Entries)
 		defer func() { c.ready.Entries = c.ready.Entries[:n] }()
 	}
-	if cl := c.guest; cl != nil && cl.followed && cl.call.ID == call.ID && c.quiet && !act.durable {
-		act.heard = append(act.heard, call.ID)
+	if cl := c.currentWaiter; cl != nil && cl.subscribed && cl.call.ID == call.ID && c.publishOnDemand && !act.durable {
+		act.subscribed = append(act.subscribed, call.ID)
 	}
-	if call.IsRoot() && c.tells(act, call.ID) {
+	if call.IsRoot() && c.observed(act, call.ID) {
 		// The stream begins with what the client said: it rides on the entry that accepts it.
 		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String()}
 		e.Say(call.Parts)
-		c.say(act, e)
+		c.bufferEvent(act, e)
 	}
-	r := c.opens(act, call, def)
+	r := c.openRun(act, call, def)
 	if call.IsRoot() {
 		r.Seq = 1
 	}
@@ -163,47 +163,47 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	if durable && !act.durable {
 		act.tainted = append(act.tainted, call.ID)
 	}
-	if c.hears(history.Admit) {
-		c.event(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
+	if c.emits(history.Admit) {
+		c.emit(history.Event{Kind: history.Admit, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 			Chain: call.Chain, Left: call.Left, Attempt: call.Attempt, Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable})
 	}
-	if turns := inFront(act); len(turns) > 0 {
-		c.event(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})
-		c.seek(act, r)
+	if turns := holders(act); len(turns) > 0 {
+		c.emit(history.Event{Kind: history.Queue, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: turns[0].run.Call.ID})
+		c.startProbe(act, r)
 	}
 }
 
-// opens begins the run of a call: in the journal, if there is one.
-func (c *Cell) opens(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
+// openRun begins the run of a call: in the journal, if there is one.
+func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
 	if act.durable {
 		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash})
 		return act.journal.Run(call.ID)
 	}
 	var run *store.Run
-	if n := len(c.opened); n > 0 {
-		run, c.opened = c.opened[n-1], c.opened[:n-1]
+	if n := len(c.freeRuns); n > 0 {
+		run, c.freeRuns = c.freeRuns[n-1], c.freeRuns[:n-1]
 	} else {
 		run = &store.Run{}
 	}
 	act.journal.Open(run, call, c.now, def.Hash)
-	c.changed(act)
+	c.journalChanged(act)
 	return run
 }
 
-// poisoned refuses a call for good over which this cell has died too often.
-func (c *Cell) poisoned(act *activation, call *actor.Call) {
-	reply := actor.Fail(call.ID, poison(c.strikes[call.ID]))
-	c.end(act, call, &reply, true)
+// refusePoisoned refuses a call for good over which this cell has died too often.
+func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
+	reply := actor.Fail(call.ID, poisonRefusal(c.strikes[call.ID]))
+	c.recordOutcome(act, call, &reply, true)
 }
 
-func poison(times int) *actor.Refusal {
+func poisonRefusal(times int) *actor.Refusal {
 	return actor.Refuse(actor.Unavailable, "the call made its cell fail %d times and is poisoned", times)
 }
 
 // refuse answers a call that is not taken. Nothing is written: asked again, it
 // is looked at again.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
-	c.event(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
+	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
 	reply.Budget = call.Budget
 	c.replyTo(act, call, &reply, false)
@@ -226,9 +226,9 @@ func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 			t.taint = t.taint || durable
 			e := runs.Event{Type: runs.SignalReceived, Step: t.step(), Index: uint16(i), Name: a.Ask.Name, Principal: call.Principal, Origin: call.Origin.String()}
 			e.Say(call.Parts)
-			c.tell(act, t.run, e)
+			c.publish(act, t.run, e)
 			c.answer(t, i, actor.Answer{Parts: call.Parts}, 0)
-			c.end(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
+			c.recordOutcome(act, call, &actor.Reply{Call: call.ID, Run: call.Parent, Status: actor.Succeeded, Budget: call.Budget}, true)
 			return
 		}
 	}

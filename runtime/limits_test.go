@@ -14,27 +14,27 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// once makes one action of asks, and ends with the first answer.
-func once(asks ...actor.Ask) script {
+// askOnce makes one action of asks, and ends with the first answer.
+func askOnce(asks ...actor.Ask) script {
 	return func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: asks}, nil
 		}
-		return actor.Complete(actor.Text(word(answers[0][0]))), nil
+		return actor.Complete(actor.Text(answerText(answers[0][0]))), nil
 	}
 }
 
-func TestAnAskWithoutNameIsAnswered(t *testing.T) {
+func TestUnnamedAskIsRefused(t *testing.T) {
 	for kind, want := range map[actor.AskKind]string{actor.AskCall: "Invalid", actor.AskTool: "NotFound", actor.AskWork: "Invalid", actor.AskWait: "Invalid"} {
-		n := newNode(t, 1, agent("a", once(actor.Ask{Kind: kind})))
+		n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: kind})))
 		n.want(n.send("a", "x"), want)
 	}
 }
 
-func TestAToolThatPlansBadlyIsRefused(t *testing.T) {
+func TestInvalidToolPlanIsRefused(t *testing.T) {
 	plan := func(f tools.ContextHandler) {
 		t.Helper()
-		n := newNode(t, 1, agent("a", once(actor.Ask{Kind: actor.AskTool, Name: "bad"})))
+		n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: actor.AskTool, Name: "bad"})))
 		if err := n.tools.RegisterBuiltin(tools.Tool{Name: "bad", Schema: `{"type":"object"}`, ContextHandler: f}); err != nil {
 			t.Fatal(err)
 		}
@@ -47,11 +47,11 @@ func TestAToolThatPlansBadlyIsRefused(t *testing.T) {
 }
 
 // What is written is read again by the node of these tests, entry by entry.
-func TestLongWordsAreWrittenReadably(t *testing.T) {
+func TestEntriesWithLongTextRoundTrip(t *testing.T) {
 	long := strings.Repeat("o", 4090)
-	n := newNode(t, 1, agent("a", once(actor.Ask{Kind: actor.AskCall, Name: "b", Operation: long, Timeout: time.Second})), agent("b", sleeping(time.Hour)))
+	n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: actor.AskCall, Name: "b", Operation: long, Timeout: time.Second})), agent("b", sleeping(time.Hour)))
 	id := n.send("a", "x")
-	n.pass(2 * time.Second)
+	n.advance(2 * time.Second)
 	n.want(id, "Deadline")
 
 	changed := false
@@ -63,53 +63,53 @@ func TestLongWordsAreWrittenReadably(t *testing.T) {
 	}))
 	id = n.send("a", "x")
 	changed = true
-	n.start(1)
+	n.restart(1)
 	n.drain()
 	n.send("a", "y", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, "go", id })
 	if run := n.cells[0].actors.find(actor.NewID("a", "")).journal.Run(id); run == nil || !strings.Contains(run.Parked, "ooo") {
 		t.Errorf("not parked: %+v", run)
 	}
-	n.start(1)
+	n.restart(1)
 	n.drain()
 	if act := n.cells[0].actors.find(actor.NewID("a", "")); act == nil || !act.loaded {
 		t.Error("what was parked cannot be read")
 	}
 }
 
-func TestABlobOfNoSizeIsRefused(t *testing.T) {
+func TestInvalidBlobPartIsRefused(t *testing.T) {
 	for _, p := range []actor.Part{{Blob: actor.Hash{1}, Size: 1 << 50}, {Blob: actor.Hash{1}, Bytes: []byte("x")}} {
 		n := newNode(t, 1, agent("a", func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Complete([]actor.Part{p}), nil }))
 		n.want(n.send("a", "x"), "Invalid")
 	}
 }
 
-// rude is an agent whose code panics at its edges.
-type rude struct{ begin, stop bool }
+// panicAgent is an agent whose code panics at its edges.
+type panicAgent struct{ begin, stop bool }
 
-func (r rude) Begin(actor.Begin) actor.Turn {
+func (r panicAgent) Begin(actor.Begin) actor.Turn {
 	if r.begin {
 		panic("no")
 	}
 	return r
 }
 
-func (r rude) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(nil), nil }
+func (r panicAgent) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(nil), nil }
 
-func (r rude) Stop() {
+func (r panicAgent) Stop() {
 	if r.stop {
 		panic("no")
 	}
 }
 
-func TestAPanicAtTheEdgeOfATurnIsBlamedOnIt(t *testing.T) {
-	for _, r := range []rude{{begin: true}, {stop: true}} {
+func TestPanicInBeginOrStopReportsFaultingCall(t *testing.T) {
+	for _, r := range []panicAgent{{begin: true}, {stop: true}} {
 		n := newNode(t, 1, actor.Definition{Name: "a", Behavior: r})
 		id := func() (id actor.CallID) {
 			defer func() {
 				if recover() == nil {
 					t.Error("it did not panic")
 				}
-				id = n.cells[0].Blame()
+				id = n.cells[0].FaultingCall()
 			}()
 			return n.send("a", "x")
 		}()
@@ -119,28 +119,28 @@ func TestAPanicAtTheEdgeOfATurnIsBlamedOnIt(t *testing.T) {
 	}
 }
 
-func TestAClockThatWasPutBackHoldsNobodyUp(t *testing.T) {
-	n := newNode(t, 1, agent("a", asking("b")), agent("b", waiting(time.Minute)), agent("c", sleeping(10*time.Second)))
+func TestClockRollbackDoesNotStallRuns(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b")), agent("b", waiting(time.Minute)), agent("c", sleeping(10*time.Second)))
 	n.send("a", "x")
 	n.send("c", "x", func(c *actor.Call) { c.Left = 5 * time.Minute }) // the first of its actor to be due, once the clock is right
 	n.now = n.now.Add(-time.Hour)
-	n.start(1)
+	n.restart(1)
 	n.send("c", "y")
-	n.start(1) // and once more: the expiry index must say what the journal says
-	n.pass(2 * time.Minute)
-	if n.seen[history.Reply] != 4 {
-		t.Errorf("%d of 4 runs have ended", n.seen[history.Reply])
+	n.restart(1) // and once more: the expiry index must say what the journal says
+	n.advance(2 * time.Minute)
+	if n.eventCounts[history.Reply] != 4 {
+		t.Errorf("%d of 4 runs have ended", n.eventCounts[history.Reply])
 	}
 	if open := n.cells[0].State(); len(open.Actors) > 0 && len(open.Actors[0].Turns) > 0 {
 		t.Errorf("still open: %+v", open)
 	}
 }
 
-func TestASnapshotCountsEntriesOfFormerLives(t *testing.T) {
+func TestSnapshotCountsEntriesBeforePassivation(t *testing.T) {
 	n := newNode(t, 1, agent("a", echo()))
 	for range 100 {
 		n.send("a", strings.Repeat("x", 1000))
-		n.pass(time.Hour)
+		n.advance(time.Hour)
 	}
 	saved := n.log[actor.NewID("a", "")]
 	if saved.Snapshot == nil || len(saved.Entries) > 100 {
@@ -148,32 +148,32 @@ func TestASnapshotCountsEntriesOfFormerLives(t *testing.T) {
 	}
 }
 
-func TestTimersThatNobodyWantsAreCleared(t *testing.T) {
-	n := newNode(t, 1, agent("a", asking("b")), agent("b", echo()))
+func TestStaleTimersAreCompacted(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b")), agent("b", echo()))
 	for range 2000 {
 		n.want(n.send("a", "x"), "a(b:x)")
-		n.pass(10 * time.Millisecond)
+		n.advance(10 * time.Millisecond)
 	}
-	if set := len(n.cells[0].timers); set > 2*timersMin {
+	if set := len(n.cells[0].timers); set > 2*timersCompactMin {
 		t.Errorf("%d timers are set for 2 actors and no client", set)
 	}
 }
 
-func TestAParkedRunStaysAsItIs(t *testing.T) {
+func TestParkedRunIsNotParkedAgain(t *testing.T) {
 	work := func(context.Context) ([]byte, error) { return nil, nil }
 	ask := actor.Ask{Kind: actor.AskWork, Name: "w", Idempotent: true, Work: work}
-	n := newNode(t, 1, agent("a", once(ask, ask)))
-	n.hold = true
+	n := newNode(t, 1, agent("a", askOnce(ask, ask)))
+	n.paused = true
 	id := n.send("a", "x")
 	for n.entries < 2 { // until it has asked, and no further
 		in := n.inputs[0]
 		n.inputs = n.inputs[1:]
 		in()
 	}
-	n.hold = false
+	n.paused = false
 	n.agents = []actor.Definition{agent("a", echo())}
 	for range 3 {
-		n.start(1)
+		n.restart(1)
 		n.drain()
 	}
 	parked := 0
@@ -187,8 +187,8 @@ func TestAParkedRunStaysAsItIs(t *testing.T) {
 	}
 }
 
-func TestWhatEndsInAQueueLeavesNoTrace(t *testing.T) {
-	n := newNode(t, 1, agent("a", asking("b/main")), agent("b", sleeping(time.Hour), func(d *actor.Definition) { d.Durability = actor.Volatile }))
+func TestTaintedCallsAreClearedOnExpiry(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b/main")), agent("b", sleeping(time.Hour), func(d *actor.Definition) { d.Durability = actor.Volatile }))
 	for _, key := range []string{"a/1", "a/2", "a/3"} {
 		n.send(key, "x")
 	}
@@ -196,7 +196,7 @@ func TestWhatEndsInAQueueLeavesNoTrace(t *testing.T) {
 	if len(b.tainted) != 2 {
 		t.Fatalf("%d queued calls came from a log", len(b.tainted))
 	}
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	if len(b.tainted) != 0 {
 		t.Errorf("%d calls are over, and noted as queued", len(b.tainted))
 	}
@@ -204,15 +204,15 @@ func TestWhatEndsInAQueueLeavesNoTrace(t *testing.T) {
 
 // A client's call that comes again, its cell having begun anew, may be open in
 // what cannot be read just now.
-func TestAClientsCallThatComesAgainIsNotRefusedUnread(t *testing.T) {
+func TestClientRetryIsNotRefusedWhileActorIsUnreadable(t *testing.T) {
 	for _, to := range []string{"a", "b"} {
 		n := newNode(t, 1, agent("a", sleeping(10*time.Second)), agent("b", echo()))
 		var id actor.CallID
 		if to == "a" {
 			id = n.send("a", "x")
 		}
-		n.start(1)
-		n.unread = 2
+		n.restart(1)
+		n.failLoads = 2
 		n.send(to, "x", func(c *actor.Call) {
 			if id.IsZero() {
 				id = c.ID
@@ -220,13 +220,13 @@ func TestAClientsCallThatComesAgainIsNotRefusedUnread(t *testing.T) {
 			c.ID, c.Root, c.Attempt = id, id, 2
 		})
 		n.want(id, "nothing")
-		n.pass(time.Minute)
+		n.advance(time.Minute)
 		n.want(id, map[string]string{"a": "slept", "b": "b:x"}[to])
 	}
 }
 
 // Messages behind a turn that waits for a person do not grow old, over a restart too.
-func TestWhoStandsBehindAPersonDoesNotGrowOld(t *testing.T) {
+func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 	n := newNode(t, 1, agent("a", script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 1 {
 			return sleeping(20*time.Second)(b, nil)
@@ -235,20 +235,20 @@ func TestWhoStandsBehindAPersonDoesNotGrowOld(t *testing.T) {
 	})))
 	more := func(when string) {
 		t.Helper()
-		if id := n.send("a", "z"); n.answer(id) != "nothing" {
-			t.Errorf("%s: %s", when, n.answer(id))
+		if id := n.send("a", "z"); n.result(id) != "nothing" {
+			t.Errorf("%s: %s", when, n.result(id))
 		}
 	}
 	run := n.send("a", "x")
 	n.send("a", "y")
-	n.pass(n.limits.MailboxAgeMax + time.Second)
+	n.advance(n.limits.MailboxAgeMax + time.Second)
 	more("while it waits")
-	n.start(1)
+	n.restart(1)
 	more("while it waits, after a restart")
 	n.send("a", "", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
-	n.pass(10 * time.Second)
+	n.advance(10 * time.Second)
 	more("when it goes on")
-	n.start(1)
+	n.restart(1)
 	more("when it goes on, after a restart")
 	if r := n.runs[run]; r.Status.Ended() {
 		t.Errorf("it is over: %v", r.Status)

@@ -17,12 +17,12 @@ import (
 func interleaved(d *actor.Definition) { d.Turns = actor.Interleaved }
 func volatile(d *actor.Definition)    { d.Durability = actor.Volatile }
 
-func keyed(key string) func(*actor.Call) {
+func withKey(key string) func(*actor.Call) {
 	return func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key} }
 }
 
-// bySize takes ten seconds for what is long, and else one.
-func bySize() script {
+// sleepByLength takes ten seconds for what is long, and else one.
+func sleepByLength() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if actor.TextOf(b.Call.Parts) == "long" {
 			return sleeping(10*time.Second)(b, answers)
@@ -31,19 +31,19 @@ func bySize() script {
 	}
 }
 
-func TestInterleavedTurnsPassEachOther(t *testing.T) {
+func TestInterleavedTurnsOvertake(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*actor.Definition)
 		short  string
 	}{{"serial", func(*actor.Definition) {}, "nothing"}, {"interleaved", interleaved, "slept"}} {
-		n := newNode(t, 1, agent("a", bySize(), test.change))
+		n := newNode(t, 1, agent("a", sleepByLength(), test.change))
 		long, short := n.send("a", "long"), n.send("a", "short")
-		n.pass(2 * time.Second)
-		if got := n.answer(short); got != test.short {
+		n.advance(2 * time.Second)
+		if got := n.result(short); got != test.short {
 			t.Errorf("%s: the short one got %q, want %q", test.name, got, test.short)
 		}
-		n.pass(20 * time.Second)
+		n.advance(20 * time.Second)
 		n.want(long, "slept")
 		n.want(short, "slept")
 	}
@@ -51,21 +51,21 @@ func TestInterleavedTurnsPassEachOther(t *testing.T) {
 
 // Actors that are in memory take messages as their agent does now, once no turn
 // of before is under way.
-func TestActorsTakeMessagesAsTheirAgentDoesNow(t *testing.T) {
+func TestTurnModeChangeAppliesToLoadedActors(t *testing.T) {
 	for _, test := range []struct {
 		before, after func(*actor.Definition)
 		short         string
 	}{{interleaved, func(*actor.Definition) {}, "nothing"}, {func(*actor.Definition) {}, interleaved, "slept"}} {
-		n := newNode(t, 1, agent("a", bySize(), test.before))
+		n := newNode(t, 1, agent("a", sleepByLength(), test.before))
 		first := n.send("a", "long")
-		n.agents = []actor.Definition{agent("a", bySize(), test.after, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) })}
+		n.agents = []actor.Definition{agent("a", sleepByLength(), test.after, func(d *actor.Definition) { d.Hash = actor.HashOf([]byte("next")) })}
 		n.step(n.cells[0], Agents{Definitions: n.agents})
-		n.pass(20 * time.Second)
+		n.advance(20 * time.Second)
 		n.want(first, "slept")
 		long, short := n.send("a", "long"), n.send("a", "short")
-		n.pass(2 * time.Second)
+		n.advance(2 * time.Second)
 		n.want(short, test.short)
-		n.pass(20 * time.Second)
+		n.advance(20 * time.Second)
 		n.want(long, "slept")
 		n.want(short, "slept")
 	}
@@ -73,12 +73,12 @@ func TestActorsTakeMessagesAsTheirAgentDoesNow(t *testing.T) {
 
 // A turn in the middle of a call whose agent is withdrawn before a restart ends
 // when the answer comes, and takes nobody down with it.
-func TestATurnWhoseAgentIsGoneEnds(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b")), agent("b", sleeping(10*time.Second)))
+func TestTurnOfDeletedAgentEnds(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(10*time.Second)))
 	run := n.send("a", "x")
 	n.agents = n.agents[1:]
-	n.start(2)
-	n.pass(20 * time.Second)
+	n.restart(2)
+	n.advance(20 * time.Second)
 	if r := n.runs[run]; !r.Status.Ended() || r.Refusal == nil || r.Refusal.Reason != actor.NotFound {
 		t.Errorf("%+v", r)
 	}
@@ -86,30 +86,30 @@ func TestATurnWhoseAgentIsGoneEnds(t *testing.T) {
 
 // An actor that writes nothing down remembers the newest of what came under keys,
 // and no more than so much of it.
-func TestWhatNobodyWritesDownIsForgottenInTime(t *testing.T) {
+func TestVolatileKeyedOutcomesAreBounded(t *testing.T) {
 	n := newNode(t, 1, agent("a", echo(), volatile))
 	large := strings.Repeat("x", 1<<19)
 	var runs []actor.CallID
 	for i := range 20 {
-		runs = append(runs, n.send("a", large, keyed(fmt.Sprint(i))))
+		runs = append(runs, n.send("a", large, withKey(fmt.Sprint(i))))
 	}
-	if held := n.cells[0].actors.find(actor.NewID("a", "")).journal.Held(); held > promisedBytesMax || held < promisedBytesMax/2 {
+	if held := n.cells[0].actors.find(actor.NewID("a", "")).journal.Held(); held > keyedOutcomeBytesMax || held < keyedOutcomeBytesMax/2 {
 		t.Errorf("%d bytes are held", held)
 	}
 	for i, again := range map[int]bool{19: true, 0: false} {
-		if got := n.replies[n.send("a", large, keyed(fmt.Sprint(i)))].Run == runs[i]; got != again {
+		if got := n.replies[n.send("a", large, withKey(fmt.Sprint(i)))].Run == runs[i]; got != again {
 			t.Errorf("key %d: it is the same run: %v", i, got)
 		}
 	}
 }
 
-func TestADifferentTurnIsParked(t *testing.T) {
-	n := newNode(t, 1, agent("a", asking("b")), agent("b", sleeping(20*time.Second)), agent("c", echo()))
-	n.send("a", "x", keyed("k"))
-	n.agents[0] = agent("a", asking("c")) // another program under the same name
-	n.start(1)
-	n.pass(30 * time.Second)
-	id := n.send("a", "x", keyed("k"))
+func TestDivergentReplayParksRun(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b")), agent("b", sleeping(20*time.Second)), agent("c", echo()))
+	n.send("a", "x", withKey("k"))
+	n.agents[0] = agent("a", calling("c")) // another program under the same name
+	n.restart(1)
+	n.advance(30 * time.Second)
+	id := n.send("a", "x", withKey("k"))
 	n.want(id, "nothing")
 	parked := ""
 	for _, r := range n.cells[0].actors.find(actor.NewID("a", "")).journal.Runs {
@@ -118,12 +118,12 @@ func TestADifferentTurnIsParked(t *testing.T) {
 	if !strings.Contains(parked, "step 1") || !strings.Contains(parked, "call b") || !strings.Contains(parked, "call c") {
 		t.Errorf("parked with %q", parked)
 	}
-	n.pass(10 * time.Minute)
+	n.advance(10 * time.Minute)
 	n.want(id, "Deadline")
 }
 
-func TestUnjournaledActorsWriteNothing(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b"), volatile), agent("b", echo(), volatile), agent("c", asking("a")))
+func TestVolatileActorsWriteNoEntries(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b"), volatile), agent("b", echo(), volatile), agent("c", calling("a")))
 	n.want(n.send("a", "x"), "a(b:x)")
 	if n.entries != 0 {
 		t.Errorf("%d entries", n.entries)
@@ -134,8 +134,8 @@ func TestUnjournaledActorsWriteNothing(t *testing.T) {
 	}
 }
 
-// TestTheGate tells which effects may leave before the log is durable.
-func TestTheGate(t *testing.T) {
+// TestResponseGate tells which effects may leave before the log is durable.
+func TestResponseGate(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		call   func(*actor.Call)
@@ -152,12 +152,12 @@ func TestTheGate(t *testing.T) {
 		n := newNode(t, 1, agent("a", echo()), agent("v", echo(), volatile))
 		n.drain()
 		c := n.cells[0]
-		calls++
-		id := actor.NewCallID(n.now, 1, calls)
+		callCount++
+		id := actor.NewCallID(n.now, 1, callCount)
 		call := actor.Call{ID: id, Root: id, To: actor.NewID(test.agent, ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1,
 			Origin: actor.Human, Left: time.Minute, Via: c.self, Budget: 1}
 		env := actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: call.To, Epoch: n.epoch, Body: actor.Request{Call: call}}
-		c.clients[id] = &client{call: call}
+		c.waiters[id] = &waiter{call: call}
 		if test.env != nil {
 			test.env(&env)
 		}
@@ -172,27 +172,27 @@ func TestTheGate(t *testing.T) {
 				t.Errorf("%s: gated %v, want %v", test.name, e.Gated, test.gated)
 			}
 		}
-		if c.clients[id] != nil {
+		if c.waiters[id] != nil {
 			t.Errorf("%s: no answer", test.name)
 		}
 	}
 }
 
-func TestAPoisonedCallIsRefusedInTheEnd(t *testing.T) {
+func TestPoisonedCallIsRefused(t *testing.T) {
 	n := newNode(t, 1, agent("a", script(func(actor.Begin, [][]actor.Answer) (actor.Action, error) { panic("bad day") })))
-	calls++
-	id := actor.NewCallID(n.now, 1, calls)
+	callCount++
+	id := actor.NewCallID(n.now, 1, callCount)
 	strikes := 0
 	for range 5 {
 		n.drain()
 		func() {
 			defer func() {
 				if recover() != nil {
-					if n.cells[0].Blame() != id {
-						t.Errorf("blames %s", n.cells[0].Blame())
+					if n.cells[0].FaultingCall() != id {
+						t.Errorf("blames %s", n.cells[0].FaultingCall())
 					}
 					strikes++
-					n.start(1)
+					n.restart(1)
 				}
 			}()
 			n.cells[0].strikes[id] = strikes
@@ -200,7 +200,7 @@ func TestAPoisonedCallIsRefusedInTheEnd(t *testing.T) {
 			n.step(n.cells[0], Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
 			n.drain()
 		}()
-		if n.answer(id) != "nothing" {
+		if n.result(id) != "nothing" {
 			break
 		}
 	}
@@ -210,14 +210,14 @@ func TestAPoisonedCallIsRefusedInTheEnd(t *testing.T) {
 	}
 }
 
-func TestATreeSpendsItsBudget(t *testing.T) {
-	n := newNode(t, 1, agent("a", asking("b", "b", "b", "b")), agent("b", echo()))
+func TestCallTreeBudget(t *testing.T) {
+	n := newNode(t, 1, agent("a", calling("b", "b", "b", "b")), agent("b", echo()))
 	n.limits.CallsPerTreeMax = 3
-	n.start(1)
+	n.restart(1)
 	n.want(n.send("a", "x"), "a(b:xb:xb:xBudget)")
 }
 
-func TestWhatAClientMayNotDo(t *testing.T) {
+func TestInvalidClientCallsAreRefused(t *testing.T) {
 	n := newNode(t, 1, agent("a", echo()))
 	chain := func(c *actor.Call) { c.Chain, c.Parent = []actor.ID{actor.NewID("b", "")}, c.ID }
 	n.want(n.send("a", "x", chain), "Invalid")
@@ -226,12 +226,12 @@ func TestWhatAClientMayNotDo(t *testing.T) {
 	n.want(n.send("a", "x", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, c.ID, "go" }), "NotFound")
 }
 
-func TestARepeatFollowsTheOpenRun(t *testing.T) {
+func TestDuplicateJoinsOpenRun(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Second)))
-	first := n.send("a", "x", keyed("k"))
-	second := n.send("a", "x", keyed("k"))
+	first := n.send("a", "x", withKey("k"))
+	second := n.send("a", "x", withKey("k"))
 	n.want(second, "nothing")
-	n.pass(2 * time.Second)
+	n.advance(2 * time.Second)
 	n.want(first, "slept")
 	n.want(second, "slept")
 	if n.replies[second].Run != first {
@@ -239,14 +239,14 @@ func TestARepeatFollowsTheOpenRun(t *testing.T) {
 	}
 }
 
-func TestAnIdleActorLeavesMemoryAndComesBack(t *testing.T) {
+func TestIdleActorIsPassivatedAndReloaded(t *testing.T) {
 	n := newNode(t, 1, agent("a", echo()))
-	first := n.send("a", "x", keyed("k"))
-	n.pass(n.limits.PassivateAfter + time.Second)
+	first := n.send("a", "x", withKey("k"))
+	n.advance(n.limits.PassivateAfter + time.Second)
 	if n.cells[0].actors.count != 0 {
 		t.Error("the idle actor is still in memory")
 	}
-	second := n.send("a", "x", keyed("k"))
+	second := n.send("a", "x", withKey("k"))
 	n.want(second, "a:x")
 	if n.replies[second].Run != first {
 		t.Error("the key was forgotten with the memory")
@@ -254,10 +254,10 @@ func TestAnIdleActorLeavesMemoryAndComesBack(t *testing.T) {
 }
 
 // A cancel may overtake its request.
-func TestACancelThatComesFirst(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b")), agent("b", echo()))
+func TestCancelBeforeRequest(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b")), agent("b", echo()))
 	var kept []actor.Envelope
-	n.lose = func(env actor.Envelope) bool {
+	n.drop = func(env actor.Envelope) bool {
 		_, request := env.Body.(actor.Request)
 		if request {
 			kept = append(kept, env)
@@ -265,9 +265,9 @@ func TestACancelThatComesFirst(t *testing.T) {
 		return request
 	}
 	id := n.send("a", "x", func(c *actor.Call) { c.Left = 500 * time.Millisecond })
-	n.pass(time.Second)
+	n.advance(time.Second)
 	n.want(id, "Deadline")
-	n.lose = nil
+	n.drop = nil
 	for _, env := range kept {
 		n.inputs = append(n.inputs, func() { n.step(n.cells[n.cells[0].owner(n.shard(env.To)).Cell], Deliver{env}) })
 	}
@@ -286,7 +286,7 @@ func TestACancelThatComesFirst(t *testing.T) {
 
 // Each wire of the tool context ends at something: the callee's key and project
 // are its caller's, and the chain is longer by one.
-func TestACallThroughItsTool(t *testing.T) {
+func TestCallThroughTool(t *testing.T) {
 	tell := script(func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		c := b.Call
 		return actor.Complete(actor.Text(fmt.Sprintf("%s in %s below %s: %s", c.To, c.Project, actor.PathString(c.Chain), actor.TextOf(c.Parts)))), nil
@@ -304,18 +304,18 @@ func TestACallThroughItsTool(t *testing.T) {
 
 // A disk that fails for a while forgets nobody's open work, and tells only who
 // is new that it cannot be read.
-func TestAnActorThatCannotBeReadIsReadAgain(t *testing.T) {
+func TestFailedActorLoadIsRetried(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(20*time.Second)))
-	first := n.send("a", "x", keyed("k"))
-	n.unread = 3
-	n.start(1)
+	first := n.send("a", "x", withKey("k"))
+	n.failLoads = 3
+	n.restart(1)
 	n.drain()
 	n.want(n.send("a", "y"), "nothing") // waits for the next try
-	n.pass(25 * time.Second)
-	if n.unread != 0 {
-		t.Errorf("the actor was not read again, %d failures are left", n.unread)
+	n.advance(25 * time.Second)
+	if n.failLoads != 0 {
+		t.Errorf("the actor was not read again, %d failures are left", n.failLoads)
 	}
-	again := n.send("a", "x", keyed("k"))
+	again := n.send("a", "x", withKey("k"))
 	n.want(again, "slept")
 	if n.replies[again].Run != first {
 		t.Error("the run began anew")
@@ -325,7 +325,7 @@ func TestAnActorThatCannotBeReadIsReadAgain(t *testing.T) {
 // Whatever an agent, its work or a tool comes up with: what is written can be
 // read again (the world of these tests reads every entry back), and the caller
 // gets a clear answer.
-func TestGarbageIsNeverWritten(t *testing.T) {
+func TestInvalidAgentOutputIsNeverLogged(t *testing.T) {
 	const bad = "\xff\xfe"
 	long := strings.Repeat("x", 2<<20)
 	many := make([]string, 100)
@@ -340,7 +340,7 @@ func TestGarbageIsNeverWritten(t *testing.T) {
 			if len(answers) == 0 {
 				return actor.Action{Asks: a}, nil
 			}
-			return actor.Complete(actor.Text(word(answers[0][0]))), nil
+			return actor.Complete(actor.Text(answerText(answers[0][0]))), nil
 		}
 	}
 	work := func(text string) script {
@@ -369,26 +369,26 @@ func TestGarbageIsNeverWritten(t *testing.T) {
 		}, "Unavailable"},
 		"neither": {func(actor.Begin, [][]actor.Answer) (actor.Action, error) { return actor.Action{}, nil }, "Unavailable"},
 	} {
-		n := newNode(t, 1, agent("g", test.agent), agent("caller", asking("g")))
+		n := newNode(t, 1, agent("g", test.agent), agent("caller", calling("g")))
 		id := n.send("g", "x")
-		n.pass(time.Second)
-		if got := n.answer(id); got != test.want {
+		n.advance(time.Second)
+		if got := n.result(id); got != test.want {
 			t.Errorf("%s: got %.80q, want %q", name, got, test.want)
 		}
 		n.send("caller", "x")
-		n.pass(time.Second)
+		n.advance(time.Second)
 	}
 }
 
 // The second attempt is refused while the first is still on its way: the first
 // must find that its caller has given up, or a refused call would run.
-func TestRefusedMeansThatNobodyRunsIt(t *testing.T) {
-	n := newNode(t, 2, agent("a", asking("b")), agent("b", sleeping(3*time.Second)))
+func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
+	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(3*time.Second)))
 	n.limits.MaxPendingPerActor = 1
-	n.start(2)
+	n.restart(2)
 	n.drain()
 	var kept *actor.Envelope
-	n.lose = func(env actor.Envelope) bool {
+	n.drop = func(env actor.Envelope) bool {
 		r, ok := env.Body.(actor.Request)
 		if ok && !r.Call.IsRoot() && kept == nil {
 			kept = &env
@@ -399,13 +399,13 @@ func TestRefusedMeansThatNobodyRunsIt(t *testing.T) {
 	n.send("b", "holds the turn", func(c *actor.Call) { c.Left = time.Hour })
 	n.send("b", "fills the mailbox")
 	id := n.send("a", "x")
-	n.pass(2 * time.Second)
+	n.advance(2 * time.Second)
 	n.want(id, "a(Busy)")
-	n.pass(10 * time.Second)
-	before := n.seen[history.Admit]
+	n.advance(10 * time.Second)
+	before := n.eventCounts[history.Admit]
 	n.step(n.cells[n.cells[0].owner(n.shard(kept.To)).Cell], Deliver{*kept})
 	n.drain()
-	if n.seen[history.Admit] != before {
+	if n.eventCounts[history.Admit] != before {
 		t.Error("the first attempt was taken after the second had been refused")
 	}
 }
@@ -413,23 +413,23 @@ func TestRefusedMeansThatNobodyRunsIt(t *testing.T) {
 // An outcome may come while the actor that waits for it is still being read.
 // What came of an effect of the incarnation before is kept by the world until
 // the actor has been read.
-func TestAnOutcomeIsAwaitedOnceItsActorIsThere(t *testing.T) {
+func TestAwaitFollowsActorLoad(t *testing.T) {
 	a := actor.NewID("a", "")
 	n := newNode(t, 1, agent("a", script(func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "w", Work: func(context.Context) ([]byte, error) { return nil, nil }}}}, nil
 		}
-		return actor.Complete(actor.Text(word(answers[0][0]))), nil
+		return actor.Complete(actor.Text(answerText(answers[0][0]))), nil
 	})))
 	n.drain()
-	calls++
-	call := actor.Call{ID: actor.NewCallID(n.now, 99, calls), To: a, Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
+	callCount++
+	call := actor.Call{ID: actor.NewCallID(n.now, 99, callCount), To: a, Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
 	call.Root = call.ID
-	keyed("k")(&call)
+	withKey("k")(&call)
 	n.step(n.cells[0], Deliver{actor.Envelope{To: a, Body: actor.Request{Call: call}}})
 	n.inputs[0]() // Loaded: the turn has its work done
 	n.inputs = nil
-	n.start(1)
+	n.restart(1)
 	n.cells[0] = NewCell(Config{Self: actor.Address{Node: "n", Incarnation: 9}, Seed: 9, Tools: n.tools})
 	effect := actor.EffectID{Run: call.ID, Step: 1}
 	n.inputs = nil
@@ -445,26 +445,26 @@ func TestAnOutcomeIsAwaitedOnceItsActorIsThere(t *testing.T) {
 	}
 	n.step(n.cells[0], Outcome{ID: effect, Attempt: 1, Answer: actor.Answer{Parts: actor.Text("done")}})
 	n.drain()
-	n.want(n.send("a", "", keyed("k")), "done")
+	n.want(n.send("a", "", withKey("k")), "done")
 }
 
-// stopped counts the turns that were given up.
-type stopped struct {
+// stopCounter counts the turns that were given up.
+type stopCounter struct {
 	actor.Turn
 	count *int
 }
 
-func (s stopped) Stop() { *s.count++ }
+func (s stopCounter) Stop() { *s.count++ }
 
-type stopping struct{ count *int }
+type stopCountingAgent struct{ count *int }
 
-func (s stopping) Begin(b actor.Begin) actor.Turn {
-	return stopped{sleeping(time.Hour).Begin(b), s.count}
+func (s stopCountingAgent) Begin(b actor.Begin) actor.Turn {
+	return stopCounter{sleeping(time.Hour).Begin(b), s.count}
 }
 
-func TestAbandonGivesUpTheTurns(t *testing.T) {
+func TestAbandonStopsTurns(t *testing.T) {
 	count := 0
-	n := newNode(t, 1, actor.Definition{Name: "a", Hash: actor.HashOf([]byte("a")), Behavior: stopping{&count}})
+	n := newNode(t, 1, actor.Definition{Name: "a", Hash: actor.HashOf([]byte("a")), Behavior: stopCountingAgent{&count}})
 	n.send("a/1", "x")
 	n.send("a/2", "x")
 	n.cells[0].Abandon()
@@ -475,14 +475,14 @@ func TestAbandonGivesUpTheTurns(t *testing.T) {
 
 // A shard leaves and comes back while its actor is being read: what was read
 // before is not what stands there now.
-func TestAnOldReadIsOfNoUse(t *testing.T) {
+func TestLoadFromOldEpochIsIgnored(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
 	n.drain()
 	c := n.cells[0]
-	n.hold = true
+	n.paused = true
 	n.send("a", "x")
 	n.inputs[0]()
-	n.hold, n.inputs = false, nil // the answer to the read is still under way
+	n.paused, n.inputs = false, nil // the answer to the read is still under way
 	old := n.epoch
 	n.step(c, Owners{})
 	n.epoch++

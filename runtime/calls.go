@@ -17,53 +17,53 @@ import (
 // answered in a third, and sent again until then. So it has one outcome, however
 // often it was sent and whoever crashed.
 
-// resendMax bounds the time between two attempts, which doubles.
-const resendMax = time.Minute
+// resendBackoffMax bounds the time between two attempts, which doubles.
+const resendBackoffMax = time.Minute
 
-// sendCall sends an unanswered call once more, under its id.
-func (c *Cell) sendCall(t *turn, i int) {
-	s := &t.sent[i]
+// resendCall sends an unanswered call once more, under its id.
+func (c *Cell) resendCall(t *turn, i int) {
+	s := &t.sends[i]
 	s.attempt++
 	c.sendRequest(t, i, s.attempt)
-	s.wait = min(2*s.wait, resendMax)
+	s.backoff = min(2*s.backoff, resendBackoffMax)
 }
 
 // sendRequest sends a call, and again after a while: between nodes anything gets
 // lost, and inside one a callee that is just moving takes nothing.
 func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	a := &t.run.Last()[i]
-	if attempt > 1 || !c.askInside(t, a) {
+	if attempt > 1 || !c.sendLocalRequest(t, a) {
 		var m actor.Request
 		t.run.Child(&m.Call, a, a.Clock.Remaining(c.now), attempt)
 		if attempt > 1 && mutant.On("chain-dropped-on-retry") {
 			m.Call.Chain = m.Call.Chain[len(m.Call.Chain)-1:]
 		}
-		c.send(t.effect(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)
+		c.send(t.effectID(i), attempt, t.act.id, a.To, t.durable(), t.durable(), m)
 	}
-	t.sent[i].again = c.now.Add(t.sent[i].wait)
-	if c.rare.On(failpoint.AskAgainNow) {
-		t.sent[i].again = c.now.Add(time.Millisecond)
+	t.sends[i].retryAt = c.now.Add(t.sends[i].backoff)
+	if c.failpoints.On(failpoint.AskAgainNow) {
+		t.sends[i].retryAt = c.now.Add(time.Millisecond)
 	}
 }
 
-// resend sends the unanswered calls to some actors again.
-func (c *Cell) resend(to func(actor.ID) bool) {
+// resendCalls sends the unanswered calls to some actors again.
+func (c *Cell) resendCalls(to func(actor.ID) bool) {
 	for _, act := range c.actors.ordered() {
 		for _, t := range act.turns {
 			for i := range t.run.Last() {
 				if a := &t.run.Last()[i]; a.Open() && a.IsCall() && to(a.To) {
-					c.sendCall(t, i)
-					c.touch(act)
+					c.resendCall(t, i)
+					c.markDirty(act)
 				}
 			}
 		}
 	}
-	c.resendClients(to)
+	c.resendClientCalls(to)
 }
 
-// resendTo sends again what a cell that began anew may have lost.
-func (c *Cell) resendTo(node actor.NodeID, cell uint16) {
-	c.resend(func(id actor.ID) bool {
+// resendToCell sends again what a cell that began anew may have lost.
+func (c *Cell) resendToCell(node actor.NodeID, cell uint16) {
+	c.resendCalls(func(id actor.ID) bool {
 		o, ok := c.ownerOf(id)
 		return ok && o.Node == node && o.Cell == cell
 	})
@@ -72,20 +72,20 @@ func (c *Cell) resendTo(node actor.NodeID, cell uint16) {
 // answered takes the outcome of a call that this actor made. One that nobody
 // waits for any more is late, whoever sent it and however often.
 func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
-	t, i := act.asked(reply.Call)
+	t, i := act.findAsk(reply.Call)
 	if t == nil {
-		c.lateAnswer(act, reply)
+		c.dropLateAnswer(act, reply)
 		return
 	}
 	if a := &t.run.Last()[i]; !a.Open() {
 		if late := a.Answer.Refusal != nil; late && mutant.On("late-reply-delivered") || !late && mutant.On("reply-delivered-twice") {
-			c.event(history.Event{Kind: history.Answer, Actor: act.id, Epoch: act.epoch, Call: reply.Call, Parent: t.run.Call.ID, What: "call", Status: reply.Status, Pending: act.pending()})
+			c.emit(history.Event{Kind: history.Answer, Actor: act.id, Epoch: act.epoch, Call: reply.Call, Parent: t.run.Call.ID, What: "call", Status: reply.Status, Pending: act.pending()})
 		}
-		c.lateAnswer(act, reply)
+		c.dropLateAnswer(act, reply)
 		return
 	}
 	t.taint = t.taint || durable
-	if reply.Refusal != nil && t.sent[i].attempt > 1 {
+	if reply.Refusal != nil && t.sends[i].attempt > 1 {
 		// Which attempt was refused? An earlier one may still be on its way, and
 		// would be taken: refused must mean that nobody runs it.
 		c.sendCancel(t, i, actor.Stopped)
@@ -93,8 +93,8 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, reply.Budget)
 }
 
-func (c *Cell) lateAnswer(act *activation, reply *actor.Reply) {
-	c.event(history.Event{Kind: history.Drop, Actor: act.id, Call: reply.Call, What: "answered", Why: "late"})
+func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
+	c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: reply.Call, What: "answered", Why: "late"})
 }
 
 // cancelled ends a call that nobody waits for. One that has not come yet is
@@ -111,13 +111,13 @@ func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 
 func (c *Cell) sendCancel(t *turn, i int, why actor.Reason) {
 	a := &t.run.Last()[i]
-	c.send(t.effect(i), t.sent[i].attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Cancel{Call: a.Call, Reason: why})
+	c.send(t.effectID(i), t.sends[i].attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Cancel{Call: a.Call, Reason: why})
 }
 
-// heldBelow stops or starts the clock of a call that this actor made: the
+// updateHold stops or starts the clock of a call that this actor made: the
 // callee, or someone below it, waits for a person. until 0 says it goes on.
-func (c *Cell) heldBelow(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
-	t, i := act.asked(call)
+func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
+	t, i := act.findAsk(call)
 	if t == nil || !t.run.Last()[i].Open() {
 		c.drop(env, "late")
 		return
@@ -131,23 +131,23 @@ func (c *Cell) heldBelow(act *activation, env *actor.Envelope, call actor.CallID
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
 	if until > c.now {
 		if !wasHeld { // by this call: there may be several
-			c.tell(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
+			c.publish(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
 		}
 		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until})
 		e.Kind, e.Until = history.Hold, until
 	} else {
 		if wasHeld {
-			c.tell(act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: call})
+			c.publish(act, t.run, runs.Event{Type: runs.RunResumed, Name: "held", Child: call})
 		}
 		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n})
 	}
-	c.event(e)
-	c.heldChanged(t, holds)
+	c.emit(e)
+	c.propagateHold(t, holds)
 }
 
-// heldChanged passes on that the run's own clock was stopped or started: to the
+// propagateHold passes on that the run's own clock was stopped or started: to the
 // caller, whose clock follows, or to the client, who need not wait.
-func (c *Cell) heldChanged(t *turn, before uint64) {
+func (c *Cell) propagateHold(t *turn, before uint64) {
 	run, act := t.run, t.act
 	if run.Holds == before {
 		return
@@ -159,13 +159,13 @@ func (c *Cell) heldChanged(t *turn, before uint64) {
 		e.Kind, e.Until = history.Hold, until
 		m = actor.Held{Call: run.Call.ID, N: run.Holds, Until: until}
 	}
-	c.event(e)
+	c.emit(e)
 	act.mailbox.StandStill(max(until, c.now))
 	if caller, ok := run.Call.Caller(); ok {
 		c.send(actor.EffectID{}, 0, act.id, caller, t.durable(), t.durable(), m)
 		return
 	}
 	if until > c.now {
-		c.tellClient(t, until)
+		c.notifyHeld(t, until)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// route asks the targets that the message lists after the agent's name: "b c"
+// routeByMessage asks the targets that the message lists after the agent's name: "b c"
 // has a ask b, b ask c, and c answer.
-func route() script {
+func routeByMessage() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		next, rest, _ := strings.Cut(actor.TextOf(b.Call.Parts), " ")
 		switch {
@@ -28,70 +28,70 @@ func route() script {
 		}
 		text := ""
 		for _, a := range answers[0] {
-			text += word(a) + " "
+			text += answerText(a) + " "
 		}
 		return actor.Complete(actor.Text(strings.TrimSpace(text))), nil
 	}
 }
 
-// later is route, a second later.
-func later() script {
+// delayedRoute is route, a second later.
+func delayedRoute() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second}}}, nil
 		}
-		return route()(b, answers[1:])
+		return routeByMessage()(b, answers[1:])
 	}
 }
 
 // An actor that came back without its agent keeps its turns in a row. Who then
 // queues there waits for each of them, and a ring may go through any.
-func TestARingBehindTheSecondOfTwoTurns(t *testing.T) {
-	n := newNode(t, 1, agent("a", route(), interleaved), agent("b", later()), agent("slow", sleeping(20*time.Second)))
+func TestWaitCycleThroughSecondHolder(t *testing.T) {
+	n := newNode(t, 1, agent("a", routeByMessage(), interleaved), agent("b", delayedRoute()), agent("slow", sleeping(20*time.Second)))
 	n.send("a", "slow")
 	n.send("b", "a")
 	n.send("a", "b")
 	all := n.agents
 	n.agents = all[1:]
-	n.start(1)
+	n.restart(1)
 	n.drain()
 	n.step(n.cells[0], Agents{Definitions: all})
-	n.pass(1100 * time.Millisecond) // b has slept, and calls a
-	if got := n.seen[history.RefuseWaitCycle]; got != 1 {
+	n.advance(1100 * time.Millisecond) // b has slept, and calls a
+	if got := n.eventCounts[history.RefuseWaitCycle]; got != 1 {
 		t.Errorf("%d calls were refused for the ring, want 1", got)
 	}
 }
 
 // A ring through an interleaved actor with no place left does not close: what would
 // have to wait there is told so at once.
-func TestNoRingThroughAFullInterleavedActor(t *testing.T) {
-	n := newNode(t, 1, agent("a", route(), interleaved), agent("b", later()))
+func TestFullInterleavedActorFormsNoWaitCycle(t *testing.T) {
+	n := newNode(t, 1, agent("a", routeByMessage(), interleaved), agent("b", delayedRoute()))
 	n.limits.MaxPendingPerActor = 2
-	n.start(1)
+	n.restart(1)
 	n.send("b", "a")
 	first, second := n.send("a", "b"), n.send("a", "b")
-	n.pass(1100 * time.Millisecond) // b has slept, and calls a, whose turns all wait for b
-	n.pass(3 * time.Second)
+	n.advance(1100 * time.Millisecond) // b has slept, and calls a, whose turns all wait for b
+	n.advance(3 * time.Second)
 	for _, id := range []actor.CallID{first, second} {
-		if got := n.answer(id); got == "nothing" || strings.Contains(got, "Deadline") {
+		if got := n.result(id); got == "nothing" || strings.Contains(got, "Deadline") {
 			t.Errorf("got %q", got)
 		}
 	}
 }
 
-// together sends several messages at the same instant, so that each has begun
+// sendTogether sends several messages at the same instant, so that each has begun
 // its turn before any call arrives.
-func (n *node) together(messages ...string) []actor.CallID {
+func (n *node) sendTogether(messages ...string) []actor.CallID {
 	var ids []actor.CallID
 	var inputs []func()
 	for _, m := range messages {
 		to, text, _ := strings.Cut(m, " ")
 		before := n.inputs
 		n.inputs = nil
-		hold := n.hold
-		n.hold = true
+		hold := n.paused
+		n.paused = true
 		ids = append(ids, n.send(to, text))
-		n.hold = hold
+		n.paused = hold
 		inputs = append(inputs, n.inputs...)
 		n.inputs = before
 	}
@@ -100,10 +100,10 @@ func (n *node) together(messages ...string) []actor.CallID {
 	return ids
 }
 
-// TestRingsOfWaitsBreak lets rings close, with all actors in one cell and
+// TestWaitCyclesAreBroken lets rings close, with all actors in one cell and
 // spread over several: without any time passing everything has ended, and
 // exactly one call of each ring was refused.
-func TestRingsOfWaitsBreak(t *testing.T) {
+func TestWaitCyclesAreBroken(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		messages []string
@@ -116,11 +116,11 @@ func TestRingsOfWaitsBreak(t *testing.T) {
 		{"no ring", []string{"a b c", "c d"}, 0},
 	} {
 		for cells := 1; cells <= 4; cells++ {
-			n := newNode(t, cells, agent("a", route()), agent("b", route()), agent("c", route()), agent("d", route()))
-			ids := n.together(test.messages...)
+			n := newNode(t, cells, agent("a", routeByMessage()), agent("b", routeByMessage()), agent("c", routeByMessage()), agent("d", routeByMessage()))
+			ids := n.sendTogether(test.messages...)
 			refused := 0
 			for i, id := range ids {
-				got := n.answer(id)
+				got := n.result(id)
 				if got == "nothing" {
 					t.Errorf("%s, %d cells: %q hangs", test.name, cells, test.messages[i])
 				}
@@ -135,34 +135,34 @@ func TestRingsOfWaitsBreak(t *testing.T) {
 
 // Two branches of one tree: a asks b and c, b asks c, c asks b. No client's
 // message but one, and no chain holds an agent twice.
-func TestARingInsideOneTree(t *testing.T) {
+func TestWaitCycleInOneCallTree(t *testing.T) {
 	fork := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{
 				{Kind: actor.AskCall, Name: "b", Parts: actor.Text("c")},
 				{Kind: actor.AskCall, Name: "c", Parts: actor.Text("b")}}}, nil
 		}
-		return actor.Complete(actor.Text(word(answers[0][0]) + "," + word(answers[0][1]))), nil
+		return actor.Complete(actor.Text(answerText(answers[0][0]) + "," + answerText(answers[0][1]))), nil
 	})
-	n := newNode(t, 3, agent("a", fork), agent("b", route()), agent("c", route()))
+	n := newNode(t, 3, agent("a", fork), agent("b", routeByMessage()), agent("c", routeByMessage()))
 	id := n.send("a", "")
-	got := n.answer(id)
+	got := n.result(id)
 	if strings.Count(got, "WaitCycle") != 1 || strings.Count(got, "ok") != 1 {
 		t.Errorf("got %q, want one branch refused and one done", got)
 	}
 }
 
 // The refusal names the ring, and says what to do.
-func TestTheRefusalNamesTheRing(t *testing.T) {
+func TestWaitCycleRefusalListsCycle(t *testing.T) {
 	var told *actor.Refusal
 	tell := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) > 0 && answers[0][0].Refusal != nil {
 			told = answers[0][0].Refusal
 		}
-		return route()(b, answers)
+		return routeByMessage()(b, answers)
 	})
 	n := newNode(t, 2, agent("a", tell), agent("b", tell))
-	n.together("a b", "b a")
+	n.sendTogether("a b", "b a")
 	if told == nil || told.Reason != actor.WaitCycle || len(told.Chain) != 2 {
 		t.Fatalf("told %+v", told)
 	}
@@ -173,10 +173,10 @@ func TestTheRefusalNamesTheRing(t *testing.T) {
 }
 
 // A lost probe is sent again after a second.
-func TestALostProbeIsSentAgain(t *testing.T) {
-	n := newNode(t, 4, agent("a", route()), agent("b", route()))
+func TestLostProbeIsResent(t *testing.T) {
+	n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
 	lost := 0
-	n.lose = func(env actor.Envelope) bool {
+	n.drop = func(env actor.Envelope) bool {
 		_, probe := env.Body.(actor.Probe)
 		if probe && lost < 1 {
 			lost++
@@ -184,10 +184,10 @@ func TestALostProbeIsSentAgain(t *testing.T) {
 		}
 		return false
 	}
-	ids := n.together("a b", "b a")
-	n.pass(3 * time.Second)
+	ids := n.sendTogether("a b", "b a")
+	n.advance(3 * time.Second)
 	for _, id := range ids {
-		if n.answer(id) == "nothing" {
+		if n.result(id) == "nothing" {
 			t.Error("the ring stands")
 		}
 	}
@@ -198,23 +198,23 @@ func TestALostProbeIsSentAgain(t *testing.T) {
 
 // A ring outlives its node: the queues come back from the log, and the calls in
 // them ask again, though none is new.
-func TestARingBreaksAfterARestart(t *testing.T) {
+func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 	for cells := 1; cells <= 4; cells++ {
-		n := newNode(t, cells, agent("a", route()), agent("b", route()))
+		n := newNode(t, cells, agent("a", routeByMessage()), agent("b", routeByMessage()))
 		deaf := true
-		n.lose = func(env actor.Envelope) bool {
+		n.drop = func(env actor.Envelope) bool {
 			_, probe := env.Body.(actor.Probe)
 			_, reply := env.Body.(actor.Answered)
 			return deaf && (probe || reply)
 		}
-		n.together("a b", "b a")
-		if cells == 4 && n.seen[history.RefuseWaitCycle] != 0 {
+		n.sendTogether("a b", "b a")
+		if cells == 4 && n.eventCounts[history.RefuseWaitCycle] != 0 {
 			t.Fatal("the ring broke before the restart")
 		}
 		deaf = false
-		n.start(cells)
-		n.pass(3 * time.Second)
-		if got := n.seen[history.RefuseWaitCycle]; got != 1 {
+		n.restart(cells)
+		n.advance(3 * time.Second)
+		if got := n.eventCounts[history.RefuseWaitCycle]; got != 1 {
 			t.Errorf("%d cells: %d calls were refused, want 1", cells, got)
 		}
 		for _, c := range n.cells {
@@ -228,17 +228,17 @@ func TestARingBreaksAfterARestart(t *testing.T) {
 }
 
 // A cancel that beats lap two: the ring is broken already, and nobody is refused.
-func TestACancelBeatsTheSecondLap(t *testing.T) {
-	n := newNode(t, 4, agent("a", route()), agent("b", route()))
+func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
+	n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
 	var confirms []actor.Envelope
-	n.lose = func(env actor.Envelope) bool {
+	n.drop = func(env actor.Envelope) bool {
 		p, probe := env.Body.(actor.Probe)
 		if probe && p.Confirm > 0 {
 			confirms = append(confirms, env)
 		}
 		return probe && p.Confirm > 0
 	}
-	ids := n.together("a b", "b a")
+	ids := n.sendTogether("a b", "b a")
 	if len(confirms) == 0 {
 		t.Fatal("no second lap crossed a cell")
 	}
@@ -253,14 +253,14 @@ func TestACancelBeatsTheSecondLap(t *testing.T) {
 }
 
 // The ring closes through the second of two branches; the first is just slow.
-func TestARingThroughTheSecondBranch(t *testing.T) {
-	n := newNode(t, 2, agent("a", route()), agent("b", route()), agent("slow", sleeping(10*time.Second)))
-	ids := n.together("a slow+b", "b a")
-	if n.seen[history.RefuseWaitCycle] != 1 {
-		t.Errorf("%d calls were refused at once, want 1", n.seen[history.RefuseWaitCycle])
+func TestWaitCycleThroughSecondBranch(t *testing.T) {
+	n := newNode(t, 2, agent("a", routeByMessage()), agent("b", routeByMessage()), agent("slow", sleeping(10*time.Second)))
+	ids := n.sendTogether("a slow+b", "b a")
+	if n.eventCounts[history.RefuseWaitCycle] != 1 {
+		t.Errorf("%d calls were refused at once, want 1", n.eventCounts[history.RefuseWaitCycle])
 	}
-	n.pass(20 * time.Second)
-	got := n.answer(ids[0]) + "|" + n.answer(ids[1])
+	n.advance(20 * time.Second)
+	got := n.result(ids[0]) + "|" + n.result(ids[1])
 	if strings.Count(got, "WaitCycle") != 1 || strings.Contains(got, "Deadline") {
 		t.Errorf("got %q, want one refused for the ring", got)
 	}
@@ -268,7 +268,7 @@ func TestARingThroughTheSecondBranch(t *testing.T) {
 
 // Eight who all ask all others at once: thousands of ways lead along the waits.
 // The rings break without any time passing, and the probes stay few.
-func TestACrowdOfRingsBreaks(t *testing.T) {
+func TestManyOverlappingWaitCyclesAreBroken(t *testing.T) {
 	const crowd = 8
 	var agents []actor.Definition
 	var messages []string
@@ -280,20 +280,20 @@ func TestACrowdOfRingsBreaks(t *testing.T) {
 				others = append(others, string(rune('a'+j)))
 			}
 		}
-		agents = append(agents, agent(name, route()))
+		agents = append(agents, agent(name, routeByMessage()))
 		messages = append(messages, name+" "+strings.Join(others, "+"))
 	}
 	for _, cells := range []int{1, 4} {
 		n := newNode(t, cells, agents...)
-		for i, id := range n.together(messages...) {
-			if n.answer(id) == "nothing" {
+		for i, id := range n.sendTogether(messages...) {
+			if n.result(id) == "nothing" {
 				t.Errorf("%d cells: %q hangs", cells, messages[i])
 			}
 		}
 		calls := crowd * (crowd - 1)
-		if most := calls * actor.BranchesMax * crowd; n.seen[history.Probe] > most {
-			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.seen[history.Probe], most)
+		if most := calls * actor.BranchesMax * crowd; n.eventCounts[history.Probe] > most {
+			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.eventCounts[history.Probe], most)
 		}
-		t.Logf("%d cells: %d calls, %d refused, %d probes passed", cells, calls, n.seen[history.RefuseWaitCycle], n.seen[history.Probe])
+		t.Logf("%d cells: %d calls, %d refused, %d probes passed", cells, calls, n.eventCounts[history.RefuseWaitCycle], n.eventCounts[history.Probe])
 	}
 }

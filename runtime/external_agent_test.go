@@ -14,14 +14,14 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// said is the answer of a model or an external agent.
-func said(text string) actor.Answer {
+// completion is the answer of a model or an external agent.
+func completion(text string) actor.Answer {
 	c := upstream.Completion{Text: text, Finish: upstream.FinishStop, Usage: upstream.Usage{Known: true, Input: 3, Output: 2, Total: 5}}
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
 }
 
-// asksOutside is an agent that asks once and answers with what it was told.
-func asksOutside(name string, ask actor.Ask) actor.Definition {
+// askingOnce is an agent that asks once and answers with what it was told.
+func askingOnce(name string, ask actor.Ask) actor.Definition {
 	return agent(name, func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			ask := ask
@@ -36,19 +36,19 @@ func asksOutside(name string, ask actor.Ask) actor.Definition {
 	})
 }
 
-func thinker() actor.Definition {
-	return asksOutside("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new")})
+func modelAgent() actor.Definition {
+	return askingOnce("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new")})
 }
 
-func worker(idempotent bool) actor.Definition {
-	return asksOutside("worker", actor.Ask{Kind: actor.AskInvoke, Name: "worker", Idempotent: idempotent,
+func externalAgent(idempotent bool) actor.Definition {
+	return askingOnce("worker", actor.Ask{Kind: actor.AskInvoke, Name: "worker", Idempotent: idempotent,
 		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"url":"http://x"}`)}}})
 }
 
-// stream is a run's events in a few words each.
-func (n *node) stream(run actor.CallID) string {
+// streamText is a run's events in a few words each.
+func (n *node) streamText(run actor.CallID) string {
 	var all []string
-	for _, e := range n.told[run] {
+	for _, e := range n.events[run] {
 		s := fmt.Sprintf("%d %s", e.Seq, e.Type)
 		if e.Type == runs.AgentStreamDelta || e.Type == runs.AgentStateChanged {
 			s += fmt.Sprintf(" %s%s", e.Name, e.Text)
@@ -63,55 +63,55 @@ func (n *node) stream(run actor.CallID) string {
 
 func (n *node) wantStream(run actor.CallID, want ...string) {
 	n.t.Helper()
-	if got := n.stream(run); got != strings.Join(want, "\n") {
+	if got := n.streamText(run); got != strings.Join(want, "\n") {
 		n.t.Errorf("the stream is\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 	}
 }
 
-func TestAModelsAnswerIsShownAsItComes(t *testing.T) {
-	n := newNode(t, 1, thinker())
+func TestModelStreamIsPublished(t *testing.T) {
+	n := newNode(t, 1, modelAgent())
 	run := n.send("thinker", "why")
-	m := n.outside[0]
+	m := n.external[0]
 	if op := m.effect.Op.(Model); op.Name != "m" || string(op.Body) != "prompt: why" || op.Left != n.limits.ModelTimeoutDefault || !m.effect.Gated {
 		t.Errorf("%+v", m.effect)
 	}
-	n.say(m, actor.Piece{Retry: actor.Refuse(actor.Busy, "later")})
-	n.say(m, actor.Piece{Text: "be"})
-	n.say(m, actor.Piece{Text: "cause"})
-	n.say(m, actor.Piece{})
+	n.sendPiece(m, actor.Piece{Retry: actor.Refuse(actor.Busy, "later")})
+	n.sendPiece(m, actor.Piece{Text: "be"})
+	n.sendPiece(m, actor.Piece{Text: "cause"})
+	n.sendPiece(m, actor.Piece{})
 	n.now = n.now.Add(30 * time.Millisecond)
-	n.end(m, said("because"))
+	n.sendOutcome(m, completion("because"))
 	n.want(run, "because")
 	n.wantStream(run, "1 user_input", "2 run_started", "3 llm_call_started", "4 attempt 2 discards after 0", "5 agent_stream_delta be",
 		"6 agent_stream_delta cause", "7 llm_call_done", "8 run_done")
-	done, end := n.told[run][6], n.told[run][7]
+	done, end := n.events[run][6], n.events[run][7]
 	if done.Text != "because" || done.Took != 30*time.Millisecond || done.Usage != (runs.Usage{Input: 3, Output: 2, Total: 5}) || end.Usage != done.Usage {
 		t.Errorf("%+v\n%+v", done, end)
 	}
-	n.say(m, actor.Piece{Text: "late"})
-	if len(n.told[run]) != 8 {
-		t.Errorf("after the end: %s", n.stream(run))
+	n.sendPiece(m, actor.Piece{Text: "late"})
+	if len(n.events[run]) != 8 {
+		t.Errorf("after the end: %s", n.streamText(run))
 	}
 }
 
-func TestWhatWasShownBeforeACrashDoesNotCount(t *testing.T) {
-	n := newNode(t, 1, thinker())
+func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
+	n := newNode(t, 1, modelAgent())
 	run := n.send("thinker", "why")
-	n.say(n.outside[0], actor.Piece{Text: "bec"})
-	lost := n.outside[0]
-	n.start(1)
+	n.sendPiece(n.external[0], actor.Piece{Text: "bec"})
+	lost := n.external[0]
+	n.restart(1)
 	n.drain()
-	m := n.outside[0]
+	m := n.external[0]
 	if op := m.effect.Op.(Model); string(op.Body) != "prompt: why" || m.effect.Attempt != 2 {
 		t.Errorf("asked again with %+v", m.effect)
 	}
 	lost.cell = n.cells[0]
-	n.say(lost, actor.Piece{Text: "from before"})
-	n.say(m, actor.Piece{Text: "so"})
-	n.start(1)
+	n.sendPiece(lost, actor.Piece{Text: "from before"})
+	n.sendPiece(m, actor.Piece{Text: "so"})
+	n.restart(1)
 	n.drain()
-	n.say(n.outside[0], actor.Piece{Text: "thus"})
-	n.end(n.outside[0], said("thus"))
+	n.sendPiece(n.external[0], actor.Piece{Text: "thus"})
+	n.sendOutcome(n.external[0], completion("thus"))
 	n.wantStream(run, "1 user_input", "2 run_started", "3 llm_call_started", "4 agent_stream_delta bec", "5 attempt 2 discards after 3",
 		"6 agent_stream_delta so", "7 attempt 3 discards after 5", "8 agent_stream_delta thus", "9 llm_call_done", "10 run_done")
 	n.want(run, "nothing") // who waited for it is gone
@@ -121,14 +121,14 @@ func TestWhatWasShownBeforeACrashDoesNotCount(t *testing.T) {
 }
 
 // client is what a signal with the token of a run asks for.
-func (n *node) callBack(run actor.CallID, body string) actor.CallID {
+func (n *node) sendCallback(run actor.CallID, body string) actor.CallID {
 	return n.send("worker", "", func(c *actor.Call) {
 		c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
 		c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
 	})
 }
 
-func TestAnExternalAgentCallsBack(t *testing.T) {
+func TestExternalAgentCallback(t *testing.T) {
 	var seen []actor.Call
 	helper := agent("helper", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		seen = append(seen, b.Call)
@@ -140,9 +140,9 @@ func TestAnExternalAgentCallsBack(t *testing.T) {
 		}
 		return actor.Complete(answers[0][0].Parts), nil
 	})
-	n := newNode(t, 2, worker(false), helper, asker)
+	n := newNode(t, 2, externalAgent(false), helper, asker)
 	root := n.send("asker/s", "go")
-	op := n.outside[0].effect.Op.(Invoke)
+	op := n.external[0].effect.Op.(Invoke)
 	run := op.Call.ID
 	back := func(body string) actor.CallID {
 		return n.send("worker/s", "", func(c *actor.Call) {
@@ -150,7 +150,7 @@ func TestAnExternalAgentCallsBack(t *testing.T) {
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
 		})
 	}
-	n.say(n.outside[0], actor.Piece{State: "reading", Detail: `{"page":1}`})
+	n.sendPiece(n.external[0], actor.Piece{State: "reading", Detail: `{"page":1}`})
 	first := back(`{"agent_id":"helper","message":"one"}`)
 	n.want(first, "done one")
 	n.want(back(`{"agent_id":"asker","message":"you again"}`), "Cycle")
@@ -163,13 +163,13 @@ func TestAnExternalAgentCallsBack(t *testing.T) {
 	if c.Root != root || c.Parent != run || actor.PathString(c.Path()) != "asker/s -> worker/s -> helper/s" || c.Budget >= op.Call.Budget || c.Left > op.Call.Left {
 		t.Errorf("the helper was called by %+v", c)
 	}
-	n.end(n.outside[0], said("worked"))
+	n.sendOutcome(n.external[0], completion("worked"))
 	n.want(root, "worked")
 	n.want(back(`{"agent_id":"helper","message":"too late"}`), "NotFound")
 	if len(seen) != 1 {
 		t.Error("a token that is over still calls")
 	}
-	if got := n.stream(run); !strings.Contains(got, "agent_state reading") || !strings.Contains(got, "agent_called_child") {
+	if got := n.streamText(run); !strings.Contains(got, "agent_state reading") || !strings.Contains(got, "agent_called_child") {
 		t.Error(got)
 	}
 }
@@ -184,18 +184,18 @@ func slowHelper() actor.Definition {
 	})
 }
 
-func TestACallThatAnExternalAgentAddedEndsWithIt(t *testing.T) {
-	n := newNode(t, 1, worker(false), slowHelper())
+func TestCallbackEndsWithExternalAgent(t *testing.T) {
+	n := newNode(t, 1, externalAgent(false), slowHelper())
 	run := n.send("worker", "go")
-	back := n.callBack(run, `{"agent_id":"helper","message":"one"}`)
+	back := n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 	n.want(back, "nothing")
-	n.end(n.outside[0], said("did not wait"))
+	n.sendOutcome(n.external[0], completion("did not wait"))
 	n.want(run, "did not wait")
 	n.want(back, "Stopped")
-	if n.seen[history.Cancel] > 0 { // its one end is that it is answered so
+	if n.eventCounts[history.Cancel] > 0 { // its one end is that it is answered so
 		t.Error("the call was answered, and given up as well")
 	}
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	for id, r := range n.runs {
 		if !r.Status.Ended() {
 			t.Errorf("run %s is %s", id, r.Status)
@@ -203,27 +203,27 @@ func TestACallThatAnExternalAgentAddedEndsWithIt(t *testing.T) {
 	}
 	// and with the run, whatever ends that
 	run = n.send("worker", "go", func(c *actor.Call) { c.Left = 5 * time.Second })
-	back = n.callBack(run, `{"agent_id":"helper","message":"one"}`)
-	n.pass(time.Minute)
+	back = n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
+	n.advance(time.Minute)
 	n.want(run, "Deadline")
-	if got := n.answer(back); got != "Deadline" && got != "Stopped" {
+	if got := n.result(back); got != "Deadline" && got != "Stopped" {
 		t.Errorf("the call that it added got %s", got)
 	}
 }
 
-func TestARepeatedCallBackIsOneCall(t *testing.T) {
-	n := newNode(t, 1, worker(true), slowHelper())
+func TestRetriedCallbackMakesOneCall(t *testing.T) {
+	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
-	n.callBack(run, `{"agent_id":"helper","message":"one"}`)
+	n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 	again := n.calls[len(n.calls)-1]
 	n.inputs = append(n.inputs, func() {
 		c := again
 		c.Attempt, c.Via = 2, n.cells[0].Self()
 		n.step(n.cells[0], Deliver{actor.Envelope{From: actor.Address{Node: "other", Incarnation: 1}, To: c.To, Epoch: n.epoch, Body: actor.Request{Call: c}}})
 	})
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	called := 0
-	for _, e := range n.told[run] {
+	for _, e := range n.events[run] {
 		if e.Type == runs.AgentCalledChild {
 			called++
 		}
@@ -235,8 +235,8 @@ func TestARepeatedCallBackIsOneCall(t *testing.T) {
 
 // One that is asked again for the same run calls back once more. Under the same
 // key that is the same call, whoever has died meanwhile.
-func TestACallBackUnderAKeyIsOneCall(t *testing.T) {
-	n := newNode(t, 1, worker(true), slowHelper())
+func TestCallbackWithKeyMakesOneCall(t *testing.T) {
+	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
 	back := func(message string) actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
@@ -248,49 +248,49 @@ func TestACallBackUnderAKeyIsOneCall(t *testing.T) {
 	back("one")
 	second := back("one")
 	n.want(back("another"), "Invalid")
-	n.pass(time.Second)
-	n.start(1)
+	n.advance(time.Second)
+	n.restart(1)
 	n.drain()
 	third, fourth := back("one"), back("one")
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	n.want(second, "nothing") // who waited for it is gone
 	n.want(third, "slept")
 	n.want(fourth, "slept")
 	fifth := back("one")
 	n.want(fifth, "slept")
 	called := 0
-	for _, e := range n.told[run] {
+	for _, e := range n.events[run] {
 		if e.Type == runs.AgentCalledChild {
 			called++
 		}
 	}
 	if called != 1 || n.replies[third].Run != n.replies[fifth].Run {
-		t.Errorf("the helper was called %d times:\n%s", called, n.stream(run))
+		t.Errorf("the helper was called %d times:\n%s", called, n.streamText(run))
 	}
 }
 
 // What an external agent has its run hold is bounded, whatever comes of it.
-func TestAnExternalAgentFillsNobodysMemory(t *testing.T) {
-	n := newNode(t, 1, worker(true), slowHelper())
+func TestCallbackBytesAreBounded(t *testing.T) {
+	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
 	large, got := strings.Repeat("x", 1_000_000), ""
-	for range 2 * addedBytesMax / len(large) {
-		if got = n.answer(n.callBack(run, `{"agent_id":"nobody","message":"`+large+`"}`)); got != "NotFound" {
+	for range 2 * callbackBytesMax / len(large) {
+		if got = n.result(n.sendCallback(run, `{"agent_id":"nobody","message":"`+large+`"}`)); got != "NotFound" {
 			break
 		}
 	}
 	if got != "Budget" {
 		t.Errorf("got %s", got)
 	}
-	n.end(n.outside[0], said("all the same"))
+	n.sendOutcome(n.external[0], completion("all the same"))
 	n.want(run, "all the same")
 }
 
 // Who is told under a key to come back later, and does, has the call made.
-func TestACallBackThatFoundNoRoomIsMadeLater(t *testing.T) {
-	n := newNode(t, 1, worker(true), slowHelper())
+func TestBusyCallbackCanBeRetried(t *testing.T) {
+	n := newNode(t, 1, externalAgent(true), slowHelper())
 	n.limits.MaxPendingPerActor = 1
-	n.start(1)
+	n.restart(1)
 	run := n.send("worker", "go")
 	n.send("helper", "at work")
 	n.send("helper", "in the queue")
@@ -302,31 +302,31 @@ func TestACallBackThatFoundNoRoomIsMadeLater(t *testing.T) {
 		})
 	}
 	n.want(back(), "Busy")
-	n.pass(time.Minute)
+	n.advance(time.Minute)
 	second := back()
-	n.pass(10 * time.Second)
+	n.advance(10 * time.Second)
 	n.want(second, "slept")
 	n.want(back(), "slept")
 }
 
-func TestAfterACrashAnExternalAgentIsAskedAgainOnlyIfThatIsSafe(t *testing.T) {
+func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
 	for _, safe := range []bool{false, true} {
-		n := newNode(t, 1, worker(safe), slowHelper())
+		n := newNode(t, 1, externalAgent(safe), slowHelper())
 		run := n.send("worker", "go")
-		n.say(n.outside[0], actor.Piece{Text: "ab"})
-		back := n.callBack(run, `{"agent_id":"helper","message":"one"}`)
-		n.start(1)
+		n.sendPiece(n.external[0], actor.Piece{Text: "ab"})
+		back := n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
+		n.restart(1)
 		n.drain()
 		r := n.runs[run]
 		if safe {
-			n.end(n.outside[0], said("again"))
-			if r.Text != "again" || !strings.Contains(n.stream(run), "attempt 2 discards after 3") {
-				t.Errorf("%+v\n%s", r, n.stream(run))
+			n.sendOutcome(n.external[0], completion("again"))
+			if r.Text != "again" || !strings.Contains(n.streamText(run), "attempt 2 discards after 3") {
+				t.Errorf("%+v\n%s", r, n.streamText(run))
 			}
-		} else if len(n.outside) != 0 || r.Refusal == nil || r.Refusal.Reason != actor.Unknown {
-			t.Errorf("%d asked again, %+v", len(n.outside), r)
+		} else if len(n.external) != 0 || r.Refusal == nil || r.Refusal.Reason != actor.Unknown {
+			t.Errorf("%d asked again, %+v", len(n.external), r)
 		}
-		n.pass(time.Minute)
+		n.advance(time.Minute)
 		n.want(back, "nothing") // who waited for it is gone
 		for id, r := range n.runs {
 			if !r.Status.Ended() {
@@ -336,7 +336,7 @@ func TestAfterACrashAnExternalAgentIsAskedAgainOnlyIfThatIsSafe(t *testing.T) {
 	}
 }
 
-func keeper(change ...func(*actor.Definition)) actor.Definition {
+func stateAgent(change ...func(*actor.Definition)) actor.Definition {
 	return agent("keeper", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		text := actor.TextOf(b.Call.Parts)
 		var was string
@@ -358,13 +358,13 @@ func keeper(change ...func(*actor.Definition)) actor.Definition {
 	}, change...)
 }
 
-func TestWhatAnActorKeepsIsThereForTheNextTurn(t *testing.T) {
-	n := newNode(t, 1, keeper())
+func TestActorStateIsVisibleToNextTurn(t *testing.T) {
+	n := newNode(t, 1, stateAgent())
 	set := func(text string) {
 		t.Helper()
 		id := n.send("keeper", text)
-		n.start(1) // its turn runs again from what was kept when it began
-		n.pass(2 * time.Second)
+		n.restart(1) // its turn runs again from what was kept when it began
+		n.advance(2 * time.Second)
 		if r := n.runs[id]; r.Status != runs.Done {
 			t.Fatalf("%s: %+v", text, r)
 		}
@@ -377,62 +377,62 @@ func TestWhatAnActorKeepsIsThereForTheNextTurn(t *testing.T) {
 	n.limits.SnapshotBytes = 1
 	n.step(n.cells[0], Limits{n.limits})
 	n.send("keeper", "?")
-	n.start(1)
+	n.restart(1)
 	n.want(n.send("keeper", "?"), "b=3 last=a ")
 	n.want(n.send("keeper", "no such name=1"), "Invalid")
 	n.want(n.send("keeper", "big="+strings.Repeat("x", actor.StateItemValueBytesMax+1)), "Invalid")
 
-	n = newNode(t, 1, keeper(func(d *actor.Definition) { d.Durability = actor.Volatile }))
+	n = newNode(t, 1, stateAgent(func(d *actor.Definition) { d.Durability = actor.Volatile }))
 	n.want(n.send("keeper", "a=1"), "Invalid")
-	n = newNode(t, 1, keeper(func(d *actor.Definition) { d.Turns = actor.Interleaved }))
+	n = newNode(t, 1, stateAgent(func(d *actor.Definition) { d.Turns = actor.Interleaved }))
 	n.want(n.send("keeper", "a=1"), "Invalid")
 }
 
-func TestARepeatIsToldWhichRunItJoins(t *testing.T) {
-	n := newNode(t, 1, thinker())
+func TestDuplicateReportsJoinedRun(t *testing.T) {
+	n := newNode(t, 1, modelAgent())
 	key := func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} }
 	run := n.send("thinker", "why", key)
 	repeat := n.send("thinker", "why", key)
 	if n.joined[repeat] != run || n.joined[run] != (actor.CallID{}) {
 		t.Errorf("joined %v", n.joined)
 	}
-	n.end(n.outside[0], said("so"))
+	n.sendOutcome(n.external[0], completion("so"))
 	n.want(run, "so")
 	n.want(repeat, "so")
 }
 
-func TestARunKeepsTheAgentItBeganWith(t *testing.T) {
+func TestRunKeepsItsAgentDefinition(t *testing.T) {
 	version := func(v string) actor.Definition {
-		d := asksOutside("thinker", actor.Ask{Kind: actor.AskModel, Name: v})
+		d := askingOnce("thinker", actor.Ask{Kind: actor.AskModel, Name: v})
 		d.Hash = actor.HashOf([]byte(v))
 		return d
 	}
 	n := newNode(t, 1, version("v1"))
 	run := n.send("thinker", "why")
 	n.agents, n.former = []actor.Definition{version("v2")}, []actor.Definition{version("v1")}
-	n.start(1)
+	n.restart(1)
 	n.drain()
-	if op := n.outside[0].effect.Op.(Model); op.Name != "v1" {
+	if op := n.external[0].effect.Op.(Model); op.Name != "v1" {
 		t.Errorf("goes on with %s", op.Name)
 	}
 	n.agents, n.former = nil, nil // deleted: what is open ends
 	n.step(n.cells[0], Agents{})
 	n.want(n.send("thinker", "new"), "NotFound")
-	n.end(n.outside[0], said("so"))
+	n.sendOutcome(n.external[0], completion("so"))
 	if r := n.runs[run]; r.Text != "so" {
 		t.Errorf("%+v", r)
 	}
-	if len(n.cells[0].known) != 1 {
-		t.Errorf("%d agents are known while one run is remembered by it", len(n.cells[0].known))
+	if len(n.cells[0].definitions) != 1 {
+		t.Errorf("%d agents are known while one run is remembered by it", len(n.cells[0].definitions))
 	}
 	n.step(n.cells[0], Agents{})
-	if len(n.cells[0].known) != 0 {
-		t.Errorf("%d agents are known that nobody needs", len(n.cells[0].known))
+	if len(n.cells[0].definitions) != 0 {
+		t.Errorf("%d agents are known that nobody needs", len(n.cells[0].definitions))
 	}
 }
 
-func TestNobodyCallsASystemAgent(t *testing.T) {
-	system := keeper(func(d *actor.Definition) { d.System = true })
+func TestSystemAgentCannotBeCalled(t *testing.T) {
+	system := stateAgent(func(d *actor.Definition) { d.System = true })
 	asker := agent("asker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "keeper", Parts: actor.Text("a=1")}}}, nil
@@ -443,7 +443,7 @@ func TestNobodyCallsASystemAgent(t *testing.T) {
 	n.want(n.send("asker", "go"), "NotFound")
 }
 
-func TestWhatAnActorKeepsIsBounded(t *testing.T) {
+func TestActorStateIsBounded(t *testing.T) {
 	hoarder := agent("hoarder", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		var many, from int
 		fmt.Sscanf(actor.TextOf(b.Call.Parts), "%d from %d", &many, &from) //nolint:errcheck // zeros keep nothing
