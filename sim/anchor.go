@@ -20,41 +20,41 @@ func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
 	return file
 }
 
-// anchor is the mark that a process finds which starts: that of its last batch,
+// readAnchor is the mark that a process finds which starts: that of its last batch,
 // or, if that was not whole, the one before. Wait is how long it takes until
 // somebody has put back an anchor that cannot be read at all.
-func (d *disk) anchor() (m store.Mark, wait time.Duration) {
+func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	w, n := d.n.w, d.n
-	if d.before.Batch == 0 || !w.fault(DiskTornAnchor) {
+	if d.previous.Batch == 0 || !w.faultFires(DiskTornAnchor) {
 		return d.mark, 0
 	}
 	slot := int(d.mark.Batch % 2)
-	file := anchorFile(n.id, slot, d.mark, d.before)
+	file := anchorFile(n.id, slot, d.mark, d.previous)
 	last := file[slot*store.AnchorSlotApart:][:store.AnchorSlotBytes]
-	want := d.before
+	want := d.previous
 	what := "its last write was torn"
-	switch w.choose.Int(4) {
+	switch w.entropy.Int(4) {
 	case 0:
-		at := w.choose.Int(len(last))
+		at := w.entropy.Int(len(last))
 		for i := range last[at:] { // what stood there is of two batches before
 			last[at+i] = ^last[at+i]
 		}
 	case 1:
-		last[w.choose.Int(len(last))] ^= 1 << w.choose.Int(8)
+		last[w.entropy.Int(len(last))] ^= 1 << w.entropy.Int(8)
 		what = "one bit is another"
 	case 2:
-		file, want, what = file[:w.choose.Int(store.AnchorSlotBytes)], store.Mark{}, "it ends early"
+		file, want, what = file[:w.entropy.Int(store.AnchorSlotBytes)], store.Mark{}, "it ends early"
 	case 3:
-		file, want, what = anchorFile("n0", slot, d.mark, d.before), store.Mark{}, "it is another node's"
+		file, want, what = anchorFile("n0", slot, d.mark, d.previous), store.Mark{}, "it is another node's"
 	}
 	m, _, err := store.DecodeAnchor(file, n.id)
 	switch {
 	case err == nil && m != want || err != nil && want != (store.Mark{}):
-		w.violate(RotIsTold, fmt.Sprintf("%s takes batch %d for its anchor, %v; it wrote batches %d and %d, and of the last %s", n.id, m.Batch, err, d.before.Batch, d.mark.Batch, what))
+		w.fail(RotIsTold, fmt.Sprintf("%s takes batch %d for its anchor, %v; it wrote batches %d and %d, and of the last %s", n.id, m.Batch, err, d.previous.Batch, d.mark.Batch, what))
 	case err != nil:
-		w.hit(DiskTornAnchor, "%s does not start: %v", n.id, err)
+		w.recordFault(DiskTornAnchor, "%s does not start: %v", n.id, err)
 		return d.mark, w.between(500*time.Millisecond, 5*time.Second)
 	}
-	w.hit(DiskTornAnchor, "%s starts from batch %d, not %d: %s", n.id, m.Batch, d.mark.Batch, what)
+	w.recordFault(DiskTornAnchor, "%s starts from batch %d, not %d: %s", n.id, m.Batch, d.mark.Batch, what)
 	return m, 0
 }

@@ -38,41 +38,41 @@ const (
 	WorldNeverPanics = "WorldNeverPanics" // nor does anything around the cells
 )
 
-// Judged lists the names.
-func Judged() []string {
+// Properties lists the names.
+func Properties() []string {
 	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
-func (w *World) audited() bool { return w.seed%auditEvery == 0 }
+func (w *Simulation) auditEnabled() bool { return w.seed%auditEvery == 0 }
 
 // audit looks into the store of a world at rest: each node's log is one chain,
 // the indexes say what the journals say, and the streams of all that clients asked for fold to runs that are over.
-func (w *World) audit() {
+func (w *Simulation) audit() {
 	for _, n := range w.nodes {
 		if end, err := store.VerifyAll(w.kv, n.id, n.log.mark); err != nil || end != n.log.mark {
-			w.violate(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d, its disk says %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
+			w.fail(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d, its disk says %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
 		}
 	}
 	n := w.nodes[0] // the nodes share one store
 	x, err := store.Examine(w.kv, n.id, n.log.mark, nil, nil)
 	if err != nil || x.Wrong > 0 {
-		w.violate(StoreHolds, fmt.Sprintf("%d things are wrong with the store, %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
+		w.fail(StoreHolds, fmt.Sprintf("%d things are wrong with the store, %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
 	}
-	defer w.turn(w.turn(aboutAudit))
+	defer w.setStream(w.setStream(topicAudit))
 	w.auditCodecs()
-	w.auditRot()
+	w.auditCorruption()
 	for _, c := range w.clients {
 		if err := w.auditRun(c.call); err != nil {
-			w.violate(StreamsFold, fmt.Sprintf("run %s of client %d: %v", c.call, c.no, err))
+			w.fail(StreamsFold, fmt.Sprintf("run %s of client %d: %v", c.call, c.no, err))
 		}
 	}
 }
 
-// streamMax is more events than any run has.
-const streamMax = 1 << 16
+// streamEventsMax is more events than any run has.
+const streamEventsMax = 1 << 16
 
-func (w *World) auditRun(run actor.CallID) error {
-	stored, err := store.Events(w.kv, actor.DefaultTenant, run, 0, streamMax)
+func (w *Simulation) auditRun(run actor.CallID) error {
+	stored, err := store.Events(w.kv, actor.DefaultTenant, run, 0, streamEventsMax)
 	if err != nil || len(stored) == 0 { // refused, a repeat, or unjournaled
 		return err
 	}
@@ -89,31 +89,31 @@ func (w *World) auditRun(run actor.CallID) error {
 	return err
 }
 
-// spoiledMax is of how many rows an audit makes something else, one after the other.
-const spoiledMax = 2
+// corruptedRowsMax is of how many rows an audit makes something else, one after the other.
+const corruptedRowsMax = 2
 
-// auditRot makes a row of the store another, whatever it holds, and puts it back:
+// auditCorruption makes a row of the store another, whatever it holds, and puts it back:
 // who examines the store is told of it, or reads all that there is as before.
-func (w *World) auditRot() {
+func (w *Simulation) auditCorruption() {
 	families := map[string][]store.Row{}
 	if err := w.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {
-		of := family(key)
+		of := rowKind(key)
 		families[of] = append(families[of], store.Row{Key: bytes.Clone(key)})
 		return true
 	}); err != nil {
-		w.violate(StoreReads, err.Error())
+		w.fail(StoreReads, err.Error())
 		return
 	}
 	names := slices.Sorted(maps.Keys(families))
 	d := &w.nodes[0].log
-	for range spoiledMax {
-		rows := families[names[w.choose.Int(len(names))]]
-		row := rows[w.choose.Int(len(rows))]
-		r := d.spoil([...]Fault{DiskLostWrite, DiskTornWrite, DiskBitFlip, DiskMisdirected}[w.choose.Int(4)], append(rows[:min(len(rows)-1, 8):min(len(rows)-1, 8)], row))
+	for range corruptedRowsMax {
+		rows := families[names[w.entropy.Int(len(names))]]
+		row := rows[w.entropy.Int(len(rows))]
+		r := d.corrupt([...]Fault{DiskLostWrite, DiskTornWrite, DiskBitFlip, DiskMisdirected}[w.entropy.Int(4)], append(rows[:min(len(rows)-1, 8):min(len(rows)-1, 8)], row))
 		if r == nil {
 			continue
 		}
-		key := r.rows[0].Key
+		key := r.original[0].Key
 		x, err := store.Examine(w.kv, d.n.id, d.mark, func([]byte) error { return nil }, nil)
 		for _, n := range w.nodes[1:] { // who has written it says whether it is as it was
 			if err == nil && x.Wrong == 0 {
@@ -121,18 +121,18 @@ func (w *World) auditRot() {
 			}
 		}
 		after := w.readRow(key)
-		w.putBack(r.rows)
+		w.restoreRows(r.original)
 		switch before := w.readRow(key); {
 		case err != nil || x.Wrong > 0:
-			w.Stats.Sometimes[RotFound]++
+			w.Stats.Points[CorruptionFound]++
 		case after != before:
-			w.violate(StoreHolds, fmt.Sprintf("%s; nobody finds anything, and it reads as %.80q, not as %.80q", r.what, after, before))
+			w.fail(StoreHolds, fmt.Sprintf("%s; nobody finds anything, and it reads as %.80q, not as %.80q", r.description, after, before))
 		}
 	}
 }
 
-// family is what a key is for: its parts but those that are names or numbers.
-func family(key []byte) string {
+// rowKind is what a key is for: its parts but those that are names or numbers.
+func rowKind(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch {
 	case parts[0] != "t" || len(parts) < 3:
@@ -144,16 +144,16 @@ func family(key []byte) string {
 }
 
 // readRow is what comes of a row for who reads it, as text.
-func (w *World) readRow(key []byte) string {
+func (w *Simulation) readRow(key []byte) string {
 	parts := strings.Split(string(key), "/")
-	switch family(key) {
+	switch rowKind(key) {
 	case "a", "s":
-		return read(w.kv, []actor.ID{actorOf(key)})[0]
+		return readActors(w.kv, []actor.ID{actorOfKey(key)})[0]
 	case "e":
 		run, err := actor.ParseCallID(parts[3])
 		if err == nil {
 			var events []store.RunEvent
-			events, err = store.Events(w.kv, parts[1], run, 0, streamMax)
+			events, err = store.Events(w.kv, parts[1], run, 0, streamEventsMax)
 			h := xxhash.New()
 			for _, e := range events {
 				h.Write(e.Body) //nolint:errcheck // a hash takes all
@@ -165,7 +165,7 @@ func (w *World) readRow(key []byte) string {
 		run, err := actor.ParseCallID(parts[3])
 		if err == nil {
 			owner, ok, err := store.ActorOf(w.kv, parts[1], run)
-			all, wrong := store.Runs(w.kv, parts[1], streamMax, false)
+			all, wrong := store.Runs(w.kv, parts[1], streamEventsMax, false)
 			return fmt.Sprint(owner, ok, err, len(all), wrong)
 		}
 		return err.Error()

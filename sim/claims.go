@@ -11,25 +11,25 @@ import (
 // claimed in groups; each claim is a conditional write, and its epoch is greater
 // than any before it of that group.
 type claims struct {
-	groups  []claim
-	leases  []actor.Time // of each node: until when nobody may take its claims
-	version uint64
-	table   dispatcher.Table
-	tableOf uint64 // the version that table shows
-	bytes   []byte // the same, for the log
+	groups       []claim
+	leases       []actor.Time // of each node: until when nobody may take its claims
+	version      uint64
+	table        dispatcher.Table
+	tableVersion uint64 // the version that table shows
+	encoded      []byte // the same, for the log
 }
 
 type claim struct {
-	node     *node // nil: nobody's
-	cell     uint16
-	epoch    actor.Epoch
-	stopping bool // it is being given up: cells see no owner, what was written still counts
+	node      *node // nil: nobody's
+	cell      uint16
+	epoch     actor.Epoch
+	releasing bool // it is being given up: cells see no owner, what was written still counts
 }
 
-func (c *claim) owned() bool { return c.node != nil && !c.stopping }
+func (c *claim) owned() bool { return c.node != nil && !c.releasing }
 
-// span is the shards of a group: first, and one past the last.
-func (c *claims) span(group int) (lo, hi uint16) {
+// shardRange is the shards of a group: first, and one past the last.
+func (c *claims) shardRange(group int) (lo, hi uint16) {
 	n := len(c.groups)
 	return uint16(group * dispatcher.Shards / n), uint16((group + 1) * dispatcher.Shards / n)
 }
@@ -37,7 +37,7 @@ func (c *claims) span(group int) (lo, hi uint16) {
 func (c *claims) groupOf(shard uint16) int {
 	g := int(shard) * len(c.groups) / dispatcher.Shards
 	for {
-		switch lo, hi := c.span(g); {
+		switch lo, hi := c.shardRange(g); {
 		case shard < lo:
 			g--
 		case shard >= hi:
@@ -58,7 +58,7 @@ func (c *claims) holds(n *node, shard uint16, epoch actor.Epoch) bool {
 // claim gives a group to a cell, under the next epoch.
 func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
 	cl := &c.groups[group]
-	cl.node, cl.cell, cl.stopping = n, cell, false
+	cl.node, cl.cell, cl.releasing = n, cell, false
 	cl.epoch++
 	c.version++
 	return cl.epoch
@@ -66,14 +66,14 @@ func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
 
 // release leaves a group to nobody.
 func (c *claims) release(group int) {
-	c.groups[group].node, c.groups[group].stopping = nil, false
+	c.groups[group].node, c.groups[group].releasing = nil, false
 	c.version++
 }
 
 // owners is the claims as the cells are told them.
 func (c *claims) owners() (dispatcher.Table, []byte) {
-	if c.tableOf == c.version {
-		return c.table, c.bytes
+	if c.tableVersion == c.version {
+		return c.table, c.encoded
 	}
 	var e actor.Encoder
 	for i := range c.groups {
@@ -86,7 +86,7 @@ func (c *claims) owners() (dispatcher.Table, []byte) {
 		e.Uint(uint64(cl.cell))
 		e.Uint(uint64(cl.epoch))
 	}
-	c.bytes, c.tableOf = e.Buf, c.version
+	c.encoded, c.tableVersion = e.Buf, c.version
 	c.table = dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
 		cl := &c.groups[c.groupOf(shard)]
 		if !cl.owned() {
@@ -94,5 +94,5 @@ func (c *claims) owners() (dispatcher.Table, []byte) {
 		}
 		return dispatcher.Owner{Node: cl.node.id, Cell: cl.cell, Epoch: cl.epoch}
 	})
-	return c.table, c.bytes
+	return c.table, c.encoded
 }

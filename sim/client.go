@@ -22,33 +22,33 @@ import (
 // client is somebody outside who asks one thing of an actor, through a node of
 // their choice, and asks again if that node goes away and they have a key.
 type client struct {
-	no     int
-	stream StreamID // of its choices: that of whoever had it come
-	to     actor.ID
-	text   string
-	lane   actor.Lane
-	left   actor.Duration
-	key    string       // Idempotency-Key, if any
-	call   actor.CallID // of the last try
-	tries  int
-	burst  bool
-	run    actor.CallID // that succeeded, under the key
-	said   uint32       // a digest of what it said
-	reply  *actor.Reply // the last
-	held   bool
-	told   func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
-	leaves *linear.Op         // the value that it leaves, until it is told which was there before
-	order  *order             // for the registry; nil: a message
-	pass   *pass              // with which it comes; nil: it needs none
-	style  int                // in which it writes
+	no          int
+	stream      StreamID // of its choices: that of whoever had it come
+	to          actor.ID
+	text        string
+	lane        actor.Lane
+	left        actor.Duration
+	key         string       // Idempotency-Key, if any
+	call        actor.CallID // of the last try
+	tries       int
+	burst       bool
+	run         actor.CallID // that succeeded, under the key
+	replyDigest uint32       // a digest of what it said
+	reply       *actor.Reply // the last
+	held        bool
+	onReply     func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
+	swap        *linear.Op         // the value that it leaves, until it is told which was there before
+	op          *registryOp        // for the registry; nil: a message
+	apiKey      *apiKey            // with which it comes; nil: it needs none
+	bodyStyle   int                // in which it writes
 }
 
-// line is one request of a client, as long as it waits for its answer.
-type line struct {
-	client *client
-	call   actor.CallID
-	at     *cell
-	asked  *linear.Op // under a key
+// pendingRequest is one request of a client, as long as it waits for its answer.
+type pendingRequest struct {
+	client  *client
+	call    actor.CallID
+	cell    *cell
+	keyedOp *linear.Op // under a key
 }
 
 // clientLeftMax is the longest that a client gives its run.
@@ -57,143 +57,143 @@ const clientLeftMax = 20 * time.Second
 // triesMax is how often a client asks before it gives up.
 const triesMax = 8
 
-// come has a client come, and then the next, until there were enough; a little
+// nextArrival has a client come, and then the next, until there were enough; a little
 // later the last phase begins.
-func (w *World) come() {
+func (w *Simulation) nextArrival() {
 	if w.plan.Calls > 0 && w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
-		w.came()
-		w.after(5*time.Second-w.between(0, 200*time.Millisecond), w.comeInARing)
-		w.after(5*time.Second, w.heal)
+		w.recordArrival()
+		w.after(5*time.Second-w.between(0, 200*time.Millisecond), w.submitWaitCycle)
+		w.after(5*time.Second, w.startRecovery)
 		return
 	}
-	w.account(aboutArrival + w.arrivals)
-	w.turn(aboutArrival + w.arrivals)
+	w.setCause(topicArrival + w.arrivals)
+	w.setStream(topicArrival + w.arrivals)
 	w.arrivals++
-	most := w.gapMost()
-	w.after(most-w.between(0, most-w.plan.Gap/50), w.come)
-	if w.choose.Int(64) == 0 && w.mayStayAway() {
+	most := w.arrivalGapMax()
+	w.after(most-w.between(0, most-w.plan.ArrivalInterval/50), w.nextArrival)
+	if w.entropy.Int(64) == 0 && w.maySkipArrival() {
 		return // nobody comes this time
 	}
-	w.came()
-	if w.choose.Int(16) == 15 {
-		w.comeInARing()
+	w.recordArrival()
+	if w.entropy.Int(16) == 15 {
+		w.submitWaitCycle()
 	}
 	c := w.drawClient()
-	w.ask(c)
-	if c.key != "" && w.fault(ClientDuplicate) {
-		w.hit(ClientDuplicate, "client %d asks twice", c.no)
-		w.after(w.between(0, 300*time.Millisecond), func() { w.ask(c) })
+	w.submit(c)
+	if c.key != "" && w.faultFires(ClientDuplicate) {
+		w.recordFault(ClientDuplicate, "client %d asks twice", c.no)
+		w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
 	}
 }
 
 // drawClient has somebody come, with something to ask. Some leave a value with
 // who keeps it, and some have another leave it.
-func (w *World) drawClient() *client {
-	d := drawer{w: w}
+func (w *Simulation) drawClient() *client {
+	d := generator{w: w}
 	if w.team != nil {
-		to, a := d.teamAsk()
+		to, a := d.drawTeamAsk()
 		return w.addClient(to, a.Message, a.Left)
 	}
 	to, message, value, keeper := d.target(), "", "", actor.ID{}
-	if w.enlists() && w.choose.Int(12) == 11 {
-		to.Agent = enlisted[w.choose.Int(len(enlisted))].name
+	if w.hasRegistry() && w.entropy.Int(12) == 11 {
+		to.Agent = registeredAgents[w.entropy.Int(len(registeredAgents))].name
 	}
 	leaves := 0
 	if !w.plan.Plain {
-		leaves = w.choose.Int(12)
+		leaves = w.entropy.Int(12)
 	}
 	switch {
 	case leaves >= 10:
-		to = d.keeper()
-		value, message = d.leave()
+		to = d.swapTarget()
+		value, message = d.swapMessage()
 	default:
 		message = d.message(4, to.Agent)
 	}
-	c := w.addClient(to, message, time.Duration(1+w.choose.Int(int(clientLeftMax/time.Second)))*time.Second)
-	w.presents(c)
-	c.style = w.choose.Int(styles)
-	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.choose.Int(3)]
+	c := w.addClient(to, message, time.Duration(1+w.entropy.Int(int(clientLeftMax/time.Second)))*time.Second)
+	w.assignKey(c)
+	c.bodyStyle = w.entropy.Int(bodyStyles)
+	c.lane = [...]actor.Lane{actor.Normal, actor.High, actor.Low}[w.entropy.Int(3)]
 	switch {
 	case value != "":
-		c.leaves = w.judge.Leaves(w.now, to, fmt.Sprintf("client %d", c.no), value)
-	case leaves == 9 && w.kindOf(to.Agent) == actor.Native && !w.isVolatile(to.Agent):
-		keeper = d.keeper()
-		value, message = d.leave()
-		c.text += "; " + one{verb: "call", name: keeper.Agent + "/" + keeper.Key, script: message}.String()
+		c.swap = w.judge.Leaves(w.now, to, fmt.Sprintf("client %d", c.no), value)
+	case leaves == 9 && w.agentKind(to.Agent) == actor.Native && !w.isVolatile(to.Agent):
+		keeper = d.swapTarget()
+		value, message = d.swapMessage()
+		c.text += "; " + instruction{verb: "call", name: keeper.Agent + "/" + keeper.Key, script: message}.String()
 		w.judge.Leaves(w.now, keeper, fmt.Sprintf("%s for client %d", to, c.no), value)
 	}
 	return c
 }
 
-func (w *World) addClient(to actor.ID, text string, left actor.Duration) *client {
+func (w *Simulation) addClient(to actor.ID, text string, left actor.Duration) *client {
 	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: text, left: left, lane: actor.Normal}
-	if !w.plan.Plain && w.choose.Int(3) > 0 {
+	if !w.plan.Plain && w.entropy.Int(3) > 0 {
 		c.key = "key-" + strconv.Itoa(c.no)
 	}
 	w.clients = append(w.clients, c)
 	return c
 }
 
-// ask brings the client's request to some node.
-func (w *World) ask(c *client) {
-	defer w.resume(w.resume(c.stream))
-	n := w.someNode()
+// submit brings the client's request to some node.
+func (w *Simulation) submit(c *client) {
+	defer w.restoreStream(w.restoreStream(c.stream))
+	n := w.drawNode()
 	if n == nil {
-		w.after(time.Second, func() { w.ask(c) })
+		w.after(time.Second, func() { w.submit(c) })
 		return
 	}
-	w.askAt(c, n.cells[w.choose.Int(len(n.cells))])
+	w.submitAt(c, n.cells[w.entropy.Int(len(n.cells))])
 }
 
-func (w *World) askAt(c *client, at *cell) {
+func (w *Simulation) submitAt(c *client, at *cell) {
 	c.tries++
-	w.asked = w.now
-	if w.noRoom(at.n, c) || w.sentAway(at.n, c) {
+	w.lastRequestAt = w.now
+	if w.rejectWhenDiskFull(at.n, c) || w.refusesKey(at.n, c) {
 		return
 	}
 	id := w.newCallID()
 	c.call = id
-	if w.fault(ClientGarbage) {
-		w.sendsRubbish(c, at)
+	if w.faultFires(ClientGarbage) {
+		w.sendMalformed(c, at)
 	}
-	call, refusal := w.request(c)
+	call, refusal := w.clientCall(c)
 	if refusal != nil {
-		w.violate(CodecRoundTrip, fmt.Sprintf("what client %d asks cannot be read: %v", c.no, refusal))
+		w.fail(CodecRoundTrip, fmt.Sprintf("what client %d asks cannot be read: %v", c.no, refusal))
 		return
 	}
 	call.ID, call.Root, call.Kind, call.Lane = id, id, actor.Waiting, c.lane
 	call.Attempt, call.Origin = 1, actor.Human
-	w.log.world(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
-	l := &line{client: c, call: id, at: at}
-	w.lines = append(w.lines, l)
-	w.asksUnderKey(l)
+	w.log.note(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
+	l := &pendingRequest{client: c, call: id, cell: at}
+	w.pending = append(w.pending, l)
+	w.recordKeyedRequest(l)
 	if c.no%2 == 1 { // as a door of the same process does it
-		at.put(input{stream: anyOrder, in: &runtime.Visit{Call: call}})
+		at.enqueue(input{orderGroup: unordered, in: &runtime.Visit{Call: call}})
 	} else {
-		at.put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
+		at.enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
 	}
-	if w.fault(ClientDisconnect) {
-		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.hangUp(l, ClientDisconnect) })
+	if w.faultFires(ClientDisconnect) {
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.disconnectClient(l, ClientDisconnect) })
 	}
-	if w.fault(ClientCancel) {
-		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancel(l) })
+	if w.faultFires(ClientCancel) {
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancelRun(l) })
 	}
-	w.after(c.left+5*time.Second, func() { w.hangUp(l, Fault(faultKinds)) })
+	w.after(c.left+5*time.Second, func() { w.disconnectClient(l, Fault(faultKinds)) })
 }
 
-// request is what the client asks for, as a door reads it.
-func (w *World) request(c *client) (actor.Call, *actor.Refusal) {
-	if c.order != nil {
-		return c.order.request(c)
+// clientCall is what the client asks for, as a door reads it.
+func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
+	if c.op != nil {
+		return c.op.request(c)
 	}
-	body := w.body(c)
+	body := w.requestBody(c)
 	call, refusal := ingress.Message(c.to.Agent, body)
 	if refusal != nil {
 		return actor.Call{}, refusal
 	}
-	call.Operation, call.Trace = actor.HandleMessageFull, w.parent(c)
-	if call.Principal = "client-" + strconv.Itoa(c.no); c.pass != nil {
-		call.Principal = c.pass.key.Principal()
+	call.Operation, call.Trace = actor.HandleMessageFull, w.traceParent(c)
+	if call.Principal = "client-" + strconv.Itoa(c.no); c.apiKey != nil {
+		call.Principal = c.apiKey.record.Principal()
 	}
 	if c.key != "" {
 		call.Idempotency, refusal = ingress.Promise(call.Principal, "messages", []string{c.key}, body)
@@ -201,116 +201,116 @@ func (w *World) request(c *client) (actor.Call, *actor.Refusal) {
 	return call, refusal
 }
 
-// hangUp ends a line from the client's side. Nobody tells the run.
-func (w *World) hangUp(l *line, f Fault) {
-	if !w.drop(l) {
+// disconnectClient ends a line from the client's side. Nobody tells the run.
+func (w *Simulation) disconnectClient(l *pendingRequest, f Fault) {
+	if !w.removePending(l) {
 		return
 	}
 	if int(f) < faultKinds {
-		w.hit(f, "client %d hangs up", l.client.no)
+		w.recordFault(f, "client %d hangs up", l.client.no)
 	} else {
-		w.log.world(w.now, "client %d has waited long enough", l.client.no)
+		w.log.note(w.now, "client %d has waited long enough", l.client.no)
 	}
-	w.askAgain(l.client, w.between(time.Millisecond, time.Second))
+	w.scheduleRetry(l.client, w.between(time.Millisecond, time.Second))
 }
 
-// disconnect ends the lines that a crash cuts.
-func (w *World) disconnect(at func(*line) bool) {
-	for _, l := range slices.Clone(w.lines) {
+// dropRequests ends the lines that a crash cuts.
+func (w *Simulation) dropRequests(at func(*pendingRequest) bool) {
+	for _, l := range slices.Clone(w.pending) {
 		if at(l) {
-			w.drop(l)
-			w.askAgain(l.client, w.between(time.Millisecond, time.Second))
+			w.removePending(l)
+			w.scheduleRetry(l.client, w.between(time.Millisecond, time.Second))
 		}
 	}
 }
 
-func (w *World) drop(l *line) bool {
-	i := slices.Index(w.lines, l)
+func (w *Simulation) removePending(l *pendingRequest) bool {
+	i := slices.Index(w.pending, l)
 	if i < 0 {
 		return false
 	}
-	w.lines = slices.Delete(w.lines, i, i+1)
-	if l.client.told != nil {
-		l.client.told(nil)
+	w.pending = slices.Delete(w.pending, i, i+1)
+	if l.client.onReply != nil {
+		l.client.onReply(nil)
 	}
 	return true
 }
 
-// askAgain has a client ask for the same again, by its key: without one it
+// scheduleRetry has a client ask for the same again, by its key: without one it
 // would not be the same. Nobody waits for longer than they would for an answer.
-func (w *World) askAgain(c *client, after time.Duration) {
+func (w *Simulation) scheduleRetry(c *client, after time.Duration) {
 	if c.key == "" || c.tries >= triesMax || after > 3*clientLeftMax {
 		return
 	}
-	w.asking++
-	w.after(after, func() { w.asking--; w.ask(c) })
+	w.retriesScheduled++
+	w.after(after, func() { w.retriesScheduled--; w.submit(c) })
 }
 
-// cancel has a client give its run up: that is a command, hanging up is none.
-func (w *World) cancel(l *line) { w.cancelBy(ClientCancel, l) }
+// cancelRun has a client give its run up: that is a command, hanging up is none.
+func (w *Simulation) cancelRun(l *pendingRequest) { w.cancelRunAs(ClientCancel, l) }
 
-func (w *World) cancelBy(f Fault, l *line) {
-	n := w.someNode()
-	if n == nil || !slices.Contains(w.lines, l) {
+func (w *Simulation) cancelRunAs(f Fault, l *pendingRequest) {
+	n := w.drawNode()
+	if n == nil || !slices.Contains(w.pending, l) {
 		return
 	}
 	if f == ClientCancel {
-		w.hit(f, "client %d cancels %s", l.client.no, l.call.Short())
+		w.recordFault(f, "client %d cancels %s", l.client.no, l.call.Short())
 	}
 	if refusal := ingress.Nothing([]byte([...]string{"", "{}", " { } "}[l.client.tries%3])); refusal != nil {
-		w.violate(CodecRoundTrip, "a door does not take a cancel: "+refusal.Error())
+		w.fail(CodecRoundTrip, "a door does not take a cancel: "+refusal.Error())
 	}
-	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder,
+	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered,
 		in: runtime.Deliver{Envelope: actor.Envelope{To: l.client.to, Body: actor.Cancel{Call: l.call, Reason: actor.Stopped}}}})
 }
 
-// respond gives a client its answer, if it still waits for it.
-func (w *World) respond(n *node, op runtime.Respond) {
-	i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == op.Call && l.at.n == n })
+// deliverReply gives a client its answer, if it still waits for it.
+func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
+	i := slices.IndexFunc(w.pending, func(l *pendingRequest) bool { return l.call == op.Call && l.cell.n == n })
 	if i < 0 {
 		return
 	}
-	l := w.lines[i]
+	l := w.pending[i]
 	c := l.client
-	w.lines = slices.Delete(w.lines, i, i+1)
+	w.pending = slices.Delete(w.pending, i, i+1)
 	if op.HeldUntil != 0 {
 		c.held = true
-		w.Stats.Sometimes[HeldReply]++
-		if c.told != nil {
-			c.told(nil)
+		w.Stats.Points[HeldReply]++
+		if c.onReply != nil {
+			c.onReply(nil)
 		}
 		return
 	}
 	reply := op.Reply
 	c.reply = &reply
-	w.told(l, &reply)
+	w.recordReply(l, &reply)
 	w.Stats.Replies++
 	switch {
-	case c.told != nil:
-		c.told(&reply)
+	case c.onReply != nil:
+		c.onReply(&reply)
 	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // who writes nothing down forgets keys too
 		if !c.run.IsZero() && c.run != reply.Run {
-			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
+			w.fail("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
 		}
 		said := history.SaidIn(reply.Parts, reply.Warnings)
-		if c.run == reply.Run && c.said != said {
-			w.violate("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of run %s", c.no, c.run))
+		if c.run == reply.Run && c.replyDigest != said {
+			w.fail("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of run %s", c.no, c.run))
 		}
-		c.said = said
+		c.replyDigest = said
 		if c.run == reply.Run {
-			w.Stats.Sometimes[RepeatAnswered]++
+			w.Stats.Points[RepeatAnswered]++
 		}
 		c.run = reply.Run
 	case reply.Refusal != nil && (reply.Refusal.Reason == actor.Busy || reply.Refusal.Reason == actor.Unavailable):
 		if c.burst && reply.Refusal.Reason == actor.Busy {
-			w.hit(AgentBusy, "client %d finds no room", c.no)
+			w.recordFault(AgentBusy, "client %d finds no room", c.no)
 			return
 		}
-		w.askAgain(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
+		w.scheduleRetry(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
 	}
 }
 
-func (w *World) isVolatile(agent string) bool {
+func (w *Simulation) isVolatile(agent string) bool {
 	for i := range w.plan.Agents {
 		if def := &w.plan.Agents[i]; def.Name == agent {
 			return def.Durability == actor.Volatile
@@ -319,22 +319,22 @@ func (w *World) isVolatile(agent string) bool {
 	return false
 }
 
-// joined tells a client that it asks for what is under way already.
-func (w *World) joined(op runtime.Joined) {
-	if i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == op.Call }); i >= 0 {
-		w.listenTo(op.Run, w.lines[i].client)
+// handleJoined tells a client that it asks for what is under way already.
+func (w *Simulation) handleJoined(op runtime.Joined) {
+	if i := slices.IndexFunc(w.pending, func(l *pendingRequest) bool { return l.call == op.Call }); i >= 0 {
+		w.maybeReadStream(op.Run, w.pending[i].client)
 	}
 }
 
-// published shows a run's event to who watches: somebody answers a wait.
-func (w *World) published(_ *node, e store.RunEvent) {
-	w.news(e.Run)
+// handlePublished shows a run's event to who watches: somebody answers a wait.
+func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
+	w.notifyStreams(e.Run)
 	if e.Seq == 1 {
-		if i := slices.IndexFunc(w.lines, func(l *line) bool { return l.call == e.Run }); i >= 0 {
-			w.listenTo(e.Run, w.lines[i].client)
+		if i := slices.IndexFunc(w.pending, func(l *pendingRequest) bool { return l.call == e.Run }); i >= 0 {
+			w.maybeReadStream(e.Run, w.pending[i].client)
 		}
 	}
-	if w.story || w.plan.Plain || runs.TypeOf(e.Body) != runs.WaitOpened {
+	if w.manual || w.plan.Plain || runs.TypeOf(e.Body) != runs.WaitOpened {
 		return
 	}
 	event, err := runs.Decode(e.Body)
@@ -342,34 +342,34 @@ func (w *World) published(_ *node, e store.RunEvent) {
 		return
 	}
 	owner, ok, err := store.ActorOf(w.kv, actor.DefaultTenant, e.Run)
-	if !ok || err != nil || w.choose.Int(8) == 7 {
+	if !ok || err != nil || w.entropy.Int(8) == 7 {
 		return // an unjournaled run cannot be found; or nobody is there
 	}
-	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.signal(owner.Actor, e.Run, event.Name) })
-	w.decidesAgain(owner.Actor, e.Run, event.Name)
+	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.sendSignal(owner.Actor, e.Run, event.Name) })
+	w.maybeDecideTwice(owner.Actor, e.Run, event.Name)
 }
 
-func (w *World) signal(to actor.ID, run actor.CallID, name string) {
+func (w *Simulation) sendSignal(to actor.ID, run actor.CallID, name string) {
 	text := "go on"
 	if w.team != nil && w.team.Signal != nil {
-		text = w.team.Signal(w.choose, name)
+		text = w.team.Signal(w.entropy, name)
 	}
-	w.signalWith(to, run, name, text)
+	w.sendSignalText(to, run, name, text)
 }
 
-func (w *World) signalWith(to actor.ID, run actor.CallID, name, text string) {
-	n := w.someNode()
+func (w *Simulation) sendSignalText(to actor.ID, run actor.CallID, name, text string) {
+	n := w.drawNode()
 	if n == nil {
 		return
 	}
 	id := w.newCallID()
 	call, refusal := ingress.Signal(run, invariant.Must(json.Marshal(map[string]string{"name": name, "payload": text})))
 	if refusal != nil {
-		w.violate(CodecRoundTrip, fmt.Sprintf("the signal %s cannot be read: %v", name, refusal))
+		w.fail(CodecRoundTrip, fmt.Sprintf("the signal %s cannot be read: %v", name, refusal))
 		return
 	}
 	call.ID, call.Root, call.To, call.Lane, call.Left, call.Attempt = id, id, to, actor.Normal, 10*time.Second, 1
 	call.Principal, call.Origin = "person", actor.Human
-	w.log.world(w.now, "signal %s for run %s of %s", name, run.Short(), to)
-	n.cells[w.choose.Int(len(n.cells))].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
+	w.log.note(w.now, "signal %s for run %s of %s", name, run.Short(), to)
+	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}}})
 }

@@ -23,7 +23,7 @@ type clock struct {
 
 // now is the node's time at the world's.
 func (c *clock) now(world actor.Time) actor.Time {
-	c.last = max(c.last, c.at(world))
+	c.last = max(c.last, c.raw(world))
 	return c.last
 }
 
@@ -36,38 +36,38 @@ const (
 	// clockJumpMax is how far a clock jumps, ahead or while its process is down
 	// back: less than outcomes are remembered for repeats.
 	clockJumpMax = 30 * time.Second
-	// clockOff and clockFarOff are how far a clock is off when somebody who looks does something.
-	clockOff, clockFarOff = time.Second, 5 * time.Second
+	// clockSlewAbove and clockFarOff are how far a clock is off when somebody who looks does something.
+	clockSlewAbove, clockStepAbove = time.Second, 5 * time.Second
 )
 
-// off is how far the clock is off.
-func (c *clock) off(world actor.Time) actor.Duration {
+// offsetAt is how far the clock is off.
+func (c *clock) offsetAt(world actor.Time) actor.Duration {
 	return c.offset + actor.Duration(int64(world.Sub(c.since))*c.drift/million)
 }
 
-func (c *clock) at(world actor.Time) actor.Time { return world.Add(c.off(world)) }
+func (c *clock) raw(world actor.Time) actor.Time { return world.Add(c.offsetAt(world)) }
 
-// drifts has the clock run at another rate from now on; it does not jump.
-func (c *clock) drifts(world actor.Time, drift int64) {
-	c.offset, c.since, c.drift = c.off(world), world, drift
+// setDrift has the clock run at another rate from now on; it does not jump.
+func (c *clock) setDrift(world actor.Time, drift int64) {
+	c.offset, c.since, c.drift = c.offsetAt(world), world, drift
 }
 
-// jumps has the clock be off by so much from now on, and tells how far it jumps.
-func (c *clock) jumps(world actor.Time, to actor.Duration) actor.Duration {
-	by := to - c.off(world)
+// jumpTo has the clock be off by so much from now on, and tells how far it jumps.
+func (c *clock) jumpTo(world actor.Time, to actor.Duration) actor.Duration {
+	by := to - c.offsetAt(world)
 	c.offset, c.since = to, world
 	return by
 }
 
-// putRight is what somebody does to a clock now and then who knows the time:
+// correct is what somebody does to a clock now and then who knows the time:
 // one that is far off jumps, one that is a little off runs the other way from
 // now on. It tells by how much it was off if it jumps.
-func (c *clock) putRight(world actor.Time) actor.Duration {
-	switch off := c.off(world); {
-	case off.Abs() > clockFarOff:
-		return -c.jumps(world, 0)
-	case off.Abs() > clockOff && (off > 0) == (c.drift > 0):
-		c.drifts(world, -c.drift)
+func (c *clock) correct(world actor.Time) actor.Duration {
+	switch off := c.offsetAt(world); {
+	case off.Abs() > clockStepAbove:
+		return -c.jumpTo(world, 0)
+	case off.Abs() > clockSlewAbove && (off > 0) == (c.drift > 0):
+		c.setDrift(world, -c.drift)
 	}
 	return 0
 }
@@ -75,7 +75,7 @@ func (c *clock) putRight(world actor.Time) actor.Duration {
 // setBack is a clock that is put back while its process is down, as far as
 // clocks are behind at most: nobody remembers what it told. It tells by how much.
 func (c *clock) setBack(world actor.Time, by time.Duration) time.Duration {
-	by = min(by, c.off(world)+clockJumpMax)
+	by = min(by, c.offsetAt(world)+clockJumpMax)
 	if by <= 0 {
 		return 0
 	}
@@ -84,9 +84,9 @@ func (c *clock) setBack(world actor.Time, by time.Duration) time.Duration {
 	return by
 }
 
-// when is the world's time at which the node's will be the given one, or
+// simTimeAt is the world's time at which the node's will be the given one, or
 // nanoseconds later.
-func (c *clock) when(local actor.Time) actor.Time {
+func (c *clock) simTimeAt(local actor.Time) actor.Time {
 	if local == actor.Forever {
 		return local
 	}

@@ -11,49 +11,49 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TestAClockJumpsAsFarAsItIsTold is of worlds of hours: whatever a clock went
+// TestClockOffsetAfterJumpAndDrift is of worlds of hours: whatever a clock went
 // wrong by before, it is off by what it jumped to, and from then on by no more
 // than its drift makes of the time that has passed since.
-func TestAClockJumpsAsFarAsItIsTold(t *testing.T) {
+func TestClockOffsetAfterJumpAndDrift(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := clock{since: Origin, drift: rapid.Int64Range(-driftMax, driftMax).Draw(t, "drift")}
 		now, told := Origin, actor.Time(0)
 		for range rapid.IntRange(1, 40).Draw(t, "events") {
 			now = now.Add(actor.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(t, "passed")))
-			before := c.off(now)
+			before := c.offsetAt(now)
 			switch rapid.IntRange(0, 3).Draw(t, "what") {
 			case 0:
 				to := actor.Duration(rapid.Int64Range(0, int64(clockJumpMax)).Draw(t, "to"))
-				if by := c.jumps(now, to); c.off(now) != to || before+by != to {
-					t.Fatalf("was off by %v, jumped by %v to %v, and is off by %v", before, by, to, c.off(now))
+				if by := c.jumpTo(now, to); c.offsetAt(now) != to || before+by != to {
+					t.Fatalf("was off by %v, jumped by %v to %v, and is off by %v", before, by, to, c.offsetAt(now))
 				}
 			case 1:
-				c.drifts(now, rapid.Int64Range(-driftMax, driftMax).Draw(t, "drift"))
-				if c.off(now) != before {
-					t.Fatalf("was off by %v, runs at another rate, and is off by %v", before, c.off(now))
+				c.setDrift(now, rapid.Int64Range(-driftMax, driftMax).Draw(t, "drift"))
+				if c.offsetAt(now) != before {
+					t.Fatalf("was off by %v, runs at another rate, and is off by %v", before, c.offsetAt(now))
 				}
 			case 2:
-				if by := c.putRight(now); by != 0 && (by != before || c.off(now) != 0) {
-					t.Fatalf("was off by %v, was put right by %v, and is off by %v", before, by, c.off(now))
+				if by := c.correct(now); by != 0 && (by != before || c.offsetAt(now) != 0) {
+					t.Fatalf("was off by %v, was put right by %v, and is off by %v", before, by, c.offsetAt(now))
 				}
-				if c.off(now).Abs() > clockFarOff {
-					t.Fatalf("put right and off by %v", c.off(now))
+				if c.offsetAt(now).Abs() > clockStepAbove {
+					t.Fatalf("put right and off by %v", c.offsetAt(now))
 				}
 			case 3:
 				by := c.setBack(now, time.Duration(rapid.Int64Range(int64(time.Second), int64(clockJumpMax)).Draw(t, "by")))
-				if c.off(now) != before-by || by > 0 && c.off(now) < -clockJumpMax || by < 0 {
-					t.Fatalf("was off by %v, was put back by %v, and is off by %v", before, by, c.off(now))
+				if c.offsetAt(now) != before-by || by > 0 && c.offsetAt(now) < -clockJumpMax || by < 0 {
+					t.Fatalf("was off by %v, was put back by %v, and is off by %v", before, by, c.offsetAt(now))
 				}
 				if by > 0 {
 					told = 0 // nobody remembers
 				}
 			}
 			later := now.Add(time.Minute)
-			if most := c.off(now).Abs() + actor.Duration(driftMax*time.Minute/million); c.off(later).Abs() > most {
-				t.Fatalf("off by %v a minute after %v", c.off(later), c.off(now))
+			if most := c.offsetAt(now).Abs() + actor.Duration(driftMax*time.Minute/million); c.offsetAt(later).Abs() > most {
+				t.Fatalf("off by %v a minute after %v", c.offsetAt(later), c.offsetAt(now))
 			}
-			if at := c.when(c.at(later)); at.Sub(later).Abs() > time.Microsecond || c.at(at) < c.at(later) {
-				t.Fatalf("tells %v at %v, and would tell it at %v", c.at(later), later, at)
+			if at := c.simTimeAt(c.raw(later)); at.Sub(later).Abs() > time.Microsecond || c.raw(at) < c.raw(later) {
+				t.Fatalf("tells %v at %v, and would tell it at %v", c.raw(later), later, at)
 			}
 			if c.now(now) < told {
 				t.Fatalf("went back from %v to %v", told, c.last)

@@ -17,12 +17,12 @@ import (
 // each node. Calls are numbered as they come up; of what the log does, only that
 // it has become durable shows, of effects only what clients get.
 type Columns struct {
-	out   io.Writer
-	wide  int // of the page
-	nodes []actor.NodeID
-	each  int // of a column
-	calls map[actor.CallID]int
-	line  []byte
+	out         io.Writer
+	width       int // of the page
+	nodes       []actor.NodeID
+	columnWidth int // of a column
+	callNumbers map[actor.CallID]int
+	line        []byte
 }
 
 // ColumnsWidth is how many characters a line of columns may take.
@@ -30,16 +30,16 @@ const ColumnsWidth = 132
 
 // NewColumns writes columns of so many characters, all of them together.
 func NewColumns(out io.Writer, width int) *Columns {
-	return &Columns{out: out, wide: width, calls: map[actor.CallID]int{}}
+	return &Columns{out: out, width: width, callNumbers: map[actor.CallID]int{}}
 }
 
 const stampWidth = 10
 
-func (c *Columns) begin(w *World) {
+func (c *Columns) begin(w *Simulation) {
 	for _, n := range w.nodes {
 		c.nodes = append(c.nodes, n.id)
 	}
-	c.each = max(20, (c.wide-stampWidth)/len(c.nodes)-2)
+	c.columnWidth = max(20, (c.width-stampWidth)/len(c.nodes)-2)
 	c.line = append(c.line[:0], strings.Repeat(" ", stampWidth)...)
 	for i, n := range c.nodes {
 		cells := "1 cell"
@@ -48,18 +48,18 @@ func (c *Columns) begin(w *World) {
 		}
 		c.column(fmt.Sprintf("%s, %s", n, cells))
 	}
-	c.end()
+	c.endLine()
 }
 
 func (c *Columns) column(text string) {
-	if utf8.RuneCountInString(text) > c.each {
-		text = string([]rune(text)[:c.each-1]) + "…"
+	if utf8.RuneCountInString(text) > c.columnWidth {
+		text = string([]rune(text)[:c.columnWidth-1]) + "…"
 	}
 	c.line = append(append(c.line, ' ', ' '), text...)
-	c.line = append(c.line, strings.Repeat(" ", c.each-utf8.RuneCountInString(text))...)
+	c.line = append(c.line, strings.Repeat(" ", c.columnWidth-utf8.RuneCountInString(text))...)
 }
 
-func (c *Columns) end() {
+func (c *Columns) endLine() {
 	c.out.Write(append(bytes.TrimRight(c.line, " "), '\n')) //nolint:errcheck // a page that cannot be written is not read
 }
 
@@ -81,75 +81,75 @@ func (c *Columns) event(now actor.Time, e *history.Event) {
 		}
 		c.column(text)
 	}
-	c.end()
+	c.endLine()
 }
 
 func stamp(now actor.Time) string { return fmt.Sprintf("%.4fs", now.Sub(Origin).Seconds()) }
 
-// call is the number of a call.
-func (c *Columns) call(id actor.CallID) string {
+// callNumber is the number of a call.
+func (c *Columns) callNumber(id actor.CallID) string {
 	if id.IsZero() {
 		return ""
 	}
-	n := c.calls[id]
+	n := c.callNumbers[id]
 	if n == 0 {
-		n = len(c.calls) + 1
-		c.calls[id] = n
+		n = len(c.callNumbers) + 1
+		c.callNumbers[id] = n
 	}
 	return fmt.Sprintf(" #%d", n)
 }
 
 // describe is an event in a few words; "" for one that columns leave out.
 func (c *Columns) describe(e *history.Event) string {
-	who := brief(e.Actor)
+	who := shortID(e.Actor)
 	switch e.Kind {
 	case history.Ask:
 		switch e.What {
 		case "client":
-			return "client asks " + brief(e.Peer) + c.call(e.Call)
+			return "client asks " + shortID(e.Peer) + c.callNumber(e.Call)
 		case "call":
-			return who + " asks " + brief(e.Peer) + c.call(e.Call)
+			return who + " asks " + shortID(e.Peer) + c.callNumber(e.Call)
 		}
 		return who + " wants " + e.What
 	case history.Answer:
-		return who + " gets " + e.What + c.call(e.Call) + reason(e)
+		return who + " gets " + e.What + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Send:
-		return "→ " + e.What + c.call(e.Call) + " to " + brief(e.Peer)
+		return "→ " + e.What + c.callNumber(e.Call) + " to " + shortID(e.Peer)
 	case history.Deliver:
-		return "← " + e.What + c.call(e.Call) + " for " + who
+		return "← " + e.What + c.callNumber(e.Call) + " for " + who
 	case history.Drop:
-		return "drops " + e.What + c.call(e.Call) + ": " + e.Why
+		return "drops " + e.What + c.callNumber(e.Call) + ": " + e.Why
 	case history.Admit:
-		return who + " takes" + c.call(e.Call)
+		return who + " takes" + c.callNumber(e.Call)
 	case history.Refuse:
-		return who + " refused" + c.call(e.Call) + reason(e)
+		return who + " refused" + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Start:
-		return who + " begins" + c.call(e.Call)
+		return who + " begins" + c.callNumber(e.Call)
 	case history.Reply:
-		return who + " ends" + c.call(e.Call) + reason(e)
+		return who + " ends" + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Queue:
-		return who + " queues" + c.call(e.Call) + " behind" + c.call(e.Parent)
+		return who + " queues" + c.callNumber(e.Call) + " behind" + c.callNumber(e.Parent)
 	case history.Probe:
-		return "a probe passes" + c.call(e.Call)
+		return "a probe passes" + c.callNumber(e.Call)
 	case history.ProbeHome:
-		return fmt.Sprintf("the probe of%s is home: %d hops", c.call(e.Call), e.N)
+		return fmt.Sprintf("the probe of%s is home: %d hops", c.callNumber(e.Call), e.N)
 	case history.Confirm:
-		return "lap two:" + c.call(e.Call) + " still waits"
+		return "lap two:" + c.callNumber(e.Call) + " still waits"
 	case history.RefuseWaitCycle:
-		return who + " refuses" + c.call(e.Call) + ": a ring"
+		return who + " refuses" + c.callNumber(e.Call) + ": a ring"
 	case history.Reprobe:
-		return who + " probes again" + c.call(e.Call)
+		return who + " probes again" + c.callNumber(e.Call)
 	case history.Expire:
 		if e.What == "sleep" {
 			return ""
 		}
-		return who + " time is over: " + e.What + c.call(e.Call)
+		return who + " time is over: " + e.What + c.callNumber(e.Call)
 	case history.Cancel:
-		return who + " cancels" + c.call(e.Call)
+		return who + " cancels" + c.callNumber(e.Call)
 	case history.Hold:
-		return who + " held: " + e.What + c.call(e.Call)
+		return who + " held: " + e.What + c.callNumber(e.Call)
 	case history.Resume:
-		return who + " goes on: " + e.What + c.call(e.Call)
+		return who + " goes on: " + e.What + c.callNumber(e.Call)
 	case history.Activate:
 		return "+ " + who
 	case history.Deactivate:
@@ -167,29 +167,29 @@ func (c *Columns) describe(e *history.Event) string {
 	case history.Perform:
 		switch {
 		case e.What == "respond" && e.Status == 0:
-			return "⇒ client" + c.call(e.Call) + " waits for a person"
+			return "⇒ client" + c.callNumber(e.Call) + " waits for a person"
 		case e.What == "respond":
-			return "⇒ client" + c.call(e.Call) + " " + e.Status.String() + reason(e)
+			return "⇒ client" + c.callNumber(e.Call) + " " + e.Status.String() + reasonSuffix(e)
 		case e.What == "try":
-			return fmt.Sprintf("⇒ asks outside for%s, try %d", c.call(e.Call), e.N)
+			return fmt.Sprintf("⇒ asks outside for%s, try %d", c.callNumber(e.Call), e.N)
 		case e.What == "show":
-			return fmt.Sprintf("⇒ shows a piece of%s, event %d", c.call(e.Call), e.N)
+			return fmt.Sprintf("⇒ shows a piece of%s, event %d", c.callNumber(e.Call), e.N)
 		case e.What == "take back":
-			return fmt.Sprintf("takes back of%s what came after event %d", c.call(e.Call), e.N)
+			return fmt.Sprintf("takes back of%s what came after event %d", c.callNumber(e.Call), e.N)
 		}
 		return ""
 	}
-	return who + " " + strings.ToLower(e.Kind.String()) + c.call(e.Call)
+	return who + " " + strings.ToLower(e.Kind.String()) + c.callNumber(e.Call)
 }
 
-func reason(e *history.Event) string {
+func reasonSuffix(e *history.Event) string {
 	if e.Reason == 0 {
 		return ""
 	}
 	return ": " + e.Reason.String()
 }
 
-func brief(id actor.ID) string {
+func shortID(id actor.ID) string {
 	if id == (actor.ID{}) {
 		return "client"
 	}

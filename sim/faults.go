@@ -133,8 +133,8 @@ const (
 // noFault stands where there is none.
 const noFault = Fault(faultKinds)
 
-// per is what probabilities are parts of.
-const per = 10_000
+// oddsScale is what probabilities are parts of.
+const oddsScale = 10_000
 
 // faultTable says of each kind its name, and how probable a seed makes it at
 // most, each time it is asked for: at a message, call, commit, read, start or
@@ -182,7 +182,7 @@ var faultTable = [faultKinds]struct {
 	ClockBehind:      {"ClockBehind", 5000, false, false},
 	ShardMove:        {"ShardMove", 3000, true, false},
 
-	DiskLostTail:    {"DiskLostTail", per, false, false},
+	DiskLostTail:    {"DiskLostTail", oddsScale, false, false},
 	DiskSlow:        {"DiskSlow", 300, false, false},
 	DiskFull:        {"DiskFull", 600, true, false},
 	DiskErrorBefore: {"DiskErrorBefore", 30, false, false},
@@ -301,17 +301,17 @@ func ParseOdds(text string) (Odds, error) {
 	if !ok || err != nil || !(v >= 0 && v <= 1) {
 		return Odds{}, fmt.Errorf("fault %.60q: want kind:probability, a number from 0 to 1", text)
 	}
-	return Odds{f, int(math.Round(v * per))}, nil
+	return Odds{f, int(math.Round(v * oddsScale))}, nil
 }
 
 // String is what ParseOdds reads.
 func (o Odds) String() string {
-	return o.Fault.String() + ":" + strconv.FormatFloat(float64(o.Per)/per, 'f', -1, 64)
+	return o.Fault.String() + ":" + strconv.FormatFloat(float64(o.Per)/oddsScale, 'f', -1, 64)
 }
 
-// drawFaults says how probable each fault is in this seed. Some seeds have one
+// drawFaultOdds says how probable each fault is in this seed. Some seeds have one
 // in eight of them, some half: what one fault does alone, many at a time hide.
-func drawFaults(c Chooser) (odds [faultKinds]int) {
+func drawFaultOdds(c Entropy) (odds [faultKinds]int) {
 	eighths := 1 + c.Int(4)
 	for f := range odds {
 		if c.Int(8) >= 8-eighths {
@@ -321,34 +321,34 @@ func drawFaults(c Chooser) (odds [faultKinds]int) {
 	return odds
 }
 
-// fault asks whether a fault happens here and now. One that cannot is no choice.
-func (w *World) fault(f Fault) bool {
+// faultFires asks whether a fault happens here and now. One that cannot is no choice.
+func (w *Simulation) faultFires(f Fault) bool {
 	p := w.plan.Odds[f]
-	if p == 0 || w.calm {
+	if p == 0 || w.recovering {
 		return false
 	}
-	before := w.turn(aboutFault + StreamID(f))
-	happens := w.choose.Int(per) >= per-p
-	w.turn(before)
+	before := w.setStream(topicFault + StreamID(f))
+	happens := w.entropy.Int(oddsScale) >= oddsScale-p
+	w.setStream(before)
 	if happens {
-		w.disturbed(f)
+		w.noteDisturbance(f)
 	}
 	return happens
 }
 
-// hit says that a fault has changed something.
-func (w *World) hit(f Fault, format string, args ...any) {
+// recordFault says that a fault has changed something.
+func (w *Simulation) recordFault(f Fault, format string, args ...any) {
 	if int(f) == faultKinds {
 		return // a panic that nobody planned: it is told as a violation
 	}
-	w.disturbed(f)
+	w.noteDisturbance(f)
 	w.Stats.Faults[f]++
-	if w.log == nil && len(w.watch) == 0 {
+	if w.log == nil && len(w.observers) == 0 {
 		return
 	}
 	what := fmt.Sprintf(format, args...)
-	w.log.world(w.now, "fault %s: %s", f, what)
-	for _, watch := range w.watch {
+	w.log.note(w.now, "fault %s: %s", f, what)
+	for _, watch := range w.observers {
 		watch.fault(w.now, f, what)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Each guard that can be removed has its line, each line its guard, and a spec that exists.
-func TestGuardsAreThoseInTheCode(t *testing.T) {
+func TestGuardsMatchMutantsInCode(t *testing.T) {
 	var inCode []string
 	root := os.DirFS("..")
 	guard := regexp.MustCompile(`mutant\.On\("([a-z-]+)"\)`)
@@ -38,7 +38,7 @@ func TestGuardsAreThoseInTheCode(t *testing.T) {
 	var listed []string
 	for _, g := range Guards() {
 		listed = append(listed, g.Mutant)
-		if !slices.Contains(Judged(), g.Spec) && !slices.ContainsFunc(specs.All(), func(s specs.Spec) bool { return s.Name == g.Spec }) {
+		if !slices.Contains(Properties(), g.Spec) && !slices.ContainsFunc(specs.All(), func(s specs.Spec) bool { return s.Name == g.Spec }) {
 			t.Errorf("%s is to be found by %s, which is no spec", g.Mutant, g.Spec)
 		}
 	}

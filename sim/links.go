@@ -12,72 +12,72 @@ import (
 
 func (n *network) link(from, to *node) *link { return &n.links[from.index][to.index] }
 
-// slowLink is how many bytes a slow link carries in a second.
-const slowLink = 20_000
+// slowLinkBytesPerSecond is how many bytes a slow link carries in a second.
+const slowLinkBytesPerSecond = 20_000
 
-// strained is how much longer a message takes because of the state of its link.
-func (w *World) strained(m *message) (more time.Duration) {
+// linkDelay is how much longer a message takes because of the state of its link.
+func (w *Simulation) linkDelay(m *message) (more time.Duration) {
 	l := w.net.link(m.from, m.to)
-	if l.jitter > w.now {
+	if l.jitterUntil > w.now {
 		if more = w.between(0, 80*time.Millisecond); more > 0 {
-			w.hit(NetworkJitter, "%s comes %v later", m, more)
+			w.recordFault(NetworkJitter, "%s comes %v later", m, more)
 		}
 	}
-	if l.slow > w.now {
-		l.free = max(l.free, w.now).Add(time.Duration(len(m.bytes)) * time.Second / slowLink)
-		w.hit(NetworkSlowLink, "%s waits %v behind others", m, l.free.Sub(w.now))
-		more += l.free.Sub(w.now)
+	if l.slowUntil > w.now {
+		l.freeAt = max(l.freeAt, w.now).Add(time.Duration(len(m.bytes)) * time.Second / slowLinkBytesPerSecond)
+		w.recordFault(NetworkSlowLink, "%s waits %v behind others", m, l.freeAt.Sub(w.now))
+		more += l.freeAt.Sub(w.now)
 	}
-	m.late = m.late || more > 0
+	m.delayed = m.delayed || more > 0
 	return more
 }
 
-// someLink is two nodes, the first of which is up; nil if there are no two.
-func (w *World) someLink(from *node) (to *node) {
+// randomPeer is two nodes, the first of which is up; nil if there are no two.
+func (w *Simulation) randomPeer(from *node) (to *node) {
 	if len(w.nodes) < 2 {
 		return nil
 	}
-	return w.nodes[(from.index+1+w.choose.Int(len(w.nodes)-1))%len(w.nodes)]
+	return w.nodes[(from.index+1+w.entropy.Int(len(w.nodes)-1))%len(w.nodes)]
 }
 
-// strain makes a link worse, in both directions, for a while.
-func (w *World) strain(f Fault, from *node) {
-	to := w.someLink(from)
+// degradeLink makes a link worse, in both directions, for a while.
+func (w *Simulation) degradeLink(f Fault, from *node) {
+	to := w.randomPeer(from)
 	if to == nil {
 		return
 	}
 	until := w.now.Add(w.between(300*time.Millisecond, 8*time.Second))
 	for _, l := range [...]*link{w.net.link(from, to), w.net.link(to, from)} {
 		if f == NetworkJitter {
-			l.jitter = until
+			l.jitterUntil = until
 		} else {
-			l.slow = until
+			l.slowUntil = until
 		}
 	}
 }
 
-// apart cuts the link between two nodes.
-func (w *World) apart(f Fault, a, b *node, until actor.Time) {
-	w.net.block[a.index][b.index] = cutting{until, f}
-	w.net.block[b.index][a.index] = cutting{until, f}
+// cutLink cuts the link between two nodes.
+func (w *Simulation) cutLink(f Fault, a, b *node, until actor.Time) {
+	w.net.blocked[a.index][b.index] = linkCut{until, f}
+	w.net.blocked[b.index][a.index] = linkCut{until, f}
 }
 
-// flap cuts a link and mends it, a few times.
-func (w *World) flap(a, b *node, times int) {
-	if w.calm || times == 0 {
+// flapLink cuts a link and mends it, a few times.
+func (w *Simulation) flapLink(a, b *node, times int) {
+	if w.recovering || times == 0 {
 		return
 	}
 	down := w.between(20*time.Millisecond, 600*time.Millisecond)
-	w.apart(NetworkFlapping, a, b, w.now.Add(down))
-	w.after(down+w.between(20*time.Millisecond, 600*time.Millisecond), func() { w.flap(a, b, times-1) })
+	w.cutLink(NetworkFlapping, a, b, w.now.Add(down))
+	w.after(down+w.between(20*time.Millisecond, 600*time.Millisecond), func() { w.flapLink(a, b, times-1) })
 }
 
-// reset breaks the connection between two nodes: what is on its way is lost.
-func (w *World) reset(a, b *node) (lost int) {
+// resetConnection breaks the connection between two nodes: what is on its way is lost.
+func (w *Simulation) resetConnection(a, b *node) (lost int) {
 	for _, l := range [...]*link{w.net.link(a, b), w.net.link(b, a)} {
-		lost += l.onWay
+		lost += l.inFlight
 		l.resets++
-		l.onWay = 0
+		l.inFlight = 0
 	}
 	return lost
 }

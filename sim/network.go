@@ -13,15 +13,15 @@ import (
 // network is what lies between the nodes, and between them and the shared store.
 // It carries bytes, and takes its time; it promises no order.
 type network struct {
-	block [][]cutting  // from, to
-	cut   []actor.Time // until when a node cannot reach the store
-	links [][]link     // from, to
-	onWay int          // messages that have left and not arrived
-	late  int          // those of them that a fault keeps up
+	blocked       [][]linkCut  // from, to
+	storeCutUntil []actor.Time // until when a node cannot reach the store
+	links         [][]link     // from, to
+	inFlight      int          // messages that have left and not arrived
+	delayed       int          // those of them that a fault keeps up
 }
 
-// cutting is a link that lets nothing through for a while, and why.
-type cutting struct {
+// linkCut is a link that lets nothing through for a while, and why.
+type linkCut struct {
 	until actor.Time
 	fault Fault
 }
@@ -31,90 +31,92 @@ type cutting struct {
 type link struct {
 	sent, arrived uint64
 	resets        uint64     // how often its connection broke
-	onWay         int        // messages of the connection that there is
-	jitter        actor.Time // until when some take longer
-	slow          actor.Time // until when it carries few bytes a second
-	free          actor.Time // when all that was sent before is through, if it is slow
+	inFlight      int        // messages of the connection that there is
+	jitterUntil   actor.Time // until when some take longer
+	slowUntil     actor.Time // until when it carries few bytes a second
+	freeAt        actor.Time // when all that was sent before is through, if it is slow
 }
 
 func newNetwork(nodes int) network {
-	n := network{cut: make([]actor.Time, nodes)}
+	n := network{storeCutUntil: make([]actor.Time, nodes)}
 	for range nodes {
-		n.block = append(n.block, make([]cutting, nodes))
+		n.blocked = append(n.blocked, make([]linkCut, nodes))
 		n.links = append(n.links, make([]link, nodes))
 	}
 	return n
 }
 
-// isCut tells whether a node cannot reach the store just now.
-func (n *network) isCut(at *node, now actor.Time) bool { return n.cut[at.index] > now }
+// storeUnreachable tells whether a node cannot reach the store just now.
+func (n *network) storeUnreachable(at *node, now actor.Time) bool {
+	return n.storeCutUntil[at.index] > now
+}
 
-// storeAsked is how often a node that cannot reach the store tries again.
-const storeAsked = 50 * time.Millisecond
+// storeRetryInterval is how often a node that cannot reach the store tries again.
+const storeRetryInterval = 50 * time.Millisecond
 
 // heal lets everything through again.
 func (n *network) heal() {
-	clear(n.cut)
-	for i := range n.block {
-		clear(n.block[i])
+	clear(n.storeCutUntil)
+	for i := range n.blocked {
+		clear(n.blocked[i])
 		for j := range n.links[i] {
-			n.links[i][j].jitter, n.links[i][j].slow = 0, 0
+			n.links[i][j].jitterUntil, n.links[i][j].slowUntil = 0, 0
 		}
 	}
 }
 
 // transmit carries bytes from one node to another, if the network lets them.
-func (w *World) transmit(from *node, op runtime.Send, bytes []byte) {
-	to := w.node(op.Node)
+func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
+	to := w.nodeByID(op.Node)
 	if to == nil {
 		return
 	}
-	defer w.turn(w.turn(aboutLink + StreamID(from.index)<<8 + StreamID(to.index)))
-	w.keepSpecimen(frameCodec, bytes)
-	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, what: op.Envelope.Body.Name()}
+	defer w.setStream(w.setStream(topicLink + StreamID(from.index)<<8 + StreamID(to.index)))
+	w.addToCorpus(frameCodec, bytes)
+	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, kind: op.Envelope.Body.Name()}
 	_, answer := op.Envelope.Body.(actor.Answered)
 	_, request := op.Envelope.Body.(actor.Request)
-	switch block := w.net.block[from.index][to.index]; {
+	switch block := w.net.blocked[from.index][to.index]; {
 	case block.until > w.now:
-		w.hit(block.fault, "%s is lost", m)
+		w.recordFault(block.fault, "%s is lost", m)
 		return
-	case w.fault(NetworkLoss):
-		w.hit(NetworkLoss, "%s is lost", m)
+	case w.faultFires(NetworkLoss):
+		w.recordFault(NetworkLoss, "%s is lost", m)
 		return
-	case answer && w.fault(AgentReplyLost):
-		w.hit(AgentReplyLost, "%s is lost", m)
+	case answer && w.faultFires(AgentReplyLost):
+		w.recordFault(AgentReplyLost, "%s is lost", m)
 		return
 	}
 	delay := w.between(100*time.Microsecond, 3*time.Millisecond)
-	if w.fault(NetworkDelay) {
+	if w.faultFires(NetworkDelay) {
 		more := w.between(20*time.Millisecond, 3*time.Second)
-		w.hit(NetworkDelay, "%s comes %v later", m, more)
-		m.late = true
+		w.recordFault(NetworkDelay, "%s comes %v later", m, more)
+		m.delayed = true
 		delay += more
 	}
-	if request && w.fault(AgentCallNetworkDelay) {
+	if request && w.faultFires(AgentCallNetworkDelay) {
 		more := w.between(100*time.Millisecond, 10*time.Second)
-		w.hit(AgentCallNetworkDelay, "%s comes %v later", m, more)
-		m.late = true
+		w.recordFault(AgentCallNetworkDelay, "%s comes %v later", m, more)
+		m.delayed = true
 		delay += more
 	}
-	delay += w.strained(m)
-	if w.fault(NetworkReorder) {
-		m.reordered, m.late = true, true
+	delay += w.linkDelay(m)
+	if w.faultFires(NetworkReorder) {
+		m.reordered, m.delayed = true, true
 		delay += w.between(2*time.Millisecond, 200*time.Millisecond)
 	}
-	if w.fault(NetworkDuplicate) {
-		w.hit(NetworkDuplicate, "%s comes twice", m)
-		m.late = true
-		w.carry(m, w.between(100*time.Microsecond, 3*time.Second))
+	if w.faultFires(NetworkDuplicate) {
+		w.recordFault(NetworkDuplicate, "%s comes twice", m)
+		m.delayed = true
+		w.scheduleDelivery(m, w.between(100*time.Microsecond, 3*time.Second))
 	}
-	if w.fault(NetworkOversized) {
+	if w.faultFires(NetworkOversized) {
 		over := *m
 		over.bytes = append(bytes[:len(bytes):len(bytes)], make([]byte, actor.MessageBytesMax)...)
-		over.oversized, over.late = true, true
+		over.oversized, over.delayed = true, true
 		m = &over
 	}
-	w.carry(m, delay)
+	w.scheduleDelivery(m, delay)
 }
 
 // message is bytes under way.
@@ -122,38 +124,38 @@ type message struct {
 	from, to  *node
 	cell      uint16
 	bytes     []byte
-	what      string
+	kind      string
 	reordered bool
-	late      bool
+	delayed   bool
 	oversized bool
 }
 
 // String says who sends what to whom.
 func (m *message) String() string {
-	return m.what + " from " + string(m.from.id) + " to " + string(m.to.id)
+	return m.kind + " from " + string(m.from.id) + " to " + string(m.to.id)
 }
 
-func (w *World) carry(m *message, delay time.Duration) {
+func (w *Simulation) scheduleDelivery(m *message, delay time.Duration) {
 	l := w.net.link(m.from, m.to)
 	l.sent++
-	l.onWay++
+	l.inFlight++
 	number, resets := l.sent, l.resets
-	w.net.onWay++
-	if m.late {
-		w.net.late++
+	w.net.inFlight++
+	if m.delayed {
+		w.net.delayed++
 	}
 	w.after(delay, func() {
-		w.net.onWay--
-		if m.late {
-			w.net.late--
-			w.trouble = w.now
+		w.net.inFlight--
+		if m.delayed {
+			w.net.delayed--
+			w.lastDisturbance = w.now
 		}
 		if l.resets != resets {
 			return // lost with its connection
 		}
-		l.onWay--
+		l.inFlight--
 		if m.reordered && number < l.arrived {
-			w.hit(NetworkReorder, "%s was overtaken", m)
+			w.recordFault(NetworkReorder, "%s was overtaken", m)
 		}
 		l.arrived = max(l.arrived, number)
 		if !m.to.up || int(m.cell) >= len(m.to.cells) {
@@ -162,16 +164,16 @@ func (w *World) carry(m *message, delay time.Duration) {
 		env, err := actor.Decode(m.bytes)
 		switch {
 		case m.oversized && err == nil:
-			w.violate(CodecRoundTrip, fmt.Sprintf("%s reads a frame of %d bytes", m.to.id, len(m.bytes)))
+			w.fail(CodecRoundTrip, fmt.Sprintf("%s reads a frame of %d bytes", m.to.id, len(m.bytes)))
 			return
 		case m.oversized:
-			w.hit(NetworkOversized, "%s has %d bytes, which ends the connection", m, len(m.bytes))
-			w.reset(m.from, m.to)
+			w.recordFault(NetworkOversized, "%s has %d bytes, which ends the connection", m, len(m.bytes))
+			w.resetConnection(m.from, m.to)
 			return
 		case err != nil:
-			w.violate(CodecRoundTrip, fmt.Sprintf("%s cannot read what it was sent: %v", m.to.id, err))
+			w.fail(CodecRoundTrip, fmt.Sprintf("%s cannot read what it was sent: %v", m.to.id, err))
 			return
 		}
-		m.to.cells[m.cell].put(input{stream: anyOrder, in: runtime.Deliver{Envelope: env}, bytes: m.bytes})
+		m.to.cells[m.cell].enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: env}, bytes: m.bytes})
 	})
 }

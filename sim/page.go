@@ -23,15 +23,15 @@ import (
 // lost ends in a cross, and a node that is down, cut off or stands still has a
 // band beside its lanes. A click on an event shows what its cell held then.
 type Page struct {
-	world  *World
-	words  *Columns // describes events, and numbers calls
-	lanes  []pageLane
-	rows   []pageRow
-	bands  []pageBand
-	states []string       // of cells, as JSON
-	seen   map[string]int // into states
-	sent   map[string][]int
-	left   int // rows that were left out, the first ones
+	world        *Simulation
+	columns      *Columns // describes events, and numbers calls
+	lanes        []pageLane
+	rows         []pageRow
+	bands        []pageBand
+	states       []string       // of cells, as JSON
+	stateNumbers map[string]int // into states
+	openSends    map[string][]int
+	dropped      int // rows that were left out, the first ones
 }
 
 // PageRowsMax is how many events a page shows, the last ones: more, and nobody looks at any.
@@ -57,28 +57,28 @@ type pageRow struct {
 }
 
 type pageBand struct {
-	Node  string     `json:"node"`
-	Why   string     `json:"why"`
-	From  int64      `json:"from"`
-	Until int64      `json:"until"`
-	at    actor.Time // until when it was said to last
+	Node        string     `json:"node"`
+	Why         string     `json:"why"`
+	From        int64      `json:"from"`
+	Until       int64      `json:"until"`
+	expectedEnd actor.Time // until when it was said to last
 }
 
 // NewPage makes an empty page.
 func NewPage() *Page {
-	return &Page{words: NewColumns(io.Discard, ColumnsWidth), seen: map[string]int{}, sent: map[string][]int{}}
+	return &Page{columns: NewColumns(io.Discard, ColumnsWidth), stateNumbers: map[string]int{}, openSends: map[string][]int{}}
 }
 
-func (p *Page) begin(w *World) {
+func (p *Page) begin(w *Simulation) {
 	p.world = w
-	p.lane("", "clients")
+	p.laneIndex("", "clients")
 	for _, n := range w.nodes {
-		p.lane(string(n.id), "node")
+		p.laneIndex(string(n.id), "node")
 	}
 }
 
-// lane finds or makes the lane of an actor at a node.
-func (p *Page) lane(node, name string) int {
+// laneIndex finds or makes the lane of an actor at a node.
+func (p *Page) laneIndex(node, name string) int {
 	l := pageLane{node, name}
 	if i := slices.Index(p.lanes, l); i >= 0 {
 		return i
@@ -88,8 +88,8 @@ func (p *Page) lane(node, name string) int {
 }
 
 func (p *Page) event(now actor.Time, e *history.Event) {
-	p.look(now)
-	text := p.words.describe(e)
+	p.update(now)
+	text := p.columns.describe(e)
 	if text == "" && e.Kind != history.Append {
 		return
 	}
@@ -99,72 +99,74 @@ func (p *Page) event(now actor.Time, e *history.Event) {
 	name := "node"
 	switch {
 	case e.Kind == history.Perform, e.Kind == history.Ask && e.What == "client":
-		p.row(pageRow{T: int64(now - Origin), Lane: p.lane("", "clients"), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.call(e)})
+		p.addRow(pageRow{T: int64(now - Origin), Lane: p.laneIndex("", "clients"), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.callNumber(e)})
 		return
 	case e.Actor != actor.ID{}:
 		name = e.Actor.String()
 	}
-	row := pageRow{T: int64(now - Origin), Lane: p.lane(string(e.From.Node), name), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.call(e), State: p.state(e)}
-	at := p.row(row)
+	row := pageRow{T: int64(now - Origin), Lane: p.laneIndex(string(e.From.Node), name), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.callNumber(e), State: p.cellState(e)}
+	at := p.addRow(row)
 	key := e.What + "/" + e.Call.String() + "/"
 	switch e.Kind {
 	case history.Send:
 		p.rows[at].Lost = true // until it arrives
-		p.sent[key+e.Peer.String()] = append(p.sent[key+e.Peer.String()], at)
+		p.openSends[key+e.Peer.String()] = append(p.openSends[key+e.Peer.String()], at)
 	case history.Deliver:
 		key += e.Actor.String()
-		if from := p.sent[key]; len(from) > 0 {
+		if from := p.openSends[key]; len(from) > 0 {
 			p.rows[from[0]].To, p.rows[from[0]].Lost = at+1, false
-			p.sent[key] = from[1:]
+			p.openSends[key] = from[1:]
 		}
 	}
 }
 
-// row adds a row.
-func (p *Page) row(r pageRow) int {
+// addRow adds a row.
+func (p *Page) addRow(r pageRow) int {
 	r.Step = p.world.Stats.Steps
 	p.rows = append(p.rows, r)
 	return len(p.rows) - 1
 }
 
-// forget leaves out the first rows: how it ended is what people look for.
-func (p *Page) forget(n int) {
-	p.left += n
+// dropRows leaves out the first rows: how it ended is what people look for.
+func (p *Page) dropRows(n int) {
+	p.dropped += n
 	p.rows = slices.Clone(p.rows[n:])
 	states := p.states
 	p.states = nil
-	clear(p.seen)
+	clear(p.stateNumbers)
 	for i := range p.rows {
 		r := &p.rows[i]
 		r.To = max(0, r.To-n)
 		if r.State > 0 {
-			r.State = p.kept(states[r.State-1])
+			r.State = p.stateNumber(states[r.State-1])
 		}
 	}
-	for key, at := range p.sent {
+	for key, at := range p.openSends {
 		at = slices.DeleteFunc(at, func(i int) bool { return i < n })
 		for i := range at {
 			at[i] -= n
 		}
-		p.sent[key] = at
+		p.openSends[key] = at
 	}
 }
 
-// kept is the number of a state.
-func (p *Page) kept(text string) int {
-	if p.seen[text] == 0 {
+// stateNumber is the number of a state.
+func (p *Page) stateNumber(text string) int {
+	if p.stateNumbers[text] == 0 {
 		p.states = append(p.states, text)
-		p.seen[text] = len(p.states)
+		p.stateNumbers[text] = len(p.states)
 	}
-	return p.seen[text]
+	return p.stateNumbers[text]
 }
 
-func (p *Page) call(e *history.Event) string { return strings.TrimSpace(p.words.call(e.Call)) }
+func (p *Page) callNumber(e *history.Event) string {
+	return strings.TrimSpace(p.columns.callNumber(e.Call))
+}
 
-// state is what the cell of an event holds now.
-func (p *Page) state(e *history.Event) int {
-	n := p.world.node(e.From.Node)
-	if n == nil || !n.up || int(e.From.Cell) >= len(n.cells) || n.cells[e.From.Cell].gone {
+// cellState is what the cell of an event holds now.
+func (p *Page) cellState(e *history.Event) int {
+	n := p.world.nodeByID(e.From.Node)
+	if n == nil || !n.up || int(e.From.Cell) >= len(n.cells) || n.cells[e.From.Cell].stopped {
 		return 0
 	}
 	var b strings.Builder
@@ -174,58 +176,58 @@ func (p *Page) state(e *history.Event) int {
 			b.WriteString(" (being read)")
 		}
 		for _, t := range a.Turns {
-			b.WriteString("\n    turn of" + p.words.call(t.Run))
+			b.WriteString("\n    turn of" + p.columns.callNumber(t.Run))
 			for i, open := range t.Open {
-				b.WriteString([...]string{" waits for", ""}[min(i, 1)] + p.words.call(open))
+				b.WriteString([...]string{" waits for", ""}[min(i, 1)] + p.columns.callNumber(open))
 			}
 		}
 		for _, q := range a.Queue {
-			b.WriteString("\n    queued" + p.words.call(q))
+			b.WriteString("\n    queued" + p.columns.callNumber(q))
 		}
 		b.WriteByte('\n')
 	}
-	return p.kept(b.String())
+	return p.stateNumber(b.String())
 }
 
 func (p *Page) fault(now actor.Time, f Fault, what string) {
-	p.look(now)
-	p.row(pageRow{T: int64(now - Origin), Lane: -1, Kind: "Fault", Text: f.String() + ": " + what, Line: "fault " + f.String() + ": " + what})
+	p.update(now)
+	p.addRow(pageRow{T: int64(now - Origin), Lane: -1, Kind: "Fault", Text: f.String() + ": " + what, Line: "fault " + f.String() + ": " + what})
 }
 
-// look takes note of what is wrong with each node just now, and makes room for a row.
-func (p *Page) look(now actor.Time) {
+// update takes note of what is wrong with each node just now, and makes room for a row.
+func (p *Page) update(now actor.Time) {
 	if len(p.rows) == PageRowsMax {
-		p.forget(PageRowsMax / 4)
+		p.dropRows(PageRowsMax / 4)
 	}
 	w := p.world
 	for i, n := range w.nodes {
-		p.band(now, n, "down", !n.up, actor.Forever)
-		p.band(now, n, "stands still", n.up && n.paused > now, n.paused)
-		p.band(now, n, "cut off from the store", w.net.cut[i] > now, w.net.cut[i])
+		p.updateBand(now, n, "down", !n.up, actor.Forever)
+		p.updateBand(now, n, "stands still", n.up && n.pausedUntil > now, n.pausedUntil)
+		p.updateBand(now, n, "cut off from the store", w.net.storeCutUntil[i] > now, w.net.storeCutUntil[i])
 		var until actor.Time
 		for j := range w.nodes {
-			until = max(until, w.net.block[i][j].until)
+			until = max(until, w.net.blocked[i][j].until)
 		}
-		p.band(now, n, "is not heard", until > now, until)
+		p.updateBand(now, n, "is not heard", until > now, until)
 	}
 }
 
-// band opens or closes the band of a node; one whose time has run out ends there.
-func (p *Page) band(now actor.Time, n *node, why string, on bool, until actor.Time) {
+// updateBand opens or closes the band of a node; one whose time has run out ends there.
+func (p *Page) updateBand(now actor.Time, n *node, why string, on bool, until actor.Time) {
 	open := slices.IndexFunc(p.bands, func(b pageBand) bool { return b.Node == string(n.id) && b.Why == why && b.Until == 0 })
 	switch {
 	case open >= 0 && !on:
 		b := &p.bands[open]
-		b.Until = int64(min(now, b.at) - Origin)
+		b.Until = int64(min(now, b.expectedEnd) - Origin)
 	case open >= 0:
-		p.bands[open].at = max(p.bands[open].at, until)
+		p.bands[open].expectedEnd = max(p.bands[open].expectedEnd, until)
 	case on:
-		p.bands = append(p.bands, pageBand{Node: string(n.id), Why: why, From: int64(now - Origin), at: until})
+		p.bands = append(p.bands, pageBand{Node: string(n.id), Why: why, From: int64(now - Origin), expectedEnd: until})
 	}
 }
 
 //go:embed page/page.html
-var pageText string
+var pageTemplate string
 
 // WriteTo writes the page of a world that has ended, and what came of it.
 func (p *Page) WriteTo(out io.Writer, r Result) error {
@@ -247,9 +249,9 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 		Says     string     `json:"says"`
 		Sentence string     `json:"sentence"`
 		At       int64      `json:"at"`
-	}{Seed: r.Seed, Hash: r.Hash, Lanes: p.lanes, Rows: p.rows, Bands: p.bands, States: p.states, Left: p.left}
+	}{Seed: r.Seed, Hash: r.Hash, Lanes: p.lanes, Rows: p.rows, Bands: p.bands, States: p.states, Left: p.dropped}
 	title := fmt.Sprintf("seed %d: every spec held", r.Seed)
-	if v := r.Broken; v != nil {
+	if v := r.Violation; v != nil {
 		title = fmt.Sprintf("seed %d: %s broken", r.Seed, v.Spec)
 		data.Spec, data.Sentence, data.At = v.Spec, v.Detail, int64(v.At)
 		for _, s := range specs.All() {
@@ -262,6 +264,6 @@ func (p *Page) WriteTo(out io.Writer, r Result) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(out, strings.NewReplacer("{{title}}", html.EscapeString(title), "{{data}}", string(body)).Replace(pageText))
+	_, err = io.WriteString(out, strings.NewReplacer("{{title}}", html.EscapeString(title), "{{data}}", string(body)).Replace(pageTemplate))
 	return err
 }

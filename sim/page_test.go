@@ -24,8 +24,8 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// pageOf is the page of a world.
-func pageOf(t *testing.T, o Options) ([]byte, Result) {
+// renderPage is the page of a world.
+func renderPage(t *testing.T, o Options) ([]byte, Result) {
 	t.Helper()
 	o.Page = NewPage()
 	r := RunSeed(o)
@@ -36,14 +36,14 @@ func pageOf(t *testing.T, o Options) ([]byte, Result) {
 	return out.Bytes(), r
 }
 
-// brokenWorld is the first in which something is lost, a node is in trouble, and
+// violatingOptions is the first in which something is lost, a node is in trouble, and
 // then a spec breaks: one that asks for more than the code promises.
-func brokenWorld(t *testing.T) Options {
+func violatingOptions(t *testing.T) Options {
 	t.Helper()
 	for seed := range uint64(500) {
-		o := Options{Seed: seed, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 2 }}
-		page, r := pageOf(t, o)
-		if r.Broken != nil && r.Stats.Steps > 100 && r.Stats.Steps < 800 && r.Stats.FaultsAll() > 0 &&
+		o := Options{Seed: seed, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 2 }}
+		page, r := renderPage(t, o)
+		if r.Violation != nil && r.Stats.Steps > 100 && r.Stats.Steps < 800 && r.Stats.TotalFaults() > 0 &&
 			bytes.Contains(page, []byte(`"lost":true`)) && bytes.Contains(page, []byte(`"why":"`)) {
 			return o
 		}
@@ -54,10 +54,10 @@ func brokenWorld(t *testing.T) Options {
 
 // Of a world that is too long the end is shown, and a word that nobody can read
 // keeps nobody from reading the rest.
-func TestAPageShowsTheEnd(t *testing.T) {
+func TestPageKeepsLastRows(t *testing.T) {
 	o := Options{Seed: 3, Long: true, Page: NewPage()}
 	r := RunSeed(o)
-	if o.Page.left == 0 {
+	if o.Page.dropped == 0 {
 		t.Fatalf("all of the %d steps find room", r.Stats.Steps)
 	}
 	rows := o.Page.rows
@@ -81,20 +81,20 @@ func TestAPageShowsTheEnd(t *testing.T) {
 		t.Errorf("%d arrows", arrows)
 	}
 	var out bytes.Buffer
-	r.Broken = &Violation{Spec: CellNeverPanics, Detail: "it says \xff"}
+	r.Violation = &Violation{Spec: CellNeverPanics, Detail: "it says \xff"}
 	if err := o.Page.WriteTo(&out, r); err != nil || !bytes.Contains(out.Bytes(), []byte("it says")) {
 		t.Errorf("%v", err)
 	}
 }
 
-var pageData = regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`)
+var pageDataPattern = regexp.MustCompile(`(?s)<script type="application/json" id="data">(.*?)</script>`)
 
-func TestAPageHoldsAllThatHappened(t *testing.T) {
-	page, r := pageOf(t, brokenWorld(t))
-	if r.Broken == nil {
+func TestPageContainsEventsAndViolation(t *testing.T) {
+	page, r := renderPage(t, violatingOptions(t))
+	if r.Violation == nil {
 		t.Fatal("nothing is broken")
 	}
-	found := pageData.FindSubmatch(page)
+	found := pageDataPattern.FindSubmatch(page)
 	if found == nil {
 		t.Fatal("the page has no data")
 	}
@@ -126,20 +126,20 @@ func TestAPageHoldsAllThatHappened(t *testing.T) {
 			faults++
 		}
 	}
-	if data.Spec != r.Broken.Spec || arrows == 0 || lost == 0 || states == 0 || faults == 0 || len(data.Lanes) < 4 || len(data.States) == 0 {
+	if data.Spec != r.Violation.Spec || arrows == 0 || lost == 0 || states == 0 || faults == 0 || len(data.Lanes) < 4 || len(data.States) == 0 {
 		t.Errorf("%s: %d arrows, %d lost, %d states, %d faults, %d lanes", data.Spec, arrows, lost, states, faults, len(data.Lanes))
 	}
-	if again, _ := pageOf(t, brokenWorld(t)); !bytes.Equal(again, page) {
+	if again, _ := renderPage(t, violatingOptions(t)); !bytes.Equal(again, page) {
 		t.Error("the same seed makes another page")
 	}
 }
 
-func TestNothingInAPageIsTakenForHTML(t *testing.T) {
+func TestPageEscapesHTML(t *testing.T) {
 	p := NewPage()
 	w := New(Options{Seed: 1, Page: p})
 	p.fault(w.now, NodeCrash, `</script><b onclick="x">`)
 	var out bytes.Buffer
-	if err := p.WriteTo(&out, Result{Broken: &Violation{Spec: `<i>`, Detail: "</script>"}}); err != nil {
+	if err := p.WriteTo(&out, Result{Violation: &Violation{Spec: `<i>`, Detail: "</script>"}}); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(out.String(), "</script>"); n != 2 || strings.Contains(out.String(), "<i>") || strings.Contains(out.String(), "<b on") {
@@ -147,9 +147,9 @@ func TestNothingInAPageIsTakenForHTML(t *testing.T) {
 	}
 }
 
-// TestABrowserDrawsAPage asks a real one, in the light and in the dark.
+// TestBrowserRendersPage asks a real one, in the light and in the dark.
 // TROUPE_BROWSER names it; a machine that must have one sets it.
-func TestABrowserDrawsAPage(t *testing.T) {
+func TestBrowserRendersPage(t *testing.T) {
 	browser := os.Getenv("TROUPE_BROWSER")
 	if browser == "" {
 		var err error
@@ -157,7 +157,7 @@ func TestABrowserDrawsAPage(t *testing.T) {
 			t.Skip("there is no chromium here: on Debian, apt-get install chromium; or say TROUPE_BROWSER=…")
 		}
 	}
-	page, r := pageOf(t, brokenWorld(t))
+	page, r := renderPage(t, violatingOptions(t))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'") // it needs nothing else
 		w.Header().Set("Content-Type", "text/html")
@@ -176,10 +176,10 @@ func TestABrowserDrawsAPage(t *testing.T) {
 		return string(out)
 	}
 	html := browse("--dump-dom")
-	if drawn, want := strings.Count(html, `<g class="row `), bytes.Count(pageData.FindSubmatch(page)[1], []byte(`"step":`)); drawn != want {
+	if drawn, want := strings.Count(html, `<g class="row `), bytes.Count(pageDataPattern.FindSubmatch(page)[1], []byte(`"step":`)); drawn != want {
 		t.Errorf("%d rows are drawn, not %d", drawn, want)
 	}
-	for _, want := range []string{r.Broken.Spec + " broken", `class="msg"`, `class="cross"`, `class="band"`, "The event"} {
+	for _, want := range []string{r.Violation.Spec + " broken", `class="msg"`, `class="cross"`, `class="band"`, "The event"} {
 		if !strings.Contains(html, want) {
 			t.Errorf("the page shows no %s", want)
 		}

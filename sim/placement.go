@@ -21,38 +21,38 @@ const (
 	leaseRenew  = 800 * time.Millisecond
 )
 
-// owns tells whether the node may serve: its lease runs, by its own clock.
-func (n *node) owns() bool { return n.lease > n.w.now }
+// leaseValid tells whether the node may serve: its lease runs, by its own clock.
+func (n *node) leaseValid() bool { return n.leaseUntil > n.w.now }
 
 // join makes a starting process a member: it has a lease, and takes again, under
 // new epochs, what its predecessor has not lost.
-func (w *World) join(n *node) {
-	defer w.turn(w.turn(aboutLease + StreamID(n.index)))
-	n.lease = w.now.Add(w.leaseOf(n))
+func (w *Simulation) join(n *node) {
+	defer w.setStream(w.setStream(topicLease + StreamID(n.index)))
+	n.leaseUntil = w.now.Add(w.leaseDuration(n))
 	w.claims.leases[n.index] = w.now.Add(leaseTTL)
 	for g := range w.claims.groups {
 		if cl := &w.claims.groups[g]; cl.node == n {
-			w.claim(g, n, cl.cell)
+			w.claimGroup(g, n, cl.cell)
 		}
 	}
-	n.later(w.between(leaseRenew/2, leaseRenew), func() { w.renew(n) })
+	n.after(w.between(leaseRenew/2, leaseRenew), func() { w.renewLease(n) })
 }
 
-// leaseOf is how long the node believes a renewal lasts, in the world's time:
+// leaseDuration is how long the node believes a renewal lasts, in the world's time:
 // its clock runs faster or slower than that.
-func (w *World) leaseOf(n *node) time.Duration {
+func (w *Simulation) leaseDuration(n *node) time.Duration {
 	d := leaseTTL - leaseMargin
 	return d - d/1_000_000*time.Duration(n.clock.drift)
 }
 
-// renew is a node's heartbeat: it extends its lease at the store, hears who owns
+// renewLease is a node's heartbeat: it extends its lease at the store, hears who owns
 // what, and takes what nobody owns.
-func (w *World) renew(n *node) {
-	n.later(leaseRenew, func() { w.renew(n) })
-	if w.net.isCut(n, w.now) {
+func (w *Simulation) renewLease(n *node) {
+	n.after(leaseRenew, func() { w.renewLease(n) })
+	if w.net.storeUnreachable(n, w.now) {
 		return
 	}
-	if !n.owns() {
+	if !n.leaseValid() {
 		w.halt(n, "lease")
 		return
 	}
@@ -63,84 +63,84 @@ func (w *World) renew(n *node) {
 			return
 		}
 		w.claims.leases[n.index] = w.now.Add(leaseTTL)
-		n.lease = max(n.lease, sent.Add(w.leaseOf(n)))
-		w.adopt(n)
-		n.refresh()
+		n.leaseUntil = max(n.leaseUntil, sent.Add(w.leaseDuration(n)))
+		w.adoptGroups(n)
+		n.refreshOwners()
 	})
 }
 
-// adopt claims for a node what is nobody's, or was claimed by one whose lease
+// adoptGroups claims for a node what is nobody's, or was claimed by one whose lease
 // has run out.
-func (w *World) adopt(n *node) {
+func (w *Simulation) adoptGroups(n *node) {
 	for g := range w.claims.groups {
 		cl := &w.claims.groups[g]
-		if cl.node != nil && (w.claims.leases[cl.node.index] > w.now || cl.node.log.rot != nil) || w.choose.Int(2) == 1 {
+		if cl.node != nil && (w.claims.leases[cl.node.index] > w.now || cl.node.log.corruption != nil) || w.entropy.Int(2) == 1 {
 			continue
 		}
-		cell := uint16(w.choose.Int(len(n.cells)))
-		if !n.cells[cell].gone {
+		cell := uint16(w.entropy.Int(len(n.cells)))
+		if !n.cells[cell].stopped {
 			if cl.node != nil { // and not only let go of, for another
-				w.Stats.Sometimes[Adopted]++
+				w.Stats.Points[Adopted]++
 			}
-			w.claim(g, n, cell)
+			w.claimGroup(g, n, cell)
 		}
 	}
 }
 
-// claim gives a group to a cell, and lets everybody know in time.
-func (w *World) claim(g int, n *node, cell uint16) {
+// claimGroup gives a group to a cell, and lets everybody know in time.
+func (w *Simulation) claimGroup(g int, n *node, cell uint16) {
 	epoch := w.claims.claim(g, n, cell)
-	lo, hi := w.claims.span(g)
-	w.log.world(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
-	w.judge.Claims(w.now, w.groups[g], linear.Owner{Cell: n.cells[cell].self, Epoch: epoch})
-	w.tell(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
-	w.tellOwners()
+	lo, hi := w.claims.shardRange(g)
+	w.log.note(w.now, "claim group %d for %s under epoch %d", g, n.cells[cell].self, epoch)
+	w.judge.Claims(w.now, w.groupNames[g], linear.Owner{Cell: n.cells[cell].self, Epoch: epoch})
+	w.emit(history.Event{Kind: history.Claim, At: n.clock.now(w.now), From: n.cells[cell].self, Epoch: epoch, ShardLo: lo, ShardHi: hi})
+	w.publishOwners()
 }
 
-// lose says that a cell is to own a group no more.
-func (w *World) lose(g int) {
+// emitLose says that a cell is to own a group no more.
+func (w *Simulation) emitLose(g int) {
 	cl := &w.claims.groups[g]
-	lo, hi := w.claims.span(g)
+	lo, hi := w.claims.shardRange(g)
 	n := cl.node
-	w.tell(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
+	w.emit(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
 }
 
-// tellOwners lets the nodes learn of a change of the claims, each in its time.
-func (w *World) tellOwners() {
+// publishOwners lets the nodes learn of a change of the claims, each in its time.
+func (w *Simulation) publishOwners() {
 	for _, n := range w.nodes {
 		if n.up {
-			n.later(w.between(100*time.Microsecond, 20*time.Millisecond), n.refresh)
+			n.after(w.between(100*time.Microsecond, 20*time.Millisecond), n.refreshOwners)
 		}
 	}
 }
 
-// refresh tells the cells who owns what, if they were not told and the store can
+// refreshOwners tells the cells who owns what, if they were not told and the store can
 // be asked.
-func (n *node) refresh() {
+func (n *node) refreshOwners() {
 	w := n.w
-	if n.view == w.claims.version || w.net.isCut(n, w.now) {
+	if n.ownersVersion == w.claims.version || w.net.storeUnreachable(n, w.now) {
 		return
 	}
-	n.view = w.claims.version
+	n.ownersVersion = w.claims.version
 	table, bytes := w.claims.owners()
 	for _, c := range n.cells {
-		c.put(input{stream: streamWorld, in: runtime.Owners{Table: table}, bytes: bytes, version: n.view})
+		c.enqueue(input{orderGroup: orderWorld, in: runtime.Owners{Table: table}, bytes: bytes, ownersVersion: n.ownersVersion})
 	}
 }
 
-// move hands a group to another cell: its owner stops, and says so when its log
+// moveGroup hands a group to another cell: its owner stops, and says so when its log
 // is durable; then the new one claims it.
-func (w *World) move(g int, to *node, cell uint16) {
+func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 	cl := &w.claims.groups[g]
 	from, epoch := cl.node, cl.epoch
-	w.lose(g)
-	cl.stopping = true
+	w.emitLose(g)
+	cl.releasing = true
 	w.claims.version++
-	w.tellOwners()
+	w.publishOwners()
 	stopped := w.claims.version
 	process := from.process
 	still := func() bool {
-		return from.up && from.process == process && cl.node == from && cl.epoch == epoch && cl.stopping
+		return from.up && from.process == process && cl.node == from && cl.epoch == epoch && cl.releasing
 	}
 	var flushed func()
 	flushed = func() {
@@ -148,148 +148,148 @@ func (w *World) move(g int, to *node, cell uint16) {
 			return
 		}
 		switch owner := from.cells[cl.cell]; {
-		case owner.gone || owner.knows < stopped || from.log.released() < from.log.writer.End() || w.net.isCut(from, w.now):
-			from.later(5*time.Millisecond, flushed)
+		case owner.stopped || owner.ownersVersion < stopped || from.log.released() < from.log.writer.End() || w.net.storeUnreachable(from, w.now):
+			from.after(5*time.Millisecond, flushed)
 		default:
 			w.claims.release(g)
-			w.judge.Releases(w.now, w.groups[g], from.id)
+			w.judge.Releases(w.now, w.groupNames[g], from.id)
 			w.after(w.between(time.Millisecond, 50*time.Millisecond), func() {
-				if cl.node == nil && to.up && to.owns() && !to.cells[cell].gone && !w.net.isCut(to, w.now) {
-					w.Stats.Sometimes[Moved]++
-					w.claim(g, to, cell)
+				if cl.node == nil && to.up && to.leaseValid() && !to.cells[cell].stopped && !w.net.storeUnreachable(to, w.now) {
+					w.Stats.Points[Moved]++
+					w.claimGroup(g, to, cell)
 				}
 			})
 		}
 	}
-	from.later(time.Millisecond, flushed)
+	from.after(time.Millisecond, flushed)
 }
 
 // halt ends a process that may not go on: its lease is over, or its writes are refused.
-func (w *World) halt(n *node, why string) {
+func (w *Simulation) halt(n *node, why string) {
 	if !n.up {
 		return
 	}
 	if why == "lease" {
-		w.Stats.Sometimes[LeaseLost]++
+		w.Stats.Points[LeaseLost]++
 	}
 	w.crash(n, why)
 }
 
 // crash ends a process. What its disk has not made durable is gone, but for what
 // had been written and happens to survive; its clients lose their connections.
-func (w *World) crash(n *node, why string) {
-	w.log.world(w.now, "%s ends: %s", n.id, why)
+func (w *Simulation) crash(n *node, why string) {
+	w.log.note(w.now, "%s ends: %s", n.id, why)
 	n.log.crash()
-	if w.disk != nil {
-		invariant.Must(0, w.disk.Crash())
+	if w.crashable != nil {
+		invariant.Must(0, w.crashable.Crash())
 	}
-	n.up, n.paused = false, 0
+	n.up, n.pausedUntil = false, 0
 	for _, c := range n.cells {
-		c.end()
+		c.stop()
 	}
-	w.tell(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
+	w.emit(history.Event{Kind: history.Crash, At: n.clock.now(w.now), From: actor.Address{Node: n.id}, Why: why,
 		Pos: uint64(n.log.durable()), Synced: uint64(n.log.durable())})
-	n.held, n.doing, n.outside.exchanges = nil, nil, nil
-	w.disconnect(func(l *line) bool { return l.at.n == n })
-	w.cutStreams(n)
+	n.gated, n.running, n.upstreams.exchanges = nil, nil, nil
+	w.dropRequests(func(l *pendingRequest) bool { return l.cell.n == n })
+	w.dropStreams(n)
 	w.after(w.between(50*time.Millisecond, 6*time.Second), func() { w.restart(n) })
 }
 
-func (w *World) restart(n *node) {
+func (w *Simulation) restart(n *node) {
 	if n.up {
 		return
 	}
-	if w.net.isCut(n, w.now) {
-		w.after(storeAsked, func() { w.restart(n) })
+	if w.net.storeUnreachable(n, w.now) {
+		w.after(storeRetryInterval, func() { w.restart(n) })
 		return
 	}
-	if wait := n.refused(); wait > 0 {
+	if wait := n.startDelay(); wait > 0 {
 		w.after(wait, func() { w.restart(n) })
 		return
 	}
-	if w.fault(ClockBehind) {
+	if w.faultFires(ClockBehind) {
 		if by := n.clock.setBack(w.now, w.between(time.Second, clockJumpMax)); by > 0 {
-			w.hit(ClockBehind, "the clock of %s is put back by %v before it starts", n.id, by)
-			w.delayed(0)
+			w.recordFault(ClockBehind, "the clock of %s is put back by %v before it starts", n.id, by)
+			w.noteClockJump(0)
 		}
 	}
-	w.Stats.Sometimes[NodeRestarted]++
+	w.Stats.Points[NodeRestarted]++
 	n.start()
 }
 
-// end has a cell do nothing more. Its turns do not wait for answers any more.
-func (c *cell) end() {
-	c.gone = true
+// stop has a cell do nothing more. Its turns do not wait for answers any more.
+func (c *cell) stop() {
+	c.stopped = true
 	c.core.Abandon()
 }
 
-// panicked ends a cell. What it appended will be committed, effects it returned
+// handlePanic ends a cell. What it appended will be committed, effects it returned
 // will be performed; then the next incarnation boots behind them, under new epochs.
-func (c *cell) panicked(planned plannedPanic) {
+func (c *cell) handlePanic(planned injectedPanic) {
 	n, w := c.n, c.n.w
 	blame := c.core.FaultingCall()
-	c.end()
-	n.orphan(c.index)
+	c.stop()
+	n.orphanEffects(c.index)
 	n.orphanExchanges(c.index)
-	w.hit(planned.fault, "%s: %s", c.self, planned.why)
+	w.recordFault(planned.fault, "%s: %s", c.self, planned.reason)
 	end := n.log.writer.End()
-	w.disconnect(func(l *line) bool { return l.at == c })
+	w.dropRequests(func(l *pendingRequest) bool { return l.cell == c })
 	var next func()
 	next = func() {
-		if n.log.released() < end || w.net.isCut(n, w.now) {
-			n.later(2*time.Millisecond, next)
+		if n.log.released() < end || w.net.storeUnreachable(n, w.now) {
+			n.after(2*time.Millisecond, next)
 			return
 		}
-		n.revive(c, blame)
+		n.restartCell(c, blame)
 	}
 	// Who falls again and again is raised ever later, as a supervisor does it.
-	n.later(w.between(time.Millisecond, 20*time.Millisecond)<<min(c.fell, 6), next)
+	n.after(w.between(time.Millisecond, 20*time.Millisecond)<<min(c.panics, 6), next)
 }
 
-// revive boots the next incarnation of a cell that panicked.
-func (n *node) revive(old *cell, blame actor.CallID) {
+// restartCell boots the next incarnation of a cell that panicked.
+func (n *node) restartCell(old *cell, blame actor.CallID) {
 	w := n.w
-	if !n.owns() {
+	if !n.leaseValid() {
 		w.halt(n, "lease")
 		return
 	}
 	c := n.newCell(old.index, old.self.Incarnation+1)
-	c.strikes, c.fell = struck(old.strikes, blame), old.fell+1
+	c.strikes, c.panics = addStrike(old.strikes, blame), old.panics+1
 	n.cells[c.index] = c
-	w.Stats.Sometimes[CellRestarted]++
-	w.log.world(w.now, "%s begins", c.self)
-	w.tell(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: c.self})
+	w.Stats.Points[CellRestarted]++
+	w.log.note(w.now, "%s begins", c.self)
+	w.emit(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: c.self})
 	for g := range w.claims.groups {
 		if cl := &w.claims.groups[g]; cl.node == n && cl.cell == c.index {
-			w.claim(g, n, c.index)
+			w.claimGroup(g, n, c.index)
 		}
 	}
 	var running []actor.EffectID
-	for _, d := range n.doing {
+	for _, d := range n.running {
 		if d.cell == c.index {
 			running = append(running, d.id)
 		}
 	}
-	for _, x := range n.outside.exchanges {
+	for _, x := range n.upstreams.exchanges {
 		if x.cell == c.index {
 			running = append(running, x.id)
 		}
 	}
-	for _, h := range n.held {
-		if h.c.index == c.index && isWork(h.effect.Op) {
+	for _, h := range n.gated {
+		if h.cell.index == c.index && isWork(h.effect.Op) {
 			running = append(running, h.effect.ID)
 		}
 	}
 	c.boot(running)
 	for _, other := range n.cells {
 		if other != c {
-			other.put(input{stream: streamWorld, in: runtime.CellRestarted{Cell: c.self}})
+			other.enqueue(input{orderGroup: orderWorld, in: runtime.CellRestarted{Cell: c.self}})
 		}
 	}
 }
 
-// struck counts one more strike of a call.
-func struck(strikes []runtime.Strike, call actor.CallID) []runtime.Strike {
+// addStrike counts one more strike of a call.
+func addStrike(strikes []runtime.Strike, call actor.CallID) []runtime.Strike {
 	if call.IsZero() {
 		return strikes
 	}

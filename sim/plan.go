@@ -19,31 +19,31 @@ import (
 // Plan is what a world is made of. Each seed draws its own (the swarm): worlds
 // that have few things at a time find what a world that has all never does.
 type Plan struct {
-	Cells    []int // of each node
-	Groups   int   // of shards, which move together
-	Agents   []actor.Definition
-	Targets  int // so many of the first of them are told what is drawn for anybody
-	Limits   dispatcher.Limits
-	Calls    int            // clients come until so many had a turn; 0: for all of the span
-	Span     actor.Duration // or so much time has passed
-	Steps    int            // of cells that clients see to, as many in each part of the span; 0: they do not care
-	Strike   actor.Duration // between two times at which each fault by the clock may happen
-	Gap      actor.Duration // between two of them, about
-	Keys     int            // sessions of each agent
-	Busy     bool           // in a long world somebody comes every minute, whatever is drawn
-	Plain    bool           // clients ask once, without a key, and nobody answers who waits for a person
-	Drift    []int64        // of each node's clock, in parts per million
-	Offset   []actor.Duration
-	Odds     [faultKinds]int   // of each fault, in ten-thousandths
-	Patience upstream.Patience // of nodes with who stands behind them
-	Writer   store.WriterConfig
-	Schedule Schedule
-	Rare     []failpoint.Point // places in product code where rare things happen
-	Orders   actor.Duration    // between two things that the registry is asked, about; 0: it is asked nothing
+	Cells            []int // of each node
+	Groups           int   // of shards, which move together
+	Agents           []actor.Definition
+	Targets          int // so many of the first of them are told what is drawn for anybody
+	Limits           dispatcher.Limits
+	Calls            int            // clients come until so many had a turn; 0: for all of the span
+	Span             actor.Duration // or so much time has passed
+	Steps            int            // of cells that clients see to, as many in each part of the span; 0: they do not care
+	FaultInterval    actor.Duration // between two times at which each fault by the clock may happen
+	ArrivalInterval  actor.Duration // between two of them, about
+	Keys             int            // sessions of each agent
+	Busy             bool           // in a long world somebody comes every minute, whatever is drawn
+	Plain            bool           // clients ask once, without a key, and nobody answers who waits for a person
+	Drift            []int64        // of each node's clock, in parts per million
+	Offset           []actor.Duration
+	Odds             [faultKinds]int   // of each fault, in ten-thousandths
+	Patience         upstream.Patience // of nodes with who stands behind them
+	Writer           store.WriterConfig
+	Schedule         Schedule
+	Failpoints       []failpoint.Point // places in product code where rare things happen
+	RegistryInterval actor.Duration    // between two things that the registry is asked, about; 0: it is asked nothing
 }
 
-// complete is a plan made by hand with what it left open.
-func (p Plan) complete(o Options) Plan {
+// withDefaults is a plan made by hand with what it left open.
+func (p Plan) withDefaults(o Options) Plan {
 	if len(p.Cells) == 0 {
 		p.Cells = []int{1}
 	}
@@ -54,7 +54,7 @@ func (p Plan) complete(o Options) Plan {
 		p.Limits = dispatcher.DefaultLimits()
 	}
 	p.Keys = max(p.Keys, 1)
-	p.Strike = max(p.Strike, time.Second)
+	p.FaultInterval = max(p.FaultInterval, time.Second)
 	p.Agents = slices.Clone(p.Agents)
 	p.Targets = len(p.Agents)
 	for i := range p.Agents {
@@ -77,85 +77,85 @@ func (p Plan) complete(o Options) Plan {
 // The parts of a plan, each a stream of its own: what is made benign in one
 // leaves the others what they are.
 const (
-	planNodes StreamID = aboutPlan + iota
+	planNodes StreamID = topicPlan + iota
 	planFaults
 	planAgents
 	planLimits
 	planClients
 	planClocks
 	planSchedule
-	planRare
-	planOrders
+	planFailpoints
+	planRegistry
 	planLength
 )
 
 // drawPlan makes the plan of a seed; what the options say by hand comes last,
 // so that it changes no other draw.
-func drawPlan(c Chooser, o Options) Plan {
+func drawPlan(c Entropy, o Options) Plan {
 	var p Plan
-	c.Turn(planFaults)
-	p.Odds = drawFaults(c)
+	c.SetStream(planFaults)
+	p.Odds = drawFaultOdds(c)
 	if o.Faultless {
 		p.Odds = [faultKinds]int{}
 	}
 	for _, odds := range o.Odds {
 		p.Odds[odds.Fault] = odds.Per
 	}
-	c.Turn(planNodes)
+	c.SetStream(planNodes)
 	nodes := [...]int{1, 3, 2, 4, 3, 5, 4, 3}[c.Int(8)]
 	for range nodes {
 		p.Cells = append(p.Cells, 1+c.Int(3))
 	}
 	p.Groups = 8
-	c.Turn(planAgents)
-	p.Agents = append(drawAgents(c), drawOutside(c)...)
+	c.SetStream(planAgents)
+	p.Agents = append(drawAgents(c), drawUpstreamAgents(c)...)
 	if p.Targets = len(p.Agents); !o.Plain && o.Team == nil {
-		p.Agents = append(p.Agents, keeperAgent(o.forgetful))
+		p.Agents = append(p.Agents, swapRegisterAgent(o.lossyRegister))
 	}
-	c.Turn(planLimits)
+	c.SetStream(planLimits)
 	p.Limits = drawLimits(c, &p.Odds)
-	vary(c, &p.Patience)
+	drawConfig(c, &p.Patience)
 	p.Writer = writerDefaults
-	vary(c, &p.Writer)
-	c.Turn(planClients)
+	drawConfig(c, &p.Writer)
+	c.SetStream(planClients)
 	p.Calls = 115 + 20*c.Int(4)
 	p.Span = time.Duration(20+c.Int(20)) * time.Second
-	p.Strike = time.Second
-	p.Gap = time.Duration(50+c.Int(250)) * time.Millisecond
+	p.FaultInterval = time.Second
+	p.ArrivalInterval = time.Duration(50+c.Int(250)) * time.Millisecond
 	p.Keys = 1 + c.Int(4)
 	if o.Team != nil {
-		p.play(o.Team)
+		p.applyTeam(o.Team)
 	}
-	c.Turn(planClocks)
+	c.SetStream(planClocks)
 	for range nodes {
 		p.Drift = append(p.Drift, int64(c.Int(401))*[...]int64{1, -1}[c.Int(2)])
 		p.Offset = append(p.Offset, time.Duration(c.Int(1000))*time.Millisecond)
 	}
-	c.Turn(planSchedule)
+	c.SetStream(planSchedule)
 	p.Schedule = drawSchedule(c, p.Agents, p.Keys, o.Strategy)
-	c.Turn(planRare)
-	p.Rare = drawRare(c)
+	c.SetStream(planFailpoints)
+	p.Failpoints = drawFailpoints(c)
 	if o.Faultless { // a clock that is wrong is a fault too
-		p.Rare = nil
+		p.Failpoints = nil
 		clear(p.Drift)
 		clear(p.Offset)
 	}
-	c.Turn(planOrders)
+	c.SetStream(planRegistry)
 	if !o.Plain && o.Team == nil {
-		p.Orders = [...]time.Duration{0, 3 * time.Second, time.Second, 300 * time.Millisecond}[c.Int(4)]
+		p.RegistryInterval = [...]time.Duration{0, 3 * time.Second, time.Second, 300 * time.Millisecond}[c.Int(4)]
 	}
-	c.Turn(planLength)
+	c.SetStream(planLength)
 	if o.Plain {
-		p.plain(c)
+		p.makePlain(c)
 	}
 	if o.Long {
-		p.lengthen(c)
+		p.makeLong(c)
 	}
 	return p
 }
 
-// skew is how far two clocks of a world may be apart.
-func (p *Plan) skew() actor.Duration {
+// maxSkew is how far two clocks of a world may be apart.
+func (p *Plan) maxSkew() actor.Duration {
 	skew := 10 * time.Second
 	for _, f := range [...]Fault{ClockAhead, ClockBehind} {
 		if p.Odds[f] > 0 {
@@ -168,16 +168,16 @@ func (p *Plan) skew() actor.Duration {
 // agentNames are the agents of a world; the plan says how many there are.
 var agentNames = [...]string{"ana", "bo", "cy", "dee", "eli", "fay", "gus", "hal"}
 
-func drawAgents(c Chooser) []actor.Definition {
+func drawAgents(c Entropy) []actor.Definition {
 	n := 4 + c.Int(len(agentNames)-3)
 	all := make([]actor.Definition, 0, n)
 	for _, name := range agentNames[:n] {
-		def := actor.Definition{Name: name, Doc: "plays what the message says", Behavior: player{}}
+		def := actor.Definition{Name: name, Doc: "plays what the message says", Behavior: scriptAgent{}}
 		switch c.Int(4) {
 		case 3:
-			def.Behavior = agents.Blocking(agents.Func(playBlocking))
+			def.Behavior = agents.Blocking(agents.Func(blockingScriptAgent))
 		case 2:
-			def.Behavior = agents.Pure(agents.Config{Name: name, Version: "1"}, playPure)
+			def.Behavior = agents.Pure(agents.Config{Name: name, Version: "1"}, pureScriptAgent)
 		}
 		if c.Int(6) == 5 {
 			def.Durability = actor.Volatile
@@ -201,12 +201,12 @@ func drawAgents(c Chooser) []actor.Definition {
 }
 
 // drawLimits varies the limits. Where bursts come they shall find small mailboxes.
-func drawLimits(c Chooser, odds *[faultKinds]int) dispatcher.Limits {
+func drawLimits(c Entropy, odds *[faultKinds]int) dispatcher.Limits {
 	l := dispatcher.DefaultLimits()
-	vary(c, &l)
+	drawConfig(c, &l)
 	l.AgentCallTimeoutDefault = min(l.AgentCallTimeoutDefault, l.AgentCallTimeoutMax)
 	if odds[AgentBusy] > 0 {
-		l.MaxPendingPerActor = min(l.MaxPendingPerActor, busyPendingMax)
+		l.MaxPendingPerActor = min(l.MaxPendingPerActor, burstPendingMax)
 	}
 	return l
 }
@@ -228,15 +228,15 @@ func (p *Plan) String() string {
 			b.WriteString(",by-actor")
 		}
 	}
-	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.Gap, p.Span, p.Schedule)
-	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclocks off by %v, drift %v\nfaults", ranged(p.Limits, dispatcher.DefaultLimits()),
-		ranged(p.Patience, upstream.Patience{}), ranged(p.Writer, writerDefaults), p.Offset, p.Drift)
+	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
+	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclocks off by %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
+		formatNonDefaults(p.Patience, upstream.Patience{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
 		}
 	}
-	fmt.Fprintf(&b, "\nrare %v, something for the registry every %v\n", p.Rare, p.Orders)
+	fmt.Fprintf(&b, "\nrare %v, something for the registry every %v\n", p.Failpoints, p.RegistryInterval)
 	return b.String()
 }
 

@@ -4,4 +4,4 @@
 
 package sim
 
-func init() { raced = true }
+func init() { raceEnabled = true }

@@ -24,14 +24,14 @@ import (
 //	0*17
 //	stream cell.256 for arrival.3
 //	1
-const choicesHead = "troupe choices 4"
+const choicesHeader = "troupe choices 4"
 
 // ChoicesMax bounds the choices that are read.
 const ChoicesMax = 1 << 24
 
 // EncodeChoices writes the choices of the world that the options begin.
 func EncodeChoices(o Options, choices Choices) []byte {
-	b := fmt.Appendf(nil, "%s seed %d", choicesHead, o.Seed)
+	b := fmt.Appendf(nil, "%s seed %d", choicesHeader, o.Seed)
 	if o.Faultless {
 		b = append(b, " faults none"...)
 	}
@@ -53,12 +53,12 @@ func EncodeChoices(o Options, choices Choices) []byte {
 	b = append(b, '\n')
 	for _, stream := range choices {
 		b = fmt.Appendf(b, "stream %s\n", stream.ID)
-		b = appendLog(b, stream.Log)
+		b = appendChoices(b, stream.Log)
 	}
 	return b
 }
 
-func appendLog(b []byte, log []uint32) []byte {
+func appendChoices(b []byte, log []uint32) []byte {
 	for i := 0; i < len(log); {
 		zeros := 0
 		for i+zeros < len(log) && log[i+zeros] == 0 {
@@ -79,7 +79,7 @@ func appendLog(b []byte, log []uint32) []byte {
 // choose the same again.
 func DecodeChoices(text []byte) (Options, Choices, error) {
 	head, rest, _ := strings.Cut(string(text), "\n")
-	o, err := decodeHead(head)
+	o, err := decodeHeader(head)
 	if err != nil {
 		return Options{}, nil, fmt.Errorf("choices: line 1: %w", err)
 	}
@@ -132,11 +132,11 @@ func parseChoice(line string) (v uint32, times uint64, err error) {
 	return uint32(n), times, nil
 }
 
-func decodeHead(head string) (o Options, err error) {
-	fields, ok := strings.CutPrefix(head, choicesHead+" ")
+func decodeHeader(head string) (o Options, err error) {
+	fields, ok := strings.CutPrefix(head, choicesHeader+" ")
 	words := strings.Fields(fields)
 	if !ok || len(words)%2 != 0 || len(words) == 0 {
-		return o, fmt.Errorf("%.60q: want %q, then seed N", head, choicesHead)
+		return o, fmt.Errorf("%.60q: want %q, then seed N", head, choicesHeader)
 	}
 	for i := 0; i < len(words) && err == nil; i += 2 {
 		switch name, value := words[i], words[i+1]; {
@@ -173,27 +173,27 @@ const (
 	columnsFile   = "columns.txt"   // the second, for a person
 	pageFile      = "page.html"     // likewise, as a picture
 	historyFile   = "history.html"  // the history that no single machine has, if that is what broke
-	violatedFile  = "violation.txt" // what was broken
+	violationFile = "violation.txt" // what was broken
 	planFile      = "plan.txt"      // what the world was made of
 )
 
-// Leave writes the folder of a failure: its choices, its log, and the smallest
+// SaveFailure writes the folder of a failure: its choices, its log, and the smallest
 // history that was found to break the same spec. It returns that one's result.
 // Of two runs that differ there is nothing to make smaller: no one run fails.
-func Leave(dir string, o Options, r Result) (Result, error) {
+func SaveFailure(dir string, o Options, r Result) (Result, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Result{}, err
 	}
 	var events bytes.Buffer
 	whole := o
-	whole.Chooser, whole.Events = NewReplayed(r.Choices), &events
+	whole.Entropy, whole.Events = NewReplayedEntropy(r.Choices), &events
 	RunSeed(whole)
-	if err := leave(dir, []file{ // before all that takes time, or could fail
+	if err := replaceFiles(dir, []failureFile{ // before all that takes time, or could fail
 		{choicesFile, EncodeChoices(o, r.Choices)},
 		{eventsFile, events.Bytes()},
 		{planFile, []byte(r.Plan)},
-		{violatedFile, fmt.Appendf(nil, "%s\n%v\n", r.Broken.Spec, r.Broken)},
-	}); err != nil || r.Broken.Spec == Deterministic {
+		{violationFile, fmt.Appendf(nil, "%s\n%v\n", r.Violation.Spec, r.Violation)},
+	}); err != nil || r.Violation.Spec == Deterministic {
 		return r, err
 	}
 
@@ -201,48 +201,48 @@ func Leave(dir string, o Options, r Result) (Result, error) {
 	var columns, page, history, shrunk bytes.Buffer
 	shown := o
 	shown.Events = &shrunk
-	shown.Chooser, shown.Columns, shown.Page = NewReplayed(small.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
+	shown.Entropy, shown.Columns, shown.Page = NewReplayedEntropy(small.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
 	last := RunSeed(shown)
 	if err := shown.Page.WriteTo(&page, last); err != nil {
 		return Result{}, err
 	}
-	if last.Broken != nil && last.Broken.History != nil {
-		if err := last.Broken.History.WritePage(&history); err != nil {
+	if last.Violation != nil && last.Violation.History != nil {
+		if err := last.Violation.History.WritePage(&history); err != nil {
 			return Result{}, err
 		}
 	}
-	return small, write(dir, []file{
+	return small, writeFiles(dir, []failureFile{
 		{shrunkFile, EncodeChoices(o, small.Choices)},
 		{shrunkLogFile, shrunk.Bytes()},
 		{columnsFile, columns.Bytes()},
 		{pageFile, page.Bytes()},
-		{violatedFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Broken.Spec, r.Broken, small.Stats.Steps, small.Broken)},
+		{violationFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Violation.Spec, r.Violation, small.Stats.Steps, small.Violation)},
 		{historyFile, history.Bytes()},
 	})
 }
 
-type file struct {
-	name  string
-	bytes []byte
+type failureFile struct {
+	name string
+	data []byte
 }
 
-// leave writes the first files of a failure, in the place of all of an earlier one.
-func leave(dir string, files []file) error {
-	for _, name := range [...]string{choicesFile, shrunkFile, eventsFile, shrunkLogFile, columnsFile, pageFile, historyFile, violatedFile, planFile} {
+// replaceFiles writes the first files of a failure, in the place of all of an earlier one.
+func replaceFiles(dir string, files []failureFile) error {
+	for _, name := range [...]string{choicesFile, shrunkFile, eventsFile, shrunkLogFile, columnsFile, pageFile, historyFile, violationFile, planFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return write(dir, files)
+	return writeFiles(dir, files)
 }
 
-// write writes those that have something in them.
-func write(dir string, files []file) error {
+// writeFiles writes those that have something in them.
+func writeFiles(dir string, files []failureFile) error {
 	for _, f := range files {
-		if len(f.bytes) == 0 {
+		if len(f.data) == 0 {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(dir, f.name), f.bytes, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, f.name), f.data, 0o644); err != nil {
 			return err
 		}
 	}
@@ -252,15 +252,15 @@ func write(dir string, files []file) error {
 // Replay runs a failure from its folder again, the shrunk one or the whole, and
 // shows it in columns. Where it goes otherwise than it did, it says from which
 // step on, with both sides; "" is nowhere.
-func Replay(dir string, whole bool, out io.Writer, parts Parts) (r Result, parted string, err error) {
+func Replay(dir string, whole bool, out io.Writer, parts Backends) (r Result, parted string, err error) {
 	name, logName := shrunkFile, shrunkLogFile
 	if whole {
 		name, logName = choicesFile, eventsFile
 	}
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) && !whole {
-		if said, err := os.ReadFile(filepath.Join(dir, violatedFile)); err == nil && bytes.HasPrefix(said, []byte(Deterministic)) {
-			return Result{}, "", fmt.Errorf("%s: no one run failed, two runs of this seed differed; %s says where, and the command it came from runs both again", dir, violatedFile)
+		if said, err := os.ReadFile(filepath.Join(dir, violationFile)); err == nil && bytes.HasPrefix(said, []byte(Deterministic)) {
+			return Result{}, "", fmt.Errorf("%s: no one run failed, two runs of this seed differed; %s says where, and the command it came from runs both again", dir, violationFile)
 		}
 	}
 	if err != nil {
@@ -274,9 +274,9 @@ func Replay(dir string, whole bool, out io.Writer, parts Parts) (r Result, parte
 	if err != nil {
 		return Result{}, "", err
 	}
-	c := &comparison{want: was}
+	c := &logComparison{want: was}
 	o.Events = c
-	o.Chooser, o.Columns, o.Parts = NewReplayed(choices), NewColumns(out, ColumnsWidth), parts
+	o.Entropy, o.Columns, o.Backends = NewReplayedEntropy(choices), NewColumns(out, ColumnsWidth), parts
 	r = RunSeed(o)
-	return r, c.end(), nil
+	return r, c.finish(), nil
 }

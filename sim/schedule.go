@@ -48,15 +48,15 @@ type Schedule struct {
 }
 
 const (
-	window       = 4    // how many of a cell's inputs may go next
-	wideWindow   = 16   // likewise, where ranks say which
-	demotionsMax = 4    // how often a rank is lost: so many events in a certain order a bug may take
-	demoteWithin = 3000 // steps
-	starvedMost  = 40 * time.Millisecond
+	uniformWindow      = 4    // how many of a cell's inputs may go next
+	rankedWindow       = 16   // likewise, where ranks say which
+	demotionsMax       = 4    // how often a rank is lost: so many events in a certain order a bug may take
+	demotionStepsMax   = 3000 // steps
+	starvationDelayMax = 40 * time.Millisecond
 )
 
 // drawSchedule makes the schedule of a seed, of the strategy that is named if one is.
-func drawSchedule(c Chooser, agents []actor.Definition, keys int, named string) Schedule {
+func drawSchedule(c Entropy, agents []actor.Definition, keys int, named string) Schedule {
 	s := Schedule{Strategy: [...]Strategy{Uniform, Uniform, Priority, Starvation}[c.Int(4)]}
 	if named != "" {
 		s.Strategy = invariant.Must(ParseStrategy(named))
@@ -66,7 +66,7 @@ func drawSchedule(c Chooser, agents []actor.Definition, keys int, named string) 
 		s.Salt = uint64(c.Int(1 << 16))
 		at := 0
 		for range 1 + c.Int(demotionsMax) {
-			at += 1 + c.Int(demoteWithin/demotionsMax)
+			at += 1 + c.Int(demotionStepsMax/demotionsMax)
 			s.Demote = append(s.Demote, at)
 		}
 	case Starvation:
@@ -98,22 +98,22 @@ func (s *scheduler) next(c *cell) int {
 	switch n := len(c.inputs); {
 	case n < 2:
 		return 0
-	case s.Strategy == Priority && !w.calm:
-		return s.highest(c, min(n, wideWindow))
-	case s.Strategy == Starvation && !w.calm:
-		for i := range min(n, wideWindow) {
-			if !s.starves(&c.inputs[i]) && inOrder(c.inputs, i) {
+	case s.Strategy == Priority && !w.recovering:
+		return s.highestRanked(c, min(n, rankedWindow))
+	case s.Strategy == Starvation && !w.recovering:
+		for i := range min(n, rankedWindow) {
+			if !s.isStarved(&c.inputs[i]) && inOrder(c.inputs, i) {
 				if i > 0 {
-					w.Stats.Sometimes[InputStarved]++
+					w.Stats.Points[InputStarved]++
 				}
 				return i
 			}
 		}
 		return 0
 	default:
-		i := w.choose.Int(min(n, window))
+		i := w.entropy.Int(min(n, uniformWindow))
 		for j := range i {
-			if c.inputs[j].stream == c.inputs[i].stream && c.inputs[i].stream != anyOrder {
+			if c.inputs[j].orderGroup == c.inputs[i].orderGroup && c.inputs[i].orderGroup != unordered {
 				return j
 			}
 		}
@@ -124,26 +124,26 @@ func (s *scheduler) next(c *cell) int {
 // inOrder tells whether nothing of its stream stands before an input.
 func inOrder(inputs []input, i int) bool {
 	for j := range i {
-		if inputs[j].stream == inputs[i].stream && inputs[i].stream != anyOrder {
+		if inputs[j].orderGroup == inputs[i].orderGroup && inputs[i].orderGroup != unordered {
 			return false
 		}
 	}
 	return true
 }
 
-// highest is the input of the highest rank.
-func (s *scheduler) highest(c *cell, n int) int {
-	best, rank := 0, s.rank(c.inputs[0].whose())
+// highestRanked is the input of the highest rank.
+func (s *scheduler) highestRanked(c *cell, n int) int {
+	best, rank := 0, s.rank(c.inputs[0].owner())
 	for i := 1; i < n; i++ {
-		if r := s.rank(c.inputs[i].whose()); r > rank && inOrder(c.inputs, i) {
+		if r := s.rank(c.inputs[i].owner()); r > rank && inOrder(c.inputs, i) {
 			best, rank = i, r
 		}
 	}
 	w := c.n.w
 	if len(s.Demote) > 0 && w.Stats.Steps >= s.Demote[0] {
 		s.Demote = s.Demote[1:]
-		w.Stats.Sometimes[RankLost]++
-		s.demoted = append(s.demoted, c.inputs[best].whose())
+		w.Stats.Points[RankLost]++
+		s.demoted = append(s.demoted, c.inputs[best].owner())
 	}
 	return best
 }
@@ -155,10 +155,10 @@ func (s *scheduler) rank(who string) int {
 			return -1 - i
 		}
 	}
-	return int(mix(s.Salt, hashOf(who)) >> 33)
+	return int(mix(s.Salt, hashString(who)) >> 33)
 }
 
-func hashOf(text string) uint64 {
+func hashString(text string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(text) {
 		h = (h ^ uint64(text[i])) * 1099511628211
@@ -166,9 +166,9 @@ func hashOf(text string) uint64 {
 	return h
 }
 
-// whose input it is: of a message or what was read the actor, of what came of an
+// owner input it is: of a message or what was read the actor, of what came of an
 // effect the run.
-func (in *input) whose() string {
+func (in *input) owner() string {
 	switch i := in.in.(type) {
 	case runtime.Deliver:
 		return i.Envelope.To.Agent + "/" + i.Envelope.To.Key
@@ -186,7 +186,7 @@ func (in *input) whose() string {
 	return ""
 }
 
-func (s *scheduler) starves(in *input) bool {
+func (s *scheduler) isStarved(in *input) bool {
 	switch i := in.in.(type) {
 	case runtime.Deliver:
 		return i.Envelope.To == s.Starved
@@ -198,17 +198,17 @@ func (s *scheduler) starves(in *input) bool {
 	return false
 }
 
-// wait is how long it takes a cell to begin its next step.
-func (s *scheduler) wait(c *cell) time.Duration {
+// stepDelay is how long it takes a cell to begin its next step.
+func (s *scheduler) stepDelay(c *cell) time.Duration {
 	w := c.n.w
 	const tick = 5 * time.Microsecond
 	switch {
-	case s.Strategy == Priority && !w.calm:
+	case s.Strategy == Priority && !w.recovering:
 		return tick << (mix(s.Salt, uint64(c.n.index)<<16|uint64(c.index)) % 7)
-	case s.Strategy == Starvation && !w.calm && s.starves(&c.inputs[0]):
-		w.Stats.Sometimes[InputStarved]++
-		w.trouble = max(w.trouble, w.now)
-		return w.between(tick, starvedMost)
+	case s.Strategy == Starvation && !w.recovering && s.isStarved(&c.inputs[0]):
+		w.Stats.Points[InputStarved]++
+		w.lastDisturbance = max(w.lastDisturbance, w.now)
+		return w.between(tick, starvationDelayMax)
 	}
-	return time.Duration(1+w.choose.Int(16)) * tick
+	return time.Duration(1+w.entropy.Int(16)) * tick
 }

@@ -27,11 +27,11 @@ import (
 //	        big KiB                       answer so much
 //	        bad n (the input n of those that a tool does not take),
 //	        odd n (asks what cannot be), end n (in a way that is none), fail, panic
-type script []step
+type script []scriptStep
 
-type step []one
+type scriptStep []instruction
 
-type one struct {
+type instruction struct {
 	verb   string
 	name   string
 	ms     int
@@ -57,7 +57,7 @@ func (s script) String() string {
 	return b.String()
 }
 
-func (o one) String() string {
+func (o instruction) String() string {
 	switch o.verb {
 	case "call":
 		within := ""
@@ -80,19 +80,19 @@ func parseScript(text string) (script, error) {
 	var s script
 	for len(text) > 0 {
 		var part string
-		part, text = cutAt(text, ';')
+		part, text = cutOutsideBraces(text, ';')
 		part = strings.TrimSpace(part)
 		if part == "" {
 			continue
 		}
-		var st step
+		var st scriptStep
 		rest, all := strings.CutPrefix(part, "all ")
 		for len(rest) > 0 {
 			var text string
 			if text, rest = rest, ""; all {
-				text, rest = cutAt(text, '|')
+				text, rest = cutOutsideBraces(text, '|')
 			}
-			o, err := parseOne(strings.TrimSpace(text))
+			o, err := parseInstruction(strings.TrimSpace(text))
 			if err != nil {
 				return nil, err
 			}
@@ -103,8 +103,8 @@ func parseScript(text string) (script, error) {
 	return s, nil
 }
 
-// cutAt cuts at the first sep outside braces.
-func cutAt(text string, sep byte) (before, after string) {
+// cutOutsideBraces cuts at the first sep outside braces.
+func cutOutsideBraces(text string, sep byte) (before, after string) {
 	depth := 0
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -119,7 +119,7 @@ func cutAt(text string, sep byte) (before, after string) {
 	return text, ""
 }
 
-func parseOne(text string) (o one, err error) {
+func parseInstruction(text string) (o instruction, err error) {
 	var rest string
 	o.verb, rest, _ = strings.Cut(text, " ")
 	switch o.verb {
@@ -150,62 +150,62 @@ func parseOne(text string) (o one, err error) {
 	return o, err
 }
 
-// Player is the agent that does what the message says.
-func Player() actor.Behavior { return player{} }
+// ScriptAgent is the agent that does what the message says.
+func ScriptAgent() actor.Behavior { return scriptAgent{} }
 
-// player is the agent that does what the message says.
-type player struct{}
+// scriptAgent is the agent that does what the message says.
+type scriptAgent struct{}
 
 // Begin implements actor.Behavior.
-func (player) Begin(b actor.Begin) actor.Turn {
+func (scriptAgent) Begin(b actor.Begin) actor.Turn {
 	s, err := parseScript(actor.TextOf(b.Call.Parts))
-	return &play{agent: b.Call.To.Agent, script: s, err: err}
+	return &scriptTurn{agent: b.Call.To.Agent, script: s, err: err}
 }
 
-type play struct {
-	agent   string
-	script  script
-	err     error
-	at      int
-	refused []string
-	big     int
-	odd     []actor.Ask // that is out, if it cannot be
+type scriptTurn struct {
+	agent       string
+	script      script
+	err         error
+	nextStep    int
+	refusals    []string
+	paddingKiB  int
+	invalidAsks []actor.Ask // that is out, if it cannot be
 }
 
 // Stop implements actor.Turn.
-func (*play) Stop() {}
+func (*scriptTurn) Stop() {}
 
 // Next implements actor.Turn.
-func (p *play) Next(answers []actor.Answer) (actor.Action, error) {
+func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	if p.err != nil {
 		return actor.Action{}, actor.Refuse(actor.Invalid, "%v", p.err)
 	}
 	for _, a := range answers {
 		if a.Refusal != nil {
-			p.refused = append(p.refused, a.Refusal.Reason.String())
+			p.refusals = append(p.refusals, a.Refusal.Reason.String())
 		}
 	}
-	if p.odd != nil {
-		if err := refusedAll(p.odd, answers); err != nil {
+	if p.invalidAsks != nil {
+		if err := checkAllRefused(p.invalidAsks, answers); err != nil {
 			panic(err)
 		}
-		p.odd = nil
+		p.invalidAsks = nil
 	}
-	for p.at < len(p.script) {
-		st := p.script[p.at]
-		p.at++
+	for p.nextStep < len(p.script) {
+		st := p.script[p.nextStep]
+		p.nextStep++
 		switch st[0].verb {
 		case "big":
-			p.big += st[0].ms
+			p.paddingKiB += st[0].ms
 		case "fail":
 			return actor.Action{}, actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
 		case "odd":
-			p.odd = []actor.Ask{oddAsks[st[0].ms%len(oddAsks)]}
-			return actor.Action{Asks: p.odd}, nil
+			p.invalidAsks = []actor.Ask{invalidAsks[st[0].ms%len(invalidAsks)]}
+			return actor.Action{Asks: p.invalidAsks}, nil
 		case "end":
-			return oddEnds[st[0].ms%len(oddEnds)]()
+			return invalidOutcomes[st[0].ms%len(invalidOutcomes)]()
 		case "panic":
-			panic(plannedPanic{AgentPanic, p.agent + " panics, as it was told to"})
+			panic(injectedPanic{AgentPanic, p.agent + " panics, as it was told to"})
 		default:
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
@@ -214,59 +214,59 @@ func (p *play) Next(answers []actor.Answer) (actor.Action, error) {
 			return actor.Action{Asks: asks}, nil
 		}
 	}
-	return actor.Complete(actor.Text(p.say())), nil
+	return actor.Complete(actor.Text(p.response())), nil
 }
 
-func (p *play) say() string {
+func (p *scriptTurn) response() string {
 	text := "response from " + p.agent
-	if len(p.refused) > 0 {
-		text += " without " + strings.Join(p.refused, ", ")
+	if len(p.refusals) > 0 {
+		text += " without " + strings.Join(p.refusals, ", ")
 	}
-	if p.big > 0 {
-		text += strings.Repeat(".", p.big<<10)
+	if p.paddingKiB > 0 {
+		text += strings.Repeat(".", p.paddingKiB<<10)
 	}
 	return text
 }
 
-// playPure is the same agent as a transition. Before each step it is written down
+// pureScriptAgent is the same agent as a transition. Before each step it is written down
 // and read again, as one may be that another process takes up.
-func playPure(_ agents.Config, state agents.State) (agents.Action, error) {
+func pureScriptAgent(_ agents.Config, state agents.State) (agents.Action, error) {
 	state = invariant.Must(agents.DecodeState(state.Encode()))
 	s, err := parseScript(state.Message())
-	p := play{agent: state.Request.Call.To.Agent, script: s, err: err}
+	p := scriptTurn{agent: state.Request.Call.To.Agent, script: s, err: err}
 	for _, answers := range state.Answers {
 		for _, a := range answers {
 			if a.Refusal != nil {
-				p.refused = append(p.refused, a.Refusal.Reason.String())
+				p.refusals = append(p.refusals, a.Refusal.Reason.String())
 			}
 		}
 	}
 	if len(state.Continuation) > 0 {
-		invariant.Must(fmt.Sscanf(string(state.Continuation), "%d %d", &p.at, &p.big))
+		invariant.Must(fmt.Sscanf(string(state.Continuation), "%d %d", &p.nextStep, &p.paddingKiB))
 	}
 	action, err := p.Next(nil)
 	if err != nil || action.Done != nil {
 		return agents.Action{Action: action}, err
 	}
-	return agents.Continue("playing", fmt.Appendf(nil, "%d %d", p.at, p.big), action.Asks...), nil
+	return agents.Continue("playing", fmt.Appendf(nil, "%d %d", p.nextStep, p.paddingKiB), action.Asks...), nil
 }
 
-// playBlocking is the same agent in the blocking style.
-func playBlocking(t *agents.Turn) (string, error) {
+// blockingScriptAgent is the same agent in the blocking style.
+func blockingScriptAgent(t *agents.Turn) (string, error) {
 	s, err := parseScript(t.Message())
 	if err != nil {
 		return "", actor.Refuse(actor.Invalid, "%v", err)
 	}
-	p := play{agent: t.Self().Agent}
+	p := scriptTurn{agent: t.Self().Agent}
 	for _, st := range s {
 		switch st[0].verb {
 		case "big":
-			p.big += st[0].ms
+			p.paddingKiB += st[0].ms
 		case "fail":
 			return "", actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
 		case "odd":
-			p.odd = []actor.Ask{oddAsks[st[0].ms%len(oddAsks)]}
-			for _, a := range t.All(p.odd...) {
+			p.invalidAsks = []actor.Ask{invalidAsks[st[0].ms%len(invalidAsks)]}
+			for _, a := range t.All(p.invalidAsks...) {
 				if a.Refusal == nil {
 					panic("what cannot be is answered")
 				}
@@ -277,8 +277,8 @@ func playBlocking(t *agents.Turn) (string, error) {
 			panic("the script says so") // which ends its turn, not its cell
 		default:
 			if len(st) == 1 {
-				if r := (*actor.Refusal)(nil); errors.As(st[0].of(t), &r) {
-					p.refused = append(p.refused, r.Reason.String())
+				if r := (*actor.Refusal)(nil); errors.As(st[0].perform(t), &r) {
+					p.refusals = append(p.refusals, r.Reason.String())
 				}
 				continue
 			}
@@ -288,19 +288,19 @@ func playBlocking(t *agents.Turn) (string, error) {
 			}
 			for _, a := range t.All(asks...) {
 				if a.Refusal != nil {
-					p.refused = append(p.refused, a.Refusal.Reason.String())
+					p.refusals = append(p.refusals, a.Refusal.Reason.String())
 				}
 			}
 		}
 	}
-	if len(p.refused) > 1 {
-		t.Warn("%d things were refused", len(p.refused))
+	if len(p.refusals) > 1 {
+		t.Warn("%d things were refused", len(p.refusals))
 	}
-	return p.say(), nil
+	return p.response(), nil
 }
 
-// of asks one thing, and waits for its answer.
-func (o one) of(t *agents.Turn) (err error) {
+// perform asks one thing, and waits for its answer.
+func (o instruction) perform(t *agents.Turn) (err error) {
 	d := actor.Duration(o.ms) * time.Millisecond
 	switch o.verb {
 	case "call":
@@ -308,30 +308,32 @@ func (o one) of(t *agents.Turn) (err error) {
 	case "sleep":
 		err = t.Sleep(d)
 	case "wait":
-		_, err = t.Wait(signalName, d)
+		_, err = t.Wait(scriptSignal, d)
 	case "work":
-		_, err = t.Do(o.name, workOf(o.name, o.ms), agents.Idempotent())
+		_, err = t.Do(o.name, simulatedWork(o.name, o.ms), agents.Idempotent())
 	case "once":
-		_, err = t.Do(o.name, workOf(o.name, o.ms))
+		_, err = t.Do(o.name, simulatedWork(o.name, o.ms))
 	case "tool":
 		_, err = t.Tool(o.name, struct{}{})
 	case "bad":
-		_, err = t.Tool(postTool, []byte(o.letter()))
+		_, err = t.Tool(postTool, []byte(o.invalidPostInput()))
 	}
 	return err
 }
 
-// plannedPanic is what the world's own agents and faults panic with: any other
+// injectedPanic is what the world's own agents and faults panic with: any other
 // panic of a cell is a bug.
-type plannedPanic struct {
-	fault Fault
-	why   string
+type injectedPanic struct {
+	fault  Fault
+	reason string
 }
 
-// letter is one that is not posted.
-func (o one) letter() string { return letters[lettersTaken+o.ms%(len(letters)-lettersTaken)] }
+// invalidPostInput is one that is not posted.
+func (o instruction) invalidPostInput() string {
+	return postInputs[validPostInputs+o.ms%(len(postInputs)-validPostInputs)]
+}
 
-func (o one) ask() actor.Ask {
+func (o instruction) ask() actor.Ask {
 	d := actor.Duration(o.ms) * time.Millisecond
 	switch o.verb {
 	case "call":
@@ -339,23 +341,23 @@ func (o one) ask() actor.Ask {
 	case "sleep":
 		return actor.Ask{Kind: actor.AskSleep, Timeout: d}
 	case "wait":
-		return actor.Ask{Kind: actor.AskWait, Name: signalName, Timeout: d}
+		return actor.Ask{Kind: actor.AskWait, Name: scriptSignal, Timeout: d}
 	case "work", "once":
-		return actor.Ask{Kind: actor.AskWork, Name: o.name, Idempotent: o.verb == "work", Work: workOf(o.name, o.ms)}
+		return actor.Ask{Kind: actor.AskWork, Name: o.name, Idempotent: o.verb == "work", Work: simulatedWork(o.name, o.ms)}
 	case "tool":
 		return actor.Ask{Kind: actor.AskTool, Name: o.name}
 	case "bad":
-		return actor.Ask{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(o.letter())}}}
+		return actor.Ask{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(o.invalidPostInput())}}}
 	}
 	panic("script: " + o.verb + " is no ask")
 }
 
-// signalName is the signal that scripts wait for.
-const signalName = "go"
+// scriptSignal is the signal that scripts wait for.
+const scriptSignal = "go"
 
-// workOf is work that takes so many milliseconds of the world's time: it says
+// simulatedWork is work that takes so many milliseconds of the world's time: it says
 // so, and the world, which runs it at once, delivers what it said then.
-func workOf(name string, ms int) actor.Work {
+func simulatedWork(name string, ms int) actor.Work {
 	return func(context.Context) ([]byte, error) {
 		if strings.HasPrefix(name, "bad") {
 			return nil, errors.New("the work went wrong")

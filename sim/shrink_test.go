@@ -17,29 +17,29 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// storyMax is of how many steps a story may be.
-const storyMax = 60
+// shrunkStepsMax is of how many steps a story may be.
+const shrunkStepsMax = 60
 
-// untimed is the budget of steps alone, which is the same on any machine.
-var untimed = budget{steps: shrinkBudget.steps, time: time.Hour}
+// stepsOnlyBudget is the budget of steps alone, which is the same on any machine.
+var stepsOnlyBudget = budget{steps: defaultBudget.steps, time: time.Hour}
 
-// lateRing is a spec of this file's own, which the code breaks: that no ring of
+// lateCycleSpec is a spec of this file's own, which the code breaks: that no ring of
 // waits is broken any more once the world has gone on for most of an hour.
-const lateRing = "NoRingLate"
+const lateCycleSpec = "NoRingLate"
 
-func noRingLate(at actor.Duration, e *history.Event) (spec string) {
+func lateCycleRule(at actor.Duration, e *history.Event) (spec string) {
 	if e.Kind == history.RefuseWaitCycle && at > 50*time.Minute {
-		return lateRing
+		return lateCycleSpec
 	}
 	return ""
 }
 
-// longAgo is a world that breaks it, after more than ten thousand steps.
-func longAgo(t *testing.T) (Options, Result) {
+// lateFailure is a world that breaks it, after more than ten thousand steps.
+func lateFailure(t *testing.T) (Options, Result) {
 	t.Helper()
 	for seed := range uint64(20) {
-		o := Options{Seed: seed + 1, Long: true, rule: noRingLate}
-		if r := RunSeed(o); r.Broken != nil && r.Broken.Spec == lateRing && r.Broken.Step >= 10_000 {
+		o := Options{Seed: seed + 1, Long: true, rule: lateCycleRule}
+		if r := RunSeed(o); r.Violation != nil && r.Violation.Spec == lateCycleSpec && r.Violation.Step >= 10_000 {
 			return o, r
 		}
 	}
@@ -47,19 +47,19 @@ func longAgo(t *testing.T) (Options, Result) {
 	return Options{}, Result{}
 }
 
-// storyTo is the file to which a process writes what the story in storyFrom comes to.
-const storyFrom, storyTo = "SIM_STORY_FROM", "SIM_STORY_TO"
+// replayEnv is the file to which a process writes what the story in storyFrom comes to.
+const choicesEnv, replayEnv = "SIM_STORY_FROM", "SIM_STORY_TO"
 
-func told(o Options, choices Choices) string {
-	o.Chooser = NewReplayed(choices)
+func replaySummary(o Options, choices Choices) string {
+	o.Entropy = NewReplayedEntropy(choices)
 	r := RunSeed(o)
-	return fmt.Sprintf("%s %d steps %v", r.Hash, r.Stats.Steps, r.Broken)
+	return fmt.Sprintf("%s %d steps %v", r.Hash, r.Stats.Steps, r.Violation)
 }
 
 // What took ten thousand steps to happen is a short story, within its budget, of
 // the same spec; and another process tells the same story.
-func TestALateFailureIsAShortStory(t *testing.T) {
-	if from := os.Getenv(storyFrom); from != "" {
+func TestShrinkLateFailure(t *testing.T) {
+	if from := os.Getenv(choicesEnv); from != "" {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -68,18 +68,18 @@ func TestALateFailureIsAShortStory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.rule = noRingLate
-		if err := os.WriteFile(os.Getenv(storyTo), []byte(told(o, choices)), 0o600); err != nil {
+		o.rule = lateCycleRule
+		if err := os.WriteFile(os.Getenv(replayEnv), []byte(replaySummary(o, choices)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	o, r := longAgo(t)
-	o.shrink = untimed
+	o, r := lateFailure(t)
+	o.shrink = stepsOnlyBudget
 	small := Shrink(o, r)
-	t.Logf("seed %d: %d steps shrink to %d", o.Seed, r.Broken.Step, small.Broken.Step)
-	if small.Broken.Spec != lateRing || small.Broken.Step > storyMax {
-		t.Errorf("the story has %d steps, and breaks %v", small.Broken.Step, small.Broken)
+	t.Logf("seed %d: %d steps shrink to %d", o.Seed, r.Violation.Step, small.Violation.Step)
+	if small.Violation.Spec != lateCycleSpec || small.Violation.Step > shrunkStepsMax {
+		t.Errorf("the story has %d steps, and breaks %v", small.Violation.Step, small.Violation)
 	}
 
 	dir := t.TempDir()
@@ -92,20 +92,20 @@ func TestALateFailureIsAShortStory(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), storyFrom+"="+from, storyTo+"="+to)
+	cmd.Env = append(os.Environ(), choicesEnv+"="+from, replayEnv+"="+to)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	want := fmt.Sprintf("%s %d steps %v", small.Hash, small.Stats.Steps, small.Broken)
+	want := fmt.Sprintf("%s %d steps %v", small.Hash, small.Stats.Steps, small.Violation)
 	if got, err := os.ReadFile(to); err != nil || string(got) != want {
 		t.Errorf("another process tells\n%s (%v), and it was\n%s", got, err, want)
 	}
 }
 
 // Where some do not come, and some orders are not given, all others come when they did.
-func TestWhoIsLeftOutTakesNoTimeFromOthers(t *testing.T) {
+func TestDroppingCausesKeepsTiming(t *testing.T) {
 	o := Options{Seed: 1, Long: true, Unhashed: true}
-	run := func() *World {
+	run := func() *Simulation {
 		w := New(o)
 		defer w.Close()
 		if v := w.Run(); v != nil {
@@ -114,17 +114,17 @@ func TestWhoIsLeftOutTakesNoTimeFromOthers(t *testing.T) {
 		return w
 	}
 	whole := run()
-	for ; whole.clerk == nil; whole = run() { // not every world has one
+	for ; whole.registryClient == nil; whole = run() { // not every world has one
 		o.Seed++
 	}
 	choices := whole.Choices()
 	var out []StreamID
-	for i, id := range accountsOf(choices) {
-		if i%2 == 0 && about(id) != aboutWorld {
+	for i, id := range causesIn(choices) {
+		if i%2 == 0 && topicOf(id) != topicWorld {
 			out = append(out, id)
 		}
 	}
-	o.Chooser = NewReplayed((&shrink{o: o}).closed(choices, out))
+	o.Entropy = NewReplayedEntropy((&shrinker{options: o}).withoutCauses(choices, out))
 	rest := run()
 	if rest.Stats.Calls >= whole.Stats.Calls {
 		t.Fatalf("%d calls of %d are left", rest.Stats.Calls, whole.Stats.Calls)
@@ -132,19 +132,19 @@ func TestWhoIsLeftOutTakesNoTimeFromOthers(t *testing.T) {
 	if rest.arrivals != whole.arrivals || rest.Stats.Workload != whole.Stats.Workload {
 		t.Errorf("people come %d times in %v, and came %d times in %v", rest.arrivals, rest.Stats.Workload, whole.arrivals, whole.Stats.Workload)
 	}
-	if a, b := rest.clerk.orders, whole.clerk.orders; max(a, b)-min(a, b) > b/3 {
+	if a, b := rest.registryClient.opCount, whole.registryClient.opCount; max(a, b)-min(a, b) > b/3 {
 		t.Errorf("the clerk gives %d orders, and gave %d", a, b)
 	}
 }
 
 // A choice is made smaller and never greater, whatever goes, and to the least that
 // goes if that is everything from some value on.
-func TestAChoiceIsOnlyMadeSmaller(t *testing.T) {
+func TestMinimizeValueOnlyDecreases(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.Uint32Range(0, 5000).Draw(t, "value")
 		least, gaps := rapid.Uint32Range(0, value).Draw(t, "least"), rapid.Bool().Draw(t, "gaps")
 		tries := 0
-		lowered(func() uint32 { return value }, func(v uint32) bool {
+		minimizeValue(func() uint32 { return value }, func(v uint32) bool {
 			if tries++; v >= value || v == 0 || tries > 200 {
 				t.Fatalf("try %d: %d is tried in the place of %d", tries, v, value)
 			}
@@ -162,38 +162,38 @@ func TestAChoiceIsOnlyMadeSmaller(t *testing.T) {
 
 // A story that breaks something else would be shorter: here all that goes on for
 // longer than it took breaks another spec.
-func TestAStoryBreaksTheSpecThatItIsAbout(t *testing.T) {
-	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: untimed}
+func TestShrinkKeepsViolatedSpec(t *testing.T) {
+	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: stepsOnlyBudget}
 	r := RunSeed(o)
-	if r.Broken == nil || r.Broken.Spec != specs.DepthBounded {
-		t.Fatalf("the strict specs find %v", r.Broken)
+	if r.Violation == nil || r.Violation.Spec != specs.DepthBounded {
+		t.Fatalf("the strict specs find %v", r.Violation)
 	}
 	o.rule = func(at actor.Duration, _ *history.Event) (spec string) {
-		if at > r.Broken.At {
+		if at > r.Violation.At {
 			return "Another"
 		}
 		return ""
 	}
 	steps := r.Stats.Steps
-	o.Shrunk = func(n int) { steps = n }
-	if small := Shrink(o, r); small.Broken.Spec != r.Broken.Spec || small.Stats.Steps != steps || steps > storyMax {
-		t.Errorf("%d steps, the last that were told are %d: %v", small.Stats.Steps, steps, small.Broken)
+	o.OnShrunk = func(n int) { steps = n }
+	if small := Shrink(o, r); small.Violation.Spec != r.Violation.Spec || small.Stats.Steps != steps || steps > shrunkStepsMax {
+		t.Errorf("%d steps, the last that were told are %d: %v", small.Stats.Steps, steps, small.Violation)
 	}
 }
 
 // A shrink takes no more steps than it may, but for its last try, and tries
 // nothing when its time is over.
-func TestAShrinkKeepsToItsBudget(t *testing.T) {
-	o := Options{Seed: 6, strict: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
+func TestShrinkRespectsBudget(t *testing.T) {
+	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
 	r := RunSeed(o)
 	o.shrink = budget{steps: 5 * r.Stats.Steps, time: time.Hour}
 	s := newShrink(o, r)
-	if s.run(); s.left > 0 || s.left < -r.Stats.Steps-s.slack-tryCost-1 {
-		t.Errorf("of %d steps %d are left, where a try takes %d", o.shrink.steps, s.left, r.Stats.Steps)
+	if s.run(); s.stepsLeft > 0 || s.stepsLeft < -r.Stats.Steps-s.slack-runOverheadSteps-1 {
+		t.Errorf("of %d steps %d are left, where a try takes %d", o.shrink.steps, s.stepsLeft, r.Stats.Steps)
 	}
 	o.shrink = budget{steps: 1 << 30, time: 1}
 	s = newShrink(o, r)
-	if small := s.run(); s.left != o.shrink.steps || small.Hash != r.Hash {
-		t.Errorf("without time it tries %d steps, and says %v", o.shrink.steps-s.left, small.Broken)
+	if small := s.run(); s.stepsLeft != o.shrink.steps || small.Hash != r.Hash {
+		t.Errorf("without time it tries %d steps, and says %v", o.shrink.steps-s.stepsLeft, small.Violation)
 	}
 }

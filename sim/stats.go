@@ -13,42 +13,42 @@ type Point uint8
 
 // The points.
 const (
-	NodeRestarted   Point = iota
-	CellRestarted         // after a panic
-	LeaseLost             // a node stopped by its own clock
-	Fenced                // a batch was refused: another owns the shards
-	Adopted               // shards of a dead or silent node got another owner
-	Moved                 // shards were handed over
-	FromSnapshot          // an actor came back from a snapshot and the entries behind it
-	TurnRestored          // with a turn under way
-	HeldReply             // a client was told to come back for the answer
-	StreamRead            // a client read the stream of a run to its end
-	OutcomeRecalled       // what a call came to had been put away, and was read again for a repeat
-	RepeatAnswered        // a repeat under one key was answered from the first's outcome
-	Announced             // the registry let all nodes know of a change
-	AgentPut              // and said so to who asked: an agent is new, or another than before
-	AgentDeleted          // or is no more
-	KeyCreated            // there is an API key more
-	KeyRevoked            // or less
-	OrderRefused          // it did not take what it was asked
-	PassTaken             // somebody came with a key that is good
-	PassRefused           // or with one that is revoked, expired, or nobody's
-	RunLookedAt           // somebody looked at a run, and at those below it
-	PausedLookedAt        // while it stood still
-	SlipTold              // a file of an agent was wrong, and it was said how
-	EnlistedServed        // an agent answered that the registry had taken in
-	RankLost              // who would have gone next lost its rank
-	InputStarved          // others went first, or it waited though it was the only one
-	LoopTold              // who wrote the file of an agent was told of calls that could go round
-	ManglingTold          // who read what was not written so said that it cannot be read
-	RotFound              // and who examined a store of which a row was another
+	NodeRestarted         Point = iota
+	CellRestarted               // after a panic
+	LeaseLost                   // a node stopped by its own clock
+	Fenced                      // a batch was refused: another owns the shards
+	Adopted                     // shards of a dead or silent node got another owner
+	Moved                       // shards were handed over
+	FromSnapshot                // an actor came back from a snapshot and the entries behind it
+	TurnRestored                // with a turn under way
+	HeldReply                   // a client was told to come back for the answer
+	StreamRead                  // a client read the stream of a run to its end
+	OutcomeReread               // what a call came to had been put away, and was read again for a repeat
+	RepeatAnswered              // a repeat under one key was answered from the first's outcome
+	RegistryAnnounced           // the registry let all nodes know of a change
+	AgentPut                    // and said so to who asked: an agent is new, or another than before
+	AgentDeleted                // or is no more
+	APIKeyCreated               // there is an API key more
+	APIKeyRevoked               // or less
+	RegistryOpRefused           // it did not take what it was asked
+	APIKeyAccepted              // somebody came with a key that is good
+	APIKeyRejected              // or with one that is revoked, expired, or nobody's
+	RunPolled                   // somebody looked at a run, and at those below it
+	PausedRunPolled             // while it stood still
+	SpecFileRejected            // a file of an agent was wrong, and it was said how
+	RegisteredAgentServed       // an agent answered that the registry had taken in
+	RankLost                    // who would have gone next lost its rank
+	InputStarved                // others went first, or it waited though it was the only one
+	CallLoopReported            // who wrote the file of an agent was told of calls that could go round
+	MutationRejected            // who read what was not written so said that it cannot be read
+	CorruptionFound             // and who examined a store of which a row was another
 
 	Passivated      // an actor left memory, idle
 	ActorLost       // or because its shard has another owner
-	CallSentAgain   // a call that got no answer was sent again
-	WorkDoneAgain   // a tool, model or agent was asked again for one ask, by a later incarnation
-	TriedAgain      // whoever stands behind a node was tried once more
-	PiecesTakenBack // what was shown of an answer was taken back
+	CallResent      // a call that got no answer was sent again
+	EffectRetried   // a tool, model or agent was asked again for one ask, by a later incarnation
+	UpstreamRetried // whoever stands behind a node was tried once more
+	PiecesRetracted // what was shown of an answer was taken back
 	LateDropped     // a message came when nobody waited for it
 	LateOutcome     // or what came of an effect
 	LatePiece       // or a piece of it
@@ -70,32 +70,32 @@ func (p Point) String() string { return pointNames[p] }
 
 // Stats counts what was seen of a world.
 type Stats struct {
-	Steps      int
-	Calls      int // that had a turn
-	Replies    int // that clients got
-	Depth      int // of the deepest call that was taken
-	Nodes      int
-	Judged     int             // operations in histories as they are seen from outside
-	Judgements int             // those histories
-	Undecided  int             // kinds of them that took too long
-	Events     [32]int         // by history.Kind
-	Refusals   [32][scopes]int // by actor.Reason and actor.Scope
-	Told       [32]int         // run events, by runs.Type
-	Faults     [faultKinds]int
-	Sometimes  [points]int
-	Rare       [16]int // by failpoint.Point
+	Steps           int
+	Calls           int // that had a turn
+	Replies         int // that clients got
+	Depth           int // of the deepest call that was taken
+	Nodes           int
+	JudgedOps       int             // operations in histories as they are seen from outside
+	JudgedHistories int             // those histories
+	Undecided       int             // kinds of them that took too long
+	Events          [32]int         // by history.Kind
+	Refusals        [32][scopes]int // by actor.Reason and actor.Scope
+	Published       [32]int         // run events, by runs.Type
+	Faults          [faultKinds]int
+	Points          [points]int
+	Failpoints      [16]int // by failpoint.Point
 
-	Workload actor.Duration // simulated, until the last phase
-	Calm     actor.Duration // and of that
-	Quiet    int            // minutes of the workload without a client's request
-	Tenths   [tenths]int    // steps in each tenth of a long world's workload
+	Workload    actor.Duration // simulated, until the last phase
+	Recovery    actor.Duration // and of that
+	IdleMinutes int            // minutes of the workload without a client's request
+	TenthSteps  [tenths]int    // steps in each tenth of a long world's workload
 }
 
 // scopes is how many there are, with none for one.
 const scopes = int(actor.ScopeNode) + 1
 
-// FaultsAll is how many faults there were.
-func (s *Stats) FaultsAll() int {
+// TotalFaults is how many faults there were.
+func (s *Stats) TotalFaults() int {
 	n := 0
 	for _, v := range s.Faults {
 		n += v
@@ -108,20 +108,20 @@ func (s *Stats) Add(o *Stats) {
 	s.Steps += o.Steps
 	s.Calls += o.Calls
 	s.Replies += o.Replies
-	s.Judged += o.Judged
-	s.Judgements += o.Judgements
+	s.JudgedOps += o.JudgedOps
+	s.JudgedHistories += o.JudgedHistories
 	s.Undecided += o.Undecided
 	s.Workload += o.Workload
-	s.Calm += o.Calm
-	s.Quiet += o.Quiet
-	for i, v := range o.Tenths {
-		s.Tenths[i] += v
+	s.Recovery += o.Recovery
+	s.IdleMinutes += o.IdleMinutes
+	for i, v := range o.TenthSteps {
+		s.TenthSteps[i] += v
 	}
 	for i, v := range o.Events {
 		s.Events[i] += v
 	}
-	for i, v := range o.Told {
-		s.Told[i] += v
+	for i, v := range o.Published {
+		s.Published[i] += v
 	}
 	for i := range o.Refusals {
 		for j, v := range o.Refusals[i] {
@@ -131,36 +131,36 @@ func (s *Stats) Add(o *Stats) {
 	for i, v := range o.Faults {
 		s.Faults[i] += v
 	}
-	for i, v := range o.Rare {
-		s.Rare[i] += v
+	for i, v := range o.Failpoints {
+		s.Failpoints[i] += v
 	}
-	for i, v := range o.Sometimes {
-		s.Sometimes[i] += v
+	for i, v := range o.Points {
+		s.Points[i] += v
 	}
 }
 
-// step counts what a cell came back with: an actor from snapshot and entries, a
+// countStep counts what a cell came back with: an actor from snapshot and entries, a
 // turn that asks again.
-func (s *Stats) step(c *cell, in runtime.Input, events []history.Event) {
+func (s *Stats) countStep(c *cell, in runtime.Input, events []history.Event) {
 	if _, ok := in.(runtime.Recalled); ok {
-		s.Sometimes[OutcomeRecalled]++
+		s.Points[OutcomeReread]++
 	}
 	l, ok := in.(runtime.Loaded)
-	if !ok || !c.again {
+	if !ok || !c.restarted {
 		return
 	}
 	if l.Saved.Snapshot != nil && len(l.Saved.Entries) > 0 {
-		s.Sometimes[FromSnapshot]++
+		s.Points[FromSnapshot]++
 	}
 	for i := range events {
 		if e := &events[i]; e.Kind == history.Send && e.What == "request" && e.Attempt > 1 {
-			s.Sometimes[TurnRestored]++
+			s.Points[TurnRestored]++
 			return
 		}
 	}
 }
 
-func (s *Stats) event(e *history.Event) {
+func (s *Stats) countEvent(e *history.Event) {
 	s.Events[e.Kind]++
 	switch e.Kind {
 	case history.Start:
@@ -177,7 +177,7 @@ func (s *Stats) event(e *history.Event) {
 		}
 	}
 	if p, ok := pointOf(e); ok {
-		s.Sometimes[p]++
+		s.Points[p]++
 	}
 }
 
@@ -190,7 +190,7 @@ func pointOf(e *history.Event) (Point, bool) {
 		}
 		return ActorLost, true
 	case history.Send:
-		return CallSentAgain, e.What == "request" && e.Attempt > 1
+		return CallResent, e.What == "request" && e.Attempt > 1
 	case history.Drop:
 		switch {
 		case e.What == "outcome":
@@ -207,11 +207,11 @@ func pointOf(e *history.Event) (Point, bool) {
 	case history.Perform:
 		switch e.What {
 		case "try":
-			return TriedAgain, e.N > 1
+			return UpstreamRetried, e.N > 1
 		case "take back":
-			return PiecesTakenBack, true
+			return PiecesRetracted, true
 		case "tool", "work", "model", "invoke":
-			return WorkDoneAgain, e.Attempt > 1
+			return EffectRetried, e.Attempt > 1
 		}
 	}
 	return 0, false

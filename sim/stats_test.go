@@ -13,11 +13,11 @@ import (
 )
 
 // What a thousand worlds never come by is named, and stands first.
-func TestZerosComeFirst(t *testing.T) {
+func TestSummaryPrintsMissingFirst(t *testing.T) {
 	var sum Summary
-	sum.Total.Told[runs.RunDone] = 3
+	sum.Total.Published[runs.RunDone] = 3
 	sum.Total.Refusals[actor.Busy][actor.ScopeCaller] = 1
-	sum.Total.Sometimes[Passivated] = 1
+	sum.Total.Points[Passivated] = 1
 	var out strings.Builder
 	missing := sum.Print(&out)
 	for _, want := range []string{"event Crash", "fault NetworkLoss", "refusal Busy node", "refusal Cycle", "told run_failed", "point call sent again"} {
@@ -38,7 +38,7 @@ func TestZerosComeFirst(t *testing.T) {
 	}
 }
 
-func TestEventsShowPoints(t *testing.T) {
+func TestPointOf(t *testing.T) {
 	for _, c := range []struct {
 		e    history.Event
 		want Point
@@ -46,17 +46,17 @@ func TestEventsShowPoints(t *testing.T) {
 	}{
 		{history.Event{Kind: history.Deactivate, Why: "idle"}, Passivated, true},
 		{history.Event{Kind: history.Deactivate, Why: "lost"}, ActorLost, true},
-		{history.Event{Kind: history.Send, What: "request", Attempt: 2}, CallSentAgain, true},
+		{history.Event{Kind: history.Send, What: "request", Attempt: 2}, CallResent, true},
 		{history.Event{Kind: history.Send, What: "request", Attempt: 1}, 0, false},
 		{history.Event{Kind: history.Drop, What: "outcome", Why: "late"}, LateOutcome, true},
 		{history.Event{Kind: history.Drop, What: "piece", Why: "late"}, LatePiece, true},
 		{history.Event{Kind: history.Drop, What: "answered", Why: "late"}, LateDropped, true},
 		{history.Event{Kind: history.Drop, What: "request", Why: "epoch"}, OldEpochDropped, true},
 		{history.Event{Kind: history.Drop, What: "request", Why: "full"}, FullDropped, true},
-		{history.Event{Kind: history.Perform, What: "try", N: 2}, TriedAgain, true},
-		{history.Event{Kind: history.Perform, What: "tool", Attempt: 2}, WorkDoneAgain, true},
+		{history.Event{Kind: history.Perform, What: "try", N: 2}, UpstreamRetried, true},
+		{history.Event{Kind: history.Perform, What: "tool", Attempt: 2}, EffectRetried, true},
 		{history.Event{Kind: history.Perform, What: "tool", Attempt: 1}, 0, false},
-		{history.Event{Kind: history.Perform, What: "take back"}, PiecesTakenBack, true},
+		{history.Event{Kind: history.Perform, What: "take back"}, PiecesRetracted, true},
 	} {
 		if p, is := pointOf(&c.e); is != c.is || is && p != c.want {
 			t.Errorf("%s shows %q, %v; want %q, %v", c.e, p, is, c.want, c.is)

@@ -25,10 +25,10 @@ type Team struct {
 	// Asks are what clients come with. One of them is drawn each time.
 	Asks []TeamAsk
 	// Model answers for the model of an agent, Service for an external agent.
-	Model   func(c Lots, agent string, p upstream.Prompt) upstream.Completion
-	Service func(c Lots, agent, message string) upstream.Completion
+	Model   func(c Rand, agent string, p upstream.Prompt) upstream.Completion
+	Service func(c Rand, agent, message string) upstream.Completion
 	// Signal is what a person says to who waits for a signal of that name.
-	Signal func(c Lots, name string) string
+	Signal func(c Rand, name string) string
 }
 
 // TeamAsk is something that a client asks.
@@ -38,60 +38,60 @@ type TeamAsk struct {
 	Left    actor.Duration // at most TeamLeftMax; 0: 20 s
 }
 
-// Lots are what a stand-in draws: 0 <= Int(n) < n, where 0 is what is usual.
-type Lots interface{ Int(n int) int }
+// Rand are what a stand-in draws: 0 <= Int(n) < n, where 0 is what is usual.
+type Rand interface{ Int(n int) int }
 
-// calmLots are always 0.
-type calmLots struct{}
+// zeroRand are always 0.
+type zeroRand struct{}
 
-func (calmLots) Int(int) int { return 0 }
+func (zeroRand) Int(int) int { return 0 }
 
 // TeamLeftMax is how long a client may give its run at most.
 const TeamLeftMax = time.Minute
 
-// unfit are the faults that speak the language of the simulator's own agents.
-var unfit = [...]Fault{AgentPanic, LoadPoison, LoadFanOut, LoadDeadlocks, LoadDeadlineStorm}
+// teamUnfitFaults are the faults that speak the language of the simulator's own agents.
+var teamUnfitFaults = [...]Fault{AgentPanic, LoadPoison, LoadFanOut, LoadDeadlocks, LoadDeadlineStorm}
 
-// Fits tells whether a fault can befall a team.
-func (f Fault) Fits() bool { return !slices.Contains(unfit[:], f) }
+// AppliesToTeams tells whether a fault can befall a team.
+func (f Fault) AppliesToTeams() bool { return !slices.Contains(teamUnfitFaults[:], f) }
 
-// play puts a team into a plan: what is drawn of limits that a team has set, or
+// applyTeam puts a team into a plan: what is drawn of limits that a team has set, or
 // could rely on, is undone.
-func (p *Plan) play(t *Team) {
+func (p *Plan) applyTeam(t *Team) {
 	drawn := p.Limits
 	if p.Limits = t.Limits; p.Limits == (dispatcher.Limits{}) {
 		p.Limits = dispatcher.DefaultLimits()
 	}
 	p.Limits.PassivateAfter, p.Limits.SnapshotBytes, p.Limits.RememberBytes = drawn.PassivateAfter, drawn.SnapshotBytes, drawn.RememberBytes
 	p.Patience = upstream.Patience{}
-	p.Gap, p.Span, p.Keys = 10*p.Gap, 10*p.Span, 2*p.Keys // as people come, not as load
+	p.ArrivalInterval, p.Span, p.Keys = 10*p.ArrivalInterval, 10*p.Span, 2*p.Keys // as people come, not as load
 	p.Agents = append([]actor.Definition(nil), t.Agents...)
 	p.Targets = len(p.Agents)
-	for _, f := range unfit {
+	for _, f := range teamUnfitFaults {
 		p.Odds[f] = 0
 	}
 }
 
-// leftMax is the longest that a client gives its run.
-func (w *World) leftMax() actor.Duration {
+// timeLeftMax is the longest that a client gives its run.
+func (w *Simulation) timeLeftMax() actor.Duration {
 	if w.team != nil {
 		return TeamLeftMax
 	}
 	return clientLeftMax
 }
 
-// teamAsk draws what a client comes with, and for which session.
-func (d drawer) teamAsk() (actor.ID, TeamAsk) {
+// drawTeamAsk draws what a client comes with, and for which session.
+func (d generator) drawTeamAsk() (actor.ID, TeamAsk) {
 	w := d.w
-	a := w.team.Asks[w.choose.Int(len(w.team.Asks))]
+	a := w.team.Asks[w.entropy.Int(len(w.team.Asks))]
 	if a.Left == 0 {
 		a.Left = clientLeftMax
 	}
-	return actor.NewID(a.Agent, "s"+strconv.Itoa(w.choose.Int(w.plan.Keys))), a
+	return actor.NewID(a.Agent, "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))), a
 }
 
-// teamMessage is what clients come to an agent with; something short if nobody does.
-func (w *World) teamMessage(agent string) string {
+// teamMessageFor is what clients come to an agent with; something short if nobody does.
+func (w *Simulation) teamMessageFor(agent string) string {
 	for _, a := range w.team.Asks {
 		if a.Agent == agent {
 			return a.Message
@@ -100,38 +100,38 @@ func (w *World) teamMessage(agent string) string {
 	return "hello"
 }
 
-// completion is what a model says.
-func (w *World) completion(s *wire, p upstream.Prompt) upstream.Completion {
+// modelCompletion is what a model says.
+func (w *Simulation) modelCompletion(s *upstreamConn, p upstream.Prompt) upstream.Completion {
 	if w.team != nil && w.team.Model != nil {
-		return w.team.Model(w.choose, s.x.call.To.Agent, p)
+		return w.team.Model(w.entropy, s.exchange.call.To.Agent, p)
 	}
 	return upstream.Script(p)
 }
 
-// service is what an external agent does with a message: the calls that it
+// agentCompletion is what an external agent does with a message: the calls that it
 // makes, one after the other, and what it says in the end.
-func (w *World) service(agent, message string) upstream.Completion {
+func (w *Simulation) agentCompletion(agent, message string) upstream.Completion {
 	if w.team != nil && w.team.Service != nil {
-		return w.team.Service(w.choose, agent, message)
+		return w.team.Service(w.entropy, agent, message)
 	}
 	return upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: message}},
 		Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
 }
 
-// chooserKey is under which a stand-in tool finds its lots.
-type chooserKey struct{}
+// randKey is under which a stand-in tool finds its lots.
+type randKey struct{}
 
 // StandIn is a tool of a team that answers as says does. The faults of tools befall it.
-func StandIn(t tools.Tool, says func(c Lots, input []byte) string) tools.Tool {
+func StandIn(t tools.Tool, says func(c Rand, input []byte) string) tools.Tool {
 	if t.Schema == "" {
 		t.Schema = anyObject
 	}
 	t.Handler = func(ctx context.Context, input []byte) tools.Result {
-		c, ok := ctx.Value(chooserKey{}).(Lots)
+		c, ok := ctx.Value(randKey{}).(Rand)
 		if !ok {
-			c = calmLots{}
+			c = zeroRand{}
 		}
-		return misbehave(ctx, says(c, input))
+		return toolResult(ctx, says(c, input))
 	}
 	return t
 }

@@ -19,14 +19,14 @@ import (
 
 const anyObject = `{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}`
 
-// letter is what the tool that posts takes: each of its words is one that somebody
+// postSchema is what the tool that posts takes: each of its words is one that somebody
 // gets wrong.
-const letter = `{"type": "object", "additionalProperties": false, "properties": {
+const postSchema = `{"type": "object", "additionalProperties": false, "properties": {
 	"to": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 8}, "copies": {"type": "integer", "minimum": 1, "maximum": 9},
 	"by": {"enum": ["air", "sea"]}, "kind": {"const": "letter"}, "lines": {"type": "array", "items": {"type": ["string", "null"]}, "maxItems": 2}}, "dependentRequired": {"by": ["to"]}}`
 
-// letters are what it is given: the first so many it takes.
-var letters = [...]string{
+// postInputs are what it is given: the first so many it takes.
+var postInputs = [...]string{
 	"{}", `{"to":"ana"}`, `{"to":"ana","copies":2,"by":"sea","kind":"letter","lines":["a",null]}`, `{"copies":1e0}`,
 	"[]", "", "7", `{"to":7}`, `{"to":"a"}`, `{"to":"everybody"}`, `{"to":"ANA"}`, `{"copies":0}`, `{"copies":10}`, `{"copies":1.5}`,
 	`{"copies":1e400}`, `{"by":"air"}`, `{"to":"bo","by":"land"}`,
@@ -36,17 +36,17 @@ var letters = [...]string{
 	`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"k":1}`,
 }
 
-const lettersTaken = 4
+const validPostInputs = 4
 
-// posts holds the tool to that: whatever comes to it was taken.
-func (w *World) posts(input []byte) {
-	if !slices.Contains(letters[:lettersTaken], string(input)) {
-		w.violate(NobodyAstray, fmt.Sprintf("a letter is posted with the input %.80q, which its schema does not allow", input))
+// checkPostInput holds the tool to that: whatever comes to it was taken.
+func (w *Simulation) checkPostInput(input []byte) {
+	if !slices.Contains(postInputs[:validPostInputs], string(input)) {
+		w.fail(NobodyAstray, fmt.Sprintf("a letter is posted with the input %.80q, which its schema does not allow", input))
 	}
 }
 
-// worldTools are made once: a registry that is built is only read.
-var worldTools = sync.OnceValue(newTools)
+// builtinTools are made once: a registry that is built is only read.
+var builtinTools = sync.OnceValue(newBuiltinTools)
 
 // The tools of a world.
 const (
@@ -54,15 +54,15 @@ const (
 	postTool  = "post"
 )
 
-// newTools are the tools of a world: one that may be used again, one that may not.
-func newTools() *tools.Registry {
+// newBuiltinTools are the tools of a world: one that may be used again, one that may not.
+func newBuiltinTools() *tools.Registry {
 	r := tools.NewRegistry()
 	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
-		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "it is late") }}))
-	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: letter,
-		Handler: func(ctx context.Context, _ []byte) tools.Result { return misbehave(ctx, "posted") }}))
+		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "it is late") }}))
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: postSchema,
+		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "posted") }}))
 	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells all nodes which agents and keys there are.",
-		Schema: agents.AnnounceSchema, Idempotent: true, Handler: announced}))
+		Schema: agents.AnnounceSchema, Idempotent: true, Handler: handleAnnounce}))
 	return r
 }
 
@@ -70,12 +70,12 @@ func newTools() *tools.Registry {
 // are in its answer.
 var toolFaults = [...]Fault{ToolCrash, ToolRefused, ToolBusy, ToolAbsent, ToolGarbage, ToolGiant, ToolReplyLost, ToolHang, ToolDuplicate, ToolLate}
 
-// faultKey is under which a tool finds what it is to do wrong.
-type faultKey struct{}
+// toolFaultKey is under which a tool finds what it is to do wrong.
+type toolFaultKey struct{}
 
-// misbehave is what a tool says, or does instead.
-func misbehave(ctx context.Context, says string) tools.Result {
-	switch ctx.Value(faultKey{}) {
+// toolResult is what a tool says, or does instead.
+func toolResult(ctx context.Context, says string) tools.Result {
+	switch ctx.Value(toolFaultKey{}) {
 	case ToolCrash:
 		panic("the tool has a bug")
 	case ToolRefused:
@@ -90,15 +90,15 @@ func misbehave(ctx context.Context, says string) tools.Result {
 	return tools.Text(says)
 }
 
-// useTool has a tool do what a turn wants of it.
-func (n *node) useTool(h *held, op runtime.Tool) {
+// performTool has a tool do what a turn wants of it.
+func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	w, ctx := n.w, context.Background()
 	if op.Name == postTool && w.team == nil {
-		w.posts(op.Input)
+		w.checkPostInput(op.Input)
 	}
 	fault := noFault
 	for _, f := range toolFaults {
-		if w.fault(f) {
+		if w.faultFires(f) {
 			fault = f
 			break
 		}
@@ -107,40 +107,40 @@ func (n *node) useTool(h *held, op runtime.Tool) {
 	if fault == ToolAbsent {
 		name += "-of-old"
 	}
-	ctx = context.WithValue(context.WithValue(ctx, faultKey{}, fault), chooserKey{}, w.choose)
+	ctx = context.WithValue(context.WithValue(ctx, toolFaultKey{}, fault), randKey{}, w.entropy)
 	run := func() actor.Answer { return w.tools.Execute(ctx, name, op.Input, op.Context) }
-	tell := func(how string) { w.hit(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
+	tell := func(how string) { w.recordFault(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
 	switch fault {
 	case noFault:
-		n.do(h, op.Left, run)
+		n.startEffect(h, op.Left, run)
 	case ToolHang, ToolReplyLost:
 		if fault == ToolReplyLost {
 			run()
 		}
 		tell("is heard of no more")
-		d := n.begin(h)
-		n.later(op.Left+time.Second, func() { n.forget(d) })
+		d := n.trackEffect(h)
+		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 	case ToolLate:
-		id, attempt, cell := h.effect.ID, h.effect.Attempt, h.c.index
-		d := n.begin(h)
-		n.later(op.Left+w.between(0, time.Second), func() {
-			n.forget(d)
+		id, attempt, cell := h.effect.ID, h.effect.Attempt, h.cell.index
+		d := n.trackEffect(h)
+		n.after(op.Left+w.between(0, time.Second), func() {
+			n.untrackEffect(d)
 			tell("ends when nobody waits for it")
-			n.cells[cell].put(input{stream: anyOrder, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
+			n.cells[cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
 		})
 	case ToolDuplicate:
-		n.do(h, op.Left, func() actor.Answer {
+		n.startEffect(h, op.Left, func() actor.Answer {
 			answer := run()
-			again := input{stream: anyOrder, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}
-			cell := h.c.index
-			n.later(w.between(0, 100*time.Millisecond), func() {
+			again := input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}
+			cell := h.cell.index
+			n.after(w.between(0, 100*time.Millisecond), func() {
 				tell("ends twice")
-				n.cells[cell].put(again)
+				n.cells[cell].enqueue(again)
 			})
 			return answer
 		})
 	default:
-		n.do(h, op.Left, func() actor.Answer {
+		n.startEffect(h, op.Left, func() actor.Answer {
 			answer := run()
 			tell("goes wrong")
 			return answer

@@ -16,14 +16,14 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// tracer writes a world's history down, for who judges it elsewhere.
-type tracer struct {
+// traceWriter writes a world's history down, for who judges it elsewhere.
+type traceWriter struct {
 	to  io.Writer
 	buf []byte
 }
 
-func (t *tracer) begin(w *World) {
-	l := w.limits()
+func (t *traceWriter) begin(w *Simulation) {
+	l := w.specLimits()
 	h := history.TraceHeader{Source: fmt.Sprintf("sim seed %d", w.seed), Limits: history.TraceLimits{
 		AgentCallDepthMax: l.AgentCallDepthMax, AgentConcurrentCallsMax: l.AgentConcurrentCallsMax,
 		MaxPendingPerActor: l.MaxPendingPerActor, AgentCallTimeoutMax: l.AgentCallTimeoutMax}}
@@ -34,39 +34,39 @@ func (t *tracer) begin(w *World) {
 	t.write(h.AppendTo(t.buf[:0]))
 }
 
-func (t *tracer) event(_ actor.Time, e *history.Event) { t.write(e.AppendJSON(t.buf[:0])) }
+func (t *traceWriter) event(_ actor.Time, e *history.Event) { t.write(e.AppendJSON(t.buf[:0])) }
 
-func (t *tracer) fault(actor.Time, Fault, string) {}
+func (t *traceWriter) fault(actor.Time, Fault, string) {}
 
-func (t *tracer) write(line []byte) {
+func (t *traceWriter) write(line []byte) {
 	t.to.Write(line) //nolint:errcheck // who gave the writer looks whether all was written
 	t.buf = line
 }
 
 // A traceReader has a part of a world's history written down as well, and reads
 // that: each line is the event that it was.
-type traceReader struct {
-	w     *World
+type traceChecker struct {
+	w     *Simulation
 	lines int
 }
 
 // tracedEvery is how many seeds share one, and tracedLines how much it reads.
 const (
-	tracedEvery = 16
-	tracedLines = 400
+	traceCheckEvery    = 16
+	traceCheckLinesMax = 400
 )
 
-func (t *traceReader) begin(w *World) {
+func (t *traceChecker) begin(w *Simulation) {
 	var b bytes.Buffer
-	(&tracer{to: &b}).begin(w)
+	(&traceWriter{to: &b}).begin(w)
 	var h history.TraceHeader
-	if err := json.Unmarshal(b.Bytes(), &h); err != nil || h.Trace != history.TraceVersion || len(h.Agents) != len(w.limits().Agents) {
-		w.violate(CodecRoundTrip, fmt.Sprintf("a trace begins with %s, %v", b.Bytes(), err))
+	if err := json.Unmarshal(b.Bytes(), &h); err != nil || h.Trace != history.TraceVersion || len(h.Agents) != len(w.specLimits().Agents) {
+		w.fail(CodecRoundTrip, fmt.Sprintf("a trace begins with %s, %v", b.Bytes(), err))
 	}
 }
 
-func (t *traceReader) event(_ actor.Time, e *history.Event) {
-	if t.lines++; t.lines > tracedLines {
+func (t *traceChecker) event(_ actor.Time, e *history.Event) {
+	if t.lines++; t.lines > traceCheckLinesMax {
 		return
 	}
 	line := e.AppendJSON(nil)
@@ -85,11 +85,11 @@ func (t *traceReader) event(_ actor.Time, e *history.Event) {
 	same := is.Kind == e.Kind.String() && is.Actor == name(e.Actor == actor.ID{}, e.Actor) && is.Call == name(e.Call.IsZero(), e.Call) &&
 		is.Status == name(e.Status == 0, e.Status) && is.Reason == name(e.Reason == 0, e.Reason) && is.What == e.What && len(is.Chain) == len(e.Chain) && is.N == e.N
 	if err != nil || !same || bytes.Count(line, []byte("\n")) != 1 {
-		t.w.violate(CodecRoundTrip, fmt.Sprintf("the trace says %s of %s, %v", line, e, err))
+		t.w.fail(CodecRoundTrip, fmt.Sprintf("the trace says %s of %s, %v", line, e, err))
 	}
 }
 
-func (t *traceReader) fault(actor.Time, Fault, string) {}
+func (t *traceChecker) fault(actor.Time, Fault, string) {}
 
 // A plain world has so many clients and steps at most.
 const (
@@ -97,9 +97,9 @@ const (
 	plainSteps = 250
 )
 
-// plain makes a plan one that tla/Trace.tla can judge: all clocks tell one time,
+// makePlain makes a plan one that tla/Trace.tla can judge: all clocks tell one time,
 // agents are journaled and keep their turn; and there is little of everything.
-func (p *Plan) plain(c Chooser) {
+func (p *Plan) makePlain(c Entropy) {
 	for i := range p.Agents {
 		p.Agents[i].Durability, p.Agents[i].Turns = actor.Journaled, actor.Serial
 	}
@@ -112,9 +112,9 @@ func (p *Plan) plain(c Chooser) {
 	p.Targets = len(p.Agents)
 	p.Keys, p.Plain = 1, true
 	p.Calls = min(p.Calls, plainCalls)
-	p.Gap = 400 * time.Millisecond // so that calls are open when a node dies
+	p.ArrivalInterval = 400 * time.Millisecond // so that calls are open when a node dies
 	if c.Int(3) > 0 {
-		p.Odds[NodeCrash] = per / 2
+		p.Odds[NodeCrash] = oddsScale / 2
 	}
 	if p.Limits.MaxPendingPerActor = 8; c.Int(2) == 1 {
 		p.Limits.MaxPendingPerActor = 1

@@ -44,7 +44,7 @@ func TestTranscripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := perform(t, string(text))
+			got := runTranscript(t, string(text))
 			if *rewrite {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -58,8 +58,8 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-func perform(t *testing.T, text string) string {
-	var s stage
+func runTranscript(t *testing.T, text string) string {
+	var s transcriptRun
 	var out strings.Builder
 	for i, block := range strings.Split(strings.TrimRight(text, "\n"), "\n\n") {
 		if i > 0 {
@@ -69,25 +69,25 @@ func perform(t *testing.T, text string) string {
 		for line := range strings.Lines(commands) {
 			if line = strings.TrimSuffix(line, "\n"); line != "" {
 				out.WriteString(line + "\n")
-				s.do(t, line)
+				s.runCommand(t, line)
 			}
 		}
-		if s.page.Len() > 0 {
-			out.WriteString("----\n" + s.page.String())
-			s.page.Reset()
+		if s.columns.Len() > 0 {
+			out.WriteString("----\n" + s.columns.String())
+			s.columns.Reset()
 		}
 	}
 	return out.String()
 }
 
-// stage is a story under way.
-type stage struct {
-	w    *World
-	page bytes.Buffer
-	last Request
+// transcriptRun is a story under way.
+type transcriptRun struct {
+	sim         *Simulation
+	columns     bytes.Buffer
+	lastRequest Request
 }
 
-func (s *stage) do(t *testing.T, line string) {
+func (s *transcriptRun) runCommand(t *testing.T, line string) {
 	t.Helper()
 	verb, rest, _ := strings.Cut(line, " ")
 	var broken *Violation
@@ -95,7 +95,7 @@ func (s *stage) do(t *testing.T, line string) {
 	case "#":
 		return
 	case "world":
-		s.begin(t, rest)
+		s.newSimulation(t, rest)
 	case "ask":
 		head, script, ok := strings.Cut(rest, ": ")
 		words := append(strings.Fields(head), "")
@@ -103,30 +103,30 @@ func (s *stage) do(t *testing.T, line string) {
 		if !ok || err != nil {
 			t.Fatalf("%s: want ask actor time [key]: script", line)
 		}
-		s.last = s.w.Ask(words[0], script, left, words[2])
+		s.lastRequest = s.sim.Submit(words[0], script, left, words[2])
 	case "run":
 		d, err := time.ParseDuration(rest)
 		if err != nil {
 			t.Fatal(err)
 		}
-		broken = s.w.For(d)
+		broken = s.sim.RunFor(d)
 	case "answer":
 		var reply actor.Reply
-		reply, broken = s.w.Answer(s.last, time.Minute)
+		reply, broken = s.sim.AwaitReply(s.lastRequest, time.Minute)
 		said := actor.TextOf(reply.Parts)
 		if reply.Refusal != nil {
 			said = reply.Refusal.Error()
 		}
-		fmt.Fprintf(&s.page, "%s: %s\n", reply.Status, said)
+		fmt.Fprintf(&s.columns, "%s: %s\n", reply.Status, said)
 	case "signal":
-		s.w.Signal(s.last)
+		s.sim.Signal(s.lastRequest)
 	case "cancel":
-		s.w.Cancel(s.last)
+		s.sim.Cancel(s.lastRequest)
 	case "crash":
-		s.w.Crash(rest)
+		s.sim.CrashNode(rest)
 	case "settle":
-		broken = s.w.Settle()
-		fmt.Fprintf(&s.page, "at rest\n")
+		broken = s.sim.Settle()
+		fmt.Fprintf(&s.columns, "at rest\n")
 	default:
 		t.Fatalf("%q: no such command", line)
 	}
@@ -135,7 +135,7 @@ func (s *stage) do(t *testing.T, line string) {
 	}
 }
 
-func (s *stage) begin(t *testing.T, settings string) {
+func (s *transcriptRun) newSimulation(t *testing.T, settings string) {
 	p := Plan{Limits: dispatcher.DefaultLimits()}
 	nodes, cells := 1, 1
 	for _, word := range strings.Fields(settings) {
@@ -145,18 +145,18 @@ func (s *stage) begin(t *testing.T, settings string) {
 		case "agents":
 			err = nil
 			for _, agent := range strings.Split(value, ",") {
-				p.Agents = append(p.Agents, actor.Definition{Name: agent, Behavior: Player()})
+				p.Agents = append(p.Agents, actor.Definition{Name: agent, Behavior: ScriptAgent()})
 			}
 		case "declared":
 			err = nil
-			p.Agents = append(p.Agents, compile(NewReplayed(nil), declared(value, upstream.ScriptName, 4)))
+			p.Agents = append(p.Agents, compileAgent(NewReplayedEntropy(nil), declaredSpec(value, upstream.ScriptName, 4)))
 		case "external", "safe":
 			err = nil
 			retry := agents.RetryNever
 			if name == "safe" {
 				retry = agents.RetrySafe
 			}
-			p.Agents = append(p.Agents, compile(NewReplayed(nil), external(value, retry)))
+			p.Agents = append(p.Agents, compileAgent(NewReplayedEntropy(nil), externalSpec(value, retry)))
 		case "fault":
 			err = nil
 			odds, wrong := ParseOdds(value + ":1")
@@ -187,11 +187,11 @@ func (s *stage) begin(t *testing.T, settings string) {
 		p.Cells = append(p.Cells, cells)
 	}
 	p.Groups = 2 * nodes * cells
-	s.w = New(Options{Seed: 1, Chooser: NewReplayed(nil), Plan: &p, Columns: NewColumns(&s.page, 110)})
-	if broken := s.w.For(10 * time.Millisecond); broken != nil {
+	s.sim = New(Options{Seed: 1, Entropy: NewReplayedEntropy(nil), Plan: &p, Columns: NewColumns(&s.columns, 110)})
+	if broken := s.sim.RunFor(10 * time.Millisecond); broken != nil {
 		t.Fatal(broken)
 	}
-	s.page.Truncate(bytes.IndexByte(s.page.Bytes(), '\n') + 1) // how nodes start is no part of the story
+	s.columns.Truncate(bytes.IndexByte(s.columns.Bytes(), '\n') + 1) // how nodes start is no part of the story
 }
 
 func firstDifference(want, got string) string {

@@ -93,8 +93,8 @@ func (x *Expect) violation(r *sim.Report) string {
 	times, first := 0, ""
 	for _, c := range r.Refusals {
 		if (x.Refusals == anyReason || c.Reason.String() == x.Refusals) && (x.Agent == "" || c.Agent == x.Agent) {
-			if times += c.Times; first == "" {
-				first = fmt.Sprintf("%s, %s", c.Reason, c.First)
+			if times += c.Count; first == "" {
+				first = fmt.Sprintf("%s, %s", c.Reason, c.FirstExample)
 			}
 		}
 	}

@@ -21,9 +21,9 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 	t := &r.Total
 	fmt.Fprintf(out, "%d worlds from seed %d on, %d steps\n", r.Seeds, r.first, r.Steps)
 	fmt.Fprintf(out, "clients asked %d times: %d succeeded, %d in part, %d refused, %d told to come back, %d without an answer\n",
-		t.Asked, t.Succeeded, t.Partial, t.Refused, t.Held, t.Silent)
+		t.Asked, t.Succeeded, t.Partial, t.Refused, t.Held, t.Unanswered)
 	fmt.Fprintf(out, "the deepest call had %d above it; at most %d calls were made at once\n", t.Depth, t.FanOut)
-	slices.SortStableFunc(t.Refusals, func(a, b sim.RefusalCount) int { return cmp.Compare(b.Times, a.Times) })
+	slices.SortStableFunc(t.Refusals, func(a, b sim.RefusalCount) int { return cmp.Compare(b.Count, a.Count) })
 	for i, c := range t.Refusals {
 		if i == 0 {
 			fmt.Fprintf(out, "\n%8s  %-12s %-8s %-30s %s\n", "refusals", "reason", "scope", "call", "the first")
@@ -32,7 +32,7 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 			fmt.Fprintf(out, "%8s  and %d more kinds\n", "", len(t.Refusals)-i)
 			break
 		}
-		fmt.Fprintf(out, "%8d  %-12s %-8s %-30s %.160s\n", c.Times, c.Reason, c.Scope, textOr(c.Caller, "client")+" → "+c.Agent, oneLine(c.First))
+		fmt.Fprintf(out, "%8d  %-12s %-8s %-30s %.160s\n", c.Count, c.Reason, c.Scope, textOr(c.Caller, "client")+" → "+c.Agent, oneLine(c.FirstExample))
 	}
 	if len(r.Faults) > 0 {
 		var all []string

@@ -82,7 +82,7 @@ func Run(team *Team, o Options) (*Result, error) {
 	for i := range team.Expect {
 		shares = append(shares, successRate{expect: &team.Expect[i]})
 	}
-	sim.Many(o.First, o.Seeds, func(seed uint64) sim.Result {
+	sim.RunSeeds(o.First, o.Seeds, func(seed uint64) sim.Result {
 		if first := options(seed); (seed-o.First)%replayEvery == 0 {
 			if o.Seeds == 1 {
 				first.Columns = o.Columns
@@ -94,7 +94,7 @@ func Run(team *Team, o Options) (*Result, error) {
 		result.Seeds++
 		result.Steps += r.Stats.Steps
 		stats.Add(&r.Stats)
-		if r.Broken != nil {
+		if r.Violation != nil {
 			result.addFailure(o, options(r.Seed), r)
 		} else {
 			result.addReport(r.Report)
@@ -128,11 +128,11 @@ func Run(team *Team, o Options) (*Result, error) {
 
 // addFailure notes a spec that broke, and leaves the folder of the first few.
 func (r *Result) addFailure(o Options, world sim.Options, broken sim.Result) {
-	f := Failure{Seed: broken.Seed, Property: broken.Broken.Spec, Detail: broken.Broken.Detail}
+	f := Failure{Seed: broken.Seed, Property: broken.Violation.Spec, Detail: broken.Violation.Detail}
 	if o.Dir != "" && r.folders < failuresMax {
 		r.folders++
 		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
-		if _, err := sim.Leave(f.Dir, world, broken); err != nil {
+		if _, err := sim.SaveFailure(f.Dir, world, broken); err != nil {
 			f.Detail += fmt.Sprintf(" (its folder could not be written: %v)", err)
 		}
 	}
@@ -146,14 +146,14 @@ func (r *Result) addReport(one *sim.Report) {
 	t.Partial += one.Partial
 	t.Refused += one.Refused
 	t.Held += one.Held
-	t.Silent += one.Silent
+	t.Unanswered += one.Unanswered
 	t.Depth, t.FanOut = max(t.Depth, one.Depth), max(t.FanOut, one.FanOut)
 	t.Unfinished = append(t.Unfinished, one.Unfinished...)
 	for _, c := range one.Refusals {
-		t.Refuse(c)
+		t.AddRefusals(c)
 	}
 	for _, a := range one.Agents {
-		t.Count(a)
+		t.AddAgentCount(a)
 	}
 }
 

@@ -112,7 +112,7 @@ func TestFailureFolderNamesReplayCommand(t *testing.T) {
 	if err != nil || r.OK() || r.Failures[0].Property != "CellNeverPanics" || r.Failures[0].Dir == "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if _, _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Parts{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
+	if _, _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Backends{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
 		t.Errorf("a replay without the team says %v", err)
 	}
 }
@@ -276,7 +276,7 @@ func TestStubRules(t *testing.T) {
 }
 
 func TestExpectations(t *testing.T) {
-	report := &sim.Report{Depth: 3, FanOut: 4, Refusals: []sim.RefusalCount{{Reason: actor.Cycle, Agent: "a", Times: 2, First: "x → a"}, {Reason: actor.Busy, Agent: "b", Times: 3}}}
+	report := &sim.Report{Depth: 3, FanOut: 4, Refusals: []sim.RefusalCount{{Reason: actor.Cycle, Agent: "a", Count: 2, FirstExample: "x → a"}, {Reason: actor.Busy, Agent: "b", Count: 3}}}
 	three, two := 3, 2
 	for _, test := range []struct {
 		x    Expect

@@ -14,7 +14,7 @@ import (
 )
 
 // model stands in for the model of an agent.
-func (t *Team) model(c sim.Lots, agent string, p upstream.Prompt) upstream.Completion {
+func (t *Team) model(c sim.Rand, agent string, p upstream.Prompt) upstream.Completion {
 	last := p.Messages[len(p.Messages)-1]
 	asked := ""
 	for _, m := range p.Messages {
@@ -35,7 +35,7 @@ func (t *Team) model(c sim.Lots, agent string, p upstream.Prompt) upstream.Compl
 }
 
 // service stands in for an external agent.
-func (t *Team) service(c sim.Lots, agent, message string) upstream.Completion {
+func (t *Team) service(c sim.Rand, agent, message string) upstream.Completion {
 	if r := matchRule(t.Services, agent, message, false); r != nil {
 		if r.Script {
 			return upstream.Script(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: message}},
@@ -51,7 +51,7 @@ func (t *Team) service(c sim.Lots, agent, message string) upstream.Completion {
 	return textCompletion("the answer of " + agent)
 }
 
-func (t *Team) signal(c sim.Lots, name string) string {
+func (t *Team) signal(c sim.Rand, name string) string {
 	for _, s := range t.Signals {
 		if s.Name == name {
 			return pick(c, s.Says, "go on")
@@ -77,7 +77,7 @@ func matchRule(rules []Rule, agent, told string, result bool) *Rule {
 }
 
 // answer draws one of a rule's answers.
-func (r *Rule) answer(c sim.Lots, asked string, turn int) upstream.Completion {
+func (r *Rule) answer(c sim.Rand, asked string, turn int) upstream.Completion {
 	i := c.Int(len(r.Says) + len(r.Calls) + len(r.Uses))
 	fill := func(text string) string { return strings.ReplaceAll(text, "{message}", asked) }
 	if i < len(r.Says) {
@@ -92,7 +92,7 @@ func (r *Rule) answer(c sim.Lots, asked string, turn int) upstream.Completion {
 
 // defaultCompletion draws what a model may do of which nothing is known: answer, or use a
 // tool that its agent may use, or call an agent that it may call.
-func (t *Team) defaultCompletion(c sim.Lots, agent string, p *upstream.Prompt) upstream.Completion {
+func (t *Team) defaultCompletion(c sim.Rand, agent string, p *upstream.Prompt) upstream.Completion {
 	i := c.Int(1 + len(p.Tools))
 	if i == 0 {
 		return textCompletion("the answer of " + agent)

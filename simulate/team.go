@@ -161,7 +161,7 @@ func (t *Team) build() (*sim.Team, error) {
 	for _, tool := range t.Tools {
 		says := tool.Says
 		stand := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
-			func(c sim.Lots, _ []byte) string { return pick(c, says, "done") })
+			func(c sim.Rand, _ []byte) string { return pick(c, says, "done") })
 		if err := registry.RegisterBuiltin(stand); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
@@ -196,7 +196,7 @@ func textOr(text, other string) string {
 }
 
 // pick is one of several texts.
-func pick(c sim.Lots, says []string, otherwise string) string {
+func pick(c sim.Rand, says []string, otherwise string) string {
 	if len(says) == 0 {
 		return otherwise
 	}

@@ -12,8 +12,8 @@ import (
 // protoDrive has the cells of a world stepped as those of a node are.
 type protoDrive struct{ *engine.Stage }
 
-// Seat implements sim.Drive.
-func (d protoDrive) Seat(name string) (sim.Seat, error) {
+// NewSlot implements sim.Drive.
+func (d protoDrive) NewSlot(name string) (sim.Slot, error) {
 	seat, err := d.Stage.Seat(name)
 	return protoSeat{seat}, err
 }
@@ -21,10 +21,10 @@ func (d protoDrive) Seat(name string) (sim.Seat, error) {
 type protoSeat struct{ *engine.Seat }
 
 // Step implements sim.Seat.
-func (s protoSeat) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.Fall) {
+func (s protoSeat) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.StepPanic) {
 	ready, reason, stack := s.Seat.Step(cell, now, in)
 	if reason == nil {
 		return ready, nil
 	}
-	return ready, &sim.Fall{Reason: reason, Stack: string(stack)}
+	return ready, &sim.StepPanic{Reason: reason, Stack: string(stack)}
 }

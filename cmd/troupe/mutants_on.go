@@ -79,16 +79,16 @@ func (c *MutantsCmd) Run(s streams) error {
 	if len(c.Only) == 0 {
 		mutant.Now = ""
 		var sum sim.Summary
-		sim.Many(1, c.Seeds, c.run, func(r sim.Result) bool {
+		sim.RunSeeds(1, c.Seeds, c.run, func(r sim.Result) bool {
 			sum.Add(r)
-			return r.Broken == nil
+			return r.Violation == nil
 		})
 		for _, m := range sum.Undecided() {
 			fmt.Fprintf(out, "unmutated: missing: %s\n", m)
 			missed++
 		}
 		if len(sum.Failed) > 0 {
-			fmt.Fprintf(out, "unmutated: seed %d FAILED %v\n", sum.Failed[0].Seed, sum.Failed[0].Broken)
+			fmt.Fprintf(out, "unmutated: seed %d FAILED %v\n", sum.Failed[0].Seed, sum.Failed[0].Violation)
 			return exit(failed)
 		}
 		fmt.Fprintf(out, "unmutated: %d seeds ok\n", sum.Seeds)
@@ -108,7 +108,7 @@ func (c *MutantsCmd) Run(s streams) error {
 			fmt.Fprintf(out, "%-32s %-22s %6s %7.1f %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", seconds, "", others)
 			continue
 		}
-		steps, says := found.Stats.Steps, firstLine(found.Broken.Detail)
+		steps, says := found.Stats.Steps, firstLine(found.Violation.Detail)
 		if c.Shrink {
 			var err error
 			if steps, err = c.shrunk(g, *found); err != nil {
@@ -139,7 +139,7 @@ func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (least int, err error
 	next := found
 	for range shrinkTries {
 		dir := filepath.Join(c.Dir, g.Mutant, fmt.Sprintf("seed-%d", next.Seed))
-		small, err := sim.Leave(dir, sim.Options{Seed: next.Seed}, next)
+		small, err := sim.SaveFailure(dir, sim.Options{Seed: next.Seed}, next)
 		if err != nil {
 			return least, err
 		}
@@ -173,7 +173,7 @@ func replayed(dir string, g sim.Guard, small sim.Result) error {
 	switch {
 	case err != nil && !errors.As(err, &ended):
 		return err
-	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Broken.At, small.Broken.Step)):
+	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Violation.At, small.Violation.Step)):
 		return fmt.Errorf("another process does not run it again: %s", lastLineOf(said))
 	}
 	return nil
@@ -188,13 +188,13 @@ func lastLineOf(text []byte) string {
 // broken on the way.
 func (c *MutantsCmd) find(spec string, first uint64) (found *sim.Result, others map[string]int) {
 	others = map[string]int{}
-	sim.Many(first, c.Seeds, c.run, func(r sim.Result) bool {
-		if r.Broken != nil && r.Broken.Spec == spec {
+	sim.RunSeeds(first, c.Seeds, c.run, func(r sim.Result) bool {
+		if r.Violation != nil && r.Violation.Spec == spec {
 			found = &r
 			return false
 		}
-		if r.Broken != nil {
-			others[r.Broken.Spec]++
+		if r.Violation != nil {
+			others[r.Violation.Spec]++
 		}
 		return true
 	})

@@ -29,17 +29,17 @@ Examples:
 func (c *ReplayCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
-	r, parted, err := sim.Replay(c.Dir, c.Whole, out, sim.Parts{})
+	r, parted, err := sim.Replay(c.Dir, c.Whole, out, sim.Backends{})
 	if err != nil {
 		return err
 	}
 	if parted != "" {
 		fmt.Fprintf(out, "seed %d goes otherwise than it did from %s\n", r.Seed, parted)
 	}
-	if r.Broken == nil {
+	if r.Violation == nil {
 		fmt.Fprintf(out, "seed %d does not fail any more: steps=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Hash)
 		return nil
 	}
-	fmt.Fprintf(out, "seed %d FAILED %v\nhash=%s\n", r.Seed, r.Broken, r.Hash)
+	fmt.Fprintf(out, "seed %d FAILED %v\nhash=%s\n", r.Seed, r.Violation, r.Hash)
 	return exit(failed)
 }

@@ -83,7 +83,7 @@ func (c *SimCmd) Validate() error {
 		if err != nil {
 			return err
 		}
-		if c.Project != "" && !odds.Fault.Fits() {
+		if c.Project != "" && !odds.Fault.AppliesToTeams() {
 			return fmt.Errorf("--fault %s: speaks the language of the simulator's own agents; a team does not know it, want another", text)
 		}
 		c.odds = append(c.odds, odds)
@@ -145,7 +145,7 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	world := sim.RunSeed
 	if c.real() {
 		again := o
-		again.Parts = c.parts()
+		again.Backends = c.parts()
 		world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
 	}
 	r, err := traced(c.Trace, shown, world)
@@ -162,14 +162,14 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		fmt.Fprintf(talk, "%s\n", c.HTML)
 	}
 	fmt.Fprint(end, r.Plan)
-	if r.Broken != nil {
+	if r.Violation != nil {
 		return c.failed(end, talk, o, r)
 	}
 	if n := r.Stats.Undecided; n > 0 {
 		fmt.Fprintf(end, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
 		return exit(failed)
 	}
-	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.FaultsAll(), r.Hash)
+	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)
 	return nil
 }
 
@@ -186,12 +186,12 @@ func writePage(path string, page *sim.Page, r sim.Result) error {
 func (c *SimCmd) real() bool { return c.Store != "memory" || c.Engine != "direct" }
 
 // parts are those.
-func (c *SimCmd) parts() (p sim.Parts) {
+func (c *SimCmd) parts() (p sim.Backends) {
 	if c.Store == "pebble" {
-		p.Disk = func() (sim.Disk, error) { return disk.OpenTamed() }
+		p.Store = func() (sim.CrashableStore, error) { return disk.OpenTamed() }
 	}
 	if c.Engine == "proto" {
-		p.Drive = func() (sim.Drive, error) { return protoDrive{engine.NewStage()}, nil }
+		p.Engine = func() (sim.Engine, error) { return protoDrive{engine.NewStage()}, nil }
 	}
 	return p
 }
@@ -205,28 +205,28 @@ const (
 // failed tells of a failure, and leaves all that is known of it. A person is
 // shown how the story gets shorter.
 func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error {
-	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Broken)
+	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Violation)
 	if b, ok := out.(*bufio.Writer); ok { // what comes now takes its time
 		b.Flush()
 	}
-	if r.Broken.Spec == traceWritten {
+	if r.Violation.Spec == traceWritten {
 		return exit(failed) // which is no world's fault
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
 	if isTerminal(talk) {
-		o.Shrunk = func(steps int) { fmt.Fprintf(talk, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
+		o.OnShrunk = func(steps int) { fmt.Fprintf(talk, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
 		defer fmt.Fprint(talk, "\r\033[K")
 	}
-	small, err := sim.Leave(dir, o, r)
+	small, err := sim.SaveFailure(dir, o, r)
 	if err != nil {
 		return err
 	}
-	if r.Broken.Spec == sim.Deterministic {
+	if r.Violation.Spec == sim.Deterministic {
 		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.command(r.Seed))
 		return exit(failed)
 	}
-	if small.Broken != nil {
-		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Broken)
+	if small.Violation != nil {
+		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Violation)
 	}
 	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
 	return exit(failed)

@@ -179,7 +179,7 @@ func TestWhoDiffersIsToldHowToSeeItAgain(t *testing.T) {
 func TestProgressSaysHowFast(t *testing.T) {
 	s := swarm{runs: 100}
 	for seed := range uint64(10) {
-		s.sum.Add(sim.Result{Seed: seed, Twice: seed < 5, Stats: sim.Stats{Steps: 1000, Workload: time.Minute}})
+		s.sum.Add(sim.Result{Seed: seed, Repeated: seed < 5, Stats: sim.Stats{Steps: 1000, Workload: time.Minute}})
 	}
 	want := "10 of 100 seeds, 0 failed, 5.0 seeds/s, 7500 steps/s, 7m30s simulated each second"
 	if line := s.line(2 * time.Second); line != want {

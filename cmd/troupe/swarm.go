@@ -43,7 +43,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	run := func(seed uint64) sim.Result {
 		once, again := options(seed), options(seed)
-		once.Unhashed, again.Parts = c.Hashes == "", c.parts()
+		once.Unhashed, again.Backends = c.Hashes == "", c.parts()
 		world := sim.RunSeed
 		if c.comesTwice(seed) {
 			world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
@@ -56,10 +56,10 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	sum := &p.sum
 	var hashes bytes.Buffer
-	sim.Many(first, seeds, run, func(r sim.Result) bool {
+	sim.RunSeeds(first, seeds, run, func(r sim.Result) bool {
 		sum.Add(r)
 		fmt.Fprintf(&hashes, "%d %s\n", r.Seed, r.Hash)
-		if r.Broken != nil && len(sum.Failed) <= failuresShown {
+		if r.Violation != nil && len(sum.Failed) <= failuresShown {
 			p.wipe()
 			if err := c.failed(out, talk, options(r.Seed), r); err != nil && !errors.Is(err, exit(failed)) {
 				fmt.Fprintf(talk, "the folder of seed %d: %v\n", r.Seed, err)
@@ -81,21 +81,21 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	if c.Faults == "none" || c.Strategy != "drawn" || c.Plain || sum.Seeds < coverageRuns {
 		missing = nil // not all of it can come about, or not so soon
 	} else {
-		missing = append(missing, sum.Short()...)
+		missing = append(missing, sum.Shortfalls()...)
 	}
 	if c.Long {
-		missing = append(missing, sum.TooShort()...)
+		missing = append(missing, sum.LongShortfalls()...)
 	}
 	missing = append(missing, sum.Undecided()...)
 	fmt.Fprintln(out, p.result())
 	if c.Long {
-		fmt.Fprintln(out, sum.Lengths())
+		fmt.Fprintln(out, sum.LongTotals())
 	}
 	for _, m := range missing {
 		fmt.Fprintf(out, "missing: %s\n", m)
 	}
 	if len(sum.Failed) > 0 {
-		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.Classes())
+		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.FailuresBySpec())
 		return exit(failed)
 	}
 	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
@@ -160,11 +160,11 @@ func (p *swarm) line(took time.Duration) string {
 	}
 	seconds := took.Seconds()
 	return fmt.Sprintf("%d%s seeds, %d failed, %.1f seeds/s, %.0f steps/s, %s simulated each second",
-		p.sum.Seeds, of, len(p.sum.Failed), float64(p.sum.Seeds)/seconds, float64(p.sum.Ran)/seconds, p.speed(seconds))
+		p.sum.Seeds, of, len(p.sum.Failed), float64(p.sum.Seeds)/seconds, float64(p.sum.ExecutedSteps)/seconds, p.speed(seconds))
 }
 
 func (p *swarm) speed(seconds float64) time.Duration {
-	return time.Duration(float64(p.sum.Simulated) / seconds).Round(time.Second)
+	return time.Duration(float64(p.sum.SimulatedTime) / seconds).Round(time.Second)
 }
 
 // wipe clears the line for something else.
@@ -181,14 +181,14 @@ const stepsFloor = 300_000
 func (p *swarm) result() string {
 	took, s := time.Since(p.begun), &p.sum
 	seconds, cores := took.Seconds(), goruntime.GOMAXPROCS(0)
-	each := float64(s.Ran) / seconds / float64(cores)
+	each := float64(s.ExecutedSteps) / seconds / float64(cores)
 	floor := "met"
 	if each < stepsFloor {
 		floor = "missed"
 	}
-	lasted := s.Total.Lasted() / actor.Duration(max(s.Seeds, 1))
+	lasted := s.Total.SimulatedTime() / actor.Duration(max(s.Seeds, 1))
 	return fmt.Sprintf("%d steps of %d seeds, %d of them twice, in %.1f s: %.1f seeds/s, %s simulated each second; a seed is %s long and has %d steps on average\n"+
 		"%.0f steps/s on each of %d cores, all specs on; the floor of %d is %s",
-		s.Total.Steps, s.Seeds, s.Twice, seconds, float64(s.Seeds)/seconds, p.speed(seconds), lasted.Round(time.Second), s.Total.Steps/max(s.Seeds, 1),
+		s.Total.Steps, s.Seeds, s.Repeated, seconds, float64(s.Seeds)/seconds, p.speed(seconds), lasted.Round(time.Second), s.Total.Steps/max(s.Seeds, 1),
 		each, cores, stepsFloor, floor)
 }

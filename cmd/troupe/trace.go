@@ -50,7 +50,7 @@ const traceWritten = "TraceWritten"
 func tracedOf(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.Result {
 	r, err := traced(tracedSeed(dir, o.Seed), o, run)
 	if err != nil {
-		return sim.Result{Seed: o.Seed, Broken: &sim.Violation{Spec: traceWritten, Detail: err.Error()}}
+		return sim.Result{Seed: o.Seed, Violation: &sim.Violation{Spec: traceWritten, Detail: err.Error()}}
 	}
 	return r
 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// raceEnabled tells whether this program was built with the race detector.
+var raceEnabled bool
+
+// hashesEnv is the file to which a process writes the hashes of a few seeds.
+const hashesEnv = "SIM_HASHES_TO"
+
+func seedHashes() string {
+	var b strings.Builder
+	for seed := range uint64(3) {
+		r := RunSeed(Options{Seed: seed + 1})
+		fmt.Fprintf(&b, "seed %d %s %v\n", r.Seed, r.Hash, r.Violation)
+	}
+	return b.String()
+}
+
+// What a world is depends on no process, on how many threads it has, when it
+// gathers its garbage, or what it was built with.
+func TestHashesEqualAcrossProcesses(t *testing.T) {
+	want := seedHashes()
+	if path := os.Getenv(hashesEnv); path != "" {
+		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := []string{self, "-test.run=^" + t.Name() + "$"}
+	processes := map[string][]string{"GOMAXPROCS=1": child, "GOMAXPROCS=2": child, "GOGC=off": child, "GOGC=10": child}
+	if raceEnabled { // then a process without the detector has to agree
+		processes["GOFLAGS=-buildvcs=false"] = []string{"go", "test", "-count=1", "-run=^" + t.Name() + "$", "."}
+	}
+	for with, args := range processes {
+		t.Run(with, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "hashes")
+			cmd := exec.Command(args[0], args[1:]...)
+			cmd.Env = append(os.Environ(), with, hashesEnv+"="+path)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if got, err := os.ReadFile(path); err != nil || string(got) != want {
+				t.Errorf("%v\n%swant\n%s", err, got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// hostAddresses are the addresses at which those stand who are asked from a node: some
+// out in the world, some inside, where only what the operator allowed may be
+// reached. Whatever else a name may answer, nobody may go there.
+var hostAddresses = map[string][]string{
+	modelNames[0]:                         {"10.1.2.3"},
+	modelNames[1]:                         {"127.0.0.1", "::1"},
+	externalNames[0] + hostSuffix:         {"93.184.216.34", "2606:2800:220:1::1"},
+	externalNames[1] + hostSuffix:         {"::ffff:192.168.7.7"},
+	registeredAgents[2].name + hostSuffix: {"172.16.3.3", "fd00:7::1"},
+}
+
+const hostSuffix = ".example"
+
+// teamHostAddresses is where whoever a team of somebody's own asks stands.
+var teamHostAddresses = []string{"93.184.216.34"}
+
+// egressAllowList is what the operator of a world allows besides the public addresses.
+var egressAllowList = append(upstream.AllowLoopback(), modelNames[0], "192.168.7.0/24", "172.16.3.3", "fd00:7::/48")
+
+// egressPolicy is made once: it is only read.
+var egressPolicy = sync.OnceValue(func() upstream.Egress { return invariant.Must(upstream.NewEgress(egressAllowList)) })
+
+// invalidAllowListEntries are entries of that list as they are mistyped: each takes the server down.
+var invalidAllowListEntries = [...]string{"10.1.2.3/8", "::ffff:10.0.0.0/104", "[10.1.2.3]", "fe80::1%eth0", "::ffff:10.1.2.3", "", "a..b", "a.example.", "ex ample", "1.2.3", "0x7f.0x1", "-a", strings.Repeat("a", 64), "*.example"}
+
+// hostileAnswers is what a name answers whose owner, or who poses as that, would have a
+// node go where its operator does not want it: to itself, to its neighbours, to
+// the service from which its machine has its keys. Of the first so many a name may
+// answer that is allowed by itself.
+var hostileAnswers = [...][]string{{"93.184.216.34", "192.168.1.1"}, {"fd00:8::1"}, {"169.254.169.254"}, {"::ffff:169.254.169.254"}, {"fe80::1"}, {"64:ff9b::a01:203"}, {"0.0.0.0"},
+	{"2002:a01:203::1"}, {"4000::1"}, {"fec0::1%eth0"}, {"224.0.0.1", "8.8.8.8"}, {"198.18.0.1"}, {}}
+
+const privateAnswers = 2
+
+// dial resolves the host of a request, and connects with an address of those
+// that it may; the refusal is told as a world tells it.
+func (n *node) dial(r upstream.Request) error {
+	w := n.w
+	n.logRequest(r)
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return err
+	}
+	host, addr, err := upstream.ParseHost(u.Hostname())
+	home := hostAddresses[host]
+	switch {
+	case w.team != nil && addr.IsValid():
+		return nil // a team's operator allows what they wrote down
+	case err != nil || addr.IsValid():
+		return fmt.Errorf("%s is no name of anybody here, %v", u.Hostname(), err)
+	case w.team != nil:
+		home = teamHostAddresses
+	}
+	answers, led := home, false
+	if w.faultFires(NameAstray) {
+		all := hostileAnswers[:]
+		if slices.Contains(egressAllowList, host) {
+			all = all[privateAnswers:]
+		}
+		answers, led = all[w.entropy.Int(len(all))], true
+	}
+	addrs := make([]netip.Addr, len(answers))
+	for i, a := range answers {
+		addrs[i] = netip.MustParseAddr(a)
+	}
+	if err := egressPolicy().Check(host, addrs); err != nil {
+		if !led {
+			w.fail(NobodyAstray, fmt.Sprintf("%s may not be reached where it is: %v", host, err))
+		}
+		return err
+	}
+	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(home, a) }) || len(answers) == 0 {
+		w.fail(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, home))
+	}
+	return nil
+}
+
+// logRequest writes down what is sent, without what nobody may read.
+func (n *node) logRequest(r upstream.Request) {
+	if n.w.log == nil {
+		return
+	}
+	text := fmt.Sprintf("%s sends %s %s %#v", n.id, r, r.Headers, r.Headers)
+	for _, h := range r.Headers {
+		if h.Secret && strings.Contains(text, h.Value) {
+			n.w.fail(NobodyAstray, "a secret is written down: "+text)
+		}
+	}
+	n.w.log.note(n.w.now, "%s", text)
+}
+
+// checkAllowListValidation reads the operator's list, which may have a slip in it.
+func (n *node) checkAllowListValidation() {
+	w := n.w
+	if w.team != nil {
+		return
+	}
+	defer w.setStream(w.setStream(topicUpstream + StreamID(n.index)))
+	slip := invalidAllowListEntries[w.entropy.Int(len(invalidAllowListEntries))]
+	if _, err := upstream.NewEgress(append(slices.Clone(egressAllowList), slip)); err == nil {
+		w.fail(NobodyAstray, fmt.Sprintf("%s starts with %q in the list of what may be reached", n.id, slip))
+	}
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"strconv"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// generator draws what clients ask.
+type generator struct {
+	w          *Simulation
+	singleLine bool // it has to fit into one line of another message
+}
+
+func (d generator) target() actor.ID {
+	w := d.w
+	if w.team != nil {
+		to, _ := d.drawTeamAsk()
+		return to
+	}
+	def := &w.plan.Agents[w.entropy.Int(w.plan.Targets)]
+	return actor.NewID(def.Name, "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys)))
+}
+
+// script draws what an actor is told, with at most so many levels of calls below.
+func (d generator) script(levels int, self string) script {
+	w := d.w
+	var s script
+	if levels < 4 && w.faultFires(AgentPanic) {
+		return script{{{verb: "panic"}}}
+	}
+	for range 1 + w.entropy.Int(3) {
+		n := 1
+		if w.entropy.Int(4) == 3 {
+			n = 2 + w.entropy.Int(2)
+		}
+		var st scriptStep
+		for range n {
+			st = append(st, d.instruction(levels, self))
+		}
+		s = append(s, st)
+	}
+	switch w.entropy.Int(24) {
+	case 22:
+		s = append(s, scriptStep{{verb: "big", ms: 1 + w.entropy.Int(8)}})
+	case 23:
+		s = append(s, scriptStep{[...]instruction{{verb: "fail"}, {verb: "odd", ms: w.entropy.Int(len(invalidAsks))}, {verb: "end", ms: w.entropy.Int(len(invalidOutcomes))}}[w.entropy.Int(3)]})
+	}
+	return s
+}
+
+func (d generator) instruction(levels int, self string) instruction {
+	w := d.w
+	if levels > 0 && w.entropy.Int(10) >= 4 {
+		return d.call(levels, self)
+	}
+	switch w.entropy.Int(9) {
+	case 0, 1, 2:
+		return instruction{verb: "sleep", ms: w.entropy.Int(200)}
+	case 3:
+		return instruction{verb: "tool", name: "clock"}
+	case 4:
+		return instruction{verb: "tool", name: "post"}
+	case 5:
+		return instruction{verb: "once", name: "o", ms: 1}
+	case 6:
+		switch w.entropy.Int(8) {
+		case 5, 6:
+			return instruction{verb: "wait", ms: 100 + w.entropy.Int(6000)}
+		case 7:
+			return instruction{verb: "bad", ms: w.entropy.Int(len(postInputs))}
+		}
+	}
+	return instruction{verb: "work", name: "w", ms: 1}
+}
+
+func (d generator) call(levels int, self string) instruction {
+	w := d.w
+	o := instruction{verb: "call", name: w.plan.Agents[w.entropy.Int(w.plan.Targets)].Name}
+	if o.name == self && w.entropy.Int(8) > 0 {
+		o.name = w.plan.Agents[w.entropy.Int(w.plan.Targets)].Name
+	}
+	if w.entropy.Int(4) == 3 {
+		o.name += "/s" + strconv.Itoa(w.entropy.Int(w.plan.Keys))
+	}
+	switch w.entropy.Int(12) {
+	case 8, 9, 10:
+		o.ms = 1 + w.entropy.Int(3000)
+	case 11:
+		o.ms = 3_600_000 // more than anybody gets
+	}
+	if w.entropy.Int(40) == 39 {
+		o.name = "ghost"
+	}
+	o.script = d.message(levels-1, o.name)
+	return o
+}

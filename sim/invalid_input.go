@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// An agent is somebody's program, and may want what nobody can do, or end in a
+// way that is none. It is told so, or its caller is.
+
+// invalidAsks are what an agent asks that cannot be: all are refused.
+var invalidAsks = [...]actor.Ask{
+	{},
+	{Kind: 99, Name: "ana"},
+	{Kind: actor.AskCall, Name: "a b"},
+	{Kind: actor.AskCall, Name: "a/b/c/d"},
+	{Kind: actor.AskCall, Name: "ana", Timeout: -1},
+	{Kind: actor.AskCall, Name: "ana", Operation: "\xff"},
+	{Kind: actor.AskCall, Name: "ana", Operation: strings.Repeat("o", actor.TextBytesMax+1)},
+	{Kind: actor.AskCall, Name: "ana", Parts: make([]actor.Part, actor.PartsMax+1)},
+	{Kind: actor.AskCall, Name: "ana", Parts: actor.Text(strings.Repeat("m", actor.MessageBytesMax+1))},
+	{Kind: actor.AskCall, Name: "ana", Parts: []actor.Part{{Media: "a", Bytes: []byte("b"), Blob: actor.Hash{1}}}},
+	{Kind: actor.AskCall, Name: "ana", Parts: []actor.Part{{Media: "a", Blob: actor.Hash{1}, Size: 1 << 62}}},
+	{Kind: actor.AskSleep, Timeout: -1},
+	{Kind: actor.AskWait, Name: "a b"},
+	{Kind: actor.AskWork, Name: "w"},
+	{Kind: actor.AskTool},
+	{Kind: actor.AskTool, Name: "nobody.has"},
+	{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Bytes: []byte("{}")}, {Bytes: []byte("{}")}}},
+}
+
+// invalidOutcomes are ways to end a turn that are none, or none that can be told as it is.
+var invalidOutcomes = [...]func() (actor.Action, error){
+	func() (actor.Action, error) { return actor.Action{}, nil },
+	func() (actor.Action, error) { return actor.Action{}, errors.New("the agent has a bug") },
+	func() (actor.Action, error) { return actor.Action{Done: &actor.Outcome{}}, nil },
+	func() (actor.Action, error) { return actor.Action{Done: &actor.Outcome{Status: actor.Failed}}, nil },
+	func() (actor.Action, error) {
+		return actor.Action{Done: &actor.Outcome{Status: 99, Parts: actor.Text("a")}}, nil
+	},
+	func() (actor.Action, error) {
+		return actor.EndRefused(&actor.Refusal{Reason: 99, Scope: 99, Detail: "\xff", RetryAfter: -1, Chain: make([]actor.ID, actor.ChainMax+1)}), nil
+	},
+	func() (actor.Action, error) {
+		return actor.EndRefused(&actor.Refusal{Reason: actor.Rejected, Detail: strings.Repeat("d", 1<<16), Chain: []actor.ID{{Agent: "a b"}}}), nil
+	},
+	func() (actor.Action, error) {
+		return actor.Complete(actor.Text(strings.Repeat("m", actor.MessageBytesMax+1))), nil
+	},
+	func() (actor.Action, error) {
+		return completeWithItems(actor.StateItem{Name: "a b", Value: []byte("v")}), nil
+	},
+	func() (actor.Action, error) {
+		return completeWithItems(actor.StateItem{Name: "a", Value: make([]byte, actor.StateItemValueBytesMax+1)}), nil
+	},
+	func() (actor.Action, error) {
+		return completeWithItems(make([]actor.StateItem, actor.StateUpdatesMax+1)...), nil
+	},
+	func() (actor.Action, error) { return actor.Action{Asks: make([]actor.Ask, 1<<12)}, nil },
+}
+
+func completeWithItems(items ...actor.StateItem) actor.Action {
+	action := actor.Complete(actor.Text("kept"))
+	action.StateUpdates = items
+	return action
+}
+
+// checkAllRefused says which of the answers to what cannot be is no refusal.
+func checkAllRefused(asked []actor.Ask, answers []actor.Answer) error {
+	for i := range answers {
+		if answers[i].Refusal == nil {
+			return fmt.Errorf("what cannot be is answered: %+v by %+v", asked[i], answers[i])
+		}
+	}
+	return nil
+}

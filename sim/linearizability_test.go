@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/troupe-run/troupe/specs/linear"
+)
+
+// An actor that forgets what it kept breaks the history of those who asked it,
+// and the folder of the failure has a picture of that.
+func TestLostRegisterValueIsNotLinearizable(t *testing.T) {
+	o := Options{lossyRegister: true, shrink: budget{steps: 8000}}
+	var r Result
+	for o.Seed = 1; r.Violation == nil && o.Seed < 20; o.Seed++ {
+		r = RunSeed(o)
+	}
+	o.Seed = r.Seed
+	if r.Violation == nil || r.Violation.Spec != linear.LinearKept || !strings.Contains(r.Violation.Detail, "kim/") {
+		t.Fatalf("who forgets breaks %v", r.Violation)
+	}
+	dir := t.TempDir()
+	small, err := SaveFailure(dir, o, r)
+	if err != nil || small.Violation == nil || small.Violation.Spec != linear.LinearKept || small.Stats.Steps > r.Stats.Steps {
+		t.Errorf("%d steps shrink to %d that break %v, %v", r.Stats.Steps, small.Stats.Steps, small.Violation, err)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, historyFile))
+	if err != nil || !bytes.Contains(page, []byte("found")) && !bytes.Contains(page, []byte("finds")) {
+		t.Errorf("no picture of the history: %v, %d bytes", err, len(page))
+	}
+}
+
+// Histories of all three kinds come of every world, and all of them are decided.
+func TestRunRecordsAllHistoryKinds(t *testing.T) {
+	w := New(Options{Seed: 3})
+	defer w.Close()
+	if v := w.Run(); v != nil {
+		t.Fatal(v)
+	}
+	if w.Stats.JudgedOps < 200 || w.Stats.JudgedHistories < 10 || w.Stats.Undecided > 0 {
+		t.Errorf("%d operations in %d histories, %d undecided", w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided)
+	}
+	left := 0
+	for _, c := range w.clients {
+		if c.to.Agent == swapRegisterName && c.swap == nil {
+			left++
+		}
+	}
+	if left < 5 || len(w.keyOfCall) < 20 {
+		t.Errorf("%d clients were told what was kept, %d asked with a key", left, len(w.keyOfCall))
+	}
+}
+
+// A history that nobody could judge in time is no pass, however few the seeds.
+func TestUndecidedHistoriesAreReported(t *testing.T) {
+	var s Summary
+	s.Add(Result{})
+	if m := s.Undecided(); len(m) > 0 {
+		t.Errorf("nothing was undecided, and %v is missing", m)
+	}
+	s.Add(Result{Stats: Stats{Undecided: 1}})
+	if m := s.Undecided(); len(m) != 1 || !strings.Contains(m[0], "verdict") {
+		t.Errorf("one history was undecided, and %v is missing", m)
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+)
+
+// What many clients do at once, or one of them to many.
+
+const (
+	stormClientsMax = 16 // clients of a storm
+	poisonClients   = 3  // who bring a message that panics
+	stormRetriesMax = 4  // of each client in a storm of retries
+)
+
+// injectLoad has a fault of load begin.
+func (w *Simulation) injectLoad(f Fault) {
+	switch f {
+	case LoadHotActor:
+		to := generator{w: w}.target()
+		w.recordFault(f, "everybody wants %s", to)
+		w.startClients(4+w.entropy.Int(stormClientsMax-4), time.Second, func(int) (actor.ID, string, time.Duration) {
+			return to, w.trivialMessage(to.Agent), clientLeftMax
+		})
+	case LoadDeadlineStorm:
+		left := w.between(500*time.Millisecond, 4*time.Second)
+		n := 4 + w.entropy.Int(stormClientsMax-4)
+		w.recordFault(f, "the time of %d clients is over in %v", n, left)
+		w.startClients(n, 0, func(int) (actor.ID, string, time.Duration) {
+			to := w.drawNativeActor()
+			return to, "sleep 60000", left
+		})
+	case LoadRetryStorm:
+		w.injectRetryStorm()
+	case LoadPoison:
+		to := w.drawNativeActor()
+		w.recordFault(f, "a message panics wherever it comes, at %s", to)
+		w.startClients(2*poisonClients, 200*time.Millisecond, func(i int) (actor.ID, string, time.Duration) {
+			if i < poisonClients {
+				return to, script{{{verb: "panic"}}}.String(), clientLeftMax
+			}
+			return to, w.trivialMessage(to.Agent), clientLeftMax
+		})
+	case LoadFanOut:
+		w.injectFanOut()
+	case LoadDeadlocks:
+		w.injectDeadlocks()
+	}
+}
+
+// startClients has clients come within a time.
+func (w *Simulation) startClients(n int, within time.Duration, next func(i int) (to actor.ID, text string, left time.Duration)) {
+	for i := range n {
+		to, text, left := next(i)
+		c := w.addClient(to, text, left)
+		w.after(w.between(0, within), func() { w.submit(c) })
+	}
+}
+
+// trivialMessage is something that takes an agent no time, in its language.
+func (w *Simulation) trivialMessage(agent string) string {
+	if w.team != nil {
+		return w.teamMessageFor(agent)
+	}
+	if w.agentKind(agent) != actor.Native {
+		return "use " + clockTool
+	}
+	return script{{{verb: "work", name: "w", ms: 1}}}.String()
+}
+
+// drawNativeActor is an actor whose agent plays scripts.
+func (w *Simulation) drawNativeActor() actor.ID {
+	id := generator{w: w}.target()
+	if w.agentKind(id.Agent) != actor.Native {
+		id.Agent = w.plan.Agents[0].Name
+	}
+	return id
+}
+
+// injectRetryStorm has all clients ask again who wait under a key.
+func (w *Simulation) injectRetryStorm() {
+	var again []*client
+	for _, l := range w.pending {
+		if l.client.key != "" && l.client.tries+stormRetriesMax <= triesMax && !slices.Contains(again, l.client) {
+			again = append(again, l.client)
+		}
+	}
+	if len(again) == 0 {
+		return
+	}
+	times := 2 + w.entropy.Int(stormRetriesMax-1)
+	w.recordFault(LoadRetryStorm, "%d clients ask again, %d times", len(again), times)
+	for _, c := range again {
+		for range times {
+			w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
+		}
+	}
+}
+
+// injectCancelStorm has all who wait give their runs up.
+func (w *Simulation) injectCancelStorm() {
+	if len(w.pending) == 0 {
+		return
+	}
+	w.recordFault(ClientCancelStorm, "%d clients cancel", len(w.pending))
+	for _, l := range slices.Clone(w.pending) {
+		w.after(w.between(0, 5*time.Millisecond), func() { w.cancelRunAs(ClientCancelStorm, l) })
+	}
+}
+
+// injectFanOut has one client ask for a tree as wide as calls may be, and two deep.
+func (w *Simulation) injectFanOut() {
+	wide := 4 + w.entropy.Int(12)
+	calls := func(below string, text func(agent string) string) string {
+		all := make([]string, wide)
+		for i := range all {
+			def := &w.plan.Agents[w.entropy.Int(w.plan.Targets)]
+			all[i] = instruction{verb: "call", name: def.Name + "/" + below + strconv.Itoa(i), script: text(def.Name)}.String()
+		}
+		return "all " + strings.Join(all, " | ")
+	}
+	to := w.drawNativeActor()
+	w.recordFault(LoadFanOut, "%s asks %d agents, who ask %d each", to, wide, wide)
+	text := calls("f", func(agent string) string {
+		if w.agentKind(agent) != actor.Native {
+			return w.trivialMessage(agent)
+		}
+		return calls("g", w.trivialMessage)
+	})
+	w.submit(w.addClient(to, text, clientLeftMax))
+}
+
+// injectDeadlocks has agents asked, in pairs, to ask each other: more rings at once
+// than any one of them closes.
+func (w *Simulation) injectDeadlocks() {
+	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))
+	first := w.entropy.Int(w.plan.Targets)
+	name := func(i int) string { return w.plan.Agents[(first+i)%w.plan.Targets].Name }
+	w.recordFault(LoadDeadlocks, "%d agents ask each other, at %s", n, key)
+	for i := range n {
+		for j := range n {
+			if i != j {
+				c := w.addClient(actor.NewID(name(i), key), w.callMessage(name(i), name(j), key), clientLeftMax)
+				w.after(w.between(0, 20*time.Millisecond), func() { w.submit(c) })
+			}
+		}
+	}
+}
+
+// rejectWhenDiskFull refuses what a client asks of a node whose disk has no room, as a node
+// does before any of its cells hears of it.
+func (w *Simulation) rejectWhenDiskFull(n *node, c *client) bool {
+	if n.diskFullUntil <= w.now {
+		return false
+	}
+	w.recordFault(DiskFull, "%s takes no new work, and sends client %d away", n.id, c.no)
+	if c.onReply != nil { // a clerk, who has others do it at another time
+		c.onReply(nil)
+		return true
+	}
+	w.scheduleRetry(c, w.between(time.Second, 12*time.Second))
+	return true
+}
+
+// maybeDecideTwice has somebody answer once more who has answered a wait.
+func (w *Simulation) maybeDecideTwice(to actor.ID, run actor.CallID, name string) {
+	if !w.faultFires(ClientDecidesTwice) {
+		return
+	}
+	w.after(w.between(time.Millisecond, 9*time.Second), func() {
+		w.recordFault(ClientDecidesTwice, "somebody decides once more for run %s", run.Short())
+		w.sendSignalText(to, run, name, fmt.Sprintf("no, stop %s", run.Short()))
+	})
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLongRunIsBusyThroughout(t *testing.T) {
+	var sum Summary
+	r := RunSeed(Options{Seed: 3, Long: true})
+	if r.Violation != nil {
+		t.Fatal(r.Violation)
+	}
+	sum.Add(r)
+	for _, short := range sum.LongShortfalls() {
+		if !strings.HasPrefix(short, "a world has ") { // that is of many
+			t.Errorf("seed %d: %s; %d steps, by tenths %v", r.Seed, short, r.Stats.Steps, r.Stats.TenthSteps)
+		}
+	}
+	if at, _, err := DecodeChoices(EncodeChoices(Options{Seed: 3, Long: true}, nil)); err != nil || !at.Long {
+		t.Errorf("the choices of a long world are those of %+v, %v", at, err)
+	}
+}
+
+// What a long world's statistics must show, they do not show of others.
+func TestSummaryReportsIdleLongRuns(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		idle func(*Plan)
+		says string
+	}{
+		{"nobody comes for minutes", func(p *Plan) { p.ArrivalInterval, p.Steps = 3*time.Minute, 0 }, "without a client's request"},
+		{"all is done at once", func(p *Plan) { p.Calls = 40 }, "of which one is under 5 %"},
+		{"it is over soon", func(p *Plan) { p.Span = 10 * time.Minute }, "lasts"},
+		{"little happens", func(p *Plan) { p.Steps, p.Busy, p.ArrivalInterval, p.Span = 0, false, 25*time.Second, 30*time.Minute }, "steps on average"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := New(Options{Seed: 3, Long: true, Faultless: true})
+			defer w.Close()
+			c.idle(&w.plan)
+			if broken := w.Run(); broken != nil {
+				t.Fatal(broken)
+			}
+			var sum Summary
+			sum.Add(Result{Stats: w.Stats})
+			if short := strings.Join(sum.LongShortfalls(), "; "); !strings.Contains(short, c.says) {
+				t.Errorf("the statistics say %q, want that %s", short, c.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"fmt"
+	"io"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/internal/failpoint"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Result is what came of one seed.
+type Result struct {
+	Seed      uint64
+	Hash      string // "": not asked for
+	Violation *Violation
+	Choices   Choices
+	Stats     Stats
+	Plan      string  // what the world was made of
+	Report    *Report // of a team, if one played
+	Repeated  bool    // it was run twice
+}
+
+// RunSeed runs one world from its beginning to its end.
+func RunSeed(o Options) Result {
+	w := New(o)
+	defer w.Close()
+	broken := w.Run()
+	return Result{Seed: o.Seed, Hash: w.Hash(), Violation: broken, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.teamReport()}
+}
+
+// RunTwice runs a world and then the same again, perhaps with other parts: two
+// hashes are a violation.
+func RunTwice(o, again Options) Result {
+	o.Unhashed, again.Unhashed = false, false
+	r := RunSeed(o)
+	if r.Violation != nil {
+		return r
+	}
+	r.Repeated = true
+	if second := RunSeed(again); second.Hash != r.Hash {
+		r.Violation = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s; %s", r.Hash, second.Hash, divergence(o, again))}
+	}
+	return r
+}
+
+// resultsAheadMax is how many worlds one core may have run more than another.
+const resultsAheadMax = 16
+
+// RunSeeds runs worlds of n seeds, two at a time, and gives each the results in the
+// order of the seeds. It stops where each says so, and leaves no world running.
+func RunSeeds(first uint64, n int, run func(seed uint64) Result, each func(Result) bool) {
+	workers := min(goruntime.GOMAXPROCS(0), n)
+	results := make([]chan Result, workers)
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range results {
+		results[i] = make(chan Result, resultsAheadMax)
+		running.Go(func() {
+			for no := i; no < n; no += workers {
+				select {
+				case results[i] <- run(first + uint64(no)):
+				case <-stop:
+					return
+				}
+			}
+		})
+	}
+	defer running.Wait()
+	defer close(stop)
+	for no := range n {
+		if !each(<-results[no%workers]) {
+			return
+		}
+	}
+}
+
+// Summary is what many seeds came to.
+type Summary struct {
+	Seeds          int
+	Failed         []Result
+	Total          Stats
+	Repeated       int            // of them were run twice
+	ExecutedSteps  int            // steps in all, of both runs
+	SimulatedTime  actor.Duration // likewise
+	steps          []int
+	calls          []int
+	deepSeeds      int
+	threeNodeSeeds int
+	snapshotSeeds  int
+	crashedSeeds   int
+	thinSeeds      []string // long worlds in which next to nothing happened for a tenth of the time
+	idleSeeds      []string // and those in which nobody came for a minute
+	undecidedSeeds []uint64 // seeds
+}
+
+// Add takes in one more.
+func (s *Summary) Add(r Result) {
+	s.Seeds++
+	if r.Violation != nil { // all of many failures would be too much to hold on to
+		s.Failed = append(s.Failed, Result{Seed: r.Seed, Violation: &Violation{Spec: r.Violation.Spec, Detail: r.Violation.Detail, At: r.Violation.At, Step: r.Violation.Step}})
+	}
+	s.Total.Add(&r.Stats)
+	count := func(n *int, ok bool) {
+		if ok {
+			*n++
+		}
+	}
+	times := 1
+	if r.Repeated {
+		times = 2
+	}
+	count(&s.Repeated, r.Repeated)
+	s.ExecutedSteps += times * r.Stats.Steps
+	s.SimulatedTime += actor.Duration(times) * r.Stats.SimulatedTime()
+	if r.Violation == nil && r.Stats.HasThinTenth() {
+		s.thinSeeds = append(s.thinSeeds, fmt.Sprintf("seed %d has %d steps in the tenths of its time", r.Seed, r.Stats.TenthSteps))
+	}
+	if n := r.Stats.IdleMinutes; n > 0 {
+		s.idleSeeds = append(s.idleSeeds, fmt.Sprintf("seed %d has %d minutes without a client's request", r.Seed, n))
+	}
+	if r.Stats.Undecided > 0 {
+		s.undecidedSeeds = append(s.undecidedSeeds, r.Seed)
+	}
+	s.steps = append(s.steps, r.Stats.Steps)
+	s.calls = append(s.calls, r.Stats.Calls)
+	count(&s.deepSeeds, r.Stats.Depth >= 3)
+	count(&s.threeNodeSeeds, r.Stats.Nodes >= 3)
+	count(&s.snapshotSeeds, r.Stats.Points[FromSnapshot] > 0)
+	count(&s.crashedSeeds, r.Stats.Points[NodeRestarted] > 0)
+}
+
+func median(values []int) int {
+	if len(values) == 0 {
+		return 0
+	}
+	v := slices.Sorted(slices.Values(values))
+	return v[len(v)/2]
+}
+
+// refusalPossible tells whether there are refusals of a reason and a scope. Busy says
+// whose limit it was, and no other reason has one; nothing makes NoDevice yet,
+// as no client is a device.
+func refusalPossible(r actor.Reason, scope actor.Scope) bool {
+	return r != actor.NoDevice && (scope != actor.NoScope) == (r == actor.Busy)
+}
+
+// Shortfalls says in which way the worlds were too small to show anything.
+func (s *Summary) Shortfalls() (short []string) {
+	want := func(ok bool, what string) {
+		if !ok {
+			short = append(short, what)
+		}
+	}
+	want(median(s.steps) >= 2000, "the median world has fewer than 2000 steps")
+	want(median(s.calls) >= 200, "the median world has fewer than 200 calls")
+	want(2*s.deepSeeds >= s.Seeds, "fewer than half of the worlds have a call below three others")
+	want(2*s.threeNodeSeeds >= s.Seeds, "fewer than half of the worlds have three nodes")
+	want(2*s.snapshotSeeds >= s.Seeds, "in fewer than half of the worlds an actor comes back from a snapshot and entries")
+	return short
+}
+
+// LongTotals is what TooShort judges, in numbers.
+func (s *Summary) LongTotals() string {
+	n := max(s.Seeds, 1)
+	return fmt.Sprintf("long worlds: %v each on average (at least %v), %d steps each (at least %d) and %.1e in all; %d minutes without a client's request, %d worlds with a tenth of the time with under 5 %% of the steps",
+		(s.Total.SimulatedTime() / actor.Duration(n)).Round(time.Second), longSpanMin, s.Total.Steps/n, longStepsMeanMin, float64(s.Total.Steps), s.Total.IdleMinutes, len(s.thinSeeds))
+}
+
+// LongShortfalls says in which way long worlds were not what they should be.
+func (s *Summary) LongShortfalls() (short []string) {
+	if s.Seeds == 0 {
+		return nil
+	}
+	if mean := s.Total.SimulatedTime() / actor.Duration(s.Seeds); mean < longSpanMin {
+		short = append(short, fmt.Sprintf("a world lasts %v on average, which is less than %v", mean, longSpanMin))
+	}
+	if mean := s.Total.Steps / s.Seeds; mean < longStepsMeanMin {
+		short = append(short, fmt.Sprintf("a world has %d steps on average, which is less than %d", mean, longStepsMeanMin))
+	}
+	short = append(short, s.idleSeeds...)
+	for _, seed := range s.thinSeeds {
+		short = append(short, seed+", of which one is under 5 %")
+	}
+	return short
+}
+
+// Undecided says if histories could not be judged in their time, which is no pass.
+func (s *Summary) Undecided() (missing []string) {
+	for _, seed := range s.undecidedSeeds {
+		missing = append(missing, fmt.Sprintf("a verdict on the histories of seed %d", seed))
+	}
+	return missing
+}
+
+// Print writes the table of all that was seen, first what never was, and names that.
+func (s *Summary) Print(out io.Writer) (missing []string) {
+	var seen strings.Builder
+	row := func(kind, name string, n int) {
+		line := fmt.Sprintf("  %-8s %-34s %12d\n", kind, name, n)
+		if n == 0 {
+			missing = append(missing, kind+" "+name)
+			io.WriteString(out, line) //nolint:errcheck // a page of text
+			return
+		}
+		seen.WriteString(line)
+	}
+	for _, k := range history.Kinds() {
+		row("event", k.String(), s.Total.Events[k])
+	}
+	for _, f := range Faults() {
+		row("fault", f.String(), s.Total.Faults[f])
+	}
+	for _, r := range actor.Reasons() {
+		for scope, n := range s.Total.Refusals[r] {
+			if n > 0 || refusalPossible(r, actor.Scope(scope)) {
+				row("refusal", strings.TrimSpace(r.String()+" "+actor.Scope(scope).String()), n)
+			}
+		}
+	}
+	for _, p := range failpoint.All() {
+		row("rare", p.String(), s.Total.Failpoints[p])
+	}
+	for _, t := range runs.Types() {
+		row("told", t.String(), s.Total.Published[t])
+	}
+	for p := range points {
+		row("point", Point(p).String(), s.Total.Points[p])
+	}
+	io.WriteString(out, seen.String()) //nolint:errcheck // a page of text
+	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
+		s.Seeds, median(s.steps), median(s.calls), s.deepSeeds, s.threeNodeSeeds, s.snapshotSeeds, s.crashedSeeds)
+	fmt.Fprintf(out, "judged as one machine's: %d operations in %d histories, %d undecided\n", s.Total.JudgedOps, s.Total.JudgedHistories, s.Total.Undecided)
+	return missing
+}
+
+// FailuresBySpec counts failures by spec, for a short look at many.
+func (s *Summary) FailuresBySpec() string {
+	counts := map[string]int{}
+	for _, r := range s.Failed {
+		counts[r.Violation.Spec]++
+	}
+	var b strings.Builder
+	for _, r := range s.Failed {
+		if n := counts[r.Violation.Spec]; n > 0 {
+			fmt.Fprintf(&b, "%s %d  ", r.Violation.Spec, n)
+			counts[r.Violation.Spec] = 0
+		}
+	}
+	return b.String()
+}

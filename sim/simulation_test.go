@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+	"github.com/troupe-run/troupe/specs"
+)
+
+func BenchmarkSeed(b *testing.B) {
+	steps := 0
+	for i := range b.N {
+		r := RunSeed(Options{Seed: uint64(i%20 + 1)})
+		if r.Violation != nil {
+			b.Fatal(r.Violation)
+		}
+		steps += r.Stats.Steps
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(steps), "µs/step")
+}
+
+func TestChoicesReplay(t *testing.T) {
+	o := Options{Seed: 4, Odds: []Odds{{NetworkDelay, oddsScale / 2}}}
+	var events bytes.Buffer
+	o.Events = &events
+	r := RunSeed(o)
+	if r.Violation != nil {
+		t.Fatal(r.Violation)
+	}
+	if hash, err := HashLog(&events); err != nil || hash != r.Hash {
+		t.Errorf("the log's text hashes to %s (%v), the world to %s", hash, err, r.Hash)
+	}
+	again, log, err := DecodeChoices(EncodeChoices(o, r.Choices))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Entropy = NewReplayedEntropy(log)
+	if replayed := RunSeed(again); replayed.Hash != r.Hash {
+		t.Errorf("seed 4 has the hash %s, its choices %s", r.Hash, replayed.Hash)
+	}
+}
+
+// A world that goes otherwise the second time is told from the step on, with both sides.
+func TestRunTwiceReportsDivergence(t *testing.T) {
+	o := Options{Seed: 5}
+	r := RunSeed(o)
+	other := r.Choices
+	for i := range other {
+		if s := &other[i]; topicOf(s.ID) == topicArrival && len(s.Log) > 1 {
+			s.Log[1] = 0 // nobody comes
+			break
+		}
+	}
+	again := o
+	again.Entropy = NewReplayedEntropy(other)
+	b := RunTwice(o, again).Violation
+	if b == nil || b.Spec != Deterministic || !strings.Contains(b.Detail, "they part at step ") || !strings.Contains(b.Detail, "\n  was ") || !strings.Contains(b.Detail, "\n  is  ") {
+		t.Errorf("%v", b)
+	}
+	if at := divergence(o, o); !strings.Contains(at, "do not part") {
+		t.Errorf("one world parts from itself: %s", at)
+	}
+}
+
+func TestDecodeChoicesRejectsInvalid(t *testing.T) {
+	for _, text := range []string{
+		"", "troupe choices 3 seed 1\n", "troupe choices 4\n", "troupe choices 4 seed x\n", "troupe choices 4 seed 1 fault Nothing:1\n",
+		"troupe choices 4 seed 1 fault NetworkDelay:2\n", "troupe choices 4 seed 1 strategy best\n", "troupe choices 4 seed 1\n1\n",
+		"troupe choices 4 seed 1\nstream nothing.0\n", "troupe choices 4 seed 1\nstream plan.x\n", "troupe choices 4 seed 1\nstream plan.0\nstream plan.0\n",
+		"troupe choices 4 seed 1\nstream cell.0 for nothing.1\n", "troupe choices 4 seed 1\nstream cell.0 for arrival.1 for arrival.2\n", "troupe choices 4 seed 1\nstream plan.0\nx\n", "troupe choices 4 seed 1\nstream plan.0\n0*x\n",
+		"troupe choices 4 seed 1\nstream plan.0\n-1\n", "troupe choices 4 seed 1\nstream plan.0\n0*4000000000\n",
+	} {
+		if _, _, err := DecodeChoices([]byte(text)); err == nil || !strings.Contains(err.Error(), "line") {
+			t.Errorf("%q: %v, want an error that names the line", text, err)
+		}
+	}
+}
+
+func TestOddsRoundTrip(t *testing.T) {
+	for _, f := range Faults() {
+		for p := range oddsScale + 1 {
+			o, err := ParseOdds(Odds{f, p}.String())
+			if err != nil || o != (Odds{f, p}) {
+				t.Errorf("%s:%d reads as %v, %v", f, p, o, err)
+			}
+		}
+	}
+	for _, text := range []string{"", "NetworkDelay", "NetworkDelay:", "NetworkDelay:-1", "NetworkDelay:1.1", "NetworkDelay:NaN", "Nothing:1"} {
+		if o, err := ParseOdds(text); err == nil {
+			t.Errorf("%q reads as %v", text, o)
+		}
+	}
+}
+
+// Without faults nothing restarts, and nobody is refused but as agents bring it on.
+func TestFaultlessRunHasNoFaults(t *testing.T) {
+	for seed := range uint64(10) {
+		r := RunSeed(Options{Seed: seed, Faultless: true})
+		if r.Violation != nil {
+			t.Fatalf("seed %d: %v", seed, r.Violation)
+		}
+		s := &r.Stats
+		if s.TotalFaults() > 0 || s.Events[history.Crash] > 0 || s.Events[history.Restart] > 0 || s.Points[LeaseLost] > 0 || s.Points[Adopted] > 0 {
+			t.Errorf("seed %d: %d faults, %d crashes, %d restarts, %d leases lost", seed, s.TotalFaults(), s.Events[history.Crash], s.Events[history.Restart], s.Points[LeaseLost])
+		}
+	}
+}
+
+func TestOddsApplyToFaultlessRun(t *testing.T) {
+	r := RunSeed(Options{Seed: 3, Faultless: true, Odds: []Odds{{AgentCallRejected, oddsScale / 2}}})
+	if r.Violation != nil {
+		t.Fatal(r.Violation)
+	}
+	if n := r.Stats.Faults[AgentCallRejected]; n == 0 || n != r.Stats.TotalFaults() {
+		t.Errorf("%d of %d faults are the one set by hand", n, r.Stats.TotalFaults())
+	}
+}
+
+// Who waits in a turn of a cell that fell, or of a node that crashed, waits for
+// nothing: ten thousand worlds would be slow with all of them in memory.
+func TestRunsLeakNoCoroutines(t *testing.T) {
+	fell := 0
+	for seed := range uint64(40) {
+		r := RunSeed(Options{Seed: seed, Unhashed: true})
+		fell += r.Stats.Faults[CellPanic] + r.Stats.Points[NodeRestarted]
+	}
+	if n := blockedCoroutines(t); n > 0 || fell == 0 {
+		t.Errorf("%d coroutines are left of 40 worlds in which %d cells and nodes fell", n, fell)
+	}
+}
+
+// blockedCoroutines counts the agents that stand at an ask. All goroutines would be too
+// many: who judged a history may still be on the way out.
+func blockedCoroutines(t *testing.T) int {
+	var stacks bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(stacks.String(), "/agents.(*coroutine).run(")
+}
+
+// What panics around the cells ends its world, and no other; the story of it is short.
+func TestPanicOutsideCellsIsViolation(t *testing.T) {
+	o := Options{Seed: 3, shrink: budget{steps: 200_000, time: time.Hour}, rule: func(_ actor.Duration, e *history.Event) string {
+		if e.Kind == history.Deliver {
+			panic("as it was told to")
+		}
+		return ""
+	}}
+	r := RunSeed(o)
+	if r.Violation == nil || r.Violation.Spec != WorldNeverPanics || !strings.Contains(r.Violation.Detail, "as it was told to") || !strings.Contains(r.Violation.Detail, "world_test.go:") {
+		t.Fatalf("%v", r.Violation)
+	}
+	if small := Shrink(o, r); small.Violation.Spec != WorldNeverPanics || small.Stats.Steps > shrunkStepsMax {
+		t.Errorf("%d steps: %v", small.Stats.Steps, small.Violation)
+	}
+}
+
+// A disk that is full for a moment ends nothing for good: who orders at the registry orders on.
+func TestRegistryClientSurvivesFullDisk(t *testing.T) {
+	most, full := 0, 0
+	for seed := range uint64(4) {
+		w := New(Options{Seed: seed, Long: true, Unhashed: true, Odds: []Odds{{DiskFull, oddsScale / 10}}})
+		if v := w.Run(); v != nil {
+			t.Fatalf("seed %d: %v", seed, v)
+		}
+		if w.registryClient != nil {
+			most, full = max(most, int(w.registryClient.opCount)), full+w.Stats.Faults[DiskFull]
+		}
+		w.Close()
+	}
+	t.Logf("%d orders, %d times a disk was full", most, full)
+	if most < 40 || full == 0 {
+		t.Errorf("no clerk gives more than %d orders in an hour, with %d asks turned away for want of room", most, full)
+	}
+}
+
+// A failure leaves a folder with a smaller one in it. The specs of this test
+// allow no nested calls, which the code does.
+func TestSaveFailureWritesShrunkRun(t *testing.T) {
+	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: stepsOnlyBudget}
+	r := RunSeed(o)
+	if r.Violation == nil || r.Violation.Spec != specs.DepthBounded {
+		t.Fatalf("the strict specs find %v", r.Violation)
+	}
+	dir := t.TempDir()
+	small, err := SaveFailure(dir, o, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if small.Violation == nil || small.Violation.Spec != r.Violation.Spec || small.Stats.Steps > 60 {
+		t.Errorf("%d steps shrink to %d that break %v", r.Stats.Steps, small.Stats.Steps, small.Violation)
+	}
+	columns, err := os.ReadFile(filepath.Join(dir, columnsFile))
+	if err != nil || !bytes.Contains(columns, []byte("client asks")) {
+		t.Errorf("columns: %v\n%.300s", err, columns)
+	}
+	for whole, steps := range map[bool]int{true: r.Stats.Steps, false: small.Stats.Steps} {
+		again, parted, err := Replay(dir, whole, io.Discard, Backends{})
+		if whole && !strings.HasPrefix(parted, "step ") || strings.Count(parted, "\n  ") != 2 {
+			t.Errorf("by other specs it goes on, and parts at %q", parted)
+		}
+		if err != nil || again.Violation != nil || again.Stats.Steps < steps {
+			t.Errorf("by the specs as they are, the folder's world (whole: %v) has %d steps and breaks %v, %v", whole, again.Stats.Steps, again.Violation, err)
+		}
+	}
+	if _, _, err := Replay(t.TempDir(), false, io.Discard, Backends{}); err == nil {
+		t.Error("an empty folder replays")
+	}
+	// Two runs that differ have no story, and none of an earlier failure stays.
+	o = Options{Seed: 2, Faultless: true}
+	if _, err := SaveFailure(dir, o, RunTwice(o, Options{Seed: 3, Faultless: true})); err != nil {
+		t.Fatal(err)
+	}
+	for name, there := range map[string]bool{choicesFile: true, eventsFile: true, planFile: true, violationFile: true, shrunkFile: false, shrunkLogFile: false, columnsFile: false, pageFile: false} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := Replay(dir, false, io.Discard, Backends{}); err == nil || !strings.Contains(err.Error(), "two runs of this seed differed") {
+		t.Errorf("its replay says %v", err)
+	}
+	if again, parted, err := Replay(dir, true, io.Discard, Backends{}); err != nil || parted != "" || again.Violation != nil {
+		t.Errorf("the first of both: %v, %s, %v", again.Violation, parted, err)
+	}
+}
+
+// Each strategy has a world do the same work in an order of its own.
+func TestStrategiesProduceDistinctRuns(t *testing.T) {
+	hashes := map[string]string{}
+	for s := range Strategy(strategies) {
+		for seed := range uint64(4) {
+			r := RunSeed(Options{Seed: seed, Strategy: s.String()})
+			if r.Violation != nil {
+				t.Fatalf("seed %d, %s: %v", seed, s, r.Violation)
+			}
+			if other, same := hashes[r.Hash]; same {
+				t.Errorf("seed %d is the same world by %s and by %s", seed, s, other)
+			}
+			hashes[r.Hash] = s.String()
+			if lost, starved := r.Stats.Points[RankLost] > 0, r.Stats.Points[InputStarved] > 0; lost != (s == Priority) || starved && s != Starvation {
+				t.Errorf("seed %d, %s: a rank was lost: %v, an input starved: %v", seed, s, lost, starved)
+			}
+		}
+	}
+	if _, err := ParseStrategy("best"); err == nil {
+		t.Error("a strategy of no name is read")
+	}
+}
+
+func BenchmarkLongSeed(b *testing.B) {
+	steps := 0
+	for i := range b.N {
+		r := RunSeed(Options{Seed: uint64(i%20 + 1), Long: true})
+		if r.Violation != nil {
+			b.Fatal(r.Violation)
+		}
+		steps += r.Stats.Steps
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(steps), "µs/step")
+}
+
+// A world that nobody asks for its hash goes the way of the same world that is hashed.
+func TestUnhashedRunIsIdentical(t *testing.T) {
+	hashed, plain := RunSeed(Options{Seed: 4}), RunSeed(Options{Seed: 4, Unhashed: true})
+	if plain.Hash != "" || hashed.Hash == "" {
+		t.Errorf("the hash is %q, of a world that is not hashed %q", hashed.Hash, plain.Hash)
+	}
+	if hashed.Stats != plain.Stats || !reflect.DeepEqual(hashed.Choices, plain.Choices) {
+		t.Errorf("a world that is not hashed goes another way: %+v, not %+v", plain.Stats, hashed.Stats)
+	}
+	var events bytes.Buffer
+	if shown := RunSeed(Options{Seed: 4, Unhashed: true, Events: &events}); shown.Hash != hashed.Hash || events.Len() == 0 {
+		t.Errorf("with its log written down it has the hash %q of %d bytes, not %q", shown.Hash, events.Len(), hashed.Hash)
+	}
+	if twice := RunTwice(Options{Seed: 4, Unhashed: true}, Options{Seed: 4, Unhashed: true}); twice.Hash != hashed.Hash {
+		t.Errorf("run twice it has the hash %q, not %q", twice.Hash, hashed.Hash)
+	}
+}

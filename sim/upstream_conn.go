@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/upstream"
+)
+
+// upstreamConn is the connection of one try, seen from who answers: bytes go in, and
+// come out at the node in order, some time later, in pieces of any size. What
+// the faults do to them they do here.
+type upstreamConn struct {
+	exchange          *exchange
+	attempt           int
+	faults            *streamFaults
+	bodyBytes         int        // bytes of the body
+	lastArrival       actor.Time // when the last thing that was sent does
+	finished          bool       // no more is sent
+	closed            bool       // the node has given it up
+	deliverAfterClose bool       // and still hears what comes
+	lateFault         Fault      // why
+	splitPieces       bool       // into pieces as small as they can be
+
+	truncateAt, hangAt, garbageAt int // at which byte of the body; never: not
+}
+
+const noOffset = -1
+
+// streamFaults are those that may befall an answer on its way, as its kind of
+// answerer calls them.
+type streamFaults struct{ truncate, hang, garbage, reset Fault }
+
+var (
+	modelStreamFaults = streamFaults{ModelHalfStream, ModelHang, ModelGarbage, ModelReset}
+	agentStreamFaults = streamFaults{AgentHalfStream, AgentHang, AgentGarbage, AgentReset}
+)
+
+// String says who answers whom.
+func (s *upstreamConn) String() string {
+	return fmt.Sprintf("the answer to %s, try %d, for run %s", s.exchange.call.To, s.attempt, s.exchange.id.Run.Short())
+}
+
+// drawStreamFaults decides what happens to the answer, somewhere in its first bytes.
+func (s *upstreamConn) drawStreamFaults(kinds *streamFaults, bytes int) {
+	w := s.exchange.n.w
+	s.faults = kinds
+	for _, f := range [...]struct {
+		fault Fault
+		at    *int
+	}{{kinds.truncate, &s.truncateAt}, {kinds.hang, &s.hangAt}, {kinds.garbage, &s.garbageAt}} {
+		if w.faultFires(f.fault) {
+			*f.at = w.entropy.Int(max(bytes, 1))
+		}
+	}
+}
+
+// drawReset tells whether the connection breaks before anything came over it, and
+// whether the request has left by then.
+func (s *upstreamConn) drawReset(kinds *streamFaults) (breaks, left bool) {
+	w := s.exchange.n.w
+	if !w.faultFires(kinds.reset) {
+		return false, false
+	}
+	left = w.entropy.Int(2) == 0
+	s.breakConnection(w.between(time.Millisecond, 200*time.Millisecond), kinds.reset, left, "reset by peer")
+	return true, left
+}
+
+// deliver has something come to the node, behind all that was sent before.
+func (s *upstreamConn) deliver(after time.Duration, f Fault, in upstream.Input) {
+	x, w := s.exchange, s.exchange.n.w
+	if !s.receiving() {
+		return
+	}
+	s.lastArrival = max(s.lastArrival, w.now.Add(after))
+	x.n.after(s.lastArrival.Sub(w.now), func() {
+		if s.closed && !s.deliverAfterClose {
+			return
+		}
+		if f != noFault {
+			w.recordFault(f, "%s: %s", s, describeInput(in))
+		}
+		x.receive(s, in)
+	})
+}
+
+// receiving tells whether the process that asked is still there.
+func (s *upstreamConn) receiving() bool {
+	n := s.exchange.n
+	return n.up && n.process == s.exchange.process && (!s.closed || s.deliverAfterClose)
+}
+
+func describeInput(in upstream.Input) string {
+	switch in := in.(type) {
+	case upstream.Head:
+		return "status " + strconv.Itoa(in.Status)
+	case upstream.Bytes:
+		return fmt.Sprintf("%.60q", in.Bytes)
+	case upstream.End:
+		return "its end"
+	case upstream.Loss:
+		return in.Detail
+	}
+	return fmt.Sprintf("%T", in)
+}
+
+func (s *upstreamConn) sendHead(after time.Duration, f Fault, status int, headers ...upstream.Header) {
+	s.deliver(after, f, upstream.Head{Attempt: s.attempt, Status: status, Headers: headers})
+}
+
+// startEventStream begins an answer of events.
+func (s *upstreamConn) startEventStream(after time.Duration) {
+	s.sendHead(after, noFault, 200, upstream.Header{Name: "content-type", Value: "text/event-stream"})
+}
+
+// respondError answers with a status and an error in the words of the API.
+func (s *upstreamConn) respondError(after time.Duration, f Fault, status int, kind string, headers ...upstream.Header) {
+	s.sendHead(after, f, status, append(headers, upstream.Header{Name: "content-type", Value: "application/json"})...)
+	s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: fmt.Appendf(nil, `{"error":{"message":"as it was told to","type":%q}}`, kind)})
+	s.endBody(0, noFault)
+}
+
+// breakConnection breaks the connection.
+func (s *upstreamConn) breakConnection(after time.Duration, f Fault, left bool, detail string) {
+	s.deliver(after, f, upstream.Loss{Attempt: s.attempt, Sent: left, Detail: detail})
+	s.finished = true
+}
+
+// refuseDial is the connection that a node does not make.
+func (s *upstreamConn) refuseDial(why error) {
+	s.deliver(0, NameAstray, upstream.Loss{Attempt: s.attempt, Final: true, Detail: why.Error()})
+	s.finished = true
+}
+
+// endBody is the end of the body, as it should be.
+func (s *upstreamConn) endBody(after time.Duration, f Fault) {
+	if !s.finished {
+		s.deliver(after, f, upstream.End{Attempt: s.attempt})
+		s.finished = true
+	}
+}
+
+// writeBody sends the next bytes of the body, as far as nothing befalls them. With a
+// fault, it is by them that it shows.
+func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
+	if s.finished || len(b) == 0 {
+		return
+	}
+	begin, end := s.bodyBytes, s.bodyBytes+len(b)
+	s.bodyBytes = end
+	within := func(at int) bool { return at >= begin && at < end }
+	if within(s.garbageAt) {
+		b, f = s.insertGarbage(b, s.garbageAt-begin), s.faults.garbage
+	}
+	switch w := s.exchange.n.w; {
+	case within(s.truncateAt):
+		s.sendPieces(after, f, b[:s.truncateAt-begin])
+		if s.finished = true; w.entropy.Int(2) == 0 {
+			s.deliver(0, s.faults.truncate, upstream.End{Attempt: s.attempt})
+		} else {
+			s.breakConnection(0, s.faults.truncate, true, "it breaks in the middle")
+		}
+	case within(s.hangAt):
+		s.sendPieces(after, f, b[:s.hangAt-begin])
+		s.finished = true
+		s.recordFault(s.faults.hang, "it stops in the middle and keeps the line open")
+	default:
+		s.sendPieces(after, f, b)
+	}
+}
+
+// recordFault says of a fault that nothing shows what it did: what does not come.
+func (s *upstreamConn) recordFault(f Fault, how string) {
+	if s.receiving() {
+		s.exchange.n.w.recordFault(f, "%s: %s", s, how)
+	}
+}
+
+// garbageSamples is what no event stream holds, or none of ours.
+var garbageSamples = [...]string{
+	"\x00\xff\xfe", "}{", "\n\ndata: {\"choices\":[{\n\n", "\n\nevent: delta\ndata: nonsense\n\n", "data:",
+	"\r\r\n\n: ?\n\ndata: []\n\n",
+	"\n\ndata: {\"choices\":[{\"index\":7,\"delta\":{\"content\":\"another's\"}}]}\n\n",
+	"\n\nevent: error\ndata: {\"error\":{\"message\":\"it broke\",\"type\":\"overloaded_error\"}}\n\n",
+	"\n\ndata: {\"error\":\"it broke\"}\n\n",
+	"\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":-1}}\n\n",
+	"\n\ndata: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1}]}}]}\n\n",
+	"\n\ndata: {\"choices\":[{\"finish_reason\":\"stop\"},{\"finish_reason\":\"length\"}]}\n\n", "\n\nevent: state\ndata: {}\n\n",
+	"\n\nevent: delta\ndata: {}\n\n",
+	modelFrames(`{"choices":[{"finish_reason":"stop","delta":{}}]}`, `{"choices":[{"delta":{"content":"more"}}]}`),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"index":5,"id":"a","function":{"name":"x"}}]}}]}`),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"index":99}]}}]}`),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"clock"}},{"function":{"arguments":"{}"}}]}}]}`),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a"}]}}]}`, `{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"b"}]}}]}`),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"clock"}},{"index":1,"id":"a","function":{"name":"clock"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"clock","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}`, "[DONE]"),
+	modelFrames(`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"` + strings.Repeat("a", 1<<12) + `"}]}}]}`),
+	modelFrames(`{"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":9e18}}`), modelFrames(strings.Repeat("[", 200)),
+	modelFrames(`{"error":{"type":"invalid_request_error","message":"a\u0000b"}}`), modelFrames(`{"error":null}`),
+	"\n\nevent: error\ndata: nonsense\n\n", "\n\nevent: error\ndata: {\"code\":7,\"message\":[]}\n\n", "\n\ndata: a\ndata: b\n\n",
+	"\n\ndata: " + strings.Repeat("long ", 1<<19) + "\n\n", "\n\n" + strings.Repeat("data: long\n", 1<<16),
+	"\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":null}\n\n",
+	"\n\nevent: state\ndata: {\"state\":\"a\",\"detail\":\"" + strings.Repeat("d", 1<<17) + "\"}\n\n", "\n\nevent: done\ndata: []\n\n",
+	"\n\nevent: delta\ndata: {\"text\":null}\n\n",
+	"\n\nretry: 99999999999999999999\n\n", "\n\nid: a\x00b\n\n", "\n\nevent: done\ndata: {\"usage\":{\"tokens\":-1}}\n\n",
+	"\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n",
+}
+
+// modelFrames is what a model says, as it streams it.
+func modelFrames(data ...string) string {
+	return "\n\ndata: " + strings.Join(data, "\n\ndata: ") + "\n\n"
+}
+
+// insertGarbage puts garbage between two bytes.
+func (s *upstreamConn) insertGarbage(b []byte, at int) []byte {
+	what := garbageSamples[s.exchange.n.w.entropy.Int(len(garbageSamples))]
+	return append(append(append([]byte(nil), b[:at]...), what...), b[at:]...)
+}
+
+// sendPieces sends bytes in one piece, or in many: cut anywhere, inside a character
+// and a line end too.
+func (s *upstreamConn) sendPieces(after time.Duration, f Fault, b []byte) {
+	w := s.exchange.n.w
+	if !s.splitPieces {
+		if len(b) > 0 {
+			s.deliver(after, f, upstream.Bytes{Attempt: s.attempt, Bytes: b})
+		}
+		return
+	}
+	single := w.entropy.Int(len(b) + 1) // from here on, some bytes come one by one
+	for i, piece := range [...][]byte{b[:single], b[single:min(single+singleBytePiecesMax, len(b))], b[min(single+singleBytePiecesMax, len(b)):]} {
+		step := max(len(piece), 1)
+		if i == 1 {
+			step = 1
+		}
+		for ; len(piece) > 0; piece = piece[step:] {
+			kind := f
+			if s.splitPieces && i > 0 && f == noFault {
+				kind, s.splitPieces = ModelSplit, false // once an answer, at one place
+			}
+			s.deliver(after, kind, upstream.Bytes{Attempt: s.attempt, Bytes: bytes.Clone(piece[:step])})
+			after, f = time.Millisecond, noFault
+		}
+	}
+}
+
+// singleBytePiecesMax is how many bytes of an answer come one by one.
+const singleBytePiecesMax = 16
