@@ -10,19 +10,19 @@ import (
 )
 
 // protoDrive has the cells of a world stepped as those of a node are.
-type protoDrive struct{ *engine.Stage }
+type protoDrive struct{ *engine.Stepper }
 
 // NewSlot implements sim.Drive.
 func (d protoDrive) NewSlot(name string) (sim.Slot, error) {
-	seat, err := d.Stage.Seat(name)
+	seat, err := d.Stepper.NewSlot(name)
 	return protoSeat{seat}, err
 }
 
-type protoSeat struct{ *engine.Seat }
+type protoSeat struct{ *engine.StepperSlot }
 
 // Step implements sim.Seat.
 func (s protoSeat) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.StepPanic) {
-	ready, reason, stack := s.Seat.Step(cell, now, in)
+	ready, reason, stack := s.StepperSlot.Step(cell, now, in)
 	if reason == nil {
 		return ready, nil
 	}

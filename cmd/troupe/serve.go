@@ -84,7 +84,7 @@ func (c *ServeCmd) Run(s streams) error {
 		stop() // a second one ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
 		return n.stop(c.Grace)
-	case <-n.engine.Over():
+	case <-n.engine.Done():
 		return errors.Join(n.engine.Err(), n.stop(0))
 	case err := <-n.ended:
 		return errors.Join(err, n.stop(0))

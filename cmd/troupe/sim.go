@@ -188,10 +188,10 @@ func (c *SimCmd) real() bool { return c.Store != "memory" || c.Engine != "direct
 // parts are those.
 func (c *SimCmd) parts() (p sim.Backends) {
 	if c.Store == "pebble" {
-		p.Store = func() (sim.CrashableStore, error) { return disk.OpenTamed() }
+		p.Store = func() (sim.CrashableStore, error) { return disk.OpenCrashableStore() }
 	}
 	if c.Engine == "proto" {
-		p.Engine = func() (sim.Engine, error) { return protoDrive{engine.NewStage()}, nil }
+		p.Engine = func() (sim.Engine, error) { return protoDrive{engine.NewStepper()}, nil }
 	}
 	return p
 }

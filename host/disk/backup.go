@@ -43,21 +43,21 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 	}
 	err := d.db.Checkpoint(to.path(pebbleDir), pebble.WithFlushedWAL())
 	if err == nil {
-		err = to.begin() // from here on it looks like a store
+		err = to.initialize() // from here on it looks like a store
 	}
 	if err == nil {
 		err = errors.Join(to.writeAnchor(mark), to.closeAnchor())
 	}
 	if err != nil {
-		err = errors.Join(err, to.clear())
+		err = errors.Join(err, to.removeFiles())
 	}
 	return err
 }
 
-// clear takes away what was begun in a folder that was empty, so that it can be
+// removeFiles takes away what was begun in a folder that was empty, so that it can be
 // begun again. FORMAT goes first: without it the rest is no store.
-func (d *Disk) clear() error {
-	for _, name := range []string{formatFile, formatFile + newSuffix, anchorFile, anchorFile + newSuffix, pebbleDir} {
+func (d *Disk) removeFiles() error {
+	for _, name := range []string{formatFile, formatFile + tempSuffix, anchorFile, anchorFile + tempSuffix, pebbleDir} {
 		if err := d.options.fs.RemoveAll(d.path(name)); err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (d *Disk) copyFrom(from string) error {
 	}
 	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it makes a store of it
 		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
-			return fmt.Errorf("folder %s: %w", d.dir, errors.Join(err, d.clear()))
+			return fmt.Errorf("folder %s: %w", d.dir, errors.Join(err, d.removeFiles()))
 		}
 	}
 	folder, err := fs.OpenDir(d.dir)

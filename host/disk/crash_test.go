@@ -23,16 +23,16 @@ import (
 
 // A power failure at any moment, with any part of what was not synced on the
 // disk or not, leaves a store that opens and holds all that was acknowledged.
-func TestAPowerFailureLosesNothingAcknowledged(t *testing.T) {
+func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 	const dir, writers, failures, commits = "/data", 3, 24, 8
 	fs := vfs.NewCrashableMem()
 	d := mustOpen(t, dir, Options{fs: fs})
 	l := NewLog(d)
 	random := rand.New(rand.NewPCG(1, 2))
 	var acked [writers]atomic.Uint64
-	var stories [writers]*story
+	var stories [writers]*entryGenerator
 	for w := range writers {
-		stories[w] = newStory(fmt.Sprintf("%c", 'a'+w))
+		stories[w] = newEntryGenerator(fmt.Sprintf("%c", 'a'+w))
 	}
 	for i := range failures {
 		var working sync.WaitGroup
@@ -63,7 +63,7 @@ func TestAPowerFailureLosesNothingAcknowledged(t *testing.T) {
 		}
 		total := uint64(0)
 		for w, s := range stories {
-			n, err := told(left, s.id)
+			n, err := checkEntries(left, s.id)
 			if total += n; err != nil || n < promised[w] {
 				t.Fatalf("failure %d, %d%% of the unsynced kept: %d entries of %s, %d acknowledged, %v", i, percent, n, s.id, promised[w], err)
 			}
@@ -84,16 +84,16 @@ const (
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
-		live(dir)
+		childMain(dir)
 	}
 	os.Exit(m.Run())
 }
 
-// live goes on with two stories, and says on its standard output what is durable.
-func live(dir string) {
+// childMain goes on with two stories, and says on its standard output what is durable.
+func childMain(dir string) {
 	options := Options{FreeFloor: 1}
 	if kind, nth, ok := strings.Cut(os.Getenv(childFail), " "); ok {
-		options.fs = failing(kind, nth)
+		options.fs = failNth(kind, nth)
 	}
 	d, err := Open(dir, "n1", options)
 	if err != nil {
@@ -102,8 +102,8 @@ func live(dir string) {
 	}
 	l := NewLog(d)
 	for _, name := range []string{"a", "b"} {
-		s := newStory(name)
-		n, err := told(d, s.id)
+		s := newEntryGenerator(name)
+		n, err := checkEntries(d, s.id)
 		if err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
@@ -121,7 +121,7 @@ func live(dir string) {
 	select {}
 }
 
-func TestAKilledProcessLosesNothingAcknowledged(t *testing.T) {
+func TestKillLosesNothingAcknowledged(t *testing.T) {
 	dir := t.TempDir()
 	acked := map[string]uint64{}
 	for kill := range 5 {
@@ -153,7 +153,7 @@ func TestAKilledProcessLosesNothingAcknowledged(t *testing.T) {
 		for _, options := range []Options{{ReadOnly: true}, {FreeFloor: 1}} {
 			d := mustOpen(t, dir, options)
 			for _, name := range []string{"a", "b"} {
-				if n, err := told(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] {
+				if n, err := checkEntries(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] {
 					t.Errorf("kill %d: %d entries of %s, %d acknowledged, %v", kill, n, name, acked[name], err)
 				}
 			}
@@ -168,8 +168,8 @@ func TestAKilledProcessLosesNothingAcknowledged(t *testing.T) {
 	}
 }
 
-// failing is the real file system, but for one write or sync to a log.
-func failing(kind, nth string) vfs.FS {
+// failNth is the real file system, but for one write or sync to a log.
+func failNth(kind, nth string) vfs.FS {
 	left, _ := strconv.Atoi(nth)
 	var count atomic.Int64
 	return errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -184,7 +184,7 @@ func failing(kind, nth string) vfs.FS {
 
 // A disk that fails ends the process in one line; what was acknowledged is there
 // at the next start.
-func TestAFailingDiskIsTheEnd(t *testing.T) {
+func TestDiskErrorStopsProcess(t *testing.T) {
 	for _, fail := range []string{"sync 100", "write 100"} {
 		dir := t.TempDir()
 		child := exec.Command(os.Args[0])
@@ -208,7 +208,7 @@ func TestAFailingDiskIsTheEnd(t *testing.T) {
 		}
 		d := mustOpen(t, dir, Options{FreeFloor: 1})
 		for _, name := range []string{"a", "b"} {
-			if n, err := told(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] || acked[name] == 0 {
+			if n, err := checkEntries(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] || acked[name] == 0 {
 				t.Errorf("%s: %d entries of %s, %d acknowledged, %v", fail, n, name, acked[name], err)
 			}
 		}

@@ -38,20 +38,20 @@ type Options struct {
 	// Nil prints the line and ends the process.
 	Fatal func(line string)
 
-	fs    vfs.FS                         // nil: the real one
-	space func(dir string) (free uint64) // nil: that of fs
+	fs        vfs.FS                         // nil: the real one
+	freeSpace func(dir string) (free uint64) // nil: that of fs
 }
 
 // Disk is one opened store. It is a store.KV, safe for use by many goroutines.
 type Disk struct {
 	keys
-	dir     string
-	node    actor.NodeID
-	options Options
-	lock    io.Closer
-	anchor  anchor
-	end     store.Mark
-	close   sync.Once
+	dir       string
+	node      actor.NodeID
+	options   Options
+	lock      io.Closer
+	anchor    anchor
+	end       store.Mark
+	closeOnce sync.Once
 }
 
 var _ store.KV = (*Disk)(nil)
@@ -83,8 +83,8 @@ func (o Options) withDefaults(dir string) Options {
 	if o.fs == nil {
 		o.fs = vfs.Default
 	}
-	if o.space == nil {
-		o.space = func(dir string) uint64 {
+	if o.freeSpace == nil {
+		o.freeSpace = func(dir string) uint64 {
 			usage, err := o.fs.GetDiskUsage(dir)
 			if err != nil {
 				return ^uint64(0) // what cannot be measured is no reason to stop
@@ -103,7 +103,7 @@ func (o Options) withDefaults(dir string) Options {
 
 // open looks first, then locks, then looks again: until the lock is held nothing is written.
 func (d *Disk) open() error {
-	if _, err := d.look(); err != nil {
+	if _, err := d.inspect(); err != nil {
 		return err
 	}
 	if !d.options.ReadOnly {
@@ -111,20 +111,20 @@ func (d *Disk) open() error {
 			return err
 		}
 	}
-	if err := d.take(); err != nil {
+	if err := d.acquireLock(); err != nil {
 		return err
 	}
 	if !d.options.ReadOnly {
-		if err := d.room(d.options.FreeFloor / 4); err != nil {
+		if err := d.checkFree(d.options.FreeFloor / 4); err != nil {
 			return err
 		}
 	}
-	fresh, err := d.look()
+	fresh, err := d.inspect()
 	if err != nil {
 		return err
 	}
 	if fresh {
-		if err := d.begin(); err != nil {
+		if err := d.initialize(); err != nil {
 			return err
 		}
 	}
@@ -133,12 +133,12 @@ func (d *Disk) open() error {
 	if err != nil && !damaged {
 		return err
 	}
-	if err := d.keepLogs(); err != nil {
+	if err := d.preserveWAL(); err != nil {
 		return err
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		err = d.unopened(err, mark)
-		if !damaged || d.tablesOnly(mark) != nil {
+		err = d.openError(err, mark)
+		if !damaged || d.openTablesOnly(mark) != nil {
 			return err
 		}
 	}
@@ -150,17 +150,17 @@ func (d *Disk) open() error {
 	case damaged:
 		return nil
 	case err != nil && !d.options.ReadOnly:
-		return fmt.Errorf("%w%s", err, d.kept())
+		return fmt.Errorf("%w%s", err, d.preservedNote())
 	case err != nil:
 		return err
 	}
-	return d.dropKept()
+	return d.dropPreserved()
 }
 
 func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 	fs := d.options.fs
 	if d.options.ReadOnly {
-		fs = locked{fs}
+		fs = noLockFS{fs}
 	}
 	return &pebble.Options{
 		FS:                 fs,
@@ -214,10 +214,10 @@ func (d *Disk) VerifyAll() (store.Mark, error) {
 }
 
 // Full says that new work must wait until there is room; what was begun may end.
-func (d *Disk) Full() error { return d.room(d.options.FreeFloor) }
+func (d *Disk) Full() error { return d.checkFree(d.options.FreeFloor) }
 
-func (d *Disk) room(floor uint64) error {
-	if free := d.options.space(d.dir); free < floor {
+func (d *Disk) checkFree(floor uint64) error {
+	if free := d.options.freeSpace(d.dir); free < floor {
 		return fmt.Errorf("storage full: %d MiB free, the floor is %d MiB: make room", free>>20, floor>>20)
 	}
 	return nil
@@ -234,7 +234,7 @@ func (d *Disk) Apply(rows []store.Row) error {
 // Close lets go of the store. A Log over it is closed first.
 func (d *Disk) Close() error {
 	var err error
-	d.close.Do(func() { err = d.release() })
+	d.closeOnce.Do(func() { err = d.release() })
 	return err
 }
 

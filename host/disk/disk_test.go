@@ -14,9 +14,9 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-func TestWhatWasCommittedIsThereWhenOpenedAgain(t *testing.T) {
+func TestReopenKeepsCommittedEntries(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	s := newStory("alice")
+	s := newEntryGenerator("alice")
 	var end store.Mark
 	for range 4 {
 		d := mustOpen(t, dir, Options{})
@@ -32,7 +32,7 @@ func TestWhatWasCommittedIsThereWhenOpenedAgain(t *testing.T) {
 		mustClose(t, d)
 	}
 	d := mustOpen(t, dir, Options{})
-	if n, err := told(d, s.id); n != 100 || err != nil {
+	if n, err := checkEntries(d, s.id); n != 100 || err != nil {
 		t.Errorf("%d entries, %v, want 100", n, err)
 	}
 	if end, err := d.VerifyAll(); err != nil || end != d.End() || end.Pos != 100 {
@@ -43,7 +43,7 @@ func TestWhatWasCommittedIsThereWhenOpenedAgain(t *testing.T) {
 	}
 }
 
-func TestReadOnly(t *testing.T) {
+func TestReadOnlyOpenChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Open(dir, "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
 		t.Errorf("an empty folder: %v", err)
@@ -52,7 +52,7 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("no folder: %v", err)
 	}
 	d := mustOpen(t, dir, Options{})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	commit(l, s.next(), s.next(), s.next())
 	mustClose(t, l, d)
 
@@ -61,7 +61,7 @@ func TestReadOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := told(d, s.id); n != 3 || err != nil || d.Node() != "n1" {
+	if n, err := checkEntries(d, s.id); n != 3 || err != nil || d.Node() != "n1" {
 		t.Errorf("%d entries of node %s, %v", n, d.Node(), err)
 	}
 	runs, err := store.Runs(d, actor.DefaultTenant, 9, true)
@@ -90,7 +90,7 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-func TestOneProcessAtATime(t *testing.T) {
+func TestLockExcludesSecondProcess(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
 	for _, options := range []Options{{}, {ReadOnly: true}} {
@@ -103,7 +103,7 @@ func TestOneProcessAtATime(t *testing.T) {
 }
 
 // What is not ours is refused, and stays as it was.
-func TestWhatIsNotOursIsRefused(t *testing.T) {
+func TestOpenRefusesForeignDirectory(t *testing.T) {
 	foreign := func(t *testing.T, dir string) {
 		db, err := pebble.Open(dir, &pebble.Options{Logger: silent{}})
 		if err != nil {
@@ -121,7 +121,7 @@ func TestWhatIsNotOursIsRefused(t *testing.T) {
 	ours := func(change func(t *testing.T, dir string)) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {
 			d := mustOpen(t, dir, Options{})
-			l, s := NewLog(d), newStory("alice")
+			l, s := NewLog(d), newEntryGenerator("alice")
 			commit(l, s.next())
 			mustClose(t, l, d)
 			change(t, dir)
@@ -167,7 +167,7 @@ func TestWhatIsNotOursIsRefused(t *testing.T) {
 }
 
 // The keys tell their format too: a FORMAT that was copied in does not help.
-func TestTheKeysTellTheirFormat(t *testing.T) {
+func TestOpenChecksFormatKey(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
 	if err := d.Apply([]store.Row{{Key: []byte(store.FormatKey), Value: []byte("7")}}); err != nil {
@@ -179,10 +179,10 @@ func TestTheKeysTellTheirFormat(t *testing.T) {
 	}
 }
 
-func TestAFullDiskIsSaidBeforeItHurts(t *testing.T) {
+func TestFullDiskRefusesNewWork(t *testing.T) {
 	dir := t.TempDir()
 	free := uint64(100 << 20)
-	options := Options{space: func(string) uint64 { return free }}
+	options := Options{freeSpace: func(string) uint64 { return free }}
 	const want = "storage full: 100 MiB free, the floor is 256 MiB"
 	free = 63 << 20
 	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "storage full: 63 MiB free, the floor is 64 MiB") {
@@ -192,7 +192,7 @@ func TestAFullDiskIsSaidBeforeItHurts(t *testing.T) {
 	mustClose(t, mustOpen(t, dir, options))
 	free = 100 << 20 // what is there can be read, and cleared up
 	d := mustOpen(t, dir, options)
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	free = 100 << 20
 	if err := l.Full(); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("new work: %v", err)
@@ -209,7 +209,7 @@ func TestAFullDiskIsSaidBeforeItHurts(t *testing.T) {
 }
 
 // A crash between any two files of a store that is being begun leaves one that can be begun.
-func TestACrashWhileTheStoreIsBegun(t *testing.T) {
+func TestCrashDuringCreationIsRecoverable(t *testing.T) {
 	for _, left := range [][]string{{}, {"LOCK"}, {"LOCK", "HOLDER", "FORMAT.new"}, {"LOCK", "FORMAT"}, {"FORMAT", "ANCHOR.new"}, {"FORMAT", "ANCHOR"}} {
 		whole := t.TempDir()
 		mustClose(t, mustOpen(t, whole, Options{}))

@@ -28,32 +28,32 @@ func examineWith(dir string, options Options, progress func(keys uint64), with f
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
 	defer func() {
 		if p := recover(); p != nil { // Pebble panics at some damage that it does not expect
-			x = stuck(x, pebbleDir, fmt.Errorf("damaged: %v", p))
+			x = appendBlocking(x, pebbleDir, fmt.Errorf("damaged: %v", p))
 		}
 		d.release() //nolint:errcheck // it was only read
 	}()
-	if _, err := d.look(); err != nil {
+	if _, err := d.inspect(); err != nil {
 		return x, fmt.Errorf("store %s: %w", dir, err)
 	}
-	if err := d.take(); err != nil {
+	if err := d.acquireLock(); err != nil {
 		return x, fmt.Errorf("store %s: %w", dir, err)
 	}
 	mark, err := d.readAnchor()
 	if err != nil {
 		// Without its anchor a log that was cut short cannot be told from one that was not.
-		x = wrong(x, anchorFile, err, "how far the log should reach: whether its end was cut off cannot be told")
+		x = appendFinding(x, anchorFile, err, "how far the log should reach: whether its end was cut off cannot be told")
 	}
 	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // a backup has none; another user's is not for us
-		x = wrong(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
+		x = appendFinding(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		x = wrong(x, pebbleDir, d.unopened(err, mark), "what stands in no other file")
-		if err := d.tablesOnly(mark); err != nil {
-			return stuck(x, pebbleDir, err), nil
+		x = appendFinding(x, pebbleDir, d.openError(err, mark), "what stands in no other file")
+		if err := d.openTablesOnly(mark); err != nil {
+			return appendBlocking(x, pebbleDir, err), nil
 		}
 	}
 	if err := d.checkFormat(mark); err != nil {
-		x = stuck(x, pebbleDir, err)
+		x = appendBlocking(x, pebbleDir, err)
 	}
 	before := x
 	x, err = store.Examine(d, d.node, mark, func(body []byte) error {
@@ -62,7 +62,7 @@ func examineWith(dir string, options Options, progress func(keys uint64), with f
 	}, progress)
 	x.Findings, x.Wrong = append(before.Findings, x.Findings...), x.Wrong+before.Wrong
 	if err != nil {
-		x = stuck(x, pebbleDir, err)
+		x = appendBlocking(x, pebbleDir, err)
 	}
 	if x.Wrong > 0 {
 		return x, nil
@@ -70,12 +70,12 @@ func examineWith(dir string, options Options, progress func(keys uint64), with f
 	return x, with()
 }
 
-// stuck is what keeps from looking further: all that is behind it may be lost.
-func stuck(x store.Examination, where string, err error) store.Examination {
-	return wrong(x, where, err, "nothing behind this can be read, and nobody knows how much of it is whole")
+// appendBlocking is what keeps from looking further: all that is behind it may be lost.
+func appendBlocking(x store.Examination, where string, err error) store.Examination {
+	return appendFinding(x, where, err, "nothing behind this can be read, and nobody knows how much of it is whole")
 }
 
-func wrong(x store.Examination, where string, err error, lost string) store.Examination {
+func appendFinding(x store.Examination, where string, err error, lost string) store.Examination {
 	x.Wrong++
 	x.Findings = append(x.Findings, store.Finding{Where: where, What: err.Error(), Lost: lost})
 	return x

@@ -20,13 +20,13 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// storeOf is a folder with a store of some entries.
-func storeOf(t *testing.T, entries int) string {
+// newTestStore is a folder with a store of some entries.
+func newTestStore(t *testing.T, entries int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
 	d := mustOpen(t, dir, Options{})
 	l := NewLog(d)
-	s := newStory("alice")
+	s := newEntryGenerator("alice")
 	for range entries {
 		commit(l, s.next())
 	}
@@ -43,8 +43,8 @@ func examine(t *testing.T, dir string) store.Examination {
 	return x
 }
 
-func TestAnExaminationGoesOnBehindWhatIsWrong(t *testing.T) {
-	dir := storeOf(t, 20)
+func TestExamineContinuesPastDamage(t *testing.T) {
+	dir := newTestStore(t, 20)
 	whole := examine(t, dir)
 	if whole.Wrong != 0 || whole.Entries != 20 || whole.Actors != 1 {
 		t.Fatalf("%+v", whole)
@@ -72,7 +72,7 @@ func TestAnExaminationGoesOnBehindWhatIsWrong(t *testing.T) {
 	if _, err := Examine(t.TempDir(), Options{}, nil); err == nil || !strings.Contains(err.Error(), "holds no store") {
 		t.Errorf("an empty folder: %v", err)
 	}
-	dir = storeOf(t, 1)
+	dir = newTestStore(t, 1)
 	d = mustOpen(t, dir, Options{})
 	defer mustClose(t, d)
 	if _, err := Examine(dir, Options{}, nil); err == nil || !strings.Contains(err.Error(), "in use by") {
@@ -80,11 +80,11 @@ func TestAnExaminationGoesOnBehindWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestABackupTakenWhileEntriesComeHoldsAllThatWasDurable(t *testing.T) {
+func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, filepath.Join(dir, "data"), Options{})
 	l := NewLog(d)
-	s := newStory("alice")
+	s := newEntryGenerator("alice")
 	var backups []string
 	var counts []uint64
 	for n := range 60 {
@@ -113,7 +113,7 @@ func TestABackupTakenWhileEntriesComeHoldsAllThatWasDurable(t *testing.T) {
 			t.Errorf("over a store: %v", err)
 		}
 		d := mustOpen(t, to, Options{})
-		n, err := told(d, actor.NewID("alice", "s-1"))
+		n, err := checkEntries(d, actor.NewID("alice", "s-1"))
 		if err != nil || n < counts[i]-1 || n > counts[i] {
 			t.Errorf("backup %d has %d entries, not %d or one less: %v", i, n, counts[i], err)
 		}
@@ -131,8 +131,8 @@ func TestABackupTakenWhileEntriesComeHoldsAllThatWasDurable(t *testing.T) {
 }
 
 // Until a store is copied nobody else has it: what is copied is what was looked at.
-func TestNobodyServesWhatIsBeingCopied(t *testing.T) {
-	from, dir := storeOf(t, 20), filepath.Join(t.TempDir(), "copy")
+func TestRestoreLocksSource(t *testing.T) {
+	from, dir := newTestStore(t, 20), filepath.Join(t.TempDir(), "copy")
 	tried := 0
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, dir) {
@@ -153,8 +153,8 @@ func TestNobodyServesWhatIsBeingCopied(t *testing.T) {
 }
 
 // A store on a medium that cannot be written is read like any other.
-func TestAStoreIsReadWhereNothingCanBeWritten(t *testing.T) {
-	from, dir := storeOf(t, 20), filepath.Join(t.TempDir(), "copy")
+func TestReadOnReadOnlyFileSystem(t *testing.T) {
+	from, dir := newTestStore(t, 20), filepath.Join(t.TempDir(), "copy")
 	var tried atomic.Int64
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && op.Kind != errorfs.OpFileClose && strings.HasPrefix(op.Path, from) {
@@ -202,8 +202,8 @@ func TestAStoreIsReadWhereNothingCanBeWritten(t *testing.T) {
 }
 
 // A copy that failed half-way can be made once more in the same place.
-func TestACopyThatFailedCanBeMadeAgain(t *testing.T) {
-	from, at := storeOf(t, 20), t.TempDir()
+func TestFailedCopyCanBeRetried(t *testing.T) {
+	from, at := newTestStore(t, 20), t.TempDir()
 	var failing atomic.Value // which file; the disk has goroutines of its own
 	failing.Store("-")
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -237,10 +237,10 @@ func TestACopyThatFailedCanBeMadeAgain(t *testing.T) {
 }
 
 // A copy needs room where it goes, and none where it comes from.
-func TestACopyNeedsRoomWhereItGoes(t *testing.T) {
+func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
 	at, tight := t.TempDir(), ""
 	var mu sync.Mutex
-	d := mustOpen(t, filepath.Join(at, "data"), Options{space: func(dir string) uint64 {
+	d := mustOpen(t, filepath.Join(at, "data"), Options{freeSpace: func(dir string) uint64 {
 		mu.Lock()
 		defer mu.Unlock()
 		if dir == tight {
@@ -264,9 +264,9 @@ func TestACopyNeedsRoomWhereItGoes(t *testing.T) {
 }
 
 // Whoever is wrong to write does not take the log's lock along.
-func TestAClosedLogIsNotLocked(t *testing.T) {
+func TestCommitAfterCloseReleasesLock(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	mustClose(t, l)
 	func() {
 		defer func() {

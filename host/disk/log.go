@@ -14,12 +14,12 @@ import (
 const (
 	// anchorEvery is how often the anchor is moved at most.
 	anchorEvery = 100 * time.Millisecond
-	// aWhile is how long a piece of an answer waits for what comes behind it, which
+	// pieceDelayDefault is how long a piece of an answer waits for what comes behind it, which
 	// is mostly the answer's end: both then share a sync.
-	aWhile = time.Millisecond
-	// fewFlying is how many batches may wait for syncs before the next has to be of
+	pieceDelayDefault = time.Millisecond
+	// eagerBatchesMax is how many batches may wait for syncs before the next has to be of
 	// as many entries as there are: they share a sync, and it may well go with them.
-	fewFlying = 4
+	eagerBatchesMax = 4
 )
 
 // Log is the way in for entries: it drives a store.Writer over a Disk, one
@@ -35,19 +35,19 @@ type Log struct {
 	mu        sync.Mutex
 	writer    *store.Writer
 	gates     []gate
-	opened    []gate // being run
+	running   []gate // being run
 	releasing bool   // one goroutine runs callbacks
 	synced    store.Mark
-	waiting   bool // later is set
+	delayed   bool // later is set
 	closed    bool
 
-	appended   chan struct{} // there may be a batch to write
-	later      *time.Timer   // says so of pieces, that wait so long:
-	pieceWaits time.Duration
-	moved      chan struct{} // synced has moved
-	stop       chan struct{} // no more entries come
-	unsynced   chan flying
-	done       sync.WaitGroup
+	appended    chan struct{} // there may be a batch to write
+	delayTimer  *time.Timer   // says so of pieces, that wait so long:
+	pieceDelay  time.Duration
+	syncedMoved chan struct{} // synced has moved
+	stop        chan struct{} // no more entries come
+	unsynced    chan unsyncedBatch
+	done        sync.WaitGroup
 }
 
 type gate struct {
@@ -55,7 +55,7 @@ type gate struct {
 	after func()
 }
 
-type flying struct {
+type unsyncedBatch struct {
 	write write
 	mark  store.Mark
 }
@@ -66,10 +66,10 @@ func NewLog(d *Disk) *Log {
 	config := store.WriterConfig{Node: d.node, From: d.end}
 	invariant.Must(rand.Read(config.Seed[:]))
 	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
-		appended: make(chan struct{}, 1), moved: make(chan struct{}, 1), stop: make(chan struct{}),
-		unsynced: make(chan flying, store.BatchesInFlight), pieceWaits: aWhile}
-	l.later = time.AfterFunc(time.Hour, l.waited)
-	l.later.Stop()
+		appended: make(chan struct{}, 1), syncedMoved: make(chan struct{}, 1), stop: make(chan struct{}),
+		unsynced: make(chan unsyncedBatch, store.BatchesInFlight), pieceDelay: pieceDelayDefault}
+	l.delayTimer = time.AfterFunc(time.Hour, l.endDelay)
+	l.delayTimer.Stop()
 	l.done.Add(3)
 	go l.writeBatches()
 	go l.awaitSyncs()
@@ -90,35 +90,35 @@ func (l *Log) Commit(entries []store.Entry, after func()) {
 	if after != nil {
 		l.gates = append(l.gates, gate{at, after})
 	}
-	l.release()
+	l.runCallbacks()
 	now, later := false, false
 	switch {
 	case len(entries) == 0:
 		now = len(l.gates) > 0
-	case pieces(entries):
-		later, l.waiting = !l.waiting, true
+	case onlyPieces(entries):
+		later, l.delayed = !l.delayed, true
 	default:
 		now = true
 	}
 	l.mu.Unlock()
 	if now {
-		wake(l.appended)
+		notify(l.appended)
 	}
 	if later {
-		l.later.Reset(l.pieceWaits)
+		l.delayTimer.Reset(l.pieceDelay)
 	}
 }
 
-// waited ends the wait of pieces.
-func (l *Log) waited() {
+// endDelay ends the wait of pieces.
+func (l *Log) endDelay() {
 	l.mu.Lock()
-	l.waiting = false
+	l.delayed = false
 	l.mu.Unlock()
-	wake(l.appended)
+	notify(l.appended)
 }
 
-// pieces tells whether entries are pieces of answers, and nothing else.
-func pieces(entries []store.Entry) bool {
+// onlyPieces tells whether entries are pieces of answers, and nothing else.
+func onlyPieces(entries []store.Entry) bool {
 	for i := range entries {
 		if _, ok := entries[i].Record.(store.Streamed); !ok {
 			return false
@@ -130,8 +130,8 @@ func pieces(entries []store.Entry) bool {
 // Barrier has after run when all that was committed before is durable.
 func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
 
-// release runs the callbacks whose gates are open; l.mu is held but while they run.
-func (l *Log) release() {
+// runCallbacks runs the callbacks whose gates are open; l.mu is held but while they run.
+func (l *Log) runCallbacks() {
 	if l.releasing {
 		return
 	}
@@ -144,16 +144,16 @@ func (l *Log) release() {
 		if open == 0 {
 			break
 		}
-		l.opened = append(l.opened[:0], l.gates[:open]...)
+		l.running = append(l.running[:0], l.gates[:open]...)
 		clear(l.gates[:open])
 		if l.gates = l.gates[open:]; len(l.gates) == 0 {
 			l.gates = nil
 		}
 		l.mu.Unlock()
-		for i := range l.opened {
-			l.opened[i].after()
+		for i := range l.running {
+			l.running[i].after()
 		}
-		clear(l.opened)
+		clear(l.running)
 		l.mu.Lock()
 	}
 	l.releasing = false
@@ -179,7 +179,7 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.mu.Unlock()
-	l.later.Stop()
+	l.delayTimer.Stop()
 	close(l.stop)
 	l.done.Wait()
 	last := make(chan struct{}) // another goroutine may be running the callbacks
@@ -198,7 +198,7 @@ func (l *Log) writeBatches() {
 	for {
 		l.mu.Lock()
 		b, ok := store.Batch{}, false
-		if out := len(l.unsynced); out < fewFlying || l.writer.Backlog() >= out {
+		if out := len(l.unsynced); out < eagerBatchesMax || l.writer.Backlog() >= out {
 			b, ok = l.writer.Take()
 		}
 		empty := l.writer.Backlog() == 0
@@ -230,12 +230,12 @@ func (l *Log) writeBatch(b *store.Batch) {
 	l.mu.Lock()
 	l.writer.Written(b.No)
 	l.mu.Unlock()
-	l.unsynced <- flying{w, b.Mark()}
+	l.unsynced <- unsyncedBatch{w, b.Mark()}
 }
 
 func (l *Log) awaitSyncs() {
 	defer l.done.Done()
-	defer close(l.moved)
+	defer close(l.syncedMoved)
 	for f := range l.unsynced {
 		if err := f.write.sync(); err != nil {
 			l.disk.fatal("cannot sync batch %d: %v", f.mark.Batch, err)
@@ -244,10 +244,10 @@ func (l *Log) awaitSyncs() {
 		l.writer.Synced(f.mark.Batch)
 		l.synced = f.mark
 		l.mu.Unlock()
-		wake(l.appended)
-		wake(l.moved)
+		notify(l.appended)
+		notify(l.syncedMoved)
 		l.mu.Lock()
-		l.release()
+		l.runCallbacks()
 		l.mu.Unlock()
 	}
 }
@@ -257,7 +257,7 @@ func (l *Log) moveAnchor() {
 	defer l.done.Done()
 	rest := time.NewTimer(0)
 	defer rest.Stop()
-	for range l.moved {
+	for range l.syncedMoved {
 		select {
 		case <-rest.C:
 		case <-l.stop: // Close writes the last one
@@ -273,7 +273,7 @@ func (l *Log) moveAnchor() {
 	}
 }
 
-func wake(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

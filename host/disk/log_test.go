@@ -22,7 +22,7 @@ import (
 // Callbacks run one at a time and in the order of Commit, each behind a sync of
 // what was committed, also those that had nothing to commit, and those that
 // commit from within a callback.
-func TestCallbacksKeepTheOrderOfCommits(t *testing.T) {
+func TestCallbacksRunInCommitOrder(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
 	l := NewLog(d)
 	var (
@@ -35,7 +35,7 @@ func TestCallbacksKeepTheOrderOfCommits(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			s := newStory(fmt.Sprintf("%c", 'a'+w))
+			s := newEntryGenerator(fmt.Sprintf("%c", 'a'+w))
 			for i := range 100 {
 				var entries []store.Entry
 				for range i % 4 {
@@ -69,7 +69,7 @@ func TestCallbacksKeepTheOrderOfCommits(t *testing.T) {
 		t.Errorf("%d callbacks of %d, in order: %v; %d from within, want 16", len(ran), len(promised), slices.IsSorted(ran), within-len(ran))
 	}
 	for w := range 8 {
-		if n, err := told(d, newStory(fmt.Sprintf("%c", 'a'+w)).id); n != 150 || err != nil {
+		if n, err := checkEntries(d, newEntryGenerator(fmt.Sprintf("%c", 'a'+w)).id); n != 150 || err != nil {
 			t.Errorf("%d entries, %v", n, err)
 		}
 	}
@@ -87,7 +87,7 @@ func (l *Log) released() store.Pos {
 	return l.writer.Released()
 }
 
-func TestABarrierOverADurableLogRunsAtOnce(t *testing.T) {
+func TestBarrierOnDurableLogRunsImmediately(t *testing.T) {
 	l := NewLog(mustOpen(t, t.TempDir(), Options{}))
 	ran := false
 	l.Barrier(func() { ran = true })
@@ -99,9 +99,9 @@ func TestABarrierOverADurableLogRunsAtOnce(t *testing.T) {
 
 // A piece of an answer waits for the answer's end, and is then durable with it;
 // but not for ever, and not once somebody wants to see it.
-func TestAPieceSharesTheSyncOfWhatComesBehindIt(t *testing.T) {
+func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	piece := func() []store.Entry {
 		e := s.next()
 		e.Record, e.Events = store.Streamed{}, nil
@@ -127,7 +127,7 @@ func TestAPieceSharesTheSyncOfWhatComesBehindIt(t *testing.T) {
 	if n := batches(func(after func()) { l.Commit(piece(), after) }); n != 1 {
 		t.Errorf("a piece alone is %d batches", n)
 	}
-	l.pieceWaits = time.Hour
+	l.pieceDelay = time.Hour
 	for tries := 1; ; tries++ { // the writer may just be looking
 		aMoment()
 		n := batches(func(after func()) { l.Commit(piece(), nil); aMoment(); l.Commit([]store.Entry{s.next()}, after) })
@@ -155,10 +155,10 @@ func (l *Log) mark() store.Mark {
 	return l.synced
 }
 
-func TestCloseWaitsForWhatWasCommitted(t *testing.T) {
+func TestCloseSyncsCommittedEntries(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	ran := 0
 	for range 500 {
 		l.Commit([]store.Entry{s.next()}, func() { ran++ })
@@ -168,13 +168,13 @@ func TestCloseWaitsForWhatWasCommitted(t *testing.T) {
 		t.Errorf("%d callbacks of 500", ran)
 	}
 	d = mustOpen(t, dir, Options{})
-	if got := d.anchor.at; got != d.End() || got.Pos != 500 {
+	if got := d.anchor.mark; got != d.End() || got.Pos != 500 {
 		t.Errorf("the anchor stands at %+v, the log ends at %+v", got, d.End())
 	}
 }
 
 // The anchor costs a sync now and then, not one for each commit, and the last one at Close.
-func TestTheAnchorRestsBetweenTwoSyncs(t *testing.T) {
+func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	var syncs atomic.Int64
 	counting := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileSyncData && strings.HasSuffix(op.Path, anchorFile) {
@@ -183,7 +183,7 @@ func TestTheAnchorRestsBetweenTwoSyncs(t *testing.T) {
 		return nil
 	}))
 	d := mustOpen(t, "/data", Options{fs: counting})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	began := time.Now()
 	for range 300 {
 		commit(l, s.next())
@@ -204,7 +204,7 @@ func BenchmarkSyncedSet(b *testing.B) {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			d := mustOpen(b, b.TempDir(), Options{FreeFloor: 1})
 			value := make([]byte, 300)
-			spread(b, writers, func(w, i int) {
+			runWriters(b, writers, func(w, i int) {
 				if err := d.db.Set(fmt.Appendf(nil, "k/%d/%d", w, i), value, pebble.Sync); err != nil {
 					b.Error(err)
 				}
@@ -217,11 +217,11 @@ func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			l := NewLog(mustOpen(b, b.TempDir(), Options{FreeFloor: 1}))
-			stories := make([]*story, writers)
+			stories := make([]*entryGenerator, writers)
 			for w := range stories {
-				stories[w] = newStory(fmt.Sprintf("a%d", w))
+				stories[w] = newEntryGenerator(fmt.Sprintf("a%d", w))
 			}
-			spread(b, writers, func(w, _ int) {
+			runWriters(b, writers, func(w, _ int) {
 				s := stories[w]
 				if s.n%14 == 6 || s.n%14 == 13 {
 					s.n += 2 // leave the large ones out
@@ -235,8 +235,8 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// spread shares b.N among writers.
-func spread(b *testing.B, writers int, do func(w, i int)) {
+// runWriters shares b.N among writers.
+func runWriters(b *testing.B, writers int, do func(w, i int)) {
 	b.ResetTimer()
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -254,7 +254,7 @@ func spread(b *testing.B, writers int, do func(w, i int)) {
 }
 
 // While a sync lasts, what is committed one by one goes into few batches.
-func TestBatchesThatWaitForASyncGrow(t *testing.T) {
+func TestBatchesGrowDuringSync(t *testing.T) {
 	const steps = 200
 	gate := make(chan struct{})
 	var held atomic.Bool
@@ -265,7 +265,7 @@ func TestBatchesThatWaitForASyncGrow(t *testing.T) {
 		return nil
 	}))
 	d := mustOpen(t, "store", Options{fs: holding, FreeFloor: 1})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	held.Store(true)
 	for range steps {
 		l.Commit([]store.Entry{s.next()}, nil)

@@ -17,21 +17,21 @@ import (
 // The file is the secret and a sum of it: one changed bit would make another
 // secret, and void all tokens without a word. A file of an earlier version has no sum.
 const (
-	secretFile  = "SECRET"
-	secretBytes = 32
-	sumBytes    = 8
+	secretFile          = "SECRET"
+	secretBytes         = 32
+	secretChecksumBytes = 8
 )
 
-func secretSum(secret []byte) []byte {
+func secretChecksum(secret []byte) []byte {
 	sum := sha256.Sum256(append([]byte("troupe secret "), secret...))
-	return sum[:sumBytes]
+	return sum[:secretChecksumBytes]
 }
 
 // Secret is 32 bytes that nobody else knows: drawn when they are first asked
 // for, durable before they are returned, and the same from then on. They are in
 // a file of their own, so that what shows or copies the log does not show them.
 func (d *Disk) Secret() ([]byte, error) {
-	secret, err := d.readFile(secretFile, secretBytes+sumBytes+1)
+	secret, err := d.readFile(secretFile, secretBytes+secretChecksumBytes+1)
 	if errors.Is(err, os.ErrNotExist) && !d.options.ReadOnly {
 		return d.newSecret()
 	}
@@ -49,9 +49,9 @@ func checkSecret(content []byte) ([]byte, error) {
 	switch {
 	case len(content) == secretBytes:
 		return content, nil
-	case len(content) != secretBytes+sumBytes:
-		return nil, fmt.Errorf("has %d bytes, want %d: %s", len(content), secretBytes+sumBytes, instead)
-	case !bytes.Equal(content[secretBytes:], secretSum(content[:secretBytes])):
+	case len(content) != secretBytes+secretChecksumBytes:
+		return nil, fmt.Errorf("has %d bytes, want %d: %s", len(content), secretBytes+secretChecksumBytes, instead)
+	case !bytes.Equal(content[secretBytes:], secretChecksum(content[:secretBytes])):
 		return nil, fmt.Errorf("is damaged, its sum is another: %s", instead)
 	}
 	return content[:secretBytes:secretBytes], nil
@@ -60,9 +60,9 @@ func checkSecret(content []byte) ([]byte, error) {
 func (d *Disk) newSecret() ([]byte, error) {
 	secret := make([]byte, secretBytes)
 	_, _ = rand.Read(secret) // never fails
-	err := d.reserve(secretFile + newSuffix)
+	err := d.createPrivate(secretFile + tempSuffix)
 	if err == nil {
-		err = d.fill(secretFile+newSuffix, append(slices.Clone(secret), secretSum(secret)...))
+		err = d.fillFile(secretFile+tempSuffix, append(slices.Clone(secret), secretChecksum(secret)...))
 	}
 	if err == nil {
 		err = d.install(secretFile)
@@ -73,9 +73,9 @@ func (d *Disk) newSecret() ([]byte, error) {
 	return secret, nil
 }
 
-// reserve makes an empty file that its owner alone may read, before anything is
+// createPrivate makes an empty file that its owner alone may read, before anything is
 // in it. Pebble's Create makes one that is as readable as the umask says.
-func (d *Disk) reserve(name string) error {
+func (d *Disk) createPrivate(name string) error {
 	if d.options.fs != vfs.Default {
 		return nil // a file system without owners
 	}
@@ -89,8 +89,8 @@ func (d *Disk) reserve(name string) error {
 	return f.Close()
 }
 
-// fill writes into a file that is there and empty.
-func (d *Disk) fill(name string, content []byte) error {
+// fillFile writes into a file that is there and empty.
+func (d *Disk) fillFile(name string, content []byte) error {
 	f, err := d.options.fs.OpenReadWrite(d.path(name), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-func TestTheSecretIsMadeOnce(t *testing.T) {
+func TestSecretIsCreatedOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	if err := os.Mkdir(dir, 0o755); err != nil { // others may look into it
 		t.Fatal(err)
@@ -54,7 +54,7 @@ func TestTheSecretIsMadeOnce(t *testing.T) {
 }
 
 // A secret that was told survives the loss of all that was not synced.
-func TestTheSecretIsDurable(t *testing.T) {
+func TestSecretIsDurable(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	d, err := Open("data", "n1", Options{FreeFloor: 1, fs: mem})
 	if err != nil {
@@ -77,7 +77,7 @@ func TestTheSecretIsDurable(t *testing.T) {
 	}
 }
 
-func TestSecretsThatAreNone(t *testing.T) {
+func TestInvalidSecretIsRejected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	d, err := Open(dir, "n1", Options{FreeFloor: 1})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestSecretsThatAreNone(t *testing.T) {
 		}
 	}
 	// A bit that changed is found, wherever it is; one of before the sum is as good as ever.
-	whole := append(bytes.Repeat([]byte("s"), secretBytes), secretSum(bytes.Repeat([]byte("s"), secretBytes))...)
+	whole := append(bytes.Repeat([]byte("s"), secretBytes), secretChecksum(bytes.Repeat([]byte("s"), secretBytes))...)
 	for i := range 8 * len(whole) {
 		flipped := bytes.Clone(whole)
 		flipped[i/8] ^= 1 << (i % 8)
@@ -112,7 +112,7 @@ func TestSecretsThatAreNone(t *testing.T) {
 		}
 	}
 	// What a crash left of a first try is no secret, and in nobody's way.
-	if err := os.Rename(filepath.Join(dir, secretFile), filepath.Join(dir, secretFile+newSuffix)); err != nil {
+	if err := os.Rename(filepath.Join(dir, secretFile), filepath.Join(dir, secretFile+tempSuffix)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Secret(); err != nil {

@@ -14,48 +14,48 @@ import (
 // definitions are the agents that exist, and which cell knows of them: each
 // change has a number, and a cell knows of all up to the one it took in last.
 type definitions struct {
-	mu     sync.Mutex
-	latest runtime.Agents
-	number uint64
-	taken  []uint64 // by cell
-	told   chan struct{}
+	mu      sync.Mutex
+	latest  runtime.Agents
+	version uint64
+	applied []uint64 // by cell
+	changed chan struct{}
 }
 
 func newDefinitions(all runtime.Agents, cells int) *definitions {
-	return &definitions{latest: all, number: 1, taken: make([]uint64, cells), told: make(chan struct{})}
+	return &definitions{latest: all, version: 1, applied: make([]uint64, cells), changed: make(chan struct{})}
 }
 
-// change replaces the agents, and tells the change's number.
-func (d *definitions) change(to runtime.Agents) uint64 {
+// replace replaces the agents, and tells the change's number.
+func (d *definitions) replace(to runtime.Agents) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.number++
+	d.version++
 	d.latest = to
-	return d.number
+	return d.version
 }
 
-// now is the agents as they are, with the number of the last change.
-func (d *definitions) now() (runtime.Agents, uint64) {
+// current is the agents as they are, with the number of the last change.
+func (d *definitions) current() (runtime.Agents, uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.latest, d.number
+	return d.latest, d.version
 }
 
-// take notes that a cell knows of all changes up to a number.
-func (d *definitions) take(cell uint16, number uint64) {
+// markApplied notes that a cell knows of all changes up to a number.
+func (d *definitions) markApplied(cell uint16, number uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.taken[cell] = number
-	close(d.told)
-	d.told = make(chan struct{})
+	d.applied[cell] = number
+	close(d.changed)
+	d.changed = make(chan struct{})
 }
 
-// known tells whether every cell knows of a change; if not, the channel is
+// appliedByAll tells whether every cell knows of a change; if not, the channel is
 // closed when one more does.
-func (d *definitions) known(number uint64) (bool, <-chan struct{}) {
+func (d *definitions) appliedByAll(number uint64) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Min(d.taken) >= number, d.told
+	return slices.Min(d.applied) >= number, d.changed
 }
 
 // Define replaces the agents that exist, and returns when every cell knows: who
@@ -63,12 +63,12 @@ func (d *definitions) known(number uint64) (bool, <-chan struct{}) {
 // that open runs may still have. A cell that begins anew meanwhile begins with
 // the latest. If ctx ends first, the change comes all the same.
 func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
-	number := e.agents.change(runtime.Agents{Definitions: definitions, Former: former})
+	number := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former})
 	for _, c := range e.cells {
-		c.mailbox.answer(answer{do: c.define})
+		c.mailbox.postCompletion(completion{run: c.updateAgents})
 	}
 	for {
-		known, told := e.agents.known(number)
+		known, told := e.agents.appliedByAll(number)
 		if known {
 			return nil
 		}
@@ -76,7 +76,7 @@ func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definit
 		case <-told:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-e.over:
+		case <-e.done:
 			return e.err
 		}
 	}
@@ -84,6 +84,6 @@ func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definit
 
 // Agents lists the agents that exist.
 func (e *Engine) Agents() []actor.Definition {
-	latest, _ := e.agents.now()
+	latest, _ := e.agents.current()
 	return latest.Definitions
 }

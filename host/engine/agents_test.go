@@ -12,9 +12,9 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// says is an agent that says one word, and waits for a signal before it does if
+// wordAgent is an agent that says one word, and waits for a signal before it does if
 // it is told to.
-func says(name, word string) actor.Definition {
+func wordAgent(name, word string) actor.Definition {
 	return agents.Define(name, word, "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		if turn.Message() == "wait" {
 			if _, err := turn.Wait("go", 0); err != nil {
@@ -25,23 +25,23 @@ func says(name, word string) actor.Definition {
 	})))
 }
 
-func TestAgentsChangeForEveryCellAtOnce(t *testing.T) {
+func TestDefineUpdatesEveryCell(t *testing.T) {
 	bomb := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })
-	old := says("agent", "old")
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 4 }, old, bomb)
-	held := n.await(n.call("agent", "held", "wait"))
+	old := wordAgent("agent", "old")
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 4 }, old, bomb)
+	held := n.askCall(n.newCall("agent", "held", "wait"))
 	if held.HeldUntil == 0 {
 		t.Fatalf("got %+v", held)
 	}
-	if a := n.ask("agent", "k", "x"); text(a) != "old" {
+	if a := n.ask("agent", "k", "x"); replyText(a) != "old" {
 		t.Errorf("before: %+v", a.Reply)
 	}
-	next := append(agents.Builtin(), says("agent", "new"), bomb)
-	if err := n.Define(patient(t), next, []actor.Definition{old}); err != nil {
+	next := append(agents.Builtin(), wordAgent("agent", "new"), bomb)
+	if err := n.Define(testContext(t), next, []actor.Definition{old}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 64 {
-		if a := n.ask("agent", fmt.Sprint(i), "x"); text(a) != "new" {
+		if a := n.ask("agent", fmt.Sprint(i), "x"); replyText(a) != "new" {
 			t.Fatalf("after: %+v", a.Reply)
 		}
 	}
@@ -53,42 +53,42 @@ func TestAgentsChangeForEveryCellAtOnce(t *testing.T) {
 		n.ask("bomb", fmt.Sprint(i), "x")
 	}
 	for i := range 64 {
-		if a := n.ask("agent", fmt.Sprint(i), "x"); text(a) != "new" {
+		if a := n.ask("agent", fmt.Sprint(i), "x"); replyText(a) != "new" {
 			t.Fatalf("after a restart: %+v", a.Reply)
 		}
 	}
-	again := n.call("agent", "held", "x")
+	again := n.newCall("agent", "held", "x")
 	if a := n.signal(held.Reply.Run, again.To, "go"); a.Reply.Refusal != nil {
 		t.Errorf("signal: %+v", a.Reply)
 	}
-	if got := n.outcome(held.Reply.Run); got != "old" {
+	if got := n.waitForResult(held.Reply.Run); got != "old" {
 		t.Errorf("the run that was held says %q", got)
 	}
 }
 
 // A node that starts knows what its open runs began with before any of them goes on.
-func TestANodeStartsWithWhatAgentsWere(t *testing.T) {
-	dir, old, now := t.TempDir(), says("agent", "old"), says("agent", "new")
-	n := start(t, dir, nil, old)
-	held := n.call("agent", "held", "wait")
-	run := n.await(held).Reply.Run
+func TestOpenRunKeepsFormerDefinitionAfterRestart(t *testing.T) {
+	dir, old, now := t.TempDir(), wordAgent("agent", "old"), wordAgent("agent", "new")
+	n := startNode(t, dir, nil, old)
+	held := n.newCall("agent", "held", "wait")
+	run := n.askCall(held).Reply.Run
 	n.close()
 
-	n = start(t, dir, func(c *Config) { c.Former = []actor.Definition{old} }, now)
+	n = startNode(t, dir, func(c *Config) { c.Former = []actor.Definition{old} }, now)
 	if a := n.signal(run, held.To, "go"); a.Reply.Refusal != nil {
 		t.Errorf("signal: %+v", a.Reply)
 	}
-	if got := n.outcome(run); got != "old" {
+	if got := n.waitForResult(run); got != "old" {
 		t.Errorf("the run that was held says %q", got)
 	}
-	if a := n.ask("agent", "k", "x"); text(a) != "new" {
+	if a := n.ask("agent", "k", "x"); replyText(a) != "new" {
 		t.Errorf("a new one: %+v", a.Reply)
 	}
 }
 
-func TestDefineWaitsAsLongAsItMay(t *testing.T) {
+func TestDefineHonoursContext(t *testing.T) {
 	begun, let := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, rawAgent("slow", func(actor.Begin) (actor.Action, error) {
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, rawAgent("slow", func(actor.Begin) (actor.Action, error) {
 		close(begun)
 		<-let
 		return actor.Complete(actor.Text("ok")), nil
@@ -107,7 +107,7 @@ func TestDefineWaitsAsLongAsItMay(t *testing.T) {
 	close(let)
 	<-answer
 	// The change came all the same, and before what came later.
-	if err := n.Define(patient(t), nil, nil); err != nil {
+	if err := n.Define(testContext(t), nil, nil); err != nil {
 		t.Error(err)
 	}
 	n.close()

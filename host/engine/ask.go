@@ -22,23 +22,23 @@ func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 // repeats one whose run is open, joined is told once which run that is; otherwise
 // the run has the call's own id.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
-	complete(&call)
+	setDefaults(&call)
 	if err := call.CheckEncodable(); err != nil {
-		return refused(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
+		return refusalAnswer(call.ID, actor.Refuse(actor.Invalid, "%v", err)), nil
 	}
 	now := e.clock.now()
-	if refusal := e.room.check(now, e.config.Log); refusal != nil {
-		return refused(call.ID, refusal), nil
+	if refusal := e.admission.check(now, e.config.Log); refusal != nil {
+		return refusalAnswer(call.ID, refusal), nil
 	}
-	c := e.home(call.To)
-	w, refusal := e.clients.enter(&call, c.n, now, joined != nil)
+	c := e.cellOf(call.To)
+	w, refusal := e.clients.admit(&call, c.n, now, joined != nil)
 	if refusal != nil {
-		return refused(call.ID, refusal), nil
+		return refusalAnswer(call.ID, refusal), nil
 	}
-	defer e.clients.leave(w)
+	defer e.clients.release(w)
 	if !c.ask(w) {
 		e.clients.remove(call.ID)
-		return refused(call.ID, e.full()), nil
+		return refusalAnswer(call.ID, e.nodeBusy()), nil
 	}
 	return e.wait(ctx, w, joined)
 }
@@ -58,10 +58,10 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 			continue
 		case <-ctx.Done():
 			gone = ctx.Err()
-		case <-e.over:
+		case <-e.done:
 			gone = e.err
 		}
-		if _, waits := e.clients.remove(w.visit.Call.ID); !waits { // it is being answered
+		if _, waits := e.clients.remove(w.request.Call.ID); !waits { // it is being answered
 			<-w.ready
 			return w.answer, nil
 		}
@@ -69,7 +69,7 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 	}
 }
 
-func (e *Engine) full() *actor.Refusal {
+func (e *Engine) nodeBusy() *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
 }
 
@@ -79,18 +79,18 @@ func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
 	if err := id.Check(); err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
 	}
-	if !e.home(id).bring(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}}) {
-		return e.full()
+	if !e.cellOf(id).post(&actor.Envelope{To: id, Body: actor.Cancel{Call: run, Reason: actor.Stopped}}) {
+		return e.nodeBusy()
 	}
 	return nil
 }
 
-// home is the cell at which an actor lives.
-func (e *Engine) home(id actor.ID) *cell {
+// cellOf is the cell at which an actor lives.
+func (e *Engine) cellOf(id actor.ID) *cell {
 	return e.cells[int(dispatcher.ShardOf(id))%len(e.cells)]
 }
 
-func complete(call *actor.Call) {
+func setDefaults(call *actor.Call) {
 	if call.Kind == 0 {
 		call.Kind = actor.Waiting
 	}
@@ -106,4 +106,6 @@ func complete(call *actor.Call) {
 	call.Root, call.Attempt = call.ID, 1
 }
 
-func refused(call actor.CallID, r *actor.Refusal) Answer { return Answer{Reply: actor.Fail(call, r)} }
+func refusalAnswer(call actor.CallID, r *actor.Refusal) Answer {
+	return Answer{Reply: actor.Fail(call, r)}
+}

@@ -18,30 +18,30 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// echo answers at once and writes nothing down.
-func echo() actor.Definition {
+// echoAgent answers at once and writes nothing down.
+func echoAgent() actor.Definition {
 	d := rawAgent("echo", func(b actor.Begin) (actor.Action, error) { return actor.Complete(b.Call.Parts), nil })
 	d.Durability = actor.Volatile
 	return d
 }
 
-// chain is a link of a chain of agents that write nothing down.
-func chain(name, next string) actor.Definition {
-	d := agents.Define(name, "1", "of a test", linked{next})
+// chainAgent is a link of a chain of agents that write nothing down.
+func chainAgent(name, next string) actor.Definition {
+	d := agents.Define(name, "1", "of a test", chainDefinition{next})
 	d.Durability = actor.Volatile
 	return d
 }
 
-type linked struct{ next string }
+type chainDefinition struct{ next string }
 
-func (l linked) Begin(b actor.Begin) actor.Turn { return &link{l.next, b.Call.Parts} }
+func (l chainDefinition) Begin(b actor.Begin) actor.Turn { return &chainTurn{l.next, b.Call.Parts} }
 
-type link struct {
+type chainTurn struct {
 	next  string
 	parts []actor.Part
 }
 
-func (l *link) Next(answers []actor.Answer) (actor.Action, error) {
+func (l *chainTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	switch {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: l.next, Parts: l.parts}}}, nil
@@ -51,33 +51,33 @@ func (l *link) Next(answers []actor.Answer) (actor.Action, error) {
 	return actor.Complete(answers[0].Parts), nil
 }
 
-func (l *link) Stop() {}
+func (l *chainTurn) Stop() {}
 
-// bare is cells behind bare channels: a goroutine each, which does what the
+// channelEngine is cells behind bare channels: a goroutine each, which does what the
 // engine's step does of the call, and nothing of what the engine promises.
-type bare struct {
-	cells []*bareCell
+type channelEngine struct {
+	cells []*channelCell
 	table dispatcher.Table
 }
 
-type bareCell struct {
-	in   chan bareInput
+type channelCell struct {
+	in   chan channelInput
 	core *runtime.Cell
 	wait map[actor.CallID]chan actor.Reply
 }
 
-type bareInput struct {
+type channelInput struct {
 	bytes []byte
 	reply chan actor.Reply
 }
 
-func newBare(cells int, definitions ...actor.Definition) *bare {
-	b := &bare{table: dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
+func newChannelEngine(cells int, definitions ...actor.Definition) *channelEngine {
+	b := &channelEngine{table: dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
 		return dispatcher.Owner{Node: "n1", Cell: shard % uint16(cells), Epoch: 1}
 	})}
 	registry, clock := tools.NewRegistry(), newClock()
 	for i := range cells {
-		c := &bareCell{in: make(chan bareInput, 1024), wait: map[actor.CallID]chan actor.Reply{},
+		c := &channelCell{in: make(chan channelInput, 1024), wait: map[actor.CallID]chan actor.Reply{},
 			core: runtime.NewCell(runtime.Config{Self: actor.Address{Node: "n1", Cell: uint16(i), Incarnation: 1}, Seed: uint64(i), Tools: registry})}
 		b.cells = append(b.cells, c)
 	}
@@ -89,7 +89,7 @@ func newBare(cells int, definitions ...actor.Definition) *bare {
 					c.wait[op.Call] <- op.Reply
 					delete(c.wait, op.Call)
 				case runtime.Send:
-					b.cells[op.Cell].in <- bareInput{bytes: actor.Encode(op.Envelope)}
+					b.cells[op.Cell].in <- channelInput{bytes: actor.Encode(op.Envelope)}
 				}
 			}
 		}
@@ -113,16 +113,16 @@ func newBare(cells int, definitions ...actor.Definition) *bare {
 	return b
 }
 
-func (b *bare) close() {
+func (b *channelEngine) close() {
 	for _, c := range b.cells {
 		close(c.in)
 	}
 }
 
-func (b *bare) ask(call actor.Call, reply chan actor.Reply) actor.Reply {
-	complete(&call)
+func (b *channelEngine) ask(call actor.Call, reply chan actor.Reply) actor.Reply {
+	setDefaults(&call)
 	o, _ := b.table.Of(dispatcher.ShardOf(call.To))
-	b.cells[o.Cell].in <- bareInput{actor.Encode(actor.Envelope{To: call.To, Body: actor.Request{Call: call}}), reply}
+	b.cells[o.Cell].in <- channelInput{actor.Encode(actor.Envelope{To: call.To, Body: actor.Request{Call: call}}), reply}
 	return <-reply
 }
 
@@ -142,9 +142,9 @@ func BenchmarkAsk(b *testing.B) {
 		{"chain of 3, 2 cells", 1, 1, 2, "c1"},
 	} {
 		b.Run(v.name, func(b *testing.B) {
-			definitions := []actor.Definition{echo(), chain("c1", "c2/a"), chain("c2", "c3/"+otherCell("c2/a", v.cells)), chain("c3", "echo")}
-			n := start(b, b.TempDir(), func(c *Config) { c.Cells, c.Logger = v.cells, slog.New(slog.DiscardHandler) }, definitions...)
-			plain := newBare(v.cells, definitions...)
+			definitions := []actor.Definition{echoAgent(), chainAgent("c1", "c2/a"), chainAgent("c2", "c3/"+keyOnOtherCell("c2/a", v.cells)), chainAgent("c3", "echo")}
+			n := startNode(b, b.TempDir(), func(c *Config) { c.Cells, c.Logger = v.cells, slog.New(slog.DiscardHandler) }, definitions...)
+			plain := newChannelEngine(v.cells, definitions...)
 			defer plain.close()
 			work := func(count int, one func(call actor.Call)) time.Duration {
 				began := time.Now()
@@ -196,9 +196,9 @@ func BenchmarkAsk(b *testing.B) {
 	}
 }
 
-// otherCell is a key under which an agent of the chain lives in another cell
+// keyOnOtherCell is a key under which an agent of the chain lives in another cell
 // than its caller, if there is one.
-func otherCell(caller string, cells int) string {
+func keyOnOtherCell(caller string, cells int) string {
 	from, _ := actor.ParseID(caller)
 	for i := 0; ; i++ {
 		key := fmt.Sprint("k", i)

@@ -18,45 +18,45 @@ import (
 )
 
 const (
-	// spillMax is how many messages may wait for full rings before a cell begins anew.
-	spillMax = 1 << 20
+	// overflowMax is how many messages may wait for full rings before a cell begins anew.
+	overflowMax = 1 << 20
 	// timedSteps is of how many steps one is timed: that costs as much as a good
 	// part of it. One that takes long is seen by the watchdog.
 	timedSteps = 8
-	// strikesKept is how many calls are remembered over which a cell died.
-	strikesKept = 1024
+	// failureCountsMax is how many calls are remembered over which a cell died.
+	failureCountsMax = 1024
 )
 
 // cell is the host of one runtime.Cell after the other. What has no lock is
 // touched by the cell's thread alone.
 type cell struct {
-	engine  *Engine
-	n       uint16
-	mailbox *mailbox
-	worker  *worker
-	watch   *watchdog
-	timer   *time.Timer
-	stopped chan struct{}
-	spilled atomic.Int64
-	tally   tally
+	engine        *Engine
+	n             uint16
+	mailbox       *mailbox
+	worker        *worker
+	watchdog      *watchdog
+	timer         *time.Timer
+	stopped       chan struct{}
+	overflowCount atomic.Int64
+	tally         tally
 
-	core        *runtime.Cell
-	incarnation uint64
-	due         actor.Time // what the timer is set to; 0: nothing
-	effects     map[effectKey]*effect
-	strikes     []runtime.Strike
-	spill       [][]actor.Envelope // by cell: what found its ring full
-	taking      *answer            // being stepped
-	client      actor.CallID       // whose call is being stepped
-	asker       *waiter            // who waits for it, if that is on no list yet
-	visit       runtime.Visit      // a client's call that came through the ring
+	core          *runtime.Cell
+	incarnation   uint64
+	timerAt       actor.Time // what the timer is set to; 0: nothing
+	effects       map[effectKey]*effect
+	failureCounts []runtime.Strike
+	overflow      [][]actor.Envelope // by cell: what found its ring full
+	stepping      *completion        // being stepped
+	clientCall    actor.CallID       // whose call is being stepped
+	waiter        *waiter            // who waits for it, if that is on no list yet
+	request       runtime.Visit      // a client's call that came through the ring
 }
 
 func newCell(e *Engine, n uint16) *cell {
 	c := &cell{engine: e, n: n, worker: newWorker(), stopped: make(chan struct{}),
-		effects: map[effectKey]*effect{}, spill: make([][]actor.Envelope, e.config.Cells)}
-	c.watch = newWatchdog(n, e.log, e.clock, &c.tally)
-	c.mailbox = newMailbox(n, e.config.RingSlots, &e.stacks)
+		effects: map[effectKey]*effect{}, overflow: make([][]actor.Envelope, e.config.Cells)}
+	c.watchdog = newWatchdog(n, e.log, e.clock, &c.tally)
+	c.mailbox = newMailbox(n, e.config.QueueSlots, &e.coroutines)
 	c.timer = time.AfterFunc(time.Hour, c.mailbox.wake)
 	c.timer.Stop()
 	return c
@@ -71,8 +71,8 @@ func (c *cell) props() *proto.Props {
 		proto.WithDispatcher(c.worker))
 }
 
-// hasStopped waits for the cell's end, as long as ctx lasts.
-func (c *cell) hasStopped(ctx context.Context) bool {
+// awaitStop waits for the cell's end, as long as ctx lasts.
+func (c *cell) awaitStop(ctx context.Context) bool {
 	select {
 	case <-c.stopped:
 	case <-ctx.Done():
@@ -88,106 +88,106 @@ func (c *cell) hasStopped(ctx context.Context) bool {
 func (c *cell) receive(ctx proto.Context) {
 	switch m := ctx.Message().(type) {
 	case *waiter:
-		c.asker = m
-		c.visited(&m.visit)
-		c.arm()
+		c.waiter = m
+		c.stepRequest(&m.request)
+		c.armTimer()
 	case *runtime.Deliver:
 		c.deliver(m)
-	case answer:
-		c.answered(m)
-	case passed:
-		c.flush()
-		c.due = 0
+	case completion:
+		c.handleCompletion(m)
+	case tickMessage:
+		c.flushOverflow()
+		c.timerAt = 0
 		if at, ok := c.core.NextDeadline(); ok && at <= c.engine.clock.now() {
 			c.step(runtime.Tick{})
 		}
-		c.arm()
+		c.armTimer()
 	case *proto.Started:
-		c.begin()
+		c.startIncarnation()
 	case *proto.Restarting:
-		c.fell()
+		c.failIncarnation()
 	case *proto.Stopping:
-		c.end()
+		c.shutdown()
 	case *proto.Stopped:
 		close(c.stopped)
 	}
 }
 
-// begin makes the next incarnation, under epochs that nobody has had.
-func (c *cell) begin() {
+// startIncarnation makes the next incarnation, under epochs that nobody has had.
+func (c *cell) startIncarnation() {
 	e := c.engine
 	var seed [8]byte
 	crand.Read(seed[:]) //nolint:errcheck // never fails
 	c.incarnation++
 	self := actor.Address{Node: e.config.Node, Cell: c.n, Incarnation: uint64(e.epochOf(c.incarnation))}
 	c.core = runtime.NewCell(runtime.Config{Self: self, Seed: binary.LittleEndian.Uint64(seed[:]), Tools: e.config.Tools,
-		EventKinds: e.kinds(), PublishOnDemand: true})
-	c.due = 0
-	c.tally.begin(c.incarnation)
+		EventKinds: e.eventKinds(), PublishOnDemand: true})
+	c.timerAt = 0
+	c.tally.startIncarnation(c.incarnation)
 	again := c.incarnation > 1
 	table := e.claim(self)
-	boot := runtime.Boot{Strikes: slices.Clone(c.strikes)}
+	boot := runtime.Boot{Strikes: slices.Clone(c.failureCounts)}
 	for key := range c.effects {
 		boot.Running = append(boot.Running, key.id)
 	}
 	c.step(runtime.Limits{Limits: e.config.Limits})
-	c.define()
+	c.updateAgents()
 	c.step(runtime.Owners{Table: table})
 	c.step(boot)
 	if again {
 		e.log.Warn("a cell began anew", "cell", c.n, "incarnation", c.incarnation)
-		for _, call := range e.clients.takenBy(c.n, e.clock.now()) {
-			c.visit.Call = call
-			c.visited(&c.visit)
+		for _, call := range e.clients.deliveredTo(c.n, e.clock.now()) {
+			c.request.Call = call
+			c.stepRequest(&c.request)
 		}
 	}
-	c.arm()
+	c.armTimer()
 }
 
-// fell counts over which call the incarnation died. What it had not handed over
+// failIncarnation counts over which call the incarnation died. What it had not handed over
 // is sent again by whoever misses it.
-func (c *cell) fell() {
-	c.watch.end()
-	for i := range c.spill {
-		c.spill[i] = nil
+func (c *cell) failIncarnation() {
+	c.watchdog.end()
+	for i := range c.overflow {
+		c.overflow[i] = nil
 	}
-	c.spilled.Store(0)
-	c.list()
-	c.engine.clients.struck(c.client)
-	c.client = actor.CallID{}
+	c.overflowCount.Store(0)
+	c.registerWaiter()
+	c.engine.clients.recordFailure(c.clientCall)
+	c.clientCall = actor.CallID{}
 	for _, f := range c.effects {
 		f.awaited = false
 	}
-	if c.taking != nil {
-		f := c.effects[c.taking.key()]
-		f.kept = slices.Insert(f.kept, 0, *c.taking)
-		c.taking = nil
+	if c.stepping != nil {
+		f := c.effects[c.stepping.key()]
+		f.unclaimed = slices.Insert(f.unclaimed, 0, *c.stepping)
+		c.stepping = nil
 	}
 	if c.core == nil {
 		return
 	}
 	call := c.core.FaultingCall()
-	apart(c.core.Abandon)
+	runIsolated(c.core.Abandon)
 	if call.IsZero() {
 		return
 	}
-	i := slices.IndexFunc(c.strikes, func(s runtime.Strike) bool { return s.Call == call })
+	i := slices.IndexFunc(c.failureCounts, func(s runtime.Strike) bool { return s.Call == call })
 	if i < 0 {
-		if len(c.strikes) == strikesKept {
-			c.strikes = slices.Delete(c.strikes, 0, 1)
+		if len(c.failureCounts) == failureCountsMax {
+			c.failureCounts = slices.Delete(c.failureCounts, 0, 1)
 		}
-		c.strikes = append(c.strikes, runtime.Strike{Call: call})
-		i = len(c.strikes) - 1
+		c.failureCounts = append(c.failureCounts, runtime.Strike{Call: call})
+		i = len(c.failureCounts) - 1
 	}
-	c.strikes[i].Times++
-	c.engine.log.Error("a call made its cell fail", "cell", c.n, "call", call.String(), "times", c.strikes[i].Times)
+	c.failureCounts[i].Times++
+	c.engine.log.Error("a call made its cell fail", "cell", c.n, "call", call.String(), "times", c.failureCounts[i].Times)
 }
 
-// end lets go of every actor, so that turns that are coroutines end too.
-func (c *cell) end() {
+// shutdown lets go of every actor, so that turns that are coroutines end too.
+func (c *cell) shutdown() {
 	c.timer.Stop()
 	defer func() {
-		c.watch.end()
+		c.watchdog.end()
 		if p := recover(); p != nil {
 			c.engine.log.Error("a cell failed while it stopped", "cell", c.n, "panic", fmt.Sprint(p))
 		}
@@ -199,137 +199,137 @@ func (c *cell) end() {
 // the client's goroutine steps it, and what comes of it, up to its answer.
 func (c *cell) ask(w *waiter) bool {
 	m := c.mailbox
-	held, _ := m.takeSoon(&c.tally.quick)
-	if held && !m.suspended.Load() && !m.ready() {
-		m.stacks.lend(thread{asker: w, cell: m, first: asks})
+	held, _ := m.spinAcquire(&c.tally.quickSteps)
+	if held && !m.suspended.Load() && !m.hasWork() {
+		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskDeliver})
 		return true
 	}
-	call := &w.visit.Call
+	call := &w.request.Call
 	c.engine.clients.add(w, false)
-	put := c.put(&actor.Envelope{To: call.To, Body: actor.Request{Call: *call}})
+	put := c.enqueueClient(&actor.Envelope{To: call.To, Body: actor.Request{Call: *call}})
 	switch {
 	case !put && held:
-		m.stacks.lend(thread{asker: w, cell: m, first: handsOn})
-	case put && (held || m.take()): // who was at it may not have seen it
-		m.stacks.lend(thread{asker: w, cell: m, first: drains})
+		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskHandOff})
+	case put && (held || m.tryAcquire()): // who was at it may not have seen it
+		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskDrain})
 	}
 	return put
 }
 
-// bring is ask for a message that nobody answers.
-func (c *cell) bring(env *actor.Envelope) bool {
-	ok := c.put(env)
+// post is ask for a message that nobody answers.
+func (c *cell) post(env *actor.Envelope) bool {
+	ok := c.enqueueClient(env)
 	c.mailbox.schedule()
 	return ok
 }
 
-// put puts a client's message into the ring. A quarter of that is for cells alone.
-func (c *cell) put(env *actor.Envelope) bool {
-	ring := c.mailbox.ring
-	return ring.len() < len(ring.slots)*3/4 && c.spilled.Load() == 0 && ring.put(env)
+// enqueueClient puts a client's message into the ring. A quarter of that is for cells alone.
+func (c *cell) enqueueClient(env *actor.Envelope) bool {
+	ring := c.mailbox.queue
+	return ring.len() < len(ring.slots)*3/4 && c.overflowCount.Load() == 0 && ring.push(env)
 }
 
 func (c *cell) deliver(in *runtime.Deliver) {
 	if r, ok := in.Envelope.Body.(actor.Request); ok && in.Envelope.From.IsZero() {
-		c.engine.clients.take(r.Call.ID)
-		c.visit.Call = r.Call
-		c.visited(&c.visit)
+		c.engine.clients.markDelivered(r.Call.ID)
+		c.request.Call = r.Call
+		c.stepRequest(&c.request)
 	} else {
 		c.step(in)
 	}
-	c.arm()
+	c.armTimer()
 }
 
-// visited steps a client's call.
-func (c *cell) visited(v *runtime.Visit) {
+// stepRequest steps a client's call.
+func (c *cell) stepRequest(v *runtime.Visit) {
 	v.Subscribed = c.engine.watchers.count.Load() > 0
-	c.client = v.Call.ID
+	c.clientCall = v.Call.ID
 	c.step(v)
-	c.client = actor.CallID{}
-	c.list()
+	c.clientCall = actor.CallID{}
+	c.registerWaiter()
 }
 
-// list has a client whose answer was not in the step that took in the call get it
+// registerWaiter has a client whose answer was not in the step that took in the call get it
 // from wherever it comes.
-func (c *cell) list() {
-	if w := c.asker; w != nil {
-		c.asker = nil
+func (c *cell) registerWaiter() {
+	if w := c.waiter; w != nil {
+		c.waiter = nil
 		c.engine.clients.add(w, true)
 	}
 }
 
-// answered passes on what came of an effect. What an earlier incarnation asked
+// handleCompletion passes on what came of an effect. What an earlier incarnation asked
 // the disk is not for this one; what came of a tool, work, model or agent is, as
 // soon as it awaits it.
-func (c *cell) answered(a answer) {
+func (c *cell) handleCompletion(a completion) {
 	switch in := a.input.(type) {
 	case nil:
-		a.do()
+		a.run()
 	case runtime.Outcome:
-		c.came(a)
+		c.handleEffectResult(a)
 	case runtime.Streamed:
-		c.came(a)
+		c.handleEffectResult(a)
 	default:
 		if a.incarnation == c.incarnation || a.incarnation == 0 {
 			c.step(in)
 		}
 	}
-	c.arm()
+	c.armTimer()
 }
 
-// came takes in what came of an effect, unless it was given up meanwhile.
-func (c *cell) came(a answer) {
+// handleEffectResult takes in what came of an effect, unless it was given up meanwhile.
+func (c *cell) handleEffectResult(a completion) {
 	f := c.effects[a.key()]
 	switch {
-	case f == nil || f != a.of:
+	case f == nil || f != a.effect:
 	case f.awaited:
-		c.taking = &a
+		c.stepping = &a
 		c.step(a.input)
 	default:
-		f.kept = append(f.kept, a)
+		f.unclaimed = append(f.unclaimed, a)
 	}
 }
 
-// own takes in who owns which shards as it is now.
-func (c *cell) own() { c.step(runtime.Owners{Table: c.engine.owners()}) }
+// updateOwners takes in who owns which shards as it is now.
+func (c *cell) updateOwners() { c.step(runtime.Owners{Table: c.engine.owners()}) }
 
-// define takes in the agents as they are now.
-func (c *cell) define() {
-	latest, number := c.engine.agents.now()
+// updateAgents takes in the agents as they are now.
+func (c *cell) updateAgents() {
+	latest, number := c.engine.agents.current()
 	c.step(latest)
-	c.engine.agents.take(c.n, number)
+	c.engine.agents.markApplied(c.n, number)
 }
 
 // step advances the cell by one input and does what comes of it.
 func (c *cell) step(in runtime.Input) {
 	now := c.engine.clock.now()
 	c.mailbox.now = now
-	number := c.watch.begin(in, now)
+	number := c.watchdog.begin(in, now)
 	ready := c.core.Step(now, in)
 	if number%timedSteps == 1 {
-		c.tally.took(c.engine.clock.now().Sub(now))
+		c.tally.recordStepTime(c.engine.clock.now().Sub(now))
 	}
-	c.watch.end()
-	c.tell(ready.Events)
-	c.tally.step(c.core.Size(), c.core.Tally())
+	c.watchdog.end()
+	c.recordEvents(ready.Events)
+	c.tally.recordStep(c.core.Size(), c.core.Tally())
 	end := uint64(0)
-	if t := &c.engine.tracing; t.on() {
-		end = t.stepped(c.core.Self(), now, ready)
+	if t := &c.engine.tracing; t.enabled() {
+		end = t.recordStep(c.core.Self(), now, ready)
 		defer t.order.Unlock()
 	}
 	c.perform(ready, end)
-	c.flush()
+	c.flushOverflow()
 }
 
-// arm sets the timer to the cell's next deadline.
-func (c *cell) arm() {
+// armTimer sets the timer to the cell's next deadline.
+func (c *cell) armTimer() {
 	at, ok := c.core.NextDeadline()
 	switch {
 	case !ok:
-		c.due = 0
+		c.timerAt = 0
 		c.timer.Stop()
-	case at != c.due:
-		c.due = at
+	case at != c.timerAt:
+		c.timerAt = at
 		c.timer.Reset(c.engine.clock.until(at))
 	}
 }

@@ -18,20 +18,20 @@ type Answer struct {
 	Durable   bool       // it may be a run's that can be looked at; else nothing of it was written
 }
 
-// struckMax is how often a cell may fail over a call before the call is refused.
-const struckMax = 3
+// callFailuresMax is how often a cell may fail over a call before the call is refused.
+const callFailuresMax = 3
 
 // clients are the calls of clients that wait for an answer. A call that is
 // answered in the step that took it in is counted, and never gets on the list.
 type clients struct {
-	count  atomic.Int64 // of those who ask, and are not answered
-	max    int
-	state  atomic.Int32 // open, draining or closed
-	mu     sync.Mutex
-	byCall map[actor.CallID]*waiter
-	none   chan struct{} // set by drain, closed when nobody waits any more
-	quiet  bool          // none is closed
-	idle   sync.Pool     // waiters that nobody knows of
+	count     atomic.Int64 // of those who ask, and are not answered
+	max       int
+	state     atomic.Int32 // open, draining or closed
+	mu        sync.Mutex
+	byCall    map[actor.CallID]*waiter
+	drained   chan struct{} // set by drain, closed when nobody waits any more
+	isDrained bool          // none is closed
+	pool      sync.Pool     // waiters that nobody knows of
 }
 
 // The states of a node for its clients.
@@ -44,15 +44,15 @@ const (
 // waiter is a client's call until it is answered. Its goroutine parks only if the
 // answer is not there yet.
 type waiter struct {
-	visit  runtime.Visit
-	cell   uint16
-	clock  actor.Clock
-	taken  bool // its cell has seen it
-	struck int
-	answer Answer
-	state  atomic.Int32
-	ready  chan struct{}     // of one: it was parked, and is answered
-	joined chan actor.CallID // of one; nil: it does not want to know
+	request   runtime.Visit
+	cell      uint16
+	clock     actor.Clock
+	delivered bool // its cell has seen it
+	failures  int
+	answer    Answer
+	state     atomic.Int32
+	ready     chan struct{}     // of one: it was parked, and is answered
+	joined    chan actor.CallID // of one; nil: it does not want to know
 }
 
 // The states of a waiter.
@@ -65,8 +65,8 @@ const (
 // answered tells whether the answer is in; of nobody it never is.
 func (w *waiter) answered() bool { return w != nil && w.state.Load() == answered }
 
-// give is called once, by whoever has taken the waiter out.
-func (w *waiter) give(a Answer) {
+// resolve is called once, by whoever has taken the waiter out.
+func (w *waiter) resolve(a Answer) {
 	w.answer = a
 	if w.state.Swap(answered) == parked {
 		w.ready <- struct{}{}
@@ -78,51 +78,51 @@ func (w *waiter) park() bool { return w.state.CompareAndSwap(pending, parked) }
 
 func newClients(limit int) *clients {
 	return &clients{byCall: map[actor.CallID]*waiter{}, max: limit,
-		idle: sync.Pool{New: func() any { return &waiter{ready: make(chan struct{}, 1)} }}}
+		pool: sync.Pool{New: func() any { return &waiter{ready: make(chan struct{}, 1)} }}}
 }
 
-// enter counts one more client; nil if there are too many, or if the node stops:
+// admit counts one more client; nil if there are too many, or if the node stops:
 // then a signal is still taken as long as that helps somebody. Who enters leaves.
-func (c *clients) enter(call *actor.Call, cell uint16, now actor.Time, joins bool) (*waiter, *actor.Refusal) {
+func (c *clients) admit(call *actor.Call, cell uint16, now actor.Time, joins bool) (*waiter, *actor.Refusal) {
 	if n := c.count.Add(1); n > int64(c.max) {
-		c.hush()
+		c.uncount()
 		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
 	}
 	if state := c.state.Load(); state == closed || state == draining && call.Kind != actor.Signal {
-		c.hush()
+		c.uncount()
 		return nil, stopping()
 	}
-	w := c.idle.Get().(*waiter)
-	w.visit.Call, w.cell, w.clock = *call, cell, actor.NewClock(now, call.Left)
+	w := c.pool.Get().(*waiter)
+	w.request.Call, w.cell, w.clock = *call, cell, actor.NewClock(now, call.Left)
 	if joins {
 		w.joined = make(chan actor.CallID, 1)
 	}
 	return w, nil
 }
 
-// leave gives back a waiter that is on no list, and has its answer if it is to
+// release gives back a waiter that is on no list, and has its answer if it is to
 // have one.
-func (c *clients) leave(w *waiter) {
+func (c *clients) release(w *waiter) {
 	ready := w.ready
 	*w = waiter{ready: ready}
-	c.idle.Put(w)
-	c.hush()
+	c.pool.Put(w)
+	c.uncount()
 }
 
-// hush counts one client less, and says that there is none if somebody wants to know.
-func (c *clients) hush() {
+// uncount counts one client less, and says that there is none if somebody wants to know.
+func (c *clients) uncount() {
 	if c.count.Add(-1) > 0 || c.state.Load() == open {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tellNone()
+	c.closeIfDrained()
 }
 
-func (c *clients) tellNone() {
-	if c.none != nil && c.count.Load() == 0 && !c.quiet {
-		c.quiet = true
-		close(c.none)
+func (c *clients) closeIfDrained() {
+	if c.drained != nil && c.count.Load() == 0 && !c.isDrained {
+		c.isDrained = true
+		close(c.drained)
 	}
 }
 
@@ -131,12 +131,12 @@ func (c *clients) add(w *waiter, taken bool) {
 	c.mu.Lock()
 	late := c.state.Load() == closed
 	if !late {
-		w.taken = taken
-		c.byCall[w.visit.Call.ID] = w
+		w.delivered = taken
+		c.byCall[w.request.Call.ID] = w
 	}
 	c.mu.Unlock()
 	if late {
-		w.give(Answer{Reply: actor.Fail(w.visit.Call.ID, stopping())})
+		w.resolve(Answer{Reply: actor.Fail(w.request.Call.ID, stopping())})
 	}
 }
 
@@ -155,12 +155,12 @@ func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 
 func (c *clients) respond(op runtime.Respond, durable bool) {
 	if w, ok := c.remove(op.Call); ok {
-		w.give(Answer{op.Reply, op.HeldUntil, durable})
+		w.resolve(Answer{op.Reply, op.HeldUntil, durable})
 	}
 }
 
-// join tells a client whose call repeats an open run which one that is.
-func (c *clients) join(call, run actor.CallID) {
+// notifyJoined tells a client whose call repeats an open run which one that is.
+func (c *clients) notifyJoined(call, run actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.byCall[call]; w != nil {
@@ -171,39 +171,39 @@ func (c *clients) join(call, run actor.CallID) {
 	}
 }
 
-// take notes that the call's cell has seen it.
-func (c *clients) take(call actor.CallID) {
+// markDelivered notes that the call's cell has seen it.
+func (c *clients) markDelivered(call actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.byCall[call]; w != nil {
-		w.taken = true
+		w.delivered = true
 	}
 }
 
-// struck notes that the call's cell failed over it.
-func (c *clients) struck(call actor.CallID) {
+// recordFailure notes that the call's cell failed over it.
+func (c *clients) recordFailure(call actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.byCall[call]; w != nil {
-		w.struck++
+		w.failures++
 	}
 }
 
-// takenBy is the calls that a cell had seen when it failed, with the time they
+// deliveredTo is the calls that a cell had seen when it failed, with the time they
 // have left: its next incarnation knows nothing of who waits. A call over which it
 // failed too often is refused.
-func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
+func (c *clients) deliveredTo(cell uint16, now actor.Time) (again []actor.Call) {
 	var refused []actor.CallID
 	c.mu.Lock()
 	for id, w := range c.byCall {
-		if w.cell != cell || !w.taken {
+		if w.cell != cell || !w.delivered {
 			continue
 		}
-		if w.struck >= struckMax {
+		if w.failures >= callFailuresMax {
 			refused = append(refused, id)
 			continue
 		}
-		call := w.visit.Call
+		call := w.request.Call
 		call.Attempt++ // it may be open: no "no" is the last word
 		if call.Left > 0 {
 			call.Left = max(w.clock.Remaining(now), 1)
@@ -212,7 +212,7 @@ func (c *clients) takenBy(cell uint16, now actor.Time) (again []actor.Call) {
 	}
 	c.mu.Unlock()
 	for _, id := range refused {
-		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "the call made its cell fail %d times", struckMax))}, true)
+		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "the call made its cell fail %d times", callFailuresMax))}, true)
 	}
 	return again
 }
@@ -222,11 +222,11 @@ func (c *clients) drain() <-chan struct{} {
 	c.state.CompareAndSwap(open, draining)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.none == nil {
-		c.none = make(chan struct{})
+	if c.drained == nil {
+		c.drained = make(chan struct{})
 	}
-	c.tellNone()
-	return c.none
+	c.closeIfDrained()
+	return c.drained
 }
 
 // close answers everybody who still waits, and whoever comes, that it is too late.
@@ -250,9 +250,9 @@ type watchers struct {
 	byRun map[actor.CallID]map[*watcher]struct{}
 }
 
-type watcher struct{ news chan struct{} }
+type watcher struct{ updates chan struct{} }
 
-func (w *watchers) publish(run actor.CallID) {
+func (w *watchers) notify(run actor.CallID) {
 	if w.count.Load() == 0 {
 		return
 	}
@@ -260,7 +260,7 @@ func (w *watchers) publish(run actor.CallID) {
 	defer w.mu.Unlock()
 	for one := range w.byRun[run] {
 		select {
-		case one.news <- struct{}{}:
+		case one.updates <- struct{}{}:
 		default: // it has news that it has not looked at
 		}
 	}

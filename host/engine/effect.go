@@ -19,7 +19,7 @@ type effectKey struct {
 }
 
 // key is which effect an outcome or a piece comes of.
-func (a *answer) key() effectKey {
+func (a *completion) key() effectKey {
 	if in, ok := a.input.(runtime.Streamed); ok {
 		return effectKey{in.ID, in.Attempt}
 	}
@@ -32,28 +32,28 @@ func (a *answer) key() effectKey {
 // it is on its way at most; of an effect that an incarnation before had begun it
 // is kept until the present one awaits it.
 type effect struct {
-	giveUp  context.CancelFunc
-	taken   chan struct{} // of one: what was on its way was taken in
-	awaited bool          // by the present incarnation
-	kept    []answer
+	cancel       context.CancelFunc
+	acknowledged chan struct{} // of one: what was on its way was taken in
+	awaited      bool          // by the present incarnation
+	unclaimed    []completion
 }
 
-// perform is how an effect is done. What comes of it before its answer goes to
+// effectFunc is how an effect is done. What comes of it before its answer goes to
 // pass, one piece after the other.
-type perform func(ctx context.Context, pass func(actor.Piece)) actor.Answer
+type effectFunc func(ctx context.Context, pass func(actor.Piece)) actor.Answer
 
-// effect notes what a run wants of the world, and is what starts it.
-func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration, do perform) func() {
+// prepareEffect notes what a run wants of the world, and is what starts it.
+func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Duration, do effectFunc) func() {
 	key := effectKey{e.ID, e.Attempt}
 	ctx, giveUp := context.WithTimeout(c.engine.ctx, left)
-	f := &effect{giveUp: giveUp, taken: make(chan struct{}, 1), awaited: true}
+	f := &effect{cancel: giveUp, acknowledged: make(chan struct{}, 1), awaited: true}
 	c.abort(key) // an actor that writes nothing down begins anew with the cell, and asks under the same name
 	c.effects[key] = f
 	late := false // something may not have been taken in when its time was over
 	tell := func(in runtime.Input) {
-		c.mailbox.answer(answer{input: in, of: f})
+		c.mailbox.postCompletion(completion{input: in, effect: f})
 		select {
-		case <-f.taken:
+		case <-f.acknowledged:
 		case <-ctx.Done():
 			late = true
 		}
@@ -64,7 +64,7 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 		}
 	}
 	forget := func() { // on the cell's thread, from wherever it is said
-		c.mailbox.answer(answer{do: func() {
+		c.mailbox.postCompletion(completion{run: func() {
 			if c.effects[key] == f {
 				c.abort(key)
 			}
@@ -81,17 +81,17 @@ func (c *cell) effect(e runtime.Effect, kind actor.AskKind, left actor.Duration,
 			forget()
 			return
 		}
-		if !c.engine.begin() {
+		if !c.engine.acquireEffect() {
 			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)
 			c.engine.effects.Go(func() { end(actor.Answer{Refusal: busy}) })
 			return
 		}
 		go func() {
-			defer c.engine.finish()
+			defer c.engine.releaseEffect()
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code ended its goroutine")}
-			defer func() { end(result) }()          // whatever the code does, its asker hears of it
-			defer c.engine.counters[kind].begin()() // who hears of it finds it counted
-			result = do.safely(ctx, pass)
+			defer func() { end(result) }()                // whatever the code does, its asker hears of it
+			defer c.engine.effectCounters[kind].start()() // who hears of it finds it counted
+			result = do.runRecovered(ctx, pass)
 		}()
 	}
 }
@@ -103,21 +103,21 @@ func (c *cell) await(key effectKey) {
 		return
 	}
 	f.awaited = true
-	for _, a := range f.kept {
-		c.mailbox.answer(a)
+	for _, a := range f.unclaimed {
+		c.mailbox.postCompletion(a)
 	}
-	f.kept = nil
+	f.unclaimed = nil
 }
 
 // abort gives an effect up; nobody waits for its outcome.
 func (c *cell) abort(key effectKey) {
 	if f := c.effects[key]; f != nil {
-		f.giveUp()
+		f.cancel()
 		delete(c.effects, key)
 	}
 }
 
-func (do perform) safely(ctx context.Context, pass func(actor.Piece)) (a actor.Answer) {
+func (do effectFunc) runRecovered(ctx context.Context, pass func(actor.Piece)) (a actor.Answer) {
 	defer func() {
 		if p := recover(); p != nil {
 			a = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "panic: %v", p)}
@@ -126,14 +126,14 @@ func (do perform) safely(ctx context.Context, pass func(actor.Piece)) (a actor.A
 	return do(ctx, pass)
 }
 
-func (c *cell) tool(op runtime.Tool) perform {
+func (c *cell) tool(op runtime.Tool) effectFunc {
 	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
 		return c.engine.config.Tools.Execute(ctx, op.Name, op.Input, op.Context)
 	}
 }
 
 // work runs a function of the agent's own.
-func work(op runtime.Work) perform {
+func work(op runtime.Work) effectFunc {
 	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
 		b, err := op.Func(ctx)
 		var refusal *actor.Refusal
@@ -153,7 +153,7 @@ func work(op runtime.Work) perform {
 	}
 }
 
-func (c *cell) model(op runtime.Model) perform {
+func (c *cell) model(op runtime.Model) effectFunc {
 	out := c.engine.config.Outbound
 	if out == nil {
 		return noOutbound
@@ -161,7 +161,7 @@ func (c *cell) model(op runtime.Model) perform {
 	return func(ctx context.Context, pass func(actor.Piece)) actor.Answer { return out.Model(ctx, op, pass) }
 }
 
-func (c *cell) invoke(op runtime.Invoke) perform {
+func (c *cell) invoke(op runtime.Invoke) effectFunc {
 	out := c.engine.config.Outbound
 	if out == nil {
 		return noOutbound
@@ -176,7 +176,7 @@ func noOutbound(context.Context, func(actor.Piece)) actor.Answer {
 // read has the disk read, outside the cell, which is told what was found.
 func (c *cell) read(get func(found func(runtime.Input))) func() {
 	incarnation := c.incarnation
-	found := func(in runtime.Input) { c.mailbox.answer(answer{incarnation: incarnation, input: in}) }
+	found := func(in runtime.Input) { c.mailbox.postCompletion(completion{incarnation: incarnation, input: in}) }
 	return func() { c.engine.readers.do(func() { get(found) }) }
 }
 
@@ -188,12 +188,12 @@ func (e *Engine) load(op runtime.Load, found func(runtime.Input)) {
 	found(in)
 }
 
-// dueFirst is how many actors with open work a cell is told of at first, so that
+// dueBatchMin is how many actors with open work a cell is told of at first, so that
 // it takes them up while the rest are being looked for; then twice as many each time.
-const dueFirst = 256
+const dueBatchMin = 256
 
-func (e *Engine) expiries(shards []uint16, found func(runtime.Input)) {
-	next := make([]actor.ID, 0, dueFirst)
+func (e *Engine) findDue(shards []uint16, found func(runtime.Input)) {
+	next := make([]actor.ID, 0, dueBatchMin)
 	tell := func() {
 		if len(next) > 0 {
 			found(runtime.Due{Actors: next})

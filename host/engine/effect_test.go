@@ -19,24 +19,24 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// on does something on the thread of a cell, and waits.
-func (n *node) on(number int, do func(c *cell)) {
+// onCell does something on the thread of a cell, and waits.
+func (n *node) onCell(number int, do func(c *cell)) {
 	n.t.Helper()
 	done := make(chan struct{})
 	c := n.cells[number]
-	c.mailbox.answer(answer{do: func() { do(c); close(done) }})
+	c.mailbox.postCompletion(completion{run: func() { do(c); close(done) }})
 	select {
 	case <-done:
-	case <-patient(n.t).Done():
+	case <-testContext(n.t).Done():
 		n.t.Fatal("the cell does nothing")
 	}
 }
 
-// until waits until something is so on the thread of a cell.
-func (n *node) until(number int, what string, is func(c *cell) bool) {
+// waitUntil waits until something is so on the thread of a cell.
+func (n *node) waitUntil(number int, what string, is func(c *cell) bool) {
 	n.t.Helper()
-	ctx := patient(n.t)
-	for ok := false; !ok; n.on(number, func(c *cell) { ok = is(c) }) {
+	ctx := testContext(n.t)
+	for ok := false; !ok; n.onCell(number, func(c *cell) { ok = is(c) }) {
 		if ctx.Err() != nil {
 			n.t.Fatalf("never: %s", what)
 		}
@@ -77,56 +77,56 @@ func (s *gatedStore) Get(key []byte) ([]byte, bool, error) {
 
 // What comes of a model while the next incarnation of its cell has not read the
 // actor yet is kept until it has, over as many falls as there are.
-func TestWhatComesTooEarlyIsKept(t *testing.T) {
+func TestResultsAreKeptUntilAwaited(t *testing.T) {
 	shown, on := make(chan struct{}), make(chan struct{})
 	disk := &gatedStore{}
-	n := start(t, t.TempDir(), func(c *Config) {
+	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Cells = 1
 		disk.KV, c.Store = c.Store, disk
-		c.Outbound = outside(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+		c.Outbound = fakeOutbound(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			pass(actor.Piece{Text: "a"})
 			close(shown)
 			<-on
 			pass(actor.Piece{Text: "b"})
-			return said("ab")
+			return modelReply("ab")
 		})
-	}, thinker(), volatileBomb())
-	call := n.call("thinker", "s", "x")
+	}, modelAgent(), volatileBomb())
+	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
-	go func() { answer <- n.await(call) }()
+	go func() { answer <- n.askCall(call) }()
 	<-shown
 	disk.gate.Lock()
 	n.ask("bomb", "b", "x")
 	close(on)
-	n.until(0, "the piece is kept", func(c *cell) bool {
+	n.waitUntil(0, "the piece is kept", func(c *cell) bool {
 		for _, f := range c.effects {
-			return len(f.kept) == 1
+			return len(f.unclaimed) == 1
 		}
 		return false
 	})
 	n.ask("bomb", "c", "x")
 	disk.gate.Unlock()
-	if a := <-answer; text(a) != "ab" {
+	if a := <-answer; replyText(a) != "ab" {
 		t.Errorf("got %+v", a.Reply)
 	}
-	if got := deltas(n.events(call.ID, runs.RunDone)); got != "ab" {
+	if got := streamText(n.waitForEvent(call.ID, runs.RunDone)); got != "ab" {
 		t.Errorf("the stream has %q", got)
 	}
 }
 
-// fallsOnce panics over the first answer it gets.
-type fallsOnce struct {
-	fell *atomic.Bool
-	work actor.Work
+// panicsOnce panics over the first answer it gets.
+type panicsOnce struct {
+	panicked *atomic.Bool
+	work     actor.Work
 }
 
-func (f fallsOnce) Begin(actor.Begin) actor.Turn { return f }
+func (f panicsOnce) Begin(actor.Begin) actor.Turn { return f }
 
-func (f fallsOnce) Next(answers []actor.Answer) (actor.Action, error) {
+func (f panicsOnce) Next(answers []actor.Answer) (actor.Action, error) {
 	switch {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "work", Work: f.work}}}, nil
-	case f.fell.CompareAndSwap(false, true):
+	case f.panicked.CompareAndSwap(false, true):
 		panic("as told")
 	case answers[0].Refusal != nil:
 		return actor.EndRefused(answers[0].Refusal), nil
@@ -134,27 +134,27 @@ func (f fallsOnce) Next(answers []actor.Answer) (actor.Action, error) {
 	return actor.Complete(answers[0].Parts), nil
 }
 
-func (f fallsOnce) Stop() {}
+func (f panicsOnce) Stop() {}
 
 // An outcome over which the cell falls is given to the next incarnation: what
 // was done is not done again, nor unknown.
-func TestAnOutcomeOverWhichACellFalls(t *testing.T) {
+func TestOutcomeIsRedeliveredAfterPanic(t *testing.T) {
 	var done atomic.Int32
 	work := func(context.Context) ([]byte, error) { done.Add(1); return []byte("done"), nil }
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
-		agents.Define("worker", "1", "of a test", fallsOnce{&atomic.Bool{}, work}))
-	if a := n.ask("worker", "s", "x"); text(a) != "done" || done.Load() != 1 {
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
+		agents.Define("worker", "1", "of a test", panicsOnce{&atomic.Bool{}, work}))
+	if a := n.ask("worker", "s", "x"); replyText(a) != "done" || done.Load() != 1 {
 		t.Errorf("done %d times: %+v", done.Load(), a.Reply)
 	}
-	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // What nobody awaits any more, because who asked has forgotten, is dropped when
 // its time is over.
-func TestWhatNobodyAwaitsIsDropped(t *testing.T) {
+func TestUnawaitedOutcomeIsDropped(t *testing.T) {
 	begun, let := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	worker := blocking("worker", func(turn *agents.Turn) (string, error) {
+	worker := blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 		_, err := turn.Do("work", func(context.Context) ([]byte, error) {
 			once.Do(func() { close(begun) })
 			<-let
@@ -163,27 +163,27 @@ func TestWhatNobodyAwaitsIsDropped(t *testing.T) {
 		return "", err
 	})
 	worker.Durability = actor.Volatile
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, worker, volatileBomb())
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, worker, volatileBomb())
 	ctx, leave := context.WithCancel(context.Background())
 	left := make(chan struct{})
-	go func() { n.Ask(ctx, n.call("worker", "s", "x")); close(left) }() //nolint:errcheck // it leaves
+	go func() { n.Ask(ctx, n.newCall("worker", "s", "x")); close(left) }() //nolint:errcheck // it leaves
 	<-begun
 	leave()
 	<-left
 	n.ask("bomb", "b", "x")
 	close(let)
-	n.until(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // What did not get through its gate in time is not done, and not remembered:
 // whose turn it was may be forgotten, and give nothing up.
-func TestWhatIsTooLateForItsGateIsForgotten(t *testing.T) {
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 })
+func TestExpiredGatedEffectIsDropped(t *testing.T) {
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 })
 	var begun sync.WaitGroup
 	for i := range byte(20) {
-		n.on(0, func(c *cell) {
+		n.onCell(0, func(c *cell) {
 			e := runtime.Effect{ID: actor.EffectID{Run: actor.CallID{1, i}}, Attempt: 1}
-			begin := c.effect(e, actor.AskWork, 0, func(context.Context, func(actor.Piece)) actor.Answer {
+			begin := c.prepareEffect(e, actor.AskWork, 0, func(context.Context, func(actor.Piece)) actor.Answer {
 				t.Error("it is done all the same")
 				return actor.Answer{}
 			})
@@ -191,49 +191,49 @@ func TestWhatIsTooLateForItsGateIsForgotten(t *testing.T) {
 		})
 	}
 	begun.Wait()
-	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // An actor that writes nothing down begins anew with its cell, and asks under the
 // same name: what it had asked before is given up, and nothing of it is taken for
 // the new answer.
-func TestWhatIsAskedAnewUnderOneNameIsAskedOnce(t *testing.T) {
+func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 	var asked atomic.Int32
 	first, over := make(chan struct{}), make(chan struct{})
-	d := thinker()
+	d := modelAgent()
 	d.Durability = actor.Volatile
-	n := start(t, t.TempDir(), func(c *Config) {
+	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Cells = 1
-		c.Outbound = outside(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+		c.Outbound = fakeOutbound(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			if asked.Add(1) == 1 {
 				close(first)
 				<-ctx.Done()
 				pass(actor.Piece{Text: "old"})
 				close(over)
-				return said("old")
+				return modelReply("old")
 			}
 			select {
 			case <-over:
 			case <-ctx.Done():
 			}
-			return said("new")
+			return modelReply("new")
 		})
 	}, d, volatileBomb())
-	call := n.call("thinker", "s", "x")
+	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
-	go func() { answer <- n.await(call) }()
+	go func() { answer <- n.askCall(call) }()
 	<-first
 	n.ask("bomb", "b", "x")
-	if a := <-answer; text(a) != "new" {
-		t.Errorf("%q after %d asks: %v", text(a), asked.Load(), a.Reply.Refusal)
+	if a := <-answer; replyText(a) != "new" {
+		t.Errorf("%q after %d asks: %v", replyText(a), asked.Load(), a.Reply.Refusal)
 	}
-	n.until(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // A cell hears of the first few actors with open work before the rest were found,
 // and of each of them once.
-func TestOpenWorkIsToldOfAsItIsFound(t *testing.T) {
-	const open = 5 * dueFirst
+func TestDueActorsAreReportedInGrowingBatches(t *testing.T) {
+	const open = 5 * dueBatchMin
 	w, kv := store.NewWriter(store.WriterConfig{Node: "n1"}), &store.Memory{}
 	var want []actor.ID
 	for i := range open {
@@ -248,14 +248,14 @@ func TestOpenWorkIsToldOfAsItIsFound(t *testing.T) {
 	var sizes []int
 	var got []actor.ID
 	e := &Engine{config: Config{Store: kv}}
-	e.expiries([]uint16{7}, func(in runtime.Input) {
+	e.findDue([]uint16{7}, func(in runtime.Input) {
 		got = append(got, in.(runtime.Due).Actors...)
 		sizes = append(sizes, len(in.(runtime.Due).Actors))
 	})
 	if !slices.Equal(got, want) {
 		t.Errorf("%d actors are told of, %d have open work", len(got), len(want))
 	}
-	if want := []int{dueFirst, 2 * dueFirst, 2 * dueFirst}; !slices.Equal(sizes, want) {
+	if want := []int{dueBatchMin, 2 * dueBatchMin, 2 * dueBatchMin}; !slices.Equal(sizes, want) {
 		t.Errorf("told of %v at a time, want %v", sizes, want)
 	}
 }

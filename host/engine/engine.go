@@ -27,11 +27,11 @@ import (
 const CellsMax = 64
 
 const (
-	restartsMax    = 100 // of a cell within restartsWithin: more, and the node gives up
-	restartsWithin = 10 * time.Second
-	readersCount   = 4
-	stackBytesMax  = 4 << 10 // of a failed cell, in the log
-	startBits      = 20      // of an epoch, the low ones count incarnations
+	restartsMax        = 100 // of a cell within restartsWithin: more, and the node gives up
+	restartsWithin     = 10 * time.Second
+	readersCount       = 4
+	stackTraceBytesMax = 4 << 10 // of a failed cell, in the log
+	incarnationBits    = 20      // of an epoch, the low ones count incarnations
 )
 
 // Log is a node's one log.
@@ -74,7 +74,7 @@ type Config struct {
 	Logger *slog.Logger
 
 	Cells      int // 0: GOMAXPROCS
-	RingSlots  int // of each cell; 0: 1024
+	QueueSlots int // of each cell; 0: 1024
 	ClientsMax int // clients that wait for an answer; 0: 16,384
 	EffectsMax int // tools, work, models and external agents under way; 0: 1,024
 }
@@ -83,7 +83,7 @@ func (c *Config) check() error {
 	for _, d := range []struct {
 		value *int
 		or    int
-	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.RingSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.EffectsMax, 1024}} {
+	}{{&c.Cells, goruntime.GOMAXPROCS(0)}, {&c.QueueSlots, 1024}, {&c.ClientsMax, 16_384}, {&c.EffectsMax, 1024}} {
 		if *d.value == 0 {
 			*d.value = d.or
 		}
@@ -92,7 +92,7 @@ func (c *Config) check() error {
 	if err := actor.CheckName(string(c.Node)); err != nil {
 		return fmt.Errorf("node %w", err)
 	}
-	if c.Start >= 1<<(64-startBits) {
+	if c.Start >= 1<<(64-incarnationBits) {
 		return fmt.Errorf("start %d is more than an epoch can tell", c.Start)
 	}
 	return c.Limits.Check()
@@ -100,32 +100,32 @@ func (c *Config) check() error {
 
 // Engine is a node at work.
 type Engine struct {
-	config   Config
-	log      *slog.Logger
-	clock    clock
-	system   *proto.ActorSystem
-	cells    []*cell
-	clients  *clients
-	room     room
-	agents   *definitions
-	tracing  tracing
-	watchers watchers
-	readers  *readers
-	stacks   stacks
+	config     Config
+	log        *slog.Logger
+	clock      clock
+	system     *proto.ActorSystem
+	cells      []*cell
+	clients    *clients
+	admission  admission
+	agents     *definitions
+	tracing    tracing
+	watchers   watchers
+	readers    *readers
+	coroutines coroutinePool
 
-	ctx      context.Context // of effects
-	cancel   context.CancelFunc
-	effects  sync.WaitGroup
-	running  atomic.Int64
-	counters [actor.AskInvoke + 1]counter
+	ctx            context.Context // of effects
+	cancel         context.CancelFunc
+	effects        sync.WaitGroup
+	runningEffects atomic.Int64
+	effectCounters [actor.AskInvoke + 1]counter
 
 	mu     sync.Mutex
 	epochs []actor.Epoch // by cell
 	table  dispatcher.Table
 
-	ended sync.Once
-	over  chan struct{} // the node has failed, or was closed
-	err   error
+	failOnce sync.Once
+	done     chan struct{} // the node has failed, or was closed
+	err      error
 }
 
 // Start brings a node's cells to life. They load what is open by themselves.
@@ -134,14 +134,14 @@ func Start(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{config: config, log: config.Logger, clock: newClock(), clients: newClients(config.ClientsMax),
-		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount), over: make(chan struct{})}
-	e.tracing.tell = config.Trace
+		agents: newDefinitions(runtime.Agents{Definitions: config.Agents, Former: config.Former}, config.Cells), readers: newReaders(readersCount), done: make(chan struct{})}
+	e.tracing.emit = config.Trace
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	for range config.Cells {
 		e.epochs = append(e.epochs, e.epochOf(1))
 	}
-	e.table = e.newTable()
-	e.system = newSystem()
+	e.table = e.newRoutingTable()
+	e.system = newActorSystem()
 	for n := range config.Cells {
 		e.cells = append(e.cells, newCell(e, uint16(n)))
 	}
@@ -168,8 +168,8 @@ type supervisor struct{ engine *Engine }
 // HandleFailure implements protoactor's SupervisorStrategy.
 func (s *supervisor) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, child *proto.PID, stats *proto.RestartStatistics, reason, _ any) {
 	stack := ""
-	if f, ok := reason.(*fall); ok {
-		stack = string(f.stack[:min(len(f.stack), stackBytesMax)])
+	if f, ok := reason.(*stepFailure); ok {
+		stack = string(f.stack[:min(len(f.stack), stackTraceBytesMax)])
 	}
 	s.engine.log.Error("a cell failed", "cell", child.Id, "panic", fmt.Sprint(reason), "stack", stack)
 	stats.Fail()
@@ -182,10 +182,10 @@ func (s *supervisor) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, 
 }
 
 func (e *Engine) epochOf(incarnation uint64) actor.Epoch {
-	return actor.Epoch(e.config.Start<<startBits | incarnation)
+	return actor.Epoch(e.config.Start<<incarnationBits | incarnation)
 }
 
-func (e *Engine) newTable() dispatcher.Table {
+func (e *Engine) newRoutingTable() dispatcher.Table {
 	return dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
 		n := shard % uint16(len(e.epochs))
 		return dispatcher.Owner{Node: e.config.Node, Cell: n, Epoch: e.epochs[n]}
@@ -205,29 +205,29 @@ func (e *Engine) claim(self actor.Address) dispatcher.Table {
 	defer e.mu.Unlock()
 	if epoch := actor.Epoch(self.Incarnation); e.epochs[self.Cell] != epoch {
 		e.epochs[self.Cell] = epoch
-		e.table = e.newTable()
+		e.table = e.newRoutingTable()
 		for _, c := range e.cells {
 			if c.n != self.Cell {
-				c.mailbox.answer(answer{do: c.own})
-				c.mailbox.answer(answer{input: runtime.CellRestarted{Cell: self}})
+				c.mailbox.postCompletion(completion{run: c.updateOwners})
+				c.mailbox.postCompletion(completion{input: runtime.CellRestarted{Cell: self}})
 			}
 		}
 	}
 	return e.table
 }
 
-// begin counts one more effect; false if there are too many.
-func (e *Engine) begin() bool {
-	if e.running.Add(1) > int64(e.config.EffectsMax) {
-		e.running.Add(-1)
+// acquireEffect counts one more effect; false if there are too many.
+func (e *Engine) acquireEffect() bool {
+	if e.runningEffects.Add(1) > int64(e.config.EffectsMax) {
+		e.runningEffects.Add(-1)
 		return false
 	}
 	e.effects.Add(1)
 	return true
 }
 
-func (e *Engine) finish() {
-	e.running.Add(-1)
+func (e *Engine) releaseEffect() {
+	e.runningEffects.Add(-1)
 	e.effects.Done()
 }
 
@@ -244,13 +244,13 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	all := make([]history.State, 0, len(e.cells))
 	for _, c := range e.cells {
 		seen := make(chan history.State, 1)
-		c.mailbox.answer(answer{do: func() { seen <- c.core.State() }})
+		c.mailbox.postCompletion(completion{run: func() { seen <- c.core.State() }})
 		select {
 		case s := <-seen:
 			all = append(all, s)
 		case <-ctx.Done():
 			return nil, ctx.Err()
-		case <-e.over:
+		case <-e.done:
 			return nil, e.err
 		}
 	}
@@ -261,7 +261,7 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 // once for several. Stop ends it.
 func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func()) {
 	w := e.watchers.add(run)
-	return w.news, func() { e.watchers.remove(run, w) }
+	return w.updates, func() { e.watchers.remove(run, w) }
 }
 
 // Read reads from the store what may be shown: what read has seen is durable
@@ -288,15 +288,15 @@ func (e *Engine) barrier(ctx context.Context) error {
 // Ready says why the node takes no new work, if it does not.
 func (e *Engine) Ready() error {
 	select {
-	case <-e.over:
+	case <-e.done:
 		return e.err
 	default:
 		return e.config.Log.Full()
 	}
 }
 
-// Over is closed when the node cannot go on, or was closed; Err says which.
-func (e *Engine) Over() <-chan struct{} { return e.over }
+// Done is closed when the node cannot go on, or was closed; Err says which.
+func (e *Engine) Done() <-chan struct{} { return e.done }
 
 // Err is why the node is over, once it is: ErrClosed after Close.
 func (e *Engine) Err() error { return e.err }
@@ -305,12 +305,12 @@ func (e *Engine) Err() error { return e.err }
 var ErrClosed = errors.New("the node has stopped")
 
 func (e *Engine) fail(err error) {
-	e.ended.Do(func() {
+	e.failOnce.Do(func() {
 		e.err = err
 		if err != ErrClosed {
 			e.log.Error("the node cannot go on", "error", err.Error())
 		}
-		close(e.over)
+		close(e.done)
 	})
 }
 
@@ -320,7 +320,7 @@ func (e *Engine) Drain(ctx context.Context) {
 	select {
 	case <-e.clients.drain():
 	case <-ctx.Done():
-	case <-e.over:
+	case <-e.done:
 	}
 	e.clients.close()
 }
@@ -338,7 +338,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		}
 	}
 	for _, c := range e.cells {
-		if !c.hasStopped(ctx) {
+		if !c.awaitStop(ctx) {
 			e.log.Warn("a cell does not stop: its step does not end", "cell", c.n)
 			continue
 		}
@@ -348,7 +348,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	err := e.barrier(ctx) // what is released now still reaches its client
 	e.clients.close()
 	e.readers.close()
-	e.stacks.close()
+	e.coroutines.close()
 	e.cancel()
 	done := make(chan struct{})
 	go func() {
@@ -358,7 +358,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		e.log.Warn("work of agents does not heed that it was given up", "count", e.running.Load())
+		e.log.Warn("work of agents does not heed that it was given up", "count", e.runningEffects.Load())
 	}
 	e.fail(ErrClosed)
 	return err

@@ -27,40 +27,40 @@ import (
 // node is an engine over a real store, as serve makes one.
 type node struct {
 	*Engine
-	t    testing.TB
-	disk *disk.Disk
-	log  *disk.Log
-	said *listener
+	t         testing.TB
+	disk      *disk.Disk
+	log       *disk.Log
+	logOutput *logBuffer
 }
 
-// listener is a log that a test can wait on.
-type listener struct {
-	mu    sync.Mutex
-	lines bytes.Buffer
-	more  chan struct{}
+// logBuffer is a log that a test can wait on.
+type logBuffer struct {
+	mu      sync.Mutex
+	lines   bytes.Buffer
+	written chan struct{}
 }
 
-func (l *listener) Write(b []byte) (int, error) {
+func (l *logBuffer) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines.Write(b)
 	select {
-	case l.more <- struct{}{}:
+	case l.written <- struct{}{}:
 	default:
 	}
 	return len(b), nil
 }
 
-func (l *listener) has(text string) bool {
+func (l *logBuffer) contains(text string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Contains(l.lines.String(), text)
 }
 
-func (l *listener) await(ctx context.Context, text string) bool {
-	for !l.has(text) {
+func (l *logBuffer) waitFor(ctx context.Context, text string) bool {
+	for !l.contains(text) {
 		select {
-		case <-l.more:
+		case <-l.written:
 		case <-ctx.Done():
 			return false
 		}
@@ -68,21 +68,21 @@ func (l *listener) await(ctx context.Context, text string) bool {
 	return true
 }
 
-func patient(t testing.TB) context.Context {
+func testContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func start(t testing.TB, dir string, change func(*Config), definitions ...actor.Definition) *node {
+func startNode(t testing.TB, dir string, change func(*Config), definitions ...actor.Definition) *node {
 	t.Helper()
 	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{t: t, disk: d, log: disk.NewLog(d), said: &listener{more: make(chan struct{}, 1)}}
+	n := &node{t: t, disk: d, log: disk.NewLog(d), logOutput: &logBuffer{written: make(chan struct{}, 1)}}
 	config := Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: append(agents.Builtin(), definitions...),
-		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.NewJSONHandler(n.said, nil)), Cells: 2}
+		Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: slog.New(slog.NewJSONHandler(n.logOutput, nil)), Cells: 2}
 	if change != nil {
 		change(&config)
 	}
@@ -97,7 +97,7 @@ func (n *node) close() {
 	if n.disk == nil {
 		return
 	}
-	if err := n.Engine.Close(patient(n.t)); err != nil {
+	if err := n.Engine.Close(testContext(n.t)); err != nil {
 		n.t.Error(err)
 	}
 	for _, c := range []interface{ Close() error }{n.log, n.disk} {
@@ -108,18 +108,18 @@ func (n *node) close() {
 	n.disk = nil
 }
 
-func (n *node) call(agent, key, text string) actor.Call {
+func (n *node) newCall(agent, key, text string) actor.Call {
 	return actor.Call{ID: n.NewCallID(), To: actor.NewID(agent, key), Parts: actor.Text(text)}
 }
 
 func (n *node) ask(agent, key, text string) Answer {
 	n.t.Helper()
-	return n.await(n.call(agent, key, text))
+	return n.askCall(n.newCall(agent, key, text))
 }
 
-func (n *node) await(call actor.Call) Answer {
+func (n *node) askCall(call actor.Call) Answer {
 	n.t.Helper()
-	a, err := n.Ask(patient(n.t), call)
+	a, err := n.Ask(testContext(n.t), call)
 	if err != nil {
 		n.t.Errorf("%s: %v", call.To, err)
 	}
@@ -128,15 +128,15 @@ func (n *node) await(call actor.Call) Answer {
 
 func (n *node) signal(run actor.CallID, to actor.ID, name string) Answer {
 	n.t.Helper()
-	call := n.call(to.Agent, to.Key, "")
+	call := n.newCall(to.Agent, to.Key, "")
 	call.Kind, call.Parent, call.Operation = actor.Signal, run, name
-	return n.await(call)
+	return n.askCall(call)
 }
 
-// events waits until the run's stream has an event of the type, and returns it all.
-func (n *node) events(run actor.CallID, last runs.Type) []runs.Event {
+// waitForEvent waits until the run's stream has an event of the type, and returns it all.
+func (n *node) waitForEvent(run actor.CallID, last runs.Type) []runs.Event {
 	n.t.Helper()
-	ctx := patient(n.t)
+	ctx := testContext(n.t)
 	news, stop := n.Watch(run)
 	defer stop()
 	var all []runs.Event
@@ -168,39 +168,39 @@ func (n *node) events(run actor.CallID, last runs.Type) []runs.Event {
 	}
 }
 
-// outcome waits for the run's end and is what it said.
-func (n *node) outcome(run actor.CallID) string {
+// waitForResult waits for the run's end and is what it said.
+func (n *node) waitForResult(run actor.CallID) string {
 	n.t.Helper()
-	all := n.events(run, runs.RunDone)
+	all := n.waitForEvent(run, runs.RunDone)
 	return all[len(all)-1].Text
 }
 
-func text(a Answer) string { return actor.TextOf(a.Reply.Parts) }
+func replyText(a Answer) string { return actor.TextOf(a.Reply.Parts) }
 
-func blocking(name string, turn func(*agents.Turn) (string, error)) actor.Definition {
+func blockingAgent(name string, turn func(*agents.Turn) (string, error)) actor.Definition {
 	return agents.Define(name, "1", "of a test", agents.Blocking(agents.Func(turn)))
 }
 
-// raw is an agent without the nets that package agents spans.
-type raw struct {
+// rawTurn is an agent without the nets that package agents spans.
+type rawTurn struct {
 	next func(actor.Begin) (actor.Action, error)
 	at   actor.Begin
 }
 
-func (r raw) Begin(b actor.Begin) actor.Turn { r.at = b; return r }
+func (r rawTurn) Begin(b actor.Begin) actor.Turn { r.at = b; return r }
 
-func (r raw) Next([]actor.Answer) (actor.Action, error) { return r.next(r.at) }
+func (r rawTurn) Next([]actor.Answer) (actor.Action, error) { return r.next(r.at) }
 
-func (r raw) Stop() {}
+func (r rawTurn) Stop() {}
 
 func rawAgent(name string, next func(actor.Begin) (actor.Action, error)) actor.Definition {
-	return agents.Define(name, "1", "of a test", raw{next: next})
+	return agents.Define(name, "1", "of a test", rawTurn{next: next})
 }
 
-func TestACallIsAnswered(t *testing.T) {
-	n := start(t, t.TempDir(), nil)
+func TestAskReturnsReplyOrRefusal(t *testing.T) {
+	n := startNode(t, t.TempDir(), nil)
 	a := n.ask("helper", "s-1", "xyzzy")
-	if text(a) != "response from helper: xyzzy" || a.Reply.Status != actor.Succeeded {
+	if replyText(a) != "response from helper: xyzzy" || a.Reply.Status != actor.Succeeded {
 		t.Errorf("got %+v", a)
 	}
 	if a := n.ask("nobody", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
@@ -211,19 +211,19 @@ func TestACallIsAnswered(t *testing.T) {
 	}
 }
 
-func TestARunOutlivesItsProcess(t *testing.T) {
+func TestRunResumesAfterProcessRestart(t *testing.T) {
 	dir := t.TempDir()
-	n := start(t, dir, nil)
+	n := startNode(t, dir, nil)
 	held := n.ask("coordinator", "s-1", "xyzzy")
 	run := held.Reply.Run
 	if held.HeldUntil == 0 || run.IsZero() {
 		t.Fatalf("not held: %+v", held)
 	}
-	before := n.events(run, runs.WaitOpened)
+	before := n.waitForEvent(run, runs.WaitOpened)
 	epoch := n.epochs[0]
 	n.close()
 
-	n = start(t, dir, nil)
+	n = startNode(t, dir, nil)
 	if n.epochs[0] <= epoch {
 		t.Errorf("epoch %d after %d", n.epochs[0], epoch)
 	}
@@ -234,7 +234,7 @@ func TestARunOutlivesItsProcess(t *testing.T) {
 	if a := n.signal(run, to, "go"); a.Reply.Refusal != nil {
 		t.Errorf("signal: %+v", a)
 	}
-	all := n.events(run, runs.RunDone)
+	all := n.waitForEvent(run, runs.RunDone)
 	record, err := runs.Fold(all)
 	if err != nil || !strings.Contains(record.Text, "xyzzy") || len(record.Children) != 1 {
 		t.Errorf("%+v, %v", record, err)
@@ -245,7 +245,7 @@ func TestARunOutlivesItsProcess(t *testing.T) {
 		}
 	}
 	helpers := 0
-	if err := n.Read(patient(t), func(kv store.KV) error {
+	if err := n.Read(testContext(t), func(kv store.KV) error {
 		owners, err := store.Runs(kv, actor.DefaultTenant, 100, false)
 		for _, o := range owners {
 			if o.Actor.Agent == "helper" {
@@ -259,11 +259,11 @@ func TestARunOutlivesItsProcess(t *testing.T) {
 }
 
 // Turns that wait, tools under way, clients that wait: all of it ends with Close.
-func TestCloseLeavesNoGoroutine(t *testing.T) {
+func TestCloseLeavesNoGoroutines(t *testing.T) {
 	before := goruntime.NumGoroutine()
 	busy := make(chan struct{})
-	n := start(t, t.TempDir(), nil,
-		blocking("worker", func(turn *agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), nil,
+		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("wait", func(ctx context.Context) ([]byte, error) {
 				close(busy)
 				<-ctx.Done()
@@ -280,14 +280,14 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	if a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
 		t.Errorf("who waited got %+v", a)
 	}
-	if a, _ := n.Ask(patient(t), n.call("helper", "s-1", "x")); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
+	if a, _ := n.Ask(testContext(t), n.newCall("helper", "s-1", "x")); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
 		t.Errorf("who came too late got %+v", a)
 	}
-	gone(t, before+1)
+	waitForGoroutines(t, before+1)
 }
 
 // Two cells that fill each other's rings: everybody gets an answer, some that there is no room.
-func TestFullRingsDoNotLockCellsUp(t *testing.T) {
+func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 	ping := func(to string) func(*agents.Turn) (string, error) {
 		return func(turn *agents.Turn) (string, error) {
 			var asks []actor.Ask
@@ -302,10 +302,10 @@ func TestFullRingsDoNotLockCellsUp(t *testing.T) {
 			return "ok", nil
 		}
 	}
-	n := start(t, t.TempDir(), func(c *Config) { c.RingSlots = 4 },
-		blocking("a", ping("c")), blocking("b", ping("d")),
-		blocking("c", func(*agents.Turn) (string, error) { return "c", nil }),
-		blocking("d", func(*agents.Turn) (string, error) { return "d", nil }))
+	n := startNode(t, t.TempDir(), func(c *Config) { c.QueueSlots = 4 },
+		blockingAgent("a", ping("c")), blockingAgent("b", ping("d")),
+		blockingAgent("c", func(*agents.Turn) (string, error) { return "c", nil }),
+		blockingAgent("d", func(*agents.Turn) (string, error) { return "d", nil }))
 	var ok, busy atomic.Int32
 	var all sync.WaitGroup
 	for i := range 64 {
@@ -314,7 +314,7 @@ func TestFullRingsDoNotLockCellsUp(t *testing.T) {
 				agent := string("ab"[i%2])
 				a := n.ask(agent, fmt.Sprintf("k-%d-%d", i, j), "x")
 				switch r := a.Reply.Refusal; {
-				case r == nil && text(a) == "ok":
+				case r == nil && replyText(a) == "ok":
 					ok.Add(1)
 				case r != nil && r.Reason == actor.Busy && r.Scope == actor.ScopeNode:
 					busy.Add(1)
@@ -330,7 +330,7 @@ func TestFullRingsDoNotLockCellsUp(t *testing.T) {
 	}
 	t.Logf("%d served, %d refused", ok.Load(), busy.Load())
 	for _, c := range n.cells {
-		if left := c.spilled.Load(); left != 0 {
+		if left := c.overflowCount.Load(); left != 0 {
 			t.Errorf("cell %d still has %d messages to hand over", c.n, left)
 		}
 	}
@@ -338,45 +338,45 @@ func TestFullRingsDoNotLockCellsUp(t *testing.T) {
 
 // It is named whoever runs it: the cell's own goroutine, once the actor has been
 // read, or the client's that found the cell idle.
-func TestALongStepIsNamedWhileItRuns(t *testing.T) {
+func TestWatchdogReportsSlowStep(t *testing.T) {
 	for name, durability := range map[string]actor.Durability{"by the cell": actor.Journaled, "by the client": actor.Volatile} {
 		t.Run(name, func(t *testing.T) {
 			var n *node
-			ctx := patient(t)
+			ctx := testContext(t)
 			ready := make(chan struct{})
 			slow := rawAgent("slow", func(actor.Begin) (actor.Action, error) {
 				<-ready
-				if !n.said.await(ctx, "a step takes long") {
+				if !n.logOutput.waitFor(ctx, "a step takes long") {
 					return actor.Complete(actor.Text("nobody noticed")), nil
 				}
 				return actor.Complete(actor.Text("seen")), nil
 			})
 			slow.Durability = durability
-			n = start(t, t.TempDir(), nil, slow)
+			n = startNode(t, t.TempDir(), nil, slow)
 			close(ready)
 			a := n.ask("slow", "s-1", "x")
-			if text(a) != "seen" || !n.said.has("slow/s-1") && durability == actor.Volatile {
+			if replyText(a) != "seen" || !n.logOutput.contains("slow/s-1") && durability == actor.Volatile {
 				t.Errorf("got %+v", a)
 			}
 		})
 	}
 }
 
-func TestWhatComesOfWork(t *testing.T) {
+func TestWorkOutcomes(t *testing.T) {
 	do := func(name string, within time.Duration, work actor.Work) actor.Definition {
-		return blocking(name, func(turn *agents.Turn) (string, error) {
+		return blockingAgent(name, func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", work, agents.Within(within))
 			return string(b), err
 		})
 	}
-	n := start(t, t.TempDir(), func(c *Config) { c.EffectsMax = 1 },
+	n := startNode(t, t.TempDir(), func(c *Config) { c.EffectsMax = 1 },
 		do("fine", time.Minute, func(context.Context) ([]byte, error) { return []byte("done"), nil }),
 		do("fails", time.Minute, func(context.Context) ([]byte, error) { return nil, errors.New("no luck") }),
 		do("panics", time.Minute, func(context.Context) ([]byte, error) { panic("as told") }),
 		do("leaves", time.Minute, func(context.Context) ([]byte, error) { goruntime.Goexit(); return nil, nil }),
 		do("floods", time.Minute, func(context.Context) ([]byte, error) { return make([]byte, 2<<20), nil }),
 		do("hangs", 50*time.Millisecond, func(ctx context.Context) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() }))
-	if a := n.ask("fine", "s", "x"); text(a) != "done" {
+	if a := n.ask("fine", "s", "x"); replyText(a) != "done" {
 		t.Errorf("fine: %+v", a)
 	}
 	for name, want := range map[string]struct {
@@ -390,7 +390,7 @@ func TestWhatComesOfWork(t *testing.T) {
 		"hangs":  {actor.Deadline, "timeout"},
 	} {
 		a := n.ask(name, "s", "x")
-		for ctx := patient(t); a.Reply.Refusal != nil && a.Reply.Refusal.Reason == actor.Busy && ctx.Err() == nil; {
+		for ctx := testContext(t); a.Reply.Refusal != nil && a.Reply.Refusal.Reason == actor.Busy && ctx.Err() == nil; {
 			a = n.ask(name, "s", "x") // who asked before may be told a moment before there is room again
 		}
 		if r := a.Reply.Refusal; r == nil || r.Reason != want.reason || !strings.Contains(r.Error(), want.says) {
@@ -399,11 +399,11 @@ func TestWhatComesOfWork(t *testing.T) {
 	}
 }
 
-func TestEffectsAreBounded(t *testing.T) {
+func TestConcurrentEffectsAreBounded(t *testing.T) {
 	let := make(chan struct{})
 	began := make(chan struct{}, 8)
-	n := start(t, t.TempDir(), func(c *Config) { c.EffectsMax = 2 },
-		blocking("worker", func(turn *agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), func(c *Config) { c.EffectsMax = 2 },
+		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) {
 				began <- struct{}{}
 				<-let
@@ -422,15 +422,15 @@ func TestEffectsAreBounded(t *testing.T) {
 	}
 	close(let)
 	for range 2 {
-		if a := <-answers; text(a) != "done" {
+		if a := <-answers; replyText(a) != "done" {
 			t.Errorf("got %+v", a)
 		}
 	}
 }
 
-func TestDrainLetsTheWaitingFinish(t *testing.T) {
+func TestDrainWaitsForOpenCalls(t *testing.T) {
 	let, began := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), nil, blocking("worker", func(turn *agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), nil, blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(began); <-let; return []byte("done"), nil })
 		return string(b), err
 	}))
@@ -442,19 +442,19 @@ func TestDrainLetsTheWaitingFinish(t *testing.T) {
 		t.Errorf("a new one: %+v", a)
 	}
 	close(let)
-	n.Drain(patient(t))
-	if a := <-answer; text(a) != "done" {
+	n.Drain(testContext(t))
+	if a := <-answer; replyText(a) != "done" {
 		t.Errorf("got %+v", a)
 	}
 }
 
-func TestAClientMayLeave(t *testing.T) {
+func TestRunContinuesAfterClientCancels(t *testing.T) {
 	let, began := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), nil, blocking("worker", func(turn *agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), nil, blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(began); <-let; return []byte("done"), nil })
 		return string(b), err
 	}))
-	call := n.call("worker", "s", "x")
+	call := n.newCall("worker", "s", "x")
 	ctx, leave := context.WithCancel(context.Background())
 	left := make(chan error, 1)
 	go func() { _, err := n.Ask(ctx, call); left <- err }()
@@ -464,17 +464,17 @@ func TestAClientMayLeave(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	close(let)
-	n.events(call.ID, runs.RunDone)
+	n.waitForEvent(call.ID, runs.RunDone)
 }
 
-func TestARingKeepsTheOrderOfEachSender(t *testing.T) {
+func TestQueuePreservesOrderPerSender(t *testing.T) {
 	const senders, each = 8, 5000
-	r := newRing(16)
+	r := newQueue(16)
 	for s := range senders {
 		go func() {
 			for i := range each {
 				env := actor.Envelope{To: actor.NewID("a", ""), Epoch: actor.Epoch(s), Body: actor.Cancel{Call: actor.NewCallID(1, 2, uint64(i)), Reason: actor.Stopped}}
-				for !r.put(&env) {
+				for !r.push(&env) {
 					goruntime.Gosched()
 				}
 			}
@@ -491,16 +491,16 @@ func TestARingKeepsTheOrderOfEachSender(t *testing.T) {
 		}
 		next[env.Epoch]++
 	}
-	if r.len() != 0 || r.ready() {
+	if r.len() != 0 || r.hasNext() {
 		t.Error("it is not empty")
 	}
 	letter := &actor.Envelope{To: actor.NewID("a", "")}
 	for range 16 {
-		if !r.put(letter) {
+		if !r.push(letter) {
 			t.Fatal("no room for as many as it has slots")
 		}
 	}
-	if r.put(letter) {
+	if r.push(letter) {
 		t.Error("one more than it has slots")
 	}
 	for range 16 {
@@ -509,13 +509,13 @@ func TestARingKeepsTheOrderOfEachSender(t *testing.T) {
 		}
 	}
 	for i := range r.slots {
-		if r.slots[i].letter.To != (actor.ID{}) {
+		if r.slots[i].envelope.To != (actor.ID{}) {
 			t.Errorf("slot %d holds on to what was taken out", i)
 		}
 	}
 }
 
-func TestTimeNeverGoesBack(t *testing.T) {
+func TestClockIsMonotonic(t *testing.T) {
 	c := newClock()
 	last := c.now()
 	for range 10_000 {
@@ -530,14 +530,14 @@ func TestTimeNeverGoesBack(t *testing.T) {
 	}
 }
 
-func TestCloseDoesNotWaitForAStepThatDoesNotEnd(t *testing.T) {
+func TestCloseReturnsDespiteStuckStep(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), nil, agents.Define("stuck", "1", "", agents.Blocking(agents.Func(func(*agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), nil, agents.Define("stuck", "1", "", agents.Blocking(agents.Func(func(*agents.Turn) (string, error) {
 		close(begun)
 		<-release
 		return "", nil
 	}))))
-	go n.Ask(patient(t), n.call("stuck", "", "x")) //nolint:errcheck // it is not answered
+	go n.Ask(testContext(t), n.newCall("stuck", "", "x")) //nolint:errcheck // it is not answered
 	<-begun
 	closed := make(chan error, 1)
 	go func() {
@@ -547,39 +547,39 @@ func TestCloseDoesNotWaitForAStepThatDoesNotEnd(t *testing.T) {
 	}()
 	select {
 	case <-closed:
-	case <-patient(t).Done():
+	case <-testContext(t).Done():
 		t.Error("Close waits although its time is over")
 	}
-	if !n.said.has("does not end") {
+	if !n.logOutput.contains("does not end") {
 		t.Error("nobody is told which cell it was")
 	}
 	close(release)
 }
 
-// pickyLog is a log that may be full.
-type pickyLog struct {
+// limitedLog is a log that may be full.
+type limitedLog struct {
 	Log
 	full    atomic.Bool
 	backlog atomic.Int64
 }
 
-func (l *pickyLog) Full() error {
+func (l *limitedLog) Full() error {
 	if l.full.Load() {
 		return errors.New("storage full, as told")
 	}
 	return l.Log.Full()
 }
 
-func (l *pickyLog) Backlog() int { return l.Log.Backlog() + int(l.backlog.Load()) }
+func (l *limitedLog) Backlog() int { return l.Log.Backlog() + int(l.backlog.Load()) }
 
 // A node whose log can take no more refuses new calls, says why, and takes them
 // again when there is room.
-func TestNoCallIsTakenThatCannotBeWritten(t *testing.T) {
-	log := &pickyLog{}
-	n := start(t, t.TempDir(), func(c *Config) { log.Log, c.Log = c.Log, log }, echo())
+func TestFullLogRefusesNewCalls(t *testing.T) {
+	log := &limitedLog{}
+	n := startNode(t, t.TempDir(), func(c *Config) { log.Log, c.Log = c.Log, log }, echoAgent())
 	until := func(what string, is func(*actor.Refusal) bool) {
 		t.Helper()
-		for ctx := patient(t); !is(n.ask("echo", "s", "x").Reply.Refusal); {
+		for ctx := testContext(t); !is(n.ask("echo", "s", "x").Reply.Refusal); {
 			if ctx.Err() != nil {
 				t.Fatalf("never %s", what)
 			}

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// busyLooks is how often an asker looks whether a busy cell is idle, before it
+	// busySpins is how often an asker looks whether a busy cell is idle, before it
 	// queues, if the cell's steps are quicker than that takes.
-	busyLooks = 4000
+	busySpins = 4000
 	quickStep = 4 * time.Microsecond
-	// helpRounds and helpFor bound what a goroutine does for cells before it leaves
+	// helpRoundsMax and helpFor bound what a goroutine does for cells before it leaves
 	// them to their own goroutines.
-	helpRounds = 64
-	helpFor    = 200 * time.Microsecond
+	helpRoundsMax = 64
+	helpTimeMax   = 200 * time.Microsecond
 )
 
 // mailbox is what a cell takes in, in three lanes besides protoactor's own:
@@ -34,48 +34,48 @@ const (
 // something in looks at the flag afterwards; whoever clears the flag looks into
 // the lanes afterwards: so one of the two sees to it.
 type mailbox struct {
-	n     uint16
-	peers []*mailbox // of the node's cells, by number; set before there is anything to hand on
-	ring  *ring
-	tick  atomic.Bool
-	full  atomic.Uint64 // cells that found the ring full, one bit each
+	n              uint16
+	peers          []*mailbox // of the node's cells, by number; set before there is anything to hand on
+	queue          *queue
+	tick           atomic.Bool
+	blockedSenders atomic.Uint64 // cells that found the ring full, one bit each
 
-	mu      sync.Mutex
-	system  []any
-	answers []answer
-	systems atomic.Int32
-	more    atomic.Int32 // answers
+	mu              sync.Mutex
+	system          []any
+	completions     []completion
+	systemCount     atomic.Int32
+	completionCount atomic.Int32 // answers
 
 	running   atomic.Bool
 	suspended atomic.Bool // between a panic and the next incarnation
 
 	// The thread's alone.
-	now        actor.Time // when its last step began; 0: nobody says
-	noted      uint64     // cells that have something to take in, one bit each
-	letter     runtime.Deliver
-	invoker    proto.MessageInvoker
-	dispatcher proto.Dispatcher
-	stacks     *stacks
-	run        func() // m.process, made once
+	now          actor.Time // when its last step began; 0: nobody says
+	pendingPeers uint64     // cells that have something to take in, one bit each
+	delivery     runtime.Deliver
+	invoker      proto.MessageInvoker
+	dispatcher   proto.Dispatcher
+	coroutines   *coroutinePool
+	run          func() // m.process, made once
 }
 
 // What the cell's actor receives.
 type (
-	// answer is what came of something that an incarnation asked for; of whichever
+	// completion is what came of something that an incarnation asked for; of whichever
 	// there is if it is 0. Without an input it is something to do on the cell's thread.
-	answer struct {
+	completion struct {
 		incarnation uint64
 		input       runtime.Input
-		of          *effect // whose outcome or piece the input is
-		do          func()
+		effect      *effect // whose outcome or piece the input is
+		run         func()
 	}
-	passed struct{}
+	tickMessage struct{}
 )
 
 var _ proto.Mailbox = (*mailbox)(nil)
 
-func newMailbox(n uint16, slots int, stacks *stacks) *mailbox {
-	m := &mailbox{n: n, ring: newRing(slots), stacks: stacks}
+func newMailbox(n uint16, slots int, stacks *coroutinePool) *mailbox {
+	m := &mailbox{n: n, queue: newQueue(slots), coroutines: stacks}
 	m.run = m.process
 	m.running.Store(true) // until Start: other cells may fill it before this one is there
 	return m
@@ -93,27 +93,27 @@ func (m *mailbox) Start() {
 }
 
 // UserMessageCount implements protoactor's Mailbox.
-func (m *mailbox) UserMessageCount() int { return m.waiting() }
+func (m *mailbox) UserMessageCount() int { return m.pendingCount() }
 
-// waiting is about how much there is to take in.
-func (m *mailbox) waiting() int { return m.ring.len() + int(m.more.Load()) }
+// pendingCount is about how much there is to take in.
+func (m *mailbox) pendingCount() int { return m.queue.len() + int(m.completionCount.Load()) }
 
 // PostSystemMessage implements protoactor's Mailbox.
 func (m *mailbox) PostSystemMessage(message any) {
 	m.mu.Lock()
 	m.system = append(m.system, message)
-	m.systems.Add(1)
+	m.systemCount.Add(1)
 	m.mu.Unlock()
 	m.schedule()
 }
 
 // PostUserMessage implements protoactor's Mailbox. Only answers come this way.
-func (m *mailbox) PostUserMessage(message any) { m.answer(message.(answer)) }
+func (m *mailbox) PostUserMessage(message any) { m.postCompletion(message.(completion)) }
 
-func (m *mailbox) answer(a answer) {
+func (m *mailbox) postCompletion(a completion) {
 	m.mu.Lock()
-	m.answers = append(m.answers, a)
-	m.more.Add(1)
+	m.completions = append(m.completions, a)
+	m.completionCount.Add(1)
 	m.mu.Unlock()
 	m.schedule()
 }
@@ -127,57 +127,57 @@ func (m *mailbox) wake() {
 // pushFrom takes in an envelope of a cell that will note it; false if there is no
 // room: then the cell is told when there is.
 func (m *mailbox) pushFrom(cell uint16, env *actor.Envelope) bool {
-	if m.ring.put(env) {
+	if m.queue.push(env) {
 		return true
 	}
-	m.full.Or(1 << cell)
-	return m.ring.put(env) // it may have been emptied before the bit was seen
+	m.blockedSenders.Or(1 << cell)
+	return m.queue.push(env) // it may have been emptied before the bit was seen
 }
 
-// take makes the caller the cell's thread, if nobody is.
-func (m *mailbox) take() bool {
+// tryAcquire makes the caller the cell's thread, if nobody is.
+func (m *mailbox) tryAcquire() bool {
 	return !m.running.Load() && m.running.CompareAndSwap(false, true)
 }
 
-// takeSoon is take for an asker, who looks again for a while if the thread's steps are
+// spinAcquire is take for an asker, who looks again for a while if the thread's steps are
 // quick. It looks no longer where something waits: somebody has looked in vain then,
 // as the thread has lost its processor, and whoever looks on keeps it from one. It
 // tells how often it looked.
-func (m *mailbox) takeSoon(quick *atomic.Bool) (held bool, looks int) {
-	if held = m.take(); held || m.ring.ready() {
+func (m *mailbox) spinAcquire(quick *atomic.Bool) (held bool, looks int) {
+	if held = m.tryAcquire(); held || m.queue.hasNext() {
 		return held, 0
 	}
-	for !held && looks < busyLooks && quick.Load() {
-		held, looks = m.take(), looks+1
+	for !held && looks < busySpins && quick.Load() {
+		held, looks = m.tryAcquire(), looks+1
 	}
 	return held, looks
 }
 
 // schedule leaves it to the cell's own goroutine, unless somebody is at it.
 func (m *mailbox) schedule() {
-	if m.take() {
+	if m.tryAcquire() {
 		m.dispatcher.Schedule(m.run)
 	}
 }
 
-// ready tells whether there is something to take in.
-func (m *mailbox) ready() bool {
-	if m.systems.Load() > 0 {
+// hasWork tells whether there is something to take in.
+func (m *mailbox) hasWork() bool {
+	if m.systemCount.Load() > 0 {
 		return true
 	}
-	return !m.suspended.Load() && (m.more.Load() > 0 || m.tick.Load() || m.ring.ready() || m.full.Load() != 0)
+	return !m.suspended.Load() && (m.completionCount.Load() > 0 || m.tick.Load() || m.queue.hasNext() || m.blockedSenders.Load() != 0)
 }
 
 // process is a turn of the cell's own goroutine.
-func (m *mailbox) process() { m.stacks.lend(thread{cell: m, first: drains}) }
+func (m *mailbox) process() { m.coroutines.run(runner{mailbox: m, task: taskDrain}) }
 
-// direct hands over a client's call that has not been in the ring. The caller is
+// deliverDirect hands over a client's call that has not been in the ring. The caller is
 // the thread, and nothing waits.
-func (m *mailbox) direct(asker *waiter) {
+func (m *mailbox) deliverDirect(asker *waiter) {
 	returned := false
 	defer func() {
 		if !returned {
-			m.rescue(recover())
+			m.escalate(recover())
 		}
 	}()
 	m.invoker.InvokeUserMessage(asker)
@@ -186,55 +186,55 @@ func (m *mailbox) direct(asker *waiter) {
 
 // drain hands over what is there, up to the throughput; an asker leaves once it
 // has its answer.
-func (m *mailbox) drain(t *thread) {
+func (m *mailbox) drain(t *runner) {
 	returned := false
 	defer func() {
 		if !returned {
-			m.rescue(recover())
+			m.escalate(recover())
 		}
 	}()
 	for range m.dispatcher.Throughput() {
-		if !m.next() || t.asker.answered() || t.over(m.now) {
+		if !m.deliverNext() || t.waiter.answered() || t.expired(m.now) {
 			break
 		}
 	}
 	returned = true
 }
 
-// rescue ends a cell whose step panicked, or did not return. Its supervisor makes
+// escalate ends a cell whose step panicked, or did not return. Its supervisor makes
 // the next incarnation; until then the mailbox is suspended.
-func (m *mailbox) rescue(reason any) { m.invoker.EscalateFailure(fell(reason), nil) }
+func (m *mailbox) escalate(reason any) { m.invoker.EscalateFailure(newStepFailure(reason), nil) }
 
-// note remembers that a cell has something to take in.
-func (m *mailbox) note(cell uint16) { m.noted |= 1 << cell }
+// markPeer remembers that a cell has something to take in.
+func (m *mailbox) markPeer(cell uint16) { m.pendingPeers |= 1 << cell }
 
-// handOn ends the caller's time as the cell's thread, and sees to it that what
+// handOff ends the caller's time as the cell's thread, and sees to it that what
 // was put in meanwhile is taken in, by this cell and by those it sent to: one of
 // them by the caller, who then goes on from there, the others by their own
 // goroutines; all of them once the caller's time is over or its answer is in. It
 // is never the thread of two cells, so no two can wait for each other.
-func (m *mailbox) handOn(t *thread) {
+func (m *mailbox) handOff(t *runner) {
 	for round := 0; ; round++ {
-		if cells := m.full.Swap(0); cells != 0 {
+		if cells := m.blockedSenders.Swap(0); cells != 0 {
 			for left := cells; left != 0; left &= left - 1 {
 				m.peers[bits.TrailingZeros64(left)].tick.Store(true)
 			}
-			m.noted |= cells
+			m.pendingPeers |= cells
 		}
-		noted, now := m.noted, m.now // the next thread's from here on
-		m.noted = 0
+		noted, now := m.pendingPeers, m.now // the next thread's from here on
+		m.pendingPeers = 0
 		m.running.Store(false)
-		if m.ready() {
+		if m.hasWork() {
 			noted |= 1 << m.n
 		}
 		if noted == 0 {
 			return
 		}
-		helps := round < helpRounds && !t.asker.answered() && !t.over(now)
+		helps := round < helpRoundsMax && !t.waiter.answered() && !t.expired(now)
 		var next *mailbox
 		for ; noted != 0; noted &= noted - 1 {
 			switch peer := m.peers[bits.TrailingZeros64(noted)]; {
-			case next == nil && helps && peer.take():
+			case next == nil && helps && peer.tryAcquire():
 				next = peer
 			default:
 				peer.schedule()
@@ -243,13 +243,13 @@ func (m *mailbox) handOn(t *thread) {
 		if next == nil {
 			return
 		}
-		m, t.cell = next, next
+		m, t.mailbox = next, next
 		m.drain(t)
 	}
 }
 
-// next hands over one of each lane; false if there was none.
-func (m *mailbox) next() bool {
+// deliverNext hands over one of each lane; false if there was none.
+func (m *mailbox) deliverNext() bool {
 	if message, ok := m.popSystem(); ok {
 		switch message.(type) {
 		case *proto.SuspendMailbox:
@@ -266,42 +266,42 @@ func (m *mailbox) next() bool {
 	}
 	any := false
 	if m.tick.Load() && m.tick.Swap(false) {
-		m.invoker.InvokeUserMessage(passed{})
+		m.invoker.InvokeUserMessage(tickMessage{})
 		any = true
 	}
-	if a, ok := m.popAnswer(); ok {
+	if a, ok := m.popCompletion(); ok {
 		m.invoker.InvokeUserMessage(a)
 		any = true
 	}
-	if m.ring.pop(&m.letter.Envelope) {
-		m.invoker.InvokeUserMessage(&m.letter)
-		m.letter.Envelope = actor.Envelope{}
+	if m.queue.pop(&m.delivery.Envelope) {
+		m.invoker.InvokeUserMessage(&m.delivery)
+		m.delivery.Envelope = actor.Envelope{}
 		any = true
 	}
 	return any
 }
 
 func (m *mailbox) popSystem() (any, bool) {
-	if m.systems.Load() == 0 {
+	if m.systemCount.Load() == 0 {
 		return nil, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	message := m.system[0]
 	m.system = m.system[1:]
-	m.systems.Add(-1)
+	m.systemCount.Add(-1)
 	return message, true
 }
 
-func (m *mailbox) popAnswer() (answer, bool) {
-	if m.more.Load() == 0 {
-		return answer{}, false
+func (m *mailbox) popCompletion() (completion, bool) {
+	if m.completionCount.Load() == 0 {
+		return completion{}, false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.answers[0]
-	m.answers[0] = answer{}
-	m.answers = m.answers[1:]
-	m.more.Add(-1)
+	a := m.completions[0]
+	m.completions[0] = completion{}
+	m.completions = m.completions[1:]
+	m.completionCount.Add(-1)
 	return a, true
 }

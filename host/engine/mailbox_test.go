@@ -15,25 +15,25 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// table is a mailbox whose cell is a function, and whose own goroutine is nobody,
+// fakeCell is a mailbox whose cell is a function, and whose own goroutine is nobody,
 // or whoever schedules it.
-type table struct {
+type fakeCell struct {
 	*mailbox
 	receive   func(message any)
 	failed    []any
 	scheduled int
 	inline    bool
-	still     bool // no time passes while it is at work
+	frozen    bool // no time passes while it is at work
 }
 
-func newTable(n uint16, slots int) *table {
-	c := &table{mailbox: newMailbox(n, slots, &stacks{})}
+func newFakeCell(n uint16, slots int) *fakeCell {
+	c := &fakeCell{mailbox: newMailbox(n, slots, &coroutinePool{})}
 	c.RegisterHandlers(c, c)
 	c.running.Store(false)
 	return c
 }
 
-func join(tables ...*table) {
+func linkPeers(tables ...*fakeCell) {
 	var peers []*mailbox
 	for _, c := range tables {
 		peers = append(peers, c.mailbox)
@@ -43,56 +43,56 @@ func join(tables ...*table) {
 	}
 }
 
-func (c *table) InvokeSystemMessage(any) {}
-func (c *table) InvokeUserMessage(message any) {
-	if c.still {
+func (c *fakeCell) InvokeSystemMessage(any) {}
+func (c *fakeCell) InvokeUserMessage(message any) {
+	if c.frozen {
 		c.now = 1
 	}
 	c.receive(message)
 }
-func (c *table) EscalateFailure(reason, _ any) { c.failed = append(c.failed, reason) }
-func (c *table) Throughput() int               { return 128 }
+func (c *fakeCell) EscalateFailure(reason, _ any) { c.failed = append(c.failed, reason) }
+func (c *fakeCell) Throughput() int               { return 128 }
 
-func (c *table) Schedule(run func()) {
+func (c *fakeCell) Schedule(run func()) {
 	if c.scheduled++; c.inline {
 		run()
 	}
 }
 
-func aLetter() *actor.Envelope {
+func testEnvelope() *actor.Envelope {
 	return &actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: actor.NewCallID(1, 2, 3), Reason: actor.Stopped}}
 }
 
 // Two cells that send to each other without end keep a client's goroutine only
 // for so many rounds, or for so long; then they are left to their own.
-func TestHelpIsBounded(t *testing.T) {
+func TestHelpingOtherCellsIsBounded(t *testing.T) {
 	for name, test := range map[string]struct {
 		step  time.Duration
 		least int
 		most  int
-	}{"rounds": {0, helpRounds, helpRounds + 1}, "time": {helpFor / 4, 2, 6}} {
+	}{"rounds": {0, helpRoundsMax, helpRoundsMax + 1}, "time": {helpTimeMax / 4, 2, 6}} {
 		t.Run(name, func(t *testing.T) {
-			a, b := newTable(0, 4), newTable(1, 4)
-			join(a, b)
-			steps, letter := 0, aLetter()
-			sends := func(from, to *table) func(any) {
+			a, b := newFakeCell(0, 4), newFakeCell(1, 4)
+			linkPeers(a, b)
+			steps, letter := 0, testEnvelope()
+			sends := func(from, to *fakeCell) func(any) {
 				return func(any) {
 					for began := time.Now(); time.Since(began) < test.step; {
 					}
 					steps++
-					from.note(to.n)
+					from.markPeer(to.n)
 					if !to.pushFrom(from.n, letter) {
 						t.Fatal("no room")
 					}
 				}
 			}
 			a.receive, b.receive = sends(a, b), sends(b, a)
-			if !a.take() {
+			if !a.tryAcquire() {
 				t.Fatal("it is not idle")
 			}
 			began := time.Now()
-			(&thread{asker: &waiter{}, cell: a.mailbox, first: asks}).work()
-			inTime := time.Since(began) < helpFor // on a machine that has stood still it may help less
+			(&runner{waiter: &waiter{}, mailbox: a.mailbox, task: taskDeliver}).run()
+			inTime := time.Since(began) < helpTimeMax // on a machine that has stood still it may help less
 			if steps < 1 || steps > test.most || test.step == 0 && inTime && steps < 3 {
 				t.Errorf("%d steps", steps)
 			}
@@ -104,73 +104,73 @@ func TestHelpIsBounded(t *testing.T) {
 }
 
 // A client that has its answer takes in nothing for others.
-func TestWhoHasItsAnswerLeaves(t *testing.T) {
-	a := newTable(0, 16)
-	a.still = true
+func TestClientStopsHelpingOnceAnswered(t *testing.T) {
+	a := newFakeCell(0, 16)
+	a.frozen = true
 	a.now = 1
-	join(a)
+	linkPeers(a)
 	w := &waiter{ready: make(chan struct{}, 1)}
 	steps := 0
 	a.receive = func(any) {
 		if steps++; steps == 3 {
-			w.give(Answer{})
+			w.resolve(Answer{})
 		}
 	}
 	for range 10 {
-		a.ring.put(aLetter())
+		a.queue.push(testEnvelope())
 	}
-	a.take()
-	a.drain(&thread{asker: w})
+	a.tryAcquire()
+	a.drain(&runner{waiter: w})
 	if steps != 3 {
 		t.Errorf("%d steps", steps)
 	}
-	a.handOn(&thread{asker: w})
+	a.handOff(&runner{waiter: w})
 	if steps != 3 || a.scheduled != 1 || !a.running.Load() {
 		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
 	}
 }
 
 // Between a panic and the next incarnation nothing is handed over.
-func TestASuspendedMailboxHandsNothingOver(t *testing.T) {
-	a := newTable(0, 16)
-	join(a)
+func TestSuspendedMailboxDeliversNothing(t *testing.T) {
+	a := newFakeCell(0, 16)
+	linkPeers(a)
 	steps := 0
 	a.receive = func(any) {
 		if steps++; steps == 1 {
 			panic("as told")
 		}
 	}
-	a.ring.put(aLetter())
-	a.ring.put(aLetter())
-	a.take()
-	a.drain(&thread{})
+	a.queue.push(testEnvelope())
+	a.queue.push(testEnvelope())
+	a.tryAcquire()
+	a.drain(&runner{})
 	if len(a.failed) != 1 || steps != 1 {
 		t.Fatalf("%d steps, failed with %v", steps, a.failed)
 	}
 	a.suspended.Store(true)
-	a.drain(&thread{})
-	a.handOn(&thread{})
-	if steps != 1 || a.scheduled != 0 || a.ready() {
+	a.drain(&runner{})
+	a.handOff(&runner{})
+	if steps != 1 || a.scheduled != 0 || a.hasWork() {
 		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
 	}
 	a.suspended.Store(false)
-	if !a.ready() {
+	if !a.hasWork() {
 		t.Error("what waited is lost")
 	}
 }
 
 // A cell that found a ring full is told as soon as there is room.
-func TestWhoFoundNoRoomIsTold(t *testing.T) {
-	a, b := newTable(0, 2), newTable(1, 2)
-	join(a, b)
+func TestBlockedSenderIsWokenWhenQueueDrains(t *testing.T) {
+	a, b := newFakeCell(0, 2), newFakeCell(1, 2)
+	linkPeers(a, b)
 	told := 0
 	a.receive = func(any) { told++ }
 	b.receive = func(any) {}
-	for b.pushFrom(0, aLetter()) {
+	for b.pushFrom(0, testEnvelope()) {
 	}
-	b.take()
-	b.drain(&thread{})
-	b.handOn(&thread{})
+	b.tryAcquire()
+	b.drain(&runner{})
+	b.handOff(&runner{})
 	if told != 1 {
 		t.Errorf("told %d times", told)
 	}
@@ -178,25 +178,25 @@ func TestWhoFoundNoRoomIsTold(t *testing.T) {
 
 // An ask that finds its cell idle is handed over at once, on the asker's own
 // goroutine; but never before what has come first.
-func TestAnAskStaysBehindWhatCameFirst(t *testing.T) {
-	a := newTable(0, 16)
-	a.still = true
+func TestDirectAskDoesNotOvertakeQueuedMessages(t *testing.T) {
+	a := newFakeCell(0, 16)
+	a.frozen = true
 	a.now = 1
-	join(a)
+	linkPeers(a)
 	var got []uint32
 	a.receive = func(m any) {
 		switch m := m.(type) {
 		case *waiter:
-			got = append(got, m.visit.Call.Attempt)
+			got = append(got, m.request.Call.Attempt)
 		case *runtime.Deliver:
 			got = append(got, m.Envelope.Body.(actor.Request).Call.Attempt)
 		}
 	}
 	c := &cell{engine: &Engine{clients: newClients(16)}, mailbox: a.mailbox}
 	asker := func(n uint32) *waiter {
-		return &waiter{visit: runtime.Visit{Call: actor.Call{Attempt: n}}, ready: make(chan struct{}, 1)}
+		return &waiter{request: runtime.Visit{Call: actor.Call{Attempt: n}}, ready: make(chan struct{}, 1)}
 	}
-	put := func(n uint32) { c.put(&actor.Envelope{Body: actor.Request{Call: actor.Call{Attempt: n}}}) }
+	put := func(n uint32) { c.enqueueClient(&actor.Envelope{Body: actor.Request{Call: actor.Call{Attempt: n}}}) }
 	if !c.ask(asker(1)) || len(got) != 1 || a.scheduled != 0 || a.running.Load() {
 		t.Errorf("an idle cell got %v, was scheduled %d times", got, a.scheduled)
 	}
@@ -205,11 +205,11 @@ func TestAnAskStaysBehindWhatCameFirst(t *testing.T) {
 	if !c.ask(asker(4)) || fmt.Sprint(got) != "[1 2 3 4]" {
 		t.Errorf("got %v", got)
 	}
-	a.take()
+	a.tryAcquire()
 	if !c.ask(asker(5)) || len(got) != 4 {
 		t.Errorf("a busy cell got %v", got)
 	}
-	a.handOn(&thread{})
+	a.handOff(&runner{})
 	if fmt.Sprint(got) != "[1 2 3 4 5]" {
 		t.Errorf("who was at it leaves %v", got)
 	}
@@ -222,18 +222,18 @@ func TestAnAskStaysBehindWhatCameFirst(t *testing.T) {
 
 // Everybody gets the answer to their own call, whoever steps the cell, whoever
 // leaves before, and although cells fall.
-func TestEverybodyGetsTheirOwnAnswer(t *testing.T) {
+func TestConcurrentClientsGetTheirOwnAnswers(t *testing.T) {
 	bomb := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { goruntime.Goexit(); return actor.Action{}, nil })
 	bomb.Durability = actor.Volatile
-	n := start(t, t.TempDir(), func(c *Config) { c.RingSlots = 64 }, echo(), chain("c1", "c2/a"), chain("c2", "c3/"+otherCell("c2/a", 2)), chain("c3", "echo"), bomb)
+	n := startNode(t, t.TempDir(), func(c *Config) { c.QueueSlots = 64 }, echoAgent(), chainAgent("c1", "c2/a"), chainAgent("c2", "c3/"+keyOnOtherCell("c2/a", 2)), chainAgent("c3", "echo"), bomb)
 	var all sync.WaitGroup
 	var left, got atomic.Int32
 	for i := range 16 {
 		all.Go(func() {
 			agent := []string{"echo", "c1"}[i%2]
 			for j := range 100 {
-				call := n.call(agent, fmt.Sprintf("%d-%d", i, j%3), fmt.Sprintf("%d.%d", i, j))
-				ctx, cancel := context.WithCancel(patient(t))
+				call := n.newCall(agent, fmt.Sprintf("%d-%d", i, j%3), fmt.Sprintf("%d.%d", i, j))
+				ctx, cancel := context.WithCancel(testContext(t))
 				if j%10 == 9 {
 					go cancel()
 				}
@@ -244,7 +244,7 @@ func TestEverybodyGetsTheirOwnAnswer(t *testing.T) {
 					left.Add(1)
 				case err != nil:
 					t.Error(err)
-				case a.Reply.Call != call.ID || a.Reply.Refusal == nil && text(a) != actor.TextOf(call.Parts):
+				case a.Reply.Call != call.ID || a.Reply.Refusal == nil && replyText(a) != actor.TextOf(call.Parts):
 					t.Errorf("asked %v, got %+v", call.ID, a.Reply)
 				case a.Reply.Refusal == nil:
 					got.Add(1)
@@ -270,24 +270,24 @@ func TestEverybodyGetsTheirOwnAnswer(t *testing.T) {
 
 // Who follows a run that is not written down hears that it goes on; of others
 // nobody is told.
-func TestAFollowedRunIsTold(t *testing.T) {
-	n := start(t, t.TempDir(), nil, echo())
+func TestWatchNotifiesOnlyItsRun(t *testing.T) {
+	n := startNode(t, t.TempDir(), nil, echoAgent())
 	for _, busy := range []bool{false, true} { // stepped by the client, and by the cell's own goroutine
-		call := n.call("echo", "s", "x")
+		call := n.newCall("echo", "s", "x")
 		news, stop := n.Watch(call.ID)
 		other, stopOther := n.Watch(n.NewCallID())
-		if m := n.home(call.To).mailbox; busy {
-			for !m.take() {
+		if m := n.cellOf(call.To).mailbox; busy {
+			for !m.tryAcquire() {
 				goruntime.Gosched()
 			}
 			go func() {
-				for m.ring.len() == 0 {
+				for m.queue.len() == 0 {
 					goruntime.Gosched()
 				}
-				m.handOn(&thread{})
+				m.handOff(&runner{})
 			}()
 		}
-		if a := n.await(call); text(a) != "x" {
+		if a := n.askCall(call); replyText(a) != "x" {
 			t.Fatalf("got %+v", a)
 		}
 		select {
@@ -306,26 +306,26 @@ func TestAFollowedRunIsTold(t *testing.T) {
 }
 
 // Cells that fell leave no goroutine behind, however they fell.
-func TestAFallLeavesNothingBehind(t *testing.T) {
+func TestFailedCellsLeakNoGoroutines(t *testing.T) {
 	before := goruntime.NumGoroutine()
-	n := start(t, t.TempDir(), nil,
+	n := startNode(t, t.TempDir(), nil,
 		rawAgent("panics", func(actor.Begin) (actor.Action, error) { panic("as told") }),
 		rawAgent("leaves", func(actor.Begin) (actor.Action, error) { goruntime.Goexit(); return actor.Action{}, nil }))
 	for i := range 5 {
 		n.ask("panics", fmt.Sprint(i), "x")
 		n.ask("leaves", fmt.Sprint(i), "x")
 	}
-	if !n.said.has("mailbox_test.go") {
+	if !n.logOutput.contains("mailbox_test.go") {
 		t.Error("the log does not tell where it fell")
 	}
 	n.close()
-	gone(t, before+1)
+	waitForGoroutines(t, before+1)
 }
 
-// gone waits until so few goroutines are left.
-func gone(t *testing.T, most int) {
+// waitForGoroutines waits until so few goroutines are left.
+func waitForGoroutines(t *testing.T, most int) {
 	t.Helper()
-	ctx := patient(t)
+	ctx := testContext(t)
 	for goruntime.NumGoroutine() > most { // Pebble's last ones take a moment
 		if ctx.Err() != nil {
 			buf := make([]byte, 1<<20)
@@ -336,12 +336,12 @@ func gone(t *testing.T, most int) {
 }
 
 // The watchdog looks while a cell steps, and sleeps when it does not.
-func TestTheWatchdogSleeps(t *testing.T) {
-	n := start(t, t.TempDir(), nil, echo())
+func TestWatchdogStopsWhenCellIsIdle(t *testing.T) {
+	n := startNode(t, t.TempDir(), nil, echoAgent())
 	n.ask("echo", "s", "x")
-	ctx := patient(t)
+	ctx := testContext(t)
 	for _, c := range n.cells {
-		for c.watch.awake.Load() {
+		for c.watchdog.active.Load() {
 			if ctx.Err() != nil {
 				t.Fatalf("cell %d does nothing, and its watchdog looks on", c.n)
 			}
@@ -351,9 +351,9 @@ func TestTheWatchdogSleeps(t *testing.T) {
 }
 
 // Whoever asks while another is about to leave the cell is seen by one of the two.
-func TestNoAskIsOverlooked(t *testing.T) {
-	a := newTable(0, 16)
-	join(a)
+func TestAskRacingHandOffIsNotLost(t *testing.T) {
+	a := newFakeCell(0, 16)
+	linkPeers(a)
 	a.inline = true
 	got := 0
 	a.receive = func(any) { got++ }
@@ -369,12 +369,12 @@ func TestNoAskIsOverlooked(t *testing.T) {
 				goruntime.Gosched()
 				continue
 			}
-			if last = now; now > 0 && a.take() {
+			if last = now; now > 0 && a.tryAcquire() {
 				held.Store(now)
 				for range now % 128 { // leaves a little earlier or later each time
-					a.ready()
+					a.hasWork()
 				}
-				a.handOn(&thread{})
+				a.handOff(&runner{})
 				handed.Store(now)
 			}
 		}
@@ -398,20 +398,20 @@ func TestNoAskIsOverlooked(t *testing.T) {
 
 // Who finds a cell busy looks again only as long as nobody else has in vain, and as
 // steps are quick: else a thousand askers would spend a thousand times the looks.
-func TestOneAskerAtATimeLooksAgain(t *testing.T) {
-	a := newTable(0, 16)
+func TestOnlyOneCallerSpinsOnBusyCell(t *testing.T) {
+	a := newFakeCell(0, 16)
 	var quick atomic.Bool
 	look := func(held bool, looks int) {
 		t.Helper()
-		if h, n := a.takeSoon(&quick); h != held || n != looks {
+		if h, n := a.spinAcquire(&quick); h != held || n != looks {
 			t.Errorf("held %v after %d looks, want %v after %d", h, n, held, looks)
 		}
 	}
 	look(true, 0)
 	look(false, 0)
 	quick.Store(true)
-	look(false, busyLooks)
-	a.pushFrom(1, aLetter())
+	look(false, busySpins)
+	a.pushFrom(1, testEnvelope())
 	look(false, 0)
 	a.running.Store(false)
 	look(true, 0)
@@ -419,26 +419,26 @@ func TestOneAskerAtATimeLooksAgain(t *testing.T) {
 
 // A quarter of a ring is for cells alone, and all of it while messages of its own
 // cell wait for room elsewhere.
-func TestClientsLeaveRoomForCells(t *testing.T) {
-	a := newTable(0, 16)
+func TestQueueReservesSlotsForCells(t *testing.T) {
+	a := newFakeCell(0, 16)
 	c := &cell{mailbox: a.mailbox}
 	for i := range 13 {
-		if ok := c.put(&actor.Envelope{}); ok != (i < 12) {
+		if ok := c.enqueueClient(&actor.Envelope{}); ok != (i < 12) {
 			t.Errorf("client %d: %v", i, ok)
 		}
 	}
 	for range 4 {
-		if !a.pushFrom(1, aLetter()) {
+		if !a.pushFrom(1, testEnvelope()) {
 			t.Error("no room for cells")
 		}
 	}
-	a.ring = newRing(16)
-	c.spilled.Store(1)
-	if c.put(&actor.Envelope{}) {
+	a.queue = newQueue(16)
+	c.overflowCount.Store(1)
+	if c.enqueueClient(&actor.Envelope{}) {
 		t.Error("a client's message, while the cell's own wait for room")
 	}
-	c.spilled.Store(0)
-	if !c.put(&actor.Envelope{}) {
+	c.overflowCount.Store(0)
+	if !c.enqueueClient(&actor.Envelope{}) {
 		t.Error("refused although there is room")
 	}
 }

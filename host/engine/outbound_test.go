@@ -19,33 +19,33 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// outside is an Outbound that does as a test says.
-type outside func(ctx context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer
+// fakeOutbound is an Outbound that does as a test says.
+type fakeOutbound func(ctx context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer
 
-func (o outside) Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer {
+func (o fakeOutbound) Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer {
 	return o(ctx, fmt.Sprintf("model %s %s", op.Name, op.Body), op.Left, pass)
 }
 
-func (o outside) Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer {
+func (o fakeOutbound) Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer {
 	return o(ctx, fmt.Sprintf("invoke %s %s %v", op.Name, op.Target, op.Idempotent), op.Left, pass)
 }
 
-func said(text string) actor.Answer {
+func modelReply(text string) actor.Answer {
 	c := upstream.Completion{Text: text, Finish: upstream.FinishStop}
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
 }
 
-// thinker asks a model, invoker an external agent; both answer with what was said.
-func thinker() actor.Definition {
-	return asksOutside("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new"), Body: []byte("prompt")})
+// modelAgent asks a model, invoker an external agent; both answer with what was said.
+func modelAgent() actor.Definition {
+	return outboundAgent("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new"), Body: []byte("prompt")})
 }
 
-func invoker() actor.Definition {
-	return asksOutside("invoker", actor.Ask{Kind: actor.AskInvoke, Name: "w", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{}`)}}, Timeout: time.Minute})
+func externalAgent() actor.Definition {
+	return outboundAgent("invoker", actor.Ask{Kind: actor.AskInvoke, Name: "w", Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{}`)}}, Timeout: time.Minute})
 }
 
-func asksOutside(name string, ask actor.Ask) actor.Definition {
-	return blocking(name, func(turn *agents.Turn) (string, error) {
+func outboundAgent(name string, ask actor.Ask) actor.Definition {
+	return blockingAgent(name, func(turn *agents.Turn) (string, error) {
 		a := turn.All(ask)[0]
 		if err := a.Err(); err != nil {
 			return "", err
@@ -59,7 +59,7 @@ func asksOutside(name string, ask actor.Ask) actor.Definition {
 	})
 }
 
-func deltas(all []runs.Event) string {
+func streamText(all []runs.Event) string {
 	var b strings.Builder
 	for _, e := range all {
 		if e.Type == runs.AgentStreamDelta {
@@ -69,47 +69,47 @@ func deltas(all []runs.Event) string {
 	return b.String()
 }
 
-func TestModelsAndExternalAgentsAreAsked(t *testing.T) {
+func TestOutboundAnswersAreStreamed(t *testing.T) {
 	asked := make(chan string, 2)
-	n := start(t, t.TempDir(), func(c *Config) {
-		c.Outbound = outside(func(_ context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer {
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.Outbound = fakeOutbound(func(_ context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer {
 			asked <- fmt.Sprint(what, " ", left)
 			for i := range 100 {
 				pass(actor.Piece{Text: fmt.Sprint(i, " ")})
 			}
-			return said("all of it")
+			return modelReply("all of it")
 		})
-	}, thinker(), invoker())
+	}, modelAgent(), externalAgent())
 	var want strings.Builder
 	for i := range 100 {
 		fmt.Fprint(&want, i, " ")
 	}
 	for agent, asks := range map[string]string{"thinker": "model m prompt 2m0s", "invoker": "invoke w {} false 1m0s"} {
 		a := n.ask(agent, "s", "x")
-		if text(a) != "all of it" {
+		if replyText(a) != "all of it" {
 			t.Errorf("%s: %+v", agent, a.Reply)
 		}
 		if got := <-asked; got != asks {
 			t.Errorf("%s asked %q, want %q", agent, got, asks)
 		}
-		if got := deltas(n.events(a.Reply.Run, runs.RunDone)); got != want.String() {
+		if got := streamText(n.waitForEvent(a.Reply.Run, runs.RunDone)); got != want.String() {
 			t.Errorf("%s: the pieces in the stream are %q", agent, got)
 		}
 	}
 }
 
-func TestWhatComesOfModels(t *testing.T) {
-	n := start(t, t.TempDir(), func(c *Config) {
-		c.Outbound = outside(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+func TestOutboundFailuresAreRefused(t *testing.T) {
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.Outbound = fakeOutbound(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			pass(actor.Piece{Text: "a"})
 			goruntime.Goexit()
 			return actor.Answer{}
 		})
-	}, thinker())
+	}, modelAgent())
 	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "ended its goroutine") {
 		t.Errorf("Goexit: %v", r)
 	}
-	n.config.Outbound = outside(func(context.Context, string, actor.Duration, func(actor.Piece)) actor.Answer { panic("as told") })
+	n.config.Outbound = fakeOutbound(func(context.Context, string, actor.Duration, func(actor.Piece)) actor.Answer { panic("as told") })
 	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || !strings.Contains(r.Error(), "panic: as told") {
 		t.Errorf("panic: %v", r)
 	}
@@ -121,10 +121,10 @@ func TestWhatComesOfModels(t *testing.T) {
 
 // A model that goes on and on is given up with its run, although its piece is on
 // its way just then.
-func TestAnAnswerIsGivenUpWithItsRun(t *testing.T) {
+func TestCancelStopsModelCall(t *testing.T) {
 	begun, gone := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), func(c *Config) {
-		c.Outbound = outside(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+	n := startNode(t, t.TempDir(), func(c *Config) {
+		c.Outbound = fakeOutbound(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			defer close(gone)
 			for i := 0; ctx.Err() == nil; i++ {
 				pass(actor.Piece{Text: "x"})
@@ -133,12 +133,12 @@ func TestAnAnswerIsGivenUpWithItsRun(t *testing.T) {
 				}
 			}
 			pass(actor.Piece{Text: "after"})
-			return said("never heard")
+			return modelReply("never heard")
 		})
-	}, thinker())
-	call := n.call("thinker", "s", "x")
+	}, modelAgent())
+	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
-	go func() { answer <- n.await(call) }()
+	go func() { answer <- n.askCall(call) }()
 	<-begun
 	if r := n.Cancel(call.ID, call.To); r != nil {
 		t.Error(r)
@@ -147,10 +147,10 @@ func TestAnAnswerIsGivenUpWithItsRun(t *testing.T) {
 		t.Errorf("got %+v", a.Reply)
 	}
 	<-gone
-	if got := deltas(n.events(call.ID, runs.RunCancelled)); strings.Trim(got, "x") != "" {
+	if got := streamText(n.waitForEvent(call.ID, runs.RunCancelled)); strings.Trim(got, "x") != "" {
 		t.Errorf("the stream has %q", got)
 	}
-	for ctx := patient(t); slices.ContainsFunc(n.Stats().Asks, func(s AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
+	for ctx := testContext(t); slices.ContainsFunc(n.Stats().Asks, func(s AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
 		if ctx.Err() != nil { // its goroutine ends a moment after its code
 			t.Fatalf("%+v", n.Stats().Asks)
 		}
@@ -163,12 +163,12 @@ func TestAnAnswerIsGivenUpWithItsRun(t *testing.T) {
 
 // Pieces of an answer come one at a time, and go on with the next incarnation
 // when their cell fails: none is lost, none is shown twice.
-func TestAStreamOutlivesItsCell(t *testing.T) {
+func TestStreamSurvivesCellRestart(t *testing.T) {
 	var passing, most atomic.Int32
 	half, fell := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), func(c *Config) {
+	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Cells = 1
-		c.Outbound = outside(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
+		c.Outbound = fakeOutbound(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			for i := range 200 {
 				if i == 100 {
 					close(half)
@@ -178,24 +178,24 @@ func TestAStreamOutlivesItsCell(t *testing.T) {
 				most.Store(max(most.Load(), passing.Add(-1)))
 			}
 			<-fell
-			return said("all of it")
+			return modelReply("all of it")
 		})
-	}, thinker(), rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
-	call := n.call("thinker", "s", "x")
+	}, modelAgent(), rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
+	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
-	go func() { answer <- n.await(call) }()
+	go func() { answer <- n.askCall(call) }()
 	<-half
 	n.ask("bomb", "b", "x")
 	close(fell)
-	if a := <-answer; text(a) != "all of it" {
+	if a := <-answer; replyText(a) != "all of it" {
 		t.Errorf("got %+v", a.Reply)
 	}
 	var want strings.Builder
 	for i := range 200 {
 		fmt.Fprint(&want, i, " ")
 	}
-	all := n.events(call.ID, runs.RunDone)
-	if got := deltas(all); got != want.String() {
+	all := n.waitForEvent(call.ID, runs.RunDone)
+	if got := streamText(all); got != want.String() {
 		t.Errorf("the pieces in the stream are %q", got)
 	}
 	for _, e := range all {
@@ -205,21 +205,21 @@ func TestAStreamOutlivesItsCell(t *testing.T) {
 	}
 }
 
-func TestAClientIsToldWhichRunItJoins(t *testing.T) {
+func TestRepeatedCallJoinsOpenRun(t *testing.T) {
 	begun, let := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), nil, blocking("worker", func(turn *agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), nil, blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 		b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(begun); <-let; return []byte("done"), nil })
 		return string(b), err
 	}))
 	keyed := func() actor.Call {
-		call := n.call("worker", "s", "x")
+		call := n.newCall("worker", "s", "x")
 		call.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k", Body: actor.HashOf([]byte("x"))}
 		return call
 	}
 	first := keyed()
 	answers := make(chan Answer, 2)
 	ask := func(call actor.Call, joined func(actor.CallID)) {
-		a, err := n.AskStream(patient(t), call, joined)
+		a, err := n.AskStream(testContext(t), call, joined)
 		if err != nil {
 			t.Error(err)
 		}
@@ -234,7 +234,7 @@ func TestAClientIsToldWhichRunItJoins(t *testing.T) {
 	}
 	close(let)
 	for range 2 {
-		if a := <-answers; text(a) != "done" || a.Reply.Run != first.ID {
+		if a := <-answers; replyText(a) != "done" || a.Reply.Run != first.ID {
 			t.Errorf("got %+v", a)
 		}
 	}

@@ -7,18 +7,18 @@ import "sync"
 // readers are the goroutines that read the disk for cells. What waits for them
 // is bounded by what the cells wait for: one read per actor that is being loaded.
 type readers struct {
-	mu      sync.Mutex
-	more    sync.Cond
-	waiting []func()
-	closed  bool
-	running sync.WaitGroup
+	mu     sync.Mutex
+	cond   sync.Cond
+	queue  []func()
+	closed bool
+	wg     sync.WaitGroup
 }
 
 func newReaders(n int) *readers {
 	r := &readers{}
-	r.more.L = &r.mu
+	r.cond.L = &r.mu
 	for range n {
-		r.running.Go(r.loop)
+		r.wg.Go(r.loop)
 	}
 	return r
 }
@@ -27,23 +27,23 @@ func newReaders(n int) *readers {
 func (r *readers) do(read func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting = append(r.waiting, read)
-	r.more.Signal()
+	r.queue = append(r.queue, read)
+	r.cond.Signal()
 }
 
 func (r *readers) loop() {
 	for {
 		r.mu.Lock()
-		for len(r.waiting) == 0 && !r.closed {
-			r.more.Wait()
+		for len(r.queue) == 0 && !r.closed {
+			r.cond.Wait()
 		}
 		if r.closed {
 			r.mu.Unlock()
 			return
 		}
-		read := r.waiting[0]
-		r.waiting[0] = nil
-		r.waiting = r.waiting[1:]
+		read := r.queue[0]
+		r.queue[0] = nil
+		r.queue = r.queue[1:]
 		r.mu.Unlock()
 		read()
 	}
@@ -53,7 +53,7 @@ func (r *readers) loop() {
 func (r *readers) close() {
 	r.mu.Lock()
 	r.closed = true
-	r.more.Broadcast()
+	r.cond.Broadcast()
 	r.mu.Unlock()
-	r.running.Wait()
+	r.wg.Wait()
 }

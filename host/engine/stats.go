@@ -59,21 +59,21 @@ type AskStats struct {
 var effectKinds = [...]actor.AskKind{actor.AskTool, actor.AskWork, actor.AskModel, actor.AskInvoke}
 
 // counter counts what is asked of the world in one way.
-type counter struct{ underWay, answered, took atomic.Int64 }
+type counter struct{ underWay, answered, duration atomic.Int64 }
 
-// begin counts one that is under way from now on; what it returns ends it.
-func (c *counter) begin() (end func()) {
+// start counts one that is under way from now on; what it returns ends it.
+func (c *counter) start() (end func()) {
 	began := time.Now()
 	c.underWay.Add(1)
 	return func() {
 		c.underWay.Add(-1)
-		c.end(time.Since(began))
+		c.record(time.Since(began))
 	}
 }
 
-func (c *counter) end(took time.Duration) {
+func (c *counter) record(took time.Duration) {
 	c.answered.Add(1)
-	c.took.Add(int64(took))
+	c.duration.Add(int64(took))
 }
 
 const (
@@ -87,27 +87,27 @@ type tally struct {
 	runs        [runs.Cancelled + 1]atomic.Uint64
 	steps       atomic.Uint64
 	longest     atomic.Int64
-	quick       atomic.Bool // the last step took less than busyLooks
+	quickSteps  atomic.Bool // the last step took less than busyLooks
 	incarnation atomic.Uint64
 	actors      atomic.Int64
 	queued      atomic.Int64
 	outstanding atomic.Int64
 	calls       counter
 
-	size runtime.Size  // as last stored
-	done runtime.Tally // of the incarnation, as last added
+	lastSize  runtime.Size  // as last stored
+	lastTally runtime.Tally // of the incarnation, as last added
 }
 
-// took takes note of how long a step took.
-func (t *tally) took(d time.Duration) {
-	t.longer(d)
-	if quick := d < quickStep; quick != t.quick.Load() {
-		t.quick.Store(quick)
+// recordStepTime takes note of how long a step took.
+func (t *tally) recordStepTime(d time.Duration) {
+	t.recordLongest(d)
+	if quick := d < quickStep; quick != t.quickSteps.Load() {
+		t.quickSteps.Store(quick)
 	}
 }
 
-// longer takes note of a step that has taken so long already.
-func (t *tally) longer(d time.Duration) {
+// recordLongest takes note of a step that has taken so long already.
+func (t *tally) recordLongest(d time.Duration) {
 	for {
 		longest := t.longest.Load()
 		if int64(d) <= longest || t.longest.CompareAndSwap(longest, int64(d)) {
@@ -116,38 +116,38 @@ func (t *tally) longer(d time.Duration) {
 	}
 }
 
-// step counts a step, and takes note of what there is after it, and what it has done.
-func (t *tally) step(size runtime.Size, done *runtime.Tally) {
+// recordStep counts a step, and takes note of what there is after it, and what it has done.
+func (t *tally) recordStep(size runtime.Size, done *runtime.Tally) {
 	t.steps.Add(1)
-	if size != t.size {
-		t.size = size
+	if size != t.lastSize {
+		t.lastSize = size
 		t.actors.Store(int64(size.Actors))
 		t.queued.Store(int64(size.Queued))
 		t.outstanding.Store(int64(size.Outstanding))
 	}
-	if *done == t.done {
+	if *done == t.lastTally {
 		return
 	}
 	for i, n := range done.Runs {
-		if more := n - t.done.Runs[i]; more > 0 {
+		if more := n - t.lastTally.Runs[i]; more > 0 {
 			t.runs[i].Add(uint64(more))
 		}
 	}
-	if more := done.Answered - t.done.Answered; more > 0 {
+	if more := done.Answered - t.lastTally.Answered; more > 0 {
 		t.calls.answered.Add(int64(more))
-		t.calls.took.Add(int64(done.Took - t.done.Took))
+		t.calls.duration.Add(int64(done.Took - t.lastTally.Took))
 	}
-	t.done = *done
+	t.lastTally = *done
 }
 
-// begin forgets what an incarnation had done.
-func (t *tally) begin(incarnation uint64) {
+// startIncarnation forgets what an incarnation had done.
+func (t *tally) startIncarnation(incarnation uint64) {
 	t.incarnation.Store(incarnation)
-	t.done = runtime.Tally{}
+	t.lastTally = runtime.Tally{}
 }
 
-// event counts what a cell refuses.
-func (t *tally) event(ev *history.Event) {
+// recordEvent counts what a cell refuses.
+func (t *tally) recordEvent(ev *history.Event) {
 	if ev.Kind == history.Refuse {
 		t.refusals[int(ev.Reason)*scopeCount+int(ev.Scope)].Add(1)
 	}
@@ -161,7 +161,7 @@ func (e *Engine) Stats() Stats {
 	calls := AskStats{Kind: actor.AskCall}
 	for _, c := range e.cells {
 		t := &c.tally
-		s.Cells = append(s.Cells, CellStats{Mailbox: c.mailbox.waiting(), Actors: int(t.actors.Load()), Queued: int(t.queued.Load()),
+		s.Cells = append(s.Cells, CellStats{Mailbox: c.mailbox.pendingCount(), Actors: int(t.actors.Load()), Queued: int(t.queued.Load()),
 			Outstanding: int(t.outstanding.Load()), Incarnation: t.incarnation.Load(), Steps: t.steps.Load(), StepLongest: time.Duration(t.longest.Load())})
 		for i := range refusals {
 			refusals[i] += t.refusals[i].Load()
@@ -171,7 +171,7 @@ func (e *Engine) Stats() Stats {
 		}
 		calls.UnderWay += int(t.outstanding.Load())
 		calls.Answered += uint64(t.calls.answered.Load())
-		calls.Took += time.Duration(t.calls.took.Load())
+		calls.Took += time.Duration(t.calls.duration.Load())
 	}
 	for i, n := range refusals {
 		if n > 0 {
@@ -182,8 +182,8 @@ func (e *Engine) Stats() Stats {
 		s.Runs = append(s.Runs, RunStats{status, ends[status]})
 	}
 	for _, kind := range effectKinds {
-		a := &e.counters[kind]
-		s.Asks = append(s.Asks, AskStats{kind, int(a.underWay.Load()), uint64(a.answered.Load()), time.Duration(a.took.Load())})
+		a := &e.effectCounters[kind]
+		s.Asks = append(s.Asks, AskStats{kind, int(a.underWay.Load()), uint64(a.answered.Load()), time.Duration(a.duration.Load())})
 	}
 	s.Asks = append(s.Asks, calls)
 	return s

@@ -11,15 +11,15 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-func TestStatsTellWhatANodeIsAt(t *testing.T) {
+func TestStatsMatchCellState(t *testing.T) {
 	begun, let := make(chan struct{}), make(chan struct{})
-	n := start(t, t.TempDir(), nil,
-		blocking("relay", func(turn *agents.Turn) (string, error) { return turn.Call("worker", "x") }),
-		blocking("worker", func(turn *agents.Turn) (string, error) {
+	n := startNode(t, t.TempDir(), nil,
+		blockingAgent("relay", func(turn *agents.Turn) (string, error) { return turn.Call("worker", "x") }),
+		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(begun); <-let; return []byte("done"), nil })
 			return string(b), err
 		}),
-		blocking("fails", func(*agents.Turn) (string, error) { return "", actor.Refuse(actor.Rejected, "as told") }))
+		blockingAgent("fails", func(*agents.Turn) (string, error) { return "", actor.Refuse(actor.Rejected, "as told") }))
 	n.ask("helper", "s", "x")
 	n.ask("fails", "s", "x")
 	n.ask("nobody", "s", "x")
@@ -29,7 +29,7 @@ func TestStatsTellWhatANodeIsAt(t *testing.T) {
 	again := make(chan Answer, 1)
 	go func() { again <- n.ask("relay", "s", "x") }() // waits for its turn
 	state := func() (actors, queued, open int) {
-		all, err := n.State(patient(t))
+		all, err := n.State(testContext(t))
 		if err != nil || len(all) != 2 {
 			t.Fatalf("%v, %v", all, err)
 		}
@@ -84,7 +84,7 @@ func TestStatsTellWhatANodeIsAt(t *testing.T) {
 	if work, calls := asks(); work.UnderWay != 1 || work.Answered != 0 || calls.UnderWay != 1 || calls.Answered != 0 {
 		t.Errorf("work %+v, calls %+v", work, calls)
 	}
-	n.Cancel(inQueue(t, n), actor.NewID("relay", "s"))
+	n.Cancel(queuedCall(t, n), actor.NewID("relay", "s"))
 	<-again
 	close(let)
 	<-answer
@@ -96,9 +96,9 @@ func TestStatsTellWhatANodeIsAt(t *testing.T) {
 	}
 }
 
-// inQueue is the call that waits in a mailbox.
-func inQueue(t *testing.T, n *node) actor.CallID {
-	all, err := n.State(patient(t))
+// queuedCall is the call that waits in a mailbox.
+func queuedCall(t *testing.T, n *node) actor.CallID {
+	all, err := n.State(testContext(t))
 	if err != nil {
 		t.Fatal(err)
 	}

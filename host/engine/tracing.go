@@ -15,17 +15,17 @@ import (
 // in which nothing comes before its cause, and what became durable and left the
 // node. Positions count the entries since the node's start.
 type tracing struct {
-	tell   func([]history.Event) // nil: nobody listens
+	emit   func([]history.Event) // nil: nobody listens
 	order  sync.Mutex            // one step at a time is told and committed
 	end    atomic.Uint64
 	synced atomic.Uint64
 }
 
-func (t *tracing) on() bool { return t.tell != nil }
+func (t *tracing) enabled() bool { return t.emit != nil }
 
-// stepped tells of a step, and locks the order until its entries are committed:
+// recordStep tells of a step, and locks the order until its entries are committed:
 // who calls it unlocks. It returns the log's end behind the step.
-func (t *tracing) stepped(self actor.Address, now actor.Time, ready runtime.Ready) uint64 {
+func (t *tracing) recordStep(self actor.Address, now actor.Time, ready runtime.Ready) uint64 {
 	t.order.Lock()
 	events := append([]history.Event(nil), ready.Events...)
 	wrote := len(ready.Entries)
@@ -33,12 +33,12 @@ func (t *tracing) stepped(self actor.Address, now actor.Time, ready runtime.Read
 	if wrote > 0 {
 		events = append(events, history.Event{Kind: history.Append, At: now, From: self, Pos: end, Wrote: wrote})
 	}
-	t.tell(events)
+	t.emit(events)
 	return end
 }
 
-// durable tells that the log is, up to a position.
-func (t *tracing) durable(self actor.Address, now actor.Time, pos uint64) {
+// recordSync tells that the log is, up to a position.
+func (t *tracing) recordSync(self actor.Address, now actor.Time, pos uint64) {
 	for {
 		before := t.synced.Load()
 		if pos <= before {
@@ -48,11 +48,11 @@ func (t *tracing) durable(self actor.Address, now actor.Time, pos uint64) {
 			break
 		}
 	}
-	t.tell([]history.Event{{Kind: history.Sync, At: now, From: self, Pos: pos, Synced: pos}})
+	t.emit([]history.Event{{Kind: history.Sync, At: now, From: self, Pos: pos, Synced: pos}})
 }
 
-// left tells of an effect that leaves the node, and then does it.
-func (t *tracing) left(c *cell, e runtime.Effect, pos uint64, do func()) func() {
+// wrapEffect tells of an effect that leaves the node, and then does it.
+func (t *tracing) wrapEffect(c *cell, e runtime.Effect, pos uint64, do func()) func() {
 	self := c.core.Self()
 	ev := history.Event{Kind: history.Perform, From: self, Call: e.ID.Run, Step: e.ID.Step, Index: e.ID.Index, Attempt: e.Attempt, Pos: pos}
 	switch op := e.Op.(type) {
@@ -80,7 +80,7 @@ func (t *tracing) left(c *cell, e runtime.Effect, pos uint64, do func()) func() 
 	return func() {
 		told := ev
 		told.At, told.Synced = c.engine.clock.now(), t.synced.Load()
-		t.tell([]history.Event{told})
+		t.emit([]history.Event{told})
 		do()
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// TestNothingIsToldBeforeItsCause: a turn begins behind what admits it, what is
+// TestTraceKeepsCausalOrder: a turn begins behind what admits it, what is
 // durable stands in the log, and what leaves the node is durable.
-func TestNothingIsToldBeforeItsCause(t *testing.T) {
+func TestTraceKeepsCausalOrder(t *testing.T) {
 	var mu sync.Mutex
 	var told []history.Event
-	n := start(t, t.TempDir(), func(c *Config) {
+	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Trace = func(events []history.Event) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -20,23 +20,23 @@ const StepMax = 100 * time.Millisecond
 // the cell wait for it, and so does the client whose goroutine it may be. It
 // looks now and then as long as the cell steps, and sleeps with it.
 type watchdog struct {
-	cell  uint16
-	log   *slog.Logger
-	clock clock
-	timer *time.Timer
-	awake atomic.Bool
-	tally *tally // is told of steps that take long, too
+	cell   uint16
+	log    *slog.Logger
+	clock  clock
+	timer  *time.Timer
+	active atomic.Bool
+	tally  *tally // is told of steps that take long, too
 
-	mu    sync.Mutex // as long as it is held no step begins or ends
-	input runtime.Input
-	began actor.Time
-	steps uint64
-	named uint64
+	mu       sync.Mutex // as long as it is held no step begins or ends
+	input    runtime.Input
+	start    actor.Time
+	steps    uint64
+	reported uint64
 }
 
 func newWatchdog(cell uint16, log *slog.Logger, clock clock, tally *tally) *watchdog {
 	w := &watchdog{cell: cell, log: log, clock: clock, tally: tally}
-	w.timer = time.AfterFunc(time.Hour, w.look)
+	w.timer = time.AfterFunc(time.Hour, w.poll)
 	w.timer.Stop()
 	return w
 }
@@ -44,11 +44,11 @@ func newWatchdog(cell uint16, log *slog.Logger, clock clock, tally *tally) *watc
 // begin counts a step.
 func (w *watchdog) begin(in runtime.Input, now actor.Time) (step uint64) {
 	w.mu.Lock()
-	w.input, w.began = in, now
+	w.input, w.start = in, now
 	w.steps++
 	step = w.steps
 	w.mu.Unlock()
-	w.rouse()
+	w.wake()
 	return step
 }
 
@@ -58,33 +58,33 @@ func (w *watchdog) end() {
 	w.mu.Unlock()
 }
 
-func (w *watchdog) rouse() {
-	if !w.awake.Load() && w.awake.CompareAndSwap(false, true) {
+func (w *watchdog) wake() {
+	if !w.active.Load() && w.active.CompareAndSwap(false, true) {
 		w.timer.Reset(StepMax / 2)
 	}
 }
 
-func (w *watchdog) look() {
-	if name, took := w.long(); name != "" {
+func (w *watchdog) poll() {
+	if name, took := w.slowStep(); name != "" {
 		w.log.Warn("a step takes long: every actor of its cell waits", "cell", w.cell, "at", name, "ms", took.Milliseconds())
 	}
 }
 
-// long tells of a step that takes too long, once.
-func (w *watchdog) long() (name string, took time.Duration) {
+// slowStep tells of a step that takes too long, once.
+func (w *watchdog) slowStep() (name string, took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.input == nil {
-		w.awake.Store(false) // who begins now finds it asleep
+		w.active.Store(false) // who begins now finds it asleep
 		return "", 0
 	}
 	w.timer.Reset(StepMax / 2)
-	took = w.clock.now().Sub(w.began)
-	w.tally.longer(took)
-	if took < StepMax || w.named == w.steps {
+	took = w.clock.now().Sub(w.start)
+	w.tally.recordLongest(took)
+	if took < StepMax || w.reported == w.steps {
 		return "", 0
 	}
-	w.named = w.steps
+	w.reported = w.steps
 	return inputName(w.input), took
 }
 

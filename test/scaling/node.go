@@ -39,7 +39,7 @@ func open(dir string) (*node, error) {
 	limits := dispatcher.DefaultLimits()
 	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // what is measured stays in memory
 	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.team(),
-		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, RingSlots: 4096})
+		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, QueueSlots: 4096})
 	if err != nil {
 		return nil, errors.Join(err, n.log.Close(), d.Close())
 	}

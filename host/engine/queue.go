@@ -8,42 +8,42 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// ring is a bounded queue of envelopes: many fill it, one at a time empties it.
+// queue is a bounded queue of envelopes: many fill it, one at a time empties it.
 // Each slot has a sequence number that says whose turn it is (Vyukov).
-type ring struct {
-	slots []slot
+type queue struct {
+	slots []queueSlot
 	tail  atomic.Uint64 // next to fill
 	head  atomic.Uint64 // next to empty; written by the reader alone
 }
 
-type slot struct {
-	seq    atomic.Uint64
-	letter actor.Envelope
+type queueSlot struct {
+	seq      atomic.Uint64
+	envelope actor.Envelope
 }
 
-// newRing makes a ring of at least n slots.
-func newRing(n int) *ring {
+// newQueue makes a ring of at least n slots.
+func newQueue(n int) *queue {
 	size := 1
 	for size < n {
 		size *= 2
 	}
-	r := &ring{slots: make([]slot, size)}
+	r := &queue{slots: make([]queueSlot, size)}
 	for i := range r.slots {
 		r.slots[i].seq.Store(uint64(i))
 	}
 	return r
 }
 
-// put puts an envelope in, of which nobody else holds anything; false if there is
+// push puts an envelope in, of which nobody else holds anything; false if there is
 // no room.
-func (r *ring) put(env *actor.Envelope) bool {
+func (r *queue) push(env *actor.Envelope) bool {
 	for {
 		at := r.tail.Load()
 		s := &r.slots[at%uint64(len(r.slots))]
 		switch seq := s.seq.Load(); {
 		case seq == at:
 			if r.tail.CompareAndSwap(at, at+1) {
-				s.letter = *env
+				s.envelope = *env
 				s.seq.Store(at + 1)
 				return true
 			}
@@ -55,23 +55,23 @@ func (r *ring) put(env *actor.Envelope) bool {
 
 // pop takes the oldest out; false if there is none. Behind one that is still
 // being put in nothing is seen: whoever puts it in looks again afterwards.
-func (r *ring) pop(env *actor.Envelope) bool {
+func (r *queue) pop(env *actor.Envelope) bool {
 	at := r.head.Load()
 	s := &r.slots[at%uint64(len(r.slots))]
 	if s.seq.Load() != at+1 {
 		return false
 	}
-	*env, s.letter = s.letter, actor.Envelope{}
+	*env, s.envelope = s.envelope, actor.Envelope{}
 	r.head.Store(at + 1)
 	s.seq.Store(at + uint64(len(r.slots)))
 	return true
 }
 
-// ready tells whether there is one to take out.
-func (r *ring) ready() bool {
+// hasNext tells whether there is one to take out.
+func (r *queue) hasNext() bool {
 	at := r.head.Load()
 	return r.slots[at%uint64(len(r.slots))].seq.Load() == at+1
 }
 
 // len is about how many there are.
-func (r *ring) len() int { return int(r.tail.Load() - r.head.Load()) }
+func (r *queue) len() int { return int(r.tail.Load() - r.head.Load()) }

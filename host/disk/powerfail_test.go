@@ -32,74 +32,74 @@ const (
 // A kill leaves the pages that the kernel has not written yet; a power failure
 // does not. Here it comes each time a gate opens, and each time a client has
 // been told something: nothing unsynced is left, or any part of it.
-func TestAPowerFailureAtEveryAcknowledgement(t *testing.T) {
-	p := newPower(vfs.NewCrashableMem(), nil)
-	p.live(t, *powerRuns)
+func TestPowerFailureAtEveryAcknowledgement(t *testing.T) {
+	p := newPowerTest(vfs.NewCrashableMem(), nil)
+	p.run(t, *powerRuns)
 	for _, f := range p.failures {
 		t.Error(f)
 	}
-	t.Logf("%d runs, %d power failures, %d of them with nothing unsynced left; after %d the node went on, and ended %d open runs", *powerRuns, p.cuts, p.dry, p.revived, p.resumed)
-	if p.cuts < 5**powerRuns || p.revived < *powerRuns || p.dry < p.cuts/3 || p.resumed == 0 {
+	t.Logf("%d runs, %d power failures, %d of them with nothing unsynced left; after %d the node went on, and ended %d open runs", *powerRuns, p.losses, p.syncedOnly, p.restarted, p.resumed)
+	if p.losses < 5**powerRuns || p.restarted < *powerRuns || p.syncedOnly < p.losses/3 || p.resumed == 0 {
 		t.Error("that is less than this test is for")
 	}
 }
 
 // If the log's sync did nothing, the test above would see it.
-func TestAPowerFailureShowsASyncThatDoesNothing(t *testing.T) {
+func TestPowerFailureDetectsSkippedSync(t *testing.T) {
 	mem := vfs.NewCrashableMem()
-	p := newPower(mem, neverSynced{mem})
-	p.live(t, powerClients)
-	if len(p.failures) < p.dry/2 {
-		t.Errorf("%d of %d power failures with nothing unsynced left were seen to lose something", len(p.failures), p.dry)
+	p := newPowerTest(mem, noSyncFS{mem})
+	p.run(t, powerClients)
+	if len(p.failures) < p.syncedOnly/2 {
+		t.Errorf("%d of %d power failures with nothing unsynced left were seen to lose something", len(p.failures), p.syncedOnly)
 	}
 	if len(p.failures) > 0 {
 		t.Log("it says: ", p.failures[0])
 	}
 }
 
-// neverSynced takes the syncs of Pebble's log, and does nothing.
-type neverSynced struct{ vfs.FS }
+// noSyncFS takes the syncs of Pebble's log, and does nothing.
+type noSyncFS struct{ vfs.FS }
 
-func (n neverSynced) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return ofLog(name)(n.FS.Create(name, c))
+func (n noSyncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return wrapLog(name)(n.FS.Create(name, c))
 }
 
-func (n neverSynced) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return ofLog(name)(n.FS.ReuseForWrite(old, name, c))
+func (n noSyncFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	return wrapLog(name)(n.FS.ReuseForWrite(old, name, c))
 }
 
-func ofLog(name string) func(vfs.File, error) (vfs.File, error) {
+func wrapLog(name string) func(vfs.File, error) (vfs.File, error) {
 	return func(f vfs.File, err error) (vfs.File, error) {
 		if err == nil && strings.HasSuffix(name, ".log") {
-			f = unsyncable{f}
+			f = noSyncFile{f}
 		}
 		return f, err
 	}
 }
 
-type unsyncable struct{ vfs.File }
+type noSyncFile struct{ vfs.File }
 
-func (unsyncable) Sync() error                { return nil }
-func (unsyncable) SyncData() error            { return nil }
-func (unsyncable) SyncTo(int64) (bool, error) { return true, nil }
+func (noSyncFile) Sync() error                { return nil }
+func (noSyncFile) SyncData() error            { return nil }
+func (noSyncFile) SyncTo(int64) (bool, error) { return true, nil }
 
-// power is a node over a file system that can fail at any moment, and all that
+// powerTest is a node over a file system that can fail at any moment, and all that
 // was promised over it.
-type power struct {
+type powerTest struct {
 	mem *vfs.MemFS
 	fs  vfs.FS
 
-	mu     sync.Mutex
-	random *rand.Rand
-	told   map[actor.CallID]promise
+	mu       sync.Mutex
+	random   *rand.Rand
+	promises map[actor.CallID]promise
 
-	outages  chan outage
-	judged   *sync.Cond // one more was
-	cuts     int
-	dry      int
-	revived  int
-	resumed  int
-	failures []string
+	powerLosses chan powerLoss
+	checked     *sync.Cond // one more was
+	losses      int
+	syncedOnly  int
+	restarted   int
+	resumed     int
+	failures    []string
 }
 
 // promise is what clients were told of a run.
@@ -110,87 +110,87 @@ type promise struct {
 	answer string // "" if there was none yet
 }
 
-// outage is what a power failure left, and what it had to leave.
-type outage struct {
-	fs      *vfs.MemFS
-	percent int
-	entries store.Pos
-	told    map[actor.CallID]promise
-	revive  bool
+// powerLoss is what a power failure left, and what it had to leave.
+type powerLoss struct {
+	fs       *vfs.MemFS
+	percent  int
+	entries  store.Pos
+	promises map[actor.CallID]promise
+	restart  bool
 }
 
-// newPower takes the file system to fail, and the one to write through, if that is another.
-func newPower(mem *vfs.MemFS, through vfs.FS) *power {
-	p := &power{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), told: map[actor.CallID]promise{}, outages: make(chan outage, 16)}
-	p.judged = sync.NewCond(&p.mu)
+// newPowerTest takes the file system to fail, and the one to write through, if that is another.
+func newPowerTest(mem *vfs.MemFS, through vfs.FS) *powerTest {
+	p := &powerTest{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), promises: map[actor.CallID]promise{}, powerLosses: make(chan powerLoss, 16)}
+	p.checked = sync.NewCond(&p.mu)
 	if p.fs == nil {
 		p.fs = mem
 	}
 	return p
 }
 
-// cut fails the power and has what is left looked at.
-func (p *power) cut(entries store.Pos, revive bool) {
+// losePower fails the power and has what is left looked at.
+func (p *powerTest) losePower(entries store.Pos, revive bool) {
 	p.mu.Lock()
 	percent := []int{0, 0, 100, 1 + p.random.IntN(99)}[p.random.IntN(4)]
 	if revive {
 		percent = 0
 	}
-	o := outage{percent: percent, entries: entries, told: make(map[actor.CallID]promise, len(p.told)), revive: revive}
-	for run, t := range p.told {
-		o.told[run] = t
+	o := powerLoss{percent: percent, entries: entries, promises: make(map[actor.CallID]promise, len(p.promises)), restart: revive}
+	for run, t := range p.promises {
+		o.promises[run] = t
 	}
 	o.fs = p.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: p.random})
 	p.mu.Unlock()
-	p.outages <- o
+	p.powerLosses <- o
 }
 
-// tell notes what a client was told of a run.
-func (p *power) tell(run actor.CallID, note func(*promise)) {
+// record notes what a client was told of a run.
+func (p *powerTest) record(run actor.CallID, note func(*promise)) {
 	p.mu.Lock()
-	t := p.told[run]
+	t := p.promises[run]
 	note(&t)
-	p.told[run] = t
+	p.promises[run] = t
 	p.mu.Unlock()
 }
 
-// gates is a log whose power fails whenever one of its gates opens.
-type gates struct {
+// powerLossLog is a log whose power fails whenever one of its gates opens.
+type powerLossLog struct {
 	*Log
-	power *power
-	mu    sync.Mutex
-	pos   store.Pos
+	test *powerTest
+	mu   sync.Mutex
+	pos  store.Pos
 }
 
 // Commit implements engine.Log. After must not be kept waiting for the lock.
-func (g *gates) Commit(entries []store.Entry, after func()) {
+func (g *powerLossLog) Commit(entries []store.Entry, after func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pos += store.Pos(len(entries))
 	at := g.pos
 	g.Log.Commit(entries, func() {
 		if after != nil {
-			g.power.cut(at, false)
+			g.test.losePower(at, false)
 			after()
 		}
 	})
 }
 
-// live has clients tell agents things, and judges each failure meanwhile.
-func (p *power) live(t *testing.T, count int) {
+// run has clients tell agents things, and judges each failure meanwhile.
+func (p *powerTest) run(t *testing.T, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	judged := make(chan struct{})
 	go func() {
 		defer close(judged)
-		for o := range p.outages {
-			p.judge(ctx, o)
+		for o := range p.powerLosses {
+			p.check(ctx, o)
 			p.mu.Lock()
-			p.judged.Broadcast()
+			p.checked.Broadcast()
 			p.mu.Unlock()
 		}
 	}()
-	n, err := wakeUp(p.fs, func(l *Log) engine.Log { return &gates{Log: l, power: p} })
+	n, err := startPowerNode(p.fs, func(l *Log) engine.Log { return &powerLossLog{Log: l, test: p} })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,26 +209,26 @@ func (p *power) live(t *testing.T, count int) {
 	if err := n.close(ctx); err != nil {
 		t.Error(err)
 	}
-	close(p.outages)
+	close(p.powerLosses)
 	<-judged
 }
 
 // isBusy tells whether a client is told to come back: those who look hold the disk
 // up where that is slow. It comes back when they have seen one failure more.
-func (p *power) isBusy(r *actor.Refusal) bool {
+func (p *powerTest) isBusy(r *actor.Refusal) bool {
 	if r == nil || r.Reason != actor.Busy {
 		return false
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.outages) > 0 {
-		p.judged.Wait()
+	if len(p.powerLosses) > 0 {
+		p.checked.Wait()
 	}
 	return true
 }
 
 // ask is one client's run, from the message to the end of its stream.
-func (p *power) ask(ctx context.Context, n *powered, agent, key, text string) error {
+func (p *powerTest) ask(ctx context.Context, n *powerNode, agent, key, text string) error {
 	call := actor.Call{ID: n.NewCallID(), To: actor.NewID(agent, key), Parts: actor.Text(text)}
 	if agent == "teller" {
 		call.Parts = actor.Text("Ask the helper agent " + text + "\nsay " + strings.Repeat(text+" ", 40))
@@ -242,8 +242,8 @@ func (p *power) ask(ctx context.Context, n *powered, agent, key, text string) er
 	if err != nil || a.Reply.Refusal != nil {
 		return fmt.Errorf("%s: %v, %v", call.To, err, a.Reply.Refusal)
 	}
-	p.tell(call.ID, func(t *promise) { t.to, t.text, t.answer = call.To, said, actor.TextOf(a.Reply.Parts) })
-	p.cut(0, true)
+	p.record(call.ID, func(t *promise) { t.to, t.text, t.answer = call.To, said, actor.TextOf(a.Reply.Parts) })
+	p.losePower(0, true)
 	if a.HeldUntil != 0 {
 		err := n.signal(ctx, call.ID, call.To)
 		for refusal, ok := errors.AsType[*actor.Refusal](err); ok && p.isBusy(refusal); refusal, ok = errors.AsType[*actor.Refusal](err) {
@@ -252,51 +252,51 @@ func (p *power) ask(ctx context.Context, n *powered, agent, key, text string) er
 		if err != nil {
 			return err
 		}
-		p.cut(0, true)
+		p.losePower(0, true)
 	}
-	_, err = n.follow(ctx, call.ID, func(events [][]byte) {
-		p.tell(call.ID, func(t *promise) { t.events = events })
-		p.cut(0, false)
+	_, err = n.readRun(ctx, call.ID, func(events [][]byte) {
+		p.record(call.ID, func(t *promise) { t.events = events })
+		p.losePower(0, false)
 	})
 	return err
 }
 
-// judge opens what a failure left: all that was promised is there, and a node
+// check opens what a failure left: all that was promised is there, and a node
 // goes on with it.
-func (p *power) judge(ctx context.Context, o outage) {
-	p.cuts++
+func (p *powerTest) check(ctx context.Context, o powerLoss) {
+	p.losses++
 	if o.percent == 0 {
-		p.dry++
+		p.syncedOnly++
 	}
-	if err := p.open(ctx, o); err != nil {
-		p.failures = append(p.failures, fmt.Sprintf("power failure %d, %d%% of the unsynced left, %d entries and %d runs promised: %v", p.cuts, o.percent, o.entries, len(o.told), err))
+	if err := p.verify(ctx, o); err != nil {
+		p.failures = append(p.failures, fmt.Sprintf("power failure %d, %d%% of the unsynced left, %d entries and %d runs promised: %v", p.losses, o.percent, o.entries, len(o.promises), err))
 	}
 }
 
-func (p *power) open(ctx context.Context, o outage) error {
+func (p *powerTest) verify(ctx context.Context, o powerLoss) error {
 	d, err := Open(powerDir, "n1", Options{fs: o.fs})
 	if err != nil {
 		return err
 	}
-	if o.revive {
+	if o.restart {
 		_, err = d.VerifyAll()
 	}
 	if d.End().Pos < o.entries {
 		err = errors.Join(err, fmt.Errorf("the log ends at %d", d.End().Pos))
 	}
-	for run, t := range o.told {
-		err = errors.Join(err, t.stands(d, run, false))
+	for run, t := range o.promises {
+		err = errors.Join(err, t.verify(d, run, false))
 	}
-	if err = errors.Join(err, d.Close()); err != nil || !o.revive {
+	if err = errors.Join(err, d.Close()); err != nil || !o.restart {
 		return err
 	}
-	p.revived++
-	return p.goOn(ctx, o)
+	p.restarted++
+	return p.resume(ctx, o)
 }
 
-// goOn starts a node on what is left, and sees every run to its end.
-func (p *power) goOn(ctx context.Context, o outage) error {
-	n, err := wakeUp(o.fs, func(l *Log) engine.Log { return l })
+// resume starts a node on what is left, and sees every run to its end.
+func (p *powerTest) resume(ctx context.Context, o powerLoss) error {
+	n, err := startPowerNode(o.fs, func(l *Log) engine.Log { return l })
 	if err != nil {
 		return err
 	}
@@ -308,21 +308,21 @@ func (p *power) goOn(ctx context.Context, o outage) error {
 		}
 		p.resumed++
 		if run.Actor.Agent == "coordinator" {
-			err = errors.Join(err, n.letGo(ctx, run.Run, run.Actor))
+			err = errors.Join(err, n.finishCoordinator(ctx, run.Run, run.Actor))
 			continue
 		}
-		_, e = n.follow(ctx, run.Run, nil)
+		_, e = n.readRun(ctx, run.Run, nil)
 		err = errors.Join(err, e)
 	}
-	for run, t := range o.told {
-		err = errors.Join(err, t.stands(n.disk, run, true))
+	for run, t := range o.promises {
+		err = errors.Join(err, t.verify(n.disk, run, true))
 	}
 	return errors.Join(err, n.close(ctx))
 }
 
-// stands sees that the run is as its client was told, and, once it is over, that
+// verify sees that the run is as its client was told, and, once it is over, that
 // it says what it should.
-func (t promise) stands(kv store.KV, run actor.CallID, over bool) error {
+func (t promise) verify(kv store.KV, run actor.CallID, over bool) error {
 	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
 	switch {
 	case err != nil:

@@ -22,25 +22,25 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// powered is a node as serve makes one.
-type powered struct {
+// powerNode is a node as serve makes one.
+type powerNode struct {
 	*engine.Engine
 	disk *Disk
 	log  *Log
 	out  *outbound.Outbound
 }
 
-func wakeUp(fs vfs.FS, through func(*Log) engine.Log) (*powered, error) {
+func startPowerNode(fs vfs.FS, through func(*Log) engine.Log) (*powerNode, error) {
 	d, err := Open(powerDir, "n1", Options{fs: fs})
 	if err != nil {
 		return nil, err
 	}
-	n := &powered{disk: d, log: NewLog(d)}
+	n := &powerNode{disk: d, log: NewLog(d)}
 	if n.out, err = outbound.New(outbound.Config{}); err != nil {
 		return nil, err
 	}
 	registry := tools.NewRegistry()
-	team, err := teamOf(registry)
+	team, err := powerAgents(registry)
 	if err != nil {
 		return nil, err
 	}
@@ -49,15 +49,15 @@ func wakeUp(fs vfs.FS, through func(*Log) engine.Log) (*powered, error) {
 	return n, err
 }
 
-func (n *powered) close(ctx context.Context) error {
+func (n *powerNode) close(ctx context.Context) error {
 	err := n.Engine.Close(ctx)
 	n.out.Close()
 	return errors.Join(err, n.log.Close(), n.disk.Close())
 }
 
-// teamOf is a helper, one who asks it and waits, one who asks two at once and
+// powerAgents is a helper, one who asks it and waits, one who asks two at once and
 // works, and one with a model.
-func teamOf(registry *tools.Registry) ([]actor.Definition, error) {
+func powerAgents(registry *tools.Registry) ([]actor.Definition, error) {
 	spec, err := agents.ReadJSON([]byte(`{"agent_id":"teller","name":"teller"}`))
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func teamOf(registry *tools.Registry) ([]actor.Definition, error) {
 	return append(agents.Builtin(), team, teller), err
 }
 
-func (n *powered) signal(ctx context.Context, run actor.CallID, to actor.ID) error {
+func (n *powerNode) signal(ctx context.Context, run actor.CallID, to actor.ID) error {
 	a, err := n.Ask(ctx, actor.Call{ID: n.NewCallID(), To: to, Kind: actor.Signal, Parent: run, Operation: "go"})
 	if err == nil && a.Reply.Refusal != nil {
 		err = a.Reply.Refusal
@@ -83,11 +83,11 @@ func (n *powered) signal(ctx context.Context, run actor.CallID, to actor.ID) err
 	return err
 }
 
-// letGo sees a coordinator to its end, with the signal that it may wait for.
-func (n *powered) letGo(ctx context.Context, run actor.CallID, to actor.ID) error {
+// finishCoordinator sees a coordinator to its end, with the signal that it may wait for.
+func (n *powerNode) finishCoordinator(ctx context.Context, run actor.CallID, to actor.ID) error {
 	var wrong error
 	gone := false
-	_, err := n.follow(ctx, run, func(events [][]byte) {
+	_, err := n.readRun(ctx, run, func(events [][]byte) {
 		has := func(what runs.Type) bool {
 			return slices.ContainsFunc(events, func(e []byte) bool { return bytes.Contains(e, []byte(`"`+what.String()+`"`)) })
 		}
@@ -99,8 +99,8 @@ func (n *powered) letGo(ctx context.Context, run actor.CallID, to actor.ID) erro
 	return errors.Join(err, wrong)
 }
 
-// follow reads a run's events as they come, up to its last.
-func (n *powered) follow(ctx context.Context, run actor.CallID, each func([][]byte)) ([][]byte, error) {
+// readRun reads a run's events as they come, up to its last.
+func (n *powerNode) readRun(ctx context.Context, run actor.CallID, each func([][]byte)) ([][]byte, error) {
 	news, stop := n.Watch(run)
 	defer stop()
 	var all [][]byte

@@ -22,25 +22,25 @@ const (
 	lockFile   = "LOCK"
 	holderFile = "HOLDER"
 	pebbleDir  = "pebble"
-	newSuffix  = ".new" // of a file that is not whole yet
+	tempSuffix = ".new" // of a file that is not whole yet
 )
 
 func (d *Disk) path(name string) string { return d.options.fs.PathJoin(d.dir, name) }
 
-// look says what is wrong with the folder as it stands, and writes nothing. Fresh
+// inspect says what is wrong with the folder as it stands, and writes nothing. Fresh
 // is one that holds no store yet, or the beginning of one.
-func (d *Disk) look() (fresh bool, err error) {
+func (d *Disk) inspect() (fresh bool, err error) {
 	names, err := d.options.fs.List(d.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, err
 	}
 	slices.Sort(names)
 	if !slices.Contains(names, formatFile) {
-		ours := []string{formatFile + newSuffix, lockFile, holderFile}
+		ours := []string{formatFile + tempSuffix, lockFile, holderFile}
 		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(ours, n) })
 		switch {
 		case len(names) > 0:
-			return false, foreign(names)
+			return false, foreignError(names)
 		case d.options.ReadOnly:
 			return false, errors.New("holds no store")
 		}
@@ -64,7 +64,7 @@ func (d *Disk) look() (fresh bool, err error) {
 	return false, nil
 }
 
-func foreign(names []string) error {
+func foreignError(names []string) error {
 	for _, n := range names {
 		if n == "CURRENT" || strings.HasPrefix(n, "MANIFEST-") || strings.HasPrefix(n, "OPTIONS-") || strings.HasPrefix(n, "marker.") {
 			return fmt.Errorf("holds a Pebble or RocksDB store of something else (%s): name an empty folder", n)
@@ -89,13 +89,13 @@ func (d *Disk) checkFormatFile() error {
 	if _, err := fmt.Sscanf(string(b), "troupe store %d of node %s", &version, &node); err != nil || formatLine(version, actor.NodeID(node)) != string(b) {
 		// A later version may word the rest of the line otherwise.
 		if n, _ := fmt.Sscanf(string(b), "troupe store %d", &version); n == 1 && version > store.FormatVersion {
-			return newer(version)
+			return newerFormatError(version)
 		}
 		return fmt.Errorf("FORMAT reads %.60q, want %q", b, formatLine(store.FormatVersion, "NAME"))
 	}
 	switch {
 	case version > store.FormatVersion:
-		return newer(version)
+		return newerFormatError(version)
 	case version < store.FormatVersion:
 		return fmt.Errorf("is of format %d, this program reads format %d", version, store.FormatVersion)
 	case d.node == "" && d.options.ReadOnly:
@@ -106,12 +106,12 @@ func (d *Disk) checkFormatFile() error {
 	return actor.CheckName(node)
 }
 
-func newer(version int) error {
+func newerFormatError(version int) error {
 	return fmt.Errorf("is of format %d, this program reads format %d: use a newer program; nothing was changed", version, store.FormatVersion)
 }
 
-// take locks the folder.
-func (d *Disk) take() error {
+// acquireLock locks the folder.
+func (d *Disk) acquireLock() error {
 	lock, err := d.options.fs.Lock(d.path(lockFile))
 	switch {
 	case err == nil:
@@ -131,25 +131,25 @@ func (d *Disk) take() error {
 	return nil
 }
 
-// locked is the file system for who only reads: Pebble would lock its own folder
+// noLockFS is the file system for who only reads: Pebble would lock its own folder
 // beside ours, and write for it where nothing may be written.
-type locked struct{ vfs.FS }
+type noLockFS struct{ vfs.FS }
 
 // Lock implements vfs.FS.
-func (locked) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
+func (noLockFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
-// begin lays down what must stand before the first key: a crash within leaves
+// initialize lays down what must stand before the first key: a crash within leaves
 // what look takes for the beginning of a store.
-func (d *Disk) begin() error {
+func (d *Disk) initialize() error {
 	d.syncParents()
-	if err := d.writeWhole(formatFile, []byte(formatLine(store.FormatVersion, d.node))); err != nil {
+	if err := d.writeAtomic(formatFile, []byte(formatLine(store.FormatVersion, d.node))); err != nil {
 		return err
 	}
 	slots := make([]byte, store.AnchorFileBytes)
 	for i := range 2 {
 		copy(slots[i*store.AnchorSlotApart:], store.EncodeAnchor(d.node, store.Mark{}))
 	}
-	return d.writeWhole(anchorFile, slots)
+	return d.writeAtomic(anchorFile, slots)
 }
 
 // syncParents makes the folder itself durable, so far as the folders above may be read.
@@ -176,7 +176,7 @@ func (d *Disk) syncParents() {
 type anchor struct {
 	file vfs.File
 	slot int
-	at   store.Mark
+	mark store.Mark
 }
 
 func (d *Disk) readAnchor() (store.Mark, error) {
@@ -185,13 +185,13 @@ func (d *Disk) readAnchor() (store.Mark, error) {
 		return store.Mark{}, err
 	}
 	mark, slot, err := store.DecodeAnchor(b, d.node)
-	d.anchor.at, d.anchor.slot = mark, 1-slot
+	d.anchor.mark, d.anchor.slot = mark, 1-slot
 	return mark, err
 }
 
 // writeAnchor says that the log is synced up to mark. One goroutine at a time.
 func (d *Disk) writeAnchor(mark store.Mark) error {
-	if mark == d.anchor.at {
+	if mark == d.anchor.mark {
 		return nil
 	}
 	if d.anchor.file == nil {
@@ -207,7 +207,7 @@ func (d *Disk) writeAnchor(mark store.Mark) error {
 	if err := d.anchor.file.SyncData(); err != nil {
 		return err
 	}
-	d.anchor.at, d.anchor.slot = mark, 1-d.anchor.slot
+	d.anchor.mark, d.anchor.slot = mark, 1-d.anchor.slot
 	return nil
 }
 
@@ -238,9 +238,9 @@ func (d *Disk) writeFile(name string, content []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// writeWhole writes a file that is there after a crash either not at all or all of it.
-func (d *Disk) writeWhole(name string, content []byte) error {
-	if err := d.writeFile(name+newSuffix, content); err != nil {
+// writeAtomic writes a file that is there after a crash either not at all or all of it.
+func (d *Disk) writeAtomic(name string, content []byte) error {
+	if err := d.writeFile(name+tempSuffix, content); err != nil {
 		return err
 	}
 	return d.install(name)
@@ -248,7 +248,7 @@ func (d *Disk) writeWhole(name string, content []byte) error {
 
 // install gives a file that is whole its name.
 func (d *Disk) install(name string) error {
-	if err := d.options.fs.Rename(d.path(name+newSuffix), d.path(name)); err != nil {
+	if err := d.options.fs.Rename(d.path(name+tempSuffix), d.path(name)); err != nil {
 		return err
 	}
 	folder, err := d.options.fs.OpenDir(d.dir)

@@ -11,27 +11,27 @@ import (
 
 // told are the kinds of events that tell counts or logs.
 var (
-	counted = history.SetOf(history.Refuse)
-	infos   = history.SetOf(history.Admit, history.Reply, history.Refuse)
-	debugs  = history.SetOf(history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel)
+	countedKinds = history.SetOf(history.Refuse)
+	infoKinds    = history.SetOf(history.Admit, history.Reply, history.Refuse)
+	debugKinds   = history.SetOf(history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel)
 )
 
-// kinds is what of a cell's history anybody hears. Who logs more from now on hears
+// eventKinds is what of a cell's history anybody hears. Who logs more from now on hears
 // more of the next incarnation.
-func (e *Engine) kinds() history.Set {
+func (e *Engine) eventKinds() history.Set {
 	switch {
-	case e.tracing.on():
+	case e.tracing.enabled():
 		return 0
 	case e.log.Enabled(e.ctx, slog.LevelDebug):
-		return counted | infos | debugs
+		return countedKinds | infoKinds | debugKinds
 	case e.log.Enabled(e.ctx, slog.LevelInfo):
-		return counted | infos
+		return countedKinds | infoKinds
 	}
-	return counted
+	return countedKinds
 }
 
-// tell logs what a person who runs a node wants to know of each run; never content.
-func (e *Engine) tell(ev *history.Event) {
+// logEvent logs what a person who runs a node wants to know of each run; never content.
+func (e *Engine) logEvent(ev *history.Event) {
 	var message string
 	level := slog.LevelInfo
 	switch ev.Kind {
@@ -47,11 +47,11 @@ func (e *Engine) tell(ev *history.Event) {
 		return
 	}
 	if e.log.Enabled(e.ctx, level) {
-		e.log.LogAttrs(e.ctx, level, message, attrs(ev)...)
+		e.log.LogAttrs(e.ctx, level, message, eventAttrs(ev)...)
 	}
 }
 
-func attrs(ev *history.Event) []slog.Attr {
+func eventAttrs(ev *history.Event) []slog.Attr {
 	all := []slog.Attr{slog.String("actor", ev.Actor.String()), slog.Int("cell", int(ev.From.Cell))}
 	if !ev.Call.IsZero() {
 		all = append(all, slog.String("call", ev.Call.String()))

@@ -16,48 +16,50 @@ import (
 
 // A story is the life of one actor: one call after the other, each in two
 // entries, every seventh with a message that is stored by itself.
-type story struct {
+type entryGenerator struct {
 	id  actor.ID
 	n   uint64
 	due actor.Time
 }
 
-func newStory(name string) *story { return &story{id: actor.NewID(name, "s-1")} }
+func newEntryGenerator(name string) *entryGenerator {
+	return &entryGenerator{id: actor.NewID(name, "s-1")}
+}
 
-func text(n uint64) string {
+func entryText(n uint64) string {
 	if n%7 == 0 {
 		return strings.Repeat(fmt.Sprintf("large %d ", n), store.BlobBytesMin/7)
 	}
 	return fmt.Sprintf("message %d", n)
 }
 
-func (s *story) next() store.Entry {
+func (s *entryGenerator) next() store.Entry {
 	s.n++
 	name := actor.HashOf([]byte(s.id.Agent))
 	run := actor.NewCallID(actor.Time((s.n+1)/2*1_000_000_000), uint64(name[0]), binary.BigEndian.Uint64(name[1:]))
 	e := store.Entry{Actor: s.id, Shard: uint16(s.id.Agent[0]), Epoch: 1, N: s.n, WasDue: s.due}
 	if s.n%2 == 1 {
 		e.Record = store.Accepted{At: actor.Time(s.n), Call: actor.Call{ID: run, Root: run, To: s.id, Operation: actor.HandleMessageFull,
-			Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text(s.n))}}
+			Kind: actor.Waiting, Lane: actor.Normal, Left: 1000, Attempt: 1, Origin: actor.Human, Parts: actor.Text(entryText(s.n))}}
 		e.Events = []store.RunEvent{{Run: run, Seq: 1, Body: runs.Encode(runs.Event{Run: run, Seq: 1, At: e.Record.(store.Accepted).At, Type: runs.UserInput, Actor: s.id, Text: "go"})}}
 		e.Due = actor.Time(s.n) + 1000
 	} else {
 		e.Record = store.Ended{Call: run, At: actor.Time(s.n), Until: actor.Forever,
-			Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text(s.n))}}
+			Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(entryText(s.n))}}
 		e.Events = []store.RunEvent{{Run: run, Seq: 2, Body: runs.Encode(runs.Event{Run: run, Seq: 2, At: e.Record.(store.Ended).At, Type: runs.RunDone, Status: actor.Succeeded, Text: "gone"})}}
 	}
 	s.due = e.Due
 	return e
 }
 
-// told says how many entries of the actor a store holds, having seen that each
+// checkEntries says how many entries of the actor a store holds, having seen that each
 // of them is the one that was told.
-func told(kv store.KV, id actor.ID) (uint64, error) {
+func checkEntries(kv store.KV, id actor.ID) (uint64, error) {
 	saved, err := store.LoadActor(kv, id)
 	if err != nil {
 		return 0, err
 	}
-	s := &story{id: id}
+	s := &entryGenerator{id: id}
 	for _, e := range saved.Entries {
 		want := s.next()
 		want.Events[0].Body = nil

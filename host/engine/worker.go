@@ -10,10 +10,10 @@ import (
 
 // worker is a cell's own goroutine: its thread whenever no client's is.
 type worker struct {
-	work chan func() // of one: a mailbox is scheduled once until it has run
-	quit chan struct{}
-	done chan struct{}
-	once sync.Once // quit is closed
+	work     chan func() // of one: a mailbox is scheduled once until it has run
+	quit     chan struct{}
+	done     chan struct{}
+	stopOnce sync.Once // quit is closed
 }
 
 var _ proto.Dispatcher = (*worker)(nil)
@@ -49,6 +49,6 @@ func (w *worker) loop() {
 
 // stop ends the goroutine and waits for it.
 func (w *worker) stop() {
-	w.once.Do(func() { close(w.quit) })
+	w.stopOnce.Do(func() { close(w.quit) })
 	<-w.done
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// tame takes from Pebble what it does by itself, so that what a simulated node
+// setDeterministic takes from Pebble what it does by itself, so that what a simulated node
 // reads is a function of what was applied.
-func tame(o *pebble.Options) {
+func setDeterministic(o *pebble.Options) {
 	o.MemTableSize = 64 << 20
 	o.DisableAutomaticCompactions = true
 	o.DisableTableStats = true
@@ -19,30 +19,30 @@ func tame(o *pebble.Options) {
 	o.L0StopWritesThreshold = 1 << 20
 }
 
-// Tamed is a store.KV for the simulator: Pebble over a file system in memory that
+// CrashableStore is a store.KV for the simulator: Pebble over a file system in memory that
 // loses in a crash what was not synced. Each Apply is synced.
-type Tamed struct {
+type CrashableStore struct {
 	keys
 	fs *vfs.MemFS
 }
 
-var _ store.KV = (*Tamed)(nil)
+var _ store.KV = (*CrashableStore)(nil)
 
-// OpenTamed opens an empty one.
-func OpenTamed() (*Tamed, error) {
-	t := &Tamed{fs: vfs.NewCrashableMem()}
+// OpenCrashableStore opens an empty one.
+func OpenCrashableStore() (*CrashableStore, error) {
+	t := &CrashableStore{fs: vfs.NewCrashableMem()}
 	return t, t.open()
 }
 
-func (t *Tamed) open() (err error) {
+func (t *CrashableStore) open() (err error) {
 	o := &pebble.Options{FS: t.fs, FormatMajorVersion: pebble.FormatNewest, Logger: silent{}}
-	tame(o)
+	setDeterministic(o)
 	t.db, err = pebble.Open("", o)
 	return err
 }
 
 // Crash loses what was not synced, and opens again what is left.
-func (t *Tamed) Crash() error {
+func (t *CrashableStore) Crash() error {
 	left := t.fs.CrashClone(vfs.CrashCloneCfg{})
 	if err := t.db.Close(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (t *Tamed) Crash() error {
 }
 
 // Close lets go of the memory.
-func (t *Tamed) Close() error { return t.db.Close() }
+func (t *CrashableStore) Close() error { return t.db.Close() }
 
 // silent hears nothing, and a failure that cannot be in memory is a panic.
 type silent struct{}

@@ -20,17 +20,17 @@ import (
 
 // A call that makes its cell fail is refused for good after three times, and
 // costs nobody else an answer.
-func TestACellThatFailsBeginsAnew(t *testing.T) {
+func TestFailedCellRestarts(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("as told") }, "goexit": goruntime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			var times atomic.Int32
-			n := start(t, t.TempDir(), func(c *Config) { c.Cells = 2 },
+			n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 2 },
 				rawAgent("bomb", func(actor.Begin) (actor.Action, error) {
 					times.Add(1)
 					fail()
 					return actor.Action{}, nil
 				}),
-				blocking("relay", func(turn *agents.Turn) (string, error) { return turn.Call("bomb/b", "x") }))
+				blockingAgent("relay", func(turn *agents.Turn) (string, error) { return turn.Call("bomb/b", "x") }))
 			n.ask("coordinator", "s-1", "xyzzy")
 			epochs := [2]actor.Epoch{n.epochs[0], n.epochs[1]}
 			var others sync.WaitGroup
@@ -38,8 +38,8 @@ func TestACellThatFailsBeginsAnew(t *testing.T) {
 				others.Go(func() {
 					for j := range 20 {
 						want := fmt.Sprintf("response from helper: %d.%d", i, j)
-						if a := n.ask("helper", fmt.Sprintf("h-%d", i), fmt.Sprintf("%d.%d", i, j)); text(a) != want {
-							t.Errorf("got %q %+v, want %q", text(a), a.Reply.Refusal, want)
+						if a := n.ask("helper", fmt.Sprintf("h-%d", i), fmt.Sprintf("%d.%d", i, j)); replyText(a) != want {
+							t.Errorf("got %q %+v, want %q", replyText(a), a.Reply.Refusal, want)
 						}
 					}
 				})
@@ -62,7 +62,7 @@ func TestACellThatFailsBeginsAnew(t *testing.T) {
 			}
 			// What was open in the cell that failed goes on.
 			var run actor.CallID
-			if err := n.Read(patient(t), func(kv store.KV) error {
+			if err := n.Read(testContext(t), func(kv store.KV) error {
 				owners, err := store.Runs(kv, actor.DefaultTenant, 10_000, true)
 				for _, o := range owners {
 					if o.Actor.Agent == "coordinator" {
@@ -74,18 +74,18 @@ func TestACellThatFailsBeginsAnew(t *testing.T) {
 				t.Fatal(err)
 			}
 			n.signal(run, actor.NewID("coordinator", "s-1"), "go")
-			n.events(run, runs.RunDone)
+			n.waitForEvent(run, runs.RunDone)
 		})
 	}
 }
 
 // Work that is under way when its cell fails is not done again: its outcome is
 // for the next incarnation.
-func TestWorkOutlivesItsCell(t *testing.T) {
+func TestWorkSurvivesCellRestart(t *testing.T) {
 	let, began := make(chan struct{}), make(chan struct{}, 8)
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
 		rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }),
-		blocking("worker", func(turn *agents.Turn) (string, error) {
+		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", func(context.Context) ([]byte, error) {
 				began <- struct{}{}
 				<-let
@@ -93,9 +93,9 @@ func TestWorkOutlivesItsCell(t *testing.T) {
 			})
 			return string(b), err
 		}))
-	call := n.call("worker", "s", "x")
+	call := n.newCall("worker", "s", "x")
 	answer := make(chan Answer, 1)
-	go func() { answer <- n.await(call) }()
+	go func() { answer <- n.askCall(call) }()
 	<-began
 	n.ask("bomb", "b", "x")
 	// Its actor is there again when it says that it waits for no signal.
@@ -103,7 +103,7 @@ func TestWorkOutlivesItsCell(t *testing.T) {
 		t.Errorf("got %+v", a)
 	}
 	close(let)
-	if a := <-answer; text(a) != "done" {
+	if a := <-answer; replyText(a) != "done" {
 		t.Errorf("got %+v", a.Reply)
 	}
 	if len(began) > 0 {
@@ -112,11 +112,11 @@ func TestWorkOutlivesItsCell(t *testing.T) {
 }
 
 // A node whose cells fail and fail again gives up, and says so.
-func TestANodeThatCannotGoOnSaysSo(t *testing.T) {
-	n := start(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, swift(rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })))
-	ctx := patient(t)
+func TestNodeStopsAfterTooManyRestarts(t *testing.T) {
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, volatile(rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })))
+	ctx := testContext(t)
 	for i := 0; ; i++ {
-		a, err := n.Ask(ctx, n.call("bomb", fmt.Sprint(i), "x"))
+		a, err := n.Ask(ctx, n.newCall("bomb", fmt.Sprint(i), "x"))
 		if err != nil {
 			if !strings.Contains(err.Error(), "failed more than 100 times") || n.Err() != err || n.Ready() != err {
 				t.Errorf("got %v", err)
@@ -128,14 +128,14 @@ func TestANodeThatCannotGoOnSaysSo(t *testing.T) {
 		}
 	}
 	select {
-	case <-n.Over():
+	case <-n.Done():
 	case <-ctx.Done():
 		t.Error("it is not over")
 	}
 }
 
-// swift is an agent that waits for no disk.
-func swift(d actor.Definition) actor.Definition {
+// volatile is an agent that waits for no disk.
+func volatile(d actor.Definition) actor.Definition {
 	d.Durability = actor.Volatile
 	return d
 }

@@ -12,21 +12,21 @@ import (
 
 // perform appends, then hands over. Gated effects wait for the log.
 func (c *cell) perform(ready runtime.Ready, end uint64) {
-	if c.light(&ready) {
-		c.taken()
+	if c.isImmediate(&ready) {
+		c.acknowledgeResult()
 		for i := range ready.Effects {
-			c.hand(&ready.Effects[i])
+			c.performNow(&ready.Effects[i])
 		}
 		return
 	}
-	c.list() // the answer may come from the log's goroutine
+	c.registerWaiter() // the answer may come from the log's goroutine
 	var gated []func()
 	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
 	for _, e := range ready.Effects {
 		do := c.prepare(e)
-		if trace.on() {
-			do = trace.left(c, e, end, do)
+		if trace.enabled() {
+			do = trace.wrapEffect(c, e, end, do)
 		}
 		if e.Gated {
 			gated = append(gated, do)
@@ -36,23 +36,23 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 	}
 	if len(ready.Entries) > 0 || len(gated) > 0 {
 		c.engine.config.Log.Commit(ready.Entries, func() {
-			if trace.on() {
-				trace.durable(self, c.engine.clock.now(), end)
+			if trace.enabled() {
+				trace.recordSync(self, c.engine.clock.now(), end)
 			}
 			for _, do := range gated {
 				do()
 			}
 		})
 	}
-	c.taken()
+	c.acknowledgeResult()
 	for _, do := range now {
 		do()
 	}
 }
 
-// light tells whether all that a step wants can be done at once, in its order.
-func (c *cell) light(ready *runtime.Ready) bool {
-	if len(ready.Entries) > 0 || c.engine.tracing.on() {
+// isImmediate tells whether all that a step wants can be done at once, in its order.
+func (c *cell) isImmediate(ready *runtime.Ready) bool {
+	if len(ready.Entries) > 0 || c.engine.tracing.enabled() {
 		return false
 	}
 	for i := range ready.Effects {
@@ -69,44 +69,44 @@ func (c *cell) light(ready *runtime.Ready) bool {
 	return true
 }
 
-// hand does what is light.
-func (c *cell) hand(e *runtime.Effect) {
+// performNow does what is light.
+func (c *cell) performNow(e *runtime.Effect) {
 	switch op := e.Op.(type) {
 	case runtime.Send:
 		c.send(&op)
 	case runtime.Respond:
-		if w := c.asker; w != nil && w.visit.Call.ID == op.Call {
-			c.asker = nil
-			w.give(Answer{op.Reply, op.HeldUntil, e.Gated})
+		if w := c.waiter; w != nil && w.request.Call.ID == op.Call {
+			c.waiter = nil
+			w.resolve(Answer{op.Reply, op.HeldUntil, e.Gated})
 		} else {
 			c.engine.clients.respond(op, e.Gated)
 		}
 	case runtime.Publish:
-		c.engine.watchers.publish(op.Event.Run)
+		c.engine.watchers.notify(op.Event.Run)
 	}
 }
 
-// taken notes that what came of an effect was taken in: it is not, once more,
+// acknowledgeResult notes that what came of an effect was taken in: it is not, once more,
 // whatever becomes of this incarnation.
-func (c *cell) taken() {
-	if c.taking == nil {
+func (c *cell) acknowledgeResult() {
+	if c.stepping == nil {
 		return
 	}
-	key := c.taking.key()
+	key := c.stepping.key()
 	select {
-	case c.effects[key].taken <- struct{}{}:
+	case c.effects[key].acknowledged <- struct{}{}:
 	default: // its time was over before: nobody waits to hear it
 	}
-	if _, whole := c.taking.input.(runtime.Outcome); whole {
+	if _, whole := c.stepping.input.(runtime.Outcome); whole {
 		c.abort(key)
 	}
-	c.taking = nil
+	c.stepping = nil
 }
 
-func (c *cell) tell(events []history.Event) {
+func (c *cell) recordEvents(events []history.Event) {
 	for i := range events {
-		c.tally.event(&events[i])
-		c.engine.tell(&events[i])
+		c.tally.recordEvent(&events[i])
+		c.engine.logEvent(&events[i])
 	}
 }
 
@@ -118,17 +118,17 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Respond:
 		return func() { c.engine.clients.respond(op, e.Gated) }
 	case runtime.Joined:
-		return func() { c.engine.clients.join(op.Call, op.Run) }
+		return func() { c.engine.clients.notifyJoined(op.Call, op.Run) }
 	case runtime.Publish:
-		return func() { c.engine.watchers.publish(op.Event.Run) }
+		return func() { c.engine.watchers.notify(op.Event.Run) }
 	case runtime.Tool:
-		return c.effect(e, actor.AskTool, op.Left, c.tool(op))
+		return c.prepareEffect(e, actor.AskTool, op.Left, c.tool(op))
 	case runtime.Work:
-		return c.effect(e, actor.AskWork, op.Left, work(op))
+		return c.prepareEffect(e, actor.AskWork, op.Left, work(op))
 	case runtime.Model:
-		return c.effect(e, actor.AskModel, op.Left, c.model(op))
+		return c.prepareEffect(e, actor.AskModel, op.Left, c.model(op))
 	case runtime.Invoke:
-		return c.effect(e, actor.AskInvoke, op.Left, c.invoke(op))
+		return c.prepareEffect(e, actor.AskInvoke, op.Left, c.invoke(op))
 	case runtime.Abort:
 		return func() { c.abort(effectKey{e.ID, e.Attempt}) }
 	case runtime.Await:
@@ -136,7 +136,7 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Load:
 		return c.read(func(found func(runtime.Input)) { c.engine.load(op, found) })
 	case runtime.Expiries:
-		return c.read(func(found func(runtime.Input)) { c.engine.expiries(op.Shards, found) })
+		return c.read(func(found func(runtime.Input)) { c.engine.findDue(op.Shards, found) })
 	default:
 		panic(fmt.Sprintf("engine: cannot do %T", op))
 	}
@@ -151,27 +151,27 @@ func (c *cell) send(op *runtime.Send) {
 		e.log.Debug("a message for a cell that is not here", "node", string(op.Node), "cell", op.Cell)
 		return
 	}
-	c.mailbox.note(op.Cell)
-	if len(c.spill[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, &op.Envelope) {
+	c.mailbox.markPeer(op.Cell)
+	if len(c.overflow[op.Cell]) == 0 && e.cells[op.Cell].mailbox.pushFrom(c.n, &op.Envelope) {
 		return
 	}
-	c.spill[op.Cell] = append(c.spill[op.Cell], op.Envelope)
-	if c.spilled.Add(1) > spillMax {
-		panic(fmt.Sprintf("cell %d has %d messages that find no room", c.n, spillMax))
+	c.overflow[op.Cell] = append(c.overflow[op.Cell], op.Envelope)
+	if c.overflowCount.Add(1) > overflowMax {
+		panic(fmt.Sprintf("cell %d has %d messages that find no room", c.n, overflowMax))
 	}
 }
 
-// flush hands over what found no room before, in order.
-func (c *cell) flush() {
-	if c.spilled.Load() == 0 {
+// flushOverflow hands over what found no room before, in order.
+func (c *cell) flushOverflow() {
+	if c.overflowCount.Load() == 0 {
 		return
 	}
-	for to := range c.spill {
-		for len(c.spill[to]) > 0 && c.engine.cells[to].mailbox.pushFrom(c.n, &c.spill[to][0]) {
-			c.mailbox.note(uint16(to))
-			c.spill[to][0] = actor.Envelope{}
-			c.spill[to] = c.spill[to][1:]
-			c.spilled.Add(-1)
+	for to := range c.overflow {
+		for len(c.overflow[to]) > 0 && c.engine.cells[to].mailbox.pushFrom(c.n, &c.overflow[to][0]) {
+			c.mailbox.markPeer(uint16(to))
+			c.overflow[to][0] = actor.Envelope{}
+			c.overflow[to] = c.overflow[to][1:]
+			c.overflowCount.Add(-1)
 		}
 	}
 }

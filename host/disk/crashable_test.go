@@ -12,15 +12,15 @@ import (
 
 // Tamed Pebble and a map in memory, given the same batches, show the same, also
 // after crashes.
-func TestTamedShowsWhatMemoryShows(t *testing.T) {
-	tamed, err := OpenTamed()
+func TestCrashableStoreMatchesMemory(t *testing.T) {
+	tamed, err := OpenCrashableStore()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tamed.Close()
 	memory := &store.Memory{}
 	random := rand.New(rand.NewPCG(5, 6))
-	stories := []*story{newStory("a"), newStory("b"), newStory("c")}
+	stories := []*entryGenerator{newEntryGenerator("a"), newEntryGenerator("b"), newEntryGenerator("c")}
 	w := store.NewWriter(store.WriterConfig{Node: "n1"})
 	var end store.Mark
 	for range 300 {
@@ -61,9 +61,9 @@ func dump(t *testing.T, kv store.KV) []byte {
 	return all
 }
 
-func BenchmarkTamedOpenClose(b *testing.B) {
+func BenchmarkCrashableStoreOpenClose(b *testing.B) {
 	for range b.N {
-		t, err := OpenTamed()
+		t, err := OpenCrashableStore()
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -71,13 +71,13 @@ func BenchmarkTamedOpenClose(b *testing.B) {
 	}
 }
 
-func BenchmarkTamedApply(b *testing.B) {
-	t, err := OpenTamed()
+func BenchmarkCrashableStoreApply(b *testing.B) {
+	t, err := OpenCrashableStore()
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer t.Close()
-	w, s := store.NewWriter(store.WriterConfig{Node: "n1"}), newStory("a")
+	w, s := store.NewWriter(store.WriterConfig{Node: "n1"}), newEntryGenerator("a")
 	for range b.N {
 		w.Append([]store.Entry{s.next(), s.next()})
 		batch, _ := w.Next()

@@ -11,31 +11,31 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// pace is a log that is durable when it is told to be.
-type pace struct {
+// manualLog is a log that is durable when it is told to be.
+type manualLog struct {
 	full    error
 	backlog int
 	waiting []func()
 }
 
-func (p *pace) Commit(_ []store.Entry, after func()) { p.waiting = append(p.waiting, after) }
-func (p *pace) Full() error                          { return p.full }
-func (p *pace) Backlog() int                         { return p.backlog }
+func (p *manualLog) Commit(_ []store.Entry, after func()) { p.waiting = append(p.waiting, after) }
+func (p *manualLog) Full() error                          { return p.full }
+func (p *manualLog) Backlog() int                         { return p.backlog }
 
-func (p *pace) sync() {
+func (p *manualLog) sync() {
 	for _, after := range p.waiting {
 		after()
 	}
 	p.waiting = nil
 }
 
-func TestNewWorkIsRefusedWhileTheDiskIsBehind(t *testing.T) {
-	var r room
-	log := &pace{}
+func TestAdmissionRefusesWhileDiskLags(t *testing.T) {
+	var r admission
+	log := &manualLog{}
 	now := actor.Time(time.Hour)
 	is := func(title string, want actor.Reason) {
 		t.Helper()
-		now = now.Add(roomLooks)
+		now = now.Add(admissionInterval)
 		switch got := r.check(now, log); {
 		case want == 0 && got != nil:
 			t.Errorf("%s: %v", title, got)
@@ -44,9 +44,9 @@ func TestNewWorkIsRefusedWhileTheDiskIsBehind(t *testing.T) {
 		}
 	}
 	is("at first", 0)
-	now = now.Add(behindMax / 2)
+	now = now.Add(diskLagMax / 2)
 	is("a slow sync", 0)
-	now = now.Add(behindMax / 2)
+	now = now.Add(diskLagMax / 2)
 	is("a disk that is behind", actor.Busy)
 	now = now.Add(time.Minute)
 	is("still", actor.Busy)
@@ -55,7 +55,7 @@ func TestNewWorkIsRefusedWhileTheDiskIsBehind(t *testing.T) {
 	}
 	log.sync()
 	is("when it has caught up", 0)
-	now = now.Add(behindMax - 2*roomLooks)
+	now = now.Add(diskLagMax - 2*admissionInterval)
 	is("what waits now began anew", 0)
 	log.sync()
 	log.backlog = backlogMax + 1

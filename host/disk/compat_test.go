@@ -33,7 +33,7 @@ var (
 
 const hour = actor.Duration(3_600_000_000_000)
 
-func TestTheFirstVersionsStoreIsReadForever(t *testing.T) {
+func TestFirstVersionStoreStaysReadable(t *testing.T) {
 	if *rewrite {
 		writeFixture(t)
 	}
@@ -48,12 +48,12 @@ func TestTheFirstVersionsStoreIsReadForever(t *testing.T) {
 	}
 	// It can be gone on with.
 	d := mustOpen(t, dir, Options{})
-	l, s := NewLog(d), newStory("alice")
+	l, s := NewLog(d), newEntryGenerator("alice")
 	for s.n < 21 {
 		s.next()
 	}
 	commit(l, s.next())
-	if n, err := told(d, s.id); n != 22 || err != nil {
+	if n, err := checkEntries(d, s.id); n != 22 || err != nil {
 		t.Errorf("%d entries, %v", n, err)
 	}
 	mustClose(t, l)
@@ -61,7 +61,7 @@ func TestTheFirstVersionsStoreIsReadForever(t *testing.T) {
 
 func readFixture(t *testing.T, d *Disk) {
 	t.Helper()
-	if n, err := told(d, actor.NewID("alice", "s-1")); n != 21 || err != nil {
+	if n, err := checkEntries(d, actor.NewID("alice", "s-1")); n != 21 || err != nil {
 		t.Errorf("alice: %d entries, %v", n, err)
 	}
 	if end, err := d.VerifyAll(); err != nil || end.Pos != 21+12+1+1 {
@@ -81,14 +81,14 @@ func readFixture(t *testing.T, d *Disk) {
 		t.Fatalf("carol's journal: %+v", j)
 	}
 	if of, _, ok := j.Promise(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || of != first ||
-		actor.TextOf(reply.Parts) != text(7) || reply.Warnings[0] != "slow" {
+		actor.TextOf(reply.Parts) != entryText(7) || reply.Warnings[0] != "slow" {
 		t.Errorf("first: %+v, promised for %s", reply, of)
 	}
 	call, tool := run.Last()[0], run.Last()[1]
-	if call.To != dave || call.Call != child || call.Budget != 40 || call.Holds != 2 || call.Answer == nil || actor.TextOf(call.Answer.Parts) != text(14) {
+	if call.To != dave || call.Call != child || call.Budget != 40 || call.Holds != 2 || call.Answer == nil || actor.TextOf(call.Answer.Parts) != entryText(14) {
 		t.Errorf("the call: %+v", call)
 	}
-	if tool.Attempt != 2 || !tool.Open() || tool.Sent == nil || tool.Sent.Name != "look_up" || actor.TextOf(tool.Ask.Parts) != text(7) {
+	if tool.Attempt != 2 || !tool.Open() || tool.Sent == nil || tool.Sent.Name != "look_up" || actor.TextOf(tool.Ask.Parts) != entryText(7) {
 		t.Errorf("the tool: %+v", tool)
 	}
 	if run.Seq != 2 || run.Budget != 99-1-40+30 || run.Call.Chain[0] != dave || run.Clock.HeldUntil != 0 {
@@ -120,7 +120,7 @@ func writeFixture(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := mustOpen(t, fixture, Options{})
-	l, alice := NewLog(d), newStory("alice")
+	l, alice := NewLog(d), newEntryGenerator("alice")
 	for range 14 {
 		commit(l, alice.next())
 	}
@@ -140,7 +140,7 @@ func writeFixture(t *testing.T) {
 	call := func(id actor.CallID) actor.Call {
 		return actor.Call{ID: id, Root: first, Parent: first, To: carol, Operation: actor.HandleMessageFull, Chain: []actor.ID{dave}, Kind: actor.Waiting,
 			Lane: actor.High, Left: hour, Attempt: 1, Principal: "p", Origin: actor.Human, Project: "x", Budget: 99, Workflow: "w", Trace: "t", Stamp: at,
-			Via: actor.Address{Node: "n1", Cell: 1, Incarnation: 2}, Parts: actor.Text(text(7))}
+			Via: actor.Address{Node: "n1", Cell: 1, Incarnation: 2}, Parts: actor.Text(entryText(7))}
 	}
 	root := call(first)
 	root.Chain, root.Parent = nil, actor.CallID{}
@@ -150,16 +150,16 @@ func writeFixture(t *testing.T) {
 		entry(due, store.Accepted{Call: root, At: at, Definition: actor.HashOf([]byte("v1"))}),
 		entry(due, store.Accepted{Call: call(second), At: at}, store.RunEvent{Run: second, Seq: 1, Body: []byte(`{"type":"run_started"}`)}),
 		entry(due, store.Ended{Call: first, At: at, Until: actor.Forever, Idempotency: root.Idempotency,
-			Reply: actor.Reply{Call: first, Run: first, Status: actor.Partial, Parts: actor.Text(text(7)), Warnings: []string{"slow"}}}))
+			Reply: actor.Reply{Call: first, Run: first, Status: actor.Partial, Parts: actor.Text(entryText(7)), Warnings: []string{"slow"}}}))
 	commit(l,
 		entry(due, store.Asking{Run: second, At: at, Asks: []store.Asked{
 			{Ask: actor.Ask{Kind: actor.AskCall, Name: "dave", Parts: actor.Text("hello"), Timeout: hour}, Call: child, To: dave, Budget: 40, Stamp: at, Clock: actor.NewClock(at, hour), Attempt: 1},
-			{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(text(7)), Idempotent: true}, Sent: &actor.Ask{Kind: actor.AskTool, Name: "look_up"}, Clock: actor.NewClock(at, hour), Attempt: 1},
+			{Ask: actor.Ask{Kind: actor.AskTool, Name: "look", Parts: actor.Text(entryText(7)), Idempotent: true}, Sent: &actor.Ask{Kind: actor.AskTool, Name: "look_up"}, Clock: actor.NewClock(at, hour), Attempt: 1},
 		}}),
 		entry(due, store.Retried{Run: second, Step: 1, Index: 1, At: at, Attempt: 2}),
 		entry(due, store.Held{Run: second, Step: 1, At: at, N: 1, Until: at.Add(hour)}, store.RunEvent{Run: second, Seq: 2, Body: []byte(`{"type":"held"}`)}),
 		entry(due, store.Resumed{Run: second, Step: 1, At: at, N: 2}),
-		entry(due, store.Answered{Run: second, Step: 1, At: at, Answer: actor.Answer{Parts: actor.Text(text(14))}, Budget: 30}),
+		entry(due, store.Answered{Run: second, Step: 1, At: at, Answer: actor.Answer{Parts: actor.Text(entryText(14))}, Budget: 30}),
 		entry(due, store.Accepted{Call: call(parked), At: at}))
 	saved, err := store.LoadActor(d, carol)
 	if err != nil {

@@ -23,12 +23,12 @@ import (
 
 var flips = flag.Int("flips", 8, "bits to flip in each file of a store, one at a time")
 
-// files is a folder in memory: what was read from a real one, to be damaged.
-type files map[string][]byte
+// fileSet is a folder in memory: what was read from a real one, to be damaged.
+type fileSet map[string][]byte
 
-func readFiles(t *testing.T, dir string) files {
+func readFiles(t *testing.T, dir string) fileSet {
 	t.Helper()
-	all := files{}
+	all := fileSet{}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -44,7 +44,7 @@ func readFiles(t *testing.T, dir string) files {
 }
 
 // open opens the folder as it is now.
-func (f files) open(t *testing.T) (*Disk, error) {
+func (f fileSet) open(t *testing.T) (*Disk, error) {
 	mem := vfs.NewMem()
 	if err := mem.MkdirAll("/data/pebble", 0o700); err != nil {
 		t.Fatal(err)
@@ -64,14 +64,14 @@ func (f files) open(t *testing.T) (*Disk, error) {
 
 // Each damage to each file is either found, in words that name the store, or
 // does no harm: nothing is lost or changed in silence.
-func TestNoDamageGoesUnnoticed(t *testing.T) {
+func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
 	l := NewLog(d)
 	names := []string{"a", "b", "c"}
 	const each = 30
 	for _, name := range names {
-		s := newStory(name)
+		s := newEntryGenerator(name)
 		for range each {
 			commit(l, s.next())
 		}
@@ -105,7 +105,7 @@ func TestNoDamageGoesUnnoticed(t *testing.T) {
 		}
 		defer d.Close()
 		for _, actorName := range names {
-			n, err := told(d, actor.NewID(actorName, "s-1"))
+			n, err := checkEntries(d, actor.NewID(actorName, "s-1"))
 			if err != nil {
 				found[class]++
 				if !strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "blob") {
@@ -148,10 +148,10 @@ func TestNoDamageGoesUnnoticed(t *testing.T) {
 
 // A log written ahead that was cut short is often what Pebble takes for a crash:
 // what it has lost is known from the anchor alone.
-func TestTheAnchorKnowsWhatTheLogLost(t *testing.T) {
+func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
-	l, s := NewLog(d), newStory("a")
+	l, s := NewLog(d), newEntryGenerator("a")
 	for range 60 {
 		commit(l, s.next())
 	}
@@ -182,9 +182,9 @@ func TestTheAnchorKnowsWhatTheLogLost(t *testing.T) {
 
 // What Pebble does not open is named, by Open and by Examine, which never says
 // that nothing was lost where nothing could be read.
-func TestDamageIsNamed(t *testing.T) {
+func TestCorruptionErrorsNameFile(t *testing.T) {
 	const entries = 300
-	dir := storeOf(t, entries)
+	dir := newTestStore(t, entries)
 	whole := readFiles(t, dir)
 	var log string
 	for name, content := range whole {
@@ -201,11 +201,11 @@ func TestDamageIsNamed(t *testing.T) {
 			}
 		}
 	}
-	unread, said := unreadable(t, whole, log)
+	unread, said := corruptLog(t, whole, log)
 	if !strings.Contains(said, "log written ahead ") || !strings.Contains(said, log) || !strings.Contains(said, fmt.Sprintf("up to %d,", entries)) {
 		t.Error(said)
 	}
-	for name, content := range map[string][]byte{log: unread, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+sumBytes)} {
+	for name, content := range map[string][]byte{log: unread, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+secretChecksumBytes)} {
 		path := filepath.Join(dir, name)
 		old := whole[name]
 		if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -228,10 +228,10 @@ func TestDamageIsNamed(t *testing.T) {
 
 // What is left of a store whose newest log is gone, or is nothing that can be
 // read, can be read, and Examine tells which batches are not there any more.
-func TestWhatIsLeftCanBeRead(t *testing.T) {
+func TestDamagedStoreIsReadable(t *testing.T) {
 	from := t.TempDir()
 	d := mustOpen(t, from, Options{})
-	l, s := NewLog(d), newStory("a")
+	l, s := NewLog(d), newEntryGenerator("a")
 	const flushed, all = 200, 500
 	for n := range all {
 		commit(l, s.next())
@@ -243,7 +243,7 @@ func TestWhatIsLeftCanBeRead(t *testing.T) {
 	}
 	mustClose(t, l, d)
 	log := filepath.Base(newestLog(t, from))
-	unread, _ := unreadable(t, readFiles(t, from), "pebble/"+log)
+	unread, _ := corruptLog(t, readFiles(t, from), "pebble/"+log)
 	for name, content := range map[string][]byte{"empty": {}, "unread": unread} {
 		dir := filepath.Join(t.TempDir(), name) // a store that is opened for writing is another afterwards
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
@@ -259,7 +259,7 @@ func TestWhatIsLeftCanBeRead(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if n, err := told(d, actor.NewID("a", "s-1")); err != nil || n < flushed || n == all {
+		if n, err := checkEntries(d, actor.NewID("a", "s-1")); err != nil || n < flushed || n == all {
 			t.Errorf("%s: %d entries are left, %v", name, n, err)
 		}
 		mustClose(t, d)
@@ -277,8 +277,8 @@ func TestWhatIsLeftCanBeRead(t *testing.T) {
 
 // An opening that fails has kept the log as it was, also over a second try; one
 // that does not fail keeps nothing.
-func TestALogIsKeptUntilAllOfItWasSeen(t *testing.T) {
-	dir := storeOf(t, 300)
+func TestWALIsPreservedUntilVerified(t *testing.T) {
+	dir := newTestStore(t, 300)
 	log := newestLog(t, dir)
 	whole, err := os.ReadFile(log)
 	if err != nil {
@@ -288,7 +288,7 @@ func TestALogIsKeptUntilAllOfItWasSeen(t *testing.T) {
 	if err := os.WriteFile(log, bad, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	kept := filepath.Join(dir, keptDir, filepath.Base(log))
+	kept := filepath.Join(dir, preservedDir, filepath.Base(log))
 	for range 2 {
 		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "the log as it was before is in kept") {
 			t.Fatal(err)
@@ -301,9 +301,9 @@ func TestALogIsKeptUntilAllOfItWasSeen(t *testing.T) {
 		t.Fatal("the log is where it was: nothing need be kept")
 	}
 	// One that Pebble does not even begin with is told in the same words each time.
-	dir = storeOf(t, 300)
+	dir = newTestStore(t, 300)
 	log = newestLog(t, dir)
-	unread, _ := unreadable(t, readFiles(t, dir), "pebble/"+filepath.Base(log))
+	unread, _ := corruptLog(t, readFiles(t, dir), "pebble/"+filepath.Base(log))
 	if err := os.WriteFile(log, unread, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -312,17 +312,17 @@ func TestALogIsKeptUntilAllOfItWasSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again := storeOf(t, 30)
+	again := newTestStore(t, 30)
 	d := mustOpen(t, again, Options{})
 	mustClose(t, d)
-	if _, err := os.Stat(filepath.Join(again, keptDir)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(again, preservedDir)); !os.IsNotExist(err) {
 		t.Errorf("a whole store keeps something: %v", err)
 	}
 }
 
-// unreadable damages a log so that Pebble does not take it for one that ends
+// corruptLog damages a log so that Pebble does not take it for one that ends
 // early, which the anchor would contradict. It tells what Open says of it.
-func unreadable(t *testing.T, whole files, log string) (content []byte, said string) {
+func corruptLog(t *testing.T, whole fileSet, log string) (content []byte, said string) {
 	t.Helper()
 	const block = 512
 	for from := 8 * block; from+block < len(whole[log]); from += 8 * block {

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+
+	proto "github.com/asynkron/protoactor-go/actor"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/internal/invariant"
+	"github.com/troupe-run/troupe/runtime"
+)
+
+// Stepper is an engine without goroutines: its cells are stepped behind the same
+// mailboxes and protoactor actors, one input at a time, when its owner says. What
+// protoactor schedules beside that runs at once.
+type Stepper struct {
+	system     *proto.ActorSystem
+	slots      []*StepperSlot
+	scheduled  []func()
+	coroutines coroutinePool
+}
+
+var _ proto.Dispatcher = (*Stepper)(nil)
+
+// NewStepper has no seats yet. One goroutine at a time may use it and them.
+func NewStepper() *Stepper { return &Stepper{system: newActorSystem()} }
+
+// newActorSystem is protoactor's, whose own log nobody reads.
+func newActorSystem() *proto.ActorSystem {
+	return proto.NewActorSystem(proto.WithLoggerFactory(func(*proto.ActorSystem) *slog.Logger {
+		return slog.New(slog.DiscardHandler)
+	}))
+}
+
+// Schedule implements protoactor's Dispatcher.
+func (s *Stepper) Schedule(fn func()) { s.scheduled = append(s.scheduled, fn) }
+
+// Throughput implements protoactor's Dispatcher.
+func (s *Stepper) Throughput() int { return 1 }
+
+func (s *Stepper) run() {
+	for len(s.scheduled) > 0 {
+		fn := s.scheduled[0]
+		s.scheduled = s.scheduled[1:]
+		fn()
+	}
+}
+
+// Close stops every cell.
+func (s *Stepper) Close() {
+	for _, seat := range s.slots {
+		s.system.Root.Stop(seat.pid)
+	}
+	s.run()
+	s.coroutines.close()
+	s.system.Shutdown()
+}
+
+// StepperSlot is a place for one cell, and for those that come after it: each that
+// panicked is followed by the next incarnation of the seat's actor.
+type StepperSlot struct {
+	stepper *Stepper
+	pid     *proto.PID
+	mailbox *mailbox
+
+	core    *runtime.Cell
+	now     actor.Time
+	steps   int
+	ready   runtime.Ready
+	failure *stepFailure
+}
+
+// NewSlot makes one more seat.
+func (s *Stepper) NewSlot(name string) (*StepperSlot, error) {
+	seat := &StepperSlot{stepper: s, mailbox: newMailbox(0, 1, &s.coroutines)}
+	seat.mailbox.peers = []*mailbox{seat.mailbox}
+	props := proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(seat.receive) },
+		proto.WithMailbox(func() proto.Mailbox { return seat.mailbox }),
+		proto.WithDispatcher(s))
+	var err error
+	if seat.pid, err = s.system.Root.WithGuardian(seat).SpawnNamed(props, name); err != nil {
+		return nil, fmt.Errorf("seat %s: %w", name, err)
+	}
+	s.slots = append(s.slots, seat)
+	s.run()
+	return seat, nil
+}
+
+// Step has a cell take in one input: a message through the ring, the rest beside it. If it panicked, reason is with what, and where.
+func (s *StepperSlot) Step(core *runtime.Cell, now actor.Time, in runtime.Input) (ready runtime.Ready, reason any, stack []byte) {
+	s.core, s.now, s.steps = core, now, 0
+	switch in := in.(type) {
+	case runtime.Deliver:
+		invariant.Check(s.mailbox.queue.push(&in.Envelope), "a seat whose ring is full")
+		s.mailbox.schedule()
+	case runtime.Tick:
+		s.mailbox.wake()
+	default:
+		s.mailbox.postCompletion(completion{input: in})
+	}
+	s.stepper.run()
+	invariant.Check(s.steps == 1 && !s.mailbox.running.Load() && !s.mailbox.hasWork(), "an input was stepped %d times", s.steps)
+	ready, s.ready = s.ready, runtime.Ready{}
+	if f := s.failure; f != nil {
+		s.failure = nil
+		return ready, f.reason, f.stack
+	}
+	return ready, nil, nil
+}
+
+func (s *StepperSlot) receive(ctx proto.Context) {
+	switch m := ctx.Message().(type) {
+	case *runtime.Deliver:
+		s.step(m)
+	case completion:
+		s.step(m.input)
+	case tickMessage:
+		s.step(runtime.Tick{})
+	case *proto.Restarting, *proto.Stopped:
+		s.core = nil
+	}
+}
+
+func (s *StepperSlot) step(in runtime.Input) {
+	s.steps++
+	s.ready = s.core.Step(s.now, in)
+}
+
+// HandleFailure implements protoactor's SupervisorStrategy.
+func (s *StepperSlot) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, child *proto.PID, _ *proto.RestartStatistics, reason, _ any) {
+	f, ok := reason.(*stepFailure)
+	if !ok {
+		f = &stepFailure{reason: reason}
+	}
+	s.failure = f
+	over.RestartChildren(child)
+}
