@@ -12,8 +12,8 @@ import (
 const (
 	// TreeRunsMax is how many runs one stream may tell of.
 	TreeRunsMax = 512
-	// cursorMax is the highest number a cursor may hold: what every client can hold, too.
-	cursorMax = 1<<53 - 1
+	// cursorSeqMax is the highest number a cursor may hold: what every client can hold, too.
+	cursorSeqMax = 1<<53 - 1
 )
 
 // Cursor says how far a client has read. Of one run it is the number of the last
@@ -38,7 +38,7 @@ func ParseCursor(text string) (Cursor, *actor.Refusal) {
 	var c Cursor
 	for number := range strings.SplitSeq(text, ".") {
 		n, err := strconv.ParseUint(number, 10, 64)
-		if err != nil || n > cursorMax || strconv.FormatUint(n, 10) != number {
+		if err != nil || n > cursorSeqMax || strconv.FormatUint(n, 10) != number {
 			return nil, wrong
 		}
 		c = append(c, n)

@@ -20,15 +20,15 @@ const (
 	// QueueBytesMax is how much a stream holds that its client has not taken, but
 	// for one frame more.
 	QueueBytesMax = 64 << 10
-	// WriteWithin is how long a client may take for QueueBytesMax, or for what there
+	// WriteTimeout is how long a client may take for QueueBytesMax, or for what there
 	// is, where StreamConfig does not say.
-	WriteWithin = 8 * time.Second
-	// PingEvery is how long a stream is silent at most.
-	PingEvery = 15 * time.Second
+	WriteTimeout = 8 * time.Second
+	// PingInterval is how long a stream is silent at most.
+	PingInterval = 15 * time.Second
 	// RetryMean is after how long a client is told to connect again, give or take half of it.
 	RetryMean = 2 * time.Second
 
-	pageMax = 32
+	pageEventsMax = 32
 )
 
 // StreamClosed is the last frame of a stream that ends before its run does. It
@@ -44,10 +44,10 @@ type (
 	// Events answers a Read: the stored events behind After, in their order; fewer
 	// than Limit if there are no more.
 	Events struct{ Bodies [][]byte }
-	// Unreadable answers a Read that failed.
-	Unreadable struct{ Refusal *actor.Refusal }
-	// News says that a run that is watched has an event more.
-	News struct{ Run actor.CallID }
+	// ReadFailed answers a Read that failed.
+	ReadFailed struct{ Refusal *actor.Refusal }
+	// Appended says that a run that is watched has an event more.
+	Appended struct{ Run actor.CallID }
 	// Wrote says that the client took so many bytes more.
 	Wrote struct{ Bytes int }
 	// Tick says that time has passed.
@@ -62,8 +62,8 @@ type (
 
 func (Opened) streamInput()     {}
 func (Events) streamInput()     {}
-func (Unreadable) streamInput() {}
-func (News) streamInput()       {}
+func (ReadFailed) streamInput() {}
+func (Appended) streamInput()   {}
 func (Wrote) streamInput()      {}
 func (Tick) streamInput()       {}
 func (Closed) streamInput()     {}
@@ -88,8 +88,8 @@ type (
 	// End is the last output. What is still to be taken is followed by Last, as far
 	// as the client takes it at once.
 	End struct {
-		Why     EndReason
-		Last    []byte
+		Reason  EndReason
+		Final   []byte
 		Refusal *actor.Refusal // Refused: instead of a stream
 	}
 )
@@ -104,23 +104,23 @@ type EndReason uint8
 
 // The reasons.
 const (
-	Over     EndReason = iota + 1 // the run is; nothing follows
-	Refused                       // before anything was written
-	Gone                          // the client is
-	TooSlow                       // the client is
-	NoAccess                      // revoked
-	Drained                       // this door closes
-	Broken                        // what is stored cannot be read, or told
+	RunEnded   EndReason = iota + 1 // the run is; nothing follows
+	Refused                         // before anything was written
+	ClientGone                      // the client is
+	TooSlow                         // the client is
+	NoAccess                        // revoked
+	Drained                         // this door closes
+	Broken                          // what is stored cannot be read, or told
 )
 
 var endReasons = [...]struct{ name, detail string }{
-	Over:     {"over", ""},
-	Refused:  {"refused", ""},
-	Gone:     {"gone", ""},
-	TooSlow:  {"slow_reader", "what was sent was not read in time; connect again with the id of the last event read as Last-Event-ID"},
-	NoAccess: {"revoked", "the key was revoked or has expired; connect again with another one and the id of the last event read as Last-Event-ID"},
-	Drained:  {"draining", "this server stops; connect again with the id of the last event read as Last-Event-ID"},
-	Broken:   {"broken", ""},
+	RunEnded:   {"over", ""},
+	Refused:    {"refused", ""},
+	ClientGone: {"gone", ""},
+	TooSlow:    {"slow_reader", "what was sent was not read in time; connect again with the id of the last event read as Last-Event-ID"},
+	NoAccess:   {"revoked", "the key was revoked or has expired; connect again with another one and the id of the last event read as Last-Event-ID"},
+	Drained:    {"draining", "this server stops; connect again with the id of the last event read as Last-Event-ID"},
+	Broken:     {"broken", ""},
 }
 
 // String is the reason's name.
@@ -143,25 +143,25 @@ func (r EndReason) String() string {
 //     take that in its time is sent away.
 //  5. Its last frame is the end of its run, unless StreamClosed says why not.
 type Stream struct {
-	tree   bool
-	cursor Cursor // what of it no branch has yet
-	retry  actor.Duration
-	within actor.Duration
+	tree         bool
+	cursor       Cursor // what of it no branch has yet
+	retry        actor.Duration
+	writeTimeout actor.Duration
 
-	branches []*branch // the root first, each behind the one that called it
-	recall   []*branch // their events up to the client's place are still to be gone through; the last is next
-	due      []*branch // to be read, the first next
-	reading  *branch   // a Read is out
-	limit    int       // of that
+	branches  []*branch // the root first, each behind the one that called it
+	restoring []*branch // their events up to the client's place are still to be gone through; the last is next
+	readQueue []*branch // to be read, the first next
+	reading   *branch   // a Read is out
+	readLimit int       // of that
 
-	begun   bool
-	pending []byte // to be handed over
-	out     int    // bytes handed over and not taken
-	taken   int    // since the client's patience was last renewed
-	until   actor.Time
-	ping    actor.Time
-	over    bool // the root's end was told
-	ended   bool
+	started       bool
+	pending       []byte // to be handed over
+	inFlight      int    // bytes handed over and not taken
+	acked         int    // since the client's patience was last renewed
+	writeDeadline actor.Time
+	nextPing      actor.Time
+	rootEnded     bool // the root's end was told
+	ended         bool
 
 	now     actor.Time
 	outputs []StreamOutput
@@ -169,11 +169,11 @@ type Stream struct {
 
 // StreamConfig says of what a stream tells, and to whom.
 type StreamConfig struct {
-	Run         actor.CallID
-	Tree        bool           // the runs below it, too
-	After       Cursor         // how far the client has read
-	Chance      uint64         // spreads the times at which many clients come back
-	WriteWithin actor.Duration // 0 is the constant of that name
+	Run          actor.CallID
+	Tree         bool           // the runs below it, too
+	After        Cursor         // how far the client has read
+	Random       uint64         // spreads the times at which many clients come back
+	WriteTimeout actor.Duration // 0 is the constant of that name
 }
 
 // NewStream makes a stream.
@@ -181,12 +181,12 @@ func NewStream(c StreamConfig) *Stream {
 	if len(c.After) == 0 {
 		c.After = Cursor{0}
 	}
-	if c.WriteWithin == 0 {
-		c.WriteWithin = WriteWithin
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = WriteTimeout
 	}
 	root := &branch{run: c.Run}
-	return &Stream{tree: c.Tree, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Chance%uint64(RetryMean)), within: c.WriteWithin,
-		branches: []*branch{root}, recall: []*branch{root}}
+	return &Stream{tree: c.Tree, cursor: c.After, retry: RetryMean/2 + actor.Duration(c.Random%uint64(RetryMean)), writeTimeout: c.WriteTimeout,
+		branches: []*branch{root}, restoring: []*branch{root}}
 }
 
 // Step takes one input and says what is to be done.
@@ -197,178 +197,178 @@ func (s *Stream) Step(now actor.Time, in StreamInput) []StreamOutput {
 	s.now, s.outputs = now, nil
 	switch in := in.(type) {
 	case Opened:
-		s.open()
+		s.restore()
 	case Events:
-		s.events(in.Bodies)
-	case Unreadable:
+		s.handleEvents(in.Bodies)
+	case ReadFailed:
 		s.reading = nil
 		s.fail(in.Refusal)
-	case News:
-		s.news(in.Run)
+	case Appended:
+		s.handleAppended(in.Run)
 	case Wrote:
-		s.wrote(in.Bytes)
+		s.handleWrote(in.Bytes)
 	case Closed:
-		s.end(End{Why: Gone})
+		s.end(End{Reason: ClientGone})
 	case Revoked:
 		if !mutant.On("revoked-key-honoured") {
-			s.end(End{Why: NoAccess})
+			s.end(End{Reason: NoAccess})
 		}
 	case Draining:
-		s.end(End{Why: Drained})
+		s.end(End{Reason: Drained})
 	}
-	s.goOn()
+	s.advance()
 	return s.outputs
 }
 
 // NextDeadline is when the world must say Tick at the latest.
 func (s *Stream) NextDeadline() (actor.Time, bool) {
 	switch {
-	case s.ended || !s.begun:
+	case s.ended || !s.started:
 		return 0, false
-	case s.out > 0:
-		return s.until, true
+	case s.inFlight > 0:
+		return s.writeDeadline, true
 	}
-	return s.ping, true
+	return s.nextPing, true
 }
 
-func (s *Stream) do(out StreamOutput) { s.outputs = append(s.outputs, out) }
+func (s *Stream) emit(out StreamOutput) { s.outputs = append(s.outputs, out) }
 
-// goOn does what can be done now: write, read, end.
-func (s *Stream) goOn() {
-	if s.ended || !s.begun {
-		s.read()
+// advance does what can be done now: write, read, end.
+func (s *Stream) advance() {
+	if s.ended || !s.started {
+		s.readNext()
 		return
 	}
-	if s.out > 0 && s.now >= s.until {
-		s.end(End{Why: TooSlow})
+	if s.inFlight > 0 && s.now >= s.writeDeadline {
+		s.end(End{Reason: TooSlow})
 		return
 	}
-	if s.out == 0 && len(s.pending) == 0 {
-		if s.over {
-			s.end(End{Why: Over})
+	if s.inFlight == 0 && len(s.pending) == 0 {
+		if s.rootEnded {
+			s.end(End{Reason: RunEnded})
 			return
 		}
-		if s.now >= s.ping {
+		if s.now >= s.nextPing {
 			s.pending = runs.AppendComment(nil, "ping")
 		}
 	}
-	if s.out == 0 && len(s.pending) > 0 {
-		s.out, s.taken, s.until = len(s.pending), 0, s.now.Add(s.within)
-		s.do(Write{s.pending})
+	if s.inFlight == 0 && len(s.pending) > 0 {
+		s.inFlight, s.acked, s.writeDeadline = len(s.pending), 0, s.now.Add(s.writeTimeout)
+		s.emit(Write{s.pending})
 		s.pending = nil
 	}
-	s.read()
+	s.readNext()
 }
 
-// read asks for the next events, if there is room for what they may be.
-func (s *Stream) read() {
-	if s.ended || s.reading != nil || s.over || s.full() {
+// readNext asks for the next events, if there is room for what they may be.
+func (s *Stream) readNext() {
+	if s.ended || s.reading != nil || s.rootEnded || s.full() {
 		return
 	}
 	switch {
-	case len(s.recall) > 0:
-		s.reading = s.recall[len(s.recall)-1]
-		s.limit = min(pageMax, int(s.reading.goal-s.reading.told))
-	case len(s.due) > 0:
-		s.reading, s.due = s.due[0], s.due[1:]
-		s.limit = pageMax
+	case len(s.restoring) > 0:
+		s.reading = s.restoring[len(s.restoring)-1]
+		s.readLimit = min(pageEventsMax, int(s.reading.cursorSeq-s.reading.lastSeq))
+	case len(s.readQueue) > 0:
+		s.reading, s.readQueue = s.readQueue[0], s.readQueue[1:]
+		s.readLimit = pageEventsMax
 	default:
 		return
 	}
-	s.do(Read{s.reading.run, s.reading.told, s.limit})
+	s.emit(Read{s.reading.run, s.reading.lastSeq, s.readLimit})
 }
 
-func (s *Stream) full() bool { return s.out+len(s.pending) >= QueueBytesMax }
+func (s *Stream) full() bool { return s.inFlight+len(s.pending) >= QueueBytesMax }
 
-// events takes in what was read.
-func (s *Stream) events(bodies [][]byte) {
+// handleEvents takes in what was read.
+func (s *Stream) handleEvents(bodies [][]byte) {
 	b := s.reading
-	invariant.Check(b != nil && len(bodies) <= s.limit, "ingress: %d events that were not asked for", len(bodies))
+	invariant.Check(b != nil && len(bodies) <= s.readLimit, "ingress: %d events that were not asked for", len(bodies))
 	s.reading = nil
 	for _, body := range bodies {
 		e, err := runs.Decode(body)
 		switch {
 		case err != nil:
-			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s cannot be read: %v", b.told+1, b.run, err))
-		case e.Run != b.run || e.Seq != b.told+1:
-			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s stands where event %d of run %s should", e.Seq, e.Run, b.told+1, b.run))
-		case len(s.recall) > 0:
-			s.remember(b, &e)
+			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s cannot be read: %v", b.lastSeq+1, b.run, err))
+		case e.Run != b.run || e.Seq != b.lastSeq+1:
+			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s stands where event %d of run %s should", e.Seq, e.Run, b.lastSeq+1, b.run))
+		case len(s.restoring) > 0:
+			s.restoreEvent(b, &e)
 			continue
-		case s.tell(b, &e, body):
+		case s.enqueue(b, &e, body):
 			continue
-		case !b.ended && !slices.Contains(s.due, b):
-			s.first(b) // there was no room
+		case !b.ended && !slices.Contains(s.readQueue, b):
+			s.readFirst(b) // there was no room
 		}
-		b.news = false
+		b.appended = false
 		return
 	}
 	switch {
 	case s.ended:
-	case len(s.recall) > 0:
-		s.recalled(b, len(bodies) < s.limit)
-	case len(bodies) == s.limit:
-		s.first(b)
-	case b.news:
-		s.due = append(s.due, b)
+	case len(s.restoring) > 0:
+		s.restorePage(b, len(bodies) < s.readLimit)
+	case len(bodies) == s.readLimit:
+		s.readFirst(b)
+	case b.appended:
+		s.readQueue = append(s.readQueue, b)
 	}
-	b.news = false
+	b.appended = false
 }
 
-// news has a run read behind those that wait already.
-func (s *Stream) news(run actor.CallID) {
+// handleAppended has a run read behind those that wait already.
+func (s *Stream) handleAppended(run actor.CallID) {
 	i := slices.IndexFunc(s.branches, func(b *branch) bool { return b.run == run })
-	if i < 0 || len(s.recall) > 0 {
+	if i < 0 || len(s.restoring) > 0 {
 		return
 	}
 	switch b := s.branches[i]; {
 	case b.ended:
 	case b == s.reading:
-		b.news = true // perhaps what is being read has it, perhaps not
-	case !slices.Contains(s.due, b):
-		s.due = append(s.due, b)
+		b.appended = true // perhaps what is being read has it, perhaps not
+	case !slices.Contains(s.readQueue, b):
+		s.readQueue = append(s.readQueue, b)
 	}
 }
 
-func (s *Stream) wrote(n int) {
-	invariant.Check(n >= 0 && n <= s.out, "ingress: %d bytes taken, %d were out", n, s.out)
-	s.out, s.taken = s.out-n, s.taken+n
-	if s.taken >= QueueBytesMax {
-		s.taken, s.until = 0, s.now.Add(s.within)
+func (s *Stream) handleWrote(n int) {
+	invariant.Check(n >= 0 && n <= s.inFlight, "ingress: %d bytes taken, %d were out", n, s.inFlight)
+	s.inFlight, s.acked = s.inFlight-n, s.acked+n
+	if s.acked >= QueueBytesMax {
+		s.acked, s.writeDeadline = 0, s.now.Add(s.writeTimeout)
 	}
-	if s.out == 0 {
-		s.ping = s.now.Add(PingEvery)
+	if s.inFlight == 0 {
+		s.nextPing = s.now.Add(PingInterval)
 	}
 }
 
 // fail ends the stream over something that is not the client's fault, or, before
 // it began, may be.
-func (s *Stream) fail(r *actor.Refusal) { s.end(End{Why: Broken, Refusal: r}) }
+func (s *Stream) fail(r *actor.Refusal) { s.end(End{Reason: Broken, Refusal: r}) }
 
 func (s *Stream) end(e End) {
 	if s.ended {
 		return
 	}
 	s.ended = true
-	detail := endReasons[e.Why].detail
+	detail := endReasons[e.Reason].detail
 	switch {
-	case !s.begun && e.Why == Drained:
-		e.Why, e.Refusal = Refused, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this server stops; ask again when it is back"}
-	case !s.begun && e.Refusal != nil:
-		e.Why = Refused
+	case !s.started && e.Reason == Drained:
+		e.Reason, e.Refusal = Refused, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this server stops; ask again when it is back"}
+	case !s.started && e.Refusal != nil:
+		e.Reason = Refused
 	case e.Refusal != nil:
 		detail = e.Refusal.Detail
 	}
 	rest := s.pending
-	if e.Why == Drained || e.Why == Broken {
-		e.Last, rest = rest, nil
+	if e.Reason == Drained || e.Reason == Broken {
+		e.Final, rest = rest, nil
 	}
-	told := s.over && len(rest) == 0
-	if s.begun && detail != "" && !told {
-		data := fmt.Appendf(nil, `{"reason":%q,"detail":`, e.Why)
+	told := s.rootEnded && len(rest) == 0
+	if s.started && detail != "" && !told {
+		data := fmt.Appendf(nil, `{"reason":%q,"detail":`, e.Reason)
 		data, _ = jsontext.AppendQuote(data, detail) // a refusal's sentence is UTF-8
-		e.Last = runs.Frame{Name: StreamClosed, Data: string(append(data, '}'))}.Append(e.Last)
+		e.Final = runs.Frame{Name: StreamClosed, Data: string(append(data, '}'))}.Append(e.Final)
 	}
-	s.pending, s.due, s.recall = nil, nil, nil
-	s.do(e)
+	s.pending, s.readQueue, s.restoring = nil, nil, nil
+	s.emit(e)
 }

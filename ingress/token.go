@@ -20,7 +20,7 @@ const (
 	tokenBytesMax = 512
 )
 
-var tokenCoding = base64.RawURLEncoding.Strict() // one text for each value
+var tokenEncoding = base64.RawURLEncoding.Strict() // one text for each value
 
 // MintToken makes the token with which an external agent speaks for one of its
 // runs. It is a function of the secret, the run and the actor alone, so that it
@@ -31,7 +31,7 @@ func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 		panic("the secret of run tokens has another length")
 	}
 	claim := append(run[:], id.String()...)
-	return tokenPrefix + tokenCoding.EncodeToString(claim) + "." + tokenCoding.EncodeToString(seal(secret, claim))
+	return tokenPrefix + tokenEncoding.EncodeToString(claim) + "." + tokenEncoding.EncodeToString(tokenMAC(secret, claim))
 }
 
 // ReadToken says for which run and actor a token speaks. One that MintToken did
@@ -44,12 +44,12 @@ func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refu
 		return actor.CallID{}, actor.ID{}, refused
 	}
 	left, right, _ := strings.Cut(token[len(tokenPrefix):], ".")
-	claim, err := tokenCoding.DecodeString(left)
+	claim, err := tokenEncoding.DecodeString(left)
 	if err != nil {
 		return actor.CallID{}, actor.ID{}, refused
 	}
-	mac, err := tokenCoding.DecodeString(right)
-	if err != nil || !hmac.Equal(mac, seal(secret, claim)) || len(claim) < len(actor.CallID{}) {
+	mac, err := tokenEncoding.DecodeString(right)
+	if err != nil || !hmac.Equal(mac, tokenMAC(secret, claim)) || len(claim) < len(actor.CallID{}) {
 		return actor.CallID{}, actor.ID{}, refused
 	}
 	run := actor.CallID(claim[:16])
@@ -60,7 +60,7 @@ func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refu
 	return run, id, nil
 }
 
-func seal(secret, claim []byte) []byte {
+func tokenMAC(secret, claim []byte) []byte {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(tokenLabel))
 	h.Write(claim)

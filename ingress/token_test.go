@@ -10,10 +10,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func secretOf(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
+func testSecret(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
 
 // What a token looks like is kept: it has to be good after an update, too.
-func TestTokensStayWhatTheyAre(t *testing.T) {
+func TestTokenFormatIsStable(t *testing.T) {
 	for _, c := range []struct {
 		secret  byte
 		run, id string
@@ -30,22 +30,22 @@ func TestTokensStayWhatTheyAre(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := MintToken(secretOf(c.secret), run, id); got != c.want {
+		if got := MintToken(testSecret(c.secret), run, id); got != c.want {
 			t.Errorf("%s of %s: %s, want %s", c.run, c.id, got, c.want)
 		}
-		gotRun, gotID, r := ReadToken(secretOf(c.secret), c.want)
+		gotRun, gotID, r := ReadToken(testSecret(c.secret), c.want)
 		if r != nil || gotRun != run || gotID != id {
 			t.Errorf("%s: %v %v %v", c.want, gotRun, gotID, r)
 		}
 	}
 }
 
-func TestATokenSpeaksForOneRunOfOneActor(t *testing.T) {
+func TestTokenIsBoundToRunAndActor(t *testing.T) {
 	run := actor.NewCallID(1, 2, 3)
-	good := MintToken(secretOf(1), run, actor.NewID("a", "k"))
+	good := MintToken(testSecret(1), run, actor.NewID("a", "k"))
 	parts := strings.Split(good, ".")
-	other := strings.Split(MintToken(secretOf(1), actor.NewCallID(1, 2, 4), actor.NewID("a", "k")), ".")
-	elsewhere := strings.Split(MintToken(secretOf(1), run, actor.NewID("b", "k")), ".")
+	other := strings.Split(MintToken(testSecret(1), actor.NewCallID(1, 2, 4), actor.NewID("a", "k")), ".")
+	elsewhere := strings.Split(MintToken(testSecret(1), run, actor.NewID("b", "k")), ".")
 	bad := map[string]string{
 		"none":            "",
 		"prefix alone":    tokenPrefix,
@@ -54,7 +54,7 @@ func TestATokenSpeaksForOneRunOfOneActor(t *testing.T) {
 		"another run":     parts[0] + "." + other[1] + "." + parts[2],
 		"another actor":   parts[0] + "." + elsewhere[1] + "." + parts[2],
 		"another's mac":   parts[0] + "." + parts[1] + "." + other[2],
-		"another secret":  MintToken(secretOf(2), run, actor.NewID("a", "k")),
+		"another secret":  MintToken(testSecret(2), run, actor.NewID("a", "k")),
 		"something after": good + "A",
 		"one more part":   good + ".A",
 		"spaces":          " " + good,
@@ -63,9 +63,9 @@ func TestATokenSpeaksForOneRunOfOneActor(t *testing.T) {
 		"other case":      strings.ToUpper(good),
 		"a key":           "troupe_" + strings.Repeat("0", 81),
 		"long":            good + strings.Repeat("A", 1<<16),
-		"no actor":        sealed(secretOf(1), run[:]),
-		"a short run":     sealed(secretOf(1), run[:8]),
-		"no name":         sealed(secretOf(1), append(run[:], "a/b/c/d"...)),
+		"no actor":        signedToken(testSecret(1), run[:]),
+		"a short run":     signedToken(testSecret(1), run[:8]),
+		"no name":         signedToken(testSecret(1), append(run[:], "a/b/c/d"...)),
 	}
 	for i := range good { // each of its beginnings
 		bad["cut at "+good[:i]] = good[:i]
@@ -78,7 +78,7 @@ func TestATokenSpeaksForOneRunOfOneActor(t *testing.T) {
 		}
 	}
 	for name, token := range bad {
-		gotRun, id, r := ReadToken(secretOf(1), token)
+		gotRun, id, r := ReadToken(testSecret(1), token)
 		switch {
 		case r == nil || r.Reason != actor.Rejected:
 			t.Errorf("%s: %v", name, r)
@@ -91,22 +91,22 @@ func TestATokenSpeaksForOneRunOfOneActor(t *testing.T) {
 	if _, _, r := ReadToken(nil, good); r == nil {
 		t.Error("a server without a secret takes a token")
 	}
-	if _, _, r := ReadToken(secretOf(1), good); r != nil {
+	if _, _, r := ReadToken(testSecret(1), good); r != nil {
 		t.Errorf("the token itself: %v", r)
 	}
 }
 
-// sealed is a token with a good seal, whatever it says.
-func sealed(secret, claim []byte) string {
-	return tokenPrefix + tokenCoding.EncodeToString(claim) + "." + tokenCoding.EncodeToString(seal(secret, claim))
+// signedToken is a token with a good seal, whatever it says.
+func signedToken(secret, claim []byte) string {
+	return tokenPrefix + tokenEncoding.EncodeToString(claim) + "." + tokenEncoding.EncodeToString(tokenMAC(secret, claim))
 }
 
 func FuzzToken(f *testing.F) {
-	f.Add(MintToken(secretOf(1), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
-	f.Add(MintToken(secretOf(2), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
+	f.Add(MintToken(testSecret(1), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
+	f.Add(MintToken(testSecret(2), actor.NewCallID(1, 2, 3), actor.NewID("a", "k")))
 	f.Fuzz(func(t *testing.T, token string) {
-		run, id, r := ReadToken(secretOf(1), token)
-		if r == nil && MintToken(secretOf(1), run, id) != token {
+		run, id, r := ReadToken(testSecret(1), token)
+		if r == nil && MintToken(testSecret(1), run, id) != token {
 			t.Fatalf("%q is another spelling of a token", token)
 		}
 	})

@@ -196,7 +196,7 @@ func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 		call.Principal = c.apiKey.record.Principal()
 	}
 	if c.key != "" {
-		call.Idempotency, refusal = ingress.Promise(call.Principal, "messages", []string{c.key}, body)
+		call.Idempotency, refusal = ingress.ParseIdempotency(call.Principal, "messages", []string{c.key}, body)
 	}
 	return call, refusal
 }
@@ -257,7 +257,7 @@ func (w *Simulation) cancelRunAs(f Fault, l *pendingRequest) {
 	if f == ClientCancel {
 		w.recordFault(f, "client %d cancels %s", l.client.no, l.call.Short())
 	}
-	if refusal := ingress.Nothing([]byte([...]string{"", "{}", " { } "}[l.client.tries%3])); refusal != nil {
+	if refusal := ingress.CheckEmpty([]byte([...]string{"", "{}", " { } "}[l.client.tries%3])); refusal != nil {
 		w.fail(CodecRoundTrip, "a door does not take a cancel: "+refusal.Error())
 	}
 	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered,

@@ -57,11 +57,11 @@ var endpoints = [...]struct {
 		return r
 	}, []string{`{"message":""}`, `{"message":"a","session_id":"s","timeout_ms":1}`},
 		[]string{"", "null", "{}", `{"message":null}`, `{"message":7}`, `{"message":"a","timeout_ms":-1}`, `{"message":"a","session_id":"a/b"}`, `{"message":"a","agent_id":"b"}`}},
-	{"cancel", func(text string) *actor.Refusal { return ingress.Nothing([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
+	{"cancel", func(text string) *actor.Refusal { return ingress.CheckEmpty([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
 	{"backup", func(text string) *actor.Refusal { _, r := ingress.Backup([]byte(text)); return r },
 		[]string{`{"dir":"/srv/copy"}`}, []string{"", "{}", `{"dir":""}`, `{"dir":"copy"}`, `{"dir":"/a\u0000b"}`, `{"dir":"/LONG"}`, `{"dir":["/a"]}`, `{"folder":"/a"}`}},
 	{"key of a request", func(text string) *actor.Refusal {
-		_, r := ingress.Promise("client-0", "messages", strings.Split(text, "|"), nil)
+		_, r := ingress.ParseIdempotency("client-0", "messages", strings.Split(text, "|"), nil)
 		return r
 	}, []string{"a", "a key of mine"}, []string{"", "a|b", "LONG", "a\nb", "\u00e9"}},
 	{"place in a stream", func(text string) *actor.Refusal { _, r := ingress.ParseCursor(text); return r },

@@ -93,7 +93,7 @@ func (k *registryClient) scheduleNext() {
 
 // request is the order as a door reads it.
 func (o *registryOp) request(c *client) (actor.Call, *actor.Refusal) {
-	if refusal := ingress.Object(o.body); refusal != nil {
+	if refusal := ingress.CheckObject(o.body); refusal != nil {
 		return actor.Call{}, refusal
 	}
 	return actor.Call{To: c.to, Operation: o.operation, Left: c.left, Principal: o.principal,

@@ -114,7 +114,7 @@ func (l *streamReader) connect() {
 	l.recordProgress(&l.progress[0], "listen", l.progress[0].seq)
 	w.log.note(w.now, "listener %d reads run %s at %s behind %q", l.no, l.run.Short(), n.id, l.lastEventID)
 	c := &streamConn{reader: l, node: n, process: n.process, stray: stray, parser: upstream.NewParser(upstream.StreamLimits{}),
-		stream: ingress.NewStream(ingress.StreamConfig{Run: l.run, Tree: l.tree, After: after, Chance: w.random()})}
+		stream: ingress.NewStream(ingress.StreamConfig{Run: l.run, Tree: l.tree, After: after, Random: w.random()})}
 	l.conn = c
 	n.streams = append(n.streams, c)
 	c.step(ingress.Opened{})
@@ -207,7 +207,7 @@ func (c *streamConn) readEvents(r ingress.Read) {
 	}
 	if w.faultFires(DiskReadFailed) {
 		w.recordFault(DiskReadFailed, "%s cannot read the events of run %s", c.node.id, r.Run.Short())
-		c.step(ingress.Unreadable{Refusal: actor.Refuse(actor.Unavailable, "the events of run %s cannot be read now", r.Run)})
+		c.step(ingress.ReadFailed{Refusal: actor.Refuse(actor.Unavailable, "the events of run %s cannot be read now", r.Run)})
 		return
 	}
 	stored, err := store.Events(w.kv, actor.DefaultTenant, r.Run, r.After, r.Limit)
@@ -287,16 +287,16 @@ func (c *streamConn) detach() {
 // handleEnd is the stream's own end.
 func (c *streamConn) handleEnd(e ingress.End) {
 	w, l := c.reader.w, c.reader
-	if e.Why == ingress.Gone {
+	if e.Reason == ingress.ClientGone {
 		return
 	}
-	if c.unread == 0 && !c.receive(e.Last) {
+	if c.unread == 0 && !c.receive(e.Final) {
 		return
 	}
 	c.detach()
-	w.log.note(w.now, "the stream of listener %d ends: %s", l.no, e.Why)
+	w.log.note(w.now, "the stream of listener %d ends: %s", l.no, e.Reason)
 	foreseen := e.Refusal != nil && e.Refusal.Reason == actor.Unavailable
-	switch e.Why {
+	switch e.Reason {
 	case ingress.TooSlow:
 		if c.slow {
 			w.recordFault(ClientSlowReader, "listener %d is sent away", l.no)
@@ -305,13 +305,13 @@ func (c *streamConn) handleEnd(e ingress.End) {
 		if foreseen { // the store could not be read, or the node stops
 			break
 		}
-		if c.stray && e.Why == ingress.Refused && e.Refusal.Reason == actor.Invalid {
+		if c.stray && e.Reason == ingress.Refused && e.Refusal.Reason == actor.Invalid {
 			w.recordFault(ClientStrayCursor, "listener %d is told: %v", l.no, e.Refusal)
 			break
 		}
 		l.fail("is told that there is no such place: %v", e.Refusal)
 		return
-	case ingress.Over:
+	case ingress.RunEnded:
 		if !l.done {
 			l.fail("is told that all was said behind %q, and has not read the end", l.lastEventID)
 		}
@@ -405,7 +405,7 @@ func (w *Simulation) notifyStreams(run actor.CallID) {
 				before := w.restoreStream(c.reader.choiceStream)
 				c.after(w.between(10*time.Microsecond, 3*time.Millisecond), func() {
 					c.pendingNews = slices.DeleteFunc(c.pendingNews, func(r actor.CallID) bool { return r == run })
-					c.step(ingress.News{Run: run})
+					c.step(ingress.Appended{Run: run})
 				})
 				w.restoreStream(before)
 			}
@@ -423,7 +423,7 @@ func (w *Simulation) dropStreams(n *node) {
 	for _, other := range w.nodes {
 		for _, c := range other.streams {
 			for _, run := range c.watched {
-				c.after(10*time.Millisecond, func() { c.step(ingress.News{Run: run}) })
+				c.after(10*time.Millisecond, func() { c.step(ingress.Appended{Run: run}) })
 			}
 		}
 	}

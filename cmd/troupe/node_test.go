@@ -197,7 +197,7 @@ func TestANodeKnowsWhoIsThere(t *testing.T) {
 	if n, err = openNode(config, log); err != nil {
 		t.Fatal(err)
 	}
-	if !n.outbound.Beat("ext") {
+	if !n.outbound.Heartbeat("ext") {
 		t.Error("the way out does not know an agent that was there before")
 	}
 	if err := n.close(t.Context()); err != nil {

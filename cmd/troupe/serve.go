@@ -120,7 +120,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 		}
 	}
 	out := outbound.Config{Models: config.Models, Allow: c.Allow, Pace: c.Pace}
-	if gateway.MayListen(c.Listen, 0) == nil {
+	if gateway.CheckListenAddress(c.Listen, 0) == nil {
 		out.Allow = append(out.Allow, upstream.AllowLoopback()...)
 	}
 	listener, err := net.Listen("tcp", c.Listen)
@@ -147,7 +147,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 			err = errors.Join(err, inner.close(within))
 		}
 	}()
-	if err := gateway.MayListen(c.Listen, inner.directory.keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, inner.directory.keys.Count()); err != nil {
 		return nil, err
 	}
 	if files != nil {

@@ -111,7 +111,7 @@ const answerBytesMax = 64 << 20
 
 // do asks the server; an answer that is a problem is an error in its words.
 func (c client) do(method, path string, body []byte) (status int, answer []byte, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), gateway.AnswerWithin+time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), gateway.AnswerTimeout+time.Minute)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {

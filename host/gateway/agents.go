@@ -23,13 +23,13 @@ const (
 	// ActorsMax is how many actors of an agent are shown.
 	ActorsMax = 100
 
-	// invokeWithin is more than any call between agents may take.
-	invokeWithin = 310 * time.Second
+	// invokeTimeout is more than any call between agents may take.
+	invokeTimeout = 310 * time.Second
 )
 
-// find is the agent of an id; or of a name, as long as no other has it. What
+// findAgent is the agent of an id; or of a name, as long as no other has it. What
 // belongs to the program itself is nobody's to call.
-func (s *Server) find(text string) (actor.Definition, *problem) {
+func (s *Server) findAgent(text string) (actor.Definition, *problem) {
 	all := s.node.Agents()
 	for i := range all {
 		if all[i].Name == text && !all[i].System {
@@ -38,7 +38,7 @@ func (s *Server) find(text string) (actor.Definition, *problem) {
 	}
 	var named []actor.Definition
 	for _, d := range all {
-		if !d.System && nameOf(d) == text {
+		if !d.System && displayName(d) == text {
 			named = append(named, d)
 		}
 	}
@@ -50,11 +50,11 @@ func (s *Server) find(text string) (actor.Definition, *problem) {
 	case actor.CheckName(text) != nil:
 		return actor.Definition{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(text).Error())
 	}
-	return actor.Definition{}, refusal(actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", text))
+	return actor.Definition{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", text))
 }
 
-// nameOf is what people call an agent.
-func nameOf(d actor.Definition) string {
+// displayName is what people call an agent.
+func displayName(d actor.Definition) string {
 	var spec struct {
 		Name string `json:"name"`
 	}
@@ -85,23 +85,23 @@ type actorView struct {
 
 // turnView is a run that an actor is at work on.
 type turnView struct {
-	Run     string       `json:"run_id"`
-	Status  string       `json:"status"`
-	Started string       `json:"started_at"`
-	Left    int64        `json:"time_left_ms"` // that it had when it started
-	Waits   []waitedView `json:"waits_for"`
+	Run     string     `json:"run_id"`
+	Status  string     `json:"status"`
+	Started string     `json:"started_at"`
+	Left    int64      `json:"time_left_ms"` // that it had when it started
+	Waits   []waitView `json:"waits_for"`
 }
 
-// waitedView is a call that a run waits for.
-type waitedView struct {
+// waitView is a call that a run waits for.
+type waitView struct {
 	Run    string `json:"run_id"`
 	Target string `json:"target"`
 	Since  string `json:"since"`
 	Left   int64  `json:"time_left_ms"` // that it was given
 }
 
-func (s *Server) viewOf(d actor.Definition) agentView {
-	v := agentView{ID: d.Name, Name: nameOf(d), Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
+func (s *Server) newAgentView(d actor.Definition) agentView {
+	v := agentView{ID: d.Name, Name: displayName(d), Kind: d.Kind.String(), Doc: d.Doc, Definition: d.Hash.String()}
 	if d.Kind == actor.External && s.config.External != nil {
 		healthy := s.config.External.Healthy(d.Name)
 		v.Healthy = &healthy
@@ -109,38 +109,38 @@ func (s *Server) viewOf(d actor.Definition) agentView {
 	return v
 }
 
-func (s *Server) agents(ctx *fasthttp.RequestCtx) {
+func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Agents []agentView `json:"agents"`
 	}{Agents: []agentView{}}
 	for _, d := range s.node.Agents() {
 		if !d.System {
-			out.Agents = append(out.Agents, s.viewOf(d))
+			out.Agents = append(out.Agents, s.newAgentView(d))
 		}
 	}
-	okJSON(ctx, http.StatusOK, out)
+	respondJSON(ctx, http.StatusOK, out)
 }
 
-// agent shows an agent, and what its actors that are in memory are at.
-func (s *Server) agent(ctx *fasthttp.RequestCtx) {
-	d, p := s.find(param(ctx, "id"))
+// getAgent shows an agent, and what its actors that are in memory are at.
+func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
+	d, p := s.findAgent(pathParam(ctx, "id"))
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	out := s.viewOf(d)
+	out := s.newAgentView(d)
 	out.Spec, out.Actors = d.Spec, []actorView{}
-	within, cancel := context.WithTimeout(context.Background(), readWithin)
+	within, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	cells, err := s.node.State(within)
 	if err != nil {
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 		return
 	}
 	for _, cell := range cells {
 		for _, a := range cell.Actors {
 			if a.ID.Agent == d.Name && len(out.Actors) < ActorsMax {
-				out.Actors = append(out.Actors, s.actorOf(a))
+				out.Actors = append(out.Actors, s.newActorView(a))
 			}
 		}
 	}
@@ -150,27 +150,27 @@ func (s *Server) agent(ctx *fasthttp.RequestCtx) {
 		}
 		return 1
 	})
-	okJSON(ctx, http.StatusOK, out)
+	respondJSON(ctx, http.StatusOK, out)
 }
 
-// actorOf shows an actor with what its runs have told so far.
-func (s *Server) actorOf(a history.Actor) actorView {
+// newActorView shows an actor with what its runs have told so far.
+func (s *Server) newActorView(a history.Actor) actorView {
 	v := actorView{Session: a.ID.Key, Mailbox: []string{}, Turns: []turnView{}}
 	for _, run := range a.Queue {
 		v.Mailbox = append(v.Mailbox, run.String())
 	}
 	for _, turn := range a.Turns {
-		t := turnView{Run: turn.Run.String(), Status: runs.Running.String(), Waits: []waitedView{}}
+		t := turnView{Run: turn.Run.String(), Status: runs.Running.String(), Waits: []waitView{}}
 		// A run that told nothing yet, or of an actor that writes nothing down, is shown as it is.
-		_ = s.look(func(in View) error {
+		_ = s.readView(func(in View) error {
 			r, err := in.Record(turn.Run)
 			if err != nil {
 				return err
 			}
-			t.Status, t.Started, t.Left, t.Waits = r.Status.String(), runs.FormatTime(r.Started), r.Left.Milliseconds(), []waitedView{}
+			t.Status, t.Started, t.Left, t.Waits = r.Status.String(), runs.FormatTime(r.Started), r.Left.Milliseconds(), []waitView{}
 			for _, c := range r.Children {
 				if slices.Contains(turn.Open, c.Run) {
-					t.Waits = append(t.Waits, waitedView{c.Run.String(), c.Target, runs.FormatTime(c.At), c.Left.Milliseconds()})
+					t.Waits = append(t.Waits, waitView{c.Run.String(), c.Target, runs.FormatTime(c.At), c.Left.Milliseconds()})
 				}
 			}
 			return nil
@@ -180,18 +180,18 @@ func (s *Server) actorOf(a history.Actor) actorView {
 	return v
 }
 
-func (s *Server) create(ctx *fasthttp.RequestCtx)   { s.put(ctx, agents.OpPut) }
-func (s *Server) register(ctx *fasthttp.RequestCtx) { s.put(ctx, agents.OpRegister) }
+func (s *Server) createAgent(ctx *fasthttp.RequestCtx)   { s.putAgent(ctx, agents.OpPut) }
+func (s *Server) registerAgent(ctx *fasthttp.RequestCtx) { s.putAgent(ctx, agents.OpRegister) }
 
-// put hands a spec to the registry, which judges it. The same spec again changes
+// putAgent hands a spec to the registry, which judges it. The same spec again changes
 // nothing.
-func (s *Server) put(ctx *fasthttp.RequestCtx, operation string) {
-	spec, p := read(ctx, func(b []byte) ([]byte, *actor.Refusal) { return b, ingress.Object(b) })
+func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
+	spec, p := decodeBody(ctx, func(b []byte) ([]byte, *actor.Refusal) { return b, ingress.CheckObject(b) })
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	answer, stop := s.registry(ctx, operation, spec)
+	answer, stop := s.callRegistry(ctx, operation, spec)
 	if stop {
 		return
 	}
@@ -202,67 +202,67 @@ func (s *Server) put(ctx *fasthttp.RequestCtx, operation string) {
 	if json.Unmarshal(answer, &out) == nil && out.Created {
 		status = http.StatusCreated
 	}
-	ok(ctx, status, answer)
+	respond(ctx, status, answer)
 }
 
-// remove deletes an agent: its open runs end as they would have, new calls find nobody.
-func (s *Server) remove(ctx *fasthttp.RequestCtx) {
-	d, p := s.find(param(ctx, "id"))
+// deleteAgent deletes an agent: its open runs end as they would have, new calls find nobody.
+func (s *Server) deleteAgent(ctx *fasthttp.RequestCtx) {
+	d, p := s.findAgent(pathParam(ctx, "id"))
 	if p == nil {
-		p = nothing(ctx)
+		p = requireEmptyBody(ctx)
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
 	body, _ := json.Marshal(map[string]string{"agent_id": d.Name})
-	if answer, stop := s.registry(ctx, agents.OpDelete, body); !stop {
-		ok(ctx, http.StatusOK, answer)
+	if answer, stop := s.callRegistry(ctx, agents.OpDelete, body); !stop {
+		respond(ctx, http.StatusOK, answer)
 	}
 }
 
 // heartbeat takes note that an external agent is alive.
 func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
-	d, p := s.find(param(ctx, "id"))
+	d, p := s.findAgent(pathParam(ctx, "id"))
 	if p == nil {
-		p = nothing(ctx)
+		p = requireEmptyBody(ctx)
 	}
-	if p == nil && (s.config.External == nil || !s.config.External.Beat(d.Name)) {
-		p = refusal(actor.Refuse(actor.Rejected, "%s is %s and needs no heartbeat: only agents made by POST /v1/agents/register send one", d.Name, d.Kind))
+	if p == nil && (s.config.External == nil || !s.config.External.Heartbeat(d.Name)) {
+		p = refusalProblem(actor.Refuse(actor.Rejected, "%s is %s and needs no heartbeat: only agents made by POST /v1/agents/register send one", d.Name, d.Kind))
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	ok(ctx, http.StatusOK, []byte(`{"ok":true}`))
+	respond(ctx, http.StatusOK, []byte(`{"ok":true}`))
 }
 
 // invoke has an external agent call another through the run it is at work on: the
 // call has the run's chain, depth, time and budget.
 func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
-	by := who(ctx)
+	by := callerOf(ctx)
 	var to actor.ID
-	call, p := read(ctx, func(b []byte) (call actor.Call, r *actor.Refusal) {
-		call, to, r = ingress.Invoke(by.Run, by.Actor, param(ctx, "id"), b)
+	call, p := decodeBody(ctx, func(b []byte) (call actor.Call, r *actor.Refusal) {
+		call, to, r = ingress.Invoke(by.Run, by.Actor, pathParam(ctx, "id"), b)
 		return call, r
 	})
 	if p == nil {
-		p = promised(ctx, "POST /v1/agents/{id}:invoke "+param(ctx, "id"), &call)
+		p = fillRequestContext(ctx, "POST /v1/agents/{id}:invoke "+pathParam(ctx, "id"), &call)
 	}
 	if p != nil {
 		p.write(ctx)
 		return
 	}
-	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeWithin, actor.Agent
-	within := s.waiting(ctx, invokeWithin)
+	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout, actor.Agent
+	within := s.newClientContext(ctx, invokeTimeout)
 	answer, err := s.node.Ask(within, call)
 	why := within.cause()
 	within.stop()
 	switch {
-	case left(ctx, why):
+	case respondAborted(ctx, why):
 	case err != nil:
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 	default:
-		s.answered(ctx, to, answer)
+		s.respondAnswer(ctx, to, answer)
 	}
 }

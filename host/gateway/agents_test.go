@@ -21,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-type agentSeen struct {
+type agentResponse struct {
 	ID      string         `json:"agent_id"`
 	Name    string         `json:"name"`
 	Kind    string         `json:"kind"`
@@ -41,35 +41,35 @@ type agentSeen struct {
 	} `json:"actors"`
 }
 
-func TestAgentsAreMadeSeenAndDeleted(t *testing.T) {
-	d := open(t)
-	d.create("maker")
-	if status, _, body := d.ask("POST", "/v1/agents", `{"name":"maker"}`); status != 200 || !strings.Contains(body, `"created":false`) {
+func TestAgentLifecycle(t *testing.T) {
+	d := startGateway(t)
+	d.createAgent("maker")
+	if status, _, body := d.do("POST", "/v1/agents", `{"name":"maker"}`); status != 200 || !strings.Contains(body, `"created":false`) {
 		t.Errorf("again: %d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents", `{"agent_id":"m-2","name":"Zweiter","prompt":"Be brief."}`); status != 201 {
+	if status, _, body := d.do("POST", "/v1/agents", `{"agent_id":"m-2","name":"Zweiter","prompt":"Be brief."}`); status != 201 {
 		t.Errorf("%d %s", status, body)
 	}
-	var m message
-	if status := d.into(&m, "POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 200 || m.Agent != "m-2" {
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 200 || m.Agent != "m-2" {
 		t.Errorf("by its name: %d %+v", status, m)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents", `{"agent_id":"m-3","name":"Zweiter"}`); status != 201 {
+	if status, _, body := d.do("POST", "/v1/agents", `{"agent_id":"m-3","name":"Zweiter"}`); status != 201 {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 409 || !strings.Contains(body, "say the agent_id") {
+	if status, _, body := d.do("POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 409 || !strings.Contains(body, "say the agent_id") {
 		t.Errorf("by a name of two: %d %s", status, body)
 	}
 	for body, want := range map[string]string{`{"name":"x","modell":"y"}`: `"field":"modell"`, `{}`: `"field":"name"`, `{"name":"troupe"}`: "call_rejected",
 		`{"name":"x","name":"y"}`: "is there twice", `[]`: "want a JSON object", `{"name":"helper"}`: "call_rejected", `{"name":"x","endpoint":"http://127.0.0.1:1"}`: `"field":"endpoint"`} {
-		if status, _, answer := d.ask("POST", "/v1/agents", body); status < 400 || status > 499 || !strings.Contains(answer, want) {
+		if status, _, answer := d.do("POST", "/v1/agents", body); status < 400 || status > 499 || !strings.Contains(answer, want) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
 	}
 	var list struct {
-		Agents []agentSeen `json:"agents"`
+		Agents []agentResponse `json:"agents"`
 	}
-	d.into(&list, "GET", "/v1/agents", "")
+	d.doJSON(&list, "GET", "/v1/agents", "")
 	got := ""
 	for _, a := range list.Agents {
 		got += a.ID + " " + a.Kind + ", "
@@ -77,34 +77,34 @@ func TestAgentsAreMadeSeenAndDeleted(t *testing.T) {
 	if want := "coordinator native, helper native, m-2 declared, m-3 declared, maker declared, "; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
-	var one agentSeen
-	if d.into(&one, "GET", "/v1/agents/m-2", ""); one.Name != "Zweiter" || one.Spec["prompt"] != "Be brief." || one.Actors == nil {
+	var one agentResponse
+	if d.doJSON(&one, "GET", "/v1/agents/m-2", ""); one.Name != "Zweiter" || one.Spec["prompt"] != "Be brief." || one.Actors == nil {
 		t.Errorf("%+v", one)
 	}
-	if status, _, body := d.ask("GET", "/v1/agents/troupe", ""); status != 404 {
+	if status, _, body := d.do("GET", "/v1/agents/troupe", ""); status != 404 {
 		t.Errorf("the registry is shown: %d %s", status, body)
 	}
-	if status, _, body := d.ask("DELETE", "/v1/agents/maker", ""); status != 200 {
+	if status, _, body := d.do("DELETE", "/v1/agents/maker", ""); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, c := range [][3]string{{"DELETE", "/v1/agents/maker", ""}, {"GET", "/v1/agents/maker", ""}, {"POST", "/v1/agents/maker/messages", `{"content":"x"}`}} {
-		if status, _, body := d.ask(c[0], c[1], c[2]); status != 404 || !strings.Contains(body, "agent_not_found") {
+		if status, _, body := d.do(c[0], c[1], c[2]); status != 404 || !strings.Contains(body, "agent_not_found") {
 			t.Errorf("%v, of one that is gone: %d %s", c, status, body)
 		}
 	}
-	if status, _, body := d.ask("DELETE", "/v1/agents/helper", ""); status != 403 {
+	if status, _, body := d.do("DELETE", "/v1/agents/helper", ""); status != 403 {
 		t.Errorf("a native one: %d %s", status, body)
 	}
 }
 
-func TestWhatAnActorIsAtIsShown(t *testing.T) {
-	d := open(t, agents.Define("above", "1", "", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+func TestAgentShowsActiveTurns(t *testing.T) {
+	d := startGateway(t, agents.Define("above", "1", "", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		return turn.Call("coordinator", turn.Message())
 	}))))
-	var m message
-	d.into(&m, "POST", "/v1/agents/above/messages", `{"content":"x","session":"s-7"}`)
-	var one agentSeen
-	if d.into(&one, "GET", "/v1/agents/above", ""); len(one.Actors) != 1 || one.Actors[0].Session != "s-7" || len(one.Actors[0].Turns) != 1 {
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/above/messages", `{"content":"x","session":"s-7"}`)
+	var one agentResponse
+	if d.doJSON(&one, "GET", "/v1/agents/above", ""); len(one.Actors) != 1 || one.Actors[0].Session != "s-7" || len(one.Actors[0].Turns) != 1 {
 		t.Fatalf("%+v", one)
 	}
 	turn := one.Actors[0].Turns[0]
@@ -114,8 +114,8 @@ func TestWhatAnActorIsAtIsShown(t *testing.T) {
 }
 
 // An external agent registers, is asked, calls another through its run, and answers.
-func TestAnExternalAgentCallsBack(t *testing.T) {
-	d := open(t)
+func TestExternalAgentCallback(t *testing.T) {
+	d := startGateway(t)
 	callback := make(chan string, 1)
 	var tokens []string
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -124,9 +124,9 @@ func TestAnExternalAgentCallsBack(t *testing.T) {
 		}
 		token := r.Header.Get(RunToken)
 		tokens = append(tokens, token)
-		status, _, body := d.ask("POST", "/v1/agents/helper:invoke", `{"message":"from outside","timeout_ms":5000}`, RunToken, token)
+		status, _, body := d.do("POST", "/v1/agents/helper:invoke", `{"message":"from outside","timeout_ms":5000}`, RunToken, token)
 		callback <- fmt.Sprintf("%d %s", status, body)
-		var said message
+		var said messageResponse
 		_ = json.Unmarshal([]byte(body), &said)
 		w.Header().Set("Content-Type", ingress.EventStream)
 		b := runs.Frame{Name: "delta", Data: `{"text":` + fmt.Sprintf("%q", "the helper said: "+said.Content) + `,"run_id":"` + r.Header.Get("x-run-id") + `"}`}.Append(nil)
@@ -135,61 +135,61 @@ func TestAnExternalAgentCallsBack(t *testing.T) {
 	}))
 	t.Cleanup(agent.Close)
 	register := `{"agent_id":"outside","name":"Outside","endpoint":"` + agent.URL + `","capabilities":["talk"]}`
-	if status, _, body := d.ask("POST", "/v1/agents/register", register); status != 201 || !strings.Contains(body, `"ok":true`) {
+	if status, _, body := d.do("POST", "/v1/agents/register", register); status != 201 || !strings.Contains(body, `"ok":true`) {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/register", `{"agent_id":"x"}`); status != 400 || !strings.Contains(body, `"field":"endpoint"`) {
+	if status, _, body := d.do("POST", "/v1/agents/register", `{"agent_id":"x"}`); status != 400 || !strings.Contains(body, `"field":"endpoint"`) {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/outside:heartbeat", ""); status != 200 || body != `{"ok":true}` {
+	if status, _, body := d.do("POST", "/v1/agents/outside:heartbeat", ""); status != 200 || body != `{"ok":true}` {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/helper:heartbeat", "{}"); status != 403 || !strings.Contains(body, "needs no heartbeat") {
+	if status, _, body := d.do("POST", "/v1/agents/helper:heartbeat", "{}"); status != 403 || !strings.Contains(body, "needs no heartbeat") {
 		t.Errorf("%d %s", status, body)
 	}
-	var one agentSeen
-	if d.into(&one, "GET", "/v1/agents/outside", ""); one.Kind != "external" || one.Healthy == nil || !*one.Healthy {
+	var one agentResponse
+	if d.doJSON(&one, "GET", "/v1/agents/outside", ""); one.Kind != "external" || one.Healthy == nil || !*one.Healthy {
 		t.Errorf("%+v", one)
 	}
-	s := d.listen("POST", "/v1/agents/outside/messages", `{"content":"ask the helper"}`)
-	s.until("")
+	s := d.openStream("POST", "/v1/agents/outside/messages", `{"content":"ask the helper"}`)
+	s.readUntil("")
 	if got := <-callback; !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"content":"response from helper: from outside"`) || !strings.Contains(got, `"agent_id":"helper"`) {
 		t.Errorf("its call: %s", got)
 	}
-	if deltas, whole := s.said(); whole != "the helper said: response from helper: from outside" || deltas != whole {
-		t.Errorf("%q, %q: %s", deltas, whole, s.names())
+	if deltas, whole := s.answerTexts(); whole != "the helper said: response from helper: from outside" || deltas != whole {
+		t.Errorf("%q, %q: %s", deltas, whole, s.frameNames())
 	}
-	tree := d.listen("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events?tree=1", "")
-	tree.until("")
-	if got := tree.names(); !strings.Contains(got, "agent_called_child") || strings.Count(got, "run_done") != 2 {
+	tree := d.openStream("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events?tree=1", "")
+	tree.readUntil("")
+	if got := tree.frameNames(); !strings.Contains(got, "agent_called_child") || strings.Count(got, "run_done") != 2 {
 		t.Errorf("its call is no child: %s", got)
 	}
 	const body = `{"message":"x"}`
 	for name, headers := range map[string][]string{"no token": nil, "half a token": {RunToken, tokens[0][1:]}} {
-		if status, _, answer := d.ask("POST", "/v1/agents/helper:invoke", body, headers...); status != 401 {
+		if status, _, answer := d.do("POST", "/v1/agents/helper:invoke", body, headers...); status != 401 {
 			t.Errorf("%s: %d %s", name, status, answer)
 		}
 	}
-	if status, _, answer := d.ask("POST", "/v1/agents/helper:invoke", body, "Authorization", "Bearer "+tokens[0]); status != 404 {
+	if status, _, answer := d.do("POST", "/v1/agents/helper:invoke", body, "Authorization", "Bearer "+tokens[0]); status != 404 {
 		t.Errorf("by the token of a run that is over: %d %s", status, answer)
 	}
-	if status, _, answer := d.ask("POST", "/v1/agents/helper:explode", body); status != 404 || !strings.Contains(answer, ":heartbeat, :invoke") {
+	if status, _, answer := d.do("POST", "/v1/agents/helper:explode", body); status != 404 || !strings.Contains(answer, ":heartbeat, :invoke") {
 		t.Errorf("%d %s", status, answer)
 	}
 }
 
 // A client cannot pretend to be the agent that a run is at.
-func TestASignalIsNoCallBack(t *testing.T) {
-	d := open(t)
-	var m message
-	d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
-	if status, _, body := d.ask("POST", "/v1/runs/"+m.Run+":signal", `{"name":"call_agent","payload":{"agent_id":"helper","message":"x"}}`); status != 400 || !strings.Contains(body, `"field":"name"`) {
+func TestSignalCannotForgeCallback(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	if status, _, body := d.do("POST", "/v1/runs/"+m.Run+":signal", `{"name":"call_agent","payload":{"agent_id":"helper","message":"x"}}`); status != 400 || !strings.Contains(body, `"field":"name"`) {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
-func TestKeysAreMadeShownOnceAndRevoked(t *testing.T) {
-	d := open(t)
+func TestKeyLifecycle(t *testing.T) {
+	d := startGateway(t)
 	type key struct {
 		ID      string   `json:"key_id"`
 		Key     string   `json:"key"`
@@ -198,49 +198,49 @@ func TestKeysAreMadeShownOnceAndRevoked(t *testing.T) {
 		Expires string   `json:"expires_at"`
 	}
 	var made key
-	if status := d.into(&made, "POST", "/v1/keys", `{"name":"ci","scopes":["read"],"expires_at":"2199-01-01T00:00:00Z"}`); status != 201 || !strings.HasPrefix(made.Key, "troupe_"+made.ID+"_") {
+	if status := d.doJSON(&made, "POST", "/v1/keys", `{"name":"ci","scopes":["read"],"expires_at":"2199-01-01T00:00:00Z"}`); status != 201 || !strings.HasPrefix(made.Key, "troupe_"+made.ID+"_") {
 		t.Fatalf("%d %+v", status, made)
 	}
 	var list struct {
 		Keys []key `json:"keys"`
 	}
-	status, _, body := d.ask("GET", "/v1/keys", "", "Authorization", "Bearer "+made.Key)
+	status, _, body := d.do("GET", "/v1/keys", "", "Authorization", "Bearer "+made.Key)
 	if status != 403 || !strings.Contains(body, "forbidden_scope") {
 		t.Errorf("by a key for reading: %d %s", status, body)
 	}
-	if d.into(&list, "GET", "/v1/keys", ""); len(list.Keys) != 1 || list.Keys[0].ID != made.ID || list.Keys[0].Key != "" || list.Keys[0].Expires[:4] != "2199" || list.Keys[0].Name != "ci" {
+	if d.doJSON(&list, "GET", "/v1/keys", ""); len(list.Keys) != 1 || list.Keys[0].ID != made.ID || list.Keys[0].Key != "" || list.Keys[0].Expires[:4] != "2199" || list.Keys[0].Name != "ci" {
 		t.Errorf("%+v", list)
 	}
-	if status, _, body := d.ask("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 200 {
+	if status, _, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	for body, field := range map[string]string{`{"scopes":[]}`: "scopes", `{"scopes":["root"]}`: "scopes", `{"scopes":["read"],"expires_at":"soon"}`: "expires_at", `{"scopes":["read"],"expires_at":"2700-01-01T00:00:00Z"}`: "expires_at",
 		`{"scopes":["read"],"expires_at":"2001-01-01T00:00:00Z"}`: "expires_at", `{"scopes":["read"],"digest":"x"}`: "digest"} {
-		if status, _, answer := d.ask("POST", "/v1/keys", body); status != 400 || !strings.Contains(answer, `"field":"`+field+`"`) {
+		if status, _, answer := d.do("POST", "/v1/keys", body); status != 400 || !strings.Contains(answer, `"field":"`+field+`"`) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
 	}
-	if status, _, body := d.ask("POST", "/v1/keys", `{"scopes":["read"]}`, "Idempotency-Key", "k"); status != 400 || !strings.Contains(body, "shown once") {
+	if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"]}`, "Idempotency-Key", "k"); status != 400 || !strings.Contains(body, "shown once") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("DELETE", "/v1/keys/"+made.ID, ""); status != 200 {
+	if status, _, body := d.do("DELETE", "/v1/keys/"+made.ID, ""); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 401 {
+	if status, _, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 401 {
 		t.Errorf("by a key that was revoked: %d %s", status, body)
 	}
-	if status, _, body := d.ask("DELETE", "/v1/keys/"+made.ID, ""); status != 404 {
+	if status, _, body := d.do("DELETE", "/v1/keys/"+made.ID, ""); status != 404 {
 		t.Errorf("twice: %d %s", status, body)
 	}
 }
 
-func TestFiguresSayWhatTheNodeIsAt(t *testing.T) {
-	d := open(t)
-	var m message
-	d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
-	d.ask("POST", "/v1/agents/nobody/messages", `{"content":"x"}`)
-	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
-	s.until("wait_opened")
+func TestMetrics(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	d.do("POST", "/v1/agents/nobody/messages", `{"content":"x"}`)
+	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	s.readUntil("wait_opened")
 	for began := time.Now(); d.server.node.Stats().Clients > 0 && time.Since(began) < 30*time.Second; { // it is told a moment before it leaves
 		goruntime.Gosched()
 	}
@@ -276,13 +276,13 @@ func TestFiguresSayWhatTheNodeIsAt(t *testing.T) {
 }
 
 // Two agents by name alone; one is told to ask the other.
-func TestTheFirstRequestsThatAnybodyMakes(t *testing.T) {
-	d := open(t)
+func TestAgentCallsAgentByName(t *testing.T) {
+	d := startGateway(t)
 	for _, name := range []string{"assistant", "organizer"} {
-		d.create(name)
+		d.createAgent(name)
 	}
-	var m message
-	status := d.into(&m, "POST", "/v1/agents/organizer/messages", `{"content":"Ask the assistant agent what 2+2 is"}`)
+	var m messageResponse
+	status := d.doJSON(&m, "POST", "/v1/agents/organizer/messages", `{"content":"Ask the assistant agent what 2+2 is"}`)
 	if status != 200 || !strings.Contains(m.Content, "2+2") {
 		t.Fatalf("%d %+v", status, m)
 	}
@@ -291,7 +291,7 @@ func TestTheFirstRequestsThatAnybodyMakes(t *testing.T) {
 			Target string `json:"target"`
 		} `json:"children"`
 	}
-	if d.into(&record, "GET", "/v1/runs/"+m.Run, ""); len(record.Children) != 1 || record.Children[0].Target != actor.NewID("assistant", "").String() {
+	if d.doJSON(&record, "GET", "/v1/runs/"+m.Run, ""); len(record.Children) != 1 || record.Children[0].Target != actor.NewID("assistant", "").String() {
 		t.Errorf("%+v", record)
 	}
 }

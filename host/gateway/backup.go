@@ -13,9 +13,9 @@ import (
 
 // backup copies the store into a folder of the server's machine, while it serves.
 func (s *Server) backup(ctx *fasthttp.RequestCtx) {
-	dir, p := read(ctx, ingress.Backup)
+	dir, p := decodeBody(ctx, ingress.Backup)
 	if p == nil && s.config.Backup == nil {
-		p = refusal(actor.Refuse(actor.Rejected, "this server has no store that can be copied"))
+		p = refusalProblem(actor.Refuse(actor.Rejected, "this server has no store that can be copied"))
 	}
 	if p == nil {
 		if err := s.config.Backup(dir); err != nil {
@@ -26,7 +26,7 @@ func (s *Server) backup(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	okJSON(ctx, http.StatusCreated, struct {
+	respondJSON(ctx, http.StatusCreated, struct {
 		Dir string `json:"dir"`
 	}{dir})
 }

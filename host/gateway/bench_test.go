@@ -24,29 +24,29 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// answers is an agent that answers at once.
-func answers(name string, durability actor.Durability) actor.Definition {
-	return actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Durability: durability, Behavior: atOnce{}}
+// echoAgent is an agent that answers at once.
+func echoAgent(name string, durability actor.Durability) actor.Definition {
+	return actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Durability: durability, Behavior: echoBehavior{}}
 }
 
-type atOnce struct{}
+type echoBehavior struct{}
 
-func (atOnce) Begin(b actor.Begin) actor.Turn { return atOnceTurn{b.Call.Parts} }
+func (echoBehavior) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
 
-type atOnceTurn struct{ parts []actor.Part }
+type echoTurn struct{ parts []actor.Part }
 
-func (t atOnceTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
-func (atOnceTurn) Stop()                                       {}
+func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
+func (echoTurn) Stop()                                       {}
 
-// serveBench serves a node that has such agents, with a key.
-func serveBench(b *testing.B) (address, key string) {
+// startBenchGateway serves a node that has such agents, with a key.
+func startBenchGateway(b *testing.B) (address, key string) {
 	d, err := disk.Open(b.TempDir(), "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
 		b.Fatal(err)
 	}
 	log, quietly := disk.NewLog(d), slog.New(slog.DiscardHandler)
 	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Tools: tools.NewRegistry(), Limits: dispatcher.DefaultLimits(), Logger: quietly,
-		Agents: []actor.Definition{answers("none", actor.Volatile), answers("durable", actor.Journaled)}})
+		Agents: []actor.Definition{echoAgent("none", actor.Volatile), echoAgent("durable", actor.Journaled)}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func serveBench(b *testing.B) (address, key string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := New(e, quietly, Config{Keys: &keys, Secret: secret})
+	s := New(e, quietly, Config{Keys: &keys, Secret: testSecret})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(listener) }()
 	b.Cleanup(func() {
@@ -73,8 +73,8 @@ func serveBench(b *testing.B) (address, key string) {
 	return listener.Addr().String(), text
 }
 
-// serveEcho is a bare server that answers with what it is sent.
-func serveEcho(b *testing.B) string {
+// startEchoServer is a bare server that answers with what it is sent.
+func startEchoServer(b *testing.B) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
@@ -94,15 +94,15 @@ func serveEcho(b *testing.B) string {
 	return listener.Addr().String()
 }
 
-// asker has one connection.
-type asker struct {
+// benchClient has one connection.
+type benchClient struct {
 	conn    net.Conn
 	reader  *bufio.Reader
 	answer  fasthttp.Response
 	request []byte
 }
 
-func askers(b *testing.B, n int, address, key, agent string) (all []*asker) {
+func newBenchClients(b *testing.B, n int, address, key, agent string) (all []*benchClient) {
 	for i := range n {
 		c, err := net.Dial("tcp", address)
 		if err != nil {
@@ -110,13 +110,13 @@ func askers(b *testing.B, n int, address, key, agent string) (all []*asker) {
 		}
 		b.Cleanup(func() { _ = c.Close() })
 		body := fmt.Sprintf(`{"content":"hello","session":"s-%d"}`, i)
-		all = append(all, &asker{conn: c, reader: bufio.NewReader(c), request: fmt.Appendf(nil,
+		all = append(all, &benchClient{conn: c, reader: bufio.NewReader(c), request: fmt.Appendf(nil,
 			"POST /v1/agents/%s/messages HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", agent, address, key, len(body), body)})
 	}
 	return all
 }
 
-func (a *asker) ask() error {
+func (a *benchClient) do() error {
 	if _, err := a.conn.Write(a.request); err != nil {
 		return err
 	}
@@ -129,8 +129,8 @@ func (a *asker) ask() error {
 	return nil
 }
 
-// processor is how much time of the processors this process has had.
-func processor() time.Duration {
+// cpuTime is how much time of the processors this process has had.
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
@@ -144,18 +144,18 @@ func processor() time.Duration {
 // same by the processor's time, client and all, which others on the machine disturb
 // less: the medians of the rounds.
 func BenchmarkMessage(b *testing.B) {
-	address, key := serveBench(b)
-	echo := serveEcho(b)
+	address, key := startBenchGateway(b)
+	echo := startEchoServer(b)
 	for _, agent := range []string{"none", "durable"} {
 		b.Run(agent, func(b *testing.B) {
-			ours, bare := askers(b, 64, address, key, agent), askers(b, 64, echo, key, agent)
-			work := func(all []*asker, count int) (took, busy time.Duration) {
-				began, before := time.Now(), processor()
+			ours, bare := newBenchClients(b, 64, address, key, agent), newBenchClients(b, 64, echo, key, agent)
+			work := func(all []*benchClient, count int) (took, busy time.Duration) {
+				began, before := time.Now(), cpuTime()
 				var done sync.WaitGroup
 				for _, a := range all {
 					done.Go(func() {
 						for range count / len(all) {
-							if err := a.ask(); err != nil {
+							if err := a.do(); err != nil {
 								b.Error(err)
 								return
 							}
@@ -163,7 +163,7 @@ func BenchmarkMessage(b *testing.B) {
 					})
 				}
 				done.Wait()
-				return time.Since(began), processor() - before
+				return time.Since(began), cpuTime() - before
 			}
 			const rounds = 9
 			each := max(b.N/rounds, 64*50)

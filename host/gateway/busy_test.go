@@ -17,29 +17,29 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// reading counts how often the store is read, and what waits for the disk with it.
-type reading struct {
+// readCountingNode counts how often the store is read, and what waits for the disk with it.
+type readCountingNode struct {
 	Node
-	times atomic.Int32
+	reads atomic.Int32
 }
 
-func (n *reading) Read(ctx context.Context, read func(store.KV) error) error {
-	n.times.Add(1)
+func (n *readCountingNode) Read(ctx context.Context, read func(store.KV) error) error {
+	n.reads.Add(1)
 	return n.Node.Read(ctx, read)
 }
 
 // A refusal because there is too much to do says whose limit it was and when to
 // come back, and costs no look into the store; that of a run names the run.
-func TestBusyIsToldAtOnce(t *testing.T) {
+func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 	for _, durability := range []actor.Durability{actor.Journaled, actor.Volatile} {
 		agent := func(name string, turn func(*agents.Turn) (string, error)) actor.Definition {
 			d := agents.Define(name, "1", "", agents.Blocking(agents.Func(turn)))
 			d.Durability = durability
 			return d
 		}
-		d := open(t, agent("slow", func(t *agents.Turn) (string, error) { return "", t.Sleep(time.Hour) }),
+		d := startGateway(t, agent("slow", func(t *agents.Turn) (string, error) { return "", t.Sleep(time.Hour) }),
 			agent("unwilling", func(*agents.Turn) (string, error) { return "", actor.Refuse(actor.Rejected, "no") }))
-		node := &reading{Node: d.server.node}
+		node := &readCountingNode{Node: d.server.node}
 		d.server.node = node
 		ctx, leave := context.WithCancel(t.Context())
 		var all sync.WaitGroup
@@ -63,15 +63,15 @@ func TestBusyIsToldAtOnce(t *testing.T) {
 			}
 			stop()
 		}
-		before := node.times.Load()
-		status, headers, body := d.ask("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
+		before := node.reads.Load()
+		status, headers, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
 		if status != http.StatusTooManyRequests || headers.Get("Retry-After") == "" || !strings.Contains(body, `"scope":"callee"`) || strings.Contains(body, "run_id") {
 			t.Errorf("%v: %d %v %s", durability, status, headers, body)
 		}
-		if looks := node.times.Load() - before; looks > 0 {
+		if looks := node.reads.Load() - before; looks > 0 {
 			t.Errorf("%v: the store was read %d times", durability, looks)
 		}
-		if status, _, body := d.ask("POST", "/v1/agents/unwilling/messages", `{"content":"x"}`); status != http.StatusForbidden || strings.Contains(body, "run_id") != (durability == actor.Journaled) {
+		if status, _, body := d.do("POST", "/v1/agents/unwilling/messages", `{"content":"x"}`); status != http.StatusForbidden || strings.Contains(body, "run_id") != (durability == actor.Journaled) {
 			t.Errorf("%v: %d %s", durability, status, body)
 		}
 		leave()

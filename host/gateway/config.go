@@ -26,17 +26,17 @@ type Config struct {
 	// besides our own.
 	Origins []string
 
-	// HeadWithin is for the head of a request, from its first byte (5 s).
-	HeadWithin time.Duration
-	// BodyWithin is for its body (30 s).
-	BodyWithin time.Duration
-	// WriteWithin is for the client to take an answer (30 s).
-	WriteWithin time.Duration
-	// StreamWithin is for the reader of a stream to take what is sent to it: 64 KiB,
+	// HeadTimeout is for the head of a request, from its first byte (5 s).
+	HeadTimeout time.Duration
+	// BodyTimeout is for its body (30 s).
+	BodyTimeout time.Duration
+	// WriteTimeout is for the client to take an answer (30 s).
+	WriteTimeout time.Duration
+	// StreamTimeout is for the reader of a stream to take what is sent to it: 64 KiB,
 	// or what there is (8 s).
-	StreamWithin time.Duration
-	// IdleWithin is how long a connection may lie between two requests (2 min).
-	IdleWithin time.Duration
+	StreamTimeout time.Duration
+	// IdleTimeout is how long a connection may lie between two requests (2 min).
+	IdleTimeout time.Duration
 	// Connections is how many are open at once (8192).
 	Connections int
 	// Streams of events are open at once (4096).
@@ -53,10 +53,10 @@ func (c Config) withDefaults() Config {
 			*d = otherwise
 		}
 	}
-	or(&c.HeadWithin, 5*time.Second)
-	or(&c.BodyWithin, 30*time.Second)
-	or(&c.WriteWithin, 30*time.Second)
-	or(&c.IdleWithin, 2*time.Minute)
+	or(&c.HeadTimeout, 5*time.Second)
+	or(&c.BodyTimeout, 30*time.Second)
+	or(&c.WriteTimeout, 30*time.Second)
+	or(&c.IdleTimeout, 2*time.Minute)
 	if c.Connections == 0 {
 		c.Connections = ConnectionsMax
 	}
@@ -69,14 +69,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// slack is how much earlier than it is meant to a deadline may be over.
-func (c Config) slack() time.Duration {
-	return min(c.HeadWithin, c.BodyWithin, c.WriteWithin, c.IdleWithin) / 16
+// deadlineSlack is how much earlier than it is meant to a deadline may be over.
+func (c Config) deadlineSlack() time.Duration {
+	return min(c.HeadTimeout, c.BodyTimeout, c.WriteTimeout, c.IdleTimeout) / 16
 }
 
-// MayListen says why an address is not served, if it is not: off loopback
+// CheckListenAddress says why an address is not served, if it is not: off loopback
 // whoever comes must have a key, so that there must be one.
-func MayListen(listen string, keys int) error {
+func CheckListenAddress(listen string, keys int) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
 		return fmt.Errorf("--listen %s: want host:port, like 127.0.0.1:8283", listen)

@@ -32,33 +32,33 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var secret = bytes.Repeat([]byte("s"), ingress.SecretBytes)
+var testSecret = bytes.Repeat([]byte("s"), ingress.SecretBytes)
 
-// world is what stands around a node: it carries what the registry announces.
-type world struct {
+// testHost is what stands around a node: it carries what the registry announces.
+type testHost struct {
 	tools    *tools.Registry
 	native   []actor.Definition
 	outbound *outbound.Outbound
 	keys     *Keys
 	engine   *engine.Engine
 	mu       sync.Mutex
-	kept     []actor.StateItem
+	items    []actor.StateItem
 }
 
-func newWorld(t *testing.T, out *outbound.Outbound, keys *Keys, native []actor.Definition) *world {
+func newTestHost(t *testing.T, out *outbound.Outbound, keys *Keys, native []actor.Definition) *testHost {
 	t.Helper()
 	var names []string
 	for _, d := range native {
 		names = append(names, d.Name)
 	}
-	w := &world{tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), outbound: out, keys: keys}
+	w := &testHost{tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), outbound: out, keys: keys}
 	if err := w.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Schema: agents.AnnounceSchema, Idempotent: true, Handler: w.announce}); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-func (w *world) announce(ctx context.Context, input []byte) tools.Result {
+func (w *testHost) announce(ctx context.Context, input []byte) tools.Result {
 	items, err := agents.ReadAnnouncement(input)
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
@@ -66,13 +66,13 @@ func (w *world) announce(ctx context.Context, input []byte) tools.Result {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, item := range items {
-		w.kept = slices.DeleteFunc(w.kept, func(i actor.StateItem) bool { return i.Name == item.Name })
+		w.items = slices.DeleteFunc(w.items, func(i actor.StateItem) bool { return i.Name == item.Name })
 		if len(item.Value) > 0 {
-			w.kept = append(w.kept, item)
+			w.items = append(w.items, item)
 		}
 	}
-	slices.SortFunc(w.kept, func(a, b actor.StateItem) int { return strings.Compare(a.Name, b.Name) })
-	d, err := agents.NewCatalogReader(w.tools).Read(w.kept)
+	slices.SortFunc(w.items, func(a, b actor.StateItem) int { return strings.Compare(a.Name, b.Name) })
+	d, err := agents.NewCatalogReader(w.tools).Read(w.items)
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
@@ -98,20 +98,20 @@ func (w *world) announce(ctx context.Context, input []byte) tools.Result {
 	return tools.JSON([]byte("{}"))
 }
 
-// door is a gateway before a node with a store, as serve makes one.
-type door struct {
+// testGateway is a gateway before a node with a store, as serve makes one.
+type testGateway struct {
 	*testing.T
 	server  *Server
 	address string
 	client  *http.Client
 }
 
-func open(t *testing.T, definitions ...actor.Definition) *door {
+func startGateway(t *testing.T, definitions ...actor.Definition) *testGateway {
 	t.Helper()
-	return openWith(t, Config{}, definitions...)
+	return startGatewayWith(t, Config{}, definitions...)
 }
 
-func openWith(t *testing.T, config Config, definitions ...actor.Definition) *door {
+func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definition) *testGateway {
 	t.Helper()
 	d, err := disk.Open(t.TempDir(), "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
@@ -120,15 +120,15 @@ func openWith(t *testing.T, config Config, definitions ...actor.Definition) *doo
 	log := disk.NewLog(d)
 	quietly := slog.New(slog.DiscardHandler)
 	out, err := outbound.New(outbound.Config{Allow: upstream.AllowLoopback(), Logger: quietly,
-		Token: func(run actor.CallID, id actor.ID) string { return ingress.MintToken(secret, run, id) }})
+		Token: func(run actor.CallID, id actor.ID) string { return ingress.MintToken(testSecret, run, id) }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if config.Keys == nil {
 		config.Keys = new(Keys)
 	}
-	config.External, config.Secret = out, secret
-	w := newWorld(t, out, config.Keys, append(agents.Builtin(), definitions...))
+	config.External, config.Secret = out, testSecret
+	w := newTestHost(t, out, config.Keys, append(agents.Builtin(), definitions...))
 	e, err := engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: log, Store: d, Agents: w.native,
 		Tools: w.tools, Outbound: out, Limits: dispatcher.DefaultLimits(), Logger: quietly})
 	if err != nil {
@@ -155,11 +155,11 @@ func openWith(t *testing.T, config Config, definitions ...actor.Definition) *doo
 		}
 		out.Close()
 	})
-	return &door{t, s, listener.Addr().String(), client}
+	return &testGateway{t, s, listener.Addr().String(), client}
 }
 
-// ask sends a request; headers are pairs.
-func (d *door) ask(method, path, body string, headers ...string) (int, http.Header, string) {
+// do sends a request; headers are pairs.
+func (d *testGateway) do(method, path, body string, headers ...string) (int, http.Header, string) {
 	d.Helper()
 	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
 	if err != nil {
@@ -186,16 +186,16 @@ func (d *door) ask(method, path, body string, headers ...string) (int, http.Head
 	return response.StatusCode, response.Header, string(b)
 }
 
-func (d *door) into(v any, method, path, body string, headers ...string) int {
+func (d *testGateway) doJSON(v any, method, path, body string, headers ...string) int {
 	d.Helper()
-	status, _, answer := d.ask(method, path, body, headers...)
+	status, _, answer := d.do(method, path, body, headers...)
 	if err := json.Unmarshal([]byte(answer), v); err != nil {
 		d.Fatalf("%s %s: %d %s: %v", method, path, status, answer, err)
 	}
 	return status
 }
 
-type message struct {
+type messageResponse struct {
 	Run     string `json:"run_id"`
 	Agent   string `json:"agent_id"`
 	Session string `json:"session_id"`
@@ -209,10 +209,10 @@ type message struct {
 	} `json:"signal"`
 }
 
-func TestAMessageIsAnswered(t *testing.T) {
-	d := open(t)
-	var m message
-	if status := d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"grüße","session":"s-1"}`); status != 200 ||
+func TestMessageReturnsAnswer(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"grüße","session":"s-1"}`); status != 200 ||
 		m.Status != "succeeded" || m.Content != "response from helper: grüße" || m.Agent != "helper" || m.Session != "s-1" {
 		t.Fatalf("%d %+v", status, m)
 	}
@@ -220,7 +220,7 @@ func TestAMessageIsAnswered(t *testing.T) {
 		Status string `json:"status"`
 		Text   string `json:"text"`
 	}
-	if status := d.into(&run, "GET", "/v1/runs/"+m.Run, ""); status != 200 || run.Status != "DONE" || run.Text != m.Content {
+	if status := d.doJSON(&run, "GET", "/v1/runs/"+m.Run, ""); status != 200 || run.Status != "DONE" || run.Text != m.Content {
 		t.Errorf("%d %+v", status, run)
 	}
 	var list struct {
@@ -228,22 +228,22 @@ func TestAMessageIsAnswered(t *testing.T) {
 			Run string `json:"run_id"`
 		} `json:"runs"`
 	}
-	if d.into(&list, "GET", "/v1/runs?limit=5", ""); len(list.Runs) != 1 || list.Runs[0].Run != m.Run {
+	if d.doJSON(&list, "GET", "/v1/runs?limit=5", ""); len(list.Runs) != 1 || list.Runs[0].Run != m.Run {
 		t.Errorf("%+v", list)
 	}
-	if status, _, body := d.ask("GET", "/v1/agents", ""); status != 200 || !strings.Contains(body, `"agent_id":"coordinator"`) {
+	if status, _, body := d.do("GET", "/v1/agents", ""); status != 200 || !strings.Contains(body, `"agent_id":"coordinator"`) {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
-func TestARunThatWaitsIsSignalled(t *testing.T) {
-	d := open(t)
-	var m message
-	status, headers, _ := d.ask("POST", "/v1/agents/coordinator/messages", `{"content":"first"}`)
+func TestSignalResumesWaitingRun(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	status, headers, _ := d.do("POST", "/v1/agents/coordinator/messages", `{"content":"first"}`)
 	if status != 202 || !strings.HasPrefix(headers.Get("Location"), "/v1/runs/") {
 		t.Errorf("%d %v", status, headers)
 	}
-	if status := d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s-2"}`); status != 202 ||
+	if status := d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s-2"}`); status != 202 ||
 		m.Status != "PAUSED_WAITING_APPROVAL" || m.Signal.Name != "go" || m.Signal.Run != m.Run {
 		t.Fatalf("%d %+v", status, m)
 	}
@@ -257,24 +257,24 @@ func TestARunThatWaitsIsSignalled(t *testing.T) {
 		Ended bool `json:"ended"`
 	}
 	var first page
-	d.into(&first, "GET", "/v1/runs/"+m.Run+"/events", "")
+	d.doJSON(&first, "GET", "/v1/runs/"+m.Run+"/events", "")
 	news := make(chan page, 1)
 	go func() {
 		var p page
-		d.into(&p, "GET", fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=30000", m.Run, first.Next), "")
+		d.doJSON(&p, "GET", fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=30000", m.Run, first.Next), "")
 		news <- p
 	}()
-	if status, _, body := d.ask("POST", m.Signal.Path, `{"name":"stop"}`); status != 403 || !strings.Contains(body, "call_rejected") {
+	if status, _, body := d.do("POST", m.Signal.Path, `{"name":"stop"}`); status != 403 || !strings.Contains(body, "call_rejected") {
 		t.Errorf("a signal nobody waits for: %d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 200 {
+	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	if p := <-news; len(p.Events) == 0 || p.Events[0].Type != "signal_received" || p.Events[0].Seq != first.Next+1 {
 		t.Errorf("%+v", p)
 	}
 	var all page
-	if d.into(&all, "GET", "/v1/runs/"+m.Run+"/events", ""); !all.Ended || all.Events[len(all.Events)-1].Type != "run_done" {
+	if d.doJSON(&all, "GET", "/v1/runs/"+m.Run+"/events", ""); !all.Ended || all.Events[len(all.Events)-1].Type != "run_done" {
 		t.Errorf("%+v", all)
 	}
 	for i, e := range all.Events {
@@ -282,44 +282,44 @@ func TestARunThatWaitsIsSignalled(t *testing.T) {
 			t.Errorf("event %d has number %d", i+1, e.Seq)
 		}
 	}
-	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 404 {
+	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 404 {
 		t.Errorf("a run that is over: %d %s", status, body)
 	}
 }
 
-func TestAWaitBelowIsFound(t *testing.T) {
-	d := open(t, agents.Define("above", "1", "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+func TestWaitingChildRunIsReported(t *testing.T) {
+	d := startGateway(t, agents.Define("above", "1", "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		return turn.Call("coordinator", turn.Message())
 	}))))
-	var m message
-	if status := d.into(&m, "POST", "/v1/agents/above/messages", `{"content":"xyzzy"}`); status != 202 || m.Signal.Name != "go" || m.Signal.Run == m.Run {
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/above/messages", `{"content":"xyzzy"}`); status != 202 || m.Signal.Name != "go" || m.Signal.Run == m.Run {
 		t.Fatalf("%d %+v", status, m)
 	}
-	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 200 {
+	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
-func TestAKeyMakesTwoRequestsOne(t *testing.T) {
-	d := open(t)
-	var one, two message
-	d.into(&one, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
-	d.into(&two, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
+func TestIdempotencyKeyDeduplicatesMessages(t *testing.T) {
+	d := startGateway(t)
+	var one, two messageResponse
+	d.doJSON(&one, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
+	d.doJSON(&two, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
 	if one.Run == "" || one != two {
 		t.Errorf("%+v, %+v", one, two)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/helper/messages", `{"content":"y"}`, "Idempotency-Key", "k-1"); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
+	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"y"}`, "Idempotency-Key", "k-1"); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
 		t.Errorf("another body: %d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", strings.Repeat("k", 256)); status != 400 {
+	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", strings.Repeat("k", 256)); status != 400 {
 		t.Errorf("a long key: %d %s", status, body)
 	}
 }
 
-// impatient is a node whose clients wait for a second.
-type impatient struct{ Node }
+// shortTimeoutNode is a node whose clients wait for a second.
+type shortTimeoutNode struct{ Node }
 
-func (n impatient) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+func (n shortTimeoutNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	return n.Node.Ask(ctx, call)
@@ -327,27 +327,27 @@ func (n impatient) Ask(ctx context.Context, call actor.Call) (engine.Answer, err
 
 // A run that takes longer than its client waits is told by its id; a repeat of
 // it has no id of its own, and is asked to come back.
-func TestWhoWaitsLongerThanItsClient(t *testing.T) {
-	d := open(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
+	d := startGateway(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return "", t.Sleep(time.Hour)
 	}))))
-	d.server.node = impatient{d.server.node}
-	var one message
-	if status := d.into(&one, "POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1"); status != 202 || one.Run == "" {
+	d.server.node = shortTimeoutNode{d.server.node}
+	var one messageResponse
+	if status := d.doJSON(&one, "POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1"); status != 202 || one.Run == "" {
 		t.Errorf("%d %+v", status, one)
 	}
-	if status, _, body := d.ask("GET", "/v1/runs/"+one.Run, ""); status != 200 {
+	if status, _, body := d.do("GET", "/v1/runs/"+one.Run, ""); status != 200 {
 		t.Errorf("its run: %d %s", status, body)
 	}
-	status, headers, body := d.ask("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
+	status, headers, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
 	if status != 503 || headers.Get("Retry-After") != "10" || !strings.Contains(body, "same Idempotency-Key") {
 		t.Errorf("its repeat: %d %v %s", status, headers, body)
 	}
 }
 
 // Whatever is wrong gets problem+json that names the place.
-func TestBadRequests(t *testing.T) {
-	d := open(t)
+func TestInvalidRequestsGetProblems(t *testing.T) {
+	d := startGateway(t)
 	const messages = "/v1/agents/helper/messages"
 	deep := strings.Repeat("[", 70) + strings.Repeat("]", 70)
 	run := d.server.node.NewCallID().String()
@@ -395,7 +395,7 @@ func TestBadRequests(t *testing.T) {
 		"null origin":       {"POST", messages, `{"content":"x"}`, []string{"Origin", "null"}, 403, "forbidden_origin"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, headers, body := d.ask(c.method, c.path, c.body, c.headers...)
+			status, headers, body := d.do(c.method, c.path, c.body, c.headers...)
 			if status != c.status || !strings.Contains(body, c.want) {
 				t.Errorf("%d %s, want %d %s", status, body, c.status, c.want)
 			}
@@ -408,15 +408,15 @@ func TestBadRequests(t *testing.T) {
 			}
 		})
 	}
-	if status, _, body := d.ask("GET", "/v1/agents", "", "Origin", "http://"+d.address); status != 200 {
+	if status, _, body := d.do("GET", "/v1/agents", "", "Origin", "http://"+d.address); status != 200 {
 		t.Errorf("our own origin: %d %s", status, body)
 	}
 }
 
 // A request that two readers could see the end of in two places is refused, and
 // what follows it on the connection is not looked at.
-func TestAmbiguousFramingClosesTheConnection(t *testing.T) {
-	d := open(t)
+func TestAmbiguousFramingClosesConnection(t *testing.T) {
+	d := startGateway(t)
 	const second = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 	for name, first := range map[string]string{
 		"both lengths":   "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -453,8 +453,8 @@ func TestAmbiguousFramingClosesTheConnection(t *testing.T) {
 }
 
 // A body that is too large is refused before it has come.
-func TestABodyThatIsTooLarge(t *testing.T) {
-	d := open(t)
+func TestOversizedBodyIsRefused(t *testing.T) {
+	d := startGateway(t)
 	c, err := net.Dial("tcp", d.address)
 	if err != nil {
 		t.Fatal(err)
@@ -472,13 +472,13 @@ func TestABodyThatIsTooLarge(t *testing.T) {
 		t.Errorf("%d %s", response.StatusCode, body)
 	}
 	exact := `{"content":"` + strings.Repeat("x", BodyBytesMax-len(`{"content":""}`)) + `"}`
-	if status, _, _ := d.ask("POST", "/v1/agents/helper/messages", exact); status != 200 && status != 400 {
+	if status, _, _ := d.do("POST", "/v1/agents/helper/messages", exact); status != 200 && status != 400 {
 		t.Errorf("the largest body: %d", status)
 	}
 }
 
-func TestAPanicIsAProblem(t *testing.T) {
-	d := open(t)
+func TestPanicReturnsInternalError(t *testing.T) {
+	d := startGateway(t)
 	handler := d.server.handler(func(*fasthttp.RequestCtx) { panic("as told") })
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
@@ -492,7 +492,7 @@ func TestAPanicIsAProblem(t *testing.T) {
 }
 
 // The short way of a message leads where the router leads, and nothing else takes it.
-func TestMessagesGoPastTheRouter(t *testing.T) {
+func TestMessageFastPathMatchesRouter(t *testing.T) {
 	for _, c := range []struct {
 		method, path string
 		short        bool
@@ -513,10 +513,10 @@ func TestMessagesGoPastTheRouter(t *testing.T) {
 		r := router.New()
 		r.RedirectTrailingSlash, r.RedirectFixedPath = false, false
 		r.NotFound = func(*fasthttp.RequestCtx) {}
-		note := func(ctx *fasthttp.RequestCtx) { ids = append(ids, param(ctx, "id")) }
+		note := func(ctx *fasthttp.RequestCtx) { ids = append(ids, pathParam(ctx, "id")) }
 		r.POST("/v1/agents/{id}/messages", note)
 		routed := false
-		short := past(func(*fasthttp.RequestCtx) { routed = true }, note)
+		short := messageFastPath(func(*fasthttp.RequestCtx) { routed = true }, note)
 		for _, handle := range []fasthttp.RequestHandler{r.Handler, short} {
 			var ctx fasthttp.RequestCtx
 			ctx.Request.Header.SetMethod(c.method)
@@ -529,30 +529,30 @@ func TestMessagesGoPastTheRouter(t *testing.T) {
 	}
 }
 
-func TestReadiness(t *testing.T) {
-	d := open(t)
+func TestReadinessWhileDraining(t *testing.T) {
+	d := startGateway(t)
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if status, _, body := d.ask("GET", path, ""); status != 200 {
+		if status, _, body := d.do("GET", path, ""); status != 200 {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
 	d.server.Drain()
-	if status, headers, body := d.ask("GET", "/readyz", ""); status != 503 || headers.Get("Retry-After") == "" {
+	if status, headers, body := d.do("GET", "/readyz", ""); status != 503 || headers.Get("Retry-After") == "" {
 		t.Errorf("while it drains: %d %s", status, body)
 	}
-	if status, _, _ := d.ask("GET", "/healthz", ""); status != 200 {
+	if status, _, _ := d.do("GET", "/healthz", ""); status != 200 {
 		t.Error("it is not alive while it drains")
 	}
 }
 
-func TestOnlyLoopbackIsServed(t *testing.T) {
+func TestCheckListenAddressWithoutKeys(t *testing.T) {
 	for _, listen := range []string{"127.0.0.1:8283", "localhost:0", "[::1]:80", "127.9.9.9:1"} {
-		if err := MayListen(listen, 0); err != nil {
+		if err := CheckListenAddress(listen, 0); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, listen := range []string{"0.0.0.0:8283", ":8283", "[::]:80", "192.168.1.1:80", "example.com:80", "127.0.0.1", ""} {
-		if err := MayListen(listen, 0); err == nil || strings.Contains(err.Error(), "\n") {
+		if err := CheckListenAddress(listen, 0); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", listen, err)
 		}
 	}

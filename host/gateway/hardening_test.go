@@ -18,7 +18,7 @@ import (
 
 // Each thing that the guard looks for in a head is found by it, whether
 // fasthttp would have let it through or not.
-func TestTheGuardNamesWhatIsWrong(t *testing.T) {
+func TestCheckFraming(t *testing.T) {
 	const host = "Host: localhost\r\n"
 	for _, c := range []struct{ method, protocol, raw, want string }{
 		{"GET", "HTTP/1.1", host + "\r\n", ""},
@@ -56,7 +56,7 @@ func TestTheGuardNamesWhatIsWrong(t *testing.T) {
 		{"GET", "HTTP/1.1", host + "Content-Length: 1\r\n\r\n", "has no body"},
 		{"FROB", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\n\r\n", "has no body"},
 	} {
-		_, p := badFraming([]byte(c.method), []byte(c.protocol), []byte(c.raw))
+		_, p := checkFraming([]byte(c.method), []byte(c.protocol), []byte(c.raw))
 		if (p == nil) != (c.want == "") || p != nil && !strings.Contains(p.Detail, c.want) {
 			t.Errorf("%s %s %q: %+v, want %s", c.method, c.protocol, c.raw, p, c.want)
 		}
@@ -64,10 +64,10 @@ func TestTheGuardNamesWhatIsWrong(t *testing.T) {
 }
 
 // What trails a chunked body is refused for what it is, not only for what it does.
-func TestHeadersBehindABody(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+func TestTrailersAreRefused(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
 	for _, trailer := range []string{"X-A: b", "Idempotency-Key: k", "X-Run-Token: t", "Origin: http://localhost", "Sec-Fetch-Site: none", "User-Agent: a", "Accept: text/event-stream"} {
-		status, body, closes, _ := b.say(t, post+"Accept: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"+trailer+"\r\n\r\n")
+		status, body, closes, _ := b.sendRaw(t, post+"Accept: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"+trailer+"\r\n\r\n")
 		if status != http.StatusBadRequest || !strings.Contains(body, "behind the body") || !closes {
 			t.Errorf("%s: %d %s", trailer, status, body)
 		}
@@ -76,12 +76,12 @@ func TestHeadersBehindABody(t *testing.T) {
 
 // A page that a browser shows cannot speak to us through it, whatever name was
 // made to lead here.
-func TestWhoMayCallUsWhat(t *testing.T) {
-	plain := openBare(t, Config{}, nil)
-	named := openBare(t, Config{Hosts: []string{"troupe.example", "port.example:8443"}, Origins: []string{"https://console.example"}}, nil)
-	outside := openBare(t, Config{Keys: someKeys(t)}, func(l net.Listener) net.Listener { return off{l} })
+func TestHostAndOriginChecks(t *testing.T) {
+	plain := startBareGateway(t, Config{}, nil)
+	named := startBareGateway(t, Config{Hosts: []string{"troupe.example", "port.example:8443"}, Origins: []string{"https://console.example"}}, nil)
+	outside := startBareGateway(t, Config{Keys: newTestKeys(t)}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
 	for _, c := range []struct {
-		at      *bare
+		at      *bareGateway
 		host    string
 		headers string
 		want    int
@@ -107,21 +107,21 @@ func TestWhoMayCallUsWhat(t *testing.T) {
 		if c.headers != "" {
 			head += c.headers + "\r\n"
 		}
-		if status, body, _, _ := c.at.say(t, head+"\r\n"); status != c.want {
+		if status, body, _, _ := c.at.sendRaw(t, head+"\r\n"); status != c.want {
 			t.Errorf("%q %q: %d %s, want %d", c.host, c.headers, status, body, c.want)
 		}
 	}
 }
 
 // Somebody for whom a proxy speaks may be anywhere, though the proxy is on this machine.
-func TestWhoComesThroughAProxyNeedsAKey(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+func TestProxiedRequestNeedsKey(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
 	for header, want := range map[string]int{
 		"": 400, "X-Other: 1\r\n": 400, // an empty object is no message
 		"X-Forwarded-For: 203.0.113.9\r\n": 401, "x-forwarded-for: 127.0.0.1\r\n": 401, "Forwarded: for=203.0.113.9\r\n": 401,
 		"Via: 1.1 proxy\r\n": 401, "X-Forwarded-Host: a\r\n": 401, "X-Forwarded-Proto: https\r\n": 401, "X-Real-IP: 203.0.113.9\r\n": 401,
 	} {
-		status, body, _, _ := b.say(t, "POST /v1/agents/nobody/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"+header+"\r\n{}")
+		status, body, _, _ := b.sendRaw(t, "POST /v1/agents/nobody/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"+header+"\r\n{}")
 		if status != want || want == 401 && !strings.Contains(body, "through a proxy") {
 			t.Errorf("%q: %d %s", header, status, body)
 		}
@@ -129,8 +129,8 @@ func TestWhoComesThroughAProxyNeedsAKey(t *testing.T) {
 }
 
 // What a page may send to another origin without asking first is no JSON.
-func TestOnlyJSONIsTaken(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+func TestMediaTypeChecks(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
 	for media, want := range map[string]int{
 		"application/json": 400, "application/json; charset=utf-8": 400, "Application/JSON": 400, "application/json;": 400, // an empty object is no message
 		"application/x-www-form-urlencoded": 400, // what curl says of -d
@@ -143,20 +143,20 @@ func TestOnlyJSONIsTaken(t *testing.T) {
 			if media != "" {
 				head += "Content-Type: " + media + "\r\n"
 			}
-			if status, body, _, _ := b.say(t, head+"Content-Length: 2\r\n\r\n{}"); status != want {
+			if status, body, _, _ := b.sendRaw(t, head+"Content-Length: 2\r\n\r\n{}"); status != want {
 				t.Errorf("%s to %s: %d %s, want %d", media, path, status, body, want)
 			}
 		}
 	}
 	for _, coding := range []string{"gzip", "br", "identity", "deflate", "zstd", "x"} {
-		if status, body, _, _ := b.say(t, post+"Content-Encoding: "+coding+"\r\nContent-Length: 2\r\n\r\n{}"); status != http.StatusUnsupportedMediaType {
+		if status, body, _, _ := b.sendRaw(t, post+"Content-Encoding: "+coding+"\r\nContent-Length: 2\r\n\r\n{}"); status != http.StatusUnsupportedMediaType {
 			t.Errorf("%s: %d %s", coding, status, body)
 		}
 	}
 }
 
-// ends waits until the server has closed the connection, and returns what it said.
-func ends(t *testing.T, c net.Conn) string {
+// readUntilClosed waits until the server has closed the connection, and returns what it said.
+func readUntilClosed(t *testing.T, c net.Conn) string {
 	t.Helper()
 	said, err := io.ReadAll(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -170,9 +170,9 @@ func ends(t *testing.T, c net.Conn) string {
 
 // Whoever sends slowly, or not at all, is sent away, and others are served
 // meanwhile. All waits here are the server's own.
-func TestSlowClientsAreSentAway(t *testing.T) {
+func TestSlowRequestsAreDisconnected(t *testing.T) {
 	const slow = 300 * time.Millisecond
-	b := openBare(t, Config{HeadWithin: slow, BodyWithin: slow, IdleWithin: slow, WriteWithin: slow}, nil)
+	b := startBareGateway(t, Config{HeadTimeout: slow, BodyTimeout: slow, IdleTimeout: slow, WriteTimeout: slow}, nil)
 	begun := map[string]string{
 		"nothing":         "",
 		"half a method":   "GE",
@@ -198,11 +198,11 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 			open = append(open, c)
 		}
 	}
-	if status, body, _, _ := b.say(t, get+"\r\n"); status != 200 {
+	if status, body, _, _ := b.sendRaw(t, get+"\r\n"); status != 200 {
 		t.Errorf("meanwhile: %d %s", status, body)
 	}
 	for _, c := range open {
-		if said := ends(t, c); strings.Contains(said, " 200 ") {
+		if said := readUntilClosed(t, c); strings.Contains(said, " 200 ") {
 			t.Errorf("an answer to half a request: %s", said)
 		}
 	}
@@ -210,7 +210,7 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 	if _, err := io.WriteString(idle, get+"\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if said := ends(t, idle); !strings.HasPrefix(said, "HTTP/1.1 200 ") || strings.Contains(said, "408") {
+	if said := readUntilClosed(t, idle); !strings.HasPrefix(said, "HTTP/1.1 200 ") || strings.Contains(said, "408") {
 		t.Errorf("one that lies idle: %s", said)
 	}
 	// A byte now and then does not help: the time is for the whole head.
@@ -224,13 +224,13 @@ func TestSlowClientsAreSentAway(t *testing.T) {
 			}
 		}
 	}()
-	ends(t, drip)
+	readUntilClosed(t, drip)
 }
 
-// tight has the system keep little of what is answered.
-type tight struct{ net.Listener }
+// smallBufferListener has the system keep little of what is answered.
+type smallBufferListener struct{ net.Listener }
 
-func (l tight) Accept() (net.Conn, error) {
+func (l smallBufferListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -239,8 +239,8 @@ func (l tight) Accept() (net.Conn, error) {
 }
 
 // Whoever asks and asks and does not read what is answered is sent away too.
-func TestWhoDoesNotReadIsSentAway(t *testing.T) {
-	b := openBare(t, Config{WriteWithin: 300 * time.Millisecond}, func(l net.Listener) net.Listener { return tight{l} })
+func TestUnreadAnswersAreDisconnected(t *testing.T) {
+	b := startBareGateway(t, Config{WriteTimeout: 300 * time.Millisecond}, func(l net.Listener) net.Listener { return smallBufferListener{l} })
 	c := b.dial(t)
 	if err := c.SetDeadline(time.Now().Add(5 * time.Minute)); err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func TestWhoDoesNotReadIsSentAway(t *testing.T) {
 
 // One address has so many connections, and all together so many; who comes later
 // is told so at once, and finds room when another has gone.
-func TestConnectionsAreCounted(t *testing.T) {
+func TestConnectionLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		config Config
 		status int
@@ -271,11 +271,11 @@ func TestConnectionsAreCounted(t *testing.T) {
 		"altogether":       {Config{Connections: 3}, http.StatusServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := openBare(t, c.config, nil)
+			b := startBareGateway(t, c.config, nil)
 			var held []net.Conn
 			for range 3 {
 				held = append(held, b.dial(t))
-				serves(t, held[len(held)-1])
+				requireServed(t, held[len(held)-1])
 			}
 			for range 5 {
 				response, err := http.ReadResponse(bufio.NewReader(b.dial(t)), nil)
@@ -291,7 +291,7 @@ func TestConnectionsAreCounted(t *testing.T) {
 			if _, err := io.WriteString(held[0], "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
-			ends(t, held[0])
+			readUntilClosed(t, held[0])
 			deadline := time.Now().Add(20 * time.Second)
 			for {
 				fresh := b.dial(t)
@@ -306,13 +306,13 @@ func TestConnectionsAreCounted(t *testing.T) {
 					t.Fatalf("no room: %v %v", response, err)
 				}
 			}
-			serves(t, held[1])
+			requireServed(t, held[1])
 		})
 	}
 }
 
-// serves asks on a connection that stays open.
-func serves(t *testing.T, c net.Conn) {
+// requireServed asks on a connection that stays open.
+func requireServed(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := io.WriteString(c, get+"\r\n"); err != nil {
 		t.Fatal(err)
@@ -326,21 +326,21 @@ func serves(t *testing.T, c net.Conn) {
 	}
 }
 
-func TestWhatIsOneAddress(t *testing.T) {
+func TestClientPrefix(t *testing.T) {
 	for at, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1/32", "[::ffff:192.0.2.1]:80": "192.0.2.1/32", "127.0.0.1:1": "127.0.0.1/32",
 		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "[::1]:80": "::/64",
 	} {
-		if got := addressOf(from(at)); got.String() != want {
+		if got := clientPrefix(remoteAddr(at)); got.String() != want {
 			t.Errorf("%s: %s, want %s", at, got, want)
 		}
 	}
 }
 
-// from is a connection from there, so far as anybody asks.
-type from string
+// remoteAddr is a connection from there, so far as anybody asks.
+type remoteAddr string
 
-func (f from) RemoteAddr() net.Addr {
+func (f remoteAddr) RemoteAddr() net.Addr {
 	at, err := net.ResolveTCPAddr("tcp", string(f))
 	if err != nil {
 		panic(fmt.Sprint(f, err))

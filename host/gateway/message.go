@@ -24,17 +24,17 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// message brings a message to an agent, and answers with what it says: at once
+// postMessage brings a message to an agent, and answers with what it says: at once
 // and whole, or as it is said.
-func (s *Server) message(ctx *fasthttp.RequestCtx) {
-	call, r := ingress.Message(param(ctx, "id"), ctx.PostBody())
-	p := bad(r)
+func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
+	call, r := ingress.Message(pathParam(ctx, "id"), ctx.PostBody())
+	p := badRequest(r)
 	streams := ingress.WantsStream(header(ctx, fasthttp.HeaderAccept))
 	if p == nil {
-		p = s.addressed(&call, streams)
+		p = s.resolveAgent(&call, streams)
 	}
 	if p == nil {
-		p = promised(ctx, "POST /v1/agents/{id}/messages", &call)
+		p = fillRequestContext(ctx, "POST /v1/agents/{id}/messages", &call)
 	}
 	if p != nil {
 		p.write(ctx)
@@ -42,38 +42,38 @@ func (s *Server) message(ctx *fasthttp.RequestCtx) {
 	}
 	call.ID = s.node.NewCallID()
 	if streams {
-		s.messageStream(ctx, call)
+		s.streamMessage(ctx, call)
 		return
 	}
-	within := s.waiting(ctx, AnswerWithin)
+	within := s.newClientContext(ctx, AnswerTimeout)
 	answer, err := s.node.Ask(within, call)
 	why := within.cause()
 	within.stop()
 	switch {
-	case left(ctx, why):
+	case respondAborted(ctx, why):
 	case errors.Is(err, context.DeadlineExceeded):
-		if _, err := s.owner(call.ID); err != nil {
+		if _, err := s.runOwner(call.ID); err != nil {
 			// A repeat of a run under way is no run itself; nor is what nobody took up yet.
-			refusal(noAnswer()).write(ctx)
+			refusalProblem(noAnswerYet()).write(ctx)
 			return
 		}
-		s.accepted(ctx, call.ID)
+		s.respondAccepted(ctx, call.ID)
 	case err != nil:
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 	default:
-		s.answered(ctx, call.To, answer)
+		s.respondAnswer(ctx, call.To, answer)
 	}
 }
 
-func noAnswer() *actor.Refusal {
+func noAnswerYet() *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second,
 		Detail: "no answer within two minutes: ask again, with the same Idempotency-Key"}
 }
 
-// addressed finds the agent that a call is for. What one has to tell that writes
+// resolveAgent finds the agent that a call is for. What one has to tell that writes
 // nothing down stands nowhere, so nobody can follow it.
-func (s *Server) addressed(call *actor.Call, streams bool) *problem {
-	d, p := s.find(call.To.Agent)
+func (s *Server) resolveAgent(call *actor.Call, streams bool) *problem {
+	d, p := s.findAgent(call.To.Agent)
 	call.To.Agent = d.Name
 	if p == nil && streams && d.Durability == actor.Volatile {
 		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none: its runs have no events to stream; ask without Accept: "+ingress.EventStream)
@@ -81,74 +81,74 @@ func (s *Server) addressed(call *actor.Call, streams bool) *problem {
 	return p
 }
 
-// answered tells a client what came of its call.
-func (s *Server) answered(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.Answer) {
+// respondAnswer tells a client what came of its call.
+func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.Answer) {
 	run := answer.Reply.Run
 	switch {
 	case answer.HeldUntil != 0:
-		s.accepted(ctx, run)
+		s.respondAccepted(ctx, run)
 	case answer.Reply.Refusal != nil:
-		p := refusal(answer.Reply.Refusal)
-		if s.isRun(run, answer) { // else it was refused before it became one
+		p := refusalProblem(answer.Reply.Refusal)
+		if s.isVisibleRun(run, answer) { // else it was refused before it became one
 			p.Run = run.String()
 		}
 		p.write(ctx)
 	default:
-		said(ctx, to, &answer.Reply)
+		respondReply(ctx, to, &answer.Reply)
 	}
 }
 
-// isRun tells whether an answer is that of a run that can be looked at. What was
+// isVisibleRun tells whether an answer is that of a run that can be looked at. What was
 // refused because there is too much to do already must not wait for the disk.
-func (s *Server) isRun(run actor.CallID, answer engine.Answer) bool {
+func (s *Server) isVisibleRun(run actor.CallID, answer engine.Answer) bool {
 	if !answer.Durable {
 		return false
 	}
-	_, err := s.owner(run)
+	_, err := s.runOwner(run)
 	return err == nil
 }
 
-// said tells what an agent answered.
-func said(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
-	room := bodies.Get().(*[]byte)
-	defer bodies.Put(room)
+// respondReply tells what an agent answered.
+func respondReply(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
+	room := bufferPool.Get().(*[]byte)
+	defer bufferPool.Put(room)
 	b := append((*room)[:0], `{"run_id":"`...)
 	b = reply.Run.AppendTo(b)
 	b = append(append(b, `","agent_id":"`...), to.Agent...) // names need no escapes
 	b = append(append(b, `","session_id":"`...), to.Key...)
 	b = append(append(b, `","status":"`...), reply.Status.String()...)
-	b = quote(append(b, `","content":`...), content(reply.Parts))
+	b = appendQuoted(append(b, `","content":`...), replyText(reply.Parts))
 	for i, w := range reply.Warnings {
 		b = append(b, [...]string{`,"warnings":[`, ","}[min(i, 1)]...)
-		b = quote(b, strings.ToValidUTF8(w, "\uFFFD"))
+		b = appendQuoted(b, strings.ToValidUTF8(w, "\uFFFD"))
 	}
 	if len(reply.Warnings) > 0 {
 		b = append(b, ']')
 	}
 	b = append(b, '}')
-	ok(ctx, http.StatusOK, b)
-	if *room = b; cap(b) > bodyRoomMax {
+	respond(ctx, http.StatusOK, b)
+	if *room = b; cap(b) > pooledBufferMax {
 		*room = nil
 	}
 }
 
-// bodies are rooms in which answers are written; ok copies them.
-var bodies = sync.Pool{New: func() any { return new([]byte) }}
+// bufferPool are rooms in which answers are written; ok copies them.
+var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
-const bodyRoomMax = 64 << 10
+const pooledBufferMax = 64 << 10
 
-// quote appends a text as JSON.
-func quote[T ~string | ~[]byte](b []byte, text T) []byte {
+// appendQuoted appends a text as JSON.
+func appendQuoted[T ~string | ~[]byte](b []byte, text T) []byte {
 	return invariant.Must(jsontext.AppendQuote(b, text)) // which fails on what is no UTF-8 alone
 }
 
-// messageStream answers with the events of the run that the message becomes, or
+// streamMessage answers with the events of the run that the message becomes, or
 // became when it came first. Before there is one, whatever is wrong is a problem.
-func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
-	at, p := cursor(ctx)
+func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
+	at, p := requestCursor(ctx)
 	if p == nil {
-		if r := s.streams.begin(); r != nil {
-			p = refusal(r)
+		if r := s.streams.acquire(); r != nil {
+			p = refusalProblem(r)
 		}
 	}
 	if p != nil {
@@ -167,7 +167,7 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 		a, err := s.node.AskStream(asking, call, func(run actor.CallID) { joined <- run })
 		came <- outcome{a, err}
 	}()
-	within := s.waiting(ctx, AnswerWithin)
+	within := s.newClientContext(ctx, AnswerTimeout)
 	run, begun := call.ID, true
 	var o outcome
 	select {
@@ -175,7 +175,7 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 	case run = <-joined:
 	case o = <-came:
 		if run = o.answer.Reply.Run; o.err == nil {
-			begun = s.isRun(run, o.answer)
+			begun = s.isVisibleRun(run, o.answer)
 		}
 	case <-within.Done():
 	case <-s.stopping:
@@ -185,23 +185,23 @@ func (s *Server) messageStream(ctx *fasthttp.RequestCtx, call actor.Call) {
 	within.stop()
 	deaf()
 	switch {
-	case left(ctx, why):
+	case respondAborted(ctx, why):
 	case why != nil:
-		refusal(noAnswer()).write(ctx)
+		refusalProblem(noAnswerYet()).write(ctx)
 	case o.err != nil:
-		s.failed(ctx, o.err)
+		s.respondError(ctx, o.err)
 	case !begun:
-		s.answered(ctx, call.To, o.answer)
+		s.respondAnswer(ctx, call.To, o.answer)
 	default:
-		s.tell(ctx, run, false, at, giveUp)
+		s.streamRun(ctx, run, false, at, giveUp)
 		return
 	}
-	s.streams.end()
+	s.streams.release()
 	giveUp()
 }
 
-// content is what an answer says, as far as it is text. It may be a part of the answer.
-func content(parts []actor.Part) []byte {
+// replyText is what an answer says, as far as it is text. It may be a part of the answer.
+func replyText(parts []actor.Part) []byte {
 	var all []byte
 	if len(parts) == 1 && parts[0].Blob.IsZero() && parts[0].Media == actor.MediaText {
 		all = parts[0].Bytes
@@ -218,9 +218,9 @@ func content(parts []actor.Part) []byte {
 	return bytes.ToValidUTF8(all, []byte("\uFFFD"))
 }
 
-// accepted says that a run goes on by itself, and how to hear of it; if it waits
+// respondAccepted says that a run goes on by itself, and how to hear of it; if it waits
 // for a signal, which one.
-func (s *Server) accepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
+func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 	type signal struct {
 		Run    string `json:"run_id"`
 		Name   string `json:"name"`
@@ -236,7 +236,7 @@ func (s *Server) accepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		Path   string  `json:"path"`
 		Signal *signal `json:"signal,omitzero"`
 	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run goes on; look at it there", Path: "/v1/runs/" + run.String()}
-	err := s.look(func(v View) error {
+	err := s.readView(func(v View) error {
 		record, err := v.Record(run)
 		if err == nil {
 			out.Status = record.Status.String()
@@ -251,9 +251,9 @@ func (s *Server) accepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 	})
 	var r *actor.Refusal
 	if err != nil && !errors.As(err, &r) { // a run that is still on its way in is not found yet
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 		return
 	}
 	ctx.Response.Header.Set(fasthttp.HeaderLocation, out.Path)
-	okJSON(ctx, http.StatusAccepted, out)
+	respondJSON(ctx, http.StatusAccepted, out)
 }

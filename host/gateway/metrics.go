@@ -23,7 +23,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
 
-	elsewhere *row // requests that take no route
+	unrouted *routeObservers // requests that take no route
 }
 
 func newMetrics(s *Server) *metrics {
@@ -31,39 +31,39 @@ func newMetrics(s *Server) *metrics {
 		Name: "troupe_http_request_duration_seconds", Help: "Requests by route and class of status, from head to answer; of streams, until they begin.",
 		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120},
 	}, []string{"route", "status"})}
-	m.elsewhere = m.row("")
-	m.registry.MustRegister(m.requests, &nodeFigures{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.unrouted = m.newRouteObservers("")
+	m.registry.MustRegister(m.requests, &nodeCollector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
-// routeValue is where behind says which route a request took.
-const routeValue = "route"
+// routeKey is where behind says which route a request took.
+const routeKey = "route"
 
-// row is where requests of one route are counted, by class of status: 1xx to 5xx.
+// routeObservers is where requests of one route are counted, by class of status: 1xx to 5xx.
 // One that nobody asked for is not shown.
-type row [5]func() prometheus.Observer
+type routeObservers [5]func() prometheus.Observer
 
-func (m *metrics) row(route string) *row {
-	var r row
+func (m *metrics) newRouteObservers(route string) *routeObservers {
+	var r routeObservers
 	for i := range r {
 		r[i] = sync.OnceValue(func() prometheus.Observer { return m.requests.WithLabelValues(route, strconv.Itoa(i+1)+"xx") })
 	}
 	return &r
 }
 
-// took counts a request.
-func (m *metrics) took(ctx *fasthttp.RequestCtx, d time.Duration) {
-	r, ok := ctx.UserValue(routeValue).(*row)
+// observe counts a request.
+func (m *metrics) observe(ctx *fasthttp.RequestCtx, d time.Duration) {
+	r, ok := ctx.UserValue(routeKey).(*routeObservers)
 	if !ok { // it got to none
-		r = m.elsewhere
+		r = m.unrouted
 	}
 	r[min(max(ctx.Response.StatusCode()/100, 1), len(r))-1]().Observe(d.Seconds())
 }
 
-func (s *Server) showMetrics(ctx *fasthttp.RequestCtx) {
+func (s *Server) getMetrics(ctx *fasthttp.RequestCtx) {
 	families, err := s.metrics.registry.Gather()
 	if err != nil {
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 		return
 	}
 	format := expfmt.NegotiateAccept(http.Header{fasthttp.HeaderAccept: headers(ctx, fasthttp.HeaderAccept)}, expfmt.DefaultAcceptedFormats()...)
@@ -71,47 +71,47 @@ func (s *Server) showMetrics(ctx *fasthttp.RequestCtx) {
 	encoder := expfmt.NewEncoder(&b, format)
 	for _, f := range families {
 		if err := encoder.Encode(f); err != nil {
-			s.failed(ctx, err)
+			s.respondError(ctx, err)
 			return
 		}
 	}
-	ok(ctx, http.StatusOK, b.Bytes())
+	respond(ctx, http.StatusOK, b.Bytes())
 	ctx.SetContentType(string(format))
 }
 
-// nodeFigures are the node's own, taken when they are asked for.
-type nodeFigures struct{ server *Server }
+// nodeCollector are the node's own, taken when they are asked for.
+type nodeCollector struct{ server *Server }
 
-func figure(name, help string, labels ...string) *prometheus.Desc {
+func newDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("troupe_"+name, help, labels, nil)
 }
 
 var (
-	mailbox     = figure("mailbox_messages", "What waits to be stepped.", "cell")
-	actors      = figure("actors", "Actors in memory.", "cell")
-	queued      = figure("queued_calls", "Calls that wait in their actors' mailboxes.", "cell")
-	outstanding = figure("outstanding_calls", "Calls between agents that are not answered.", "cell")
-	steps       = figure("steps_total", "Steps made.", "cell")
-	longest     = figure("step_longest_seconds", "The longest step so far.", "cell")
-	restarts    = figure("cell_restarts_total", "How often a cell began anew.", "cell")
-	clients     = figure("clients_waiting", "Clients that wait for an answer.")
-	told        = figure("streams_open", "Streams of events that are open.")
-	backlog     = figure("log_backlog_entries", "Entries of the log that wait for the disk.")
-	refused     = figure("refusals_total", "What was refused before it had a turn; busy by whose limit it was.", "reason", "scope")
-	ended       = figure("runs_ended_total", "Runs that ended, by how.", "status")
-	underWay    = figure("asks_under_way", "What is asked of models, tools and agents just now.", "kind")
-	asked       = figure("ask_duration_seconds", "How long models, tools and agents took to answer.", "kind")
+	mailboxDesc     = newDesc("mailbox_messages", "What waits to be stepped.", "cell")
+	actorsDesc      = newDesc("actors", "Actors in memory.", "cell")
+	queuedDesc      = newDesc("queued_calls", "Calls that wait in their actors' mailboxes.", "cell")
+	outstandingDesc = newDesc("outstanding_calls", "Calls between agents that are not answered.", "cell")
+	stepsDesc       = newDesc("steps_total", "Steps made.", "cell")
+	longestStepDesc = newDesc("step_longest_seconds", "The longest step so far.", "cell")
+	restartsDesc    = newDesc("cell_restarts_total", "How often a cell began anew.", "cell")
+	clientsDesc     = newDesc("clients_waiting", "Clients that wait for an answer.")
+	streamsDesc     = newDesc("streams_open", "Streams of events that are open.")
+	backlogDesc     = newDesc("log_backlog_entries", "Entries of the log that wait for the disk.")
+	refusalsDesc    = newDesc("refusals_total", "What was refused before it had a turn; busy by whose limit it was.", "reason", "scope")
+	runsEndedDesc   = newDesc("runs_ended_total", "Runs that ended, by how.", "status")
+	asksOpenDesc    = newDesc("asks_under_way", "What is asked of models, tools and agents just now.", "kind")
+	askDurationDesc = newDesc("ask_duration_seconds", "How long models, tools and agents took to answer.", "kind")
 )
 
 // Describe implements prometheus.Collector.
-func (f *nodeFigures) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{mailbox, actors, queued, outstanding, steps, longest, restarts, clients, told, backlog, refused, ended, underWay, asked} {
+func (f *nodeCollector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{mailboxDesc, actorsDesc, queuedDesc, outstandingDesc, stepsDesc, longestStepDesc, restartsDesc, clientsDesc, streamsDesc, backlogDesc, refusalsDesc, runsEndedDesc, asksOpenDesc, askDurationDesc} {
 		out <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (f *nodeFigures) Collect(out chan<- prometheus.Metric) {
+func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	put := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
@@ -119,31 +119,31 @@ func (f *nodeFigures) Collect(out chan<- prometheus.Metric) {
 	stats := f.server.node.Stats()
 	for i, c := range stats.Cells {
 		cell := strconv.Itoa(i)
-		put(mailbox, gauge, float64(c.Mailbox), cell)
-		put(actors, gauge, float64(c.Actors), cell)
-		put(queued, gauge, float64(c.Queued), cell)
-		put(outstanding, gauge, float64(c.Outstanding), cell)
-		put(steps, counter, float64(c.Steps), cell)
-		put(longest, gauge, c.StepLongest.Seconds(), cell)
-		put(restarts, counter, float64(restartsOf(c)), cell)
+		put(mailboxDesc, gauge, float64(c.Mailbox), cell)
+		put(actorsDesc, gauge, float64(c.Actors), cell)
+		put(queuedDesc, gauge, float64(c.Queued), cell)
+		put(outstandingDesc, gauge, float64(c.Outstanding), cell)
+		put(stepsDesc, counter, float64(c.Steps), cell)
+		put(longestStepDesc, gauge, c.StepLongest.Seconds(), cell)
+		put(restartsDesc, counter, float64(cellRestarts(c)), cell)
 	}
-	put(clients, gauge, float64(stats.Clients))
-	put(told, gauge, float64(f.server.streams.count()))
-	put(backlog, gauge, float64(stats.Backlog))
+	put(clientsDesc, gauge, float64(stats.Clients))
+	put(streamsDesc, gauge, float64(f.server.streams.count()))
+	put(backlogDesc, gauge, float64(stats.Backlog))
 	for _, r := range stats.Refusals {
-		put(refused, counter, float64(r.Count), r.Reason.Info().Type, r.Scope.String())
+		put(refusalsDesc, counter, float64(r.Count), r.Reason.Info().Type, r.Scope.String())
 	}
 	for _, r := range stats.Runs {
-		put(ended, counter, float64(r.Count), r.Status.String())
+		put(runsEndedDesc, counter, float64(r.Count), r.Status.String())
 	}
 	for _, a := range stats.Asks {
-		put(underWay, gauge, float64(a.UnderWay), a.Kind.String())
-		out <- prometheus.MustNewConstSummary(asked, a.Answered, a.Took.Seconds(), nil, a.Kind.String())
+		put(asksOpenDesc, gauge, float64(a.UnderWay), a.Kind.String())
+		out <- prometheus.MustNewConstSummary(askDurationDesc, a.Answered, a.Took.Seconds(), nil, a.Kind.String())
 	}
 }
 
-// restartsOf is how often a cell began anew: its incarnations count from 1 in the
+// cellRestarts is how often a cell began anew: its incarnations count from 1 in the
 // low bits of its epoch.
-func restartsOf(c engine.CellStats) uint64 { return max(c.Incarnation&incarnationMask, 1) - 1 }
+func cellRestarts(c engine.CellStats) uint64 { return max(c.Incarnation&incarnationMask, 1) - 1 }
 
 const incarnationMask = 1<<20 - 1

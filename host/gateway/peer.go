@@ -17,7 +17,7 @@ import (
 func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 	left, ended := make(chan struct{}), make(chan struct{})
 	if own, ok := c.(*connection); ok {
-		c = own.below()
+		c = own.unwrap()
 	}
 	raw, ok := c.(syscall.Conn)
 	if !ok {
@@ -32,7 +32,7 @@ func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 		is := false
 		// The function is called when there may be something to read, and at first.
 		_ = descriptor.Read(func(fd uintptr) bool {
-			is = hungUp(int(fd))
+			is = peerClosed(int(fd))
 			return is
 		})
 		if is {
@@ -46,7 +46,7 @@ func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
 	})
 }
 
-func hungUp(fd int) bool {
+func peerClosed(fd int) bool {
 	var one [1]byte
 	for {
 		n, _, err := syscall.Recvfrom(fd, one[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)

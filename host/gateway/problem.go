@@ -32,8 +32,8 @@ func newProblem(status int, code, title, detail string) *problem {
 	return &problem{Type: "urn:troupe:problem:" + code, Title: title, Status: status, Detail: detail, Code: code}
 }
 
-// refusal is the problem that a refusal is.
-func refusal(r *actor.Refusal) *problem {
+// refusalProblem is the problem that a refusal is.
+func refusalProblem(r *actor.Refusal) *problem {
 	out := r.Reason.Info()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
 	p.Field, p.Scope = r.Field, r.Scope.String()
@@ -57,8 +57,8 @@ func invalid(status int, field, detail string) *problem {
 	return p
 }
 
-// bad is a request that ingress refuses; nil if it does not.
-func bad(r *actor.Refusal) *problem {
+// badRequest is a request that ingress refuses; nil if it does not.
+func badRequest(r *actor.Refusal) *problem {
 	if r == nil {
 		return nil
 	}
@@ -67,19 +67,19 @@ func bad(r *actor.Refusal) *problem {
 
 // append writes the problem as JSON: a refusal should cost no more than an answer.
 func (p *problem) append(b []byte) []byte {
-	b = quote(append(b, `{"type":`...), p.Type)
-	b = quote(append(b, `,"title":`...), p.Title)
+	b = appendQuoted(append(b, `{"type":`...), p.Type)
+	b = appendQuoted(append(b, `,"title":`...), p.Title)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(p.Status), 10)
-	b = quote(append(b, `,"detail":`...), strings.ToValidUTF8(p.Detail, "\uFFFD"))
-	b = quote(append(b, `,"code":`...), p.Code)
+	b = appendQuoted(append(b, `,"detail":`...), strings.ToValidUTF8(p.Detail, "\uFFFD"))
+	b = appendQuoted(append(b, `,"code":`...), p.Code)
 	if p.Field != "" {
-		b = quote(append(b, `,"field":`...), strings.ToValidUTF8(p.Field, "\uFFFD"))
+		b = appendQuoted(append(b, `,"field":`...), strings.ToValidUTF8(p.Field, "\uFFFD"))
 	}
 	if p.Scope != "" {
-		b = quote(append(b, `,"scope":`...), p.Scope)
+		b = appendQuoted(append(b, `,"scope":`...), p.Scope)
 	}
 	for i, id := range p.Chain {
-		b = quote(append(b, [...]string{`,"chain":[`, ","}[min(i, 1)]...), id)
+		b = appendQuoted(append(b, [...]string{`,"chain":[`, ","}[min(i, 1)]...), id)
 	}
 	if len(p.Chain) > 0 {
 		b = append(b, ']')
@@ -88,14 +88,14 @@ func (p *problem) append(b []byte) []byte {
 		b = strconv.AppendInt(append(b, `,"retry_after":`...), p.RetryAfter, 10)
 	}
 	if p.Run != "" {
-		b = quote(append(b, `,"run_id":`...), p.Run)
+		b = appendQuoted(append(b, `,"run_id":`...), p.Run)
 	}
 	return append(b, '}')
 }
 
 func (p *problem) write(ctx *fasthttp.RequestCtx) {
-	room := bodies.Get().(*[]byte)
-	defer bodies.Put(room)
+	room := bufferPool.Get().(*[]byte)
+	defer bufferPool.Put(room)
 	*room = p.append((*room)[:0])
 	ctx.SetStatusCode(p.Status)
 	ctx.SetContentType("application/problem+json")

@@ -12,18 +12,18 @@ import (
 )
 
 // What a problem is written as by hand is what its fields say.
-func TestAProblemIsItsFields(t *testing.T) {
+func TestProblemEncodingMatchesJSON(t *testing.T) {
 	chain := []actor.ID{actor.NewID("a", "s"), actor.NewID("b", "s"), actor.NewID("c", "s")}
-	withRun := refusal(actor.Refuse(actor.Rejected, "no"))
+	withRun := refusalProblem(actor.Refuse(actor.Rejected, "no"))
 	withRun.Run = actor.CallID{1}.String()
 	for _, p := range []*problem{
 		{},
-		badKey(),
+		invalidKey(),
 		withRun,
 		invalid(400, "content", "a \"quoted\" <word>,\na line \u2028 and \\"),
-		refusal(actor.RefuseBusy(actor.ScopeCallee, 1500*time.Millisecond, "full")),
-		refusal(actor.RefuseCycle(chain[:1], chain[0])),
-		refusal(actor.RefuseDepth(chain, chain[0], 3)),
+		refusalProblem(actor.RefuseBusy(actor.ScopeCallee, 1500*time.Millisecond, "full")),
+		refusalProblem(actor.RefuseCycle(chain[:1], chain[0])),
+		refusalProblem(actor.RefuseDepth(chain, chain[0], 3)),
 	} {
 		want, err := json.Marshal(p)
 		if got := string(p.append(nil)); err != nil || got != string(want) {

@@ -18,31 +18,31 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// registryWithin is how long the registry may take until all cells know.
-const registryWithin = 30 * time.Second
+// registryTimeout is how long the registry may take until all cells know.
+const registryTimeout = 30 * time.Second
 
-// registry has the registry do something in the name of whoever asks, and returns
+// callRegistry has the registry do something in the name of whoever asks, and returns
 // its answer; or answers the request itself, if there is none.
 // What the request's own body does not say of it, its path does.
-func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
-	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryWithin, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
-	if p := promised(ctx, strings.TrimSpace(operation+" "+param(ctx, "id")), &call); p != nil {
+func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
+	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryTimeout, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
+	if p := fillRequestContext(ctx, strings.TrimSpace(operation+" "+pathParam(ctx, "id")), &call); p != nil {
 		p.write(ctx)
 		return nil, true
 	}
 	call.ID = s.node.NewCallID()
-	within := s.waiting(ctx, registryWithin)
+	within := s.newClientContext(ctx, registryTimeout)
 	a, err := s.node.Ask(within, call)
 	why := within.cause()
 	within.stop()
 	switch {
-	case left(ctx, why):
+	case respondAborted(ctx, why):
 	case err != nil:
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 	case a.Reply.Refusal != nil:
-		refusal(a.Reply.Refusal).write(ctx)
+		refusalProblem(a.Reply.Refusal).write(ctx)
 	case len(a.Reply.Parts) != 1:
-		s.accepted(ctx, a.Reply.Run)
+		s.respondAccepted(ctx, a.Reply.Run)
 	case len(a.Reply.Warnings) == 0:
 		return a.Reply.Parts[0].Bytes, false
 	default:
@@ -53,7 +53,7 @@ func (s *Server) registry(ctx *fasthttp.RequestCtx, operation string, body []byt
 		if err == nil {
 			return b, false
 		}
-		s.failed(ctx, err)
+		s.respondError(ctx, err)
 	}
 	return nil, true
 }
@@ -69,8 +69,8 @@ type keyView struct {
 	Expired bool            `json:"expired,omitzero"`
 }
 
-func viewOfKey(k ingress.Key) keyView {
-	v := keyView{ID: k.ID, Name: k.Name, Scopes: k.Scopes, Expired: k.Expired(now())}
+func newKeyView(k ingress.Key) keyView {
+	v := keyView{ID: k.ID, Name: k.Name, Scopes: k.Scopes, Expired: k.Expired(wallTime())}
 	for _, at := range []struct {
 		text *string
 		time actor.Time
@@ -82,14 +82,14 @@ func viewOfKey(k ingress.Key) keyView {
 	return v
 }
 
-func (s *Server) keys(ctx *fasthttp.RequestCtx) {
+func (s *Server) listKeys(ctx *fasthttp.RequestCtx) {
 	out := struct {
 		Keys []keyView `json:"keys"`
 	}{Keys: []keyView{}}
 	for _, key := range s.config.Keys.All() {
-		out.Keys = append(out.Keys, viewOfKey(key))
+		out.Keys = append(out.Keys, newKeyView(key))
 	}
-	okJSON(ctx, http.StatusOK, out)
+	respondJSON(ctx, http.StatusOK, out)
 }
 
 // createKey draws a key. Its text is in this answer and nowhere else.
@@ -99,7 +99,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		Scopes  []ingress.Scope `json:"scopes"`
 		Expires string          `json:"expires_at"`
 	}
-	_, p := read(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Decode(b, &in) })
+	_, p := decodeBody(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Decode(b, &in) })
 	var expires actor.Time
 	if p == nil && in.Expires != "" {
 		switch at, err := time.Parse(time.RFC3339, in.Expires); {
@@ -117,8 +117,8 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		var random [ingress.KeyRandomBytes]byte
 		_, _ = rand.Read(random[:]) // it never fails: it ends the process rather
 		var r *actor.Refusal
-		key, text, r = ingress.NewKey(random, in.Name, in.Scopes, now(), expires)
-		p = bad(r)
+		key, text, r = ingress.NewKey(random, in.Name, in.Scopes, wallTime(), expires)
+		p = badRequest(r)
 	}
 	if p == nil && len(headers(ctx, ingress.IdempotencyKey)) > 0 {
 		p = invalid(http.StatusBadRequest, ingress.IdempotencyKey, ingress.IdempotencyKey+": an API key is shown once, so that a repeat makes another one; leave the header out")
@@ -127,18 +127,18 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	if _, stop := s.registry(ctx, agents.OpCreateKey, key.Encode()); !stop {
-		out := viewOfKey(key)
+	if _, stop := s.callRegistry(ctx, agents.OpCreateKey, key.Encode()); !stop {
+		out := newKeyView(key)
 		out.Key = text
 		ctx.Response.Header.Set(fasthttp.HeaderCacheControl, "no-store")
-		okJSON(ctx, http.StatusCreated, out)
+		respondJSON(ctx, http.StatusCreated, out)
 	}
 }
 
 // revokeKey takes a key back: streams that came with it end within a second.
 func (s *Server) revokeKey(ctx *fasthttp.RequestCtx) {
-	id := param(ctx, "id")
-	p := nothing(ctx)
+	id := pathParam(ctx, "id")
+	p := requireEmptyBody(ctx)
 	if p == nil && actor.CheckName(id) != nil {
 		p = invalid(http.StatusBadRequest, "id", "key "+actor.CheckName(id).Error())
 	}
@@ -147,7 +147,7 @@ func (s *Server) revokeKey(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	body, _ := json.Marshal(map[string]string{"key_id": id})
-	if answer, stop := s.registry(ctx, agents.OpRevokeKey, body); !stop {
-		ok(ctx, http.StatusOK, answer)
+	if answer, stop := s.callRegistry(ctx, agents.OpRevokeKey, body); !stop {
+		respond(ctx, http.StatusOK, answer)
 	}
 }

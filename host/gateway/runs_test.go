@@ -10,46 +10,46 @@ import (
 )
 
 // A key counts for what it is sent to: what else is asked under it is done.
-func TestAKeyIsOfWhatItIsSentTo(t *testing.T) {
-	d := open(t)
+func TestIdempotencyKeyIsScopedToTarget(t *testing.T) {
+	d := startGateway(t)
 	for _, name := range []string{"one", "two"} {
-		d.create(name)
+		d.createAgent(name)
 	}
 	for _, name := range []string{"one", "two", "two"} {
-		if status, _, body := d.ask("DELETE", "/v1/agents/"+name, "", "Idempotency-Key", "job-7"); name == "one" && status != 200 || status == 200 && !strings.Contains(body, name) {
+		if status, _, body := d.do("DELETE", "/v1/agents/"+name, "", "Idempotency-Key", "job-7"); name == "one" && status != 200 || status == 200 && !strings.Contains(body, name) {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
-		if status, _, body := d.ask("GET", "/v1/agents/"+name, ""); status != 404 {
+		if status, _, body := d.do("GET", "/v1/agents/"+name, ""); status != 404 {
 			t.Errorf("%s is still there: %d %s", name, status, body)
 		}
 	}
-	var ms [2]message
+	var ms [2]messageResponse
 	for i := range ms { // of one session, one after the other
-		if status := d.into(&ms[i], "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s-1"}`); status != 202 {
+		if status := d.doJSON(&ms[i], "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s-1"}`); status != 202 {
 			t.Fatalf("%d %+v", status, ms[i])
 		}
-		if status, _, body := d.ask("POST", "/v1/runs/"+ms[i].Run+":signal", `{"name":"go"}`, "Idempotency-Key", "approve-1"); status != 200 {
+		if status, _, body := d.do("POST", "/v1/runs/"+ms[i].Run+":signal", `{"name":"go"}`, "Idempotency-Key", "approve-1"); status != 200 {
 			t.Fatalf("%d %s", status, body)
 		}
-		d.listen("GET", "/v1/runs/"+ms[i].Run+"/events", "").until("run_done") // else it waits
+		d.openStream("GET", "/v1/runs/"+ms[i].Run+"/events", "").readUntil("run_done") // else it waits
 	}
 }
 
 // Who has read all of a run that is over is told so at once, and nobody waits for
 // events that a run does not have.
-func TestAReaderIsToldThatARunIsOver(t *testing.T) {
-	d := open(t)
-	var m message
-	d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+func TestEventsReportEndedRun(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
 	var page struct {
 		Next  int   `json:"next_after"`
 		Ended bool  `json:"ended"`
 		Of    []any `json:"events"`
 	}
-	d.into(&page, "GET", "/v1/runs/"+m.Run+"/events", "")
+	d.doJSON(&page, "GET", "/v1/runs/"+m.Run+"/events", "")
 	next := page.Next
 	for _, after := range []int{next, next + 1} {
-		status, _, body := d.ask("GET", fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=60000", m.Run, after), "")
+		status, _, body := d.do("GET", fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=60000", m.Run, after), "")
 		want, says := 200, fmt.Sprintf(`"events":[],"next_after":%d,"ended":true`, next)
 		if after > next {
 			want, says = 400, `"field":"after"`
@@ -61,12 +61,12 @@ func TestAReaderIsToldThatARunIsOver(t *testing.T) {
 }
 
 // A list has the beginning of a long answer, whole characters all the same.
-func TestAListIsShort(t *testing.T) {
-	d := open(t)
-	var m message
-	d.into(&m, "POST", "/v1/agents/helper/messages", fmt.Sprintf(`{"content":%q}`, strings.Repeat("ä", 5000)))
-	_, _, one := d.ask("GET", "/v1/runs/"+m.Run, "")
-	_, _, list := d.ask("GET", "/v1/runs", "")
+func TestRunListTruncatesText(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/helper/messages", fmt.Sprintf(`{"content":%q}`, strings.Repeat("ä", 5000)))
+	_, _, one := d.do("GET", "/v1/runs/"+m.Run, "")
+	_, _, list := d.do("GET", "/v1/runs", "")
 	if n := strings.Count(one, "ä"); n != 5000 || strings.Contains(one, `"truncated":true`) {
 		t.Errorf("a run shows %d of 5000: %.200s", n, one)
 	}
@@ -76,33 +76,33 @@ func TestAListIsShort(t *testing.T) {
 }
 
 // What nobody writes down nobody can follow.
-func TestAnAgentThatWritesNothingDownHasNoStream(t *testing.T) {
-	d := open(t)
-	if status, _, body := d.ask("POST", "/v1/agents", `{"name":"quick","durability":"none"}`); status != 201 {
+func TestVolatileAgentHasNoStream(t *testing.T) {
+	d := startGateway(t)
+	if status, _, body := d.do("POST", "/v1/agents", `{"name":"quick","durability":"none"}`); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/quick/messages", `{"content":"x"}`, "Accept", "text/event-stream"); status != 406 || !strings.Contains(body, "durability none") {
+	if status, _, body := d.do("POST", "/v1/agents/quick/messages", `{"content":"x"}`, "Accept", "text/event-stream"); status != 406 || !strings.Contains(body, "durability none") {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/quick/messages", `{"content":"x"}`); status != 200 {
+	if status, _, body := d.do("POST", "/v1/agents/quick/messages", `{"content":"x"}`); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
 // Nobody has a hand in the registry's own runs.
-func TestARunOfTheRegistryIsItsOwn(t *testing.T) {
-	d := open(t)
-	d.create("maker")
+func TestRegistryRunsCannotBeChanged(t *testing.T) {
+	d := startGateway(t)
+	d.createAgent("maker")
 	var all struct {
 		Runs []struct {
 			Run string `json:"run_id"`
 		} `json:"runs"`
 	}
-	if d.into(&all, "GET", "/v1/runs", ""); len(all.Runs) != 1 {
+	if d.doJSON(&all, "GET", "/v1/runs", ""); len(all.Runs) != 1 {
 		t.Fatalf("%+v", all)
 	}
 	for _, do := range [][2]string{{":cancel", ""}, {":signal", `{"name":"go"}`}} {
-		if status, _, body := d.ask("POST", "/v1/runs/"+all.Runs[0].Run+do[0], do[1]); status != 403 || !strings.Contains(body, "the registry's") {
+		if status, _, body := d.do("POST", "/v1/runs/"+all.Runs[0].Run+do[0], do[1]); status != 403 || !strings.Contains(body, "the registry's") {
 			t.Errorf("%s: %d %s", do[0], status, body)
 		}
 	}

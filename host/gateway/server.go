@@ -28,13 +28,13 @@ import (
 )
 
 const (
-	// AnswerWithin is how long a client is kept waiting for an answer; then it
+	// AnswerTimeout is how long a client is kept waiting for an answer; then it
 	// gets the run's id, and the run goes on.
-	AnswerWithin = 2 * time.Minute
+	AnswerTimeout = 2 * time.Minute
 	// ConnectionsMax is how many connections are served at once.
 	ConnectionsMax = 8192
 
-	readWithin = 30 * time.Second
+	readTimeout = 30 * time.Second
 )
 
 // Node is what the gateway is the door of: an engine.Engine.
@@ -53,31 +53,31 @@ type Node interface {
 
 // External is who looks after external agents: an outbound.Outbound.
 type External interface {
-	// Beat takes a heartbeat; false if there is no external agent of that name.
-	Beat(name string) bool
+	// Heartbeat takes a heartbeat; false if there is no external agent of that name.
+	Heartbeat(name string) bool
 	Healthy(name string) bool
 }
 
 // Server answers HTTP.
 type Server struct {
-	node     Node
-	log      *slog.Logger
-	config   Config
-	local    atomic.Bool            // bound to loopback
-	host     atomic.Pointer[string] // the Host that was last found to be ours
-	http     *fasthttp.Server
-	streams  streams
-	metrics  *metrics
-	drain    sync.Once
-	draining chan struct{} // closed: no waiting for news
-	stop     sync.Once
-	stopping chan struct{} // closed: streams end
+	node       Node
+	log        *slog.Logger
+	config     Config
+	onLoopback atomic.Bool            // bound to loopback
+	lastHost   atomic.Pointer[string] // the Host that was last found to be ours
+	http       *fasthttp.Server
+	streams    streamLimiter
+	metrics    *metrics
+	drainOnce  sync.Once
+	draining   chan struct{} // closed: no waiting for news
+	stopOnce   sync.Once
+	stopping   chan struct{} // closed: streams end
 }
 
 // New makes a server of a node.
 func New(node Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{})}
-	s.streams.most = s.config.Streams
+	s.streams.maxOpen = s.config.Streams
 	s.metrics = newMetrics(s)
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
@@ -85,51 +85,51 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 		newProblem(http.StatusNotFound, "not_found", "no such path", "there is nothing at this path; see the README for what there is").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
-		takes := methods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
+		takes := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
 		ctx.Response.Header.Set(fasthttp.HeaderAllow, takes)
 		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path takes "+takes).write(ctx)
 	}
-	s.on(r, http.MethodGet, "/v1/agents", s.agents)
-	s.on(r, http.MethodPost, "/v1/agents", s.create)
-	s.on(r, http.MethodPost, "/v1/agents/register", s.register)
-	s.on(r, http.MethodGet, "/v1/agents/{id}", s.agent)
-	s.on(r, http.MethodDelete, "/v1/agents/{id}", s.remove)
-	s.verbs(r, "/v1/agents/{id}", map[string]fasthttp.RequestHandler{"heartbeat": s.heartbeat, "invoke": s.invoke})
-	message := s.on(r, http.MethodPost, "/v1/agents/{id}/messages", s.message)
-	s.on(r, http.MethodGet, "/v1/runs", s.runs)
-	s.on(r, http.MethodGet, "/v1/runs/{id}", s.run)
-	s.on(r, http.MethodGet, "/v1/runs/{id}/events", s.events)
-	s.verbs(r, "/v1/runs/{id}", map[string]fasthttp.RequestHandler{"signal": s.signal, "cancel": s.cancel})
-	s.on(r, http.MethodGet, "/v1/keys", s.keys)
-	s.on(r, http.MethodPost, "/v1/keys", s.createKey)
-	s.on(r, http.MethodDelete, "/v1/keys/{id}", s.revokeKey)
-	s.on(r, http.MethodPost, "/v1/backups", s.backup)
-	s.on(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { ok(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
-	s.on(r, http.MethodGet, "/readyz", s.ready)
-	s.on(r, http.MethodGet, "/metrics", s.showMetrics)
+	s.addRoute(r, http.MethodGet, "/v1/agents", s.listAgents)
+	s.addRoute(r, http.MethodPost, "/v1/agents", s.createAgent)
+	s.addRoute(r, http.MethodPost, "/v1/agents/register", s.registerAgent)
+	s.addRoute(r, http.MethodGet, "/v1/agents/{id}", s.getAgent)
+	s.addRoute(r, http.MethodDelete, "/v1/agents/{id}", s.deleteAgent)
+	s.addVerbRoutes(r, "/v1/agents/{id}", map[string]fasthttp.RequestHandler{"heartbeat": s.heartbeat, "invoke": s.invoke})
+	message := s.addRoute(r, http.MethodPost, "/v1/agents/{id}/messages", s.postMessage)
+	s.addRoute(r, http.MethodGet, "/v1/runs", s.listRuns)
+	s.addRoute(r, http.MethodGet, "/v1/runs/{id}", s.getRun)
+	s.addRoute(r, http.MethodGet, "/v1/runs/{id}/events", s.getEvents)
+	s.addVerbRoutes(r, "/v1/runs/{id}", map[string]fasthttp.RequestHandler{"signal": s.signalRun, "cancel": s.cancelRun})
+	s.addRoute(r, http.MethodGet, "/v1/keys", s.listKeys)
+	s.addRoute(r, http.MethodPost, "/v1/keys", s.createKey)
+	s.addRoute(r, http.MethodDelete, "/v1/keys/{id}", s.revokeKey)
+	s.addRoute(r, http.MethodPost, "/v1/backups", s.backup)
+	s.addRoute(r, http.MethodGet, "/healthz", func(ctx *fasthttp.RequestCtx) { respond(ctx, http.StatusOK, []byte(`{"status":"ok"}`)) })
+	s.addRoute(r, http.MethodGet, "/readyz", s.readyz)
+	s.addRoute(r, http.MethodGet, "/metrics", s.getMetrics)
 	s.http = &fasthttp.Server{
-		Handler:            s.handler(past(r.Handler, message)),
-		ErrorHandler:       s.unreadable,
-		HeaderReceived:     s.received,
+		Handler:            s.handler(messageFastPath(r.Handler, message)),
+		ErrorHandler:       s.handleReadError,
+		HeaderReceived:     s.headerReceived,
 		Concurrency:        s.config.Connections,
 		ReadBufferSize:     HeaderBytesMax,
 		MaxRequestBodySize: BodyBytesMax,
-		ReadTimeout:        s.config.HeadWithin, // received says how long the body may take
-		WriteTimeout:       s.config.WriteWithin,
-		IdleTimeout:        s.config.IdleWithin,
+		ReadTimeout:        s.config.HeadTimeout, // received says how long the body may take
+		WriteTimeout:       s.config.WriteTimeout,
+		IdleTimeout:        s.config.IdleTimeout,
 		// Nothing here takes a form, and its own reader would end it elsewhere than its length says.
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
 		CloseOnShutdown:              true,
-		Logger:                       quiet{},
+		Logger:                       discardLogger{},
 	}
 	return s
 }
 
-// past leads messages to agents past the router: most requests are such, and it makes
+// messageFastPath leads messages to agents past the router: most requests are such, and it makes
 // three copies of each one's id.
-func past(router, message fasthttp.RequestHandler) fasthttp.RequestHandler {
+func messageFastPath(router, message fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		rest, ours := bytes.CutPrefix(ctx.Path(), agentsPath)
 		id, ends := bytes.CutSuffix(rest, messagesPath)
@@ -144,18 +144,18 @@ func past(router, message fasthttp.RequestHandler) fasthttp.RequestHandler {
 
 var agentsPath, messagesPath = []byte("/v1/agents/"), []byte("/messages")
 
-// quiet keeps fasthttp's own words to itself: what matters is logged here.
-type quiet struct{}
+// discardLogger keeps fasthttp's own words to itself: what matters is logged here.
+type discardLogger struct{}
 
-func (quiet) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
 // Serve answers what comes in until Shutdown. Off loopback it wants a key to exist.
 func (s *Server) Serve(l net.Listener) error {
-	if err := MayListen(l.Addr().String(), s.config.Keys.Count()); err != nil {
+	if err := CheckListenAddress(l.Addr().String(), s.config.Keys.Count()); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	s.local.Store(MayListen(l.Addr().String(), 0) == nil)
-	bounded := s.bounded(l)
+	s.onLoopback.Store(CheckListenAddress(l.Addr().String(), 0) == nil)
+	bounded := s.limitConnections(l)
 	go func() { // even if it is shut down before it begins
 		<-s.stopping
 		_ = bounded.Close()
@@ -165,18 +165,18 @@ func (s *Server) Serve(l net.Listener) error {
 
 // Drain turns /readyz red, so that whoever sends work sends it elsewhere, and
 // lets no reader wait for news.
-func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
+func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
 // Shutdown takes no more connections, ends streams so that their clients can go on
 // elsewhere, and waits for requests under way, until ctx ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
-	s.stop.Do(func() { close(s.stopping) })
-	return errors.Join(s.http.ShutdownWithContext(ctx), s.streams.wait(ctx))
+	s.stopOnce.Do(func() { close(s.stopping) })
+	return errors.Join(s.http.ShutdownWithContext(ctx), s.streams.waitIdle(ctx))
 }
 
-// methods are those that a router lists, but for OPTIONS, which nothing here takes.
-func methods(listed string) string {
+// allowedMethods are those that a router lists, but for OPTIONS, which nothing here takes.
+func allowedMethods(listed string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(listed, ", "), func(m string) bool { return m == http.MethodOptions }), ", ")
 }
 
@@ -189,7 +189,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 				newProblem(http.StatusInternalServerError, "internal", "internal error", "this is our mistake; the log says more").write(ctx)
 			}
 			took := time.Since(ctx.Time())
-			s.metrics.took(ctx, took)
+			s.metrics.observe(ctx, took)
 			status := ctx.Response.StatusCode()
 			level := slog.LevelDebug
 			if status >= 500 && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout {
@@ -205,7 +205,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 			next(ctx)
 			return
 		}
-		if p, hangUp := s.guard(&ctx.Request.Header); p != nil {
+		if p, hangUp := s.validateHead(&ctx.Request.Header); p != nil {
 			p.write(ctx)
 			if hangUp {
 				ctx.SetConnectionClose()
@@ -216,14 +216,14 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 }
 
-// unreadable answers what fasthttp itself could not read.
-func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
+// handleReadError answers what fasthttp itself could not read.
+func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var net net.Error
 	p := invalid(http.StatusBadRequest, "", "the request cannot be read")
 	var refused *problem
 	if len(ctx.Request.Header.RawHeaders()) > 0 { // its head came, whole
-		refused = s.early(&ctx.Request.Header)
+		refused = s.validateBeforeBody(&ctx.Request.Header)
 	}
 	switch {
 	case refused != nil:
@@ -239,40 +239,40 @@ func (s *Server) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	ctx.SetConnectionClose()
 }
 
-func ok(ctx *fasthttp.RequestCtx, status int, body []byte) {
+func respond(ctx *fasthttp.RequestCtx, status int, body []byte) {
 	ctx.SetStatusCode(status)
 	ctx.SetContentType("application/json")
 	ctx.SetBody(body)
 }
 
-func okJSON(ctx *fasthttp.RequestCtx, status int, v any) {
+func respondJSON(ctx *fasthttp.RequestCtx, status int, v any) {
 	body, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		panic(err)
 	}
-	ok(ctx, status, body)
+	respond(ctx, status, body)
 }
 
-// failed answers what went wrong: a refusal, or something of our own. Who is gone
+// respondError answers what went wrong: a refusal, or something of our own. Who is gone
 // is told nothing.
-func (s *Server) failed(ctx *fasthttp.RequestCtx, err error) {
+func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
 	var r *actor.Refusal
 	switch {
 	case errors.Is(err, context.Canceled):
-		hangUp(ctx)
+		abandonRequest(ctx)
 	case errors.As(err, &r):
-		refusal(r).write(ctx)
+		refusalProblem(r).write(ctx)
 	case errors.Is(err, context.DeadlineExceeded):
-		refusal(actor.Refuse(actor.Deadline, "the node did not answer in time")).write(ctx)
+		refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time")).write(ctx)
 	case errors.Is(err, engine.ErrClosed):
-		refusal(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node stops"}).write(ctx)
+		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node stops"}).write(ctx)
 	default:
 		s.log.Error("a request failed", "path", string(ctx.Path()), "error", err.Error())
 		newProblem(http.StatusInternalServerError, "internal", "internal error", err.Error()).write(ctx)
 	}
 }
 
-func (s *Server) ready(ctx *fasthttp.RequestCtx) {
+func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 	err := s.node.Ready()
 	select {
 	case <-s.draining:
@@ -280,8 +280,8 @@ func (s *Server) ready(ctx *fasthttp.RequestCtx) {
 	default:
 	}
 	if err != nil {
-		refusal(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: err.Error()}).write(ctx)
+		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: err.Error()}).write(ctx)
 		return
 	}
-	ok(ctx, http.StatusOK, []byte(`{"status":"ready"}`))
+	respond(ctx, http.StatusOK, []byte(`{"status":"ready"}`))
 }

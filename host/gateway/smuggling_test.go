@@ -21,43 +21,45 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// bare is a gateway without a node: whatever comes through to one makes it fail.
-type bare struct {
+// bareGateway is a gateway without a node: whatever comes through to one makes it fail.
+type bareGateway struct {
 	server  *Server
 	address string
-	log     *record
+	log     *logBuffer
 }
 
-// record keeps what was logged.
-type record struct {
+// logBuffer keeps what was logged.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (r *record) Write(b []byte) (int, error) {
+func (r *logBuffer) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.Write(b)
 }
 
-func (r *record) String() string {
+func (r *logBuffer) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.text.String()
 }
 
-// off is a listener that says it is not of loopback.
-type off struct{ net.Listener }
+// offLoopbackListener is a listener that says it is not of loopback.
+type offLoopbackListener struct{ net.Listener }
 
-func (off) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8283} }
+func (offLoopbackListener) Addr() net.Addr {
+	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 8283}
+}
 
-func openBare(t *testing.T, config Config, wrap func(net.Listener) net.Listener) *bare {
+func startBareGateway(t *testing.T, config Config, wrap func(net.Listener) net.Listener) *bareGateway {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bare{address: l.Addr().String(), log: new(record)}
+	b := &bareGateway{address: l.Addr().String(), log: new(logBuffer)}
 	b.server = New(nil, slog.New(slog.NewJSONHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})), config)
 	if wrap != nil {
 		l = wrap(l)
@@ -74,7 +76,7 @@ func openBare(t *testing.T, config Config, wrap func(net.Listener) net.Listener)
 	return b
 }
 
-func (b *bare) dial(t *testing.T) net.Conn {
+func (b *bareGateway) dial(t *testing.T) net.Conn {
 	t.Helper()
 	c, err := net.Dial("tcp", b.address)
 	if err != nil {
@@ -87,9 +89,9 @@ func (b *bare) dial(t *testing.T) net.Conn {
 	return c
 }
 
-// say writes raw bytes on a connection of their own and reads the first answer,
+// sendRaw writes raw bytes on a connection of their own and reads the first answer,
 // and what comes behind it until the server closes.
-func (b *bare) say(t *testing.T, raw string) (status int, body string, closes bool, rest string) {
+func (b *bareGateway) sendRaw(t *testing.T, raw string) (status int, body string, closes bool, rest string) {
 	t.Helper()
 	c := b.dial(t)
 	if _, err := io.WriteString(c, raw); err != nil {
@@ -120,9 +122,9 @@ const (
 	canary = "GET /canary HTTP/1.1\r\nHost: localhost\r\n\r\n"
 )
 
-// framings are requests that some reader ends elsewhere than another, or that
+// ambiguousRequests are requests that some reader ends elsewhere than another, or that
 // none should take. What follows each of them is the canary.
-func framings() map[string]string {
+func ambiguousRequests() map[string]string {
 	all := map[string]string{
 		"both lengths":                 post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"both lengths, other order":    post + "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
@@ -217,7 +219,7 @@ func framings() map[string]string {
 			all[name+" folded by "+what] = post + name + ":" + fold + "0\r\n\r\n"
 		}
 	}
-	for _, name := range once {
+	for _, name := range singletonHeaders {
 		all["twice "+name] = post + name + ": 0\r\n" + name + ": 0\r\n\r\n"
 	}
 	for _, v := range []string{"G", "-1", "+2", "0x2", " 2", "2 ;a", "", "ffffffffffffffff1", "8000000000000000", "7fffffffffffffff", "ffffffffffffffff", "2,", "2h", "٢"} {
@@ -228,15 +230,15 @@ func framings() map[string]string {
 
 // A request that two readers could see the end of in two places is refused, its
 // connection is closed, and what follows it on the connection is not looked at.
-func TestNothingIsSmuggled(t *testing.T) {
-	b := openBare(t, Config{}, nil)
-	all := framings()
+func TestRequestSmugglingIsRefused(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
+	all := ambiguousRequests()
 	if len(all) < 150 {
 		t.Errorf("only %d cases", len(all))
 	}
 	for name, raw := range all {
 		t.Run(name, func(t *testing.T) {
-			status, body, closes, rest := b.say(t, raw+canary)
+			status, body, closes, rest := b.sendRaw(t, raw+canary)
 			if status < 400 || status > 499 || !strings.Contains(body, `"code":`) && !strings.HasPrefix(raw, "HEAD") {
 				t.Errorf("%d %s", status, body)
 			}
@@ -249,14 +251,14 @@ func TestNothingIsSmuggled(t *testing.T) {
 		t.Errorf("a canary was handled:\n%s", said)
 	}
 	// The canary is one that would be seen.
-	if status, _, _, _ := b.say(t, canary); status != http.StatusNotFound || !strings.Contains(b.log.String(), "/canary") {
+	if status, _, _, _ := b.sendRaw(t, canary); status != http.StatusNotFound || !strings.Contains(b.log.String(), "/canary") {
 		t.Errorf("a canary that is alone: %d", status)
 	}
 }
 
 // What is well framed is served, and so is what follows it.
-func TestWhatIsWellFramedIsServed(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+func TestWellFramedRequestsAreServed(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
 		"plain":                get + "\r\n",
 		"spaces in a value":    get + "A:  b c \t\r\n\r\n",
@@ -290,8 +292,8 @@ func TestWhatIsWellFramedIsServed(t *testing.T) {
 
 // A body that is refused by its head is not waited for, and no client is told
 // to send it.
-func TestARefusedBodyIsNotRead(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+func TestRefusedBodyIsNotRead(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
 		"a page's form": "POST /v1/agents/a/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\na=",
 		"packed":        post + "Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n",
@@ -304,7 +306,7 @@ func TestARefusedBodyIsNotRead(t *testing.T) {
 		"no chunks":     post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			status, body, closes, _ := b.say(t, raw)
+			status, body, closes, _ := b.sendRaw(t, raw)
 			if status < 400 || status > 499 || status == http.StatusRequestTimeout || strings.Contains(raw, "gzip") && status != 415 || !closes || !strings.Contains(body, `"code":`) {
 				t.Errorf("%d %s, closes: %v", status, body, closes)
 			}
@@ -314,7 +316,7 @@ func TestARefusedBodyIsNotRead(t *testing.T) {
 
 // No path leads to a handler under two spellings.
 func TestPathsHaveOneSpelling(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+	b := startBareGateway(t, Config{}, nil)
 	targets := []string{"*", "healthz", "http://localhost/healthz", "http://evil.example/healthz", "HTTP://localhost/healthz", "https://localhost/healthz", "ftp://localhost/healthz",
 		"//evil.example/healthz", "//healthz", "///healthz", "/healthz/", "/healthz//", "/./healthz", "/../healthz", "/v1/../healthz", "/v1/./../healthz", "/v1/runs/..", "/v1/runs/.", "/..", "/.",
 		"/healthz#x", "/healthz#", "/healthz;a=b", "/;/healthz", "/healthz;", "/..;/healthz", "/healthz?a=%62", "/healthz?a+b", "/healthz?a b", "/healthz?\"", "/healthz?a=/..", "/healthz?a[]=1", "/healthz?a?b",
@@ -330,7 +332,7 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 	}
 	for _, target := range targets {
 		for _, method := range []string{"GET", "POST", "DELETE"} {
-			status, body, _, _ := b.say(t, method+" "+target+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			status, body, _, _ := b.sendRaw(t, method+" "+target+" HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			if status != http.StatusBadRequest {
 				t.Errorf("%s %s: %d %s", method, target, status, body)
 			}
@@ -341,18 +343,18 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 		want   int
 	}{{"/" + strings.Repeat("a", TargetBytesMax), 414}, {"/healthz?a=" + strings.Repeat("a", TargetBytesMax), 414}, {"/" + strings.Repeat("a", TargetBytesMax-1), 404}, {"/Healthz", 404}, {"/healthz", 200}, {"/healthz?", 200}, {"/healthz?a=b&c", 200},
 		{"/v1/runs/" + strings.Repeat("a", 65), 400}, {"/v1/runs/" + strings.Repeat("a", 2000), 400}} {
-		if status, body, _, _ := b.say(t, "GET "+c.target+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != c.want {
+		if status, body, _, _ := b.sendRaw(t, "GET "+c.target+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != c.want {
 			t.Errorf("%.80s: %d %s", c.target, status, body)
 		}
 	}
-	if status, _, _, _ := b.say(t, "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != http.StatusBadRequest {
+	if status, _, _, _ := b.sendRaw(t, "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != http.StatusBadRequest {
 		t.Errorf("CONNECT: %d", status)
 	}
 }
 
 // Methods that a path does not take are refused, with those it takes.
-func TestMethodsByRoute(t *testing.T) {
-	b := openBare(t, Config{}, nil)
+func TestMethodNotAllowed(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
 	for _, method := range []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FROB", "get", "GETGET"} {
 		c := b.dial(t)
 		if _, err := io.WriteString(c, method+" /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
@@ -367,29 +369,29 @@ func TestMethodsByRoute(t *testing.T) {
 }
 
 // The header Allow names what may be said instead, and nothing else.
-func TestAPathNamesItsMethods(t *testing.T) {
-	b := openBare(t, Config{}, nil)
-	status, body, _, _ := b.say(t, "PATCH /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+func TestAllowedMethodsAreListed(t *testing.T) {
+	b := startBareGateway(t, Config{}, nil)
+	status, body, _, _ := b.sendRaw(t, "PATCH /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
 	if status != http.StatusMethodNotAllowed || !strings.Contains(body, "takes GET, POST\"") {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
 // Whatever head fasthttp reads, the guard says no, or it is one that has one meaning.
-func FuzzGuard(f *testing.F) {
-	for _, raw := range framings() {
+func FuzzValidateHead(f *testing.F) {
+	for _, raw := range ambiguousRequests() {
 		f.Add([]byte(raw))
 	}
 	f.Add([]byte(get + "\r\n"))
 	f.Add([]byte(post + "Content-Length: 2\r\n\r\n{}"))
 	s := New(nil, slog.New(slog.DiscardHandler), Config{})
-	s.local.Store(true)
+	s.onLoopback.Store(true)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var h fasthttp.RequestHeader
 		if h.Read(bufio.NewReaderSize(bytes.NewReader(raw), HeaderBytesMax)) != nil {
 			return
 		}
-		p, _ := s.guard(&h)
+		p, _ := s.validateHead(&h)
 		if p != nil {
 			if p.Status < 400 || p.Status > 499 || p.Detail == "" {
 				t.Fatalf("%q: %+v", raw, p)

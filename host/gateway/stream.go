@@ -26,58 +26,58 @@ const (
 	// StreamsMax is how many streams there are at once, where Config does not say.
 	StreamsMax = 4096
 
-	lookEvery     = 500 * time.Millisecond // whether a key still counts
-	writeSlice    = 250 * time.Millisecond // of a write that waits for its reader
-	lastWordsIn   = 250 * time.Millisecond
-	sendBytes     = 32 << 10  // what the system holds for a reader, as asked; it takes twice that
-	lastSendBytes = 128 << 10 // and for one that is sent away
-	lastEventID   = "Last-Event-ID"
+	keyCheckInterval     = 500 * time.Millisecond // whether a key still counts
+	writeSliceMax        = 250 * time.Millisecond // of a write that waits for its reader
+	finalWriteTimeout    = 250 * time.Millisecond
+	sendBufferBytes      = 32 << 10  // what the system holds for a reader, as asked; it takes twice that
+	finalSendBufferBytes = 128 << 10 // and for one that is sent away
+	lastEventID          = "Last-Event-ID"
 )
 
-// streams counts those that are open.
-type streams struct {
-	most int
-	mu   sync.Mutex
-	open int
-	none chan struct{} // not nil: somebody waits until there are none
+// streamLimiter counts those that are open.
+type streamLimiter struct {
+	maxOpen int
+	mu      sync.Mutex
+	open    int
+	idle    chan struct{} // not nil: somebody waits until there are none
 }
 
-func (s *streams) begin() *actor.Refusal {
+func (s *streamLimiter) acquire() *actor.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open >= s.most {
+	if s.open >= s.maxOpen {
 		return actor.RefuseBusy(actor.ScopeNode, 5*time.Second, "%d streams of events are open: close some, or ask for JSON by Accept: application/json", s.open)
 	}
 	s.open++
 	return nil
 }
 
-func (s *streams) end() {
+func (s *streamLimiter) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open--; s.open == 0 && s.none != nil {
-		close(s.none)
-		s.none = nil
+	if s.open--; s.open == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
 	}
 }
 
-func (s *streams) count() int {
+func (s *streamLimiter) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
 }
 
-// wait returns when there are none.
-func (s *streams) wait(ctx context.Context) error {
+// waitIdle returns when there are none.
+func (s *streamLimiter) waitIdle(ctx context.Context) error {
 	s.mu.Lock()
 	if s.open == 0 {
 		s.mu.Unlock()
 		return nil
 	}
-	if s.none == nil {
-		s.none = make(chan struct{})
+	if s.idle == nil {
+		s.idle = make(chan struct{})
 	}
-	none := s.none
+	none := s.idle
 	s.mu.Unlock()
 	select {
 	case <-none:
@@ -87,9 +87,9 @@ func (s *streams) wait(ctx context.Context) error {
 	}
 }
 
-// cursor is how far a client says it has read. The header is what a client that
+// requestCursor is how far a client says it has read. The header is what a client that
 // connects again sends by itself, so it counts more than the query it began with.
-func cursor(ctx *fasthttp.RequestCtx) (ingress.Cursor, *problem) {
+func requestCursor(ctx *fasthttp.RequestCtx) (ingress.Cursor, *problem) {
 	name, text := lastEventID, header(ctx, lastEventID)
 	if text == "" {
 		if name = "after"; !ctx.QueryArgs().Has(name) {
@@ -104,73 +104,73 @@ func cursor(ctx *fasthttp.RequestCtx) (ingress.Cursor, *problem) {
 	return c, nil
 }
 
-// teller tells one client of a run: the world of an ingress.Stream.
-type teller struct {
-	server *Server
-	stream *ingress.Stream
-	run    actor.CallID
-	key    string // the API key it came with, if any
-	conn   net.Conn
-	began  time.Time
+// streamConn tells one client of a run: the world of an ingress.Stream.
+type streamConn struct {
+	server  *Server
+	stream  *ingress.Stream
+	run     actor.CallID
+	keyID   string // the API key it came with, if any
+	conn    net.Conn
+	started time.Time
 
-	read *ingress.Read
-	out  []byte // to be written
-	end  *ingress.End
+	pendingRead *ingress.Read
+	unwritten   []byte // to be written
+	end         *ingress.End
 
-	news  <-chan struct{} // of the run itself
-	more  chan struct{}   // of those below it: fresh says which
-	mu    sync.Mutex
-	fresh []actor.CallID
-	over  chan struct{}
-	stops []func()
-	stop  func() // does them all, the last first, once
+	rootAppended  <-chan struct{} // of the run itself
+	childAppended chan struct{}   // of those below it: fresh says which
+	mu            sync.Mutex
+	appendedRuns  []actor.CallID
+	closed        chan struct{}
+	cleanups      []func()
+	cleanup       func() // does them all, the last first, once
 }
 
-// tell answers with a stream of a run's events behind a cursor. Whatever happens,
+// streamRun answers with a stream of a run's events behind a cursor. Whatever happens,
 // after is called once, when nobody listens any more. The slot is taken already.
-func (s *Server) tell(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, at ingress.Cursor, after func()) {
-	t := &teller{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: at, Chance: rand.Uint64(), WriteWithin: s.config.StreamWithin}), run: run, key: who(ctx).Key, conn: ctx.Conn(), began: time.Now(),
-		more: make(chan struct{}, 1), over: make(chan struct{})}
-	t.stops = append(t.stops, s.streams.end, func() { close(t.over) }, after)
-	t.stop = sync.OnceFunc(func() {
-		for _, stop := range slices.Backward(t.stops) {
+func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, at ingress.Cursor, after func()) {
+	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: at, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, keyID: callerOf(ctx).Key, conn: ctx.Conn(), started: time.Now(),
+		childAppended: make(chan struct{}, 1), closed: make(chan struct{})}
+	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, after)
+	t.cleanup = sync.OnceFunc(func() {
+		for _, stop := range slices.Backward(t.cleanups) {
 			stop()
 		}
 	})
 	t.step(ingress.Opened{})
-	for t.end == nil && len(t.out) == 0 {
-		t.answer()
+	for t.end == nil && len(t.unwritten) == 0 {
+		t.readEvents()
 	}
 	switch {
 	case t.end == nil:
 		old := !ctx.Request.Header.IsHTTP11()
 		if c, ok := t.conn.(*connection); ok {
-			c.last = t.stop // should answers before this one not get through, nobody talks
+			c.onClose = t.cleanup // should answers before this one not get through, nobody talks
 		}
 		ctx.SetStatusCode(fasthttp.StatusOK)
 		ctx.HijackSetNoResponse(true)
-		ctx.Hijack(func(net.Conn) { t.talk(old) })
+		ctx.Hijack(func(net.Conn) { t.serve(old) })
 		return
 	case t.end.Refusal != nil:
-		refusal(t.end.Refusal).write(ctx)
-	case t.end.Why == ingress.Over:
+		refusalProblem(t.end.Refusal).write(ctx)
+	case t.end.Reason == ingress.RunEnded:
 		ctx.SetStatusCode(fasthttp.StatusNoContent) // a client that is told so does not connect again
 	}
-	t.stop()
+	t.cleanup()
 }
 
 // now is a time that does not go back.
-func (t *teller) now() actor.Time { return actor.Time(time.Since(t.began)) }
+func (t *streamConn) now() actor.Time { return actor.Time(time.Since(t.started)) }
 
-func (t *teller) step(in ingress.StreamInput) {
+func (t *streamConn) step(in ingress.StreamInput) {
 	for _, out := range t.stream.Step(t.now(), in) {
 		switch out := out.(type) {
 		case ingress.Watch:
 			t.watch(out.Run)
 		case ingress.Read:
-			t.read = &out
+			t.pendingRead = &out
 		case ingress.Write:
-			t.out = out.Bytes
+			t.unwritten = out.Bytes
 		case ingress.End:
 			t.end = &out
 		}
@@ -178,11 +178,11 @@ func (t *teller) step(in ingress.StreamInput) {
 }
 
 // watch listens for news of a run; there are at most ingress.TreeRunsMax of them.
-func (t *teller) watch(run actor.CallID) {
+func (t *streamConn) watch(run actor.CallID) {
 	news, stop := t.server.node.Watch(run)
-	t.stops = append(t.stops, stop)
+	t.cleanups = append(t.cleanups, stop)
 	if run == t.run {
-		t.news = news
+		t.rootAppended = news
 		return
 	}
 	go func() {
@@ -190,26 +190,26 @@ func (t *teller) watch(run actor.CallID) {
 			select {
 			case <-news:
 				t.mu.Lock()
-				if !slices.Contains(t.fresh, run) {
-					t.fresh = append(t.fresh, run)
+				if !slices.Contains(t.appendedRuns, run) {
+					t.appendedRuns = append(t.appendedRuns, run)
 				}
 				t.mu.Unlock()
 				select {
-				case t.more <- struct{}{}:
+				case t.childAppended <- struct{}{}:
 				default: // it will look
 				}
-			case <-t.over:
+			case <-t.closed:
 				return
 			}
 		}
 	}()
 }
 
-// answer reads what the stream asked for.
-func (t *teller) answer() {
-	in := *t.read
-	t.read = nil
-	within, cancel := context.WithTimeout(context.Background(), readWithin)
+// readEvents reads what the stream asked for.
+func (t *streamConn) readEvents() {
+	in := *t.pendingRead
+	t.pendingRead = nil
+	within, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var page [][]byte
 	err := t.server.node.Read(within, func(kv store.KV) error {
@@ -227,42 +227,42 @@ func (t *teller) answer() {
 		t.step(ingress.Draining{})
 	default:
 		t.server.log.Error("the events of a run cannot be read", "run", in.Run.String(), "error", err.Error())
-		t.step(ingress.Unreadable{Refusal: &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
+		t.step(ingress.ReadFailed{Refusal: &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
 			Detail: fmt.Sprintf("the events of run %s cannot be read just now", in.Run)}})
 	}
 }
 
-// talk writes until the stream ends. The connection is its own, and closed afterwards.
-func (t *teller) talk(old bool) {
+// serve writes until the stream ends. The connection is its own, and closed afterwards.
+func (t *streamConn) serve(old bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.server.log.Error("a stream made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		}
-		t.stop()
+		t.cleanup()
 	}()
 	gone, unwatch := watchPeer(t.conn)
 	defer unwatch()
-	setSendBuffer(t.conn, sendBytes)
+	setSendBuffer(t.conn, sendBufferBytes)
 	wake := time.NewTimer(time.Hour)
 	defer wake.Stop()
-	for t.write(t.head(old)); t.end == nil; {
+	for t.flush(t.responseHead(old)); t.end == nil; {
 		switch {
-		case len(t.out) > 0:
-			t.write(nil)
-		case t.read != nil:
-			t.answer()
+		case len(t.unwritten) > 0:
+			t.flush(nil)
+		case t.pendingRead != nil:
+			t.readEvents()
 		default:
-			t.rest(gone, wake)
+			t.awaitInput(gone, wake)
 		}
-		t.look(gone)
+		t.checkEnd(gone)
 	}
-	t.lastWords()
-	t.server.log.Debug("a stream ended", "run", t.run.String(), "why", t.end.Why.String(), "ms", time.Since(t.began).Milliseconds())
+	t.writeFinal()
+	t.server.log.Debug("a stream ended", "run", t.run.String(), "why", t.end.Reason.String(), "ms", time.Since(t.started).Milliseconds())
 }
 
-// head is what stands before the events. The stream ends with its connection: it
+// responseHead is what stands before the events. The stream ends with its connection: it
 // has words of its own for how it ended.
-func (t *teller) head(old bool) []byte {
+func (t *streamConn) responseHead(old bool) []byte {
 	version := "HTTP/1.1"
 	if old {
 		version = "HTTP/1.0"
@@ -273,21 +273,21 @@ func (t *teller) head(old bool) []byte {
 		ingress.EventStream, t.run)
 }
 
-// write has the client take some of what is out, for a while; a head is not the stream's business.
-func (t *teller) write(head []byte) {
+// flush has the client take some of what is out, for a while; a head is not the stream's business.
+func (t *streamConn) flush(head []byte) {
 	due, _ := t.stream.NextDeadline()
-	within := max(min(writeSlice, due.Sub(t.now())), time.Millisecond)
+	within := max(min(writeSliceMax, due.Sub(t.now())), time.Millisecond)
 	if len(head) > 0 { // nothing is over before it has begun
-		within = writeSlice
+		within = writeSliceMax
 	}
 	_ = t.conn.SetWriteDeadline(time.Now().Add(within))
-	n, err := t.conn.Write(append(head, t.out...))
+	n, err := t.conn.Write(append(head, t.unwritten...))
 	if len(head) > 0 && n < len(head) {
 		t.step(ingress.Closed{})
 		return
 	}
 	n -= len(head)
-	t.out = t.out[n:]
+	t.unwritten = t.unwritten[n:]
 	t.step(ingress.Wrote{Bytes: n})
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -297,24 +297,24 @@ func (t *teller) write(head []byte) {
 	}
 }
 
-// rest waits until there is something to do.
-func (t *teller) rest(gone <-chan struct{}, wake *time.Timer) {
+// awaitInput waits until there is something to do.
+func (t *streamConn) awaitInput(gone <-chan struct{}, wake *time.Timer) {
 	due, _ := t.stream.NextDeadline()
 	wait := due.Sub(t.now())
-	if t.key != "" {
-		wait = min(wait, lookEvery)
+	if t.keyID != "" {
+		wait = min(wait, keyCheckInterval)
 	}
 	wake.Reset(max(wait, 0))
 	select {
-	case <-t.news:
-		t.step(ingress.News{Run: t.run})
-	case <-t.more:
+	case <-t.rootAppended:
+		t.step(ingress.Appended{Run: t.run})
+	case <-t.childAppended:
 		t.mu.Lock()
-		fresh := t.fresh
-		t.fresh = nil
+		fresh := t.appendedRuns
+		t.appendedRuns = nil
 		t.mu.Unlock()
 		for _, run := range fresh {
-			t.step(ingress.News{Run: run})
+			t.step(ingress.Appended{Run: run})
 		}
 	case <-gone:
 	case <-t.server.stopping:
@@ -323,8 +323,8 @@ func (t *teller) rest(gone <-chan struct{}, wake *time.Timer) {
 	}
 }
 
-// look tells the stream what ends it.
-func (t *teller) look(gone <-chan struct{}) {
+// checkEnd tells the stream what ends it.
+func (t *streamConn) checkEnd(gone <-chan struct{}) {
 	select {
 	case <-gone:
 		t.step(ingress.Closed{})
@@ -337,20 +337,20 @@ func (t *teller) look(gone <-chan struct{}) {
 		return
 	default:
 	}
-	if t.key != "" && !t.server.config.Keys.Valid(t.key) {
+	if t.keyID != "" && !t.server.config.Keys.Valid(t.keyID) {
 		t.step(ingress.Revoked{})
 	}
 }
 
-// lastWords writes what is still to be said. For a reader that does not read the
+// writeFinal writes what is still to be said. For a reader that does not read the
 // system holds them, with what it holds already.
-func (t *teller) lastWords() {
-	if t.end.Why == ingress.Gone {
+func (t *streamConn) writeFinal() {
+	if t.end.Reason == ingress.ClientGone {
 		return
 	}
-	setSendBuffer(t.conn, lastSendBytes)
-	_ = t.conn.SetWriteDeadline(time.Now().Add(lastWordsIn))
-	_, _ = t.conn.Write(append(t.out, t.end.Last...))
+	setSendBuffer(t.conn, finalSendBufferBytes)
+	_ = t.conn.SetWriteDeadline(time.Now().Add(finalWriteTimeout))
+	_, _ = t.conn.Write(append(t.unwritten, t.end.Final...))
 }
 
 func setSendBuffer(c net.Conn, bytes int) {

@@ -27,16 +27,16 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// stream is what a client has of a stream of events.
-type stream struct {
+// streamClient is what a client has of a stream of events.
+type streamClient struct {
 	*testing.T
 	response *http.Response
 	parser   *upstream.Parser
 	frames   []runs.Frame
 }
 
-// listen opens a stream; headers are pairs.
-func (d *door) listen(method, path, body string, headers ...string) *stream {
+// openStream opens a stream; headers are pairs.
+func (d *testGateway) openStream(method, path, body string, headers ...string) *streamClient {
 	d.Helper()
 	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
 	if err != nil {
@@ -58,11 +58,11 @@ func (d *door) listen(method, path, body string, headers ...string) *stream {
 		response.Body.Close()
 		d.Fatalf("%s %s: %d %v %s", method, path, response.StatusCode, response.Header, b)
 	}
-	return &stream{d.T, response, upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20}), nil}
+	return &streamClient{d.T, response, upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20}), nil}
 }
 
-// until reads up to a frame of that name; "" is the end of the stream.
-func (s *stream) until(name string) runs.Frame {
+// readUntil reads up to a frame of that name; "" is the end of the stream.
+func (s *streamClient) readUntil(name string) runs.Frame {
 	s.Helper()
 	for b := make([]byte, 4096); ; {
 		for i, f := range s.frames {
@@ -79,14 +79,14 @@ func (s *stream) until(name string) runs.Frame {
 		if err != nil {
 			s.response.Body.Close()
 			if name != "" || !errors.Is(err, io.EOF) {
-				s.Fatalf("no %s before the stream ended: %v, %s", name, err, s.names())
+				s.Fatalf("no %s before the stream ended: %v, %s", name, err, s.frameNames())
 			}
 			return runs.Frame{}
 		}
 	}
 }
 
-func (s *stream) names() string {
+func (s *streamClient) frameNames() string {
 	var all []string
 	for _, f := range s.frames {
 		all = append(all, strings.TrimSpace(f.Name+" "+f.ID))
@@ -94,8 +94,8 @@ func (s *stream) names() string {
 	return strings.Join(all, ", ")
 }
 
-// said is what the deltas come to, and what the last frame says that they should.
-func (s *stream) said() (deltas, whole string) {
+// answerTexts is what the deltas come to, and what the last frame says that they should.
+func (s *streamClient) answerTexts() (deltas, whole string) {
 	s.Helper()
 	kept := map[uint32][]runs.Event{}
 	last := uint32(0)
@@ -117,63 +117,63 @@ func (s *stream) said() (deltas, whole string) {
 	return deltas, whole
 }
 
-// create makes an agent of a name alone, on the scripted model.
-func (d *door) create(name string) {
+// createAgent makes an agent of a name alone, on the scripted model.
+func (d *testGateway) createAgent(name string) {
 	d.Helper()
-	if status, _, body := d.ask("POST", "/v1/agents", `{"name":"`+name+`"}`); status != 201 {
+	if status, _, body := d.do("POST", "/v1/agents", `{"name":"`+name+`"}`); status != 201 {
 		d.Fatalf("%d %s", status, body)
 	}
 }
 
-func TestAnAnswerIsStreamedAndEveryEventIsAPlaceToResumeFrom(t *testing.T) {
-	d := open(t)
-	d.create("teller")
-	s := d.listen("POST", "/v1/agents/teller/messages", `{"content":"say something that is long enough to come in pieces"}`)
-	s.until("")
+func TestStreamResumesAfterAnyEvent(t *testing.T) {
+	d := startGateway(t)
+	d.createAgent("teller")
+	s := d.openStream("POST", "/v1/agents/teller/messages", `{"content":"say something that is long enough to come in pieces"}`)
+	s.readUntil("")
 	if s.parser.Retry() < time.Second || s.parser.Retry() >= 3*time.Second {
 		t.Errorf("retry %v", s.parser.Retry())
 	}
 	for i, f := range s.frames {
 		if f.ID != fmt.Sprint(i+1) {
-			t.Fatalf("event %d has the id %s: %s", i+1, f.ID, s.names())
+			t.Fatalf("event %d has the id %s: %s", i+1, f.ID, s.frameNames())
 		}
 	}
-	names := s.names()
+	names := s.frameNames()
 	if !strings.HasPrefix(names, "user_input 1, run_started 2, llm_call_started 3, agent_stream_delta 4, ") || s.frames[len(s.frames)-1].Name != "run_done" {
 		t.Error(names)
 	}
-	if deltas, whole := s.said(); deltas != whole || whole == "" {
+	if deltas, whole := s.answerTexts(); deltas != whole || whole == "" {
 		t.Errorf("the deltas say %q, the end %q", deltas, whole)
 	}
 	run := s.response.Header.Get("X-Run-Id")
 	for i := range s.frames {
 		for _, how := range [][]string{{"", "Last-Event-ID", fmt.Sprint(i)}, {fmt.Sprintf("?after=%d", i)}, {"?after=1", "Last-Event-ID", fmt.Sprint(i)}} {
-			again := d.listen("GET", "/v1/runs/"+run+"/events"+how[0], "", how[1:]...)
-			again.until("")
-			if got, want := again.names(), strings.Join(strings.Split(names, ", ")[i:], ", "); got != want {
+			again := d.openStream("GET", "/v1/runs/"+run+"/events"+how[0], "", how[1:]...)
+			again.readUntil("")
+			if got, want := again.frameNames(), strings.Join(strings.Split(names, ", ")[i:], ", "); got != want {
 				t.Errorf("after %d, by %q: %s, want %s", i, how, got, want)
 			}
 		}
 	}
-	status, _, body := d.ask("GET", "/v1/runs/"+run+"/events", "", "Accept", ingress.EventStream, "Last-Event-ID", fmt.Sprint(len(s.frames)))
+	status, _, body := d.do("GET", "/v1/runs/"+run+"/events", "", "Accept", ingress.EventStream, "Last-Event-ID", fmt.Sprint(len(s.frames)))
 	if status != 204 || body != "" {
 		t.Errorf("behind the end: %d %s", status, body)
 	}
 }
 
 // The first requests that anybody makes: two agents by name alone, one asks the other.
-func TestATreeIsStreamedAndResumed(t *testing.T) {
-	d := open(t)
-	d.create("second")
-	d.create("first")
-	s := d.listen("POST", "/v1/agents/first/messages", `{"content":"Ask the second agent: xyzzy"}`)
-	s.until("")
-	if _, whole := s.said(); !strings.Contains(whole, "xyzzy") {
-		t.Errorf("%s: %s", s.names(), whole)
+func TestTreeStreamResumesAfterAnyEvent(t *testing.T) {
+	d := startGateway(t)
+	d.createAgent("second")
+	d.createAgent("first")
+	s := d.openStream("POST", "/v1/agents/first/messages", `{"content":"Ask the second agent: xyzzy"}`)
+	s.readUntil("")
+	if _, whole := s.answerTexts(); !strings.Contains(whole, "xyzzy") {
+		t.Errorf("%s: %s", s.frameNames(), whole)
 	}
 	path := "/v1/runs/" + s.response.Header.Get("X-Run-Id") + "/events?tree=1"
-	tree := d.listen("GET", path, "")
-	tree.until("")
+	tree := d.openStream("GET", path, "")
+	tree.readUntil("")
 	ends := 0
 	for _, f := range tree.frames {
 		if f.Name == "run_done" {
@@ -181,86 +181,86 @@ func TestATreeIsStreamedAndResumed(t *testing.T) {
 		}
 	}
 	if ends != 2 || len(tree.frames) <= len(s.frames) {
-		t.Fatalf("%d ends: %s", ends, tree.names())
+		t.Fatalf("%d ends: %s", ends, tree.frameNames())
 	}
 	for i, f := range tree.frames[:len(tree.frames)-1] {
-		again := d.listen("GET", path, "", "Last-Event-ID", f.ID)
-		again.until("")
-		if got, want := again.names(), strings.Join(strings.Split(tree.names(), ", ")[i+1:], ", "); got != want {
+		again := d.openStream("GET", path, "", "Last-Event-ID", f.ID)
+		again.readUntil("")
+		if got, want := again.frameNames(), strings.Join(strings.Split(tree.frameNames(), ", ")[i+1:], ", "); got != want {
 			t.Errorf("after %s: %s, want %s", f.ID, got, want)
 		}
 	}
 }
 
-func TestAStreamTellsWhatHappensAsItHappens(t *testing.T) {
-	d := open(t)
+func TestStreamFollowsLiveRun(t *testing.T) {
+	d := startGateway(t)
 	for _, tree := range []string{"", "?tree=1"} {
-		s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s`+strings.TrimPrefix(tree, "?tree=")+`"}`)
-		s.until("wait_opened")
+		s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s`+strings.TrimPrefix(tree, "?tree=")+`"}`)
+		s.readUntil("wait_opened")
 		run := s.response.Header.Get("X-Run-Id")
-		also := d.listen("GET", "/v1/runs/"+run+"/events"+tree, "")
-		also.until("wait_opened")
-		if status, _, body := d.ask("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`); status != 200 {
+		also := d.openStream("GET", "/v1/runs/"+run+"/events"+tree, "")
+		also.readUntil("wait_opened")
+		if status, _, body := d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`); status != 200 {
 			t.Fatalf("%d %s", status, body)
 		}
-		s.until("")
-		also.until("")
+		s.readUntil("")
+		also.readUntil("")
 		if last := also.frames[len(also.frames)-1]; last.Name != "run_done" || last.Data != s.frames[len(s.frames)-1].Data {
-			t.Errorf("%s; %s", s.names(), also.names())
+			t.Errorf("%s; %s", s.frameNames(), also.frameNames())
 		}
 	}
 }
 
-func TestARepeatIsToldOfTheSameRun(t *testing.T) {
-	d := open(t)
+func TestRepeatedMessageStreamsSameRun(t *testing.T) {
+	d := startGateway(t)
 	const path, body = "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`
-	one := d.listen("POST", path, body, "Idempotency-Key", "k-1")
-	one.until("wait_opened")
+	one := d.openStream("POST", path, body, "Idempotency-Key", "k-1")
+	one.readUntil("wait_opened")
 	run := one.response.Header.Get("X-Run-Id")
-	two := d.listen("POST", path, body, "Idempotency-Key", "k-1", "Last-Event-ID", "2")
-	two.until("wait_opened")
+	two := d.openStream("POST", path, body, "Idempotency-Key", "k-1", "Last-Event-ID", "2")
+	two.readUntil("wait_opened")
 	if two.response.Header.Get("X-Run-Id") != run || two.frames[0].ID != "3" {
-		t.Errorf("another run, or another place: %s", two.names())
+		t.Errorf("another run, or another place: %s", two.frameNames())
 	}
-	if status, _, body := d.ask("POST", path, `{"content":"other"}`, "Idempotency-Key", "k-1", "Accept", ingress.EventStream); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
+	if status, _, body := d.do("POST", path, `{"content":"other"}`, "Idempotency-Key", "k-1", "Accept", ingress.EventStream); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
 		t.Errorf("another body: %d %s", status, body)
 	}
-	d.ask("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
-	one.until("")
-	two.until("")
-	three := d.listen("POST", path, body, "Idempotency-Key", "k-1")
-	three.until("")
-	if three.names() != one.names() || three.response.Header.Get("X-Run-Id") != run {
-		t.Errorf("%s, want %s", three.names(), one.names())
+	d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
+	one.readUntil("")
+	two.readUntil("")
+	three := d.openStream("POST", path, body, "Idempotency-Key", "k-1")
+	three.readUntil("")
+	if three.frameNames() != one.frameNames() || three.response.Header.Get("X-Run-Id") != run {
+		t.Errorf("%s, want %s", three.frameNames(), one.frameNames())
 	}
 }
 
 // A run that is open and waits for nobody has no news for who asks again.
-func TestARepeatOfARunAtWorkIsToldOfIt(t *testing.T) {
-	d := open(t, slow())
+func TestRepeatedMessageJoinsActiveRun(t *testing.T) {
+	d := startGateway(t, sleepingAgent())
 	const path, body = "/v1/agents/slow/messages", `{"content":"x"}`
-	one := d.listen("POST", path, body, "Idempotency-Key", "k-1")
-	one.until("run_started")
-	two := d.listen("POST", path, body, "Idempotency-Key", "k-1")
-	two.until("run_started")
+	one := d.openStream("POST", path, body, "Idempotency-Key", "k-1")
+	one.readUntil("run_started")
+	two := d.openStream("POST", path, body, "Idempotency-Key", "k-1")
+	two.readUntil("run_started")
 	if one.response.Header.Get("X-Run-Id") != two.response.Header.Get("X-Run-Id") || one.frames[0] != two.frames[0] {
-		t.Errorf("%s, %s", one.names(), two.names())
+		t.Errorf("%s, %s", one.frameNames(), two.frameNames())
 	}
 	one.response.Body.Close()
 	two.response.Body.Close()
 }
 
-func slow() actor.Definition {
+func sleepingAgent() actor.Definition {
 	return agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return "", t.Sleep(time.Hour)
 	})))
 }
 
 // What is wrong before there is a run is a problem, whatever was to be streamed.
-func TestNoStreamWithoutARun(t *testing.T) {
-	d := open(t)
-	s := d.listen("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
-	s.until("")
+func TestStreamRequestErrors(t *testing.T) {
+	d := startGateway(t)
+	s := d.openStream("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	s.readUntil("")
 	events := "/v1/runs/" + s.response.Header.Get("X-Run-Id") + "/events"
 	nobody := "/v1/runs/" + d.server.node.NewCallID().String() + "/events"
 	for name, c := range map[string]struct {
@@ -283,7 +283,7 @@ func TestNoStreamWithoutARun(t *testing.T) {
 		"a tree as JSON":    {"GET", events + "?tree=1", "", []string{"Accept", "application/json"}, 400, "Accept: text/event-stream"},
 		"of a message, too": {"POST", "/v1/agents/helper/messages", `{"content":"x"}`, []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
 	} {
-		status, headers, body := d.ask(c.method, c.path, c.body, append([]string{"Accept", ingress.EventStream}, c.headers...)...)
+		status, headers, body := d.do(c.method, c.path, c.body, append([]string{"Accept", ingress.EventStream}, c.headers...)...)
 		if status != c.status || !strings.Contains(body, c.want) || headers.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
@@ -293,36 +293,36 @@ func TestNoStreamWithoutARun(t *testing.T) {
 	}
 }
 
-func TestStreamsAreCounted(t *testing.T) {
-	d := openWith(t, Config{Streams: 1})
-	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
-	s.until("wait_opened")
+func TestStreamLimit(t *testing.T) {
+	d := startGatewayWith(t, Config{Streams: 1})
+	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	s.readUntil("wait_opened")
 	run := s.response.Header.Get("X-Run-Id")
 	for _, c := range [][3]string{{"GET", "/v1/runs/" + run + "/events", ""}, {"POST", "/v1/agents/helper/messages", `{"content":"x"}`}} {
-		status, headers, body := d.ask(c[0], c[1], c[2], "Accept", ingress.EventStream)
+		status, headers, body := d.do(c[0], c[1], c[2], "Accept", ingress.EventStream)
 		if status != 503 || headers.Get("Retry-After") == "" || !strings.Contains(body, `"code":"agent_busy"`) {
 			t.Errorf("%s %s: %d %s", c[0], c[1], status, body)
 		}
 	}
-	d.ask("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
-	s.until("")
+	d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
+	s.readUntil("")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if err := d.server.streams.wait(ctx); err != nil {
+	if err := d.server.streams.waitIdle(ctx); err != nil {
 		t.Fatal(err)
 	}
-	d.listen("GET", "/v1/runs/"+run+"/events", "").until("")
+	d.openStream("GET", "/v1/runs/"+run+"/events", "").readUntil("")
 }
 
-// long is an agent whose answer is longer than what systems hold for a reader.
-func long() actor.Definition {
+// longAnswerAgent is an agent whose answer is longer than what systems hold for a reader.
+func longAnswerAgent() actor.Definition {
 	return agents.Define("long", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return strings.Repeat("x", 1_000_000), nil
 	})))
 }
 
-// dialSmall opens a connection of which little is held for a reader that does not read.
-func (d *door) dialSmall() *net.TCPConn {
+// dialSmallBuffer opens a connection of which little is held for a reader that does not read.
+func (d *testGateway) dialSmallBuffer() *net.TCPConn {
 	d.Helper()
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	c, err := dialer.Dial("tcp", d.address)
@@ -337,11 +337,11 @@ func (d *door) dialSmall() *net.TCPConn {
 	return tcp
 }
 
-func TestAReaderThatDoesNotReadIsSentAwayAndComesBack(t *testing.T) {
-	d := openWith(t, Config{StreamWithin: 100 * time.Millisecond}, long())
-	var m message
-	d.into(&m, "POST", "/v1/agents/long/messages", `{"content":"x"}`)
-	c := d.dialSmall()
+func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
+	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, longAnswerAgent())
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/long/messages", `{"content":"x"}`)
+	c := d.dialSmallBuffer()
 	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", m.Run)
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -349,7 +349,7 @@ func TestAReaderThatDoesNotReadIsSentAwayAndComesBack(t *testing.T) {
 	if err != nil || response.StatusCode != 200 {
 		t.Fatalf("%v, %+v", err, response)
 	}
-	if err := d.server.streams.wait(ctx); err != nil {
+	if err := d.server.streams.waitIdle(ctx); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.SetReadBuffer(1 << 20)
@@ -358,16 +358,16 @@ func TestAReaderThatDoesNotReadIsSentAwayAndComesBack(t *testing.T) {
 	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
 		t.Fatalf("%d bytes, %d frames: %v", len(b), len(frames), refusal)
 	}
-	d.server.config.StreamWithin = 10 * time.Second // who reads has more time
-	again := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
-	again.until("")
-	if again.names() != "run_done 3" {
-		t.Error(again.names())
+	d.server.config.StreamTimeout = 10 * time.Second // who reads has more time
+	again := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
+	again.readUntil("")
+	if again.frameNames() != "run_done 3" {
+		t.Error(again.frameNames())
 	}
 }
 
-// talkative says much in many events.
-func talkative() actor.Definition {
+// manyEventsAgent says much in many events.
+func manyEventsAgent() actor.Definition {
 	return agents.Define("talkative", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		for i := range 48 {
 			if _, err := t.Do(fmt.Sprint("say-", i), func(context.Context) ([]byte, error) {
@@ -382,11 +382,11 @@ func talkative() actor.Definition {
 
 // Between two frames, the last words of a stream say why it ends; what the system
 // holds for the reader is theirs, too.
-func TestAReaderThatIsTooSlowIsToldSo(t *testing.T) {
-	d := openWith(t, Config{StreamWithin: 100 * time.Millisecond}, talkative())
-	var m message
-	d.into(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
-	c := d.dialSmall()
+func TestSlowReaderGetsCloseReason(t *testing.T) {
+	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, manyEventsAgent())
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/talkative/messages", `{"content":"x"}`)
+	c := d.dialSmallBuffer()
 	fmt.Fprintf(c, "GET /v1/runs/%s/events HTTP/1.0\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n", m.Run)
 	head := make([]byte, 12)
 	if _, err := io.ReadFull(c, head); err != nil || string(head) != "HTTP/1.0 200" {
@@ -394,7 +394,7 @@ func TestAReaderThatIsTooSlowIsToldSo(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if err := d.server.streams.wait(ctx); err != nil {
+	if err := d.server.streams.waitIdle(ctx); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.SetReadBuffer(1 << 20)
@@ -408,48 +408,48 @@ func TestAReaderThatIsTooSlowIsToldSo(t *testing.T) {
 	if last.Name != ingress.StreamClosed || last.ID != "" || !strings.Contains(last.Data, `"reason":"slow_reader"`) {
 		t.Errorf("%+v", last)
 	}
-	d.server.config.StreamWithin = 10 * time.Second // who reads has more time
-	again := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
-	again.until("run_done")
+	d.server.config.StreamTimeout = 10 * time.Second // who reads has more time
+	again := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
+	again.readUntil("run_done")
 	if got, want := again.frames[0].ID, len(frames); got != fmt.Sprint(want) {
 		t.Errorf("it goes on with %s, want %d", got, want)
 	}
 }
 
-// leaving is a node that says when an Ask returns and a Watch ends.
-type leaving struct {
+// exitReportingNode is a node that says when an Ask returns and a Watch ends.
+type exitReportingNode struct {
 	Node
-	asked, watched chan error
+	askReturned, watchEnded chan error
 }
 
-func (n *leaving) AskStream(ctx context.Context, call actor.Call, joined func(actor.CallID)) (engine.Answer, error) {
+func (n *exitReportingNode) AskStream(ctx context.Context, call actor.Call, joined func(actor.CallID)) (engine.Answer, error) {
 	a, err := n.Node.AskStream(ctx, call, joined)
-	n.asked <- err
+	n.askReturned <- err
 	return a, err
 }
 
-func (n *leaving) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+func (n *exitReportingNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
 	a, err := n.Node.Ask(ctx, call)
-	n.asked <- err
+	n.askReturned <- err
 	return a, err
 }
 
-func (n *leaving) Watch(run actor.CallID) (<-chan struct{}, func()) {
+func (n *exitReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
 	news, stop := n.Node.Watch(run)
 	return news, func() {
 		stop()
-		n.watched <- nil
+		n.watchEnded <- nil
 	}
 }
 
 // A client that goes frees what was kept for it, whatever it waits for; its run goes on.
-func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
-	d := open(t, slow())
-	n := &leaving{d.server.node, make(chan error, 8), make(chan error, 8)}
+func TestClientDisconnectKeepsRun(t *testing.T) {
+	d := startGateway(t, sleepingAgent())
+	n := &exitReportingNode{d.server.node, make(chan error, 8), make(chan error, 8)}
 	d.server.node = n
-	s := d.listen("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
+	s := d.openStream("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
 	run := s.response.Header.Get("X-Run-Id")
-	<-n.watched // the one before there was an event
+	<-n.watchEnded // the one before there was an event
 	within := time.After(20 * time.Second)
 	noticed := func(what string, on chan error) {
 		t.Helper()
@@ -460,19 +460,19 @@ func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
 		}
 	}
 	s.response.Body.Close()
-	noticed("a streamed message's stream", n.watched)
-	noticed("a streamed message", n.asked)
+	noticed("a streamed message's stream", n.watchEnded)
+	noticed("a streamed message", n.askReturned)
 	var all struct {
 		Next int `json:"next_after"`
 	}
-	d.into(&all, "GET", "/v1/runs/"+run+"/events", "")
+	d.doJSON(&all, "GET", "/v1/runs/"+run+"/events", "")
 	for what, request := range map[string]string{
 		"events":  "GET /v1/runs/" + run + "/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
 		"tree":    "GET /v1/runs/" + run + "/events?tree=1 HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n",
 		"news":    "GET /v1/runs/" + run + "/events?after=" + strconv.Itoa(all.Next) + "&wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"message": "POST /v1/agents/slow/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 31\r\n\r\n" + `{"content":"x","session":"s-2"}`,
 	} {
-		c := d.dialSmall()
+		c := d.dialSmallBuffer()
 		if _, err := io.WriteString(c, request); err != nil {
 			t.Fatal(err)
 		}
@@ -486,87 +486,87 @@ func TestAClientThatGoesIsNoticedAndItsRunGoesOn(t *testing.T) {
 		}
 		c.Close()
 		if what == "message" {
-			noticed(what, n.asked)
+			noticed(what, n.askReturned)
 		} else {
-			noticed(what, n.watched)
+			noticed(what, n.watchEnded)
 		}
 	}
 	var record struct {
 		Status string `json:"status"`
 	}
-	if d.into(&record, "GET", "/v1/runs/"+run, ""); record.Status != "RUNNING" && record.Status != "PAUSED_WAITING_TOOL" {
+	if d.doJSON(&record, "GET", "/v1/runs/"+run, ""); record.Status != "RUNNING" && record.Status != "PAUSED_WAITING_TOOL" {
 		t.Errorf("its run is %s", record.Status)
 	}
-	if d.into(&record, "POST", "/v1/runs/"+run+":cancel", ""); record.Status != "CANCELLED" {
+	if d.doJSON(&record, "POST", "/v1/runs/"+run+":cancel", ""); record.Status != "CANCELLED" {
 		t.Errorf("cancelled, its run is %s", record.Status)
 	}
-	if status := d.into(&record, "POST", "/v1/runs/"+run+":cancel", "{}"); record.Status != "CANCELLED" || status != 200 {
+	if status := d.doJSON(&record, "POST", "/v1/runs/"+run+":cancel", "{}"); record.Status != "CANCELLED" || status != 200 {
 		t.Errorf("cancelled twice, its run is %s", record.Status)
 	}
 }
 
-func TestADoorThatClosesTellsWhoeverListens(t *testing.T) {
-	d := open(t)
-	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
-	s.until("wait_opened")
+func TestShutdownEndsStreams(t *testing.T) {
+	d := startGateway(t)
+	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+	s.readUntil("wait_opened")
 	d.server.Drain()
-	also := d.listen("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events", "")
-	also.until("wait_opened")
+	also := d.openStream("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events", "")
+	also.readUntil("wait_opened")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := d.server.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}
-	for _, s := range []*stream{s, also} {
-		if s.until(""); s.frames[len(s.frames)-1].Name != ingress.StreamClosed || !strings.Contains(s.frames[len(s.frames)-1].Data, `"reason":"draining"`) {
-			t.Error(s.names())
+	for _, s := range []*streamClient{s, also} {
+		if s.readUntil(""); s.frames[len(s.frames)-1].Name != ingress.StreamClosed || !strings.Contains(s.frames[len(s.frames)-1].Data, `"reason":"draining"`) {
+			t.Error(s.frameNames())
 		}
 	}
 }
 
-// arriving is a node that says when an Ask comes.
-type arriving struct {
+// askReportingNode is a node that says when an Ask comes.
+type askReportingNode struct {
 	Node
-	came chan struct{}
+	askStarted chan struct{}
 }
 
-func (n *arriving) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
-	n.came <- struct{}{}
+func (n *askReportingNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+	n.askStarted <- struct{}{}
 	return n.Node.Ask(ctx, call)
 }
 
-func TestAKeyThatIsRevokedEndsWhatIsAwaited(t *testing.T) {
+func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 	keys := new(Keys)
-	mine, text := keyFor(t, 1, 0, ingress.ScopeCall)
-	other, _ := keyFor(t, 2, 0, ingress.ScopeCall)
+	mine, text := newTestKey(t, 1, 0, ingress.ScopeCall)
+	other, _ := newTestKey(t, 2, 0, ingress.ScopeCall)
 	keys.Set([]ingress.Key{mine, other})
-	d := openWith(t, Config{Keys: keys}, slow())
-	n := &arriving{d.server.node, make(chan struct{}, 1)}
+	d := startGatewayWith(t, Config{Keys: keys}, sleepingAgent())
+	n := &askReportingNode{d.server.node, make(chan struct{}, 1)}
 	d.server.node = n
-	s := d.listen("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
-	s.until("wait_opened")
+	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
+	s.readUntil("wait_opened")
 	asked := make(chan string, 1)
 	go func() {
-		status, _, body := d.ask("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
+		status, _, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Authorization", "Bearer "+text)
 		asked <- fmt.Sprint(status, body)
 	}()
-	<-n.came
+	<-n.askStarted
 	keys.Set([]ingress.Key{other})
 	if got := <-asked; !strings.HasPrefix(got, "401") || !strings.Contains(got, "while the answer was awaited") {
 		t.Error(got)
 	}
-	s.until("")
+	s.readUntil("")
 	if last := s.frames[len(s.frames)-1]; last.Name != ingress.StreamClosed || !strings.Contains(last.Data, `"reason":"revoked"`) {
-		t.Error(s.names())
+		t.Error(s.frameNames())
 	}
 }
 
 // What was asked before a stream on the same connection is answered before it.
-func TestAStreamBehindOtherRequests(t *testing.T) {
-	d := open(t)
-	var m message
-	d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
-	c := d.dialSmall()
+func TestPipelinedStream(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`)
+	c := d.dialSmallBuffer()
 	fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/runs/%s/events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", m.Run)
 	r := bufio.NewReader(c)
 	first, err := http.ReadResponse(r, nil)
@@ -585,12 +585,12 @@ func TestAStreamBehindOtherRequests(t *testing.T) {
 }
 
 // Python's own library, without anything installed, reads a stream and resumes it.
-func TestPythonReadsAStream(t *testing.T) {
+func TestPythonClientReadsStream(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("python3 is not installed: this client is not tried")
 	}
-	d := open(t)
+	d := startGateway(t)
 	const script = `
 import http.client, json, sys
 host, port = sys.argv[1].split(":")
@@ -624,19 +624,19 @@ print(len(first))
 }
 
 // Many clients come back at once, each with what it had: each is told the rest.
-func TestManyComeBackAtOnce(t *testing.T) {
-	d := open(t)
-	var m message
-	d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
+func TestManyStreamsResumeAtOnce(t *testing.T) {
+	d := startGateway(t)
+	var m messageResponse
+	d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	const clients = 200
 	told, waiting := make(chan string, clients), make(chan struct{}, clients)
 	for i := range clients {
 		go func() {
 			after := i % 4
-			s := d.listen("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", fmt.Sprint(after))
-			s.until("wait_opened")
+			s := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", fmt.Sprint(after))
+			s.readUntil("wait_opened")
 			waiting <- struct{}{}
-			s.until("")
+			s.readUntil("")
 			got := ""
 			for _, f := range s.frames {
 				got += f.ID + " "
@@ -655,7 +655,7 @@ func TestManyComeBackAtOnce(t *testing.T) {
 	if n := d.server.streams.count(); n != clients {
 		t.Errorf("%d streams", n)
 	}
-	d.ask("POST", m.Signal.Path, m.Signal.Body)
+	d.do("POST", m.Signal.Path, m.Signal.Body)
 	for range clients {
 		select {
 		case all := <-told:
@@ -668,7 +668,7 @@ func TestManyComeBackAtOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	if err := d.server.streams.wait(ctx); err != nil {
+	if err := d.server.streams.waitIdle(ctx); err != nil {
 		t.Error(err)
 	}
 }

@@ -64,16 +64,16 @@ const listedTextMax = 4 << 10
 
 // Run writes what GET /v1/runs/{id} answers.
 func (v View) Run(run actor.CallID) ([]byte, error) {
-	r, err := v.whole(run)
+	r, err := v.load(run)
 	if err != nil {
 		return nil, err
 	}
 	return r.AppendJSON(nil), nil
 }
 
-// listed is a run in a list: of a long answer it has the beginning.
-func (v View) listed(run actor.CallID) ([]byte, error) {
-	r, err := v.whole(run)
+// listedRun is a run in a list: of a long answer it has the beginning.
+func (v View) listedRun(run actor.CallID) ([]byte, error) {
+	r, err := v.load(run)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (v View) listed(run actor.CallID) ([]byte, error) {
 	return r.AppendJSON(nil), nil
 }
 
-func (v View) whole(run actor.CallID) (runs.Record, error) {
+func (v View) load(run actor.CallID) (runs.Record, error) {
 	r, err := v.Record(run)
 	if err != nil {
 		return r, err
@@ -113,7 +113,7 @@ func (v View) Runs(limit int) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		one, err := v.listed(owner.Run)
+		one, err := v.listedRun(owner.Run)
 		if err != nil {
 			return nil, err
 		}
@@ -122,8 +122,8 @@ func (v View) Runs(limit int) ([]byte, error) {
 	return append(b, "]}"...), nil
 }
 
-// endsAt tells whether a run's event is its last, for who has read it.
-func (v View) endsAt(run actor.CallID, seq uint64) (bool, error) {
+// isLastEvent tells whether a run's event is its last, for who has read it.
+func (v View) isLastEvent(run actor.CallID, seq uint64) (bool, error) {
 	last, err := store.Events(v.KV, actor.DefaultTenant, run, seq-1, 1)
 	if err != nil {
 		return false, err
@@ -152,7 +152,7 @@ func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, wa
 	}
 	ended := false
 	if len(page) == 0 && after > 0 {
-		if ended, err = v.endsAt(run, after); err != nil {
+		if ended, err = v.isLastEvent(run, after); err != nil {
 			return nil, false, err
 		}
 	}

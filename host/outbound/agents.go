@@ -25,39 +25,39 @@ const pollsMax = 16
 // invocations it has. Runs of an older definition may still invoke one that is
 // not here any more, or at another endpoint; they are only counted.
 type agents struct {
-	mu      sync.Mutex
-	backoff upstream.BackoffConfig
-	known   map[string]*known
-	pacers  map[string]*pacer // by endpoint, while somebody uses them
-	busy    map[string]int    // invocations by agent
+	mu            sync.Mutex
+	backoffConfig upstream.BackoffConfig
+	known         map[string]*knownAgent
+	backoffs      map[string]*sharedBackoff // by endpoint, while somebody uses them
+	invocations   map[string]int            // invocations by agent
 }
 
-type known struct {
+type knownAgent struct {
 	Agent
 	health  upstream.Health
 	polling bool
-	tally   *tally
+	stats   *statCounter
 }
 
 func newAgents(backoff upstream.BackoffConfig) *agents {
-	return &agents{backoff: backoff, known: map[string]*known{}, pacers: map[string]*pacer{}, busy: map[string]int{}}
+	return &agents{backoffConfig: backoff, known: map[string]*knownAgent{}, backoffs: map[string]*sharedBackoff{}, invocations: map[string]int{}}
 }
 
-// hold is the back-off of an endpoint, until it is let go.
-func (s *agents) hold(url string) *pacer {
-	p := s.pacers[url]
+// retainBackoff is the back-off of an endpoint, until it is let go.
+func (s *agents) retainBackoff(url string) *sharedBackoff {
+	p := s.backoffs[url]
 	if p == nil {
-		p = newPacer(s.backoff)
-		s.pacers[url] = p
+		p = newSharedBackoff(s.backoffConfig)
+		s.backoffs[url] = p
 	}
-	p.users++
+	p.refs++
 	return p
 }
 
-func (s *agents) letGo(url string) {
-	if p := s.pacers[url]; p != nil {
-		if p.users--; p.users == 0 {
-			delete(s.pacers, url)
+func (s *agents) releaseBackoff(url string) {
+	if p := s.backoffs[url]; p != nil {
+		if p.refs--; p.refs == 0 {
+			delete(s.backoffs, url)
 		}
 	}
 }
@@ -65,12 +65,12 @@ func (s *agents) letGo(url string) {
 // invocation is one that may go.
 type invocation struct {
 	name, url string
-	pace      *pacer
-	tally     *tally
+	backoff   *sharedBackoff
+	stats     *statCounter
 }
 
-// begin counts one more invocation, or says why the agent is not asked.
-func (s *agents) begin(name string, target upstream.Target, now actor.Time) (*invocation, *actor.Refusal) {
+// acquire counts one more invocation, or says why the agent is not asked.
+func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*invocation, *actor.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k := s.known[name]
@@ -83,27 +83,27 @@ func (s *agents) begin(name string, target upstream.Target, now actor.Time) (*in
 	if limit == 0 {
 		limit = upstream.ConcurrencyDefault
 	}
-	t := &tally{}
+	t := &statCounter{}
 	if k != nil {
-		t = k.tally
+		t = k.stats
 	}
-	if s.busy[name] >= limit {
-		t.refused()
-		return nil, full("agent", name, limit)
+	if s.invocations[name] >= limit {
+		t.countRefused()
+		return nil, busyRefusal("agent", name, limit)
 	}
-	s.busy[name]++
-	t.begin(0)
-	return &invocation{name, target.URL, s.hold(target.URL), t}, nil
+	s.invocations[name]++
+	t.acquire(0)
+	return &invocation{name, target.URL, s.retainBackoff(target.URL), t}, nil
 }
 
-func (s *agents) end(i *invocation) {
+func (s *agents) release(i *invocation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i.tally.end()
-	if s.busy[i.name]--; s.busy[i.name] == 0 {
-		delete(s.busy, i.name)
+	i.stats.release()
+	if s.invocations[i.name]--; s.invocations[i.name] == 0 {
+		delete(s.invocations, i.name)
 	}
-	s.letGo(i.url)
+	s.releaseBackoff(i.url)
 }
 
 // SetAgents replaces the external agents that exist. One that has just come, or
@@ -112,12 +112,12 @@ func (o *Outbound) SetAgents(all []Agent) {
 	s := o.agents
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	next := make(map[string]*known, len(all))
+	next := make(map[string]*knownAgent, len(all))
 	for _, a := range all {
-		k := &known{Agent: a, health: upstream.NewHealth(o.now()), tally: &tally{}}
-		s.hold(a.Target.URL)
+		k := &knownAgent{Agent: a, health: upstream.NewHealth(o.now()), stats: &statCounter{}}
+		s.retainBackoff(a.Target.URL)
 		if before := s.known[a.Name]; before != nil {
-			k.tally = before.tally
+			k.stats = before.stats
 			if before.Target.URL == a.Target.URL {
 				k.health, k.polling = before.health, before.polling
 			}
@@ -125,13 +125,13 @@ func (o *Outbound) SetAgents(all []Agent) {
 		next[a.Name] = k
 	}
 	for _, k := range s.known {
-		s.letGo(k.Target.URL)
+		s.releaseBackoff(k.Target.URL)
 	}
 	s.known = next
 }
 
-// Beat takes a heartbeat of an agent; false if there is none of that name.
-func (o *Outbound) Beat(name string) bool {
+// Heartbeat takes a heartbeat of an agent; false if there is none of that name.
+func (o *Outbound) Heartbeat(name string) bool {
 	s := o.agents
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,13 +152,13 @@ func (o *Outbound) Healthy(name string) bool {
 	return k != nil && k.health.Healthy(o.now())
 }
 
-// watch asks the agents for their health, each when it is due.
-func (o *Outbound) watch() {
+// pollAgents asks the agents for their health, each when it is due.
+func (o *Outbound) pollAgents() {
 	room := make(chan struct{}, pollsMax)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		due, next := o.agents.due(o.now())
+		due, next := o.agents.takeDue(o.now())
 		for _, a := range due {
 			select {
 			case room <- struct{}{}:
@@ -167,7 +167,7 @@ func (o *Outbound) watch() {
 			}
 			o.work.Go(func() {
 				defer func() { <-room }()
-				o.agents.polled(a, o.poll(a), o.now())
+				o.agents.recordPoll(a, o.poll(a), o.now())
 			})
 		}
 		timer.Reset(next)
@@ -179,10 +179,10 @@ func (o *Outbound) watch() {
 	}
 }
 
-// due are the agents to ask now, and how long it is until there are more. No
+// takeDue are the agents to ask now, and how long it is until there are more. No
 // agent is due sooner than HeartbeatEvery after it came or was asked, so nobody
 // is forgotten who comes meanwhile.
-func (s *agents) due(now actor.Time) (due []Agent, next time.Duration) {
+func (s *agents) takeDue(now actor.Time) (due []Agent, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next = upstream.HeartbeatEvery
@@ -199,9 +199,9 @@ func (s *agents) due(now actor.Time) (due []Agent, next time.Duration) {
 	return due, next
 }
 
-// polled takes what came of asking, unless the agent has moved meanwhile: then it
+// recordPoll takes what came of asking, unless the agent has moved meanwhile: then it
 // is somebody else who answers, and nobody was asked yet.
-func (s *agents) polled(a Agent, status int, now actor.Time) {
+func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k := s.known[a.Name]; k != nil && k.polling {
@@ -231,6 +231,6 @@ func (o *Outbound) poll(a Agent) (status int) {
 		return 0
 	}
 	defer response.Body.Close()
-	_, _ = io.CopyN(io.Discard, response.Body, lingerBytes) // so that its connection serves again
+	_, _ = io.CopyN(io.Discard, response.Body, drainBytesMax) // so that its connection serves again
 	return response.StatusCode
 }

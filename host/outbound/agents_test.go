@@ -18,10 +18,10 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-const here = "http://agents.example:9000/py"
+const agentURL = "http://agents.example:9000/py"
 
-// says is a stream of an agent's events, each a name and its data.
-func says(events ...string) (b []byte) {
+// agentEvents is a stream of an agent's events, each a name and its data.
+func agentEvents(events ...string) (b []byte) {
 	for _, e := range events {
 		name, data, _ := strings.Cut(e, " ")
 		b = runs.Frame{Name: name, Data: data}.Append(b)
@@ -29,21 +29,21 @@ func says(events ...string) (b []byte) {
 	return b
 }
 
-func token(run actor.CallID, id actor.ID) string {
+func testToken(run actor.CallID, id actor.ID) string {
 	return tokenCanary + "-" + run.Short() + "-" + id.Key
 }
 
-func TestAnExternalAgentIsInvoked(t *testing.T) {
+func TestExternalAgentInvocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var headers http.Header
 		var body string
-		w := inStreet(t, Config{Token: token}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Token: testToken}, func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			headers, body = r.Header, r.Method+" "+r.URL.Path+" "+string(b)
-			stream(w, says(`state {"state":"thinking","detail":{"step":1}}`, `delta {"text":"hel"}`, `delta {"text":"lo","run_id":"`+callID.String()+`"}`, `unknown {}`,
+			writeStream(w, agentEvents(`state {"state":"thinking","detail":{"step":1}}`, `delta {"text":"hel"}`, `delta {"text":"lo","run_id":"`+callID.String()+`"}`, `unknown {}`,
 				`done {"usage":{"input_tokens":2,"output_tokens":1}}`))
 		})
-		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_A"}, false, within)
+		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A"}, false, testTimeout)
 		c := h.completion(t)
 		if c.Text != "hello" || h.text != "hello" || fmt.Sprint(h.states) != `[thinking{"step":1}]` || c.Usage.Total != 3 || c.Finish != upstream.FinishStop {
 			t.Errorf("%+v %+v", c, h)
@@ -53,7 +53,7 @@ func TestAnExternalAgentIsInvoked(t *testing.T) {
 			t.Errorf("%s\nwant\n%s", body, want)
 		}
 		for name, want := range map[string]string{
-			"X-Session-Id": "s-42", "X-Run-Id": callID.String(), "X-Run-Token": token(callID, actor.NewID("py", "s-42")), "Authorization": "Bearer " + authCanary,
+			"X-Session-Id": "s-42", "X-Run-Id": callID.String(), "X-Run-Token": testToken(callID, actor.NewID("py", "s-42")), "Authorization": "Bearer " + authCanary,
 			"Traceparent": "00-" + strings.ReplaceAll(rootID.String(), "-", "") + "-8000000000000004-00", "Accept": "text/event-stream",
 			"Content-Type": "application/json", "User-Agent": "troupe", "Content-Length": fmt.Sprint(len(body) - len("POST /py/invoke ")),
 		} {
@@ -64,12 +64,12 @@ func TestAnExternalAgentIsInvoked(t *testing.T) {
 		if len(headers) != 9 {
 			t.Errorf("%v", headers)
 		}
-		noSecrets(t, h, w.log)
+		checkNoSecrets(t, h, w.log)
 		w.close()
 	})
 }
 
-func TestAnAgentThatMisbehaves(t *testing.T) {
+func TestAgentFailures(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		agent  func(w http.ResponseWriter, r *http.Request, n int)
@@ -80,19 +80,21 @@ func TestAnAgentThatMisbehaves(t *testing.T) {
 		asked  int64
 	}{
 		{"says that it cannot", func(w http.ResponseWriter, r *http.Request, _ int) {
-			stream(w, says(`error {"code":"agent_busy","message":"try later, `+r.Header.Get("X-Run-Token")+`"}`))
+			writeStream(w, agentEvents(`error {"code":"agent_busy","message":"try later, `+r.Header.Get("X-Run-Token")+`"}`))
 		}, false, "", actor.Busy, "try later, ***", 1},
-		{"hangs up, and asking twice does harm", func(http.ResponseWriter, *http.Request, int) { hangUp() }, false, "", actor.Unknown, "is unknown", 1},
+		{"hangs up, and asking twice does harm", func(http.ResponseWriter, *http.Request, int) { abortConnection() }, false, "", actor.Unknown, "is unknown", 1},
 		{"hangs up, and asking twice does none", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
-				hangUp()
+				abortConnection()
 			}
-			stream(w, says(`delta {"text":"hi"}`, `done {}`))
+			writeStream(w, agentEvents(`delta {"text":"hi"}`, `done {}`))
 		}, true, "hi", 0, "", 2},
-		{"is silent, and asking twice does harm", func(_ http.ResponseWriter, r *http.Request, _ int) { wait(r, within) }, false, "", actor.Deadline, "no time is left", 1},
-		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, says(`delta {"text":"hi"}`)) }, true, "hi", actor.Unavailable, "stops after 1 events without done", 1},
+		{"is silent, and asking twice does harm", func(_ http.ResponseWriter, r *http.Request, _ int) { waitOrDisconnect(r, testTimeout) }, false, "", actor.Deadline, "no time is left", 1},
+		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			writeStream(w, agentEvents(`delta {"text":"hi"}`))
+		}, true, "hi", actor.Unavailable, "stops after 1 events without done", 1},
 		{"speaks of another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
-			stream(w, says(`delta {"text":"hi","run_id":"x"}`))
+			writeStream(w, agentEvents(`delta {"text":"hi","run_id":"x"}`))
 		}, true, "", actor.Unavailable, `speaks of the run "x"`, 2},
 		{"answers with JSON", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
@@ -104,18 +106,18 @@ func TestAnAgentThatMisbehaves(t *testing.T) {
 				w.WriteHeader(503)
 				return
 			}
-			stream(w, says(`done {}`))
+			writeStream(w, agentEvents(`done {}`))
 		}, false, "", 0, "", 2},
 		{"has no such page", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(404) }, false, "", actor.Unavailable, "answers 404", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int64
-				w := inStreet(t, Config{Token: token}, func(w http.ResponseWriter, r *http.Request) {
+				w := newFixture(t, Config{Token: testToken}, func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.ReadAll(r.Body)
 					c.agent(w, r, int(asked.Add(1)))
 				})
-				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_A"}, c.safe, within)
+				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A"}, c.safe, testTimeout)
 				if c.reason == 0 {
 					h.completion(t)
 				} else if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
@@ -124,35 +126,35 @@ func TestAnAgentThatMisbehaves(t *testing.T) {
 				if h.text != c.text || asked.Load() != c.asked {
 					t.Errorf("%q, asked %d times, want %q and %d", h.text, asked.Load(), c.text, c.asked)
 				}
-				noSecrets(t, h, w.log)
+				checkNoSecrets(t, h, w.log)
 				w.close()
 			})
 		})
 	}
 }
 
-func TestInvocationsThatAreNotMade(t *testing.T) {
+func TestInvalidInvocationsAreNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) { wait(r, time.Minute) })
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) { waitOrDisconnect(r, time.Minute) })
 		for _, c := range []struct {
 			target upstream.Target
 			reason actor.Reason
 			detail string
 		}{
 			{upstream.Target{URL: "gopher://h"}, actor.Invalid, "agent py: target: url: want http or https"},
-			{upstream.Target{URL: here, AuthEnv: "KEY"}, actor.Invalid, "TROUPE_AUTH_"},
-			{upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_B"}, actor.Unavailable, "the environment variable TROUPE_AUTH_B is not set"},
+			{upstream.Target{URL: agentURL, AuthEnv: "KEY"}, actor.Invalid, "TROUPE_AUTH_"},
+			{upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_B"}, actor.Unavailable, "the environment variable TROUPE_AUTH_B is not set"},
 		} {
-			h := invoke(t.Context(), w.Outbound, c.target, false, within)
+			h := invoke(t.Context(), w.Outbound, c.target, false, testTimeout)
 			if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
 				t.Errorf("%v, want %s", h.Refusal, c.detail)
 			}
 		}
-		if n := w.street.dialled(); n > 0 {
+		if n := w.network.dialCount(); n > 0 {
 			t.Errorf("%d connections", n)
 		}
 		w.Outbound.Close()
-		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || !strings.Contains(h.Refusal.Detail, "closing") {
 			t.Errorf("%v", h.Refusal)
 		}
@@ -160,32 +162,32 @@ func TestInvocationsThatAreNotMade(t *testing.T) {
 	})
 }
 
-func TestAnAgentHasAsMuchToDoAsItTakes(t *testing.T) {
+func TestAgentConcurrencyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == "GET" {
 				return // it is well
 			}
 			_, _ = io.ReadAll(r.Body)
-			wait(r, time.Minute)
-			stream(w, says(`done {}`))
+			waitOrDisconnect(r, time.Minute)
+			writeStream(w, agentEvents(`done {}`))
 		})
-		w.SetAgents([]Agent{{"py", upstream.Target{URL: here}}})
+		w.SetAgents([]Agent{{"py", upstream.Target{URL: agentURL}}})
 		for _, limit := range []int{0, 2} {
-			target, most := upstream.Target{URL: here, Concurrency: limit}, limit
+			target, most := upstream.Target{URL: agentURL, Concurrency: limit}, limit
 			if limit == 0 {
 				most = upstream.ConcurrencyDefault
 			}
 			var done atomic.Int64
 			for range most {
 				go func() {
-					if h := invoke(context.Background(), w.Outbound, target, false, within); h.Refusal == nil {
+					if h := invoke(context.Background(), w.Outbound, target, false, testTimeout); h.Refusal == nil {
 						done.Add(1)
 					}
 				}()
 			}
 			synctest.Wait()
-			h := invoke(t.Context(), w.Outbound, target, false, within)
+			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
 			if r := h.Refusal; r == nil || r.Reason != actor.Busy || r.Scope != actor.ScopeCallee || r.RetryAfter <= 0 || h.took > 0 ||
 				r.Detail != fmt.Sprintf("agent py takes %d at once, and has as many", most) {
 				t.Errorf("%+v", r)
@@ -195,27 +197,27 @@ func TestAnAgentHasAsMuchToDoAsItTakes(t *testing.T) {
 				t.Errorf("%d were answered, want %d", n, most)
 			}
 		}
-		if s := w.Stats()[1]; s.Kind != "agent" || s.Name != "py" || s.Refused != 2 || s.Attempts != 18 || s.Under != 0 || s.Took != 18*time.Minute {
+		if s := w.Stats()[1]; s.Kind != "agent" || s.Name != "py" || s.Refused != 2 || s.Attempts != 18 || s.InProgress != 0 || s.Took != 18*time.Minute {
 			t.Errorf("%+v", s)
 		}
-		if n := len(w.agents.busy); n > 0 {
+		if n := len(w.agents.invocations); n > 0 {
 			t.Errorf("%d agents are still counted", n)
 		}
 		w.close()
 	})
 }
 
-// TestAnAgentIsWatched goes through an agent's life: well, silent, beating,
+// TestAgentHealth goes through an agent's life: well, silent, beating,
 // sick, moved, gone.
-func TestAnAgentIsWatched(t *testing.T) {
+func TestAgentHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var polls, invoked atomic.Int64
 		var health atomic.Int64 // what /health answers; 0: nothing
 		health.Store(200)
-		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/invoke") {
 				invoked.Add(1)
-				stream(w, says(`done {}`))
+				writeStream(w, agentEvents(`done {}`))
 				return
 			}
 			polls.Add(1)
@@ -226,14 +228,14 @@ func TestAnAgentIsWatched(t *testing.T) {
 				w.WriteHeader(status)
 				return
 			}
-			wait(r, time.Minute)
+			waitOrDisconnect(r, time.Minute)
 		})
-		target := upstream.Target{URL: here, AuthEnv: "TROUPE_AUTH_A"}
+		target := upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A"}
 		now := func(what string, healthy bool) {
 			t.Helper()
 			synctest.Wait()
 			before := invoked.Load()
-			h := invoke(t.Context(), w.Outbound, target, false, within)
+			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
 			if w.Healthy("py") != healthy || (h.Refusal == nil) != healthy || (invoked.Load() > before) != healthy {
 				t.Errorf("%s: healthy %v, %v", what, w.Healthy("py"), h.Refusal)
 			}
@@ -243,7 +245,7 @@ func TestAnAgentIsWatched(t *testing.T) {
 		}
 		pass := func(d time.Duration) { <-time.After(d) } // time of the bubble
 
-		if w.Healthy("py") || w.Beat("py") {
+		if w.Healthy("py") || w.Heartbeat("py") {
 			t.Error("one that nobody told of is well")
 		}
 		w.SetAgents([]Agent{{"py", target}})
@@ -258,7 +260,7 @@ func TestAnAgentIsWatched(t *testing.T) {
 		now("silent for 45 s", true)
 		pass(2 * time.Second)
 		now("silent for 47 s", false)
-		if !w.Beat("py") {
+		if !w.Heartbeat("py") {
 			t.Error("its heartbeat is not taken")
 		}
 		now("it says that it is there", true)
@@ -283,33 +285,33 @@ func TestAnAgentIsWatched(t *testing.T) {
 			t.Error("one that moved, and is not well, is believed")
 		}
 		before := invoked.Load()
-		if h := invoke(t.Context(), w.Outbound, target, false, within); h.Refusal != nil || invoked.Load() == before {
+		if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal != nil || invoked.Load() == before {
 			t.Errorf("a run of an older definition: %v", h.Refusal)
 		}
 
 		w.SetAgents(nil)
 		n := polls.Load()
 		pass(time.Minute)
-		if polls.Load() != n || w.Healthy("py") || w.Beat("py") {
+		if polls.Load() != n || w.Healthy("py") || w.Heartbeat("py") {
 			t.Error("one that is gone is still asked, or well")
 		}
-		if len(w.agents.pacers) > 0 {
-			t.Errorf("%d back-offs of nobody's", len(w.agents.pacers))
+		if len(w.agents.backoffs) > 0 {
+			t.Errorf("%d back-offs of nobody's", len(w.agents.backoffs))
 		}
 		w.close()
 	})
 }
 
-func TestAnAnswerFromBeforeAMoveSaysNothing(t *testing.T) {
+func TestHealthReplyOfOldEndpointIsIgnored(t *testing.T) {
 	for _, moves := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
-				wait(r, 2*time.Second)
+			w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+				waitOrDisconnect(r, 2*time.Second)
 				w.WriteHeader(503)
 			})
-			w.SetAgents([]Agent{{"py", upstream.Target{URL: here}}})
+			w.SetAgents([]Agent{{"py", upstream.Target{URL: agentURL}}})
 			<-time.After(16 * time.Second) // of the bubble: it was asked a second ago
-			next := here
+			next := agentURL
 			if moves {
 				next = "http://elsewhere.example"
 			}
@@ -323,7 +325,7 @@ func TestAnAnswerFromBeforeAMoveSaysNothing(t *testing.T) {
 	}
 }
 
-func TestAPollNeedsNoConnectionOfItsOwn(t *testing.T) {
+func TestHealthPollReusesConnection(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		after func(w http.ResponseWriter, r *http.Request)
@@ -332,25 +334,25 @@ func TestAPollNeedsNoConnectionOfItsOwn(t *testing.T) {
 		{"a short answer", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("ok", 1000)) }, 1},
 		{"an answer without end", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
-				stream(w, make([]byte, 1000))
+				writeStream(w, make([]byte, 1000))
 			}
 		}, 5},
 		{"an answer that comes to no end", func(w http.ResponseWriter, r *http.Request) {
-			stream(w, nil)
-			wait(r, time.Hour)
+			writeStream(w, nil)
+			waitOrDisconnect(r, time.Hour)
 		}, 4},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var under atomic.Int64
-				w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+				w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 					under.Add(1)
 					defer under.Add(-1)
 					c.after(w, r)
 				})
-				w.SetAgents([]Agent{{"py", upstream.Target{URL: here}}})
+				w.SetAgents([]Agent{{"py", upstream.Target{URL: agentURL}}})
 				<-time.After(82 * time.Second) // of the bubble
-				if n := w.street.dialled(); n != c.dials || under.Load() != 0 || !w.Healthy("py") {
+				if n := w.network.dialCount(); n != c.dials || under.Load() != 0 || !w.Healthy("py") {
 					t.Errorf("%d connections, %d open, healthy %v", n, under.Load(), w.Healthy("py"))
 				}
 				w.close()
@@ -359,13 +361,13 @@ func TestAPollNeedsNoConnectionOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAThousandAgentsAreWatchedAFewAtATime(t *testing.T) {
+func TestHealthPollConcurrencyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var polls, now, most atomic.Int64
-		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			polls.Add(1)
 			most.Store(max(most.Load(), now.Add(1)))
-			wait(r, 100*time.Millisecond)
+			waitOrDisconnect(r, 100*time.Millisecond)
 			now.Add(-1)
 		})
 		var all []Agent

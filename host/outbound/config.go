@@ -76,9 +76,9 @@ type Model struct {
 
 // Bounds of a configuration.
 const (
-	ModelsMax       = 256
-	exchangesMax    = 512
-	concurrencyMost = 1 << 16
+	ModelsMax      = 256
+	exchangesMax   = 512
+	concurrencyMax = 1 << 16
 )
 
 // Validate names what is wrong, and with which model.
@@ -125,16 +125,16 @@ func (m *Model) validate() error {
 		return fmt.Errorf("max_tokens: %d: want 0 to %d", m.MaxTokens, upstream.MaxTokensMax)
 	case m.Temperature != nil && !(*m.Temperature >= 0 && *m.Temperature <= 2):
 		return fmt.Errorf("temperature: %v: want 0 to 2", *m.Temperature)
-	case m.Concurrency < 0 || m.Concurrency > concurrencyMost:
-		return fmt.Errorf("concurrency: %d: want 1 to %d, or 0 for no bound of its own", m.Concurrency, concurrencyMost)
+	case m.Concurrency < 0 || m.Concurrency > concurrencyMax:
+		return fmt.Errorf("concurrency: %d: want 1 to %d, or 0 for no bound of its own", m.Concurrency, concurrencyMax)
 	case m.HeadTimeout < 0 || m.IdleTimeout < 0:
 		return fmt.Errorf("head_timeout, idle_timeout: want more than nothing, or 0 for the default")
 	}
 	return nil
 }
 
-// orDefaults fills in what was left open.
-func (c Config) orDefaults() Config {
+// withDefaults fills in what was left open.
+func (c Config) withDefaults() Config {
 	if c.Env == nil {
 		c.Env = os.LookupEnv
 	}

@@ -36,12 +36,12 @@ func newDialer(config *Config) (*dialer, error) {
 		return nil, err
 	}
 	d := &dialer{egress: egress, resolve: config.Resolve}
-	d.connect = d.socket
+	d.connect = d.connectSocket
 	return d, nil
 }
 
-// forbidden is an address that nobody goes to, now or later.
-type forbidden struct{ error }
+// forbiddenError is an address that nobody goes to, now or later.
+type forbiddenError struct{ error }
 
 // dial connects to an address of a host that may be reached. The name is
 // resolved here and nowhere else: whoever answers for it may say something else
@@ -51,25 +51,25 @@ func (d *dialer) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	defer cancel()
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, forbidden{err}
+		return nil, forbiddenError{err}
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || number == 0 {
-		return nil, forbidden{fmt.Errorf("port %.20q: want 1 to 65535", port)}
+		return nil, forbiddenError{fmt.Errorf("port %.20q: want 1 to 65535", port)}
 	}
 	name, addr, err := upstream.ParseHost(host)
 	if err != nil {
-		return nil, forbidden{err}
+		return nil, forbiddenError{err}
 	}
 	addrs := []netip.Addr{addr}
 	if name != "" {
 		if addrs, err = d.resolve(ctx, name); err != nil {
-			return nil, unresolved(err)
+			return nil, resolveError(err)
 		}
 		host = name
 	}
 	if err := d.egress.Check(host, addrs); err != nil {
-		return nil, forbidden{err}
+		return nil, forbiddenError{err}
 	}
 	for _, a := range addrs[:min(len(addrs), addressesMax)] {
 		var conn net.Conn
@@ -80,16 +80,16 @@ func (d *dialer) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	return nil, err
 }
 
-// socket connects to one address, and asks about it once more when the system is
+// connectSocket connects to one address, and asks about it once more when the system is
 // about to: what was checked is then what is connected to, whatever lies between.
-func (d *dialer) socket(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error) {
+func (d *dialer) connectSocket(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error) {
 	n := net.Dialer{Timeout: addressTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return forbidden{err}
+			return forbiddenError{err}
 		}
 		if err := d.egress.Check(host, []netip.Addr{at.Addr()}); err != nil {
-			return forbidden{err}
+			return forbiddenError{err}
 		}
 		return nil
 	}}
@@ -113,8 +113,8 @@ func (d *dialer) transport(config *Config) *http.Transport {
 	}
 }
 
-// unresolved leaves out which server was asked.
-func unresolved(err error) error {
+// resolveError leaves out which server was asked.
+func resolveError(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
 		return errors.New("there is no host of that name")
@@ -122,10 +122,10 @@ func unresolved(err error) error {
 	return errors.New("its name cannot be resolved now")
 }
 
-// lossOf is what went wrong with a round trip, for people: without addresses
+// lossDetail is what went wrong with a round trip, for people: without addresses
 // and ports of ours, and without what a server said.
-func lossOf(err error) (detail string, final bool) {
-	var no forbidden
+func lossDetail(err error) (detail string, final bool) {
+	var no forbiddenError
 	var dns *net.DNSError
 	var cert *tls.CertificateVerificationError
 	var timeout net.Error
@@ -135,7 +135,7 @@ func lossOf(err error) (detail string, final bool) {
 	case errors.As(err, &cert):
 		return fmt.Sprintf("its certificate does not hold: %v", cert.Err), false
 	case errors.As(err, &dns):
-		return unresolved(err).Error(), false
+		return resolveError(err).Error(), false
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nobody listens there", false
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):

@@ -25,8 +25,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// spellings are hosts that some reader takes for an address which is not public.
-func spellings() (all []string) {
+// addressSpellings are hosts that some reader takes for an address which is not public.
+func addressSpellings() (all []string) {
 	for _, text := range []string{"127.0.0.1", "127.255.255.254", "169.254.169.254", "169.254.170.2", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.100.100.200", "0.0.0.0"} {
 		a := netip.MustParseAddr(text).As4()
 		n := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
@@ -51,20 +51,20 @@ func spellings() (all []string) {
 		"198.18.0.1", "203.0.113.1", "240.0.0.1", "", ".", "%6c%6f%63%61%6c%68%6f%73%74", "①②⑦.⓪.⓪.①", "127.0.0.1/public.example", "127.0.0.1?public.example", "127.0.0.1\tpublic.example")
 }
 
-// trap listens where the spellings lead, if one is believed.
-type trap struct {
+// trapListener listens where the spellings lead, if one is believed.
+type trapListener struct {
 	port     string
 	accepted atomic.Int64
 }
 
-func newTrap(t *testing.T) *trap {
+func newTrapListener(t *testing.T) *trapListener {
 	t.Helper()
 	first, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, port, _ := net.SplitHostPort(first.Addr().String())
-	trap := &trap{port: port}
+	trap := &trapListener{port: port}
 	listeners := []net.Listener{first}
 	for _, address := range []string{"127.255.255.254:" + port, "[::1]:" + port} {
 		if l, err := net.Listen("tcp", address); err == nil { // not every machine has them all
@@ -87,8 +87,8 @@ func newTrap(t *testing.T) *trap {
 	return trap
 }
 
-// atHome resolves whatever looks like a name to where nobody may go.
-func atHome(_ context.Context, name string) ([]netip.Addr, error) {
+// resolvePrivate resolves whatever looks like a name to where nobody may go.
+func resolvePrivate(_ context.Context, name string) ([]netip.Addr, error) {
 	switch {
 	case strings.HasPrefix(name, "metadata"), strings.HasPrefix(name, "169"):
 		return []netip.Addr{netip.MustParseAddr("169.254.169.254")}, nil
@@ -100,8 +100,8 @@ func atHome(_ context.Context, name string) ([]netip.Addr, error) {
 	return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 }
 
-// counted counts the connections that the dialer begins.
-func counted(o *Outbound) *atomic.Int64 {
+// countConnects counts the connections that the dialer begins.
+func countConnects(o *Outbound) *atomic.Int64 {
 	var n atomic.Int64
 	connect := o.dialer.connect
 	o.dialer.connect = func(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error) {
@@ -111,40 +111,40 @@ func counted(o *Outbound) *atomic.Int64 {
 	return &n
 }
 
-// TestNoSpellingLeadsInside goes in by every door with every spelling.
-func TestNoSpellingLeadsInside(t *testing.T) {
-	trap, all := newTrap(t), spellings()
+// TestAddressSpellingsAreRefused goes in by every door with every spelling.
+func TestAddressSpellingsAreRefused(t *testing.T) {
+	trap, all := newTrapListener(t), addressSpellings()
 	if len(all) < 120 {
 		t.Fatalf("%d spellings: want 120 at least", len(all))
 	}
-	o := outboundOf(t, Config{Resolve: atHome}, &pen{})
+	o := newOutbound(t, Config{Resolve: resolvePrivate}, &logBuffer{})
 	defer o.Close()
-	connects := counted(o)
+	connects := countConnects(o)
 	doors := []struct {
 		name string
 		open func(host string) error
 	}{
 		{"model", func(host string) error {
-			m, err := New(Config{Resolve: atHome, Models: map[string]Model{"m": {URL: "http://" + host + ":" + trap.port + "/v1"}}})
+			m, err := New(Config{Resolve: resolvePrivate, Models: map[string]Model{"m": {URL: "http://" + host + ":" + trap.port + "/v1"}}})
 			if err != nil {
 				return err
 			}
 			defer m.Close()
 			m.dialer.connect = o.dialer.connect
-			return refusalOf(ask(t.Context(), m, "m", "hi", within))
+			return refusalError(askModel(t.Context(), m, "m", "hi", testTimeout))
 		}},
 		{"model, past its configuration", func(host string) error {
-			m := outboundOf(t, Config{Resolve: atHome, Models: map[string]Model{"m": {URL: "http://public.example"}}}, &pen{})
+			m := newOutbound(t, Config{Resolve: resolvePrivate, Models: map[string]Model{"m": {URL: "http://public.example"}}}, &logBuffer{})
 			defer m.Close()
 			m.dialer.connect = o.dialer.connect
 			m.models["m"].endpoint.URL = "http://" + host + ":" + trap.port + "/v1"
-			return refusalOf(ask(t.Context(), m, "m", "hi", within))
+			return refusalError(askModel(t.Context(), m, "m", "hi", testTimeout))
 		}},
 		{"agent", func(host string) error {
-			return refusalOf(invoke(t.Context(), o, upstream.Target{URL: "http://" + host + ":" + trap.port}, false, within))
+			return refusalError(invoke(t.Context(), o, upstream.Target{URL: "http://" + host + ":" + trap.port}, false, testTimeout))
 		}},
 		{"agent over TLS", func(host string) error {
-			return refusalOf(invoke(t.Context(), o, upstream.Target{URL: "https://" + host + ":" + trap.port}, true, within))
+			return refusalError(invoke(t.Context(), o, upstream.Target{URL: "https://" + host + ":" + trap.port}, true, testTimeout))
 		}},
 		{"health", func(host string) error {
 			if status := o.poll(Agent{"py", upstream.Target{URL: "http://" + host + ":" + trap.port}}); status != 0 {
@@ -187,48 +187,48 @@ func TestNoSpellingLeadsInside(t *testing.T) {
 	t.Logf("%d spellings at %d doors", len(all), len(doors))
 
 	// The trap is one: where it is allowed, it is reached.
-	o = outboundOf(t, Config{Resolve: atHome, Allow: upstream.AllowLoopback()}, &pen{})
+	o = newOutbound(t, Config{Resolve: resolvePrivate, Allow: upstream.AllowLoopback()}, &logBuffer{})
 	defer o.Close()
 	for _, host := range []string{"127.0.0.1", "localhost"} {
 		before := trap.accepted.Load()
-		h := invoke(t.Context(), o, upstream.Target{URL: "http://" + host + ":" + trap.port}, false, within)
+		h := invoke(t.Context(), o, upstream.Target{URL: "http://" + host + ":" + trap.port}, false, testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Unknown || trap.accepted.Load() == before {
 			t.Errorf("%s: %v", host, h.Refusal)
 		}
 	}
 }
 
-func refusalOf(h *heard) error {
+func refusalError(h *result) error {
 	if h.Refusal == nil {
 		return nil
 	}
 	return h.Refusal
 }
 
-func TestAnAddressThatIsNotAllowedIsNotTriedAgain(t *testing.T) {
+func TestForbiddenAddressIsNotRetried(t *testing.T) {
 	resolved := 0
-	o := outboundOf(t, Config{Resolve: func(ctx context.Context, name string) ([]netip.Addr, error) {
+	o := newOutbound(t, Config{Resolve: func(ctx context.Context, name string) ([]netip.Addr, error) {
 		resolved++
-		return atHome(ctx, name)
-	}}, &pen{})
+		return resolvePrivate(ctx, name)
+	}}, &logBuffer{})
 	defer o.Close()
-	h := invoke(t.Context(), o, upstream.Target{URL: "http://kubernetes"}, true, within)
+	h := invoke(t.Context(), o, upstream.Target{URL: "http://kubernetes"}, true, testTimeout)
 	want := "agent py cannot be reached: kubernetes: its address is private, and that is not allowed here"
-	if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || h.Refusal.Detail != want || resolved != 1 || strings.Contains(h.all(), "10.0.0.1") {
+	if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || h.Refusal.Detail != want || resolved != 1 || strings.Contains(h.allText(), "10.0.0.1") {
 		t.Errorf("%v after %d questions, want %s", h.Refusal, resolved, want)
 	}
 }
 
-// TestANameMayAnswerAsItLikes lets a name stand for a public address and for
+// TestDNSRebinding lets a name stand for a public address and for
 // ours, in turn and at once.
-func TestANameMayAnswerAsItLikes(t *testing.T) {
+func TestDNSRebinding(t *testing.T) {
 	public, private := netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("127.0.0.1")
 	turn := 0
 	answers := [][]netip.Addr{{public}, {private}, {public, private}, {private, public}, {netip.MustParseAddr("::ffff:127.0.0.1")}, {}}
-	o := outboundOf(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
+	o := newOutbound(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
 		turn++
 		return answers[(turn-1)%len(answers)], nil
-	}}, &pen{})
+	}}, &logBuffer{})
 	defer o.Close()
 	var mu sync.Mutex
 	var dialled []string
@@ -252,18 +252,18 @@ func TestANameMayAnswerAsItLikes(t *testing.T) {
 	}
 }
 
-// TestASocketAsksOnceMore puts an address past the first check.
-func TestASocketAsksOnceMore(t *testing.T) {
-	trap := newTrap(t)
+// TestSocketChecksAddressAgain puts an address past the first check.
+func TestSocketChecksAddressAgain(t *testing.T) {
+	trap := newTrapListener(t)
 	for _, allowed := range []bool{false, true} {
 		var config Config
 		if allowed {
 			config.Allow = upstream.AllowLoopback()
 		}
-		o := outboundOf(t, config, &pen{})
-		conn, err := o.dialer.socket(t.Context(), "h", netip.MustParseAddrPort("127.0.0.1:"+trap.port))
+		o := newOutbound(t, config, &logBuffer{})
+		conn, err := o.dialer.connectSocket(t.Context(), "h", netip.MustParseAddrPort("127.0.0.1:"+trap.port))
 		if detail, final := "", false; err != nil {
-			if detail, final = lossOf(err); !final || detail != "h: its address is loopback, and that is not allowed here" {
+			if detail, final = lossDetail(err); !final || detail != "h: its address is loopback, and that is not allowed here" {
 				t.Errorf("%v: %s", err, detail)
 			}
 		}
@@ -277,12 +277,12 @@ func TestASocketAsksOnceMore(t *testing.T) {
 	}
 }
 
-// TestNoRedirectIsFollowed redirects to where the way would be open.
-func TestNoRedirectIsFollowed(t *testing.T) {
+// TestRedirectsAreNotFollowed redirects to where the way would be open.
+func TestRedirectsAreNotFollowed(t *testing.T) {
 	var inside atomic.Int64
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inside.Add(1)
-		stream(w, well("inside"))
+		writeStream(w, modelStream("inside"))
 	}))
 	defer target.Close()
 	for _, status := range []int{300, 301, 302, 303, 304, 305, 307, 308} {
@@ -290,8 +290,8 @@ func TestNoRedirectIsFollowed(t *testing.T) {
 			w.Header().Set("Location", target.URL+r.URL.Path)
 			w.WriteHeader(status)
 		}))
-		o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(door.URL)}, &pen{})
-		for _, h := range []*heard{ask(t.Context(), o, "m", "hi", within), invoke(t.Context(), o, upstream.Target{URL: door.URL, AuthEnv: "TROUPE_AUTH_A"}, true, within)} {
+		o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(door.URL)}, &logBuffer{})
+		for _, h := range []*result{askModel(t.Context(), o, "m", "hi", testTimeout), invoke(t.Context(), o, upstream.Target{URL: door.URL, AuthEnv: "TROUPE_AUTH_A"}, true, testTimeout)} {
 			if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || !strings.Contains(h.Refusal.Detail, fmt.Sprint("answers ", status)) {
 				t.Errorf("%d: %v", status, h.Refusal)
 			}
@@ -307,11 +307,11 @@ func TestNoRedirectIsFollowed(t *testing.T) {
 	}
 }
 
-func TestNoProxyOfTheEnvironmentIsUsed(t *testing.T) {
-	trap := newTrap(t)
+func TestEnvironmentProxyIsIgnored(t *testing.T) {
+	trap := newTrapListener(t)
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+trap.port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+trap.port)
-	o := outboundOf(t, Config{Allow: upstream.AllowLoopback()}, &pen{})
+	o := newOutbound(t, Config{Allow: upstream.AllowLoopback()}, &logBuffer{})
 	defer o.Close()
 	if o.transport.Proxy != nil {
 		t.Error("a proxy is asked for")
@@ -319,18 +319,18 @@ func TestNoProxyOfTheEnvironmentIsUsed(t *testing.T) {
 	o.dialer.connect = func(context.Context, string, netip.AddrPort) (net.Conn, error) {
 		return nil, errors.New("nobody listens there")
 	}
-	invoke(t.Context(), o, upstream.Target{URL: "http://public.example"}, true, within)
+	invoke(t.Context(), o, upstream.Target{URL: "http://public.example"}, true, testTimeout)
 	if trap.accepted.Load() > 0 {
 		t.Error("the proxy was asked")
 	}
 }
 
-func TestUpstreamsAreSpokenWithOverTLS(t *testing.T) {
+func TestUpstreamOverTLS(t *testing.T) {
 	var proto atomic.Value
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		proto.Store(r.Proto)
 		_, _ = io.ReadAll(r.Body)
-		stream(w, well("hello world"))
+		writeStream(w, modelStream("hello world"))
 	}))
 	server.EnableHTTP2 = true
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
@@ -338,25 +338,25 @@ func TestUpstreamsAreSpokenWithOverTLS(t *testing.T) {
 	defer server.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	log := &pen{}
-	o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Roots: roots, Models: oneModel(server.URL)}, log)
-	h := ask(t.Context(), o, "m", "hi", within)
+	log := &logBuffer{}
+	o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Roots: roots, Models: oneModel(server.URL)}, log)
+	h := askModel(t.Context(), o, "m", "hi", testTimeout)
 	if h.completion(t).Text != "hello world" || proto.Load() != "HTTP/2.0" {
 		t.Errorf("%v over %v", h, proto.Load())
 	}
 	o.Close()
 
-	o = outboundOf(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(server.URL)}, log)
+	o = newOutbound(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(server.URL)}, log)
 	defer o.Close()
-	h = ask(t.Context(), o, "m", "hi", within)
-	if h.Refusal == nil || !strings.Contains(h.Refusal.Detail, "its certificate does not hold") || len(h.again) != 1 {
+	h = askModel(t.Context(), o, "m", "hi", testTimeout)
+	if h.Refusal == nil || !strings.Contains(h.Refusal.Detail, "its certificate does not hold") || len(h.retries) != 1 {
 		t.Errorf("%v", h.Refusal)
 	}
-	noSecrets(t, h, log)
+	checkNoSecrets(t, h, log)
 }
 
-// TestAConnectionIsReset resets real ones, at each moment.
-func TestAConnectionIsReset(t *testing.T) {
+// TestConnectionReset resets real ones, at each moment.
+func TestConnectionReset(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		after  func(*bufio.Reader) // what the server reads first
@@ -397,13 +397,13 @@ func TestAConnectionIsReset(t *testing.T) {
 					_ = conn.Close()
 				}
 			}()
-			o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &pen{})
+			o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &logBuffer{})
 			defer o.Close()
 			for _, safe := range []bool{true, false} {
 				asked.Store(0)
-				h := &heard{}
-				h.Answer = o.Invoke(t.Context(), invocationOf(upstream.Target{URL: "http://" + l.Addr().String()}, safe, within), func(p actor.Piece) {
-					h.pass(p)
+				h := &result{}
+				h.Answer = o.Invoke(t.Context(), invocationOf(upstream.Target{URL: "http://" + l.Addr().String()}, safe, testTimeout), func(p actor.Piece) {
+					h.addPiece(p)
 					if p.Text != "" {
 						passed <- struct{}{}
 					}
@@ -420,11 +420,11 @@ func TestAConnectionIsReset(t *testing.T) {
 	}
 }
 
-func TestNobodyListens(t *testing.T) {
-	o := outboundOf(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &pen{})
+func TestConnectionRefused(t *testing.T) {
+	o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &logBuffer{})
 	defer o.Close()
-	h := invoke(t.Context(), o, upstream.Target{URL: "http://127.0.0.1:1"}, false, within) // a port that nobody is given
-	if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.Detail != "agent py cannot be reached: nobody listens there" || len(h.again) != 1 {
+	h := invoke(t.Context(), o, upstream.Target{URL: "http://127.0.0.1:1"}, false, testTimeout) // a port that nobody is given
+	if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.Detail != "agent py cannot be reached: nobody listens there" || len(h.retries) != 1 {
 		t.Errorf("%v", h.Refusal)
 	}
 }

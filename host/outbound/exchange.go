@@ -20,31 +20,31 @@ import (
 // steps it; each attempt has another, that waits for bytes.
 type exchange struct {
 	*Outbound
-	machine *upstream.Exchange
-	carrier http.RoundTripper
-	pace    *pacer
-	pass    func(actor.Piece)
-	inputs  chan upstream.Input // unbuffered: what was put in is being stepped
-	attempt *attempt            // the one that is out
-	outcome *upstream.Outcome
+	machine      *upstream.Exchange
+	roundTripper http.RoundTripper
+	backoff      *sharedBackoff
+	onPiece      func(actor.Piece)
+	inputs       chan upstream.Input // unbuffered: what was put in is being stepped
+	attempt      *attempt            // the one that is out
+	outcome      *upstream.Outcome
 }
 
-// exchange carries an order out.
-func (o *Outbound) exchange(ctx context.Context, order upstream.Order, carrier http.RoundTripper, pace *pacer, t *tally, pass func(actor.Piece)) actor.Answer {
-	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), carrier: carrier, pace: pace, pass: pass, inputs: make(chan upstream.Input)}
+// runExchange carries an order out.
+func (o *Outbound) runExchange(ctx context.Context, order upstream.Order, carrier http.RoundTripper, pace *sharedBackoff, t *statCounter, pass func(actor.Piece)) actor.Answer {
+	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: carrier, backoff: pace, onPiece: pass, inputs: make(chan upstream.Input)}
 	x.run(ctx, order.Deadline)
 	for i, a := range x.outcome.Attempts {
-		o.note(order.Who, i+1, a)
-		t.attempt(a)
+		o.logAttempt(order.Who, i+1, a)
+		t.countAttempt(a)
 	}
 	if x.outcome.Refusal != nil {
-		return refuse(x.outcome.Refusal)
+		return refusedAnswer(x.outcome.Refusal)
 	}
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}
 }
 
-// note logs an attempt: all that is logged of what is asked. See the package's promise 5.
-func (o *Outbound) note(who string, n int, a upstream.Attempt) {
+// logAttempt logs an attempt: all that is logged of what is asked. See the package's promise 5.
+func (o *Outbound) logAttempt(who string, n int, a upstream.Attempt) {
 	all := []slog.Attr{slog.String("upstream", who), slog.Int("attempt", n), slog.Int("status", a.Status),
 		slog.Int("bytes", a.Bytes), slog.Int64("took_ms", a.Took.Milliseconds())}
 	if a.Refusal != nil {
@@ -70,15 +70,15 @@ func (x *exchange) run(ctx context.Context, deadline actor.Time) {
 		case <-timer.C:
 			x.step(x.now(), upstream.Tick{})
 		case <-ctx.Done():
-			x.giveUp(ctx, deadline)
+			x.abort(ctx, deadline)
 		case <-x.ctx.Done():
 			x.step(x.now(), upstream.Cancel{Reason: actor.Stopped})
 		}
 	}
 }
 
-// giveUp ends it because its asker did.
-func (x *exchange) giveUp(ctx context.Context, deadline actor.Time) {
+// abort ends it because its asker did.
+func (x *exchange) abort(ctx context.Context, deadline actor.Time) {
 	if ctx.Err() == context.DeadlineExceeded { // at the same instant, by another clock
 		x.step(max(x.now(), deadline), upstream.Tick{})
 		return
@@ -88,7 +88,7 @@ func (x *exchange) giveUp(ctx context.Context, deadline actor.Time) {
 
 // step advances the machine by one input, and does what it then wants.
 func (x *exchange) step(now actor.Time, in upstream.Input) {
-	ops := x.machine.Step(now, in, x.pace, draw())
+	ops := x.machine.Step(now, in, x.backoff, random())
 	whole := false
 	if n := len(ops); n > 0 {
 		ended, ok := ops[n-1].(upstream.Ended)
@@ -101,9 +101,9 @@ func (x *exchange) step(now actor.Time, in upstream.Input) {
 		case upstream.Close:
 			x.close(whole)
 		case upstream.PassOn:
-			x.pass(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
+			x.onPiece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
 		case upstream.Again:
-			x.pass(actor.Piece{Retry: op.Failure.Refusal})
+			x.onPiece(actor.Piece{Retry: op.Failure.Refusal})
 		case upstream.Ended:
 			x.outcome = &op.Outcome
 		}
@@ -111,28 +111,28 @@ func (x *exchange) step(now actor.Time, in upstream.Input) {
 }
 
 const (
-	readBytes   = 16 << 10 // of a body at once
-	lingerBytes = 4 << 10  // after a whole answer, if they bring the body to its end
-	lingerFor   = 100 * time.Millisecond
+	readBytes     = 16 << 10 // of a body at once
+	drainBytesMax = 4 << 10  // after a whole answer, if they bring the body to its end
+	drainTimeout  = 100 * time.Millisecond
 )
 
 // attempt is one request on its way, and the goroutine that waits for what comes.
 type attempt struct {
 	number int
 	ctx    context.Context
-	giveUp context.CancelFunc
+	cancel context.CancelFunc
 	inputs chan<- upstream.Input
-	over   chan struct{} // closed: nobody takes inputs any more
-	linger bool          // written before over is closed
+	closed chan struct{} // closed: nobody takes inputs any more
+	drain  bool          // written before over is closed
 }
 
 func (x *exchange) send(op upstream.Send) {
-	a := &attempt{number: op.Attempt, inputs: x.inputs, over: make(chan struct{})}
-	a.ctx, a.giveUp = context.WithCancel(x.ctx)
+	a := &attempt{number: op.Attempt, inputs: x.inputs, closed: make(chan struct{})}
+	a.ctx, a.cancel = context.WithCancel(x.ctx)
 	x.attempt = a
 	x.work.Go(func() {
-		defer a.giveUp()
-		a.run(x.carrier, op.Request)
+		defer a.cancel()
+		a.run(x.roundTripper, op.Request)
 	})
 }
 
@@ -144,19 +144,19 @@ func (x *exchange) close(whole bool) {
 		return
 	}
 	x.attempt = nil
-	a.linger = whole
-	close(a.over)
+	a.drain = whole
+	close(a.closed)
 	if !whole {
-		a.giveUp()
+		a.cancel()
 	}
 }
 
-// tell hands an input over; false if nobody wants it any more.
-func (a *attempt) tell(in upstream.Input) bool {
+// deliver hands an input over; false if nobody wants it any more.
+func (a *attempt) deliver(in upstream.Input) bool {
 	select {
 	case a.inputs <- in:
 		return true
-	case <-a.over:
+	case <-a.closed:
 		return false
 	}
 }
@@ -169,22 +169,22 @@ func (a *attempt) run(carrier http.RoundTripper, r upstream.Request) {
 	})
 	request, err := newRequest(ctx, r)
 	if err != nil {
-		a.tell(upstream.Loss{Attempt: a.number, Final: true, Detail: "its request cannot be written"})
+		a.deliver(upstream.Loss{Attempt: a.number, Final: true, Detail: "its request cannot be written"})
 		return
 	}
 	response, err := carrier.RoundTrip(request)
 	if err != nil {
-		detail, final := lossOf(err)
-		a.tell(upstream.Loss{Attempt: a.number, Sent: sent.Load(), Final: final, Detail: detail})
+		detail, final := lossDetail(err)
+		a.deliver(upstream.Loss{Attempt: a.number, Sent: sent.Load(), Final: final, Detail: detail})
 		return
 	}
 	defer response.Body.Close()
-	if a.tell(upstream.Head{Attempt: a.number, Status: response.StatusCode, Headers: headersOf(response.Header)}) {
+	if a.deliver(upstream.Head{Attempt: a.number, Status: response.StatusCode, Headers: firstHeaders(response.Header)}) {
 		a.read(response.Body)
 	}
-	if <-a.over; a.linger {
-		defer time.AfterFunc(lingerFor, a.giveUp).Stop()
-		_, _ = io.CopyN(io.Discard, response.Body, lingerBytes)
+	if <-a.closed; a.drain {
+		defer time.AfterFunc(drainTimeout, a.cancel).Stop()
+		_, _ = io.CopyN(io.Discard, response.Body, drainBytesMax)
 	}
 }
 
@@ -195,16 +195,16 @@ func (a *attempt) read(body io.Reader) {
 		n, err := body.Read(buffer)
 		// The nil after them is taken when they have been stepped: then the
 		// buffer is ours again.
-		if n > 0 && !(a.tell(upstream.Bytes{Attempt: a.number, Bytes: buffer[:n]}) && a.tell(nil)) {
+		if n > 0 && !(a.deliver(upstream.Bytes{Attempt: a.number, Bytes: buffer[:n]}) && a.deliver(nil)) {
 			return
 		}
 		switch {
 		case err == io.EOF:
-			a.tell(upstream.End{Attempt: a.number})
+			a.deliver(upstream.End{Attempt: a.number})
 			return
 		case err != nil:
-			detail, _ := lossOf(err)
-			a.tell(upstream.Loss{Attempt: a.number, Sent: true, Detail: detail})
+			detail, _ := lossDetail(err)
+			a.deliver(upstream.Loss{Attempt: a.number, Sent: true, Detail: detail})
 			return
 		}
 	}
@@ -223,8 +223,8 @@ func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) 
 	return request, nil
 }
 
-// headersOf is a head as upstream reads it: the first of each field.
-func headersOf(header http.Header) []upstream.Header {
+// firstHeaders is a head as upstream reads it: the first of each field.
+func firstHeaders(header http.Header) []upstream.Header {
 	all := make([]upstream.Header, 0, len(header))
 	for name, values := range header {
 		if len(values) > 0 {

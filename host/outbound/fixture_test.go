@@ -32,9 +32,9 @@ const (
 	promptCanary = "prompt-canary-77aa"
 )
 
-// street is a network of pipes: whoever is dialled finds one server there. Time
+// pipeNetwork is a network of pipes: whoever is dialled finds one server there. Time
 // in it can be that of a synctest bubble.
-type street struct {
+type pipeNetwork struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
@@ -42,9 +42,11 @@ type street struct {
 	mu     sync.Mutex
 }
 
-func newStreet() *street { return &street{conns: make(chan net.Conn), closed: make(chan struct{})} }
+func newPipeNetwork() *pipeNetwork {
+	return &pipeNetwork{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
 
-func (s *street) connect(ctx context.Context, _ string, to netip.AddrPort) (net.Conn, error) {
+func (s *pipeNetwork) connect(ctx context.Context, _ string, to netip.AddrPort) (net.Conn, error) {
 	s.mu.Lock()
 	s.dials = append(s.dials, to.String())
 	s.mu.Unlock()
@@ -59,13 +61,13 @@ func (s *street) connect(ctx context.Context, _ string, to netip.AddrPort) (net.
 	}
 }
 
-func (s *street) dialled() int {
+func (s *pipeNetwork) dialCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.dials)
 }
 
-func (s *street) Accept() (net.Conn, error) {
+func (s *pipeNetwork) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.conns:
 		return c, nil
@@ -73,53 +75,53 @@ func (s *street) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 }
-func (s *street) Close() error   { s.once.Do(func() { close(s.closed) }); return nil }
-func (s *street) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+func (s *pipeNetwork) Close() error   { s.once.Do(func() { close(s.closed) }); return nil }
+func (s *pipeNetwork) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
-// pen keeps what is logged.
-type pen struct {
+// logBuffer keeps what is logged.
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (p *pen) Write(b []byte) (int, error) {
+func (p *logBuffer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.b.Write(b)
 }
 
-func (p *pen) String() string {
+func (p *logBuffer) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.b.String()
 }
 
-// world is an Outbound, the street it stands in, and its log.
-type world struct {
+// fixture is an Outbound, the street it stands in, and its log.
+type fixture struct {
 	*Outbound
-	street *street
-	log    *pen
-	server *http.Server
+	network *pipeNetwork
+	log     *logBuffer
+	server  *http.Server
 }
 
-// inStreet is a world with one server in it, for all hosts and ports.
-func inStreet(t *testing.T, config Config, handler http.HandlerFunc) *world {
+// newFixture is a world with one server in it, for all hosts and ports.
+func newFixture(t *testing.T, config Config, handler http.HandlerFunc) *fixture {
 	t.Helper()
-	w := &world{street: newStreet(), log: &pen{}}
+	w := &fixture{network: newPipeNetwork(), log: &logBuffer{}}
 	w.server = &http.Server{Handler: handler, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
-	go func() { _ = w.server.Serve(w.street) }()
-	w.Outbound = outboundOf(t, config, w.log)
-	w.dialer.connect = w.street.connect
+	go func() { _ = w.server.Serve(w.network) }()
+	w.Outbound = newOutbound(t, config, w.log)
+	w.dialer.connect = w.network.connect
 	t.Cleanup(w.close)
 	return w
 }
 
-func (w *world) close() {
+func (w *fixture) close() {
 	w.Outbound.Close()
 	_ = w.server.Close()
 }
 
-func outboundOf(t *testing.T, config Config, log *pen) *Outbound {
+func newOutbound(t *testing.T, config Config, log *logBuffer) *Outbound {
 	t.Helper()
 	config.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if config.Env == nil {
@@ -144,31 +146,31 @@ func oneModel(url string) map[string]Model {
 	return map[string]Model{"m": {URL: url, KeyEnv: "KEY", Model: "gpt-x"}}
 }
 
-// heard is what came of an ask.
-type heard struct {
+// result is what came of an ask.
+type result struct {
 	actor.Answer
-	text   string
-	states []string
-	again  []*actor.Refusal
-	pieces int
-	took   time.Duration
+	text    string
+	states  []string
+	retries []*actor.Refusal
+	pieces  int
+	took    time.Duration
 }
 
-func (h *heard) pass(p actor.Piece) {
+func (h *result) addPiece(p actor.Piece) {
 	h.pieces++
 	h.text += p.Text
 	if p.State != "" {
 		h.states = append(h.states, p.State+p.Detail)
 	}
 	if p.Retry != nil {
-		h.again = append(h.again, p.Retry)
+		h.retries = append(h.retries, p.Retry)
 	}
 }
 
-// all is every word of it.
-func (h *heard) all() string {
+// allText is every word of it.
+func (h *result) allText() string {
 	words := []string{h.text, fmt.Sprint(h.states)}
-	for _, r := range append(h.again, h.Refusal) {
+	for _, r := range append(h.retries, h.Refusal) {
 		if r != nil {
 			words = append(words, r.Error(), fmt.Sprintf("%+v", *r))
 		}
@@ -179,7 +181,7 @@ func (h *heard) all() string {
 	return strings.Join(words, "\n")
 }
 
-func (h *heard) completion(t testing.TB) upstream.Completion {
+func (h *result) completion(t testing.TB) upstream.Completion {
 	t.Helper()
 	if h.Refusal != nil || len(h.Parts) != 1 || h.Parts[0].Media != actor.MediaJSON {
 		t.Fatalf("no answer: %v %v", h.Refusal, h.Parts)
@@ -199,11 +201,11 @@ func promptOf(text string, tools ...string) []byte {
 	return p.Encode()
 }
 
-const within = 10 * time.Minute
+const testTimeout = 10 * time.Minute
 
-func ask(ctx context.Context, o *Outbound, name, text string, left time.Duration) *heard {
-	h, began := &heard{}, time.Now()
-	h.Answer = o.Model(ctx, runtime.Model{Name: name, Body: promptOf(text, "call_agent"), Left: left}, h.pass)
+func askModel(ctx context.Context, o *Outbound, name, text string, left time.Duration) *result {
+	h, began := &result{}, time.Now()
+	h.Answer = o.Model(ctx, runtime.Model{Name: name, Body: promptOf(text, "call_agent"), Left: left}, h.addPiece)
 	h.took = time.Since(began)
 	return h
 }
@@ -213,9 +215,9 @@ var (
 	callID = actor.NewCallID(actor.Time(time.Second), 3, 4)
 )
 
-func invoke(ctx context.Context, o *Outbound, target upstream.Target, safe bool, left time.Duration) *heard {
-	h, began := &heard{}, time.Now()
-	h.Answer = o.Invoke(ctx, invocationOf(target, safe, left), h.pass)
+func invoke(ctx context.Context, o *Outbound, target upstream.Target, safe bool, left time.Duration) *result {
+	h, began := &result{}, time.Now()
+	h.Answer = o.Invoke(ctx, invocationOf(target, safe, left), h.addPiece)
 	h.took = time.Since(began)
 	return h
 }
@@ -225,12 +227,12 @@ func invocationOf(target upstream.Target, safe bool, left time.Duration) runtime
 	return runtime.Invoke{Name: "py", Target: target.Encode(), Idempotent: safe, Call: call, Left: left}
 }
 
-// noSecrets looks for what should be nowhere, and for the prompt in the log.
-func noSecrets(t *testing.T, h *heard, log *pen) {
+// checkNoSecrets looks for what should be nowhere, and for the prompt in the log.
+func checkNoSecrets(t *testing.T, h *result, log *logBuffer) {
 	t.Helper()
 	for _, secret := range []string{canary, authCanary, tokenCanary} {
-		if strings.Contains(h.all(), secret) {
-			t.Errorf("%s was told: %s", secret, h.all())
+		if strings.Contains(h.allText(), secret) {
+			t.Errorf("%s was told: %s", secret, h.allText())
 		}
 		if strings.Contains(log.String(), secret) {
 			t.Errorf("%s was logged: %s", secret, log)

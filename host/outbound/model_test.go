@@ -17,24 +17,24 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// well is a model's whole answer, in pieces of 6 bytes.
-func well(text string) []byte {
+// modelStream is a model's whole answer, in pieces of 6 bytes.
+func modelStream(text string) []byte {
 	return upstream.AppendStream(nil, upstream.Completion{Text: text, Finish: upstream.FinishStop, Model: "gpt-x-1",
 		Usage: upstream.Usage{Known: true, Input: 7, Output: 3, Total: 10}}, 6)
 }
 
-func stream(w http.ResponseWriter, body []byte) {
+func writeStream(w http.ResponseWriter, body []byte) {
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	_, _ = w.Write(body)
 	w.(http.Flusher).Flush()
 }
 
-func hangUp() { panic(http.ErrAbortHandler) }
+func abortConnection() { panic(http.ErrAbortHandler) }
 
-// TestAModelThatMisbehaves plays every fault that a model has been seen to have,
+// TestModelFailures plays every fault that a model has been seen to have,
 // over real HTTP, at times that are exact.
-func TestAModelThatMisbehaves(t *testing.T) {
-	whole := string(well("hello world"))
+func TestModelFailures(t *testing.T) {
+	whole := string(modelStream("hello world"))
 	half := strings.Join(strings.SplitAfter(whole, "\n\n")[:2], "") // the role, and "hello "
 	cases := []struct {
 		name    string
@@ -46,7 +46,7 @@ func TestAModelThatMisbehaves(t *testing.T) {
 		atLeast time.Duration // by the clock of the bubble
 		atMost  time.Duration
 	}{
-		{"well", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, well("hello world")) }, "hello world", 0, "", 1, 0, 0},
+		{"well", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, modelStream("hello world")) }, "hello world", 0, "", 1, 0, 0},
 		{"not streamed", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"model":"gpt-x-1","choices":[{"index":0,"message":{"role":"assistant","content":"hello world"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`)
@@ -58,7 +58,7 @@ func TestAModelThatMisbehaves(t *testing.T) {
 				_, _ = io.WriteString(w, `{"error":{"message":"slow down, `+r.Header.Get("Authorization")+`","code":"rate_limit_exceeded"}}`)
 				return
 			}
-			stream(w, well("hello world"))
+			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 3, 14 * time.Second, 17 * time.Second},
 		{"429 for longer than there is time", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Retry-After", "3600")
@@ -71,7 +71,7 @@ func TestAModelThatMisbehaves(t *testing.T) {
 				_, _ = io.WriteString(w, "boom "+r.Header.Get("Authorization"))
 				return
 			}
-			stream(w, well("hello world"))
+			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 2, 0, time.Second},
 		{"500 for good", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(500)
@@ -92,73 +92,75 @@ func TestAModelThatMisbehaves(t *testing.T) {
 			<-r.Context().Done()
 		}, "", actor.Rejected, "answers 400", 1, 2 * time.Second, 2 * time.Second},
 		{"silence after the head", func(w http.ResponseWriter, r *http.Request, _ int) {
-			stream(w, nil)
+			writeStream(w, nil)
 			<-r.Context().Done()
 		}, "", actor.Unavailable, "silent for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
 		{"silence in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
-			stream(w, []byte(half))
+			writeStream(w, []byte(half))
 			<-r.Context().Done()
 		}, "hello ", actor.Unavailable, "silent for 1m0s in the middle", 1, time.Minute, time.Minute + time.Second},
 		{"slower than the idle time-out", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for _, line := range strings.SplitAfter(whole, "\n\n") {
-				stream(w, []byte(line))
-				wait(r, 61*time.Second)
+				writeStream(w, []byte(line))
+				waitOrDisconnect(r, 61*time.Second)
 			}
 		}, "", actor.Unavailable, "silent for 1m0s", 2, 2 * time.Minute, 2*time.Minute + time.Second},
 		{"slow, but alive", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for _, line := range strings.SplitAfter(whole, "\n\n") {
-				stream(w, []byte(line))
-				wait(r, 59*time.Second)
+				writeStream(w, []byte(line))
+				waitOrDisconnect(r, 59*time.Second)
 			}
 		}, "hello world", 0, "", 1, 5 * 59 * time.Second, 8 * 59 * time.Second},
 		{"only comments, for ever", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for r.Context().Err() == nil {
-				stream(w, []byte(": ping\n\n"))
-				wait(r, 30*time.Second)
+				writeStream(w, []byte(": ping\n\n"))
+				waitOrDisconnect(r, 30*time.Second)
 			}
-		}, "", actor.Deadline, "timeout", 1, within, within},
-		{"half a stream, and the connection breaks", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte(half)); hangUp() },
+		}, "", actor.Deadline, "timeout", 1, testTimeout, testTimeout},
+		{"half a stream, and the connection breaks", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)); abortConnection() },
 			"hello ", actor.Unavailable, "the connection broke", 1, 0, 0},
-		{"half a stream, and a clean end", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte(half)) },
+		{"half a stream, and a clean end", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)) },
 			"hello ", actor.Unavailable, "without a reason to finish", 1, 0, 0},
 		{"an empty stream, then well", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
-				stream(w, nil)
+				writeStream(w, nil)
 				return
 			}
-			stream(w, well("hello world"))
+			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 2, 0, time.Second},
 		{"hangs up before the first byte, then well", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
-				hangUp()
+				abortConnection()
 			}
-			stream(w, well("hello world"))
+			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 2, 0, time.Second},
-		{"garbage", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte("data: {\"choices\":[{\n\n")) },
+		{"garbage", func(w http.ResponseWriter, _ *http.Request, _ int) {
+			writeStream(w, []byte("data: {\"choices\":[{\n\n"))
+		},
 			"", actor.Unavailable, "event 1: not JSON", 2, 0, time.Second},
-		{"garbage after some text", func(w http.ResponseWriter, _ *http.Request, _ int) { stream(w, []byte(half+"data: oops\n\n")) },
+		{"garbage after some text", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half+"data: oops\n\n")) },
 			"hello ", actor.Unavailable, "byte 0", 1, 0, 0},
 		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
 		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
-			stream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
+			writeStream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
 		}, "", actor.Unavailable, "tool call -3: there is none before 0", 2, 0, time.Second},
 		{"two tool calls of one id", func(w http.ResponseWriter, _ *http.Request, _ int) {
-			stream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
+			writeStream(w, upstream.AppendStream(nil, upstream.Completion{Finish: upstream.FinishCalls, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}, {ID: "a", Name: "g"}}}, 9))
 		}, "", actor.Unavailable, "have the same id", 2, 0, time.Second},
 		{"an error in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
-			stream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
+			writeStream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
 		}, "hello ", actor.Unavailable, "broke off with an error server_error: overloaded with ***", 1, 0, 0},
 		{"an answer that is packed", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Encoding", "gzip")
-			stream(w, well("hello world"))
+			writeStream(w, modelStream("hello world"))
 		}, "", actor.Unavailable, "was not asked for", 2, 0, time.Second},
 		{"a huge chunk", func(w http.ResponseWriter, _ *http.Request, _ int) {
-			stream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
+			writeStream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
 		}, "", actor.Rejected, "a line is longer than 1048576 bytes", 1, 0, 0},
 		{"one that talks for ever", func(w http.ResponseWriter, r *http.Request, _ int) {
 			long := upstream.AppendStream(nil, upstream.Completion{Text: strings.Repeat("x", 64<<10)}, 64<<10)
 			for r.Context().Err() == nil {
-				stream(w, long)
+				writeStream(w, long)
 			}
 		}, strings.Repeat("x", 512<<10), actor.Rejected, "says more than 524288 bytes", 1, 0, 0},
 		{"a body of JSON without end", func(w http.ResponseWriter, r *http.Request, _ int) {
@@ -189,14 +191,14 @@ func TestAModelThatMisbehaves(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var asked atomic.Int64
-				w := inStreet(t, Config{Models: oneModel("http://models.example/v1/")}, func(w http.ResponseWriter, r *http.Request) {
+				w := newFixture(t, Config{Models: oneModel("http://models.example/v1/")}, func(w http.ResponseWriter, r *http.Request) {
 					if r.URL.Path != "/v1/chat/completions" || r.Method != "POST" || r.Header.Get("Authorization") != "Bearer "+canary {
 						t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
 					}
 					_, _ = io.ReadAll(r.Body)
 					c.model(w, r, int(asked.Add(1)))
 				})
-				h := ask(t.Context(), w.Outbound, "m", "say "+promptCanary, within)
+				h := askModel(t.Context(), w.Outbound, "m", "say "+promptCanary, testTimeout)
 				if h.text != c.text {
 					t.Errorf("passed on %.80q, want %.80q", h.text, c.text)
 				}
@@ -207,8 +209,8 @@ func TestAModelThatMisbehaves(t *testing.T) {
 				} else if h.Refusal == nil || h.Refusal.Reason != c.reason || !strings.Contains(h.Refusal.Detail, c.detail) {
 					t.Errorf("%v, want %v: %s", h.Refusal, c.reason, c.detail)
 				}
-				if n := int(asked.Load()); n != c.asked || len(h.again) != n-1 {
-					t.Errorf("asked %d times, told of %d more, want %d", n, len(h.again), c.asked)
+				if n := int(asked.Load()); n != c.asked || len(h.retries) != n-1 {
+					t.Errorf("asked %d times, told of %d more, want %d", n, len(h.retries), c.asked)
 				}
 				if h.took < c.atLeast || h.took > c.atMost+100*time.Millisecond {
 					t.Errorf("took %v, want %v to %v", h.took, c.atLeast, c.atMost)
@@ -216,8 +218,8 @@ func TestAModelThatMisbehaves(t *testing.T) {
 				if lines := strings.Count(w.log.String(), `"msg":"asked"`); lines != c.asked {
 					t.Errorf("%d attempts logged, want %d: %s", lines, c.asked, w.log)
 				}
-				noSecrets(t, h, w.log)
-				if s := w.Stats()[0]; s.Name != "m" || s.Under != 0 || s.Attempts != uint64(c.asked) {
+				checkNoSecrets(t, h, w.log)
+				if s := w.Stats()[0]; s.Name != "m" || s.InProgress != 0 || s.Attempts != uint64(c.asked) {
 					t.Errorf("%+v", s)
 				}
 				w.close()
@@ -226,59 +228,59 @@ func TestAModelThatMisbehaves(t *testing.T) {
 	}
 }
 
-// wait passes time, unless the client goes.
-func wait(r *http.Request, d time.Duration) {
+// waitOrDisconnect passes time, unless the client goes.
+func waitOrDisconnect(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-r.Context().Done():
 	}
 }
 
-func TestAnAnswerIsTheSameHoweverItIsCut(t *testing.T) {
+func TestAnswerDoesNotDependOnChunking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := strings.ReplaceAll("\uFEFF"+string(upstream.AppendStream(nil, upstream.Completion{Text: "grüße 世界", Finish: upstream.FinishCalls,
 			Calls: []upstream.ToolCall{{ID: "a", Name: "call_agent", Arguments: `{"x":1}`}}}, 4)), "\n", "\r\n")
 		var at atomic.Int64
-		w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
 			n := int(at.Load())
-			stream(w, []byte(body[:n]))
-			wait(r, time.Millisecond) // of the bubble: the two halves do not meet
-			stream(w, []byte(body[n:]))
+			writeStream(w, []byte(body[:n]))
+			waitOrDisconnect(r, time.Millisecond) // of the bubble: the two halves do not meet
+			writeStream(w, []byte(body[n:]))
 		})
 		for n := range len(body) {
 			at.Store(int64(n))
-			h := ask(t.Context(), w.Outbound, "m", "hi", within)
+			h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
 			c := h.completion(t)
 			if h.text != "grüße 世界" || c.Text != h.text || len(c.Calls) != 1 || c.Calls[0].Arguments != `{"x":1}` {
 				t.Fatalf("cut at %d: %q %+v", n, h.text, c)
 			}
 		}
 		// One, and one more where the end of an answer was told before the end of its body.
-		if n := w.street.dialled(); n > 2 {
+		if n := w.network.dialCount(); n > 2 {
 			t.Errorf("%d connections for %d answers, one after the other", n, len(body))
 		}
 		w.close()
 	})
 }
 
-func TestTheAskerMayGiveUp(t *testing.T) {
+func TestCallerCancellation(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		end    func(cancel context.CancelFunc, o *Outbound)
 		left   time.Duration
 		reason actor.Reason
 	}{
-		{"cancelled", func(cancel context.CancelFunc, _ *Outbound) { cancel() }, within, actor.Stopped},
-		{"the node closes", func(_ context.CancelFunc, o *Outbound) { go o.Close() }, within, actor.Stopped},
+		{"cancelled", func(cancel context.CancelFunc, _ *Outbound) { cancel() }, testTimeout, actor.Stopped},
+		{"the node closes", func(_ context.CancelFunc, o *Outbound) { go o.Close() }, testTimeout, actor.Stopped},
 		{"no time left", func(context.CancelFunc, *Outbound) {}, 5 * time.Second, actor.Deadline},
-		{"the context's time is over", func(context.CancelFunc, *Outbound) {}, within, actor.Deadline},
+		{"the context's time is over", func(context.CancelFunc, *Outbound) {}, testTimeout, actor.Deadline},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gone := make(chan time.Time, 1)
-				w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
+				w := newFixture(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.ReadAll(r.Body)
-					stream(w, well("hello world")[:200])
+					writeStream(w, modelStream("hello world")[:200])
 					<-r.Context().Done()
 					gone <- time.Now()
 				})
@@ -290,7 +292,7 @@ func TestTheAskerMayGiveUp(t *testing.T) {
 				}
 				var ended time.Time
 				time.AfterFunc(3*time.Second, func() { c.end(cancel, w.Outbound) })
-				h := ask(ctx, w.Outbound, "m", "hi", c.left)
+				h := askModel(ctx, w.Outbound, "m", "hi", c.left)
 				ended = time.Now()
 				if h.Refusal == nil || h.Refusal.Reason != c.reason || h.took > 5*time.Second {
 					t.Errorf("%v after %v, want %v", h.Refusal, h.took, c.reason)
@@ -304,15 +306,15 @@ func TestTheAskerMayGiveUp(t *testing.T) {
 	}
 }
 
-func TestACallersPatienceWithItselfDoesNotCountAgainstTheModel(t *testing.T) {
+func TestCallerTimeoutDoesNotOpenCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.ReadAll(r.Body)
 			<-r.Context().Done()
 		})
 		for range 20 { // five that say something of it would open the circuit
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if h := ask(ctx, w.Outbound, "m", "hi", within); h.Refusal.Reason != actor.Deadline {
+			if h := askModel(ctx, w.Outbound, "m", "hi", testTimeout); h.Refusal.Reason != actor.Deadline {
 				t.Errorf("%v", h.Refusal)
 			}
 			cancel()
@@ -321,32 +323,32 @@ func TestACallersPatienceWithItselfDoesNotCountAgainstTheModel(t *testing.T) {
 	})
 }
 
-func TestAllAsksOfOneModelShareOneBackoff(t *testing.T) {
+func TestModelRequestsShareBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		models := oneModel("http://models.example/v1")
 		models["other"] = models["m"]
-		w := inStreet(t, Config{Models: models}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: models}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.ReadAll(r.Body)
 			asked.Add(1)
 			w.WriteHeader(500)
 		})
 		for range 3 {
-			ask(t.Context(), w.Outbound, "m", "hi", within)
+			askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
 		}
 		before := asked.Load()
-		h := ask(t.Context(), w.Outbound, "m", "hi", within)
+		h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || asked.Load() != before || !strings.Contains(h.Refusal.Detail, "left alone") {
 			t.Errorf("%v, asked %d times after %d", h.Refusal, asked.Load(), before)
 		}
-		if ask(t.Context(), w.Outbound, "other", "hi", within); asked.Load() != before+2 {
+		if askModel(t.Context(), w.Outbound, "other", "hi", testTimeout); asked.Load() != before+2 {
 			t.Error("another model was left alone as well")
 		}
 		w.close()
 	})
 }
 
-func TestAModelIsAskedAsItIsConfigured(t *testing.T) {
+func TestModelConfigIsApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var body string
 		warm := 0.5
@@ -354,31 +356,31 @@ func TestAModelIsAskedAsItIsConfigured(t *testing.T) {
 			"m":     {URL: "http://models.example/v1", Model: "gpt-x", MaxTokensName: "max_completion_tokens", MaxTokens: 99, Temperature: &warm, Concurrency: 1},
 			"local": {URL: "http://models.example/v1"},
 		}
-		w := inStreet(t, Config{Models: models, ExchangesMax: 2}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: models, ExchangesMax: 2}, func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			body = string(b)
 			if len(r.Header) != 4 || r.Header.Get("User-Agent") != "troupe" || r.Header.Get("Accept") == "" || r.Header.Get("Accept-Encoding") != "" || r.Header.Get("Cookie") != "" {
 				t.Errorf("%v", r.Header)
 			}
 			if strings.Contains(body, "hold") {
-				wait(r, time.Minute)
+				waitOrDisconnect(r, time.Minute)
 			}
 			w.Header().Set("Set-Cookie", "a=b")
-			stream(w, well("hello world"))
+			writeStream(w, modelStream("hello world"))
 		})
-		ask(t.Context(), w.Outbound, "m", "hi", within).completion(t)
+		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
 		if want := `{"model":"gpt-x","messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"call_agent","parameters":{"type":"object"}}}],"max_completion_tokens":99,"temperature":0.5,"stream":true,"stream_options":{"include_usage":true}}`; body != want {
 			t.Errorf("%s\nwant\n%s", body, want)
 		}
-		ask(t.Context(), w.Outbound, "local", "hi", within).completion(t)
+		askModel(t.Context(), w.Outbound, "local", "hi", testTimeout).completion(t)
 		if !strings.HasPrefix(body, `{"model":"local",`) {
 			t.Errorf("%s", body)
 		}
 
 		for _, name := range []string{"m", "local"} {
-			go ask(t.Context(), w.Outbound, name, "hold", within)
+			go askModel(t.Context(), w.Outbound, name, "hold", testTimeout)
 			synctest.Wait()
-			h := ask(t.Context(), w.Outbound, "m", "hi", within)
+			h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
 			want, scope := "model m takes 1 at once", actor.ScopeCallee
 			if name == "local" {
 				want, scope = "this node asks 2 models", actor.ScopeNode
@@ -388,9 +390,9 @@ func TestAModelIsAskedAsItIsConfigured(t *testing.T) {
 			}
 		}
 		<-time.After(2 * time.Minute) // of the bubble
-		ask(t.Context(), w.Outbound, "m", "hi", within).completion(t)
+		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
 
-		h := ask(t.Context(), w.Outbound, "gpt", "hi", within)
+		h := askModel(t.Context(), w.Outbound, "gpt", "hi", testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.NotFound || !strings.Contains(h.Refusal.Detail, `model "gpt": this node knows local, m, scripted`) {
 			t.Errorf("%v", h.Refusal)
 		}

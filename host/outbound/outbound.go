@@ -23,18 +23,18 @@ import (
 type Outbound struct {
 	config    Config
 	log       *slog.Logger
-	began     time.Time
+	started   time.Time
 	dialer    *dialer
 	transport *http.Transport
 	models    map[string]*model
 	agents    *agents
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup // exchanges, their attempts, and who watches agents
-	mu     sync.Mutex
-	under  int // exchanges under way
-	closed bool
+	ctx        context.Context
+	cancel     context.CancelFunc
+	work       sync.WaitGroup // exchanges, their attempts, and who watches agents
+	mu         sync.Mutex
+	inProgress int // exchanges under way
+	closed     bool
 }
 
 // model is one of the models that this node may ask.
@@ -43,8 +43,8 @@ type model struct {
 	config   Model
 	endpoint upstream.Model
 	patience upstream.Patience
-	pace     *pacer
-	tally    tally
+	backoff  *sharedBackoff
+	stats    statCounter
 }
 
 // New checks the configuration, finds the models' keys, and begins to watch the
@@ -53,7 +53,7 @@ func New(config Config) (*Outbound, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
 	}
-	o := &Outbound{config: config.orDefaults(), began: time.Now()}
+	o := &Outbound{config: config.withDefaults(), started: time.Now()}
 	o.log = o.config.Logger
 	d, err := newDialer(&o.config)
 	if err != nil {
@@ -70,13 +70,13 @@ func New(config Config) (*Outbound, error) {
 	}
 	o.agents = newAgents(o.config.Backoff)
 	o.ctx, o.cancel = context.WithCancel(context.Background())
-	o.work.Go(o.watch)
+	o.work.Go(o.pollAgents)
 	return o, nil
 }
 
 func newModels(config *Config) (map[string]*model, error) {
 	models := map[string]*model{upstream.ScriptName: {name: upstream.ScriptName, config: Model{Model: upstream.ScriptName},
-		endpoint: upstream.Model{URL: "http://" + upstream.ScriptName}, patience: config.Patience, pace: newPacer(config.Backoff)}}
+		endpoint: upstream.Model{URL: "http://" + upstream.ScriptName}, patience: config.Patience, backoff: newSharedBackoff(config.Backoff)}}
 	for name, c := range config.Models {
 		key, err := config.secret(c.KeyEnv)
 		if err != nil {
@@ -92,7 +92,7 @@ func newModels(config *Config) (map[string]*model, error) {
 		if c.IdleTimeout > 0 {
 			patience.Idle = c.IdleTimeout
 		}
-		models[name] = &model{name: name, config: c, patience: patience, pace: newPacer(config.Backoff),
+		models[name] = &model{name: name, config: c, patience: patience, backoff: newSharedBackoff(config.Backoff),
 			endpoint: upstream.Model{URL: c.URL, Key: key, MaxTokensName: c.MaxTokensName}}
 	}
 	return models, nil
@@ -112,7 +112,7 @@ func (o *Outbound) Close() {
 // now is the time of this process: that of the wall when it began, and from
 // there on what has passed. What a back-off counts in must not go back.
 func (o *Outbound) now() actor.Time {
-	return actor.Time(o.began.UnixNano()).Add(time.Since(o.began))
+	return actor.Time(o.started.UnixNano()).Add(time.Since(o.started))
 }
 
 // Models lists the models there are.
@@ -122,11 +122,11 @@ func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models))
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
-		return refuse(actor.Refuse(actor.NotFound, "model %.80q: this node knows %s", op.Name, listed(o.Models())))
+		return refusedAnswer(actor.Refuse(actor.NotFound, "model %.80q: this node knows %s", op.Name, joinNames(o.Models())))
 	}
 	prompt, err := upstream.DecodePrompt(op.Body)
 	if err != nil {
-		return refuse(actor.Refuse(actor.Invalid, "model %s: %v", m.name, err))
+		return refusedAnswer(actor.Refuse(actor.Invalid, "model %s: %v", m.name, err))
 	}
 	prompt.Model = m.config.Model
 	if prompt.MaxTokens == 0 {
@@ -137,32 +137,32 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, pass func(actor.
 	}
 	order, refusal := m.endpoint.Order(prompt, o.deadline(ctx, op.Left), m.patience)
 	if refusal != nil {
-		return refuse(refusal)
+		return refusedAnswer(refusal)
 	}
-	if refusal := o.begin(); refusal != nil {
-		return refuse(refusal)
+	if refusal := o.acquire(); refusal != nil {
+		return refusedAnswer(refusal)
 	}
-	defer o.end()
-	if !m.tally.begin(m.config.Concurrency) {
-		return refuse(full("model", m.name, m.config.Concurrency))
+	defer o.release()
+	if !m.stats.acquire(m.config.Concurrency) {
+		return refusedAnswer(busyRefusal("model", m.name, m.config.Concurrency))
 	}
-	defer m.tally.end()
+	defer m.stats.release()
 	var carrier http.RoundTripper = o.transport
 	if m.name == upstream.ScriptName {
-		carrier = script{prompt, o.config.Pace}
+		carrier = scriptTransport{prompt, o.config.Pace}
 	}
-	return o.exchange(ctx, order, carrier, m.pace, &m.tally, pass)
+	return o.runExchange(ctx, order, carrier, m.backoff, &m.stats, pass)
 }
 
 // Invoke has an external agent deal with a call.
 func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer {
 	target, err := upstream.DecodeTarget(op.Target)
 	if err != nil {
-		return refuse(actor.Refuse(actor.Invalid, "agent %s: %v", op.Name, err))
+		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: %v", op.Name, err))
 	}
 	auth, err := o.config.secret(target.AuthEnv)
 	if err != nil {
-		return refuse(actor.Refuse(actor.Unavailable, "agent %s: %v", op.Name, err))
+		return refusedAnswer(actor.Refuse(actor.Unavailable, "agent %s: %v", op.Name, err))
 	}
 	var token upstream.Secret
 	if o.config.Token != nil {
@@ -171,18 +171,18 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, pass func(acto
 	order, refusal := upstream.Agent{URL: target.URL, Auth: auth}.Order(upstream.InvocationOf(op.Name, &op.Call, token), op.Idempotent,
 		o.deadline(ctx, op.Left), o.config.Patience)
 	if refusal != nil {
-		return refuse(refusal)
+		return refusedAnswer(refusal)
 	}
-	if refusal := o.begin(); refusal != nil {
-		return refuse(refusal)
+	if refusal := o.acquire(); refusal != nil {
+		return refusedAnswer(refusal)
 	}
-	defer o.end()
-	a, refusal := o.agents.begin(op.Name, target, o.now())
+	defer o.release()
+	a, refusal := o.agents.acquire(op.Name, target, o.now())
 	if refusal != nil {
-		return refuse(refusal)
+		return refusedAnswer(refusal)
 	}
-	defer o.agents.end(a)
-	return o.exchange(ctx, order, o.transport, a.pace, a.tally, pass)
+	defer o.agents.release(a)
+	return o.runExchange(ctx, order, o.transport, a.backoff, a.stats, pass)
 }
 
 // deadline is when the answer has to be there.
@@ -193,37 +193,37 @@ func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time
 	return o.now().Add(left)
 }
 
-// begin counts one more exchange, or says why it may not be.
-func (o *Outbound) begin() *actor.Refusal {
+// acquire counts one more exchange, or says why it may not be.
+func (o *Outbound) acquire() *actor.Refusal {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
 		return actor.Refuse(actor.Unavailable, "this node is closing")
-	case o.under >= o.config.ExchangesMax:
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node asks %d models and agents already", o.under)
+	case o.inProgress >= o.config.ExchangesMax:
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node asks %d models and agents already", o.inProgress)
 	}
-	o.under++
+	o.inProgress++
 	o.work.Add(1)
 	return nil
 }
 
-func (o *Outbound) end() {
+func (o *Outbound) release() {
 	o.mu.Lock()
-	o.under--
+	o.inProgress--
 	o.mu.Unlock()
 	o.work.Done()
 }
 
-// full is a model or an agent that takes no more at once.
-func full(kind, name string, limit int) *actor.Refusal {
+// busyRefusal is a model or an agent that takes no more at once.
+func busyRefusal(kind, name string, limit int) *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s %s takes %d at once, and has as many", kind, name, limit)
 }
 
-func refuse(refusal *actor.Refusal) actor.Answer { return actor.Answer{Refusal: refusal} }
+func refusedAnswer(refusal *actor.Refusal) actor.Answer { return actor.Answer{Refusal: refusal} }
 
-// listed is a few names in a sentence.
-func listed(names []string) string {
+// joinNames is a few names in a sentence.
+func joinNames(names []string) string {
 	const most = 20
 	if len(names) > most {
 		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
@@ -231,30 +231,30 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// pacer is the back-off that all exchanges with one upstream share.
-type pacer struct {
+// sharedBackoff is the back-off that all exchanges with one upstream share.
+type sharedBackoff struct {
 	mu      sync.Mutex
 	backoff *upstream.Backoff
-	users   int // of an agent's: guarded by agents
+	refs    int // of an agent's: guarded by agents
 }
 
-func newPacer(config upstream.BackoffConfig) *pacer {
-	return &pacer{backoff: upstream.NewBackoff(config)}
+func newSharedBackoff(config upstream.BackoffConfig) *sharedBackoff {
+	return &sharedBackoff{backoff: upstream.NewBackoff(config)}
 }
 
 // Admit implements upstream.Pacer.
-func (p *pacer) Admit(now actor.Time, draw uint64) upstream.Pass {
+func (p *sharedBackoff) Admit(now actor.Time, draw uint64) upstream.Pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.backoff.Admit(now, draw)
 }
 
 // Report implements upstream.Pacer.
-func (p *pacer) Report(now actor.Time, r upstream.Report, draw uint64) upstream.Advice {
+func (p *sharedBackoff) Report(now actor.Time, r upstream.Report, draw uint64) upstream.Advice {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.backoff.Report(now, r, draw)
 }
 
-// draw is a number from the process' own source, which the system seeded.
-func draw() uint64 { return rand.Uint64() }
+// random is a number from the process' own source, which the system seeded.
+func random() uint64 { return rand.Uint64() }

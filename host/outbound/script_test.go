@@ -16,43 +16,43 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestTheScriptedModelStreams(t *testing.T) {
+func TestScriptedModelStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := outboundOf(t, Config{}, &pen{})
+		o := newOutbound(t, Config{}, &logBuffer{})
 		defer o.Close()
 		long := strings.Repeat("a long answer, grüße, ", 3000)
 		for _, text := range []string{"hi", "a few words more", long} {
-			h := ask(t.Context(), o, upstream.ScriptName, "say "+text, within)
+			h := askModel(t.Context(), o, upstream.ScriptName, "say "+text, testTimeout)
 			c := h.completion(t)
 			if want := strings.TrimSpace(text); c.Text != want || h.text != want || c.Model != upstream.ScriptName || !c.Usage.Known || h.took > 0 {
 				t.Errorf("%.80q, %.80q after %v, want %.80q", c.Text, h.text, h.took, want)
 			}
 		}
-		h := ask(t.Context(), o, upstream.ScriptName, "ask the helper agent to count", within)
+		h := askModel(t.Context(), o, upstream.ScriptName, "ask the helper agent to count", testTimeout)
 		if c := h.completion(t); len(c.Calls) != 1 || c.Calls[0].Name != "call_agent" || c.Finish != upstream.FinishCalls || h.text != "" {
 			t.Errorf("%+v", c)
 		}
 		// A tool's name reaches it as it is, whatever models may be told.
-		h = &heard{}
-		h.Answer = o.Model(t.Context(), runtime.Model{Name: upstream.ScriptName, Body: promptOf("use a.b {}", "a.b"), Left: within}, h.pass)
+		h = &result{}
+		h.Answer = o.Model(t.Context(), runtime.Model{Name: upstream.ScriptName, Body: promptOf("use a.b {}", "a.b"), Left: testTimeout}, h.addPiece)
 		if c := h.completion(t); len(c.Calls) != 1 || c.Calls[0].Name != "a.b" {
 			t.Errorf("%+v", c)
 		}
 
-		slow := outboundOf(t, Config{Pace: 100 * time.Millisecond}, &pen{})
+		slow := newOutbound(t, Config{Pace: 100 * time.Millisecond}, &logBuffer{})
 		defer slow.Close()
-		h = ask(t.Context(), slow, upstream.ScriptName, "say "+long, within)
+		h = askModel(t.Context(), slow, upstream.ScriptName, "say "+long, testTimeout)
 		if h.pieces < 60 || h.took < 6*time.Second || h.took > 8*time.Second {
 			t.Errorf("%d pieces in %v", h.pieces, h.took)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		h = ask(ctx, slow, upstream.ScriptName, "say "+long, within)
+		h = askModel(ctx, slow, upstream.ScriptName, "say "+long, testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Deadline || h.took != time.Second || h.text == "" {
 			t.Errorf("%v after %v", h.Refusal, h.took)
 		}
-		slower := outboundOf(t, Config{Pace: time.Minute}, &pen{})
-		ask(t.Context(), slower, upstream.ScriptName, "say "+long, time.Second)
+		slower := newOutbound(t, Config{Pace: time.Minute}, &logBuffer{})
+		askModel(t.Context(), slower, upstream.ScriptName, "say "+long, time.Second)
 		given := time.Now()
 		if slower.Close(); time.Since(given) > 0 {
 			t.Errorf("it went on for %v when nobody wanted it any more", time.Since(given))
@@ -60,7 +60,7 @@ func TestTheScriptedModelStreams(t *testing.T) {
 	})
 }
 
-func TestAConfigurationSaysWhatIsWrong(t *testing.T) {
+func TestConfigValidation(t *testing.T) {
 	hot := 3.0
 	model := func(m Model) Config { return Config{Models: map[string]Model{"m": m}} }
 	for _, c := range []struct {
@@ -102,12 +102,12 @@ func TestAConfigurationSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestAKeyThatOthersMayReadIsWarnedOf(t *testing.T) {
+func TestPlainHTTPKeyWarning(t *testing.T) {
 	for url, plain := range map[string]bool{
 		"http://models.example/v1": true, "https://models.example/v1": false, "http://127.0.0.1:1": false, "http://localhost:1": false, "http://[::1]:1": false, "http://10.0.0.1": true,
 	} {
-		log := &pen{}
-		o := outboundOf(t, Config{Models: oneModel(url)}, log)
+		log := &logBuffer{}
+		o := newOutbound(t, Config{Models: oneModel(url)}, log)
 		if strings.Contains(log.String(), "plain http") != plain || strings.Contains(log.String(), canary) {
 			t.Errorf("%s: %s", url, log)
 		}
@@ -115,14 +115,14 @@ func TestAKeyThatOthersMayReadIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestManyModelsAreNamedInFew(t *testing.T) {
+func TestModelListIsTruncated(t *testing.T) {
 	models := map[string]Model{}
 	for n := range 30 {
 		models[fmt.Sprintf("m%02d", n)] = Model{URL: "http://h"}
 	}
-	o := outboundOf(t, Config{Models: maps.Clone(models)}, &pen{})
+	o := newOutbound(t, Config{Models: maps.Clone(models)}, &logBuffer{})
 	defer o.Close()
-	if h := ask(t.Context(), o, "x", "hi", within); !strings.HasSuffix(h.Refusal.Detail, "m18, m19 and 11 more") {
+	if h := askModel(t.Context(), o, "x", "hi", testTimeout); !strings.HasSuffix(h.Refusal.Detail, "m18, m19 and 11 more") {
 		t.Errorf("%s", h.Refusal.Detail)
 	}
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// listener lets in so many connections at once, and so many from one address.
+// limitedListener lets in so many connections at once, and so many from one address.
 // One too many is told so, and closed.
-type listener struct {
+type limitedListener struct {
 	net.Listener
-	most, perAddress int           // perAddress 0: no bound
-	slack            time.Duration // of a connection's deadlines
-	close            func() error
+	maxOpen, maxPerAddress int           // perAddress 0: no bound
+	slack                  time.Duration // of a connection's deadlines
+	closeOnce              func() error
 
-	mu   sync.Mutex
-	open int
-	from map[netip.Prefix]int
+	mu            sync.Mutex
+	open          int
+	openByAddress map[netip.Prefix]int
 }
 
-func (s *Server) bounded(l net.Listener) net.Listener {
-	b := &listener{Listener: l, most: s.config.Connections, perAddress: s.config.PerAddress, slack: s.config.slack(), close: sync.OnceValue(l.Close), from: map[netip.Prefix]int{}}
-	if b.perAddress == 0 && !s.local.Load() {
-		b.perAddress = 256
+func (s *Server) limitConnections(l net.Listener) net.Listener {
+	b := &limitedListener{Listener: l, maxOpen: s.config.Connections, maxPerAddress: s.config.PerAddress, slack: s.config.deadlineSlack(), closeOnce: sync.OnceValue(l.Close), openByAddress: map[netip.Prefix]int{}}
+	if b.maxPerAddress == 0 && !s.onLoopback.Load() {
+		b.maxPerAddress = 256
 	}
 	return b
 }
 
 // Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *limitedListener) Accept() (net.Conn, error) {
 	for failed := 0; ; {
 		c, err := l.Listener.Accept()
-		if err != nil && passes(err) { // who is served already goes on, and makes room
+		if err != nil && isTemporary(err) { // who is served already goes on, and makes room
 			failed++
 			time.Sleep(min(time.Duration(failed)*5*time.Millisecond, time.Second))
 			continue
@@ -49,18 +49,18 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		failed = 0
-		from := addressOf(c)
-		if why := l.enter(from); why != nil {
+		from := clientPrefix(c)
+		if why := l.admit(from); why != nil {
 			refuseConnection(c, why)
 			continue
 		}
-		return &connection{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) }), reads: limit{slack: l.slack}, writes: limit{slack: l.slack}}, nil
+		return &connection{Conn: c, release: sync.OnceFunc(func() { l.release(from) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
 	}
 }
 
-// passes tells whether a connection cannot be taken just now, for want of
+// isTemporary tells whether a connection cannot be taken just now, for want of
 // descriptors or memory, or because its other end has gone: another can, later.
-func passes(err error) bool {
+func isTemporary(err error) bool {
 	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPROTO, syscall.EPERM,
 		syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENOPROTOOPT, syscall.EOPNOTSUPP} {
 		if errors.Is(err, e) {
@@ -71,37 +71,37 @@ func passes(err error) bool {
 }
 
 // Close implements net.Listener. It may be called twice.
-func (l *listener) Close() error { return l.close() }
+func (l *limitedListener) Close() error { return l.closeOnce() }
 
-func (l *listener) enter(from netip.Prefix) *problem {
+func (l *limitedListener) admit(from netip.Prefix) *problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	scope, what := actor.NoScope, ""
 	switch {
-	case l.open >= l.most:
+	case l.open >= l.maxOpen:
 		scope, what = actor.ScopeNode, fmt.Sprintf("%d connections are open: come back later", l.open)
-	case l.perAddress > 0 && l.from[from] >= l.perAddress:
-		scope, what = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address: use them again, or close some", l.from[from])
+	case l.maxPerAddress > 0 && l.openByAddress[from] >= l.maxPerAddress:
+		scope, what = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address: use them again, or close some", l.openByAddress[from])
 	default:
 		l.open++
-		l.from[from]++
+		l.openByAddress[from]++
 		return nil
 	}
-	return refusal(actor.RefuseBusy(scope, time.Second, "%s", what))
+	return refusalProblem(actor.RefuseBusy(scope, time.Second, "%s", what))
 }
 
-func (l *listener) leave(from netip.Prefix) {
+func (l *limitedListener) release(from netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if l.from[from]--; l.from[from] == 0 {
-		delete(l.from, from)
+	if l.openByAddress[from]--; l.openByAddress[from] == 0 {
+		delete(l.openByAddress, from)
 	}
 }
 
-// addressOf is who a connection comes from, as far as one party can have it: an
+// clientPrefix is who a connection comes from, as far as one party can have it: an
 // address of IPv4, a /64 of IPv6.
-func addressOf(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
+func clientPrefix(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
 	at, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
 		return netip.Prefix{}
@@ -128,40 +128,40 @@ func refuseConnection(c net.Conn, p *problem) {
 // which says four of them for each request.
 type connection struct {
 	net.Conn
-	leave         func()
-	last          func() // if set, done when it is closed
-	reads, writes limit
-	shown         shown
+	release                     func()
+	onClose                     func() // if set, done when it is closed
+	readDeadline, writeDeadline lazyDeadline
+	cachedKey                   keyCache
 }
 
-// limit is until when a connection may be read, or written. What is asked for
+// lazyDeadline is until when a connection may be read, or written. What is asked for
 // stands once somebody is about to wait, and not at all if something stands that is
 // over a little earlier: each time a clock is set costs as much as looking a key up.
-type limit struct {
-	slack  time.Duration // 0: what is asked for stands at once
-	asked  time.Time
-	stands time.Time
+type lazyDeadline struct {
+	slack     time.Duration // 0: what is asked for stands at once
+	requested time.Time
+	applied   time.Time
 }
 
-func (l *limit) ask(t time.Time, set func(time.Time) error) error {
-	if l.asked = t; l.slack > 0 {
+func (l *lazyDeadline) request(t time.Time, set func(time.Time) error) error {
+	if l.requested = t; l.slack > 0 {
 		return nil
 	}
 	return set(t)
 }
 
-// stand has what was asked for stand, before somebody waits.
-func (l *limit) stand(set func(time.Time) error) error {
-	if early := l.asked.Sub(l.stands); l.slack == 0 || early >= 0 && early < l.slack {
+// apply has what was asked for stand, before somebody waits.
+func (l *lazyDeadline) apply(set func(time.Time) error) error {
+	if early := l.requested.Sub(l.applied); l.slack == 0 || early >= 0 && early < l.slack {
 		return nil
 	}
-	l.stands = l.asked
-	return set(l.asked)
+	l.applied = l.requested
+	return set(l.requested)
 }
 
 // Read implements net.Conn.
 func (c *connection) Read(b []byte) (int, error) {
-	if err := c.reads.stand(c.Conn.SetReadDeadline); err != nil {
+	if err := c.readDeadline.apply(c.Conn.SetReadDeadline); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(b)
@@ -169,7 +169,7 @@ func (c *connection) Read(b []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *connection) Write(b []byte) (int, error) {
-	if err := c.writes.stand(c.Conn.SetWriteDeadline); err != nil {
+	if err := c.writeDeadline.apply(c.Conn.SetWriteDeadline); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)
@@ -177,33 +177,33 @@ func (c *connection) Write(b []byte) (int, error) {
 
 // SetReadDeadline implements net.Conn.
 func (c *connection) SetReadDeadline(t time.Time) error {
-	return c.reads.ask(t, c.Conn.SetReadDeadline)
+	return c.readDeadline.request(t, c.Conn.SetReadDeadline)
 }
 
 // SetWriteDeadline implements net.Conn.
 func (c *connection) SetWriteDeadline(t time.Time) error {
-	return c.writes.ask(t, c.Conn.SetWriteDeadline)
+	return c.writeDeadline.request(t, c.Conn.SetWriteDeadline)
 }
 
 // SetDeadline implements net.Conn. It is said when a connection is taken over: whoever
 // does that means each deadline to the instant.
 func (c *connection) SetDeadline(t time.Time) error {
-	c.reads, c.writes = limit{}, limit{}
+	c.readDeadline, c.writeDeadline = lazyDeadline{}, lazyDeadline{}
 	return c.Conn.SetDeadline(t)
 }
 
-// below is the connection without its limits, for who sets the deadline of reading
+// unwrap is the connection without its limits, for who sets the deadline of reading
 // itself for a while. Nobody reads meanwhile.
-func (c *connection) below() net.Conn {
-	c.reads.stands = time.Time{}
+func (c *connection) unwrap() net.Conn {
+	c.readDeadline.applied = time.Time{}
 	return c.Conn
 }
 
 // Close implements net.Conn.
 func (c *connection) Close() error {
-	defer c.leave()
-	if c.last != nil {
-		c.last()
+	defer c.release()
+	if c.onClose != nil {
+		c.onClose()
 	}
 	return c.Conn.Close()
 }

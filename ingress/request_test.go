@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-func TestATraceIsPassedOnIfItIsOne(t *testing.T) {
+func TestTraceAcceptsOnlyValidTraceparent(t *testing.T) {
 	const good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for in, want := range map[string]string{
 		good: good, "": "", "x": "", strings.ToUpper(good): "", "ff" + good[2:]: "",
@@ -29,23 +29,23 @@ func TestATraceIsPassedOnIfItIsOne(t *testing.T) {
 	}
 }
 
-func TestAPromiseIsOneHeader(t *testing.T) {
+func TestParseIdempotencyValidatesHeader(t *testing.T) {
 	body := []byte("{}")
 	for _, headers := range [][]string{{""}, {"a", "a"}, {strings.Repeat("k", 256)}, {"a\x00"}, {"ä"}} {
-		if promise, r := ingress.Promise("local", "POST /", headers, body); r == nil || r.Field != ingress.IdempotencyKey || !promise.IsZero() {
+		if promise, r := ingress.ParseIdempotency("local", "POST /", headers, body); r == nil || r.Field != ingress.IdempotencyKey || !promise.IsZero() {
 			t.Errorf("%q: %+v, %v", headers, promise, r)
 		}
 	}
-	if promise, r := ingress.Promise("local", "POST /", nil, body); r != nil || !promise.IsZero() {
+	if promise, r := ingress.ParseIdempotency("local", "POST /", nil, body); r != nil || !promise.IsZero() {
 		t.Errorf("none: %+v, %v", promise, r)
 	}
 	want := actor.Idempotency{Principal: "local", Route: "POST /", Key: strings.Repeat("k", 255), Body: actor.HashOf(body)}
-	if promise, r := ingress.Promise("local", "POST /", []string{want.Key}, body); r != nil || promise != want {
+	if promise, r := ingress.ParseIdempotency("local", "POST /", []string{want.Key}, body); r != nil || promise != want {
 		t.Errorf("%+v, %v", promise, r)
 	}
 }
 
-func TestWhatClientsAskFor(t *testing.T) {
+func TestRequestBodies(t *testing.T) {
 	run, caller := actor.NewCallID(start, 1, 2), actor.NewID("py", "s-1")
 	for _, c := range []struct {
 		body, want, to string
@@ -87,7 +87,7 @@ func TestWhatClientsAskFor(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	for body, wrong := range map[string]bool{"": false, "{}": false, "{ }": false, `{"a":1}`: true, "[]": true, "x": true} {
-		if r := ingress.Nothing([]byte(body)); (r != nil) != wrong {
+		if r := ingress.CheckEmpty([]byte(body)); (r != nil) != wrong {
 			t.Errorf("nothing %q: %v", body, r)
 		}
 	}
@@ -103,7 +103,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		whole := ingress.Object(body)
+		whole := ingress.CheckObject(body)
 		if _, r := ingress.Signal(actor.CallID{}, body); r == nil && whole != nil {
 			t.Errorf("%q is taken, but %v", body, whole)
 		}

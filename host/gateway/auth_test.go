@@ -23,8 +23,8 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// keyFor makes a key of a test, and its text.
-func keyFor(t *testing.T, seed byte, expires actor.Time, scopes ...ingress.Scope) (ingress.Key, string) {
+// newTestKey makes a key of a test, and its text.
+func newTestKey(t *testing.T, seed byte, expires actor.Time, scopes ...ingress.Scope) (ingress.Key, string) {
 	t.Helper()
 	random := [ingress.KeyRandomBytes]byte(bytes.Repeat([]byte{seed}, ingress.KeyRandomBytes))
 	key, text, r := ingress.NewKey(random, "", scopes, 0, expires)
@@ -34,40 +34,40 @@ func keyFor(t *testing.T, seed byte, expires actor.Time, scopes ...ingress.Scope
 	return key, text
 }
 
-func someKeys(t *testing.T) *Keys {
-	key, _ := keyFor(t, 1, 0, ingress.ScopeRead)
+func newTestKeys(t *testing.T) *Keys {
+	key, _ := newTestKey(t, 1, 0, ingress.ScopeRead)
 	k := new(Keys)
 	k.Set([]ingress.Key{key})
 	return k
 }
 
-// outside has a door ask of everybody what it asks of those who do not come over loopback.
-func outside(d *door) {
+// requireKeys has a door ask of everybody what it asks of those who do not come over loopback.
+func requireKeys(d *testGateway) {
 	d.Helper()
-	if status, _, body := d.ask("GET", "/healthz", ""); status != 200 { // it serves by now
+	if status, _, body := d.do("GET", "/healthz", ""); status != 200 { // it serves by now
 		d.Fatalf("%d %s", status, body)
 	}
-	d.server.local.Store(false)
+	d.server.onLoopback.Store(false)
 }
 
 // Each route, asked by each kind of caller: who lacks what the table says is
 // refused, whatever else it claims; who has it is not.
-func TestEachRouteAsksForItsScope(t *testing.T) {
+func TestRoutesRequireTheirScope(t *testing.T) {
 	keys := new(Keys)
-	d := openWith(t, Config{Keys: keys})
+	d := startGatewayWith(t, Config{Keys: keys})
 	var all []ingress.Key
 	texts := map[ingress.Scope]string{}
 	for i, scope := range ingress.Scopes() {
-		key, text := keyFor(t, byte(i+1), 0, scope)
+		key, text := newTestKey(t, byte(i+1), 0, scope)
 		all, texts[scope] = append(all, key), text
 	}
-	expired, expiredText := keyFor(t, 90, 1, ingress.ScopeAdmin)
-	_, unknownText := keyFor(t, 91, 0, ingress.ScopeAdmin)
+	expired, expiredText := newTestKey(t, 90, 1, ingress.ScopeAdmin)
+	_, unknownText := newTestKey(t, 91, 0, ingress.ScopeAdmin)
 	keys.Set(append(all, expired))
-	outside(d)
+	requireKeys(d)
 	run := actor.NewCallID(1, 2, 3)
 	id := actor.NewID("a", "k")
-	good := ingress.MintToken(secret, run, id)
+	good := ingress.MintToken(testSecret, run, id)
 	admin := texts[ingress.ScopeAdmin]
 	strangers := map[string][]string{
 		"nobody":              {},
@@ -84,7 +84,7 @@ func TestEachRouteAsksForItsScope(t *testing.T) {
 		"half a token":        {"x-run-token", good[:len(good)-2]},
 		"another server's, 2": {"Authorization", "Bearer " + ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
 	}
-	for route, scope := range scopes {
+	for route, scope := range routeScopes {
 		method, path, _ := strings.Cut(route, " ")
 		path = strings.Replace(path, "{id}", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55", 1)
 		ask := func(headers ...string) (int, string) {
@@ -92,7 +92,7 @@ func TestEachRouteAsksForItsScope(t *testing.T) {
 			if method == "POST" {
 				body = `{"unknown":1}` // so that nothing comes of it
 			}
-			status, _, answer := d.ask(method, path, body, headers...)
+			status, _, answer := d.do(method, path, body, headers...)
 			keys.Set(append(all, expired)) // the registry, which has none of these, announces what it has when it is told to remove one
 			return status, answer
 		}
@@ -101,18 +101,18 @@ func TestEachRouteAsksForItsScope(t *testing.T) {
 			continue
 		}
 		for name, headers := range strangers {
-			if status, body := ask(headers...); (status == 401) != (scope != anybody) {
+			if status, body := ask(headers...); (status == 401) != (scope != scopePublic) {
 				t.Errorf("%s by %s: %d %s", route, name, status, body)
 			}
 		}
 		for of, text := range texts {
 			status, body := ask("Authorization", "Bearer "+text)
 			switch {
-			case scope == anybody || of == scope || of == ingress.ScopeAdmin && scope != runToken:
+			case scope == scopePublic || of == scope || of == ingress.ScopeAdmin && scope != scopeRunToken:
 				if status == 401 || status == 403 {
 					t.Errorf("%s by a key for %s: %d %s", route, of, status, body)
 				}
-			case scope == runToken:
+			case scope == scopeRunToken:
 				if status != 401 {
 					t.Errorf("%s by a key for %s, which is no token: %d %s", route, of, status, body)
 				}
@@ -121,60 +121,60 @@ func TestEachRouteAsksForItsScope(t *testing.T) {
 			}
 		}
 		for name, headers := range map[string][]string{"token": {"x-run-token", good}, "token as bearer": {"Authorization", "Bearer " + good}} {
-			if status, body := ask(headers...); (status == 401) != (scope != anybody && scope != runToken) {
+			if status, body := ask(headers...); (status == 401) != (scope != scopePublic && scope != scopeRunToken) {
 				t.Errorf("%s by %s: %d %s", route, name, status, body)
 			}
 		}
 	}
-	if status, _, body := d.ask("GET", "/v1/nothing", ""); status != 404 {
+	if status, _, body := d.do("GET", "/v1/nothing", ""); status != 404 {
 		t.Errorf("no path: %d %s", status, body)
 	}
 }
 
-func TestARouteWithoutARowCannotBe(t *testing.T) {
+func TestRouteWithoutScopePanics(t *testing.T) {
 	defer func() {
 		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "no row") {
 			t.Errorf("it is made: %v", p)
 		}
 	}()
-	New(nil, slog.New(slog.DiscardHandler), Config{}).on(router.New(), "GET", "/v1/secrets", func(*fasthttp.RequestCtx) {})
+	New(nil, slog.New(slog.DiscardHandler), Config{}).addRoute(router.New(), "GET", "/v1/secrets", func(*fasthttp.RequestCtx) {})
 }
 
 // A key is looked at on loopback too: who shows a bad one is told.
-func TestKeysOverLoopback(t *testing.T) {
+func TestKeysOnLoopback(t *testing.T) {
 	keys := new(Keys)
-	d := openWith(t, Config{Keys: keys})
-	key, text := keyFor(t, 1, 0, ingress.ScopeRead)
+	d := startGatewayWith(t, Config{Keys: keys})
+	key, text := newTestKey(t, 1, 0, ingress.ScopeRead)
 	keys.Set([]ingress.Key{key})
 	for _, c := range []struct {
 		headers []string
 		want    int
 	}{{nil, 200}, {[]string{"Authorization", "Bearer " + text}, 200}, {[]string{"Authorization", "bearer " + text}, 200}, {[]string{"Authorization", "Bearer " + text + "0"}, 401}, {[]string{"Authorization", "Basic eDp5"}, 401}} {
-		if status, headers, body := d.ask("GET", "/v1/agents", "", c.headers...); status != c.want || (status == 401) != (headers.Get("Www-Authenticate") == "Bearer") {
+		if status, headers, body := d.do("GET", "/v1/agents", "", c.headers...); status != c.want || (status == 401) != (headers.Get("Www-Authenticate") == "Bearer") {
 			t.Errorf("%v: %d %v %s", c.headers, status, headers, body)
 		}
 	}
-	if status, _, body := d.ask("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Authorization", "Bearer "+text); status != 403 {
+	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Authorization", "Bearer "+text); status != 403 {
 		t.Errorf("more than its scopes: %d %s", status, body)
 	}
 }
 
 // Off loopback a gateway does not serve before there is a key, and gives no
 // memory to whom it does not know.
-func TestOffLoopback(t *testing.T) {
+func TestOffLoopbackRequiresKey(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := New(nil, slog.New(slog.DiscardHandler), Config{}).Serve(off{l}); err == nil || !strings.Contains(err.Error(), "troupe keys create") {
+	if err := New(nil, slog.New(slog.DiscardHandler), Config{}).Serve(offLoopbackListener{l}); err == nil || !strings.Contains(err.Error(), "troupe keys create") {
 		t.Errorf("without a key it serves: %v", err)
 	}
 	l.(*net.TCPListener).SetDeadline(time.Now()) //nolint:errcheck // it is closed, as it should be
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error("it left its listener open")
 	}
-	b := openBare(t, Config{Keys: someKeys(t), Secret: secret}, func(l net.Listener) net.Listener { return off{l} })
-	_, text := keyFor(t, 1, 0, ingress.ScopeRead)
+	b := startBareGateway(t, Config{Keys: newTestKeys(t), Secret: testSecret}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
+	_, text := newTestKey(t, 1, 0, ingress.ScopeRead)
 	large := "Content-Length: 1000000\r\n\r\n"
 	for name, c := range map[string]struct {
 		head string
@@ -203,7 +203,7 @@ func TestOffLoopback(t *testing.T) {
 		})
 	}
 	// Who has a key, even one that does not suffice, is read to the end.
-	status, _, closes, _ := b.say(t, post+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
+	status, _, closes, _ := b.sendRaw(t, post+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
 	if status != 403 || closes {
 		t.Errorf("a key for reading: %d, closes: %v", status, closes)
 	}
@@ -211,34 +211,34 @@ func TestOffLoopback(t *testing.T) {
 
 // A key comes and goes while it is in use: over a connection that is kept open,
 // and under a stream.
-func TestAKeyIsRevoked(t *testing.T) {
-	d := openWith(t, Config{Keys: new(Keys)})
+func TestKeyRevocation(t *testing.T) {
+	d := startGatewayWith(t, Config{Keys: new(Keys)})
 	var admin, user struct {
 		ID     string   `json:"key_id"`
 		Text   string   `json:"key"`
 		Scopes []string `json:"scopes"`
 	}
-	if status := d.into(&admin, "POST", "/v1/keys", `{"name":"operator","scopes":["admin"]}`); status != 201 || !strings.HasPrefix(admin.Text, "troupe_"+admin.ID+"_") {
+	if status := d.doJSON(&admin, "POST", "/v1/keys", `{"name":"operator","scopes":["admin"]}`); status != 201 || !strings.HasPrefix(admin.Text, "troupe_"+admin.ID+"_") {
 		t.Fatalf("%d %+v", status, admin)
 	}
-	outside(d)
+	requireKeys(d)
 	as := func(text string) []string { return []string{"Authorization", "Bearer " + text} }
-	if status := d.into(&user, "POST", "/v1/keys", `{"scopes":["read","call"]}`, as(admin.Text)...); status != 201 || !slices.Equal(user.Scopes, []string{"call", "read"}) {
+	if status := d.doJSON(&user, "POST", "/v1/keys", `{"scopes":["read","call"]}`, as(admin.Text)...); status != 201 || !slices.Equal(user.Scopes, []string{"call", "read"}) {
 		t.Fatalf("%d %+v", status, user)
 	}
-	if status, _, body := d.ask("POST", "/v1/keys", `{"scopes":["read"]}`, as(user.Text)...); status != 403 {
+	if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"]}`, as(user.Text)...); status != 403 {
 		t.Errorf("one key makes another: %d %s", status, body)
 	}
 	for _, past := range []string{"1970-01-01T00:00:00Z", "1500-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2300-01-01T00:00:00Z", "soon"} {
-		if status, _, body := d.ask("POST", "/v1/keys", `{"scopes":["read"],"expires_at":"`+past+`"}`, as(admin.Text)...); status != 400 || !strings.Contains(body, `"field":"expires_at"`) {
+		if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"],"expires_at":"`+past+`"}`, as(admin.Text)...); status != 400 || !strings.Contains(body, `"field":"expires_at"`) {
 			t.Errorf("until %s: %d %s", past, status, body)
 		}
 	}
-	if _, _, body := d.ask("GET", "/v1/keys", "", as(admin.Text)...); !strings.Contains(body, user.ID) || strings.Contains(body, user.Text[30:]) || strings.Contains(body, "digest") {
+	if _, _, body := d.do("GET", "/v1/keys", "", as(admin.Text)...); !strings.Contains(body, user.ID) || strings.Contains(body, user.Text[30:]) || strings.Contains(body, "digest") {
 		t.Errorf("the list: %s", body)
 	}
-	var m message
-	if status := d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`, as(user.Text)...); status != 202 {
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`, as(user.Text)...); status != 202 {
 		t.Fatalf("%d %+v", status, m)
 	}
 	r, err := http.NewRequest("GET", "http://"+d.address+"/v1/runs/"+m.Run+"/events", nil)
@@ -271,7 +271,7 @@ func TestAKeyIsRevoked(t *testing.T) {
 	if status := over(); status != 200 {
 		t.Errorf("before: %d", status)
 	}
-	if status, _, body := d.ask("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 200 {
+	if status, _, body := d.do("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
 	if status := over(); status != 401 {
@@ -280,42 +280,42 @@ func TestAKeyIsRevoked(t *testing.T) {
 	if rest, err := io.ReadAll(events); err != nil {
 		t.Errorf("the stream goes on, or breaks off: %v\n%s", err, rest)
 	}
-	if status, _, body := d.ask("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 404 {
+	if status, _, body := d.do("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 404 {
 		t.Errorf("once more: %d %s", status, body)
 	}
 }
 
-// watched is a node that says when somebody waits for news.
-type watched struct {
+// watchReportingNode is a node that says when somebody waits for news.
+type watchReportingNode struct {
 	Node
-	waits chan struct{}
+	watching chan struct{}
 }
 
-func (n watched) Watch(run actor.CallID) (<-chan struct{}, func()) {
-	defer func() { n.waits <- struct{}{} }()
+func (n watchReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
+	defer func() { n.watching <- struct{}{} }()
 	return n.Node.Watch(run)
 }
 
 // Who waits for news with a key that is revoked meanwhile is not told them.
-func TestAKeyIsRevokedWhileItWaits(t *testing.T) {
+func TestKeyRevokedDuringLongPoll(t *testing.T) {
 	keys := new(Keys)
-	d := openWith(t, Config{Keys: keys})
-	key, text := keyFor(t, 1, 0, ingress.ScopeRead)
+	d := startGatewayWith(t, Config{Keys: keys})
+	key, text := newTestKey(t, 1, 0, ingress.ScopeRead)
 	keys.Set([]ingress.Key{key})
-	var m message
-	if status := d.into(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`); status != 202 {
+	var m messageResponse
+	if status := d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`); status != 202 {
 		t.Fatalf("%d %+v", status, m)
 	}
 	waits := make(chan struct{}, 1)
-	d.server.node = watched{d.server.node, waits}
+	d.server.node = watchReportingNode{d.server.node, waits}
 	told := make(chan string, 1)
 	go func() {
-		status, _, body := d.ask("GET", "/v1/runs/"+m.Run+"/events?after=5&wait_ms=30000", "", "Authorization", "Bearer "+text)
+		status, _, body := d.do("GET", "/v1/runs/"+m.Run+"/events?after=5&wait_ms=30000", "", "Authorization", "Bearer "+text)
 		told <- fmt.Sprint(status, body)
 	}()
 	<-waits
 	keys.Set(nil)
-	if status, _, body := d.ask("POST", m.Signal.Path, m.Signal.Body); status != 200 {
+	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
 	if got := <-told; !strings.HasPrefix(got, "401") || strings.Contains(got, "signal_received") {
@@ -323,7 +323,7 @@ func TestAKeyIsRevokedWhileItWaits(t *testing.T) {
 	}
 }
 
-func (d *door) dial() net.Conn {
+func (d *testGateway) dial() net.Conn {
 	d.Helper()
 	c, err := net.Dial("tcp", d.address)
 	if err != nil {
@@ -338,17 +338,17 @@ func (d *door) dial() net.Conn {
 
 // A promise to ask once is its principal's own: another one's key under the same
 // word is another run.
-func TestPromisesAreNotShared(t *testing.T) {
+func TestIdempotencyKeysArePerPrincipal(t *testing.T) {
 	keys := new(Keys)
-	d := openWith(t, Config{Keys: keys})
-	one, first := keyFor(t, 1, 0, ingress.ScopeCall)
-	two, second := keyFor(t, 2, 0, ingress.ScopeCall)
+	d := startGatewayWith(t, Config{Keys: keys})
+	one, first := newTestKey(t, 1, 0, ingress.ScopeCall)
+	two, second := newTestKey(t, 2, 0, ingress.ScopeCall)
 	keys.Set([]ingress.Key{one, two})
-	outside(d)
+	requireKeys(d)
 	runs := map[string]string{}
 	for i, text := range []string{first, second, first, second} {
-		var m message
-		if status := d.into(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k", "Authorization", "Bearer "+text); status != 200 || m.Run == "" {
+		var m messageResponse
+		if status := d.doJSON(&m, "POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", "k", "Authorization", "Bearer "+text); status != 200 || m.Run == "" {
 			t.Fatalf("%d %+v", status, m)
 		}
 		if before := runs[text]; before != "" && before != m.Run {
@@ -363,48 +363,48 @@ func TestPromisesAreNotShared(t *testing.T) {
 
 // A key that was looked at is known again where it comes again, and only there;
 // not once it has expired, nor when the keys have changed.
-func TestAKeyThatWasShownIsKnownAgain(t *testing.T) {
+func TestKeyCachePerConnection(t *testing.T) {
 	var random [ingress.KeyRandomBytes]byte
 	key, text, _ := ingress.NewKey(random, "", []ingress.Scope{ingress.ScopeCall}, 0, 0)
 	header := func(s string) []byte { return []byte("Bearer " + s) }
 	var keys Keys
 	c := &connection{}
-	if _, ok := keys.presented(c, nil); ok {
+	if _, ok := keys.authenticate(c, nil); ok {
 		t.Error("nothing is a key where there are none")
 	}
 	keys.Set([]ingress.Key{key})
-	if _, ok := keys.presented(c, nil); ok {
+	if _, ok := keys.authenticate(c, nil); ok {
 		t.Error("nothing is a key")
 	}
 	for range 3 {
-		if held, ok := keys.presented(c, header(text)); !ok || held.ID != key.ID || string(c.shown.header) != "Bearer "+text {
+		if held, ok := keys.authenticate(c, header(text)); !ok || held.ID != key.ID || string(c.cachedKey.header) != "Bearer "+text {
 			t.Fatal("the key is not known")
 		}
 	}
-	c.shown.key = &nobody
-	if held, _ := keys.presented(c, header(text)); held != &nobody {
+	c.cachedKey.entry = &unknownKey
+	if held, _ := keys.authenticate(c, header(text)); held != &unknownKey {
 		t.Error("it was looked up once more")
 	}
 	for _, other := range []string{text[:len(text)-1] + "x", text[:len(text)-1], text + "0", ""} {
-		if _, ok := keys.presented(c, header(other)); ok {
+		if _, ok := keys.authenticate(c, header(other)); ok {
 			t.Errorf("%q is taken", other)
 		}
 	}
 	keys.Set([]ingress.Key{key})
-	if held, ok := keys.presented(c, header(text)); !ok || held.ID != key.ID {
+	if held, ok := keys.authenticate(c, header(text)); !ok || held.ID != key.ID {
 		t.Error("the new table is not asked")
 	}
 	keys.Set(nil)
-	if _, ok := keys.presented(c, header(text)); ok {
+	if _, ok := keys.authenticate(c, header(text)); ok {
 		t.Error("a revoked key is known again")
 	}
-	key.Expires = now() + actor.Time(time.Hour)
+	key.Expires = wallTime() + actor.Time(time.Hour)
 	keys.Set([]ingress.Key{key})
-	if _, ok := keys.presented(c, header(text)); !ok {
+	if _, ok := keys.authenticate(c, header(text)); !ok {
 		t.Error("it has not expired")
 	}
-	c.shown.key.Expires = 1
-	if _, ok := keys.presented(c, header(text)); ok {
+	c.cachedKey.entry.Expires = 1
+	if _, ok := keys.authenticate(c, header(text)); ok {
 		t.Error("an expired key is known again")
 	}
 }

@@ -7,40 +7,40 @@ import (
 	"unicode/utf8"
 )
 
-// message is the body of a message.
-type message struct {
+// messageBody is the body of a message.
+type messageBody struct {
 	Content *string `json:"content"`
 	Session string  `json:"session"`
 	Timeout int64   `json:"timeout_ms"`
 }
 
-// quick reads a message that is written as most are: known names, each once, texts
+// decodeMessageFast reads a message that is written as most are: known names, each once, texts
 // without escapes, a number without sign or fraction. Of anything else it says
 // nothing but that it is not for it: Decode reads that, or refuses it. What it does
 // read, Decode reads alike. The content is a part of the body; nil if there is none.
-func quick(body []byte) (m message, content []byte, ok bool) {
-	s := scan{body}
-	if !s.take('{') {
+func decodeMessageFast(body []byte) (m messageBody, content []byte, ok bool) {
+	s := scanner{body}
+	if !s.consume('{') {
 		return m, nil, false
 	}
-	for first := true; !s.take('}'); first = false {
-		if !first && !s.take(',') {
+	for first := true; !s.consume('}'); first = false {
+		if !first && !s.consume(',') {
 			return m, nil, false
 		}
-		name, named := s.text()
-		if !named || !s.take(':') {
+		name, named := s.readString()
+		if !named || !s.consume(':') {
 			return m, nil, false
 		}
 		var text []byte
 		switch {
 		case string(name) == "content" && content == nil:
-			content, ok = s.text()
+			content, ok = s.readString()
 		case string(name) == "session" && m.Session == "":
-			text, ok = s.text()
+			text, ok = s.readString()
 			m.Session = string(text)
 			ok = ok && m.Session != "" // twice could not be seen otherwise
 		case string(name) == "timeout_ms" && m.Timeout == 0:
-			m.Timeout, ok = s.number()
+			m.Timeout, ok = s.readInt()
 			ok = ok && m.Timeout != 0
 		default:
 			return m, nil, false
@@ -49,22 +49,22 @@ func quick(body []byte) (m message, content []byte, ok bool) {
 			return m, nil, false
 		}
 	}
-	s.space()
+	s.skipSpace()
 	return m, content, len(s.rest) == 0
 }
 
-// scan reads JSON from the left.
-type scan struct{ rest []byte }
+// scanner reads JSON from the left.
+type scanner struct{ rest []byte }
 
-func (s *scan) space() {
+func (s *scanner) skipSpace() {
 	for len(s.rest) > 0 && (s.rest[0] == ' ' || s.rest[0] == '\n' || s.rest[0] == '\t' || s.rest[0] == '\r') {
 		s.rest = s.rest[1:]
 	}
 }
 
-// take takes a byte, if it is the next behind blanks.
-func (s *scan) take(c byte) bool {
-	s.space()
+// consume takes a byte, if it is the next behind blanks.
+func (s *scanner) consume(c byte) bool {
+	s.skipSpace()
 	if len(s.rest) == 0 || s.rest[0] != c {
 		return false
 	}
@@ -72,9 +72,9 @@ func (s *scan) take(c byte) bool {
 	return true
 }
 
-// text takes a text without escapes.
-func (s *scan) text() ([]byte, bool) {
-	if !s.take('"') {
+// readString takes a text without escapes.
+func (s *scanner) readString() ([]byte, bool) {
+	if !s.consume('"') {
 		return nil, false
 	}
 	for i, c := range s.rest {
@@ -90,9 +90,9 @@ func (s *scan) text() ([]byte, bool) {
 	return nil, false
 }
 
-// number takes digits.
-func (s *scan) number() (int64, bool) {
-	s.space()
+// readInt takes digits.
+func (s *scanner) readInt() (int64, bool) {
+	s.skipSpace()
 	n := 0
 	for n < len(s.rest) && '0' <= s.rest[n] && s.rest[n] <= '9' {
 		n++

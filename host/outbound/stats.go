@@ -13,47 +13,47 @@ import (
 
 // Stat counts what was asked of one upstream since the node knows it.
 type Stat struct {
-	Kind     string // model, agent
-	Name     string
-	Under    int    // exchanges under way
-	Refused  uint64 // not asked: it had as many as it takes
-	Attempts uint64
-	Failures uint64 // of them
-	Bytes    uint64 // of answers
-	Took     time.Duration
+	Kind       string // model, agent
+	Name       string
+	InProgress int    // exchanges under way
+	Refused    uint64 // not asked: it had as many as it takes
+	Attempts   uint64
+	Failures   uint64 // of them
+	Bytes      uint64 // of answers
+	Took       time.Duration
 }
 
-// tally is a Stat being counted.
-type tally struct {
+// statCounter is a Stat being counted.
+type statCounter struct {
 	mu   sync.Mutex
 	stat Stat
 }
 
-// begin counts one more exchange; false if there are limit of them. 0 is no limit.
-func (t *tally) begin(limit int) bool {
+// acquire counts one more exchange; false if there are limit of them. 0 is no limit.
+func (t *statCounter) acquire(limit int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if limit > 0 && t.stat.Under >= limit {
+	if limit > 0 && t.stat.InProgress >= limit {
 		t.stat.Refused++
 		return false
 	}
-	t.stat.Under++
+	t.stat.InProgress++
 	return true
 }
 
-func (t *tally) refused() {
+func (t *statCounter) countRefused() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stat.Refused++
 }
 
-func (t *tally) end() {
+func (t *statCounter) release() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stat.Under--
+	t.stat.InProgress--
 }
 
-func (t *tally) attempt(a upstream.Attempt) {
+func (t *statCounter) countAttempt(a upstream.Attempt) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stat.Attempts++
@@ -64,7 +64,7 @@ func (t *tally) attempt(a upstream.Attempt) {
 	t.stat.Took += a.Took
 }
 
-func (t *tally) read(kind, name string) Stat {
+func (t *statCounter) snapshot(kind, name string) Stat {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	stat := t.stat
@@ -76,11 +76,11 @@ func (t *tally) read(kind, name string) Stat {
 func (o *Outbound) Stats() []Stat {
 	var all []Stat
 	for name, m := range o.models {
-		all = append(all, m.tally.read("model", name))
+		all = append(all, m.stats.snapshot("model", name))
 	}
 	o.agents.mu.Lock()
 	for name, k := range o.agents.known {
-		all = append(all, k.tally.read("agent", name))
+		all = append(all, k.stats.snapshot("agent", name))
 	}
 	o.agents.mu.Unlock()
 	slices.SortFunc(all, func(a, b Stat) int { return cmp.Or(-cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })

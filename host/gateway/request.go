@@ -17,21 +17,21 @@ const BodyBytesMax = 1 << 20
 
 // What is read of a request is copied: fasthttp uses its bytes again.
 
-// read takes a body in as something that a client may ask for. That it is JSON by
+// decodeBody takes a body in as something that a client may ask for. That it is JSON by
 // its own account the guard has seen to.
-func read[T any](ctx *fasthttp.RequestCtx, as func([]byte) (T, *actor.Refusal)) (T, *problem) {
+func decodeBody[T any](ctx *fasthttp.RequestCtx, as func([]byte) (T, *actor.Refusal)) (T, *problem) {
 	out, r := as(append([]byte(nil), ctx.PostBody()...))
-	return out, bad(r)
+	return out, badRequest(r)
 }
 
-// nothing refuses a body that says something where the path says it all.
-func nothing(ctx *fasthttp.RequestCtx) *problem {
-	_, p := read(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.Nothing(b) })
+// requireEmptyBody refuses a body that says something where the path says it all.
+func requireEmptyBody(ctx *fasthttp.RequestCtx) *problem {
+	_, p := decodeBody(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.CheckEmpty(b) })
 	return p
 }
 
-// param is a part of the path. The router has copied it.
-func param(ctx *fasthttp.RequestCtx, name string) string {
+// pathParam is a part of the path. The router has copied it.
+func pathParam(ctx *fasthttp.RequestCtx, name string) string {
 	text, _ := ctx.UserValue(name).(string)
 	return text
 }
@@ -47,8 +47,8 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 	return all
 }
 
-// number reads a number of the query; absent is the default, more than most is most.
-func number(ctx *fasthttp.RequestCtx, name string, or, most uint64) (uint64, *problem) {
+// queryUint reads a number of the query; absent is the default, more than most is most.
+func queryUint(ctx *fasthttp.RequestCtx, name string, or, most uint64) (uint64, *problem) {
 	if !ctx.QueryArgs().Has(name) {
 		return or, nil
 	}
@@ -59,8 +59,8 @@ func number(ctx *fasthttp.RequestCtx, name string, or, most uint64) (uint64, *pr
 	return min(n, most), nil
 }
 
-// flag reads a yes or no of the query: 1 or 0.
-func flag(ctx *fasthttp.RequestCtx, name string) (bool, *problem) {
+// queryFlag reads a yes or no of the query: 1 or 0.
+func queryFlag(ctx *fasthttp.RequestCtx, name string) (bool, *problem) {
 	switch text := string(ctx.QueryArgs().Peek(name)); {
 	case text == "0" || !ctx.QueryArgs().Has(name):
 		return false, nil
@@ -70,19 +70,19 @@ func flag(ctx *fasthttp.RequestCtx, name string) (bool, *problem) {
 	return false, invalid(http.StatusBadRequest, name, name+": want 1 or 0")
 }
 
-func runID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
-	id, err := actor.ParseCallID(param(ctx, "id"))
+func pathRunID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
+	id, err := actor.ParseCallID(pathParam(ctx, "id"))
 	if err != nil {
 		return id, invalid(http.StatusBadRequest, "id", err.Error())
 	}
 	return id, nil
 }
 
-// promised fills in what a client may say of a call besides what it is.
-func promised(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
+// fillRequestContext fills in what a client may say of a call besides what it is.
+func fillRequestContext(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
 	var r *actor.Refusal
-	call.Principal = who(ctx).Principal
+	call.Principal = callerOf(ctx).Principal
 	call.Trace = ingress.Trace(headers(ctx, "traceparent"))
-	call.Idempotency, r = ingress.Promise(call.Principal, route, headers(ctx, ingress.IdempotencyKey), ctx.PostBody())
-	return bad(r)
+	call.Idempotency, r = ingress.ParseIdempotency(call.Principal, route, headers(ctx, ingress.IdempotencyKey), ctx.PostBody())
+	return badRequest(r)
 }

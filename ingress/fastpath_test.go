@@ -9,13 +9,13 @@ import (
 )
 
 // What quick reads, Decode reads alike.
-func TestQuickIsNothingButQuick(t *testing.T) {
+func TestFastMessageDecodeMatchesDecode(t *testing.T) {
 	check := func(body []byte) bool {
-		got, content, ok := quick(body)
+		got, content, ok := decodeMessageFast(body)
 		if text := string(content); content != nil {
 			got.Content = &text
 		}
-		var want message
+		var want messageBody
 		r := Decode(body, &want)
 		if ok && (r != nil || !reflect.DeepEqual(got, want)) {
 			t.Fatalf("%q: read as %+v; Decode says %+v, %v", body, got, want, r)

@@ -12,31 +12,34 @@ import (
 	"time"
 )
 
-// clocks notes which deadlines reach a connection.
-type clocks struct {
+// deadlineRecorder notes which deadlines reach a connection.
+type deadlineRecorder struct {
 	net.Conn
 	reads, writes []time.Time
-	fails         error
+	err           error
 }
 
-func (c *clocks) Read([]byte) (int, error)          { return 1, nil }
-func (c *clocks) Write(b []byte) (int, error)       { return len(b), nil }
-func (c *clocks) SetReadDeadline(t time.Time) error { c.reads = append(c.reads, t); return c.fails }
-func (c *clocks) SetWriteDeadline(t time.Time) error {
-	c.writes = append(c.writes, t)
-	return c.fails
+func (c *deadlineRecorder) Read([]byte) (int, error)    { return 1, nil }
+func (c *deadlineRecorder) Write(b []byte) (int, error) { return len(b), nil }
+func (c *deadlineRecorder) SetReadDeadline(t time.Time) error {
+	c.reads = append(c.reads, t)
+	return c.err
 }
-func (c *clocks) SetDeadline(t time.Time) error {
+func (c *deadlineRecorder) SetWriteDeadline(t time.Time) error {
+	c.writes = append(c.writes, t)
+	return c.err
+}
+func (c *deadlineRecorder) SetDeadline(t time.Time) error {
 	c.reads, c.writes = append(c.reads, t), append(c.writes, t)
-	return c.fails
+	return c.err
 }
 
 // A deadline reaches the clock when somebody is about to wait: the last one that
 // was asked for, never later than it, and earlier by less than the slack.
-func TestDeadlinesStandWhenSomebodyWaits(t *testing.T) {
+func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 	const slack = 100 * time.Millisecond
-	below := &clocks{}
-	c := &connection{Conn: below, reads: limit{slack: slack}, writes: limit{slack: slack}}
+	below := &deadlineRecorder{}
+	c := &connection{Conn: below, readDeadline: lazyDeadline{slack: slack}, writeDeadline: lazyDeadline{slack: slack}}
 	at := time.Now()
 	later := func(d time.Duration) time.Time { return at.Add(d) }
 	for i, step := range []struct {
@@ -67,7 +70,7 @@ func TestDeadlinesStandWhenSomebodyWaits(t *testing.T) {
 	}
 
 	// Who sets the deadline below knows what stands; afterwards ours is set anew.
-	if c.below() != net.Conn(below) {
+	if c.unwrap() != net.Conn(below) {
 		t.Error("what is below is something else")
 	}
 	if _, err := c.Read(nil); err != nil || len(below.reads) != 5 {
@@ -82,8 +85,8 @@ func TestDeadlinesStandWhenSomebodyWaits(t *testing.T) {
 		t.Errorf("set %d and %d times", n, m)
 	}
 
-	below.fails = errors.New("as told")
-	broken := &connection{Conn: below, reads: limit{slack: slack}, writes: limit{slack: slack}}
+	below.err = errors.New("as told")
+	broken := &connection{Conn: below, readDeadline: lazyDeadline{slack: slack}, writeDeadline: lazyDeadline{slack: slack}}
 	_ = errors.Join(broken.SetReadDeadline(at), broken.SetWriteDeadline(at))
 	if _, err := broken.Read(nil); err == nil {
 		t.Error("it is read without a deadline")
@@ -93,13 +96,13 @@ func TestDeadlinesStandWhenSomebodyWaits(t *testing.T) {
 	}
 }
 
-// busyListener cannot take a connection now and then.
-type busyListener struct {
+// failingListener cannot take a connection now and then.
+type failingListener struct {
 	net.Listener
 	errs []error
 }
 
-func (l *busyListener) Accept() (net.Conn, error) {
+func (l *failingListener) Accept() (net.Conn, error) {
 	if len(l.errs) > 0 {
 		err := l.errs[0]
 		l.errs = l.errs[1:]
@@ -110,12 +113,12 @@ func (l *busyListener) Accept() (net.Conn, error) {
 
 // A door for which there is no descriptor just now is open a moment later; one
 // that is broken says so.
-func TestAConnectionThatCannotBeTakenEndsNothing(t *testing.T) {
+func TestAcceptRetriesTemporaryErrors(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := open(t).server.bounded(&busyListener{inner, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED}})
+	l := startGateway(t).server.limitConnections(&failingListener{inner, []error{syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED}})
 	defer l.Close()
 	c, err := net.Dial("tcp", inner.Addr().String())
 	if err != nil {
@@ -127,7 +130,7 @@ func TestAConnectionThatCannotBeTakenEndsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	taken.Close()
-	l = open(t).server.bounded(&busyListener{inner, []error{syscall.EBADF}})
+	l = startGateway(t).server.limitConnections(&failingListener{inner, []error{syscall.EBADF}})
 	if _, err := l.Accept(); !errors.Is(err, syscall.EBADF) {
 		t.Errorf("%v", err)
 	}

@@ -27,7 +27,7 @@ func newKey(t *testing.T, seed byte, scopes ...Scope) (Key, string) {
 	return k, text
 }
 
-func TestAKeyIsKnownByItsTextAlone(t *testing.T) {
+func TestKeyMatchesOnlyItsText(t *testing.T) {
 	k, text := newKey(t, 1, ScopeRead, ScopeCall)
 	if want := "troupe_0102030405060708_"; !strings.HasPrefix(text, want) || len(text) != len(want)+64 {
 		t.Errorf("its text is %s", text)
@@ -56,7 +56,7 @@ func TestAKeyIsKnownByItsTextAlone(t *testing.T) {
 }
 
 // Nothing that is printed or kept of a key helps to write it.
-func TestAKeysTextIsNowhereInIt(t *testing.T) {
+func TestKeyDoesNotExposeItsText(t *testing.T) {
 	k, text := newKey(t, 1, ScopeAdmin)
 	secret := text[len(text)-64:]
 	for _, shown := range []string{string(k.Encode()), fmt.Sprintf("%v %+v %#v", k, k, k)} {
@@ -66,7 +66,7 @@ func TestAKeysTextIsNowhereInIt(t *testing.T) {
 	}
 }
 
-func TestScopesOfAKey(t *testing.T) {
+func TestKeyScopesAndExpiry(t *testing.T) {
 	k, _ := newKey(t, 1, ScopeRead, ScopeCall)
 	if !reflect.DeepEqual(k.Scopes, []Scope{ScopeCall, ScopeRead}) {
 		t.Errorf("in the order %v", k.Scopes)
@@ -91,7 +91,7 @@ func TestScopesOfAKey(t *testing.T) {
 	}
 }
 
-func TestKeysThatCannotBe(t *testing.T) {
+func TestNewKeyRejectsInvalidInput(t *testing.T) {
 	var random [KeyRandomBytes]byte
 	for field, c := range map[string]struct {
 		name    string
@@ -116,7 +116,7 @@ func TestKeysThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestARecordComesBack(t *testing.T) {
+func TestKeyRecordRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		random := [KeyRandomBytes]byte(rapid.SliceOfN(rapid.Byte(), KeyRandomBytes, KeyRandomBytes).Draw(t, "random"))
 		scopes := rapid.SliceOfNDistinct(rapid.SampledFrom(Scopes()), 1, 4, rapid.ID).Draw(t, "scopes")

@@ -18,8 +18,8 @@ import (
 const IdempotencyKey = "Idempotency-Key"
 
 const (
-	keyBytesMax = 255
-	timeoutMax  = 24 * time.Hour // a cell grants less
+	idempotencyKeyBytesMax = 255
+	timeoutMax             = 24 * time.Hour // a cell grants less
 )
 
 // What follows reads what a client asks for. The calls have no id, no principal
@@ -27,9 +27,9 @@ const (
 
 // Message reads a message to an agent. It keeps nothing of the body.
 func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
-	in, content, ok := quick(body)
+	in, content, ok := decodeMessageFast(body)
 	if !ok {
-		in, content = message{}, nil
+		in, content = messageBody{}, nil
 		if r := Decode(body, &in); r != nil {
 			return actor.Call{}, r
 		}
@@ -41,7 +41,7 @@ func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 		return actor.Call{}, invalid("content", `is missing: want {"content": "what the agent is told"}`)
 	}
 	to := actor.NewID(agent, in.Session)
-	left, r := timeout(in.Timeout)
+	left, r := parseTimeout(in.Timeout)
 	switch {
 	case r != nil:
 		return actor.Call{}, r
@@ -51,7 +51,7 @@ func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 	return actor.Call{To: to, Left: left, Parts: []actor.Part{{Media: actor.MediaText, Bytes: bytes.Clone(content)}}}, nil
 }
 
-func timeout(ms int64) (actor.Duration, *actor.Refusal) {
+func parseTimeout(ms int64) (actor.Duration, *actor.Refusal) {
 	if ms < 0 || ms > int64(timeoutMax/time.Millisecond) {
 		return 0, invalid("timeout_ms", "want 1 to %d, or nothing", timeoutMax/time.Millisecond)
 	}
@@ -70,11 +70,11 @@ func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
 	if err := actor.CheckName(in.Name); err != nil {
 		return actor.Call{}, invalid("name", "%v", err)
 	}
-	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payload(in.Payload)}, nil
+	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payloadParts(in.Payload)}, nil
 }
 
-// payload is what comes with a signal: a string as text, anything else as the JSON it is.
-func payload(v jsontext.Value) []actor.Part {
+// payloadParts is what comes with a signal: a string as text, anything else as the JSON it is.
+func payloadParts(v jsontext.Value) []actor.Part {
 	var text string
 	switch {
 	case len(v) == 0 || v.Kind() == 'n':
@@ -104,7 +104,7 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 	if in.Message == nil {
 		return actor.Call{}, to, invalid("message", `is missing: want {"message": "what the agent is told"}`)
 	}
-	if _, r := timeout(in.Timeout); r != nil {
+	if _, r := parseTimeout(in.Timeout); r != nil {
 		return actor.Call{}, to, r
 	}
 	to = actor.ID{Tenant: caller.Tenant, Agent: agent, Key: caller.Key}
@@ -122,26 +122,26 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 	return actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}, to, nil
 }
 
-// Nothing reads the body of a request that says all by its path: none, or an
+// CheckEmpty reads the body of a request that says all by its path: none, or an
 // empty object.
-func Nothing(body []byte) *actor.Refusal {
+func CheckEmpty(body []byte) *actor.Refusal {
 	if len(body) == 0 {
 		return nil
 	}
 	return Decode(body, &struct{}{})
 }
 
-// Object reads an object whose members are somebody else's to judge.
-func Object(body []byte) *actor.Refusal { return checkShape(body) }
+// CheckObject reads an object whose members are somebody else's to judge.
+func CheckObject(body []byte) *actor.Refusal { return checkShape(body) }
 
-// Promise reads the headers with which a client may ask again: there may be one.
-func Promise(principal, route string, headers []string, body []byte) (actor.Idempotency, *actor.Refusal) {
+// ParseIdempotency reads the headers with which a client may ask again: there may be one.
+func ParseIdempotency(principal, route string, headers []string, body []byte) (actor.Idempotency, *actor.Refusal) {
 	if len(headers) == 0 {
 		return actor.Idempotency{}, nil
 	}
 	key := headers[0]
-	if len(headers) > 1 || key == "" || len(key) > keyBytesMax || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return actor.Idempotency{}, invalid(IdempotencyKey, "want one, of 1 to %d printable ASCII characters", keyBytesMax)
+	if len(headers) > 1 || key == "" || len(key) > idempotencyKeyBytesMax || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
+		return actor.Idempotency{}, invalid(IdempotencyKey, "want one, of 1 to %d printable ASCII characters", idempotencyKeyBytesMax)
 	}
 	return actor.Idempotency{Principal: principal, Route: route, Key: key, Body: actor.HashOf(body)}, nil
 }

@@ -21,43 +21,43 @@ const (
 	TargetBytesMax = 2 << 10
 )
 
-// guard finds what is wrong with the head of a request before anybody acts on
+// validateHead finds what is wrong with the head of a request before anybody acts on
 // what it says. One that two readers could see the end of in two places may be
 // followed by another that only we see: the connection is then to be closed.
-func (s *Server) guard(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
-	there, p := badFraming(h.Method(), h.Protocol(), h.RawHeaders())
+func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
+	there, p := checkFraming(h.Method(), h.Protocol(), h.RawHeaders())
 	if p != nil {
 		return p, true
 	}
-	if trailed(h) {
+	if hasTrailers(h) {
 		return invalid(http.StatusBadRequest, "", "headers behind the body are not taken"), true
 	}
-	if p = badTarget(h); p == nil {
-		p = s.badHost(h)
+	if p = checkTarget(h); p == nil {
+		p = s.checkHost(h)
 	}
-	if p == nil && there&(1<<onceOrigin|1<<onceSite) != 0 {
-		p = s.badOrigin(h)
+	if p == nil && there&(1<<singletonOrigin|1<<singletonSite) != 0 {
+		p = s.checkOrigin(h)
 	}
 	if p == nil {
-		p = badMedia(h)
+		p = checkMediaType(h)
 	}
 	return p, false
 }
 
-// early is the guard before a body is read: nothing is kept for a request that
+// validateBeforeBody is the guard before a body is read: nothing is kept for a request that
 // is refused anyway, nor, off loopback, for whom nobody knows.
-func (s *Server) early(h *fasthttp.RequestHeader) *problem {
-	p, _ := s.guard(h)
-	if p == nil && !s.local.Load() && !s.known(h) {
-		_, p = s.identify(h, "", nil)
+func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
+	p, _ := s.validateHead(h)
+	if p == nil && !s.onLoopback.Load() && !s.hasCredential(h) {
+		_, p = s.authorize(h, "", nil)
 	}
 	return p
 }
 
-// received says how the body of a request is to be read, now that its head is there.
-func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyWithin}
-	if n := h.ContentLength(); (n > 0 || n == -1) && s.early(h) != nil {
+// headerReceived says how the body of a request is to be read, now that its head is there.
+func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
+	if n := h.ContentLength(); (n > 0 || n == -1) && s.validateBeforeBody(h) != nil {
 		// Nothing of it is to be read, nor asked for: to fasthttp it is too large,
 		// and unreadable says why.
 		h.SetContentLength(BodyBytesMax + 1)
@@ -70,34 +70,34 @@ func (s *Server) received(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return c
 }
 
-// once are the headers that stand for themselves: with two of a kind, who reads
+// singletonHeaders are the headers that stand for themselves: with two of a kind, who reads
 // the first and who reads the last understand two different requests.
-var once = [...]string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
+var singletonHeaders = [...]string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
 	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
 
 // Those of them that are looked at here, by their places.
 const (
-	onceLength  = 3
-	onceExpect  = 5
-	onceHost    = 6
-	onceOrigin  = 9
-	onceSite    = 10
-	onceTrailer = 11
-	onceCoding  = 12
+	singletonLength  = 3
+	singletonExpect  = 5
+	singletonHost    = 6
+	singletonOrigin  = 9
+	singletonSite    = 10
+	singletonTrailer = 11
+	singletonCoding  = 12
 )
 
-// onceOf is the place of a name in once, in whatever case, or -1. Some readers
+// singletonIndex is the place of a name in once, in whatever case, or -1. Some readers
 // take _ for -, so it is the same here.
-func onceOf(name []byte) int {
-	for i := range once {
-		if len(once[i]) == len(name) && sameName(name, once[i]) {
+func singletonIndex(name []byte) int {
+	for i := range singletonHeaders {
+		if len(singletonHeaders[i]) == len(name) && equalHeaderName(name, singletonHeaders[i]) {
 			return i
 		}
 	}
 	return -1
 }
 
-func sameName(name []byte, lower string) bool {
+func equalHeaderName(name []byte, lower string) bool {
 	for i, c := range name {
 		switch {
 		case 'A' <= c && c <= 'Z':
@@ -112,15 +112,15 @@ func sameName(name []byte, lower string) bool {
 	return true
 }
 
-// badFraming finds in the raw head what two readers could understand in two ways.
+// checkFraming finds in the raw head what two readers could understand in two ways.
 // fasthttp refuses some of it by itself; here it does not depend on that. Of once it
 // tells which are there.
-func badFraming(method, protocol, raw []byte) (there uint32, p *problem) {
+func checkFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 	old := string(protocol) == "HTTP/1.0"
 	if !old && string(protocol) != "HTTP/1.1" {
 		return 0, malformed("protocol %.20q: want HTTP/1.1", protocol)
 	}
-	var values [len(once)][]byte // of those that are there
+	var values [len(singletonHeaders)][]byte // of those that are there
 	for count := 0; len(raw) > 0; {
 		end := bytes.IndexByte(raw, '\n')
 		if end < 1 || raw[end-1] != '\r' {
@@ -137,24 +137,24 @@ func badFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 			return 0, invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("want at most %d headers", HeadersMax))
 		}
 		colon := bytes.IndexByte(line, ':')
-		if colon < 1 || !allOf(line[:colon], &nameBytes) {
+		if colon < 1 || !consistsOf(line[:colon], &nameBytes) {
 			return 0, malformed("a header line is no name, colon and value; no space stands before the colon")
 		}
 		name, value := line[:colon], line[colon+1:]
-		if !allOf(value, &valueBytes) {
+		if !consistsOf(value, &valueBytes) {
 			return 0, malformed("the header %.40s has control characters", bytes.ToLower(name))
 		}
-		switch at := onceOf(name); {
+		switch at := singletonIndex(name); {
 		case at < 0:
 		case bytes.IndexByte(name, '_') >= 0:
 			return 0, malformed("the header %.40s is another's name to some readers", bytes.ToLower(name))
 		case values[at] != nil:
 			return 0, malformed("the header %.40s is there twice", bytes.ToLower(name))
 		default:
-			values[at], there = blank(value), there|1<<at
+			values[at], there = trimBlanks(value), there|1<<at
 		}
 	}
-	length, coding, expect := values[onceLength], values[onceCoding], values[onceExpect]
+	length, coding, expect := values[singletonLength], values[singletonCoding], values[singletonExpect]
 	switch {
 	case length != nil && coding != nil:
 		return 0, malformed("want one Content-Length or one Transfer-Encoding")
@@ -162,20 +162,20 @@ func badFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 		return 0, malformed("Content-Length: want a decimal number")
 	case coding != nil && (string(coding) != "chunked" || old):
 		return 0, malformed("Transfer-Encoding: want chunked, in HTTP/1.1")
-	case values[onceTrailer] != nil:
+	case values[singletonTrailer] != nil:
 		return 0, malformed("headers behind the body are not taken")
 	case expect != nil && string(expect) != "100-continue":
 		return 0, invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
-	case values[onceHost] == nil:
+	case values[singletonHost] == nil:
 		return 0, malformed("the Host header is missing")
-	case (coding != nil || len(bytes.Trim(length, "0")) > 0) && !takesBody(method):
+	case (coding != nil || len(bytes.Trim(length, "0")) > 0) && !allowsBody(method):
 		return 0, malformed("a %.20s has no body", method)
 	}
 	return there, nil
 }
 
-// blank is a value without what stands around it; never nil.
-func blank(value []byte) []byte {
+// trimBlanks is a value without what stands around it; never nil.
+func trimBlanks(value []byte) []byte {
 	for len(value) > 0 && (value[0] == ' ' || value[0] == '\t') {
 		value = value[1:]
 	}
@@ -190,15 +190,15 @@ func malformed(format string, args ...any) *problem {
 	return invalid(http.StatusBadRequest, "", fmt.Sprintf(format, args...))
 }
 
-func takesBody(method []byte) bool {
+func allowsBody(method []byte) bool {
 	return string(method) == http.MethodPost || string(method) == http.MethodPut || string(method) == http.MethodPatch
 }
 
 // A set of bytes.
-type set [256]bool
+type byteSet [256]bool
 
 // nameBytes are what a header's name is made of, valueBytes what its value is.
-var nameBytes, valueBytes = func() (name, value set) {
+var nameBytes, valueBytes = func() (name, value byteSet) {
 	for c := range name {
 		b := byte(c)
 		name[c] = 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
@@ -207,7 +207,7 @@ var nameBytes, valueBytes = func() (name, value set) {
 	return name, value
 }()
 
-func allOf(text []byte, of *set) bool {
+func consistsOf(text []byte, of *byteSet) bool {
 	for _, c := range text {
 		if !of[c] {
 			return false
@@ -216,10 +216,10 @@ func allOf(text []byte, of *set) bool {
 	return true
 }
 
-// trailed tells whether there are headers that the head does not have: fasthttp
+// hasTrailers tells whether there are headers that the head does not have: fasthttp
 // puts those behind a chunked body among the others, where one could pass for
 // what the head has not said.
-func trailed(h *fasthttp.RequestHeader) bool {
+func hasTrailers(h *fasthttp.RequestHeader) bool {
 	if h.ContentLength() != -1 {
 		return false
 	}
@@ -238,21 +238,21 @@ func trailed(h *fasthttp.RequestHeader) bool {
 	return false
 }
 
-// badTarget finds what no path or query of ours has: escapes above all. What is
+// checkTarget finds what no path or query of ours has: escapes above all. What is
 // looked at here is what is routed by, byte for byte.
-func badTarget(h *fasthttp.RequestHeader) *problem {
+func checkTarget(h *fasthttp.RequestHeader) *problem {
 	target := h.RequestURI()
 	if len(target) > TargetBytesMax {
 		return invalid(http.StatusRequestURITooLong, "", fmt.Sprintf("want at most %d bytes of path and query", TargetBytesMax))
 	}
-	path, query, _ := bytes.Cut(target, question)
+	path, query, _ := bytes.Cut(target, questionMark)
 	what := ""
 	switch {
 	case len(path) == 0 || path[0] != '/':
 		what = "want a path that begins with /"
-	case !allOf(path, &pathBytes):
+	case !consistsOf(path, &pathBytes):
 		what = "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
-	case !allOf(query, &queryBytes):
+	case !consistsOf(query, &queryBytes):
 		what = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
 	default:
 		for from, i := 1, 1; i <= len(path); i++ {
@@ -271,13 +271,13 @@ func badTarget(h *fasthttp.RequestHeader) *problem {
 	return invalid(http.StatusBadRequest, "", what)
 }
 
-var question = []byte("?")
+var questionMark = []byte("?")
 
 // What paths, queries and the names of hosts are made of.
-var pathBytes, queryBytes, hostBytes = lettersAnd("/._:-"), lettersAnd("._=&-"), lettersAnd(".-_")
+var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._=&-"), alphanumericAnd(".-_")
 
-// lettersAnd is letters, digits and some more.
-func lettersAnd(more string) (of set) {
+// alphanumericAnd is letters, digits and some more.
+func alphanumericAnd(more string) (of byteSet) {
 	for c := range of {
 		b := byte(c)
 		of[c] = 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte(more, b) >= 0
@@ -285,10 +285,10 @@ func lettersAnd(more string) (of set) {
 	return of
 }
 
-// badHost refuses names that are not ours: a page whose own name was made to
+// checkHost refuses names that are not ours: a page whose own name was made to
 // lead here would otherwise read us as if we were its server.
-func (s *Server) badHost(h *fasthttp.RequestHeader) *problem {
-	if last := s.host.Load(); last != nil && string(h.Host()) == *last {
+func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
+	if last := s.lastHost.Load(); last != nil && string(h.Host()) == *last {
 		return nil
 	}
 	host := string(h.Host())
@@ -297,8 +297,8 @@ func (s *Server) badHost(h *fasthttp.RequestHeader) *problem {
 	case !ok:
 		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, and a port if need be")
 	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }),
-		!s.local.Load() && len(s.config.Hosts) == 0:
-		s.host.Store(&host)
+		!s.onLoopback.Load() && len(s.config.Hosts) == 0:
+		s.lastHost.Store(&host)
 		return nil
 	}
 	return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",
@@ -317,7 +317,7 @@ func splitHost(host string) (name, port string, ok bool) {
 		inner, closed := strings.CutSuffix(inner, "]")
 		return inner, port, closed && net.ParseIP(inner) != nil && strings.Contains(inner, ":")
 	}
-	return host, port, host != "" && allOf([]byte(host), &hostBytes)
+	return host, port, host != "" && consistsOf([]byte(host), &hostBytes)
 }
 
 func isLoopback(name string) bool {
@@ -325,8 +325,8 @@ func isLoopback(name string) bool {
 	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// badOrigin refuses what the page of another origin has its reader's browser send.
-func (s *Server) badOrigin(h *fasthttp.RequestHeader) *problem {
+// checkOrigin refuses what the page of another origin has its reader's browser send.
+func (s *Server) checkOrigin(h *fasthttp.RequestHeader) *problem {
 	origin, site := string(h.Peek(fasthttp.HeaderOrigin)), string(h.Peek("Sec-Fetch-Site"))
 	switch {
 	case origin != "" && slices.Contains(s.config.Origins, origin):
@@ -341,11 +341,11 @@ func (s *Server) badOrigin(h *fasthttp.RequestHeader) *problem {
 	return nil
 }
 
-// badMedia refuses bodies that are not plain JSON: what a page can send without
+// checkMediaType refuses bodies that are not plain JSON: what a page can send without
 // asking first is a form or text, and what is packed may be much larger than it
 // looks. A program that calls its JSON a form, as curl does of -d, is understood:
 // no browser sends one without saying whose page it is on.
-func badMedia(h *fasthttp.RequestHeader) *problem {
+func checkMediaType(h *fasthttp.RequestHeader) *problem {
 	if len(h.ContentEncoding()) == 0 && string(h.ContentType()) == "application/json" {
 		return nil
 	}
@@ -354,18 +354,18 @@ func badMedia(h *fasthttp.RequestHeader) *problem {
 	}
 	media, _, _ := strings.Cut(string(h.ContentType()), ";")
 	media = strings.TrimSpace(media)
-	if strings.EqualFold(media, "application/x-www-form-urlencoded") && !fromPage(h) {
+	if strings.EqualFold(media, "application/x-www-form-urlencoded") && !fromBrowser(h) {
 		return nil
 	}
 	body := h.ContentLength() > 0 || h.ContentLength() == -1
-	if (body || media != "") && !strings.EqualFold(media, "application/json") && takesBody(h.Method()) {
+	if (body || media != "") && !strings.EqualFold(media, "application/json") && allowsBody(h.Method()) {
 		return invalid(http.StatusUnsupportedMediaType, "Content-Type", fmt.Sprintf("Content-Type: want application/json, got %.80q", media))
 	}
 	return nil
 }
 
-// fromPage tells whether a browser may have sent the request for a page.
-func fromPage(h *fasthttp.RequestHeader) bool {
+// fromBrowser tells whether a browser may have sent the request for a page.
+func fromBrowser(h *fasthttp.RequestHeader) bool {
 	for _, name := range []string{fasthttp.HeaderOrigin, fasthttp.HeaderReferer, fasthttp.HeaderCookie, "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"} {
 		if len(h.Peek(name)) > 0 {
 			return true

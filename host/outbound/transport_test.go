@@ -22,21 +22,21 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestOnlyHostsAndPortsAsTheyAreWrittenAreDialled(t *testing.T) {
+func TestDialRejectsOtherSpellings(t *testing.T) {
 	resolved := 0
-	o := outboundOf(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
+	o := newOutbound(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
 		resolved++
 		return []netip.Addr{netip.MustParseAddr("1.2.3.4")}, nil
-	}}, &pen{})
+	}}, &logBuffer{})
 	defer o.Close()
-	connects := counted(o)
+	connects := countConnects(o)
 	for _, address := range []string{"127.1:80", "2130706433:80", "0x7f.1:80", "public.example.:80", "bücher.example:80", "user@public.example:80",
 		"public.example:0", "public.example:65536", "public.example:http", "public.example:", "public.example", "1.2.3.4", "1.2.3.4:-1", ":80"} {
 		conn, err := o.dialer.dial(t.Context(), "tcp", address)
 		if err == nil {
 			conn.Close()
 		}
-		if _, final := lossOf(err); !final {
+		if _, final := lossDetail(err); !final {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
@@ -45,12 +45,12 @@ func TestOnlyHostsAndPortsAsTheyAreWrittenAreDialled(t *testing.T) {
 	}
 }
 
-func TestAFewAddressesOfANameAreTried(t *testing.T) {
+func TestDialTriesFewAddresses(t *testing.T) {
 	var many []netip.Addr
 	for n := range byte(20) {
 		many = append(many, netip.AddrFrom4([4]byte{1, 2, 3, n}))
 	}
-	o := outboundOf(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) { return many, nil }}, &pen{})
+	o := newOutbound(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) { return many, nil }}, &logBuffer{})
 	defer o.Close()
 	var dialled []string
 	good := "1.2.3.2:80"
@@ -72,7 +72,7 @@ func TestAFewAddressesOfANameAreTried(t *testing.T) {
 	}
 }
 
-func TestANameThatIsNotFound(t *testing.T) {
+func TestResolveErrors(t *testing.T) {
 	for _, c := range []struct {
 		resolve func(context.Context) error
 		want    string
@@ -87,17 +87,17 @@ func TestANameThatIsNotFound(t *testing.T) {
 		{func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "its name cannot be resolved now", 2 * dialTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			o := outboundOf(t, Config{Resolve: func(ctx context.Context, _ string) ([]netip.Addr, error) { return nil, c.resolve(ctx) }}, &pen{})
+			o := newOutbound(t, Config{Resolve: func(ctx context.Context, _ string) ([]netip.Addr, error) { return nil, c.resolve(ctx) }}, &logBuffer{})
 			defer o.Close()
-			h := invoke(t.Context(), o, upstream.Target{URL: "http://h"}, false, within)
-			if h.Refusal == nil || h.Refusal.Detail != "agent py cannot be reached: "+c.want || len(h.again) != 1 || h.took < c.took || h.took > c.took+time.Second {
+			h := invoke(t.Context(), o, upstream.Target{URL: "http://h"}, false, testTimeout)
+			if h.Refusal == nil || h.Refusal.Detail != "agent py cannot be reached: "+c.want || len(h.retries) != 1 || h.took < c.took || h.took > c.took+time.Second {
 				t.Errorf("%v after %v, want %s", h.Refusal, h.took, c.want)
 			}
 		})
 	}
 }
 
-func TestHowAConnectionIsLostIsToldWithoutAddresses(t *testing.T) {
+func TestLossDetailOmitsAddresses(t *testing.T) {
 	op := func(err error) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Source: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}, Addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 99}, Err: err}
 	}
@@ -115,35 +115,35 @@ func TestHowAConnectionIsLostIsToldWithoutAddresses(t *testing.T) {
 		{fmt.Errorf("x: %w", &net.DNSError{Server: "10.0.0.1:53"}), "its name cannot be resolved now"},
 		{io.ErrUnexpectedEOF, "unexpected EOF"},
 	} {
-		if got, final := lossOf(c.err); got != c.want || final {
+		if got, final := lossDetail(c.err); got != c.want || final {
 			t.Errorf("%v: %q %v, want %q", c.err, got, final, c.want)
 		}
 	}
 }
 
-// spoken is a RoundTripper that is a function.
-type spoken func(*http.Request) (*http.Response, error)
+// roundTripFunc is a RoundTripper that is a function.
+type roundTripFunc func(*http.Request) (*http.Response, error)
 
-func (f spoken) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// asks has an agent asked through a carrier of the test's.
-func asks(t *testing.T, o *Outbound, carrier spoken, pass func(actor.Piece)) *heard {
+// invokeOver has an agent asked through a carrier of the test's.
+func invokeOver(t *testing.T, o *Outbound, carrier roundTripFunc, pass func(actor.Piece)) *result {
 	t.Helper()
-	order, refusal := upstream.Agent{URL: here}.Order(upstream.Invocation{Agent: "py", Session: "s", Run: "r"}, false, o.now().Add(within), upstream.Patience{})
-	h := &heard{}
+	order, refusal := upstream.Agent{URL: agentURL}.Order(upstream.Invocation{Agent: "py", Session: "s", Run: "r"}, false, o.now().Add(testTimeout), upstream.Patience{})
+	h := &result{}
 	if refusal != nil {
 		t.Error(refusal)
 		return h
 	}
 	if pass == nil {
-		pass = h.pass
+		pass = h.addPiece
 	}
-	h.Answer = o.exchange(t.Context(), order, carrier, newPacer(upstream.BackoffConfig{}), &tally{}, pass)
+	h.Answer = o.runExchange(t.Context(), order, carrier, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, pass)
 	return h
 }
 
-// TestWhatHasLeftIsKnown plays what the transport says of a request on its way.
-func TestWhatHasLeftIsKnown(t *testing.T) {
+// TestSentRequestHasUnknownOutcome plays what the transport says of a request on its way.
+func TestSentRequestHasUnknownOutcome(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		says   func(*httptrace.ClientTrace)
@@ -159,9 +159,9 @@ func TestWhatHasLeftIsKnown(t *testing.T) {
 		}, actor.Unavailable},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			o := outboundOf(t, Config{}, &pen{})
+			o := newOutbound(t, Config{}, &logBuffer{})
 			defer o.Close()
-			h := asks(t, o, func(r *http.Request) (*http.Response, error) {
+			h := invokeOver(t, o, func(r *http.Request) (*http.Response, error) {
 				c.says(httptrace.ContextClientTrace(r.Context()))
 				return nil, syscall.ECONNRESET
 			}, nil)
@@ -172,12 +172,12 @@ func TestWhatHasLeftIsKnown(t *testing.T) {
 	}
 }
 
-func TestAnAskerThatPanicsLeavesNoConnection(t *testing.T) {
+func TestPanicReleasesConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.ReadAll(r.Body)
-			stream(w, says(`delta {"text":"hi"}`))
-			wait(r, time.Hour)
+			writeStream(w, agentEvents(`delta {"text":"hi"}`))
+			waitOrDisconnect(r, time.Hour)
 		})
 		func() {
 			defer func() {
@@ -185,16 +185,16 @@ func TestAnAskerThatPanicsLeavesNoConnection(t *testing.T) {
 					t.Error("it did not panic")
 				}
 			}()
-			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: here}, false, within), func(actor.Piece) { panic("oops") })
+			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: agentURL}, false, testTimeout), func(actor.Piece) { panic("oops") })
 		}()
-		if w.under != 0 || len(w.agents.busy) != 0 {
+		if w.inProgress != 0 || len(w.agents.invocations) != 0 {
 			t.Error("it is still counted")
 		}
 		w.close()
 	})
 }
 
-func TestAWholeAnswerDoesNotHoldItsConnection(t *testing.T) {
+func TestCompleteAnswerReleasesConnection(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		after  func(w http.ResponseWriter, r *http.Request)
@@ -202,25 +202,25 @@ func TestAWholeAnswerDoesNotHoldItsConnection(t *testing.T) {
 		kept   bool
 	}{
 		{"its body ends", func(http.ResponseWriter, *http.Request) {}, 0, true},
-		{"its body ends soon", func(_ http.ResponseWriter, r *http.Request) { wait(r, lingerFor/2) }, lingerFor, true},
-		{"it is silent", func(_ http.ResponseWriter, r *http.Request) { wait(r, time.Hour) }, lingerFor, false},
+		{"its body ends soon", func(_ http.ResponseWriter, r *http.Request) { waitOrDisconnect(r, drainTimeout/2) }, drainTimeout, true},
+		{"it is silent", func(_ http.ResponseWriter, r *http.Request) { waitOrDisconnect(r, time.Hour) }, drainTimeout, false},
 		{"it goes on", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
-				stream(w, make([]byte, 1000))
-				wait(r, time.Millisecond)
+				writeStream(w, make([]byte, 1000))
+				waitOrDisconnect(r, time.Millisecond)
 			}
 		}, 10 * time.Millisecond, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gone := make(chan time.Time, 1)
-				w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+				w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.ReadAll(r.Body)
-					stream(w, says(`done {}`))
+					writeStream(w, agentEvents(`done {}`))
 					c.after(w, r)
 					gone <- time.Now()
 				})
-				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+				h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
 				if h.Refusal != nil || h.took > 0 {
 					t.Errorf("%v after %v", h.Refusal, h.took)
 				}
@@ -229,8 +229,8 @@ func TestAWholeAnswerDoesNotHoldItsConnection(t *testing.T) {
 					t.Errorf("held for %v", late)
 				}
 				synctest.Wait()
-				invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
-				if n := w.street.dialled(); (n == 1) != c.kept {
+				invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
+				if n := w.network.dialCount(); (n == 1) != c.kept {
 					t.Errorf("%d connections", n)
 				}
 				w.close()
@@ -239,12 +239,12 @@ func TestAWholeAnswerDoesNotHoldItsConnection(t *testing.T) {
 	}
 }
 
-func TestAfterCloseNothingIsLeft(t *testing.T) {
+func TestCloseEndsAttemptsAndConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Int64
-		w := inStreet(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.ReadAll(r.Body)
-			stream(w, says(`done {}`))
+			writeStream(w, agentEvents(`done {}`))
 		})
 		w.server.ConnState = func(_ net.Conn, s http.ConnState) {
 			switch s {
@@ -254,13 +254,13 @@ func TestAfterCloseNothingIsLeft(t *testing.T) {
 				open.Add(-1)
 			}
 		}
-		invoke(t.Context(), w.Outbound, upstream.Target{URL: here}, false, within)
+		invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
 		synctest.Wait()
 		if open.Load() != 1 {
 			t.Errorf("%d connections are kept", open.Load())
 		}
 		left := make(chan struct{})
-		go asks(t, w.Outbound, func(r *http.Request) (*http.Response, error) {
+		go invokeOver(t, w.Outbound, func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			<-time.After(time.Second) // a carrier that takes its time
 			close(left)
@@ -281,20 +281,20 @@ func TestAfterCloseNothingIsLeft(t *testing.T) {
 	})
 }
 
-// hidden is a context that does not tell when it ends.
-type hidden struct{ context.Context }
+// noDeadlineContext is a context that does not tell when it ends.
+type noDeadlineContext struct{ context.Context }
 
-func (hidden) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (noDeadlineContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-func TestTimeOfTheAskerThatRunsOutIsATimeout(t *testing.T) {
+func TestContextTimeoutIsDeadlineRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := inStreet(t, Config{Models: oneModel("http://models.example/v1")}, func(_ http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: oneModel("http://models.example/v1")}, func(_ http.ResponseWriter, r *http.Request) {
 			_, _ = io.ReadAll(r.Body)
-			wait(r, time.Hour)
+			waitOrDisconnect(r, time.Hour)
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		h := ask(hidden{ctx}, w.Outbound, "m", "hi", within)
+		h := askModel(noDeadlineContext{ctx}, w.Outbound, "m", "hi", testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Deadline || !strings.Contains(h.Refusal.Detail, "no time is left") || h.Refusal.Operation == "" || h.took != time.Second {
 			t.Errorf("%+v after %v", h.Refusal, h.took)
 		}
@@ -302,22 +302,22 @@ func TestTimeOfTheAskerThatRunsOutIsATimeout(t *testing.T) {
 	})
 }
 
-func TestEachModelHasItsOwnPatience(t *testing.T) {
+func TestModelTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := oneModel("http://models.example/v1")["m"]
 		m.HeadTimeout, m.IdleTimeout = 3*time.Second, 5*time.Second
-		w := inStreet(t, Config{Models: map[string]Model{"m": m}, Patience: upstream.Patience{Broken: 1}}, func(w http.ResponseWriter, r *http.Request) {
+		w := newFixture(t, Config{Models: map[string]Model{"m": m}, Patience: upstream.Patience{Broken: 1}}, func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			if strings.Contains(string(body), "late") {
-				wait(r, time.Hour)
+				waitOrDisconnect(r, time.Hour)
 			}
-			stream(w, nil)
-			wait(r, time.Hour)
+			writeStream(w, nil)
+			waitOrDisconnect(r, time.Hour)
 		})
-		if h := ask(t.Context(), w.Outbound, "m", "late", within); h.took != m.HeadTimeout {
+		if h := askModel(t.Context(), w.Outbound, "m", "late", testTimeout); h.took != m.HeadTimeout {
 			t.Errorf("%v after %v", h.Refusal, h.took)
 		}
-		if h := ask(t.Context(), w.Outbound, "m", "idle", within); h.took != m.IdleTimeout {
+		if h := askModel(t.Context(), w.Outbound, "m", "idle", testTimeout); h.took != m.IdleTimeout {
 			t.Errorf("%v after %v", h.Refusal, h.took)
 		}
 		w.close()

@@ -55,8 +55,8 @@ type Key struct {
 	Expires actor.Time        // 0: never
 }
 
-// record is a Key as the registry keeps it.
-type record struct {
+// keyRecord is a Key as the registry keeps it.
+type keyRecord struct {
 	ID      string  `json:"key_id"`
 	Name    string  `json:"name"`
 	Digest  string  `json:"digest"`
@@ -70,7 +70,7 @@ type record struct {
 func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expires actor.Time) (Key, string, *actor.Refusal) {
 	id := hex.EncodeToString(random[:keyIDBytes])
 	text := keyPrefix + id + "_" + hex.EncodeToString(random[keyIDBytes:])
-	k := Key{ID: id, Name: name, Digest: sha256.Sum256([]byte(text)), Scopes: inOrder(scopes), Expires: expires}
+	k := Key{ID: id, Name: name, Digest: sha256.Sum256([]byte(text)), Scopes: sortScopes(scopes), Expires: expires}
 	if r := k.Check(); r != nil {
 		return Key{}, "", r
 	}
@@ -96,14 +96,14 @@ func (k *Key) Check() *actor.Refusal {
 			return invalid("scopes", "%.40q is none; want some of %v", string(s), Scopes())
 		}
 	}
-	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, inOrder(k.Scopes)) {
+	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, sortScopes(k.Scopes)) {
 		return invalid("scopes", "want some of %v, each once and in this order", Scopes())
 	}
 	return nil
 }
 
-// inOrder is each of the scopes once; those that are none come last.
-func inOrder(scopes []Scope) (out []Scope) {
+// sortScopes is each of the scopes once; those that are none come last.
+func sortScopes(scopes []Scope) (out []Scope) {
 	for _, s := range append(Scopes(), scopes...) {
 		if slices.Contains(scopes, s) && !slices.Contains(out, s) {
 			out = append(out, s)
@@ -141,14 +141,14 @@ func (k *Key) Principal() string { return "key:" + k.ID }
 
 // Encode writes the key as the registry is told of it.
 func (k *Key) Encode() []byte {
-	out := record{ID: k.ID, Name: k.Name, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
-	out.Created, out.Expires = instant(k.Created), instant(k.Expires)
+	out := keyRecord{ID: k.ID, Name: k.Name, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
+	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
 	return invariant.Must(json.Marshal(out))
 }
 
 // DecodeKey reads what Encode writes.
 func DecodeKey(b []byte) (k Key, err error) {
-	var in record
+	var in keyRecord
 	if err := json.Unmarshal(b, &in, json.RejectUnknownMembers(true)); err != nil {
 		return Key{}, fmt.Errorf("API key: %w", err)
 	}
@@ -175,7 +175,7 @@ func DecodeKey(b []byte) (k Key, err error) {
 	return k, nil
 }
 
-func instant(t actor.Time) string {
+func formatTime(t actor.Time) string {
 	if t == 0 {
 		return ""
 	}

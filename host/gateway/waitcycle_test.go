@@ -13,9 +13,9 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// meeting waits until both have come, then asks the other; asked itself, it
+// callPeerTogether waits until both have come, then asks the other; asked itself, it
 // answers at once. So each call comes while its callee's turn waits for the other.
-func meeting(other string, both *sync.WaitGroup) agents.Func {
+func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 	return func(t *agents.Turn) (string, error) {
 		if t.Message() != "go" {
 			return "pong from " + t.Self().Agent, nil
@@ -45,18 +45,18 @@ func meeting(other string, both *sync.WaitGroup) agents.Func {
 // Two agents ask each other at the same moment, for two clients who know nothing
 // of each other. Both end: one is answered, the other learns of the ring. No
 // time-out is involved: the clocks here are 30 s and more, and nobody's runs out.
-func TestTwoWhoAskEachOtherBothEnd(t *testing.T) {
+func TestMutualCallsBreakWaitCycle(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
-	d := open(t,
-		agents.Define("left", "1", "Asks right.", agents.Blocking(meeting("right", &both))),
-		agents.Define("right", "1", "Asks left.", agents.Blocking(meeting("left", &both))))
+	d := startGateway(t,
+		agents.Define("left", "1", "Asks right.", agents.Blocking(callPeerTogether("right", &both))),
+		agents.Define("right", "1", "Asks left.", agents.Blocking(callPeerTogether("left", &both))))
 	begun := time.Now()
-	var said [2]message
+	var said [2]messageResponse
 	var clients sync.WaitGroup
 	for i, name := range []string{"left", "right"} {
 		clients.Go(func() {
-			if status := d.into(&said[i], "POST", "/v1/agents/"+name+"/messages", `{"content":"go","session":"s"}`); status != 200 || said[i].Status != "succeeded" {
+			if status := d.doJSON(&said[i], "POST", "/v1/agents/"+name+"/messages", `{"content":"go","session":"s"}`); status != 200 || said[i].Status != "succeeded" {
 				t.Errorf("%s: %d %+v", name, status, said[i])
 			}
 		})

@@ -22,7 +22,7 @@ const DepthMax = 64
 // object, no member twice, none that is unknown, nothing behind it.
 func Decode(body []byte, v any) *actor.Refusal {
 	var err error
-	if shallow(body) {
+	if withinDepth(body) {
 		if err = json.Unmarshal(body, v, json.RejectUnknownMembers(true)); err == nil {
 			return nil
 		}
@@ -34,17 +34,17 @@ func Decode(body []byte, v any) *actor.Refusal {
 	var semantic *json.SemanticError
 	switch {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return invalid(field(semantic.JSONPointer), "is unknown: leave it out")
+		return invalid(topLevelField(semantic.JSONPointer), "is unknown: leave it out")
 	case errors.As(err, &semantic):
-		return invalid(field(semantic.JSONPointer), "a value of another kind is wanted")
+		return invalid(topLevelField(semantic.JSONPointer), "a value of another kind is wanted")
 	default:
 		return invalid("", "the JSON is not what it should be")
 	}
 }
 
-// shallow tells whether a text begins as an object does, and nests no deeper than
+// withinDepth tells whether a text begins as an object does, and nests no deeper than
 // it may. Of what is no JSON it may say either; what is, it reads as JSON is read.
-func shallow(body []byte) bool {
+func withinDepth(body []byte) bool {
 	if at := bytes.IndexFunc(body, func(r rune) bool { return !strings.ContainsRune(" \t\r\n", r) }); at < 0 || body[at] != '{' {
 		return false
 	}
@@ -95,13 +95,13 @@ func checkShape(body []byte) *actor.Refusal {
 		var syntax *jsontext.SyntacticError
 		switch {
 		case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
-			return invalid(field(syntax.JSONPointer), "is there twice")
+			return invalid(topLevelField(syntax.JSONPointer), "is there twice")
 		case errors.As(err, &syntax):
-			return invalid(field(syntax.JSONPointer), "not JSON after byte %d", syntax.ByteOffset)
+			return invalid(topLevelField(syntax.JSONPointer), "not JSON after byte %d", syntax.ByteOffset)
 		case err != nil:
 			return invalid("", "not JSON: it ends too early")
 		case d.StackDepth() > DepthMax:
-			return invalid(field(d.StackPointer()), "nests deeper than %d levels", DepthMax)
+			return invalid(topLevelField(d.StackPointer()), "nests deeper than %d levels", DepthMax)
 		case d.StackDepth() == 0:
 			if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
 				return invalid("", "something follows the JSON object")
@@ -111,8 +111,8 @@ func checkShape(body []byte) *actor.Refusal {
 	}
 }
 
-// field is the member at the top that a pointer leads through.
-func field(p jsontext.Pointer) string {
+// topLevelField is the member at the top that a pointer leads through.
+func topLevelField(p jsontext.Pointer) string {
 	for token := range p.Tokens() {
 		return fmt.Sprintf("%.80s", strings.ToValidUTF8(token, "\uFFFD"))
 	}

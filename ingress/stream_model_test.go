@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ingress_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/runs"
+)
+
+// Whatever happens to runs, lines and clients, a client that comes back with the
+// id it has ends up with each event once, in its run's order, and in the order
+// that Stream promises between runs.
+func TestStreamMatchesModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &streamMachine{}
+		s.setup(t)
+		t.Repeat(rapid.StateMachineActions(s))
+		s.finish(t)
+	})
+}
+
+// streamMachine is a machine of rapid: things happen in a tree of runs, a client reads
+// of them, lines break. Its model is the tree, and what the client has heard.
+type streamMachine struct {
+	*testClient
+	client     *modelClient
+	unreported []actor.CallID // of which the stream was not told yet
+}
+
+func (s *streamMachine) setup(t *rapid.T) {
+	story := newRunTree()
+	s.testClient, s.client = &testClient{runTree: story, now: start}, newModelClient(story, rapid.Bool().Draw(t, "tree"))
+	s.reconnect()
+}
+
+// reconnect connects with the id that the client has.
+func (s *streamMachine) reconnect() {
+	s.unreported, s.frames = nil, nil
+	s.connect(s.client.withTree, s.client.id)
+}
+
+// drawOpenRun draws a run that is not over, and there will be news of it.
+func (s *streamMachine) drawOpenRun(t *rapid.T) actor.CallID {
+	if s.runEnded(s.root()) {
+		t.Skip("all is over")
+	}
+	run := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(s.runs), s.runEnded)).Draw(t, "run")
+	if slices.Contains(s.watched, run) {
+		s.unreported = append(s.unreported, run)
+	}
+	return run
+}
+
+func (s *streamMachine) AppendDelta(t *rapid.T) {
+	run := s.drawOpenRun(t)
+	s.appendDelta(run, strings.Repeat("x", rapid.SampledFrom([]int{1, 4000}).Draw(t, "size")))
+	if rapid.IntRange(0, 5).Draw(t, "long") == 5 {
+		for range 40 { // more than a page
+			s.appendDelta(run, "y")
+		}
+	}
+}
+
+func (s *streamMachine) CallChild(t *rapid.T) {
+	if run := s.drawOpenRun(t); len(s.runs) < 9 {
+		s.callChild(run)
+	}
+}
+
+func (s *streamMachine) ReturnChild(t *rapid.T) {
+	run := s.drawOpenRun(t)
+	if below := s.children[run]; len(below) > 0 {
+		child := rapid.SampledFrom(below).Draw(t, "child")
+		s.client.requireSubtree(run, child)
+		s.returnChild(run, child)
+	}
+}
+
+func (s *streamMachine) EndRun(t *rapid.T) {
+	run := s.drawOpenRun(t)
+	s.client.requireSubtree(run, run)
+	s.endRun(run)
+}
+
+func (s *streamMachine) ReportAppended(t *rapid.T) {
+	if len(s.unreported) == 0 {
+		t.Skip("there are none")
+	}
+	s.step(ingress.Appended{Run: s.unreported[0]})
+	s.unreported = s.unreported[1:]
+}
+
+func (s *streamMachine) AnswerRead(t *rapid.T) {
+	if s.pendingRead == nil || s.end != nil {
+		t.Skip("nothing is asked for")
+	}
+	s.answerRead()
+}
+
+func (s *streamMachine) AckBytes(t *rapid.T) {
+	if len(s.unacked) == 0 || s.end != nil {
+		t.Skip("nothing was written")
+	}
+	n := len(s.unacked)
+	if rapid.Bool().Draw(t, "slow") {
+		n = rapid.IntRange(0, n).Draw(t, "bytes")
+	}
+	s.ackBytes(n)
+}
+
+func (s *streamMachine) AdvanceTime(t *rapid.T) {
+	s.now = s.now.Add(rapid.SampledFrom([]time.Duration{time.Millisecond, ingress.WriteTimeout, ingress.PingInterval}).Draw(t, "time"))
+	s.step(ingress.Tick{})
+}
+
+// Disconnect breaks the line; some of what was under way still comes.
+func (s *streamMachine) Disconnect(t *rapid.T) {
+	s.parseBytes(s.unacked[:rapid.IntRange(0, len(s.unacked)).Draw(t, "bytes")])
+	s.checkFrames(t)
+	s.reconnect()
+}
+
+// NextTree goes on with another tree once this one is over.
+func (s *streamMachine) NextTree(t *rapid.T) {
+	if !s.runEnded(s.root()) {
+		t.Skip("it is not over")
+	}
+	s.finish(t)
+	s.setup(t)
+}
+
+func (s *streamMachine) Check(t *rapid.T) {
+	s.checkFrames(t)
+	if s.end != nil && s.end.Reason != ingress.RunEnded {
+		if s.end.Reason != ingress.TooSlow {
+			t.Fatalf("%+v", s.end)
+		}
+		s.reconnect()
+	}
+	if s.maxQueued > ingress.QueueBytesMax+5000 {
+		t.Fatalf("%d bytes were held", s.maxQueued)
+	}
+}
+
+func (s *streamMachine) checkFrames(t *rapid.T) {
+	for _, f := range s.frames {
+		if err := s.client.receiveFrame(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.frames = nil
+}
+
+// finish has all be read that there is; nothing may be missing then.
+func (s *streamMachine) finish(t *rapid.T) {
+	for range 2 { // News of what was read meanwhile may come late
+		for _, run := range s.unreported {
+			s.step(ingress.Appended{Run: run})
+		}
+		s.unreported = nil
+		s.runUntilIdle()
+		s.checkFrames(t)
+	}
+	if ended := s.runEnded(s.root()); ended != (s.end != nil) {
+		t.Fatalf("the run is over: %v, the stream: %+v", ended, s.end)
+	}
+	if err := s.client.missing(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// modelClient is a client that checks what it hears against what there is.
+type modelClient struct {
+	*runTree
+	withTree  bool
+	id        string
+	received  map[actor.CallID]int
+	knownRuns map[actor.CallID]bool
+	// prerequisites says what has to be heard before an event: it is the answer of a call or the end of a run.
+	prerequisites map[string]map[actor.CallID]int
+}
+
+func newModelClient(t *runTree, whole bool) *modelClient {
+	return &modelClient{runTree: t, withTree: whole, received: map[actor.CallID]int{}, knownRuns: map[actor.CallID]bool{t.root(): true}, prerequisites: map[string]map[actor.CallID]int{}}
+}
+
+// requireSubtree remembers what stands below a run when its caller is about to be told, or it is to end.
+func (r *modelClient) requireSubtree(run, below actor.CallID) {
+	there := map[actor.CallID]int{}
+	var all func(actor.CallID)
+	all = func(id actor.CallID) {
+		there[id] = len(r.events[id])
+		for _, child := range r.children[id] {
+			all(child)
+		}
+	}
+	all(below)
+	r.prerequisites[fmt.Sprint(run, len(r.events[run])+1)] = there
+}
+
+func (r *modelClient) receiveFrame(f runs.Frame) error {
+	if f.Name == ingress.StreamClosed {
+		return nil
+	}
+	e, err := runs.Decode([]byte(f.Data))
+	switch {
+	case err != nil:
+		return err
+	case !r.knownRuns[e.Run]:
+		return fmt.Errorf("an event of run %s, which nobody called", e.Run.Short())
+	case int(e.Seq) != r.received[e.Run]+1:
+		return fmt.Errorf("event %d of run %s after %d", e.Seq, e.Run.Short(), r.received[e.Run])
+	case f.Name != e.Type.String() || !bytes.Equal([]byte(f.Data), runs.Encode(r.events[e.Run][e.Seq-1])):
+		return fmt.Errorf("%s is told as %s", f.Data, f.Name)
+	case r.received[r.root()] == len(r.events[r.root()]) && r.runEnded(r.root()):
+		return fmt.Errorf("%s after the end", f.Name)
+	}
+	if r.withTree {
+		for run, count := range r.prerequisites[fmt.Sprint(e.Run, e.Seq)] {
+			if run != e.Run && r.received[run] < count {
+				return fmt.Errorf("%s of run %s before event %d of run %s below it", f.Name, e.Run.Short(), count, run.Short())
+			}
+		}
+		if e.Type == runs.AgentCalledChild {
+			r.knownRuns[e.Child] = true
+		}
+	}
+	r.received[e.Run], r.id = int(e.Seq), f.ID
+	return nil
+}
+
+// missing says what should have been heard by the end.
+func (r *modelClient) missing() error {
+	for _, run := range r.runs {
+		if !r.knownRuns[run] || r.withTree && r.runEnded(r.root()) && run != r.root() {
+			continue // before the root's end it was checked what has to be there
+		}
+		if r.received[run] != len(r.events[run]) {
+			return fmt.Errorf("run %s has %d events, %d were heard", run.Short(), len(r.events[run]), r.received[run])
+		}
+	}
+	return nil
+}
