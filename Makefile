@@ -50,7 +50,7 @@ nightly: build ## RUNS (10000) simulated hours, and all mutants
 
 # What these tests are held against is small enough to be known right, so many
 # ways through it cost little. rapid makes a failure small and says how to repeat it.
-MACHINES = TheTablesAgainstFacts|TheLedgerAgainstAModel|MailboxAgainstAModel|TheRegistryIsWhatItSaid|StreamsAgainstAModel
+MACHINES = TablesAgainstFacts|CallsAgainstModel|MailboxAgainstModel|RegistryMatchesModel|StreamMatchesModel
 machines: ## state machines of runs, tools, approvals, calls, mailboxes, agents and streams: CHECKS (20000) ways of 100 steps
 	$(GO) test ./runs ./runtime ./dispatcher ./agents ./ingress -count=1 -v -timeout 50m -run '^Test($(MACHINES))$$' -rapid.checks=$(or $(CHECKS),20000) -rapid.steps=100
 
@@ -122,7 +122,7 @@ clients: build ## curl, Python, npm's EventSource and a browser read on across a
 
 crash: build ## kill the real server N (20) times, and fail the power: nothing acknowledged may be lost
 	@$(GO) run ./test/crash $(if $(N),-n $(N)) $(if $(SEED),-seed $(SEED))
-	@$(GO) test ./host/disk -run '^TestAPowerFailure' -count=1 -v -args -power-runs 50
+	@$(GO) test ./host/disk -run '^TestPowerFailure' -count=1 -v -args -power-runs 50
 
 load: build ## put a node under load, five times its peak as well: ARGS=
 	@bin/troupe load --plot docs --page docs/PERFORMANCE.md $(ARGS)

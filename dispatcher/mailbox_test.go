@@ -14,10 +14,10 @@ import (
 
 func callID(n uint64) actor.CallID { return actor.NewCallID(0, 0, n) }
 
-// TestMailboxAgainstAModel holds the mailbox against a plain list: what was
+// TestMailboxAgainstModel holds the mailbox against a plain list: what was
 // accepted comes out once, first in first out in its lane, and never more waits
 // than the limits say.
-func TestMailboxAgainstAModel(t *testing.T) {
+func TestMailboxAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := DefaultLimits()
 		limits.MaxPendingPerActor = rapid.IntRange(1, 6).Draw(t, "count")

@@ -24,7 +24,7 @@ type facts struct {
 // The machines walk the three tables: wherever they stand, the table must allow
 // exactly those steps that the facts do, of which one is drawn. So each ends once, and what was sent is never sent
 // again, on any way through them.
-func TestTheTablesAgainstFacts(t *testing.T) {
+func TestTablesAgainstFacts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run, tool, approval := &walk[Status]{}, &walk[ToolStatus]{}, &walk[ApprovalStatus]{}
 		t.Repeat(map[string]func(*rapid.T){

@@ -159,7 +159,7 @@ func TestPanicOutsideCellsIsViolation(t *testing.T) {
 		return ""
 	}}
 	r := RunSeed(o)
-	if r.Violation == nil || r.Violation.Spec != WorldNeverPanics || !strings.Contains(r.Violation.Detail, "as it was told to") || !strings.Contains(r.Violation.Detail, "world_test.go:") {
+	if r.Violation == nil || r.Violation.Spec != WorldNeverPanics || !strings.Contains(r.Violation.Detail, "as it was told to") || !strings.Contains(r.Violation.Detail, "simulation_test.go:") {
 		t.Fatalf("%v", r.Violation)
 	}
 	if small := Shrink(o, r); small.Violation.Spec != WorldNeverPanics || small.Stats.Steps > shrunkStepsMax {
