@@ -87,21 +87,23 @@ var packages = map[string]pkg{
 	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {layer: 4, ours: every},
 
-	"internal/invariant":  {layer: 0},
-	"internal/failpoint":  {layer: 0},
-	"internal/mutant":     {layer: 0, std: []string{"os"}}, // os in the mutants build alone
-	"test/demo":           {layer: 4, ours: every},
-	"test/crash":          {layer: 4, ours: every},
-	"test/clients":        {layer: 4, ours: every},
-	"tla/tlc":             {layer: 4, ours: []string{"internal/mdsection", "internal/servertest"}},
-	"test/corruption":     {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
-	"internal/mdsection":  {layer: 4},
-	"internal/servertest": {layer: 4},
-	"internal/svgplot":    {layer: 4},
-	"test/scaling":        {layer: 4, ours: writers, theirs: []string{pebble}},
-	"test/bench":          {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
-	"internal/load":       {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
-	"internal/tools":      {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
+	"internal/invariant":    {layer: 0},
+	"internal/failpoint":    {layer: 0},
+	"internal/mutant":       {layer: 0, std: []string{"os"}}, // os in the mutants build alone
+	"test/demo":             {layer: 4, ours: every},
+	"test/crash":            {layer: 4, ours: every},
+	"test/clients":          {layer: 4, ours: every},
+	"tla/tlc":               {layer: 4, ours: []string{"internal/mdsection", "internal/servertest"}},
+	"test/corruption":       {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
+	"internal/mdsection":    {layer: 4},
+	"internal/servertest":   {layer: 4},
+	"internal/svgplot":      {layer: 4},
+	"test/scaling":          {layer: 4, ours: writers, theirs: []string{pebble}},
+	"test/bench":            {layer: 4, ours: writers, theirs: []string{pebble, "github.com/valyala/fasthttp"}},
+	"internal/load":         {layer: 4, ours: writers, theirs: []string{"github.com/HdrHistogram/hdrhistogram-go", "github.com/valyala/fasthttp"}},
+	"test/internal/prose":   {layer: 4},
+	"test/internal/sameast": {layer: 4},
+	"internal/tools":        {layer: 4, theirs: []string{"golang.org/x/tools", "honnef.co/go/tools"}}, // a module of its own
 }
 
 // common packages may be imported by every package.

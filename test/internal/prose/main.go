@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command prose measures the language of comments, docs, messages and test names against a budget.
+//
+// docs/STYLE.md explains what is counted. The budget is a maximum per group and
+// 1,000 words. It only goes down: a measurement well below it fails too, until
+// the budget is lowered with -write.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+)
+
+const usage = `usage: go run ./test/internal/prose [-worst N] [-write] [-titles COMMIT]
+
+Counts the phrases that docs/STYLE.md avoids, per 1,000 words, and compares the
+rates with test/internal/prose/budget.txt. Run it from the root of the repository.
+
+  -worst N        print the N texts with the most hits (default 10)
+  -write          lower the budget to what was measured
+  -titles COMMIT  check the commit titles since COMMIT instead
+
+Examples:
+
+  go run ./test/internal/prose -worst 40
+  go run ./test/internal/prose -titles "$(cat .titles-since)"
+`
+
+const budgetFile = "test/internal/prose/budget.txt"
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(args []string, out, errs io.Writer) int {
+	flags := flag.NewFlagSet("prose", flag.ContinueOnError)
+	flags.SetOutput(errs)
+	flags.Usage = func() { fmt.Fprint(errs, usage) }
+	worst := flags.Int("worst", 10, "")
+	write := flags.Bool("write", false, "")
+	titles := flags.String("titles", "", "")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	var problems []string
+	var err error
+	if *titles != "" {
+		problems, err = checkTitles(*titles)
+	} else {
+		problems, err = checkProse(out, *worst, *write)
+	}
+	if err != nil {
+		fmt.Fprintln(errs, "prose:", err)
+		return 1
+	}
+	for _, p := range problems {
+		fmt.Fprintln(errs, p)
+	}
+	if len(problems) > 0 {
+		return 1
+	}
+	return 0
+}
+
+// checkProse measures all tracked files, prints a table and returns what exceeds
+// the budget.
+func checkProse(out io.Writer, worst int, write bool) ([]string, error) {
+	files, err := trackedFiles()
+	if err != nil {
+		return nil, err
+	}
+	var texts []text
+	for _, name := range files {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		found, err := textsOf(name, content)
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, found...)
+	}
+	total := measure(texts)
+	printTable(out, texts, total)
+	printWorst(out, texts, worst)
+	fmt.Fprintf(out, "docs: %d words in README, guides, api, errors, ARCHITECTURE, RATIONALE, NAMES, BUGS and AGENTS\n", docWords(texts))
+
+	content, err := os.ReadFile(budgetFile)
+	if err != nil {
+		return nil, err
+	}
+	budget, err := parseBudget(string(content))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", budgetFile, err)
+	}
+	if write {
+		return nil, os.WriteFile(budgetFile, []byte(budget.lowered(total).String()), 0o644)
+	}
+	return budget.compare(total), nil
+}
+
+// trackedFiles returns the Go and Markdown files that git tracks, or if there is
+// no git repository, those below the current folder.
+func trackedFiles() ([]string, error) {
+	listed, err := exec.Command("git", "ls-files", "-z", "*.go", "*.md").Output()
+	if err != nil {
+		return walkedFiles()
+	}
+	var files []string
+	for name := range strings.SplitSeq(strings.Trim(string(listed), "\x00"), "\x00") {
+		if _, err := os.Stat(name); err == nil { // deleted, but not yet committed
+			files = append(files, name)
+		}
+	}
+	return files, nil
+}
+
+func walkedFiles() (files []string, err error) {
+	err = filepath.WalkDir(".", func(name string, d os.DirEntry, err error) error {
+		if ext := path.Ext(name); err == nil && !d.IsDir() && (ext == ".go" || ext == ".md") {
+			files = append(files, filepath.ToSlash(name))
+		}
+		return err
+	})
+	return files, err
+}
+
+// counts are the words and the hits per group of some texts.
+type counts struct {
+	words int
+	hits  map[string]int
+}
+
+// rate returns the hits of a group per 1,000 words.
+func (c counts) rate(group string) float64 {
+	return 1000 * float64(c.hits[group]) / float64(max(c.words, 1))
+}
+
+func measure(texts []text) counts {
+	total := counts{hits: map[string]int{}}
+	for _, t := range texts {
+		total.words += len(strings.Fields(t.content))
+		for _, g := range groups {
+			total.hits[g.name] += g.count(t.content)
+		}
+	}
+	return total
+}
+
+// packageWordsMin is the number of words from which a package or page is listed.
+const packageWordsMin = 300
+
+func printTable(out io.Writer, texts []text, total counts) {
+	byPackage := map[string][]text{}
+	for _, t := range texts {
+		byPackage[t.section()] = append(byPackage[t.section()], t)
+	}
+	fmt.Fprintf(out, "%-28s", "hits per 1,000 words")
+	for _, g := range groups {
+		fmt.Fprintf(out, "%15s", g.name)
+	}
+	fmt.Fprintf(out, "%9s\n", "words")
+	names := make([]string, 0, len(byPackage))
+	for name := range byPackage {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if c := measure(byPackage[name]); c.words >= packageWordsMin {
+			printRow(out, name, c)
+		}
+	}
+	printRow(out, "all", total)
+}
+
+func printRow(out io.Writer, name string, c counts) {
+	fmt.Fprintf(out, "%-28s", name)
+	for _, g := range groups {
+		fmt.Fprintf(out, "%15.2f", c.rate(g.name))
+	}
+	fmt.Fprintf(out, "%9d\n", c.words)
+}
+
+func printWorst(out io.Writer, texts []text, n int) {
+	sorted := slices.Clone(texts)
+	slices.SortStableFunc(sorted, func(a, b text) int { return b.hits() - a.hits() })
+	for _, t := range sorted[:min(n, len(sorted))] {
+		if t.hits() == 0 {
+			return
+		}
+		fmt.Fprintf(out, "  %s:%d: %.160s\n", t.file, t.line, strings.Join(strings.Fields(t.content), " "))
+	}
+}
+
+// docWords returns the number of words of the pages that a user or maintainer
+// is expected to read. Tables of figures and the TLA+ pages are not included.
+func docWords(texts []text) (words int) {
+	for _, t := range texts {
+		page := path.Base(t.file)
+		if path.Dir(t.file) == "docs" && page != "PERFORMANCE.md" || t.file == "README.md" || t.file == "AGENTS.md" || t.file == "sim/README.md" {
+			words += len(strings.Fields(t.content))
+		}
+	}
+	return words
+}
+
+// checkTitles returns the commits since base whose title breaks the form.
+func checkTitles(base string) ([]string, error) {
+	if err := exec.Command("git", "rev-parse", "--git-dir").Run(); err != nil {
+		return nil, nil // a source archive has no commits
+	}
+	var errs bytes.Buffer
+	log := exec.Command("git", "log", "--no-merges", "--format=%h %s", strings.TrimSpace(base)+"..HEAD")
+	log.Stderr = &errs
+	listed, err := log.Output()
+	if err != nil {
+		return nil, fmt.Errorf("git log %s..HEAD: %w: %s(a shallow clone lacks the commit: git fetch --unshallow)", strings.TrimSpace(base), err, errs.String())
+	}
+	var problems []string
+	for line := range strings.Lines(string(listed)) {
+		hash, title, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if why := titleProblem(title); why != "" {
+			problems = append(problems, fmt.Sprintf("%s %q: %s", hash, title, why))
+		}
+	}
+	return problems, nil
+}
