@@ -45,7 +45,8 @@ var (
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
 	// Programs that measure write tables into a page, and plots.
-	writers = slices.Concat(every, []string{"internal/mdsection", "internal/svgplot"})
+	writers  = slices.Concat(every, []string{"internal/mdsection", "internal/svgplot"})
+	programs = slices.Concat(every, []string{"internal/servertest"})
 )
 
 const (
@@ -84,15 +85,15 @@ var packages = map[string]pkg{
 		"github.com/prometheus/client_golang", "github.com/prometheus/common"}},
 
 	"simulate":   {layer: 4, ours: every},
-	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
+	"cmd/troupe": {layer: 4, ours: slices.Concat(writers, []string{"internal/load", "internal/servertest", "simulate"}), theirs: []string{"github.com/alecthomas/kong", "github.com/schollz/progressbar/v3"}},
 	"examples":   {layer: 4, ours: every},
 
 	"internal/invariant":    {layer: 0},
 	"internal/failpoint":    {layer: 0},
 	"internal/mutant":       {layer: 0, std: []string{"os"}}, // os in the mutants build alone
-	"test/demo":             {layer: 4, ours: every},
-	"test/crash":            {layer: 4, ours: every},
-	"test/clients":          {layer: 4, ours: every},
+	"test/demo":             {layer: 4, ours: programs},
+	"test/crash":            {layer: 4, ours: programs},
+	"test/clients":          {layer: 4, ours: programs},
 	"tla/tlc":               {layer: 4, ours: []string{"internal/mdsection", "internal/servertest"}},
 	"test/corruption":       {layer: 4, ours: slices.Concat(writers, []string{"internal/servertest"}), theirs: []string{pebble}},
 	"internal/mdsection":    {layer: 4},

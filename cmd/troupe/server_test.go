@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/internal/servertest"
 )
 
 // The test binary is the program too, so that tests run the real thing in a
@@ -40,9 +42,9 @@ func program(args ...string) *exec.Cmd {
 // server is a real one in a process of its own.
 type server struct {
 	*testing.T
-	cmd    *exec.Cmd
+	*servertest.Process
+	log    string // file with standard error
 	url    string
-	took   time.Duration // from the start to the first word
 	client *http.Client
 }
 
@@ -55,46 +57,34 @@ func serve(t *testing.T, dir string, args ...string) *server {
 // serveBare starts one with no agents but those it is told of.
 func serveBare(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
-	began := time.Now()
-	s := &server{T: t, cmd: program(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
+	cmd := program(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
 	log, err := os.OpenFile(filepath.Join(filepath.Dir(dir), "server.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	s.cmd.Stderr = log
-	out, err := s.cmd.StdoutPipe()
+	cmd.Stderr = log
+	p, err := servertest.Start(cmd)
 	if err != nil {
-		t.Fatal(err)
+		text, _ := os.ReadFile(log.Name())
+		t.Fatalf("%v\n%s", err, text)
 	}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	s := &server{T: t, Process: p, log: log.Name(), url: p.Line,
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 30 * time.Second}}
 	t.Cleanup(func() { s.end(syscall.SIGKILL) })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		said, _ := os.ReadFile(log.Name())
-		t.Fatalf("the server does not come up: %v\n%s", err, said)
-	}
-	s.url, s.took = strings.TrimSpace(line), time.Since(began)
 	return s
 }
 
 // end sends a signal, waits, and returns the exit code.
 func (s *server) end(signal syscall.Signal) int {
-	if s.cmd.ProcessState == nil {
-		_ = s.cmd.Process.Signal(signal)
-	}
+	s.Signal(signal)
 	return s.wait()
 }
 
 func (s *server) wait() int {
-	if s.cmd.ProcessState == nil {
-		_ = s.cmd.Wait()
-		s.client.CloseIdleConnections()
-	}
-	return s.cmd.ProcessState.ExitCode()
+	_ = s.Wait()
+	s.client.CloseIdleConnections()
+	return s.State().ExitCode()
 }
 
 // ask is one request; an error means that there was no whole answer.
@@ -211,7 +201,7 @@ func TestADrainedServerEndsWell(t *testing.T) {
 		_, err := s.ask("GET", "/v1/runs", "", "", &list)
 		return err == nil && len(list.Runs) == 2
 	})
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
+	s.Signal(syscall.SIGTERM)
 	poll(t, "/readyz is red", func() bool {
 		var a answer
 		status, err := s.ask("GET", "/readyz", "", "", &a)
@@ -258,7 +248,7 @@ func TestAServerEndsWhateverAClientDoes(t *testing.T) {
 		t.Fatalf("%q %v", line, err)
 	}
 	code := s.end(syscall.SIGTERM)
-	said, err := os.ReadFile(s.cmd.Stderr.(*os.File).Name())
+	said, err := os.ReadFile(s.log)
 	if code != 0 || err != nil || strings.Contains(string(said), "does not") || !strings.Contains(string(said), "clients were cut off") {
 		t.Errorf("it ended with %d\n%s, %v", code, said, err)
 	}

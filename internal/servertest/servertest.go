@@ -4,7 +4,6 @@
 package servertest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,7 +11,6 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
-	"strings"
 	"syscall"
 )
 
@@ -20,26 +18,18 @@ import (
 // base URL, then sends the signal end and waits for the process to exit. A
 // non-zero exit is an error unless end is SIGKILL.
 func Run(ctx context.Context, bin string, flags []string, end syscall.Signal, use func(url string) error) error {
-	server := exec.CommandContext(ctx, bin, append([]string{"serve", "--ready", "--listen", "127.0.0.1:0", "--grace", "1s", "--log-level", "warn"}, flags...)...)
-	var said bytes.Buffer
-	server.Stderr = &said
-	out, err := server.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := server.Start(); err != nil {
-		return fmt.Errorf("%w: make build makes it", err)
-	}
-	url, err := bufio.NewReader(out).ReadString('\n')
+	cmd := exec.CommandContext(ctx, bin, append([]string{"serve", "--ready", "--listen", "127.0.0.1:0", "--grace", "1s", "--log-level", "warn"}, flags...)...)
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	server, err := Start(cmd)
 	if err == nil {
-		err = use(strings.TrimSpace(url))
-	}
-	_ = server.Process.Signal(end)
-	if ended := server.Wait(); err == nil && end != syscall.SIGKILL {
-		err = ended
+		err = use(server.Line)
+		if exit := server.Stop(end); err == nil && end != syscall.SIGKILL {
+			err = exit
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s serve: %w\n%s", bin, err, said.Bytes())
+		return fmt.Errorf("%s serve: %w\n%s", bin, err, log.Bytes())
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"bytes"
 	"context"
 	_ "embed" // the clients' own programs
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -32,6 +31,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/troupe-run/troupe/internal/servertest"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -69,7 +69,7 @@ type lane struct {
 	dir     string
 	listen  string
 	url     string
-	server  *exec.Cmd
+	server  *servertest.Process
 	agent   *http.Server
 	release chan struct{} // closed when the agent may go on
 	readers []*reader
@@ -152,8 +152,7 @@ func (l *lane) run() (err error) {
 		}
 		fmt.Printf("  %-22s has seen %d events\n", r.name, len(r.events()))
 	}
-	_ = l.server.Process.Kill()
-	_ = l.server.Wait()
+	_ = l.server.Stop(syscall.SIGKILL)
 	fmt.Println("kill -9, and the same server again")
 	if err := l.startServer(l.listen); err != nil {
 		return err
@@ -374,21 +373,13 @@ func (l *lane) startAgent() error {
 	return nil
 }
 
-func (l *lane) startServer(listen string) error {
-	l.server = exec.CommandContext(l.ctx, l.bin, "serve", "--data", filepath.Join(l.dir, "data"), "--listen", listen, "--log-level", "error")
-	l.server.Stderr = os.Stderr
-	out, err := l.server.StdoutPipe()
-	if err != nil {
+func (l *lane) startServer(listen string) (err error) {
+	cmd := exec.CommandContext(l.ctx, l.bin, "serve", "--data", filepath.Join(l.dir, "data"), "--listen", listen, "--log-level", "error")
+	cmd.Stderr = os.Stderr
+	if l.server, err = servertest.Start(cmd); err != nil {
 		return err
 	}
-	if err := l.server.Start(); err != nil {
-		return fmt.Errorf("%w: make build makes it", err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return errors.New("the server does not come up")
-	}
-	l.url = strings.TrimSpace(line)
+	l.url = l.server.Line
 	l.listen = strings.TrimPrefix(l.url, "http://")
 	return nil
 }
@@ -473,9 +464,8 @@ func (l *lane) close() {
 	for _, r := range l.readers {
 		r.stop()
 	}
-	if l.server != nil && l.server.Process != nil {
-		_ = l.server.Process.Signal(syscall.SIGTERM)
-		_ = l.server.Wait()
+	if l.server != nil {
+		_ = l.server.Stop(syscall.SIGTERM)
 	}
 	if l.agent != nil {
 		_ = l.agent.Close()

@@ -31,7 +31,7 @@ func serving(t *testing.T, events []string) *life {
 		fmt.Fprintf(w, `{"events":[%s]}`, strings.Join(rest[:min(3, len(rest))], ","))
 	}))
 	t.Cleanup(s.Close)
-	return newLife(t.Context(), &server{url: s.URL, ended: make(chan struct{})}, 0)
+	return newLife(t.Context(), s.URL, make(chan struct{}), 0)
 }
 
 func TestTheLedgerIsHeldAgainstTheServer(t *testing.T) {

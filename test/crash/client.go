@@ -85,7 +85,7 @@ func (c *client) step(l *life) {
 // ends waits a while for the end of the server; false if it lives on.
 func (l *life) ends() bool {
 	select {
-	case <-l.ended:
+	case <-l.exited:
 		return true
 	case <-l.ctx.Done():
 		return true

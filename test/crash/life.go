@@ -20,7 +20,8 @@ import (
 
 // life is what clients have of one server, from its start to its end.
 type life struct {
-	*server
+	url    string
+	exited <-chan struct{} // closed when the server has exited
 	ctx    context.Context
 	http   *http.Client
 	acks   atomic.Int64 // answers that say yes, and events of streams
@@ -35,8 +36,8 @@ type life struct {
 // requestWithin is more than anything here may take.
 const requestWithin = time.Minute
 
-func newLife(ctx context.Context, s *server, last int64) *life {
-	return &life{server: s, ctx: ctx, last: last, enough: make(chan struct{}),
+func newLife(ctx context.Context, url string, exited <-chan struct{}, last int64) *life {
+	return &life{url: url, exited: exited, ctx: ctx, last: last, enough: make(chan struct{}),
 		http: &http.Client{Timeout: requestWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}}
 }
 
@@ -45,7 +46,7 @@ func (l *life) close() { l.http.CloseIdleConnections() }
 // over tells whether clients have nothing to ask any more.
 func (l *life) over() bool {
 	select {
-	case <-l.ended:
+	case <-l.exited:
 		return true
 	case <-l.ctx.Done():
 		return true

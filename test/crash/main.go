@@ -132,13 +132,13 @@ func (c *crash) cycle(ctx context.Context, clients []*client, n int) error {
 		return err
 	}
 	defer s.end(syscall.SIGKILL)
-	l := newLife(ctx, s, killAfter)
+	l := newLife(ctx, s.Line, s.Exited(), killAfter)
 	defer l.close()
 	worked := l.work(clients)
 	select {
 	case <-l.enough:
 		<-time.After(delay)
-	case <-s.ended:
+	case <-s.Exited():
 	case <-time.After(killWithin):
 		return fmt.Errorf("within %v only %d acknowledgements of %d", killWithin, l.acks.Load(), killAfter)
 	case <-ctx.Done():
@@ -155,13 +155,13 @@ func (c *crash) cycle(ctx context.Context, clients []*client, n int) error {
 
 // killEarly kills a server while it is about to find what the last one left.
 func (c *crash) killEarly() error {
-	s, _, err := launch(c.bin, c.dir, c.listen)
+	s, err := launch(c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
 	select {
 	case <-time.After(time.Duration(c.chance.Int64N(int64(100 * time.Millisecond)))):
-	case <-s.ended:
+	case <-s.Exited():
 	}
 	if killed, state := s.end(syscall.SIGKILL); !killed {
 		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
@@ -178,7 +178,7 @@ func (c *crash) last(ctx context.Context, clients []*client) error {
 		return err
 	}
 	defer s.end(syscall.SIGKILL)
-	l := newLife(ctx, s, 0)
+	l := newLife(ctx, s.Line, s.Exited(), 0)
 	defer l.close()
 	l.settle(clients)
 	if err := c.ledger.calm(l); err != nil {

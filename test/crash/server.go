@@ -3,19 +3,18 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
+
+	"github.com/troupe-run/troupe/internal/servertest"
 )
 
 // What is in the folder of a run.
@@ -33,10 +32,8 @@ func tail(dir string) string {
 
 // server is the program under test, in a process of its own.
 type server struct {
-	cmd   *exec.Cmd
-	url   string
-	ready time.Duration
-	ended chan struct{}
+	*servertest.Process
+	ready time.Duration // from the start of the process until /readyz answers 200
 }
 
 // freePort finds a place where nobody answers.
@@ -48,47 +45,44 @@ func freePort() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// launch starts the process, and is its standard output.
-func launch(bin, dir, listen string) (*server, io.Reader, error) {
-	talk, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer talk.Close()
-	s := &server{cmd: exec.Command(bin, "serve", "--data", filepath.Join(dir, dataDir), "--agents", filepath.Join(dir, agentsDir), "--ready",
-		"--listen", listen, "--log-level", "warn"), ended: make(chan struct{})}
-	s.cmd.Env = append(os.Environ(), "NO_COLOR=1")
-	s.cmd.Stderr = talk
-	out, in, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer in.Close()
-	s.cmd.Stdout = in
-	if err := s.cmd.Start(); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("%w: make build makes it", err), out.Close())
-	}
-	go func() {
-		defer close(s.ended)
-		_ = s.cmd.Wait()
-		_ = out.Close()
-	}()
-	return s, out, nil
-}
-
-// start runs the server until it says that it is ready.
-func start(ctx context.Context, bin, dir, listen string) (*server, error) {
-	began := time.Now()
-	s, out, err := launch(bin, dir, listen)
+// command returns the command line of the server. Its standard error is appended
+// to a file in dir.
+func command(bin, dir, listen string) (*exec.Cmd, error) {
+	log, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	cmd := exec.Command(bin, "serve", "--data", filepath.Join(dir, dataDir), "--agents", filepath.Join(dir, agentsDir), "--ready",
+		"--listen", listen, "--log-level", "warn")
+	cmd.Env = append(os.Environ(), "NO_COLOR=1")
+	cmd.Stderr = log
+	return cmd, nil
+}
+
+// launch starts the server and does not wait until it is ready.
+func launch(bin, dir, listen string) (*server, error) {
+	cmd, err := command(bin, dir, listen)
 	if err != nil {
-		_, state := s.end(syscall.SIGKILL)
-		return nil, fmt.Errorf("the server does not come up: %s: %s", state, tail(dir))
+		return nil, err
 	}
-	s.url = strings.TrimSpace(line)
+	defer cmd.Stderr.(*os.File).Close()
+	p, err := servertest.Launch(cmd)
+	return &server{Process: p}, err
+}
+
+// start starts the server and waits until it is ready.
+func start(ctx context.Context, bin, dir, listen string) (*server, error) {
+	began := time.Now()
+	cmd, err := command(bin, dir, listen)
+	if err != nil {
+		return nil, err
+	}
+	defer cmd.Stderr.(*os.File).Close()
+	p, err := servertest.Start(cmd)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, tail(dir))
+	}
+	s := &server{Process: p}
 	if err := s.isReady(ctx); err != nil {
 		s.end(syscall.SIGKILL)
 		return nil, err
@@ -97,32 +91,30 @@ func start(ctx context.Context, bin, dir, listen string) (*server, error) {
 	return s, nil
 }
 
-// isReady asks until the server takes work.
+// isReady waits until the server accepts work.
 func (s *server) isReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/readyz", nil)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Line+"/readyz", nil)
 		if err != nil {
 			return err
 		}
 		response, err := http.DefaultClient.Do(r)
 		if err != nil {
-			return fmt.Errorf("the server says where it is, and does not answer: %w", err)
+			return fmt.Errorf("GET /readyz after the server printed its address: %w", err)
 		}
 		if err := response.Body.Close(); err != nil || response.StatusCode == http.StatusOK {
 			return err
 		}
 		if ctx.Err() != nil {
-			return errors.New("the server never gets ready")
+			return errors.New("/readyz did not answer 200 within 20 s")
 		}
 	}
 }
 
-// end sends a signal, waits for the end, and tells whether it was that signal.
-func (s *server) end(signal syscall.Signal) (byIt bool, state *os.ProcessState) {
-	_ = s.cmd.Process.Signal(signal)
-	<-s.ended
-	status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled() && status.Signal() == signal, s.cmd.ProcessState
+// end sends a signal, waits, and reports whether that signal ended the process.
+func (s *server) end(signal syscall.Signal) (bySignal bool, state *os.ProcessState) {
+	_ = s.Stop(signal)
+	return s.Killed(signal), s.State()
 }

@@ -8,7 +8,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
+	"github.com/troupe-run/troupe/internal/servertest"
 	"github.com/troupe-run/troupe/runs"
 	"github.com/troupe-run/troupe/store"
 	"github.com/troupe-run/troupe/upstream"
@@ -68,7 +68,7 @@ type demo struct {
 	bin, word      string
 	dir, data, log string
 	listen, url    string
-	server         *exec.Cmd
+	server         *servertest.Process
 	id             actor.CallID // of the streamed run
 }
 
@@ -110,7 +110,7 @@ func (d *demo) run() (err error) {
 	if err != nil {
 		return err
 	}
-	killed := d.server.Process.Pid
+	killed := d.server.Pid()
 	d.stop(syscall.SIGKILL) //nolint:errcheck // it cannot end well
 	fmt.Printf("  process %d is dead, %d events were shown\n", killed, len(before))
 
@@ -164,32 +164,23 @@ func (d *demo) start(more ...string) error {
 	defer log.Close()
 	args := append([]string{"serve", "--data", d.data, "--listen", d.listen, "--pace", "50ms"}, more...)
 	fmt.Printf("  $ %s %s &\n", d.bin, strings.Join(args, " "))
-	d.server = exec.CommandContext(d.ctx, d.bin, args...)
-	d.server.Stderr = log
-	out, err := d.server.StdoutPipe()
-	if err != nil {
+	cmd := exec.CommandContext(d.ctx, d.bin, args...)
+	cmd.Stderr = log
+	if d.server, err = servertest.Start(cmd); err != nil {
 		return err
 	}
-	if err := d.server.Start(); err != nil {
-		return fmt.Errorf("%w: run make build first", err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("the server does not come up: %w", d.stop(syscall.SIGTERM))
-	}
-	d.url = strings.TrimSpace(line)
+	d.url = d.server.Line
 	d.listen = strings.TrimPrefix(d.url, "http://")
-	fmt.Printf("  process %d answers at %s\n", d.server.Process.Pid, d.url)
+	fmt.Printf("  process %d answers at %s\n", d.server.Pid(), d.url)
 	return nil
 }
 
-// stop sends the server a signal and waits for its end; after SIGTERM that has to be a good one.
+// stop sends the server a signal and waits. After SIGTERM a non-zero exit is an error.
 func (d *demo) stop(signal syscall.Signal) error {
-	if d.server == nil || d.server.Process == nil {
+	if d.server == nil {
 		return nil
 	}
-	_ = d.server.Process.Signal(signal)
-	err := d.server.Wait()
+	err := d.server.Stop(signal)
 	d.server = nil
 	return err
 }

@@ -8,7 +8,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -23,6 +22,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/troupe-run/troupe/internal/servertest"
 )
 
 // within is how long the whole of it may take.
@@ -47,7 +48,7 @@ type demo struct {
 	ctx       context.Context
 	bin, word string
 	dir, url  string
-	running   []*exec.Cmd // stopped in the opposite order
+	running   []*servertest.Process // stopped in reverse order
 }
 
 func (d *demo) run() (err error) {
@@ -83,19 +84,12 @@ func (d *demo) start(name string, args ...string) (string, error) {
 	fmt.Printf("  $ %s %s &\n", filepath.Base(name), strings.Join(args, " "))
 	c := exec.CommandContext(d.ctx, name, args...)
 	c.Stderr = os.Stderr
-	out, err := c.StdoutPipe()
+	p, err := servertest.Start(c)
 	if err != nil {
 		return "", err
 	}
-	if err := c.Start(); err != nil {
-		return "", fmt.Errorf("%w: run make build first", err)
-	}
-	d.running = append(d.running, c)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return "", fmt.Errorf("%s does not come up", filepath.Base(name))
-	}
-	return strings.TrimSpace(line), nil
+	d.running = append(d.running, p)
+	return p.Line, nil
 }
 
 func (d *demo) command(args ...string) error {
@@ -182,10 +176,8 @@ func (d *demo) get(path string, into any) error {
 func (d *demo) stop() error {
 	var all error
 	for i := len(d.running) - 1; i >= 0; i-- {
-		c := d.running[i]
-		_ = c.Process.Signal(syscall.SIGTERM)
-		if err := c.Wait(); err != nil {
-			all = errors.Join(all, fmt.Errorf("%s was told to stop: %w", filepath.Base(c.Path), err))
+		if err := d.running[i].Stop(syscall.SIGTERM); err != nil {
+			all = errors.Join(all, fmt.Errorf("process %d after SIGTERM: %w", d.running[i].Pid(), err))
 		}
 	}
 	if d.dir != "" {
