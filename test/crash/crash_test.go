@@ -28,10 +28,10 @@ func TestKillNineAgainAndAgain(t *testing.T) {
 	t.Log(out.String())
 }
 
-func TestAServerThatIsNoneIsTold(t *testing.T) {
+func TestServerThatCannotStartIsReported(t *testing.T) {
 	for bin, want := range map[string]string{
-		filepath.Join(t.TempDir(), "troupe"): "make build makes it",
-		"/bin/false":                         "the server does not come up: exit status 1",
+		filepath.Join(t.TempDir(), "troupe"): "run make build first",
+		"/bin/false":                         "did not start: exit status 1",
 	} {
 		t.Setenv("TMPDIR", t.TempDir())
 		var out, talk strings.Builder
