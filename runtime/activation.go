@@ -16,57 +16,57 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// activation is an actor's life in the memory of this cell, under one epoch. One
-// that is idle and writes nothing down is no more than this.
+// activation is an actor in the memory of this cell, under one epoch. For an idle
+// volatile actor this struct is all the memory used.
 type activation struct {
 	id           actor.ID
 	epoch        actor.Epoch
 	lastUsed     actor.Time
-	timerAt      actor.Time // 0: none set
+	timerAt      actor.Time // time of the pending timer; 0 means none
 	shard        uint16
-	durable      bool // journaled; else durability = "none"
-	serial       bool // keeps its turn while it waits
+	durable      bool // journaled; otherwise volatile (durability "none")
+	serial       bool // runs one turn at a time
 	loaded       bool
 	dirty        bool
-	*activeState // the cell's rest, if nothing is open; see Cell.live
+	*activeState // the cell's idleState if nothing is open; see Cell.ensureActive
 }
 
-// activeState is what there is of an actor while it has something to do. What must
-// survive it is its journal, which changes by records alone.
+// activeState is the state of an actor that has something to do. The part that must
+// survive a crash is the journal, which only records change.
 type activeState struct {
-	deferred       []actor.Envelope // came while it was being loaded
-	outcomeWaiters []outcomeWaiter  // came when their outcome was put away
-	mustLoad       bool             // has open work, so that it must be loaded sooner or later
-	recovering     bool             // is one of those that are being read for their open work
-	loadBackoff    actor.Duration   // until it is read again, the disk having failed
+	deferred       []actor.Envelope // messages received during a load
+	outcomeWaiters []outcomeWaiter  // duplicates whose outcome is being read
+	mustLoad       bool             // has open work; a failed load MUST be retried
+	recovering     bool             // counted in recoveryQueue.loading
+	loadBackoff    actor.Duration   // delay before the next load after a failed one
 
 	journal    store.Journal
 	mailbox    dispatcher.Mailbox
-	turns      []*turn        // in the order in which they began
-	joined     []joinedCall   // repeats of open runs
-	tainted    []actor.CallID // queued calls of an unjournaled actor that came from a log
-	subscribed []actor.CallID // runs of an unjournaled actor that somebody follows
+	turns      []*turn        // in order of their start
+	joined     []joinedCall   // duplicates of open runs
+	tainted    []actor.CallID // queued calls of a volatile actor that depend on log entries
+	subscribed []actor.CallID // runs of a volatile actor that have a subscriber
 
-	runEvents     []runs.Event // for the next entry to carry
+	runEvents     []runs.Event // run events for the next entry
 	entryBytes    int          // bytes of entries since the last snapshot
-	snapshotBytes int          // bytes of that snapshot
-	indexedDue    actor.Time   // its place in the expiry index
-	reprobeAt     actor.Time   // when calls that still wait ask again what for
-	counted       Size         // what of the cell's size is its
+	snapshotBytes int          // size of that snapshot in bytes
+	indexedDue    actor.Time   // deadline in the expiry index
+	reprobeAt     actor.Time   // next time to probe for calls that still wait; 0 means none
+	counted       Size         // share of Cell.size
 }
 
-// freeListMax is how many lives, turns and runs of unjournaled actors a cell keeps
-// for the next that need one.
+// freeListMax is the maximum length of each free list: states, turns and runs of
+// volatile actors.
 const freeListMax = 1024
 
-// firstMax and stepsKept are for how many asks and steps a turn and a run that are
-// over keep room.
+// inlineAsksMax and recycledStepsMax are the largest numbers of asks of a turn and
+// steps of a run for which a recycled object keeps its memory.
 const (
 	inlineAsksMax    = 4
 	recycledStepsMax = 8
 )
 
-// ensureActive makes an actor ready for something to happen to it.
+// ensureActive gives the actor an activeState of its own, so that it can change.
 func (c *Cell) ensureActive(act *activation) {
 	if act.activeState != c.idleState {
 		return
@@ -78,7 +78,7 @@ func (c *Cell) ensureActive(act *activation) {
 	}
 }
 
-// releaseState takes from an unjournaled actor what it does not need while it is idle.
+// releaseState returns the activeState of an idle volatile actor to the free list.
 func (c *Cell) releaseState(act *activation) {
 	l := act.activeState
 	if act.durable || l == c.idleState || len(l.journal.Runs)+len(l.journal.Ended)+len(l.journal.Buried)+len(l.deferred)+len(l.joined)+len(l.tainted)+len(l.subscribed) > 0 {
@@ -91,24 +91,26 @@ func (c *Cell) releaseState(act *activation) {
 	}
 }
 
-// joinedCall is a client's repeat, under an id of its own, of a run that is open.
+// joinedCall is a client's duplicate, under an id of its own, of an open run.
 type joinedCall struct {
 	run, call actor.CallID
 	via       actor.Address
 }
 
-// idle tells whether nothing is open.
+// idle reports whether the actor has nothing open.
 func (a *activation) idle() bool {
 	return a.loaded && len(a.outcomeWaiters) == 0 && (len(a.journal.Runs) == 0 || mutant.On("idle-with-open-work"))
 }
 
-// cloneRuns is the open runs as they are now, whatever happens to them meanwhile.
+// cloneRuns returns a copy of the list of open runs, for loops that may end some of
+// them.
 func (a *activation) cloneRuns() []*store.Run { return slices.Clone(a.journal.Runs) }
 
-// cloneTurns is the turns as they are now, whatever happens to them meanwhile.
+// cloneTurns returns a copy of the list of turns, for loops that may end some of
+// them.
 func (a *activation) cloneTurns() []*turn { return slices.Clone(a.turns) }
 
-// pending is the number of its calls that are not answered.
+// pending returns the number of unanswered calls of the actor's turns.
 func (a *activation) pending() int {
 	n := 0
 	for _, t := range a.turns {
@@ -130,7 +132,8 @@ func (a *activation) turn(run actor.CallID) *turn {
 	return nil
 }
 
-// findAsk finds the open or answered call of that id among the last asks of the turns.
+// findAsk returns the turn and index of the call among the last asks of the turns,
+// or nil. The ask may be answered.
 func (a *activation) findAsk(call actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
@@ -142,14 +145,14 @@ func (a *activation) findAsk(call actor.CallID) (*turn, int) {
 	return nil, 0
 }
 
-// durableRun tells whether what a run shows must wait for the log.
+// durableRun reports whether output of the run must wait for the log.
 func (a *activation) durableRun(run actor.CallID) bool {
 	t := a.turn(run)
 	return a.durable || t != nil && t.durable() || slices.Contains(a.tainted, run)
 }
 
-// untaint takes a call out of the queued ones that came from a log, and tells
-// whether it was one.
+// untaint removes a call from the queued calls that depend on log entries. It
+// reports whether it was one.
 func (a *activation) untaint(call actor.CallID) bool {
 	i := slices.Index(a.tainted, call)
 	if i < 0 {
@@ -159,13 +162,13 @@ func (a *activation) untaint(call actor.CallID) bool {
 	return true
 }
 
-// journaled tells whether an agent's actors have a journal.
+// journaled reports whether actors of the agent have a journal.
 func journaled(def *actor.Definition) bool {
 	return def == nil || def.Durability == actor.Journaled
 }
 
-// activate brings an actor into memory. One that is journaled is read from the
-// log first; what comes for it meanwhile waits.
+// activate adds an actor to the table. A journaled actor is loaded from the log
+// first. Messages received until then are deferred.
 func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 	shard := dispatcher.ShardOf(id)
 	act := &activation{shard: shard, epoch: c.owner(shard).Epoch, lastUsed: c.now, activeState: c.idleState,
@@ -180,16 +183,16 @@ func (c *Cell) activate(id actor.ID, journaled bool) *activation {
 	return act
 }
 
-// markLoaded says that the actor is there and takes what waited for it.
+// markLoaded marks the actor as loaded and schedules its first turns.
 func (c *Cell) markLoaded(act *activation) {
 	act.loaded = true
 	c.emit(history.Event{Kind: history.Activate, Actor: act.id, Epoch: act.epoch, Durable: act.durable})
 	c.markDirty(act)
 }
 
-// deactivate takes an actor out of memory. Turns under way are given up without
-// a trace: who finds them in the log goes on with them.
-func (c *Cell) deactivate(act *activation, why string) {
+// deactivate removes an actor from memory. Its running turns stop without an entry.
+// The next owner resumes them from the log.
+func (c *Cell) deactivate(act *activation, reason string) {
 	for _, t := range act.turns {
 		c.stopAgent(t)
 		for i := range t.run.Last() {
@@ -200,15 +203,15 @@ func (c *Cell) deactivate(act *activation, why string) {
 	c.recoveryDone(act)
 	c.removeFromSize(act)
 	if act.loaded {
-		c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: why})
+		c.emit(history.Event{Kind: history.Deactivate, Actor: act.id, Epoch: act.epoch, Why: reason})
 	}
 }
 
-// loaded folds what the disk holds of an actor and goes on where it stopped.
+// loaded restores an actor from its log entries and resumes its open runs.
 func (c *Cell) loaded(in Loaded) {
 	act := c.actors.find(in.Actor)
 	if act == nil || act.loaded || act.epoch != in.Epoch {
-		return // it moved away meanwhile, or two loads were under way
+		return // stale: the actor moved, or a second load was running
 	}
 	if c.failpoints.On(failpoint.LoadMisses) {
 		c.load(act, 0)
@@ -248,16 +251,16 @@ func (c *Cell) loaded(in Loaded) {
 		c.resume(t)
 	}
 	c.reprobeQueued(act)
-	waiting := act.deferred
+	deferred := act.deferred
 	act.deferred = nil
-	for i := range waiting {
-		c.receive(act, &waiting[i])
+	for i := range deferred {
+		c.receive(act, &deferred[i])
 	}
 }
 
-// loadFailed refuses what came for an actor that the disk cannot give us: the
-// calls that are new, for one that comes again may be open in there. An actor
-// with open work is read again after a while, and again.
+// loadFailed refuses the new calls that wait for an actor that cannot be read. A
+// retry is dropped instead, because the log may hold its run. An actor with open
+// work is loaded again, with back-off.
 func (c *Cell) loadFailed(in LoadFailed) {
 	act := c.actors.find(in.Actor)
 	if act == nil || act.loaded != (in.Outcome > 0) || act.epoch != in.Epoch {
@@ -268,10 +271,10 @@ func (c *Cell) loadFailed(in LoadFailed) {
 		return
 	}
 	c.recoveryDone(act)
-	waiting := act.deferred
+	deferred := act.deferred
 	act.deferred = nil
-	for i := range waiting {
-		env := &waiting[i]
+	for i := range deferred {
+		env := &deferred[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
 			c.refuse(act, &r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
 		} else {
@@ -292,8 +295,8 @@ func queued(run *store.Run) dispatcher.Queued {
 	return dispatcher.Queued{Call: run.Call.ID, Lane: run.Call.Lane, Bytes: actor.SizeOf(run.Call.Parts), At: run.At}
 }
 
-// record changes the actor's journal, and for a journaled actor appends the
-// entry that says so, with the run events told since the last.
+// record applies a record to the actor's journal. For a journaled actor it appends
+// the entry, together with the run events buffered since the last one.
 func (c *Cell) record(act *activation, r store.Record) {
 	if err := act.journal.Apply(r); err != nil {
 		invariant.Check(false, "%s: %v", act.id, err)
@@ -320,8 +323,8 @@ func (c *Cell) record(act *activation, r store.Record) {
 	c.journalChanged(act)
 }
 
-// journalChanged ends a change of an actor's journal. What is told of a run of an
-// unjournaled actor rides on no entry.
+// journalChanged completes a change of the journal. It publishes the buffered run
+// events, which no entry of a volatile actor carries.
 func (c *Cell) journalChanged(act *activation) {
 	for i := range act.runEvents {
 		e := &act.runEvents[i]
@@ -332,7 +335,7 @@ func (c *Cell) journalChanged(act *activation) {
 	c.markDirty(act)
 }
 
-// entrySize is about what an entry takes up in the log.
+// entrySize estimates the size of an entry in the log, in bytes.
 func entrySize(e store.Entry) int {
 	n := 128
 	switch r := e.Record.(type) {
@@ -350,13 +353,13 @@ func entrySize(e store.Entry) int {
 	return n
 }
 
-// observed says whether a run has a stream: in the log, or for somebody who listens
-// just now. What nobody hears is not even put into words.
+// observed reports whether the events of a run have a consumer: the log, or a
+// subscriber. Events without one are not built.
 func (c *Cell) observed(act *activation, run actor.CallID) bool {
 	return act.durable || !c.publishOnDemand || slices.Contains(act.subscribed, run)
 }
 
-// publish adds an event to a run's stream, in the entry that is recorded next.
+// publish adds an event to the stream of a run. The next entry carries it.
 func (c *Cell) publish(act *activation, run *store.Run, e runs.Event) {
 	if !c.observed(act, run.Call.ID) {
 		return
@@ -366,8 +369,8 @@ func (c *Cell) publish(act *activation, run *store.Run, e runs.Event) {
 	c.bufferEvent(act, e)
 }
 
-// bufferEvent adds an event to those that the next entry carries. Few actors have any at
-// a time, so one buffer goes round.
+// bufferEvent appends to the events that the next entry carries. Few actors have
+// buffered events at a time, so they share one buffer.
 func (c *Cell) bufferEvent(act *activation, e runs.Event) {
 	if act.runEvents == nil {
 		act.runEvents, c.freeEvents = c.freeEvents, nil
@@ -375,7 +378,7 @@ func (c *Cell) bufferEvent(act *activation, e runs.Event) {
 	act.runEvents = append(act.runEvents, e)
 }
 
-// releaseEvents takes the buffer back, once nothing is left to be told.
+// releaseEvents returns the event buffer to the cell. It MUST be empty.
 func (c *Cell) releaseEvents(act *activation) {
 	if len(act.runEvents) > 0 {
 		invariant.Check(false, "%s has events that no entry carries", act.id)
@@ -385,14 +388,15 @@ func (c *Cell) releaseEvents(act *activation) {
 	}
 }
 
-// snapshot shortens the way back once the entries since the last outweigh it.
+// snapshot writes a snapshot once the entries since the last one are at least as
+// large as that snapshot and as SnapshotBytes. It shortens the next load.
 func (c *Cell) snapshot(act *activation) {
 	if act.entryBytes < max(c.limits.SnapshotBytes, act.snapshotBytes) && (act.entryBytes == 0 || !c.failpoints.On(failpoint.SnapshotNow)) {
 		return
 	}
 	body := store.SnapshotOf(&act.journal)
 	if len(body.Journal) > store.SnapshotBytesMax {
-		act.entryBytes = 0 // it could not be read again; the entries can
+		act.entryBytes = 0 // too large to be read again; the entries can be
 		return
 	}
 	c.ready.Entries = append(c.ready.Entries, store.Entry{Actor: act.id, Shard: act.shard, Epoch: act.epoch, N: act.journal.N,

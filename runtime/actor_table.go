@@ -11,14 +11,14 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// actorTable is the actors of a cell that are in memory, or being read. There may be
-// a million: all of one agent share its name, and each is found by its key.
+// actorTable holds the actors that are in memory or being loaded. There may be a
+// million of them, so actors of one agent share its name and are found by key.
 type actorTable struct {
 	groups map[groupKey]*agentGroup
 	count  int
 }
 
-// groupKey is what actors of one agent have in common.
+// groupKey identifies the actors of one agent.
 type groupKey struct{ tenant, agent string }
 
 type agentGroup struct {
@@ -28,47 +28,48 @@ type agentGroup struct {
 
 func newActorTable() actorTable { return actorTable{groups: map[groupKey]*agentGroup{}} }
 
-// find is the actor of that id; nil if it is not here.
-func (r *actorTable) find(id actor.ID) *activation {
-	if m := r.groups[groupKey{id.Tenant, id.Agent}]; m != nil {
-		return m.byKey[id.Key]
+// find returns the actor with that id, or nil.
+func (t *actorTable) find(id actor.ID) *activation {
+	if g := t.groups[groupKey{id.Tenant, id.Agent}]; g != nil {
+		return g.byKey[id.Key]
 	}
 	return nil
 }
 
-// add takes in an actor that is not here, under an id that keeps nothing else in
-// memory of what brought it.
-func (r *actorTable) add(id actor.ID, act *activation) {
-	m := r.groups[groupKey{id.Tenant, id.Agent}]
-	if m == nil {
-		m = &agentGroup{groupKey{strings.Clone(id.Tenant), strings.Clone(id.Agent)}, map[string]*activation{}}
-		r.groups[m.groupKey] = m
+// add adds an actor that MUST NOT be in the table. It clones the strings of the id,
+// so that the actor does not retain the message they came from.
+func (t *actorTable) add(id actor.ID, act *activation) {
+	g := t.groups[groupKey{id.Tenant, id.Agent}]
+	if g == nil {
+		g = &agentGroup{groupKey{strings.Clone(id.Tenant), strings.Clone(id.Agent)}, map[string]*activation{}}
+		t.groups[g.groupKey] = g
 	}
-	act.id = actor.ID{Tenant: m.tenant, Agent: m.agent, Key: strings.Clone(id.Key)}
-	m.byKey[act.id.Key] = act
-	r.count++
+	act.id = actor.ID{Tenant: g.tenant, Agent: g.agent, Key: strings.Clone(id.Key)}
+	g.byKey[act.id.Key] = act
+	t.count++
 }
 
-func (r *actorTable) remove(act *activation) {
-	m := r.groups[groupKey{act.id.Tenant, act.id.Agent}]
-	delete(m.byKey, act.id.Key)
-	if len(m.byKey) == 0 {
-		delete(r.groups, m.groupKey)
+func (t *actorTable) remove(act *activation) {
+	g := t.groups[groupKey{act.id.Tenant, act.id.Agent}]
+	delete(g.byKey, act.id.Key)
+	if len(g.byKey) == 0 {
+		delete(t.groups, g.groupKey)
 	}
-	r.count--
+	t.count--
 }
 
-// ordered is the actors by id: no order of a map ever shows.
-func (r *actorTable) ordered() []*activation {
-	all := make([]*activation, 0, r.count)
-	for _, m := range slices.SortedFunc(maps.Values(r.groups), (*agentGroup).compare) {
-		all = append(all, slices.SortedFunc(maps.Values(m.byKey), (*activation).compare)...)
+// ordered returns the actors sorted by id, because map order MUST NOT influence a
+// step.
+func (t *actorTable) ordered() []*activation {
+	sorted := make([]*activation, 0, t.count)
+	for _, g := range slices.SortedFunc(maps.Values(t.groups), (*agentGroup).compare) {
+		sorted = append(sorted, slices.SortedFunc(maps.Values(g.byKey), (*activation).compare)...)
 	}
-	return all
+	return sorted
 }
 
-func (m *agentGroup) compare(n *agentGroup) int {
-	return cmp.Or(cmp.Compare(m.tenant, n.tenant), cmp.Compare(m.agent, n.agent))
+func (g *agentGroup) compare(other *agentGroup) int {
+	return cmp.Or(cmp.Compare(g.tenant, other.tenant), cmp.Compare(g.agent, other.agent))
 }
 
 func (a *activation) compare(b *activation) int { return a.id.Compare(b.id) }

@@ -14,9 +14,9 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// request checks a call at its callee, in the order in which answers are
-// promised: stopped, seen before, the agent's own, room. The first call of its
-// id that passes is accepted, and every later one answered from what came of it.
+// request checks a call at its callee. The order of the checks is part of the
+// protocol: cancelled, duplicate, agent and time, capacity. The first attempt of an
+// id that passes is accepted. Later ones are answered from its outcome.
 func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	if act.journal.IsBuried(call.ID) {
 		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it came"))
@@ -46,7 +46,7 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has no room just now", act.id))
 		return
 	}
-	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // it would wait for one of many, which no probe finds
+	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // it would wait for any one of several turns, a wait that probes cannot detect
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s deals with %d messages at once already", act.id, len(act.turns)))
 		return
 	}
@@ -59,14 +59,16 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	c.accept(act, call, def, durable)
 }
 
-// answerDuplicate answers a call that came before, or a client's repeat of one.
+// answerDuplicate answers an attempt of a call that was accepted before, or a
+// client's duplicate under the same idempotency key. It reports whether the call
+// was one.
 func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	reply, n := act.journal.Outcome(call.ID)
 	if known := reply != nil || n > 0 && !mutant.On("put-away-forgotten"); known && !mutant.On("dedup-forgotten") {
 		c.replyOutcome(act, call, reply, n)
 		return true
 	}
-	if !act.durable && (call.Attempt > 1 || c.remote) { // inside a node nothing comes twice by itself
+	if !act.durable && (call.Attempt > 1 || c.remote) { // within a node no first attempt is delivered twice
 		if reply := c.replyCache.find(call.ID, act.epoch); reply != nil && !mutant.On("dedup-forgotten") {
 			c.replyTo(act, call, reply, true)
 			return true
@@ -100,8 +102,8 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	return true
 }
 
-// replyOpen tells a caller that asks again how its call stands; a client's node
-// that comes back with the same call is where the answer goes now.
+// replyOpen reports to a retrying caller that its call is still open. A client's
+// call that arrives through another cell is answered there as well.
 func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 	if call.IsRoot() {
 		if call.Via != run.Call.Via {
@@ -119,8 +121,8 @@ func tooManyDuplicates(n int) *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d repeats wait for open runs already", n)
 }
 
-// joinRun has a client's repeat answered along with the run it repeats, or told
-// at once that the run is held.
+// joinRun attaches a client's duplicate to the open run it repeats: both get the
+// same reply. If the run is held, the client is notified at once.
 func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
 	if r := act.journal.Run(run); r != nil && r.Clock.Held(c.now) && c.findWaiter(call.ID) != nil {
 		c.respond(call.ID, actor.Reply{Call: call.ID, Run: run}, r.Clock.HeldUntil, act.durable)
@@ -139,8 +141,8 @@ func (c *Cell) joinRun(act *activation, run actor.CallID, call *actor.Call) {
 	}
 }
 
-// accept takes a call in. It is written down with what its turn decides, if
-// that begins at once.
+// accept accepts a call. If its turn begins in the same step, its first decisions
+// are appended to the log together with the acceptance.
 func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, durable bool) {
 	if mutant.On("accepted-not-journaled") {
 		n := len(c.ready.Entries)
@@ -150,7 +152,8 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 		act.subscribed = append(act.subscribed, call.ID)
 	}
 	if call.IsRoot() && c.observed(act, call.ID) {
-		// The stream begins with what the client said: it rides on the entry that accepts it.
+		// The first event of a stream is the client's message. The entry that
+		// accepts the call carries it.
 		e := runs.Event{Run: call.ID, Seq: 1, At: c.now, Type: runs.UserInput, Actor: act.id, Principal: call.Principal, Origin: call.Origin.String()}
 		e.Say(call.Parts)
 		c.bufferEvent(act, e)
@@ -173,7 +176,7 @@ func (c *Cell) accept(act *activation, call *actor.Call, def *actor.Definition, 
 	}
 }
 
-// openRun begins the run of a call: in the journal, if there is one.
+// openRun opens the run of an accepted call, in the journal if the actor has one.
 func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition) *store.Run {
 	if act.durable {
 		c.record(act, store.Accepted{Call: *call, At: c.now, Definition: def.Hash})
@@ -190,18 +193,18 @@ func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition)
 	return run
 }
 
-// refusePoisoned refuses a call for good over which this cell has died too often.
+// refusePoisoned refuses a call for good because this cell has panicked on it too
+// often.
 func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
 	reply := actor.Fail(call.ID, poisonRefusal(c.strikes[call.ID]))
 	c.recordOutcome(act, call, &reply, true)
 }
 
-func poisonRefusal(times int) *actor.Refusal {
-	return actor.Refuse(actor.Unavailable, "the call made its cell fail %d times and is poisoned", times)
+func poisonRefusal(panics int) *actor.Refusal {
+	return actor.Refuse(actor.Unavailable, "the call made its cell fail %d times and is poisoned", panics)
 }
 
-// refuse answers a call that is not taken. Nothing is written: asked again, it
-// is looked at again.
+// refuse refuses a call without writing an entry. A retry is checked anew.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)
@@ -209,7 +212,7 @@ func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.replyTo(act, call, &reply, false)
 }
 
-// signal answers a Wait by its name, and the signal itself.
+// signal answers the wait of that name, and then the signal itself.
 func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	t := act.turn(call.Parent)
 	if t == nil {

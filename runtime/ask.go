@@ -17,24 +17,23 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// ask makes the asks of one action: each is checked, all are written in one
-// entry, then they go out. What is refused is answered at once, so that the
-// agent decides.
-func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
+// ask performs the asks of one action: it checks each, writes all in one entry,
+// then sends them. A refused ask is answered at once, so that the agent can react.
+func (c *Cell) ask(t *turn, asks []actor.Ask, stateItems []actor.StateItem) {
 	act, run := t.act, t.run
 	step := t.step() + 1
-	made := t.newAsks(len(asks))
+	planned := t.newAsks(len(asks))
 	calls := 0
 	for i := range asks {
-		a := &made[i]
+		a := &planned[i]
 		c.planAsk(a, run, &asks[i], !act.durable)
 		if a.Open() && a.Out().Kind == actor.AskCall {
 			calls++
 		}
 	}
 	share, budget, pending := dispatcher.Share(run.Budget, calls), run.Budget, act.pending()
-	for i := range made {
-		a := &made[i]
+	for i := range planned {
+		a := &planned[i]
 		if a.Open() && a.Out().Kind == actor.AskCall && c.routeCall(t, a, pending, budget, share) {
 			pending++
 			budget -= min(budget, 1+a.Budget)
@@ -45,15 +44,15 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 	}
 	holds := run.Holds
 	if act.durable {
-		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: made, Keep: keep})
+		c.record(act, store.Asking{Run: run.Call.ID, At: c.now, Asks: planned, Keep: stateItems})
 	} else {
-		for i := range made {
-			if a := &made[i]; !a.Open() { // refused at once
+		for i := range planned {
+			if a := &planned[i]; !a.Open() { // refused by a check above
 				t.answers[i] = *a.Answer
 				a.Answer = &t.answers[i]
 			}
 		}
-		run.Asks(c.now, made)
+		run.Asks(c.now, planned)
 		c.journalChanged(act)
 	}
 	t.rawAsks = asks
@@ -74,9 +73,8 @@ func (c *Cell) ask(t *turn, asks []actor.Ask, keep []actor.StateItem) {
 	c.propagateHold(t, holds)
 }
 
-// newAsks is where a step of a turn writes down so many asks. The turn of an actor that
-// writes nothing down has its own for the first step, and gets its answers where
-// they stand.
+// newAsks returns space for the asks of the next step. A volatile turn reuses its
+// own buffer for its first step, and its answers are stored in place.
 func (t *turn) newAsks(asks int) []store.Asked {
 	if t.act.durable {
 		return make([]store.Asked, asks)
@@ -89,9 +87,10 @@ func (t *turn) newAsks(asks int) []store.Asked {
 	return t.askBuf[:asks:asks]
 }
 
-// planAsk fills in an ask as the tools have it: complete, with its time, or answered
-// at once. What nobody runs again need not say how its agent made it.
-func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, once bool) {
+// planAsk fills in an ask as the tools plan it: with its deadline, or with its
+// answer if it is refused. A volatile run is never replayed and does not
+// keep the agent's original ask.
+func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile bool) {
 	*a = store.Asked{Ask: *ask, Attempt: 1, Stamp: c.nextStamp(run)}
 	left := run.Clock.Remaining(c.now)
 	var out actor.Ask
@@ -101,17 +100,17 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, once bool
 	} else {
 		out, answer = c.tools.Plan(tools.NewContext(run.Call, left, dispatcher.Asks{}), *ask)
 	}
-	if answer != nil || ask.Kind == actor.AskCall { // which was looked at already
+	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked it
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
 		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s asks for something that cannot be carried: %v", ask.Name, err)}
 	}
 	if answer != nil {
-		fit := answer.Fit(c.limits.MessageBytesMax)
-		a.Answer = &fit
+		limited := answer.Fit(c.limits.MessageBytesMax)
+		a.Answer = &limited
 		return
 	}
 	switch {
-	case once && ask.Kind == actor.AskCall:
+	case volatile && ask.Kind == actor.AskCall:
 		a.Ask = out
 	case !ask.Same(&out):
 		sent := out
@@ -131,7 +130,7 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, once bool
 	}
 }
 
-// checkAction says which bound of a turn the action breaks.
+// checkAction returns a refusal if the action exceeds a limit of its turn, or nil.
 func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	if r := c.checkStateItems(t, action.StateUpdates); r != nil {
 		return r
@@ -151,7 +150,8 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	return nil
 }
 
-// routeCall checks a call and fills in what it takes along; false if it was refused.
+// routeCall checks a call and fills in its callee, id, budget and deadline. It
+// returns false if the call was refused.
 func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
 	invariant.Check(err == nil, "a planned call goes to %v", err)
@@ -168,60 +168,62 @@ func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uin
 	return true
 }
 
-// publishAsk tells the run's stream of an ask, or that it never went out.
-func (c *Cell) publishAsk(t *turn, a *store.Asked, place runs.Event) {
-	tell := func(typ runs.Type, fill func(e *runs.Event)) {
-		e := place
+// publishAsk publishes an ask to the run's stream, or its refusal.
+func (c *Cell) publishAsk(t *turn, a *store.Asked, base runs.Event) {
+	publish := func(typ runs.Type, fill func(e *runs.Event)) {
+		e := base
 		e.Type = typ
 		fill(&e)
 		c.publish(t.act, t.run, e)
 	}
 	out := a.Out()
-	below := t.run.Call.Path()
+	path := t.run.Call.Path()
 	switch {
 	case a.IsCall():
 		if out.Timeout > c.limits.AgentCallTimeoutMax {
-			tell(runs.TimeoutClamped, func(e *runs.Event) { e.Asked, e.Left, e.Name = out.Timeout, a.Clock.Left, a.To.String() })
+			publish(runs.TimeoutClamped, func(e *runs.Event) { e.Asked, e.Left, e.Name = out.Timeout, a.Clock.Left, a.To.String() })
 		}
-		tell(runs.AgentCalledChild, func(e *runs.Event) {
-			e.Actor, e.Child, e.Left, e.Chain, e.Depth = a.To, a.Call, a.Clock.Left, below, len(below)
+		publish(runs.AgentCalledChild, func(e *runs.Event) {
+			e.Actor, e.Child, e.Left, e.Chain, e.Depth = a.To, a.Call, a.Clock.Left, path, len(path)
 			e.Say(out.Parts)
 		})
 	case out.Kind == actor.AskCall && !a.Open():
-		tell(runs.AgentCallRefused, func(e *runs.Event) {
-			e.Name, e.Refusal, e.Chain, e.Depth = label(out), a.Answer.Refusal, below, len(below)
+		publish(runs.AgentCallRefused, func(e *runs.Event) {
+			e.Name, e.Refusal, e.Chain, e.Depth = label(out), a.Answer.Refusal, path, len(path)
 		})
 	case out.Kind == actor.AskTool, out.Kind == actor.AskWork:
 		kind := runs.KindTool
 		if out.Kind == actor.AskWork {
 			kind = runs.KindWork
 		}
-		tell(runs.ToolCallCreated, func(e *runs.Event) {
+		publish(runs.ToolCallCreated, func(e *runs.Event) {
 			e.Name, e.Kind, e.Chain, e.Depth = label(out), kind, t.run.Call.Chain, t.run.Call.Depth()
 			e.Say(out.Parts)
 		})
 		if a.Open() {
-			tell(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
+			publish(runs.ToolDispatched, func(e *runs.Event) { e.Name, e.Attempt, e.Left = out.Name, 1, a.Clock.Left })
 			return
 		}
-		c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+		c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, base.Step, int(base.Index)))
 	case out.Streams():
-		tell(startedType(out.Kind), func(e *runs.Event) {
+		publish(startedType(out.Kind), func(e *runs.Event) {
 			e.Name, e.Left = label(out), a.Clock.Left
 			e.Say(shownRequest(out))
 		})
 		if !a.Open() {
-			c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, place.Step, int(place.Index)))
+			c.publish(t.act, t.run, c.resultEvent(a, *a.Answer, base.Step, int(base.Index)))
 		}
 	case out.Kind == actor.AskWait && a.Open():
-		tell(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
+		publish(runs.WaitOpened, func(e *runs.Event) { e.Name, e.Until = out.Name, a.Clock.Due() })
 	}
 }
 
-// label is what an ask goes by in a run's stream, where everything has a name.
+// label returns the name of an ask in the run's stream, where names MUST NOT be
+// empty.
 func label(out *actor.Ask) string { return cmp.Or(out.Name, "(unnamed)") }
 
-// emitAsks tells the specs of each ask of the last step, refused ones too.
+// emitAsks emits a history event for each ask of the last step, refused ones
+// included.
 func (c *Cell) emitAsks(t *turn) {
 	if !c.emits(history.Ask) && !c.emits(history.Refuse) {
 		return
@@ -252,7 +254,8 @@ func (c *Cell) emitAsk(t *turn, i, pending int) {
 	c.emit(e)
 }
 
-// perform has the world run a tool or the agent's own work, or ask a model or an external agent.
+// perform starts an effect: a tool, the agent's own work, a model request or an
+// external agent.
 func (c *Cell) perform(t *turn, i int) {
 	a := &t.run.Last()[i]
 	e := Effect{ID: t.effectID(i), Attempt: t.sends[i].attempt, Gated: t.durable() && !mutant.On("effect-before-its-gate")}
@@ -272,7 +275,7 @@ func (c *Cell) perform(t *turn, i int) {
 	c.addEffect(e)
 }
 
-// outcome is what came of an effect.
+// outcome handles the result of an effect.
 func (c *Cell) outcome(in Outcome) {
 	act := c.actors.find(c.inFlight[in.ID])
 	if act != nil {
@@ -299,21 +302,22 @@ func (c *Cell) resultEvent(a *store.Asked, answer actor.Answer, step uint32, i i
 		e.Status, e.Refusal = actor.Failed, answer.Refusal
 	}
 	if kind := a.Out().Kind; a.Out().Streams() {
-		said := completionOf(answer)
-		e.Type, e.Text, e.Usage = doneType(kind), said.Text, usageOf(said)
+		completion := completionOf(answer)
+		e.Type, e.Text, e.Usage = doneType(kind), completion.Text, usageOf(completion)
 		return e
 	}
 	e.Say(answer.Parts)
 	return e
 }
 
-// elapsed is how long an ask has been out. Its stamp may be a little later than the
-// instant at which it was made, never earlier.
+// elapsed returns the time since an ask was made. The stamp may be slightly later
+// than that instant, never earlier.
 func (c *Cell) elapsed(a *store.Asked) actor.Duration {
 	return max(c.now.Sub(a.Stamp), 0).Round(time.Millisecond)
 }
 
-// answer gives an ask its one answer. The turn goes on when all have theirs.
+// answer gives an ask its only answer. The turn continues once all asks of its step
+// are answered.
 func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	a := &t.run.Last()[i]
 	holds := t.run.Holds
@@ -357,19 +361,19 @@ func (c *Cell) answer(t *turn, i int, answer actor.Answer, budget uint32) {
 	}
 }
 
-// answerInPlace answers an ask of a turn that writes nothing down, where its agent will
-// read it.
+// answerInPlace answers an ask of a volatile turn in the slice that its agent
+// reads.
 func (c *Cell) answerInPlace(t *turn, i int, answer actor.Answer, budget uint32) {
-	own := &actor.Answer{}
+	slot := &actor.Answer{}
 	if i < len(t.answers) {
-		own = &t.answers[i]
+		slot = &t.answers[i]
 	}
-	*own = answer
-	t.run.Answers(c.now, &t.run.Last()[i], own, budget)
+	*slot = answer
+	t.run.Answers(c.now, &t.run.Last()[i], slot, budget)
 	c.journalChanged(t.act)
 }
 
-// expireAsk answers an ask whose time has run out.
+// expireAsk answers an ask whose deadline has passed.
 func (c *Cell) expireAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
 	c.emit(history.Event{Kind: history.Expire, Actor: t.act.id, Epoch: t.act.epoch, Call: a.Call, Parent: t.run.Call.ID, What: a.Out().Kind.String(),
@@ -393,8 +397,8 @@ func (c *Cell) expireAsk(t *turn, i int) {
 	}
 }
 
-// cancelAsk ends the wait for an ask of a turn that is over: a waiting call is
-// cancelled with all below it, an effect aborted.
+// cancelAsk cancels an open ask of an ended turn: a call with its whole tree, or an
+// effect.
 func (c *Cell) cancelAsk(t *turn, i int) {
 	a := &t.run.Last()[i]
 	if a.IsCall() {
@@ -415,16 +419,16 @@ func (c *Cell) abort(t *turn, i int) {
 	}
 }
 
-// nextStamp is later than the run's own and than any given before: calls of one
-// tree order by it, whatever the nodes' clocks say.
+// nextStamp returns a stamp later than the run's own and all earlier ones. Calls of
+// one tree are ordered by stamp even if the clocks of their nodes differ.
 func (c *Cell) nextStamp(run *store.Run) actor.Time {
 	c.lastStamp = max(c.now, c.lastStamp+1, run.Call.Stamp+1)
 	return c.lastStamp
 }
 
-func orDefault(d, other actor.Duration) actor.Duration {
+func orDefault(d, fallback actor.Duration) actor.Duration {
 	if d > 0 {
 		return d
 	}
-	return other
+	return fallback
 }

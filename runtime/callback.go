@@ -11,15 +11,16 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// An external agent at work on a run may call other agents through that run: it
-// sends a signal of this operation, and the call that is made of it has the run's
-// chain, depth, time and budget. The signal's answer is the call's.
+// Callbacks. An external agent that works on a run may call other agents through
+// it: it sends a signal with the operation CallAgent. The resulting call inherits
+// the run's chain, depth, time and budget. The answer to the call is the answer to
+// the signal.
 
 // CallAgent is the operation of a signal that adds a call to its run.
 const CallAgent = "call_agent"
 
-// callback adds a call to the step in which the run's external agent was invoked.
-// A repeat of the signal finds the call it made.
+// callback adds a call to the step in which the run's external agent was invoked. A
+// duplicate of the signal joins the call that the first one made.
 func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	run := t.run
 	for i := range run.Last() {
@@ -56,10 +57,11 @@ func (c *Cell) callback(t *turn, call *actor.Call, durable bool) {
 	c.propagateHold(t, holds)
 }
 
-// callbackBytesMax bounds what an external agent may have its run hold, whatever came of it.
+// callbackBytesMax is the maximum size of all callback requests of a step, in
+// bytes, whatever their outcome.
 const callbackBytesMax = 16 << 20
 
-// checkCallback says why nobody may add a call to the turn just now.
+// checkCallback returns the reason why no call can be added to the turn, or nil.
 func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 	invoked, open, bytes := false, 0, 0
 	for i := range t.run.Last() {
@@ -83,26 +85,26 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 	return nil
 }
 
-// addCallbackWaiter notes who is to have the answer of an added call; false if as many as
-// that are waiting for it already.
-func (t *turn) addCallbackWaiter(i int, call *actor.Call, most int) bool {
+// addCallbackWaiter registers a signal for the answer of an added call. It returns
+// false if most signals wait for that answer already.
+func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 	if t.callbackWaiters == nil {
 		t.callbackWaiters = map[int][]actor.Call{}
 	}
 	for j, o := range t.callbackWaiters[i] {
 		if o.ID == call.ID {
-			t.callbackWaiters[i][j] = *call // from where it asks now
+			t.callbackWaiters[i][j] = *call // a retry moves the reply address
 			return true
 		}
 	}
-	if len(t.callbackWaiters[i]) >= most {
+	if len(t.callbackWaiters[i]) >= limit {
 		return false
 	}
 	t.callbackWaiters[i] = append(t.callbackWaiters[i], *call)
 	return true
 }
 
-// findAdded finds the open call that a message added.
+// findAdded returns the open call that the signal added, or nil.
 func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	for _, t := range a.turns {
 		for i := range t.run.Last() {
@@ -114,8 +116,8 @@ func (a *activation) findAdded(id actor.CallID) (*turn, int) {
 	return nil, 0
 }
 
-// answerCallbacks ends the signal that added a call, with what the call came to, and
-// its repeats. One whose client is gone is remembered all the same.
+// answerCallbacks answers the signal that added a call, and its duplicates, with
+// the outcome of that call. The outcome is recorded even if no client waits for it.
 func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 	a := &t.run.Last()[i]
 	reply := actor.Reply{Call: a.For, Run: a.Call, Status: actor.Succeeded, Parts: answer.Parts, Warnings: answer.Warnings, Refusal: answer.Refusal}
@@ -133,20 +135,20 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 			first = call
 		}
 	}
-	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // nobody took it: who comes back under the key, as it is told to, asks anew
+	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // not accepted: a retry under the same key, as Busy asks for, makes a new call
 		first.Idempotency = actor.Idempotency{}
 	}
 	c.recordOutcome(t.act, &first, &reply, true)
 	for i := range calls {
-		if again, call := reply, &calls[i]; call.ID != a.For {
-			again.Call = call.ID
-			c.replyTo(t.act, call, &again, t.act.durable)
+		if duplicate, call := reply, &calls[i]; call.ID != a.For {
+			duplicate.Call = call.ID
+			c.replyTo(t.act, call, &duplicate, t.act.durable)
 		}
 	}
 }
 
-// cancelAdded gives up the calls that external agents added, once none is at work
-// on the step any more.
+// cancelAdded cancels the calls added by external agents once none of these agents
+// works on the step.
 func (c *Cell) cancelAdded(t *turn) {
 	asks := t.run.Last()
 	for i := range asks {
@@ -170,7 +172,7 @@ func agentEnded() *actor.Refusal {
 	return actor.Refuse(actor.Stopped, "the agent that asked for it has ended")
 }
 
-// checkStateItems says why the actor cannot keep what its turn wants it to.
+// checkStateItems returns the reason why the actor cannot store the items, or nil.
 func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal {
 	if len(items) == 0 {
 		return nil

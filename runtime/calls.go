@@ -13,14 +13,15 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// The call ledger: a call is asked in one entry, ended at its callee in another,
-// answered in a third, and sent again until then. So it has one outcome, however
-// often it was sent and whoever crashed.
+// Calls in flight. One entry records the ask, another the end at the callee, a
+// third the answer. Until then the call is resent. So it has exactly one outcome,
+// regardless of retries and crashes.
 
-// resendBackoffMax bounds the time between two attempts, which doubles.
+// resendBackoffMax is the maximum delay between two attempts. The delay doubles
+// with each.
 const resendBackoffMax = time.Minute
 
-// resendCall sends an unanswered call once more, under its id.
+// resendCall sends another attempt of an unanswered call, under its id.
 func (c *Cell) resendCall(t *turn, i int) {
 	s := &t.sends[i]
 	s.attempt++
@@ -28,8 +29,8 @@ func (c *Cell) resendCall(t *turn, i int) {
 	s.backoff = min(2*s.backoff, resendBackoffMax)
 }
 
-// sendRequest sends a call, and again after a while: between nodes anything gets
-// lost, and inside one a callee that is just moving takes nothing.
+// sendRequest sends a call and schedules its next attempt. Messages between nodes
+// may be lost. Within a node, a callee that is being moved drops them.
 func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	a := &t.run.Last()[i]
 	if attempt > 1 || !c.sendLocalRequest(t, a) {
@@ -46,7 +47,7 @@ func (c *Cell) sendRequest(t *turn, i int, attempt uint32) {
 	}
 }
 
-// resendCalls sends the unanswered calls to some actors again.
+// resendCalls resends the unanswered calls to the selected actors.
 func (c *Cell) resendCalls(to func(actor.ID) bool) {
 	for _, act := range c.actors.ordered() {
 		for _, t := range act.turns {
@@ -61,7 +62,7 @@ func (c *Cell) resendCalls(to func(actor.ID) bool) {
 	c.resendClientCalls(to)
 }
 
-// resendToCell sends again what a cell that began anew may have lost.
+// resendToCell resends the calls that a restarted cell may have lost.
 func (c *Cell) resendToCell(node actor.NodeID, cell uint16) {
 	c.resendCalls(func(id actor.ID) bool {
 		o, ok := c.ownerOf(id)
@@ -69,8 +70,8 @@ func (c *Cell) resendToCell(node actor.NodeID, cell uint16) {
 	})
 }
 
-// answered takes the outcome of a call that this actor made. One that nobody
-// waits for any more is late, whoever sent it and however often.
+// answered handles the reply to a call made by this actor. A reply to a call that
+// is not open is dropped as late.
 func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	t, i := act.findAsk(reply.Call)
 	if t == nil {
@@ -86,8 +87,8 @@ func (c *Cell) answered(act *activation, reply *actor.Reply, durable bool) {
 	}
 	t.taint = t.taint || durable
 	if reply.Refusal != nil && t.sends[i].attempt > 1 {
-		// Which attempt was refused? An earlier one may still be on its way, and
-		// would be taken: refused must mean that nobody runs it.
+		// An earlier attempt may be in flight and could still be accepted. A
+		// refused call MUST NOT run, so it is cancelled.
 		c.sendCancel(t, i, actor.Stopped)
 	}
 	c.answer(t, i, actor.Answer{Parts: reply.Parts, Warnings: reply.Warnings, Refusal: reply.Refusal}, reply.Budget)
@@ -97,8 +98,8 @@ func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
 	c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: reply.Call, What: "answered", Why: "late"})
 }
 
-// cancelled ends a call that nobody waits for. One that has not come yet is
-// buried, so that it finds its cancellation when it does.
+// cancelled ends a call that was cancelled by its caller. If the call has not
+// arrived yet it is buried: a later arrival is refused.
 func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	refusal := actor.Refuse(actor.Stopped, "the caller gave the call up (%s)", m.Reason)
 	switch run := act.journal.Run(m.Call); {
@@ -109,13 +110,13 @@ func (c *Cell) cancelled(act *activation, m actor.Cancel) {
 	}
 }
 
-func (c *Cell) sendCancel(t *turn, i int, why actor.Reason) {
+func (c *Cell) sendCancel(t *turn, i int, reason actor.Reason) {
 	a := &t.run.Last()[i]
-	c.send(t.effectID(i), t.sends[i].attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Cancel{Call: a.Call, Reason: why})
+	c.send(t.effectID(i), t.sends[i].attempt, t.act.id, a.To, t.durable(), t.durable(), actor.Cancel{Call: a.Call, Reason: reason})
 }
 
-// updateHold stops or starts the clock of a call that this actor made: the
-// callee, or someone below it, waits for a person. until 0 says it goes on.
+// updateHold pauses or resumes the clock of a call made by this actor, because its
+// callee or a run further down is held. A zero until resumes it.
 func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallID, n uint64, until actor.Time) {
 	t, i := act.findAsk(call)
 	if t == nil || !t.run.Last()[i].Open() {
@@ -127,10 +128,10 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 		return
 	}
 	until = min(until, c.now.Add(c.limits.WaitTimeoutMax))
-	holds, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
+	holdsBefore, wasHeld := t.run.Holds, a.Clock.HeldUntil != 0
 	e := history.Event{Kind: history.Resume, Actor: act.id, Epoch: act.epoch, Call: call, Parent: t.run.Call.ID, N: n, What: "ask"}
 	if until > c.now {
-		if !wasHeld { // by this call: there may be several
+		if !wasHeld { // not held by this call before; others may hold the run
 			c.publish(act, t.run, runs.Event{Type: runs.RunPaused, Name: "held", Child: call, Until: until})
 		}
 		c.record(act, store.Held{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n, Until: until})
@@ -142,14 +143,15 @@ func (c *Cell) updateHold(act *activation, env *actor.Envelope, call actor.CallI
 		c.record(act, store.Resumed{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i), At: c.now, N: n})
 	}
 	c.emit(e)
-	c.propagateHold(t, holds)
+	c.propagateHold(t, holdsBefore)
 }
 
-// propagateHold passes on that the run's own clock was stopped or started: to the
-// caller, whose clock follows, or to the client, who need not wait.
-func (c *Cell) propagateHold(t *turn, before uint64) {
+// propagateHold reports that the run's own clock was paused or resumed. The
+// caller's clock follows. A client is notified of a pause, so that it need not
+// wait.
+func (c *Cell) propagateHold(t *turn, holdsBefore uint64) {
 	run, act := t.run, t.act
-	if run.Holds == before {
+	if run.Holds == holdsBefore {
 		return
 	}
 	until := run.Clock.HeldUntil

@@ -14,64 +14,64 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Config is what a cell has from birth.
+// Config holds the parameters of a new cell.
 type Config struct {
-	Self       actor.Address // node, cell, incarnation
-	Seed       uint64        // of the ids it draws; never the same for two incarnations
+	Self       actor.Address // node, cell and incarnation
+	Seed       uint64        // seed of the id generator; MUST differ between incarnations
 	Tools      *tools.Registry
-	Failpoints failpoint.Points // nil but in the simulator
-	// EventKinds is the kinds of events that the world wants to hear of; 0: all.
+	Failpoints failpoint.Points // nil outside the simulator
+	// EventKinds is the set of history events to emit; 0 means all.
 	EventKinds history.Set
-	// PublishOnDemand: a run of an actor that writes nothing down has a stream only if
-	// somebody follows it when its call comes.
+	// PublishOnDemand restricts the run events of volatile actors to runs that have
+	// a subscriber when the call arrives.
 	PublishOnDemand bool
 }
 
-// Cell is a single-threaded share of a node's actors. It is changed by Step
-// alone. A cell that panicked in Step must not be stepped again.
+// Cell runs a share of a node's actors on one thread. Only Step changes it. A cell
+// whose Step panicked MUST NOT be stepped again.
 type Cell struct {
 	self            actor.Address
 	tools           *tools.Registry
 	failpoints      failpoint.Points
 	eventKinds      history.Set
 	publishOnDemand bool
-	rng             uint64
-	lastStamp       actor.Time // the last one given
+	rng             uint64     // state of the id generator
+	lastStamp       actor.Time // last stamp given to a call
 
 	now         actor.Time
 	booted      bool
 	limits      dispatcher.Limits
-	table       dispatcher.Table
-	agents      map[string]*actor.Definition     // those that exist, by name
-	definitions map[actor.Hash]*actor.Definition // those and the ones runs still have
-	inherited   map[actor.EffectID]bool          // effects of the incarnation before
-	strikes     map[actor.CallID]int
+	table       dispatcher.Table                 // owners of the shards
+	agents      map[string]*actor.Definition     // current definitions, by name
+	definitions map[actor.Hash]*actor.Definition // current and former definitions, and those still used by runs
+	inherited   map[actor.EffectID]bool          // effects that the previous incarnation left running
+	strikes     map[actor.CallID]int             // panics of Step in previous incarnations
 
 	actors        actorTable
-	idleState     *activeState // of actors that have nothing open: never changed
-	replyCache    replyCache
-	waiters       map[actor.CallID]*waiter
-	remote        bool                        // what this step takes in comes from another node
-	currentWaiter *waiter                     // came in this step, and is not answered yet
-	freeWaiter    *waiter                     // for the next guest
-	inFlight      map[actor.EffectID]actor.ID // whose tools and work are out
+	idleState     *activeState                // shared by all actors with nothing open; never changed
+	replyCache    replyCache                  // outcomes of calls to volatile actors
+	waiters       map[actor.CallID]*waiter    // clients that wait here, by call
+	remote        bool                        // the message being handled comes from another node
+	currentWaiter *waiter                     // client whose call arrived in this step and is not answered yet
+	freeWaiter    *waiter                     // reused for the next client
+	inFlight      map[actor.EffectID]actor.ID // actor by running effect
 	timers        timers
 	recovery      recoveryQueue
-	timerSeq      uint64 // of timers set
+	timerSeq      uint64 // sequence number of the last timer set
 	size          Size
 	tally         Tally
 
-	localProbes     []localProbe   // for actors of this cell, in this step
-	localProbesSent int            // how many there were
-	localQueue      []localMessage // messages of this step for actors of this cell
-	localSent       int            // how many there were
-	faultingCall    actor.CallID   // whose turn is being advanced
-	dirty           []*activation
-	freeEvents      []runs.Event // is nobody's just now
+	localProbes     []localProbe   // probes for actors of this cell, handled in this step
+	localProbesSent int            // number of them queued in this step
+	localQueue      []localMessage // messages for actors of this cell, delivered in this step
+	localSent       int            // number of them queued in this step
+	faultingCall    actor.CallID   // call whose agent code is running; zero otherwise
+	dirty           []*activation  // actors that finishStep must process
+	freeEvents      []runs.Event   // event buffer that no actor uses
 	ready           Ready
 
-	// What was used before, and nobody has any more. What ended in this step may
-	// still be looked at.
+	// Free lists. Objects that ended in this step may still be referenced, so
+	// endedTurns and endedRuns are recycled only at its end.
 	freeStates []*activeState
 	freeTurns  []*turn
 	endedTurns []*turn
@@ -79,8 +79,8 @@ type Cell struct {
 	endedRuns  []*store.Run
 }
 
-// NewCell returns a cell that knows nothing yet. A world tells it Limits,
-// Agents and Owners, then Boot.
+// NewCell returns an empty cell. The driver MUST step Limits, Agents and Owners
+// before Boot.
 func NewCell(cfg Config) *Cell {
 	return &Cell{
 		self: cfg.Self, tools: cfg.Tools, failpoints: cfg.Failpoints, rng: cfg.Seed, eventKinds: cfg.EventKinds, publishOnDemand: cfg.PublishOnDemand,
@@ -96,17 +96,18 @@ func NewCell(cfg Config) *Cell {
 	}
 }
 
-// Self is the cell's address.
+// Self returns the cell's address.
 func (c *Cell) Self() actor.Address { return c.self }
 
-// FaultingCall is the call whose turn was being advanced when Step panicked; zero if
-// none was. A world counts it as a Strike for the next incarnation.
+// FaultingCall returns the call whose agent code was running when Step panicked, or
+// zero. The driver passes it to the next incarnation as a Strike.
 func (c *Cell) FaultingCall() actor.CallID { return c.faultingCall }
 
-// Step advances the cell by one input. What has run out by now ends first.
+// Step advances the cell by one input. Expired timers fire before the input is
+// handled.
 func (c *Cell) Step(now actor.Time, in Input) Ready {
 	c.now = max(c.now, now)
-	clear(c.ready.Effects) // what was asked for is not held on to
+	clear(c.ready.Effects) // drops references to effects of the previous step
 	c.ready = Ready{Effects: c.ready.Effects[:0], Events: c.ready.Events[:0]}
 	c.faultingCall, c.remote = actor.CallID{}, false
 	if c.booted {
@@ -149,9 +150,9 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 	return c.ready
 }
 
-// Abandon gives up the turns of a cell that is not stepped again, because Step
-// panicked or its world ends: agents' code that waits in them unwinds. What it
-// says on the way, nobody hears.
+// Abandon stops the turns of a cell that will not be stepped again because Step
+// panicked or the driver shuts down. Agent code that waits in a turn unwinds. Its
+// output is discarded.
 func (c *Cell) Abandon() {
 	for _, act := range c.actors.ordered() {
 		for _, t := range act.turns {
@@ -163,7 +164,8 @@ func (c *Cell) Abandon() {
 	}
 }
 
-// NextDeadline is when the world must Step the cell at the latest.
+// NextDeadline returns the time by which the driver MUST step the cell next, and
+// false if there is none.
 func (c *Cell) NextDeadline() (actor.Time, bool) {
 	if !c.booted || len(c.timers) == 0 {
 		return 0, false
@@ -185,12 +187,12 @@ func (c *Cell) boot(in Boot) {
 	}
 }
 
-// setAgents takes over the agents there are. Of those there were it keeps what runs
-// in memory began with, and what the world says that others did.
+// setAgents replaces the agent definitions. It keeps older definitions that runs in
+// memory started with, and those listed in former.
 func (c *Cell) setAgents(definitions, former []actor.Definition) {
 	before := c.definitions
 	c.definitions = map[actor.Hash]*actor.Definition{}
-	know := func(def *actor.Definition) *actor.Definition {
+	add := func(def *actor.Definition) *actor.Definition {
 		if old := before[def.Hash]; old != nil {
 			def = old
 		}
@@ -198,11 +200,11 @@ func (c *Cell) setAgents(definitions, former []actor.Definition) {
 		return def
 	}
 	for i := range former {
-		know(&former[i])
+		add(&former[i])
 	}
 	clear(c.agents)
 	for i := range definitions {
-		def := know(&definitions[i])
+		def := add(&definitions[i])
 		c.agents[def.Name] = def
 	}
 	for _, act := range c.actors.ordered() {
@@ -214,9 +216,9 @@ func (c *Cell) setAgents(definitions, former []actor.Definition) {
 	}
 }
 
-// setOwners takes over a new table: actors of lost shards leave memory at once,
-// those with open work in new ones are looked for, and calls whose callee moved
-// are sent again.
+// setOwners replaces the table of shard owners. It drops actors of lost shards,
+// requests the actors with open work of gained shards, and resends calls whose
+// callee has a new owner.
 func (c *Cell) setOwners(table dispatcher.Table) {
 	old := c.table
 	c.table = table
@@ -254,7 +256,8 @@ func (c *Cell) requestExpiries(shards []uint16) {
 
 func (c *Cell) owns(o dispatcher.Owner) bool { return o.Node == c.self.Node && o.Cell == c.self.Cell }
 
-// ownsActor tells whether an actor lives here, as one does that is in memory.
+// ownsActor reports whether the actor belongs to this cell. Every actor in memory
+// does.
 func (c *Cell) ownsActor(id actor.ID) bool {
 	o, ok := c.ownerOf(id)
 	return ok && c.owns(o)
@@ -266,8 +269,9 @@ func (c *Cell) ownerOf(id actor.ID) (dispatcher.Owner, bool) {
 	return c.table.Of(dispatcher.ShardOf(id))
 }
 
-// finishStep ends a step: actors that were touched take their next message, write a
-// snapshot if it is time, and set their timer.
+// finishStep completes a step. For each changed actor it runs the turns that are
+// ready, writes a snapshot if one is due, and sets the timer. Then it handles the
+// local messages and probes this produced, until none is left.
 func (c *Cell) finishStep() {
 	for i := 0; i < len(c.dirty) || len(c.localQueue)+len(c.localProbes) > 0; i++ {
 		if i == len(c.dirty) {
@@ -300,7 +304,8 @@ func (c *Cell) finishStep() {
 	c.parkWaiter()
 }
 
-// recycle keeps what has ended in this step for the next that need it, empty.
+// recycle clears the turns and runs that ended in this step and returns them to the
+// free lists.
 func (c *Cell) recycle() {
 	for _, t := range c.endedTurns {
 		clear(t.askBuf)
@@ -336,14 +341,14 @@ func (c *Cell) emit(e history.Event) {
 	}
 }
 
-// emits tells whether the world wants to hear of events of that kind. To say so
-// first is worth it where most calls pass.
+// emits reports whether history events of kind k are emitted. Callers on the hot
+// path check it before they build an event.
 func (c *Cell) emits(k history.Kind) bool { return c.eventKinds == 0 || c.eventKinds.Has(k) }
 
-// newCallID makes the id of a new call, of now and the cell's stream.
+// newCallID returns a new call id, made of the time and two random words.
 func (c *Cell) newCallID() actor.CallID { return actor.NewCallID(c.now, c.random(), c.random()) }
 
-// random is the next word of the cell's stream (splitmix64).
+// random returns the next word of the cell's random stream (splitmix64).
 func (c *Cell) random() uint64 {
 	c.rng += 0x9e3779b97f4a7c15
 	z := c.rng

@@ -40,13 +40,13 @@ func TestCallCyclesAreRefused(t *testing.T) {
 }
 
 func TestTimeoutCancelsCallTree(t *testing.T) {
-	impatient := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	shortTimeout := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "b", Timeout: time.Second}}}, nil
 		}
 		return actor.Complete(actor.Text(answerText(answers[0][0]))), nil
 	})
-	n := newNode(t, 2, agent("a", impatient), agent("b", calling("c")), agent("c", sleeping(time.Minute)))
+	n := newNode(t, 2, agent("a", shortTimeout), agent("b", calling("c")), agent("c", sleeping(time.Minute)))
 	id := n.send("a", "x")
 	n.want(id, "nothing")
 	n.advance(2 * time.Second)
@@ -73,7 +73,7 @@ func TestFullMailboxReturnsBusy(t *testing.T) {
 }
 
 func TestConcurrentCallsAreLimited(t *testing.T) {
-	many := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	fanOut := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			var asks []actor.Ask
 			for range 12 {
@@ -87,7 +87,7 @@ func TestConcurrentCallsAreLimited(t *testing.T) {
 		}
 		return actor.Complete(actor.Text(text)), nil
 	})
-	n := newNode(t, 2, agent("a", many), agent("b", echo()))
+	n := newNode(t, 2, agent("a", fanOut), agent("b", echo()))
 	n.want(n.send("a", ""), "b: b: b: b: b: b: b: b: b: b: Busy Busy ")
 }
 
@@ -142,7 +142,7 @@ func TestWaitPausesClocksOfCallTree(t *testing.T) {
 	n.want(late, "NotFound")
 }
 
-// Of several calls that wait for people the run says which, until each goes on.
+// A run held by several calls lists each of them until that call resumes.
 func TestRunListsCallsThatHoldIt(t *testing.T) {
 	gate := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		switch {
@@ -161,48 +161,48 @@ func TestRunListsCallsThatHoldIt(t *testing.T) {
 	})
 	n := newNode(t, 2, agent("both", both), agent("gate", gate))
 	run := n.send("both", "x")
-	held := func(want string, status runs.Status) {
+	wantHeld := func(want string, status runs.Status) {
 		t.Helper()
-		var by []string
+		var keys []string
 		for _, p := range n.runs[run].Pauses {
-			by = append(by, n.runs[p.Child].Actor.Key)
+			keys = append(keys, n.runs[p.Child].Actor.Key)
 		}
-		if got := strings.Join(by, " "); got != want || n.runs[run].Status != status {
+		if got := strings.Join(keys, " "); got != want || n.runs[run].Status != status {
 			t.Errorf("%s is held by %q, want %s by %q", n.runs[run].Status, got, status, want)
 		}
 	}
-	goes := func(key string) {
+	signal := func(key string) {
 		for id, r := range n.runs {
 			if r.Actor == actor.NewID("gate", key) {
 				n.send("gate/"+key, "yes", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, id, "go" })
 			}
 		}
 	}
-	held("1 2", runs.PausedWaitingApproval)
-	goes("1") // and works on
-	held("2", runs.PausedWaitingApproval)
+	wantHeld("1 2", runs.PausedWaitingApproval)
+	signal("1") // resumes and continues to run
+	wantHeld("2", runs.PausedWaitingApproval)
 	for id, r := range n.runs {
-		if to := actor.NewID("gate", "2"); r.Actor == to { // is given up, and does not go on
+		if to := actor.NewID("gate", "2"); r.Actor == to { // cancelled, so it never resumes
 			n.step(n.cells[n.shard(to)%2], Deliver{actor.Envelope{To: to, Body: actor.Cancel{Call: id, Reason: actor.Stopped}}})
 		}
 	}
 	n.drain()
-	held("", runs.PausedWaitingTool)
+	wantHeld("", runs.PausedWaitingTool)
 	n.advance(time.Minute)
 	if r := n.runs[run]; r.Text != "both" {
 		t.Errorf("%+v", r)
 	}
-	told := map[runs.Type]int{}
+	counts := map[runs.Type]int{}
 	for _, e := range n.events[run] {
-		told[e.Type]++
+		counts[e.Type]++
 	}
-	if told[runs.RunPaused] != 2 || told[runs.RunResumed] != 2 {
-		t.Errorf("it says %d times that it is held, and %d times that it goes on", told[runs.RunPaused], told[runs.RunResumed])
+	if counts[runs.RunPaused] != 2 || counts[runs.RunResumed] != 2 {
+		t.Errorf("it says %d times that it is held, and %d times that it goes on", counts[runs.RunPaused], counts[runs.RunResumed])
 	}
 }
 
-// What a run came to that was held is remembered for as long as its caller's clock
-// may have stood still.
+// The outcome of a run that was held is retained longer, because its caller's clock
+// may have been paused for as long.
 func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)), agent("b", echo()))
 	held, other := n.send("a", "x"), n.send("b", "x")
@@ -222,8 +222,8 @@ func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 	}
 }
 
-// Where all places of a cell are taken, who is new is told so, and who asks again
-// is not: what was asked may be done.
+// A cell with ActorsPerCellMax actors refuses calls to further actors on their
+// first attempt. Retries are dropped, because the call may have run already.
 func TestFullCellRefusesOnlyFirstAttempts(t *testing.T) {
 	c := newTestCell(Config{}, agent("a", echo()))
 	limits := dispatcher.DefaultLimits()
@@ -244,7 +244,7 @@ func TestFullCellRefusesOnlyFirstAttempts(t *testing.T) {
 	}
 }
 
-// A signal reaches a run whose agent is gone, and whose actor nobody has in memory yet.
+// A signal loads its actor even if the agent of the run was deleted.
 func TestSignalLoadsActorOfDeletedAgent(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(5*time.Minute)))
 	run := n.send("a", "x")
@@ -282,7 +282,7 @@ func TestOnlyIdempotentWorkIsRepeatedAfterRestart(t *testing.T) {
 	if done != 2 {
 		t.Fatalf("work was done %d times", done)
 	}
-	// The outcome gets lost with the process.
+	// The process crashes before the outcome is logged.
 	n = newNode(t, 1, n.agents...)
 	n.drain()
 	for _, name := range []string{"safe", "unsafe"} {
@@ -291,7 +291,7 @@ func TestOnlyIdempotentWorkIsRepeatedAfterRestart(t *testing.T) {
 		call := actor.Call{ID: id, Root: id, To: actor.NewID(name, ""), Operation: "o", Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human}
 		key(&call)
 		n.step(n.cells[0], Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})
-		n.inputs[0]() // Loaded: the turn begins and asks for its work
+		n.inputs[0]() // Loaded: the turn begins and starts its work
 		n.inputs = nil
 	}
 	done = 0

@@ -10,11 +10,11 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// ClientsMax is how many clients may wait at one cell.
+// ClientsMax is the maximum number of clients that wait at one cell.
 const ClientsMax = 1 << 16
 
-// waiter is a call of a client that waits here, as long as it does. It is not
-// written down: a client that lost its node asks again, by key or by run id.
+// waiter is a client that waits at this cell for its call. It is not persisted: a
+// client that lost its node retries, by idempotency key or by run id.
 type waiter struct {
 	call    actor.Call
 	clock   actor.Clock
@@ -24,8 +24,8 @@ type waiter struct {
 	subscribed bool
 }
 
-// fromClient takes in what a client of this node wants: a call of its own, or
-// to give one up.
+// fromClient handles a message from a client of this node: a call, or the
+// cancellation of one.
 func (c *Cell) fromClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Request:
@@ -37,7 +37,7 @@ func (c *Cell) fromClient(env *actor.Envelope) {
 	}
 }
 
-// visited is a Deliver of a client's call.
+// visited handles a client's call without an envelope; see Visit.
 func (c *Cell) visited(v *Visit) {
 	if c.emits(history.Deliver) {
 		c.emit(history.Event{Kind: history.Deliver, Actor: v.Call.To, Call: v.Call.ID, What: "request"})
@@ -45,7 +45,7 @@ func (c *Cell) visited(v *Visit) {
 	c.clientCall(&v.Call, v.Subscribed)
 }
 
-func (c *Cell) clientCall(call *actor.Call, followed bool) {
+func (c *Cell) clientCall(call *actor.Call, subscribed bool) {
 	if c.freeWaiter == nil {
 		c.freeWaiter = &waiter{}
 	}
@@ -57,7 +57,7 @@ func (c *Cell) clientCall(call *actor.Call, followed bool) {
 		return
 	}
 	cl.call.Via = c.self
-	cl.clock, cl.backoff, cl.subscribed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, followed
+	cl.clock, cl.backoff, cl.subscribed = actor.NewClock(c.now, cl.call.Left), c.limits.ResendAfter, subscribed
 	c.currentWaiter = cl
 	if c.emits(history.Ask) {
 		c.emit(history.Event{Kind: history.Ask, Call: call.ID, Root: call.ID, Peer: call.To, What: "client", Left: cl.call.Left})
@@ -65,8 +65,9 @@ func (c *Cell) clientCall(call *actor.Call, followed bool) {
 	c.sendClientCall(cl)
 }
 
-// parkWaiter has the client wait whose call came in this step, if it is not answered:
-// most are at once, and leave no trace.
+// parkWaiter adds the client whose call arrived in this step to the waiting ones if
+// the call is still open. Most calls are answered in their first step and leave no
+// state.
 func (c *Cell) parkWaiter() {
 	cl := c.currentWaiter
 	if cl == nil {
@@ -77,7 +78,7 @@ func (c *Cell) parkWaiter() {
 	c.setTimer(timer{at: min(cl.retryAt, cl.clock.Due()), call: cl.call.ID})
 }
 
-// findWaiter is a client that waits here; nil if none does for that call.
+// findWaiter returns the client that waits for the call, or nil.
 func (c *Cell) findWaiter(id actor.CallID) *waiter {
 	if cl := c.currentWaiter; cl != nil && cl.call.ID == id {
 		return cl
@@ -85,7 +86,8 @@ func (c *Cell) findWaiter(id actor.CallID) *waiter {
 	return c.waiters[id]
 }
 
-// checkClientCall says why a client's call is not taken, and fills in what it left open.
+// checkClientCall returns the reason to refuse a client's call, or nil. It fills in
+// the defaults of fields left empty.
 func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 	switch {
 	case !call.IsRoot():
@@ -113,17 +115,17 @@ func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 	return nil
 }
 
-// sendClientCall brings a client's call to its actor: in this very step if it lives
-// here, else by message, again and again until it is answered.
+// sendClientCall sends a client's call to its actor: within this step if the actor
+// belongs to this cell, else as a message that is resent until it is answered.
 func (c *Cell) sendClientCall(cl *waiter) {
 	cl.retryAt = actor.Forever
 	act := c.actors.find(cl.call.To)
 	if act != nil || c.ownsActor(cl.call.To) {
 		call := &cl.call
 		if cl != c.currentWaiter {
-			again := cl.call
-			again.Left = cl.clock.Remaining(c.now)
-			call = &again
+			attempt := cl.call
+			attempt.Left = cl.clock.Remaining(c.now)
+			call = &attempt
 			c.setTimer(timer{at: cl.clock.Due(), call: call.ID})
 		}
 		c.deliverCallTo(act, call, false)
@@ -141,7 +143,8 @@ func (c *Cell) sendClientCall(cl *waiter) {
 	}
 }
 
-// scheduleClientRetry does so after a while: its actor could not be read.
+// scheduleClientRetry schedules another attempt of a client's call after its actor
+// could not be read.
 func (c *Cell) scheduleClientRetry(id actor.CallID) {
 	if cl := c.findWaiter(id); cl != nil {
 		cl.retryAt = c.now.Add(cl.backoff)
@@ -158,8 +161,8 @@ func (c *Cell) resendClientCalls(to func(actor.ID) bool) {
 	}
 }
 
-// fireWaiterTimer sends a client's call again, or tells it that its time is over. Its
-// run ends by its own clock.
+// fireWaiterTimer resends a client's call, or answers it with a deadline refusal.
+// The run itself ends by its own clock.
 func (c *Cell) fireWaiterTimer(id actor.CallID) {
 	cl := c.waiters[id]
 	switch {
@@ -172,7 +175,8 @@ func (c *Cell) fireWaiterTimer(id actor.CallID) {
 	}
 }
 
-// deliverToClient takes an answer for a client that waits, or waited, at this cell.
+// deliverToClient delivers a reply to a client of this cell. The client may have
+// left.
 func (c *Cell) deliverToClient(env *actor.Envelope) {
 	switch m := env.Body.(type) {
 	case actor.Answered:
@@ -189,26 +193,28 @@ func (c *Cell) deliverToClient(env *actor.Envelope) {
 	c.drop(env, "late")
 }
 
-// notifyHeld says that a run waits for a person: its client has better things to do.
+// notifyHeld notifies the waiting clients of a run that it is held, for instance
+// for an approval, so that their requests can return early.
 func (c *Cell) notifyHeld(t *turn, until actor.Time) {
 	call := t.run.Call
-	tell := func(id actor.CallID, via actor.Address) {
+	notify := func(id actor.CallID, via actor.Address) {
 		if via.Node == c.self.Node && via.Cell == c.self.Cell {
 			c.respond(id, actor.Reply{Call: id, Run: call.ID}, until, t.durable())
-		} else if id == call.ID { // who repeats from another node could not tell whose run it is: it waits on
+		} else if id == call.ID { // a duplicate from another node keeps waiting: Held does not carry the run's id
 			env := actor.Envelope{From: c.self, ToClient: via, Durable: t.durable(), Body: actor.Held{Call: id, N: t.run.Holds, Until: until}}
 			c.addEffect(Effect{Gated: t.durable() && via.Node != c.self.Node, Op: Send{Node: via.Node, Cell: via.Cell, Envelope: env}})
 		}
 	}
-	tell(call.ID, call.Via)
+	notify(call.ID, call.Via)
 	for _, a := range t.act.joined {
 		if a.run == call.ID {
-			tell(a.call, a.via)
+			notify(a.call, a.via)
 		}
 	}
 }
 
-// respond gives a waiting client its answer. One that waits no more gets none.
+// respond answers a waiting client and removes it. It does nothing if the client
+// has left.
 func (c *Cell) respond(id actor.CallID, reply actor.Reply, heldUntil actor.Time, durable bool) {
 	switch cl := c.findWaiter(id); {
 	case cl == nil:

@@ -10,88 +10,93 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Ready is what one step wants done, in this order: append, then perform. What is
-// in it is the world's, but for the slices of effects and events, which are good
-// until the next Step.
+// Ready is the result of one Step. The driver MUST append the entries before it
+// performs the effects. It owns the contents. The slices Effects and Events are
+// reused and are valid only until the next Step.
 type Ready struct {
-	Entries []store.Entry // appended, in this order, to the node's one log; never split over two commits
+	Entries []store.Entry // appended in this order to the node's log; never split over two commits
 	Effects []Effect
 	Events  []history.Event
 }
 
-// Effect is one thing for the world to do.
+// Effect is one operation for the driver to perform.
 type Effect struct {
-	ID      actor.EffectID // the idempotency key, the same on every attempt; zero for what no run asked for
+	ID      actor.EffectID // idempotency key, the same on every attempt; zero if no run requested the effect
 	Attempt uint32
-	Gated   bool // hold it back until the log is durable up to its end after this Ready's entries
+	Gated   bool // perform only after the log is durable up to the end of this Ready's entries
 	Op      Op
 }
 
-// Input is what a world tells a cell. The set is closed.
+// Input is an input of Step. The set is closed.
 type Input interface{ input() }
 
 type (
-	// Boot begins a cell's life, after Limits, Agents and Owners. Running names
-	// the effects of the incarnation before that are still being performed; what
-	// comes of them is kept until an Await. Strikes counts the steps that panicked, by call.
+	// Boot starts a cell, after Limits, Agents and Owners. Running lists the
+	// effects of the previous incarnation that are still being performed. The
+	// driver MUST keep their outcomes until the matching Await. Strikes counts
+	// panics of Step by call.
 	Boot struct {
 		Running []actor.EffectID
 		Strikes []Strike
 	}
-	// Deliver brings a message: from a cell, or, with a zero From, from a client of this node.
+	// Deliver delivers a message from a cell, or, if From is zero, from a client of
+	// this node.
 	Deliver struct{ Envelope actor.Envelope }
-	// Visit is the Deliver of a client's call, which stays the world's. Followed
-	// says that somebody wants to hear of the run while it goes on.
+	// Visit delivers a client's call without an envelope. The cell neither changes
+	// nor keeps it. Subscribed reports whether a subscriber wants the run's events
+	// while it runs.
 	Visit struct {
 		Call       actor.Call
 		Subscribed bool
 	}
-	// Outcome is what came of a Tool, Work, Model or Invoke effect.
+	// Outcome is the result of a Tool, Work, Model or Invoke effect.
 	Outcome struct {
 		ID      actor.EffectID
 		Attempt uint32
 		Answer  actor.Answer
 	}
-	// Streamed is a piece of the answer to a Model or Invoke effect, in order.
-	// The next comes when this one was stepped.
+	// Streamed is a piece of the answer to a Model or Invoke effect. Pieces arrive
+	// in order. The next one MUST NOT be sent before this one was stepped.
 	Streamed struct {
 		ID      actor.EffectID
 		Attempt uint32
 		Piece   actor.Piece
 	}
-	// Loaded answers Load. The epoch is that of the question: an answer to one
-	// that was asked before the shard left and came back is of no use.
+	// Loaded answers a Load of an actor. Epoch is that of the Load: an answer from
+	// before the shard was lost and regained is ignored.
 	Loaded struct {
 		Actor actor.ID
 		Epoch actor.Epoch
 		Saved store.Saved
 	}
-	// Recalled answers a Load of an outcome, which is the same under every epoch.
+	// Recalled answers a Load of an outcome. An outcome is the same under every
+	// epoch.
 	Recalled struct {
 		Actor   actor.ID
 		Outcome uint64
 		Reply   actor.Reply
 	}
-	// LoadFailed answers Load when the disk has it otherwise.
+	// LoadFailed answers a Load that could not be read.
 	LoadFailed struct {
 		Actor   actor.ID
 		Epoch   actor.Epoch
 		Outcome uint64
 		Why     string
 	}
-	// Due answers Expiries: the actors with open work, in any order, all at once or
-	// some at a time.
+	// Due answers Expiries with actors that have open work. They may come in any
+	// order and in several inputs.
 	Due struct{ Actors []actor.ID }
-	// Owners replaces the table of owners.
+	// Owners replaces the table of shard owners.
 	Owners struct{ Table dispatcher.Table }
-	// Agents replaces the agents that exist. Runs under an older definition keep
-	// it; Former are older ones that a cell made new has not seen.
+	// Agents replaces the agent definitions. Runs that started under an older
+	// definition keep it. Former holds older definitions, which a new cell has not
+	// seen.
 	Agents struct{ Definitions, Former []actor.Definition }
 	// Limits replaces the limits.
 	Limits struct{ Limits dispatcher.Limits }
-	// CellRestarted says that a cell of this node began a new incarnation.
+	// CellRestarted reports that a cell of this node started a new incarnation.
 	CellRestarted struct{ Cell actor.Address }
-	// Tick says that time has passed.
+	// Tick advances the time.
 	Tick struct{}
 )
 
@@ -110,33 +115,33 @@ func (Limits) input()        {}
 func (CellRestarted) input() {}
 func (Tick) input()          {}
 
-// Strike counts the steps that panicked while they dealt with a call.
+// Strike is the number of steps that panicked while handling a call.
 type Strike struct {
 	Call  actor.CallID
 	Times int
 }
 
-// Op is what an effect does. The set is closed.
+// Op is the operation of an effect. The set is closed.
 type Op interface{ op() }
 
 type (
-	// Send carries a message to a cell: of this node, or of another. The cell holds
-	// nothing of it.
+	// Send carries a message to a cell of this node or of another. The cell keeps
+	// no reference to its contents.
 	Send struct {
 		Node     actor.NodeID
 		Cell     uint16
 		Envelope actor.Envelope
 	}
-	// Respond tells a client what came of its call. With HeldUntil set the run
-	// goes on without it: its id is all there is to say now.
+	// Respond answers a client's call. If HeldUntil is set, the run is held and
+	// continues without the client. Reply then holds only the run's id.
 	Respond struct {
-		Call      actor.CallID // the client's call
+		Call      actor.CallID // id of the client's call
 		Reply     actor.Reply
 		HeldUntil actor.Time
 	}
-	// Joined tells a waiting client that its call repeats an open run, and which.
+	// Joined reports to a waiting client that its call duplicates the open run Run.
 	Joined struct{ Call, Run actor.CallID }
-	// Publish shows a run's event to who watches it.
+	// Publish passes a run event to its subscribers.
 	Publish struct{ Event store.RunEvent }
 	// Tool runs a tool of the registry.
 	Tool struct {
@@ -145,42 +150,43 @@ type (
 		Context tools.ExecutionContext
 		Left    actor.Duration
 	}
-	// Work runs a function of the agent's own.
+	// Work runs a function supplied by the agent.
 	Work struct {
 		Name string
 		Func actor.Work
 		Left actor.Duration
 	}
-	// Model asks a model. The answer's one part is an upstream.Completion.
+	// Model sends a request to a model. The answer MUST have one part, an
+	// upstream.Completion.
 	Model struct {
 		Name string
-		Body []byte     // an upstream.Prompt
-		Call actor.Call // on whose behalf
+		Body []byte     // encoded upstream.Prompt
+		Call actor.Call // originating call
 		Left actor.Duration
 	}
-	// Invoke has an external agent deal with the call. The answer's one part is
+	// Invoke has an external agent handle the call. The answer MUST have one part,
 	// an upstream.Completion.
 	Invoke struct {
 		Name       string
-		Target     []byte // where it is, as the ask had it
-		Idempotent bool   // asking it twice does no harm
+		Target     []byte // location of the agent, as given in the ask
+		Idempotent bool   // invoking it twice is safe
 		Call       actor.Call
 		Left       actor.Duration
 	}
-	// Abort gives up the effect of the same ID and attempt. Its
-	// outcome is not waited for.
+	// Abort stops the effect with the same ID and attempt. Its outcome is ignored.
 	Abort struct{}
-	// Await says that the cell is ready for what comes of the effect of the same
-	// ID and attempt, which an incarnation before it had begun.
+	// Await requests the outcome of the effect with the same ID and attempt, which
+	// the previous incarnation started. The actor is loaded and can take it.
 	Await struct{}
-	// Load reads an actor, or only the outcome that one of its entries says. It is
-	// gated, so that it never overtakes the actor's own entries.
+	// Load reads an actor, or one of its recorded outcomes. It is gated, so that it
+	// cannot overtake the actor's own entries.
 	Load struct {
 		Actor   actor.ID
 		Epoch   actor.Epoch
-		Outcome uint64 // the entry's number; 0: all of the actor
+		Outcome uint64 // number of the entry that records the outcome; 0 means the whole actor
 	}
-	// Expiries asks for the actors of these shards that have open work.
+	// Expiries requests the actors of these shards that have open work, as one or
+	// more Due.
 	Expiries struct{ Shards []uint16 }
 )
 

@@ -8,9 +8,9 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// deliver takes a message in. In this order: a client's own call, an answer for
-// a waiting client, then messages for an actor, if the cell owns it under the
-// epoch that the sender believes in.
+// deliver routes a message, in this order: a reply to a waiting client, a request
+// of a client, a message to an actor. The latter is dropped unless the cell owns
+// the actor under the epoch given by the sender.
 func (c *Cell) deliver(env *actor.Envelope) {
 	if c.emits(history.Deliver) {
 		c.emit(history.Event{Kind: history.Deliver, Actor: env.To, Epoch: env.Epoch, Call: env.Body.Subject(), What: env.Body.Name(), Durable: env.Durable})
@@ -32,7 +32,7 @@ func (c *Cell) deliver(env *actor.Envelope) {
 	c.deliverToActor(env)
 }
 
-// deliverToActor takes a message for an actor of this cell.
+// deliverToActor delivers a message to an actor of this cell.
 func (c *Cell) deliverToActor(env *actor.Envelope) {
 	if m, ok := env.Body.(actor.Request); ok {
 		c.deliverCall(&m.Call, env.Durable)
@@ -52,21 +52,22 @@ func (c *Cell) deliverToActor(env *actor.Envelope) {
 	}
 }
 
-// deliverCall takes a call for an actor of this cell; it brings the actor into
-// memory if it is not there.
+// deliverCall delivers a call to an actor of this cell. It activates the actor if
+// it is not in memory.
 func (c *Cell) deliverCall(call *actor.Call, durable bool) {
 	c.deliverCallTo(c.actors.find(call.To), call, durable)
 }
 
-// deliverCallTo is localCall for an actor that was looked for.
+// deliverCallTo is deliverCall for an actor that was looked up before; act may be
+// nil.
 func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	if act == nil {
 		def := c.agents[call.To.Agent]
 		switch {
-		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // of one that is sent again the journal may know the outcome, and a run may outlive its agent
+		case def == nil && call.Attempt <= 1 && call.Kind != actor.Signal: // the journal may hold the outcome of a retried call, and a run may outlive its agent
 			c.refuse(nil, call, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent))
 			return
-		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // it may have been answered: who asked asks again
+		case c.actors.count >= c.limits.ActorsPerCellMax && call.Attempt > 1: // the call may have been answered; its caller retries
 			c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:
@@ -85,8 +86,9 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 	c.request(act, call, durable)
 }
 
-// deferMessage keeps a message until its actor is loaded: what asks for something new.
-// Of what answers, nothing is lost by dropping it: the call is sent again.
+// deferMessage keeps a cancel until its actor is loaded. Replies, probes and clock
+// updates are dropped: once loaded, the actor resends its calls and gets them
+// again.
 func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 	switch _, cancels := env.Body.(actor.Cancel); {
 	case !cancels:
@@ -100,7 +102,7 @@ func (c *Cell) deferMessage(act *activation, env *actor.Envelope) {
 
 func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
 	switch full := len(act.deferred) >= c.limits.MaxPendingPerActor; {
-	case full && call.Attempt > 1: // it may be open in there: who asked asks again
+	case full && call.Attempt > 1: // the log may hold its run; its caller retries
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 	case full:
 		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.deferred)))
@@ -109,7 +111,7 @@ func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
 	}
 }
 
-// receive takes a message for an actor that is in memory.
+// receive handles a message for a loaded actor.
 func (c *Cell) receive(act *activation, env *actor.Envelope) {
 	c.ensureActive(act)
 	act.lastUsed = c.now
@@ -132,13 +134,13 @@ func (c *Cell) receive(act *activation, env *actor.Envelope) {
 	}
 }
 
-func (c *Cell) drop(env *actor.Envelope, why string) {
-	c.emit(history.Event{Kind: history.Drop, Actor: env.To, Call: env.Body.Subject(), What: env.Body.Name(), Why: why})
+func (c *Cell) drop(env *actor.Envelope, reason string) {
+	c.emit(history.Event{Kind: history.Drop, Actor: env.To, Call: env.Body.Subject(), What: env.Body.Name(), Why: reason})
 }
 
-// send carries a message to the cell that owns the actor; if none does, to
-// nobody: who waits for it will ask again. Inside the node no gate is needed:
-// whoever acts on the message appends to the same log behind us.
+// send sends a message to the cell that owns the actor. Without an owner the
+// message is dropped, and its sender retries. Within the node no gate is needed:
+// entries that depend on the message are appended to the same log, after ours.
 func (c *Cell) send(id actor.EffectID, attempt uint32, from actor.ID, to actor.ID, gated, durable bool, body actor.Message) {
 	o, ok := c.ownerOf(to)
 	if !ok {

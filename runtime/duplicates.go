@@ -10,24 +10,24 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// A repeat of a call that has ended is told what that came to. Outcomes of journaled
-// actors are held as far as there is room in the cell for them; beyond that an actor
-// puts its oldest away, and knows no more than which entry says it. Who asks then
-// waits until that is read.
+// Duplicates. A duplicate of an ended call is answered with the outcome of that
+// call. Outcomes of journaled actors are held in memory up to RememberBytes per
+// cell. An actor evicts its oldest outcomes beyond that and keeps only the numbers
+// of their entries. A duplicate then waits until the outcome is read from the log.
 
-// outcomeWaiter is a call that waits for an outcome to be read.
+// outcomeWaiter is a duplicate that waits for an outcome to be read.
 type outcomeWaiter struct {
-	entry uint64 // of the entry that says it
+	entry uint64 // number of the entry that records the outcome
 	call  actor.Call
 }
 
-// replyOutcome answers a call with the outcome of the one that it repeats: at once, or
-// when it is read from the n-th entry.
+// replyOutcome answers a duplicate with the outcome, or, if that is nil, after
+// reading it from the n-th entry.
 func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Reply, n uint64) {
 	if outcome != nil {
-		again := *outcome
-		again.Call = call.ID
-		c.replyTo(act, call, &again, true)
+		copied := *outcome
+		copied.Call = call.ID
+		c.replyTo(act, call, &copied, true)
 		return
 	}
 	reading := false
@@ -37,23 +37,23 @@ func (c *Cell) replyOutcome(act *activation, call *actor.Call, outcome *actor.Re
 			return
 		}
 	}
-	if len(act.outcomeWaiters) >= c.limits.MaxPendingPerActor { // to refuse it could be a second outcome
+	if len(act.outcomeWaiters) >= c.limits.MaxPendingPerActor { // a refusal could be a second outcome
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 		c.scheduleClientRetry(call.ID)
 		return
 	}
-	own := *call
-	own.Parts = nil // which nobody reads any more
-	act.outcomeWaiters = append(act.outcomeWaiters, outcomeWaiter{n, own})
+	duplicate := *call
+	duplicate.Parts = nil // not needed for the reply
+	act.outcomeWaiters = append(act.outcomeWaiters, outcomeWaiter{n, duplicate})
 	if !reading {
 		c.load(act, n)
 	}
 }
 
-// recalled is an outcome that was read.
+// recalled handles an outcome that was read from the log.
 func (c *Cell) recalled(in Recalled) {
 	switch act := c.actors.find(in.Actor); {
-	case act == nil: // it left meanwhile
+	case act == nil: // the actor was removed during the read
 	case c.failpoints.On(failpoint.LoadMisses):
 		c.load(act, in.Outcome)
 	default:
@@ -61,19 +61,19 @@ func (c *Cell) recalled(in Recalled) {
 	}
 }
 
-// outcomeLoaded answers who waits for the outcome that an entry says. It is not held again:
-// few ask twice.
+// outcomeLoaded answers the duplicates that wait for the outcome of the n-th entry.
+// The outcome is not kept in memory: few calls are repeated twice.
 func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 	if len(act.outcomeWaiters) == 0 {
 		return
 	}
-	waiting := act.outcomeWaiters
+	waiters := act.outcomeWaiters
 	act.outcomeWaiters = nil
-	for i := range waiting {
-		switch r := &waiting[i]; {
+	for i := range waiters {
+		switch r := &waiters[i]; {
 		case r.entry != n && !mutant.On("outcome-of-another"):
 			act.outcomeWaiters = append(act.outcomeWaiters, *r)
-		case outcome == nil: // the disk cannot say: who asked asks again
+		case outcome == nil: // the read failed; the callers retry
 			c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: r.call.ID, What: "request", Why: "unread"})
 			c.scheduleClientRetry(r.call.ID)
 		default:
@@ -83,14 +83,15 @@ func (c *Cell) outcomeLoaded(act *activation, n uint64, outcome *actor.Reply) {
 	c.markDirty(act)
 }
 
-// load has the world read an actor, or the outcome that its n-th entry says. It is
-// gated, so that it never overtakes the actor's own entries.
+// load requests a read of the actor, or of the outcome in its n-th entry. It is
+// gated, so that it cannot overtake the actor's own entries.
 func (c *Cell) load(act *activation, n uint64) {
 	c.addEffect(Effect{Gated: !mutant.On("load-before-its-gate"), Op: Load{Actor: act.id, Epoch: act.epoch, Outcome: n}})
 }
 
-// evictOutcomes has an actor hold no more outcomes than there is room for in the cell,
-// and says what they weigh. Others keep what they hold until they are touched.
+// evictOutcomes evicts the oldest outcomes of the actor until the cell is within
+// RememberBytes, and returns the size of the rest in bytes. Other actors keep
+// theirs until they change.
 func (c *Cell) evictOutcomes(act *activation) int {
 	others := c.size.Remembered - act.counted.Remembered
 	for others+act.journal.Held() > c.limits.RememberBytes && act.journal.PutAway() {
@@ -98,7 +99,8 @@ func (c *Cell) evictOutcomes(act *activation) int {
 	return act.journal.Held()
 }
 
-// Read is what a world answers to a Load: what the store holds, or why it cannot be read.
+// Read performs a Load on the store. It returns the input for the cell, and the
+// error if the read failed.
 func (op Load) Read(kv store.KV) (Input, error) {
 	if op.Outcome > 0 {
 		ended, err := store.LoadOutcome(kv, op.Actor, op.Outcome)
@@ -114,7 +116,7 @@ func (op Load) Read(kv store.KV) (Input, error) {
 	return Loaded{Actor: op.Actor, Epoch: op.Epoch, Saved: saved}, nil
 }
 
-// Failed is what it answers if the disk has it otherwise.
-func (op Load) Failed(why string) Input {
-	return LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Outcome: op.Outcome, Why: why}
+// Failed returns the input for a Load that failed.
+func (op Load) Failed(reason string) Input {
+	return LoadFailed{Actor: op.Actor, Epoch: op.Epoch, Outcome: op.Outcome, Why: reason}
 }

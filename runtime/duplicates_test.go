@@ -12,15 +12,15 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// withClientKey is a client's call under a key.
+// withClientKey makes the call one of client "p" under an idempotency key.
 func withClientKey(key string) func(*actor.Call) {
 	return func(c *actor.Call) {
 		c.Principal, c.Idempotency = "p", actor.Idempotency{Principal: "p", Route: "r", Key: key}
 	}
 }
 
-// newEvictingNode is a node on which one actor has ended calls, each under a key, and
-// holds nothing of what they came to.
+// newEvictingNode returns a node with an actor that has ended calls under keys 0,
+// 1, …, and has evicted all their outcomes.
 func newEvictingNode(t *testing.T, calls int) (*node, []actor.CallID) {
 	n := newNode(t, 1, agent("count", counter()))
 	n.limits.RememberBytes = 1
@@ -47,7 +47,7 @@ func TestEvictedOutcomeIsReadFromLog(t *testing.T) {
 	if n.outcomeReads != len(ids) {
 		t.Errorf("%d readings for %d repeats", n.outcomeReads, len(ids))
 	}
-	n.limits.RememberBytes = 1 << 20 // what is put away stays that, what comes stays whole
+	n.limits.RememberBytes = 1 << 20 // evicted outcomes stay evicted, new ones are kept
 	n.step(n.cells[0], Limits{n.limits})
 	n.want(n.send("count", "now", withClientKey("more")), "41")
 	n.want(n.send("count", "now", withClientKey("more")), "41")
@@ -56,26 +56,24 @@ func TestEvictedOutcomeIsReadFromLog(t *testing.T) {
 	}
 }
 
-// Many ask for one outcome at once: it is read once, for all of them that fit. The
-// others wait for a while, and ask again.
-// That a call is open is shown only once what it came from is durable: of an
-// actor that writes nothing down too, if its caller writes, and whether the call
-// has its turn or waits for it.
+// Open is sent only once the entries that led to the call are durable. That
+// includes a call to a volatile actor from a journaled caller, whether it runs or
+// is queued.
 func TestOpenReplyWaitsForLog(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		c := newTestCell(Config{}, agent("b", waiting(time.Minute), volatile))
 		caller, to := actor.NewID("a", ""), actor.NewID("b", "")
-		far := dispatcher.ShardOf(caller)
-		if far == dispatcher.ShardOf(to) {
+		callerShard := dispatcher.ShardOf(caller)
+		if callerShard == dispatcher.ShardOf(to) {
 			t.Fatal("they live together")
 		}
 		c.Step(1, Owners{dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
-			if shard == far {
+			if shard == callerShard {
 				return dispatcher.Owner{Node: "m", Epoch: 1}
 			}
 			return dispatcher.Owner{Node: "n", Epoch: 1}
 		})})
-		asks := func(n uint64, attempt uint32) (open []Effect) {
+		deliver := func(n uint64, attempt uint32) (open []Effect) {
 			call := newVisit(n, "b").Call
 			call.To, call.Root, call.Parent, call.Chain, call.Origin = to, actor.NewCallID(1, 2, 1), actor.NewCallID(1, 2, 1), []actor.ID{caller}, actor.Agent
 			call.Attempt, call.Left = attempt, time.Minute
@@ -90,16 +88,18 @@ func TestOpenReplyWaitsForLog(t *testing.T) {
 			return open
 		}
 		for n := range uint64(2) {
-			asks(n+1, 1)
+			deliver(n+1, 1)
 		}
 		for n := range uint64(2) {
-			if open := asks(n+1, 2); len(open) != 1 || open[0].Gated != durable {
+			if open := deliver(n+1, 2); len(open) != 1 || open[0].Gated != durable {
 				t.Errorf("call %d, durable %v: told it is open by %+v", n+1, durable, open)
 			}
 		}
 	}
 }
 
+// Duplicates that ask for the same outcome share one read. Those above
+// MaxPendingPerActor are dropped and retried by their clients.
 func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
 	n, _ := newEvictingNode(t, 3)
 	n.limits.MaxPendingPerActor = 4
@@ -109,8 +109,8 @@ func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
 	for range 7 {
 		repeats = append(repeats, n.send("count", "now", withClientKey("1")))
 	}
-	asked := len(n.inputs)
-	for range asked {
+	queued := len(n.inputs)
+	for range queued {
 		in := n.inputs[0]
 		n.inputs = n.inputs[1:]
 		in()
@@ -133,17 +133,17 @@ func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
 	}
 }
 
-// A call that comes again while its outcome is being read waits once.
+// A call that is retried while its outcome is being read waits once.
 func TestRetryWaitsOnceForOutcome(t *testing.T) {
 	n, _ := newEvictingNode(t, 1)
 	n.paused = true
-	far := actor.Address{Node: "far"}
+	remote := actor.Address{Node: "far"}
 	id := actor.NewCallID(n.now, 1, 1)
 	to := actor.NewID("count", "")
-	call := actor.Call{ID: id, Root: id, To: to, Kind: actor.Waiting, Left: time.Second, Attempt: 1, Via: far, Parts: actor.Text("long")}
+	call := actor.Call{ID: id, Root: id, To: to, Kind: actor.Waiting, Left: time.Second, Attempt: 1, Via: remote, Parts: actor.Text("long")}
 	withClientKey("0")(&call)
 	for range 3 {
-		n.step(n.cells[0], Deliver{actor.Envelope{From: far, To: to, Epoch: n.epoch, Body: actor.Request{Call: call}}})
+		n.step(n.cells[0], Deliver{actor.Envelope{From: remote, To: to, Epoch: n.epoch, Body: actor.Request{Call: call}}})
 		call.Attempt++
 	}
 	if act := n.cells[0].actors.find(to); len(act.outcomeWaiters) != 1 || n.outcomeReads != 1 || act.outcomeWaiters[0].call.Parts != nil {
@@ -151,7 +151,8 @@ func TestRetryWaitsOnceForOutcome(t *testing.T) {
 	}
 }
 
-// Whose outcome cannot be read is not told no, for the call was run: it is asked again.
+// A duplicate whose outcome cannot be read is not refused, because the call has
+// run. It is retried.
 func TestFailedOutcomeReadIsRetried(t *testing.T) {
 	n, _ := newEvictingNode(t, 1)
 	n.failLoads = 2
@@ -164,14 +165,14 @@ func TestFailedOutcomeReadIsRetried(t *testing.T) {
 	}
 }
 
-// An actor leaves while an outcome of it is being read, and who asked for that asks
-// where it is now.
+// An actor moves away while one of its outcomes is being read. The duplicate is
+// answered by its new owner.
 func TestDuplicateIsAnsweredAfterActorMoves(t *testing.T) {
 	n, _ := newEvictingNode(t, 2)
 	n.paused = true
 	again := n.send("count", "now", withClientKey("1"))
 	n.inputs[0]()
-	read := n.inputs[1:] // what is under way
+	read := n.inputs[1:] // the read in progress
 	n.step(n.cells[0], Owners{})
 	n.inputs = nil
 	n.epoch++
@@ -185,7 +186,7 @@ func TestDuplicateIsAnsweredAfterActorMoves(t *testing.T) {
 	}
 }
 
-// The client's time is over before its outcome is read.
+// The duplicate's deadline passes before its outcome is read.
 func TestDuplicateExpiresDuringOutcomeRead(t *testing.T) {
 	n, _ := newEvictingNode(t, 1)
 	n.paused = true
@@ -196,5 +197,5 @@ func TestDuplicateExpiresDuringOutcomeRead(t *testing.T) {
 	n.step(n.cells[0], Tick{})
 	n.want(again, "Deadline")
 	n.paused = false
-	n.drain() // and nobody is told twice
+	n.drain() // must not answer a second time
 }

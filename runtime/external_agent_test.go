@@ -14,13 +14,14 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// completion is the answer of a model or an external agent.
+// completion returns the answer of a model or an external agent.
 func completion(text string) actor.Answer {
 	c := upstream.Completion{Text: text, Finish: upstream.FinishStop, Usage: upstream.Usage{Known: true, Input: 3, Output: 2, Total: 5}}
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
 }
 
-// askingOnce is an agent that asks once and answers with what it was told.
+// askingOnce returns an agent that makes one ask and replies with the text of its
+// answer.
 func askingOnce(name string, ask actor.Ask) actor.Definition {
 	return agent(name, func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
@@ -45,7 +46,7 @@ func externalAgent(idempotent bool) actor.Definition {
 		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"url":"http://x"}`)}}})
 }
 
-// streamText is a run's events in a few words each.
+// streamText returns a summary of the run's events, one per line.
 func (n *node) streamText(run actor.CallID) string {
 	var all []string
 	for _, e := range n.events[run] {
@@ -98,15 +99,15 @@ func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
 	n := newNode(t, 1, modelAgent())
 	run := n.send("thinker", "why")
 	n.sendPiece(n.external[0], actor.Piece{Text: "bec"})
-	lost := n.external[0]
+	stale := n.external[0]
 	n.restart(1)
 	n.drain()
 	m := n.external[0]
 	if op := m.effect.Op.(Model); string(op.Body) != "prompt: why" || m.effect.Attempt != 2 {
 		t.Errorf("asked again with %+v", m.effect)
 	}
-	lost.cell = n.cells[0]
-	n.sendPiece(lost, actor.Piece{Text: "from before"})
+	stale.cell = n.cells[0]
+	n.sendPiece(stale, actor.Piece{Text: "from before"})
 	n.sendPiece(m, actor.Piece{Text: "so"})
 	n.restart(1)
 	n.drain()
@@ -114,13 +115,13 @@ func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
 	n.sendOutcome(n.external[0], completion("thus"))
 	n.wantStream(run, "1 user_input", "2 run_started", "3 llm_call_started", "4 agent_stream_delta bec", "5 attempt 2 discards after 3",
 		"6 agent_stream_delta so", "7 attempt 3 discards after 5", "8 agent_stream_delta thus", "9 llm_call_done", "10 run_done")
-	n.want(run, "nothing") // who waited for it is gone
+	n.want(run, "nothing") // its client is gone
 	if r := n.runs[run]; r.Text != "thus" || r.Attempt != 3 {
 		t.Errorf("%+v", r)
 	}
 }
 
-// client is what a signal with the token of a run asks for.
+// sendCallback sends a signal with a run's token, as an external agent does.
 func (n *node) sendCallback(run actor.CallID, body string) actor.CallID {
 	return n.send("worker", "", func(c *actor.Call) {
 		c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
@@ -144,18 +145,18 @@ func TestExternalAgentCallback(t *testing.T) {
 	root := n.send("asker/s", "go")
 	op := n.external[0].effect.Op.(Invoke)
 	run := op.Call.ID
-	back := func(body string) actor.CallID {
+	callback := func(body string) actor.CallID {
 		return n.send("worker/s", "", func(c *actor.Call) {
 			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(body)}}
 		})
 	}
 	n.sendPiece(n.external[0], actor.Piece{State: "reading", Detail: `{"page":1}`})
-	first := back(`{"agent_id":"helper","message":"one"}`)
+	first := callback(`{"agent_id":"helper","message":"one"}`)
 	n.want(first, "done one")
-	n.want(back(`{"agent_id":"asker","message":"you again"}`), "Cycle")
-	n.want(back(`{"agent_id":"nobody","message":"x"}`), "NotFound")
-	n.want(back(`{"agent":"helper"}`), "Invalid")
+	n.want(callback(`{"agent_id":"asker","message":"you again"}`), "Cycle")
+	n.want(callback(`{"agent_id":"nobody","message":"x"}`), "NotFound")
+	n.want(callback(`{"agent":"helper"}`), "Invalid")
 	if r := n.replies[first]; len(seen) != 1 || r.Run != seen[0].ID {
 		t.Fatalf("%d calls reached the helper; the reply is of %s", len(seen), r.Run)
 	}
@@ -165,7 +166,7 @@ func TestExternalAgentCallback(t *testing.T) {
 	}
 	n.sendOutcome(n.external[0], completion("worked"))
 	n.want(root, "worked")
-	n.want(back(`{"agent_id":"helper","message":"too late"}`), "NotFound")
+	n.want(callback(`{"agent_id":"helper","message":"too late"}`), "NotFound")
 	if len(seen) != 1 {
 		t.Error("a token that is over still calls")
 	}
@@ -174,7 +175,7 @@ func TestExternalAgentCallback(t *testing.T) {
 	}
 }
 
-// slowHelper waits for a signal before it answers.
+// slowHelper returns an agent that sleeps ten seconds before it answers.
 func slowHelper() actor.Definition {
 	return agent("helper", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
@@ -187,12 +188,12 @@ func slowHelper() actor.Definition {
 func TestCallbackEndsWithExternalAgent(t *testing.T) {
 	n := newNode(t, 1, externalAgent(false), slowHelper())
 	run := n.send("worker", "go")
-	back := n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
-	n.want(back, "nothing")
+	callback := n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
+	n.want(callback, "nothing")
 	n.sendOutcome(n.external[0], completion("did not wait"))
 	n.want(run, "did not wait")
-	n.want(back, "Stopped")
-	if n.eventCounts[history.Cancel] > 0 { // its one end is that it is answered so
+	n.want(callback, "Stopped")
+	if n.eventCounts[history.Cancel] > 0 { // the refusal is the only end of the call
 		t.Error("the call was answered, and given up as well")
 	}
 	n.advance(time.Minute)
@@ -201,12 +202,12 @@ func TestCallbackEndsWithExternalAgent(t *testing.T) {
 			t.Errorf("run %s is %s", id, r.Status)
 		}
 	}
-	// and with the run, whatever ends that
+	// The call also ends with the run, for any reason.
 	run = n.send("worker", "go", func(c *actor.Call) { c.Left = 5 * time.Second })
-	back = n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
+	callback = n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 	n.advance(time.Minute)
 	n.want(run, "Deadline")
-	if got := n.result(back); got != "Deadline" && got != "Stopped" {
+	if got := n.result(callback); got != "Deadline" && got != "Stopped" {
 		t.Errorf("the call that it added got %s", got)
 	}
 }
@@ -233,30 +234,30 @@ func TestRetriedCallbackMakesOneCall(t *testing.T) {
 	}
 }
 
-// One that is asked again for the same run calls back once more. Under the same
-// key that is the same call, whoever has died meanwhile.
+// An external agent that is invoked again for the same run repeats its callbacks.
+// Under the same key they are the same call, even after a crash.
 func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
-	back := func(message string) actor.CallID {
+	callback := func(message string) actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
 			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"` + message + `"}`)}}
 			c.Idempotency = actor.Idempotency{Principal: "run", Route: "invoke", Key: "k", Body: actor.HashOf([]byte(message))}
 		})
 	}
-	back("one")
-	second := back("one")
-	n.want(back("another"), "Invalid")
+	callback("one")
+	second := callback("one")
+	n.want(callback("another"), "Invalid")
 	n.advance(time.Second)
 	n.restart(1)
 	n.drain()
-	third, fourth := back("one"), back("one")
+	third, fourth := callback("one"), callback("one")
 	n.advance(time.Minute)
-	n.want(second, "nothing") // who waited for it is gone
+	n.want(second, "nothing") // its client is gone
 	n.want(third, "slept")
 	n.want(fourth, "slept")
-	fifth := back("one")
+	fifth := callback("one")
 	n.want(fifth, "slept")
 	called := 0
 	for _, e := range n.events[run] {
@@ -269,7 +270,8 @@ func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 	}
 }
 
-// What an external agent has its run hold is bounded, whatever comes of it.
+// The callback requests that a run holds are bounded, even if all of them are
+// refused.
 func TestCallbackBytesAreBounded(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	run := n.send("worker", "go")
@@ -286,7 +288,7 @@ func TestCallbackBytesAreBounded(t *testing.T) {
 	n.want(run, "all the same")
 }
 
-// Who is told under a key to come back later, and does, has the call made.
+// A callback refused as Busy can be retried under its key, and then makes the call.
 func TestBusyCallbackCanBeRetried(t *testing.T) {
 	n := newNode(t, 1, externalAgent(true), slowHelper())
 	n.limits.MaxPendingPerActor = 1
@@ -294,19 +296,19 @@ func TestBusyCallbackCanBeRetried(t *testing.T) {
 	run := n.send("worker", "go")
 	n.send("helper", "at work")
 	n.send("helper", "in the queue")
-	back := func() actor.CallID {
+	callback := func() actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
 			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
 			c.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"agent_id":"helper","message":"one"}`)}}
 			c.Idempotency = actor.Idempotency{Principal: "run", Route: "invoke", Key: "k"}
 		})
 	}
-	n.want(back(), "Busy")
+	n.want(callback(), "Busy")
 	n.advance(time.Minute)
-	second := back()
+	second := callback()
 	n.advance(10 * time.Second)
 	n.want(second, "slept")
-	n.want(back(), "slept")
+	n.want(callback(), "slept")
 }
 
 func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
@@ -314,7 +316,7 @@ func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
 		n := newNode(t, 1, externalAgent(safe), slowHelper())
 		run := n.send("worker", "go")
 		n.sendPiece(n.external[0], actor.Piece{Text: "ab"})
-		back := n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
+		callback := n.sendCallback(run, `{"agent_id":"helper","message":"one"}`)
 		n.restart(1)
 		n.drain()
 		r := n.runs[run]
@@ -327,7 +329,7 @@ func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
 			t.Errorf("%d asked again, %+v", len(n.external), r)
 		}
 		n.advance(time.Minute)
-		n.want(back, "nothing") // who waited for it is gone
+		n.want(callback, "nothing") // its client is gone
 		for id, r := range n.runs {
 			if !r.Status.Ended() {
 				t.Errorf("safe %v: run %s is %s", safe, id, r.Status)
@@ -339,19 +341,19 @@ func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
 func stateAgent(change ...func(*actor.Definition)) actor.Definition {
 	return agent("keeper", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		text := actor.TextOf(b.Call.Parts)
-		var was string
+		var current string
 		for _, k := range b.ActorState {
-			was += k.Name + "=" + string(k.Value) + " "
+			current += k.Name + "=" + string(k.Value) + " "
 		}
 		name, value, ask := strings.Cut(text, "=")
 		keep := []actor.StateItem{{Name: name, Value: []byte(value)}}
 		switch {
 		case !ask:
-			return actor.Complete(actor.Text(was)), nil
+			return actor.Complete(actor.Text(current)), nil
 		case len(answers) == 0:
-			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second, Name: was}}, StateUpdates: keep}, nil
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: time.Second, Name: current}}, StateUpdates: keep}, nil
 		default:
-			done := actor.Complete(actor.Text(was))
+			done := actor.Complete(actor.Text(current))
 			done.StateUpdates = []actor.StateItem{{Name: "last", Value: []byte(name)}}
 			return done, nil
 		}
@@ -363,7 +365,7 @@ func TestActorStateIsVisibleToNextTurn(t *testing.T) {
 	set := func(text string) {
 		t.Helper()
 		id := n.send("keeper", text)
-		n.restart(1) // its turn runs again from what was kept when it began
+		n.restart(1) // the turn is replayed with the state at its start
 		n.advance(2 * time.Second)
 		if r := n.runs[id]; r.Status != runs.Done {
 			t.Fatalf("%s: %+v", text, r)
@@ -415,7 +417,7 @@ func TestRunKeepsItsAgentDefinition(t *testing.T) {
 	if op := n.external[0].effect.Op.(Model); op.Name != "v1" {
 		t.Errorf("goes on with %s", op.Name)
 	}
-	n.agents, n.former = nil, nil // deleted: what is open ends
+	n.agents, n.former = nil, nil // deleted; open runs end normally
 	n.step(n.cells[0], Agents{})
 	n.want(n.send("thinker", "new"), "NotFound")
 	n.sendOutcome(n.external[0], completion("so"))
@@ -444,16 +446,16 @@ func TestSystemAgentCannotBeCalled(t *testing.T) {
 }
 
 func TestActorStateIsBounded(t *testing.T) {
-	hoarder := agent("hoarder", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
-		var many, from int
-		fmt.Sscanf(actor.TextOf(b.Call.Parts), "%d from %d", &many, &from) //nolint:errcheck // zeros keep nothing
+	storing := agent("hoarder", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+		var count, from int
+		fmt.Sscanf(actor.TextOf(b.Call.Parts), "%d from %d", &count, &from) //nolint:errcheck // zeros keep nothing
 		done := actor.Complete(actor.Text(fmt.Sprint(len(b.ActorState))))
-		for i := range many {
+		for i := range count {
 			done.StateUpdates = append(done.StateUpdates, actor.StateItem{Name: fmt.Sprint(from + i), Value: []byte("x")})
 		}
 		return done, nil
 	})
-	n := newNode(t, 1, hoarder)
+	n := newNode(t, 1, storing)
 	n.want(n.send("hoarder", fmt.Sprintf("%d from 0", actor.StateUpdatesMax+1)), "Budget")
 	for from := 0; from < actor.ActorStateItemsMax; from += actor.StateUpdatesMax {
 		n.want(n.send("hoarder", fmt.Sprintf("%d from %d", actor.StateUpdatesMax, from)), fmt.Sprint(from))

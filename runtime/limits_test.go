@@ -14,7 +14,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// askOnce makes one action of asks, and ends with the first answer.
+// askOnce returns an agent that makes one action of the asks and completes with the
+// first answer.
 func askOnce(asks ...actor.Ask) script {
 	return func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
@@ -32,7 +33,7 @@ func TestUnnamedAskIsRefused(t *testing.T) {
 }
 
 func TestInvalidToolPlanIsRefused(t *testing.T) {
-	plan := func(f tools.ContextHandler) {
+	wantRefused := func(f tools.ContextHandler) {
 		t.Helper()
 		n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: actor.AskTool, Name: "bad"})))
 		if err := n.tools.RegisterBuiltin(tools.Tool{Name: "bad", Schema: `{"type":"object"}`, ContextHandler: f}); err != nil {
@@ -40,13 +41,13 @@ func TestInvalidToolPlanIsRefused(t *testing.T) {
 		}
 		n.want(n.send("a", "x"), "Unavailable")
 	}
-	plan(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { panic("a wire is loose") })
+	wantRefused(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { panic("a wire is loose") })
 	for _, ask := range []actor.Ask{{}, {Kind: actor.AskTool, Name: "x"}, {Kind: actor.AskWork, Name: "w"}, {Kind: actor.AskWait, Name: "go"}} {
-		plan(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { return ask, nil })
+		wantRefused(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { return ask, nil })
 	}
 }
 
-// What is written is read again by the node of these tests, entry by entry.
+// The test node encodes and decodes every entry that is written.
 func TestEntriesWithLongTextRoundTrip(t *testing.T) {
 	long := strings.Repeat("o", 4090)
 	n := newNode(t, 1, agent("a", askOnce(actor.Ask{Kind: actor.AskCall, Name: "b", Operation: long, Timeout: time.Second})), agent("b", sleeping(time.Hour)))
@@ -54,15 +55,15 @@ func TestEntriesWithLongTextRoundTrip(t *testing.T) {
 	n.advance(2 * time.Second)
 	n.want(id, "Deadline")
 
-	changed := false
+	diverge := false
 	n = newNode(t, 1, agent("a", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
-		if changed {
+		if diverge {
 			return actor.Action{}, actor.Refuse(actor.Invalid, "%s", long)
 		}
 		return waiting(time.Minute)(actor.Begin{}, answers)
 	}))
 	id = n.send("a", "x")
-	changed = true
+	diverge = true
 	n.restart(1)
 	n.drain()
 	n.send("a", "y", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, "go", id })
@@ -83,7 +84,7 @@ func TestInvalidBlobPartIsRefused(t *testing.T) {
 	}
 }
 
-// panicAgent is an agent whose code panics at its edges.
+// panicAgent is an agent whose Begin or Stop panics.
 type panicAgent struct{ begin, stop bool }
 
 func (r panicAgent) Begin(actor.Begin) actor.Turn {
@@ -122,17 +123,17 @@ func TestPanicInBeginOrStopReportsFaultingCall(t *testing.T) {
 func TestClockRollbackDoesNotStallRuns(t *testing.T) {
 	n := newNode(t, 1, agent("a", calling("b")), agent("b", waiting(time.Minute)), agent("c", sleeping(10*time.Second)))
 	n.send("a", "x")
-	n.send("c", "x", func(c *actor.Call) { c.Left = 5 * time.Minute }) // the first of its actor to be due, once the clock is right
+	n.send("c", "x", func(c *actor.Call) { c.Left = 5 * time.Minute }) // its actor's earliest deadline once the clock is right again
 	n.now = n.now.Add(-time.Hour)
 	n.restart(1)
 	n.send("c", "y")
-	n.restart(1) // and once more: the expiry index must say what the journal says
+	n.restart(1) // a second restart: the expiry index must match the journal
 	n.advance(2 * time.Minute)
 	if n.eventCounts[history.Reply] != 4 {
 		t.Errorf("%d of 4 runs have ended", n.eventCounts[history.Reply])
 	}
-	if open := n.cells[0].State(); len(open.Actors) > 0 && len(open.Actors[0].Turns) > 0 {
-		t.Errorf("still open: %+v", open)
+	if state := n.cells[0].State(); len(state.Actors) > 0 && len(state.Actors[0].Turns) > 0 {
+		t.Errorf("still open: %+v", state)
 	}
 }
 
@@ -165,7 +166,7 @@ func TestParkedRunIsNotParkedAgain(t *testing.T) {
 	n := newNode(t, 1, agent("a", askOnce(ask, ask)))
 	n.paused = true
 	id := n.send("a", "x")
-	for n.entries < 2 { // until it has asked, and no further
+	for n.entries < 2 { // until the asks are logged, and no further
 		in := n.inputs[0]
 		n.inputs = n.inputs[1:]
 		in()
@@ -202,8 +203,8 @@ func TestTaintedCallsAreClearedOnExpiry(t *testing.T) {
 	}
 }
 
-// A client's call that comes again, its cell having begun anew, may be open in
-// what cannot be read just now.
+// A client's call that is retried after its cell restarted may be open in the log.
+// It MUST NOT be refused while the log cannot be read.
 func TestClientRetryIsNotRefusedWhileActorIsUnreadable(t *testing.T) {
 	for _, to := range []string{"a", "b"} {
 		n := newNode(t, 1, agent("a", sleeping(10*time.Second)), agent("b", echo()))
@@ -225,7 +226,8 @@ func TestClientRetryIsNotRefusedWhileActorIsUnreadable(t *testing.T) {
 	}
 }
 
-// Messages behind a turn that waits for a person do not grow old, over a restart too.
+// Messages queued behind a turn that waits for approval do not age, not even across
+// a restart.
 func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 	n := newNode(t, 1, agent("a", script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 1 {
@@ -233,7 +235,7 @@ func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 		}
 		return waiting(5*time.Minute)(b, answers)
 	})))
-	more := func(when string) {
+	sendOne := func(when string) {
 		t.Helper()
 		if id := n.send("a", "z"); n.result(id) != "nothing" {
 			t.Errorf("%s: %s", when, n.result(id))
@@ -242,14 +244,14 @@ func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 	run := n.send("a", "x")
 	n.send("a", "y")
 	n.advance(n.limits.MailboxAgeMax + time.Second)
-	more("while it waits")
+	sendOne("while it waits")
 	n.restart(1)
-	more("while it waits, after a restart")
+	sendOne("while it waits, after a restart")
 	n.send("a", "", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
 	n.advance(10 * time.Second)
-	more("when it goes on")
+	sendOne("when it goes on")
 	n.restart(1)
-	more("when it goes on, after a restart")
+	sendOne("when it goes on, after a restart")
 	if r := n.runs[run]; r.Status.Ended() {
 		t.Errorf("it is over: %v", r.Status)
 	}

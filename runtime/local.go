@@ -8,25 +8,24 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Calls that stay inside. What an actor that writes nothing down asks another of
-// its cell, and what it hears from there, is taken in by the very step that said
-// it: it goes by no ring, and no other input comes between. That is so for first
-// attempts alone. One that is sent again goes by the world, as all else does, and
-// so never overtakes the first.
+// Local calls. A call between two volatile actors of one cell, and its reply, are
+// delivered within the same Step, without passing the driver's queue. No other
+// input is handled between them. Only first attempts take this path. A retry is
+// sent like any other message, so it cannot overtake the original.
 
-// localPerStepMax bounds how many messages a step takes in that it sent itself. What
-// is over that goes by the world, so that a step stays short.
+// localPerStepMax is the maximum number of local messages in one step. Further ones
+// are sent through the driver, which keeps steps short.
 const localPerStepMax = 64
 
-// localMessage is a message that stays inside the cell.
+// localMessage is a message delivered within the step.
 type localMessage struct {
 	epoch actor.Epoch
-	to    *activation // nil: it is to be looked for
-	call  actor.Call  // a request, if it has an id
-	reply actor.Reply // else an answer
+	to    *activation // nil: look the actor up on delivery
+	call  actor.Call  // the request, if it has an id
+	reply actor.Reply // the reply otherwise
 }
 
-// enqueueLocal is a place for one more message that stays inside.
+// enqueueLocal returns space for another local message.
 func (c *Cell) enqueueLocal(to *activation, epoch actor.Epoch) *localMessage {
 	c.localSent++
 	if n := len(c.localQueue); n < cap(c.localQueue) {
@@ -39,7 +38,8 @@ func (c *Cell) enqueueLocal(to *activation, epoch actor.Epoch) *localMessage {
 	return m
 }
 
-// sendLocalRequest has a call taken in by this step; false if it must go by the world.
+// sendLocalRequest queues a call for delivery in this step. It returns false if the
+// call must be sent through the driver.
 func (c *Cell) sendLocalRequest(t *turn, a *store.Asked) bool {
 	if t.durable() || c.localSent >= localPerStepMax {
 		return false
@@ -47,9 +47,9 @@ func (c *Cell) sendLocalRequest(t *turn, a *store.Asked) bool {
 	var epoch actor.Epoch
 	to := c.actors.find(a.To)
 	switch {
-	case to != nil: // so it lives here
+	case to != nil: // an actor in memory belongs to this cell
 		if epoch = to.epoch; to.durable {
-			to = nil // it may leave before the message is taken in
+			to = nil // it may be deactivated before the delivery
 		}
 	default:
 		o, ok := c.ownerOf(a.To)
@@ -67,8 +67,9 @@ func (c *Cell) sendLocalRequest(t *turn, a *store.Asked) bool {
 	return true
 }
 
-// localCaller is the actor of this cell that made a call and waits for its answer, having
-// asked once: who gets it from this step does not ask again. nil if it is not so.
+// localCaller returns the actor of this cell that waits for the reply to its first
+// attempt of the call, or nil. A caller that gets the reply in this step does not
+// retry.
 func (c *Cell) localCaller(call *actor.Call, durable bool) *activation {
 	caller, ok := call.Caller()
 	if !ok || durable || call.Kind != actor.Waiting || c.localSent >= localPerStepMax {
@@ -84,7 +85,7 @@ func (c *Cell) localCaller(call *actor.Call, durable bool) *activation {
 	return act
 }
 
-// sendLocalReply has an answer taken in by this step.
+// sendLocalReply queues a reply for delivery in this step.
 func (c *Cell) sendLocalReply(from actor.ID, to *activation, reply *actor.Reply) {
 	c.enqueueLocal(to, to.epoch).reply = reply.Clone()
 	if c.emits(history.Send) {
@@ -92,10 +93,10 @@ func (c *Cell) sendLocalReply(from actor.ID, to *activation, reply *actor.Reply)
 	}
 }
 
-// deliverLocal takes in the messages that have stayed inside, and those which that
-// brings about, once the actors that it touched have had their turns.
+// deliverLocal delivers the queued local messages, including those queued during
+// delivery.
 func (c *Cell) deliverLocal() {
-	for i := 0; i < len(c.localQueue); i++ { // more may come
+	for i := 0; i < len(c.localQueue); i++ { // deliveries may append
 		m := &c.localQueue[i]
 		if m.call.ID.IsZero() {
 			to := m.to

@@ -12,14 +12,14 @@ import (
 )
 
 func repeatTarget(asks int) []string {
-	all := make([]string, asks)
-	for i := range all {
-		all[i] = "b"
+	targets := make([]string, asks)
+	for i := range targets {
+		targets[i] = "b"
 	}
-	return all
+	return targets
 }
 
-// outputs is what a step wants done: messages to be carried, and the one answer.
+// outputs returns the messages sent by a step, and its response to a client.
 func outputs(r Ready) (sent []actor.Envelope, answer *Respond) {
 	for _, e := range r.Effects {
 		switch op := e.Op.(type) {
@@ -32,8 +32,8 @@ func outputs(r Ready) (sent []actor.Envelope, answer *Respond) {
 	return sent, answer
 }
 
-// A chain of actors of one cell is one step, which tells all of its story and
-// remembers nothing.
+// A chain of calls between volatile actors of one cell runs in one step. It emits
+// its complete history and leaves no state.
 func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile), agent("b", calling("c"), volatile), agent("c", echo(), volatile))
 	r := c.Step(2, newVisit(1, "a"))
@@ -41,15 +41,15 @@ func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	if len(sent) > 0 || answer == nil || actor.TextOf(answer.Reply.Parts) != "a(b(c:hello))" {
 		t.Errorf("sent %v, answered %+v", sent, answer)
 	}
-	var story []string
+	var events []string
 	for i := range r.Events {
 		if e := &r.Events[i]; e.Kind == history.Send || e.Kind == history.Deliver {
-			story = append(story, fmt.Sprintf("%s %s %s%s", e.Kind, e.What, e.Actor.Agent, e.Peer.Agent))
+			events = append(events, fmt.Sprintf("%s %s %s%s", e.Kind, e.What, e.Actor.Agent, e.Peer.Agent))
 		}
 	}
 	want := "[Deliver request a Send request ab Deliver request b Send request bc Deliver request c " +
 		"Send answered cb Deliver answered b Send answered ba Deliver answered a]"
-	if got := fmt.Sprint(story); got != want {
+	if got := fmt.Sprint(events); got != want {
 		t.Errorf("tells\n%s, want\n%s", got, want)
 	}
 	if c.replyCache.next != c.replyCache.first || len(c.localQueue) > 0 || c.localSent > 0 {
@@ -60,7 +60,7 @@ func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	}
 }
 
-// What stays inside is nobody else's either.
+// The receiver of a local message may modify it without affecting the sender.
 func TestLocalMessagesDoNotShareMemory(t *testing.T) {
 	mine, theirs := actor.Text("mine"), actor.Text("theirs")
 	c := newTestCell(Config{PublishOnDemand: true},
@@ -83,21 +83,21 @@ func TestLocalMessagesDoNotShareMemory(t *testing.T) {
 	}
 }
 
-// An agent may write into the chain that it is shown: those below it see the true one.
+// An agent may modify the chain passed to it. Its callees get the real chain.
 func TestAgentCannotForgeCallChain(t *testing.T) {
-	for _, how := range []func(*actor.Definition){volatile, func(*actor.Definition) {}} {
+	for _, durability := range []func(*actor.Definition){volatile, func(*actor.Definition) {}} {
 		var seen []actor.ID
-		c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), how),
+		c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), durability),
 			agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 				if len(answers) == 0 {
 					b.Call.Chain[0] = actor.NewID("nobody", "")
 				}
 				return calling("c")(b, answers)
-			}, how),
+			}, durability),
 			agent("c", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 				seen = b.Call.Chain
 				return actor.Complete(nil), nil
-			}, how))
+			}, durability))
 		for in := []Input{newVisit(1, "a")}; len(in) > 0; in = in[1:] {
 			r := c.Step(2, in[0])
 			sent, _ := outputs(r)
@@ -116,13 +116,13 @@ func TestAgentCannotForgeCallChain(t *testing.T) {
 	}
 }
 
-// A call that stayed inside and was then sent again finds what it came to.
+// A retry of a call that was delivered locally is answered from the reply cache.
 func TestRetryOfLocalCallReturnsCachedReply(t *testing.T) {
-	times := 0
+	runs := 0
 	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile),
 		agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 			if len(answers) == 0 {
-				times++
+				runs++
 				return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: 10 * time.Second}}}, nil
 			}
 			return actor.Complete(actor.Text("slept")), nil
@@ -140,8 +140,8 @@ func TestRetryOfLocalCallReturnsCachedReply(t *testing.T) {
 		more, _ := outputs(c.Step(actor.Time(11*time.Second), Deliver{*again}))
 		answers = append(answers, more...)
 	}
-	if times != 1 || len(answers) < 3 {
-		t.Fatalf("ran %d times, answered %d times", times, len(answers))
+	if runs != 1 || len(answers) < 3 {
+		t.Fatalf("ran %d times, answered %d times", runs, len(answers))
 	}
 	for _, a := range answers {
 		if m, ok := a.Body.(actor.Answered); ok && actor.TextOf(m.Reply.Parts) != "slept" {
@@ -150,7 +150,8 @@ func TestRetryOfLocalCallReturnsCachedReply(t *testing.T) {
 	}
 }
 
-// A step takes in so many messages of its own; the rest goes by the world.
+// A step delivers at most localPerStepMax local messages. The others are sent
+// through the driver.
 func TestLocalMessagesPerStepAreBounded(t *testing.T) {
 	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling(repeatTarget(localPerStepMax)...), volatile), agent("b", echo(), volatile))
 	in, steps := Input(newVisit(1, "a")), 0

@@ -16,8 +16,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// node is the smallest world there is: cells of one process, a log that is
-// durable at once, messages in order, time that jumps to the next deadline.
+// node is a minimal driver: the cells of one process, a log that is durable at
+// once, messages in order, and a clock that advances to the next deadline.
 type node struct {
 	t            *testing.T
 	now          actor.Time
@@ -28,8 +28,8 @@ type node struct {
 	tools        *tools.Registry
 	log          map[actor.ID]store.Saved
 	inputs       []func()
-	outcomes     map[entryKey]actor.Reply // what entries say that calls came to
-	outcomeReads int                      // how often such an entry was read
+	outcomes     map[entryKey]actor.Reply // outcomes recorded in entries
+	outcomeReads int                      // number of reads of such an entry
 	replies      map[actor.CallID]actor.Reply
 	held         map[actor.CallID]actor.Time
 	epoch        actor.Epoch
@@ -38,18 +38,18 @@ type node struct {
 	drop         func(actor.Envelope) bool
 	events       map[actor.CallID][]runs.Event
 	joined       map[actor.CallID]actor.CallID
-	expiryIndex  map[actor.ID]actor.Time // the expiry index
-	external     []externalCall          // models and external agents that were asked, in order
+	expiryIndex  map[actor.ID]actor.Time // deadline by actor
+	external     []externalCall          // requests to models and external agents, in order
 	aborted      []actor.EffectID
 	awaited      []actor.EffectID
-	calls        []actor.Call // of clients
+	calls        []actor.Call // made by clients
 	eventCounts  map[history.Kind]int
-	failLoads    int // loads that fail
+	failLoads    int // number of loads that will fail
 	trace        bool
 	paused       bool // inputs wait: drain does nothing
 }
 
-// entryKey is an entry: the n-th of an actor.
+// entryKey identifies the n-th entry of an actor.
 type entryKey struct {
 	actor actor.ID
 	n     uint64
@@ -63,7 +63,7 @@ func newNode(t *testing.T, cells int, agents ...actor.Definition) *node {
 	return n
 }
 
-// restart boots cells anew, on what the log holds.
+// restart boots new cells from the log.
 func (n *node) restart(cells int) {
 	n.epoch++
 	n.cells, n.inputs, n.external = nil, nil, nil
@@ -109,10 +109,10 @@ func (n *node) step(c *Cell, in Input) {
 			saved = store.Saved{Snapshot: s.Journal}
 		} else {
 			b := store.EncodeEntry(e)
-			back, err := store.DecodeEntry(b)
+			decoded, err := store.DecodeEntry(b)
 			invariant.Check(err == nil, "entry: %v", err)
-			saved.Entries = append(saved.Entries, back)
-			if ended, ok := back.Record.(store.Ended); ok {
+			saved.Entries = append(saved.Entries, decoded)
+			if ended, ok := decoded.Record.(store.Ended); ok {
 				n.outcomes[entryKey{e.Actor, e.N}] = ended.Reply
 			}
 		}
@@ -123,7 +123,7 @@ func (n *node) step(c *Cell, in Input) {
 	}
 }
 
-// fold holds every run's stream against the states that runs may go through.
+// fold checks each run's events against the allowed state transitions.
 func (n *node) fold(e store.RunEvent) {
 	ev, err := runs.Decode(e.Body)
 	invariant.Check(err == nil, "run event: %v", err)
@@ -197,13 +197,13 @@ func (n *node) perform(c *Cell, e Effect) {
 	}
 }
 
-// externalCall is a model or external agent at work on something.
+// externalCall is a request in progress at a model or external agent.
 type externalCall struct {
 	cell   *Cell
 	effect Effect
 }
 
-// sendPiece has it answer with a piece, or with the whole.
+// sendPiece delivers a piece of the answer, sendOutcome the complete answer.
 func (n *node) sendPiece(o externalCall, piece actor.Piece) {
 	n.step(o.cell, Streamed{o.effect.ID, o.effect.Attempt, piece})
 	n.drain()
@@ -214,7 +214,7 @@ func (n *node) sendOutcome(o externalCall, answer actor.Answer) {
 	n.drain()
 }
 
-// drain does what there is to do now.
+// drain steps all queued inputs.
 func (n *node) drain() {
 	if n.paused {
 		return
@@ -226,7 +226,7 @@ func (n *node) drain() {
 	}
 }
 
-// advance lets time pass, deadline by deadline.
+// advance advances the clock from deadline to deadline.
 func (n *node) advance(d time.Duration) {
 	end := n.now.Add(d)
 	for {
@@ -249,26 +249,26 @@ func (n *node) advance(d time.Duration) {
 
 var callCount uint64
 
-// send delivers a client's message and returns the call.
-func (n *node) send(to, text string, change ...func(*actor.Call)) actor.CallID {
+// send delivers a client's message and returns the id of its call.
+func (n *node) send(to, text string, options ...func(*actor.Call)) actor.CallID {
 	n.t.Helper()
 	callCount++
 	id := actor.NewCallID(n.now, 99, callCount)
-	who, err := actor.ParseID(to)
+	target, err := actor.ParseID(to)
 	invariant.Check(err == nil, "%v", err)
-	call := actor.Call{ID: id, Root: id, To: who, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}
-	for _, f := range change {
+	call := actor.Call{ID: id, Root: id, To: target, Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal, Attempt: 1, Origin: actor.Human, Parts: actor.Text(text)}
+	for _, f := range options {
 		f(&call)
 	}
 	n.calls = append(n.calls, call)
 	n.inputs = append(n.inputs, func() {
-		n.step(n.cells[0], Deliver{actor.Envelope{To: who, Body: actor.Request{Call: call}}})
+		n.step(n.cells[0], Deliver{actor.Envelope{To: target, Body: actor.Request{Call: call}}})
 	})
 	n.drain()
 	return id
 }
 
-// result is the text of a reply, or its refusal.
+// result returns the text of the reply, or the reason of its refusal.
 func (n *node) result(id actor.CallID) string {
 	r, ok := n.replies[id]
 	switch {
@@ -311,15 +311,16 @@ func (t *scriptTurn) Next(a []actor.Answer) (actor.Action, error) {
 
 func (t *scriptTurn) Stop() {}
 
-func agent(name string, s script, change ...func(*actor.Definition)) actor.Definition {
+func agent(name string, s script, options ...func(*actor.Definition)) actor.Definition {
 	d := actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Behavior: s}
-	for _, f := range change {
+	for _, f := range options {
 		f(&d)
 	}
 	return d
 }
 
-// calling calls the given targets, one step after the other, and completes with the answers.
+// calling returns an agent that calls the targets one after the other and completes
+// with their answers.
 func calling(targets ...string) script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) < len(targets) {

@@ -8,22 +8,22 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// recoveryLoadsMax is how many actors are read at a time for the work that they have open.
-// The rest wait for their turn, so that who comes with a message after a start
-// waits for few reads, however much the node has left to take up.
+// recoveryLoadsMax is the maximum number of actors that are loaded at a time
+// because of open work. The others wait, so that a message that arrives after a
+// start waits for few reads.
 const recoveryLoadsMax = 64
 
-// recoveryQueue is the actors with open work that are still to be read.
+// recoveryQueue holds the actors with open work that are not loaded yet.
 type recoveryQueue struct {
-	actors  []actor.ID // in order
-	loading int        // how many are being read
+	actors  []actor.ID // sorted by id
+	loading int        // number of running loads
 }
 
-// recoverActors has actors with open work brought into memory, in slices.
+// recoverActors queues actors with open work for loading.
 func (c *Cell) recoverActors(ids []actor.ID) {
-	all := append(slices.Clip(c.recovery.actors), ids...)
-	slices.SortFunc(all, actor.ID.Compare)
-	c.recovery.actors = slices.Compact(all)
+	pending := append(slices.Clip(c.recovery.actors), ids...)
+	slices.SortFunc(pending, actor.ID.Compare)
+	c.recovery.actors = slices.Compact(pending)
 	c.loadNextActors()
 }
 
@@ -36,20 +36,21 @@ func (c *Cell) loadNextActors() {
 			continue
 		}
 		act := c.actors.find(id)
-		there := act != nil
-		if !there {
+		active := act != nil
+		if !active {
 			act = c.activate(id, journaled(c.agents[id.Agent]))
 		}
 		c.ensureActive(act)
 		act.mustLoad = true
-		if !there && !act.loaded {
+		if !active && !act.loaded {
 			act.recovering = true
 			c.recovery.loading++
 		}
 	}
 }
 
-// recoveryDone makes room for the next, once an actor was read, or is not waited for.
+// recoveryDone starts further loads once an actor was loaded, failed to load, or
+// was removed.
 func (c *Cell) recoveryDone(act *activation) {
 	if act.recovering {
 		act.recovering = false

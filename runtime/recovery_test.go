@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// loadsIn is the actors that a step wants read.
+// loadsIn returns the actors that a step loads.
 func loadsIn(r Ready) (ids []actor.ID) {
 	for _, e := range r.Effects {
 		if op, ok := e.Op.(Load); ok {
@@ -20,8 +20,8 @@ func loadsIn(r Ready) (ids []actor.ID) {
 	return ids
 }
 
-// Whatever a start finds open, few are read at a time, whoever comes with a
-// message does not wait behind them, and in the end all are there.
+// A start may find any amount of open work. Few actors are loaded at a time, and a
+// message to another actor does not wait for them. In the end all are loaded.
 func TestRecoveryLoadsAreBounded(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
 	const open = 5 * recoveryLoadsMax / 2
@@ -35,9 +35,9 @@ func TestRecoveryLoadsAreBounded(t *testing.T) {
 	n.restart(1)
 	n.inputs = nil
 	c := n.cells[0]
-	under := loadsIn(c.Step(n.now, Due{ids}))
-	if len(under) != recoveryLoadsMax {
-		t.Fatalf("%d actors are read at a time, not %d", len(under), recoveryLoadsMax)
+	loading := loadsIn(c.Step(n.now, Due{ids}))
+	if len(loading) != recoveryLoadsMax {
+		t.Fatalf("%d actors are read at a time, not %d", len(loading), recoveryLoadsMax)
 	}
 	call := actor.Call{ID: actor.NewCallID(n.now, 1, 1), To: actor.NewID("a", "new"), Kind: actor.Waiting, Lane: actor.Normal, Origin: actor.Human,
 		Operation: actor.HandleMessageFull, Left: actor.Duration(time.Minute), Attempt: 1}
@@ -45,31 +45,31 @@ func TestRecoveryLoadsAreBounded(t *testing.T) {
 	if ids := loadsIn(c.Step(n.now, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})); len(ids) != 1 || ids[0] != call.To {
 		t.Errorf("a message has %v read, not its actor at once", ids)
 	}
-	// One that cannot be read makes room as well.
-	unread := under[0]
-	under = append(under[1:], loadsIn(c.Step(n.now, LoadFailed{Actor: unread, Epoch: actor.Epoch(n.epoch), Why: "the disk says no"}))...)
-	if len(under) != recoveryLoadsMax {
-		t.Errorf("%d are read after one could not be", len(under))
+	// A failed load makes room for the next one, too.
+	failed := loading[0]
+	loading = append(loading[1:], loadsIn(c.Step(n.now, LoadFailed{Actor: failed, Epoch: actor.Epoch(n.epoch), Why: "the disk says no"}))...)
+	if len(loading) != recoveryLoadsMax {
+		t.Errorf("%d are read after one could not be", len(loading))
 	}
-	read := 0
-	for ; len(under) > 0; read++ {
-		id := under[0]
+	loaded := 0
+	for ; len(loading) > 0; loaded++ {
+		id := loading[0]
 		more := loadsIn(c.Step(n.now, Loaded{Actor: id, Epoch: actor.Epoch(n.epoch), Saved: n.log[id]}))
-		if under = append(under[1:], more...); len(under) > recoveryLoadsMax {
-			t.Fatalf("%d are read at a time", len(under))
+		if loading = append(loading[1:], more...); len(loading) > recoveryLoadsMax {
+			t.Fatalf("%d are read at a time", len(loading))
 		}
 	}
-	if read != open-1 {
-		t.Errorf("%d of %d were read", read, open-1)
+	if loaded != open-1 {
+		t.Errorf("%d of %d were read", loaded, open-1)
 	}
 	for _, id := range ids {
-		if act := c.actors.find(id); act == nil || act.loaded == (id == unread) || !act.mustLoad {
+		if act := c.actors.find(id); act == nil || act.loaded == (id == failed) || !act.mustLoad {
 			t.Errorf("%s: %+v", id, act)
 		}
 	}
 }
 
-// What was to be read for shards that left is not waited for.
+// Queued loads for shards that were lost are dropped.
 func TestRecoveryDropsLostShards(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
 	c := n.cells[0]
@@ -87,14 +87,14 @@ func TestRecoveryDropsLostShards(t *testing.T) {
 	}
 }
 
-// A cancel reaches a run whose agent is gone, and whose actor nobody has read yet.
+// A cancel reaches a run whose agent was deleted and whose actor is not loaded.
 func TestCancelReachesRunOfDeletedAgent(t *testing.T) {
 	n := newNode(t, 1, agent("a", waiting(time.Minute)))
 	run := n.send("a", "x")
 	n.agents = nil
 	n.paused = true
 	n.restart(1)
-	n.inputs = nil // what has open work nobody says
+	n.inputs = nil // drop the answer to Expiries
 	n.paused = false
 	n.step(n.cells[0], Deliver{actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: run, Reason: actor.Stopped}}})
 	n.drain()

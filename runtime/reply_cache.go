@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// replyCacheMax and recallBytesMax bound the outcomes that a cell remembers of
-	// actors that write nothing down. With more the oldest are forgotten first.
+	// replyCacheMax and replyCacheBytesMax are the maximum number and size in bytes
+	// of the outcomes cached per cell for volatile actors. The oldest are evicted
+	// first.
 	replyCacheMax      = 1 << 16
 	replyCacheBytesMax = 64 << 20
 	replyCacheInitial  = 64
 )
 
-// replyCache is the outcomes of calls that actors without a journal have ended, for
-// as long as a repeat may come: a ring, and chains through it by call. What a
-// chain says of places that the ring has left is not followed, so nothing has to
-// be taken out.
+// replyCache caches outcomes of calls to volatile actors for as long as a duplicate
+// may arrive. It is a ring buffer with hash chains by call id. Positions older than
+// first are not followed, so an eviction does not update the chains.
 type replyCache struct {
 	entries []cachedReply
-	buckets []uint64 // by the low bits of a call's id: the newest of the chain
-	first   uint64   // the oldest that is in the ring; places count from 1
+	buckets []uint64 // by the low bits of a call id: position of the newest outcome of the chain
+	first   uint64   // position of the oldest outcome; positions start at 1
 	next    uint64
 	bytes   int
 }
@@ -32,17 +32,18 @@ type cachedReply struct {
 	reply actor.Reply
 	epoch actor.Epoch
 	until actor.Time
-	prev  uint64 // the one before it in its chain
+	prev  uint64 // position of the previous outcome in the chain
 }
 
 func (r *replyCache) bucket(call actor.CallID) *uint64 {
 	return &r.buckets[binary.BigEndian.Uint64(call[8:])&uint64(len(r.buckets)-1)]
 }
 
-// add remembers the outcome of a call until an instant, unless too many follow it.
+// add caches the outcome of a call until the given time. It may be evicted earlier
+// if the cache is full.
 func (r *replyCache) add(now actor.Time, reply *actor.Reply, epoch actor.Epoch, until actor.Time) {
-	weight := actor.SizeOf(reply.Parts)
-	for r.next > r.first && (r.at(r.first).until < now || r.next-r.first == replyCacheMax || r.bytes+weight > replyCacheBytesMax) {
+	size := actor.SizeOf(reply.Parts)
+	for r.next > r.first && (r.at(r.first).until < now || r.next-r.first == replyCacheMax || r.bytes+size > replyCacheBytesMax) {
 		r.evictOldest()
 	}
 	if int(r.next-r.first) == len(r.entries) {
@@ -52,23 +53,23 @@ func (r *replyCache) add(now actor.Time, reply *actor.Reply, epoch actor.Epoch, 
 	*r.at(r.next) = cachedReply{*reply, epoch, until, *head}
 	*head = r.next
 	r.next++
-	r.bytes += weight
+	r.bytes += size
 }
 
-// find is the outcome of a call under an epoch; nil if it is not remembered.
+// find returns the outcome of a call under an epoch, or nil if it is not cached.
 func (r *replyCache) find(call actor.CallID, epoch actor.Epoch) *actor.Reply {
 	if r.next == r.first {
 		return nil
 	}
-	for place := *r.bucket(call); place >= r.first; place = r.at(place).prev {
-		if e := r.at(place); e.reply.Call == call && e.epoch == epoch {
+	for pos := *r.bucket(call); pos >= r.first; pos = r.at(pos).prev {
+		if e := r.at(pos); e.reply.Call == call && e.epoch == epoch {
 			return &e.reply
 		}
 	}
 	return nil
 }
 
-func (r *replyCache) at(place uint64) *cachedReply { return &r.entries[place&uint64(len(r.entries)-1)] }
+func (r *replyCache) at(pos uint64) *cachedReply { return &r.entries[pos&uint64(len(r.entries)-1)] }
 
 func (r *replyCache) evictOldest() {
 	e := r.at(r.first)
@@ -77,13 +78,13 @@ func (r *replyCache) evictOldest() {
 	r.first++
 }
 
-// grow doubles the ring, and makes the chains anew.
+// grow doubles the ring buffer and rebuilds the chains.
 func (r *replyCache) grow() {
-	old := *r
-	size := max(2*len(old.entries), replyCacheInitial)
-	*r = replyCache{entries: make([]cachedReply, size), buckets: make([]uint64, size), first: max(old.first, 1), next: max(old.first, 1), bytes: old.bytes}
-	for place := old.first; place < old.next; place++ {
-		e := *old.at(place)
+	full := *r
+	size := max(2*len(full.entries), replyCacheInitial)
+	*r = replyCache{entries: make([]cachedReply, size), buckets: make([]uint64, size), first: max(full.first, 1), next: max(full.first, 1), bytes: full.bytes}
+	for pos := full.first; pos < full.next; pos++ {
+		e := *full.at(pos)
 		head := r.bucket(e.reply.Call)
 		e.prev = *head
 		*head, *r.at(r.next) = r.next, e

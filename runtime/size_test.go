@@ -4,8 +4,8 @@ package runtime
 
 import "reflect"
 
-// checkSize compares what a cell says of its size with all it has, after every
-// step, and looks that what idle actors share is nobody's.
+// checkSize compares the cell's Size with its State after every step, and checks
+// that idleState was not changed.
 func (n *node) checkSize(c *Cell) {
 	n.t.Helper()
 	var want Size

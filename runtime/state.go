@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// State is the whole truth about the cell, as a value.
+// State returns a complete description of the cell as a value.
 func (c *Cell) State() history.State {
 	s := history.State{Cell: c.self}
 	for _, act := range c.actors.ordered() {
@@ -36,32 +36,32 @@ func (c *Cell) State() history.State {
 	return s
 }
 
-// Size is how much there is in a cell: what State would list, without a look at
-// every actor.
+// Size counts the contents of a cell. It equals the totals of State, without
+// visiting every actor.
 type Size struct {
-	Actors      int // in memory, or being read
-	Queued      int // calls that wait in their mailboxes
-	Outstanding int // calls of theirs that are not answered
-	Remembered  int // bytes of outcomes that journaled ones hold
+	Actors      int // in memory or being loaded
+	Queued      int // calls waiting in mailboxes
+	Outstanding int // unanswered calls made by actors of the cell
+	Remembered  int // bytes of outcomes held by journaled actors
 }
 
-// Tally is what a cell has done, since it was made.
+// Tally counts the work done by a cell since it was created.
 type Tally struct {
-	Runs     [runs.Cancelled + 1]int // that ended, by how
-	Answered int                     // calls of its actors, whatever the answer was; those given up, too
-	Took     actor.Duration          // all of them together
+	Runs     [runs.Cancelled + 1]int // ended runs, by final status
+	Answered int                     // calls made by actors that were answered or cancelled
+	Took     actor.Duration          // total time of those calls
 }
 
-// Tally is what the cell has done so far.
+// Tally returns the work done so far. The result is updated by Step.
 func (c *Cell) Tally() *Tally { return &c.tally }
 
-// countCall counts a call that has its answer, or waits for none any more.
+// countCall counts a call that was answered or cancelled.
 func (t *Tally) countCall(now actor.Time, a *store.Asked) {
 	t.Answered++
 	t.Took += max(now.Sub(a.Stamp), 0)
 }
 
-// countRun counts a run.
+// countRun counts an ended run by its status.
 func (t *Tally) countRun(reply *actor.Reply) {
 	switch {
 	case reply.Refusal == nil:
@@ -73,14 +73,14 @@ func (t *Tally) countRun(reply *actor.Reply) {
 	}
 }
 
-// Size is how much there is in the cell.
+// Size returns the current size of the cell.
 func (c *Cell) Size() Size {
 	s := c.size
 	s.Actors = c.actors.count
 	return s
 }
 
-// updateSize keeps the size right as an actor changes.
+// updateSize replaces the actor's share of the cell's size by its current size.
 func (c *Cell) updateSize(act *activation) {
 	now := Size{Queued: act.mailbox.Count(), Outstanding: act.pending()}
 	if act.durable {
@@ -95,7 +95,7 @@ func (c *Cell) updateSize(act *activation) {
 	}
 }
 
-// removeFromSize forgets what an actor adds to the size.
+// removeFromSize subtracts the actor's share from the cell's size.
 func (c *Cell) removeFromSize(act *activation) {
 	if act.counted == (Size{}) {
 		return

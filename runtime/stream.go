@@ -10,11 +10,12 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// What models and external agents answer comes in pieces, each of which is
-// written down before anyone sees it. If the answer is asked for again after
-// some were shown, the stream says which of them do not count any more.
+// Streams. Answers of models and external agents arrive in pieces. Each is recorded
+// before it is published. If the effect is retried after some pieces were
+// published, an attempt event in the stream discards them.
 
-// streamed takes in a piece of an answer. One of an attempt that is over is late.
+// streamed handles a piece of an answer. A piece of an ended attempt is dropped as
+// late.
 func (c *Cell) streamed(in Streamed) {
 	t, i := c.findStreaming(in.ID, in.Attempt)
 	if t == nil {
@@ -41,7 +42,8 @@ func (c *Cell) streamed(in Streamed) {
 	c.record(t.act, record)
 }
 
-// findStreaming finds the open ask that an effect is at work on.
+// findStreaming returns the turn and index of the open ask that the effect serves,
+// or nil.
 func (c *Cell) findStreaming(id actor.EffectID, attempt uint32) (*turn, int) {
 	act := c.actors.find(c.inFlight[id])
 	if act == nil {
@@ -68,8 +70,8 @@ func doneType(kind actor.AskKind) runs.Type {
 	return runs.AgentInvokeDone
 }
 
-// shownRequest is what of the request a run's stream shows: of an external agent the
-// message is the run's own.
+// shownRequest returns the part of the request that the run's stream shows. For an
+// external agent that is nothing: the request is the run's own message.
 func shownRequest(ask *actor.Ask) []actor.Part {
 	if ask.Kind == actor.AskModel {
 		return ask.Parts
@@ -77,21 +79,23 @@ func shownRequest(ask *actor.Ask) []actor.Part {
 	return nil
 }
 
-// completionOf is the answer of a model or external agent; empty if there is none.
+// completionOf decodes the answer of a model or external agent. It returns the zero
+// value if there is none.
 func completionOf(answer actor.Answer) upstream.Completion {
-	said, err := upstream.DecodeCompletion(inlineBytes(answer.Parts))
+	completion, err := upstream.DecodeCompletion(inlineBytes(answer.Parts))
 	if err != nil {
 		return upstream.Completion{}
 	}
-	return said
+	return completion
 }
 
-func usageOf(said upstream.Completion) runs.Usage {
-	u := said.Usage
+func usageOf(completion upstream.Completion) runs.Usage {
+	u := completion.Usage
 	return runs.Usage{Input: max(u.Input, 0), Output: max(u.Output, 0), Total: max(u.Total, 0)}
 }
 
-// totalUsage is what the models asked in a run said that they took.
+// totalUsage returns the sum of the usage reported by the models and external
+// agents of a run.
 func totalUsage(run *store.Run) runs.Usage {
 	var sum runs.Usage
 	for _, step := range run.Steps {
@@ -104,7 +108,7 @@ func totalUsage(run *store.Run) runs.Usage {
 	return sum
 }
 
-// inlineBytes is the content of one inline part.
+// inlineBytes returns the content of the only part, or nil.
 func inlineBytes(parts []actor.Part) []byte {
 	if len(parts) != 1 {
 		return nil

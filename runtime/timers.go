@@ -10,18 +10,20 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// timer is when something of an actor, or of a waiting client, is due at the
-// earliest. What exactly is found out then; a timer set too early does no harm.
+// timer is the earliest time at which an actor or a waiting client has something
+// due. The work due is determined when the timer fires. A timer that fires early is
+// harmless.
 type timer struct {
 	at   actor.Time
-	seq  uint64 // of two at one instant the one set first
+	seq  uint64 // orders timers set for the same time
 	act  *activation
-	call actor.CallID // a client's, if act is nil
+	call actor.CallID // a client's call, if act is nil
 }
 
 type timers []timer
 
-// timersCompactMin is how many may be set before those that nobody wants are cleared away.
+// timersCompactMin is the number of timers always allowed before stale ones are
+// removed.
 const timersCompactMin = 256
 
 func (t timers) Len() int { return len(t) }
@@ -37,7 +39,7 @@ func (t *timers) Pop() any {
 	return x
 }
 
-// fireTimers deals with all that is due by now.
+// fireTimers handles all timers due at c.now.
 func (c *Cell) fireTimers() {
 	for len(c.timers) > 0 && c.timers[0].at <= c.now {
 		t := heap.Pop(&c.timers).(timer)
@@ -62,7 +64,7 @@ func (c *Cell) setTimer(t timer) {
 	}
 }
 
-// timerPending tells whether anything is to be looked at when the timer is due.
+// timerPending reports whether the timer is still in use.
 func (c *Cell) timerPending(t timer) bool {
 	if t.act == nil {
 		return c.waiters[t.call] != nil
@@ -70,8 +72,8 @@ func (c *Cell) timerPending(t timer) bool {
 	return t.act.timerAt == t.at && c.actors.find(t.act.id) == t.act
 }
 
-// armTimer sets the actor's timer to its earliest deadline. One that is set for an
-// earlier instant stays, and finds nothing to do but this again.
+// armTimer sets the actor's timer to its earliest deadline. A timer set for an
+// earlier time is kept. When it fires, it is armed again.
 func (c *Cell) armTimer(act *activation) {
 	at := c.earliestDeadline(act)
 	if at == actor.Forever || act.timerAt != 0 && act.timerAt <= at {
@@ -81,8 +83,9 @@ func (c *Cell) armTimer(act *activation) {
 	c.setTimer(timer{at: at, act: act})
 }
 
-// earliestDeadline is when the actor has to be looked at next: a run or an ask runs
-// out, a call is to be sent again, or the actor has been idle for long enough.
+// earliestDeadline returns the next time at which the actor needs attention: a run
+// or an ask expires, a call must be resent or probed for, or the actor has been
+// idle for PassivateAfter.
 func (c *Cell) earliestDeadline(act *activation) actor.Time {
 	at := actor.Forever
 	for _, run := range act.journal.Runs {
@@ -105,7 +108,8 @@ func (c *Cell) earliestDeadline(act *activation) actor.Time {
 	return at
 }
 
-// fireActorTimer ends what has run out, sends again what is due, or lets an idle actor go.
+// fireActorTimer expires, resends and probes all that is due, or passivates an idle
+// actor.
 func (c *Cell) fireActorTimer(act *activation) {
 	if act.idle() && c.now >= act.lastUsed.Add(c.limits.PassivateAfter) {
 		c.deactivate(act, "idle")
@@ -127,7 +131,7 @@ func (c *Cell) fireActorTimer(act *activation) {
 	c.reprobe(act)
 }
 
-// expireDue ends the runs and answers the asks whose time is over.
+// expireDue ends the runs and answers the asks whose deadline has passed.
 func (c *Cell) expireDue(act *activation) {
 	for _, run := range act.cloneRuns() {
 		if c.now >= run.Clock.Due() && !mutant.On("run-outlives-its-time") {

@@ -14,27 +14,27 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// turn is a run that has the turn, or has given it back while it waits.
+// turn is a run that was started. Turns of an interleaved actor wait side by side.
 type turn struct {
 	act             *activation
 	run             *store.Run
 	def             *actor.Definition
-	agentTurn       actor.Turn           // nil until it has to go on: after a restart it is made again then
-	rawAsks         []actor.Ask          // the last asks with what is not written down, as long as body is there
-	sends           []sendState          // beside the last asks: how they were sent
-	askBuf          []store.Asked        // of a turn that writes nothing down: room for its first asks
-	answers         []actor.Answer       // of such a turn: what the asks it made last are answered with
-	callbackWaiters map[int][]actor.Call // by ask: the messages that want the answers of calls that external agents added
-	taint           bool                 // took in something that stands in a log
-	stateItems      []actor.StateItem    // with its outcome
+	agentTurn       actor.Turn           // nil until the turn continues; after a restart it is created by replay
+	rawAsks         []actor.Ask          // last asks including fields that are not persisted; nil without agentTurn
+	sends           []sendState          // send state of each of the last asks
+	askBuf          []store.Asked        // volatile turns: buffer for the first asks
+	answers         []actor.Answer       // volatile turns: answers to the last asks
+	callbackWaiters map[int][]actor.Call // by ask: signals waiting for the answer of a call they added
+	taint           bool                 // depends on log entries of another actor
+	stateItems      []actor.StateItem    // written with the outcome
 	ended           bool
 }
 
-// sendState is what an activation knows of an ask besides its journal.
+// sendState is the state of an ask that is not in the journal.
 type sendState struct {
 	attempt uint32
-	retryAt actor.Time     // when to send the call again; Forever: not by itself
-	backoff actor.Duration // twice as long next time
+	retryAt actor.Time     // time of the next attempt of the call; Forever means none is scheduled
+	backoff actor.Duration // delay before the attempt after that; doubles each time
 }
 
 func (t *turn) step() uint32 { return uint32(len(t.run.Steps)) }
@@ -43,8 +43,8 @@ func (t *turn) effectID(i int) actor.EffectID {
 	return actor.EffectID{Run: t.run.Call.ID, Step: t.step(), Index: uint16(i)}
 }
 
-// durable tells whether what the turn does must wait for the log: it is in it
-// itself, or has taken in what is.
+// durable reports whether output of the turn must wait for the log: the actor is
+// journaled, or the turn depends on log entries.
 func (t *turn) durable() bool {
 	return t.act.durable || t.taint && !mutant.On("gate-skipped-for-taint")
 }
@@ -56,7 +56,7 @@ func (t *turn) stop() {
 	}
 }
 
-// newTurn is a turn to be filled in: one that is over, or a new one.
+// newTurn returns a turn to be filled in, from the free list if possible.
 func (c *Cell) newTurn() *turn {
 	if n := len(c.freeTurns); n > 0 {
 		t := c.freeTurns[n-1]
@@ -66,13 +66,13 @@ func (c *Cell) newTurn() *turn {
 	return &turn{}
 }
 
-// isSerial tells whether the agent takes one message at a time.
+// isSerial reports whether the agent handles one message at a time.
 func (c *Cell) isSerial(id actor.ID) bool {
 	def := c.agents[id.Agent]
 	return def == nil || def.Turns == actor.Serial
 }
 
-// canBeginTurn tells whether the next message may begin its turn.
+// canBeginTurn reports whether the next message may start its turn.
 func (c *Cell) canBeginTurn(act *activation) bool {
 	if act.serial {
 		return len(act.turns) == 0
@@ -80,8 +80,8 @@ func (c *Cell) canBeginTurn(act *activation) bool {
 	return len(act.turns) < c.limits.MaxPendingPerActor
 }
 
-// runReady lets turns go on whose asks are all answered, then begins the next
-// message's, until there is nothing to do.
+// runReady advances the turns whose asks are all answered and starts turns for
+// queued messages, until neither is possible.
 func (c *Cell) runReady(act *activation) {
 	for {
 		if t := act.readyTurn(); t != nil {
@@ -92,7 +92,7 @@ func (c *Cell) runReady(act *activation) {
 	}
 }
 
-// readyTurn is a turn that can go on.
+// readyTurn returns a turn that can continue, or nil.
 func (a *activation) readyTurn() *turn {
 	for _, t := range a.turns {
 		open := slices.ContainsFunc(t.run.Last(), func(a store.Asked) bool { return a.Open() })
@@ -103,13 +103,13 @@ func (a *activation) readyTurn() *turn {
 	return nil
 }
 
-// beginTurn gives the turn to the message that is next.
+// beginTurn starts the turn of the next message in the mailbox.
 func (c *Cell) beginTurn(act *activation) bool {
 	q, ok := act.mailbox.Pop()
 	if !ok {
 		return false
 	}
-	if len(act.turns) == 0 { // the agent may have changed since the actor came
+	if len(act.turns) == 0 { // the agent may have changed since the activation
 		act.serial = c.isSerial(act.id)
 	}
 	run := act.journal.Run(q.Call)
@@ -135,8 +135,9 @@ func (c *Cell) beginTurn(act *activation) bool {
 	return true
 }
 
-// definitionOf is the one that the run began with; if this program does not have
-// it any more, the agent's present one, which has to come the same way.
+// definitionOf returns the definition with which the run started. If this binary no
+// longer has it, it returns the agent's current one. A replay under that MUST take
+// the same course.
 func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
 	if def := c.definitions[run.Definition]; def != nil {
 		return def
@@ -144,13 +145,14 @@ func (c *Cell) definitionOf(run *store.Run) *actor.Definition {
 	return c.agents[run.Call.To.Agent]
 }
 
-// advance asks the agent what is next: at the beginning, or with the answers
-// to its last asks. After a restart the turn first runs again up to here.
+// advance asks the agent for its next action, first without answers, then with the
+// answers to its last asks. After a restart the turn is replayed up to this point
+// first.
 func (c *Cell) advance(t *turn) {
 	if t.def == nil {
 		t.def = c.definitionOf(t.run)
 	}
-	if t.def == nil { // restored by a cell to which nobody has told the agent
+	if t.def == nil { // restored before the cell knew the agent
 		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s is gone", t.act.id.Agent)))
 		return
 	}
@@ -160,11 +162,11 @@ func (c *Cell) advance(t *turn) {
 	if t.agentTurn == nil {
 		c.beginAgent(t)
 	}
-	given := t.answers
-	if given == nil {
-		given = collectAnswers(t.run.Last())
+	input := t.answers
+	if input == nil {
+		input = collectAnswers(t.run.Last())
 	}
-	action, err := c.nextAction(t, given)
+	action, err := c.nextAction(t, input)
 	switch {
 	case err != nil:
 		c.finishTurn(t, failedOutcome(refusalOf(err)))
@@ -186,13 +188,13 @@ func (c *Cell) advance(t *turn) {
 	}
 }
 
-// An agent's code runs in open, next and stop, and nowhere else: what panics
-// there is blamed on the run.
+// Agent code runs only in beginAgent, nextAction and stopAgent. A panic there is
+// attributed to the run.
 
 func (c *Cell) beginAgent(t *turn) {
 	c.faultingCall = t.run.Call.ID
 	call := t.run.Call
-	call.Chain = slices.Clone(call.Chain) // what an agent writes there is no forgery
+	call.Chain = slices.Clone(call.Chain) // writes by the agent MUST NOT change the real chain
 	t.agentTurn = t.def.Behavior.Begin(actor.Begin{Call: call, At: t.run.At, Left: call.Left, ActorState: t.act.journal.Kept})
 	c.faultingCall = actor.CallID{}
 }
@@ -214,20 +216,20 @@ func collectAnswers(asks []store.Asked) []actor.Answer {
 	if len(asks) == 0 {
 		return nil
 	}
-	all := make([]actor.Answer, 0, len(asks))
+	answers := make([]actor.Answer, 0, len(asks))
 	for i := range asks {
 		if !asks[i].Added {
-			all = append(all, *asks[i].Answer)
+			answers = append(answers, *asks[i].Answer)
 		}
 	}
-	return all
+	return answers
 }
 
-// replay runs a restored turn through its answers, up to its last asks. If it
-// asks something else on the way the run is parked: a person has to look.
+// replay replays a restored turn through its recorded answers, up to its last asks.
+// If the turn takes another course the run is parked until an operator intervenes.
 func (c *Cell) replay(t *turn) bool {
 	c.beginAgent(t)
-	var before []actor.Answer
+	var recorded []actor.Answer
 	for i, step := range t.run.Steps {
 		asks := make([]actor.Ask, 0, len(step.Asks))
 		for j := range step.Asks {
@@ -235,7 +237,7 @@ func (c *Cell) replay(t *turn) bool {
 				asks = append(asks, step.Asks[j].Ask)
 			}
 		}
-		action, err := c.nextAction(t, before)
+		action, err := c.nextAction(t, recorded)
 		if err == nil && action.Done != nil {
 			err = fmt.Errorf("now ends")
 		}
@@ -248,7 +250,7 @@ func (c *Cell) replay(t *turn) bool {
 		}
 		t.rawAsks = action.Asks
 		if i < len(t.run.Steps)-1 {
-			before = collectAnswers(step.Asks)
+			recorded = collectAnswers(step.Asks)
 		}
 	}
 	return true
@@ -256,13 +258,13 @@ func (c *Cell) replay(t *turn) bool {
 
 func (c *Cell) park(t *turn, detail string) {
 	c.stopAgent(t)
-	why := actor.Refuse(actor.Unavailable, "%s", detail)
-	c.publish(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: why})
-	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: why.Detail})
+	refusal := actor.Refuse(actor.Unavailable, "%s", detail)
+	c.publish(t.act, t.run, runs.Event{Type: runs.RunPaused, Name: "parked", Refusal: refusal})
+	c.record(t.act, store.Parked{Run: t.run.Call.ID, At: c.now, Detail: refusal.Detail})
 }
 
-// finishTurn ends a turn: every call it still waits for is given up, the outcome is
-// written, and the caller gets it.
+// finishTurn ends a turn: it cancels the calls it still waits for, records the
+// outcome, and replies to the caller.
 func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	act, run := t.act, t.run
 	t.ended = true
@@ -282,7 +284,8 @@ func (c *Cell) finishTurn(t *turn, out actor.Outcome) {
 	}
 }
 
-// endRun writes the outcome of an accepted call and sends it to whoever asked.
+// endRun records the outcome of an accepted call and sends it to the caller and to
+// joined duplicates.
 func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durable bool) {
 	call := &run.Call
 	out = out.Fit(c.limits.MessageBytesMax)
@@ -292,12 +295,12 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 	}
 	c.tally.countRun(&reply)
 	if c.emits(history.Reply) {
-		he := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
+		replied := history.Event{Kind: history.Reply, Actor: act.id, Epoch: act.epoch, Call: call.ID, Parent: call.Parent, Root: call.Root,
 			Status: reply.Status, Pending: act.pending(), Durable: durable, Left: run.Clock.Remaining(c.now), Said: history.SaidIn(reply.Parts, reply.Warnings)}
 		if reply.Refusal != nil {
-			he.Reason, he.Scope = reply.Refusal.Reason, reply.Refusal.Scope
+			replied.Reason, replied.Scope = reply.Refusal.Reason, reply.Refusal.Scope
 		}
-		c.emit(he)
+		c.emit(replied)
 	}
 	to := c.localCaller(call, durable)
 	c.recordOutcome(act, call, &reply, to == nil)
@@ -306,13 +309,13 @@ func (c *Cell) endRun(act *activation, run *store.Run, out actor.Outcome, durabl
 		return
 	}
 	if call.IsRoot() && len(act.joined) > 0 {
-		followers := act.joined
-		act.joined = slices.DeleteFunc(slices.Clone(followers), func(a joinedCall) bool { return a.run == call.ID })
-		for _, a := range followers {
+		joined := act.joined
+		act.joined = slices.DeleteFunc(slices.Clone(joined), func(a joinedCall) bool { return a.run == call.ID })
+		for _, a := range joined {
 			if a.run == call.ID {
-				again, to := reply, *call
-				again.Call, to.ID, to.Root, to.Via = a.call, a.call, a.call, a.via
-				c.replyTo(act, &to, &again, durable)
+				duplicate, to := reply, *call
+				duplicate.Call, to.ID, to.Root, to.Via = a.call, a.call, a.call, a.via
+				c.replyTo(act, &to, &duplicate, durable)
 			}
 		}
 	}
@@ -332,24 +335,24 @@ func (c *Cell) publishEnd(act *activation, run *store.Run, reply *actor.Reply) {
 	c.publish(act, run, e)
 }
 
-// keyedOutcomeBytesMax is how much an actor that writes nothing down remembers of what
-// came under keys.
+// keyedOutcomeBytesMax is the maximum size in bytes of the outcomes that a volatile
+// actor keeps for calls with an idempotency key.
 const keyedOutcomeBytesMax = 4 << 20
 
-// recordOutcome remembers the one outcome of a call, for its repeats: of an actor that writes
-// nothing down only if one can come.
-func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, repeats bool) {
+// recordOutcome records the only outcome of a call, for its duplicates. A volatile
+// actor keeps it only if a duplicate is possible.
+func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Reply, cache bool) {
 	until := c.now.Add(call.Left + c.limits.RememberDone)
-	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // whose caller's clock may stand still for so long yet
+	if run := act.journal.Run(call.ID); run != nil && run.Holds > 0 { // the caller's clock may be paused for as long
 		until = until.Add(c.limits.WaitTimeoutMax)
 	}
 	if !call.Idempotency.IsZero() {
 		until = max(until, c.now.Add(c.limits.RememberKey))
 	}
-	signalled := act.journal.Run(call.ID) == nil
+	isSignal := act.journal.Run(call.ID) == nil
 	if !act.durable && call.Idempotency.IsZero() {
-		c.closeRun(act, call, reply, until, repeats)
-		if signalled {
+		c.closeRun(act, call, reply, until, cache)
+		if isSignal {
 			c.replyTo(act, call, reply, false)
 		}
 		return
@@ -362,29 +365,30 @@ func (c *Cell) recordOutcome(act *activation, call *actor.Call, reply *actor.Rep
 	if !act.durable {
 		act.journal.Shorten(keyedOutcomeBytesMax)
 	}
-	if signalled {
+	if isSignal {
 		c.replyTo(act, call, reply, act.durable)
 	}
 }
 
-// closeRun ends the run of a call that no journal tells of. Its outcome is
-// remembered for a repeat, unless there cannot be one: who asked has the answer
-// from this step, or is a client who waits at this cell, and asks nobody else.
-func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, repeats bool) {
+// closeRun closes the run of a call to a volatile actor. The outcome is cached
+// unless a duplicate is impossible: the caller gets the reply in this step, or is a
+// client that waits at this cell and retries nowhere else.
+func (c *Cell) closeRun(act *activation, call *actor.Call, reply *actor.Reply, until actor.Time, cache bool) {
 	if run := act.journal.Close(call.ID); run != nil {
 		c.endedRuns = append(c.endedRuns, run)
 	}
 	if i := slices.Index(act.subscribed, call.ID); i >= 0 {
-		c.journalChanged(act) // its last words
+		c.journalChanged(act) // publishes its last events
 		act.subscribed = slices.Delete(act.subscribed, i, i+1)
 	}
-	if repeats && (!call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self) {
+	if cache && (!call.IsRoot() || call.Kind == actor.OneWay || call.Via != c.self) {
 		c.replyCache.add(c.now, reply, act.epoch, until)
 	}
 	c.journalChanged(act)
 }
 
-// replyTo sends an outcome to the caller's actor, or to where a client waits.
+// replyTo sends an outcome to the calling actor, or to the cell at which the client
+// waits.
 func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, durable bool) {
 	if call.Kind == actor.OneWay {
 		return
@@ -410,13 +414,13 @@ func (c *Cell) replyTo(act *activation, call *actor.Call, reply *actor.Reply, du
 	c.addEffect(Effect{Gated: durable && call.Via.Node != c.self.Node, Op: Send{Node: call.Via.Node, Cell: call.Via.Cell, Envelope: env}})
 }
 
-// expireRun ends a run whose own time has run out, in the mailbox or in its turn.
+// expireRun ends a run whose deadline has passed, in the mailbox or in its turn.
 func (c *Cell) expireRun(act *activation, run *store.Run) {
 	c.emit(history.Event{Kind: history.Expire, Actor: act.id, Epoch: act.epoch, Call: run.Call.ID, What: "run", Given: run.Call.Left})
 	c.stopRun(act, run, actor.RefuseDeadline(run.Call.To, run.Call.Operation, run.Call.Left))
 }
 
-// stopRun ends an open run with a refusal, wherever it stands.
+// stopRun ends an open run with a refusal, in the mailbox or in its turn.
 func (c *Cell) stopRun(act *activation, run *store.Run, r *actor.Refusal) {
 	if t := act.turn(run.Call.ID); t != nil {
 		c.finishTurn(t, failedOutcome(r))
@@ -431,7 +435,7 @@ func failedOutcome(r *actor.Refusal) actor.Outcome {
 	return actor.Outcome{Status: actor.Failed, Refusal: r}
 }
 
-// refusalOf is what an agent's error means to its caller.
+// refusalOf converts an agent's error to a refusal for its caller.
 func refusalOf(err error) *actor.Refusal {
 	if r, ok := err.(*actor.Refusal); ok {
 		return r
@@ -439,7 +443,8 @@ func refusalOf(err error) *actor.Refusal {
 	return actor.Refuse(actor.Unavailable, "%v", err)
 }
 
-// restoreTurn is a turn as the journal has it; its agent runs again when it has to go on.
+// restoreTurn returns a turn as recorded in the journal. Its agent is started when
+// the turn advances.
 func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
 	t := &turn{act: act, run: run, def: c.definitionOf(run), sends: make([]sendState, len(run.Last()))}
 	for i := range run.Last() {
@@ -448,8 +453,8 @@ func (c *Cell) restoreTurn(act *activation, run *store.Run) *turn {
 	return t
 }
 
-// resume takes up what a restored turn waits for: calls are sent again; tools and
-// work are done again if that is safe, and of the rest the outcome is unknown.
+// resume resumes the open asks of a restored turn. Calls are resent. Effects are
+// repeated if that is safe. The others get an Unknown outcome.
 func (c *Cell) resume(t *turn) {
 	for i := range t.run.Last() {
 		a := &t.run.Last()[i]
@@ -473,17 +478,17 @@ func (c *Cell) resume(t *turn) {
 func (c *Cell) resumeEffect(t *turn, i int) {
 	a := &t.run.Last()[i]
 	switch {
-	case c.inherited[t.effectID(i)]: // the world is still at it, or was just now
+	case c.inherited[t.effectID(i)]: // the driver still performs it, or holds its outcome
 		delete(c.inherited, t.effectID(i))
 		c.inFlight[t.effectID(i)] = t.act.id
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: a.Attempt, Op: Await{}})
-	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // asking a model twice costs, and does no other harm
+	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // repeating a model request costs money but is safe
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
 			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
 		c.publishResult(t, i, unknown)
 		c.answer(t, i, unknown, 0)
 		c.cancelAdded(t)
-	case t.run.Parked != "": // stays as it is
+	case t.run.Parked != "": // parked runs do not change
 	case t.agentTurn == nil && a.Ask.NeedsReplay() && (t.def == nil || !c.replay(t)):
 	default:
 		c.cancelAdded(t)
@@ -497,10 +502,11 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 	}
 }
 
-// clampWait is how long a turn may wait for a person.
-func (c *Cell) clampWait(asked time.Duration) time.Duration {
-	if asked <= 0 || asked > c.limits.WaitTimeoutMax {
+// clampWait returns the time that a turn may wait for a signal, at most
+// WaitTimeoutMax.
+func (c *Cell) clampWait(timeout time.Duration) time.Duration {
+	if timeout <= 0 || timeout > c.limits.WaitTimeoutMax {
 		return c.limits.WaitTimeoutMax
 	}
-	return asked
+	return timeout
 }

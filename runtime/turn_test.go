@@ -21,7 +21,8 @@ func withKey(key string) func(*actor.Call) {
 	return func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: key} }
 }
 
-// sleepByLength takes ten seconds for what is long, and else one.
+// sleepByLength returns an agent that sleeps ten seconds for "long" and one second
+// for any other message.
 func sleepByLength() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if actor.TextOf(b.Call.Parts) == "long" {
@@ -49,8 +50,8 @@ func TestInterleavedTurnsOvertake(t *testing.T) {
 	}
 }
 
-// Actors that are in memory take messages as their agent does now, once no turn
-// of before is under way.
+// Actors in memory adopt a changed turn mode of their agent once no older turn is
+// running.
 func TestTurnModeChangeAppliesToLoadedActors(t *testing.T) {
 	for _, test := range []struct {
 		before, after func(*actor.Definition)
@@ -71,8 +72,8 @@ func TestTurnModeChangeAppliesToLoadedActors(t *testing.T) {
 	}
 }
 
-// A turn in the middle of a call whose agent is withdrawn before a restart ends
-// when the answer comes, and takes nobody down with it.
+// A turn is in the middle of a call when its agent is deleted and the node
+// restarts. It ends when the answer arrives, and the cell survives.
 func TestTurnOfDeletedAgentEnds(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(10*time.Second)))
 	run := n.send("a", "x")
@@ -84,8 +85,8 @@ func TestTurnOfDeletedAgentEnds(t *testing.T) {
 	}
 }
 
-// An actor that writes nothing down remembers the newest of what came under keys,
-// and no more than so much of it.
+// A volatile actor keeps the newest outcomes of calls with keys, up to
+// keyedOutcomeBytesMax.
 func TestVolatileKeyedOutcomesAreBounded(t *testing.T) {
 	n := newNode(t, 1, agent("a", echo(), volatile))
 	large := strings.Repeat("x", 1<<19)
@@ -106,7 +107,7 @@ func TestVolatileKeyedOutcomesAreBounded(t *testing.T) {
 func TestDivergentReplayParksRun(t *testing.T) {
 	n := newNode(t, 1, agent("a", calling("b")), agent("b", sleeping(20*time.Second)), agent("c", echo()))
 	n.send("a", "x", withKey("k"))
-	n.agents[0] = agent("a", calling("c")) // another program under the same name
+	n.agents[0] = agent("a", calling("c")) // another implementation under the same name
 	n.restart(1)
 	n.advance(30 * time.Second)
 	id := n.send("a", "x", withKey("k"))
@@ -134,7 +135,7 @@ func TestVolatileActorsWriteNoEntries(t *testing.T) {
 	}
 }
 
-// TestResponseGate tells which effects may leave before the log is durable.
+// TestResponseGate checks which responses may leave before the log is durable.
 func TestResponseGate(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -256,11 +257,11 @@ func TestIdleActorIsPassivatedAndReloaded(t *testing.T) {
 // A cancel may overtake its request.
 func TestCancelBeforeRequest(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", echo()))
-	var kept []actor.Envelope
+	var delayed []actor.Envelope
 	n.drop = func(env actor.Envelope) bool {
 		_, request := env.Body.(actor.Request)
 		if request {
-			kept = append(kept, env)
+			delayed = append(delayed, env)
 		}
 		return request
 	}
@@ -268,7 +269,7 @@ func TestCancelBeforeRequest(t *testing.T) {
 	n.advance(time.Second)
 	n.want(id, "Deadline")
 	n.drop = nil
-	for _, env := range kept {
+	for _, env := range delayed {
 		n.inputs = append(n.inputs, func() { n.step(n.cells[n.cells[0].owner(n.shard(env.To)).Cell], Deliver{env}) })
 	}
 	n.drain()
@@ -279,15 +280,15 @@ func TestCancelBeforeRequest(t *testing.T) {
 			}
 		}
 	}
-	if len(kept) == 0 {
+	if len(delayed) == 0 {
 		t.Error("no request was sent")
 	}
 }
 
-// Each wire of the tool context ends at something: the callee's key and project
-// are its caller's, and the chain is longer by one.
+// The callee of a tool call has the key and project of its caller, and a chain
+// longer by one.
 func TestCallThroughTool(t *testing.T) {
-	tell := script(func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+	describe := script(func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		c := b.Call
 		return actor.Complete(actor.Text(fmt.Sprintf("%s in %s below %s: %s", c.To, c.Project, actor.PathString(c.Chain), actor.TextOf(c.Parts)))), nil
 	})
@@ -298,19 +299,18 @@ func TestCallThroughTool(t *testing.T) {
 		}
 		return actor.Complete(answers[0][0].Parts), nil
 	})
-	n := newNode(t, 2, agent("a", tool), agent("b", tell))
+	n := newNode(t, 2, agent("a", tool), agent("b", describe))
 	n.want(n.send("a/s", "x", func(c *actor.Call) { c.Project = "p-1" }), "b/s in p-1 below a/s: hello")
 }
 
-// A disk that fails for a while forgets nobody's open work, and tells only who
-// is new that it cannot be read.
+// If a read fails for some time no open work is lost. Only new calls are refused.
 func TestFailedActorLoadIsRetried(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(20*time.Second)))
 	first := n.send("a", "x", withKey("k"))
 	n.failLoads = 3
 	n.restart(1)
 	n.drain()
-	n.want(n.send("a", "y"), "nothing") // waits for the next try
+	n.want(n.send("a", "y"), "nothing") // waits for the next attempt
 	n.advance(25 * time.Second)
 	if n.failLoads != 0 {
 		t.Errorf("the actor was not read again, %d failures are left", n.failLoads)
@@ -322,9 +322,8 @@ func TestFailedActorLoadIsRetried(t *testing.T) {
 	}
 }
 
-// Whatever an agent, its work or a tool comes up with: what is written can be
-// read again (the world of these tests reads every entry back), and the caller
-// gets a clear answer.
+// Any output of an agent, its work or a tool leads to entries that can be read
+// again, and to a defined answer for the caller. The test node decodes each entry.
 func TestInvalidAgentOutputIsNeverLogged(t *testing.T) {
 	const bad = "\xff\xfe"
 	long := strings.Repeat("x", 2<<20)
@@ -380,18 +379,18 @@ func TestInvalidAgentOutputIsNeverLogged(t *testing.T) {
 	}
 }
 
-// The second attempt is refused while the first is still on its way: the first
-// must find that its caller has given up, or a refused call would run.
+// The second attempt is refused while the first is still in flight. The first one
+// MUST then be cancelled, or a refused call would run.
 func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", sleeping(3*time.Second)))
 	n.limits.MaxPendingPerActor = 1
 	n.restart(2)
 	n.drain()
-	var kept *actor.Envelope
+	var delayed *actor.Envelope
 	n.drop = func(env actor.Envelope) bool {
 		r, ok := env.Body.(actor.Request)
-		if ok && !r.Call.IsRoot() && kept == nil {
-			kept = &env
+		if ok && !r.Call.IsRoot() && delayed == nil {
+			delayed = &env
 			return true
 		}
 		return false
@@ -403,16 +402,15 @@ func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	n.want(id, "a(Busy)")
 	n.advance(10 * time.Second)
 	before := n.eventCounts[history.Admit]
-	n.step(n.cells[n.cells[0].owner(n.shard(kept.To)).Cell], Deliver{*kept})
+	n.step(n.cells[n.cells[0].owner(n.shard(delayed.To)).Cell], Deliver{*delayed})
 	n.drain()
 	if n.eventCounts[history.Admit] != before {
 		t.Error("the first attempt was taken after the second had been refused")
 	}
 }
 
-// An outcome may come while the actor that waits for it is still being read.
-// What came of an effect of the incarnation before is kept by the world until
-// the actor has been read.
+// An outcome may arrive while its actor is still being loaded. The driver keeps
+// outcomes of effects of the previous incarnation until the actor is loaded.
 func TestAwaitFollowsActorLoad(t *testing.T) {
 	a := actor.NewID("a", "")
 	n := newNode(t, 1, agent("a", script(func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
@@ -427,7 +425,7 @@ func TestAwaitFollowsActorLoad(t *testing.T) {
 	call.Root = call.ID
 	withKey("k")(&call)
 	n.step(n.cells[0], Deliver{actor.Envelope{To: a, Body: actor.Request{Call: call}}})
-	n.inputs[0]() // Loaded: the turn has its work done
+	n.inputs[0]() // Loaded: the turn starts its work
 	n.inputs = nil
 	n.restart(1)
 	n.cells[0] = NewCell(Config{Self: actor.Address{Node: "n", Incarnation: 9}, Seed: 9, Tools: n.tools})
@@ -448,7 +446,7 @@ func TestAwaitFollowsActorLoad(t *testing.T) {
 	n.want(n.send("a", "", withKey("k")), "done")
 }
 
-// stopCounter counts the turns that were given up.
+// stopCounter counts the turns that were stopped.
 type stopCounter struct {
 	actor.Turn
 	count *int
@@ -473,8 +471,8 @@ func TestAbandonStopsTurns(t *testing.T) {
 	}
 }
 
-// A shard leaves and comes back while its actor is being read: what was read
-// before is not what stands there now.
+// A shard is lost and regained while one of its actors is being loaded. The result
+// of the earlier load is stale.
 func TestLoadFromOldEpochIsIgnored(t *testing.T) {
 	n := newNode(t, 1, agent("a", sleeping(time.Hour)))
 	n.drain()
@@ -482,7 +480,7 @@ func TestLoadFromOldEpochIsIgnored(t *testing.T) {
 	n.paused = true
 	n.send("a", "x")
 	n.inputs[0]()
-	n.paused, n.inputs = false, nil // the answer to the read is still under way
+	n.paused, n.inputs = false, nil // the answer to the load is still in flight
 	old := n.epoch
 	n.step(c, Owners{})
 	n.epoch++

@@ -18,7 +18,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// newTestCell is a cell that owns everything, under a configuration.
+// newTestCell returns a cell that owns all shards.
 func newTestCell(cfg Config, agents ...actor.Definition) *Cell {
 	cfg.Self, cfg.Seed, cfg.Tools = actor.Address{Node: "n", Incarnation: 1}, 1, tools.NewRegistry()
 	c := NewCell(cfg)
@@ -28,13 +28,13 @@ func newTestCell(cfg Config, agents ...actor.Definition) *Cell {
 	return c
 }
 
-func newVisit(n uint64, to string) *Visit {
-	id := actor.NewCallID(1, 1, n)
+func newVisit(seq uint64, to string) *Visit {
+	id := actor.NewCallID(1, 1, seq)
 	return &Visit{Call: actor.Call{ID: id, Root: id, To: actor.NewID(to, "s"), Operation: actor.HandleMessageFull, Kind: actor.Waiting, Lane: actor.Normal,
 		Attempt: 1, Origin: actor.Human, Parts: actor.Text("hello")}}
 }
 
-// published is the types of the run events that a step shows.
+// published returns the types of the run events that a step publishes.
 func published(t *testing.T, r Ready) (types []runs.Type) {
 	t.Helper()
 	for _, e := range r.Effects {
@@ -49,7 +49,7 @@ func published(t *testing.T, r Ready) (types []runs.Type) {
 	return types
 }
 
-// A Visit is a Deliver of the client's call, and stays as it is.
+// A Visit has the same effect as a Deliver of the same call, and is not modified.
 func TestVisitEqualsDeliver(t *testing.T) {
 	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo()), agent("slow", waiting(time.Minute), volatile)}
 	visits, delivers := newTestCell(Config{}, agents...), newTestCell(Config{}, agents...)
@@ -70,10 +70,11 @@ func TestVisitEqualsDeliver(t *testing.T) {
 	}
 }
 
-// Nobody hears of the runs of actors that write nothing down, unless they listen
-// when the call comes; of journaled ones everything is told.
+// With PublishOnDemand the events of a volatile actor's run are published only if
+// the run had a subscriber when its call arrived. Events of journaled actors are
+// always published.
 func TestNoEventsWithoutSubscriber(t *testing.T) {
-	whole := []runs.Type{runs.UserInput, runs.RunStarted, runs.RunDone}
+	allEvents := []runs.Type{runs.UserInput, runs.RunStarted, runs.RunDone}
 	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo())}
 	for _, test := range []struct {
 		name            string
@@ -82,11 +83,11 @@ func TestNoEventsWithoutSubscriber(t *testing.T) {
 		want            []runs.Type
 	}{
 		{"unjournaled", "none", true, false, nil},
-		{"unjournaled and followed", "none", true, true, whole},
-		{"a world that hears all", "none", false, false, whole},
+		{"unjournaled and followed", "none", true, true, allEvents},
+		{"a world that hears all", "none", false, false, allEvents},
 	} {
 		c := newTestCell(Config{PublishOnDemand: test.quiet}, agents...)
-		for i := range uint64(2) { // the second finds what the first has left
+		for i := range uint64(2) { // the second call reuses memory of the first
 			v := newVisit(i, test.to)
 			v.Subscribed = test.followed
 			if got := published(t, c.Step(2, v)); !slices.Equal(got, test.want) {
@@ -97,12 +98,12 @@ func TestNoEventsWithoutSubscriber(t *testing.T) {
 	c := newTestCell(Config{PublishOnDemand: true}, agents...)
 	c.Step(2, newVisit(1, "all"))
 	r := c.Step(2, Loaded{Actor: actor.NewID("all", "s"), Epoch: 1})
-	if got := published(t, r); !slices.Equal(got, whole) || len(r.Entries) == 0 {
+	if got := published(t, r); !slices.Equal(got, allEvents) || len(r.Entries) == 0 {
 		t.Errorf("journaled: told %v", got)
 	}
 }
 
-// A world hears of the kinds of events that it wants to.
+// A cell emits only the kinds of history events that its driver requested.
 func TestOnlyRequestedEventKindsAreEmitted(t *testing.T) {
 	c := newTestCell(Config{EventKinds: history.SetOf(history.Reply, history.Refuse)}, agent("none", echo(), volatile))
 	for to, want := range map[string]history.Kind{"none": history.Reply, "nobody": history.Refuse} {
@@ -112,8 +113,8 @@ func TestOnlyRequestedEventKindsAreEmitted(t *testing.T) {
 	}
 }
 
-// An actor that writes nothing down is next to nothing while it is idle, and a
-// client that is answered at once leaves nothing behind.
+// An idle volatile actor uses no memory beyond its activation, and a client that is
+// answered at once leaves no state.
 func TestIdleVolatileActorReleasesMemory(t *testing.T) {
 	c := newTestCell(Config{PublishOnDemand: true}, agent("none", echo(), volatile), agent("slow", sleeping(time.Minute), volatile))
 	c.Step(2, newVisit(1, "none"))
@@ -137,14 +138,14 @@ func TestIdleVolatileActorReleasesMemory(t *testing.T) {
 	}
 }
 
-// What comes again is answered from what it came to, although nothing was written.
+// A duplicate of a call to a volatile actor is answered from the reply cache.
 func TestVolatileDuplicateReturnsCachedReply(t *testing.T) {
-	times := 0
+	runs := 0
 	c := newTestCell(Config{PublishOnDemand: true}, agent("none", func(b actor.Begin, a [][]actor.Answer) (actor.Action, error) {
-		times++
+		runs++
 		return echo()(b, a)
 	}, volatile))
-	bring := func(from actor.NodeID, attempt uint32) string {
+	deliver := func(from actor.NodeID, attempt uint32) string {
 		call := newVisit(7, "none").Call
 		call.Chain, call.Parent, call.Root = []actor.ID{actor.NewID("caller", "s")}, actor.NewCallID(1, 1, 6), actor.NewCallID(1, 1, 6)
 		call.Attempt, call.Left = attempt, time.Second
@@ -160,13 +161,13 @@ func TestVolatileDuplicateReturnsCachedReply(t *testing.T) {
 		from    actor.NodeID
 		attempt uint32
 	}{{"n", 1}, {"n", 2}, {"other", 1}, {"other", 3}} {
-		if got := bring(again.from, again.attempt); got != "none:hello" || times != 1 {
-			t.Errorf("%d: answered %q, ran %d times", i, got, times)
+		if got := deliver(again.from, again.attempt); got != "none:hello" || runs != 1 {
+			t.Errorf("%d: answered %q, ran %d times", i, got, runs)
 		}
 	}
 }
 
-// What is sent shares nothing with what the cell keeps.
+// A sent message shares no memory with the state of the cell.
 func TestSentMessagesDoNotShareMemory(t *testing.T) {
 	c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), volatile), agent("b", echo(), volatile))
 	sent := func(r Ready) *actor.Envelope {
@@ -178,15 +179,15 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 		t.Fatal("nothing is sent")
 		return nil
 	}
-	away := dispatcher.ShardOf(actor.NewID("b", "s"))
-	elsewhere := func(shard uint16) dispatcher.Owner {
+	remoteShard := dispatcher.ShardOf(actor.NewID("b", "s"))
+	remoteOwner := func(shard uint16) dispatcher.Owner {
 		o := dispatcher.Owner{Node: "n", Epoch: 1}
-		if shard == away {
+		if shard == remoteShard {
 			o.Cell = 1
 		}
 		return o
 	}
-	c.Step(1, Owners{dispatcher.NewTable(elsewhere)})
+	c.Step(1, Owners{dispatcher.NewTable(remoteOwner)})
 	request := sent(c.Step(2, newVisit(1, "a")))
 	call := request.Body.(actor.Request).Call
 	copy(call.Parts[0].Bytes, "xxxxx")
@@ -195,7 +196,7 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 	if kept := &turn.run.Last()[0]; actor.TextOf(kept.Ask.Parts) != "hello" || turn.run.Call.To.Agent != "a" {
 		t.Errorf("kept is %+v", kept.Ask)
 	}
-	c.Step(2, Owners{dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n", Epoch: 1} })}) // sends it again
+	c.Step(2, Owners{dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n", Epoch: 1} })}) // resends the call
 	answer := sent(c.Step(3, Deliver{*request})).Body.(actor.Answered).Reply
 	copy(answer.Parts[0].Bytes, "xx")
 	if kept := c.replyCache.find(call.ID, 1); kept == nil || actor.TextOf(kept.Parts) != "b:xxxxx" {
@@ -203,7 +204,7 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 	}
 }
 
-// recall is held against a list that forgets what is too old, or too much.
+// The model is a list that drops outcomes that are expired or exceed the bounds.
 func TestReplyCacheAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type one struct {
@@ -265,7 +266,7 @@ func TestReplyCacheIsBounded(t *testing.T) {
 	}
 }
 
-// All actors of an agent share its name; a tenant's are not another's.
+// Actors of one agent share its name. Actors of two tenants do not.
 func TestActorTable(t *testing.T) {
 	r := newActorTable()
 	var all []actor.ID

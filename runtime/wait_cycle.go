@@ -14,36 +14,39 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Waits that close a ring. A call waits for the turn that holds its callee, or
-// is that turn; a turn waits for every call it made. Two trees of calls, or two
-// branches of one, may so wait for each other, which no chain shows. A ring can
-// close only where a call queues behind a turn that waits itself. There a probe
-// sets out along the waits. Home again it knows a ring; a second lap confirms
-// that each wait still stands, and ends where the newest queued call of the ring
-// is: that call is refused, and has never run. Promised is that all the waits
-// it is told of stood together at one instant while it was queued.
+// Wait cycles. A call waits for the turn that holds its callee, or for its own turn
+// once it runs. A turn waits for every call it made. Two call trees, or two
+// branches of one, can wait for each other in this way, and no call chain shows it.
 //
-// Cells keep nothing for this. A wait that is gone never comes back under the
-// same call, turn and epoch, so what lap one saw and lap two sees again stood
-// all the while between. The protocol and its proof: tla/Waits.tla.
+// A cycle can close only where a call is queued behind a turn that waits itself. At
+// that point the cell sends a probe along the waits. A probe that returns to its
+// call has found a cycle. It makes a second lap, which confirms that each wait
+// still exists, and ends at the newest queued call of the cycle. That call is
+// refused. It has never run. The guarantee: all waits listed in the refusal existed
+// together at one instant while the call was queued.
+//
+// Cells keep no state for this. A wait that has ended never reappears with the same
+// call, turn and epoch. A wait seen in both laps has therefore existed all the time
+// between them. The protocol and its proof are in tla/Waits.tla.
 
 const (
-	// reprobeInterval is how often a call that still waits asks again: for lost
-	// probes and cells that crashed.
+	// reprobeInterval is the interval at which a call that still waits sends new
+	// probes. They replace probes that were lost, also in crashed cells.
 	reprobeInterval = time.Second
-	// localProbesPerStepMax bounds what one step looks at inside its cell.
+	// localProbesPerStepMax is the maximum number of probes handled inside the cell
+	// in one step. Further ones are sent as messages.
 	localProbesPerStepMax = 4096
 )
 
-// localProbe is one on its way inside the cell.
+// localProbe is a probe for an actor of this cell.
 type localProbe struct {
 	to  actor.ID
 	msg actor.Probe
 }
 
-// holders is the turns behind which calls queue at this actor: one, or several
-// if their agent gave its turn back while it waited when they began. Who does so
-// holds nobody up.
+// holders returns the turns that calls queued at this actor wait for. There is one,
+// or several if they began while the agent was interleaved. An interleaved actor
+// has none, since its waiting turns block no other call.
 func holders(act *activation) []*turn {
 	if !act.serial {
 		return nil
@@ -51,7 +54,8 @@ func holders(act *activation) []*turn {
 	return act.turns
 }
 
-// waitedTurns is the turns that a call waits for: its own, or all in front of it.
+// waitedTurns returns the turns that a call waits for: its own, or all holders of
+// its actor.
 func waitedTurns(act *activation, run *store.Run) []*turn {
 	if t := act.turn(run.Call.ID); t != nil {
 		return []*turn{t}
@@ -69,8 +73,8 @@ func openCalls(t *turn) []*store.Asked {
 	return open
 }
 
-// startProbe has a queued call ask what the turn in front of it waits for. A client's
-// call need not: nobody's turn waits for it.
+// startProbe sends a probe from a queued call to the calls that its holders wait
+// for. A client's call needs none, because no turn waits for it.
 func (c *Cell) startProbe(act *activation, run *store.Run) {
 	if run.Call.IsRoot() || mutant.On("second-in-queue-does-not-probe") && act.mailbox.Count() > 1 {
 		return
@@ -79,7 +83,8 @@ func (c *Cell) startProbe(act *activation, run *store.Run) {
 	c.forwardProbe(act, run, actor.Probe{From: run.Call.ID, Branches: actor.BranchesMax})
 }
 
-// forwardProbe sends a probe on from a call, along each turn that it waits for.
+// forwardProbe forwards a probe from a call through each turn that the call waits
+// for.
 func (c *Cell) forwardProbe(act *activation, run *store.Run, p actor.Probe) {
 	turns := waitedTurns(act, run)
 	p.Branches /= max(1, uint32(len(turns)))
@@ -88,8 +93,9 @@ func (c *Cell) forwardProbe(act *activation, run *store.Run, p actor.Probe) {
 	}
 }
 
-// forwardProbeVia sends a probe on to each call that a turn waits for, for which a call
-// waits. It ends where that turn waits for none, or has been met before.
+// forwardProbeVia forwards a probe to each open call of a turn that the call waits
+// for. The probe ends if the turn waits for no call or was visited before, or after
+// HopsMax hops.
 func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor.Probe) {
 	if len(p.Hops) == actor.HopsMax || slices.ContainsFunc(p.Hops, func(h actor.Hop) bool { return h.Turn == t.run.Call.ID }) {
 		return
@@ -106,18 +112,20 @@ func (c *Cell) forwardProbeVia(act *activation, run *store.Run, t *turn, p actor
 	}
 }
 
-// selectBranches is which of the calls that a turn waits for a probe follows: all, or as
-// many as it may; then others each time, so that asking again finds the rest.
-// Without a bound a dozen agents who all ask all others at once have millions.
-func (c *Cell) selectBranches(open []*store.Asked, most uint32) []*store.Asked {
-	if uint64(len(open)) <= uint64(most) {
+// selectBranches returns the open calls that a probe follows: all, or at most the
+// given number, starting at a random one, so that later probes reach the others.
+// Without this bound, a dozen agents that all call each other at once would cause
+// millions of probes.
+func (c *Cell) selectBranches(open []*store.Asked, limit uint32) []*store.Asked {
+	if uint64(len(open)) <= uint64(limit) {
 		return open
 	}
 	first := int(c.random() % uint64(len(open)))
-	return slices.Concat(open[first:], open[:first])[:most]
+	return slices.Concat(open[first:], open[:first])[:limit]
 }
 
-// sendProbe passes a probe on: inside the cell within this very step.
+// sendProbe sends a probe to an actor. Inside the cell it is handled in the same
+// step.
 func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
 	if o, ok := c.ownerOf(to); ok && c.owns(o) && c.localProbesSent < localProbesPerStepMax {
 		c.localProbesSent++
@@ -127,7 +135,7 @@ func (c *Cell) sendProbe(act *activation, to actor.ID, p actor.Probe) {
 	c.send(actor.EffectID{}, 0, act.id, to, act.durable, act.durable, p)
 }
 
-// handleLocalProbe takes the next probe that stays inside the cell.
+// handleLocalProbe handles the next probe inside the cell.
 func (c *Cell) handleLocalProbe() {
 	p := c.localProbes[0]
 	if c.localProbes = c.localProbes[1:]; len(c.localProbes) == 0 {
@@ -138,8 +146,8 @@ func (c *Cell) handleLocalProbe() {
 	}
 }
 
-// handleProbe looks at the wait that a probe has come to. Where there is none any
-// more the probe ends: the ring, if there was one, is broken.
+// handleProbe handles a probe that has reached a call. If the call no longer waits
+// the probe ends, because the cycle, if there was one, is broken.
 func (c *Cell) handleProbe(act *activation, p actor.Probe) {
 	if p.Confirm > 0 {
 		c.confirmWait(act, p)
@@ -157,7 +165,8 @@ func (c *Cell) handleProbe(act *activation, p actor.Probe) {
 	c.forwardProbe(act, run, p)
 }
 
-// probeReturned begins lap two: turned so that the newest queued call comes last.
+// probeReturned starts the second lap. It rotates the cycle so that the newest
+// queued call, the victim, is last.
 func (c *Cell) probeReturned(act *activation, p actor.Probe) {
 	victim := 0
 	for i, h := range p.Hops {
@@ -168,20 +177,21 @@ func (c *Cell) probeReturned(act *activation, p actor.Probe) {
 	if mutant.On("prober-is-victim") {
 		victim = 0
 	}
-	ring := slices.Concat(p.Hops[victim+1:], p.Hops[:victim+1])
-	c.emit(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(ring))})
-	p.Hops, p.Confirm = ring, 1
+	cycle := slices.Concat(p.Hops[victim+1:], p.Hops[:victim+1])
+	c.emit(history.Event{Kind: history.ProbeHome, Actor: act.id, Epoch: act.epoch, Call: p.From, N: uint64(len(cycle))})
+	p.Hops, p.Confirm = cycle, 1
 	if mutant.On("no-second-lap") {
-		p.Confirm = uint32(len(ring))
+		p.Confirm = uint32(len(cycle))
 	}
-	c.sendProbe(act, ring[p.Confirm-1].Actor, p)
+	c.sendProbe(act, cycle[p.Confirm-1].Actor, p)
 }
 
 func newer(a, b actor.Hop) bool {
 	return cmp.Or(cmp.Compare(a.Stamp, b.Stamp), a.Call.Compare(b.Call)) > 0
 }
 
-// confirmWait checks one wait of a ring again; the last is the victim's.
+// confirmWait confirms one wait of the cycle. The last one is that of the victim,
+// which is then refused.
 func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	n := int(p.Confirm)
 	h, next := p.Hops[n-1], p.Hops[n%len(p.Hops)]
@@ -189,10 +199,10 @@ func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	if run == nil || act.epoch != h.Epoch {
 		return
 	}
-	stands := func(t *turn) bool {
+	confirmed := func(t *turn) bool {
 		return t.run.Call.ID == h.Turn && slices.ContainsFunc(openCalls(t), func(a *store.Asked) bool { return a.Call == next.Call })
 	}
-	if !slices.ContainsFunc(waitedTurns(act, run), stands) {
+	if !slices.ContainsFunc(waitedTurns(act, run), confirmed) {
 		return
 	}
 	c.emit(history.Event{Kind: history.Confirm, Actor: act.id, Epoch: act.epoch, Call: h.Call, N: uint64(n)})
@@ -208,10 +218,11 @@ func (c *Cell) confirmWait(act *activation, p actor.Probe) {
 	c.stopRun(act, run, actor.RefuseWaitCycle(p.Hops))
 }
 
-// needsReprobe tells whether calls wait here behind a turn that waits for calls.
+// needsReprobe reports whether calls are queued here behind a turn that waits for
+// calls.
 func (c *Cell) needsReprobe(act *activation) bool {
-	waits := func(t *turn) bool { return len(openCalls(t)) > 0 }
-	return act.reprobeAt != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(holders(act), waits) && !mutant.On("no-re-probe")
+	waiting := func(t *turn) bool { return len(openCalls(t)) > 0 }
+	return act.reprobeAt != 0 && act.mailbox.Count() > 0 && slices.ContainsFunc(holders(act), waiting) && !mutant.On("no-re-probe")
 }
 
 func (c *Cell) scheduleReprobe(act *activation) {
@@ -223,16 +234,16 @@ func (c *Cell) scheduleReprobe(act *activation) {
 	}
 }
 
-// reprobe has the calls that still wait ask again, when it is time.
+// reprobe sends new probes for queued calls if they are due.
 func (c *Cell) reprobe(act *activation) {
 	if c.needsReprobe(act) && c.now >= act.reprobeAt {
 		c.reprobeQueued(act)
 	}
 }
 
-// reprobeQueued has the calls that still wait ask again: those whose probe may be
-// lost, and those that come back from the journal, whose ring may have closed
-// before.
+// reprobeQueued sends new probes for the queued calls. Their last probes may be
+// lost. For calls restored from the journal, a cycle may have closed before the
+// restart.
 func (c *Cell) reprobeQueued(act *activation) {
 	act.reprobeAt = 0
 	if !act.serial || mutant.On("no-re-probe") {

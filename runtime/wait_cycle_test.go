@@ -11,8 +11,8 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// routeByMessage asks the targets that the message lists after the agent's name: "b c"
-// has a ask b, b ask c, and c answer.
+// routeByMessage calls the targets listed in the message: for "b c" sent to a, a
+// calls b, b calls c, and c answers.
 func routeByMessage() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		next, rest, _ := strings.Cut(actor.TextOf(b.Call.Parts), " ")
@@ -34,7 +34,7 @@ func routeByMessage() script {
 	}
 }
 
-// delayedRoute is route, a second later.
+// delayedRoute is routeByMessage after one second.
 func delayedRoute() script {
 	return func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
@@ -44,8 +44,9 @@ func delayedRoute() script {
 	}
 }
 
-// An actor that came back without its agent keeps its turns in a row. Who then
-// queues there waits for each of them, and a ring may go through any.
+// An actor restored while its agent was deleted is serial, though several turns are
+// running. Calls queued there wait for each of them, and a wait cycle may pass
+// through any.
 func TestWaitCycleThroughSecondHolder(t *testing.T) {
 	n := newNode(t, 1, agent("a", routeByMessage(), interleaved), agent("b", delayedRoute()), agent("slow", sleeping(20*time.Second)))
 	n.send("a", "slow")
@@ -56,21 +57,21 @@ func TestWaitCycleThroughSecondHolder(t *testing.T) {
 	n.restart(1)
 	n.drain()
 	n.step(n.cells[0], Agents{Definitions: all})
-	n.advance(1100 * time.Millisecond) // b has slept, and calls a
+	n.advance(1100 * time.Millisecond) // b has slept and calls a
 	if got := n.eventCounts[history.RefuseWaitCycle]; got != 1 {
 		t.Errorf("%d calls were refused for the ring, want 1", got)
 	}
 }
 
-// A ring through an interleaved actor with no place left does not close: what would
-// have to wait there is told so at once.
+// An interleaved actor at its turn limit cannot be part of a wait cycle: a call
+// that would have to wait there is refused at once.
 func TestFullInterleavedActorFormsNoWaitCycle(t *testing.T) {
 	n := newNode(t, 1, agent("a", routeByMessage(), interleaved), agent("b", delayedRoute()))
 	n.limits.MaxPendingPerActor = 2
 	n.restart(1)
 	n.send("b", "a")
 	first, second := n.send("a", "b"), n.send("a", "b")
-	n.advance(1100 * time.Millisecond) // b has slept, and calls a, whose turns all wait for b
+	n.advance(1100 * time.Millisecond) // b has slept and calls a, whose turns all wait for b
 	n.advance(3 * time.Second)
 	for _, id := range []actor.CallID{first, second} {
 		if got := n.result(id); got == "nothing" || strings.Contains(got, "Deadline") {
@@ -79,8 +80,8 @@ func TestFullInterleavedActorFormsNoWaitCycle(t *testing.T) {
 	}
 }
 
-// sendTogether sends several messages at the same instant, so that each has begun
-// its turn before any call arrives.
+// sendTogether sends several messages at the same time, so that each turn has
+// started before the first call arrives.
 func (n *node) sendTogether(messages ...string) []actor.CallID {
 	var ids []actor.CallID
 	var inputs []func()
@@ -100,9 +101,9 @@ func (n *node) sendTogether(messages ...string) []actor.CallID {
 	return ids
 }
 
-// TestWaitCyclesAreBroken lets rings close, with all actors in one cell and
-// spread over several: without any time passing everything has ended, and
-// exactly one call of each ring was refused.
+// TestWaitCyclesAreBroken closes wait cycles within one cell and across several.
+// Without any time passing everything ends, and exactly one call of each cycle is
+// refused.
 func TestWaitCyclesAreBroken(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -133,8 +134,8 @@ func TestWaitCyclesAreBroken(t *testing.T) {
 	}
 }
 
-// Two branches of one tree: a asks b and c, b asks c, c asks b. No client's
-// message but one, and no chain holds an agent twice.
+// Two branches of one tree: a calls b and c, b calls c, c calls b. There is only
+// one client call, and no chain holds an agent twice.
 func TestWaitCycleInOneCallTree(t *testing.T) {
 	fork := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
@@ -152,27 +153,27 @@ func TestWaitCycleInOneCallTree(t *testing.T) {
 	}
 }
 
-// The refusal names the ring, and says what to do.
+// The refusal lists the cycle and suggests what to do.
 func TestWaitCycleRefusalListsCycle(t *testing.T) {
-	var told *actor.Refusal
-	tell := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	var refusal *actor.Refusal
+	capture := script(func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) > 0 && answers[0][0].Refusal != nil {
-			told = answers[0][0].Refusal
+			refusal = answers[0][0].Refusal
 		}
 		return routeByMessage()(b, answers)
 	})
-	n := newNode(t, 2, agent("a", tell), agent("b", tell))
+	n := newNode(t, 2, agent("a", capture), agent("b", capture))
 	n.sendTogether("a b", "b a")
-	if told == nil || told.Reason != actor.WaitCycle || len(told.Chain) != 2 {
-		t.Fatalf("told %+v", told)
+	if refusal == nil || refusal.Reason != actor.WaitCycle || len(refusal.Chain) != 2 {
+		t.Fatalf("told %+v", refusal)
 	}
-	text := told.Error()
+	text := refusal.Error()
 	if !strings.Contains(text, "wait cycle: ") || !strings.Contains(text, "a/main -> b/main -> a/main") && !strings.Contains(text, "b/main -> a/main -> b/main") {
 		t.Errorf("the refusal says %q", text)
 	}
 }
 
-// A lost probe is sent again after a second.
+// A lost probe is replaced after one second.
 func TestLostProbeIsResent(t *testing.T) {
 	n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
 	lost := 0
@@ -196,22 +197,22 @@ func TestLostProbeIsResent(t *testing.T) {
 	}
 }
 
-// A ring outlives its node: the queues come back from the log, and the calls in
-// them ask again, though none is new.
+// A wait cycle survives a crash: queues are restored from the log. The restored
+// calls send probes, although none of them is new.
 func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 	for cells := 1; cells <= 4; cells++ {
 		n := newNode(t, cells, agent("a", routeByMessage()), agent("b", routeByMessage()))
-		deaf := true
+		dropReplies := true
 		n.drop = func(env actor.Envelope) bool {
 			_, probe := env.Body.(actor.Probe)
 			_, reply := env.Body.(actor.Answered)
-			return deaf && (probe || reply)
+			return dropReplies && (probe || reply)
 		}
 		n.sendTogether("a b", "b a")
 		if cells == 4 && n.eventCounts[history.RefuseWaitCycle] != 0 {
 			t.Fatal("the ring broke before the restart")
 		}
-		deaf = false
+		dropReplies = false
 		n.restart(cells)
 		n.advance(3 * time.Second)
 		if got := n.eventCounts[history.RefuseWaitCycle]; got != 1 {
@@ -227,7 +228,8 @@ func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 	}
 }
 
-// A cancel that beats lap two: the ring is broken already, and nobody is refused.
+// A cancel arrives before the second lap. The cycle is then broken and no call is
+// refused.
 func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
 	n := newNode(t, 4, agent("a", routeByMessage()), agent("b", routeByMessage()))
 	var confirms []actor.Envelope
@@ -252,7 +254,8 @@ func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
 	n.want(ids[1], "ok")
 }
 
-// The ring closes through the second of two branches; the first is just slow.
+// The cycle closes through the second of two branches. The first branch is only
+// slow.
 func TestWaitCycleThroughSecondBranch(t *testing.T) {
 	n := newNode(t, 2, agent("a", routeByMessage()), agent("b", routeByMessage()), agent("slow", sleeping(10*time.Second)))
 	ids := n.sendTogether("a slow+b", "b a")
@@ -266,8 +269,8 @@ func TestWaitCycleThroughSecondBranch(t *testing.T) {
 	}
 }
 
-// Eight who all ask all others at once: thousands of ways lead along the waits.
-// The rings break without any time passing, and the probes stay few.
+// Eight agents all call each other at once, which gives thousands of paths along
+// the waits. The cycles are broken without any time passing, with few probes.
 func TestManyOverlappingWaitCyclesAreBroken(t *testing.T) {
 	const crowd = 8
 	var agents []actor.Definition
@@ -291,8 +294,8 @@ func TestManyOverlappingWaitCyclesAreBroken(t *testing.T) {
 			}
 		}
 		calls := crowd * (crowd - 1)
-		if most := calls * actor.BranchesMax * crowd; n.eventCounts[history.Probe] > most {
-			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.eventCounts[history.Probe], most)
+		if limit := calls * actor.BranchesMax * crowd; n.eventCounts[history.Probe] > limit {
+			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.eventCounts[history.Probe], limit)
 		}
 		t.Logf("%d cells: %d calls, %d refused, %d probes passed", cells, calls, n.eventCounts[history.RefuseWaitCycle], n.eventCounts[history.Probe])
 	}

@@ -23,9 +23,9 @@ import (
 
 var walksFile = flag.String("walks", "testdata/walks.json", "walks through module Calls, one a line")
 
-// TestWalks takes real cells through walks that TLC drew through the
-// specification (tla/Walk.tla): the code must be able to take every step that
-// the specification allows, and then stand as it says.
+// TestWalks runs real cells through walks that TLC generated from the specification
+// (tla/Walk.tla). The code must be able to take every step that the specification
+// allows, and be in the specified state after it.
 func TestWalks(t *testing.T) {
 	f, err := os.Open(*walksFile)
 	if err != nil {
@@ -34,14 +34,14 @@ func TestWalks(t *testing.T) {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
-	walks, taken := 0, map[string]int{}
+	walks, counts := 0, map[string]int{}
 	for lines.Scan() {
 		var steps []walkStep
 		if err := json.Unmarshal(lines.Bytes(), &steps); err != nil {
 			t.Fatalf("line %d: %v", walks+1, err)
 		}
 		walks++
-		if err := newWalker().follow(steps, taken); err != nil {
+		if err := newWalker().follow(steps, counts); err != nil {
 			t.Errorf("walk %d: %v", walks, err)
 		}
 	}
@@ -49,14 +49,14 @@ func TestWalks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, action := range []string{"Send", "Ask", "GiveUp", "Admit", "Refuse", "Deliver", "Start", "Reply", "Answer", "Cancel", "Drop", "Sync", "Crash", "Restart"} {
-		if taken[action] == 0 {
+		if counts[action] == 0 {
 			t.Errorf("no walk has a %s", action)
 		}
 	}
-	t.Logf("%d walks followed: %v", walks, taken)
+	t.Logf("%d walks followed: %v", walks, counts)
 }
 
-// walkStep is one action, and how every call stands behind it.
+// walkStep is one action, with the state of every call after it.
 type walkStep struct {
 	action string
 	call   int
@@ -67,8 +67,8 @@ type walkStep struct {
 	states []callState
 }
 
-// callState is how a call stands at its caller, how it ended there, and how it
-// stands at its callee.
+// callState is the state of a call at its caller, its outcome there, and its state
+// at the callee.
 type callState [3]string
 
 func (s *walkStep) UnmarshalJSON(b []byte) error {
@@ -82,28 +82,28 @@ func (s *walkStep) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(of, &s.turn)
 }
 
-// walker is a world in which nothing happens by itself: a node with one cell for
-// each actor, one for clients, and a network that keeps what is sent until it is
-// told what becomes of it. No time passes.
+// walker is a driver in which each event is triggered by the walk: one node with
+// one cell per actor, one node for clients, and a network that keeps messages until
+// the walk delivers or drops them. Time does not advance.
 type walker struct {
 	nodes     map[string]*walkNode
 	calls     map[int]actor.CallID
-	to        map[int]string // callee of each
+	to        map[int]string // callee by call
 	parent    map[int]int
 	net       map[messageKey][]walkMessage
-	decisions map[actor.CallID]Effect // by run: what asks the walk how the turn goes on
+	decisions map[actor.CallID]Effect // by run: work whose outcome determines the turn's next action
 	replies   map[actor.CallID]actor.Reply
 	idSeq     uint64
 }
 
-// messageKey is what the specification knows a message by.
+// messageKey identifies a message in the specification.
 type messageKey struct {
-	kind string // req, cancel, or how a call ended
+	kind string // req, cancel, or the outcome of the call
 	call actor.CallID
 }
 
 type walkMessage struct {
-	to       string // node
+	to       string // destination node
 	envelope actor.Envelope
 }
 
@@ -112,8 +112,8 @@ type walkNode struct {
 	cell    *Cell
 	boots   uint64
 	entries []store.Entry
-	durable int      // of them
-	gated   []Effect // behind the gate
+	durable int      // number of durable entries
+	gated   []Effect // waiting for the gate
 	down    bool
 }
 
@@ -121,8 +121,8 @@ const walkClients = "clients"
 
 var walkNow = actor.Time(1_700_000_000 * time.Second)
 
-// walkAgent does what the walk says: its turns ask for a work whose outcome says
-// whom to call, or to reply.
+// walkAgent takes its actions from the walk: a turn asks for work whose outcome is
+// the callee of its next call, or empty to reply.
 type walkAgent struct{}
 
 func (walkAgent) Begin(actor.Begin) actor.Turn { return &walkTurn{} }
@@ -131,9 +131,9 @@ type walkTurn struct{ called bool }
 
 func (t *walkTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	if len(answers) == 1 && !t.called && answers[0].Refusal == nil {
-		if whom := string(answers[0].Parts[0].Bytes); whom != "" {
+		if callee := string(answers[0].Parts[0].Bytes); callee != "" {
 			t.called = true
-			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: whom, Operation: actor.HandleMessageFull, Parts: actor.Text("go on")}}}, nil
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: callee, Operation: actor.HandleMessageFull, Parts: actor.Text("go on")}}}, nil
 		}
 		return actor.Action{Done: &actor.Outcome{Status: actor.Succeeded, Parts: actor.Text("done")}}, nil
 	}
@@ -181,8 +181,8 @@ func (w *walker) boot(n *walkNode) {
 	}
 }
 
-// step advances a node's cell. What waits for the log waits until the walk
-// says that it is synced; but for reading, which sees what is durable.
+// step steps a node's cell. Gated effects wait for the Sync of the walk, except
+// reads, which see the durable entries.
 func (w *walker) step(n *walkNode, in Input) {
 	ready := n.cell.Step(walkNow, in)
 	n.entries = append(n.entries, ready.Entries...)
@@ -198,14 +198,14 @@ func (w *walker) step(n *walkNode, in Input) {
 			w.decisions[e.ID.Run] = e
 		case Send:
 			if _, probe := op.Envelope.Body.(actor.Probe); probe {
-				continue // lost: nobody waits in a ring for ever here
+				continue // lost: the walks contain no lasting wait cycle
 			}
 			if e.Gated {
 				n.gated = append(n.gated, e)
 			} else {
 				w.send(op)
 			}
-		case Respond: // gated or not: nothing stands in the log there
+		case Respond: // gated or not: the log of the clients' node is empty
 			w.replies[op.Call] = op.Reply
 		}
 	}
@@ -221,7 +221,7 @@ func (n *walkNode) saved(id actor.ID) store.Saved {
 	return s
 }
 
-// hasOpenRuns tells whether the disk has open work of the actor.
+// hasOpenRuns reports whether the durable entries hold open runs of the actor.
 func (n *walkNode) hasOpenRuns(id actor.ID) bool {
 	journal := invariant.Must(store.Fold(n.saved(id)))
 	return len(journal.Runs) > 0
@@ -241,54 +241,55 @@ func (w *walker) send(op Send) {
 			key.kind = map[actor.Reason]string{actor.Busy: "busy", actor.Stopped: "stop"}[r.Reason]
 		}
 	default:
-		return // that a call is open: nothing comes of it
+		return // an Open has no effect here
 	}
 	w.net[key] = append(w.net[key], walkMessage{string(op.Node), env})
 }
 
-// deliver delivers a message, which may stay on its way.
+// deliver delivers a message. With keep it also stays in the network.
 func (w *walker) deliver(kind string, call int, keep bool) error {
 	key := messageKey{kind, w.calls[call]}
-	letters := w.net[key]
-	if len(letters) == 0 {
+	messages := w.net[key]
+	if len(messages) == 0 {
 		return fmt.Errorf("nobody has sent it")
 	}
 	if !keep {
 		delete(w.net, key)
 	}
-	w.step(w.nodes[letters[0].to], Deliver{letters[0].envelope})
+	w.step(w.nodes[messages[0].to], Deliver{messages[0].envelope})
 	return nil
 }
 
-// decide tells a turn how to go on: whom to call, or, with nobody, to reply.
-func (w *walker) decide(call int, whom string) error {
+// decide sets the next action of a turn: a call to the callee, or, if callee is
+// empty, the reply.
+func (w *walker) decide(call int, callee string) error {
 	e, ok := w.decisions[w.calls[call]]
 	if !ok {
 		return fmt.Errorf("its turn does not ask how to go on")
 	}
 	delete(w.decisions, w.calls[call])
-	w.step(w.nodes[w.to[call]], Outcome{ID: e.ID, Attempt: e.Attempt, Answer: actor.Answer{Parts: actor.Text(whom)}})
+	w.step(w.nodes[w.to[call]], Outcome{ID: e.ID, Attempt: e.Attempt, Answer: actor.Answer{Parts: actor.Text(callee)}})
 	return nil
 }
 
-func (w *walker) follow(steps []walkStep, taken map[string]int) error {
+func (w *walker) follow(steps []walkStep, counts map[string]int) error {
 	for i := range steps {
 		s := &steps[i]
-		taken[s.action]++
+		counts[s.action]++
 		if s.action == "Start" || s.action == "Rest" {
-			continue // a cell begins what it can with what it took in
+			continue // a cell starts turns within the step that makes it possible
 		}
 		if err := w.apply(s); err != nil {
 			return fmt.Errorf("step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
 		}
-		behind := i
-		for behind+1 < len(steps) && steps[behind+1].action == "Start" {
-			behind++
+		last := i
+		for last+1 < len(steps) && steps[last+1].action == "Start" {
+			last++
 		}
-		if behind == len(steps)-1 {
-			return nil // it may end before what a cell does at once
+		if last == len(steps)-1 {
+			return nil // the walk may end before an action that the cell takes at once
 		}
-		if err := w.compare(steps[behind].states); err != nil {
+		if err := w.compare(steps[last].states); err != nil {
 			return fmt.Errorf("behind step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
 		}
 	}
@@ -303,7 +304,7 @@ func (w *walker) apply(s *walkStep) error {
 		w.idSeq++
 		id := actor.NewCallID(walkNow, w.idSeq, 7)
 		w.calls[s.call], w.to[s.call] = id, s.actor
-		delete(w.parent, s.call) // a crash may have taken a call of that number
+		delete(w.parent, s.call) // a crash may have removed an earlier call of that number
 		to := actor.NewID(s.actor, "s")
 		w.step(clients, Deliver{actor.Envelope{To: to, Body: actor.Request{Call: actor.Call{ID: id, Root: id, To: to, Operation: actor.HandleMessageFull,
 			Kind: actor.Waiting, Lane: actor.Normal, Left: time.Minute, Attempt: 1, Principal: "walker", Origin: actor.Human, Parts: actor.Text("begin")}}}})
@@ -334,9 +335,9 @@ func (w *walker) apply(s *walkStep) error {
 		delete(w.net, messageKey{s.kind, w.calls[s.call]})
 	case "Sync":
 		n.durable = len(n.entries)
-		held := n.gated
+		gated := n.gated
 		n.gated = nil
-		for _, e := range held {
+		for _, e := range gated {
 			w.send(e.Op.(Send))
 		}
 	case "Crash":
@@ -374,12 +375,12 @@ func (w *walker) openCalls(call int) []actor.CallID {
 	return t.Open
 }
 
-// compare holds the cells against what the walk says of every call.
-func (w *walker) compare(stands []callState) error {
-	for i, s := range stands {
+// compare compares the cells with the state of every call in the walk.
+func (w *walker) compare(states []callState) error {
+	for i, s := range states {
 		c := i + 1
 		if s[0] == "free" {
-			delete(w.calls, c) // never made, or a crash took it
+			delete(w.calls, c) // never made, or removed by a crash
 			continue
 		}
 		if err := w.compareCaller(c, s); err != nil {
@@ -404,12 +405,12 @@ func (w *walker) compare(stands []callState) error {
 func (w *walker) compareCaller(c int, s callState) error {
 	p, nested := w.parent[c]
 	if !nested {
-		reply, told := w.replies[w.calls[c]]
+		reply, replied := w.replies[w.calls[c]]
 		switch {
-		case s[1] == "cancel": // who has cancelled waits for the end all the same
-		case told != (s[0] == "done"):
-			return fmt.Errorf("client's call %d is %q; its client is told: %v", c, s[0], told)
-		case told && (reply.Refusal == nil) != (s[1] == "ok"):
+		case s[1] == "cancel": // a client that has cancelled still waits for the reply
+		case replied != (s[0] == "done"):
+			return fmt.Errorf("client's call %d is %q; its client is told: %v", c, s[0], replied)
+		case replied && (reply.Refusal == nil) != (s[1] == "ok"):
 			return fmt.Errorf("client's call %d ends with %q; its client is told %v", c, s[1], reply.Refusal)
 		}
 		return nil
