@@ -18,28 +18,30 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// catalog is what a node knows of which agents and API keys there are: from
-// the registry's journal when it starts, from then on by what the registry
-// announces. Whoever comes to its door is judged by it.
+// catalog is a node's view of the registered agents and API keys. A node loads it
+// from the registry's journal when it starts, and then applies the registry's
+// announcements. The node authenticates client requests against it.
 type catalog struct {
-	items  []actor.StateItem // by name
+	items  []actor.StateItem // sorted by name
 	reader *agents.CatalogReader
 	agents.Catalog
 	keys                 []ingress.Key
-	announcementsApplied int // how many of the world's announcements are in it
+	announcementsApplied int // number of Simulation.announcements applied so far
 }
 
-// hasRegistry tells whether the world's agents are not all there are.
+// hasRegistry reports whether agents can be registered at run time, in addition to
+// the built-in agents of the simulation.
 func (w *Simulation) hasRegistry() bool { return w.plan.RegistryInterval > 0 }
 
-// The agents that clients may have the registry take in, besides those that are
-// a part of the program.
+// registeredAgents are the agents that clients may register in addition to the
+// built-in ones.
 var registeredAgents = [...]struct {
 	name string
 	kind actor.AgentKind
 }{{"rex", actor.Declared}, {"ria", actor.Declared}, {"xeno", actor.External}}
 
-// registryDefinition is the registry itself, which knows what it cannot take in.
+// registryDefinition returns the definition of the registry actor. It rejects the
+// names of built-in agents.
 func (w *Simulation) registryDefinition() actor.Definition {
 	var native []string
 	for i := range w.plan.Agents {
@@ -50,7 +52,8 @@ func (w *Simulation) registryDefinition() actor.Definition {
 	return def
 }
 
-// addRegisteredAgents adds to what the specs know of agents those that may come.
+// addRegisteredAgents adds the registry and the agents that may be registered to the
+// agents known to the specs.
 func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	if w.hasRegistry() {
 		known[agents.RegistryID.Agent] = specs.Agent{}
@@ -60,7 +63,7 @@ func (w *Simulation) addRegisteredAgents(known map[string]specs.Agent) {
 	}
 }
 
-// loadCatalog is what a process does that starts: it reads the registry's journal.
+// loadCatalog reads the registry's journal. A node calls it when it starts.
 func (n *node) loadCatalog() {
 	w := n.w
 	if !w.hasRegistry() {
@@ -70,12 +73,12 @@ func (n *node) loadCatalog() {
 	n.buildCatalog()
 }
 
-// loadRegistryItems is what the registry keeps, as the store has it.
+// loadRegistryItems returns the registry's items from the store.
 func (w *Simulation) loadRegistryItems() []actor.StateItem {
 	saved, err := store.LoadActor(w.kv, agents.RegistryID)
 	if err == nil {
-		journal, wrong := store.Fold(saved)
-		if err = wrong; err == nil {
+		journal, foldErr := store.Fold(saved)
+		if err = foldErr; err == nil {
 			return journal.KeptNow()
 		}
 	}
@@ -83,22 +86,22 @@ func (w *Simulation) loadRegistryItems() []actor.StateItem {
 	return nil
 }
 
-// buildCatalog makes agents and keys of what is kept.
+// buildCatalog rebuilds the agent definitions and API keys from the catalog's items.
 func (n *node) buildCatalog() {
 	w, d := n.w, n.catalog
-	now, err := d.reader.Read(d.items)
+	catalog, err := d.reader.Read(d.items)
 	if err != nil {
 		w.fail(RegistryHolds, fmt.Sprintf("%s cannot read what the registry keeps: %v", n.id, err))
 		return
 	}
-	d.Catalog, d.keys = now, nil
-	for i := range now.Definitions {
-		now.Definitions[i].Behavior = faultyAgent{w, now.Definitions[i].Behavior}
+	d.Catalog, d.keys = catalog, nil
+	for i := range catalog.Definitions {
+		catalog.Definitions[i].Behavior = faultyAgent{w, catalog.Definitions[i].Behavior}
 	}
-	for i := range now.Former {
-		now.Former[i].Behavior = faultyAgent{w, now.Former[i].Behavior}
+	for i := range catalog.Former {
+		catalog.Former[i].Behavior = faultyAgent{w, catalog.Former[i].Behavior}
 	}
-	for _, item := range now.Keys {
+	for _, item := range catalog.Keys {
 		key, err := ingress.DecodeKey(item.Value)
 		if err != nil {
 			w.fail(RegistryHolds, fmt.Sprintf("%s cannot read a key: %v", n.id, err))
@@ -108,7 +111,8 @@ func (n *node) buildCatalog() {
 	}
 }
 
-// runtimeAgents are those that there are for a node's cells.
+// runtimeAgents returns the agents known to the cells of this node: the built-in
+// agents, the registry and the registered agents.
 func (n *node) runtimeAgents() runtime.Agents {
 	all := n.w.builtinAgents()
 	if n.catalog == nil {
@@ -117,22 +121,23 @@ func (n *node) runtimeAgents() runtime.Agents {
 	return runtime.Agents{Definitions: slices.Concat(all, []actor.Definition{n.w.registry}, n.catalog.Definitions), Former: n.catalog.Former}
 }
 
-// announceFuncKey is under which the registry's tool finds whom to tell.
+// announceFuncKey is the context key of the function that publishes an announcement.
+// The handler of the announce tool reads it.
 type announceFuncKey struct{}
 
-// handleAnnounce is the handler of that tool.
+// handleAnnounce is the handler of the announce tool.
 func handleAnnounce(ctx context.Context, input []byte) tools.Result {
-	tell, ok := ctx.Value(announceFuncKey{}).(func([]actor.StateItem))
+	publish, ok := ctx.Value(announceFuncKey{}).(func([]actor.StateItem))
 	items, err := agents.ReadAnnouncement(input)
 	if !ok || err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
 	}
-	tell(items)
+	publish(items)
 	return tools.JSON([]byte("{}"))
 }
 
-// performAnnounce lets all nodes know what the registry says, and tells it once every
-// cell that there is has heard.
+// performAnnounce publishes a registry announcement to all nodes. It answers the
+// registry only after every running cell has applied the announcement.
 func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 	w, d := n.w, n.trackEffect(h)
 	if w.faultFires(ToolHang) {
@@ -140,52 +145,54 @@ func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 		return
 	}
-	mute := w.faultFires(ToolReplyLost)
+	replyLost := w.faultFires(ToolReplyLost)
 	ctx := context.WithValue(context.Background(), announceFuncKey{}, func(items []actor.StateItem) {
 		w.announcements = append(w.announcements, items)
 		w.Stats.Points[RegistryAnnounced]++
 	})
 	answer := w.tools.Execute(ctx, op.Name, op.Input, op.Context)
-	last, until := len(w.announcements), w.now.Add(op.Left)
+	version, deadline := len(w.announcements), w.now.Add(op.Left)
 	for _, other := range w.nodes {
 		if other.up {
 			other.after(w.between(100*time.Microsecond, 20*time.Millisecond), other.applyAnnouncements)
 		}
 	}
-	if mute {
+	if replyLost {
 		w.recordFault(ToolReplyLost, "nobody tells the registry that all have heard")
 		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 		return
 	}
-	var ask func()
-	ask = func() {
+	var poll func()
+	poll = func() {
 		switch {
-		case w.appliedEverywhere(last) || answer.Refusal != nil:
-		case w.now >= until:
+		case w.appliedEverywhere(version) || answer.Refusal != nil:
+		case w.now >= deadline:
 			answer = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "not every cell has heard of it")}
 		default:
-			n.after(5*time.Millisecond, ask)
+			n.after(5*time.Millisecond, poll)
 			return
 		}
 		n.completeEffect(d, op.Left, func() actor.Answer { return answer })
 	}
-	n.after(5*time.Millisecond, ask)
+	n.after(5*time.Millisecond, poll)
 }
 
-// appliedEverywhere tells whether all cells know of so many announcements.
-func (w *Simulation) appliedEverywhere(last int) bool {
+// appliedEverywhere reports whether all running cells have applied the first count
+// announcements.
+func (w *Simulation) appliedEverywhere(count int) bool {
 	for _, n := range w.nodes {
 		if !n.up {
 			continue
 		}
-		if n.catalog.announcementsApplied < last || slices.ContainsFunc(n.cells, func(c *cell) bool { return !c.stopped && c.announcementsSeen < last }) {
+		if n.catalog.announcementsApplied < count || slices.ContainsFunc(n.cells, func(c *cell) bool { return !c.stopped && c.announcementsSeen < count }) {
 			return false
 		}
 	}
 	return true
 }
 
-// applyAnnouncements takes in what was announced meanwhile, in its order.
+// applyAnnouncements applies the pending announcements to the catalog, in their
+// order.
 func (n *node) applyAnnouncements() {
 	w, d := n.w, n.catalog
 	if d.announcementsApplied == len(w.announcements) {
@@ -193,11 +200,11 @@ func (n *node) applyAnnouncements() {
 	}
 	for _, items := range w.announcements[d.announcementsApplied:] {
 		for _, item := range items {
-			at, there := slices.BinarySearchFunc(d.items, item.Name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
+			at, found := slices.BinarySearchFunc(d.items, item.Name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
 			switch {
-			case there && len(item.Value) == 0:
+			case found && len(item.Value) == 0:
 				d.items = slices.Delete(d.items, at, at+1)
-			case there:
+			case found:
 				d.items[at] = item
 			case len(item.Value) > 0:
 				d.items = slices.Insert(d.items, at, item)
@@ -209,13 +216,13 @@ func (n *node) applyAnnouncements() {
 	n.sendAgentsToCells()
 }
 
-// sendAgentsToCells lets the cells know which agents there are.
+// sendAgentsToCells sends the current agents to all cells of the node.
 func (n *node) sendAgentsToCells() {
 	for _, c := range n.cells {
 		in := input{orderGroup: orderWorld, in: n.runtimeAgents()}
 		if n.catalog != nil {
-			heard := n.catalog.announcementsApplied
-			in.onStepped = func() { c.announcementsSeen = heard }
+			applied := n.catalog.announcementsApplied
+			in.onStepped = func() { c.announcementsSeen = applied }
 		}
 		c.enqueue(in)
 	}

@@ -13,9 +13,10 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// drawConfig draws the fields of a configuration from the ranges that stand beside
-// their definitions, as sim:"1..8", "500ms..2s" or "1KiB..1MiB". One whose value
-// is within its range mostly keeps it. Small values are as likely as great ones.
+// drawConfig randomizes the fields of a configuration that have a range in their
+// struct tag, such as sim:"1..8", "500ms..2s" or "1KiB..1MiB". A field whose value is
+// within its range keeps it three times out of four. Otherwise the distribution is
+// roughly logarithmic: small values are as likely as large ones.
 func drawConfig[T any](c Entropy, config *T) {
 	v := reflect.ValueOf(config).Elem()
 	for i := range v.NumField() {
@@ -25,8 +26,8 @@ func drawConfig[T any](c Entropy, config *T) {
 		}
 		field := v.Field(i)
 		r := invariant.Must(parseRange(tag, field.Type() == reflect.TypeFor[time.Duration]()))
-		now := asInt(field) / r.unit
-		if now >= r.min && now <= r.max && c.Int(4) < 3 {
+		value := asInt(field) / r.unit
+		if value >= r.min && value <= r.max && c.Int(4) < 3 {
 			continue
 		}
 		span := r.max - r.min
@@ -50,7 +51,8 @@ func setInt(v reflect.Value, n int64) {
 	}
 }
 
-// valueRange is what a field may be, in units, and how small a part of it counts.
+// valueRange is the parsed range of a field. The bounds are multiples of unit. The
+// span is halved up to maxHalvings times to favor small values.
 type valueRange struct {
 	min, max, unit int64
 	maxHalvings    int
@@ -95,7 +97,8 @@ func parseCount(text string) (int64, error) {
 	return strconv.ParseInt(text, 10, 32)
 }
 
-// formatNonDefaults prints what differs from a configuration's defaults.
+// formatNonDefaults formats the fields of a configuration that differ from its
+// defaults.
 func formatNonDefaults[T any](config, defaults T) string {
 	var all []string
 	v, d := reflect.ValueOf(config), reflect.ValueOf(defaults)

@@ -13,7 +13,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Each bound of a configuration has its range beside it, and is drawn within.
+// TestConfigFieldsHaveRanges checks that every numeric bound of a configuration has a
+// sim range, and that drawConfig stays within it and covers it.
 func TestConfigFieldsHaveRanges(t *testing.T) {
 	fields := func(v any) {
 		for i := range reflect.TypeOf(v).NumField() {
@@ -34,7 +35,7 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 	for range 500 {
 		l := dispatcher.DefaultLimits()
 		drawConfig(c, &l)
-		if err := l.Check(); err != nil && !strings.Contains(err.Error(), "agent_call_timeout_ms_default") { // it is fitted to the greatest
+		if err := l.Check(); err != nil && !strings.Contains(err.Error(), "agent_call_timeout_ms_default") { // drawLimits clamps this default to the drawn maximum
 			t.Fatal(err)
 		}
 		for i := range reflect.TypeOf(l).NumField() {

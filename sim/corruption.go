@@ -15,33 +15,35 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// corruption is what has become of a node's durable rows while it was down. It touches
-// what the node alone may give out: nobody takes its shards meanwhile. Whoever
-// starts has to find it and say so; then somebody puts back what a backup has.
+// corruption describes damage to a node's durable rows that happened while the node
+// was down. It affects only rows that this node alone hands out. No other node adopts
+// its shards before the repair. The next start MUST detect and report it. The rows
+// are then restored, as if from a backup.
 type corruption struct {
 	fault       Fault
-	original    []store.Row // as they were, and as a backup has them
-	actors      []actor.ID  // whose they are
+	original    []store.Row // the rows before the damage
+	actors      []actor.ID  // owners of the damaged rows
 	description string
 }
 
-// corruptionFaults are the faults of what was durable.
+// corruptionFaults are the faults that damage durable rows.
 var corruptionFaults = [...]Fault{DiskTornWrite, DiskBitFlip, DiskMisdirected, DiskStale, DiskLostWrite}
 
-// durableRows is what a disk remembers of the rows that it made durable last, for
-// rot to befall.
+// durableRows are the most recently committed rows of a disk, from which
+// injectCorruption selects the one to damage.
 type durableRows struct {
-	rows      []store.Row // of actors and of batches, the newest last
-	staleRows []store.Row // snapshots as they were before the last
+	rows      []store.Row // rows of actors and batches, newest last
+	staleRows []store.Row // previous values of rows that were overwritten, newest last
 }
 
-// examinationsMax bounds the examinations of a world's store: each reads all there is.
+// examinationsMax is the maximum number of store examinations per run. Each one reads
+// the whole store.
 const examinationsMax = 4
 
-// durableRowsMax is how many.
+// durableRowsMax is the maximum length of each list in durableRows.
 const durableRowsMax = 64
 
-// record takes note of the rows of a batch that is about to be committed.
+// record remembers the rows of a batch that is about to be committed.
 func (d *durableRows) record(w *Simulation, rows []store.Row) {
 	for _, f := range corruptionFaults {
 		if w.plan.Odds[f] == 0 {
@@ -49,7 +51,7 @@ func (d *durableRows) record(w *Simulation, rows []store.Row) {
 		}
 		for _, row := range rows {
 			if id := actorOfKey(row.Key); !bytes.HasPrefix(row.Key, []byte("n/")) && id.Key == "" || id == agents.RegistryID {
-				continue // the registry's journal every node reads that starts
+				continue // every node reads the registry's journal when it starts, so it is excluded
 			}
 			d.rows = append(d.rows, row)
 			if old, ok, err := w.kv.Get(row.Key); ok && err == nil {
@@ -62,7 +64,8 @@ func (d *durableRows) record(w *Simulation, rows []store.Row) {
 	}
 }
 
-// actorOfKey is whose entry or snapshot a key holds; zero: nobody's.
+// actorOfKey returns the actor whose entry or snapshot is stored under a key, or the
+// zero ID if there is none.
 func actorOfKey(key []byte) actor.ID {
 	rest, ofTenant := bytes.CutPrefix(key, []byte("t/"))
 	tenant, rest, _ := bytes.Cut(rest, []byte("/"))
@@ -70,12 +73,12 @@ func actorOfKey(key []byte) actor.ID {
 	if !ofTenant || !ofActor {
 		return actor.ID{}
 	}
-	agent, own, _ := strings.Cut(string(name), "/")
-	own, _, _ = strings.Cut(own, "/")
-	return actor.ID{Tenant: string(tenant), Agent: agent, Key: own}
+	agent, actorKey, _ := strings.Cut(string(name), "/")
+	actorKey, _, _ = strings.Cut(actorKey, "/")
+	return actor.ID{Tenant: string(tenant), Agent: agent, Key: actorKey}
 }
 
-// injectCorruption may have something happen to what a node that has just died made durable.
+// injectCorruption may damage rows that a crashed node had made durable.
 func (d *disk) injectCorruption() {
 	w := d.n.w
 	for _, f := range corruptionFaults {
@@ -95,8 +98,9 @@ func (d *disk) injectCorruption() {
 	}
 }
 
-// corruptible are those of the rows that this node alone has written and may give out.
-func (d *disk) corruptible(rows []store.Row) (mine []store.Row) {
+// corruptible returns the rows that only this node has written and that it may hand
+// out.
+func (d *disk) corruptible(rows []store.Row) (own []store.Row) {
 	w := d.n.w
 	for i, row := range rows {
 		id := actorOfKey(row.Key)
@@ -105,61 +109,62 @@ func (d *disk) corruptible(rows []store.Row) (mine []store.Row) {
 				continue
 			}
 		}
-		again := slices.ContainsFunc(rows[i+1:], func(o store.Row) bool { return bytes.Equal(o.Key, row.Key) })
-		now, ok, err := w.kv.Get(row.Key)
-		if ok && err == nil && !again && (id.Key == "" || rowWriter(now) == d.n.id && rowWriter(row.Value) == d.n.id) {
-			mine = append(mine, row)
+		rewritten := slices.ContainsFunc(rows[i+1:], func(o store.Row) bool { return bytes.Equal(o.Key, row.Key) })
+		current, ok, err := w.kv.Get(row.Key)
+		if ok && err == nil && !rewritten && (id.Key == "" || rowWriter(current) == d.n.id && rowWriter(row.Value) == d.n.id) {
+			own = append(own, row)
 		}
 	}
-	return mine
+	return own
 }
 
-// rowWriter is the node whose batch a row is of, as its value says.
+// rowWriter returns the node whose batch wrote the row. The name is part of the
+// value.
 func rowWriter(value []byte) actor.NodeID {
 	return actor.NodeID(actor.NewDecoder(value).String(actor.NameBytesMax))
 }
 
-// corrupt makes one of the rows wrong; nil if it cannot be.
+// corrupt damages one of the rows. It returns nil if the fault is not applicable.
 func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 	w := d.n.w
-	if f == DiskMisdirected && w.entropy.Int(2) == 1 { // a snapshot for a snapshot is the hardest to tell
+	if f == DiskMisdirected && w.entropy.Int(2) == 1 { // one snapshot in place of another is the hardest case to detect
 		rows = slices.DeleteFunc(rows, func(r store.Row) bool { return !bytes.HasSuffix(r.Key, []byte("/s")) })
 	}
 	if len(rows) == 0 {
 		return nil
 	}
-	at := len(rows) - 1 // the record of the last batch, if it is that
+	at := len(rows) - 1 // the last row: of the batch record, if rows ends with one
 	if w.entropy.Int(2) == 1 {
 		at = w.entropy.Int(len(rows))
 	}
 	key := rows[at].Key
-	now, _, err := w.kv.Get(key)
+	current, _, err := w.kv.Get(key)
 	if err != nil {
 		w.fail(StoreReads, err.Error())
 		return nil
 	}
-	now = bytes.Clone(now)
-	r := &corruption{fault: f, original: []store.Row{{Key: key, Value: now}}, actors: []actor.ID{actorOfKey(key)}}
+	current = bytes.Clone(current)
+	r := &corruption{fault: f, original: []store.Row{{Key: key, Value: current}}, actors: []actor.ID{actorOfKey(key)}}
 	bad := store.Row{Key: key}
 	switch f {
 	case DiskTornWrite:
-		bad.Value = now[:w.entropy.Int(len(now))]
-		r.description = fmt.Sprintf("%s has %d of its %d bytes", key, len(bad.Value), len(now))
+		bad.Value = current[:w.entropy.Int(len(current))]
+		r.description = fmt.Sprintf("%s has %d of its %d bytes", key, len(bad.Value), len(current))
 	case DiskBitFlip:
-		bit := w.entropy.Int(8 * len(now))
-		bad.Value = bytes.Clone(now)
+		bit := w.entropy.Int(8 * len(current))
+		bad.Value = bytes.Clone(current)
 		bad.Value[bit/8] ^= 1 << (bit % 8)
 		r.description = fmt.Sprintf("bit %d of %s is another", bit, key)
 	case DiskMisdirected:
 		from := rows[w.entropy.Int(len(rows))].Key
 		value, _, err := w.kv.Get(from)
-		if err != nil || bytes.Equal(value, now) {
+		if err != nil || bytes.Equal(value, current) {
 			return nil
 		}
 		bad.Value = bytes.Clone(value)
 		r.description = fmt.Sprintf("%s has the value of %s", key, from)
 	case DiskStale:
-		if bytes.Equal(rows[at].Value, now) {
+		if bytes.Equal(rows[at].Value, current) {
 			return nil
 		}
 		bad.Value = rows[at].Value
@@ -172,15 +177,16 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 	return r
 }
 
-// restoreRows puts rows into the store, whosoever they are.
+// restoreRows writes the rows to the store without checking ownership.
 func (w *Simulation) restoreRows(rows []store.Row) {
 	if err := w.kv.Apply(rows); err != nil {
 		panic("sim: the store of the simulator failed: " + err.Error())
 	}
 }
 
-// startDelay is how long a process has to wait with its start: its program is not
-// the one for what its disk holds, or that is damaged, or has no room; 0: it may.
+// startDelay returns the time until a process may start, or 0. A start is delayed if
+// the data has a newer format than the program, if it is damaged, or if the disk is
+// full.
 func (n *node) startDelay() time.Duration {
 	w, d := n.w, &n.log
 	if n.diskFullUntil > w.now {
@@ -203,7 +209,7 @@ func (n *node) startDelay() time.Duration {
 	if wait > 0 {
 		return wait
 	}
-	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // a row of two nodes may be another's rot
+	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // corruption found in a row shared by two nodes may belong to the other one
 		if end, err := store.Verify(w.kv, n.id, anchor); err != nil || end != d.mark {
 			w.fail(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d when it starts, its disk says %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
@@ -211,8 +217,9 @@ func (n *node) startDelay() time.Duration {
 	return 0
 }
 
-// verifyCorruptStart is what a start comes to on a disk with rot: it says what is wrong, and
-// is put back; or what is wrong changes nothing that anybody reads.
+// verifyCorruptStart starts a node on damaged rows. Either the start detects the
+// corruption, or the damage MUST NOT change any state that can be read. The rows are
+// then restored.
 func (d *disk) verifyCorruptStart() {
 	w, n, r := d.n.w, d.n, d.corruption
 	end, err := store.Verify(w.kv, n.id, d.mark)
@@ -224,23 +231,23 @@ func (d *disk) verifyCorruptStart() {
 		before = readActors(w.kv, r.actors)
 	} else if w.examinations++; w.examinations > examinationsMax {
 		w.log.note(w.now, "%s is not examined: the store has been, %d times", n.id, examinationsMax)
-	} else if x, wrong := store.Examine(w.kv, n.id, d.mark, nil, nil); wrong != nil || x.Wrong == 0 {
-		w.fail(RotIsTold, fmt.Sprintf("%s does not start: %v; an examination finds %d things, %v", n.id, err, x.Wrong, wrong))
+	} else if x, examineErr := store.Examine(w.kv, n.id, d.mark, nil, nil); examineErr != nil || x.Wrong == 0 {
+		w.fail(RotIsTold, fmt.Sprintf("%s does not start: %v; an examination finds %d things, %v", n.id, err, x.Wrong, examineErr))
 	}
 	w.restoreRows(r.original)
 	d.corruption = nil
-	for i, is := range readActors(w.kv, r.actors) {
+	for i, text := range readActors(w.kv, r.actors) {
 		switch {
-		case err != nil: // told at the start
-		case before[i] == is:
+		case err != nil: // the start detected the corruption
+		case before[i] == text:
 			w.log.note(w.now, "%s: that changes nothing that anybody reads", n.id)
 			return
 		default:
-			now := "another"
+			state := "another"
 			if before[i] == "" {
-				now = "nobody that could be read"
+				state = "nobody that could be read"
 			}
-			w.fail(RotIsTold, fmt.Sprintf("%s starts, and %s is %s: %s", n.id, r.actors[i], now, r.description))
+			w.fail(RotIsTold, fmt.Sprintf("%s starts, and %s is %s: %s", n.id, r.actors[i], state, r.description))
 			return
 		}
 	}
@@ -250,7 +257,8 @@ func (d *disk) verifyCorruptStart() {
 	w.log.note(w.now, "%s has what a backup has", n.id)
 }
 
-// readActors is what actors are, as their rows say; "" is one that cannot be read.
+// readActors returns the readable state of the actors as text; "" if an actor cannot
+// be read.
 func readActors(kv store.KV, ids []actor.ID) []string {
 	all := make([]string, len(ids))
 	for i, id := range ids {
@@ -265,7 +273,7 @@ func readActors(kv store.KV, ids []actor.ID) []string {
 	return all
 }
 
-// readOutcomes is what is read of those that a snapshot names.
+// readOutcomes formats the outcomes that a snapshot refers to.
 func readOutcomes(kv store.KV, id actor.ID, away []store.Away) (all string) {
 	for i := range away {
 		ended, err := store.LoadOutcome(kv, id, away[i].N)
@@ -274,7 +282,7 @@ func readOutcomes(kv store.KV, id actor.ID, away []store.Away) (all string) {
 	return all
 }
 
-// newerFormatStore is a store that a later program has written.
+// newerFormatStore is a store written by a later version of the program.
 type newerFormatStore struct{ store.KV }
 
 // Get implements store.KV.

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// raceEnabled tells whether this program was built with the race detector.
+// raceEnabled reports whether the test binary was built with the race detector.
 var raceEnabled bool
 
-// hashesEnv is the file to which a process writes the hashes of a few seeds.
+// hashesEnv names the file to which a child process writes the hashes of a few seeds.
 const hashesEnv = "SIM_HASHES_TO"
 
 func seedHashes() string {
@@ -26,8 +26,8 @@ func seedHashes() string {
 	return b.String()
 }
 
-// What a world is depends on no process, on how many threads it has, when it
-// gathers its garbage, or what it was built with.
+// TestHashesEqualAcrossProcesses checks that a run does not depend on the process,
+// the number of threads, the garbage collector or the build mode.
 func TestHashesEqualAcrossProcesses(t *testing.T) {
 	want := seedHashes()
 	if path := os.Getenv(hashesEnv); path != "" {
@@ -42,14 +42,14 @@ func TestHashesEqualAcrossProcesses(t *testing.T) {
 	}
 	child := []string{self, "-test.run=^" + t.Name() + "$"}
 	processes := map[string][]string{"GOMAXPROCS=1": child, "GOMAXPROCS=2": child, "GOGC=off": child, "GOGC=10": child}
-	if raceEnabled { // then a process without the detector has to agree
+	if raceEnabled { // a process without the detector must produce the same hashes
 		processes["GOFLAGS=-buildvcs=false"] = []string{"go", "test", "-count=1", "-run=^" + t.Name() + "$", "."}
 	}
-	for with, args := range processes {
-		t.Run(with, func(t *testing.T) {
+	for env, args := range processes {
+		t.Run(env, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "hashes")
 			cmd := exec.Command(args[0], args[1:]...)
-			cmd.Env = append(os.Environ(), with, hashesEnv+"="+path)
+			cmd.Env = append(os.Environ(), env, hashesEnv+"="+path)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}

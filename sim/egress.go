@@ -14,9 +14,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// hostAddresses are the addresses at which those stand who are asked from a node: some
-// out in the world, some inside, where only what the operator allowed may be
-// reached. Whatever else a name may answer, nobody may go there.
+// hostAddresses are the addresses of the hosts that nodes connect to. Some are
+// public. The others are internal, and may be reached only if the operator's allow
+// list contains them. A connection to any other address is a violation.
 var hostAddresses = map[string][]string{
 	modelNames[0]:                         {"10.1.2.3"},
 	modelNames[1]:                         {"127.0.0.1", "::1"},
@@ -27,29 +27,30 @@ var hostAddresses = map[string][]string{
 
 const hostSuffix = ".example"
 
-// teamHostAddresses is where whoever a team of somebody's own asks stands.
+// teamHostAddresses are the addresses of every host that a user-supplied team calls.
 var teamHostAddresses = []string{"93.184.216.34"}
 
-// egressAllowList is what the operator of a world allows besides the public addresses.
+// egressAllowList is what the operator allows in addition to public addresses.
 var egressAllowList = append(upstream.AllowLoopback(), modelNames[0], "192.168.7.0/24", "172.16.3.3", "fd00:7::/48")
 
-// egressPolicy is made once: it is only read.
+// egressPolicy is built once and shared: it is read-only.
 var egressPolicy = sync.OnceValue(func() upstream.Egress { return invariant.Must(upstream.NewEgress(egressAllowList)) })
 
-// invalidAllowListEntries are entries of that list as they are mistyped: each takes the server down.
+// invalidAllowListEntries are mistyped entries of the allow list. The server MUST
+// refuse to start with any of them.
 var invalidAllowListEntries = [...]string{"10.1.2.3/8", "::ffff:10.0.0.0/104", "[10.1.2.3]", "fe80::1%eth0", "::ffff:10.1.2.3", "", "a..b", "a.example.", "ex ample", "1.2.3", "0x7f.0x1", "-a", strings.Repeat("a", 64), "*.example"}
 
-// hostileAnswers is what a name answers whose owner, or who poses as that, would have a
-// node go where its operator does not want it: to itself, to its neighbours, to
-// the service from which its machine has its keys. Of the first so many a name may
-// answer that is allowed by itself.
+// hostileAnswers are DNS answers that would lead a node to addresses that its
+// operator does not allow: to itself, to its neighbors, or to the metadata service
+// that hands out credentials. The first privateAnswers of them are legitimate for a
+// host that the allow list names.
 var hostileAnswers = [...][]string{{"93.184.216.34", "192.168.1.1"}, {"fd00:8::1"}, {"169.254.169.254"}, {"::ffff:169.254.169.254"}, {"fe80::1"}, {"64:ff9b::a01:203"}, {"0.0.0.0"},
 	{"2002:a01:203::1"}, {"4000::1"}, {"fec0::1%eth0"}, {"224.0.0.1", "8.8.8.8"}, {"198.18.0.1"}, {}}
 
 const privateAnswers = 2
 
-// dial resolves the host of a request, and connects with an address of those
-// that it may; the refusal is told as a world tells it.
+// dial resolves the host of a request and checks the addresses against the egress
+// policy. It returns the refusal of the policy as an error.
 func (n *node) dial(r upstream.Request) error {
 	w := n.w
 	n.logRequest(r)
@@ -58,40 +59,40 @@ func (n *node) dial(r upstream.Request) error {
 		return err
 	}
 	host, addr, err := upstream.ParseHost(u.Hostname())
-	home := hostAddresses[host]
+	expected := hostAddresses[host]
 	switch {
 	case w.team != nil && addr.IsValid():
-		return nil // a team's operator allows what they wrote down
+		return nil // literal addresses in a team's configuration are allowed by its operator
 	case err != nil || addr.IsValid():
 		return fmt.Errorf("%s is no name of anybody here, %v", u.Hostname(), err)
 	case w.team != nil:
-		home = teamHostAddresses
+		expected = teamHostAddresses
 	}
-	answers, led := home, false
+	answers, hostile := expected, false
 	if w.faultFires(NameAstray) {
 		all := hostileAnswers[:]
 		if slices.Contains(egressAllowList, host) {
 			all = all[privateAnswers:]
 		}
-		answers, led = all[w.entropy.Int(len(all))], true
+		answers, hostile = all[w.entropy.Int(len(all))], true
 	}
 	addrs := make([]netip.Addr, len(answers))
 	for i, a := range answers {
 		addrs[i] = netip.MustParseAddr(a)
 	}
 	if err := egressPolicy().Check(host, addrs); err != nil {
-		if !led {
+		if !hostile {
 			w.fail(NobodyAstray, fmt.Sprintf("%s may not be reached where it is: %v", host, err))
 		}
 		return err
 	}
-	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(home, a) }) || len(answers) == 0 {
-		w.fail(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, home))
+	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(expected, a) }) || len(answers) == 0 {
+		w.fail(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, expected))
 	}
 	return nil
 }
 
-// logRequest writes down what is sent, without what nobody may read.
+// logRequest logs an outgoing request. A secret in the logged text is a violation.
 func (n *node) logRequest(r upstream.Request) {
 	if n.w.log == nil {
 		return
@@ -105,15 +106,16 @@ func (n *node) logRequest(r upstream.Request) {
 	n.w.log.note(n.w.now, "%s", text)
 }
 
-// checkAllowListValidation reads the operator's list, which may have a slip in it.
+// checkAllowListValidation checks that an allow list with an invalid entry is
+// rejected.
 func (n *node) checkAllowListValidation() {
 	w := n.w
 	if w.team != nil {
 		return
 	}
 	defer w.setStream(w.setStream(topicUpstream + StreamID(n.index)))
-	slip := invalidAllowListEntries[w.entropy.Int(len(invalidAllowListEntries))]
-	if _, err := upstream.NewEgress(append(slices.Clone(egressAllowList), slip)); err == nil {
-		w.fail(NobodyAstray, fmt.Sprintf("%s starts with %q in the list of what may be reached", n.id, slip))
+	entry := invalidAllowListEntries[w.entropy.Int(len(invalidAllowListEntries))]
+	if _, err := upstream.NewEgress(append(slices.Clone(egressAllowList), entry)); err == nil {
+		w.fail(NobodyAstray, fmt.Sprintf("%s starts with %q in the list of what may be reached", n.id, entry))
 	}
 }

@@ -4,45 +4,45 @@ package sim
 
 import "github.com/troupe-run/troupe/actor"
 
-// eventQueue holds what will happen, by the world's time; of two things at one
-// instant the one that was put in first is first.
+// eventQueue is a priority queue of events ordered by simulated time. Events at the
+// same time are popped in the order in which they were pushed.
 type eventQueue struct {
 	heap    []queuedEvent
 	lastSeq uint64
-	stream  StreamID // that counts now, and will when what is put in happens
+	stream  StreamID // current entropy stream; an event inherits it when it is pushed
 }
 
-// queuedEvent is something that happens, or if it is a process that has it done
-// does so only if this is still there, and no sooner than it stands still no more.
+// queuedEvent is a scheduled callback. If it belongs to a process, it is dropped once
+// that process has exited, and deferred while the process is paused.
 type queuedEvent struct {
 	at      actor.Time
 	seq     uint64
 	fn      func()
-	node    *node // nil: nobody's
+	node    *node // nil: the event belongs to no process
 	process uint64
 	stream  StreamID
 }
 
-func (h *queuedEvent) before(o *queuedEvent) bool {
-	return h.at < o.at || h.at == o.at && h.seq < o.seq
+func (e *queuedEvent) before(other *queuedEvent) bool {
+	return e.at < other.at || e.at == other.at && e.seq < other.seq
 }
 
-func (q *eventQueue) schedule(at actor.Time, do func()) { q.push(queuedEvent{at: at, fn: do}) }
+func (q *eventQueue) schedule(at actor.Time, fn func()) { q.push(queuedEvent{at: at, fn: fn}) }
 
-func (q *eventQueue) push(h queuedEvent) {
+func (q *eventQueue) push(e queuedEvent) {
 	q.lastSeq++
-	h.seq, h.stream = q.lastSeq, q.stream
-	q.heap = append(q.heap, h)
+	e.seq, e.stream = q.lastSeq, q.stream
+	q.heap = append(q.heap, e)
 	i := len(q.heap) - 1
 	for i > 0 {
 		up := (i - 1) / 2
-		if !h.before(&q.heap[up]) {
+		if !e.before(&q.heap[up]) {
 			break
 		}
 		q.heap[i] = q.heap[up]
 		i = up
 	}
-	q.heap[i] = h
+	q.heap[i] = e
 }
 
 func (q *eventQueue) pop() (queuedEvent, bool) {

@@ -4,11 +4,12 @@ package sim
 
 import "github.com/troupe-run/troupe/internal/failpoint"
 
-// failpointPeriod is every how manieth time a place where rare things may happen is come
-// by that one does, in a seed that has it.
+// failpointPeriod is the mean number of evaluations per activation of an enabled
+// failpoint.
 const failpointPeriod = 16
 
-// drawFailpoints says which of them a seed has: each in one of four.
+// drawFailpoints selects the failpoints that a seed enables, each with probability
+// 1/4.
 func drawFailpoints(c Entropy) (all []failpoint.Point) {
 	for _, p := range failpoint.All() {
 		if c.Int(4) == 3 {
@@ -18,17 +19,18 @@ func drawFailpoints(c Entropy) (all []failpoint.Point) {
 	return all
 }
 
-// failpointFires is what product code asks at these places.
-func (w *Simulation) failpointFires(at failpoint.Point) bool {
-	if w.recovering || w.failpoints&(1<<at) == 0 {
+// failpointFires reports whether a failpoint of the product code fires at this
+// evaluation. It never fires in the recovery phase.
+func (w *Simulation) failpointFires(point failpoint.Point) bool {
+	if w.recovering || w.failpoints&(1<<point) == 0 {
 		return false
 	}
-	before := w.setStream(topicFailpoint + StreamID(at))
-	happens := w.entropy.Int(failpointPeriod) == failpointPeriod-1
-	w.setStream(before)
-	if happens {
-		w.Stats.Failpoints[at]++
-		w.log.note(w.now, "rare: %s", at)
+	previous := w.setStream(topicFailpoint + StreamID(point))
+	fires := w.entropy.Int(failpointPeriod) == failpointPeriod-1
+	w.setStream(previous)
+	if fires {
+		w.Stats.Failpoints[point]++
+		w.log.note(w.now, "rare: %s", point)
 	}
-	return happens
+	return fires
 }

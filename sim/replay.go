@@ -14,9 +14,9 @@ import (
 	"strings"
 )
 
-// Choices as text: a line that says of which world they are, then the streams,
-// each with a line that names it and on whose account it is asked, and one choice
-// a line; n zeros in a row are written 0*n.
+// choicesHeader starts the text form of choices. Its line continues with the options
+// of the run. Then come the streams, each with a line that names the stream and its
+// cause, followed by one choice per line. A sequence of n zeros is written as 0*n.
 //
 //	troupe choices 4 seed 7 faults none fault NetworkDelay:0.5
 //	stream plan.0
@@ -26,10 +26,10 @@ import (
 //	1
 const choicesHeader = "troupe choices 4"
 
-// ChoicesMax bounds the choices that are read.
+// ChoicesMax is the maximum number of choices that DecodeChoices accepts.
 const ChoicesMax = 1 << 24
 
-// EncodeChoices writes the choices of the world that the options begin.
+// EncodeChoices encodes the options of a run and the choices that it made.
 func EncodeChoices(o Options, choices Choices) []byte {
 	b := fmt.Appendf(nil, "%s seed %d", choicesHeader, o.Seed)
 	if o.Faultless {
@@ -75,8 +75,8 @@ func appendChoices(b []byte, log []uint32) []byte {
 	return b
 }
 
-// DecodeChoices reads what EncodeChoices wrote: the options of a world that will
-// choose the same again.
+// DecodeChoices decodes the output of EncodeChoices. A run with these options and
+// choices makes the same choices again.
 func DecodeChoices(text []byte) (Options, Choices, error) {
 	head, rest, _ := strings.Cut(string(text), "\n")
 	o, err := decodeHeader(head)
@@ -85,9 +85,9 @@ func DecodeChoices(text []byte) (Options, Choices, error) {
 	}
 	var all Choices
 	seen := map[StreamID]bool{}
-	no, count := 1, uint64(0)
+	lineNo, count := 1, uint64(0)
 	for line := range strings.Lines(rest) {
-		no++
+		lineNo++
 		line = strings.TrimSuffix(line, "\n")
 		if name, ok := strings.CutPrefix(line, "stream "); ok {
 			id, err := parseStreamID(name)
@@ -95,7 +95,7 @@ func DecodeChoices(text []byte) (Options, Choices, error) {
 				err = fmt.Errorf("stream %s comes twice", id)
 			}
 			if err != nil {
-				return Options{}, nil, fmt.Errorf("choices: line %d: %w", no, err)
+				return Options{}, nil, fmt.Errorf("choices: line %d: %w", lineNo, err)
 			}
 			seen[id] = true
 			all = append(all, Stream{ID: id})
@@ -109,7 +109,7 @@ func DecodeChoices(text []byte) (Options, Choices, error) {
 			err = fmt.Errorf("more than %d choices", ChoicesMax)
 		}
 		if err != nil {
-			return Options{}, nil, fmt.Errorf("choices: line %d: %w", no, err)
+			return Options{}, nil, fmt.Errorf("choices: line %d: %w", lineNo, err)
 		}
 		last := &all[len(all)-1]
 		for range times {
@@ -164,31 +164,32 @@ func decodeHeader(head string) (o Options, err error) {
 	return o, err
 }
 
-// The files in the folder of a failure.
+// Files in the directory of a failure.
 const (
-	choicesFile   = "choices.txt"   // all choices
-	shrunkFile    = "shrunk.txt"    // as few as still break the same spec
-	eventsFile    = "events.log"    // the canonical log of the first
-	shrunkLogFile = "shrunk.log"    // and of the second
-	columnsFile   = "columns.txt"   // the second, for a person
-	pageFile      = "page.html"     // likewise, as a picture
-	historyFile   = "history.html"  // the history that no single machine has, if that is what broke
-	violationFile = "violation.txt" // what was broken
-	planFile      = "plan.txt"      // what the world was made of
+	choicesFile   = "choices.txt"   // all choices of the failed run
+	shrunkFile    = "shrunk.txt"    // the fewest choices found that violate the same spec
+	eventsFile    = "events.log"    // canonical log of the failed run
+	shrunkLogFile = "shrunk.log"    // canonical log of the shrunk run
+	columnsFile   = "columns.txt"   // shrunk run as text columns
+	pageFile      = "page.html"     // shrunk run as an HTML diagram
+	historyFile   = "history.html"  // the history that is not linearizable, if that is the violation
+	violationFile = "violation.txt" // violations of both runs
+	planFile      = "plan.txt"      // plan of the failed run
 )
 
-// SaveFailure writes the folder of a failure: its choices, its log, and the smallest
-// history that was found to break the same spec. It returns that one's result.
-// Of two runs that differ there is nothing to make smaller: no one run fails.
+// SaveFailure writes the directory of a failure: its choices, its log, and the
+// smallest run found that violates the same spec. It returns the result of the
+// smallest run. If the failure is Deterministic, nothing is shrunk and r is returned:
+// the two runs differ, but neither of them fails by itself.
 func SaveFailure(dir string, o Options, r Result) (Result, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Result{}, err
 	}
 	var events bytes.Buffer
-	whole := o
-	whole.Entropy, whole.Events = NewReplayedEntropy(r.Choices), &events
-	RunSeed(whole)
-	if err := replaceFiles(dir, []failureFile{ // before all that takes time, or could fail
+	original := o
+	original.Entropy, original.Events = NewReplayedEntropy(r.Choices), &events
+	RunSeed(original)
+	if err := replaceFiles(dir, []failureFile{ // save the originals first: everything below is slow and may fail
 		{choicesFile, EncodeChoices(o, r.Choices)},
 		{eventsFile, events.Bytes()},
 		{planFile, []byte(r.Plan)},
@@ -197,26 +198,26 @@ func SaveFailure(dir string, o Options, r Result) (Result, error) {
 		return r, err
 	}
 
-	small := Shrink(o, r)
-	var columns, page, history, shrunk bytes.Buffer
-	shown := o
-	shown.Events = &shrunk
-	shown.Entropy, shown.Columns, shown.Page = NewReplayedEntropy(small.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
-	last := RunSeed(shown)
-	if err := shown.Page.WriteTo(&page, last); err != nil {
+	shrunk := Shrink(o, r)
+	var columns, page, history, shrunkLog bytes.Buffer
+	rerun := o
+	rerun.Events = &shrunkLog
+	rerun.Entropy, rerun.Columns, rerun.Page = NewReplayedEntropy(shrunk.Choices), NewColumns(&columns, ColumnsWidth), NewPage()
+	shown := RunSeed(rerun)
+	if err := rerun.Page.WriteTo(&page, shown); err != nil {
 		return Result{}, err
 	}
-	if last.Violation != nil && last.Violation.History != nil {
-		if err := last.Violation.History.WritePage(&history); err != nil {
+	if shown.Violation != nil && shown.Violation.History != nil {
+		if err := shown.Violation.History.WritePage(&history); err != nil {
 			return Result{}, err
 		}
 	}
-	return small, writeFiles(dir, []failureFile{
-		{shrunkFile, EncodeChoices(o, small.Choices)},
-		{shrunkLogFile, shrunk.Bytes()},
+	return shrunk, writeFiles(dir, []failureFile{
+		{shrunkFile, EncodeChoices(o, shrunk.Choices)},
+		{shrunkLogFile, shrunkLog.Bytes()},
 		{columnsFile, columns.Bytes()},
 		{pageFile, page.Bytes()},
-		{violationFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Violation.Spec, r.Violation, small.Stats.Steps, small.Violation)},
+		{violationFile, fmt.Appendf(nil, "%s\n%v\n\nshrunk to %d steps:\n%v\n", r.Violation.Spec, r.Violation, shrunk.Stats.Steps, shrunk.Violation)},
 		{historyFile, history.Bytes()},
 	})
 }
@@ -226,7 +227,7 @@ type failureFile struct {
 	data []byte
 }
 
-// replaceFiles writes the first files of a failure, in the place of all of an earlier one.
+// replaceFiles deletes the files of an earlier failure and writes the given ones.
 func replaceFiles(dir string, files []failureFile) error {
 	for _, name := range [...]string{choicesFile, shrunkFile, eventsFile, shrunkLogFile, columnsFile, pageFile, historyFile, violationFile, planFile} {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -236,7 +237,7 @@ func replaceFiles(dir string, files []failureFile) error {
 	return writeFiles(dir, files)
 }
 
-// writeFiles writes those that have something in them.
+// writeFiles writes the files that are not empty.
 func writeFiles(dir string, files []failureFile) error {
 	for _, f := range files {
 		if len(f.data) == 0 {
@@ -249,17 +250,17 @@ func writeFiles(dir string, files []failureFile) error {
 	return nil
 }
 
-// Replay runs a failure from its folder again, the shrunk one or the whole, and
-// shows it in columns. Where it goes otherwise than it did, it says from which
-// step on, with both sides; "" is nowhere.
-func Replay(dir string, whole bool, out io.Writer, parts Backends) (r Result, parted string, err error) {
+// Replay repeats the shrunk run, or the whole run, of a failure directory and prints
+// it in columns. It returns the result and the first difference to the recorded log,
+// with the step and both versions. The difference is "" if the logs are equal.
+func Replay(dir string, whole bool, out io.Writer, backends Backends) (r Result, difference string, err error) {
 	name, logName := shrunkFile, shrunkLogFile
 	if whole {
 		name, logName = choicesFile, eventsFile
 	}
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) && !whole {
-		if said, err := os.ReadFile(filepath.Join(dir, violationFile)); err == nil && bytes.HasPrefix(said, []byte(Deterministic)) {
+		if violation, err := os.ReadFile(filepath.Join(dir, violationFile)); err == nil && bytes.HasPrefix(violation, []byte(Deterministic)) {
 			return Result{}, "", fmt.Errorf("%s: no one run failed, two runs of this seed differed; %s says where, and the command it came from runs both again", dir, violationFile)
 		}
 	}
@@ -270,13 +271,13 @@ func Replay(dir string, whole bool, out io.Writer, parts Backends) (r Result, pa
 	if err != nil {
 		return Result{}, "", fmt.Errorf("%s: %w", name, err)
 	}
-	was, err := os.ReadFile(filepath.Join(dir, logName))
+	recorded, err := os.ReadFile(filepath.Join(dir, logName))
 	if err != nil {
 		return Result{}, "", err
 	}
-	c := &logComparison{want: was}
+	c := &logComparison{want: recorded}
 	o.Events = c
-	o.Entropy, o.Columns, o.Backends = NewReplayedEntropy(choices), NewColumns(out, ColumnsWidth), parts
+	o.Entropy, o.Columns, o.Backends = NewReplayedEntropy(choices), NewColumns(out, ColumnsWidth), backends
 	r = RunSeed(o)
 	return r, c.finish(), nil
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// A story is a world with a plan made by hand, in which somebody asks for one
-// thing after the other and looks what comes of it. Specs are asked all the same.
+// A scenario is a simulation with a plan given by the caller. The caller submits
+// requests and checks their replies. All specs are checked as usual.
 
-// Request is what somebody asked.
+// Request is a request submitted in a scenario.
 type Request struct{ client *client }
 
-// Reply is the answer, if it has come.
+// Reply returns the reply, if it has arrived.
 func (r Request) Reply() (actor.Reply, bool) {
 	if r.client.reply == nil {
 		return actor.Reply{}, false
@@ -25,11 +25,12 @@ func (r Request) Reply() (actor.Reply, bool) {
 	return *r.client.reply, true
 }
 
-// Held tells whether the client was told to come back later: the run waits for a person.
+// Held reports whether the client has to fetch the reply later, because the run waits
+// for a person.
 func (r Request) Held() bool { return r.client.held }
 
-// Submit sends a message to an actor, through the first cell of a node that is up.
-// The key may be empty; with one, the client asks again if that node dies.
+// Submit sends a message to an actor through the first cell of a running node. The
+// key may be empty. With a key, the client retries if that node crashes.
 func (w *Simulation) Submit(to, message string, left time.Duration, key string) Request {
 	id := invariant.Must(actor.ParseID(to))
 	c := &client{no: len(w.clients), to: id, text: message, left: left, lane: actor.Normal, key: key}
@@ -38,8 +39,8 @@ func (w *Simulation) Submit(to, message string, left time.Duration, key string) 
 	return Request{c}
 }
 
-// RunUntil lets the world go on until something is so, at most for so long. That
-// it did not become so is a violation too.
+// RunUntil runs the simulation until done returns true, for at most the given time. A
+// timeout is returned as a violation.
 func (w *Simulation) RunUntil(within time.Duration, done func() bool) *Violation {
 	end := w.now.Add(within)
 	late := false
@@ -53,7 +54,7 @@ func (w *Simulation) RunUntil(within time.Duration, done func() bool) *Violation
 	return nil
 }
 
-// RunFor lets the world go on for so long.
+// RunFor runs the simulation for the given time.
 func (w *Simulation) RunFor(d time.Duration) *Violation {
 	end := w.now.Add(d)
 	late := false
@@ -61,14 +62,14 @@ func (w *Simulation) RunFor(d time.Duration) *Violation {
 	return w.runLoop(func() bool { return late })
 }
 
-// AwaitReply lets the world go on until a request has its answer.
+// AwaitReply runs the simulation until the request has a reply.
 func (w *Simulation) AwaitReply(r Request, within time.Duration) (actor.Reply, *Violation) {
 	v := w.RunUntil(within, func() bool { return r.client.reply != nil })
 	reply, _ := r.Reply()
 	return reply, v
 }
 
-// CrashNode kills a node; it comes back by itself.
+// CrashNode crashes a node. The node restarts by itself.
 func (w *Simulation) CrashNode(name string) {
 	n := w.nodeByID(actor.NodeID(name))
 	invariant.Check(n != nil && n.up, "node %s is not up", name)
@@ -76,16 +77,16 @@ func (w *Simulation) CrashNode(name string) {
 	w.crash(n, "crash")
 }
 
-// Settle ends the faults, and the world once it is at rest.
+// Settle ends the fault phase and runs the simulation until it is idle.
 func (w *Simulation) Settle() *Violation {
 	w.startRecovery()
 	return w.Run()
 }
 
-// Signal answers a wait of a request's own run.
+// Signal sends the signal that the run of a request waits for.
 func (w *Simulation) Signal(r Request) { w.sendSignal(r.client.to, r.client.call, scriptSignal) }
 
-// Cancel gives a request's run up.
+// Cancel cancels the run of a request.
 func (w *Simulation) Cancel(r Request) {
 	for _, l := range w.pending {
 		if l.client == r.client {

@@ -16,10 +16,10 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// replyWithName answers with its own name.
+// replyWithName answers with the name of the agent.
 func replyWithName(t *agents.Turn) (string, error) { return "response from " + t.Self().Agent, nil }
 
-// forwardTo passes what it is told on to another agent, and its answer back.
+// forwardTo forwards its message to the target agent and returns the target's answer.
 func forwardTo(target string, within time.Duration) agents.Func {
 	return func(t *agents.Turn) (string, error) {
 		text, err := t.Call(target, t.Message(), agents.Within(within))
@@ -30,7 +30,7 @@ func forwardTo(target string, within time.Duration) agents.Func {
 	}
 }
 
-// sleepThenReply takes its time.
+// sleepThenReply answers after the given time.
 func sleepThenReply(d time.Duration) agents.Func {
 	return func(t *agents.Turn) (string, error) {
 		if err := t.Sleep(d); err != nil {
@@ -40,10 +40,10 @@ func sleepThenReply(d time.Duration) agents.Func {
 	}
 }
 
-func agentSet(members map[string]agents.Func, order ...string) []actor.Definition {
+func agentSet(agentFuncs map[string]agents.Func, order ...string) []actor.Definition {
 	var all []actor.Definition
 	for _, name := range order {
-		all = append(all, actor.Definition{Name: name, Behavior: agents.Blocking(members[name])})
+		all = append(all, actor.Definition{Name: name, Behavior: agents.Blocking(agentFuncs[name])})
 	}
 	return all
 }
@@ -71,17 +71,17 @@ func parseOdds(t *testing.T, texts ...string) []sim.Odds {
 
 func awaitReply(t *testing.T, w *sim.Simulation, r sim.Request, within time.Duration) actor.Reply {
 	t.Helper()
-	reply, broken := w.AwaitReply(r, within)
-	if broken != nil {
-		t.Fatal(broken)
+	reply, violation := w.AwaitReply(r, within)
+	if violation != nil {
+		t.Fatal(violation)
 	}
 	return reply
 }
 
 func settle(t *testing.T, w *sim.Simulation) {
 	t.Helper()
-	if broken := w.Settle(); broken != nil {
-		t.Fatal(broken)
+	if violation := w.Settle(); violation != nil {
+		t.Fatal(violation)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestAgentCallUnderNetworkPartition(t *testing.T) {
 		var all []sim.Request
 		for i := range 8 {
 			all = append(all, w.Submit(fmt.Sprintf("a/s%d", i), "hello", 15*time.Second, ""))
-			if broken := w.RunFor(time.Second); broken != nil {
-				t.Fatal(broken)
+			if violation := w.RunFor(time.Second); violation != nil {
+				t.Fatal(violation)
 			}
 		}
 		settle(t, w)
@@ -174,8 +174,8 @@ func TestSingleActivationDuringCrossCall(t *testing.T) {
 			Plan: &sim.Plan{Cells: cellsPerNode(4), Agents: agentSet(members, "a", "b", "c")}})
 		for i := range 12 {
 			w.Submit(fmt.Sprintf("a/s%d", i%3), "hello", 15*time.Second, fmt.Sprintf("key-%d", i))
-			if broken := w.RunFor(700 * time.Millisecond); broken != nil {
-				t.Fatalf("seed %d: %v", seed, broken)
+			if violation := w.RunFor(700 * time.Millisecond); violation != nil {
+				t.Fatalf("seed %d: %v", seed, violation)
 			}
 		}
 		settle(t, w)
@@ -199,9 +199,9 @@ func TestDeterminismMultiAgent(t *testing.T) {
 	if other := sim.RunSeed(sim.Options{Seed: 12}); other.Hash == first.Hash {
 		t.Error("two seeds have one hash")
 	}
-	again := exec.Command(os.Args[0], "-test.run=^TestDeterminismMultiAgent$")
-	again.Env = append(os.Environ(), "SIM_HASH=1", "GOMAXPROCS=1")
-	out, err := again.CombinedOutput()
+	child := exec.Command(os.Args[0], "-test.run=^TestDeterminismMultiAgent$")
+	child.Env = append(os.Environ(), "SIM_HASH=1", "GOMAXPROCS=1")
+	out, err := child.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "hash "+first.Hash) {
 		t.Errorf("another process says %s (%v), this one %s", out, err, first.Hash)
 	}
@@ -209,7 +209,7 @@ func TestDeterminismMultiAgent(t *testing.T) {
 
 func TestConcurrentCallLimit(t *testing.T) {
 	refusals := map[string]int{}
-	fan := func(t *agents.Turn) (string, error) {
+	fanOut := func(t *agents.Turn) (string, error) {
 		var all []actor.Ask
 		for i := range dispatcher.AgentConcurrentCallsMax + 1 {
 			all = append(all, agents.Call(fmt.Sprintf("b/s%d", i), "hello"))
@@ -221,7 +221,7 @@ func TestConcurrentCallLimit(t *testing.T) {
 		}
 		return "done", nil
 	}
-	w := sim.New(sim.Options{Seed: 8, Plan: &sim.Plan{Cells: cellsPerNode(2), Agents: agentSet(map[string]agents.Func{"a": fan, "b": replyWithName}, "a", "b")}})
+	w := sim.New(sim.Options{Seed: 8, Plan: &sim.Plan{Cells: cellsPerNode(2), Agents: agentSet(map[string]agents.Func{"a": fanOut, "b": replyWithName}, "a", "b")}})
 	awaitReply(t, w, w.Submit("a", "fan out", 20*time.Second, ""), 20*time.Second)
 	if len(refusals) != 1 || refusals["Busy caller"] != 1 {
 		t.Errorf("of %d calls at once these were refused: %v", dispatcher.AgentConcurrentCallsMax+1, refusals)

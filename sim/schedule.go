@@ -11,25 +11,25 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Strategy is how a world chooses what a cell takes in next, and how soon. What
-// one hardly ever does another does all the time.
+// Strategy determines which input a cell takes next, and after what delay. Each
+// strategy often produces orders that the others almost never produce.
 type Strategy uint8
 
 // The strategies.
 const (
-	Uniform    Strategy = iota // of the oldest, each as likely as any other
-	Priority                   // who has the higher rank goes first; a few times, the one that would go next loses it
-	Starvation                 // one actor is always last, and late
+	Uniform    Strategy = iota // a uniform choice among the oldest inputs
+	Priority                   // the input with the highest rank goes first; a few times, the highest loses its rank
+	Starvation                 // the inputs of one actor are always last, and delayed
 
 	strategies = int(Starvation) + 1
 )
 
 var strategyNames = [strategies]string{"uniform", "priority", "starvation"}
 
-// String is the strategy's name.
+// String returns the name of the strategy.
 func (s Strategy) String() string { return strategyNames[s] }
 
-// ParseStrategy reads what String writes.
+// ParseStrategy parses the output of String.
 func ParseStrategy(text string) (Strategy, error) {
 	for s, name := range strategyNames {
 		if name == text {
@@ -39,27 +39,27 @@ func ParseStrategy(text string) (Strategy, error) {
 	return 0, fmt.Errorf("strategy %.40q: want one of %v", text, strategyNames)
 }
 
-// Schedule is a strategy with what it drew.
+// Schedule is a strategy and its drawn parameters.
 type Schedule struct {
 	Strategy Strategy
-	Salt     uint64   // of the ranks
-	Demote   []int    // the steps at which the one that would go next loses its rank, in order
-	Starved  actor.ID // who is always last
+	Salt     uint64   // seed of the ranks
+	Demote   []int    // steps at which the highest-ranked actor loses its rank, in order
+	Starved  actor.ID // actor whose inputs are always last
 }
 
 const (
-	uniformWindow      = 4    // how many of a cell's inputs may go next
-	rankedWindow       = 16   // likewise, where ranks say which
-	demotionsMax       = 4    // how often a rank is lost: so many events in a certain order a bug may take
-	demotionStepsMax   = 3000 // steps
+	uniformWindow      = 4    // number of oldest inputs from which Uniform chooses
+	rankedWindow       = 16   // number of oldest inputs that Priority and Starvation consider
+	demotionsMax       = 4    // maximum number of lost ranks, which is the number of ordered events that a bug may need
+	demotionStepsMax   = 3000 // all demotions happen within this number of steps
 	starvationDelayMax = 40 * time.Millisecond
 )
 
-// drawSchedule makes the schedule of a seed, of the strategy that is named if one is.
-func drawSchedule(c Entropy, agents []actor.Definition, keys int, named string) Schedule {
+// drawSchedule draws the schedule of a seed. A non-empty name fixes the strategy.
+func drawSchedule(c Entropy, agents []actor.Definition, keys int, name string) Schedule {
 	s := Schedule{Strategy: [...]Strategy{Uniform, Uniform, Priority, Starvation}[c.Int(4)]}
-	if named != "" {
-		s.Strategy = invariant.Must(ParseStrategy(named))
+	if name != "" {
+		s.Strategy = invariant.Must(ParseStrategy(name))
 	}
 	switch s.Strategy {
 	case Priority:
@@ -75,7 +75,7 @@ func drawSchedule(c Entropy, agents []actor.Definition, keys int, named string) 
 	return s
 }
 
-// String says which, and what it drew.
+// String returns the strategy and its parameters.
 func (s Schedule) String() string {
 	switch s.Strategy {
 	case Priority:
@@ -86,13 +86,14 @@ func (s Schedule) String() string {
 	return s.Strategy.String()
 }
 
-// scheduler carries a schedule out.
+// scheduler executes a schedule.
 type scheduler struct {
 	Schedule
-	demoted []string // whoever has lost its rank, the last to lose it last
+	demoted []string // owners that have lost their rank, most recent last
 }
 
-// next is which of a cell's inputs goes next: never one before another of its stream.
+// next returns the index of the input that the cell takes next. Inputs of one order
+// group are never reordered.
 func (s *scheduler) next(c *cell) int {
 	w := c.n.w
 	switch n := len(c.inputs); {
@@ -121,7 +122,7 @@ func (s *scheduler) next(c *cell) int {
 	}
 }
 
-// inOrder tells whether nothing of its stream stands before an input.
+// inOrder reports whether input i is the first of its order group.
 func inOrder(inputs []input, i int) bool {
 	for j := range i {
 		if inputs[j].orderGroup == inputs[i].orderGroup && inputs[i].orderGroup != unordered {
@@ -131,7 +132,7 @@ func inOrder(inputs []input, i int) bool {
 	return true
 }
 
-// highestRanked is the input of the highest rank.
+// highestRanked returns the index of the input with the highest rank.
 func (s *scheduler) highestRanked(c *cell, n int) int {
 	best, rank := 0, s.rank(c.inputs[0].owner())
 	for i := 1; i < n; i++ {
@@ -148,14 +149,14 @@ func (s *scheduler) highestRanked(c *cell, n int) int {
 	return best
 }
 
-// rank is that of an actor, or of a cell.
-func (s *scheduler) rank(who string) int {
+// rank returns the rank of an input owner: an actor, a run or the cell.
+func (s *scheduler) rank(owner string) int {
 	for i, name := range s.demoted {
-		if name == who {
+		if name == owner {
 			return -1 - i
 		}
 	}
-	return int(mix(s.Salt, hashString(who)) >> 33)
+	return int(mix(s.Salt, hashString(owner)) >> 33)
 }
 
 func hashString(text string) uint64 {
@@ -166,8 +167,8 @@ func hashString(text string) uint64 {
 	return h
 }
 
-// owner input it is: of a message or what was read the actor, of what came of an
-// effect the run.
+// owner returns the owner of an input: the actor of a message or of a read result,
+// the run of an effect's outcome, "" for the cell itself.
 func (in *input) owner() string {
 	switch i := in.in.(type) {
 	case runtime.Deliver:
@@ -198,7 +199,7 @@ func (s *scheduler) isStarved(in *input) bool {
 	return false
 }
 
-// stepDelay is how long it takes a cell to begin its next step.
+// stepDelay returns the delay before the next step of a cell.
 func (s *scheduler) stepDelay(c *cell) time.Duration {
 	w := c.n.w
 	const tick = 5 * time.Microsecond

@@ -15,18 +15,19 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// A script is what the agents of the simulator do with a message: the message
-// is the script. So a client draws a whole tree of calls, and whoever runs a
-// part of it, on whatever node and however often, does the same.
+// A script is the behavior of a simulated agent for one message, and the text of the
+// message is the script. A client thus draws a complete tree of calls. Every
+// execution of a part of it has the same result, on any node and however often it is
+// repeated.
 //
-//	script  step ; step ; …
-//	step    one | all one | one | …       asked in one action
-//	one     call agent[/key][@ms] {script}
-//	        sleep ms, work name ms, once name ms (not idempotent), tool name
-//	        wait ms                       for the signal go
-//	        big KiB                       answer so much
-//	        bad n (the input n of those that a tool does not take),
-//	        odd n (asks what cannot be), end n (in a way that is none), fail, panic
+//	script       step ; step ; …
+//	step         instruction | all instruction | instruction | …       asked in one action
+//	instruction  call agent[/key][@ms] {script}
+//	             sleep ms, work name ms, once name ms (not idempotent), tool name
+//	             wait ms                       for the signal go
+//	             big KiB                       pad the response by this size
+//	             bad n (call the post tool with its invalid input n),
+//	             odd n (the invalid ask n), end n (the invalid outcome n), fail, panic
 type script []scriptStep
 
 type scriptStep []instruction
@@ -35,7 +36,7 @@ type instruction struct {
 	verb   string
 	name   string
 	ms     int
-	script string // of a call: what to tell the callee
+	script string // script for the callee; verb call only
 }
 
 func (s script) String() string {
@@ -75,7 +76,7 @@ func (o instruction) String() string {
 	return o.verb
 }
 
-// parseScript reads one level of a script: what is within braces stays text.
+// parseScript parses one level of a script. Text within braces is not parsed.
 func parseScript(text string) (script, error) {
 	var s script
 	for len(text) > 0 {
@@ -103,7 +104,7 @@ func parseScript(text string) (script, error) {
 	return s, nil
 }
 
-// cutOutsideBraces cuts at the first sep outside braces.
+// cutOutsideBraces splits text at the first sep outside braces.
 func cutOutsideBraces(text string, sep byte) (before, after string) {
 	depth := 0
 	for i := range len(text) {
@@ -150,10 +151,10 @@ func parseInstruction(text string) (o instruction, err error) {
 	return o, err
 }
 
-// ScriptAgent is the agent that does what the message says.
+// ScriptAgent returns the agent whose messages are scripts.
 func ScriptAgent() actor.Behavior { return scriptAgent{} }
 
-// scriptAgent is the agent that does what the message says.
+// scriptAgent executes the script in its message.
 type scriptAgent struct{}
 
 // Begin implements actor.Behavior.
@@ -169,7 +170,7 @@ type scriptTurn struct {
 	nextStep    int
 	refusals    []string
 	paddingKiB  int
-	invalidAsks []actor.Ask // that is out, if it cannot be
+	invalidAsks []actor.Ask // outstanding invalid asks; nil: none
 }
 
 // Stop implements actor.Turn.
@@ -228,8 +229,8 @@ func (p *scriptTurn) response() string {
 	return text
 }
 
-// pureScriptAgent is the same agent as a transition. Before each step it is written down
-// and read again, as one may be that another process takes up.
+// pureScriptAgent is the script agent as a pure transition function. It encodes and
+// decodes the state before each step, as when another process continues the turn.
 func pureScriptAgent(_ agents.Config, state agents.State) (agents.Action, error) {
 	state = invariant.Must(agents.DecodeState(state.Encode()))
 	s, err := parseScript(state.Message())
@@ -251,7 +252,7 @@ func pureScriptAgent(_ agents.Config, state agents.State) (agents.Action, error)
 	return agents.Continue("playing", fmt.Appendf(nil, "%d %d", p.nextStep, p.paddingKiB), action.Asks...), nil
 }
 
-// blockingScriptAgent is the same agent in the blocking style.
+// blockingScriptAgent is the script agent in the blocking style.
 func blockingScriptAgent(t *agents.Turn) (string, error) {
 	s, err := parseScript(t.Message())
 	if err != nil {
@@ -274,7 +275,7 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 		case "end":
 			return "", errors.New("the agent has a bug")
 		case "panic":
-			panic("the script says so") // which ends its turn, not its cell
+			panic("the script says so") // ends the turn, not the cell
 		default:
 			if len(st) == 1 {
 				if r := (*actor.Refusal)(nil); errors.As(st[0].perform(t), &r) {
@@ -299,7 +300,7 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 	return p.response(), nil
 }
 
-// perform asks one thing, and waits for its answer.
+// perform executes one instruction and waits for its answer.
 func (o instruction) perform(t *agents.Turn) (err error) {
 	d := actor.Duration(o.ms) * time.Millisecond
 	switch o.verb {
@@ -321,14 +322,14 @@ func (o instruction) perform(t *agents.Turn) (err error) {
 	return err
 }
 
-// injectedPanic is what the world's own agents and faults panic with: any other
-// panic of a cell is a bug.
+// injectedPanic is the panic value used by the simulation's own agents and faults.
+// Any other panic of a cell is a bug.
 type injectedPanic struct {
 	fault  Fault
 	reason string
 }
 
-// invalidPostInput is one that is not posted.
+// invalidPostInput returns an input that the post tool MUST reject.
 func (o instruction) invalidPostInput() string {
 	return postInputs[validPostInputs+o.ms%(len(postInputs)-validPostInputs)]
 }
@@ -352,11 +353,12 @@ func (o instruction) ask() actor.Ask {
 	panic("script: " + o.verb + " is no ask")
 }
 
-// scriptSignal is the signal that scripts wait for.
+// scriptSignal is the name of the signal that scripts wait for.
 const scriptSignal = "go"
 
-// simulatedWork is work that takes so many milliseconds of the world's time: it says
-// so, and the world, which runs it at once, delivers what it said then.
+// simulatedWork returns work that takes ms milliseconds of simulated time. It is
+// executed at once. Its result states the duration, so that the simulation can delay
+// the delivery.
 func simulatedWork(name string, ms int) actor.Work {
 	return func(context.Context) ([]byte, error) {
 		if strings.HasPrefix(name, "bad") {

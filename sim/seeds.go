@@ -17,28 +17,28 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Result is what came of one seed.
+// Result is the outcome of one seed.
 type Result struct {
 	Seed      uint64
-	Hash      string // "": not asked for
+	Hash      string // "": not computed
 	Violation *Violation
 	Choices   Choices
 	Stats     Stats
-	Plan      string  // what the world was made of
-	Report    *Report // of a team, if one played
-	Repeated  bool    // it was run twice
+	Plan      string  // plan of the run, formatted
+	Report    *Report // nil if the run has no team
+	Repeated  bool    // the seed was run twice
 }
 
-// RunSeed runs one world from its beginning to its end.
+// RunSeed runs one simulation to completion.
 func RunSeed(o Options) Result {
 	w := New(o)
 	defer w.Close()
-	broken := w.Run()
-	return Result{Seed: o.Seed, Hash: w.Hash(), Violation: broken, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.teamReport()}
+	violation := w.Run()
+	return Result{Seed: o.Seed, Hash: w.Hash(), Violation: violation, Choices: w.Choices(), Stats: w.Stats, Plan: w.plan.String(), Report: w.teamReport()}
 }
 
-// RunTwice runs a world and then the same again, perhaps with other parts: two
-// hashes are a violation.
+// RunTwice runs o and then again, which may use other backends. Different hashes are
+// a violation of Deterministic.
 func RunTwice(o, again Options) Result {
 	o.Unhashed, again.Unhashed = false, false
 	r := RunSeed(o)
@@ -52,11 +52,13 @@ func RunTwice(o, again Options) Result {
 	return r
 }
 
-// resultsAheadMax is how many worlds one core may have run more than another.
+// resultsAheadMax is the number of finished results that a worker may buffer before
+// the consumer has taken them.
 const resultsAheadMax = 16
 
-// RunSeeds runs worlds of n seeds, two at a time, and gives each the results in the
-// order of the seeds. It stops where each says so, and leaves no world running.
+// RunSeeds runs n seeds starting with first, up to GOMAXPROCS at a time. It calls
+// each with the results in the order of the seeds. It stops when each returns false,
+// and returns only after all workers have exited.
 func RunSeeds(first uint64, n int, run func(seed uint64) Result, each func(Result) bool) {
 	workers := min(goruntime.GOMAXPROCS(0), n)
 	results := make([]chan Result, workers)
@@ -83,29 +85,29 @@ func RunSeeds(first uint64, n int, run func(seed uint64) Result, each func(Resul
 	}
 }
 
-// Summary is what many seeds came to.
+// Summary aggregates the results of many seeds.
 type Summary struct {
 	Seeds          int
 	Failed         []Result
 	Total          Stats
-	Repeated       int            // of them were run twice
-	ExecutedSteps  int            // steps in all, of both runs
-	SimulatedTime  actor.Duration // likewise
+	Repeated       int            // number of seeds that were run twice
+	ExecutedSteps  int            // total steps, including second runs
+	SimulatedTime  actor.Duration // total simulated time, including second runs
 	steps          []int
 	calls          []int
 	deepSeeds      int
 	threeNodeSeeds int
 	snapshotSeeds  int
 	crashedSeeds   int
-	thinSeeds      []string // long worlds in which next to nothing happened for a tenth of the time
-	idleSeeds      []string // and those in which nobody came for a minute
-	undecidedSeeds []uint64 // seeds
+	thinSeeds      []string // long runs with almost no steps in one tenth of their time
+	idleSeeds      []string // long runs with a minute that has no client request
+	undecidedSeeds []uint64 // seeds with undecided histories
 }
 
-// Add takes in one more.
+// Add adds the result of one seed.
 func (s *Summary) Add(r Result) {
 	s.Seeds++
-	if r.Violation != nil { // all of many failures would be too much to hold on to
+	if r.Violation != nil { // keep only a digest: many full failures would take too much memory
 		s.Failed = append(s.Failed, Result{Seed: r.Seed, Violation: &Violation{Spec: r.Violation.Spec, Detail: r.Violation.Detail, At: r.Violation.At, Step: r.Violation.Step}})
 	}
 	s.Total.Add(&r.Stats)
@@ -146,18 +148,17 @@ func median(values []int) int {
 	return v[len(v)/2]
 }
 
-// refusalPossible tells whether there are refusals of a reason and a scope. Busy says
-// whose limit it was, and no other reason has one; nothing makes NoDevice yet,
-// as no client is a device.
+// refusalPossible reports whether refusals with this reason and scope exist. Only
+// Busy has a scope. NoDevice cannot occur yet, because no client is a device.
 func refusalPossible(r actor.Reason, scope actor.Scope) bool {
 	return r != actor.NoDevice && (scope != actor.NoScope) == (r == actor.Busy)
 }
 
-// Shortfalls says in which way the worlds were too small to show anything.
-func (s *Summary) Shortfalls() (short []string) {
+// Shortfalls lists the ways in which the runs were too small to be significant.
+func (s *Summary) Shortfalls() (shortfalls []string) {
 	want := func(ok bool, what string) {
 		if !ok {
-			short = append(short, what)
+			shortfalls = append(shortfalls, what)
 		}
 	}
 	want(median(s.steps) >= 2000, "the median world has fewer than 2000 steps")
@@ -165,35 +166,36 @@ func (s *Summary) Shortfalls() (short []string) {
 	want(2*s.deepSeeds >= s.Seeds, "fewer than half of the worlds have a call below three others")
 	want(2*s.threeNodeSeeds >= s.Seeds, "fewer than half of the worlds have three nodes")
 	want(2*s.snapshotSeeds >= s.Seeds, "in fewer than half of the worlds an actor comes back from a snapshot and entries")
-	return short
+	return shortfalls
 }
 
-// LongTotals is what TooShort judges, in numbers.
+// LongTotals returns the figures that LongShortfalls checks.
 func (s *Summary) LongTotals() string {
 	n := max(s.Seeds, 1)
 	return fmt.Sprintf("long worlds: %v each on average (at least %v), %d steps each (at least %d) and %.1e in all; %d minutes without a client's request, %d worlds with a tenth of the time with under 5 %% of the steps",
 		(s.Total.SimulatedTime() / actor.Duration(n)).Round(time.Second), longSpanMin, s.Total.Steps/n, longStepsMeanMin, float64(s.Total.Steps), s.Total.IdleMinutes, len(s.thinSeeds))
 }
 
-// LongShortfalls says in which way long worlds were not what they should be.
-func (s *Summary) LongShortfalls() (short []string) {
+// LongShortfalls lists the ways in which long runs missed their requirements.
+func (s *Summary) LongShortfalls() (shortfalls []string) {
 	if s.Seeds == 0 {
 		return nil
 	}
 	if mean := s.Total.SimulatedTime() / actor.Duration(s.Seeds); mean < longSpanMin {
-		short = append(short, fmt.Sprintf("a world lasts %v on average, which is less than %v", mean, longSpanMin))
+		shortfalls = append(shortfalls, fmt.Sprintf("a world lasts %v on average, which is less than %v", mean, longSpanMin))
 	}
 	if mean := s.Total.Steps / s.Seeds; mean < longStepsMeanMin {
-		short = append(short, fmt.Sprintf("a world has %d steps on average, which is less than %d", mean, longStepsMeanMin))
+		shortfalls = append(shortfalls, fmt.Sprintf("a world has %d steps on average, which is less than %d", mean, longStepsMeanMin))
 	}
-	short = append(short, s.idleSeeds...)
+	shortfalls = append(shortfalls, s.idleSeeds...)
 	for _, seed := range s.thinSeeds {
-		short = append(short, seed+", of which one is under 5 %")
+		shortfalls = append(shortfalls, seed+", of which one is under 5 %")
 	}
-	return short
+	return shortfalls
 }
 
-// Undecided says if histories could not be judged in their time, which is no pass.
+// Undecided lists the seeds with histories that could not be checked in time. They do
+// not count as passed.
 func (s *Summary) Undecided() (missing []string) {
 	for _, seed := range s.undecidedSeeds {
 		missing = append(missing, fmt.Sprintf("a verdict on the histories of seed %d", seed))
@@ -201,7 +203,8 @@ func (s *Summary) Undecided() (missing []string) {
 	return missing
 }
 
-// Print writes the table of all that was seen, first what never was, and names that.
+// Print writes a table of everything the simulations counted, zero counts first. It
+// returns the names of the rows with a zero count.
 func (s *Summary) Print(out io.Writer) (missing []string) {
 	var seen strings.Builder
 	row := func(kind, name string, n int) {
@@ -242,7 +245,7 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	return missing
 }
 
-// FailuresBySpec counts failures by spec, for a short look at many.
+// FailuresBySpec returns the number of failures of each spec on one line.
 func (s *Summary) FailuresBySpec() string {
 	counts := map[string]int{}
 	for _, r := range s.Failed {

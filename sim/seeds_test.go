@@ -8,7 +8,9 @@ import (
 	"testing"
 )
 
-// Results come in the order of the seeds, and nobody runs far ahead of who looks at them.
+// TestRunSeedsIsOrderedAndBounded checks that results arrive in the order of the
+// seeds, and that the workers run only a bounded number of seeds ahead of the
+// consumer.
 func TestRunSeedsIsOrderedAndBounded(t *testing.T) {
 	var ran atomic.Int64
 	run := func(seed uint64) Result {
@@ -23,8 +25,8 @@ func TestRunSeedsIsOrderedAndBounded(t *testing.T) {
 		next++
 		return next < 500
 	})
-	most := 495 + int64(goruntime.GOMAXPROCS(0))*(resultsAheadMax+2)
-	if after := ran.Load(); after < 495 || after > most {
-		t.Errorf("%d worlds were run for 495 results, want %d at most", after, most)
+	ranMax := 495 + int64(goruntime.GOMAXPROCS(0))*(resultsAheadMax+2)
+	if total := ran.Load(); total < 495 || total > ranMax {
+		t.Errorf("%d worlds were run for 495 results, want %d at most", total, ranMax)
 	}
 }

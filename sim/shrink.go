@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// budget is what a shrink may take: so many steps of all its tries together, and
-// so much time.
+// budget limits a shrink: the total number of steps of all its runs, and its time.
 type budget struct {
 	steps int
 	time  time.Duration
@@ -18,34 +17,35 @@ type budget struct {
 
 var defaultBudget = budget{steps: 1_200_000, time: 45 * time.Second}
 
-// runOverheadSteps is what a world costs besides its steps, in steps.
+// runOverheadSteps is the fixed cost of a run, expressed in steps.
 const runOverheadSteps = 50
 
-// Shrink looks for the shortest story that breaks the same spec. As 0 is the
-// benign choice, what is left is about the matter. It asks in this order:
+// Shrink searches for the shortest run that violates the same spec. The benign choice
+// is always 0, so the choices that remain nonzero are relevant to the failure. It
+// proceeds in this order:
 //
-//   - Who has a part in it: those who came last, or some of all who came, and of
-//     the strikes and orders?
-//   - Does it need this matter at all: who came, each kind of fault, each part of
-//     the plan, the order in which a cell, a link or a disk did things?
-//   - Does it need each choice? Chunks of them are made benign or left out, ever
-//     smaller ones; then what has to stay is made as small as it can be.
+//   - Drop causes: all but the last arrivals, then some of the arrivals, fault rounds
+//     and registry operations.
+//   - Zero whole topics: the arrivals, each kind of fault, each part of the plan, the
+//     order of events in a cell, a link or a disk.
+//   - Zero or delete chunks of choices, in decreasing sizes, and then minimize the
+//     values that have to stay.
 //
-// What hangs on a race gets no smaller in this way, because whatever is left out
-// has all the rest come at other times. Where a story stays long, it looks for
-// another day of the same world, or of the most benign one, that is shorter.
+// This rarely shrinks a failure that depends on a race, because every deletion shifts
+// the rest in time. If the run stays long, Shrink searches for a shorter failure with
+// other random choices, under the same plan or the benign one.
 //
-// It goes round until nothing gets smaller, or its budget is spent.
+// Shrink repeats these passes until none makes progress, or the budget is spent.
 func Shrink(o Options, r Result) Result { return newShrink(o, r).run() }
 
 func newShrink(o Options, r Result) *shrinker {
-	steps, took := cmp.Or(o.shrink.steps, defaultBudget.steps), cmp.Or(o.shrink.time, defaultBudget.time)
-	return &shrinker{options: o, spec: r.Violation.Spec, original: r, best: r, stepsLeft: steps, deadline: time.Now().Add(took),
+	steps, duration := cmp.Or(o.shrink.steps, defaultBudget.steps), cmp.Or(o.shrink.time, defaultBudget.time)
+	return &shrinker{options: o, spec: r.Violation.Spec, original: r, best: r, stepsLeft: steps, deadline: time.Now().Add(duration),
 		slack: r.Stats.Steps / 50, rejected: map[uint64]bool{}, hashSeed: maphash.MakeSeed()}
 }
 
 func (s *shrinker) run() Result {
-	s.try(s.best.Choices) // without what nobody asked for
+	s.try(s.best.Choices) // drops choices that were never requested
 	s.dropCauses()
 	s.zeroTopics()
 	s.slack = 0
@@ -67,16 +67,16 @@ type shrinker struct {
 	spec      string
 	original  Result
 	best      Result
-	stepsLeft int // steps
+	stepsLeft int // remaining steps of the budget
 	deadline  time.Time
-	slack     int             // so many steps more a story may have, if it has less in it
-	rejected  map[uint64]bool // choices that were tried
+	slack     int             // extra steps allowed to a candidate with fewer nonzero choices
+	rejected  map[uint64]bool // hashes of candidates that were rejected
 	hashSeed  maphash.Seed
 	redraws   uint64
 }
 
-// runSize is what gets smaller: the steps of a story, how many of its choices are
-// not benign, how great they are, how many choices there are, and how late it ends.
+// runSize is the measure that a shrink minimizes, in the order of its fields: steps,
+// number of nonzero choices, their sum, number of choices, and time of the violation.
 type runSize struct {
 	steps, nonzero, sum, choices int
 	elapsed                      time.Duration
@@ -105,8 +105,8 @@ func (a runSize) compare(b runSize) int {
 
 func (s *shrinker) exhausted() bool { return s.stepsLeft <= 0 || !time.Now().Before(s.deadline) }
 
-// try keeps choices if they break the same spec and are smaller, without what
-// was not used.
+// try runs the choices, and accepts them without their unused parts if the run
+// violates the same spec and is smaller. It reports whether it accepted them.
 func (s *shrinker) try(choices Choices) bool {
 	id := s.hashChoices(choices)
 	if s.exhausted() || s.rejected[id] {
@@ -115,8 +115,8 @@ func (s *shrinker) try(choices Choices) bool {
 	c := NewReplayedEntropy(choices)
 	if r, same := s.runCandidate(c, s.best.Stats.Steps+s.slack+1); same {
 		r.Choices = c.trimmed(choices)
-		is, was := sizeOfRun(&r), s.bestSize()
-		if is.compare(was) < 0 || is.steps <= was.steps+s.slack && is.nonzero < was.nonzero {
+		size, best := sizeOfRun(&r), s.bestSize()
+		if size.compare(best) < 0 || size.steps <= best.steps+s.slack && size.nonzero < best.nonzero {
 			s.accept(r)
 			return true
 		}
@@ -131,12 +131,12 @@ func (s *shrinker) accept(r Result) {
 	}
 }
 
-// runCandidate tells what comes of a chooser's world within so many steps, and whether it
-// breaks the same spec.
+// runCandidate runs a simulation with the given entropy, for at most stepsMax steps.
+// It also reports whether the run violates the same spec.
 func (s *shrinker) runCandidate(c Entropy, stepsMax int) (r Result, same bool) {
 	o := s.options
 	o.Entropy, o.Events, o.Columns, o.Page, o.Trace = c, nil, nil, nil, nil
-	o.Unhashed = s.spec != NobodyAstray // what is written down nowhere shows no secret
+	o.Unhashed = s.spec != NobodyAstray // the check for secrets reads the log, so it must be written
 	if o.StepsMax = stepsMax; o.Plain {
 		o.StepsMax = min(stepsMax, plainSteps)
 	}
@@ -145,8 +145,8 @@ func (s *shrinker) runCandidate(c Entropy, stepsMax int) (r Result, same bool) {
 	return r, r.Violation != nil && r.Violation.Spec == s.spec
 }
 
-// rerunBest is the best, which was tried without its log. If it is not what it was
-// then, what was found is all there is.
+// rerunBest repeats the best run with its log, which candidates omit. If the run no
+// longer violates the spec, the original result is returned.
 func (s *shrinker) rerunBest() Result {
 	o := s.options
 	o.Entropy, o.Events, o.Columns, o.Page, o.Trace = NewReplayedEntropy(s.best.Choices), nil, nil, nil, nil
@@ -171,39 +171,39 @@ func (s *shrinker) hashChoices(choices Choices) uint64 {
 	return h.Sum64()
 }
 
-// dropCauses leaves out who came, strikes and orders, with all that was chosen on
-// their account: what is left happens when it did, because who does not come lets
-// the same time pass. All but those at the end first, in the most benign world, in
-// that of the plan, and in the one that was. A story that is long because it took
-// so long to happen is short then, and cheap to go on with.
+// dropCauses removes clients, fault injections and registry operations together with
+// the choices they caused. The rest keeps its timing, because a dropped arrival still
+// takes the same time. It first tries to keep only the last causes: in the benign
+// simulation, under the original plan, and with all other choices. Long-running
+// failures usually become short here, which makes later passes cheap.
 func (s *shrinker) dropCauses() {
-	whole := s.best.Choices
+	all := s.best.Choices
 	idle := func(st Stream) bool { return st.ID == planRegistry || st.ID == planLength && s.options.Long }
-	for _, leftOut := range [...]func(Stream) bool{
+	for _, omit := range [...]func(Stream) bool{
 		func(st Stream) bool { return st.ID.cause() == 0 },
 		func(st Stream) bool { return st.ID.cause() == 0 && topicOf(st.ID) != topicPlan || idle(st) },
 		idle,
 	} {
-		rest := slices.DeleteFunc(slices.Clone(whole), leftOut)
-		all := causesIn(rest)
-		for last := 1; last < len(all); last *= 2 {
-			if s.try(s.withoutCauses(rest, all[:len(all)-last])) {
+		rest := slices.DeleteFunc(slices.Clone(all), omit)
+		causes := causesIn(rest)
+		for last := 1; last < len(causes); last *= 2 {
+			if s.try(s.withoutCauses(rest, causes[:len(causes)-last])) {
 				break
 			}
 		}
-		if len(s.best.Choices) < len(whole)/2 {
+		if len(s.best.Choices) < len(all)/2 {
 			break
 		}
 	}
 	if s.options.Long {
 		s.dropCauseChunks(1)
 	} else {
-		s.dropCauseChunks(8) // a shorter day is sooner found than who can be spared
+		s.dropCauseChunks(8) // redrawing finds a shorter run sooner than dropping single causes
 	}
 }
 
-// dropCauseChunks leaves out those of each kind, many at once first, but no fewer than
-// so many.
+// dropCauseChunks drops causes of each kind in chunks of decreasing size, down to
+// least.
 func (s *shrinker) dropCauseChunks(least int) {
 	for _, kind := range [...]StreamID{topicArrival, topicRegistry, topicWorld} {
 		of := func() []StreamID {
@@ -223,10 +223,10 @@ func (s *shrinker) dropCauseChunks(least int) {
 	}
 }
 
-// causesIn are those on which something was chosen besides when the next one
-// comes, in about the order of time.
+// causesIn returns the causes of the choices, approximately in the order of time. A
+// cause that only determined the time of the next arrival is omitted.
 func causesIn(choices Choices) (all []StreamID) {
-	most := map[StreamID]StreamID{}
+	last := map[StreamID]StreamID{}
 	seen := map[StreamID]bool{}
 	for _, st := range choices {
 		id := st.ID.cause()
@@ -235,26 +235,28 @@ func causesIn(choices Choices) (all []StreamID) {
 			continue
 		}
 		seen[id] = true
-		most[topicOf(id)] = max(most[topicOf(id)], id&ownerMask)
+		last[topicOf(id)] = max(last[topicOf(id)], id&ownerMask)
 		all = append(all, id)
 	}
-	when := func(id StreamID) float64 { return float64(id&ownerMask) / float64(most[topicOf(id)]+1) }
+	when := func(id StreamID) float64 { return float64(id&ownerMask) / float64(last[topicOf(id)]+1) }
 	slices.SortFunc(all, func(a, b StreamID) int { return cmp.Or(cmp.Compare(when(a), when(b)), cmp.Compare(a, b)) })
 	return all
 }
 
-// arrivalGapChoices say when the next one comes.
+// arrivalGapChoices is the number of leading choices in an arrival stream that
+// determine the time until the next arrival: the pace, in long runs only, and the gap.
 const arrivalGapChoices = 2
 
-// withoutCauses is choices without some accounts.
-func (s *shrinker) withoutCauses(choices Choices, accounts []StreamID) (rest Choices) {
-	out := make(map[StreamID]bool, len(accounts))
-	for _, id := range accounts {
+// withoutCauses returns the choices without those of the given causes. The choices
+// that determine when the next cause occurs are kept.
+func (s *shrinker) withoutCauses(choices Choices, causes []StreamID) (rest Choices) {
+	out := make(map[StreamID]bool, len(causes))
+	for _, id := range causes {
 		out[id] = true
 	}
 	gap := arrivalGapChoices
 	if !s.options.Long {
-		gap-- // no pace
+		gap-- // only long runs draw a pace
 	}
 	for _, st := range choices {
 		switch id, last := st.ID.cause(), len(st.Log)-1; {
@@ -269,30 +271,31 @@ func (s *shrinker) withoutCauses(choices Choices, accounts []StreamID) (rest Cho
 	return rest
 }
 
-// A story of so many steps is short. To make one so it is given a part of what
-// is left, a few times.
+// A run of at most shortRunSteps needs no redrawing. Each redrawChoices call may use
+// 1/redrawBudgetDivisor of the remaining budget.
 const (
 	shortRunSteps       = 60
 	redrawBudgetDivisor = 4
 )
 
-// redrawChoices looks for a shorter story in worlds of the same plan, in the most
-// benign one, and in those to which the same come, whose other choices are drawn anew.
+// redrawChoices searches for a shorter failure with redrawn choices. In turn it keeps
+// the plan, the plan and the arrivals, nothing, and the plan with arrivals and
+// faults.
 func (s *shrinker) redrawChoices() bool {
-	most := s.best.Stats.Steps
-	left, until := s.stepsLeft-s.stepsLeft/redrawBudgetDivisor, time.Now().Add(time.Until(s.deadline)/redrawBudgetDivisor)
-	for ; most > shortRunSteps && s.stepsLeft > left && time.Now().Before(until); s.redraws++ {
-		same := [...]func(about StreamID) bool{
-			func(about StreamID) bool { return about == topicPlan },
-			func(about StreamID) bool { return about == topicPlan || about == topicArrival },
+	steps := s.best.Stats.Steps
+	stepsMin, deadline := s.stepsLeft-s.stepsLeft/redrawBudgetDivisor, time.Now().Add(time.Until(s.deadline)/redrawBudgetDivisor)
+	for ; steps > shortRunSteps && s.stepsLeft > stepsMin && time.Now().Before(deadline); s.redraws++ {
+		isKept := [...]func(topic StreamID) bool{
+			func(topic StreamID) bool { return topic == topicPlan },
+			func(topic StreamID) bool { return topic == topicPlan || topic == topicArrival },
 			func(StreamID) bool { return false },
-			func(about StreamID) bool { return about == topicPlan || about == topicArrival || about == topicFault },
+			func(topic StreamID) bool { return topic == topicPlan || topic == topicArrival || topic == topicFault },
 		}[s.redraws%4]
-		kept := slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return !same(topicOf(st.ID)) })
-		c := &partlyRedrawn{isKept: func(about StreamID) bool { return same(about) || about == topicPlan }, kept: NewReplayedEntropy(kept), fresh: NewSeededEntropy(mix(s.options.Seed, s.redraws))}
-		if r, broken := s.runCandidate(c, most*3/4); broken {
-			day := slices.DeleteFunc(c.fresh.Choices(), func(st Stream) bool { return c.isKept(topicOf(st.ID)) })
-			r.Choices = append(kept, day...)
+		kept := slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return !isKept(topicOf(st.ID)) })
+		c := &partlyRedrawn{isKept: func(topic StreamID) bool { return isKept(topic) || topic == topicPlan }, kept: NewReplayedEntropy(kept), fresh: NewSeededEntropy(mix(s.options.Seed, s.redraws))}
+		if r, violates := s.runCandidate(c, steps*3/4); violates {
+			fresh := slices.DeleteFunc(c.fresh.Choices(), func(st Stream) bool { return c.isKept(topicOf(st.ID)) })
+			r.Choices = append(kept, fresh...)
 			s.accept(r)
 			s.try(r.Choices)
 			return true
@@ -301,7 +304,7 @@ func (s *shrinker) redrawChoices() bool {
 	return false
 }
 
-// partlyRedrawn chooses some as it was, and all else anew.
+// partlyRedrawn replays the streams of some topics and draws all others anew.
 type partlyRedrawn struct {
 	Entropy
 	isKept func(about StreamID) bool
@@ -309,7 +312,7 @@ type partlyRedrawn struct {
 	fresh  *SeededEntropy
 }
 
-// SetStream implements Chooser.
+// SetStream implements Entropy.
 func (r *partlyRedrawn) SetStream(to StreamID) {
 	if r.Entropy = r.fresh; r.isKept(topicOf(to)) {
 		r.Entropy = r.kept
@@ -319,34 +322,34 @@ func (r *partlyRedrawn) SetStream(to StreamID) {
 
 func topicOf(id StreamID) StreamID { return id & topicMask }
 
-// zeroTopics makes whole matters benign, or what can be of each. Who came is the
-// first, because everything else is about them.
+// zeroTopics zeroes whole topics, or as many streams of each as possible. Arrivals
+// come first, because they cause most of the other choices.
 func (s *shrinker) zeroTopics() {
 	for i := range topicNames {
-		matter := StreamID(i) << 24
+		topic := StreamID(i) << 24
 		switch {
 		case i == 0:
-			matter = topicArrival
-		case matter == topicArrival:
-			matter = topicPlan
+			topic = topicArrival
+		case topic == topicArrival:
+			topic = topicPlan
 		}
-		if !s.zeroStreams(func(id StreamID) bool { return topicOf(id) == matter }) {
-			s.zeroTopicStreams(matter)
+		if !s.zeroStreams(func(id StreamID) bool { return topicOf(id) == topic }) {
+			s.zeroTopicStreams(topic)
 		}
 	}
 }
 
-// zeroStreams makes some of the streams benign, if they can be.
-func (s *shrinker) zeroStreams(these func(StreamID) bool) bool {
-	left := slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return these(st.ID) })
-	return len(left) < len(s.best.Choices) && s.try(left)
+// zeroStreams tries to zero the selected streams, and reports whether it did.
+func (s *shrinker) zeroStreams(selected func(StreamID) bool) bool {
+	rest := slices.DeleteFunc(slices.Clone(s.best.Choices), func(st Stream) bool { return selected(st.ID) })
+	return len(rest) < len(s.best.Choices) && s.try(rest)
 }
 
-// zeroTopicStreams makes streams of a matter benign, many at once first.
-func (s *shrinker) zeroTopicStreams(matter StreamID) {
-	for size := len(s.topicStreams(matter)) / 2; size > 0; size /= 2 {
+// zeroTopicStreams zeroes the streams of a topic in chunks of decreasing size.
+func (s *shrinker) zeroTopicStreams(topic StreamID) {
+	for size := len(s.topicStreams(topic)) / 2; size > 0; size /= 2 {
 		for at := 0; !s.exhausted(); {
-			ids := s.topicStreams(matter)
+			ids := s.topicStreams(topic)
 			if at >= len(ids) {
 				break
 			}
@@ -358,10 +361,10 @@ func (s *shrinker) zeroTopicStreams(matter StreamID) {
 	}
 }
 
-// topicStreams is the streams of a matter by number, on any account.
-func (s *shrinker) topicStreams(matter StreamID) (ids []StreamID) {
+// topicStreams returns the streams of a topic without their causes, sorted.
+func (s *shrinker) topicStreams(topic StreamID) (ids []StreamID) {
 	for _, st := range s.best.Choices {
-		if topicOf(st.ID) == matter {
+		if topicOf(st.ID) == topic {
 			ids = append(ids, st.ID.withCause(0))
 		}
 	}
@@ -369,47 +372,48 @@ func (s *shrinker) topicStreams(matter StreamID) (ids []StreamID) {
 	return slices.Compact(ids)
 }
 
-// compactArrivals has those who are left come one after the other, with nobody who stays
-// away in between; if that is another story, then at least from the beginning on.
+// compactArrivals renumbers the remaining arrivals without gaps. If that run does not
+// violate the spec, it only removes the gap before the first arrival.
 func (s *shrinker) compactArrivals() {
-	var came []StreamID
+	var arrivals []StreamID
 	for _, id := range causesIn(s.best.Choices) {
 		if topicOf(id) == topicArrival {
-			came = append(came, id)
+			arrivals = append(arrivals, id)
 		}
 	}
-	if len(came) == 0 {
+	if len(arrivals) == 0 {
 		return
 	}
 	if !s.try(s.renumberArrivals(func(id StreamID) (StreamID, bool) {
-		i, is := slices.BinarySearch(came, id)
-		return topicArrival + StreamID(i), is
+		i, found := slices.BinarySearch(arrivals, id)
+		return topicArrival + StreamID(i), found
 	})) {
-		s.try(s.renumberArrivals(func(id StreamID) (StreamID, bool) { return id - came[0] + topicArrival, id >= came[0] }))
+		s.try(s.renumberArrivals(func(id StreamID) (StreamID, bool) { return id - arrivals[0] + topicArrival, id >= arrivals[0] }))
 	}
 }
 
-// renumberArrivals is the best with others in the place of who came, or nobody.
+// renumberArrivals returns the best choices with the arrivals renumbered, or dropped
+// if to returns false.
 func (s *shrinker) renumberArrivals(to func(StreamID) (StreamID, bool)) (all Choices) {
 	for _, st := range s.best.Choices {
-		account, whose, is := st.ID.cause(), st.ID&ownerMask, true
-		if topicOf(account) == topicArrival {
-			account, is = to(account)
+		cause, owner, ok := st.ID.cause(), st.ID&ownerMask, true
+		if topicOf(cause) == topicArrival {
+			cause, ok = to(cause)
 		}
-		if a := topicOf(st.ID); is && (a == topicArrival || a == topicReader && whose != ownerMask) {
-			var who StreamID
-			who, is = to(topicArrival + whose)
-			whose = who & ownerMask
+		if topic := topicOf(st.ID); ok && (topic == topicArrival || topic == topicReader && owner != ownerMask) {
+			var reader StreamID
+			reader, ok = to(topicArrival + owner)
+			owner = reader & ownerMask
 		}
-		if is {
-			all = append(all, Stream{(topicOf(st.ID) | whose).withCause(account), st.Log})
+		if ok {
+			all = append(all, Stream{(topicOf(st.ID) | owner).withCause(cause), st.Log})
 		}
 	}
 	return all
 }
 
-// minimizeStreams makes chunks of each stream benign, or leaves them out; then it makes
-// what has to stay as small as it can be.
+// minimizeStreams zeroes or deletes chunks of each stream, and then minimizes the
+// single choices that remain.
 func (s *shrinker) minimizeStreams() {
 	ids := slices.Clone(s.best.Choices)
 	slices.SortFunc(ids, func(a, b Stream) int { return cmp.Compare(len(b.Log), len(a.Log)) })
@@ -439,7 +443,7 @@ func (s *shrinker) choicesOf(id StreamID) []uint32 {
 	return nil
 }
 
-// tryChanged tries a stream as change makes it.
+// tryChanged tries the best choices with one stream changed.
 func (s *shrinker) tryChanged(id StreamID, change func(log []uint32) []uint32) bool {
 	all := slices.Clone(s.best.Choices)
 	for i := range all {
@@ -464,40 +468,42 @@ func (s *shrinker) dropChunk(id StreamID, at, size int) bool {
 	return s.tryChanged(id, func(log []uint32) []uint32 { return slices.Delete(log, at, end) })
 }
 
-// minimizeChoice makes a choice smaller: to its half for as long as it goes, then by ever
-// less than that, then to the least of a few.
+// minimizeChoice minimizes one choice: it halves the value while possible, then
+// subtracts decreasing amounts, and finally tries the smallest values.
 func (s *shrinker) minimizeChoice(id StreamID, at int) {
-	to := func(v uint32) bool {
+	set := func(v uint32) bool {
 		return at < len(s.choicesOf(id)) && s.tryChanged(id, func(log []uint32) []uint32 { log[at] = v; return log })
 	}
-	now := func() uint32 {
+	get := func() uint32 {
 		if log := s.choicesOf(id); at < len(log) {
 			return log[at]
 		}
 		return 0
 	}
-	minimizeValue(now, func(v uint32) bool { return !s.exhausted() && to(v) })
+	minimizeValue(get, func(v uint32) bool { return !s.exhausted() && set(v) })
 }
 
-// minimizeValue tries ever smaller values: of what is tried, and goes, now is the last.
-func minimizeValue(now func() uint32, to func(uint32) bool) {
-	for v := now() / 2; v > 0 && to(v); v = now() / 2 {
+// minimizeValue calls try with decreasing values. The function current MUST return
+// the last accepted value.
+func minimizeValue(current func() uint32, try func(uint32) bool) {
+	for v := current() / 2; v > 0 && try(v); v = current() / 2 {
 	}
-	for by := now() / 4; by > 0; {
-		if by >= now() || !to(now()-by) {
+	for by := current() / 4; by > 0; {
+		if by >= current() || !try(current()-by) {
 			by /= 2
 		}
 	}
-	for v := uint32(1); v < min(now(), linearSearchBelow); v++ {
-		to(v)
+	for v := uint32(1); v < min(current(), linearSearchBelow); v++ {
+		try(v)
 	}
 }
 
-// linearSearchBelow choices are tried one by one.
+// linearSearchBelow bounds the values that minimizeValue tries one by one.
 const linearSearchBelow = 8
 
-// dropElement leaves out one of several things that were drawn one after the other: how
-// many there are is one less then, and what was drawn for it is not there.
+// dropElement tries to remove one element of a drawn sequence. It decrements the
+// choice at index at, presumably the length, and deletes up to elementChoicesMax
+// choices after it.
 func (s *shrinker) dropElement(id StreamID, at int) {
 	for size := 1; size <= elementChoicesMax; size++ {
 		log := s.choicesOf(id)
@@ -512,5 +518,5 @@ func (s *shrinker) dropElement(id StreamID, at int) {
 	}
 }
 
-// elementChoicesMax is of how many choices a thing may be that is left out as one.
+// elementChoicesMax is the maximum number of choices of a removed element.
 const elementChoicesMax = 8

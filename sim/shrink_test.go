@@ -17,14 +17,15 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// shrunkStepsMax is of how many steps a story may be.
+// shrunkStepsMax is the maximum number of steps of a shrunk run.
 const shrunkStepsMax = 60
 
-// stepsOnlyBudget is the budget of steps alone, which is the same on any machine.
+// stepsOnlyBudget has no effective time limit, so that the result is the same on
+// every machine.
 var stepsOnlyBudget = budget{steps: defaultBudget.steps, time: time.Hour}
 
-// lateCycleSpec is a spec of this file's own, which the code breaks: that no ring of
-// waits is broken any more once the world has gone on for most of an hour.
+// lateCycleSpec is a spec of this test that the code violates: no wait cycle is
+// broken later than 50 minutes into the run.
 const lateCycleSpec = "NoRingLate"
 
 func lateCycleRule(at actor.Duration, e *history.Event) (spec string) {
@@ -34,7 +35,7 @@ func lateCycleRule(at actor.Duration, e *history.Event) (spec string) {
 	return ""
 }
 
-// lateFailure is a world that breaks it, after more than ten thousand steps.
+// lateFailure returns a run that violates lateCycleSpec after at least 10,000 steps.
 func lateFailure(t *testing.T) (Options, Result) {
 	t.Helper()
 	for seed := range uint64(20) {
@@ -47,7 +48,8 @@ func lateFailure(t *testing.T) (Options, Result) {
 	return Options{}, Result{}
 }
 
-// replayEnv is the file to which a process writes what the story in storyFrom comes to.
+// The child process reads choices from the file in choicesEnv, and writes the result
+// of their replay to the file in replayEnv.
 const choicesEnv, replayEnv = "SIM_STORY_FROM", "SIM_STORY_TO"
 
 func replaySummary(o Options, choices Choices) string {
@@ -56,8 +58,8 @@ func replaySummary(o Options, choices Choices) string {
 	return fmt.Sprintf("%s %d steps %v", r.Hash, r.Stats.Steps, r.Violation)
 }
 
-// What took ten thousand steps to happen is a short story, within its budget, of
-// the same spec; and another process tells the same story.
+// TestShrinkLateFailure checks that a failure after 10,000 steps shrinks to a short
+// run that violates the same spec, and that another process reproduces it.
 func TestShrinkLateFailure(t *testing.T) {
 	if from := os.Getenv(choicesEnv); from != "" {
 		text, err := os.ReadFile(from)
@@ -102,7 +104,8 @@ func TestShrinkLateFailure(t *testing.T) {
 	}
 }
 
-// Where some do not come, and some orders are not given, all others come when they did.
+// TestDroppingCausesKeepsTiming checks that the remaining arrivals keep their time
+// when other arrivals and registry operations are dropped.
 func TestDroppingCausesKeepsTiming(t *testing.T) {
 	o := Options{Seed: 1, Long: true, Unhashed: true}
 	run := func() *Simulation {
@@ -114,17 +117,17 @@ func TestDroppingCausesKeepsTiming(t *testing.T) {
 		return w
 	}
 	whole := run()
-	for ; whole.registryClient == nil; whole = run() { // not every world has one
+	for ; whole.registryClient == nil; whole = run() { // not every seed has a registry client
 		o.Seed++
 	}
 	choices := whole.Choices()
-	var out []StreamID
+	var dropped []StreamID
 	for i, id := range causesIn(choices) {
 		if i%2 == 0 && topicOf(id) != topicWorld {
-			out = append(out, id)
+			dropped = append(dropped, id)
 		}
 	}
-	o.Entropy = NewReplayedEntropy((&shrinker{options: o}).withoutCauses(choices, out))
+	o.Entropy = NewReplayedEntropy((&shrinker{options: o}).withoutCauses(choices, dropped))
 	rest := run()
 	if rest.Stats.Calls >= whole.Stats.Calls {
 		t.Fatalf("%d calls of %d are left", rest.Stats.Calls, whole.Stats.Calls)
@@ -137,8 +140,8 @@ func TestDroppingCausesKeepsTiming(t *testing.T) {
 	}
 }
 
-// A choice is made smaller and never greater, whatever goes, and to the least that
-// goes if that is everything from some value on.
+// TestMinimizeValueOnlyDecreases checks that values only decrease, and that the
+// minimum is found if all values above it are accepted.
 func TestMinimizeValueOnlyDecreases(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.Uint32Range(0, 5000).Draw(t, "value")
@@ -148,11 +151,11 @@ func TestMinimizeValueOnlyDecreases(t *testing.T) {
 			if tries++; v >= value || v == 0 || tries > 200 {
 				t.Fatalf("try %d: %d is tried in the place of %d", tries, v, value)
 			}
-			goes := v >= least && (!gaps || rapid.Bool().Draw(t, "goes"))
-			if goes {
+			accepted := v >= least && (!gaps || rapid.Bool().Draw(t, "goes"))
+			if accepted {
 				value = v
 			}
-			return goes
+			return accepted
 		})
 		if !gaps && value > max(least, 1) {
 			t.Fatalf("%d is left, and %d would go", value, least)
@@ -160,8 +163,8 @@ func TestMinimizeValueOnlyDecreases(t *testing.T) {
 	})
 }
 
-// A story that breaks something else would be shorter: here all that goes on for
-// longer than it took breaks another spec.
+// TestShrinkKeepsViolatedSpec checks that a shorter run that violates another spec is
+// rejected. Here every event after the original violation violates another spec.
 func TestShrinkKeepsViolatedSpec(t *testing.T) {
 	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: stepsOnlyBudget}
 	r := RunSeed(o)
@@ -181,8 +184,8 @@ func TestShrinkKeepsViolatedSpec(t *testing.T) {
 	}
 }
 
-// A shrink takes no more steps than it may, but for its last try, and tries
-// nothing when its time is over.
+// TestShrinkRespectsBudget checks that a shrink exceeds its step budget by at most
+// one run, and tries nothing after its deadline.
 func TestShrinkRespectsBudget(t *testing.T) {
 	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }}
 	r := RunSeed(o)

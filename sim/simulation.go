@@ -17,72 +17,73 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Options say how a world is run. The zero Options run the seed 0.
+// Options configure a simulation. The zero Options run seed 0.
 type Options struct {
 	Seed          uint64
 	Entropy       Entropy   // nil: drawn from the seed
-	Events        io.Writer // gets the canonical log; nil: nobody does
-	Unhashed      bool      // nobody asks for the hash either: then no log is written
-	Columns       *Columns  // is shown what happens; nil: nobody is
-	Page          *Page     // likewise
+	Events        io.Writer // receives the canonical log; nil: not written
+	Unhashed      bool      // omits the hash, and the log unless Events is set
+	Columns       *Columns  // receives the run as text columns; nil: not shown
+	Page          *Page     // receives the run for an HTML diagram; nil: not shown
 	Backends      Backends
-	Trace         io.Writer           // gets the history as lines of JSON; nil: nobody does
-	Plain         bool                // a small world such as tla/Trace.tla knows
-	Long          bool                // an hour and more
-	Faultless     bool                // no fault but those in Odds
-	Odds          []Odds              // of faults, set by hand
-	Strategy      string              // "": drawn; else the name of one
-	Team          *Team               // plays in the world that is drawn; nil: the world's own agents
-	Plan          *Plan               // nil: drawn; else who made it asks, and says when there are no more faults
-	adjustLimits  func(*specs.Limits) // a test's: specs that ask for more than the code promises
-	rule          rule                // a test's: what must not happen besides
-	shrink        budget              // a test's: less than a shrink may take
-	lossyRegister bool                // a test's: who keeps something forgets it after a while
-	OnShrunk      func(steps int)     // is told how many steps a failure has whenever it gets smaller; nil: nobody is
-	StepsMax      int                 // 0: as many as it takes; else it ends there, at rest or not
+	Trace         io.Writer           // receives the history as lines of JSON; nil: not written
+	Plain         bool                // a small run that tla/Trace.tla can check
+	Long          bool                // at least one hour of simulated time
+	Faultless     bool                // no faults except those in Odds
+	Odds          []Odds              // odds of single faults; they override the drawn odds
+	Strategy      string              // name of the strategy; "": drawn
+	Team          *Team               // replaces the built-in agents of a drawn plan; nil: none
+	Plan          *Plan               // overrides the generated plan; the caller submits requests and ends the fault phase
+	adjustLimits  func(*specs.Limits) // tests only: makes the specs stricter than the code
+	rule          rule                // tests only: an additional spec
+	shrink        budget              // tests only: a different shrink budget
+	lossyRegister bool                // tests only: swap registers lose their value after a while
+	OnShrunk      func(steps int)     // called with the number of steps of each smaller failure; nil: not called
+	StepsMax      int                 // ends the run after this number of steps, idle or not; 0: no such limit
 }
 
-// rule names the spec that an event breaks which comes so long after the world
-// began; "" is none.
+// rule returns the spec that an event violates at the given time since the start, or
+// "".
 type rule func(at actor.Duration, e *history.Event) (spec string)
 
-// Backends are real parts that stand in for imagined ones.
+// Backends are real implementations that replace simulated ones.
 type Backends struct {
-	Store  func() (CrashableStore, error) // an empty one for each world; nil: store.Memory
-	Engine func() (Engine, error)         // one for each world; nil: the world steps its cells itself
+	Store  func() (CrashableStore, error) // opens an empty store for each run; nil: store.Memory
+	Engine func() (Engine, error)         // opens an engine for each run; nil: the simulation steps its cells directly
 }
 
-// CrashableStore is a real store. What was applied is there after a crash, which comes
-// with each crash of a node.
+// CrashableStore is a real store. Applied rows MUST survive Crash, which is called at
+// every crash of a node.
 type CrashableStore interface {
 	store.KV
 	Crash() error
 	Close() error
 }
 
-// Violation is a property that did not hold.
+// Violation describes a property that did not hold.
 type Violation struct {
 	Spec   string
 	Detail string
-	At     actor.Duration // since the world began
+	At     actor.Duration // time since the start of the simulation
 	Step   int
-	// History is the one that no single machine has, if that is what is wrong.
+	// History is the history that is not linearizable, if that is the violation.
 	History *linear.Illegal
 }
 
-// Error names the spec, and says who and when.
+// Error returns the spec, the time, the step and the details.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("%s broken at %v, after %d steps: %s", v.Spec, v.At, v.Step, v.Detail)
 }
 
-// observer is shown what happens.
+// observer receives the events and faults of a run.
 type observer interface {
 	begin(w *Simulation)
 	event(now actor.Time, e *history.Event)
 	fault(now actor.Time, f Fault, what string)
 }
 
-// Simulation is all there is.
+// Simulation is one simulated world: nodes, network, store, clients, upstream
+// services and faults. It is single-threaded.
 type Simulation struct {
 	Stats Stats
 
@@ -100,49 +101,49 @@ type Simulation struct {
 	nodes            []*node
 	net              network
 	kv               store.KV
-	crashable        CrashableStore // kv, if it is a real one
+	crashable        CrashableStore // kv as a CrashableStore; nil: kv is in memory
 	engine           Engine
 	claims           claims
 	tools            *tools.Registry
 	clients          []*client
-	pending          []*pendingRequest // that wait, in order
-	failpoints       uint64            // which rare things happen
-	arrivals         StreamID          // how often somebody may have come
-	faultRounds      StreamID          // how often faults were asked for by the clock
-	retriesScheduled int               // clients who are about to ask again
-	lastRequestAt    actor.Time        // when the last did
-	lastArrivalAt    actor.Time        // when the last client came
-	withdrawnAgent   int               // the agent that is not in the registry just now; -1: none
+	pending          []*pendingRequest // client requests that wait for a reply, oldest first
+	failpoints       uint64            // bit set of the enabled failpoints
+	arrivals         StreamID          // number of arrival slots so far, including skipped ones
+	faultRounds      StreamID          // number of fault rounds so far
+	retriesScheduled int               // number of clients with a scheduled retry
+	lastRequestAt    actor.Time        // time of the last client request
+	lastArrivalAt    actor.Time        // time of the last client arrival
+	withdrawnAgent   int               // index of the agent that is temporarily unregistered; -1: none
 	callFaults       map[actor.CallID]callFault
 	callIDs          uint64
-	nodeDraws        uint64 // of numbers that nodes draw for themselves
+	nodeDraws        uint64 // number of random numbers drawn by nodes
 	streamReaders    []*streamReader
-	openReaders      int // of them that have not read the end
-	readerKeyNumber  int // the number of the one that is good
+	openReaders      int // number of stream readers that have not read to the end
+	readerKeyNumber  int // number of the key that currently permits reading streams
 	registry         actor.Definition
-	announcements    [][]actor.StateItem // by it, in order
-	registryClient   *registryClient     // nil: nobody has the registry do anything
+	announcements    [][]actor.StateItem // announcements of the registry, in order
+	registryClient   *registryClient     // nil: no client operates the registry
 	judge            *linear.Judge
-	team             *Team // nil: the world's own agents
+	team             *Team // nil: the built-in agents
 	reporter         *reporter
-	groupNames       []string                // of shards, by name
-	keyOfCall        map[actor.CallID]string // asks by clients who have a key
-	registerValues   int                     // that were left with who keeps them
-	externalCalls    int                     // that external agents deal with
-	loopingRuns      map[actor.CallID]bool   // runs whose model goes round and round
-	recovering       bool                    // no more faults
-	recoveringSince  actor.Time              // calm
-	lastDisturbance  actor.Time              // when something was lost or late last
+	groupNames       []string                // names of the shard groups, by index
+	keyOfCall        map[actor.CallID]string // idempotency key of each request that has one
+	registerValues   int                     // number of values generated for swap registers
+	externalCalls    int                     // number of calls in progress at external agents
+	loopingRuns      map[actor.CallID]bool   // runs whose model repeats tool calls endlessly
+	recovering       bool                    // the recovery phase has begun: no more faults
+	recoveringSince  actor.Time              // start of the recovery phase
+	lastDisturbance  actor.Time              // latest time at which something may have been lost or delayed
 	done             bool
-	examinations     int // how often the store was, after rot
+	examinations     int // number of examinations of the store after corruption
 	corpus           *corpus
-	manual           bool // nobody comes by themselves
+	manual           bool // a scenario: no generated workload
 	violation        *Violation
-	emitBuf          [1]history.Event // that tell hands on
+	emitBuf          [1]history.Event // argument of observe in emit, reused to avoid an allocation
 }
 
-// New makes the world of a seed: nodes that have just started, and a workload
-// that is about to come.
+// New creates the simulation of a seed, with all nodes started and the workload
+// scheduled.
 func New(o Options) *Simulation {
 	w := &Simulation{seed: o.Seed, rule: o.rule, stepsMax: o.StepsMax, entropy: o.Entropy, now: Origin, log: newCanonicalLog(o), kv: &store.Memory{},
 		engine: directEngine{}, withdrawnAgent: -1, callFaults: map[actor.CallID]callFault{}, loopingRuns: map[actor.CallID]bool{},
@@ -191,7 +192,7 @@ func New(o Options) *Simulation {
 	return w
 }
 
-func (w *Simulation) build(strict func(*specs.Limits)) {
+func (w *Simulation) build(adjustLimits func(*specs.Limits)) {
 	w.scheduler.Schedule = w.plan.Schedule
 	for _, p := range w.plan.Failpoints {
 		w.failpoints |= 1 << p
@@ -203,8 +204,8 @@ func (w *Simulation) build(strict func(*specs.Limits)) {
 		}
 	}
 	limits := w.specLimits()
-	if strict != nil {
-		strict(&limits)
+	if adjustLimits != nil {
+		adjustLimits(&limits)
 	}
 	w.checker = specs.New(limits)
 	w.net = newNetwork(len(w.plan.Cells))
@@ -216,8 +217,8 @@ func (w *Simulation) build(strict func(*specs.Limits)) {
 		w.nodes = append(w.nodes, &node{w: w, id: actor.NodeID(fmt.Sprintf("n%d", i+1)), index: i,
 			clock: clock{offset: w.plan.Offset[i], since: Origin, drift: w.plan.Drift[i]}})
 	}
-	for _, watch := range w.observers {
-		watch.begin(w)
+	for _, o := range w.observers {
+		o.begin(w)
 	}
 	w.claims.groups = make([]claim, w.plan.Groups)
 	for g := range w.plan.Groups {
@@ -233,7 +234,7 @@ func (w *Simulation) build(strict func(*specs.Limits)) {
 	}
 }
 
-// specLimits is what the specs have to know of the plan.
+// specLimits returns the parts of the plan that the specs need.
 func (w *Simulation) specLimits() specs.Limits {
 	l := &w.plan.Limits
 	s := specs.Limits{AgentCallDepthMax: l.AgentCallDepthMax, AgentCallTimeoutMax: l.AgentCallTimeoutMax,
@@ -250,18 +251,18 @@ func (w *Simulation) specLimits() specs.Limits {
 	return s
 }
 
-// stepsMax bounds a world that does not come to rest.
+// stepsMax bounds a run that does not become idle.
 const stepsMax = 400_000
 
-// Run lets the world go on until it is at rest, or a spec is broken.
+// Run runs the simulation until it is idle or violates a spec.
 func (w *Simulation) Run() *Violation {
 	defer w.recordDurations()
 	w.runGuarded(func() { w.runLoop(func() bool { return w.done }) })
 	return w.violation
 }
 
-// runGuarded has what panics around the cells broken as a rule is: among many
-// worlds it is counted, made small, and run again.
+// runGuarded turns a panic outside the cells into a violation. Such a failure can be
+// counted, shrunk and replayed like any other.
 func (w *Simulation) runGuarded(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -271,14 +272,14 @@ func (w *Simulation) runGuarded(f func()) {
 	f()
 }
 
-// eventsBetweenStepsMax is how much may happen with no cell having a part in it.
+// eventsBetweenStepsMax is the maximum number of events between two steps of cells.
 const eventsBetweenStepsMax = 1_000_000
 
-// runLoop lets the world go on until something is so.
+// runLoop processes events until done returns true.
 func (w *Simulation) runLoop(done func() bool) *Violation {
 	steps, idle := w.Stats.Steps, 0
 	for w.violation == nil && !done() {
-		h, ok := w.queue.pop()
+		e, ok := w.queue.pop()
 		if !ok {
 			break
 		}
@@ -288,19 +289,19 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 		if idle > eventsBetweenStepsMax {
 			w.fail(specs.EveryCallEnds, fmt.Sprintf("%d things happen, and no cell has a part in them", idle))
 		}
-		w.now = max(w.now, h.at)
-		w.restoreStream(h.stream)
-		switch n := h.node; {
+		w.now = max(w.now, e.at)
+		w.restoreStream(e.stream)
+		switch n := e.node; {
 		case n == nil:
-			h.fn()
-		case !n.up || n.process != h.process:
+			e.fn()
+		case !n.up || n.process != e.process:
 			continue
 		case n.pausedUntil > w.now:
-			h.at = n.pausedUntil
-			w.queue.push(h)
+			e.at = n.pausedUntil
+			w.queue.push(e)
 			continue
 		default:
-			h.fn()
+			e.fn()
 		}
 		if w.stepsMax > 0 && w.Stats.Steps >= w.stepsMax {
 			break
@@ -312,7 +313,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 	return w.violation
 }
 
-// Close lets go of what the world has of the real one.
+// Close releases the resources of the cells and of the backends.
 func (w *Simulation) Close() {
 	for _, n := range w.nodes {
 		for _, c := range n.cells {
@@ -325,7 +326,7 @@ func (w *Simulation) Close() {
 	}
 }
 
-// recordDurations takes note of how long the world was, its last phase apart.
+// recordDurations records the duration of the workload and of the recovery phase.
 func (w *Simulation) recordDurations() {
 	w.Stats.Workload = w.now.Sub(Origin)
 	if w.recovering {
@@ -333,13 +334,13 @@ func (w *Simulation) recordDurations() {
 	}
 }
 
-// Elapsed is how long it has been since the world began.
+// Elapsed returns the simulated time since the start.
 func (w *Simulation) Elapsed() actor.Duration { return w.now.Sub(Origin) }
 
-// Hash is the hash of all that happened; "" in a world that is not hashed.
+// Hash returns the hash of the canonical log, or "" if the run is not hashed.
 func (w *Simulation) Hash() string { return w.log.Hash() }
 
-// Choices is the log of all choices so far, if the world draws its own.
+// Choices returns all choices so far, or nil if they are not drawn from the seed.
 func (w *Simulation) Choices() Choices {
 	if d, ok := w.entropy.(*SeededEntropy); ok {
 		return d.Choices()
@@ -347,18 +348,18 @@ func (w *Simulation) Choices() Choices {
 	return nil
 }
 
-// setStream has another stream of choices count from now on, here and in what is put
-// into the queue, on the same account as before. It returns the one that did.
+// setStream switches to another entropy stream and keeps the current cause. Events
+// pushed from now on inherit the stream. It returns the previous stream.
 func (w *Simulation) setStream(to StreamID) (from StreamID) {
 	return w.restoreStream(to.withCause(w.queue.stream.cause()))
 }
 
-// setCause has whatever is chosen from now on be on somebody's account.
+// setCause attributes all following choices to another cause.
 func (w *Simulation) setCause(of StreamID) (from StreamID) {
 	return w.restoreStream(w.queue.stream.withCause(of))
 }
 
-// restoreStream has a stream count as it once did.
+// restoreStream restores a stream together with its cause.
 func (w *Simulation) restoreStream(to StreamID) (from StreamID) {
 	if from = w.queue.stream; from != to {
 		w.queue.stream = to
@@ -367,9 +368,9 @@ func (w *Simulation) restoreStream(to StreamID) (from StreamID) {
 	return from
 }
 
-func (w *Simulation) after(d time.Duration, do func()) { w.queue.schedule(w.now.Add(d), do) }
+func (w *Simulation) after(d time.Duration, fn func()) { w.queue.schedule(w.now.Add(d), fn) }
 
-// between draws a time; the least is benign.
+// between draws a duration from [least, most). The benign choice is least.
 func (w *Simulation) between(least, most time.Duration) time.Duration {
 	return least + (most-least)*time.Duration(w.entropy.Int(1<<12))/(1<<12)
 }
@@ -383,7 +384,7 @@ func (w *Simulation) nodeByID(id actor.NodeID) *node {
 	return nil
 }
 
-// drawNode is one of those that are up; nil if none is.
+// drawNode returns a running node, or nil if there is none.
 func (w *Simulation) drawNode() *node {
 	at := w.entropy.Int(len(w.nodes))
 	for i := range w.nodes {
@@ -399,7 +400,8 @@ func (w *Simulation) newCallID() actor.CallID {
 	return actor.NewCallID(w.now, mix(w.seed, 2*w.callIDs), mix(w.seed, 2*w.callIDs+1))
 }
 
-// observe takes note of events: those of one step together.
+// observe records the events of one step in the log, the statistics, the observers
+// and the specs.
 func (w *Simulation) observe(events ...history.Event) {
 	for i := range events {
 		e := &events[i]
@@ -413,8 +415,8 @@ func (w *Simulation) observe(events ...history.Event) {
 				w.fail(spec, e.String())
 			}
 		}
-		for _, watch := range w.observers {
-			watch.event(w.now, e)
+		for _, o := range w.observers {
+			o.event(w.now, e)
 		}
 	}
 	w.checker.World(w.now, w.undisturbedSince())
@@ -423,13 +425,13 @@ func (w *Simulation) observe(events ...history.Event) {
 	}
 }
 
-// emit takes note of an event that stands for itself.
+// emit records a single event that belongs to no step.
 func (w *Simulation) emit(e history.Event) {
 	w.emitBuf[0] = e
 	w.observe(w.emitBuf[:]...)
 }
 
-// emitPerform tells of an effect that reaches the world outside the node.
+// emitPerform records an effect that is visible outside the node.
 func (w *Simulation) emitPerform(h *gatedEffect, what, why string, call actor.CallID, status actor.Status, reason actor.Reason) {
 	n := h.cell.n
 	w.recordExternalEffect(what, call)
@@ -442,11 +444,11 @@ func (w *Simulation) emitPerform(h *gatedEffect, what, why string, call actor.Ca
 	w.emit(e)
 }
 
-// compareEvery is after how many steps the cells' states are compared with what
-// their events told.
+// compareEvery is the number of steps after which the cells' states are compared with
+// the state that follows from their events.
 const compareEvery = 1000
 
-// afterStep is what a world does after each step of a cell.
+// afterStep runs the checks and the planned crash that follow a step.
 func (w *Simulation) afterStep(n *node) {
 	if w.Stats.Steps%compareEvery == 0 {
 		w.compareStates()
@@ -461,7 +463,7 @@ func (w *Simulation) afterStep(n *node) {
 
 func (w *Simulation) compareStates() {
 	for _, n := range w.nodes {
-		if !n.up || !n.leaseValid() { // who has lost its lease unknowingly holds what is another's
+		if !n.up || !n.leaseValid() { // a node that has not noticed the loss of its lease holds shards of another node
 			continue
 		}
 		for _, c := range n.cells {
@@ -473,15 +475,15 @@ func (w *Simulation) compareStates() {
 				w.fail(v.Spec, v.Sentence)
 				return
 			}
-			says, size := c.core.Size(), stateSize(&state)
-			if size.Remembered = says.Remembered; says != size { // no state lists that
-				w.fail(specs.EventsTellTruth, fmt.Sprintf("%s says that it has %+v, and has %+v", c.self, says, size))
+			reported, computed := c.core.Size(), stateSize(&state)
+			if computed.Remembered = reported.Remembered; reported != computed { // the state does not list the remembered calls
+				w.fail(specs.EventsTellTruth, fmt.Sprintf("%s says that it has %+v, and has %+v", c.self, reported, computed))
 			}
 		}
 	}
 }
 
-// stateSize is how much there is in a cell, as its state lists it.
+// stateSize computes the size of a cell from its state.
 func stateSize(s *history.State) runtime.Size {
 	size := runtime.Size{Actors: len(s.Actors)}
 	for i := range s.Actors {
@@ -493,8 +495,8 @@ func stateSize(s *history.State) runtime.Size {
 	return size
 }
 
-// startRecovery begins the last phase: no more faults, what is cut is whole again. Every
-// call has to end now.
+// startRecovery begins the recovery phase: faults end and the network is restored.
+// Every call MUST end in this phase.
 func (w *Simulation) startRecovery() {
 	w.log.note(w.now, "no more faults")
 	w.recovering, w.recoveringSince = true, w.now
@@ -509,17 +511,18 @@ func (w *Simulation) startRecovery() {
 	w.after(time.Second, w.finishWhenIdle)
 }
 
-// recoveryMax is how long the last phase may take: longer than any clock of a run.
+// recoveryMax is the maximum duration of the recovery phase. It exceeds every time
+// limit of a run.
 const recoveryMax = 20 * time.Minute
 
-// finishWhenIdle ends the world once nothing is under way any more.
+// finishWhenIdle ends the simulation as soon as nothing is in progress.
 func (w *Simulation) finishWhenIdle() {
-	if why := w.pendingWork(); why != "" {
+	if work := w.pendingWork(); work != "" {
 		if w.now.Sub(w.recoveringSince) < recoveryMax {
 			w.after(time.Second, w.finishWhenIdle)
 			return
 		}
-		w.fail(specs.EveryCallEnds, fmt.Sprintf("%v after the last fault %s", recoveryMax, why))
+		w.fail(specs.EveryCallEnds, fmt.Sprintf("%v after the last fault %s", recoveryMax, work))
 	}
 	w.compareStates()
 	if v := w.checker.End(); v != nil {
@@ -534,7 +537,7 @@ func (w *Simulation) finishWhenIdle() {
 	w.done = true
 }
 
-// pendingWork says what is under way; "" is nothing.
+// pendingWork describes the work that is still in progress, or returns "".
 func (w *Simulation) pendingWork() string {
 	switch {
 	case len(w.pending) > 0 || w.retriesScheduled > 0 || w.now < w.lastRequestAt.Add(w.timeLeftMax()+5*time.Second):

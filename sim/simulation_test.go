@@ -51,14 +51,15 @@ func TestChoicesReplay(t *testing.T) {
 	}
 }
 
-// A world that goes otherwise the second time is told from the step on, with both sides.
+// TestRunTwiceReportsDivergence checks that two different runs are reported with the
+// first differing step and both versions.
 func TestRunTwiceReportsDivergence(t *testing.T) {
 	o := Options{Seed: 5}
 	r := RunSeed(o)
 	other := r.Choices
 	for i := range other {
 		if s := &other[i]; topicOf(s.ID) == topicArrival && len(s.Log) > 1 {
-			s.Log[1] = 0 // nobody comes
+			s.Log[1] = 0 // skip this arrival
 			break
 		}
 	}
@@ -103,7 +104,8 @@ func TestOddsRoundTrip(t *testing.T) {
 	}
 }
 
-// Without faults nothing restarts, and nobody is refused but as agents bring it on.
+// TestFaultlessRunHasNoFaults checks that without faults no node restarts and no
+// lease is lost.
 func TestFaultlessRunHasNoFaults(t *testing.T) {
 	for seed := range uint64(10) {
 		r := RunSeed(Options{Seed: seed, Faultless: true})
@@ -127,21 +129,21 @@ func TestOddsApplyToFaultlessRun(t *testing.T) {
 	}
 }
 
-// Who waits in a turn of a cell that fell, or of a node that crashed, waits for
-// nothing: ten thousand worlds would be slow with all of them in memory.
+// TestRunsLeakNoCoroutines checks that turns of crashed cells and nodes are released.
+// In ten thousand runs they would otherwise exhaust the memory.
 func TestRunsLeakNoCoroutines(t *testing.T) {
-	fell := 0
+	crashes := 0
 	for seed := range uint64(40) {
 		r := RunSeed(Options{Seed: seed, Unhashed: true})
-		fell += r.Stats.Faults[CellPanic] + r.Stats.Points[NodeRestarted]
+		crashes += r.Stats.Faults[CellPanic] + r.Stats.Points[NodeRestarted]
 	}
-	if n := blockedCoroutines(t); n > 0 || fell == 0 {
-		t.Errorf("%d coroutines are left of 40 worlds in which %d cells and nodes fell", n, fell)
+	if n := blockedCoroutines(t); n > 0 || crashes == 0 {
+		t.Errorf("%d coroutines are left of 40 worlds in which %d cells and nodes fell", n, crashes)
 	}
 }
 
-// blockedCoroutines counts the agents that stand at an ask. All goroutines would be too
-// many: who judged a history may still be on the way out.
+// blockedCoroutines counts the agents that are blocked in an ask. Counting all
+// goroutines would be wrong, because a history checker may still be exiting.
 func blockedCoroutines(t *testing.T) int {
 	var stacks bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
@@ -150,7 +152,8 @@ func blockedCoroutines(t *testing.T) int {
 	return strings.Count(stacks.String(), "/agents.(*coroutine).run(")
 }
 
-// What panics around the cells ends its world, and no other; the story of it is short.
+// TestPanicOutsideCellsIsViolation checks that a panic outside the cells becomes a
+// violation of that run, which shrinks like any other.
 func TestPanicOutsideCellsIsViolation(t *testing.T) {
 	o := Options{Seed: 3, shrink: budget{steps: 200_000, time: time.Hour}, rule: func(_ actor.Duration, e *history.Event) string {
 		if e.Kind == history.Deliver {
@@ -167,27 +170,28 @@ func TestPanicOutsideCellsIsViolation(t *testing.T) {
 	}
 }
 
-// A disk that is full for a moment ends nothing for good: who orders at the registry orders on.
+// TestRegistryClientSurvivesFullDisk checks that a temporarily full disk does not
+// stop the registry client.
 func TestRegistryClientSurvivesFullDisk(t *testing.T) {
-	most, full := 0, 0
+	opsMax, diskFull := 0, 0
 	for seed := range uint64(4) {
 		w := New(Options{Seed: seed, Long: true, Unhashed: true, Odds: []Odds{{DiskFull, oddsScale / 10}}})
 		if v := w.Run(); v != nil {
 			t.Fatalf("seed %d: %v", seed, v)
 		}
 		if w.registryClient != nil {
-			most, full = max(most, int(w.registryClient.opCount)), full+w.Stats.Faults[DiskFull]
+			opsMax, diskFull = max(opsMax, int(w.registryClient.opCount)), diskFull+w.Stats.Faults[DiskFull]
 		}
 		w.Close()
 	}
-	t.Logf("%d orders, %d times a disk was full", most, full)
-	if most < 40 || full == 0 {
-		t.Errorf("no clerk gives more than %d orders in an hour, with %d asks turned away for want of room", most, full)
+	t.Logf("%d orders, %d times a disk was full", opsMax, diskFull)
+	if opsMax < 40 || diskFull == 0 {
+		t.Errorf("no clerk gives more than %d orders in an hour, with %d asks turned away for want of room", opsMax, diskFull)
 	}
 }
 
-// A failure leaves a folder with a smaller one in it. The specs of this test
-// allow no nested calls, which the code does.
+// TestSaveFailureWritesShrunkRun checks the directory of a failure. The specs of this
+// test forbid nested calls, which the code permits.
 func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: stepsOnlyBudget}
 	r := RunSeed(o)
@@ -218,7 +222,8 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	if _, _, err := Replay(t.TempDir(), false, io.Discard, Backends{}); err == nil {
 		t.Error("an empty folder replays")
 	}
-	// Two runs that differ have no story, and none of an earlier failure stays.
+	// A Deterministic failure has no shrunk run, and the files of an earlier one are
+	// deleted.
 	o = Options{Seed: 2, Faultless: true}
 	if _, err := SaveFailure(dir, o, RunTwice(o, Options{Seed: 3, Faultless: true})); err != nil {
 		t.Fatal(err)
@@ -236,7 +241,8 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	}
 }
 
-// Each strategy has a world do the same work in an order of its own.
+// TestStrategiesProduceDistinctRuns checks that each strategy leads to a different
+// order of the same work.
 func TestStrategiesProduceDistinctRuns(t *testing.T) {
 	hashes := map[string]string{}
 	for s := range Strategy(strategies) {
@@ -249,8 +255,8 @@ func TestStrategiesProduceDistinctRuns(t *testing.T) {
 				t.Errorf("seed %d is the same world by %s and by %s", seed, s, other)
 			}
 			hashes[r.Hash] = s.String()
-			if lost, starved := r.Stats.Points[RankLost] > 0, r.Stats.Points[InputStarved] > 0; lost != (s == Priority) || starved && s != Starvation {
-				t.Errorf("seed %d, %s: a rank was lost: %v, an input starved: %v", seed, s, lost, starved)
+			if rankLost, starved := r.Stats.Points[RankLost] > 0, r.Stats.Points[InputStarved] > 0; rankLost != (s == Priority) || starved && s != Starvation {
+				t.Errorf("seed %d, %s: a rank was lost: %v, an input starved: %v", seed, s, rankLost, starved)
 			}
 		}
 	}
@@ -271,7 +277,8 @@ func BenchmarkLongSeed(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(steps), "µs/step")
 }
 
-// A world that nobody asks for its hash goes the way of the same world that is hashed.
+// TestUnhashedRunIsIdentical checks that a run takes the same course with and without
+// a hash.
 func TestUnhashedRunIsIdentical(t *testing.T) {
 	hashed, plain := RunSeed(Options{Seed: 4}), RunSeed(Options{Seed: 4, Unhashed: true})
 	if plain.Hash != "" || hashed.Hash == "" {

@@ -8,52 +8,53 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Point is something that a world must come by sometimes, or it shows nothing.
+// Point is a condition that the simulations MUST reach sometimes. A set of runs that
+// never reaches one is not significant.
 type Point uint8
 
 // The points.
 const (
 	NodeRestarted         Point = iota
 	CellRestarted               // after a panic
-	LeaseLost                   // a node stopped by its own clock
-	Fenced                      // a batch was refused: another owns the shards
-	Adopted                     // shards of a dead or silent node got another owner
-	Moved                       // shards were handed over
-	FromSnapshot                // an actor came back from a snapshot and the entries behind it
-	TurnRestored                // with a turn under way
-	HeldReply                   // a client was told to come back for the answer
+	LeaseLost                   // a node stopped because its lease had expired by its own clock
+	Fenced                      // a batch was rejected because another node owns the shards
+	Adopted                     // another node took over the shards of a dead or unreachable node
+	Moved                       // shards were handed over to another cell
+	FromSnapshot                // an actor was restored from a snapshot and later entries
+	TurnRestored                // an actor was restored with an open turn
+	HeldReply                   // a client has to fetch the reply later
 	StreamRead                  // a client read the stream of a run to its end
-	OutcomeReread               // what a call came to had been put away, and was read again for a repeat
-	RepeatAnswered              // a repeat under one key was answered from the first's outcome
-	RegistryAnnounced           // the registry let all nodes know of a change
-	AgentPut                    // and said so to who asked: an agent is new, or another than before
-	AgentDeleted                // or is no more
-	APIKeyCreated               // there is an API key more
-	APIKeyRevoked               // or less
-	RegistryOpRefused           // it did not take what it was asked
-	APIKeyAccepted              // somebody came with a key that is good
-	APIKeyRejected              // or with one that is revoked, expired, or nobody's
-	RunPolled                   // somebody looked at a run, and at those below it
-	PausedRunPolled             // while it stood still
-	SpecFileRejected            // a file of an agent was wrong, and it was said how
-	RegisteredAgentServed       // an agent answered that the registry had taken in
-	RankLost                    // who would have gone next lost its rank
-	InputStarved                // others went first, or it waited though it was the only one
-	CallLoopReported            // who wrote the file of an agent was told of calls that could go round
-	MutationRejected            // who read what was not written so said that it cannot be read
-	CorruptionFound             // and who examined a store of which a row was another
+	OutcomeReread               // an archived outcome was read again for a repeated call
+	RepeatAnswered              // a request was answered with the outcome of an earlier one under the same key
+	RegistryAnnounced           // the registry announced a change to all nodes
+	AgentPut                    // the registry acknowledged a new or changed agent
+	AgentDeleted                // the registry acknowledged the deletion of an agent
+	APIKeyCreated               // the registry acknowledged a new API key
+	APIKeyRevoked               // the registry acknowledged the revocation of an API key
+	RegistryOpRefused           // the registry rejected an operation
+	APIKeyAccepted              // a client presented a valid API key
+	APIKeyRejected              // a client presented a revoked, expired or unknown API key
+	RunPolled                   // a client polled a run and the runs below it
+	PausedRunPolled             // a client polled a run that was held
+	SpecFileRejected            // an invalid agent file was rejected with an explanation
+	RegisteredAgentServed       // a registered agent answered
+	RankLost                    // an input owner with the highest rank lost its rank
+	InputStarved                // an input was overtaken, or delayed although it was the only one
+	CallLoopReported            // a possible call loop was reported to the author of an agent file
+	MutationRejected            // a mutated encoding was rejected
+	CorruptionFound             // an examination of the store found a corrupted row
 
-	Passivated      // an actor left memory, idle
-	ActorLost       // or because its shard has another owner
-	CallResent      // a call that got no answer was sent again
-	EffectRetried   // a tool, model or agent was asked again for one ask, by a later incarnation
-	UpstreamRetried // whoever stands behind a node was tried once more
-	PiecesRetracted // what was shown of an answer was taken back
-	LateDropped     // a message came when nobody waited for it
-	LateOutcome     // or what came of an effect
-	LatePiece       // or a piece of it
-	OldEpochDropped // or from, or for, another time
-	FullDropped     // or when there was no room
+	Passivated      // an idle actor left memory
+	ActorLost       // an actor left memory because another node owns its shard
+	CallResent      // a call without an answer was sent again
+	EffectRetried   // a later incarnation repeated the tool, model or agent request of an ask
+	UpstreamRetried // a request to an upstream service was retried
+	PiecesRetracted // pieces of an answer that had been shown were retracted
+	LateDropped     // a message arrived after its receiver had stopped waiting
+	LateOutcome     // likewise for the outcome of an effect
+	LatePiece       // likewise for a piece of an outcome
+	OldEpochDropped // a message from or for another epoch was dropped
+	FullDropped     // a message was dropped because the mailbox was full
 
 	points = int(FullDropped) + 1
 )
@@ -65,19 +66,19 @@ var pointNames = [points]string{"node restarted", "cell restarted", "lease lost"
 	"actor passivated", "actor lost", "call sent again", "work done again", "tried again", "pieces taken back",
 	"late message dropped", "late outcome dropped", "late piece dropped", "old epoch dropped", "no room: dropped"}
 
-// String says what happened.
+// String returns the printed name of the point.
 func (p Point) String() string { return pointNames[p] }
 
-// Stats counts what was seen of a world.
+// Stats counts what happened in a run.
 type Stats struct {
 	Steps           int
-	Calls           int // that had a turn
-	Replies         int // that clients got
-	Depth           int // of the deepest call that was taken
+	Calls           int // calls whose turn started
+	Replies         int // replies delivered to clients
+	Depth           int // maximum depth of the accepted calls
 	Nodes           int
-	JudgedOps       int             // operations in histories as they are seen from outside
-	JudgedHistories int             // those histories
-	Undecided       int             // kinds of them that took too long
+	JudgedOps       int             // operations in the externally visible histories
+	JudgedHistories int             // number of these histories
+	Undecided       int             // number of history kinds whose check timed out
 	Events          [32]int         // by history.Kind
 	Refusals        [32][scopes]int // by actor.Reason and actor.Scope
 	Published       [32]int         // run events, by runs.Type
@@ -85,16 +86,16 @@ type Stats struct {
 	Points          [points]int
 	Failpoints      [16]int // by failpoint.Point
 
-	Workload    actor.Duration // simulated, until the last phase
-	Recovery    actor.Duration // and of that
-	IdleMinutes int            // minutes of the workload without a client's request
-	TenthSteps  [tenths]int    // steps in each tenth of a long world's workload
+	Workload    actor.Duration // simulated time before the recovery phase
+	Recovery    actor.Duration // simulated time of the recovery phase
+	IdleMinutes int            // minutes of the workload without a client request
+	TenthSteps  [tenths]int    // steps in each tenth of the workload of a long run
 }
 
-// scopes is how many there are, with none for one.
+// scopes is the number of scopes, including NoScope.
 const scopes = int(actor.ScopeNode) + 1
 
-// TotalFaults is how many faults there were.
+// TotalFaults returns the number of faults of all kinds.
 func (s *Stats) TotalFaults() int {
 	n := 0
 	for _, v := range s.Faults {
@@ -103,7 +104,8 @@ func (s *Stats) TotalFaults() int {
 	return n
 }
 
-// Add counts another world's too; its depth and nodes are not sums.
+// Add adds the counts of another run. Depth and Nodes are not sums and stay
+// unchanged.
 func (s *Stats) Add(o *Stats) {
 	s.Steps += o.Steps
 	s.Calls += o.Calls
@@ -139,8 +141,8 @@ func (s *Stats) Add(o *Stats) {
 	}
 }
 
-// countStep counts what a cell came back with: an actor from snapshot and entries, a
-// turn that asks again.
+// countStep counts actors restored from a snapshot and entries, and restored turns
+// that send a call again.
 func (s *Stats) countStep(c *cell, in runtime.Input, events []history.Event) {
 	if _, ok := in.(runtime.Recalled); ok {
 		s.Points[OutcomeReread]++
@@ -181,7 +183,7 @@ func (s *Stats) countEvent(e *history.Event) {
 	}
 }
 
-// pointOf is the point that an event by itself shows.
+// pointOf returns the point that a single event shows, if any.
 func pointOf(e *history.Event) (Point, bool) {
 	switch e.Kind {
 	case history.Deactivate:

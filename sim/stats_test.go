@@ -12,7 +12,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// What a thousand worlds never come by is named, and stands first.
+// TestSummaryPrintsMissingFirst checks that zero counts are returned as missing and
+// are printed before all others.
 func TestSummaryPrintsMissingFirst(t *testing.T) {
 	var sum Summary
 	sum.Total.Published[runs.RunDone] = 3
@@ -42,7 +43,7 @@ func TestPointOf(t *testing.T) {
 	for _, c := range []struct {
 		e    history.Event
 		want Point
-		is   bool
+		ok   bool
 	}{
 		{history.Event{Kind: history.Deactivate, Why: "idle"}, Passivated, true},
 		{history.Event{Kind: history.Deactivate, Why: "lost"}, ActorLost, true},
@@ -58,8 +59,8 @@ func TestPointOf(t *testing.T) {
 		{history.Event{Kind: history.Perform, What: "tool", Attempt: 1}, 0, false},
 		{history.Event{Kind: history.Perform, What: "take back"}, PiecesRetracted, true},
 	} {
-		if p, is := pointOf(&c.e); is != c.is || is && p != c.want {
-			t.Errorf("%s shows %q, %v; want %q, %v", c.e, p, is, c.want, c.is)
+		if p, ok := pointOf(&c.e); ok != c.ok || ok && p != c.want {
+			t.Errorf("%s shows %q, %v; want %q, %v", c.e, p, ok, c.want, c.ok)
 		}
 	}
 }

@@ -14,49 +14,50 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Team is somebody's own agents, whom worlds have instead of theirs. All that
-// stands behind and before them is played by stand-ins, each of which answers by
-// what it is asked and by the chooser that it is given, and by nothing else.
-// Worlds run side by side, so a team is only read.
+// Team is a user-supplied set of agents that replaces the simulation's own. Its
+// models, services, tools and clients are stand-ins. The answer of a stand-in MUST
+// depend only on its request and on the given Rand. Concurrent simulations share a
+// Team, so it MUST NOT be modified.
 type Team struct {
 	Agents []actor.Definition
-	Tools  *tools.Registry   // made of StandIn; nil: call_agent alone
-	Limits dispatcher.Limits // the zero value: the defaults
-	// Asks are what clients come with. One of them is drawn each time.
+	Tools  *tools.Registry   // tools made with StandIn; nil: only call_agent
+	Limits dispatcher.Limits // the zero value means the defaults
+	// Asks are the possible client requests. Each client draws one of them.
 	Asks []TeamAsk
-	// Model answers for the model of an agent, Service for an external agent.
+	// Model answers for an agent's model, Service for an external agent.
 	Model   func(c Rand, agent string, p upstream.Prompt) upstream.Completion
 	Service func(c Rand, agent, message string) upstream.Completion
-	// Signal is what a person says to who waits for a signal of that name.
+	// Signal returns the text that a person sends to a run waiting for this signal.
 	Signal func(c Rand, name string) string
 }
 
-// TeamAsk is something that a client asks.
+// TeamAsk is a client request.
 type TeamAsk struct {
 	Agent   string
 	Message string
-	Left    actor.Duration // at most TeamLeftMax; 0: 20 s
+	Left    actor.Duration // at most TeamLeftMax; 0 means 20 s
 }
 
-// Rand are what a stand-in draws: 0 <= Int(n) < n, where 0 is what is usual.
+// Rand is the entropy source of a stand-in: 0 <= Int(n) < n. The usual case is 0.
 type Rand interface{ Int(n int) int }
 
-// zeroRand are always 0.
+// zeroRand always returns 0.
 type zeroRand struct{}
 
 func (zeroRand) Int(int) int { return 0 }
 
-// TeamLeftMax is how long a client may give its run at most.
+// TeamLeftMax is the maximum time left that a client may give its run.
 const TeamLeftMax = time.Minute
 
-// teamUnfitFaults are the faults that speak the language of the simulator's own agents.
+// teamUnfitFaults are the faults that send scripts, which only the simulation's own
+// agents understand.
 var teamUnfitFaults = [...]Fault{AgentPanic, LoadPoison, LoadFanOut, LoadDeadlocks, LoadDeadlineStorm}
 
-// AppliesToTeams tells whether a fault can befall a team.
+// AppliesToTeams reports whether the fault can be injected into a team's run.
 func (f Fault) AppliesToTeams() bool { return !slices.Contains(teamUnfitFaults[:], f) }
 
-// applyTeam puts a team into a plan: what is drawn of limits that a team has set, or
-// could rely on, is undone.
+// applyTeam puts the team into the plan. It restores the limits that the team sets or
+// may rely on to the team's values or the defaults.
 func (p *Plan) applyTeam(t *Team) {
 	drawn := p.Limits
 	if p.Limits = t.Limits; p.Limits == (dispatcher.Limits{}) {
@@ -64,7 +65,7 @@ func (p *Plan) applyTeam(t *Team) {
 	}
 	p.Limits.PassivateAfter, p.Limits.SnapshotBytes, p.Limits.RememberBytes = drawn.PassivateAfter, drawn.SnapshotBytes, drawn.RememberBytes
 	p.Patience = upstream.Patience{}
-	p.ArrivalInterval, p.Span, p.Keys = 10*p.ArrivalInterval, 10*p.Span, 2*p.Keys // as people come, not as load
+	p.ArrivalInterval, p.Span, p.Keys = 10*p.ArrivalInterval, 10*p.Span, 2*p.Keys // arrivals at a human pace, not as load
 	p.Agents = append([]actor.Definition(nil), t.Agents...)
 	p.Targets = len(p.Agents)
 	for _, f := range teamUnfitFaults {
@@ -72,7 +73,7 @@ func (p *Plan) applyTeam(t *Team) {
 	}
 }
 
-// timeLeftMax is the longest that a client gives its run.
+// timeLeftMax returns the maximum time left that a client gives its run.
 func (w *Simulation) timeLeftMax() actor.Duration {
 	if w.team != nil {
 		return TeamLeftMax
@@ -80,7 +81,7 @@ func (w *Simulation) timeLeftMax() actor.Duration {
 	return clientLeftMax
 }
 
-// drawTeamAsk draws what a client comes with, and for which session.
+// drawTeamAsk draws a client request and its session.
 func (d generator) drawTeamAsk() (actor.ID, TeamAsk) {
 	w := d.w
 	a := w.team.Asks[w.entropy.Int(len(w.team.Asks))]
@@ -90,7 +91,8 @@ func (d generator) drawTeamAsk() (actor.ID, TeamAsk) {
 	return actor.NewID(a.Agent, "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))), a
 }
 
-// teamMessageFor is what clients come to an agent with; something short if nobody does.
+// teamMessageFor returns a message that clients send to the agent, or a short default
+// if there is none.
 func (w *Simulation) teamMessageFor(agent string) string {
 	for _, a := range w.team.Asks {
 		if a.Agent == agent {
@@ -100,7 +102,7 @@ func (w *Simulation) teamMessageFor(agent string) string {
 	return "hello"
 }
 
-// modelCompletion is what a model says.
+// modelCompletion returns the answer of a model.
 func (w *Simulation) modelCompletion(s *upstreamConn, p upstream.Prompt) upstream.Completion {
 	if w.team != nil && w.team.Model != nil {
 		return w.team.Model(w.entropy, s.exchange.call.To.Agent, p)
@@ -108,8 +110,8 @@ func (w *Simulation) modelCompletion(s *upstreamConn, p upstream.Prompt) upstrea
 	return upstream.Script(p)
 }
 
-// agentCompletion is what an external agent does with a message: the calls that it
-// makes, one after the other, and what it says in the end.
+// agentCompletion returns the behavior of an external agent for a message: the calls
+// that it makes in sequence, and its final text.
 func (w *Simulation) agentCompletion(agent, message string) upstream.Completion {
 	if w.team != nil && w.team.Service != nil {
 		return w.team.Service(w.entropy, agent, message)
@@ -118,11 +120,12 @@ func (w *Simulation) agentCompletion(agent, message string) upstream.Completion 
 		Tools: []upstream.ToolSpec{{Name: tools.CallAgent}}})
 }
 
-// randKey is under which a stand-in tool finds its lots.
+// randKey is the context key of the Rand of a stand-in tool.
 type randKey struct{}
 
-// StandIn is a tool of a team that answers as says does. The faults of tools befall it.
-func StandIn(t tools.Tool, says func(c Rand, input []byte) string) tools.Tool {
+// StandIn returns a team's tool that answers with the result of answer. The tool
+// faults apply to it.
+func StandIn(t tools.Tool, answer func(c Rand, input []byte) string) tools.Tool {
 	if t.Schema == "" {
 		t.Schema = anyObject
 	}
@@ -131,7 +134,7 @@ func StandIn(t tools.Tool, says func(c Rand, input []byte) string) tools.Tool {
 		if !ok {
 			c = zeroRand{}
 		}
-		return toolResult(ctx, says(c, input))
+		return toolResult(ctx, answer(c, input))
 	}
 	return t
 }

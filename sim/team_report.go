@@ -11,43 +11,44 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// Report is what became of a team in one world.
+// Report is the outcome of one run for a team.
 type Report struct {
-	Asked      int // clients that asked
+	Asked      int // clients that sent a request
 	Succeeded  int
 	Partial    int
-	Refused    int // that were told no, the last time they asked
-	Held       int // that were told to come back for the answer: their run waited for a person
-	Unanswered int // that gave up, or were cut off, without an answer
-	Depth      int // of the deepest call that was taken
-	FanOut     int // most calls made at once
+	Refused    int // clients whose last attempt was refused
+	Held       int // clients that have to fetch the reply later, because their run is held for a person
+	Unanswered int // clients that gave up or were disconnected without a reply
+	Depth      int // maximum depth of the accepted calls
+	FanOut     int // maximum number of calls made in one action
 	Refusals   []RefusalCount
-	// Unfinished are the runs that had not ended when the world was at rest.
+	// Unfinished lists the runs that had not ended when the simulation became idle.
 	Unfinished []string
 	Agents     []AgentCount
 }
 
-// RefusalCount is how often calls were refused in one way.
+// RefusalCount is the number of refusals with the same reason, scope, agent and
+// caller.
 type RefusalCount struct {
 	Reason       actor.Reason
 	Scope        actor.Scope
-	Agent        string // that was called
+	Agent        string // the called agent
 	Caller       string // the calling agent; "": a client
 	Count        int
-	FirstExample string // the chain of the first of them, and when it was
+	FirstExample string // call chain and time of the first refusal
 }
 
-// AgentCount is what clients got of one agent.
+// AgentCount counts the client requests to one agent.
 type AgentCount struct {
 	Agent     string
 	Asked     int
-	Succeeded int // or partial
+	Succeeded int // succeeded or partial
 }
 
-// reporter follows the history of a world that a team plays in.
+// reporter builds the Report of a team from the history of a run.
 type reporter struct {
 	report  Report
-	chains  map[actor.CallID]string // the way to a run
+	chains  map[actor.CallID]string // call chain that led to a run, formatted
 	fanOuts map[actor.CallID]fanOut
 }
 
@@ -67,11 +68,11 @@ func (r *reporter) fault(actor.Time, Fault, string) {}
 func (r *reporter) event(now actor.Time, e *history.Event) {
 	switch e.Kind {
 	case history.Admit:
-		way := make([]string, 0, len(e.Chain)+1)
+		chain := make([]string, 0, len(e.Chain)+1)
 		for _, id := range append(slices.Clone(e.Chain), e.Actor) {
-			way = append(way, id.String())
+			chain = append(chain, id.String())
 		}
-		r.chains[e.Call] = strings.Join(way, " → ")
+		r.chains[e.Call] = strings.Join(chain, " → ")
 		r.report.Depth = max(r.report.Depth, len(e.Chain))
 	case history.Ask:
 		if e.What != "call" {
@@ -84,7 +85,7 @@ func (r *reporter) event(now actor.Time, e *history.Event) {
 		f.calls++
 		r.fanOuts[e.Parent] = f
 		r.report.FanOut = max(r.report.FanOut, f.calls)
-	case history.Answer, history.Refuse: // a call that is refused before it is made has no answer
+	case history.Answer, history.Refuse: // a call refused before it was sent has no Answer event
 		if e.What == "call" && e.Reason != 0 {
 			r.report.AddRefusals(RefusalCount{Reason: e.Reason, Scope: e.Scope, Agent: e.Peer.Agent, Caller: e.Actor.Agent, Count: 1,
 				FirstExample: r.chains[e.Parent] + " → " + e.Peer.String() + " at " + now.Sub(Origin).String()})
@@ -92,7 +93,7 @@ func (r *reporter) event(now actor.Time, e *history.Event) {
 	}
 }
 
-// AddRefusals counts refusals of one way with those before.
+// AddRefusals adds c to the entry with the same reason, scope, agent and caller.
 func (r *Report) AddRefusals(c RefusalCount) {
 	for i := range r.Refusals {
 		if o := &r.Refusals[i]; o.Reason == c.Reason && o.Scope == c.Scope && o.Agent == c.Agent && o.Caller == c.Caller {
@@ -103,7 +104,7 @@ func (r *Report) AddRefusals(c RefusalCount) {
 	r.Refusals = append(r.Refusals, c)
 }
 
-// AddAgentCount counts what clients got of an agent with what they got before.
+// AddAgentCount adds a to the entry of the same agent.
 func (r *Report) AddAgentCount(a AgentCount) {
 	for i := range r.Agents {
 		if o := &r.Agents[i]; o.Agent == a.Agent {
@@ -115,7 +116,7 @@ func (r *Report) AddAgentCount(a AgentCount) {
 	r.Agents = append(r.Agents, a)
 }
 
-// teamReport is what became of the team.
+// teamReport returns the report of the team, or nil if the run has none.
 func (w *Simulation) teamReport() *Report {
 	if w.reporter == nil {
 		return nil
@@ -123,7 +124,7 @@ func (w *Simulation) teamReport() *Report {
 	r := &w.reporter.report
 	for _, c := range w.clients {
 		r.Asked++
-		one := AgentCount{Agent: c.to.Agent, Asked: 1}
+		count := AgentCount{Agent: c.to.Agent, Asked: 1}
 		switch {
 		case c.reply == nil && c.held:
 			r.Held++
@@ -135,12 +136,12 @@ func (w *Simulation) teamReport() *Report {
 				FirstExample: fmt.Sprintf("%s is asked %q", c.to, c.text)})
 		case c.reply.Status == actor.Partial:
 			r.Partial++
-			one.Succeeded = 1
+			count.Succeeded = 1
 		default:
 			r.Succeeded++
-			one.Succeeded = 1
+			count.Succeeded = 1
 		}
-		r.AddAgentCount(one)
+		r.AddAgentCount(count)
 	}
 	for _, n := range w.nodes {
 		for _, c := range n.cells {

@@ -19,13 +19,14 @@ import (
 
 const anyObject = `{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}`
 
-// postSchema is what the tool that posts takes: each of its words is one that somebody
-// gets wrong.
+// postSchema is the input schema of the post tool. Each of its keywords is violated
+// by an entry of postInputs.
 const postSchema = `{"type": "object", "additionalProperties": false, "properties": {
 	"to": {"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 8}, "copies": {"type": "integer", "minimum": 1, "maximum": 9},
 	"by": {"enum": ["air", "sea"]}, "kind": {"const": "letter"}, "lines": {"type": "array", "items": {"type": ["string", "null"]}, "maxItems": 2}}, "dependentRequired": {"by": ["to"]}}`
 
-// postInputs are what it is given: the first so many it takes.
+// postInputs are the inputs sent to the post tool. The first validPostInputs are
+// valid.
 var postInputs = [...]string{
 	"{}", `{"to":"ana"}`, `{"to":"ana","copies":2,"by":"sea","kind":"letter","lines":["a",null]}`, `{"copies":1e0}`,
 	"[]", "", "7", `{"to":7}`, `{"to":"a"}`, `{"to":"everybody"}`, `{"to":"ANA"}`, `{"copies":0}`, `{"copies":10}`, `{"copies":1.5}`,
@@ -38,23 +39,24 @@ var postInputs = [...]string{
 
 const validPostInputs = 4
 
-// checkPostInput holds the tool to that: whatever comes to it was taken.
+// checkPostInput checks that every input that reaches the post tool is valid.
 func (w *Simulation) checkPostInput(input []byte) {
 	if !slices.Contains(postInputs[:validPostInputs], string(input)) {
 		w.fail(NobodyAstray, fmt.Sprintf("a letter is posted with the input %.80q, which its schema does not allow", input))
 	}
 }
 
-// builtinTools are made once: a registry that is built is only read.
+// builtinTools is built once and shared: a finished registry is read-only.
 var builtinTools = sync.OnceValue(newBuiltinTools)
 
-// The tools of a world.
+// The tools of a simulation.
 const (
 	clockTool = "clock"
 	postTool  = "post"
 )
 
-// newBuiltinTools are the tools of a world: one that may be used again, one that may not.
+// newBuiltinTools returns the tools of a simulation. The clock tool is idempotent,
+// the post tool is not.
 func newBuiltinTools() *tools.Registry {
 	r := tools.NewRegistry()
 	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
@@ -66,15 +68,16 @@ func newBuiltinTools() *tools.Registry {
 	return r
 }
 
-// toolFaults are what may befall one use of a tool; those before ToolReplyLost
-// are in its answer.
+// toolFaults are the faults of a single tool call. Those before ToolReplyLost affect
+// its answer.
 var toolFaults = [...]Fault{ToolCrash, ToolRefused, ToolBusy, ToolAbsent, ToolGarbage, ToolGiant, ToolReplyLost, ToolHang, ToolDuplicate, ToolLate}
 
-// toolFaultKey is under which a tool finds what it is to do wrong.
+// toolFaultKey is the context key of the fault that a tool injects.
 type toolFaultKey struct{}
 
-// toolResult is what a tool says, or does instead.
-func toolResult(ctx context.Context, says string) tools.Result {
+// toolResult returns the text as the result of a tool, or the effect of the injected
+// fault.
+func toolResult(ctx context.Context, text string) tools.Result {
 	switch ctx.Value(toolFaultKey{}) {
 	case ToolCrash:
 		panic("the tool has a bug")
@@ -87,10 +90,10 @@ func toolResult(ctx context.Context, says string) tools.Result {
 	case ToolGiant:
 		return tools.Text(strings.Repeat("and so on ", tools.ResultBytesMax/8))
 	}
-	return tools.Text(says)
+	return tools.Text(text)
 }
 
-// performTool has a tool do what a turn wants of it.
+// performTool executes a tool call of a turn, with at most one fault.
 func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	w, ctx := n.w, context.Background()
 	if op.Name == postTool && w.team == nil {
@@ -109,7 +112,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	}
 	ctx = context.WithValue(context.WithValue(ctx, toolFaultKey{}, fault), randKey{}, w.entropy)
 	run := func() actor.Answer { return w.tools.Execute(ctx, name, op.Input, op.Context) }
-	tell := func(how string) { w.recordFault(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
+	record := func(how string) { w.recordFault(fault, "%s for run %s %s", op.Name, h.effect.ID.Run.Short(), how) }
 	switch fault {
 	case noFault:
 		n.startEffect(h, op.Left, run)
@@ -117,7 +120,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 		if fault == ToolReplyLost {
 			run()
 		}
-		tell("is heard of no more")
+		record("is heard of no more")
 		d := n.trackEffect(h)
 		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 	case ToolLate:
@@ -125,7 +128,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 		d := n.trackEffect(h)
 		n.after(op.Left+w.between(0, time.Second), func() {
 			n.untrackEffect(d)
-			tell("ends when nobody waits for it")
+			record("ends when nobody waits for it")
 			n.cells[cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
 		})
 	case ToolDuplicate:
@@ -134,7 +137,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 			again := input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}
 			cell := h.cell.index
 			n.after(w.between(0, 100*time.Millisecond), func() {
-				tell("ends twice")
+				record("ends twice")
 				n.cells[cell].enqueue(again)
 			})
 			return answer
@@ -142,7 +145,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	default:
 		n.startEffect(h, op.Left, func() actor.Answer {
 			answer := run()
-			tell("goes wrong")
+			record("goes wrong")
 			return answer
 		})
 	}

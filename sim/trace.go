@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// traceWriter writes a world's history down, for who judges it elsewhere.
+// traceWriter writes the history of a run as lines of JSON for an external checker.
 type traceWriter struct {
 	to  io.Writer
 	buf []byte
@@ -39,18 +39,19 @@ func (t *traceWriter) event(_ actor.Time, e *history.Event) { t.write(e.AppendJS
 func (t *traceWriter) fault(actor.Time, Fault, string) {}
 
 func (t *traceWriter) write(line []byte) {
-	t.to.Write(line) //nolint:errcheck // who gave the writer looks whether all was written
+	t.to.Write(line) //nolint:errcheck // the owner of the writer checks its errors
 	t.buf = line
 }
 
-// A traceReader has a part of a world's history written down as well, and reads
-// that: each line is the event that it was.
+// A traceChecker encodes the first part of a history and decodes it again. Each line
+// MUST represent its event.
 type traceChecker struct {
 	w     *Simulation
 	lines int
 }
 
-// tracedEvery is how many seeds share one, and tracedLines how much it reads.
+// One in traceCheckEvery seeds has a traceChecker. It checks the first
+// traceCheckLinesMax events.
 const (
 	traceCheckEvery    = 16
 	traceCheckLinesMax = 400
@@ -91,14 +92,14 @@ func (t *traceChecker) event(_ actor.Time, e *history.Event) {
 
 func (t *traceChecker) fault(actor.Time, Fault, string) {}
 
-// A plain world has so many clients and steps at most.
+// Upper bounds of a plain run.
 const (
 	plainCalls = 6
 	plainSteps = 250
 )
 
-// makePlain makes a plan one that tla/Trace.tla can judge: all clocks tell one time,
-// agents are journaled and keep their turn; and there is little of everything.
+// makePlain reduces the plan to what tla/Trace.tla can check: equal clocks, only
+// journaled agents with serial turns, and small bounds.
 func (p *Plan) makePlain(c Entropy) {
 	for i := range p.Agents {
 		p.Agents[i].Durability, p.Agents[i].Turns = actor.Journaled, actor.Serial
@@ -112,7 +113,7 @@ func (p *Plan) makePlain(c Entropy) {
 	p.Targets = len(p.Agents)
 	p.Keys, p.Plain = 1, true
 	p.Calls = min(p.Calls, plainCalls)
-	p.ArrivalInterval = 400 * time.Millisecond // so that calls are open when a node dies
+	p.ArrivalInterval = 400 * time.Millisecond // calls are still open when a node crashes
 	if c.Int(3) > 0 {
 		p.Odds[NodeCrash] = oddsScale / 2
 	}
@@ -123,5 +124,5 @@ func (p *Plan) makePlain(c Entropy) {
 		p.Limits.AgentCallDepthMax = 2
 	}
 	p.Limits.AgentConcurrentCallsMax = p.Limits.AgentCallDepthMax / 2
-	p.Limits.StrikesMax = dispatcher.DefaultLimits().StrikesMax // Calls has no word for what is given up before it begins
+	p.Limits.StrikesMax = dispatcher.DefaultLimits().StrikesMax // Calls.tla has no action for giving up a call before it begins
 }

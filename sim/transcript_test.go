@@ -21,18 +21,18 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the transcripts say now into them")
 
-// TestTranscripts plays the stories in testdata. A story is a world and what
-// somebody does in it; behind each ---- stands what then happened, in columns.
-// Every choice is the benign one, so a story goes as it must.
+// TestTranscripts executes the transcripts in testdata. A transcript consists of
+// commands, each block of which is followed by ---- and the resulting events in
+// columns. All choices are benign, so the result is deterministic.
 //
-//	# words for the reader
+//	# comment
 //	world nodes=2 cells=1 agents=ana,bo declared=dora external=xan safe=xia fault=ModelError depth=5 pending=128 outstanding=10 timeout=30s
-//	ask ana/main 10s [key]: script   somebody asks; the last who asked is meant below
-//	run 500ms                        time goes by
-//	answer                           … until the answer is there
-//	signal, cancel                   for the run that was asked for
-//	crash n1                         the node dies, and starts again
-//	settle                           … until nothing is under way any more
+//	ask ana/main 10s [key]: script   submits a request; the commands below refer to the last one
+//	run 500ms                        advances the time
+//	answer                           runs until the reply has arrived
+//	signal, cancel                   signals or cancels the run of the request
+//	crash n1                         crashes the node, which restarts by itself
+//	settle                           runs until the simulation is idle
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -80,7 +80,7 @@ func runTranscript(t *testing.T, text string) string {
 	return out.String()
 }
 
-// transcriptRun is a story under way.
+// transcriptRun is the execution of a transcript.
 type transcriptRun struct {
 	sim         *Simulation
 	columns     bytes.Buffer
@@ -90,7 +90,7 @@ type transcriptRun struct {
 func (s *transcriptRun) runCommand(t *testing.T, line string) {
 	t.Helper()
 	verb, rest, _ := strings.Cut(line, " ")
-	var broken *Violation
+	var violation *Violation
 	switch verb {
 	case "#":
 		return
@@ -109,15 +109,15 @@ func (s *transcriptRun) runCommand(t *testing.T, line string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		broken = s.sim.RunFor(d)
+		violation = s.sim.RunFor(d)
 	case "answer":
 		var reply actor.Reply
-		reply, broken = s.sim.AwaitReply(s.lastRequest, time.Minute)
-		said := actor.TextOf(reply.Parts)
+		reply, violation = s.sim.AwaitReply(s.lastRequest, time.Minute)
+		text := actor.TextOf(reply.Parts)
 		if reply.Refusal != nil {
-			said = reply.Refusal.Error()
+			text = reply.Refusal.Error()
 		}
-		fmt.Fprintf(&s.columns, "%s: %s\n", reply.Status, said)
+		fmt.Fprintf(&s.columns, "%s: %s\n", reply.Status, text)
 	case "signal":
 		s.sim.Signal(s.lastRequest)
 	case "cancel":
@@ -125,13 +125,13 @@ func (s *transcriptRun) runCommand(t *testing.T, line string) {
 	case "crash":
 		s.sim.CrashNode(rest)
 	case "settle":
-		broken = s.sim.Settle()
+		violation = s.sim.Settle()
 		fmt.Fprintf(&s.columns, "at rest\n")
 	default:
 		t.Fatalf("%q: no such command", line)
 	}
-	if broken != nil {
-		t.Fatalf("%s: %v", line, broken)
+	if violation != nil {
+		t.Fatalf("%s: %v", line, violation)
 	}
 }
 
@@ -159,9 +159,9 @@ func (s *transcriptRun) newSimulation(t *testing.T, settings string) {
 			p.Agents = append(p.Agents, compileAgent(NewReplayedEntropy(nil), externalSpec(value, retry)))
 		case "fault":
 			err = nil
-			odds, wrong := ParseOdds(value + ":1")
-			if wrong != nil {
-				t.Fatal(wrong)
+			odds, parseErr := ParseOdds(value + ":1")
+			if parseErr != nil {
+				t.Fatal(parseErr)
 			}
 			p.Odds[odds.Fault] = odds.Per
 		case "nodes":
@@ -188,10 +188,10 @@ func (s *transcriptRun) newSimulation(t *testing.T, settings string) {
 	}
 	p.Groups = 2 * nodes * cells
 	s.sim = New(Options{Seed: 1, Entropy: NewReplayedEntropy(nil), Plan: &p, Columns: NewColumns(&s.columns, 110)})
-	if broken := s.sim.RunFor(10 * time.Millisecond); broken != nil {
-		t.Fatal(broken)
+	if violation := s.sim.RunFor(10 * time.Millisecond); violation != nil {
+		t.Fatal(violation)
 	}
-	s.columns.Truncate(bytes.IndexByte(s.columns.Bytes(), '\n') + 1) // how nodes start is no part of the story
+	s.columns.Truncate(bytes.IndexByte(s.columns.Bytes(), '\n') + 1) // the start of the nodes is not shown
 }
 
 func firstDifference(want, got string) string {

@@ -13,28 +13,27 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// upstreamConn is the connection of one try, seen from who answers: bytes go in, and
-// come out at the node in order, some time later, in pieces of any size. What
-// the faults do to them they do here.
+// upstreamConn is the connection of one attempt, from the server's side. Bytes
+// written to it arrive at the node in order, after a delay, in pieces of any size.
+// Stream faults are injected here.
 type upstreamConn struct {
 	exchange          *exchange
 	attempt           int
 	faults            *streamFaults
-	bodyBytes         int        // bytes of the body
-	lastArrival       actor.Time // when the last thing that was sent does
-	finished          bool       // no more is sent
-	closed            bool       // the node has given it up
-	deliverAfterClose bool       // and still hears what comes
-	lateFault         Fault      // why
-	splitPieces       bool       // into pieces as small as they can be
+	bodyBytes         int        // number of body bytes written
+	lastArrival       actor.Time // arrival time of the last input sent
+	finished          bool       // the server sends no more
+	closed            bool       // the node has closed the connection
+	deliverAfterClose bool       // inputs are delivered even after the node has closed it
+	lateFault         Fault      // fault behind deliverAfterClose
+	splitPieces       bool       // into the smallest possible pieces
 
-	truncateAt, hangAt, garbageAt int // at which byte of the body; never: not
+	truncateAt, hangAt, garbageAt int // fault positions as body offsets; noOffset: no fault
 }
 
 const noOffset = -1
 
-// streamFaults are those that may befall an answer on its way, as its kind of
-// answerer calls them.
+// streamFaults are the stream faults of one kind of server.
 type streamFaults struct{ truncate, hang, garbage, reset Fault }
 
 var (
@@ -42,56 +41,57 @@ var (
 	agentStreamFaults = streamFaults{AgentHalfStream, AgentHang, AgentGarbage, AgentReset}
 )
 
-// String says who answers whom.
+// String names the connection by its server, attempt and run.
 func (s *upstreamConn) String() string {
 	return fmt.Sprintf("the answer to %s, try %d, for run %s", s.exchange.call.To, s.attempt, s.exchange.id.Run.Short())
 }
 
-// drawStreamFaults decides what happens to the answer, somewhere in its first bytes.
-func (s *upstreamConn) drawStreamFaults(kinds *streamFaults, bytes int) {
+// drawStreamFaults draws the faults of the answer, at offsets below size.
+func (s *upstreamConn) drawStreamFaults(faults *streamFaults, size int) {
 	w := s.exchange.n.w
-	s.faults = kinds
+	s.faults = faults
 	for _, f := range [...]struct {
 		fault Fault
 		at    *int
-	}{{kinds.truncate, &s.truncateAt}, {kinds.hang, &s.hangAt}, {kinds.garbage, &s.garbageAt}} {
+	}{{faults.truncate, &s.truncateAt}, {faults.hang, &s.hangAt}, {faults.garbage, &s.garbageAt}} {
 		if w.faultFires(f.fault) {
-			*f.at = w.entropy.Int(max(bytes, 1))
+			*f.at = w.entropy.Int(max(size, 1))
 		}
 	}
 }
 
-// drawReset tells whether the connection breaks before anything came over it, and
-// whether the request has left by then.
-func (s *upstreamConn) drawReset(kinds *streamFaults) (breaks, left bool) {
+// drawReset draws whether the connection is reset before any answer, and whether the
+// request was sent before the reset.
+func (s *upstreamConn) drawReset(faults *streamFaults) (reset, sent bool) {
 	w := s.exchange.n.w
-	if !w.faultFires(kinds.reset) {
+	if !w.faultFires(faults.reset) {
 		return false, false
 	}
-	left = w.entropy.Int(2) == 0
-	s.breakConnection(w.between(time.Millisecond, 200*time.Millisecond), kinds.reset, left, "reset by peer")
-	return true, left
+	sent = w.entropy.Int(2) == 0
+	s.breakConnection(w.between(time.Millisecond, 200*time.Millisecond), faults.reset, sent, "reset by peer")
+	return true, sent
 }
 
-// deliver has something come to the node, behind all that was sent before.
+// deliver schedules an input for the node, after all inputs sent before it.
 func (s *upstreamConn) deliver(after time.Duration, f Fault, in upstream.Input) {
-	x, w := s.exchange, s.exchange.n.w
+	exchange, w := s.exchange, s.exchange.n.w
 	if !s.receiving() {
 		return
 	}
 	s.lastArrival = max(s.lastArrival, w.now.Add(after))
-	x.n.after(s.lastArrival.Sub(w.now), func() {
+	exchange.n.after(s.lastArrival.Sub(w.now), func() {
 		if s.closed && !s.deliverAfterClose {
 			return
 		}
 		if f != noFault {
 			w.recordFault(f, "%s: %s", s, describeInput(in))
 		}
-		x.receive(s, in)
+		exchange.receive(s, in)
 	})
 }
 
-// receiving tells whether the process that asked is still there.
+// receiving reports whether the requesting process is still running and receives
+// inputs.
 func (s *upstreamConn) receiving() bool {
 	n := s.exchange.n
 	return n.up && n.process == s.exchange.process && (!s.closed || s.deliverAfterClose)
@@ -115,12 +115,12 @@ func (s *upstreamConn) sendHead(after time.Duration, f Fault, status int, header
 	s.deliver(after, f, upstream.Head{Attempt: s.attempt, Status: status, Headers: headers})
 }
 
-// startEventStream begins an answer of events.
+// startEventStream begins an answer that is an event stream.
 func (s *upstreamConn) startEventStream(after time.Duration) {
 	s.sendHead(after, noFault, 200, upstream.Header{Name: "content-type", Value: "text/event-stream"})
 }
 
-// respondError answers with a status and an error in the words of the API.
+// respondError answers with a status and an error body of the API.
 func (s *upstreamConn) respondError(after time.Duration, f Fault, status int, kind string, headers ...upstream.Header) {
 	s.sendHead(after, f, status, append(headers, upstream.Header{Name: "content-type", Value: "application/json"})...)
 	s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: fmt.Appendf(nil, `{"error":{"message":"as it was told to","type":%q}}`, kind)})
@@ -128,18 +128,18 @@ func (s *upstreamConn) respondError(after time.Duration, f Fault, status int, ki
 }
 
 // breakConnection breaks the connection.
-func (s *upstreamConn) breakConnection(after time.Duration, f Fault, left bool, detail string) {
-	s.deliver(after, f, upstream.Loss{Attempt: s.attempt, Sent: left, Detail: detail})
+func (s *upstreamConn) breakConnection(after time.Duration, f Fault, sent bool, detail string) {
+	s.deliver(after, f, upstream.Loss{Attempt: s.attempt, Sent: sent, Detail: detail})
 	s.finished = true
 }
 
-// refuseDial is the connection that a node does not make.
+// refuseDial reports to the node that the egress policy refused the connection.
 func (s *upstreamConn) refuseDial(why error) {
 	s.deliver(0, NameAstray, upstream.Loss{Attempt: s.attempt, Final: true, Detail: why.Error()})
 	s.finished = true
 }
 
-// endBody is the end of the body, as it should be.
+// endBody ends the body regularly.
 func (s *upstreamConn) endBody(after time.Duration, f Fault) {
 	if !s.finished {
 		s.deliver(after, f, upstream.End{Attempt: s.attempt})
@@ -147,8 +147,8 @@ func (s *upstreamConn) endBody(after time.Duration, f Fault) {
 	}
 }
 
-// writeBody sends the next bytes of the body, as far as nothing befalls them. With a
-// fault, it is by them that it shows.
+// writeBody sends the next bytes of the body and applies the stream faults within
+// them. If f is a fault, it is recorded when these bytes arrive.
 func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
 	if s.finished || len(b) == 0 {
 		return
@@ -176,14 +176,14 @@ func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
 	}
 }
 
-// recordFault says of a fault that nothing shows what it did: what does not come.
+// recordFault records a fault that is visible only by missing input.
 func (s *upstreamConn) recordFault(f Fault, how string) {
 	if s.receiving() {
 		s.exchange.n.w.recordFault(f, "%s: %s", s, how)
 	}
 }
 
-// garbageSamples is what no event stream holds, or none of ours.
+// garbageSamples are invalid event streams, and valid ones that this API never sends.
 var garbageSamples = [...]string{
 	"\x00\xff\xfe", "}{", "\n\ndata: {\"choices\":[{\n\n", "\n\nevent: delta\ndata: nonsense\n\n", "data:",
 	"\r\r\n\n: ?\n\ndata: []\n\n",
@@ -213,19 +213,19 @@ var garbageSamples = [...]string{
 	"\n\nevent: delta\ndata: {\"text\":\"a\",\"run_id\":\"another\"}\n\n", "\n\nid: 7\nretry: 10\n\n",
 }
 
-// modelFrames is what a model says, as it streams it.
+// modelFrames formats data as frames of a model's event stream.
 func modelFrames(data ...string) string {
 	return "\n\ndata: " + strings.Join(data, "\n\ndata: ") + "\n\n"
 }
 
-// insertGarbage puts garbage between two bytes.
+// insertGarbage inserts a garbage sample at an offset.
 func (s *upstreamConn) insertGarbage(b []byte, at int) []byte {
-	what := garbageSamples[s.exchange.n.w.entropy.Int(len(garbageSamples))]
-	return append(append(append([]byte(nil), b[:at]...), what...), b[at:]...)
+	garbage := garbageSamples[s.exchange.n.w.entropy.Int(len(garbageSamples))]
+	return append(append(append([]byte(nil), b[:at]...), garbage...), b[at:]...)
 }
 
-// sendPieces sends bytes in one piece, or in many: cut anywhere, inside a character
-// and a line end too.
+// sendPieces sends bytes as one piece, or split at arbitrary offsets, which may lie
+// within a character or a line end.
 func (s *upstreamConn) sendPieces(after time.Duration, f Fault, b []byte) {
 	w := s.exchange.n.w
 	if !s.splitPieces {
@@ -234,7 +234,7 @@ func (s *upstreamConn) sendPieces(after time.Duration, f Fault, b []byte) {
 		}
 		return
 	}
-	single := w.entropy.Int(len(b) + 1) // from here on, some bytes come one by one
+	single := w.entropy.Int(len(b) + 1) // offset at which the single-byte pieces begin
 	for i, piece := range [...][]byte{b[:single], b[single:min(single+singleBytePiecesMax, len(b))], b[min(single+singleBytePiecesMax, len(b)):]} {
 		step := max(len(piece), 1)
 		if i == 1 {
@@ -243,7 +243,7 @@ func (s *upstreamConn) sendPieces(after time.Duration, f Fault, b []byte) {
 		for ; len(piece) > 0; piece = piece[step:] {
 			kind := f
 			if s.splitPieces && i > 0 && f == noFault {
-				kind, s.splitPieces = ModelSplit, false // once an answer, at one place
+				kind, s.splitPieces = ModelSplit, false // at most one split per answer
 			}
 			s.deliver(after, kind, upstream.Bytes{Attempt: s.attempt, Bytes: bytes.Clone(piece[:step])})
 			after, f = time.Millisecond, noFault
@@ -251,5 +251,5 @@ func (s *upstreamConn) sendPieces(after time.Duration, f Fault, b []byte) {
 	}
 }
 
-// singleBytePiecesMax is how many bytes of an answer come one by one.
+// singleBytePiecesMax is the maximum number of single-byte pieces per answer.
 const singleBytePiecesMax = 16

@@ -11,55 +11,59 @@ import (
 )
 
 const (
-	// waitCycleFoundWithin is longer than any probe is under way where nothing is late, and
-	// shorter than the time after which a call that waits probes again.
+	// waitCycleFoundWithin exceeds the time a probe needs when nothing is delayed,
+	// and is shorter than the interval at which a waiting call probes again.
 	waitCycleFoundWithin = 500 * time.Millisecond
-	// waitCycleBrokenWithin gives a call that waits the time to probe again, by any clock.
+	// waitCycleBrokenWithin leaves a waiting call enough time to probe again,
+	// whatever its clock shows.
 	waitCycleBrokenWithin = 3 * time.Second
 )
 
-// undisturbedSince is since when nothing can have been lost or late: no fault has
-// happened, none still keeps a message or a sync up, every node can be reached,
-// and every cell knows who owns what.
+// undisturbedSince returns the time since which no message can have been lost or
+// delayed: no fault has occurred, no earlier fault still delays a message or a sync,
+// all nodes are reachable, and all cells know the current owners.
 func (w *Simulation) undisturbedSince() actor.Time {
-	trouble := slices.ContainsFunc(w.nodes, func(n *node) bool {
+	disturbed := slices.ContainsFunc(w.nodes, func(n *node) bool {
 		return !n.up || n.pausedUntil > w.now || n.log.slow || w.net.storeUnreachable(n, w.now) || n.ownersVersion != w.claims.version ||
 			slices.ContainsFunc(n.cells, func(c *cell) bool { return c.stopped || c.slowUntil > w.now || c.ownersVersion != n.ownersVersion })
 	}) || slices.ContainsFunc(w.claims.groups, func(cl claim) bool { return !cl.owned() })
-	if trouble || w.net.delayed > 0 {
+	if disturbed || w.net.delayed > 0 {
 		w.lastDisturbance = max(w.lastDisturbance, w.now)
 	}
 	return w.lastDisturbance
 }
 
-// noteDisturbance takes note of a fault, unless it is one outside: that holds up no
-// message between cells.
+// noteDisturbance records a fault as a disturbance. Faults of upstream services are
+// ignored, because they delay no message between cells.
 func (w *Simulation) noteDisturbance(f Fault) {
 	if int(f) >= faultKinds || !faultTable[f].outside {
 		w.lastDisturbance = max(w.lastDisturbance, w.now)
 	}
 }
 
-// noteClockJump takes note of a clock that is set back: it stands still for as long, and
-// holds up what its cells do by it.
+// noteClockJump records that a clock was set back by the given time, or forward if it
+// is negative. A clock that was set back is stopped for that long, which delays the
+// work of its cells.
 func (w *Simulation) noteClockJump(by time.Duration) {
 	w.lastDisturbance = max(w.lastDisturbance, w.now.Add(by+time.Second))
 }
 
-// callMessage tells an agent, in its language, to ask another for something small.
+// callMessage returns a message that makes agent call another one for a trivial task.
+// The form of the message depends on the kind of the agent.
 func (w *Simulation) callMessage(agent, to, key string) string {
-	small := script{{{verb: "work", name: "w", ms: 1}}}.String()
+	task := script{{{verb: "work", name: "w", ms: 1}}}.String()
 	if w.agentKind(to) != actor.Native {
-		small = "use " + clockTool
+		task = "use " + clockTool
 	}
 	if w.agentKind(agent) != actor.Native {
-		return askLine(to+"/"+key, small)
+		return askLine(to+"/"+key, task)
 	}
-	return script{{{verb: "call", name: to + "/" + key, script: small}}}.String()
+	return script{{{verb: "call", name: to + "/" + key, script: task}}}.String()
 }
 
-// submitWaitCycle has two or three clients come at one time, each of whom wants an
-// actor to ask the next one's. They have time enough for a ring to stand.
+// submitWaitCycle submits two or three requests at once. Each makes its target call
+// the target of the next one. Their time limits are long enough for a wait cycle to
+// form.
 func (w *Simulation) submitWaitCycle() {
 	if w.team != nil {
 		return
