@@ -16,16 +16,16 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Besides those who play scripts, a world has agents whose turns need somebody
-// outside: declared ones, who ask a model, and external ones, who are elsewhere.
-// They are told in the lines that upstream.Script reads.
+// A simulation has agents that follow scripts, and agents whose turns need an upstream:
+// declared agents prompt a model, external agents run outside the nodes. Messages to
+// the latter two consist of lines in the syntax of upstream.Script.
 var (
 	declaredNames = [...]string{"dora", "dino"}
 	externalNames = [...]string{"xan", "xia"}
 	modelNames    = [...]string{upstream.ScriptName, "other"}
 )
 
-// drawUpstreamAgents makes the declared and external agents of a world.
+// drawUpstreamAgents draws the declared and external agents of a simulation.
 func drawUpstreamAgents(c Entropy) []actor.Definition {
 	var all []actor.Definition
 	for _, name := range declaredNames[:[...]int{1, 0, 2, 1}[c.Int(4)]] {
@@ -50,7 +50,8 @@ func externalSpec(name, retry string) map[string]any {
 	return spec
 }
 
-// compileAgent makes an agent of a spec, as a server does it.
+// compileAgent compiles an agent from a spec as a server does, after drawing some of
+// its options.
 func compileAgent(c Entropy, spec map[string]any) actor.Definition {
 	if c.Int(6) == 5 {
 		spec["durability"] = "none"
@@ -64,7 +65,8 @@ func compileAgent(c Entropy, spec map[string]any) actor.Definition {
 	return invariant.Must(agents.Compile(invariant.Must(parseSpec(spec)), builtinTools()))
 }
 
-// parseSpec reads a spec as it comes by HTTP, or from a file: the second of each kind does.
+// parseSpec parses a spec from JSON, as sent over HTTP. The spec of the second agent of
+// each kind is parsed from TOML, as in a file.
 func parseSpec(spec map[string]any) (agents.Spec, error) {
 	if id := spec["agent_id"]; id == declaredNames[1] || id == externalNames[1] {
 		return agents.ReadTOML(string(invariant.Must(toml.Marshal(spec))))
@@ -72,7 +74,7 @@ func parseSpec(spec map[string]any) (agents.Spec, error) {
 	return agents.ReadJSON(invariant.Must(json.Marshal(spec)))
 }
 
-// agentKind is how an agent has to be spoken to.
+// agentKind returns the kind of an agent, which determines the syntax of its messages.
 func (w *Simulation) agentKind(agent string) actor.AgentKind {
 	agent, _, _ = strings.Cut(agent, "/")
 	for i := range w.plan.Agents {
@@ -88,19 +90,19 @@ func (w *Simulation) agentKind(agent string) actor.AgentKind {
 	return actor.Native
 }
 
-// message draws what an actor is told, in its own language.
+// message draws a message for an actor, in the syntax of its agent.
 func (d generator) message(levels int, to string) string {
 	if d.w.agentKind(to) == actor.Native {
 		return d.script(levels, to).String()
 	}
 	lines := d.lines(levels, to)
-	if d.singleLine { // one line is all that fits into another
+	if d.singleLine { // a nested message has room for one line
 		return lines[0]
 	}
 	return strings.Join(lines, "\n")
 }
 
-// lines draws what a declared or external agent is told.
+// lines draws the lines of a message for a declared or external agent.
 func (d generator) lines(levels int, self string) []string {
 	w, inner := d.w, generator{d.w, true}
 	var all []string
@@ -139,5 +141,5 @@ func (d generator) line(levels int, self string) string {
 	return "say it is " + strconv.Itoa(w.entropy.Int(100)) + " past nine, ééé"
 }
 
-// askLine tells a declared or external agent to ask another.
+// askLine returns the line that makes a declared or external agent call another agent.
 func askLine(agent, message string) string { return "ask " + agent + " agent to " + message }

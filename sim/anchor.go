@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// anchorFile is the file that says how far a node's log was synced: marks, from
-// the given slot on.
+// anchorFile returns the anchor file of a node, with marks written to its two slots in
+// turn, starting at slot.
 func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
 	file := make([]byte, store.AnchorFileBytes)
 	for i, m := range marks {
@@ -20,9 +20,10 @@ func anchorFile(node actor.NodeID, slot int, marks ...store.Mark) []byte {
 	return file
 }
 
-// readAnchor is the mark that a process finds which starts: that of its last batch,
-// or, if that was not whole, the one before. Wait is how long it takes until
-// somebody has put back an anchor that cannot be read at all.
+// readAnchor returns the mark from which a starting process reads its log. This is the
+// mark of its last batch, or of the batch before if the last write of the anchor was
+// torn. If neither slot can be decoded, wait is the time until an operator has restored
+// the anchor.
 func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	w, n := d.n.w, d.n
 	if d.previous.Batch == 0 || !w.faultFires(DiskTornAnchor) {
@@ -36,7 +37,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	switch w.entropy.Int(4) {
 	case 0:
 		at := w.entropy.Int(len(last))
-		for i := range last[at:] { // what stood there is of two batches before
+		for i := range last[at:] { // stale bytes, from two batches earlier
 			last[at+i] = ^last[at+i]
 		}
 	case 1:

@@ -17,43 +17,45 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// auditEvery is how many seeds share one audit: it takes as long as a sixth of a world.
+// auditEvery is the number of seeds per audited seed. An audit takes about a sixth of
+// the time of a run.
 const auditEvery = 8
 
-// What a world judges besides the specs.
+// Properties that the simulator checks in addition to the specs.
 const (
 	CellNeverPanics = "CellNeverPanics"
-	CodecRoundTrip  = "CodecRoundTrip" // what is sent can be read, and nothing else
-	StoreReads      = "StoreReads"     // and what was written
-	RotIsTold       = "RotIsTold"      // who starts says what of its data is lost or wrong
-	ChainHolds      = "ChainHolds"     // a node's log is one chain
-	StoreHolds      = "StoreHolds"     // and all keys say the same
-	RegistryHolds   = "RegistryHolds"  // what the registry says is so at every door and cell
-	NobodyAstray    = "NobodyAstray"   // a node connects with nobody but whom it may, and shows its secrets to nobody else
-	SameTurns       = "SameTurns"      // a turn made once more is the same
-	PartsAreSaid    = "PartsAreSaid"   // an answer that was cut off is not called whole
-	StreamsFold     = "StreamsFold"    // the events of a run are those of one that is over
-	Deterministic   = "Deterministic"  // the same seed is the same world
+	CodecRoundTrip  = "CodecRoundTrip" // encoded values decode to themselves; all other bytes are rejected
+	StoreReads      = "StoreReads"     // all rows of the store can be read
+	RotIsTold       = "RotIsTold"      // a starting node reports lost or corrupt data
+	ChainHolds      = "ChainHolds"     // the batches of a node's log form one chain
+	StoreHolds      = "StoreHolds"     // all rows of the store agree with each other
+	RegistryHolds   = "RegistryHolds"  // gateways and cells agree with the operations that the registry acknowledged
+	NobodyAstray    = "NobodyAstray"   // a node connects only to allowed addresses, and sends a secret only to its own endpoint
+	SameTurns       = "SameTurns"      // replaying a turn yields the same actions
+	PartsAreSaid    = "PartsAreSaid"   // a truncated answer is not reported as complete
+	StreamsFold     = "StreamsFold"    // the stored events of a run fold to an ended run
+	Deterministic   = "Deterministic"  // the same seed gives the same hash
 
-	WorldNeverPanics = "WorldNeverPanics" // nor does anything around the cells
+	WorldNeverPanics = "WorldNeverPanics" // the code around the cells does not panic either
 )
 
-// Properties lists the names.
+// Properties returns the names of these properties.
 func Properties() []string {
 	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
 func (w *Simulation) auditEnabled() bool { return w.seed%auditEvery == 0 }
 
-// audit looks into the store of a world at rest: each node's log is one chain,
-// the indexes say what the journals say, and the streams of all that clients asked for fold to runs that are over.
+// audit checks the store of a simulation at rest: the log of each node is one chain,
+// the indexes agree with the journals, and the events of each client's run fold to an
+// ended run. It also checks the codecs, and that corruption is detected.
 func (w *Simulation) audit() {
 	for _, n := range w.nodes {
 		if end, err := store.VerifyAll(w.kv, n.id, n.log.mark); err != nil || end != n.log.mark {
 			w.fail(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d, its disk says %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
 		}
 	}
-	n := w.nodes[0] // the nodes share one store
+	n := w.nodes[0] // all nodes share one store
 	x, err := store.Examine(w.kv, n.id, n.log.mark, nil, nil)
 	if err != nil || x.Wrong > 0 {
 		w.fail(StoreHolds, fmt.Sprintf("%d things are wrong with the store, %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
@@ -68,12 +70,12 @@ func (w *Simulation) audit() {
 	}
 }
 
-// streamEventsMax is more events than any run has.
+// streamEventsMax exceeds the number of events of any run.
 const streamEventsMax = 1 << 16
 
 func (w *Simulation) auditRun(run actor.CallID) error {
 	stored, err := store.Events(w.kv, actor.DefaultTenant, run, 0, streamEventsMax)
-	if err != nil || len(stored) == 0 { // refused, a repeat, or unjournaled
+	if err != nil || len(stored) == 0 { // refused, repeated or unjournaled request
 		return err
 	}
 	events := make([]runs.Event, len(stored))
@@ -89,25 +91,26 @@ func (w *Simulation) auditRun(run actor.CallID) error {
 	return err
 }
 
-// corruptedRowsMax is of how many rows an audit makes something else, one after the other.
+// corruptedRowsMax is the number of rows that an audit corrupts, one after another.
 const corruptedRowsMax = 2
 
-// auditCorruption makes a row of the store another, whatever it holds, and puts it back:
-// who examines the store is told of it, or reads all that there is as before.
+// auditCorruption corrupts a row of the store, of a random kind, and restores it. The
+// examination of the store MUST report the corruption, unless the row still reads as
+// before.
 func (w *Simulation) auditCorruption() {
-	families := map[string][]store.Row{}
+	byKind := map[string][]store.Row{}
 	if err := w.kv.Scan(nil, []byte{0xff}, func(key, _ []byte) bool {
-		of := rowKind(key)
-		families[of] = append(families[of], store.Row{Key: bytes.Clone(key)})
+		kind := rowKind(key)
+		byKind[kind] = append(byKind[kind], store.Row{Key: bytes.Clone(key)})
 		return true
 	}); err != nil {
 		w.fail(StoreReads, err.Error())
 		return
 	}
-	names := slices.Sorted(maps.Keys(families))
+	kinds := slices.Sorted(maps.Keys(byKind))
 	d := &w.nodes[0].log
 	for range corruptedRowsMax {
-		rows := families[names[w.entropy.Int(len(names))]]
+		rows := byKind[kinds[w.entropy.Int(len(kinds))]]
 		row := rows[w.entropy.Int(len(rows))]
 		r := d.corrupt([...]Fault{DiskLostWrite, DiskTornWrite, DiskBitFlip, DiskMisdirected}[w.entropy.Int(4)], append(rows[:min(len(rows)-1, 8):min(len(rows)-1, 8)], row))
 		if r == nil {
@@ -115,7 +118,7 @@ func (w *Simulation) auditCorruption() {
 		}
 		key := r.original[0].Key
 		x, err := store.Examine(w.kv, d.n.id, d.mark, func([]byte) error { return nil }, nil)
-		for _, n := range w.nodes[1:] { // who has written it says whether it is as it was
+		for _, n := range w.nodes[1:] { // a row is verified by the log of the node that wrote it
 			if err == nil && x.Wrong == 0 {
 				_, err = store.VerifyAll(w.kv, n.id, n.log.mark)
 			}
@@ -131,7 +134,7 @@ func (w *Simulation) auditCorruption() {
 	}
 }
 
-// rowKind is what a key is for: its parts but those that are names or numbers.
+// rowKind returns the kind of a row: the parts of its key except names and numbers.
 func rowKind(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch {
@@ -143,7 +146,7 @@ func rowKind(key []byte) string {
 	return parts[2]
 }
 
-// readRow is what comes of a row for who reads it, as text.
+// readRow reads a row as production code does and formats the result, or the error.
 func (w *Simulation) readRow(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch rowKind(key) {
@@ -156,7 +159,7 @@ func (w *Simulation) readRow(key []byte) string {
 			events, err = store.Events(w.kv, parts[1], run, 0, streamEventsMax)
 			h := xxhash.New()
 			for _, e := range events {
-				h.Write(e.Body) //nolint:errcheck // a hash takes all
+				h.Write(e.Body) //nolint:errcheck // a hash never returns an error
 			}
 			return fmt.Sprint(len(events), h.Sum64(), err)
 		}

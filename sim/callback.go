@@ -16,20 +16,22 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// tokenSecret is under which the tokens of a world's runs are made: all its nodes are one server's.
+// tokenSecret returns the secret from which run tokens are derived. All nodes share it,
+// as the nodes of one server do.
 func (w *Simulation) tokenSecret() []byte {
 	s := seed32(w.seed, 0x7365_6372_6574)
 	return s[:]
 }
 
-// mintToken is with what an external agent speaks for a run.
+// mintToken returns the token with which an external agent acts on behalf of a run.
 func (w *Simulation) mintToken(run actor.CallID, id actor.ID) upstream.Secret {
 	return upstream.Secret(ingress.MintToken(w.tokenSecret(), run, id))
 }
 
-// sendCallback brings what an external agent asks of another to some node: a signal
-// to the run whose token it has. Told gets the answer, or nil if none came.
-func (w *Simulation) sendCallback(j *externalCall, body string, told func(*actor.Reply)) {
+// sendCallback sends the request of an external agent to another agent: a signal to the
+// run that its token names, through a random node. done receives the reply, or nil if
+// there was none.
+func (w *Simulation) sendCallback(j *externalCall, body string, done func(*actor.Reply)) {
 	run, id, refusal := ingress.ReadToken(w.tokenSecret(), j.token)
 	if refusal != nil {
 		w.fail(CodecRoundTrip, "the token of a run cannot be read: "+refusal.Error())
@@ -40,20 +42,20 @@ func (w *Simulation) sendCallback(j *externalCall, body string, told func(*actor
 	}
 	n := w.drawNode()
 	if n == nil {
-		told(nil)
+		done(nil)
 		return
 	}
 	call, refusal := parseInvocation(run, id, body)
 	if refusal != nil {
-		told(&actor.Reply{Status: actor.Failed, Refusal: refusal})
+		done(&actor.Reply{Status: actor.Failed, Refusal: refusal})
 		return
 	}
 	call.ID, call.Lane, call.Left, call.Attempt = w.newCallID(), actor.Normal, 5*time.Second+w.between(0, 10*time.Second), 1
 	call.Root, call.Principal, call.Origin = call.ID, "agent:"+j.agent, actor.Agent
 	var first *actor.Reply
-	same := func(reply *actor.Reply) {
-		forgets := w.isVolatile(id.Agent) // one that writes nothing down asks anew when it has moved
-		if !forgets && first != nil && reply != nil && first.Refusal == nil && reply.Refusal == nil && first.Run != reply.Run {
+	checkSame := func(reply *actor.Reply) {
+		volatile := w.isVolatile(id.Agent) // a volatile actor starts a new run after it has moved
+		if !volatile && first != nil && reply != nil && first.Refusal == nil && reply.Refusal == nil && first.Run != reply.Run {
 			w.fail(specs.OneAnswer, fmt.Sprintf("%s calls back once, and has the answers of two runs, %s and %s", j.agent, first.Run, reply.Run))
 		}
 		if reply != nil {
@@ -61,38 +63,39 @@ func (w *Simulation) sendCallback(j *externalCall, body string, told func(*actor
 		}
 	}
 	w.log.note(w.now, "%s calls back for run %s: %s", j.agent, run.Short(), body)
-	w.submitCall(n, call, func(reply *actor.Reply) { same(reply); told(reply) })
+	w.submitCall(n, call, func(reply *actor.Reply) { checkSame(reply); done(reply) })
 	if w.faultFires(CallbackDuplicate) {
 		w.after(w.between(0, 300*time.Millisecond), func() {
-			if again := w.drawNode(); again != nil && again != n { // at one node there is one who waits for a call
+			if other := w.drawNode(); other != nil && other != n { // a node keeps at most one waiter per call
 				w.recordFault(CallbackDuplicate, "%s calls back twice", j.agent)
-				w.submitCall(again, call, same)
+				w.submitCall(other, call, checkSame)
 			}
 		})
 	}
 }
 
-// parseInvocation is what an external agent asks, as a door reads it: the agent stands
-// in the path, the rest in the body.
-func parseInvocation(run actor.CallID, of actor.ID, wants string) (actor.Call, *actor.Refusal) {
+// parseInvocation parses the request of an external agent as the gateway does: the
+// agent is part of the path, the rest is in the body.
+func parseInvocation(run actor.CallID, owner actor.ID, body string) (actor.Call, *actor.Refusal) {
 	var in struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 		Timeout int64  `json:"timeout_ms"`
 	}
-	if err := json.Unmarshal([]byte(wants), &in); err != nil {
+	if err := json.Unmarshal([]byte(body), &in); err != nil {
 		return actor.Call{}, actor.Refuse(actor.Invalid, "%v", err)
 	}
 	agent, session, _ := strings.Cut(in.Agent, "/")
-	call, _, r := ingress.Invoke(run, of, agent, invariant.Must(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
+	call, _, r := ingress.Invoke(run, owner, agent, invariant.Must(json.Marshal(map[string]any{"message": in.Message, "session_id": session, "timeout_ms": in.Timeout})))
 	return call, r
 }
 
-// submitCall has somebody wait at a node for what comes of a signal.
-func (w *Simulation) submitCall(n *node, call actor.Call, told func(*actor.Reply)) {
-	at := n.cells[w.entropy.Int(len(n.cells))]
-	l := &pendingRequest{client: &client{no: noOffset, stream: w.queue.stream, to: call.To, onReply: told}, call: call.ID, cell: at}
-	w.pending = append(w.pending, l)
-	at.enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}})
-	w.after(call.Left+5*time.Second, func() { w.disconnectClient(l, noFault) })
+// submitCall delivers a call to a cell of the node. The client's onReply receives the
+// reply.
+func (w *Simulation) submitCall(n *node, call actor.Call, done func(*actor.Reply)) {
+	cell := n.cells[w.entropy.Int(len(n.cells))]
+	req := &pendingRequest{client: &client{no: noOffset, stream: w.queue.stream, to: call.To, onReply: done}, call: call.ID, cell: cell}
+	w.pending = append(w.pending, req)
+	cell.enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: call.To, Body: actor.Request{Call: call}}}})
+	w.after(call.Left+5*time.Second, func() { w.disconnectClient(req, noFault) })
 }

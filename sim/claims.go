@@ -7,28 +7,28 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 )
 
-// claims is what the shared store knows of who owns which shards. Shards are
-// claimed in groups; each claim is a conditional write, and its epoch is greater
-// than any before it of that group.
+// claims is the shared store's record of the owner of each shard. Shards are claimed in
+// groups. A claim is a conditional write, and its epoch is greater than every earlier
+// epoch of its group.
 type claims struct {
 	groups       []claim
-	leases       []actor.Time // of each node: until when nobody may take its claims
+	leases       []actor.Time // end of each node's lease, before which its claims cannot be taken over
 	version      uint64
 	table        dispatcher.Table
-	tableVersion uint64 // the version that table shows
-	encoded      []byte // the same, for the log
+	tableVersion uint64 // version of table
+	encoded      []byte // encoding of table, for the canonical log
 }
 
 type claim struct {
-	node      *node // nil: nobody's
+	node      *node // nil if the group has no owner
 	cell      uint16
 	epoch     actor.Epoch
-	releasing bool // it is being given up: cells see no owner, what was written still counts
+	releasing bool // being released: cells see no owner, but writes of the owner are still accepted
 }
 
 func (c *claim) owned() bool { return c.node != nil && !c.releasing }
 
-// shardRange is the shards of a group: first, and one past the last.
+// shardRange returns the shards of a group, lo <= shard < hi.
 func (c *claims) shardRange(group int) (lo, hi uint16) {
 	n := len(c.groups)
 	return uint16(group * dispatcher.Shards / n), uint16((group + 1) * dispatcher.Shards / n)
@@ -48,14 +48,14 @@ func (c *claims) groupOf(shard uint16) int {
 	}
 }
 
-// holds tells whether the shard is claimed by this node under this epoch: the
+// holds reports whether the node claims the shard under this epoch, which is the
 // condition of every write.
 func (c *claims) holds(n *node, shard uint16, epoch actor.Epoch) bool {
 	cl := &c.groups[c.groupOf(shard)]
 	return cl.node == n && cl.epoch == epoch
 }
 
-// claim gives a group to a cell, under the next epoch.
+// claim assigns a group to a cell under the next epoch, and returns the epoch.
 func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
 	cl := &c.groups[group]
 	cl.node, cl.cell, cl.releasing = n, cell, false
@@ -64,13 +64,13 @@ func (c *claims) claim(group int, n *node, cell uint16) actor.Epoch {
 	return cl.epoch
 }
 
-// release leaves a group to nobody.
+// release removes the owner of a group.
 func (c *claims) release(group int) {
 	c.groups[group].node, c.groups[group].releasing = nil, false
 	c.version++
 }
 
-// owners is the claims as the cells are told them.
+// owners returns the ownership table that cells receive, and its encoding.
 func (c *claims) owners() (dispatcher.Table, []byte) {
 	if c.tableVersion == c.version {
 		return c.table, c.encoded

@@ -19,46 +19,46 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// client is somebody outside who asks one thing of an actor, through a node of
-// their choice, and asks again if that node goes away and they have a key.
+// client is a client that sends one request to an actor, through a node of its choice.
+// If that node fails, the client retries, provided that it has an idempotency key.
 type client struct {
 	no          int
-	stream      StreamID // of its choices: that of whoever had it come
+	stream      StreamID // stream of its choices: that of the arrival that created it
 	to          actor.ID
 	text        string
 	lane        actor.Lane
 	left        actor.Duration
-	key         string       // Idempotency-Key, if any
-	call        actor.CallID // of the last try
+	key         string       // idempotency key; "" if none
+	call        actor.CallID // run requested by the last attempt
 	tries       int
-	burst       bool
-	run         actor.CallID // that succeeded, under the key
-	replyDigest uint32       // a digest of what it said
-	reply       *actor.Reply // the last
-	held        bool
-	onReply     func(*actor.Reply) // of one who calls back: gets the answer, or nil if none comes
-	swap        *linear.Op         // the value that it leaves, until it is told which was there before
-	op          *registryOp        // for the registry; nil: a message
-	apiKey      *apiKey            // with which it comes; nil: it needs none
-	bodyStyle   int                // in which it writes
+	burst       bool               // part of a burst: not retried when refused as Busy
+	run         actor.CallID       // run that succeeded under the key
+	replyDigest uint32             // digest of the run's answer
+	reply       *actor.Reply       // last reply
+	held        bool               // the last reply was that the run is held for approval
+	onReply     func(*actor.Reply) // called with the reply, or with nil if there is none; optional
+	swap        *linear.Op         // swap of a value in the register, until its previous value is known
+	op          *registryOp        // registry operation; nil for a message
+	apiKey      *apiKey            // presented to the gateway; nil for none
+	bodyStyle   int                // formatting of the body, below bodyStyles
 }
 
-// pendingRequest is one request of a client, as long as it waits for its answer.
+// pendingRequest is one attempt of a client, until it has its reply.
 type pendingRequest struct {
 	client  *client
 	call    actor.CallID
 	cell    *cell
-	keyedOp *linear.Op // under a key
+	keyedOp *linear.Op // recorded operation, if the client has an idempotency key
 }
 
-// clientLeftMax is the longest that a client gives its run.
+// clientLeftMax is the longest time left that a client gives its run.
 const clientLeftMax = 20 * time.Second
 
-// triesMax is how often a client asks before it gives up.
+// triesMax is the maximum number of attempts of a client.
 const triesMax = 8
 
-// nextArrival has a client come, and then the next, until there were enough; a little
-// later the last phase begins.
+// nextArrival submits the request of the next client and schedules the following
+// arrival. After the last arrival it schedules the recovery phase, 5 s later.
 func (w *Simulation) nextArrival() {
 	if w.plan.Calls > 0 && w.Stats.Calls >= w.plan.Calls || w.now.Sub(Origin) >= w.plan.Span {
 		w.recordArrival()
@@ -69,10 +69,10 @@ func (w *Simulation) nextArrival() {
 	w.setCause(topicArrival + w.arrivals)
 	w.setStream(topicArrival + w.arrivals)
 	w.arrivals++
-	most := w.arrivalGapMax()
-	w.after(most-w.between(0, most-w.plan.ArrivalInterval/50), w.nextArrival)
+	gapMax := w.arrivalGapMax()
+	w.after(gapMax-w.between(0, gapMax-w.plan.ArrivalInterval/50), w.nextArrival)
 	if w.entropy.Int(64) == 0 && w.maySkipArrival() {
-		return // nobody comes this time
+		return // this arrival is skipped
 	}
 	w.recordArrival()
 	if w.entropy.Int(16) == 15 {
@@ -86,24 +86,24 @@ func (w *Simulation) nextArrival() {
 	}
 }
 
-// drawClient has somebody come, with something to ask. Some leave a value with
-// who keeps it, and some have another leave it.
+// drawClient draws a client and its request. Some clients swap a value in the register,
+// and some have another agent swap it.
 func (w *Simulation) drawClient() *client {
 	d := generator{w: w}
 	if w.team != nil {
 		to, a := d.drawTeamAsk()
 		return w.addClient(to, a.Message, a.Left)
 	}
-	to, message, value, keeper := d.target(), "", "", actor.ID{}
+	to, message, value, register := d.target(), "", "", actor.ID{}
 	if w.hasRegistry() && w.entropy.Int(12) == 11 {
 		to.Agent = registeredAgents[w.entropy.Int(len(registeredAgents))].name
 	}
-	leaves := 0
+	choice := 0
 	if !w.plan.Plain {
-		leaves = w.entropy.Int(12)
+		choice = w.entropy.Int(12)
 	}
 	switch {
-	case leaves >= 10:
+	case choice >= 10:
 		to = d.swapTarget()
 		value, message = d.swapMessage()
 	default:
@@ -116,15 +116,17 @@ func (w *Simulation) drawClient() *client {
 	switch {
 	case value != "":
 		c.swap = w.judge.Leaves(w.now, to, fmt.Sprintf("client %d", c.no), value)
-	case leaves == 9 && w.agentKind(to.Agent) == actor.Native && !w.isVolatile(to.Agent):
-		keeper = d.swapTarget()
+	case choice == 9 && w.agentKind(to.Agent) == actor.Native && !w.isVolatile(to.Agent):
+		register = d.swapTarget()
 		value, message = d.swapMessage()
-		c.text += "; " + instruction{verb: "call", name: keeper.Agent + "/" + keeper.Key, script: message}.String()
-		w.judge.Leaves(w.now, keeper, fmt.Sprintf("%s for client %d", to, c.no), value)
+		c.text += "; " + instruction{verb: "call", name: register.Agent + "/" + register.Key, script: message}.String()
+		w.judge.Leaves(w.now, register, fmt.Sprintf("%s for client %d", to, c.no), value)
 	}
 	return c
 }
 
+// addClient adds a client without submitting its request. Two of three clients have an
+// idempotency key.
 func (w *Simulation) addClient(to actor.ID, text string, left actor.Duration) *client {
 	c := &client{no: len(w.clients), stream: w.queue.stream, to: to, text: text, left: left, lane: actor.Normal}
 	if !w.plan.Plain && w.entropy.Int(3) > 0 {
@@ -134,7 +136,7 @@ func (w *Simulation) addClient(to actor.ID, text string, left actor.Duration) *c
 	return c
 }
 
-// submit brings the client's request to some node.
+// submit submits the client's request through a random node that is up.
 func (w *Simulation) submit(c *client) {
 	defer w.restoreStream(w.restoreStream(c.stream))
 	n := w.drawNode()
@@ -145,16 +147,18 @@ func (w *Simulation) submit(c *client) {
 	w.submitAt(c, n.cells[w.entropy.Int(len(n.cells))])
 }
 
-func (w *Simulation) submitAt(c *client, at *cell) {
+// submitAt submits the client's request through a cell, and may schedule a disconnect or
+// a cancel. The client gives the attempt 5 s more than its time left.
+func (w *Simulation) submitAt(c *client, cell *cell) {
 	c.tries++
 	w.lastRequestAt = w.now
-	if w.rejectWhenDiskFull(at.n, c) || w.refusesKey(at.n, c) {
+	if w.rejectWhenDiskFull(cell.n, c) || w.refusesKey(cell.n, c) {
 		return
 	}
 	id := w.newCallID()
 	c.call = id
 	if w.faultFires(ClientGarbage) {
-		w.sendMalformed(c, at)
+		w.sendMalformed(c, cell)
 	}
 	call, refusal := w.clientCall(c)
 	if refusal != nil {
@@ -163,25 +167,25 @@ func (w *Simulation) submitAt(c *client, at *cell) {
 	}
 	call.ID, call.Root, call.Kind, call.Lane = id, id, actor.Waiting, c.lane
 	call.Attempt, call.Origin = 1, actor.Human
-	w.log.note(w.now, "client %d asks %s through %s: %s", c.no, c.to, at.self, c.text)
-	l := &pendingRequest{client: c, call: id, cell: at}
-	w.pending = append(w.pending, l)
-	w.recordKeyedRequest(l)
-	if c.no%2 == 1 { // as a door of the same process does it
-		at.enqueue(input{orderGroup: unordered, in: &runtime.Visit{Call: call}})
+	w.log.note(w.now, "client %d asks %s through %s: %s", c.no, c.to, cell.self, c.text)
+	req := &pendingRequest{client: c, call: id, cell: cell}
+	w.pending = append(w.pending, req)
+	w.recordKeyedRequest(req)
+	if c.no%2 == 1 { // like a gateway in the same process
+		cell.enqueue(input{orderGroup: unordered, in: &runtime.Visit{Call: call}})
 	} else {
-		at.enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
+		cell.enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: actor.Envelope{To: c.to, Body: actor.Request{Call: call}}}})
 	}
 	if w.faultFires(ClientDisconnect) {
-		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.disconnectClient(l, ClientDisconnect) })
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.disconnectClient(req, ClientDisconnect) })
 	}
 	if w.faultFires(ClientCancel) {
-		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancelRun(l) })
+		w.after(w.between(time.Millisecond, 3*time.Second), func() { w.cancelRun(req) })
 	}
-	w.after(c.left+5*time.Second, func() { w.disconnectClient(l, Fault(faultKinds)) })
+	w.after(c.left+5*time.Second, func() { w.disconnectClient(req, Fault(faultKinds)) })
 }
 
-// clientCall is what the client asks for, as a door reads it.
+// clientCall returns the call that the gateway builds from the client's request.
 func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 	if c.op != nil {
 		return c.op.request(c)
@@ -201,77 +205,82 @@ func (w *Simulation) clientCall(c *client) (actor.Call, *actor.Refusal) {
 	return call, refusal
 }
 
-// disconnectClient ends a line from the client's side. Nobody tells the run.
-func (w *Simulation) disconnectClient(l *pendingRequest, f Fault) {
-	if !w.removePending(l) {
+// disconnectClient ends a request from the client's side. The run is not notified, and
+// continues.
+func (w *Simulation) disconnectClient(req *pendingRequest, f Fault) {
+	if !w.removePending(req) {
 		return
 	}
 	if int(f) < faultKinds {
-		w.recordFault(f, "client %d hangs up", l.client.no)
+		w.recordFault(f, "client %d hangs up", req.client.no)
 	} else {
-		w.log.note(w.now, "client %d has waited long enough", l.client.no)
+		w.log.note(w.now, "client %d has waited long enough", req.client.no)
 	}
-	w.scheduleRetry(l.client, w.between(time.Millisecond, time.Second))
+	w.scheduleRetry(req.client, w.between(time.Millisecond, time.Second))
 }
 
-// dropRequests ends the lines that a crash cuts.
-func (w *Simulation) dropRequests(at func(*pendingRequest) bool) {
-	for _, l := range slices.Clone(w.pending) {
-		if at(l) {
-			w.removePending(l)
-			w.scheduleRetry(l.client, w.between(time.Millisecond, time.Second))
+// dropRequests ends the requests whose connections are lost in a crash.
+func (w *Simulation) dropRequests(lost func(*pendingRequest) bool) {
+	for _, req := range slices.Clone(w.pending) {
+		if lost(req) {
+			w.removePending(req)
+			w.scheduleRetry(req.client, w.between(time.Millisecond, time.Second))
 		}
 	}
 }
 
-func (w *Simulation) removePending(l *pendingRequest) bool {
-	i := slices.Index(w.pending, l)
+// removePending removes a request that has lost its connection. It returns false if the
+// request was not pending.
+func (w *Simulation) removePending(req *pendingRequest) bool {
+	i := slices.Index(w.pending, req)
 	if i < 0 {
 		return false
 	}
 	w.pending = slices.Delete(w.pending, i, i+1)
-	if l.client.onReply != nil {
-		l.client.onReply(nil)
+	if req.client.onReply != nil {
+		req.client.onReply(nil)
 	}
 	return true
 }
 
-// scheduleRetry has a client ask for the same again, by its key: without one it
-// would not be the same. Nobody waits for longer than they would for an answer.
-func (w *Simulation) scheduleRetry(c *client, after time.Duration) {
-	if c.key == "" || c.tries >= triesMax || after > 3*clientLeftMax {
+// scheduleRetry schedules another attempt of the client under its idempotency key.
+// Without a key it would be a new request. No client waits longer than 3 × clientLeftMax
+// for its next attempt.
+func (w *Simulation) scheduleRetry(c *client, delay time.Duration) {
+	if c.key == "" || c.tries >= triesMax || delay > 3*clientLeftMax {
 		return
 	}
 	w.retriesScheduled++
-	w.after(after, func() { w.retriesScheduled--; w.submit(c) })
+	w.after(delay, func() { w.retriesScheduled--; w.submit(c) })
 }
 
-// cancelRun has a client give its run up: that is a command, hanging up is none.
-func (w *Simulation) cancelRun(l *pendingRequest) { w.cancelRunAs(ClientCancel, l) }
+// cancelRun cancels the run of a request. Only this command of a client cancels a run:
+// disconnecting does not.
+func (w *Simulation) cancelRun(req *pendingRequest) { w.cancelRunAs(ClientCancel, req) }
 
-func (w *Simulation) cancelRunAs(f Fault, l *pendingRequest) {
+func (w *Simulation) cancelRunAs(f Fault, req *pendingRequest) {
 	n := w.drawNode()
-	if n == nil || !slices.Contains(w.pending, l) {
+	if n == nil || !slices.Contains(w.pending, req) {
 		return
 	}
 	if f == ClientCancel {
-		w.recordFault(f, "client %d cancels %s", l.client.no, l.call.Short())
+		w.recordFault(f, "client %d cancels %s", req.client.no, req.call.Short())
 	}
-	if refusal := ingress.CheckEmpty([]byte([...]string{"", "{}", " { } "}[l.client.tries%3])); refusal != nil {
+	if refusal := ingress.CheckEmpty([]byte([...]string{"", "{}", " { } "}[req.client.tries%3])); refusal != nil {
 		w.fail(CodecRoundTrip, "a door does not take a cancel: "+refusal.Error())
 	}
 	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered,
-		in: runtime.Deliver{Envelope: actor.Envelope{To: l.client.to, Body: actor.Cancel{Call: l.call, Reason: actor.Stopped}}}})
+		in: runtime.Deliver{Envelope: actor.Envelope{To: req.client.to, Body: actor.Cancel{Call: req.call, Reason: actor.Stopped}}}})
 }
 
-// deliverReply gives a client its answer, if it still waits for it.
+// deliverReply delivers the reply to the client, if the request is still pending.
 func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
-	i := slices.IndexFunc(w.pending, func(l *pendingRequest) bool { return l.call == op.Call && l.cell.n == n })
+	i := slices.IndexFunc(w.pending, func(req *pendingRequest) bool { return req.call == op.Call && req.cell.n == n })
 	if i < 0 {
 		return
 	}
-	l := w.pending[i]
-	c := l.client
+	req := w.pending[i]
+	c := req.client
 	w.pending = slices.Delete(w.pending, i, i+1)
 	if op.HeldUntil != 0 {
 		c.held = true
@@ -283,20 +292,20 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 	}
 	reply := op.Reply
 	c.reply = &reply
-	w.recordReply(l, &reply)
+	w.recordReply(req, &reply)
 	w.Stats.Replies++
 	switch {
 	case c.onReply != nil:
 		c.onReply(&reply)
-	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // who writes nothing down forgets keys too
+	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // a volatile actor forgets idempotency keys
 		if !c.run.IsZero() && c.run != reply.Run {
 			w.fail("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
 		}
-		said := history.SaidIn(reply.Parts, reply.Warnings)
-		if c.run == reply.Run && c.replyDigest != said {
+		digest := history.SaidIn(reply.Parts, reply.Warnings)
+		if c.run == reply.Run && c.replyDigest != digest {
 			w.fail("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of run %s", c.no, c.run))
 		}
-		c.replyDigest = said
+		c.replyDigest = digest
 		if c.run == reply.Run {
 			w.Stats.Points[RepeatAnswered]++
 		}
@@ -319,18 +328,19 @@ func (w *Simulation) isVolatile(agent string) bool {
 	return false
 }
 
-// handleJoined tells a client that it asks for what is under way already.
+// handleJoined handles the notice that a request repeats a run already in progress.
 func (w *Simulation) handleJoined(op runtime.Joined) {
-	if i := slices.IndexFunc(w.pending, func(l *pendingRequest) bool { return l.call == op.Call }); i >= 0 {
+	if i := slices.IndexFunc(w.pending, func(req *pendingRequest) bool { return req.call == op.Call }); i >= 0 {
 		w.maybeReadStream(op.Run, w.pending[i].client)
 	}
 }
 
-// handlePublished shows a run's event to who watches: somebody answers a wait.
+// handlePublished notifies the readers of a run of its new event. If the run now waits
+// for a signal, it usually schedules one.
 func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	w.notifyStreams(e.Run)
 	if e.Seq == 1 {
-		if i := slices.IndexFunc(w.pending, func(l *pendingRequest) bool { return l.call == e.Run }); i >= 0 {
+		if i := slices.IndexFunc(w.pending, func(req *pendingRequest) bool { return req.call == e.Run }); i >= 0 {
 			w.maybeReadStream(e.Run, w.pending[i].client)
 		}
 	}
@@ -343,7 +353,7 @@ func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	}
 	owner, ok, err := store.ActorOf(w.kv, actor.DefaultTenant, e.Run)
 	if !ok || err != nil || w.entropy.Int(8) == 7 {
-		return // an unjournaled run cannot be found; or nobody is there
+		return // the actor of an unjournaled run is unknown, or the signal never comes
 	}
 	w.after(w.between(time.Millisecond, 8*time.Second), func() { w.sendSignal(owner.Actor, e.Run, event.Name) })
 	w.maybeDecideTwice(owner.Actor, e.Run, event.Name)

@@ -8,74 +8,76 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Origin is when every world begins.
+// Origin is the start of virtual time in every run.
 const Origin = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
-// clock is what a node believes the time is: off by some, and more so as time
-// goes by. It never goes back: after a jump backwards it stands still until the
-// time it told has come, and a process that starts meanwhile waits no less.
+// clock is the clock of a node. It is offset from virtual time, and drifts. It is
+// monotonic: after a backward jump it repeats its last reading until it has caught up,
+// and so does a process that is started before then.
 type clock struct {
-	offset actor.Duration // how far it was off
-	since  actor.Time     // then, by the world's time
-	drift  int64          // parts per million from then on
-	last   actor.Time     // the last it told
+	offset actor.Duration // offset at since
+	since  actor.Time     // in virtual time
+	drift  int64          // in parts per million, from since on
+	last   actor.Time     // last reading
 }
 
-// now is the node's time at the world's.
-func (c *clock) now(world actor.Time) actor.Time {
-	c.last = max(c.last, c.raw(world))
+// now returns the reading of the clock at virtual time t.
+func (c *clock) now(t actor.Time) actor.Time {
+	c.last = max(c.last, c.raw(t))
 	return c.last
 }
 
 const million = 1_000_000
 
 const (
-	// driftMax is how far a clock runs wrong at most, in parts per million: as much
-	// as leases allow for.
+	// driftMax is the maximum drift in parts per million. Leases allow for as much.
 	driftMax = 50_000
-	// clockJumpMax is how far a clock jumps, ahead or while its process is down
-	// back: less than outcomes are remembered for repeats.
+	// clockJumpMax is the maximum jump of a clock: ahead, or back while its process is
+	// down. It MUST be less than the time for which outcomes are remembered for
+	// repeats.
 	clockJumpMax = 30 * time.Second
-	// clockSlewAbove and clockFarOff are how far a clock is off when somebody who looks does something.
+	// clockSlewAbove and clockStepAbove are the offsets above which a correction
+	// reverses the drift, or sets the clock.
 	clockSlewAbove, clockStepAbove = time.Second, 5 * time.Second
 )
 
-// offsetAt is how far the clock is off.
-func (c *clock) offsetAt(world actor.Time) actor.Duration {
-	return c.offset + actor.Duration(int64(world.Sub(c.since))*c.drift/million)
+// offsetAt returns the offset of the clock at virtual time t.
+func (c *clock) offsetAt(t actor.Time) actor.Duration {
+	return c.offset + actor.Duration(int64(t.Sub(c.since))*c.drift/million)
 }
 
-func (c *clock) raw(world actor.Time) actor.Time { return world.Add(c.offsetAt(world)) }
+func (c *clock) raw(t actor.Time) actor.Time { return t.Add(c.offsetAt(t)) }
 
-// setDrift has the clock run at another rate from now on; it does not jump.
-func (c *clock) setDrift(world actor.Time, drift int64) {
-	c.offset, c.since, c.drift = c.offsetAt(world), world, drift
+// setDrift changes the drift from t on. The clock does not jump.
+func (c *clock) setDrift(t actor.Time, drift int64) {
+	c.offset, c.since, c.drift = c.offsetAt(t), t, drift
 }
 
-// jumpTo has the clock be off by so much from now on, and tells how far it jumps.
-func (c *clock) jumpTo(world actor.Time, to actor.Duration) actor.Duration {
-	by := to - c.offsetAt(world)
-	c.offset, c.since = to, world
+// jumpTo sets the offset at t, and returns the size of the jump.
+func (c *clock) jumpTo(t actor.Time, to actor.Duration) actor.Duration {
+	by := to - c.offsetAt(t)
+	c.offset, c.since = to, t
 	return by
 }
 
-// correct is what somebody does to a clock now and then who knows the time:
-// one that is far off jumps, one that is a little off runs the other way from
-// now on. It tells by how much it was off if it jumps.
-func (c *clock) correct(world actor.Time) actor.Duration {
-	switch off := c.offsetAt(world); {
-	case off.Abs() > clockStepAbove:
-		return -c.jumpTo(world, 0)
-	case off.Abs() > clockSlewAbove && (off > 0) == (c.drift > 0):
-		c.setDrift(world, -c.drift)
+// correct is the periodic correction by an operator. A large offset is set to 0, and a
+// small one is reduced by reversing the drift. It returns the offset that was removed
+// by a jump.
+func (c *clock) correct(t actor.Time) actor.Duration {
+	switch offset := c.offsetAt(t); {
+	case offset.Abs() > clockStepAbove:
+		return -c.jumpTo(t, 0)
+	case offset.Abs() > clockSlewAbove && (offset > 0) == (c.drift > 0):
+		c.setDrift(t, -c.drift)
 	}
 	return 0
 }
 
-// setBack is a clock that is put back while its process is down, as far as
-// clocks are behind at most: nobody remembers what it told. It tells by how much.
-func (c *clock) setBack(world actor.Time, by time.Duration) time.Duration {
-	by = min(by, c.offsetAt(world)+clockJumpMax)
+// setBack puts the clock back while its process is down, at most to the lowest
+// permitted offset. No process remembers the last reading. It returns the size of the
+// jump.
+func (c *clock) setBack(t actor.Time, by time.Duration) time.Duration {
+	by = min(by, c.offsetAt(t)+clockJumpMax)
 	if by <= 0 {
 		return 0
 	}
@@ -84,7 +86,7 @@ func (c *clock) setBack(world actor.Time, by time.Duration) time.Duration {
 	return by
 }
 
-// simTimeAt is the world's time at which the node's will be the given one, or
+// simTimeAt returns the virtual time at which the clock reads local, or up to
 // nanoseconds later.
 func (c *clock) simTimeAt(local actor.Time) actor.Time {
 	if local == actor.Forever {

@@ -11,13 +11,13 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TestClockOffsetAfterJumpAndDrift is of worlds of hours: whatever a clock went
-// wrong by before, it is off by what it jumped to, and from then on by no more
-// than its drift makes of the time that has passed since.
+// TestClockOffsetAfterJumpAndDrift covers runs of hours: whatever the offset was
+// before, after a jump it is the one set, and from then on it grows by no more than the
+// drift.
 func TestClockOffsetAfterJumpAndDrift(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := clock{since: Origin, drift: rapid.Int64Range(-driftMax, driftMax).Draw(t, "drift")}
-		now, told := Origin, actor.Time(0)
+		now, last := Origin, actor.Time(0)
 		for range rapid.IntRange(1, 40).Draw(t, "events") {
 			now = now.Add(actor.Duration(rapid.Int64Range(0, int64(10*time.Minute)).Draw(t, "passed")))
 			before := c.offsetAt(now)
@@ -45,20 +45,20 @@ func TestClockOffsetAfterJumpAndDrift(t *testing.T) {
 					t.Fatalf("was off by %v, was put back by %v, and is off by %v", before, by, c.offsetAt(now))
 				}
 				if by > 0 {
-					told = 0 // nobody remembers
+					last = 0 // the last reading is forgotten
 				}
 			}
 			later := now.Add(time.Minute)
-			if most := c.offsetAt(now).Abs() + actor.Duration(driftMax*time.Minute/million); c.offsetAt(later).Abs() > most {
+			if bound := c.offsetAt(now).Abs() + actor.Duration(driftMax*time.Minute/million); c.offsetAt(later).Abs() > bound {
 				t.Fatalf("off by %v a minute after %v", c.offsetAt(later), c.offsetAt(now))
 			}
 			if at := c.simTimeAt(c.raw(later)); at.Sub(later).Abs() > time.Microsecond || c.raw(at) < c.raw(later) {
 				t.Fatalf("tells %v at %v, and would tell it at %v", c.raw(later), later, at)
 			}
-			if c.now(now) < told {
-				t.Fatalf("went back from %v to %v", told, c.last)
+			if c.now(now) < last {
+				t.Fatalf("went back from %v to %v", last, c.last)
 			}
-			told = c.last
+			last = c.last
 		}
 	})
 }

@@ -13,22 +13,23 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// Columns shows a world to a person: one line for each event, one column for
-// each node. Calls are numbered as they come up; of what the log does, only that
-// it has become durable shows, of effects only what clients get.
+// Columns prints a run for people: one line per event, one column per node. Calls are
+// numbered in order of appearance. Of the log only the durable position is shown, of
+// effects only those that reach clients.
 type Columns struct {
 	out         io.Writer
-	width       int // of the page
+	width       int // of a line, in characters
 	nodes       []actor.NodeID
-	columnWidth int // of a column
+	columnWidth int // in characters
 	callNumbers map[actor.CallID]int
 	line        []byte
 }
 
-// ColumnsWidth is how many characters a line of columns may take.
+// ColumnsWidth is the usual width of a line, in characters.
 const ColumnsWidth = 132
 
-// NewColumns writes columns of so many characters, all of them together.
+// NewColumns returns a printer of lines of at most width characters, all columns
+// included.
 func NewColumns(out io.Writer, width int) *Columns {
 	return &Columns{out: out, width: width, callNumbers: map[actor.CallID]int{}}
 }
@@ -60,10 +61,10 @@ func (c *Columns) column(text string) {
 }
 
 func (c *Columns) endLine() {
-	c.out.Write(append(bytes.TrimRight(c.line, " "), '\n')) //nolint:errcheck // a page that cannot be written is not read
+	c.out.Write(append(bytes.TrimRight(c.line, " "), '\n')) //nolint:errcheck // output that cannot be written is dropped
 }
 
-// fault shows what the world does, across the columns.
+// fault prints a fault across all columns.
 func (c *Columns) fault(now actor.Time, f Fault, what string) {
 	fmt.Fprintf(c.out, "%*s  *** %s: %s\n", stampWidth, stamp(now), f, what)
 }
@@ -86,7 +87,7 @@ func (c *Columns) event(now actor.Time, e *history.Event) {
 
 func stamp(now actor.Time) string { return fmt.Sprintf("%.4fs", now.Sub(Origin).Seconds()) }
 
-// callNumber is the number of a call.
+// callNumber returns the number of a call, formatted as in " #7".
 func (c *Columns) callNumber(id actor.CallID) string {
 	if id.IsZero() {
 		return ""
@@ -99,36 +100,36 @@ func (c *Columns) callNumber(id actor.CallID) string {
 	return fmt.Sprintf(" #%d", n)
 }
 
-// describe is an event in a few words; "" for one that columns leave out.
+// describe returns an event in a few words, or "" for an event that is not printed.
 func (c *Columns) describe(e *history.Event) string {
-	who := shortID(e.Actor)
+	self := shortID(e.Actor)
 	switch e.Kind {
 	case history.Ask:
 		switch e.What {
 		case "client":
 			return "client asks " + shortID(e.Peer) + c.callNumber(e.Call)
 		case "call":
-			return who + " asks " + shortID(e.Peer) + c.callNumber(e.Call)
+			return self + " asks " + shortID(e.Peer) + c.callNumber(e.Call)
 		}
-		return who + " wants " + e.What
+		return self + " wants " + e.What
 	case history.Answer:
-		return who + " gets " + e.What + c.callNumber(e.Call) + reasonSuffix(e)
+		return self + " gets " + e.What + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Send:
 		return "→ " + e.What + c.callNumber(e.Call) + " to " + shortID(e.Peer)
 	case history.Deliver:
-		return "← " + e.What + c.callNumber(e.Call) + " for " + who
+		return "← " + e.What + c.callNumber(e.Call) + " for " + self
 	case history.Drop:
 		return "drops " + e.What + c.callNumber(e.Call) + ": " + e.Why
 	case history.Admit:
-		return who + " takes" + c.callNumber(e.Call)
+		return self + " takes" + c.callNumber(e.Call)
 	case history.Refuse:
-		return who + " refused" + c.callNumber(e.Call) + reasonSuffix(e)
+		return self + " refused" + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Start:
-		return who + " begins" + c.callNumber(e.Call)
+		return self + " begins" + c.callNumber(e.Call)
 	case history.Reply:
-		return who + " ends" + c.callNumber(e.Call) + reasonSuffix(e)
+		return self + " ends" + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Queue:
-		return who + " queues" + c.callNumber(e.Call) + " behind" + c.callNumber(e.Parent)
+		return self + " queues" + c.callNumber(e.Call) + " behind" + c.callNumber(e.Parent)
 	case history.Probe:
 		return "a probe passes" + c.callNumber(e.Call)
 	case history.ProbeHome:
@@ -136,24 +137,24 @@ func (c *Columns) describe(e *history.Event) string {
 	case history.Confirm:
 		return "lap two:" + c.callNumber(e.Call) + " still waits"
 	case history.RefuseWaitCycle:
-		return who + " refuses" + c.callNumber(e.Call) + ": a ring"
+		return self + " refuses" + c.callNumber(e.Call) + ": a ring"
 	case history.Reprobe:
-		return who + " probes again" + c.callNumber(e.Call)
+		return self + " probes again" + c.callNumber(e.Call)
 	case history.Expire:
 		if e.What == "sleep" {
 			return ""
 		}
-		return who + " time is over: " + e.What + c.callNumber(e.Call)
+		return self + " time is over: " + e.What + c.callNumber(e.Call)
 	case history.Cancel:
-		return who + " cancels" + c.callNumber(e.Call)
+		return self + " cancels" + c.callNumber(e.Call)
 	case history.Hold:
-		return who + " held: " + e.What + c.callNumber(e.Call)
+		return self + " held: " + e.What + c.callNumber(e.Call)
 	case history.Resume:
-		return who + " goes on: " + e.What + c.callNumber(e.Call)
+		return self + " goes on: " + e.What + c.callNumber(e.Call)
 	case history.Activate:
-		return "+ " + who
+		return "+ " + self
 	case history.Deactivate:
-		return "- " + who + ": " + e.Why
+		return "- " + self + ": " + e.Why
 	case history.Claim, history.Lose:
 		return fmt.Sprintf("%s shards %d-%d, epoch %d", strings.ToLower(e.Kind.String()), e.ShardLo, e.ShardHi-1, e.Epoch)
 	case history.Sync:
@@ -179,7 +180,7 @@ func (c *Columns) describe(e *history.Event) string {
 		}
 		return ""
 	}
-	return who + " " + strings.ToLower(e.Kind.String()) + c.callNumber(e.Call)
+	return self + " " + strings.ToLower(e.Kind.String()) + c.callNumber(e.Call)
 }
 
 func reasonSuffix(e *history.Event) string {

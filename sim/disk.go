@@ -11,26 +11,26 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// disk is a node's log on its way to the shared store. The production writer
-// decides what is a batch and when a gate opens; the world only takes its time.
-// The store sees a batch when its sync ends, all of it or nothing, and only
-// under the epochs that are claimed then.
+// disk moves the log of a node to the shared store. The production writer decides on
+// batches and on the release of gated effects; the simulation adds delays and faults.
+// The store receives a batch when its sync ends, entirely or not at all, and only if
+// its epochs still match the claims.
 type disk struct {
 	n             *node
 	writer        *store.Writer
-	mark          store.Mark // of the last batch that is in the store
-	previous      store.Mark // of the one before
+	mark          store.Mark // of the last batch in the store
+	previous      store.Mark // of the batch before it
 	inFlight      []store.Batch
-	written       int  // how many of them are written
-	batching      bool // a batch is about to be taken
+	written       int  // number of written batches, the first of inFlight
+	batching      bool // batches are about to be taken from the writer
 	writing       bool
 	syncing       bool
-	slow          bool // the sync under way takes longer than it should
+	slow          bool // a fault delays the sync in progress
 	recent        durableRows
-	oldFormat     bool           // the program is an earlier one
-	oldBatches    int            // how many batches such a one has written
-	corruption    *corruption    // what has become of its rows while the node is down; nil: nothing
-	pendingWrites [][]groupWrite // of flight
+	oldFormat     bool           // the process runs an earlier version of the program
+	oldBatches    int            // number of batches written by the earlier version
+	corruption    *corruption    // damage to the node's rows while it is down; nil if none
+	pendingWrites [][]groupWrite // for each batch of inFlight
 }
 
 func (d *disk) open(n *node) {
@@ -44,10 +44,10 @@ func (d *disk) open(n *node) {
 	*d = disk{n: n, mark: d.mark, previous: d.previous, recent: d.recent, oldFormat: config.Older, oldBatches: d.oldBatches, writer: store.NewWriter(config)}
 }
 
-// durable is how far the log is in the store.
+// durable returns the position up to which the log is in the store.
 func (d *disk) durable() store.Pos { return d.mark.Pos }
 
-// released is how far the writer says it is.
+// released returns the position up to which the writer has released effects.
 func (d *disk) released() store.Pos { return d.writer.Released() }
 
 func (d *disk) append(entries []store.Entry) store.Pos {
@@ -58,7 +58,7 @@ func (d *disk) append(entries []store.Entry) store.Pos {
 	return pos
 }
 
-// takeBatches takes what waits into batches.
+// takeBatches schedules the batching of the entries that wait in the writer.
 func (d *disk) takeBatches() {
 	if d.batching || d.writer.Backlog() == 0 {
 		return
@@ -80,7 +80,7 @@ func (d *disk) takeBatches() {
 	})
 }
 
-// write writes the oldest batch that is not.
+// write writes the oldest batch that is not yet written.
 func (d *disk) write() {
 	if d.writing || d.written == len(d.inFlight) {
 		return
@@ -104,7 +104,8 @@ func (d *disk) write() {
 	})
 }
 
-// sync makes what is written durable, and waits for no batch that comes meanwhile.
+// sync makes the written batches durable. It does not wait for batches written after it
+// has begun.
 func (d *disk) sync() {
 	if d.syncing || d.written == 0 {
 		return
@@ -113,19 +114,20 @@ func (d *disk) sync() {
 	w, covered := d.n.w, d.written
 	delay := w.between(100*time.Microsecond, 5*time.Millisecond)
 	if w.faultFires(DiskSlow) {
-		more := w.between(50*time.Millisecond, 3*time.Second)
-		delay += more
+		extra := w.between(50*time.Millisecond, 3*time.Second)
+		delay += extra
 		d.slow = true
-		w.recordFault(DiskSlow, "%s syncs %v longer", d.n.id, more)
+		w.recordFault(DiskSlow, "%s syncs %v longer", d.n.id, extra)
 	}
 	d.n.after(delay, func() { d.completeSync(covered) })
 }
 
-// completeSync puts so many batches into the store, as soon as that can be reached.
-func (d *disk) completeSync(batches int) {
+// completeSync commits that many batches to the store, as soon as the store can be
+// reached.
+func (d *disk) completeSync(count int) {
 	n, w := d.n, d.n.w
 	if w.net.storeUnreachable(n, w.now) {
-		n.after(storeRetryInterval, func() { d.completeSync(batches) })
+		n.after(storeRetryInterval, func() { d.completeSync(count) })
 		return
 	}
 	if d.slow {
@@ -139,9 +141,9 @@ func (d *disk) completeSync(batches int) {
 		return
 	}
 	fenced := false
-	for range batches {
+	for range count {
 		if fenced = !d.commit(); fenced {
-			d.inFlight, d.written = nil, 0 // nor does any behind it count
+			d.inFlight, d.written = nil, 0 // later batches are void too
 			break
 		}
 	}
@@ -170,8 +172,8 @@ func (d *disk) completeSync(batches int) {
 	}
 }
 
-// commit puts the oldest written batch into the store; false if the node does
-// not own any more what it wrote.
+// commit commits the oldest written batch to the store. It returns false if the node no
+// longer owns the shards that the batch writes.
 func (d *disk) commit() bool {
 	b := &d.inFlight[0]
 	w := d.n.w
@@ -196,8 +198,8 @@ func (d *disk) commit() bool {
 	return true
 }
 
-// crash keeps of what was written and not synced a prefix: all of it, unless a
-// fault takes more. What was not written is gone.
+// crash keeps a prefix of the batches that were written and not synced: all of them,
+// unless a fault loses some. Batches that were not written are lost.
 func (d *disk) crash() {
 	w := d.n.w
 	kept := d.written
@@ -206,7 +208,7 @@ func (d *disk) crash() {
 		w.recordFault(DiskLostTail, "%s loses %d of %d written batches", d.n.id, d.written-kept, d.written)
 	}
 	if w.net.storeUnreachable(d.n, w.now) {
-		kept = 0 // the store has never heard of them
+		kept = 0 // the batches never reached the store
 	}
 	for range kept {
 		if !d.commit() {
@@ -233,7 +235,7 @@ func (d *disk) load(c *cell, op runtime.Load) {
 	})
 }
 
-// loadDue finds for a cell the actors that have open work.
+// loadDue reads the actors with open work for a cell.
 func (d *disk) loadDue(c *cell, shards []uint16) {
 	w := d.n.w
 	d.read(c, func() runtime.Input {
@@ -245,7 +247,7 @@ func (d *disk) loadDue(c *cell, shards []uint16) {
 	})
 }
 
-// read answers a cell from the store, as soon as that can be reached.
+// read sends a result from the store to a cell, as soon as the store can be reached.
 func (d *disk) read(c *cell, answer func() runtime.Input) {
 	n, w := d.n, d.n.w
 	defer w.setStream(w.setStream(topicDisk + StreamID(n.index)))

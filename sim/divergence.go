@@ -7,13 +7,14 @@ import (
 	"fmt"
 )
 
-// logComparison takes a canonical log and compares it with another, line by line.
+// logComparison is a writer that compares a canonical log with an expected one, line by
+// line.
 type logComparison struct {
 	want       []byte
-	partial    []byte // of a line that has not come to its end
+	partial    []byte // of a line without its end yet
 	lines      int
 	steps      int
-	difference string // the first difference; "": none so far
+	difference string // the first difference; "" if none so far
 }
 
 // Write implements io.Writer.
@@ -34,13 +35,13 @@ func (c *logComparison) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (c *logComparison) compare(want, is []byte) {
+func (c *logComparison) compare(want, got []byte) {
 	c.lines++
-	if bytes.HasPrefix(is, []byte("in ")) || bytes.HasPrefix(want, []byte("in ")) {
+	if bytes.HasPrefix(got, []byte("in ")) || bytes.HasPrefix(want, []byte("in ")) {
 		c.steps++
 	}
-	if !bytes.Equal(want, is) {
-		c.difference = fmt.Sprintf("step %d, line %d\n  was %s\n  is  %s", c.steps, c.lines, lineOrEOF(want), lineOrEOF(is))
+	if !bytes.Equal(want, got) {
+		c.difference = fmt.Sprintf("step %d, line %d\n  was %s\n  is  %s", c.steps, c.lines, lineOrEOF(want), lineOrEOF(got))
 	}
 }
 
@@ -51,7 +52,7 @@ func lineOrEOF(line []byte) string {
 	return string(line)
 }
 
-// finish is the first difference when nothing more comes.
+// finish ends the log, and returns the first difference.
 func (c *logComparison) finish() string {
 	if c.difference == "" && len(c.want) > 0 {
 		want, _, _ := bytes.Cut(c.want, []byte("\n"))
@@ -60,17 +61,18 @@ func (c *logComparison) finish() string {
 	return c.difference
 }
 
-// divergence runs two worlds that should be one and tells where they part.
-func divergence(o, again Options) string {
+// divergence runs two simulations that should be identical, and describes the first
+// difference of their logs.
+func divergence(o, repeat Options) string {
 	var first bytes.Buffer
-	o.Columns, o.Page, o.Trace, again.Columns, again.Page, again.Trace = nil, nil, nil, nil, nil, nil
+	o.Columns, o.Page, o.Trace, repeat.Columns, repeat.Page, repeat.Trace = nil, nil, nil, nil, nil, nil
 	o.Events = &first
 	RunSeed(o)
 	c := &logComparison{want: first.Bytes()}
-	again.Events = c
-	RunSeed(again)
-	if at := c.finish(); at != "" {
-		return "they part at " + at
+	repeat.Events = c
+	RunSeed(repeat)
+	if diff := c.finish(); diff != "" {
+		return "they part at " + diff
 	}
 	return "run once more, they do not part"
 }

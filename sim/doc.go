@@ -1,18 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package sim is a world grown from a seed: scheduler, clock, network, disk, models, tools, people, faults; asks specs after each step.
+// Package sim is a deterministic simulator: it runs a whole deployment in virtual time
+// from one seed and checks the specs after each step.
 //
-// A World holds nodes, a node cells, and the cells are those of production:
-// they are stepped with bytes that another cell encoded, appended to a log that
-// store.Writer batches, booted from what the disk kept. All of it happens in one
-// goroutine, and whatever could happen in more than one way is asked of a
-// Chooser, for which 0 is always the benign answer. So a run is a function of
-// its choices: the same seed gives the same hash, a choice log replays, and a
-// log with some choices dropped or zeroed is a smaller run.
+// A Simulation holds nodes and their cells, log, disk, clocks and network. The cells,
+// the log writer and the codecs are those of production: a cell is stepped with decoded
+// messages of other cells, its entries are batched by store.Writer, and it boots from
+// the rows that its disk kept. Models, tools, external agents and clients are
+// simulated, but every exchange with a node is bytes, and the node handles them with
+// production code: exchanges, back-off, streams.
 //
-// Behind the nodes stand servers of models and external agents, before them people
-// who ask and who read streams. Between those and a node there are bytes, and
-// what the node makes of them is production's too: exchanges, back-off, streams.
+// Everything runs in one goroutine. Each choice that could go more than one way is
+// drawn from an Entropy, for which 0 is always the benign choice. A run is thus a
+// function of its choices: the same seed gives the same hash, a recorded list of
+// choices replays the run, and a list with choices dropped or zeroed is a smaller run.
 //
-//	workload ─▶ faults off, healed, restarted ─▶ quiet ─▶ every call has ended?
+// A run has two phases. During the workload, clients arrive and faults are injected. In
+// the recovery phase there are no faults, and every call MUST end:
+//
+//	workload ─▶ no more faults, links restored, nodes restarted ─▶ at rest ─▶ final checks
+//
+// Main parts:
+//
+//	simulation.go  construction, event loop, phases     plan.go          what a seed consists of
+//	entropy.go     random streams, record and replay    faults.go        fault kinds and their odds
+//	node.go        processes, cells, effects            placement.go     leases, shard claims, restarts
+//	disk.go        the log on its way to the store      corruption.go    damaged rows
+//	exchange.go    calls to models and external agents  client.go        clients and their requests
+//	audit.go       checks at the end of a run           shrink.go        shorter runs that fail alike
 package sim

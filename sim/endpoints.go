@@ -13,10 +13,10 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// What comes to a node's door comes as bytes, and not always as the same ones.
+// Requests to the gateway are bytes: well-formed in more than one way, or malformed.
 
-// requestBody is a message as a client writes it: mostly as all do, sometimes in
-// another way that means the same.
+// requestBody returns the body of a message, in the client's formatting. All
+// formattings mean the same.
 func (w *Simulation) requestBody(c *client) []byte {
 	b := invariant.Must(json.Marshal(map[string]any{"content": c.text, "session": c.to.Key, "timeout_ms": c.left.Milliseconds()}))
 	switch c.bodyStyle {
@@ -30,10 +30,11 @@ func (w *Simulation) requestBody(c *client) []byte {
 	return b
 }
 
-// bodyStyles is in how many ways a message is written.
+// bodyStyles is the number of formattings of a message body.
 const bodyStyles = 4
 
-// malformedMessages is what no door takes for a message. LONG is more levels than it looks into.
+// malformedMessages are bodies that the gateway MUST reject as messages. LONG is
+// replaced by more levels of nesting than it parses.
 var malformedMessages = [...]string{
 	"", " ", "{", "[]", "7", "null", `"text"`, "{}", `{"content":`, `{"content":7}`, `{"content":null}`, `{"content":"a","content":"b"}`,
 	`{"content":"a"}{}`, `{"content":"a"} x`, `{"content":"a","model":"m"}`, `{"content":"a","session":"a b"}`, `{"content":"a","session":7}`,
@@ -41,8 +42,8 @@ var malformedMessages = [...]string{
 	"{\"content\":\"\xff\"}", "{\"content\":\"a\nb\"}", `{"content":"\ud800"}`, `{"content":{"a":[1]}}`, `{"content":LONG}`, `{"\u0000":1}`,
 }
 
-// endpoints are the others, each with what it takes and with what it does not. LONG
-// is more than any of them takes.
+// endpoints are the other inputs of the gateway, each with valid and malformed
+// examples. LONG is replaced by a text longer than any of them accepts.
 var endpoints = [...]struct {
 	name    string
 	read    func(text string) *actor.Refusal
@@ -76,7 +77,7 @@ var endpoints = [...]struct {
 		[]string{runs.FormatTime(Origin), "1969-07-20T20:17:40.000000001Z"}, []string{"", "now", "2026-01-01", "2026-13-01T00:00:00.000000000Z", "2026-01-01T00:00:00.00000000 Z", "2026-02-30T00:00:00.000000000Z"}},
 }
 
-// invalidRefusal is how a door says what is wrong with a part of a path or a header.
+// invalidRefusal returns the refusal of a malformed path segment or header.
 func invalidRefusal(err error) *actor.Refusal {
 	if err == nil {
 		return nil
@@ -84,13 +85,14 @@ func invalidRefusal(err error) *actor.Refusal {
 	return actor.Refuse(actor.Invalid, "%v", err)
 }
 
-// sendMalformed has a client send what is no message before it sends one, or come
-// to another door with what that does not take.
-func (w *Simulation) sendMalformed(c *client, at *cell) {
-	name, all, read := "message", malformedMessages[:], func(text string) *actor.Refusal { _, r := ingress.Message(c.to.Agent, []byte(text)); return r }
-	if door := w.entropy.Int(2 * len(endpoints)); door >= len(endpoints) {
-		d := &endpoints[door-len(endpoints)]
-		name, all, read = d.name, d.rubbish, d.read
+// sendMalformed has a client send malformed input before its request: a malformed
+// message, or malformed input to another endpoint. The gateway MUST refuse it as
+// invalid.
+func (w *Simulation) sendMalformed(c *client, cell *cell) {
+	name, samples, read := "message", malformedMessages[:], func(text string) *actor.Refusal { _, r := ingress.Message(c.to.Agent, []byte(text)); return r }
+	if choice := w.entropy.Int(2 * len(endpoints)); choice >= len(endpoints) {
+		d := &endpoints[choice-len(endpoints)]
+		name, samples, read = d.name, d.rubbish, d.read
 		if good := d.good[w.entropy.Int(len(d.good))]; read(good) != nil {
 			w.fail(CodecRoundTrip, fmt.Sprintf("a door does not take %q for a %s: %v", good, name, read(good)))
 		}
@@ -99,16 +101,16 @@ func (w *Simulation) sendMalformed(c *client, at *cell) {
 	if name != "message" {
 		long = strings.Repeat("a", 1<<13)
 	}
-	text := strings.ReplaceAll(all[w.entropy.Int(len(all))], "LONG", long)
+	text := strings.ReplaceAll(samples[w.entropy.Int(len(samples))], "LONG", long)
 	refusal := read(text)
 	if refusal == nil || refusal.Reason != actor.Invalid || refusal.HTTP() != 400 {
 		w.fail(CodecRoundTrip, fmt.Sprintf("a door takes %.60q for a %s, %v", text, name, refusal))
 		return
 	}
-	w.recordFault(ClientGarbage, "client %d sends %s the %s %.60q, and is told: %v", c.no, at.self, name, text, refusal)
+	w.recordFault(ClientGarbage, "client %d sends %s the %s %.60q, and is told: %v", c.no, cell.self, name, text, refusal)
 }
 
-// traceHeaders are the headers by which clients name their own trace, and whether they do.
+// traceHeaders are the trace headers of clients, and whether they are valid.
 var traceHeaders = [...]struct {
 	headers []string
 	good    bool
@@ -122,7 +124,7 @@ var traceHeaders = [...]struct {
 	{[]string{"00-0af7651916cd43dd8448eb211c80319c"}, false},
 }
 
-// traceParent is the trace that a client's request belongs to.
+// traceParent returns the trace to which a client's request belongs.
 func (w *Simulation) traceParent(c *client) string {
 	p := traceHeaders[c.no%len(traceHeaders)]
 	trace := ingress.Trace(p.headers)
@@ -132,12 +134,12 @@ func (w *Simulation) traceParent(c *client) string {
 	return trace
 }
 
-// acceptHeaders are what clients say of the form in which they want their answer: the
-// last two want it as it is made.
+// acceptHeaders are the Accept headers of clients. The last two of them request a
+// stream.
 var acceptHeaders = [...]string{"", "*/*", "application/json", "text/html", "text/event-stream;q=0", "text/event-stream;q=0.3, application/json",
 	"text/event-stream;q=2", "application/json;q=0.9,text/event-stream;q=0.8", "text/plain;q=x", "text/event-stream;q=", "TEXT/event-stream , application/json;q=0.5", "text/event-stream; charset=utf-8, application/json"}
 
-// wantsStream tells whether a client wants to hear of its run while it goes on.
+// wantsStream reports whether a client requests the answer as a stream.
 func (w *Simulation) wantsStream() bool {
 	i := w.entropy.Int(len(acceptHeaders))
 	wants := ingress.WantsStream(acceptHeaders[i])
@@ -147,7 +149,7 @@ func (w *Simulation) wantsStream() bool {
 	return wants
 }
 
-// forgeToken presents a token that is not one of this server's.
+// forgeToken presents a run token that the server did not mint. It MUST be refused.
 func (w *Simulation) forgeToken(token string) {
 	at := w.entropy.Int(len(token))
 	forged := [...]string{token[:at], token + "A", token[:at] + "!" + token[at+1:], strings.ToUpper(token), "", token + "\n", strings.Replace(token, ".", "", 2)}[w.entropy.Int(7)]

@@ -7,38 +7,38 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Engine has seats on which the cells of a world are stepped: when, and with what,
-// is the world's to choose.
+// Engine provides the slots in which cells are stepped. The simulation decides when to
+// step a cell, and with which input.
 type Engine interface {
-	// NewSlot is a place for one cell, and for those that come after it.
+	// NewSlot returns a slot for one cell and its successors.
 	NewSlot(name string) (Slot, error)
 	Close()
 }
 
-// Slot steps the cell that sits on it.
+// Slot steps the cell that occupies it.
 type Slot interface {
-	// Step has a cell take in one input. If it panicked the cell is gone, and
-	// another may take its place.
+	// Step steps the cell with one input. If the cell panics it is lost, and its
+	// successor may use the slot.
 	Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *StepPanic)
 }
 
-// StepPanic is how a step ended that panicked.
+// StepPanic describes a step that panicked.
 type StepPanic struct {
 	Reason any
-	Stack  string // where it began
+	Stack  string // frames from the origin of the panic
 }
 
-// directEngine is the drive that does nothing but step.
+// directEngine steps cells by calling Step.
 type directEngine struct{}
 
 func (directEngine) NewSlot(string) (Slot, error) { return directEngine{}, nil }
 
 func (directEngine) Close() {}
 
-func (directEngine) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (ready runtime.Ready, fall *StepPanic) {
+func (directEngine) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (ready runtime.Ready, panicked *StepPanic) {
 	defer func() {
 		if p := recover(); p != nil {
-			fall = &StepPanic{p, panicStack()}
+			panicked = &StepPanic{p, panicStack()}
 		}
 	}()
 	return cell.Step(now, in), nil

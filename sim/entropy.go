@@ -11,40 +11,42 @@ import (
 	"strings"
 )
 
-// Entropy decides whatever the world leaves open. It does so in streams, of which
-// one counts at a time: a choice more in one changes nothing in the others.
+// Entropy makes every choice that the simulation leaves open. Choices are drawn from
+// streams, one of which is current. An additional choice in one stream changes no other
+// stream.
 type Entropy interface {
-	// Int answers 0 <= i < n. 0 is the benign answer: the oldest event, the
-	// least delay, no fault.
+	// Int returns a choice i with 0 <= i < n. 0 is the benign choice: the oldest event,
+	// the shortest delay, no fault.
 	Int(n int) int
-	// Recorded is a choice that the world makes out of what has happened so far: v, or
-	// what it was in the world that is told again, where less happens.
+	// Recorded records v, which the simulation computed from its state, as a choice and
+	// returns it. A replay returns the recorded value instead: in a shrunk run fewer
+	// things have happened, and the computed value differs.
 	Recorded(v int) int
-	// SetStream has another stream count from now on.
+	// SetStream makes a stream the current one.
 	SetStream(to StreamID)
 }
 
-// StreamID names a stream: what it is about, and whose it is; and above these two
-// on whose account it is asked, the stream of who came or of a strike. So all that
-// was chosen on account of somebody can be left out with them, and what was chosen
-// on account of others stays theirs.
+// StreamID identifies a random stream by topic, owner and, in the high bits, cause: the
+// stream of the client arrival, fault round or registry operation that led to the
+// choice. The shrinker can thus drop a cause together with all choices that it led to,
+// without disturbing the choices of other causes.
 type StreamID uint64
 
-// What streams are about.
+// Topics of streams. The comment names the owners of the topic's streams.
 const (
-	topicPlan StreamID = iota << 24 // each part of it
-	topicWorld
-	topicFault     // each kind
-	topicArrival   // each who comes
-	topicCell      // each: its order of things
-	topicDisk      // each node's
-	topicLink      // each, one way
-	topicUpstream  // who stands behind each node
-	topicLease     // each node's
-	topicReader    // each who reads a stream
-	topicFailpoint // each place
-	topicRegistry  // who has the registry do things
-	topicAudit     // what an audit looks at
+	topicPlan      StreamID = iota << 24 // parts of the plan
+	topicWorld                           // all that has no topic of its own; fault rounds are numbered in it
+	topicFault                           // kinds of faults
+	topicArrival                         // arrivals of clients
+	topicCell                            // cells: order and delay of their inputs
+	topicDisk                            // nodes
+	topicLink                            // links, in one direction
+	topicUpstream                        // nodes: answers of their models, tools and external agents
+	topicLease                           // nodes
+	topicReader                          // readers of streams
+	topicFailpoint                       // failpoints
+	topicRegistry                        // registry operations
+	topicAudit                           // choices of audits
 
 	topicMask = 0xff << 24
 	ownerMask = 1<<24 - 1
@@ -53,60 +55,61 @@ const (
 	causeMask  = 0xffff_ffff << causeShift
 )
 
-// cause is on whose account a stream is; 0: on nobody's.
+// cause returns the stream of the cause, or 0 if the stream has none.
 func (id StreamID) cause() StreamID { return id >> causeShift }
 
-// withCause is the stream on somebody's account.
-func (id StreamID) withCause(account StreamID) StreamID {
-	return id&^causeMask | account<<causeShift
+// withCause returns the stream of the same topic and owner with another cause.
+func (id StreamID) withCause(cause StreamID) StreamID {
+	return id&^causeMask | cause<<causeShift
 }
 
 var topicNames = [...]string{"plan", "world", "fault", "arrival", "cell", "disk", "link", "outside", "lease", "reader", "rare", "clerk", "audit"}
 
-// String is as fault.17, or fault.17 for arrival.3.
+// String formats the stream as in fault.17, or fault.17 for arrival.3 if it has a
+// cause.
 func (id StreamID) String() string {
 	text := topicNames[id&topicMask>>24] + "." + strconv.Itoa(int(id&ownerMask))
-	if account := id.cause(); account != 0 {
-		text += " for " + account.String()
+	if cause := id.cause(); cause != 0 {
+		text += " for " + cause.String()
 	}
 	return text
 }
 
 func parseStreamID(text string) (id StreamID, err error) {
-	self, account, is := strings.Cut(text, " for ")
-	about, no, _ := strings.Cut(self, ".")
-	i := slices.Index(topicNames[:], about)
-	n, err := strconv.ParseUint(no, 10, 24)
+	self, causeText, hasCause := strings.Cut(text, " for ")
+	topic, owner, _ := strings.Cut(self, ".")
+	i := slices.Index(topicNames[:], topic)
+	n, err := strconv.ParseUint(owner, 10, 24)
 	if i < 0 || err != nil {
 		return 0, fmt.Errorf("stream %.40q: want one of %s, a dot and a number", text, strings.Join(topicNames[:], ", "))
 	}
-	if id = StreamID(i)<<24 | StreamID(n); is {
-		var of StreamID
-		if of, err = parseStreamID(account); err == nil && of.cause() != 0 {
+	if id = StreamID(i)<<24 | StreamID(n); hasCause {
+		var cause StreamID
+		if cause, err = parseStreamID(causeText); err == nil && cause.cause() != 0 {
 			err = fmt.Errorf("stream %.80q: want one account", text)
 		}
-		id = id.withCause(of)
+		id = id.withCause(cause)
 	}
 	return id, err
 }
 
-// Choices are all that were made, by stream.
+// Choices are all choices of a run, by stream.
 type Choices []Stream
 
-// Stream is the choices of one.
+// Stream holds the choices of one stream, in order.
 type Stream struct {
 	ID  StreamID
 	Log []uint32
 }
 
-// SeededEntropy chooses by a seed, and keeps what it chose. On whose account it is asked
-// changes nothing of that.
+// SeededEntropy draws choices from a seed, and records them. The cause of a stream does
+// not influence the values drawn from it.
 type SeededEntropy struct {
 	seed    uint64
 	streams map[StreamID]*seededStream
-	ordered []*seededStream
+	ordered []*seededStream // by first use
 	current *seededStream
-	cause   StreamID
+	cause   StreamID // of the current choices
 }
 
 type seededStream struct {
@@ -116,21 +119,21 @@ type seededStream struct {
 	pcg   *rand.PCG
 }
 
-// causeSpan is what was chosen on one account, from so many on.
+// causeSpan is a run of choices in a stream that have the same cause.
 type causeSpan struct {
 	cause StreamID
-	from  int
+	from  int // index of its first choice
 }
 
-// NewSeededEntropy returns the chooser of a seed.
+// NewSeededEntropy returns the entropy of a seed.
 func NewSeededEntropy(seed uint64) *SeededEntropy {
 	d := &SeededEntropy{seed: seed, streams: map[StreamID]*seededStream{}}
 	d.SetStream(topicPlan)
 	return d
 }
 
-// SetStream implements Chooser. The parts of the plan come out of one source, one
-// after the other: dividing it otherwise changes no seed.
+// SetStream implements Entropy. All parts of the plan share one generator, so dividing
+// the plan into other parts changes no seed.
 func (d *SeededEntropy) SetStream(to StreamID) {
 	d.cause = to.cause()
 	to = to.withCause(0)
@@ -149,12 +152,12 @@ func (d *SeededEntropy) SetStream(to StreamID) {
 	}
 }
 
-// Int implements Chooser.
+// Int implements Entropy.
 func (d *SeededEntropy) Int(n int) int {
 	return d.Recorded(int(d.current.pcg.Uint64() >> 32 * uint64(n) >> 32))
 }
 
-// Recorded implements Chooser.
+// Recorded implements Entropy.
 func (d *SeededEntropy) Recorded(v int) int {
 	s := d.current
 	if last := len(s.spans) - 1; last < 0 || s.spans[last].cause != d.cause {
@@ -164,32 +167,33 @@ func (d *SeededEntropy) Recorded(v int) int {
 	return v
 }
 
-// Choices are those that it made, in the order in which their streams began.
+// Choices returns the choices made so far. Streams are ordered by first use.
 func (d *SeededEntropy) Choices() (all Choices) {
 	for _, s := range d.ordered {
 		if len(s.spans) == 1 {
 			all = append(all, Stream{s.id.withCause(s.spans[0].cause), s.log})
 			continue
 		}
-		at := map[StreamID]int{}
-		for i, part := range s.spans {
+		index := map[StreamID]int{}
+		for i, span := range s.spans {
 			end := len(s.log)
 			if i+1 < len(s.spans) {
 				end = s.spans[i+1].from
 			}
-			id := s.id.withCause(part.cause)
-			if _, is := at[id]; !is {
-				at[id] = len(all)
+			id := s.id.withCause(span.cause)
+			if _, ok := index[id]; !ok {
+				index[id] = len(all)
 				all = append(all, Stream{ID: id})
 			}
-			log := &all[at[id]].Log
-			*log = append(*log, s.log[part.from:end]...)
+			log := &all[index[id]].Log
+			*log = append(*log, s.log[span.from:end]...)
 		}
 	}
 	return all
 }
 
-// ReplayedEntropy chooses as logs say, and past the end of each what is benign.
+// ReplayedEntropy replays recorded choices. Past the end of a stream it makes the
+// benign choice.
 type ReplayedEntropy struct {
 	streams map[StreamID]*replayedStream
 	current *replayedStream
@@ -197,10 +201,10 @@ type ReplayedEntropy struct {
 
 type replayedStream struct {
 	log       []uint32
-	requested int // how many choices were asked for
+	requested int // number of choices requested
 }
 
-// NewReplayedEntropy returns the chooser of choices that were made.
+// NewReplayedEntropy returns an entropy that replays choices.
 func NewReplayedEntropy(choices Choices) *ReplayedEntropy {
 	r := &ReplayedEntropy{streams: make(map[StreamID]*replayedStream, len(choices))}
 	all := make([]replayedStream, len(choices))
@@ -212,16 +216,16 @@ func NewReplayedEntropy(choices Choices) *ReplayedEntropy {
 	return r
 }
 
-// SetStream implements Chooser.
+// SetStream implements Entropy.
 func (r *ReplayedEntropy) SetStream(to StreamID) {
 	r.current = r.streams[to]
 }
 
-// Int implements Chooser. A choice that is too great for n, as a shrunk log may
-// have them, is cut to it.
+// Int implements Entropy. A recorded choice is capped at n-1, because choices of a
+// shrunk run may exceed their range.
 func (r *ReplayedEntropy) Int(n int) int { return min(r.Recorded(0), n-1) }
 
-// Recorded implements Chooser.
+// Recorded implements Entropy.
 func (r *ReplayedEntropy) Recorded(int) (v int) {
 	s := r.current
 	if s == nil {
@@ -234,7 +238,8 @@ func (r *ReplayedEntropy) Recorded(int) (v int) {
 	return v
 }
 
-// trimmed is the choices without those that nobody asked for, and without zeros at the ends.
+// trimmed returns the choices that were requested, without zeros at the end of a
+// stream.
 func (r *ReplayedEntropy) trimmed(choices Choices) (all Choices) {
 	for _, s := range choices {
 		log := s.Log[:min(len(s.Log), r.streams[s.ID].requested)]
@@ -248,8 +253,8 @@ func (r *ReplayedEntropy) trimmed(choices Choices) (all Choices) {
 	return all
 }
 
-// mix makes a seed of two (splitmix64): streams that have nothing to do with
-// each other.
+// mix derives a seed from two numbers with splitmix64, such that the streams of
+// different seeds are unrelated.
 func mix(seed, salt uint64) uint64 {
 	z := seed + (salt+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9

@@ -16,55 +16,57 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// exchange is a node that asks a model or an external agent: production's
-// upstream.Exchange, driven by bytes, their loss, and time. As in production it
-// goes on with what came once its cell has taken the piece before, and outlives
-// its cell, not its node.
+// exchange is a call of a node to a model or an external agent: the production
+// upstream.Exchange, driven by received bytes, lost connections and time. As in
+// production, it processes further input only when its cell has stepped with the
+// previous piece, and it survives its cell but not its node.
 type exchange struct {
 	n             *node
-	process       uint64 // of the node
+	process       uint64 // process of the node
 	cell          uint16
 	id            actor.EffectID
 	attempt       uint32
-	call          *actor.Call // on whose behalf
+	call          *actor.Call // call that needs the exchange
 	deadline      actor.Time
-	nonIdempotent bool // asking twice may do harm
+	nonIdempotent bool // a repeated request could do harm
 	machine       *upstream.Exchange
 	backoff       *upstream.Backoff
-	respond       func(*upstreamConn, upstream.Request) // who is asked
-	conn          *upstreamConn                         // of the try that is out
-	inbox         []connInput                           // and was not looked at yet
-	outbox        []runtime.Input                       // for the cell
-	offered       bool                                  // the first of them is on its way
-	awaited       bool                                  // by the incarnation that there is
-	done          bool                                  // nobody waits any more
+	respond       func(*upstreamConn, upstream.Request) // simulated upstream
+	conn          *upstreamConn                         // connection of the current attempt
+	inbox         []connInput                           // received input, not yet processed
+	outbox        []runtime.Input                       // output for the cell
+	offered       bool                                  // the first of outbox is queued at the cell
+	awaited       bool                                  // the current incarnation of the cell awaits the outcome
+	done          bool                                  // abandoned or complete
 	timer         actor.Time
 }
 
-// connInput is what came over a wire; nil: by the clock.
+// connInput is an input of an exchange with the connection it was received on, which is
+// nil for timers.
 type connInput struct {
 	conn *upstreamConn
 	in   upstream.Input
 }
 
-// upstreamState is what a node knows of those that it asks. It is lost with its process.
+// upstreamState is the state of a process about its upstreams. It is lost with the
+// process.
 type upstreamState struct {
 	exchanges []*exchange
 	backoffs  map[string]*upstream.Backoff
 	health    map[string]*upstream.Health
 }
 
-// backoff is the back-off that all who ask for one thing share.
-func (n *node) backoff(who string) *upstream.Backoff {
-	b := n.upstreams.backoffs[who]
+// backoff returns the back-off shared by all calls to one upstream.
+func (n *node) backoff(upstreamName string) *upstream.Backoff {
+	b := n.upstreams.backoffs[upstreamName]
 	if b == nil {
 		b = upstream.NewBackoff(upstream.BackoffConfig{})
-		n.upstreams.backoffs[who] = b
+		n.upstreams.backoffs[upstreamName] = b
 	}
 	return b
 }
 
-// callModel has a model asked.
+// callModel starts the call of a model.
 func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	x := n.newExchange(h, op.Left, &op.Call)
 	prompt, err := upstream.DecodePrompt(op.Body)
@@ -79,7 +81,8 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	x.begin("model "+op.Name, order, refusal)
 }
 
-// invokeAgent hands a call to an external agent, if that is healthy.
+// invokeAgent starts the invocation of an external agent, or refuses it if the agent is
+// unhealthy.
 func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	w, x := n.w, n.newExchange(h, op.Left, &op.Call)
 	target, err := upstream.DecodeTarget(op.Target)
@@ -97,8 +100,8 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	x.begin("agent "+op.Name, order, refusal)
 }
 
-// newExchange gives up what an earlier life of an unjournaled actor had asked
-// under the same name.
+// newExchange registers an exchange for an effect. An exchange of the same name,
+// requested by an earlier activation of an unjournaled actor, is cancelled.
 func (n *node) newExchange(h *gatedEffect, left actor.Duration, call *actor.Call) *exchange {
 	n.cancelExchange(&h.effect)
 	x := &exchange{n: n, process: n.process, cell: h.cell.index, id: h.effect.ID, attempt: h.effect.Attempt, call: call,
@@ -110,27 +113,29 @@ func (n *node) newExchange(h *gatedEffect, left actor.Duration, call *actor.Call
 	return x
 }
 
-func (x *exchange) begin(who string, order upstream.Order, refusal *actor.Refusal) {
+// begin starts the exchange, or ends it with the refusal if there is one.
+func (x *exchange) begin(upstreamName string, order upstream.Order, refusal *actor.Refusal) {
 	if refusal != nil {
 		x.emit(x.outcome(actor.Answer{Refusal: refusal}))
 		x.offerNext()
 		return
 	}
-	x.machine, x.backoff = upstream.NewExchange(order), x.n.backoff(who)
+	x.machine, x.backoff = upstream.NewExchange(order), x.n.backoff(upstreamName)
 	x.receive(nil, upstream.Begin{})
 }
 
+// outcome returns the input that reports the answer to the cell.
 func (x *exchange) outcome(a actor.Answer) runtime.Input {
 	return runtime.Outcome{ID: x.id, Attempt: x.attempt, Answer: a}
 }
 
-// receive brings in what came over a wire, or by the clock.
-func (x *exchange) receive(s *upstreamConn, in upstream.Input) {
-	x.inbox = append(x.inbox, connInput{s, in})
+// receive enqueues an input and processes the inbox.
+func (x *exchange) receive(conn *upstreamConn, in upstream.Input) {
+	x.inbox = append(x.inbox, connInput{conn, in})
 	x.advance()
 }
 
-// advance looks at what came, one after the other, until the cell has a piece to take.
+// advance processes the inbox in order, until there is output for the cell.
 func (x *exchange) advance() {
 	for len(x.outbox) == 0 && len(x.inbox) > 0 {
 		a := x.inbox[0]
@@ -141,6 +146,7 @@ func (x *exchange) advance() {
 	x.armTimer()
 }
 
+// step steps the production exchange with one input, and performs its ops.
 func (x *exchange) step(a connInput) {
 	w, before := x.n.w, x.machine.Late()
 	ops := x.machine.Step(w.now, a.in, x.backoff, w.random())
@@ -184,13 +190,14 @@ func (x *exchange) emitPiece(p actor.Piece) {
 	x.emit(runtime.Streamed{ID: x.id, Attempt: x.attempt, Piece: p})
 }
 
+// emit appends output for the cell, unless the exchange is done.
 func (x *exchange) emit(in runtime.Input) {
 	if !x.done {
 		x.outbox = append(x.outbox, in)
 	}
 }
 
-// armTimer has the exchange told the time when it is due.
+// armTimer schedules a tick for the next deadline of the exchange.
 func (x *exchange) armTimer() {
 	if x.machine == nil || len(x.outbox) > 0 || x.done {
 		return
@@ -208,7 +215,7 @@ func (x *exchange) armTimer() {
 	})
 }
 
-// offerNext brings the next piece to the cell.
+// offerNext enqueues the next output at the cell.
 func (x *exchange) offerNext() {
 	if len(x.outbox) == 0 || x.offered || !x.awaited {
 		return
@@ -217,7 +224,7 @@ func (x *exchange) offerNext() {
 	x.n.cells[x.cell].enqueue(input{orderGroup: unordered, in: x.outbox[0], onStepped: x.accepted})
 }
 
-// accepted says that the cell has stepped with what it was offered.
+// accepted handles that the cell has stepped with the offered output.
 func (x *exchange) accepted() {
 	if x.done {
 		return
@@ -231,7 +238,7 @@ func (x *exchange) accepted() {
 	x.advance()
 }
 
-// remove takes the exchange off the list of what is under way.
+// remove removes the exchange from the list of exchanges in progress.
 func (x *exchange) remove() {
 	x.done, x.outbox = true, nil
 	all := x.n.upstreams.exchanges
@@ -240,7 +247,7 @@ func (x *exchange) remove() {
 	}
 }
 
-// findExchange finds what is under way for an effect.
+// findExchange returns the exchange in progress for an effect, or nil.
 func (n *node) findExchange(id actor.EffectID, attempt uint32) *exchange {
 	for _, x := range n.upstreams.exchanges {
 		if x.id == id && x.attempt == attempt {
@@ -250,7 +257,7 @@ func (n *node) findExchange(id actor.EffectID, attempt uint32) *exchange {
 	return nil
 }
 
-// cancelExchange gives an exchange up. What still comes for it changes nothing.
+// cancelExchange cancels an exchange. Later input for it has no effect.
 func (n *node) cancelExchange(e *runtime.Effect) {
 	x := n.findExchange(e.ID, e.Attempt)
 	if x == nil {
@@ -262,8 +269,8 @@ func (n *node) cancelExchange(e *runtime.Effect) {
 	}
 }
 
-// orphanExchanges notes that nobody takes what comes for a cell, until its next
-// incarnation awaits it.
+// orphanExchanges detaches the exchanges of a cell, until its next incarnation awaits
+// them.
 func (n *node) orphanExchanges(cell uint16) {
 	for _, x := range n.upstreams.exchanges {
 		if x.cell == cell {
@@ -272,7 +279,8 @@ func (n *node) orphanExchanges(cell uint16) {
 	}
 }
 
-// orphan has nobody take what comes, until somebody awaits it, or nobody can any more.
+// orphan detaches the exchange from its cell. It is removed 1 s after its deadline
+// unless an incarnation of the cell awaits it by then.
 func (x *exchange) orphan() {
 	x.awaited, x.offered = false, false
 	x.n.after(max(x.deadline.Sub(x.n.w.now), 0)+time.Second, func() {
@@ -282,7 +290,8 @@ func (x *exchange) orphan() {
 	})
 }
 
-// awaitExchange has an exchange of an incarnation before tell its pieces to the one that there is.
+// awaitExchange attaches the exchange of an earlier incarnation to the current one,
+// which receives its output.
 func (n *node) awaitExchange(e *runtime.Effect) {
 	if x := n.findExchange(e.ID, e.Attempt); x != nil {
 		x.awaited = true
@@ -290,7 +299,7 @@ func (n *node) awaitExchange(e *runtime.Effect) {
 	}
 }
 
-// recordUpstream tells the specs of what passes between a node and who stands behind it.
+// recordUpstream records an interaction of a node with an upstream for the specs.
 func (w *Simulation) recordUpstream(x *exchange, what string, n uint64) {
 	e := history.Event{Kind: history.Perform, At: x.n.clock.now(w.now), From: x.n.cells[x.cell].self, Call: x.id.Run, What: what,
 		Step: x.id.Step, Index: x.id.Index, Attempt: x.attempt, N: n}
@@ -300,13 +309,13 @@ func (w *Simulation) recordUpstream(x *exchange, what string, n uint64) {
 	w.emit(e)
 }
 
-// random is the next of the numbers that nodes draw for themselves.
+// random returns the next random number drawn by a node.
 func (w *Simulation) random() uint64 {
 	w.nodeDraws++
 	return mix(w.seed, ^w.nodeDraws)
 }
 
-// onceMark is the mark of an effect that must not be repeated.
+// onceMark returns the mark of an effect that MUST NOT be repeated, or "".
 func onceMark(idempotent bool) string {
 	if idempotent {
 		return ""
@@ -314,7 +323,7 @@ func onceMark(idempotent bool) string {
 	return specs.Once
 }
 
-// agentHealth is what a node knows of an external agent.
+// agentHealth returns the health of an external agent as the node knows it.
 func (n *node) agentHealth(agent string) *upstream.Health {
 	h := n.upstreams.health[agent]
 	if h == nil {
@@ -325,7 +334,7 @@ func (n *node) agentHealth(agent string) *upstream.Health {
 	return h
 }
 
-// pollAgents polls the external agents, as long as the process lives.
+// pollAgents polls the external agents for as long as the process lives.
 func (n *node) pollAgents() {
 	for i := range n.w.plan.Agents {
 		if def := &n.w.plan.Agents[i]; def.Kind == actor.External {
@@ -359,7 +368,8 @@ func (n *node) pollAgent(agent string) {
 	})
 }
 
-// pieceAttempt is the attempt of which an input brings a piece; 0: it brings none.
+// pieceAttempt returns the attempt whose piece the input carries, or 0 if it carries
+// none.
 func pieceAttempt(in runtime.Input) uint32 {
 	if s, ok := in.(runtime.Streamed); ok {
 		return s.Attempt
@@ -367,15 +377,15 @@ func pieceAttempt(in runtime.Input) uint32 {
 	return 0
 }
 
-// recordShown tells the specs which piece of which attempt is shown.
+// recordShown records for the specs that a piece of an attempt was shown to readers.
 func (w *Simulation) recordShown(h *gatedEffect, e store.RunEvent) {
 	if h.pieceAttempt > 0 && runs.TypeOf(e.Body) == runs.AgentStreamDelta {
 		w.recordPiece(h.cell, "show", h.pieceAttempt, e)
 	}
 }
 
-// recordRetracted tells them which pieces a step takes back. It does so even if a crash
-// takes it back in turn: then the next incarnation has to do it again.
+// recordRetracted records for the specs which pieces a step retracts. It does so even
+// if the retraction is lost in a crash: then the next incarnation MUST repeat it.
 func (w *Simulation) recordRetracted(c *cell, effects []runtime.Effect) {
 	for i := range effects {
 		if op, ok := effects[i].Op.(runtime.Publish); ok && runs.TypeOf(op.Event.Body) == runs.Attempt {
@@ -393,21 +403,21 @@ func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, e store.R
 	n := e.Seq
 	if event.Type == runs.Attempt {
 		if n = event.Discards; n == 0 {
-			return // nothing was shown
+			return // no piece was shown
 		}
 	}
 	w.emit(history.Event{Kind: history.Perform, At: c.n.clock.now(w.now), From: c.self, Call: e.Run, What: what, Step: event.Step, Index: event.Index,
 		Attempt: attempt, N: n})
 }
 
-// authEnv is the variable in which a node has what it shows to one of the agents,
-// and modelKey what it shows to one of the models.
+// authEnv is the environment variable with the secret for one of the agents, and
+// modelKey is the API key of one of the models.
 const (
 	authEnv  = upstream.AuthEnvPrefix + "XIA"
 	modelKey = upstream.Secret("a key for the other")
 )
 
-// authSecret is what a node's environment has under a name.
+// authSecret returns the value of an environment variable of a node.
 func authSecret(env string) upstream.Secret {
 	if env == authEnv {
 		return "who shows this is a node"
@@ -415,7 +425,7 @@ func authSecret(env string) upstream.Secret {
 	return ""
 }
 
-// modelConfig is how a model is reached: each in its way.
+// modelConfig returns the configuration of a model. The two models differ in all of it.
 func modelConfig(name string) upstream.Model {
 	m := upstream.Model{URL: "http://" + name}
 	if name == modelNames[1] {
@@ -424,7 +434,8 @@ func modelConfig(name string) upstream.Model {
 	return m
 }
 
-// presentsSecret tells whether a request has a secret in its header.
+// presentsSecret reports whether a request carries the secret in its authorization
+// header.
 func presentsSecret(r upstream.Request, s upstream.Secret) bool {
 	return slices.ContainsFunc(r.Headers, func(h upstream.Header) bool { return h.Name == "authorization" && h.Value == "Bearer "+s.Reveal() })
 }

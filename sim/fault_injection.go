@@ -13,7 +13,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// injectAll asks for each fault that comes by the clock.
+// injectAll starts a fault round: it injects each periodic fault that fires, and
+// schedules the next round.
 func (w *Simulation) injectAll() {
 	if w.recovering {
 		return
@@ -33,8 +34,8 @@ func (w *Simulation) injectAll() {
 	}
 }
 
-// correctClocks looks after the clocks of a long world: in an hour they would
-// come to be further off than anybody lets them.
+// correctClocks corrects the clocks of a long run. Within an hour of drift they would
+// be further off than any operator permits.
 func (w *Simulation) correctClocks() {
 	for _, n := range w.nodes {
 		if by := n.clock.correct(w.now); by != 0 {
@@ -44,7 +45,7 @@ func (w *Simulation) correctClocks() {
 	}
 }
 
-// inject has a fault of the clock happen, if there is somebody it can happen to.
+// inject injects a periodic fault, if it has a target.
 func (w *Simulation) inject(f Fault) {
 	n := w.drawNode()
 	switch f {
@@ -70,62 +71,62 @@ func (w *Simulation) inject(f Fault) {
 	if n == nil {
 		return
 	}
-	soon := func(least, most time.Duration) actor.Time { return w.now.Add(w.between(least, most)) }
+	untilIn := func(lo, hi time.Duration) actor.Time { return w.now.Add(w.between(lo, hi)) }
 	switch f {
 	case NetworkPartition:
 		w.partition()
 	case NetworkJitter, NetworkSlowLink:
 		w.degradeLink(f, n)
 	case NetworkReset:
-		if to := w.randomPeer(n); to != nil {
-			if lost := w.resetConnection(n, to); lost > 0 {
-				w.recordFault(NetworkReset, "%d messages between %s and %s are lost", lost, n.id, to.id)
+		if peer := w.randomPeer(n); peer != nil {
+			if lost := w.resetConnection(n, peer); lost > 0 {
+				w.recordFault(NetworkReset, "%d messages between %s and %s are lost", lost, n.id, peer.id)
 			}
 		}
 	case NetworkPartial:
-		if to := w.randomPeer(n); to != nil {
-			w.cutLink(NetworkPartial, n, to, soon(300*time.Millisecond, 6*time.Second))
+		if peer := w.randomPeer(n); peer != nil {
+			w.cutLink(NetworkPartial, n, peer, untilIn(300*time.Millisecond, 6*time.Second))
 		}
 	case NetworkFlapping:
-		if to := w.randomPeer(n); to != nil {
-			w.flapLink(n, to, 2+w.entropy.Int(6))
+		if peer := w.randomPeer(n); peer != nil {
+			w.flapLink(n, peer, 2+w.entropy.Int(6))
 		}
 	case NetworkOneWay:
-		until := soon(300*time.Millisecond, 6*time.Second)
+		until := untilIn(300*time.Millisecond, 6*time.Second)
 		for to := range w.nodes {
 			w.net.blocked[n.index][to] = linkCut{until, NetworkOneWay}
 		}
 	case StoreCutOff:
-		w.net.storeCutUntil[n.index] = max(w.net.storeCutUntil[n.index], soon(300*time.Millisecond, 8*time.Second))
+		w.net.storeCutUntil[n.index] = max(w.net.storeCutUntil[n.index], untilIn(300*time.Millisecond, 8*time.Second))
 		w.recordFault(StoreCutOff, "%s cannot reach the store until %v", n.id, w.net.storeCutUntil[n.index].Sub(Origin))
 	case NodeCrash:
 		n.crashInSteps = 1 + w.entropy.Int(48)
 	case NodeStop:
 		w.stopNode(n)
 	case NodePause:
-		n.pausedUntil = max(n.pausedUntil, soon(100*time.Millisecond, 8*time.Second))
+		n.pausedUntil = max(n.pausedUntil, untilIn(100*time.Millisecond, 8*time.Second))
 		w.recordFault(NodePause, "%s stands still until %v", n.id, n.pausedUntil.Sub(Origin))
 	case NodeFreeze:
-		n.pausedUntil = max(n.pausedUntil, soon(leaseTTL, 3*leaseTTL))
+		n.pausedUntil = max(n.pausedUntil, untilIn(leaseTTL, 3*leaseTTL))
 		w.recordFault(NodeFreeze, "%s stands still until %v, longer than its lease runs", n.id, n.pausedUntil.Sub(Origin))
 	case CellSlow:
 		c := n.cells[w.entropy.Int(len(n.cells))]
-		c.slowUntil = max(c.slowUntil, soon(300*time.Millisecond, 6*time.Second))
+		c.slowUntil = max(c.slowUntil, untilIn(300*time.Millisecond, 6*time.Second))
 	case ClockDrift:
-		was := n.clock.drift
-		if n.clock.setDrift(w.now, drawDrift(w.entropy)); n.clock.drift != was {
+		previous := n.clock.drift
+		if n.clock.setDrift(w.now, drawDrift(w.entropy)); n.clock.drift != previous {
 			w.recordFault(ClockDrift, "the clock of %s runs %d in a million faster", n.id, n.clock.drift)
 		}
 	case ClockAhead:
-		to := w.between(8*time.Second, clockJumpMax)
-		by := n.clock.jumpTo(w.now, to)
+		offset := w.between(8*time.Second, clockJumpMax)
+		by := n.clock.jumpTo(w.now, offset)
 		w.recordFault(ClockAhead, "the clock of %s jumps by %v", n.id, by)
 		w.noteClockJump(-by)
 	case DiskFull:
-		n.diskFullUntil = max(n.diskFullUntil, soon(300*time.Millisecond, 10*time.Second))
+		n.diskFullUntil = max(n.diskFullUntil, untilIn(300*time.Millisecond, 10*time.Second))
 	case ClockSkew:
-		to := w.between(0, 4*time.Second)
-		by := n.clock.jumpTo(w.now, to)
+		offset := w.between(0, 4*time.Second)
+		by := n.clock.jumpTo(w.now, offset)
 		w.recordFault(ClockSkew, "the clock of %s jumps by %v", n.id, by)
 		w.noteClockJump(-by)
 	case ShardMove:
@@ -133,17 +134,18 @@ func (w *Simulation) inject(f Fault) {
 	}
 }
 
-// drawDrift draws how much too fast a clock is, in a million; what is benign is right.
+// drawDrift draws the drift of a clock in parts per million. The benign choice is no
+// drift.
 func drawDrift(c Entropy) int64 {
-	by := int64(c.Int(2 * driftMax))
-	if by%2 == 1 {
-		return -(by + 1) / 2
+	drift := int64(c.Int(2 * driftMax))
+	if drift%2 == 1 {
+		return -(drift + 1) / 2
 	}
-	return by / 2
+	return drift / 2
 }
 
-// stopNode has a process end as it is asked to: it lets go of who reads there, and
-// is given a moment for what it has not said.
+// stopNode shuts a process down gracefully: its streams are drained, and it has up to
+// 500 ms to send pending output.
 func (w *Simulation) stopNode(n *node) {
 	w.recordFault(NodeStop, "%s is told to stop, %d read there", n.id, len(n.streams))
 	for _, c := range slices.Clone(n.streams) {
@@ -152,20 +154,21 @@ func (w *Simulation) stopNode(n *node) {
 	n.after(w.between(time.Millisecond, 500*time.Millisecond), func() { w.halt(n, "stop") })
 }
 
-// moveShards moves a group of shards to another cell, if there is one.
+// moveShards moves a random group of shards to a random cell, unless that cell owns it
+// already.
 func (w *Simulation) moveShards() {
-	g := w.entropy.Int(len(w.claims.groups))
+	group := w.entropy.Int(len(w.claims.groups))
 	to := w.drawNode()
 	cell := uint16(w.entropy.Int(len(to.cells)))
-	cl := &w.claims.groups[g]
+	cl := &w.claims.groups[group]
 	if cl.node == nil || !cl.node.up || cl.releasing || cl.node == to && cl.cell == cell {
 		return
 	}
-	w.recordFault(ShardMove, "group %d moves from %s.%d to %s.%d", g, cl.node.id, cl.cell, to.id, cell)
-	w.moveGroup(g, to, cell)
+	w.recordFault(ShardMove, "group %d moves from %s.%d to %s.%d", group, cl.node.id, cl.cell, to.id, cell)
+	w.moveGroup(group, to, cell)
 }
 
-// partition cuts the nodes into two sides.
+// partition splits the nodes into two sides that cannot reach each other for a while.
 func (w *Simulation) partition() {
 	if len(w.nodes) < 2 {
 		return
@@ -182,7 +185,7 @@ func (w *Simulation) partition() {
 	}
 }
 
-// withdrawAgent takes an agent out of the registry for a while.
+// withdrawAgent removes an agent from the registry for a while.
 func (w *Simulation) withdrawAgent() {
 	if w.withdrawnAgent >= 0 {
 		return
@@ -202,7 +205,8 @@ func (w *Simulation) restoreAgent() {
 	w.publishAgents()
 }
 
-// builtinAgents are those that are a part of the program, as they are now.
+// builtinAgents returns the agents compiled into the program, without the withdrawn
+// one.
 func (w *Simulation) builtinAgents() []actor.Definition {
 	if w.withdrawnAgent < 0 {
 		return w.plan.Agents
@@ -219,7 +223,8 @@ func (w *Simulation) publishAgents() {
 	}
 }
 
-// sendBurst has many clients ask the same actor for something slow.
+// sendBurst submits a burst of slow requests to one actor, each from a client of its
+// own.
 func (w *Simulation) sendBurst() {
 	to := generator{w: w}.target()
 	w.log.note(w.now, "a burst for %s", to)
@@ -234,16 +239,17 @@ func (w *Simulation) sendBurst() {
 	}
 }
 
-// burstPendingMax bounds the mailboxes of worlds with bursts, so that these can fill one.
+// burstPendingMax bounds the mailboxes of runs with bursts, so that one burst can fill
+// a mailbox.
 const burstPendingMax = 6
 
-// faultyAgent is an agent whom faults may befall.
+// faultyAgent wraps the behavior of an agent and injects faults into its turns.
 type faultyAgent struct {
 	w        *Simulation
 	behavior actor.Behavior
 }
 
-// callFault is what the world has decided of a call.
+// callFault is the fault chosen for a call.
 type callFault uint8
 
 const (
@@ -252,12 +258,12 @@ const (
 	rejectedCall
 )
 
-// Begin implements actor.Behavior. What befalls a call is decided once: a turn
-// that runs again finds the same.
+// Begin implements actor.Behavior. The fault of a call is chosen once, so a turn that
+// is run again meets the same fault.
 func (b faultyAgent) Begin(begin actor.Begin) actor.Turn {
 	w, call := b.w, &begin.Call
-	f, known := w.callFaults[call.ID]
-	if !known && !call.IsRoot() {
+	f, chosen := w.callFaults[call.ID]
+	if !chosen && !call.IsRoot() {
 		switch {
 		case w.faultFires(AgentCallTimeout):
 			f = slowCall
@@ -282,22 +288,23 @@ type faultyTurn struct {
 	left  actor.Duration
 	agent string
 	slept bool
-	check *replayCheck // nil: it is not made once more
-	asks  []actor.Ask  // the last time
+	check *replayCheck // nil if the turn is not replayed
+	asks  []actor.Ask  // asks of the last action
 }
 
-// replayCheck is a turn to be made once more when it has ended: an agent whose turn is
-// another then would be lost in a crash.
+// replayCheck records a turn and replays it when it has ended. An agent whose replayed
+// turn differs could not be resumed after a crash.
 type replayCheck struct {
 	behavior actor.Behavior
 	begin    actor.Begin
 	answers  [][]actor.Answer
 }
 
-// replayCheckEvery is how many steps share one.
+// replayCheckEvery is the number of steps per recorded turn.
 const replayCheckEvery = 64
 
-// record takes note of what the turn was answered, and came to.
+// record records the answers to a turn, and its action. Once the turn is done, it
+// replays the turn and compares.
 func (r *replayCheck) record(w *Simulation, answers []actor.Answer, action actor.Action) {
 	if answers != nil {
 		r.answers = append(r.answers, slices.Clone(answers))
@@ -342,18 +349,18 @@ func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	return action, err
 }
 
-// truncatedAnswer is an answer that is a part of what a model or an agent outside would have
-// said; nil if there is none.
+// truncatedAnswer returns an answer of a model or external agent that was cut off, or
+// nil if there is none.
 func (t *faultyTurn) truncatedAnswer(answers []actor.Answer) *upstream.Completion {
 	for i := range answers {
 		if i >= len(t.asks) || t.asks[i].Kind != actor.AskModel && t.asks[i].Kind != actor.AskInvoke || answers[i].Refusal != nil {
 			continue
 		}
-		said, err := upstream.DecodeCompletion(answers[i].Parts[0].Bytes)
+		completion, err := upstream.DecodeCompletion(answers[i].Parts[0].Bytes)
 		switch {
 		case err != nil:
-		case said.Finish == upstream.NoFinish, said.Finish == upstream.FinishLength, said.Finish == upstream.FinishFilter:
-			return &said
+		case completion.Finish == upstream.NoFinish, completion.Finish == upstream.FinishLength, completion.Finish == upstream.FinishFilter:
+			return &completion
 		}
 	}
 	return nil

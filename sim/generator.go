@@ -8,10 +8,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// generator draws what clients ask.
+// generator draws the messages of clients.
 type generator struct {
 	w          *Simulation
-	singleLine bool // it has to fit into one line of another message
+	singleLine bool // the message must fit into one line of another message
 }
 
 func (d generator) target() actor.ID {
@@ -24,7 +24,7 @@ func (d generator) target() actor.ID {
 	return actor.NewID(def.Name, "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys)))
 }
 
-// script draws what an actor is told, with at most so many levels of calls below.
+// script draws a script for an actor, with calls nested at most levels deep.
 func (d generator) script(levels int, self string) script {
 	w := d.w
 	var s script
@@ -89,7 +89,7 @@ func (d generator) call(levels int, self string) instruction {
 	case 8, 9, 10:
 		o.ms = 1 + w.entropy.Int(3000)
 	case 11:
-		o.ms = 3_600_000 // more than anybody gets
+		o.ms = 3_600_000 // more than any call gets
 	}
 	if w.entropy.Int(40) == 39 {
 		o.name = "ghost"

@@ -3,7 +3,7 @@
 package sim
 
 import (
-	_ "embed" // the page's own text
+	_ "embed" // the page template
 	"fmt"
 	"html"
 	"io"
@@ -18,23 +18,24 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// Page shows a world as a picture: one file of HTML that needs nothing else. Time
-// runs down, each actor at each node has a lane, messages are arrows, what was
-// lost ends in a cross, and a node that is down, cut off or stands still has a
-// band beside its lanes. A click on an event shows what its cell held then.
+// Page renders a run as one self-contained HTML file. Time runs downwards. Each actor
+// has a lane per node, messages are arrows, and a lost message ends in a cross. A node
+// that is down, cut off or paused has a band next to its lanes. A click on an event
+// shows the state of its cell at that time.
 type Page struct {
 	world        *Simulation
-	columns      *Columns // describes events, and numbers calls
+	columns      *Columns // describes events and numbers calls
 	lanes        []pageLane
 	rows         []pageRow
 	bands        []pageBand
-	states       []string       // of cells, as JSON
-	stateNumbers map[string]int // into states
+	states       []string       // states of cells, as text
+	stateNumbers map[string]int // number of each state
 	openSends    map[string][]int
-	dropped      int // rows that were left out, the first ones
+	dropped      int // number of rows dropped from the beginning
 }
 
-// PageRowsMax is how many events a page shows, the last ones: more, and nobody looks at any.
+// PageRowsMax is the maximum number of events on a page. Only the last ones are kept,
+// as a longer page would be unusable.
 const PageRowsMax = 20_000
 
 type pageLane struct {
@@ -42,18 +43,18 @@ type pageLane struct {
 	Name string `json:"name"`
 }
 
-// pageRow is one event, or one fault.
+// pageRow is one event or fault.
 type pageRow struct {
-	T     int64  `json:"t"` // nanoseconds since the world began
+	T     int64  `json:"t"` // nanoseconds since Origin
 	Step  int    `json:"step"`
 	Lane  int    `json:"lane"`
 	Kind  string `json:"kind"`
 	Text  string `json:"text"`
-	Line  string `json:"line"`           // the event, whole
-	Call  string `json:"call,omitzero"`  // its number
-	To    int    `json:"to,omitzero"`    // 1 + the row where what was sent arrives
-	Lost  bool   `json:"lost,omitzero"`  // it never does
-	State int    `json:"state,omitzero"` // 1 + into states
+	Line  string `json:"line"`           // the event in full
+	Call  string `json:"call,omitzero"`  // number of the call
+	To    int    `json:"to,omitzero"`    // 1 + row in which the sent message arrives
+	Lost  bool   `json:"lost,omitzero"`  // the sent message never arrives
+	State int    `json:"state,omitzero"` // 1 + index into states
 }
 
 type pageBand struct {
@@ -61,10 +62,10 @@ type pageBand struct {
 	Why         string     `json:"why"`
 	From        int64      `json:"from"`
 	Until       int64      `json:"until"`
-	expectedEnd actor.Time // until when it was said to last
+	expectedEnd actor.Time // announced end
 }
 
-// NewPage makes an empty page.
+// NewPage returns an empty page.
 func NewPage() *Page {
 	return &Page{columns: NewColumns(io.Discard, ColumnsWidth), stateNumbers: map[string]int{}, openSends: map[string][]int{}}
 }
@@ -77,7 +78,8 @@ func (p *Page) begin(w *Simulation) {
 	}
 }
 
-// laneIndex finds or makes the lane of an actor at a node.
+// laneIndex returns the index of an actor's lane at a node, and adds the lane if it is
+// new.
 func (p *Page) laneIndex(node, name string) int {
 	l := pageLane{node, name}
 	if i := slices.Index(p.lanes, l); i >= 0 {
@@ -106,28 +108,28 @@ func (p *Page) event(now actor.Time, e *history.Event) {
 	}
 	row := pageRow{T: int64(now - Origin), Lane: p.laneIndex(string(e.From.Node), name), Kind: e.Kind.String(), Text: text, Line: e.String(), Call: p.callNumber(e), State: p.cellState(e)}
 	at := p.addRow(row)
-	key := e.What + "/" + e.Call.String() + "/"
+	route := e.What + "/" + e.Call.String() + "/"
 	switch e.Kind {
 	case history.Send:
 		p.rows[at].Lost = true // until it arrives
-		p.openSends[key+e.Peer.String()] = append(p.openSends[key+e.Peer.String()], at)
+		p.openSends[route+e.Peer.String()] = append(p.openSends[route+e.Peer.String()], at)
 	case history.Deliver:
-		key += e.Actor.String()
-		if from := p.openSends[key]; len(from) > 0 {
+		route += e.Actor.String()
+		if from := p.openSends[route]; len(from) > 0 {
 			p.rows[from[0]].To, p.rows[from[0]].Lost = at+1, false
-			p.openSends[key] = from[1:]
+			p.openSends[route] = from[1:]
 		}
 	}
 }
 
-// addRow adds a row.
+// addRow appends a row and returns its index.
 func (p *Page) addRow(r pageRow) int {
 	r.Step = p.world.Stats.Steps
 	p.rows = append(p.rows, r)
 	return len(p.rows) - 1
 }
 
-// dropRows leaves out the first rows: how it ended is what people look for.
+// dropRows drops the first n rows, since the end of a run matters most.
 func (p *Page) dropRows(n int) {
 	p.dropped += n
 	p.rows = slices.Clone(p.rows[n:])
@@ -150,7 +152,7 @@ func (p *Page) dropRows(n int) {
 	}
 }
 
-// stateNumber is the number of a state.
+// stateNumber returns the number of a state, 1 for the first.
 func (p *Page) stateNumber(text string) int {
 	if p.stateNumbers[text] == 0 {
 		p.states = append(p.states, text)
@@ -163,7 +165,8 @@ func (p *Page) callNumber(e *history.Event) string {
 	return strings.TrimSpace(p.columns.callNumber(e.Call))
 }
 
-// cellState is what the cell of an event holds now.
+// cellState returns the number of the present state of the event's cell, or 0 if the
+// cell is gone.
 func (p *Page) cellState(e *history.Event) int {
 	n := p.world.nodeByID(e.From.Node)
 	if n == nil || !n.up || int(e.From.Cell) >= len(n.cells) || n.cells[e.From.Cell].stopped {
@@ -194,7 +197,7 @@ func (p *Page) fault(now actor.Time, f Fault, what string) {
 	p.addRow(pageRow{T: int64(now - Origin), Lane: -1, Kind: "Fault", Text: f.String() + ": " + what, Line: "fault " + f.String() + ": " + what})
 }
 
-// update takes note of what is wrong with each node just now, and makes room for a row.
+// update records which nodes are in trouble, and makes room for one more row.
 func (p *Page) update(now actor.Time) {
 	if len(p.rows) == PageRowsMax {
 		p.dropRows(PageRowsMax / 4)
@@ -212,7 +215,7 @@ func (p *Page) update(now actor.Time) {
 	}
 }
 
-// updateBand opens or closes the band of a node; one whose time has run out ends there.
+// updateBand opens or closes a band of a node. A band ends no later than announced.
 func (p *Page) updateBand(now actor.Time, n *node, why string, on bool, until actor.Time) {
 	open := slices.IndexFunc(p.bands, func(b pageBand) bool { return b.Node == string(n.id) && b.Why == why && b.Until == 0 })
 	switch {
@@ -229,7 +232,7 @@ func (p *Page) updateBand(now actor.Time, n *node, why string, on bool, until ac
 //go:embed page/page.html
 var pageTemplate string
 
-// WriteTo writes the page of a world that has ended, and what came of it.
+// WriteTo writes the page of a run that has ended, with its result.
 func (p *Page) WriteTo(out io.Writer, r Result) error {
 	end := int64(p.world.now - Origin)
 	for i := range p.bands {

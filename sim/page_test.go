@@ -24,7 +24,7 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// renderPage is the page of a world.
+// renderPage runs the options and returns the page of the run.
 func renderPage(t *testing.T, o Options) ([]byte, Result) {
 	t.Helper()
 	o.Page = NewPage()
@@ -36,8 +36,8 @@ func renderPage(t *testing.T, o Options) ([]byte, Result) {
 	return out.Bytes(), r
 }
 
-// violatingOptions is the first in which something is lost, a node is in trouble, and
-// then a spec breaks: one that asks for more than the code promises.
+// violatingOptions returns the first seed in which a message is lost, a node is in
+// trouble, and a spec is violated. The spec is stricter than the guarantee of the code.
 func violatingOptions(t *testing.T) Options {
 	t.Helper()
 	for seed := range uint64(500) {
@@ -52,8 +52,8 @@ func violatingOptions(t *testing.T) Options {
 	return Options{}
 }
 
-// Of a world that is too long the end is shown, and a word that nobody can read
-// keeps nobody from reading the rest.
+// A page of an overlong run shows its end, and invalid UTF-8 in a text does not prevent
+// the page from being written.
 func TestPageKeepsLastRows(t *testing.T) {
 	o := Options{Seed: 3, Long: true, Page: NewPage()}
 	r := RunSeed(o)
@@ -129,7 +129,7 @@ func TestPageContainsEventsAndViolation(t *testing.T) {
 	if data.Spec != r.Violation.Spec || arrows == 0 || lost == 0 || states == 0 || faults == 0 || len(data.Lanes) < 4 || len(data.States) == 0 {
 		t.Errorf("%s: %d arrows, %d lost, %d states, %d faults, %d lanes", data.Spec, arrows, lost, states, faults, len(data.Lanes))
 	}
-	if again, _ := renderPage(t, violatingOptions(t)); !bytes.Equal(again, page) {
+	if second, _ := renderPage(t, violatingOptions(t)); !bytes.Equal(second, page) {
 		t.Error("the same seed makes another page")
 	}
 }
@@ -147,8 +147,8 @@ func TestPageEscapesHTML(t *testing.T) {
 	}
 }
 
-// TestBrowserRendersPage asks a real one, in the light and in the dark.
-// TROUPE_BROWSER names it; a machine that must have one sets it.
+// TestBrowserRendersPage loads the page in a real browser, in light and dark mode.
+// TROUPE_BROWSER names the browser; it is set on machines that must have one.
 func TestBrowserRendersPage(t *testing.T) {
 	browser := os.Getenv("TROUPE_BROWSER")
 	if browser == "" {
@@ -159,9 +159,9 @@ func TestBrowserRendersPage(t *testing.T) {
 	}
 	page, r := renderPage(t, violatingOptions(t))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'") // it needs nothing else
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'") // the page loads nothing else
 		w.Header().Set("Content-Type", "text/html")
-		w.Write(page) //nolint:errcheck // the browser says what it got
+		w.Write(page) //nolint:errcheck // the browser reports incomplete pages
 	}))
 	defer server.Close()
 	browse := func(args ...string) string {
@@ -196,19 +196,19 @@ func TestBrowserRendersPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		picture, err := png.Decode(f)
-		f.Close() //nolint:errcheck // only read
+		f.Close() //nolint:errcheck // opened for reading
 		if err != nil {
 			t.Fatal(err)
 		}
-		colours := map[color.Color]int{}
+		colors := map[color.Color]int{}
 		for x := range picture.Bounds().Dx() {
 			for y := range picture.Bounds().Dy() {
-				colours[picture.At(x, y)]++
+				colors[picture.At(x, y)]++
 			}
 		}
-		ground := slices.MaxFunc(slices.Collect(maps.Keys(colours)), func(a, b color.Color) int { return colours[a] - colours[b] })
-		if bright := color.GrayModel.Convert(ground).(color.Gray).Y > 128; bright != light || len(colours) < 20 {
-			t.Errorf("%s: the ground is %v, of %d colours", name, ground, len(colours))
+		background := slices.MaxFunc(slices.Collect(maps.Keys(colors)), func(a, b color.Color) int { return colors[a] - colors[b] })
+		if bright := color.GrayModel.Convert(background).(color.Gray).Y > 128; bright != light || len(colors) < 20 {
+			t.Errorf("%s: the ground is %v, of %d colours", name, background, len(colors))
 		}
 	}
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// A node owns its claims as long as its lease runs. The store counts from when a
-// renewal came, the node from when it sent it, and less a margin: so the node
-// has stopped before anybody else may begin.
+// A node owns its claims for as long as its lease is valid. The store counts the lease
+// from the arrival of a renewal. The node counts it from sending the renewal, and
+// deducts a margin. A node thus stops before another node can take over.
 const (
 	leaseTTL    = 3 * time.Second
 	leaseMargin = 200 * time.Millisecond
 	leaseRenew  = 800 * time.Millisecond
 )
 
-// leaseValid tells whether the node may serve: its lease runs, by its own clock.
+// leaseValid reports whether the node may serve, by its own clock.
 func (n *node) leaseValid() bool { return n.leaseUntil > n.w.now }
 
-// join makes a starting process a member: it has a lease, and takes again, under
-// new epochs, what its predecessor has not lost.
+// join adds a starting process to the cluster. It acquires a lease, and claims under
+// new epochs the groups that its predecessor has not lost.
 func (w *Simulation) join(n *node) {
 	defer w.setStream(w.setStream(topicLease + StreamID(n.index)))
 	n.leaseUntil = w.now.Add(w.leaseDuration(n))
@@ -38,15 +38,15 @@ func (w *Simulation) join(n *node) {
 	n.after(w.between(leaseRenew/2, leaseRenew), func() { w.renewLease(n) })
 }
 
-// leaseDuration is how long the node believes a renewal lasts, in the world's time:
-// its clock runs faster or slower than that.
+// leaseDuration returns the duration of a renewed lease by the node's clock, in virtual
+// time.
 func (w *Simulation) leaseDuration(n *node) time.Duration {
 	d := leaseTTL - leaseMargin
 	return d - d/1_000_000*time.Duration(n.clock.drift)
 }
 
-// renewLease is a node's heartbeat: it extends its lease at the store, hears who owns
-// what, and takes what nobody owns.
+// renewLease is the heartbeat of a node: it renews the lease at the store, claims
+// groups without owner, and fetches the owners of all groups.
 func (w *Simulation) renewLease(n *node) {
 	n.after(leaseRenew, func() { w.renewLease(n) })
 	if w.net.storeUnreachable(n, w.now) {
@@ -56,21 +56,21 @@ func (w *Simulation) renewLease(n *node) {
 		w.halt(n, "lease")
 		return
 	}
-	sent := w.now
+	sentAt := w.now
 	process := n.process
 	w.after(w.between(200*time.Microsecond, 4*time.Millisecond), func() {
 		if !n.up || n.process != process {
 			return
 		}
 		w.claims.leases[n.index] = w.now.Add(leaseTTL)
-		n.leaseUntil = max(n.leaseUntil, sent.Add(w.leaseDuration(n)))
+		n.leaseUntil = max(n.leaseUntil, sentAt.Add(w.leaseDuration(n)))
 		w.adoptGroups(n)
 		n.refreshOwners()
 	})
 }
 
-// adoptGroups claims for a node what is nobody's, or was claimed by one whose lease
-// has run out.
+// adoptGroups claims groups for a node that have no owner, or whose owner's lease has
+// expired. The groups of a node with corrupt rows stay claimed until it has restarted.
 func (w *Simulation) adoptGroups(n *node) {
 	for g := range w.claims.groups {
 		cl := &w.claims.groups[g]
@@ -79,7 +79,7 @@ func (w *Simulation) adoptGroups(n *node) {
 		}
 		cell := uint16(w.entropy.Int(len(n.cells)))
 		if !n.cells[cell].stopped {
-			if cl.node != nil { // and not only let go of, for another
+			if cl.node != nil { // the group was not released for a move
 				w.Stats.Points[Adopted]++
 			}
 			w.claimGroup(g, n, cell)
@@ -87,7 +87,7 @@ func (w *Simulation) adoptGroups(n *node) {
 	}
 }
 
-// claimGroup gives a group to a cell, and lets everybody know in time.
+// claimGroup claims a group for a cell, and publishes the new owner.
 func (w *Simulation) claimGroup(g int, n *node, cell uint16) {
 	epoch := w.claims.claim(g, n, cell)
 	lo, hi := w.claims.shardRange(g)
@@ -97,7 +97,7 @@ func (w *Simulation) claimGroup(g int, n *node, cell uint16) {
 	w.publishOwners()
 }
 
-// emitLose says that a cell is to own a group no more.
+// emitLose records that a cell loses a group.
 func (w *Simulation) emitLose(g int) {
 	cl := &w.claims.groups[g]
 	lo, hi := w.claims.shardRange(g)
@@ -105,7 +105,7 @@ func (w *Simulation) emitLose(g int) {
 	w.emit(history.Event{Kind: history.Lose, At: n.clock.now(w.now), From: n.cells[cl.cell].self, Epoch: cl.epoch, ShardLo: lo, ShardHi: hi})
 }
 
-// publishOwners lets the nodes learn of a change of the claims, each in its time.
+// publishOwners notifies each node of a changed claim, after a delay of its own.
 func (w *Simulation) publishOwners() {
 	for _, n := range w.nodes {
 		if n.up {
@@ -114,8 +114,8 @@ func (w *Simulation) publishOwners() {
 	}
 }
 
-// refreshOwners tells the cells who owns what, if they were not told and the store can
-// be asked.
+// refreshOwners sends the owners to the cells of the node, if they changed and the
+// store can be reached.
 func (n *node) refreshOwners() {
 	w := n.w
 	if n.ownersVersion == w.claims.version || w.net.storeUnreachable(n, w.now) {
@@ -128,8 +128,8 @@ func (n *node) refreshOwners() {
 	}
 }
 
-// moveGroup hands a group to another cell: its owner stops, and says so when its log
-// is durable; then the new one claims it.
+// moveGroup hands a group over to another cell. The owner stops serving it and releases
+// it when its log is durable. Only then does the new owner claim it.
 func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 	cl := &w.claims.groups[g]
 	from, epoch := cl.node, cl.epoch
@@ -139,12 +139,12 @@ func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 	w.publishOwners()
 	stopped := w.claims.version
 	process := from.process
-	still := func() bool {
+	unchanged := func() bool {
 		return from.up && from.process == process && cl.node == from && cl.epoch == epoch && cl.releasing
 	}
 	var flushed func()
 	flushed = func() {
-		if !still() {
+		if !unchanged() {
 			return
 		}
 		switch owner := from.cells[cl.cell]; {
@@ -164,7 +164,8 @@ func (w *Simulation) moveGroup(g int, to *node, cell uint16) {
 	from.after(time.Millisecond, flushed)
 }
 
-// halt ends a process that may not go on: its lease is over, or its writes are refused.
+// halt ends a process that MUST NOT continue: its lease has expired, or its writes are
+// refused.
 func (w *Simulation) halt(n *node, why string) {
 	if !n.up {
 		return
@@ -175,8 +176,8 @@ func (w *Simulation) halt(n *node, why string) {
 	w.crash(n, why)
 }
 
-// crash ends a process. What its disk has not made durable is gone, but for what
-// had been written and happens to survive; its clients lose their connections.
+// crash ends a process. Log data that is not durable is lost, except written batches
+// that happen to survive. Its clients lose their connections.
 func (w *Simulation) crash(n *node, why string) {
 	w.log.note(w.now, "%s ends: %s", n.id, why)
 	n.log.crash()
@@ -217,14 +218,15 @@ func (w *Simulation) restart(n *node) {
 	n.start()
 }
 
-// stop has a cell do nothing more. Its turns do not wait for answers any more.
+// stop stops a cell for good. Its turns no longer wait for answers.
 func (c *cell) stop() {
 	c.stopped = true
 	c.core.Abandon()
 }
 
-// handlePanic ends a cell. What it appended will be committed, effects it returned
-// will be performed; then the next incarnation boots behind them, under new epochs.
+// handlePanic ends a cell that panicked. The entries it appended will be committed and
+// the effects it returned will be performed. After that, its next incarnation boots
+// under new epochs.
 func (c *cell) handlePanic(planned injectedPanic) {
 	n, w := c.n, c.n.w
 	blame := c.core.FaultingCall()
@@ -234,16 +236,16 @@ func (c *cell) handlePanic(planned injectedPanic) {
 	w.recordFault(planned.fault, "%s: %s", c.self, planned.reason)
 	end := n.log.writer.End()
 	w.dropRequests(func(l *pendingRequest) bool { return l.cell == c })
-	var next func()
-	next = func() {
+	var restart func()
+	restart = func() {
 		if n.log.released() < end || w.net.storeUnreachable(n, w.now) {
-			n.after(2*time.Millisecond, next)
+			n.after(2*time.Millisecond, restart)
 			return
 		}
 		n.restartCell(c, blame)
 	}
-	// Who falls again and again is raised ever later, as a supervisor does it.
-	n.after(w.between(time.Millisecond, 20*time.Millisecond)<<min(c.panics, 6), next)
+	// The restart delay grows with each panic, as with a supervisor.
+	n.after(w.between(time.Millisecond, 20*time.Millisecond)<<min(c.panics, 6), restart)
 }
 
 // restartCell boots the next incarnation of a cell that panicked.

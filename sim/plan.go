@@ -16,33 +16,33 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Plan is what a world is made of. Each seed draws its own (the swarm): worlds
-// that have few things at a time find what a world that has all never does.
+// Plan is the configuration of a simulation. Each seed draws its own (swarm testing): a
+// configuration with few features finds failures that one with all features hides.
 type Plan struct {
-	Cells            []int // of each node
-	Groups           int   // of shards, which move together
+	Cells            []int // number of cells of each node
+	Groups           int   // number of shard groups; a group moves as a whole
 	Agents           []actor.Definition
-	Targets          int // so many of the first of them are told what is drawn for anybody
+	Targets          int // number of leading agents that receive generated messages
 	Limits           dispatcher.Limits
-	Calls            int            // clients come until so many had a turn; 0: for all of the span
-	Span             actor.Duration // or so much time has passed
-	Steps            int            // of cells that clients see to, as many in each part of the span; 0: they do not care
-	FaultInterval    actor.Duration // between two times at which each fault by the clock may happen
-	ArrivalInterval  actor.Duration // between two of them, about
-	Keys             int            // sessions of each agent
-	Busy             bool           // in a long world somebody comes every minute, whatever is drawn
-	Plain            bool           // clients ask once, without a key, and nobody answers who waits for a person
+	Calls            int            // clients arrive until this many calls had a turn; 0: for all of Span
+	Span             actor.Duration // maximum duration of the workload
+	Steps            int            // cell steps of a long run that clients aim for, the same share in each tenth of Span; 0: no target
+	FaultInterval    actor.Duration // between rounds of periodic faults
+	ArrivalInterval  actor.Duration // mean time between arrivals
+	Keys             int            // number of sessions of each agent
+	Busy             bool           // clients of a long run arrive at least once a minute, regardless of draws
+	Plain            bool           // clients send each request once, without a key, and waits for a signal are not answered
 	Drift            []int64        // of each node's clock, in parts per million
 	Offset           []actor.Duration
 	Odds             [faultKinds]int   // of each fault, in ten-thousandths
-	Patience         upstream.Patience // of nodes with who stands behind them
+	Patience         upstream.Patience // of nodes with their upstreams
 	Writer           store.WriterConfig
 	Schedule         Schedule
-	Failpoints       []failpoint.Point // places in product code where rare things happen
-	RegistryInterval actor.Duration    // between two things that the registry is asked, about; 0: it is asked nothing
+	Failpoints       []failpoint.Point // failpoints enabled in production code
+	RegistryInterval actor.Duration    // maximum time between registry operations; 0: no registry
 }
 
-// withDefaults is a plan made by hand with what it left open.
+// withDefaults returns a hand-made plan with defaults for the fields that are unset.
 func (p Plan) withDefaults(o Options) Plan {
 	if len(p.Cells) == 0 {
 		p.Cells = []int{1}
@@ -74,8 +74,8 @@ func (p Plan) withDefaults(o Options) Plan {
 	return p
 }
 
-// The parts of a plan, each a stream of its own: what is made benign in one
-// leaves the others what they are.
+// The parts of a plan, each a stream of its own. Making one part benign does not change
+// the others.
 const (
 	planNodes StreamID = topicPlan + iota
 	planFaults
@@ -89,8 +89,8 @@ const (
 	planLength
 )
 
-// drawPlan makes the plan of a seed; what the options say by hand comes last,
-// so that it changes no other draw.
+// drawPlan draws the plan of a seed. Options set by hand are applied last, so they
+// change no other draw.
 func drawPlan(c Entropy, o Options) Plan {
 	var p Plan
 	c.SetStream(planFaults)
@@ -135,7 +135,7 @@ func drawPlan(c Entropy, o Options) Plan {
 	p.Schedule = drawSchedule(c, p.Agents, p.Keys, o.Strategy)
 	c.SetStream(planFailpoints)
 	p.Failpoints = drawFailpoints(c)
-	if o.Faultless { // a clock that is wrong is a fault too
+	if o.Faultless { // an inaccurate clock is a fault
 		p.Failpoints = nil
 		clear(p.Drift)
 		clear(p.Offset)
@@ -154,7 +154,7 @@ func drawPlan(c Entropy, o Options) Plan {
 	return p
 }
 
-// maxSkew is how far two clocks of a world may be apart.
+// maxSkew returns the maximum difference of two clocks in the run.
 func (p *Plan) maxSkew() actor.Duration {
 	skew := 10 * time.Second
 	for _, f := range [...]Fault{ClockAhead, ClockBehind} {
@@ -165,7 +165,8 @@ func (p *Plan) maxSkew() actor.Duration {
 	return skew
 }
 
-// agentNames are the agents of a world; the plan says how many there are.
+// agentNames are the names of the scripted agents. The plan determines the number in
+// use.
 var agentNames = [...]string{"ana", "bo", "cy", "dee", "eli", "fay", "gus", "hal"}
 
 func drawAgents(c Entropy) []actor.Definition {
@@ -200,7 +201,7 @@ func drawAgents(c Entropy) []actor.Definition {
 	return all
 }
 
-// drawLimits varies the limits. Where bursts come they shall find small mailboxes.
+// drawLimits draws the limits. Runs with bursts have small mailboxes.
 func drawLimits(c Entropy, odds *[faultKinds]int) dispatcher.Limits {
 	l := dispatcher.DefaultLimits()
 	drawConfig(c, &l)
@@ -211,7 +212,7 @@ func drawLimits(c Entropy, odds *[faultKinds]int) dispatcher.Limits {
 	return l
 }
 
-// String says what the world is made of, a line for each matter.
+// String describes the plan, with a line for each subject.
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "cells %v, %d groups of shards, %d sessions of each agent\nagents", p.Cells, p.Groups, p.Keys)
@@ -240,5 +241,5 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// writerDefaults are the bounds of a log's writer that are not given.
+// writerDefaults are the default bounds of the log writer.
 var writerDefaults = store.WriterConfig{BatchBytesMax: store.BatchBytesMax, BatchesInFlight: store.BatchesInFlight}

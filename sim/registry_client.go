@@ -19,39 +19,39 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// registryClient is who looks after agents and API keys: it has the registry do one thing
-// after the other, asks again until it is told what came of it, and holds the
-// registry to what it was told. Of what it asked twice, because an answer was
-// lost, it expects nothing any more: the first may yet come behind what follows.
+// registryClient administers agents and API keys. It issues registry operations one at
+// a time, retries each until it is acknowledged, and checks the registry against the
+// acknowledgement. After a retry it asserts nothing about the subject of the operation:
+// the first attempt may be applied late, after later operations.
 type registryClient struct {
 	w         *Simulation
-	present   map[string]bool // agents, as the registry has said
-	keys      []*apiKey
-	opCount   StreamID        // that it gave
-	opStarted actor.Time      // the last of them
-	uncertain map[string]bool // what lost answers were about
+	present   map[string]bool // agents that exist, by acknowledged operations
+	keys      []*apiKey       // in order of creation
+	opCount   StreamID        // number of operations issued
+	opStarted actor.Time      // when the last operation was issued
+	uncertain map[string]bool // subjects of operations that lost a reply
 }
 
-// registryOp is one thing that the registry is asked.
+// registryOp is one operation of the registry, with its expected outcome.
 type registryOp struct {
 	operation    string
-	principal    string // in whose name
+	principal    string // principal of the request
 	body         []byte
-	subject      string // the agent or key
-	present      bool   // it is there afterwards
-	wantRefusals []actor.Reason
-	key          *apiKey // that it is about
+	subject      string         // ID of the agent or key
+	present      bool           // whether the subject exists afterwards
+	wantRefusals []actor.Reason // expected reasons of refusal; nil if it should succeed
+	key          *apiKey        // the key that is created or revoked
 }
 
-// apiKey is an API key with its text, which a client shows at the door.
+// apiKey is an API key with its secret, which a client presents to the gateway.
 type apiKey struct {
 	record  ingress.Key
 	secret  string
-	valid   bool // the registry has said so
+	valid   bool // its creation was acknowledged, and no revocation was requested
 	revoked bool
 }
 
-// startRegistryClient has somebody look after the registry, if there is one.
+// startRegistryClient starts the registry client, if the run has a registry.
 func (w *Simulation) startRegistryClient() {
 	if !w.hasRegistry() || w.plan.Plain {
 		return
@@ -61,37 +61,37 @@ func (w *Simulation) startRegistryClient() {
 	w.after(w.plan.RegistryInterval, w.registryClient.runNext)
 }
 
-// runNext has the clerk do the next thing.
-func (k *registryClient) runNext() {
-	w := k.w
+// runNext issues the next operation.
+func (rc *registryClient) runNext() {
+	w := rc.w
 	if w.recovering {
 		return
 	}
-	k.opCount++
-	k.opStarted = w.now
-	w.setCause(topicRegistry + k.opCount)
+	rc.opCount++
+	rc.opStarted = w.now
+	w.setCause(topicRegistry + rc.opCount)
 	w.setStream(topicRegistry)
-	if w.entropy.Recorded(1) == 0 { // a story that is told again may leave an order out, and takes as long
-		w.after(max(time.Duration(w.entropy.Recorded(0))*time.Microsecond, w.plan.RegistryInterval/4), k.runNext)
+	if w.entropy.Recorded(1) == 0 { // a shrunk run may skip an operation, without a change of timing
+		w.after(max(time.Duration(w.entropy.Recorded(0))*time.Microsecond, w.plan.RegistryInterval/4), rc.runNext)
 		return
 	}
-	o := k.drawOp()
+	o := rc.drawOp()
 	c := w.addClient(agents.RegistryID, o.operation+" "+o.subject, 10*time.Second)
 	c.key, c.op = "", o
-	c.onReply = func(reply *actor.Reply) { k.handleReply(c, reply) }
+	c.onReply = func(reply *actor.Reply) { rc.handleReply(c, reply) }
 	w.submit(c)
 }
 
-// scheduleNext has it do the next after a while.
-func (k *registryClient) scheduleNext() {
-	w := k.w
+// scheduleNext schedules the next operation after a random delay.
+func (rc *registryClient) scheduleNext() {
+	w := rc.w
 	wait := w.between(w.plan.RegistryInterval/4, w.plan.RegistryInterval)
-	w.setCause(topicRegistry + k.opCount)
-	w.entropy.Recorded(int((w.now.Sub(k.opStarted) + wait) / time.Microsecond))
-	w.after(wait, k.runNext)
+	w.setCause(topicRegistry + rc.opCount)
+	w.entropy.Recorded(int((w.now.Sub(rc.opStarted) + wait) / time.Microsecond))
+	w.after(wait, rc.runNext)
 }
 
-// request is the order as a door reads it.
+// request returns the call that the gateway builds from the operation.
 func (o *registryOp) request(c *client) (actor.Call, *actor.Refusal) {
 	if refusal := ingress.CheckObject(o.body); refusal != nil {
 		return actor.Call{}, refusal
@@ -100,14 +100,15 @@ func (o *registryOp) request(c *client) (actor.Call, *actor.Refusal) {
 		Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.body}}}, nil
 }
 
-// handleReply is what came of an order; nil: nobody knows.
-func (k *registryClient) handleReply(c *client, reply *actor.Reply) {
-	w, o := k.w, c.op
+// handleReply handles the reply to an operation. A nil reply means that the outcome is
+// unknown.
+func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
+	w, o := rc.w, c.op
 	defer w.setStream(w.setStream(topicRegistry))
-	again := func() {
-		k.uncertain[o.subject] = true
+	retry := func() {
+		rc.uncertain[o.subject] = true
 		if c.tries >= triesMax || w.recovering {
-			k.scheduleNext()
+			rc.scheduleNext()
 			return
 		}
 		w.retriesScheduled++
@@ -115,7 +116,7 @@ func (k *registryClient) handleReply(c *client, reply *actor.Reply) {
 	}
 	switch r := (*actor.Refusal)(nil); {
 	case reply == nil:
-		again()
+		retry()
 		return
 	case reply.Refusal != nil:
 		if r = reply.Refusal; slices.Contains(o.wantRefusals, r.Reason) {
@@ -124,30 +125,30 @@ func (k *registryClient) handleReply(c *client, reply *actor.Reply) {
 		}
 		switch r.Reason {
 		case actor.Invalid, actor.Rejected, actor.NotFound:
-			if !k.uncertain[o.subject] {
+			if !rc.uncertain[o.subject] {
 				w.fail(RegistryHolds, fmt.Sprintf("the registry refuses %s: %v", c.text, r))
 			}
-		case actor.Budget: // so many were there within a day
+		case actor.Budget: // too many changes of agents within a day
 		default:
-			again()
+			retry()
 			return
 		}
 	case o.wantRefusals != nil:
-		if !k.uncertain[o.subject] {
+		if !rc.uncertain[o.subject] {
 			w.fail(RegistryHolds, fmt.Sprintf("the registry takes %s: %s", c.text, o.body))
 		}
-	case reply.Status == actor.Succeeded && !k.uncertain[o.subject]:
-		k.checkApplied(o)
+	case reply.Status == actor.Succeeded && !rc.uncertain[o.subject]:
+		rc.checkApplied(o)
 		return
 	}
-	k.scheduleNext()
+	rc.scheduleNext()
 }
 
-// checkApplied holds the registry to what it has said.
-func (k *registryClient) checkApplied(o *registryOp) {
-	w := k.w
-	there := slices.ContainsFunc(w.loadRegistryItems(), func(i actor.StateItem) bool { return i.Name == o.itemName() })
-	if there != o.present {
+// checkApplied checks that an acknowledged operation is stored.
+func (rc *registryClient) checkApplied(o *registryOp) {
+	w := rc.w
+	present := slices.ContainsFunc(w.loadRegistryItems(), func(i actor.StateItem) bool { return i.Name == o.itemName() })
+	if present != o.present {
 		w.fail(RegistryHolds, fmt.Sprintf("the registry has said that %s is there (%v), and it is written down that it is not", o.itemName(), o.present))
 		return
 	}
@@ -155,15 +156,15 @@ func (k *registryClient) checkApplied(o *registryOp) {
 	case agents.OpCreateKey:
 		w.Stats.Points[APIKeyCreated]++
 		o.key.valid = true
-		k.scheduleNext()
+		rc.scheduleNext()
 	case agents.OpRevokeKey:
 		w.Stats.Points[APIKeyRevoked]++
 		o.key.revoked = true
-		k.scheduleNext()
+		rc.scheduleNext()
 	default:
 		w.Stats.Points[[...]Point{AgentDeleted, AgentPut}[boolIndex(o.present)]]++
-		k.present[o.subject] = o.present
-		k.checkAgent(o)
+		rc.present[o.subject] = o.present
+		rc.checkAgent(o)
 	}
 }
 
@@ -174,7 +175,7 @@ func boolIndex(b bool) int {
 	return 0
 }
 
-// itemName is the name under which the registry keeps what the order is about.
+// itemName returns the name under which the registry stores the subject.
 func (o *registryOp) itemName() string {
 	if o.key != nil {
 		return "key/" + o.subject
@@ -182,91 +183,92 @@ func (o *registryOp) itemName() string {
 	return "agent/" + o.subject
 }
 
-// checkAgent asks the agent that an order was about, at any node: one that is there
-// is found, and one that is not is not.
-func (k *registryClient) checkAgent(o *registryOp) {
-	w := k.w
+// checkAgent calls the agent that an operation was about, through any node. An existing
+// agent MUST be found, and a deleted agent MUST NOT be found.
+func (rc *registryClient) checkAgent(o *registryOp) {
+	w := rc.w
 	c := w.addClient(actor.NewID(o.subject, "s0"), "use "+clockTool, 5*time.Second)
 	c.key = ""
 	c.onReply = func(reply *actor.Reply) {
 		defer w.setStream(w.setStream(topicRegistry))
-		switch gone := reply != nil && reply.Refusal != nil && strings.HasPrefix(reply.Refusal.Detail, "no agent is named "+o.subject); {
+		switch notFound := reply != nil && reply.Refusal != nil && strings.HasPrefix(reply.Refusal.Detail, "no agent is named "+o.subject); {
 		case reply == nil:
-		case gone && o.present:
+		case notFound && o.present:
 			w.fail(RegistryHolds, fmt.Sprintf("the registry has taken in %s, and it is not found: %v", o.subject, reply.Refusal))
-		case !gone && !o.present && !inconclusive(reply):
+		case !notFound && !o.present && !inconclusive(reply):
 			w.fail(RegistryHolds, fmt.Sprintf("%s is deleted, and answers", o.subject))
 		case reply.Status == actor.Succeeded:
 			w.Stats.Points[RegisteredAgentServed]++
 		}
-		k.scheduleNext()
+		rc.scheduleNext()
 	}
 	w.submit(c)
 }
 
-// inconclusive tells whether a refusal says nothing of whom it was for.
+// inconclusive reports whether a reply does not show whether the agent exists.
 func inconclusive(reply *actor.Reply) bool {
 	return reply.Refusal != nil && (reply.Refusal.Reason == actor.Busy || reply.Refusal.Reason == actor.Deadline || reply.Refusal.Reason == actor.Stopped || reply.Refusal.Reason == actor.Unavailable)
 }
 
-// drawOp is the next order.
-func (k *registryClient) drawOp() *registryOp {
-	w := k.w
+// drawOp draws the next operation.
+func (rc *registryClient) drawOp() *registryOp {
+	w := rc.w
 	at := w.entropy.Int(len(registeredAgents))
 	name, kind := registeredAgents[at].name, registeredAgents[at].kind
-	who := [...]string{agents.Operator, "client-1", "key:ab"}[w.entropy.Int(3)]
+	principal := [...]string{agents.Operator, "client-1", "key:ab"}[w.entropy.Int(3)]
 	switch w.entropy.Int(12) {
 	default:
-		o := &registryOp{operation: agents.OpPut, principal: who, subject: name, present: true}
+		o := &registryOp{operation: agents.OpPut, principal: principal, subject: name, present: true}
 		if kind == actor.External {
 			o.operation = agents.OpRegister
 		}
-		o.body = k.drawSpec(name, kind)
+		o.body = rc.drawSpec(name, kind)
 		return o
 	case 5, 6, 7:
-		o := &registryOp{operation: agents.OpDelete, principal: who, subject: name, body: memberJSON("agent_id", name)}
-		if !k.present[name] {
+		o := &registryOp{operation: agents.OpDelete, principal: principal, subject: name, body: memberJSON("agent_id", name)}
+		if !rc.present[name] {
 			o.wantRefusals = []actor.Reason{actor.NotFound}
 		}
 		return o
 	case 8, 9:
-		if p := k.createKey(); p != nil {
-			return &registryOp{operation: agents.OpCreateKey, principal: who, subject: p.record.ID, present: true, body: p.record.Encode(), key: p}
+		if p := rc.createKey(); p != nil {
+			return &registryOp{operation: agents.OpCreateKey, principal: principal, subject: p.record.ID, present: true, body: p.record.Encode(), key: p}
 		}
 	case 10:
-		if p := k.pickKey(func(p *apiKey) bool { return p.valid && !p.revoked }); p != nil {
-			p.valid = false // from now on nobody can say
-			return &registryOp{operation: agents.OpRevokeKey, principal: who, subject: p.record.ID, body: memberJSON("key_id", p.record.ID), key: p}
+		if p := rc.pickKey(func(p *apiKey) bool { return p.valid && !p.revoked }); p != nil {
+			p.valid = false // unknown until the revocation is acknowledged
+			return &registryOp{operation: agents.OpRevokeKey, principal: principal, subject: p.record.ID, body: memberJSON("key_id", p.record.ID), key: p}
 		}
 	case 11:
 	}
 	m := invalidOps[w.entropy.Int(len(invalidOps))]
 	native := w.plan.Agents[0].Name
-	return &registryOp{operation: m.operation, principal: who, subject: "no " + m.operation, body: []byte(strings.ReplaceAll(m.body, "NATIVE", native)), wantRefusals: []actor.Reason{m.reason}}
+	return &registryOp{operation: m.operation, principal: principal, subject: "no " + m.operation, body: []byte(strings.ReplaceAll(m.body, "NATIVE", native)), wantRefusals: []actor.Reason{m.reason}}
 }
 
 func memberJSON(member, name string) []byte {
 	return invariant.Must(json.Marshal(map[string]string{member: name}))
 }
 
-// pickKey is one of those that are so; nil if none is.
-func (k *registryClient) pickKey(so func(*apiKey) bool) *apiKey {
-	if k == nil || len(k.keys) == 0 {
+// pickKey returns a random key for which ok holds, or nil if there is none.
+func (rc *registryClient) pickKey(ok func(*apiKey) bool) *apiKey {
+	if rc == nil || len(rc.keys) == 0 {
 		return nil
 	}
-	at := k.w.entropy.Int(len(k.keys))
-	for i := range k.keys {
-		if p := k.keys[(at+i)%len(k.keys)]; so(p) {
+	at := rc.w.entropy.Int(len(rc.keys))
+	for i := range rc.keys {
+		if p := rc.keys[(at+i)%len(rc.keys)]; ok(p) {
 			return p
 		}
 	}
 	return nil
 }
 
-// createKey draws a key, as a door does; nil if there are enough.
-func (k *registryClient) createKey() *apiKey {
-	w := k.w
-	if len(k.keys) == apiKeysMax {
+// createKey creates an API key as the gateway does. It returns nil if there are enough
+// keys.
+func (rc *registryClient) createKey() *apiKey {
+	w := rc.w
+	if len(rc.keys) == apiKeysMax {
 		return nil
 	}
 	var random [ingress.KeyRandomBytes]byte
@@ -278,23 +280,23 @@ func (k *registryClient) createKey() *apiKey {
 	if w.entropy.Int(4) == 3 {
 		expires = w.now.Add(time.Minute + w.between(0, time.Minute))
 	}
-	if s := &invalidKeys[w.entropy.Int(len(invalidKeys))]; w.entropy.Int(2) == 1 { // who wants a key mistypes it first
+	if s := &invalidKeys[w.entropy.Int(len(invalidKeys))]; w.entropy.Int(2) == 1 { // request an invalid key first
 		if _, _, refusal := ingress.NewKey(random, s.name, s.scopes, w.now, w.now.Add(s.expires)); refusal == nil || refusal.Reason != actor.Invalid {
 			w.fail(RegistryHolds, fmt.Sprintf("a key is made of %+v: %v", s, refusal))
 			return nil
 		}
 	}
-	key, text, refusal := ingress.NewKey(random, "key "+strconv.Itoa(len(k.keys)), scopes, w.now, expires)
+	key, secret, refusal := ingress.NewKey(random, "key "+strconv.Itoa(len(rc.keys)), scopes, w.now, expires)
 	if refusal != nil {
 		w.fail(RegistryHolds, "a key cannot be made: "+refusal.Error())
 		return nil
 	}
-	p := &apiKey{record: key, secret: text}
-	k.keys = append(k.keys, p)
+	p := &apiKey{record: key, secret: secret}
+	rc.keys = append(rc.keys, p)
 	return p
 }
 
-// invalidKeys are keys that are not made.
+// invalidKeys are keys whose creation MUST be refused.
 var invalidKeys = [...]struct {
 	name    string
 	scopes  []ingress.Scope
@@ -305,12 +307,13 @@ var invalidKeys = [...]struct {
 	{"a\nb", []ingress.Scope{ingress.ScopeRead}, time.Hour}, {strings.Repeat("a", ingress.KeyNameBytesMax+1), []ingress.Scope{ingress.ScopeRead}, time.Hour},
 }
 
-// apiKeysMax bounds the keys of a world.
+// apiKeysMax is the maximum number of API keys in a run.
 const apiKeysMax = 12
 
-// drawSpec draws what an agent is, as clients send it or as it stands in a file.
-func (k *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
-	w := k.w
+// drawSpec draws the spec of an agent, encoded as clients send it or as converted from
+// a file.
+func (rc *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
+	w := rc.w
 	if kind == actor.External {
 		spec := externalSpec(name, [...]string{agents.RetryNever, agents.RetrySafe}[w.entropy.Int(2)])
 		spec["concurrency"] = 1 + w.entropy.Int(4)
@@ -331,10 +334,10 @@ func (k *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
 		return invariant.Must(json.Marshal(spec))
 	}
 	text := string(invariant.Must(toml.Marshal(spec)))
-	if wrong := malformedSpecs[w.entropy.Int(len(malformedSpecs))]; w.entropy.Int(2) == 1 { // who writes a file mistypes it first
-		_, err := agents.ReadTOML(oversizedParts.Replace(strings.ReplaceAll(wrong, "SPEC", text)))
+	if malformed := malformedSpecs[w.entropy.Int(len(malformedSpecs))]; w.entropy.Int(2) == 1 { // read a malformed file first
+		_, err := agents.ReadTOML(oversizedParts.Replace(strings.ReplaceAll(malformed, "SPEC", text)))
 		if err == nil {
-			w.fail(RegistryHolds, fmt.Sprintf("a file is read that says %q", wrong))
+			w.fail(RegistryHolds, fmt.Sprintf("a file is read that says %q", malformed))
 		} else {
 			w.Stats.Points[SpecFileRejected]++
 			w.log.note(w.now, "a file with a slip: %v", err)
@@ -344,13 +347,14 @@ func (k *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
 	if missing := read.AvailabilityWarnings(w.tools, modelNames[:1]); len(missing) > 0 {
 		w.log.note(w.now, "%s: %s", &read, strings.Join(missing, "; "))
 	}
-	k.checkLoops(read)
+	rc.checkLoops(read)
 	body := read.Encode()
 	w.addToCorpus(specCodec, body)
 	return body
 }
 
-// malformedSpecs are files of agents as they are mistyped; SPEC is one that is right.
+// malformedSpecs are agent files with a mistake each. SPEC is replaced by a valid spec,
+// and oversizedParts replaces the other words in capitals.
 var malformedSpecs = [...]string{
 	"SPEC\nagnt_id = 1", "x = 1\nSPEC", "model_timeout_ms = 1\nSPEC", "temperature = 1\nSPEC", "[limits]\nstps = 3", "[limits]\nturns = 3",
 	"name = 7", "name = true\n", "name = 1.5", "name = ['a']", "name = 2026-01-01", "name = \"\"", "name = 'a\tb'", "name =",
@@ -375,8 +379,8 @@ var malformedSpecs = [...]string{
 	"name = \"\"\"a\\\"\"\"\"\"\n# a comment\nx.y = 1", "[[name]]\na = 1",
 }
 
-// oversizedParts makes files too long, each in its way: by what stands in them, by what
-// is kept of it, by how much there is to say.
+// oversizedParts makes files exceed one bound each: the size of the source, the size of
+// the spec, or the number of problems.
 var oversizedParts = strings.NewReplacer("SOURCE", strings.Repeat("a", agents.SourceBytesMax), "KEPT", strings.Repeat(`\u0001`, agents.SpecBytesMax/6+1),
 	"MEMBERS", tomlMembers(300), "WRONG", tomlMembers(30), "TOOLS", strings.Repeat("'a', ", 100), "NAME", strings.Repeat("b", 100))
 
@@ -388,8 +392,8 @@ func tomlMembers(n int) string {
 	return b.String()
 }
 
-// invalidOps are orders that the registry does not take, and why. NATIVE is an
-// agent of the program.
+// invalidOps are operations that the registry MUST refuse, with the reason. NATIVE is
+// replaced by the name of a built-in agent.
 var invalidOps = [...]struct {
 	operation, body string
 	reason          actor.Reason
@@ -412,23 +416,23 @@ var invalidOps = [...]struct {
 	{agents.OpRevokeKey, `{}`, actor.Invalid},
 }
 
-// refusesKey is a client whom the node's door does not let in. A key that the
-// registry has said is revoked lets nobody in, and one that it has said is good
-// whoever has it.
+// refusesKey reports whether the gateway of the node refuses the client's API key. A
+// key whose revocation was acknowledged MUST be refused, and a key whose creation was
+// acknowledged MUST be accepted.
 func (w *Simulation) refusesKey(n *node, c *client) bool {
 	p := c.apiKey
 	if p == nil {
 		return false
 	}
-	admits := n.admitsKey(p.secret, ingress.ScopeCall)
-	doubtful := w.registryClient.uncertain[p.record.ID]
+	admitted := n.admitsKey(p.secret, ingress.ScopeCall)
+	uncertain := w.registryClient.uncertain[p.record.ID]
 	switch {
-	case admits && p.revoked && !doubtful:
+	case admitted && p.revoked && !uncertain:
 		w.fail(RegistryHolds, fmt.Sprintf("%s lets client %d in with key %s, which is revoked", n.id, c.no, p.record.ID))
-	case !admits && p.valid && !p.revoked && !doubtful && p.record.Allows(ingress.ScopeCall) && !p.record.Expired(w.now.Add(w.plan.maxSkew())):
+	case !admitted && p.valid && !p.revoked && !uncertain && p.record.Allows(ingress.ScopeCall) && !p.record.Expired(w.now.Add(w.plan.maxSkew())):
 		w.fail(RegistryHolds, fmt.Sprintf("%s sends client %d away with key %s, which is good", n.id, c.no, p.record.ID))
 	}
-	if admits {
+	if admitted {
 		w.Stats.Points[APIKeyAccepted]++
 		return false
 	}
@@ -440,18 +444,19 @@ func (w *Simulation) refusesKey(n *node, c *client) bool {
 	return true
 }
 
-// admitsKey tells whether the door of a node lets in who shows this text.
-func (n *node) admitsKey(text string, scope ingress.Scope) bool {
-	id, ok := ingress.KeyID(text)
+// admitsKey reports whether the gateway of the node accepts a request with this secret.
+func (n *node) admitsKey(secret string, scope ingress.Scope) bool {
+	id, ok := ingress.KeyID(secret)
 	for i := range n.catalog.keys {
 		if k := &n.catalog.keys[i]; ok && k.ID == id {
-			return k.Matches(text) && !k.Expired(n.clock.now(n.w.now)) && k.Allows(scope)
+			return k.Matches(secret) && !k.Expired(n.clock.now(n.w.now)) && k.Allows(scope)
 		}
 	}
 	return false
 }
 
-// assignKey may have a client come with a key: mostly one that is good.
+// assignKey may assign an API key to a client: usually a valid one, sometimes a forged
+// one.
 func (w *Simulation) assignKey(c *client) {
 	if w.registryClient == nil || w.entropy.Int(3) < 2 {
 		return
@@ -466,10 +471,10 @@ func (w *Simulation) assignKey(c *client) {
 	}
 }
 
-// checkLoops tells who writes a file of the calls that could go round, if it were taken
-// in: each a path along which everybody names the next.
-func (k *registryClient) checkLoops(spec agents.Spec) {
-	w, specs := k.w, []agents.Spec{spec}
+// checkLoops checks the warning about call loops that the author of a spec gets before
+// it is registered. Each loop is a path along which every agent may call the next.
+func (rc *registryClient) checkLoops(spec agents.Spec) {
+	w, specs := rc.w, []agents.Spec{spec}
 	if d := w.nodes[0].catalog; d != nil {
 		specs = append(slices.DeleteFunc(slices.Clone(d.Specs), func(s agents.Spec) bool { return s.ID == spec.ID }), spec)
 	}
