@@ -12,8 +12,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// cannedResponse is an answer other than what was asked for, as those who stand behind
-// a node give it.
+// cannedResponse is a fixed HTTP response that a model server or an external
+// agent sends instead of the requested answer.
 type cannedResponse struct {
 	status  int
 	headers []upstream.Header
@@ -27,8 +27,8 @@ func headerList(names ...string) (all []upstream.Header) {
 	return all
 }
 
-// later are the answers of who wants to be asked later, broken those of who
-// cannot, or will not.
+// retryLaterResponses ask the node to retry later. errorResponses report a
+// failure, refuse the request, or cannot be parsed.
 var (
 	retryLaterResponses = [...]cannedResponse{
 		{429, headerList("retry-after", "1"), `{"error":{"message":"too much","type":"rate_limit_error"}}`},
@@ -62,19 +62,19 @@ var (
 	}
 )
 
-// respondCanned answers with one of them.
+// respondCanned sends one of the responses, drawn at random, and ends the body.
 func (s *upstreamConn) respondCanned(after time.Duration, f Fault, all []cannedResponse) {
-	a := all[s.exchange.n.w.entropy.Int(len(all))]
-	s.sendHead(after, f, a.status, append(slices.Clone(a.headers), headerList("content-type", "application/json")...)...)
-	if len(a.body) > 0 {
-		s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: []byte(a.body)})
+	r := all[s.exchange.n.w.entropy.Int(len(all))]
+	s.sendHead(after, f, r.status, append(slices.Clone(r.headers), headerList("content-type", "application/json")...)...)
+	if len(r.body) > 0 {
+		s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: []byte(r.body)})
 	}
 	s.endBody(0, noFault)
 }
 
-// completionBody is an answer of a model in one piece, as some give it who were asked for
-// a stream.
-func completionBody(said upstream.Completion) []byte {
+// completionBody encodes a completion as a single JSON document. Some servers send
+// one even if the request asked for a stream.
+func completionBody(completion upstream.Completion) []byte {
 	type function struct {
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`
@@ -84,9 +84,9 @@ func completionBody(said upstream.Completion) []byte {
 		Function function `json:"function"`
 	}
 	calls := []call{}
-	for _, c := range said.Calls {
+	for _, c := range completion.Calls {
 		calls = append(calls, call{c.ID, function{c.Name, c.Arguments}})
 	}
-	return invariant.Must(json.Marshal(map[string]any{"model": said.Model, "usage": map[string]int{"prompt_tokens": 3, "completion_tokens": 4},
-		"choices": []any{map[string]any{"index": 0, "message": map[string]any{"content": said.Text, "tool_calls": calls}, "finish_reason": said.Finish.String()}}}))
+	return invariant.Must(json.Marshal(map[string]any{"model": completion.Model, "usage": map[string]int{"prompt_tokens": 3, "completion_tokens": 4},
+		"choices": []any{map[string]any{"index": 0, "message": map[string]any{"content": completion.Text, "tool_calls": calls}, "finish_reason": completion.Finish.String()}}}))
 }

@@ -18,23 +18,23 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// CanonicalLog is the canonical log of a world: one line of text for each input of a
-// cell, each entry and effect that came of it, each event, and each thing that
-// the world did by itself. Its hash is the SHA-256 of its bytes, so that whoever
-// has the text can tell the hash.
+// CanonicalLog is the canonical log of a simulation. Each input of a cell, each
+// resulting entry and effect, and each event is one line of text. So is each action
+// of the simulation itself. Its hash is the SHA-256 of its bytes, so the hash can be
+// recomputed from the text.
 //
 //	in  cell time input …      en  actor number record
 //	out effect …               ev  event
-//	ba  node number hash       --  what the world did
+//	ba  node number hash       --  action of the simulation
 //
-// The hash of a batch is that of all its entries, and of the batches before it.
+// The hash of a batch covers all its entries and all batches before it.
 //
-// A nil Log is that of a world whose hash nobody asks for: nothing is written.
+// A nil CanonicalLog discards all lines. It is used if no hash is requested.
 type CanonicalLog struct {
 	hash    hash.Hash
-	out     io.Writer // nil: only the hash is wanted
+	out     io.Writer // receives the lines; nil: only the hash is computed
 	buf     []byte
-	scratch actor.Encoder // what is digested and not kept
+	scratch actor.Encoder // buffer for values that are only digested
 }
 
 func newCanonicalLog(o Options) *CanonicalLog {
@@ -44,7 +44,7 @@ func newCanonicalLog(o Options) *CanonicalLog {
 	return &CanonicalLog{hash: sha256.New(), out: o.Events}
 }
 
-// HashLog tells the hash of a canonical log.
+// HashLog returns the hash of a canonical log.
 func HashLog(r io.Reader) (string, error) {
 	h := sha256.New()
 	if _, err := io.Copy(h, r); err != nil {
@@ -63,12 +63,12 @@ func (l *CanonicalLog) endLine() {
 func (l *CanonicalLog) flush() {
 	l.hash.Write(l.buf)
 	if l.out != nil {
-		l.out.Write(l.buf) //nolint:errcheck // who gave the writer looks whether all was written
+		l.out.Write(l.buf) //nolint:errcheck // the owner of the writer checks for errors
 	}
 	l.buf = l.buf[:0]
 }
 
-// Hash is the hash of all lines so far.
+// Hash returns the hash of all lines so far.
 func (l *CanonicalLog) Hash() string {
 	if l == nil {
 		return ""
@@ -266,7 +266,8 @@ func (l *CanonicalLog) effectID(id actor.EffectID, attempt uint32) {
 	}
 }
 
-// digest tells some bytes from others that nobody made to look like them.
+// digest appends a checksum. It distinguishes different values, but does not resist
+// deliberate collisions.
 func (l *CanonicalLog) digest(b []byte) {
 	sum := xxhash.Sum64(b)
 	l.buf = append(l.buf, ' ')
@@ -288,7 +289,8 @@ func appendAddress(b []byte, a actor.Address) []byte {
 	return strconv.AppendUint(append(b, '#'), a.Incarnation, 10)
 }
 
-// encodeAnswer, piece and reply are bytes that stand until the next.
+// encodeAnswer, encodePiece and encodeReply return a buffer that is valid until the
+// next call of any of them.
 func (l *CanonicalLog) encodeAnswer(a actor.Answer) []byte {
 	l.scratch.Buf = l.scratch.Buf[:0]
 	l.scratch.Parts(a.Parts)

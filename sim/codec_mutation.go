@@ -16,9 +16,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// codec is one of the forms in which things are written, to be read elsewhere or
-// later: what it reads it writes again in one way, and of anything else it says
-// that it cannot.
+// codec is an encoding whose bytes are decoded elsewhere or later. A codec MUST
+// decode all bytes that it encodes, and encode a decoded value in only one way. It
+// MUST return an error for all other bytes.
 type codec int
 
 // The codecs.
@@ -37,10 +37,10 @@ const (
 	codecCount = int(anchorCodec) + 1
 )
 
-// codecs read what they wrote, and write what they read.
+// codecs holds a function per codec that decodes bytes and encodes the result.
 var codecs = [codecCount]struct {
 	name string
-	text bool // JSON
+	text bool // the encoding is JSON
 	read func([]byte) ([]byte, error)
 }{
 	frameCodec: {"frame", false, func(b []byte) ([]byte, error) {
@@ -93,16 +93,16 @@ func reencode(err error, write func() []byte) ([]byte, error) {
 }
 
 const (
-	// corpusMax is how many things of each form an audit mangles, and
-	// manglings how often.
+	// corpusMax is the maximum number of samples per codec. mutationsPerCodec is the
+	// number of mutated samples that an audit decodes per codec.
 	corpusMax         = 8
 	mutationsPerCodec = 24
 )
 
-// corpus are some of what a world wrote, the last of each form.
+// corpus holds the most recent samples of each codec written in a simulation.
 type corpus [codecCount][][]byte
 
-// addToCorpus remembers what was written, for the audit.
+// addToCorpus keeps encoded bytes for the audit at the end of the run.
 func (w *Simulation) addToCorpus(c codec, b []byte) {
 	if !w.auditEnabled() {
 		return
@@ -110,43 +110,42 @@ func (w *Simulation) addToCorpus(c codec, b []byte) {
 	if w.corpus == nil {
 		w.corpus = &corpus{}
 	}
-	of := &w.corpus[c]
-	if *of = append(*of, b); len(*of) > corpusMax {
-		*of = (*of)[1:]
+	samples := &w.corpus[c]
+	if *samples = append(*samples, b); len(*samples) > corpusMax {
+		*samples = (*samples)[1:]
 	}
 }
 
-// auditCodecs reads what somebody else may have written: something of ours with
-// a part that is another. Who reads it says that it cannot, or reads it for
-// something that it would write itself.
+// auditCodecs decodes mutated samples, as another program may have written them.
+// Decoding MUST either fail or yield a value that encodes and decodes to itself.
 func (w *Simulation) auditCodecs() {
 	w.collectCorpus()
 	if w.corpus == nil {
 		return
 	}
-	for c, form := range codecs {
-		of := w.corpus[c]
-		for range min(len(of), 1) * mutationsPerCodec {
-			b := of[w.entropy.Int(len(of))]
-			if form.text {
+	for c, format := range codecs {
+		samples := w.corpus[c]
+		for range min(len(samples), 1) * mutationsPerCodec {
+			b := samples[w.entropy.Int(len(samples))]
+			if format.text {
 				b = w.mutateJSON(b)
 			} else {
 				b = w.mutateBytes(b)
 			}
-			read, err := form.read(b)
+			encoded, err := format.read(b)
 			if err != nil {
 				w.Stats.Points[MutationRejected]++
 				continue
 			}
-			if once, err := form.read(read); err != nil || !bytes.Equal(once, read) {
-				w.fail(CodecRoundTrip, fmt.Sprintf("a %s is read, and what is written of it is read as another, %v: %q", form.name, err, b))
+			if again, err := format.read(encoded); err != nil || !bytes.Equal(again, encoded) {
+				w.fail(CodecRoundTrip, fmt.Sprintf("a %s is read, and what is written of it is read as another, %v: %q", format.name, err, b))
 				return
 			}
 		}
 	}
 }
 
-// collectCorpus takes specimens from the store.
+// collectCorpus adds samples from the store to the corpus.
 func (w *Simulation) collectCorpus() {
 	for range min(len(w.clients), corpusMax) {
 		c := w.clients[w.entropy.Int(len(w.clients))]
@@ -176,27 +175,27 @@ func (w *Simulation) collectCorpus() {
 	w.addToCorpus(anchorCodec, anchorFile("n1", 0, mark, before))
 }
 
-// mutateBytes makes a part of some bytes another.
+// mutateBytes returns a copy of b with one part changed.
 func (w *Simulation) mutateBytes(b []byte) []byte {
 	b = bytes.Clone(b)
 	if len(b) == 0 {
 		return b
 	}
 	at := w.entropy.Int(len(b))
-	upTo := min(len(b), at+1+w.entropy.Int(16))
+	end := min(len(b), at+1+w.entropy.Int(16))
 	switch w.entropy.Int(8) {
 	case 0:
 		b[at] ^= 1 << w.entropy.Int(8)
 	case 1:
 		b[at] = [...]byte{0, 1, 2, 0x7f, 0x80, 0xff}[w.entropy.Int(6)]
 	case 2:
-		clear(b[at:upTo])
-	case 3: // a number as great as there is
+		clear(b[at:end])
+	case 3: // the longest varint
 		b = slices.Replace(b, at, at+1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1)
 	case 4:
-		b = slices.Delete(b, at, upTo)
+		b = slices.Delete(b, at, end)
 	case 5:
-		b = slices.Insert(b, at, bytes.Clone(b[at:upTo])...)
+		b = slices.Insert(b, at, bytes.Clone(b[at:end])...)
 	case 6:
 		b = b[:at]
 	case 7:
@@ -205,30 +204,30 @@ func (w *Simulation) mutateBytes(b []byte) []byte {
 	return b
 }
 
-// jsonReplacements are what stands in JSON where something else should.
+// jsonReplacements are JSON values and invalid bytes that replace a valid value.
 var jsonReplacements = [...]string{"null", "0", "-1", "1.5", "7", "1e300", "9223372036854775807", "true", `""`, `"x"`, `"a b"`, `"x\u0000y"`, `"\ud800"`,
 	`"2026-01-01T00:00:00.000000000Z"`, `"0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"`, `"ana/s1"`, `"a/b/c/d"`, `"/"`, "[]", "[[[]]]", "{}", `{"x":1}`, `[null]`, `["x"]`, "", "\xff"}
 
-// mutateJSON makes one value of a JSON text another, or another's, or takes it away.
+// mutateJSON replaces a value of a JSON text by another one, or removes it.
 func (w *Simulation) mutateJSON(b []byte) []byte {
 	values := jsonTokens(b)
 	if len(values) == 0 || w.entropy.Int(8) == 7 {
 		return w.mutateBytes(b)
 	}
 	at := values[w.entropy.Int(len(values))]
-	in := []byte(jsonReplacements[w.entropy.Int(len(jsonReplacements))])
+	replacement := []byte(jsonReplacements[w.entropy.Int(len(jsonReplacements))])
 	switch w.entropy.Int(4) {
 	case 3:
 		from := values[w.entropy.Int(len(values))]
-		in = b[from[0]:from[1]]
-	case 2: // the values up to another one
+		replacement = b[from[0]:from[1]]
+	case 2: // removes the values between two positions
 		end := values[w.entropy.Int(len(values))]
-		at[1], in = max(at[1], end[0]), nil
+		at[1], replacement = max(at[1], end[0]), nil
 	}
-	return slices.Concat(b[:at[0]], in, b[at[1]:])
+	return slices.Concat(b[:at[0]], replacement, b[at[1]:])
 }
 
-// jsonTokens are the places of the names and single values in a JSON text.
+// jsonTokens returns the byte ranges of all names and scalar values in a JSON text.
 func jsonTokens(b []byte) (all [][2]int) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	for {

@@ -9,140 +9,142 @@ import (
 	"strings"
 )
 
-// Fault is one kind of thing that may go wrong. It is a choice that is not 0,
-// and it counts when it changed a delivered byte, a time, or durable state.
+// Fault is a kind of injected fault. Injecting one is a choice other than 0. A
+// fault counts as recorded only if it changed a delivered byte, a time, or durable
+// state.
 type Fault uint8
 
-// The faults. Those of the first seed bear its names.
+// The faults. The names that docs/NAMES.md lists are fixed.
 const (
-	AgentCallTimeout      Fault = iota // the callee is slower than its caller waits
-	AgentCallRejected                  // the callee says no
-	AgentNotFound                      // an agent is gone from the registry for a while
-	AgentBusy                          // a burst fills a mailbox
-	AgentCallNetworkDelay              // a request between nodes takes long
-	AgentReplyLost                     // an answer between nodes is lost
-	AgentPanic                         // a message makes whoever takes it panic
+	AgentCallTimeout      Fault = iota // the callee takes longer than its caller waits
+	AgentCallRejected                  // the callee rejects the call
+	AgentNotFound                      // an agent disappears from the registry for a while
+	AgentBusy                          // a burst of requests fills a mailbox
+	AgentCallNetworkDelay              // a request between nodes is delayed
+	AgentReplyLost                     // a reply between nodes is lost
+	AgentPanic                         // a message makes the agent that handles it panic
 
-	NetworkDelay     // a message between nodes takes long
-	NetworkJitter    // or now longer, now shorter, for a while
-	NetworkSlowLink  // or waits for all bytes before it, on a link that carries few
-	NetworkLoss      // or never arrives
-	NetworkDuplicate // or twice
-	NetworkReorder   // or after a later one
-	NetworkReset     // a connection breaks, with all that is on its way
-	NetworkOversized // a frame is longer than any may be, which ends its connection
-	NetworkPartition // some nodes cannot reach the others, nor be reached
-	NetworkPartial   // two nodes cannot reach each other, and both reach the others
-	NetworkOneWay    // a node is not heard, but hears
-	NetworkFlapping  // a link comes and goes
+	NetworkDelay     // a message between nodes is delayed
+	NetworkJitter    // the delay of a link varies from message to message for a while
+	NetworkSlowLink  // a link has little bandwidth, so a message waits for all bytes sent before it
+	NetworkLoss      // a message is lost
+	NetworkDuplicate // a message is delivered twice
+	NetworkReorder   // a message is delivered after a later one
+	NetworkReset     // a connection breaks, and all messages in flight on it are lost
+	NetworkOversized // a frame exceeds the size limit, which ends its connection
+	NetworkPartition // the nodes are split into two sides that cannot reach each other
+	NetworkPartial   // two nodes cannot reach each other, but both reach all others
+	NetworkOneWay    // a node receives messages, but all that it sends are lost
+	NetworkFlapping  // a link is cut and restored several times
 	StoreCutOff      // a node cannot reach the shared store
 
-	NodeCrash        // a process dies, at any step
-	NodeStop         // or when it is told to stop, and says so to who reads there
-	NodeCrashUnacked // or when something is durable and nobody has heard of it
-	NodePause        // a process stands still
-	NodeFreeze       // for longer than its lease runs
-	NodeNewerData    // an earlier program starts where a later one has written
-	NodeOlderData    // or a later one where an earlier one has
-	CellSlow         // each step of a cell takes long, for a while
+	NodeCrash        // a process dies at an arbitrary step
+	NodeStop         // a process stops on request, after closing its client streams
+	NodeCrashUnacked // a process dies when a batch is durable but its effects were not yet performed
+	NodePause        // a process is suspended
+	NodeFreeze       // a process is suspended for longer than its lease lasts
+	NodeNewerData    // an older version of the program starts on data written by a newer one
+	NodeOlderData    // a newer version of the program starts on data written by an older one
+	CellSlow         // each step of a cell takes long for a while
 	CellPanic        // a step panics
 	ClockSkew        // a node's clock jumps
 	ClockDrift       // a node's clock runs faster or slower from now on
 	ClockAhead       // a node's clock jumps far ahead
-	ClockBehind      // a node's clock is put back while it is down
-	ShardMove        // shards get another owner
+	ClockBehind      // a node's clock is set back while the node is down
+	ShardMove        // a group of shards moves to another owner
 
-	DiskLostTail    // a crash takes what was written and not synced
+	DiskLostTail    // a crash discards batches that were written but not synced
 	DiskSlow        // a sync takes long
-	DiskFull        // a node's disk has no room for new work
-	DiskErrorBefore // a write fails, which ends the process; nothing of it is there
-	DiskErrorAfter  // or all of it is
-	DiskFailed      // a sync fails, which ends the process
-	DiskReadFailed  // an actor cannot be read
-	DiskTornWrite   // of what was durable a process that starts finds a part of a batch
-	DiskBitFlip     // or a value with one bit changed
-	DiskMisdirected // or one value where another should be
-	DiskStale       // or a value as it was before it was written anew
-	DiskLostWrite   // or none where there should be one
-	DiskTornAnchor  // or not how far its log was synced
+	DiskFull        // a node's disk has no space for new work
+	DiskErrorBefore // a write fails and ends the process; nothing of it is durable
+	DiskErrorAfter  // a sync reports failure and ends the process; all of it is durable
+	DiskFailed      // a sync fails and ends the process
+	DiskReadFailed  // reading an actor fails
+	DiskTornWrite   // a starting process finds only a part of a durable batch
+	DiskBitFlip     // a starting process finds a value with one bit flipped
+	DiskMisdirected // a starting process finds a value under the key of another
+	DiskStale       // a starting process finds the previous version of a value
+	DiskLostWrite   // a starting process finds a value missing
+	DiskTornAnchor  // a starting process finds a damaged anchor, the record of the synced log position
 
-	ToolHang      // a tool never ends
-	ToolCrash     // or panics
-	ToolRefused   // or says no
-	ToolBusy      // or that it has too much to do
-	ToolAbsent    // or is there no more
-	ToolGarbage   // or answers what is no text
-	ToolGiant     // or more than anybody takes
-	ToolReplyLost // it did what it should, and its answer is lost
-	ToolDuplicate // or comes twice
-	ToolLate      // or when nobody waits for it
+	ToolHang      // a tool never returns
+	ToolCrash     // a tool panics
+	ToolRefused   // a tool refuses
+	ToolBusy      // a tool refuses because it is overloaded
+	ToolAbsent    // a tool no longer exists
+	ToolGarbage   // a tool returns bytes that are not text
+	ToolGiant     // a tool returns more than the size limit
+	ToolReplyLost // a tool completes, but its result is lost
+	ToolDuplicate // a tool's result is delivered twice
+	ToolLate      // a tool's result arrives after its deadline
 
-	ModelThrottled     // a model wants to be asked later
-	ModelError         // a model fails, and says so
-	ModelHang          // or is silent, before its answer or in the middle
-	ModelHalfStream    // or breaks off
-	ModelGarbage       // or says what nobody can read
-	ModelSplit         // its answer comes in the smallest pieces
-	ModelMalformedCall // it asks for a tool with half of the arguments
-	ModelInventedAgent // or for an agent that it made up
-	ModelEndlessLoop   // or for a tool, again and again
-	ModelCut           // it is not let say all, or anything
-	ModelGiant         // or says more than anybody takes
-	ModelLate          // its answer comes when nobody waits for it
-	ModelReset         // the connection breaks before its answer
-	NameAstray         // its name, or an agent's, answers with an address where nobody may go
+	ModelThrottled     // a model server asks for a later retry
+	ModelError         // a model server reports an error
+	ModelHang          // a model server stops sending, before its response or within it
+	ModelHalfStream    // a model server's response ends early
+	ModelGarbage       // a model server sends bytes that cannot be parsed
+	ModelSplit         // a model server's response arrives in the smallest possible pieces
+	ModelMalformedCall // a model requests a tool call with truncated arguments
+	ModelInventedAgent // a model requests a call to an agent that does not exist
+	ModelEndlessLoop   // a model requests the same tool again and again
+	ModelCut           // a model's text is cut short or withheld
+	ModelGiant         // a model sends more than the size limit
+	ModelLate          // a model's response arrives after its deadline
+	ModelReset         // the connection breaks before the model's response
+	NameAstray         // a host name of a model or an agent resolves to a forbidden address
 
-	AgentRefuses      // an external agent says no
-	AgentOverloaded   // or wants to be asked later
-	AgentAbsent       // or is not there
-	AgentHalfStream   // or breaks off
-	AgentGarbage      // or says what nobody can read
-	AgentGiant        // or more than anybody reads
-	AgentHang         // or is silent
-	AgentReset        // the connection breaks before its answer
-	AgentDoneUnheard  // or before its last word, when all is done
-	AgentDuplicate    // it ends twice
-	AgentLate         // or when nobody waits for it
-	AgentUnhealthy    // it says that it is not well
-	CallbackDuplicate // it calls back twice for one thing
-	CallbackLate      // or when its run is over
-	CallbackForged    // somebody calls back who has no right to
+	AgentRefuses      // an external agent refuses
+	AgentOverloaded   // an external agent asks for a later retry
+	AgentAbsent       // an external agent cannot be reached
+	AgentHalfStream   // an external agent's response ends early
+	AgentGarbage      // an external agent sends bytes that cannot be parsed
+	AgentGiant        // an external agent sends more than the size limit
+	AgentHang         // an external agent stops sending
+	AgentReset        // the connection breaks before the external agent's response
+	AgentDoneUnheard  // the connection breaks after the external agent's work, before its last frame
+	AgentDuplicate    // an external agent ends its response twice
+	AgentLate         // an external agent's response arrives after its deadline
+	AgentUnhealthy    // an external agent fails its health check
+	CallbackDuplicate // an external agent sends the same callback twice
+	CallbackLate      // an external agent calls back after its run has ended
+	CallbackForged    // a callback carries a forged token
 
-	ClientDisconnect     // a client hangs up, and asks again if it has a key
-	ClientDuplicate      // a client asks twice
-	ClientCancel         // a client gives its run up
-	ClientCancelStorm    // all who wait give their runs up at once
-	ClientDecidesTwice   // who is waited for answers twice, and not the same
-	ClientSlowReader     // a client does not take what it is streamed
-	ClientReconnectStorm // clients who read a stream all lose it, and come back at once
-	ClientStaleCursor    // a client comes back behind what it has read
-	ClientStrayCursor    // or where no stream of its run goes on
-	ClientRevokedKey     // a client may not listen any more
-	ClientGarbage        // a client sends what is no message
+	ClientDisconnect     // a client disconnects, and retries if it has an idempotency key
+	ClientDuplicate      // a client sends its request twice
+	ClientCancel         // a client cancels its run
+	ClientCancelStorm    // all waiting clients cancel their runs at once
+	ClientDecidesTwice   // a wait is answered twice, with different decisions
+	ClientSlowReader     // a client does not read the stream it requested
+	ClientReconnectStorm // all stream readers lose their connections and reconnect at once
+	ClientStaleCursor    // a client resumes a stream at an earlier event than the last one it read
+	ClientStrayCursor    // a client resumes a stream at a cursor that does not exist in it
+	ClientRevokedKey     // a client's key is revoked while it reads a stream
+	ClientGarbage        // a client sends an invalid message
 
-	LoadHotActor      // everybody wants the same actor
-	LoadDeadlineStorm // the time of many is over at one instant
-	LoadRetryStorm    // everybody who waits asks again, and again
-	LoadPoison        // a message panics wherever it comes, among others for the same actor
-	LoadFanOut        // one call becomes as many as there may be
-	LoadDeadlocks     // many ask agents to ask each other
+	LoadHotActor      // many clients call the same actor
+	LoadDeadlineStorm // the deadlines of many calls expire at the same instant
+	LoadRetryStorm    // all waiting clients retry several times
+	LoadPoison        // a message panics wherever it is delivered, while other clients call the same actor
+	LoadFanOut        // one call fans out to as many calls as allowed
+	LoadDeadlocks     // many clients ask agents to call each other
 
 	faultKinds = int(LoadDeadlocks) + 1
 )
 
-// noFault stands where there is none.
+// noFault marks the absence of a fault.
 const noFault = Fault(faultKinds)
 
-// oddsScale is what probabilities are parts of.
+// oddsScale is the denominator of all probabilities.
 const oddsScale = 10_000
 
-// faultTable says of each kind its name, and how probable a seed makes it at
-// most, each time it is asked for: at a message, call, commit, read, start or
-// step, or (clocked) once a second. One that befalls who stands before or behind
-// the nodes (outside) holds up no message between cells.
+// faultTable holds the properties of each fault: its name, the maximum probability
+// that a seed gives it, and two flags. The probability applies to each opportunity:
+// a message, call, commit, read, start or step. A fault that is clocked has one
+// opportunity a second instead. A fault that is outside affects only clients and
+// upstream services, and never delays a message between cells.
 var faultTable = [faultKinds]struct {
 	name             string
-	most             int
+	maxOdds          int
 	clocked, outside bool
 }{
 	AgentCallTimeout:      {"AgentCallTimeout", 500, false, false},
@@ -258,7 +260,7 @@ var faultTable = [faultKinds]struct {
 	LoadDeadlocks:     {"LoadDeadlocks", 600, true, false},
 }
 
-// Faults lists all kinds in their order.
+// Faults returns all faults in order.
 func Faults() []Fault {
 	all := make([]Fault, faultKinds)
 	for i := range all {
@@ -267,10 +269,10 @@ func Faults() []Fault {
 	return all
 }
 
-// String is the kind's name.
+// String returns the fault's name.
 func (f Fault) String() string { return faultTable[f].name }
 
-// ParseFault reads what String writes.
+// ParseFault parses the output of String.
 func ParseFault(text string) (Fault, error) {
 	for i := range faultTable {
 		if faultTable[i].name == text {
@@ -284,13 +286,13 @@ func ParseFault(text string) (Fault, error) {
 	return 0, fmt.Errorf("fault %.40q: want one of %s", text, strings.Join(names, ", "))
 }
 
-// Odds says how probable a fault is each time it is asked for, in ten-thousandths.
+// Odds is the probability of a fault at each opportunity, in ten-thousandths.
 type Odds struct {
 	Fault Fault
 	Per   int
 }
 
-// ParseOdds reads kind:probability, as NetworkDelay:0.5.
+// ParseOdds parses kind:probability, for example NetworkDelay:0.5.
 func ParseOdds(text string) (Odds, error) {
 	name, p, ok := strings.Cut(text, ":")
 	f, err := ParseFault(name)
@@ -304,51 +306,53 @@ func ParseOdds(text string) (Odds, error) {
 	return Odds{f, int(math.Round(v * oddsScale))}, nil
 }
 
-// String is what ParseOdds reads.
+// String returns the form that ParseOdds accepts.
 func (o Odds) String() string {
 	return o.Fault.String() + ":" + strconv.FormatFloat(float64(o.Per)/oddsScale, 'f', -1, 64)
 }
 
-// drawFaultOdds says how probable each fault is in this seed. Some seeds have one
-// in eight of them, some half: what one fault does alone, many at a time hide.
+// drawFaultOdds draws the probability of each fault in this seed. Some seeds enable
+// one fault in eight, others up to half of them. Many simultaneous faults often hide
+// the effect of a single one.
 func drawFaultOdds(c Entropy) (odds [faultKinds]int) {
 	eighths := 1 + c.Int(4)
 	for f := range odds {
 		if c.Int(8) >= 8-eighths {
-			odds[f] = 1 + faultTable[f].most/4 + c.Int(1+faultTable[f].most*3/4)
+			odds[f] = 1 + faultTable[f].maxOdds/4 + c.Int(1+faultTable[f].maxOdds*3/4)
 		}
 	}
 	return odds
 }
 
-// faultFires asks whether a fault happens here and now. One that cannot is no choice.
+// faultFires reports whether fault f fires at this point. A fault with probability
+// 0 makes no choice.
 func (w *Simulation) faultFires(f Fault) bool {
 	p := w.plan.Odds[f]
 	if p == 0 || w.recovering {
 		return false
 	}
 	before := w.setStream(topicFault + StreamID(f))
-	happens := w.entropy.Int(oddsScale) >= oddsScale-p
+	fires := w.entropy.Int(oddsScale) >= oddsScale-p
 	w.setStream(before)
-	if happens {
+	if fires {
 		w.noteDisturbance(f)
 	}
-	return happens
+	return fires
 }
 
-// recordFault says that a fault has changed something.
+// recordFault counts and logs a fault that has changed something.
 func (w *Simulation) recordFault(f Fault, format string, args ...any) {
 	if int(f) == faultKinds {
-		return // a panic that nobody planned: it is told as a violation
+		return // an unplanned panic, which is reported as a violation
 	}
 	w.noteDisturbance(f)
 	w.Stats.Faults[f]++
 	if w.log == nil && len(w.observers) == 0 {
 		return
 	}
-	what := fmt.Sprintf(format, args...)
-	w.log.note(w.now, "fault %s: %s", f, what)
-	for _, watch := range w.observers {
-		watch.fault(w.now, f, what)
+	detail := fmt.Sprintf(format, args...)
+	w.log.note(w.now, "fault %s: %s", f, detail)
+	for _, o := range w.observers {
+		o.fault(w.now, f, detail)
 	}
 }

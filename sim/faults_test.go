@@ -13,14 +13,14 @@ import (
 	"github.com/troupe-run/troupe/specs"
 )
 
-// Each fault comes about by itself, and breaks nothing.
+// Each fault can be injected on its own and violates no spec.
 func TestEachFaultAlone(t *testing.T) {
 	for _, f := range Faults() {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			odds := []Odds{{f, max(faultTable[f].most, oddsScale/4)}}
-			for _, need := range prerequisites[f] {
-				odds = append(odds, Odds{need, max(faultTable[need].most, oddsScale/4)})
+			odds := []Odds{{f, max(faultTable[f].maxOdds, oddsScale/4)}}
+			for _, required := range prerequisites[f] {
+				odds = append(odds, Odds{required, max(faultTable[required].maxOdds, oddsScale/4)})
 			}
 			for seed := uint64(1); seed < 120; seed++ {
 				r := RunSeed(Options{Seed: seed, Faultless: true, Odds: odds})
@@ -43,9 +43,9 @@ func TestEachFaultAlone(t *testing.T) {
 	}
 }
 
-// prerequisites are the faults without which another has nothing to befall.
+// prerequisites are the faults that MUST also be enabled for a fault to have an effect.
 var prerequisites = map[Fault][]Fault{
-	ClientStaleCursor: {ClientDisconnect}, // for who comes back
+	ClientStaleCursor: {ClientDisconnect}, // the reader must reconnect
 	DiskLostTail:      {NodeCrash},
 	DiskTornWrite:     {NodeCrash},
 	DiskBitFlip:       {NodeCrash},
@@ -56,11 +56,11 @@ var prerequisites = map[Fault][]Fault{
 	NodeNewerData:     {NodeCrash},
 	NodeOlderData:     {NodeCrash},
 	ClockBehind:       {NodeCrash},
-	LoadPoison:        {AgentPanic}, // by which name a panic of an agent is counted
+	LoadPoison:        {AgentPanic}, // a panic of an agent is counted under this fault
 }
 
-// What a cell wanted of a model is begun behind its log, when the cell may have
-// fallen: if nobody awaits it then, it is given up when its time is over.
+// A gated effect may start a model request after its cell has crashed. If no later
+// incarnation awaits the request, it is abandoned when its time is over.
 func TestOrphanedExchangesAreAbandoned(t *testing.T) {
 	w := New(Options{Faultless: true})
 	defer w.Close()
@@ -69,24 +69,24 @@ func TestOrphanedExchangesAreAbandoned(t *testing.T) {
 	}
 	n := w.nodes[0]
 	c := n.cells[0]
-	asks := func(index uint16) *exchange {
-		h := &gatedEffect{cell: c, effect: runtime.Effect{ID: actor.EffectID{Run: w.newCallID(), Index: index}, Attempt: 1}}
-		return n.newExchange(h, 3*time.Second, &actor.Call{})
+	newExchange := func(index uint16) *exchange {
+		g := &gatedEffect{cell: c, effect: runtime.Effect{ID: actor.EffectID{Run: w.newCallID(), Index: index}, Attempt: 1}}
+		return n.newExchange(g, 3*time.Second, &actor.Call{})
 	}
-	before := asks(0)
+	before := newExchange(0)
 	c.stop()
 	n.orphanExchanges(c.index)
-	behind, awaited := asks(1), asks(2)
+	after, awaited := newExchange(1), newExchange(2)
 	n.awaitExchange(&runtime.Effect{ID: awaited.id, Attempt: awaited.attempt})
-	begun := w.now
-	w.runLoop(func() bool { return w.now > begun.Add(5*time.Second) })
-	if !before.done || !behind.done || awaited.done {
-		t.Errorf("given up are: what was under way when it fell %t, what began later %t, what is awaited %t", before.done, behind.done, awaited.done)
+	start := w.now
+	w.runLoop(func() bool { return w.now > start.Add(5*time.Second) })
+	if !before.done || !after.done || awaited.done {
+		t.Errorf("given up are: what was under way when it fell %t, what began later %t, what is awaited %t", before.done, after.done, awaited.done)
 	}
 }
 
-// A listener tells a gap, an event that comes twice, one of a run that it has not
-// heard of, and one behind the end.
+// A stream reader detects a gap, a repeated event, an event of an unknown run, and
+// an event after the end.
 func TestStreamReaderDetectsBadStreams(t *testing.T) {
 	for name, test := range map[string]struct {
 		frames []frameSpec
@@ -104,11 +104,11 @@ func TestStreamReaderDetectsBadStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := New(Options{Faultless: true})
 			defer w.Close()
-			l := &streamReader{w: w, run: w.newCallID()}
-			l.progress = []runProgress{{run: l.run}}
+			r := &streamReader{w: w, run: w.newCallID()}
+			r.progress = []runProgress{{run: r.run}}
 			w.openReaders++
 			for _, f := range test.frames {
-				f.deliver(l)
+				f.deliver(r)
 			}
 			got := ""
 			if w.violation != nil {
@@ -121,21 +121,22 @@ func TestStreamReaderDetectsBadStreams(t *testing.T) {
 	}
 }
 
-// frameSpec is an event of that number, in a frame of that name, with that id;
-// "" is its own. -1: of another run; -2: the listener goes back to the beginning.
+// frameSpec describes a frame: the event's number, the frame's name, and its id, by
+// default the number. Number -1 is an event of another run. Number -2 rewinds the
+// reader to the start.
 type frameSpec struct {
 	seq      int
 	name, id string
 }
 
-func (f frameSpec) deliver(l *streamReader) {
-	e := runs.Event{Run: l.run, Seq: uint64(max(f.seq, 1)), At: Origin, Type: runs.RunPaused, Name: "held"}
+func (f frameSpec) deliver(r *streamReader) {
+	e := runs.Event{Run: r.run, Seq: uint64(max(f.seq, 1)), At: Origin, Type: runs.RunPaused, Name: "held"}
 	switch {
 	case f.seq == -2:
-		l.rewind(resumePoint{seqs: []uint64{0}})
+		r.rewind(resumePoint{seqs: []uint64{0}})
 		return
 	case f.seq == -1:
-		e.Run = l.w.newCallID()
+		e.Run = r.w.newCallID()
 	}
 	if f.name == "run_failed" {
 		e.Type, e.Name, e.Refusal = runs.RunFailed, "", actor.Refuse(actor.Rejected, "no")
@@ -143,5 +144,5 @@ func (f frameSpec) deliver(l *streamReader) {
 	if f.id == "" {
 		f.id = strconv.Itoa(f.seq)
 	}
-	l.receiveFrame(runs.Frame{Name: f.name, ID: f.id, Data: string(runs.Encode(e))})
+	r.receiveFrame(runs.Frame{Name: f.name, ID: f.id, Data: string(runs.Encode(e))})
 }

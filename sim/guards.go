@@ -7,8 +7,8 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// Guard is a line of the core that can be switched off in a build with the tag
-// mutants, and the spec that must then break within a thousand seeds.
+// Guard is a check in the core that a build with the tag mutants can disable. Spec
+// is the property that MUST then fail within a thousand seeds.
 type Guard struct{ Mutant, Spec string }
 
 var guards = []Guard{
@@ -72,5 +72,5 @@ var guards = []Guard{
 	{Mutant: "part-for-whole", Spec: PartsAreSaid},
 }
 
-// Guards lists them.
+// Guards returns all guards.
 func Guards() []Guard { return append([]Guard(nil), guards...) }

@@ -10,10 +10,10 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// An agent is somebody's program, and may want what nobody can do, or end in a
-// way that is none. It is told so, or its caller is.
+// Agents are user code. They may ask for impossible things, or end a turn with an
+// invalid outcome. The runtime MUST report this to the agent or to its caller.
 
-// invalidAsks are what an agent asks that cannot be: all are refused.
+// invalidAsks are asks that the runtime MUST refuse.
 var invalidAsks = [...]actor.Ask{
 	{},
 	{Kind: 99, Name: "ana"},
@@ -34,7 +34,7 @@ var invalidAsks = [...]actor.Ask{
 	{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Bytes: []byte("{}")}, {Bytes: []byte("{}")}}},
 }
 
-// invalidOutcomes are ways to end a turn that are none, or none that can be told as it is.
+// invalidOutcomes are ways to end a turn that are invalid, or that exceed a limit.
 var invalidOutcomes = [...]func() (actor.Action, error){
 	func() (actor.Action, error) { return actor.Action{}, nil },
 	func() (actor.Action, error) { return actor.Action{}, errors.New("the agent has a bug") },
@@ -70,7 +70,7 @@ func completeWithItems(items ...actor.StateItem) actor.Action {
 	return action
 }
 
-// checkAllRefused says which of the answers to what cannot be is no refusal.
+// checkAllRefused returns an error if any answer to an invalid ask is not a refusal.
 func checkAllRefused(asked []actor.Ask, answers []actor.Answer) error {
 	for i := range answers {
 		if answers[i].Refusal == nil {

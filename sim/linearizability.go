@@ -15,13 +15,14 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// What is told here to the judge of histories is what can be seen from outside
-// the cells: by clients, and by the store that the nodes share.
+// The recorded histories contain only events that are visible from outside the
+// cells: to clients, and to the store shared by the nodes.
 
-// linearizabilityTimeout is how long the histories of one kind may take to be judged.
+// linearizabilityTimeout is the maximum time to check the histories of one kind.
 const linearizabilityTimeout = 10 * time.Second
 
-// checkHistories asks at the end whether they are those of one machine.
+// checkHistories checks at the end of a run that all recorded histories are
+// linearizable.
 func (w *Simulation) checkHistories() {
 	v := w.judge.Check(linearizabilityTimeout)
 	w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided = v.Ops, v.Histories, v.Undecided
@@ -31,41 +32,41 @@ func (w *Simulation) checkHistories() {
 	}
 }
 
-// recordKeyedRequest notes that a client asks with its key. Who writes nothing down
-// forgets keys too.
-func (w *Simulation) recordKeyedRequest(l *pendingRequest) {
-	c := l.client
+// recordKeyedRequest records a request with an idempotency key. Requests to
+// volatile agents are left out, because these agents forget keys too.
+func (w *Simulation) recordKeyedRequest(r *pendingRequest) {
+	c := r.client
 	if c.key == "" || w.isVolatile(c.to.Agent) {
 		return
 	}
-	w.keyOfCall[l.call] = c.key
-	l.keyedOp = w.judge.Asks(w.now, c.key, fmt.Sprintf("client %d, try %d,", c.no, c.tries))
+	w.keyOfCall[r.call] = c.key
+	r.keyedOp = w.judge.Asks(w.now, c.key, fmt.Sprintf("client %d, try %d,", c.no, c.tries))
 }
 
-// recordReply notes what a client was told. A refusal in the name of the ask itself may
-// be of one who never looked for the key.
-func (w *Simulation) recordReply(l *pendingRequest, reply *actor.Reply) {
-	if l.keyedOp != nil && (reply.Refusal == nil || reply.Run != l.call) {
+// recordReply records a client's reply. A refusal under the request's own run id is
+// left out, because it may come from a cell that never looked up the key.
+func (w *Simulation) recordReply(r *pendingRequest, reply *actor.Reply) {
+	if r.keyedOp != nil && (reply.Refusal == nil || reply.Run != r.call) {
 		outcome := reply.Status.String() + " " + actor.TextOf(reply.Parts)
-		if r := reply.Refusal; r != nil {
-			outcome += r.Error()
+		if refusal := reply.Refusal; refusal != nil {
+			outcome += refusal.Error()
 		}
-		w.judge.Told(w.now, l.keyedOp, reply.Run, outcome)
+		w.judge.Told(w.now, r.keyedOp, reply.Run, outcome)
 	}
-	c := l.client
+	c := r.client
 	if c.swap == nil || reply.Status != actor.Succeeded {
 		return
 	}
-	if found, ok := strings.CutPrefix(actor.TextOf(reply.Parts), previousPrefix); ok {
-		w.judge.Left(w.now, c.swap, found)
+	if previous, ok := strings.CutPrefix(actor.TextOf(reply.Parts), previousPrefix); ok {
+		w.judge.Left(w.now, c.swap, previous)
 		c.swap = nil
 	}
 }
 
-// recordExternalEffect notes that a run has something done outside.
-func (w *Simulation) recordExternalEffect(what string, run actor.CallID) {
+// recordExternalEffect records that a run performs an effect outside the cell.
+func (w *Simulation) recordExternalEffect(kind string, run actor.CallID) {
 	if key, ok := w.keyOfCall[run]; ok {
-		switch what {
+		switch kind {
 		case "tool", "work", "model", "invoke":
 			w.judge.Acts(w.now, key, run)
 		}
@@ -74,26 +75,26 @@ func (w *Simulation) recordExternalEffect(what string, run actor.CallID) {
 
 func shardGroupName(g int) string { return fmt.Sprintf("group %d of the shards", g) }
 
-// recordTurnStart notes that turns begin.
+// recordTurnStart records that the owner of a shard group starts a turn.
 func (w *Simulation) recordTurnStart(e *history.Event) {
 	g := w.claims.groupOf(dispatcher.ShardOf(e.Actor))
 	w.judge.Serves(w.now, w.groupNames[g], linear.Owner{Cell: e.From, Epoch: e.Epoch})
 }
 
-// groupWrite is a batch on its way to the store, for one group.
+// groupWrite is a batch in flight to the store, as seen by one shard group.
 type groupWrite struct {
 	group int
 	epoch actor.Epoch
 	op    *linear.Op
 }
 
-// recordWriteStart notes that a batch begins its way.
+// recordWriteStart records that a batch is on its way to the store.
 func (d *disk) recordWriteStart(b *store.Batch) {
 	w := d.n.w
 	var all []groupWrite
 	for _, s := range b.Shards {
 		g := w.claims.groupOf(s.Shard)
-		if slices.ContainsFunc(all, func(o groupWrite) bool { return o.group == g && o.epoch == s.Epoch }) {
+		if slices.ContainsFunc(all, func(x groupWrite) bool { return x.group == g && x.epoch == s.Epoch }) {
 			continue
 		}
 		all = append(all, groupWrite{g, s.Epoch, w.judge.Writes(w.now, w.groupNames[g], d.n.id)})
@@ -101,14 +102,14 @@ func (d *disk) recordWriteStart(b *store.Batch) {
 	d.pendingWrites = append(d.pendingWrites, all)
 }
 
-// recordWriteEnd notes what came of the oldest batch. Where it is refused for one group,
-// nothing is said of the others.
+// recordWriteEnd records the result of the oldest batch. If the store refused it
+// because of one group, nothing is recorded for the others.
 func (d *disk) recordWriteEnd(ok bool) {
 	w := d.n.w
-	for _, one := range d.pendingWrites[0] {
-		cl := &w.claims.groups[one.group]
-		if ok || cl.node != d.n || cl.epoch != one.epoch {
-			w.judge.Wrote(w.now, one.op, one.epoch, ok)
+	for _, write := range d.pendingWrites[0] {
+		current := &w.claims.groups[write.group]
+		if ok || current.node != d.n || current.epoch != write.epoch {
+			w.judge.Wrote(w.now, write.op, write.epoch, ok)
 		}
 	}
 	d.pendingWrites = d.pendingWrites[1:]

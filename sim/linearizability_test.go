@@ -12,8 +12,8 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// An actor that forgets what it kept breaks the history of those who asked it,
-// and the folder of the failure has a picture of that.
+// A register that loses values violates linearizability, and the failure directory
+// contains a picture of the history.
 func TestLostRegisterValueIsNotLinearizable(t *testing.T) {
 	o := Options{lossyRegister: true, shrink: budget{steps: 8000}}
 	var r Result
@@ -35,7 +35,7 @@ func TestLostRegisterValueIsNotLinearizable(t *testing.T) {
 	}
 }
 
-// Histories of all three kinds come of every world, and all of them are decided.
+// Each run records histories of all three kinds, and all of them are decided.
 func TestRunRecordsAllHistoryKinds(t *testing.T) {
 	w := New(Options{Seed: 3})
 	defer w.Close()
@@ -45,26 +45,27 @@ func TestRunRecordsAllHistoryKinds(t *testing.T) {
 	if w.Stats.JudgedOps < 200 || w.Stats.JudgedHistories < 10 || w.Stats.Undecided > 0 {
 		t.Errorf("%d operations in %d histories, %d undecided", w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided)
 	}
-	left := 0
+	swaps := 0
 	for _, c := range w.clients {
 		if c.to.Agent == swapRegisterName && c.swap == nil {
-			left++
+			swaps++
 		}
 	}
-	if left < 5 || len(w.keyOfCall) < 20 {
-		t.Errorf("%d clients were told what was kept, %d asked with a key", left, len(w.keyOfCall))
+	if swaps < 5 || len(w.keyOfCall) < 20 {
+		t.Errorf("%d clients were told what was kept, %d asked with a key", swaps, len(w.keyOfCall))
 	}
 }
 
-// A history that nobody could judge in time is no pass, however few the seeds.
+// A history that could not be checked in time counts as missing, for any number of
+// seeds.
 func TestUndecidedHistoriesAreReported(t *testing.T) {
 	var s Summary
 	s.Add(Result{})
-	if m := s.Undecided(); len(m) > 0 {
-		t.Errorf("nothing was undecided, and %v is missing", m)
+	if got := s.Undecided(); len(got) > 0 {
+		t.Errorf("nothing was undecided, and %v is missing", got)
 	}
 	s.Add(Result{Stats: Stats{Undecided: 1}})
-	if m := s.Undecided(); len(m) != 1 || !strings.Contains(m[0], "verdict") {
-		t.Errorf("one history was undecided, and %v is missing", m)
+	if got := s.Undecided(); len(got) != 1 || !strings.Contains(got[0], "verdict") {
+		t.Errorf("one history was undecided, and %v is missing", got)
 	}
 }

@@ -8,31 +8,32 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What befalls the links between nodes for a while.
+// Temporary faults of the links between nodes.
 
 func (n *network) link(from, to *node) *link { return &n.links[from.index][to.index] }
 
-// slowLinkBytesPerSecond is how many bytes a slow link carries in a second.
+// slowLinkBytesPerSecond is the bandwidth of a slow link.
 const slowLinkBytesPerSecond = 20_000
 
-// linkDelay is how much longer a message takes because of the state of its link.
-func (w *Simulation) linkDelay(m *message) (more time.Duration) {
+// linkDelay returns the additional delay of a message caused by the state of its
+// link.
+func (w *Simulation) linkDelay(m *message) (extra time.Duration) {
 	l := w.net.link(m.from, m.to)
 	if l.jitterUntil > w.now {
-		if more = w.between(0, 80*time.Millisecond); more > 0 {
-			w.recordFault(NetworkJitter, "%s comes %v later", m, more)
+		if extra = w.between(0, 80*time.Millisecond); extra > 0 {
+			w.recordFault(NetworkJitter, "%s comes %v later", m, extra)
 		}
 	}
 	if l.slowUntil > w.now {
 		l.freeAt = max(l.freeAt, w.now).Add(time.Duration(len(m.bytes)) * time.Second / slowLinkBytesPerSecond)
 		w.recordFault(NetworkSlowLink, "%s waits %v behind others", m, l.freeAt.Sub(w.now))
-		more += l.freeAt.Sub(w.now)
+		extra += l.freeAt.Sub(w.now)
 	}
-	m.delayed = m.delayed || more > 0
-	return more
+	m.delayed = m.delayed || extra > 0
+	return extra
 }
 
-// randomPeer is two nodes, the first of which is up; nil if there are no two.
+// randomPeer returns a random node other than from, or nil if there is no other.
 func (w *Simulation) randomPeer(from *node) (to *node) {
 	if len(w.nodes) < 2 {
 		return nil
@@ -40,7 +41,8 @@ func (w *Simulation) randomPeer(from *node) (to *node) {
 	return w.nodes[(from.index+1+w.entropy.Int(len(w.nodes)-1))%len(w.nodes)]
 }
 
-// degradeLink makes a link worse, in both directions, for a while.
+// degradeLink adds jitter to a link, or slows it down, in both directions for a
+// while.
 func (w *Simulation) degradeLink(f Fault, from *node) {
 	to := w.randomPeer(from)
 	if to == nil {
@@ -56,13 +58,13 @@ func (w *Simulation) degradeLink(f Fault, from *node) {
 	}
 }
 
-// cutLink cuts the link between two nodes.
+// cutLink cuts the link between two nodes in both directions.
 func (w *Simulation) cutLink(f Fault, a, b *node, until actor.Time) {
 	w.net.blocked[a.index][b.index] = linkCut{until, f}
 	w.net.blocked[b.index][a.index] = linkCut{until, f}
 }
 
-// flapLink cuts a link and mends it, a few times.
+// flapLink cuts and restores a link the given number of times.
 func (w *Simulation) flapLink(a, b *node, times int) {
 	if w.recovering || times == 0 {
 		return
@@ -72,7 +74,8 @@ func (w *Simulation) flapLink(a, b *node, times int) {
 	w.after(down+w.between(20*time.Millisecond, 600*time.Millisecond), func() { w.flapLink(a, b, times-1) })
 }
 
-// resetConnection breaks the connection between two nodes: what is on its way is lost.
+// resetConnection breaks the connection between two nodes and returns the number of
+// messages in flight, which are lost.
 func (w *Simulation) resetConnection(a, b *node) (lost int) {
 	for _, l := range [...]*link{w.net.link(a, b), w.net.link(b, a)} {
 		lost += l.inFlight

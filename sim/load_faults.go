@@ -12,15 +12,15 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What many clients do at once, or one of them to many.
+// Load faults: many clients that act at once, or one client that loads many actors.
 
 const (
-	stormClientsMax = 16 // clients of a storm
-	poisonClients   = 3  // who bring a message that panics
-	stormRetriesMax = 4  // of each client in a storm of retries
+	stormClientsMax = 16 // clients of one load fault
+	poisonClients   = 3  // clients whose message panics
+	stormRetriesMax = 4  // retries of each client in a retry storm
 )
 
-// injectLoad has a fault of load begin.
+// injectLoad injects the load fault f.
 func (w *Simulation) injectLoad(f Fault) {
 	switch f {
 	case LoadHotActor:
@@ -55,7 +55,7 @@ func (w *Simulation) injectLoad(f Fault) {
 	}
 }
 
-// startClients has clients come within a time.
+// startClients starts n clients at random times within the given duration.
 func (w *Simulation) startClients(n int, within time.Duration, next func(i int) (to actor.ID, text string, left time.Duration)) {
 	for i := range n {
 		to, text, left := next(i)
@@ -64,7 +64,8 @@ func (w *Simulation) startClients(n int, within time.Duration, next func(i int) 
 	}
 }
 
-// trivialMessage is something that takes an agent no time, in its language.
+// trivialMessage returns a message that the agent handles at once, in its own
+// language.
 func (w *Simulation) trivialMessage(agent string) string {
 	if w.team != nil {
 		return w.teamMessageFor(agent)
@@ -75,7 +76,7 @@ func (w *Simulation) trivialMessage(agent string) string {
 	return script{{{verb: "work", name: "w", ms: 1}}}.String()
 }
 
-// drawNativeActor is an actor whose agent plays scripts.
+// drawNativeActor draws an actor whose agent runs scripts.
 func (w *Simulation) drawNativeActor() actor.ID {
 	id := generator{w: w}.target()
 	if w.agentKind(id.Agent) != actor.Native {
@@ -84,50 +85,51 @@ func (w *Simulation) drawNativeActor() actor.ID {
 	return id
 }
 
-// injectRetryStorm has all clients ask again who wait under a key.
+// injectRetryStorm makes all waiting clients with an idempotency key retry.
 func (w *Simulation) injectRetryStorm() {
-	var again []*client
-	for _, l := range w.pending {
-		if l.client.key != "" && l.client.tries+stormRetriesMax <= triesMax && !slices.Contains(again, l.client) {
-			again = append(again, l.client)
+	var retrying []*client
+	for _, r := range w.pending {
+		if r.client.key != "" && r.client.tries+stormRetriesMax <= triesMax && !slices.Contains(retrying, r.client) {
+			retrying = append(retrying, r.client)
 		}
 	}
-	if len(again) == 0 {
+	if len(retrying) == 0 {
 		return
 	}
 	times := 2 + w.entropy.Int(stormRetriesMax-1)
-	w.recordFault(LoadRetryStorm, "%d clients ask again, %d times", len(again), times)
-	for _, c := range again {
+	w.recordFault(LoadRetryStorm, "%d clients ask again, %d times", len(retrying), times)
+	for _, c := range retrying {
 		for range times {
 			w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
 		}
 	}
 }
 
-// injectCancelStorm has all who wait give their runs up.
+// injectCancelStorm makes all waiting clients cancel their runs.
 func (w *Simulation) injectCancelStorm() {
 	if len(w.pending) == 0 {
 		return
 	}
 	w.recordFault(ClientCancelStorm, "%d clients cancel", len(w.pending))
-	for _, l := range slices.Clone(w.pending) {
-		w.after(w.between(0, 5*time.Millisecond), func() { w.cancelRunAs(ClientCancelStorm, l) })
+	for _, r := range slices.Clone(w.pending) {
+		w.after(w.between(0, 5*time.Millisecond), func() { w.cancelRunAs(ClientCancelStorm, r) })
 	}
 }
 
-// injectFanOut has one client ask for a tree as wide as calls may be, and two deep.
+// injectFanOut starts a client whose call becomes a tree two levels deep and as wide
+// as calls may be.
 func (w *Simulation) injectFanOut() {
-	wide := 4 + w.entropy.Int(12)
-	calls := func(below string, text func(agent string) string) string {
-		all := make([]string, wide)
+	width := 4 + w.entropy.Int(12)
+	calls := func(keyPrefix string, text func(agent string) string) string {
+		all := make([]string, width)
 		for i := range all {
 			def := &w.plan.Agents[w.entropy.Int(w.plan.Targets)]
-			all[i] = instruction{verb: "call", name: def.Name + "/" + below + strconv.Itoa(i), script: text(def.Name)}.String()
+			all[i] = instruction{verb: "call", name: def.Name + "/" + keyPrefix + strconv.Itoa(i), script: text(def.Name)}.String()
 		}
 		return "all " + strings.Join(all, " | ")
 	}
 	to := w.drawNativeActor()
-	w.recordFault(LoadFanOut, "%s asks %d agents, who ask %d each", to, wide, wide)
+	w.recordFault(LoadFanOut, "%s asks %d agents, who ask %d each", to, width, width)
 	text := calls("f", func(agent string) string {
 		if w.agentKind(agent) != actor.Native {
 			return w.trivialMessage(agent)
@@ -137,8 +139,8 @@ func (w *Simulation) injectFanOut() {
 	w.submit(w.addClient(to, text, clientLeftMax))
 }
 
-// injectDeadlocks has agents asked, in pairs, to ask each other: more rings at once
-// than any one of them closes.
+// injectDeadlocks makes each of several agents call each of the others. This creates
+// many wait cycles at once, and no single call closes all of them.
 func (w *Simulation) injectDeadlocks() {
 	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))
 	first := w.entropy.Int(w.plan.Targets)
@@ -154,14 +156,14 @@ func (w *Simulation) injectDeadlocks() {
 	}
 }
 
-// rejectWhenDiskFull refuses what a client asks of a node whose disk has no room, as a node
-// does before any of its cells hears of it.
+// rejectWhenDiskFull rejects a client's request if the node's disk has no space. A
+// node rejects it before the request reaches any of its cells.
 func (w *Simulation) rejectWhenDiskFull(n *node, c *client) bool {
 	if n.diskFullUntil <= w.now {
 		return false
 	}
 	w.recordFault(DiskFull, "%s takes no new work, and sends client %d away", n.id, c.no)
-	if c.onReply != nil { // a clerk, who has others do it at another time
+	if c.onReply != nil { // a registry client, which schedules its own retry
 		c.onReply(nil)
 		return true
 	}
@@ -169,7 +171,8 @@ func (w *Simulation) rejectWhenDiskFull(n *node, c *client) bool {
 	return true
 }
 
-// maybeDecideTwice has somebody answer once more who has answered a wait.
+// maybeDecideTwice sometimes sends a second, different decision for a wait that was
+// already answered.
 func (w *Simulation) maybeDecideTwice(to actor.ID, run actor.CallID, name string) {
 	if !w.faultFires(ClientDecidesTwice) {
 		return

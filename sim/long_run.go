@@ -8,40 +8,40 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A long world goes on for an hour or more, of which no part is left out: people
-// come all the time, and as much happens in each tenth of it as in any other.
-// What comes by the clock comes as often as in a short one, measured by the work
-// that is done meanwhile, and so leaves time in between.
+// A long run simulates an hour or more. Clients arrive all the time, and each tenth
+// of the span has about as many steps as any other. The total numbers of faults and
+// registry operations are those of a short run with the same amount of work, so
+// their intervals are longer.
 const (
 	longSpanMin            = time.Hour
-	longSteps              = 7_000 // clients see to so many in each; what storms add comes on top
-	longFaultRounds        = 80    // faults by the clock are asked for so often
+	longSteps              = 7_000 // steps caused by regular clients; load faults add more
+	longFaultRounds        = 80    // rounds of periodic faults
 	longArrivalGap         = 4 * time.Second
-	longOperationGapFactor = 60               // times as long it is between two things for the registry
-	longArrivalGapMax      = 38 * time.Second // when more than enough has happened
+	longOperationGapFactor = 60               // factor by which the interval between registry operations grows
+	longArrivalGapMax      = 38 * time.Second // interval when the run is ahead of its target
 	tenths                 = 10
-	firstTenthPercent      = 15 // % of all, in the first tenth
-	laterTenthPercent      = 75 // % of what the tenths before have on average
+	firstTenthPercent      = 15 // % of all steps, in the first tenth
+	laterTenthPercent      = 75 // % of the mean of the preceding tenths, in each later one
 )
 
-// What the statistics of a long world must show.
+// Requirements on the statistics of a long run.
 const (
-	longStepsMeanMin = 10_000      // on average
-	quietMax         = time.Minute // without a client's request
-	thinTenthDivisor = 20          // a tenth has at least one step in so many
+	longStepsMeanMin = 10_000      // minimum mean number of steps
+	quietMax         = time.Minute // maximum time without a client's request
+	thinTenthDivisor = 20          // a tenth has at least 1/20 of all steps
 )
 
-// makeLong makes a plan that of a long world.
+// makeLong changes a plan into that of a long run.
 func (p *Plan) makeLong(c Entropy) {
 	p.Span = longSpanMin + time.Duration(c.Int(16))*time.Minute
 	p.FaultInterval = p.Span / longFaultRounds
 	p.Calls, p.Steps = 0, longSteps
 	p.ArrivalInterval = longArrivalGap
 	p.RegistryInterval *= longOperationGapFactor
-	p.Busy = c.Int(1<<30) > 0 // so in every seed; but a story that is told again may leave out who comes
+	p.Busy = c.Int(1<<30) > 0 // true in every seed, but a shrunk run may omit arrivals
 }
 
-// arrivalGapMax is how long it is at most until the next client comes.
+// arrivalGapMax returns the maximum time until the next client arrives.
 func (w *Simulation) arrivalGapMax() time.Duration {
 	p := &w.plan
 	if p.Steps == 0 {
@@ -50,7 +50,8 @@ func (w *Simulation) arrivalGapMax() time.Duration {
 	return [...]time.Duration{p.ArrivalInterval, 2 * p.ArrivalInterval, longArrivalGapMax}[min(w.entropy.Recorded(w.arrivalPace()), 2)]
 }
 
-// arrivalPace is whether clients have to come sooner than they do, 0, or later, 2.
+// arrivalPace returns 0 if clients must arrive sooner, 1 if the pace is right, and
+// 2 if they must arrive later.
 func (w *Simulation) arrivalPace() int {
 	p := &w.plan
 	elapsed := w.now.Sub(Origin)
@@ -66,36 +67,38 @@ func (w *Simulation) arrivalPace() int {
 	}
 }
 
-// tenthStepsTarget is how many steps clients see to in this tenth: their share, and
-// more behind tenths in which storms made many.
+// tenthStepsTarget returns the number of steps that clients have to cause in the
+// current tenth. It is an equal share of the total, and more if load faults made
+// the preceding tenths larger.
 func (w *Simulation) tenthStepsTarget() int {
-	now, before := w.currentTenth(), 0
-	if now == 0 { // of storms nothing is known yet
+	current, before := w.currentTenth(), 0
+	if current == 0 { // no load fault has been seen yet
 		return w.plan.Steps * firstTenthPercent / 100
 	}
-	for _, n := range w.Stats.TenthSteps[:now] {
+	for _, n := range w.Stats.TenthSteps[:current] {
 		before += n
 	}
-	return max(w.plan.Steps/tenths, before*laterTenthPercent/(100*now))
+	return max(w.plan.Steps/tenths, before*laterTenthPercent/(100*current))
 }
 
-// maySkipArrival tells whether nobody has to come now, for once.
+// maySkipArrival reports whether the next client may be left out.
 func (w *Simulation) maySkipArrival() bool {
 	return !w.plan.Busy || w.now.Sub(max(w.lastArrivalAt, Origin)) < quietMax/3
 }
 
-// currentTenth is that of the workload's time which it is now.
+// currentTenth returns the index of the current tenth of the workload.
 func (w *Simulation) currentTenth() int {
 	return min(int(w.now.Sub(Origin)*tenths/w.plan.Span), tenths-1)
 }
 
-// recordArrival takes note of a client's request, or that there will be no more.
+// recordArrival records a client's request, or the end of all arrivals. It counts the
+// minutes since the previous request.
 func (w *Simulation) recordArrival() {
 	w.Stats.IdleMinutes += int(w.now.Sub(max(w.lastArrivalAt, Origin)) / quietMax)
 	w.lastArrivalAt = w.now
 }
 
-// HasThinTenth tells whether too little happened in a tenth of a long world's time.
+// HasThinTenth reports whether a tenth of a long run had too few steps.
 func (s *Stats) HasThinTenth() bool {
 	all := 0
 	for _, n := range s.TenthSteps {
@@ -109,5 +112,5 @@ func (s *Stats) HasThinTenth() bool {
 	return false
 }
 
-// SimulatedTime is how long the world was.
+// SimulatedTime returns the simulated duration of the run.
 func (s *Stats) SimulatedTime() actor.Duration { return s.Workload + s.Recovery }

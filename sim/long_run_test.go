@@ -16,7 +16,7 @@ func TestLongRunIsBusyThroughout(t *testing.T) {
 	}
 	sum.Add(r)
 	for _, short := range sum.LongShortfalls() {
-		if !strings.HasPrefix(short, "a world has ") { // that is of many
+		if !strings.HasPrefix(short, "a world has ") { // a requirement on the mean of many runs
 			t.Errorf("seed %d: %s; %d steps, by tenths %v", r.Seed, short, r.Stats.Steps, r.Stats.TenthSteps)
 		}
 	}
@@ -25,7 +25,8 @@ func TestLongRunIsBusyThroughout(t *testing.T) {
 	}
 }
 
-// What a long world's statistics must show, they do not show of others.
+// The summary reports runs whose statistics do not meet the requirements of a long
+// run.
 func TestSummaryReportsIdleLongRuns(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -41,8 +42,8 @@ func TestSummaryReportsIdleLongRuns(t *testing.T) {
 			w := New(Options{Seed: 3, Long: true, Faultless: true})
 			defer w.Close()
 			c.idle(&w.plan)
-			if broken := w.Run(); broken != nil {
-				t.Fatal(broken)
+			if v := w.Run(); v != nil {
+				t.Fatal(v)
 			}
 			var sum Summary
 			sum.Add(Result{Stats: w.Stats})

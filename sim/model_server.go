@@ -15,19 +15,19 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// serveModel is the server of a model: it reads what it is sent, does what it
-// is told there as the scripted model does, and streams its answer. Faults make
-// it answer otherwise, in its own words or by what happens to them on the way.
+// serveModel simulates the server of a model. It decodes the prompt, follows its
+// instructions as the scripted model does, and streams the completion. Faults change
+// either the completion itself or the bytes on their way to the node.
 func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	prompt, err := upstream.DecodePrompt(r.Body)
 	if err != nil {
 		w.fail(CodecRoundTrip, "a model is sent what it cannot read: "+err.Error())
 		return
 	}
-	if other := strings.HasPrefix(r.URL, "http://"+modelNames[1]); other != presentsSecret(r, modelKey) {
+	if wantKey := strings.HasPrefix(r.URL, "http://"+modelNames[1]); wantKey != presentsSecret(r, modelKey) {
 		w.fail(NobodyAstray, "a key is shown to whom it is not for, or not to whom it is for: "+r.URL)
 	}
-	if breaks, _ := s.drawReset(&modelStreamFaults); breaks {
+	if reset, _ := s.drawReset(&modelStreamFaults); reset {
 		return
 	}
 	delay := w.between(2*time.Millisecond, 300*time.Millisecond)
@@ -38,23 +38,23 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	case w.faultFires(ModelError):
 		s.respondCanned(delay, ModelError, errorResponses[:])
 		return
-	case w.faultFires(ModelLate): // it comes when nobody waits any more, and is heard all the same
+	case w.faultFires(ModelLate): // it arrives after the deadline, and the node still receives it
 		s.deliverAfterClose, s.lateFault = true, ModelLate
 		delay = durationOr(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
-	said := w.modelCompletion(s, prompt)
-	strange := w.injectModelFault(s, &prompt, &said)
-	body := upstream.AppendStream(nil, said, [...]int{80, 24, 200, 400}[w.entropy.Int(4)])
+	completion := w.modelCompletion(s, prompt)
+	fault := w.injectModelFault(s, &prompt, &completion)
+	body := upstream.AppendStream(nil, completion, [...]int{80, 24, 200, 400}[w.entropy.Int(4)])
 	s.drawStreamFaults(&modelStreamFaults, len(body))
 	s.splitPieces = w.faultFires(ModelSplit)
-	if w.entropy.Int(8) == 7 || strange == ModelGiant && w.plan.Span >= longSpanMin { // as a stream that is two thousand steps
+	if w.entropy.Int(8) == 7 || fault == ModelGiant && w.plan.Span >= longSpanMin { // as a stream, a giant answer would take two thousand steps
 		s.sendHead(delay, noFault, 200, headerList("content-type", "application/json; charset=utf-8")...)
-		s.writeBody(0, strange, completionBody(said))
+		s.writeBody(0, fault, completionBody(completion))
 		s.endBody(0, noFault)
 		return
 	}
 	s.startEventStream(delay)
-	slow := [...]time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond}[w.entropy.Int(3)]
+	frameDelayMax := [...]time.Duration{5 * time.Millisecond, 40 * time.Millisecond, 120 * time.Millisecond}[w.entropy.Int(3)]
 	for len(body) > 0 {
 		n := 0
 		for range 1 + w.entropy.Int(4) {
@@ -62,9 +62,9 @@ func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 		}
 		f := noFault
 		if n == len(body) {
-			f = strange
+			f = fault
 		}
-		s.writeBody(w.between(0, slow), f, body[:n])
+		s.writeBody(w.between(0, frameDelayMax), f, body[:n])
 		body = body[n:]
 	}
 	s.endBody(0, noFault)
@@ -77,7 +77,7 @@ func durationOr(d, other time.Duration) time.Duration {
 	return other
 }
 
-// firstFrameLen is the length of the first frame.
+// firstFrameLen returns the length of the first frame.
 func firstFrameLen(b []byte) int {
 	if i := bytes.Index(b, []byte("\n\n")); i >= 0 {
 		return i + 2
@@ -85,35 +85,37 @@ func firstFrameLen(b []byte) int {
 	return len(b)
 }
 
-// injectModelFault makes a model say what it should not, and names the fault.
-func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, said *upstream.Completion) Fault {
-	loops := w.loopingRuns[s.exchange.id.Run]
+// injectModelFault may replace the completion by a wrong one. It returns the
+// injected fault, or noFault.
+func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, completion *upstream.Completion) Fault {
+	looping := w.loopingRuns[s.exchange.id.Run]
 	switch {
-	case len(said.Calls) > 0 && w.faultFires(ModelMalformedCall):
-		c := &said.Calls[w.entropy.Int(len(said.Calls))]
+	case len(completion.Calls) > 0 && w.faultFires(ModelMalformedCall):
+		c := &completion.Calls[w.entropy.Int(len(completion.Calls))]
 		c.Arguments = c.Arguments[:w.entropy.Int(len(c.Arguments))]
 		return ModelMalformedCall
-	case len(said.Calls) > 0 && w.faultFires(ModelInventedAgent):
-		c := &said.Calls[0]
+	case len(completion.Calls) > 0 && w.faultFires(ModelInventedAgent):
+		c := &completion.Calls[0]
 		c.Name, c.Arguments = tools.CallAgent, `{"agent_id":"phantom","message":"who are you?"}`
 		return ModelInventedAgent
-	case len(said.Calls) == 0 && w.faultFires(ModelCut):
-		said.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.entropy.Int(3)]
-		said.Text = said.Text[:w.truncationPoint(said.Text)]
+	case len(completion.Calls) == 0 && w.faultFires(ModelCut):
+		completion.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.entropy.Int(3)]
+		completion.Text = completion.Text[:w.truncationPoint(completion.Text)]
 		return ModelCut
-	case len(said.Calls) == 0 && w.Stats.Faults[ModelGiant] == 0 && w.faultFires(ModelGiant):
-		said.Text = strings.Repeat("and so on ", upstream.OutputBytesMax/8)
+	case len(completion.Calls) == 0 && w.Stats.Faults[ModelGiant] == 0 && w.faultFires(ModelGiant):
+		completion.Text = strings.Repeat("and so on ", upstream.OutputBytesMax/8)
 		return ModelGiant
-	case len(said.Calls) == 0 && (loops || w.faultFires(ModelEndlessLoop)) && offersTool(prompt, clockTool):
+	case len(completion.Calls) == 0 && (looping || w.faultFires(ModelEndlessLoop)) && offersTool(prompt, clockTool):
 		w.loopingRuns[s.exchange.id.Run] = true
-		said.Text, said.Finish = "Let me see.", upstream.FinishCalls
-		said.Calls = []upstream.ToolCall{{ID: "again", Name: clockTool, Arguments: fmt.Sprintf(`{"time":%d}`, len(prompt.Messages)/2*w.entropy.Int(2))}}
+		completion.Text, completion.Finish = "Let me see.", upstream.FinishCalls
+		completion.Calls = []upstream.ToolCall{{ID: "again", Name: clockTool, Arguments: fmt.Sprintf(`{"time":%d}`, len(prompt.Messages)/2*w.entropy.Int(2))}}
 		return ModelEndlessLoop
 	}
 	return noFault
 }
 
-// truncationPoint is where a text ends that is held back: behind a character, or before the first.
+// truncationPoint draws the length of the part of a text that is sent before the
+// cut. It ends at a character boundary and may be 0.
 func (w *Simulation) truncationPoint(text string) int {
 	at := w.entropy.Int(2) * w.entropy.Int(len(text)+1)
 	for at > 0 && at < len(text) && text[at]&0xc0 == 0x80 {
@@ -126,9 +128,9 @@ func offersTool(p *upstream.Prompt, tool string) bool {
 	return slices.ContainsFunc(p.Tools, func(t upstream.ToolSpec) bool { return t.Name == tool })
 }
 
-// serveExternalAgent is the service of an external agent. It does what its message
-// says line by line, as the scripted model would: what it is to ask others it
-// asks through the run that it was invoked for, with that run's token.
+// serveExternalAgent simulates the service of an external agent. It follows its
+// message line by line, as the scripted model does. Calls to other agents are made
+// through the run that it was invoked for, with the token of that run.
 func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	var in struct {
 		Agent string `json:"agent_id"`
@@ -141,13 +143,13 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	if in.Agent == externalNames[1] != presentsSecret(r, authSecret(authEnv)) {
 		w.fail(NobodyAstray, "an agent is shown what it is not to see, or not what it wants: "+r.URL)
 	}
-	breaks, left := s.drawReset(&agentStreamFaults)
-	if breaks && !left {
+	reset, sent := s.drawReset(&agentStreamFaults)
+	if reset && !sent {
 		return
 	}
 	delay := w.between(time.Millisecond, 100*time.Millisecond)
 	switch {
-	case breaks:
+	case reset:
 	case w.faultFires(AgentRefuses):
 		if code := agentRefusalCodes[w.entropy.Int(len(agentRefusalCodes))]; code != "" {
 			s.startEventStream(delay)
@@ -167,88 +169,89 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	case w.faultFires(AgentAbsent):
 		s.breakConnection(delay, AgentAbsent, false, "connection refused")
 		return
-	case w.faultFires(AgentLate): // it answers when nobody waits any more, and is heard all the same
+	case w.faultFires(AgentLate): // it arrives after the deadline, and the node still receives it
 		s.deliverAfterClose, s.lateFault = true, AgentLate
 		delay = durationOr(w.plan.Patience.Head, 2*time.Minute) + w.between(0, 3*time.Second)
 	}
 	w.recordUpstream(s.exchange, "act", uint64(s.attempt))
-	if breaks {
+	if reset {
 		return
 	}
-	j := &externalCall{w: w, wire: s, agent: in.Agent}
+	e := &externalCall{w: w, conn: s, agent: in.Agent}
 	for _, h := range r.Headers {
 		if h.Name == "x-run-token" {
-			j.token = h.Value
+			e.token = h.Value
 		}
 	}
-	j.response = w.agentCompletion(in.Agent, in.Input)
+	e.response = w.agentCompletion(in.Agent, in.Input)
 	s.drawStreamFaults(&agentStreamFaults, 400)
 	s.startEventStream(delay)
 	if w.faultFires(AgentGiant) {
 		s.writeBody(0, AgentGiant, sseFrame("delta", `{"text":"`+strings.Repeat("and so on ", upstream.OutputBytesMax/8)+`"}`))
 	}
 	w.externalCalls++
-	j.scheduleAdvance()
+	e.scheduleAdvance()
 }
 
-// agentRefusalCodes are the codes by which an external agent says no in its answer; "":
-// by its status.
+// agentRefusalCodes are the codes with which an external agent refuses in its
+// response stream. If the code is empty, the agent uses an HTTP status instead.
 var agentRefusalCodes = [...]string{"", "agent_busy", "timeout", "agent_not_found", "call_cycle", "because"}
 
-// externalCall is an invocation that an external agent deals with. It goes on whether or
-// not anybody listens, as a process does that has not looked.
+// externalCall is an invocation that an external agent processes. It continues
+// after the node has disconnected, like a process that does not check its
+// connection.
 type externalCall struct {
 	w        *Simulation
-	wire     *upstreamConn
+	conn     *upstreamConn
 	agent    string
 	token    string
 	response upstream.Completion
-	nextCall int // of the calls
+	nextCall int // index of the next call in response.Calls
 }
 
-func (j *externalCall) scheduleAdvance() {
-	j.w.after(j.w.between(time.Millisecond, 150*time.Millisecond), j.advance)
+func (e *externalCall) scheduleAdvance() {
+	e.w.after(e.w.between(time.Millisecond, 150*time.Millisecond), e.advance)
 }
 
-func (j *externalCall) advance() {
-	w := j.w
-	if j.nextCall < len(j.response.Calls) {
-		call := j.response.Calls[j.nextCall]
-		j.nextCall++
+func (e *externalCall) advance() {
+	w := e.w
+	if e.nextCall < len(e.response.Calls) {
+		call := e.response.Calls[e.nextCall]
+		e.nextCall++
 		if w.entropy.Int(2) == 0 {
-			j.writeFrame("state", fmt.Sprintf(`{"state":"asking","detail":{"call":%d}}`, j.nextCall))
+			e.writeFrame("state", fmt.Sprintf(`{"state":"asking","detail":{"call":%d}}`, e.nextCall))
 		}
-		w.sendCallback(j, call.Arguments, func(reply *actor.Reply) {
+		w.sendCallback(e, call.Arguments, func(reply *actor.Reply) {
 			switch {
 			case reply == nil:
-				j.writeText("Nobody answers. ")
+				e.writeText("Nobody answers. ")
 			case reply.Refusal != nil:
-				j.writeText("Refused: " + reply.Refusal.Reason.String() + ". ")
+				e.writeText("Refused: " + reply.Refusal.Reason.String() + ". ")
 			default:
-				j.writeText(actor.TextOf(reply.Parts) + " ")
+				e.writeText(actor.TextOf(reply.Parts) + " ")
 			}
-			j.scheduleAdvance()
+			e.scheduleAdvance()
 		})
 		return
 	}
-	j.writeText(textOr(j.response.Text, "That is all."))
+	e.writeText(textOr(e.response.Text, "That is all."))
 	done := sseFrame("done", [...]string{`{"usage":{"tokens":7}}`, `{"usage":{"input_tokens":3,"output_tokens":4}}`, "{}"}[w.entropy.Int(3)])
-	if w.faultFires(AgentDoneUnheard) && !j.wire.finished {
-		j.wire.breakConnection(0, AgentDoneUnheard, true, "it breaks before its last word")
+	if w.faultFires(AgentDoneUnheard) && !e.conn.finished {
+		e.conn.breakConnection(0, AgentDoneUnheard, true, "it breaks before its last word")
 	}
-	j.wire.writeBody(w.between(0, 60*time.Millisecond), noFault, done)
+	e.conn.writeBody(w.between(0, 60*time.Millisecond), noFault, done)
 	if w.faultFires(AgentDuplicate) {
-		j.wire.writeBody(0, AgentDuplicate, slices.Concat(sseFrame("delta", `{"text":"Once more. "}`), done))
+		e.conn.writeBody(0, AgentDuplicate, slices.Concat(sseFrame("delta", `{"text":"Once more. "}`), done))
 	}
-	j.wire.endBody(0, noFault)
+	e.conn.endBody(0, noFault)
 	w.externalCalls--
 	if w.faultFires(CallbackLate) {
 		w.externalCalls++
 		w.after(w.between(50*time.Millisecond, 3*time.Second), func() {
 			w.externalCalls--
-			w.sendCallback(j, `{"agent_id":"`+w.plan.Agents[0].Name+`","message":"too late"}`, func(reply *actor.Reply) {
+			w.sendCallback(e, `{"agent_id":"`+w.plan.Agents[0].Name+`","message":"too late"}`, func(reply *actor.Reply) {
 				if reply != nil && reply.Refusal != nil {
-					w.recordFault(CallbackLate, "%s calls back when its run is over: %s", j.agent, reply.Refusal.Reason)
+					w.recordFault(CallbackLate, "%s calls back when its run is over: %s", e.agent, reply.Refusal.Reason)
 				}
 			})
 		})
@@ -263,26 +266,26 @@ func textOr(text, other string) string {
 }
 
 // writeText sends a text in a few pieces.
-func (j *externalCall) writeText(text string) {
+func (e *externalCall) writeText(text string) {
 	for len(text) > 0 {
 		n := len(text)
 		if n > 20 {
-			n = 1 + j.w.entropy.Int(n)
+			n = 1 + e.w.entropy.Int(n)
 		}
-		for n < len(text) && text[n]&0xc0 == 0x80 { // not inside a character
+		for n < len(text) && text[n]&0xc0 == 0x80 { // never inside a character
 			n++
 		}
 		piece, err := json.Marshal(map[string]string{"text": text[:n]})
 		if err != nil {
 			panic(err)
 		}
-		j.writeFrame("delta", string(piece))
+		e.writeFrame("delta", string(piece))
 		text = text[n:]
 	}
 }
 
-func (j *externalCall) writeFrame(name, data string) {
-	j.wire.writeBody(j.w.between(0, 60*time.Millisecond), noFault, sseFrame(name, data))
+func (e *externalCall) writeFrame(name, data string) {
+	e.conn.writeBody(e.w.between(0, 60*time.Millisecond), noFault, sseFrame(name, data))
 }
 
 func sseFrame(name, data string) []byte {

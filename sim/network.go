@@ -10,31 +10,31 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// network is what lies between the nodes, and between them and the shared store.
-// It carries bytes, and takes its time; it promises no order.
+// network simulates the links between the nodes, and those from the nodes to the
+// shared store. It delivers bytes after a delay and does not preserve their order.
 type network struct {
-	blocked       [][]linkCut  // from, to
-	storeCutUntil []actor.Time // until when a node cannot reach the store
-	links         [][]link     // from, to
-	inFlight      int          // messages that have left and not arrived
-	delayed       int          // those of them that a fault keeps up
+	blocked       [][]linkCut  // by sender and receiver
+	storeCutUntil []actor.Time // by node: end of its disconnection from the store
+	links         [][]link     // by sender and receiver
+	inFlight      int          // number of messages sent and not yet delivered
+	delayed       int          // number of those delayed by a fault
 }
 
-// linkCut is a link that lets nothing through for a while, and why.
+// linkCut is a period in which a link delivers nothing, with the fault that caused it.
 type linkCut struct {
 	until actor.Time
 	fault Fault
 }
 
-// link is what lies between two nodes, in one direction. It numbers the messages,
-// so that overtaking shows.
+// link is the state of one direction between two nodes. Its message numbers make
+// reordering visible.
 type link struct {
 	sent, arrived uint64
-	resets        uint64     // how often its connection broke
-	inFlight      int        // messages of the connection that there is
-	jitterUntil   actor.Time // until when some take longer
-	slowUntil     actor.Time // until when it carries few bytes a second
-	freeAt        actor.Time // when all that was sent before is through, if it is slow
+	resets        uint64     // number of broken connections so far
+	inFlight      int        // messages in flight on the current connection
+	jitterUntil   actor.Time // end of the period with random extra delays
+	slowUntil     actor.Time // end of the period with limited bandwidth
+	freeAt        actor.Time // for a slow link: time at which all earlier bytes have been sent
 }
 
 func newNetwork(nodes int) network {
@@ -46,15 +46,16 @@ func newNetwork(nodes int) network {
 	return n
 }
 
-// storeUnreachable tells whether a node cannot reach the store just now.
+// storeUnreachable reports whether a node cannot reach the store now.
 func (n *network) storeUnreachable(at *node, now actor.Time) bool {
 	return n.storeCutUntil[at.index] > now
 }
 
-// storeRetryInterval is how often a node that cannot reach the store tries again.
+// storeRetryInterval is the time between two attempts of a disconnected node to
+// reach the store.
 const storeRetryInterval = 50 * time.Millisecond
 
-// heal lets everything through again.
+// heal removes all link faults.
 func (n *network) heal() {
 	clear(n.storeCutUntil)
 	for i := range n.blocked {
@@ -65,7 +66,7 @@ func (n *network) heal() {
 	}
 }
 
-// transmit carries bytes from one node to another, if the network lets them.
+// transmit sends bytes from one node to another, subject to the network faults.
 func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 	to := w.nodeByID(op.Node)
 	if to == nil {
@@ -74,31 +75,31 @@ func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 	defer w.setStream(w.setStream(topicLink + StreamID(from.index)<<8 + StreamID(to.index)))
 	w.addToCorpus(frameCodec, bytes)
 	m := &message{from: from, to: to, cell: op.Cell, bytes: bytes, kind: op.Envelope.Body.Name()}
-	_, answer := op.Envelope.Body.(actor.Answered)
-	_, request := op.Envelope.Body.(actor.Request)
-	switch block := w.net.blocked[from.index][to.index]; {
-	case block.until > w.now:
-		w.recordFault(block.fault, "%s is lost", m)
+	_, isReply := op.Envelope.Body.(actor.Answered)
+	_, isRequest := op.Envelope.Body.(actor.Request)
+	switch cut := w.net.blocked[from.index][to.index]; {
+	case cut.until > w.now:
+		w.recordFault(cut.fault, "%s is lost", m)
 		return
 	case w.faultFires(NetworkLoss):
 		w.recordFault(NetworkLoss, "%s is lost", m)
 		return
-	case answer && w.faultFires(AgentReplyLost):
+	case isReply && w.faultFires(AgentReplyLost):
 		w.recordFault(AgentReplyLost, "%s is lost", m)
 		return
 	}
 	delay := w.between(100*time.Microsecond, 3*time.Millisecond)
 	if w.faultFires(NetworkDelay) {
-		more := w.between(20*time.Millisecond, 3*time.Second)
-		w.recordFault(NetworkDelay, "%s comes %v later", m, more)
+		extra := w.between(20*time.Millisecond, 3*time.Second)
+		w.recordFault(NetworkDelay, "%s comes %v later", m, extra)
 		m.delayed = true
-		delay += more
+		delay += extra
 	}
-	if request && w.faultFires(AgentCallNetworkDelay) {
-		more := w.between(100*time.Millisecond, 10*time.Second)
-		w.recordFault(AgentCallNetworkDelay, "%s comes %v later", m, more)
+	if isRequest && w.faultFires(AgentCallNetworkDelay) {
+		extra := w.between(100*time.Millisecond, 10*time.Second)
+		w.recordFault(AgentCallNetworkDelay, "%s comes %v later", m, extra)
 		m.delayed = true
-		delay += more
+		delay += extra
 	}
 	delay += w.linkDelay(m)
 	if w.faultFires(NetworkReorder) {
@@ -111,15 +112,15 @@ func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 		w.scheduleDelivery(m, w.between(100*time.Microsecond, 3*time.Second))
 	}
 	if w.faultFires(NetworkOversized) {
-		over := *m
-		over.bytes = append(bytes[:len(bytes):len(bytes)], make([]byte, actor.MessageBytesMax)...)
-		over.oversized, over.delayed = true, true
-		m = &over
+		large := *m
+		large.bytes = append(bytes[:len(bytes):len(bytes)], make([]byte, actor.MessageBytesMax)...)
+		large.oversized, large.delayed = true, true
+		m = &large
 	}
 	w.scheduleDelivery(m, delay)
 }
 
-// message is bytes under way.
+// message is an encoded envelope in flight.
 type message struct {
 	from, to  *node
 	cell      uint16
@@ -130,7 +131,7 @@ type message struct {
 	oversized bool
 }
 
-// String says who sends what to whom.
+// String returns the kind of message, its sender and its receiver.
 func (m *message) String() string {
 	return m.kind + " from " + string(m.from.id) + " to " + string(m.to.id)
 }

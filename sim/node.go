@@ -22,33 +22,33 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// node is one imagined process: cells, one log, a clock of its own. What it
-// loses when it crashes is what a process loses.
+// node is a simulated process. It has cells, a log and a clock of its own. A crash
+// discards the same state that a real process loses.
 type node struct {
 	w       *Simulation
 	id      actor.NodeID
 	index   int
 	up      bool
-	process uint64 // counts its starts
+	process uint64 // process number; incremented at each start
 	cells   []*cell
-	slots   []Slot // of the cells, by their index
+	slots   []Slot // by cell index
 	clock   clock
 
 	log           disk
-	gated         []gatedEffect    // effects behind the gate, in order
-	gatedBuf      []gatedEffect    // where they stand when they begin anew
-	running       []*runningEffect // tools and work under way, in order
-	ownersVersion uint64           // the version of the claims that its cells were told
-	leaseUntil    actor.Time       // by the world's time: until when it believes it owns what it claimed
-	pausedUntil   actor.Time       // until when it stands still
-	diskFullUntil actor.Time       // until when its disk has no room for new work
-	crashInSteps  int              // in how many steps it dies; 0: not
+	gated         []gatedEffect    // effects waiting for the log, in log order
+	gatedBuf      []gatedEffect    // start of the buffer of gated, for reuse
+	running       []*runningEffect // tools and work in progress, in start order
+	ownersVersion uint64           // version of the claims last sent to its cells
+	leaseUntil    actor.Time       // simulated time until which the node believes that it owns its claims
+	pausedUntil   actor.Time       // simulated time until which the process is suspended
+	diskFullUntil actor.Time       // simulated time until which its disk has no space for new work
+	crashInSteps  int              // steps until it crashes; 0: no crash is planned
 	upstreams     upstreamState
-	streams       []*streamConn // that clients read here
-	catalog       *catalog      // nil: there is no registry
+	streams       []*streamConn // client streams open on this node
+	catalog       *catalog      // nil: the simulation has no registry
 }
 
-// cell is one production cell and what it has not taken in yet.
+// cell is a production cell with the inputs that it has not processed yet.
 type cell struct {
 	n                 *node
 	index             uint16
@@ -56,32 +56,33 @@ type cell struct {
 	core              *runtime.Cell
 	stopped           bool // it panicked, or its node crashed
 	inputs            []input
-	inputsBuf         []input    // where they stand when they begin anew
-	runStepFunc       func()     // goOn
-	stepScheduled     bool       // a step is on its way
-	tickAt            actor.Time // by the world's time: when it is told the time next; 0: not
+	inputsBuf         []input    // start of the buffer of inputs, for reuse
+	runStepFunc       func()     // runStep as a method value, made once
+	stepScheduled     bool       // a step is scheduled
+	tickAt            actor.Time // simulated time of the next tick; 0: none is scheduled
 	strikes           []runtime.Strike
-	panics            int        // how many incarnations before it have panicked
-	ownersVersion     uint64     // the version of the claims that it has taken in
-	announcementsSeen int        // how many announcements of the registry
-	restarted         bool       // it is not the first incarnation since the world began
-	slowUntil         actor.Time // until when each step takes long
-	overdueTicks      int        // how often it was told the time, one after the other, over what is due still
+	panics            int        // number of earlier incarnations that panicked
+	ownersVersion     uint64     // version of the claims last processed
+	announcementsSeen int        // number of registry announcements processed
+	restarted         bool       // not the first incarnation in this simulation
+	slowUntil         actor.Time // simulated time until which each step takes long
+	overdueTicks      int        // consecutive ticks after which an expired deadline remained
 }
 
-// input is one thing for a cell to take in. Those of one stream keep their order.
+// input is an input queued for a cell. Inputs of one order group stay in order.
 type input struct {
 	orderGroup    int
 	in            runtime.Input
-	bytes         []byte // of a message, as it came
-	ownersVersion uint64 // of the claims, with Owners
+	bytes         []byte // encoded form of a message or of Owners; nil for other inputs
+	ownersVersion uint64 // version of the claims; only with Owners
 	cause         StreamID
-	onStepped     func() // it was stepped with; nil: nobody wants to know
+	onStepped     func() // called after the step with this input; nil: no callback
 }
 
-const unordered = -1 // the stream of what has no order
+const unordered = -1 // order group of the inputs that have no order
 
-// gatedEffect is an effect that waits for the log.
+// gatedEffect is an effect to perform. If it is gated, it waits until the log has
+// released the position pos.
 type gatedEffect struct {
 	cell         *cell
 	effect       runtime.Effect
@@ -90,20 +91,21 @@ type gatedEffect struct {
 	entryCount   int
 	readopted    bool // a later incarnation of its cell awaits it
 	cause        StreamID
-	pieceAttempt uint32 // of which attempt the step took in a piece
+	pieceAttempt uint32 // attempt of the streamed piece that the step processed; 0: none
 }
 
-// runningEffect is a tool or work under way. It outlives its cell, not its node.
+// runningEffect is a tool or work in progress. It survives a crash of its cell, but
+// not of its node.
 type runningEffect struct {
 	id      actor.EffectID
 	attempt uint32
 	cell    uint16
-	awaited bool   // by the incarnation that there is
-	finish  func() // it is done, and not awaited: gives its outcome to who awaits it
+	awaited bool   // the current incarnation of the cell awaits it
+	finish  func() // delivers the result to a later awaiter; nil: still running
 }
 
-// start runs the boot code of a process: a log that goes on where the disk ends,
-// and cells that are told what there is, then Boot.
+// start boots a process. Its log continues at the end of the durable log. Each cell
+// first receives its configuration, then Boot.
 func (n *node) start() {
 	w := n.w
 	n.process++
@@ -140,7 +142,8 @@ func (n *node) newCell(index uint16, incarnation uint64) *cell {
 	return c
 }
 
-// boot tells a cell what there is, as a process does.
+// boot passes the configuration to a cell in the same order as production, and then
+// Boot.
 func (c *cell) boot(running []actor.EffectID) {
 	w := c.n.w
 	table, bytes := w.claims.owners()
@@ -156,7 +159,7 @@ func (c *cell) boot(running []actor.EffectID) {
 	}
 }
 
-// enqueue gives a cell something to take in.
+// enqueue queues an input for the cell.
 func (c *cell) enqueue(in input) {
 	if c.stopped {
 		return
@@ -172,7 +175,7 @@ func (c *cell) enqueue(in input) {
 	c.scheduleStep()
 }
 
-// scheduleStep has the cell step soon, if there is something to take in.
+// scheduleStep schedules the next step, if an input is queued.
 func (c *cell) scheduleStep() {
 	if c.stepScheduled || c.stopped || len(c.inputs) == 0 {
 		return
@@ -182,9 +185,9 @@ func (c *cell) scheduleStep() {
 	defer w.setStream(w.setStream(topicCell + StreamID(c.n.index)<<8 + StreamID(c.index)))
 	wait := w.scheduler.stepDelay(c)
 	if c.slowUntil > w.now {
-		more := w.between(5*time.Millisecond, 100*time.Millisecond)
-		w.recordFault(CellSlow, "%s takes %v over a step", c.self, more)
-		wait += more
+		extra := w.between(5*time.Millisecond, 100*time.Millisecond)
+		w.recordFault(CellSlow, "%s takes %v over a step", c.self, extra)
+		wait += extra
 	}
 	w.after(wait, c.runStepFunc)
 }
@@ -203,7 +206,7 @@ func (c *cell) runStep() {
 	}
 }
 
-// dequeue takes the input that the schedule says.
+// dequeue removes and returns the input that the schedule selects.
 func (c *cell) dequeue() input {
 	i := c.n.w.scheduler.next(c)
 	in := c.inputs[i]
@@ -213,8 +216,8 @@ func (c *cell) dequeue() input {
 	return in
 }
 
-// step turns the crank once: log and tell what went in and what came out, append,
-// then perform.
+// step performs one step of the cell. It logs the input and the output, appends the
+// entries, and then performs the effects.
 func (c *cell) step(in input) {
 	w, n := c.n.w, c.n
 	if !n.leaseValid() {
@@ -238,12 +241,12 @@ func (c *cell) step(in input) {
 		w.log.entry(&ready.Entries[i])
 	}
 	pos := n.log.append(ready.Entries)
-	if wrote := len(ready.Entries); wrote > 0 {
-		ready.Events = append(ready.Events, history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: wrote})
+	if count := len(ready.Entries); count > 0 {
+		ready.Events = append(ready.Events, history.Event{Kind: history.Append, At: now, From: c.self, Pos: uint64(pos), Wrote: count})
 	}
 	w.observe(ready.Events...)
 	w.Stats.countStep(c, in.in, ready.Events)
-	shows := pieceAttempt(in.in)
+	attempt := pieceAttempt(in.in)
 	w.recordRetracted(c, ready.Effects)
 	for _, e := range ready.Effects {
 		var bytes []byte
@@ -251,19 +254,19 @@ func (c *cell) step(in input) {
 			bytes = actor.Encode(send.Envelope)
 		}
 		w.log.effect(&e, bytes)
-		h := gatedEffect{cell: c, effect: e, bytes: bytes, pos: pos, entryCount: len(ready.Entries), cause: w.queue.stream.cause(), pieceAttempt: shows}
+		g := gatedEffect{cell: c, effect: e, bytes: bytes, pos: pos, entryCount: len(ready.Entries), cause: w.queue.stream.cause(), pieceAttempt: attempt}
 		if e.Gated && n.log.released() < pos {
 			if len(n.gated) == 0 {
 				n.gated = n.gatedBuf
 			}
-			if n.gated = append(n.gated, h); len(n.gated) == 1 {
+			if n.gated = append(n.gated, g); len(n.gated) == 1 {
 				n.gatedBuf = n.gated[:0]
 			}
 		} else {
-			n.perform(h)
+			n.perform(g)
 		}
 	}
-	if _, told := in.in.(runtime.Tick); told {
+	if _, isTick := in.in.(runtime.Tick); isTick {
 		c.checkOverdue(now)
 	}
 	c.armTimer()
@@ -273,48 +276,52 @@ func (c *cell) step(in input) {
 	}
 }
 
-// stepCore steps the cell; false if it panicked, and is no more.
+// stepCore steps the production cell. It returns false if the step panicked. The
+// cell is then stopped.
 func (c *cell) stepCore(now actor.Time, in runtime.Input) (ready runtime.Ready, ok bool) {
-	ready, fall := c.n.slots[c.index].Step(c.core, now, in)
-	if fall == nil {
+	ready, stepPanic := c.n.slots[c.index].Step(c.core, now, in)
+	if stepPanic == nil {
 		return ready, true
 	}
-	planned, ours := fall.Reason.(injectedPanic)
-	if !ours {
-		planned.fault = Fault(faultKinds)
-		c.n.w.fail(CellNeverPanics, fmt.Sprintf("%s: %v on %T\n%s", c.self, fall.Reason, in, fall.Stack))
+	injected, isInjected := stepPanic.Reason.(injectedPanic)
+	if !isInjected {
+		injected.fault = Fault(faultKinds)
+		c.n.w.fail(CellNeverPanics, fmt.Sprintf("%s: %v on %T\n%s", c.self, stepPanic.Reason, in, stepPanic.Stack))
 	}
-	c.handlePanic(planned)
+	c.handlePanic(injected)
 	return runtime.Ready{}, false
 }
 
-// panicStack is the frames of ours in the stack of a panic, from where it began.
+// panicStack returns the frames of a panic that belong to this module, innermost
+// first. It stops at the first function of package sim.
 func panicStack() string {
 	return stackUntil(func(name string) bool { return strings.HasPrefix(name, "sim.") })
 }
 
-// stackUntil is that of a panic, up to a function, which is called by who recovers.
+// stackUntil returns the frames of a panic up to the first function that end selects.
+// The function that recovers MUST call it directly, or through one other function.
 func stackUntil(end func(name string) bool) string {
 	pcs := make([]uintptr, 64)
 	frames := goruntime.CallersFrames(pcs[:goruntime.Callers(4, pcs)])
 	var b strings.Builder
 	for {
 		f, more := frames.Next()
-		name, ours := strings.CutPrefix(f.Function, "github.com/troupe-run/troupe/")
+		name, inModule := strings.CutPrefix(f.Function, "github.com/troupe-run/troupe/")
 		if end(name) || !more {
 			return b.String()
 		}
-		if ours {
+		if inModule {
 			fmt.Fprintf(&b, "    %s %s:%d\n", name, path.Base(f.File), f.Line)
 		}
 	}
 }
 
-// overdueTicksMax is how often a cell may leave for the next time what is due.
+// overdueTicksMax is the maximum number of consecutive ticks after which a cell may
+// leave an expired deadline unhandled.
 const overdueTicksMax = 16
 
-// checkOverdue sees to it that what is due happens then: a cell that leaves it for
-// the next time, every time, lets no time pass.
+// checkOverdue checks that a cell handles expired deadlines. A cell that postpones
+// them at every tick would stop the simulated time.
 func (c *cell) checkOverdue(now actor.Time) {
 	due, ok := c.core.NextDeadline()
 	if !ok || due > now {
@@ -327,7 +334,7 @@ func (c *cell) checkOverdue(now actor.Time) {
 	}
 }
 
-// armTimer has the cell told the time when it is due.
+// armTimer schedules a tick at the next deadline of the cell.
 func (c *cell) armTimer() {
 	due, ok := c.core.NextDeadline()
 	if !ok {
@@ -352,11 +359,11 @@ func (c *cell) armTimer() {
 	})
 }
 
-// The streams of what a cell takes in besides messages.
+// The order groups of a cell's inputs other than messages between nodes.
 const (
 	orderWorld = 0
 	orderTimer = 1
-	orderCells = 2 // and up: one for each cell of the node and lane
+	orderCells = 2 // first of those for each sending cell of the node and lane
 )
 
 func orderGroupOf(from *cell, env *actor.Envelope) int {
@@ -367,51 +374,51 @@ func orderGroupOf(from *cell, env *actor.Envelope) int {
 	return orderCells + int(from.index)*8 + lane
 }
 
-// perform does what a cell wants done; the gate is open.
-func (n *node) perform(h gatedEffect) {
-	w, c, e := n.w, h.cell, &h.effect
+// perform performs an effect whose gate is open.
+func (n *node) perform(g gatedEffect) {
+	w, c, e := n.w, g.cell, &g.effect
 	if isWork(e.Op) {
 		defer w.setStream(w.setStream(topicUpstream + StreamID(n.index)))
 	}
 	switch op := e.Op.(type) {
 	case runtime.Send:
 		if op.Node == n.id {
-			env, err := actor.Decode(h.bytes)
+			env, err := actor.Decode(g.bytes)
 			if err != nil {
 				w.fail(CodecRoundTrip, fmt.Sprintf("%s sends what it cannot read: %v", c.self, err))
 				return
 			}
 			if int(op.Cell) < len(n.cells) {
-				n.cells[op.Cell].enqueue(input{orderGroup: orderGroupOf(c, &env), in: runtime.Deliver{Envelope: env}, bytes: h.bytes})
+				n.cells[op.Cell].enqueue(input{orderGroup: orderGroupOf(c, &env), in: runtime.Deliver{Envelope: env}, bytes: g.bytes})
 			}
 			return
 		}
 		status, reason := replyOutcome(op.Envelope.Body)
-		w.emitPerform(&h, "send", op.Envelope.Body.Name(), op.Envelope.Body.Subject(), status, reason)
-		w.transmit(n, op, h.bytes)
+		w.emitPerform(&g, "send", op.Envelope.Body.Name(), op.Envelope.Body.Subject(), status, reason)
+		w.transmit(n, op, g.bytes)
 	case runtime.Respond:
 		status, reason := replyOutcome(actor.Answered{Reply: op.Reply})
-		w.emitPerform(&h, "respond", "", op.Call, status, reason)
+		w.emitPerform(&g, "respond", "", op.Call, status, reason)
 		w.deliverReply(n, op)
 	case runtime.Joined:
 		w.handleJoined(op)
 	case runtime.Publish:
-		w.emitPerform(&h, "publish", "", op.Event.Run, 0, 0)
+		w.emitPerform(&g, "publish", "", op.Event.Run, 0, 0)
 		w.Stats.Published[runs.TypeOf(op.Event.Body)]++
-		w.recordShown(&h, op.Event)
+		w.recordShown(&g, op.Event)
 		w.handlePublished(n, op.Event)
 	case runtime.Tool:
 		tool, _ := w.tools.Tool(op.Name)
-		w.emitPerform(&h, "tool", onceMark(tool.Idempotent), e.ID.Run, 0, 0)
+		w.emitPerform(&g, "tool", onceMark(tool.Idempotent), e.ID.Run, 0, 0)
 		if op.Name == agents.ToolAnnounce {
-			n.performAnnounce(&h, op)
+			n.performAnnounce(&g, op)
 			return
 		}
-		own := h // it is kept
+		own := g // startEffect keeps the pointer
 		n.performTool(&own, op)
 	case runtime.Work:
-		w.emitPerform(&h, "work", "", e.ID.Run, 0, 0)
-		n.startEffect(&h, op.Left, func() actor.Answer {
+		w.emitPerform(&g, "work", "", e.ID.Run, 0, 0)
+		n.startEffect(&g, op.Left, func() actor.Answer {
 			out, err := op.Func(context.Background())
 			if err != nil {
 				return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "%s: %v", op.Name, err)}
@@ -419,11 +426,11 @@ func (n *node) perform(h gatedEffect) {
 			return actor.Answer{Parts: actor.Text(string(out))}
 		})
 	case runtime.Model:
-		w.emitPerform(&h, "model", "", e.ID.Run, 0, 0)
-		n.callModel(&h, op)
+		w.emitPerform(&g, "model", "", e.ID.Run, 0, 0)
+		n.callModel(&g, op)
 	case runtime.Invoke:
-		w.emitPerform(&h, "invoke", onceMark(op.Idempotent), e.ID.Run, 0, 0)
-		n.invokeAgent(&h, op)
+		w.emitPerform(&g, "invoke", onceMark(op.Idempotent), e.ID.Run, 0, 0)
+		n.invokeAgent(&g, op)
 	case runtime.Abort:
 		n.abortEffect(e)
 		n.cancelExchange(e)
@@ -437,78 +444,80 @@ func (n *node) perform(h gatedEffect) {
 	}
 }
 
-// startEffect has a tool or work done: its outcome comes some time later, to the cell
-// that is there then. If that does not know of it yet it is kept, as long as
-// somebody may still wait for it.
-func (n *node) startEffect(h *gatedEffect, left actor.Duration, run func() actor.Answer) {
-	d := n.trackEffect(h)
-	n.after(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() { n.completeEffect(d, left, run) })
+// startEffect runs a tool or work. The result is delivered after a delay, to the
+// incarnation of the cell that exists then. If that incarnation does not await the
+// result yet, it is kept until the time left is over.
+func (n *node) startEffect(g *gatedEffect, left actor.Duration, run func() actor.Answer) {
+	r := n.trackEffect(g)
+	n.after(n.w.between(50*time.Microsecond, 40*time.Millisecond), func() { n.completeEffect(r, left, run) })
 }
 
-// completeEffect brings what came of an effect to who awaits it, now or later.
-func (n *node) completeEffect(d *runningEffect, left actor.Duration, run func() actor.Answer) {
-	end := func() {
-		if n.untrackEffect(d) {
-			n.cells[d.cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: d.id, Attempt: d.attempt, Answer: run()}})
+// completeEffect delivers the result of an effect to the cell that awaits it, now or
+// later.
+func (n *node) completeEffect(r *runningEffect, left actor.Duration, run func() actor.Answer) {
+	finish := func() {
+		if n.untrackEffect(r) {
+			n.cells[r.cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: r.id, Attempt: r.attempt, Answer: run()}})
 		}
 	}
-	if d.awaited {
-		end()
+	if r.awaited {
+		finish()
 		return
 	}
-	d.finish = end
-	n.after(left, func() { n.untrackEffect(d) })
+	r.finish = finish
+	n.after(left, func() { n.untrackEffect(r) })
 }
 
-// trackEffect puts an effect on the list of what is under way.
-func (n *node) trackEffect(h *gatedEffect) *runningEffect {
-	d := &runningEffect{id: h.effect.ID, attempt: h.effect.Attempt, cell: h.cell.index, awaited: !h.cell.stopped || h.readopted}
-	n.running = append(n.running, d)
-	return d
+// trackEffect adds an effect to those in progress.
+func (n *node) trackEffect(g *gatedEffect) *runningEffect {
+	r := &runningEffect{id: g.effect.ID, attempt: g.effect.Attempt, cell: g.cell.index, awaited: !g.cell.stopped || g.readopted}
+	n.running = append(n.running, r)
+	return r
 }
 
-// orphanEffects notes that nobody awaits what a cell wanted done, until its next
-// incarnation does.
+// orphanEffects marks the effects of a cell as not awaited, until its next
+// incarnation awaits them.
 func (n *node) orphanEffects(cell uint16) {
-	for _, d := range n.running {
-		d.awaited = d.awaited && d.cell != cell
+	for _, r := range n.running {
+		r.awaited = r.awaited && r.cell != cell
 	}
 	for i := range n.gated {
 		n.gated[i].readopted = n.gated[i].readopted && n.gated[i].cell.index != cell
 	}
 }
 
-// awaitEffect gives a cell what came of an effect of its incarnation before, now or later.
+// awaitEffect delivers the result of an effect of an earlier incarnation, now or when
+// it is complete.
 func (n *node) awaitEffect(e *runtime.Effect) {
-	for _, d := range slices.Clone(n.running) {
-		if d.id == e.ID && d.attempt == e.Attempt {
-			if d.awaited = true; d.finish != nil {
-				d.finish()
+	for _, r := range slices.Clone(n.running) {
+		if r.id == e.ID && r.attempt == e.Attempt {
+			if r.awaited = true; r.finish != nil {
+				r.finish()
 			}
 		}
 	}
 	for i := range n.gated {
-		if h := &n.gated[i]; isWork(h.effect.Op) && h.effect.ID == e.ID && h.effect.Attempt == e.Attempt {
-			h.readopted = true
+		if g := &n.gated[i]; isWork(g.effect.Op) && g.effect.ID == e.ID && g.effect.Attempt == e.Attempt {
+			g.readopted = true
 		}
 	}
 }
 
-// untrackEffect takes something off the list of what is under way; false if it was not
-// on it any more.
-func (n *node) untrackEffect(d *runningEffect) bool {
-	i := slices.Index(n.running, d)
+// untrackEffect removes an effect from those in progress. It reports whether the
+// effect was still in progress.
+func (n *node) untrackEffect(r *runningEffect) bool {
+	i := slices.Index(n.running, r)
 	if i >= 0 {
 		n.running = slices.Delete(n.running, i, i+1)
 	}
 	return i >= 0
 }
 
-// abortEffect gives up an effect under way, or one that has not got through its gate.
+// abortEffect cancels an effect that is in progress or waits for its gate.
 func (n *node) abortEffect(e *runtime.Effect) {
-	n.running = slices.DeleteFunc(n.running, func(d *runningEffect) bool { return d.id == e.ID && d.attempt == e.Attempt })
-	n.gated = slices.DeleteFunc(n.gated, func(h gatedEffect) bool {
-		return isWork(h.effect.Op) && h.effect.ID == e.ID && h.effect.Attempt == e.Attempt
+	n.running = slices.DeleteFunc(n.running, func(r *runningEffect) bool { return r.id == e.ID && r.attempt == e.Attempt })
+	n.gated = slices.DeleteFunc(n.gated, func(g gatedEffect) bool {
+		return isWork(g.effect.Op) && g.effect.ID == e.ID && g.effect.Attempt == e.Attempt
 	})
 }
 
@@ -520,13 +529,13 @@ func isWork(op runtime.Op) bool {
 	return false
 }
 
-// after runs something on behalf of this process, if it is still there then, and
-// not before it goes on if it stands still.
+// after calls do after the given delay on behalf of this process. The call is
+// dropped if the process has exited, and deferred while the process is paused.
 func (n *node) after(delay time.Duration, do func()) {
 	n.w.queue.push(queuedEvent{at: n.w.now.Add(delay), fn: do, node: n, process: n.process})
 }
 
-// releaseGated performs what the log lets go.
+// releaseGated performs the effects whose log position the log has released.
 func (n *node) releaseGated() {
 	defer n.w.restoreStream(n.w.queue.stream)
 	for n.up && len(n.gated) > 0 && n.gated[0].pos <= n.log.released() {
@@ -534,15 +543,16 @@ func (n *node) releaseGated() {
 			n.w.halt(n, "lease")
 			return
 		}
-		h := n.gated[0]
+		g := n.gated[0]
 		n.gated[0] = gatedEffect{}
 		n.gated = n.gated[1:]
-		n.w.setCause(h.cause)
-		n.perform(h)
+		n.w.setCause(g.cause)
+		n.perform(g)
 	}
 }
 
-// replyOutcome is how a call ended, if that is what a message tells.
+// replyOutcome returns the status and refusal reason of a reply; zero for other
+// messages.
 func replyOutcome(m actor.Message) (actor.Status, actor.Reason) {
 	a, ok := m.(actor.Answered)
 	switch {

@@ -17,41 +17,41 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// streamReader is somebody who reads the stream of a run to its end, whatever comes
-// in between: it connects again with the id of what it read last. It keeps a
-// ledger of its own, by which the streams are judged.
+// streamReader is a client that reads the event stream of a run to its end. After a
+// lost connection it reconnects with the id of the last event it read. It keeps its
+// own record of the events, against which the streams are checked.
 type streamReader struct {
 	w            *Simulation
 	no           int
-	choiceStream StreamID // of its choices
+	choiceStream StreamID // entropy stream of the reader's choices
 	run          actor.CallID
 	tree         bool
 	agentKind    actor.AgentKind
-	keyNumber    int // with which it may listen
+	keyNumber    int // number of the API key that it uses
 	conn         *streamConn
-	progress     []runProgress // of each run
-	lastEventID  string        // the id of what it read last
+	progress     []runProgress // by run; the first is the requested one
+	lastEventID  string        // id of the last event read
 	resumePoints []resumePoint
 	answer       runs.Said
-	done         bool // it has read the end
+	done         bool // the final event was read
 }
 
-// runProgress is what a listener has read of one run.
+// runProgress is the position of a reader in the events of one run.
 type runProgress struct {
 	run     actor.CallID
 	seq     uint64
 	ended   bool
-	digests []uint64 // of its events, also of those that it reads once more
+	digests []uint64 // of all events ever read, including those read again after a rewind
 	events  []runs.Event
 }
 
-// resumePoint is a place to which a listener may go back.
+// resumePoint is a position to which a reader may rewind.
 type resumePoint struct {
 	id   string
-	seqs []uint64 // beside read
+	seqs []uint64 // by run, parallel to progress
 }
 
-// streamConn is a stream of production's with its client at the other end.
+// streamConn connects a production event stream to its reader.
 type streamConn struct {
 	reader      *streamReader
 	node        *node
@@ -59,108 +59,108 @@ type streamConn struct {
 	stream      *ingress.Stream
 	parser      *upstream.Parser
 	watched     []actor.CallID
-	pendingNews []actor.CallID // of them, of which word is on its way
+	pendingNews []actor.CallID // watched runs with a notification in flight
 	timerAt     actor.Time
-	unread      int // bytes that it has not taken
+	unread      int // number of bytes sent and not yet read by the client
 	slow        bool
-	stray       bool // it asked for a place that is none
+	stray       bool // the requested cursor does not exist in the stream
 	closed      bool
 }
 
-// maybeReadStream may have somebody read the run of a client's call, from now on or a
-// little later, when it may be over.
+// maybeReadStream sometimes starts a stream reader for the run of a client's call. The
+// reader connects after a delay, possibly after the run has ended.
 func (w *Simulation) maybeReadStream(run actor.CallID, c *client) {
 	to := c.to
 	defer w.setStream(w.setStream(topicReader + c.stream&ownerMask))
 	if w.manual || w.isVolatile(to.Agent) || !w.wantsStream() {
 		return
 	}
-	l := &streamReader{w: w, no: len(w.streamReaders), choiceStream: w.queue.stream, run: run, tree: w.entropy.Int(3) == 2, agentKind: w.agentKind(to.Agent), keyNumber: w.readerKeyNumber, progress: []runProgress{{run: run}}}
-	w.streamReaders = append(w.streamReaders, l)
+	r := &streamReader{w: w, no: len(w.streamReaders), choiceStream: w.queue.stream, run: run, tree: w.entropy.Int(3) == 2, agentKind: w.agentKind(to.Agent), keyNumber: w.readerKeyNumber, progress: []runProgress{{run: run}}}
+	w.streamReaders = append(w.streamReaders, r)
 	w.openReaders++
 	wait := w.between(0, 100*time.Millisecond)
 	if w.entropy.Int(5) == 4 {
 		wait = w.between(0, 10*time.Second)
 	}
-	w.after(wait, l.connect)
+	w.after(wait, r.connect)
 }
 
-// connect opens a stream behind what was read.
-func (l *streamReader) connect() {
-	w := l.w
+// connect opens a stream that starts after the last event read.
+func (r *streamReader) connect() {
+	w := r.w
 	n := w.drawNode()
 	if n == nil {
-		w.after(time.Second, l.connect)
+		w.after(time.Second, r.connect)
 		return
 	}
-	if len(l.resumePoints) > 0 && w.faultFires(ClientStaleCursor) {
-		at := w.entropy.Int(len(l.resumePoints))
-		l.rewind(l.resumePoints[at])
-		l.resumePoints = l.resumePoints[:at+1]
+	if len(r.resumePoints) > 0 && w.faultFires(ClientStaleCursor) {
+		at := w.entropy.Int(len(r.resumePoints))
+		r.rewind(r.resumePoints[at])
+		r.resumePoints = r.resumePoints[:at+1]
 	}
 	var after ingress.Cursor
-	if l.lastEventID != "" {
-		c, refusal := ingress.ParseCursor(l.lastEventID)
+	if r.lastEventID != "" {
+		c, refusal := ingress.ParseCursor(r.lastEventID)
 		if refusal != nil {
-			w.fail(specs.StreamIsDense, fmt.Sprintf("listener %d was given the id %q, which is no place: %v", l.no, l.lastEventID, refusal))
+			w.fail(specs.StreamIsDense, fmt.Sprintf("listener %d was given the id %q, which is no place: %v", r.no, r.lastEventID, refusal))
 			return
 		}
 		after = c
 	}
 	stray := w.faultFires(ClientStrayCursor)
 	if stray {
-		after = l.drawStrayCursor()
+		after = r.drawStrayCursor()
 	}
-	l.recordProgress(&l.progress[0], "listen", l.progress[0].seq)
-	w.log.note(w.now, "listener %d reads run %s at %s behind %q", l.no, l.run.Short(), n.id, l.lastEventID)
-	c := &streamConn{reader: l, node: n, process: n.process, stray: stray, parser: upstream.NewParser(upstream.StreamLimits{}),
-		stream: ingress.NewStream(ingress.StreamConfig{Run: l.run, Tree: l.tree, After: after, Random: w.random()})}
-	l.conn = c
+	r.recordProgress(&r.progress[0], "listen", r.progress[0].seq)
+	w.log.note(w.now, "listener %d reads run %s at %s behind %q", r.no, r.run.Short(), n.id, r.lastEventID)
+	c := &streamConn{reader: r, node: n, process: n.process, stray: stray, parser: upstream.NewParser(upstream.StreamLimits{}),
+		stream: ingress.NewStream(ingress.StreamConfig{Run: r.run, Tree: r.tree, After: after, Random: w.random()})}
+	r.conn = c
 	n.streams = append(n.streams, c)
 	c.step(ingress.Opened{})
 }
 
-// drawStrayCursor draws a place at which no stream of its run goes on.
-func (l *streamReader) drawStrayCursor() ingress.Cursor {
-	far := uint64(1_000_000 + l.w.entropy.Int(8))
-	if !l.tree {
-		return [...]ingress.Cursor{{far}, {1, 1}, {far, 0, 1}}[l.w.entropy.Int(3)]
+// drawStrayCursor draws a cursor that does not exist in the stream of the run.
+func (r *streamReader) drawStrayCursor() ingress.Cursor {
+	beyond := uint64(1_000_000 + r.w.entropy.Int(8))
+	if !r.tree {
+		return [...]ingress.Cursor{{beyond}, {1, 1}, {beyond, 0, 1}}[r.w.entropy.Int(3)]
 	}
-	return [...]ingress.Cursor{{far}, {0, 1}, {1, 0, 0, 0, far}, {far, far}}[l.w.entropy.Int(4)]
+	return [...]ingress.Cursor{{beyond}, {0, 1}, {1, 0, 0, 0, beyond}, {beyond, beyond}}[r.w.entropy.Int(4)]
 }
 
-// rewind forgets what was read behind a place.
-func (l *streamReader) rewind(m resumePoint) {
-	again := 0
-	for i := range l.progress {
+// rewind discards the progress made after a resume point.
+func (r *streamReader) rewind(p resumePoint) {
+	discarded := 0
+	for i := range r.progress {
 		seq := uint64(0)
-		if i < len(m.seqs) {
-			seq = m.seqs[i]
+		if i < len(p.seqs) {
+			seq = p.seqs[i]
 		}
-		again += int(l.progress[i].seq - seq)
-		l.progress[i].seq, l.progress[i].ended = seq, false
-		l.recordProgress(&l.progress[i], "listen", seq)
+		discarded += int(r.progress[i].seq - seq)
+		r.progress[i].seq, r.progress[i].ended = seq, false
+		r.recordProgress(&r.progress[i], "listen", seq)
 	}
-	if again == 0 {
+	if discarded == 0 {
 		return
 	}
-	l.w.recordFault(ClientStaleCursor, "listener %d goes back to %q, %d events", l.no, m.id, again)
-	l.lastEventID, l.answer = m.id, runs.Said{}
-	root := &l.progress[0]
+	r.w.recordFault(ClientStaleCursor, "listener %d goes back to %q, %d events", r.no, p.id, discarded)
+	r.lastEventID, r.answer = p.id, runs.Said{}
+	root := &r.progress[0]
 	for i := range root.events[:root.seq] {
-		l.answer.Take(&root.events[i])
+		r.answer.Take(&root.events[i])
 	}
 	root.events = root.events[:root.seq]
 }
 
-// reconnect has the listener connect again.
-func (l *streamReader) reconnect(after time.Duration) {
-	if l.conn = nil; !l.done {
-		l.w.after(after, l.connect)
+// reconnect makes the reader connect again after a delay, unless it is done.
+func (r *streamReader) reconnect(after time.Duration) {
+	if r.conn = nil; !r.done {
+		r.w.after(after, r.connect)
 	}
 }
 
-// step advances the stream by one input, and does what it then wants.
+// step passes one input to the stream and performs the resulting operations.
 func (c *streamConn) step(in ingress.StreamInput) {
 	if c.closed {
 		return
@@ -189,7 +189,7 @@ func (c *streamConn) step(in ingress.StreamInput) {
 	}
 }
 
-// after runs something as long as the connection stands.
+// after calls do after d, if the connection is still open then.
 func (c *streamConn) after(d time.Duration, do func()) {
 	c.node.after(d, func() {
 		if !c.closed {
@@ -198,7 +198,7 @@ func (c *streamConn) after(d time.Duration, do func()) {
 	})
 }
 
-// readEvents reads what is stored, as soon as the store can be reached.
+// readEvents reads stored events. It retries until the store is reachable.
 func (c *streamConn) readEvents(r ingress.Read) {
 	w := c.reader.w
 	if w.net.storeUnreachable(c.node, w.now) {
@@ -222,7 +222,7 @@ func (c *streamConn) readEvents(r ingress.Read) {
 	c.step(ingress.Events{Bodies: bodies})
 }
 
-// write carries bytes to the client, who takes them in pieces, or does not.
+// write sends bytes to the client, which reads them in pieces, or not at all.
 func (c *streamConn) write(b []byte) {
 	w := c.reader.w
 	c.unread = len(b)
@@ -231,30 +231,30 @@ func (c *streamConn) write(b []byte) {
 		c.slow = true
 		wait = w.between(9*time.Second, 20*time.Second)
 	}
-	hangUp := w.faultFires(ClientDisconnect)
+	disconnect := w.faultFires(ClientDisconnect)
 	c.after(wait, func() {
-		k := len(b)
-		if w.entropy.Int(4) == 3 || hangUp {
-			k = w.entropy.Int(len(b)) + 1
+		n := len(b)
+		if w.entropy.Int(4) == 3 || disconnect {
+			n = w.entropy.Int(len(b)) + 1
 		}
-		c.unread -= k
-		if !c.receive(b[:k]) {
+		c.unread -= n
+		if !c.receive(b[:n]) {
 			return
 		}
-		if hangUp {
+		if disconnect {
 			w.recordFault(ClientDisconnect, "listener %d hangs up", c.reader.no)
 			c.close()
 			c.reader.reconnect(w.between(time.Millisecond, 2*time.Second))
 			return
 		}
-		if k < len(b) {
-			c.write(b[k:])
+		if n < len(b) {
+			c.write(b[n:])
 		}
-		c.step(ingress.Wrote{Bytes: k})
+		c.step(ingress.Wrote{Bytes: n})
 	})
 }
 
-// receive is what has come to the client; false if it is done listening.
+// receive passes bytes to the reader. It reports whether the reader wants more.
 func (c *streamConn) receive(b []byte) bool {
 	frames, refusal := c.parser.Parse(b)
 	for _, f := range frames {
@@ -271,7 +271,7 @@ func (c *streamConn) receive(b []byte) bool {
 	return c.reader.w.violation == nil && !c.reader.done
 }
 
-// close ends the connection from the client's side.
+// close closes the connection from the client's side.
 func (c *streamConn) close() {
 	c.step(ingress.Closed{})
 	c.detach()
@@ -284,9 +284,9 @@ func (c *streamConn) detach() {
 	}
 }
 
-// handleEnd is the stream's own end.
+// handleEnd handles the end of the stream on the server's side.
 func (c *streamConn) handleEnd(e ingress.End) {
-	w, l := c.reader.w, c.reader
+	w, r := c.reader.w, c.reader
 	if e.Reason == ingress.ClientGone {
 		return
 	}
@@ -294,109 +294,111 @@ func (c *streamConn) handleEnd(e ingress.End) {
 		return
 	}
 	c.detach()
-	w.log.note(w.now, "the stream of listener %d ends: %s", l.no, e.Reason)
-	foreseen := e.Refusal != nil && e.Refusal.Reason == actor.Unavailable
+	w.log.note(w.now, "the stream of listener %d ends: %s", r.no, e.Reason)
+	expected := e.Refusal != nil && e.Refusal.Reason == actor.Unavailable
 	switch e.Reason {
 	case ingress.TooSlow:
 		if c.slow {
-			w.recordFault(ClientSlowReader, "listener %d is sent away", l.no)
+			w.recordFault(ClientSlowReader, "listener %d is sent away", r.no)
 		}
 	case ingress.Refused, ingress.Broken:
-		if foreseen { // the store could not be read, or the node stops
+		if expected { // the store was unreadable, or the node is stopping
 			break
 		}
 		if c.stray && e.Reason == ingress.Refused && e.Refusal.Reason == actor.Invalid {
-			w.recordFault(ClientStrayCursor, "listener %d is told: %v", l.no, e.Refusal)
+			w.recordFault(ClientStrayCursor, "listener %d is told: %v", r.no, e.Refusal)
 			break
 		}
-		l.fail("is told that there is no such place: %v", e.Refusal)
+		r.fail("is told that there is no such place: %v", e.Refusal)
 		return
 	case ingress.RunEnded:
-		if !l.done {
-			l.fail("is told that all was said behind %q, and has not read the end", l.lastEventID)
+		if !r.done {
+			r.fail("is told that all was said behind %q, and has not read the end", r.lastEventID)
 		}
 		return
 	}
-	l.reconnect(w.between(time.Millisecond, 2*time.Second))
+	r.reconnect(w.between(time.Millisecond, 2*time.Second))
 }
 
-func (l *streamReader) fail(format string, args ...any) {
-	l.w.fail(specs.StreamIsDense, fmt.Sprintf("listener %d of run %s ", l.no, l.run)+fmt.Sprintf(format, args...))
+func (r *streamReader) fail(format string, args ...any) {
+	r.w.fail(specs.StreamIsDense, fmt.Sprintf("listener %d of run %s ", r.no, r.run)+fmt.Sprintf(format, args...))
 }
 
-// receiveFrame enters a frame into the ledger.
-func (l *streamReader) receiveFrame(f runs.Frame) {
+// receiveFrame checks a frame against the events read so far and records it.
+func (r *streamReader) receiveFrame(f runs.Frame) {
 	e, err := runs.Decode([]byte(f.Data))
 	if err != nil {
-		l.fail("reads what is no event: %v", err)
+		r.fail("reads what is no event: %v", err)
 		return
 	}
-	i := slices.IndexFunc(l.progress, func(r runProgress) bool { return r.run == e.Run })
+	i := slices.IndexFunc(r.progress, func(p runProgress) bool { return p.run == e.Run })
 	switch {
-	case l.done || i >= 0 && l.progress[i].ended:
-		l.fail("reads event %d of run %s behind its end", e.Seq, e.Run)
+	case r.done || i >= 0 && r.progress[i].ended:
+		r.fail("reads event %d of run %s behind its end", e.Seq, e.Run)
 		return
 	case i < 0:
-		l.fail("reads of run %s, of which it has not heard", e.Run)
+		r.fail("reads of run %s, of which it has not heard", e.Run)
 		return
-	case f.Name != e.Type.String() || f.ID == "" || !l.tree && f.ID != fmt.Sprint(e.Seq):
-		l.fail("reads event %d, %s, in a frame %q with the id %q", e.Seq, e.Type, f.Name, f.ID)
+	case f.Name != e.Type.String() || f.ID == "" || !r.tree && f.ID != fmt.Sprint(e.Seq):
+		r.fail("reads event %d, %s, in a frame %q with the id %q", e.Seq, e.Type, f.Name, f.ID)
 		return
 	}
-	l.recordProgress(&l.progress[i], "hear", e.Seq)
-	l.w.log.note(l.w.now, "listener %d hears %s", l.no, &e)
-	r := &l.progress[i]
-	r.seq, r.ended, l.lastEventID = e.Seq, e.Type.Ends(), f.ID
+	r.recordProgress(&r.progress[i], "hear", e.Seq)
+	r.w.log.note(r.w.now, "listener %d hears %s", r.no, &e)
+	p := &r.progress[i]
+	p.seq, p.ended, r.lastEventID = e.Seq, e.Type.Ends(), f.ID
 	digest := fnv.New64a()
 	digest.Write([]byte(f.Data))
-	if d := digest.Sum64(); e.Seq > uint64(len(r.digests)) {
-		r.digests = append(r.digests, d)
-	} else if r.digests[e.Seq-1] != d {
-		l.fail("reads another event %d of run %s than before", e.Seq, e.Run)
+	if d := digest.Sum64(); e.Seq > uint64(len(p.digests)) {
+		p.digests = append(p.digests, d)
+	} else if p.digests[e.Seq-1] != d {
+		r.fail("reads another event %d of run %s than before", e.Seq, e.Run)
 	}
-	if l.tree && e.Type == runs.AgentCalledChild && !slices.ContainsFunc(l.progress, func(r runProgress) bool { return r.run == e.Child }) {
-		l.progress = append(l.progress, runProgress{run: e.Child})
+	if r.tree && e.Type == runs.AgentCalledChild && !slices.ContainsFunc(r.progress, func(p runProgress) bool { return p.run == e.Child }) {
+		r.progress = append(r.progress, runProgress{run: e.Child})
 	}
-	if l.w.entropy.Int(8) == 7 {
-		l.saveResumePoint()
+	if r.w.entropy.Int(8) == 7 {
+		r.saveResumePoint()
 	}
 	if i == 0 {
-		l.receiveRootEvent(e)
+		r.receiveRootEvent(e)
 	}
 }
 
-// recordProgress tells the specs what the listener hears of a run, or where it goes on.
-func (l *streamReader) recordProgress(r *runProgress, what string, seq uint64) {
-	l.w.emit(history.Event{Kind: history.Perform, From: actor.Address{Node: l.w.nodes[0].id}, Call: r.run, What: what, N: seq, Count: l.no})
+// recordProgress emits a history event for the specs: the reader has read an event of
+// a run, or resumes after it.
+func (r *streamReader) recordProgress(p *runProgress, step string, seq uint64) {
+	r.w.emit(history.Event{Kind: history.Perform, From: actor.Address{Node: r.w.nodes[0].id}, Call: p.run, What: step, N: seq, Count: r.no})
 }
 
-// saveResumePoint notes a place to which the listener may go back.
-func (l *streamReader) saveResumePoint() {
-	m := resumePoint{id: l.lastEventID}
-	for i := range l.progress {
-		m.seqs = append(m.seqs, l.progress[i].seq)
+// saveResumePoint saves the current position as a resume point.
+func (r *streamReader) saveResumePoint() {
+	p := resumePoint{id: r.lastEventID}
+	for i := range r.progress {
+		p.seqs = append(p.seqs, r.progress[i].seq)
 	}
-	l.resumePoints = append(l.resumePoints, m)
+	r.resumePoints = append(r.resumePoints, p)
 }
 
-// receiveRootEvent takes in an event of the run itself. In the end its pieces are its text.
-func (l *streamReader) receiveRootEvent(e runs.Event) {
-	root := &l.progress[0]
+// receiveRootEvent records an event of the requested run. At the end of the run, the
+// concatenated text pieces MUST equal its final text.
+func (r *streamReader) receiveRootEvent(e runs.Event) {
+	root := &r.progress[0]
 	root.events = append(root.events, e)
-	l.answer.Take(&e)
+	r.answer.Take(&e)
 	if !e.Type.Ends() {
 		return
 	}
-	l.done = true
-	l.w.openReaders--
-	l.w.Stats.Points[StreamRead]++
-	text, _ := l.answer.Streamed()
-	if e.Type == runs.RunDone && l.agentKind != actor.Native && text != e.Text {
-		l.w.fail(specs.AttemptAnnounced, fmt.Sprintf("the pieces of run %s come to %.80q, its answer is %.80q", l.run, text, e.Text))
+	r.done = true
+	r.w.openReaders--
+	r.w.Stats.Points[StreamRead]++
+	text, _ := r.answer.Streamed()
+	if e.Type == runs.RunDone && r.agentKind != actor.Native && text != e.Text {
+		r.w.fail(specs.AttemptAnnounced, fmt.Sprintf("the pieces of run %s come to %.80q, its answer is %.80q", r.run, text, e.Text))
 	}
 }
 
-// notifyStreams tells the streams that watch a run of an event more.
+// notifyStreams notifies all streams that watch a run of a new event.
 func (w *Simulation) notifyStreams(run actor.CallID) {
 	for _, n := range w.nodes {
 		for _, c := range n.streams {
@@ -413,8 +415,8 @@ func (w *Simulation) notifyStreams(run actor.CallID) {
 	}
 }
 
-// dropStreams ends the streams of a node that crashes. What else it may have made
-// durable the others have to look for.
+// dropStreams ends the streams of a crashed node. The streams on other nodes check
+// for events that the crash made durable without a notification.
 func (w *Simulation) dropStreams(n *node) {
 	for _, c := range slices.Clone(n.streams) {
 		c.detach()
@@ -429,17 +431,18 @@ func (w *Simulation) dropStreams(n *node) {
 	}
 }
 
-// injectReconnectStorm has all who listen lose their streams, and come back at once, a few times.
+// injectReconnectStorm disconnects all stream readers, which reconnect at once. It
+// repeats this the given number of times.
 func (w *Simulation) injectReconnectStorm(times int) {
-	var cut []*streamConn
+	var conns []*streamConn
 	for _, n := range w.nodes {
-		cut = append(cut, n.streams...)
+		conns = append(conns, n.streams...)
 	}
-	if len(cut) == 0 {
+	if len(conns) == 0 {
 		return
 	}
-	w.recordFault(ClientReconnectStorm, "%d listeners lose their streams", len(cut))
-	for _, c := range cut {
+	w.recordFault(ClientReconnectStorm, "%d listeners lose their streams", len(conns))
+	for _, c := range conns {
 		c.close()
 		c.reader.reconnect(w.between(0, 20*time.Millisecond))
 	}
@@ -448,23 +451,23 @@ func (w *Simulation) injectReconnectStorm(times int) {
 	}
 }
 
-// injectRevokedKey takes the right to listen from all who have the present key. They come
-// back with the next.
+// injectRevokedKey revokes the current stream key. Its readers reconnect with the
+// next key.
 func (w *Simulation) injectRevokedKey() {
-	var ended []*streamConn
+	var conns []*streamConn
 	for _, n := range w.nodes {
 		for _, c := range n.streams {
 			if c.reader.keyNumber == w.readerKeyNumber {
-				ended = append(ended, c)
+				conns = append(conns, c)
 			}
 		}
 	}
-	if len(ended) == 0 {
+	if len(conns) == 0 {
 		return
 	}
-	w.recordFault(ClientRevokedKey, "key %d of %d listeners is not good any more", w.readerKeyNumber, len(ended))
+	w.recordFault(ClientRevokedKey, "key %d of %d listeners is not good any more", w.readerKeyNumber, len(conns))
 	w.readerKeyNumber++
-	for _, c := range ended {
+	for _, c := range conns {
 		c.reader.keyNumber = w.readerKeyNumber
 		c.reader.recordProgress(&c.reader.progress[0], "revoke", 0)
 		c.step(ingress.Revoked{})

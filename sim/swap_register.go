@@ -10,26 +10,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// swapRegisterName is the agent of a world that keeps something from message to
-// message: each leaves a value, which nobody else leaves, and is told the one
-// that was left before. Whether that was so, linear.Kept judges.
+// swapRegisterName is the agent that implements a swap register. Each message
+// writes a unique value and returns the previous one. Package linear checks that
+// these swaps are linearizable (LinearKept).
 //
-//	leave value           at once
-//	sleep ms, leave value with the answer, after a while
-//	leave value, sleep ms before it, with what is asked
+//	leave value            writes at once
+//	sleep ms, leave value  writes with the reply, after a delay
+//	leave value, sleep ms  writes with the ask, before a delay
 const swapRegisterName = "kim"
 
-func swapRegisterAgent(forgetful bool) actor.Definition {
-	return actor.Definition{Name: swapRegisterName, Doc: "keeps what the last message left", Behavior: swapRegister{forgetful}, Hash: actor.HashOf([]byte(swapRegisterName))}
+func swapRegisterAgent(lossy bool) actor.Definition {
+	return actor.Definition{Name: swapRegisterName, Doc: "keeps what the last message left", Behavior: swapRegister{lossy}, Hash: actor.HashOf([]byte(swapRegisterName))}
 }
 
-type swapRegister struct{ forgetful bool }
+type swapRegister struct{ lossy bool }
 
 // Begin implements actor.Behavior.
-func (k swapRegister) Begin(b actor.Begin) actor.Turn {
+func (r swapRegister) Begin(b actor.Begin) actor.Turn {
 	t := &swapTurn{words: strings.Fields(strings.ReplaceAll(actor.TextOf(b.Call.Parts), ",", " "))}
 	for _, item := range b.ActorState {
-		if t.previous = string(item.Value); k.forgetful && len(t.previous) > 2 {
+		if t.previous = string(item.Value); r.lossy && len(t.previous) > 2 {
 			t.previous = ""
 		}
 	}
@@ -46,30 +46,30 @@ type swapTurn struct {
 func (*swapTurn) Stop() {}
 
 // Next implements actor.Turn.
-func (k *swapTurn) Next([]actor.Answer) (actor.Action, error) {
-	for len(k.words) > 1 {
-		verb, word := k.words[0], k.words[1]
-		k.words = k.words[2:]
+func (t *swapTurn) Next([]actor.Answer) (actor.Action, error) {
+	for len(t.words) > 1 {
+		verb, word := t.words[0], t.words[1]
+		t.words = t.words[2:]
 		if verb == "leave" {
-			k.writes = []actor.StateItem{{Name: "value", Value: []byte(word)}}
+			t.writes = []actor.StateItem{{Name: "value", Value: []byte(word)}}
 			continue
 		}
 		ms, err := strconv.Atoi(word)
 		if verb != "sleep" || err != nil {
 			return actor.Action{}, actor.Refuse(actor.Invalid, "%s knows leave and sleep, not %q", swapRegisterName, verb+" "+word)
 		}
-		keep := k.writes
-		k.writes = nil
-		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: actor.Duration(ms) * time.Millisecond}}, StateUpdates: keep}, nil
+		updates := t.writes
+		t.writes = nil
+		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: actor.Duration(ms) * time.Millisecond}}, StateUpdates: updates}, nil
 	}
-	done := actor.Complete(actor.Text(previousPrefix + k.previous))
-	done.StateUpdates = k.writes
+	done := actor.Complete(actor.Text(previousPrefix + t.previous))
+	done.StateUpdates = t.writes
 	return done, nil
 }
 
 const previousPrefix = "found "
 
-// swapMessage draws a value that nobody has left, and how it is to be left.
+// swapMessage draws a value never written before, and a message that writes it.
 func (d generator) swapMessage() (value, message string) {
 	w := d.w
 	w.registerValues++
