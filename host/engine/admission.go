@@ -10,41 +10,41 @@ import (
 )
 
 const (
-	backlogMax = 1 << 16 // entries that wait for the disk: with more, no new work is taken
-	// diskLagMax is how far the disk may be behind before no new work is taken: what
-	// was taken in then would wait as long, however few entries that are.
+	backlogMax = 1 << 16 // maximum number of entries waiting for the disk; beyond it new work is refused
+	// diskLagMax is the maximum delay of the disk. Beyond it new work is
+	// refused: it would be delayed as long, however few the entries are.
 	diskLagMax = 2 * time.Second
-	// admissionInterval is how often the log is asked whether it can take new work: that
-	// asks the operating system, which costs as much as a call.
+	// admissionInterval is the interval between two checks of the log. A check
+	// costs a system call, which is as much as a call.
 	admissionInterval = 20 * time.Millisecond
 )
 
-// admission says whether the log can take new work, as it was a moment ago.
+// admission caches whether the log accepts new work.
 type admission struct {
 	checkedAt  atomic.Int64
 	refusal    atomic.Pointer[actor.Refusal]
-	probeStart atomic.Int64 // since when a commit of nothing waits for all before it; 0: none does
+	probeStart atomic.Int64 // start of the empty commit that measures the disk's delay; 0 means none is pending
 }
 
-func (r *admission) check(now actor.Time, log Log) *actor.Refusal {
-	if last := r.checkedAt.Load(); now-actor.Time(last) >= actor.Time(admissionInterval) && r.checkedAt.CompareAndSwap(last, int64(now)) {
-		r.refusal.Store(r.evaluate(now, log))
+func (a *admission) check(now actor.Time, log Log) *actor.Refusal {
+	if last := a.checkedAt.Load(); now-actor.Time(last) >= actor.Time(admissionInterval) && a.checkedAt.CompareAndSwap(last, int64(now)) {
+		a.refusal.Store(a.evaluate(now, log))
 	}
-	return r.refusal.Load()
+	return a.refusal.Load()
 }
 
-func (r *admission) evaluate(now actor.Time, log Log) *actor.Refusal {
+func (a *admission) evaluate(now actor.Time, log Log) *actor.Refusal {
 	if err := log.Full(); err != nil {
 		return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}
 	}
 	if log.Backlog() > backlogMax {
 		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d entries wait for the disk", backlogMax)
 	}
-	if since := r.probeStart.Load(); since != 0 && now.Sub(actor.Time(since)) > diskLagMax {
+	if start := a.probeStart.Load(); start != 0 && now.Sub(actor.Time(start)) > diskLagMax {
 		return actor.RefuseBusy(actor.ScopeNode, time.Second, "the disk is more than %v behind", diskLagMax)
 	}
-	if r.probeStart.CompareAndSwap(0, int64(now)) {
-		log.Commit(nil, func() { r.probeStart.Store(0) })
+	if a.probeStart.CompareAndSwap(0, int64(now)) {
+		log.Commit(nil, func() { a.probeStart.Store(0) })
 	}
 	return nil
 }

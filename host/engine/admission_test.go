@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// manualLog is a log that is durable when it is told to be.
+// manualLog is a log whose entries become durable when the test calls sync.
 type manualLog struct {
 	full    error
 	backlog int
@@ -30,38 +30,38 @@ func (p *manualLog) sync() {
 }
 
 func TestAdmissionRefusesWhileDiskLags(t *testing.T) {
-	var r admission
+	var a admission
 	log := &manualLog{}
 	now := actor.Time(time.Hour)
-	is := func(title string, want actor.Reason) {
+	check := func(title string, want actor.Reason) {
 		t.Helper()
 		now = now.Add(admissionInterval)
-		switch got := r.check(now, log); {
+		switch got := a.check(now, log); {
 		case want == 0 && got != nil:
 			t.Errorf("%s: %v", title, got)
 		case want != 0 && (got == nil || got.Reason != want || got.RetryAfter == 0):
 			t.Errorf("%s: %v, want %v and when to come back", title, got, want)
 		}
 	}
-	is("at first", 0)
+	check("at first", 0)
 	now = now.Add(diskLagMax / 2)
-	is("a slow sync", 0)
+	check("a slow sync", 0)
 	now = now.Add(diskLagMax / 2)
-	is("a disk that is behind", actor.Busy)
+	check("a disk that is behind", actor.Busy)
 	now = now.Add(time.Minute)
-	is("still", actor.Busy)
+	check("still", actor.Busy)
 	if len(log.waiting) != 1 {
 		t.Errorf("%d commits only to look", len(log.waiting))
 	}
 	log.sync()
-	is("when it has caught up", 0)
+	check("when it has caught up", 0)
 	now = now.Add(diskLagMax - 2*admissionInterval)
-	is("what waits now began anew", 0)
+	check("what waits now began anew", 0)
 	log.sync()
 	log.backlog = backlogMax + 1
-	is("many entries", actor.Busy)
+	check("many entries", actor.Busy)
 	log.backlog, log.full = 0, errors.New("no space")
-	is("a full disk", actor.Unavailable)
+	check("a full disk", actor.Unavailable)
 	log.full = nil
-	is("as before", 0)
+	check("as before", 0)
 }

@@ -11,13 +11,14 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// definitions are the agents that exist, and which cell knows of them: each
-// change has a number, and a cell knows of all up to the one it took in last.
+// definitions holds the current agents and the version that each cell has
+// applied. Each change has a version; a cell has applied all versions up to its
+// own.
 type definitions struct {
 	mu      sync.Mutex
 	latest  runtime.Agents
 	version uint64
-	applied []uint64 // by cell
+	applied []uint64 // last applied version by cell
 	changed chan struct{}
 }
 
@@ -25,55 +26,56 @@ func newDefinitions(all runtime.Agents, cells int) *definitions {
 	return &definitions{latest: all, version: 1, applied: make([]uint64, cells), changed: make(chan struct{})}
 }
 
-// replace replaces the agents, and tells the change's number.
-func (d *definitions) replace(to runtime.Agents) uint64 {
+// replace replaces the agents and returns the version of the change.
+func (d *definitions) replace(agents runtime.Agents) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.version++
-	d.latest = to
+	d.latest = agents
 	return d.version
 }
 
-// current is the agents as they are, with the number of the last change.
+// current returns the agents and the version of the last change.
 func (d *definitions) current() (runtime.Agents, uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.latest, d.version
 }
 
-// markApplied notes that a cell knows of all changes up to a number.
-func (d *definitions) markApplied(cell uint16, number uint64) {
+// markApplied records that a cell has applied all versions up to version.
+func (d *definitions) markApplied(cell uint16, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.applied[cell] = number
+	d.applied[cell] = version
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// appliedByAll tells whether every cell knows of a change; if not, the channel is
-// closed when one more does.
-func (d *definitions) appliedByAll(number uint64) (bool, <-chan struct{}) {
+// appliedByAll reports whether every cell has applied a version. The channel is
+// closed when another cell applies one.
+func (d *definitions) appliedByAll(version uint64) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Min(d.applied) >= number, d.changed
+	return slices.Min(d.applied) >= version, d.changed
 }
 
-// Define replaces the agents that exist, and returns when every cell knows: who
-// is answered later is answered by the new ones. Former are older definitions
-// that open runs may still have. A cell that begins anew meanwhile begins with
-// the latest. If ctx ends first, the change comes all the same.
+// Define replaces the agents and returns once every cell has applied the
+// change: calls answered later are answered by the new agents. former holds
+// older definitions that open runs may still use. A cell that restarts in the
+// meantime starts with the latest. If ctx ends first, the change still takes
+// effect.
 func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definition) error {
-	number := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former})
+	version := e.agents.replace(runtime.Agents{Definitions: definitions, Former: former})
 	for _, c := range e.cells {
 		c.mailbox.postCompletion(completion{run: c.updateAgents})
 	}
 	for {
-		known, told := e.agents.appliedByAll(number)
-		if known {
+		applied, changed := e.agents.appliedByAll(version)
+		if applied {
 			return nil
 		}
 		select {
-		case <-told:
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-e.done:
@@ -82,7 +84,7 @@ func (e *Engine) Define(ctx context.Context, definitions, former []actor.Definit
 	}
 }
 
-// Agents lists the agents that exist.
+// Agents returns the current agents.
 func (e *Engine) Agents() []actor.Definition {
 	latest, _ := e.agents.current()
 	return latest.Definitions

@@ -12,8 +12,8 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// wordAgent is an agent that says one word, and waits for a signal before it does if
-// it is told to.
+// wordAgent returns an agent that replies with one word. If its message is
+// "wait", it waits for a signal first.
 func wordAgent(name, word string) actor.Definition {
 	return agents.Define(name, word, "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		if turn.Message() == "wait" {
@@ -48,7 +48,8 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 	if got := n.Agents(); len(got) != len(next) || got[len(got)-2].Hash != next[len(next)-2].Hash {
 		t.Errorf("Agents lists %v", got)
 	}
-	// Cells that begin anew begin with the latest; runs keep what they began with.
+	// Restarted cells use the latest definitions; open runs keep the ones they
+	// started with.
 	for i := range 16 {
 		n.ask("bomb", fmt.Sprint(i), "x")
 	}
@@ -57,8 +58,8 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 			t.Fatalf("after a restart: %+v", a.Reply)
 		}
 	}
-	again := n.newCall("agent", "held", "x")
-	if a := n.signal(held.Reply.Run, again.To, "go"); a.Reply.Refusal != nil {
+	signal := n.newCall("agent", "held", "x")
+	if a := n.signal(held.Reply.Run, signal.To, "go"); a.Reply.Refusal != nil {
 		t.Errorf("signal: %+v", a.Reply)
 	}
 	if got := n.waitForResult(held.Reply.Run); got != "old" {
@@ -66,7 +67,8 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 	}
 }
 
-// A node that starts knows what its open runs began with before any of them goes on.
+// A starting node MUST know the definitions of its open runs before any of them
+// resumes.
 func TestOpenRunKeepsFormerDefinitionAfterRestart(t *testing.T) {
 	dir, old, now := t.TempDir(), wordAgent("agent", "old"), wordAgent("agent", "new")
 	n := startNode(t, dir, nil, old)
@@ -87,15 +89,15 @@ func TestOpenRunKeepsFormerDefinitionAfterRestart(t *testing.T) {
 }
 
 func TestDefineHonoursContext(t *testing.T) {
-	begun, let := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, rawAgent("slow", func(actor.Begin) (actor.Action, error) {
-		close(begun)
-		<-let
+		close(started)
+		<-release
 		return actor.Complete(actor.Text("ok")), nil
 	}))
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.ask("slow", "s", "x") }()
-	<-begun
+	<-started
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := n.Define(ctx, nil, nil); !errors.Is(err, context.Canceled) {
@@ -104,9 +106,9 @@ func TestDefineHonoursContext(t *testing.T) {
 	if _, err := n.State(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("State: %v", err)
 	}
-	close(let)
+	close(release)
 	<-answer
-	// The change came all the same, and before what came later.
+	// The cancelled change still took effect, before any later one.
 	if err := n.Define(testContext(t), nil, nil); err != nil {
 		t.Error(err)
 	}

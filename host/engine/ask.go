@@ -10,17 +10,17 @@ import (
 	"github.com/troupe-run/troupe/dispatcher"
 )
 
-// Ask brings a client's call to its actor and waits for what comes of it. What
-// the call leaves open is filled in; its content is the node's from then on, and
-// nobody changes it. If ctx ends first the run goes on, and its
-// client may ask for it by its id.
+// Ask delivers a client's call to its actor and waits for the outcome. Unset
+// fields of the call are filled in. The node owns the content of the call from
+// then on, and the caller MUST NOT change it. If ctx ends first, the run
+// continues and the client can look it up by its ID.
 func (e *Engine) Ask(ctx context.Context, call actor.Call) (Answer, error) {
 	return e.AskStream(ctx, call, nil)
 }
 
-// AskStream is Ask for a client that follows the run meanwhile. If the call
-// repeats one whose run is open, joined is told once which run that is; otherwise
-// the run has the call's own id.
+// AskStream is Ask for a client that also follows the run. If the call repeats
+// one whose run is open, joined is called once with the ID of that run.
+// Otherwise the run has the ID of the call.
 func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (Answer, error) {
 	setDefaults(&call)
 	if err := call.CheckEncodable(); err != nil {
@@ -43,13 +43,13 @@ func (e *Engine) AskStream(ctx context.Context, call actor.Call, joined func(run
 	return e.wait(ctx, w, joined)
 }
 
-// wait waits for what comes of a client's call.
+// wait waits for the outcome of a client's call.
 func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.CallID)) (Answer, error) {
 	if !w.park() {
 		return w.answer, nil
 	}
 	for {
-		var gone error
+		var cause error
 		select {
 		case <-w.ready:
 			return w.answer, nil
@@ -57,15 +57,15 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 			joined(run)
 			continue
 		case <-ctx.Done():
-			gone = ctx.Err()
+			cause = ctx.Err()
 		case <-e.done:
-			gone = e.err
+			cause = e.err
 		}
-		if _, waits := e.clients.remove(w.request.Call.ID); !waits { // it is being answered
+		if _, waiting := e.clients.remove(w.request.Call.ID); !waiting { // the answer is being delivered
 			<-w.ready
 			return w.answer, nil
 		}
-		return Answer{}, gone
+		return Answer{}, cause
 	}
 }
 
@@ -73,8 +73,8 @@ func (e *Engine) nodeBusy() *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
 }
 
-// Cancel gives up a run of an actor on behalf of a client. Whoever waits for the
-// run is told that it was cancelled; one that is over stays as it is.
+// Cancel cancels a run of an actor on behalf of a client. The callers waiting
+// for the run are refused as cancelled. A run that has ended stays as it is.
 func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
 	if err := id.Check(); err != nil {
 		return actor.Refuse(actor.Invalid, "%v", err)
@@ -85,7 +85,7 @@ func (e *Engine) Cancel(run actor.CallID, id actor.ID) *actor.Refusal {
 	return nil
 }
 
-// cellOf is the cell at which an actor lives.
+// cellOf returns the cell of an actor.
 func (e *Engine) cellOf(id actor.ID) *cell {
 	return e.cells[int(dispatcher.ShardOf(id))%len(e.cells)]
 }

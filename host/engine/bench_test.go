@@ -18,14 +18,15 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// echoAgent answers at once and writes nothing down.
+// echoAgent returns a volatile agent that replies at once with its message.
 func echoAgent() actor.Definition {
 	d := rawAgent("echo", func(b actor.Begin) (actor.Action, error) { return actor.Complete(b.Call.Parts), nil })
 	d.Durability = actor.Volatile
 	return d
 }
 
-// chainAgent is a link of a chain of agents that write nothing down.
+// chainAgent returns a volatile agent that passes its message on to the next
+// agent.
 func chainAgent(name, next string) actor.Definition {
 	d := agents.Define(name, "1", "of a test", chainDefinition{next})
 	d.Durability = actor.Volatile
@@ -53,8 +54,9 @@ func (l *chainTurn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (l *chainTurn) Stop() {}
 
-// channelEngine is cells behind bare channels: a goroutine each, which does what the
-// engine's step does of the call, and nothing of what the engine promises.
+// channelEngine is the baseline of BenchmarkAsk: cells behind plain channels,
+// one goroutine each. It does what the engine does for a call, without any of
+// the engine's guarantees.
 type channelEngine struct {
 	cells []*channelCell
 	table dispatcher.Table
@@ -126,9 +128,9 @@ func (b *channelEngine) ask(call actor.Call, reply chan actor.Reply) actor.Reply
 	return <-reply
 }
 
-// BenchmarkAsk measures an ask from outside against the same cells behind bare
-// channels, turn by turn in the same run. ratio is how many times faster the
-// engine is: the median of the rounds.
+// BenchmarkAsk compares Ask with the same cells behind plain channels,
+// alternating in one run. The metric ratio is the speed of the engine relative
+// to the baseline: the median of the rounds.
 func BenchmarkAsk(b *testing.B) {
 	for _, v := range []struct {
 		name                 string
@@ -196,8 +198,8 @@ func BenchmarkAsk(b *testing.B) {
 	}
 }
 
-// keyOnOtherCell is a key under which an agent of the chain lives in another cell
-// than its caller, if there is one.
+// keyOnOtherCell returns a key for which c3 lives on another cell than its
+// caller. With one cell it returns any key.
 func keyOnOtherCell(caller string, cells int) string {
 	from, _ := actor.ParseID(caller)
 	for i := 0; ; i++ {

@@ -18,17 +18,20 @@ import (
 )
 
 const (
-	// overflowMax is how many messages may wait for full rings before a cell begins anew.
+	// overflowMax is the maximum number of messages that wait for full queues.
+	// A cell with more restarts.
 	overflowMax = 1 << 20
-	// timedSteps is of how many steps one is timed: that costs as much as a good
-	// part of it. One that takes long is seen by the watchdog.
+	// timedSteps is the sampling interval of step times: one step in timedSteps
+	// is timed, because timing costs a good part of a step. The watchdog
+	// catches the slow ones.
 	timedSteps = 8
-	// failureCountsMax is how many calls are remembered over which a cell died.
+	// failureCountsMax is the maximum number of calls whose cell failures are
+	// counted.
 	failureCountsMax = 1024
 )
 
-// cell is the host of one runtime.Cell after the other. What has no lock is
-// touched by the cell's thread alone.
+// cell runs the successive incarnations of one runtime.Cell. Fields without a
+// lock are accessed only by the goroutine that holds the cell.
 type cell struct {
 	engine        *Engine
 	n             uint16
@@ -42,14 +45,14 @@ type cell struct {
 
 	core          *runtime.Cell
 	incarnation   uint64
-	timerAt       actor.Time // what the timer is set to; 0: nothing
+	timerAt       actor.Time // time the timer is set to; 0 means unset
 	effects       map[effectKey]*effect
 	failureCounts []runtime.Strike
-	overflow      [][]actor.Envelope // by cell: what found its ring full
-	stepping      *completion        // being stepped
-	clientCall    actor.CallID       // whose call is being stepped
-	waiter        *waiter            // who waits for it, if that is on no list yet
-	request       runtime.Visit      // a client's call that came through the ring
+	overflow      [][]actor.Envelope // messages whose queue was full, by destination cell
+	stepping      *completion        // effect result being stepped
+	clientCall    actor.CallID       // client call being stepped
+	waiter        *waiter            // waiter of that call, while it is not in the clients table
+	request       runtime.Visit      // buffer for a client call that came through the queue
 }
 
 func newCell(e *Engine, n uint16) *cell {
@@ -64,14 +67,16 @@ func newCell(e *Engine, n uint16) *cell {
 
 func (c *cell) name() string { return fmt.Sprintf("cell-%d", c.n) }
 
-// props makes the cell's protoactor actor: one Go value per incarnation.
+// props returns the properties of the cell's protoactor actor. Each incarnation
+// is a new Go value.
 func (c *cell) props() *proto.Props {
 	return proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(c.receive) },
 		proto.WithMailbox(func() proto.Mailbox { return c.mailbox }),
 		proto.WithDispatcher(c.worker))
 }
 
-// awaitStop waits for the cell's end, as long as ctx lasts.
+// awaitStop waits until the cell has stopped or ctx ends. It reports whether
+// the cell has stopped.
 func (c *cell) awaitStop(ctx context.Context) bool {
 	select {
 	case <-c.stopped:
@@ -113,7 +118,8 @@ func (c *cell) receive(ctx proto.Context) {
 	}
 }
 
-// startIncarnation makes the next incarnation, under epochs that nobody has had.
+// startIncarnation starts the next incarnation, under an epoch that was never
+// used before.
 func (c *cell) startIncarnation() {
 	e := c.engine
 	var seed [8]byte
@@ -124,7 +130,7 @@ func (c *cell) startIncarnation() {
 		EventKinds: e.eventKinds(), PublishOnDemand: true})
 	c.timerAt = 0
 	c.tally.startIncarnation(c.incarnation)
-	again := c.incarnation > 1
+	restarted := c.incarnation > 1
 	table := e.claim(self)
 	boot := runtime.Boot{Strikes: slices.Clone(c.failureCounts)}
 	for key := range c.effects {
@@ -134,7 +140,7 @@ func (c *cell) startIncarnation() {
 	c.updateAgents()
 	c.step(runtime.Owners{Table: table})
 	c.step(boot)
-	if again {
+	if restarted {
 		e.log.Warn("a cell began anew", "cell", c.n, "incarnation", c.incarnation)
 		for _, call := range e.clients.deliveredTo(c.n, e.clock.now()) {
 			c.request.Call = call
@@ -144,8 +150,9 @@ func (c *cell) startIncarnation() {
 	c.armTimer()
 }
 
-// failIncarnation counts over which call the incarnation died. What it had not handed over
-// is sent again by whoever misses it.
+// failIncarnation cleans up after an incarnation that failed, and counts the
+// failure against the call that caused it. Messages that the incarnation had
+// not delivered are sent again on the retry of the cells that miss them.
 func (c *cell) failIncarnation() {
 	c.watchdog.end()
 	for i := range c.overflow {
@@ -183,7 +190,7 @@ func (c *cell) failIncarnation() {
 	c.engine.log.Error("a call made its cell fail", "cell", c.n, "call", call.String(), "times", c.failureCounts[i].Times)
 }
 
-// shutdown lets go of every actor, so that turns that are coroutines end too.
+// shutdown releases all actors, which also ends the coroutines of their turns.
 func (c *cell) shutdown() {
 	c.timer.Stop()
 	defer func() {
@@ -195,38 +202,41 @@ func (c *cell) shutdown() {
 	c.step(runtime.Owners{})
 }
 
-// ask brings a client's call in; false if there is no room. If the cell is idle
-// the client's goroutine steps it, and what comes of it, up to its answer.
+// ask delivers a client's call. It reports whether there was room. If the cell
+// is idle, the client's goroutine steps it and the cells that it sends to,
+// until the answer arrives.
 func (c *cell) ask(w *waiter) bool {
 	m := c.mailbox
-	held, _ := m.spinAcquire(&c.tally.quickSteps)
-	if held && !m.suspended.Load() && !m.hasWork() {
+	acquired, _ := m.spinAcquire(&c.tally.quickSteps)
+	if acquired && !m.suspended.Load() && !m.hasWork() {
 		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskDeliver})
 		return true
 	}
 	call := &w.request.Call
 	c.engine.clients.add(w, false)
-	put := c.enqueueClient(&actor.Envelope{To: call.To, Body: actor.Request{Call: *call}})
+	queued := c.enqueueClient(&actor.Envelope{To: call.To, Body: actor.Request{Call: *call}})
 	switch {
-	case !put && held:
+	case !queued && acquired:
 		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskHandOff})
-	case put && (held || m.tryAcquire()): // who was at it may not have seen it
+	case queued && (acquired || m.tryAcquire()): // the previous holder may have missed the call
 		m.coroutines.run(runner{waiter: w, mailbox: m, task: taskDrain})
 	}
-	return put
+	return queued
 }
 
-// post is ask for a message that nobody answers.
+// post enqueues a message that needs no answer. It reports whether there was
+// room.
 func (c *cell) post(env *actor.Envelope) bool {
 	ok := c.enqueueClient(env)
 	c.mailbox.schedule()
 	return ok
 }
 
-// enqueueClient puts a client's message into the ring. A quarter of that is for cells alone.
+// enqueueClient puts a client's message into the queue. A quarter of the queue
+// is reserved for messages from cells.
 func (c *cell) enqueueClient(env *actor.Envelope) bool {
-	ring := c.mailbox.queue
-	return ring.len() < len(ring.slots)*3/4 && c.overflowCount.Load() == 0 && ring.push(env)
+	q := c.mailbox.queue
+	return q.len() < len(q.slots)*3/4 && c.overflowCount.Load() == 0 && q.push(env)
 }
 
 func (c *cell) deliver(in *runtime.Deliver) {
@@ -249,8 +259,8 @@ func (c *cell) stepRequest(v *runtime.Visit) {
 	c.registerWaiter()
 }
 
-// registerWaiter has a client whose answer was not in the step that took in the call get it
-// from wherever it comes.
+// registerWaiter adds the current waiter to the clients table. The step that
+// took the call did not answer it, so the answer may come from anywhere.
 func (c *cell) registerWaiter() {
 	if w := c.waiter; w != nil {
 		c.waiter = nil
@@ -258,49 +268,50 @@ func (c *cell) registerWaiter() {
 	}
 }
 
-// handleCompletion passes on what came of an effect. What an earlier incarnation asked
-// the disk is not for this one; what came of a tool, work, model or agent is, as
-// soon as it awaits it.
-func (c *cell) handleCompletion(a completion) {
-	switch in := a.input.(type) {
+// handleCompletion steps a completion. Data read from disk for an earlier
+// incarnation is dropped. The result of a tool, work, model or external agent
+// outlives its incarnation; the cell steps it once it awaits the effect.
+func (c *cell) handleCompletion(done completion) {
+	switch in := done.input.(type) {
 	case nil:
-		a.run()
+		done.run()
 	case runtime.Outcome:
-		c.handleEffectResult(a)
+		c.handleEffectResult(done)
 	case runtime.Streamed:
-		c.handleEffectResult(a)
+		c.handleEffectResult(done)
 	default:
-		if a.incarnation == c.incarnation || a.incarnation == 0 {
+		if done.incarnation == c.incarnation || done.incarnation == 0 {
 			c.step(in)
 		}
 	}
 	c.armTimer()
 }
 
-// handleEffectResult takes in what came of an effect, unless it was given up meanwhile.
-func (c *cell) handleEffectResult(a completion) {
-	f := c.effects[a.key()]
+// handleEffectResult steps the result of an effect, or keeps it until the
+// effect is awaited. The result of a cancelled effect is dropped.
+func (c *cell) handleEffectResult(done completion) {
+	f := c.effects[done.key()]
 	switch {
-	case f == nil || f != a.effect:
+	case f == nil || f != done.effect:
 	case f.awaited:
-		c.stepping = &a
-		c.step(a.input)
+		c.stepping = &done
+		c.step(done.input)
 	default:
-		f.unclaimed = append(f.unclaimed, a)
+		f.unclaimed = append(f.unclaimed, done)
 	}
 }
 
-// updateOwners takes in who owns which shards as it is now.
+// updateOwners steps the current owners of the shards.
 func (c *cell) updateOwners() { c.step(runtime.Owners{Table: c.engine.owners()}) }
 
-// updateAgents takes in the agents as they are now.
+// updateAgents steps the current agent definitions.
 func (c *cell) updateAgents() {
-	latest, number := c.engine.agents.current()
+	latest, version := c.engine.agents.current()
 	c.step(latest)
-	c.engine.agents.markApplied(c.n, number)
+	c.engine.agents.markApplied(c.n, version)
 }
 
-// step advances the cell by one input and does what comes of it.
+// step advances the cell by one input and performs its output.
 func (c *cell) step(in runtime.Input) {
 	now := c.engine.clock.now()
 	c.mailbox.now = now

@@ -11,48 +11,48 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Answer is what a client gets to know of its call.
+// Answer is the outcome of a client's call.
 type Answer struct {
 	Reply     actor.Reply
-	HeldUntil actor.Time // not 0: the run waits for a person, and Reply says only which run it is
-	Durable   bool       // it may be a run's that can be looked at; else nothing of it was written
+	HeldUntil actor.Time // time until which the run is held for a person; Reply then holds only its ID. 0: not held
+	Durable   bool       // the run may have entries in the log and can be read; false: nothing was written
 }
 
-// callFailuresMax is how often a cell may fail over a call before the call is refused.
+// callFailuresMax is the number of cell failures after which a call is refused.
 const callFailuresMax = 3
 
-// clients are the calls of clients that wait for an answer. A call that is
-// answered in the step that took it in is counted, and never gets on the list.
+// clients tracks the client calls that wait for an answer. A call that is
+// answered in the step that took it is counted but never enters the table.
 type clients struct {
-	count     atomic.Int64 // of those who ask, and are not answered
+	count     atomic.Int64 // callers of Ask without an answer
 	max       int
 	state     atomic.Int32 // open, draining or closed
 	mu        sync.Mutex
 	byCall    map[actor.CallID]*waiter
-	drained   chan struct{} // set by drain, closed when nobody waits any more
-	isDrained bool          // none is closed
-	pool      sync.Pool     // waiters that nobody knows of
+	drained   chan struct{} // set by drain; closed when no client waits
+	isDrained bool          // drained is closed
+	pool      sync.Pool     // released waiters, for reuse
 }
 
-// The states of a node for its clients.
+// The states of a node towards its clients.
 const (
 	open     = iota
-	draining // only signals are taken
-	closed   // nobody is served
+	draining // only signals are accepted
+	closed   // all calls are refused
 )
 
-// waiter is a client's call until it is answered. Its goroutine parks only if the
-// answer is not there yet.
+// waiter is a client's call until it is answered. Its goroutine parks only if
+// the answer has not arrived yet.
 type waiter struct {
 	request   runtime.Visit
 	cell      uint16
 	clock     actor.Clock
-	delivered bool // its cell has seen it
+	delivered bool // the cell has received the call
 	failures  int
 	answer    Answer
 	state     atomic.Int32
-	ready     chan struct{}     // of one: it was parked, and is answered
-	joined    chan actor.CallID // of one; nil: it does not want to know
+	ready     chan struct{}     // capacity 1: receives if the waiter was parked when it was answered
+	joined    chan actor.CallID // capacity 1; nil if the client does not ask for it
 }
 
 // The states of a waiter.
@@ -62,10 +62,12 @@ const (
 	answered
 )
 
-// answered tells whether the answer is in; of nobody it never is.
+// answered reports whether the answer has arrived. It is false for a nil
+// waiter.
 func (w *waiter) answered() bool { return w != nil && w.state.Load() == answered }
 
-// resolve is called once, by whoever has taken the waiter out.
+// resolve delivers the answer. It MUST be called once, by the goroutine that
+// removed the waiter from the table.
 func (w *waiter) resolve(a Answer) {
 	w.answer = a
 	if w.state.Swap(answered) == parked {
@@ -73,7 +75,8 @@ func (w *waiter) resolve(a Answer) {
 	}
 }
 
-// park says that the goroutine waits for ready; false if the answer is in.
+// park reports whether the goroutine has to wait for ready. It is false if the
+// answer has arrived.
 func (w *waiter) park() bool { return w.state.CompareAndSwap(pending, parked) }
 
 func newClients(limit int) *clients {
@@ -81,9 +84,11 @@ func newClients(limit int) *clients {
 		pool: sync.Pool{New: func() any { return &waiter{ready: make(chan struct{}, 1)} }}}
 }
 
-// admit counts one more client; nil if there are too many, or if the node stops:
-// then a signal is still taken as long as that helps somebody. Who enters leaves.
-func (c *clients) admit(call *actor.Call, cell uint16, now actor.Time, joins bool) (*waiter, *actor.Refusal) {
+// admit counts one more client and returns its waiter. It refuses the call if
+// there are too many clients or the node is stopping. While the node drains,
+// signals are still admitted, because they let waiting clients finish. The
+// caller MUST release the waiter.
+func (c *clients) admit(call *actor.Call, cell uint16, now actor.Time, wantJoined bool) (*waiter, *actor.Refusal) {
 	if n := c.count.Add(1); n > int64(c.max) {
 		c.uncount()
 		return nil, actor.RefuseBusy(actor.ScopeNode, time.Second, "%d clients wait at this node", c.max)
@@ -94,14 +99,14 @@ func (c *clients) admit(call *actor.Call, cell uint16, now actor.Time, joins boo
 	}
 	w := c.pool.Get().(*waiter)
 	w.request.Call, w.cell, w.clock = *call, cell, actor.NewClock(now, call.Left)
-	if joins {
+	if wantJoined {
 		w.joined = make(chan actor.CallID, 1)
 	}
 	return w, nil
 }
 
-// release gives back a waiter that is on no list, and has its answer if it is to
-// have one.
+// release returns a waiter for reuse. It MUST NOT be in the table or expect an
+// answer.
 func (c *clients) release(w *waiter) {
 	ready := w.ready
 	*w = waiter{ready: ready}
@@ -109,7 +114,7 @@ func (c *clients) release(w *waiter) {
 	c.uncount()
 }
 
-// uncount counts one client less, and says that there is none if somebody wants to know.
+// uncount counts one client less. It closes drained if that was the last one.
 func (c *clients) uncount() {
 	if c.count.Add(-1) > 0 || c.state.Load() == open {
 		return
@@ -126,16 +131,16 @@ func (c *clients) closeIfDrained() {
 	}
 }
 
-// add puts a waiter on the list: its answer may come from anywhere now.
-func (c *clients) add(w *waiter, taken bool) {
+// add puts a waiter into the table. From then on any goroutine may answer it.
+func (c *clients) add(w *waiter, delivered bool) {
 	c.mu.Lock()
-	late := c.state.Load() == closed
-	if !late {
-		w.delivered = taken
+	rejected := c.state.Load() == closed
+	if !rejected {
+		w.delivered = delivered
 		c.byCall[w.request.Call.ID] = w
 	}
 	c.mu.Unlock()
-	if late {
+	if rejected {
 		w.resolve(Answer{Reply: actor.Fail(w.request.Call.ID, stopping())})
 	}
 }
@@ -144,7 +149,8 @@ func stopping() *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is about to stop; runs go on when it is back"}
 }
 
-// remove takes a call off the list; false if it was answered meanwhile.
+// remove removes a call from the table. It returns false if the call has been
+// answered.
 func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,19 +165,19 @@ func (c *clients) respond(op runtime.Respond, durable bool) {
 	}
 }
 
-// notifyJoined tells a client whose call repeats an open run which one that is.
+// notifyJoined sends the ID of the open run that a client's call repeats.
 func (c *clients) notifyJoined(call, run actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w := c.byCall[call]; w != nil {
 		select {
 		case w.joined <- run:
-		default: // it knows
+		default: // already sent
 		}
 	}
 }
 
-// markDelivered notes that the call's cell has seen it.
+// markDelivered records that the cell has received the call.
 func (c *clients) markDelivered(call actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +186,7 @@ func (c *clients) markDelivered(call actor.CallID) {
 	}
 }
 
-// recordFailure notes that the call's cell failed over it.
+// recordFailure records that the cell failed while it handled the call.
 func (c *clients) recordFailure(call actor.CallID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,10 +195,10 @@ func (c *clients) recordFailure(call actor.CallID) {
 	}
 }
 
-// deliveredTo is the calls that a cell had seen when it failed, with the time they
-// have left: its next incarnation knows nothing of who waits. A call over which it
-// failed too often is refused.
-func (c *clients) deliveredTo(cell uint16, now actor.Time) (again []actor.Call) {
+// deliveredTo returns the calls that a failed cell had received, with their
+// time left: the next incarnation does not know the waiting clients. A call
+// that made the cell fail too often is refused.
+func (c *clients) deliveredTo(cell uint16, now actor.Time) (calls []actor.Call) {
 	var refused []actor.CallID
 	c.mu.Lock()
 	for id, w := range c.byCall {
@@ -204,20 +210,21 @@ func (c *clients) deliveredTo(cell uint16, now actor.Time) (again []actor.Call) 
 			continue
 		}
 		call := w.request.Call
-		call.Attempt++ // it may be open: no "no" is the last word
+		call.Attempt++ // the call may be open: a refusal of this attempt is not final
 		if call.Left > 0 {
 			call.Left = max(w.clock.Remaining(now), 1)
 		}
-		again = append(again, call)
+		calls = append(calls, call)
 	}
 	c.mu.Unlock()
 	for _, id := range refused {
 		c.respond(runtime.Respond{Call: id, Reply: actor.Fail(id, actor.Refuse(actor.Unavailable, "the call made its cell fail %d times", callFailuresMax))}, true)
 	}
-	return again
+	return calls
 }
 
-// drain refuses new work from now on; the channel says that nobody waits.
+// drain refuses new work from now on. The channel is closed when no client
+// waits.
 func (c *clients) drain() <-chan struct{} {
 	c.state.CompareAndSwap(open, draining)
 	c.mu.Lock()
@@ -229,7 +236,7 @@ func (c *clients) drain() <-chan struct{} {
 	return c.drained
 }
 
-// close answers everybody who still waits, and whoever comes, that it is too late.
+// close refuses all clients that still wait, and all later ones.
 func (c *clients) close() {
 	c.state.Store(closed)
 	c.mu.Lock()
@@ -243,7 +250,7 @@ func (c *clients) close() {
 	}
 }
 
-// watchers want to know when a run has a new event.
+// watchers holds the subscriptions to new events of runs.
 type watchers struct {
 	count atomic.Int32
 	mu    sync.Mutex
@@ -258,10 +265,10 @@ func (w *watchers) notify(run actor.CallID) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for one := range w.byRun[run] {
+	for sub := range w.byRun[run] {
 		select {
-		case one.updates <- struct{}{}:
-		default: // it has news that it has not looked at
+		case sub.updates <- struct{}{}:
+		default: // an unread update is pending
 		}
 	}
 }
@@ -269,25 +276,25 @@ func (w *watchers) notify(run actor.CallID) {
 func (w *watchers) add(run actor.CallID) *watcher {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	one := &watcher{make(chan struct{}, 1)}
+	sub := &watcher{make(chan struct{}, 1)}
 	if w.byRun == nil {
 		w.byRun = map[actor.CallID]map[*watcher]struct{}{}
 	}
 	if w.byRun[run] == nil {
 		w.byRun[run] = map[*watcher]struct{}{}
 	}
-	w.byRun[run][one] = struct{}{}
+	w.byRun[run][sub] = struct{}{}
 	w.count.Add(1)
-	return one
+	return sub
 }
 
-func (w *watchers) remove(run actor.CallID, one *watcher) {
+func (w *watchers) remove(run actor.CallID, sub *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, ok := w.byRun[run][one]; !ok {
+	if _, ok := w.byRun[run][sub]; !ok {
 		return
 	}
-	delete(w.byRun[run], one)
+	delete(w.byRun[run], sub)
 	if len(w.byRun[run]) == 0 {
 		delete(w.byRun, run)
 	}

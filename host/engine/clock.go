@@ -8,8 +8,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// clock tells the time of a process: that of the wall when it began, and from
-// there on what has passed. It never goes back, whatever happens to the wall's.
+// clock is a monotonic clock. It adds the time elapsed since its start to the
+// wall time of the start, so changes of the wall clock never turn it back.
 type clock struct{ start time.Time }
 
 func newClock() clock { return clock{time.Now()} }
@@ -18,5 +18,5 @@ func (c clock) now() actor.Time {
 	return actor.Time(c.start.UnixNano()).Add(time.Since(c.start))
 }
 
-// until is how long it is to an instant, 0 if that has passed.
+// until returns the time left until t; 0 if t has passed.
 func (c clock) until(t actor.Time) time.Duration { return max(t.Sub(c.now()), 0) }

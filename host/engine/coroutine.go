@@ -13,107 +13,109 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// runner is whoever is the thread of cells for a while, of one after the other: a
-// cell's own goroutine, or that of a client who found a cell idle.
+// runner is the work of one goroutine that holds cells, one after the other.
+// The goroutine is a cell's worker, or that of a client that found a cell idle.
 type runner struct {
-	waiter  *waiter // nil: the cell's own
+	waiter  *waiter // nil for a cell's worker
 	mailbox *mailbox
 	task    task
-	start   actor.Time // 0: it has not looked at the time yet
+	start   actor.Time // time of the first check of expired; 0 means not checked yet
 }
 
-// task is what a thread begins with, before it hands on.
+// task is the first work of a runner, before handOff.
 type task uint8
 
 const (
 	taskHandOff task = iota
-	taskDeliver      // its asker's call is stepped, which was in no ring
+	taskDeliver      // delivers the waiter's call, which was in no queue
 	taskDrain
 )
 
-func (t *runner) run() {
-	switch t.task {
+func (r *runner) run() {
+	switch r.task {
 	case taskDeliver:
-		t.mailbox.deliverDirect(t.waiter)
+		r.mailbox.deliverDirect(r.waiter)
 	case taskDrain:
-		t.mailbox.drain(t)
+		r.mailbox.drain(r)
 	}
-	t.mailbox.handOff(t)
+	r.mailbox.handOff(r)
 }
 
-// expired tells whether it has done enough for others. What a cell has been told of
-// the time is good enough for that: asking for it costs as much as a message.
-func (t *runner) expired(now actor.Time) bool {
+// expired reports whether the runner has used up its time for other cells. now
+// is the start of the cell's last step. That is precise enough, and reading the
+// clock costs as much as a message.
+func (r *runner) expired(now actor.Time) bool {
 	if now == 0 {
 		now = actor.Time(time.Since(processStart))
 	}
-	if t.start == 0 {
-		t.start = now
+	if r.start == 0 {
+		r.start = now
 	}
-	return now.Sub(t.start) > helpTimeMax
+	return now.Sub(r.start) > helpTimeMax
 }
 
 var processStart = time.Now()
 
-// coroutine is what cells are stepped on, whoever's goroutine it is. Agents' code that
-// calls runtime.Goexit ends the stack, and neither the goroutine of a cell nor
-// that of a client.
+// coroutine is a stack on which cells are stepped, independent of the goroutine
+// that holds them. Agent code that calls runtime.Goexit ends the coroutine, but
+// neither a cell's worker nor the goroutine of a client.
 //
-// It may be resumed from any goroutine that is not locked to its thread; the
-// process dies from one that is.
+// It may be resumed from any goroutine that is not locked to its thread.
+// Resuming it from a locked one ends the process.
 type coroutine struct {
 	runner   runner
-	panicked any // what it panicked with, as no cell's failure does
+	panicked any // panic value that did not come from a cell's step
 	resume   func() (ended, ok bool)
 	stop     func()
 }
 
 func newCoroutine() *coroutine {
-	s := &coroutine{}
-	s.resume, s.stop = iter.Pull(func(yield func(bool) bool) {
+	co := &coroutine{}
+	co.resume, co.stop = iter.Pull(func(yield func(bool) bool) {
 		returned := false
 		defer func() {
 			if !returned {
-				s.panicked = recover()
-				yield(true) // there is no return; but there is a way back
+				co.panicked = recover()
+				yield(true) // the function cannot return, but it can yield
 			}
 		}()
-		for goesOn := true; goesOn; goesOn = yield(false) {
-			s.runner.run()
+		for next := true; next; next = yield(false) {
+			co.runner.run()
 		}
 		returned = true
 	})
-	return s
+	return co
 }
 
-// close lets go of the stack. What ends by Goexit takes a goroutine along: one that
-// is made for it.
-func (s *coroutine) close() { runIsolated(s.stop) }
+// close ends the coroutine. Ending one that called Goexit also ends the
+// goroutine that does it, so it is done on a goroutine of its own.
+func (co *coroutine) close() { runIsolated(co.stop) }
 
-// coroutinePool are the idle ones: as many as threads were at work at once, which are
-// hardly more than cells.
+// coroutinePool holds idle coroutines. Their number is the maximum number of
+// runners that were active at once, which is hardly more than the number of
+// cells.
 type coroutinePool struct {
 	mu     sync.Mutex
 	idle   []*coroutine
 	closed bool
 }
 
-// run has a thread do its work on a stack. If that ends on the way, the thread
-// goes on on another.
-func (p *coroutinePool) run(t runner) {
+// run runs a runner on a coroutine. If the coroutine ends before the work is
+// complete, the rest runs on another one.
+func (p *coroutinePool) run(r runner) {
 	for {
-		s := p.get()
-		s.runner = t
-		if ended, _ := s.resume(); !ended {
-			s.runner = runner{}
-			p.put(s)
+		co := p.get()
+		co.runner = r
+		if ended, _ := co.resume(); !ended {
+			co.runner = runner{}
+			p.put(co)
 			return
 		}
-		s.close()
-		if s.panicked != nil {
-			panic(s.panicked)
+		co.close()
+		if co.panicked != nil {
+			panic(co.panicked)
 		}
-		t = runner{waiter: t.waiter, mailbox: s.runner.mailbox, start: s.runner.start}
+		r = runner{waiter: r.waiter, mailbox: co.runner.mailbox, start: co.runner.start}
 	}
 }
 
@@ -124,57 +126,59 @@ func (p *coroutinePool) get() *coroutine {
 	if n == 0 {
 		return newCoroutine()
 	}
-	s := p.idle[n-1]
+	co := p.idle[n-1]
 	p.idle = p.idle[:n-1]
-	return s
+	return co
 }
 
-func (p *coroutinePool) put(s *coroutine) {
+func (p *coroutinePool) put(co *coroutine) {
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
-		p.idle = append(p.idle, s)
+		p.idle = append(p.idle, co)
 	}
 	p.mu.Unlock()
 	if closed {
-		s.close()
+		co.close()
 	}
 }
 
-// close ends the stacks, those in use once they are idle.
+// close ends the idle coroutines, and the others as soon as they are idle.
 func (p *coroutinePool) close() {
 	p.mu.Lock()
 	idle := p.idle
 	p.idle, p.closed = nil, true
 	p.mu.Unlock()
-	for _, s := range idle {
-		s.close()
+	for _, co := range idle {
+		co.close()
 	}
 }
 
-// runIsolated runs agents' code on a goroutine that it may end, and waits.
-func runIsolated(do func()) {
+// runIsolated runs agent code on a goroutine that the code may end, and waits
+// for it.
+func runIsolated(fn func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		do()
+		fn()
 	}()
 	<-done
 }
 
-// stepFailure is how a step ended that did not return.
+// stepFailure describes a step that did not return.
 type stepFailure struct {
 	reason any
 	stack  []byte
 }
 
-// String is the reason, as a person would tell it.
+// String returns the reason for people to read.
 func (f *stepFailure) String() string { return fmt.Sprint(f.reason) }
 
 var errGoexit = errors.New("an agent's code ended its goroutine")
 
-// newStepFailure is what a step came to that panicked, or did not return. The deferred
-// function that calls it still sees where.
+// newStepFailure returns the failure of a step that panicked or did not return.
+// It MUST be called from the deferred function, which still sees the failing
+// stack.
 func newStepFailure(reason any) *stepFailure {
 	if reason == nil {
 		reason = errGoexit

@@ -1,55 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine turns the cells of one node: it feeds them inputs, appends
-// their entries to the node's log, and performs their effects. It decides
-// nothing about actors.
+// Package engine runs the cells of one node. It feeds them inputs, appends
+// their entries to the node's log, and performs their effects. It makes no
+// decisions about actors.
 //
-// Each cell is a protoactor actor with a Mailbox and a Dispatcher of our own:
+// Each cell is a protoactor actor with its own Mailbox and Dispatcher:
 //
-//	clients ──────────▶ ring ─┐                       ┌──▶ entries ─▶ log
-//	cells ───messages──▶  ┘    │                       │
-//	effects done ──▶ answers ──┼─▶ one thread ─▶ Step ─┼──▶ messages ─▶ rings
-//	time ─────────────▶ tick ──┘   at a time           └──▶ effects, gated ones
-//	                                                        once the log says so
+//	clients ──────────▶ queue ──┐                           ┌──▶ entries ─▶ log
+//	cells ───messages──▶  ┘     │                           │
+//	effects ──▶ completions ────┼─▶ one goroutine ─▶ Step ──┼──▶ messages ─▶ queues
+//	timer ───────────▶ tick ────┘    at a time              └──▶ effects; gated ones
+//	                                                            once the log is durable
 //
-// A cell's thread is whoever holds its flag: its own goroutine, or that of a
-// client who finds the cell idle and steps it at once, so that a call that need
-// not wait for the disk wakes no goroutine. It steps on a stack of its own, a
-// coroutine, which agents' code may end without ending whoever lent the thread. From there the client's goroutine
-// goes on to the cells that were sent something, until its answer is in or its
-// time is over; it never holds two flags.
+// The goroutine that steps a cell holds it: it has set the running flag of the
+// cell's mailbox. The holder is the cell's own worker, or the goroutine of a
+// client that found the cell idle. A call that does not wait for the disk is
+// therefore served without waking another goroutine. After its own cell, the
+// client's goroutine continues with the cells that received messages. It stops
+// once its answer has arrived or its time is used up. A goroutine never holds
+// two cells.
 //
-// What is promised:
+// Cells are stepped on a coroutine. Agent code that ends the coroutine with
+// runtime.Goexit does not end the goroutine that holds the cell.
 //
-//  1. A step's entries are appended before any of its messages is handed over.
-//     A gated effect is performed only when the log is durable up to there.
-//  2. A cell is stepped by one goroutine at a time, one input at a time; no other
-//     cell, client or disk can make it wait but the log, when that is full.
-//  3. Messages from one cell to another keep their order and are never lost
-//     but with a cell. What finds a ring full waits with its sender, in order;
-//     clients are refused meanwhile. Two cells that send to each other cannot
-//     lock up, because neither waits.
+// The package guarantees:
+//
+//  1. A step's entries are appended before any of its messages is delivered. A
+//     gated effect is performed only once the log is durable up to that step.
+//  2. A cell is stepped by one goroutine at a time, one input at a time. No other
+//     cell, client or disk can block it, except a log that is full.
+//  3. Messages between two cells keep their order and are lost only when a cell
+//     fails. A message that finds a queue full waits at its sender, in order;
+//     clients are refused while messages wait. Two cells that send to each other
+//     cannot deadlock, because neither blocks.
 //  4. A cell whose step panicked, or whose agent called runtime.Goexit, is never
-//     stepped again; neither ends the goroutine it ran on. The supervisor makes
-//     the next incarnation, under new epochs, which loads what was open; its
-//     neighbours are told, and clients that wait are asked for again. A client
-//     gets one answer: whoever takes its waiter off the list gives it.
-//  5. What comes of an effect is taken in once: pieces of an answer one after the
-//     other, none lost and none twice, over any number of incarnations. Who is
-//     not ready yet finds it kept.
-//  6. A step that takes too long is named while it does, with the message that it
-//     is about. When nothing is stepped, nothing runs.
-//  7. After Close no goroutine is left, but for work of an agent's own that
-//     does not heed its context.
+//     stepped again. Neither ends the goroutine that ran the step. The supervisor
+//     starts the next incarnation, under new epochs, and it loads the open work.
+//     The other cells are notified, and the calls of waiting clients are delivered
+//     again. A client gets one answer: the goroutine that removes its waiter from
+//     the table resolves it.
+//  5. Each result of an effect is stepped exactly once and in order: no piece of an
+//     answer is lost or repeated, across any number of incarnations. A result that
+//     the cell does not await yet is kept until it does.
+//  6. A step that takes too long is reported while it runs, with the message it
+//     handles. An idle cell runs nothing.
+//  7. After Close no goroutine is left, except for an agent's own work that ignores
+//     its context.
 //
-// What is bounded: a ring by its slots, waiting clients by ClientsMax, effects
-// under way by EffectsMax, what waits for a full ring by spillMax, what one
-// goroutine does for others by helpRounds and helpFor. A cell's answers are
-// bounded by what it asked for. Whatever is over a bound is refused as Busy, and a
-// cell with more than spillMax messages to hand over begins anew.
+// The bounds are: QueueSlots for each queue, ClientsMax for waiting clients,
+// EffectsMax for running effects, overflowMax for messages that wait for a full
+// queue, helpRoundsMax and helpTimeMax for the time one goroutine spends on
+// other cells. The number of completions is bounded by the requests of the
+// cell. Anything above a bound is refused as Busy. A cell with more than
+// overflowMax undelivered messages restarts.
 //
-// Who calls Ask lends its goroutine: it holds no lock that an effect may want, and
-// is not locked to its thread, for turns are coroutines, and those end the process
-// there. That is so for host's own goroutines; a door to Go programs would have to
-// put its calls into the ring and leave them to the cell's goroutine.
+// Ask steps cells on the caller's goroutine. The caller MUST NOT hold a lock
+// that an effect may need. It MUST NOT be locked to an OS thread either: turns
+// are coroutines, and resuming one from a locked thread ends the process. The
+// host's goroutines meet both conditions. An API for embedders would have to
+// enqueue its calls and leave them to the cell's worker.
 package engine

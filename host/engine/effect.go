@@ -12,45 +12,46 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// effectKey names one attempt at something that a run wants of the world.
+// effectKey identifies one attempt of an effect.
 type effectKey struct {
 	id      actor.EffectID
 	attempt uint32
 }
 
-// key is which effect an outcome or a piece comes of.
-func (a *completion) key() effectKey {
-	if in, ok := a.input.(runtime.Streamed); ok {
+// key returns the effect that an outcome or a piece belongs to.
+func (c *completion) key() effectKey {
+	if in, ok := c.input.(runtime.Streamed); ok {
 		return effectKey{in.ID, in.Attempt}
 	}
-	in := a.input.(runtime.Outcome)
+	in := c.input.(runtime.Outcome)
 	return effectKey{in.ID, in.Attempt}
 }
 
-// effect is a tool, work, model or external agent from the step that asked for
-// it to the one that takes in its outcome, or gives it up. One thing that came of
-// it is on its way at most; of an effect that an incarnation before had begun it
-// is kept until the present one awaits it.
+// effect is a tool, work, model or external agent. It exists from the step that
+// requested it to the step that takes its outcome or cancels it. At most one of
+// its results is in flight. If an earlier incarnation requested it, its result
+// is kept until the current one awaits the effect.
 type effect struct {
 	cancel       context.CancelFunc
-	acknowledged chan struct{} // of one: what was on its way was taken in
-	awaited      bool          // by the present incarnation
+	acknowledged chan struct{} // capacity 1: the result in flight was stepped
+	awaited      bool          // by the current incarnation
 	unclaimed    []completion
 }
 
-// effectFunc is how an effect is done. What comes of it before its answer goes to
+// effectFunc performs an effect. It hands results that precede the answer to
 // pass, one piece after the other.
 type effectFunc func(ctx context.Context, pass func(actor.Piece)) actor.Answer
 
-// prepareEffect notes what a run wants of the world, and is what starts it.
+// prepareEffect registers an effect of a run and returns the function that
+// starts it.
 func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Duration, do effectFunc) func() {
 	key := effectKey{e.ID, e.Attempt}
-	ctx, giveUp := context.WithTimeout(c.engine.ctx, left)
-	f := &effect{cancel: giveUp, acknowledged: make(chan struct{}, 1), awaited: true}
-	c.abort(key) // an actor that writes nothing down begins anew with the cell, and asks under the same name
+	ctx, cancel := context.WithTimeout(c.engine.ctx, left)
+	f := &effect{cancel: cancel, acknowledged: make(chan struct{}, 1), awaited: true}
+	c.abort(key) // a volatile actor restarts with its cell and reuses the effect's key
 	c.effects[key] = f
-	late := false // something may not have been taken in when its time was over
-	tell := func(in runtime.Input) {
+	late := false // the last result may not have been stepped before the time was over
+	deliver := func(in runtime.Input) {
 		c.mailbox.postCompletion(completion{input: in, effect: f})
 		select {
 		case <-f.acknowledged:
@@ -60,43 +61,44 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 	}
 	pass := func(p actor.Piece) {
 		if ctx.Err() == nil {
-			tell(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
+			deliver(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
 		}
 	}
-	forget := func() { // on the cell's thread, from wherever it is said
+	discard := func() { // may be called from any goroutine
 		c.mailbox.postCompletion(completion{run: func() {
 			if c.effects[key] == f {
 				c.abort(key)
 			}
 		}})
 	}
-	end := func(a actor.Answer) {
-		tell(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
-		if late { // who does not await it by now never will
-			forget()
+	finish := func(a actor.Answer) {
+		deliver(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
+		if late { // an effect not awaited by now never will be
+			discard()
 		}
 	}
-	return func() { // on the thread of the cell, or of the log
-		if ctx.Err() != nil { // given up before its gate opened, or its time was over
-			forget()
+	return func() { // runs on the goroutine of the cell's holder or of the log
+		if ctx.Err() != nil { // cancelled, or out of time, before the gate opened
+			discard()
 			return
 		}
 		if !c.engine.acquireEffect() {
 			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)
-			c.engine.effects.Go(func() { end(actor.Answer{Refusal: busy}) })
+			c.engine.effects.Go(func() { finish(actor.Answer{Refusal: busy}) })
 			return
 		}
 		go func() {
 			defer c.engine.releaseEffect()
 			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code ended its goroutine")}
-			defer func() { end(result) }()                // whatever the code does, its asker hears of it
-			defer c.engine.effectCounters[kind].start()() // who hears of it finds it counted
+			defer func() { finish(result) }()             // the asker gets an outcome however the code ends
+			defer c.engine.effectCounters[kind].start()() // counted before the outcome is delivered
 			result = do.runRecovered(ctx, pass)
 		}()
 	}
 }
 
-// await has what came of an effect, and what comes of it, stepped by this incarnation.
+// await delivers the kept results of an effect, and all later ones, to the
+// current incarnation.
 func (c *cell) await(key effectKey) {
 	f := c.effects[key]
 	if f == nil {
@@ -109,7 +111,7 @@ func (c *cell) await(key effectKey) {
 	f.unclaimed = nil
 }
 
-// abort gives an effect up; nobody waits for its outcome.
+// abort cancels an effect and drops its outcome.
 func (c *cell) abort(key effectKey) {
 	if f := c.effects[key]; f != nil {
 		f.cancel()
@@ -132,7 +134,7 @@ func (c *cell) tool(op runtime.Tool) effectFunc {
 	}
 }
 
-// work runs a function of the agent's own.
+// work runs a function that belongs to the agent.
 func work(op runtime.Work) effectFunc {
 	return func(ctx context.Context, _ func(actor.Piece)) actor.Answer {
 		b, err := op.Func(ctx)
@@ -173,41 +175,43 @@ func noOutbound(context.Context, func(actor.Piece)) actor.Answer {
 	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node asks neither models nor external agents")}
 }
 
-// read has the disk read, outside the cell, which is told what was found.
-func (c *cell) read(get func(found func(runtime.Input))) func() {
+// read returns a function that reads the disk on a reader goroutine. The result
+// is delivered to the incarnation that asked for it.
+func (c *cell) read(load func(deliver func(runtime.Input))) func() {
 	incarnation := c.incarnation
-	found := func(in runtime.Input) { c.mailbox.postCompletion(completion{incarnation: incarnation, input: in}) }
-	return func() { c.engine.readers.do(func() { get(found) }) }
+	deliver := func(in runtime.Input) { c.mailbox.postCompletion(completion{incarnation: incarnation, input: in}) }
+	return func() { c.engine.readers.do(func() { load(deliver) }) }
 }
 
-func (e *Engine) load(op runtime.Load, found func(runtime.Input)) {
+func (e *Engine) load(op runtime.Load, deliver func(runtime.Input)) {
 	in, err := op.Read(e.config.Store)
 	if err != nil {
 		e.log.Error("an actor cannot be read", "actor", op.Actor.String(), "error", err.Error())
 	}
-	found(in)
+	deliver(in)
 }
 
-// dueBatchMin is how many actors with open work a cell is told of at first, so that
-// it takes them up while the rest are being looked for; then twice as many each time.
+// dueBatchMin is the number of actors in the first batch of due actors. A cell
+// can start on them while the rest are being read. Each further batch is twice
+// as large.
 const dueBatchMin = 256
 
-func (e *Engine) findDue(shards []uint16, found func(runtime.Input)) {
-	next := make([]actor.ID, 0, dueBatchMin)
-	tell := func() {
-		if len(next) > 0 {
-			found(runtime.Due{Actors: next})
-			next = make([]actor.ID, 0, 2*cap(next))
+func (e *Engine) findDue(shards []uint16, deliver func(runtime.Input)) {
+	batch := make([]actor.ID, 0, dueBatchMin)
+	flush := func() {
+		if len(batch) > 0 {
+			deliver(runtime.Due{Actors: batch})
+			batch = make([]actor.ID, 0, 2*cap(batch))
 		}
 	}
 	err := store.EachDue(e.config.Store, shards, func(id actor.ID) {
-		if next = append(next, id); len(next) == cap(next) {
-			tell()
+		if batch = append(batch, id); len(batch) == cap(batch) {
+			flush()
 		}
 	})
 	if err != nil {
 		e.fail(err)
 		return
 	}
-	tell()
+	flush()
 }

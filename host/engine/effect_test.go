@@ -19,12 +19,12 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// onCell does something on the thread of a cell, and waits.
-func (n *node) onCell(number int, do func(c *cell)) {
+// onCell runs a function while the cell is held, and waits for it.
+func (n *node) onCell(number int, fn func(c *cell)) {
 	n.t.Helper()
 	done := make(chan struct{})
 	c := n.cells[number]
-	c.mailbox.postCompletion(completion{run: func() { do(c); close(done) }})
+	c.mailbox.postCompletion(completion{run: func() { fn(c); close(done) }})
 	select {
 	case <-done:
 	case <-testContext(n.t).Done():
@@ -32,26 +32,27 @@ func (n *node) onCell(number int, do func(c *cell)) {
 	}
 }
 
-// waitUntil waits until something is so on the thread of a cell.
-func (n *node) waitUntil(number int, what string, is func(c *cell) bool) {
+// waitUntil waits until a condition holds on a cell.
+func (n *node) waitUntil(number int, condition string, holds func(c *cell) bool) {
 	n.t.Helper()
 	ctx := testContext(n.t)
-	for ok := false; !ok; n.onCell(number, func(c *cell) { ok = is(c) }) {
+	for ok := false; !ok; n.onCell(number, func(c *cell) { ok = holds(c) }) {
 		if ctx.Err() != nil {
-			n.t.Fatalf("never: %s", what)
+			n.t.Fatalf("never: %s", condition)
 		}
 		goruntime.Gosched()
 	}
 }
 
-// volatileBomb makes its cell fail three times, without a look at the disk.
+// volatileBomb returns a volatile agent that panics. A call to it makes its
+// cell fail three times without reading the disk.
 func volatileBomb() actor.Definition {
 	d := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })
 	d.Durability = actor.Volatile
 	return d
 }
 
-// gatedStore is a store that nobody can read while it is held.
+// gatedStore is a store whose reads block while the gate is locked.
 type gatedStore struct {
 	store.KV
 	gate sync.RWMutex
@@ -75,18 +76,18 @@ func (s *gatedStore) Get(key []byte) ([]byte, bool, error) {
 	return s.KV.Get(key)
 }
 
-// What comes of a model while the next incarnation of its cell has not read the
-// actor yet is kept until it has, over as many falls as there are.
+// The next incarnation of a cell may not have read the actor yet when a model
+// answers. The answer is kept until it has, across any number of failures.
 func TestResultsAreKeptUntilAwaited(t *testing.T) {
-	shown, on := make(chan struct{}), make(chan struct{})
+	streamed, resume := make(chan struct{}), make(chan struct{})
 	disk := &gatedStore{}
 	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Cells = 1
 		disk.KV, c.Store = c.Store, disk
 		c.Outbound = fakeOutbound(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
 			pass(actor.Piece{Text: "a"})
-			close(shown)
-			<-on
+			close(streamed)
+			<-resume
 			pass(actor.Piece{Text: "b"})
 			return modelReply("ab")
 		})
@@ -94,10 +95,10 @@ func TestResultsAreKeptUntilAwaited(t *testing.T) {
 	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.askCall(call) }()
-	<-shown
+	<-streamed
 	disk.gate.Lock()
 	n.ask("bomb", "b", "x")
-	close(on)
+	close(resume)
 	n.waitUntil(0, "the piece is kept", func(c *cell) bool {
 		for _, f := range c.effects {
 			return len(f.unclaimed) == 1
@@ -114,7 +115,7 @@ func TestResultsAreKeptUntilAwaited(t *testing.T) {
 	}
 }
 
-// panicsOnce panics over the first answer it gets.
+// panicsOnce is an agent that panics on its first answer.
 type panicsOnce struct {
 	panicked *atomic.Bool
 	work     actor.Work
@@ -136,8 +137,8 @@ func (f panicsOnce) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (f panicsOnce) Stop() {}
 
-// An outcome over which the cell falls is given to the next incarnation: what
-// was done is not done again, nor unknown.
+// An outcome that makes the cell fail is delivered to the next incarnation. The
+// work is neither repeated nor reported as unknown.
 func TestOutcomeIsRedeliveredAfterPanic(t *testing.T) {
 	var done atomic.Int32
 	work := func(context.Context) ([]byte, error) { done.Add(1); return []byte("done"), nil }
@@ -149,57 +150,57 @@ func TestOutcomeIsRedeliveredAfterPanic(t *testing.T) {
 	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// What nobody awaits any more, because who asked has forgotten, is dropped when
-// its time is over.
+// The asker was volatile and has forgotten the effect, so no incarnation awaits
+// it. The outcome is dropped at the effect's deadline.
 func TestUnawaitedOutcomeIsDropped(t *testing.T) {
-	begun, let := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	worker := blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 		_, err := turn.Do("work", func(context.Context) ([]byte, error) {
-			once.Do(func() { close(begun) })
-			<-let
+			once.Do(func() { close(started) })
+			<-release
 			return nil, nil
 		}, agents.Within(300*time.Millisecond))
 		return "", err
 	})
 	worker.Durability = actor.Volatile
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, worker, volatileBomb())
-	ctx, leave := context.WithCancel(context.Background())
-	left := make(chan struct{})
-	go func() { n.Ask(ctx, n.newCall("worker", "s", "x")); close(left) }() //nolint:errcheck // it leaves
-	<-begun
-	leave()
-	<-left
+	ctx, cancel := context.WithCancel(context.Background())
+	returned := make(chan struct{})
+	go func() { n.Ask(ctx, n.newCall("worker", "s", "x")); close(returned) }() //nolint:errcheck // cancelled
+	<-started
+	cancel()
+	<-returned
 	n.ask("bomb", "b", "x")
-	close(let)
+	close(release)
 	n.waitUntil(0, "the outcome is dropped", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// What did not get through its gate in time is not done, and not remembered:
-// whose turn it was may be forgotten, and give nothing up.
+// An effect whose gate opens too late is not started, and is removed from the
+// table. Its turn may be forgotten, so there may be no abort.
 func TestExpiredGatedEffectIsDropped(t *testing.T) {
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 })
-	var begun sync.WaitGroup
+	var started sync.WaitGroup
 	for i := range byte(20) {
 		n.onCell(0, func(c *cell) {
 			e := runtime.Effect{ID: actor.EffectID{Run: actor.CallID{1, i}}, Attempt: 1}
-			begin := c.prepareEffect(e, actor.AskWork, 0, func(context.Context, func(actor.Piece)) actor.Answer {
+			startEffect := c.prepareEffect(e, actor.AskWork, 0, func(context.Context, func(actor.Piece)) actor.Answer {
 				t.Error("it is done all the same")
 				return actor.Answer{}
 			})
-			begun.Go(begin) // as the log does, which waits for no cell
+			started.Go(startEffect) // like the log, which does not wait for the cell
 		})
 	}
-	begun.Wait()
+	started.Wait()
 	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// An actor that writes nothing down begins anew with its cell, and asks under the
-// same name: what it had asked before is given up, and nothing of it is taken for
-// the new answer.
+// A volatile actor restarts with its cell and reuses the keys of its effects.
+// The earlier effect is cancelled, and its results are not taken for those of
+// the new one.
 func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 	var asked atomic.Int32
-	first, over := make(chan struct{}), make(chan struct{})
+	first, cancelled := make(chan struct{}), make(chan struct{})
 	d := modelAgent()
 	d.Durability = actor.Volatile
 	n := startNode(t, t.TempDir(), func(c *Config) {
@@ -209,11 +210,11 @@ func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 				close(first)
 				<-ctx.Done()
 				pass(actor.Piece{Text: "old"})
-				close(over)
+				close(cancelled)
 				return modelReply("old")
 			}
 			select {
-			case <-over:
+			case <-cancelled:
 			case <-ctx.Done():
 			}
 			return modelReply("new")
@@ -230,8 +231,8 @@ func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
-// A cell hears of the first few actors with open work before the rest were found,
-// and of each of them once.
+// A cell receives the first batch of due actors before the rest have been read,
+// and each actor once.
 func TestDueActorsAreReportedInGrowingBatches(t *testing.T) {
 	const open = 5 * dueBatchMin
 	w, kv := store.NewWriter(store.WriterConfig{Node: "n1"}), &store.Memory{}

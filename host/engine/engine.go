@@ -23,60 +23,62 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// CellsMax is how many cells a node may have.
+// CellsMax is the maximum number of cells of a node.
 const CellsMax = 64
 
 const (
-	restartsMax        = 100 // of a cell within restartsWithin: more, and the node gives up
+	restartsMax        = 100 // maximum restarts of a cell within restartsWithin; one more stops the node
 	restartsWithin     = 10 * time.Second
 	readersCount       = 4
-	stackTraceBytesMax = 4 << 10 // of a failed cell, in the log
-	incarnationBits    = 20      // of an epoch, the low ones count incarnations
+	stackTraceBytesMax = 4 << 10 // maximum size in the log of a failed cell's stack trace
+	incarnationBits    = 20      // number of low bits of an epoch that count incarnations
 )
 
-// Log is a node's one log.
+// Log is the node's log.
 type Log interface {
-	// Commit appends entries, which may be none, and calls after once all that
-	// was appended up to and with them is durable; never, if the log has failed.
-	// Calls of after come one at a time, in the order of the appends, and neither
-	// wait for each other nor call Commit.
+	// Commit appends entries, of which there may be none. It calls after once
+	// the log is durable up to and including them; never, if the log has
+	// failed. Calls of after run one at a time, in the order of the appends.
+	// They do not wait for each other and do not call Commit.
 	Commit(entries []store.Entry, after func())
-	// Full says that new work must wait until there is room; what was begun may end.
+	// Full returns an error while new work must wait for free space. Open work
+	// may complete.
 	Full() error
-	// Backlog is how many entries wait to be written.
+	// Backlog returns the number of entries that wait to be written.
 	Backlog() int
 }
 
-// Outbound asks what stands behind the node. Each call returns when the answer is
-// whole, or there is none, or ctx ends; pass returns when the piece was taken in.
+// Outbound calls models and external agents. Each method returns when the
+// answer is complete, when there is none, or when ctx ends. pass returns once
+// the cell has processed the piece.
 type Outbound interface {
 	Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer
 	Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer
 }
 
-// Config is what a node is made of.
+// Config is the configuration of a node.
 type Config struct {
 	Node actor.NodeID
-	// Start grows from one start of the node to the next, or at least over
-	// those that wrote something: no epoch comes twice.
+	// Start increases with every start of the node that wrote something, so
+	// that no epoch is used twice.
 	Start  uint64
 	Log    Log
-	Store  store.KV           // what the log writes to; it is only read here
-	Agents []actor.Definition // to begin with
-	Former []actor.Definition // older ones that open runs may still have
+	Store  store.KV           // the log's backing store, only read here
+	Agents []actor.Definition // initial definitions
+	Former []actor.Definition // older definitions that open runs may still use
 	Tools  *tools.Registry
-	// Outbound asks models and external agents; nil: there are none.
+	// Outbound calls models and external agents; nil if the node has none.
 	Outbound Outbound
-	// Trace is told the node's history, a few events at a time; it must not wait
-	// for anything, and may keep them. nil: nobody is told.
+	// Trace receives the node's history, a few events at a time. It MUST NOT
+	// block, and it may retain the events. nil disables tracing.
 	Trace  func([]history.Event)
 	Limits dispatcher.Limits
 	Logger *slog.Logger
 
-	Cells      int // 0: GOMAXPROCS
-	QueueSlots int // of each cell; 0: 1024
-	ClientsMax int // clients that wait for an answer; 0: 16,384
-	EffectsMax int // tools, work, models and external agents under way; 0: 1,024
+	Cells      int // number of cells, at most CellsMax; 0 means GOMAXPROCS
+	QueueSlots int // minimum size of each cell's queue; 0 means 1024
+	ClientsMax int // maximum number of waiting clients; 0 means 16,384
+	EffectsMax int // maximum number of running tools, work, models and external agents; 0 means 1,024
 }
 
 func (c *Config) check() error {
@@ -98,7 +100,7 @@ func (c *Config) check() error {
 	return c.Limits.Check()
 }
 
-// Engine is a node at work.
+// Engine is a running node.
 type Engine struct {
 	config     Config
 	log        *slog.Logger
@@ -113,22 +115,22 @@ type Engine struct {
 	readers    *readers
 	coroutines coroutinePool
 
-	ctx            context.Context // of effects
+	ctx            context.Context // parent of the effects' contexts
 	cancel         context.CancelFunc
 	effects        sync.WaitGroup
 	runningEffects atomic.Int64
 	effectCounters [actor.AskInvoke + 1]counter
 
 	mu     sync.Mutex
-	epochs []actor.Epoch // by cell
+	epochs []actor.Epoch // current epoch by cell
 	table  dispatcher.Table
 
 	failOnce sync.Once
-	done     chan struct{} // the node has failed, or was closed
+	done     chan struct{} // closed once the node has failed or was closed
 	err      error
 }
 
-// Start brings a node's cells to life. They load what is open by themselves.
+// Start starts the cells of a node. Each cell loads its open work itself.
 func Start(config Config) (*Engine, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -161,12 +163,12 @@ func Start(config Config) (*Engine, error) {
 	return e, nil
 }
 
-// supervisor decides what becomes of a cell that failed: it begins anew, unless
-// that does not help.
+// supervisor handles cell failures. It restarts the cell, or stops the node
+// after too many restarts.
 type supervisor struct{ engine *Engine }
 
 // HandleFailure implements protoactor's SupervisorStrategy.
-func (s *supervisor) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, child *proto.PID, stats *proto.RestartStatistics, reason, _ any) {
+func (s *supervisor) HandleFailure(_ *proto.ActorSystem, parent proto.Supervisor, child *proto.PID, stats *proto.RestartStatistics, reason, _ any) {
 	stack := ""
 	if f, ok := reason.(*stepFailure); ok {
 		stack = string(f.stack[:min(len(f.stack), stackTraceBytesMax)])
@@ -175,10 +177,10 @@ func (s *supervisor) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, 
 	stats.Fail()
 	if stats.NumberOfFailures(restartsWithin) > restartsMax {
 		s.engine.fail(fmt.Errorf("%s failed more than %d times within %v, the last time with: %v", child.Id, restartsMax, restartsWithin, reason))
-		over.StopChildren(child)
+		parent.StopChildren(child)
 		return
 	}
-	over.RestartChildren(child)
+	parent.RestartChildren(child)
 }
 
 func (e *Engine) epochOf(incarnation uint64) actor.Epoch {
@@ -198,8 +200,8 @@ func (e *Engine) owners() dispatcher.Table {
 	return e.table
 }
 
-// claim gives a cell its shards under the epoch of its incarnation, and tells
-// the other cells, if it is not its first.
+// claim assigns a cell its shards under the epoch of its incarnation. After a
+// restart it also notifies the other cells.
 func (e *Engine) claim(self actor.Address) dispatcher.Table {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -216,7 +218,8 @@ func (e *Engine) claim(self actor.Address) dispatcher.Table {
 	return e.table
 }
 
-// acquireEffect counts one more effect; false if there are too many.
+// acquireEffect reserves a place for one more running effect. It reports
+// whether fewer than EffectsMax were running.
 func (e *Engine) acquireEffect() bool {
 	if e.runningEffects.Add(1) > int64(e.config.EffectsMax) {
 		e.runningEffects.Add(-1)
@@ -231,22 +234,23 @@ func (e *Engine) releaseEffect() {
 	e.effects.Done()
 }
 
-// NewCallID names a new call.
+// NewCallID returns a new call ID.
 func (e *Engine) NewCallID() actor.CallID {
 	return actor.NewCallID(e.clock.now(), rand.Uint64(), rand.Uint64())
 }
 
-// Now is the node's time.
+// Now returns the node's time.
 func (e *Engine) Now() actor.Time { return e.clock.now() }
 
-// State is the truth about each cell, one after the other.
+// State returns the state of each cell. The cells are read one after the other,
+// not at one instant.
 func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	all := make([]history.State, 0, len(e.cells))
 	for _, c := range e.cells {
-		seen := make(chan history.State, 1)
-		c.mailbox.postCompletion(completion{run: func() { seen <- c.core.State() }})
+		states := make(chan history.State, 1)
+		c.mailbox.postCompletion(completion{run: func() { states <- c.core.State() }})
 		select {
-		case s := <-seen:
+		case s := <-states:
 			all = append(all, s)
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -257,15 +261,16 @@ func (e *Engine) State(ctx context.Context) ([]history.State, error) {
 	return all, nil
 }
 
-// Watch says when a run has a new event, which can then be read. It may say so
-// once for several. Stop ends it.
+// Watch subscribes to a run. The channel receives a value when the run has new
+// events that can be read; one value may cover several events. stop ends the
+// subscription.
 func (e *Engine) Watch(run actor.CallID) (news <-chan struct{}, stop func()) {
 	w := e.watchers.add(run)
 	return w.updates, func() { e.watchers.remove(run, w) }
 }
 
-// Read reads from the store what may be shown: what read has seen is durable
-// when Read returns without error.
+// Read runs read on the store. If Read returns nil, everything that read saw is
+// durable and may be shown.
 func (e *Engine) Read(ctx context.Context, read func(store.KV) error) error {
 	if err := read(e.config.Store); err != nil {
 		return err
@@ -273,7 +278,7 @@ func (e *Engine) Read(ctx context.Context, read func(store.KV) error) error {
 	return e.barrier(ctx)
 }
 
-// barrier waits until all that was appended so far is durable.
+// barrier waits until everything appended so far is durable.
 func (e *Engine) barrier(ctx context.Context) error {
 	durable := make(chan struct{})
 	e.config.Log.Commit(nil, func() { close(durable) })
@@ -285,7 +290,7 @@ func (e *Engine) barrier(ctx context.Context) error {
 	}
 }
 
-// Ready says why the node takes no new work, if it does not.
+// Ready returns the reason why the node takes no new work, or nil.
 func (e *Engine) Ready() error {
 	select {
 	case <-e.done:
@@ -295,13 +300,15 @@ func (e *Engine) Ready() error {
 	}
 }
 
-// Done is closed when the node cannot go on, or was closed; Err says which.
+// Done returns a channel that is closed once the node has failed or was closed.
+// Err returns the reason.
 func (e *Engine) Done() <-chan struct{} { return e.done }
 
-// Err is why the node is over, once it is: ErrClosed after Close.
+// Err returns the reason why the node stopped: ErrClosed after Close. It is
+// valid once Done is closed.
 func (e *Engine) Err() error { return e.err }
 
-// ErrClosed is what Err says after Close.
+// ErrClosed is the error of a node that was closed.
 var ErrClosed = errors.New("the node has stopped")
 
 func (e *Engine) fail(err error) {
@@ -314,8 +321,8 @@ func (e *Engine) fail(err error) {
 	})
 }
 
-// Drain refuses new calls, but for signals, and waits until no client waits.
-// When ctx ends, those who still do are refused; their runs go on.
+// Drain refuses new calls, except signals, and waits until no client waits.
+// When ctx ends, the remaining clients are refused; their runs continue.
 func (e *Engine) Drain(ctx context.Context) {
 	select {
 	case <-e.clients.drain():
@@ -325,14 +332,14 @@ func (e *Engine) Drain(ctx context.Context) {
 	e.clients.close()
 }
 
-// Close stops the node: clients that still wait are refused, cells end, effects
-// are given up, and all goroutines have ended when it returns, unless ctx ends
-// first. What is open stays in the log. The log is its owner's to close.
+// Close stops the node. It refuses the clients that still wait, stops the cells
+// and cancels the effects. All goroutines have ended when it returns, unless
+// ctx ends first. Open work stays in the log. The owner of the log closes it.
 func (e *Engine) Close(ctx context.Context) error {
 	e.clients.drain()
 	for _, c := range e.cells {
 		select {
-		case <-c.stopped: // its supervisor gave it up
+		case <-c.stopped: // stopped by its supervisor
 		default:
 			e.system.Root.Stop(e.system.NewLocalPID(c.name()))
 		}
@@ -345,7 +352,7 @@ func (e *Engine) Close(ctx context.Context) error {
 		c.timer.Stop()
 		c.worker.stop()
 	}
-	err := e.barrier(ctx) // what is released now still reaches its client
+	err := e.barrier(ctx) // replies released by this sync still reach their clients
 	e.clients.close()
 	e.readers.close()
 	e.coroutines.close()

@@ -24,7 +24,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// node is an engine over a real store, as serve makes one.
+// node is an engine over a real store, set up like the serve command.
 type node struct {
 	*Engine
 	t         testing.TB
@@ -33,7 +33,7 @@ type node struct {
 	logOutput *logBuffer
 }
 
-// logBuffer is a log that a test can wait on.
+// logBuffer is a log output that a test can wait on.
 type logBuffer struct {
 	mu      sync.Mutex
 	lines   bytes.Buffer
@@ -133,7 +133,8 @@ func (n *node) signal(run actor.CallID, to actor.ID, name string) Answer {
 	return n.askCall(call)
 }
 
-// waitForEvent waits until the run's stream has an event of the type, and returns it all.
+// waitForEvent waits until the run has an event of a type and returns all its
+// events.
 func (n *node) waitForEvent(run actor.CallID, last runs.Type) []runs.Event {
 	n.t.Helper()
 	ctx := testContext(n.t)
@@ -168,7 +169,7 @@ func (n *node) waitForEvent(run actor.CallID, last runs.Type) []runs.Event {
 	}
 }
 
-// waitForResult waits for the run's end and is what it said.
+// waitForResult waits for the end of a run and returns its reply.
 func (n *node) waitForResult(run actor.CallID) string {
 	n.t.Helper()
 	all := n.waitForEvent(run, runs.RunDone)
@@ -181,7 +182,7 @@ func blockingAgent(name string, turn func(*agents.Turn) (string, error)) actor.D
 	return agents.Define(name, "1", "of a test", agents.Blocking(agents.Func(turn)))
 }
 
-// rawTurn is an agent without the nets that package agents spans.
+// rawTurn is an agent without the panic recovery and checks of package agents.
 type rawTurn struct {
 	next func(actor.Begin) (actor.Action, error)
 	at   actor.Begin
@@ -258,7 +259,7 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 	}
 }
 
-// Turns that wait, tools under way, clients that wait: all of it ends with Close.
+// Close ends waiting turns, running tools and waiting clients.
 func TestCloseLeavesNoGoroutines(t *testing.T) {
 	before := goruntime.NumGoroutine()
 	busy := make(chan struct{})
@@ -271,7 +272,7 @@ func TestCloseLeavesNoGoroutines(t *testing.T) {
 			})
 			return string(b), err
 		}))
-	n.ask("coordinator", "s-1", "xyzzy") // its coroutine stands at the wait
+	n.ask("coordinator", "s-1", "xyzzy") // leaves its coroutine suspended in a wait
 	waiting := make(chan Answer)
 	go func() { waiting <- n.ask("worker", "s-1", "x") }()
 	<-busy
@@ -286,7 +287,8 @@ func TestCloseLeavesNoGoroutines(t *testing.T) {
 	waitForGoroutines(t, before+1)
 }
 
-// Two cells that fill each other's rings: everybody gets an answer, some that there is no room.
+// Two cells that fill each other's queues both continue. Every client gets an
+// answer, which may be Busy.
 func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 	ping := func(to string) func(*agents.Turn) (string, error) {
 		return func(turn *agents.Turn) (string, error) {
@@ -336,8 +338,9 @@ func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 	}
 }
 
-// It is named whoever runs it: the cell's own goroutine, once the actor has been
-// read, or the client's that found the cell idle.
+// The report does not depend on the goroutine that runs the step: the cell's
+// worker, once the actor has been read, or that of a client that found the cell
+// idle.
 func TestWatchdogReportsSlowStep(t *testing.T) {
 	for name, durability := range map[string]actor.Durability{"by the cell": actor.Journaled, "by the client": actor.Volatile} {
 		t.Run(name, func(t *testing.T) {
@@ -391,7 +394,7 @@ func TestWorkOutcomes(t *testing.T) {
 	} {
 		a := n.ask(name, "s", "x")
 		for ctx := testContext(t); a.Reply.Refusal != nil && a.Reply.Refusal.Reason == actor.Busy && ctx.Err() == nil; {
-			a = n.ask(name, "s", "x") // who asked before may be told a moment before there is room again
+			a = n.ask(name, "s", "x") // an answer may arrive a moment before its effect is released
 		}
 		if r := a.Reply.Refusal; r == nil || r.Reason != want.reason || !strings.Contains(r.Error(), want.says) {
 			t.Errorf("%s: %+v", name, a.Reply.Refusal)
@@ -400,13 +403,13 @@ func TestWorkOutcomes(t *testing.T) {
 }
 
 func TestConcurrentEffectsAreBounded(t *testing.T) {
-	let := make(chan struct{})
-	began := make(chan struct{}, 8)
+	release := make(chan struct{})
+	started := make(chan struct{}, 8)
 	n := startNode(t, t.TempDir(), func(c *Config) { c.EffectsMax = 2 },
 		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) {
-				began <- struct{}{}
-				<-let
+				started <- struct{}{}
+				<-release
 				return []byte("done"), nil
 			})
 			return string(b), err
@@ -415,12 +418,12 @@ func TestConcurrentEffectsAreBounded(t *testing.T) {
 	for i := range 2 {
 		go func() { answers <- n.ask("worker", fmt.Sprint(i), "x") }()
 	}
-	<-began
-	<-began
+	<-started
+	<-started
 	if a := n.ask("worker", "third", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Busy || a.Reply.Refusal.Scope != actor.ScopeNode {
 		t.Errorf("the third: %+v", a)
 	}
-	close(let)
+	close(release)
 	for range 2 {
 		if a := <-answers; replyText(a) != "done" {
 			t.Errorf("got %+v", a)
@@ -429,19 +432,19 @@ func TestConcurrentEffectsAreBounded(t *testing.T) {
 }
 
 func TestDrainWaitsForOpenCalls(t *testing.T) {
-	let, began := make(chan struct{}), make(chan struct{})
+	release, started := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), nil, blockingAgent("worker", func(turn *agents.Turn) (string, error) {
-		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(began); <-let; return []byte("done"), nil })
+		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(started); <-release; return []byte("done"), nil })
 		return string(b), err
 	}))
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.ask("worker", "s", "x") }()
-	<-began
+	<-started
 	n.clients.drain()
 	if a := n.ask("helper", "s", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
 		t.Errorf("a new one: %+v", a)
 	}
-	close(let)
+	close(release)
 	n.Drain(testContext(t))
 	if a := <-answer; replyText(a) != "done" {
 		t.Errorf("got %+v", a)
@@ -449,21 +452,21 @@ func TestDrainWaitsForOpenCalls(t *testing.T) {
 }
 
 func TestRunContinuesAfterClientCancels(t *testing.T) {
-	let, began := make(chan struct{}), make(chan struct{})
+	release, started := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), nil, blockingAgent("worker", func(turn *agents.Turn) (string, error) {
-		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(began); <-let; return []byte("done"), nil })
+		b, err := turn.Do("work", func(ctx context.Context) ([]byte, error) { close(started); <-release; return []byte("done"), nil })
 		return string(b), err
 	}))
 	call := n.newCall("worker", "s", "x")
-	ctx, leave := context.WithCancel(context.Background())
-	left := make(chan error, 1)
-	go func() { _, err := n.Ask(ctx, call); left <- err }()
-	<-began
-	leave()
-	if err := <-left; !errors.Is(err, context.Canceled) {
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { _, err := n.Ask(ctx, call); result <- err }()
+	<-started
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	close(let)
+	close(release)
 	n.waitForEvent(call.ID, runs.RunDone)
 }
 
@@ -494,13 +497,13 @@ func TestQueuePreservesOrderPerSender(t *testing.T) {
 	if r.len() != 0 || r.hasNext() {
 		t.Error("it is not empty")
 	}
-	letter := &actor.Envelope{To: actor.NewID("a", "")}
+	envelope := &actor.Envelope{To: actor.NewID("a", "")}
 	for range 16 {
-		if !r.push(letter) {
+		if !r.push(envelope) {
 			t.Fatal("no room for as many as it has slots")
 		}
 	}
-	if r.push(letter) {
+	if r.push(envelope) {
 		t.Error("one more than it has slots")
 	}
 	for range 16 {
@@ -531,14 +534,14 @@ func TestClockIsMonotonic(t *testing.T) {
 }
 
 func TestCloseReturnsDespiteStuckStep(t *testing.T) {
-	begun, release := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), nil, agents.Define("stuck", "1", "", agents.Blocking(agents.Func(func(*agents.Turn) (string, error) {
-		close(begun)
+		close(started)
 		<-release
 		return "", nil
 	}))))
 	go n.Ask(testContext(t), n.newCall("stuck", "", "x")) //nolint:errcheck // it is not answered
-	<-begun
+	<-started
 	closed := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -556,7 +559,7 @@ func TestCloseReturnsDespiteStuckStep(t *testing.T) {
 	close(release)
 }
 
-// limitedLog is a log that may be full.
+// limitedLog is a log that a test can declare full.
 type limitedLog struct {
 	Log
 	full    atomic.Bool
@@ -572,8 +575,8 @@ func (l *limitedLog) Full() error {
 
 func (l *limitedLog) Backlog() int { return l.Log.Backlog() + int(l.backlog.Load()) }
 
-// A node whose log can take no more refuses new calls, says why, and takes them
-// again when there is room.
+// A node whose log is full refuses new calls with the reason. It accepts them
+// again once there is room.
 func TestFullLogRefusesNewCalls(t *testing.T) {
 	log := &limitedLog{}
 	n := startNode(t, t.TempDir(), func(c *Config) { log.Log, c.Log = c.Log, log }, echoAgent())
@@ -585,8 +588,8 @@ func TestFullLogRefusesNewCalls(t *testing.T) {
 			}
 		}
 	}
-	taken := func(r *actor.Refusal) bool { return r == nil }
-	until("taken", taken)
+	accepted := func(r *actor.Refusal) bool { return r == nil }
+	until("taken", accepted)
 	log.full.Store(true)
 	until("refused", func(r *actor.Refusal) bool {
 		return r != nil && r.Reason == actor.Unavailable && strings.Contains(r.Error(), "as told") && r.RetryAfter > 0
@@ -595,9 +598,9 @@ func TestFullLogRefusesNewCalls(t *testing.T) {
 		t.Error("it says that it is ready")
 	}
 	log.full.Store(false)
-	until("taken again", taken)
+	until("taken again", accepted)
 	log.backlog.Store(backlogMax + 1)
 	until("refused", func(r *actor.Refusal) bool { return r != nil && r.Reason == actor.Busy && r.Scope == actor.ScopeNode })
 	log.backlog.Store(0)
-	until("taken again", taken)
+	until("taken again", accepted)
 }

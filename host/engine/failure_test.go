@@ -18,8 +18,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// A call that makes its cell fail is refused for good after three times, and
-// costs nobody else an answer.
+// A call that makes its cell fail is refused after three failures. No other
+// client loses an answer.
 func TestFailedCellRestarts(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("as told") }, "goexit": goruntime.Goexit} {
 		t.Run(name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestFailedCellRestarts(t *testing.T) {
 					t.Errorf("cell %d: epoch %d, was %d", i, o.Epoch, epochs[i])
 				}
 			}
-			// What was open in the cell that failed goes on.
+			// Open work of the failed cell resumes.
 			var run actor.CallID
 			if err := n.Read(testContext(t), func(kv store.KV) error {
 				owners, err := store.Runs(kv, actor.DefaultTenant, 10_000, true)
@@ -79,16 +79,16 @@ func TestFailedCellRestarts(t *testing.T) {
 	}
 }
 
-// Work that is under way when its cell fails is not done again: its outcome is
-// for the next incarnation.
+// Work that is running when its cell fails is not repeated. Its outcome goes to
+// the next incarnation.
 func TestWorkSurvivesCellRestart(t *testing.T) {
-	let, began := make(chan struct{}), make(chan struct{}, 8)
+	release, started := make(chan struct{}), make(chan struct{}, 8)
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
 		rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }),
 		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", func(context.Context) ([]byte, error) {
-				began <- struct{}{}
-				<-let
+				started <- struct{}{}
+				<-release
 				return []byte("done"), nil
 			})
 			return string(b), err
@@ -96,22 +96,22 @@ func TestWorkSurvivesCellRestart(t *testing.T) {
 	call := n.newCall("worker", "s", "x")
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.askCall(call) }()
-	<-began
+	<-started
 	n.ask("bomb", "b", "x")
-	// Its actor is there again when it says that it waits for no signal.
+	// The refusal of the signal shows that the actor has been loaded again.
 	if a := n.signal(call.ID, call.To, "go"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Rejected {
 		t.Errorf("got %+v", a)
 	}
-	close(let)
+	close(release)
 	if a := <-answer; replyText(a) != "done" {
 		t.Errorf("got %+v", a.Reply)
 	}
-	if len(began) > 0 {
+	if len(started) > 0 {
 		t.Error("it was done again")
 	}
 }
 
-// A node whose cells fail and fail again gives up, and says so.
+// A node whose cells keep failing stops and reports the reason.
 func TestNodeStopsAfterTooManyRestarts(t *testing.T) {
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, volatile(rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })))
 	ctx := testContext(t)
@@ -134,7 +134,7 @@ func TestNodeStopsAfterTooManyRestarts(t *testing.T) {
 	}
 }
 
-// volatile is an agent that waits for no disk.
+// volatile makes an agent volatile, so that its calls do not wait for the disk.
 func volatile(d actor.Definition) actor.Definition {
 	d.Durability = actor.Volatile
 	return d

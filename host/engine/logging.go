@@ -9,15 +9,15 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// told are the kinds of events that tell counts or logs.
+// The event kinds that are counted, and those that are logged at each level.
 var (
 	countedKinds = history.SetOf(history.Refuse)
 	infoKinds    = history.SetOf(history.Admit, history.Reply, history.Refuse)
 	debugKinds   = history.SetOf(history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel)
 )
 
-// eventKinds is what of a cell's history anybody hears. Who logs more from now on hears
-// more of the next incarnation.
+// eventKinds returns the kinds of events that a cell publishes. A change of the
+// log level applies from the next incarnation.
 func (e *Engine) eventKinds() history.Set {
 	switch {
 	case e.tracing.enabled():
@@ -30,7 +30,8 @@ func (e *Engine) eventKinds() history.Set {
 	return countedKinds
 }
 
-// logEvent logs what a person who runs a node wants to know of each run; never content.
+// logEvent logs the events of runs that matter to an operator. It never logs
+// content.
 func (e *Engine) logEvent(ev *history.Event) {
 	var message string
 	level := slog.LevelInfo

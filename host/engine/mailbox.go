@@ -15,58 +15,62 @@ import (
 )
 
 const (
-	// busySpins is how often an asker looks whether a busy cell is idle, before it
-	// queues, if the cell's steps are quicker than that takes.
+	// busySpins is the maximum number of times a caller polls a busy cell
+	// before it enqueues its call. It applies while the cell's steps are
+	// shorter than quickStep.
 	busySpins = 4000
 	quickStep = 4 * time.Microsecond
-	// helpRoundsMax and helpFor bound what a goroutine does for cells before it leaves
-	// them to their own goroutines.
+	// helpRoundsMax and helpTimeMax bound the work of a goroutine for other
+	// cells. Beyond them the cells are left to their own workers.
 	helpRoundsMax = 64
 	helpTimeMax   = 200 * time.Microsecond
 )
 
-// mailbox is what a cell takes in, in three lanes besides protoactor's own:
-// envelopes from cells and clients, answers to what the cell asked for, and that
-// time has passed. They take turns, so that none starves.
+// mailbox queues the inputs of a cell in three lanes, in addition to
+// protoactor's system lane: envelopes from cells and clients, completions of
+// the cell's requests, and the timer's tick. The lanes alternate, so none
+// starves.
 //
-// Whoever sets the flag running is the cell's thread until it hands on: the
-// cell's own goroutine, or a client's who found the cell idle. Whoever puts
-// something in looks at the flag afterwards; whoever clears the flag looks into
-// the lanes afterwards: so one of the two sees to it.
+// The goroutine that sets the running flag holds the cell until it clears the
+// flag in handOff. It is the cell's worker, or the goroutine of a client that
+// found the cell idle. A producer checks the flag after it has enqueued; the
+// holder checks the lanes after it has cleared the flag. One of the two
+// therefore sees the input.
 type mailbox struct {
-	n              uint16
-	peers          []*mailbox // of the node's cells, by number; set before there is anything to hand on
+	n              uint16     // cell number
+	peers          []*mailbox // mailboxes of the node's cells, by number; set before the first handOff
 	queue          *queue
-	tick           atomic.Bool
-	blockedSenders atomic.Uint64 // cells that found the ring full, one bit each
+	tick           atomic.Bool   // the deadline timer has fired
+	blockedSenders atomic.Uint64 // cells that found the queue full, one bit each
 
 	mu              sync.Mutex
 	system          []any
 	completions     []completion
 	systemCount     atomic.Int32
-	completionCount atomic.Int32 // answers
+	completionCount atomic.Int32 // length of completions
 
-	running   atomic.Bool
-	suspended atomic.Bool // between a panic and the next incarnation
+	running   atomic.Bool // a goroutine holds the cell
+	suspended atomic.Bool // set from a panic to the next incarnation
 
-	// The thread's alone.
-	now          actor.Time // when its last step began; 0: nobody says
-	pendingPeers uint64     // cells that have something to take in, one bit each
+	// The fields below belong to the holder of the cell.
+	now          actor.Time // start of the last step; 0 means unknown
+	pendingPeers uint64     // cells with new input, one bit each
 	delivery     runtime.Deliver
 	invoker      proto.MessageInvoker
 	dispatcher   proto.Dispatcher
 	coroutines   *coroutinePool
-	run          func() // m.process, made once
+	run          func() // m.process, allocated once
 }
 
-// What the cell's actor receives.
+// The messages that the cell's actor receives.
 type (
-	// completion is what came of something that an incarnation asked for; of whichever
-	// there is if it is 0. Without an input it is something to do on the cell's thread.
+	// completion is the result of a request that an incarnation made, or a
+	// function to run while the cell is held. incarnation 0 addresses whichever
+	// incarnation is current. Without an input, run is called.
 	completion struct {
 		incarnation uint64
 		input       runtime.Input
-		effect      *effect // whose outcome or piece the input is
+		effect      *effect // effect that the outcome or piece belongs to
 		run         func()
 	}
 	tickMessage struct{}
@@ -74,10 +78,10 @@ type (
 
 var _ proto.Mailbox = (*mailbox)(nil)
 
-func newMailbox(n uint16, slots int, stacks *coroutinePool) *mailbox {
-	m := &mailbox{n: n, queue: newQueue(slots), coroutines: stacks}
+func newMailbox(n uint16, slots int, coroutines *coroutinePool) *mailbox {
+	m := &mailbox{n: n, queue: newQueue(slots), coroutines: coroutines}
 	m.run = m.process
-	m.running.Store(true) // until Start: other cells may fill it before this one is there
+	m.running.Store(true) // until Start: other cells may send before this cell runs
 	return m
 }
 
@@ -95,7 +99,7 @@ func (m *mailbox) Start() {
 // UserMessageCount implements protoactor's Mailbox.
 func (m *mailbox) UserMessageCount() int { return m.pendingCount() }
 
-// pendingCount is about how much there is to take in.
+// pendingCount returns the approximate number of queued inputs.
 func (m *mailbox) pendingCount() int { return m.queue.len() + int(m.completionCount.Load()) }
 
 // PostSystemMessage implements protoactor's Mailbox.
@@ -107,60 +111,63 @@ func (m *mailbox) PostSystemMessage(message any) {
 	m.schedule()
 }
 
-// PostUserMessage implements protoactor's Mailbox. Only answers come this way.
+// PostUserMessage implements protoactor's Mailbox. All user messages sent
+// through protoactor are completions.
 func (m *mailbox) PostUserMessage(message any) { m.postCompletion(message.(completion)) }
 
-func (m *mailbox) postCompletion(a completion) {
+func (m *mailbox) postCompletion(c completion) {
 	m.mu.Lock()
-	m.completions = append(m.completions, a)
+	m.completions = append(m.completions, c)
 	m.completionCount.Add(1)
 	m.mu.Unlock()
 	m.schedule()
 }
 
-// wake has the cell look at the time.
+// wake makes the cell check its deadlines.
 func (m *mailbox) wake() {
 	m.tick.Store(true)
 	m.schedule()
 }
 
-// pushFrom takes in an envelope of a cell that will note it; false if there is no
-// room: then the cell is told when there is.
+// pushFrom enqueues an envelope from another cell, which marks this one as a
+// peer with new input. It reports whether there was room. If not, the sender
+// gets a tick as soon as there is.
 func (m *mailbox) pushFrom(cell uint16, env *actor.Envelope) bool {
 	if m.queue.push(env) {
 		return true
 	}
 	m.blockedSenders.Or(1 << cell)
-	return m.queue.push(env) // it may have been emptied before the bit was seen
+	return m.queue.push(env) // the queue may have been drained before the bit was set
 }
 
-// tryAcquire makes the caller the cell's thread, if nobody is.
+// tryAcquire makes the caller the holder of the cell if it has none. It reports
+// whether it did.
 func (m *mailbox) tryAcquire() bool {
 	return !m.running.Load() && m.running.CompareAndSwap(false, true)
 }
 
-// spinAcquire is take for an asker, who looks again for a while if the thread's steps are
-// quick. It looks no longer where something waits: somebody has looked in vain then,
-// as the thread has lost its processor, and whoever looks on keeps it from one. It
-// tells how often it looked.
-func (m *mailbox) spinAcquire(quick *atomic.Bool) (held bool, looks int) {
-	if held = m.tryAcquire(); held || m.queue.hasNext() {
-		return held, 0
+// spinAcquire retries tryAcquire for a while if the holder's steps are quick.
+// It does not spin when the queue has an entry: another caller has already spun
+// in vain, so the holder has lost its processor, and further spinning would
+// keep it from one. spins is the number of retries.
+func (m *mailbox) spinAcquire(quick *atomic.Bool) (acquired bool, spins int) {
+	if acquired = m.tryAcquire(); acquired || m.queue.hasNext() {
+		return acquired, 0
 	}
-	for !held && looks < busySpins && quick.Load() {
-		held, looks = m.tryAcquire(), looks+1
+	for !acquired && spins < busySpins && quick.Load() {
+		acquired, spins = m.tryAcquire(), spins+1
 	}
-	return held, looks
+	return acquired, spins
 }
 
-// schedule leaves it to the cell's own goroutine, unless somebody is at it.
+// schedule leaves the cell to its own worker unless it is held.
 func (m *mailbox) schedule() {
 	if m.tryAcquire() {
 		m.dispatcher.Schedule(m.run)
 	}
 }
 
-// hasWork tells whether there is something to take in.
+// hasWork reports whether the mailbox has an input to deliver.
 func (m *mailbox) hasWork() bool {
 	if m.systemCount.Load() > 0 {
 		return true
@@ -168,25 +175,25 @@ func (m *mailbox) hasWork() bool {
 	return !m.suspended.Load() && (m.completionCount.Load() > 0 || m.tick.Load() || m.queue.hasNext() || m.blockedSenders.Load() != 0)
 }
 
-// process is a turn of the cell's own goroutine.
+// process is one turn of the cell's own worker.
 func (m *mailbox) process() { m.coroutines.run(runner{mailbox: m, task: taskDrain}) }
 
-// deliverDirect hands over a client's call that has not been in the ring. The caller is
-// the thread, and nothing waits.
-func (m *mailbox) deliverDirect(asker *waiter) {
+// deliverDirect delivers a client's call that bypasses the queue. The caller
+// holds the cell, and the lanes are empty.
+func (m *mailbox) deliverDirect(w *waiter) {
 	returned := false
 	defer func() {
 		if !returned {
 			m.escalate(recover())
 		}
 	}()
-	m.invoker.InvokeUserMessage(asker)
+	m.invoker.InvokeUserMessage(w)
 	returned = true
 }
 
-// drain hands over what is there, up to the throughput; an asker leaves once it
-// has its answer.
-func (m *mailbox) drain(t *runner) {
+// drain delivers queued inputs, at most Throughput rounds. A client's goroutine
+// stops as soon as it has its answer.
+func (m *mailbox) drain(r *runner) {
 	returned := false
 	defer func() {
 		if !returned {
@@ -194,47 +201,48 @@ func (m *mailbox) drain(t *runner) {
 		}
 	}()
 	for range m.dispatcher.Throughput() {
-		if !m.deliverNext() || t.waiter.answered() || t.expired(m.now) {
+		if !m.deliverNext() || r.waiter.answered() || r.expired(m.now) {
 			break
 		}
 	}
 	returned = true
 }
 
-// escalate ends a cell whose step panicked, or did not return. Its supervisor makes
-// the next incarnation; until then the mailbox is suspended.
+// escalate reports a step that panicked or did not return to the supervisor,
+// which starts the next incarnation. The mailbox is suspended until then.
 func (m *mailbox) escalate(reason any) { m.invoker.EscalateFailure(newStepFailure(reason), nil) }
 
-// markPeer remembers that a cell has something to take in.
+// markPeer records that a cell has new input.
 func (m *mailbox) markPeer(cell uint16) { m.pendingPeers |= 1 << cell }
 
-// handOff ends the caller's time as the cell's thread, and sees to it that what
-// was put in meanwhile is taken in, by this cell and by those it sent to: one of
-// them by the caller, who then goes on from there, the others by their own
-// goroutines; all of them once the caller's time is over or its answer is in. It
-// is never the thread of two cells, so no two can wait for each other.
-func (m *mailbox) handOff(t *runner) {
+// handOff releases the cell. It then makes sure that inputs enqueued in the
+// meantime are delivered, in this cell and in those that it sent to. The caller
+// acquires one of these cells and continues there; the workers take the others.
+// Once the caller's time is used up or its answer has arrived, the workers take
+// all of them. The caller never holds two cells, so no two cells can wait for
+// each other.
+func (m *mailbox) handOff(r *runner) {
 	for round := 0; ; round++ {
-		if cells := m.blockedSenders.Swap(0); cells != 0 {
-			for left := cells; left != 0; left &= left - 1 {
-				m.peers[bits.TrailingZeros64(left)].tick.Store(true)
+		if blocked := m.blockedSenders.Swap(0); blocked != 0 {
+			for rest := blocked; rest != 0; rest &= rest - 1 {
+				m.peers[bits.TrailingZeros64(rest)].tick.Store(true)
 			}
-			m.pendingPeers |= cells
+			m.pendingPeers |= blocked
 		}
-		noted, now := m.pendingPeers, m.now // the next thread's from here on
+		peers, now := m.pendingPeers, m.now // owned by the next holder after the flag is cleared
 		m.pendingPeers = 0
 		m.running.Store(false)
 		if m.hasWork() {
-			noted |= 1 << m.n
+			peers |= 1 << m.n
 		}
-		if noted == 0 {
+		if peers == 0 {
 			return
 		}
-		helps := round < helpRoundsMax && !t.waiter.answered() && !t.expired(now)
+		help := round < helpRoundsMax && !r.waiter.answered() && !r.expired(now)
 		var next *mailbox
-		for ; noted != 0; noted &= noted - 1 {
-			switch peer := m.peers[bits.TrailingZeros64(noted)]; {
-			case next == nil && helps && peer.tryAcquire():
+		for ; peers != 0; peers &= peers - 1 {
+			switch peer := m.peers[bits.TrailingZeros64(peers)]; {
+			case next == nil && help && peer.tryAcquire():
 				next = peer
 			default:
 				peer.schedule()
@@ -243,12 +251,13 @@ func (m *mailbox) handOff(t *runner) {
 		if next == nil {
 			return
 		}
-		m, t.mailbox = next, next
-		m.drain(t)
+		m, r.mailbox = next, next
+		m.drain(r)
 	}
 }
 
-// deliverNext hands over one of each lane; false if there was none.
+// deliverNext delivers one input from each lane. It reports whether there was
+// any.
 func (m *mailbox) deliverNext() bool {
 	if message, ok := m.popSystem(); ok {
 		switch message.(type) {
@@ -299,9 +308,9 @@ func (m *mailbox) popCompletion() (completion, bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.completions[0]
+	c := m.completions[0]
 	m.completions[0] = completion{}
 	m.completions = m.completions[1:]
 	m.completionCount.Add(-1)
-	return a, true
+	return c, true
 }

@@ -15,15 +15,15 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// fakeCell is a mailbox whose cell is a function, and whose own goroutine is nobody,
-// or whoever schedules it.
+// fakeCell is a mailbox whose cell is a function. It has no worker: Schedule
+// only counts, or runs the mailbox inline.
 type fakeCell struct {
 	*mailbox
 	receive   func(message any)
 	failed    []any
 	scheduled int
 	inline    bool
-	frozen    bool // no time passes while it is at work
+	frozen    bool // keeps now constant while a message is handled
 }
 
 func newFakeCell(n uint16, slots int) *fakeCell {
@@ -33,12 +33,12 @@ func newFakeCell(n uint16, slots int) *fakeCell {
 	return c
 }
 
-func linkPeers(tables ...*fakeCell) {
+func linkPeers(cells ...*fakeCell) {
 	var peers []*mailbox
-	for _, c := range tables {
+	for _, c := range cells {
 		peers = append(peers, c.mailbox)
 	}
-	for _, c := range tables {
+	for _, c := range cells {
 		c.peers = peers
 	}
 }
@@ -63,8 +63,9 @@ func testEnvelope() *actor.Envelope {
 	return &actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: actor.NewCallID(1, 2, 3), Reason: actor.Stopped}}
 }
 
-// Two cells that send to each other without end keep a client's goroutine only
-// for so many rounds, or for so long; then they are left to their own.
+// Two cells that send to each other without end hold a client's goroutine only
+// for a bounded number of rounds and a bounded time. Then their workers
+// continue.
 func TestHelpingOtherCellsIsBounded(t *testing.T) {
 	for name, test := range map[string]struct {
 		step  time.Duration
@@ -74,14 +75,14 @@ func TestHelpingOtherCellsIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := newFakeCell(0, 4), newFakeCell(1, 4)
 			linkPeers(a, b)
-			steps, letter := 0, testEnvelope()
+			steps, envelope := 0, testEnvelope()
 			sends := func(from, to *fakeCell) func(any) {
 				return func(any) {
 					for began := time.Now(); time.Since(began) < test.step; {
 					}
 					steps++
 					from.markPeer(to.n)
-					if !to.pushFrom(from.n, letter) {
+					if !to.pushFrom(from.n, envelope) {
 						t.Fatal("no room")
 					}
 				}
@@ -92,7 +93,7 @@ func TestHelpingOtherCellsIsBounded(t *testing.T) {
 			}
 			began := time.Now()
 			(&runner{waiter: &waiter{}, mailbox: a.mailbox, task: taskDeliver}).run()
-			inTime := time.Since(began) < helpTimeMax // on a machine that has stood still it may help less
+			inTime := time.Since(began) < helpTimeMax // false on a machine that stalled: fewer rounds are correct then
 			if steps < 1 || steps > test.most || test.step == 0 && inTime && steps < 3 {
 				t.Errorf("%d steps", steps)
 			}
@@ -103,7 +104,7 @@ func TestHelpingOtherCellsIsBounded(t *testing.T) {
 	}
 }
 
-// A client that has its answer takes in nothing for others.
+// A client that has its answer delivers nothing for other cells.
 func TestClientStopsHelpingOnceAnswered(t *testing.T) {
 	a := newFakeCell(0, 16)
 	a.frozen = true
@@ -130,7 +131,7 @@ func TestClientStopsHelpingOnceAnswered(t *testing.T) {
 	}
 }
 
-// Between a panic and the next incarnation nothing is handed over.
+// A mailbox delivers nothing between a panic and the next incarnation.
 func TestSuspendedMailboxDeliversNothing(t *testing.T) {
 	a := newFakeCell(0, 16)
 	linkPeers(a)
@@ -159,25 +160,25 @@ func TestSuspendedMailboxDeliversNothing(t *testing.T) {
 	}
 }
 
-// A cell that found a ring full is told as soon as there is room.
+// A cell that found a queue full gets a tick as soon as there is room.
 func TestBlockedSenderIsWokenWhenQueueDrains(t *testing.T) {
 	a, b := newFakeCell(0, 2), newFakeCell(1, 2)
 	linkPeers(a, b)
-	told := 0
-	a.receive = func(any) { told++ }
+	ticks := 0
+	a.receive = func(any) { ticks++ }
 	b.receive = func(any) {}
 	for b.pushFrom(0, testEnvelope()) {
 	}
 	b.tryAcquire()
 	b.drain(&runner{})
 	b.handOff(&runner{})
-	if told != 1 {
-		t.Errorf("told %d times", told)
+	if ticks != 1 {
+		t.Errorf("told %d times", ticks)
 	}
 }
 
-// An ask that finds its cell idle is handed over at once, on the asker's own
-// goroutine; but never before what has come first.
+// A call to an idle cell is delivered at once on the caller's goroutine, but
+// never before messages that were enqueued earlier.
 func TestDirectAskDoesNotOvertakeQueuedMessages(t *testing.T) {
 	a := newFakeCell(0, 16)
 	a.frozen = true
@@ -213,21 +214,21 @@ func TestDirectAskDoesNotOvertakeQueuedMessages(t *testing.T) {
 	if fmt.Sprint(got) != "[1 2 3 4 5]" {
 		t.Errorf("who was at it leaves %v", got)
 	}
-	// While it begins anew, an ask waits.
+	// A call to a restarting cell waits.
 	a.suspended.Store(true)
 	if !c.ask(asker(6)) || len(got) != 5 || a.running.Load() {
 		t.Errorf("a suspended cell got %v", got)
 	}
 }
 
-// Everybody gets the answer to their own call, whoever steps the cell, whoever
-// leaves before, and although cells fall.
+// Each client gets the answer to its own call, whichever goroutine steps the
+// cell, even if other clients cancel and cells fail.
 func TestConcurrentClientsGetTheirOwnAnswers(t *testing.T) {
 	bomb := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { goruntime.Goexit(); return actor.Action{}, nil })
 	bomb.Durability = actor.Volatile
 	n := startNode(t, t.TempDir(), func(c *Config) { c.QueueSlots = 64 }, echoAgent(), chainAgent("c1", "c2/a"), chainAgent("c2", "c3/"+keyOnOtherCell("c2/a", 2)), chainAgent("c3", "echo"), bomb)
 	var all sync.WaitGroup
-	var left, got atomic.Int32
+	var cancelled, answeredCount atomic.Int32
 	for i := range 16 {
 		all.Go(func() {
 			agent := []string{"echo", "c1"}[i%2]
@@ -241,20 +242,20 @@ func TestConcurrentClientsGetTheirOwnAnswers(t *testing.T) {
 				cancel()
 				switch {
 				case err != nil && j%10 == 9:
-					left.Add(1)
+					cancelled.Add(1)
 				case err != nil:
 					t.Error(err)
 				case a.Reply.Call != call.ID || a.Reply.Refusal == nil && replyText(a) != actor.TextOf(call.Parts):
 					t.Errorf("asked %v, got %+v", call.ID, a.Reply)
 				case a.Reply.Refusal == nil:
-					got.Add(1)
+					answeredCount.Add(1)
 				}
 			}
 		})
 	}
 	for i := range 5 {
 		a := n.ask("bomb", fmt.Sprint(i), "x")
-		for a.Reply.Refusal != nil && a.Reply.Refusal.Reason == actor.Busy { // the ring is short, and full just now
+		for a.Reply.Refusal != nil && a.Reply.Refusal.Reason == actor.Busy { // the queue is short and may be full
 			goruntime.Gosched()
 			a = n.ask("bomb", fmt.Sprint(i), "x")
 		}
@@ -263,16 +264,16 @@ func TestConcurrentClientsGetTheirOwnAnswers(t *testing.T) {
 		}
 	}
 	all.Wait()
-	if got.Load() < 1000 {
-		t.Errorf("%d were answered, %d left", got.Load(), left.Load())
+	if answeredCount.Load() < 1000 {
+		t.Errorf("%d were answered, %d left", answeredCount.Load(), cancelled.Load())
 	}
 }
 
-// Who follows a run that is not written down hears that it goes on; of others
-// nobody is told.
+// A subscriber to a volatile run is notified of its events. Subscribers to
+// other runs are not.
 func TestWatchNotifiesOnlyItsRun(t *testing.T) {
 	n := startNode(t, t.TempDir(), nil, echoAgent())
-	for _, busy := range []bool{false, true} { // stepped by the client, and by the cell's own goroutine
+	for _, busy := range []bool{false, true} { // stepped by the client, then by the cell's worker
 		call := n.newCall("echo", "s", "x")
 		news, stop := n.Watch(call.ID)
 		other, stopOther := n.Watch(n.NewCallID())
@@ -305,7 +306,8 @@ func TestWatchNotifiesOnlyItsRun(t *testing.T) {
 	}
 }
 
-// Cells that fell leave no goroutine behind, however they fell.
+// Failed cells leave no goroutine behind, whether they panicked or called
+// Goexit.
 func TestFailedCellsLeakNoGoroutines(t *testing.T) {
 	before := goruntime.NumGoroutine()
 	n := startNode(t, t.TempDir(), nil,
@@ -322,20 +324,20 @@ func TestFailedCellsLeakNoGoroutines(t *testing.T) {
 	waitForGoroutines(t, before+1)
 }
 
-// waitForGoroutines waits until so few goroutines are left.
-func waitForGoroutines(t *testing.T, most int) {
+// waitForGoroutines waits until at most this many goroutines are left.
+func waitForGoroutines(t *testing.T, limit int) {
 	t.Helper()
 	ctx := testContext(t)
-	for goruntime.NumGoroutine() > most { // Pebble's last ones take a moment
+	for goruntime.NumGoroutine() > limit { // the last goroutines of Pebble end late
 		if ctx.Err() != nil {
 			buf := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, want %d\n%s", goruntime.NumGoroutine(), most, buf[:goruntime.Stack(buf, true)])
+			t.Fatalf("%d goroutines, want %d\n%s", goruntime.NumGoroutine(), limit, buf[:goruntime.Stack(buf, true)])
 		}
 		goruntime.Gosched()
 	}
 }
 
-// The watchdog looks while a cell steps, and sleeps when it does not.
+// The watchdog polls while a cell steps and stops when it is idle.
 func TestWatchdogStopsWhenCellIsIdle(t *testing.T) {
 	n := startNode(t, t.TempDir(), nil, echoAgent())
 	n.ask("echo", "s", "x")
@@ -350,7 +352,8 @@ func TestWatchdogStopsWhenCellIsIdle(t *testing.T) {
 	}
 }
 
-// Whoever asks while another is about to leave the cell is seen by one of the two.
+// A call that arrives while the holder is leaving the cell is delivered, by one
+// of the two.
 func TestAskRacingHandOffIsNotLost(t *testing.T) {
 	a := newFakeCell(0, 16)
 	linkPeers(a)
@@ -359,10 +362,10 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 	a.receive = func(any) { got++ }
 	c := &cell{engine: &Engine{clients: newClients(16)}, mailbox: a.mailbox}
 	w := &waiter{ready: make(chan struct{}, 1)}
-	var round, held, handed atomic.Int64
-	left := make(chan struct{})
+	var round, held, released atomic.Int64
+	done := make(chan struct{})
 	go func() {
-		defer close(left)
+		defer close(done)
 		for last := int64(0); last >= 0; {
 			now := round.Load()
 			if now == last {
@@ -371,11 +374,11 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 			}
 			if last = now; now > 0 && a.tryAcquire() {
 				held.Store(now)
-				for range now % 128 { // leaves a little earlier or later each time
+				for range now % 128 { // varies the time at which it leaves
 					a.hasWork()
 				}
 				a.handOff(&runner{})
-				handed.Store(now)
+				released.Store(now)
 			}
 		}
 	}()
@@ -385,7 +388,7 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 			goruntime.Gosched()
 		}
 		c.ask(w)
-		for handed.Load() != round.Load() {
+		for released.Load() != round.Load() {
 			goruntime.Gosched()
 		}
 		if got != i+1 {
@@ -393,32 +396,33 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 		}
 	}
 	round.Store(-1)
-	<-left
+	<-done
 }
 
-// Who finds a cell busy looks again only as long as nobody else has in vain, and as
-// steps are quick: else a thousand askers would spend a thousand times the looks.
+// A caller that finds a cell busy spins only while no other caller has spun in
+// vain and the steps are quick. Otherwise a thousand callers would spin a
+// thousand times as much.
 func TestOnlyOneCallerSpinsOnBusyCell(t *testing.T) {
 	a := newFakeCell(0, 16)
 	var quick atomic.Bool
-	look := func(held bool, looks int) {
+	check := func(acquired bool, spins int) {
 		t.Helper()
-		if h, n := a.spinAcquire(&quick); h != held || n != looks {
-			t.Errorf("held %v after %d looks, want %v after %d", h, n, held, looks)
+		if h, n := a.spinAcquire(&quick); h != acquired || n != spins {
+			t.Errorf("held %v after %d looks, want %v after %d", h, n, acquired, spins)
 		}
 	}
-	look(true, 0)
-	look(false, 0)
+	check(true, 0)
+	check(false, 0)
 	quick.Store(true)
-	look(false, busySpins)
+	check(false, busySpins)
 	a.pushFrom(1, testEnvelope())
-	look(false, 0)
+	check(false, 0)
 	a.running.Store(false)
-	look(true, 0)
+	check(true, 0)
 }
 
-// A quarter of a ring is for cells alone, and all of it while messages of its own
-// cell wait for room elsewhere.
+// A quarter of the queue is reserved for cells. All of it is while messages of
+// the cell itself wait for room elsewhere.
 func TestQueueReservesSlotsForCells(t *testing.T) {
 	a := newFakeCell(0, 16)
 	c := &cell{mailbox: a.mailbox}

@@ -19,7 +19,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// fakeOutbound is an Outbound that does as a test says.
+// fakeOutbound is an Outbound implemented by a function.
 type fakeOutbound func(ctx context.Context, what string, left actor.Duration, pass func(actor.Piece)) actor.Answer
 
 func (o fakeOutbound) Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer {
@@ -35,7 +35,8 @@ func modelReply(text string) actor.Answer {
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
 }
 
-// modelAgent asks a model, invoker an external agent; both answer with what was said.
+// modelAgent returns an agent that asks a model. externalAgent returns one that
+// asks an external agent. Both reply with the answer.
 func modelAgent() actor.Definition {
 	return outboundAgent("thinker", actor.Ask{Kind: actor.AskModel, Name: "m", Parts: actor.Text("new"), Body: []byte("prompt")})
 }
@@ -119,17 +120,17 @@ func TestOutboundFailuresAreRefused(t *testing.T) {
 	}
 }
 
-// A model that goes on and on is given up with its run, although its piece is on
-// its way just then.
+// Cancelling a run cancels its model call, even one that keeps streaming and
+// has a piece in flight.
 func TestCancelStopsModelCall(t *testing.T) {
-	begun, gone := make(chan struct{}), make(chan struct{})
+	started, ended := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Outbound = fakeOutbound(func(ctx context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
-			defer close(gone)
+			defer close(ended)
 			for i := 0; ctx.Err() == nil; i++ {
 				pass(actor.Piece{Text: "x"})
 				if i == 3 {
-					close(begun)
+					close(started)
 				}
 			}
 			pass(actor.Piece{Text: "after"})
@@ -139,19 +140,19 @@ func TestCancelStopsModelCall(t *testing.T) {
 	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.askCall(call) }()
-	<-begun
+	<-started
 	if r := n.Cancel(call.ID, call.To); r != nil {
 		t.Error(r)
 	}
 	if a := <-answer; a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Stopped {
 		t.Errorf("got %+v", a.Reply)
 	}
-	<-gone
+	<-ended
 	if got := streamText(n.waitForEvent(call.ID, runs.RunCancelled)); strings.Trim(got, "x") != "" {
 		t.Errorf("the stream has %q", got)
 	}
 	for ctx := testContext(t); slices.ContainsFunc(n.Stats().Asks, func(s AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
-		if ctx.Err() != nil { // its goroutine ends a moment after its code
+		if ctx.Err() != nil { // the goroutine ends a moment after the code
 			t.Fatalf("%+v", n.Stats().Asks)
 		}
 		goruntime.Gosched()
@@ -161,11 +162,11 @@ func TestCancelStopsModelCall(t *testing.T) {
 	}
 }
 
-// Pieces of an answer come one at a time, and go on with the next incarnation
-// when their cell fails: none is lost, none is shown twice.
+// Pieces of an answer arrive one at a time. They continue with the next
+// incarnation when their cell fails: none is lost, none is shown twice.
 func TestStreamSurvivesCellRestart(t *testing.T) {
 	var passing, most atomic.Int32
-	half, fell := make(chan struct{}), make(chan struct{})
+	half, restarted := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), func(c *Config) {
 		c.Cells = 1
 		c.Outbound = fakeOutbound(func(_ context.Context, _ string, _ actor.Duration, pass func(actor.Piece)) actor.Answer {
@@ -177,7 +178,7 @@ func TestStreamSurvivesCellRestart(t *testing.T) {
 				pass(actor.Piece{Text: fmt.Sprint(i, " ")})
 				most.Store(max(most.Load(), passing.Add(-1)))
 			}
-			<-fell
+			<-restarted
 			return modelReply("all of it")
 		})
 	}, modelAgent(), rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
@@ -186,7 +187,7 @@ func TestStreamSurvivesCellRestart(t *testing.T) {
 	go func() { answer <- n.askCall(call) }()
 	<-half
 	n.ask("bomb", "b", "x")
-	close(fell)
+	close(restarted)
 	if a := <-answer; replyText(a) != "all of it" {
 		t.Errorf("got %+v", a.Reply)
 	}
@@ -206,9 +207,9 @@ func TestStreamSurvivesCellRestart(t *testing.T) {
 }
 
 func TestRepeatedCallJoinsOpenRun(t *testing.T) {
-	begun, let := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), nil, blockingAgent("worker", func(turn *agents.Turn) (string, error) {
-		b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(begun); <-let; return []byte("done"), nil })
+		b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(started); <-release; return []byte("done"), nil })
 		return string(b), err
 	}))
 	keyed := func() actor.Call {
@@ -226,13 +227,13 @@ func TestRepeatedCallJoinsOpenRun(t *testing.T) {
 		answers <- a
 	}
 	go ask(first, func(actor.CallID) { t.Error("the first joins a run") })
-	<-begun
+	<-started
 	joined := make(chan actor.CallID, 2)
 	go ask(keyed(), func(run actor.CallID) { joined <- run })
 	if run := <-joined; run != first.ID {
 		t.Errorf("it joins %v, not %v", run, first.ID)
 	}
-	close(let)
+	close(release)
 	for range 2 {
 		if a := <-answers; replyText(a) != "done" || a.Reply.Run != first.ID {
 			t.Errorf("got %+v", a)

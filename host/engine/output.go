@@ -10,7 +10,8 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// perform appends, then hands over. Gated effects wait for the log.
+// perform appends the entries of a step and then performs its effects. Gated
+// effects wait for the log.
 func (c *cell) perform(ready runtime.Ready, end uint64) {
 	if c.isImmediate(&ready) {
 		c.acknowledgeResult()
@@ -24,14 +25,14 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 	trace, self := &c.engine.tracing, c.core.Self()
 	now := make([]func(), 0, len(ready.Effects))
 	for _, e := range ready.Effects {
-		do := c.prepare(e)
+		fn := c.prepare(e)
 		if trace.enabled() {
-			do = trace.wrapEffect(c, e, end, do)
+			fn = trace.wrapEffect(c, e, end, fn)
 		}
 		if e.Gated {
-			gated = append(gated, do)
+			gated = append(gated, fn)
 		} else {
-			now = append(now, do)
+			now = append(now, fn)
 		}
 	}
 	if len(ready.Entries) > 0 || len(gated) > 0 {
@@ -39,18 +40,19 @@ func (c *cell) perform(ready runtime.Ready, end uint64) {
 			if trace.enabled() {
 				trace.recordSync(self, c.engine.clock.now(), end)
 			}
-			for _, do := range gated {
-				do()
+			for _, fn := range gated {
+				fn()
 			}
 		})
 	}
 	c.acknowledgeResult()
-	for _, do := range now {
-		do()
+	for _, fn := range now {
+		fn()
 	}
 }
 
-// isImmediate tells whether all that a step wants can be done at once, in its order.
+// isImmediate reports whether all output of a step can be performed at once and
+// in order.
 func (c *cell) isImmediate(ready *runtime.Ready) bool {
 	if len(ready.Entries) > 0 || c.engine.tracing.enabled() {
 		return false
@@ -69,7 +71,7 @@ func (c *cell) isImmediate(ready *runtime.Ready) bool {
 	return true
 }
 
-// performNow does what is light.
+// performNow performs an effect of an immediate step.
 func (c *cell) performNow(e *runtime.Effect) {
 	switch op := e.Op.(type) {
 	case runtime.Send:
@@ -86,8 +88,8 @@ func (c *cell) performNow(e *runtime.Effect) {
 	}
 }
 
-// acknowledgeResult notes that what came of an effect was taken in: it is not, once more,
-// whatever becomes of this incarnation.
+// acknowledgeResult marks the effect result being stepped as processed. It will
+// not be stepped again, even if this incarnation fails.
 func (c *cell) acknowledgeResult() {
 	if c.stepping == nil {
 		return
@@ -95,7 +97,7 @@ func (c *cell) acknowledgeResult() {
 	key := c.stepping.key()
 	select {
 	case c.effects[key].acknowledged <- struct{}{}:
-	default: // its time was over before: nobody waits to hear it
+	default: // the effect's time was over, so its goroutine no longer waits
 	}
 	if _, whole := c.stepping.input.(runtime.Outcome); whole {
 		c.abort(key)
@@ -110,7 +112,8 @@ func (c *cell) recordEvents(events []history.Event) {
 	}
 }
 
-// prepare is an effect as something to do: now, or on the log's goroutine.
+// prepare returns a function that performs an effect, now or on the log's
+// goroutine.
 func (c *cell) prepare(e runtime.Effect) func() {
 	switch op := e.Op.(type) {
 	case runtime.Send:
@@ -142,12 +145,13 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	}
 }
 
-// send carries a message to a cell of this node. Nobody else holds any of it, so
-// it goes as it is.
+// send delivers a message to a cell of this node. The envelope has no other
+// reference, so it is not copied.
 func (c *cell) send(op *runtime.Send) {
 	e := c.engine
 	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
-		// An address of an earlier start, when there were other cells: who waited there waits no more.
+		// The address is from an earlier start with more cells. Its sender no
+		// longer waits.
 		e.log.Debug("a message for a cell that is not here", "node", string(op.Node), "cell", op.Cell)
 		return
 	}
@@ -161,7 +165,7 @@ func (c *cell) send(op *runtime.Send) {
 	}
 }
 
-// flushOverflow hands over what found no room before, in order.
+// flushOverflow delivers the messages that found a queue full, in order.
 func (c *cell) flushOverflow() {
 	if c.overflowCount.Load() == 0 {
 		return

@@ -8,12 +8,13 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// queue is a bounded queue of envelopes: many fill it, one at a time empties it.
-// Each slot has a sequence number that says whose turn it is (Vyukov).
+// queue is a bounded lock-free queue of envelopes with many producers and one
+// consumer at a time. The sequence number of a slot determines whether the slot
+// is free to write or ready to read (Vyukov).
 type queue struct {
 	slots []queueSlot
-	tail  atomic.Uint64 // next to fill
-	head  atomic.Uint64 // next to empty; written by the reader alone
+	tail  atomic.Uint64 // next position to write
+	head  atomic.Uint64 // next position to read; written only by the consumer
 }
 
 type queueSlot struct {
@@ -21,28 +22,29 @@ type queueSlot struct {
 	envelope actor.Envelope
 }
 
-// newQueue makes a ring of at least n slots.
+// newQueue returns a queue with at least n slots; the number is rounded up to a
+// power of two.
 func newQueue(n int) *queue {
 	size := 1
 	for size < n {
 		size *= 2
 	}
-	r := &queue{slots: make([]queueSlot, size)}
-	for i := range r.slots {
-		r.slots[i].seq.Store(uint64(i))
+	q := &queue{slots: make([]queueSlot, size)}
+	for i := range q.slots {
+		q.slots[i].seq.Store(uint64(i))
 	}
-	return r
+	return q
 }
 
-// push puts an envelope in, of which nobody else holds anything; false if there is
-// no room.
-func (r *queue) push(env *actor.Envelope) bool {
+// push appends an envelope, which the caller MUST NOT use afterwards. It
+// reports whether there was room.
+func (q *queue) push(env *actor.Envelope) bool {
 	for {
-		at := r.tail.Load()
-		s := &r.slots[at%uint64(len(r.slots))]
+		at := q.tail.Load()
+		s := &q.slots[at%uint64(len(q.slots))]
 		switch seq := s.seq.Load(); {
 		case seq == at:
-			if r.tail.CompareAndSwap(at, at+1) {
+			if q.tail.CompareAndSwap(at, at+1) {
 				s.envelope = *env
 				s.seq.Store(at + 1)
 				return true
@@ -53,25 +55,26 @@ func (r *queue) push(env *actor.Envelope) bool {
 	}
 }
 
-// pop takes the oldest out; false if there is none. Behind one that is still
-// being put in nothing is seen: whoever puts it in looks again afterwards.
-func (r *queue) pop(env *actor.Envelope) bool {
-	at := r.head.Load()
-	s := &r.slots[at%uint64(len(r.slots))]
+// pop removes the oldest envelope. It reports whether there was one. An
+// envelope that is still being written hides those that follow it. Its producer
+// checks the running flag afterwards, so none of them is missed.
+func (q *queue) pop(env *actor.Envelope) bool {
+	at := q.head.Load()
+	s := &q.slots[at%uint64(len(q.slots))]
 	if s.seq.Load() != at+1 {
 		return false
 	}
 	*env, s.envelope = s.envelope, actor.Envelope{}
-	r.head.Store(at + 1)
-	s.seq.Store(at + uint64(len(r.slots)))
+	q.head.Store(at + 1)
+	s.seq.Store(at + uint64(len(q.slots)))
 	return true
 }
 
-// hasNext tells whether there is one to take out.
-func (r *queue) hasNext() bool {
-	at := r.head.Load()
-	return r.slots[at%uint64(len(r.slots))].seq.Load() == at+1
+// hasNext reports whether pop would succeed.
+func (q *queue) hasNext() bool {
+	at := q.head.Load()
+	return q.slots[at%uint64(len(q.slots))].seq.Load() == at+1
 }
 
-// len is about how many there are.
-func (r *queue) len() int { return int(r.tail.Load() - r.head.Load()) }
+// len returns the approximate number of envelopes.
+func (q *queue) len() int { return int(q.tail.Load() - q.head.Load()) }

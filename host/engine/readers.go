@@ -4,8 +4,9 @@ package engine
 
 import "sync"
 
-// readers are the goroutines that read the disk for cells. What waits for them
-// is bounded by what the cells wait for: one read per actor that is being loaded.
+// readers is a pool of goroutines that read the disk for cells. Its queue is
+// bounded by the requests of the cells: one read per actor that is being
+// loaded.
 type readers struct {
 	mu     sync.Mutex
 	cond   sync.Cond
@@ -23,7 +24,7 @@ func newReaders(n int) *readers {
 	return r
 }
 
-// do has one of the readers call read. After close nothing is read any more.
+// do runs read on one of the goroutines. After close it is not run.
 func (r *readers) do(read func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +50,7 @@ func (r *readers) loop() {
 	}
 }
 
-// close waits for the reads under way.
+// close waits for the running reads and drops the queued ones.
 func (r *readers) close() {
 	r.mu.Lock()
 	r.closed = true

@@ -12,56 +12,56 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Stats is what a node is at, and what it has done since it began. Its figures
-// were taken one after the other: they need not fit to the last unit.
+// Stats is a snapshot of a node's gauges and of its counters since the start.
+// The values are read one after the other and need not agree exactly.
 type Stats struct {
 	Cells    []CellStats
-	Clients  int // that wait for an answer
-	Backlog  int // entries of the log that wait for the disk
+	Clients  int // clients that wait for an answer
+	Backlog  int // log entries that wait for the disk
 	Refusals []RefusalStats
 	Runs     []RunStats
 	Asks     []AskStats
 }
 
-// CellStats is one cell's part.
+// CellStats holds the figures of one cell.
 type CellStats struct {
-	Mailbox     int // what waits to be stepped
-	Actors      int // in memory
-	Queued      int // calls that wait in their mailboxes
-	Outstanding int // calls of theirs that are not answered
+	Mailbox     int // approximate number of queued inputs
+	Actors      int // actors in memory
+	Queued      int // calls waiting in the actors' mailboxes
+	Outstanding int // unanswered calls of these actors
 	Incarnation uint64
 	Steps       uint64
-	StepLongest time.Duration // of all so far
+	StepLongest time.Duration // longest step since the start
 }
 
-// RefusalStats counts what was answered with a no, before it had a turn.
+// RefusalStats counts the calls that were refused before their turn.
 type RefusalStats struct {
 	Reason actor.Reason
-	Scope  actor.Scope // of Busy
+	Scope  actor.Scope // set if Reason is Busy
 	Count  uint64
 }
 
-// RunStats counts the runs that ended one way.
+// RunStats counts the runs that ended with one status.
 type RunStats struct {
 	Status runs.Status
 	Count  uint64
 }
 
-// AskStats counts what was asked of the world, or of other agents, by kind.
+// AskStats counts one kind of ask: effects, or calls to other agents.
 type AskStats struct {
 	Kind     actor.AskKind
 	UnderWay int
-	Answered uint64        // whatever the answer was
-	Took     time.Duration // all of them together
+	Answered uint64        // all answers, including refusals
+	Took     time.Duration // total time of the answered asks
 }
 
-// effectKinds are the asks that are carried out outside the cells.
+// effectKinds are the asks that are performed outside the cells.
 var effectKinds = [...]actor.AskKind{actor.AskTool, actor.AskWork, actor.AskModel, actor.AskInvoke}
 
-// counter counts what is asked of the world in one way.
+// counter counts the asks of one kind.
 type counter struct{ underWay, answered, duration atomic.Int64 }
 
-// start counts one that is under way from now on; what it returns ends it.
+// start counts a running ask. The returned function ends it.
 func (c *counter) start() (end func()) {
 	began := time.Now()
 	c.underWay.Add(1)
@@ -81,24 +81,25 @@ const (
 	scopeCount  = int(actor.ScopeNode) + 1
 )
 
-// tally is the figures of a cell. One goroutine at a time adds to them, others read.
+// tally holds the figures of a cell. One goroutine at a time writes them,
+// others read.
 type tally struct {
 	refusals    [reasonCount * scopeCount]atomic.Uint64
 	runs        [runs.Cancelled + 1]atomic.Uint64
 	steps       atomic.Uint64
 	longest     atomic.Int64
-	quickSteps  atomic.Bool // the last step took less than busyLooks
+	quickSteps  atomic.Bool // the last timed step took less than quickStep
 	incarnation atomic.Uint64
 	actors      atomic.Int64
 	queued      atomic.Int64
 	outstanding atomic.Int64
 	calls       counter
 
-	lastSize  runtime.Size  // as last stored
-	lastTally runtime.Tally // of the incarnation, as last added
+	lastSize  runtime.Size  // last stored size
+	lastTally runtime.Tally // last added totals of the incarnation
 }
 
-// recordStepTime takes note of how long a step took.
+// recordStepTime records the duration of a step.
 func (t *tally) recordStepTime(d time.Duration) {
 	t.recordLongest(d)
 	if quick := d < quickStep; quick != t.quickSteps.Load() {
@@ -106,7 +107,7 @@ func (t *tally) recordStepTime(d time.Duration) {
 	}
 }
 
-// recordLongest takes note of a step that has taken so long already.
+// recordLongest records the duration of a step that may still be running.
 func (t *tally) recordLongest(d time.Duration) {
 	for {
 		longest := t.longest.Load()
@@ -116,8 +117,8 @@ func (t *tally) recordLongest(d time.Duration) {
 	}
 }
 
-// recordStep counts a step, and takes note of what there is after it, and what it has done.
-func (t *tally) recordStep(size runtime.Size, done *runtime.Tally) {
+// recordStep counts a step and records the cell's size and totals after it.
+func (t *tally) recordStep(size runtime.Size, total *runtime.Tally) {
 	t.steps.Add(1)
 	if size != t.lastSize {
 		t.lastSize = size
@@ -125,35 +126,35 @@ func (t *tally) recordStep(size runtime.Size, done *runtime.Tally) {
 		t.queued.Store(int64(size.Queued))
 		t.outstanding.Store(int64(size.Outstanding))
 	}
-	if *done == t.lastTally {
+	if *total == t.lastTally {
 		return
 	}
-	for i, n := range done.Runs {
-		if more := n - t.lastTally.Runs[i]; more > 0 {
-			t.runs[i].Add(uint64(more))
+	for i, n := range total.Runs {
+		if delta := n - t.lastTally.Runs[i]; delta > 0 {
+			t.runs[i].Add(uint64(delta))
 		}
 	}
-	if more := done.Answered - t.lastTally.Answered; more > 0 {
-		t.calls.answered.Add(int64(more))
-		t.calls.duration.Add(int64(done.Took - t.lastTally.Took))
+	if delta := total.Answered - t.lastTally.Answered; delta > 0 {
+		t.calls.answered.Add(int64(delta))
+		t.calls.duration.Add(int64(total.Took - t.lastTally.Took))
 	}
-	t.lastTally = *done
+	t.lastTally = *total
 }
 
-// startIncarnation forgets what an incarnation had done.
+// startIncarnation resets the totals that belong to an incarnation.
 func (t *tally) startIncarnation(incarnation uint64) {
 	t.incarnation.Store(incarnation)
 	t.lastTally = runtime.Tally{}
 }
 
-// recordEvent counts what a cell refuses.
+// recordEvent counts a refusal.
 func (t *tally) recordEvent(ev *history.Event) {
 	if ev.Kind == history.Refuse {
 		t.refusals[int(ev.Reason)*scopeCount+int(ev.Scope)].Add(1)
 	}
 }
 
-// Stats takes the node's figures. It waits for nobody.
+// Stats returns the node's figures. It never blocks on a cell.
 func (e *Engine) Stats() Stats {
 	s := Stats{Clients: int(e.clients.count.Load()), Backlog: e.config.Log.Backlog()}
 	var refusals [reasonCount * scopeCount]uint64

@@ -12,11 +12,11 @@ import (
 )
 
 func TestStatsMatchCellState(t *testing.T) {
-	begun, let := make(chan struct{}), make(chan struct{})
+	started, release := make(chan struct{}), make(chan struct{})
 	n := startNode(t, t.TempDir(), nil,
 		blockingAgent("relay", func(turn *agents.Turn) (string, error) { return turn.Call("worker", "x") }),
 		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
-			b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(begun); <-let; return []byte("done"), nil })
+			b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(started); <-release; return []byte("done"), nil })
 			return string(b), err
 		}),
 		blockingAgent("fails", func(*agents.Turn) (string, error) { return "", actor.Refuse(actor.Rejected, "as told") }))
@@ -25,9 +25,9 @@ func TestStatsMatchCellState(t *testing.T) {
 	n.ask("nobody", "s", "x")
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.ask("relay", "s", "x") }()
-	<-begun
-	again := make(chan Answer, 1)
-	go func() { again <- n.ask("relay", "s", "x") }() // waits for its turn
+	<-started
+	second := make(chan Answer, 1)
+	go func() { second <- n.ask("relay", "s", "x") }() // waits in the actor's mailbox
 	state := func() (actors, queued, open int) {
 		all, err := n.State(testContext(t))
 		if err != nil || len(all) != 2 {
@@ -85,8 +85,8 @@ func TestStatsMatchCellState(t *testing.T) {
 		t.Errorf("work %+v, calls %+v", work, calls)
 	}
 	n.Cancel(queuedCall(t, n), actor.NewID("relay", "s"))
-	<-again
-	close(let)
+	<-second
+	close(release)
 	<-answer
 	if work, calls := asks(); work.UnderWay != 0 || work.Answered != 1 || work.Took <= 0 || calls.UnderWay != 0 || calls.Answered != 1 || calls.Took <= 0 {
 		t.Errorf("work %+v, calls %+v", work, calls)
@@ -96,7 +96,7 @@ func TestStatsMatchCellState(t *testing.T) {
 	}
 }
 
-// queuedCall is the call that waits in a mailbox.
+// queuedCall returns a call that waits in an actor's mailbox.
 func queuedCall(t *testing.T, n *node) actor.CallID {
 	all, err := n.State(testContext(t))
 	if err != nil {

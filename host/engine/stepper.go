@@ -13,9 +13,10 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// Stepper is an engine without goroutines: its cells are stepped behind the same
-// mailboxes and protoactor actors, one input at a time, when its owner says. What
-// protoactor schedules beside that runs at once.
+// Stepper is a single-threaded engine. Its cells run behind the same mailboxes
+// and protoactor actors as those of an Engine, but the caller steps them, one
+// input at a time. Functions that protoactor schedules in the process run
+// immediately.
 type Stepper struct {
 	system     *proto.ActorSystem
 	slots      []*StepperSlot
@@ -25,10 +26,11 @@ type Stepper struct {
 
 var _ proto.Dispatcher = (*Stepper)(nil)
 
-// NewStepper has no seats yet. One goroutine at a time may use it and them.
+// NewStepper returns a Stepper without slots. The Stepper and its slots are not
+// safe for concurrent use.
 func NewStepper() *Stepper { return &Stepper{system: newActorSystem()} }
 
-// newActorSystem is protoactor's, whose own log nobody reads.
+// newActorSystem returns a protoactor system that discards its own log.
 func newActorSystem() *proto.ActorSystem {
 	return proto.NewActorSystem(proto.WithLoggerFactory(func(*proto.ActorSystem) *slog.Logger {
 		return slog.New(slog.DiscardHandler)
@@ -51,16 +53,16 @@ func (s *Stepper) run() {
 
 // Close stops every cell.
 func (s *Stepper) Close() {
-	for _, seat := range s.slots {
-		s.system.Root.Stop(seat.pid)
+	for _, slot := range s.slots {
+		s.system.Root.Stop(slot.pid)
 	}
 	s.run()
 	s.coroutines.close()
 	s.system.Shutdown()
 }
 
-// StepperSlot is a place for one cell, and for those that come after it: each that
-// panicked is followed by the next incarnation of the seat's actor.
+// StepperSlot holds one cell at a time. When a cell panics, the slot's actor
+// restarts, and the next incarnation takes the place of the failed cell.
 type StepperSlot struct {
 	stepper *Stepper
 	pid     *proto.PID
@@ -73,23 +75,25 @@ type StepperSlot struct {
 	failure *stepFailure
 }
 
-// NewSlot makes one more seat.
+// NewSlot adds a slot.
 func (s *Stepper) NewSlot(name string) (*StepperSlot, error) {
-	seat := &StepperSlot{stepper: s, mailbox: newMailbox(0, 1, &s.coroutines)}
-	seat.mailbox.peers = []*mailbox{seat.mailbox}
-	props := proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(seat.receive) },
-		proto.WithMailbox(func() proto.Mailbox { return seat.mailbox }),
+	slot := &StepperSlot{stepper: s, mailbox: newMailbox(0, 1, &s.coroutines)}
+	slot.mailbox.peers = []*mailbox{slot.mailbox}
+	props := proto.PropsFromProducer(func() proto.Actor { return proto.ReceiveFunc(slot.receive) },
+		proto.WithMailbox(func() proto.Mailbox { return slot.mailbox }),
 		proto.WithDispatcher(s))
 	var err error
-	if seat.pid, err = s.system.Root.WithGuardian(seat).SpawnNamed(props, name); err != nil {
+	if slot.pid, err = s.system.Root.WithGuardian(slot).SpawnNamed(props, name); err != nil {
 		return nil, fmt.Errorf("seat %s: %w", name, err)
 	}
-	s.slots = append(s.slots, seat)
+	s.slots = append(s.slots, slot)
 	s.run()
-	return seat, nil
+	return slot, nil
 }
 
-// Step has a cell take in one input: a message through the ring, the rest beside it. If it panicked, reason is with what, and where.
+// Step steps a cell with one input. A message passes through the queue; other
+// inputs bypass it. If the step panicked, reason is the panic value and stack
+// its stack trace.
 func (s *StepperSlot) Step(core *runtime.Cell, now actor.Time, in runtime.Input) (ready runtime.Ready, reason any, stack []byte) {
 	s.core, s.now, s.steps = core, now, 0
 	switch in := in.(type) {
@@ -130,11 +134,11 @@ func (s *StepperSlot) step(in runtime.Input) {
 }
 
 // HandleFailure implements protoactor's SupervisorStrategy.
-func (s *StepperSlot) HandleFailure(_ *proto.ActorSystem, over proto.Supervisor, child *proto.PID, _ *proto.RestartStatistics, reason, _ any) {
+func (s *StepperSlot) HandleFailure(_ *proto.ActorSystem, parent proto.Supervisor, child *proto.PID, _ *proto.RestartStatistics, reason, _ any) {
 	f, ok := reason.(*stepFailure)
 	if !ok {
 		f = &stepFailure{reason: reason}
 	}
 	s.failure = f
-	over.RestartChildren(child)
+	parent.RestartChildren(child)
 }

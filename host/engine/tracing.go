@@ -11,33 +11,33 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// tracing tells a node's history to who listens: what its cells did, in an order
-// in which nothing comes before its cause, and what became durable and left the
-// node. Positions count the entries since the node's start.
+// tracing publishes a node's history: the steps of its cells, and the entries
+// and effects that became durable or left the node. No event precedes its
+// cause. Positions count the entries since the node's start.
 type tracing struct {
-	emit   func([]history.Event) // nil: nobody listens
-	order  sync.Mutex            // one step at a time is told and committed
+	emit   func([]history.Event) // nil disables tracing
+	order  sync.Mutex            // serializes emitting and committing a step
 	end    atomic.Uint64
 	synced atomic.Uint64
 }
 
 func (t *tracing) enabled() bool { return t.emit != nil }
 
-// recordStep tells of a step, and locks the order until its entries are committed:
-// who calls it unlocks. It returns the log's end behind the step.
+// recordStep emits a step and locks the order until its entries are committed.
+// The caller MUST unlock it. It returns the end of the log after the step.
 func (t *tracing) recordStep(self actor.Address, now actor.Time, ready runtime.Ready) uint64 {
 	t.order.Lock()
 	events := append([]history.Event(nil), ready.Events...)
-	wrote := len(ready.Entries)
-	end := t.end.Add(uint64(wrote))
-	if wrote > 0 {
-		events = append(events, history.Event{Kind: history.Append, At: now, From: self, Pos: end, Wrote: wrote})
+	written := len(ready.Entries)
+	end := t.end.Add(uint64(written))
+	if written > 0 {
+		events = append(events, history.Event{Kind: history.Append, At: now, From: self, Pos: end, Wrote: written})
 	}
 	t.emit(events)
 	return end
 }
 
-// recordSync tells that the log is, up to a position.
+// recordSync emits that the log is durable up to a position.
 func (t *tracing) recordSync(self actor.Address, now actor.Time, pos uint64) {
 	for {
 		before := t.synced.Load()
@@ -51,7 +51,8 @@ func (t *tracing) recordSync(self actor.Address, now actor.Time, pos uint64) {
 	t.emit([]history.Event{{Kind: history.Sync, At: now, From: self, Pos: pos, Synced: pos}})
 }
 
-// wrapEffect tells of an effect that leaves the node, and then does it.
+// wrapEffect returns a function that emits an effect leaving the node and then
+// performs it.
 func (t *tracing) wrapEffect(c *cell, e runtime.Effect, pos uint64, do func()) func() {
 	self := c.core.Self()
 	ev := history.Event{Kind: history.Perform, From: self, Call: e.ID.Run, Step: e.ID.Step, Index: e.ID.Index, Attempt: e.Attempt, Pos: pos}
@@ -74,13 +75,13 @@ func (t *tracing) wrapEffect(c *cell, e runtime.Effect, pos uint64, do func()) f
 		ev.What = "model"
 	case runtime.Invoke:
 		ev.What = "invoke"
-	default: // what stays inside
+	default: // effects that stay inside the node are not traced
 		return do
 	}
 	return func() {
-		told := ev
-		told.At, told.Synced = c.engine.clock.now(), t.synced.Load()
-		t.emit([]history.Event{told})
+		emitted := ev
+		emitted.At, emitted.Synced = c.engine.clock.now(), t.synced.Load()
+		t.emit([]history.Event{emitted})
 		do()
 	}
 }

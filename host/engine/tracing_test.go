@@ -10,16 +10,16 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// TestTraceKeepsCausalOrder: a turn begins behind what admits it, what is
-// durable stands in the log, and what leaves the node is durable.
+// TestTraceKeepsCausalOrder checks that no turn precedes its admission, no sync
+// precedes its append, and no effect leaves the node before it is durable.
 func TestTraceKeepsCausalOrder(t *testing.T) {
 	var mu sync.Mutex
-	var told []history.Event
+	var events []history.Event
 	n := startNode(t, t.TempDir(), func(c *Config) {
-		c.Trace = func(events []history.Event) {
+		c.Trace = func(batch []history.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			told = append(told, events...)
+			events = append(events, batch...)
 		}
 	})
 	var clients sync.WaitGroup
@@ -31,8 +31,8 @@ func TestTraceKeepsCausalOrder(t *testing.T) {
 	var end, synced uint64
 	seen := map[string]int{}
 	admitted := map[string]bool{}
-	for i := range told {
-		e := &told[i]
+	for i := range events {
+		e := &events[i]
 		seen[e.Kind.String()+" "+e.What]++
 		switch e.Kind {
 		case history.Append:

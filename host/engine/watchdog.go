@@ -13,21 +13,21 @@ import (
 	"github.com/troupe-run/troupe/runtime"
 )
 
-// StepMax is how long a step may take before it is named.
+// StepMax is the duration after which a running step is reported as slow.
 const StepMax = 100 * time.Millisecond
 
-// watchdog names a step that takes too long, while it does: all other actors of
-// the cell wait for it, and so does the client whose goroutine it may be. It
-// looks now and then as long as the cell steps, and sleeps with it.
+// watchdog reports a step that takes too long while it is running. All other
+// actors of the cell wait for it, and so does a client whose goroutine runs it.
+// The watchdog polls while the cell steps and stops when the cell is idle.
 type watchdog struct {
 	cell   uint16
 	log    *slog.Logger
 	clock  clock
 	timer  *time.Timer
 	active atomic.Bool
-	tally  *tally // is told of steps that take long, too
+	tally  *tally // also records slow steps
 
-	mu       sync.Mutex // as long as it is held no step begins or ends
+	mu       sync.Mutex // while it is held, no step begins or ends
 	input    runtime.Input
 	start    actor.Time
 	steps    uint64
@@ -41,7 +41,7 @@ func newWatchdog(cell uint16, log *slog.Logger, clock clock, tally *tally) *watc
 	return w
 }
 
-// begin counts a step.
+// begin starts a step and returns its number.
 func (w *watchdog) begin(in runtime.Input, now actor.Time) (step uint64) {
 	w.mu.Lock()
 	w.input, w.start = in, now
@@ -70,12 +70,12 @@ func (w *watchdog) poll() {
 	}
 }
 
-// slowStep tells of a step that takes too long, once.
+// slowStep returns the name and duration of a running slow step, once per step.
 func (w *watchdog) slowStep() (name string, took time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.input == nil {
-		w.active.Store(false) // who begins now finds it asleep
+		w.active.Store(false) // the next begin restarts the timer
 		return "", 0
 	}
 	w.timer.Reset(StepMax / 2)
@@ -88,7 +88,7 @@ func (w *watchdog) slowStep() (name string, took time.Duration) {
 	return inputName(w.input), took
 }
 
-// inputName is what a cell is busy with, in a few words; never content.
+// inputName describes an input in a few words. It never includes content.
 func inputName(in runtime.Input) string {
 	switch in := in.(type) {
 	case *runtime.Visit:

@@ -8,12 +8,12 @@ import (
 	proto "github.com/asynkron/protoactor-go/actor"
 )
 
-// worker is a cell's own goroutine: its thread whenever no client's is.
+// worker is a cell's own goroutine. It steps the cell whenever no client does.
 type worker struct {
-	work     chan func() // of one: a mailbox is scheduled once until it has run
+	work     chan func() // capacity 1: a mailbox is scheduled at most once until it has run
 	quit     chan struct{}
 	done     chan struct{}
-	stopOnce sync.Once // quit is closed
+	stopOnce sync.Once // guards closing quit
 }
 
 var _ proto.Dispatcher = (*worker)(nil)
