@@ -14,9 +14,9 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Backup copies the store into an empty or absent folder while it is being
-// written: all that was durable when it was called is in there. The copy opens
-// like the store itself, whose secret it does not have.
+// Backup copies the store into an empty or absent directory while commits
+// continue. The copy holds everything that was durable at the time of the call.
+// It opens like the store itself, but has no secret.
 func (l *Log) Backup(dir string) error {
 	l.mu.Lock()
 	mark := l.synced
@@ -43,7 +43,7 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 	}
 	err := d.db.Checkpoint(to.path(pebbleDir), pebble.WithFlushedWAL())
 	if err == nil {
-		err = to.initialize() // from here on it looks like a store
+		err = to.initialize() // from here on the directory is recognized as a store
 	}
 	if err == nil {
 		err = errors.Join(to.writeAnchor(mark), to.closeAnchor())
@@ -54,8 +54,9 @@ func (d *Disk) copyTo(dir string, mark store.Mark) error {
 	return err
 }
 
-// removeFiles takes away what was begun in a folder that was empty, so that it can be
-// begun again. FORMAT goes first: without it the rest is no store.
+// removeFiles removes a partial copy from a directory that was empty, so that
+// the copy can be retried. FORMAT goes first: without it the rest is not a
+// store.
 func (d *Disk) removeFiles() error {
 	for _, name := range []string{formatFile, formatFile + tempSuffix, anchorFile, anchorFile + tempSuffix, pebbleDir} {
 		if err := d.options.fs.RemoveAll(d.path(name)); err != nil {
@@ -65,8 +66,8 @@ func (d *Disk) removeFiles() error {
 	return nil
 }
 
-// Restore copies a backup into an empty or absent folder. A backup with anything
-// wrong in it is refused: Examine says what.
+// Restore copies a backup into an empty or absent directory. It refuses a
+// backup in which Examine finds anything wrong.
 func Restore(from, dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
 	to := &Disk{dir: dir, options: options.withDefaults(dir)}
 	x, err := examineWith(from, options, progress, func() error { return to.copyFrom(from) })
@@ -76,7 +77,7 @@ func Restore(from, dir string, options Options, progress func(keys uint64)) (sto
 	return x, err
 }
 
-// copyFrom makes the folder of a store that of another, durably.
+// copyFrom copies the store in from into the disk's directory, durably.
 func (d *Disk) copyFrom(from string) error {
 	fs := d.options.fs
 	if names, err := fs.List(d.dir); err == nil && len(names) > 0 {
@@ -84,17 +85,17 @@ func (d *Disk) copyFrom(from string) error {
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it makes a store of it
+	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it marks the directory as a store
 		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
 			return fmt.Errorf("folder %s: %w", d.dir, errors.Join(err, d.removeFiles()))
 		}
 	}
-	folder, err := fs.OpenDir(d.dir)
+	file, err := fs.OpenDir(d.dir)
 	if err != nil {
 		return err
 	}
 	d.syncParents()
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(file.Sync(), file.Close())
 }
 
 func copyTree(fs vfs.FS, from, to string) error {
@@ -117,11 +118,11 @@ func copyTree(fs vfs.FS, from, to string) error {
 			return err
 		}
 	}
-	folder, err := fs.OpenDir(to)
+	file, err := fs.OpenDir(to)
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(file.Sync(), file.Close())
 }
 
 func copyFile(fs vfs.FS, from, to string) error {

@@ -15,17 +15,18 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/v1 anew: only while no release has written it")
 
-// testdata/v1 is a store that the first version wrote. Every later one opens it
-// and finds what it tells. What is told here, and by story, never changes: a
-// later version that tells more gets a folder of its own.
+// testdata/v1 is a store written by the first version. Every later version MUST
+// open it and find its content. That content, including the output of
+// entryGenerator, never changes. A version that stores more gets a directory of
+// its own.
 const fixture = "testdata/v1"
 
-// Carol's runs went through every kind of record there is.
+// Carol's runs cover every kind of record.
 var (
 	carol  = actor.NewID("carol", "s-2")
 	dave   = actor.ID{Tenant: "acme", Agent: "dave", Key: "main"}
-	first  = actor.NewCallID(1_000_000_000_000, 1, 1) // ended
-	second = actor.NewCallID(2_000_000_000_000, 2, 2) // asks, is answered, waits
+	first  = actor.NewCallID(1_000_000_000_000, 1, 1) // has ended
+	second = actor.NewCallID(2_000_000_000_000, 2, 2) // has asked, was answered, and waits
 	child  = actor.NewCallID(2_500_000_000_000, 3, 3)
 	buried = actor.NewCallID(3_000_000_000_000, 4, 4)
 	parked = actor.NewCallID(4_000_000_000_000, 5, 5)
@@ -46,7 +47,7 @@ func TestFirstVersionStoreStaysReadable(t *testing.T) {
 		readFixture(t, d)
 		mustClose(t, d)
 	}
-	// It can be gone on with.
+	// The store can be appended to.
 	d := mustOpen(t, dir, Options{})
 	l, s := NewLog(d), newEntryGenerator("alice")
 	for s.n < 21 {
@@ -80,9 +81,9 @@ func readFixture(t *testing.T, d *Disk) {
 	if j.N != 12 || reply == nil || run == nil || !j.IsBuried(buried) {
 		t.Fatalf("carol's journal: %+v", j)
 	}
-	if of, _, ok := j.Promise(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || of != first ||
+	if promised, _, ok := j.Promise(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || promised != first ||
 		actor.TextOf(reply.Parts) != entryText(7) || reply.Warnings[0] != "slow" {
-		t.Errorf("first: %+v, promised for %s", reply, of)
+		t.Errorf("first: %+v, promised for %s", reply, promised)
 	}
 	call, tool := run.Last()[0], run.Last()[1]
 	if call.To != dave || call.Call != child || call.Budget != 40 || call.Holds != 2 || call.Answer == nil || actor.TextOf(call.Answer.Parts) != entryText(14) {
@@ -124,16 +125,16 @@ func writeFixture(t *testing.T) {
 	for range 14 {
 		commit(l, alice.next())
 	}
-	if err := d.db.Flush(); err != nil { // some of it in tables, some in the log written ahead
+	if err := d.db.Flush(); err != nil { // part of it in sstables, part in the write-ahead log
 		t.Fatal(err)
 	}
-	n, was := uint64(0), actor.Time(0)
+	n, lastDue := uint64(0), actor.Time(0)
 	entry := func(due actor.Time, r store.Record, events ...store.RunEvent) store.Entry {
 		if _, ok := r.(store.Snapshot); !ok {
 			n++
 		}
-		e := store.Entry{Actor: carol, Shard: 7, Epoch: 5, N: n, Record: r, Events: events, WasDue: was, Due: due}
-		was = due
+		e := store.Entry{Actor: carol, Shard: 7, Epoch: 5, N: n, Record: r, Events: events, WasDue: lastDue, Due: due}
+		lastDue = due
 		return e
 	}
 	at := actor.Time(1_000_000_000_000)

@@ -16,27 +16,27 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// openError says more of why Pebble does not open a store than it does: of the
-// log written ahead it names neither the file nor what stands in it. The mark is
-// that of the anchor.
+// openError adds to Pebble's error the names of the WAL files and the newest
+// batch of the anchor, which Pebble does not report.
 func (d *Disk) openError(err error, mark store.Mark) error {
-	switch said := err.Error(); {
-	case !strings.Contains(said, "WAL") && pebbleFileName.MatchString(said):
+	switch message := err.Error(); {
+	case !strings.Contains(message, "WAL") && pebbleFileName.MatchString(message):
 		return fmt.Errorf("folder %s: %w", pebbleDir, err)
-	case !strings.Contains(said, "WAL"):
+	case !strings.Contains(message, "WAL"):
 		return fmt.Errorf("folder %s: %w: its MANIFEST, its OPTIONS, or a marker file, is missing or damaged", pebbleDir, err)
 	}
 	return fmt.Errorf("log written ahead %s: %w: the newest batches, up to %d, stand there and cannot be read", strings.Join(d.walFiles(), ", "), err, mark.Batch)
 }
 
-// preservedDir holds the log written ahead as it was when a store was opened: Pebble
-// puts what it can read of it into tables, and takes it away, before anybody has
-// seen whether all of it is there. It goes when all is.
+// preservedDir holds the write-ahead log as it was when the store was opened.
+// Pebble moves what it can read of the log into sstables and removes the log,
+// before the store is known to be complete. The directory is removed once it
+// is.
 const preservedDir = "kept"
 
-// preserveWAL gives the files of the log a second name, where the file system has
-// such a thing. What an opening that failed has kept stays: it is older, and has
-// more in it.
+// preserveWAL links the WAL files into preservedDir, if the file system
+// supports links. Files preserved by an earlier failed open are kept: they are
+// older and more complete.
 func (d *Disk) preserveWAL() error {
 	if d.options.ReadOnly || d.preservedNote() != "" {
 		return nil
@@ -53,13 +53,13 @@ func (d *Disk) preserveWAL() error {
 	}
 	for _, name := range slices.DeleteFunc(names, func(n string) bool { return !isWAL(n) }) {
 		if err := fs.Link(fs.PathJoin(d.path(pebbleDir), name), fs.PathJoin(d.path(preservedDir), name)); err != nil {
-			return d.dropPreserved() // a store that is whole must open all the same
+			return d.dropPreserved() // an intact store MUST still open
 		}
 	}
 	return nil
 }
 
-// preservedNote says where the log of before is, if it was kept.
+// preservedNote names the preserved log for an error, if there is one.
 func (d *Disk) preservedNote() string {
 	if names, err := d.options.fs.List(d.path(preservedDir)); err != nil || len(names) == 0 {
 		return ""
@@ -74,7 +74,7 @@ func (d *Disk) dropPreserved() error {
 	return d.options.fs.RemoveAll(d.path(preservedDir))
 }
 
-// openTablesOnly opens what stands in the tables, as if there were no log written ahead.
+// openTablesOnly opens the sstables of the store, ignoring the write-ahead log.
 func (d *Disk) openTablesOnly(mark store.Mark) (err error) {
 	options := d.pebbleOptions(mark)
 	options.FS = noWALFS{options.FS}
@@ -82,7 +82,7 @@ func (d *Disk) openTablesOnly(mark store.Mark) (err error) {
 	return err
 }
 
-// noWALFS is a file system that hides the log written ahead.
+// noWALFS is a file system that hides the WAL files.
 type noWALFS struct{ vfs.FS }
 
 func (f noWALFS) List(dir string) ([]string, error) {
@@ -92,10 +92,10 @@ func (f noWALFS) List(dir string) ([]string, error) {
 
 func isWAL(name string) bool { return strings.HasSuffix(name, ".log") }
 
-// pebbleFileName finds what Pebble calls one of its files.
+// pebbleFileName matches the names that Pebble gives to its files.
 var pebbleFileName = regexp.MustCompile(`\b\d{6}\b|MANIFEST-|OPTIONS-|marker\.`)
 
-// walFiles names the files of the log written ahead.
+// walFiles returns the names of the WAL files.
 func (d *Disk) walFiles() []string {
 	names, err := d.options.fs.List(d.path(pebbleDir))
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 
 var flips = flag.Int("flips", 8, "bits to flip in each file of a store, one at a time")
 
-// fileSet is a folder in memory: what was read from a real one, to be damaged.
+// fileSet is a directory in memory, read from a real one in order to be
+// corrupted.
 type fileSet map[string][]byte
 
 func readFiles(t *testing.T, dir string) fileSet {
@@ -43,7 +44,7 @@ func readFiles(t *testing.T, dir string) fileSet {
 	return all
 }
 
-// open opens the folder as it is now.
+// open opens a store with these files.
 func (f fileSet) open(t *testing.T) (*Disk, error) {
 	mem := vfs.NewMem()
 	if err := mem.MkdirAll("/data/pebble", 0o700); err != nil {
@@ -62,8 +63,8 @@ func (f fileSet) open(t *testing.T) (*Disk, error) {
 	return Open("/data", "n1", Options{fs: mem, Fatal: func(line string) { panic(line) }})
 }
 
-// Each damage to each file is either found, in words that name the store, or
-// does no harm: nothing is lost or changed in silence.
+// Each corruption of each file is either detected, by an error that names the
+// store, or harmless. Nothing is lost or changed silently.
 func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
@@ -75,7 +76,7 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 		for range each {
 			commit(l, s.next())
 		}
-		if name != "c" { // the last third stays in the log written ahead
+		if name != "c" { // the last third stays in the write-ahead log
 			if err := d.db.Flush(); err != nil {
 				t.Fatal(err)
 			}
@@ -84,20 +85,20 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 	mustClose(t, l, d)
 	whole := readFiles(t, dir)
 
-	found, harmless := map[string]int{}, map[string]int{}
+	detected, harmless := map[string]int{}, map[string]int{}
 	try := func(name, what string, damaged []byte) {
 		t.Helper()
-		folder := maps.Clone(whole)
+		files := maps.Clone(whole)
 		if damaged == nil {
-			delete(folder, name)
+			delete(files, name)
 		} else {
-			folder[name] = damaged
+			files[name] = damaged
 		}
 		class := strings.TrimLeft(filepath.Base(name), "0123456789")
 		class, _, _ = strings.Cut(class, "-")
-		d, err := folder.open(t)
+		d, err := files.open(t)
 		if err != nil {
-			found[class]++
+			detected[class]++
 			if !strings.HasPrefix(err.Error(), "store /data: ") {
 				t.Errorf("%s %s: %v", name, what, err)
 			}
@@ -107,7 +108,7 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 		for _, actorName := range names {
 			n, err := checkEntries(d, actor.NewID(actorName, "s-1"))
 			if err != nil {
-				found[class]++
+				detected[class]++
 				if !strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "blob") {
 					t.Errorf("%s %s: names no key: %v", name, what, err)
 				}
@@ -138,16 +139,16 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 			try(name, fmt.Sprintf("cut at %d of %d", at, len(content)), content[:at:at])
 		}
 	}
-	t.Logf("found %v, harmless %v", found, harmless)
+	t.Logf("found %v, harmless %v", detected, harmless)
 	for _, class := range []string{"FORMAT", "ANCHOR", ".log", ".sst", "MANIFEST"} {
-		if found[class] == 0 {
+		if detected[class] == 0 {
 			t.Errorf("no damage to %s was found: there are %v", class, slices.Sorted(maps.Keys(whole)))
 		}
 	}
 }
 
-// A log written ahead that was cut short is often what Pebble takes for a crash:
-// what it has lost is known from the anchor alone.
+// Pebble often takes a truncated write-ahead log for the result of a crash. The
+// loss is then known only from the anchor.
 func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
@@ -157,7 +158,7 @@ func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	}
 	mustClose(t, l, d)
 	whole := readFiles(t, dir)
-	var log string // of several the one in use
+	var log string // the current one if there are several
 	for name, content := range whole {
 		if strings.HasSuffix(name, ".log") && len(content) >= len(whole[log]) {
 			log = name
@@ -165,9 +166,9 @@ func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	}
 	byAnchor, cuts := 0, 0
 	for at := 0; at < len(whole[log]); at += 4096 {
-		folder := maps.Clone(whole)
-		folder[log] = whole[log][:at]
-		_, err := folder.open(t)
+		files := maps.Clone(whole)
+		files[log] = whole[log][:at]
+		_, err := files.open(t)
 		if err == nil {
 			t.Errorf("cut at %d of %d: nobody noticed", at, len(whole[log]))
 		} else if strings.Contains(err.Error(), "before its anchor at batch 60: what was committed is lost") {
@@ -180,8 +181,8 @@ func TestAnchorDetectsTruncatedLog(t *testing.T) {
 	}
 }
 
-// What Pebble does not open is named, by Open and by Examine, which never says
-// that nothing was lost where nothing could be read.
+// Open and Examine name the file that Pebble does not open. Examine never
+// reports that nothing was lost if it could not read everything.
 func TestCorruptionErrorsNameFile(t *testing.T) {
 	const entries = 300
 	dir := newTestStore(t, entries)
@@ -194,18 +195,18 @@ func TestCorruptionErrorsNameFile(t *testing.T) {
 	}
 	for name := range whole {
 		if strings.Contains(name, "marker.") {
-			folder := maps.Clone(whole)
-			delete(folder, name)
-			if _, err := folder.open(t); err == nil || !strings.Contains(err.Error(), "a marker file, is missing or damaged") {
+			files := maps.Clone(whole)
+			delete(files, name)
+			if _, err := files.open(t); err == nil || !strings.Contains(err.Error(), "a marker file, is missing or damaged") {
 				t.Errorf("without %s: %v", name, err)
 			}
 		}
 	}
-	unread, said := corruptLog(t, whole, log)
-	if !strings.Contains(said, "log written ahead ") || !strings.Contains(said, log) || !strings.Contains(said, fmt.Sprintf("up to %d,", entries)) {
-		t.Error(said)
+	corrupt, message := corruptLog(t, whole, log)
+	if !strings.Contains(message, "log written ahead ") || !strings.Contains(message, log) || !strings.Contains(message, fmt.Sprintf("up to %d,", entries)) {
+		t.Error(message)
 	}
-	for name, content := range map[string][]byte{log: unread, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+secretChecksumBytes)} {
+	for name, content := range map[string][]byte{log: corrupt, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+secretChecksumBytes)} {
 		path := filepath.Join(dir, name)
 		old := whole[name]
 		if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -226,8 +227,8 @@ func TestCorruptionErrorsNameFile(t *testing.T) {
 	}
 }
 
-// What is left of a store whose newest log is gone, or is nothing that can be
-// read, can be read, and Examine tells which batches are not there any more.
+// A store whose newest log is empty or unreadable can still be read with
+// Damaged. Examine reports the missing batches.
 func TestDamagedStoreIsReadable(t *testing.T) {
 	from := t.TempDir()
 	d := mustOpen(t, from, Options{})
@@ -243,9 +244,9 @@ func TestDamagedStoreIsReadable(t *testing.T) {
 	}
 	mustClose(t, l, d)
 	log := filepath.Base(newestLog(t, from))
-	unread, _ := corruptLog(t, readFiles(t, from), "pebble/"+log)
-	for name, content := range map[string][]byte{"empty": {}, "unread": unread} {
-		dir := filepath.Join(t.TempDir(), name) // a store that is opened for writing is another afterwards
+	corrupt, _ := corruptLog(t, readFiles(t, from), "pebble/"+log)
+	for name, content := range map[string][]byte{"empty": {}, "unread": corrupt} {
+		dir := filepath.Join(t.TempDir(), name) // opening a store for writing changes it
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
@@ -275,8 +276,8 @@ func TestDamagedStoreIsReadable(t *testing.T) {
 	}
 }
 
-// An opening that fails has kept the log as it was, also over a second try; one
-// that does not fail keeps nothing.
+// A failed open preserves the original log, also across a second attempt. A
+// successful open preserves nothing.
 func TestWALIsPreservedUntilVerified(t *testing.T) {
 	dir := newTestStore(t, 300)
 	log := newestLog(t, dir)
@@ -288,23 +289,23 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 	if err := os.WriteFile(log, bad, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	kept := filepath.Join(dir, preservedDir, filepath.Base(log))
+	preserved := filepath.Join(dir, preservedDir, filepath.Base(log))
 	for range 2 {
 		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "the log as it was before is in kept") {
 			t.Fatal(err)
 		}
-		if got, err := os.ReadFile(kept); err != nil || !bytes.Equal(got, bad) {
+		if got, err := os.ReadFile(preserved); err != nil || !bytes.Equal(got, bad) {
 			t.Fatalf("%d bytes are kept of %d, %v", len(got), len(bad), err)
 		}
 	}
 	if now, err := os.ReadFile(log); err == nil && bytes.Equal(now, bad) {
 		t.Fatal("the log is where it was: nothing need be kept")
 	}
-	// One that Pebble does not even begin with is told in the same words each time.
+	// A log that Pebble rejects at once gives the same error on every attempt.
 	dir = newTestStore(t, 300)
 	log = newestLog(t, dir)
-	unread, _ := corruptLog(t, readFiles(t, dir), "pebble/"+filepath.Base(log))
-	if err := os.WriteFile(log, unread, 0o600); err != nil {
+	corrupt, _ := corruptLog(t, readFiles(t, dir), "pebble/"+filepath.Base(log))
+	if err := os.WriteFile(log, corrupt, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -312,25 +313,26 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again := newTestStore(t, 30)
-	d := mustOpen(t, again, Options{})
+	intact := newTestStore(t, 30)
+	d := mustOpen(t, intact, Options{})
 	mustClose(t, d)
-	if _, err := os.Stat(filepath.Join(again, preservedDir)); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(intact, preservedDir)); !os.IsNotExist(err) {
 		t.Errorf("a whole store keeps something: %v", err)
 	}
 }
 
-// corruptLog damages a log so that Pebble does not take it for one that ends
-// early, which the anchor would contradict. It tells what Open says of it.
-func corruptLog(t *testing.T, whole fileSet, log string) (content []byte, said string) {
+// corruptLog corrupts a log such that Pebble rejects it instead of treating it
+// as truncated, which the anchor would detect. It returns the log and the error
+// of Open.
+func corruptLog(t *testing.T, whole fileSet, log string) (content []byte, message string) {
 	t.Helper()
 	const block = 512
 	for from := 8 * block; from+block < len(whole[log]); from += 8 * block {
-		folder := maps.Clone(whole)
-		folder[log] = bytes.Clone(whole[log])
-		copy(folder[log][4*block:], whole[log][from:from+block])
-		if _, err := folder.open(t); err != nil && strings.Contains(err.Error(), "WAL") {
-			return folder[log], err.Error()
+		files := maps.Clone(whole)
+		files[log] = bytes.Clone(whole[log])
+		copy(files[log][4*block:], whole[log][from:from+block])
+		if _, err := files.open(t); err != nil && strings.Contains(err.Error(), "WAL") {
+			return files[log], err.Error()
 		}
 	}
 	t.Fatal("Pebble reads the log whatever is wrong with it")

@@ -21,8 +21,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A power failure at any moment, with any part of what was not synced on the
-// disk or not, leaves a store that opens and holds all that was acknowledged.
+// A power failure at any moment, with any part of the unsynced data on disk,
+// leaves a store that opens and holds everything acknowledged.
 func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 	const dir, writers, failures, commits = "/data", 3, 24, 8
 	fs := vfs.NewCrashableMem()
@@ -30,16 +30,16 @@ func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 	l := NewLog(d)
 	random := rand.New(rand.NewPCG(1, 2))
 	var acked [writers]atomic.Uint64
-	var stories [writers]*entryGenerator
+	var generators [writers]*entryGenerator
 	for w := range writers {
-		stories[w] = newEntryGenerator(fmt.Sprintf("%c", 'a'+w))
+		generators[w] = newEntryGenerator(fmt.Sprintf("%c", 'a'+w))
 	}
 	for i := range failures {
-		var working sync.WaitGroup
-		for _, s := range stories {
-			working.Add(1)
+		var clients sync.WaitGroup
+		for _, s := range generators {
+			clients.Add(1)
 			go func() {
-				defer working.Done()
+				defer clients.Done()
 				for range commits {
 					commit(l, s.next(), s.next())
 					acked[s.id.Agent[0]-'a'].Store(s.n)
@@ -47,39 +47,39 @@ func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 			}()
 		}
 		for range random.IntN(2 * commits) {
-			commit(l) // it fails in the middle of the work
+			commit(l) // the failure comes in the middle of the work
 		}
-		var promised [writers]uint64
+		var before [writers]uint64
 		for w := range writers {
-			promised[w] = acked[w].Load()
+			before[w] = acked[w].Load()
 		}
 		percent := []int{0, 0, 100, 1 + random.IntN(99)}[i%4]
 		failed := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: random})
-		working.Wait()
+		clients.Wait()
 
-		left, err := Open(dir, "n1", Options{fs: failed})
+		reopened, err := Open(dir, "n1", Options{fs: failed})
 		if err != nil {
 			t.Fatalf("failure %d, %d%% of the unsynced kept: %v", i, percent, err)
 		}
 		total := uint64(0)
-		for w, s := range stories {
-			n, err := checkEntries(left, s.id)
-			if total += n; err != nil || n < promised[w] {
-				t.Fatalf("failure %d, %d%% of the unsynced kept: %d entries of %s, %d acknowledged, %v", i, percent, n, s.id, promised[w], err)
+		for w, s := range generators {
+			n, err := checkEntries(reopened, s.id)
+			if total += n; err != nil || n < before[w] {
+				t.Fatalf("failure %d, %d%% of the unsynced kept: %d entries of %s, %d acknowledged, %v", i, percent, n, s.id, before[w], err)
 			}
 		}
-		if end := left.End(); uint64(end.Pos) != total {
+		if end := reopened.End(); uint64(end.Pos) != total {
 			t.Fatalf("failure %d: the log ends at %d, and holds %d entries", i, end.Pos, total)
 		}
-		mustClose(t, left)
+		mustClose(t, reopened)
 	}
 	mustClose(t, l)
 }
 
-// The test program is also the child that is killed, or whose disk fails.
+// The test binary is also the child process that is killed or whose disk fails.
 const (
 	childDir  = "TROUPE_DISK_TEST_CHILD"
-	childFail = "TROUPE_DISK_TEST_FAIL" // which write or sync fails, of those to the log
+	childFail = "TROUPE_DISK_TEST_FAIL" // the write or sync of the log that fails, as "KIND N"
 )
 
 func TestMain(m *testing.M) {
@@ -89,7 +89,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// childMain goes on with two stories, and says on its standard output what is durable.
+// childMain continues the entries of two generators. It prints the number of
+// each entry once it is durable.
 func childMain(dir string) {
 	options := Options{FreeFloor: 1}
 	if kind, nth, ok := strings.Cut(os.Getenv(childFail), " "); ok {
@@ -135,7 +136,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		lines, heard := bufio.NewScanner(out), 0
+		lines, count := bufio.NewScanner(out), 0
 		for lines.Scan() {
 			var name string
 			var n uint64
@@ -144,8 +145,8 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 				break
 			}
 			acked[name] = n
-			if heard++; heard == 20+30*kill {
-				_ = child.Process.Kill() // what it said before is still read
+			if count++; count == 20+30*kill {
+				_ = child.Process.Kill() // output printed before the kill is still read
 			}
 		}
 		_ = child.Process.Kill()
@@ -168,34 +169,35 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 	}
 }
 
-// failNth is the real file system, but for one write or sync to a log.
+// failNth returns the real file system with one failing write or sync of the
+// log.
 func failNth(kind, nth string) vfs.FS {
-	left, _ := strconv.Atoi(nth)
+	target, _ := strconv.Atoi(nth)
 	var count atomic.Int64
 	return errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		sync := op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData || op.Kind == errorfs.OpFileSyncTo
-		ours := kind == "sync" && sync || kind == "write" && op.Kind == errorfs.OpFileWrite
-		if ours && strings.HasSuffix(op.Path, ".log") && count.Add(1) == int64(left) {
+		matches := kind == "sync" && sync || kind == "write" && op.Kind == errorfs.OpFileWrite
+		if matches && strings.HasSuffix(op.Path, ".log") && count.Add(1) == int64(target) {
 			return syscall.EIO
 		}
 		return nil
 	}))
 }
 
-// A disk that fails ends the process in one line; what was acknowledged is there
-// at the next start.
+// A disk error ends the process with a one-line message. Everything
+// acknowledged is found by the next start.
 func TestDiskErrorStopsProcess(t *testing.T) {
 	for _, fail := range []string{"sync 100", "write 100"} {
 		dir := t.TempDir()
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), childDir+"="+dir, childFail+"="+fail)
-		var said strings.Builder
-		child.Stderr = &said
+		var stderr strings.Builder
+		child.Stderr = &stderr
 		out, err := child.Output()
 		if code := child.ProcessState.ExitCode(); code != 1 {
 			t.Errorf("%s: exit code %d, %v", fail, code, err)
 		}
-		if line := said.String(); !strings.HasPrefix(line, "troupe: store "+dir+": ") || !strings.HasSuffix(line, "; stopping, nothing acknowledged is lost\n") || strings.Count(line, "\n") != 1 {
+		if line := stderr.String(); !strings.HasPrefix(line, "troupe: store "+dir+": ") || !strings.HasSuffix(line, "; stopping, nothing acknowledged is lost\n") || strings.Count(line, "\n") != 1 {
 			t.Errorf("%s: said %q", fail, line)
 		}
 		acked := map[string]uint64{}

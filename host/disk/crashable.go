@@ -9,8 +9,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// setDeterministic takes from Pebble what it does by itself, so that what a simulated node
-// reads is a function of what was applied.
+// setDeterministic disables the background work of Pebble, so that the reads of
+// a simulated node depend only on the applied batches.
 func setDeterministic(o *pebble.Options) {
 	o.MemTableSize = 64 << 20
 	o.DisableAutomaticCompactions = true
@@ -19,8 +19,8 @@ func setDeterministic(o *pebble.Options) {
 	o.L0StopWritesThreshold = 1 << 20
 }
 
-// CrashableStore is a store.KV for the simulator: Pebble over a file system in memory that
-// loses in a crash what was not synced. Each Apply is synced.
+// CrashableStore is a store.KV for the simulator: Pebble over an in-memory file
+// system that loses unsynced data in a crash. Each Apply is synced.
 type CrashableStore struct {
 	keys
 	fs *vfs.MemFS
@@ -28,7 +28,7 @@ type CrashableStore struct {
 
 var _ store.KV = (*CrashableStore)(nil)
 
-// OpenCrashableStore opens an empty one.
+// OpenCrashableStore returns an empty store.
 func OpenCrashableStore() (*CrashableStore, error) {
 	t := &CrashableStore{fs: vfs.NewCrashableMem()}
 	return t, t.open()
@@ -41,7 +41,7 @@ func (t *CrashableStore) open() (err error) {
 	return err
 }
 
-// Crash loses what was not synced, and opens again what is left.
+// Crash discards unsynced data and opens the store again.
 func (t *CrashableStore) Crash() error {
 	left := t.fs.CrashClone(vfs.CrashCloneCfg{})
 	if err := t.db.Close(); err != nil {
@@ -51,10 +51,11 @@ func (t *CrashableStore) Crash() error {
 	return t.open()
 }
 
-// Close lets go of the memory.
+// Close closes the store. Its content is lost.
 func (t *CrashableStore) Close() error { return t.db.Close() }
 
-// silent hears nothing, and a failure that cannot be in memory is a panic.
+// silent is a Pebble logger that discards everything. It panics on a fatal
+// error, which cannot happen in memory.
 type silent struct{}
 
 func (silent) Infof(string, ...any)              {}

@@ -10,25 +10,25 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Tamed Pebble and a map in memory, given the same batches, show the same, also
-// after crashes.
+// A CrashableStore and a store.Memory hold the same keys after the same
+// batches, also after crashes.
 func TestCrashableStoreMatchesMemory(t *testing.T) {
-	tamed, err := OpenCrashableStore()
+	crashable, err := OpenCrashableStore()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tamed.Close()
+	defer crashable.Close()
 	memory := &store.Memory{}
 	random := rand.New(rand.NewPCG(5, 6))
-	stories := []*entryGenerator{newEntryGenerator("a"), newEntryGenerator("b"), newEntryGenerator("c")}
+	generators := []*entryGenerator{newEntryGenerator("a"), newEntryGenerator("b"), newEntryGenerator("c")}
 	w := store.NewWriter(store.WriterConfig{Node: "n1"})
 	var end store.Mark
 	for range 300 {
 		for range 1 + random.IntN(3) {
-			w.Append([]store.Entry{stories[random.IntN(3)].next()})
+			w.Append([]store.Entry{generators[random.IntN(3)].next()})
 		}
 		b, _ := w.Next()
-		for _, kv := range []store.KV{tamed, memory} {
+		for _, kv := range []store.KV{crashable, memory} {
 			if err := kv.Apply(b.Rows); err != nil {
 				t.Fatal(err)
 			}
@@ -37,15 +37,15 @@ func TestCrashableStoreMatchesMemory(t *testing.T) {
 		w.Synced(b.No)
 		end = b.Mark()
 		if random.IntN(30) == 0 {
-			if err := tamed.Crash(); err != nil {
+			if err := crashable.Crash(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if a, b := dump(t, tamed), dump(t, memory); !bytes.Equal(a, b) {
+	if a, b := dump(t, crashable), dump(t, memory); !bytes.Equal(a, b) {
 		t.Errorf("%d bytes in Pebble, %d in memory, not the same", len(a), len(b))
 	}
-	if got, err := store.VerifyAll(tamed, "n1", end); err != nil || got != end {
+	if got, err := store.VerifyAll(crashable, "n1", end); err != nil || got != end {
 		t.Errorf("%+v, %v, want %+v", got, err, end)
 	}
 }

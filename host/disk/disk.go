@@ -18,31 +18,34 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// FreeFloor is the free space, in bytes, without which a store takes no new work. It
-// opens with a quarter of it: what a crash has left lying about goes then.
+// FreeFloor is the free space, in bytes, below which a store takes no new work.
+// A quarter of it suffices to open the store, which removes the leftovers of a
+// crash.
 const FreeFloor = 256 << 20
 
-// Options says how a store is opened. The zero value is that of production.
+// Options are the options of a store. The zero value is for production.
 type Options struct {
-	// ReadOnly changes nothing in DIR/pebble and takes no batches.
+	// ReadOnly opens the store without changing DIR/pebble. It accepts no
+	// batches.
 	ReadOnly bool
-	// Damaged, of a store that is only read, has it opened though its anchor, its
-	// log or its chain are wrong: what is left can be read, and is whole only so
-	// far as each value says.
+	// Damaged opens a read-only store even if its anchor, its log or its chain
+	// is corrupt. The rest can be read; only the checksum of each value vouches
+	// for it.
 	Damaged bool
-	// FreeFloor is in bytes; 0 is the constant of that name, 1 is none.
+	// FreeFloor is the free space in bytes below which new work is refused. 0
+	// means the constant FreeFloor, 1 disables the limit.
 	FreeFloor uint64
-	// Logger hears what Pebble complains of; nil hears nothing.
+	// Logger receives Pebble's errors; nil discards them.
 	Logger *slog.Logger
-	// Fatal is told why the disk can no longer be written, and does not return.
-	// Nil prints the line and ends the process.
+	// Fatal receives the reason why the disk can no longer be written. It MUST
+	// NOT return. nil prints the line and ends the process.
 	Fatal func(line string)
 
-	fs        vfs.FS                         // nil: the real one
-	freeSpace func(dir string) (free uint64) // nil: that of fs
+	fs        vfs.FS                         // nil means the real file system
+	freeSpace func(dir string) (free uint64) // nil means that of fs
 }
 
-// Disk is one opened store. It is a store.KV, safe for use by many goroutines.
+// Disk is an open store. It is a store.KV, safe for concurrent use.
 type Disk struct {
 	keys
 	dir       string
@@ -56,12 +59,13 @@ type Disk struct {
 
 var _ store.KV = (*Disk)(nil)
 
-// Open opens the store of a node in dir, or begins one there if dir is empty or
-// absent. A read-only one may leave node empty: it is whose it is.
+// Open opens the store of a node in dir. It creates one if dir is empty or
+// absent. A read-only open may leave node empty and accepts the store of any
+// node.
 func Open(dir string, node actor.NodeID, options Options) (d *Disk, err error) {
 	d = &Disk{dir: dir, node: node, options: options.withDefaults(dir)}
 	defer func() {
-		// Pebble panics at some damage that it does not expect.
+		// Pebble panics on some kinds of corruption.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("store %s: damaged: %v", dir, p)
 		}
@@ -87,7 +91,7 @@ func (o Options) withDefaults(dir string) Options {
 		o.freeSpace = func(dir string) uint64 {
 			usage, err := o.fs.GetDiskUsage(dir)
 			if err != nil {
-				return ^uint64(0) // what cannot be measured is no reason to stop
+				return ^uint64(0) // an unknown amount is no reason to stop
 			}
 			return usage.AvailBytes
 		}
@@ -101,7 +105,8 @@ func (o Options) withDefaults(dir string) Options {
 	return o
 }
 
-// open looks first, then locks, then looks again: until the lock is held nothing is written.
+// open inspects the directory, locks it, and inspects it again. Apart from the
+// directory itself, nothing is written until the lock is held.
 func (d *Disk) open() error {
 	if _, err := d.inspect(); err != nil {
 		return err
@@ -163,25 +168,29 @@ func (d *Disk) pebbleOptions(mark store.Mark) *pebble.Options {
 		fs = noLockFS{fs}
 	}
 	return &pebble.Options{
-		FS:                 fs,
-		FormatMajorVersion: pebble.FormatNewest, // older ones lose synced writes to one flipped bit, and say nothing; this one does seldom, and the anchor says it
+		FS: fs,
+		// After one flipped bit, older versions can lose synced writes without
+		// an error. This one seldom does, and then the anchor reveals it.
+		FormatMajorVersion: pebble.FormatNewest,
 		ReadOnly:           d.options.ReadOnly,
 		ErrorIfNotExists:   mark.Batch > 0,
-		MemTableSize:       32 << 20, // more would make a start after a crash slower
-		// What is written is read again seldom, by what is not in memory: it is put in
-		// order later, in larger pieces, and so fewer times.
+		MemTableSize:       32 << 20, // a larger one would slow down the start after a crash
+		// Written data is rarely read again, because most reads are served from
+		// memory. Compacting later, in larger pieces, rewrites it less often.
 		L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 24,
 		LBaseMaxBytes:         512 << 20,
 		Logger:                logger{d},
-		// What is read and damaged is the reader's error, not everybody's end.
+		// Corruption found by a read is an error of that read, not of the
+		// process.
 		EventListener: &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
 			logger{d}.Errorf("damaged: %s: %v", info.Path, info.Details)
 		}},
 	}
 }
 
-// checkFormat sees that the keys are of the format that FORMAT tells, and says so in a new store.
+// checkFormat checks that the keys have the format given in FORMAT. In a new
+// store it writes the format key.
 func (d *Disk) checkFormat(mark store.Mark) error {
 	if err := store.CheckFormat(d); err != nil {
 		return err
@@ -198,13 +207,14 @@ func (d *Disk) checkFormat(mark store.Mark) error {
 	return d.Apply([]store.Row{store.FormatRow()})
 }
 
-// Node is whose log the store holds.
+// Node returns the node that the store belongs to.
 func (d *Disk) Node() actor.NodeID { return d.node }
 
-// End is where the log ended when the store was opened.
+// End returns the end of the log at the time the store was opened.
 func (d *Disk) End() store.Mark { return d.end }
 
-// VerifyAll follows the chain from its beginning; Open does so for what is recent.
+// VerifyAll verifies the chain from its beginning. Open verifies only the
+// recent part.
 func (d *Disk) VerifyAll() (store.Mark, error) {
 	end, err := store.VerifyAll(d, d.node, d.end)
 	if err != nil {
@@ -213,7 +223,8 @@ func (d *Disk) VerifyAll() (store.Mark, error) {
 	return end, nil
 }
 
-// Full says that new work must wait until there is room; what was begun may end.
+// Full returns an error while new work must wait for free space. Open work may
+// complete.
 func (d *Disk) Full() error { return d.checkFree(d.options.FreeFloor) }
 
 func (d *Disk) checkFree(floor uint64) error {
@@ -223,7 +234,7 @@ func (d *Disk) checkFree(floor uint64) error {
 	return nil
 }
 
-// Apply implements store.KV: when it returns, the rows will be there after a crash.
+// Apply implements store.KV. The rows are durable when it returns.
 func (d *Disk) Apply(rows []store.Row) error {
 	if err := d.Full(); err != nil {
 		return err
@@ -231,7 +242,7 @@ func (d *Disk) Apply(rows []store.Row) error {
 	return d.keys.Apply(rows)
 }
 
-// Close lets go of the store. A Log over it is closed first.
+// Close closes the store. A Log over it MUST be closed first.
 func (d *Disk) Close() error {
 	var err error
 	d.closeOnce.Do(func() { err = d.release() })
@@ -252,13 +263,14 @@ func (d *Disk) release() error {
 	return nil
 }
 
-// fatal does not return.
+// fatal reports an error that the node cannot survive. It does not return.
 func (d *Disk) fatal(format string, args ...any) {
 	d.options.Fatal(fmt.Sprintf("store %s: %s; stopping, nothing acknowledged is lost", d.dir, fmt.Sprintf(format, args...)))
 	panic("disk: Fatal returned")
 }
 
-// logger hears Pebble. Its Fatalf must not return: Pebble would go on with a log that is not synced.
+// logger receives Pebble's log. Its Fatalf MUST NOT return: Pebble would
+// continue with a log that is not synced.
 type logger struct{ d *Disk }
 
 func (logger) Infof(string, ...any) {}

@@ -102,7 +102,8 @@ func TestLockExcludesSecondProcess(t *testing.T) {
 	mustClose(t, mustOpen(t, dir, Options{}))
 }
 
-// What is not ours is refused, and stays as it was.
+// A directory that is not a store of this node and format is refused and left
+// unchanged.
 func TestOpenRefusesForeignDirectory(t *testing.T) {
 	foreign := func(t *testing.T, dir string) {
 		db, err := pebble.Open(dir, &pebble.Options{Logger: silent{}})
@@ -166,7 +167,8 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 	}
 }
 
-// The keys tell their format too: a FORMAT that was copied in does not help.
+// The format is also checked in the keys, so a replaced FORMAT file does not
+// change it.
 func TestOpenChecksFormatKey(t *testing.T) {
 	dir := t.TempDir()
 	d := mustOpen(t, dir, Options{})
@@ -190,7 +192,7 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	}
 	free = 300 << 20
 	mustClose(t, mustOpen(t, dir, options))
-	free = 100 << 20 // what is there can be read, and cleared up
+	free = 100 << 20 // an existing store can still be opened, read and compacted
 	d := mustOpen(t, dir, options)
 	l, s := NewLog(d), newEntryGenerator("alice")
 	free = 100 << 20
@@ -200,7 +202,7 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a write: %v", err)
 	}
-	commit(l, s.next()) // what was begun may end
+	commit(l, s.next()) // open work may complete
 	free = 300 << 20
 	if err := l.Full(); err != nil {
 		t.Errorf("when there is room again: %v", err)
@@ -208,7 +210,8 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	mustClose(t, l)
 }
 
-// A crash between any two files of a store that is being begun leaves one that can be begun.
+// A crash between any two files of a new store leaves a directory in which the
+// store can be created.
 func TestCrashDuringCreationIsRecoverable(t *testing.T) {
 	for _, left := range [][]string{{}, {"LOCK"}, {"LOCK", "HOLDER", "FORMAT.new"}, {"LOCK", "FORMAT"}, {"FORMAT", "ANCHOR.new"}, {"FORMAT", "ANCHOR"}} {
 		whole := t.TempDir()

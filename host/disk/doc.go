@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package disk keeps a node's store in a folder, on Pebble: one log that is written ahead, its keys, and an anchor beside it.
+// Package disk keeps a node's store in a directory, on Pebble: the keys with
+// their write-ahead log, and an anchor.
 //
-//	DIR/FORMAT   whose store this is and of which format; read before anything is written
-//	DIR/ANCHOR   how far the log was synced, as of 100 ms ago; two slots in turn
-//	DIR/SECRET   32 bytes for its owner alone, made when they are first needed
-//	DIR/LOCK     held by the one process that may open it; DIR/HOLDER names it
+//	DIR/FORMAT   node and format of the store; read before anything is written
+//	DIR/ANCHOR   position up to which the log was synced, at most 100 ms old; two alternating slots
+//	DIR/SECRET   32 bytes readable by the owner only, created when first needed
+//	DIR/LOCK     held by the one process that may open the store; DIR/HOLDER names it
 //	DIR/pebble/  the keys
 //
-// A Disk is what store.KV asks for; a Log is the one way in for entries: what was
-// handed to Commit is durable when its callback runs, and callbacks run in order.
+// A Disk implements store.KV. A Log is the only way to append entries: those
+// passed to Commit are durable when its callback runs, and callbacks run in
+// order.
 //
-// A write or a sync that fails ends the process, in one line: what was not synced
-// was never acknowledged, and the next start finds the rest. A store that is
-// damaged, cut short, of a newer format, of another node or not ours at all is
-// refused before it is touched, by an error that names the place. What was lost
-// within the last 100 ms before a crash cannot be told from what was never synced.
+// A write or sync that fails ends the process with a one-line message. Unsynced
+// entries were never acknowledged, and the next start finds all others.
+//
+// Open refuses a store that is corrupt, truncated, of a newer format, of
+// another node or not a store at all. It changes nothing in it, and the error
+// names the place. A loss within the last 100 ms before a crash cannot be
+// distinguished from entries that were never synced.
 package disk

@@ -13,21 +13,21 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Examine looks at all of a store that nobody holds, and finds all that is wrong
-// with it where Open stops at the first. It changes nothing. What keeps it from
-// looking further is the last finding; only a folder that is no store of ours, or
-// is in use, is an error.
+// Examine checks all of a store that is not in use. It reports every finding,
+// where Open stops at the first, and changes nothing. If it cannot continue,
+// the last finding gives the reason. It returns an error only if the directory
+// is not a store or is in use.
 func Examine(dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
 	return examineWith(dir, options, progress, func() error { return nil })
 }
 
-// examineWith does something with the folder of a store in which nothing is wrong,
-// before another process may have it.
-func examineWith(dir string, options Options, progress func(keys uint64), with func() error) (x store.Examination, err error) {
+// examineWith examines a store. If nothing is wrong with it, it calls then
+// before it releases the lock on the store.
+func examineWith(dir string, options Options, progress func(keys uint64), then func() error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}
 	defer func() {
-		if p := recover(); p != nil { // Pebble panics at some damage that it does not expect
+		if p := recover(); p != nil { // Pebble panics on some kinds of corruption
 			x = appendBlocking(x, pebbleDir, fmt.Errorf("damaged: %v", p))
 		}
 		d.release() //nolint:errcheck // it was only read
@@ -40,10 +40,10 @@ func examineWith(dir string, options Options, progress func(keys uint64), with f
 	}
 	mark, err := d.readAnchor()
 	if err != nil {
-		// Without its anchor a log that was cut short cannot be told from one that was not.
+		// Only the anchor distinguishes a truncated log from a complete one.
 		x = appendFinding(x, anchorFile, err, "how far the log should reach: whether its end was cut off cannot be told")
 	}
-	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // a backup has none; another user's is not for us
+	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // absent in a backup; unreadable for other users
 		x = appendFinding(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
@@ -67,10 +67,11 @@ func examineWith(dir string, options Options, progress func(keys uint64), with f
 	if x.Wrong > 0 {
 		return x, nil
 	}
-	return x, with()
+	return x, then()
 }
 
-// appendBlocking is what keeps from looking further: all that is behind it may be lost.
+// appendBlocking appends a finding that ends the examination: everything after
+// it may be lost.
 func appendBlocking(x store.Examination, where string, err error) store.Examination {
 	return appendFinding(x, where, err, "nothing behind this can be read, and nobody knows how much of it is whole")
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// newTestStore is a folder with a store of some entries.
+// newTestStore returns a directory with a store of this many entries.
 func newTestStore(t *testing.T, entries int) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -66,7 +66,7 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 			}
 		}
 	}
-	if seen != 4 || x.End != whole.End { // each as what the chain knows, and as an entry
+	if seen != 4 || x.End != whole.End { // each as a finding of the chain and of the entry
 		t.Errorf("%d findings: %+v", seen, x.Findings)
 	}
 	if _, err := Examine(t.TempDir(), Options{}, nil); err == nil || !strings.Contains(err.Error(), "holds no store") {
@@ -92,7 +92,7 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 		if n%20 == 19 {
 			to := filepath.Join(dir, "backup", string(rune('a'+len(backups))))
 			more := s.next()
-			l.Commit([]store.Entry{more}, nil) // on its way while the copy is made
+			l.Commit([]store.Entry{more}, nil) // in flight while the copy is made
 			if err := l.Backup(to); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 		}
 		mustClose(t, d)
 	}
-	// one that is damaged is not restored
+	// A damaged backup is not restored.
 	d = mustOpen(t, backups[1], Options{})
 	if err := d.db.Delete([]byte("t/default/a/alice/s-1/0000000000000002"), pebble.Sync); err != nil {
 		t.Fatal(err)
@@ -130,13 +130,14 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 	}
 }
 
-// Until a store is copied nobody else has it: what is copied is what was looked at.
+// A store stays locked from its examination to the end of the copy, so no
+// process can change it in between.
 func TestRestoreLocksSource(t *testing.T) {
 	from, dir := newTestStore(t, 20), filepath.Join(t.TempDir(), "copy")
-	tried := 0
+	files := 0
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, dir) {
-			tried++
+			files++
 			if d, err := Open(from, "n1", Options{FreeFloor: 1}); err == nil {
 				t.Errorf("somebody opens it while %s is made", filepath.Base(op.Path))
 				mustClose(t, d)
@@ -144,28 +145,28 @@ func TestRestoreLocksSource(t *testing.T) {
 		}
 		return nil
 	}))
-	if _, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || tried < 3 {
-		t.Fatalf("%d files, %v", tried, err)
+	if _, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || files < 3 {
+		t.Fatalf("%d files, %v", files, err)
 	}
 	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
 		t.Errorf("%+v", x)
 	}
 }
 
-// A store on a medium that cannot be written is read like any other.
+// A store on a read-only file system is read like any other.
 func TestReadOnReadOnlyFileSystem(t *testing.T) {
 	from, dir := newTestStore(t, 20), filepath.Join(t.TempDir(), "copy")
-	var tried atomic.Int64
+	var writes atomic.Int64
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && op.Kind != errorfs.OpFileClose && strings.HasPrefix(op.Path, from) {
-			tried.Add(1)
+			writes.Add(1)
 			return &os.PathError{Op: "write", Path: op.Path, Err: syscall.EROFS}
 		}
 		return nil
 	}))
 	x, err := Examine(from, Options{fs: fs}, nil)
-	if err != nil || x.Wrong != 0 || x.Entries != 20 || tried.Load() == 0 {
-		t.Errorf("%d tried, %+v, %v", tried.Load(), x, err)
+	if err != nil || x.Wrong != 0 || x.Entries != 20 || writes.Load() == 0 {
+		t.Errorf("%d tried, %+v, %v", writes.Load(), x, err)
 	}
 	if d := mustOpen(t, from, Options{ReadOnly: true, fs: fs}); d.End().Pos == 0 {
 		t.Error("it is empty")
@@ -187,13 +188,13 @@ func TestReadOnReadOnlyFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustClose(t, d)
-	others := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	private := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, secretFile) {
 			return os.ErrPermission
 		}
 		return nil
 	}))
-	if x, err := Examine(from, Options{fs: others}, nil); err != nil || x.Wrong != 0 {
+	if x, err := Examine(from, Options{fs: private}, nil); err != nil || x.Wrong != 0 {
 		t.Errorf("another user's: %+v, %v", x, err)
 	}
 	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
@@ -201,10 +202,10 @@ func TestReadOnReadOnlyFileSystem(t *testing.T) {
 	}
 }
 
-// A copy that failed half-way can be made once more in the same place.
+// A copy that failed halfway can be retried at the same place.
 func TestFailedCopyCanBeRetried(t *testing.T) {
 	from, at := newTestStore(t, 20), t.TempDir()
-	var failing atomic.Value // which file; the disk has goroutines of its own
+	var failing atomic.Value // prefix of the failing files; atomic because the disk has its own goroutines
 	failing.Store("-")
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, failing.Load().(string)) {
@@ -236,14 +237,14 @@ func TestFailedCopyCanBeRetried(t *testing.T) {
 	mustClose(t, l, d)
 }
 
-// A copy needs room where it goes, and none where it comes from.
+// A copy needs free space at its target, but not at its source.
 func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
-	at, tight := t.TempDir(), ""
+	at, fullDir := t.TempDir(), ""
 	var mu sync.Mutex
 	d := mustOpen(t, filepath.Join(at, "data"), Options{freeSpace: func(dir string) uint64 {
 		mu.Lock()
 		defer mu.Unlock()
-		if dir == tight {
+		if dir == fullDir {
 			return 100 << 20
 		}
 		return 300 << 20
@@ -251,7 +252,7 @@ func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
 	l := NewLog(d)
 	for dir, want := range map[string]bool{"data": true, "backup": false} {
 		mu.Lock()
-		tight = filepath.Join(at, dir)
+		fullDir = filepath.Join(at, dir)
 		mu.Unlock()
 		if err := l.Backup(filepath.Join(at, "backup")); (err == nil) != want {
 			t.Errorf("no room in %s: %v", dir, err)
@@ -263,7 +264,7 @@ func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
 	mustClose(t, l, d)
 }
 
-// Whoever is wrong to write does not take the log's lock along.
+// A Commit that panics on a closed log releases the log's lock.
 func TestCommitAfterCloseReleasesLock(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
 	l, s := NewLog(d), newEntryGenerator("alice")

@@ -14,8 +14,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// A story is the life of one actor: one call after the other, each in two
-// entries, every seventh with a message that is stored by itself.
+// entryGenerator generates the entries of one actor: a sequence of calls, each
+// in two entries. Every seventh entry has a message that is stored as a blob.
 type entryGenerator struct {
 	id  actor.ID
 	n   uint64
@@ -52,8 +52,8 @@ func (s *entryGenerator) next() store.Entry {
 	return e
 }
 
-// checkEntries says how many entries of the actor a store holds, having seen that each
-// of them is the one that was told.
+// checkEntries checks that each entry of the actor in a store is the one that
+// its generator produces. It returns their number.
 func checkEntries(kv store.KV, id actor.ID) (uint64, error) {
 	saved, err := store.LoadActor(kv, id)
 	if err != nil {
@@ -87,7 +87,7 @@ func mustOpen(t testing.TB, dir string, options Options) *Disk {
 	return d
 }
 
-// commit waits until the entries are durable.
+// commit appends entries and waits until they are durable.
 func commit(l *Log, entries ...store.Entry) {
 	done := make(chan struct{})
 	l.Commit(entries, func() { close(done) })

@@ -11,10 +11,10 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// keys is Pebble as a store.KV.
+// keys implements store.KV on Pebble.
 type keys struct{ db *pebble.DB }
 
-// Get implements store.KV. The value is the caller's.
+// Get implements store.KV. The caller owns the value.
 func (k keys) Get(key []byte) ([]byte, bool, error) {
 	value, closer, err := k.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -27,12 +27,12 @@ func (k keys) Get(key []byte) ([]byte, bool, error) {
 	return value, true, closer.Close()
 }
 
-// Scan implements store.KV. It shows what was there when it began.
+// Scan implements store.KV. It reads a snapshot taken at its start.
 func (k keys) Scan(from, to []byte, each func(key, value []byte) bool) error {
 	return k.scan(from, to, (*pebble.Iterator).First, (*pebble.Iterator).Next, each)
 }
 
-// ScanBack implements store.KV, likewise.
+// ScanBack implements store.KV. It reads a snapshot taken at its start.
 func (k keys) ScanBack(from, to []byte, each func(key, value []byte) bool) error {
 	return k.scan(from, to, (*pebble.Iterator).Last, (*pebble.Iterator).Prev, each)
 }
@@ -57,7 +57,7 @@ func (k keys) scan(from, to []byte, first, next func(*pebble.Iterator) bool, eac
 	return nil
 }
 
-// Apply implements store.KV: when it returns, the rows will be there after a crash.
+// Apply implements store.KV. The rows are durable when it returns.
 func (k keys) Apply(rows []store.Row) error {
 	w, err := k.write(rows)
 	if err != nil {
@@ -66,10 +66,11 @@ func (k keys) Apply(rows []store.Row) error {
 	return w.sync()
 }
 
-// rowOverhead is at most what a row takes up in a batch beside its key and value.
+// rowOverhead is the maximum size in bytes of a row in a batch, in addition to
+// its key and value.
 const rowOverhead = 16
 
-// A write stands in the log ahead, and is not yet synced.
+// write is a batch that was written to the write-ahead log but not yet synced.
 type write struct{ batch *pebble.Batch }
 
 func (k keys) write(rows []store.Row) (write, error) {

@@ -22,13 +22,13 @@ const (
 	lockFile   = "LOCK"
 	holderFile = "HOLDER"
 	pebbleDir  = "pebble"
-	tempSuffix = ".new" // of a file that is not whole yet
+	tempSuffix = ".new" // suffix of a file that is still being written
 )
 
 func (d *Disk) path(name string) string { return d.options.fs.PathJoin(d.dir, name) }
 
-// inspect says what is wrong with the folder as it stands, and writes nothing. Fresh
-// is one that holds no store yet, or the beginning of one.
+// inspect checks the files of the directory without writing. fresh reports that
+// it holds no store yet, or an incomplete new one.
 func (d *Disk) inspect() (fresh bool, err error) {
 	names, err := d.options.fs.List(d.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -36,8 +36,8 @@ func (d *Disk) inspect() (fresh bool, err error) {
 	}
 	slices.Sort(names)
 	if !slices.Contains(names, formatFile) {
-		ours := []string{formatFile + tempSuffix, lockFile, holderFile}
-		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(ours, n) })
+		own := []string{formatFile + tempSuffix, lockFile, holderFile}
+		names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(own, n) })
 		switch {
 		case len(names) > 0:
 			return false, foreignError(names)
@@ -74,7 +74,7 @@ func foreignError(names []string) error {
 	return fmt.Errorf("holds other files (%s) and no FORMAT: name an empty folder", strings.Join(shown, ", "))
 }
 
-// FORMAT is one line: "troupe store 1 of node n1".
+// formatLine returns the content of FORMAT: "troupe store 1 of node n1".
 func formatLine(version int, node actor.NodeID) string {
 	return fmt.Sprintf("troupe store %d of node %s\n", version, node)
 }
@@ -87,7 +87,7 @@ func (d *Disk) checkFormatFile() error {
 	var version int
 	var node string
 	if _, err := fmt.Sscanf(string(b), "troupe store %d of node %s", &version, &node); err != nil || formatLine(version, actor.NodeID(node)) != string(b) {
-		// A later version may word the rest of the line otherwise.
+		// A later version may change the rest of the line.
 		if n, _ := fmt.Sscanf(string(b), "troupe store %d", &version); n == 1 && version > store.FormatVersion {
 			return newerFormatError(version)
 		}
@@ -110,14 +110,14 @@ func newerFormatError(version int) error {
 	return fmt.Errorf("is of format %d, this program reads format %d: use a newer program; nothing was changed", version, store.FormatVersion)
 }
 
-// acquireLock locks the folder.
+// acquireLock locks the directory.
 func (d *Disk) acquireLock() error {
 	lock, err := d.options.fs.Lock(d.path(lockFile))
 	switch {
 	case err == nil:
 		d.lock = lock
 	case d.options.ReadOnly && (errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "read-only file system")):
-		return nil // nobody can hold what cannot be written
+		return nil // a directory that cannot be written cannot be locked either
 	default:
 		holder, readErr := d.readFile(holderFile, 4096)
 		if readErr != nil {
@@ -131,15 +131,16 @@ func (d *Disk) acquireLock() error {
 	return nil
 }
 
-// noLockFS is the file system for who only reads: Pebble would lock its own folder
-// beside ours, and write for it where nothing may be written.
+// noLockFS is the file system of a read-only store. Pebble would take a lock of
+// its own in addition to DIR/LOCK, and write a file where nothing may be
+// written.
 type noLockFS struct{ vfs.FS }
 
-// Lock implements vfs.FS.
+// Lock implements vfs.FS. It does nothing.
 func (noLockFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
-// initialize lays down what must stand before the first key: a crash within leaves
-// what look takes for the beginning of a store.
+// initialize writes the files that precede the first key. After a crash in
+// between, inspect recognizes the result as an incomplete new store.
 func (d *Disk) initialize() error {
 	d.syncParents()
 	if err := d.writeAtomic(formatFile, []byte(formatLine(store.FormatVersion, d.node))); err != nil {
@@ -152,27 +153,28 @@ func (d *Disk) initialize() error {
 	return d.writeAtomic(anchorFile, slots)
 }
 
-// syncParents makes the folder itself durable, so far as the folders above may be read.
+// syncParents makes the directory itself durable, as far as its parents can be
+// read.
 func (d *Disk) syncParents() {
 	fs := d.options.fs
-	for at := d.dir; ; {
-		parent := fs.PathDir(at)
-		if parent == at {
+	for dir := d.dir; ; {
+		parent := fs.PathDir(dir)
+		if parent == dir {
 			return
 		}
-		folder, err := fs.OpenDir(parent)
+		file, err := fs.OpenDir(parent)
 		if err != nil {
 			return
 		}
-		err = errors.Join(folder.Sync(), folder.Close())
+		err = errors.Join(file.Sync(), file.Close())
 		if err != nil {
 			return
 		}
-		at = parent
+		dir = parent
 	}
 }
 
-// anchor is the file ANCHOR, open for writing, and the slot to write next.
+// anchor is the open file ANCHOR and the slot to write next.
 type anchor struct {
 	file vfs.File
 	slot int
@@ -189,7 +191,8 @@ func (d *Disk) readAnchor() (store.Mark, error) {
 	return mark, err
 }
 
-// writeAnchor says that the log is synced up to mark. One goroutine at a time.
+// writeAnchor records that the log is synced up to mark. It is not safe for
+// concurrent use.
 func (d *Disk) writeAnchor(mark store.Mark) error {
 	if mark == d.anchor.mark {
 		return nil
@@ -238,7 +241,7 @@ func (d *Disk) writeFile(name string, content []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// writeAtomic writes a file that is there after a crash either not at all or all of it.
+// writeAtomic writes a file such that a crash leaves either none or all of it.
 func (d *Disk) writeAtomic(name string, content []byte) error {
 	if err := d.writeFile(name+tempSuffix, content); err != nil {
 		return err
@@ -246,14 +249,14 @@ func (d *Disk) writeAtomic(name string, content []byte) error {
 	return d.install(name)
 }
 
-// install gives a file that is whole its name.
+// install renames a complete file to its final name.
 func (d *Disk) install(name string) error {
 	if err := d.options.fs.Rename(d.path(name+tempSuffix), d.path(name)); err != nil {
 		return err
 	}
-	folder, err := d.options.fs.OpenDir(d.dir)
+	dir, err := d.options.fs.OpenDir(d.dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(dir.Sync(), dir.Close())
 }

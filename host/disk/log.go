@@ -12,40 +12,43 @@ import (
 )
 
 const (
-	// anchorEvery is how often the anchor is moved at most.
+	// anchorEvery is the minimum interval between two writes of the anchor.
 	anchorEvery = 100 * time.Millisecond
-	// pieceDelayDefault is how long a piece of an answer waits for what comes behind it, which
-	// is mostly the answer's end: both then share a sync.
+	// pieceDelayDefault is the delay of a piece of an answer. It lets the piece
+	// share a sync with the next entries, which are mostly the end of the
+	// answer.
 	pieceDelayDefault = time.Millisecond
-	// eagerBatchesMax is how many batches may wait for syncs before the next has to be of
-	// as many entries as there are: they share a sync, and it may well go with them.
+	// eagerBatchesMax is the number of unsynced batches up to which any entry
+	// is written at once. Beyond it, a batch needs at least as many entries as
+	// there are unsynced batches: these share a sync, which may well include
+	// it.
 	eagerBatchesMax = 4
 )
 
-// Log is the way in for entries: it drives a store.Writer over a Disk, one
-// goroutine writing, one waiting for syncs, one moving the anchor.
+// Log appends entries to a Disk. It drives a store.Writer with three
+// goroutines: one writes batches, one waits for syncs, one writes the anchor.
 //
-//  1. Entries stand in the log in the order of the calls of Commit.
-//  2. Callbacks run one at a time, in that order, each when all that was
+//  1. Entries are in the log in the order of the Commit calls.
+//  2. Callbacks run one at a time and in that order. Each runs once everything
 //     committed up to its call is durable.
-//  3. A callback must not wait for another one, and holds up those behind it.
+//  3. A callback MUST NOT wait for another one. It delays the following ones.
 type Log struct {
 	disk *Disk
 
 	mu        sync.Mutex
 	writer    *store.Writer
 	gates     []gate
-	running   []gate // being run
-	releasing bool   // one goroutine runs callbacks
+	running   []gate // callbacks being run
+	releasing bool   // a goroutine runs callbacks
 	synced    store.Mark
-	delayed   bool // later is set
+	delayed   bool // delayTimer is set
 	closed    bool
 
 	appended    chan struct{} // there may be a batch to write
-	delayTimer  *time.Timer   // says so of pieces, that wait so long:
+	delayTimer  *time.Timer   // signals appended after pieceDelay
 	pieceDelay  time.Duration
-	syncedMoved chan struct{} // synced has moved
-	stop        chan struct{} // no more entries come
+	syncedMoved chan struct{} // synced has changed
+	stop        chan struct{} // closed when no more entries are accepted
 	unsynced    chan unsyncedBatch
 	done        sync.WaitGroup
 }
@@ -60,7 +63,8 @@ type unsyncedBatch struct {
 	mark  store.Mark
 }
 
-// NewLog goes on where the disk's log ends. A disk has one Log.
+// NewLog returns a Log that continues at the end of the disk's log. A disk MUST
+// have only one Log.
 func NewLog(d *Disk) *Log {
 	invariant.Check(!d.options.ReadOnly, "disk: a log over a store that is open for reading")
 	config := store.WriterConfig{Node: d.node, From: d.end}
@@ -77,13 +81,13 @@ func NewLog(d *Disk) *Log {
 	return l
 }
 
-// Commit puts entries at the log's end, and has after run when the log is
-// durable up to there; after may be nil. If that is so already it runs before
-// Commit returns, unless another goroutine is running those before it.
+// Commit appends entries to the log and runs after once the log is durable up
+// to them. after may be nil. If the log is already durable, after runs before
+// Commit returns, unless another goroutine is running earlier callbacks.
 func (l *Log) Commit(entries []store.Entry, after func()) {
 	l.mu.Lock()
 	if l.closed && len(entries) > 0 {
-		l.mu.Unlock() // who is closing it goes on
+		l.mu.Unlock() // a concurrent Close must not be blocked by the panic
 		invariant.Check(false, "disk: entries for a closed log")
 	}
 	at := l.writer.Append(entries)
@@ -91,25 +95,25 @@ func (l *Log) Commit(entries []store.Entry, after func()) {
 		l.gates = append(l.gates, gate{at, after})
 	}
 	l.runCallbacks()
-	now, later := false, false
+	wakeNow, startDelay := false, false
 	switch {
 	case len(entries) == 0:
-		now = len(l.gates) > 0
+		wakeNow = len(l.gates) > 0
 	case onlyPieces(entries):
-		later, l.delayed = !l.delayed, true
+		startDelay, l.delayed = !l.delayed, true
 	default:
-		now = true
+		wakeNow = true
 	}
 	l.mu.Unlock()
-	if now {
+	if wakeNow {
 		notify(l.appended)
 	}
-	if later {
+	if startDelay {
 		l.delayTimer.Reset(l.pieceDelay)
 	}
 }
 
-// endDelay ends the wait of pieces.
+// endDelay ends the delay of pieces.
 func (l *Log) endDelay() {
 	l.mu.Lock()
 	l.delayed = false
@@ -117,7 +121,7 @@ func (l *Log) endDelay() {
 	notify(l.appended)
 }
 
-// onlyPieces tells whether entries are pieces of answers, and nothing else.
+// onlyPieces reports whether all entries are pieces of answers.
 func onlyPieces(entries []store.Entry) bool {
 	for i := range entries {
 		if _, ok := entries[i].Record.(store.Streamed); !ok {
@@ -127,10 +131,11 @@ func onlyPieces(entries []store.Entry) bool {
 	return true
 }
 
-// Barrier has after run when all that was committed before is durable.
+// Barrier runs after once everything committed before is durable.
 func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
 
-// runCallbacks runs the callbacks whose gates are open; l.mu is held but while they run.
+// runCallbacks runs the callbacks whose gates are open. l.mu is held, except
+// while they run.
 func (l *Log) runCallbacks() {
 	if l.releasing {
 		return
@@ -159,18 +164,19 @@ func (l *Log) runCallbacks() {
 	l.releasing = false
 }
 
-// Full says that new work must wait until there is room; what was begun may end.
+// Full returns an error while new work must wait for free space. Open work may
+// complete.
 func (l *Log) Full() error { return l.disk.Full() }
 
-// Backlog is how many entries wait to be written.
+// Backlog returns the number of entries that wait to be written.
 func (l *Log) Backlog() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.writer.Backlog()
 }
 
-// Close waits until all that was committed is durable, runs the last callbacks
-// and writes the anchor. The disk stays open.
+// Close waits until everything committed is durable, runs the last callbacks
+// and writes the anchor. It does not close the disk.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -198,7 +204,7 @@ func (l *Log) writeBatches() {
 	for {
 		l.mu.Lock()
 		b, ok := store.Batch{}, false
-		if out := len(l.unsynced); out < eagerBatchesMax || l.writer.Backlog() >= out {
+		if inFlight := len(l.unsynced); inFlight < eagerBatchesMax || l.writer.Backlog() >= inFlight {
 			b, ok = l.writer.Take()
 		}
 		empty := l.writer.Backlog() == 0
@@ -209,7 +215,7 @@ func (l *Log) writeBatches() {
 		case stopping && empty:
 			return
 		case stopping:
-			<-l.appended // a sync makes room for what is left
+			<-l.appended // a sync makes room for the rest
 		default:
 			select {
 			case <-l.appended:
@@ -221,7 +227,7 @@ func (l *Log) writeBatches() {
 }
 
 func (l *Log) writeBatch(b *store.Batch) {
-	l.writer.Seal(b) // needs no lock, and takes longest
+	l.writer.Seal(b) // needs no lock and takes the longest
 	w, err := l.disk.write(b.Rows)
 	if err != nil {
 		l.disk.fatal("cannot write batch %d: %v", b.No, err)
@@ -252,14 +258,15 @@ func (l *Log) awaitSyncs() {
 	}
 }
 
-// moveAnchor writes the anchor when the log has moved, and then rests.
+// moveAnchor writes the anchor after the log was synced, at most once per
+// anchorEvery.
 func (l *Log) moveAnchor() {
 	defer l.done.Done()
-	rest := time.NewTimer(0)
-	defer rest.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for range l.syncedMoved {
 		select {
-		case <-rest.C:
+		case <-pause.C:
 		case <-l.stop: // Close writes the last one
 			continue
 		}
@@ -269,7 +276,7 @@ func (l *Log) moveAnchor() {
 		if err := l.disk.writeAnchor(mark); err != nil {
 			l.disk.fatal("cannot move the anchor: %v", err)
 		}
-		rest.Reset(anchorEvery)
+		pause.Reset(anchorEvery)
 	}
 }
 

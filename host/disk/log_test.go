@@ -19,15 +19,15 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Callbacks run one at a time and in the order of Commit, each behind a sync of
-// what was committed, also those that had nothing to commit, and those that
-// commit from within a callback.
+// Callbacks run one at a time and in the order of Commit, each after a sync of
+// the committed entries. That includes callbacks without entries and those
+// committed from within a callback.
 func TestCallbacksRunInCommitOrder(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
 	l := NewLog(d)
 	var (
 		mu       sync.Mutex
-		promised []int // in the order of Commit
+		promised []int // IDs in the order of Commit
 		ran      []int
 		wg       sync.WaitGroup
 	)
@@ -41,7 +41,7 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 				for range i % 4 {
 					entries = append(entries, s.next())
 				}
-				mu.Lock() // so that promised is the order of Commit
+				mu.Lock() // keeps promised in the order of Commit
 				id := len(promised)
 				promised = append(promised, id)
 				at := l.end() + store.Pos(len(entries))
@@ -63,10 +63,10 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 	l.Barrier(func() { close(done) })
 	<-done
 	mustClose(t, l)
-	within := len(ran)
+	total := len(ran)
 	ran = slices.DeleteFunc(ran, func(id int) bool { return id == -1 })
-	if !slices.Equal(ran, promised) || within-len(ran) != 16 {
-		t.Errorf("%d callbacks of %d, in order: %v; %d from within, want 16", len(ran), len(promised), slices.IsSorted(ran), within-len(ran))
+	if !slices.Equal(ran, promised) || total-len(ran) != 16 {
+		t.Errorf("%d callbacks of %d, in order: %v; %d from within, want 16", len(ran), len(promised), slices.IsSorted(ran), total-len(ran))
 	}
 	for w := range 8 {
 		if n, err := checkEntries(d, newEntryGenerator(fmt.Sprintf("%c", 'a'+w)).id); n != 150 || err != nil {
@@ -97,8 +97,8 @@ func TestBarrierOnDurableLogRunsImmediately(t *testing.T) {
 	mustClose(t, l)
 }
 
-// A piece of an answer waits for the answer's end, and is then durable with it;
-// but not for ever, and not once somebody wants to see it.
+// A piece of an answer waits for the end of the answer and is synced with it.
+// It does not wait forever, and not once a caller waits for it to be durable.
 func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 	d := mustOpen(t, t.TempDir(), Options{})
 	l, s := NewLog(d), newEntryGenerator("alice")
@@ -118,27 +118,27 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 		}
 		return l.mark().Batch - before
 	}
-	aMoment := func() {
+	yield := func() {
 		for range 1000 {
 			runtime.Gosched()
 		}
 	}
-	aMoment()
+	yield()
 	if n := batches(func(after func()) { l.Commit(piece(), after) }); n != 1 {
 		t.Errorf("a piece alone is %d batches", n)
 	}
 	l.pieceDelay = time.Hour
-	for tries := 1; ; tries++ { // the writer may just be looking
-		aMoment()
-		n := batches(func(after func()) { l.Commit(piece(), nil); aMoment(); l.Commit([]store.Entry{s.next()}, after) })
+	for attempt := 1; ; attempt++ { // the writer may be taking a batch at this moment
+		yield()
+		n := batches(func(after func()) { l.Commit(piece(), nil); yield(); l.Commit([]store.Entry{s.next()}, after) })
 		if n == 1 {
 			break
 		}
-		if tries == 20 {
+		if attempt == 20 {
 			t.Fatalf("a piece and what comes behind it are %d batches", n)
 		}
 	}
-	aMoment()
+	yield()
 	if n := batches(func(after func()) { l.Commit(piece(), nil); l.Barrier(after) }); n != 1 {
 		t.Errorf("a piece that somebody waits for is %d batches", n)
 	}
@@ -173,7 +173,8 @@ func TestCloseSyncsCommittedEntries(t *testing.T) {
 	}
 }
 
-// The anchor costs a sync now and then, not one for each commit, and the last one at Close.
+// The anchor is synced at most once per interval, not for each commit, and a
+// last time by Close.
 func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	var syncs atomic.Int64
 	counting := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -198,7 +199,8 @@ func TestAnchorSyncsAreRateLimited(t *testing.T) {
 	}
 }
 
-// The ceiling is what Pebble does with one synced Set per writer.
+// BenchmarkSyncedSet measures the upper limit: one synced Set of Pebble per
+// writer.
 func BenchmarkSyncedSet(b *testing.B) {
 	for _, writers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -217,14 +219,14 @@ func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			l := NewLog(mustOpen(b, b.TempDir(), Options{FreeFloor: 1}))
-			stories := make([]*entryGenerator, writers)
-			for w := range stories {
-				stories[w] = newEntryGenerator(fmt.Sprintf("a%d", w))
+			generators := make([]*entryGenerator, writers)
+			for w := range generators {
+				generators[w] = newEntryGenerator(fmt.Sprintf("a%d", w))
 			}
 			runWriters(b, writers, func(w, _ int) {
-				s := stories[w]
+				s := generators[w]
 				if s.n%14 == 6 || s.n%14 == 13 {
-					s.n += 2 // leave the large ones out
+					s.n += 2 // skip the large ones
 				}
 				commit(l, s.next())
 			})
@@ -235,7 +237,7 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// runWriters shares b.N among writers.
+// runWriters distributes b.N among writers.
 func runWriters(b *testing.B, writers int, do func(w, i int)) {
 	b.ResetTimer()
 	var wg sync.WaitGroup
@@ -253,27 +255,27 @@ func runWriters(b *testing.B, writers int, do func(w, i int)) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }
 
-// While a sync lasts, what is committed one by one goes into few batches.
+// Entries committed one by one during a sync are written in few batches.
 func TestBatchesGrowDuringSync(t *testing.T) {
 	const steps = 200
 	gate := make(chan struct{})
-	var held atomic.Bool
-	holding := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if held.Load() && op.Kind == errorfs.OpFileSyncData && strings.HasSuffix(op.Path, ".log") {
+	var blocking atomic.Bool
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if blocking.Load() && op.Kind == errorfs.OpFileSyncData && strings.HasSuffix(op.Path, ".log") {
 			<-gate
 		}
 		return nil
 	}))
-	d := mustOpen(t, "store", Options{fs: holding, FreeFloor: 1})
+	d := mustOpen(t, "store", Options{fs: fs, FreeFloor: 1})
 	l, s := NewLog(d), newEntryGenerator("alice")
-	held.Store(true)
+	blocking.Store(true)
 	for range steps {
 		l.Commit([]store.Entry{s.next()}, nil)
 		for range 20 {
 			runtime.Gosched()
 		}
 	}
-	held.Store(false)
+	blocking.Store(false)
 	close(gate)
 	mustClose(t, l)
 	if n := l.mark(); n.Pos != steps || n.Batch > steps/4 {

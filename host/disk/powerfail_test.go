@@ -29,9 +29,10 @@ const (
 	powerClients = 5
 )
 
-// A kill leaves the pages that the kernel has not written yet; a power failure
-// does not. Here it comes each time a gate opens, and each time a client has
-// been told something: nothing unsynced is left, or any part of it.
+// A killed process keeps the pages that the kernel has not written yet; a power
+// failure does not. The test loses power whenever a gate opens and whenever a
+// client learns something of a run. None of the unsynced data is left, or any
+// part of it.
 func TestPowerFailureAtEveryAcknowledgement(t *testing.T) {
 	p := newPowerTest(vfs.NewCrashableMem(), nil)
 	p.run(t, *powerRuns)
@@ -44,7 +45,7 @@ func TestPowerFailureAtEveryAcknowledgement(t *testing.T) {
 	}
 }
 
-// If the log's sync did nothing, the test above would see it.
+// The test above would detect a log whose sync does nothing.
 func TestPowerFailureDetectsSkippedSync(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	p := newPowerTest(mem, noSyncFS{mem})
@@ -57,7 +58,7 @@ func TestPowerFailureDetectsSkippedSync(t *testing.T) {
 	}
 }
 
-// noSyncFS takes the syncs of Pebble's log, and does nothing.
+// noSyncFS is a file system that ignores syncs of Pebble's log.
 type noSyncFS struct{ vfs.FS }
 
 func (n noSyncFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
@@ -83,8 +84,8 @@ func (noSyncFile) Sync() error                { return nil }
 func (noSyncFile) SyncData() error            { return nil }
 func (noSyncFile) SyncTo(int64) (bool, error) { return true, nil }
 
-// powerTest is a node over a file system that can fail at any moment, and all that
-// was promised over it.
+// powerTest is a node over a file system that can lose power at any moment,
+// with everything that was promised to clients.
 type powerTest struct {
 	mem *vfs.MemFS
 	fs  vfs.FS
@@ -94,7 +95,7 @@ type powerTest struct {
 	promises map[actor.CallID]promise
 
 	powerLosses chan powerLoss
-	checked     *sync.Cond // one more was
+	checked     *sync.Cond // signalled after each check
 	losses      int
 	syncedOnly  int
 	restarted   int
@@ -102,15 +103,16 @@ type powerTest struct {
 	failures    []string
 }
 
-// promise is what clients were told of a run.
+// promise is what a client knows about a run.
 type promise struct {
 	to     actor.ID
-	text   string // what it was asked
+	text   string // message of the run
 	events [][]byte
-	answer string // "" if there was none yet
+	answer string // "" if there was no answer yet
 }
 
-// powerLoss is what a power failure left, and what it had to leave.
+// powerLoss is the file system after a power failure and the promises made
+// before.
 type powerLoss struct {
 	fs       *vfs.MemFS
 	percent  int
@@ -119,7 +121,8 @@ type powerLoss struct {
 	restart  bool
 }
 
-// newPowerTest takes the file system to fail, and the one to write through, if that is another.
+// newPowerTest returns a test that loses the power of mem. The node writes
+// through through, or directly to mem if it is nil.
 func newPowerTest(mem *vfs.MemFS, through vfs.FS) *powerTest {
 	p := &powerTest{mem: mem, fs: through, random: rand.New(rand.NewPCG(1, 2)), promises: map[actor.CallID]promise{}, powerLosses: make(chan powerLoss, 16)}
 	p.checked = sync.NewCond(&p.mu)
@@ -129,14 +132,14 @@ func newPowerTest(mem *vfs.MemFS, through vfs.FS) *powerTest {
 	return p
 }
 
-// losePower fails the power and has what is left looked at.
-func (p *powerTest) losePower(entries store.Pos, revive bool) {
+// losePower simulates a power failure and queues the remains for a check.
+func (p *powerTest) losePower(entries store.Pos, restart bool) {
 	p.mu.Lock()
 	percent := []int{0, 0, 100, 1 + p.random.IntN(99)}[p.random.IntN(4)]
-	if revive {
+	if restart {
 		percent = 0
 	}
-	o := powerLoss{percent: percent, entries: entries, promises: make(map[actor.CallID]promise, len(p.promises)), restart: revive}
+	o := powerLoss{percent: percent, entries: entries, promises: make(map[actor.CallID]promise, len(p.promises)), restart: restart}
 	for run, t := range p.promises {
 		o.promises[run] = t
 	}
@@ -145,16 +148,16 @@ func (p *powerTest) losePower(entries store.Pos, revive bool) {
 	p.powerLosses <- o
 }
 
-// record notes what a client was told of a run.
-func (p *powerTest) record(run actor.CallID, note func(*promise)) {
+// record updates the promise of a run.
+func (p *powerTest) record(run actor.CallID, update func(*promise)) {
 	p.mu.Lock()
 	t := p.promises[run]
-	note(&t)
+	update(&t)
 	p.promises[run] = t
 	p.mu.Unlock()
 }
 
-// powerLossLog is a log whose power fails whenever one of its gates opens.
+// powerLossLog is a log that loses power whenever one of its gates opens.
 type powerLossLog struct {
 	*Log
 	test *powerTest
@@ -162,7 +165,7 @@ type powerLossLog struct {
 	pos  store.Pos
 }
 
-// Commit implements engine.Log. After must not be kept waiting for the lock.
+// Commit implements engine.Log. after MUST NOT wait for the lock.
 func (g *powerLossLog) Commit(entries []store.Entry, after func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,7 +179,7 @@ func (g *powerLossLog) Commit(entries []store.Entry, after func()) {
 	})
 }
 
-// run has clients tell agents things, and judges each failure meanwhile.
+// run has clients call agents, and checks each power loss concurrently.
 func (p *powerTest) run(t *testing.T, count int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
@@ -213,8 +216,8 @@ func (p *powerTest) run(t *testing.T, count int) {
 	<-judged
 }
 
-// isBusy tells whether a client is told to come back: those who look hold the disk
-// up where that is slow. It comes back when they have seen one failure more.
+// isBusy reports whether a call was refused as Busy: the checks slow the node
+// down on a slow disk. It waits until one more power loss was checked.
 func (p *powerTest) isBusy(r *actor.Refusal) bool {
 	if r == nil || r.Reason != actor.Busy {
 		return false
@@ -227,13 +230,13 @@ func (p *powerTest) isBusy(r *actor.Refusal) bool {
 	return true
 }
 
-// ask is one client's run, from the message to the end of its stream.
+// ask makes one run, from the call to the end of its events.
 func (p *powerTest) ask(ctx context.Context, n *powerNode, agent, key, text string) error {
 	call := actor.Call{ID: n.NewCallID(), To: actor.NewID(agent, key), Parts: actor.Text(text)}
 	if agent == "teller" {
 		call.Parts = actor.Text("Ask the helper agent " + text + "\nsay " + strings.Repeat(text+" ", 40))
 	}
-	said := actor.TextOf(call.Parts)
+	message := actor.TextOf(call.Parts)
 	a, err := n.Ask(ctx, call)
 	for err == nil && p.isBusy(a.Reply.Refusal) {
 		call.ID = n.NewCallID()
@@ -242,7 +245,7 @@ func (p *powerTest) ask(ctx context.Context, n *powerNode, agent, key, text stri
 	if err != nil || a.Reply.Refusal != nil {
 		return fmt.Errorf("%s: %v, %v", call.To, err, a.Reply.Refusal)
 	}
-	p.record(call.ID, func(t *promise) { t.to, t.text, t.answer = call.To, said, actor.TextOf(a.Reply.Parts) })
+	p.record(call.ID, func(t *promise) { t.to, t.text, t.answer = call.To, message, actor.TextOf(a.Reply.Parts) })
 	p.losePower(0, true)
 	if a.HeldUntil != 0 {
 		err := n.signal(ctx, call.ID, call.To)
@@ -261,8 +264,8 @@ func (p *powerTest) ask(ctx context.Context, n *powerNode, agent, key, text stri
 	return err
 }
 
-// check opens what a failure left: all that was promised is there, and a node
-// goes on with it.
+// check opens the remains of a power failure. It checks that everything promised
+// is in the store and that a node resumes from it.
 func (p *powerTest) check(ctx context.Context, o powerLoss) {
 	p.losses++
 	if o.percent == 0 {
@@ -294,7 +297,7 @@ func (p *powerTest) verify(ctx context.Context, o powerLoss) error {
 	return p.resume(ctx, o)
 }
 
-// resume starts a node on what is left, and sees every run to its end.
+// resume starts a node on the remains and follows every run to its end.
 func (p *powerTest) resume(ctx context.Context, o powerLoss) error {
 	n, err := startPowerNode(o.fs, func(l *Log) engine.Log { return l })
 	if err != nil {
@@ -320,9 +323,9 @@ func (p *powerTest) resume(ctx context.Context, o powerLoss) error {
 	return errors.Join(err, n.close(ctx))
 }
 
-// verify sees that the run is as its client was told, and, once it is over, that
-// it says what it should.
-func (t promise) verify(kv store.KV, run actor.CallID, over bool) error {
+// verify checks that the store agrees with the promise. If over is set, the run
+// has ended and its reply is checked too.
+func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
 	switch {
 	case err != nil:
@@ -335,24 +338,24 @@ func (t promise) verify(kv store.KV, run actor.CallID, over bool) error {
 			return fmt.Errorf("run %s of %s: event %d was %s, is %s", run, t.to, i+1, e, events[i].Body)
 		}
 	}
-	var said runs.Said
+	var transcript runs.Said
 	record, err := recordOf(kv, run)
 	for _, e := range events {
 		d, e := runs.Decode(e.Body)
 		err = errors.Join(err, e)
-		said.Take(&d)
+		transcript.Take(&d)
 	}
 	if err != nil {
 		return err
 	}
 	answer := t.answer
-	if answer == "" && over {
-		answer = "I asked the helper. It said: response from helper: " + t.text // it was held, and let go
+	if answer == "" && ended {
+		answer = "I asked the helper. It said: response from helper: " + t.text // it was held and then resumed
 	}
 	if answer == "" {
 		return nil
 	}
-	streamed, any := said.Streamed()
+	streamed, any := transcript.Streamed()
 	switch {
 	case record.Status != runs.Done || record.Text != answer:
 		return fmt.Errorf("run %s of %s: is %s and says %q, its client was told %q", run, t.to, record.Status, record.Text, answer)
@@ -366,8 +369,8 @@ func recordOf(kv store.KV, run actor.CallID) (runs.Record, error) {
 	var record runs.Record
 	events, err := store.Events(kv, actor.DefaultTenant, run, 0, 1000)
 	for _, raw := range events {
-		e, wrong := runs.Decode(raw.Body)
-		err = errors.Join(err, wrong, record.Apply(&e))
+		e, decodeErr := runs.Decode(raw.Body)
+		err = errors.Join(err, decodeErr, record.Apply(&e))
 	}
 	return record, err
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// powerNode is a node as serve makes one.
+// powerNode is a node set up like the serve command.
 type powerNode struct {
 	*engine.Engine
 	disk *Disk
@@ -55,8 +55,8 @@ func (n *powerNode) close(ctx context.Context) error {
 	return errors.Join(err, n.log.Close(), n.disk.Close())
 }
 
-// powerAgents is a helper, one who asks it and waits, one who asks two at once and
-// works, and one with a model.
+// powerAgents returns a helper, an agent that asks it and waits, one that makes
+// two calls at once and works, and one with a model.
 func powerAgents(registry *tools.Registry) ([]actor.Definition, error) {
 	spec, err := agents.ReadJSON([]byte(`{"agent_id":"teller","name":"teller"}`))
 	if err != nil {
@@ -83,23 +83,24 @@ func (n *powerNode) signal(ctx context.Context, run actor.CallID, to actor.ID) e
 	return err
 }
 
-// finishCoordinator sees a coordinator to its end, with the signal that it may wait for.
+// finishCoordinator follows a coordinator to its end. It sends the signal if
+// the run waits for it.
 func (n *powerNode) finishCoordinator(ctx context.Context, run actor.CallID, to actor.ID) error {
-	var wrong error
-	gone := false
+	var signalErr error
+	signalled := false
 	_, err := n.readRun(ctx, run, func(events [][]byte) {
 		has := func(what runs.Type) bool {
 			return slices.ContainsFunc(events, func(e []byte) bool { return bytes.Contains(e, []byte(`"`+what.String()+`"`)) })
 		}
-		if has(runs.WaitOpened) && !has(runs.SignalReceived) && !gone {
-			gone = true
-			wrong = n.signal(ctx, run, to)
+		if has(runs.WaitOpened) && !has(runs.SignalReceived) && !signalled {
+			signalled = true
+			signalErr = n.signal(ctx, run, to)
 		}
 	})
-	return errors.Join(err, wrong)
+	return errors.Join(err, signalErr)
 }
 
-// readRun reads a run's events as they come, up to its last.
+// readRun reads the events of a run until the last one.
 func (n *powerNode) readRun(ctx context.Context, run actor.CallID, each func([][]byte)) ([][]byte, error) {
 	news, stop := n.Watch(run)
 	defer stop()

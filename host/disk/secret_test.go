@@ -14,7 +14,7 @@ import (
 
 func TestSecretIsCreatedOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
-	if err := os.Mkdir(dir, 0o755); err != nil { // others may look into it
+	if err := os.Mkdir(dir, 0o755); err != nil { // readable by other users
 		t.Fatal(err)
 	}
 	var first []byte
@@ -53,7 +53,7 @@ func TestSecretIsCreatedOnce(t *testing.T) {
 	}
 }
 
-// A secret that was told survives the loss of all that was not synced.
+// A secret that was returned survives the loss of all unsynced data.
 func TestSecretIsDurable(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	d, err := Open("data", "n1", Options{FreeFloor: 1, fs: mem})
@@ -91,7 +91,8 @@ func TestInvalidSecretIsRejected(t *testing.T) {
 			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
 		}
 	}
-	// A bit that changed is found, wherever it is; one of before the sum is as good as ever.
+	// A flipped bit is detected anywhere in the file. A file of an earlier
+	// version, without a checksum, is valid.
 	whole := append(bytes.Repeat([]byte("s"), secretBytes), secretChecksum(bytes.Repeat([]byte("s"), secretBytes))...)
 	for i := range 8 * len(whole) {
 		flipped := bytes.Clone(whole)
@@ -111,7 +112,8 @@ func TestInvalidSecretIsRejected(t *testing.T) {
 			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
 		}
 	}
-	// What a crash left of a first try is no secret, and in nobody's way.
+	// The leftover of a crash during creation is not a secret and does not
+	// prevent creating one.
 	if err := os.Rename(filepath.Join(dir, secretFile), filepath.Join(dir, secretFile+tempSuffix)); err != nil {
 		t.Fatal(err)
 	}
