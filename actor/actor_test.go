@@ -30,9 +30,9 @@ func TestCallIDIsUUIDv7(t *testing.T) {
 	if text[14] != '7' || !strings.ContainsRune("89ab", rune(text[19])) {
 		t.Errorf("%s is not a UUIDv7", text)
 	}
-	back, err := ParseCallID(text)
-	if err != nil || back != id {
-		t.Errorf("%s reads as %s, %v", text, back, err)
+	parsed, err := ParseCallID(text)
+	if err != nil || parsed != id {
+		t.Errorf("%s reads as %s, %v", text, parsed, err)
 	}
 	if later := NewCallID(Time(1_700_000_000_124_456_789), 0, 0); later.Compare(id) <= 0 {
 		t.Errorf("%s made later does not sort behind %s", later, id)
@@ -56,13 +56,13 @@ func TestClockStopsWhileHeld(t *testing.T) {
 	if d.Due() != 60*s {
 		t.Errorf("resumed at 40 s: due %v, want 60 s", d.Due())
 	}
-	c.Resume(105 * s) // after the hold has run out by itself
+	c.Resume(105 * s) // after the hold has expired
 	if c.Due() != 120*s || c.Remaining(125*s) != 0 {
 		t.Errorf("resumed late: due %v", c.Due())
 	}
 }
 
-// The seed's tests look for these pieces of text.
+// Clients of the specified interfaces match these pieces of text.
 func TestRefusalNamesAndCodes(t *testing.T) {
 	a, b := NewID("a", ""), NewID("b", "")
 	for _, test := range []struct {
@@ -82,14 +82,14 @@ func TestRefusalNamesAndCodes(t *testing.T) {
 	}
 	codes := map[string]Reason{}
 	for _, r := range Reasons() {
-		o := r.Info()
-		if o.HTTP < 400 || o.Name == "" || o.Error == "" || o.Code == "" || o.Status == "" {
-			t.Errorf("%s has a gap in its row: %+v", r, o)
+		info := r.Info()
+		if info.HTTP < 400 || info.Name == "" || info.Error == "" || info.Code == "" || info.Status == "" {
+			t.Errorf("%s has a gap in its row: %+v", r, info)
 		}
-		if other, twice := codes[o.Type]; twice {
-			t.Errorf("%s and %s share the code %s", r, other, o.Type)
+		if other, exists := codes[info.Type]; exists {
+			t.Errorf("%s and %s share the code %s", r, other, info.Type)
 		}
-		codes[o.Type] = r
+		codes[info.Type] = r
 	}
 	if len(codes) != 13 {
 		t.Errorf("%d reasons, want 13", len(codes))

@@ -7,31 +7,32 @@ import (
 	"slices"
 )
 
-// HandleMessageFull is the operation of a call that names none: take the whole
-// message, answer with the whole reply.
+// HandleMessageFull is the operation of a call that names none. It takes the
+// whole message and answers with the whole reply.
 const HandleMessageFull = "handle_message_full"
 
-// Kind says how a call hangs on its caller.
+// Kind is the relation between a call and its caller.
 type Kind uint8
 
-// The four kinds. All stand in the codec from its first version; a world that
-// does not serve one refuses it as Invalid.
+// The four call kinds. The codec has included all of them since its first version.
+// A runtime that does not implement a kind refuses the call as Invalid.
 const (
-	Waiting  Kind = iota + 1 // holds its caller's turn, lives inside its time
-	Detached                 // own clock, outlives the turn
-	OneWay                   // asks for no reply
-	Signal                   // for a turn that runs and waits for it by name
+	Waiting  Kind = iota + 1 // holds the caller's turn; bounded by its time left
+	Detached                 // has its own clock and may outlive the caller's turn
+	OneWay                   // expects no reply
+	Signal                   // addressed to a running turn that waits for it by name
 )
 
 var kindNames = [...]string{Waiting: "waiting", Detached: "detached", OneWay: "one-way", Signal: "signal"}
 
-// String is the kind's name.
+// String returns the name of the kind.
 func (k Kind) String() string { return nameOf(kindNames[:], int(k)) }
 
-// Lane is the priority of a message. The zero Lane is not one: it is Normal by the time a call is made.
+// Lane is the priority of a message. The zero Lane is invalid in a call: it is
+// replaced by Normal before the call is made.
 type Lane uint8
 
-// The lanes, first served first, with a bound on how long a lower one starves.
+// The lanes, highest priority first. The starvation of a lower lane is bounded.
 const (
 	High Lane = iota + 1
 	Normal
@@ -40,10 +41,10 @@ const (
 
 var laneNames = [...]string{High: "HIGH", Normal: "NORMAL", Low: "LOW"}
 
-// String is the lane's name.
+// String returns the name of the lane.
 func (l Lane) String() string { return nameOf(laneNames[:], int(l)) }
 
-// Origin says who began the tree of calls.
+// Origin is the kind of source that started the tree of calls.
 type Origin uint8
 
 // The origins.
@@ -56,59 +57,61 @@ const (
 
 var originNames = [...]string{Human: "human", Agent: "agent", Schedule: "schedule", System: "system"}
 
-// String is the origin's name.
+// String returns the name of the origin.
 func (o Origin) String() string { return nameOf(originNames[:], int(o)) }
 
-// Idempotency is a client's promise that two requests are one. The zero value
-// promises nothing.
+// Idempotency identifies requests that the client declares to be the same. The
+// zero value declares nothing.
 type Idempotency struct {
 	Principal string
 	Route     string
 	Key       string
-	Body      Hash // of the request's body: the same key with another body is an error
+	Body      Hash // of the request body; the same key with another body is an error
 }
 
-// IsZero tells whether nothing is promised.
+// IsZero reports whether no idempotency key is set.
 func (i Idempotency) IsZero() bool { return i.Key == "" }
 
-// Same tells whether both promise the same about the same.
+// Same reports whether i and other have the same principal, route and key. The
+// bodies are not compared.
 func (i Idempotency) Same(other Idempotency) bool {
 	return i.Principal == other.Principal && i.Route == other.Route && i.Key == other.Key
 }
 
-// Call is a request on its way to an actor, and by its ID the run that comes of
-// it. What an agent cannot forge stands here, not in the content.
+// Call is a request to an actor. Its ID is also the ID of the run it starts.
+// The fields that an agent MUST NOT be able to forge are kept here, outside the
+// content.
 //
-//  1. Chain holds the ancestors' actors, oldest first, without To; a client is no entry.
-//  2. Left is never more than the unheld time left of the caller's turn.
+//  1. Chain holds the calling actors, oldest first, without To. A client has no entry.
+//  2. Left never exceeds the time left of the caller's turn, not counting holds.
 //  3. ID, Root, Parent, Chain, To and Parts are the same on every attempt.
 type Call struct {
 	ID          CallID
-	Root        CallID // the client's call at the top of the tree; equals ID there
-	Parent      CallID // the caller's run; for a signal, the run addressed
+	Root        CallID // root call of the tree, made by a client; equals ID in the root call
+	Parent      CallID // caller's run; for a signal, the run it is addressed to
 	To          ID
 	Operation   string
 	Chain       []ID
 	Kind        Kind
 	Lane        Lane
 	Left        Duration // time left when this attempt was sent
-	Attempt     uint32   // from 1
-	Principal   string   // on whose behalf
+	Attempt     uint32   // attempt number, from 1
+	Principal   string   // principal that the call acts for
 	Origin      Origin
-	Project     string // project_id, if any
+	Project     string // project_id; may be empty
 	Idempotency Idempotency
-	Budget      uint32 // calls that this one and all below it may still make
-	Workflow    string // correlation over requests, carried unchanged
-	Trace       string // W3C traceparent, carried unchanged
-	Stamp       Time   // when it was made; later than its parent's, whatever the clocks say
+	Budget      uint32 // number of calls that this call and its descendants may still make
+	Workflow    string // correlation ID across requests, propagated unchanged
+	Trace       string // W3C traceparent, propagated unchanged
+	Stamp       Time   // creation time; later than the parent's, even if clocks differ
 	Via         Address
 	Parts       []Part
 }
 
-// Depth is how many calls stand above this one.
+// Depth returns the number of calls above this one.
 func (c *Call) Depth() int { return len(c.Chain) }
 
-// Caller is the actor that called; false if a client did.
+// Caller returns the calling actor, or false if a client made the call.
 func (c *Call) Caller() (ID, bool) {
 	if len(c.Chain) == 0 {
 		return ID{}, false
@@ -116,15 +119,15 @@ func (c *Call) Caller() (ID, bool) {
 	return c.Chain[len(c.Chain)-1], true
 }
 
-// IsRoot tells whether a client made the call.
+// IsRoot reports whether a client made the call.
 func (c *Call) IsRoot() bool { return len(c.Chain) == 0 }
 
-// Path is the chain and the callee, for errors and logs.
+// Path returns the chain followed by the callee, for errors and logs.
 func (c *Call) Path() []ID {
 	return append(append(make([]ID, 0, len(c.Chain)+1), c.Chain...), c.To)
 }
 
-// Check says what no well-formed call can be.
+// Check returns an error if the call is not well-formed.
 func (c *Call) Check() error {
 	switch {
 	case c.ID.IsZero():
@@ -163,12 +166,12 @@ func nameOf(names []string, i int) string {
 	return fmt.Sprintf("unknown(%d)", i)
 }
 
-func parseName[T ~uint8](what string, names []string, text string) (T, error) {
+func parseName[T ~uint8](kind string, names []string, text string) (T, error) {
 	if i := slices.Index(names, text); i > 0 {
 		return T(i), nil
 	}
-	return 0, fmt.Errorf("%s %.40q: want one of %v", what, text, names[1:])
+	return 0, fmt.Errorf("%s %.40q: want one of %v", kind, text, names[1:])
 }
 
-// ParseLane reads what Lane.String writes.
+// ParseLane parses the name of a lane, as returned by Lane.String.
 func ParseLane(text string) (Lane, error) { return parseName[Lane]("priority", laneNames[:], text) }

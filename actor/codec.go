@@ -7,23 +7,23 @@ import (
 	"slices"
 )
 
-// CodecVersion is the first byte of every encoded envelope. Another one is
-// refused: nodes of two versions agree on one before they speak.
+// CodecVersion is the first byte of every encoded envelope. Decode rejects other
+// versions. Nodes of two versions agree on one before they exchange messages.
 const CodecVersion = 1
 
-// Bounds of what the codec takes in. Those of the runtime are narrower.
+// Limits that the decoder enforces. The limits of the runtime are lower.
 const (
-	MessageBytesMax = 1 << 20 // inline content of a message
+	MessageBytesMax = 1 << 20 // inline content of a message, in bytes
 	ChainMax        = 64
 	PartsMax        = 256
 	WarningsMax     = 64
 	HopsMax         = 32      // hops of a probe
-	BranchesMax     = 64      // probes of one call
-	TextBytesMax    = 4 << 10 // a sentence, a key, a header
-	blobBytesMax    = 1 << 40 // content that stands elsewhere
+	BranchesMax     = 64      // concurrent probes of one call
+	TextBytesMax    = 4 << 10 // a sentence, key or header, in bytes
+	blobBytesMax    = 1 << 40 // content stored as a blob, in bytes
 )
 
-// The tags of messages on the wire; a number once given is never given again.
+// The tags of messages on the wire. A number MUST NOT be reused.
 const (
 	tagRequest = iota + 1
 	tagAnswered
@@ -34,10 +34,10 @@ const (
 	tagProbe
 )
 
-// Encode writes an envelope as Decode reads it.
+// Encode returns the encoding of env that Decode reads.
 func Encode(env Envelope) []byte { return Append(make([]byte, 0, 256), env) }
 
-// Append is Encode into a buffer.
+// Append appends the encoding of env to b.
 func Append(b []byte, env Envelope) []byte {
 	e := &Encoder{Buf: b}
 	e.Uint(CodecVersion)
@@ -84,8 +84,8 @@ func Append(b []byte, env Envelope) []byte {
 	return e.Buf
 }
 
-// Decode reads an envelope. It never panics, keeps nothing of b, and what it
-// accepts encodes to the same bytes again.
+// Decode parses an envelope. It never panics and does not retain b. An envelope
+// that it accepts encodes to the same bytes.
 func Decode(b []byte) (Envelope, error) {
 	d := NewDecoder(b)
 	env, err := decode(d)
@@ -131,7 +131,8 @@ func decode(d *Decoder) (Envelope, error) {
 	return env, d.End()
 }
 
-// check says what no envelope can be: it goes to an actor or back to a client, and a request goes to its callee.
+// check returns an error for an inconsistent envelope. An envelope MUST be
+// addressed to either an actor or a client, and a request to its callee.
 func (env Envelope) check() error {
 	toActor, toClient := env.To != ID{}, !env.ToClient.IsZero()
 	if toActor == toClient {
@@ -143,10 +144,11 @@ func (env Envelope) check() error {
 	return nil
 }
 
-// ID appends the three parts.
+// ID appends the three parts of id.
 func (e *Encoder) ID(id ID) { e.String(id.Tenant); e.String(id.Agent); e.String(id.Key) }
 
-// ID reads three parts; all empty is the zero ID, anything else must be legal.
+// ID reads three parts. If all are empty it returns the zero ID; any other ID
+// must be valid.
 func (d *Decoder) ID() ID {
 	id := ID{d.String(NameBytesMax), d.String(NameBytesMax), d.String(NameBytesMax)}
 	if id == (ID{}) || d.err != nil {
@@ -159,14 +161,14 @@ func (d *Decoder) ID() ID {
 	return id
 }
 
-// Address appends node, cell and incarnation.
+// Address appends the node, cell and incarnation.
 func (e *Encoder) Address(a Address) {
 	e.String(string(a.Node))
 	e.Uint(uint64(a.Cell))
 	e.Uint(a.Incarnation)
 }
 
-// Address reads node, cell and incarnation.
+// Address reads the node, cell and incarnation.
 func (d *Decoder) Address() Address {
 	a := Address{NodeID(d.String(NameBytesMax)), uint16(d.UintMax(1<<16-1, "cell")), d.Uint()}
 	if a.Node == "" && !a.IsZero() {
@@ -193,7 +195,7 @@ func (d *Decoder) Hash() (h Hash) {
 	return h
 }
 
-// IDs appends a list.
+// IDs appends a list of IDs.
 func (e *Encoder) IDs(ids []ID) {
 	e.Uint(uint64(len(ids)))
 	for _, id := range ids {
@@ -201,13 +203,13 @@ func (e *Encoder) IDs(ids []ID) {
 	}
 }
 
-// IDs reads a chain.
+// IDs reads a list of at most ChainMax IDs.
 func (d *Decoder) IDs() []ID {
 	n := d.Count(ChainMax, "actors in chain")
 	return decodeList(d, n, d.ID)
 }
 
-// Hops appends a ring, or the way to one.
+// Hops appends the hops of a probe.
 func (e *Encoder) Hops(hops []Hop) {
 	e.Uint(uint64(len(hops)))
 	for _, h := range hops {
@@ -232,7 +234,7 @@ func (d *Decoder) probe() Probe {
 	return p
 }
 
-// Strings appends a list.
+// Strings appends a list of strings.
 func (e *Encoder) Strings(ss []string) {
 	e.Uint(uint64(len(ss)))
 	for _, s := range ss {
@@ -240,7 +242,7 @@ func (e *Encoder) Strings(ss []string) {
 	}
 }
 
-// Strings reads a list.
+// Strings reads a list of at most WarningsMax strings.
 func (d *Decoder) Strings() []string {
 	n := d.Count(WarningsMax, "strings")
 	return decodeList(d, n, func() string { return d.String(TextBytesMax) })
@@ -286,7 +288,8 @@ func (d *Decoder) Parts() []Part {
 	return parts
 }
 
-// Call appends every field of the call; depth and chain both, so that the reader can check one by the other.
+// Call appends every field of the call. It writes both the depth and the chain,
+// so that the decoder can check one against the other.
 func (e *Encoder) Call(c Call) {
 	e.CallID(c.ID)
 	e.CallID(c.Root)
@@ -317,7 +320,7 @@ func (e *Encoder) Call(c Call) {
 	e.Parts(c.Parts)
 }
 
-// Call reads a call that passes its own Check.
+// Call reads a call and validates it with Call.Check.
 func (d *Decoder) Call() Call {
 	var c Call
 	c.ID, c.Root, c.Parent = d.CallID(), d.CallID(), d.CallID()
@@ -381,7 +384,7 @@ func (d *Decoder) Reply() Reply {
 	return r
 }
 
-// Refusal appends a refusal, or that there is none.
+// Refusal appends a refusal; r may be nil.
 func (e *Encoder) Refusal(r *Refusal) {
 	e.Bool(r != nil)
 	if r == nil {
@@ -397,7 +400,7 @@ func (e *Encoder) Refusal(r *Refusal) {
 	e.Int(int64(r.Timeout))
 }
 
-// Refusal reads a refusal, or nil.
+// Refusal reads a refusal, which may be nil.
 func (d *Decoder) Refusal() *Refusal {
 	if !d.Bool() || d.err != nil {
 		return nil
@@ -424,7 +427,7 @@ func decodeList[T any](d *Decoder, n int, item func() T) []T {
 	if n == 0 {
 		return nil
 	}
-	all := make([]T, 0, min(n, 16)) // what a stranger says is not believed before it is read
+	all := make([]T, 0, min(n, 16)) // the length is untrusted until the items have been read
 	for range n {
 		v := item()
 		if d.err != nil {

@@ -131,16 +131,17 @@ func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 	}
 }
 
-// encodeWithDepth encodes a request whose depth says something else than its chain.
+// encodeWithDepth encodes a request whose depth field is depth instead of the
+// length of its chain.
 func encodeWithDepth(c Call, depth byte) []byte {
 	b := Encode(Envelope{To: c.To, Body: Request{c}})
-	var before Encoder
-	before.CallID(c.ID)
-	before.CallID(c.Root)
-	before.CallID(c.Parent)
-	before.ID(c.To)
-	before.String(c.Operation)
-	i := bytes.Index(b, before.Buf) + len(before.Buf)
+	var prefix Encoder
+	prefix.CallID(c.ID)
+	prefix.CallID(c.Root)
+	prefix.CallID(c.Parent)
+	prefix.ID(c.To)
+	prefix.String(c.Operation)
+	i := bytes.Index(b, prefix.Buf) + len(prefix.Buf)
 	b[i] = depth
 	return b
 }
@@ -157,35 +158,36 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again := Encode(env); !bytes.Equal(again, b) {
-			t.Fatalf("accepted %x, writes %x", b, again)
+		if encoded := Encode(env); !bytes.Equal(encoded, b) {
+			t.Fatalf("accepted %x, writes %x", b, encoded)
 		}
 	})
 }
 
-// A call fits exactly if it comes out of bytes as it went in.
+// CheckEncodable accepts a call exactly if the call survives an encoding round
+// trip unchanged.
 func TestCheckEncodableMatchesDecode(t *testing.T) {
 	long := strings.Repeat("x", TextBytesMax+1)
-	breaks := []func(*Call){func(*Call) {}, func(c *Call) { c.Project = long }, func(c *Call) { c.Trace = "\xff" }, func(c *Call) { c.Operation = long },
+	mutations := []func(*Call){func(*Call) {}, func(c *Call) { c.Project = long }, func(c *Call) { c.Trace = "\xff" }, func(c *Call) { c.Operation = long },
 		func(c *Call) { c.Idempotency.Key = long }, func(c *Call) { c.Workflow = long }, func(c *Call) { c.Principal = "\xff" }, func(c *Call) { c.To.Key = "a/b" },
 		func(c *Call) { c.Kind = 9 }, func(c *Call) { c.Left = -1 }, func(c *Call) { c.Parts = make([]Part, PartsMax+1) },
 		func(c *Call) { c.Parts = []Part{{Media: long}} }, func(c *Call) { c.Chain = make([]ID, 1) },
 		func(c *Call) { c.Chain = slices.Repeat([]ID{{"t", "a", "k"}}, ChainMax+1); c.Parent = c.ID }}
 	rapid.Check(t, func(t *rapid.T) {
 		call := drawCall(t)
-		broken := rapid.IntRange(0, len(breaks)-1).Draw(t, "broken")
-		breaks[broken](&call)
-		back, err := Decode(Encode(Envelope{To: call.To, Body: Request{call}}))
-		if fits := call.CheckEncodable(); (fits == nil) != (err == nil) || (broken == 0) != (err == nil) {
-			t.Fatalf("%d: fits: %v; carried: %v", broken, fits, err)
+		mutation := rapid.IntRange(0, len(mutations)-1).Draw(t, "broken")
+		mutations[mutation](&call)
+		decoded, err := Decode(Encode(Envelope{To: call.To, Body: Request{call}}))
+		if encodable := call.CheckEncodable(); (encodable == nil) != (err == nil) || (mutation == 0) != (err == nil) {
+			t.Fatalf("%d: fits: %v; carried: %v", mutation, encodable, err)
 		}
-		if err == nil && !reflect.DeepEqual(back.Body.(Request).Call, call) {
-			t.Fatalf("carried as %+v, not %+v", back.Body, call)
+		if err == nil && !reflect.DeepEqual(decoded.Body.(Request).Call, call) {
+			t.Fatalf("carried as %+v, not %+v", decoded.Body, call)
 		}
 	})
 }
 
-// A clone has the same content, and not one byte in common.
+// A clone equals its original and shares no byte with it.
 func TestReplyCloneSharesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		reply := drawReply(t)

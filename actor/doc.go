@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package actor holds the words everyone speaks: ID, Call, Reply, Refusal, Part, Action, Ask, Answer, Behavior, Time; and the wire codec.
+// Package actor defines the values shared by all packages, among them ID, Call, Reply, Refusal, Part, Action, Ask, Answer, Behavior and Time, and their wire codec.
 //
-// Everything here is a value. Nothing knows where an actor lives, who carries a
-// message, or what a disk is. A word that leaves a cell is encoded by Encode and
-// read back by Decode, which refuses what it does not know and names the byte.
+// Everything here is a value. The package does not know the location of an actor,
+// the transport of a message, or the disk. A value that leaves a cell is encoded
+// by Encode and parsed by Decode. Decode rejects unknown input and reports the
+// offset of the offending byte.
 package actor

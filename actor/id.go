@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// DefaultTenant is the tenant that is not printed.
+	// DefaultTenant is the tenant that String omits.
 	DefaultTenant = "default"
 	// DefaultKey is the key of an actor named by its agent alone.
 	DefaultKey = "main"
-	// NameBytesMax bounds each part of an ID, and a node's name.
+	// NameBytesMax is the maximum length of each part of an ID and of a node name.
 	NameBytesMax = 64
 )
 
-// ID names one actor: an instance of an agent, addressed by a key, which is the
-// session. It is written agent/key, or tenant/agent/key outside the default
-// tenant. Each part is [A-Za-z0-9._-]{1,64}, and neither "." nor "..".
+// ID identifies one actor: an instance of an agent, addressed by a key, which is
+// the session. Its text form is agent/key, or tenant/agent/key outside the default
+// tenant. Each part matches [A-Za-z0-9._-]{1,64} and is neither "." nor "..".
 type ID struct{ Tenant, Agent, Key string }
 
-// NewID returns the actor of the default tenant; an empty key is DefaultKey.
+// NewID returns an actor ID in the default tenant. An empty key means DefaultKey.
 func NewID(agent, key string) ID {
 	if key == "" {
 		key = DefaultKey
@@ -32,7 +32,7 @@ func NewID(agent, key string) ID {
 	return ID{Tenant: DefaultTenant, Agent: agent, Key: key}
 }
 
-// ParseID reads "agent", "agent/key" or "tenant/agent/key".
+// ParseID parses "agent", "agent/key" or "tenant/agent/key".
 func ParseID(text string) (ID, error) {
 	var id ID
 	parts := strings.Split(text, "/")
@@ -49,17 +49,18 @@ func ParseID(text string) (ID, error) {
 	return id, id.Check()
 }
 
-// Check says what is wrong with the ID, if anything.
+// Check returns an error if a part of the ID is invalid.
 func (id ID) Check() error {
-	for _, part := range [...]struct{ what, name string }{{"tenant", id.Tenant}, {"agent", id.Agent}, {"key", id.Key}} {
+	for _, part := range [...]struct{ kind, name string }{{"tenant", id.Tenant}, {"agent", id.Agent}, {"key", id.Key}} {
 		if err := CheckName(part.name); err != nil {
-			return fmt.Errorf("%s %w", part.what, err)
+			return fmt.Errorf("%s %w", part.kind, err)
 		}
 	}
 	return nil
 }
 
-// CheckName says what is wrong with a name of an agent, key, tenant or node.
+// CheckName returns an error if name is not a valid name of an agent, key, tenant
+// or node.
 func CheckName(name string) error {
 	if name == "" || len(name) > NameBytesMax {
 		return fmt.Errorf("%.80q: want 1 to %d characters", name, NameBytesMax)
@@ -77,10 +78,10 @@ func CheckName(name string) error {
 	return nil
 }
 
-// String writes the ID as ParseID reads it.
+// String returns the ID in the form that ParseID parses.
 func (id ID) String() string { return string(id.AppendTo(nil)) }
 
-// AppendTo appends what String writes.
+// AppendTo appends the result of String to b.
 func (id ID) AppendTo(b []byte) []byte {
 	if b == nil {
 		b = make([]byte, 0, len(id.Tenant)+len(id.Agent)+len(id.Key)+2)
@@ -92,7 +93,7 @@ func (id ID) AppendTo(b []byte) []byte {
 	return append(b, id.Key...)
 }
 
-// Compare orders IDs by tenant, agent, key.
+// Compare orders IDs by tenant, agent and key.
 func (id ID) Compare(other ID) int {
 	if c := strings.Compare(id.Tenant, other.Tenant); c != 0 {
 		return c
@@ -103,10 +104,11 @@ func (id ID) Compare(other ID) int {
 	return strings.Compare(id.Key, other.Key)
 }
 
-// CallID is a UUIDv7: it names a call for good, over all its attempts.
+// CallID is a UUIDv7. It identifies a call permanently, across all its attempts.
 type CallID [16]byte
 
-// NewCallID makes a UUIDv7 of the instant and 74 bits of the two random words.
+// NewCallID returns a UUIDv7 made of the instant and of 74 bits of the two random
+// words.
 func NewCallID(now Time, hi, lo uint64) CallID {
 	var id CallID
 	ms := uint64(now) / 1e6
@@ -122,7 +124,7 @@ func NewCallID(now Time, hi, lo uint64) CallID {
 	return id
 }
 
-// ParseCallID reads what String writes.
+// ParseCallID parses the form that String returns.
 func ParseCallID(text string) (CallID, error) {
 	var id CallID
 	if len(text) != 36 || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
@@ -135,10 +137,10 @@ func ParseCallID(text string) (CallID, error) {
 	return id, nil
 }
 
-// String writes the canonical form of a UUID.
+// String returns the canonical form of a UUID.
 func (id CallID) String() string { return string(id.AppendTo(make([]byte, 0, 36))) }
 
-// AppendTo appends what String writes.
+// AppendTo appends the result of String to b.
 func (id CallID) AppendTo(b []byte) []byte {
 	const digits = "0123456789abcdef"
 	var text [36]byte
@@ -154,47 +156,50 @@ func (id CallID) AppendTo(b []byte) []byte {
 	return append(b, text[:]...)
 }
 
-// Short is enough of the id for a person to tell calls of one page apart.
+// Short returns a suffix of the ID that is long enough for a reader to distinguish
+// the calls of one page.
 func (id CallID) Short() string { return hex.EncodeToString(id[12:]) }
 
-// IsZero tells whether there is no call.
+// IsZero reports whether the ID is unset.
 func (id CallID) IsZero() bool { return id == CallID{} }
 
-// Compare orders call ids by bytes, which is by time of creation.
+// Compare orders call IDs by their bytes, which is the order of creation time.
 func (id CallID) Compare(other CallID) int { return bytes.Compare(id[:], other[:]) }
 
-// EffectID names one thing a run wants done in the world. It is the idempotency
-// key of that thing: the same on every attempt.
+// EffectID identifies one external effect of a run. It is the idempotency key of
+// the effect and is the same on every attempt.
 type EffectID struct {
 	Run   CallID
-	Step  uint32 // the action of the turn, from 1
-	Index uint16 // the ask within the action, from 0
+	Step  uint32 // number of the action in the turn, from 1
+	Index uint16 // index of the ask in the action, from 0
 }
 
-// String writes the run in short, the step and the index.
+// String returns the short run ID, the step and the index.
 func (e EffectID) String() string { return fmt.Sprintf("%s.%d.%d", e.Run.Short(), e.Step, e.Index) }
 
-// NodeID names one process that holds cells.
+// NodeID identifies one process that hosts cells.
 type NodeID string
 
-// Epoch counts the owners of a shard. A greater one has taken over.
+// Epoch is the generation of a shard's owner. An owner with a higher epoch has
+// superseded those with a lower one.
 type Epoch uint64
 
-// Address says where a message comes from or an answer goes to: one incarnation
-// of one cell of one node. The zero Address is a client of the node at hand.
+// Address is the source of a message or the destination of an answer: one
+// incarnation of one cell of one node. The zero Address is a client of the local
+// node.
 type Address struct {
 	Node        NodeID
 	Cell        uint16
 	Incarnation uint64
 }
 
-// IsZero tells whether there is no address.
+// IsZero reports whether the address is unset.
 func (a Address) IsZero() bool { return a == Address{} }
 
-// String writes node.cell#incarnation.
+// String returns node.cell#incarnation.
 func (a Address) String() string { return string(a.AppendTo(nil)) }
 
-// AppendTo appends what String writes.
+// AppendTo appends the result of String to b.
 func (a Address) AppendTo(b []byte) []byte {
 	b = append(append(b, a.Node...), '.')
 	b = append(strconv.AppendUint(b, uint64(a.Cell), 10), '#')

@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// What agents, tools and clients bring is fitted here to what the codec carries:
-// nothing may be written that cannot be read again.
+// The functions in this file reduce input of agents, tools and clients to the
+// limits of the codec. A value that could not be decoded MUST NOT be encoded.
 
-// FitText is text as valid UTF-8 of at most limit bytes.
+// FitText returns text as valid UTF-8 of at most limit bytes.
 func FitText(text string, limit int) string {
 	if len(text) <= limit && utf8.ValidString(text) {
 		return text
@@ -24,7 +24,8 @@ func FitText(text string, limit int) string {
 	return text
 }
 
-// CheckParts says what is wrong with content of which limit bytes are allowed.
+// CheckParts returns an error if parts exceeds the limits of the codec, or holds
+// more than limit inline bytes.
 func CheckParts(parts []Part, limit int) error {
 	if len(parts) > PartsMax {
 		return fmt.Errorf("%d parts, at most %d allowed", len(parts), PartsMax)
@@ -49,7 +50,7 @@ func CheckParts(parts []Part, limit int) error {
 	return nil
 }
 
-// CheckEncodable says why the call is none that the codec carries, if it is not.
+// CheckEncodable returns an error if the codec cannot carry the call.
 func (c *Call) CheckEncodable() error {
 	if err := c.Check(); err != nil {
 		return err
@@ -66,13 +67,13 @@ func (c *Call) CheckEncodable() error {
 	return CheckParts(c.Parts, MessageBytesMax)
 }
 
-// smallPart is a part with so little content that both are one piece of memory.
+// smallPart holds a part and its content in one allocation.
 type smallPart struct {
 	part  [1]Part
 	bytes [112]byte
 }
 
-// CloneParts is the content once more, which shares no byte with it.
+// CloneParts returns a deep copy of parts.
 func CloneParts(parts []Part) []Part {
 	if len(parts) == 0 {
 		return nil
@@ -98,7 +99,8 @@ func CloneParts(parts []Part) []Part {
 	return all
 }
 
-// Fit is the refusal with each field within its bound; nil stays nil.
+// Fit returns a copy of the refusal with each field reduced to its limit, or nil
+// if r is nil.
 func (r *Refusal) Fit() *Refusal {
 	if r == nil {
 		return nil
@@ -125,7 +127,8 @@ func (r *Refusal) Fit() *Refusal {
 	return &fit
 }
 
-// Fit is the answer within bounds: content that is over them is refused.
+// Fit returns the answer reduced to the limits of the codec. Content of more than
+// limit bytes is replaced by a refusal.
 func (a Answer) Fit(limit int) Answer {
 	if err := CheckParts(a.Parts, limit); err != nil {
 		return Answer{Refusal: Refuse(Invalid, "the answer has %v", err)}
@@ -135,7 +138,8 @@ func (a Answer) Fit(limit int) Answer {
 	return a
 }
 
-// Fit is the outcome within bounds, failed exactly if it has a refusal.
+// Fit returns the outcome reduced to the limits of the codec. Its status is Failed
+// exactly if it has a refusal.
 func (o Outcome) Fit(limit int) Outcome {
 	a := Answer{Parts: o.Parts, Warnings: o.Warnings, Refusal: o.Refusal}.Fit(limit)
 	o.Parts, o.Warnings, o.Refusal = a.Parts, a.Warnings, a.Refusal
@@ -150,7 +154,7 @@ func (o Outcome) Fit(limit int) Outcome {
 	return o
 }
 
-// Check says what of an ask cannot be carried.
+// Check returns an error if the codec cannot carry the ask.
 func (a Ask) Check(limit int) error {
 	for _, f := range [...]struct{ what, text string }{{"name", a.Name}, {"operation", a.Operation}} {
 		if len(f.text) > TextBytesMax || !utf8.ValidString(f.text) {
@@ -166,7 +170,7 @@ func (a Ask) Check(limit int) error {
 	return CheckParts(a.Parts, limit)
 }
 
-// Check says why nothing of that name and size can be kept.
+// Check returns an error if the name or the size of the item is invalid.
 func (i StateItem) Check() error {
 	if i.Name == "" || len(i.Name) > StateItemNameBytesMax || strings.Trim(i.Name, stateItemNameChars) != "" {
 		return fmt.Errorf("item %.40q: want a name of 1 to %d of the characters %s", i.Name, StateItemNameBytesMax, stateItemNameChars)

@@ -2,72 +2,75 @@
 
 package actor
 
-// Message is what cells say to each other. The set is closed.
+// Message is a message between cells. The set of implementations is closed.
 type Message interface {
-	// Subject is the call that the message is about.
+	// Subject returns the ID of the call that the message is about.
 	Subject() CallID
-	// Name is what histories call it.
+	// Name returns the name of the message in histories.
 	Name() string
 }
 
-// Request asks an actor for a turn. The same call may come more than once.
+// Request asks an actor for a turn. The same call may be delivered more than once.
 type Request struct{ Call Call }
 
-// Answered carries the outcome of a call back to where it came from.
+// Answered delivers the outcome of a call to its origin.
 type Answered struct{ Reply Reply }
 
-// Cancel tells an actor that nobody waits for the call any more.
+// Cancel notifies an actor that its caller no longer waits for the call.
 type Cancel struct {
 	Call   CallID
 	Reason Reason // Deadline or Stopped
 }
 
-// Held tells a caller that the call waits for a person, until an instant at
-// most. Of two with the same call the higher N is the later.
+// Held notifies a caller that the call waits for a person, until Until at the
+// latest. Of two Held messages for one call, the one with the higher N is newer.
 type Held struct {
 	Call  CallID
 	N     uint64
 	Until Time
 }
 
-// Resumed tells a caller that a held call goes on.
+// Resumed notifies a caller that a held call has resumed.
 type Resumed struct {
 	Call CallID
 	N    uint64
 }
 
-// Open answers a repeated Request whose turn is not over yet.
+// Open answers a repeated Request whose turn has not ended.
 type Open struct {
 	Call  CallID
 	N     uint64
-	Until Time // not 0: held until then
+	Until Time // if not 0, the turn is held until then
 }
 
-// Probe goes along the waits of calls for turns and of turns for calls, to find
-// out whether they close a ring. Lap one has Confirm 0 and asks what To waits
-// for; back at the call From it knows a ring. Lap two confirms hop by hop that
-// each wait still stands, and ends at the call that is refused.
+// Probe follows the wait-for edges between calls and turns to detect a wait cycle.
+// It makes two laps:
 //
-// Where a turn waits for several calls a probe divides, and so do its Ways: from
-// one call at most so many probes are ever under way.
+//  1. In lap one Confirm is 0, and the probe asks which turns To waits for. A
+//     probe that returns to the call From has found a cycle.
+//  2. Lap two confirms hop by hop that each wait still exists. It ends at the
+//     call to be refused.
+//
+// Where a turn waits for several calls the probe is split, and Branches with it.
+// BranchesMax therefore bounds the number of concurrent probes of one call.
 type Probe struct {
 	From, To CallID
 	Hops     []Hop
-	Branches uint32 // into how many it may still divide, itself counted
-	Confirm  uint32 // the hop to confirm, from 1; 0 in lap one
+	Branches uint32 // maximum number of probes this one may become, itself included
+	Confirm  uint32 // hop to confirm, from 1; 0 in lap one
 }
 
-// Hop is one wait of a ring: Call waits for Turn. If they are the same the call
-// has the turn; else it is queued behind it.
+// Hop is one edge of a wait cycle: Call waits for Turn. If both are the same, the
+// call has the turn; otherwise it is queued behind the turn.
 type Hop struct {
 	Call  CallID
-	Actor ID // whose mailbox or turn it is
+	Actor ID // actor that owns the mailbox and the turn
 	Turn  CallID
 	Epoch Epoch
-	Stamp Time // of the call: the newest queued one is refused
+	Stamp Time // creation time of Call; the newest queued call is refused
 }
 
-// Queued tells whether the call waits in a mailbox.
+// Queued reports whether the call waits in a mailbox.
 func (h Hop) Queued() bool { return h.Call != h.Turn }
 
 func (m Request) Subject() CallID  { return m.Call.ID }
@@ -86,15 +89,15 @@ func (Resumed) Name() string  { return "resumed" }
 func (Open) Name() string     { return "open" }
 func (Probe) Name() string    { return "probe" }
 
-// Envelope is a message and its address.
+// Envelope is a message with its source and destination.
 type Envelope struct {
-	From     Address // the cell that sent it; zero for a client of this node
-	To       ID      // the actor addressed; zero if Back is set
-	ToClient Address // the cell of the node at which a client waits; zero if To is set
-	// Epoch is the owner's of To's shard as the sender knows it: a cell that
-	// owns the shard under another one does not take the message.
+	From     Address // sending cell; zero for a client of this node
+	To       ID      // destination actor; zero if ToClient is set
+	ToClient Address // cell at which the client waits; zero if To is set
+	// Epoch is the sender's view of the epoch of To's shard. A cell that owns
+	// the shard under another epoch drops the message.
 	Epoch Epoch
-	// Durable says that what the message tells of stands in a log.
+	// Durable reports whether the facts in the message are in a log.
 	Durable bool
 	Body    Message
 }

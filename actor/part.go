@@ -15,30 +15,31 @@ const (
 	MediaJSON = "application/json"
 )
 
-// Hash is the SHA-256 of some content, and its name.
+// Hash is the SHA-256 of some content and identifies it.
 type Hash [32]byte
 
-// HashOf names content.
+// HashOf returns the hash of content.
 func HashOf(content []byte) Hash { return sha256.Sum256(content) }
 
-// String writes the hash in hexadecimal digits.
+// String returns the hash in hexadecimal digits.
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
-// IsZero tells whether there is no hash.
+// IsZero reports whether the hash is unset.
 func (h Hash) IsZero() bool { return h == Hash{} }
 
-// Part is one piece of content: inline, or by the name of a blob that is stored once.
+// Part is one piece of content, either inline or a reference to a blob that is
+// stored once.
 type Part struct {
 	Media string // media type; MediaText when in doubt
-	Bytes []byte // the content, if inline
-	Blob  Hash   // its name, if it stands elsewhere
-	Size  uint64 // its length, if it stands elsewhere
+	Bytes []byte // inline content
+	Blob  Hash   // hash of the blob, if the content is not inline
+	Size  uint64 // length of the blob in bytes, if the content is not inline
 }
 
 // Text returns content of one inline part of plain text.
 func Text(text string) []Part { return []Part{{Media: MediaText, Bytes: []byte(text)}} }
 
-// TextOf joins the inline parts of plain text.
+// TextOf returns the concatenation of the inline parts of plain text.
 func TextOf(parts []Part) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -49,7 +50,8 @@ func TextOf(parts []Part) string {
 	return b.String()
 }
 
-// SizeOf is what the parts weigh: inline bytes and the length of what they refer to.
+// SizeOf returns the size of the parts in bytes: inline content, media types and
+// the length of referenced blobs.
 func SizeOf(parts []Part) int {
 	n := 0
 	for _, p := range parts {

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// Reason is why something was refused. The set is closed.
+// Reason is the reason for a refusal. The set of reasons is closed.
 type Reason uint8
 
 // The reasons.
 const (
-	Busy        Reason = iota + 1 // no room now: at the callee, for this caller, or on the node
+	Busy        Reason = iota + 1 // no capacity now: at the callee, for this caller, or on the node
 	Cycle                         // the target's agent is among the callers
-	WaitCycle                     // waits would close a ring
-	Depth                         // too many calls above
-	Deadline                      // the time ran out
+	WaitCycle                     // the waits would form a cycle
+	Depth                         // too many calls above this one
+	Deadline                      // the deadline has passed
 	NotFound                      // no such agent, run or tool
-	Rejected                      // the target said no
-	Unavailable                   // the target cannot answer just now
+	Rejected                      // the target rejected the call
+	Unavailable                   // the target cannot answer now
 	Stopped                       // cancelled
-	Budget                        // the tree has spent its calls
+	Budget                        // the budget of the tree is used up
 	Invalid                       // malformed input
-	Unknown                       // it may or may not have happened
-	NoDevice                      // no client is online to do it
+	Unknown                       // the outcome cannot be determined
+	NoDevice                      // no client that could do it is online
 )
 
-// Scope says whose limit made something Busy.
+// Scope identifies the limit that made something Busy.
 type Scope uint8
 
-// The scopes; only Busy has one.
+// The scopes. Only Busy has one.
 const (
 	NoScope Scope = iota
 	ScopeCaller
@@ -41,7 +41,7 @@ const (
 
 var scopeNames = [...]string{ScopeCaller: "caller", ScopeCallee: "callee", ScopeNode: "node"}
 
-// String is the scope's name; NoScope is empty.
+// String returns the name of the scope; the name of NoScope is empty.
 func (s Scope) String() string {
 	if s == NoScope {
 		return ""
@@ -49,23 +49,24 @@ func (s Scope) String() string {
 	return nameOf(scopeNames[:], int(s))
 }
 
-// Refusal is a typed, foreseen "no": a value with a sentence for people, never a
-// string to parse.
+// Refusal is a typed, expected failure. It has a sentence for people, which MUST
+// NOT be parsed.
 type Refusal struct {
 	Reason     Reason
 	Scope      Scope    // Busy only
-	Detail     string   // the sentence
-	Field      string   // Invalid only: the input field at fault, if one is
-	Chain      []ID     // the path that closed, ran too deep, or timed out
-	RetryAfter Duration // 0: trying again will not help, or not by itself
+	Detail     string   // sentence for people
+	Field      string   // Invalid only: offending input field, if there was one
+	Chain      []ID     // path that formed a cycle, was too deep, or timed out
+	RetryAfter Duration // minimum delay before a retry; 0 if a retry alone does not help
 	Operation  string   // Deadline only: "invoke <actor> <operation>"
-	Timeout    Duration // Deadline only: the time that was given
+	Timeout    Duration // Deadline only: time the operation was given
 }
 
-// ReasonInfo is how a reason looks on the surfaces: one row of the table in docs/errors.md.
+// ReasonInfo lists the names of a reason on each external surface. It is one row
+// of the table in docs/errors.md.
 type ReasonInfo struct {
-	Name   string // inside, and in histories
-	Error  string // the error's name in agents' records
+	Name   string // name in Go and in histories
+	Error  string // name of the error in agents' records
 	Code   string // CATEGORY_SPECIFIC_ERROR of the request envelope
 	Status string // status word of routed answers
 	Type   string // code of problem+json
@@ -88,7 +89,7 @@ var reasons = [...]ReasonInfo{
 	NoDevice:    {"NoDevice", "NoDevice", "CAPACITY_NO_DEVICE", "error", "client_offline", 409},
 }
 
-// Reasons lists the closed set in its order.
+// Reasons returns all reasons in order.
 func Reasons() []Reason {
 	all := make([]Reason, 0, len(reasons)-1)
 	for r := Busy; int(r) < len(reasons); r++ {
@@ -97,7 +98,7 @@ func Reasons() []Reason {
 	return all
 }
 
-// String is the reason's name.
+// String returns the name of the reason.
 func (r Reason) String() string {
 	if r == 0 || int(r) >= len(reasons) {
 		return fmt.Sprintf("unknown(%d)", int(r))
@@ -105,7 +106,7 @@ func (r Reason) String() string {
 	return reasons[r].Name
 }
 
-// Info is the reason's row in the one table.
+// Info returns the reason's row of the table.
 func (r Reason) Info() ReasonInfo {
 	if r == 0 || int(r) >= len(reasons) {
 		return ReasonInfo{Name: r.String(), Error: "Internal", Code: "EXECUTION_INTERNAL", Status: "error", Type: "internal", HTTP: 500}
@@ -113,7 +114,8 @@ func (r Reason) Info() ReasonInfo {
 	return reasons[r]
 }
 
-// HTTP is the refusal's status code: a full node is 503, a full agent 429.
+// HTTP returns the HTTP status code of the refusal: 503 for a full node, 429 for a
+// full agent.
 func (r *Refusal) HTTP() int {
 	if r.Reason == Busy && r.Scope == ScopeNode {
 		return 503
@@ -121,7 +123,8 @@ func (r *Refusal) HTTP() int {
 	return r.Reason.Info().HTTP
 }
 
-// Error is the name, then the sentence: "cycle detected: Cycle detected: a already in call chain".
+// Error returns the name and the sentence, as in
+// "cycle detected: Cycle detected: a already in call chain".
 func (r *Refusal) Error() string {
 	name := r.Reason.Info().Error
 	if r.Reason == Deadline {
@@ -133,50 +136,54 @@ func (r *Refusal) Error() string {
 	return name + ": " + r.Detail
 }
 
-// Refuse makes a refusal with a sentence.
+// Refuse returns a refusal with a formatted sentence.
 func Refuse(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Reason: reason, Detail: fitDetail(format, args...)}
 }
 
-// fitDetail is text that the codec carries, whatever was put into it.
+// fitDetail formats a sentence and reduces it to the limits of the codec, whatever
+// the arguments.
 func fitDetail(format string, args ...any) string {
 	return FitText(fmt.Sprintf(format, args...), TextBytesMax)
 }
 
-// RefuseBusy is a full mailbox, caller or node; trying again later helps.
-func RefuseBusy(scope Scope, after Duration, format string, args ...any) *Refusal {
-	return &Refusal{Reason: Busy, Scope: scope, RetryAfter: after, Detail: fitDetail(format, args...)}
+// RefuseBusy returns a refusal for a full mailbox, caller or node. A retry after
+// the given time may succeed.
+func RefuseBusy(scope Scope, retryAfter Duration, format string, args ...any) *Refusal {
+	return &Refusal{Reason: Busy, Scope: scope, RetryAfter: retryAfter, Detail: fitDetail(format, args...)}
 }
 
-// RefuseCycle names the agent that stands in the chain already.
+// RefuseCycle returns a refusal that names the agent already in the chain.
 func RefuseCycle(chain []ID, to ID) *Refusal {
 	return &Refusal{Reason: Cycle, Chain: chain,
 		Detail: fitDetail("Cycle detected: %s already in call chain %s", to.Agent, PathString(append(chain[:len(chain):len(chain)], to)))}
 }
 
-// RefuseWaitCycle names the ring of waits that the call would close, from it round to it.
-func RefuseWaitCycle(ring []Hop) *Refusal {
+// RefuseWaitCycle returns a refusal that names the wait cycle the call would close.
+// The path starts and ends at the actor of the last hop.
+func RefuseWaitCycle(hops []Hop) *Refusal {
 	var path []ID
-	for i := range ring {
-		path = append(path, ring[(len(ring)-1+i)%len(ring)].Actor)
+	for i := range hops {
+		path = append(path, hops[(len(hops)-1+i)%len(hops)].Actor)
 	}
 	return &Refusal{Reason: WaitCycle, Chain: path,
 		Detail: fitDetail("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
 }
 
-// RefuseDepth names the chain that is too long.
+// RefuseDepth returns a refusal that names the chain that is too long.
 func RefuseDepth(chain []ID, to ID, limit int) *Refusal {
 	return &Refusal{Reason: Depth, Chain: chain,
 		Detail: fitDetail("Maximum call depth exceeded: %d calls above %s, at most %d allowed", len(chain), to, limit)}
 }
 
-// RefuseDeadline says which operation had how much time.
-func RefuseDeadline(to ID, operation string, given Duration) *Refusal {
-	return &Refusal{Reason: Deadline, Operation: fitDetail("invoke %s %s", to, operation), Timeout: given,
-		Detail: fitDetail("invoke %s %s: timeout after %d ms", to, operation, given/time.Millisecond)}
+// RefuseDeadline returns a refusal that names the operation and the time it was
+// given.
+func RefuseDeadline(to ID, operation string, limit Duration) *Refusal {
+	return &Refusal{Reason: Deadline, Operation: fitDetail("invoke %s %s", to, operation), Timeout: limit,
+		Detail: fitDetail("invoke %s %s: timeout after %d ms", to, operation, limit/time.Millisecond)}
 }
 
-// PathString writes a chain as a -> b -> c.
+// PathString returns the chain in the form a -> b -> c.
 func PathString(chain []ID) string {
 	var b strings.Builder
 	for i, id := range chain {

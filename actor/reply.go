@@ -4,33 +4,33 @@ package actor
 
 import "slices"
 
-// Status is how a run ended.
+// Status is the final status of a run.
 type Status uint8
 
-// The ends of a run. Failed carries a Refusal, the others content.
+// The final statuses. A Failed run has a Refusal, the others have content.
 const (
 	Succeeded Status = iota + 1
-	Partial          // content with something missing, which Warnings name
+	Partial          // content is incomplete; Warnings name the missing parts
 	Failed
 )
 
 var statusNames = [...]string{Succeeded: "succeeded", Partial: "partial", Failed: "failed"}
 
-// String is the status' name.
+// String returns the name of the status.
 func (s Status) String() string { return nameOf(statusNames[:], int(s)) }
 
-// Reply is the one outcome of a call.
+// Reply is the single outcome of a call.
 type Reply struct {
-	Call     CallID // the call that is answered
-	Run      CallID // the run that did the work: another one if the request was a repeat
+	Call     CallID // call that is answered
+	Run      CallID // run that did the work; differs from Call for a repeated request
 	Status   Status
 	Parts    []Part
 	Warnings []string
 	Refusal  *Refusal // set exactly if Status is Failed
-	Budget   uint32   // what is left of the call's budget, for the caller to have back
+	Budget   uint32   // unused budget of the call, returned to the caller
 }
 
-// Clone is the reply once more, which shares nothing with it that could change.
+// Clone returns a copy that shares no mutable memory with r.
 func (r *Reply) Clone() Reply {
 	c := *r
 	c.Parts, c.Warnings = CloneParts(r.Parts), slices.Clone(r.Warnings)
@@ -42,7 +42,7 @@ func (r *Reply) Clone() Reply {
 	return c
 }
 
-// Fail is the reply that refuses the call.
+// Fail returns the reply that refuses the call.
 func Fail(call CallID, refusal *Refusal) Reply {
 	return Reply{Call: call, Run: call, Status: Failed, Refusal: refusal}
 }

@@ -4,17 +4,18 @@ package actor
 
 import "time"
 
-// Time is an instant in Unix nanoseconds, as the world tells it. It never goes
-// back within one process; nothing below floor 3 reads a clock.
+// Time is an instant in Unix nanoseconds, supplied by the host or the simulator.
+// It never decreases within one process. Packages below layer 3 never read a
+// clock.
 type Time int64
 
-// Duration is a span of time in nanoseconds.
+// Duration is a time span in nanoseconds.
 type Duration = time.Duration
 
-// Forever is later than any instant a world will tell.
+// Forever is later than any instant a host supplies.
 const Forever = Time(1<<63 - 1)
 
-// Add returns t + d; what would overflow is Forever.
+// Add returns t + d, or Forever if the sum overflows.
 func (t Time) Add(d Duration) Time {
 	if d > 0 && t > Forever-Time(d) {
 		return Forever
@@ -22,43 +23,43 @@ func (t Time) Add(d Duration) Time {
 	return t + Time(d)
 }
 
-// Sub returns the span from u to t.
+// Sub returns t - u.
 func (t Time) Sub(u Time) Duration { return Duration(t - u) }
 
-// Clock is a span that runs out, and that stands still while it is held.
+// Clock is a countdown that can be held.
 //
-// Left is what remained at Since. While HeldUntil is set the clock stands still
-// until that instant and runs again by itself afterwards, so that a lost Resumed
-// costs at most the time a person had anyway.
+// Left is the time that remained at Since. A held clock does not run until
+// HeldUntil and then resumes on its own. A lost Resumed therefore costs at most the
+// time that the person was given.
 type Clock struct {
 	Left      Duration
 	Since     Time
-	HeldUntil Time // 0: running
+	HeldUntil Time // 0 if the clock is running
 }
 
-// NewClock returns a running clock with left to go.
+// NewClock returns a running clock with the given time left.
 func NewClock(now Time, left Duration) Clock { return Clock{Left: max(left, 0), Since: now} }
 
-// Due is the instant at which the clock has run out.
+// Due returns the instant at which the clock expires.
 func (c Clock) Due() Time { return max(c.Since, c.HeldUntil).Add(c.Left) }
 
-// Remaining is what is left at now.
+// Remaining returns the time left at now.
 func (c Clock) Remaining(now Time) Duration {
 	return max(min(c.Left, c.Due().Sub(now)), 0)
 }
 
-// Hold makes the clock stand still until the given instant.
+// Hold stops the clock until the given instant.
 func (c *Clock) Hold(now, until Time) {
 	c.Left, c.Since = c.Remaining(now), now
 	c.HeldUntil = until
 }
 
-// Resume lets the clock run again.
+// Resume restarts the clock.
 func (c *Clock) Resume(now Time) {
 	c.Left, c.Since, c.HeldUntil = c.Remaining(now), now, 0
 }
 
-// Rebase has a clock that began after now begin now.
+// Rebase moves the start of a clock that starts after now to now.
 func (c *Clock) Rebase(now Time) {
 	ahead := c.Since - now
 	if ahead <= 0 {
@@ -70,5 +71,5 @@ func (c *Clock) Rebase(now Time) {
 	}
 }
 
-// Held tells whether the clock stands still at now.
+// Held reports whether the clock is held at now.
 func (c Clock) Held(now Time) bool { return now < c.HeldUntil }

@@ -9,98 +9,102 @@ import (
 	"slices"
 )
 
-// AskKind is what an ask wants from the world.
+// AskKind is the kind of an ask.
 type AskKind uint8
 
 // The kinds of ask.
 const (
-	AskCall   AskKind = iota + 1 // another agent's answer
-	AskTool                      // a tool, by name, with JSON input
-	AskWork                      // a function of the agent's own, run outside the cell
-	AskSleep                     // nothing but time
-	AskWait                      // a signal by name: a person, an event
-	AskModel                     // a model's answer to a prompt
-	AskInvoke                    // the answer of an external agent to this turn's message
+	AskCall   AskKind = iota + 1 // call of another agent
+	AskTool                      // tool call, by name, with JSON input
+	AskWork                      // function of the agent, run outside the cell
+	AskSleep                     // delay
+	AskWait                      // signal by name, from a person or an event
+	AskModel                     // prompt to a model
+	AskInvoke                    // delivery of this turn's message to an external agent
 )
 
 var askNames = [...]string{AskCall: "call", AskTool: "tool", AskWork: "work", AskSleep: "sleep", AskWait: "wait", AskModel: "model", AskInvoke: "invoke"}
 
-// String is the kind's name.
+// String returns the name of the kind.
 func (k AskKind) String() string { return nameOf(askNames[:], int(k)) }
 
-// Work is slow or impure code of an agent's own. It runs outside the cell and
-// may be given up through ctx.
+// Work is slow or impure code of an agent. It runs outside the cell and is
+// cancelled through ctx.
 type Work func(ctx context.Context) ([]byte, error)
 
-// Ask is one thing an agent wants from the world before it goes on.
+// Ask is one request of an agent to its environment. The turn waits for the answer.
 type Ask struct {
 	Kind AskKind
-	// Name is the tool, the work, or the signal waited for; the model, as this
-	// program is told of it, or the external agent; for a call it is the target
-	// as the agent wrote it: agent, agent/key.
+	// Name is the name of the tool, work, signal, model or external agent. A
+	// model's name is the one in the configuration of this program. The name of
+	// a call is the target as the agent wrote it: agent or agent/key.
 	Name string
-	// Operation of a call; empty is HandleMessageFull.
+	// Operation is the operation of a call; empty means HandleMessageFull.
 	Operation string
-	// Parts is a call's content, a tool's JSON input; of a model, in a few words,
-	// what is new since it was last asked; of an external agent, where it is, as JSON.
+	// Parts is the content of a call or the JSON input of a tool. For a model
+	// it is a summary of the messages added since the last prompt. For an
+	// external agent it is the address as JSON.
 	Parts []Part
-	// Timeout is what the agent asks for: of a call or tool, the length of a
-	// sleep, the time a Wait stays open. 0 is the default of the kind.
+	// Timeout is the requested time limit of a call or tool, the length of a
+	// sleep, or the time a wait stays open. 0 means the default of the kind.
 	Timeout Duration
-	// Idempotent work or tools are simply done again after a crash; of others
-	// the outcome is then unknown.
+	// Idempotent work and tools are repeated after a crash. The outcome of
+	// others is then Unknown.
 	Idempotent bool
-	// Work is the function itself. It is not written down: after a crash the
-	// turn runs again up to here and brings it along.
+	// Work is the function itself. It is not persisted: after a crash the turn
+	// is replayed up to this ask to obtain it again.
 	Work Work
-	// Body is all that a model is asked. It holds what the answers before hold
-	// already, and so is not written down either.
+	// Body is the complete prompt of a model. It repeats earlier answers and is
+	// therefore not persisted either.
 	Body []byte
 }
 
-// NeedsReplay tells whether what is not written down is needed to ask once more.
+// NeedsReplay reports whether a repeated attempt needs data that is not persisted.
+// The turn must then be replayed to obtain it.
 func (a *Ask) NeedsReplay() bool { return a.Kind == AskWork || a.Kind == AskModel }
 
-// RunsOutsideCell tells whether the world does it outside the cell, and tells what came of it.
+// RunsOutsideCell reports whether the host performs the ask outside the cell and
+// delivers its result as an input.
 func (a *Ask) RunsOutsideCell() bool {
 	return a.Kind == AskTool || a.Kind == AskWork || a.Streams()
 }
 
-// Streams tells whether pieces of its answer may come before the whole.
+// Streams reports whether pieces of the answer may arrive before the whole.
 func (a *Ask) Streams() bool { return a.Kind == AskModel || a.Kind == AskInvoke }
 
-// Piece is what comes of a model or an external agent before its answer: text,
-// the agent's state, or that the last try came to nothing and another follows.
+// Piece is a partial result of a model or an external agent. It holds text, the
+// state of the agent, or the refusal of an attempt that is being retried.
 type Piece struct {
 	Text   string
 	State  string
-	Detail string   // of State: a JSON value, or ""
-	Retry  *Refusal // what the last try came to; no text of it was passed on
+	Detail string   // JSON value that belongs to State; may be empty
+	Retry  *Refusal // refusal of the previous attempt; none of its text was forwarded
 }
 
-// StateItem is something that an actor keeps from one message to the next.
+// StateItem is one key-value pair of an actor's state. The state persists from one
+// message to the next.
 type StateItem struct {
 	Name  string // [A-Za-z0-9._-/]
-	Value []byte // empty: it is not kept any more
+	Value []byte // empty: the item is deleted
 }
 
-// Bounds of what an actor keeps.
+// Limits of an actor's state.
 const (
-	ActorStateItemsMax     = 8192
-	StateItemNameBytesMax  = 256
-	StateItemValueBytesMax = 64 << 10
-	ActorStateBytesMax     = 32 << 20
-	StateUpdatesMax        = 64
+	ActorStateItemsMax     = 8192     // items
+	StateItemNameBytesMax  = 256      // length of a name in bytes
+	StateItemValueBytesMax = 64 << 10 // length of a value in bytes
+	ActorStateBytesMax     = 32 << 20 // names and values in bytes
+	StateUpdatesMax        = 64       // updates per action
 )
 
-// Answer is what came of one ask: content, or a refusal.
+// Answer is the result of one ask: content or a refusal.
 type Answer struct {
 	Parts    []Part
 	Warnings []string
 	Refusal  *Refusal
 }
 
-// Outcome ends a turn: content and a status, or a refusal.
+// Outcome ends a turn with content and a status, or with a refusal.
 type Outcome struct {
 	Status   Status
 	Parts    []Part
@@ -108,118 +112,118 @@ type Outcome struct {
 	Refusal  *Refusal
 }
 
-// Action is what an agent wants next: the answers to some asks, all at once, or
-// to end its turn. Exactly one of the two is set.
+// Action is the next action of a turn: to issue asks, all at once, or to end the
+// turn. Exactly one of Asks and Done is set.
 type Action struct {
 	Asks []Ask
 	Done *Outcome
-	// StateUpdates is written down with the action: durable before any ask goes out, and
-	// before the outcome is told. Only serial, journaled actors keep something.
+	// StateUpdates is persisted with the action, before any ask is issued and
+	// before the outcome is visible. Only serial, journaled actors have state.
 	StateUpdates []StateItem
 }
 
-// Complete ends a turn with content.
+// Complete returns the action that ends a turn with content.
 func Complete(parts []Part) Action { return Action{Done: &Outcome{Status: Succeeded, Parts: parts}} }
 
-// EndRefused ends a turn with a refusal.
+// EndRefused returns the action that ends a turn with a refusal.
 func EndRefused(r *Refusal) Action { return Action{Done: &Outcome{Status: Failed, Refusal: r}} }
 
-// Begin is what a turn starts from. The same Begin and the same answers lead to
+// Begin is the input of a turn. The same Begin and the same answers MUST lead to
 // the same actions, on any machine, at any time.
 type Begin struct {
 	Call       Call
-	At         Time // when the call was accepted
+	At         Time // time at which the call was accepted
 	Left       Duration
-	ActorState []StateItem // by name: what the actor kept until its turn began
+	ActorState []StateItem // actor's state before the turn, sorted by name
 }
 
-// Behavior is what the actors of an agent do with a message.
+// Behavior is the message handler of an agent's actors.
 type Behavior interface {
-	// Begin starts a turn. It does nothing yet.
+	// Begin returns a new turn. It has no side effects.
 	Begin(Begin) Turn
 }
 
-// Turn is one message being dealt with.
+// Turn is the processing of one message.
 type Turn interface {
-	// Next takes the answers to the asks of the last action, in their order
-	// (none at first), and says what is next. An error fails the run.
+	// Next takes the answers to the asks of the last action, in order, or none
+	// at first. It returns the next action. An error fails the run.
 	Next(answers []Answer) (Action, error)
-	// Stop gives the turn up; Next is not called again.
+	// Stop abandons the turn. Next MUST NOT be called afterwards.
 	Stop()
 }
 
-// Durability says what of an agent survives a crash.
+// Durability defines which data of an agent survives a crash.
 type Durability uint8
 
 // The durabilities.
 const (
 	Journaled Durability = iota // every turn is in the log
-	Volatile                    // durability = "none": no entry, no load, nothing to gate
+	Volatile                    // durability = "none": nothing is logged, loaded or gated
 )
 
-// Turns says whether an actor keeps its turn while it waits for calls.
+// Turns defines whether an actor keeps its turn while it waits for calls.
 type Turns uint8
 
-// The ways of taking turns.
+// The turn modes.
 const (
-	Serial      Turns = iota // one message from start to end
-	Interleaved              // takes others while it waits; its turns share nothing
+	Serial      Turns = iota // one message at a time, from start to end
+	Interleaved              // takes other messages while it waits; turns share no state
 )
 
-// Recursion says which callers a call may not go back to.
+// Recursion defines which callers a call may not target.
 type Recursion uint8
 
-// The two tests of a cycle.
+// The two cycle checks.
 const (
-	ByAgent Recursion = iota // none of the same agent, whatever its key
-	ByActor                  // none of the same agent and key
+	ByAgent Recursion = iota // any actor of a calling agent
+	ByActor                  // only the calling actors themselves
 )
 
-// Definition is an agent: what its actors do, and how. Hash names it; a run
-// keeps the hash it began with.
+// Definition is an agent: the behavior and settings of its actors. Hash identifies
+// it. A run keeps the hash that it started with.
 type Definition struct {
 	Name       string
 	Hash       Hash
 	Doc        string
 	Kind       AgentKind
-	Spec       []byte // what it was made of, as JSON; none for a native one
-	System     bool   // part of Troupe itself: neither clients nor agents may call it
+	Spec       []byte // source spec as JSON; nil for a native agent
+	System     bool   // part of Troupe itself; neither clients nor agents may call it
 	Durability Durability
 	Turns      Turns
 	Recursion  Recursion
 	Behavior   Behavior
 }
 
-// AgentKind says who wrote an agent, and how.
+// AgentKind is the form in which an agent is written.
 type AgentKind uint8
 
 // The kinds of agent.
 const (
-	Native   AgentKind = iota // in Go
-	Declared                  // in TOML or JSON: a prompt, a model, tools
-	External                  // an HTTP service
+	Native   AgentKind = iota // Go code
+	Declared                  // TOML or JSON: a prompt, a model, tools
+	External                  // HTTP service
 )
 
 var agentKindNames = [...]string{Native: "native", Declared: "declared", External: "external"}
 
-// String is the kind's name.
+// String returns the name of the kind.
 func (k AgentKind) String() string { return nameOf(agentKindNames[:], int(k)) }
 
-// SameAsks says where the asks of a turn that runs again differ from those it
-// made before, if they do. What is not written down is not compared.
-func SameAsks(before, again []Ask) error {
-	if len(before) != len(again) {
-		return fmt.Errorf("made %d asks, now makes %d", len(before), len(again))
+// SameAsks returns an error that describes the first difference between the asks
+// of a turn and those of its replay. Data that is not persisted is not compared.
+func SameAsks(before, replayed []Ask) error {
+	if len(before) != len(replayed) {
+		return fmt.Errorf("made %d asks, now makes %d", len(before), len(replayed))
 	}
 	for i := range before {
-		if a, b := &before[i], &again[i]; !a.Same(b) {
+		if a, b := &before[i], &replayed[i]; !a.Same(b) {
 			return fmt.Errorf("ask %d was %s, is now %s", i, a, b)
 		}
 	}
 	return nil
 }
 
-// Same tells whether both ask for one thing.
+// Same reports whether both asks request the same.
 func (a *Ask) Same(b *Ask) bool {
 	return a.Kind == b.Kind && a.Name == b.Name && a.Operation == b.Operation &&
 		a.Timeout == b.Timeout && a.Idempotent == b.Idempotent && slices.EqualFunc(a.Parts, b.Parts, samePart)
@@ -229,7 +233,7 @@ func samePart(a, b Part) bool {
 	return a.Media == b.Media && a.Blob == b.Blob && bytes.Equal(a.Bytes, b.Bytes)
 }
 
-// String names the ask in a few words.
+// String returns a short description of the ask.
 func (a Ask) String() string {
 	return fmt.Sprintf("%s %s %.60q within %v", a.Kind, a.Name, TextOf(a.Parts), a.Timeout)
 }

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// Encoder appends fields to a buffer: the one way bytes of ours are made.
+// Encoder appends encoded fields to a buffer. All encodings of Troupe use it.
 type Encoder struct{ Buf []byte }
 
-// Uint appends a number, 7 bits a byte.
+// Uint appends a varint, 7 bits per byte.
 func (e *Encoder) Uint(v uint64) { e.Buf = binary.AppendUvarint(e.Buf, v) }
 
-// Int appends a number that may be negative.
+// Int appends a signed varint.
 func (e *Encoder) Int(v int64) { e.Buf = binary.AppendVarint(e.Buf, v) }
 
 // Bool appends one byte.
@@ -26,7 +26,7 @@ func (e *Encoder) Bool(v bool) {
 	}
 }
 
-// Raw appends bytes whose number both sides know.
+// Raw appends bytes whose number is known to the decoder.
 func (e *Encoder) Raw(b []byte) { e.Buf = append(e.Buf, b...) }
 
 // Bytes appends a length and that many bytes.
@@ -35,21 +35,21 @@ func (e *Encoder) Bytes(b []byte) { e.Uint(uint64(len(b))); e.Buf = append(e.Buf
 // String appends a length and the text.
 func (e *Encoder) String(s string) { e.Uint(uint64(len(s))); e.Buf = append(e.Buf, s...) }
 
-// Decoder takes fields off bytes of unknown origin. The first thing that is
-// wrong stays as its error, with the offset; everything after reads as zero.
+// Decoder reads fields from untrusted bytes. It retains the first error, with its
+// offset. All later reads return zero values.
 type Decoder struct {
 	buf []byte
 	off int
 	err error
 }
 
-// NewDecoder reads b, which stays the caller's.
+// NewDecoder returns a decoder of b. It does not modify b.
 func NewDecoder(b []byte) *Decoder { return &Decoder{buf: b} }
 
-// Err is the first thing that was wrong.
+// Err returns the first error.
 func (d *Decoder) Err() error { return d.err }
 
-// End reports bytes left over, or the first error.
+// End returns the first error, or an error if bytes are left.
 func (d *Decoder) End() error {
 	if d.err == nil && d.off != len(d.buf) {
 		d.Fail("%d bytes too many", len(d.buf)-d.off)
@@ -57,14 +57,14 @@ func (d *Decoder) End() error {
 	return d.err
 }
 
-// Fail records what is wrong at this offset.
+// Fail records an error at the current offset, unless one is recorded already.
 func (d *Decoder) Fail(format string, args ...any) {
 	if d.err == nil {
 		d.err = fmt.Errorf("byte %d of %d: %s", d.off, len(d.buf), fmt.Sprintf(format, args...))
 	}
 }
 
-// Uint reads what Encoder.Uint wrote, in its shortest form only.
+// Uint reads the encoding of Encoder.Uint. It accepts the shortest form only.
 func (d *Decoder) Uint() uint64 {
 	if d.err != nil {
 		return 0
@@ -78,17 +78,17 @@ func (d *Decoder) Uint() uint64 {
 	return v
 }
 
-// UintMax reads a number and refuses one above limit.
-func (d *Decoder) UintMax(limit uint64, what string) uint64 {
+// UintMax reads a number and rejects one above limit.
+func (d *Decoder) UintMax(limit uint64, name string) uint64 {
 	v := d.Uint()
 	if v > limit {
-		d.Fail("%s %d is over %d", what, v, limit)
+		d.Fail("%s %d is over %d", name, v, limit)
 		return 0
 	}
 	return v
 }
 
-// Int reads what Encoder.Int wrote.
+// Int reads the encoding of Encoder.Int.
 func (d *Decoder) Int() int64 {
 	v := d.Uint()
 	return int64(v>>1) ^ -int64(v&1)
@@ -103,7 +103,8 @@ func (d *Decoder) Bool() bool {
 	return d.err == nil && b[0] == 1
 }
 
-// Raw reads n bytes; nil if they are not there.
+// Raw reads n bytes, or returns nil if fewer are left. The result aliases the
+// input.
 func (d *Decoder) Raw(n int) []byte {
 	if d.err != nil {
 		return nil
@@ -117,8 +118,8 @@ func (d *Decoder) Raw(n int) []byte {
 	return b
 }
 
-// Bytes reads a length and that many bytes, at most limit. The copy is the
-// caller's; nothing reads as nil.
+// Bytes reads a length and that many bytes, at most limit. It returns a copy, or
+// nil if the length is 0.
 func (d *Decoder) Bytes(limit int) []byte {
 	n := d.UintMax(uint64(limit), "length")
 	b := d.Raw(int(n))
@@ -128,7 +129,7 @@ func (d *Decoder) Bytes(limit int) []byte {
 	return append([]byte(nil), b...)
 }
 
-// String reads a length and that much valid UTF-8, at most limit bytes.
+// String reads a length and that many bytes of valid UTF-8, at most limit.
 func (d *Decoder) String(limit int) string {
 	n := d.UintMax(uint64(limit), "length")
 	b := d.Raw(int(n))
@@ -136,7 +137,7 @@ func (d *Decoder) String(limit int) string {
 		d.Fail("text is not UTF-8")
 		return ""
 	}
-	switch string(b) { // what nearly every message holds is not made anew
+	switch string(b) { // nearly every message holds these strings: do not allocate them
 	case DefaultTenant:
 		return DefaultTenant
 	case MediaText:
@@ -150,14 +151,14 @@ func (d *Decoder) String(limit int) string {
 }
 
 // Count reads the length of a list, at most limit.
-func (d *Decoder) Count(limit int, what string) int {
+func (d *Decoder) Count(limit int, name string) int {
 	v := d.Uint()
 	if v > uint64(limit) {
-		d.Fail("number of %s %d is over %d", what, v, limit)
+		d.Fail("number of %s %d is over %d", name, v, limit)
 		return 0
 	}
 	return int(v)
 }
 
-// More tells whether bytes are left and nothing is wrong.
+// More reports whether bytes are left and no error is recorded.
 func (d *Decoder) More() bool { return d.err == nil && d.off < len(d.buf) }
