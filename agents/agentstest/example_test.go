@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/agents/agentstest"
 )
 
-// Planner asks two others at once, and makes do without the second.
+// Planner calls two agents at once and continues if the second call fails.
 type Planner struct{}
 
 func (Planner) Turn(t *agents.Turn) (string, error) {
@@ -46,7 +46,7 @@ func TestPlannerRequiresPapers(tb *testing.T) {
 	t.Refuses(actor.Busy, "without papers there is no plan")
 }
 
-// A declared agent: the test plays its model.
+// The test plays the model of a declared agent.
 func TestDeclaredAgentForwardsQuestion(tb *testing.T) {
 	desk := agentstest.Declared(tb, `
 name = "desk"
@@ -73,7 +73,7 @@ func ExampleTurn() {
 	//           call archive saying "whales"
 }
 
-// printer is a test whose failures are printed.
+// printer is a TB that prints its failures.
 type printer struct{}
 
 func (printer) Helper()                           {}

@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// PendingAsk is something that a turn waits for. It is answered once.
+// PendingAsk is an ask of the turn. The test MUST answer it exactly once.
 type PendingAsk struct {
 	turn     *Turn
 	ask      actor.Ask
@@ -21,10 +21,10 @@ type PendingAsk struct {
 	answer   *actor.Answer
 }
 
-// Ask is the ask itself, to look at more closely.
+// Ask returns the ask, for further checks.
 func (a *PendingAsk) Ask() actor.Ask { return a.ask }
 
-// Prompt is all that a model is asked.
+// Prompt returns the complete prompt of a model.
 func (a *PendingAsk) Prompt() upstream.Prompt {
 	a.turn.tb.Helper()
 	p, err := upstream.DecodePrompt(a.ask.Body)
@@ -34,7 +34,8 @@ func (a *PendingAsk) Prompt() upstream.Prompt {
 	return p
 }
 
-// Answer answers with a text. A model or an external agent ends with it.
+// Answer answers with a text. For a model or an external agent it is the final
+// answer.
 func (a *PendingAsk) Answer(text string) {
 	a.turn.tb.Helper()
 	if a.ask.Streams() {
@@ -56,16 +57,16 @@ func (a *PendingAsk) Refuse(reason actor.Reason, format string, args ...any) {
 	a.answerWith(actor.Answer{Refusal: actor.Refuse(reason, format, args...)})
 }
 
-// AnswerEmpty lets a sleep or a wait end with nothing.
+// AnswerEmpty ends a sleep, or a wait without content.
 func (a *PendingAsk) AnswerEmpty() {
 	a.turn.tb.Helper()
 	a.answerWith(actor.Answer{})
 }
 
-// Use is a tool that a model wants, with its input as JSON.
+// Use is a tool call of a model, with its input as JSON.
 type Use struct{ Tool, Input string }
 
-// UseCall is a call of another agent that a model wants.
+// UseCall returns the tool call with which a model calls another agent.
 func UseCall(agent, message string) Use {
 	input, err := json.Marshal(struct {
 		Agent   string `json:"agent_id"`
@@ -75,7 +76,7 @@ func UseCall(agent, message string) Use {
 	return Use{tools.CallAgent, string(input)}
 }
 
-// Uses answers as a model that wants tools, all at once.
+// Uses answers as a model that makes these tool calls at once.
 func (a *PendingAsk) Uses(uses ...Use) {
 	a.turn.tb.Helper()
 	c := upstream.Completion{Finish: upstream.FinishCalls}
@@ -85,7 +86,8 @@ func (a *PendingAsk) Uses(uses ...Use) {
 	a.completion(c)
 }
 
-// Scripted answers as the built-in model does, which does what it is told.
+// Scripted answers as the built-in model does, which follows the instructions in its
+// prompt.
 func (a *PendingAsk) Scripted() {
 	a.turn.tb.Helper()
 	a.completion(upstream.Script(a.Prompt()))

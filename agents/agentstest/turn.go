@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// TB is what is needed of a *testing.T.
+// TB is the subset of *testing.T that the package needs.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
@@ -22,8 +22,8 @@ type TB interface {
 	Cleanup(func())
 }
 
-// Declared reads an agent in TOML. It may use the tools of the registry; nil has
-// call_agent alone.
+// Declared returns the agent of a spec in TOML. It may use the tools of the registry;
+// a nil registry has call_agent only.
 func Declared(tb TB, text string, registry *tools.Registry) actor.Definition {
 	tb.Helper()
 	if registry == nil {
@@ -40,15 +40,15 @@ func Declared(tb TB, text string, registry *tools.Registry) actor.Definition {
 	return def
 }
 
-// Option says more about the message that a turn deals with.
+// Option sets an optional property of the message.
 type Option func(*actor.Begin)
 
-// To is the key of the actor: the session. Without it, it is main.
+// To sets the key of the actor, which is the session. The default is main.
 func To(key string) Option {
 	return func(b *actor.Begin) { b.Call.To = actor.NewID(b.Call.To.Agent, key) }
 }
 
-// From is who calls, the nearest last: the chain of the call.
+// From sets the call chain, nearest caller last.
 func From(chain ...string) Option {
 	return func(b *actor.Begin) {
 		for _, agent := range chain {
@@ -58,7 +58,7 @@ func From(chain ...string) Option {
 	}
 }
 
-// WithState is something that the actor keeps from a message before.
+// WithState adds an item to the actor's state before the message.
 func WithState(name, value string) Option {
 	return func(b *actor.Begin) {
 		b.ActorState = append(b.ActorState, actor.StateItem{Name: name, Value: []byte(value)})
@@ -66,25 +66,26 @@ func WithState(name, value string) Option {
 	}
 }
 
-// Turn is a turn that a test drives.
+// Turn is a turn that is run by a test.
 type Turn struct {
 	tb           TB
 	def          actor.Definition
 	begin        actor.Begin
 	turn         actor.Turn
-	asks         []*PendingAsk     // of the last action
-	answers      [][]actor.Answer  // of those before
-	stateUpdates []actor.StateItem // what the turn has had kept
-	done         *actor.Outcome    // how it ended
-	err          error             // or what it failed with
+	asks         []*PendingAsk     // asks of the last action
+	answers      [][]actor.Answer  // answers to all earlier actions
+	stateUpdates []actor.StateItem // state updates so far
+	done         *actor.Outcome    // outcome, if the turn has ended
+	err          error             // error, if the turn has failed
 	started      bool
 	stopped      bool
 }
 
-// acceptedAt is when every turn's message was accepted, if a test reads it.
+// acceptedAt is the time at which the message of every turn is accepted.
 const acceptedAt = actor.Time(1_767_225_600_000_000_000) // 2026-01-01
 
-// Start hands a message to an agent. Its turn runs as soon as something is expected of it.
+// Start delivers a message to an agent. Its turn runs when the test first expects
+// something.
 func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
 	tb.Helper()
 	if def.Behavior == nil {
@@ -102,7 +103,7 @@ func Start(tb TB, def actor.Definition, message string, opts ...Option) *Turn {
 	return t
 }
 
-// Cancel ends the turn where it stands, as a caller's time-out does.
+// Cancel stops the turn, as a timeout of the caller does.
 func (t *Turn) Cancel() {
 	if !t.stopped {
 		t.stopped = true
@@ -118,7 +119,7 @@ func (t *Turn) cleanup() {
 	t.Cancel()
 }
 
-// advance runs the turn up to its next asks or its end, once all before is answered.
+// advance runs the turn to its next asks or its end, if all earlier asks are answered.
 func (t *Turn) advance() {
 	t.tb.Helper()
 	if t.done != nil || t.err != nil || t.started && len(t.unanswered()) > 0 {
@@ -149,13 +150,13 @@ func (t *Turn) advance() {
 	}
 }
 
-// unanswered is what is not answered yet.
+// unanswered returns the asks without an answer.
 func (t *Turn) unanswered() []*PendingAsk {
 	return slices.DeleteFunc(slices.Clone(t.asks), func(a *PendingAsk) bool { return a.answer != nil })
 }
 
-// Expect runs the turn until it asks for this, and returns the ask, to be
-// answered. Of several asks that fit it is the first.
+// Expect runs the turn until it makes an ask that matches want and returns the ask.
+// If several asks match, it returns the first.
 func (t *Turn) Expect(want Want) *PendingAsk {
 	t.tb.Helper()
 	t.advance()
@@ -165,17 +166,17 @@ func (t *Turn) Expect(want Want) *PendingAsk {
 			return a
 		}
 	}
-	why := ""
+	reason := ""
 	for _, a := range t.asks {
 		if !a.expected && want.matches(&a.ask) {
-			why = "\nbut:      " + want.mismatch(&a.ask)
+			reason = "\nbut:      " + want.mismatch(&a.ask)
 		}
 	}
-	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress(), why)
+	t.tb.Fatalf("step %d of %s\nexpected: %s%s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress(), reason)
 	return nil
 }
 
-// progress is where the turn stands, line by line.
+// progress describes the state of the turn, one line per ask.
 func (t *Turn) progress() string {
 	switch {
 	case t.err != nil:
@@ -224,7 +225,7 @@ func (t *Turn) Ends() actor.Outcome {
 	return *t.done
 }
 
-// Completes expects the turn to end with this answer, whole.
+// Completes expects the turn to end with this complete answer.
 func (t *Turn) Completes(text string) {
 	t.tb.Helper()
 	want := fmt.Sprintf("its end: %s, %q", actor.Succeeded, text)
@@ -234,8 +235,8 @@ func (t *Turn) Completes(text string) {
 	}
 }
 
-// CompletesPartially expects the turn to end with this answer and warnings of
-// what it lacks; each of those given is part of one.
+// CompletesPartially expects the turn to end with this partial answer. Each warning
+// of the outcome must contain the given text at the same index.
 func (t *Turn) CompletesPartially(text string, warnings ...string) {
 	t.tb.Helper()
 	want := fmt.Sprintf("its end: %s, %q, warnings %q", actor.Partial, text, warnings)
@@ -249,28 +250,28 @@ func (t *Turn) CompletesPartially(text string, warnings ...string) {
 	}
 }
 
-// Refuses expects the turn to end with a refusal of this reason, whose sentence
-// has this part.
-func (t *Turn) Refuses(reason actor.Reason, sentence string) {
+// Refuses expects the turn to end with a refusal that has this reason and contains
+// this text.
+func (t *Turn) Refuses(reason actor.Reason, text string) {
 	t.tb.Helper()
-	want := fmt.Sprintf("its end: refused, %s with %q", reason, sentence)
+	want := fmt.Sprintf("its end: refused, %s with %q", reason, text)
 	t.runToEnd(want)
-	if t.done == nil || t.done.Refusal == nil || t.done.Refusal.Reason != reason || !strings.Contains(t.done.Refusal.Error(), sentence) {
+	if t.done == nil || t.done.Refusal == nil || t.done.Refusal.Reason != reason || !strings.Contains(t.done.Refusal.Error(), text) {
 		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
 	}
 }
 
-// Fails expects the turn to fail: by an error that is no refusal, or a panic.
-func (t *Turn) Fails(sentence string) {
+// Fails expects the turn to fail with a panic or with an error that is not a refusal.
+func (t *Turn) Fails(text string) {
 	t.tb.Helper()
 	t.runToEnd("failure")
-	if t.err == nil || !strings.Contains(t.err.Error(), sentence) {
-		t.tb.Fatalf("step %d of %s\nexpected: failure with %q%s", len(t.answers)+1, t.begin.Call.To, sentence, t.progress())
+	if t.err == nil || !strings.Contains(t.err.Error(), text) {
+		t.tb.Fatalf("step %d of %s\nexpected: failure with %q%s", len(t.answers)+1, t.begin.Call.To, text, t.progress())
 	}
 }
 
-// SetsState expects that the turn has had this kept, as it stands at its end; the
-// empty value is one that is kept no more.
+// SetsState expects the turn to have set an item of the actor's state. The last update
+// counts; the empty value means that the item was deleted.
 func (t *Turn) SetsState(name, value string) {
 	t.tb.Helper()
 	for _, item := range slices.Backward(t.stateUpdates) {
@@ -284,7 +285,7 @@ func (t *Turn) SetsState(name, value string) {
 	t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      nothing", t.begin.Call.To, name, value)
 }
 
-// runToEnd runs the turn to its end, if it comes to it, and once more as after a crash.
+// runToEnd runs the turn to its end and then replays it, as after a crash.
 func (t *Turn) runToEnd(want string) {
 	t.tb.Helper()
 	t.advance()

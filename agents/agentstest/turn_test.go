@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// recorder is a test that notes how it fails, and stops where Fatalf does.
+// recorder is a TB that records failures. Its Fatalf ends the test.
 type recorder struct {
 	messages []string
 	cleanup  []func()
@@ -32,7 +32,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	panic(fatalExit{})
 }
 
-// failureMessages runs a test and returns what it says.
+// failureMessages runs a test and returns its failures.
 func failureMessages(test func(tb TB)) string {
 	r := &recorder{}
 	func() {
@@ -62,7 +62,7 @@ var asker = agents.Define("asker", "1", "", agents.Blocking(agents.Func(func(t *
 	return string(out), err
 })))
 
-// keeper is a transition that counts the messages.
+// counter is a transition that counts its messages in the actor's state.
 var counter = agents.Define("counter", "1", "", agents.Pure(agents.Config{}, func(_ agents.Config, s agents.State) (agents.Action, error) {
 	n := len(s.Request.ActorState)
 	a := agents.Complete(fmt.Sprint(n + 1))
@@ -72,13 +72,13 @@ var counter = agents.Define("counter", "1", "", agents.Pure(agents.Config{}, fun
 
 func TestTurnExpectations(t *testing.T) {
 	calls := 0
-	fickle := agents.Define("fickle", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+	impure := agents.Define("fickle", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		calls++
 		return "", t.Sleep(time.Duration(calls) * time.Second)
 	})))
 	tests := map[string]struct {
 		test func(tb TB)
-		says string // "": it passes
+		want string // expected failure; empty: the test passes
 	}{
 		"a tool": {func(tb TB) {
 			u := Start(tb, asker, "")
@@ -131,7 +131,7 @@ func TestTurnExpectations(t *testing.T) {
 		"another value": {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("n", "2") }, "expected: \"2\"\ngot:      \"1\""},
 		"nothing kept":  {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("m", "2") }, "got:      nothing"},
 		"no pure function": {func(tb TB) {
-			u := Start(tb, fickle, "")
+			u := Start(tb, impure, "")
 			u.Expect(Sleep(time.Duration(calls+1) * time.Second).Within(0)).AnswerEmpty()
 			u.Completes("")
 		}, "as after a crash"},
@@ -139,9 +139,9 @@ func TestTurnExpectations(t *testing.T) {
 		"no agent":    {func(tb TB) { Declared(tb, "nmae = 1", nil) }, "nmae"},
 	}
 	for name, test := range tests {
-		said := failureMessages(test.test)
-		if test.says == "" && said != "" || !strings.Contains(said, test.says) {
-			t.Errorf("%s: the test says\n%s\nwant\n%s", name, said, test.says)
+		got := failureMessages(test.test)
+		if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+			t.Errorf("%s: the test says\n%s\nwant\n%s", name, got, test.want)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func TestStartOptions(t *testing.T) {
 	}
 }
 
-// Of two asks that are alike the first is expected first.
+// Of two identical asks, the first is expected first.
 func TestIdenticalAsksMatchInOrder(t *testing.T) {
 	def := agents.Define("twice", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		a := t.All(agents.Call("helper", "x"), agents.Call("helper", "x"))
@@ -181,7 +181,7 @@ func TestExternalAgent(t *testing.T) {
 	u.Completes("there")
 }
 
-// A declared agent whose model does what it is told, as the built-in one does.
+// The built-in model of a declared agent follows the instructions in its prompt.
 func TestScriptedModel(t *testing.T) {
 	def := Declared(t, "name = \"desk\"\n", nil)
 	u := Start(t, def, "ask the helper agent to say xyzzy")

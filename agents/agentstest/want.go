@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Want is an ask that is expected.
+// Want describes an expected ask.
 type Want struct {
 	kind       actor.AskKind
 	name       string
@@ -24,39 +24,39 @@ type Want struct {
 	within     actor.Duration
 }
 
-// Call is a call of another agent, as the agent writes its name: agent or
-// agent/key. A declared agent makes it through call_agent; that is the same.
+// Call matches a call of another agent, named as in the agent's code: agent or
+// agent/key. It also matches a call through the tool call_agent.
 func Call(target string) Want { return Want{kind: actor.AskCall, name: target} }
 
-// Tool is a tool that is used.
+// Tool matches a tool call.
 func Tool(name string) Want { return Want{kind: actor.AskTool, name: name} }
 
-// Model is a model that is asked.
+// Model matches a prompt to a model.
 func Model(name string) Want { return Want{kind: actor.AskModel, name: name} }
 
-// Work is a function of the agent's own, under its name.
+// Work matches a work ask by its name.
 func Work(name string) Want { return Want{kind: actor.AskWork, name: name} }
 
-// Wait is a signal that is waited for.
+// Wait matches a wait for a signal.
 func Wait(name string) Want { return Want{kind: actor.AskWait, name: name} }
 
-// Sleep is a while in which the turn does nothing.
+// Sleep matches a sleep of this length.
 func Sleep(d time.Duration) Want { return Want{kind: actor.AskSleep, within: d} }
 
-// Invoke is the service of an external agent that is handed the message.
+// Invoke matches the invocation of an external agent.
 func Invoke(agent string) Want { return Want{kind: actor.AskInvoke, name: agent} }
 
-// Containing wants this to be part of what is said: of a call the message, of a tool
-// its input, of a model what it is told last.
+// Containing requires this text in the message of a call, the input of a tool, or
+// the last message of a prompt.
 func (w Want) Containing(text string) Want { w.containing = text; return w }
 
-// With wants a tool to be given this, as JSON; neither order nor spaces matter.
+// With requires this JSON as the input of a tool. Order and whitespace are ignored.
 func (w Want) With(input string) Want { w.input = input; return w }
 
-// Within wants the answer to be waited for so long.
+// Within requires this timeout.
 func (w Want) Within(d time.Duration) Want { w.within = d; return w }
 
-// String says what is expected.
+// String returns a description of the expected ask.
 func (w Want) String() string {
 	s := w.kind.String()
 	if w.name != "" {
@@ -74,20 +74,20 @@ func (w Want) String() string {
 	return s
 }
 
-// matches tells whether an ask is of this kind and name.
+// matches reports whether the ask has the expected kind and name.
 func (w Want) matches(ask *actor.Ask) bool {
 	kind, name, _ := inspect(ask)
 	return kind == w.kind && (name == w.name || kind == actor.AskSleep)
 }
 
-// mismatch says in what way the ask is another, or nothing.
+// mismatch describes the first difference to the ask, or returns an empty string.
 func (w Want) mismatch(ask *actor.Ask) string {
-	_, _, said := inspect(ask)
+	_, _, text := inspect(ask)
 	switch {
 	case !w.matches(ask):
 		return "it is another"
-	case w.containing != "" && !strings.Contains(said, w.containing):
-		return fmt.Sprintf("it says %q", said)
+	case w.containing != "" && !strings.Contains(text, w.containing):
+		return fmt.Sprintf("it says %q", text)
 	case w.input != "" && !sameJSON(w.input, bytesOf(ask.Parts)):
 		return "its input is " + string(bytesOf(ask.Parts))
 	case w.within != 0 && w.within != ask.Timeout:
@@ -96,8 +96,9 @@ func (w Want) mismatch(ask *actor.Ask) string {
 	return ""
 }
 
-// inspect is what an ask is about: the call that a tool is, and what is said.
-func inspect(ask *actor.Ask) (kind actor.AskKind, name, said string) {
+// inspect returns the kind, name and text of an ask. The tool call_agent is
+// returned as a call.
+func inspect(ask *actor.Ask) (kind actor.AskKind, name, text string) {
 	switch {
 	case ask.Kind == actor.AskTool && ask.Name == tools.CallAgent:
 		var in struct {
@@ -115,15 +116,15 @@ func inspect(ask *actor.Ask) (kind actor.AskKind, name, said string) {
 	return ask.Kind, ask.Name, string(bytesOf(ask.Parts))
 }
 
-// describeAsk is an ask on one line.
+// describeAsk returns a description of the ask in one line.
 func describeAsk(ask *actor.Ask) string {
-	kind, name, said := inspect(ask)
+	kind, name, text := inspect(ask)
 	s := kind.String()
 	if name != "" {
 		s += " " + name
 	}
-	if said != "" {
-		s += fmt.Sprintf(" saying %.200q", said)
+	if text != "" {
+		s += fmt.Sprintf(" saying %.200q", text)
 	}
 	if ask.Timeout != 0 {
 		s += fmt.Sprintf(" within %v", ask.Timeout)
