@@ -21,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// begin is a message from root/s-1 to planner/s-1.
+// begin returns a message from root/s-1 to planner/s-1.
 func begin(text string) actor.Begin {
 	root := actor.NewCallID(1, 1, 1)
 	return actor.Begin{
@@ -38,9 +38,9 @@ func text(s string) actor.Answer { return actor.Answer{Parts: actor.Text(s)} }
 
 func blocking(f agents.Func) actor.Behavior { return agents.Blocking(f) }
 
-// runTurn makes a whole turn against answers by name of what is asked for; a name
-// that is not there is not found.
-func runTurn(t *testing.T, b actor.Behavior, message string, world map[string]string) (actor.Outcome, []string, error) {
+// runTurn runs a whole turn. The asks are answered by name from answers; an ask with
+// another name is refused with NotFound.
+func runTurn(t *testing.T, b actor.Behavior, message string, answers map[string]string) (actor.Outcome, []string, error) {
 	t.Helper()
 	var asked []string
 	out, err := agents.ExecuteAgentRequest(context.Background(), b, begin(message), func(ctx context.Context, ask actor.Ask) actor.Answer {
@@ -52,8 +52,8 @@ func runTurn(t *testing.T, b actor.Behavior, message string, world map[string]st
 			}
 			return actor.Answer{Parts: []actor.Part{{Media: "application/octet-stream", Bytes: b}}}
 		}
-		if said, ok := world[ask.Name]; ok {
-			return text(said)
+		if reply, ok := answers[ask.Name]; ok {
+			return text(reply)
 		}
 		return actor.Answer{Refusal: actor.Refuse(actor.NotFound, "no %s", ask.Name)}
 	})
@@ -63,11 +63,11 @@ func runTurn(t *testing.T, b actor.Behavior, message string, world map[string]st
 func TestBlockingTurnMakesEveryKindOfAsk(t *testing.T) {
 	b := blocking(func(t *agents.Turn) (string, error) {
 		caller, byAgent := t.Caller()
-		said, err := t.Call("research", t.Message(), agents.Within(time.Second), agents.Operation("look"))
+		papers, err := t.Call("research", t.Message(), agents.Within(time.Second), agents.Operation("look"))
 		if err != nil {
 			return "", err
 		}
-		at, err := t.Tool("clock", map[string]int{"b": 2, "a": 1})
+		now, err := t.Tool("clock", map[string]int{"b": 2, "a": 1})
 		if err != nil {
 			return "", err
 		}
@@ -75,11 +75,11 @@ func TestBlockingTurnMakesEveryKindOfAsk(t *testing.T) {
 		if err != nil {
 			return "", err
 		}
-		word, err := t.Wait("go", time.Hour)
+		signal, err := t.Wait("go", time.Hour)
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("%s %s %v %s %s to %s, asked by %s %v", said, at, sum, word, t.Sleep(time.Second), t.Self(), caller, byAgent), nil
+		return fmt.Sprintf("%s %s %v %s %s to %s, asked by %s %v", papers, now, sum, signal, t.Sleep(time.Second), t.Self(), caller, byAgent), nil
 	})
 	out, asked, err := runTurn(t, b, "whales", map[string]string{"research": "papers", "clock": "noon", "go": "yes", "": ""})
 	want := "papers noon [4 2] yes %!s(<nil>) to planner/s-1, asked by root/s-1 true"
@@ -153,8 +153,8 @@ func TestReturnedRefusalKeepsReasonAndDetail(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		agent  agents.Func
-		detail string // of the refusal, or
-		err    string // the error
+		detail string // expected detail of the refusal, or
+		err    string // expected error
 	}{
 		{"as it is", func(t *agents.Turn) (string, error) { return t.Call("slow", "") }, deadline.Detail, ""},
 		{"with words around", func(t *agents.Turn) (string, error) {
@@ -221,22 +221,22 @@ func TestPanicBecomesErrorNamingAgent(t *testing.T) {
 	}
 }
 
-// TestStopUnwindsBlockingTurn stops a turn where it waits. Deferred functions run;
-// whatever the function does on its way, nothing of it reaches us.
+// Stop unwinds a waiting turn. Deferred functions run, and nothing that the function
+// does while it unwinds has an effect outside.
 func TestStopUnwindsBlockingTurn(t *testing.T) {
-	for name, agent := range map[string]func(t *agents.Turn, saw func(string)){
+	for name, agent := range map[string]func(t *agents.Turn, record func(string)){
 		"plain": func(t *agents.Turn, _ func(string)) { _, _ = t.Call("a", "") },
-		"asks while it unwinds": func(t *agents.Turn, saw func(string)) {
-			defer func() { _, _ = t.Call("b", ""); saw("not reached") }()
+		"asks while it unwinds": func(t *agents.Turn, record func(string)) {
+			defer func() { _, _ = t.Call("b", ""); record("not reached") }()
 			_, _ = t.Call("a", "")
 		},
-		"swallows it and asks again": func(t *agents.Turn, saw func(string)) {
+		"swallows it and asks again": func(t *agents.Turn, record func(string)) {
 			func() {
 				defer func() { _ = recover() }()
 				_, _ = t.Call("a", "")
 			}()
 			_, _ = t.Call("b", "")
-			saw("not reached")
+			record("not reached")
 		},
 		"swallows it and returns": func(t *agents.Turn, _ func(string)) {
 			defer func() { _ = recover() }()
@@ -248,10 +248,10 @@ func TestStopUnwindsBlockingTurn(t *testing.T) {
 		},
 	} {
 		var seen []string
-		saw := func(s string) { seen = append(seen, s) }
+		record := func(s string) { seen = append(seen, s) }
 		turn := blocking(func(t *agents.Turn) (string, error) {
-			defer saw("deferred")
-			agent(t, saw)
+			defer record("deferred")
+			agent(t, record)
 			return "", nil
 		}).Begin(begin(""))
 		if action, err := turn.Next(nil); err != nil || len(action.Asks) != 1 {
@@ -261,7 +261,7 @@ func TestStopUnwindsBlockingTurn(t *testing.T) {
 		if !slices.Equal(seen, []string{"deferred"}) {
 			t.Errorf("%s: saw %v", name, seen)
 		}
-		turn.Stop() // once more does no harm
+		turn.Stop() // a second Stop has no effect
 	}
 	blocking(func(*agents.Turn) (string, error) { panic("never begun") }).Begin(begin("")).Stop()
 }
@@ -293,17 +293,17 @@ func TestTurnResumesOnAnyGoroutine(t *testing.T) {
 }
 
 func TestTurnPanicsOutsideItsFunction(t *testing.T) {
-	use := func(what string, f func()) {
+	mustPanic := func(name string, f func()) {
 		defer func() {
 			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "outside its function") {
-				t.Errorf("%s: %v", what, p)
+				t.Errorf("%s: %v", name, p)
 			}
 		}()
 		f()
 	}
-	var kept *agents.Turn
+	var leaked *agents.Turn
 	turn := blocking(func(t *agents.Turn) (string, error) {
-		kept = t
+		leaked = t
 		_, err := t.Do("x", func(context.Context) ([]byte, error) { return nil, t.Sleep(1) })
 		return "", err
 	}).Begin(begin(""))
@@ -311,43 +311,43 @@ func TestTurnPanicsOutsideItsFunction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	use("inside Do", func() { _, _ = action.Asks[0].Work(context.Background()) })
+	mustPanic("inside Do", func() { _, _ = action.Asks[0].Work(context.Background()) })
 	if action, err = turn.Next([]actor.Answer{text("")}); err != nil || action.Done == nil {
 		t.Fatalf("%+v, %v", action, err)
 	}
-	use("after its end", func() { _ = kept.Sleep(1) })
+	mustPanic("after its end", func() { _ = leaked.Sleep(1) })
 }
 
-// chain asks each of the names in its message in turn, tells the next what the
-// last one said, and gives up where one is refused; written both ways.
+// chain calls each agent named in its message in turn and passes it the answers so
+// far. It ends with the first refusal. chainNext is the same agent as a transition.
 func chain(t *agents.Turn) (string, error) {
-	said := ""
+	reply := ""
 	for _, name := range strings.Fields(t.Message()) {
-		answers := t.All(agents.Call(name, said), agents.Tool("note", map[string]string{"at": name}))
+		answers := t.All(agents.Call(name, reply), agents.Tool("note", map[string]string{"at": name}))
 		next, err := answers[0].Text()
 		if err != nil {
 			return "", err
 		}
-		said += "+" + next
+		reply += "+" + next
 	}
-	return said, nil
+	return reply, nil
 }
 
 func chainNext(config agents.Config, s agents.State) (agents.Action, error) {
 	names := strings.Fields(s.Message())
-	said := string(s.Continuation)
+	reply := string(s.Continuation)
 	if s.Phase == config.Name {
 		next, err := s.Last()[0].Text()
 		if err != nil {
 			return agents.Action{}, err
 		}
-		said += "+" + next
+		reply += "+" + next
 	}
 	if len(s.Answers) == len(names) {
-		return agents.Complete(said), nil
+		return agents.Complete(reply), nil
 	}
 	name := names[len(s.Answers)]
-	return agents.Continue(config.Name, []byte(said), agents.Call(name, said), agents.Tool("note", map[string]string{"at": name})), nil
+	return agents.Continue(config.Name, []byte(reply), agents.Call(name, reply), agents.Tool("note", map[string]string{"at": name})), nil
 }
 
 var chainPure = agents.Pure(agents.Config{Name: "asking"}, chainNext)
@@ -363,7 +363,7 @@ func drawAnswers(t *rapid.T) [][]actor.Answer {
 }
 
 func TestBlockingAndPureAgentsMakeSameActions(t *testing.T) {
-	names := rapid.SampledFrom([]string{"a", "b", "c"}) // thrice the same is refused: in both styles
+	names := rapid.SampledFrom([]string{"a", "b", "c"}) // the third identical tool ask is refused in both styles
 	rapid.Check(t, func(t *rapid.T) {
 		message := strings.Join(rapid.SliceOfN(names, 0, 6).Draw(t, "names"), " ")
 		answers := drawAnswers(t)
@@ -402,8 +402,8 @@ func TestSameTurnDetectsImpureAgents(t *testing.T) {
 	}
 }
 
-// TestPureTurnResumesFromEncodedState writes the state down after each step
-// and goes on from the bytes alone.
+// The state is encoded after each step, and the next step runs from the decoded
+// bytes alone.
 func TestPureTurnResumesFromEncodedState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		answers := drawAnswers(t)
@@ -416,12 +416,12 @@ func TestPureTurnResumesFromEncodedState(t *testing.T) {
 			if i > 0 {
 				state.Answers = append(state.Answers, answers[i-1])
 			}
-			written := state.Encode()
-			again, err := agents.DecodeState(written)
-			if err != nil || !bytes.Equal(again.Encode(), written) {
+			encoded := state.Encode()
+			decoded, err := agents.DecodeState(encoded)
+			if err != nil || !bytes.Equal(decoded.Encode(), encoded) {
 				t.Fatalf("step %d: %v", i+1, err)
 			}
-			got, err := agents.ExecuteAgentStep(chainNext, agents.Config{Name: "asking"}, again)
+			got, err := agents.ExecuteAgentStep(chainNext, agents.Config{Name: "asking"}, decoded)
 			if err != nil || !reflect.DeepEqual(got.Action, action) {
 				t.Fatalf("step %d: %+v, %v, want %+v", i+1, got, err, action)
 			}
@@ -540,7 +540,7 @@ func TestCancelledRequestUnwindsTurn(t *testing.T) {
 	}
 }
 
-// builtinAnswerer is all the agents there are, calling each other for real but for the cells.
+// builtinAnswerer answers calls by running the built-in agents, without cells.
 func builtinAnswerer(t *testing.T, signal actor.Answer, asked *[]string) agents.Answerer {
 	ready := agents.Builtin()
 	registry := tools.NewRegistry()
@@ -579,12 +579,12 @@ func TestCoordinatorCallsHelper(t *testing.T) {
 	if want := []string{`call helper "xyzzy" within 0s`, `wait go "" within 10m0s`}; !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}
-	late := actor.Answer{Refusal: actor.Refuse(actor.Deadline, "nobody said go")}
-	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin("xyzzy"), builtinAnswerer(t, late, &asked))
+	expired := actor.Answer{Refusal: actor.Refuse(actor.Deadline, "nobody said go")}
+	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin("xyzzy"), builtinAnswerer(t, expired, &asked))
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Deadline {
 		t.Errorf("without a signal: %+v, %v", out, err)
 	}
-	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" "), builtinAnswerer(t, late, &asked))
+	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" "), builtinAnswerer(t, expired, &asked))
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Invalid {
 		t.Errorf("without a word: %+v, %v", out, err)
 	}
@@ -593,12 +593,12 @@ func TestCoordinatorCallsHelper(t *testing.T) {
 	}
 }
 
-// The call may as well be asked for as a tool: it comes to the same.
+// A call through the tool call_agent has the same result as a direct call.
 func TestCallAgentToolCallsAgent(t *testing.T) {
 	var asked []string
 	out, err := agents.ExecuteAgentRequest(context.Background(), blocking(func(t *agents.Turn) (string, error) {
-		said, err := t.Tool(tools.CallAgent, map[string]any{"agent_id": "helper", "message": t.Message()})
-		return string(said), err
+		reply, err := t.Tool(tools.CallAgent, map[string]any{"agent_id": "helper", "message": t.Message()})
+		return string(reply), err
 	}), begin("xyzzy"), builtinAnswerer(t, actor.Answer{}, &asked))
 	if got := actor.TextOf(out.Parts); err != nil || got != "response from helper: xyzzy" {
 		t.Errorf("%q, %v, asked %q", got, err, asked)
@@ -607,12 +607,12 @@ func TestCallAgentToolCallsAgent(t *testing.T) {
 
 func TestDefineHashesNameAndVersion(t *testing.T) {
 	b := agents.Blocking(agents.Helper{})
-	one, same := agents.Define("helper", "1", "x", b), agents.Define("helper", "1", "y", b)
-	if one.Hash != same.Hash || one.Hash != actor.HashOf([]byte("go:helper:1")) {
+	first, same := agents.Define("helper", "1", "x", b), agents.Define("helper", "1", "y", b)
+	if first.Hash != same.Hash || first.Hash != actor.HashOf([]byte("go:helper:1")) {
 		t.Error("the same agent has two hashes")
 	}
 	for _, other := range []actor.Definition{agents.Define("helper", "2", "x", b), agents.Define("helpers", "1", "x", b)} {
-		if other.Hash == one.Hash {
+		if other.Hash == first.Hash {
 			t.Errorf("%s has the hash of another", other.Name)
 		}
 	}

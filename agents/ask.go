@@ -11,27 +11,27 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Option says more about an ask.
+// Option sets an optional field of an ask.
 type Option func(*actor.Ask)
 
-// Within is how long to wait for the answer; the runtime may allow less.
+// Within sets the time to wait for the answer. The runtime may allow less.
 func Within(d actor.Duration) Option { return func(a *actor.Ask) { a.Timeout = d } }
 
-// Idempotent says of work that doing it twice does no harm. After a crash it is
-// then done again; of other work the outcome is unknown.
+// Idempotent declares that work may run twice. It is then repeated after a crash.
+// The outcome of other work is Unknown after a crash.
 func Idempotent() Option { return func(a *actor.Ask) { a.Idempotent = true } }
 
-// Operation names the operation of a call, where it is not the usual one.
+// Operation sets the operation of a call. The default is actor.HandleMessageFull.
 func Operation(name string) Option { return func(a *actor.Ask) { a.Operation = name } }
 
-// Call asks another agent: "helper" is reached in the caller's own session,
-// "helper/s-2" in that one.
+// Call returns an ask for a call of another agent. The target "helper" addresses
+// the caller's own session, "helper/s-2" the session s-2.
 func Call(target, message string, opts ...Option) actor.Ask {
 	return withOptions(actor.Ask{Kind: actor.AskCall, Name: target, Operation: actor.HandleMessageFull, Parts: actor.Text(message)}, opts)
 }
 
-// Tool asks for a tool by name. The input is written as JSON, members of maps in
-// order; []byte is JSON already, nil is an empty object.
+// Tool returns an ask for a tool call by name. The input is encoded as JSON with
+// sorted map keys. A []byte is JSON already, and nil means an empty object.
 func Tool(name string, input any, opts ...Option) actor.Ask {
 	return withOptions(actor.Ask{Kind: actor.AskTool, Name: name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: toJSON(name, input)}}}, opts)
 }
@@ -52,18 +52,19 @@ func toJSON(name string, input any) []byte {
 	return b
 }
 
-// Do asks for slow or impure code of the agent's own, under a name of letters,
-// digits, '.', '_' and '-'. It runs outside the actor, and may be given up
-// through its context.
+// Do returns an ask for slow or impure code of the agent. Its name consists of
+// letters, digits, '.', '_' and '-'. The work runs outside the actor and may be
+// cancelled through its context.
 func Do(name string, work actor.Work, opts ...Option) actor.Ask {
 	return withOptions(actor.Ask{Kind: actor.AskWork, Name: name, Work: work}, opts)
 }
 
-// Sleep asks for nothing but time.
+// Sleep returns an ask for a delay.
 func Sleep(d actor.Duration) actor.Ask { return actor.Ask{Kind: actor.AskSleep, Timeout: d} }
 
-// Wait asks for a signal by such a name, for so long: a person's word, an event.
-// Meanwhile the time of the turn, and of those who wait for it, stands still.
+// Wait returns an ask for a signal by name, from a person or an event. It expires
+// after the given time. The clocks of the turn and of the callers that wait for it
+// are held until then.
 func Wait(name string, expires actor.Duration) actor.Ask {
 	return actor.Ask{Kind: actor.AskWait, Name: name, Timeout: expires}
 }
@@ -75,11 +76,11 @@ func withOptions(ask actor.Ask, opts []Option) actor.Ask {
 	return ask
 }
 
-// Answer is what came of one ask: content, perhaps with Warnings of what it
-// lacks, or a refusal.
+// Answer is the result of one ask: content, possibly with Warnings about missing
+// parts, or a refusal.
 type Answer struct{ actor.Answer }
 
-// Err is the refusal, or nil.
+// Err returns the refusal, or nil.
 func (a Answer) Err() error {
 	if a.Refusal == nil {
 		return nil
@@ -87,10 +88,10 @@ func (a Answer) Err() error {
 	return a.Refusal
 }
 
-// Text is the answer's plain text, or the refusal.
+// Text returns the plain text of the answer, and the refusal if there was one.
 func (a Answer) Text() (string, error) { return actor.TextOf(a.Parts), a.Err() }
 
-// Bytes is the answer's content of any kind, or the refusal.
+// Bytes returns the content of any media type, and the refusal if there was one.
 func (a Answer) Bytes() ([]byte, error) {
 	var b []byte
 	for _, p := range a.Parts {

@@ -8,27 +8,27 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The bounds of a turn, however it is written.
+// Limits of a turn, for every kind of agent.
 const (
-	StepsMax      = 50      // actions that ask; of a declared agent, those that ask its model
-	SameToolMax   = 3       // the third ask for the same tool with the same input is refused
-	StateBytesMax = 1 << 20 // request, answers so far and continuation, inline
+	StepsMax      = 50      // actions with asks; for a declared agent, prompts to its model
+	SameToolMax   = 3       // the SameToolMax-th ask for one tool with the same input is refused
+	StateBytesMax = 1 << 20 // inline bytes of the request, the answers so far and the continuation
 )
 
-// bounded keeps a turn within its bounds. What it refuses the agent hears as the
-// answer to its ask, so that it can do something else.
+// bounded enforces the limits of a turn. A refused ask is answered with the
+// refusal, so that the agent can continue without it.
 type bounded struct {
 	inner      actor.Turn
 	self       actor.ID
-	maxSteps   int // steps
+	maxSteps   int // maximum number of actions with asks
 	steps      int
 	bytes      int
-	toolCounts map[actor.Hash]int // how often each was asked for
-	refused    []*actor.Answer    // beside the last asks: what was answered here
+	toolCounts map[actor.Hash]int // number of asks by tool and input
+	refused    []*actor.Answer    // by index of the last asks: the answers given here; nil if issued
 }
 
-func bound(begin actor.Begin, steps int, inner actor.Turn) actor.Turn {
-	return &bounded{inner: inner, self: begin.Call.To, maxSteps: steps, bytes: actor.SizeOf(begin.Call.Parts)}
+func bound(begin actor.Begin, maxSteps int, inner actor.Turn) actor.Turn {
+	return &bounded{inner: inner, self: begin.Call.To, maxSteps: maxSteps, bytes: actor.SizeOf(begin.Call.Parts)}
 }
 
 func (b *bounded) Stop() { b.inner.Stop() }
@@ -61,26 +61,26 @@ func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 		if action.Asks = b.refuseRepeats(action.Asks); len(action.Asks) > 0 {
 			return action, nil
 		}
-		answers = nil // all were answered here
+		answers = nil // every ask was answered here
 	}
 }
 
-// refuseRepeats answers the asks that repeat themselves, and returns the others.
+// refuseRepeats answers repeated asks with a refusal and returns the others.
 func (b *bounded) refuseRepeats(asks []actor.Ask) []actor.Ask {
 	b.refused = make([]*actor.Answer, len(asks))
-	out := make([]actor.Ask, 0, len(asks))
+	issued := make([]actor.Ask, 0, len(asks))
 	for i, ask := range asks {
 		if ask.Kind == actor.AskTool && b.countRepeats(ask) >= SameToolMax {
 			b.refused[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
 				"%s was asked for %d times with the same input: it will not say anything else", ask.Name, SameToolMax)}
 			continue
 		}
-		out = append(out, ask)
+		issued = append(issued, ask)
 	}
-	return out
+	return issued
 }
 
-// countRepeats counts how often the turn has asked for this.
+// countRepeats returns the number of times the turn has made this ask.
 func (b *bounded) countRepeats(ask actor.Ask) int {
 	var e actor.Encoder
 	e.String(ask.Name)
@@ -93,14 +93,15 @@ func (b *bounded) countRepeats(ask actor.Ask) int {
 	return b.toolCounts[id]
 }
 
-// mergeAnswers puts the answers of the world beside those given here.
+// mergeAnswers combines the answers to issued asks with those given here, in the
+// order of the asks.
 func (b *bounded) mergeAnswers(answers []actor.Answer) ([]actor.Answer, error) {
 	all := make([]actor.Answer, len(b.refused))
 	next := 0
-	for i, held := range b.refused {
+	for i, refusal := range b.refused {
 		switch {
-		case held != nil:
-			all[i] = *held
+		case refusal != nil:
+			all[i] = *refusal
 		case next == len(answers):
 			return nil, fmt.Errorf("agent %s: %d answers are too few", b.self.Agent, len(answers))
 		default:

@@ -9,13 +9,13 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Define names an agent that is written in Go. Its version is part of what it
-// is: change it when the agent asks other things than before.
+// Define returns the definition of an agent written in Go. The version is part of
+// its identity: change it when the agent's asks change.
 func Define(name, version, doc string, behavior actor.Behavior) actor.Definition {
 	return actor.Definition{Name: name, Hash: actor.HashOf([]byte("go:" + name + ":" + version)), Doc: doc, Behavior: behavior}
 }
 
-// Builtin is the agents that come with Troupe.
+// Builtin returns the agents that are included in Troupe.
 func Builtin() []actor.Definition {
 	return []actor.Definition{
 		Define("coordinator", "1", "Asks the helper, waits for the signal go, then tells what the helper said.", Blocking(Coordinator{})),
@@ -23,29 +23,29 @@ func Builtin() []actor.Definition {
 	}
 }
 
-// Coordinator asks the helper and keeps what it said until somebody signals go.
+// Coordinator calls the helper and returns its reply after the signal go.
 type Coordinator struct{}
 
-// Turn passes the message on, waits, and tells.
+// Turn forwards the message, waits for the signal, and returns the reply.
 func (Coordinator) Turn(t *Turn) (string, error) {
-	word := strings.TrimSpace(t.Message())
-	if word == "" {
+	message := strings.TrimSpace(t.Message())
+	if message == "" {
 		return "", actor.Refuse(actor.Invalid, "tell me what to ask the helper")
 	}
-	said, err := t.Call("helper", word)
+	reply, err := t.Call("helper", message)
 	if err != nil {
 		return "", err
 	}
 	if _, err := t.Wait("go", 10*time.Minute); err != nil {
 		return "", err
 	}
-	return "I asked the helper. It said: " + said, nil
+	return "I asked the helper. It said: " + reply, nil
 }
 
-// Helper needs nobody.
+// Helper answers without calling other agents.
 type Helper struct{}
 
-// Turn answers with what it was told.
+// Turn returns the message.
 func (Helper) Turn(t *Turn) (string, error) {
 	return "response from helper: " + t.Message(), nil
 }

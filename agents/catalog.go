@@ -14,57 +14,58 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// The names under which the registry keeps things.
+// Prefixes of the registry's item names.
 const (
 	agentPrefix  = "agent/"
 	formerPrefix = "former/"
 	keyPrefix    = "key/"
 )
 
-// agentRecord is one agent, as it stands in the journal of the registry.
+// agentRecord is the registry's record of an agent.
 type agentRecord struct {
 	Spec  jsontext.Value `json:"spec"`
-	Owner string         `json:"owner"` // the principal that brought it
+	Owner string         `json:"owner"` // principal that created the agent
 	At    string         `json:"at"`
 }
 
-// formerRecord is what an agent was before.
+// formerRecord is the registry's record of a replaced or deleted definition.
 type formerRecord struct {
 	Spec     jsontext.Value `json:"spec"`
 	Replaced string         `json:"replaced_at"`
 }
 
-// Catalog is what the registry keeps, ready for a world: what cells, doors and
-// the way out have to know.
+// Catalog is the decoded state of the registry, as cells, gateways and the
+// outbound layer need it.
 type Catalog struct {
-	Definitions []actor.Definition // by name
+	Definitions []actor.Definition // sorted by name
 	Former      []actor.Definition
-	Specs       []Spec            // of Definitions
-	Keys        []actor.StateItem // records as they were brought, with created_at; named by the key's id
+	Specs       []Spec            // specs of Definitions, in the same order
+	Keys        []actor.StateItem // key records with created_at; the name is the key ID
 }
 
-// AvailabilityWarnings says what an agent has to do without where only these tools and models
-// are there.
-func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (lacks []string) {
+// AvailabilityWarnings returns a warning for each tool and model of the spec that
+// is not among those of the node.
+func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (warnings []string) {
 	if missing := s.MissingTools(registry); len(missing) > 0 {
-		lacks = append(lacks, fmt.Sprintf("agent %s does without the tools %s: this node does not have them", s.ID, strings.Join(missing, ", ")))
+		warnings = append(warnings, fmt.Sprintf("agent %s does without the tools %s: this node does not have them", s.ID, strings.Join(missing, ", ")))
 	}
 	if s.Kind == KindDeclared && !slices.Contains(models, s.Model) {
-		lacks = append(lacks, fmt.Sprintf("agent %s asks the model %s, which this node does not know: it knows %s", s.ID, s.Model, strings.Join(models, ", ")))
+		warnings = append(warnings, fmt.Sprintf("agent %s asks the model %s, which this node does not know: it knows %s", s.ID, s.Model, strings.Join(models, ", ")))
 	}
-	return lacks
+	return warnings
 }
 
-// AgentOf is which agent an item of the registry is; false if it is none.
+// AgentOf returns the agent ID of an item of the registry, or false if the item is
+// not an agent.
 func AgentOf(item actor.StateItem) (id string, ok bool) {
 	return strings.CutPrefix(item.Name, agentPrefix)
 }
 
-// CatalogReader reads what the registry keeps, time and again. What it has compiled
-// before, and is still kept, it does not compile anew.
+// CatalogReader decodes successive states of the registry. It reuses the compiled
+// definitions of unchanged items.
 type CatalogReader struct {
 	tools    *tools.Registry
-	compiled map[actor.Hash]compiledAgent // by the value that is kept
+	compiled map[actor.Hash]compiledAgent // by the hash of the item's value
 }
 
 type compiledAgent struct {
@@ -72,16 +73,17 @@ type compiledAgent struct {
 	def  actor.Definition
 }
 
-// NewCatalogReader returns a reader for a program that has these tools.
+// NewCatalogReader returns a reader that compiles agents with the tools of
+// registry.
 func NewCatalogReader(registry *tools.Registry) *CatalogReader {
 	return &CatalogReader{tools: registry, compiled: map[actor.Hash]compiledAgent{}}
 }
 
-// Read reads all that is kept, in the order of names.
-func (r *CatalogReader) Read(kept []actor.StateItem) (Catalog, error) {
+// Read decodes all items of the registry. They MUST be sorted by name.
+func (r *CatalogReader) Read(items []actor.StateItem) (Catalog, error) {
 	var d Catalog
-	known := make(map[actor.Hash]compiledAgent, len(r.compiled))
-	for _, item := range kept {
+	compiled := make(map[actor.Hash]compiledAgent, len(r.compiled))
+	for _, item := range items {
 		if key, ok := strings.CutPrefix(item.Name, keyPrefix); ok {
 			d.Keys = append(d.Keys, actor.StateItem{Name: key, Value: item.Value})
 			continue
@@ -94,14 +96,14 @@ func (r *CatalogReader) Read(kept []actor.StateItem) (Catalog, error) {
 				return Catalog{}, err
 			}
 		}
-		known[hash] = a
+		compiled[hash] = a
 		if strings.HasPrefix(item.Name, formerPrefix) {
 			d.Former = append(d.Former, a.def)
 			continue
 		}
 		d.Definitions, d.Specs = append(d.Definitions, a.def), append(d.Specs, a.spec)
 	}
-	r.compiled = known
+	r.compiled = compiled
 	return d, nil
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Compile makes an agent of a spec. A tool that the registry does not have, the
-// agent does without; MissingTools names it.
+// Compile returns the definition of a spec's agent. Tools missing from the
+// registry are left out; MissingTools names them.
 func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 	encoded := spec.Encode()
 	spec, err := ReadJSON(encoded)
@@ -47,13 +47,13 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		def.Behavior = Pure(config, externalAgent{spec, target.Encode()}.next)
 	default:
 		def.Kind = actor.Declared
-		// Each answer of the model may be followed by a step in which its tools are used.
+		// Each completion may be followed by a step that runs its tool calls.
 		def.Behavior = pure{config, modelLoop{spec, toolSpecsOf(&spec, registry)}.next, 2 * spec.Limits.Steps}
 	}
 	return def, nil
 }
 
-// toolSpecsOf is the tools as a model is told of them.
+// toolSpecsOf returns the tool specs that are sent to the model.
 func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 	var offered []upstream.ToolSpec
 	for _, name := range spec.Tools {
@@ -73,10 +73,10 @@ func toolSpecsOf(spec *Spec, registry *tools.Registry) []upstream.ToolSpec {
 	return slices.Clip(offered)
 }
 
-// millis is a time of a spec; 0 leaves it to the runtime.
+// millis converts a time limit of a spec; 0 means the limit of the runtime.
 func millis(ms int64) actor.Duration { return actor.Duration(ms) * time.Millisecond }
 
-// externalAgent is an external agent: another process deals with the message.
+// externalAgent is an agent whose messages are processed by another process.
 type externalAgent struct {
 	spec   Spec
 	target []byte
@@ -89,52 +89,52 @@ func (o externalAgent) next(_ Config, state State) (Action, error) {
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: o.target}},
 		}), nil
 	}
-	who := "agent " + o.spec.ID
+	subject := "agent " + o.spec.ID
 	answer := state.Answers[0][0]
-	said, refusal := completionOf(who, answer)
+	c, refusal := completionOf(subject, answer)
 	if refusal != nil {
 		return EndRefused(refusal), nil
 	}
-	return endTurn(who, said, answer.Warnings), nil
+	return endTurn(subject, c, answer.Warnings), nil
 }
 
-// completionOf takes the completion out of an answer.
-func completionOf(who string, answer actor.Answer) (upstream.Completion, *actor.Refusal) {
+// completionOf decodes the completion in an answer.
+func completionOf(subject string, answer actor.Answer) (upstream.Completion, *actor.Refusal) {
 	if answer.Refusal != nil {
 		return upstream.Completion{}, answer.Refusal
 	}
 	if len(answer.Parts) != 1 {
-		return upstream.Completion{}, actor.Refuse(actor.Unavailable, "%s answers with %d parts, want one", who, len(answer.Parts))
+		return upstream.Completion{}, actor.Refuse(actor.Unavailable, "%s answers with %d parts, want one", subject, len(answer.Parts))
 	}
-	said, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
+	c, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
 	if err != nil {
-		return upstream.Completion{}, actor.Refuse(actor.Unavailable, "%s: %v", who, err)
+		return upstream.Completion{}, actor.Refuse(actor.Unavailable, "%s: %v", subject, err)
 	}
-	return said, nil
+	return c, nil
 }
 
-// endTurn is how a turn ends with an answer: whole, or for a part, which is then
-// said. A filter that left nothing, and an answer cut off before its first word,
-// are no answers.
-func endTurn(who string, said upstream.Completion, warnings []string) Action {
-	why := ""
-	switch said.Finish {
+// endTurn ends the turn with the text of a completion. A truncated or filtered
+// completion makes the outcome partial, with a warning. A completion without text
+// that was filtered, or cut off before its first word, is a refusal.
+func endTurn(subject string, c upstream.Completion, warnings []string) Action {
+	warning := ""
+	switch c.Finish {
 	case upstream.FinishLength:
-		why = "the answer is cut off: " + who + " was allowed no more tokens"
+		warning = "the answer is cut off: " + subject + " was allowed no more tokens"
 	case upstream.FinishFilter:
-		why = "the upstream of " + who + " held a part of the answer back"
+		warning = "the upstream of " + subject + " held a part of the answer back"
 	case upstream.NoFinish:
-		why = "the answer of " + who + " stopped before its end"
+		warning = "the answer of " + subject + " stopped before its end"
 	}
 	switch {
-	case why == "" && len(warnings) == 0 || mutant.On("part-for-whole"):
-		return Complete(said.Text)
-	case said.Text == "" && said.Finish == upstream.FinishFilter:
-		return EndRefused(actor.Refuse(actor.Rejected, "the upstream of %s held the whole answer back (content_filter)", who))
-	case said.Text == "" && why != "":
-		return EndRefused(actor.Refuse(actor.Unavailable, "%s, before its first word", why))
-	case why != "":
-		warnings = append(slices.Clone(warnings), why)
+	case warning == "" && len(warnings) == 0 || mutant.On("part-for-whole"):
+		return Complete(c.Text)
+	case c.Text == "" && c.Finish == upstream.FinishFilter:
+		return EndRefused(actor.Refuse(actor.Rejected, "the upstream of %s held the whole answer back (content_filter)", subject))
+	case c.Text == "" && warning != "":
+		return EndRefused(actor.Refuse(actor.Unavailable, "%s, before its first word", warning))
+	case warning != "":
+		warnings = append(slices.Clone(warnings), warning)
 	}
-	return Action{Action: actor.Action{Done: &actor.Outcome{Status: actor.Partial, Parts: actor.Text(said.Text), Warnings: warnings}}}
+	return Action{Action: actor.Action{Done: &actor.Outcome{Status: actor.Partial, Parts: actor.Text(c.Text), Warnings: warnings}}}
 }

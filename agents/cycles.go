@@ -10,11 +10,12 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// CallCycles finds the calls that could go round among agents that name whom they may
-// call: each as the path from an agent back to it, "a -> b -> a". At run time
-// such a call is refused; who writes the files may want to know before.
+// CallCycles returns the call cycles among declared agents that list the agents
+// they may call. Each is a path from an agent back to it, "a -> b -> a". Such a call
+// is refused at run time; authors can be warned before.
 //
-// Of each agent that stands in no loop told already the shortest is told.
+// For each agent that is not part of a cycle already listed, the shortest cycle is
+// returned.
 func CallCycles(specs []Spec) []string {
 	calls := map[string][]string{}
 	for i := range specs {
@@ -23,39 +24,39 @@ func CallCycles(specs []Spec) []string {
 			calls[s.ID] = s.Agents
 		}
 	}
-	var loops []string
-	told := map[string]bool{}
+	var cycles []string
+	listed := map[string]bool{}
 	for _, from := range slices.Sorted(maps.Keys(calls)) {
-		if told[from] {
+		if listed[from] {
 			continue
 		}
 		if path := shortestCycle(calls, from); path != nil {
-			loops = append(loops, strings.Join(path, " -> "))
+			cycles = append(cycles, strings.Join(path, " -> "))
 			for _, a := range path {
-				told[a] = true
+				listed[a] = true
 			}
 		}
 	}
-	return loops
+	return cycles
 }
 
-// shortestCycle is the shortest way from an agent back to itself, or nil.
+// shortestCycle returns the shortest path from an agent back to itself, or nil.
 func shortestCycle(calls map[string][]string, from string) []string {
-	before := map[string]string{}
+	parent := map[string]string{}
 	for level := []string{from}; len(level) > 0; {
 		var next []string
 		for _, a := range level {
 			for _, to := range calls[a] {
 				if to == from {
 					path := []string{from}
-					for ; a != from; a = before[a] {
+					for ; a != from; a = parent[a] {
 						path = append(path, a)
 					}
 					slices.Reverse(path[1:])
 					return append(path, from)
 				}
-				if _, seen := before[to]; !seen {
-					before[to] = a
+				if _, seen := parent[to]; !seen {
+					parent[to] = a
 					next = append(next, to)
 				}
 			}

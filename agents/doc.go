@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents decides what an actor does with its turn: pure transitions, the
-// think-act loop, ready-made agents, and definitions in TOML.
+// Package agents defines agents and the turns of their actors: blocking functions, pure transitions, the think-act loop of declared agents, and specs in TOML and JSON.
 //
-// There are four ways to an agent. Written top to bottom, an agent is one function, which waits where it asks
-// (see [Turn], and the example there):
+// There are four ways to write an agent. A blocking agent is one function that
+// runs from top to bottom and waits at each ask (see the example of [Turn]):
 //
 //	func (Planner) Turn(t *agents.Turn) (string, error) {
 //		papers, err := t.Call("research", "find papers on "+t.Message(), agents.Within(20*time.Second))
@@ -14,31 +13,31 @@
 //		return "What I found: " + papers, nil
 //	}
 //
-// Written as a transition ([Next]), it is given its state and says what is next.
-// Both come to the same actions ([Blocking], [Pure]), and neither holds a thread
-// while it waits.
+// A transition ([Next]) is a pure function from a state to the next action. Both
+// forms produce the same actions ([Blocking], [Pure]). Neither holds a thread while
+// it waits.
 //
-// Declared, it is a [Spec]: a prompt, a model, tools, limits. Its turn is the
-// think-act loop: the model is asked, the tools it wants are used all at once,
-// it is told what came of them, and so on until it answers. External, it is a
-// service that is handed the message. [ReadTOML] and [ReadJSON] read specs, in
-// files and in requests alike, and [Compile] makes agents of them. Which there
-// are, a system actor keeps in its journal ([Registry]), and a world reads it
-// from there ([Reader]).
+// A declared agent is a [Spec]: a prompt, a model, tools and limits. Its turn is the
+// think-act loop: the model is prompted, its tool calls run concurrently, and their
+// results are added to the next prompt, until the model answers. An external agent
+// is a service that receives the message. [ReadTOML] and [ReadJSON] parse specs in
+// files and in requests. [Compile] turns a spec into an agent. A system actor keeps
+// the catalog of agents in its journal ([Registry]), and each node reads it from
+// there ([CatalogReader]).
 //
-// What happens when:
+// Failures:
 //
-//   - A refusal (no such agent, too late, no room) is an error that the agent
-//     gets where it asked, a *actor.Refusal for errors.As. If the agent returns
-//     it, its own run is refused with it.
-//   - Any other error, and a panic, fail the run, and nothing else.
-//   - A crash of the process: the function runs again through the answers it
-//     had, and goes on. Between two asks it may therefore depend on nothing but
-//     its message and those answers: no clock, no chance, no goroutine, no
-//     variable that another turn writes. What is slow or impure goes into
-//     [Turn.Do], whose result is written down. If it asks something else the
-//     second time, the run is parked for a person to look at.
-//   - A turn makes at most [StepsMax] steps; the [SameToolMax]th time it asks the
-//     same tool for the same thing, it is refused; and what it has gathered is at
-//     most [StateBytesMax].
+//   - A refusal (no such agent, deadline exceeded, no capacity) is an error that
+//     the ask returns, an *actor.Refusal for errors.As. If the agent returns it,
+//     its own run is refused with it.
+//   - Any other error, and a panic, fails the run and nothing else.
+//   - After a crash of the process the function is replayed with the answers it
+//     had, and then continues. Between two asks it MUST depend only on its message
+//     and those answers: no clock, no randomness, no goroutine, no variable that
+//     another turn writes. Slow or impure code belongs in [Turn.Do], whose result
+//     is persisted. If the replay makes other asks, the run is parked for a person
+//     to inspect.
+//   - A turn makes at most [StepsMax] steps. The [SameToolMax]-th ask for one tool
+//     with the same input is refused. The data of a turn is limited to
+//     [StateBytesMax].
 package agents

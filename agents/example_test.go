@@ -12,8 +12,8 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Planner is an agent: it asks two others at once, makes do without the second,
-// and lets a person have the last word.
+// Planner calls two agents at once, continues if the second call fails, and waits
+// for the approval of a person.
 type Planner struct{}
 
 func (Planner) Turn(t *agents.Turn) (string, error) {
@@ -39,8 +39,8 @@ func (Planner) Turn(t *agents.Turn) (string, error) {
 func ExampleTurn() {
 	planner := agents.Define("planner", "1", "Plans what to read.", agents.Blocking(Planner{}))
 
-	// The world of this example: research knows two papers, the archive is closed.
-	world := func(_ context.Context, ask actor.Ask) actor.Answer {
+	// In this example research knows two papers, and archive does not exist.
+	answer := func(_ context.Context, ask actor.Ask) actor.Answer {
 		fmt.Println("asked:", ask)
 		switch ask.Name {
 		case "research":
@@ -52,7 +52,7 @@ func ExampleTurn() {
 		}
 	}
 	request := actor.Begin{Call: actor.Call{To: actor.NewID("planner", "s-42"), Parts: actor.Text("whales")}}
-	out, err := agents.ExecuteAgentRequest(context.Background(), planner.Behavior, request, world)
+	out, err := agents.ExecuteAgentRequest(context.Background(), planner.Behavior, request, answer)
 	fmt.Println(out.Status, err)
 	fmt.Println(actor.TextOf(out.Parts))
 	fmt.Println(out.Warnings)
@@ -66,8 +66,8 @@ func ExampleTurn() {
 	// [nothing from the archive: AgentNotFound: no agent is named archive]
 }
 
-// A refusal keeps its reason on the way out, so that whoever called the planner
-// can tell a full agent from one that does not exist.
+// A refusal keeps its reason. The caller of the planner can thus distinguish a busy
+// agent from a missing one.
 func ExampleTurn_refused() {
 	busy := func(context.Context, actor.Ask) actor.Answer {
 		return actor.Answer{Refusal: actor.RefuseBusy(actor.ScopeCallee, time.Second, "research/s-42 has 128 messages waiting")}
@@ -84,7 +84,7 @@ func ExampleTurn_refused() {
 	// AgentBusy: without papers there is no plan: research/s-42 has 128 messages waiting
 }
 
-// The same kind of agent as a transition: what it knows is in its state.
+// The same kind of agent as a transition, with all its data in the state.
 func ExampleNext() {
 	next := func(config agents.Config, state agents.State) (agents.Action, error) {
 		switch state.Phase {

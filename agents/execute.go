@@ -10,9 +10,9 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// ExecuteAgentStep makes one step. A refusal that the transition returns as its
-// error gives the turn up with it, as in the other style; a panic is an error,
-// and a state over its bound a refusal.
+// ExecuteAgentStep runs one step of a transition. A refusal returned as the error
+// ends the turn with that refusal, as for blocking agents. A panic is returned as
+// an error, and a state over its limit as a refusal.
 func ExecuteAgentStep(next Next, config Config, state State) (action Action, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -32,13 +32,12 @@ func ExecuteAgentStep(next Next, config Config, state State) (action Action, err
 	return action, nil
 }
 
-// Answerer stands for the world: it answers one ask.
+// Answerer answers one ask. It replaces the environment of an agent.
 type Answerer func(ctx context.Context, ask actor.Ask) actor.Answer
 
-// ExecuteAgentRequest makes a whole turn: it asks the answerer for whatever the
-// agent asks, one after the other, until the turn has ended. The cell does the
-// same with the real world, and writes everything down; this is for trying an
-// agent out.
+// ExecuteAgentRequest runs a whole turn. It answers the asks of the agent one by
+// one with the answerer until the turn ends. A cell does the same with real
+// effects and persists each step. This function is for experiments and tests.
 func ExecuteAgentRequest(ctx context.Context, behavior actor.Behavior, request actor.Begin, answer Answerer) (actor.Outcome, error) {
 	turn := behavior.Begin(request)
 	defer turn.Stop()
@@ -61,8 +60,8 @@ func ExecuteAgentRequest(ctx context.Context, behavior actor.Behavior, request a
 	}
 }
 
-// Replay makes a turn go through answers given beforehand, one list for each
-// action that asks, and returns its actions; an error comes after the last of them.
+// Replay runs a turn with the given answers, one list for each action with asks.
+// It returns the actions; an error follows the last of them.
 func Replay(behavior actor.Behavior, request actor.Begin, answers [][]actor.Answer) ([]actor.Action, error) {
 	turn := behavior.Begin(request)
 	defer turn.Stop()
@@ -80,8 +79,9 @@ func Replay(behavior actor.Behavior, request actor.Begin, answers [][]actor.Answ
 	return actions, nil
 }
 
-// SameTurn replays two behaviors side by side and says where they part. Given
-// the same one twice, it finds what is not a pure function of message and answers.
+// SameTurn replays two behaviors with the same answers and returns an error that
+// describes their first difference. If both are the same behavior, it detects
+// turns that are not a pure function of message and answers.
 func SameTurn(one, other actor.Behavior, request actor.Begin, answers [][]actor.Answer) error {
 	a, errA := Replay(one, request, answers)
 	b, errB := Replay(other, request, answers)

@@ -16,10 +16,10 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// field is one thing that a spec may say, whether in TOML or in JSON.
+// field is one field of a spec, in TOML and in JSON.
 type field struct {
 	name string
-	kind string // the one kind of agent that has it; "": both
+	kind string // kind of agent that has the field; empty: both
 	set  func(s *Spec, v any) error
 }
 
@@ -54,23 +54,24 @@ var specFields = []field{
 	{"limits.invoke_timeout_ms", KindExternal, integer(1, timeoutMSMax, func(s *Spec, n int64) { s.Limits.InvokeTimeoutMS = n })},
 }
 
-// membersMax is how many things a source may say, right or wrong.
+// membersMax is the maximum number of members in a source, valid or not.
 const membersMax = 256
 
-// isTable tells whether fields stand below that name.
+// isTable reports whether name is a table with fields.
 func isTable(name string) bool {
 	return slices.ContainsFunc(specFields, func(f field) bool { return strings.HasPrefix(f.name, name+".") })
 }
 
-// specOf makes a spec of what a source says. All that is wrong is told at once.
+// specOf builds a spec from the members of a source. It returns all problems at
+// once.
 func specOf(members []member) (Spec, error) {
 	var s Spec
-	var wrong Problems
+	var problems Problems
 	if len(members) > membersMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("says %d things, where there are %d to say", len(members), len(specFields))}}
 	}
-	complain := func(m member, text string) {
-		wrong = append(wrong, Problem{Line: m.line, Column: m.col, Field: fmt.Sprintf("%.80s", strings.ToValidUTF8(m.path, "\uFFFD")), Text: text})
+	report := func(m member, text string) {
+		problems = append(problems, Problem{Line: m.line, Column: m.col, Field: fmt.Sprintf("%.80s", strings.ToValidUTF8(m.path, "\uFFFD")), Text: text})
 	}
 	s.Kind = kindOfSource(members)
 	for _, m := range members {
@@ -79,30 +80,30 @@ func specOf(members []member) (Spec, error) {
 			_, empty := m.value.(emptyTable)
 			switch {
 			case !isTable(m.path):
-				complain(m, unknownField(m, s.Kind))
+				report(m, unknownField(m, s.Kind))
 			case m.path == "auth" && !empty:
-				complain(m, fmt.Sprintf("want a table with env, the name of a variable that holds the secret, like %sHELPER; the secret itself is not kept", upstream.AuthEnvPrefix))
+				report(m, fmt.Sprintf("want a table with env, the name of a variable that holds the secret, like %sHELPER; the secret itself is not kept", upstream.AuthEnvPrefix))
 			case !empty:
-				complain(m, "want a table, got "+describeValue(m.value))
+				report(m, "want a table, got "+describeValue(m.value))
 			}
 			continue
 		}
 		f := specFields[i]
 		if f.kind != "" && f.kind != s.Kind {
-			complain(m, fmt.Sprintf("an agent of kind %s has none; leave it out", s.Kind))
+			report(m, fmt.Sprintf("an agent of kind %s has none; leave it out", s.Kind))
 		} else if err := f.set(&s, m.value); err != nil {
-			complain(m, err.Error())
+			report(m, err.Error())
 		}
 	}
-	if len(wrong) == 0 {
-		wrong = s.missingFields()
+	if len(problems) == 0 {
+		problems = s.missingFields()
 	}
-	if len(wrong) > 0 {
-		slices.SortStableFunc(wrong, func(a, b Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
-		if more := len(wrong) - problemsMax; more > 0 {
-			wrong = append(wrong[:problemsMax], Problem{Text: fmt.Sprintf("and %d more", more)})
+	if len(problems) > 0 {
+		slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column)) })
+		if more := len(problems) - problemsMax; more > 0 {
+			problems = append(problems[:problemsMax], Problem{Text: fmt.Sprintf("and %d more", more)})
 		}
-		return Spec{}, wrong
+		return Spec{}, problems
 	}
 	s.setDefaults()
 	if n := len(s.Encode()); n > SpecBytesMax {
@@ -111,7 +112,8 @@ func specOf(members []member) (Spec, error) {
 	return s, nil
 }
 
-// kindOfSource is what the source says, or what it must mean: who has an endpoint is external.
+// kindOfSource returns the kind in the source. If that is missing, an endpoint
+// implies an external agent.
 func kindOfSource(members []member) string {
 	kind := KindDeclared
 	for _, m := range members {
@@ -125,33 +127,34 @@ func kindOfSource(members []member) string {
 	return kind
 }
 
-// missingFields finds what no single field shows.
-func (s *Spec) missingFields() (wrong Problems) {
+// missingFields returns the problems that involve more than one field.
+func (s *Spec) missingFields() (problems Problems) {
 	switch {
 	case s.ID == "" && s.Name == "":
-		wrong = append(wrong, Problem{Field: "name", Text: `is missing; say how the agent is called, like name = "helper"`})
+		problems = append(problems, Problem{Field: "name", Text: `is missing; say how the agent is called, like name = "helper"`})
 	case s.ID == "" && actor.CheckName(s.Name) != nil:
-		wrong = append(wrong, Problem{Field: "name", Text: actor.CheckName(s.Name).Error() + `; give it such an agent_id besides`})
+		problems = append(problems, Problem{Field: "name", Text: actor.CheckName(s.Name).Error() + `; give it such an agent_id besides`})
 	}
 	if s.Kind == KindExternal && s.Endpoint == "" {
-		wrong = append(wrong, Problem{Field: "endpoint", Text: `is missing; say where the agent answers, like endpoint = "http://127.0.0.1:9001"`})
+		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; say where the agent answers, like endpoint = "http://127.0.0.1:9001"`})
 	}
-	return wrong
+	return problems
 }
 
-// unknownField says what was perhaps meant.
+// unknownField returns an error text for an unknown field, with a suggestion if a
+// known field is similar.
 func unknownField(m member, kind string) string {
-	table, last, below := strings.Cut(m.path, ".")
-	if !below {
+	table, last, nested := strings.Cut(m.path, ".")
+	if !nested {
 		last = table
 	}
 	for _, f := range specFields {
-		above, name, inTable := strings.Cut(f.name, ".")
+		parent, name, inTable := strings.Cut(f.name, ".")
 		switch {
-		case below && !inTable && f.name == last:
+		case nested && !inTable && f.name == last:
 			return fmt.Sprintf("is unknown: %s is no part of [%s]; write it before the first [table]", last, table)
-		case !below && inTable && name == last:
-			return fmt.Sprintf("is unknown: it belongs into [%s]", above)
+		case !nested && inTable && name == last:
+			return fmt.Sprintf("is unknown: it belongs into [%s]", parent)
 		}
 	}
 	best, distance := "", 4
@@ -172,7 +175,8 @@ func unknownField(m member, kind string) string {
 	return "is unknown; there are: " + strings.Join(names, ", ")
 }
 
-// editDistance is how many letters to add, drop or change to come from a to b.
+// editDistance returns the number of insertions, deletions and substitutions that
+// turn a into b.
 func editDistance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)
@@ -196,7 +200,7 @@ func editDistance(a, b string) int {
 	return row[len(b)]
 }
 
-// describeValue names what stands where something else is wanted.
+// describeValue returns the type of an unexpected value, for error texts.
 func describeValue(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -216,7 +220,7 @@ func describeValue(v any) string {
 	}
 }
 
-func text(most int, of func(*Spec) *string, check func(string) error) func(*Spec, any) error {
+func text(limit int, target func(*Spec) *string, check func(string) error) func(*Spec, any) error {
 	return func(s *Spec, v any) error {
 		t, ok := v.(string)
 		switch {
@@ -224,8 +228,8 @@ func text(most int, of func(*Spec) *string, check func(string) error) func(*Spec
 			return fmt.Errorf("want text, got %s", describeValue(v))
 		case strings.TrimSpace(t) == "":
 			return fmt.Errorf("is empty; leave it out, or say something")
-		case len(t) > most:
-			return fmt.Errorf("%d bytes, at most %d allowed", len(t), most)
+		case len(t) > limit:
+			return fmt.Errorf("%d bytes, at most %d allowed", len(t), limit)
 		case !utf8.ValidString(t) || strings.ContainsRune(t, 0):
 			return fmt.Errorf("want text in UTF-8 without zero bytes")
 		}
@@ -234,12 +238,12 @@ func text(most int, of func(*Spec) *string, check func(string) error) func(*Spec
 				return err
 			}
 		}
-		*of(s) = t
+		*target(s) = t
 		return nil
 	}
 }
 
-func choice(of func(*Spec) *string, values ...string) func(*Spec, any) error {
+func choice(target func(*Spec) *string, values ...string) func(*Spec, any) error {
 	return func(s *Spec, v any) error {
 		t, ok := v.(string)
 		if !ok {
@@ -248,7 +252,7 @@ func choice(of func(*Spec) *string, values ...string) func(*Spec, any) error {
 		if !slices.Contains(values, t) {
 			return fmt.Errorf("want %s, got %.40q", orList(values), t)
 		}
-		*of(s) = t
+		*target(s) = t
 		return nil
 	}
 }
@@ -261,14 +265,14 @@ func orList(values []string) string {
 	return strings.Join(quoted, " or ")
 }
 
-func list(most int, of func(*Spec) *[]string, check func(string) error) func(*Spec, any) error {
+func list(limit int, target func(*Spec) *[]string, check func(string) error) func(*Spec, any) error {
 	return func(s *Spec, v any) error {
 		values, ok := v.([]any)
 		if !ok {
 			return fmt.Errorf(`want a list of texts, like ["a", "b"], got %s`, describeValue(v))
 		}
-		if len(values) > most {
-			return fmt.Errorf("%d entries, at most %d allowed", len(values), most)
+		if len(values) > limit {
+			return fmt.Errorf("%d entries, at most %d allowed", len(values), limit)
 		}
 		names := make([]string, 0, len(values))
 		for i, v := range values {
@@ -284,19 +288,19 @@ func list(most int, of func(*Spec) *[]string, check func(string) error) func(*Sp
 			}
 			names = append(names, name)
 		}
-		*of(s) = names
+		*target(s) = names
 		return nil
 	}
 }
 
-func integer(least, most int64, set func(*Spec, int64)) func(*Spec, any) error {
+func integer(lowest, highest int64, set func(*Spec, int64)) func(*Spec, any) error {
 	return func(s *Spec, v any) error {
 		n, ok := v.(int64)
 		switch {
 		case !ok:
 			return fmt.Errorf("want a whole number, got %s", describeValue(v))
-		case n < least || n > most:
-			return fmt.Errorf("%d: want %d to %d", n, least, most)
+		case n < lowest || n > highest:
+			return fmt.Errorf("%d: want %d to %d", n, lowest, highest)
 		}
 		set(s, n)
 		return nil
@@ -314,12 +318,12 @@ func temperature(s *Spec, v any) error {
 	case !(t >= 0 && t <= 2):
 		return fmt.Errorf("%v: want 0 to 2", t)
 	}
-	t += 0 // of the two zeros the one without a sign
+	t += 0 // turns -0 into 0
 	s.Parameters.Temperature = &t
 	return nil
 }
 
-// checkLine is for what stands in lists, on terminals too.
+// checkLine validates text that is shown in lists and on terminals.
 func checkLine(line string) error {
 	if strings.ContainsFunc(line, unicode.IsControl) {
 		return fmt.Errorf("want one line without control characters")

@@ -17,66 +17,68 @@ import (
 
 // modelLoop is the think-act loop of a declared agent:
 //
-//	message ─▶ model ─▶ tool calls, all at once ─▶ their results ─▶ model ─▶ … ─▶ answer
+//	message ─▶ model ─▶ concurrent tool calls ─▶ results ─▶ model ─▶ … ─▶ answer
 //
-// It keeps nothing: each step goes through the answers there are, and so comes
-// to the same prompt whenever and wherever it is made. Whatever a model asks
-// for that cannot be had comes back to it as a result, in words that say why: a
-// tool that failed or does not exist, an agent that nobody knows, arguments that
-// are no JSON, what its author did not allow it.
+// It has no state. Each step processes all answers so far and therefore produces
+// the same prompt at any time and in any process. A tool call that cannot be
+// executed is answered with an error text for the model. Examples are a failed or
+// unknown tool, an unknown agent, arguments that are not JSON, and calls that the
+// spec does not allow.
 type modelLoop struct {
 	spec      Spec
 	toolSpecs []upstream.ToolSpec
 }
 
-// summaryBytesMax bounds what an ask of a model says of itself in the journal.
+// summaryBytesMax is the maximum length in bytes of the summary that the journal
+// keeps of a prompt.
 const summaryBytesMax = 1000
 
 func (t modelLoop) next(_ Config, state State) (Action, error) {
 	d := conversation{callIDs: map[string]bool{}, latest: contentOf(state.Request.Call.Parts)}
 	d.messages = []upstream.Message{{Role: upstream.System, Text: t.spec.Prompt}, {Role: upstream.User, Text: d.latest}}
-	rest := state.Answers
-	for steps := 0; len(rest) > 0; steps++ {
-		answer := rest[0][0]
-		said, refusal := completionOf(t.modelName(), answer)
+	answers := state.Answers
+	for steps := 0; len(answers) > 0; steps++ {
+		answer := answers[0][0]
+		c, refusal := completionOf(t.modelName(), answer)
 		switch {
 		case refusal != nil:
 			return EndRefused(refusal), nil
-		case len(said.Calls) == 0:
-			return t.finish(said, answer.Warnings), nil
-		case steps+1 >= t.spec.Limits.Steps: // nobody would read what the tools say
+		case len(c.Calls) == 0:
+			return t.finish(c, answer.Warnings), nil
+		case steps+1 >= t.spec.Limits.Steps: // no prompt is left that could use the tool results
 			return EndRefused(actor.Refuse(actor.Budget, "%s was asked %d times in one turn, and still wants tools", t.modelName(), steps+1)), nil
 		}
-		acts := t.planToolUses(said.Calls)
-		asks := pendingAsks(acts)
-		rest = rest[1:]
-		if len(asks) > 0 && len(rest) == 0 {
+		uses := t.planToolUses(c.Calls)
+		asks := pendingAsks(uses)
+		answers = answers[1:]
+		if len(asks) > 0 && len(answers) == 0 {
 			return Continue("acting", nil, asks...), nil
 		}
 		if len(asks) > 0 {
-			assignAnswers(acts, rest[0])
-			rest = rest[1:]
+			assignAnswers(uses, answers[0])
+			answers = answers[1:]
 		}
-		if failed := firstRefusal(acts); failed != nil && t.spec.OnFailure == FailRun {
+		if failed := firstRefusal(uses); failed != nil && t.spec.OnFailure == FailRun {
 			return EndRefused(failed), nil
 		}
-		d.add(said, acts, steps)
+		d.add(c, uses, steps)
 	}
 	return t.askModel(d), nil
 }
 
 func (t modelLoop) modelName() string { return "model " + t.spec.Model + " of " + t.spec.ID }
 
-// finish is how the turn ends with what the model said last, which must be something.
-func (t modelLoop) finish(said upstream.Completion, warnings []string) Action {
-	action := endTurn(t.modelName(), said, warnings)
-	if said.Text == "" && action.Done.Refusal == nil {
+// finish ends the turn with the last completion. A completion without text is a
+// refusal.
+func (t modelLoop) finish(c upstream.Completion, warnings []string) Action {
+	action := endTurn(t.modelName(), c, warnings)
+	if c.Text == "" && action.Done.Refusal == nil {
 		return EndRefused(actor.Refuse(actor.Unavailable, "%s ends without a word", t.modelName()))
 	}
 	return action
 }
 
-// askModel asks the model.
+// askModel returns the action that prompts the model.
 func (t modelLoop) askModel(d conversation) Action {
 	prompt := upstream.Prompt{Messages: d.messages, Tools: t.toolSpecs, MaxTokens: t.spec.Parameters.MaxTokens,
 		Temperature: t.spec.Parameters.Temperature, Seed: t.spec.Parameters.Seed}
@@ -93,65 +95,66 @@ func (t modelLoop) askModel(d conversation) Action {
 	})
 }
 
-// conversation is what is said between agent and model in one turn.
+// conversation is the dialogue between agent and model in one turn.
 type conversation struct {
 	messages []upstream.Message
-	callIDs  map[string]bool // of tool calls
-	latest   string          // what was said last
+	callIDs  map[string]bool // IDs of tool calls
+	latest   string          // text of the latest messages
 }
 
-// add puts down what the model wanted and what came of it. An id that a model
-// has given before gets another, so that each result has its question.
-func (d *conversation) add(said upstream.Completion, acts []toolUse, step int) {
-	wanted := upstream.Message{Role: upstream.Assistant, Text: said.Text}
+// add appends a completion with tool calls and their results. A call ID that the
+// model has used before is replaced, so that each result matches one call.
+func (d *conversation) add(c upstream.Completion, uses []toolUse, step int) {
+	message := upstream.Message{Role: upstream.Assistant, Text: c.Text}
 	var results []upstream.Message
-	var news []string
-	for i, a := range acts {
+	var summary []string
+	for i, a := range uses {
 		call := a.call
 		for n := 0; d.callIDs[call.ID]; n++ {
 			call.ID = fmt.Sprintf("call_%d_%d_%d", step, i, n)
 		}
 		d.callIDs[call.ID] = true
-		wanted.Calls = append(wanted.Calls, call)
+		message.Calls = append(message.Calls, call)
 		results = append(results, upstream.Message{Role: upstream.Tool, Text: resultText(a.answer), CallID: call.ID})
-		news = append(news, call.Name+": "+actor.FitText(resultText(a.answer), summaryBytesMax))
+		summary = append(summary, call.Name+": "+actor.FitText(resultText(a.answer), summaryBytesMax))
 	}
-	d.messages = append(append(d.messages, wanted), results...)
-	d.latest = strings.Join(news, "\n")
+	d.messages = append(append(d.messages, message), results...)
+	d.latest = strings.Join(summary, "\n")
 }
 
-// toolUse is one tool call of a model and what comes of it: an ask, or an answer
-// without one.
+// toolUse is one tool call of a model. It has either an ask or an immediate
+// answer.
 type toolUse struct {
 	call    upstream.ToolCall
 	ask     actor.Ask
-	pending bool // the world has to answer it
+	pending bool // the ask has to be issued
 	answer  actor.Answer
 }
 
 func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
-	acts := make([]toolUse, len(calls))
+	uses := make([]toolUse, len(calls))
 	for i, call := range calls {
-		acts[i] = toolUse{call: call}
+		uses[i] = toolUse{call: call}
 		input := toolInput(call)
 		if refusal := t.checkPermitted(call, input); refusal != nil {
-			acts[i].answer.Refusal = refusal
+			uses[i].answer.Refusal = refusal
 			continue
 		}
-		acts[i].ask, acts[i].pending = t.toolAsk(call, input), true
+		uses[i].ask, uses[i].pending = t.toolAsk(call, input), true
 	}
-	return acts
+	return uses
 }
 
-// checkPermitted says why the agent may not do this. What does not exist passes, and what
-// cannot be read: the runtime, which reads the same input, says so and writes it down.
+// checkPermitted returns a refusal if the spec does not allow the tool call. It
+// accepts unknown agents and unreadable input. The runtime reads the same input,
+// rejects it and records the rejection.
 func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.hasTool(call.Name) {
-		has := "it has none"
+		available := "it has none"
 		if len(t.spec.Tools) > 0 {
-			has = "it has " + strings.Join(t.spec.Tools, ", ")
+			available = "it has " + strings.Join(t.spec.Tools, ", ")
 		}
-		return actor.Refuse(actor.Rejected, "%s may not use a tool %.80q: %s", t.spec.ID, call.Name, has)
+		return actor.Refuse(actor.Rejected, "%s may not use a tool %.80q: %s", t.spec.ID, call.Name, available)
 	}
 	if call.Name != tools.CallAgent {
 		return nil
@@ -181,8 +184,8 @@ func listOrNone(agents []string) string {
 	return strings.Join(agents, ", ")
 }
 
-// toolInput is what a tool is given. Arguments that are no object are as they are:
-// the tool's schema says what is wrong with them.
+// toolInput returns the input of a tool call. Arguments that are not an object are
+// passed on unchanged, so that the schema check of the tool reports the error.
 func toolInput(call upstream.ToolCall) []byte {
 	input, refusal := call.Input()
 	if refusal != nil {
@@ -195,18 +198,18 @@ func toolInput(call upstream.ToolCall) []byte {
 	return input
 }
 
-// toolAsk is the ask that a call comes to.
+// toolAsk returns the ask for a tool call.
 func (t modelLoop) toolAsk(call upstream.ToolCall, input []byte) actor.Ask {
-	within := millis(t.spec.Limits.ToolTimeoutMS)
+	timeout := millis(t.spec.Limits.ToolTimeoutMS)
 	if call.Name == tools.CallAgent {
-		within = millis(t.spec.Limits.CallTimeoutMS)
+		timeout = millis(t.spec.Limits.CallTimeoutMS)
 	}
-	return Tool(call.Name, input, Within(within))
+	return Tool(call.Name, input, Within(timeout))
 }
 
-func pendingAsks(acts []toolUse) []actor.Ask {
+func pendingAsks(uses []toolUse) []actor.Ask {
 	var asks []actor.Ask
-	for _, a := range acts {
+	for _, a := range uses {
 		if a.pending {
 			asks = append(asks, a.ask)
 		}
@@ -214,17 +217,17 @@ func pendingAsks(acts []toolUse) []actor.Ask {
 	return asks
 }
 
-// assignAnswers gives the asks their answers.
-func assignAnswers(acts []toolUse, answers []actor.Answer) {
-	for i := range acts {
-		if acts[i].pending && len(answers) > 0 {
-			acts[i].answer, answers = answers[0], answers[1:]
+// assignAnswers assigns the answers to the pending tool calls, in order.
+func assignAnswers(uses []toolUse, answers []actor.Answer) {
+	for i := range uses {
+		if uses[i].pending && len(answers) > 0 {
+			uses[i].answer, answers = answers[0], answers[1:]
 		}
 	}
 }
 
-func firstRefusal(acts []toolUse) *actor.Refusal {
-	for _, a := range acts {
+func firstRefusal(uses []toolUse) *actor.Refusal {
+	for _, a := range uses {
 		if a.answer.Refusal != nil {
 			return a.answer.Refusal
 		}
@@ -232,7 +235,7 @@ func firstRefusal(acts []toolUse) *actor.Refusal {
 	return nil
 }
 
-// resultText is an answer as a model reads it.
+// resultText returns an answer in the form that the model receives.
 func resultText(a actor.Answer) string {
 	if r := a.Refusal; r != nil {
 		text := "error " + r.Reason.Info().Type + ": " + r.Error()
@@ -248,7 +251,8 @@ func resultText(a actor.Answer) string {
 	return text
 }
 
-// contentOf is content as far as it can be read as text, with a word on the rest.
+// contentOf returns the text of the parts. Other content is replaced by its media
+// type and size.
 func contentOf(parts []actor.Part) string {
 	var b strings.Builder
 	for _, p := range parts {

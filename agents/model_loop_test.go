@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// testTools is the tools of these tests: call_agent, and one that says back what it is given.
+// testTools returns a registry with call_agent and a tool that returns its input.
 func testTools(t interface{ Fatal(...any) }) *tools.Registry {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{Name: "text.echo", Description: "Says it back.",
@@ -44,8 +44,9 @@ func compileTOML(t interface{ Fatal(...any) }, toml string) actor.Behavior {
 	return def.Behavior
 }
 
-// loopFixture is a world for one declared agent: a model that reads from a script (the
-// built-in one when the script is over), tools for real, agents by name.
+// loopFixture is the environment of one declared agent. Its model follows a script,
+// and then behaves like the built-in model. Tools are real, and agents are answered
+// by name.
 type loopFixture struct {
 	t       interface{ Fatalf(string, ...any) }
 	tools   *tools.Registry
@@ -64,56 +65,56 @@ func completionAnswer(c upstream.Completion) actor.Answer {
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}}
 }
 
-func (s *loopFixture) answer(_ context.Context, ask actor.Ask) actor.Answer {
-	s.asks = append(s.asks, ask)
+func (f *loopFixture) answer(_ context.Context, ask actor.Ask) actor.Answer {
+	f.asks = append(f.asks, ask)
 	if ask.Kind == actor.AskModel {
 		prompt, err := upstream.DecodePrompt(ask.Body)
 		if err != nil {
-			s.t.Fatalf("a prompt that no model can be asked: %v", err)
+			f.t.Fatalf("a prompt that no model can be asked: %v", err)
 		}
-		s.prompts = append(s.prompts, prompt)
-		if len(s.prompts) <= len(s.script) {
-			return completionAnswer(s.script[len(s.prompts)-1])
+		f.prompts = append(f.prompts, prompt)
+		if len(f.prompts) <= len(f.script) {
+			return completionAnswer(f.script[len(f.prompts)-1])
 		}
 		return completionAnswer(upstream.Script(prompt))
 	}
 	ec := tools.NewContext(begin("").Call, time.Minute, dispatcher.Asks{})
-	planned, done := s.tools.Plan(ec, ask)
+	planned, done := f.tools.Plan(ec, ask)
 	switch {
 	case done != nil:
 		return *done
 	case planned.Kind == actor.AskCall:
-		if said, ok := s.agents[planned.Name]; ok {
-			return text(said + ": " + actor.TextOf(planned.Parts))
+		if reply, ok := f.agents[planned.Name]; ok {
+			return text(reply + ": " + actor.TextOf(planned.Parts))
 		}
 		return actor.Answer{Refusal: actor.Refuse(actor.NotFound, "no agent is named %s", planned.Name)}
 	default:
-		return s.tools.Execute(context.Background(), planned.Name, planned.Parts[0].Bytes, ec)
+		return f.tools.Execute(context.Background(), planned.Name, planned.Parts[0].Bytes, ec)
 	}
 }
 
-// execute makes the whole turn, and sees that it comes to the same when it is made again.
-func (s *loopFixture) execute(b actor.Behavior, message string) actor.Outcome {
+// execute runs a whole turn and verifies that a replay makes the same actions.
+func (f *loopFixture) execute(b actor.Behavior, message string) actor.Outcome {
 	turn := b.Begin(begin(message))
 	defer turn.Stop()
-	s.answers = nil
-	var given []actor.Answer
+	f.answers = nil
+	var answers []actor.Answer
 	for {
-		action, err := turn.Next(given)
+		action, err := turn.Next(answers)
 		if err != nil {
-			s.t.Fatalf("%v", err)
+			f.t.Fatalf("%v", err)
 		}
 		if action.Done != nil {
-			if err := agents.SameTurn(b, b, begin(message), s.answers); err != nil {
-				s.t.Fatalf("made again: %v", err)
+			if err := agents.SameTurn(b, b, begin(message), f.answers); err != nil {
+				f.t.Fatalf("made again: %v", err)
 			}
 			return *action.Done
 		}
-		given = nil
+		answers = nil
 		for _, ask := range action.Asks {
-			given = append(given, s.answer(context.Background(), ask))
+			answers = append(answers, f.answer(context.Background(), ask))
 		}
-		s.answers = append(s.answers, given)
+		f.answers = append(f.answers, answers)
 	}
 }
 
@@ -130,10 +131,10 @@ func textCompletion(text string) upstream.Completion {
 	return upstream.Completion{Text: text, Finish: upstream.FinishStop}
 }
 
-// toolResults are what the model was told last of its tool calls.
-func (s *loopFixture) toolResults() string {
+// toolResults returns the tool results in the last prompt.
+func (f *loopFixture) toolResults() string {
 	var all []string
-	for _, m := range s.prompts[len(s.prompts)-1].Messages {
+	for _, m := range f.prompts[len(f.prompts)-1].Messages {
 		if m.Role == upstream.Tool {
 			all = append(all, m.Text)
 		}
@@ -142,26 +143,26 @@ func (s *loopFixture) toolResults() string {
 }
 
 func TestDeclaredAgentCallsAgent(t *testing.T) {
-	s := newLoopFixture(t)
-	out := s.execute(compileTOML(t, `name = "coordinator"`), "Ask the helper agent xyzzy")
+	f := newLoopFixture(t)
+	out := f.execute(compileTOML(t, `name = "coordinator"`), "Ask the helper agent xyzzy")
 	if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "response from helper: xyzzy" {
 		t.Errorf("%+v", out)
 	}
-	if len(s.asks) != 3 || s.asks[0].Kind != actor.AskModel || s.asks[0].Name != upstream.ScriptName || !s.asks[0].Idempotent ||
-		s.asks[1].Kind != actor.AskTool || s.asks[1].Name != tools.CallAgent || s.asks[2].Kind != actor.AskModel {
-		t.Errorf("asked %v", s.asks)
+	if len(f.asks) != 3 || f.asks[0].Kind != actor.AskModel || f.asks[0].Name != upstream.ScriptName || !f.asks[0].Idempotent ||
+		f.asks[1].Kind != actor.AskTool || f.asks[1].Name != tools.CallAgent || f.asks[2].Kind != actor.AskModel {
+		t.Errorf("asked %v", f.asks)
 	}
-	if got := actor.TextOf(s.asks[0].Parts); got != "Ask the helper agent xyzzy" {
+	if got := actor.TextOf(f.asks[0].Parts); got != "Ask the helper agent xyzzy" {
 		t.Errorf("the first ask says %q", got)
 	}
-	if got := actor.TextOf(s.asks[2].Parts); got != "call_agent: response from helper: xyzzy" {
+	if got := actor.TextOf(f.asks[2].Parts); got != "call_agent: response from helper: xyzzy" {
 		t.Errorf("the second ask says %q", got)
 	}
 }
 
 func TestPromptHasSpecSettings(t *testing.T) {
-	s := newLoopFixture(t, textCompletion("done"))
-	s.execute(compileTOML(t, `
+	f := newLoopFixture(t, textCompletion("done"))
+	f.execute(compileTOML(t, `
 name = "planner"
 model = "big"
 prompt = "You plan."
@@ -170,24 +171,24 @@ agents = ["helper", "archive"]
 parameters = { temperature = 0.5, max_tokens = 100, seed = 7 }
 limits.model_timeout_ms = 1500
 `), "go")
-	p, ask := s.prompts[0], s.asks[0]
+	p, ask := f.prompts[0], f.asks[0]
 	if p.Messages[0].Text != "You plan." || p.Messages[0].Role != upstream.System || p.Messages[1].Text != "go" || p.Messages[1].Role != upstream.User {
 		t.Errorf("messages %+v", p.Messages)
 	}
 	if *p.Temperature != 0.5 || p.MaxTokens != 100 || *p.Seed != 7 || ask.Timeout != 1500*time.Millisecond || ask.Name != "big" {
 		t.Errorf("prompt %+v, ask %v", p, ask)
 	}
-	// browser.open is not there: the agent does without it.
+	// browser.open is not registered: the agent runs without it.
 	if len(p.Tools) != 2 || p.Tools[0].Name != tools.CallAgent || !strings.HasSuffix(p.Tools[0].Description, "You may call: helper, archive.") || p.Tools[1].Name != "text.echo" {
 		t.Errorf("tools %+v", p.Tools)
 	}
 }
 
 func TestToolCallsOfOneCompletionRunTogether(t *testing.T) {
-	s := newLoopFixture(t, toolCompletion(`text.echo {"text": "a"}`, `call_agent {"agent_id":"helper","message":"b"}`, `text.echo {"text":"c"}`), textCompletion("done"))
+	f := newLoopFixture(t, toolCompletion(`text.echo {"text": "a"}`, `call_agent {"agent_id":"helper","message":"b"}`, `text.echo {"text":"c"}`), textCompletion("done"))
 	turn := compileTOML(t, "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\"]\nlimits.tool_timeout_ms = 2000\nlimits.call_timeout_ms = 3000").Begin(begin("go"))
 	first, _ := turn.Next(nil)
-	second, err := turn.Next([]actor.Answer{s.answer(context.Background(), first.Asks[0])})
+	second, err := turn.Next([]actor.Answer{f.answer(context.Background(), first.Asks[0])})
 	if err != nil || len(second.Asks) != 3 {
 		t.Fatalf("%+v, %v", second, err)
 	}
@@ -199,7 +200,7 @@ func TestToolCallsOfOneCompletionRunTogether(t *testing.T) {
 	if got := string(second.Asks[0].Parts[0].Bytes); got != `{"text":"a"}` {
 		t.Errorf("input %s", got)
 	}
-	// Results stand at their calls, whatever their order.
+	// The results are in the order of the calls.
 	third, err := turn.Next([]actor.Answer{text("A"), text("B"), {Parts: actor.Text("C"), Warnings: []string{"half of it"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +216,7 @@ func TestFailedToolCallIsReturnedToModel(t *testing.T) {
 	const agent = "name = \"planner\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\nagents = [\"helper\", \"ghost\"]"
 	for _, c := range []struct {
 		call, want string
-		out        int // asks of the world
+		issued     int // number of issued asks
 	}{
 		{`fly {}`, `error call_rejected: AgentCallRejected: planner may not use a tool "fly": it has call_agent, text.echo, browser.open`, 0},
 		{`troupe.announce {"items":[]}`, `error call_rejected: AgentCallRejected: planner may not use a tool "troupe.announce"`, 0},
@@ -232,47 +233,47 @@ func TestFailedToolCallIsReturnedToModel(t *testing.T) {
 		{`text.echo {"text":7}`, `error invalid_request: InvalidInput: text.echo: text:`, 1},
 		{`text.echo `, `error invalid_request: InvalidInput: text.echo:`, 1},
 	} {
-		s := newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
-		out := s.execute(compileTOML(t, agent), "go")
+		f := newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
+		out := f.execute(compileTOML(t, agent), "go")
 		if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "I make do" {
 			t.Errorf("%s: %+v", c.call, out)
 			continue
 		}
-		if got := s.toolResults(); !strings.HasPrefix(got, c.want) {
+		if got := f.toolResults(); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s: the model was told %q, want %q", c.call, got, c.want)
 		}
-		if got := len(s.asks) - len(s.prompts); got != c.out {
-			t.Errorf("%s: %d asks went out, want %d", c.call, got, c.out)
+		if got := len(f.asks) - len(f.prompts); got != c.issued {
+			t.Errorf("%s: %d asks went out, want %d", c.call, got, c.issued)
 		}
-		// An author who wants none of it has the run fail.
-		s = newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
-		if out := s.execute(compileTOML(t, agent+"\non_failure = \"fail_run\""), "go"); out.Refusal == nil || len(s.prompts) != 1 {
+		// With on_failure = "fail_run" the run fails instead.
+		f = newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
+		if out := f.execute(compileTOML(t, agent+"\non_failure = \"fail_run\""), "go"); out.Refusal == nil || len(f.prompts) != 1 {
 			t.Errorf("%s: fail_run: %+v", c.call, out)
 		}
 	}
 }
 
 func TestToolResultsKeepCallOrder(t *testing.T) {
-	s := newLoopFixture(t, toolCompletion(`fly {}`, `text.echo {"text":"a"}`, `fly {"to":"moon"}`, `text.echo {"text":"b"}`), textCompletion("done"))
-	s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
-	got := strings.Split(s.toolResults(), "\n")
+	f := newLoopFixture(t, toolCompletion(`fly {}`, `text.echo {"text":"a"}`, `fly {"to":"moon"}`, `text.echo {"text":"b"}`), textCompletion("done"))
+	f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	got := strings.Split(f.toolResults(), "\n")
 	if len(got) != 4 || !strings.HasPrefix(got[0], "error call_rejected") || got[1] != `{"text":"a"}` || !strings.HasPrefix(got[2], "error call_rejected") || got[3] != `{"text":"b"}` {
 		t.Errorf("the model was told %q", got)
 	}
 }
 
 func TestCallAgentNotOfferedWithoutTargets(t *testing.T) {
-	s := newLoopFixture(t, textCompletion("done"))
-	s.execute(compileTOML(t, "name = \"a\"\nagents = []"), "go")
-	if len(s.prompts[0].Tools) != 0 {
-		t.Errorf("offered %+v", s.prompts[0].Tools)
+	f := newLoopFixture(t, textCompletion("done"))
+	f.execute(compileTOML(t, "name = \"a\"\nagents = []"), "go")
+	if len(f.prompts[0].Tools) != 0 {
+		t.Errorf("offered %+v", f.prompts[0].Tools)
 	}
 }
 
 func TestModelAskPartsAreTruncated(t *testing.T) {
-	s := newLoopFixture(t)
-	s.execute(compileTOML(t, `name = "a"`), strings.Repeat("long ", 10_000))
-	if n := actor.SizeOf(s.asks[0].Parts); n < 500 || n > 1<<10 {
+	f := newLoopFixture(t)
+	f.execute(compileTOML(t, `name = "a"`), strings.Repeat("long ", 10_000))
+	if n := actor.SizeOf(f.asks[0].Parts); n < 500 || n > 1<<10 {
 		t.Errorf("the ask holds %d bytes beside its body", n)
 	}
 }
@@ -299,7 +300,7 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open.Tools = nil // left to a default that may change
+	open.Tools = nil // set by default, which may change
 	for _, bad := range []agents.Spec{open, {}, {ID: "a"}, {ID: "a", Name: "a", Kind: agents.KindDeclared}, {ID: "a", Name: "a", Kind: agents.KindExternal, Endpoint: "x"}} {
 		if _, err := agents.Compile(bad, testTools(t)); err == nil {
 			t.Errorf("%+v was compiled", bad)
@@ -323,10 +324,10 @@ func TestRetryableRefusalNamesRetryDelay(t *testing.T) {
 
 func TestOutcomeByFinishReason(t *testing.T) {
 	for _, c := range []struct {
-		said   upstream.Completion
-		status actor.Status
-		reason actor.Reason
-		want   string
+		completion upstream.Completion
+		status     actor.Status
+		reason     actor.Reason
+		want       string
 	}{
 		{textCompletion("all of it"), actor.Succeeded, 0, ""},
 		{upstream.Completion{Text: "all of it", Finish: upstream.FinishAnother}, actor.Succeeded, 0, ""},
@@ -338,28 +339,28 @@ func TestOutcomeByFinishReason(t *testing.T) {
 		{upstream.Completion{}, actor.Failed, actor.Unavailable, "before its first word"},
 	} {
 		for name, b := range map[string]actor.Behavior{"declared": compileTOML(t, `name = "a"`), "external": compileTOML(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\"")} {
-			actions, err := agents.Replay(b, begin("go"), [][]actor.Answer{{completionAnswer(c.said)}})
+			actions, err := agents.Replay(b, begin("go"), [][]actor.Answer{{completionAnswer(c.completion)}})
 			if err != nil || len(actions) != 2 {
-				t.Fatalf("%s %+v: %v", name, c.said, err)
+				t.Fatalf("%s %+v: %v", name, c.completion, err)
 			}
 			out := actions[1].Done
-			said := strings.Join(out.Warnings, ";")
+			message := strings.Join(out.Warnings, ";")
 			if out.Refusal != nil {
-				said = out.Refusal.Detail
+				message = out.Refusal.Detail
 			}
-			if out.Status != c.status || !strings.Contains(said, c.want) || (c.reason != 0) != (out.Refusal != nil) || out.Refusal != nil && out.Refusal.Reason != c.reason {
-				t.Errorf("%s %+v ends with %+v", name, c.said, out)
+			if out.Status != c.status || !strings.Contains(message, c.want) || (c.reason != 0) != (out.Refusal != nil) || out.Refusal != nil && out.Refusal.Reason != c.reason {
+				t.Errorf("%s %+v ends with %+v", name, c.completion, out)
 			}
 		}
 	}
 }
 
 func TestEmptyCompletionIsRefused(t *testing.T) {
-	s := newLoopFixture(t, textCompletion(""))
-	if out := s.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "without a word") {
+	f := newLoopFixture(t, textCompletion(""))
+	if out := f.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "without a word") {
 		t.Errorf("%+v", out)
 	}
-	// What an external agent leaves unsaid is its own affair.
+	// For an external agent an empty answer is valid.
 	actions, err := agents.Replay(compileTOML(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\""), begin("go"), [][]actor.Answer{{completionAnswer(textCompletion(""))}})
 	if err != nil || actions[1].Done.Status != actor.Succeeded {
 		t.Errorf("%+v, %v", actions, err)
@@ -385,44 +386,44 @@ func TestModelStepLimit(t *testing.T) {
 	for i := range 60 {
 		script = append(script, toolCompletion(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))
 	}
-	s := newLoopFixture(t, script...)
-	out := s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
-	if out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax || len(s.asks) != 2*agents.StepsMax-1 {
-		t.Errorf("%+v after %d prompts and %d asks", out, len(s.prompts), len(s.asks))
+	f := newLoopFixture(t, script...)
+	out := f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	if out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(f.prompts) != agents.StepsMax || len(f.asks) != 2*agents.StepsMax-1 {
+		t.Errorf("%+v after %d prompts and %d asks", out, len(f.prompts), len(f.asks))
 	}
-	if max := dispatcher.DefaultLimits().StepsPerTurnMax; len(s.answers) > max {
-		t.Errorf("the runtime stops a turn after %d steps, this one has %d", max, len(s.answers))
+	if max := dispatcher.DefaultLimits().StepsPerTurnMax; len(f.answers) > max {
+		t.Errorf("the runtime stops a turn after %d steps, this one has %d", max, len(f.answers))
 	}
-	s = newLoopFixture(t, script...)
-	if out := s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != 3 || len(s.asks) != 5 {
-		t.Errorf("%+v after %d prompts", out, len(s.prompts))
+	f = newLoopFixture(t, script...)
+	if out := f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(f.prompts) != 3 || len(f.asks) != 5 {
+		t.Errorf("%+v after %d prompts", out, len(f.prompts))
 	}
-	// One that wants what it may not have asks nothing of the world meanwhile.
+	// Rejected tool calls issue no asks, and the limit still holds.
 	for i := range script {
 		script[i] = toolCompletion(`fly {}`)
 	}
-	s = newLoopFixture(t, script...)
-	if out := s.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(s.prompts) != agents.StepsMax {
-		t.Errorf("%+v after %d prompts", out, len(s.prompts))
+	f = newLoopFixture(t, script...)
+	if out := f.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(f.prompts) != agents.StepsMax {
+		t.Errorf("%+v after %d prompts", out, len(f.prompts))
 	}
 }
 
 func TestThirdIdenticalToolCallIsRejected(t *testing.T) {
 	for _, call := range []string{`text.echo {"text":"x"}`, `call_agent {"agent_id":"helper","message":"x"}`} {
-		spaced := strings.Replace(call, ":", ": ", 1) // the same, written otherwise
-		s := newLoopFixture(t, toolCompletion(call), toolCompletion(spaced), toolCompletion(call), textCompletion("I give up"))
-		out := s.execute(compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
-		if out.Status != actor.Succeeded || len(s.asks) != 4+2 || !strings.Contains(s.toolResults(), "was asked for 3 times with the same input") {
-			t.Errorf("%s: %+v, %d asks, the model was told %s", call, out, len(s.asks), s.toolResults())
+		reformatted := strings.Replace(call, ":", ": ", 1) // the same input with another spacing
+		f := newLoopFixture(t, toolCompletion(call), toolCompletion(reformatted), toolCompletion(call), textCompletion("I give up"))
+		out := f.execute(compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
+		if out.Status != actor.Succeeded || len(f.asks) != 4+2 || !strings.Contains(f.toolResults(), "was asked for 3 times with the same input") {
+			t.Errorf("%s: %+v, %d asks, the model was told %s", call, out, len(f.asks), f.toolResults())
 		}
 	}
 }
 
 func TestDuplicateToolCallIDsAreReplaced(t *testing.T) {
-	s := newLoopFixture(t, toolCompletion(`text.echo {"text":"a"}`), toolCompletion(`text.echo {"text":"b"}`), toolCompletion(`text.echo {"text":"c"}`), textCompletion("done"))
-	s.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
+	f := newLoopFixture(t, toolCompletion(`text.echo {"text":"a"}`), toolCompletion(`text.echo {"text":"b"}`), toolCompletion(`text.echo {"text":"c"}`), textCompletion("done"))
+	f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
 	var ids []string
-	for _, m := range s.prompts[3].Messages {
+	for _, m := range f.prompts[3].Messages {
 		for _, c := range m.Calls {
 			ids = append(ids, c.ID)
 		}
@@ -435,9 +436,9 @@ func TestDuplicateToolCallIDsAreReplaced(t *testing.T) {
 func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 	big := strings.Repeat("x", 300<<10)
 	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
-	var given []actor.Answer
+	var answers []actor.Answer
 	for i := range 10 {
-		action, err := turn.Next(given)
+		action, err := turn.Next(answers)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -447,21 +448,21 @@ func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 			}
 			return
 		}
-		given = []actor.Answer{text(big)}
+		answers = []actor.Answer{text(big)}
 		if action.Asks[0].Kind == actor.AskModel {
-			given = []actor.Answer{completionAnswer(toolCompletion(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
+			answers = []actor.Answer{completionAnswer(toolCompletion(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
 		}
 	}
 	t.Error("it goes on for ever")
 }
 
-// Refusals are no content, and count only here.
+// Refusals do not count as content, but they add to the prompt.
 func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 	calls := make([]string, 60)
 	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
-	var given []actor.Answer
+	var answers []actor.Answer
 	for step := range agents.StepsMax {
-		action, err := turn.Next(given)
+		action, err := turn.Next(answers)
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -477,18 +478,18 @@ func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 			for i := range calls {
 				calls[i] = fmt.Sprintf(`text.echo {"text":"%d.%d"}`, step, i)
 			}
-			given = []actor.Answer{completionAnswer(toolCompletion(calls...))}
+			answers = []actor.Answer{completionAnswer(toolCompletion(calls...))}
 		default:
-			given = make([]actor.Answer, len(action.Asks))
-			for i := range given {
-				given[i].Refusal = actor.Refuse(actor.Unavailable, "%s", strings.Repeat("\x01", actor.TextBytesMax))
+			answers = make([]actor.Answer, len(action.Asks))
+			for i := range answers {
+				answers[i].Refusal = actor.Refuse(actor.Unavailable, "%s", strings.Repeat("\x01", actor.TextBytesMax))
 			}
 		}
 	}
 	t.Error("it goes on for ever")
 }
 
-// The largest prompt that a state can hold is one that may be written.
+// The largest state results in a prompt of valid size.
 func TestLargestPromptFitsLimit(t *testing.T) {
 	bad := strings.Repeat("\x01", agents.StateBytesMax-(64<<10)) // six bytes each in JSON
 	turn := compileTOML(t, `name = "a"`).Begin(begin(bad))
@@ -532,12 +533,12 @@ func TestExternalAgentMakesOneInvocation(t *testing.T) {
 	}
 }
 
-// Whatever models answer and tools say, a turn comes to an end, within its
-// bounds, and comes to the same when it is made again.
+// For any answers of models and tools, a turn ends within its limits, and a replay
+// makes the same actions.
 func TestAnyConversationEndsAndReplays(t *testing.T) {
 	call := rapid.SampledFrom([]string{`fly {}`, `text.echo {"text":"a"}`, `text.echo {"text":"b"}`, `text.echo {`, `text.echo null`, `call_agent {"agent_id":"helper","message":"m"}`,
 		`call_agent {"agent_id":"ghost","message":"m"}`, `call_agent {"agent_id":"oracle","message":"m"}`, `browser.open {}`, `text.echo {"text":1e999}`})
-	said := rapid.Custom(func(t *rapid.T) upstream.Completion {
+	completion := rapid.Custom(func(t *rapid.T) upstream.Completion {
 		c := toolCompletion(rapid.SliceOfN(call, 0, 4).Draw(t, "calls")...)
 		c.Text = rapid.SampledFrom([]string{"", "well", "\x00\"<"}).Draw(t, "text")
 		c.Finish = upstream.Finish(rapid.IntRange(0, 5).Draw(t, "finish"))
@@ -545,13 +546,13 @@ func TestAnyConversationEndsAndReplays(t *testing.T) {
 	})
 	spec := rapid.SampledFrom([]string{"", "on_failure = \"fail_run\"\n", "agents = [\"helper\"]\n", "agents = []\n", "limits.steps = 2\n"})
 	rapid.Check(t, func(r *rapid.T) {
-		s := &loopFixture{t: r, tools: testTools(t), script: rapid.SliceOfN(said, 0, 12).Draw(r, "script"), agents: map[string]string{"helper": "ok"}}
+		f := &loopFixture{t: r, tools: testTools(t), script: rapid.SliceOfN(completion, 0, 12).Draw(r, "script"), agents: map[string]string{"helper": "ok"}}
 		b := compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\", \"browser.open\"]\n"+spec.Draw(r, "spec"))
-		out := s.execute(b, rapid.String().Draw(r, "message"))
-		if (out.Refusal != nil) != (out.Status == actor.Failed) || len(s.prompts) > agents.StepsMax {
-			r.Fatalf("%+v after %d prompts", out, len(s.prompts))
+		out := f.execute(b, rapid.String().Draw(r, "message"))
+		if (out.Refusal != nil) != (out.Status == actor.Failed) || len(f.prompts) > agents.StepsMax {
+			r.Fatalf("%+v after %d prompts", out, len(f.prompts))
 		}
-		for _, ask := range s.asks {
+		for _, ask := range f.asks {
 			if ask.Check(actor.MessageBytesMax) != nil || ask.Kind == actor.AskModel && actor.SizeOf(ask.Parts) > 1<<10 {
 				r.Fatalf("asks %v of %d bytes", ask, actor.SizeOf(ask.Parts))
 			}

@@ -4,12 +4,12 @@ package agents
 
 import "strings"
 
-// nestingMax is how deep a source may nest: no spec has more than two levels. What
-// reads TOML takes a time that grows with the square of the depth.
+// nestingMax is the maximum nesting depth of a source. A spec has at most two
+// levels. The time that the TOML parser takes grows with the square of the depth.
 const nestingMax = 8
 
-// findExcessNesting is the byte at which TOML opens one table, list or part of a key too
-// many, or -1. It knows what is text and what is a comment, and no more.
+// findExcessNesting returns the offset at which TOML exceeds nestingMax tables,
+// lists or key parts, or -1. It recognizes strings and comments and nothing else.
 func findExcessNesting(text string) int {
 	depth, dots := 0, 0
 	for i := 0; i < len(text); i++ {
@@ -40,8 +40,8 @@ func findExcessNesting(text string) int {
 	return -1
 }
 
-// skipString is the byte behind the text that begins with a quote. Text between
-// three quotes may end with two more of its own.
+// skipString returns the offset after the string that begins at begin. A string in
+// triple quotes may end with up to two quotes of its own.
 func skipString(text string, begin int) int {
 	quote := text[begin]
 	three := strings.Repeat(text[begin:begin+1], 3)

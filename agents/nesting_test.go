@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Depth costs a reader more than length, so it is seen before anybody reads.
+// Nesting is more expensive to parse than length, so it is checked before parsing.
 func TestTOMLNestingLimit(t *testing.T) {
 	deep := strings.Repeat("{a=", 20_000)
 	for _, c := range []struct{ text, want string }{
@@ -21,7 +21,7 @@ func TestTOMLNestingLimit(t *testing.T) {
 		{strings.Repeat("a.", 50_000) + "a=1", "1:18: nests deeper"},
 		{"[" + strings.Repeat("a.", 50_000) + "a]", "1:19: nests deeper"},
 		{"# [[[[[[[[[[[[ \"\ny=" + deep, "2:27: nests deeper"},
-		// What seems to begin a text here ends one.
+		// These quotes end a string, although they look like the start of one.
 		{`x={b="""a"""",c=` + deep, "nests deeper"},
 		{`x={b='''a''''',c=` + deep, "nests deeper"},
 		{`x={b="\"",c=` + deep, "nests deeper"},
@@ -34,7 +34,7 @@ func TestTOMLNestingLimit(t *testing.T) {
 			t.Errorf("%.40q: %.200v, want %s", c.text, err, c.want)
 		}
 	}
-	// What was closed counts no more.
+	// Closed tables and lists do not count.
 	for _, text := range []string{strings.Repeat("[a]\n", 20), "x = [" + strings.Repeat("1.5, ", 20) + "]\n" + strings.Repeat("a.b = 1\n", 20)} {
 		if _, err := agents.ReadTOML(text); err == nil || strings.Contains(err.Error(), "nests deeper") {
 			t.Errorf("%.40q: %v", text, err)
@@ -44,7 +44,7 @@ func TestTOMLNestingLimit(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "tools: entry 1: want text, got a list") {
 		t.Errorf("%.200v", err)
 	}
-	// Prompts and comments may say what they like.
+	// The content of strings and comments does not count.
 	for _, text := range []string{
 		"name = \"a\" # {{{{{{{{{{{{{{ it's\nprompt = '''\n" + strings.Repeat(`{"a.b.c.d.e.f.g.h.i.j": [[[ "`, 100) + "'''\nparameters.temperature = 0.5\n",
 		"name = \"a\"\nprompt = \"\"\"\n" + strings.Repeat(`{\"a.b.c.d.e.f.g.h.i.j\": [[[ ' `, 100) + "\"\"\"\ntools = [\"a.b\", \"c.d.e.f.g.h.i.j.k.l.m\"] # [",
@@ -58,8 +58,8 @@ func TestTOMLNestingLimit(t *testing.T) {
 
 func TestSpecMemberCountLimit(t *testing.T) {
 	_, err := agents.ReadTOML(strings.Join(toolNames(5000), " = 1\n") + " = 1\n")
-	var wrong agents.Problems
-	if !errors.As(err, &wrong) || len(wrong) != 1 || !strings.Contains(err.Error(), "says 5000 things, where there are") {
+	var problems agents.Problems
+	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), "says 5000 things, where there are") {
 		t.Errorf("%.200v", err)
 	}
 	var members []string

@@ -9,25 +9,25 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Config is what an agent is made with (AgentConfig in records): nothing that
-// changes while a run lasts.
+// Config holds the constants of an agent (AgentConfig in records). They do not
+// change during a run.
 type Config struct {
 	Name    string
 	Version string
-	Options []byte // the author's own, in any form
+	Options []byte // defined by the author, in any format
 }
 
-// State is a turn between two steps (AgentState in records). It starts from the
-// request in every run, and is all that a transition may know: it can be written
-// down, and taken up by another process.
+// State is the state of a turn between two steps (AgentState in records). In each
+// run it starts with the request. It is the only input of a transition: it can be
+// encoded, and another process can continue from it.
 type State struct {
 	Request      actor.Begin
-	Phase        string           // where the turn stands, in the author's words; empty at first
-	Answers      [][]actor.Answer // of each step so far, in the order of its asks
-	Continuation []byte           // what the last step kept for this one
+	Phase        string           // phase of the turn, named by the author; empty at first
+	Answers      [][]actor.Answer // answers of each step so far, in the order of its asks
+	Continuation []byte           // data that the last step left for this one
 }
 
-// Last is the answers to the asks of the last step.
+// Last returns the answers to the asks of the last step.
 func (s *State) Last() []Answer {
 	if len(s.Answers) == 0 {
 		return nil
@@ -39,38 +39,39 @@ func (s *State) Last() []Answer {
 	return all
 }
 
-// Message is the text of the request.
+// Message returns the text of the request.
 func (s *State) Message() string { return actor.TextOf(s.Request.Call.Parts) }
 
-// Action is what an agent wants next, and what it keeps for the step after.
+// Action is the next action of a turn, and the data for the step that follows.
 type Action struct {
 	actor.Action
 	Phase        string
 	Continuation []byte
 }
 
-// Complete ends the turn with an answer.
+// Complete returns the action that ends the turn with an answer.
 func Complete(text string) Action { return Action{Action: actor.Complete(actor.Text(text))} }
 
-// EndRefused ends the turn with a refusal.
+// EndRefused returns the action that ends the turn with a refusal.
 func EndRefused(r *actor.Refusal) Action { return Action{Action: actor.EndRefused(r)} }
 
-// Continue asks, all at once, and goes on in the given phase with the answers.
+// Continue returns an action that issues all asks at once. The next step runs in
+// the given phase with their answers.
 func Continue(phase string, continuation []byte, asks ...actor.Ask) Action {
 	return Action{actor.Action{Asks: asks}, phase, continuation}
 }
 
-// Next is an agent's transition: a pure function of its arguments. It reads no
-// clock and draws no chance; what it wants from the world it asks for.
+// Next is the transition of an agent, a pure function of its arguments. It MUST
+// NOT read a clock or use randomness. It makes asks instead.
 type Next func(config Config, state State) (Action, error)
 
-// Pure makes a behavior of a transition.
+// Pure returns the behavior of a transition.
 func Pure(config Config, next Next) actor.Behavior { return pure{config, next, StepsMax} }
 
 type pure struct {
 	config   Config
 	next     Next
-	maxSteps int // at most, of those that ask
+	maxSteps int // maximum number of actions with asks
 }
 
 func (p pure) Begin(begin actor.Begin) actor.Turn {
@@ -98,7 +99,8 @@ func (s *pureTurn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (s *pureTurn) Stop() {}
 
-// size is about what Encode would write, but for what the last step kept.
+// size returns the approximate length of the encoded state in bytes, without the
+// continuation.
 func (s *State) size() int {
 	n := actor.SizeOf(s.Request.Call.Parts)
 	for _, answers := range s.Answers {
@@ -109,10 +111,10 @@ func (s *State) size() int {
 	return n
 }
 
-// stateVersion is the first byte of a written state.
+// stateVersion is the first byte of an encoded state.
 const stateVersion = 1
 
-// Encode writes the state as DecodeState reads it.
+// Encode returns the encoding that DecodeState reads.
 func (s *State) Encode() []byte {
 	e := &actor.Encoder{}
 	e.Uint(stateVersion)
@@ -133,8 +135,8 @@ func (s *State) Encode() []byte {
 	return e.Buf
 }
 
-// DecodeState reads a state. It never panics, and what it accepts encodes to the
-// same bytes again.
+// DecodeState parses a state. It never panics. A state that it accepts encodes to
+// the same bytes.
 func DecodeState(b []byte) (State, error) {
 	d := actor.NewDecoder(b)
 	if v := d.Uint(); d.Err() == nil && v != stateVersion {

@@ -16,47 +16,47 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// registryState is what the registry has to go by in one turn.
+// registryState is the input of one registry operation.
 type registryState struct {
-	items     []actor.StateItem // by name
+	items     []actor.StateItem // sorted by name
 	now       actor.Time
 	principal string
 	native    []string
 }
 
-func (l registryState) apply(operation, body string) (change, *actor.Refusal) {
+func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 	switch operation {
 	case OpPut, OpRegister:
-		spec, refusal := l.readSpec(operation, body)
+		spec, refusal := s.readSpec(operation, body)
 		if refusal != nil {
 			return change{}, refusal
 		}
-		return l.putAgent(spec)
+		return s.putAgent(spec)
 	case OpDelete:
 		id, refusal := nameMember(body, "agent_id")
 		if refusal != nil {
 			return change{}, refusal
 		}
-		return l.deleteAgent(id)
+		return s.deleteAgent(id)
 	case OpCreateKey:
-		return l.createKey(body)
+		return s.createKey(body)
 	case OpRevokeKey:
 		id, refusal := nameMember(body, "key_id")
 		if refusal != nil {
 			return change{}, refusal
 		}
-		return l.revokeKey(id)
+		return s.revokeKey(id)
 	default:
 		return change{}, actor.Refuse(actor.Invalid, "the registry knows %s, %s, %s, %s and %s, not %.40q", OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, operation)
 	}
 }
 
-func (l registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
+func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 	spec, err := ReadJSON([]byte(body))
 	if err != nil {
 		refusal := actor.Refuse(actor.Invalid, "%v", err)
-		if wrong, ok := err.(Problems); ok && len(wrong) > 0 {
-			refusal.Field = wrong[0].Field
+		if problems, ok := err.(Problems); ok && len(problems) > 0 {
+			refusal.Field = problems[0].Field
 		}
 		return Spec{}, refusal
 	}
@@ -69,13 +69,13 @@ func (l registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 		refusal := actor.Refuse(actor.Invalid, "endpoint: a declared agent has none; register an external agent instead")
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
-	case spec.ID == RegistryID.Agent || slices.Contains(l.native, spec.ID):
+	case spec.ID == RegistryID.Agent || slices.Contains(s.native, spec.ID):
 		return Spec{}, actor.Refuse(actor.Rejected, "%s is a part of this program: take another name", spec.ID)
 	}
 	return spec, nil
 }
 
-// putAnswer is what a client is told of an agent that was put.
+// putAnswer is the reply to an agent.put or agent.register operation.
 type putAnswer struct {
 	OK         bool   `json:"ok"`
 	ID         string `json:"agent_id"`
@@ -86,52 +86,53 @@ type putAnswer struct {
 	Changed    bool   `json:"changed"`
 }
 
-func (l registryState) putAgent(spec Spec) (change, *actor.Refusal) {
-	before, there := l.agent(spec.ID)
-	answer := putAnswer{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !there, true}
+func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
+	previous, exists := s.agent(spec.ID)
+	answer := putAnswer{true, spec.ID, spec.Name, spec.Kind, spec.Hash().String(), !exists, true}
 	item := actor.StateItem{Name: agentPrefix + spec.ID}
-	if refusal := l.checkDurability(spec); refusal != nil {
+	if refusal := s.checkDurability(spec); refusal != nil {
 		return change{}, refusal
 	}
-	if !there {
-		if l.count(agentPrefix) >= AgentsMax {
+	if !exists {
+		if s.count(agentPrefix) >= AgentsMax {
 			return change{}, actor.Refuse(actor.Budget, "there are %d agents, at most %d are kept: delete one first", AgentsMax, AgentsMax)
 		}
-		item.Value = l.encodeAgent(spec)
-		return l.checkSize(change{updates: []actor.StateItem{item}, answer: answer})
+		item.Value = s.encodeAgent(spec)
+		return s.checkSize(change{updates: []actor.StateItem{item}, answer: answer})
 	}
-	if refusal := l.checkReplace(before, spec); refusal != nil {
+	if refusal := s.checkReplace(previous, spec); refusal != nil {
 		return change{}, refusal
 	}
-	if before.Hash() == spec.Hash() {
+	if previous.Hash() == spec.Hash() {
 		answer.Changed = false
-		item.Value = l.value(item.Name)
+		item.Value = s.value(item.Name)
 		return change{updates: []actor.StateItem{item}, answer: answer}, nil
 	}
-	item.Value = l.encodeAgent(spec)
-	keep, refusal := l.retire(before)
+	item.Value = s.encodeAgent(spec)
+	retired, refusal := s.retire(previous)
 	if refusal != nil {
 		return change{}, refusal
 	}
-	return l.checkSize(change{updates: append([]actor.StateItem{item}, keep...), answer: answer})
+	return s.checkSize(change{updates: append([]actor.StateItem{item}, retired...), answer: answer})
 }
 
-// checkDurability keeps an agent's durability as it is for as long as one of its runs may be
-// open: whether an actor's journal is read, and goes on, must not change under it.
-func (l registryState) checkDurability(spec Spec) *actor.Refusal {
-	if before, there := l.agent(spec.ID); there { // what it was within a day before had the same
-		if before.Durability != spec.Durability {
-			return durabilityRefusal(spec.ID, before.Durability)
+// checkDurability rejects a change of an agent's durability while one of its runs
+// may be open. Whether an actor's journal is read and extended MUST NOT change
+// during a run.
+func (s registryState) checkDurability(spec Spec) *actor.Refusal {
+	if previous, exists := s.agent(spec.ID); exists { // definitions replaced within FormerRetention had the same durability
+		if previous.Durability != spec.Durability {
+			return durabilityRefusal(spec.ID, previous.Durability)
 		}
 		return nil
 	}
-	for _, item := range l.items {
+	for _, item := range s.items {
 		var f formerRecord
-		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || l.expired(replacedAt(item.Value)) || json.Unmarshal(item.Value, &f) != nil {
+		if !strings.HasPrefix(item.Name, formerPrefix+spec.ID+"/") || s.expired(replacedAt(item.Value)) || json.Unmarshal(item.Value, &f) != nil {
 			continue
 		}
-		if before, err := ReadJSON(f.Spec); err == nil && before.Durability != spec.Durability {
-			return durabilityRefusal(spec.ID, before.Durability)
+		if previous, err := ReadJSON(f.Spec); err == nil && previous.Durability != spec.Durability {
+			return durabilityRefusal(spec.ID, previous.Durability)
 		}
 	}
 	return nil
@@ -143,15 +144,15 @@ func durabilityRefusal(id, durability string) *actor.Refusal {
 	return r
 }
 
-// checkReplace keeps an agent from being taken over by somebody else.
-func (l registryState) checkReplace(before, spec Spec) *actor.Refusal {
-	owner := l.owner(spec.ID)
+// checkReplace prevents a principal from taking over the agent of another.
+func (s registryState) checkReplace(previous, spec Spec) *actor.Refusal {
+	owner := s.owner(spec.ID)
 	switch {
-	case l.principal == Operator:
+	case s.principal == Operator:
 		return nil
-	case before.Kind != spec.Kind:
-		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s: delete it first, or take another name", spec.ID, before.Kind)
-	case before.Kind == KindExternal && before.Endpoint != spec.Endpoint && owner != actor.FitText(l.principal, runs.NameBytesMax):
+	case previous.Kind != spec.Kind:
+		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s: delete it first, or take another name", spec.ID, previous.Kind)
+	case previous.Kind == KindExternal && previous.Endpoint != spec.Endpoint && owner != actor.FitText(s.principal, runs.NameBytesMax):
 		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, who alone may move it: delete it first, or take another name", spec.ID, ownerOrUnknown(owner))
 	}
 	return nil
@@ -164,84 +165,88 @@ func ownerOrUnknown(principal string) string {
 	return principal
 }
 
-func (l registryState) deleteAgent(id string) (change, *actor.Refusal) {
-	before, there := l.agent(id)
-	if !there {
-		if id == RegistryID.Agent || slices.Contains(l.native, id) {
+func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
+	previous, exists := s.agent(id)
+	if !exists {
+		if id == RegistryID.Agent || slices.Contains(s.native, id) {
 			return change{}, actor.Refuse(actor.Rejected, "%s is a part of this program and cannot be deleted", id)
 		}
-		return l.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)), nil
+		return s.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)), nil
 	}
-	keep, refusal := l.retire(before)
+	retired, refusal := s.retire(previous)
 	if refusal != nil {
 		return change{}, refusal
 	}
-	return change{updates: append([]actor.StateItem{{Name: agentPrefix + id}}, keep...), answer: struct {
+	return change{updates: append([]actor.StateItem{{Name: agentPrefix + id}}, retired...), answer: struct {
 		OK bool   `json:"ok"`
 		ID string `json:"agent_id"`
 	}{true, id}}, nil
 }
 
-// announceAbsent is a removal of what is not kept: the world may not have heard of one before.
-func (l registryState) announceAbsent(name string, refusal *actor.Refusal) change {
+// announceAbsent removes an item that does not exist. The removal is announced,
+// because an earlier announcement may have been lost.
+func (s registryState) announceAbsent(name string, refusal *actor.Refusal) change {
 	return change{updates: []actor.StateItem{{Name: name}}, absent: refusal}
 }
 
-// retire keeps what an agent was for the runs that began with it. Once there is no
-// more room it lets go of what was retired so long ago that hardly any is left: the
-// oldest, a few dozen at once.
-func (l registryState) retire(before Spec) ([]actor.StateItem, *actor.Refusal) {
-	own := formerPrefix + before.ID + "/"
-	name := own + before.Hash().String()
-	keep := []actor.StateItem{{Name: name, Value: invariant.Must(json.Marshal(formerRecord{before.Encode(), runs.FormatTime(l.now)}))}}
-	var all, ours []actor.StateItem
+// retire keeps the definition of an agent for the runs that began with it. When
+// the limits are reached, it deletes definitions replaced more than
+// FormerRetention ago, which few runs still need: the oldest first, up to
+// prunedPerActionMax at once.
+func (s registryState) retire(previous Spec) ([]actor.StateItem, *actor.Refusal) {
+	prefix := formerPrefix + previous.ID + "/"
+	name := prefix + previous.Hash().String()
+	updates := []actor.StateItem{{Name: name, Value: invariant.Must(json.Marshal(formerRecord{previous.Encode(), runs.FormatTime(s.now)}))}}
+	var all, ofAgent []actor.StateItem
 	bytes := 0
-	for _, item := range l.items {
+	for _, item := range s.items {
 		if !strings.HasPrefix(item.Name, formerPrefix) || item.Name == name {
 			continue
 		}
 		all, bytes = append(all, item), bytes+len(item.Value)
-		if strings.HasPrefix(item.Name, own) {
-			ours = append(ours, item)
+		if strings.HasPrefix(item.Name, prefix) {
+			ofAgent = append(ofAgent, item)
 		}
 	}
-	full, alone := len(all) >= FormerMax, len(ours) >= FormerPerAgentMax
+	full, agentFull := len(all) >= FormerMax, len(ofAgent) >= FormerPerAgentMax
 	switch {
-	case alone:
-		keep = l.prune(keep, ours)
+	case agentFull:
+		updates = s.prune(updates, ofAgent)
 	case full || bytes >= formerBytesMax:
-		keep = l.prune(keep, all)
+		updates = s.prune(updates, all)
 	}
-	if (full || alone) && len(keep) == 1 {
+	if (full || agentFull) && len(updates) == 1 {
 		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerRetention,
-			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", before.ID, len(ours), len(all))
+			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", previous.ID, len(ofAgent), len(all))
 	}
-	return keep, nil
+	return updates, nil
 }
 
-// prune lets go of those that are over, the oldest first.
-func (l registryState) prune(keep, former []actor.StateItem) []actor.StateItem {
-	type was struct {
+// prune appends to updates the deletion of expired definitions, oldest first.
+func (s registryState) prune(updates, former []actor.StateItem) []actor.StateItem {
+	type candidate struct {
 		name string
 		at   actor.Time
 	}
-	var old []was
+	var old []candidate
 	for _, item := range former {
-		if at := replacedAt(item.Value); l.expired(at) {
-			old = append(old, was{item.Name, at})
+		if at := replacedAt(item.Value); s.expired(at) {
+			old = append(old, candidate{item.Name, at})
 		}
 	}
-	slices.SortStableFunc(old, func(a, b was) int { return cmp.Compare(a.at, b.at) })
-	for _, f := range old[:min(len(old), prunedPerActionMax-len(keep))] {
-		keep = append(keep, actor.StateItem{Name: f.name})
+	slices.SortStableFunc(old, func(a, b candidate) int { return cmp.Compare(a.at, b.at) })
+	for _, f := range old[:min(len(old), prunedPerActionMax-len(updates))] {
+		updates = append(updates, actor.StateItem{Name: f.name})
 	}
-	return keep
+	return updates
 }
 
-// expired tells whether what was replaced then is hardly needed any more.
-func (l registryState) expired(at actor.Time) bool { return l.now.Sub(at) > FormerRetention }
+// expired reports whether a definition replaced at the given time is older than
+// FormerRetention.
+func (s registryState) expired(at actor.Time) bool { return s.now.Sub(at) > FormerRetention }
 
-// replacedAt is when a former agent was replaced; long ago if it cannot be read.
+// replacedAt returns the time at which a definition was replaced, or 0 if the
+// record cannot be decoded.
 func replacedAt(value []byte) actor.Time {
 	var f formerRecord
 	if json.Unmarshal(value, &f) != nil {
@@ -254,14 +259,14 @@ func replacedAt(value []byte) actor.Time {
 	return at
 }
 
-// checkSize refuses what is more than an actor may keep.
-func (l registryState) checkSize(c change) (change, *actor.Refusal) {
+// checkSize refuses a change that would exceed the maximum size of the registry.
+func (s registryState) checkSize(c change) (change, *actor.Refusal) {
 	bytes := 0
-	for _, item := range l.items {
+	for _, item := range s.items {
 		bytes += len(item.Name) + len(item.Value)
 	}
 	for _, item := range c.updates {
-		bytes += len(item.Name) + len(item.Value) - len(l.value(item.Name))
+		bytes += len(item.Name) + len(item.Value) - len(s.value(item.Name))
 	}
 	if bytes > registryBytesMax {
 		return change{}, actor.Refuse(actor.Budget, "all agents together have %d bytes, at most %d are kept: delete some, or shorten prompts", bytes, registryBytesMax)
@@ -269,9 +274,9 @@ func (l registryState) checkSize(c change) (change, *actor.Refusal) {
 	return c, nil
 }
 
-// createKey keeps what a key is known by. What a key is, the door knows; here it
-// is a record with a name.
-func (l registryState) createKey(body string) (change, *actor.Refusal) {
+// createKey stores the record of an API key. The format of keys is defined by the
+// gateway; the registry stores a named record.
+func (s registryState) createKey(body string) (change, *actor.Refusal) {
 	id, refusal := nameMember(body, "key_id")
 	if refusal != nil {
 		return change{}, refusal
@@ -280,7 +285,7 @@ func (l registryState) createKey(body string) (change, *actor.Refusal) {
 	if err := json.Unmarshal([]byte(body), &record); err != nil || len(body) > keyBytesMax {
 		return change{}, actor.Refuse(actor.Invalid, "want a key's record of at most %d bytes", keyBytesMax)
 	}
-	if _, there := record["secret"]; there {
+	if _, exists := record["secret"]; exists {
 		return change{}, actor.Refuse(actor.Invalid, "secret: the registry takes a digest of it, and never the secret")
 	}
 	if digest := string(record["digest"]); len(digest) != 66 || strings.Trim(digest[1:65], "0123456789abcdef") != "" {
@@ -288,21 +293,21 @@ func (l registryState) createKey(body string) (change, *actor.Refusal) {
 		refusal.Field = "digest"
 		return change{}, refusal
 	}
-	item := actor.StateItem{Name: keyPrefix + id, Value: l.value(keyPrefix + id)}
-	record["created_at"] = invariant.Must(json.Marshal(runs.FormatTime(l.now)))
+	item := actor.StateItem{Name: keyPrefix + id, Value: s.value(keyPrefix + id)}
+	record["created_at"] = invariant.Must(json.Marshal(runs.FormatTime(s.now)))
 	if item.Value != nil {
-		var before map[string]jsontext.Value
-		_ = json.Unmarshal(item.Value, &before)
-		if string(before["digest"]) != string(record["digest"]) {
+		var previous map[string]jsontext.Value
+		_ = json.Unmarshal(item.Value, &previous)
+		if string(previous["digest"]) != string(record["digest"]) {
 			return change{}, actor.Refuse(actor.Rejected, "there is another key %s: draw a new one", id)
 		}
 	} else {
-		if l.count(keyPrefix) >= KeysMax {
+		if s.count(keyPrefix) >= KeysMax {
 			return change{}, actor.Refuse(actor.Budget, "there are %d keys, at most %d are kept: revoke one first", KeysMax, KeysMax)
 		}
 		item.Value = invariant.Must(json.Marshal(record, json.Deterministic(true)))
 	}
-	return l.checkSize(change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}})
+	return s.checkSize(change{updates: []actor.StateItem{item}, answer: keyAnswer{true, id}})
 }
 
 type keyAnswer struct {
@@ -310,9 +315,9 @@ type keyAnswer struct {
 	ID string `json:"key_id"`
 }
 
-func (l registryState) revokeKey(id string) (change, *actor.Refusal) {
-	if l.value(keyPrefix+id) == nil {
-		return l.announceAbsent(keyPrefix+id, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)), nil
+func (s registryState) revokeKey(id string) (change, *actor.Refusal) {
+	if s.value(keyPrefix+id) == nil {
+		return s.announceAbsent(keyPrefix+id, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)), nil
 	}
 	if mutant.On("revoked-key-kept") {
 		return change{answer: keyAnswer{true, id}}, nil
@@ -320,16 +325,16 @@ func (l registryState) revokeKey(id string) (change, *actor.Refusal) {
 	return change{updates: []actor.StateItem{{Name: keyPrefix + id}}, answer: keyAnswer{true, id}}, nil
 }
 
-func (l registryState) value(name string) []byte {
-	at, there := slices.BinarySearchFunc(l.items, name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
-	if !there {
+func (s registryState) value(name string) []byte {
+	at, found := slices.BinarySearchFunc(s.items, name, func(i actor.StateItem, name string) int { return strings.Compare(i.Name, name) })
+	if !found {
 		return nil
 	}
-	return l.items[at].Value
+	return s.items[at].Value
 }
 
-func (l registryState) agent(id string) (Spec, bool) {
-	value := l.value(agentPrefix + id)
+func (s registryState) agent(id string) (Spec, bool) {
+	value := s.value(agentPrefix + id)
 	if value == nil {
 		return Spec{}, false
 	}
@@ -337,18 +342,18 @@ func (l registryState) agent(id string) (Spec, bool) {
 	return spec, err == nil
 }
 
-func (l registryState) owner(id string) string {
-	_, owner, _ := decodeAgentRecord(l.value(agentPrefix + id))
+func (s registryState) owner(id string) string {
+	_, owner, _ := decodeAgentRecord(s.value(agentPrefix + id))
 	return owner
 }
 
-func (l registryState) encodeAgent(spec Spec) []byte {
-	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), actor.FitText(l.principal, runs.NameBytesMax), runs.FormatTime(l.now)}))
+func (s registryState) encodeAgent(spec Spec) []byte {
+	return invariant.Must(json.Marshal(agentRecord{spec.Encode(), actor.FitText(s.principal, runs.NameBytesMax), runs.FormatTime(s.now)}))
 }
 
-func (l registryState) count(prefix string) int {
+func (s registryState) count(prefix string) int {
 	n := 0
-	for _, item := range l.items {
+	for _, item := range s.items {
 		if strings.HasPrefix(item.Name, prefix) {
 			n++
 		}
@@ -356,7 +361,7 @@ func (l registryState) count(prefix string) int {
 	return n
 }
 
-// nameMember reads the one member that an operation is about.
+// nameMember decodes the member of body that names the object of an operation.
 func nameMember(body, member string) (string, *actor.Refusal) {
 	var in map[string]jsontext.Value
 	var name string

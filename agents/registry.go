@@ -13,47 +13,48 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// RegistryID is the system actor that knows which agents and API keys there are.
+// RegistryID is the system actor that maintains the agents and API keys.
 var RegistryID = actor.NewID("troupe", "registry")
 
-// Operator is in whose name a node itself asks the registry: for what stands in
-// its files and on its command line. It may replace what anybody brought.
+// Operator is the principal of a node's own requests to the registry, for agents in
+// its files and on its command line. It may replace agents of any principal.
 const Operator = "operator"
 
-// The operations of the registry: each takes one JSON part and answers with one.
+// Operations of the registry. Each takes one JSON part and answers with one.
 const (
-	OpPut       = "agent.put"      // a Spec of a declared agent
-	OpRegister  = "agent.register" // a Spec of an external one
+	OpPut       = "agent.put"      // spec of a declared agent
+	OpRegister  = "agent.register" // spec of an external agent
 	OpDelete    = "agent.delete"   // {"agent_id"}
-	OpCreateKey = "key.create"     // a key's record, with the digest of its secret and not the secret
+	OpCreateKey = "key.create"     // record of a key with the digest of its secret, never the secret
 	OpRevokeKey = "key.revoke"     // {"key_id"}
 )
 
-// ToolAnnounce is the tool with which the registry tells its world what it keeps
-// from now on: {"items":[{"name":…, "value":…}]}, an empty value for what is gone.
-// It answers when every cell has it, with warnings of what agents lack there.
+// ToolAnnounce is the tool with which the registry publishes a change to its node:
+// {"items":[{"name":…, "value":…}]}, with an empty value for a deleted item. It
+// returns when every cell has applied the change. Its warnings name the tools and
+// models that agents need and the node does not have.
 const ToolAnnounce = "troupe.announce"
 
-// AnnounceSchema is the schema of its input.
+// AnnounceSchema is the JSON schema of the input of ToolAnnounce.
 const AnnounceSchema = `{"type":"object","properties":{"items":{"type":"array","items":{"type":"object",
 "properties":{"name":{"type":"string"},"value":{"type":"string"}},"required":["name","value"],"additionalProperties":false}}},
 "required":["items"],"additionalProperties":false}`
 
-// Bounds of the registry.
+// Limits of the registry.
 const (
 	AgentsMax          = 1024
 	FormerMax          = 2048
 	FormerPerAgentMax  = 256
 	KeysMax            = 1024
-	FormerRetention    = 24 * time.Hour // at least; longer for as long as there is room
+	FormerRetention    = 24 * time.Hour // minimum; longer while the registry is not full
 	registryBytesMax   = actor.ActorStateBytesMax * 3 / 4
 	formerBytesMax     = registryBytesMax / 2
 	prunedPerActionMax = actor.StateUpdatesMax - 4
 	keyBytesMax        = 4 << 10
 )
 
-// Registry is the registry's definition. Agents written in Go, of these names,
-// stand beside it and cannot be replaced.
+// Registry returns the definition of the registry. The native agents with the
+// given names are part of the program and cannot be replaced.
 func Registry(native ...string) actor.Definition {
 	next := func(_ Config, state State) (Action, error) { return registryStep(native, state) }
 	def := Define(RegistryID.Agent, "1", "Knows which agents and API keys there are.", Pure(Config{Name: RegistryID.Agent, Version: "1"}, next))
@@ -61,16 +62,16 @@ func Registry(native ...string) actor.Definition {
 	return def
 }
 
-// change is what an operation comes to.
+// change is the result of an operation.
 type change struct {
 	updates []actor.StateItem
 	answer  any
-	absent  *actor.Refusal // there was nothing to remove: its caller hears so, once the world was told
+	absent  *actor.Refusal // the item to delete did not exist; returned after the announcement
 }
 
-// registryStep deals with one operation. What it decides is kept before the world
-// is told, and its caller hears of it after. It announces what is there already
-// too: who repeats himself may do so because the world never heard.
+// registryStep executes one operation. It persists the change, then announces it,
+// and then replies. An unchanged item is announced too: a client may repeat an
+// operation because an earlier announcement was lost.
 func registryStep(native []string, state State) (Action, error) {
 	call := state.Request.Call
 	c, refusal := registryState{items: state.Request.ActorState, now: state.Request.At, principal: call.Principal, native: native}.apply(call.Operation, contentOf(call.Parts))
@@ -84,26 +85,26 @@ func registryStep(native []string, state State) (Action, error) {
 		}
 		return action, nil
 	}
-	heard := state.Last()[0]
-	switch r := heard.Refusal; {
+	announced := state.Last()[0]
+	switch r := announced.Refusal; {
 	case c.absent != nil && r != nil:
 		return EndRefused(actor.Refuse(actor.Unavailable, "it is gone, but not every part of this node has heard of it: %v; ask again", r)), nil
 	case c.absent != nil:
 		return EndRefused(c.absent), nil
 	}
 	answer := []actor.Part{{Media: actor.MediaJSON, Bytes: invariant.Must(json.Marshal(c.answer, json.Deterministic(true)))}}
-	out := actor.Outcome{Status: actor.Succeeded, Parts: answer, Warnings: heard.Warnings}
-	if len(heard.Warnings) > 0 {
-		out.Status = actor.Partial
+	outcome := actor.Outcome{Status: actor.Succeeded, Parts: answer, Warnings: announced.Warnings}
+	if len(announced.Warnings) > 0 {
+		outcome.Status = actor.Partial
 	}
-	if r := heard.Refusal; r != nil {
-		out.Status = actor.Partial
-		out.Warnings = []string{"it is written down, but not every part of this node has heard of it: " + r.Error() + "; the next start of the node makes it good, and so does asking again"}
+	if r := announced.Refusal; r != nil {
+		outcome.Status = actor.Partial
+		outcome.Warnings = []string{"it is written down, but not every part of this node has heard of it: " + r.Error() + "; the next start of the node makes it good, and so does asking again"}
 	}
-	return Action{Action: actor.Action{Done: &out}}, nil
+	return Action{Action: actor.Action{Done: &outcome}}, nil
 }
 
-// encodeAnnouncement is the input of ToolAnnounce.
+// encodeAnnouncement returns the input of ToolAnnounce.
 func encodeAnnouncement(items []actor.StateItem) []byte {
 	type item struct {
 		Name  string `json:"name"`
@@ -118,7 +119,7 @@ func encodeAnnouncement(items []actor.StateItem) []byte {
 	return invariant.Must(json.Marshal(in))
 }
 
-// ReadAnnouncement reads the input of ToolAnnounce.
+// ReadAnnouncement decodes the input of ToolAnnounce.
 func ReadAnnouncement(input []byte) ([]actor.StateItem, error) {
 	var in struct {
 		Items []struct {

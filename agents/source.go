@@ -19,14 +19,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Problem is one thing that is wrong with a spec.
+// Problem is one error in a spec.
 type Problem struct {
-	Line, Column int    // in a TOML file, from 1; 0 of JSON, and of what is missing
-	Field        string // parameters.temperature
-	Text         string // what is wrong, and what would be right
+	Line, Column int    // position in a TOML file, from 1; 0 in JSON and for a missing field
+	Field        string // path of the field, such as parameters.temperature
+	Text         string // description of the error and of valid values
 }
 
-// String writes line:column, the field and the text, as far as they are there.
+// String returns line:column, the field and the text, as far as they are known.
 func (p Problem) String() string {
 	s := p.Text
 	if p.Field != "" {
@@ -38,24 +38,24 @@ func (p Problem) String() string {
 	return s
 }
 
-// Problems is the error of a spec: all that is wrong with it, in the order of
-// the source.
+// Problems is the error of a spec. It lists all problems in the order of the
+// source.
 type Problems []Problem
 
-// problemsMax is how many are told of.
+// problemsMax is the maximum number of problems in a report.
 const problemsMax = 20
 
-// Error is one problem a line.
+// Error returns one problem per line.
 func (p Problems) Error() string {
 	var lines []string
-	for _, one := range p {
-		lines = append(lines, one.String())
+	for _, problem := range p {
+		lines = append(lines, problem.String())
 	}
 	return strings.Join(lines, "\n")
 }
 
-// member is one thing that a source says: a value of text, bool, int64, float64,
-// []any, or of another kind, which is then its description as an alien.
+// member is one value in a source. The value is a string, bool, int64, float64 or
+// []any, or an emptyTable or unsupported.
 type member struct {
 	path  string
 	value any
@@ -63,10 +63,10 @@ type member struct {
 	col   int
 }
 
-// unsupported is a value that no field takes.
+// unsupported describes a value of a type that no field accepts.
 type unsupported string
 
-// ReadTOML reads a spec from a file. The error is Problems.
+// ReadTOML parses a spec in TOML. The error is of type Problems.
 func ReadTOML(text string) (Spec, error) {
 	if len(text) > SourceBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), SourceBytesMax)}}
@@ -83,8 +83,8 @@ func ReadTOML(text string) (Spec, error) {
 	return specOf(members)
 }
 
-// ReadJSON reads a spec from what a client sends, or from what Encode wrote. The
-// error is Problems.
+// ReadJSON parses a spec sent by a client or encoded by Encode. The error is of
+// type Problems.
 func ReadJSON(b []byte) (Spec, error) {
 	if len(b) > SourceBytesMax {
 		return Spec{}, Problems{{Text: fmt.Sprintf("%d bytes, at most %d are read", len(b), SourceBytesMax)}}
@@ -96,15 +96,15 @@ func ReadJSON(b []byte) (Spec, error) {
 	return specOf(members)
 }
 
-// tomlMembers lists what a file says, with the place of each. Tables go one
-// level deep.
+// tomlMembers returns the members of a file with their positions. It descends one
+// level into tables.
 func tomlMembers(text string) ([]member, error) {
 	var top map[string]toml.Primitive
 	meta, err := toml.Decode(text, &top)
 	if err != nil {
 		return nil, err
 	}
-	if n := len(meta.Keys()); n > membersMax { // where each of them stands takes its time
+	if n := len(meta.Keys()); n > membersMax { // looking up their positions takes too long
 		return make([]member, n), nil
 	}
 	lines := strings.Split(text, "\n")
@@ -123,20 +123,20 @@ func tomlMembers(text string) ([]member, error) {
 			all = append(all, newMember(lines, name, name, emptyTable{}, line))
 			continue
 		}
-		for _, below := range slices.Sorted(maps.Keys(sub)) {
-			value, at := decodePrimitive(&meta, sub[below])
-			all = append(all, newMember(lines, name+"."+below, below, value, cmp.Or(at, line)))
+		for _, key := range slices.Sorted(maps.Keys(sub)) {
+			value, at := decodePrimitive(&meta, sub[key])
+			all = append(all, newMember(lines, name+"."+key, key, value, cmp.Or(at, line)))
 		}
 	}
 	return all, nil
 }
 
-// emptyTable is a table that says nothing, or that no field is.
+// emptyTable is the value of an empty or unknown table.
 type emptyTable struct{}
 
 func newMember(lines []string, path, key string, value any, line int) member {
 	m := member{path: path, value: fieldValue(value), line: line, col: 1}
-	if line == 0 { // a table that no line of its own begins
+	if line == 0 { // a table without a header line
 		m.line = 1 + max(0, slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, key) }))
 	}
 	if m.line <= len(lines) {
@@ -147,8 +147,8 @@ func newMember(lines []string, path, key string, value any, line int) member {
 	return m
 }
 
-// rawValue takes a value as it stands; its error brings the place along, which the
-// TOML reader tells in errors alone.
+// rawValue receives a TOML value unchanged. It returns an error, because the TOML
+// decoder reports positions in errors only.
 type rawValue struct{ value any }
 
 var errDecoded = errors.New("seen")
@@ -160,15 +160,15 @@ func (p *rawValue) UnmarshalTOML(value any) error {
 }
 
 func decodePrimitive(meta *toml.MetaData, p toml.Primitive) (value any, line int) {
-	var seen rawValue
+	var raw rawValue
 	var at toml.ParseError
-	if errors.As(meta.PrimitiveDecode(p, &seen), &at) {
+	if errors.As(meta.PrimitiveDecode(p, &raw), &at) {
 		line = at.Position.Line
 	}
-	return seen.value, line
+	return raw.value, line
 }
 
-// fieldValue is a TOML value as a field takes it.
+// fieldValue converts a TOML value to the types that a field accepts.
 func fieldValue(v any) any {
 	switch v := v.(type) {
 	case string, bool, int64, float64, emptyTable:
@@ -206,8 +206,8 @@ func oneLine(text string) string {
 	return fmt.Sprintf("%.200s", strings.Join(strings.Fields(strings.ToValidUTF8(text, "\uFFFD")), " "))
 }
 
-// jsonMembers lists what an object says.
-func jsonMembers(above string, b []byte) ([]member, error) {
+// jsonMembers returns the members of a JSON object.
+func jsonMembers(prefix string, b []byte) ([]member, error) {
 	d := jsontext.NewDecoder(bytes.NewReader(b))
 	if kind := d.PeekKind(); kind != '{' && kind != 0 {
 		return nil, errors.New("want a JSON object")
@@ -221,12 +221,12 @@ func jsonMembers(above string, b []byte) ([]member, error) {
 		if err != nil {
 			return nil, err
 		}
-		path := above + name.String()
+		path := prefix + name.String()
 		raw, err := d.ReadValue()
 		if err != nil {
 			return nil, err
 		}
-		if raw.Kind() == '{' && above == "" && isTable(path) {
+		if raw.Kind() == '{' && prefix == "" && isTable(path) {
 			sub, err := jsonMembers(path+".", raw)
 			if err != nil {
 				return nil, err
@@ -237,7 +237,7 @@ func jsonMembers(above string, b []byte) ([]member, error) {
 			all = append(all, sub...)
 			continue
 		}
-		if raw.Kind() != 'n' { // null is as if it were not there
+		if raw.Kind() != 'n' { // null is equivalent to an absent member
 			all = append(all, member{path: path, value: jsonValue(raw)})
 		}
 	}

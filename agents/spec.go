@@ -14,28 +14,28 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Spec is an agent in words: what its author writes into a file, or a client
-// sends. ReadTOML and ReadJSON read it, Compile makes an agent of it.
+// Spec is a declarative definition of an agent, written by its author or sent by a
+// client. ReadTOML and ReadJSON parse it, and Compile turns it into an agent.
 //
-//  1. What they return is complete: each default stands in it, so that it means
-//     the same to a later version of this program.
-//  2. The same spec has the same Encode, and the same Hash.
-//  3. Encode writes at most SpecBytesMax, and ReadJSON reads it back.
+//  1. A parsed spec is complete. It holds every default explicitly, so that its
+//     meaning does not change with the version of this program.
+//  2. Equal specs have equal results of Encode and Hash.
+//  3. Encode returns at most SpecBytesMax bytes, which ReadJSON accepts.
 type Spec struct {
 	ID          string `json:"agent_id"`
 	Name        string `json:"name"` // for people; need not be unique
 	Kind        string `json:"kind"` // KindDeclared or KindExternal
 	Description string `json:"description,omitzero"`
 
-	// Of a declared agent.
+	// Declared agents only.
 	Model      string     `json:"model,omitzero"`
 	Prompt     string     `json:"prompt,omitzero"`
 	Tools      []string   `json:"tools,omitzero"`
-	Agents     []string   `json:"agents,omitzero"` // whom it may call; nil: any
+	Agents     []string   `json:"agents,omitzero"` // agents it may call; nil: any
 	OnFailure  string     `json:"on_failure,omitzero"`
 	Parameters Parameters `json:"parameters,omitzero"`
 
-	// Of an external one.
+	// External agents only.
 	Endpoint    string `json:"endpoint,omitzero"`
 	Retry       string `json:"retry,omitzero"`
 	Concurrency int    `json:"concurrency,omitzero"`
@@ -48,26 +48,26 @@ type Spec struct {
 	Limits       SpecLimits `json:"limits,omitzero"`
 }
 
-// Parameters are what a model is told besides its prompt.
+// Parameters are the model settings of a spec.
 type Parameters struct {
 	Temperature *float64 `json:"temperature,omitzero"`
 	MaxTokens   int      `json:"max_tokens,omitzero"`
 	Seed        *int64   `json:"seed,omitzero"`
 }
 
-// SpecLimits are the bounds of a turn, within those of the runtime. A time of 0
-// is the runtime's.
+// SpecLimits are the limits of a turn, within those of the runtime. A timeout of 0
+// means the runtime's default.
 type SpecLimits struct {
-	Steps           int   `json:"steps,omitzero"` // how often its model is asked
+	Steps           int   `json:"steps,omitzero"` // maximum number of prompts to the model
 	ModelTimeoutMS  int64 `json:"model_timeout_ms,omitzero"`
 	ToolTimeoutMS   int64 `json:"tool_timeout_ms,omitzero"`
-	CallTimeoutMS   int64 `json:"call_timeout_ms,omitzero"` // of call_agent, where the model names none
+	CallTimeoutMS   int64 `json:"call_timeout_ms,omitzero"` // for call_agent, unless the model sets one
 	InvokeTimeoutMS int64 `json:"invoke_timeout_ms,omitzero"`
 }
 
-// Auth says how an external agent knows that it is us.
+// Auth configures how the server authenticates to an external agent.
 type Auth struct {
-	// Env names the variable in the server's environment that holds the secret.
+	// Env is the name of the server's environment variable with the secret.
 	// It begins with upstream.AuthEnvPrefix.
 	Env string `json:"env,omitzero"`
 }
@@ -78,21 +78,21 @@ const (
 	KindExternal = "external"
 )
 
-// What becomes of a run when one of its tools fails.
+// The actions when a tool of a run fails.
 const (
-	ReturnError = "return_error" // the model is told
-	FailRun     = "fail_run"     // the run fails with it
+	ReturnError = "return_error" // the model receives the error
+	FailRun     = "fail_run"     // the run fails with the error
 )
 
-// Whether an external agent may be handed the same message twice.
+// Whether an external agent may receive the same message twice.
 const (
 	RetryNever = "never"
 	RetrySafe  = "safe"
 )
 
-// Bounds of a spec.
+// Limits of a spec.
 const (
-	SpecBytesMax        = 48 << 10 // as Encode writes it
+	SpecBytesMax        = 48 << 10 // length of the result of Encode
 	SourceBytesMax      = 128 << 10
 	PromptTextMax       = 32 << 10
 	DescriptionMax      = 1 << 10
@@ -103,16 +103,16 @@ const (
 	modelStepsMax       = StepsMax
 	timeoutMSMax        = 3_600_000
 	callTimeoutMSMax    = 300_000
-	reservedToolsPrefix = "troupe." // tools that are Troupe's own business
+	reservedToolsPrefix = "troupe." // prefix of Troupe's internal tools
 )
 
-// defaultPrompt is what an agent is told whose author says nothing.
+// defaultPrompt returns the prompt of an agent whose author has set none.
 func defaultPrompt(name string) string {
 	return "You are " + name + ", one of several agents that work together. Do what you are asked. " +
 		"If another agent is to be asked, ask it, and answer with what it said."
 }
 
-// setDefaults fills in what the author left open.
+// setDefaults sets the fields that the author left empty.
 func (s *Spec) setDefaults() {
 	or := func(field *string, value string) {
 		if *field == "" {
@@ -142,20 +142,20 @@ func (s *Spec) setDefaults() {
 	}
 }
 
-// Encode writes the spec as ReadJSON reads it: members in one order, no blanks.
+// Encode returns the JSON that ReadJSON parses: deterministic order, no whitespace.
 func (s *Spec) Encode() []byte { return invariant.Must(json.Marshal(s, json.Deterministic(true))) }
 
-// loopVersion is part of what a declared or external agent is: it changes when
-// the same spec and the same answers come to other asks than before.
+// loopVersion is part of the hash of declared and external agents. It MUST change
+// when the same spec and answers lead to other asks than before.
 const loopVersion = "1"
 
-// Hash names what an agent of this spec is.
+// Hash returns the identity of the spec's agent.
 func (s *Spec) Hash() actor.Hash {
 	return actor.HashOf([]byte("spec:" + loopVersion + ":" + string(s.Encode())))
 }
 
-// MayCall tells whether the spec lets its agent call the target, as the model
-// wrote it: agent, or agent/key.
+// MayCall reports whether the spec allows its agent to call the target, given as
+// agent or agent/key.
 func (s *Spec) MayCall(target string) bool {
 	if s.Agents == nil {
 		return true
@@ -169,7 +169,8 @@ func (s *Spec) MayCall(target string) bool {
 	return false
 }
 
-// MissingTools are those that the registry does not have: the agent does without them.
+// MissingTools returns the tools that the registry does not have. The agent runs
+// without them.
 func (s *Spec) MissingTools(registry *tools.Registry) []string {
 	var missing []string
 	for _, name := range s.Tools {
@@ -180,7 +181,7 @@ func (s *Spec) MissingTools(registry *tools.Registry) []string {
 	return missing
 }
 
-// String is the spec in a few words.
+// String returns a short description of the spec.
 func (s *Spec) String() string {
 	if s.Kind == KindExternal {
 		return fmt.Sprintf("%s external at %s", s.ID, s.Endpoint)

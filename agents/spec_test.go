@@ -23,8 +23,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
 
-// runCases runs a file of cases: "== title", what is read, "--", what it says.
-func runCases(t *testing.T, name string, says func(text string) string) {
+// runCases runs a file of cases. Each consists of "== title", the input, "--" and the
+// expected output of describe.
+func runCases(t *testing.T, name string, describe func(text string) string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	b, err := os.ReadFile(path)
@@ -34,11 +35,11 @@ func runCases(t *testing.T, name string, says func(text string) string) {
 	head, rest, _ := strings.Cut(string(b), "\n== ")
 	out := head
 	cases := 0
-	for one := range strings.SplitSeq(rest, "\n== ") {
-		title, body, _ := strings.Cut(one, "\n")
+	for c := range strings.SplitSeq(rest, "\n== ") {
+		title, body, _ := strings.Cut(c, "\n")
 		text, want, _ := strings.Cut("\n"+body, "\n--\n")
 		text, want = strings.TrimPrefix(text, "\n"), strings.TrimSpace(want)
-		got := strings.TrimSpace(says(text))
+		got := strings.TrimSpace(describe(text))
 		if got != want && !*rewrite {
 			t.Errorf("%s:\n%s\ngot:\n%s\nwant:\n%s", title, text, got, want)
 		}
@@ -58,7 +59,7 @@ func runCases(t *testing.T, name string, says func(text string) string) {
 	}
 }
 
-// describeSpec is what reading a spec comes to.
+// describeSpec returns the result of parsing a spec as text.
 func describeSpec(s agents.Spec, err error) string {
 	if err != nil {
 		return err.Error()
@@ -89,8 +90,8 @@ func TestSpecSizeLimits(t *testing.T) {
 		{"name = \"" + strings.Repeat("a", actor.NameBytesMax+1) + "\"", "want 1 to 64 characters"},
 	} {
 		_, err := agents.ReadTOML(c.text)
-		var wrong agents.Problems
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 64<<10 {
+		var problems agents.Problems
+		if !errors.As(err, &problems) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 64<<10 {
 			t.Errorf("%.60q: %.300v, want %s", c.text, err, c.want)
 		}
 	}
@@ -109,21 +110,21 @@ func toolNames(n int) []string {
 	return all
 }
 
-// A spec is kept as JSON, so what is read again must be the same agent.
+// checkSpecRoundTrip verifies that the encoding of a spec parses to the same agent.
 func checkSpecRoundTrip(t interface{ Fatalf(string, ...any) }, s agents.Spec, err error) {
 	if err != nil {
-		var wrong agents.Problems
-		if !errors.As(err, &wrong) || len(wrong) == 0 {
+		var problems agents.Problems
+		if !errors.As(err, &problems) || len(problems) == 0 {
 			t.Fatalf("the error %v names no problem", err)
 		}
 		return
 	}
-	again, err := agents.ReadJSON(s.Encode())
+	reparsed, err := agents.ReadJSON(s.Encode())
 	if err != nil {
 		t.Fatalf("%s is not read again: %v", s.Encode(), err)
 	}
-	if !bytes.Equal(again.Encode(), s.Encode()) || again.Hash() != s.Hash() {
-		t.Fatalf("%s is read as %s", s.Encode(), again.Encode())
+	if !bytes.Equal(reparsed.Encode(), s.Encode()) || reparsed.Hash() != s.Hash() {
+		t.Fatalf("%s is read as %s", s.Encode(), reparsed.Encode())
 	}
 	def, err := agents.Compile(s, tools.NewRegistry())
 	if err != nil {
@@ -165,13 +166,13 @@ a
 	}
 }
 
-// The same thing is wrong in the same words each time, in whatever order maps are walked.
+// Problems do not depend on the iteration order of maps.
 func TestProblemOrderIsDeterministic(t *testing.T) {
 	text := "name = 1\nz = 1\ny = 2\nx.c = 3\nx.b = 4\n[limits]\nq = 1\np = 2\nsteps = 0\n"
 	_, first := agents.ReadTOML(text)
 	for range 50 {
-		if _, again := agents.ReadTOML(text); again.Error() != first.Error() {
-			t.Fatalf("%v\nthen\n%v", first, again)
+		if _, got := agents.ReadTOML(text); got.Error() != first.Error() {
+			t.Fatalf("%v\nthen\n%v", first, got)
 		}
 	}
 }
@@ -192,17 +193,17 @@ func FuzzReadTOML(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for one := range strings.SplitSeq(string(b), "\n== ") {
-		_, body, _ := strings.Cut(one, "\n")
+	for c := range strings.SplitSeq(string(b), "\n== ") {
+		_, body, _ := strings.Cut(c, "\n")
 		text, _, _ := strings.Cut(body, "\n--\n")
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := agents.ReadTOML(text)
 		checkSpecRoundTrip(t, s, err)
-		_, again := agents.ReadTOML(text)
-		if fmt.Sprint(err) != fmt.Sprint(again) {
-			t.Fatalf("%v, then %v", err, again)
+		_, repeated := agents.ReadTOML(text)
+		if fmt.Sprint(err) != fmt.Sprint(repeated) {
+			t.Fatalf("%v, then %v", err, repeated)
 		}
 	})
 }
@@ -231,8 +232,8 @@ func TestCallCycles(t *testing.T) {
 		{"a:nobody", ""},
 	} {
 		var specs []agents.Spec
-		for one := range strings.FieldsSeq(c.calls) {
-			id, targets, _ := strings.Cut(one, ":")
+		for edge := range strings.FieldsSeq(c.calls) {
+			id, targets, _ := strings.Cut(edge, ":")
 			s := agents.Spec{ID: id, Kind: agents.KindDeclared, Tools: []string{tools.CallAgent}, Agents: []string{}}
 			if targets != "" {
 				s.Agents = strings.Split(targets, ",")
@@ -243,7 +244,7 @@ func TestCallCycles(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.calls, got, c.want)
 		}
 		for i := range specs {
-			specs[i].Tools = nil // without call_agent nobody calls
+			specs[i].Tools = nil // without call_agent there are no calls
 		}
 		if got := agents.CallCycles(specs); got != nil {
 			t.Errorf("%s without the tool: %v", c.calls, got)

@@ -12,22 +12,21 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// Agent is an agent written top to bottom. Turn deals with one message and
-// returns the answer. One value serves all actors of the agent, so it keeps
-// nothing between turns.
+// Agent is a blocking agent. Turn processes one message and returns the answer. One
+// value serves all actors of the agent, so it MUST NOT keep state between turns.
 type Agent interface {
 	Turn(t *Turn) (string, error)
 }
 
-// Func is an Agent that is one function.
+// Func is an Agent that consists of one function.
 type Func func(t *Turn) (string, error)
 
-// Turn calls the function.
+// Turn calls f.
 func (f Func) Turn(t *Turn) (string, error) { return f(t) }
 
-// Turn is one message being dealt with. Its asking methods wait for their
-// answer; the actor's thread does not. It belongs to the function it was given
-// to, and is of no use in a goroutine or inside Do.
+// Turn is the processing of one message by a blocking agent. Its asking methods
+// block until the answer arrives, without blocking the actor's thread. It MUST NOT
+// be used outside the function that it was passed to, in a goroutine or inside Do.
 type Turn struct {
 	begin    actor.Begin
 	yield    func(actor.Action) bool
@@ -36,56 +35,58 @@ type Turn struct {
 	state    turnState
 }
 
-// turnState says who has the floor.
+// turnState is the execution state of a turn.
 type turnState uint8
 
 const (
-	running   turnState = iota // the agent's function
-	awaiting                   // the world: an answer is waited for
-	cancelled                  // nobody: the turn was given up, and its function is unwinding
-	finished                   // nobody: the function has returned
+	running   turnState = iota // the agent's function runs
+	awaiting                   // an ask has been issued and not answered
+	cancelled                  // the turn was stopped, and its function unwinds
+	finished                   // the function has returned
 )
 
-// unwind unwinds the function of a turn that was given up.
+// unwind is the panic value that unwinds the function of a stopped turn.
 type unwind struct{}
 
-// Message is the text of the message.
+// Message returns the text of the message.
 func (t *Turn) Message() string { return actor.TextOf(t.begin.Call.Parts) }
 
-// Request is the whole of it, with all that the agent cannot forge.
+// Request returns the whole call, with the fields that the agent cannot forge.
 func (t *Turn) Request() actor.Call { return t.begin.Call }
 
-// Self is the actor whose turn it is.
+// Self returns the ID of the actor.
 func (t *Turn) Self() actor.ID { return t.begin.Call.To }
 
-// Caller is the actor that called; false if a client did.
+// Caller returns the calling actor, or false if a client made the call.
 func (t *Turn) Caller() (actor.ID, bool) { return t.begin.Call.Caller() }
 
-// Call asks another agent and waits for its answer.
+// Call calls another agent and waits for its answer.
 func (t *Turn) Call(target, message string, opts ...Option) (string, error) {
 	return t.askOne(Call(target, message, opts...)).Text()
 }
 
-// Tool asks for a tool and waits for what it says.
+// Tool calls a tool and waits for its result.
 func (t *Turn) Tool(name string, input any, opts ...Option) ([]byte, error) {
 	return t.askOne(Tool(name, input, opts...)).Bytes()
 }
 
-// Do has slow or impure code run outside the actor, and waits for its result,
-// which is written down: after a crash it is not done again unless it is Idempotent.
+// Do runs slow or impure code outside the actor and waits for its result. The
+// result is persisted. After a crash the code is not repeated unless the ask is
+// Idempotent.
 func (t *Turn) Do(name string, work actor.Work, opts ...Option) ([]byte, error) {
 	return t.askOne(Do(name, work, opts...)).Bytes()
 }
 
-// Sleep waits.
+// Sleep waits for the given time.
 func (t *Turn) Sleep(d actor.Duration) error { return t.askOne(Sleep(d)).Err() }
 
-// Wait waits for a signal by name, for so long at most, and returns what came with it.
+// Wait waits for a signal by name until the wait expires. It returns the content of
+// the signal.
 func (t *Turn) Wait(name string, expires actor.Duration) ([]byte, error) {
 	return t.askOne(Wait(name, expires)).Bytes()
 }
 
-// All asks for several things at once and returns their answers in the same order.
+// All issues several asks at once and returns their answers in the same order.
 func (t *Turn) All(asks ...actor.Ask) []Answer {
 	if len(asks) == 0 {
 		return nil
@@ -98,15 +99,17 @@ func (t *Turn) All(asks ...actor.Ask) []Answer {
 	return all
 }
 
-// Warn says what the answer lacks; it is then a partial one.
+// Warn adds a warning about missing parts of the answer. The outcome is then
+// partial.
 func (t *Turn) Warn(format string, args ...any) {
 	t.warnings = append(t.warnings, fmt.Sprintf(format, args...))
 }
 
 func (t *Turn) askOne(ask actor.Ask) Answer { return Answer{t.ask([]actor.Ask{ask})[0]} }
 
-// ask is where the function stands still. If the turn is given up meanwhile, it
-// does not come back here: deferred functions run, and asks they make fail likewise.
+// ask suspends the function until the asks are answered. If the turn is stopped
+// before that, ask panics with unwind: deferred functions run, and their asks
+// panic too.
 func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
 	if t.state == cancelled {
 		panic(unwind{})
@@ -121,7 +124,7 @@ func (t *Turn) ask(asks []actor.Ask) []actor.Answer {
 	return t.answers
 }
 
-// Blocking makes a behavior of an agent that is written top to bottom.
+// Blocking returns the behavior of a blocking agent.
 func Blocking(agent Agent) actor.Behavior { return blocking{agent} }
 
 type blocking struct{ agent Agent }
@@ -130,8 +133,8 @@ func (b blocking) Begin(begin actor.Begin) actor.Turn {
 	return bound(begin, StepsMax, &coroutine{agent: b.agent, turn: Turn{begin: begin}})
 }
 
-// coroutine runs the function up to each ask, and from its answers on. Its whole
-// state is the list of those answers.
+// coroutine runs the function from one ask to the next. The list of answers is its
+// only persistent state.
 type coroutine struct {
 	agent   Agent
 	turn    Turn
@@ -157,7 +160,7 @@ func (c *coroutine) Next(answers []actor.Answer) (actor.Action, error) {
 	return actor.Action{Done: &c.outcome}, nil
 }
 
-// Stop gives the turn up: the function unwinds from where it stands.
+// Stop abandons the turn. The function unwinds from its current ask.
 func (c *coroutine) Stop() {
 	if c.stop != nil {
 		c.stop()
@@ -165,13 +168,13 @@ func (c *coroutine) Stop() {
 	c.turn.state = finished
 }
 
-// run is the body of the coroutine. No panic of the agent leaves it: the thread
-// it would end is the actor's, and that of many others.
+// run is the body of the coroutine. It recovers every panic of the agent, because
+// a panic would end the thread of this actor and of many others.
 func (c *coroutine) run(yield func(actor.Action) bool) {
 	c.turn.yield = yield
 	c.err = fmt.Errorf("agent %s: its function never returned", c.turn.Self().Agent)
 	defer func() {
-		// What a killed function says on its way out, nobody hears.
+		// a panic during the unwinding is ignored
 		if p := recover(); p != nil && c.turn.state != cancelled {
 			c.err = panicError(c.turn.Self(), p)
 		}
@@ -183,15 +186,15 @@ func (c *coroutine) run(yield func(actor.Action) bool) {
 
 func panicError(self actor.ID, p any) error { return fmt.Errorf("agent %s: panic: %v", self.Agent, p) }
 
-// outcomeOf is the outcome of a function that returned. A refusal is an outcome too,
-// with what was said around it.
+// outcomeOf returns the outcome of a function that has returned. A refusal is an
+// outcome too; its detail includes the text that the agent wrapped around it.
 func outcomeOf(text string, warnings []string, err error) (actor.Outcome, error) {
 	var refusal *actor.Refusal
 	switch {
 	case errors.As(err, &refusal):
 		r := *refusal
-		if around, ok := strings.CutSuffix(err.Error(), refusal.Error()); ok {
-			r.Detail = actor.Refuse(r.Reason, "%s%s", around, r.Detail).Detail
+		if prefix, ok := strings.CutSuffix(err.Error(), refusal.Error()); ok {
+			r.Detail = actor.Refuse(r.Reason, "%s%s", prefix, r.Detail).Detail
 		}
 		return actor.Outcome{Status: actor.Failed, Refusal: &r}, nil
 	case err != nil:
