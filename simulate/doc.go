@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulate puts a team of agents into imagined worlds: with the faults of real ones, and with stand-ins for all that is outside.
+// Package simulate tests a team of agents in the simulator, with injected faults and with stubs for all external services.
 //
-// The agents are the real ones, as TOML or Go has them, and so is the runtime
-// below them. Models, external agents, tools, people and clients are played by
-// rules ([Rule]), or, where there is none, by whatever the seed draws. A world is
-// a function of its seed: what goes wrong in one goes wrong in it again.
+// The agents are the real ones, in TOML or Go, and the runtime is the one that
+// serves. Models, external agents, tools, people and clients are stubs. They follow
+// rules ([Rule]), or the seed where no rule applies. A simulation is a function of
+// its seed, so a failure can be reproduced by its seed.
 //
 //	func TestTheTeam(t *testing.T) {
 //		team, err := simulate.Load("team") // agents/*.toml and sim.toml
@@ -16,5 +16,5 @@
 //		simulate.Test(t, team, simulate.Options{Seeds: 50})
 //	}
 //
-// troupe sim --project does the same for a team that is declared in files alone.
+// troupe sim --project does the same for a team of declared agents.
 package simulate

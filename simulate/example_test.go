@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/simulate"
 )
 
-// Two agents that ask each other: what one of them needs, the other has to know.
+// Two agents call each other, so every call ends in a cycle.
 func ExampleRun() {
 	asks := func(other string) actor.Behavior {
 		return agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) { return t.Call(other, t.Message()) }))

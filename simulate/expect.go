@@ -10,21 +10,22 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// Expect is something that has to hold besides what always holds. Exactly one of
-// its four kinds is set.
+// Expect is an expectation in addition to the rules of the runtime. Exactly one of
+// its four kinds MUST be set.
 type Expect struct {
-	Agent string `toml:"agent"` // only of calls to this agent; "": of all
-	// Refusals is the name of a reason, as Cycle, or any; at most AtMost of them
-	// may there be in a world.
+	Agent string `toml:"agent"` // restricts the expectation to calls to this agent; empty: all calls
+	// Refusals is the name of a reason, such as Cycle, or any. AtMost is the
+	// maximum number of such refusals in one simulation.
 	Refusals string `toml:"refusals"`
 	AtMost   int    `toml:"at_most"`
-	// SucceededPercent of all that clients asked, in all worlds together.
+	// SucceededPercent is the minimum success rate of client requests over all
+	// simulations.
 	SucceededPercent *int `toml:"succeeded_percent"`
 	DepthAtMost      *int `toml:"depth_at_most"`
 	FanOutAtMost     *int `toml:"fan_out_at_most"`
 }
 
-// anyReason stands for all reasons.
+// anyReason matches every reason.
 const anyReason = "any"
 
 func (x *Expect) check() error {
@@ -59,15 +60,15 @@ func (x *Expect) check() error {
 	return fmt.Errorf("refusals is %q, want any, or one of %s", x.Refusals, strings.Join(names, ", "))
 }
 
-// String says what is expected.
+// String returns a description of the expectation.
 func (x *Expect) String() string {
-	of := ""
+	scope := ""
 	if x.Agent != "" {
-		of = " of calls to " + x.Agent
+		scope = " of calls to " + x.Agent
 	}
 	switch {
 	case x.SucceededPercent != nil:
-		return fmt.Sprintf("at least %d %% of what clients ask%s succeeds", *x.SucceededPercent, strings.Replace(of, "of calls to ", "", 1))
+		return fmt.Sprintf("at least %d %% of what clients ask%s succeeds", *x.SucceededPercent, strings.Replace(scope, "of calls to ", "", 1))
 	case x.DepthAtMost != nil:
 		return fmt.Sprintf("no more than %d calls stand above another", *x.DepthAtMost)
 	case x.FanOutAtMost != nil:
@@ -77,10 +78,11 @@ func (x *Expect) String() string {
 	if kind == anyReason {
 		kind = ""
 	}
-	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a world", x.AtMost, kind, of)), " ")
+	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a world", x.AtMost, kind, scope)), " ")
 }
 
-// violation says how one world is not as expected, or nothing.
+// violation returns a description of how one simulation violates x, or an empty
+// string.
 func (x *Expect) violation(r *sim.Report) string {
 	switch {
 	case x.DepthAtMost != nil && r.Depth > *x.DepthAtMost:
@@ -104,7 +106,8 @@ func (x *Expect) violation(r *sim.Report) string {
 	return fmt.Sprintf("%d, the first: %s", times, first)
 }
 
-// succeeded is how many of those that this is about were asked, and succeeded.
+// succeeded returns the number of client requests that x covers, and the number of
+// those that succeeded.
 func (x *Expect) succeeded(r *sim.Report) (asked, succeeded int) {
 	for _, a := range r.Agents {
 		if x.Agent == "" || a.Agent == x.Agent {

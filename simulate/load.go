@@ -19,16 +19,16 @@ import (
 
 // The names in a project's folder.
 const (
-	AgentsDir = "agents"   // one agent in each file named *.toml
-	RulesFile = "sim.toml" // what stands around them
+	AgentsDir = "agents"   // folder with one agent in each file named *.toml
+	RulesFile = "sim.toml" // rules of the stubs and expectations
 )
 
-// rulesBytesMax bounds the file of rules.
+// rulesBytesMax is the maximum size of a rules file in bytes.
 const rulesBytesMax = 1 << 20
 
 // Load reads a project: the agents in dir/agents, and dir/sim.toml. Either may be
-// absent, if the rest of the team is written in Go; a folder that has neither is
-// one of agents itself.
+// absent if the rest of the team is written in Go. If both are absent, dir itself is
+// a folder of agents.
 func Load(dir string) (*Team, error) {
 	t := &Team{}
 	if err := t.readAgents(AgentsIn(dir)); err != nil {
@@ -48,7 +48,7 @@ func Load(dir string) (*Team, error) {
 	return t, nil
 }
 
-// AgentsIn is the folder of a project's agents; "" if it has none.
+// AgentsIn returns the agents folder of a project, or an empty string if it has none.
 func AgentsIn(dir string) string {
 	if info, err := os.Stat(filepath.Join(dir, AgentsDir)); err == nil && info.IsDir() {
 		return filepath.Join(dir, AgentsDir)
@@ -85,7 +85,7 @@ func (t *Team) readAgents(dir string) error {
 	return nil
 }
 
-// Rules reads what stands in a sim.toml, and adds it to the team's.
+// Rules parses the content of a sim.toml and adds it to the team.
 func (t *Team) Rules(text string) error {
 	if len(text) > rulesBytesMax {
 		return fmt.Errorf("%d bytes are over %d", len(text), rulesBytesMax)
@@ -99,10 +99,10 @@ func (t *Team) Rules(text string) error {
 		Expect   []Expect `toml:"expect"`
 	}
 	meta, err := toml.Decode(text, &file)
-	var wrong toml.ParseError
+	var parseErr toml.ParseError
 	switch {
-	case errors.As(err, &wrong):
-		return fmt.Errorf("line %d: %s", wrong.Position.Line, wrong.Message)
+	case errors.As(err, &parseErr):
+		return fmt.Errorf("line %d: %s", parseErr.Position.Line, parseErr.Message)
 	case err != nil:
 		return err
 	case len(meta.Undecoded()) > 0:
@@ -113,25 +113,25 @@ func (t *Team) Rules(text string) error {
 	return nil
 }
 
-// allowedKeys is what stands in a sim.toml: tables, and the keys of each.
+// allowedKeys lists the tables of a sim.toml and the keys of each.
 var allowedKeys = map[string][]string{
 	"":              {"ask", "model", "service", "tool", "signal", "expect"},
 	"ask":           keysOf[Ask](),
 	"model":         keysOf[Rule](),
 	"model.calls":   keysOf[Call](),
 	"model.uses":    keysOf[Use](),
-	"service":       keysOf[Rule]("uses"), // it has no tools
+	"service":       keysOf[Rule]("uses"), // services have no tools
 	"service.calls": keysOf[Call](),
 	"tool":          keysOf[Tool](),
 	"signal":        keysOf[Signal](),
 	"expect":        keysOf[Expect](),
 }
 
-// keysOf are the keys of a table, but for some.
-func keysOf[T any](without ...string) (keys []string) {
+// keysOf returns the keys of a table, except for some.
+func keysOf[T any](except ...string) (keys []string) {
 	t := reflect.TypeFor[T]()
 	for i := range t.NumField() {
-		if key := t.Field(i).Tag.Get("toml"); !slices.Contains(without, key) {
+		if key := t.Field(i).Tag.Get("toml"); !slices.Contains(except, key) {
 			keys = append(keys, key)
 		}
 	}
@@ -141,11 +141,11 @@ func keysOf[T any](without ...string) (keys []string) {
 func unknownKey(key toml.Key) error {
 	for depth := len(key) - 1; depth >= 0; depth-- {
 		if keys, ok := allowedKeys[strings.Join(key[:depth], ".")]; ok {
-			in := "a sim.toml has the tables"
+			table := "a sim.toml has the tables"
 			if depth > 0 {
-				in = fmt.Sprintf("[[%s]] has", strings.Join(key[:depth], "."))
+				table = fmt.Sprintf("[[%s]] has", strings.Join(key[:depth], "."))
 			}
-			return fmt.Errorf("%s means nothing; %s %s", key, in, strings.Join(keys, ", "))
+			return fmt.Errorf("%s means nothing; %s %s", key, table, strings.Join(keys, ", "))
 		}
 	}
 	return fmt.Errorf("%s means nothing", key)

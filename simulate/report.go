@@ -12,11 +12,11 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// printedMax is how many lines of one kind are printed.
+// printedMax is the maximum number of printed lines of one kind.
 const printedMax = 20
 
-// Print writes what became of the team. Command says how to see one seed again;
-// nil if there is no such command.
+// Print writes a report of the result. The function command returns the command that
+// reproduces one seed; it may be nil.
 func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 	t := &r.Total
 	fmt.Fprintf(out, "%d worlds from seed %d on, %d steps\n", r.Seeds, r.first, r.Steps)
@@ -41,7 +41,7 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 		}
 		fmt.Fprintf(out, "\nfaults that changed something: %s\n", strings.Join(all, ", "))
 	}
-	for i, what := range t.Unfinished {
+	for i, unfinished := range t.Unfinished {
 		if i == 0 {
 			fmt.Fprintf(out, "\nunfinished when all was at rest:\n")
 		}
@@ -49,30 +49,30 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 			fmt.Fprintf(out, "  and %d more\n", len(t.Unfinished)-i)
 			break
 		}
-		fmt.Fprintf(out, "  %s\n", what)
+		fmt.Fprintf(out, "  %s\n", unfinished)
 	}
 	if r.OK() {
 		fmt.Fprintf(out, "\nok: no rule of the runtime was broken, and all was as expected\n")
 		return
 	}
-	var told []string
+	var printed []string
 	for i, f := range r.Failures {
-		if slices.Contains(told, f.Property) {
+		if slices.Contains(printed, f.Property) {
 			continue
 		}
-		told = append(told, f.Property)
+		printed = append(printed, f.Property)
 		var seeds []string
 		for _, o := range r.Failures[i:] {
 			if o.Property == f.Property {
 				seeds = append(seeds, fmt.Sprint(o.Seed))
 			}
 		}
-		in := fmt.Sprintf("in %d of %d worlds", len(seeds), r.Seeds)
+		scope := fmt.Sprintf("in %d of %d worlds", len(seeds), r.Seeds)
 		if f.Aggregate {
-			in = fmt.Sprintf("over %d worlds", r.Seeds)
+			scope = fmt.Sprintf("over %d worlds", r.Seeds)
 			seeds[0] += " (the worst)"
 		}
-		fmt.Fprintf(out, "\nFAILED %s: %s\n", in, f.Property)
+		fmt.Fprintf(out, "\nFAILED %s: %s\n", scope, f.Property)
 		if len(seeds) > printedMax {
 			seeds = append(seeds[:printedMax], "…")
 		}
@@ -88,15 +88,15 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// TB is what Test needs of a *testing.T.
+// TB is the subset of *testing.T that Test needs.
 type TB interface {
 	Helper()
 	Logf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// Test runs the team as part of a test, which fails if anything is not as it
-// has to be, and then says what, and in which seed.
+// Test runs the team as part of a test. The test fails if a rule or an expectation
+// is violated, and its log names the violation and the seed.
 func Test(tb TB, team *Team, o Options) *Result {
 	tb.Helper()
 	r, err := Run(team, o)

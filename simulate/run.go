@@ -9,61 +9,61 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// Options say which worlds the team is put into.
+// Options select the simulations to run.
 type Options struct {
-	First     uint64 // seed; 0 is 1
-	Seeds     int    // so many, from First on; 0 is SeedsDefault
-	Faultless bool   // no faults but Odds
+	First     uint64 // first seed; 0 means 1
+	Seeds     int    // number of consecutive seeds; 0 means SeedsDefault
+	Faultless bool   // no faults except those in Odds
 	Odds      []sim.Odds
-	Strategy  string // of scheduling, as sim.ParseStrategy reads it; "": drawn
-	Dir       string // where a failed world leaves its folder; "": nowhere
+	Strategy  string // scheduling strategy, as parsed by sim.ParseStrategy; empty: chosen by the seed
+	Dir       string // folder for reports of failures; empty: none are written
 	Progress  func(done int)
-	Columns   *sim.Columns // is shown what happens, if it is one seed
+	Columns   *sim.Columns // receives the events, if Seeds is 1
 }
 
-// SeedsDefault is how many seeds are run if nobody says.
+// SeedsDefault is the default number of seeds.
 const SeedsDefault = 20
 
-// replayEvery is how many seeds share one that is run a second time: an agent in
-// Go that is no function of its message and answers shows there.
+// replayEvery is the interval of seeds that are run twice. The second run detects Go
+// agents that are not a function of their message and answers.
 const replayEvery = 10
 
-// failuresMax is how many failed worlds leave their folders.
+// failuresMax is the maximum number of failures with a report folder.
 const failuresMax = 3
 
-// Failure is a world that was not as it has to be.
+// Failure is a violation found in one simulation.
 type Failure struct {
 	Seed      uint64
-	Property  string // the spec, or the expectation
+	Property  string // violated spec or expectation
 	Detail    string
-	Aggregate bool   // it is about all worlds together, and Seed is the worst
-	Dir       string // its folder, if it left one
+	Aggregate bool   // the violation concerns all simulations; Seed is the worst
+	Dir       string // report folder; may be empty
 }
 
-// Result is what became of the team in all worlds.
+// Result is the result of all simulations.
 type Result struct {
 	Seeds    int
 	Steps    int
-	Total    sim.Report // Depth and FanOut are the greatest
+	Total    sim.Report // Depth and FanOut are maxima
 	Faults   []FaultCount
 	Failures []Failure
 	first    uint64
 	folders  int
 }
 
-// FaultCount is how often a fault changed something.
+// FaultCount is the number of times a fault had an effect.
 type FaultCount struct {
 	Fault sim.Fault
 	Times int
 }
 
-// OK tells whether all was as it has to be.
+// OK reports whether no violation was found.
 func (r *Result) OK() bool { return len(r.Failures) == 0 }
 
-// Run puts the team into the worlds of the seeds. An error is the team's own:
-// it cannot be played.
+// Run simulates the team with each seed. It returns an error if the team itself is
+// invalid.
 func Run(team *Team, o Options) (*Result, error) {
-	cast, err := team.build()
+	simTeam, err := team.build()
 	if err != nil {
 		return nil, err
 	}
@@ -74,13 +74,13 @@ func Run(team *Team, o Options) (*Result, error) {
 		o.Seeds = SeedsDefault
 	}
 	options := func(seed uint64) sim.Options {
-		return sim.Options{Seed: seed, Faultless: o.Faultless, Odds: o.Odds, Strategy: o.Strategy, Team: cast}
+		return sim.Options{Seed: seed, Faultless: o.Faultless, Odds: o.Odds, Strategy: o.Strategy, Team: simTeam}
 	}
 	result := &Result{first: o.First}
 	var stats sim.Stats
-	var shares []successRate
+	var rates []successRate
 	for i := range team.Expect {
-		shares = append(shares, successRate{expect: &team.Expect[i]})
+		rates = append(rates, successRate{expect: &team.Expect[i]})
 	}
 	sim.RunSeeds(o.First, o.Seeds, func(seed uint64) sim.Result {
 		if first := options(seed); (seed-o.First)%replayEvery == 0 {
@@ -101,10 +101,10 @@ func Run(team *Team, o Options) (*Result, error) {
 			if n := r.Stats.Undecided; n > 0 {
 				result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: "all histories are judged", Detail: fmt.Sprintf("%d could not be in their time; run it again where nothing else runs", n)})
 			}
-			for i := range shares {
-				shares[i].add(r.Seed, r.Report)
-				if why := shares[i].expect.violation(r.Report); why != "" {
-					result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: shares[i].expect.String(), Detail: why})
+			for i := range rates {
+				rates[i].add(r.Seed, r.Report)
+				if detail := rates[i].expect.violation(r.Report); detail != "" {
+					result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: rates[i].expect.String(), Detail: detail})
 				}
 			}
 		}
@@ -113,8 +113,8 @@ func Run(team *Team, o Options) (*Result, error) {
 		}
 		return true
 	})
-	for i := range shares {
-		if f := shares[i].violation(); f != nil {
+	for i := range rates {
+		if f := rates[i].violation(); f != nil {
 			result.Failures = append(result.Failures, *f)
 		}
 	}
@@ -126,43 +126,44 @@ func Run(team *Team, o Options) (*Result, error) {
 	return result, nil
 }
 
-// addFailure notes a spec that broke, and leaves the folder of the first few.
-func (r *Result) addFailure(o Options, world sim.Options, broken sim.Result) {
+// addFailure records a violated spec. The first failuresMax of them get a report
+// folder.
+func (r *Result) addFailure(o Options, simOptions sim.Options, broken sim.Result) {
 	f := Failure{Seed: broken.Seed, Property: broken.Violation.Spec, Detail: broken.Violation.Detail}
 	if o.Dir != "" && r.folders < failuresMax {
 		r.folders++
 		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
-		if _, err := sim.SaveFailure(f.Dir, world, broken); err != nil {
+		if _, err := sim.SaveFailure(f.Dir, simOptions, broken); err != nil {
 			f.Detail += fmt.Sprintf(" (its folder could not be written: %v)", err)
 		}
 	}
 	r.Failures = append(r.Failures, f)
 }
 
-func (r *Result) addReport(one *sim.Report) {
+func (r *Result) addReport(report *sim.Report) {
 	t := &r.Total
-	t.Asked += one.Asked
-	t.Succeeded += one.Succeeded
-	t.Partial += one.Partial
-	t.Refused += one.Refused
-	t.Held += one.Held
-	t.Unanswered += one.Unanswered
-	t.Depth, t.FanOut = max(t.Depth, one.Depth), max(t.FanOut, one.FanOut)
-	t.Unfinished = append(t.Unfinished, one.Unfinished...)
-	for _, c := range one.Refusals {
+	t.Asked += report.Asked
+	t.Succeeded += report.Succeeded
+	t.Partial += report.Partial
+	t.Refused += report.Refused
+	t.Held += report.Held
+	t.Unanswered += report.Unanswered
+	t.Depth, t.FanOut = max(t.Depth, report.Depth), max(t.FanOut, report.FanOut)
+	t.Unfinished = append(t.Unfinished, report.Unfinished...)
+	for _, c := range report.Refusals {
 		t.AddRefusals(c)
 	}
-	for _, a := range one.Agents {
+	for _, a := range report.Agents {
 		t.AddAgentCount(a)
 	}
 }
 
-// successRate follows what part of all that was asked succeeds.
+// successRate tracks the success rate of client requests for one expectation.
 type successRate struct {
 	expect           *Expect
 	asked, succeeded int
-	worst            uint64  // the seed in which the least did
-	lowest           float64 // which part
+	worst            uint64  // seed with the lowest rate
+	lowest           float64 // rate of that seed
 }
 
 func (s *successRate) add(seed uint64, r *sim.Report) {
@@ -174,8 +175,8 @@ func (s *successRate) add(seed uint64, r *sim.Report) {
 	if asked == 0 {
 		return
 	}
-	if part := float64(succeeded) / float64(asked); s.worst == 0 || part < s.lowest {
-		s.worst, s.lowest = seed, part
+	if rate := float64(succeeded) / float64(asked); s.worst == 0 || rate < s.lowest {
+		s.worst, s.lowest = seed, rate
 	}
 }
 

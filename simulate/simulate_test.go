@@ -29,8 +29,8 @@ func mustLoad(t *testing.T, dir string) *Team {
 	return team
 }
 
-// The bug of the example is found, with the calls that lead to it; without the
-// bug all is as expected.
+// The bug of the example project is reported with the calls that lead to it. Without
+// the bug all expectations hold.
 func TestExampleProjectHasCycle(t *testing.T) {
 	team := mustLoad(t, project)
 	r, err := Run(team, Options{Seeds: 2})
@@ -61,19 +61,19 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
-// Agents of any kind may be in a team, and a folder of agents alone is one.
+// A team may have agents of any kind, and a folder of agents alone is a team.
 func TestTeamOfAllAgentKinds(t *testing.T) {
 	team := mustLoad(t, "../examples/team")
 	team.Agents = append(team.Agents, agents.Define("clerk", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		said, err := t.Call("helper", t.Message())
+		reply, err := t.Call("helper", t.Message())
 		if err != nil {
 			return "", err
 		}
 		if _, err := t.Tool("stamp", nil); err != nil {
 			return "", err
 		}
-		word, err := t.Wait("approved", time.Minute)
-		return said + string(word), err
+		signal, err := t.Wait("approved", time.Minute)
+		return reply + string(signal), err
 	}))))
 	outside, err := agents.ReadTOML("name = \"ext\"\nendpoint = \"http://ext.example\"\n")
 	if err != nil {
@@ -82,21 +82,21 @@ func TestTeamOfAllAgentKinds(t *testing.T) {
 	team.Specs = append(team.Specs, outside)
 	team.Tools = []Tool{{Name: "stamp"}}
 	team.Signals = []Signal{{Name: "approved", Says: []string{" yes"}}}
-	part := 40 // some wait for a person who is not there
-	team.Expect = []Expect{{SucceededPercent: &part}}
+	percent := 40 // some requests wait for a person that never answers
+	team.Expect = []Expect{{SucceededPercent: &percent}}
 	r := Test(t, team, Options{Seeds: 2, Faultless: true})
 	if len(r.Total.Agents) != 4 || r.Total.Depth < 1 || r.Total.Held == 0 || len(r.Faults) > 0 {
 		t.Errorf("%+v, %v", r.Total, r.Faults)
 	}
 }
 
-// An agent that draws its own lots is no function of its message: its turn is
-// another each time that it is made.
+// An agent with its own random source is not a function of its message. Its replayed
+// turn differs.
 func TestNondeterministicAgentIsDetected(t *testing.T) {
-	lots := 0
+	turns := 0
 	team := &Team{Agents: []actor.Definition{agents.Define("gambler", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
-		lots++
-		return fmt.Sprint(lots), nil
+		turns++
+		return fmt.Sprint(turns), nil
 	})))}}
 	r, err := Run(team, Options{Seeds: 1, Faultless: true})
 	if err != nil || r.OK() || r.Failures[0].Property != sim.SameTurns {
@@ -104,11 +104,11 @@ func TestNondeterministicAgentIsDetected(t *testing.T) {
 	}
 }
 
-// A world that breaks a spec leaves its folder, which says how to come back.
+// A violated spec leaves a report folder, which names the command to reproduce it.
 func TestFailureFolderNamesReplayCommand(t *testing.T) {
 	dir := t.TempDir()
-	panics := agents.Define("faller", "1", "", panicBehavior{})
-	r, err := Run(&Team{Agents: []actor.Definition{panics}}, Options{Seeds: 1, Faultless: true, Dir: dir})
+	def := agents.Define("faller", "1", "", panicBehavior{})
+	r, err := Run(&Team{Agents: []actor.Definition{def}}, Options{Seeds: 1, Faultless: true, Dir: dir})
 	if err != nil || r.OK() || r.Failures[0].Property != "CellNeverPanics" || r.Failures[0].Dir == "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -117,7 +117,7 @@ func TestFailureFolderNamesReplayCommand(t *testing.T) {
 	}
 }
 
-// What was expected and did not come about takes no room from worlds that broke a rule.
+// Violated expectations do not count towards the limit of report folders.
 func TestFailureFoldersLimit(t *testing.T) {
 	none, dir := 0, t.TempDir()
 	team := &Team{Agents: []actor.Definition{agents.Define("faller", "1", "", panicBehavior{})}, Expect: []Expect{{Refusals: "any", AtMost: none}}}
@@ -125,15 +125,15 @@ func TestFailureFoldersLimit(t *testing.T) {
 	for range 5 {
 		r.Failures = append(r.Failures, Failure{Property: "at most 0 refusals in a world"})
 	}
-	cast, err := team.build()
+	simTeam, err := team.build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	world := sim.Options{Seed: 1, Faultless: true, Team: cast}
-	broken := sim.RunSeed(world)
+	simOptions := sim.Options{Seed: 1, Faultless: true, Team: simTeam}
+	broken := sim.RunSeed(simOptions)
 	for seed := range uint64(4) {
 		broken.Seed = seed
-		r.addFailure(Options{Dir: dir}, world, broken)
+		r.addFailure(Options{Dir: dir}, simOptions, broken)
 	}
 	for i, f := range r.Failures[5:] {
 		if (f.Dir != "") != (i < 3) {
@@ -142,7 +142,7 @@ func TestFailureFoldersLimit(t *testing.T) {
 	}
 }
 
-// A part of all that was asked is no matter of one world.
+// An aggregate failure is reported for all simulations.
 func TestPrintAggregateFailure(t *testing.T) {
 	var b strings.Builder
 	(&Result{Seeds: 20, Failures: []Failure{{Seed: 7, Property: "at least 90 %", Aggregate: true}}}).Print(&b, nil)
@@ -151,7 +151,7 @@ func TestPrintAggregateFailure(t *testing.T) {
 	}
 }
 
-// panicBehavior panics where the runtime lets nobody catch it: as a behavior of its own.
+// panicBehavior panics in Behavior.Begin, outside the recovery of an agent's turn.
 type panicBehavior struct{}
 
 func (panicBehavior) Begin(actor.Begin) actor.Turn { panic("as it was told to") }
@@ -161,7 +161,7 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 	none := -1
 	for name, test := range map[string]struct {
 		team Team
-		says string
+		want string
 	}{
 		"no agents":          {Team{}, "no agents"},
 		"two of one name":    {Team{Agents: []actor.Definition{clerk, clerk}}, "two agents"},
@@ -179,11 +179,11 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 		"how deep of whom":   {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), Agent: "clerk"}}}, "about the whole team"},
 		"at most of what":    {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), AtMost: 1}}}, "at_most"},
 	} {
-		if _, err := Run(&test.team, Options{Seeds: 1}); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: %v, want %q", name, err, test.says)
+		if _, err := Run(&test.team, Options{Seeds: 1}); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
-	for text, says := range map[string]string{
+	for text, want := range map[string]string{
 		"[[ask]]\nagnet = 1":                 "ask.agnet means nothing; [[ask]] has agent, message, timeout_ms",
 		"asks = 1":                           "asks means nothing; a sim.toml has the tables ask, model",
 		"[[model]]\nuses = [{ tol = 1 }]":    "[[model.uses]] has tool, input",
@@ -192,8 +192,8 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 		"[[ask]]\nagent = 1.":                "line 2",
 		strings.Repeat("#", rulesBytesMax+1): "bytes are over",
 	} {
-		if err := new(Team).Rules(text); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.20q: %v, want %q", text, err, says)
+		if err := new(Team).Rules(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
 	for name, file := range map[string]string{"nothing there": "", "agents/a.toml": "nmae = 1", "sim.toml": "x"} {
@@ -214,7 +214,7 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 	}
 }
 
-// choiceList are drawn as they stand in a list, and then 0.
+// choiceList returns the numbers of a list, and then 0.
 type choiceList struct{ rest []int }
 
 func (l *choiceList) Int(n int) int {
@@ -246,7 +246,7 @@ func TestStubRules(t *testing.T) {
 		agent   string
 		prompt  upstream.Prompt
 		choices []int
-		says    string
+		want    string
 	}{
 		"when":             {"a", user("a red light"), nil, "stop"},
 		"the first":        {"a", user("it"), nil, "one"},
@@ -259,19 +259,19 @@ func TestStubRules(t *testing.T) {
 		"then it may call": {"c", offered, []int{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
 		"or use":           {"c", offered, []int{2}, `t {}`},
 	} {
-		c := team.model(&choiceList{test.choices}, test.agent, test.prompt)
-		said := c.Text
-		for _, call := range c.Calls {
-			said += call.Name + " " + call.Arguments
+		completion := team.model(&choiceList{test.choices}, test.agent, test.prompt)
+		got := completion.Text
+		for _, call := range completion.Calls {
+			got += call.Name + " " + call.Arguments
 		}
-		if said != test.says {
-			t.Errorf("%s: %s, want %s", name, said, test.says)
+		if got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
 	}
-	// Whom an agent may call, its author says.
+	// The spec limits the agents that a model may call.
 	team.Models = nil
-	if c := team.model(&choiceList{[]int{1, 9}}, "a", offered); !strings.Contains(c.Calls[0].Arguments, `"agent_id":"b"`) {
-		t.Error(c)
+	if completion := team.model(&choiceList{[]int{1, 9}}, "a", offered); !strings.Contains(completion.Calls[0].Arguments, `"agent_id":"b"`) {
+		t.Error(completion)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestExpectations(t *testing.T) {
 	three, two := 3, 2
 	for _, test := range []struct {
 		x    Expect
-		says string
+		want string
 	}{
 		{Expect{Refusals: "Cycle", AtMost: 2}, ""},
 		{Expect{Refusals: "Cycle", AtMost: 1}, "2, the first: Cycle, x → a"},
@@ -291,8 +291,8 @@ func TestExpectations(t *testing.T) {
 		{Expect{DepthAtMost: &two}, "a call has 3 above it"},
 		{Expect{FanOutAtMost: &three}, "4 calls at once"},
 	} {
-		if got := test.x.violation(report); test.says == "" && got != "" || !strings.Contains(got, test.says) {
-			t.Errorf("%s: %q, want %q", &test.x, got, test.says)
+		if got := test.x.violation(report); test.want == "" && got != "" || !strings.Contains(got, test.want) {
+			t.Errorf("%s: %q, want %q", &test.x, got, test.want)
 		}
 	}
 	half := 50

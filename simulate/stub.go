@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// model stands in for the model of an agent.
+// model is the stub for the model of an agent.
 func (t *Team) model(c sim.Rand, agent string, p upstream.Prompt) upstream.Completion {
 	last := p.Messages[len(p.Messages)-1]
 	asked := ""
@@ -34,7 +34,7 @@ func (t *Team) model(c sim.Rand, agent string, p upstream.Prompt) upstream.Compl
 	return t.defaultCompletion(c, agent, &p)
 }
 
-// service stands in for an external agent.
+// service is the stub for an external agent.
 func (t *Team) service(c sim.Rand, agent, message string) upstream.Completion {
 	if r := matchRule(t.Services, agent, message, false); r != nil {
 		if r.Script {
@@ -60,15 +60,15 @@ func (t *Team) signal(c sim.Rand, name string) string {
 	return "go on"
 }
 
-// matchRule finds the first that fits.
-func matchRule(rules []Rule, agent, told string, result bool) *Rule {
+// matchRule returns the first rule that matches, or nil.
+func matchRule(rules []Rule, agent, message string, isResult bool) *Rule {
 	for i := range rules {
 		r := &rules[i]
 		switch {
 		case r.Agent != "" && r.Agent != agent:
 		case r.Script:
 			return r
-		case r.When == "" && result, r.When != "" && !strings.Contains(told, r.When):
+		case r.When == "" && isResult, r.When != "" && !strings.Contains(message, r.When):
 		default:
 			return r
 		}
@@ -76,7 +76,7 @@ func matchRule(rules []Rule, agent, told string, result bool) *Rule {
 	return nil
 }
 
-// answer draws one of a rule's answers.
+// answer picks one of the rule's answers at random.
 func (r *Rule) answer(c sim.Rand, asked string, turn int) upstream.Completion {
 	i := c.Int(len(r.Says) + len(r.Calls) + len(r.Uses))
 	fill := func(text string) string { return strings.ReplaceAll(text, "{message}", asked) }
@@ -90,8 +90,8 @@ func (r *Rule) answer(c sim.Rand, asked string, turn int) upstream.Completion {
 	return toolCompletion(turn, u.Tool, textOr(u.Input, "{}"))
 }
 
-// defaultCompletion draws what a model may do of which nothing is known: answer, or use a
-// tool that its agent may use, or call an agent that it may call.
+// defaultCompletion picks a completion without a rule: an answer, a permitted tool,
+// or a permitted agent.
 func (t *Team) defaultCompletion(c sim.Rand, agent string, p *upstream.Prompt) upstream.Completion {
 	i := c.Int(1 + len(p.Tools))
 	if i == 0 {
@@ -117,7 +117,7 @@ func (t *Team) others(agent string) []string {
 	return slices.DeleteFunc(t.names(), func(name string) bool { return name == agent })
 }
 
-// toolResults is what the tools said that were used last.
+// toolResults returns the results of the last tool calls.
 func toolResults(messages []upstream.Message) (texts []string) {
 	for _, m := range messages {
 		if m.Role != upstream.Tool {
@@ -141,7 +141,7 @@ func toolCompletion(turn int, tool, input string) upstream.Completion {
 func callInput(agent, message string) string {
 	b, err := json.Marshal(map[string]string{"agent_id": agent, "message": textOr(message, "…")})
 	if err != nil {
-		panic(err) // strings can be written
+		panic(err) // strings can always be encoded
 	}
 	return string(b)
 }

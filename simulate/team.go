@@ -14,12 +14,12 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// Team is agents, and what stands around them in an imagined world.
+// Team is a set of agents and the stubs of their environment.
 type Team struct {
-	Specs    []agents.Spec      // those that are declared
-	Agents   []actor.Definition // those that are written in Go
-	Limits   dispatcher.Limits  // the zero value: the defaults
-	Asks     []Ask              // none: clients ask anybody for something drawn
+	Specs    []agents.Spec      // declared and external agents
+	Agents   []actor.Definition // agents in Go
+	Limits   dispatcher.Limits  // the zero value means the defaults
+	Asks     []Ask              // if empty, clients send generated messages to all agents
 	Models   []Rule
 	Services []Rule // external agents
 	Tools    []Tool
@@ -27,59 +27,58 @@ type Team struct {
 	Expect   []Expect
 }
 
-// Ask is what a client comes with.
+// Ask is a request of a client.
 type Ask struct {
 	Agent     string `toml:"agent"`
 	Message   string `toml:"message"`
-	TimeoutMS int64  `toml:"timeout_ms"` // 0: 20,000; at most 60,000
+	TimeoutMS int64  `toml:"timeout_ms"` // 0 means 20,000; at most 60,000
 }
 
-// Tool is the stand-in for a tool.
+// Tool is the stub of a tool.
 type Tool struct {
 	Name        string   `toml:"name"`
 	Description string   `toml:"description"`
-	Schema      string   `toml:"schema"` // of its input; "": any object
+	Schema      string   `toml:"schema"` // of the input; empty: any object
 	Idempotent  bool     `toml:"idempotent"`
-	Says        []string `toml:"says"` // one of them is drawn, each as likely; a story that is made small keeps to the first
+	Says        []string `toml:"says"` // results, picked with equal probability; shrinking prefers the first
 }
 
-// Signal is what people say to who waits for it.
+// Signal is the stub of a person who sends a signal to a waiting turn.
 type Signal struct {
 	Name string   `toml:"name"`
 	Says []string `toml:"says"`
 }
 
-// Rule is what a stand-in does with what it is told. The first rule that fits is
-// taken, and one of its answers drawn, each as likely; a story that is made small
-// keeps to the first.
+// Rule defines the answers of a stub. The first matching rule is applied, and one of
+// its answers is picked with equal probability. Shrinking prefers the first answer.
 type Rule struct {
-	Agent  string   `toml:"agent"`  // whose model, or which external agent; "": any
-	When   string   `toml:"when"`   // part of what it was told last; "": any message, but no result of a tool
-	Script bool     `toml:"script"` // does what it is told, line by line, as the built-in model does
+	Agent  string   `toml:"agent"`  // agent of the model, or external agent; empty: any
+	When   string   `toml:"when"`   // required text in the last message; empty: any message but a tool result
+	Script bool     `toml:"script"` // follow the instructions in the message, as the built-in model does
 	Says   []string `toml:"says"`
 	Calls  []Call   `toml:"calls"`
-	Uses   []Use    `toml:"uses"` // of models alone: a service has no tools but its callers'
+	Uses   []Use    `toml:"uses"` // models only; a service has no tools
 }
 
-// Call is another agent that a stand-in has its agent call.
+// Call is a call of another agent.
 type Call struct {
 	Agent   string `toml:"agent"`
-	Message string `toml:"message"` // {message} is what the agent was told
+	Message string `toml:"message"` // {message} is replaced by the agent's message
 }
 
-// Use is a tool that a stand-in has its agent use.
+// Use is a tool call.
 type Use struct {
 	Tool  string `toml:"tool"`
 	Input string `toml:"input"`
 }
 
-// bounds of a team.
+// Limits of a team.
 const (
 	agentsMax = 64
 	rulesMax  = 1000
 )
 
-// names are all agents of the team.
+// names returns the names of all agents of the team.
 func (t *Team) names() (names []string) {
 	for _, s := range t.Specs {
 		names = append(names, s.ID)
@@ -90,12 +89,12 @@ func (t *Team) names() (names []string) {
 	return names
 }
 
-// check says what is wrong with a team.
+// check returns an error if the team is invalid.
 func (t *Team) check() error {
 	names := t.names()
-	knows := func(what, agent string) error {
+	checkAgent := func(where, agent string) error {
 		if !slices.Contains(names, agent) {
-			return fmt.Errorf("%s names the agent %q; the team has %v", what, agent, names)
+			return fmt.Errorf("%s names the agent %q; the team has %v", where, agent, names)
 		}
 		return nil
 	}
@@ -113,7 +112,7 @@ func (t *Team) check() error {
 		}
 	}
 	for i, a := range t.Asks {
-		if err := knows(fmt.Sprintf("ask %d", i+1), a.Agent); err != nil {
+		if err := checkAgent(fmt.Sprintf("ask %d", i+1), a.Agent); err != nil {
 			return err
 		}
 		if a.TimeoutMS < 0 || a.TimeoutMS > sim.TeamLeftMax.Milliseconds() {
@@ -121,22 +120,22 @@ func (t *Team) check() error {
 		}
 	}
 	for i, r := range slices.Concat(t.Models, t.Services) {
-		what, service := fmt.Sprintf("model %d", i+1), i >= len(t.Models)
+		where, service := fmt.Sprintf("model %d", i+1), i >= len(t.Models)
 		if service {
-			what = fmt.Sprintf("service %d", i+1-len(t.Models))
+			where = fmt.Sprintf("service %d", i+1-len(t.Models))
 		}
 		if r.Agent != "" {
-			if err := knows(what, r.Agent); err != nil {
+			if err := checkAgent(where, r.Agent); err != nil {
 				return err
 			}
 		}
 		switch {
 		case !r.Script && len(r.Says)+len(r.Calls)+len(r.Uses) == 0:
-			return fmt.Errorf("%s answers nothing; give it says, calls, uses, or script = true", what)
+			return fmt.Errorf("%s answers nothing; give it says, calls, uses, or script = true", where)
 		case r.Script && (r.When != "" || len(r.Says)+len(r.Calls)+len(r.Uses) > 0):
-			return fmt.Errorf("%s has script = true, which does whatever it is told; take when, says, calls and uses out, or script", what)
+			return fmt.Errorf("%s has script = true, which does whatever it is told; take when, says, calls and uses out, or script", where)
 		case len(r.Uses) > 0 && service:
-			return fmt.Errorf("%s uses a tool; an external agent can say things and call agents, so want says or calls", what)
+			return fmt.Errorf("%s uses a tool; an external agent can say things and call agents, so want says or calls", where)
 		}
 	}
 	for i, x := range t.Expect {
@@ -144,7 +143,7 @@ func (t *Team) check() error {
 			return fmt.Errorf("expect %d: %w", i+1, err)
 		}
 		if x.Agent != "" {
-			if err := knows(fmt.Sprintf("expect %d", i+1), x.Agent); err != nil {
+			if err := checkAgent(fmt.Sprintf("expect %d", i+1), x.Agent); err != nil {
 				return err
 			}
 		}
@@ -152,16 +151,16 @@ func (t *Team) check() error {
 	return nil
 }
 
-// build is the team as a world plays it.
+// build returns the team in the form that the simulator runs.
 func (t *Team) build() (*sim.Team, error) {
 	if err := t.check(); err != nil {
 		return nil, fmt.Errorf("simulate: %w", err)
 	}
 	registry := tools.NewRegistry()
 	for _, tool := range t.Tools {
-		says := tool.Says
+		results := tool.Says
 		stand := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
-			func(c sim.Rand, _ []byte) string { return pick(c, says, "done") })
+			func(c sim.Rand, _ []byte) string { return pick(c, results, "done") })
 		if err := registry.RegisterBuiltin(stand); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
@@ -174,31 +173,31 @@ func (t *Team) build() (*sim.Team, error) {
 		}
 		all = append(all, def)
 	}
-	cast := &sim.Team{Agents: all, Tools: registry, Limits: t.Limits, Model: t.model, Service: t.service, Signal: t.signal}
+	team := &sim.Team{Agents: all, Tools: registry, Limits: t.Limits, Model: t.model, Service: t.service, Signal: t.signal}
 	for _, a := range t.Asks {
-		cast.Asks = append(cast.Asks, sim.TeamAsk{Agent: a.Agent, Message: a.Message, Left: time.Duration(a.TimeoutMS) * time.Millisecond})
+		team.Asks = append(team.Asks, sim.TeamAsk{Agent: a.Agent, Message: a.Message, Left: time.Duration(a.TimeoutMS) * time.Millisecond})
 	}
-	if len(cast.Asks) == 0 {
+	if len(team.Asks) == 0 {
 		for _, name := range t.names() {
 			for n := range 3 {
-				cast.Asks = append(cast.Asks, sim.TeamAsk{Agent: name, Message: fmt.Sprintf("question %d", n+1)})
+				team.Asks = append(team.Asks, sim.TeamAsk{Agent: name, Message: fmt.Sprintf("question %d", n+1)})
 			}
 		}
 	}
-	return cast, nil
+	return team, nil
 }
 
-func textOr(text, other string) string {
+func textOr(text, fallback string) string {
 	if text != "" {
 		return text
 	}
-	return other
+	return fallback
 }
 
-// pick is one of several texts.
-func pick(c sim.Rand, says []string, otherwise string) string {
-	if len(says) == 0 {
-		return otherwise
+// pick returns one of several texts.
+func pick(c sim.Rand, texts []string, fallback string) string {
+	if len(texts) == 0 {
+		return fallback
 	}
-	return says[c.Int(len(says))]
+	return texts[c.Int(len(texts))]
 }
