@@ -10,9 +10,9 @@ import (
 // EventStream is the media type of Server-Sent Events.
 const EventStream = "text/event-stream"
 
-// WantsStream tells whether an Accept header prefers a stream of events to one
-// JSON answer. Whoever does not name the stream gets JSON; of two that are liked
-// alike, the stream, since who names it can read it.
+// WantsStream reports whether an Accept header prefers an event stream to a
+// single JSON answer. A header that does not name the stream gets JSON. With
+// equal weights the stream wins, since a client that names it can read it.
 func WantsStream(accept string) bool {
 	stream, json := 0.0, 0.0
 	for part := range strings.SplitSeq(accept, ",") {

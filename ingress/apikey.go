@@ -17,18 +17,19 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Scope is what an API key allows its holder to do.
+// Scope is a permission that an API key grants to its holder.
 type Scope string
 
-// The scopes. Each stands for itself, but for ScopeAdmin, which is all of them.
+// The scopes. Each grants only itself, except ScopeAdmin, which grants all of
+// them.
 const (
 	ScopeCall   Scope = "call"   // send messages to agents; signal and cancel runs
-	ScopeRead   Scope = "read"   // see agents, runs, their events, and figures
+	ScopeRead   Scope = "read"   // read agents, runs, their events, and metrics
 	ScopeAgents Scope = "agents" // create, register and delete agents
-	ScopeAdmin  Scope = "admin"  // everything, and API keys
+	ScopeAdmin  Scope = "admin"  // everything, including API keys
 )
 
-// Scopes lists them.
+// Scopes returns all scopes in their canonical order.
 func Scopes() []Scope { return []Scope{ScopeCall, ScopeRead, ScopeAgents, ScopeAdmin} }
 
 // Bounds of keys.
@@ -40,22 +41,22 @@ const (
 	keyPrefix      = "troupe_"
 	keyTextBytes   = len(keyPrefix) + 2*keyIDBytes + 1 + 2*keySecretBytes
 
-	// KeyRandomBytes is how much chance NewKey takes.
+	// KeyRandomBytes is the number of random bytes that NewKey takes.
 	KeyRandomBytes = keyIDBytes + keySecretBytes
 )
 
-// Key is an API key as a server knows it: enough to recognise its text, and not
-// enough to write it.
+// Key is an API key as a server stores it. It holds enough to verify the key's
+// text, and not enough to reconstruct it.
 type Key struct {
 	ID      string
 	Name    string
-	Digest  [sha256.Size]byte // of the whole text
-	Scopes  []Scope           // each once, in the order of Scopes
-	Created actor.Time        // when the registry took it in
-	Expires actor.Time        // 0: never
+	Digest  [sha256.Size]byte // SHA-256 of the whole text
+	Scopes  []Scope           // without duplicates, in the order of Scopes
+	Created actor.Time        // time at which the registry accepted the key
+	Expires actor.Time        // 0 means never
 }
 
-// keyRecord is a Key as the registry keeps it.
+// keyRecord is the JSON form in which the registry stores a Key.
 type keyRecord struct {
 	ID      string  `json:"key_id"`
 	Name    string  `json:"name"`
@@ -65,8 +66,9 @@ type keyRecord struct {
 	Expires string  `json:"expires_at,omitzero"`
 }
 
-// NewKey makes a key, and the text that its holder presents: troupe_, the key's
-// id, _ and 256 bits. The text is nowhere but in what is returned here.
+// NewKey returns a new key and the text that its holder presents: "troupe_", the
+// key's id, "_" and 256 bits in hex. The text exists only in the returned value
+// and cannot be recovered from the key.
 func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expires actor.Time) (Key, string, *actor.Refusal) {
 	id := hex.EncodeToString(random[:keyIDBytes])
 	text := keyPrefix + id + "_" + hex.EncodeToString(random[keyIDBytes:])
@@ -83,7 +85,7 @@ func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expir
 	return k, text, nil
 }
 
-// Check says what no key can be.
+// Check returns a refusal that names the first invalid field, or nil.
 func (k *Key) Check() *actor.Refusal {
 	if _, err := hex.DecodeString(k.ID); err != nil || len(k.ID) != 2*keyIDBytes || strings.ToLower(k.ID) != k.ID {
 		return invalid("key_id", "want %d lower-case hex digits", 2*keyIDBytes)
@@ -102,7 +104,8 @@ func (k *Key) Check() *actor.Refusal {
 	return nil
 }
 
-// sortScopes is each of the scopes once; those that are none come last.
+// sortScopes returns the scopes without duplicates, in the order of Scopes.
+// Unknown scopes follow at the end.
 func sortScopes(scopes []Scope) (out []Scope) {
 	for _, s := range append(Scopes(), scopes...) {
 		if slices.Contains(scopes, s) && !slices.Contains(out, s) {
@@ -112,22 +115,24 @@ func sortScopes(scopes []Scope) (out []Scope) {
 	return out
 }
 
-// Allows tells whether the holder may do what the scope is about.
+// Allows reports whether the key grants the scope.
 func (k *Key) Allows(s Scope) bool {
 	return slices.Contains(k.Scopes, s) || slices.Contains(k.Scopes, ScopeAdmin)
 }
 
-// Expired tells whether the key's time is over.
+// Expired reports whether the key has expired.
 func (k *Key) Expired(now actor.Time) bool { return k.Expires != 0 && now >= k.Expires }
 
-// Matches tells whether a text is the key's own, in a time that says nothing of it.
+// Matches reports whether text is the key's own text. Its running time does not
+// depend on the key.
 func (k *Key) Matches(text string) bool {
-	var room [keyTextBytes + 1]byte // what is longer is nobody's, whatever else it says
-	digest := sha256.Sum256(room[:copy(room[:], text)])
+	var buf [keyTextBytes + 1]byte // a longer text never matches: the extra byte changes its digest
+	digest := sha256.Sum256(buf[:copy(buf[:], text)])
 	return subtle.ConstantTimeCompare(digest[:], k.Digest[:]) == 1
 }
 
-// KeyID finds the id in what may be the text of a key; the rest of it is not looked at.
+// KeyID returns the id contained in the text of a key. It checks only the form of
+// the text, not the secret part.
 func KeyID(text string) (id string, ok bool) {
 	if len(text) != keyTextBytes || !strings.HasPrefix(text, keyPrefix) {
 		return "", false
@@ -136,17 +141,17 @@ func KeyID(text string) (id string, ok bool) {
 	return id, rest[0] == '_'
 }
 
-// Principal is in whose name a holder of the key acts.
+// Principal returns the principal for which a holder of the key acts.
 func (k *Key) Principal() string { return "key:" + k.ID }
 
-// Encode writes the key as the registry is told of it.
+// Encode returns the key as it is sent to the registry.
 func (k *Key) Encode() []byte {
 	out := keyRecord{ID: k.ID, Name: k.Name, Digest: hex.EncodeToString(k.Digest[:]), Scopes: k.Scopes}
 	out.Created, out.Expires = formatTime(k.Created), formatTime(k.Expires)
 	return invariant.Must(json.Marshal(out))
 }
 
-// DecodeKey reads what Encode writes.
+// DecodeKey parses the output of Encode.
 func DecodeKey(b []byte) (k Key, err error) {
 	var in keyRecord
 	if err := json.Unmarshal(b, &in, json.RejectUnknownMembers(true)); err != nil {
@@ -163,12 +168,12 @@ func DecodeKey(b []byte) (k Key, err error) {
 	copy(k.Digest[:], digest)
 	for _, at := range []struct {
 		text string
-		into *actor.Time
+		dst  *actor.Time
 	}{{in.Created, &k.Created}, {in.Expires, &k.Expires}} {
 		if at.text == "" {
 			continue
 		}
-		if *at.into, err = runs.ParseTime(at.text); err != nil {
+		if *at.dst, err = runs.ParseTime(at.text); err != nil {
 			return Key{}, fmt.Errorf("API key %s: %w", in.ID, err)
 		}
 	}

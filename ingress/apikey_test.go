@@ -55,7 +55,7 @@ func TestKeyMatchesOnlyItsText(t *testing.T) {
 	}
 }
 
-// Nothing that is printed or kept of a key helps to write it.
+// Neither the encoded key nor its printed form may reveal the text.
 func TestKeyDoesNotExposeItsText(t *testing.T) {
 	k, text := newKey(t, 1, ScopeAdmin)
 	secret := text[len(text)-64:]

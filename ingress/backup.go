@@ -8,10 +8,12 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// pathBytesMax is more than any file system takes.
+// pathBytesMax is the maximum length of a path. No file system accepts a longer
+// one.
 const pathBytesMax = 4096
 
-// Backup reads where the server is to put a copy of its store.
+// Backup decodes a backup request and returns the target folder: an absolute path
+// on the server's machine.
 func Backup(body []byte) (dir string, _ *actor.Refusal) {
 	var in struct {
 		Dir string `json:"dir"`

@@ -10,19 +10,20 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// branch is one run of those that a stream tells of.
+// branch is the state of one run in a stream: the root, or a run below it.
 type branch struct {
 	run       actor.CallID
-	lastSeq   uint64    // its events that the client has, or will have
-	cursorSeq uint64    // how many of them it came with
-	children  []*branch // called among the events that were told, in that order
-	barrier   uint64    // the event before which those below were looked at once more
-	appended  bool      // there was some while it was being read
-	ended     bool      // its last event was told
+	lastSeq   uint64    // last event enqueued, or already read by the client
+	cursorSeq uint64    // number of this run's events that the client's cursor covers
+	children  []*branch // runs called by the enqueued events, in call order
+	barrier   uint64    // event before which the descendants were last read again
+	appended  bool      // an event was appended while this run was being read
+	ended     bool      // its last event was enqueued
 }
 
-// restore goes through what the client has read. Of one run that is its last event,
-// to see that it is there; of a tree all, to learn which runs there are.
+// restore rebuilds the position of the client's cursor. For a single run it reads
+// only the last event, to check that it exists. For a tree it reads every event
+// up to the cursor, because those events name the runs below.
 func (s *Stream) restore() {
 	if !s.tree && len(s.cursor) > 1 {
 		s.fail(actor.Refuse(actor.Invalid, "%s is a place in a tree of runs: ask with ?tree=1, or give the number of this run's last event", s.cursor))
@@ -31,8 +32,8 @@ func (s *Stream) restore() {
 	s.restoreNext()
 }
 
-// restoreNext takes the next branch whose events up to the client's place are to be
-// gone through, and begins once there is none.
+// restoreNext selects the next branch whose events up to the cursor must be read.
+// Once no branch remains, it starts the stream.
 func (s *Stream) restoreNext() {
 	for len(s.restoring) > 0 {
 		b := s.restoring[len(s.restoring)-1]
@@ -63,19 +64,20 @@ func (s *Stream) failOutsideTree() {
 	s.fail(actor.Refuse(actor.Invalid, "the id is no place in the tree of run %s: want the id of the last event that was read, as it came, or nothing to begin with the first", s.branches[0].run))
 }
 
-// restoreEvent notes an event that the client has.
+// restoreEvent records an event that the client has already read.
 func (s *Stream) restoreEvent(b *branch, e *runs.Event) {
 	b.lastSeq, b.ended = e.Seq, e.Type.Ends()
 	s.addChild(b, e)
 }
 
-// restorePage goes on to the runs below, once all that the client has of a run was gone through.
-func (s *Stream) restorePage(b *branch, noMore bool) {
+// restorePage runs after each page of restored events. Once all events of a run
+// that the cursor covers have been read, it schedules the runs below.
+func (s *Stream) restorePage(b *branch, lastPage bool) {
 	if s.ended {
 		return
 	}
 	if b.lastSeq < b.cursorSeq {
-		if noMore {
+		if lastPage {
 			s.fail(actor.Refuse(actor.Invalid, "run %s has no event %d yet: want the id of the last event that was read, or nothing to begin with the first", b.run, b.cursorSeq))
 		}
 		return
@@ -87,10 +89,10 @@ func (s *Stream) restorePage(b *branch, noMore bool) {
 	s.restoreNext()
 }
 
-// start starts to tell.
+// start begins to deliver events.
 func (s *Stream) start() {
 	root := s.branches[0]
-	if root.ended { // the client has it all
+	if root.ended { // the client has read everything
 		s.end(End{Reason: RunEnded})
 		return
 	}
@@ -105,7 +107,8 @@ func (s *Stream) start() {
 	}
 }
 
-// enqueue puts an event into the queue, and tells whether the next of its run may follow.
+// enqueue appends an event to the output queue. It reports whether the next event
+// of the same run may follow.
 func (s *Stream) enqueue(b *branch, e *runs.Event, body []byte) bool {
 	if s.full() || s.readDescendants(b, e) {
 		return false
@@ -129,7 +132,9 @@ func (s *Stream) enqueue(b *branch, e *runs.Event, body []byte) bool {
 	return true
 }
 
-// addChild adds the run that an event tells was called, if it does.
+// addChild adds the run that an event reports as called, if the stream covers it
+// and does not know it yet. It fails the stream if the tree exceeds TreeRunsMax
+// runs.
 func (s *Stream) addChild(b *branch, e *runs.Event) *branch {
 	if !s.tree || e.Type != runs.AgentCalledChild || slices.ContainsFunc(s.branches, func(o *branch) bool { return o.run == e.Child }) {
 		return nil
@@ -143,31 +148,33 @@ func (s *Stream) addChild(b *branch, e *runs.Event) *branch {
 	return child
 }
 
-// readDescendants has the runs below read once more before the event that says that
-// they are over: what they said until then is told first.
+// readDescendants schedules the open runs below an event that ends them to be
+// read again. Their events up to then are thereby delivered before the event
+// itself. It reports whether it scheduled any, and does so at most once per
+// event.
 func (s *Stream) readDescendants(b *branch, e *runs.Event) bool {
 	if b.barrier == e.Seq {
 		return false
 	}
-	var below []*branch
+	var open []*branch
 	switch {
 	case e.Type.Ends():
-		below = b.appendSubtree(nil)[1:]
+		open = b.appendSubtree(nil)[1:]
 	case e.Type == runs.AgentChildDone:
 		if i := slices.IndexFunc(b.children, func(c *branch) bool { return c.run == e.Child }); i >= 0 {
-			below = b.children[i].appendSubtree(nil)
+			open = b.children[i].appendSubtree(nil)
 		}
 	}
-	if below = slices.DeleteFunc(below, func(o *branch) bool { return o.ended }); len(below) == 0 {
+	if open = slices.DeleteFunc(open, func(d *branch) bool { return d.ended }); len(open) == 0 {
 		return false
 	}
 	b.barrier = e.Seq
-	slices.Reverse(below) // the deepest first
-	s.readFirst(append(below, b)...)
+	slices.Reverse(open) // deepest first
+	s.readFirst(append(open, b)...)
 	return true
 }
 
-// appendSubtree appends the branch and all below it.
+// appendSubtree appends the branch and all branches below it to all.
 func (b *branch) appendSubtree(all []*branch) []*branch {
 	all = append(all, b)
 	for _, child := range b.children {
@@ -176,13 +183,13 @@ func (b *branch) appendSubtree(all []*branch) []*branch {
 	return all
 }
 
-// readFirst has branches read before all others.
+// readFirst moves branches to the front of the read queue.
 func (s *Stream) readFirst(branches ...*branch) {
 	s.readQueue = slices.DeleteFunc(s.readQueue, func(b *branch) bool { return slices.Contains(branches, b) })
 	s.readQueue = append(slices.Clone(branches), s.readQueue...)
 }
 
-// appendCursor writes the client's place once it has all that was told.
+// appendCursor appends the cursor of a client that has read every enqueued event.
 func (s *Stream) appendCursor(id []byte, b *branch) []byte {
 	if len(id) > 0 {
 		id = append(id, '.')

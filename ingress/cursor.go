@@ -10,26 +10,27 @@ import (
 )
 
 const (
-	// TreeRunsMax is how many runs one stream may tell of.
+	// TreeRunsMax is the maximum number of runs in one stream.
 	TreeRunsMax = 512
-	// cursorSeqMax is the highest number a cursor may hold: what every client can hold, too.
+	// cursorSeqMax is the highest number in a cursor: the largest integer that a
+	// JSON number holds exactly.
 	cursorSeqMax = 1<<53 - 1
 )
 
-// Cursor says how far a client has read. Of one run it is the number of the last
-// event. Of a run and all runs below it, it is one such number for each run:
-// first the run's own, then, for each call that it made among those events and in
-// that order, the cursor of the run below. So the runs need no names: the events
-// that were read say which they are.
+// Cursor is a position in a stream of events: how far a client has read. For a
+// single run it is the number of the last event. For a run with all runs below
+// it, it holds one such number per run: first that of the run itself, then the
+// cursor of each run called by those events, in call order. The runs need no
+// names, because the events already read identify them.
 //
 //	12          twelve events of the run
-//	12.7.3.0    twelve of the run; of its first call seven, and three of the call
-//	            that this one made; of its second call none
+//	12.7.3.0    twelve events of the run; seven of its first child; three of
+//	            that child's own child; none of the second child
 //
-// The empty Cursor is where nothing has been read.
+// The empty Cursor is the position before the first event.
 type Cursor []uint64
 
-// ParseCursor reads what String writes, and nothing else.
+// ParseCursor parses the output of String and rejects any other spelling.
 func ParseCursor(text string) (Cursor, *actor.Refusal) {
 	wrong := actor.Refuse(actor.Invalid, "%.40q is no place in a stream of events: want the id of the last one that was read, or nothing to begin with the first", text)
 	if strings.Count(text, ".") >= TreeRunsMax {
@@ -46,7 +47,7 @@ func ParseCursor(text string) (Cursor, *actor.Refusal) {
 	return c, nil
 }
 
-// String writes the numbers with dots between them.
+// String returns the numbers separated by dots.
 func (c Cursor) String() string { return string(c.appendTo(nil)) }
 
 func (c Cursor) appendTo(b []byte) []byte {

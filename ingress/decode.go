@@ -15,11 +15,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// DepthMax is how deep JSON from outside may nest.
+// DepthMax is the maximum nesting depth of JSON from clients.
 const DepthMax = 64
 
-// Decode reads JSON from outside strictly into v, a pointer to a struct: one
-// object, no member twice, none that is unknown, nothing behind it.
+// Decode decodes client JSON strictly into v, a pointer to a struct. The body
+// must be exactly one object, without duplicate or unknown members.
 func Decode(body []byte, v any) *actor.Refusal {
 	var err error
 	if withinDepth(body) {
@@ -27,7 +27,7 @@ func Decode(body []byte, v any) *actor.Refusal {
 			return nil
 		}
 	}
-	// What is wrong is said by who reads the shape alone: it knows the better words.
+	// checkShape names the error more precisely than the decoder does.
 	if r := checkShape(body); r != nil {
 		return r
 	}
@@ -42,8 +42,8 @@ func Decode(body []byte, v any) *actor.Refusal {
 	}
 }
 
-// withinDepth tells whether a text begins as an object does, and nests no deeper than
-// it may. Of what is no JSON it may say either; what is, it reads as JSON is read.
+// withinDepth reports whether body begins with an object and nests at most
+// DepthMax levels deep. The result is meaningful for valid JSON only.
 func withinDepth(body []byte) bool {
 	if at := bytes.IndexFunc(body, func(r rune) bool { return !strings.ContainsRune(" \t\r\n", r) }); at < 0 || body[at] != '{' {
 		return false
@@ -67,7 +67,7 @@ func withinDepth(body []byte) bool {
 	return true
 }
 
-// invalid is bad input, in a field if one is named.
+// invalid returns an Invalid refusal, prefixed with the field if one is given.
 func invalid(field, format string, args ...any) *actor.Refusal {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
@@ -78,7 +78,8 @@ func invalid(field, format string, args ...any) *actor.Refusal {
 	return r
 }
 
-// checkShape finds what is wrong with JSON whatever it is meant to say.
+// checkShape checks syntax, duplicate names and nesting depth, regardless of the
+// expected members.
 func checkShape(body []byte) *actor.Refusal {
 	if len(body) == 0 {
 		return invalid("", "want a JSON object, got nothing")
@@ -111,7 +112,8 @@ func checkShape(body []byte) *actor.Refusal {
 	}
 }
 
-// topLevelField is the member at the top that a pointer leads through.
+// topLevelField returns the name of the top-level member that a pointer leads
+// into.
 func topLevelField(p jsontext.Pointer) string {
 	for token := range p.Tokens() {
 		return fmt.Sprintf("%.80s", strings.ToValidUTF8(token, "\uFFFD"))

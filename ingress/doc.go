@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ingress says what a client may do next and what it is told: requests,
-// promises to ask once, cursors, bounded queues, frames out. It holds no socket.
+// Package ingress implements the protocol between clients and a node: it decodes
+// requests, idempotency keys and credentials, and turns runs into bounded event
+// streams. It has no sockets; a driver supplies time and input.
 //
-//	Decode                       the one reader of JSON from outside
-//	Message, Signal, Invoke …    what was asked for, as a call
-//	WantsStream                  whether the answer is to come as it is made
-//	Cursor                       how far a client has read
-//	Stream                       a run told to one client, event by event
+//	Decode                       strict JSON decoder for all client input
+//	Message, Signal, Invoke …    decode a request body into a call
+//	WantsStream                  whether a client prefers a stream of events
+//	Cursor                       position of a client in a stream of events
+//	Stream                       state machine that streams one run to one client
 //
-// A Stream is a state machine that a world drives: it is given the time and one
-// input, says what to read, watch and write, and by NextDeadline when to come back.
+// A Stream is driven by its caller: Step takes the time and one input and returns
+// what to read, watch and write. NextDeadline returns the time of the next Tick.
 //
 //	          refused: the cursor is not of this run
 //	         ┌─────────────────▶ End
 //	Opened ──┤
-//	         └─▶ telling ──────▶ End      the run is over, or there is nothing after the cursor
+//	         └─▶ streaming ────▶ End      the run has ended, or the cursor is at its end
 //	              │   ▲  │
 //	        Write ▼   │  └─────▶ End      Closed, Revoked, Draining, slow, unreadable
 //	            Wrote ┘
 //
-// Whoever is cut off goes on where it stopped: every frame bears a cursor, and
-// what follows that cursor is all that was not told yet, once each, in the order
-// of its run. Nothing is lost by ending a stream; so a reader that is too slow is
-// sent away instead of being waited for.
+// A client that is disconnected can resume: every frame carries a cursor, and a
+// stream opened with that cursor delivers each later event exactly once, in the
+// order of its run. Ending a stream therefore loses nothing. A slow reader is
+// disconnected instead of being waited for.
 package ingress

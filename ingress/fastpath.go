@@ -7,17 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// messageBody is the body of a message.
+// messageBody is the JSON body of a message request.
 type messageBody struct {
 	Content *string `json:"content"`
 	Session string  `json:"session"`
 	Timeout int64   `json:"timeout_ms"`
 }
 
-// decodeMessageFast reads a message that is written as most are: known names, each once, texts
-// without escapes, a number without sign or fraction. Of anything else it says
-// nothing but that it is not for it: Decode reads that, or refuses it. What it does
-// read, Decode reads alike. The content is a part of the body; nil if there is none.
+// decodeMessageFast decodes a message in the most common form: known members
+// without duplicates, strings without escapes, a number without sign or fraction.
+// It reports ok = false for any other body, which Decode then decodes or refuses.
+// For a body that it accepts, Decode returns the same result. The returned
+// content aliases body and is nil if the member is absent.
 func decodeMessageFast(body []byte) (m messageBody, content []byte, ok bool) {
 	s := scanner{body}
 	if !s.consume('{') {
@@ -38,7 +39,7 @@ func decodeMessageFast(body []byte) (m messageBody, content []byte, ok bool) {
 		case string(name) == "session" && m.Session == "":
 			text, ok = s.readString()
 			m.Session = string(text)
-			ok = ok && m.Session != "" // twice could not be seen otherwise
+			ok = ok && m.Session != "" // an empty session would hide a duplicate member
 		case string(name) == "timeout_ms" && m.Timeout == 0:
 			m.Timeout, ok = s.readInt()
 			ok = ok && m.Timeout != 0
@@ -53,7 +54,7 @@ func decodeMessageFast(body []byte) (m messageBody, content []byte, ok bool) {
 	return m, content, len(s.rest) == 0
 }
 
-// scanner reads JSON from the left.
+// scanner reads JSON tokens from left to right.
 type scanner struct{ rest []byte }
 
 func (s *scanner) skipSpace() {
@@ -62,7 +63,7 @@ func (s *scanner) skipSpace() {
 	}
 }
 
-// consume takes a byte, if it is the next behind blanks.
+// consume skips blanks and reads the byte c. It reports whether c was next.
 func (s *scanner) consume(c byte) bool {
 	s.skipSpace()
 	if len(s.rest) == 0 || s.rest[0] != c {
@@ -72,7 +73,7 @@ func (s *scanner) consume(c byte) bool {
 	return true
 }
 
-// readString takes a text without escapes.
+// readString reads a string literal without escapes.
 func (s *scanner) readString() ([]byte, bool) {
 	if !s.consume('"') {
 		return nil, false
@@ -90,7 +91,7 @@ func (s *scanner) readString() ([]byte, bool) {
 	return nil, false
 }
 
-// readInt takes digits.
+// readInt reads an unsigned decimal integer of at most 18 digits.
 func (s *scanner) readInt() (int64, bool) {
 	s.skipSpace()
 	n := 0
@@ -102,5 +103,5 @@ func (s *scanner) readInt() (int64, bool) {
 	}
 	v, err := strconv.ParseInt(string(s.rest[:n]), 10, 64)
 	s.rest = s.rest[n:]
-	return v, err == nil // a fraction that follows is no comma
+	return v, err == nil // a following fraction fails later, as a missing comma
 }

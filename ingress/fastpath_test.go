@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// What quick reads, Decode reads alike.
+// A body that decodeMessageFast accepts MUST decode to the same value with
+// Decode.
 func TestFastMessageDecodeMatchesDecode(t *testing.T) {
 	check := func(body []byte) bool {
 		got, content, ok := decodeMessageFast(body)

@@ -14,18 +14,18 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// IdempotencyKey is the header with which a client may ask again.
+// IdempotencyKey is the header that makes a request safe to retry.
 const IdempotencyKey = "Idempotency-Key"
 
 const (
 	idempotencyKeyBytesMax = 255
-	timeoutMax             = 24 * time.Hour // a cell grants less
+	timeoutMax             = 24 * time.Hour // upper bound on the wire; a cell grants less
 )
 
-// What follows reads what a client asks for. The calls have no id, no principal
-// and no promise yet: those are not the client's to say.
+// The functions below decode requests of clients. The returned calls have no id,
+// principal or idempotency yet, because a client must not choose those.
 
-// Message reads a message to an agent. It keeps nothing of the body.
+// Message decodes a message to an agent. The returned call does not alias body.
 func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 	in, content, ok := decodeMessageFast(body)
 	if !ok {
@@ -58,7 +58,7 @@ func parseTimeout(ms int64) (actor.Duration, *actor.Refusal) {
 	return actor.Duration(ms) * time.Millisecond, nil
 }
 
-// Signal reads what a run that waits is told.
+// Signal decodes a signal to a waiting run.
 func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
 	var in struct {
 		Name    string         `json:"name"`
@@ -73,7 +73,8 @@ func Signal(run actor.CallID, body []byte) (actor.Call, *actor.Refusal) {
 	return actor.Call{Kind: actor.Signal, Parent: run, Operation: in.Name, Parts: payloadParts(in.Payload)}, nil
 }
 
-// payloadParts is what comes with a signal: a string as text, anything else as the JSON it is.
+// payloadParts returns the payload of a signal: a string as text, any other value
+// as JSON.
 func payloadParts(v jsontext.Value) []actor.Part {
 	var text string
 	switch {
@@ -87,11 +88,11 @@ func payloadParts(v jsontext.Value) []actor.Part {
 }
 
 // CallAgent is the operation of the signal with which an external agent calls
-// another through the run it is at work on.
+// another agent on behalf of the run that it is working on.
 const CallAgent = "call_agent"
 
-// Invoke reads a call that an external agent makes: of an agent, through the run
-// of the actor that its token names.
+// Invoke decodes a call made by an external agent. The call goes to the agent
+// through run, the run of caller, which the token names.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
 	var in struct {
 		Message *string `json:"message"`
@@ -122,8 +123,8 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 	return actor.Call{To: caller, Kind: actor.Signal, Parent: run, Operation: CallAgent, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: out}}}, to, nil
 }
 
-// CheckEmpty reads the body of a request that says all by its path: none, or an
-// empty object.
+// CheckEmpty checks the body of a request that takes no parameters: it must be
+// absent or an empty object.
 func CheckEmpty(body []byte) *actor.Refusal {
 	if len(body) == 0 {
 		return nil
@@ -131,10 +132,12 @@ func CheckEmpty(body []byte) *actor.Refusal {
 	return Decode(body, &struct{}{})
 }
 
-// CheckObject reads an object whose members are somebody else's to judge.
+// CheckObject checks that body is a JSON object. Its members are validated
+// elsewhere.
 func CheckObject(body []byte) *actor.Refusal { return checkShape(body) }
 
-// ParseIdempotency reads the headers with which a client may ask again: there may be one.
+// ParseIdempotency parses the Idempotency-Key headers of a request. At most one
+// header is allowed.
 func ParseIdempotency(principal, route string, headers []string, body []byte) (actor.Idempotency, *actor.Refusal) {
 	if len(headers) == 0 {
 		return actor.Idempotency{}, nil
@@ -146,8 +149,8 @@ func ParseIdempotency(principal, route string, headers []string, body []byte) (a
 	return actor.Idempotency{Principal: principal, Route: route, Key: key, Body: actor.HashOf(body)}, nil
 }
 
-// Trace passes on a W3C traceparent that is well formed; another one, or two, are
-// as if there were none.
+// Trace returns a well-formed W3C traceparent. It returns "" if the header is
+// malformed, missing or repeated.
 func Trace(headers []string) string {
 	if len(headers) != 1 || len(headers[0]) != 55 {
 		return ""

@@ -93,8 +93,8 @@ func TestRequestBodies(t *testing.T) {
 	}
 }
 
-// Any body is decoded, or refused with a sentence; what is decoded is in shape by
-// who reads the shape alone.
+// Every body is either decoded or refused with a detail. A decoded body also
+// passes the shape check on its own.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{`{"content":"x"}`, `{"content":"x","session":"s","timeout_ms":1}`, `{"content":"x"}x`, "{\"a\":\xff}", `{"":{"a":[1,{}]}}`, `{"content":1e999}`,
 		strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), `{"name":"go","payload":{"a":1,"a":2}}`,

@@ -17,46 +17,46 @@ import (
 
 // Bounds of a stream.
 const (
-	// QueueBytesMax is how much a stream holds that its client has not taken, but
-	// for one frame more.
+	// QueueBytesMax is the maximum number of bytes that a stream holds for its
+	// client, in addition to one frame.
 	QueueBytesMax = 64 << 10
-	// WriteTimeout is how long a client may take for QueueBytesMax, or for what there
-	// is, where StreamConfig does not say.
+	// WriteTimeout is the default for StreamConfig.WriteTimeout.
 	WriteTimeout = 8 * time.Second
-	// PingInterval is how long a stream is silent at most.
+	// PingInterval is the maximum silence on an idle stream.
 	PingInterval = 15 * time.Second
-	// RetryMean is after how long a client is told to connect again, give or take half of it.
+	// RetryMean is the mean reconnect delay sent to clients; the actual delay is
+	// within 50 % of it.
 	RetryMean = 2 * time.Second
 
 	pageEventsMax = 32
 )
 
 // StreamClosed is the last frame of a stream that ends before its run does. It
-// has no id: the client goes on behind the last frame that had one.
+// has no id: a client resumes after the last frame with one.
 const StreamClosed = "stream_closed"
 
-// StreamInput is what a world tells a stream. The set is closed.
+// StreamInput is an input of Stream.Step. The set is closed.
 type StreamInput interface{ streamInput() }
 
 type (
 	// Opened is the first input.
 	Opened struct{}
-	// Events answers a Read: the stored events behind After, in their order; fewer
-	// than Limit if there are no more.
+	// Events answers a Read with the stored events that follow After, in order. A
+	// page shorter than Limit is the last one.
 	Events struct{ Bodies [][]byte }
 	// ReadFailed answers a Read that failed.
 	ReadFailed struct{ Refusal *actor.Refusal }
-	// Appended says that a run that is watched has an event more.
+	// Appended reports that an event was appended to a watched run.
 	Appended struct{ Run actor.CallID }
-	// Wrote says that the client took so many bytes more.
+	// Wrote reports that the client took this many bytes.
 	Wrote struct{ Bytes int }
-	// Tick says that time has passed.
+	// Tick reports that time has passed.
 	Tick struct{}
-	// Closed says that the client is gone.
+	// Closed reports that the client has disconnected.
 	Closed struct{}
-	// Revoked says that the client may not listen any more.
+	// Revoked reports that the client has lost its permission to read.
 	Revoked struct{}
-	// Draining says that this door is about to close.
+	// Draining reports that the server is shutting down.
 	Draining struct{}
 )
 
@@ -70,27 +70,28 @@ func (Closed) streamInput()     {}
 func (Revoked) streamInput()    {}
 func (Draining) streamInput()   {}
 
-// StreamOutput is what a stream wants of a world, to be done in its order. The
-// set is closed.
+// StreamOutput is an action requested by a stream. Actions MUST be performed in
+// order. The set is closed.
 type StreamOutput interface{ streamOutput() }
 
 type (
-	// Watch asks for News of a run from now on.
+	// Watch requests an Appended input for every later event of a run.
 	Watch struct{ Run actor.CallID }
-	// Read asks for the events of a run behind one. There is one Read at a time.
+	// Read requests the events of a run that follow event After. At most one Read
+	// is outstanding.
 	Read struct {
 		Run   actor.CallID
 		After uint64
 		Limit int
 	}
-	// Write sends bytes. The next Write comes when all are taken.
+	// Write sends bytes. The next Write follows once all of them are taken.
 	Write struct{ Bytes []byte }
-	// End is the last output. What is still to be taken is followed by Last, as far
-	// as the client takes it at once.
+	// End is the last output. Final is sent after the bytes that are still in
+	// flight, as far as the client takes it without delay.
 	End struct {
 		Reason  EndReason
 		Final   []byte
-		Refusal *actor.Refusal // Refused: instead of a stream
+		Refusal *actor.Refusal // sent instead of a stream if Reason is Refused
 	}
 )
 
@@ -99,18 +100,18 @@ func (Read) streamOutput()  {}
 func (Write) streamOutput() {}
 func (End) streamOutput()   {}
 
-// EndReason is why a stream ended.
+// EndReason is the reason why a stream ended.
 type EndReason uint8
 
 // The reasons.
 const (
-	RunEnded   EndReason = iota + 1 // the run is; nothing follows
+	RunEnded   EndReason = iota + 1 // the run has ended and nothing follows
 	Refused                         // before anything was written
-	ClientGone                      // the client is
-	TooSlow                         // the client is
-	NoAccess                        // revoked
-	Drained                         // this door closes
-	Broken                          // what is stored cannot be read, or told
+	ClientGone                      // the client disconnected
+	TooSlow                         // the client exceeded the write timeout
+	NoAccess                        // the client's permission was revoked
+	Drained                         // the server is shutting down
+	Broken                          // stored events cannot be read or streamed
 )
 
 var endReasons = [...]struct{ name, detail string }{
@@ -123,7 +124,7 @@ var endReasons = [...]struct{ name, detail string }{
 	Broken:     {"broken", ""},
 }
 
-// String is the reason's name.
+// String returns the name of the reason.
 func (r EndReason) String() string {
 	if int(r) < len(endReasons) && endReasons[r].name != "" {
 		return endReasons[r].name
@@ -131,52 +132,54 @@ func (r EndReason) String() string {
 	return fmt.Sprintf("unknown(%d)", r)
 }
 
-// Stream tells one client of a run, or of a run and all below it.
+// Stream delivers the events of one run, or of a run and all runs below it, to
+// one client. It guarantees:
 //
-//  1. Of each run it tells every event behind the cursor once, in order.
-//  2. The events of a run below come after the event that called it, and, as far
-//     as they are known by then, before the one that says what came of the call,
-//     and before the end of any run above. Otherwise runs mix in any order.
-//  3. With the id of any frame as the cursor, the next stream tells what comes
-//     behind that frame, and nothing else.
-//  4. It holds no more than QueueBytesMax and one frame; a client that does not
-//     take that in its time is sent away.
-//  5. Its last frame is the end of its run, unless StreamClosed says why not.
+//  1. Every event of a run after the cursor is delivered once, in order.
+//  2. The events of a child run follow the event that called it. Those known by
+//     then precede the result of that call, and the end of every run above. The
+//     order between runs is otherwise unspecified.
+//  3. A stream that starts with the id of a frame as its cursor delivers exactly
+//     the events after that frame.
+//  4. It holds at most QueueBytesMax bytes and one frame. A client that does not
+//     take them within the write timeout is disconnected.
+//  5. Its last frame is the end of its run, or a StreamClosed frame with the
+//     reason.
 type Stream struct {
 	tree         bool
-	cursor       Cursor // what of it no branch has yet
+	cursor       Cursor // part of the client's cursor not yet assigned to a branch
 	retry        actor.Duration
 	writeTimeout actor.Duration
 
-	branches  []*branch // the root first, each behind the one that called it
-	restoring []*branch // their events up to the client's place are still to be gone through; the last is next
-	readQueue []*branch // to be read, the first next
-	reading   *branch   // a Read is out
-	readLimit int       // of that
+	branches  []*branch // root first; each branch follows its parent
+	restoring []*branch // stack of branches whose events up to the cursor must be read
+	readQueue []*branch // branches to read, next one first
+	reading   *branch   // branch of the outstanding Read, or nil
+	readLimit int       // limit of the outstanding Read
 
 	started       bool
-	pending       []byte // to be handed over
-	inFlight      int    // bytes handed over and not taken
-	acked         int    // since the client's patience was last renewed
+	pending       []byte // bytes of the next Write
+	inFlight      int    // bytes written and not yet taken
+	acked         int    // bytes taken since writeDeadline was last extended
 	writeDeadline actor.Time
 	nextPing      actor.Time
-	rootEnded     bool // the root's end was told
+	rootEnded     bool // the end of the root run was enqueued
 	ended         bool
 
 	now     actor.Time
 	outputs []StreamOutput
 }
 
-// StreamConfig says of what a stream tells, and to whom.
+// StreamConfig configures a Stream.
 type StreamConfig struct {
 	Run          actor.CallID
-	Tree         bool           // the runs below it, too
-	After        Cursor         // how far the client has read
-	Random       uint64         // spreads the times at which many clients come back
-	WriteTimeout actor.Duration // 0 is the constant of that name
+	Tree         bool           // includes all runs below
+	After        Cursor         // position of the client; empty starts at the first event
+	Random       uint64         // spreads the reconnect delays of many clients
+	WriteTimeout actor.Duration // time for the client to take QueueBytesMax bytes, or all that is pending; 0 means WriteTimeout
 }
 
-// NewStream makes a stream.
+// NewStream returns a stream that waits for the input Opened.
 func NewStream(c StreamConfig) *Stream {
 	if len(c.After) == 0 {
 		c.After = Cursor{0}
@@ -189,7 +192,7 @@ func NewStream(c StreamConfig) *Stream {
 		branches: []*branch{root}, restoring: []*branch{root}}
 }
 
-// Step takes one input and says what is to be done.
+// Step applies one input and returns the actions to perform.
 func (s *Stream) Step(now actor.Time, in StreamInput) []StreamOutput {
 	if s.ended {
 		return nil
@@ -220,7 +223,7 @@ func (s *Stream) Step(now actor.Time, in StreamInput) []StreamOutput {
 	return s.outputs
 }
 
-// NextDeadline is when the world must say Tick at the latest.
+// NextDeadline returns the time by which the next Tick is due.
 func (s *Stream) NextDeadline() (actor.Time, bool) {
 	switch {
 	case s.ended || !s.started:
@@ -233,7 +236,7 @@ func (s *Stream) NextDeadline() (actor.Time, bool) {
 
 func (s *Stream) emit(out StreamOutput) { s.outputs = append(s.outputs, out) }
 
-// advance does what can be done now: write, read, end.
+// advance performs all work that is possible now: it writes, reads or ends.
 func (s *Stream) advance() {
 	if s.ended || !s.started {
 		s.readNext()
@@ -260,7 +263,7 @@ func (s *Stream) advance() {
 	s.readNext()
 }
 
-// readNext asks for the next events, if there is room for what they may be.
+// readNext requests the next page of events, unless the queue is full.
 func (s *Stream) readNext() {
 	if s.ended || s.reading != nil || s.rootEnded || s.full() {
 		return
@@ -280,7 +283,7 @@ func (s *Stream) readNext() {
 
 func (s *Stream) full() bool { return s.inFlight+len(s.pending) >= QueueBytesMax }
 
-// handleEvents takes in what was read.
+// handleEvents processes the page that answers the outstanding Read.
 func (s *Stream) handleEvents(bodies [][]byte) {
 	b := s.reading
 	invariant.Check(b != nil && len(bodies) <= s.readLimit, "ingress: %d events that were not asked for", len(bodies))
@@ -298,7 +301,7 @@ func (s *Stream) handleEvents(bodies [][]byte) {
 		case s.enqueue(b, &e, body):
 			continue
 		case !b.ended && !slices.Contains(s.readQueue, b):
-			s.readFirst(b) // there was no room
+			s.readFirst(b) // the queue is full: retry later
 		}
 		b.appended = false
 		return
@@ -315,7 +318,7 @@ func (s *Stream) handleEvents(bodies [][]byte) {
 	b.appended = false
 }
 
-// handleAppended has a run read behind those that wait already.
+// handleAppended schedules a run to be read, after those already scheduled.
 func (s *Stream) handleAppended(run actor.CallID) {
 	i := slices.IndexFunc(s.branches, func(b *branch) bool { return b.run == run })
 	if i < 0 || len(s.restoring) > 0 {
@@ -324,7 +327,7 @@ func (s *Stream) handleAppended(run actor.CallID) {
 	switch b := s.branches[i]; {
 	case b.ended:
 	case b == s.reading:
-		b.appended = true // perhaps what is being read has it, perhaps not
+		b.appended = true // the outstanding Read may have missed the event
 	case !slices.Contains(s.readQueue, b):
 		s.readQueue = append(s.readQueue, b)
 	}
@@ -341,8 +344,8 @@ func (s *Stream) handleWrote(n int) {
 	}
 }
 
-// fail ends the stream over something that is not the client's fault, or, before
-// it began, may be.
+// fail ends the stream because of an error. Before the stream has started, the
+// error may be the client's and becomes a refusal.
 func (s *Stream) fail(r *actor.Refusal) { s.end(End{Reason: Broken, Refusal: r}) }
 
 func (s *Stream) end(e End) {
@@ -363,10 +366,10 @@ func (s *Stream) end(e End) {
 	if e.Reason == Drained || e.Reason == Broken {
 		e.Final, rest = rest, nil
 	}
-	told := s.rootEnded && len(rest) == 0
-	if s.started && detail != "" && !told {
+	endSent := s.rootEnded && len(rest) == 0
+	if s.started && detail != "" && !endSent {
 		data := fmt.Appendf(nil, `{"reason":%q,"detail":`, e.Reason)
-		data, _ = jsontext.AppendQuote(data, detail) // a refusal's sentence is UTF-8
+		data, _ = jsontext.AppendQuote(data, detail) // a refusal's detail is valid UTF-8
 		e.Final = runs.Frame{Name: StreamClosed, Data: string(append(data, '}'))}.Append(e.Final)
 	}
 	s.pending, s.readQueue, s.restoring = nil, nil, nil

@@ -17,9 +17,9 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Whatever happens to runs, lines and clients, a client that comes back with the
-// id it has ends up with each event once, in its run's order, and in the order
-// that Stream promises between runs.
+// Whatever happens to runs, connections and clients, a client that resumes with
+// its last id receives each event once, in the order of its run, and in the order
+// between runs that Stream guarantees.
 func TestStreamMatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &streamMachine{}
@@ -29,27 +29,29 @@ func TestStreamMatchesModel(t *testing.T) {
 	})
 }
 
-// streamMachine is a machine of rapid: things happen in a tree of runs, a client reads
-// of them, lines break. Its model is the tree, and what the client has heard.
+// streamMachine is a rapid state machine. Runs of a tree progress, a client reads
+// them, and connections break. The model is the tree and the events that the
+// client has received.
 type streamMachine struct {
 	*testClient
 	client     *modelClient
-	unreported []actor.CallID // of which the stream was not told yet
+	unreported []actor.CallID // runs with new events that the stream was not notified of
 }
 
 func (s *streamMachine) setup(t *rapid.T) {
-	story := newRunTree()
-	s.testClient, s.client = &testClient{runTree: story, now: start}, newModelClient(story, rapid.Bool().Draw(t, "tree"))
+	tree := newRunTree()
+	s.testClient, s.client = &testClient{runTree: tree, now: start}, newModelClient(tree, rapid.Bool().Draw(t, "tree"))
 	s.reconnect()
 }
 
-// reconnect connects with the id that the client has.
+// reconnect opens a stream at the last id that the client has.
 func (s *streamMachine) reconnect() {
 	s.unreported, s.frames = nil, nil
 	s.connect(s.client.withTree, s.client.id)
 }
 
-// drawOpenRun draws a run that is not over, and there will be news of it.
+// drawOpenRun draws a run that has not ended. The caller appends an event to it,
+// so a watched run is marked as unreported.
 func (s *streamMachine) drawOpenRun(t *rapid.T) actor.CallID {
 	if s.runEnded(s.root()) {
 		t.Skip("all is over")
@@ -123,14 +125,15 @@ func (s *streamMachine) AdvanceTime(t *rapid.T) {
 	s.step(ingress.Tick{})
 }
 
-// Disconnect breaks the line; some of what was under way still comes.
+// Disconnect breaks the connection. A prefix of the bytes in flight still
+// arrives.
 func (s *streamMachine) Disconnect(t *rapid.T) {
 	s.parseBytes(s.unacked[:rapid.IntRange(0, len(s.unacked)).Draw(t, "bytes")])
 	s.checkFrames(t)
 	s.reconnect()
 }
 
-// NextTree goes on with another tree once this one is over.
+// NextTree starts over with a new tree after this one has ended.
 func (s *streamMachine) NextTree(t *rapid.T) {
 	if !s.runEnded(s.root()) {
 		t.Skip("it is not over")
@@ -161,9 +164,9 @@ func (s *streamMachine) checkFrames(t *rapid.T) {
 	s.frames = nil
 }
 
-// finish has all be read that there is; nothing may be missing then.
+// finish delivers everything that is pending. No event may be missing afterwards.
 func (s *streamMachine) finish(t *rapid.T) {
-	for range 2 { // News of what was read meanwhile may come late
+	for range 2 { // an Appended input may arrive after its event was read
 		for _, run := range s.unreported {
 			s.step(ingress.Appended{Run: run})
 		}
@@ -179,33 +182,35 @@ func (s *streamMachine) finish(t *rapid.T) {
 	}
 }
 
-// modelClient is a client that checks what it hears against what there is.
+// modelClient is a client that checks the received events against the tree.
 type modelClient struct {
 	*runTree
 	withTree  bool
 	id        string
 	received  map[actor.CallID]int
 	knownRuns map[actor.CallID]bool
-	// prerequisites says what has to be heard before an event: it is the answer of a call or the end of a run.
+	// number of events of each run that must precede an event: the result of a
+	// call, or the end of a run
 	prerequisites map[string]map[actor.CallID]int
 }
 
-func newModelClient(t *runTree, whole bool) *modelClient {
-	return &modelClient{runTree: t, withTree: whole, received: map[actor.CallID]int{}, knownRuns: map[actor.CallID]bool{t.root(): true}, prerequisites: map[string]map[actor.CallID]int{}}
+func newModelClient(t *runTree, withTree bool) *modelClient {
+	return &modelClient{runTree: t, withTree: withTree, received: map[actor.CallID]int{}, knownRuns: map[actor.CallID]bool{t.root(): true}, prerequisites: map[string]map[actor.CallID]int{}}
 }
 
-// requireSubtree remembers what stands below a run when its caller is about to be told, or it is to end.
+// requireSubtree makes the current events of below, and of all runs under it,
+// prerequisites of the next event of run.
 func (r *modelClient) requireSubtree(run, below actor.CallID) {
-	there := map[actor.CallID]int{}
-	var all func(actor.CallID)
-	all = func(id actor.CallID) {
-		there[id] = len(r.events[id])
+	counts := map[actor.CallID]int{}
+	var count func(actor.CallID)
+	count = func(id actor.CallID) {
+		counts[id] = len(r.events[id])
 		for _, child := range r.children[id] {
-			all(child)
+			count(child)
 		}
 	}
-	all(below)
-	r.prerequisites[fmt.Sprint(run, len(r.events[run])+1)] = there
+	count(below)
+	r.prerequisites[fmt.Sprint(run, len(r.events[run])+1)] = counts
 }
 
 func (r *modelClient) receiveFrame(f runs.Frame) error {
@@ -239,11 +244,11 @@ func (r *modelClient) receiveFrame(f runs.Frame) error {
 	return nil
 }
 
-// missing says what should have been heard by the end.
+// missing returns an error if an event has not been received.
 func (r *modelClient) missing() error {
 	for _, run := range r.runs {
 		if !r.knownRuns[run] || r.withTree && r.runEnded(r.root()) && run != r.root() {
-			continue // before the root's end it was checked what has to be there
+			continue // receiveFrame has already checked which events precede the root's end
 		}
 		if r.received[run] != len(r.events[run]) {
 			return fmt.Errorf("run %s has %d events, %d were heard", run.Short(), len(r.events[run]), r.received[run])

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// runTree is a run and those below it, as they stand in a store.
+// runTree is a run and all runs below it, as a store holds them.
 type runTree struct {
 	runs     []actor.CallID
 	events   map[actor.CallID][]runs.Event
@@ -73,23 +73,23 @@ func (t *runTree) page(in ingress.Read) (page [][]byte) {
 	return page
 }
 
-// testClient is one client and its stream, and the world between them.
+// testClient is a client with its stream. It also plays the driver between them.
 type testClient struct {
 	*runTree
 	stream         *ingress.Stream
 	now            actor.Time
 	watched        []actor.CallID
 	pendingRead    *ingress.Read
-	pendingPage    [][]byte // what there was when it was asked for
-	unacked        []byte   // handed over and not taken
+	pendingPage    [][]byte // events that existed at the time of the Read
+	unacked        []byte   // written and not yet taken
 	maxQueued      int
 	parser         *upstream.Parser
 	frames         []runs.Frame
 	end            *ingress.End
-	nothingWritten bool // nothing was ever written
+	nothingWritten bool // no Write since connect
 }
 
-func (l *testClient) connect(whole bool, after string) {
+func (l *testClient) connect(withTree bool, after string) {
 	var cursor ingress.Cursor
 	if after != "" {
 		var refusal *actor.Refusal
@@ -97,7 +97,7 @@ func (l *testClient) connect(whole bool, after string) {
 			panic(refusal)
 		}
 	}
-	l.stream = ingress.NewStream(ingress.StreamConfig{Run: l.root(), Tree: whole, After: cursor, Random: 7})
+	l.stream = ingress.NewStream(ingress.StreamConfig{Run: l.root(), Tree: withTree, After: cursor, Random: 7})
 	l.watched, l.pendingRead, l.unacked, l.end, l.nothingWritten = nil, nil, nil, nil, true
 	l.parser = upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20})
 	l.step(ingress.Opened{})
@@ -125,13 +125,13 @@ func (l *testClient) step(in ingress.StreamInput) {
 	}
 }
 
-// answerRead answers what the stream wants to read.
+// answerRead answers the outstanding Read.
 func (l *testClient) answerRead() {
 	l.pendingRead = nil
 	l.step(ingress.Events{Bodies: l.pendingPage})
 }
 
-// ackBytes has the client take n bytes.
+// ackBytes makes the client take n bytes.
 func (l *testClient) ackBytes(n int) {
 	l.parseBytes(l.unacked[:n])
 	l.unacked = l.unacked[n:]
@@ -146,7 +146,8 @@ func (l *testClient) parseBytes(b []byte) {
 	l.frames = append(l.frames, frames...)
 }
 
-// runUntilIdle does all there is to do, until the stream waits or has ended.
+// runUntilIdle answers reads and takes writes until the stream waits or has
+// ended.
 func (l *testClient) runUntilIdle() {
 	for l.end == nil && (l.pendingRead != nil || len(l.unacked) > 0) {
 		if l.pendingRead != nil {
@@ -180,17 +181,17 @@ func (l *testClient) lastID() string {
 
 const start = actor.Time(time.Hour)
 
-func openStream(t *runTree, whole bool, after string) *testClient {
+func openStream(t *runTree, withTree bool, after string) *testClient {
 	l := &testClient{runTree: t, now: start}
-	l.connect(whole, after)
+	l.connect(withTree, after)
 	return l
 }
 
 func TestStreamDeliversRunToItsEnd(t *testing.T) {
-	story := newRunTree()
-	run := story.root()
-	story.appendDelta(run, "one")
-	l := openStream(story, false, "")
+	tree := newRunTree()
+	run := tree.root()
+	tree.appendDelta(run, "one")
+	l := openStream(tree, false, "")
 	if first := string(l.unacked); !strings.HasPrefix(first, "retry: ") {
 		t.Errorf("begins with %q", first)
 	}
@@ -198,18 +199,18 @@ func TestStreamDeliversRunToItsEnd(t *testing.T) {
 	if got := l.frameNames(); got != "agent_stream_delta 1" || l.end != nil {
 		t.Errorf("%s, %v", got, l.end)
 	}
-	story.appendDelta(run, "two")
-	story.endRun(run)
+	tree.appendDelta(run, "two")
+	tree.endRun(run)
 	l.step(ingress.Appended{Run: run})
 	l.runUntilIdle()
 	if got := l.frameNames(); got != "agent_stream_delta 1, agent_stream_delta 2, run_done 3" || l.end == nil || l.end.Reason != ingress.RunEnded || len(l.end.Final) > 0 {
 		t.Errorf("%s, %v", got, l.end)
 	}
-	if got, want := l.frames[2].Data, string(runs.Encode(story.events[run][2])); got != want {
+	if got, want := l.frames[2].Data, string(runs.Encode(tree.events[run][2])); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	for after, want := range map[string]string{"0": "agent_stream_delta 1, agent_stream_delta 2, run_done 3", "1": "agent_stream_delta 2, run_done 3", "2": "run_done 3", "3": ""} {
-		l := openStream(story, false, after)
+		l := openStream(tree, false, after)
 		l.runUntilIdle()
 		if got := l.frameNames(); got != want || l.end == nil || l.end.Reason != ingress.RunEnded || l.nothingWritten != (want == "") {
 			t.Errorf("after %s: %s, %+v, nothing written: %v", after, got, l.end, l.nothingWritten)
@@ -218,19 +219,19 @@ func TestStreamDeliversRunToItsEnd(t *testing.T) {
 }
 
 func TestTreeStreamFollowsCalls(t *testing.T) {
-	story := newRunTree()
-	run := story.root()
-	story.appendDelta(run, "hm")
-	a := story.callChild(run)
-	story.appendDelta(a, "a")
-	deep := story.callChild(a)
-	story.appendDelta(deep, "deep")
-	story.endRun(deep)
-	story.returnChild(a, deep)
-	story.endRun(a)
-	story.returnChild(run, a)
-	story.endRun(run)
-	l := openStream(story, true, "")
+	tree := newRunTree()
+	run := tree.root()
+	tree.appendDelta(run, "hm")
+	a := tree.callChild(run)
+	tree.appendDelta(a, "a")
+	grandchild := tree.callChild(a)
+	tree.appendDelta(grandchild, "deep")
+	tree.endRun(grandchild)
+	tree.returnChild(a, grandchild)
+	tree.endRun(a)
+	tree.returnChild(run, a)
+	tree.endRun(run)
+	l := openStream(tree, true, "")
 	l.runUntilIdle()
 	const want = "agent_stream_delta 1, agent_called_child 2.0, agent_stream_delta 2.1, agent_called_child 2.2.0, agent_stream_delta 2.2.1, run_done 2.2.2, " +
 		"agent_child_done 2.3.2, run_done 2.4.2, agent_child_done 3.4.2, run_done 4.4.2"
@@ -238,29 +239,30 @@ func TestTreeStreamFollowsCalls(t *testing.T) {
 		t.Errorf("%s, %v", got, l.end)
 	}
 	for i, frame := range l.frames {
-		again := openStream(story, true, frame.ID)
-		again.runUntilIdle()
-		if want := strings.Join(strings.Split(l.frameNames(), ", ")[i+1:], ", "); again.frameNames() != want || again.end.Reason != ingress.RunEnded {
-			t.Errorf("after %s: %s, want %s", frame.ID, again.frameNames(), want)
+		resumed := openStream(tree, true, frame.ID)
+		resumed.runUntilIdle()
+		if want := strings.Join(strings.Split(l.frameNames(), ", ")[i+1:], ", "); resumed.frameNames() != want || resumed.end.Reason != ingress.RunEnded {
+			t.Errorf("after %s: %s, want %s", frame.ID, resumed.frameNames(), want)
 		}
 	}
 }
 
-// News may come in any order: what an answer came of is told before it.
+// The Appended inputs may arrive in any order. The events below a call still
+// precede its result.
 func TestChildEventsPrecedeChildResult(t *testing.T) {
-	story := newRunTree()
-	run := story.root()
-	a := story.callChild(run)
-	b := story.callChild(a)
-	l := openStream(story, true, "")
+	tree := newRunTree()
+	run := tree.root()
+	a := tree.callChild(run)
+	b := tree.callChild(a)
+	l := openStream(tree, true, "")
 	l.runUntilIdle()
-	story.endRun(b)
-	story.returnChild(a, b)
-	story.endRun(a)
-	story.returnChild(run, a)
-	c := story.callChild(run)
-	story.appendDelta(c, "late")
-	story.endRun(run)
+	tree.endRun(b)
+	tree.returnChild(a, b)
+	tree.endRun(a)
+	tree.returnChild(run, a)
+	c := tree.callChild(run)
+	tree.appendDelta(c, "late")
+	tree.endRun(run)
 	l.frames = nil
 	l.step(ingress.Appended{Run: run})
 	l.runUntilIdle()
@@ -271,12 +273,12 @@ func TestChildEventsPrecedeChildResult(t *testing.T) {
 }
 
 func TestUnknownCursorIsRefused(t *testing.T) {
-	story := newRunTree()
-	story.appendDelta(story.root(), "x")
-	child := story.callChild(story.root())
-	story.appendDelta(child, "y")
+	tree := newRunTree()
+	tree.appendDelta(tree.root(), "x")
+	child := tree.callChild(tree.root())
+	tree.appendDelta(child, "y")
 	for _, c := range []struct {
-		whole       bool
+		withTree    bool
 		after, want string
 	}{
 		{false, "3", "has no event 3 yet"},
@@ -290,7 +292,7 @@ func TestUnknownCursorIsRefused(t *testing.T) {
 		{true, "2.2", "has no event 2 yet"},
 		{true, "0.0", "no place in the tree"},
 	} {
-		l := openStream(story, c.whole, c.after)
+		l := openStream(tree, c.withTree, c.after)
 		l.runUntilIdle()
 		if l.end == nil || l.end.Reason != ingress.Refused || l.end.Refusal.Reason != actor.Invalid || !strings.Contains(l.end.Refusal.Detail, c.want) || !l.nothingWritten {
 			t.Errorf("after %s: %+v, want %s", c.after, l.end, c.want)
@@ -299,9 +301,9 @@ func TestUnknownCursorIsRefused(t *testing.T) {
 }
 
 func TestIdleStreamPings(t *testing.T) {
-	story := newRunTree()
-	story.appendDelta(story.root(), "x")
-	l := openStream(story, false, "")
+	tree := newRunTree()
+	tree.appendDelta(tree.root(), "x")
+	l := openStream(tree, false, "")
 	l.runUntilIdle()
 	for range 3 {
 		due, ok := l.stream.NextDeadline()
@@ -321,20 +323,20 @@ func TestIdleStreamPings(t *testing.T) {
 }
 
 func TestSlowReaderIsDisconnected(t *testing.T) {
-	story := newRunTree()
+	tree := newRunTree()
 	for range 100 {
-		story.appendDelta(story.root(), strings.Repeat("x", runs.TextBytesMax))
+		tree.appendDelta(tree.root(), strings.Repeat("x", runs.TextBytesMax))
 	}
-	l := openStream(story, false, "")
+	l := openStream(tree, false, "")
 	l.ackBytes(len(l.unacked))
 	for l.pendingRead != nil {
 		l.answerRead()
 	}
-	most := ingress.QueueBytesMax + 2*runs.TextBytesMax
-	if l.maxQueued = 0; len(l.unacked) == 0 || len(l.unacked) > most {
+	bytesMax := ingress.QueueBytesMax + 2*runs.TextBytesMax
+	if l.maxQueued = 0; len(l.unacked) == 0 || len(l.unacked) > bytesMax {
 		t.Fatalf("%d bytes are out", len(l.unacked))
 	}
-	// A reader that takes something, but less than it must.
+	// The reader takes some bytes, but fewer than it must.
 	l.now = l.now.Add(ingress.WriteTimeout - 1)
 	l.ackBytes(100)
 	if due, _ := l.stream.NextDeadline(); l.end != nil || due != start.Add(ingress.WriteTimeout) {
@@ -354,15 +356,15 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 	seen := len(l.frames) - 1
 	l.connect(false, l.lastID())
 	l.runUntilIdle()
-	if got := len(l.frames) - 1 - seen; got != 100-seen || l.lastID() != "100" || l.maxQueued > most {
+	if got := len(l.frames) - 1 - seen; got != 100-seen || l.lastID() != "100" || l.maxQueued > bytesMax {
 		t.Errorf("%d of %d came after it; %d at once", got, 100-seen, l.maxQueued)
 	}
 }
 
 func TestReaderWithinWriteTimeoutStays(t *testing.T) {
-	story := newRunTree()
-	story.appendEvent(story.root(), runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: strings.Repeat("x", runs.AnswerBytesMax)})
-	l := openStream(story, false, "")
+	tree := newRunTree()
+	tree.appendEvent(tree.root(), runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: strings.Repeat("x", runs.AnswerBytesMax)})
+	l := openStream(tree, false, "")
 	l.ackBytes(len(l.unacked))
 	for l.answerRead(); len(l.unacked) > ingress.QueueBytesMax; {
 		l.now = l.now.Add(ingress.WriteTimeout - 1)
@@ -379,35 +381,36 @@ func TestReaderWithinWriteTimeoutStays(t *testing.T) {
 func TestStreamEndReasons(t *testing.T) {
 	for reason, in := range map[string]ingress.StreamInput{"revoked": ingress.Revoked{}, "draining": ingress.Draining{},
 		"broken": ingress.ReadFailed{Refusal: actor.Refuse(actor.Unavailable, "the disk is \"gone\"")}} {
-		story := newRunTree()
-		story.appendDelta(story.root(), "x")
-		l := openStream(story, false, "")
+		tree := newRunTree()
+		tree.appendDelta(tree.root(), "x")
+		l := openStream(tree, false, "")
 		l.ackBytes(len(l.unacked))
 		l.step(in)
 		l.runUntilIdle()
 		if len(l.frames) != 1 || l.frames[0].Name != ingress.StreamClosed || !strings.Contains(l.frames[0].Data, `"reason":"`+reason+`"`) {
 			t.Errorf("%s: %+v", reason, l.frames)
 		}
-		if more := l.stream.Step(l.now, ingress.Appended{Run: story.root()}); more != nil {
+		if more := l.stream.Step(l.now, ingress.Appended{Run: tree.root()}); more != nil {
 			t.Errorf("%s: after its end it wants %v", reason, more)
 		}
 	}
-	story := newRunTree()
-	story.appendDelta(story.root(), "x")
-	l := openStream(story, false, "1")
+	tree := newRunTree()
+	tree.appendDelta(tree.root(), "x")
+	l := openStream(tree, false, "1")
 	l.step(ingress.Draining{})
 	if l.end == nil || l.end.Reason != ingress.Refused || l.end.Refusal.RetryAfter == 0 || !l.nothingWritten {
 		t.Errorf("before it began: %+v", l.end)
 	}
-	l = openStream(story, false, "")
+	l = openStream(tree, false, "")
 	l.runUntilIdle()
 	l.step(ingress.Closed{})
 	if l.end == nil || l.end.Reason != ingress.ClientGone || len(l.end.Final) > 0 {
 		t.Errorf("a client that is gone: %+v", l.end)
 	}
-	// What was on its way when the door closed still comes, and needs no excuse if it is the end.
-	story.endRun(story.root())
-	l = openStream(story, false, "1")
+	// Bytes in flight at shutdown still arrive. If they end the run, no
+	// StreamClosed frame follows.
+	tree.endRun(tree.root())
+	l = openStream(tree, false, "1")
 	l.answerRead()
 	if l.answerRead(); l.pendingRead != nil {
 		t.Fatal("it reads behind the end")
@@ -420,21 +423,21 @@ func TestStreamEndReasons(t *testing.T) {
 }
 
 func TestCorruptEventsEndStream(t *testing.T) {
-	story := newRunTree()
+	tree := newRunTree()
 	other := newRunTree()
 	other.addRun()
 	for i := range 3 {
-		story.appendDelta(story.root(), fmt.Sprint(i))
+		tree.appendDelta(tree.root(), fmt.Sprint(i))
 		other.appendDelta(other.runs[1], fmt.Sprint(i))
 	}
-	good := story.page(ingress.Read{Run: story.root(), Limit: 3})
+	good := tree.page(ingress.Read{Run: tree.root(), Limit: 3})
 	for what, page := range map[string][][]byte{
 		"a gap":       {good[0], good[2]},
 		"twice":       {good[0], good[0]},
 		"another run": {good[0], other.page(ingress.Read{Run: other.runs[1], After: 1, Limit: 1})[0]},
 		"no event":    {good[0], []byte("{}")},
 	} {
-		l := openStream(story, false, "")
+		l := openStream(tree, false, "")
 		l.step(ingress.Events{Bodies: page})
 		l.runUntilIdle()
 		if got := l.frameNames(); got != "agent_stream_delta 1, stream_closed" || l.end == nil || l.end.Reason != ingress.Broken {
@@ -444,11 +447,11 @@ func TestCorruptEventsEndStream(t *testing.T) {
 }
 
 func TestTreeStreamIsBounded(t *testing.T) {
-	story := newRunTree()
+	tree := newRunTree()
 	for range ingress.TreeRunsMax {
-		story.callChild(story.root())
+		tree.callChild(tree.root())
 	}
-	l := openStream(story, true, "")
+	l := openStream(tree, true, "")
 	l.runUntilIdle()
 	if l.end == nil || l.end.Reason != ingress.Broken || !strings.Contains(l.frames[len(l.frames)-1].Data, "without tree=1") {
 		t.Fatalf("%+v", l.end)
@@ -458,18 +461,18 @@ func TestTreeStreamIsBounded(t *testing.T) {
 	}
 }
 
-// What a run below says after the end of the one asked for is not told any more.
+// Events of a child run are not delivered after the root has ended.
 func TestNoEventsAfterRootEnds(t *testing.T) {
-	story := newRunTree()
-	child := story.callChild(story.root())
-	l := openStream(story, true, "")
+	tree := newRunTree()
+	child := tree.callChild(tree.root())
+	l := openStream(tree, true, "")
 	l.runUntilIdle()
-	story.endRun(story.root())
-	l.step(ingress.Appended{Run: story.root()})
+	tree.endRun(tree.root())
+	l.step(ingress.Appended{Run: tree.root()})
 	for l.pendingRead != nil {
 		l.answerRead()
 	}
-	story.appendDelta(child, "late")
+	tree.appendDelta(child, "late")
 	if l.step(ingress.Appended{Run: child}); l.pendingRead != nil {
 		t.Error("it reads on")
 	}
@@ -491,20 +494,20 @@ func TestCursorHasOneSpelling(t *testing.T) {
 	}
 }
 
-// Any text is refused as a cursor, or is one; any cursor is refused by a stream,
-// or is a place after which all is told once.
+// Every text is either refused as a cursor or parsed. A stream either refuses a
+// parsed cursor or delivers every later event once.
 func FuzzCursor(f *testing.F) {
 	for _, s := range []string{"", "0", "12", "12.7.3.0", "01", "1.", ".1", "+1", "9007199254740992", "2.1", "3.2.1.2", "1 ", "-1"} {
 		f.Add(s)
 	}
-	story := newRunTree()
-	a := story.callChild(story.root())
-	b := story.callChild(a)
-	story.appendDelta(b, "x")
-	story.returnChild(a, b)
-	c := story.callChild(story.root())
-	story.appendDelta(c, "y")
-	story.endRun(story.root())
+	tree := newRunTree()
+	a := tree.callChild(tree.root())
+	b := tree.callChild(a)
+	tree.appendDelta(b, "x")
+	tree.returnChild(a, b)
+	c := tree.callChild(tree.root())
+	tree.appendDelta(c, "y")
+	tree.endRun(tree.root())
 	f.Fuzz(func(t *testing.T, text string) {
 		cursor, refusal := ingress.ParseCursor(text)
 		if refusal != nil {
@@ -516,8 +519,8 @@ func FuzzCursor(f *testing.F) {
 		if cursor.String() != text {
 			t.Errorf("%q reads as %s", text, cursor)
 		}
-		for _, whole := range []bool{false, true} {
-			l := openStream(story, whole, text)
+		for _, withTree := range []bool{false, true} {
+			l := openStream(tree, withTree, text)
 			l.runUntilIdle()
 			switch {
 			case l.end == nil:
@@ -528,7 +531,7 @@ func FuzzCursor(f *testing.F) {
 				}
 			case l.end.Reason != ingress.RunEnded:
 				t.Errorf("after %s: %+v", text, l.end)
-			case !whole && len(l.frames)+int(cursor[0]) != len(story.events[story.root()]):
+			case !withTree && len(l.frames)+int(cursor[0]) != len(tree.events[tree.root()]):
 				t.Errorf("after %s: %s", text, l.frameNames())
 			}
 		}

@@ -11,21 +11,22 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// SecretBytes is how long the secret is under which tokens are made.
+// SecretBytes is the length in bytes of the secret that signs run tokens.
 const SecretBytes = 32
 
 const (
 	tokenPrefix   = "troupe-run."
-	tokenLabel    = "troupe run token 1\n" // no other use of the secret makes the same bytes
+	tokenLabel    = "troupe run token 1\n" // domain separation: no other use of the secret signs the same bytes
 	tokenBytesMax = 512
 )
 
-var tokenEncoding = base64.RawURLEncoding.Strict() // one text for each value
+var tokenEncoding = base64.RawURLEncoding.Strict() // strict: each value has one encoding
 
-// MintToken makes the token with which an external agent speaks for one of its
-// runs. It is a function of the secret, the run and the actor alone, so that it
-// survives a restart; that the run is over is for the actor to say. It is a
-// secret itself, and goes to that agent only.
+// MintToken returns the token that authorizes an external agent to act for one of
+// its runs. It depends only on the secret, the run and the actor, and so remains
+// valid across restarts. It does not expire: the actor rejects calls for a run
+// that has ended. The token is itself a secret and MUST be sent to that agent
+// only.
 func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 	if len(secret) != SecretBytes {
 		panic("the secret of run tokens has another length")
@@ -34,13 +35,13 @@ func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 	return tokenPrefix + tokenEncoding.EncodeToString(claim) + "." + tokenEncoding.EncodeToString(tokenMAC(secret, claim))
 }
 
-// ReadToken says for which run and actor a token speaks. One that MintToken did
-// not make under this secret is refused, in words that do not repeat it and do
-// not say what about it is wrong.
+// ReadToken returns the run and actor for which a token was minted. It refuses
+// any other token. The refusal neither repeats the token nor names the fault in
+// it.
 func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refusal) {
 	refused := actor.Refuse(actor.Rejected, "the run token is not one of this server: send the x-run-token that came with /invoke, as it is")
 	if len(secret) != SecretBytes || len(token) > tokenBytesMax || !strings.HasPrefix(token, tokenPrefix) ||
-		strings.ContainsAny(token, "\r\n") { // which base64 does not see
+		strings.ContainsAny(token, "\r\n") { // base64 ignores these
 		return actor.CallID{}, actor.ID{}, refused
 	}
 	left, right, _ := strings.Cut(token[len(tokenPrefix):], ".")

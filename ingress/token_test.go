@@ -12,7 +12,7 @@ import (
 
 func testSecret(b byte) []byte { return bytes.Repeat([]byte{b}, SecretBytes) }
 
-// What a token looks like is kept: it has to be good after an update, too.
+// The format of a token is stable: a token MUST remain valid after an update.
 func TestTokenFormatIsStable(t *testing.T) {
 	for _, c := range []struct {
 		secret  byte
@@ -67,10 +67,10 @@ func TestTokenIsBoundToRunAndActor(t *testing.T) {
 		"a short run":     signedToken(testSecret(1), run[:8]),
 		"no name":         signedToken(testSecret(1), append(run[:], "a/b/c/d"...)),
 	}
-	for i := range good { // each of its beginnings
+	for i := range good { // every proper prefix
 		bad["cut at "+good[:i]] = good[:i]
 	}
-	for i := range good { // each of its characters another one
+	for i := range good { // every single changed character
 		for _, c := range "A-" {
 			if changed := good[:i] + string(c) + good[i+1:]; changed != good {
 				bad["changed to "+changed] = changed
@@ -96,7 +96,7 @@ func TestTokenIsBoundToRunAndActor(t *testing.T) {
 	}
 }
 
-// signedToken is a token with a good seal, whatever it says.
+// signedToken returns a validly signed token for an arbitrary claim.
 func signedToken(secret, claim []byte) string {
 	return tokenPrefix + tokenEncoding.EncodeToString(claim) + "." + tokenEncoding.EncodeToString(tokenMAC(secret, claim))
 }
