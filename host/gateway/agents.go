@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// ActorsMax is how many actors of an agent are shown.
+	// ActorsMax is the maximum number of actors in the view of an agent.
 	ActorsMax = 100
 
-	// invokeTimeout is more than any call between agents may take.
+	// invokeTimeout exceeds the maximum time of any call between agents.
 	invokeTimeout = 310 * time.Second
 )
 
-// findAgent is the agent of an id; or of a name, as long as no other has it. What
-// belongs to the program itself is nobody's to call.
-func (s *Server) findAgent(text string) (actor.Definition, *problem) {
+// findAgent returns the agent with an id or, if unique, with a display name.
+// System agents are not found: clients must not call them.
+func (s *Server) findAgent(name string) (actor.Definition, *problem) {
 	all := s.node.Agents()
 	for i := range all {
-		if all[i].Name == text && !all[i].System {
+		if all[i].Name == name && !all[i].System {
 			return all[i], nil
 		}
 	}
 	var named []actor.Definition
 	for _, d := range all {
-		if !d.System && displayName(d) == text {
+		if !d.System && displayName(d) == name {
 			named = append(named, d)
 		}
 	}
@@ -46,14 +46,15 @@ func (s *Server) findAgent(text string) (actor.Definition, *problem) {
 	case len(named) == 1:
 		return named[0], nil
 	case len(named) > 1:
-		return actor.Definition{}, invalid(http.StatusConflict, "id", "several agents bear the name "+text+": say the agent_id of one; GET /v1/agents lists them")
-	case actor.CheckName(text) != nil:
-		return actor.Definition{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(text).Error())
+		return actor.Definition{}, invalid(http.StatusConflict, "id", "several agents bear the name "+name+": say the agent_id of one; GET /v1/agents lists them")
+	case actor.CheckName(name) != nil:
+		return actor.Definition{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(name).Error())
 	}
-	return actor.Definition{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", text))
+	return actor.Definition{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", name))
 }
 
-// displayName is what people call an agent.
+// displayName returns the name in the agent's spec, or its id if the spec has
+// none.
 func displayName(d actor.Definition) string {
 	var spec struct {
 		Name string `json:"name"`
@@ -64,40 +65,40 @@ func displayName(d actor.Definition) string {
 	return spec.Name
 }
 
-// agentView is an agent as clients see it.
+// agentView is the JSON form of an agent.
 type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
 	Kind       string         `json:"kind"`
 	Doc        string         `json:"doc"`
 	Definition string         `json:"definition"`
-	Healthy    *bool          `json:"healthy,omitempty"` // of external ones
+	Healthy    *bool          `json:"healthy,omitempty"` // external agents only
 	Spec       jsontext.Value `json:"spec,omitzero"`
 	Actors     []actorView    `json:"actors,omitzero"`
 }
 
-// actorView is one of its actors that is in memory.
+// actorView is the JSON form of an actor in memory.
 type actorView struct {
 	Session string     `json:"session_id"`
-	Mailbox []string   `json:"mailbox"` // the runs that wait for the turn
+	Mailbox []string   `json:"mailbox"` // runs waiting for a turn
 	Turns   []turnView `json:"turns"`
 }
 
-// turnView is a run that an actor is at work on.
+// turnView is the JSON form of a run that an actor is working on.
 type turnView struct {
 	Run     string     `json:"run_id"`
 	Status  string     `json:"status"`
 	Started string     `json:"started_at"`
-	Left    int64      `json:"time_left_ms"` // that it had when it started
+	Left    int64      `json:"time_left_ms"` // time left when the run started
 	Waits   []waitView `json:"waits_for"`
 }
 
-// waitView is a call that a run waits for.
+// waitView is the JSON form of a call that a run waits for.
 type waitView struct {
 	Run    string `json:"run_id"`
 	Target string `json:"target"`
 	Since  string `json:"since"`
-	Left   int64  `json:"time_left_ms"` // that it was given
+	Left   int64  `json:"time_left_ms"` // time given to the call
 }
 
 func (s *Server) newAgentView(d actor.Definition) agentView {
@@ -121,7 +122,7 @@ func (s *Server) listAgents(ctx *fasthttp.RequestCtx) {
 	respondJSON(ctx, http.StatusOK, out)
 }
 
-// getAgent shows an agent, and what its actors that are in memory are at.
+// getAgent returns an agent with its actors in memory and their current turns.
 func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
 	d, p := s.findAgent(pathParam(ctx, "id"))
 	if p != nil {
@@ -130,9 +131,9 @@ func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
 	}
 	out := s.newAgentView(d)
 	out.Spec, out.Actors = d.Spec, []actorView{}
-	within, cancel := context.WithTimeout(context.Background(), readTimeout)
+	stateCtx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	cells, err := s.node.State(within)
+	cells, err := s.node.State(stateCtx)
 	if err != nil {
 		s.respondError(ctx, err)
 		return
@@ -153,7 +154,8 @@ func (s *Server) getAgent(ctx *fasthttp.RequestCtx) {
 	respondJSON(ctx, http.StatusOK, out)
 }
 
-// newActorView shows an actor with what its runs have told so far.
+// newActorView returns the view of an actor. It reads the events of the actor's
+// runs.
 func (s *Server) newActorView(a history.Actor) actorView {
 	v := actorView{Session: a.ID.Key, Mailbox: []string{}, Turns: []turnView{}}
 	for _, run := range a.Queue {
@@ -161,7 +163,8 @@ func (s *Server) newActorView(a history.Actor) actorView {
 	}
 	for _, turn := range a.Turns {
 		t := turnView{Run: turn.Run.String(), Status: runs.Running.String(), Waits: []waitView{}}
-		// A run that told nothing yet, or of an actor that writes nothing down, is shown as it is.
+		// A run without events, such as one of a volatile actor, keeps the
+		// default view.
 		_ = s.readView(func(in View) error {
 			r, err := in.Record(turn.Run)
 			if err != nil {
@@ -183,8 +186,8 @@ func (s *Server) newActorView(a history.Actor) actorView {
 func (s *Server) createAgent(ctx *fasthttp.RequestCtx)   { s.putAgent(ctx, agents.OpPut) }
 func (s *Server) registerAgent(ctx *fasthttp.RequestCtx) { s.putAgent(ctx, agents.OpRegister) }
 
-// putAgent hands a spec to the registry, which judges it. The same spec again changes
-// nothing.
+// putAgent sends a spec to the registry, which validates it. An unchanged spec
+// has no effect.
 func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
 	spec, p := decodeBody(ctx, func(b []byte) ([]byte, *actor.Refusal) { return b, ingress.CheckObject(b) })
 	if p != nil {
@@ -205,7 +208,8 @@ func (s *Server) putAgent(ctx *fasthttp.RequestCtx, operation string) {
 	respond(ctx, status, answer)
 }
 
-// deleteAgent deletes an agent: its open runs end as they would have, new calls find nobody.
+// deleteAgent deletes an agent. Its open runs complete, and new calls get a 404
+// agent_not_found.
 func (s *Server) deleteAgent(ctx *fasthttp.RequestCtx) {
 	d, p := s.findAgent(pathParam(ctx, "id"))
 	if p == nil {
@@ -221,7 +225,7 @@ func (s *Server) deleteAgent(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// heartbeat takes note that an external agent is alive.
+// heartbeat records a heartbeat of an external agent.
 func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 	d, p := s.findAgent(pathParam(ctx, "id"))
 	if p == nil {
@@ -237,13 +241,13 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 	respond(ctx, http.StatusOK, []byte(`{"ok":true}`))
 }
 
-// invoke has an external agent call another through the run it is at work on: the
-// call has the run's chain, depth, time and budget.
+// invoke lets an external agent call another agent on behalf of its current run.
+// The call inherits the run's chain, depth, time left and budget.
 func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
-	by := callerOf(ctx)
+	from := callerOf(ctx)
 	var to actor.ID
 	call, p := decodeBody(ctx, func(b []byte) (call actor.Call, r *actor.Refusal) {
-		call, to, r = ingress.Invoke(by.Run, by.Actor, pathParam(ctx, "id"), b)
+		call, to, r = ingress.Invoke(from.Run, from.Actor, pathParam(ctx, "id"), b)
 		return call, r
 	})
 	if p == nil {
@@ -254,12 +258,12 @@ func (s *Server) invoke(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID, call.Left, call.Origin = s.node.NewCallID(), invokeTimeout, actor.Agent
-	within := s.newClientContext(ctx, invokeTimeout)
-	answer, err := s.node.Ask(within, call)
-	why := within.cause()
-	within.stop()
+	waitCtx := s.newClientContext(ctx, invokeTimeout)
+	answer, err := s.node.Ask(waitCtx, call)
+	cause := waitCtx.cause()
+	waitCtx.stop()
 	switch {
-	case respondAborted(ctx, why):
+	case respondAborted(ctx, cause):
 	case err != nil:
 		s.respondError(ctx, err)
 	default:

@@ -113,23 +113,24 @@ func TestAgentShowsActiveTurns(t *testing.T) {
 	}
 }
 
-// An external agent registers, is asked, calls another through its run, and answers.
+// An external agent registers, receives an invocation, calls another agent on
+// behalf of its run, and answers.
 func TestExternalAgentCallback(t *testing.T) {
 	d := startGateway(t)
 	callback := make(chan string, 1)
 	var tokens []string
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/invoke" {
-			return // its health
+			return // health poll
 		}
 		token := r.Header.Get(RunToken)
 		tokens = append(tokens, token)
 		status, _, body := d.do("POST", "/v1/agents/helper:invoke", `{"message":"from outside","timeout_ms":5000}`, RunToken, token)
 		callback <- fmt.Sprintf("%d %s", status, body)
-		var said messageResponse
-		_ = json.Unmarshal([]byte(body), &said)
+		var reply messageResponse
+		_ = json.Unmarshal([]byte(body), &reply)
 		w.Header().Set("Content-Type", ingress.EventStream)
-		b := runs.Frame{Name: "delta", Data: `{"text":` + fmt.Sprintf("%q", "the helper said: "+said.Content) + `,"run_id":"` + r.Header.Get("x-run-id") + `"}`}.Append(nil)
+		b := runs.Frame{Name: "delta", Data: `{"text":` + fmt.Sprintf("%q", "the helper said: "+reply.Content) + `,"run_id":"` + r.Header.Get("x-run-id") + `"}`}.Append(nil)
 		b = runs.Frame{Name: "done", Data: `{}`}.Append(b)
 		_, _ = w.Write(b)
 	}))
@@ -178,7 +179,7 @@ func TestExternalAgentCallback(t *testing.T) {
 	}
 }
 
-// A client cannot pretend to be the agent that a run is at.
+// A client cannot send the signal by which an external agent makes a call.
 func TestSignalCannotForgeCallback(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse
@@ -241,7 +242,7 @@ func TestMetrics(t *testing.T) {
 	d.do("POST", "/v1/agents/nobody/messages", `{"content":"x"}`)
 	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	s.readUntil("wait_opened")
-	for began := time.Now(); d.server.node.Stats().Clients > 0 && time.Since(began) < 30*time.Second; { // it is told a moment before it leaves
+	for began := time.Now(); d.server.node.Stats().Clients > 0 && time.Since(began) < 30*time.Second; { // the client gets its answer just before it is removed from the count
 		goruntime.Gosched()
 	}
 	response, err := d.client.Get("http://" + d.address + "/metrics")
@@ -275,7 +276,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// Two agents by name alone; one is told to ask the other.
+// Two agents have nothing but a name, and one calls the other.
 func TestAgentCallsAgentByName(t *testing.T) {
 	d := startGateway(t)
 	for _, name := range []string{"assistant", "organizer"} {

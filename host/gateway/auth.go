@@ -20,14 +20,14 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// What a route asks of whoever comes, besides the scopes of keys.
+// Requirements of a route that are not scopes of API keys.
 const (
-	scopePublic   ingress.Scope = "anybody"   // nothing: health
+	scopePublic   ingress.Scope = "anybody"   // no credentials: health checks
 	scopeRunToken ingress.Scope = "run token" // the token of an open run
 )
 
-// routeScopes is the one table of who may do what. A route without a row is not
-// served, and cannot be made.
+// routeScopes is the single table of access rules. A route without an entry
+// cannot be registered.
 var routeScopes = map[string]ingress.Scope{
 	"GET /healthz": scopePublic,
 	"GET /readyz":  scopePublic,
@@ -54,22 +54,24 @@ var routeScopes = map[string]ingress.Scope{
 	"POST /v1/backups":     ingress.ScopeAdmin,
 }
 
-// addRoute makes a route, behind the table of scopes, and returns what it leads to.
+// addRoute registers a route protected by routeScopes and returns the protected
+// handler.
 func (s *Server) addRoute(r *router.Router, method, path string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
 	behind := s.withScope(method+" "+path, handle)
 	r.Handle(method, path, behind)
 	return behind
 }
 
-// withScope has whoever comes by a route show first that he may.
+// withScope returns a handler that requires the scope of the route before it
+// calls handle.
 func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
 	scope, ok := routeScopes[route]
 	if !ok {
 		panic(route + " has no row in the table of scopes")
 	}
-	row := s.metrics.newRouteObservers(route)
+	observers := s.metrics.newRouteObservers(route)
 	return func(ctx *fasthttp.RequestCtx) {
-		ctx.SetUserValue(routeKey, row)
+		ctx.SetUserValue(routeKey, observers)
 		c, p := s.authorize(&ctx.Request.Header, scope, ctx.Conn())
 		if p != nil {
 			p.write(ctx)
@@ -77,13 +79,13 @@ func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthtt
 		}
 		ctx.SetUserValue(callerKey, c)
 		handle(ctx)
-		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // it may have waited long
+		if c.Key != "" && ctx.IsGet() && !ctx.Hijacked() && !s.config.Keys.Valid(c.Key) { // the key may have expired during a long poll
 			invalidKey().write(ctx)
 		}
 	}
 }
 
-// addVerbRoutes makes the routes of a thing's verbs: path:verb.
+// addVerbRoutes registers the routes path:verb of a resource.
 func (s *Server) addVerbRoutes(r *router.Router, path string, handles map[string]fasthttp.RequestHandler) {
 	all := map[string]fasthttp.RequestHandler{}
 	for verb, handle := range handles {
@@ -102,24 +104,24 @@ func (s *Server) addVerbRoutes(r *router.Router, path string, handles map[string
 	})
 }
 
-// caller is in whose name a request comes. There is one tenant: keys with the
-// same scope see the same runs.
+// caller is the authenticated origin of a request. A node has a single tenant:
+// all keys with the same scope see the same runs.
 type caller struct {
 	Principal string
-	Key       string       // the id of the API key, if it came with one
-	Run       actor.CallID // for which the token speaks, if it came with one
-	Actor     actor.ID     // whose run it is
+	Key       string       // id of the API key, if any
+	Run       actor.CallID // run authorized by the token, if any
+	Actor     actor.ID     // actor of that run
 }
 
-// localPrincipal is who speaks over loopback without a key: whoever can is this
-// machine's user already.
+// localPrincipal is the principal of loopback requests without a key. Any process
+// that can send them already runs as a user of this machine.
 const localPrincipal = "local"
 
 var localCaller = caller{Principal: localPrincipal}
 
 const callerKey = "caller"
 
-// callerOf is whom on found.
+// callerOf returns the caller that withScope has stored in the request.
 func callerOf(ctx *fasthttp.RequestCtx) caller {
 	if c, ok := ctx.UserValue(callerKey).(*caller); ok {
 		return *c
@@ -127,12 +129,12 @@ func callerOf(ctx *fasthttp.RequestCtx) caller {
 	return caller{}
 }
 
-// authorize finds in whose name a request comes, and whether it may do what the
-// scope is about. A key that is presented is looked at even where none is needed.
-// Over says on which connection it came, if that is known.
-func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, over net.Conn) (*caller, *problem) {
+// authorize authenticates a request and checks that it may use the scope. A key
+// is verified whenever one is presented, even if none is required. The connection
+// may be nil; it only enables the key cache.
+func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn net.Conn) (*caller, *problem) {
 	presented := h.Peek(fasthttp.HeaderAuthorization)
-	none := len(presented) == 0
+	anonymous := len(presented) == 0
 	switch {
 	case scope == scopePublic:
 		return &caller{}, nil
@@ -142,14 +144,14 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, over 
 			return nil, unauthorized(r.Detail)
 		}
 		return &caller{Principal: "run:" + run.String(), Run: run, Actor: id}, nil
-	case none && s.onLoopback.Load() && !isProxied(h):
+	case anonymous && s.onLoopback.Load() && !isProxied(h):
 		return &localCaller, nil
-	case none && s.onLoopback.Load():
+	case anonymous && s.onLoopback.Load():
 		return nil, unauthorized("this request comes through a proxy, for somebody who may be anywhere: an API key is needed; `troupe keys create` makes one")
-	case none:
+	case anonymous:
 		return nil, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
 	}
-	held, ok := s.config.Keys.authenticate(over, presented)
+	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
 		return nil, invalidKey()
 	}
@@ -160,8 +162,8 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, over 
 	return &held.caller, nil
 }
 
-// isProxied tells whether a proxy says that it speaks for somebody else. Who connects
-// to an address of this machine by himself is one of its users.
+// isProxied reports whether a proxy has forwarded the request for another client.
+// A direct loopback connection comes from a user of this machine.
 func isProxied(h *fasthttp.RequestHeader) bool {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 		if len(h.Peek(name)) > 0 {
@@ -171,7 +173,8 @@ func isProxied(h *fasthttp.RequestHeader) bool {
 	return false
 }
 
-// hasCredential tells whether a request comes with a key or a token, whatever for.
+// hasCredential reports whether the request carries a valid key or token, with
+// any scope.
 func (s *Server) hasCredential(h *fasthttp.RequestHeader) bool {
 	if _, ok := s.config.Keys.authenticate(nil, h.Peek(fasthttp.HeaderAuthorization)); ok {
 		return true
@@ -180,7 +183,7 @@ func (s *Server) hasCredential(h *fasthttp.RequestHeader) bool {
 	return r == nil
 }
 
-// bearerToken is what an Authorization header bears.
+// bearerToken returns the token of an Authorization header, or "".
 func bearerToken(header []byte) string {
 	const scheme = "Bearer "
 	text := string(header)
@@ -197,7 +200,7 @@ func runTokenOf(h *fasthttp.RequestHeader) string {
 	return bearerToken(h.Peek(fasthttp.HeaderAuthorization))
 }
 
-// RunToken is the header in which an external agent sends the token of its run.
+// RunToken is the header that carries the run token of an external agent.
 const RunToken = "x-run-token"
 
 func unauthorized(detail string) *problem {
@@ -208,22 +211,22 @@ func invalidKey() *problem {
 	return unauthorized("this is no API key that is valid now: it may be mistyped, expired or revoked; `troupe keys list` shows which there are")
 }
 
-// wallTime is the time by which keys expire.
+// wallTime returns the current time, against which keys expire.
 func wallTime() actor.Time { return actor.Time(time.Now().UnixNano()) }
 
-// Keys are the API keys that are valid. The zero value is none. Safe for use by
-// many goroutines.
+// Keys is the set of valid API keys. The zero value is empty. It is safe for
+// concurrent use.
 type Keys struct {
 	table atomic.Pointer[map[string]*keyEntry]
 }
 
-// keyEntry is a key, and who comes with it.
+// keyEntry is a key with the caller that it authenticates.
 type keyEntry struct {
 	ingress.Key
 	caller caller
 }
 
-// Set replaces all keys: what is not there any more is revoked with this.
+// Set replaces all keys. A key that is missing in the new set is thereby revoked.
 func (k *Keys) Set(all []ingress.Key) {
 	table := make(map[string]*keyEntry, len(all))
 	for _, key := range all {
@@ -232,10 +235,10 @@ func (k *Keys) Set(all []ingress.Key) {
 	k.table.Store(&table)
 }
 
-// Count is how many there are.
+// Count returns the number of keys.
 func (k *Keys) Count() int { return len(k.entries()) }
 
-// All lists them by their ids.
+// All returns the keys ordered by id.
 func (k *Keys) All() []ingress.Key {
 	all := k.entries()
 	list := make([]ingress.Key, 0, len(all))
@@ -245,8 +248,8 @@ func (k *Keys) All() []ingress.Key {
 	return list
 }
 
-// Valid tells whether the key of this id may still be used. A stream asks every
-// second, and ends when it may not.
+// Valid reports whether the key with this id is still valid. Streams check it
+// periodically and end when it is not.
 func (k *Keys) Valid(id string) bool {
 	key, ok := k.entries()[id]
 	return ok && !key.Expired(wallTime())
@@ -259,17 +262,18 @@ func (k *Keys) entries() map[string]*keyEntry {
 	return nil
 }
 
-// keyCache is the key that came last over a connection, as it was written there: where
-// it comes again, and no key was changed meanwhile, it need not be hashed again.
+// keyCache is the last key presented on a connection, with the exact header. It
+// saves hashing the same key again, as long as the key table is unchanged.
 type keyCache struct {
 	header []byte
 	table  *map[string]*keyEntry
 	entry  *keyEntry
 }
 
-// authenticate finds the key that an Authorization header bears.
-func (k *Keys) authenticate(over net.Conn, header []byte) (*keyEntry, bool) {
-	c, _ := over.(*connection)
+// authenticate returns the valid key presented in an Authorization header. It
+// uses the cache of the connection, if one is given.
+func (k *Keys) authenticate(conn net.Conn, header []byte) (*keyEntry, bool) {
+	c, _ := conn.(*connection)
 	table := k.table.Load()
 	if c != nil && table != nil && c.cachedKey.table == table && subtle.ConstantTimeCompare(c.cachedKey.header, header) == 1 {
 		return c.cachedKey.entry, c.cachedKey.entry.Expires == 0 || !c.cachedKey.entry.Expired(wallTime())
@@ -281,11 +285,11 @@ func (k *Keys) authenticate(over net.Conn, header []byte) (*keyEntry, bool) {
 	return key, ok
 }
 
-// unknownKey's key has a digest that no text has.
+// unknownKey has a digest that no text has.
 var unknownKey keyEntry
 
-// lookup looks a key up by the text that its holder presents. Whether there is
-// one of that id, and how much of the text is right, takes no time to tell.
+// lookup returns the valid key with the given text. Its running time reveals
+// neither whether a key with that id exists nor how much of the text matches.
 func (k *Keys) lookup(text string, at actor.Time) (*keyEntry, bool) {
 	id, ok := ingress.KeyID(text)
 	key, known := k.entries()[id]

@@ -23,7 +23,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// newTestKey makes a key of a test, and its text.
+// newTestKey returns a key and its text.
 func newTestKey(t *testing.T, seed byte, expires actor.Time, scopes ...ingress.Scope) (ingress.Key, string) {
 	t.Helper()
 	random := [ingress.KeyRandomBytes]byte(bytes.Repeat([]byte{seed}, ingress.KeyRandomBytes))
@@ -41,17 +41,17 @@ func newTestKeys(t *testing.T) *Keys {
 	return k
 }
 
-// requireKeys has a door ask of everybody what it asks of those who do not come over loopback.
+// requireKeys makes a running gateway treat loopback requests as remote ones.
 func requireKeys(d *testGateway) {
 	d.Helper()
-	if status, _, body := d.do("GET", "/healthz", ""); status != 200 { // it serves by now
+	if status, _, body := d.do("GET", "/healthz", ""); status != 200 { // Serve has set onLoopback by now
 		d.Fatalf("%d %s", status, body)
 	}
 	d.server.onLoopback.Store(false)
 }
 
-// Each route, asked by each kind of caller: who lacks what the table says is
-// refused, whatever else it claims; who has it is not.
+// For each route and each kind of caller: a request without the scope in the
+// table is refused, whatever else it claims, and a request with it is not.
 func TestRoutesRequireTheirScope(t *testing.T) {
 	keys := new(Keys)
 	d := startGatewayWith(t, Config{Keys: keys})
@@ -69,7 +69,7 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 	id := actor.NewID("a", "k")
 	good := ingress.MintToken(testSecret, run, id)
 	admin := texts[ingress.ScopeAdmin]
-	strangers := map[string][]string{
+	unauthenticated := map[string][]string{
 		"nobody":              {},
 		"unknown key":         {"Authorization", "Bearer " + unknownText},
 		"expired key":         {"Authorization", "Bearer " + expiredText},
@@ -90,34 +90,34 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 		ask := func(headers ...string) (int, string) {
 			body := ""
 			if method == "POST" {
-				body = `{"unknown":1}` // so that nothing comes of it
+				body = `{"unknown":1}` // invalid, so the request has no effect
 			}
 			status, _, answer := d.do(method, path, body, headers...)
-			keys.Set(append(all, expired)) // the registry, which has none of these, announces what it has when it is told to remove one
+			keys.Set(append(all, expired)) // the registry does not hold these keys, and a revocation makes it announce its own
 			return status, answer
 		}
 		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {
 			t.Errorf("%s is in the table and not served: %d %s", route, status, body)
 			continue
 		}
-		for name, headers := range strangers {
+		for name, headers := range unauthenticated {
 			if status, body := ask(headers...); (status == 401) != (scope != scopePublic) {
 				t.Errorf("%s by %s: %d %s", route, name, status, body)
 			}
 		}
-		for of, text := range texts {
+		for keyScope, text := range texts {
 			status, body := ask("Authorization", "Bearer "+text)
 			switch {
-			case scope == scopePublic || of == scope || of == ingress.ScopeAdmin && scope != scopeRunToken:
+			case scope == scopePublic || keyScope == scope || keyScope == ingress.ScopeAdmin && scope != scopeRunToken:
 				if status == 401 || status == 403 {
-					t.Errorf("%s by a key for %s: %d %s", route, of, status, body)
+					t.Errorf("%s by a key for %s: %d %s", route, keyScope, status, body)
 				}
 			case scope == scopeRunToken:
 				if status != 401 {
-					t.Errorf("%s by a key for %s, which is no token: %d %s", route, of, status, body)
+					t.Errorf("%s by a key for %s, which is no token: %d %s", route, keyScope, status, body)
 				}
 			case status != 403 || !strings.Contains(body, `"code":"forbidden_scope"`) || !strings.Contains(body, string(scope)):
-				t.Errorf("%s by a key for %s: %d %s", route, of, status, body)
+				t.Errorf("%s by a key for %s: %d %s", route, keyScope, status, body)
 			}
 		}
 		for name, headers := range map[string][]string{"token": {"x-run-token", good}, "token as bearer": {"Authorization", "Bearer " + good}} {
@@ -140,7 +140,7 @@ func TestRouteWithoutScopePanics(t *testing.T) {
 	New(nil, slog.New(slog.DiscardHandler), Config{}).addRoute(router.New(), "GET", "/v1/secrets", func(*fasthttp.RequestCtx) {})
 }
 
-// A key is looked at on loopback too: who shows a bad one is told.
+// A key is verified on loopback as well: an invalid one is refused.
 func TestKeysOnLoopback(t *testing.T) {
 	keys := new(Keys)
 	d := startGatewayWith(t, Config{Keys: keys})
@@ -159,8 +159,8 @@ func TestKeysOnLoopback(t *testing.T) {
 	}
 }
 
-// Off loopback a gateway does not serve before there is a key, and gives no
-// memory to whom it does not know.
+// Off loopback a gateway does not serve without a key, and allocates no memory
+// for the body of an unauthenticated request.
 func TestOffLoopbackRequiresKey(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -169,7 +169,7 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 	if err := New(nil, slog.New(slog.DiscardHandler), Config{}).Serve(offLoopbackListener{l}); err == nil || !strings.Contains(err.Error(), "troupe keys create") {
 		t.Errorf("without a key it serves: %v", err)
 	}
-	l.(*net.TCPListener).SetDeadline(time.Now()) //nolint:errcheck // it is closed, as it should be
+	l.(*net.TCPListener).SetDeadline(time.Now()) //nolint:errcheck // fails on a closed listener, as expected
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error("it left its listener open")
 	}
@@ -202,15 +202,15 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 			}
 		})
 	}
-	// Who has a key, even one that does not suffice, is read to the end.
+	// With a valid key the body is read completely, even if the scope does not
+	// suffice.
 	status, _, closes, _ := b.sendRaw(t, post+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
 	if status != 403 || closes {
 		t.Errorf("a key for reading: %d, closes: %v", status, closes)
 	}
 }
 
-// A key comes and goes while it is in use: over a connection that is kept open,
-// and under a stream.
+// A key is revoked while it is in use on a kept-alive connection and on a stream.
 func TestKeyRevocation(t *testing.T) {
 	d := startGatewayWith(t, Config{Keys: new(Keys)})
 	var admin, user struct {
@@ -229,9 +229,9 @@ func TestKeyRevocation(t *testing.T) {
 	if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"]}`, as(user.Text)...); status != 403 {
 		t.Errorf("one key makes another: %d %s", status, body)
 	}
-	for _, past := range []string{"1970-01-01T00:00:00Z", "1500-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2300-01-01T00:00:00Z", "soon"} {
-		if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"],"expires_at":"`+past+`"}`, as(admin.Text)...); status != 400 || !strings.Contains(body, `"field":"expires_at"`) {
-			t.Errorf("until %s: %d %s", past, status, body)
+	for _, expires := range []string{"1970-01-01T00:00:00Z", "1500-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2300-01-01T00:00:00Z", "soon"} {
+		if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"],"expires_at":"`+expires+`"}`, as(admin.Text)...); status != 400 || !strings.Contains(body, `"field":"expires_at"`) {
+			t.Errorf("until %s: %d %s", expires, status, body)
 		}
 	}
 	if _, _, body := d.do("GET", "/v1/keys", "", as(admin.Text)...); !strings.Contains(body, user.ID) || strings.Contains(body, user.Text[30:]) || strings.Contains(body, "digest") {
@@ -256,25 +256,25 @@ func TestKeyRevocation(t *testing.T) {
 	if _, err := events.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
-	kept := d.dial()
-	over := func() int {
-		if _, err := io.WriteString(kept, "GET /v1/agents HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+user.Text+"\r\n\r\n"); err != nil {
+	keptAlive := d.dial()
+	statusOnKeptAlive := func() int {
+		if _, err := io.WriteString(keptAlive, "GET /v1/agents HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+user.Text+"\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
-		response, err := http.ReadResponse(bufio.NewReader(kept), nil)
+		response, err := http.ReadResponse(bufio.NewReader(keptAlive), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _ = io.ReadAll(response.Body)
 		return response.StatusCode
 	}
-	if status := over(); status != 200 {
+	if status := statusOnKeptAlive(); status != 200 {
 		t.Errorf("before: %d", status)
 	}
 	if status, _, body := d.do("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status := over(); status != 401 {
+	if status := statusOnKeptAlive(); status != 401 {
 		t.Errorf("the connection is still good: %d", status)
 	}
 	if rest, err := io.ReadAll(events); err != nil {
@@ -285,7 +285,7 @@ func TestKeyRevocation(t *testing.T) {
 	}
 }
 
-// watchReportingNode is a node that says when somebody waits for news.
+// watchReportingNode reports each call of Watch on a channel.
 type watchReportingNode struct {
 	Node
 	watching chan struct{}
@@ -296,7 +296,7 @@ func (n watchReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
 	return n.Node.Watch(run)
 }
 
-// Who waits for news with a key that is revoked meanwhile is not told them.
+// If the key is revoked during a long poll, the answer is a 401 without events.
 func TestKeyRevokedDuringLongPoll(t *testing.T) {
 	keys := new(Keys)
 	d := startGatewayWith(t, Config{Keys: keys})
@@ -308,17 +308,17 @@ func TestKeyRevokedDuringLongPoll(t *testing.T) {
 	}
 	waits := make(chan struct{}, 1)
 	d.server.node = watchReportingNode{d.server.node, waits}
-	told := make(chan string, 1)
+	answer := make(chan string, 1)
 	go func() {
 		status, _, body := d.do("GET", "/v1/runs/"+m.Run+"/events?after=5&wait_ms=30000", "", "Authorization", "Bearer "+text)
-		told <- fmt.Sprint(status, body)
+		answer <- fmt.Sprint(status, body)
 	}()
 	<-waits
 	keys.Set(nil)
 	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
-	if got := <-told; !strings.HasPrefix(got, "401") || strings.Contains(got, "signal_received") {
+	if got := <-answer; !strings.HasPrefix(got, "401") || strings.Contains(got, "signal_received") {
 		t.Errorf("it is told %s", got)
 	}
 }
@@ -336,8 +336,8 @@ func (d *testGateway) dial() net.Conn {
 	return c
 }
 
-// A promise to ask once is its principal's own: another one's key under the same
-// word is another run.
+// An idempotency key belongs to its principal: the same key of another principal
+// starts another run.
 func TestIdempotencyKeysArePerPrincipal(t *testing.T) {
 	keys := new(Keys)
 	d := startGatewayWith(t, Config{Keys: keys})
@@ -361,8 +361,8 @@ func TestIdempotencyKeysArePerPrincipal(t *testing.T) {
 	}
 }
 
-// A key that was looked at is known again where it comes again, and only there;
-// not once it has expired, nor when the keys have changed.
+// A verified key is cached on its connection only. The cache is not used after
+// the key has expired or the key table has changed.
 func TestKeyCachePerConnection(t *testing.T) {
 	var random [ingress.KeyRandomBytes]byte
 	key, text, _ := ingress.NewKey(random, "", []ingress.Scope{ingress.ScopeCall}, 0, 0)

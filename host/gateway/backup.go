@@ -11,7 +11,8 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// backup copies the store into a folder of the server's machine, while it serves.
+// backup copies the store into a folder on the server's machine while the node is
+// serving.
 func (s *Server) backup(ctx *fasthttp.RequestCtx) {
 	dir, p := decodeBody(ctx, ingress.Backup)
 	if p == nil && s.config.Backup == nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// echoAgent is an agent that answers at once.
+// echoAgent returns an agent that answers at once with its input.
 func echoAgent(name string, durability actor.Durability) actor.Definition {
 	return actor.Definition{Name: name, Hash: actor.HashOf([]byte(name)), Durability: durability, Behavior: echoBehavior{}}
 }
@@ -38,7 +38,8 @@ type echoTurn struct{ parts []actor.Part }
 func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
 func (echoTurn) Stop()                                       {}
 
-// startBenchGateway serves a node that has such agents, with a key.
+// startBenchGateway serves a node with a volatile and a durable echo agent. It
+// requires the returned key.
 func startBenchGateway(b *testing.B) (address, key string) {
 	d, err := disk.Open(b.TempDir(), "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
@@ -73,7 +74,7 @@ func startBenchGateway(b *testing.B) (address, key string) {
 	return listener.Addr().String(), text
 }
 
-// startEchoServer is a bare server that answers with what it is sent.
+// startEchoServer starts a bare fasthttp server that returns each body.
 func startEchoServer(b *testing.B) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,7 +95,7 @@ func startEchoServer(b *testing.B) string {
 	return listener.Addr().String()
 }
 
-// benchClient has one connection.
+// benchClient is a client with one connection.
 type benchClient struct {
 	conn    net.Conn
 	reader  *bufio.Reader
@@ -129,7 +130,7 @@ func (a *benchClient) do() error {
 	return nil
 }
 
-// cpuTime is how much time of the processors this process has had.
+// cpuTime returns the CPU time used by this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -138,11 +139,11 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkMessage measures a message to an agent that answers at once, over 64
-// connections and with a key, against a bare server that echoes the same body,
-// turn by turn. ratio is how much of the bare server's rate is left, cpu-ratio the
-// same by the processor's time, client and all, which others on the machine disturb
-// less: the medians of the rounds.
+// BenchmarkMessage measures messages to an agent that answers at once, over 64
+// connections and with a key. Rounds alternate with a bare server that echoes the
+// same body. The metric ratio is the fraction of the bare server's rate that
+// remains. The metric cpu-ratio is the same for CPU time including the client,
+// which other load on the machine disturbs less. Both are medians of the rounds.
 func BenchmarkMessage(b *testing.B) {
 	address, key := startBenchGateway(b)
 	echo := startEchoServer(b)

@@ -17,7 +17,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// readCountingNode counts how often the store is read, and what waits for the disk with it.
+// readCountingNode counts reads of the store. Each of them waits for the disk.
 type readCountingNode struct {
 	Node
 	reads atomic.Int32
@@ -28,8 +28,8 @@ func (n *readCountingNode) Read(ctx context.Context, read func(store.KV) error) 
 	return n.Node.Read(ctx, read)
 }
 
-// A refusal because there is too much to do says whose limit it was and when to
-// come back, and costs no look into the store; that of a run names the run.
+// A Busy refusal names the limit and the retry delay without reading the store.
+// Only the refusal of a run names the run.
 func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 	for _, durability := range []actor.Durability{actor.Journaled, actor.Volatile} {
 		agent := func(name string, turn func(*agents.Turn) (string, error)) actor.Definition {
@@ -52,7 +52,7 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 				}
 			})
 		}
-		// Until there is no room, one that asks waits, and gives up.
+		// Requests wait and time out until the mailbox is full.
 		for status := 0; status != http.StatusTooManyRequests; {
 			one, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 			r, _ := http.NewRequestWithContext(one, "POST", "http://"+d.address+"/v1/agents/slow/messages", strings.NewReader(`{"content":"x"}`))
@@ -68,8 +68,8 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 		if status != http.StatusTooManyRequests || headers.Get("Retry-After") == "" || !strings.Contains(body, `"scope":"callee"`) || strings.Contains(body, "run_id") {
 			t.Errorf("%v: %d %v %s", durability, status, headers, body)
 		}
-		if looks := node.reads.Load() - before; looks > 0 {
-			t.Errorf("%v: the store was read %d times", durability, looks)
+		if reads := node.reads.Load() - before; reads > 0 {
+			t.Errorf("%v: the store was read %d times", durability, reads)
 		}
 		if status, _, body := d.do("POST", "/v1/agents/unwilling/messages", `{"content":"x"}`); status != http.StatusForbidden || strings.Contains(body, "run_id") != (durability == actor.Journaled) {
 			t.Errorf("%v: %d %s", durability, status, body)

@@ -13,34 +13,35 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// peerWatchDelay is how long a request may wait before anybody looks whether its
-// client is still there: most answers come before it is worth a look.
+// peerWatchDelay is the delay before a waiting request checks that its client is
+// still connected. Most answers arrive earlier and save the cost of the check.
 const peerWatchDelay = 40 * time.Millisecond
 
-// Why a request is given up while its answer is awaited.
+// Reasons for abandoning a request while its answer is pending.
 var (
 	errClientGone = errors.New("the client is gone")
 	errKeyRevoked = errors.New("the key was revoked")
 )
 
-// clientContext is a context for what a client waits for: it ends when the client is gone
-// or may not ask any more, of which left tells, and when the time is over. One that
-// is over before watchAfter has cost next to nothing, and is used again.
+// clientContext is the context of a request whose client waits for an answer. It
+// is cancelled when the client disconnects, when its key is revoked, or at the
+// deadline; respondAborted handles the first two. A context released before
+// peerWatchDelay costs almost nothing and returns to the pool.
 type clientContext struct {
 	server   *Server
 	conn     net.Conn
-	keyID    string // the API key it came with, if any
+	keyID    string // id of the API key, if any
 	deadline time.Time
-	started  atomic.Bool   // somebody waits
-	timer    *time.Timer   // then begins the watch
-	done     chan struct{} // closed: it has ended
-	released chan struct{} // closed: nobody waits
+	started  atomic.Bool   // Done was called
+	timer    *time.Timer   // starts watch
+	done     chan struct{} // closed on cancellation
+	released chan struct{} // closed by stop
 
 	mu            sync.Mutex
 	stopped       bool
 	stopPeerWatch func()
-	err           error // why it has ended, to those who were given it as a context
-	abortCause    error // and to us
+	err           error // error for users of the context
+	abortCause    error // precise reason for the gateway
 }
 
 var clientContexts = sync.Pool{New: func() any {
@@ -50,17 +51,17 @@ var clientContexts = sync.Pool{New: func() any {
 	return w
 }}
 
-// newClientContext begins to wait. Stop must be called before the request is answered; the
-// wait is nobody's afterwards.
-func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, within time.Duration) *clientContext {
+// newClientContext returns a context for the request. The caller MUST call stop
+// before it answers the request, and not use the context afterwards.
+func (s *Server) newClientContext(ctx *fasthttp.RequestCtx, timeout time.Duration) *clientContext {
 	w := clientContexts.Get().(*clientContext)
-	w.server, w.conn, w.keyID, w.deadline = s, ctx.Conn(), callerOf(ctx).Key, ctx.Time().Add(within)
+	w.server, w.conn, w.keyID, w.deadline = s, ctx.Conn(), callerOf(ctx).Key, ctx.Time().Add(timeout)
 	return w
 }
 
-// stop ends the wait, and the watch if it has begun.
+// stop releases the context and ends its watch.
 func (w *clientContext) stop() {
-	if !w.started.Load() || w.timer.Stop() { // nobody watches
+	if !w.started.Load() || w.timer.Stop() { // watch has not started
 		w.started.Store(false)
 		w.server, w.conn = nil, nil
 		clientContexts.Put(w)
@@ -75,7 +76,7 @@ func (w *clientContext) stop() {
 	}
 }
 
-// watch looks after a wait until it ends, or is stopped.
+// watch runs until the context is cancelled or released.
 func (w *clientContext) watch() {
 	w.mu.Lock()
 	if w.stopped {
@@ -85,25 +86,25 @@ func (w *clientContext) watch() {
 	gone, unwatch := watchPeer(w.conn)
 	w.stopPeerWatch = unwatch
 	w.mu.Unlock()
-	end := time.NewTimer(time.Until(w.deadline))
-	defer end.Stop()
-	var look <-chan time.Time
+	timeout := time.NewTimer(time.Until(w.deadline))
+	defer timeout.Stop()
+	var checkKey <-chan time.Time
 	if w.keyID != "" {
-		every := time.NewTicker(keyCheckInterval)
-		defer every.Stop()
-		look = every.C
+		ticker := time.NewTicker(keyCheckInterval)
+		defer ticker.Stop()
+		checkKey = ticker.C
 	}
 	for {
 		select {
 		case <-gone:
 			w.end(context.Canceled, errClientGone)
 			return
-		case <-look:
+		case <-checkKey:
 			if !w.server.config.Keys.Valid(w.keyID) {
 				w.end(context.Canceled, errKeyRevoked)
 				return
 			}
-		case <-end.C:
+		case <-timeout.C:
 			w.end(context.DeadlineExceeded, context.DeadlineExceeded)
 			return
 		case <-w.released:
@@ -112,22 +113,22 @@ func (w *clientContext) watch() {
 	}
 }
 
-func (w *clientContext) end(err, why error) {
+func (w *clientContext) end(err, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.err, w.abortCause = err, why
+	w.err, w.abortCause = err, cause
 	close(w.done)
 }
 
-// cause is why it has ended; nil if it has not.
+// cause returns the reason for the cancellation, or nil.
 func (w *clientContext) cause() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.abortCause
 }
 
-// Done implements context.Context. Whoever asks is about to wait: an answer that is
-// there by then needs no timer.
+// Done implements context.Context. A caller is about to block, so this call
+// starts the timer of the watch: an answer that is already available needs none.
 func (w *clientContext) Done() <-chan struct{} {
 	if !w.started.Load() && w.started.CompareAndSwap(false, true) {
 		w.timer.Reset(min(peerWatchDelay, time.Until(w.deadline)))
@@ -148,13 +149,13 @@ func (w *clientContext) Deadline() (time.Time, bool) { return w.deadline, true }
 // Value implements context.Context.
 func (w *clientContext) Value(any) any { return nil }
 
-// respondAborted answers a request whose client is gone or may not ask any more, if that is
-// why a waiting ended.
-func respondAborted(ctx *fasthttp.RequestCtx, why error) bool {
+// respondAborted answers a request that was abandoned because its client
+// disconnected or its key was revoked. It reports false for any other cause.
+func respondAborted(ctx *fasthttp.RequestCtx, cause error) bool {
 	switch {
-	case errors.Is(why, errClientGone):
+	case errors.Is(cause, errClientGone):
 		abandonRequest(ctx)
-	case errors.Is(why, errKeyRevoked):
+	case errors.Is(cause, errKeyRevoked):
 		unauthorized("the API key was revoked, or has expired, while the answer was awaited; the run goes on").write(ctx)
 	default:
 		return false
@@ -162,11 +163,13 @@ func respondAborted(ctx *fasthttp.RequestCtx, why error) bool {
 	return true
 }
 
-// abandonRequest ends a request that nobody waits for any more.
+// abandonRequest closes the connection of a request whose client has
+// disconnected.
 func abandonRequest(ctx *fasthttp.RequestCtx) {
 	ctx.SetStatusCode(statusClientClosed)
 	ctx.SetConnectionClose()
 }
 
-// statusClientClosed stands in logs for a client that did not wait. It is not sent: there is nobody.
+// statusClientClosed marks a disconnected client in logs and metrics. It is never
+// sent.
 const statusClientClosed = 499

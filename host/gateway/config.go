@@ -8,55 +8,58 @@ import (
 	"time"
 )
 
-// Config says whom a gateway serves, and for how long it waits for them. The
-// zero value is that of loopback, without keys.
+// Config configures a Server. The zero value serves loopback clients without API
+// keys.
 type Config struct {
-	// Keys are the API keys, which may change at any time; nil is none, for good.
+	// API keys. They may change at any time; nil means that no key will ever
+	// exist.
 	Keys *Keys
-	// Secret is that of run tokens, of ingress.SecretBytes; without one there are none.
+	// secret that signs run tokens, of ingress.SecretBytes; without it tokens are
+	// refused
 	Secret []byte
-	// Hosts are names by which this server may be called besides those of
-	// loopback. Off loopback none means any: there a key is needed anyway.
+	// additional host names of this server, besides those of loopback. Off
+	// loopback an empty list accepts any name, since a key is required there.
 	Hosts []string
-	// External looks after external agents; nil: there are none.
+	// health of external agents; nil if external agents are not supported
 	External External
-	// Backup copies the store into a folder; nil: it cannot.
+	// copies the store into a folder; nil if the store cannot be copied
 	Backup func(dir string) error
-	// Origins are those whose web pages may call, like https://console.example,
-	// besides our own.
+	// additional web origins whose pages may call, such as
+	// https://console.example
 	Origins []string
 
-	// HeadTimeout is for the head of a request, from its first byte (5 s).
+	// maximum time from the first byte of a request to the end of its head;
+	// default 5 s
 	HeadTimeout time.Duration
-	// BodyTimeout is for its body (30 s).
+	// maximum time to receive a body; default 30 s
 	BodyTimeout time.Duration
-	// WriteTimeout is for the client to take an answer (30 s).
+	// maximum time for the client to take an answer; default 30 s
 	WriteTimeout time.Duration
-	// StreamTimeout is for the reader of a stream to take what is sent to it: 64 KiB,
-	// or what there is (8 s).
+	// maximum time for the reader of a stream to take 64 KiB, or all that is
+	// pending; default 8 s
 	StreamTimeout time.Duration
-	// IdleTimeout is how long a connection may lie between two requests (2 min).
+	// maximum time between two requests on a connection; default 2 min
 	IdleTimeout time.Duration
-	// Connections is how many are open at once (8192).
+	// maximum number of open connections; default ConnectionsMax
 	Connections int
-	// Streams of events are open at once (4096).
+	// maximum number of open event streams; default StreamsMax
 	Streams int
-	// PerAddress is how many of them come from one address, which is a whole
-	// /64 of IPv6 (256). Loopback is one address for everybody and has no such
-	// bound, unless one is given here.
+	// maximum number of connections from one IPv4 address or one IPv6 /64;
+	// default 256. Loopback has no such bound unless it is set, because all local
+	// clients share one address.
 	PerAddress int
 }
 
 func (c Config) withDefaults() Config {
-	or := func(d *time.Duration, otherwise time.Duration) {
+	setDefault := func(d *time.Duration, value time.Duration) {
 		if *d == 0 {
-			*d = otherwise
+			*d = value
 		}
 	}
-	or(&c.HeadTimeout, 5*time.Second)
-	or(&c.BodyTimeout, 30*time.Second)
-	or(&c.WriteTimeout, 30*time.Second)
-	or(&c.IdleTimeout, 2*time.Minute)
+	setDefault(&c.HeadTimeout, 5*time.Second)
+	setDefault(&c.BodyTimeout, 30*time.Second)
+	setDefault(&c.WriteTimeout, 30*time.Second)
+	setDefault(&c.IdleTimeout, 2*time.Minute)
 	if c.Connections == 0 {
 		c.Connections = ConnectionsMax
 	}
@@ -69,13 +72,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// deadlineSlack is how much earlier than it is meant to a deadline may be over.
+// deadlineSlack returns how much earlier than requested a connection deadline may
+// expire.
 func (c Config) deadlineSlack() time.Duration {
 	return min(c.HeadTimeout, c.BodyTimeout, c.WriteTimeout, c.IdleTimeout) / 16
 }
 
-// CheckListenAddress says why an address is not served, if it is not: off loopback
-// whoever comes must have a key, so that there must be one.
+// CheckListenAddress returns an error if the address must not be served: off
+// loopback every client needs an API key, so at least one must exist.
 func CheckListenAddress(listen string, keys int) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {

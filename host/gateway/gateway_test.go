@@ -34,7 +34,8 @@ import (
 
 var testSecret = bytes.Repeat([]byte("s"), ingress.SecretBytes)
 
-// testHost is what stands around a node: it carries what the registry announces.
+// testHost applies announcements of the registry to a node, as the server program
+// does.
 type testHost struct {
 	tools    *tools.Registry
 	native   []actor.Definition
@@ -98,7 +99,7 @@ func (w *testHost) announce(ctx context.Context, input []byte) tools.Result {
 	return tools.JSON([]byte("{}"))
 }
 
-// testGateway is a gateway before a node with a store, as serve makes one.
+// testGateway is a gateway for a node with a store.
 type testGateway struct {
 	*testing.T
 	server  *Server
@@ -158,7 +159,7 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 	return &testGateway{t, s, listener.Addr().String(), client}
 }
 
-// do sends a request; headers are pairs.
+// do sends a request; headers are name-value pairs.
 func (d *testGateway) do(method, path, body string, headers ...string) (int, http.Header, string) {
 	d.Helper()
 	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
@@ -247,7 +248,7 @@ func TestSignalResumesWaitingRun(t *testing.T) {
 		m.Status != "PAUSED_WAITING_APPROVAL" || m.Signal.Name != "go" || m.Signal.Run != m.Run {
 		t.Fatalf("%d %+v", status, m)
 	}
-	// Whoever waits for news has it when the run is signalled, without asking again.
+	// A long poll returns as soon as the run is signalled.
 	type page struct {
 		Events []struct {
 			Seq  int    `json:"seq"`
@@ -258,11 +259,11 @@ func TestSignalResumesWaitingRun(t *testing.T) {
 	}
 	var first page
 	d.doJSON(&first, "GET", "/v1/runs/"+m.Run+"/events", "")
-	news := make(chan page, 1)
+	polled := make(chan page, 1)
 	go func() {
 		var p page
 		d.doJSON(&p, "GET", fmt.Sprintf("/v1/runs/%s/events?after=%d&wait_ms=30000", m.Run, first.Next), "")
-		news <- p
+		polled <- p
 	}()
 	if status, _, body := d.do("POST", m.Signal.Path, `{"name":"stop"}`); status != 403 || !strings.Contains(body, "call_rejected") {
 		t.Errorf("a signal nobody waits for: %d %s", status, body)
@@ -270,7 +271,7 @@ func TestSignalResumesWaitingRun(t *testing.T) {
 	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
-	if p := <-news; len(p.Events) == 0 || p.Events[0].Type != "signal_received" || p.Events[0].Seq != first.Next+1 {
+	if p := <-polled; len(p.Events) == 0 || p.Events[0].Type != "signal_received" || p.Events[0].Seq != first.Next+1 {
 		t.Errorf("%+v", p)
 	}
 	var all page
@@ -316,7 +317,7 @@ func TestIdempotencyKeyDeduplicatesMessages(t *testing.T) {
 	}
 }
 
-// shortTimeoutNode is a node whose clients wait for a second.
+// shortTimeoutNode limits each Ask to one second.
 type shortTimeoutNode struct{ Node }
 
 func (n shortTimeoutNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
@@ -325,8 +326,8 @@ func (n shortTimeoutNode) Ask(ctx context.Context, call actor.Call) (engine.Answ
 	return n.Node.Ask(ctx, call)
 }
 
-// A run that takes longer than its client waits is told by its id; a repeat of
-// it has no id of its own, and is asked to come back.
+// A run that outlasts the wait of its client is answered with its id. A repeat
+// has no id of its own and is asked to retry later.
 func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
 	d := startGateway(t, agents.Define("slow", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return "", t.Sleep(time.Hour)
@@ -345,13 +346,13 @@ func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
 	}
 }
 
-// Whatever is wrong gets problem+json that names the place.
+// Every invalid request gets problem+json that identifies the fault.
 func TestInvalidRequestsGetProblems(t *testing.T) {
 	d := startGateway(t)
 	const messages = "/v1/agents/helper/messages"
 	deep := strings.Repeat("[", 70) + strings.Repeat("]", 70)
 	run := d.server.node.NewCallID().String()
-	long := strings.Repeat("x", HeaderBytesMax) // with its name too long, and written before anybody hangs up
+	long := strings.Repeat("x", HeaderBytesMax) // too long with its name, and short enough to be written before the server hangs up
 	for name, c := range map[string]struct {
 		method, path, body string
 		headers            []string
@@ -413,8 +414,8 @@ func TestInvalidRequestsGetProblems(t *testing.T) {
 	}
 }
 
-// A request that two readers could see the end of in two places is refused, and
-// what follows it on the connection is not looked at.
+// An ambiguously framed request is refused. The bytes that follow it on the
+// connection are not interpreted.
 func TestAmbiguousFramingClosesConnection(t *testing.T) {
 	d := startGateway(t)
 	const second = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -452,7 +453,7 @@ func TestAmbiguousFramingClosesConnection(t *testing.T) {
 	}
 }
 
-// A body that is too large is refused before it has come.
+// An oversized body is refused before it has arrived.
 func TestOversizedBodyIsRefused(t *testing.T) {
 	d := startGateway(t)
 	c, err := net.Dial("tcp", d.address)
@@ -491,7 +492,8 @@ func TestPanicReturnsInternalError(t *testing.T) {
 	}
 }
 
-// The short way of a message leads where the router leads, and nothing else takes it.
+// The fast path takes exactly the requests that the router sends to the same
+// handler.
 func TestMessageFastPathMatchesRouter(t *testing.T) {
 	for _, c := range []struct {
 		method, path string

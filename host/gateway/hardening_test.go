@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Each thing that the guard looks for in a head is found by it, whether
-// fasthttp would have let it through or not.
+// checkFraming detects each fault itself, whether or not fasthttp would let it
+// pass.
 func TestCheckFraming(t *testing.T) {
 	const host = "Host: localhost\r\n"
 	for _, c := range []struct{ method, protocol, raw, want string }{
@@ -63,7 +63,7 @@ func TestCheckFraming(t *testing.T) {
 	}
 }
 
-// What trails a chunked body is refused for what it is, not only for what it does.
+// Every trailer is refused, including a harmless one.
 func TestTrailersAreRefused(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for _, trailer := range []string{"X-A: b", "Idempotency-Key: k", "X-Run-Token: t", "Origin: http://localhost", "Sec-Fetch-Site: none", "User-Agent: a", "Accept: text/event-stream"} {
@@ -74,8 +74,8 @@ func TestTrailersAreRefused(t *testing.T) {
 	}
 }
 
-// A page that a browser shows cannot speak to us through it, whatever name was
-// made to lead here.
+// A web page cannot reach the API through a browser, whatever name resolves to
+// this address.
 func TestHostAndOriginChecks(t *testing.T) {
 	plain := startBareGateway(t, Config{}, nil)
 	named := startBareGateway(t, Config{Hosts: []string{"troupe.example", "port.example:8443"}, Origins: []string{"https://console.example"}}, nil)
@@ -113,11 +113,11 @@ func TestHostAndOriginChecks(t *testing.T) {
 	}
 }
 
-// Somebody for whom a proxy speaks may be anywhere, though the proxy is on this machine.
+// A proxied client may be anywhere, even if the proxy runs on this machine.
 func TestProxiedRequestNeedsKey(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for header, want := range map[string]int{
-		"": 400, "X-Other: 1\r\n": 400, // an empty object is no message
+		"": 400, "X-Other: 1\r\n": 400, // the body, an empty object, is invalid
 		"X-Forwarded-For: 203.0.113.9\r\n": 401, "x-forwarded-for: 127.0.0.1\r\n": 401, "Forwarded: for=203.0.113.9\r\n": 401,
 		"Via: 1.1 proxy\r\n": 401, "X-Forwarded-Host: a\r\n": 401, "X-Forwarded-Proto: https\r\n": 401, "X-Real-IP: 203.0.113.9\r\n": 401,
 	} {
@@ -128,12 +128,12 @@ func TestProxiedRequestNeedsKey(t *testing.T) {
 	}
 }
 
-// What a page may send to another origin without asking first is no JSON.
+// A page cannot send JSON to another origin without a preflight request.
 func TestMediaTypeChecks(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for media, want := range map[string]int{
-		"application/json": 400, "application/json; charset=utf-8": 400, "Application/JSON": 400, "application/json;": 400, // an empty object is no message
-		"application/x-www-form-urlencoded": 400, // what curl says of -d
+		"application/json": 400, "application/json; charset=utf-8": 400, "Application/JSON": 400, "application/json;": 400, // the body, an empty object, is invalid
+		"application/x-www-form-urlencoded": 400, // the default of curl -d
 		"text/plain":                        415, "application/x-www-form-urlencoded\r\nOrigin: http://localhost": 415, "application/x-www-form-urlencoded\r\nReferer: x": 415,
 		"application/x-www-form-urlencoded\r\nCookie: a=b": 415, "application/x-www-form-urlencoded\r\nSec-Fetch-Mode: navigate": 415, "multipart/form-data; boundary=a": 415, "text/json": 415, "application/jsonx": 415, "application/json, text/plain": 415,
 		"text/plain; a=application/json": 415, "application/problem+json": 415, "*/*": 415, "": 415, "json": 415, "application /json": 415,
@@ -155,25 +155,25 @@ func TestMediaTypeChecks(t *testing.T) {
 	}
 }
 
-// readUntilClosed waits until the server has closed the connection, and returns what it said.
+// readUntilClosed returns the remaining bytes, up to the end of the connection.
 func readUntilClosed(t *testing.T, c net.Conn) string {
 	t.Helper()
-	said, err := io.ReadAll(c)
+	received, err := io.ReadAll(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("the connection stays open; it said %.200q", said)
+		t.Fatalf("the connection stays open; it said %.200q", received)
 	}
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatal(err)
 	}
-	return string(said)
+	return string(received)
 }
 
-// Whoever sends slowly, or not at all, is sent away, and others are served
-// meanwhile. All waits here are the server's own.
+// A client that sends slowly or not at all is disconnected, and others are served
+// in the meantime. The timeouts are those of the server.
 func TestSlowRequestsAreDisconnected(t *testing.T) {
 	const slow = 300 * time.Millisecond
 	b := startBareGateway(t, Config{HeadTimeout: slow, BodyTimeout: slow, IdleTimeout: slow, WriteTimeout: slow}, nil)
-	begun := map[string]string{
+	incomplete := map[string]string{
 		"nothing":         "",
 		"half a method":   "GE",
 		"half a target":   "GET /heal",
@@ -190,7 +190,7 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 	}
 	var open []net.Conn
 	for range 20 {
-		for _, raw := range begun {
+		for _, raw := range incomplete {
 			c := b.dial(t)
 			if _, err := io.WriteString(c, raw); err != nil {
 				t.Fatal(err)
@@ -202,23 +202,23 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 		t.Errorf("meanwhile: %d %s", status, body)
 	}
 	for _, c := range open {
-		if said := readUntilClosed(t, c); strings.Contains(said, " 200 ") {
-			t.Errorf("an answer to half a request: %s", said)
+		if received := readUntilClosed(t, c); strings.Contains(received, " 200 ") {
+			t.Errorf("an answer to half a request: %s", received)
 		}
 	}
 	idle := b.dial(t)
 	if _, err := io.WriteString(idle, get+"\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if said := readUntilClosed(t, idle); !strings.HasPrefix(said, "HTTP/1.1 200 ") || strings.Contains(said, "408") {
-		t.Errorf("one that lies idle: %s", said)
+	if received := readUntilClosed(t, idle); !strings.HasPrefix(received, "HTTP/1.1 200 ") || strings.Contains(received, "408") {
+		t.Errorf("one that lies idle: %s", received)
 	}
-	// A byte now and then does not help: the time is for the whole head.
+	// Single bytes do not extend the timeout, which covers the whole head.
 	drip := b.dial(t)
-	pace := time.NewTicker(slow / 10)
+	ticker := time.NewTicker(slow / 10)
 	go func() {
-		defer pace.Stop()
-		for range pace.C {
+		defer ticker.Stop()
+		for range ticker.C {
 			if _, err := io.WriteString(drip, "x"); err != nil {
 				return
 			}
@@ -227,7 +227,7 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 	readUntilClosed(t, drip)
 }
 
-// smallBufferListener has the system keep little of what is answered.
+// smallBufferListener sets a small send buffer on each connection.
 type smallBufferListener struct{ net.Listener }
 
 func (l smallBufferListener) Accept() (net.Conn, error) {
@@ -238,7 +238,7 @@ func (l smallBufferListener) Accept() (net.Conn, error) {
 	return c, c.(*net.TCPConn).SetWriteBuffer(4 << 10)
 }
 
-// Whoever asks and asks and does not read what is answered is sent away too.
+// A client that sends requests without reading the answers is disconnected.
 func TestUnreadAnswersAreDisconnected(t *testing.T) {
 	b := startBareGateway(t, Config{WriteTimeout: 300 * time.Millisecond}, func(l net.Listener) net.Listener { return smallBufferListener{l} })
 	c := b.dial(t)
@@ -260,8 +260,9 @@ func TestUnreadAnswersAreDisconnected(t *testing.T) {
 	}
 }
 
-// One address has so many connections, and all together so many; who comes later
-// is told so at once, and finds room when another has gone.
+// The number of connections is bounded in total and for each address. A
+// connection over the limit is refused at once, and accepted again after another
+// one has closed.
 func TestConnectionLimits(t *testing.T) {
 	for name, c := range map[string]struct {
 		config Config
@@ -287,7 +288,7 @@ func TestConnectionLimits(t *testing.T) {
 					t.Errorf("%d %v %s", response.StatusCode, response.Header, body)
 				}
 			}
-			// Room comes when the server has seen one go: it says so by closing its side.
+			// The server frees the slot when it closes its side.
 			if _, err := io.WriteString(held[0], "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -311,7 +312,7 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
-// requireServed asks on a connection that stays open.
+// requireServed sends a request on a connection that stays open.
 func requireServed(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := io.WriteString(c, get+"\r\n"); err != nil {
@@ -337,7 +338,7 @@ func TestClientPrefix(t *testing.T) {
 	}
 }
 
-// remoteAddr is a connection from there, so far as anybody asks.
+// remoteAddr is a connection with only a remote address.
 type remoteAddr string
 
 func (f remoteAddr) RemoteAddr() net.Addr {

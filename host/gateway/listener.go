@@ -15,12 +15,12 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// limitedListener lets in so many connections at once, and so many from one address.
-// One too many is told so, and closed.
+// limitedListener bounds the number of open connections, in total and for each
+// client address. A connection over a limit gets an error response and is closed.
 type limitedListener struct {
 	net.Listener
-	maxOpen, maxPerAddress int           // perAddress 0: no bound
-	slack                  time.Duration // of a connection's deadlines
+	maxOpen, maxPerAddress int           // maxPerAddress 0: no bound
+	slack                  time.Duration // slack of the deadlines of each connection
 	closeOnce              func() error
 
 	mu            sync.Mutex
@@ -38,28 +38,28 @@ func (s *Server) limitConnections(l net.Listener) net.Listener {
 
 // Accept implements net.Listener.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	for failed := 0; ; {
+	for failures := 0; ; {
 		c, err := l.Listener.Accept()
-		if err != nil && isTemporary(err) { // who is served already goes on, and makes room
-			failed++
-			time.Sleep(min(time.Duration(failed)*5*time.Millisecond, time.Second))
+		if err != nil && isTemporary(err) { // open connections are still served, and free resources when they end
+			failures++
+			time.Sleep(min(time.Duration(failures)*5*time.Millisecond, time.Second))
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		failed = 0
-		from := clientPrefix(c)
-		if why := l.admit(from); why != nil {
-			refuseConnection(c, why)
+		failures = 0
+		prefix := clientPrefix(c)
+		if refused := l.admit(prefix); refused != nil {
+			refuseConnection(c, refused)
 			continue
 		}
-		return &connection{Conn: c, release: sync.OnceFunc(func() { l.release(from) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
+		return &connection{Conn: c, release: sync.OnceFunc(func() { l.release(prefix) }), readDeadline: lazyDeadline{slack: l.slack}, writeDeadline: lazyDeadline{slack: l.slack}}, nil
 	}
 }
 
-// isTemporary tells whether a connection cannot be taken just now, for want of
-// descriptors or memory, or because its other end has gone: another can, later.
+// isTemporary reports whether a later Accept may succeed: descriptors or memory
+// are exhausted, or the peer of one connection has disconnected.
 func isTemporary(err error) bool {
 	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPROTO, syscall.EPERM,
 		syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ENOPROTOOPT, syscall.EOPNOTSUPP} {
@@ -73,40 +73,40 @@ func isTemporary(err error) bool {
 // Close implements net.Listener. It may be called twice.
 func (l *limitedListener) Close() error { return l.closeOnce() }
 
-func (l *limitedListener) admit(from netip.Prefix) *problem {
+func (l *limitedListener) admit(prefix netip.Prefix) *problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	scope, what := actor.NoScope, ""
+	scope, detail := actor.NoScope, ""
 	switch {
 	case l.open >= l.maxOpen:
-		scope, what = actor.ScopeNode, fmt.Sprintf("%d connections are open: come back later", l.open)
-	case l.maxPerAddress > 0 && l.openByAddress[from] >= l.maxPerAddress:
-		scope, what = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address: use them again, or close some", l.openByAddress[from])
+		scope, detail = actor.ScopeNode, fmt.Sprintf("%d connections are open: come back later", l.open)
+	case l.maxPerAddress > 0 && l.openByAddress[prefix] >= l.maxPerAddress:
+		scope, detail = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address: use them again, or close some", l.openByAddress[prefix])
 	default:
 		l.open++
-		l.openByAddress[from]++
+		l.openByAddress[prefix]++
 		return nil
 	}
-	return refusalProblem(actor.RefuseBusy(scope, time.Second, "%s", what))
+	return refusalProblem(actor.RefuseBusy(scope, time.Second, "%s", detail))
 }
 
-func (l *limitedListener) release(from netip.Prefix) {
+func (l *limitedListener) release(prefix netip.Prefix) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
-	if l.openByAddress[from]--; l.openByAddress[from] == 0 {
-		delete(l.openByAddress, from)
+	if l.openByAddress[prefix]--; l.openByAddress[prefix] == 0 {
+		delete(l.openByAddress, prefix)
 	}
 }
 
-// clientPrefix is who a connection comes from, as far as one party can have it: an
-// address of IPv4, a /64 of IPv6.
+// clientPrefix returns the address range that one client is assumed to control:
+// an IPv4 address or an IPv6 /64.
 func clientPrefix(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
-	at, err := netip.ParseAddrPort(c.RemoteAddr().String())
+	addrPort, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
 		return netip.Prefix{}
 	}
-	address, bits := at.Addr().Unmap().WithZone(""), 64
+	address, bits := addrPort.Addr().Unmap().WithZone(""), 64
 	if address.Is4() {
 		bits = 32
 	}
@@ -114,8 +114,8 @@ func clientPrefix(c interface{ RemoteAddr() net.Addr }) netip.Prefix {
 	return prefix
 }
 
-// refuseConnection answers before anything was asked. The few bytes fit into
-// what a new connection has room for, so that nobody is kept waiting.
+// refuseConnection answers before the client has sent a request. The response
+// fits into the send buffer of a new connection, so the write does not block.
 func refuseConnection(c net.Conn, p *problem) {
 	body := p.append(nil)
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -124,21 +124,22 @@ func refuseConnection(c net.Conn, p *problem) {
 	_ = c.Close()
 }
 
-// connection is one that is counted until it is closed. Its deadlines are fasthttp's,
-// which says four of them for each request.
+// connection is a counted connection. fasthttp sets its deadlines four times a
+// request; lazyDeadline avoids most of these system calls.
 type connection struct {
 	net.Conn
 	release                     func()
-	onClose                     func() // if set, done when it is closed
+	onClose                     func() // called by Close, if not nil
 	readDeadline, writeDeadline lazyDeadline
 	cachedKey                   keyCache
 }
 
-// lazyDeadline is until when a connection may be read, or written. What is asked for
-// stands once somebody is about to wait, and not at all if something stands that is
-// over a little earlier: each time a clock is set costs as much as looking a key up.
+// lazyDeadline is the read or write deadline of a connection. A requested
+// deadline is applied just before I/O, because setting one costs as much as
+// looking up a key. It is not applied if the deadline in effect expires earlier
+// by less than slack.
 type lazyDeadline struct {
-	slack     time.Duration // 0: what is asked for stands at once
+	slack     time.Duration // 0: a requested deadline is applied at once
 	requested time.Time
 	applied   time.Time
 }
@@ -150,7 +151,8 @@ func (l *lazyDeadline) request(t time.Time, set func(time.Time) error) error {
 	return set(t)
 }
 
-// apply has what was asked for stand, before somebody waits.
+// apply applies the requested deadline. It MUST be called before the connection
+// blocks.
 func (l *lazyDeadline) apply(set func(time.Time) error) error {
 	if early := l.requested.Sub(l.applied); l.slack == 0 || early >= 0 && early < l.slack {
 		return nil
@@ -185,15 +187,16 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 	return c.writeDeadline.request(t, c.Conn.SetWriteDeadline)
 }
 
-// SetDeadline implements net.Conn. It is said when a connection is taken over: whoever
-// does that means each deadline to the instant.
+// SetDeadline implements net.Conn. It is called when a connection is hijacked.
+// From then on every deadline is applied at once, because the new owner needs
+// exact ones.
 func (c *connection) SetDeadline(t time.Time) error {
 	c.readDeadline, c.writeDeadline = lazyDeadline{}, lazyDeadline{}
 	return c.Conn.SetDeadline(t)
 }
 
-// unwrap is the connection without its limits, for who sets the deadline of reading
-// itself for a while. Nobody reads meanwhile.
+// unwrap returns the underlying connection to a caller that sets its read
+// deadlines itself. No Read may be in progress while the caller uses it.
 func (c *connection) unwrap() net.Conn {
 	c.readDeadline.applied = time.Time{}
 	return c.Conn
@@ -208,7 +211,8 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// SyscallConn implements syscall.Conn, for who must know whether the other end is still there.
+// SyscallConn implements syscall.Conn. It gives access to the descriptor, to
+// detect a disconnected peer.
 func (c *connection) SyscallConn() (syscall.RawConn, error) {
 	if raw, ok := c.Conn.(syscall.Conn); ok {
 		return raw.SyscallConn()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// deadlineRecorder notes which deadlines reach a connection.
+// deadlineRecorder records the deadlines set on a connection.
 type deadlineRecorder struct {
 	net.Conn
 	reads, writes []time.Time
@@ -34,8 +34,8 @@ func (c *deadlineRecorder) SetDeadline(t time.Time) error {
 	return c.err
 }
 
-// A deadline reaches the clock when somebody is about to wait: the last one that
-// was asked for, never later than it, and earlier by less than the slack.
+// The deadline in effect during I/O is the last one requested. It may be earlier
+// by less than the slack, but never later.
 func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 	const slack = 100 * time.Millisecond
 	below := &deadlineRecorder{}
@@ -44,14 +44,14 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 	later := func(d time.Duration) time.Time { return at.Add(d) }
 	for i, step := range []struct {
 		ask  []time.Duration
-		want time.Duration // the last that stands
-		sets int           // so far
+		want time.Duration // deadline in effect
+		sets int           // number of deadlines set so far
 	}{
 		{ask: []time.Duration{5 * time.Second, 30 * time.Second, 2 * time.Minute}, want: 2 * time.Minute, sets: 1},
 		{want: 2 * time.Minute, sets: 1},
 		{ask: []time.Duration{2*time.Minute + slack - 1}, want: 2 * time.Minute, sets: 1},
 		{ask: []time.Duration{2*time.Minute + slack}, want: 2*time.Minute + slack, sets: 2},
-		{ask: []time.Duration{2*time.Minute + slack - 1}, want: 2*time.Minute + slack - 1, sets: 3}, // no later than asked
+		{ask: []time.Duration{2*time.Minute + slack - 1}, want: 2*time.Minute + slack - 1, sets: 3}, // not later than requested
 		{ask: []time.Duration{5 * time.Second}, want: 5 * time.Second, sets: 4},
 	} {
 		for _, d := range step.ask {
@@ -60,8 +60,8 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 			}
 		}
 		_, err := c.Read(nil)
-		_, again := c.Write(nil)
-		if err := errors.Join(err, again); err != nil {
+		_, writeErr := c.Write(nil)
+		if err := errors.Join(err, writeErr); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(below.reads); n != step.sets || !below.reads[n-1].Equal(later(step.want)) || !slices.Equal(below.reads, below.writes) {
@@ -69,7 +69,7 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 		}
 	}
 
-	// Who sets the deadline below knows what stands; afterwards ours is set anew.
+	// After unwrap, the deadline in effect is unknown and is set again.
 	if c.unwrap() != net.Conn(below) {
 		t.Error("what is below is something else")
 	}
@@ -77,7 +77,7 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 		t.Errorf("%v: set %d times", err, len(below.reads))
 	}
 
-	// Who takes the connection over has each deadline stand at once.
+	// After a hijack, each deadline is applied at once.
 	if err := errors.Join(c.SetDeadline(time.Time{}), c.SetReadDeadline(later(time.Hour)), c.SetWriteDeadline(later(time.Hour))); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 	}
 }
 
-// failingListener cannot take a connection now and then.
+// failingListener returns the given errors before it accepts connections.
 type failingListener struct {
 	net.Listener
 	errs []error
@@ -111,8 +111,8 @@ func (l *failingListener) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// A door for which there is no descriptor just now is open a moment later; one
-// that is broken says so.
+// Accept retries after a temporary error, such as missing descriptors, and
+// returns a permanent one.
 func TestAcceptRetriesTemporaryErrors(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// postMessage brings a message to an agent, and answers with what it says: at once
-// and whole, or as it is said.
+// postMessage sends a message to an agent. It answers with the complete result
+// or, if the client prefers it, with a stream of the run's events.
 func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 	call, r := ingress.Message(pathParam(ctx, "id"), ctx.PostBody())
 	p := badRequest(r)
@@ -45,15 +45,16 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 		s.streamMessage(ctx, call)
 		return
 	}
-	within := s.newClientContext(ctx, AnswerTimeout)
-	answer, err := s.node.Ask(within, call)
-	why := within.cause()
-	within.stop()
+	waitCtx := s.newClientContext(ctx, AnswerTimeout)
+	answer, err := s.node.Ask(waitCtx, call)
+	cause := waitCtx.cause()
+	waitCtx.stop()
 	switch {
-	case respondAborted(ctx, why):
+	case respondAborted(ctx, cause):
 	case errors.Is(err, context.DeadlineExceeded):
 		if _, err := s.runOwner(call.ID); err != nil {
-			// A repeat of a run under way is no run itself; nor is what nobody took up yet.
+			// The run does not exist: the message is a repeat of an open run, or
+			// it is still waiting for admission.
 			refusalProblem(noAnswerYet()).write(ctx)
 			return
 		}
@@ -70,8 +71,8 @@ func noAnswerYet() *actor.Refusal {
 		Detail: "no answer within two minutes: ask again, with the same Idempotency-Key"}
 }
 
-// resolveAgent finds the agent that a call is for. What one has to tell that writes
-// nothing down stands nowhere, so nobody can follow it.
+// resolveAgent finds the agent of a call. A volatile agent stores no events, so
+// its runs cannot be streamed.
 func (s *Server) resolveAgent(call *actor.Call, streams bool) *problem {
 	d, p := s.findAgent(call.To.Agent)
 	call.To.Agent = d.Name
@@ -81,7 +82,7 @@ func (s *Server) resolveAgent(call *actor.Call, streams bool) *problem {
 	return p
 }
 
-// respondAnswer tells a client what came of its call.
+// respondAnswer sends the outcome of a call.
 func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer engine.Answer) {
 	run := answer.Reply.Run
 	switch {
@@ -89,7 +90,7 @@ func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer eng
 		s.respondAccepted(ctx, run)
 	case answer.Reply.Refusal != nil:
 		p := refusalProblem(answer.Reply.Refusal)
-		if s.isVisibleRun(run, answer) { // else it was refused before it became one
+		if s.isVisibleRun(run, answer) { // otherwise the call was refused before it became a run
 			p.Run = run.String()
 		}
 		p.write(ctx)
@@ -98,8 +99,8 @@ func (s *Server) respondAnswer(ctx *fasthttp.RequestCtx, to actor.ID, answer eng
 	}
 }
 
-// isVisibleRun tells whether an answer is that of a run that can be looked at. What was
-// refused because there is too much to do already must not wait for the disk.
+// isVisibleRun reports whether the answer belongs to a run that clients can read.
+// An overload refusal is not durable and MUST NOT wait for the disk here.
 func (s *Server) isVisibleRun(run actor.CallID, answer engine.Answer) bool {
 	if !answer.Durable {
 		return false
@@ -108,11 +109,11 @@ func (s *Server) isVisibleRun(run actor.CallID, answer engine.Answer) bool {
 	return err == nil
 }
 
-// respondReply tells what an agent answered.
+// respondReply sends the reply of an agent.
 func respondReply(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
-	room := bufferPool.Get().(*[]byte)
-	defer bufferPool.Put(room)
-	b := append((*room)[:0], `{"run_id":"`...)
+	buf := bufferPool.Get().(*[]byte)
+	defer bufferPool.Put(buf)
+	b := append((*buf)[:0], `{"run_id":"`...)
 	b = reply.Run.AppendTo(b)
 	b = append(append(b, `","agent_id":"`...), to.Agent...) // names need no escapes
 	b = append(append(b, `","session_id":"`...), to.Key...)
@@ -127,25 +128,26 @@ func respondReply(ctx *fasthttp.RequestCtx, to actor.ID, reply *actor.Reply) {
 	}
 	b = append(b, '}')
 	respond(ctx, http.StatusOK, b)
-	if *room = b; cap(b) > pooledBufferMax {
-		*room = nil
+	if *buf = b; cap(b) > pooledBufferMax {
+		*buf = nil
 	}
 }
 
-// bufferPool are rooms in which answers are written; ok copies them.
+// bufferPool holds buffers for responses. respond copies them before their reuse.
 var bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 
 const pooledBufferMax = 64 << 10
 
-// appendQuoted appends a text as JSON.
+// appendQuoted appends text as a JSON string.
 func appendQuoted[T ~string | ~[]byte](b []byte, text T) []byte {
-	return invariant.Must(jsontext.AppendQuote(b, text)) // which fails on what is no UTF-8 alone
+	return invariant.Must(jsontext.AppendQuote(b, text)) // it fails on invalid UTF-8 only
 }
 
-// streamMessage answers with the events of the run that the message becomes, or
-// became when it came first. Before there is one, whatever is wrong is a problem.
+// streamMessage sends a message and streams the events of its run. A repeated
+// message streams the run of the first one. Errors before the run exists are sent
+// as problems.
 func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
-	at, p := requestCursor(ctx)
+	after, p := requestCursor(ctx)
 	if p == nil {
 		if r := s.streams.acquire(); r != nil {
 			p = refusalProblem(r)
@@ -159,48 +161,50 @@ func (s *Server) streamMessage(ctx *fasthttp.RequestCtx, call actor.Call) {
 		answer engine.Answer
 		err    error
 	}
-	news, deaf := s.node.Watch(call.ID)
-	joined, came := make(chan actor.CallID, 1), make(chan outcome, 1)
-	// It is asked for as long as somebody listens: a node that drains waits for it.
-	asking, giveUp := context.WithCancel(context.Background())
+	appended, unwatch := s.node.Watch(call.ID)
+	joined, results := make(chan actor.CallID, 1), make(chan outcome, 1)
+	// The call lasts as long as the client listens, because a draining node waits
+	// for it.
+	askCtx, cancelAsk := context.WithCancel(context.Background())
 	go func() {
-		a, err := s.node.AskStream(asking, call, func(run actor.CallID) { joined <- run })
-		came <- outcome{a, err}
+		a, err := s.node.AskStream(askCtx, call, func(run actor.CallID) { joined <- run })
+		results <- outcome{a, err}
 	}()
-	within := s.newClientContext(ctx, AnswerTimeout)
-	run, begun := call.ID, true
+	waitCtx := s.newClientContext(ctx, AnswerTimeout)
+	run, visible := call.ID, true
 	var o outcome
 	select {
-	case <-news:
+	case <-appended:
 	case run = <-joined:
-	case o = <-came:
+	case o = <-results:
 		if run = o.answer.Reply.Run; o.err == nil {
-			begun = s.isVisibleRun(run, o.answer)
+			visible = s.isVisibleRun(run, o.answer)
 		}
-	case <-within.Done():
+	case <-waitCtx.Done():
 	case <-s.stopping:
 		o.err = engine.ErrClosed
 	}
-	why := within.cause()
-	within.stop()
-	deaf()
+	cause := waitCtx.cause()
+	waitCtx.stop()
+	unwatch()
 	switch {
-	case respondAborted(ctx, why):
-	case why != nil:
+	case respondAborted(ctx, cause):
+	case cause != nil:
 		refusalProblem(noAnswerYet()).write(ctx)
 	case o.err != nil:
 		s.respondError(ctx, o.err)
-	case !begun:
+	case !visible:
 		s.respondAnswer(ctx, call.To, o.answer)
 	default:
-		s.streamRun(ctx, run, false, at, giveUp)
+		s.streamRun(ctx, run, false, after, cancelAsk)
 		return
 	}
 	s.streams.release()
-	giveUp()
+	cancelAsk()
 }
 
-// replyText is what an answer says, as far as it is text. It may be a part of the answer.
+// replyText returns the text and JSON parts of a reply as one valid UTF-8 text.
+// The result may alias a part.
 func replyText(parts []actor.Part) []byte {
 	var all []byte
 	if len(parts) == 1 && parts[0].Blob.IsZero() && parts[0].Media == actor.MediaText {
@@ -218,8 +222,8 @@ func replyText(parts []actor.Part) []byte {
 	return bytes.ToValidUTF8(all, []byte("\uFFFD"))
 }
 
-// respondAccepted says that a run goes on by itself, and how to hear of it; if it waits
-// for a signal, which one.
+// respondAccepted answers that a run continues and where to follow it. If the run
+// waits for a signal, the response describes that signal.
 func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 	type signal struct {
 		Run    string `json:"run_id"`
@@ -240,17 +244,17 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		record, err := v.Record(run)
 		if err == nil {
 			out.Status = record.Status.String()
-			waits, name, until, found, e := v.Waiting(run)
+			waiting, name, until, found, e := v.Waiting(run)
 			if err = e; found {
 				out.Detail = fmt.Sprintf("the run waits for the signal %s", name)
 				body, _ := json.Marshal(map[string]string{"name": name})
-				out.Signal = &signal{waits.String(), name, runs.FormatTime(until), "POST", "/v1/runs/" + waits.String() + ":signal", string(body)}
+				out.Signal = &signal{waiting.String(), name, runs.FormatTime(until), "POST", "/v1/runs/" + waiting.String() + ":signal", string(body)}
 			}
 		}
 		return err
 	})
 	var r *actor.Refusal
-	if err != nil && !errors.As(err, &r) { // a run that is still on its way in is not found yet
+	if err != nil && !errors.As(err, &r) { // the run may not be durable yet
 		s.respondError(ctx, err)
 		return
 	}

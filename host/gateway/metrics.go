@@ -17,13 +17,13 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 )
 
-// metrics are the figures that GET /metrics shows. No label bears an id: there
-// are as many rows as there are cells, kinds, reasons and routes.
+// metrics holds the metrics of GET /metrics. No label contains an id, so the
+// number of series is bounded by the number of cells, kinds, reasons and routes.
 type metrics struct {
 	registry *prometheus.Registry
 	requests *prometheus.HistogramVec
 
-	unrouted *routeObservers // requests that take no route
+	unrouted *routeObservers // requests that match no route
 }
 
 func newMetrics(s *Server) *metrics {
@@ -36,11 +36,12 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// routeKey is where behind says which route a request took.
+// routeKey is the user value in which withScope stores the routeObservers of a
+// request.
 const routeKey = "route"
 
-// routeObservers is where requests of one route are counted, by class of status: 1xx to 5xx.
-// One that nobody asked for is not shown.
+// routeObservers are the observers of one route, by status class: 1xx to 5xx. A
+// series is created by its first request.
 type routeObservers [5]func() prometheus.Observer
 
 func (m *metrics) newRouteObservers(route string) *routeObservers {
@@ -51,10 +52,10 @@ func (m *metrics) newRouteObservers(route string) *routeObservers {
 	return &r
 }
 
-// observe counts a request.
+// observe records the status and duration of a request.
 func (m *metrics) observe(ctx *fasthttp.RequestCtx, d time.Duration) {
 	r, ok := ctx.UserValue(routeKey).(*routeObservers)
-	if !ok { // it got to none
+	if !ok { // no route matched
 		r = m.unrouted
 	}
 	r[min(max(ctx.Response.StatusCode()/100, 1), len(r))-1]().Observe(d.Seconds())
@@ -79,7 +80,7 @@ func (s *Server) getMetrics(ctx *fasthttp.RequestCtx) {
 	ctx.SetContentType(string(format))
 }
 
-// nodeCollector are the node's own, taken when they are asked for.
+// nodeCollector collects the statistics of the node on each scrape.
 type nodeCollector struct{ server *Server }
 
 func newDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -142,8 +143,8 @@ func (f *nodeCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// cellRestarts is how often a cell began anew: its incarnations count from 1 in the
-// low bits of its epoch.
+// cellRestarts returns the number of restarts of a cell. The low bits of its
+// epoch count its incarnations, starting from 1.
 func cellRestarts(c engine.CellStats) uint64 { return max(c.Incarnation&incarnationMask, 1) - 1 }
 
 const incarnationMask = 1<<20 - 1

@@ -10,36 +10,37 @@ import (
 	"time"
 )
 
-// watchPeer says when the other end of a connection is gone, without reading what
-// it may have sent. Stop ends the watch; before that nobody else may read. A
-// client that closes its half for writing counts as gone; one that has sent more
-// than its request is only seen to go when it resets the connection.
+// watchPeer closes gone when the peer of a connection has disconnected, without
+// consuming bytes that the peer may have sent. The caller MUST call stop before
+// the connection is read again. A peer that closes its sending half counts as
+// disconnected. If it has sent more than its request, only a reset is detected.
 func watchPeer(c net.Conn) (gone <-chan struct{}, stop func()) {
-	left, ended := make(chan struct{}), make(chan struct{})
+	disconnected, ended := make(chan struct{}), make(chan struct{})
 	if own, ok := c.(*connection); ok {
 		c = own.unwrap()
 	}
 	raw, ok := c.(syscall.Conn)
 	if !ok {
-		return left, func() {}
+		return disconnected, func() {}
 	}
 	descriptor, err := raw.SyscallConn()
 	if err != nil || c.SetReadDeadline(time.Time{}) != nil {
-		return left, func() {}
+		return disconnected, func() {}
 	}
 	go func() {
 		defer close(ended)
-		is := false
-		// The function is called when there may be something to read, and at first.
+		closed := false
+		// Read calls the function at first, and whenever the descriptor may be
+		// readable.
 		_ = descriptor.Read(func(fd uintptr) bool {
-			is = peerClosed(int(fd))
-			return is
+			closed = peerClosed(int(fd))
+			return closed
 		})
-		if is {
-			close(left)
+		if closed {
+			close(disconnected)
 		}
 	}()
-	return left, sync.OnceFunc(func() {
+	return disconnected, sync.OnceFunc(func() {
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 		<-ended
 		_ = c.SetReadDeadline(time.Time{})

@@ -14,7 +14,7 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// problem is what a client gets instead of an answer (RFC 9457).
+// problem is an error response according to RFC 9457.
 type problem struct {
 	Type       string   `json:"type"`
 	Title      string   `json:"title"`
@@ -22,7 +22,7 @@ type problem struct {
 	Detail     string   `json:"detail"`
 	Code       string   `json:"code"`
 	Field      string   `json:"field,omitzero"`
-	Scope      string   `json:"scope,omitzero"` // of agent_busy: whose limit it was
+	Scope      string   `json:"scope,omitzero"` // owner of the exceeded limit, for agent_busy
 	Chain      []string `json:"chain,omitempty"`
 	RetryAfter int64    `json:"retry_after,omitzero"` // seconds
 	Run        string   `json:"run_id,omitzero"`
@@ -32,7 +32,7 @@ func newProblem(status int, code, title, detail string) *problem {
 	return &problem{Type: "urn:troupe:problem:" + code, Title: title, Status: status, Detail: detail, Code: code}
 }
 
-// refusalProblem is the problem that a refusal is.
+// refusalProblem converts a refusal to a problem.
 func refusalProblem(r *actor.Refusal) *problem {
 	out := r.Reason.Info()
 	p := newProblem(r.HTTP(), out.Type, out.Error, r.Detail)
@@ -49,7 +49,7 @@ func refusalProblem(r *actor.Refusal) *problem {
 	return p
 }
 
-// invalid is a request that is at fault, in a field if one is named.
+// invalid returns the problem of an invalid request. The field is optional.
 func invalid(status int, field, detail string) *problem {
 	out := actor.Invalid.Info()
 	p := newProblem(status, out.Type, out.Error, detail)
@@ -57,7 +57,8 @@ func invalid(status int, field, detail string) *problem {
 	return p
 }
 
-// badRequest is a request that ingress refuses; nil if it does not.
+// badRequest converts a refusal of package ingress to a problem. It returns nil
+// for nil.
 func badRequest(r *actor.Refusal) *problem {
 	if r == nil {
 		return nil
@@ -65,7 +66,8 @@ func badRequest(r *actor.Refusal) *problem {
 	return invalid(http.StatusBadRequest, r.Field, r.Detail)
 }
 
-// append writes the problem as JSON: a refusal should cost no more than an answer.
+// append appends the problem as JSON. It avoids reflection, because a refusal
+// must not cost more than an answer.
 func (p *problem) append(b []byte) []byte {
 	b = appendQuoted(append(b, `{"type":`...), p.Type)
 	b = appendQuoted(append(b, `,"title":`...), p.Title)
@@ -94,9 +96,9 @@ func (p *problem) append(b []byte) []byte {
 }
 
 func (p *problem) write(ctx *fasthttp.RequestCtx) {
-	room := bufferPool.Get().(*[]byte)
-	defer bufferPool.Put(room)
-	*room = p.append((*room)[:0])
+	buf := bufferPool.Get().(*[]byte)
+	defer bufferPool.Put(buf)
+	*buf = p.append((*buf)[:0])
 	ctx.SetStatusCode(p.Status)
 	ctx.SetContentType("application/problem+json")
 	if p.Status == http.StatusUnauthorized {
@@ -106,5 +108,5 @@ func (p *problem) write(ctx *fasthttp.RequestCtx) {
 		ctx.Response.Header.Set(fasthttp.HeaderRetryAfter, strconv.FormatInt(p.RetryAfter, 10))
 	}
 	ctx.Response.ResetBody()
-	ctx.SetBody(*room)
+	ctx.SetBody(*buf)
 }

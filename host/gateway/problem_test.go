@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What a problem is written as by hand is what its fields say.
+// The handwritten encoder agrees with the JSON package.
 func TestProblemEncodingMatchesJSON(t *testing.T) {
 	chain := []actor.ID{actor.NewID("a", "s"), actor.NewID("b", "s"), actor.NewID("c", "s")}
 	withRun := refusalProblem(actor.Refuse(actor.Rejected, "no"))

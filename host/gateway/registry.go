@@ -18,12 +18,14 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// registryTimeout is how long the registry may take until all cells know.
+// registryTimeout is the maximum time until all cells know a change of the
+// registry.
 const registryTimeout = 30 * time.Second
 
-// callRegistry has the registry do something in the name of whoever asks, and returns
-// its answer; or answers the request itself, if there is none.
-// What the request's own body does not say of it, its path does.
+// callRegistry performs a registry operation for the caller and returns its
+// answer. On any other outcome it answers the request and sets stop. The path
+// parameter is part of the idempotency route, because the body alone may not
+// identify the target.
 func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body []byte) (answer []byte, stop bool) {
 	call := actor.Call{To: agents.RegistryID, Operation: operation, Left: registryTimeout, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}}
 	if p := fillRequestContext(ctx, strings.TrimSpace(operation+" "+pathParam(ctx, "id")), &call); p != nil {
@@ -31,12 +33,12 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 		return nil, true
 	}
 	call.ID = s.node.NewCallID()
-	within := s.newClientContext(ctx, registryTimeout)
-	a, err := s.node.Ask(within, call)
-	why := within.cause()
-	within.stop()
+	waitCtx := s.newClientContext(ctx, registryTimeout)
+	a, err := s.node.Ask(waitCtx, call)
+	cause := waitCtx.cause()
+	waitCtx.stop()
 	switch {
-	case respondAborted(ctx, why):
+	case respondAborted(ctx, cause):
 	case err != nil:
 		s.respondError(ctx, err)
 	case a.Reply.Refusal != nil:
@@ -58,7 +60,8 @@ func (s *Server) callRegistry(ctx *fasthttp.RequestCtx, operation string, body [
 	return nil, true
 }
 
-// keyView is an API key as it is shown: never its text, but to who makes it.
+// keyView is the JSON form of an API key. It contains the text only in the
+// response that creates the key.
 type keyView struct {
 	ID      string          `json:"key_id"`
 	Key     string          `json:"key,omitzero"`
@@ -92,7 +95,7 @@ func (s *Server) listKeys(ctx *fasthttp.RequestCtx) {
 	respondJSON(ctx, http.StatusOK, out)
 }
 
-// createKey draws a key. Its text is in this answer and nowhere else.
+// createKey creates an API key. Its text appears in this response only.
 func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var in struct {
 		Name    string          `json:"name"`
@@ -103,7 +106,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var expires actor.Time
 	if p == nil && in.Expires != "" {
 		switch at, err := time.Parse(time.RFC3339, in.Expires); {
-		case err == nil && !at.After(time.Now()): // also what no number of nanoseconds can say, and 0, which means never
+		case err == nil && !at.After(time.Now()): // includes times out of range of nanoseconds, and 0, which means never
 			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: "+in.Expires+" is not later than now")
 		case err == nil && at.Year() <= 2200:
 			expires = actor.Time(at.UnixNano())
@@ -115,7 +118,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	var text string
 	if p == nil {
 		var random [ingress.KeyRandomBytes]byte
-		_, _ = rand.Read(random[:]) // it never fails: it ends the process rather
+		_, _ = rand.Read(random[:]) // never fails: it crashes the process instead
 		var r *actor.Refusal
 		key, text, r = ingress.NewKey(random, in.Name, in.Scopes, wallTime(), expires)
 		p = badRequest(r)
@@ -135,7 +138,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// revokeKey takes a key back: streams that came with it end within a second.
+// revokeKey revokes a key. Streams opened with it end within a second.
 func (s *Server) revokeKey(ctx *fasthttp.RequestCtx) {
 	id := pathParam(ctx, "id")
 	p := requireEmptyBody(ctx)

@@ -12,25 +12,26 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// BodyBytesMax is how long the body of a request may be.
+// BodyBytesMax is the maximum length of a request body in bytes.
 const BodyBytesMax = 1 << 20
 
-// What is read of a request is copied: fasthttp uses its bytes again.
+// All values taken from a request are copied, because fasthttp reuses its
+// buffers.
 
-// decodeBody takes a body in as something that a client may ask for. That it is JSON by
-// its own account the guard has seen to.
-func decodeBody[T any](ctx *fasthttp.RequestCtx, as func([]byte) (T, *actor.Refusal)) (T, *problem) {
-	out, r := as(append([]byte(nil), ctx.PostBody()...))
+// decodeBody decodes the body with the given function of package ingress.
+// validateHead has already checked the content type.
+func decodeBody[T any](ctx *fasthttp.RequestCtx, decode func([]byte) (T, *actor.Refusal)) (T, *problem) {
+	out, r := decode(append([]byte(nil), ctx.PostBody()...))
 	return out, badRequest(r)
 }
 
-// requireEmptyBody refuses a body that says something where the path says it all.
+// requireEmptyBody rejects a body on a route that takes no parameters.
 func requireEmptyBody(ctx *fasthttp.RequestCtx) *problem {
 	_, p := decodeBody(ctx, func(b []byte) (struct{}, *actor.Refusal) { return struct{}{}, ingress.CheckEmpty(b) })
 	return p
 }
 
-// pathParam is a part of the path. The router has copied it.
+// pathParam returns a parameter of the path. The router has copied it.
 func pathParam(ctx *fasthttp.RequestCtx, name string) string {
 	text, _ := ctx.UserValue(name).(string)
 	return text
@@ -47,19 +48,20 @@ func headers(ctx *fasthttp.RequestCtx, name string) (all []string) {
 	return all
 }
 
-// queryUint reads a number of the query; absent is the default, more than most is most.
-func queryUint(ctx *fasthttp.RequestCtx, name string, or, most uint64) (uint64, *problem) {
+// queryUint parses a number of the query. A missing number yields the default,
+// and a larger one than the maximum yields the maximum.
+func queryUint(ctx *fasthttp.RequestCtx, name string, defaultValue, maxValue uint64) (uint64, *problem) {
 	if !ctx.QueryArgs().Has(name) {
-		return or, nil
+		return defaultValue, nil
 	}
 	n, err := strconv.ParseUint(string(ctx.QueryArgs().Peek(name)), 10, 63)
 	if err != nil {
 		return 0, invalid(http.StatusBadRequest, name, name+": want a number from 0 on")
 	}
-	return min(n, most), nil
+	return min(n, maxValue), nil
 }
 
-// queryFlag reads a yes or no of the query: 1 or 0.
+// queryFlag parses a boolean of the query: 1 or 0. A missing flag is false.
 func queryFlag(ctx *fasthttp.RequestCtx, name string) (bool, *problem) {
 	switch text := string(ctx.QueryArgs().Peek(name)); {
 	case text == "0" || !ctx.QueryArgs().Has(name):
@@ -78,7 +80,8 @@ func pathRunID(ctx *fasthttp.RequestCtx) (actor.CallID, *problem) {
 	return id, nil
 }
 
-// fillRequestContext fills in what a client may say of a call besides what it is.
+// fillRequestContext sets the principal, trace and idempotency of a call from the
+// headers of its request.
 func fillRequestContext(ctx *fasthttp.RequestCtx, route string, call *actor.Call) *problem {
 	var r *actor.Refusal
 	call.Principal = callerOf(ctx).Principal

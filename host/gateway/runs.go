@@ -22,14 +22,14 @@ const (
 	pollTimeoutMax = time.Minute
 )
 
-// readView reads what is shown, which is durable by then.
-func (s *Server) readView(at func(View) error) error {
-	within, cancel := context.WithTimeout(context.Background(), readTimeout)
+// readView reads the store once everything visible in it is durable.
+func (s *Server) readView(fn func(View) error) error {
+	readCtx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
-	return s.node.Read(within, func(kv store.KV) error { return at(View{kv}) })
+	return s.node.Read(readCtx, func(kv store.KV) error { return fn(View{kv}) })
 }
 
-// runOwner is whose run it is.
+// runOwner returns the owner of a run, or a NotFound refusal.
 func (s *Server) runOwner(run actor.CallID) (owner store.RunOwner, err error) {
 	err = s.readView(func(v View) (err error) {
 		owner, err = v.Owner(run)
@@ -38,7 +38,7 @@ func (s *Server) runOwner(run actor.CallID) (owner store.RunOwner, err error) {
 	return owner, err
 }
 
-// respondView answers with what a read finds.
+// respondView answers with the result of a read.
 func (s *Server) respondView(ctx *fasthttp.RequestCtx, read func(View) ([]byte, error)) {
 	var body []byte
 	err := s.readView(func(v View) (err error) {
@@ -70,22 +70,22 @@ func (s *Server) getRun(ctx *fasthttp.RequestCtx) {
 	s.respondView(ctx, func(v View) ([]byte, error) { return v.Run(id) })
 }
 
-// getEvents shows a run's events behind the one numbered after, as they come or, as
-// JSON, those there are; if there are none yet, it waits for one as long as the
-// client wishes.
+// getEvents returns the events of a run that follow the event numbered after: as
+// a stream, or as the JSON of those that exist. If none exist, the JSON form
+// waits for one up to wait_ms.
 func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	if p == nil && ingress.WantsStream(header(ctx, fasthttp.HeaderAccept)) {
 		s.streamEvents(ctx, id)
 		return
 	}
-	var of [3]uint64
+	var params [3]uint64
 	for i, q := range []struct {
-		name     string
-		or, most uint64
+		name                   string
+		defaultValue, maxValue uint64
 	}{{"after", 0, 1 << 62}, {"limit", EventsDefault, EventsMax}, {"wait_ms", 0, uint64(pollTimeoutMax / time.Millisecond)}} {
 		if p == nil {
-			of[i], p = queryUint(ctx, q.name, q.or, q.most)
+			params[i], p = queryUint(ctx, q.name, q.defaultValue, q.maxValue)
 		}
 	}
 	if p == nil && ctx.QueryArgs().Has("tree") {
@@ -95,15 +95,15 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		p.write(ctx)
 		return
 	}
-	news, deaf := s.node.Watch(id)
-	defer deaf()
-	patience := s.newClientContext(ctx, time.Duration(of[2])*time.Millisecond)
-	defer patience.stop()
-	for last := of[2] == 0; ; {
+	appended, unwatch := s.node.Watch(id)
+	defer unwatch()
+	waitCtx := s.newClientContext(ctx, time.Duration(params[2])*time.Millisecond)
+	defer waitCtx.stop()
+	for last := params[2] == 0; ; {
 		var body []byte
 		var wait bool
 		err := s.readView(func(v View) (err error) {
-			body, wait, err = v.Events(id, of[0], int(of[1]))
+			body, wait, err = v.Events(id, params[0], int(params[1]))
 			return err
 		})
 		if err != nil {
@@ -115,9 +115,9 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 			return
 		}
 		select {
-		case <-news:
-		case <-patience.Done():
-			if respondAborted(ctx, patience.cause()) {
+		case <-appended:
+		case <-waitCtx.Done():
+			if respondAborted(ctx, waitCtx.cause()) {
 				return
 			}
 			last = true
@@ -127,9 +127,10 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// streamEvents tells of a run, or of a run and all below it, from where the client left off.
+// streamEvents streams a run, or a run with all runs below it, from the client's
+// cursor.
 func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
-	at, p := requestCursor(ctx)
+	after, p := requestCursor(ctx)
 	tree := false
 	if p == nil {
 		tree, p = queryFlag(ctx, "tree")
@@ -146,16 +147,16 @@ func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
 		refusalProblem(r).write(ctx)
 		return
 	}
-	s.streamRun(ctx, id, tree, at, func() {})
+	s.streamRun(ctx, id, tree, after, func() {})
 }
 
-// registryRunRefusal is why nobody has a hand in its runs: half a change would be
-// written down, and not told.
+// registryRunRefusal is the refusal to signal or cancel a run of the registry. An
+// interrupted change would be stored but not announced.
 func registryRunRefusal() *actor.Refusal {
 	return actor.Refuse(actor.Rejected, "this run is the registry's, and ends by itself")
 }
 
-// signalRun answers a run that waits.
+// signalRun delivers a signal to a waiting run.
 func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	var call actor.Call
@@ -182,12 +183,12 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	call.ID, call.To, call.Left = s.node.NewCallID(), owner.Actor, signalTimeout
-	within := s.newClientContext(ctx, signalTimeout)
-	answer, err := s.node.Ask(within, call)
-	why := within.cause()
-	within.stop()
+	waitCtx := s.newClientContext(ctx, signalTimeout)
+	answer, err := s.node.Ask(waitCtx, call)
+	cause := waitCtx.cause()
+	waitCtx.stop()
 	switch {
-	case respondAborted(ctx, why):
+	case respondAborted(ctx, cause):
 	case err != nil:
 		s.respondError(ctx, err)
 	case answer.Reply.Refusal != nil:
@@ -203,8 +204,8 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// cancelRun gives a run up, with all that it waits for. One that has ended stays as
-// it is; so a cancel may be repeated.
+// cancelRun cancels a run and everything it waits for. It is idempotent: a run
+// that has ended keeps its outcome.
 func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 	id, p := pathRunID(ctx)
 	if p == nil {
@@ -223,21 +224,21 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 		refusalProblem(registryRunRefusal()).write(ctx)
 		return
 	}
-	news, deaf := s.node.Watch(id)
-	defer deaf()
-	within := s.newClientContext(ctx, cancelTimeout)
-	defer within.stop()
-	for asked := false; ; {
+	appended, unwatch := s.node.Watch(id)
+	defer unwatch()
+	waitCtx := s.newClientContext(ctx, cancelTimeout)
+	defer waitCtx.stop()
+	for requested := false; ; {
 		var record runs.Record
 		err := s.readView(func(v View) (err error) {
 			record, err = v.Record(id)
 			return err
 		})
-		if err == nil && !record.Status.Ended() && !asked {
+		if err == nil && !record.Status.Ended() && !requested {
 			if r := s.node.Cancel(id, owner.Actor); r != nil {
 				err = r
 			}
-			asked = true
+			requested = true
 		}
 		if err != nil {
 			s.respondError(ctx, err)
@@ -252,12 +253,12 @@ func (s *Server) cancelRun(ctx *fasthttp.RequestCtx) {
 			return
 		}
 		select {
-		case <-news:
-		case <-within.Done():
-			if respondAborted(ctx, within.cause()) {
+		case <-appended:
+		case <-waitCtx.Done():
+			if respondAborted(ctx, waitCtx.cause()) {
 				return
 			}
-			respondJSON(ctx, http.StatusAccepted, out) // it ends as soon as its agent lets it
+			respondJSON(ctx, http.StatusAccepted, out) // the run ends once its agent reacts
 			return
 		}
 	}

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// A key counts for what it is sent to: what else is asked under it is done.
+// An idempotency key applies to one target: the same key on another target has no
+// effect there.
 func TestIdempotencyKeyIsScopedToTarget(t *testing.T) {
 	d := startGateway(t)
 	for _, name := range []string{"one", "two"} {
@@ -24,19 +25,19 @@ func TestIdempotencyKeyIsScopedToTarget(t *testing.T) {
 		}
 	}
 	var ms [2]messageResponse
-	for i := range ms { // of one session, one after the other
+	for i := range ms { // in one session, one after the other
 		if status := d.doJSON(&ms[i], "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s-1"}`); status != 202 {
 			t.Fatalf("%d %+v", status, ms[i])
 		}
 		if status, _, body := d.do("POST", "/v1/runs/"+ms[i].Run+":signal", `{"name":"go"}`, "Idempotency-Key", "approve-1"); status != 200 {
 			t.Fatalf("%d %s", status, body)
 		}
-		d.openStream("GET", "/v1/runs/"+ms[i].Run+"/events", "").readUntil("run_done") // else it waits
+		d.openStream("GET", "/v1/runs/"+ms[i].Run+"/events", "").readUntil("run_done") // otherwise the next message would have to wait
 	}
 }
 
-// Who has read all of a run that is over is told so at once, and nobody waits for
-// events that a run does not have.
+// A poll that starts at the last event of an ended run returns at once. A number
+// beyond the last event is refused.
 func TestEventsReportEndedRun(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse
@@ -60,7 +61,7 @@ func TestEventsReportEndedRun(t *testing.T) {
 	}
 }
 
-// A list has the beginning of a long answer, whole characters all the same.
+// A list truncates a long answer at a character boundary.
 func TestRunListTruncatesText(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse
@@ -75,7 +76,7 @@ func TestRunListTruncatesText(t *testing.T) {
 	}
 }
 
-// What nobody writes down nobody can follow.
+// The events of a volatile agent are not stored, so they cannot be streamed.
 func TestVolatileAgentHasNoStream(t *testing.T) {
 	d := startGateway(t)
 	if status, _, body := d.do("POST", "/v1/agents", `{"name":"quick","durability":"none"}`); status != 201 {
@@ -89,7 +90,7 @@ func TestVolatileAgentHasNoStream(t *testing.T) {
 	}
 }
 
-// Nobody has a hand in the registry's own runs.
+// Runs of the registry can be neither cancelled nor signalled.
 func TestRegistryRunsCannotBeChanged(t *testing.T) {
 	d := startGateway(t)
 	d.createAgent("maker")

@@ -28,16 +28,16 @@ import (
 )
 
 const (
-	// AnswerTimeout is how long a client is kept waiting for an answer; then it
-	// gets the run's id, and the run goes on.
+	// AnswerTimeout is the maximum time a client waits for an answer. After it,
+	// the client gets the id of the run, which continues.
 	AnswerTimeout = 2 * time.Minute
-	// ConnectionsMax is how many connections are served at once.
+	// ConnectionsMax is the default for Config.Connections.
 	ConnectionsMax = 8192
 
 	readTimeout = 30 * time.Second
 )
 
-// Node is what the gateway is the door of: an engine.Engine.
+// Node is the node that a gateway serves. engine.Engine implements it.
 type Node interface {
 	Ask(ctx context.Context, call actor.Call) (engine.Answer, error)
 	AskStream(ctx context.Context, call actor.Call, joined func(run actor.CallID)) (engine.Answer, error)
@@ -51,30 +51,31 @@ type Node interface {
 	Stats() engine.Stats
 }
 
-// External is who looks after external agents: an outbound.Outbound.
+// External tracks the health of external agents. outbound.Outbound implements it.
 type External interface {
-	// Heartbeat takes a heartbeat; false if there is no external agent of that name.
+	// Heartbeat records a heartbeat. It reports whether an external agent of that
+	// name exists.
 	Heartbeat(name string) bool
 	Healthy(name string) bool
 }
 
-// Server answers HTTP.
+// Server serves the HTTP API of a node.
 type Server struct {
 	node       Node
 	log        *slog.Logger
 	config     Config
-	onLoopback atomic.Bool            // bound to loopback
-	lastHost   atomic.Pointer[string] // the Host that was last found to be ours
+	onLoopback atomic.Bool            // the listener is bound to a loopback address
+	lastHost   atomic.Pointer[string] // last accepted Host header
 	http       *fasthttp.Server
 	streams    streamLimiter
 	metrics    *metrics
 	drainOnce  sync.Once
-	draining   chan struct{} // closed: no waiting for news
+	draining   chan struct{} // closed by Drain: long polls return
 	stopOnce   sync.Once
-	stopping   chan struct{} // closed: streams end
+	stopping   chan struct{} // closed by Shutdown: streams end
 }
 
-// New makes a server of a node.
+// New returns a server for node.
 func New(node Node, log *slog.Logger, config Config) *Server {
 	s := &Server{node: node, log: log, config: config.withDefaults(), draining: make(chan struct{}), stopping: make(chan struct{})}
 	s.streams.maxOpen = s.config.Streams
@@ -85,9 +86,9 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 		newProblem(http.StatusNotFound, "not_found", "no such path", "there is nothing at this path; see the README for what there is").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
-		takes := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
-		ctx.Response.Header.Set(fasthttp.HeaderAllow, takes)
-		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path takes "+takes).write(ctx)
+		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
+		ctx.Response.Header.Set(fasthttp.HeaderAllow, allowed)
+		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path takes "+allowed).write(ctx)
 	}
 	s.addRoute(r, http.MethodGet, "/v1/agents", s.listAgents)
 	s.addRoute(r, http.MethodPost, "/v1/agents", s.createAgent)
@@ -114,10 +115,11 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 		Concurrency:        s.config.Connections,
 		ReadBufferSize:     HeaderBytesMax,
 		MaxRequestBodySize: BodyBytesMax,
-		ReadTimeout:        s.config.HeadTimeout, // received says how long the body may take
+		ReadTimeout:        s.config.HeadTimeout, // headerReceived sets the timeout of the body
 		WriteTimeout:       s.config.WriteTimeout,
 		IdleTimeout:        s.config.IdleTimeout,
-		// Nothing here takes a form, and its own reader would end it elsewhere than its length says.
+		// No route takes a form, and the form parser would end it elsewhere than
+		// its length.
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
@@ -127,13 +129,13 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	return s
 }
 
-// messageFastPath leads messages to agents past the router: most requests are such, and it makes
-// three copies of each one's id.
+// messageFastPath routes messages to agents without the router. Most requests are
+// messages, and the router copies each id three times.
 func messageFastPath(router, message fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
-		rest, ours := bytes.CutPrefix(ctx.Path(), agentsPath)
-		id, ends := bytes.CutSuffix(rest, messagesPath)
-		if !ours || !ends || bytes.IndexByte(id, '/') >= 0 || !ctx.IsPost() {
+		rest, hasPrefix := bytes.CutPrefix(ctx.Path(), agentsPath)
+		id, hasSuffix := bytes.CutSuffix(rest, messagesPath)
+		if !hasPrefix || !hasSuffix || bytes.IndexByte(id, '/') >= 0 || !ctx.IsPost() {
 			router(ctx)
 			return
 		}
@@ -144,43 +146,46 @@ func messageFastPath(router, message fasthttp.RequestHandler) fasthttp.RequestHa
 
 var agentsPath, messagesPath = []byte("/v1/agents/"), []byte("/messages")
 
-// discardLogger keeps fasthttp's own words to itself: what matters is logged here.
+// discardLogger discards the log of fasthttp: the gateway logs what matters.
 type discardLogger struct{}
 
 func (discardLogger) Printf(string, ...any) {}
 
-// Serve answers what comes in until Shutdown. Off loopback it wants a key to exist.
+// Serve serves connections of l until Shutdown. Off loopback it returns an error
+// if no API key exists.
 func (s *Server) Serve(l net.Listener) error {
 	if err := CheckListenAddress(l.Addr().String(), s.config.Keys.Count()); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	s.onLoopback.Store(CheckListenAddress(l.Addr().String(), 0) == nil)
 	bounded := s.limitConnections(l)
-	go func() { // even if it is shut down before it begins
+	go func() { // also if Shutdown precedes Serve
 		<-s.stopping
 		_ = bounded.Close()
 	}()
 	return s.http.Serve(bounded)
 }
 
-// Drain turns /readyz red, so that whoever sends work sends it elsewhere, and
-// lets no reader wait for news.
+// Drain makes /readyz fail, so that load balancers stop sending work, and ends
+// all long polls.
 func (s *Server) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
 
-// Shutdown takes no more connections, ends streams so that their clients can go on
-// elsewhere, and waits for requests under way, until ctx ends.
+// Shutdown stops accepting connections and ends streams, so that clients can
+// resume elsewhere. It waits for open requests until ctx is done.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.Drain()
 	s.stopOnce.Do(func() { close(s.stopping) })
 	return errors.Join(s.http.ShutdownWithContext(ctx), s.streams.waitIdle(ctx))
 }
 
-// allowedMethods are those that a router lists, but for OPTIONS, which nothing here takes.
-func allowedMethods(listed string) string {
-	return strings.Join(slices.DeleteFunc(strings.Split(listed, ", "), func(m string) bool { return m == http.MethodOptions }), ", ")
+// allowedMethods returns the methods listed by the router, without OPTIONS, which
+// no route supports.
+func allowedMethods(allow string) string {
+	return strings.Join(slices.DeleteFunc(strings.Split(allow, ", "), func(m string) bool { return m == http.MethodOptions }), ", ")
 }
 
-// handler stands before every route: the guard, and whoever falls.
+// handler wraps every route with request validation, panic recovery, metrics and
+// logging.
 func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		defer func() {
@@ -188,20 +193,20 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 				s.log.Error("a request made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 				newProblem(http.StatusInternalServerError, "internal", "internal error", "this is our mistake; the log says more").write(ctx)
 			}
-			took := time.Since(ctx.Time())
-			s.metrics.observe(ctx, took)
+			elapsed := time.Since(ctx.Time())
+			s.metrics.observe(ctx, elapsed)
 			status := ctx.Response.StatusCode()
 			level := slog.LevelDebug
 			if status >= 500 && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout {
-				level = slog.LevelWarn // those two are foreseen, counted, and many when they come
+				level = slog.LevelWarn // expected under load, counted in metrics, and frequent
 			}
 			if !s.log.Enabled(ctx, level) {
 				return
 			}
 			s.log.LogAttrs(ctx, level, "request", slog.String("method", string(ctx.Method())), slog.String("path", string(ctx.Path())),
-				slog.Int("status", status), slog.Int64("us", took.Microseconds()))
+				slog.Int("status", status), slog.Int64("us", elapsed.Microseconds()))
 		}()
-		if ctx.Request.Header.ContentLength() > 0 { // received has looked before the body was read
+		if ctx.Request.Header.ContentLength() > 0 { // headerReceived has validated it before the body was read
 			next(ctx)
 			return
 		}
@@ -216,13 +221,13 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	}
 }
 
-// handleReadError answers what fasthttp itself could not read.
+// handleReadError answers a request that fasthttp failed to read.
 func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var net net.Error
 	p := invalid(http.StatusBadRequest, "", "the request cannot be read")
 	var refused *problem
-	if len(ctx.Request.Header.RawHeaders()) > 0 { // its head came, whole
+	if len(ctx.Request.Header.RawHeaders()) > 0 { // the head was received completely
 		refused = s.validateBeforeBody(&ctx.Request.Header)
 	}
 	switch {
@@ -253,8 +258,8 @@ func respondJSON(ctx *fasthttp.RequestCtx, status int, v any) {
 	respond(ctx, status, body)
 }
 
-// respondError answers what went wrong: a refusal, or something of our own. Who is gone
-// is told nothing.
+// respondError answers a request that failed with a refusal or an internal error.
+// If the client has disconnected, it sends nothing.
 func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
 	var r *actor.Refusal
 	switch {

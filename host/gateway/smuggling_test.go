@@ -21,14 +21,15 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// bareGateway is a gateway without a node: whatever comes through to one makes it fail.
+// bareGateway is a gateway without a node. A request that reaches the node
+// panics.
 type bareGateway struct {
 	server  *Server
 	address string
 	log     *logBuffer
 }
 
-// logBuffer keeps what was logged.
+// logBuffer collects log output.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,7 +47,7 @@ func (r *logBuffer) String() string {
 	return r.text.String()
 }
 
-// offLoopbackListener is a listener that says it is not of loopback.
+// offLoopbackListener reports an address off loopback.
 type offLoopbackListener struct{ net.Listener }
 
 func (offLoopbackListener) Addr() net.Addr {
@@ -89,8 +90,8 @@ func (b *bareGateway) dial(t *testing.T) net.Conn {
 	return c
 }
 
-// sendRaw writes raw bytes on a connection of their own and reads the first answer,
-// and what comes behind it until the server closes.
+// sendRaw writes raw bytes on a new connection and returns the first answer. If
+// the server closes the connection, rest holds the remaining bytes.
 func (b *bareGateway) sendRaw(t *testing.T, raw string) (status int, body string, closes bool, rest string) {
 	t.Helper()
 	c := b.dial(t)
@@ -122,8 +123,8 @@ const (
 	canary = "GET /canary HTTP/1.1\r\nHost: localhost\r\n\r\n"
 )
 
-// ambiguousRequests are requests that some reader ends elsewhere than another, or that
-// none should take. What follows each of them is the canary.
+// ambiguousRequests returns requests whose end parsers may disagree on, or that
+// every parser should reject. The tests append the canary to each of them.
 func ambiguousRequests() map[string]string {
 	all := map[string]string{
 		"both lengths":                 post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -228,8 +229,8 @@ func ambiguousRequests() map[string]string {
 	return all
 }
 
-// A request that two readers could see the end of in two places is refused, its
-// connection is closed, and what follows it on the connection is not looked at.
+// An ambiguously framed request is refused and its connection closed. The bytes
+// that follow it are not interpreted.
 func TestRequestSmugglingIsRefused(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	all := ambiguousRequests()
@@ -247,16 +248,16 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 			}
 		})
 	}
-	if said := b.log.String(); strings.Contains(said, "canary") {
-		t.Errorf("a canary was handled:\n%s", said)
+	if logged := b.log.String(); strings.Contains(logged, "canary") {
+		t.Errorf("a canary was handled:\n%s", logged)
 	}
-	// The canary is one that would be seen.
+	// A canary on its own would be logged.
 	if status, _, _, _ := b.sendRaw(t, canary); status != http.StatusNotFound || !strings.Contains(b.log.String(), "/canary") {
 		t.Errorf("a canary that is alone: %d", status)
 	}
 }
 
-// What is well framed is served, and so is what follows it.
+// A well-framed request is served, and so is its successor on the connection.
 func TestWellFramedRequestsAreServed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
@@ -269,7 +270,7 @@ func TestWellFramedRequestsAreServed(t *testing.T) {
 		"many headers":         get + strings.Repeat("A: b\r\n", HeadersMax-1) + "\r\n",
 		"repeated lists":       get + "Accept: a\r\nAccept: b\r\nTraceparent: a\r\nTraceparent: b\r\n\r\n",
 		"an upgrade":           get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-		"a line feed at first": "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n", // the request line may end so, RFC 9112 §2.2
+		"a line feed at first": "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n", // allowed for the request line by RFC 9112, section 2.2
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := b.dial(t)
@@ -290,8 +291,8 @@ func TestWellFramedRequestsAreServed(t *testing.T) {
 	}
 }
 
-// A body that is refused by its head is not waited for, and no client is told
-// to send it.
+// A request that its head disqualifies is answered without waiting for its body.
+// The client is not asked to send it.
 func TestRefusedBodyIsNotRead(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
@@ -314,7 +315,7 @@ func TestRefusedBodyIsNotRead(t *testing.T) {
 	}
 }
 
-// No path leads to a handler under two spellings.
+// No handler is reachable by two spellings of a path.
 func TestPathsHaveOneSpelling(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	targets := []string{"*", "healthz", "http://localhost/healthz", "http://evil.example/healthz", "HTTP://localhost/healthz", "https://localhost/healthz", "ftp://localhost/healthz",
@@ -352,7 +353,7 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-// Methods that a path does not take are refused, with those it takes.
+// A method that a path does not support gets 405 and the supported ones.
 func TestMethodNotAllowed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for _, method := range []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FROB", "get", "GETGET"} {
@@ -368,7 +369,7 @@ func TestMethodNotAllowed(t *testing.T) {
 	}
 }
 
-// The header Allow names what may be said instead, and nothing else.
+// The 405 problem lists exactly the supported methods.
 func TestAllowedMethodsAreListed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	status, body, _, _ := b.sendRaw(t, "PATCH /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
@@ -377,7 +378,7 @@ func TestAllowedMethodsAreListed(t *testing.T) {
 	}
 }
 
-// Whatever head fasthttp reads, the guard says no, or it is one that has one meaning.
+// Every head that fasthttp parses is either rejected or has a single meaning.
 func FuzzValidateHead(f *testing.F) {
 	for _, raw := range ambiguousRequests() {
 		f.Add([]byte(raw))
@@ -398,7 +399,7 @@ func FuzzValidateHead(f *testing.F) {
 			}
 			return
 		}
-		// The standard library's reader is another party; it finds the same request.
+		// net/http is an independent parser and must find the same request.
 		other, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(bytes.TrimLeft(raw, "\r\n"))))
 		if err != nil {
 			t.Fatalf("%q passes, and is none to net/http: %v", raw, err)

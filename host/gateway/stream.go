@@ -23,23 +23,23 @@ import (
 )
 
 const (
-	// StreamsMax is how many streams there are at once, where Config does not say.
+	// StreamsMax is the default for Config.Streams.
 	StreamsMax = 4096
 
-	keyCheckInterval     = 500 * time.Millisecond // whether a key still counts
-	writeSliceMax        = 250 * time.Millisecond // of a write that waits for its reader
+	keyCheckInterval     = 500 * time.Millisecond // period of checks that the key is still valid
+	writeSliceMax        = 250 * time.Millisecond // maximum duration of one blocking write
 	finalWriteTimeout    = 250 * time.Millisecond
-	sendBufferBytes      = 32 << 10  // what the system holds for a reader, as asked; it takes twice that
-	finalSendBufferBytes = 128 << 10 // and for one that is sent away
+	sendBufferBytes      = 32 << 10  // requested socket send buffer; the kernel doubles it
+	finalSendBufferBytes = 128 << 10 // the same for the final bytes to a reader that is disconnected
 	lastEventID          = "Last-Event-ID"
 )
 
-// streamLimiter counts those that are open.
+// streamLimiter bounds the number of open streams.
 type streamLimiter struct {
 	maxOpen int
 	mu      sync.Mutex
 	open    int
-	idle    chan struct{} // not nil: somebody waits until there are none
+	idle    chan struct{} // non-nil while waitIdle waits; closed when no stream is open
 }
 
 func (s *streamLimiter) acquire() *actor.Refusal {
@@ -67,7 +67,7 @@ func (s *streamLimiter) count() int {
 	return s.open
 }
 
-// waitIdle returns when there are none.
+// waitIdle waits until no stream is open, or until ctx is done.
 func (s *streamLimiter) waitIdle(ctx context.Context) error {
 	s.mu.Lock()
 	if s.open == 0 {
@@ -87,8 +87,9 @@ func (s *streamLimiter) waitIdle(ctx context.Context) error {
 	}
 }
 
-// requestCursor is how far a client says it has read. The header is what a client that
-// connects again sends by itself, so it counts more than the query it began with.
+// requestCursor returns the cursor of the client. The Last-Event-ID header takes
+// precedence over the query: a reconnecting client updates the header and repeats
+// the original query.
 func requestCursor(ctx *fasthttp.RequestCtx) (ingress.Cursor, *problem) {
 	name, text := lastEventID, header(ctx, lastEventID)
 	if text == "" {
@@ -104,34 +105,35 @@ func requestCursor(ctx *fasthttp.RequestCtx) (ingress.Cursor, *problem) {
 	return c, nil
 }
 
-// streamConn tells one client of a run: the world of an ingress.Stream.
+// streamConn is the driver of an ingress.Stream on one connection.
 type streamConn struct {
 	server  *Server
 	stream  *ingress.Stream
 	run     actor.CallID
-	keyID   string // the API key it came with, if any
+	keyID   string // id of the API key, if any
 	conn    net.Conn
 	started time.Time
 
 	pendingRead *ingress.Read
-	unwritten   []byte // to be written
+	unwritten   []byte // bytes of the outstanding Write
 	end         *ingress.End
 
-	rootAppended  <-chan struct{} // of the run itself
-	childAppended chan struct{}   // of those below it: fresh says which
+	rootAppended  <-chan struct{} // signals new events of the root run
+	childAppended chan struct{}   // signals new events of the runs in appendedRuns
 	mu            sync.Mutex
 	appendedRuns  []actor.CallID
 	closed        chan struct{}
 	cleanups      []func()
-	cleanup       func() // does them all, the last first, once
+	cleanup       func() // runs all cleanups once, in reverse order
 }
 
-// streamRun answers with a stream of a run's events behind a cursor. Whatever happens,
-// after is called once, when nobody listens any more. The slot is taken already.
-func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, at ingress.Cursor, after func()) {
-	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: at, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, keyID: callerOf(ctx).Key, conn: ctx.Conn(), started: time.Now(),
+// streamRun answers with a stream of the events that follow a cursor. The caller
+// has acquired a slot of the streamLimiter. onEnd is called exactly once, when the
+// stream has ended.
+func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool, cursor ingress.Cursor, onEnd func()) {
+	t := &streamConn{server: s, stream: ingress.NewStream(ingress.StreamConfig{Run: run, Tree: tree, After: cursor, Random: rand.Uint64(), WriteTimeout: s.config.StreamTimeout}), run: run, keyID: callerOf(ctx).Key, conn: ctx.Conn(), started: time.Now(),
 		childAppended: make(chan struct{}, 1), closed: make(chan struct{})}
-	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, after)
+	t.cleanups = append(t.cleanups, s.streams.release, func() { close(t.closed) }, onEnd)
 	t.cleanup = sync.OnceFunc(func() {
 		for _, stop := range slices.Backward(t.cleanups) {
 			stop()
@@ -143,23 +145,23 @@ func (s *Server) streamRun(ctx *fasthttp.RequestCtx, run actor.CallID, tree bool
 	}
 	switch {
 	case t.end == nil:
-		old := !ctx.Request.Header.IsHTTP11()
+		http10 := !ctx.Request.Header.IsHTTP11()
 		if c, ok := t.conn.(*connection); ok {
-			c.onClose = t.cleanup // should answers before this one not get through, nobody talks
+			c.onClose = t.cleanup // serve never runs if an earlier pipelined answer cannot be sent
 		}
 		ctx.SetStatusCode(fasthttp.StatusOK)
 		ctx.HijackSetNoResponse(true)
-		ctx.Hijack(func(net.Conn) { t.serve(old) })
+		ctx.Hijack(func(net.Conn) { t.serve(http10) })
 		return
 	case t.end.Refusal != nil:
 		refusalProblem(t.end.Refusal).write(ctx)
 	case t.end.Reason == ingress.RunEnded:
-		ctx.SetStatusCode(fasthttp.StatusNoContent) // a client that is told so does not connect again
+		ctx.SetStatusCode(fasthttp.StatusNoContent) // 204 tells an SSE client not to reconnect
 	}
 	t.cleanup()
 }
 
-// now is a time that does not go back.
+// now returns a monotonic time.
 func (t *streamConn) now() actor.Time { return actor.Time(time.Since(t.started)) }
 
 func (t *streamConn) step(in ingress.StreamInput) {
@@ -177,18 +179,19 @@ func (t *streamConn) step(in ingress.StreamInput) {
 	}
 }
 
-// watch listens for news of a run; there are at most ingress.TreeRunsMax of them.
+// watch subscribes to new events of a run. A stream has at most
+// ingress.TreeRunsMax subscriptions.
 func (t *streamConn) watch(run actor.CallID) {
-	news, stop := t.server.node.Watch(run)
-	t.cleanups = append(t.cleanups, stop)
+	appended, unwatch := t.server.node.Watch(run)
+	t.cleanups = append(t.cleanups, unwatch)
 	if run == t.run {
-		t.rootAppended = news
+		t.rootAppended = appended
 		return
 	}
 	go func() {
 		for {
 			select {
-			case <-news:
+			case <-appended:
 				t.mu.Lock()
 				if !slices.Contains(t.appendedRuns, run) {
 					t.appendedRuns = append(t.appendedRuns, run)
@@ -196,7 +199,7 @@ func (t *streamConn) watch(run actor.CallID) {
 				t.mu.Unlock()
 				select {
 				case t.childAppended <- struct{}{}:
-				default: // it will look
+				default: // a wake-up is already pending
 				}
 			case <-t.closed:
 				return
@@ -205,14 +208,14 @@ func (t *streamConn) watch(run actor.CallID) {
 	}()
 }
 
-// readEvents reads what the stream asked for.
+// readEvents performs the outstanding Read.
 func (t *streamConn) readEvents() {
 	in := *t.pendingRead
 	t.pendingRead = nil
-	within, cancel := context.WithTimeout(context.Background(), readTimeout)
+	readCtx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var page [][]byte
-	err := t.server.node.Read(within, func(kv store.KV) error {
+	err := t.server.node.Read(readCtx, func(kv store.KV) error {
 		page = nil
 		events, err := store.Events(kv, actor.DefaultTenant, in.Run, in.After, in.Limit)
 		for _, e := range events {
@@ -232,8 +235,9 @@ func (t *streamConn) readEvents() {
 	}
 }
 
-// serve writes until the stream ends. The connection is its own, and closed afterwards.
-func (t *streamConn) serve(old bool) {
+// serve writes the stream until it ends. It owns the hijacked connection, which
+// is closed afterwards.
+func (t *streamConn) serve(http10 bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			t.server.log.Error("a stream made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -243,16 +247,16 @@ func (t *streamConn) serve(old bool) {
 	gone, unwatch := watchPeer(t.conn)
 	defer unwatch()
 	setSendBuffer(t.conn, sendBufferBytes)
-	wake := time.NewTimer(time.Hour)
-	defer wake.Stop()
-	for t.flush(t.responseHead(old)); t.end == nil; {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for t.flush(t.responseHead(http10)); t.end == nil; {
 		switch {
 		case len(t.unwritten) > 0:
 			t.flush(nil)
 		case t.pendingRead != nil:
 			t.readEvents()
 		default:
-			t.awaitInput(gone, wake)
+			t.awaitInput(gone, timer)
 		}
 		t.checkEnd(gone)
 	}
@@ -260,11 +264,12 @@ func (t *streamConn) serve(old bool) {
 	t.server.log.Debug("a stream ended", "run", t.run.String(), "why", t.end.Reason.String(), "ms", time.Since(t.started).Milliseconds())
 }
 
-// responseHead is what stands before the events. The stream ends with its connection: it
-// has words of its own for how it ended.
-func (t *streamConn) responseHead(old bool) []byte {
+// responseHead returns the response head that precedes the events. The response
+// has no length: the end of the connection ends the stream, whose last frame
+// gives the reason.
+func (t *streamConn) responseHead(http10 bool) []byte {
 	version := "HTTP/1.1"
-	if old {
+	if http10 {
 		version = "HTTP/1.0"
 	}
 	b := fmt.Appendf(nil, "%s 200 OK\r\nDate: ", version)
@@ -273,14 +278,15 @@ func (t *streamConn) responseHead(old bool) []byte {
 		ingress.EventStream, t.run)
 }
 
-// flush has the client take some of what is out, for a while; a head is not the stream's business.
+// flush writes head and pending bytes for at most writeSliceMax. The head does
+// not count as output of the Stream.
 func (t *streamConn) flush(head []byte) {
 	due, _ := t.stream.NextDeadline()
-	within := max(min(writeSliceMax, due.Sub(t.now())), time.Millisecond)
-	if len(head) > 0 { // nothing is over before it has begun
-		within = writeSliceMax
+	timeout := max(min(writeSliceMax, due.Sub(t.now())), time.Millisecond)
+	if len(head) > 0 { // the stream cannot time out before its first byte
+		timeout = writeSliceMax
 	}
-	_ = t.conn.SetWriteDeadline(time.Now().Add(within))
+	_ = t.conn.SetWriteDeadline(time.Now().Add(timeout))
 	n, err := t.conn.Write(append(head, t.unwritten...))
 	if len(head) > 0 && n < len(head) {
 		t.step(ingress.Closed{})
@@ -297,33 +303,34 @@ func (t *streamConn) flush(head []byte) {
 	}
 }
 
-// awaitInput waits until there is something to do.
-func (t *streamConn) awaitInput(gone <-chan struct{}, wake *time.Timer) {
+// awaitInput blocks until the stream has an input.
+func (t *streamConn) awaitInput(gone <-chan struct{}, timer *time.Timer) {
 	due, _ := t.stream.NextDeadline()
 	wait := due.Sub(t.now())
 	if t.keyID != "" {
 		wait = min(wait, keyCheckInterval)
 	}
-	wake.Reset(max(wait, 0))
+	timer.Reset(max(wait, 0))
 	select {
 	case <-t.rootAppended:
 		t.step(ingress.Appended{Run: t.run})
 	case <-t.childAppended:
 		t.mu.Lock()
-		fresh := t.appendedRuns
+		appended := t.appendedRuns
 		t.appendedRuns = nil
 		t.mu.Unlock()
-		for _, run := range fresh {
+		for _, run := range appended {
 			t.step(ingress.Appended{Run: run})
 		}
 	case <-gone:
 	case <-t.server.stopping:
-	case <-wake.C:
+	case <-timer.C:
 		t.step(ingress.Tick{})
 	}
 }
 
-// checkEnd tells the stream what ends it.
+// checkEnd passes on the inputs that end the stream: disconnection, shutdown and
+// a revoked key.
 func (t *streamConn) checkEnd(gone <-chan struct{}) {
 	select {
 	case <-gone:
@@ -342,8 +349,8 @@ func (t *streamConn) checkEnd(gone <-chan struct{}) {
 	}
 }
 
-// writeFinal writes what is still to be said. For a reader that does not read the
-// system holds them, with what it holds already.
+// writeFinal writes the remaining bytes and the final frame. A larger send buffer
+// holds them for a reader that is not reading.
 func (t *streamConn) writeFinal() {
 	if t.end.Reason == ingress.ClientGone {
 		return
@@ -354,8 +361,8 @@ func (t *streamConn) writeFinal() {
 }
 
 func setSendBuffer(c net.Conn, bytes int) {
-	if of, ok := c.(*connection); ok {
-		c = of.Conn
+	if own, ok := c.(*connection); ok {
+		c = own.Conn
 	}
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetWriteBuffer(bytes)

@@ -27,7 +27,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// streamClient is what a client has of a stream of events.
+// streamClient reads a stream of events.
 type streamClient struct {
 	*testing.T
 	response *http.Response
@@ -35,7 +35,7 @@ type streamClient struct {
 	frames   []runs.Frame
 }
 
-// openStream opens a stream; headers are pairs.
+// openStream opens a stream; headers are name-value pairs.
 func (d *testGateway) openStream(method, path, body string, headers ...string) *streamClient {
 	d.Helper()
 	r, err := http.NewRequest(method, "http://"+d.address+path, strings.NewReader(body))
@@ -61,7 +61,8 @@ func (d *testGateway) openStream(method, path, body string, headers ...string) *
 	return &streamClient{d.T, response, upstream.NewParser(upstream.StreamLimits{Line: 4 << 20, Event: 4 << 20}), nil}
 }
 
-// readUntil reads up to a frame of that name; "" is the end of the stream.
+// readUntil reads until the first frame with that name; "" reads to the end of
+// the stream.
 func (s *streamClient) readUntil(name string) runs.Frame {
 	s.Helper()
 	for b := make([]byte, 4096); ; {
@@ -94,10 +95,11 @@ func (s *streamClient) frameNames() string {
 	return strings.Join(all, ", ")
 }
 
-// answerTexts is what the deltas come to, and what the last frame says that they should.
+// answerTexts returns the concatenated deltas of the last step and the text of
+// the final event.
 func (s *streamClient) answerTexts() (deltas, whole string) {
 	s.Helper()
-	kept := map[uint32][]runs.Event{}
+	byStep := map[uint32][]runs.Event{}
 	last := uint32(0)
 	for _, f := range s.frames {
 		e, err := runs.Decode([]byte(f.Data))
@@ -106,18 +108,18 @@ func (s *streamClient) answerTexts() (deltas, whole string) {
 		}
 		switch e.Type {
 		case runs.AgentStreamDelta:
-			kept[e.Step], last = append(kept[e.Step], e), e.Step
+			byStep[e.Step], last = append(byStep[e.Step], e), e.Step
 		case runs.RunDone:
 			whole = e.Text
 		}
 	}
-	for _, e := range kept[last] {
+	for _, e := range byStep[last] {
 		deltas += e.Text
 	}
 	return deltas, whole
 }
 
-// createAgent makes an agent of a name alone, on the scripted model.
+// createAgent creates an agent with nothing but a name, on the scripted model.
 func (d *testGateway) createAgent(name string) {
 	d.Helper()
 	if status, _, body := d.do("POST", "/v1/agents", `{"name":"`+name+`"}`); status != 201 {
@@ -148,9 +150,9 @@ func TestStreamResumesAfterAnyEvent(t *testing.T) {
 	run := s.response.Header.Get("X-Run-Id")
 	for i := range s.frames {
 		for _, how := range [][]string{{"", "Last-Event-ID", fmt.Sprint(i)}, {fmt.Sprintf("?after=%d", i)}, {"?after=1", "Last-Event-ID", fmt.Sprint(i)}} {
-			again := d.openStream("GET", "/v1/runs/"+run+"/events"+how[0], "", how[1:]...)
-			again.readUntil("")
-			if got, want := again.frameNames(), strings.Join(strings.Split(names, ", ")[i:], ", "); got != want {
+			resumed := d.openStream("GET", "/v1/runs/"+run+"/events"+how[0], "", how[1:]...)
+			resumed.readUntil("")
+			if got, want := resumed.frameNames(), strings.Join(strings.Split(names, ", ")[i:], ", "); got != want {
 				t.Errorf("after %d, by %q: %s, want %s", i, how, got, want)
 			}
 		}
@@ -161,7 +163,7 @@ func TestStreamResumesAfterAnyEvent(t *testing.T) {
 	}
 }
 
-// The first requests that anybody makes: two agents by name alone, one asks the other.
+// Two agents have nothing but a name, and one calls the other.
 func TestTreeStreamResumesAfterAnyEvent(t *testing.T) {
 	d := startGateway(t)
 	d.createAgent("second")
@@ -184,9 +186,9 @@ func TestTreeStreamResumesAfterAnyEvent(t *testing.T) {
 		t.Fatalf("%d ends: %s", ends, tree.frameNames())
 	}
 	for i, f := range tree.frames[:len(tree.frames)-1] {
-		again := d.openStream("GET", path, "", "Last-Event-ID", f.ID)
-		again.readUntil("")
-		if got, want := again.frameNames(), strings.Join(strings.Split(tree.frameNames(), ", ")[i+1:], ", "); got != want {
+		resumed := d.openStream("GET", path, "", "Last-Event-ID", f.ID)
+		resumed.readUntil("")
+		if got, want := resumed.frameNames(), strings.Join(strings.Split(tree.frameNames(), ", ")[i+1:], ", "); got != want {
 			t.Errorf("after %s: %s, want %s", f.ID, got, want)
 		}
 	}
@@ -198,15 +200,15 @@ func TestStreamFollowsLiveRun(t *testing.T) {
 		s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy","session":"s`+strings.TrimPrefix(tree, "?tree=")+`"}`)
 		s.readUntil("wait_opened")
 		run := s.response.Header.Get("X-Run-Id")
-		also := d.openStream("GET", "/v1/runs/"+run+"/events"+tree, "")
-		also.readUntil("wait_opened")
+		second := d.openStream("GET", "/v1/runs/"+run+"/events"+tree, "")
+		second.readUntil("wait_opened")
 		if status, _, body := d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`); status != 200 {
 			t.Fatalf("%d %s", status, body)
 		}
 		s.readUntil("")
-		also.readUntil("")
-		if last := also.frames[len(also.frames)-1]; last.Name != "run_done" || last.Data != s.frames[len(s.frames)-1].Data {
-			t.Errorf("%s; %s", s.frameNames(), also.frameNames())
+		second.readUntil("")
+		if last := second.frames[len(second.frames)-1]; last.Name != "run_done" || last.Data != s.frames[len(s.frames)-1].Data {
+			t.Errorf("%s; %s", s.frameNames(), second.frameNames())
 		}
 	}
 }
@@ -235,7 +237,8 @@ func TestRepeatedMessageStreamsSameRun(t *testing.T) {
 	}
 }
 
-// A run that is open and waits for nobody has no news for who asks again.
+// A run without new events cannot wake a repeated request. The repeat must join
+// it anyway.
 func TestRepeatedMessageJoinsActiveRun(t *testing.T) {
 	d := startGateway(t, sleepingAgent())
 	const path, body = "/v1/agents/slow/messages", `{"content":"x"}`
@@ -256,13 +259,13 @@ func sleepingAgent() actor.Definition {
 	})))
 }
 
-// What is wrong before there is a run is a problem, whatever was to be streamed.
+// An error before the run exists is a problem, even if a stream was requested.
 func TestStreamRequestErrors(t *testing.T) {
 	d := startGateway(t)
 	s := d.openStream("POST", "/v1/agents/helper/messages", `{"content":"x"}`)
 	s.readUntil("")
 	events := "/v1/runs/" + s.response.Header.Get("X-Run-Id") + "/events"
-	nobody := "/v1/runs/" + d.server.node.NewCallID().String() + "/events"
+	unknownRun := "/v1/runs/" + d.server.node.NewCallID().String() + "/events"
 	for name, c := range map[string]struct {
 		method, path, body string
 		headers            []string
@@ -272,7 +275,7 @@ func TestStreamRequestErrors(t *testing.T) {
 		"no agent":          {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
 		"the registry":      {"POST", "/v1/agents/troupe/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
 		"no content":        {"POST", "/v1/agents/helper/messages", `{}`, nil, 400, `"field":"content"`},
-		"no run":            {"GET", nobody, "", nil, 404, "there is no run"},
+		"no run":            {"GET", unknownRun, "", nil, 404, "there is no run"},
 		"ahead":             {"GET", events, "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
 		"ahead, in a tree":  {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
 		"elsewhere":         {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "1.1"}, 400, "no place in the tree"},
@@ -314,14 +317,14 @@ func TestStreamLimit(t *testing.T) {
 	d.openStream("GET", "/v1/runs/"+run+"/events", "").readUntil("")
 }
 
-// longAnswerAgent is an agent whose answer is longer than what systems hold for a reader.
+// longAnswerAgent returns an agent whose answer exceeds all socket buffers.
 func longAnswerAgent() actor.Definition {
 	return agents.Define("long", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		return strings.Repeat("x", 1_000_000), nil
 	})))
 }
 
-// dialSmallBuffer opens a connection of which little is held for a reader that does not read.
+// dialSmallBuffer opens a connection with a small receive buffer.
 func (d *testGateway) dialSmallBuffer() *net.TCPConn {
 	d.Helper()
 	dialer := net.Dialer{Timeout: 10 * time.Second}
@@ -358,15 +361,15 @@ func TestSlowReaderIsDisconnectedAndResumes(t *testing.T) {
 	if refusal != nil || len(frames) != 2 || frames[1].ID != "2" || len(b) > 900_000 {
 		t.Fatalf("%d bytes, %d frames: %v", len(b), len(frames), refusal)
 	}
-	d.server.config.StreamTimeout = 10 * time.Second // who reads has more time
-	again := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
-	again.readUntil("")
-	if again.frameNames() != "run_done 3" {
-		t.Error(again.frameNames())
+	d.server.config.StreamTimeout = 10 * time.Second // time enough to read everything
+	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[1].ID)
+	resumed.readUntil("")
+	if resumed.frameNames() != "run_done 3" {
+		t.Error(resumed.frameNames())
 	}
 }
 
-// manyEventsAgent says much in many events.
+// manyEventsAgent returns an agent with many large events.
 func manyEventsAgent() actor.Definition {
 	return agents.Define("talkative", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		for i := range 48 {
@@ -380,8 +383,8 @@ func manyEventsAgent() actor.Definition {
 	})))
 }
 
-// Between two frames, the last words of a stream say why it ends; what the system
-// holds for the reader is theirs, too.
+// A slow reader gets the reason in a final frame, between two complete frames.
+// The enlarged send buffer has room for it.
 func TestSlowReaderGetsCloseReason(t *testing.T) {
 	d := startGatewayWith(t, Config{StreamTimeout: 100 * time.Millisecond}, manyEventsAgent())
 	var m messageResponse
@@ -408,15 +411,15 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	if last.Name != ingress.StreamClosed || last.ID != "" || !strings.Contains(last.Data, `"reason":"slow_reader"`) {
 		t.Errorf("%+v", last)
 	}
-	d.server.config.StreamTimeout = 10 * time.Second // who reads has more time
-	again := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
-	again.readUntil("run_done")
-	if got, want := again.frames[0].ID, len(frames); got != fmt.Sprint(want) {
+	d.server.config.StreamTimeout = 10 * time.Second // time enough to read everything
+	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
+	resumed.readUntil("run_done")
+	if got, want := resumed.frames[0].ID, len(frames); got != fmt.Sprint(want) {
 		t.Errorf("it goes on with %s, want %d", got, want)
 	}
 }
 
-// exitReportingNode is a node that says when an Ask returns and a Watch ends.
+// exitReportingNode reports the end of each Ask and each Watch on channels.
 type exitReportingNode struct {
 	Node
 	askReturned, watchEnded chan error
@@ -435,33 +438,34 @@ func (n *exitReportingNode) Ask(ctx context.Context, call actor.Call) (engine.An
 }
 
 func (n *exitReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
-	news, stop := n.Node.Watch(run)
-	return news, func() {
+	appended, stop := n.Node.Watch(run)
+	return appended, func() {
 		stop()
 		n.watchEnded <- nil
 	}
 }
 
-// A client that goes frees what was kept for it, whatever it waits for; its run goes on.
+// A client that disconnects frees its resources, whatever it waits for. Its run
+// continues.
 func TestClientDisconnectKeepsRun(t *testing.T) {
 	d := startGateway(t, sleepingAgent())
 	n := &exitReportingNode{d.server.node, make(chan error, 8), make(chan error, 8)}
 	d.server.node = n
 	s := d.openStream("POST", "/v1/agents/slow/messages", `{"content":"x"}`)
 	run := s.response.Header.Get("X-Run-Id")
-	<-n.watchEnded // the one before there was an event
-	within := time.After(20 * time.Second)
-	noticed := func(what string, on chan error) {
+	<-n.watchEnded // the Watch before the first event
+	timeout := time.After(20 * time.Second)
+	await := func(what string, on chan error) {
 		t.Helper()
 		select {
 		case <-on:
-		case <-within:
+		case <-timeout:
 			t.Fatalf("%s: nobody noticed", what)
 		}
 	}
 	s.response.Body.Close()
-	noticed("a streamed message's stream", n.watchEnded)
-	noticed("a streamed message", n.askReturned)
+	await("a streamed message's stream", n.watchEnded)
+	await("a streamed message", n.askReturned)
 	var all struct {
 		Next int `json:"next_after"`
 	}
@@ -481,14 +485,14 @@ func TestClientDisconnectKeepsRun(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if what == "news" { // one that breaks off, instead of taking its leave
+		if what == "news" { // with a reset instead of a regular close
 			_ = c.SetLinger(0)
 		}
 		c.Close()
 		if what == "message" {
-			noticed(what, n.askReturned)
+			await(what, n.askReturned)
 		} else {
-			noticed(what, n.watchEnded)
+			await(what, n.watchEnded)
 		}
 	}
 	var record struct {
@@ -510,21 +514,21 @@ func TestShutdownEndsStreams(t *testing.T) {
 	s := d.openStream("POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	s.readUntil("wait_opened")
 	d.server.Drain()
-	also := d.openStream("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events", "")
-	also.readUntil("wait_opened")
+	second := d.openStream("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events", "")
+	second.readUntil("wait_opened")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := d.server.Shutdown(ctx); err != nil {
 		t.Error(err)
 	}
-	for _, s := range []*streamClient{s, also} {
+	for _, s := range []*streamClient{s, second} {
 		if s.readUntil(""); s.frames[len(s.frames)-1].Name != ingress.StreamClosed || !strings.Contains(s.frames[len(s.frames)-1].Data, `"reason":"draining"`) {
 			t.Error(s.frameNames())
 		}
 	}
 }
 
-// askReportingNode is a node that says when an Ask comes.
+// askReportingNode reports the start of each Ask on a channel.
 type askReportingNode struct {
 	Node
 	askStarted chan struct{}
@@ -561,7 +565,7 @@ func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 	}
 }
 
-// What was asked before a stream on the same connection is answered before it.
+// Pipelined requests before a stream are answered first.
 func TestPipelinedStream(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse
@@ -584,7 +588,7 @@ func TestPipelinedStream(t *testing.T) {
 	}
 }
 
-// Python's own library, without anything installed, reads a stream and resumes it.
+// The Python standard library reads a stream and resumes it.
 func TestPythonClientReadsStream(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -623,13 +627,14 @@ print(len(first))
 	}
 }
 
-// Many clients come back at once, each with what it had: each is told the rest.
+// Many clients resume at once with different cursors, and each gets the remaining
+// events.
 func TestManyStreamsResumeAtOnce(t *testing.T) {
 	d := startGateway(t)
 	var m messageResponse
 	d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"x"}`)
 	const clients = 200
-	told, waiting := make(chan string, clients), make(chan struct{}, clients)
+	finished, waiting := make(chan string, clients), make(chan struct{}, clients)
 	for i := range clients {
 		go func() {
 			after := i % 4
@@ -641,14 +646,14 @@ func TestManyStreamsResumeAtOnce(t *testing.T) {
 			for _, f := range s.frames {
 				got += f.ID + " "
 			}
-			told <- strings.TrimPrefix("1 2 3 4 5 6 7 ", "1 2 3 4 "[:2*after]) + "| " + got
+			finished <- strings.TrimPrefix("1 2 3 4 5 6 7 ", "1 2 3 4 "[:2*after]) + "| " + got
 		}()
 	}
-	within := time.After(30 * time.Second)
+	timeout := time.After(30 * time.Second)
 	for range clients {
 		select {
 		case <-waiting:
-		case <-within:
+		case <-timeout:
 			t.Fatal("not everybody is told")
 		}
 	}
@@ -658,11 +663,11 @@ func TestManyStreamsResumeAtOnce(t *testing.T) {
 	d.do("POST", m.Signal.Path, m.Signal.Body)
 	for range clients {
 		select {
-		case all := <-told:
+		case all := <-finished:
 			if want, got, _ := strings.Cut(all, "| "); got != want {
 				t.Fatalf("%s, want %s", got, want)
 			}
-		case <-within:
+		case <-timeout:
 			t.Fatal("not everybody is told the end")
 		}
 	}

@@ -14,18 +14,18 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Bounds of a request's head.
+// Bounds of the head of a request.
 const (
 	HeaderBytesMax = 16 << 10
 	HeadersMax     = 100
 	TargetBytesMax = 2 << 10
 )
 
-// validateHead finds what is wrong with the head of a request before anybody acts on
-// what it says. One that two readers could see the end of in two places may be
-// followed by another that only we see: the connection is then to be closed.
+// validateHead validates the head of a request before any other use of it. It
+// sets hangUp if two HTTP parsers could disagree about the end of the request: a
+// smuggled request may follow, so the connection MUST be closed.
 func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp bool) {
-	there, p := checkFraming(h.Method(), h.Protocol(), h.RawHeaders())
+	present, p := checkFraming(h.Method(), h.Protocol(), h.RawHeaders())
 	if p != nil {
 		return p, true
 	}
@@ -35,7 +35,7 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 	if p = checkTarget(h); p == nil {
 		p = s.checkHost(h)
 	}
-	if p == nil && there&(1<<singletonOrigin|1<<singletonSite) != 0 {
+	if p == nil && present&(1<<singletonOrigin|1<<singletonSite) != 0 {
 		p = s.checkOrigin(h)
 	}
 	if p == nil {
@@ -44,8 +44,9 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 	return p, false
 }
 
-// validateBeforeBody is the guard before a body is read: nothing is kept for a request that
-// is refused anyway, nor, off loopback, for whom nobody knows.
+// validateBeforeBody is validateHead at the time when only the head has arrived.
+// Off loopback it also requires valid credentials. No memory is allocated for the
+// body of a request that it refuses.
 func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
 	p, _ := s.validateHead(h)
 	if p == nil && !s.onLoopback.Load() && !s.hasCredential(h) {
@@ -54,28 +55,31 @@ func (s *Server) validateBeforeBody(h *fasthttp.RequestHeader) *problem {
 	return p
 }
 
-// headerReceived says how the body of a request is to be read, now that its head is there.
+// headerReceived configures how fasthttp reads the body, once the head has
+// arrived.
 func (s *Server) headerReceived(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: s.config.BodyTimeout}
 	if n := h.ContentLength(); (n > 0 || n == -1) && s.validateBeforeBody(h) != nil {
-		// Nothing of it is to be read, nor asked for: to fasthttp it is too large,
-		// and unreadable says why.
+		// The body must be neither read nor requested. An oversized length makes
+		// fasthttp reject it, and handleReadError sends the actual reason.
 		h.SetContentLength(BodyBytesMax + 1)
 		h.Del(fasthttp.HeaderExpect)
 	}
-	// How a chunked body ends is fasthttp's to see, not ours; so nothing follows one.
+	// fasthttp alone detects the end of a chunked body, and the gateway cannot
+	// verify it. So no request may follow one on the same connection.
 	if h.ContentLength() == -1 {
 		h.SetConnectionClose()
 	}
 	return c
 }
 
-// singletonHeaders are the headers that stand for themselves: with two of a kind, who reads
-// the first and who reads the last understand two different requests.
+// singletonHeaders lists the headers that must not be repeated. If one is, a
+// parser that uses the first value and one that uses the last see different
+// requests.
 var singletonHeaders = [...]string{"authorization", "connection", "content-encoding", "content-length", "content-type", "expect", "host", "idempotency-key",
 	"last-event-id", "origin", "sec-fetch-site", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-run-token"}
 
-// Those of them that are looked at here, by their places.
+// Indexes into singletonHeaders of the headers that this file examines.
 const (
 	singletonLength  = 3
 	singletonExpect  = 5
@@ -86,8 +90,8 @@ const (
 	singletonCoding  = 12
 )
 
-// singletonIndex is the place of a name in once, in whatever case, or -1. Some readers
-// take _ for -, so it is the same here.
+// singletonIndex returns the index of a name in singletonHeaders, or -1. It
+// ignores case and treats '_' as '-', as some parsers do.
 func singletonIndex(name []byte) int {
 	for i := range singletonHeaders {
 		if len(singletonHeaders[i]) == len(name) && equalHeaderName(name, singletonHeaders[i]) {
@@ -112,15 +116,15 @@ func equalHeaderName(name []byte, lower string) bool {
 	return true
 }
 
-// checkFraming finds in the raw head what two readers could understand in two ways.
-// fasthttp refuses some of it by itself; here it does not depend on that. Of once it
-// tells which are there.
-func checkFraming(method, protocol, raw []byte) (there uint32, p *problem) {
-	old := string(protocol) == "HTTP/1.0"
-	if !old && string(protocol) != "HTTP/1.1" {
+// checkFraming rejects a raw head that two parsers could interpret differently.
+// It does not rely on the checks of fasthttp, which overlap. It returns the set
+// of singleton headers that are present, as a bit mask.
+func checkFraming(method, protocol, raw []byte) (present uint32, p *problem) {
+	http10 := string(protocol) == "HTTP/1.0"
+	if !http10 && string(protocol) != "HTTP/1.1" {
 		return 0, malformed("protocol %.20q: want HTTP/1.1", protocol)
 	}
-	var values [len(singletonHeaders)][]byte // of those that are there
+	var values [len(singletonHeaders)][]byte // of the headers that are present
 	for count := 0; len(raw) > 0; {
 		end := bytes.IndexByte(raw, '\n')
 		if end < 1 || raw[end-1] != '\r' {
@@ -144,14 +148,14 @@ func checkFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 		if !consistsOf(value, &valueBytes) {
 			return 0, malformed("the header %.40s has control characters", bytes.ToLower(name))
 		}
-		switch at := singletonIndex(name); {
-		case at < 0:
+		switch index := singletonIndex(name); {
+		case index < 0:
 		case bytes.IndexByte(name, '_') >= 0:
 			return 0, malformed("the header %.40s is another's name to some readers", bytes.ToLower(name))
-		case values[at] != nil:
+		case values[index] != nil:
 			return 0, malformed("the header %.40s is there twice", bytes.ToLower(name))
 		default:
-			values[at], there = trimBlanks(value), there|1<<at
+			values[index], present = trimBlanks(value), present|1<<index
 		}
 	}
 	length, coding, expect := values[singletonLength], values[singletonCoding], values[singletonExpect]
@@ -160,7 +164,7 @@ func checkFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 		return 0, malformed("want one Content-Length or one Transfer-Encoding")
 	case length != nil && (len(length) == 0 || len(length) > 18 || len(bytes.Trim(length, "0123456789")) > 0):
 		return 0, malformed("Content-Length: want a decimal number")
-	case coding != nil && (string(coding) != "chunked" || old):
+	case coding != nil && (string(coding) != "chunked" || http10):
 		return 0, malformed("Transfer-Encoding: want chunked, in HTTP/1.1")
 	case values[singletonTrailer] != nil:
 		return 0, malformed("headers behind the body are not taken")
@@ -171,10 +175,11 @@ func checkFraming(method, protocol, raw []byte) (there uint32, p *problem) {
 	case (coding != nil || len(bytes.Trim(length, "0")) > 0) && !allowsBody(method):
 		return 0, malformed("a %.20s has no body", method)
 	}
-	return there, nil
+	return present, nil
 }
 
-// trimBlanks is a value without what stands around it; never nil.
+// trimBlanks returns value without leading and trailing blanks; the result is not
+// nil.
 func trimBlanks(value []byte) []byte {
 	for len(value) > 0 && (value[0] == ' ' || value[0] == '\t') {
 		value = value[1:]
@@ -185,7 +190,7 @@ func trimBlanks(value []byte) []byte {
 	return value
 }
 
-// malformed is a head that nobody reads further.
+// malformed returns the problem for a head that cannot be parsed unambiguously.
 func malformed(format string, args ...any) *problem {
 	return invalid(http.StatusBadRequest, "", fmt.Sprintf(format, args...))
 }
@@ -194,10 +199,11 @@ func allowsBody(method []byte) bool {
 	return string(method) == http.MethodPost || string(method) == http.MethodPut || string(method) == http.MethodPatch
 }
 
-// A set of bytes.
+// byteSet is a set of bytes.
 type byteSet [256]bool
 
-// nameBytes are what a header's name is made of, valueBytes what its value is.
+// nameBytes and valueBytes are the bytes allowed in the name and value of a
+// header.
 var nameBytes, valueBytes = func() (name, value byteSet) {
 	for c := range name {
 		b := byte(c)
@@ -216,44 +222,44 @@ func consistsOf(text []byte, of *byteSet) bool {
 	return true
 }
 
-// hasTrailers tells whether there are headers that the head does not have: fasthttp
-// puts those behind a chunked body among the others, where one could pass for
-// what the head has not said.
+// hasTrailers reports whether the request has headers that are missing in its
+// head. fasthttp adds the trailers of a chunked body to the headers, where a
+// trailer could pass for a header of the head.
 func hasTrailers(h *fasthttp.RequestHeader) bool {
 	if h.ContentLength() != -1 {
 		return false
 	}
-	had := map[string]int{}
+	inHead := map[string]int{}
 	for line := range bytes.SplitSeq(h.RawHeaders(), []byte("\n")) {
 		name, _, _ := bytes.Cut(line, []byte(":"))
-		had[strings.ToLower(string(name))]++
+		inHead[strings.ToLower(string(name))]++
 	}
-	had["connection"]++ // received says it
+	inHead["connection"]++ // added by headerReceived
 	for name := range h.All() {
 		lower := strings.ToLower(string(name))
-		if had[lower]--; had[lower] < 0 {
+		if inHead[lower]--; inHead[lower] < 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// checkTarget finds what no path or query of ours has: escapes above all. What is
-// looked at here is what is routed by, byte for byte.
+// checkTarget rejects paths and queries that no route uses, escapes above all.
+// The bytes checked here are exactly the bytes that are routed.
 func checkTarget(h *fasthttp.RequestHeader) *problem {
 	target := h.RequestURI()
 	if len(target) > TargetBytesMax {
 		return invalid(http.StatusRequestURITooLong, "", fmt.Sprintf("want at most %d bytes of path and query", TargetBytesMax))
 	}
 	path, query, _ := bytes.Cut(target, questionMark)
-	what := ""
+	detail := ""
 	switch {
 	case len(path) == 0 || path[0] != '/':
-		what = "want a path that begins with /"
+		detail = "want a path that begins with /"
 	case !consistsOf(path, &pathBytes):
-		what = "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
+		detail = "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
 	case !consistsOf(query, &queryBytes):
-		what = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
+		detail = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
 	default:
 		for from, i := 1, 1; i <= len(path); i++ {
 			if i < len(path) && path[i] != '/' {
@@ -261,22 +267,22 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 			}
 			segment := path[from:i]
 			if from = i + 1; string(segment) == "." || string(segment) == ".." || len(segment) == 0 && len(path) > 1 {
-				what = "a path has no empty segments, and none that is . or .."
+				detail = "a path has no empty segments, and none that is . or .."
 			}
 		}
 	}
-	if what == "" {
+	if detail == "" {
 		return nil
 	}
-	return invalid(http.StatusBadRequest, "", what)
+	return invalid(http.StatusBadRequest, "", detail)
 }
 
 var questionMark = []byte("?")
 
-// What paths, queries and the names of hosts are made of.
+// Bytes allowed in paths, in queries and in host names.
 var pathBytes, queryBytes, hostBytes = alphanumericAnd("/._:-"), alphanumericAnd("._=&-"), alphanumericAnd(".-_")
 
-// alphanumericAnd is letters, digits and some more.
+// alphanumericAnd returns the set of ASCII letters, digits and the bytes of more.
 func alphanumericAnd(more string) (of byteSet) {
 	for c := range of {
 		b := byte(c)
@@ -285,8 +291,9 @@ func alphanumericAnd(more string) (of byteSet) {
 	return of
 }
 
-// checkHost refuses names that are not ours: a page whose own name was made to
-// lead here would otherwise read us as if we were its server.
+// checkHost rejects host names other than those of this server. It prevents DNS
+// rebinding: a web page whose name resolves to this address could otherwise read
+// the answers.
 func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
 	if last := s.lastHost.Load(); last != nil && string(h.Host()) == *last {
 		return nil
@@ -305,7 +312,8 @@ func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
 		fmt.Sprintf("the Host header names %.80q; want 127.0.0.1, localhost, [::1], or a name this server was given", host))
 }
 
-// splitHost takes a Host header apart, if it is one.
+// splitHost splits a Host header into name and port. It reports ok = false if the
+// header is malformed.
 func splitHost(host string) (name, port string, ok bool) {
 	if i := strings.LastIndexByte(host, ':'); i > strings.LastIndexByte(host, ']') {
 		host, port = host[:i], host[i+1:]
@@ -313,7 +321,7 @@ func splitHost(host string) (name, port string, ok bool) {
 			return "", "", false
 		}
 	}
-	if inner, six := strings.CutPrefix(host, "["); six {
+	if inner, ipv6 := strings.CutPrefix(host, "["); ipv6 {
 		inner, closed := strings.CutSuffix(inner, "]")
 		return inner, port, closed && net.ParseIP(inner) != nil && strings.Contains(inner, ":")
 	}
@@ -325,7 +333,7 @@ func isLoopback(name string) bool {
 	return strings.EqualFold(name, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// checkOrigin refuses what the page of another origin has its reader's browser send.
+// checkOrigin rejects requests that a browser sends for a page of another origin.
 func (s *Server) checkOrigin(h *fasthttp.RequestHeader) *problem {
 	origin, site := string(h.Peek(fasthttp.HeaderOrigin)), string(h.Peek("Sec-Fetch-Site"))
 	switch {
@@ -341,10 +349,10 @@ func (s *Server) checkOrigin(h *fasthttp.RequestHeader) *problem {
 	return nil
 }
 
-// checkMediaType refuses bodies that are not plain JSON: what a page can send without
-// asking first is a form or text, and what is packed may be much larger than it
-// looks. A program that calls its JSON a form, as curl does of -d, is understood:
-// no browser sends one without saying whose page it is on.
+// checkMediaType rejects bodies that are not plain JSON. A page can send forms
+// and text to another origin without a preflight request, and a compressed body
+// may be far larger than its length. JSON labelled as a form, as curl -d sends
+// it, is accepted: browsers always add a header that identifies the page.
 func checkMediaType(h *fasthttp.RequestHeader) *problem {
 	if len(h.ContentEncoding()) == 0 && string(h.ContentType()) == "application/json" {
 		return nil
@@ -364,7 +372,7 @@ func checkMediaType(h *fasthttp.RequestHeader) *problem {
 	return nil
 }
 
-// fromBrowser tells whether a browser may have sent the request for a page.
+// fromBrowser reports whether a browser may have sent the request for a page.
 func fromBrowser(h *fasthttp.RequestHeader) bool {
 	for _, name := range []string{fasthttp.HeaderOrigin, fasthttp.HeaderReferer, fasthttp.HeaderCookie, "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"} {
 		if len(h.Peek(name)) > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Bounds of what is shown at once.
+// Bounds of a response.
 const (
 	RunsMax       = 200
 	RunsDefault   = 20
@@ -20,11 +20,10 @@ const (
 	EventsDefault = 200
 )
 
-// View shows runs as JSON, from whatever store there is: one that a node serves,
-// or one that nobody does.
+// View renders runs as JSON from a store, whether or not a node is serving it.
 type View struct{ KV store.KV }
 
-// Record is a run as its events tell it.
+// Record returns the state of a run, computed from its events.
 func (v View) Record(run actor.CallID) (runs.Record, error) {
 	var r runs.Record
 	if _, err := v.Owner(run); err != nil {
@@ -50,7 +49,7 @@ func (v View) Record(run actor.CallID) (runs.Record, error) {
 	}
 }
 
-// Owner is whose run it is; a Refusal if it is nobody's.
+// Owner returns the owner of a run, or a NotFound refusal.
 func (v View) Owner(run actor.CallID) (store.RunOwner, error) {
 	owner, ok, err := store.ActorOf(v.KV, actor.DefaultTenant, run)
 	if err == nil && !ok {
@@ -59,10 +58,10 @@ func (v View) Owner(run actor.CallID) (store.RunOwner, error) {
 	return owner, err
 }
 
-// listedTextMax is how much of its answer a run shows in a list.
+// listedTextMax is the maximum length in bytes of a run's answer in a list.
 const listedTextMax = 4 << 10
 
-// Run writes what GET /v1/runs/{id} answers.
+// Run returns the body of GET /v1/runs/{id}.
 func (v View) Run(run actor.CallID) ([]byte, error) {
 	r, err := v.load(run)
 	if err != nil {
@@ -71,7 +70,7 @@ func (v View) Run(run actor.CallID) ([]byte, error) {
 	return r.AppendJSON(nil), nil
 }
 
-// listedRun is a run in a list: of a long answer it has the beginning.
+// listedRun returns a run as it appears in a list: a long answer is truncated.
 func (v View) listedRun(run actor.CallID) ([]byte, error) {
 	r, err := v.load(run)
 	if err != nil {
@@ -92,7 +91,7 @@ func (v View) load(run actor.CallID) (runs.Record, error) {
 	if err != nil {
 		return r, err
 	}
-	if r.Seq == 0 { // a child that was accepted and has no event yet
+	if r.Seq == 0 { // an accepted child without events
 		owner, err := v.Owner(run)
 		if err != nil {
 			return r, err
@@ -102,7 +101,7 @@ func (v View) load(run actor.CallID) (runs.Record, error) {
 	return r, nil
 }
 
-// Runs writes what GET /v1/runs answers: roots, the newest first.
+// Runs returns the body of GET /v1/runs: root runs, newest first.
 func (v View) Runs(limit int) ([]byte, error) {
 	newest, err := store.Runs(v.KV, actor.DefaultTenant, limit, true)
 	if err != nil {
@@ -122,7 +121,8 @@ func (v View) Runs(limit int) ([]byte, error) {
 	return append(b, "]}"...), nil
 }
 
-// isLastEvent tells whether a run's event is its last, for who has read it.
+// isLastEvent reports whether an event is the last one of its run. It refuses the
+// number of an event that does not exist.
 func (v View) isLastEvent(run actor.CallID, seq uint64) (bool, error) {
 	last, err := store.Events(v.KV, actor.DefaultTenant, run, seq-1, 1)
 	if err != nil {
@@ -140,8 +140,8 @@ func (v View) isLastEvent(run actor.CallID, seq uint64) (bool, error) {
 	return e.Type.Ends(), nil
 }
 
-// Events writes what GET /v1/runs/{id}/events answers, and tells whether a client
-// should wait for more: there is nothing yet, and the run is not over.
+// Events returns the body of GET /v1/runs/{id}/events. It sets wait if the page
+// is empty and the run has not ended, so that a client may wait for more.
 func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, wait bool, err error) {
 	if _, err := v.Owner(run); err != nil {
 		return nil, false, err
@@ -179,8 +179,8 @@ func (v View) Events(run actor.CallID, after uint64, limit int) (body []byte, wa
 	return append(b, '}'), len(page) == 0 && !ended, nil
 }
 
-// Waiting finds the run that waits for a signal: the run itself, or the one
-// below it by which it is held.
+// Waiting returns the run that waits for a signal: the run itself, or the
+// descendant that holds it.
 func (v View) Waiting(run actor.CallID) (waits actor.CallID, name string, until actor.Time, ok bool, err error) {
 	for range actor.ChainMax {
 		r, err := v.Record(run)

@@ -13,14 +13,15 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// callPeerTogether waits until both have come, then asks the other; asked itself, it
-// answers at once. So each call comes while its callee's turn waits for the other.
+// callPeerTogether returns a turn that waits until both agents run, then calls
+// the other. Each call thus arrives while the turn of its callee is waiting. When
+// called itself, the agent answers at once.
 func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 	return func(t *agents.Turn) (string, error) {
 		if t.Message() != "go" {
 			return "pong from " + t.Self().Agent, nil
 		}
-		come := func(ctx context.Context) ([]byte, error) {
+		arrive := func(ctx context.Context) ([]byte, error) {
 			both.Done()
 			met := make(chan struct{})
 			go func() { both.Wait(); close(met) }()
@@ -31,7 +32,7 @@ func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 				return nil, ctx.Err()
 			}
 		}
-		if _, err := t.Do("come", come); err != nil {
+		if _, err := t.Do("come", arrive); err != nil {
 			return "", err
 		}
 		text, err := t.Call(other, "ping")
@@ -42,39 +43,39 @@ func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 	}
 }
 
-// Two agents ask each other at the same moment, for two clients who know nothing
-// of each other. Both end: one is answered, the other learns of the ring. No
-// time-out is involved: the clocks here are 30 s and more, and nobody's runs out.
+// Two agents call each other at the same moment, for two independent clients. One
+// call is answered, and the other is refused as a wait cycle. No timeout is
+// involved: the shortest one is 30 s.
 func TestMutualCallsBreakWaitCycle(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
 	d := startGateway(t,
 		agents.Define("left", "1", "Asks right.", agents.Blocking(callPeerTogether("right", &both))),
 		agents.Define("right", "1", "Asks left.", agents.Blocking(callPeerTogether("left", &both))))
-	begun := time.Now()
-	var said [2]messageResponse
+	started := time.Now()
+	var answers [2]messageResponse
 	var clients sync.WaitGroup
 	for i, name := range []string{"left", "right"} {
 		clients.Go(func() {
-			if status := d.doJSON(&said[i], "POST", "/v1/agents/"+name+"/messages", `{"content":"go","session":"s"}`); status != 200 || said[i].Status != "succeeded" {
-				t.Errorf("%s: %d %+v", name, status, said[i])
+			if status := d.doJSON(&answers[i], "POST", "/v1/agents/"+name+"/messages", `{"content":"go","session":"s"}`); status != 200 || answers[i].Status != "succeeded" {
+				t.Errorf("%s: %d %+v", name, status, answers[i])
 			}
 		})
 	}
 	clients.Wait()
-	t.Logf("both ended after %v", time.Since(begun))
+	t.Logf("both ended after %v", time.Since(started))
 	refused := 0
 	for i, name := range []string{"left", "right"} {
 		other := []string{"right", "left"}[i]
-		switch said[i].Content {
+		switch answers[i].Content {
 		case "pong from " + other:
 		case "WaitCycle " + other + "/s -> " + name + "/s":
 			refused++
 		default:
-			t.Errorf("the client of %s was told %q", name, said[i].Content)
+			t.Errorf("the client of %s was told %q", name, answers[i].Content)
 		}
 	}
 	if refused != 1 {
-		t.Errorf("%d were refused for the ring, want one: %+v", refused, said)
+		t.Errorf("%d were refused for the ring, want one: %+v", refused, answers)
 	}
 }
