@@ -12,24 +12,24 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Agent is an external agent that exists.
+// Agent is a registered external agent.
 type Agent struct {
 	Name   string
 	Target upstream.Target
 }
 
-// pollsMax agents are asked for their health at the same time.
+// pollsMax is the maximum number of concurrent health polls.
 const pollsMax = 16
 
-// agents is what is known of external agents: of each its health, and how many
-// invocations it has. Runs of an older definition may still invoke one that is
-// not here any more, or at another endpoint; they are only counted.
+// agents tracks the health and the open invocations of external agents. A run of
+// an older definition may still invoke an agent that is no longer registered, or
+// one at another endpoint. Such invocations are only counted.
 type agents struct {
 	mu            sync.Mutex
 	backoffConfig upstream.BackoffConfig
 	known         map[string]*knownAgent
-	backoffs      map[string]*sharedBackoff // by endpoint, while somebody uses them
-	invocations   map[string]int            // invocations by agent
+	backoffs      map[string]*sharedBackoff // by endpoint URL, while referenced
+	invocations   map[string]int            // number of open invocations by agent
 }
 
 type knownAgent struct {
@@ -43,7 +43,8 @@ func newAgents(backoff upstream.BackoffConfig) *agents {
 	return &agents{backoffConfig: backoff, known: map[string]*knownAgent{}, backoffs: map[string]*sharedBackoff{}, invocations: map[string]int{}}
 }
 
-// retainBackoff is the back-off of an endpoint, until it is let go.
+// retainBackoff returns the back-off of an endpoint and adds a reference to it,
+// which releaseBackoff removes. The caller holds mu.
 func (s *agents) retainBackoff(url string) *sharedBackoff {
 	p := s.backoffs[url]
 	if p == nil {
@@ -62,14 +63,15 @@ func (s *agents) releaseBackoff(url string) {
 	}
 }
 
-// invocation is one that may go.
+// invocation is an admitted invocation. It MUST be released.
 type invocation struct {
 	name, url string
 	backoff   *sharedBackoff
 	stats     *statCounter
 }
 
-// acquire counts one more invocation, or says why the agent is not asked.
+// acquire admits an invocation, or refuses it if the agent is unhealthy or at its
+// limit.
 func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*invocation, *actor.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,17 +85,17 @@ func (s *agents) acquire(name string, target upstream.Target, now actor.Time) (*
 	if limit == 0 {
 		limit = upstream.ConcurrencyDefault
 	}
-	t := &statCounter{}
+	stats := &statCounter{}
 	if k != nil {
-		t = k.stats
+		stats = k.stats
 	}
 	if s.invocations[name] >= limit {
-		t.countRefused()
+		stats.countRefused()
 		return nil, busyRefusal("agent", name, limit)
 	}
 	s.invocations[name]++
-	t.acquire(0)
-	return &invocation{name, target.URL, s.retainBackoff(target.URL), t}, nil
+	stats.acquire(0)
+	return &invocation{name, target.URL, s.retainBackoff(target.URL), stats}, nil
 }
 
 func (s *agents) release(i *invocation) {
@@ -106,8 +108,8 @@ func (s *agents) release(i *invocation) {
 	s.releaseBackoff(i.url)
 }
 
-// SetAgents replaces the external agents that exist. One that has just come, or
-// has moved, is believed to be well until it shows otherwise.
+// SetAgents replaces the registered agents. A new agent, or one with a new
+// endpoint, is considered healthy until a poll shows otherwise.
 func (o *Outbound) SetAgents(all []Agent) {
 	s := o.agents
 	s.mu.Lock()
@@ -130,7 +132,8 @@ func (o *Outbound) SetAgents(all []Agent) {
 	s.known = next
 }
 
-// Heartbeat takes a heartbeat of an agent; false if there is none of that name.
+// Heartbeat records a heartbeat of an agent. It reports whether an agent of that
+// name exists.
 func (o *Outbound) Heartbeat(name string) bool {
 	s := o.agents
 	s.mu.Lock()
@@ -143,7 +146,7 @@ func (o *Outbound) Heartbeat(name string) bool {
 	return true
 }
 
-// Healthy tells whether an agent would be invoked; false too if there is none of that name.
+// Healthy reports whether an agent exists and would be invoked.
 func (o *Outbound) Healthy(name string) bool {
 	s := o.agents
 	s.mu.Lock()
@@ -152,21 +155,21 @@ func (o *Outbound) Healthy(name string) bool {
 	return k != nil && k.health.Healthy(o.now())
 }
 
-// pollAgents asks the agents for their health, each when it is due.
+// pollAgents polls the health of each agent when it is due, until Close.
 func (o *Outbound) pollAgents() {
-	room := make(chan struct{}, pollsMax)
+	slots := make(chan struct{}, pollsMax)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		due, next := o.agents.takeDue(o.now())
 		for _, a := range due {
 			select {
-			case room <- struct{}{}:
+			case slots <- struct{}{}:
 			case <-o.ctx.Done():
 				return
 			}
 			o.work.Go(func() {
-				defer func() { <-room }()
+				defer func() { <-slots }()
 				o.agents.recordPoll(a, o.poll(a), o.now())
 			})
 		}
@@ -179,9 +182,9 @@ func (o *Outbound) pollAgents() {
 	}
 }
 
-// takeDue are the agents to ask now, and how long it is until there are more. No
-// agent is due sooner than HeartbeatEvery after it came or was asked, so nobody
-// is forgotten who comes meanwhile.
+// takeDue returns the agents to poll now and the time until the next poll. An
+// agent is first due HeartbeatEvery after it was added or polled, so an agent
+// added during the wait is not polled late.
 func (s *agents) takeDue(now actor.Time) (due []Agent, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +202,8 @@ func (s *agents) takeDue(now actor.Time) (due []Agent, next time.Duration) {
 	return due, next
 }
 
-// recordPoll takes what came of asking, unless the agent has moved meanwhile: then it
-// is somebody else who answers, and nobody was asked yet.
+// recordPoll records the result of a poll. It ignores the result if the agent's
+// endpoint has changed since, because the result concerns the old one.
 func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +213,8 @@ func (s *agents) recordPoll(a Agent, status int, now actor.Time) {
 	}
 }
 
-// poll asks one agent for its health; 0 is no answer.
+// poll polls the health of one agent and returns the HTTP status, or 0 if it got
+// no response.
 func (o *Outbound) poll(a Agent) (status int) {
 	auth, err := o.config.secret(a.Target.AuthEnv)
 	if err != nil {
@@ -231,6 +235,6 @@ func (o *Outbound) poll(a Agent) (status int) {
 		return 0
 	}
 	defer response.Body.Close()
-	_, _ = io.CopyN(io.Discard, response.Body, drainBytesMax) // so that its connection serves again
+	_, _ = io.CopyN(io.Discard, response.Body, drainBytesMax) // so that the connection can be reused
 	return response.StatusCode
 }

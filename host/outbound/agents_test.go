@@ -20,7 +20,7 @@ import (
 
 const agentURL = "http://agents.example:9000/py"
 
-// agentEvents is a stream of an agent's events, each a name and its data.
+// agentEvents returns a stream of agent events, each given as "name data".
 func agentEvents(events ...string) (b []byte) {
 	for _, e := range events {
 		name, data, _ := strings.Cut(e, " ")
@@ -166,7 +166,7 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == "GET" {
-				return // it is well
+				return // healthy
 			}
 			_, _ = io.ReadAll(r.Body)
 			waitOrDisconnect(r, time.Minute)
@@ -192,7 +192,7 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 				r.Detail != fmt.Sprintf("agent py takes %d at once, and has as many", most) {
 				t.Errorf("%+v", r)
 			}
-			<-time.After(2 * time.Minute) // of the bubble
+			<-time.After(2 * time.Minute) // of bubble time
 			if n := int(done.Load()); n != most {
 				t.Errorf("%d were answered, want %d", n, most)
 			}
@@ -207,12 +207,12 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 	})
 }
 
-// TestAgentHealth goes through an agent's life: well, silent, beating,
-// sick, moved, gone.
+// TestAgentHealth takes an agent through all states: healthy, silent, sending
+// heartbeats, unhealthy, moved and removed.
 func TestAgentHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var polls, invoked atomic.Int64
-		var health atomic.Int64 // what /health answers; 0: nothing
+		var health atomic.Int64 // status of /health; 0: no response
 		health.Store(200)
 		w := newFixture(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/invoke") {
@@ -231,7 +231,7 @@ func TestAgentHealth(t *testing.T) {
 			waitOrDisconnect(r, time.Minute)
 		})
 		target := upstream.Target{URL: agentURL, AuthEnv: "TROUPE_AUTH_A"}
-		now := func(what string, healthy bool) {
+		check := func(what string, healthy bool) {
 			t.Helper()
 			synctest.Wait()
 			before := invoked.Load()
@@ -243,44 +243,44 @@ func TestAgentHealth(t *testing.T) {
 				t.Errorf("%s: %+v after %v", what, r, h.took)
 			}
 		}
-		pass := func(d time.Duration) { <-time.After(d) } // time of the bubble
+		advance := func(d time.Duration) { <-time.After(d) } // in bubble time
 
 		if w.Healthy("py") || w.Heartbeat("py") {
 			t.Error("one that nobody told of is well")
 		}
 		w.SetAgents([]Agent{{"py", target}})
-		now("just come", true)
-		pass(46 * time.Second)
-		now("asked three times", true)
+		check("just come", true)
+		advance(46 * time.Second)
+		check("asked three times", true)
 		if n := polls.Load(); n != 3 {
 			t.Errorf("asked %d times in 46 s", n)
 		}
 		health.Store(0)
-		pass(44 * time.Second) // its last answer is from second 45
-		now("silent for 45 s", true)
-		pass(2 * time.Second)
-		now("silent for 47 s", false)
+		advance(44 * time.Second) // the last response came at 45 s
+		check("silent for 45 s", true)
+		advance(2 * time.Second)
+		check("silent for 47 s", false)
 		if !w.Heartbeat("py") {
 			t.Error("its heartbeat is not taken")
 		}
-		now("it says that it is there", true)
-		pass(10 * time.Second)
+		check("it says that it is there", true)
+		advance(10 * time.Second)
 		w.SetAgents([]Agent{{"py", target}, {"other", target}})
-		pass(36 * time.Second)
-		now("silent again, told of once more", false)
+		advance(36 * time.Second)
+		check("silent again, told of once more", false)
 		health.Store(200)
-		pass(20 * time.Second)
-		now("it answers again", true)
+		advance(20 * time.Second)
+		check("it answers again", true)
 		health.Store(503)
-		pass(16 * time.Second)
-		now("it says that it is not well", false)
+		advance(16 * time.Second)
+		check("it says that it is not well", false)
 
-		// At its old endpoint nobody knows how it is.
+		// The health at the new endpoint is unknown.
 		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example/py", AuthEnv: target.AuthEnv}}})
 		if !w.Healthy("py") {
 			t.Error("one that moved is not believed")
 		}
-		pass(16 * time.Second)
+		advance(16 * time.Second)
 		if w.Healthy("py") {
 			t.Error("one that moved, and is not well, is believed")
 		}
@@ -291,7 +291,7 @@ func TestAgentHealth(t *testing.T) {
 
 		w.SetAgents(nil)
 		n := polls.Load()
-		pass(time.Minute)
+		advance(time.Minute)
 		if polls.Load() != n || w.Healthy("py") || w.Heartbeat("py") {
 			t.Error("one that is gone is still asked, or well")
 		}
@@ -310,7 +310,7 @@ func TestHealthReplyOfOldEndpointIsIgnored(t *testing.T) {
 				w.WriteHeader(503)
 			})
 			w.SetAgents([]Agent{{"py", upstream.Target{URL: agentURL}}})
-			<-time.After(16 * time.Second) // of the bubble: it was asked a second ago
+			<-time.After(16 * time.Second) // of bubble time: the poll began a second ago
 			next := agentURL
 			if moves {
 				next = "http://elsewhere.example"
@@ -351,7 +351,7 @@ func TestHealthPollReusesConnection(t *testing.T) {
 					c.after(w, r)
 				})
 				w.SetAgents([]Agent{{"py", upstream.Target{URL: agentURL}}})
-				<-time.After(82 * time.Second) // of the bubble
+				<-time.After(82 * time.Second) // of bubble time
 				if n := w.network.dialCount(); n != c.dials || under.Load() != 0 || !w.Healthy("py") {
 					t.Errorf("%d connections, %d open, healthy %v", n, under.Load(), w.Healthy("py"))
 				}
@@ -375,7 +375,7 @@ func TestHealthPollConcurrencyLimit(t *testing.T) {
 			all = append(all, Agent{fmt.Sprint("a-", n), upstream.Target{URL: fmt.Sprintf("http://h-%d.example", n%7)}})
 		}
 		w.SetAgents(all)
-		<-time.After(44 * time.Second) // of the bubble: at 15 s, and 6 s later, at 30 s and 6 s later
+		<-time.After(44 * time.Second) // of bubble time: two rounds, each from 15 s on, with 6 s for all polls
 		if n := polls.Load(); n != 2000 || most.Load() != pollsMax {
 			t.Errorf("%d polls, %d at a time", n, most.Load())
 		}

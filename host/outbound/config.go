@@ -19,57 +19,57 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Config is whom a node may ask, and how. The zero value knows the scripted
-// model alone, and reaches public addresses alone.
+// Config configures the models and networks that a node may use. The zero value
+// knows only the scripted model and reaches only public addresses.
 type Config struct {
-	// Models by the name that agents know them by. upstream.ScriptName is always
-	// there, and no other may have its name.
+	// models by the name that agents use. upstream.ScriptName always exists and
+	// cannot be redefined.
 	Models map[string]Model
-	// Allow is what may be reached besides public addresses, as
-	// upstream.NewEgress takes it. Whoever serves the loopback alone may add
+	// networks allowed in addition to public addresses, in the syntax of
+	// upstream.NewEgress. A server bound to loopback may add
 	// upstream.AllowLoopback.
 	Allow []string
-	// Token makes the token with which an external agent calls back on behalf of
-	// a run of that actor. nil: agents get none.
+	// returns the token with which an external agent calls back on behalf of a
+	// run of that actor; nil: agents get no token
 	Token func(run actor.CallID, id actor.ID) string
-	// Env finds an environment variable. nil: os.LookupEnv.
+	// looks up an environment variable; nil: os.LookupEnv
 	Env func(name string) (value string, ok bool)
-	// Logger gets one line for each attempt, at debug level. nil: nobody.
+	// receives one line per attempt at debug level; nil: no log
 	Logger *slog.Logger
-	// Backoff is how each upstream is spared that fails.
+	// back-off applied to each failing upstream
 	Backoff upstream.BackoffConfig
-	// Patience is for upstreams that have none of their own.
+	// timeouts of upstreams that do not set their own
 	Patience upstream.Patience
-	// ExchangesMax may be under way at once. 0: 512.
+	// maximum number of concurrent exchanges; 0: 512
 	ExchangesMax int
-	// Pace is how long the scripted model takes for each piece of its answer, for
-	// those who want to see it stream. 0: it takes no time.
+	// delay of the scripted model before each piece of its answer, to make
+	// streaming visible; at most 1 min, 0: no delay
 	Pace time.Duration
-	// Roots are the authorities that vouch for upstreams. nil: the system's.
+	// certificate authorities trusted for upstreams; nil: those of the system
 	Roots *x509.CertPool
-	// Resolve finds the addresses of a name. nil: the system's resolver.
+	// resolves a host name to addresses; nil: the system's resolver
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 }
 
-// Model is one model, as this node is configured to ask it.
+// Model configures one model of the node.
 type Model struct {
-	// URL below which its API stands: https://api.example.com/v1
+	// base URL of the API, such as https://api.example.com/v1
 	URL string `toml:"url"`
-	// KeyEnv names the environment variable that holds the key. "": it needs none.
+	// environment variable that holds the API key; "": no key
 	KeyEnv string `toml:"key_env"`
-	// Model is its name there. "": the same as here.
+	// name of the model at the provider; "": the same as here
 	Model string `toml:"model"`
-	// MaxTokensName is max_tokens, or max_completion_tokens for those that want
-	// it. "": max_tokens.
+	// name of the token limit: max_tokens or max_completion_tokens; "":
+	// max_tokens
 	MaxTokensName string `toml:"max_tokens_name"`
-	// MaxTokens bounds the answer to a prompt that does not say. 0: the model does.
+	// token limit for prompts without one; 0: the provider's default
 	MaxTokens int `toml:"max_tokens"`
-	// Temperature is for prompts that do not say. nil: the model's own.
+	// temperature for prompts without one, 0 to 2; nil: the provider's default
 	Temperature *float64 `toml:"temperature"`
-	// Concurrency is how many prompts it takes at once. 0: as many as there are.
+	// maximum number of concurrent prompts; 0: no bound
 	Concurrency int `toml:"concurrency"`
-	// HeadTimeout is how long it may take to begin an answer, IdleTimeout how long
-	// it may be silent within one. 0: as Config.Patience has it.
+	// maximum time until an answer begins (HeadTimeout), and maximum silence
+	// within one (IdleTimeout); 0: as in Config.Patience
 	HeadTimeout time.Duration `toml:"head_timeout"`
 	IdleTimeout time.Duration `toml:"idle_timeout"`
 }
@@ -81,7 +81,7 @@ const (
 	concurrencyMax = 1 << 16
 )
 
-// Validate names what is wrong, and with which model.
+// Validate returns an error that names the invalid setting and its model.
 func (c *Config) Validate() error {
 	if len(c.Models) > ModelsMax {
 		return fmt.Errorf("models: %d are over %d", len(c.Models), ModelsMax)
@@ -133,7 +133,8 @@ func (m *Model) validate() error {
 	return nil
 }
 
-// withDefaults fills in what was left open.
+// withDefaults returns the configuration with defaults for unset functions and
+// limits.
 func (c Config) withDefaults() Config {
 	if c.Env == nil {
 		c.Env = os.LookupEnv
@@ -152,7 +153,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// secret is the value of an environment variable; "" names none.
+// secret returns the value of an environment variable. An empty name yields an
+// empty secret; an unset variable is an error.
 func (c *Config) secret(env string) (upstream.Secret, error) {
 	if env == "" {
 		return "", nil

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	dialTimeout    = 10 * time.Second // for a name and all its addresses
+	dialTimeout    = 10 * time.Second // for resolution and all addresses of a name
 	addressTimeout = 4 * time.Second
-	addressesMax   = 4 // of a name are tried
+	addressesMax   = 4 // maximum number of addresses tried for a name
 )
 
-// dialer makes every connection there is to whoever stands behind the node.
+// dialer opens every connection to models and agents.
 type dialer struct {
 	egress  upstream.Egress
 	resolve func(ctx context.Context, name string) ([]netip.Addr, error)
@@ -40,12 +40,11 @@ func newDialer(config *Config) (*dialer, error) {
 	return d, nil
 }
 
-// forbiddenError is an address that nobody goes to, now or later.
+// forbiddenError is a permanent refusal to connect to an address.
 type forbiddenError struct{ error }
 
-// dial connects to an address of a host that may be reached. The name is
-// resolved here and nowhere else: whoever answers for it may say something else
-// the next time.
+// dial connects to an allowed address of a host. The name is resolved only here:
+// a second resolution could return other addresses than those that were checked.
 func (d *dialer) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -80,8 +79,8 @@ func (d *dialer) dial(ctx context.Context, _, address string) (net.Conn, error) 
 	return nil, err
 }
 
-// connectSocket connects to one address, and asks about it once more when the system is
-// about to: what was checked is then what is connected to, whatever lies between.
+// connectSocket connects to one address. It checks the address again just before
+// the connect system call, so that the checked address is the one that is used.
 func (d *dialer) connectSocket(ctx context.Context, host string, to netip.AddrPort) (net.Conn, error) {
 	n := net.Dialer{Timeout: addressTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -96,15 +95,15 @@ func (d *dialer) connectSocket(ctx context.Context, host string, to netip.AddrPo
 	return n.DialContext(ctx, "tcp", to.String())
 }
 
-// transport speaks HTTP over what the dialer connects. It is asked for single
-// round trips, so it follows nothing and keeps no cookies.
+// transport returns an HTTP transport on top of the dialer. It performs single
+// round trips, and so neither follows redirects nor keeps cookies.
 func (d *dialer) transport(config *Config) *http.Transport {
 	return &http.Transport{
-		DialContext:            d.dial, // also below TLS
+		DialContext:            d.dial, // also used for TLS
 		TLSClientConfig:        &tls.Config{RootCAs: config.Roots, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:    dialTimeout,
 		ForceAttemptHTTP2:      true,
-		DisableCompression:     true, // a few bytes that become gigabytes
+		DisableCompression:     true, // protects against decompression bombs
 		MaxIdleConns:           64,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        time.Minute,
@@ -113,7 +112,7 @@ func (d *dialer) transport(config *Config) *http.Transport {
 	}
 }
 
-// resolveError leaves out which server was asked.
+// resolveError returns an error for people that omits the DNS server.
 func resolveError(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
@@ -122,8 +121,8 @@ func resolveError(err error) error {
 	return errors.New("its name cannot be resolved now")
 }
 
-// lossDetail is what went wrong with a round trip, for people: without addresses
-// and ports of ours, and without what a server said.
+// lossDetail describes a failed round trip for people. It omits local addresses
+// and the bytes of the server. It sets final if a retry cannot succeed.
 func lossDetail(err error) (detail string, final bool) {
 	var no forbiddenError
 	var dns *net.DNSError

@@ -25,7 +25,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// addressSpellings are hosts that some reader takes for an address which is not public.
+// addressSpellings returns hosts that some parser reads as a non-public address.
 func addressSpellings() (all []string) {
 	for _, text := range []string{"127.0.0.1", "127.255.255.254", "169.254.169.254", "169.254.170.2", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.100.100.200", "0.0.0.0"} {
 		a := netip.MustParseAddr(text).As4()
@@ -51,7 +51,7 @@ func addressSpellings() (all []string) {
 		"198.18.0.1", "203.0.113.1", "240.0.0.1", "", ".", "%6c%6f%63%61%6c%68%6f%73%74", "①②⑦.⓪.⓪.①", "127.0.0.1/public.example", "127.0.0.1?public.example", "127.0.0.1\tpublic.example")
 }
 
-// trapListener listens where the spellings lead, if one is believed.
+// trapListener listens at the addresses to which the spellings would lead.
 type trapListener struct {
 	port     string
 	accepted atomic.Int64
@@ -67,7 +67,7 @@ func newTrapListener(t *testing.T) *trapListener {
 	trap := &trapListener{port: port}
 	listeners := []net.Listener{first}
 	for _, address := range []string{"127.255.255.254:" + port, "[::1]:" + port} {
-		if l, err := net.Listen("tcp", address); err == nil { // not every machine has them all
+		if l, err := net.Listen("tcp", address); err == nil { // not every machine has all of them
 			listeners = append(listeners, l)
 		}
 	}
@@ -87,7 +87,7 @@ func newTrapListener(t *testing.T) *trapListener {
 	return trap
 }
 
-// resolvePrivate resolves whatever looks like a name to where nobody may go.
+// resolvePrivate resolves every name to a forbidden address.
 func resolvePrivate(_ context.Context, name string) ([]netip.Addr, error) {
 	switch {
 	case strings.HasPrefix(name, "metadata"), strings.HasPrefix(name, "169"):
@@ -100,7 +100,7 @@ func resolvePrivate(_ context.Context, name string) ([]netip.Addr, error) {
 	return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 }
 
-// countConnects counts the connections that the dialer begins.
+// countConnects counts the connections that the dialer opens.
 func countConnects(o *Outbound) *atomic.Int64 {
 	var n atomic.Int64
 	connect := o.dialer.connect
@@ -111,7 +111,7 @@ func countConnects(o *Outbound) *atomic.Int64 {
 	return &n
 }
 
-// TestAddressSpellingsAreRefused goes in by every door with every spelling.
+// TestAddressSpellingsAreRefused tries every spelling at every entry point.
 func TestAddressSpellingsAreRefused(t *testing.T) {
 	trap, all := newTrapListener(t), addressSpellings()
 	if len(all) < 120 {
@@ -120,7 +120,7 @@ func TestAddressSpellingsAreRefused(t *testing.T) {
 	o := newOutbound(t, Config{Resolve: resolvePrivate}, &logBuffer{})
 	defer o.Close()
 	connects := countConnects(o)
-	doors := []struct {
+	entryPoints := []struct {
 		name string
 		open func(host string) error
 	}{
@@ -171,10 +171,10 @@ func TestAddressSpellingsAreRefused(t *testing.T) {
 			return err
 		}},
 	}
-	for _, door := range doors {
+	for _, entry := range entryPoints {
 		for _, host := range all {
-			if err := door.open(host); err == nil {
-				t.Errorf("%s: %q is let out", door.name, host)
+			if err := entry.open(host); err == nil {
+				t.Errorf("%s: %q is let out", entry.name, host)
 			}
 		}
 	}
@@ -184,9 +184,9 @@ func TestAddressSpellingsAreRefused(t *testing.T) {
 	if n := connects.Load(); n > 0 {
 		t.Errorf("%d connections were begun", n)
 	}
-	t.Logf("%d spellings at %d doors", len(all), len(doors))
+	t.Logf("%d spellings at %d doors", len(all), len(entryPoints))
 
-	// The trap is one: where it is allowed, it is reached.
+	// The listeners are reachable once loopback is allowed.
 	o = newOutbound(t, Config{Resolve: resolvePrivate, Allow: upstream.AllowLoopback()}, &logBuffer{})
 	defer o.Close()
 	for _, host := range []string{"127.0.0.1", "localhost"} {
@@ -219,15 +219,15 @@ func TestForbiddenAddressIsNotRetried(t *testing.T) {
 	}
 }
 
-// TestDNSRebinding lets a name stand for a public address and for
-// ours, in turn and at once.
+// TestDNSRebinding resolves a name to a public and a private address, in turn and
+// together.
 func TestDNSRebinding(t *testing.T) {
 	public, private := netip.MustParseAddr("1.2.3.4"), netip.MustParseAddr("127.0.0.1")
-	turn := 0
+	lookups := 0
 	answers := [][]netip.Addr{{public}, {private}, {public, private}, {private, public}, {netip.MustParseAddr("::ffff:127.0.0.1")}, {}}
 	o := newOutbound(t, Config{Resolve: func(context.Context, string) ([]netip.Addr, error) {
-		turn++
-		return answers[(turn-1)%len(answers)], nil
+		lookups++
+		return answers[(lookups-1)%len(answers)], nil
 	}}, &logBuffer{})
 	defer o.Close()
 	var mu sync.Mutex
@@ -244,15 +244,15 @@ func TestDNSRebinding(t *testing.T) {
 			t.Fatal("connected")
 		}
 	}
-	if turn != dials {
-		t.Errorf("asked %d times for %d connections", turn, dials)
+	if lookups != dials {
+		t.Errorf("asked %d times for %d connections", lookups, dials)
 	}
 	if len(dialled) != dials/len(answers) || slices.ContainsFunc(dialled, func(a string) bool { return a != "1.2.3.4:80" }) {
 		t.Errorf("dialled %v", dialled)
 	}
 }
 
-// TestSocketChecksAddressAgain puts an address past the first check.
+// TestSocketChecksAddressAgain bypasses the first check.
 func TestSocketChecksAddressAgain(t *testing.T) {
 	trap := newTrapListener(t)
 	for _, allowed := range []bool{false, true} {
@@ -277,32 +277,32 @@ func TestSocketChecksAddressAgain(t *testing.T) {
 	}
 }
 
-// TestRedirectsAreNotFollowed redirects to where the way would be open.
+// TestRedirectsAreNotFollowed redirects to a target that is allowed.
 func TestRedirectsAreNotFollowed(t *testing.T) {
-	var inside atomic.Int64
+	var followed atomic.Int64
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		inside.Add(1)
+		followed.Add(1)
 		writeStream(w, modelStream("inside"))
 	}))
 	defer target.Close()
 	for _, status := range []int{300, 301, 302, 303, 304, 305, 307, 308} {
-		door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		redirector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", target.URL+r.URL.Path)
 			w.WriteHeader(status)
 		}))
-		o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(door.URL)}, &logBuffer{})
-		for _, h := range []*result{askModel(t.Context(), o, "m", "hi", testTimeout), invoke(t.Context(), o, upstream.Target{URL: door.URL, AuthEnv: "TROUPE_AUTH_A"}, true, testTimeout)} {
+		o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Models: oneModel(redirector.URL)}, &logBuffer{})
+		for _, h := range []*result{askModel(t.Context(), o, "m", "hi", testTimeout), invoke(t.Context(), o, upstream.Target{URL: redirector.URL, AuthEnv: "TROUPE_AUTH_A"}, true, testTimeout)} {
 			if h.Refusal == nil || h.Refusal.Reason != actor.Rejected || !strings.Contains(h.Refusal.Detail, fmt.Sprint("answers ", status)) {
 				t.Errorf("%d: %v", status, h.Refusal)
 			}
 		}
-		if got := o.poll(Agent{"py", upstream.Target{URL: door.URL}}); got != status {
+		if got := o.poll(Agent{"py", upstream.Target{URL: redirector.URL}}); got != status {
 			t.Errorf("health: %d, want %d", got, status)
 		}
 		o.Close()
-		door.Close()
+		redirector.Close()
 	}
-	if n := inside.Load(); n > 0 {
+	if n := followed.Load(); n > 0 {
 		t.Errorf("%d redirects were followed", n)
 	}
 }
@@ -355,16 +355,16 @@ func TestUpstreamOverTLS(t *testing.T) {
 	checkNoSecrets(t, h, log)
 }
 
-// TestConnectionReset resets real ones, at each moment.
+// TestConnectionReset resets real connections at different moments.
 func TestConnectionReset(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		after  func(*bufio.Reader) // what the server reads first
+		after  func(*bufio.Reader) // what the server reads before the reset
 		answer string
-		safe   actor.Reason // what comes of it if asking twice does no harm
-		unsafe actor.Reason // and if not
+		safe   actor.Reason // outcome for an idempotent agent
+		unsafe actor.Reason // outcome otherwise
 		detail string
-		asked  int64 // if it is safe
+		asked  int64 // number of requests, for an idempotent agent
 	}{
 		{"at its first byte", func(r *bufio.Reader) { _, _ = r.ReadByte() }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
 		{"after the head", func(r *bufio.Reader) { _, _ = r.ReadString('{') }, "", actor.Unavailable, actor.Unknown, "the connection broke", 2},
@@ -391,7 +391,7 @@ func TestConnectionReset(t *testing.T) {
 					c.after(bufio.NewReader(conn))
 					_, _ = io.WriteString(conn, c.answer)
 					if strings.Contains(c.answer, "delta") {
-						<-passed // a reset drops what was not read yet
+						<-passed // a reset discards unread bytes
 					}
 					_ = conn.(*net.TCPConn).SetLinger(0)
 					_ = conn.Close()
@@ -423,7 +423,7 @@ func TestConnectionReset(t *testing.T) {
 func TestConnectionRefused(t *testing.T) {
 	o := newOutbound(t, Config{Allow: upstream.AllowLoopback(), Backoff: upstream.BackoffConfig{Base: time.Millisecond}}, &logBuffer{})
 	defer o.Close()
-	h := invoke(t.Context(), o, upstream.Target{URL: "http://127.0.0.1:1"}, false, testTimeout) // a port that nobody is given
+	h := invoke(t.Context(), o, upstream.Target{URL: "http://127.0.0.1:1"}, false, testTimeout) // a port that is never assigned
 	if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.Detail != "agent py cannot be reached: nobody listens there" || len(h.retries) != 1 {
 		t.Errorf("%v", h.Refusal)
 	}

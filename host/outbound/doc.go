@@ -1,32 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package outbound asks models and external agents for the node, over HTTP. It
-// carries bytes between sockets and upstream, which decides what they mean,
-// when to try again and where nobody goes.
+// Package outbound calls models and external agents over HTTP for the node. It
+// moves bytes between sockets and package upstream, which interprets them and
+// decides on retries and on forbidden addresses.
 //
 //	effect ─▶ Model, Invoke ─▶ exchange ─Send─▶ one goroutine per attempt ─▶ dialer
 //	              ▲               │  ▲                    │
 //	              └─ pieces ──────┘  └── Head, Bytes, End, Loss
 //
-// What is promised:
+// The package guarantees:
 //
-//  1. Every connection is made by one dialer. It takes hosts in one spelling,
-//     resolves a name once, asks about each address, connects to one of those,
-//     and asks once more when the socket is there. No redirect is followed, no
-//     proxy is used, no cookie kept, no compressed body asked for.
-//  2. Model and Invoke return when there is an answer, or a refusal that says
-//     why not, or ctx ends; then the connection is closed at once.
-//  3. All requests to one upstream share one back-off. What is under way is
-//     bounded: all of it, and each agent's and model's. What is over is refused.
-//  4. Secrets stand in environment variables; they are in no answer's refusal,
-//     no log line and no printed configuration.
-//  5. What is asked and answered is never logged. Of an exchange each attempt
-//     is logged, in one place, from an upstream.Attempt, which has room for
-//     neither. Of its refusal only the reason is told: the sentence may quote the
-//     upstream, and the upstream may quote the prompt. The run's events have it.
-//  6. After Close no goroutine is left.
+//  1. Every connection is opened by one dialer. It accepts a single spelling of
+//     a host, resolves a name once, checks every address, and connects to one of
+//     those. It checks the address again when the socket exists. It follows no
+//     redirects, uses no proxy, keeps no cookies and requests no compression.
+//  2. Model and Invoke return with an answer, with a refusal that gives the
+//     reason, or when ctx is done. The connection is then closed at once.
+//  3. All requests to one upstream share one back-off. The number of concurrent
+//     exchanges is bounded in total, per agent and per model. An exchange over a
+//     bound is refused.
+//  4. Secrets are read from environment variables. They appear in no refusal, no
+//     log line and no printed configuration.
+//  5. Requests and answers are never logged. Each attempt of an exchange is
+//     logged in one place, from an upstream.Attempt, which contains neither. Of
+//     its refusal only the reason is logged: the detail may quote the upstream,
+//     which may quote the prompt. The events of the run contain the detail.
+//  6. After Close no goroutine remains.
 //
-// An agent that the node was told of (SetAgents) is asked for its health every
-// 15 s, or says by itself that it is there (Beat). One that was silent for 45 s,
-// or that says it is not well, is refused without being asked.
+// A registered agent (SetAgents) is polled for its health every 15 s, or sends
+// heartbeats itself (Heartbeat). An agent that was silent for 45 s or reports
+// itself unhealthy is refused without a request.
 package outbound

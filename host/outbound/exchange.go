@@ -16,26 +16,27 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// An exchange is an upstream.Exchange with sockets. One goroutine, its asker's,
-// steps it; each attempt has another, that waits for bytes.
+// exchange drives an upstream.Exchange with real sockets. The goroutine of the
+// caller steps it; each attempt has another goroutine that reads from the
+// connection.
 type exchange struct {
 	*Outbound
 	machine      *upstream.Exchange
 	roundTripper http.RoundTripper
 	backoff      *sharedBackoff
 	onPiece      func(actor.Piece)
-	inputs       chan upstream.Input // unbuffered: what was put in is being stepped
-	attempt      *attempt            // the one that is out
+	inputs       chan upstream.Input // unbuffered: an input that was received is being stepped
+	attempt      *attempt            // attempt in progress, or nil
 	outcome      *upstream.Outcome
 }
 
-// runExchange carries an order out.
-func (o *Outbound) runExchange(ctx context.Context, order upstream.Order, carrier http.RoundTripper, pace *sharedBackoff, t *statCounter, pass func(actor.Piece)) actor.Answer {
-	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: carrier, backoff: pace, onPiece: pass, inputs: make(chan upstream.Input)}
+// runExchange performs the requests of an order and returns the answer.
+func (o *Outbound) runExchange(ctx context.Context, order upstream.Order, roundTripper http.RoundTripper, backoff *sharedBackoff, stats *statCounter, onPiece func(actor.Piece)) actor.Answer {
+	x := &exchange{Outbound: o, machine: upstream.NewExchange(order), roundTripper: roundTripper, backoff: backoff, onPiece: onPiece, inputs: make(chan upstream.Input)}
 	x.run(ctx, order.Deadline)
 	for i, a := range x.outcome.Attempts {
 		o.logAttempt(order.Who, i+1, a)
-		t.countAttempt(a)
+		stats.countAttempt(a)
 	}
 	if x.outcome.Refusal != nil {
 		return refusedAnswer(x.outcome.Refusal)
@@ -43,19 +44,20 @@ func (o *Outbound) runExchange(ctx context.Context, order upstream.Order, carrie
 	return actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: x.outcome.Completion.Encode()}}}
 }
 
-// logAttempt logs an attempt: all that is logged of what is asked. See the package's promise 5.
-func (o *Outbound) logAttempt(who string, n int, a upstream.Attempt) {
-	all := []slog.Attr{slog.String("upstream", who), slog.Int("attempt", n), slog.Int("status", a.Status),
+// logAttempt logs one attempt. Nothing else about an exchange is logged; see
+// guarantee 5 of the package.
+func (o *Outbound) logAttempt(name string, n int, a upstream.Attempt) {
+	attrs := []slog.Attr{slog.String("upstream", name), slog.Int("attempt", n), slog.Int("status", a.Status),
 		slog.Int("bytes", a.Bytes), slog.Int64("took_ms", a.Took.Milliseconds())}
 	if a.Refusal != nil {
-		all = append(all, slog.String("reason", a.Refusal.Reason.String()))
+		attrs = append(attrs, slog.String("reason", a.Refusal.Reason.String()))
 	}
-	o.log.LogAttrs(o.ctx, slog.LevelDebug, "asked", all...)
+	o.log.LogAttrs(o.ctx, slog.LevelDebug, "asked", attrs...)
 }
 
 // run steps the machine until it has ended.
 func (x *exchange) run(ctx context.Context, deadline actor.Time) {
-	defer func() { x.close(false) }() // whatever happens, no connection is left
+	defer func() { x.close(false) }() // no connection may remain, even after a panic
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	x.step(x.now(), upstream.Begin{})
@@ -77,29 +79,29 @@ func (x *exchange) run(ctx context.Context, deadline actor.Time) {
 	}
 }
 
-// abort ends it because its asker did.
+// abort ends the exchange because its caller's context is done.
 func (x *exchange) abort(ctx context.Context, deadline actor.Time) {
-	if ctx.Err() == context.DeadlineExceeded { // at the same instant, by another clock
+	if ctx.Err() == context.DeadlineExceeded { // the deadline has passed, although this clock may be slightly behind
 		x.step(max(x.now(), deadline), upstream.Tick{})
 		return
 	}
 	x.step(x.now(), upstream.Cancel{Reason: actor.Stopped})
 }
 
-// step advances the machine by one input, and does what it then wants.
+// step advances the machine by one input and performs the resulting operations.
 func (x *exchange) step(now actor.Time, in upstream.Input) {
 	ops := x.machine.Step(now, in, x.backoff, random())
-	whole := false
+	complete := false
 	if n := len(ops); n > 0 {
 		ended, ok := ops[n-1].(upstream.Ended)
-		whole = ok && ended.Outcome.Refusal == nil
+		complete = ok && ended.Outcome.Refusal == nil
 	}
 	for _, op := range ops {
 		switch op := op.(type) {
 		case upstream.Send:
 			x.send(op)
 		case upstream.Close:
-			x.close(whole)
+			x.close(complete)
 		case upstream.PassOn:
 			x.onPiece(actor.Piece{Text: op.Delta.Text, State: op.Delta.State, Detail: op.Delta.Detail})
 		case upstream.Again:
@@ -111,19 +113,19 @@ func (x *exchange) step(now actor.Time, in upstream.Input) {
 }
 
 const (
-	readBytes     = 16 << 10 // of a body at once
-	drainBytesMax = 4 << 10  // after a whole answer, if they bring the body to its end
+	readBytes     = 16 << 10 // maximum size of one read of a body
+	drainBytesMax = 4 << 10  // limit for draining the body after a complete answer
 	drainTimeout  = 100 * time.Millisecond
 )
 
-// attempt is one request on its way, and the goroutine that waits for what comes.
+// attempt is one HTTP request and the goroutine that reads its response.
 type attempt struct {
 	number int
 	ctx    context.Context
 	cancel context.CancelFunc
 	inputs chan<- upstream.Input
-	closed chan struct{} // closed: nobody takes inputs any more
-	drain  bool          // written before over is closed
+	closed chan struct{} // closed when inputs are no longer received
+	drain  bool          // set before closed is closed
 }
 
 func (x *exchange) send(op upstream.Send) {
@@ -136,22 +138,24 @@ func (x *exchange) send(op upstream.Send) {
 	})
 }
 
-// close has done with the attempt that is out. A connection whose answer is
-// whole may come to its end in peace; any other is closed now.
-func (x *exchange) close(whole bool) {
+// close ends the current attempt. After a complete answer the body may be
+// drained, so that the connection can be reused. Otherwise the connection is
+// closed now.
+func (x *exchange) close(complete bool) {
 	a := x.attempt
 	if a == nil {
 		return
 	}
 	x.attempt = nil
-	a.drain = whole
+	a.drain = complete
 	close(a.closed)
-	if !whole {
+	if !complete {
 		a.cancel()
 	}
 }
 
-// deliver hands an input over; false if nobody wants it any more.
+// deliver passes an input to the exchange. It reports false if the attempt was
+// closed.
 func (a *attempt) deliver(in upstream.Input) bool {
 	select {
 	case a.inputs <- in:
@@ -161,10 +165,10 @@ func (a *attempt) deliver(in upstream.Input) bool {
 	}
 }
 
-func (a *attempt) run(carrier http.RoundTripper, r upstream.Request) {
+func (a *attempt) run(roundTripper http.RoundTripper, r upstream.Request) {
 	var sent atomic.Bool
 	ctx := httptrace.WithClientTrace(a.ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { sent.Store(false) }, // again only if the last took nothing
+		GetConn: func(string) { sent.Store(false) }, // a retry on a new connection: the previous one took no byte
 		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
 	})
 	request, err := newRequest(ctx, r)
@@ -172,7 +176,7 @@ func (a *attempt) run(carrier http.RoundTripper, r upstream.Request) {
 		a.deliver(upstream.Loss{Attempt: a.number, Final: true, Detail: "its request cannot be written"})
 		return
 	}
-	response, err := carrier.RoundTrip(request)
+	response, err := roundTripper.RoundTrip(request)
 	if err != nil {
 		detail, final := lossDetail(err)
 		a.deliver(upstream.Loss{Attempt: a.number, Sent: sent.Load(), Final: final, Detail: detail})
@@ -188,13 +192,13 @@ func (a *attempt) run(carrier http.RoundTripper, r upstream.Request) {
 	}
 }
 
-// read hands the body over, piece by piece, as far as it is wanted.
+// read delivers the body in pieces until its end, or until the attempt is closed.
 func (a *attempt) read(body io.Reader) {
 	buffer := make([]byte, readBytes)
 	for {
 		n, err := body.Read(buffer)
-		// The nil after them is taken when they have been stepped: then the
-		// buffer is ours again.
+		// The nil is received only after the bytes have been stepped. From then
+		// on the buffer can be reused.
 		if n > 0 && !(a.deliver(upstream.Bytes{Attempt: a.number, Bytes: buffer[:n]}) && a.deliver(nil)) {
 			return
 		}
@@ -210,7 +214,7 @@ func (a *attempt) read(body io.Reader) {
 	}
 }
 
-// newRequest is a request with our headers alone.
+// newRequest returns a request with exactly the headers of r and a User-Agent.
 func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, r.Method, r.URL, bytes.NewReader(r.Body))
 	if err != nil {
@@ -223,7 +227,7 @@ func newRequest(ctx context.Context, r upstream.Request) (*http.Request, error) 
 	return request, nil
 }
 
-// firstHeaders is a head as upstream reads it: the first of each field.
+// firstHeaders returns the first value of each header field.
 func firstHeaders(header http.Header) []upstream.Header {
 	all := make([]upstream.Header, 0, len(header))
 	for name, values := range header {

@@ -24,7 +24,8 @@ import (
 
 var _ engine.Outbound = (*Outbound)(nil)
 
-// What must be found in no error, log or piece, and what in no log.
+// Secrets that MUST NOT appear in any error, log or piece. The prompt MUST NOT
+// appear in a log.
 const (
 	canary       = "sk-canary-5f2c1e"
 	authCanary   = "auth-canary-9a77"
@@ -32,8 +33,8 @@ const (
 	promptCanary = "prompt-canary-77aa"
 )
 
-// pipeNetwork is a network of pipes: whoever is dialled finds one server there. Time
-// in it can be that of a synctest bubble.
+// pipeNetwork is an in-memory network on which every address reaches the same
+// server. It works in a synctest bubble.
 type pipeNetwork struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -78,7 +79,7 @@ func (s *pipeNetwork) Accept() (net.Conn, error) {
 func (s *pipeNetwork) Close() error   { s.once.Do(func() { close(s.closed) }); return nil }
 func (s *pipeNetwork) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
-// logBuffer keeps what is logged.
+// logBuffer collects log output.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -96,7 +97,7 @@ func (p *logBuffer) String() string {
 	return p.b.String()
 }
 
-// fixture is an Outbound, the street it stands in, and its log.
+// fixture is an Outbound with its network, server and log.
 type fixture struct {
 	*Outbound
 	network *pipeNetwork
@@ -104,7 +105,7 @@ type fixture struct {
 	server  *http.Server
 }
 
-// newFixture is a world with one server in it, for all hosts and ports.
+// newFixture returns a fixture whose server answers for all hosts and ports.
 func newFixture(t *testing.T, config Config, handler http.HandlerFunc) *fixture {
 	t.Helper()
 	w := &fixture{network: newPipeNetwork(), log: &logBuffer{}}
@@ -146,7 +147,7 @@ func oneModel(url string) map[string]Model {
 	return map[string]Model{"m": {URL: url, KeyEnv: "KEY", Model: "gpt-x"}}
 }
 
-// result is what came of an ask.
+// result is the outcome of a Model or Invoke call, with the pieces received.
 type result struct {
 	actor.Answer
 	text    string
@@ -167,7 +168,7 @@ func (h *result) addPiece(p actor.Piece) {
 	}
 }
 
-// allText is every word of it.
+// allText returns all text in the result.
 func (h *result) allText() string {
 	words := []string{h.text, fmt.Sprint(h.states)}
 	for _, r := range append(h.retries, h.Refusal) {
@@ -227,7 +228,8 @@ func invocationOf(target upstream.Target, safe bool, left time.Duration) runtime
 	return runtime.Invoke{Name: "py", Target: target.Encode(), Idempotent: safe, Call: call, Left: left}
 }
 
-// checkNoSecrets looks for what should be nowhere, and for the prompt in the log.
+// checkNoSecrets checks the result and the log for secrets, and the log for the
+// prompt.
 func checkNoSecrets(t *testing.T, h *result, log *logBuffer) {
 	t.Helper()
 	for _, secret := range []string{canary, authCanary, tokenCanary} {

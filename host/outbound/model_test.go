@@ -17,7 +17,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// modelStream is a model's whole answer, in pieces of 6 bytes.
+// modelStream returns a complete answer of a model, in pieces of 6 bytes.
 func modelStream(text string) []byte {
 	return upstream.AppendStream(nil, upstream.Completion{Text: text, Finish: upstream.FinishStop, Model: "gpt-x-1",
 		Usage: upstream.Usage{Known: true, Input: 7, Output: 3, Total: 10}}, 6)
@@ -31,19 +31,19 @@ func writeStream(w http.ResponseWriter, body []byte) {
 
 func abortConnection() { panic(http.ErrAbortHandler) }
 
-// TestModelFailures plays every fault that a model has been seen to have,
-// over real HTTP, at times that are exact.
+// TestModelFailures reproduces all known faults of models over real HTTP, with
+// exact times.
 func TestModelFailures(t *testing.T) {
 	whole := string(modelStream("hello world"))
 	half := strings.Join(strings.SplitAfter(whole, "\n\n")[:2], "") // the role, and "hello "
 	cases := []struct {
 		name    string
-		model   func(w http.ResponseWriter, r *http.Request, n int) // the n-th request
-		text    string                                              // what was passed on
-		reason  actor.Reason                                        // 0: it is answered
+		model   func(w http.ResponseWriter, r *http.Request, n int) // n is the number of the request
+		text    string                                              // text received
+		reason  actor.Reason                                        // 0: success
 		detail  string
-		asked   int           // requests
-		atLeast time.Duration // by the clock of the bubble
+		asked   int           // number of requests
+		atLeast time.Duration // in bubble time
 		atMost  time.Duration
 	}{
 		{"well", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, modelStream("hello world")) }, "hello world", 0, "", 1, 0, 0},
@@ -228,7 +228,7 @@ func TestModelFailures(t *testing.T) {
 	}
 }
 
-// waitOrDisconnect passes time, unless the client goes.
+// waitOrDisconnect waits for d, or until the client disconnects.
 func waitOrDisconnect(r *http.Request, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -244,7 +244,7 @@ func TestAnswerDoesNotDependOnChunking(t *testing.T) {
 		w := newFixture(t, Config{Models: oneModel("http://models.example/v1")}, func(w http.ResponseWriter, r *http.Request) {
 			n := int(at.Load())
 			writeStream(w, []byte(body[:n]))
-			waitOrDisconnect(r, time.Millisecond) // of the bubble: the two halves do not meet
+			waitOrDisconnect(r, time.Millisecond) // of bubble time, to separate the two halves
 			writeStream(w, []byte(body[n:]))
 		})
 		for n := range len(body) {
@@ -255,7 +255,8 @@ func TestAnswerDoesNotDependOnChunking(t *testing.T) {
 				t.Fatalf("cut at %d: %q %+v", n, h.text, c)
 			}
 		}
-		// One, and one more where the end of an answer was told before the end of its body.
+		// A second connection is opened if the end of an answer arrives before
+		// the end of its body.
 		if n := w.network.dialCount(); n > 2 {
 			t.Errorf("%d connections for %d answers, one after the other", n, len(body))
 		}
@@ -312,7 +313,7 @@ func TestCallerTimeoutDoesNotOpenCircuit(t *testing.T) {
 			_, _ = io.ReadAll(r.Body)
 			<-r.Context().Done()
 		})
-		for range 20 { // five that say something of it would open the circuit
+		for range 20 { // five failures of the model would open the circuit
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if h := askModel(ctx, w.Outbound, "m", "hi", testTimeout); h.Refusal.Reason != actor.Deadline {
 				t.Errorf("%v", h.Refusal)
@@ -389,7 +390,7 @@ func TestModelConfigIsApplied(t *testing.T) {
 				t.Errorf("%+v, want %s", h.Refusal, want)
 			}
 		}
-		<-time.After(2 * time.Minute) // of the bubble
+		<-time.After(2 * time.Minute) // of bubble time
 		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
 
 		h := askModel(t.Context(), w.Outbound, "gpt", "hi", testTimeout)

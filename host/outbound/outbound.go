@@ -19,7 +19,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Outbound asks models and external agents. It is an engine.Outbound.
+// Outbound calls models and external agents. It implements engine.Outbound.
 type Outbound struct {
 	config    Config
 	log       *slog.Logger
@@ -31,13 +31,13 @@ type Outbound struct {
 
 	ctx        context.Context
 	cancel     context.CancelFunc
-	work       sync.WaitGroup // exchanges, their attempts, and who watches agents
+	work       sync.WaitGroup // exchanges, their attempts, and health polls
 	mu         sync.Mutex
-	inProgress int // exchanges under way
+	inProgress int // number of open exchanges
 	closed     bool
 }
 
-// model is one of the models that this node may ask.
+// model is a configured model with its back-off and statistics.
 type model struct {
 	name     string
 	config   Model
@@ -47,8 +47,8 @@ type model struct {
 	stats    statCounter
 }
 
-// New checks the configuration, finds the models' keys, and begins to watch the
-// agents that it will be told of.
+// New validates the configuration, reads the keys of the models from the
+// environment, and starts the health polls of agents added later.
 func New(config Config) (*Outbound, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("outbound: %w", err)
@@ -98,8 +98,8 @@ func newModels(config *Config) (map[string]*model, error) {
 	return models, nil
 }
 
-// Close gives up what is under way and closes all connections. No goroutine is
-// left when it returns, and nothing more is asked.
+// Close aborts all exchanges and closes all connections. When it returns, no
+// goroutine remains, and later calls are refused.
 func (o *Outbound) Close() {
 	o.mu.Lock()
 	o.closed = true
@@ -109,17 +109,18 @@ func (o *Outbound) Close() {
 	o.transport.CloseIdleConnections()
 }
 
-// now is the time of this process: that of the wall when it began, and from
-// there on what has passed. What a back-off counts in must not go back.
+// now returns the wall time at start plus the monotonic time since. A back-off
+// requires a clock that never goes backwards.
 func (o *Outbound) now() actor.Time {
 	return actor.Time(o.started.UnixNano()).Add(time.Since(o.started))
 }
 
-// Models lists the models there are.
+// Models returns the names of the models in order.
 func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models)) }
 
-// Model asks a model.
-func (o *Outbound) Model(ctx context.Context, op runtime.Model, pass func(actor.Piece)) actor.Answer {
+// Model sends a prompt to a model and returns its completion. Pieces of the
+// answer are passed on as they arrive.
+func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
 		return refusedAnswer(actor.Refuse(actor.NotFound, "model %.80q: this node knows %s", op.Name, joinNames(o.Models())))
@@ -147,15 +148,16 @@ func (o *Outbound) Model(ctx context.Context, op runtime.Model, pass func(actor.
 		return refusedAnswer(busyRefusal("model", m.name, m.config.Concurrency))
 	}
 	defer m.stats.release()
-	var carrier http.RoundTripper = o.transport
+	var roundTripper http.RoundTripper = o.transport
 	if m.name == upstream.ScriptName {
-		carrier = scriptTransport{prompt, o.config.Pace}
+		roundTripper = scriptTransport{prompt, o.config.Pace}
 	}
-	return o.runExchange(ctx, order, carrier, m.backoff, &m.stats, pass)
+	return o.runExchange(ctx, order, roundTripper, m.backoff, &m.stats, onPiece)
 }
 
-// Invoke has an external agent deal with a call.
-func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, pass func(actor.Piece)) actor.Answer {
+// Invoke sends a call to an external agent and returns its answer. Pieces of the
+// answer are passed on as they arrive.
+func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, onPiece func(actor.Piece)) actor.Answer {
 	target, err := upstream.DecodeTarget(op.Target)
 	if err != nil {
 		return refusedAnswer(actor.Refuse(actor.Invalid, "agent %s: %v", op.Name, err))
@@ -182,10 +184,11 @@ func (o *Outbound) Invoke(ctx context.Context, op runtime.Invoke, pass func(acto
 		return refusedAnswer(refusal)
 	}
 	defer o.agents.release(a)
-	return o.runExchange(ctx, order, o.transport, a.backoff, a.stats, pass)
+	return o.runExchange(ctx, order, o.transport, a.backoff, a.stats, onPiece)
 }
 
-// deadline is when the answer has to be there.
+// deadline returns the time by which an answer is due: the earlier of ctx and the
+// time left.
 func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time {
 	if at, ok := ctx.Deadline(); ok {
 		left = min(left, time.Until(at))
@@ -193,7 +196,8 @@ func (o *Outbound) deadline(ctx context.Context, left actor.Duration) actor.Time
 	return o.now().Add(left)
 }
 
-// acquire counts one more exchange, or says why it may not be.
+// acquire admits one more exchange, or refuses it if Outbound is closed or at its
+// limit.
 func (o *Outbound) acquire() *actor.Refusal {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -215,27 +219,27 @@ func (o *Outbound) release() {
 	o.work.Done()
 }
 
-// busyRefusal is a model or an agent that takes no more at once.
+// busyRefusal returns the refusal of a model or an agent that is at its limit.
 func busyRefusal(kind, name string, limit int) *actor.Refusal {
 	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s %s takes %d at once, and has as many", kind, name, limit)
 }
 
 func refusedAnswer(refusal *actor.Refusal) actor.Answer { return actor.Answer{Refusal: refusal} }
 
-// joinNames is a few names in a sentence.
+// joinNames joins at most 20 names and states the number of the others.
 func joinNames(names []string) string {
-	const most = 20
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	const namesMax = 20
+	if len(names) > namesMax {
+		return strings.Join(names[:namesMax], ", ") + fmt.Sprintf(" and %d more", len(names)-namesMax)
 	}
 	return strings.Join(names, ", ")
 }
 
-// sharedBackoff is the back-off that all exchanges with one upstream share.
+// sharedBackoff is the back-off shared by all exchanges with one upstream.
 type sharedBackoff struct {
 	mu      sync.Mutex
 	backoff *upstream.Backoff
-	refs    int // of an agent's: guarded by agents
+	refs    int // references by endpoint; guarded by agents.mu
 }
 
 func newSharedBackoff(config upstream.BackoffConfig) *sharedBackoff {
@@ -256,5 +260,6 @@ func (p *sharedBackoff) Report(now actor.Time, r upstream.Report, draw uint64) u
 	return p.backoff.Report(now, r, draw)
 }
 
-// random is a number from the process' own source, which the system seeded.
+// random returns a number from the process-wide generator, which the system
+// seeded.
 func random() uint64 { return rand.Uint64() }

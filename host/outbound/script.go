@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	scriptPieceBytesMin = 16 // bytes of text in a piece, at least
-	scriptPiecesMax     = 64 // about as many at most, however long the answer
+	scriptPieceBytesMin = 16 // minimum bytes of text in a piece
+	scriptPiecesMax     = 64 // approximate maximum number of pieces, for any length of answer
 )
 
-// scriptTransport is the model that needs no key and no network. It answers with the
-// bytes that a model would stream, so all that stands between a model and a
-// client stands here too, but for the socket.
+// scriptTransport plays the scripted model, which needs neither a key nor a
+// network. It answers with the bytes that a real model would stream, so the same
+// code processes them. Only the socket is missing.
 type scriptTransport struct {
 	prompt     upstream.Prompt
 	pieceDelay time.Duration
@@ -33,7 +33,7 @@ func (s scriptTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: &scriptBody{r.Context(), stream, s.pieceDelay}}, nil
 }
 
-// scriptBody is read one event at a time.
+// scriptBody returns one event per read.
 type scriptBody struct {
 	ctx        context.Context
 	remaining  []byte
@@ -41,7 +41,7 @@ type scriptBody struct {
 }
 
 // Read implements io.Reader.
-func (b *scriptBody) Read(into []byte) (int, error) {
+func (b *scriptBody) Read(p []byte) (int, error) {
 	if len(b.remaining) == 0 {
 		return 0, io.EOF
 	}
@@ -56,7 +56,7 @@ func (b *scriptBody) Read(into []byte) (int, error) {
 	if end := bytes.Index(b.remaining, []byte("\n\n")); end >= 0 {
 		n = end + 2
 	}
-	n = copy(into, b.remaining[:n])
+	n = copy(p, b.remaining[:n])
 	b.remaining = b.remaining[n:]
 	return n, nil
 }

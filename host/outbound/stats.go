@@ -11,25 +11,26 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// Stat counts what was asked of one upstream since the node knows it.
+// Stat counts the exchanges with one upstream since the node first knew it.
 type Stat struct {
-	Kind       string // model, agent
+	Kind       string // "model" or "agent"
 	Name       string
-	InProgress int    // exchanges under way
-	Refused    uint64 // not asked: it had as many as it takes
+	InProgress int    // open exchanges
+	Refused    uint64 // exchanges refused because the upstream was at its limit
 	Attempts   uint64
-	Failures   uint64 // of them
-	Bytes      uint64 // of answers
+	Failures   uint64 // failed attempts
+	Bytes      uint64 // bytes of answers
 	Took       time.Duration
 }
 
-// statCounter is a Stat being counted.
+// statCounter is a Stat that is being updated.
 type statCounter struct {
 	mu   sync.Mutex
 	stat Stat
 }
 
-// acquire counts one more exchange; false if there are limit of them. 0 is no limit.
+// acquire counts one more open exchange. It reports false if limit exchanges are
+// already open; 0 means no limit.
 func (t *statCounter) acquire(limit int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +73,7 @@ func (t *statCounter) snapshot(kind, name string) Stat {
 	return stat
 }
 
-// Stats counts what was asked of each model, and of each agent there is.
+// Stats returns the statistics of each model and each registered agent.
 func (o *Outbound) Stats() []Stat {
 	var all []Stat
 	for name, m := range o.models {

@@ -76,7 +76,7 @@ func TestResolveErrors(t *testing.T) {
 	for _, c := range []struct {
 		resolve func(context.Context) error
 		want    string
-		took    time.Duration
+		elapsed time.Duration
 	}{
 		{func(context.Context) error {
 			return &net.DNSError{Err: "no such host", Name: "h", Server: "10.0.0.53:53", IsNotFound: true}
@@ -90,7 +90,7 @@ func TestResolveErrors(t *testing.T) {
 			o := newOutbound(t, Config{Resolve: func(ctx context.Context, _ string) ([]netip.Addr, error) { return nil, c.resolve(ctx) }}, &logBuffer{})
 			defer o.Close()
 			h := invoke(t.Context(), o, upstream.Target{URL: "http://h"}, false, testTimeout)
-			if h.Refusal == nil || h.Refusal.Detail != "agent py cannot be reached: "+c.want || len(h.retries) != 1 || h.took < c.took || h.took > c.took+time.Second {
+			if h.Refusal == nil || h.Refusal.Detail != "agent py cannot be reached: "+c.want || len(h.retries) != 1 || h.took < c.elapsed || h.took > c.elapsed+time.Second {
 				t.Errorf("%v after %v, want %s", h.Refusal, h.took, c.want)
 			}
 		})
@@ -121,13 +121,13 @@ func TestLossDetailOmitsAddresses(t *testing.T) {
 	}
 }
 
-// roundTripFunc is a RoundTripper that is a function.
+// roundTripFunc is a function that implements http.RoundTripper.
 type roundTripFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// invokeOver has an agent asked through a carrier of the test's.
-func invokeOver(t *testing.T, o *Outbound, carrier roundTripFunc, pass func(actor.Piece)) *result {
+// invokeOver invokes an agent over the given RoundTripper.
+func invokeOver(t *testing.T, o *Outbound, roundTripper roundTripFunc, onPiece func(actor.Piece)) *result {
 	t.Helper()
 	order, refusal := upstream.Agent{URL: agentURL}.Order(upstream.Invocation{Agent: "py", Session: "s", Run: "r"}, false, o.now().Add(testTimeout), upstream.Patience{})
 	h := &result{}
@@ -135,14 +135,15 @@ func invokeOver(t *testing.T, o *Outbound, carrier roundTripFunc, pass func(acto
 		t.Error(refusal)
 		return h
 	}
-	if pass == nil {
-		pass = h.addPiece
+	if onPiece == nil {
+		onPiece = h.addPiece
 	}
-	h.Answer = o.runExchange(t.Context(), order, carrier, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, pass)
+	h.Answer = o.runExchange(t.Context(), order, roundTripper, newSharedBackoff(upstream.BackoffConfig{}), &statCounter{}, onPiece)
 	return h
 }
 
-// TestSentRequestHasUnknownOutcome plays what the transport says of a request on its way.
+// TestSentRequestHasUnknownOutcome replays the connection events of a request. A
+// failed request that may have been sent has an unknown outcome.
 func TestSentRequestHasUnknownOutcome(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -151,7 +152,7 @@ func TestSentRequestHasUnknownOutcome(t *testing.T) {
 	}{
 		{"no connection", func(trace *httptrace.ClientTrace) { trace.GetConn("h:80") }, actor.Unavailable},
 		{"a connection", func(trace *httptrace.ClientTrace) { trace.GetConn("h:80"); trace.GotConn(httptrace.GotConnInfo{}) }, actor.Unknown},
-		// An idle connection that was closed under it took nothing, or there would be no next.
+		// The transport retries only if the stale connection took no byte.
 		{"a stale connection, then none", func(trace *httptrace.ClientTrace) {
 			trace.GetConn("h:80")
 			trace.GotConn(httptrace.GotConnInfo{})
@@ -262,7 +263,7 @@ func TestCloseEndsAttemptsAndConnections(t *testing.T) {
 		left := make(chan struct{})
 		go invokeOver(t, w.Outbound, func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
-			<-time.After(time.Second) // a carrier that takes its time
+			<-time.After(time.Second) // a RoundTripper that reacts slowly
 			close(left)
 			return nil, r.Context().Err()
 		}, nil)
@@ -281,7 +282,7 @@ func TestCloseEndsAttemptsAndConnections(t *testing.T) {
 	})
 }
 
-// noDeadlineContext is a context that does not tell when it ends.
+// noDeadlineContext is a context that hides its deadline.
 type noDeadlineContext struct{ context.Context }
 
 func (noDeadlineContext) Deadline() (time.Time, bool) { return time.Time{}, false }
