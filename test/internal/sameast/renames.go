@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"go/token"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// renames has new names by "sim.rareIn", "runtime.Cell.ring" and, for any type,
+// "*.ring". It has new paths by "host/" and "host/old.go".
+type renames map[string]string
+
+var (
+	entry  = regexp.MustCompile(`^\s*(\S+)\s+(?:(?:->|→)\s+)?(\S+)\s*$`)
+	suffix = regexp.MustCompile(`(/|\.go)$`)
+)
+
+// readRenames reads a map. No file is an empty map.
+func readRenames(name string) (renames, error) {
+	r := renames{}
+	if name == "" {
+		return r, nil
+	}
+	text, err := os.ReadFile(name)
+	for i, line := range strings.Split(string(text), "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		m := entry.FindStringSubmatch(line)
+		if strings.TrimSpace(line) != "" && (m == nil || !r.add(m[1], m[2])) {
+			return nil, fmt.Errorf("%s:%d: %q is no entry, or another line contradicts it", name, i+1, line)
+		}
+	}
+	return r, err
+}
+
+// add records one entry and reports whether it is valid.
+func (r renames) add(from, to string) bool {
+	isPath := suffix.MatchString(from)
+	if suffix.FindString(from) != suffix.FindString(to) || !isPath && !token.IsIdentifier(to) {
+		return false
+	}
+	if !isPath && from[0] == '.' {
+		from = ".." + strings.TrimLeft(from, ".")
+	}
+	if old, ok := r[from]; ok && old != to {
+		return false
+	}
+	r[from] = to
+	if parts := strings.Split(path.Base(from), "."); !isPath && len(parts) == 3 && parts[0] != "" {
+		r["*."+parts[2]] = to
+	}
+	return true
+}
+
+// name returns the new last part of full, which is a name, or a type and its
+// member, of the package in dir. The map may use the old or the new folder.
+func (r renames) name(dir, full string) string {
+	for _, key := range []string{dir + "." + full, r.path(dir) + "." + full, full} {
+		if to, ok := r[key]; ok {
+			return to
+		}
+	}
+	return full[strings.LastIndexByte(full, '.')+1:]
+}
+
+// path returns the new path of a file or a folder. The entry of the nearest
+// folder around it counts.
+func (r renames) path(p string) string {
+	if to, ok := r[p]; ok && path.Ext(p) == ".go" {
+		return to
+	}
+	for d := p; d != "." && d != "/"; d = path.Dir(d) {
+		if to, ok := r[d+"/"]; ok {
+			return path.Join(to, strings.TrimPrefix(p, d))
+		}
+	}
+	return p
+}
