@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package actor defines the values shared by all packages, among them ID, Call, Reply, Refusal, Part, Action, Ask, Answer, Behavior and Time, and their wire codec.
+// Package actor defines the values shared by all packages, and their wire codec.
+// Among them are ID, Call, Reply, Refusal, Part, Action, Ask, Answer, Behavior and
+// Time.
 //
 // Everything here is a value. The package does not know the location of an actor,
 // the transport of a message, or the disk. A value that leaves a cell is encoded

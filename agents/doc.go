@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents defines agents and the turns of their actors: blocking functions, pure transitions, the think-act loop of declared agents, and specs in TOML and JSON.
+// Package agents defines agents and the turns of their actors. An agent is a
+// blocking function, a pure transition, or the spec of a declared or external
+// agent.
 //
 // There are four ways to write an agent. A blocking agent is one function that
 // runs from top to bottom and waits at each ask (see the example of [Turn]):

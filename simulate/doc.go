@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulate tests a team of agents in the simulator, with injected faults and with stubs for all external services.
+// Package simulate tests a team of agents in the simulator, with injected faults
+// and with stubs for all external services.
 //
 // The agents are the real ones, in TOML or Go, and the runtime is the one that
 // serves. Models, external agents, tools, people and clients are stubs. They follow

@@ -159,9 +159,9 @@ func (t *Team) build() (*sim.Team, error) {
 	registry := tools.NewRegistry()
 	for _, tool := range t.Tools {
 		results := tool.Says
-		stand := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
+		stub := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
 			func(c sim.Rand, _ []byte) string { return pick(c, results, "done") })
-		if err := registry.RegisterBuiltin(stand); err != nil {
+		if err := registry.RegisterBuiltin(stub); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)
 		}
 	}

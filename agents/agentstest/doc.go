@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agentstest runs one turn of an agent without a runtime: a test expects and answers its asks.
+// Package agentstest runs one turn of an agent without a runtime. A test expects
+// and answers the asks of the turn.
 //
 //	t := agentstest.Start(tb, agents.Define("planner", "1", "", agents.Blocking(Planner{})), "whales")
 //	t.Expect(agentstest.Call("research").Containing("whales")).Answer("two papers")
