@@ -276,7 +276,7 @@ func (c *Cell) loadFailed(in LoadFailed) {
 	for i := range deferred {
 		env := &deferred[i]
 		if r, ok := env.Body.(actor.Request); ok && r.Call.Attempt == 1 {
-			c.refuse(act, &r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; troupe doctor says more", in.Actor, in.Why))
+			c.refuse(act, &r.Call, actor.Refuse(actor.Unavailable, "%s cannot be read: %s; run troupe doctor for details", in.Actor, in.Why))
 		} else {
 			c.drop(env, "unread")
 			c.scheduleClientRetry(env.Body.Subject())
@@ -299,7 +299,7 @@ func queued(run *store.Run) dispatcher.Queued {
 // the entry, together with the run events buffered since the last one.
 func (c *Cell) record(act *activation, r store.Record) {
 	if err := act.journal.Apply(r); err != nil {
-		invariant.Check(false, "%s: %v", act.id, err)
+		invariant.Check(false, "%s: invalid record: %v", act.id, err)
 	}
 	if !act.durable {
 		c.journalChanged(act)
@@ -381,7 +381,7 @@ func (c *Cell) bufferEvent(act *activation, e runs.Event) {
 // releaseEvents returns the event buffer to the cell. It MUST be empty.
 func (c *Cell) releaseEvents(act *activation) {
 	if len(act.runEvents) > 0 {
-		invariant.Check(false, "%s has events that no entry carries", act.id)
+		invariant.Check(false, "%s: buffered run events were not published", act.id)
 	}
 	if act.runEvents != nil {
 		c.freeEvents, act.runEvents = act.runEvents, nil

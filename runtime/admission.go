@@ -19,7 +19,7 @@ import (
 // id that passes is accepted. Later ones are answered from its outcome.
 func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 	if act.journal.IsBuried(call.ID) {
-		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it came"))
+		c.refuse(act, call, actor.Refuse(actor.Stopped, "the call was cancelled before it arrived"))
 		return
 	}
 	if c.answerDuplicate(act, call) {
@@ -43,11 +43,11 @@ func (c *Cell) request(act *activation, call *actor.Call, durable bool) {
 		return
 	}
 	if c.failpoints.On(failpoint.MailboxFull) {
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has no room just now", act.id))
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, time.Second, "the mailbox of %s has no room", act.id))
 		return
 	}
 	if !act.serial && !call.IsRoot() && !c.canBeginTurn(act) { // it would wait for any one of several turns, a wait that probes cannot detect
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s deals with %d messages at once already", act.id, len(act.turns)))
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s already runs %d turns at once", act.id, len(act.turns)))
 		return
 	}
 	if !c.canBeginTurn(act) || act.mailbox.Count() > 0 {
@@ -84,7 +84,7 @@ func (c *Cell) answerDuplicate(act *activation, call *actor.Call) bool {
 	}
 	if body != call.Idempotency.Body {
 		c.refuse(act, call, &actor.Refusal{Reason: actor.Invalid, Field: "Idempotency-Key",
-			Detail: "the key came with another body before; a new request needs a new key"})
+			Detail: "the key was used with a different body; use a new key for a new request"})
 		return true
 	}
 	if act.journal.HasEnded(id) {
@@ -118,7 +118,7 @@ func (c *Cell) replyOpen(act *activation, call *actor.Call, run *store.Run) {
 }
 
 func tooManyDuplicates(n int) *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d repeats wait for open runs already", n)
+	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%d duplicates already wait for open runs", n)
 }
 
 // joinRun attaches a client's duplicate to the open run it repeats: both get the
@@ -201,7 +201,7 @@ func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
 }
 
 func poisonRefusal(panics int) *actor.Refusal {
-	return actor.Refuse(actor.Unavailable, "the call made its cell fail %d times and is poisoned", panics)
+	return actor.Refuse(actor.Unavailable, "the call crashed its cell %d times and is poisoned", panics)
 }
 
 // refuse refuses a call without writing an entry. A retry is checked anew.
@@ -216,7 +216,7 @@ func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 func (c *Cell) signal(act *activation, call *actor.Call, durable bool) {
 	t := act.turn(call.Parent)
 	if t == nil {
-		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no run %s that waits", act.id, call.Parent))
+		c.refuse(act, call, actor.Refuse(actor.NotFound, "%s has no open run %s", act.id, call.Parent))
 		return
 	}
 	if call.Operation == CallAgent {

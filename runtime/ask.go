@@ -102,7 +102,7 @@ func (c *Cell) planAsk(a *store.Asked, run *store.Run, ask *actor.Ask, volatile 
 	}
 	if answer != nil || ask.Kind == actor.AskCall { // PlanCall has checked it
 	} else if err := out.Check(c.limits.MessageBytesMax); err != nil {
-		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s asks for something that cannot be carried: %v", ask.Name, err)}
+		answer = &actor.Answer{Refusal: actor.Refuse(actor.Invalid, "tool %s planned an invalid ask: %v", ask.Name, err)}
 	}
 	if answer != nil {
 		limited := answer.Fit(c.limits.MessageBytesMax)
@@ -140,11 +140,11 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 	case len(t.run.Steps) >= c.limits.StepsPerTurnMax:
 		return actor.Refuse(actor.Budget, "the turn has made %d steps, at most %d allowed", len(t.run.Steps), c.limits.StepsPerTurnMax)
 	case len(asks) > c.limits.AsksPerActionMax:
-		return actor.Refuse(actor.Budget, "the turn asks for %d things at once, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
+		return actor.Refuse(actor.Budget, "the action has %d asks, at most %d allowed", len(asks), c.limits.AsksPerActionMax)
 	}
 	for i, a := range asks {
 		if err := a.Check(c.limits.MessageBytesMax); err != nil {
-			return actor.Refuse(actor.Invalid, "the turn asks for something that cannot be carried: ask %d: %v", i, err)
+			return actor.Refuse(actor.Invalid, "ask %d of the action is invalid: %v", i, err)
 		}
 	}
 	return nil
@@ -154,7 +154,7 @@ func (c *Cell) checkAction(t *turn, action actor.Action) *actor.Refusal {
 // returns false if the call was refused.
 func (c *Cell) routeCall(t *turn, a *store.Asked, pending int, budget, share uint32) bool {
 	to, err := tools.Target(a.Out().Name, t.act.id)
-	invariant.Check(err == nil, "a planned call goes to %v", err)
+	invariant.Check(err == nil, "invalid target of a planned call: %v", err)
 	left, refusal := dispatcher.Route(c.limits, dispatcher.Caller{
 		Self: t.act.id, Chain: t.run.Call.Chain, Left: t.run.Clock.Remaining(c.now), Outstanding: pending, Budget: budget,
 	}, to, c.agents[to.Agent], a.Out().Timeout)

@@ -76,11 +76,11 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 	}
 	switch {
 	case !invoked:
-		return actor.Refuse(actor.NotFound, "run %s has no external agent at work: its token is of no use any more", t.run.Call.ID)
+		return actor.Refuse(actor.NotFound, "run %s has no active external agent: its token is no longer valid", t.run.Call.ID)
 	case bytes > callbackBytesMax:
-		return actor.Refuse(actor.Budget, "run %s has been sent %d bytes by its agent, at most %d are allowed", t.run.Call.ID, bytes, callbackBytesMax)
+		return actor.Refuse(actor.Budget, "the callbacks of run %s have %d bytes, at most %d allowed", t.run.Call.ID, bytes, callbackBytesMax)
 	case len(t.run.Last()) >= store.AsksMax-1 || open >= c.limits.AsksPerActionMax:
-		return actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "run %s waits for %d calls that its agent added, at most %d allowed", t.run.Call.ID, open, c.limits.AsksPerActionMax)
+		return actor.RefuseBusy(actor.ScopeCaller, c.limits.ResendAfter, "run %s has %d open calls added by its agent, at most %d allowed", t.run.Call.ID, open, c.limits.AsksPerActionMax)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func (c *Cell) cancelAdded(t *turn) {
 }
 
 func agentEnded() *actor.Refusal {
-	return actor.Refuse(actor.Stopped, "the agent that asked for it has ended")
+	return actor.Refuse(actor.Stopped, "the external agent that made the call has ended")
 }
 
 // checkStateItems returns the reason why the actor cannot store the items, or nil.
@@ -178,10 +178,10 @@ func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal 
 		return nil
 	}
 	if !t.act.durable || !t.act.serial {
-		return actor.Refuse(actor.Invalid, "agent %s keeps something: only a journaled agent that takes one message at a time can", t.act.id.Agent)
+		return actor.Refuse(actor.Invalid, "agent %s stores state: that requires a journaled agent with serial turns", t.act.id.Agent)
 	}
 	if len(items) > actor.StateUpdatesMax {
-		return actor.Refuse(actor.Budget, "the turn keeps %d items at once, at most %d allowed", len(items), actor.StateUpdatesMax)
+		return actor.Refuse(actor.Budget, "the action stores %d state items, at most %d allowed", len(items), actor.StateUpdatesMax)
 	}
 	count, bytes := 0, 0
 	for _, item := range t.act.journal.KeptNow() {
@@ -189,14 +189,14 @@ func (c *Cell) checkStateItems(t *turn, items []actor.StateItem) *actor.Refusal 
 	}
 	for _, item := range items {
 		if err := item.Check(); err != nil {
-			return actor.Refuse(actor.Invalid, "the turn keeps something that cannot be kept: %v", err)
+			return actor.Refuse(actor.Invalid, "the action stores an invalid state item: %v", err)
 		}
 		if len(item.Value) > 0 {
 			count, bytes = count+1, bytes+len(item.Name)+len(item.Value)
 		}
 	}
 	if count > actor.ActorStateItemsMax || bytes > actor.ActorStateBytesMax {
-		return actor.Refuse(actor.Budget, "%s would keep %d items of %d bytes, at most %d of %d are allowed", t.act.id, count, bytes, actor.ActorStateItemsMax, actor.ActorStateBytesMax)
+		return actor.Refuse(actor.Budget, "%s would store %d state items of %d bytes, at most %d items of %d bytes allowed", t.act.id, count, bytes, actor.ActorStateItemsMax, actor.ActorStateBytesMax)
 	}
 	return nil
 }

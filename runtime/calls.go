@@ -101,7 +101,7 @@ func (c *Cell) dropLateAnswer(act *activation, reply *actor.Reply) {
 // cancelled ends a call that was cancelled by its caller. If the call has not
 // arrived yet it is buried: a later arrival is refused.
 func (c *Cell) cancelled(act *activation, m actor.Cancel) {
-	refusal := actor.Refuse(actor.Stopped, "the caller gave the call up (%s)", m.Reason)
+	refusal := actor.Refuse(actor.Stopped, "the caller cancelled the call (%s)", m.Reason)
 	switch run := act.journal.Run(m.Call); {
 	case run != nil:
 		c.stopRun(act, run, refusal)

@@ -76,16 +76,16 @@ func (m *callMachine) Ask(t *rapid.T) {
 func (m *callMachine) AskAgain(t *rapid.T) {
 	keyed := slices.DeleteFunc(slices.Clone(m.requests), func(a *request) bool { return a.key == "" })
 	if len(keyed) == 0 {
-		t.Skip("nobody has a key")
+		t.Skip("no request has a key")
 	}
-	m.submit(t, rapid.SampledFrom(keyed).Draw(t, "again"))
+	m.submit(t, rapid.SampledFrom(keyed).Draw(t, "repeated"))
 }
 
 func (m *callMachine) Cancel(t *rapid.T) {
 	if len(m.requests) == 0 {
 		t.Skip("nothing to cancel")
 	}
-	a := rapid.SampledFrom(m.requests).Draw(t, "who")
+	a := rapid.SampledFrom(m.requests).Draw(t, "request")
 	id := rapid.SampledFrom(a.calls).Draw(t, "call")
 	to, _ := actor.ParseID(a.to)
 	m.n.inputs = append(m.n.inputs, func() {
@@ -126,7 +126,7 @@ func (m *callMachine) Check(t *rapid.T) {
 		}
 		for i, run := range j.Runs {
 			if j.HasEnded(run.Call.ID) || slices.ContainsFunc(j.Runs[:i], func(o *store.Run) bool { return o.Call.ID == run.Call.ID }) {
-				t.Fatalf("%s has run %s open, and ended or open already", id, run.Call.ID)
+				t.Fatalf("%s: run %s is open twice, or open and ended", id, run.Call.ID)
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func (m *callMachine) checkFinal(t *rapid.T) {
 	n.advance(2 * time.Minute)
 	for id := range m.open {
 		if _, ok := n.replies[id]; !ok {
-			t.Fatalf("%s was asked and never answered", id.Short())
+			t.Fatalf("call %s was never answered", id.Short())
 		}
 	}
 	// Each count belongs to one run, and no count exceeds the number of requests.
@@ -152,13 +152,13 @@ func (m *callMachine) checkFinal(t *rapid.T) {
 				continue
 			}
 			if !first.Run.IsZero() && (first.Run != r.Run || actor.TextOf(first.Parts) != actor.TextOf(r.Parts)) {
-				t.Fatalf("%s has two answers: %s of run %s, %s of run %s", a.key, actor.TextOf(first.Parts), first.Run, actor.TextOf(r.Parts), r.Run)
+				t.Fatalf("key %s has two answers: %s of run %s, %s of run %s", a.key, actor.TextOf(first.Parts), first.Run, actor.TextOf(r.Parts), r.Run)
 			}
 			first = r
 			counter := strings.TrimPrefix(a.to, "relay/")
 			number := strings.TrimPrefix(counter, "count/") + " " + strings.Trim(actor.TextOf(r.Parts), "relay()")
 			if other, used := runs[number]; used && other != r.Run {
-				t.Fatalf("the number %s was told to the runs %s and %s", number, other, r.Run)
+				t.Fatalf("count %s was returned to runs %s and %s", number, other, r.Run)
 			}
 			runs[number] = r.Run
 		}
@@ -174,11 +174,11 @@ func (m *callMachine) checkFinal(t *rapid.T) {
 			t.Fatal(err)
 		}
 		if len(j.Runs) > 0 {
-			t.Fatalf("%s still has %d runs open", id, len(j.Runs))
+			t.Fatalf("%s: got %d open runs, want 0", id, len(j.Runs))
 		}
 		for _, item := range j.Kept {
 			if v, _ := strconv.Atoi(string(item.Value)); v > limit[session] {
-				t.Fatalf("%s did %d things, and %d were wanted", id, v, limit[session])
+				t.Fatalf("%s: got count %d, want at most %d", id, v, limit[session])
 			}
 		}
 	}
@@ -219,7 +219,7 @@ func TestOutcomeOutlivesAgent(t *testing.T) {
 	}
 	id := n.send("relay/"+key, "now")
 	if n.result(id) != "nothing" {
-		t.Fatal("the answer was not lost")
+		t.Fatal("the reply was not dropped")
 	}
 	dropReplies = false
 	for _, c := range n.cells {

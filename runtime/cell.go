@@ -140,7 +140,7 @@ func (c *Cell) Step(now actor.Time, in Input) Ready {
 		c.setAgents(in.Definitions, in.Former)
 	case Limits:
 		err := in.Limits.Check()
-		invariant.Check(err == nil, "limits: %v", err)
+		invariant.Check(err == nil, "invalid limits: %v", err)
 		c.limits = in.Limits
 	case CellRestarted:
 		c.resendToCell(in.Cell.Node, in.Cell.Cell)
@@ -174,7 +174,7 @@ func (c *Cell) NextDeadline() (actor.Time, bool) {
 }
 
 func (c *Cell) boot(in Boot) {
-	invariant.Check(!c.booted, "booted twice")
+	invariant.Check(!c.booted, "the cell was booted twice")
 	c.booted = true
 	for _, id := range in.Running {
 		c.inherited[id] = true

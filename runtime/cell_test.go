@@ -18,7 +18,7 @@ func TestCallAndReply(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", echo()))
 	n.want(n.send("a/s", "hello"), "a(b:hello)")
 	n.want(n.send("b/s", "again"), "b:again")
-	n.want(n.send("nobody/s", "?"), "NotFound")
+	n.want(n.send("missing/s", "?"), "NotFound")
 }
 
 func TestCallDepthIsLimited(t *testing.T) {
@@ -54,7 +54,7 @@ func TestTimeoutCancelsCallTree(t *testing.T) {
 	for _, c := range n.cells {
 		for _, a := range c.State().Actors {
 			if len(a.Turns) > 0 || len(a.Queue) > 0 {
-				t.Errorf("%s still works: %+v", a.ID, a)
+				t.Errorf("%s still has work: %+v", a.ID, a)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func TestRunResumesAfterRestart(t *testing.T) {
 	n.advance(time.Minute)
 	n.want(again, "a(b(c:xslept))")
 	if r := n.replies[again]; r.Run != id {
-		t.Errorf("the repeat was answered by run %s, want %s", r.Run, id)
+		t.Errorf("the duplicate was answered by run %s, want %s", r.Run, id)
 	}
 	other := n.send("a", "y", func(c *actor.Call) {
 		c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k", Body: actor.HashOf([]byte("y"))}
@@ -113,7 +113,7 @@ func TestWaitPausesClocksOfCallTree(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b")), agent("b", calling("c")), agent("c", waiting(5*time.Minute)))
 	id := n.send("a", "x")
 	if n.held[id] == 0 {
-		t.Fatal("the client was not told that the run is held")
+		t.Fatal("the client was not notified that the run is held")
 	}
 	n.advance(200 * time.Second) // each call has 30 s
 	n.restart(2)
@@ -129,7 +129,7 @@ func TestWaitPausesClocksOfCallTree(t *testing.T) {
 	n.want(signal, "")
 	n.advance(time.Second)
 	if j := n.log[actor.NewID("a", "")]; len(j.Entries) == 0 {
-		t.Fatal("nothing written")
+		t.Fatal("no entries of actor a")
 	}
 	for _, c := range n.cells {
 		for _, a := range c.State().Actors {
@@ -168,7 +168,7 @@ func TestRunListsCallsThatHoldIt(t *testing.T) {
 			keys = append(keys, n.runs[p.Child].Actor.Key)
 		}
 		if got := strings.Join(keys, " "); got != want || n.runs[run].Status != status {
-			t.Errorf("%s is held by %q, want %s by %q", n.runs[run].Status, got, status, want)
+			t.Errorf("got status %s held by %q, want %s by %q", n.runs[run].Status, got, status, want)
 		}
 	}
 	signal := func(key string) {
@@ -190,14 +190,14 @@ func TestRunListsCallsThatHoldIt(t *testing.T) {
 	wantHeld("", runs.PausedWaitingTool)
 	n.advance(time.Minute)
 	if r := n.runs[run]; r.Text != "both" {
-		t.Errorf("%+v", r)
+		t.Errorf("got run %+v, want text \"both\"", r)
 	}
 	counts := map[runs.Type]int{}
 	for _, e := range n.events[run] {
 		counts[e.Type]++
 	}
 	if counts[runs.RunPaused] != 2 || counts[runs.RunResumed] != 2 {
-		t.Errorf("it says %d times that it is held, and %d times that it goes on", counts[runs.RunPaused], counts[runs.RunResumed])
+		t.Errorf("got %d run_paused and %d run_resumed events, want 2 each", counts[runs.RunPaused], counts[runs.RunResumed])
 	}
 }
 
@@ -218,7 +218,7 @@ func TestOutcomeOfHeldRunIsRetainedLonger(t *testing.T) {
 		return at
 	}
 	if longer := until(held).Sub(until(other)); until(other) == 0 || longer != n.limits.WaitTimeoutMax {
-		t.Errorf("for %v longer than one that was not held, want %v", longer, n.limits.WaitTimeoutMax)
+		t.Errorf("outcome retained %v longer than that of a run not held, want %v", longer, n.limits.WaitTimeoutMax)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestFullCellRefusesOnlyFirstAttempts(t *testing.T) {
 		return refused
 	}
 	if ask(1, "x", 1) != 0 || ask(2, "y", 1) != 1 || ask(3, "z", 2) != 0 {
-		t.Error("who is new is let in, or who asks again is refused")
+		t.Error("a first attempt was accepted, or a retry was refused")
 	}
 }
 
@@ -258,7 +258,7 @@ func TestSignalLoadsActorOfDeletedAgent(t *testing.T) {
 		}
 	}
 	if loads != 1 {
-		t.Errorf("its actor is read %d times", loads)
+		t.Errorf("the actor was loaded %d times, want 1", loads)
 	}
 }
 
@@ -280,7 +280,7 @@ func TestOnlyIdempotentWorkIsRepeatedAfterRestart(t *testing.T) {
 		n.send(name, "x", key)
 	}
 	if done != 2 {
-		t.Fatalf("work was done %d times", done)
+		t.Fatalf("work ran %d times, want 2", done)
 	}
 	// The process crashes before the outcome is logged.
 	n = newNode(t, 1, n.agents...)
@@ -298,7 +298,7 @@ func TestOnlyIdempotentWorkIsRepeatedAfterRestart(t *testing.T) {
 	n.restart(1)
 	n.drain()
 	if done != 1 {
-		t.Errorf("after the restart work was done %d times, want the idempotent one once", done)
+		t.Errorf("work ran %d times after the restart, want 1: the idempotent one", done)
 	}
 	n.want(n.send("safe", "", key), "!")
 	n.want(n.send("unsafe", "", key), "Unknown!")
@@ -320,6 +320,6 @@ func TestRecoveryFromSnapshot(t *testing.T) {
 	again := n.send("a", "x", func(c *actor.Call) { c.Idempotency = actor.Idempotency{Principal: "p", Route: "r", Key: "k"} })
 	n.want(again, "a(went Deadline)")
 	if n.replies[again].Run != id {
-		t.Error("the run began anew")
+		t.Error("the run was started again")
 	}
 }

@@ -91,15 +91,15 @@ func (c *Cell) findWaiter(id actor.CallID) *waiter {
 func (c *Cell) checkClientCall(call *actor.Call) *actor.Refusal {
 	switch {
 	case !call.IsRoot():
-		return actor.Refuse(actor.Invalid, "a client has no call chain")
+		return actor.Refuse(actor.Invalid, "the call of a client must not have a chain")
 	case call.Kind != actor.Waiting && call.Kind != actor.Signal:
-		return actor.Refuse(actor.Invalid, "calls of kind %s are not served", call.Kind)
+		return actor.Refuse(actor.Invalid, "calls of kind %s are not supported", call.Kind)
 	case actor.SizeOf(call.Parts) > c.limits.MessageBytesMax:
 		return actor.Refuse(actor.Invalid, "the message has %d bytes, at most %d allowed", actor.SizeOf(call.Parts), c.limits.MessageBytesMax)
 	case len(c.waiters) >= ClientsMax:
 		return actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "%d clients wait at this node", len(c.waiters))
 	case len(c.waiters) > 0 && c.waiters[call.ID] != nil:
-		return actor.Refuse(actor.Invalid, "call %s is under way", call.ID)
+		return actor.Refuse(actor.Invalid, "call %s is already in progress", call.ID)
 	case c.agents[call.To.Agent] == nil && call.Kind != actor.Signal: // a run may outlive its agent
 		return actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", call.To.Agent)
 	}

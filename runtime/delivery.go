@@ -71,7 +71,7 @@ func (c *Cell) deliverCallTo(act *activation, call *actor.Call, durable bool) {
 			c.emit(history.Event{Kind: history.Drop, Actor: call.To, Call: call.ID, What: "request", Why: "full"})
 			return
 		case c.actors.count >= c.limits.ActorsPerCellMax:
-			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this node holds %d actors already", c.actors.count))
+			c.refuse(nil, call, actor.RefuseBusy(actor.ScopeNode, c.limits.ResendAfter, "this cell already holds %d actors", c.actors.count))
 			return
 		}
 		act = c.activate(call.To, journaled(def))
@@ -105,7 +105,7 @@ func (c *Cell) deferCall(act *activation, call *actor.Call, durable bool) {
 	case full && call.Attempt > 1: // the log may hold its run; its caller retries
 		c.emit(history.Event{Kind: history.Drop, Actor: act.id, Call: call.ID, What: "request", Why: "full"})
 	case full:
-		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages wait", act.id, len(act.deferred)))
+		c.refuse(act, call, actor.RefuseBusy(actor.ScopeCallee, c.limits.ResendAfter, "%s is being loaded, and %d messages already wait", act.id, len(act.deferred)))
 	default:
 		act.deferred = append(act.deferred, actor.Envelope{To: act.id, Durable: durable, Body: actor.Request{Call: *call}})
 	}

@@ -30,7 +30,7 @@ func newEvictingNode(t *testing.T, calls int) (*node, []actor.CallID) {
 		ids = append(ids, n.send("count", "now", withClientKey(fmt.Sprint(i))))
 	}
 	if n.outcomeReads != 0 {
-		t.Fatalf("%d outcomes were read before anybody asked", n.outcomeReads)
+		t.Fatalf("%d outcomes were read before any duplicate, want 0", n.outcomeReads)
 	}
 	return n, ids
 }
@@ -41,18 +41,18 @@ func TestEvictedOutcomeIsReadFromLog(t *testing.T) {
 		again := n.send("count", "now", withClientKey(fmt.Sprint(i)))
 		n.want(again, fmt.Sprint(i+1))
 		if n.replies[again].Run != id || n.replies[again].Call != again {
-			t.Errorf("repeat %d is told of %+v", i, n.replies[again])
+			t.Errorf("duplicate %d: got reply %+v", i, n.replies[again])
 		}
 	}
 	if n.outcomeReads != len(ids) {
-		t.Errorf("%d readings for %d repeats", n.outcomeReads, len(ids))
+		t.Errorf("got %d reads for %d duplicates, want one each", n.outcomeReads, len(ids))
 	}
 	n.limits.RememberBytes = 1 << 20 // evicted outcomes stay evicted, new ones are kept
 	n.step(n.cells[0], Limits{n.limits})
 	n.want(n.send("count", "now", withClientKey("more")), "41")
 	n.want(n.send("count", "now", withClientKey("more")), "41")
 	if n.outcomeReads != len(ids) {
-		t.Error("what fits is not held")
+		t.Error("an outcome within RememberBytes was not kept in memory")
 	}
 }
 
@@ -65,7 +65,7 @@ func TestOpenReplyWaitsForLog(t *testing.T) {
 		caller, to := actor.NewID("a", ""), actor.NewID("b", "")
 		callerShard := dispatcher.ShardOf(caller)
 		if callerShard == dispatcher.ShardOf(to) {
-			t.Fatal("they live together")
+			t.Fatal("caller and callee are in the same shard")
 		}
 		c.Step(1, Owners{dispatcher.NewTable(func(shard uint16) dispatcher.Owner {
 			if shard == callerShard {
@@ -92,7 +92,7 @@ func TestOpenReplyWaitsForLog(t *testing.T) {
 		}
 		for n := range uint64(2) {
 			if open := deliver(n+1, 2); len(open) != 1 || open[0].Gated != durable {
-				t.Errorf("call %d, durable %v: told it is open by %+v", n+1, durable, open)
+				t.Errorf("call %d, durable %v: got Open effects %+v, want one with the same gate", n+1, durable, open)
 			}
 		}
 	}
@@ -117,10 +117,10 @@ func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
 	}
 	act := n.cells[0].actors.find(actor.NewID("count", ""))
 	if len(act.outcomeWaiters) != 4 || n.outcomeReads != 1 || n.eventCounts[history.Drop] != 3 {
-		t.Errorf("%d wait for %d readings, %d were dropped", len(act.outcomeWaiters), n.outcomeReads, n.eventCounts[history.Drop])
+		t.Errorf("got %d waiters, %d reads, %d drops, want 4, 1, 3", len(act.outcomeWaiters), n.outcomeReads, n.eventCounts[history.Drop])
 	}
 	if act.idle() {
-		t.Error("an actor for whose outcome somebody waits may leave memory")
+		t.Error("an actor with outcome waiters is idle")
 	}
 	n.paused = false
 	n.drain()
@@ -129,7 +129,7 @@ func TestDuplicatesShareOneOutcomeRead(t *testing.T) {
 		n.want(id, "2")
 	}
 	if n.outcomeReads != 2 || len(act.outcomeWaiters) != 0 {
-		t.Errorf("%d readings, %d wait", n.outcomeReads, len(act.outcomeWaiters))
+		t.Errorf("got %d reads and %d waiters, want 2 and 0", n.outcomeReads, len(act.outcomeWaiters))
 	}
 }
 
@@ -147,7 +147,7 @@ func TestRetryWaitsOnceForOutcome(t *testing.T) {
 		call.Attempt++
 	}
 	if act := n.cells[0].actors.find(to); len(act.outcomeWaiters) != 1 || n.outcomeReads != 1 || act.outcomeWaiters[0].call.Parts != nil {
-		t.Errorf("%+v wait for %d readings", act.outcomeWaiters, n.outcomeReads)
+		t.Errorf("got waiters %+v and %d reads, want one of each", act.outcomeWaiters, n.outcomeReads)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestFailedOutcomeReadIsRetried(t *testing.T) {
 	n.advance(10 * time.Second)
 	n.want(again, "1")
 	if n.failLoads != 0 || n.outcomeReads != 1 {
-		t.Errorf("%d readings to fail, %d done", n.failLoads, n.outcomeReads)
+		t.Errorf("got %d failures left and %d reads, want 0 and 1", n.failLoads, n.outcomeReads)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestDuplicateIsAnsweredAfterActorMoves(t *testing.T) {
 	n.drain()
 	n.want(again, "2")
 	if n.outcomeReads != 1 {
-		t.Errorf("%d readings: who comes with a repeat has it answered from what is loaded", n.outcomeReads)
+		t.Errorf("got %d reads, want 1: the loaded actor answers the duplicate", n.outcomeReads)
 	}
 }
 

@@ -65,7 +65,7 @@ func (n *node) streamText(run actor.CallID) string {
 func (n *node) wantStream(run actor.CallID, want ...string) {
 	n.t.Helper()
 	if got := n.streamText(run); got != strings.Join(want, "\n") {
-		n.t.Errorf("the stream is\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+		n.t.Errorf("got stream\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 	}
 }
 
@@ -74,7 +74,7 @@ func TestModelStreamIsPublished(t *testing.T) {
 	run := n.send("thinker", "why")
 	m := n.external[0]
 	if op := m.effect.Op.(Model); op.Name != "m" || string(op.Body) != "prompt: why" || op.Left != n.limits.ModelTimeoutDefault || !m.effect.Gated {
-		t.Errorf("%+v", m.effect)
+		t.Errorf("got model effect %+v", m.effect)
 	}
 	n.sendPiece(m, actor.Piece{Retry: actor.Refuse(actor.Busy, "later")})
 	n.sendPiece(m, actor.Piece{Text: "be"})
@@ -87,11 +87,11 @@ func TestModelStreamIsPublished(t *testing.T) {
 		"6 agent_stream_delta cause", "7 llm_call_done", "8 run_done")
 	done, end := n.events[run][6], n.events[run][7]
 	if done.Text != "because" || done.Took != 30*time.Millisecond || done.Usage != (runs.Usage{Input: 3, Output: 2, Total: 5}) || end.Usage != done.Usage {
-		t.Errorf("%+v\n%+v", done, end)
+		t.Errorf("got llm_call_done %+v\nrun_done %+v", done, end)
 	}
 	n.sendPiece(m, actor.Piece{Text: "late"})
 	if len(n.events[run]) != 8 {
-		t.Errorf("after the end: %s", n.streamText(run))
+		t.Errorf("got events after the end: %s", n.streamText(run))
 	}
 }
 
@@ -104,7 +104,7 @@ func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
 	n.drain()
 	m := n.external[0]
 	if op := m.effect.Op.(Model); string(op.Body) != "prompt: why" || m.effect.Attempt != 2 {
-		t.Errorf("asked again with %+v", m.effect)
+		t.Errorf("got retried effect %+v", m.effect)
 	}
 	stale.cell = n.cells[0]
 	n.sendPiece(stale, actor.Piece{Text: "from before"})
@@ -117,7 +117,7 @@ func TestRetryAfterCrashDiscardsStreamedPieces(t *testing.T) {
 		"6 agent_stream_delta so", "7 attempt 3 discards after 5", "8 agent_stream_delta thus", "9 llm_call_done", "10 run_done")
 	n.want(run, "nothing") // its client is gone
 	if r := n.runs[run]; r.Text != "thus" || r.Attempt != 3 {
-		t.Errorf("%+v", r)
+		t.Errorf("got run %+v", r)
 	}
 }
 
@@ -135,14 +135,14 @@ func TestExternalAgentCallback(t *testing.T) {
 		seen = append(seen, b.Call)
 		return actor.Complete(actor.Text("done " + actor.TextOf(b.Call.Parts))), nil
 	})
-	asker := agent("asker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	asker := agent("caller", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "worker", Parts: actor.Text("work")}}}, nil
 		}
 		return actor.Complete(answers[0][0].Parts), nil
 	})
 	n := newNode(t, 2, externalAgent(false), helper, asker)
-	root := n.send("asker/s", "go")
+	root := n.send("caller/s", "go")
 	op := n.external[0].effect.Op.(Invoke)
 	run := op.Call.ID
 	callback := func(body string) actor.CallID {
@@ -154,21 +154,21 @@ func TestExternalAgentCallback(t *testing.T) {
 	n.sendPiece(n.external[0], actor.Piece{State: "reading", Detail: `{"page":1}`})
 	first := callback(`{"agent_id":"helper","message":"one"}`)
 	n.want(first, "done one")
-	n.want(callback(`{"agent_id":"asker","message":"you again"}`), "Cycle")
-	n.want(callback(`{"agent_id":"nobody","message":"x"}`), "NotFound")
+	n.want(callback(`{"agent_id":"caller","message":"you again"}`), "Cycle")
+	n.want(callback(`{"agent_id":"missing","message":"x"}`), "NotFound")
 	n.want(callback(`{"agent":"helper"}`), "Invalid")
 	if r := n.replies[first]; len(seen) != 1 || r.Run != seen[0].ID {
-		t.Fatalf("%d calls reached the helper; the reply is of %s", len(seen), r.Run)
+		t.Fatalf("%d calls reached the helper, want 1; the reply is of run %s", len(seen), r.Run)
 	}
 	c := seen[0]
-	if c.Root != root || c.Parent != run || actor.PathString(c.Path()) != "asker/s -> worker/s -> helper/s" || c.Budget >= op.Call.Budget || c.Left > op.Call.Left {
-		t.Errorf("the helper was called by %+v", c)
+	if c.Root != root || c.Parent != run || actor.PathString(c.Path()) != "caller/s -> worker/s -> helper/s" || c.Budget >= op.Call.Budget || c.Left > op.Call.Left {
+		t.Errorf("got call to the helper %+v", c)
 	}
 	n.sendOutcome(n.external[0], completion("worked"))
 	n.want(root, "worked")
 	n.want(callback(`{"agent_id":"helper","message":"too late"}`), "NotFound")
 	if len(seen) != 1 {
-		t.Error("a token that is over still calls")
+		t.Error("an expired token made a call")
 	}
 	if got := n.streamText(run); !strings.Contains(got, "agent_state reading") || !strings.Contains(got, "agent_called_child") {
 		t.Error(got)
@@ -194,12 +194,12 @@ func TestCallbackEndsWithExternalAgent(t *testing.T) {
 	n.want(run, "did not wait")
 	n.want(callback, "Stopped")
 	if n.eventCounts[history.Cancel] > 0 { // the refusal is the only end of the call
-		t.Error("the call was answered, and given up as well")
+		t.Error("the call was both answered and cancelled")
 	}
 	n.advance(time.Minute)
 	for id, r := range n.runs {
 		if !r.Status.Ended() {
-			t.Errorf("run %s is %s", id, r.Status)
+			t.Errorf("run %s: got status %s, want an ended one", id, r.Status)
 		}
 	}
 	// The call also ends with the run, for any reason.
@@ -208,7 +208,7 @@ func TestCallbackEndsWithExternalAgent(t *testing.T) {
 	n.advance(time.Minute)
 	n.want(run, "Deadline")
 	if got := n.result(callback); got != "Deadline" && got != "Stopped" {
-		t.Errorf("the call that it added got %s", got)
+		t.Errorf("added call: got %s, want Deadline or Stopped", got)
 	}
 }
 
@@ -230,7 +230,7 @@ func TestRetriedCallbackMakesOneCall(t *testing.T) {
 		}
 	}
 	if n.want(again.ID, "slept"); called != 1 {
-		t.Errorf("the helper was called %d times", called)
+		t.Errorf("the helper was called %d times, want 1", called)
 	}
 }
 
@@ -266,7 +266,7 @@ func TestCallbackWithKeyMakesOneCall(t *testing.T) {
 		}
 	}
 	if called != 1 || n.replies[third].Run != n.replies[fifth].Run {
-		t.Errorf("the helper was called %d times:\n%s", called, n.streamText(run))
+		t.Errorf("the helper was called %d times, want 1:\n%s", called, n.streamText(run))
 	}
 }
 
@@ -277,12 +277,12 @@ func TestCallbackBytesAreBounded(t *testing.T) {
 	run := n.send("worker", "go")
 	large, got := strings.Repeat("x", 1_000_000), ""
 	for range 2 * callbackBytesMax / len(large) {
-		if got = n.result(n.sendCallback(run, `{"agent_id":"nobody","message":"`+large+`"}`)); got != "NotFound" {
+		if got = n.result(n.sendCallback(run, `{"agent_id":"missing","message":"`+large+`"}`)); got != "NotFound" {
 			break
 		}
 	}
 	if got != "Budget" {
-		t.Errorf("got %s", got)
+		t.Errorf("got %s, want Budget", got)
 	}
 	n.sendOutcome(n.external[0], completion("all the same"))
 	n.want(run, "all the same")
@@ -294,8 +294,8 @@ func TestBusyCallbackCanBeRetried(t *testing.T) {
 	n.limits.MaxPendingPerActor = 1
 	n.restart(1)
 	run := n.send("worker", "go")
-	n.send("helper", "at work")
-	n.send("helper", "in the queue")
+	n.send("helper", "running")
+	n.send("helper", "queued")
 	callback := func() actor.CallID {
 		return n.send("worker", "", func(c *actor.Call) {
 			c.Kind, c.Operation, c.Parent = actor.Signal, CallAgent, run
@@ -323,23 +323,23 @@ func TestOnlyIdempotentInvokeIsRepeatedAfterCrash(t *testing.T) {
 		if safe {
 			n.sendOutcome(n.external[0], completion("again"))
 			if r.Text != "again" || !strings.Contains(n.streamText(run), "attempt 2 discards after 3") {
-				t.Errorf("%+v\n%s", r, n.streamText(run))
+				t.Errorf("got run %+v\n%s", r, n.streamText(run))
 			}
 		} else if len(n.external) != 0 || r.Refusal == nil || r.Refusal.Reason != actor.Unknown {
-			t.Errorf("%d asked again, %+v", len(n.external), r)
+			t.Errorf("got %d repeated requests and run %+v, want 0 and Unknown", len(n.external), r)
 		}
 		n.advance(time.Minute)
 		n.want(callback, "nothing") // its client is gone
 		for id, r := range n.runs {
 			if !r.Status.Ended() {
-				t.Errorf("safe %v: run %s is %s", safe, id, r.Status)
+				t.Errorf("safe %v: run %s: got status %s, want an ended one", safe, id, r.Status)
 			}
 		}
 	}
 }
 
 func stateAgent(change ...func(*actor.Definition)) actor.Definition {
-	return agent("keeper", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	return agent("stateful", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		text := actor.TextOf(b.Call.Parts)
 		var current string
 		for _, k := range b.ActorState {
@@ -364,30 +364,30 @@ func TestActorStateIsVisibleToNextTurn(t *testing.T) {
 	n := newNode(t, 1, stateAgent())
 	set := func(text string) {
 		t.Helper()
-		id := n.send("keeper", text)
+		id := n.send("stateful", text)
 		n.restart(1) // the turn is replayed with the state at its start
 		n.advance(2 * time.Second)
 		if r := n.runs[id]; r.Status != runs.Done {
-			t.Fatalf("%s: %+v", text, r)
+			t.Fatalf("%s: got run %+v, want done", text, r)
 		}
 	}
 	set("b=1")
 	set("a=2")
 	set("b=3")
-	n.want(n.send("keeper", "?"), "a=2 b=3 last=b ")
+	n.want(n.send("stateful", "?"), "a=2 b=3 last=b ")
 	set("a=")
 	n.limits.SnapshotBytes = 1
 	n.step(n.cells[0], Limits{n.limits})
-	n.send("keeper", "?")
+	n.send("stateful", "?")
 	n.restart(1)
-	n.want(n.send("keeper", "?"), "b=3 last=a ")
-	n.want(n.send("keeper", "no such name=1"), "Invalid")
-	n.want(n.send("keeper", "big="+strings.Repeat("x", actor.StateItemValueBytesMax+1)), "Invalid")
+	n.want(n.send("stateful", "?"), "b=3 last=a ")
+	n.want(n.send("stateful", "no such name=1"), "Invalid")
+	n.want(n.send("stateful", "big="+strings.Repeat("x", actor.StateItemValueBytesMax+1)), "Invalid")
 
 	n = newNode(t, 1, stateAgent(func(d *actor.Definition) { d.Durability = actor.Volatile }))
-	n.want(n.send("keeper", "a=1"), "Invalid")
+	n.want(n.send("stateful", "a=1"), "Invalid")
 	n = newNode(t, 1, stateAgent(func(d *actor.Definition) { d.Turns = actor.Interleaved }))
-	n.want(n.send("keeper", "a=1"), "Invalid")
+	n.want(n.send("stateful", "a=1"), "Invalid")
 }
 
 func TestDuplicateReportsJoinedRun(t *testing.T) {
@@ -396,7 +396,7 @@ func TestDuplicateReportsJoinedRun(t *testing.T) {
 	run := n.send("thinker", "why", key)
 	repeat := n.send("thinker", "why", key)
 	if n.joined[repeat] != run || n.joined[run] != (actor.CallID{}) {
-		t.Errorf("joined %v", n.joined)
+		t.Errorf("got joined calls %v", n.joined)
 	}
 	n.sendOutcome(n.external[0], completion("so"))
 	n.want(run, "so")
@@ -415,38 +415,38 @@ func TestRunKeepsItsAgentDefinition(t *testing.T) {
 	n.restart(1)
 	n.drain()
 	if op := n.external[0].effect.Op.(Model); op.Name != "v1" {
-		t.Errorf("goes on with %s", op.Name)
+		t.Errorf("the run resumed with model %s, want v1", op.Name)
 	}
 	n.agents, n.former = nil, nil // deleted; open runs end normally
 	n.step(n.cells[0], Agents{})
 	n.want(n.send("thinker", "new"), "NotFound")
 	n.sendOutcome(n.external[0], completion("so"))
 	if r := n.runs[run]; r.Text != "so" {
-		t.Errorf("%+v", r)
+		t.Errorf("got run %+v", r)
 	}
 	if len(n.cells[0].definitions) != 1 {
-		t.Errorf("%d agents are known while one run is remembered by it", len(n.cells[0].definitions))
+		t.Errorf("got %d definitions while one run uses its definition, want 1", len(n.cells[0].definitions))
 	}
 	n.step(n.cells[0], Agents{})
 	if len(n.cells[0].definitions) != 0 {
-		t.Errorf("%d agents are known that nobody needs", len(n.cells[0].definitions))
+		t.Errorf("got %d unused definitions, want 0", len(n.cells[0].definitions))
 	}
 }
 
 func TestSystemAgentCannotBeCalled(t *testing.T) {
 	system := stateAgent(func(d *actor.Definition) { d.System = true })
-	asker := agent("asker", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	asker := agent("caller", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
-			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "keeper", Parts: actor.Text("a=1")}}}, nil
+			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "stateful", Parts: actor.Text("a=1")}}}, nil
 		}
 		return actor.EndRefused(answers[0][0].Refusal), nil
 	})
 	n := newNode(t, 1, system, asker)
-	n.want(n.send("asker", "go"), "NotFound")
+	n.want(n.send("caller", "go"), "NotFound")
 }
 
 func TestActorStateIsBounded(t *testing.T) {
-	storing := agent("hoarder", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
+	storing := agent("storing", func(b actor.Begin, _ [][]actor.Answer) (actor.Action, error) {
 		var count, from int
 		fmt.Sscanf(actor.TextOf(b.Call.Parts), "%d from %d", &count, &from) //nolint:errcheck // zeros keep nothing
 		done := actor.Complete(actor.Text(fmt.Sprint(len(b.ActorState))))
@@ -456,10 +456,10 @@ func TestActorStateIsBounded(t *testing.T) {
 		return done, nil
 	})
 	n := newNode(t, 1, storing)
-	n.want(n.send("hoarder", fmt.Sprintf("%d from 0", actor.StateUpdatesMax+1)), "Budget")
+	n.want(n.send("storing", fmt.Sprintf("%d from 0", actor.StateUpdatesMax+1)), "Budget")
 	for from := 0; from < actor.ActorStateItemsMax; from += actor.StateUpdatesMax {
-		n.want(n.send("hoarder", fmt.Sprintf("%d from %d", actor.StateUpdatesMax, from)), fmt.Sprint(from))
+		n.want(n.send("storing", fmt.Sprintf("%d from %d", actor.StateUpdatesMax, from)), fmt.Sprint(from))
 	}
-	n.want(n.send("hoarder", fmt.Sprintf("1 from %d", actor.ActorStateItemsMax)), "Budget")
-	n.want(n.send("hoarder", "?"), fmt.Sprint(actor.ActorStateItemsMax))
+	n.want(n.send("storing", fmt.Sprintf("1 from %d", actor.ActorStateItemsMax)), "Budget")
+	n.want(n.send("storing", "?"), fmt.Sprint(actor.ActorStateItemsMax))
 }

@@ -41,7 +41,7 @@ func TestInvalidToolPlanIsRefused(t *testing.T) {
 		}
 		n.want(n.send("a", "x"), "Unavailable")
 	}
-	wantRefused(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { panic("a wire is loose") })
+	wantRefused(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { panic("plan failed") })
 	for _, ask := range []actor.Ask{{}, {Kind: actor.AskTool, Name: "x"}, {Kind: actor.AskWork, Name: "w"}, {Kind: actor.AskWait, Name: "go"}} {
 		wantRefused(func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { return ask, nil })
 	}
@@ -68,12 +68,12 @@ func TestEntriesWithLongTextRoundTrip(t *testing.T) {
 	n.drain()
 	n.send("a", "y", func(c *actor.Call) { c.Kind, c.Operation, c.Parent = actor.Signal, "go", id })
 	if run := n.cells[0].actors.find(actor.NewID("a", "")).journal.Run(id); run == nil || !strings.Contains(run.Parked, "ooo") {
-		t.Errorf("not parked: %+v", run)
+		t.Errorf("got run %+v, want it parked", run)
 	}
 	n.restart(1)
 	n.drain()
 	if act := n.cells[0].actors.find(actor.NewID("a", "")); act == nil || !act.loaded {
-		t.Error("what was parked cannot be read")
+		t.Error("the actor of the parked run was not loaded")
 	}
 }
 
@@ -89,7 +89,7 @@ type panicAgent struct{ begin, stop bool }
 
 func (r panicAgent) Begin(actor.Begin) actor.Turn {
 	if r.begin {
-		panic("no")
+		panic("agent failed")
 	}
 	return r
 }
@@ -98,7 +98,7 @@ func (r panicAgent) Next([]actor.Answer) (actor.Action, error) { return actor.Co
 
 func (r panicAgent) Stop() {
 	if r.stop {
-		panic("no")
+		panic("agent failed")
 	}
 }
 
@@ -108,14 +108,14 @@ func TestPanicInBeginOrStopReportsFaultingCall(t *testing.T) {
 		id := func() (id actor.CallID) {
 			defer func() {
 				if recover() == nil {
-					t.Error("it did not panic")
+					t.Error("Step did not panic")
 				}
 				id = n.cells[0].FaultingCall()
 			}()
 			return n.send("a", "x")
 		}()
 		if id.IsZero() {
-			t.Errorf("%+v: nobody is blamed", r)
+			t.Errorf("%+v: FaultingCall is zero", r)
 		}
 	}
 }
@@ -130,10 +130,10 @@ func TestClockRollbackDoesNotStallRuns(t *testing.T) {
 	n.restart(1) // a second restart: the expiry index must match the journal
 	n.advance(2 * time.Minute)
 	if n.eventCounts[history.Reply] != 4 {
-		t.Errorf("%d of 4 runs have ended", n.eventCounts[history.Reply])
+		t.Errorf("%d runs ended, want 4", n.eventCounts[history.Reply])
 	}
 	if state := n.cells[0].State(); len(state.Actors) > 0 && len(state.Actors[0].Turns) > 0 {
-		t.Errorf("still open: %+v", state)
+		t.Errorf("got open turns: %+v", state)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestSnapshotCountsEntriesBeforePassivation(t *testing.T) {
 	}
 	saved := n.log[actor.NewID("a", "")]
 	if saved.Snapshot == nil || len(saved.Entries) > 100 {
-		t.Errorf("%d entries are read to know the actor", len(saved.Entries))
+		t.Errorf("a load reads %d entries, want a snapshot and at most 100", len(saved.Entries))
 	}
 }
 
@@ -156,7 +156,7 @@ func TestStaleTimersAreCompacted(t *testing.T) {
 		n.advance(10 * time.Millisecond)
 	}
 	if set := len(n.cells[0].timers); set > 2*timersCompactMin {
-		t.Errorf("%d timers are set for 2 actors and no client", set)
+		t.Errorf("got %d timers for 2 actors and no client", set)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestParkedRunIsNotParkedAgain(t *testing.T) {
 		}
 	}
 	if parked != 1 {
-		t.Errorf("run %s was parked %d times", id, parked)
+		t.Errorf("run %s was parked %d times, want 1", id, parked)
 	}
 }
 
@@ -195,11 +195,11 @@ func TestTaintedCallsAreClearedOnExpiry(t *testing.T) {
 	}
 	b := n.cells[0].actors.find(actor.NewID("b", ""))
 	if len(b.tainted) != 2 {
-		t.Fatalf("%d queued calls came from a log", len(b.tainted))
+		t.Fatalf("got %d tainted calls, want 2", len(b.tainted))
 	}
 	n.advance(time.Minute)
 	if len(b.tainted) != 0 {
-		t.Errorf("%d calls are over, and noted as queued", len(b.tainted))
+		t.Errorf("got %d tainted calls after they expired, want 0", len(b.tainted))
 	}
 }
 
@@ -238,21 +238,21 @@ func TestMailboxAgeExcludesHeldTime(t *testing.T) {
 	sendOne := func(when string) {
 		t.Helper()
 		if id := n.send("a", "z"); n.result(id) != "nothing" {
-			t.Errorf("%s: %s", when, n.result(id))
+			t.Errorf("%s: got %s, want nothing", when, n.result(id))
 		}
 	}
 	run := n.send("a", "x")
 	n.send("a", "y")
 	n.advance(n.limits.MailboxAgeMax + time.Second)
-	sendOne("while it waits")
+	sendOne("while the run waits")
 	n.restart(1)
-	sendOne("while it waits, after a restart")
+	sendOne("while the run waits, after a restart")
 	n.send("a", "", func(c *actor.Call) { c.Kind, c.Parent, c.Operation = actor.Signal, run, "go" })
 	n.advance(10 * time.Second)
-	sendOne("when it goes on")
+	sendOne("after the run resumed")
 	n.restart(1)
-	sendOne("when it goes on, after a restart")
+	sendOne("after the run resumed and a restart")
 	if r := n.runs[run]; r.Status.Ended() {
-		t.Errorf("it is over: %v", r.Status)
+		t.Errorf("got status %v, want an open run", r.Status)
 	}
 }

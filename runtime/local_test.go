@@ -39,7 +39,7 @@ func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	r := c.Step(2, newVisit(1, "a"))
 	sent, answer := outputs(r)
 	if len(sent) > 0 || answer == nil || actor.TextOf(answer.Reply.Parts) != "a(b(c:hello))" {
-		t.Errorf("sent %v, answered %+v", sent, answer)
+		t.Errorf("got messages %v and response %+v, want only the response", sent, answer)
 	}
 	var events []string
 	for i := range r.Events {
@@ -50,13 +50,13 @@ func TestLocalCallChainRunsInOneStep(t *testing.T) {
 	want := "[Deliver request a Send request ab Deliver request b Send request bc Deliver request c " +
 		"Send answered cb Deliver answered b Send answered ba Deliver answered a]"
 	if got := fmt.Sprint(events); got != want {
-		t.Errorf("tells\n%s, want\n%s", got, want)
+		t.Errorf("got events\n%s, want\n%s", got, want)
 	}
 	if c.replyCache.next != c.replyCache.first || len(c.localQueue) > 0 || c.localSent > 0 {
-		t.Errorf("%d outcomes remembered, %d messages left", c.replyCache.next-c.replyCache.first, len(c.localQueue))
+		t.Errorf("got %d cached outcomes and %d queued messages, want none", c.replyCache.next-c.replyCache.first, len(c.localQueue))
 	}
 	if got := *c.Tally(); got.Answered != 2 || got.Runs[4] != 3 {
-		t.Errorf("counted %+v", got)
+		t.Errorf("got tally %+v", got)
 	}
 }
 
@@ -76,10 +76,10 @@ func TestLocalMessagesDoNotShareMemory(t *testing.T) {
 			return actor.Complete(theirs), nil
 		}, volatile))
 	if _, answer := outputs(c.Step(2, newVisit(1, "a"))); answer == nil || answer.Reply.Refusal != nil {
-		t.Fatalf("answered %+v", answer)
+		t.Fatalf("got response %+v", answer)
 	}
 	if actor.TextOf(mine) != "mine" || actor.TextOf(theirs) != "theirs" {
-		t.Errorf("said %q, answered %q", actor.TextOf(mine), actor.TextOf(theirs))
+		t.Errorf("got request %q and reply %q, want them unchanged", actor.TextOf(mine), actor.TextOf(theirs))
 	}
 }
 
@@ -90,7 +90,7 @@ func TestAgentCannotForgeCallChain(t *testing.T) {
 		c := newTestCell(Config{PublishOnDemand: true}, agent("a", calling("b"), durability),
 			agent("b", func(b actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 				if len(answers) == 0 {
-					b.Call.Chain[0] = actor.NewID("nobody", "")
+					b.Call.Chain[0] = actor.NewID("missing", "")
 				}
 				return calling("c")(b, answers)
 			}, durability),
@@ -111,7 +111,7 @@ func TestAgentCannotForgeCallChain(t *testing.T) {
 			}
 		}
 		if len(seen) != 2 || seen[0].Agent != "a" || seen[1].Agent != "b" {
-			t.Errorf("the chain is %v", seen)
+			t.Errorf("got chain %v, want a and b", seen)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestRetryOfLocalCallReturnsCachedReply(t *testing.T) {
 	var repeat []actor.Envelope
 	for now := actor.Time(2); len(repeat) == 0; now, _ = c.NextDeadline() {
 		if now > actor.Time(10*time.Second) {
-			t.Fatal("it is not sent again")
+			t.Fatal("the call was not resent")
 		}
 		repeat, _ = outputs(c.Step(now, Tick{}))
 	}
@@ -141,11 +141,11 @@ func TestRetryOfLocalCallReturnsCachedReply(t *testing.T) {
 		answers = append(answers, more...)
 	}
 	if runs != 1 || len(answers) < 3 {
-		t.Fatalf("ran %d times, answered %d times", runs, len(answers))
+		t.Fatalf("ran %d times with %d replies, want 1 and at least 3", runs, len(answers))
 	}
 	for _, a := range answers {
 		if m, ok := a.Body.(actor.Answered); ok && actor.TextOf(m.Reply.Parts) != "slept" {
-			t.Errorf("answered %+v", m)
+			t.Errorf("got reply %+v", m)
 		}
 	}
 }
@@ -162,11 +162,11 @@ func TestLocalMessagesPerStepAreBounded(t *testing.T) {
 			break
 		}
 		if len(sent) != 1 {
-			t.Fatalf("step %d: %d messages for the world", steps, len(sent))
+			t.Fatalf("step %d: got %d messages sent through the driver, want 1", steps, len(sent))
 		}
 		in = Deliver{sent[0]}
 	}
 	if steps != 2 {
-		t.Errorf("%d calls and answers took %d steps", localPerStepMax, steps)
+		t.Errorf("%d calls took %d steps, want 2", localPerStepMax, steps)
 	}
 }

@@ -98,7 +98,7 @@ func (n *node) step(c *Cell, in Input) {
 	for _, e := range r.Entries {
 		n.entries++
 		if e.WasDue != n.expiryIndex[e.Actor] {
-			n.t.Errorf("entry %d of %s takes it out of the expiry index at %v: it stands there at %v", e.N, e.Actor, e.WasDue, n.expiryIndex[e.Actor])
+			n.t.Errorf("entry %d of %s removes expiry index key %v, want %v", e.N, e.Actor, e.WasDue, n.expiryIndex[e.Actor])
 		}
 		n.expiryIndex[e.Actor] = e.Due
 		for _, ev := range e.Events {
@@ -151,18 +151,18 @@ func (n *node) perform(c *Cell, e Effect) {
 			return
 		}
 		_, twice := n.replies[op.Call]
-		invariant.Check(!twice, "two replies for %s", op.Call)
+		invariant.Check(!twice, "call %s got two replies", op.Call)
 		n.replies[op.Call] = op.Reply
 	case Load:
 		if n.failLoads > 0 {
 			n.failLoads--
-			later(c, op.Failed("the disk says no"))
+			later(c, op.Failed("disk failure"))
 			return
 		}
 		if op.Outcome > 0 {
 			n.outcomeReads++
 			reply, ok := n.outcomes[entryKey{op.Actor, op.Outcome}]
-			invariant.Check(ok, "entry %d of %s says no outcome", op.Outcome, op.Actor)
+			invariant.Check(ok, "entry %d of %s records no outcome", op.Outcome, op.Actor)
 			later(c, Recalled{Actor: op.Actor, Outcome: op.Outcome, Reply: reply})
 			return
 		}

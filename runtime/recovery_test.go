@@ -37,34 +37,34 @@ func TestRecoveryLoadsAreBounded(t *testing.T) {
 	c := n.cells[0]
 	loading := loadsIn(c.Step(n.now, Due{ids}))
 	if len(loading) != recoveryLoadsMax {
-		t.Fatalf("%d actors are read at a time, not %d", len(loading), recoveryLoadsMax)
+		t.Fatalf("got %d loads at a time, want %d", len(loading), recoveryLoadsMax)
 	}
 	call := actor.Call{ID: actor.NewCallID(n.now, 1, 1), To: actor.NewID("a", "new"), Kind: actor.Waiting, Lane: actor.Normal, Origin: actor.Human,
 		Operation: actor.HandleMessageFull, Left: actor.Duration(time.Minute), Attempt: 1}
 	call.Root = call.ID
 	if ids := loadsIn(c.Step(n.now, Deliver{actor.Envelope{To: call.To, Body: actor.Request{Call: call}}})); len(ids) != 1 || ids[0] != call.To {
-		t.Errorf("a message has %v read, not its actor at once", ids)
+		t.Errorf("a message loaded %v, want its actor", ids)
 	}
 	// A failed load makes room for the next one, too.
 	failed := loading[0]
-	loading = append(loading[1:], loadsIn(c.Step(n.now, LoadFailed{Actor: failed, Epoch: actor.Epoch(n.epoch), Why: "the disk says no"}))...)
+	loading = append(loading[1:], loadsIn(c.Step(n.now, LoadFailed{Actor: failed, Epoch: actor.Epoch(n.epoch), Why: "disk failure"}))...)
 	if len(loading) != recoveryLoadsMax {
-		t.Errorf("%d are read after one could not be", len(loading))
+		t.Errorf("got %d loads after one failed", len(loading))
 	}
 	loaded := 0
 	for ; len(loading) > 0; loaded++ {
 		id := loading[0]
 		more := loadsIn(c.Step(n.now, Loaded{Actor: id, Epoch: actor.Epoch(n.epoch), Saved: n.log[id]}))
 		if loading = append(loading[1:], more...); len(loading) > recoveryLoadsMax {
-			t.Fatalf("%d are read at a time", len(loading))
+			t.Fatalf("got %d loads at a time", len(loading))
 		}
 	}
 	if loaded != open-1 {
-		t.Errorf("%d of %d were read", loaded, open-1)
+		t.Errorf("%d actors were loaded, want %d", loaded, open-1)
 	}
 	for _, id := range ids {
 		if act := c.actors.find(id); act == nil || act.loaded == (id == failed) || !act.mustLoad {
-			t.Errorf("%s: %+v", id, act)
+			t.Errorf("%s: got activation %+v", id, act)
 		}
 	}
 }
@@ -79,11 +79,11 @@ func TestRecoveryDropsLostShards(t *testing.T) {
 	}
 	c.Step(n.now, Due{ids})
 	if r := c.Step(n.now, Owners{}); len(loadsIn(r)) != 0 || c.recovery.loading != 0 || len(c.recovery.actors) != 0 {
-		t.Errorf("%d are read, %d wait, %d of others are read", c.recovery.loading, len(c.recovery.actors), len(loadsIn(r)))
+		t.Errorf("got %d loads, %d queued actors and %d load effects, want 0", c.recovery.loading, len(c.recovery.actors), len(loadsIn(r)))
 	}
 	c.Step(n.now, Owners{n.table(1)})
 	if r := c.Step(n.now, Due{ids}); len(loadsIn(r)) != recoveryLoadsMax {
-		t.Errorf("%d are read once the shards are back, not %d", len(loadsIn(r)), recoveryLoadsMax)
+		t.Errorf("got %d loads after the shards were regained, want %d", len(loadsIn(r)), recoveryLoadsMax)
 	}
 }
 
@@ -99,6 +99,6 @@ func TestCancelReachesRunOfDeletedAgent(t *testing.T) {
 	n.step(n.cells[0], Deliver{actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: run, Reason: actor.Stopped}}})
 	n.drain()
 	if r := n.runs[run]; !r.Status.Ended() {
-		t.Errorf("it goes on: %v", r.Status)
+		t.Errorf("got status %v, want an ended run", r.Status)
 	}
 }

@@ -22,12 +22,12 @@ func (n *node) checkSize(c *Cell) {
 		}
 	}
 	if want.Remembered > c.limits.RememberBytes {
-		n.t.Fatalf("%v holds %d bytes of outcomes, at most %d allowed", c.Self(), want.Remembered, c.limits.RememberBytes)
+		n.t.Fatalf("%v holds %d bytes of outcomes, want at most %d", c.Self(), want.Remembered, c.limits.RememberBytes)
 	}
 	if !reflect.DeepEqual(*c.idleState, activeState{}) {
-		n.t.Fatalf("%v: something happened to actors that have nothing open: %+v", c.Self(), *c.idleState)
+		n.t.Fatalf("%v: idleState was changed: %+v", c.Self(), *c.idleState)
 	}
 	if got := c.Size(); got != want {
-		n.t.Fatalf("%v says that it has %+v, and has %+v", c.Self(), got, want)
+		n.t.Fatalf("%v: got size %+v, want %+v", c.Self(), got, want)
 	}
 }

@@ -130,7 +130,7 @@ func (c *Cell) beginTurn(act *activation) bool {
 			Count: act.mailbox.Count(), Bytes: act.mailbox.Bytes(), Durable: act.durable || t.taint})
 	}
 	if t.def == nil {
-		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s is gone", act.id.Agent)))
+		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", act.id.Agent)))
 	}
 	return true
 }
@@ -153,7 +153,7 @@ func (c *Cell) advance(t *turn) {
 		t.def = c.definitionOf(t.run)
 	}
 	if t.def == nil { // restored before the cell knew the agent
-		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s is gone", t.act.id.Agent)))
+		c.finishTurn(t, failedOutcome(actor.Refuse(actor.NotFound, "agent %s no longer exists", t.act.id.Agent)))
 		return
 	}
 	if t.run.Started() && t.agentTurn == nil && !c.replay(t) {
@@ -178,7 +178,7 @@ func (c *Cell) advance(t *turn) {
 		t.stateItems = action.StateUpdates
 		c.finishTurn(t, *action.Done)
 	case len(action.Asks) == 0:
-		c.finishTurn(t, failedOutcome(actor.Refuse(actor.Unavailable, "agent %s neither asks nor ends", t.act.id.Agent)))
+		c.finishTurn(t, failedOutcome(actor.Refuse(actor.Unavailable, "agent %s returned neither asks nor an outcome", t.act.id.Agent)))
 	default:
 		if r := c.checkAction(t, action); r != nil {
 			c.finishTurn(t, failedOutcome(r))
@@ -239,13 +239,13 @@ func (c *Cell) replay(t *turn) bool {
 		}
 		action, err := c.nextAction(t, recorded)
 		if err == nil && action.Done != nil {
-			err = fmt.Errorf("now ends")
+			err = fmt.Errorf("the turn now ends")
 		}
 		if err == nil {
 			err = actor.SameAsks(asks, action.Asks)
 		}
 		if err != nil {
-			c.park(t, fmt.Sprintf("step %d: the turn %v", i+1, err))
+			c.park(t, fmt.Sprintf("step %d: replay diverged: %v", i+1, err))
 			return false
 		}
 		t.rawAsks = action.Asks
@@ -484,7 +484,7 @@ func (c *Cell) resumeEffect(t *turn, i int) {
 		c.addEffect(Effect{ID: t.effectID(i), Attempt: a.Attempt, Op: Await{}})
 	case !a.Out().Idempotent && a.Out().Kind != actor.AskModel && !mutant.On("unsafe-effect-done-again"): // repeating a model request costs money but is safe
 		unknown := actor.Answer{Refusal: actor.Refuse(actor.Unknown,
-			"%s %s was under way when its node stopped: it may or may not have happened", a.Out().Kind, a.Out().Name)}
+			"%s %s was running when its node stopped: its outcome is unknown", a.Out().Kind, a.Out().Name)}
 		c.publishResult(t, i, unknown)
 		c.answer(t, i, unknown, 0)
 		c.cancelAdded(t)

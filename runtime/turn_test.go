@@ -42,7 +42,7 @@ func TestInterleavedTurnsOvertake(t *testing.T) {
 		long, short := n.send("a", "long"), n.send("a", "short")
 		n.advance(2 * time.Second)
 		if got := n.result(short); got != test.short {
-			t.Errorf("%s: the short one got %q, want %q", test.name, got, test.short)
+			t.Errorf("%s: short message: got %q, want %q", test.name, got, test.short)
 		}
 		n.advance(20 * time.Second)
 		n.want(long, "slept")
@@ -81,7 +81,7 @@ func TestTurnOfDeletedAgentEnds(t *testing.T) {
 	n.restart(2)
 	n.advance(20 * time.Second)
 	if r := n.runs[run]; !r.Status.Ended() || r.Refusal == nil || r.Refusal.Reason != actor.NotFound {
-		t.Errorf("%+v", r)
+		t.Errorf("got run %+v, want NotFound", r)
 	}
 }
 
@@ -95,11 +95,11 @@ func TestVolatileKeyedOutcomesAreBounded(t *testing.T) {
 		runs = append(runs, n.send("a", large, withKey(fmt.Sprint(i))))
 	}
 	if held := n.cells[0].actors.find(actor.NewID("a", "")).journal.Held(); held > keyedOutcomeBytesMax || held < keyedOutcomeBytesMax/2 {
-		t.Errorf("%d bytes are held", held)
+		t.Errorf("got %d bytes of outcomes", held)
 	}
 	for i, again := range map[int]bool{19: true, 0: false} {
 		if got := n.replies[n.send("a", large, withKey(fmt.Sprint(i)))].Run == runs[i]; got != again {
-			t.Errorf("key %d: it is the same run: %v", i, got)
+			t.Errorf("key %d: got the same run: %v", i, got)
 		}
 	}
 }
@@ -117,7 +117,7 @@ func TestDivergentReplayParksRun(t *testing.T) {
 		parked = r.Parked
 	}
 	if !strings.Contains(parked, "step 1") || !strings.Contains(parked, "call b") || !strings.Contains(parked, "call c") {
-		t.Errorf("parked with %q", parked)
+		t.Errorf("got park detail %q", parked)
 	}
 	n.advance(10 * time.Minute)
 	n.want(id, "Deadline")
@@ -127,11 +127,11 @@ func TestVolatileActorsWriteNoEntries(t *testing.T) {
 	n := newNode(t, 2, agent("a", calling("b"), volatile), agent("b", echo(), volatile), agent("c", calling("a")))
 	n.want(n.send("a", "x"), "a(b:x)")
 	if n.entries != 0 {
-		t.Errorf("%d entries", n.entries)
+		t.Errorf("got %d entries, want 0", n.entries)
 	}
 	n.want(n.send("c", "x"), "c(a(b:x))")
 	if n.entries == 0 {
-		t.Error("a journaled caller left no entry")
+		t.Error("a journaled caller wrote no entry")
 	}
 }
 
@@ -145,10 +145,10 @@ func TestResponseGate(t *testing.T) {
 		gated  bool
 		effect string
 	}{
-		{"a journaled agent's answer", nil, nil, "a", true, "Respond"},
-		{"an unjournaled agent's answer", nil, nil, "v", false, "Respond"},
-		{"its answer to something from a log", nil, func(e *actor.Envelope) { e.Durable = true }, "v", true, "Respond"},
-		{"a refusal that wrote nothing", nil, nil, "nobody", false, "Respond"},
+		{"reply of a journaled agent", nil, nil, "a", true, "Respond"},
+		{"reply of a volatile agent", nil, nil, "v", false, "Respond"},
+		{"reply of a volatile agent to a durable request", nil, func(e *actor.Envelope) { e.Durable = true }, "v", true, "Respond"},
+		{"refusal without an entry", nil, nil, "missing", false, "Respond"},
 	} {
 		n := newNode(t, 1, agent("a", echo()), agent("v", echo(), volatile))
 		n.drain()
@@ -174,13 +174,13 @@ func TestResponseGate(t *testing.T) {
 			}
 		}
 		if c.waiters[id] != nil {
-			t.Errorf("%s: no answer", test.name)
+			t.Errorf("%s: got no response", test.name)
 		}
 	}
 }
 
 func TestPoisonedCallIsRefused(t *testing.T) {
-	n := newNode(t, 1, agent("a", script(func(actor.Begin, [][]actor.Answer) (actor.Action, error) { panic("bad day") })))
+	n := newNode(t, 1, agent("a", script(func(actor.Begin, [][]actor.Answer) (actor.Action, error) { panic("agent failed") })))
 	callCount++
 	id := actor.NewCallID(n.now, 1, callCount)
 	strikes := 0
@@ -190,7 +190,7 @@ func TestPoisonedCallIsRefused(t *testing.T) {
 			defer func() {
 				if recover() != nil {
 					if n.cells[0].FaultingCall() != id {
-						t.Errorf("blames %s", n.cells[0].FaultingCall())
+						t.Errorf("got faulting call %s", n.cells[0].FaultingCall())
 					}
 					strikes++
 					n.restart(1)
@@ -207,7 +207,7 @@ func TestPoisonedCallIsRefused(t *testing.T) {
 	}
 	n.want(id, "Unavailable")
 	if strikes != 3 {
-		t.Errorf("struck %d times, want 3", strikes)
+		t.Errorf("got %d strikes, want 3", strikes)
 	}
 }
 
@@ -236,7 +236,7 @@ func TestDuplicateJoinsOpenRun(t *testing.T) {
 	n.want(first, "slept")
 	n.want(second, "slept")
 	if n.replies[second].Run != first {
-		t.Error("the repeat was a run of its own")
+		t.Error("the duplicate started a run of its own")
 	}
 }
 
@@ -250,7 +250,7 @@ func TestIdleActorIsPassivatedAndReloaded(t *testing.T) {
 	second := n.send("a", "x", withKey("k"))
 	n.want(second, "a:x")
 	if n.replies[second].Run != first {
-		t.Error("the key was forgotten with the memory")
+		t.Error("the key was lost on passivation")
 	}
 }
 
@@ -276,7 +276,7 @@ func TestCancelBeforeRequest(t *testing.T) {
 	for _, saved := range n.log {
 		for _, e := range saved.Entries {
 			if e.Actor.Agent == "b" && strings.Contains(fmt.Sprintf("%T", e.Record), "Accepted") {
-				t.Error("the cancelled call had its turn")
+				t.Error("the cancelled call was accepted")
 			}
 		}
 	}
@@ -313,12 +313,12 @@ func TestFailedActorLoadIsRetried(t *testing.T) {
 	n.want(n.send("a", "y"), "nothing") // waits for the next attempt
 	n.advance(25 * time.Second)
 	if n.failLoads != 0 {
-		t.Errorf("the actor was not read again, %d failures are left", n.failLoads)
+		t.Errorf("the load was not retried, %d failures are left", n.failLoads)
 	}
 	again := n.send("a", "x", withKey("k"))
 	n.want(again, "slept")
 	if n.replies[again].Run != first {
-		t.Error("the run began anew")
+		t.Error("the run was started again")
 	}
 }
 
@@ -405,7 +405,7 @@ func TestRefusedRetryCancelsEarlierAttempt(t *testing.T) {
 	n.step(n.cells[n.cells[0].owner(n.shard(delayed.To)).Cell], Deliver{*delayed})
 	n.drain()
 	if n.eventCounts[history.Admit] != before {
-		t.Error("the first attempt was taken after the second had been refused")
+		t.Error("the first attempt was accepted after the second was refused")
 	}
 }
 
@@ -435,11 +435,11 @@ func TestAwaitFollowsActorLoad(t *testing.T) {
 		n.step(n.cells[0], in)
 	}
 	if len(n.awaited) > 0 {
-		t.Error("it is awaited before its actor is there")
+		t.Error("the outcome was awaited before its actor was loaded")
 	}
 	n.drain()
 	if len(n.awaited) != 1 || n.awaited[0] != effect {
-		t.Fatalf("awaited: %v", n.awaited)
+		t.Fatalf("got awaited effects %v", n.awaited)
 	}
 	n.step(n.cells[0], Outcome{ID: effect, Attempt: 1, Answer: actor.Answer{Parts: actor.Text("done")}})
 	n.drain()
@@ -467,7 +467,7 @@ func TestAbandonStopsTurns(t *testing.T) {
 	n.send("a/2", "x")
 	n.cells[0].Abandon()
 	if count != 2 {
-		t.Errorf("%d turns were given up, want 2", count)
+		t.Errorf("%d turns were stopped, want 2", count)
 	}
 }
 
@@ -490,6 +490,6 @@ func TestLoadFromOldEpochIsIgnored(t *testing.T) {
 	n.inputs = nil
 	c.Step(n.now, Loaded{Actor: actor.NewID("a", ""), Epoch: old})
 	if c.actors.find(actor.NewID("a", "")).loaded {
-		t.Error("took what was read under another epoch")
+		t.Error("a load from another epoch was accepted")
 	}
 }

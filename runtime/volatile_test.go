@@ -41,7 +41,7 @@ func published(t *testing.T, r Ready) (types []runs.Type) {
 		if op, ok := e.Op.(Publish); ok {
 			ev, err := runs.Decode(op.Event.Body)
 			if err != nil || ev.Seq != uint64(len(types)+1) {
-				t.Errorf("event %d, the %d. of its run: %v", ev.Seq, len(types)+1, err)
+				t.Errorf("got event %d at position %d of its run: %v", ev.Seq, len(types)+1, err)
 			}
 			types = append(types, ev.Type)
 		}
@@ -53,20 +53,20 @@ func published(t *testing.T, r Ready) (types []runs.Type) {
 func TestVisitEqualsDeliver(t *testing.T) {
 	agents := []actor.Definition{agent("none", echo(), volatile), agent("all", echo()), agent("slow", waiting(time.Minute), volatile)}
 	visits, delivers := newTestCell(Config{}, agents...), newTestCell(Config{}, agents...)
-	for i, to := range []string{"none", "all", "slow", "nobody", "none"} {
+	for i, to := range []string{"none", "all", "slow", "missing", "none"} {
 		v := newVisit(uint64(i), to)
 		before := v.Call
 		a := visits.Step(2, v)
 		b := delivers.Step(2, Deliver{actor.Envelope{To: v.Call.To, Body: actor.Request{Call: before}}})
 		if !reflect.DeepEqual(a, b) || len(a.Effects) == 0 {
-			t.Errorf("%s: a visit comes to %+v, a message to %+v", to, a, b)
+			t.Errorf("%s: got %+v for a Visit, %+v for a Deliver", to, a, b)
 		}
 		if !reflect.DeepEqual(v.Call, before) {
-			t.Errorf("%s: the visit was changed to %+v", to, v.Call)
+			t.Errorf("%s: the Visit was changed to %+v", to, v.Call)
 		}
 	}
 	if !reflect.DeepEqual(visits.State(), delivers.State()) {
-		t.Error("they are not the same afterwards")
+		t.Error("the states of the cells differ")
 	}
 }
 
@@ -82,16 +82,16 @@ func TestNoEventsWithoutSubscriber(t *testing.T) {
 		quiet, followed bool
 		want            []runs.Type
 	}{
-		{"unjournaled", "none", true, false, nil},
-		{"unjournaled and followed", "none", true, true, allEvents},
-		{"a world that hears all", "none", false, false, allEvents},
+		{"volatile", "none", true, false, nil},
+		{"volatile with subscriber", "none", true, true, allEvents},
+		{"all events requested", "none", false, false, allEvents},
 	} {
 		c := newTestCell(Config{PublishOnDemand: test.quiet}, agents...)
 		for i := range uint64(2) { // the second call reuses memory of the first
 			v := newVisit(i, test.to)
 			v.Subscribed = test.followed
 			if got := published(t, c.Step(2, v)); !slices.Equal(got, test.want) {
-				t.Errorf("%s: told %v, want %v", test.name, got, test.want)
+				t.Errorf("%s: got events %v, want %v", test.name, got, test.want)
 			}
 		}
 	}
@@ -99,16 +99,16 @@ func TestNoEventsWithoutSubscriber(t *testing.T) {
 	c.Step(2, newVisit(1, "all"))
 	r := c.Step(2, Loaded{Actor: actor.NewID("all", "s"), Epoch: 1})
 	if got := published(t, r); !slices.Equal(got, allEvents) || len(r.Entries) == 0 {
-		t.Errorf("journaled: told %v", got)
+		t.Errorf("journaled: got events %v", got)
 	}
 }
 
 // A cell emits only the kinds of history events that its driver requested.
 func TestOnlyRequestedEventKindsAreEmitted(t *testing.T) {
 	c := newTestCell(Config{EventKinds: history.SetOf(history.Reply, history.Refuse)}, agent("none", echo(), volatile))
-	for to, want := range map[string]history.Kind{"none": history.Reply, "nobody": history.Refuse} {
+	for to, want := range map[string]history.Kind{"none": history.Reply, "missing": history.Refuse} {
 		if r := c.Step(2, newVisit(uint64(want), to)); len(r.Events) != 1 || r.Events[0].Kind != want {
-			t.Errorf("%s: told %v", to, r.Events)
+			t.Errorf("%s: got events %v", to, r.Events)
 		}
 	}
 }
@@ -120,21 +120,21 @@ func TestIdleVolatileActorReleasesMemory(t *testing.T) {
 	c.Step(2, newVisit(1, "none"))
 	act := c.actors.find(actor.NewID("none", "s"))
 	if act.activeState != c.idleState || len(c.waiters) != 0 || len(c.timers) != 1 || c.replyCache.next != c.replyCache.first {
-		t.Errorf("left are %+v, %d clients, %d timers", act.activeState, len(c.waiters), len(c.timers))
+		t.Errorf("got state %+v, %d clients and %d timers, want idleState, 0 and 1", act.activeState, len(c.waiters), len(c.timers))
 	}
 	before := len(c.freeStates)
 	c.Step(3, newVisit(2, "none"))
 	if len(c.freeStates) != before || len(c.freeTurns) == 0 || len(c.freeRuns) == 0 {
-		t.Errorf("the second needs more than the first: %d lives, %d turns, %d runs", len(c.freeStates), len(c.freeTurns), len(c.freeRuns))
+		t.Errorf("the second call did not reuse memory: %d free states, %d free turns, %d free runs", len(c.freeStates), len(c.freeTurns), len(c.freeRuns))
 	}
 	for _, run := range c.freeRuns {
 		if run.Call.Parts != nil {
-			t.Error("a run that is over holds on to what was said")
+			t.Error("a recycled run retains the message")
 		}
 	}
 	c.Step(4, newVisit(3, "slow"))
 	if at, ok := c.NextDeadline(); len(c.waiters) != 1 || !ok || at > actor.Time(4).Add(time.Minute) || c.actors.find(actor.NewID("slow", "s")).activeState == c.idleState {
-		t.Errorf("%d clients wait, until %v", len(c.waiters), at)
+		t.Errorf("got %d clients and deadline %v", len(c.waiters), at)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestVolatileDuplicateReturnsCachedReply(t *testing.T) {
 		attempt uint32
 	}{{"n", 1}, {"n", 2}, {"other", 1}, {"other", 3}} {
 		if got := deliver(again.from, again.attempt); got != "none:hello" || runs != 1 {
-			t.Errorf("%d: answered %q, ran %d times", i, got, runs)
+			t.Errorf("%d: got reply %q after %d runs, want \"none:hello\" after 1", i, got, runs)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 				return &op.Envelope
 			}
 		}
-		t.Fatal("nothing is sent")
+		t.Fatal("no message was sent")
 		return nil
 	}
 	remoteShard := dispatcher.ShardOf(actor.NewID("b", "s"))
@@ -194,13 +194,13 @@ func TestSentMessagesDoNotShareMemory(t *testing.T) {
 	call.Chain[0].Agent = "x"
 	turn := c.actors.find(actor.NewID("a", "s")).turns[0]
 	if kept := &turn.run.Last()[0]; actor.TextOf(kept.Ask.Parts) != "hello" || turn.run.Call.To.Agent != "a" {
-		t.Errorf("kept is %+v", kept.Ask)
+		t.Errorf("got ask %+v, want it unchanged", kept.Ask)
 	}
 	c.Step(2, Owners{dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n", Epoch: 1} })}) // resends the call
 	answer := sent(c.Step(3, Deliver{*request})).Body.(actor.Answered).Reply
 	copy(answer.Parts[0].Bytes, "xx")
 	if kept := c.replyCache.find(call.ID, 1); kept == nil || actor.TextOf(kept.Parts) != "b:xxxxx" {
-		t.Errorf("remembered is %+v", kept)
+		t.Errorf("got cached reply %+v, want it unchanged", kept)
 	}
 }
 
@@ -232,15 +232,15 @@ func TestReplyCacheAgainstModel(t *testing.T) {
 				bytes := 0
 				for _, o := range list {
 					if got := r.find(o.reply.Call, 1); got == nil || got.Call != o.reply.Call {
-						t.Fatalf("%v is forgotten", o.reply.Call)
+						t.Fatalf("%v is not cached", o.reply.Call)
 					}
 					if r.find(o.reply.Call, 2) != nil {
-						t.Fatal("found under another epoch")
+						t.Fatal("found a reply under another epoch")
 					}
 					bytes += actor.SizeOf(o.reply.Parts)
 				}
 				if int(r.next-r.first) != len(list) || r.bytes != bytes {
-					t.Fatalf("remembers %d of %d bytes, want %d of %d", r.next-r.first, r.bytes, len(list), bytes)
+					t.Fatalf("got %d replies of %d bytes, want %d of %d", r.next-r.first, r.bytes, len(list), bytes)
 				}
 			},
 		})
@@ -254,7 +254,7 @@ func TestReplyCacheIsBounded(t *testing.T) {
 		r.add(0, &actor.Reply{Call: call(i)}, 1, 1)
 	}
 	if len(r.entries) != replyCacheMax || r.find(call(replyCacheMax), 1) != nil || r.find(call(replyCacheMax+1), 1) == nil {
-		t.Errorf("%d are kept", len(r.entries))
+		t.Errorf("got a cache of %d entries", len(r.entries))
 	}
 	large := actor.Reply{Parts: []actor.Part{{Bytes: make([]byte, replyCacheBytesMax/4+1)}}}
 	for i := range 8 {
@@ -262,7 +262,7 @@ func TestReplyCacheIsBounded(t *testing.T) {
 		r.add(0, &large, 1, 1)
 	}
 	if r.bytes > replyCacheBytesMax || r.next-r.first != 3 {
-		t.Errorf("%d are kept, of %d bytes", r.next-r.first, r.bytes)
+		t.Errorf("got %d replies of %d bytes, want 3", r.next-r.first, r.bytes)
 	}
 }
 
@@ -278,16 +278,16 @@ func TestActorTable(t *testing.T) {
 	slices.SortFunc(all, actor.ID.Compare)
 	for i, act := range r.ordered() {
 		if act.id != all[i] || r.find(all[i]) != act {
-			t.Fatalf("%d is %s, want %s", i, act.id, all[i])
+			t.Fatalf("position %d: got %s, want %s", i, act.id, all[i])
 		}
 	}
 	for i, id := range all {
 		r.remove(r.find(id))
 		if r.find(id) != nil || r.count != len(all)-1-i {
-			t.Fatalf("%s is still here, of %d", id, r.count)
+			t.Fatalf("%s was not removed, %d actors left", id, r.count)
 		}
 	}
 	if len(r.groups) != 0 {
-		t.Errorf("%d families of nobody", len(r.groups))
+		t.Errorf("got %d groups, want 0", len(r.groups))
 	}
 }

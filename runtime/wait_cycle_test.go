@@ -59,7 +59,7 @@ func TestWaitCycleThroughSecondHolder(t *testing.T) {
 	n.step(n.cells[0], Agents{Definitions: all})
 	n.advance(1100 * time.Millisecond) // b has slept and calls a
 	if got := n.eventCounts[history.RefuseWaitCycle]; got != 1 {
-		t.Errorf("%d calls were refused for the ring, want 1", got)
+		t.Errorf("%d calls were refused for the cycle, want 1", got)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestFullInterleavedActorFormsNoWaitCycle(t *testing.T) {
 	n.advance(3 * time.Second)
 	for _, id := range []actor.CallID{first, second} {
 		if got := n.result(id); got == "nothing" || strings.Contains(got, "Deadline") {
-			t.Errorf("got %q", got)
+			t.Errorf("got %q, want a reply or Busy", got)
 		}
 	}
 }
@@ -110,11 +110,11 @@ func TestWaitCyclesAreBroken(t *testing.T) {
 		messages []string
 		refused  int
 	}{
-		{"two that ask each other", []string{"a b", "b a"}, 1},
-		{"a ring of three", []string{"a b", "b c", "c a"}, 1},
-		{"a ring through a third", []string{"a b c", "c a"}, 1},
+		{"two agents that call each other", []string{"a b", "b a"}, 1},
+		{"cycle of three", []string{"a b", "b c", "c a"}, 1},
+		{"cycle through a third agent", []string{"a b c", "c a"}, 1},
 		{"two branches of one tree", []string{"a b+c", "b c", "c b"}, 1},
-		{"no ring", []string{"a b c", "c d"}, 0},
+		{"no cycle", []string{"a b c", "c d"}, 0},
 	} {
 		for cells := 1; cells <= 4; cells++ {
 			n := newNode(t, cells, agent("a", routeByMessage()), agent("b", routeByMessage()), agent("c", routeByMessage()), agent("d", routeByMessage()))
@@ -165,11 +165,11 @@ func TestWaitCycleRefusalListsCycle(t *testing.T) {
 	n := newNode(t, 2, agent("a", capture), agent("b", capture))
 	n.sendTogether("a b", "b a")
 	if refusal == nil || refusal.Reason != actor.WaitCycle || len(refusal.Chain) != 2 {
-		t.Fatalf("told %+v", refusal)
+		t.Fatalf("got refusal %+v, want WaitCycle with a chain of 2", refusal)
 	}
 	text := refusal.Error()
 	if !strings.Contains(text, "wait cycle: ") || !strings.Contains(text, "a/main -> b/main -> a/main") && !strings.Contains(text, "b/main -> a/main -> b/main") {
-		t.Errorf("the refusal says %q", text)
+		t.Errorf("got refusal %q", text)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestLostProbeIsResent(t *testing.T) {
 	n.advance(3 * time.Second)
 	for _, id := range ids {
 		if n.result(id) == "nothing" {
-			t.Error("the ring stands")
+			t.Error("the cycle was not broken")
 		}
 	}
 	if lost == 0 {
@@ -210,7 +210,7 @@ func TestWaitCycleIsBrokenAfterRestart(t *testing.T) {
 		}
 		n.sendTogether("a b", "b a")
 		if cells == 4 && n.eventCounts[history.RefuseWaitCycle] != 0 {
-			t.Fatal("the ring broke before the restart")
+			t.Fatal("the cycle was broken before the restart")
 		}
 		dropReplies = false
 		n.restart(cells)
@@ -242,7 +242,7 @@ func TestCancelDuringConfirmationPreventsRefusal(t *testing.T) {
 	}
 	ids := n.sendTogether("a b", "b a")
 	if len(confirms) == 0 {
-		t.Fatal("no second lap crossed a cell")
+		t.Fatal("no confirmation was sent to another cell")
 	}
 	n.step(n.cells[0], Deliver{actor.Envelope{To: actor.NewID("a", ""), Body: actor.Cancel{Call: ids[0], Reason: actor.Stopped}}})
 	n.drain()
@@ -265,7 +265,7 @@ func TestWaitCycleThroughSecondBranch(t *testing.T) {
 	n.advance(20 * time.Second)
 	got := n.result(ids[0]) + "|" + n.result(ids[1])
 	if strings.Count(got, "WaitCycle") != 1 || strings.Contains(got, "Deadline") {
-		t.Errorf("got %q, want one refused for the ring", got)
+		t.Errorf("got %q, want one call refused for the cycle", got)
 	}
 }
 
@@ -295,8 +295,8 @@ func TestManyOverlappingWaitCyclesAreBroken(t *testing.T) {
 		}
 		calls := crowd * (crowd - 1)
 		if limit := calls * actor.BranchesMax * crowd; n.eventCounts[history.Probe] > limit {
-			t.Errorf("%d cells: %d probes passed, want at most %d", cells, n.eventCounts[history.Probe], limit)
+			t.Errorf("%d cells: got %d probes, want at most %d", cells, n.eventCounts[history.Probe], limit)
 		}
-		t.Logf("%d cells: %d calls, %d refused, %d probes passed", cells, calls, n.eventCounts[history.RefuseWaitCycle], n.eventCounts[history.Probe])
+		t.Logf("%d cells: %d calls, %d refused, %d probes", cells, calls, n.eventCounts[history.RefuseWaitCycle], n.eventCounts[history.Probe])
 	}
 }

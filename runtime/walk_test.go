@@ -21,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-var walksFile = flag.String("walks", "testdata/walks.json", "walks through module Calls, one a line")
+var walksFile = flag.String("walks", "testdata/walks.json", "file of walks through module Calls, one per line")
 
 // TestWalks runs real cells through walks that TLC generated from the specification
 // (tla/Walk.tla). The code must be able to take every step that the specification
@@ -50,7 +50,7 @@ func TestWalks(t *testing.T) {
 	}
 	for _, action := range []string{"Send", "Ask", "GiveUp", "Admit", "Refuse", "Deliver", "Start", "Reply", "Answer", "Cancel", "Drop", "Sync", "Crash", "Restart"} {
 		if counts[action] == 0 {
-			t.Errorf("no walk has a %s", action)
+			t.Errorf("no walk contains action %s", action)
 		}
 	}
 	t.Logf("%d walks followed: %v", walks, counts)
@@ -143,7 +143,7 @@ func (t *walkTurn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (t *walkTurn) Stop() {}
 
-func walkWork(context.Context) ([]byte, error) { panic("the walk decides") }
+func walkWork(context.Context) ([]byte, error) { panic("the walk must supply the outcome") }
 
 func walkLimits() dispatcher.Limits {
 	l := dispatcher.DefaultLimits()
@@ -251,7 +251,7 @@ func (w *walker) deliver(kind string, call int, keep bool) error {
 	key := messageKey{kind, w.calls[call]}
 	messages := w.net[key]
 	if len(messages) == 0 {
-		return fmt.Errorf("nobody has sent it")
+		return fmt.Errorf("the message was not sent")
 	}
 	if !keep {
 		delete(w.net, key)
@@ -265,7 +265,7 @@ func (w *walker) deliver(kind string, call int, keep bool) error {
 func (w *walker) decide(call int, callee string) error {
 	e, ok := w.decisions[w.calls[call]]
 	if !ok {
-		return fmt.Errorf("its turn does not ask how to go on")
+		return fmt.Errorf("the turn does not wait for a decision")
 	}
 	delete(w.decisions, w.calls[call])
 	w.step(w.nodes[w.to[call]], Outcome{ID: e.ID, Attempt: e.Attempt, Answer: actor.Answer{Parts: actor.Text(callee)}})
@@ -290,7 +290,7 @@ func (w *walker) follow(steps []walkStep, counts map[string]int) error {
 			return nil // the walk may end before an action that the cell takes at once
 		}
 		if err := w.compare(steps[last].states); err != nil {
-			return fmt.Errorf("behind step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
+			return fmt.Errorf("after step %d, %s %d %v%s: %w", i+1, s.action, s.call, s.actor, s.kind, err)
 		}
 	}
 	return nil
@@ -322,7 +322,7 @@ func (w *walker) apply(s *walkStep) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s does not make the call", caller.name)
+		return fmt.Errorf("%s did not make the call", caller.name)
 	case "Reply":
 		return w.decide(s.call, "")
 	case "Admit", "Refuse", "Deliver":
@@ -350,7 +350,7 @@ func (w *walker) apply(s *walkStep) error {
 		n.down = false
 		w.boot(n)
 	default:
-		return fmt.Errorf("no such action")
+		return fmt.Errorf("unknown action")
 	}
 	return nil
 }
@@ -396,7 +396,7 @@ func (w *walker) compare(states []callState) error {
 			queued = queued || slices.Contains(a.Queue, w.calls[c])
 		}
 		if running != (s[2] == "run" || s[2] == "await") || queued != (s[2] == "queued") {
-			return fmt.Errorf("call %d is %q at %s; in its cell queued is %v, and a turn %v", c, s[2], n.name, queued, running)
+			return fmt.Errorf("call %d: want state %q at %s, got queued %v and running %v", c, s[2], n.name, queued, running)
 		}
 	}
 	return nil
@@ -409,9 +409,9 @@ func (w *walker) compareCaller(c int, s callState) error {
 		switch {
 		case s[1] == "cancel": // a client that has cancelled still waits for the reply
 		case replied != (s[0] == "done"):
-			return fmt.Errorf("client's call %d is %q; its client is told: %v", c, s[0], replied)
+			return fmt.Errorf("client call %d: want state %q, got replied %v", c, s[0], replied)
 		case replied && (reply.Refusal == nil) != (s[1] == "ok"):
-			return fmt.Errorf("client's call %d ends with %q; its client is told %v", c, s[1], reply.Refusal)
+			return fmt.Errorf("client call %d: want outcome %q, got refusal %v", c, s[1], reply.Refusal)
 		}
 		return nil
 	}
@@ -419,7 +419,7 @@ func (w *walker) compareCaller(c int, s callState) error {
 		return nil
 	}
 	if open := slices.Contains(w.openCalls(p), w.calls[c]); open != (s[0] == "wait") {
-		return fmt.Errorf("call %d is %q at its caller %s, where it is open: %v", c, s[0], w.to[p], open)
+		return fmt.Errorf("call %d: want state %q at its caller %s, got open %v", c, s[0], w.to[p], open)
 	}
 	return nil
 }
