@@ -135,13 +135,13 @@ func TestExternalAgentCallback(t *testing.T) {
 		seen = append(seen, b.Call)
 		return actor.Complete(actor.Text("done " + actor.TextOf(b.Call.Parts))), nil
 	})
-	asker := agent("caller", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	caller := agent("caller", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "worker", Parts: actor.Text("work")}}}, nil
 		}
 		return actor.Complete(answers[0][0].Parts), nil
 	})
-	n := newNode(t, 2, externalAgent(false), helper, asker)
+	n := newNode(t, 2, externalAgent(false), helper, caller)
 	root := n.send("caller/s", "go")
 	op := n.external[0].effect.Op.(Invoke)
 	run := op.Call.ID
@@ -435,13 +435,13 @@ func TestRunKeepsItsAgentDefinition(t *testing.T) {
 
 func TestSystemAgentCannotBeCalled(t *testing.T) {
 	system := stateAgent(func(d *actor.Definition) { d.System = true })
-	asker := agent("caller", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
+	caller := agent("caller", func(_ actor.Begin, answers [][]actor.Answer) (actor.Action, error) {
 		if len(answers) == 0 {
 			return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: "stateful", Parts: actor.Text("a=1")}}}, nil
 		}
 		return actor.EndRefused(answers[0][0].Refusal), nil
 	})
-	n := newNode(t, 1, system, asker)
+	n := newNode(t, 1, system, caller)
 	n.want(n.send("caller", "go"), "NotFound")
 }
 
