@@ -33,7 +33,7 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 	file := anchorFile(n.id, slot, d.mark, d.previous)
 	last := file[slot*store.AnchorSlotApart:][:store.AnchorSlotBytes]
 	want := d.previous
-	what := "its last write was torn"
+	what := "torn write"
 	switch w.entropy.Int(4) {
 	case 0:
 		at := w.entropy.Int(len(last))
@@ -42,20 +42,20 @@ func (d *disk) readAnchor() (m store.Mark, wait time.Duration) {
 		}
 	case 1:
 		last[w.entropy.Int(len(last))] ^= 1 << w.entropy.Int(8)
-		what = "one bit is another"
+		what = "one bit flipped"
 	case 2:
-		file, want, what = file[:w.entropy.Int(store.AnchorSlotBytes)], store.Mark{}, "it ends early"
+		file, want, what = file[:w.entropy.Int(store.AnchorSlotBytes)], store.Mark{}, "truncated file"
 	case 3:
-		file, want, what = anchorFile("n0", slot, d.mark, d.previous), store.Mark{}, "it is another node's"
+		file, want, what = anchorFile("n0", slot, d.mark, d.previous), store.Mark{}, "written by another node"
 	}
 	m, _, err := store.DecodeAnchor(file, n.id)
 	switch {
 	case err == nil && m != want || err != nil && want != (store.Mark{}):
-		w.fail(RotIsTold, fmt.Sprintf("%s takes batch %d for its anchor, %v; it wrote batches %d and %d, and of the last %s", n.id, m.Batch, err, d.previous.Batch, d.mark.Batch, what))
+		w.fail(RotIsTold, fmt.Sprintf("%s uses the anchor of batch %d, error %v; it wrote anchors of batches %d and %d, the last one damaged: %s", n.id, m.Batch, err, d.previous.Batch, d.mark.Batch, what))
 	case err != nil:
-		w.recordFault(DiskTornAnchor, "%s does not start: %v", n.id, err)
+		w.recordFault(DiskTornAnchor, "%s refuses to start: %v", n.id, err)
 		return d.mark, w.between(500*time.Millisecond, 5*time.Second)
 	}
-	w.recordFault(DiskTornAnchor, "%s starts from batch %d, not %d: %s", n.id, m.Batch, d.mark.Batch, what)
+	w.recordFault(DiskTornAnchor, "%s starts from batch %d instead of %d: %s", n.id, m.Batch, d.mark.Batch, what)
 	return m, 0
 }

@@ -44,6 +44,7 @@ func Properties() []string {
 	return []string{CellNeverPanics, CodecRoundTrip, StoreReads, RotIsTold, ChainHolds, StoreHolds, RegistryHolds, NobodyAstray, SameTurns, PartsAreSaid, StreamsFold, Deterministic, WorldNeverPanics}
 }
 
+// auditEnabled reports whether the run ends with an audit.
 func (w *Simulation) auditEnabled() bool { return w.seed%auditEvery == 0 }
 
 // audit checks the store of a simulation at rest: the log of each node is one chain,
@@ -52,13 +53,13 @@ func (w *Simulation) auditEnabled() bool { return w.seed%auditEvery == 0 }
 func (w *Simulation) audit() {
 	for _, n := range w.nodes {
 		if end, err := store.VerifyAll(w.kv, n.id, n.log.mark); err != nil || end != n.log.mark {
-			w.fail(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d, its disk says %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
+			w.fail(ChainHolds, fmt.Sprintf("log of %s: want last batch %d, verified up to %d: %v", n.id, n.log.mark.Batch, end.Batch, err))
 		}
 	}
 	n := w.nodes[0] // all nodes share one store
 	x, err := store.Examine(w.kv, n.id, n.log.mark, nil, nil)
 	if err != nil || x.Wrong > 0 {
-		w.fail(StoreHolds, fmt.Sprintf("%d things are wrong with the store, %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
+		w.fail(StoreHolds, fmt.Sprintf("examination of the store: %d problems, error %v: %+v", x.Wrong, err, x.Findings[:min(len(x.Findings), 3)]))
 	}
 	defer w.setStream(w.setStream(topicAudit))
 	w.auditCodecs()
@@ -73,6 +74,8 @@ func (w *Simulation) audit() {
 // streamEventsMax exceeds the number of events of any run.
 const streamEventsMax = 1 << 16
 
+// auditRun checks that the stored events of a run fold to an ended run. A run without
+// events is valid.
 func (w *Simulation) auditRun(run actor.CallID) error {
 	stored, err := store.Events(w.kv, actor.DefaultTenant, run, 0, streamEventsMax)
 	if err != nil || len(stored) == 0 { // refused, repeated or unjournaled request
@@ -86,7 +89,7 @@ func (w *Simulation) auditRun(run actor.CallID) error {
 	}
 	record, err := runs.Fold(events)
 	if err == nil && record.Ended == 0 {
-		err = fmt.Errorf("its stream of %d events does not end", len(events))
+		err = fmt.Errorf("stream of %d events has no final event", len(events))
 	}
 	return err
 }
@@ -129,7 +132,7 @@ func (w *Simulation) auditCorruption() {
 		case err != nil || x.Wrong > 0:
 			w.Stats.Points[CorruptionFound]++
 		case after != before:
-			w.fail(StoreHolds, fmt.Sprintf("%s; nobody finds anything, and it reads as %.80q, not as %.80q", r.description, after, before))
+			w.fail(StoreHolds, fmt.Sprintf("%s; the corruption is not detected, and the row reads as %.80q, want %.80q", r.description, after, before))
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (w *Simulation) mintToken(run actor.CallID, id actor.ID) upstream.Secret {
 func (w *Simulation) sendCallback(j *externalCall, body string, done func(*actor.Reply)) {
 	run, id, refusal := ingress.ReadToken(w.tokenSecret(), j.token)
 	if refusal != nil {
-		w.fail(CodecRoundTrip, "the token of a run cannot be read: "+refusal.Error())
+		w.fail(CodecRoundTrip, "run token rejected: "+refusal.Error())
 		return
 	}
 	if w.faultFires(CallbackForged) {
@@ -56,18 +56,18 @@ func (w *Simulation) sendCallback(j *externalCall, body string, done func(*actor
 	checkSame := func(reply *actor.Reply) {
 		volatile := w.isVolatile(id.Agent) // a volatile actor starts a new run after it has moved
 		if !volatile && first != nil && reply != nil && first.Refusal == nil && reply.Refusal == nil && first.Run != reply.Run {
-			w.fail(specs.OneAnswer, fmt.Sprintf("%s calls back once, and has the answers of two runs, %s and %s", j.agent, first.Run, reply.Run))
+			w.fail(specs.OneAnswer, fmt.Sprintf("one callback of %s has answers of two runs, %s and %s", j.agent, first.Run, reply.Run))
 		}
 		if reply != nil {
 			first = reply
 		}
 	}
-	w.log.note(w.now, "%s calls back for run %s: %s", j.agent, run.Short(), body)
+	w.log.note(w.now, "callback of %s for run %s: %s", j.agent, run.Short(), body)
 	w.submitCall(n, call, func(reply *actor.Reply) { checkSame(reply); done(reply) })
 	if w.faultFires(CallbackDuplicate) {
 		w.after(w.between(0, 300*time.Millisecond), func() {
 			if other := w.drawNode(); other != nil && other != n { // a node keeps at most one waiter per call
-				w.recordFault(CallbackDuplicate, "%s calls back twice", j.agent)
+				w.recordFault(CallbackDuplicate, "%s sends a callback twice", j.agent)
 				w.submitCall(other, call, checkSame)
 			}
 		})

@@ -82,7 +82,7 @@ func (w *Simulation) loadRegistryItems() []actor.StateItem {
 			return journal.KeptNow()
 		}
 	}
-	w.fail(StoreReads, "the registry: "+err.Error())
+	w.fail(StoreReads, "load the registry: "+err.Error())
 	return nil
 }
 
@@ -91,7 +91,7 @@ func (n *node) buildCatalog() {
 	w, d := n.w, n.catalog
 	catalog, err := d.reader.Read(d.items)
 	if err != nil {
-		w.fail(RegistryHolds, fmt.Sprintf("%s cannot read what the registry keeps: %v", n.id, err))
+		w.fail(RegistryHolds, fmt.Sprintf("%s cannot decode the registry's items: %v", n.id, err))
 		return
 	}
 	d.Catalog, d.keys = catalog, nil
@@ -104,7 +104,7 @@ func (n *node) buildCatalog() {
 	for _, item := range catalog.Keys {
 		key, err := ingress.DecodeKey(item.Value)
 		if err != nil {
-			w.fail(RegistryHolds, fmt.Sprintf("%s cannot read a key: %v", n.id, err))
+			w.fail(RegistryHolds, fmt.Sprintf("%s cannot decode an API key: %v", n.id, err))
 			return
 		}
 		d.keys = append(d.keys, key)
@@ -141,7 +141,7 @@ func handleAnnounce(ctx context.Context, input []byte) tools.Result {
 func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 	w, d := n.w, n.trackEffect(h)
 	if w.faultFires(ToolHang) {
-		w.recordFault(ToolHang, "what the registry announces is lost")
+		w.recordFault(ToolHang, "the registry's announcement is lost")
 		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 		return
 	}
@@ -158,7 +158,7 @@ func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 		}
 	}
 	if replyLost {
-		w.recordFault(ToolReplyLost, "nobody tells the registry that all have heard")
+		w.recordFault(ToolReplyLost, "the reply to the registry's announcement is lost")
 		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 		return
 	}
@@ -167,7 +167,7 @@ func (n *node) performAnnounce(h *gatedEffect, op runtime.Tool) {
 		switch {
 		case w.appliedEverywhere(version) || answer.Refusal != nil:
 		case w.now >= deadline:
-			answer = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "not every cell has heard of it")}
+			answer = actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "registry update not applied by all cells")}
 		default:
 			n.after(5*time.Millisecond, poll)
 			return

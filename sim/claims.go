@@ -26,6 +26,7 @@ type claim struct {
 	releasing bool // being released: cells see no owner, but writes of the owner are still accepted
 }
 
+// owned reports whether cells see an owner of the group.
 func (c *claim) owned() bool { return c.node != nil && !c.releasing }
 
 // shardRange returns the shards of a group, lo <= shard < hi.
@@ -34,6 +35,7 @@ func (c *claims) shardRange(group int) (lo, hi uint16) {
 	return uint16(group * dispatcher.Shards / n), uint16((group + 1) * dispatcher.Shards / n)
 }
 
+// groupOf returns the group of a shard.
 func (c *claims) groupOf(shard uint16) int {
 	g := int(shard) * len(c.groups) / dispatcher.Shards
 	for {

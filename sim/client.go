@@ -81,7 +81,7 @@ func (w *Simulation) nextArrival() {
 	c := w.drawClient()
 	w.submit(c)
 	if c.key != "" && w.faultFires(ClientDuplicate) {
-		w.recordFault(ClientDuplicate, "client %d asks twice", c.no)
+		w.recordFault(ClientDuplicate, "client %d sends its request twice", c.no)
 		w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
 	}
 }
@@ -162,12 +162,12 @@ func (w *Simulation) submitAt(c *client, cell *cell) {
 	}
 	call, refusal := w.clientCall(c)
 	if refusal != nil {
-		w.fail(CodecRoundTrip, fmt.Sprintf("what client %d asks cannot be read: %v", c.no, refusal))
+		w.fail(CodecRoundTrip, fmt.Sprintf("valid request of client %d rejected: %v", c.no, refusal))
 		return
 	}
 	call.ID, call.Root, call.Kind, call.Lane = id, id, actor.Waiting, c.lane
 	call.Attempt, call.Origin = 1, actor.Human
-	w.log.note(w.now, "client %d asks %s through %s: %s", c.no, c.to, cell.self, c.text)
+	w.log.note(w.now, "client %d calls %s through %s: %s", c.no, c.to, cell.self, c.text)
 	req := &pendingRequest{client: c, call: id, cell: cell}
 	w.pending = append(w.pending, req)
 	w.recordKeyedRequest(req)
@@ -212,9 +212,9 @@ func (w *Simulation) disconnectClient(req *pendingRequest, f Fault) {
 		return
 	}
 	if int(f) < faultKinds {
-		w.recordFault(f, "client %d hangs up", req.client.no)
+		w.recordFault(f, "client %d disconnects", req.client.no)
 	} else {
-		w.log.note(w.now, "client %d has waited long enough", req.client.no)
+		w.log.note(w.now, "client %d times out", req.client.no)
 	}
 	w.scheduleRetry(req.client, w.between(time.Millisecond, time.Second))
 }
@@ -258,6 +258,8 @@ func (w *Simulation) scheduleRetry(c *client, delay time.Duration) {
 // disconnecting does not.
 func (w *Simulation) cancelRun(req *pendingRequest) { w.cancelRunAs(ClientCancel, req) }
 
+// cancelRunAs cancels the run of a pending request through a random node. It records the
+// fault unless a storm of cancels has recorded it.
 func (w *Simulation) cancelRunAs(f Fault, req *pendingRequest) {
 	n := w.drawNode()
 	if n == nil || !slices.Contains(w.pending, req) {
@@ -267,7 +269,7 @@ func (w *Simulation) cancelRunAs(f Fault, req *pendingRequest) {
 		w.recordFault(f, "client %d cancels %s", req.client.no, req.call.Short())
 	}
 	if refusal := ingress.CheckEmpty([]byte([...]string{"", "{}", " { } "}[req.client.tries%3])); refusal != nil {
-		w.fail(CodecRoundTrip, "a door does not take a cancel: "+refusal.Error())
+		w.fail(CodecRoundTrip, "cancel request rejected: "+refusal.Error())
 	}
 	n.cells[w.entropy.Int(len(n.cells))].enqueue(input{orderGroup: unordered,
 		in: runtime.Deliver{Envelope: actor.Envelope{To: req.client.to, Body: actor.Cancel{Call: req.call, Reason: actor.Stopped}}}})
@@ -299,11 +301,11 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 		c.onReply(&reply)
 	case reply.Status == actor.Succeeded && c.key != "" && !w.isVolatile(c.to.Agent): // a volatile actor forgets idempotency keys
 		if !c.run.IsZero() && c.run != reply.Run {
-			w.fail("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of runs %s and %s", c.no, c.run, reply.Run))
+			w.fail("OneAnswer", fmt.Sprintf("client %d received answers of two runs under one key, %s and %s", c.no, c.run, reply.Run))
 		}
 		digest := history.SaidIn(reply.Parts, reply.Warnings)
 		if c.run == reply.Run && c.replyDigest != digest {
-			w.fail("OneAnswer", fmt.Sprintf("client %d has two answers under one key, of run %s", c.no, c.run))
+			w.fail("OneAnswer", fmt.Sprintf("client %d received two different answers under one key, of run %s", c.no, c.run))
 		}
 		c.replyDigest = digest
 		if c.run == reply.Run {
@@ -312,13 +314,14 @@ func (w *Simulation) deliverReply(n *node, op runtime.Respond) {
 		c.run = reply.Run
 	case reply.Refusal != nil && (reply.Refusal.Reason == actor.Busy || reply.Refusal.Reason == actor.Unavailable):
 		if c.burst && reply.Refusal.Reason == actor.Busy {
-			w.recordFault(AgentBusy, "client %d finds no room", c.no)
+			w.recordFault(AgentBusy, "client %d is refused: mailbox full", c.no)
 			return
 		}
 		w.scheduleRetry(c, w.between(reply.Refusal.RetryAfter, reply.Refusal.RetryAfter+3*time.Second))
 	}
 }
 
+// isVolatile reports whether an agent of the plan has no journal.
 func (w *Simulation) isVolatile(agent string) bool {
 	for i := range w.plan.Agents {
 		if def := &w.plan.Agents[i]; def.Name == agent {
@@ -359,6 +362,7 @@ func (w *Simulation) handlePublished(_ *node, e store.RunEvent) {
 	w.maybeDecideTwice(owner.Actor, e.Run, event.Name)
 }
 
+// sendSignal answers a wait for a signal, as a person does.
 func (w *Simulation) sendSignal(to actor.ID, run actor.CallID, name string) {
 	text := "go on"
 	if w.team != nil && w.team.Signal != nil {
@@ -367,6 +371,7 @@ func (w *Simulation) sendSignal(to actor.ID, run actor.CallID, name string) {
 	w.sendSignalText(to, run, name, text)
 }
 
+// sendSignalText sends a signal with the payload text through a random node.
 func (w *Simulation) sendSignalText(to actor.ID, run actor.CallID, name, text string) {
 	n := w.drawNode()
 	if n == nil {
@@ -375,7 +380,7 @@ func (w *Simulation) sendSignalText(to actor.ID, run actor.CallID, name, text st
 	id := w.newCallID()
 	call, refusal := ingress.Signal(run, invariant.Must(json.Marshal(map[string]string{"name": name, "payload": text})))
 	if refusal != nil {
-		w.fail(CodecRoundTrip, fmt.Sprintf("the signal %s cannot be read: %v", name, refusal))
+		w.fail(CodecRoundTrip, fmt.Sprintf("valid signal %s rejected: %v", name, refusal))
 		return
 	}
 	call.ID, call.Root, call.To, call.Lane, call.Left, call.Attempt = id, id, to, actor.Normal, 10*time.Second, 1

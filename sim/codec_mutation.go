@@ -138,7 +138,7 @@ func (w *Simulation) auditCodecs() {
 				continue
 			}
 			if again, err := format.read(encoded); err != nil || !bytes.Equal(again, encoded) {
-				w.fail(CodecRoundTrip, fmt.Sprintf("a %s is read, and what is written of it is read as another, %v: %q", format.name, err, b))
+				w.fail(CodecRoundTrip, fmt.Sprintf("a mutated %s decodes, but its re-encoding decodes to a different value, %v: %q", format.name, err, b))
 				return
 			}
 		}

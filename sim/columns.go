@@ -107,11 +107,11 @@ func (c *Columns) describe(e *history.Event) string {
 	case history.Ask:
 		switch e.What {
 		case "client":
-			return "client asks " + shortID(e.Peer) + c.callNumber(e.Call)
+			return "client calls " + shortID(e.Peer) + c.callNumber(e.Call)
 		case "call":
-			return self + " asks " + shortID(e.Peer) + c.callNumber(e.Call)
+			return self + " calls " + shortID(e.Peer) + c.callNumber(e.Call)
 		}
-		return self + " wants " + e.What
+		return self + " asks for " + e.What
 	case history.Answer:
 		return self + " gets " + e.What + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Send:
@@ -121,36 +121,36 @@ func (c *Columns) describe(e *history.Event) string {
 	case history.Drop:
 		return "drops " + e.What + c.callNumber(e.Call) + ": " + e.Why
 	case history.Admit:
-		return self + " takes" + c.callNumber(e.Call)
+		return self + " admits" + c.callNumber(e.Call)
 	case history.Refuse:
 		return self + " refused" + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Start:
-		return self + " begins" + c.callNumber(e.Call)
+		return self + " starts" + c.callNumber(e.Call)
 	case history.Reply:
 		return self + " ends" + c.callNumber(e.Call) + reasonSuffix(e)
 	case history.Queue:
 		return self + " queues" + c.callNumber(e.Call) + " behind" + c.callNumber(e.Parent)
 	case history.Probe:
-		return "a probe passes" + c.callNumber(e.Call)
+		return "forwards the probe of" + c.callNumber(e.Call)
 	case history.ProbeHome:
-		return fmt.Sprintf("the probe of%s is home: %d hops", c.callNumber(e.Call), e.N)
+		return fmt.Sprintf("the probe of%s returned: %d hops", c.callNumber(e.Call), e.N)
 	case history.Confirm:
-		return "lap two:" + c.callNumber(e.Call) + " still waits"
+		return "second lap:" + c.callNumber(e.Call) + " still waits"
 	case history.RefuseWaitCycle:
-		return self + " refuses" + c.callNumber(e.Call) + ": a ring"
+		return self + " refuses" + c.callNumber(e.Call) + ": wait cycle"
 	case history.Reprobe:
 		return self + " probes again" + c.callNumber(e.Call)
 	case history.Expire:
 		if e.What == "sleep" {
 			return ""
 		}
-		return self + " time is over: " + e.What + c.callNumber(e.Call)
+		return self + " times out: " + e.What + c.callNumber(e.Call)
 	case history.Cancel:
 		return self + " cancels" + c.callNumber(e.Call)
 	case history.Hold:
 		return self + " held: " + e.What + c.callNumber(e.Call)
 	case history.Resume:
-		return self + " goes on: " + e.What + c.callNumber(e.Call)
+		return self + " resumes: " + e.What + c.callNumber(e.Call)
 	case history.Activate:
 		return "+ " + self
 	case history.Deactivate:
@@ -168,21 +168,22 @@ func (c *Columns) describe(e *history.Event) string {
 	case history.Perform:
 		switch {
 		case e.What == "respond" && e.Status == 0:
-			return "⇒ client" + c.callNumber(e.Call) + " waits for a person"
+			return "⇒ client" + c.callNumber(e.Call) + " is held"
 		case e.What == "respond":
 			return "⇒ client" + c.callNumber(e.Call) + " " + e.Status.String() + reasonSuffix(e)
 		case e.What == "try":
-			return fmt.Sprintf("⇒ asks outside for%s, try %d", c.callNumber(e.Call), e.N)
+			return fmt.Sprintf("⇒ upstream request for%s, attempt %d", c.callNumber(e.Call), e.N)
 		case e.What == "show":
-			return fmt.Sprintf("⇒ shows a piece of%s, event %d", c.callNumber(e.Call), e.N)
+			return fmt.Sprintf("⇒ publishes a piece of%s, event %d", c.callNumber(e.Call), e.N)
 		case e.What == "take back":
-			return fmt.Sprintf("takes back of%s what came after event %d", c.callNumber(e.Call), e.N)
+			return fmt.Sprintf("retracts pieces of%s after event %d", c.callNumber(e.Call), e.N)
 		}
 		return ""
 	}
 	return self + " " + strings.ToLower(e.Kind.String()) + c.callNumber(e.Call)
 }
 
+// reasonSuffix returns the reason of a refusal as a suffix, or "" without one.
 func reasonSuffix(e *history.Event) string {
 	if e.Reason == 0 {
 		return ""

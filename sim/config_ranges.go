@@ -61,7 +61,7 @@ type valueRange struct {
 func parseRange(tag string, duration bool) (r valueRange, err error) {
 	least, most, ok := strings.Cut(tag, "..")
 	if !ok {
-		return r, fmt.Errorf("range %q: want least..most", tag)
+		return r, fmt.Errorf("range %q: want min..max", tag)
 	}
 	r.unit, r.maxHalvings = 1, 64
 	parse := parseCount
@@ -72,7 +72,7 @@ func parseRange(tag string, duration bool) (r valueRange, err error) {
 		r.max, err = parse(most)
 	}
 	if err == nil && (r.min < 0 || r.max < r.min || r.max-r.min >= 1<<32) {
-		err = fmt.Errorf("want least up to most, less than 2^32 apart")
+		err = fmt.Errorf("want 0 <= min <= max and max-min < 2^32")
 	}
 	if err != nil {
 		return r, fmt.Errorf("range %q: %w", tag, err)

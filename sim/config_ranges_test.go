@@ -22,7 +22,7 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 			_, ok := f.Tag.Lookup("sim")
 			number := f.Type.Kind() == reflect.Int || f.Type.Kind() == reflect.Uint32 || f.Type == reflect.TypeFor[actor.Duration]()
 			if ok != number {
-				t.Errorf("%T.%s has a range: %v, is a bound: %v", v, f.Name, ok, number)
+				t.Errorf("%T.%s: has a sim range %v, is numeric %v, want both or neither", v, f.Name, ok, number)
 			}
 		}
 	}
@@ -46,7 +46,7 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 			}
 			v := asInt(reflect.ValueOf(l).Field(i)) / r.unit
 			if v < r.min || v > r.max {
-				t.Errorf("%s is %d, its range %+v", f.Name, v, r)
+				t.Errorf("%s = %d, want a value within %+v", f.Name, v, r)
 			}
 			if seen[f.Name] == nil {
 				seen[f.Name] = map[int64]bool{}
@@ -59,7 +59,7 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 	}
 	for name, values := range seen {
 		if len(values) < 4 || !values[-1] && len(values) < 50 {
-			t.Errorf("%s is only ever one of %d values", name, len(values))
+			t.Errorf("%s: drew only %d distinct values", name, len(values))
 		}
 	}
 }
@@ -67,10 +67,10 @@ func TestConfigFieldsHaveRanges(t *testing.T) {
 func TestParseRangeRejectsInvalid(t *testing.T) {
 	for _, text := range []string{"", "1", "2..1", "a..b", "1..x", "-1..1", "0..9999999999"} {
 		if r, err := parseRange(text, false); err == nil {
-			t.Errorf("%q reads as %+v", text, r)
+			t.Errorf("parseRange(%q) = %+v, want an error", text, r)
 		}
 	}
 	if r, err := parseRange("1KiB..2MiB", false); err != nil || r.min != 1<<10 || r.max != 2<<20 {
-		t.Errorf("1KiB..2MiB reads as %+v, %v", r, err)
+		t.Errorf("parseRange(1KiB..2MiB) = %+v, %v", r, err)
 	}
 }

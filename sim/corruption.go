@@ -94,7 +94,7 @@ func (d *disk) injectCorruption() {
 		}
 	}
 	if d.corruption != nil {
-		w.log.note(w.now, "the disk of %s: %s", d.n.id, d.corruption.description)
+		w.log.note(w.now, "corruption on %s: %s", d.n.id, d.corruption.description)
 	}
 }
 
@@ -149,12 +149,12 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 	switch f {
 	case DiskTornWrite:
 		bad.Value = current[:w.entropy.Int(len(current))]
-		r.description = fmt.Sprintf("%s has %d of its %d bytes", key, len(bad.Value), len(current))
+		r.description = fmt.Sprintf("%s is truncated to %d of %d bytes", key, len(bad.Value), len(current))
 	case DiskBitFlip:
 		bit := w.entropy.Int(8 * len(current))
 		bad.Value = bytes.Clone(current)
 		bad.Value[bit/8] ^= 1 << (bit % 8)
-		r.description = fmt.Sprintf("bit %d of %s is another", bit, key)
+		r.description = fmt.Sprintf("bit %d of %s is flipped", bit, key)
 	case DiskMisdirected:
 		from := rows[w.entropy.Int(len(rows))].Key
 		value, _, err := w.kv.Get(from)
@@ -168,10 +168,10 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 			return nil
 		}
 		bad.Value = rows[at].Value
-		r.description = fmt.Sprintf("%s is as it was before", key)
+		r.description = fmt.Sprintf("%s has its previous value", key)
 	default:
 		bad.Delete = true
-		r.description = fmt.Sprintf("%s is not there", key)
+		r.description = fmt.Sprintf("%s is missing", key)
 	}
 	w.restoreRows([]store.Row{bad})
 	return r
@@ -180,7 +180,7 @@ func (d *disk) corrupt(f Fault, rows []store.Row) *corruption {
 // restoreRows writes the rows to the store without checking ownership.
 func (w *Simulation) restoreRows(rows []store.Row) {
 	if err := w.kv.Apply(rows); err != nil {
-		panic("sim: the store of the simulator failed: " + err.Error())
+		panic("sim: apply rows to the store: " + err.Error())
 	}
 }
 
@@ -190,13 +190,13 @@ func (w *Simulation) restoreRows(rows []store.Row) {
 func (n *node) startDelay() time.Duration {
 	w, d := n.w, &n.log
 	if n.diskFullUntil > w.now {
-		w.recordFault(DiskFull, "%s has no room to start", n.id)
+		w.recordFault(DiskFull, "%s cannot start: disk full", n.id)
 		return n.diskFullUntil.Sub(w.now)
 	}
 	if w.faultFires(NodeNewerData) {
 		err := store.CheckFormat(newerFormatStore{w.kv})
 		if err == nil {
-			w.fail(RotIsTold, fmt.Sprintf("%s starts on data of a format that it does not know", n.id))
+			w.fail(RotIsTold, fmt.Sprintf("%s starts on data with an unknown format", n.id))
 		}
 		w.recordFault(NodeNewerData, "%s does not start: %v", n.id, err)
 		return w.between(500*time.Millisecond, 5*time.Second)
@@ -211,7 +211,7 @@ func (n *node) startDelay() time.Duration {
 	}
 	if (w.auditEnabled() || anchor != d.mark) && !slices.ContainsFunc(w.nodes, func(o *node) bool { return o.log.corruption != nil }) { // corruption found in a row shared by two nodes may belong to the other one
 		if end, err := store.Verify(w.kv, n.id, anchor); err != nil || end != d.mark {
-			w.fail(ChainHolds, fmt.Sprintf("the log of %s ends at batch %d when it starts, its disk says %d: %v", n.id, end.Batch, d.mark.Batch, err))
+			w.fail(ChainHolds, fmt.Sprintf("start of %s: the log ends at batch %d, want %d: %v", n.id, end.Batch, d.mark.Batch, err))
 		}
 	}
 	return 0
@@ -225,14 +225,14 @@ func (d *disk) verifyCorruptStart() {
 	end, err := store.Verify(w.kv, n.id, d.mark)
 	var before []string
 	if err == nil && end != d.mark {
-		w.fail(RotIsTold, fmt.Sprintf("%s starts behind batch %d, and had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.description))
+		w.fail(RotIsTold, fmt.Sprintf("%s starts after batch %d, but had committed batch %d: %s", n.id, end.Batch, d.mark.Batch, r.description))
 	}
 	if err == nil {
 		before = readActors(w.kv, r.actors)
 	} else if w.examinations++; w.examinations > examinationsMax {
-		w.log.note(w.now, "%s is not examined: the store has been, %d times", n.id, examinationsMax)
+		w.log.note(w.now, "%s: examination skipped after %d examinations of the store", n.id, examinationsMax)
 	} else if x, examineErr := store.Examine(w.kv, n.id, d.mark, nil, nil); examineErr != nil || x.Wrong == 0 {
-		w.fail(RotIsTold, fmt.Sprintf("%s does not start: %v; an examination finds %d things, %v", n.id, err, x.Wrong, examineErr))
+		w.fail(RotIsTold, fmt.Sprintf("%s does not start: %v; the examination has %d findings, want at least one; error %v", n.id, err, x.Wrong, examineErr))
 	}
 	w.restoreRows(r.original)
 	d.corruption = nil
@@ -240,21 +240,21 @@ func (d *disk) verifyCorruptStart() {
 		switch {
 		case err != nil: // the start detected the corruption
 		case before[i] == text:
-			w.log.note(w.now, "%s: that changes nothing that anybody reads", n.id)
+			w.log.note(w.now, "%s: the corruption changes no readable state", n.id)
 			return
 		default:
-			state := "another"
+			state := "changed"
 			if before[i] == "" {
-				state = "nobody that could be read"
+				state = "unreadable"
 			}
-			w.fail(RotIsTold, fmt.Sprintf("%s starts, and %s is %s: %s", n.id, r.actors[i], state, r.description))
+			w.fail(RotIsTold, fmt.Sprintf("%s starts without an error, but %s is %s: %s", n.id, r.actors[i], state, r.description))
 			return
 		}
 	}
 	if err != nil {
 		w.recordFault(r.fault, "%s does not start: %v", n.id, err)
 	}
-	w.log.note(w.now, "%s has what a backup has", n.id)
+	w.log.note(w.now, "%s: rows restored from backup", n.id)
 }
 
 // readActors returns the readable state of the actors as text; "" if an actor cannot

@@ -33,11 +33,13 @@ type disk struct {
 	pendingWrites [][]groupWrite // for each batch of inFlight
 }
 
+// open starts the log of a process after the last batch in the store. With NodeOlderData
+// the process is an earlier version, which writes the older format.
 func (d *disk) open(n *node) {
 	config := n.w.plan.Writer
 	config.Rare, config.Older = n.w.failpointFires, n.w.faultFires(NodeOlderData)
 	if d.oldBatches > 0 && !config.Older {
-		n.w.recordFault(NodeOlderData, "%s starts where an earlier program has written %d batches", n.id, d.oldBatches)
+		n.w.recordFault(NodeOlderData, "%s starts on data with %d batches of an earlier version", n.id, d.oldBatches)
 		d.oldBatches = 0
 	}
 	config.Node, config.From, config.Seed = n.id, d.mark, seed32(n.w.seed, mix(uint64(n.index), n.process))
@@ -50,6 +52,7 @@ func (d *disk) durable() store.Pos { return d.mark.Pos }
 // released returns the position up to which the writer has released effects.
 func (d *disk) released() store.Pos { return d.writer.Released() }
 
+// append passes entries to the writer, and returns the position after them.
 func (d *disk) append(entries []store.Entry) store.Pos {
 	pos := d.writer.Append(entries)
 	if len(entries) > 0 {
@@ -117,7 +120,7 @@ func (d *disk) sync() {
 		extra := w.between(50*time.Millisecond, 3*time.Second)
 		delay += extra
 		d.slow = true
-		w.recordFault(DiskSlow, "%s syncs %v longer", d.n.id, extra)
+		w.recordFault(DiskSlow, "a sync of %s takes %v longer", d.n.id, extra)
 	}
 	d.n.after(delay, func() { d.completeSync(covered) })
 }
@@ -154,13 +157,13 @@ func (d *disk) completeSync(count int) {
 		return
 	}
 	if w.faultFires(DiskErrorAfter) {
-		w.recordFault(DiskErrorAfter, "%s is told that it cannot sync, and has", n.id)
+		w.recordFault(DiskErrorAfter, "a sync of %s succeeds but reports an error", n.id)
 		d.writer.Failed()
 		w.halt(n, "disk")
 		return
 	}
 	if len(n.gated) > 0 && w.faultFires(NodeCrashUnacked) {
-		w.recordFault(NodeCrashUnacked, "%s dies with %d effects that are durable and not performed", n.id, len(n.gated))
+		w.recordFault(NodeCrashUnacked, "%s crashes with %d durable effects not performed", n.id, len(n.gated))
 		w.crash(n, "crash")
 		return
 	}
@@ -187,7 +190,7 @@ func (d *disk) commit() bool {
 	}
 	d.recent.record(w, b.Rows)
 	if err := w.kv.Apply(b.Rows); err != nil {
-		panic("sim: the store of the simulator failed: " + err.Error())
+		panic("sim: simulated store failed: " + err.Error())
 	}
 	d.previous = d.mark
 	if d.mark = b.Mark(); d.oldFormat {
@@ -225,7 +228,7 @@ func (d *disk) load(c *cell, op runtime.Load) {
 	d.read(c, func() runtime.Input {
 		if w.faultFires(DiskReadFailed) {
 			w.recordFault(DiskReadFailed, "%s cannot read %s", c.self, id)
-			return op.Failed("the disk says no")
+			return op.Failed("simulated disk error")
 		}
 		in, err := op.Read(w.kv)
 		if err != nil {

@@ -47,7 +47,7 @@ func (c *logComparison) compare(want, got []byte) {
 
 func lineOrEOF(line []byte) string {
 	if len(line) == 0 {
-		return "the end"
+		return "end of log"
 	}
 	return string(line)
 }
@@ -72,7 +72,7 @@ func divergence(o, repeat Options) string {
 	repeat.Events = c
 	RunSeed(repeat)
 	if diff := c.finish(); diff != "" {
-		return "they part at " + diff
+		return "they diverge at " + diff
 	}
-	return "run once more, they do not part"
+	return "repeated, they did not diverge"
 }

@@ -64,7 +64,7 @@ func (n *node) dial(r upstream.Request) error {
 	case w.team != nil && addr.IsValid():
 		return nil // literal addresses in a team's configuration are allowed by its operator
 	case err != nil || addr.IsValid():
-		return fmt.Errorf("%s is no name of anybody here, %v", u.Hostname(), err)
+		return fmt.Errorf("unknown host %s, %v", u.Hostname(), err)
 	case w.team != nil:
 		expected = teamHostAddresses
 	}
@@ -82,12 +82,12 @@ func (n *node) dial(r upstream.Request) error {
 	}
 	if err := egressPolicy().Check(host, addrs); err != nil {
 		if !hostile {
-			w.fail(NobodyAstray, fmt.Sprintf("%s may not be reached where it is: %v", host, err))
+			w.fail(NobodyAstray, fmt.Sprintf("egress to %s at its own addresses is refused: %v", host, err))
 		}
 		return err
 	}
 	if slices.ContainsFunc(answers, func(a string) bool { return !slices.Contains(expected, a) }) || len(answers) == 0 {
-		w.fail(NobodyAstray, fmt.Sprintf("%s connects with %s for %s, which is at %s", n.id, answers, host, expected))
+		w.fail(NobodyAstray, fmt.Sprintf("%s connects to %s for host %s, want addresses in %s", n.id, answers, host, expected))
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (n *node) logRequest(r upstream.Request) {
 	text := fmt.Sprintf("%s sends %s %s %#v", n.id, r, r.Headers, r.Headers)
 	for _, h := range r.Headers {
 		if h.Secret && strings.Contains(text, h.Value) {
-			n.w.fail(NobodyAstray, "a secret is written down: "+text)
+			n.w.fail(NobodyAstray, "secret in the log: "+text)
 		}
 	}
 	n.w.log.note(n.w.now, "%s", text)
@@ -116,6 +116,6 @@ func (n *node) checkAllowListValidation() {
 	defer w.setStream(w.setStream(topicUpstream + StreamID(n.index)))
 	entry := invalidAllowListEntries[w.entropy.Int(len(invalidAllowListEntries))]
 	if _, err := upstream.NewEgress(append(slices.Clone(egressAllowList), entry)); err == nil {
-		w.fail(NobodyAstray, fmt.Sprintf("%s starts with %q in the list of what may be reached", n.id, entry))
+		w.fail(NobodyAstray, fmt.Sprintf("%s starts with the invalid allow list entry %q", n.id, entry))
 	}
 }

@@ -61,11 +61,11 @@ var endpoints = [...]struct {
 	{"cancel", func(text string) *actor.Refusal { return ingress.CheckEmpty([]byte(text)) }, []string{"", "{}"}, []string{"[]", "7", `{"why":"so"}`, "{}{}"}},
 	{"backup", func(text string) *actor.Refusal { _, r := ingress.Backup([]byte(text)); return r },
 		[]string{`{"dir":"/srv/copy"}`}, []string{"", "{}", `{"dir":""}`, `{"dir":"copy"}`, `{"dir":"/a\u0000b"}`, `{"dir":"/LONG"}`, `{"dir":["/a"]}`, `{"folder":"/a"}`}},
-	{"key of a request", func(text string) *actor.Refusal {
+	{"idempotency key", func(text string) *actor.Refusal {
 		_, r := ingress.ParseIdempotency("client-0", "messages", strings.Split(text, "|"), nil)
 		return r
 	}, []string{"a", "a key of mine"}, []string{"", "a|b", "LONG", "a\nb", "\u00e9"}},
-	{"place in a stream", func(text string) *actor.Refusal { _, r := ingress.ParseCursor(text); return r },
+	{"stream cursor", func(text string) *actor.Refusal { _, r := ingress.ParseCursor(text); return r },
 		[]string{"0", "7", "7.0.12"}, []string{"-1", "+1", "01", "1.", ".1", "1..2", "1,2", "x", "99999999999999999999", "LONG", strings.Repeat("0.", ingress.TreeRunsMax)}},
 	{"run", func(text string) *actor.Refusal { _, err := actor.ParseCallID(text); return invalidRefusal(err) },
 		[]string{"0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"}, []string{"", "7", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e5", "0190D5B2-7C3E-7A41-8F10-2B6F0C9D4E55", "0190d5b2x7c3e-7a41-8f10-2b6f0c9d4e55", "0190d5b2-7c3e-7a41-8f10-2b6f0c9d4exx"}},
@@ -94,7 +94,7 @@ func (w *Simulation) sendMalformed(c *client, cell *cell) {
 		d := &endpoints[choice-len(endpoints)]
 		name, samples, read = d.name, d.rubbish, d.read
 		if good := d.good[w.entropy.Int(len(d.good))]; read(good) != nil {
-			w.fail(CodecRoundTrip, fmt.Sprintf("a door does not take %q for a %s: %v", good, name, read(good)))
+			w.fail(CodecRoundTrip, fmt.Sprintf("valid input %q for %s rejected: %v", good, name, read(good)))
 		}
 	}
 	long := strings.Repeat("[", ingress.DepthMax+1) + strings.Repeat("]", ingress.DepthMax+1)
@@ -104,10 +104,10 @@ func (w *Simulation) sendMalformed(c *client, cell *cell) {
 	text := strings.ReplaceAll(samples[w.entropy.Int(len(samples))], "LONG", long)
 	refusal := read(text)
 	if refusal == nil || refusal.Reason != actor.Invalid || refusal.HTTP() != 400 {
-		w.fail(CodecRoundTrip, fmt.Sprintf("a door takes %.60q for a %s, %v", text, name, refusal))
+		w.fail(CodecRoundTrip, fmt.Sprintf("malformed input %.60q for %s: want a refusal as Invalid, got %v", text, name, refusal))
 		return
 	}
-	w.recordFault(ClientGarbage, "client %d sends %s the %s %.60q, and is told: %v", c.no, cell.self, name, text, refusal)
+	w.recordFault(ClientGarbage, "client %d sends %s the malformed %s %.60q: %v", c.no, cell.self, name, text, refusal)
 }
 
 // traceHeaders are the trace headers of clients, and whether they are valid.
@@ -129,7 +129,7 @@ func (w *Simulation) traceParent(c *client) string {
 	p := traceHeaders[c.no%len(traceHeaders)]
 	trace := ingress.Trace(p.headers)
 	if (trace != "") != p.good {
-		w.fail(CodecRoundTrip, fmt.Sprintf("a door takes %q for the trace %q", p.headers, trace))
+		w.fail(CodecRoundTrip, fmt.Sprintf("trace headers %q are read as trace %q", p.headers, trace))
 	}
 	return trace
 }
@@ -144,7 +144,7 @@ func (w *Simulation) wantsStream() bool {
 	i := w.entropy.Int(len(acceptHeaders))
 	wants := ingress.WantsStream(acceptHeaders[i])
 	if wants != (i >= len(acceptHeaders)-2) {
-		w.fail(CodecRoundTrip, fmt.Sprintf("a door takes %q to ask for a stream: %v", acceptHeaders[i], wants))
+		w.fail(CodecRoundTrip, fmt.Sprintf("Accept header %q is read as a request for a stream: %v", acceptHeaders[i], wants))
 	}
 	return wants
 }
@@ -154,8 +154,8 @@ func (w *Simulation) forgeToken(token string) {
 	at := w.entropy.Int(len(token))
 	forged := [...]string{token[:at], token + "A", token[:at] + "!" + token[at+1:], strings.ToUpper(token), "", token + "\n", strings.Replace(token, ".", "", 2)}[w.entropy.Int(7)]
 	if run, id, refusal := ingress.ReadToken(w.tokenSecret(), forged); refusal == nil {
-		w.fail(CodecRoundTrip, fmt.Sprintf("a token that is not the server's speaks for run %s of %s", run, id))
+		w.fail(CodecRoundTrip, fmt.Sprintf("forged token accepted for run %s of %s", run, id))
 		return
 	}
-	w.recordFault(CallbackForged, "a token is refused that is not the server's")
+	w.recordFault(CallbackForged, "a forged token is refused")
 }

@@ -75,18 +75,19 @@ func (id StreamID) String() string {
 	return text
 }
 
+// parseStreamID parses the format of StreamID.String.
 func parseStreamID(text string) (id StreamID, err error) {
 	self, causeText, hasCause := strings.Cut(text, " for ")
 	topic, owner, _ := strings.Cut(self, ".")
 	i := slices.Index(topicNames[:], topic)
 	n, err := strconv.ParseUint(owner, 10, 24)
 	if i < 0 || err != nil {
-		return 0, fmt.Errorf("stream %.40q: want one of %s, a dot and a number", text, strings.Join(topicNames[:], ", "))
+		return 0, fmt.Errorf("stream %.40q: want one of %s, followed by a dot and a number", text, strings.Join(topicNames[:], ", "))
 	}
 	if id = StreamID(i)<<24 | StreamID(n); hasCause {
 		var cause StreamID
 		if cause, err = parseStreamID(causeText); err == nil && cause.cause() != 0 {
-			err = fmt.Errorf("stream %.80q: want one account", text)
+			err = fmt.Errorf("stream %.80q: want one cause", text)
 		}
 		id = id.withCause(cause)
 	}

@@ -71,7 +71,7 @@ func (n *node) callModel(h *gatedEffect, op runtime.Model) {
 	x := n.newExchange(h, op.Left, &op.Call)
 	prompt, err := upstream.DecodePrompt(op.Body)
 	if err != nil {
-		n.w.fail(CodecRoundTrip, "the prompt of a turn cannot be read: "+err.Error())
+		n.w.fail(CodecRoundTrip, "prompt cannot be decoded: "+err.Error())
 		return
 	}
 	n.w.addToCorpus(promptCodec, op.Body)
@@ -87,7 +87,7 @@ func (n *node) invokeAgent(h *gatedEffect, op runtime.Invoke) {
 	w, x := n.w, n.newExchange(h, op.Left, &op.Call)
 	target, err := upstream.DecodeTarget(op.Target)
 	if err != nil {
-		w.fail(CodecRoundTrip, "the target of a turn cannot be read: "+err.Error())
+		w.fail(CodecRoundTrip, "target cannot be decoded: "+err.Error())
 		return
 	}
 	w.addToCorpus(targetCodec, op.Target)
@@ -151,7 +151,7 @@ func (x *exchange) step(a connInput) {
 	w, before := x.n.w, x.machine.Late()
 	ops := x.machine.Step(w.now, a.in, x.backoff, w.random())
 	if a.conn != nil && a.conn.deliverAfterClose && x.machine.Late() > before {
-		w.recordFault(a.conn.lateFault, "%s, which is given up", a.conn)
+		w.recordFault(a.conn.lateFault, "%s, after its connection was closed", a.conn)
 	}
 	for _, op := range ops {
 		switch op := op.(type) {
@@ -343,6 +343,8 @@ func (n *node) pollAgents() {
 	}
 }
 
+// pollAgent schedules the next health request to an external agent, whose answer schedules
+// the one after.
 func (n *node) pollAgent(agent string) {
 	w, h := n.w, n.agentHealth(agent)
 	n.after(h.NextPoll().Sub(w.now), func() {
@@ -352,15 +354,15 @@ func (n *node) pollAgent(agent string) {
 		}
 		r, refusal := external.HealthRequest()
 		if refusal != nil {
-			w.fail(CodecRoundTrip, "an agent cannot be asked how it is: "+refusal.Error())
+			w.fail(CodecRoundTrip, "no health request: "+refusal.Error())
 			return
 		}
 		status := 200
 		if err := n.dial(r); err != nil {
-			w.recordFault(NameAstray, "%s does not ask %s how it is: %v", n.id, agent, err)
+			w.recordFault(NameAstray, "%s cannot poll the health of %s: %v", n.id, agent, err)
 			status = 0
 		} else if w.faultFires(AgentUnhealthy) {
-			w.recordFault(AgentUnhealthy, "%s tells %s that it is not well", agent, n.id)
+			w.recordFault(AgentUnhealthy, "%s reports to %s that it is unhealthy", agent, n.id)
 			status = 503
 		}
 		h.Polled(w.now, status)
@@ -394,6 +396,7 @@ func (w *Simulation) recordRetracted(c *cell, effects []runtime.Effect) {
 	}
 }
 
+// recordPiece records for the specs that a piece was shown or retracted.
 func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, e store.RunEvent) {
 	event, err := runs.Decode(e.Body)
 	if err != nil {
@@ -414,13 +417,13 @@ func (w *Simulation) recordPiece(c *cell, what string, attempt uint32, e store.R
 // modelKey is the API key of one of the models.
 const (
 	authEnv  = upstream.AuthEnvPrefix + "XIA"
-	modelKey = upstream.Secret("a key for the other")
+	modelKey = upstream.Secret("secret key of the second model")
 )
 
 // authSecret returns the value of an environment variable of a node.
 func authSecret(env string) upstream.Secret {
 	if env == authEnv {
-		return "who shows this is a node"
+		return "secret shared by the nodes"
 	}
 	return ""
 }

@@ -30,7 +30,7 @@ func (w *Simulation) failpointFires(point failpoint.Point) bool {
 	w.setStream(previous)
 	if fires {
 		w.Stats.Failpoints[point]++
-		w.log.note(w.now, "rare: %s", point)
+		w.log.note(w.now, "failpoint: %s", point)
 	}
 	return fires
 }

@@ -39,7 +39,7 @@ func (w *Simulation) injectAll() {
 func (w *Simulation) correctClocks() {
 	for _, n := range w.nodes {
 		if by := n.clock.correct(w.now); by != 0 {
-			w.log.note(w.now, "the clock of %s, %v off, is put right", n.id, by)
+			w.log.note(w.now, "the clock of %s, %v off, is corrected", n.id, by)
 			w.noteClockJump(by)
 		}
 	}
@@ -105,17 +105,17 @@ func (w *Simulation) inject(f Fault) {
 		w.stopNode(n)
 	case NodePause:
 		n.pausedUntil = max(n.pausedUntil, untilIn(100*time.Millisecond, 8*time.Second))
-		w.recordFault(NodePause, "%s stands still until %v", n.id, n.pausedUntil.Sub(Origin))
+		w.recordFault(NodePause, "%s is paused until %v", n.id, n.pausedUntil.Sub(Origin))
 	case NodeFreeze:
 		n.pausedUntil = max(n.pausedUntil, untilIn(leaseTTL, 3*leaseTTL))
-		w.recordFault(NodeFreeze, "%s stands still until %v, longer than its lease runs", n.id, n.pausedUntil.Sub(Origin))
+		w.recordFault(NodeFreeze, "%s is paused until %v, longer than its lease", n.id, n.pausedUntil.Sub(Origin))
 	case CellSlow:
 		c := n.cells[w.entropy.Int(len(n.cells))]
 		c.slowUntil = max(c.slowUntil, untilIn(300*time.Millisecond, 6*time.Second))
 	case ClockDrift:
 		previous := n.clock.drift
 		if n.clock.setDrift(w.now, drawDrift(w.entropy)); n.clock.drift != previous {
-			w.recordFault(ClockDrift, "the clock of %s runs %d in a million faster", n.id, n.clock.drift)
+			w.recordFault(ClockDrift, "the drift of the clock of %s is now %d ppm", n.id, n.clock.drift)
 		}
 	case ClockAhead:
 		offset := w.between(8*time.Second, clockJumpMax)
@@ -147,7 +147,7 @@ func drawDrift(c Entropy) int64 {
 // stopNode shuts a process down gracefully: its streams are drained, and it has up to
 // 500 ms to send pending output.
 func (w *Simulation) stopNode(n *node) {
-	w.recordFault(NodeStop, "%s is told to stop, %d read there", n.id, len(n.streams))
+	w.recordFault(NodeStop, "%s shuts down with %d open streams", n.id, len(n.streams))
 	for _, c := range slices.Clone(n.streams) {
 		c.step(ingress.Draining{})
 	}
@@ -175,7 +175,7 @@ func (w *Simulation) partition() {
 	}
 	side := 1 + w.entropy.Int(1<<len(w.nodes)-2)
 	until := w.now.Add(w.between(300*time.Millisecond, 6*time.Second))
-	w.log.note(w.now, "side %b is cut off until %v", side, until.Sub(Origin))
+	w.log.note(w.now, "nodes %b are cut off from the others until %v", side, until.Sub(Origin))
 	for i := range w.nodes {
 		for j := range w.nodes {
 			if side>>i&1 != side>>j&1 {
@@ -191,16 +191,17 @@ func (w *Simulation) withdrawAgent() {
 		return
 	}
 	w.withdrawnAgent = w.entropy.Int(len(w.plan.Agents))
-	w.recordFault(AgentNotFound, "%s is gone", w.plan.Agents[w.withdrawnAgent].Name)
+	w.recordFault(AgentNotFound, "agent %s is withdrawn", w.plan.Agents[w.withdrawnAgent].Name)
 	w.publishAgents()
 	w.after(w.between(200*time.Millisecond, 4*time.Second), w.restoreAgent)
 }
 
+// restoreAgent returns the withdrawn agent to the registry.
 func (w *Simulation) restoreAgent() {
 	if w.withdrawnAgent < 0 {
 		return
 	}
-	w.log.note(w.now, "%s is back", w.plan.Agents[w.withdrawnAgent].Name)
+	w.log.note(w.now, "agent %s is restored", w.plan.Agents[w.withdrawnAgent].Name)
 	w.withdrawnAgent = -1
 	w.publishAgents()
 }
@@ -215,6 +216,7 @@ func (w *Simulation) builtinAgents() []actor.Definition {
 	return append(all, w.plan.Agents[w.withdrawnAgent+1:]...)
 }
 
+// publishAgents sends the agents to the cells of each node, after a delay of its own.
 func (w *Simulation) publishAgents() {
 	for _, n := range w.nodes {
 		if n.up {
@@ -227,7 +229,7 @@ func (w *Simulation) publishAgents() {
 // own.
 func (w *Simulation) sendBurst() {
 	to := generator{w: w}.target()
-	w.log.note(w.now, "a burst for %s", to)
+	w.log.note(w.now, "burst of requests to %s", to)
 	text, left := "sleep 400", 5*time.Second
 	if w.team != nil {
 		text, left = w.teamMessageFor(to.Agent), clientLeftMax
@@ -267,7 +269,7 @@ func (b faultyAgent) Begin(begin actor.Begin) actor.Turn {
 		switch {
 		case w.faultFires(AgentCallTimeout):
 			f = slowCall
-			w.recordFault(AgentCallTimeout, "%s takes longer over %s than its caller waits", call.To, call.ID.Short())
+			w.recordFault(AgentCallTimeout, "%s takes longer for %s than its caller waits", call.To, call.ID.Short())
 		case w.faultFires(AgentCallRejected):
 			f = rejectedCall
 			w.recordFault(AgentCallRejected, "%s refuses %s", call.To, call.ID.Short())
@@ -313,10 +315,10 @@ func (r *replayCheck) record(w *Simulation, answers []actor.Answer, action actor
 		return
 	}
 	if err := agents.SameTurn(r.behavior, r.behavior, r.begin, r.answers); err != nil {
-		w.fail(SameTurns, fmt.Sprintf("%s makes a turn once more, and %v", r.begin.Call.To, err))
+		w.fail(SameTurns, fmt.Sprintf("replayed turn of %s differs: %v", r.begin.Call.To, err))
 	}
 	if done, err := agents.Replay(r.behavior, r.begin, r.answers); err != nil || len(done) != len(r.answers)+1 || done[len(done)-1].Done == nil {
-		w.fail(SameTurns, fmt.Sprintf("%s makes a turn of %d steps once more, and it comes to %d that do not end it, %v", r.begin.Call.To, len(r.answers)+1, len(done), err))
+		w.fail(SameTurns, fmt.Sprintf("replayed turn of %s: want %d steps and an end, got %d steps, error %v", r.begin.Call.To, len(r.answers)+1, len(done), err))
 	}
 }
 
@@ -326,11 +328,11 @@ func (t *faultyTurn) Stop() { t.turn.Stop() }
 // Next implements actor.Turn.
 func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	if t.w.faultFires(CellPanic) {
-		panic(injectedPanic{CellPanic, fmt.Sprintf("panics in a turn of %s", t.agent)})
+		panic(injectedPanic{CellPanic, fmt.Sprintf("panic in a turn of %s", t.agent)})
 	}
 	switch {
 	case t.fault == rejectedCall:
-		return actor.Action{}, actor.Refuse(actor.Rejected, "%s does not want to", t.agent)
+		return actor.Action{}, actor.Refuse(actor.Rejected, "%s rejects the call", t.agent)
 	case t.fault == slowCall && !t.slept:
 		t.slept = true
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskSleep, Timeout: t.left + 5*time.Second}}}, nil
@@ -340,7 +342,7 @@ func (t *faultyTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	action, err := t.turn.Next(answers)
 	if err == nil && action.Done != nil && action.Done.Status == actor.Succeeded {
 		if part := t.truncatedAnswer(answers); part != nil {
-			t.w.fail(PartsAreSaid, fmt.Sprintf("%s calls an answer whole that ended by %q: %.80q", t.agent, part.Finish, part.Text))
+			t.w.fail(PartsAreSaid, fmt.Sprintf("%s reports a truncated answer as complete, finish reason %q: %.80q", t.agent, part.Finish, part.Text))
 		}
 	}
 	if t.asks = action.Asks; t.check != nil && err == nil {

@@ -32,13 +32,13 @@ func TestEachFaultAlone(t *testing.T) {
 					known += r.Stats.Faults[o.Fault]
 				}
 				if r.Stats.TotalFaults() != known {
-					t.Fatalf("seed %d: %d faults, %d of them set by hand", seed, r.Stats.TotalFaults(), known)
+					t.Fatalf("seed %d: got %d faults, of which %d are enabled", seed, r.Stats.TotalFaults(), known)
 				}
 				if r.Stats.Faults[f] > 0 {
 					return
 				}
 			}
-			t.Error("never seen")
+			t.Error("the fault was not injected in any seed")
 		})
 	}
 }
@@ -81,7 +81,7 @@ func TestOrphanedExchangesAreAbandoned(t *testing.T) {
 	start := w.now
 	w.runLoop(func() bool { return w.now > start.Add(5*time.Second) })
 	if !before.done || !after.done || awaited.done {
-		t.Errorf("given up are: what was under way when it fell %t, what began later %t, what is awaited %t", before.done, after.done, awaited.done)
+		t.Errorf("abandoned: started before the crash %t, started after it %t, awaited %t; want true, true, false", before.done, after.done, awaited.done)
 	}
 }
 
@@ -92,14 +92,14 @@ func TestStreamReaderDetectsBadStreams(t *testing.T) {
 		frames []frameSpec
 		spec   string
 	}{
-		"in order":         {[]frameSpec{{1, "run_paused", ""}, {2, "run_failed", ""}}, ""},
-		"a gap":            {[]frameSpec{{1, "run_paused", ""}, {3, "run_paused", ""}}, specs.StreamIsDense},
-		"twice":            {[]frameSpec{{1, "run_paused", ""}, {1, "run_paused", ""}}, specs.StreamIsDense},
-		"behind the end":   {[]frameSpec{{1, "run_failed", ""}, {2, "run_failed", ""}}, specs.StreamIsDense},
-		"another's id":     {[]frameSpec{{1, "run_paused", "7"}}, specs.StreamIsDense},
-		"another's name":   {[]frameSpec{{1, "run_resumed", ""}}, specs.StreamIsDense},
-		"of another run":   {[]frameSpec{{-1, "run_paused", ""}}, specs.StreamIsDense},
-		"changed meantime": {[]frameSpec{{1, "run_paused", ""}, {-2, "", ""}, {1, "run_failed", ""}}, specs.StreamIsDense},
+		"in order":       {[]frameSpec{{1, "run_paused", ""}, {2, "run_failed", ""}}, ""},
+		"gap":            {[]frameSpec{{1, "run_paused", ""}, {3, "run_paused", ""}}, specs.StreamIsDense},
+		"repeated event": {[]frameSpec{{1, "run_paused", ""}, {1, "run_paused", ""}}, specs.StreamIsDense},
+		"after the end":  {[]frameSpec{{1, "run_failed", ""}, {2, "run_failed", ""}}, specs.StreamIsDense},
+		"wrong id":       {[]frameSpec{{1, "run_paused", "7"}}, specs.StreamIsDense},
+		"wrong name":     {[]frameSpec{{1, "run_resumed", ""}}, specs.StreamIsDense},
+		"unknown run":    {[]frameSpec{{-1, "run_paused", ""}}, specs.StreamIsDense},
+		"changed event":  {[]frameSpec{{1, "run_paused", ""}, {-2, "", ""}, {1, "run_failed", ""}}, specs.StreamIsDense},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := New(Options{Faultless: true})
@@ -115,7 +115,7 @@ func TestStreamReaderDetectsBadStreams(t *testing.T) {
 				got = w.violation.Spec
 			}
 			if got != test.spec {
-				t.Errorf("%v, want %q", w.violation, test.spec)
+				t.Errorf("got violation %v, want %q", w.violation, test.spec)
 			}
 		})
 	}

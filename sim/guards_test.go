@@ -40,11 +40,11 @@ func TestGuardsMatchMutantsInCode(t *testing.T) {
 	for _, g := range Guards() {
 		listed = append(listed, g.Mutant)
 		if !slices.Contains(Properties(), g.Spec) && !slices.ContainsFunc(specs.All(), func(s specs.Spec) bool { return s.Name == g.Spec }) {
-			t.Errorf("%s is to be found by %s, which is no spec", g.Mutant, g.Spec)
+			t.Errorf("mutant %s: unknown spec %s", g.Mutant, g.Spec)
 		}
 	}
 	slices.Sort(listed)
 	if !slices.Equal(inCode, listed) {
-		t.Errorf("in the code stand %v\nlisted are %v", inCode, listed)
+		t.Errorf("mutants in the code: %v\nmutants in the list: %v", inCode, listed)
 	}
 }

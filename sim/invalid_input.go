@@ -65,7 +65,7 @@ var invalidOutcomes = [...]func() (actor.Action, error){
 }
 
 func completeWithItems(items ...actor.StateItem) actor.Action {
-	action := actor.Complete(actor.Text("kept"))
+	action := actor.Complete(actor.Text("stored"))
 	action.StateUpdates = items
 	return action
 }
@@ -74,7 +74,7 @@ func completeWithItems(items ...actor.StateItem) actor.Action {
 func checkAllRefused(asked []actor.Ask, answers []actor.Answer) error {
 	for i := range answers {
 		if answers[i].Refusal == nil {
-			return fmt.Errorf("what cannot be is answered: %+v by %+v", asked[i], answers[i])
+			return fmt.Errorf("invalid ask %+v: want a refusal, got %+v", asked[i], answers[i])
 		}
 	}
 	return nil

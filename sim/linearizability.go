@@ -73,7 +73,7 @@ func (w *Simulation) recordExternalEffect(kind string, run actor.CallID) {
 	}
 }
 
-func shardGroupName(g int) string { return fmt.Sprintf("group %d of the shards", g) }
+func shardGroupName(g int) string { return fmt.Sprintf("shard group %d", g) }
 
 // recordTurnStart records that the owner of a shard group starts a turn.
 func (w *Simulation) recordTurnStart(e *history.Event) {

@@ -22,16 +22,16 @@ func TestLostRegisterValueIsNotLinearizable(t *testing.T) {
 	}
 	o.Seed = r.Seed
 	if r.Violation == nil || r.Violation.Spec != linear.LinearKept || !strings.Contains(r.Violation.Detail, "kim/") {
-		t.Fatalf("who forgets breaks %v", r.Violation)
+		t.Fatalf("violation: got %v, want LinearKept of agent kim", r.Violation)
 	}
 	dir := t.TempDir()
 	small, err := SaveFailure(dir, o, r)
 	if err != nil || small.Violation == nil || small.Violation.Spec != linear.LinearKept || small.Stats.Steps > r.Stats.Steps {
-		t.Errorf("%d steps shrink to %d that break %v, %v", r.Stats.Steps, small.Stats.Steps, small.Violation, err)
+		t.Errorf("shrinking %d steps: got %d steps with violation %v, error %v", r.Stats.Steps, small.Stats.Steps, small.Violation, err)
 	}
 	page, err := os.ReadFile(filepath.Join(dir, historyFile))
 	if err != nil || !bytes.Contains(page, []byte("found")) && !bytes.Contains(page, []byte("finds")) {
-		t.Errorf("no picture of the history: %v, %d bytes", err, len(page))
+		t.Errorf("no picture of the history: error %v, %d bytes", err, len(page))
 	}
 }
 
@@ -43,7 +43,7 @@ func TestRunRecordsAllHistoryKinds(t *testing.T) {
 		t.Fatal(v)
 	}
 	if w.Stats.JudgedOps < 200 || w.Stats.JudgedHistories < 10 || w.Stats.Undecided > 0 {
-		t.Errorf("%d operations in %d histories, %d undecided", w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided)
+		t.Errorf("got %d operations in %d histories, %d undecided; want at least 200, 10, none", w.Stats.JudgedOps, w.Stats.JudgedHistories, w.Stats.Undecided)
 	}
 	swaps := 0
 	for _, c := range w.clients {
@@ -52,7 +52,7 @@ func TestRunRecordsAllHistoryKinds(t *testing.T) {
 		}
 	}
 	if swaps < 5 || len(w.keyOfCall) < 20 {
-		t.Errorf("%d clients were told what was kept, %d asked with a key", swaps, len(w.keyOfCall))
+		t.Errorf("got %d completed swaps and %d keyed requests, want at least 5 and 20", swaps, len(w.keyOfCall))
 	}
 }
 
@@ -62,10 +62,10 @@ func TestUndecidedHistoriesAreReported(t *testing.T) {
 	var s Summary
 	s.Add(Result{})
 	if got := s.Undecided(); len(got) > 0 {
-		t.Errorf("nothing was undecided, and %v is missing", got)
+		t.Errorf("no undecided history: got %v, want nothing", got)
 	}
 	s.Add(Result{Stats: Stats{Undecided: 1}})
 	if got := s.Undecided(); len(got) != 1 || !strings.Contains(got[0], "verdict") {
-		t.Errorf("one history was undecided, and %v is missing", got)
+		t.Errorf("one undecided history: got %v, want one line on a verdict", got)
 	}
 }

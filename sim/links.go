@@ -21,12 +21,12 @@ func (w *Simulation) linkDelay(m *message) (extra time.Duration) {
 	l := w.net.link(m.from, m.to)
 	if l.jitterUntil > w.now {
 		if extra = w.between(0, 80*time.Millisecond); extra > 0 {
-			w.recordFault(NetworkJitter, "%s comes %v later", m, extra)
+			w.recordFault(NetworkJitter, "%s is delayed by %v", m, extra)
 		}
 	}
 	if l.slowUntil > w.now {
 		l.freeAt = max(l.freeAt, w.now).Add(time.Duration(len(m.bytes)) * time.Second / slowLinkBytesPerSecond)
-		w.recordFault(NetworkSlowLink, "%s waits %v behind others", m, l.freeAt.Sub(w.now))
+		w.recordFault(NetworkSlowLink, "%s waits %v for earlier messages", m, l.freeAt.Sub(w.now))
 		extra += l.freeAt.Sub(w.now)
 	}
 	m.delayed = m.delayed || extra > 0

@@ -25,14 +25,14 @@ func (w *Simulation) injectLoad(f Fault) {
 	switch f {
 	case LoadHotActor:
 		to := generator{w: w}.target()
-		w.recordFault(f, "everybody wants %s", to)
+		w.recordFault(f, "many clients call %s", to)
 		w.startClients(4+w.entropy.Int(stormClientsMax-4), time.Second, func(int) (actor.ID, string, time.Duration) {
 			return to, w.trivialMessage(to.Agent), clientLeftMax
 		})
 	case LoadDeadlineStorm:
 		left := w.between(500*time.Millisecond, 4*time.Second)
 		n := 4 + w.entropy.Int(stormClientsMax-4)
-		w.recordFault(f, "the time of %d clients is over in %v", n, left)
+		w.recordFault(f, "the deadlines of %d clients expire in %v", n, left)
 		w.startClients(n, 0, func(int) (actor.ID, string, time.Duration) {
 			to := w.drawNativeActor()
 			return to, "sleep 60000", left
@@ -41,7 +41,7 @@ func (w *Simulation) injectLoad(f Fault) {
 		w.injectRetryStorm()
 	case LoadPoison:
 		to := w.drawNativeActor()
-		w.recordFault(f, "a message panics wherever it comes, at %s", to)
+		w.recordFault(f, "messages that panic are sent to %s", to)
 		w.startClients(2*poisonClients, 200*time.Millisecond, func(i int) (actor.ID, string, time.Duration) {
 			if i < poisonClients {
 				return to, script{{{verb: "panic"}}}.String(), clientLeftMax
@@ -97,7 +97,7 @@ func (w *Simulation) injectRetryStorm() {
 		return
 	}
 	times := 2 + w.entropy.Int(stormRetriesMax-1)
-	w.recordFault(LoadRetryStorm, "%d clients ask again, %d times", len(retrying), times)
+	w.recordFault(LoadRetryStorm, "%d clients retry %d times each", len(retrying), times)
 	for _, c := range retrying {
 		for range times {
 			w.after(w.between(0, 300*time.Millisecond), func() { w.submit(c) })
@@ -129,7 +129,7 @@ func (w *Simulation) injectFanOut() {
 		return "all " + strings.Join(all, " | ")
 	}
 	to := w.drawNativeActor()
-	w.recordFault(LoadFanOut, "%s asks %d agents, who ask %d each", to, width, width)
+	w.recordFault(LoadFanOut, "%s calls %d agents, each of which calls %d", to, width, width)
 	text := calls("f", func(agent string) string {
 		if w.agentKind(agent) != actor.Native {
 			return w.trivialMessage(agent)
@@ -145,7 +145,7 @@ func (w *Simulation) injectDeadlocks() {
 	n, key := min(w.plan.Targets, 3+w.entropy.Int(3)), "s"+strconv.Itoa(w.entropy.Int(w.plan.Keys))
 	first := w.entropy.Int(w.plan.Targets)
 	name := func(i int) string { return w.plan.Agents[(first+i)%w.plan.Targets].Name }
-	w.recordFault(LoadDeadlocks, "%d agents ask each other, at %s", n, key)
+	w.recordFault(LoadDeadlocks, "%d agents call each other, with key %s", n, key)
 	for i := range n {
 		for j := range n {
 			if i != j {
@@ -162,7 +162,7 @@ func (w *Simulation) rejectWhenDiskFull(n *node, c *client) bool {
 	if n.diskFullUntil <= w.now {
 		return false
 	}
-	w.recordFault(DiskFull, "%s takes no new work, and sends client %d away", n.id, c.no)
+	w.recordFault(DiskFull, "%s has no disk space and rejects client %d", n.id, c.no)
 	if c.onReply != nil { // a registry client, which schedules its own retry
 		c.onReply(nil)
 		return true
@@ -178,7 +178,7 @@ func (w *Simulation) maybeDecideTwice(to actor.ID, run actor.CallID, name string
 		return
 	}
 	w.after(w.between(time.Millisecond, 9*time.Second), func() {
-		w.recordFault(ClientDecidesTwice, "somebody decides once more for run %s", run.Short())
+		w.recordFault(ClientDecidesTwice, "second decision for run %s", run.Short())
 		w.sendSignalText(to, run, name, fmt.Sprintf("no, stop %s", run.Short()))
 	})
 }

@@ -16,12 +16,12 @@ func TestLongRunIsBusyThroughout(t *testing.T) {
 	}
 	sum.Add(r)
 	for _, short := range sum.LongShortfalls() {
-		if !strings.HasPrefix(short, "a world has ") { // a requirement on the mean of many runs
-			t.Errorf("seed %d: %s; %d steps, by tenths %v", r.Seed, short, r.Stats.Steps, r.Stats.TenthSteps)
+		if !strings.HasPrefix(short, "a run has ") { // a requirement on the mean of many runs
+			t.Errorf("seed %d: %s; %d steps, by tenth %v", r.Seed, short, r.Stats.Steps, r.Stats.TenthSteps)
 		}
 	}
 	if at, _, err := DecodeChoices(EncodeChoices(Options{Seed: 3, Long: true}, nil)); err != nil || !at.Long {
-		t.Errorf("the choices of a long world are those of %+v, %v", at, err)
+		t.Errorf("decoded options: got %+v, error %v, want a long run", at, err)
 	}
 }
 
@@ -31,12 +31,12 @@ func TestSummaryReportsIdleLongRuns(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		idle func(*Plan)
-		says string
+		want string
 	}{
-		{"nobody comes for minutes", func(p *Plan) { p.ArrivalInterval, p.Steps = 3*time.Minute, 0 }, "without a client's request"},
-		{"all is done at once", func(p *Plan) { p.Calls = 40 }, "of which one is under 5 %"},
-		{"it is over soon", func(p *Plan) { p.Span = 10 * time.Minute }, "lasts"},
-		{"little happens", func(p *Plan) { p.Steps, p.Busy, p.ArrivalInterval, p.Span = 0, false, 25*time.Second, 30*time.Minute }, "steps on average"},
+		{"no client for minutes", func(p *Plan) { p.ArrivalInterval, p.Steps = 3*time.Minute, 0 }, "without a client's request"},
+		{"all work at the start", func(p *Plan) { p.Calls = 40 }, "of which one is under 5 %"},
+		{"short span", func(p *Plan) { p.Span = 10 * time.Minute }, "lasts"},
+		{"few steps", func(p *Plan) { p.Steps, p.Busy, p.ArrivalInterval, p.Span = 0, false, 25*time.Second, 30*time.Minute }, "steps on average"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := New(Options{Seed: 3, Long: true, Faultless: true})
@@ -47,8 +47,8 @@ func TestSummaryReportsIdleLongRuns(t *testing.T) {
 			}
 			var sum Summary
 			sum.Add(Result{Stats: w.Stats})
-			if short := strings.Join(sum.LongShortfalls(), "; "); !strings.Contains(short, c.says) {
-				t.Errorf("the statistics say %q, want that %s", short, c.says)
+			if short := strings.Join(sum.LongShortfalls(), "; "); !strings.Contains(short, c.want) {
+				t.Errorf("shortfalls: got %q, want one with %s", short, c.want)
 			}
 		})
 	}

@@ -21,11 +21,11 @@ import (
 func (w *Simulation) serveModel(s *upstreamConn, r upstream.Request) {
 	prompt, err := upstream.DecodePrompt(r.Body)
 	if err != nil {
-		w.fail(CodecRoundTrip, "a model is sent what it cannot read: "+err.Error())
+		w.fail(CodecRoundTrip, "a model received an invalid prompt: "+err.Error())
 		return
 	}
 	if wantKey := strings.HasPrefix(r.URL, "http://"+modelNames[1]); wantKey != presentsSecret(r, modelKey) {
-		w.fail(NobodyAstray, "a key is shown to whom it is not for, or not to whom it is for: "+r.URL)
+		w.fail(NobodyAstray, "a model received the key of another model, or not its own: "+r.URL)
 	}
 	if reset, _ := s.drawReset(&modelStreamFaults); reset {
 		return
@@ -96,7 +96,7 @@ func (w *Simulation) injectModelFault(s *upstreamConn, prompt *upstream.Prompt, 
 		return ModelMalformedCall
 	case len(completion.Calls) > 0 && w.faultFires(ModelInventedAgent):
 		c := &completion.Calls[0]
-		c.Name, c.Arguments = tools.CallAgent, `{"agent_id":"phantom","message":"who are you?"}`
+		c.Name, c.Arguments = tools.CallAgent, `{"agent_id":"phantom","message":"hello"}`
 		return ModelInventedAgent
 	case len(completion.Calls) == 0 && w.faultFires(ModelCut):
 		completion.Finish = [...]upstream.Finish{upstream.FinishLength, upstream.FinishFilter, upstream.FinishAnother}[w.entropy.Int(3)]
@@ -137,11 +137,11 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 		Input string `json:"input_message"`
 	}
 	if err := json.Unmarshal(r.Body, &in); err != nil {
-		w.fail(CodecRoundTrip, "an external agent is sent what it cannot read: "+err.Error())
+		w.fail(CodecRoundTrip, "an external agent received an invalid invocation: "+err.Error())
 		return
 	}
 	if in.Agent == externalNames[1] != presentsSecret(r, authSecret(authEnv)) {
-		w.fail(NobodyAstray, "an agent is shown what it is not to see, or not what it wants: "+r.URL)
+		w.fail(NobodyAstray, "an external agent received the credential of another agent, or not its own: "+r.URL)
 	}
 	reset, sent := s.drawReset(&agentStreamFaults)
 	if reset && !sent {
@@ -153,7 +153,7 @@ func (w *Simulation) serveExternalAgent(s *upstreamConn, r upstream.Request) {
 	case w.faultFires(AgentRefuses):
 		if code := agentRefusalCodes[w.entropy.Int(len(agentRefusalCodes))]; code != "" {
 			s.startEventStream(delay)
-			s.writeBody(0, AgentRefuses, sseFrame("error", fmt.Sprintf(`{"code":%q,"message":"as it was told to"}`, code)))
+			s.writeBody(0, AgentRefuses, sseFrame("error", fmt.Sprintf(`{"code":%q,"message":"injected refusal"}`, code)))
 			s.endBody(0, noFault)
 			return
 		}
@@ -224,7 +224,7 @@ func (e *externalCall) advance() {
 		w.sendCallback(e, call.Arguments, func(reply *actor.Reply) {
 			switch {
 			case reply == nil:
-				e.writeText("Nobody answers. ")
+				e.writeText("No reply. ")
 			case reply.Refusal != nil:
 				e.writeText("Refused: " + reply.Refusal.Reason.String() + ". ")
 			default:
@@ -234,14 +234,14 @@ func (e *externalCall) advance() {
 		})
 		return
 	}
-	e.writeText(textOr(e.response.Text, "That is all."))
+	e.writeText(textOr(e.response.Text, "Done."))
 	done := sseFrame("done", [...]string{`{"usage":{"tokens":7}}`, `{"usage":{"input_tokens":3,"output_tokens":4}}`, "{}"}[w.entropy.Int(3)])
 	if w.faultFires(AgentDoneUnheard) && !e.conn.finished {
-		e.conn.breakConnection(0, AgentDoneUnheard, true, "it breaks before its last word")
+		e.conn.breakConnection(0, AgentDoneUnheard, true, "connection lost before the last frame")
 	}
 	e.conn.writeBody(w.between(0, 60*time.Millisecond), noFault, done)
 	if w.faultFires(AgentDuplicate) {
-		e.conn.writeBody(0, AgentDuplicate, slices.Concat(sseFrame("delta", `{"text":"Once more. "}`), done))
+		e.conn.writeBody(0, AgentDuplicate, slices.Concat(sseFrame("delta", `{"text":"Duplicate. "}`), done))
 	}
 	e.conn.endBody(0, noFault)
 	w.externalCalls--
@@ -251,7 +251,7 @@ func (e *externalCall) advance() {
 			w.externalCalls--
 			w.sendCallback(e, `{"agent_id":"`+w.plan.Agents[0].Name+`","message":"too late"}`, func(reply *actor.Reply) {
 				if reply != nil && reply.Refusal != nil {
-					w.recordFault(CallbackLate, "%s calls back when its run is over: %s", e.agent, reply.Refusal.Reason)
+					w.recordFault(CallbackLate, "%s calls back after the end of its run: %s", e.agent, reply.Refusal.Reason)
 				}
 			})
 		})

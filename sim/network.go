@@ -91,13 +91,13 @@ func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 	delay := w.between(100*time.Microsecond, 3*time.Millisecond)
 	if w.faultFires(NetworkDelay) {
 		extra := w.between(20*time.Millisecond, 3*time.Second)
-		w.recordFault(NetworkDelay, "%s comes %v later", m, extra)
+		w.recordFault(NetworkDelay, "%s is delayed by %v", m, extra)
 		m.delayed = true
 		delay += extra
 	}
 	if isRequest && w.faultFires(AgentCallNetworkDelay) {
 		extra := w.between(100*time.Millisecond, 10*time.Second)
-		w.recordFault(AgentCallNetworkDelay, "%s comes %v later", m, extra)
+		w.recordFault(AgentCallNetworkDelay, "%s is delayed by %v", m, extra)
 		m.delayed = true
 		delay += extra
 	}
@@ -107,7 +107,7 @@ func (w *Simulation) transmit(from *node, op runtime.Send, bytes []byte) {
 		delay += w.between(2*time.Millisecond, 200*time.Millisecond)
 	}
 	if w.faultFires(NetworkDuplicate) {
-		w.recordFault(NetworkDuplicate, "%s comes twice", m)
+		w.recordFault(NetworkDuplicate, "%s is duplicated", m)
 		m.delayed = true
 		w.scheduleDelivery(m, w.between(100*time.Microsecond, 3*time.Second))
 	}
@@ -165,14 +165,14 @@ func (w *Simulation) scheduleDelivery(m *message, delay time.Duration) {
 		env, err := actor.Decode(m.bytes)
 		switch {
 		case m.oversized && err == nil:
-			w.fail(CodecRoundTrip, fmt.Sprintf("%s reads a frame of %d bytes", m.to.id, len(m.bytes)))
+			w.fail(CodecRoundTrip, fmt.Sprintf("%s accepted an oversized frame of %d bytes", m.to.id, len(m.bytes)))
 			return
 		case m.oversized:
-			w.recordFault(NetworkOversized, "%s has %d bytes, which ends the connection", m, len(m.bytes))
+			w.recordFault(NetworkOversized, "%s has %d bytes and ends the connection", m, len(m.bytes))
 			w.resetConnection(m.from, m.to)
 			return
 		case err != nil:
-			w.fail(CodecRoundTrip, fmt.Sprintf("%s cannot read what it was sent: %v", m.to.id, err))
+			w.fail(CodecRoundTrip, fmt.Sprintf("%s cannot decode a message: %v", m.to.id, err))
 			return
 		}
 		m.to.cells[m.cell].enqueue(input{orderGroup: unordered, in: runtime.Deliver{Envelope: env}, bytes: m.bytes})

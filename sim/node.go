@@ -122,7 +122,7 @@ func (n *node) start() {
 		n.cells = append(n.cells, n.newCell(uint16(i), n.process<<16))
 	}
 	if n.process > 1 {
-		w.log.note(w.now, "%s starts again", n.id)
+		w.log.note(w.now, "%s restarts", n.id)
 		w.emit(history.Event{Kind: history.Restart, At: n.clock.now(w.now), From: actor.Address{Node: n.id}})
 	}
 	w.join(n)
@@ -186,7 +186,7 @@ func (c *cell) scheduleStep() {
 	wait := w.scheduler.stepDelay(c)
 	if c.slowUntil > w.now {
 		extra := w.between(5*time.Millisecond, 100*time.Millisecond)
-		w.recordFault(CellSlow, "%s takes %v over a step", c.self, extra)
+		w.recordFault(CellSlow, "%s delays a step by %v", c.self, extra)
 		wait += extra
 	}
 	w.after(wait, c.runStepFunc)
@@ -329,7 +329,7 @@ func (c *cell) checkOverdue(now actor.Time) {
 		return
 	}
 	if c.overdueTicks++; c.overdueTicks == overdueTicksMax {
-		c.n.w.fail(specs.EveryCallEnds, fmt.Sprintf("%s was told the time %d times, one after the other, and has left undone what was due %v before",
+		c.n.w.fail(specs.EveryCallEnds, fmt.Sprintf("%s handled %d consecutive ticks and left a deadline unhandled that expired %v ago",
 			c.self, overdueTicksMax, now.Sub(due)))
 	}
 }
@@ -385,7 +385,7 @@ func (n *node) perform(g gatedEffect) {
 		if op.Node == n.id {
 			env, err := actor.Decode(g.bytes)
 			if err != nil {
-				w.fail(CodecRoundTrip, fmt.Sprintf("%s sends what it cannot read: %v", c.self, err))
+				w.fail(CodecRoundTrip, fmt.Sprintf("%s sent a message that cannot be decoded: %v", c.self, err))
 				return
 			}
 			if int(op.Cell) < len(n.cells) {

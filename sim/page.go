@@ -96,7 +96,7 @@ func (p *Page) event(now actor.Time, e *history.Event) {
 		return
 	}
 	if e.Kind == history.Append {
-		text = fmt.Sprintf("writes %d, the log ends at %d", e.Wrote, e.Pos)
+		text = fmt.Sprintf("appends %d, the log ends at %d", e.Wrote, e.Pos)
 	}
 	name := "node"
 	switch {
@@ -176,7 +176,7 @@ func (p *Page) cellState(e *history.Event) int {
 	for _, a := range n.cells[e.From.Cell].core.State().Actors {
 		fmt.Fprintf(&b, "%s epoch %d", a.ID, a.Epoch)
 		if !a.Loaded {
-			b.WriteString(" (being read)")
+			b.WriteString(" (loading)")
 		}
 		for _, t := range a.Turns {
 			b.WriteString("\n    turn of" + p.columns.callNumber(t.Run))
@@ -205,13 +205,13 @@ func (p *Page) update(now actor.Time) {
 	w := p.world
 	for i, n := range w.nodes {
 		p.updateBand(now, n, "down", !n.up, actor.Forever)
-		p.updateBand(now, n, "stands still", n.up && n.pausedUntil > now, n.pausedUntil)
+		p.updateBand(now, n, "paused", n.up && n.pausedUntil > now, n.pausedUntil)
 		p.updateBand(now, n, "cut off from the store", w.net.storeCutUntil[i] > now, w.net.storeCutUntil[i])
 		var until actor.Time
 		for j := range w.nodes {
 			until = max(until, w.net.blocked[i][j].until)
 		}
-		p.updateBand(now, n, "is not heard", until > now, until)
+		p.updateBand(now, n, "cut off from other nodes", until > now, until)
 	}
 }
 

@@ -48,7 +48,7 @@ func violatingOptions(t *testing.T) Options {
 			return o
 		}
 	}
-	t.Fatal("no world has it all")
+	t.Fatal("no seed has a lost message, a fault and a violation")
 	return Options{}
 }
 
@@ -58,31 +58,31 @@ func TestPageKeepsLastRows(t *testing.T) {
 	o := Options{Seed: 3, Long: true, Page: NewPage()}
 	r := RunSeed(o)
 	if o.Page.dropped == 0 {
-		t.Fatalf("all of the %d steps find room", r.Stats.Steps)
+		t.Fatalf("no rows were dropped in a run of %d steps", r.Stats.Steps)
 	}
 	rows := o.Page.rows
 	last := rows[len(rows)-1]
 	if len(rows) > PageRowsMax || last.Step < r.Stats.Steps-10 {
-		t.Errorf("%d rows, the last is of step %d of %d", len(rows), last.Step, r.Stats.Steps)
+		t.Errorf("got %d rows, the last of step %d of %d", len(rows), last.Step, r.Stats.Steps)
 	}
 	arrows := 0
 	for i, row := range rows {
 		if row.To > 0 {
 			if to := rows[row.To-1]; row.To-1 <= i || row.Kind != "Send" || to.Kind != "Deliver" || to.Call != row.Call {
-				t.Fatalf("row %d goes to row %d: %+v, %+v", i, row.To-1, row, to)
+				t.Fatalf("row %d points to row %d: %+v, %+v", i, row.To-1, row, to)
 			}
 			arrows++
 		}
 		if row.State > len(o.Page.states) {
-			t.Fatalf("row %d has the state %d of %d", i, row.State, len(o.Page.states))
+			t.Fatalf("row %d has state %d of %d", i, row.State, len(o.Page.states))
 		}
 	}
 	if arrows < 100 {
-		t.Errorf("%d arrows", arrows)
+		t.Errorf("got %d arrows, want at least 100", arrows)
 	}
 	var out bytes.Buffer
-	r.Violation = &Violation{Spec: CellNeverPanics, Detail: "it says \xff"}
-	if err := o.Page.WriteTo(&out, r); err != nil || !bytes.Contains(out.Bytes(), []byte("it says")) {
+	r.Violation = &Violation{Spec: CellNeverPanics, Detail: "invalid \xff"}
+	if err := o.Page.WriteTo(&out, r); err != nil || !bytes.Contains(out.Bytes(), []byte("invalid ")) {
 		t.Errorf("%v", err)
 	}
 }
@@ -92,7 +92,7 @@ var pageDataPattern = regexp.MustCompile(`(?s)<script type="application/json" id
 func TestPageContainsEventsAndViolation(t *testing.T) {
 	page, r := renderPage(t, violatingOptions(t))
 	if r.Violation == nil {
-		t.Fatal("nothing is broken")
+		t.Fatal("no violation")
 	}
 	found := pageDataPattern.FindSubmatch(page)
 	if found == nil {
@@ -114,7 +114,7 @@ func TestPageContainsEventsAndViolation(t *testing.T) {
 		case row.To > 0:
 			arrows++
 			if to := data.Rows[row.To-1]; row.To-1 <= i || to.Kind != "Deliver" || to.Call != row.Call {
-				t.Errorf("row %d %q arrives in row %d %q", i, row.Line, row.To-1, to.Line)
+				t.Errorf("row %d %q points to row %d %q", i, row.Line, row.To-1, to.Line)
 			}
 		case row.Lost:
 			lost++
@@ -127,10 +127,10 @@ func TestPageContainsEventsAndViolation(t *testing.T) {
 		}
 	}
 	if data.Spec != r.Violation.Spec || arrows == 0 || lost == 0 || states == 0 || faults == 0 || len(data.Lanes) < 4 || len(data.States) == 0 {
-		t.Errorf("%s: %d arrows, %d lost, %d states, %d faults, %d lanes", data.Spec, arrows, lost, states, faults, len(data.Lanes))
+		t.Errorf("violated spec %s, %d arrows, %d lost messages, %d states, %d faults, %d lanes", data.Spec, arrows, lost, states, faults, len(data.Lanes))
 	}
 	if second, _ := renderPage(t, violatingOptions(t)); !bytes.Equal(second, page) {
-		t.Error("the same seed makes another page")
+		t.Error("two pages of one seed differ")
 	}
 }
 
@@ -143,7 +143,7 @@ func TestPageEscapesHTML(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := strings.Count(out.String(), "</script>"); n != 2 || strings.Contains(out.String(), "<i>") || strings.Contains(out.String(), "<b on") {
-		t.Errorf("%d scripts end", n)
+		t.Errorf("got %d </script> tags, want 2 and no injected tag", n)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestBrowserRendersPage(t *testing.T) {
 	if browser == "" {
 		var err error
 		if browser, err = exec.LookPath("chromium"); err != nil {
-			t.Skip("there is no chromium here: on Debian, apt-get install chromium; or say TROUPE_BROWSER=…")
+			t.Skip("chromium not found: apt-get install chromium on Debian, or set TROUPE_BROWSER")
 		}
 	}
 	page, r := renderPage(t, violatingOptions(t))
@@ -177,11 +177,11 @@ func TestBrowserRendersPage(t *testing.T) {
 	}
 	html := browse("--dump-dom")
 	if drawn, want := strings.Count(html, `<g class="row `), bytes.Count(pageDataPattern.FindSubmatch(page)[1], []byte(`"step":`)); drawn != want {
-		t.Errorf("%d rows are drawn, not %d", drawn, want)
+		t.Errorf("got %d rows in the page, want %d", drawn, want)
 	}
 	for _, want := range []string{r.Violation.Spec + " broken", `class="msg"`, `class="cross"`, `class="band"`, "The event"} {
 		if !strings.Contains(html, want) {
-			t.Errorf("the page shows no %s", want)
+			t.Errorf("page does not contain %s", want)
 		}
 	}
 	for name, light := range map[string]bool{"light": true, "dark": false} {
@@ -208,7 +208,7 @@ func TestBrowserRendersPage(t *testing.T) {
 		}
 		background := slices.MaxFunc(slices.Collect(maps.Keys(colors)), func(a, b color.Color) int { return colors[a] - colors[b] })
 		if bright := color.GrayModel.Convert(background).(color.Gray).Y > 128; bright != light || len(colors) < 20 {
-			t.Errorf("%s: the ground is %v, of %d colours", name, background, len(colors))
+			t.Errorf("%s mode: background is %v, page has %d colors", name, background, len(colors))
 		}
 	}
 }

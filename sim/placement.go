@@ -196,6 +196,8 @@ func (w *Simulation) crash(n *node, why string) {
 	w.after(w.between(50*time.Millisecond, 6*time.Second), func() { w.restart(n) })
 }
 
+// restart starts the process of a crashed node, once the store can be reached and the
+// node's data permits a start.
 func (w *Simulation) restart(n *node) {
 	if n.up {
 		return
@@ -210,7 +212,7 @@ func (w *Simulation) restart(n *node) {
 	}
 	if w.faultFires(ClockBehind) {
 		if by := n.clock.setBack(w.now, w.between(time.Second, clockJumpMax)); by > 0 {
-			w.recordFault(ClockBehind, "the clock of %s is put back by %v before it starts", n.id, by)
+			w.recordFault(ClockBehind, "the clock of %s is set back by %v before it starts", n.id, by)
 			w.noteClockJump(0)
 		}
 	}

@@ -173,7 +173,7 @@ func drawAgents(c Entropy) []actor.Definition {
 	n := 4 + c.Int(len(agentNames)-3)
 	all := make([]actor.Definition, 0, n)
 	for _, name := range agentNames[:n] {
-		def := actor.Definition{Name: name, Doc: "plays what the message says", Behavior: scriptAgent{}}
+		def := actor.Definition{Name: name, Doc: "executes the script in its message", Behavior: scriptAgent{}}
 		switch c.Int(4) {
 		case 3:
 			def.Behavior = agents.Blocking(agents.Func(blockingScriptAgent))
@@ -230,14 +230,14 @@ func (p *Plan) String() string {
 		}
 	}
 	fmt.Fprintf(&b, "\nclients %d, one every %v, for %v\nschedule %s\n", p.Calls, p.ArrivalInterval, p.Span, p.Schedule)
-	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclocks off by %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
+	fmt.Fprintf(&b, "limits %s\npatience %s\nwriter %s\nclock offsets %v, drift %v\nfaults", formatNonDefaults(p.Limits, dispatcher.DefaultLimits()),
 		formatNonDefaults(p.Patience, upstream.Patience{}), formatNonDefaults(p.Writer, writerDefaults), p.Offset, p.Drift)
 	for f, per := range p.Odds {
 		if per > 0 {
 			fmt.Fprintf(&b, " %s", Odds{Fault(f), per})
 		}
 	}
-	fmt.Fprintf(&b, "\nrare %v, something for the registry every %v\n", p.Failpoints, p.RegistryInterval)
+	fmt.Fprintf(&b, "\nfailpoints %v, registry operations every %v\n", p.Failpoints, p.RegistryInterval)
 	return b.String()
 }
 

@@ -135,7 +135,7 @@ func (rc *registryClient) handleReply(c *client, reply *actor.Reply) {
 		}
 	case o.wantRefusals != nil:
 		if !rc.uncertain[o.subject] {
-			w.fail(RegistryHolds, fmt.Sprintf("the registry takes %s: %s", c.text, o.body))
+			w.fail(RegistryHolds, fmt.Sprintf("the registry accepts an invalid operation %s: %s", c.text, o.body))
 		}
 	case reply.Status == actor.Succeeded && !rc.uncertain[o.subject]:
 		rc.checkApplied(o)
@@ -149,7 +149,7 @@ func (rc *registryClient) checkApplied(o *registryOp) {
 	w := rc.w
 	present := slices.ContainsFunc(w.loadRegistryItems(), func(i actor.StateItem) bool { return i.Name == o.itemName() })
 	if present != o.present {
-		w.fail(RegistryHolds, fmt.Sprintf("the registry has said that %s is there (%v), and it is written down that it is not", o.itemName(), o.present))
+		w.fail(RegistryHolds, fmt.Sprintf("the registry acknowledged %s (present: %v), but its stored state differs", o.itemName(), o.present))
 		return
 	}
 	switch o.operation {
@@ -194,9 +194,9 @@ func (rc *registryClient) checkAgent(o *registryOp) {
 		switch notFound := reply != nil && reply.Refusal != nil && strings.HasPrefix(reply.Refusal.Detail, "no agent is named "+o.subject); {
 		case reply == nil:
 		case notFound && o.present:
-			w.fail(RegistryHolds, fmt.Sprintf("the registry has taken in %s, and it is not found: %v", o.subject, reply.Refusal))
+			w.fail(RegistryHolds, fmt.Sprintf("agent %s is registered, but not found: %v", o.subject, reply.Refusal))
 		case !notFound && !o.present && !inconclusive(reply):
-			w.fail(RegistryHolds, fmt.Sprintf("%s is deleted, and answers", o.subject))
+			w.fail(RegistryHolds, fmt.Sprintf("agent %s is deleted, but answers", o.subject))
 		case reply.Status == actor.Succeeded:
 			w.Stats.Points[RegisteredAgentServed]++
 		}
@@ -282,13 +282,13 @@ func (rc *registryClient) createKey() *apiKey {
 	}
 	if s := &invalidKeys[w.entropy.Int(len(invalidKeys))]; w.entropy.Int(2) == 1 { // request an invalid key first
 		if _, _, refusal := ingress.NewKey(random, s.name, s.scopes, w.now, w.now.Add(s.expires)); refusal == nil || refusal.Reason != actor.Invalid {
-			w.fail(RegistryHolds, fmt.Sprintf("a key is made of %+v: %v", s, refusal))
+			w.fail(RegistryHolds, fmt.Sprintf("invalid key accepted: %+v: %v", s, refusal))
 			return nil
 		}
 	}
 	key, secret, refusal := ingress.NewKey(random, "key "+strconv.Itoa(len(rc.keys)), scopes, w.now, expires)
 	if refusal != nil {
-		w.fail(RegistryHolds, "a key cannot be made: "+refusal.Error())
+		w.fail(RegistryHolds, "valid key refused: "+refusal.Error())
 		return nil
 	}
 	p := &apiKey{record: key, secret: secret}
@@ -322,13 +322,13 @@ func (rc *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
 	}
 	spec := declaredSpec(name, modelNames[w.entropy.Int(2)], 3+w.entropy.Int(3))
 	spec["prompt"] = fmt.Sprintf("You are %s, in your version %d.", name, w.entropy.Int(8))
-	spec["description"] = "somebody whom the registry took in"
+	spec["description"] = "an agent added through the registry"
 	if w.entropy.Int(2) == 1 {
 		spec["agents"] = [...][]string{{w.plan.Agents[0].Name, name}, {registeredAgents[0].name, registeredAgents[1].name}}[w.entropy.Int(2)]
 		spec["on_failure"] = [...]string{agents.ReturnError, agents.FailRun}[w.entropy.Int(2)]
 		spec["parameters"] = map[string]any{"temperature": 0.5, "max_tokens": 100 + w.entropy.Int(100), "seed": 7}
 		spec["capabilities"] = []string{"tools", "patience"}
-		spec["tools"] = append(spec["tools"].([]string), "nobody.has")
+		spec["tools"] = append(spec["tools"].([]string), "missing.tool")
 	}
 	if w.entropy.Int(2) == 0 {
 		return invariant.Must(json.Marshal(spec))
@@ -337,10 +337,10 @@ func (rc *registryClient) drawSpec(name string, kind actor.AgentKind) []byte {
 	if malformed := malformedSpecs[w.entropy.Int(len(malformedSpecs))]; w.entropy.Int(2) == 1 { // read a malformed file first
 		_, err := agents.ReadTOML(oversizedParts.Replace(strings.ReplaceAll(malformed, "SPEC", text)))
 		if err == nil {
-			w.fail(RegistryHolds, fmt.Sprintf("a file is read that says %q", malformed))
+			w.fail(RegistryHolds, fmt.Sprintf("malformed file accepted: %q", malformed))
 		} else {
 			w.Stats.Points[SpecFileRejected]++
-			w.log.note(w.now, "a file with a slip: %v", err)
+			w.log.note(w.now, "malformed file rejected: %v", err)
 		}
 	}
 	read := invariant.Must(agents.ReadTOML(text))
@@ -428,16 +428,16 @@ func (w *Simulation) refusesKey(n *node, c *client) bool {
 	uncertain := w.registryClient.uncertain[p.record.ID]
 	switch {
 	case admitted && p.revoked && !uncertain:
-		w.fail(RegistryHolds, fmt.Sprintf("%s lets client %d in with key %s, which is revoked", n.id, c.no, p.record.ID))
+		w.fail(RegistryHolds, fmt.Sprintf("%s accepts client %d with revoked key %s", n.id, c.no, p.record.ID))
 	case !admitted && p.valid && !p.revoked && !uncertain && p.record.Allows(ingress.ScopeCall) && !p.record.Expired(w.now.Add(w.plan.maxSkew())):
-		w.fail(RegistryHolds, fmt.Sprintf("%s sends client %d away with key %s, which is good", n.id, c.no, p.record.ID))
+		w.fail(RegistryHolds, fmt.Sprintf("%s rejects client %d with valid key %s", n.id, c.no, p.record.ID))
 	}
 	if admitted {
 		w.Stats.Points[APIKeyAccepted]++
 		return false
 	}
 	w.Stats.Points[APIKeyRejected]++
-	w.log.note(w.now, "%s sends client %d away with key %s", n.id, c.no, p.record.ID)
+	w.log.note(w.now, "%s rejects client %d with key %s", n.id, c.no, p.record.ID)
 	if c.onReply != nil {
 		c.onReply(nil)
 	}
@@ -480,14 +480,14 @@ func (rc *registryClient) checkLoops(spec agents.Spec) {
 	}
 	loops := agents.CallCycles(specs)
 	if slices.Contains(spec.Agents, spec.ID) && !slices.Contains(loops, spec.ID+" -> "+spec.ID) {
-		w.fail(RegistryHolds, fmt.Sprintf("%s may call itself, and nobody is told: %q", spec.ID, loops))
+		w.fail(RegistryHolds, fmt.Sprintf("%s may call itself, but the reported loops are %q", spec.ID, loops))
 	}
 	for _, loop := range loops {
 		w.Stats.Points[CallLoopReported]++
 		path := strings.Split(loop, " -> ")
 		for i, to := range path[1:] {
 			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == path[i] && slices.Contains(s.Agents, to) }) {
-				w.fail(RegistryHolds, fmt.Sprintf("it is said that calls could go %s, and %s may not call %s", loop, path[i], to))
+				w.fail(RegistryHolds, fmt.Sprintf("call loop %s reported, but %s may not call %s", loop, path[i], to))
 			}
 		}
 	}

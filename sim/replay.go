@@ -92,7 +92,7 @@ func DecodeChoices(text []byte) (Options, Choices, error) {
 		if name, ok := strings.CutPrefix(line, "stream "); ok {
 			id, err := parseStreamID(name)
 			if err == nil && seen[id] {
-				err = fmt.Errorf("stream %s comes twice", id)
+				err = fmt.Errorf("duplicate stream %s", id)
 			}
 			if err != nil {
 				return Options{}, nil, fmt.Errorf("choices: line %d: %w", lineNo, err)
@@ -103,7 +103,7 @@ func DecodeChoices(text []byte) (Options, Choices, error) {
 		}
 		v, times, err := parseChoice(line)
 		if err == nil && len(all) == 0 {
-			err = fmt.Errorf("a choice of no stream")
+			err = fmt.Errorf("choice before the first stream")
 		}
 		if count += times; err == nil && count > ChoicesMax {
 			err = fmt.Errorf("more than %d choices", ChoicesMax)
@@ -136,7 +136,7 @@ func decodeHeader(head string) (o Options, err error) {
 	fields, ok := strings.CutPrefix(head, choicesHeader+" ")
 	words := strings.Fields(fields)
 	if !ok || len(words)%2 != 0 || len(words) == 0 {
-		return o, fmt.Errorf("%.60q: want %q, then seed N", head, choicesHeader)
+		return o, fmt.Errorf("%.60q: want %q followed by seed N", head, choicesHeader)
 	}
 	for i := 0; i < len(words) && err == nil; i += 2 {
 		switch name, value := words[i], words[i+1]; {
@@ -156,9 +156,9 @@ func decodeHeader(head string) (o Options, err error) {
 		case name == "world" && value == "long":
 			o.Long = true
 		case name == "world" && value == "team":
-			err = fmt.Errorf("a team played in this world, and is not in this folder; run troupe sim --project DIR --seed %d", o.Seed)
+			err = fmt.Errorf("the failure directory does not contain the team of this run; run troupe sim --project DIR --seed %d", o.Seed)
 		default:
-			err = fmt.Errorf("%.40q means nothing", name+" "+value)
+			err = fmt.Errorf("unknown setting %.40q", name+" "+value)
 		}
 	}
 	return o, err
@@ -261,7 +261,7 @@ func Replay(dir string, whole bool, out io.Writer, backends Backends) (r Result,
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) && !whole {
 		if violation, err := os.ReadFile(filepath.Join(dir, violationFile)); err == nil && bytes.HasPrefix(violation, []byte(Deterministic)) {
-			return Result{}, "", fmt.Errorf("%s: no one run failed, two runs of this seed differed; %s says where, and the command it came from runs both again", dir, violationFile)
+			return Result{}, "", fmt.Errorf("%s: nothing to replay: two runs of this seed differed; see %s, and repeat both runs with the original command", dir, violationFile)
 		}
 	}
 	if err != nil {

@@ -55,13 +55,13 @@ func (p *runPoller) poll() {
 	rootsOnly := w.entropy.Int(2) == 0
 	newest, err := store.RunsBefore(w.kv, actor.DefaultTenant, p.cursor, pollPageSize, rootsOnly)
 	if err != nil {
-		w.fail(StoreReads, "the newest runs: "+err.Error())
+		w.fail(StoreReads, "listing the newest runs: "+err.Error())
 		return
 	}
 	p.cursor = actor.CallID{}
 	for _, owner := range newest {
 		if p.cursor = owner.Run; rootsOnly && owner.Root != owner.Run {
-			p.fail(owner.Run, "is listed among the roots, and its root is %s", owner.Root)
+			p.fail(owner.Run, "is listed as a root run, but its root is %s", owner.Root)
 		}
 		p.checkRun(owner.Run, 0)
 	}
@@ -79,7 +79,7 @@ func (p *runPoller) checkRun(run actor.CallID, depth int) {
 	r := p.records[run]
 	stored, err := store.Events(p.w.kv, actor.DefaultTenant, run, r.Seq, streamEventsMax)
 	if err != nil {
-		p.fail(run, "cannot be read behind event %d: %v", r.Seq, err)
+		p.fail(run, "cannot be read after event %d: %v", r.Seq, err)
 		return
 	}
 	for i := range stored {
@@ -88,7 +88,7 @@ func (p *runPoller) checkRun(run actor.CallID, depth int) {
 			err = r.Apply(&e)
 		}
 		if err != nil {
-			p.fail(run, "does not go on as it began: %v", err)
+			p.fail(run, "has an event that does not follow the earlier ones: %v", err)
 			return
 		}
 	}
@@ -110,12 +110,12 @@ func (p *runPoller) checkRun(run actor.CallID, depth int) {
 	}
 	body := r.AppendJSON(nil)
 	if err := json.Unmarshal(body, &rendered); err != nil {
-		p.fail(run, "is shown as what is no JSON: %v: %s", err, body)
+		p.fail(run, "is rendered as invalid JSON: %v: %s", err, body)
 		return
 	}
 	status, err := runs.ParseStatus(rendered.Status)
 	if err != nil || status != r.Status || rendered.Run != run.String() || (rendered.Ended != "") != status.Ended() || (rendered.Agent == "") != status.Ended() || status.Ended() == (rendered.Call == runs.CallPending) {
-		p.fail(run, "is shown as %s", body)
+		p.fail(run, "is rendered with inconsistent fields: %s", body)
 		return
 	}
 	if status.Paused() {

@@ -49,7 +49,7 @@ func (w *Simulation) RunUntil(within time.Duration, done func() bool) *Violation
 		return v
 	}
 	if !done() {
-		return &Violation{Spec: specs.EveryCallEnds, At: w.now.Sub(Origin), Step: w.Stats.Steps, Detail: fmt.Sprintf("it has not come about within %v", within)}
+		return &Violation{Spec: specs.EveryCallEnds, At: w.now.Sub(Origin), Step: w.Stats.Steps, Detail: fmt.Sprintf("condition not met within %v", within)}
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ func (w *Simulation) AwaitReply(r Request, within time.Duration) (actor.Reply, *
 // CrashNode crashes a node. The node restarts by itself.
 func (w *Simulation) CrashNode(name string) {
 	n := w.nodeByID(actor.NodeID(name))
-	invariant.Check(n != nil && n.up, "node %s is not up", name)
-	w.recordFault(NodeCrash, "%s dies", n.id)
+	invariant.Check(n != nil && n.up, "node %s is not running", name)
+	w.recordFault(NodeCrash, "%s crashes", n.id)
 	w.crash(n, "crash")
 }
 

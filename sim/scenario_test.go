@@ -26,7 +26,7 @@ func forwardTo(target string, within time.Duration) agents.Func {
 		if err != nil {
 			return "", err
 		}
-		return t.Self().Agent + " heard: " + text, nil
+		return t.Self().Agent + " got: " + text, nil
 	}
 }
 
@@ -88,7 +88,7 @@ func settle(t *testing.T, w *sim.Simulation) {
 func wantRefusal(t *testing.T, reply actor.Reply, reason actor.Reason, text string) {
 	t.Helper()
 	if reply.Refusal == nil || reply.Refusal.Reason != reason || !strings.Contains(reply.Refusal.Error(), text) {
-		t.Fatalf("got %s %q with refusal %v, want %s that says %q", reply.Status, actor.TextOf(reply.Parts), reply.Refusal, reason, text)
+		t.Fatalf("got %s %q with refusal %v, want %s containing %q", reply.Status, actor.TextOf(reply.Parts), reply.Refusal, reason, text)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestAgentCallsAgentSuccess(t *testing.T) {
 			"agent-a": forwardTo("agent-b", 5*time.Second), "agent-b": replyWithName}, "agent-a", "agent-b")}})
 		reply := awaitReply(t, w, w.Submit("agent-a", "hello", 10*time.Second, ""), 10*time.Second)
 		if text := actor.TextOf(reply.Parts); !strings.Contains(text, "response from agent-b") {
-			t.Errorf("on %d nodes agent-a answers %q, %v", n, text, reply.Refusal)
+			t.Errorf("%d nodes: agent-a answered %q, refusal %v", n, text, reply.Refusal)
 		}
 		settle(t, w)
 	}
@@ -137,7 +137,7 @@ func TestAgentCallUnderNetworkPartition(t *testing.T) {
 		for _, r := range all {
 			switch reply, ok := r.Reply(); {
 			case !ok:
-				t.Errorf("seed %d: a call has neither answer nor refusal", seed)
+				t.Errorf("seed %d: call without a reply", seed)
 			case reply.Refusal != nil:
 				refusals++
 			default:
@@ -156,7 +156,7 @@ func TestAgentCallDepthLimit(t *testing.T) {
 	w := sim.New(sim.Options{Seed: 5, Plan: &sim.Plan{Cells: cellsPerNode(2), Agents: agentSet(members, "a", "b", "c", "d", "e", "f")}})
 	reply := awaitReply(t, w, w.Submit("a", "down", 20*time.Second, ""), 20*time.Second)
 	if text := actor.TextOf(reply.Parts); !strings.Contains(text, "response from f") {
-		t.Errorf("five calls below each other end with %q, %v", text, reply.Refusal)
+		t.Errorf("chain of five calls: got %q, refusal %v", text, reply.Refusal)
 	}
 	settle(t, w)
 
@@ -183,7 +183,7 @@ func TestSingleActivationDuringCrossCall(t *testing.T) {
 		adopted += w.Stats.Points[sim.Adopted]
 	}
 	if moved == 0 || adopted == 0 {
-		t.Errorf("shards moved %d times, were adopted %d times: want both", moved, adopted)
+		t.Errorf("%d shard moves, %d adoptions: want some of each", moved, adopted)
 	}
 }
 
@@ -197,13 +197,13 @@ func TestDeterminismMultiAgent(t *testing.T) {
 		t.Fatal(first.Violation)
 	}
 	if other := sim.RunSeed(sim.Options{Seed: 12}); other.Hash == first.Hash {
-		t.Error("two seeds have one hash")
+		t.Error("seeds 11 and 12 have the same hash")
 	}
 	child := exec.Command(os.Args[0], "-test.run=^TestDeterminismMultiAgent$")
 	child.Env = append(os.Environ(), "SIM_HASH=1", "GOMAXPROCS=1")
 	out, err := child.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "hash "+first.Hash) {
-		t.Errorf("another process says %s (%v), this one %s", out, err, first.Hash)
+		t.Errorf("child process printed %s (%v), want hash %s", out, err, first.Hash)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestConcurrentCallLimit(t *testing.T) {
 	w := sim.New(sim.Options{Seed: 8, Plan: &sim.Plan{Cells: cellsPerNode(2), Agents: agentSet(map[string]agents.Func{"a": fanOut, "b": replyWithName}, "a", "b")}})
 	awaitReply(t, w, w.Submit("a", "fan out", 20*time.Second, ""), 20*time.Second)
 	if len(refusals) != 1 || refusals["Busy caller"] != 1 {
-		t.Errorf("of %d calls at once these were refused: %v", dispatcher.AgentConcurrentCallsMax+1, refusals)
+		t.Errorf("%d concurrent calls: refusals %v, want one Busy caller", dispatcher.AgentConcurrentCallsMax+1, refusals)
 	}
 	settle(t, w)
 }

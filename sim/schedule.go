@@ -79,7 +79,7 @@ func drawSchedule(c Entropy, agents []actor.Definition, keys int, name string) S
 func (s Schedule) String() string {
 	switch s.Strategy {
 	case Priority:
-		return fmt.Sprintf("%s, ranks lost at the steps %v", s.Strategy, s.Demote)
+		return fmt.Sprintf("%s, ranks lost at steps %v", s.Strategy, s.Demote)
 	case Starvation:
 		return fmt.Sprintf("%s of %s", s.Strategy, s.Starved)
 	}

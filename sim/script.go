@@ -133,7 +133,7 @@ func parseInstruction(text string) (o instruction, err error) {
 			o.ms, err = strconv.Atoi(ms)
 		}
 		if len(rest) < 2 || rest[0] != '{' || rest[len(rest)-1] != '}' {
-			return o, fmt.Errorf("script: %.40q: want {script} behind the agent", text)
+			return o, fmt.Errorf("script: %.40q: want {script} after the agent", text)
 		}
 		o.script = rest[1 : len(rest)-1]
 	case "sleep", "wait", "big", "bad", "odd", "end":
@@ -146,7 +146,7 @@ func parseInstruction(text string) (o instruction, err error) {
 		o.name = rest
 	case "fail", "panic":
 	default:
-		err = fmt.Errorf("script: %.40q: no such verb", text)
+		err = fmt.Errorf("script: %.40q: unknown verb", text)
 	}
 	return o, err
 }
@@ -199,14 +199,14 @@ func (p *scriptTurn) Next(answers []actor.Answer) (actor.Action, error) {
 		case "big":
 			p.paddingKiB += st[0].ms
 		case "fail":
-			return actor.Action{}, actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
+			return actor.Action{}, actor.Refuse(actor.Rejected, "%s rejects the call as scripted", p.agent)
 		case "odd":
 			p.invalidAsks = []actor.Ask{invalidAsks[st[0].ms%len(invalidAsks)]}
 			return actor.Action{Asks: p.invalidAsks}, nil
 		case "end":
 			return invalidOutcomes[st[0].ms%len(invalidOutcomes)]()
 		case "panic":
-			panic(injectedPanic{AgentPanic, p.agent + " panics, as it was told to"})
+			panic(injectedPanic{AgentPanic, p.agent + " panics as scripted"})
 		default:
 			asks := make([]actor.Ask, len(st))
 			for i, o := range st {
@@ -264,18 +264,18 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 		case "big":
 			p.paddingKiB += st[0].ms
 		case "fail":
-			return "", actor.Refuse(actor.Rejected, "%s refuses, as it was told to", p.agent)
+			return "", actor.Refuse(actor.Rejected, "%s rejects the call as scripted", p.agent)
 		case "odd":
 			p.invalidAsks = []actor.Ask{invalidAsks[st[0].ms%len(invalidAsks)]}
 			for _, a := range t.All(p.invalidAsks...) {
 				if a.Refusal == nil {
-					panic("what cannot be is answered")
+					panic("sim: an invalid ask was answered")
 				}
 			}
 		case "end":
-			return "", errors.New("the agent has a bug")
+			return "", errors.New("scripted failure")
 		case "panic":
-			panic("the script says so") // ends the turn, not the cell
+			panic("scripted panic") // ends the turn, not the cell
 		default:
 			if len(st) == 1 {
 				if r := (*actor.Refusal)(nil); errors.As(st[0].perform(t), &r) {
@@ -295,7 +295,7 @@ func blockingScriptAgent(t *agents.Turn) (string, error) {
 		}
 	}
 	if len(p.refusals) > 1 {
-		t.Warn("%d things were refused", len(p.refusals))
+		t.Warn("%d asks were refused", len(p.refusals))
 	}
 	return p.response(), nil
 }
@@ -350,7 +350,7 @@ func (o instruction) ask() actor.Ask {
 	case "bad":
 		return actor.Ask{Kind: actor.AskTool, Name: postTool, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(o.invalidPostInput())}}}
 	}
-	panic("script: " + o.verb + " is no ask")
+	panic("script: " + o.verb + " is not an ask")
 }
 
 // scriptSignal is the name of the signal that scripts wait for.
@@ -362,7 +362,7 @@ const scriptSignal = "go"
 func simulatedWork(name string, ms int) actor.Work {
 	return func(context.Context) ([]byte, error) {
 		if strings.HasPrefix(name, "bad") {
-			return nil, errors.New("the work went wrong")
+			return nil, errors.New("simulated work failed")
 		}
 		return []byte(name + " took " + strconv.Itoa(ms) + " ms"), nil
 	}

@@ -47,7 +47,7 @@ func RunTwice(o, again Options) Result {
 	}
 	r.Repeated = true
 	if second := RunSeed(again); second.Hash != r.Hash {
-		r.Violation = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the hash is %s, and the next time %s; %s", r.Hash, second.Hash, divergence(o, again))}
+		r.Violation = &Violation{Spec: Deterministic, Step: r.Stats.Steps, Detail: fmt.Sprintf("the first run has the hash %s, the second %s; %s", r.Hash, second.Hash, divergence(o, again))}
 	}
 	return r
 }
@@ -124,7 +124,7 @@ func (s *Summary) Add(r Result) {
 	s.ExecutedSteps += times * r.Stats.Steps
 	s.SimulatedTime += actor.Duration(times) * r.Stats.SimulatedTime()
 	if r.Violation == nil && r.Stats.HasThinTenth() {
-		s.thinSeeds = append(s.thinSeeds, fmt.Sprintf("seed %d has %d steps in the tenths of its time", r.Seed, r.Stats.TenthSteps))
+		s.thinSeeds = append(s.thinSeeds, fmt.Sprintf("seed %d has %d steps in the tenths of its workload", r.Seed, r.Stats.TenthSteps))
 	}
 	if n := r.Stats.IdleMinutes; n > 0 {
 		s.idleSeeds = append(s.idleSeeds, fmt.Sprintf("seed %d has %d minutes without a client's request", r.Seed, n))
@@ -161,11 +161,11 @@ func (s *Summary) Shortfalls() (shortfalls []string) {
 			shortfalls = append(shortfalls, what)
 		}
 	}
-	want(median(s.steps) >= 2000, "the median world has fewer than 2000 steps")
-	want(median(s.calls) >= 200, "the median world has fewer than 200 calls")
-	want(2*s.deepSeeds >= s.Seeds, "fewer than half of the worlds have a call below three others")
-	want(2*s.threeNodeSeeds >= s.Seeds, "fewer than half of the worlds have three nodes")
-	want(2*s.snapshotSeeds >= s.Seeds, "in fewer than half of the worlds an actor comes back from a snapshot and entries")
+	want(median(s.steps) >= 2000, "the median run has fewer than 2000 steps")
+	want(median(s.calls) >= 200, "the median run has fewer than 200 calls")
+	want(2*s.deepSeeds >= s.Seeds, "fewer than half of the runs have a call at depth 3 or more")
+	want(2*s.threeNodeSeeds >= s.Seeds, "fewer than half of the runs have three nodes")
+	want(2*s.snapshotSeeds >= s.Seeds, "fewer than half of the runs restore an actor from a snapshot and entries")
 	return shortfalls
 }
 
@@ -182,10 +182,10 @@ func (s *Summary) LongShortfalls() (shortfalls []string) {
 		return nil
 	}
 	if mean := s.Total.SimulatedTime() / actor.Duration(s.Seeds); mean < longSpanMin {
-		shortfalls = append(shortfalls, fmt.Sprintf("a world lasts %v on average, which is less than %v", mean, longSpanMin))
+		shortfalls = append(shortfalls, fmt.Sprintf("a run lasts %v on average, want at least %v", mean, longSpanMin))
 	}
 	if mean := s.Total.Steps / s.Seeds; mean < longStepsMeanMin {
-		shortfalls = append(shortfalls, fmt.Sprintf("a world has %d steps on average, which is less than %d", mean, longStepsMeanMin))
+		shortfalls = append(shortfalls, fmt.Sprintf("a run has %d steps on average, want at least %d", mean, longStepsMeanMin))
 	}
 	shortfalls = append(shortfalls, s.idleSeeds...)
 	for _, seed := range s.thinSeeds {
@@ -208,7 +208,7 @@ func (s *Summary) Undecided() (missing []string) {
 func (s *Summary) Print(out io.Writer) (missing []string) {
 	var seen strings.Builder
 	row := func(kind, name string, n int) {
-		line := fmt.Sprintf("  %-8s %-34s %12d\n", kind, name, n)
+		line := fmt.Sprintf("  %-9s %-34s %12d\n", kind, name, n)
 		if n == 0 {
 			missing = append(missing, kind+" "+name)
 			io.WriteString(out, line) //nolint:errcheck // a page of text
@@ -230,10 +230,10 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 		}
 	}
 	for _, p := range failpoint.All() {
-		row("rare", p.String(), s.Total.Failpoints[p])
+		row("failpoint", p.String(), s.Total.Failpoints[p])
 	}
 	for _, t := range runs.Types() {
-		row("told", t.String(), s.Total.Published[t])
+		row("published", t.String(), s.Total.Published[t])
 	}
 	for p := range points {
 		row("point", Point(p).String(), s.Total.Points[p])
@@ -241,7 +241,7 @@ func (s *Summary) Print(out io.Writer) (missing []string) {
 	io.WriteString(out, seen.String()) //nolint:errcheck // a page of text
 	fmt.Fprintf(out, "of %d seeds: steps %d, calls %d (medians); depth ≥ 3 in %d, ≥ 3 nodes in %d, a restart from snapshot and entries in %d, a crash and restart in %d\n",
 		s.Seeds, median(s.steps), median(s.calls), s.deepSeeds, s.threeNodeSeeds, s.snapshotSeeds, s.crashedSeeds)
-	fmt.Fprintf(out, "judged as one machine's: %d operations in %d histories, %d undecided\n", s.Total.JudgedOps, s.Total.JudgedHistories, s.Total.Undecided)
+	fmt.Fprintf(out, "linearizability: %d operations in %d histories, %d undecided\n", s.Total.JudgedOps, s.Total.JudgedHistories, s.Total.Undecided)
 	return missing
 }
 

@@ -27,6 +27,6 @@ func TestRunSeedsIsOrderedAndBounded(t *testing.T) {
 	})
 	ranMax := 495 + int64(goruntime.GOMAXPROCS(0))*(resultsAheadMax+2)
 	if total := ran.Load(); total < 495 || total > ranMax {
-		t.Errorf("%d worlds were run for 495 results, want %d at most", total, ranMax)
+		t.Errorf("%d runs for 495 results, want at most %d", total, ranMax)
 	}
 }

@@ -44,7 +44,7 @@ func lateFailure(t *testing.T) (Options, Result) {
 			return o, r
 		}
 	}
-	t.Fatal("no world breaks it late")
+	t.Fatal("no seed violates the spec late enough")
 	return Options{}, Result{}
 }
 
@@ -81,11 +81,11 @@ func TestShrinkLateFailure(t *testing.T) {
 	small := Shrink(o, r)
 	t.Logf("seed %d: %d steps shrink to %d", o.Seed, r.Violation.Step, small.Violation.Step)
 	if small.Violation.Spec != lateCycleSpec || small.Violation.Step > shrunkStepsMax {
-		t.Errorf("the story has %d steps, and breaks %v", small.Violation.Step, small.Violation)
+		t.Errorf("shrunk run has %d steps, violation %v", small.Violation.Step, small.Violation)
 	}
 
 	dir := t.TempDir()
-	from, to := filepath.Join(dir, "choices"), filepath.Join(dir, "told")
+	from, to := filepath.Join(dir, "choices"), filepath.Join(dir, "replay")
 	if err := os.WriteFile(from, EncodeChoices(o, small.Choices), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func TestShrinkLateFailure(t *testing.T) {
 	}
 	want := fmt.Sprintf("%s %d steps %v", small.Hash, small.Stats.Steps, small.Violation)
 	if got, err := os.ReadFile(to); err != nil || string(got) != want {
-		t.Errorf("another process tells\n%s (%v), and it was\n%s", got, err, want)
+		t.Errorf("replay in another process:\n%s (%v), want\n%s", got, err, want)
 	}
 }
 
@@ -130,13 +130,13 @@ func TestDroppingCausesKeepsTiming(t *testing.T) {
 	o.Entropy = NewReplayedEntropy((&shrinker{options: o}).withoutCauses(choices, dropped))
 	rest := run()
 	if rest.Stats.Calls >= whole.Stats.Calls {
-		t.Fatalf("%d calls of %d are left", rest.Stats.Calls, whole.Stats.Calls)
+		t.Fatalf("%d calls of %d remain, want fewer", rest.Stats.Calls, whole.Stats.Calls)
 	}
 	if rest.arrivals != whole.arrivals || rest.Stats.Workload != whole.Stats.Workload {
-		t.Errorf("people come %d times in %v, and came %d times in %v", rest.arrivals, rest.Stats.Workload, whole.arrivals, whole.Stats.Workload)
+		t.Errorf("%d arrivals in %v, want %d in %v", rest.arrivals, rest.Stats.Workload, whole.arrivals, whole.Stats.Workload)
 	}
 	if a, b := rest.registryClient.opCount, whole.registryClient.opCount; max(a, b)-min(a, b) > b/3 {
-		t.Errorf("the clerk gives %d orders, and gave %d", a, b)
+		t.Errorf("%d registry operations, want about %d", a, b)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestMinimizeValueOnlyDecreases(t *testing.T) {
 		tries := 0
 		minimizeValue(func() uint32 { return value }, func(v uint32) bool {
 			if tries++; v >= value || v == 0 || tries > 200 {
-				t.Fatalf("try %d: %d is tried in the place of %d", tries, v, value)
+				t.Fatalf("try %d: value %d, want less than %d", tries, v, value)
 			}
 			accepted := v >= least && (!gaps || rapid.Bool().Draw(t, "goes"))
 			if accepted {
@@ -158,7 +158,7 @@ func TestMinimizeValueOnlyDecreases(t *testing.T) {
 			return accepted
 		})
 		if !gaps && value > max(least, 1) {
-			t.Fatalf("%d is left, and %d would go", value, least)
+			t.Fatalf("got %d, want %d", value, least)
 		}
 	})
 }
@@ -169,7 +169,7 @@ func TestShrinkKeepsViolatedSpec(t *testing.T) {
 	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: stepsOnlyBudget}
 	r := RunSeed(o)
 	if r.Violation == nil || r.Violation.Spec != specs.DepthBounded {
-		t.Fatalf("the strict specs find %v", r.Violation)
+		t.Fatalf("violation %v, want one of DepthBounded", r.Violation)
 	}
 	o.rule = func(at actor.Duration, _ *history.Event) (spec string) {
 		if at > r.Violation.At {
@@ -180,7 +180,7 @@ func TestShrinkKeepsViolatedSpec(t *testing.T) {
 	steps := r.Stats.Steps
 	o.OnShrunk = func(n int) { steps = n }
 	if small := Shrink(o, r); small.Violation.Spec != r.Violation.Spec || small.Stats.Steps != steps || steps > shrunkStepsMax {
-		t.Errorf("%d steps, the last that were told are %d: %v", small.Stats.Steps, steps, small.Violation)
+		t.Errorf("%d steps, last reported %d, violation %v", small.Stats.Steps, steps, small.Violation)
 	}
 }
 
@@ -192,11 +192,11 @@ func TestShrinkRespectsBudget(t *testing.T) {
 	o.shrink = budget{steps: 5 * r.Stats.Steps, time: time.Hour}
 	s := newShrink(o, r)
 	if s.run(); s.stepsLeft > 0 || s.stepsLeft < -r.Stats.Steps-s.slack-runOverheadSteps-1 {
-		t.Errorf("of %d steps %d are left, where a try takes %d", o.shrink.steps, s.stepsLeft, r.Stats.Steps)
+		t.Errorf("budget %d steps: %d left, a run takes %d", o.shrink.steps, s.stepsLeft, r.Stats.Steps)
 	}
 	o.shrink = budget{steps: 1 << 30, time: 1}
 	s = newShrink(o, r)
 	if small := s.run(); s.stepsLeft != o.shrink.steps || small.Hash != r.Hash {
-		t.Errorf("without time it tries %d steps, and says %v", o.shrink.steps-s.stepsLeft, small.Violation)
+		t.Errorf("no time left: ran %d steps, violation %v", o.shrink.steps-s.stepsLeft, small.Violation)
 	}
 }

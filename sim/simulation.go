@@ -266,7 +266,7 @@ func (w *Simulation) Run() *Violation {
 func (w *Simulation) runGuarded(f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.fail(WorldNeverPanics, fmt.Sprintf("%v\n%s", p, stackUntil(func(name string) bool { return name == "sim.(*World).guarded" })))
+			w.fail(WorldNeverPanics, fmt.Sprintf("%v\n%s", p, stackUntil(func(name string) bool { return name == "sim.(*Simulation).runGuarded" })))
 		}
 	}()
 	f()
@@ -287,7 +287,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 			steps, idle = w.Stats.Steps, 0
 		}
 		if idle > eventsBetweenStepsMax {
-			w.fail(specs.EveryCallEnds, fmt.Sprintf("%d things happen, and no cell has a part in them", idle))
+			w.fail(specs.EveryCallEnds, fmt.Sprintf("%d events without a step of a cell", idle))
 		}
 		w.now = max(w.now, e.at)
 		w.restoreStream(e.stream)
@@ -307,7 +307,7 @@ func (w *Simulation) runLoop(done func() bool) *Violation {
 			break
 		}
 		if w.Stats.Steps > stepsMax {
-			w.fail(specs.EveryCallEnds, fmt.Sprintf("the world does not come to rest within %d steps", stepsMax))
+			w.fail(specs.EveryCallEnds, fmt.Sprintf("the simulation is not idle after %d steps", stepsMax))
 		}
 	}
 	return w.violation
@@ -455,7 +455,7 @@ func (w *Simulation) afterStep(n *node) {
 	}
 	if n.crashInSteps > 0 {
 		if n.crashInSteps--; n.crashInSteps == 0 && n.up {
-			w.recordFault(NodeCrash, "%s dies", n.id)
+			w.recordFault(NodeCrash, "%s crashes", n.id)
 			w.crash(n, "crash")
 		}
 	}
@@ -477,7 +477,7 @@ func (w *Simulation) compareStates() {
 			}
 			reported, computed := c.core.Size(), stateSize(&state)
 			if computed.Remembered = reported.Remembered; reported != computed { // the state does not list the remembered calls
-				w.fail(specs.EventsTellTruth, fmt.Sprintf("%s says that it has %+v, and has %+v", c.self, reported, computed))
+				w.fail(specs.EventsTellTruth, fmt.Sprintf("%s reports the size %+v, but its state has %+v", c.self, reported, computed))
 			}
 		}
 	}
@@ -522,7 +522,7 @@ func (w *Simulation) finishWhenIdle() {
 			w.after(time.Second, w.finishWhenIdle)
 			return
 		}
-		w.fail(specs.EveryCallEnds, fmt.Sprintf("%v after the last fault %s", recoveryMax, work))
+		w.fail(specs.EveryCallEnds, fmt.Sprintf("not idle %v after the last fault: %s", recoveryMax, work))
 	}
 	w.compareStates()
 	if v := w.checker.End(); v != nil {
@@ -541,26 +541,26 @@ func (w *Simulation) finishWhenIdle() {
 func (w *Simulation) pendingWork() string {
 	switch {
 	case len(w.pending) > 0 || w.retriesScheduled > 0 || w.now < w.lastRequestAt.Add(w.timeLeftMax()+5*time.Second):
-		return fmt.Sprintf("a client waits: %d lines, %d who are about to ask, the last asked %v ago", len(w.pending), w.retriesScheduled, w.now.Sub(w.lastRequestAt))
+		return fmt.Sprintf("clients: %d pending requests, %d scheduled retries, last request %v ago", len(w.pending), w.retriesScheduled, w.now.Sub(w.lastRequestAt))
 	case w.openReaders > 0:
-		return "somebody has not read a stream to its end"
+		return "a client has not read a stream to its end"
 	case w.externalCalls > 0:
-		return "an external agent is at work"
+		return "an external agent is processing a call"
 	case w.net.inFlight > 0:
-		return "a message is on its way"
+		return "a message is in flight"
 	}
 	for g := range w.claims.groups {
 		if !w.claims.groups[g].owned() {
-			return "shards are nobody's"
+			return "shards have no owner"
 		}
 	}
 	for _, n := range w.nodes {
 		if !n.up || n.pausedUntil > w.now || len(n.gated) > 0 || len(n.running) > 0 || len(n.upstreams.exchanges) > 0 || n.log.released() < n.log.writer.End() {
-			return string(n.id) + " is not up, or has something to do"
+			return string(n.id) + " is down or has pending work"
 		}
 		for _, c := range n.cells {
 			if c.stopped || len(c.inputs) > 0 || c.ownersVersion != w.claims.version {
-				return c.self.String() + " has something to take in"
+				return c.self.String() + " has pending inputs"
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func TestChoicesReplay(t *testing.T) {
 		t.Fatal(r.Violation)
 	}
 	if hash, err := HashLog(&events); err != nil || hash != r.Hash {
-		t.Errorf("the log's text hashes to %s (%v), the world to %s", hash, err, r.Hash)
+		t.Errorf("hash of the log %s (%v), want %s", hash, err, r.Hash)
 	}
 	again, log, err := DecodeChoices(EncodeChoices(o, r.Choices))
 	if err != nil {
@@ -47,7 +47,7 @@ func TestChoicesReplay(t *testing.T) {
 	}
 	again.Entropy = NewReplayedEntropy(log)
 	if replayed := RunSeed(again); replayed.Hash != r.Hash {
-		t.Errorf("seed 4 has the hash %s, its choices %s", r.Hash, replayed.Hash)
+		t.Errorf("hash %s, replayed choices %s", r.Hash, replayed.Hash)
 	}
 }
 
@@ -66,11 +66,11 @@ func TestRunTwiceReportsDivergence(t *testing.T) {
 	again := o
 	again.Entropy = NewReplayedEntropy(other)
 	b := RunTwice(o, again).Violation
-	if b == nil || b.Spec != Deterministic || !strings.Contains(b.Detail, "they part at step ") || !strings.Contains(b.Detail, "\n  was ") || !strings.Contains(b.Detail, "\n  is  ") {
+	if b == nil || b.Spec != Deterministic || !strings.Contains(b.Detail, "step ") || !strings.Contains(b.Detail, "\n  was ") || !strings.Contains(b.Detail, "\n  is  ") {
 		t.Errorf("%v", b)
 	}
-	if at := divergence(o, o); !strings.Contains(at, "do not part") {
-		t.Errorf("one world parts from itself: %s", at)
+	if at := divergence(o, o); !strings.Contains(at, " not ") {
+		t.Errorf("equal runs diverge: %s", at)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestDecodeChoicesRejectsInvalid(t *testing.T) {
 		"troupe choices 4 seed 1\nstream plan.0\n-1\n", "troupe choices 4 seed 1\nstream plan.0\n0*4000000000\n",
 	} {
 		if _, _, err := DecodeChoices([]byte(text)); err == nil || !strings.Contains(err.Error(), "line") {
-			t.Errorf("%q: %v, want an error that names the line", text, err)
+			t.Errorf("DecodeChoices(%q): error %v, want one with the line", text, err)
 		}
 	}
 }
@@ -93,13 +93,13 @@ func TestOddsRoundTrip(t *testing.T) {
 		for p := range oddsScale + 1 {
 			o, err := ParseOdds(Odds{f, p}.String())
 			if err != nil || o != (Odds{f, p}) {
-				t.Errorf("%s:%d reads as %v, %v", f, p, o, err)
+				t.Errorf("%s:%d parsed as %v, %v", f, p, o, err)
 			}
 		}
 	}
 	for _, text := range []string{"", "NetworkDelay", "NetworkDelay:", "NetworkDelay:-1", "NetworkDelay:1.1", "NetworkDelay:NaN", "Nothing:1"} {
 		if o, err := ParseOdds(text); err == nil {
-			t.Errorf("%q reads as %v", text, o)
+			t.Errorf("ParseOdds(%q) = %v, want an error", text, o)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestOddsApplyToFaultlessRun(t *testing.T) {
 		t.Fatal(r.Violation)
 	}
 	if n := r.Stats.Faults[AgentCallRejected]; n == 0 || n != r.Stats.TotalFaults() {
-		t.Errorf("%d of %d faults are the one set by hand", n, r.Stats.TotalFaults())
+		t.Errorf("%d of %d faults are of the configured kind", n, r.Stats.TotalFaults())
 	}
 }
 
@@ -138,7 +138,7 @@ func TestRunsLeakNoCoroutines(t *testing.T) {
 		crashes += r.Stats.Faults[CellPanic] + r.Stats.Points[NodeRestarted]
 	}
 	if n := blockedCoroutines(t); n > 0 || crashes == 0 {
-		t.Errorf("%d coroutines are left of 40 worlds in which %d cells and nodes fell", n, crashes)
+		t.Errorf("%d coroutines left after 40 runs with %d crashes", n, crashes)
 	}
 }
 
@@ -157,12 +157,12 @@ func blockedCoroutines(t *testing.T) int {
 func TestPanicOutsideCellsIsViolation(t *testing.T) {
 	o := Options{Seed: 3, shrink: budget{steps: 200_000, time: time.Hour}, rule: func(_ actor.Duration, e *history.Event) string {
 		if e.Kind == history.Deliver {
-			panic("as it was told to")
+			panic("injected")
 		}
 		return ""
 	}}
 	r := RunSeed(o)
-	if r.Violation == nil || r.Violation.Spec != WorldNeverPanics || !strings.Contains(r.Violation.Detail, "as it was told to") || !strings.Contains(r.Violation.Detail, "simulation_test.go:") {
+	if r.Violation == nil || r.Violation.Spec != WorldNeverPanics || !strings.Contains(r.Violation.Detail, "injected") || !strings.Contains(r.Violation.Detail, "simulation_test.go:") {
 		t.Fatalf("%v", r.Violation)
 	}
 	if small := Shrink(o, r); small.Violation.Spec != WorldNeverPanics || small.Stats.Steps > shrunkStepsMax {
@@ -184,9 +184,9 @@ func TestRegistryClientSurvivesFullDisk(t *testing.T) {
 		}
 		w.Close()
 	}
-	t.Logf("%d orders, %d times a disk was full", opsMax, diskFull)
+	t.Logf("%d registry operations, %d disk-full faults", opsMax, diskFull)
 	if opsMax < 40 || diskFull == 0 {
-		t.Errorf("no clerk gives more than %d orders in an hour, with %d asks turned away for want of room", opsMax, diskFull)
+		t.Errorf("at most %d registry operations in an hour, with %d disk-full faults", opsMax, diskFull)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 	o := Options{Seed: 6, adjustLimits: func(l *specs.Limits) { l.AgentCallDepthMax = 1 }, shrink: stepsOnlyBudget}
 	r := RunSeed(o)
 	if r.Violation == nil || r.Violation.Spec != specs.DepthBounded {
-		t.Fatalf("the strict specs find %v", r.Violation)
+		t.Fatalf("violation %v, want one of DepthBounded", r.Violation)
 	}
 	dir := t.TempDir()
 	small, err := SaveFailure(dir, o, r)
@@ -204,23 +204,23 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if small.Violation == nil || small.Violation.Spec != r.Violation.Spec || small.Stats.Steps > 60 {
-		t.Errorf("%d steps shrink to %d that break %v", r.Stats.Steps, small.Stats.Steps, small.Violation)
+		t.Errorf("%d steps shrink to %d, violation %v", r.Stats.Steps, small.Stats.Steps, small.Violation)
 	}
 	columns, err := os.ReadFile(filepath.Join(dir, columnsFile))
-	if err != nil || !bytes.Contains(columns, []byte("client asks")) {
+	if err != nil || !bytes.Contains(columns, []byte("client ")) {
 		t.Errorf("columns: %v\n%.300s", err, columns)
 	}
 	for whole, steps := range map[bool]int{true: r.Stats.Steps, false: small.Stats.Steps} {
 		again, parted, err := Replay(dir, whole, io.Discard, Backends{})
 		if whole && !strings.HasPrefix(parted, "step ") || strings.Count(parted, "\n  ") != 2 {
-			t.Errorf("by other specs it goes on, and parts at %q", parted)
+			t.Errorf("difference %q, want a step and both versions", parted)
 		}
 		if err != nil || again.Violation != nil || again.Stats.Steps < steps {
-			t.Errorf("by the specs as they are, the folder's world (whole: %v) has %d steps and breaks %v, %v", whole, again.Stats.Steps, again.Violation, err)
+			t.Errorf("replay (whole: %v): %d steps, violation %v, error %v, want a longer run without a violation", whole, again.Stats.Steps, again.Violation, err)
 		}
 	}
 	if _, _, err := Replay(t.TempDir(), false, io.Discard, Backends{}); err == nil {
-		t.Error("an empty folder replays")
+		t.Error("Replay of an empty directory succeeded")
 	}
 	// A Deterministic failure has no shrunk run, and the files of an earlier one are
 	// deleted.
@@ -234,10 +234,10 @@ func TestSaveFailureWritesShrunkRun(t *testing.T) {
 		}
 	}
 	if _, _, err := Replay(dir, false, io.Discard, Backends{}); err == nil || !strings.Contains(err.Error(), "two runs of this seed differed") {
-		t.Errorf("its replay says %v", err)
+		t.Errorf("Replay: error %v", err)
 	}
 	if again, parted, err := Replay(dir, true, io.Discard, Backends{}); err != nil || parted != "" || again.Violation != nil {
-		t.Errorf("the first of both: %v, %s, %v", again.Violation, parted, err)
+		t.Errorf("Replay of the first run: violation %v, difference %s, error %v", again.Violation, parted, err)
 	}
 }
 
@@ -252,16 +252,16 @@ func TestStrategiesProduceDistinctRuns(t *testing.T) {
 				t.Fatalf("seed %d, %s: %v", seed, s, r.Violation)
 			}
 			if other, same := hashes[r.Hash]; same {
-				t.Errorf("seed %d is the same world by %s and by %s", seed, s, other)
+				t.Errorf("seed %d: the same run with %s and %s", seed, s, other)
 			}
 			hashes[r.Hash] = s.String()
 			if rankLost, starved := r.Stats.Points[RankLost] > 0, r.Stats.Points[InputStarved] > 0; rankLost != (s == Priority) || starved && s != Starvation {
-				t.Errorf("seed %d, %s: a rank was lost: %v, an input starved: %v", seed, s, rankLost, starved)
+				t.Errorf("seed %d, %s: rank lost %v, input starved %v", seed, s, rankLost, starved)
 			}
 		}
 	}
 	if _, err := ParseStrategy("best"); err == nil {
-		t.Error("a strategy of no name is read")
+		t.Error("ParseStrategy(best) succeeded")
 	}
 }
 
@@ -282,16 +282,16 @@ func BenchmarkLongSeed(b *testing.B) {
 func TestUnhashedRunIsIdentical(t *testing.T) {
 	hashed, plain := RunSeed(Options{Seed: 4}), RunSeed(Options{Seed: 4, Unhashed: true})
 	if plain.Hash != "" || hashed.Hash == "" {
-		t.Errorf("the hash is %q, of a world that is not hashed %q", hashed.Hash, plain.Hash)
+		t.Errorf("hash %q, want one; unhashed run: %q, want none", hashed.Hash, plain.Hash)
 	}
 	if hashed.Stats != plain.Stats || !reflect.DeepEqual(hashed.Choices, plain.Choices) {
-		t.Errorf("a world that is not hashed goes another way: %+v, not %+v", plain.Stats, hashed.Stats)
+		t.Errorf("unhashed run: %+v, want %+v", plain.Stats, hashed.Stats)
 	}
 	var events bytes.Buffer
 	if shown := RunSeed(Options{Seed: 4, Unhashed: true, Events: &events}); shown.Hash != hashed.Hash || events.Len() == 0 {
-		t.Errorf("with its log written down it has the hash %q of %d bytes, not %q", shown.Hash, events.Len(), hashed.Hash)
+		t.Errorf("unhashed run with a log: hash %q of %d bytes, want %q", shown.Hash, events.Len(), hashed.Hash)
 	}
 	if twice := RunTwice(Options{Seed: 4, Unhashed: true}, Options{Seed: 4, Unhashed: true}); twice.Hash != hashed.Hash {
-		t.Errorf("run twice it has the hash %q, not %q", twice.Hash, hashed.Hash)
+		t.Errorf("RunTwice: hash %q, want %q", twice.Hash, hashed.Hash)
 	}
 }

@@ -21,21 +21,21 @@ func TestSummaryPrintsMissingFirst(t *testing.T) {
 	sum.Total.Points[Passivated] = 1
 	var out strings.Builder
 	missing := sum.Print(&out)
-	for _, want := range []string{"event Crash", "fault NetworkLoss", "refusal Busy node", "refusal Cycle", "told run_failed", "point call sent again"} {
+	for _, want := range []string{"event Crash", "fault NetworkLoss", "refusal Busy node", "refusal Cycle", "published run_failed", "point call sent again"} {
 		if !slices.Contains(missing, want) {
-			t.Errorf("%q is not missed", want)
+			t.Errorf("%q is not reported as missing", want)
 		}
 	}
 	for _, never := range []string{"refusal Busy", "refusal Cycle node", "refusal NoDevice", "refusal Busy caller"} {
 		if slices.Contains(missing, never) {
-			t.Errorf("%q is missed", never)
+			t.Errorf("%q is reported as missing", never)
 		}
 	}
-	if slices.Contains(missing, "told run_done") || slices.Contains(missing, "point actor passivated") {
-		t.Errorf("what was seen is missed: %q", missing)
+	if slices.Contains(missing, "published run_done") || slices.Contains(missing, "point actor passivated") {
+		t.Errorf("counted rows are reported as missing: %q", missing)
 	}
 	if zero, seen := strings.LastIndex(out.String(), " 0\n  "), strings.Index(out.String(), "actor passivated"); zero > seen || seen < 0 {
-		t.Errorf("what was never seen does not stand first:\n%s", out.String())
+		t.Errorf("rows with a zero count are not first:\n%s", out.String())
 	}
 }
 
@@ -60,7 +60,7 @@ func TestPointOf(t *testing.T) {
 		{history.Event{Kind: history.Perform, What: "take back"}, PiecesRetracted, true},
 	} {
 		if p, ok := pointOf(&c.e); ok != c.ok || ok && p != c.want {
-			t.Errorf("%s shows %q, %v; want %q, %v", c.e, p, ok, c.want, c.ok)
+			t.Errorf("pointOf(%s) = %q, %v; want %q, %v", c.e, p, ok, c.want, c.ok)
 		}
 	}
 }

@@ -102,7 +102,7 @@ func (r *streamReader) connect() {
 	if r.lastEventID != "" {
 		c, refusal := ingress.ParseCursor(r.lastEventID)
 		if refusal != nil {
-			w.fail(specs.StreamIsDense, fmt.Sprintf("listener %d was given the id %q, which is no place: %v", r.no, r.lastEventID, refusal))
+			w.fail(specs.StreamIsDense, fmt.Sprintf("stream reader %d received the event id %q, which is no valid cursor: %v", r.no, r.lastEventID, refusal))
 			return
 		}
 		after = c
@@ -112,7 +112,7 @@ func (r *streamReader) connect() {
 		after = r.drawStrayCursor()
 	}
 	r.recordProgress(&r.progress[0], "listen", r.progress[0].seq)
-	w.log.note(w.now, "listener %d reads run %s at %s behind %q", r.no, r.run.Short(), n.id, r.lastEventID)
+	w.log.note(w.now, "stream reader %d reads run %s at %s after %q", r.no, r.run.Short(), n.id, r.lastEventID)
 	c := &streamConn{reader: r, node: n, process: n.process, stray: stray, parser: upstream.NewParser(upstream.StreamLimits{}),
 		stream: ingress.NewStream(ingress.StreamConfig{Run: r.run, Tree: r.tree, After: after, Random: w.random()})}
 	r.conn = c
@@ -144,7 +144,7 @@ func (r *streamReader) rewind(p resumePoint) {
 	if discarded == 0 {
 		return
 	}
-	r.w.recordFault(ClientStaleCursor, "listener %d goes back to %q, %d events", r.no, p.id, discarded)
+	r.w.recordFault(ClientStaleCursor, "stream reader %d rewinds to %q, %d events", r.no, p.id, discarded)
 	r.lastEventID, r.answer = p.id, runs.Said{}
 	root := &r.progress[0]
 	for i := range root.events[:root.seq] {
@@ -242,7 +242,7 @@ func (c *streamConn) write(b []byte) {
 			return
 		}
 		if disconnect {
-			w.recordFault(ClientDisconnect, "listener %d hangs up", c.reader.no)
+			w.recordFault(ClientDisconnect, "stream reader %d disconnects", c.reader.no)
 			c.close()
 			c.reader.reconnect(w.between(time.Millisecond, 2*time.Second))
 			return
@@ -263,7 +263,7 @@ func (c *streamConn) receive(b []byte) bool {
 		}
 	}
 	if refusal != nil {
-		c.reader.fail("reads what is no stream: %v", refusal)
+		c.reader.fail("received an invalid stream: %v", refusal)
 	}
 	if c.reader.done {
 		c.close()
@@ -294,26 +294,26 @@ func (c *streamConn) handleEnd(e ingress.End) {
 		return
 	}
 	c.detach()
-	w.log.note(w.now, "the stream of listener %d ends: %s", r.no, e.Reason)
+	w.log.note(w.now, "the stream of reader %d ends: %s", r.no, e.Reason)
 	expected := e.Refusal != nil && e.Refusal.Reason == actor.Unavailable
 	switch e.Reason {
 	case ingress.TooSlow:
 		if c.slow {
-			w.recordFault(ClientSlowReader, "listener %d is sent away", r.no)
+			w.recordFault(ClientSlowReader, "stream reader %d is disconnected as too slow", r.no)
 		}
 	case ingress.Refused, ingress.Broken:
 		if expected { // the store was unreadable, or the node is stopping
 			break
 		}
 		if c.stray && e.Reason == ingress.Refused && e.Refusal.Reason == actor.Invalid {
-			w.recordFault(ClientStrayCursor, "listener %d is told: %v", r.no, e.Refusal)
+			w.recordFault(ClientStrayCursor, "stream reader %d is refused: %v", r.no, e.Refusal)
 			break
 		}
-		r.fail("is told that there is no such place: %v", e.Refusal)
+		r.fail("was refused with a valid cursor: %v", e.Refusal)
 		return
 	case ingress.RunEnded:
 		if !r.done {
-			r.fail("is told that all was said behind %q, and has not read the end", r.lastEventID)
+			r.fail("received the end of the stream after %q, but no final event", r.lastEventID)
 		}
 		return
 	}
@@ -321,30 +321,30 @@ func (c *streamConn) handleEnd(e ingress.End) {
 }
 
 func (r *streamReader) fail(format string, args ...any) {
-	r.w.fail(specs.StreamIsDense, fmt.Sprintf("listener %d of run %s ", r.no, r.run)+fmt.Sprintf(format, args...))
+	r.w.fail(specs.StreamIsDense, fmt.Sprintf("stream reader %d of run %s ", r.no, r.run)+fmt.Sprintf(format, args...))
 }
 
 // receiveFrame checks a frame against the events read so far and records it.
 func (r *streamReader) receiveFrame(f runs.Frame) {
 	e, err := runs.Decode([]byte(f.Data))
 	if err != nil {
-		r.fail("reads what is no event: %v", err)
+		r.fail("received an invalid event: %v", err)
 		return
 	}
 	i := slices.IndexFunc(r.progress, func(p runProgress) bool { return p.run == e.Run })
 	switch {
 	case r.done || i >= 0 && r.progress[i].ended:
-		r.fail("reads event %d of run %s behind its end", e.Seq, e.Run)
+		r.fail("received event %d of run %s after its final event", e.Seq, e.Run)
 		return
 	case i < 0:
-		r.fail("reads of run %s, of which it has not heard", e.Run)
+		r.fail("received an event of the unknown run %s", e.Run)
 		return
 	case f.Name != e.Type.String() || f.ID == "" || !r.tree && f.ID != fmt.Sprint(e.Seq):
-		r.fail("reads event %d, %s, in a frame %q with the id %q", e.Seq, e.Type, f.Name, f.ID)
+		r.fail("received event %d, %s, in a frame %q with the id %q", e.Seq, e.Type, f.Name, f.ID)
 		return
 	}
 	r.recordProgress(&r.progress[i], "hear", e.Seq)
-	r.w.log.note(r.w.now, "listener %d hears %s", r.no, &e)
+	r.w.log.note(r.w.now, "stream reader %d receives %s", r.no, &e)
 	p := &r.progress[i]
 	p.seq, p.ended, r.lastEventID = e.Seq, e.Type.Ends(), f.ID
 	digest := fnv.New64a()
@@ -352,7 +352,7 @@ func (r *streamReader) receiveFrame(f runs.Frame) {
 	if d := digest.Sum64(); e.Seq > uint64(len(p.digests)) {
 		p.digests = append(p.digests, d)
 	} else if p.digests[e.Seq-1] != d {
-		r.fail("reads another event %d of run %s than before", e.Seq, e.Run)
+		r.fail("received a different event %d of run %s than before", e.Seq, e.Run)
 	}
 	if r.tree && e.Type == runs.AgentCalledChild && !slices.ContainsFunc(r.progress, func(p runProgress) bool { return p.run == e.Child }) {
 		r.progress = append(r.progress, runProgress{run: e.Child})
@@ -394,7 +394,7 @@ func (r *streamReader) receiveRootEvent(e runs.Event) {
 	r.w.Stats.Points[StreamRead]++
 	text, _ := r.answer.Streamed()
 	if e.Type == runs.RunDone && r.agentKind != actor.Native && text != e.Text {
-		r.w.fail(specs.AttemptAnnounced, fmt.Sprintf("the pieces of run %s come to %.80q, its answer is %.80q", r.run, text, e.Text))
+		r.w.fail(specs.AttemptAnnounced, fmt.Sprintf("the text pieces of run %s: got %.80q, want its final text %.80q", r.run, text, e.Text))
 	}
 }
 
@@ -441,7 +441,7 @@ func (w *Simulation) injectReconnectStorm(times int) {
 	if len(conns) == 0 {
 		return
 	}
-	w.recordFault(ClientReconnectStorm, "%d listeners lose their streams", len(conns))
+	w.recordFault(ClientReconnectStorm, "%d stream readers are disconnected", len(conns))
 	for _, c := range conns {
 		c.close()
 		c.reader.reconnect(w.between(0, 20*time.Millisecond))
@@ -465,7 +465,7 @@ func (w *Simulation) injectRevokedKey() {
 	if len(conns) == 0 {
 		return
 	}
-	w.recordFault(ClientRevokedKey, "key %d of %d listeners is not good any more", w.readerKeyNumber, len(conns))
+	w.recordFault(ClientRevokedKey, "key %d of %d stream readers is revoked", w.readerKeyNumber, len(conns))
 	w.readerKeyNumber++
 	for _, c := range conns {
 		c.reader.keyNumber = w.readerKeyNumber

@@ -20,7 +20,7 @@ import (
 const swapRegisterName = "kim"
 
 func swapRegisterAgent(lossy bool) actor.Definition {
-	return actor.Definition{Name: swapRegisterName, Doc: "keeps what the last message left", Behavior: swapRegister{lossy}, Hash: actor.HashOf([]byte(swapRegisterName))}
+	return actor.Definition{Name: swapRegisterName, Doc: "stores a value and returns the previous one", Behavior: swapRegister{lossy}, Hash: actor.HashOf([]byte(swapRegisterName))}
 }
 
 type swapRegister struct{ lossy bool }
@@ -56,7 +56,7 @@ func (t *swapTurn) Next([]actor.Answer) (actor.Action, error) {
 		}
 		ms, err := strconv.Atoi(word)
 		if verb != "sleep" || err != nil {
-			return actor.Action{}, actor.Refuse(actor.Invalid, "%s knows leave and sleep, not %q", swapRegisterName, verb+" "+word)
+			return actor.Action{}, actor.Refuse(actor.Invalid, "%s: unknown instruction %q: want leave or sleep", swapRegisterName, verb+" "+word)
 		}
 		updates := t.writes
 		t.writes = nil

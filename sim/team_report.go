@@ -133,7 +133,7 @@ func (w *Simulation) teamReport() *Report {
 		case c.reply.Refusal != nil:
 			r.Refused++
 			r.AddRefusals(RefusalCount{Reason: c.reply.Refusal.Reason, Scope: c.reply.Refusal.Scope, Agent: c.to.Agent, Count: 1,
-				FirstExample: fmt.Sprintf("%s is asked %q", c.to, c.text)})
+				FirstExample: fmt.Sprintf("client request to %s: %q", c.to, c.text)})
 		case c.reply.Status == actor.Partial:
 			r.Partial++
 			count.Succeeded = 1

@@ -42,7 +42,7 @@ const validPostInputs = 4
 // checkPostInput checks that every input that reaches the post tool is valid.
 func (w *Simulation) checkPostInput(input []byte) {
 	if !slices.Contains(postInputs[:validPostInputs], string(input)) {
-		w.fail(NobodyAstray, fmt.Sprintf("a letter is posted with the input %.80q, which its schema does not allow", input))
+		w.fail(NobodyAstray, fmt.Sprintf("the post tool received the input %.80q, which its schema does not allow", input))
 	}
 }
 
@@ -59,11 +59,11 @@ const (
 // the post tool is not.
 func newBuiltinTools() *tools.Registry {
 	r := tools.NewRegistry()
-	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Says what it always says.", Schema: anyObject, Idempotent: true,
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: clockTool, Description: "Returns a fixed text.", Schema: anyObject, Idempotent: true,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "it is late") }}))
 	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: postTool, Description: "Posts a letter.", Schema: postSchema,
 		Handler: func(ctx context.Context, _ []byte) tools.Result { return toolResult(ctx, "posted") }}))
-	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells all nodes which agents and keys there are.",
+	invariant.Must(0, r.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Announces the registered agents and API keys to all nodes.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: handleAnnounce}))
 	return r
 }
@@ -80,11 +80,11 @@ type toolFaultKey struct{}
 func toolResult(ctx context.Context, text string) tools.Result {
 	switch ctx.Value(toolFaultKey{}) {
 	case ToolCrash:
-		panic("the tool has a bug")
+		panic("injected tool panic")
 	case ToolRefused:
-		return tools.Refused(actor.Refuse(actor.Rejected, "the tool does not want to"))
+		return tools.Refused(actor.Refuse(actor.Rejected, "the tool rejects the call"))
 	case ToolBusy:
-		return tools.Refused(actor.RefuseBusy(actor.ScopeCallee, time.Second, "the tool has too much to do"))
+		return tools.Refused(actor.RefuseBusy(actor.ScopeCallee, time.Second, "the tool is busy"))
 	case ToolGarbage:
 		return tools.Result{Parts: []actor.Part{{Media: "\xff/\x00", Bytes: []byte("\xfe\x00{]")}}}
 	case ToolGiant:
@@ -120,7 +120,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 		if fault == ToolReplyLost {
 			run()
 		}
-		record("is heard of no more")
+		record("never reports an outcome")
 		d := n.trackEffect(h)
 		n.after(op.Left+time.Second, func() { n.untrackEffect(d) })
 	case ToolLate:
@@ -128,7 +128,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 		d := n.trackEffect(h)
 		n.after(op.Left+w.between(0, time.Second), func() {
 			n.untrackEffect(d)
-			record("ends when nobody waits for it")
+			record("ends after its deadline")
 			n.cells[cell].enqueue(input{orderGroup: unordered, in: runtime.Outcome{ID: id, Attempt: attempt, Answer: run()}})
 		})
 	case ToolDuplicate:
@@ -137,7 +137,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 			again := input{orderGroup: unordered, in: runtime.Outcome{ID: h.effect.ID, Attempt: h.effect.Attempt, Answer: answer}}
 			cell := h.cell.index
 			n.after(w.between(0, 100*time.Millisecond), func() {
-				record("ends twice")
+				record("reports its outcome twice")
 				n.cells[cell].enqueue(again)
 			})
 			return answer
@@ -145,7 +145,7 @@ func (n *node) performTool(h *gatedEffect, op runtime.Tool) {
 	default:
 		n.startEffect(h, op.Left, func() actor.Answer {
 			answer := run()
-			record("goes wrong")
+			record("fails")
 			return answer
 		})
 	}

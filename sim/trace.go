@@ -62,7 +62,7 @@ func (t *traceChecker) begin(w *Simulation) {
 	(&traceWriter{to: &b}).begin(w)
 	var h history.TraceHeader
 	if err := json.Unmarshal(b.Bytes(), &h); err != nil || h.Trace != history.TraceVersion || len(h.Agents) != len(w.specLimits().Agents) {
-		w.fail(CodecRoundTrip, fmt.Sprintf("a trace begins with %s, %v", b.Bytes(), err))
+		w.fail(CodecRoundTrip, fmt.Sprintf("trace header %s does not match the run, %v", b.Bytes(), err))
 	}
 }
 
@@ -86,7 +86,7 @@ func (t *traceChecker) event(_ actor.Time, e *history.Event) {
 	same := is.Kind == e.Kind.String() && is.Actor == name(e.Actor == actor.ID{}, e.Actor) && is.Call == name(e.Call.IsZero(), e.Call) &&
 		is.Status == name(e.Status == 0, e.Status) && is.Reason == name(e.Reason == 0, e.Reason) && is.What == e.What && len(is.Chain) == len(e.Chain) && is.N == e.N
 	if err != nil || !same || bytes.Count(line, []byte("\n")) != 1 {
-		t.w.fail(CodecRoundTrip, fmt.Sprintf("the trace says %s of %s, %v", line, e, err))
+		t.w.fail(CodecRoundTrip, fmt.Sprintf("trace line %s does not match the event %s, %v", line, e, err))
 	}
 }
 

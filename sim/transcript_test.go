@@ -19,7 +19,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts say now into them")
+var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts in testdata")
 
 // TestTranscripts executes the transcripts in testdata. A transcript consists of
 // commands, each block of which is followed by ---- and the resulting events in
@@ -52,7 +52,7 @@ func TestTranscripts(t *testing.T) {
 				return
 			}
 			if got != string(text) {
-				t.Errorf("the story goes otherwise (-rewrite if it shall):\n%s", firstDifference(string(text), got))
+				t.Errorf("transcript differs (accept with -rewrite):\n%s", firstDifference(string(text), got))
 			}
 		})
 	}
@@ -126,9 +126,9 @@ func (s *transcriptRun) runCommand(t *testing.T, line string) {
 		s.sim.CrashNode(rest)
 	case "settle":
 		violation = s.sim.Settle()
-		fmt.Fprintf(&s.columns, "at rest\n")
+		fmt.Fprintf(&s.columns, "idle\n")
 	default:
-		t.Fatalf("%q: no such command", line)
+		t.Fatalf("%q: unknown command", line)
 	}
 	if violation != nil {
 		t.Fatalf("%s: %v", line, violation)
@@ -177,7 +177,7 @@ func (s *transcriptRun) newSimulation(t *testing.T, settings string) {
 		case "timeout":
 			p.Limits.AgentCallTimeoutDefault, err = time.ParseDuration(value)
 		default:
-			t.Fatalf("world: %q means nothing", word)
+			t.Fatalf("world: unknown setting %q", word)
 		}
 		if err != nil {
 			t.Fatalf("world: %q: %v", word, err)
@@ -205,7 +205,7 @@ func firstDifference(want, got string) string {
 			b = g[i]
 		}
 		if a != b {
-			return fmt.Sprintf("line %d was\n%s\nand is\n%s", i+1, a, b)
+			return fmt.Sprintf("line %d: want\n%s\ngot\n%s", i+1, a, b)
 		}
 	}
 	return ""

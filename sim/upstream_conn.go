@@ -43,7 +43,7 @@ var (
 
 // String names the connection by its server, attempt and run.
 func (s *upstreamConn) String() string {
-	return fmt.Sprintf("the answer to %s, try %d, for run %s", s.exchange.call.To, s.attempt, s.exchange.id.Run.Short())
+	return fmt.Sprintf("answer to %s, attempt %d, run %s", s.exchange.call.To, s.attempt, s.exchange.id.Run.Short())
 }
 
 // drawStreamFaults draws the faults of the answer, at offsets below size.
@@ -104,7 +104,7 @@ func describeInput(in upstream.Input) string {
 	case upstream.Bytes:
 		return fmt.Sprintf("%.60q", in.Bytes)
 	case upstream.End:
-		return "its end"
+		return "end of the body"
 	case upstream.Loss:
 		return in.Detail
 	}
@@ -123,7 +123,7 @@ func (s *upstreamConn) startEventStream(after time.Duration) {
 // respondError answers with a status and an error body of the API.
 func (s *upstreamConn) respondError(after time.Duration, f Fault, status int, kind string, headers ...upstream.Header) {
 	s.sendHead(after, f, status, append(headers, upstream.Header{Name: "content-type", Value: "application/json"})...)
-	s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: fmt.Appendf(nil, `{"error":{"message":"as it was told to","type":%q}}`, kind)})
+	s.deliver(0, noFault, upstream.Bytes{Attempt: s.attempt, Bytes: fmt.Appendf(nil, `{"error":{"message":"injected error","type":%q}}`, kind)})
 	s.endBody(0, noFault)
 }
 
@@ -165,12 +165,12 @@ func (s *upstreamConn) writeBody(after time.Duration, f Fault, b []byte) {
 		if s.finished = true; w.entropy.Int(2) == 0 {
 			s.deliver(0, s.faults.truncate, upstream.End{Attempt: s.attempt})
 		} else {
-			s.breakConnection(0, s.faults.truncate, true, "it breaks in the middle")
+			s.breakConnection(0, s.faults.truncate, true, "connection lost in the middle of the body")
 		}
 	case within(s.hangAt):
 		s.sendPieces(after, f, b[:s.hangAt-begin])
 		s.finished = true
-		s.recordFault(s.faults.hang, "it stops in the middle and keeps the line open")
+		s.recordFault(s.faults.hang, "the body stalls and the connection stays open")
 	default:
 		s.sendPieces(after, f, b)
 	}
