@@ -30,7 +30,7 @@ func (l *Log) Backup(dir string) error {
 func (d *Disk) copyTo(dir string, mark store.Mark) error {
 	fs := d.options.fs
 	if names, err := fs.List(dir); err == nil && len(names) > 0 {
-		return errors.New("is not empty: name a folder that is not there yet")
+		return errors.New("is not empty: name a directory that does not exist yet")
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -81,13 +81,13 @@ func Restore(from, dir string, options Options, progress func(keys uint64)) (sto
 func (d *Disk) copyFrom(from string) error {
 	fs := d.options.fs
 	if names, err := fs.List(d.dir); err == nil && len(names) > 0 {
-		return fmt.Errorf("folder %s: is not empty: name one that is not there yet, or move what it holds away", d.dir)
+		return fmt.Errorf("directory %s: is not empty: name one that does not exist yet, or move its content away", d.dir)
 	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	for _, name := range []string{pebbleDir, anchorFile, formatFile} { // FORMAT last: it marks the directory as a store
 		if err := copyTree(fs, fs.PathJoin(from, name), d.path(name)); err != nil {
-			return fmt.Errorf("folder %s: %w", d.dir, errors.Join(err, d.removeFiles()))
+			return fmt.Errorf("directory %s: %w", d.dir, errors.Join(err, d.removeFiles()))
 		}
 	}
 	file, err := fs.OpenDir(d.dir)

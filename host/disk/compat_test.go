@@ -13,7 +13,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write testdata/v1 anew: only while no release has written it")
+var rewrite = flag.Bool("rewrite", false, "rewrite testdata/v1; only allowed while no release has written it")
 
 // testdata/v1 is a store written by the first version. Every later version MUST
 // open it and find its content. That content, including the output of
@@ -55,7 +55,7 @@ func TestFirstVersionStoreStaysReadable(t *testing.T) {
 	}
 	commit(l, s.next())
 	if n, err := checkEntries(d, s.id); n != 22 || err != nil {
-		t.Errorf("%d entries, %v", n, err)
+		t.Errorf("got %d entries, error %v, want 22", n, err)
 	}
 	mustClose(t, l)
 }
@@ -63,14 +63,14 @@ func TestFirstVersionStoreStaysReadable(t *testing.T) {
 func readFixture(t *testing.T, d *Disk) {
 	t.Helper()
 	if n, err := checkEntries(d, actor.NewID("alice", "s-1")); n != 21 || err != nil {
-		t.Errorf("alice: %d entries, %v", n, err)
+		t.Errorf("alice: got %d entries, error %v, want 21", n, err)
 	}
 	if end, err := d.VerifyAll(); err != nil || end.Pos != 21+12+1+1 {
-		t.Errorf("the chain ends at %+v, %v", end, err)
+		t.Errorf("chain ends at %+v, error %v", end, err)
 	}
 	saved, err := store.LoadActor(d, carol)
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 3 {
-		t.Fatalf("carol: %d bytes of snapshot, %d entries, %v", len(saved.Snapshot), len(saved.Entries), err)
+		t.Fatalf("carol: got %d bytes of snapshot, %d entries, error %v", len(saved.Snapshot), len(saved.Entries), err)
 	}
 	j, err := store.Fold(saved)
 	if err != nil {
@@ -79,39 +79,39 @@ func readFixture(t *testing.T, d *Disk) {
 	reply, _ := j.Outcome(first)
 	run := j.Run(second)
 	if j.N != 12 || reply == nil || run == nil || !j.IsBuried(buried) {
-		t.Fatalf("carol's journal: %+v", j)
+		t.Fatalf("carol: got journal %+v", j)
 	}
 	if promised, _, ok := j.Promise(actor.Idempotency{Principal: "p", Route: "r", Key: "k"}); !ok || promised != first ||
 		actor.TextOf(reply.Parts) != entryText(7) || reply.Warnings[0] != "slow" {
-		t.Errorf("first: %+v, promised for %s", reply, promised)
+		t.Errorf("first: got %+v, promised for %s", reply, promised)
 	}
 	call, tool := run.Last()[0], run.Last()[1]
 	if call.To != dave || call.Call != child || call.Budget != 40 || call.Holds != 2 || call.Answer == nil || actor.TextOf(call.Answer.Parts) != entryText(14) {
-		t.Errorf("the call: %+v", call)
+		t.Errorf("got call %+v", call)
 	}
 	if tool.Attempt != 2 || !tool.Open() || tool.Sent == nil || tool.Sent.Name != "look_up" || actor.TextOf(tool.Ask.Parts) != entryText(7) {
-		t.Errorf("the tool: %+v", tool)
+		t.Errorf("got tool %+v", tool)
 	}
 	if run.Seq != 2 || run.Budget != 99-1-40+30 || run.Call.Chain[0] != dave || run.Clock.HeldUntil != 0 {
-		t.Errorf("second: %+v", run)
+		t.Errorf("second: got %+v", run)
 	}
 	if p := j.Run(parked); p == nil || p.Parked != "asked another question" {
-		t.Errorf("parked: %+v", p)
+		t.Errorf("parked: got %+v", p)
 	}
 	due, err := store.DueActors(d, []uint16{uint16('a'), 7})
 	if err != nil || !slices.Equal(due, []actor.ID{carol, actor.NewID("alice", "s-1")}) {
-		t.Errorf("due are %v, %v", due, err)
+		t.Errorf("got due actors %v, error %v", due, err)
 	}
 	owner, ok, err := store.ActorOf(d, actor.DefaultTenant, second)
 	if !ok || err != nil || owner != (store.RunOwner{Run: second, Root: first, Actor: carol}) {
-		t.Errorf("second is that of %+v, %v, %v", owner, ok, err)
+		t.Errorf("second: got owner %+v, %v, error %v", owner, ok, err)
 	}
 	events, err := store.Events(d, actor.DefaultTenant, second, 0, 9)
 	if err != nil || len(events) != 2 || string(events[1].Body) != `{"type":"held"}` {
-		t.Errorf("events of second: %v, %v", events, err)
+		t.Errorf("second: got events %v, error %v", events, err)
 	}
 	if n, err := store.LoadActor(d, dave); err != nil || len(n.Entries) != 1 {
-		t.Errorf("dave: %+v, %v", n, err)
+		t.Errorf("dave: got %+v, error %v", n, err)
 	}
 }
 

@@ -21,11 +21,11 @@ import (
 func (d *Disk) openError(err error, mark store.Mark) error {
 	switch message := err.Error(); {
 	case !strings.Contains(message, "WAL") && pebbleFileName.MatchString(message):
-		return fmt.Errorf("folder %s: %w", pebbleDir, err)
+		return fmt.Errorf("directory %s: %w", pebbleDir, err)
 	case !strings.Contains(message, "WAL"):
-		return fmt.Errorf("folder %s: %w: its MANIFEST, its OPTIONS, or a marker file, is missing or damaged", pebbleDir, err)
+		return fmt.Errorf("directory %s: %w: its MANIFEST, its OPTIONS, or a marker file, is missing or damaged", pebbleDir, err)
 	}
-	return fmt.Errorf("log written ahead %s: %w: the newest batches, up to %d, stand there and cannot be read", strings.Join(d.walFiles(), ", "), err, mark.Batch)
+	return fmt.Errorf("write-ahead log %s: %w: the newest batches, up to %d, cannot be read", strings.Join(d.walFiles(), ", "), err, mark.Batch)
 }
 
 // preservedDir holds the write-ahead log as it was when the store was opened.
@@ -64,7 +64,7 @@ func (d *Disk) preservedNote() string {
 	if names, err := d.options.fs.List(d.path(preservedDir)); err != nil || len(names) == 0 {
 		return ""
 	}
-	return "; the log as it was before is in " + preservedDir
+	return "; the original log is preserved in " + preservedDir
 }
 
 func (d *Disk) dropPreserved() error {

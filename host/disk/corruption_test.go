@@ -21,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-var flips = flag.Int("flips", 8, "bits to flip in each file of a store, one at a time")
+var flips = flag.Int("flips", 8, "number of bits to flip in each file of a store, one at a time")
 
 // fileSet is a directory in memory, read from a real one in order to be
 // corrupted.
@@ -100,7 +100,7 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 		if err != nil {
 			detected[class]++
 			if !strings.HasPrefix(err.Error(), "store /data: ") {
-				t.Errorf("%s %s: %v", name, what, err)
+				t.Errorf("%s %s: error does not name the store: %v", name, what, err)
 			}
 			return
 		}
@@ -110,12 +110,12 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 			if err != nil {
 				detected[class]++
 				if !strings.Contains(err.Error(), "key") && !strings.Contains(err.Error(), "blob") {
-					t.Errorf("%s %s: names no key: %v", name, what, err)
+					t.Errorf("%s %s: error names no key: %v", name, what, err)
 				}
 				return
 			}
 			if n != each {
-				t.Errorf("%s %s: %d entries of %s, want %d, and no error", name, what, n, actorName, each)
+				t.Errorf("%s %s: got %d entries of %s and no error, want %d entries", name, what, n, actorName, each)
 				return
 			}
 		}
@@ -139,10 +139,10 @@ func TestCorruptionIsDetectedOrHarmless(t *testing.T) {
 			try(name, fmt.Sprintf("cut at %d of %d", at, len(content)), content[:at:at])
 		}
 	}
-	t.Logf("found %v, harmless %v", detected, harmless)
+	t.Logf("detected %v, harmless %v", detected, harmless)
 	for _, class := range []string{"FORMAT", "ANCHOR", ".log", ".sst", "MANIFEST"} {
 		if detected[class] == 0 {
-			t.Errorf("no damage to %s was found: there are %v", class, slices.Sorted(maps.Keys(whole)))
+			t.Errorf("no damage to %s was detected; files are %v", class, slices.Sorted(maps.Keys(whole)))
 		}
 	}
 }
@@ -170,14 +170,14 @@ func TestAnchorDetectsTruncatedLog(t *testing.T) {
 		files[log] = whole[log][:at]
 		_, err := files.open(t)
 		if err == nil {
-			t.Errorf("cut at %d of %d: nobody noticed", at, len(whole[log]))
+			t.Errorf("cut at %d of %d: not detected", at, len(whole[log]))
 		} else if strings.Contains(err.Error(), "before its anchor at batch 60: what was committed is lost") {
 			byAnchor++
 		}
 		cuts++
 	}
-	if t.Logf("%d cuts, %d found by the anchor alone", cuts, byAnchor); byAnchor == 0 {
-		t.Error("the anchor found none")
+	if t.Logf("%d cuts, %d detected by the anchor only", cuts, byAnchor); byAnchor == 0 {
+		t.Error("the anchor detected no cut")
 	}
 }
 
@@ -198,12 +198,12 @@ func TestCorruptionErrorsNameFile(t *testing.T) {
 			files := maps.Clone(whole)
 			delete(files, name)
 			if _, err := files.open(t); err == nil || !strings.Contains(err.Error(), "a marker file, is missing or damaged") {
-				t.Errorf("without %s: %v", name, err)
+				t.Errorf("without %s: got %v", name, err)
 			}
 		}
 	}
 	corrupt, message := corruptLog(t, whole, log)
-	if !strings.Contains(message, "log written ahead ") || !strings.Contains(message, log) || !strings.Contains(message, fmt.Sprintf("up to %d,", entries)) {
+	if !strings.Contains(message, "write-ahead log ") || !strings.Contains(message, log) || !strings.Contains(message, fmt.Sprintf("up to %d,", entries)) {
 		t.Error(message)
 	}
 	for name, content := range map[string][]byte{log: corrupt, anchorFile: []byte("?"), secretFile: bytes.Repeat([]byte("?"), secretBytes+secretChecksumBytes)} {
@@ -214,7 +214,7 @@ func TestCorruptionErrorsNameFile(t *testing.T) {
 		}
 		x := examine(t, dir)
 		if x.Wrong == 0 || x.Findings[0].Lost == "" || !strings.Contains(x.Findings[0].Where+x.Findings[0].What, filepath.Base(name)) {
-			t.Errorf("%s: %+v", name, x.Findings)
+			t.Errorf("%s: got findings %+v", name, x.Findings)
 		}
 		if err := os.WriteFile(path, old, 0o600); err != nil {
 			t.Fatal(err)
@@ -245,7 +245,7 @@ func TestDamagedStoreIsReadable(t *testing.T) {
 	mustClose(t, l, d)
 	log := filepath.Base(newestLog(t, from))
 	corrupt, _ := corruptLog(t, readFiles(t, from), "pebble/"+log)
-	for name, content := range map[string][]byte{"empty": {}, "unread": corrupt} {
+	for name, content := range map[string][]byte{"empty": {}, "corrupt": corrupt} {
 		dir := filepath.Join(t.TempDir(), name) // opening a store for writing changes it
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 			t.Fatal(err)
@@ -254,24 +254,24 @@ func TestDamagedStoreIsReadable(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := Open(dir, "n1", Options{ReadOnly: true}); err == nil {
-			t.Fatalf("%s: it opens", name)
+			t.Fatalf("%s: opened read-only without Damaged", name)
 		}
 		d, err := Open(dir, "n1", Options{ReadOnly: true, Damaged: true})
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s: open with Damaged: %v", name, err)
 		}
 		if n, err := checkEntries(d, actor.NewID("a", "s-1")); err != nil || n < flushed || n == all {
-			t.Errorf("%s: %d entries are left, %v", name, n, err)
+			t.Errorf("%s: got %d entries, error %v", name, n, err)
 		}
 		mustClose(t, d)
 		if _, err := Open(dir, "n1", Options{Damaged: true}); err == nil {
-			t.Errorf("%s: it opens for writing", name)
+			t.Errorf("%s: opened for writing", name)
 		}
 		x := examine(t, dir)
 		if !slices.ContainsFunc(x.Findings, func(f store.Finding) bool {
 			return strings.HasPrefix(f.Lost, "the batches ") && strings.HasSuffix(f.Lost, fmt.Sprintf(" to %d, which had been acknowledged", all))
 		}) {
-			t.Errorf("%s: %+v", name, x.Findings)
+			t.Errorf("%s: got findings %+v", name, x.Findings)
 		}
 	}
 }
@@ -291,15 +291,15 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 	}
 	preserved := filepath.Join(dir, preservedDir, filepath.Base(log))
 	for range 2 {
-		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "the log as it was before is in kept") {
+		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "the original log is preserved in kept") {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(preserved); err != nil || !bytes.Equal(got, bad) {
-			t.Fatalf("%d bytes are kept of %d, %v", len(got), len(bad), err)
+			t.Fatalf("got %d bytes of the preserved log, want %d; error %v", len(got), len(bad), err)
 		}
 	}
 	if now, err := os.ReadFile(log); err == nil && bytes.Equal(now, bad) {
-		t.Fatal("the log is where it was: nothing need be kept")
+		t.Fatal("failed open left the log unchanged, so the test shows nothing")
 	}
 	// A log that Pebble rejects at once gives the same error on every attempt.
 	dir = newTestStore(t, 300)
@@ -309,7 +309,7 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "log written ahead") {
+		if _, err := Open(dir, "n1", Options{}); err == nil || !strings.Contains(err.Error(), "write-ahead log") {
 			t.Fatal(err)
 		}
 	}
@@ -317,7 +317,7 @@ func TestWALIsPreservedUntilVerified(t *testing.T) {
 	d := mustOpen(t, intact, Options{})
 	mustClose(t, d)
 	if _, err := os.Stat(filepath.Join(intact, preservedDir)); !os.IsNotExist(err) {
-		t.Errorf("a whole store keeps something: %v", err)
+		t.Errorf("an intact store has a preserved log: %v", err)
 	}
 }
 
@@ -335,7 +335,7 @@ func corruptLog(t *testing.T, whole fileSet, log string) (content []byte, messag
 			return files[log], err.Error()
 		}
 	}
-	t.Fatal("Pebble reads the log whatever is wrong with it")
+	t.Fatal("Pebble reads the log despite all corruption")
 	return nil, ""
 }
 

@@ -59,17 +59,17 @@ func TestPowerFailureLosesNothingAcknowledged(t *testing.T) {
 
 		reopened, err := Open(dir, "n1", Options{fs: failed})
 		if err != nil {
-			t.Fatalf("failure %d, %d%% of the unsynced kept: %v", i, percent, err)
+			t.Fatalf("failure %d, %d%% of unsynced data kept: %v", i, percent, err)
 		}
 		total := uint64(0)
 		for w, s := range generators {
 			n, err := checkEntries(reopened, s.id)
 			if total += n; err != nil || n < before[w] {
-				t.Fatalf("failure %d, %d%% of the unsynced kept: %d entries of %s, %d acknowledged, %v", i, percent, n, s.id, before[w], err)
+				t.Fatalf("failure %d, %d%% of unsynced data kept: got %d entries of %s, want at least %d; error %v", i, percent, n, s.id, before[w], err)
 			}
 		}
 		if end := reopened.End(); uint64(end.Pos) != total {
-			t.Fatalf("failure %d: the log ends at %d, and holds %d entries", i, end.Pos, total)
+			t.Fatalf("failure %d: log ends at %d but holds %d entries", i, end.Pos, total)
 		}
 		mustClose(t, reopened)
 	}
@@ -141,7 +141,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 			var name string
 			var n uint64
 			if _, err := fmt.Sscanf(lines.Text(), "%s %d", &name, &n); err != nil {
-				t.Errorf("the child says %q", lines.Text())
+				t.Errorf("unexpected output of the child: %q", lines.Text())
 				break
 			}
 			acked[name] = n
@@ -155,7 +155,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 			d := mustOpen(t, dir, options)
 			for _, name := range []string{"a", "b"} {
 				if n, err := checkEntries(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] {
-					t.Errorf("kill %d: %d entries of %s, %d acknowledged, %v", kill, n, name, acked[name], err)
+					t.Errorf("kill %d: got %d entries of %s, want at least %d; error %v", kill, n, name, acked[name], err)
 				}
 			}
 			if _, err := d.VerifyAll(); err != nil {
@@ -165,7 +165,7 @@ func TestKillLosesNothingAcknowledged(t *testing.T) {
 		}
 	}
 	if acked["a"]+acked["b"] < 20+50+80+110+140 {
-		t.Errorf("only %v was acknowledged", acked)
+		t.Errorf("too few entries acknowledged: %v", acked)
 	}
 }
 
@@ -195,10 +195,10 @@ func TestDiskErrorStopsProcess(t *testing.T) {
 		child.Stderr = &stderr
 		out, err := child.Output()
 		if code := child.ProcessState.ExitCode(); code != 1 {
-			t.Errorf("%s: exit code %d, %v", fail, code, err)
+			t.Errorf("%s: exit code %d, want 1: %v", fail, code, err)
 		}
 		if line := stderr.String(); !strings.HasPrefix(line, "troupe: store "+dir+": ") || !strings.HasSuffix(line, "; stopping, nothing acknowledged is lost\n") || strings.Count(line, "\n") != 1 {
-			t.Errorf("%s: said %q", fail, line)
+			t.Errorf("%s: stderr %q", fail, line)
 		}
 		acked := map[string]uint64{}
 		for line := range strings.Lines(string(out)) {
@@ -211,7 +211,7 @@ func TestDiskErrorStopsProcess(t *testing.T) {
 		d := mustOpen(t, dir, Options{FreeFloor: 1})
 		for _, name := range []string{"a", "b"} {
 			if n, err := checkEntries(d, actor.NewID(name, "s-1")); err != nil || n < acked[name] || acked[name] == 0 {
-				t.Errorf("%s: %d entries of %s, %d acknowledged, %v", fail, n, name, acked[name], err)
+				t.Errorf("%s: got %d entries of %s, want at least %d; error %v", fail, n, name, acked[name], err)
 			}
 		}
 		mustClose(t, d)

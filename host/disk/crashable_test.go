@@ -43,10 +43,10 @@ func TestCrashableStoreMatchesMemory(t *testing.T) {
 		}
 	}
 	if a, b := dump(t, crashable), dump(t, memory); !bytes.Equal(a, b) {
-		t.Errorf("%d bytes in Pebble, %d in memory, not the same", len(a), len(b))
+		t.Errorf("content differs: %d bytes in Pebble, %d in memory", len(a), len(b))
 	}
 	if got, err := store.VerifyAll(crashable, "n1", end); err != nil || got != end {
-		t.Errorf("%+v, %v, want %+v", got, err, end)
+		t.Errorf("got %+v, error %v, want %+v", got, err, end)
 	}
 }
 

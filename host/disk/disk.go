@@ -229,7 +229,7 @@ func (d *Disk) Full() error { return d.checkFree(d.options.FreeFloor) }
 
 func (d *Disk) checkFree(floor uint64) error {
 	if free := d.options.freeSpace(d.dir); free < floor {
-		return fmt.Errorf("storage full: %d MiB free, the floor is %d MiB: make room", free>>20, floor>>20)
+		return fmt.Errorf("storage full: %d MiB free, the minimum is %d MiB: free some space", free>>20, floor>>20)
 	}
 	return nil
 }

@@ -21,7 +21,7 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 	for range 4 {
 		d := mustOpen(t, dir, Options{})
 		if d.End() != end {
-			t.Fatalf("log ends at %+v, was left at %+v", d.End(), end)
+			t.Fatalf("log ends at %+v, want %+v", d.End(), end)
 		}
 		l := NewLog(d)
 		for range 25 {
@@ -33,23 +33,23 @@ func TestReopenKeepsCommittedEntries(t *testing.T) {
 	}
 	d := mustOpen(t, dir, Options{})
 	if n, err := checkEntries(d, s.id); n != 100 || err != nil {
-		t.Errorf("%d entries, %v, want 100", n, err)
+		t.Errorf("got %d entries, error %v, want 100", n, err)
 	}
 	if end, err := d.VerifyAll(); err != nil || end != d.End() || end.Pos != 100 {
-		t.Errorf("%+v, %v", end, err)
+		t.Errorf("VerifyAll: got %+v, error %v", end, err)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder is open to others: %v, %v", info.Mode(), err)
+		t.Errorf("got permissions %v of the directory, error %v, want 0700", info.Mode(), err)
 	}
 }
 
 func TestReadOnlyOpenChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Open(dir, "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
-		t.Errorf("an empty folder: %v", err)
+		t.Errorf("empty directory: got %v", err)
 	}
 	if _, err := Open(filepath.Join(dir, "nowhere"), "", Options{ReadOnly: true}); err == nil || !strings.Contains(err.Error(), "holds no store") {
-		t.Errorf("no folder: %v", err)
+		t.Errorf("missing directory: got %v", err)
 	}
 	d := mustOpen(t, dir, Options{})
 	l, s := NewLog(d), newEntryGenerator("alice")
@@ -62,18 +62,18 @@ func TestReadOnlyOpenChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, err := checkEntries(d, s.id); n != 3 || err != nil || d.Node() != "n1" {
-		t.Errorf("%d entries of node %s, %v", n, d.Node(), err)
+		t.Errorf("got %d entries of node %s, error %v", n, d.Node(), err)
 	}
 	runs, err := store.Runs(d, actor.DefaultTenant, 9, true)
 	if err != nil || len(runs) != 2 || runs[0].Run.Compare(runs[1].Run) <= 0 {
-		t.Errorf("not the newest first: %v, %v", runs, err)
+		t.Errorf("got runs %v, error %v, want the newest first", runs, err)
 	}
 	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil {
-		t.Error("a store open for reading was written")
+		t.Error("Apply succeeded on a read-only store")
 	}
 	mustClose(t, d)
 	if after := listing(t, filepath.Join(dir, "pebble")); after != before {
-		t.Errorf("reading changed the folder:\n%s\n%s", before, after)
+		t.Errorf("read-only open changed the directory:\n%s\n%s", before, after)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestLockExcludesSecondProcess(t *testing.T) {
 	d := mustOpen(t, dir, Options{})
 	for _, options := range []Options{{}, {ReadOnly: true}} {
 		if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "is in use by process ") || strings.Contains(err.Error(), "\n") {
-			t.Errorf("the second opener: %v", err)
+			t.Errorf("second open: got %v", err)
 		}
 	}
 	mustClose(t, d)
@@ -139,18 +139,18 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 		prepare func(*testing.T, string)
 		want    string
 	}{
-		"pebble":      {foreign, "holds a Pebble or RocksDB store of something else"},
+		"pebble":      {foreign, "holds a foreign Pebble or RocksDB store"},
 		"other files": {file("thesis.doc", "x"), "holds other files (thesis.doc) and no FORMAT"},
 		"newer": {ours(file("FORMAT", "troupe store 2 of node n1\n")),
 			"is of format 2, this program reads format 1: use a newer program; nothing was changed"},
-		"newer, reworded": {ours(file("FORMAT", "troupe store 31, cluster c of n1\n")), "is of format 31"},
-		"older":           {ours(file("FORMAT", "troupe store 0 of node n1\n")), "is of format 0"},
-		"another node":    {ours(file("FORMAT", "troupe store 1 of node n2\n")), "is that of node n2, not n1"},
-		"no sense":        {ours(file("FORMAT", "hello\n")), `FORMAT reads "hello\n"`},
-		"no format":       {ours(remove("FORMAT")), "holds other files (ANCHOR, pebble) and no FORMAT"},
-		"no anchor":       {ours(remove("ANCHOR")), "ANCHOR is missing"},
-		"anchor cut":      {ours(file("ANCHOR", "x")), "anchor: slot 0 is cut off"},
-		"no keys":         {ours(remove("pebble")), "does not exist"},
+		"newer, different wording": {ours(file("FORMAT", "troupe store 31, cluster c of n1\n")), "is of format 31"},
+		"older":                    {ours(file("FORMAT", "troupe store 0 of node n1\n")), "is of format 0"},
+		"another node":             {ours(file("FORMAT", "troupe store 1 of node n2\n")), "belongs to node n2, not n1"},
+		"malformed":                {ours(file("FORMAT", "hello\n")), `FORMAT reads "hello\n"`},
+		"no format":                {ours(remove("FORMAT")), "holds other files (ANCHOR, pebble) and no FORMAT"},
+		"no anchor":                {ours(remove("ANCHOR")), "ANCHOR is missing"},
+		"anchor truncated":         {ours(file("ANCHOR", "x")), "anchor: slot 0 is cut off"},
+		"no keys":                  {ours(remove("pebble")), "does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -161,7 +161,7 @@ func TestOpenRefusesForeignDirectory(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if after := listing(t, dir); after != before && name != "no keys" {
-				t.Errorf("the folder was changed:\n%s\n%s", before, after)
+				t.Errorf("failed open changed the directory:\n%s\n%s", before, after)
 			}
 		})
 	}
@@ -185,10 +185,10 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	dir := t.TempDir()
 	free := uint64(100 << 20)
 	options := Options{freeSpace: func(string) uint64 { return free }}
-	const want = "storage full: 100 MiB free, the floor is 256 MiB"
+	const want = "storage full: 100 MiB free, the minimum is 256 MiB"
 	free = 63 << 20
-	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "storage full: 63 MiB free, the floor is 64 MiB") {
-		t.Errorf("opened: %v", err)
+	if _, err := Open(dir, "n1", options); err == nil || !strings.Contains(err.Error(), "storage full: 63 MiB free, the minimum is 64 MiB") {
+		t.Errorf("open: got %v", err)
 	}
 	free = 300 << 20
 	mustClose(t, mustOpen(t, dir, options))
@@ -197,15 +197,15 @@ func TestFullDiskRefusesNewWork(t *testing.T) {
 	l, s := NewLog(d), newEntryGenerator("alice")
 	free = 100 << 20
 	if err := l.Full(); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("new work: %v", err)
+		t.Errorf("Full: got %v", err)
 	}
 	if err := d.Apply([]store.Row{store.FormatRow()}); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("a write: %v", err)
+		t.Errorf("Apply: got %v", err)
 	}
 	commit(l, s.next()) // open work may complete
 	free = 300 << 20
 	if err := l.Full(); err != nil {
-		t.Errorf("when there is room again: %v", err)
+		t.Errorf("Full with enough space: got %v", err)
 	}
 	mustClose(t, l)
 }
@@ -225,7 +225,7 @@ func TestCrashDuringCreationIsRecoverable(t *testing.T) {
 		}
 		d, err := Open(dir, "n1", Options{})
 		if err != nil {
-			t.Errorf("left %v: %v", left, err)
+			t.Errorf("files %v: %v", left, err)
 			continue
 		}
 		mustClose(t, d)

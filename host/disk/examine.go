@@ -41,13 +41,13 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 	mark, err := d.readAnchor()
 	if err != nil {
 		// Only the anchor distinguishes a truncated log from a complete one.
-		x = appendFinding(x, anchorFile, err, "how far the log should reach: whether its end was cut off cannot be told")
+		x = appendFinding(x, anchorFile, err, "the expected end of the log: a truncated log cannot be detected")
 	}
 	if _, err := d.Secret(); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // absent in a backup; unreadable for other users
-		x = appendFinding(x, secretFile, err, "the tokens of open runs: what agents outside were handed is refused")
+		x = appendFinding(x, secretFile, err, "the tokens of open runs: those given to external agents are refused")
 	}
 	if d.db, err = pebble.Open(d.path(pebbleDir), d.pebbleOptions(mark)); err != nil {
-		x = appendFinding(x, pebbleDir, d.openError(err, mark), "what stands in no other file")
+		x = appendFinding(x, pebbleDir, d.openError(err, mark), "everything that is only in this file")
 		if err := d.openTablesOnly(mark); err != nil {
 			return appendBlocking(x, pebbleDir, err), nil
 		}
@@ -73,7 +73,7 @@ func examineWith(dir string, options Options, progress func(keys uint64), then f
 // appendBlocking appends a finding that ends the examination: everything after
 // it may be lost.
 func appendBlocking(x store.Examination, where string, err error) store.Examination {
-	return appendFinding(x, where, err, "nothing behind this can be read, and nobody knows how much of it is whole")
+	return appendFinding(x, where, err, "nothing after this can be read, so the damage there is unknown")
 }
 
 func appendFinding(x store.Examination, where string, err error, lost string) store.Examination {

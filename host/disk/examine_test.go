@@ -67,16 +67,16 @@ func TestExamineContinuesPastDamage(t *testing.T) {
 		}
 	}
 	if seen != 4 || x.End != whole.End { // each as a finding of the chain and of the entry
-		t.Errorf("%d findings: %+v", seen, x.Findings)
+		t.Errorf("got %d findings: %+v", seen, x.Findings)
 	}
 	if _, err := Examine(t.TempDir(), Options{}, nil); err == nil || !strings.Contains(err.Error(), "holds no store") {
-		t.Errorf("an empty folder: %v", err)
+		t.Errorf("empty directory: got %v", err)
 	}
 	dir = newTestStore(t, 1)
 	d = mustOpen(t, dir, Options{})
 	defer mustClose(t, d)
 	if _, err := Examine(dir, Options{}, nil); err == nil || !strings.Contains(err.Error(), "in use by") {
-		t.Errorf("one that is in use: %v", err)
+		t.Errorf("store in use: got %v", err)
 	}
 }
 
@@ -100,22 +100,22 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 		}
 	}
 	if err := l.Backup(backups[0]); err == nil || !strings.Contains(err.Error(), "is not empty") {
-		t.Errorf("over another: %v", err)
+		t.Errorf("backup over another: got %v", err)
 	}
 	mustClose(t, l, d)
 	for i, from := range backups {
 		to := filepath.Join(dir, "restored", filepath.Base(from))
 		x, err := Restore(from, to, Options{}, nil)
 		if err != nil || x.Wrong != 0 {
-			t.Fatalf("%+v, %v", x.Findings, err)
+			t.Fatalf("restore: findings %+v, error %v", x.Findings, err)
 		}
 		if _, err := Restore(from, to, Options{}, nil); err == nil || !strings.Contains(err.Error(), "is not empty") {
-			t.Errorf("over a store: %v", err)
+			t.Errorf("restore over a store: got %v", err)
 		}
 		d := mustOpen(t, to, Options{})
 		n, err := checkEntries(d, actor.NewID("alice", "s-1"))
 		if err != nil || n < counts[i]-1 || n > counts[i] {
-			t.Errorf("backup %d has %d entries, not %d or one less: %v", i, n, counts[i], err)
+			t.Errorf("backup %d: got %d entries, want %d or one less; error %v", i, n, counts[i], err)
 		}
 		mustClose(t, d)
 	}
@@ -126,7 +126,7 @@ func TestBackupDuringCommitsHoldsDurableEntries(t *testing.T) {
 	}
 	mustClose(t, d)
 	if _, err := Restore(backups[1], filepath.Join(dir, "never"), Options{}, nil); err == nil || !strings.Contains(err.Error(), "things are wrong") {
-		t.Errorf("a damaged backup: %v", err)
+		t.Errorf("restore of a damaged backup: got %v", err)
 	}
 }
 
@@ -139,14 +139,14 @@ func TestRestoreLocksSource(t *testing.T) {
 		if op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, dir) {
 			files++
 			if d, err := Open(from, "n1", Options{FreeFloor: 1}); err == nil {
-				t.Errorf("somebody opens it while %s is made", filepath.Base(op.Path))
+				t.Errorf("source could be opened while %s was copied", filepath.Base(op.Path))
 				mustClose(t, d)
 			}
 		}
 		return nil
 	}))
 	if _, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || files < 3 {
-		t.Fatalf("%d files, %v", files, err)
+		t.Fatalf("got %d files, error %v", files, err)
 	}
 	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
 		t.Errorf("%+v", x)
@@ -166,13 +166,13 @@ func TestReadOnReadOnlyFileSystem(t *testing.T) {
 	}))
 	x, err := Examine(from, Options{fs: fs}, nil)
 	if err != nil || x.Wrong != 0 || x.Entries != 20 || writes.Load() == 0 {
-		t.Errorf("%d tried, %+v, %v", writes.Load(), x, err)
+		t.Errorf("got %d write attempts, %+v, error %v", writes.Load(), x, err)
 	}
 	if d := mustOpen(t, from, Options{ReadOnly: true, fs: fs}); d.End().Pos == 0 {
-		t.Error("it is empty")
+		t.Error("store is empty")
 	}
 	if x, err := Restore(from, dir, Options{fs: fs}, nil); err != nil || x.Wrong != 0 {
-		t.Errorf("%+v, %v", x, err)
+		t.Errorf("got %+v, error %v", x, err)
 	}
 	full := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, holderFile) {
@@ -181,7 +181,7 @@ func TestReadOnReadOnlyFileSystem(t *testing.T) {
 		return nil
 	}))
 	if x, err := Examine(from, Options{fs: full}, nil); err != nil || x.Wrong != 0 {
-		t.Errorf("on a full disk: %+v, %v", x, err)
+		t.Errorf("full disk: got %+v, error %v", x, err)
 	}
 	d := mustOpen(t, from, Options{})
 	if _, err := d.Secret(); err != nil {
@@ -195,7 +195,7 @@ func TestReadOnReadOnlyFileSystem(t *testing.T) {
 		return nil
 	}))
 	if x, err := Examine(from, Options{fs: private}, nil); err != nil || x.Wrong != 0 {
-		t.Errorf("another user's: %+v, %v", x, err)
+		t.Errorf("secret of another user: got %+v, error %v", x, err)
 	}
 	if x := examine(t, dir); x.Wrong != 0 || x.Entries != 20 {
 		t.Errorf("%+v", x)
@@ -226,12 +226,12 @@ func TestFailedCopyCanBeRetried(t *testing.T) {
 		for _, file := range []string{filepath.Join(c.to, "FORMAT"), filepath.Join(c.to, "ANCHOR")} {
 			failing.Store(file)
 			if err := c.copy(); !errors.Is(err, syscall.ENOSPC) {
-				t.Errorf("%s: %v", file, err)
+				t.Errorf("%s: got %v, want ENOSPC", file, err)
 			}
 		}
 		failing.Store("-")
 		if err := c.copy(); err != nil {
-			t.Errorf("%s: %v", c.to, err)
+			t.Errorf("%s: retry failed: %v", c.to, err)
 		}
 	}
 	mustClose(t, l, d)
@@ -255,7 +255,7 @@ func TestCopyChecksFreeSpaceOfTarget(t *testing.T) {
 		fullDir = filepath.Join(at, dir)
 		mu.Unlock()
 		if err := l.Backup(filepath.Join(at, "backup")); (err == nil) != want {
-			t.Errorf("no room in %s: %v", dir, err)
+			t.Errorf("no free space in %s: got %v", dir, err)
 		}
 		if err := os.RemoveAll(filepath.Join(at, "backup")); err != nil {
 			t.Fatal(err)
@@ -272,13 +272,13 @@ func TestCommitAfterCloseReleasesLock(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("a closed log takes entries")
+				t.Error("closed log accepted entries")
 			}
 		}()
 		l.Commit([]store.Entry{s.next()}, nil)
 	}()
 	if !l.mu.TryLock() {
-		t.Fatal("it is locked for ever")
+		t.Fatal("log is still locked")
 	}
 	l.mu.Unlock()
 	mustClose(t, d)

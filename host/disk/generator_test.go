@@ -68,7 +68,7 @@ func checkEntries(kv store.KV, id actor.ID) (uint64, error) {
 		}
 		events, err := store.Events(kv, id.Tenant, want.Events[0].Run, want.Events[0].Seq-1, 1)
 		if err != nil || len(events) != 1 {
-			return s.n, fmt.Errorf("event of entry %d: %v, %v", s.n, events, err)
+			return s.n, fmt.Errorf("entry %d: got events %v, error %v", s.n, events, err)
 		}
 	}
 	if _, err := store.Fold(saved); err != nil {

@@ -54,7 +54,7 @@ func (d *Disk) inspect() (fresh bool, err error) {
 	}
 	if !slices.Contains(names, anchorFile) {
 		if slices.Contains(names, pebbleDir) {
-			return false, errors.New("ANCHOR is missing: how far the log should reach is not known")
+			return false, errors.New("ANCHOR is missing: the expected end of the log is unknown")
 		}
 		if !d.options.ReadOnly {
 			return true, nil // a crash came between the two files
@@ -67,11 +67,11 @@ func (d *Disk) inspect() (fresh bool, err error) {
 func foreignError(names []string) error {
 	for _, n := range names {
 		if n == "CURRENT" || strings.HasPrefix(n, "MANIFEST-") || strings.HasPrefix(n, "OPTIONS-") || strings.HasPrefix(n, "marker.") {
-			return fmt.Errorf("holds a Pebble or RocksDB store of something else (%s): name an empty folder", n)
+			return fmt.Errorf("holds a foreign Pebble or RocksDB store (%s): name an empty directory", n)
 		}
 	}
 	shown := names[:min(len(names), 3)]
-	return fmt.Errorf("holds other files (%s) and no FORMAT: name an empty folder", strings.Join(shown, ", "))
+	return fmt.Errorf("holds other files (%s) and no FORMAT: name an empty directory", strings.Join(shown, ", "))
 }
 
 // formatLine returns the content of FORMAT: "troupe store 1 of node n1".
@@ -101,7 +101,7 @@ func (d *Disk) checkFormatFile() error {
 	case d.node == "" && d.options.ReadOnly:
 		d.node = actor.NodeID(node)
 	case d.node != actor.NodeID(node):
-		return fmt.Errorf("is that of node %s, not %s", node, d.node)
+		return fmt.Errorf("belongs to node %s, not %s", node, d.node)
 	}
 	return actor.CheckName(node)
 }

@@ -37,7 +37,7 @@ type Log struct {
 
 	mu        sync.Mutex
 	writer    *store.Writer
-	gates     []gate
+	gates     []gate // in the order of Commit
 	running   []gate // callbacks being run
 	releasing bool   // a goroutine runs callbacks
 	synced    store.Mark
@@ -47,17 +47,19 @@ type Log struct {
 	appended    chan struct{} // there may be a batch to write
 	delayTimer  *time.Timer   // signals appended after pieceDelay
 	pieceDelay  time.Duration
-	syncedMoved chan struct{} // synced has changed
-	stop        chan struct{} // closed when no more entries are accepted
-	unsynced    chan unsyncedBatch
+	syncedMoved chan struct{}      // synced has changed
+	stop        chan struct{}      // closed when no more entries are accepted
+	unsynced    chan unsyncedBatch // at most store.BatchesInFlight
 	done        sync.WaitGroup
 }
 
+// gate is a callback and the log position that must be durable before it runs.
 type gate struct {
 	at    store.Pos
 	after func()
 }
 
+// unsyncedBatch is a written batch that waits for its sync, and its end.
 type unsyncedBatch struct {
 	write write
 	mark  store.Mark
@@ -66,7 +68,7 @@ type unsyncedBatch struct {
 // NewLog returns a Log that continues at the end of the disk's log. A disk MUST
 // have only one Log.
 func NewLog(d *Disk) *Log {
-	invariant.Check(!d.options.ReadOnly, "disk: a log over a store that is open for reading")
+	invariant.Check(!d.options.ReadOnly, "disk: log over a read-only store")
 	config := store.WriterConfig{Node: d.node, From: d.end}
 	invariant.Must(rand.Read(config.Seed[:]))
 	l := &Log{disk: d, writer: store.NewWriter(config), synced: d.end,
@@ -88,7 +90,7 @@ func (l *Log) Commit(entries []store.Entry, after func()) {
 	l.mu.Lock()
 	if l.closed && len(entries) > 0 {
 		l.mu.Unlock() // a concurrent Close must not be blocked by the panic
-		invariant.Check(false, "disk: entries for a closed log")
+		invariant.Check(false, "disk: entries committed to a closed log")
 	}
 	at := l.writer.Append(entries)
 	if after != nil {

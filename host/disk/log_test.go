@@ -47,7 +47,7 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 				at := l.end() + store.Pos(len(entries))
 				l.Commit(entries, func() {
 					if got := l.released(); got < at {
-						t.Errorf("callback for %d ran at %d", at, got)
+						t.Errorf("callback for position %d ran at %d", at, got)
 					}
 					ran = append(ran, id)
 					if id%50 == 0 {
@@ -66,11 +66,11 @@ func TestCallbacksRunInCommitOrder(t *testing.T) {
 	total := len(ran)
 	ran = slices.DeleteFunc(ran, func(id int) bool { return id == -1 })
 	if !slices.Equal(ran, promised) || total-len(ran) != 16 {
-		t.Errorf("%d callbacks of %d, in order: %v; %d from within, want 16", len(ran), len(promised), slices.IsSorted(ran), total-len(ran))
+		t.Errorf("got %d callbacks of %d, in order: %v; %d from within callbacks, want 16", len(ran), len(promised), slices.IsSorted(ran), total-len(ran))
 	}
 	for w := range 8 {
 		if n, err := checkEntries(d, newEntryGenerator(fmt.Sprintf("%c", 'a'+w)).id); n != 150 || err != nil {
-			t.Errorf("%d entries, %v", n, err)
+			t.Errorf("got %d entries, error %v, want 150", n, err)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestBarrierOnDurableLogRunsImmediately(t *testing.T) {
 	ran := false
 	l.Barrier(func() { ran = true })
 	if !ran {
-		t.Error("it waits for nothing, and did not run")
+		t.Error("barrier did not run immediately")
 	}
 	mustClose(t, l)
 }
@@ -114,7 +114,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(20 * time.Second):
-			t.Fatal("it is not written")
+			t.Fatal("batch was not written in time")
 		}
 		return l.mark().Batch - before
 	}
@@ -125,7 +125,7 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 	}
 	yield()
 	if n := batches(func(after func()) { l.Commit(piece(), after) }); n != 1 {
-		t.Errorf("a piece alone is %d batches", n)
+		t.Errorf("a single piece took %d batches, want 1", n)
 	}
 	l.pieceDelay = time.Hour
 	for attempt := 1; ; attempt++ { // the writer may be taking a batch at this moment
@@ -135,17 +135,17 @@ func TestPieceSharesSyncWithNextEntry(t *testing.T) {
 			break
 		}
 		if attempt == 20 {
-			t.Fatalf("a piece and what comes behind it are %d batches", n)
+			t.Fatalf("a piece and the next entry took %d batches, want 1", n)
 		}
 	}
 	yield()
 	if n := batches(func(after func()) { l.Commit(piece(), nil); l.Barrier(after) }); n != 1 {
-		t.Errorf("a piece that somebody waits for is %d batches", n)
+		t.Errorf("a piece before a barrier took %d batches, want 1", n)
 	}
 	l.Commit(piece(), nil)
 	mustClose(t, l, d)
 	if end := mustOpen(t, d.dir, Options{ReadOnly: true}).End(); uint64(end.Pos) != s.n {
-		t.Errorf("%d entries of %d are there after the end", end.Pos, s.n)
+		t.Errorf("got %d entries after Close, want %d", end.Pos, s.n)
 	}
 }
 
@@ -165,11 +165,11 @@ func TestCloseSyncsCommittedEntries(t *testing.T) {
 	}
 	mustClose(t, l, l, d)
 	if ran != 500 {
-		t.Errorf("%d callbacks of 500", ran)
+		t.Errorf("got %d callbacks, want 500", ran)
 	}
 	d = mustOpen(t, dir, Options{})
 	if got := d.anchor.mark; got != d.End() || got.Pos != 500 {
-		t.Errorf("the anchor stands at %+v, the log ends at %+v", got, d.End())
+		t.Errorf("anchor is at %+v, log ends at %+v", got, d.End())
 	}
 }
 
@@ -195,7 +195,7 @@ func TestAnchorSyncsAreRateLimited(t *testing.T) {
 		t.Errorf("%d syncs of the anchor in %v, want 1 to %d", n, time.Since(began), most)
 	}
 	if mark, err := d.readAnchor(); err != nil || mark != l.synced || mark.Pos != 300 {
-		t.Errorf("the anchor stands at %+v, %v, the log was synced to %+v", mark, err, l.synced)
+		t.Errorf("anchor is at %+v, error %v, log was synced to %+v", mark, err, l.synced)
 	}
 }
 
@@ -279,6 +279,6 @@ func TestBatchesGrowDuringSync(t *testing.T) {
 	close(gate)
 	mustClose(t, l)
 	if n := l.mark(); n.Pos != steps || n.Batch > steps/4 {
-		t.Errorf("%d entries are %d batches", n.Pos, n.Batch)
+		t.Errorf("%d entries took %d batches", n.Pos, n.Batch)
 	}
 }

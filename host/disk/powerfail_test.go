@@ -22,7 +22,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-var powerRuns = flag.Int("power-runs", 20, "how many runs the power fails in; make crash has 50")
+var powerRuns = flag.Int("power-runs", 20, "number of runs with power failures; make crash uses 50")
 
 const (
 	powerDir     = "/data"
@@ -39,9 +39,9 @@ func TestPowerFailureAtEveryAcknowledgement(t *testing.T) {
 	for _, f := range p.failures {
 		t.Error(f)
 	}
-	t.Logf("%d runs, %d power failures, %d of them with nothing unsynced left; after %d the node went on, and ended %d open runs", *powerRuns, p.losses, p.syncedOnly, p.restarted, p.resumed)
+	t.Logf("%d runs, %d power failures, %d of them without unsynced data; %d restarted nodes completed %d open runs", *powerRuns, p.losses, p.syncedOnly, p.restarted, p.resumed)
 	if p.losses < 5**powerRuns || p.restarted < *powerRuns || p.syncedOnly < p.losses/3 || p.resumed == 0 {
-		t.Error("that is less than this test is for")
+		t.Error("too few power failures or resumed runs")
 	}
 }
 
@@ -51,10 +51,10 @@ func TestPowerFailureDetectsSkippedSync(t *testing.T) {
 	p := newPowerTest(mem, noSyncFS{mem})
 	p.run(t, powerClients)
 	if len(p.failures) < p.syncedOnly/2 {
-		t.Errorf("%d of %d power failures with nothing unsynced left were seen to lose something", len(p.failures), p.syncedOnly)
+		t.Errorf("%d of %d power failures without unsynced data were detected as losses", len(p.failures), p.syncedOnly)
 	}
 	if len(p.failures) > 0 {
-		t.Log("it says: ", p.failures[0])
+		t.Log("first failure: ", p.failures[0])
 	}
 }
 
@@ -272,7 +272,7 @@ func (p *powerTest) check(ctx context.Context, o powerLoss) {
 		p.syncedOnly++
 	}
 	if err := p.verify(ctx, o); err != nil {
-		p.failures = append(p.failures, fmt.Sprintf("power failure %d, %d%% of the unsynced left, %d entries and %d runs promised: %v", p.losses, o.percent, o.entries, len(o.promises), err))
+		p.failures = append(p.failures, fmt.Sprintf("power failure %d, %d%% of unsynced data kept, %d entries and %d runs promised: %v", p.losses, o.percent, o.entries, len(o.promises), err))
 	}
 }
 
@@ -285,7 +285,7 @@ func (p *powerTest) verify(ctx context.Context, o powerLoss) error {
 		_, err = d.VerifyAll()
 	}
 	if d.End().Pos < o.entries {
-		err = errors.Join(err, fmt.Errorf("the log ends at %d", d.End().Pos))
+		err = errors.Join(err, fmt.Errorf("log ends at %d", d.End().Pos))
 	}
 	for run, t := range o.promises {
 		err = errors.Join(err, t.verify(d, run, false))
@@ -331,11 +331,11 @@ func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 	case err != nil:
 		return err
 	case len(events) == 0 || len(events) < len(t.events):
-		return fmt.Errorf("run %s of %s: %d events are left of %d", run, t.to, len(events), len(t.events))
+		return fmt.Errorf("run %s of %s: got %d events, want at least %d", run, t.to, len(events), len(t.events))
 	}
 	for i, e := range t.events {
 		if !bytes.Equal(events[i].Body, e) {
-			return fmt.Errorf("run %s of %s: event %d was %s, is %s", run, t.to, i+1, e, events[i].Body)
+			return fmt.Errorf("run %s of %s: event %d was %s, now %s", run, t.to, i+1, e, events[i].Body)
 		}
 	}
 	var transcript runs.Said
@@ -358,9 +358,9 @@ func (t promise) verify(kv store.KV, run actor.CallID, ended bool) error {
 	streamed, any := transcript.Streamed()
 	switch {
 	case record.Status != runs.Done || record.Text != answer:
-		return fmt.Errorf("run %s of %s: is %s and says %q, its client was told %q", run, t.to, record.Status, record.Text, answer)
+		return fmt.Errorf("run %s of %s: status %s, reply %q, but its client got %q", run, t.to, record.Status, record.Text, answer)
 	case any != (t.to.Agent == "teller") || any && streamed != answer:
-		return fmt.Errorf("run %s of %s: streamed %q, its client was told %q", run, t.to, streamed, answer)
+		return fmt.Errorf("run %s of %s: streamed %q, but its client got %q", run, t.to, streamed, answer)
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ func powerAgents(registry *tools.Registry) ([]actor.Definition, error) {
 		return nil, err
 	}
 	teller, err := agents.Compile(spec, registry)
-	team := agents.Define("team", "1", "Asks two, and works.", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+	team := agents.Define("team", "1", "Calls two helpers and works.", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		for _, a := range t.All(agents.Call("helper/a", t.Message()), agents.Call("helper/b", t.Message())) {
 			if a.Refusal != nil {
 				return "", a.Refusal
@@ -129,7 +129,7 @@ func (n *powerNode) readRun(ctx context.Context, run actor.CallID, each func([][
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return all, fmt.Errorf("run %s: never ends, after %d events", run, len(all))
+			return all, fmt.Errorf("run %s: no end after %d events", run, len(all))
 		}
 	}
 }

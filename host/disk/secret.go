@@ -46,14 +46,14 @@ func (d *Disk) Secret() ([]byte, error) {
 }
 
 func checkSecret(content []byte) ([]byte, error) {
-	const remedy = "bring the file back from a copy, or remove it, and the tokens of all open runs are void"
+	const remedy = "restore the file from a copy, or remove it, which invalidates the tokens of all open runs"
 	switch {
 	case len(content) == secretBytes:
 		return content, nil
 	case len(content) != secretBytes+secretChecksumBytes:
 		return nil, fmt.Errorf("has %d bytes, want %d: %s", len(content), secretBytes+secretChecksumBytes, remedy)
 	case !bytes.Equal(content[secretBytes:], secretChecksum(content[:secretBytes])):
-		return nil, fmt.Errorf("is damaged, its sum is another: %s", remedy)
+		return nil, fmt.Errorf("is damaged, its checksum does not match: %s", remedy)
 	}
 	return content[:secretBytes:secretBytes], nil
 }

@@ -26,13 +26,13 @@ func TestSecretIsCreatedOnce(t *testing.T) {
 		for range 2 {
 			secret, err := d.Secret()
 			if err != nil || len(secret) != 32 || bytes.Equal(secret, make([]byte, 32)) {
-				t.Fatalf("%x: %v", secret, err)
+				t.Fatalf("secret %x: %v", secret, err)
 			}
 			if first == nil {
 				first = secret
 			}
 			if !bytes.Equal(secret, first) {
-				t.Errorf("start %d finds another one", i)
+				t.Errorf("start %d: got a different secret", i)
 			}
 		}
 		if err := d.Close(); err != nil {
@@ -41,7 +41,7 @@ func TestSecretIsCreatedOnce(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(dir, secretFile))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v: %v", info.Mode(), err)
+		t.Errorf("permissions %v, want 0600: %v", info.Mode(), err)
 	}
 	d, err := Open(filepath.Join(t.TempDir(), "other"), "n1", Options{FreeFloor: 1})
 	if err != nil {
@@ -49,7 +49,7 @@ func TestSecretIsCreatedOnce(t *testing.T) {
 	}
 	defer d.Close()
 	if other, err := d.Secret(); err != nil || bytes.Equal(other, first) {
-		t.Errorf("another folder has the same: %v", err)
+		t.Errorf("another store has the same secret, or none: %v", err)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestSecretIsDurable(t *testing.T) {
 	}
 	defer d.Close()
 	if again, err := d.Secret(); err != nil || !bytes.Equal(secret, again) {
-		t.Errorf("%x, then %x: %v", secret, again, err)
+		t.Errorf("got %x, then %x: %v", secret, again, err)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestInvalidSecretIsRejected(t *testing.T) {
 			t.Fatal(err)
 		}
 		if secret, err := d.Secret(); err == nil || !strings.Contains(err.Error(), "SECRET") || strings.Contains(err.Error(), "xxx") {
-			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
+			t.Errorf("%d bytes: got %x, error %v", len(content), secret, err)
 		}
 	}
 	// A flipped bit is detected anywhere in the file. A file of an earlier
@@ -101,7 +101,7 @@ func TestInvalidSecretIsRejected(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := d.Secret(); err == nil || !strings.Contains(err.Error(), "SECRET: is damaged") {
-			t.Fatalf("bit %d: %v", i, err)
+			t.Fatalf("bit %d: got %v", i, err)
 		}
 	}
 	for _, content := range [][]byte{whole, whole[:secretBytes]} {
@@ -109,7 +109,7 @@ func TestInvalidSecretIsRejected(t *testing.T) {
 			t.Fatal(err)
 		}
 		if secret, err := d.Secret(); err != nil || string(secret) != string(whole[:secretBytes]) {
-			t.Errorf("%d bytes: %x, %v", len(content), secret, err)
+			t.Errorf("%d bytes: got %x, error %v", len(content), secret, err)
 		}
 	}
 	// The leftover of a crash during creation is not a secret and does not
@@ -131,9 +131,9 @@ func TestInvalidSecretIsRejected(t *testing.T) {
 	}
 	defer d.Close()
 	if _, err := d.Secret(); err == nil {
-		t.Error("one is made in a folder that is only read")
+		t.Error("read-only open created a secret")
 	}
 	if names, err := filepath.Glob(filepath.Join(dir, secretFile+"*")); err != nil || len(names) > 0 {
-		t.Errorf("%v: %v", names, err)
+		t.Errorf("files left: %v: %v", names, err)
 	}
 }

@@ -38,10 +38,10 @@ func (a *admission) evaluate(now actor.Time, log Log) *actor.Refusal {
 		return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second, Detail: err.Error()}
 	}
 	if log.Backlog() > backlogMax {
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d entries wait for the disk", backlogMax)
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "more than %d log entries wait for the disk", backlogMax)
 	}
 	if start := a.probeStart.Load(); start != 0 && now.Sub(actor.Time(start)) > diskLagMax {
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "the disk is more than %v behind", diskLagMax)
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "the disk lags more than %v behind", diskLagMax)
 	}
 	if a.probeStart.CompareAndSwap(0, int64(now)) {
 		log.Commit(nil, func() { a.probeStart.Store(0) })

@@ -38,30 +38,30 @@ func TestAdmissionRefusesWhileDiskLags(t *testing.T) {
 		now = now.Add(admissionInterval)
 		switch got := a.check(now, log); {
 		case want == 0 && got != nil:
-			t.Errorf("%s: %v", title, got)
+			t.Errorf("%s: got %v, want no refusal", title, got)
 		case want != 0 && (got == nil || got.Reason != want || got.RetryAfter == 0):
-			t.Errorf("%s: %v, want %v and when to come back", title, got, want)
+			t.Errorf("%s: got %v, want %v with RetryAfter", title, got, want)
 		}
 	}
-	check("at first", 0)
+	check("idle log", 0)
 	now = now.Add(diskLagMax / 2)
-	check("a slow sync", 0)
+	check("slow sync", 0)
 	now = now.Add(diskLagMax / 2)
-	check("a disk that is behind", actor.Busy)
+	check("disk lagging", actor.Busy)
 	now = now.Add(time.Minute)
-	check("still", actor.Busy)
+	check("disk still lagging", actor.Busy)
 	if len(log.waiting) != 1 {
-		t.Errorf("%d commits only to look", len(log.waiting))
+		t.Errorf("%d probe commits, want 1", len(log.waiting))
 	}
 	log.sync()
-	check("when it has caught up", 0)
+	check("disk caught up", 0)
 	now = now.Add(diskLagMax - 2*admissionInterval)
-	check("what waits now began anew", 0)
+	check("new probe pending", 0)
 	log.sync()
 	log.backlog = backlogMax + 1
-	check("many entries", actor.Busy)
+	check("backlog too long", actor.Busy)
 	log.backlog, log.full = 0, errors.New("no space")
-	check("a full disk", actor.Unavailable)
+	check("disk full", actor.Unavailable)
 	log.full = nil
-	check("as before", 0)
+	check("disk has space again", 0)
 }

@@ -15,7 +15,7 @@ import (
 // wordAgent returns an agent that replies with one word. If its message is
 // "wait", it waits for a signal first.
 func wordAgent(name, word string) actor.Definition {
-	return agents.Define(name, word, "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+	return agents.Define(name, word, "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		if turn.Message() == "wait" {
 			if _, err := turn.Wait("go", 0); err != nil {
 				return "", err
@@ -26,7 +26,7 @@ func wordAgent(name, word string) actor.Definition {
 }
 
 func TestDefineUpdatesEveryCell(t *testing.T) {
-	bomb := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })
+	bomb := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("test failure") })
 	old := wordAgent("agent", "old")
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 4 }, old, bomb)
 	held := n.askCall(n.newCall("agent", "held", "wait"))
@@ -34,7 +34,7 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 		t.Fatalf("got %+v", held)
 	}
 	if a := n.ask("agent", "k", "x"); replyText(a) != "old" {
-		t.Errorf("before: %+v", a.Reply)
+		t.Errorf("before Define: got %+v, want old", a.Reply)
 	}
 	next := append(agents.Builtin(), wordAgent("agent", "new"), bomb)
 	if err := n.Define(testContext(t), next, []actor.Definition{old}); err != nil {
@@ -42,11 +42,11 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 	}
 	for i := range 64 {
 		if a := n.ask("agent", fmt.Sprint(i), "x"); replyText(a) != "new" {
-			t.Fatalf("after: %+v", a.Reply)
+			t.Fatalf("after Define: got %+v, want new", a.Reply)
 		}
 	}
 	if got := n.Agents(); len(got) != len(next) || got[len(got)-2].Hash != next[len(next)-2].Hash {
-		t.Errorf("Agents lists %v", got)
+		t.Errorf("Agents returned %v", got)
 	}
 	// Restarted cells use the latest definitions; open runs keep the ones they
 	// started with.
@@ -55,7 +55,7 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 	}
 	for i := range 64 {
 		if a := n.ask("agent", fmt.Sprint(i), "x"); replyText(a) != "new" {
-			t.Fatalf("after a restart: %+v", a.Reply)
+			t.Fatalf("after cell restarts: got %+v, want new", a.Reply)
 		}
 	}
 	signal := n.newCall("agent", "held", "x")
@@ -63,7 +63,7 @@ func TestDefineUpdatesEveryCell(t *testing.T) {
 		t.Errorf("signal: %+v", a.Reply)
 	}
 	if got := n.waitForResult(held.Reply.Run); got != "old" {
-		t.Errorf("the run that was held says %q", got)
+		t.Errorf("held run replied %q, want old", got)
 	}
 }
 
@@ -81,10 +81,10 @@ func TestOpenRunKeepsFormerDefinitionAfterRestart(t *testing.T) {
 		t.Errorf("signal: %+v", a.Reply)
 	}
 	if got := n.waitForResult(run); got != "old" {
-		t.Errorf("the run that was held says %q", got)
+		t.Errorf("held run replied %q, want old", got)
 	}
 	if a := n.ask("agent", "k", "x"); replyText(a) != "new" {
-		t.Errorf("a new one: %+v", a.Reply)
+		t.Errorf("new run: got %+v, want new", a.Reply)
 	}
 }
 
@@ -101,10 +101,10 @@ func TestDefineHonoursContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := n.Define(ctx, nil, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("Define with a cancelled context: got %v", err)
 	}
 	if _, err := n.State(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("State: %v", err)
+		t.Errorf("State with a cancelled context: got %v", err)
 	}
 	close(release)
 	<-answer
@@ -114,6 +114,6 @@ func TestDefineHonoursContext(t *testing.T) {
 	}
 	n.close()
 	if err := n.Define(context.Background(), nil, nil); !errors.Is(err, ErrClosed) {
-		t.Errorf("after Close: %v", err)
+		t.Errorf("Define after Close: got %v, want ErrClosed", err)
 	}
 }

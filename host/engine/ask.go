@@ -70,7 +70,7 @@ func (e *Engine) wait(ctx context.Context, w *waiter, joined func(run actor.Call
 }
 
 func (e *Engine) nodeBusy() *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node has more to do than it can take in")
+	return actor.RefuseBusy(actor.ScopeNode, time.Second, "the queue of the actor's cell is full")
 }
 
 // Cancel cancels a run of an actor on behalf of a client. The callers waiting

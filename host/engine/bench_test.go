@@ -28,7 +28,7 @@ func echoAgent() actor.Definition {
 // chainAgent returns a volatile agent that passes its message on to the next
 // agent.
 func chainAgent(name, next string) actor.Definition {
-	d := agents.Define(name, "1", "of a test", chainDefinition{next})
+	d := agents.Define(name, "1", "test agent", chainDefinition{next})
 	d.Durability = actor.Volatile
 	return d
 }

@@ -141,7 +141,7 @@ func (c *cell) startIncarnation() {
 	c.step(runtime.Owners{Table: table})
 	c.step(boot)
 	if restarted {
-		e.log.Warn("a cell began anew", "cell", c.n, "incarnation", c.incarnation)
+		e.log.Warn("cell restarted", "cell", c.n, "incarnation", c.incarnation)
 		for _, call := range e.clients.deliveredTo(c.n, e.clock.now()) {
 			c.request.Call = call
 			c.stepRequest(&c.request)
@@ -187,7 +187,7 @@ func (c *cell) failIncarnation() {
 		i = len(c.failureCounts) - 1
 	}
 	c.failureCounts[i].Times++
-	c.engine.log.Error("a call made its cell fail", "cell", c.n, "call", call.String(), "times", c.failureCounts[i].Times)
+	c.engine.log.Error("cell failed while handling a call", "cell", c.n, "call", call.String(), "times", c.failureCounts[i].Times)
 }
 
 // shutdown releases all actors, which also ends the coroutines of their turns.
@@ -196,7 +196,7 @@ func (c *cell) shutdown() {
 	defer func() {
 		c.watchdog.end()
 		if p := recover(); p != nil {
-			c.engine.log.Error("a cell failed while it stopped", "cell", c.n, "panic", fmt.Sprint(p))
+			c.engine.log.Error("cell failed during shutdown", "cell", c.n, "panic", fmt.Sprint(p))
 		}
 	}()
 	c.step(runtime.Owners{})

@@ -25,13 +25,13 @@ const callFailuresMax = 3
 // answered in the step that took it is counted but never enters the table.
 type clients struct {
 	count     atomic.Int64 // callers of Ask without an answer
-	max       int
+	max       int          // Config.ClientsMax
 	state     atomic.Int32 // open, draining or closed
 	mu        sync.Mutex
-	byCall    map[actor.CallID]*waiter
-	drained   chan struct{} // set by drain; closed when no client waits
-	isDrained bool          // drained is closed
-	pool      sync.Pool     // released waiters, for reuse
+	byCall    map[actor.CallID]*waiter // the table: calls that are answered later
+	drained   chan struct{}            // set by drain; closed when no client waits
+	isDrained bool                     // drained is closed
+	pool      sync.Pool                // released waiters, for reuse
 }
 
 // The states of a node towards its clients.
@@ -48,7 +48,7 @@ type waiter struct {
 	cell      uint16
 	clock     actor.Clock
 	delivered bool // the cell has received the call
-	failures  int
+	failures  int  // number of cell failures on the call
 	answer    Answer
 	state     atomic.Int32
 	ready     chan struct{}     // capacity 1: receives if the waiter was parked when it was answered
@@ -146,7 +146,7 @@ func (c *clients) add(w *waiter, delivered bool) {
 }
 
 func stopping() *actor.Refusal {
-	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is about to stop; runs go on when it is back"}
+	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping; its runs resume when it starts again"}
 }
 
 // remove removes a call from the table. It returns false if the call has been

@@ -174,7 +174,7 @@ type stepFailure struct {
 // String returns the reason for people to read.
 func (f *stepFailure) String() string { return fmt.Sprint(f.reason) }
 
-var errGoexit = errors.New("an agent's code ended its goroutine")
+var errGoexit = errors.New("agent code called runtime.Goexit")
 
 // newStepFailure returns the failure of a step that panicked or did not return.
 // It MUST be called from the deferred function, which still sees the failing

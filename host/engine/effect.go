@@ -35,7 +35,7 @@ type effect struct {
 	cancel       context.CancelFunc
 	acknowledged chan struct{} // capacity 1: the result in flight was stepped
 	awaited      bool          // by the current incarnation
-	unclaimed    []completion
+	unclaimed    []completion  // results kept until the effect is awaited
 }
 
 // effectFunc performs an effect. It hands results that precede the answer to
@@ -64,7 +64,7 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 			deliver(runtime.Streamed{ID: key.id, Attempt: key.attempt, Piece: p})
 		}
 	}
-	discard := func() { // may be called from any goroutine
+	discard := func() { // may be called from any goroutine; runs while the cell is held
 		c.mailbox.postCompletion(completion{run: func() {
 			if c.effects[key] == f {
 				c.abort(key)
@@ -83,13 +83,13 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 			return
 		}
 		if !c.engine.acquireEffect() {
-			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and agents are under way on this node", c.engine.config.EffectsMax)
+			busy := actor.RefuseBusy(actor.ScopeNode, time.Second, "%d tools, models and external agents are already running on this node", c.engine.config.EffectsMax)
 			c.engine.effects.Go(func() { finish(actor.Answer{Refusal: busy}) })
 			return
 		}
 		go func() {
 			defer c.engine.releaseEffect()
-			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code ended its goroutine")}
+			result := actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "its code called runtime.Goexit")}
 			defer func() { finish(result) }()             // the asker gets an outcome however the code ends
 			defer c.engine.effectCounters[kind].start()() // counted before the outcome is delivered
 			result = do.runRecovered(ctx, pass)
@@ -141,13 +141,13 @@ func work(op runtime.Work) effectFunc {
 		var refusal *actor.Refusal
 		switch {
 		case err == nil && len(b) > actor.MessageBytesMax:
-			refusal = actor.Refuse(actor.Rejected, "%s: its result of %d bytes is over %d", op.Name, len(b), actor.MessageBytesMax)
+			refusal = actor.Refuse(actor.Rejected, "%s: result of %d bytes exceeds %d", op.Name, len(b), actor.MessageBytesMax)
 		case err == nil:
 			return actor.Answer{Parts: []actor.Part{{Media: actor.MediaText, Bytes: b}}}
 		case errors.As(err, &refusal):
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
 			refusal = &actor.Refusal{Reason: actor.Deadline, Operation: op.Name, Timeout: op.Left,
-				Detail: op.Name + ": its time has run out"}
+				Detail: op.Name + ": deadline exceeded"}
 		default:
 			refusal = actor.Refuse(actor.Unavailable, "%s: %v", op.Name, err)
 		}
@@ -172,7 +172,7 @@ func (c *cell) invoke(op runtime.Invoke) effectFunc {
 }
 
 func noOutbound(context.Context, func(actor.Piece)) actor.Answer {
-	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node asks neither models nor external agents")}
+	return actor.Answer{Refusal: actor.Refuse(actor.Unavailable, "this node is not configured to call models or external agents")}
 }
 
 // read returns a function that reads the disk on a reader goroutine. The result
@@ -186,7 +186,7 @@ func (c *cell) read(load func(deliver func(runtime.Input))) func() {
 func (e *Engine) load(op runtime.Load, deliver func(runtime.Input)) {
 	in, err := op.Read(e.config.Store)
 	if err != nil {
-		e.log.Error("an actor cannot be read", "actor", op.Actor.String(), "error", err.Error())
+		e.log.Error("cannot load actor", "actor", op.Actor.String(), "error", err.Error())
 	}
 	deliver(in)
 }

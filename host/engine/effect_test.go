@@ -28,7 +28,7 @@ func (n *node) onCell(number int, fn func(c *cell)) {
 	select {
 	case <-done:
 	case <-testContext(n.t).Done():
-		n.t.Fatal("the cell does nothing")
+		n.t.Fatal("function not run: the cell is blocked")
 	}
 }
 
@@ -38,7 +38,7 @@ func (n *node) waitUntil(number int, condition string, holds func(c *cell) bool)
 	ctx := testContext(n.t)
 	for ok := false; !ok; n.onCell(number, func(c *cell) { ok = holds(c) }) {
 		if ctx.Err() != nil {
-			n.t.Fatalf("never: %s", condition)
+			n.t.Fatalf("timed out waiting until %s", condition)
 		}
 		goruntime.Gosched()
 	}
@@ -47,7 +47,7 @@ func (n *node) waitUntil(number int, condition string, holds func(c *cell) bool)
 // volatileBomb returns a volatile agent that panics. A call to it makes its
 // cell fail three times without reading the disk.
 func volatileBomb() actor.Definition {
-	d := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })
+	d := rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("test failure") })
 	d.Durability = actor.Volatile
 	return d
 }
@@ -108,10 +108,10 @@ func TestResultsAreKeptUntilAwaited(t *testing.T) {
 	n.ask("bomb", "c", "x")
 	disk.gate.Unlock()
 	if a := <-answer; replyText(a) != "ab" {
-		t.Errorf("got %+v", a.Reply)
+		t.Errorf("got %+v, want ab", a.Reply)
 	}
 	if got := streamText(n.waitForEvent(call.ID, runs.RunDone)); got != "ab" {
-		t.Errorf("the stream has %q", got)
+		t.Errorf("stream has %q, want ab", got)
 	}
 }
 
@@ -128,7 +128,7 @@ func (f panicsOnce) Next(answers []actor.Answer) (actor.Action, error) {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskWork, Name: "work", Work: f.work}}}, nil
 	case f.panicked.CompareAndSwap(false, true):
-		panic("as told")
+		panic("test failure")
 	case answers[0].Refusal != nil:
 		return actor.EndRefused(answers[0].Refusal), nil
 	}
@@ -143,11 +143,11 @@ func TestOutcomeIsRedeliveredAfterPanic(t *testing.T) {
 	var done atomic.Int32
 	work := func(context.Context) ([]byte, error) { done.Add(1); return []byte("done"), nil }
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
-		agents.Define("worker", "1", "of a test", panicsOnce{&atomic.Bool{}, work}))
+		agents.Define("worker", "1", "test agent", panicsOnce{&atomic.Bool{}, work}))
 	if a := n.ask("worker", "s", "x"); replyText(a) != "done" || done.Load() != 1 {
-		t.Errorf("done %d times: %+v", done.Load(), a.Reply)
+		t.Errorf("work ran %d times, want 1: %+v", done.Load(), a.Reply)
 	}
-	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "no effect is left", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // The asker was volatile and has forgotten the effect, so no incarnation awaits
@@ -185,14 +185,14 @@ func TestExpiredGatedEffectIsDropped(t *testing.T) {
 		n.onCell(0, func(c *cell) {
 			e := runtime.Effect{ID: actor.EffectID{Run: actor.CallID{1, i}}, Attempt: 1}
 			startEffect := c.prepareEffect(e, actor.AskWork, 0, func(context.Context, func(actor.Piece)) actor.Answer {
-				t.Error("it is done all the same")
+				t.Error("expired effect was performed")
 				return actor.Answer{}
 			})
 			started.Go(startEffect) // like the log, which does not wait for the cell
 		})
 	}
 	started.Wait()
-	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "no effect is left", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // A volatile actor restarts with its cell and reuses the keys of its effects.
@@ -226,9 +226,9 @@ func TestReissuedEffectReplacesEarlierOne(t *testing.T) {
 	<-first
 	n.ask("bomb", "b", "x")
 	if a := <-answer; replyText(a) != "new" {
-		t.Errorf("%q after %d asks: %v", replyText(a), asked.Load(), a.Reply.Refusal)
+		t.Errorf("got %q after %d model calls, want new: %v", replyText(a), asked.Load(), a.Reply.Refusal)
 	}
-	n.waitUntil(0, "nothing is under way", func(c *cell) bool { return len(c.effects) == 0 })
+	n.waitUntil(0, "no effect is left", func(c *cell) bool { return len(c.effects) == 0 })
 }
 
 // A cell receives the first batch of due actors before the rest have been read,
@@ -254,9 +254,9 @@ func TestDueActorsAreReportedInGrowingBatches(t *testing.T) {
 		sizes = append(sizes, len(in.(runtime.Due).Actors))
 	})
 	if !slices.Equal(got, want) {
-		t.Errorf("%d actors are told of, %d have open work", len(got), len(want))
+		t.Errorf("got %d actors, want all %d with open work, in order", len(got), len(want))
 	}
 	if want := []int{dueBatchMin, 2 * dueBatchMin, 2 * dueBatchMin}; !slices.Equal(sizes, want) {
-		t.Errorf("told of %v at a time, want %v", sizes, want)
+		t.Errorf("got batches of %v actors, want %v", sizes, want)
 	}
 }

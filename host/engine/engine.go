@@ -95,7 +95,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("node %w", err)
 	}
 	if c.Start >= 1<<(64-incarnationBits) {
-		return fmt.Errorf("start %d is more than an epoch can tell", c.Start)
+		return fmt.Errorf("start counter %d overflows the epoch", c.Start)
 	}
 	return c.Limits.Check()
 }
@@ -173,10 +173,10 @@ func (s *supervisor) HandleFailure(_ *proto.ActorSystem, parent proto.Supervisor
 	if f, ok := reason.(*stepFailure); ok {
 		stack = string(f.stack[:min(len(f.stack), stackTraceBytesMax)])
 	}
-	s.engine.log.Error("a cell failed", "cell", child.Id, "panic", fmt.Sprint(reason), "stack", stack)
+	s.engine.log.Error("cell failed", "cell", child.Id, "panic", fmt.Sprint(reason), "stack", stack)
 	stats.Fail()
 	if stats.NumberOfFailures(restartsWithin) > restartsMax {
-		s.engine.fail(fmt.Errorf("%s failed more than %d times within %v, the last time with: %v", child.Id, restartsMax, restartsWithin, reason))
+		s.engine.fail(fmt.Errorf("%s failed more than %d times within %v, last with: %v", child.Id, restartsMax, restartsWithin, reason))
 		parent.StopChildren(child)
 		return
 	}
@@ -315,7 +315,7 @@ func (e *Engine) fail(err error) {
 	e.failOnce.Do(func() {
 		e.err = err
 		if err != ErrClosed {
-			e.log.Error("the node cannot go on", "error", err.Error())
+			e.log.Error("node failed", "error", err.Error())
 		}
 		close(e.done)
 	})
@@ -346,7 +346,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	for _, c := range e.cells {
 		if !c.awaitStop(ctx) {
-			e.log.Warn("a cell does not stop: its step does not end", "cell", c.n)
+			e.log.Warn("cell did not stop: its step is still running", "cell", c.n)
 			continue
 		}
 		c.timer.Stop()
@@ -365,7 +365,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	select {
 	case <-done:
 	case <-ctx.Done():
-		e.log.Warn("work of agents does not heed that it was given up", "count", e.runningEffects.Load())
+		e.log.Warn("agent work still running after cancellation", "count", e.runningEffects.Load())
 	}
 	e.fail(ErrClosed)
 	return err

@@ -164,7 +164,7 @@ func (n *node) waitForEvent(run actor.CallID, last runs.Type) []runs.Event {
 		select {
 		case <-news:
 		case <-ctx.Done():
-			n.t.Fatalf("run %s never has %s, but %d events", run, last, len(all))
+			n.t.Fatalf("run %s has no %s among its %d events", run, last, len(all))
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (n *node) waitForResult(run actor.CallID) string {
 func replyText(a Answer) string { return actor.TextOf(a.Reply.Parts) }
 
 func blockingAgent(name string, turn func(*agents.Turn) (string, error)) actor.Definition {
-	return agents.Define(name, "1", "of a test", agents.Blocking(agents.Func(turn)))
+	return agents.Define(name, "1", "test agent", agents.Blocking(agents.Func(turn)))
 }
 
 // rawTurn is an agent without the panic recovery and checks of package agents.
@@ -195,20 +195,20 @@ func (r rawTurn) Next([]actor.Answer) (actor.Action, error) { return r.next(r.at
 func (r rawTurn) Stop() {}
 
 func rawAgent(name string, next func(actor.Begin) (actor.Action, error)) actor.Definition {
-	return agents.Define(name, "1", "of a test", rawTurn{next: next})
+	return agents.Define(name, "1", "test agent", rawTurn{next: next})
 }
 
 func TestAskReturnsReplyOrRefusal(t *testing.T) {
 	n := startNode(t, t.TempDir(), nil)
 	a := n.ask("helper", "s-1", "xyzzy")
 	if replyText(a) != "response from helper: xyzzy" || a.Reply.Status != actor.Succeeded {
-		t.Errorf("got %+v", a)
+		t.Errorf("got %+v, want a reply", a)
 	}
 	if a := n.ask("nobody", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
-		t.Errorf("an unknown agent: %+v", a)
+		t.Errorf("unknown agent: got %+v, want NotFound", a)
 	}
 	if a := n.ask("no body", "s-1", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Invalid {
-		t.Errorf("an illegal name: %+v", a)
+		t.Errorf("invalid name: got %+v, want Invalid", a)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 	held := n.ask("coordinator", "s-1", "xyzzy")
 	run := held.Reply.Run
 	if held.HeldUntil == 0 || run.IsZero() {
-		t.Fatalf("not held: %+v", held)
+		t.Fatalf("run is not held: %+v", held)
 	}
 	before := n.waitForEvent(run, runs.WaitOpened)
 	epoch := n.epochs[0]
@@ -226,23 +226,23 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 
 	n = startNode(t, dir, nil)
 	if n.epochs[0] <= epoch {
-		t.Errorf("epoch %d after %d", n.epochs[0], epoch)
+		t.Errorf("got epoch %d after %d, want a greater one", n.epochs[0], epoch)
 	}
 	to := actor.NewID("coordinator", "s-1")
 	if a := n.signal(run, to, "stop"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Rejected {
-		t.Errorf("a signal nobody waits for: %+v", a)
+		t.Errorf("signal that the run does not wait for: got %+v, want Rejected", a)
 	}
 	if a := n.signal(run, to, "go"); a.Reply.Refusal != nil {
-		t.Errorf("signal: %+v", a)
+		t.Errorf("signal refused: %+v", a)
 	}
 	all := n.waitForEvent(run, runs.RunDone)
 	record, err := runs.Fold(all)
 	if err != nil || !strings.Contains(record.Text, "xyzzy") || len(record.Children) != 1 {
-		t.Errorf("%+v, %v", record, err)
+		t.Errorf("got run %+v, error %v", record, err)
 	}
 	for i := range before {
 		if before[i].String() != all[i].String() {
-			t.Errorf("event %d was %v, is %v", i+1, before[i], all[i])
+			t.Errorf("event %d was %v, now %v", i+1, before[i], all[i])
 		}
 	}
 	helpers := 0
@@ -255,7 +255,7 @@ func TestRunResumesAfterProcessRestart(t *testing.T) {
 		}
 		return err
 	}); err != nil || helpers != 1 {
-		t.Errorf("the helper was asked %d times, %v", helpers, err)
+		t.Errorf("helper was called %d times, want 1: %v", helpers, err)
 	}
 }
 
@@ -279,10 +279,10 @@ func TestCloseLeavesNoGoroutines(t *testing.T) {
 	n.close()
 	a := <-waiting
 	if a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
-		t.Errorf("who waited got %+v", a)
+		t.Errorf("waiting client got %+v, want Unavailable", a)
 	}
 	if a, _ := n.Ask(testContext(t), n.newCall("helper", "s-1", "x")); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
-		t.Errorf("who came too late got %+v", a)
+		t.Errorf("late client got %+v, want Unavailable", a)
 	}
 	waitForGoroutines(t, before+1)
 }
@@ -321,19 +321,19 @@ func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 				case r != nil && r.Reason == actor.Busy && r.Scope == actor.ScopeNode:
 					busy.Add(1)
 				default:
-					t.Errorf("got %+v", a)
+					t.Errorf("got %+v, want ok or Busy", a)
 				}
 			}
 		})
 	}
 	all.Wait()
 	if ok.Load() == 0 {
-		t.Error("nobody was served")
+		t.Error("no call was served")
 	}
 	t.Logf("%d served, %d refused", ok.Load(), busy.Load())
 	for _, c := range n.cells {
 		if left := c.overflowCount.Load(); left != 0 {
-			t.Errorf("cell %d still has %d messages to hand over", c.n, left)
+			t.Errorf("cell %d still has %d undelivered messages", c.n, left)
 		}
 	}
 }
@@ -342,24 +342,24 @@ func TestFullQueuesDoNotDeadlockCells(t *testing.T) {
 // worker, once the actor has been read, or that of a client that found the cell
 // idle.
 func TestWatchdogReportsSlowStep(t *testing.T) {
-	for name, durability := range map[string]actor.Durability{"by the cell": actor.Journaled, "by the client": actor.Volatile} {
+	for name, durability := range map[string]actor.Durability{"on the worker": actor.Journaled, "on the client's goroutine": actor.Volatile} {
 		t.Run(name, func(t *testing.T) {
 			var n *node
 			ctx := testContext(t)
 			ready := make(chan struct{})
 			slow := rawAgent("slow", func(actor.Begin) (actor.Action, error) {
 				<-ready
-				if !n.logOutput.waitFor(ctx, "a step takes long") {
-					return actor.Complete(actor.Text("nobody noticed")), nil
+				if !n.logOutput.waitFor(ctx, "slow step") {
+					return actor.Complete(actor.Text("not reported")), nil
 				}
-				return actor.Complete(actor.Text("seen")), nil
+				return actor.Complete(actor.Text("reported")), nil
 			})
 			slow.Durability = durability
 			n = startNode(t, t.TempDir(), nil, slow)
 			close(ready)
 			a := n.ask("slow", "s-1", "x")
-			if replyText(a) != "seen" || !n.logOutput.contains("slow/s-1") && durability == actor.Volatile {
-				t.Errorf("got %+v", a)
+			if replyText(a) != "reported" || !n.logOutput.contains("slow/s-1") && durability == actor.Volatile {
+				t.Errorf("got %+v, want reported", a)
 			}
 		})
 	}
@@ -374,22 +374,22 @@ func TestWorkOutcomes(t *testing.T) {
 	}
 	n := startNode(t, t.TempDir(), func(c *Config) { c.EffectsMax = 1 },
 		do("fine", time.Minute, func(context.Context) ([]byte, error) { return []byte("done"), nil }),
-		do("fails", time.Minute, func(context.Context) ([]byte, error) { return nil, errors.New("no luck") }),
-		do("panics", time.Minute, func(context.Context) ([]byte, error) { panic("as told") }),
+		do("fails", time.Minute, func(context.Context) ([]byte, error) { return nil, errors.New("work failed") }),
+		do("panics", time.Minute, func(context.Context) ([]byte, error) { panic("test failure") }),
 		do("leaves", time.Minute, func(context.Context) ([]byte, error) { goruntime.Goexit(); return nil, nil }),
 		do("floods", time.Minute, func(context.Context) ([]byte, error) { return make([]byte, 2<<20), nil }),
 		do("hangs", 50*time.Millisecond, func(ctx context.Context) ([]byte, error) { <-ctx.Done(); return nil, ctx.Err() }))
 	if a := n.ask("fine", "s", "x"); replyText(a) != "done" {
-		t.Errorf("fine: %+v", a)
+		t.Errorf("fine: got %+v, want done", a)
 	}
 	for name, want := range map[string]struct {
 		reason actor.Reason
 		says   string
 	}{
-		"fails":  {actor.Unavailable, "no luck"},
-		"panics": {actor.Unavailable, "panic: as told"},
-		"leaves": {actor.Unavailable, "ended its goroutine"},
-		"floods": {actor.Rejected, "over 1048576"},
+		"fails":  {actor.Unavailable, "work failed"},
+		"panics": {actor.Unavailable, "panic: test failure"},
+		"leaves": {actor.Unavailable, "called runtime.Goexit"},
+		"floods": {actor.Rejected, "exceeds 1048576"},
 		"hangs":  {actor.Deadline, "timeout"},
 	} {
 		a := n.ask(name, "s", "x")
@@ -397,7 +397,7 @@ func TestWorkOutcomes(t *testing.T) {
 			a = n.ask(name, "s", "x") // an answer may arrive a moment before its effect is released
 		}
 		if r := a.Reply.Refusal; r == nil || r.Reason != want.reason || !strings.Contains(r.Error(), want.says) {
-			t.Errorf("%s: %+v", name, a.Reply.Refusal)
+			t.Errorf("%s: got %+v", name, a.Reply.Refusal)
 		}
 	}
 }
@@ -421,12 +421,12 @@ func TestConcurrentEffectsAreBounded(t *testing.T) {
 	<-started
 	<-started
 	if a := n.ask("worker", "third", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Busy || a.Reply.Refusal.Scope != actor.ScopeNode {
-		t.Errorf("the third: %+v", a)
+		t.Errorf("third effect: got %+v, want Busy", a)
 	}
 	close(release)
 	for range 2 {
 		if a := <-answers; replyText(a) != "done" {
-			t.Errorf("got %+v", a)
+			t.Errorf("got %+v, want done", a)
 		}
 	}
 }
@@ -442,12 +442,12 @@ func TestDrainWaitsForOpenCalls(t *testing.T) {
 	<-started
 	n.clients.drain()
 	if a := n.ask("helper", "s", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
-		t.Errorf("a new one: %+v", a)
+		t.Errorf("new call while draining: got %+v, want Unavailable", a)
 	}
 	close(release)
 	n.Drain(testContext(t))
 	if a := <-answer; replyText(a) != "done" {
-		t.Errorf("got %+v", a)
+		t.Errorf("got %+v, want done", a)
 	}
 }
 
@@ -464,7 +464,7 @@ func TestRunContinuesAfterClientCancels(t *testing.T) {
 	<-started
 	cancel()
 	if err := <-result; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want context.Canceled", err)
 	}
 	close(release)
 	n.waitForEvent(call.ID, runs.RunDone)
@@ -495,25 +495,25 @@ func TestQueuePreservesOrderPerSender(t *testing.T) {
 		next[env.Epoch]++
 	}
 	if r.len() != 0 || r.hasNext() {
-		t.Error("it is not empty")
+		t.Error("queue is not empty")
 	}
 	envelope := &actor.Envelope{To: actor.NewID("a", "")}
 	for range 16 {
 		if !r.push(envelope) {
-			t.Fatal("no room for as many as it has slots")
+			t.Fatal("queue is full before all slots are used")
 		}
 	}
 	if r.push(envelope) {
-		t.Error("one more than it has slots")
+		t.Error("queue accepts more than its slots")
 	}
 	for range 16 {
 		if !r.pop(&actor.Envelope{}) {
-			t.Error("less than was put in")
+			t.Error("queue is empty before all envelopes are popped")
 		}
 	}
 	for i := range r.slots {
 		if r.slots[i].envelope.To != (actor.ID{}) {
-			t.Errorf("slot %d holds on to what was taken out", i)
+			t.Errorf("slot %d still refers to a popped envelope", i)
 		}
 	}
 }
@@ -523,7 +523,7 @@ func TestClockIsMonotonic(t *testing.T) {
 	last := c.now()
 	for range 10_000 {
 		if now := c.now(); now < last {
-			t.Fatalf("%d after %d", now, last)
+			t.Fatalf("got time %d after %d", now, last)
 		} else {
 			last = now
 		}
@@ -551,10 +551,10 @@ func TestCloseReturnsDespiteStuckStep(t *testing.T) {
 	select {
 	case <-closed:
 	case <-testContext(t).Done():
-		t.Error("Close waits although its time is over")
+		t.Error("Close did not return after its context ended")
 	}
-	if !n.logOutput.contains("does not end") {
-		t.Error("nobody is told which cell it was")
+	if !n.logOutput.contains("still running") {
+		t.Error("stuck cell was not logged")
 	}
 	close(release)
 }
@@ -568,7 +568,7 @@ type limitedLog struct {
 
 func (l *limitedLog) Full() error {
 	if l.full.Load() {
-		return errors.New("storage full, as told")
+		return errors.New("storage full: test failure")
 	}
 	return l.Log.Full()
 }
@@ -584,23 +584,23 @@ func TestFullLogRefusesNewCalls(t *testing.T) {
 		t.Helper()
 		for ctx := testContext(t); !is(n.ask("echo", "s", "x").Reply.Refusal); {
 			if ctx.Err() != nil {
-				t.Fatalf("never %s", what)
+				t.Fatalf("timed out, never %s", what)
 			}
 		}
 	}
 	accepted := func(r *actor.Refusal) bool { return r == nil }
-	until("taken", accepted)
+	until("accepted", accepted)
 	log.full.Store(true)
 	until("refused", func(r *actor.Refusal) bool {
-		return r != nil && r.Reason == actor.Unavailable && strings.Contains(r.Error(), "as told") && r.RetryAfter > 0
+		return r != nil && r.Reason == actor.Unavailable && strings.Contains(r.Error(), "test failure") && r.RetryAfter > 0
 	})
 	if n.Ready() == nil {
-		t.Error("it says that it is ready")
+		t.Error("Ready returned nil for a full log")
 	}
 	log.full.Store(false)
-	until("taken again", accepted)
+	until("accepted again", accepted)
 	log.backlog.Store(backlogMax + 1)
 	until("refused", func(r *actor.Refusal) bool { return r != nil && r.Reason == actor.Busy && r.Scope == actor.ScopeNode })
 	log.backlog.Store(0)
-	until("taken again", accepted)
+	until("accepted again", accepted)
 }

@@ -21,7 +21,7 @@ import (
 // A call that makes its cell fail is refused after three failures. No other
 // client loses an answer.
 func TestFailedCellRestarts(t *testing.T) {
-	for name, fail := range map[string]func(){"panic": func() { panic("as told") }, "goexit": goruntime.Goexit} {
+	for name, fail := range map[string]func(){"panic": func() { panic("test failure") }, "goexit": goruntime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			var times atomic.Int32
 			n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 2 },
@@ -46,18 +46,18 @@ func TestFailedCellRestarts(t *testing.T) {
 			}
 			for _, agent := range []string{"bomb", "relay"} {
 				if a := n.ask(agent, "b", "x"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
-					t.Errorf("%s: %+v", agent, a.Reply)
+					t.Errorf("%s: got %+v, want Unavailable", agent, a.Reply)
 				}
 			}
 			others.Wait()
 			if got := times.Load(); got != 6 {
-				t.Errorf("it failed %d times, want 3 for each of two calls", got)
+				t.Errorf("cell failed %d times, want 3 for each of two calls", got)
 			}
 			victim := dispatcher.ShardOf(actor.NewID("bomb", "b")) % 2
 			for i := range epochs {
 				o, _ := n.owners().Of(uint16(i))
 				if grown := o.Epoch > epochs[i]; grown != (uint16(i) == victim) {
-					t.Errorf("cell %d: epoch %d, was %d", i, o.Epoch, epochs[i])
+					t.Errorf("cell %d: epoch %d, was %d; only the failed cell gets a new one", i, o.Epoch, epochs[i])
 				}
 			}
 			// Open work of the failed cell resumes.
@@ -84,7 +84,7 @@ func TestFailedCellRestarts(t *testing.T) {
 func TestWorkSurvivesCellRestart(t *testing.T) {
 	release, started := make(chan struct{}), make(chan struct{}, 8)
 	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 },
-		rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }),
+		rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("test failure") }),
 		blockingAgent("worker", func(turn *agents.Turn) (string, error) {
 			b, err := turn.Do("work", func(context.Context) ([]byte, error) {
 				started <- struct{}{}
@@ -100,37 +100,37 @@ func TestWorkSurvivesCellRestart(t *testing.T) {
 	n.ask("bomb", "b", "x")
 	// The refusal of the signal shows that the actor has been loaded again.
 	if a := n.signal(call.ID, call.To, "go"); a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Rejected {
-		t.Errorf("got %+v", a)
+		t.Errorf("signal: got %+v, want Rejected", a)
 	}
 	close(release)
 	if a := <-answer; replyText(a) != "done" {
-		t.Errorf("got %+v", a.Reply)
+		t.Errorf("got %+v, want done", a.Reply)
 	}
 	if len(started) > 0 {
-		t.Error("it was done again")
+		t.Error("work was performed twice")
 	}
 }
 
 // A node whose cells keep failing stops and reports the reason.
 func TestNodeStopsAfterTooManyRestarts(t *testing.T) {
-	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, volatile(rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") })))
+	n := startNode(t, t.TempDir(), func(c *Config) { c.Cells = 1 }, volatile(rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("test failure") })))
 	ctx := testContext(t)
 	for i := 0; ; i++ {
 		a, err := n.Ask(ctx, n.newCall("bomb", fmt.Sprint(i), "x"))
 		if err != nil {
 			if !strings.Contains(err.Error(), "failed more than 100 times") || n.Err() != err || n.Ready() != err {
-				t.Errorf("got %v", err)
+				t.Errorf("got %v, want an error about 100 failures from Ask, Err and Ready", err)
 			}
 			break
 		}
 		if a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Unavailable {
-			t.Fatalf("got %+v", a)
+			t.Fatalf("got %+v, want Unavailable", a)
 		}
 	}
 	select {
 	case <-n.Done():
 	case <-ctx.Done():
-		t.Error("it is not over")
+		t.Error("Done is not closed")
 	}
 }
 

@@ -16,8 +16,8 @@ var (
 	debugKinds   = history.SetOf(history.Activate, history.Deactivate, history.Expire, history.Hold, history.Resume, history.Cancel)
 )
 
-// eventKinds returns the kinds of events that a cell publishes. A change of the
-// log level applies from the next incarnation.
+// eventKinds returns the kinds of events that a cell publishes; 0 means all
+// kinds. A change of the log level applies from the next incarnation.
 func (e *Engine) eventKinds() history.Set {
 	switch {
 	case e.tracing.enabled():

@@ -83,22 +83,22 @@ func TestHelpingOtherCellsIsBounded(t *testing.T) {
 					steps++
 					from.markPeer(to.n)
 					if !to.pushFrom(from.n, envelope) {
-						t.Fatal("no room")
+						t.Fatal("queue is full")
 					}
 				}
 			}
 			a.receive, b.receive = sends(a, b), sends(b, a)
 			if !a.tryAcquire() {
-				t.Fatal("it is not idle")
+				t.Fatal("cell is not idle")
 			}
 			began := time.Now()
 			(&runner{waiter: &waiter{}, mailbox: a.mailbox, task: taskDeliver}).run()
 			inTime := time.Since(began) < helpTimeMax // false on a machine that stalled: fewer rounds are correct then
 			if steps < 1 || steps > test.most || test.step == 0 && inTime && steps < 3 {
-				t.Errorf("%d steps", steps)
+				t.Errorf("got %d steps", steps)
 			}
 			if a.scheduled+b.scheduled != 1 {
-				t.Errorf("left to their own goroutines: %d and %d times", a.scheduled, b.scheduled)
+				t.Errorf("workers scheduled %d and %d times, want once in total", a.scheduled, b.scheduled)
 			}
 		})
 	}
@@ -123,11 +123,11 @@ func TestClientStopsHelpingOnceAnswered(t *testing.T) {
 	a.tryAcquire()
 	a.drain(&runner{waiter: w})
 	if steps != 3 {
-		t.Errorf("%d steps", steps)
+		t.Errorf("got %d steps, want 3", steps)
 	}
 	a.handOff(&runner{waiter: w})
 	if steps != 3 || a.scheduled != 1 || !a.running.Load() {
-		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
+		t.Errorf("got %d steps and %d schedules, want 3 and 1", steps, a.scheduled)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestSuspendedMailboxDeliversNothing(t *testing.T) {
 	steps := 0
 	a.receive = func(any) {
 		if steps++; steps == 1 {
-			panic("as told")
+			panic("test failure")
 		}
 	}
 	a.queue.push(testEnvelope())
@@ -146,17 +146,17 @@ func TestSuspendedMailboxDeliversNothing(t *testing.T) {
 	a.tryAcquire()
 	a.drain(&runner{})
 	if len(a.failed) != 1 || steps != 1 {
-		t.Fatalf("%d steps, failed with %v", steps, a.failed)
+		t.Fatalf("got %d steps and failures %v, want one of each", steps, a.failed)
 	}
 	a.suspended.Store(true)
 	a.drain(&runner{})
 	a.handOff(&runner{})
 	if steps != 1 || a.scheduled != 0 || a.hasWork() {
-		t.Errorf("%d steps, scheduled %d times", steps, a.scheduled)
+		t.Errorf("got %d steps and %d schedules, want 1 and 0", steps, a.scheduled)
 	}
 	a.suspended.Store(false)
 	if !a.hasWork() {
-		t.Error("what waited is lost")
+		t.Error("queued message was lost")
 	}
 }
 
@@ -173,7 +173,7 @@ func TestBlockedSenderIsWokenWhenQueueDrains(t *testing.T) {
 	b.drain(&runner{})
 	b.handOff(&runner{})
 	if ticks != 1 {
-		t.Errorf("told %d times", ticks)
+		t.Errorf("got %d ticks, want 1", ticks)
 	}
 }
 
@@ -194,30 +194,30 @@ func TestDirectAskDoesNotOvertakeQueuedMessages(t *testing.T) {
 		}
 	}
 	c := &cell{engine: &Engine{clients: newClients(16)}, mailbox: a.mailbox}
-	asker := func(n uint32) *waiter {
+	newWaiter := func(n uint32) *waiter {
 		return &waiter{request: runtime.Visit{Call: actor.Call{Attempt: n}}, ready: make(chan struct{}, 1)}
 	}
-	put := func(n uint32) { c.enqueueClient(&actor.Envelope{Body: actor.Request{Call: actor.Call{Attempt: n}}}) }
-	if !c.ask(asker(1)) || len(got) != 1 || a.scheduled != 0 || a.running.Load() {
-		t.Errorf("an idle cell got %v, was scheduled %d times", got, a.scheduled)
+	enqueue := func(n uint32) { c.enqueueClient(&actor.Envelope{Body: actor.Request{Call: actor.Call{Attempt: n}}}) }
+	if !c.ask(newWaiter(1)) || len(got) != 1 || a.scheduled != 0 || a.running.Load() {
+		t.Errorf("idle cell got %v and was scheduled %d times", got, a.scheduled)
 	}
-	put(2)
-	put(3)
-	if !c.ask(asker(4)) || fmt.Sprint(got) != "[1 2 3 4]" {
+	enqueue(2)
+	enqueue(3)
+	if !c.ask(newWaiter(4)) || fmt.Sprint(got) != "[1 2 3 4]" {
 		t.Errorf("got %v", got)
 	}
 	a.tryAcquire()
-	if !c.ask(asker(5)) || len(got) != 4 {
-		t.Errorf("a busy cell got %v", got)
+	if !c.ask(newWaiter(5)) || len(got) != 4 {
+		t.Errorf("busy cell got %v", got)
 	}
 	a.handOff(&runner{})
 	if fmt.Sprint(got) != "[1 2 3 4 5]" {
-		t.Errorf("who was at it leaves %v", got)
+		t.Errorf("after handOff got %v", got)
 	}
 	// A call to a restarting cell waits.
 	a.suspended.Store(true)
-	if !c.ask(asker(6)) || len(got) != 5 || a.running.Load() {
-		t.Errorf("a suspended cell got %v", got)
+	if !c.ask(newWaiter(6)) || len(got) != 5 || a.running.Load() {
+		t.Errorf("suspended cell got %v", got)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestConcurrentClientsGetTheirOwnAnswers(t *testing.T) {
 	}
 	all.Wait()
 	if answeredCount.Load() < 1000 {
-		t.Errorf("%d were answered, %d left", answeredCount.Load(), cancelled.Load())
+		t.Errorf("%d were answered, %d cancelled", answeredCount.Load(), cancelled.Load())
 	}
 }
 
@@ -289,16 +289,16 @@ func TestWatchNotifiesOnlyItsRun(t *testing.T) {
 			}()
 		}
 		if a := n.askCall(call); replyText(a) != "x" {
-			t.Fatalf("got %+v", a)
+			t.Fatalf("got %+v, want x", a)
 		}
 		select {
 		case <-news:
 		default:
-			t.Errorf("busy %v: nobody is told", busy)
+			t.Errorf("busy %v: subscriber was not notified", busy)
 		}
 		select {
 		case <-other:
-			t.Error("told of another run")
+			t.Error("notified of another run")
 		default:
 		}
 		stop()
@@ -311,14 +311,14 @@ func TestWatchNotifiesOnlyItsRun(t *testing.T) {
 func TestFailedCellsLeakNoGoroutines(t *testing.T) {
 	before := goruntime.NumGoroutine()
 	n := startNode(t, t.TempDir(), nil,
-		rawAgent("panics", func(actor.Begin) (actor.Action, error) { panic("as told") }),
+		rawAgent("panics", func(actor.Begin) (actor.Action, error) { panic("test failure") }),
 		rawAgent("leaves", func(actor.Begin) (actor.Action, error) { goruntime.Goexit(); return actor.Action{}, nil }))
 	for i := range 5 {
 		n.ask("panics", fmt.Sprint(i), "x")
 		n.ask("leaves", fmt.Sprint(i), "x")
 	}
 	if !n.logOutput.contains("mailbox_test.go") {
-		t.Error("the log does not tell where it fell")
+		t.Error("log has no stack trace of the failed step")
 	}
 	n.close()
 	waitForGoroutines(t, before+1)
@@ -331,7 +331,7 @@ func waitForGoroutines(t *testing.T, limit int) {
 	for goruntime.NumGoroutine() > limit { // the last goroutines of Pebble end late
 		if ctx.Err() != nil {
 			buf := make([]byte, 1<<20)
-			t.Fatalf("%d goroutines, want %d\n%s", goruntime.NumGoroutine(), limit, buf[:goruntime.Stack(buf, true)])
+			t.Fatalf("got %d goroutines, want at most %d\n%s", goruntime.NumGoroutine(), limit, buf[:goruntime.Stack(buf, true)])
 		}
 		goruntime.Gosched()
 	}
@@ -345,7 +345,7 @@ func TestWatchdogStopsWhenCellIsIdle(t *testing.T) {
 	for _, c := range n.cells {
 		for c.watchdog.active.Load() {
 			if ctx.Err() != nil {
-				t.Fatalf("cell %d does nothing, and its watchdog looks on", c.n)
+				t.Fatalf("cell %d is idle, but its watchdog is active", c.n)
 			}
 			goruntime.Gosched()
 		}
@@ -392,7 +392,7 @@ func TestAskRacingHandOffIsNotLost(t *testing.T) {
 			goruntime.Gosched()
 		}
 		if got != i+1 {
-			t.Fatalf("ask %d: %d were taken in", i, got)
+			t.Fatalf("after call %d: %d were delivered", i, got)
 		}
 	}
 	round.Store(-1)
@@ -408,7 +408,7 @@ func TestOnlyOneCallerSpinsOnBusyCell(t *testing.T) {
 	check := func(acquired bool, spins int) {
 		t.Helper()
 		if h, n := a.spinAcquire(&quick); h != acquired || n != spins {
-			t.Errorf("held %v after %d looks, want %v after %d", h, n, acquired, spins)
+			t.Errorf("got %v after %d spins, want %v after %d", h, n, acquired, spins)
 		}
 	}
 	check(true, 0)
@@ -428,21 +428,21 @@ func TestQueueReservesSlotsForCells(t *testing.T) {
 	c := &cell{mailbox: a.mailbox}
 	for i := range 13 {
 		if ok := c.enqueueClient(&actor.Envelope{}); ok != (i < 12) {
-			t.Errorf("client %d: %v", i, ok)
+			t.Errorf("message %d: enqueued %v", i, ok)
 		}
 	}
 	for range 4 {
 		if !a.pushFrom(1, testEnvelope()) {
-			t.Error("no room for cells")
+			t.Error("no slot for a message from a cell")
 		}
 	}
 	a.queue = newQueue(16)
 	c.overflowCount.Store(1)
 	if c.enqueueClient(&actor.Envelope{}) {
-		t.Error("a client's message, while the cell's own wait for room")
+		t.Error("client message enqueued while the cell's own messages wait")
 	}
 	c.overflowCount.Store(0)
 	if !c.enqueueClient(&actor.Envelope{}) {
-		t.Error("refused although there is room")
+		t.Error("client message refused although there is room")
 	}
 }

@@ -88,13 +88,13 @@ func TestOutboundAnswersAreStreamed(t *testing.T) {
 	for agent, asks := range map[string]string{"thinker": "model m prompt 2m0s", "invoker": "invoke w {} false 1m0s"} {
 		a := n.ask(agent, "s", "x")
 		if replyText(a) != "all of it" {
-			t.Errorf("%s: %+v", agent, a.Reply)
+			t.Errorf("%s: got %+v", agent, a.Reply)
 		}
 		if got := <-asked; got != asks {
 			t.Errorf("%s asked %q, want %q", agent, got, asks)
 		}
 		if got := streamText(n.waitForEvent(a.Reply.Run, runs.RunDone)); got != want.String() {
-			t.Errorf("%s: the pieces in the stream are %q", agent, got)
+			t.Errorf("%s: got stream %q", agent, got)
 		}
 	}
 }
@@ -107,16 +107,16 @@ func TestOutboundFailuresAreRefused(t *testing.T) {
 			return actor.Answer{}
 		})
 	}, modelAgent())
-	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "ended its goroutine") {
-		t.Errorf("Goexit: %v", r)
+	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "called runtime.Goexit") {
+		t.Errorf("Goexit: got %v", r)
 	}
-	n.config.Outbound = fakeOutbound(func(context.Context, string, actor.Duration, func(actor.Piece)) actor.Answer { panic("as told") })
-	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || !strings.Contains(r.Error(), "panic: as told") {
-		t.Errorf("panic: %v", r)
+	n.config.Outbound = fakeOutbound(func(context.Context, string, actor.Duration, func(actor.Piece)) actor.Answer { panic("test failure") })
+	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || !strings.Contains(r.Error(), "panic: test failure") {
+		t.Errorf("panic: got %v", r)
 	}
 	n.config.Outbound = nil
-	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "asks neither models nor") {
-		t.Errorf("without an Outbound: %v", r)
+	if r := n.ask("thinker", "s", "x").Reply.Refusal; r == nil || r.Reason != actor.Unavailable || !strings.Contains(r.Error(), "not configured to call") {
+		t.Errorf("without an Outbound: got %v", r)
 	}
 }
 
@@ -134,7 +134,7 @@ func TestCancelStopsModelCall(t *testing.T) {
 				}
 			}
 			pass(actor.Piece{Text: "after"})
-			return modelReply("never heard")
+			return modelReply("not used")
 		})
 	}, modelAgent())
 	call := n.newCall("thinker", "s", "x")
@@ -145,11 +145,11 @@ func TestCancelStopsModelCall(t *testing.T) {
 		t.Error(r)
 	}
 	if a := <-answer; a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.Stopped {
-		t.Errorf("got %+v", a.Reply)
+		t.Errorf("got %+v, want Stopped", a.Reply)
 	}
 	<-ended
 	if got := streamText(n.waitForEvent(call.ID, runs.RunCancelled)); strings.Trim(got, "x") != "" {
-		t.Errorf("the stream has %q", got)
+		t.Errorf("stream has %q", got)
 	}
 	for ctx := testContext(t); slices.ContainsFunc(n.Stats().Asks, func(s AskStats) bool { return s.Kind == actor.AskModel && s.UnderWay != 0 }); {
 		if ctx.Err() != nil { // the goroutine ends a moment after the code
@@ -158,7 +158,7 @@ func TestCancelStopsModelCall(t *testing.T) {
 		goruntime.Gosched()
 	}
 	if r := n.Cancel(actor.CallID{}, actor.ID{}); r == nil || r.Reason != actor.Invalid {
-		t.Errorf("no run of nobody: %v", r)
+		t.Errorf("invalid actor: got %v, want Invalid", r)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestStreamSurvivesCellRestart(t *testing.T) {
 			<-restarted
 			return modelReply("all of it")
 		})
-	}, modelAgent(), rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("as told") }))
+	}, modelAgent(), rawAgent("bomb", func(actor.Begin) (actor.Action, error) { panic("test failure") }))
 	call := n.newCall("thinker", "s", "x")
 	answer := make(chan Answer, 1)
 	go func() { answer <- n.askCall(call) }()
@@ -197,11 +197,11 @@ func TestStreamSurvivesCellRestart(t *testing.T) {
 	}
 	all := n.waitForEvent(call.ID, runs.RunDone)
 	if got := streamText(all); got != want.String() {
-		t.Errorf("the pieces in the stream are %q", got)
+		t.Errorf("got stream %q", got)
 	}
 	for _, e := range all {
 		if e.Type == runs.Attempt {
-			t.Errorf("it was asked again: %v", e)
+			t.Errorf("model was called again: %v", e)
 		}
 	}
 }
@@ -226,20 +226,20 @@ func TestRepeatedCallJoinsOpenRun(t *testing.T) {
 		}
 		answers <- a
 	}
-	go ask(first, func(actor.CallID) { t.Error("the first joins a run") })
+	go ask(first, func(actor.CallID) { t.Error("first call joined a run") })
 	<-started
 	joined := make(chan actor.CallID, 2)
 	go ask(keyed(), func(run actor.CallID) { joined <- run })
 	if run := <-joined; run != first.ID {
-		t.Errorf("it joins %v, not %v", run, first.ID)
+		t.Errorf("joined %v, want %v", run, first.ID)
 	}
 	close(release)
 	for range 2 {
 		if a := <-answers; replyText(a) != "done" || a.Reply.Run != first.ID {
-			t.Errorf("got %+v", a)
+			t.Errorf("got %+v, want done", a)
 		}
 	}
 	if len(joined) > 0 {
-		t.Error("it was told twice")
+		t.Error("joined was called twice")
 	}
 }

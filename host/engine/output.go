@@ -141,7 +141,7 @@ func (c *cell) prepare(e runtime.Effect) func() {
 	case runtime.Expiries:
 		return c.read(func(found func(runtime.Input)) { c.engine.findDue(op.Shards, found) })
 	default:
-		panic(fmt.Sprintf("engine: cannot do %T", op))
+		panic(fmt.Sprintf("engine: unknown effect %T", op))
 	}
 }
 
@@ -152,7 +152,7 @@ func (c *cell) send(op *runtime.Send) {
 	if op.Node != e.config.Node || int(op.Cell) >= len(e.cells) {
 		// The address is from an earlier start with more cells. Its sender no
 		// longer waits.
-		e.log.Debug("a message for a cell that is not here", "node", string(op.Node), "cell", op.Cell)
+		e.log.Debug("dropped a message to an unknown cell", "node", string(op.Node), "cell", op.Cell)
 		return
 	}
 	c.mailbox.markPeer(op.Cell)
@@ -161,7 +161,7 @@ func (c *cell) send(op *runtime.Send) {
 	}
 	c.overflow[op.Cell] = append(c.overflow[op.Cell], op.Envelope)
 	if c.overflowCount.Add(1) > overflowMax {
-		panic(fmt.Sprintf("cell %d has %d messages that find no room", c.n, overflowMax))
+		panic(fmt.Sprintf("cell %d has more than %d undelivered messages", c.n, overflowMax))
 	}
 }
 

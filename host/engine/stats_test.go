@@ -19,7 +19,7 @@ func TestStatsMatchCellState(t *testing.T) {
 			b, err := turn.Do("work", func(context.Context) ([]byte, error) { close(started); <-release; return []byte("done"), nil })
 			return string(b), err
 		}),
-		blockingAgent("fails", func(*agents.Turn) (string, error) { return "", actor.Refuse(actor.Rejected, "as told") }))
+		blockingAgent("fails", func(*agents.Turn) (string, error) { return "", actor.Refuse(actor.Rejected, "test failure") }))
 	n.ask("helper", "s", "x")
 	n.ask("fails", "s", "x")
 	n.ask("nobody", "s", "x")
@@ -31,7 +31,7 @@ func TestStatsMatchCellState(t *testing.T) {
 	state := func() (actors, queued, open int) {
 		all, err := n.State(testContext(t))
 		if err != nil || len(all) != 2 {
-			t.Fatalf("%v, %v", all, err)
+			t.Fatalf("State: %v, %v", all, err)
 		}
 		for _, s := range all {
 			actors += len(s.Actors)
@@ -48,7 +48,7 @@ func TestStatsMatchCellState(t *testing.T) {
 	}
 	actors, queued, open := state()
 	if actors != 4 || queued != 1 || open != 1 {
-		t.Errorf("%d actors, %d queued, %d outstanding", actors, queued, open)
+		t.Errorf("got %d actors, %d queued, %d outstanding; want 4, 1, 1", actors, queued, open)
 	}
 	s := n.Stats()
 	var sum CellStats
@@ -65,10 +65,10 @@ func TestStatsMatchCellState(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if len(s.Refusals) != 1 || s.Refusals[0] != (RefusalStats{Reason: actor.NotFound, Count: 1}) {
-		t.Errorf("refusals: %+v", s.Refusals)
+		t.Errorf("got refusals %+v", s.Refusals)
 	}
 	if want := []RunStats{{runs.Done, 1}, {runs.Failed, 1}, {runs.Cancelled, 0}}; s.Runs[0] != want[0] || s.Runs[1] != want[1] || s.Runs[2] != want[2] {
-		t.Errorf("runs: %+v", s.Runs)
+		t.Errorf("got runs %+v", s.Runs)
 	}
 	asks := func() (work, calls AskStats) {
 		for _, a := range n.Stats().Asks {
@@ -82,17 +82,17 @@ func TestStatsMatchCellState(t *testing.T) {
 		return work, calls
 	}
 	if work, calls := asks(); work.UnderWay != 1 || work.Answered != 0 || calls.UnderWay != 1 || calls.Answered != 0 {
-		t.Errorf("work %+v, calls %+v", work, calls)
+		t.Errorf("got work %+v, calls %+v, want one of each in progress", work, calls)
 	}
 	n.Cancel(queuedCall(t, n), actor.NewID("relay", "s"))
 	<-second
 	close(release)
 	<-answer
 	if work, calls := asks(); work.UnderWay != 0 || work.Answered != 1 || work.Took <= 0 || calls.UnderWay != 0 || calls.Answered != 1 || calls.Took <= 0 {
-		t.Errorf("work %+v, calls %+v", work, calls)
+		t.Errorf("got work %+v, calls %+v, want one of each answered", work, calls)
 	}
 	if s := n.Stats(); s.Runs[2].Count != 1 || s.Clients != 0 {
-		t.Errorf("runs: %+v, %d clients", s.Runs, s.Clients)
+		t.Errorf("got runs %+v, %d clients", s.Runs, s.Clients)
 	}
 }
 
@@ -109,6 +109,6 @@ func queuedCall(t *testing.T, n *node) actor.CallID {
 			}
 		}
 	}
-	t.Fatal("nobody waits")
+	t.Fatal("no call is queued")
 	return actor.CallID{}
 }

@@ -20,7 +20,7 @@ import (
 type Stepper struct {
 	system     *proto.ActorSystem
 	slots      []*StepperSlot
-	scheduled  []func()
+	scheduled  []func() // functions passed to Schedule, run by run
 	coroutines coroutinePool
 }
 
@@ -84,7 +84,7 @@ func (s *Stepper) NewSlot(name string) (*StepperSlot, error) {
 		proto.WithDispatcher(s))
 	var err error
 	if slot.pid, err = s.system.Root.WithGuardian(slot).SpawnNamed(props, name); err != nil {
-		return nil, fmt.Errorf("seat %s: %w", name, err)
+		return nil, fmt.Errorf("slot %s: %w", name, err)
 	}
 	s.slots = append(s.slots, slot)
 	s.run()
@@ -98,7 +98,7 @@ func (s *StepperSlot) Step(core *runtime.Cell, now actor.Time, in runtime.Input)
 	s.core, s.now, s.steps = core, now, 0
 	switch in := in.(type) {
 	case runtime.Deliver:
-		invariant.Check(s.mailbox.queue.push(&in.Envelope), "a seat whose ring is full")
+		invariant.Check(s.mailbox.queue.push(&in.Envelope), "engine: the queue of a slot is full")
 		s.mailbox.schedule()
 	case runtime.Tick:
 		s.mailbox.wake()
@@ -106,7 +106,7 @@ func (s *StepperSlot) Step(core *runtime.Cell, now actor.Time, in runtime.Input)
 		s.mailbox.postCompletion(completion{input: in})
 	}
 	s.stepper.run()
-	invariant.Check(s.steps == 1 && !s.mailbox.running.Load() && !s.mailbox.hasWork(), "an input was stepped %d times", s.steps)
+	invariant.Check(s.steps == 1 && !s.mailbox.running.Load() && !s.mailbox.hasWork(), "engine: one input caused %d steps", s.steps)
 	ready, s.ready = s.ready, runtime.Ready{}
 	if f := s.failure; f != nil {
 		s.failure = nil

@@ -49,20 +49,20 @@ func TestTraceKeepsCausalOrder(t *testing.T) {
 			admitted[e.Call.String()] = true
 		case history.Start:
 			if !admitted[e.Call.String()] {
-				t.Errorf("%v: nobody has admitted it", e)
+				t.Errorf("%v: call was not admitted before", e)
 			}
 		case history.Perform:
 			if e.Pos > synced {
-				t.Errorf("%v: the log is durable up to %d", e, synced)
+				t.Errorf("%v: the log is durable only up to %d", e, synced)
 			}
 		}
 	}
 	for _, want := range []string{"Start ", "Append ", "Sync ", "Perform publish"} {
 		if seen[want] == 0 {
-			t.Errorf("nobody tells of a %s: %v", want, seen)
+			t.Errorf("no %s was traced: %v", want, seen)
 		}
 	}
 	if seen["Perform respond"] != 8 {
-		t.Errorf("%d answers are told, of 8", seen["Perform respond"])
+		t.Errorf("got %d traced replies, want 8", seen["Perform respond"])
 	}
 }

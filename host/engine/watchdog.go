@@ -66,7 +66,7 @@ func (w *watchdog) wake() {
 
 func (w *watchdog) poll() {
 	if name, took := w.slowStep(); name != "" {
-		w.log.Warn("a step takes long: every actor of its cell waits", "cell", w.cell, "at", name, "ms", took.Milliseconds())
+		w.log.Warn("slow step, cell blocked", "cell", w.cell, "at", name, "ms", took.Milliseconds())
 	}
 }
 
