@@ -19,7 +19,7 @@ func TestIDRoundTrip(t *testing.T) {
 	}
 	for _, text := range []string{"", "/", "a/", "/b", "a/b/c/d", "a b", "agent:x", "..", "a/..", strings.Repeat("x", 65), "ä"} {
 		if id, err := ParseID(text); err == nil {
-			t.Errorf("%q was read as %s", text, id)
+			t.Errorf("ParseID(%q) = %s, want an error", text, id)
 		}
 	}
 }
@@ -32,14 +32,14 @@ func TestCallIDIsUUIDv7(t *testing.T) {
 	}
 	parsed, err := ParseCallID(text)
 	if err != nil || parsed != id {
-		t.Errorf("%s reads as %s, %v", text, parsed, err)
+		t.Errorf("ParseCallID(%s) = %s, %v", text, parsed, err)
 	}
 	if later := NewCallID(Time(1_700_000_000_124_456_789), 0, 0); later.Compare(id) <= 0 {
-		t.Errorf("%s made later does not sort behind %s", later, id)
+		t.Errorf("later call ID %s does not sort after %s", later, id)
 	}
 	for _, bad := range []string{"", "x", strings.ToUpper(text), text[:35], strings.Replace(text, "-", "_", 1)} {
 		if _, err := ParseCallID(bad); err == nil {
-			t.Errorf("%q was read as a call id", bad)
+			t.Errorf("ParseCallID(%q): want an error", bad)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestClockStopsWhileHeld(t *testing.T) {
 	c := NewClock(0, 30*time.Second)
 	c.Hold(10*s, 100*s)
 	if c.Due() != 120*s || c.Remaining(50*s) != 20*time.Second {
-		t.Errorf("held at 10 s until 100 s: due %v, left at 50 s %v", c.Due(), c.Remaining(50*s))
+		t.Errorf("held at 10 s until 100 s: due %v, left at 50 s %v, want 120 s and 20 s", c.Due(), c.Remaining(50*s))
 	}
 	d := c
 	d.Resume(40 * s)
@@ -58,7 +58,7 @@ func TestClockStopsWhileHeld(t *testing.T) {
 	}
 	c.Resume(105 * s) // after the hold has expired
 	if c.Due() != 120*s || c.Remaining(125*s) != 0 {
-		t.Errorf("resumed late: due %v", c.Due())
+		t.Errorf("resumed at 105 s: due %v, want 120 s", c.Due())
 	}
 }
 
@@ -84,7 +84,7 @@ func TestRefusalNamesAndCodes(t *testing.T) {
 	for _, r := range Reasons() {
 		info := r.Info()
 		if info.HTTP < 400 || info.Name == "" || info.Error == "" || info.Code == "" || info.Status == "" {
-			t.Errorf("%s has a gap in its row: %+v", r, info)
+			t.Errorf("%s: empty field in its row: %+v", r, info)
 		}
 		if other, exists := codes[info.Type]; exists {
 			t.Errorf("%s and %s share the code %s", r, other, info.Type)

@@ -135,7 +135,7 @@ func (c *Call) Check() error {
 	case c.Root.IsZero():
 		return fmt.Errorf("call without root")
 	case c.IsRoot() && c.Root != c.ID:
-		return fmt.Errorf("call without chain whose root is another call")
+		return fmt.Errorf("call without chain has another call as root")
 	case !c.IsRoot() && c.Parent.IsZero():
 		return fmt.Errorf("call with chain and no parent")
 	case c.Kind == 0 || int(c.Kind) >= len(kindNames):
@@ -145,7 +145,7 @@ func (c *Call) Check() error {
 	case c.Origin == 0 || int(c.Origin) >= len(originNames):
 		return fmt.Errorf("call of unknown origin %d", c.Origin)
 	case c.Left < 0:
-		return fmt.Errorf("call with %v left", c.Left)
+		return fmt.Errorf("call with negative time left %v", c.Left)
 	case c.Attempt == 0:
 		return fmt.Errorf("call without attempt")
 	case c.Operation == "":

@@ -79,7 +79,7 @@ func Append(b []byte, env Envelope) []byte {
 		e.Uint(uint64(m.Branches))
 		e.Uint(uint64(m.Confirm))
 	default:
-		panic(fmt.Sprintf("actor: cannot encode %T: give it a tag", m))
+		panic(fmt.Sprintf("actor: message type %T has no tag", m))
 	}
 	return e.Buf
 }
@@ -136,7 +136,7 @@ func decode(d *Decoder) (Envelope, error) {
 func (env Envelope) check() error {
 	toActor, toClient := env.To != ID{}, !env.ToClient.IsZero()
 	if toActor == toClient {
-		return fmt.Errorf("want an actor or a waiting client as addressee, one of the two")
+		return fmt.Errorf("want either an actor or a client as destination")
 	}
 	if r, ok := env.Body.(Request); ok && r.Call.To != env.To {
 		return fmt.Errorf("request for %s sent to %s", r.Call.To, env.To)
@@ -274,7 +274,7 @@ func (d *Decoder) Parts() []Part {
 		}
 		p.Blob, p.Size = d.Hash(), d.UintMax(blobBytesMax, "size of a blob")
 		if p.Blob.IsZero() {
-			d.Fail("blob without name")
+			d.Fail("blob without hash")
 		}
 		return p
 	})
@@ -283,7 +283,7 @@ func (d *Decoder) Parts() []Part {
 		inline += len(p.Bytes)
 	}
 	if inline > MessageBytesMax {
-		d.Fail("%d bytes inline are over %d", inline, MessageBytesMax)
+		d.Fail("%d inline bytes, at most %d allowed", inline, MessageBytesMax)
 	}
 	return parts
 }
@@ -329,7 +329,7 @@ func (d *Decoder) Call() Call {
 	depth := d.UintMax(ChainMax, "depth")
 	c.Chain = d.IDs()
 	if d.err == nil && int(depth) != len(c.Chain) {
-		d.Fail("depth %d and a chain of %d", depth, len(c.Chain))
+		d.Fail("depth %d does not match chain length %d", depth, len(c.Chain))
 	}
 	c.Kind = Kind(d.UintMax(uint64(len(kindNames)-1), "kind"))
 	c.Lane = Lane(d.UintMax(uint64(len(laneNames)-1), "lane"))
@@ -379,7 +379,7 @@ func (d *Decoder) Reply() Reply {
 	r.Refusal = d.Refusal()
 	r.Budget = uint32(d.UintMax(1<<32-1, "budget"))
 	if d.err == nil && (r.Status == 0 || (r.Status == Failed) != (r.Refusal != nil)) {
-		d.Fail("status %s, and a refusal: %v", r.Status, r.Refusal != nil)
+		d.Fail("inconsistent status %s (refusal present: %v)", r.Status, r.Refusal != nil)
 	}
 	return r
 }

@@ -96,7 +96,7 @@ func TestEnvelopeRoundTrip(t *testing.T) {
 		env := drawEnvelope(t)
 		got, err := Decode(Encode(env))
 		if err != nil || !reflect.DeepEqual(got, env) {
-			t.Fatalf("wrote %+v\nread  %+v\nerror %v", env, got, err)
+			t.Fatalf("encoded %+v\ndecoded %+v\nerror   %v", env, got, err)
 		}
 	})
 }
@@ -116,14 +116,14 @@ func TestDecodeRejectsMalformedEnvelopes(t *testing.T) {
 		name, want string
 		bytes      []byte
 	}{
-		{"another version", "written in version 2", other},
-		{"nothing", "not a number", nil},
-		{"cut short", "byte ", good[:len(good)-3]},
-		{"too long", "1 bytes too many", append(bytes.Clone(good), 0)},
-		{"depth without chain", "depth 2 and a chain of 1", encodeWithDepth(deep, 2)},
-		{"request to another", "sent to", Encode(Envelope{To: NewID("x", ""), Body: Request{root}})},
-		{"nobody", "addressee", Encode(Envelope{Body: Cancel{id, Stopped}})},
-		{"unknown kind", "kind 9 is over", Encode(Envelope{To: root.To, Body: Request{func() Call { c := root; c.Kind = 9; return c }()}})},
+		{"unsupported version", "written in version 2", other},
+		{"empty input", "invalid varint", nil},
+		{"truncated", "byte ", good[:len(good)-3]},
+		{"trailing byte", "1 bytes too many", append(bytes.Clone(good), 0)},
+		{"depth mismatch", "depth 2 does not match chain length 1", encodeWithDepth(deep, 2)},
+		{"request to wrong actor", "sent to", Encode(Envelope{To: NewID("x", ""), Body: Request{root}})},
+		{"no destination", "as destination", Encode(Envelope{Body: Cancel{id, Stopped}})},
+		{"unknown kind", "kind 9 exceeds", Encode(Envelope{To: root.To, Body: Request{func() Call { c := root; c.Kind = 9; return c }()}})},
 	} {
 		if _, err := Decode(test.bytes); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", test.name, err, test.want)
@@ -159,7 +159,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if encoded := Encode(env); !bytes.Equal(encoded, b) {
-			t.Fatalf("accepted %x, writes %x", b, encoded)
+			t.Fatalf("Decode accepted %x, Encode returns %x", b, encoded)
 		}
 	})
 }
@@ -175,14 +175,14 @@ func TestCheckEncodableMatchesDecode(t *testing.T) {
 		func(c *Call) { c.Chain = slices.Repeat([]ID{{"t", "a", "k"}}, ChainMax+1); c.Parent = c.ID }}
 	rapid.Check(t, func(t *rapid.T) {
 		call := drawCall(t)
-		mutation := rapid.IntRange(0, len(mutations)-1).Draw(t, "broken")
+		mutation := rapid.IntRange(0, len(mutations)-1).Draw(t, "mutation")
 		mutations[mutation](&call)
 		decoded, err := Decode(Encode(Envelope{To: call.To, Body: Request{call}}))
 		if encodable := call.CheckEncodable(); (encodable == nil) != (err == nil) || (mutation == 0) != (err == nil) {
-			t.Fatalf("%d: fits: %v; carried: %v", mutation, encodable, err)
+			t.Fatalf("mutation %d: CheckEncodable: %v; Decode: %v", mutation, encodable, err)
 		}
 		if err == nil && !reflect.DeepEqual(decoded.Body.(Request).Call, call) {
-			t.Fatalf("carried as %+v, not %+v", decoded.Body, call)
+			t.Fatalf("got %+v, want %+v", decoded.Body, call)
 		}
 	})
 }
@@ -193,14 +193,14 @@ func TestReplyCloneSharesNothing(t *testing.T) {
 		reply := drawReply(t)
 		clone := reply.Clone()
 		if !reflect.DeepEqual(reply, clone) {
-			t.Fatalf("%+v is cloned as %+v", reply, clone)
+			t.Fatalf("clone of %+v is %+v", reply, clone)
 		}
 		for i := range clone.Parts {
 			for j := range clone.Parts[i].Bytes {
 				clone.Parts[i].Bytes[j]++
 			}
 			if len(clone.Parts[i].Bytes) > 0 && bytes.Equal(clone.Parts[i].Bytes, reply.Parts[i].Bytes) {
-				t.Fatal("a part is shared")
+				t.Fatal("the clone shares a part")
 			}
 			clone.Parts[i].Media += "x"
 		}
@@ -208,7 +208,7 @@ func TestReplyCloneSharesNothing(t *testing.T) {
 			clone.Refusal.Detail += "x"
 		}
 		if len(clone.Parts) > 0 && reflect.DeepEqual(reply.Parts, clone.Parts) || clone.Refusal != nil && reply.Refusal.Detail == clone.Refusal.Detail {
-			t.Fatal("something is shared")
+			t.Fatal("the clone shares memory with the reply")
 		}
 	})
 }

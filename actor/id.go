@@ -66,7 +66,7 @@ func CheckName(name string) error {
 		return fmt.Errorf("%.80q: want 1 to %d characters", name, NameBytesMax)
 	}
 	if name == "." || name == ".." {
-		return fmt.Errorf("%q: is not a name", name)
+		return fmt.Errorf("%q: not a name", name)
 	}
 	for i := range len(name) {
 		switch b := name[i]; {

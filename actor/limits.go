@@ -33,15 +33,15 @@ func CheckParts(parts []Part, limit int) error {
 	inline := 0
 	for i, p := range parts {
 		if len(p.Media) > TextBytesMax || !utf8.ValidString(p.Media) {
-			return fmt.Errorf("part %d: its media type is no text of up to %d bytes", i, TextBytesMax)
+			return fmt.Errorf("part %d: media type: want valid UTF-8 of at most %d bytes", i, TextBytesMax)
 		}
 		switch {
 		case p.Blob.IsZero():
 			inline += len(p.Media) + len(p.Bytes)
 		case len(p.Bytes) > 0:
-			return fmt.Errorf("part %d: it is inline and stands elsewhere too", i)
+			return fmt.Errorf("part %d: has both inline content and a blob", i)
 		case p.Size > blobBytesMax:
-			return fmt.Errorf("part %d: it has %d bytes elsewhere, at most %d allowed", i, p.Size, uint64(blobBytesMax))
+			return fmt.Errorf("part %d: blob of %d bytes, at most %d allowed", i, p.Size, uint64(blobBytesMax))
 		}
 	}
 	if limit = min(limit, MessageBytesMax); inline > limit {
@@ -61,7 +61,7 @@ func (c *Call) CheckEncodable() error {
 	for _, text := range [...]string{c.Operation, c.Principal, c.Project, c.Workflow, c.Trace,
 		c.Idempotency.Principal, c.Idempotency.Route, c.Idempotency.Key} {
 		if len(text) > TextBytesMax || !utf8.ValidString(text) {
-			return fmt.Errorf("%.40q is no text of up to %d bytes", text, TextBytesMax)
+			return fmt.Errorf("%.40q: want valid UTF-8 of at most %d bytes", text, TextBytesMax)
 		}
 	}
 	return CheckParts(c.Parts, MessageBytesMax)
@@ -131,7 +131,7 @@ func (r *Refusal) Fit() *Refusal {
 // limit bytes is replaced by a refusal.
 func (a Answer) Fit(limit int) Answer {
 	if err := CheckParts(a.Parts, limit); err != nil {
-		return Answer{Refusal: Refuse(Invalid, "the answer has %v", err)}
+		return Answer{Refusal: Refuse(Invalid, "invalid answer: %v", err)}
 	}
 	a.Warnings = fitWarnings(a.Warnings)
 	a.Refusal = a.Refusal.Fit()
@@ -147,7 +147,7 @@ func (o Outcome) Fit(limit int) Outcome {
 	case o.Refusal != nil:
 		o.Status = Failed
 	case o.Status == Failed:
-		o.Refusal = Refuse(Unavailable, "the agent failed and did not say why")
+		o.Refusal = Refuse(Unavailable, "the agent failed without a reason")
 	case o.Status != Partial:
 		o.Status = Succeeded
 	}
@@ -158,14 +158,14 @@ func (o Outcome) Fit(limit int) Outcome {
 func (a Ask) Check(limit int) error {
 	for _, f := range [...]struct{ what, text string }{{"name", a.Name}, {"operation", a.Operation}} {
 		if len(f.text) > TextBytesMax || !utf8.ValidString(f.text) {
-			return fmt.Errorf("its %s is no text of up to %d bytes", f.what, TextBytesMax)
+			return fmt.Errorf("%s: want valid UTF-8 of at most %d bytes", f.what, TextBytesMax)
 		}
 	}
 	if a.Kind == 0 || int(a.Kind) >= len(askNames) {
-		return fmt.Errorf("it is of unknown kind %d", a.Kind)
+		return fmt.Errorf("unknown kind %d", a.Kind)
 	}
 	if a.Timeout < 0 {
-		return fmt.Errorf("it has a time of %v", a.Timeout)
+		return fmt.Errorf("negative timeout %v", a.Timeout)
 	}
 	return CheckParts(a.Parts, limit)
 }

@@ -167,7 +167,7 @@ func RefuseWaitCycle(hops []Hop) *Refusal {
 		path = append(path, hops[(len(hops)-1+i)%len(hops)].Actor)
 	}
 	return &Refusal{Reason: WaitCycle, Chain: path,
-		Detail: fitDetail("%s: each waits for the next; finish the turn, then ask again", PathString(append(path[:len(path):len(path)], path[0])))}
+		Detail: fitDetail("%s: each waits for the next; finish the turn, then retry", PathString(append(path[:len(path):len(path)], path[0])))}
 }
 
 // RefuseDepth returns a refusal that names the chain that is too long.

@@ -213,11 +213,11 @@ func (k AgentKind) String() string { return nameOf(agentKindNames[:], int(k)) }
 // of a turn and those of its replay. Data that is not persisted is not compared.
 func SameAsks(before, replayed []Ask) error {
 	if len(before) != len(replayed) {
-		return fmt.Errorf("made %d asks, now makes %d", len(before), len(replayed))
+		return fmt.Errorf("made %d asks, the replay makes %d", len(before), len(replayed))
 	}
 	for i := range before {
 		if a, b := &before[i], &replayed[i]; !a.Same(b) {
-			return fmt.Errorf("ask %d was %s, is now %s", i, a, b)
+			return fmt.Errorf("ask %d was %s, is %s in the replay", i, a, b)
 		}
 	}
 	return nil

@@ -71,7 +71,7 @@ func (d *Decoder) Uint() uint64 {
 	}
 	v, n := binary.Uvarint(d.buf[d.off:])
 	if n <= 0 || n > 1 && d.buf[d.off+n-1] == 0 {
-		d.Fail("not a number")
+		d.Fail("invalid varint")
 		return 0
 	}
 	d.off += n
@@ -82,7 +82,7 @@ func (d *Decoder) Uint() uint64 {
 func (d *Decoder) UintMax(limit uint64, name string) uint64 {
 	v := d.Uint()
 	if v > limit {
-		d.Fail("%s %d is over %d", name, v, limit)
+		d.Fail("%s %d exceeds %d", name, v, limit)
 		return 0
 	}
 	return v
@@ -98,7 +98,7 @@ func (d *Decoder) Int() int64 {
 func (d *Decoder) Bool() bool {
 	b := d.Raw(1)
 	if d.err == nil && b[0] > 1 {
-		d.Fail("%d is neither 0 nor 1", b[0])
+		d.Fail("invalid bool %d", b[0])
 	}
 	return d.err == nil && b[0] == 1
 }
@@ -110,7 +110,7 @@ func (d *Decoder) Raw(n int) []byte {
 		return nil
 	}
 	if n < 0 || n > len(d.buf)-d.off {
-		d.Fail("wants %d bytes, has %d", n, len(d.buf)-d.off)
+		d.Fail("want %d bytes, have %d", n, len(d.buf)-d.off)
 		return nil
 	}
 	b := d.buf[d.off : d.off+n : d.off+n]
@@ -154,7 +154,7 @@ func (d *Decoder) String(limit int) string {
 func (d *Decoder) Count(limit int, name string) int {
 	v := d.Uint()
 	if v > uint64(limit) {
-		d.Fail("number of %s %d is over %d", name, v, limit)
+		d.Fail("number of %s %d exceeds %d", name, v, limit)
 		return 0
 	}
 	return int(v)

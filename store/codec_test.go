@@ -280,7 +280,7 @@ func TestOtherVersionsAndKindsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		b    []byte
 		want string
-	}{{newer, fmt.Sprintf("written in version %d, this program reads up to version %d", CodecVersion+1, CodecVersion)}, {unknown, "unknown record 99"}, {nil, "not a number"}, {append(b, 0), "1 bytes too many"}} {
+	}{{newer, fmt.Sprintf("written in version %d, this program reads up to version %d", CodecVersion+1, CodecVersion)}, {unknown, "unknown record 99"}, {nil, "invalid varint"}, {append(b, 0), "1 bytes too many"}} {
 		if _, err := DecodeEntry(c.b); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
