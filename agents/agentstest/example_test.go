@@ -68,9 +68,9 @@ func ExampleTurn() {
 	t.Expect(agentstest.Call("library").Containing("whales"))
 	// Output:
 	// step 1 of planner/main
-	// expected: call library saying "whales"
-	// got:      call research saying "find papers on whales" within 20s (answered)
-	//           call archive saying "whales"
+	// expected: call library containing "whales"
+	// got:      call research with text "find papers on whales" within 20s (answered)
+	//           call archive with text "whales"
 }
 
 // printer is a TB that prints its failures.

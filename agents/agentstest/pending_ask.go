@@ -96,7 +96,7 @@ func (a *PendingAsk) Scripted() {
 func (a *PendingAsk) completion(c upstream.Completion) {
 	a.turn.tb.Helper()
 	if !a.ask.Streams() {
-		a.turn.tb.Fatalf("%s is answered as a model is, and is none", describeAsk(&a.ask))
+		a.turn.tb.Fatalf("%s: only a model or an external agent answers with a completion", describeAsk(&a.ask))
 	}
 	a.answerWith(actor.Answer{Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: c.Encode()}}})
 }
@@ -104,7 +104,7 @@ func (a *PendingAsk) completion(c upstream.Completion) {
 func (a *PendingAsk) answerWith(answer actor.Answer) {
 	a.turn.tb.Helper()
 	if a.answer != nil {
-		a.turn.tb.Fatalf("%s is answered twice", describeAsk(&a.ask))
+		a.turn.tb.Fatalf("%s: answered twice", describeAsk(&a.ask))
 	}
 	a.answer = &answer
 }

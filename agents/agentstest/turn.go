@@ -114,7 +114,7 @@ func (t *Turn) Cancel() {
 func (t *Turn) cleanup() {
 	t.tb.Helper()
 	if !t.stopped && !t.tb.Failed() {
-		t.tb.Errorf("the turn of %s was left waiting%s\nanswer it and expect its end, or say GiveUp", t.begin.Call.To, t.progress())
+		t.tb.Errorf("the turn of %s was left waiting%s\nanswer its asks and expect its outcome, or call Cancel", t.begin.Call.To, t.progress())
 	}
 	t.Cancel()
 }
@@ -126,7 +126,7 @@ func (t *Turn) advance() {
 		return
 	}
 	if t.stopped {
-		t.tb.Fatalf("the turn of %s was given up", t.begin.Call.To)
+		t.tb.Fatalf("the turn of %s was cancelled", t.begin.Call.To)
 	}
 	var answers []actor.Answer
 	for _, a := range t.asks {
@@ -141,7 +141,7 @@ func (t *Turn) advance() {
 	case err != nil:
 		t.err = err
 	case (action.Done == nil) == (len(action.Asks) == 0):
-		t.tb.Fatalf("the turn of %s must either ask or end; it does %d asks, ended %v", t.begin.Call.To, len(action.Asks), action.Done != nil)
+		t.tb.Fatalf("the turn of %s must either ask or end; got %d asks, ended %v", t.begin.Call.To, len(action.Asks), action.Done != nil)
 	}
 	t.stateUpdates = append(t.stateUpdates, action.StateUpdates...)
 	t.done = action.Done
@@ -184,7 +184,7 @@ func (t *Turn) progress() string {
 	case t.done != nil:
 		return "\ngot:      " + describeOutcome(t.done)
 	case !t.started:
-		return "\ngot:      nothing: it has not begun"
+		return "\ngot:      nothing: the turn has not started"
 	}
 	var b strings.Builder
 	for i, a := range t.asks {
@@ -206,9 +206,9 @@ func (t *Turn) progress() string {
 
 func describeOutcome(o *actor.Outcome) string {
 	if o.Refusal != nil {
-		return "its end: refused, " + o.Refusal.Error()
+		return "outcome: refused, " + o.Refusal.Error()
 	}
-	s := fmt.Sprintf("its end: %s, %q", o.Status, actor.TextOf(o.Parts))
+	s := fmt.Sprintf("outcome: %s, %q", o.Status, actor.TextOf(o.Parts))
 	for _, w := range o.Warnings {
 		s += fmt.Sprintf(", warning %q", w)
 	}
@@ -218,9 +218,9 @@ func describeOutcome(o *actor.Outcome) string {
 // Ends runs the turn to its end and returns the outcome.
 func (t *Turn) Ends() actor.Outcome {
 	t.tb.Helper()
-	t.runToEnd("its end")
+	t.runToEnd("an outcome")
 	if t.done == nil {
-		t.tb.Fatalf("step %d of %s\nexpected: its end%s", len(t.answers)+1, t.begin.Call.To, t.progress())
+		t.tb.Fatalf("step %d of %s\nexpected: an outcome%s", len(t.answers)+1, t.begin.Call.To, t.progress())
 	}
 	return *t.done
 }
@@ -228,7 +228,7 @@ func (t *Turn) Ends() actor.Outcome {
 // Completes expects the turn to end with this complete answer.
 func (t *Turn) Completes(text string) {
 	t.tb.Helper()
-	want := fmt.Sprintf("its end: %s, %q", actor.Succeeded, text)
+	want := fmt.Sprintf("outcome: %s, %q", actor.Succeeded, text)
 	t.runToEnd(want)
 	if t.done == nil || t.done.Status != actor.Succeeded || actor.TextOf(t.done.Parts) != text {
 		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
@@ -239,7 +239,7 @@ func (t *Turn) Completes(text string) {
 // of the outcome must contain the given text at the same index.
 func (t *Turn) CompletesPartially(text string, warnings ...string) {
 	t.tb.Helper()
-	want := fmt.Sprintf("its end: %s, %q, warnings %q", actor.Partial, text, warnings)
+	want := fmt.Sprintf("outcome: %s, %q, warnings %q", actor.Partial, text, warnings)
 	t.runToEnd(want)
 	ok := t.done != nil && t.done.Status == actor.Partial && actor.TextOf(t.done.Parts) == text && len(t.done.Warnings) == len(warnings)
 	for i, w := range warnings {
@@ -254,7 +254,7 @@ func (t *Turn) CompletesPartially(text string, warnings ...string) {
 // this text.
 func (t *Turn) Refuses(reason actor.Reason, text string) {
 	t.tb.Helper()
-	want := fmt.Sprintf("its end: refused, %s with %q", reason, text)
+	want := fmt.Sprintf("outcome: refused, %s with %q", reason, text)
 	t.runToEnd(want)
 	if t.done == nil || t.done.Refusal == nil || t.done.Refusal.Reason != reason || !strings.Contains(t.done.Refusal.Error(), text) {
 		t.tb.Fatalf("step %d of %s\nexpected: %s%s", len(t.answers)+1, t.begin.Call.To, want, t.progress())
@@ -277,12 +277,12 @@ func (t *Turn) SetsState(name, value string) {
 	for _, item := range slices.Backward(t.stateUpdates) {
 		if item.Name == name {
 			if string(item.Value) != value {
-				t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      %q", t.begin.Call.To, name, value, item.Value)
+				t.tb.Fatalf("%s: state item %s\nexpected: %q\ngot:      %q", t.begin.Call.To, name, value, item.Value)
 			}
 			return
 		}
 	}
-	t.tb.Fatalf("%s keeps %s\nexpected: %q\ngot:      nothing", t.begin.Call.To, name, value)
+	t.tb.Fatalf("%s: state item %s\nexpected: %q\ngot:      no update", t.begin.Call.To, name, value)
 }
 
 // runToEnd runs the turn to its end and then replays it, as after a crash.
@@ -297,7 +297,7 @@ func (t *Turn) runToEnd(want string) {
 	}
 	t.Cancel()
 	if err := agents.SameTurn(t.def.Behavior, t.def.Behavior, t.begin, t.answers); err != nil {
-		t.tb.Fatalf("%s, run again through the same answers as after a crash, does something else: %v\n"+
-			"between two asks a turn may depend on nothing but its message and the answers; what is not, belongs into Do", t.begin.Call.To, err)
+		t.tb.Fatalf("%s: a replay with the same answers, as after a crash, differs: %v\n"+
+			"between two asks a turn may depend only on its message and the answers; move other code into Do", t.begin.Call.To, err)
 	}
 }

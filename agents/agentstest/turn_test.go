@@ -52,7 +52,7 @@ func failureMessages(test func(tb TB)) string {
 var asker = agents.Define("asker", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 	switch t.Message() {
 	case "panic":
-		panic("as it was told to")
+		panic("requested panic")
 	case "fail":
 		return "", errors.New("something broke")
 	case "nap":
@@ -72,7 +72,7 @@ var counter = agents.Define("counter", "1", "", agents.Pure(agents.Config{}, fun
 
 func TestTurnExpectations(t *testing.T) {
 	calls := 0
-	impure := agents.Define("fickle", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+	impure := agents.Define("impure", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		calls++
 		return "", t.Sleep(time.Duration(calls) * time.Second)
 	})))
@@ -80,68 +80,68 @@ func TestTurnExpectations(t *testing.T) {
 		test func(tb TB)
 		want string // expected failure; empty: the test passes
 	}{
-		"a tool": {func(tb TB) {
+		"matching tool": {func(tb TB) {
 			u := Start(tb, asker, "")
 			u.Expect(Tool("search").With(`{ "n":1 }`)).AnswerJSON("[]")
 			u.Completes("[]")
 		}, ""},
-		"its input":     {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").With(`{"n":2}`)) }, `its input is {"n":1}`},
-		"its name":      {func(tb TB) { Start(tb, asker, "").Expect(Tool("find")) }, "expected: tool find\ngot:      tool search"},
-		"its words":     {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").Containing("m")) }, `it says "{\"n\":1}"`},
-		"its time":      {func(tb TB) { Start(tb, asker, "nap").Expect(Sleep(2 * time.Second)) }, "it waits for 1s"},
-		"its kind":      {func(tb TB) { Start(tb, asker, "").Expect(Call("search")) }, "expected: call search"},
-		"after the end": {func(tb TB) { Start(tb, counter, "").Expect(Call("search")) }, `got:      its end: succeeded, "1"`},
-		"a sleep": {func(tb TB) {
+		"other input":       {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").With(`{"n":2}`)) }, `its input is {"n":1}`},
+		"other name":        {func(tb TB) { Start(tb, asker, "").Expect(Tool("find")) }, "expected: tool find\ngot:      tool search"},
+		"other text":        {func(tb TB) { Start(tb, asker, "").Expect(Tool("search").Containing("m")) }, `its text is "{\"n\":1}"`},
+		"other timeout":     {func(tb TB) { Start(tb, asker, "nap").Expect(Sleep(2 * time.Second)) }, "its timeout is 1s"},
+		"other kind":        {func(tb TB) { Start(tb, asker, "").Expect(Call("search")) }, "expected: call search"},
+		"ask after the end": {func(tb TB) { Start(tb, counter, "").Expect(Call("search")) }, `got:      outcome: succeeded, "1"`},
+		"matching sleep": {func(tb TB) {
 			u := Start(tb, asker, "nap")
 			u.Expect(Sleep(time.Second)).AnswerEmpty()
 			u.Completes("woke")
 		}, ""},
-		"another text": {func(tb TB) {
+		"other answer": {func(tb TB) {
 			u := Start(tb, asker, "nap")
 			u.Expect(Sleep(time.Second)).AnswerEmpty()
 			u.Completes("slept")
-		}, `expected: its end: succeeded, "slept"`},
-		"the end too early": {func(tb TB) { Start(tb, asker, "").Completes("") }, "got:      tool search"},
-		"not answered":      {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Completes("") }, "(expected, not answered)"},
-		"answered twice":    {func(tb TB) { a := Start(tb, asker, "").Expect(Tool("search")); a.Answer("1"); a.Answer("2") }, "is answered twice"},
-		"left waiting":      {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")) }, "was left waiting\ngot:      tool search"},
-		"never begun":       {func(tb TB) { Start(tb, asker, "") }, "it has not begun"},
-		"given up":          {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Cancel() }, ""},
-		"gone":              {func(tb TB) { u := Start(tb, asker, ""); u.Cancel(); u.Expect(Tool("search")) }, "was given up"},
-		"no model":          {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")).Scripted() }, "has no prompt"},
-		"a refusal": {func(tb TB) {
+		}, `expected: outcome: succeeded, "slept"`},
+		"outcome before the end": {func(tb TB) { Start(tb, asker, "").Completes("") }, "got:      tool search"},
+		"not answered":           {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Completes("") }, "(expected, not answered)"},
+		"answered twice":         {func(tb TB) { a := Start(tb, asker, "").Expect(Tool("search")); a.Answer("1"); a.Answer("2") }, ": answered twice"},
+		"left waiting":           {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")) }, "was left waiting\ngot:      tool search"},
+		"not started":            {func(tb TB) { Start(tb, asker, "") }, "the turn has not started"},
+		"cancelled":              {func(tb TB) { u := Start(tb, asker, ""); u.Expect(Tool("search")); u.Cancel() }, ""},
+		"ask after cancel":       {func(tb TB) { u := Start(tb, asker, ""); u.Cancel(); u.Expect(Tool("search")) }, "was cancelled"},
+		"prompt of a tool":       {func(tb TB) { Start(tb, asker, "").Expect(Tool("search")).Scripted() }, "has no prompt"},
+		"matching refusal": {func(tb TB) {
 			u := Start(tb, asker, "")
 			u.Expect(Tool("search")).Refuse(actor.Unavailable, "down")
 			u.Refuses(actor.Unavailable, "down")
 		}, ""},
-		"its reason": {func(tb TB) {
+		"other reason": {func(tb TB) {
 			u := Start(tb, asker, "")
 			u.Expect(Tool("search")).Refuse(actor.Busy, "down")
 			u.Refuses(actor.Unavailable, "down")
-		}, "expected: its end: refused, Unavailable"},
-		"a failure":  {func(tb TB) { Start(tb, asker, "fail").Fails("something broke") }, ""},
-		"a panic":    {func(tb TB) { Start(tb, asker, "panic").Fails("as it was told to") }, ""},
-		"no failure": {func(tb TB) { Start(tb, counter, "").Fails("") }, "expected: failure"},
-		"an outcome": {func(tb TB) { Start(tb, asker, "fail").Ends() }, "got:      failure: something broke"},
-		"what is kept": {func(tb TB) {
+		}, "expected: outcome: refused, Unavailable"},
+		"matching failure":           {func(tb TB) { Start(tb, asker, "fail").Fails("something broke") }, ""},
+		"matching panic":             {func(tb TB) { Start(tb, asker, "panic").Fails("requested panic") }, ""},
+		"no failure":                 {func(tb TB) { Start(tb, counter, "").Fails("") }, "expected: failure"},
+		"failure instead of outcome": {func(tb TB) { Start(tb, asker, "fail").Ends() }, "got:      failure: something broke"},
+		"matching state": {func(tb TB) {
 			u := Start(tb, counter, "", WithState("b", "x"), WithState("a", "y"))
 			u.Completes("3")
 			u.SetsState("n", "3")
 		}, ""},
-		"another value": {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("n", "2") }, "expected: \"2\"\ngot:      \"1\""},
-		"nothing kept":  {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("m", "2") }, "got:      nothing"},
-		"no pure function": {func(tb TB) {
+		"other state value": {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("n", "2") }, "expected: \"2\"\ngot:      \"1\""},
+		"no state update":   {func(tb TB) { u := Start(tb, counter, ""); u.Completes("1"); u.SetsState("m", "2") }, "got:      no update"},
+		"impure agent": {func(tb TB) {
 			u := Start(tb, impure, "")
 			u.Expect(Sleep(time.Duration(calls+1) * time.Second).Within(0)).AnswerEmpty()
 			u.Completes("")
 		}, "as after a crash"},
-		"no behavior": {func(tb TB) { Start(tb, actor.Definition{Name: "x"}, "") }, "has no behavior"},
-		"no agent":    {func(tb TB) { Declared(tb, "nmae = 1", nil) }, "nmae"},
+		"no behavior":  {func(tb TB) { Start(tb, actor.Definition{Name: "x"}, "") }, "has no behavior"},
+		"invalid TOML": {func(tb TB) { Declared(tb, "nmae = 1", nil) }, "nmae"},
 	}
 	for name, test := range tests {
 		got := failureMessages(test.test)
 		if test.want == "" && got != "" || !strings.Contains(got, test.want) {
-			t.Errorf("%s: the test says\n%s\nwant\n%s", name, got, test.want)
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, test.want)
 		}
 	}
 }

@@ -66,7 +66,7 @@ func (w Want) String() string {
 		s += " with " + w.input
 	}
 	if w.containing != "" {
-		s += fmt.Sprintf(" saying %q", w.containing)
+		s += fmt.Sprintf(" containing %q", w.containing)
 	}
 	if w.within != 0 {
 		s += fmt.Sprintf(" within %v", w.within)
@@ -85,13 +85,13 @@ func (w Want) mismatch(ask *actor.Ask) string {
 	_, _, text := inspect(ask)
 	switch {
 	case !w.matches(ask):
-		return "it is another"
+		return "another kind or name"
 	case w.containing != "" && !strings.Contains(text, w.containing):
-		return fmt.Sprintf("it says %q", text)
+		return fmt.Sprintf("its text is %q", text)
 	case w.input != "" && !sameJSON(w.input, bytesOf(ask.Parts)):
 		return "its input is " + string(bytesOf(ask.Parts))
 	case w.within != 0 && w.within != ask.Timeout:
-		return fmt.Sprintf("it waits for %v", ask.Timeout)
+		return fmt.Sprintf("its timeout is %v", ask.Timeout)
 	}
 	return ""
 }
@@ -124,7 +124,7 @@ func describeAsk(ask *actor.Ask) string {
 		s += " " + name
 	}
 	if text != "" {
-		s += fmt.Sprintf(" saying %.200q", text)
+		s += fmt.Sprintf(" with text %.200q", text)
 	}
 	if ask.Timeout != 0 {
 		s += fmt.Sprintf(" within %v", ask.Timeout)
