@@ -101,7 +101,7 @@ func TestBlockingTurnMakesEveryKindOfAsk(t *testing.T) {
 		t.Errorf("input %s", got)
 	}
 	if !actions[2].Asks[0].Idempotent || actions[1].Asks[0].Idempotent {
-		t.Error("Idempotent is not where it was said")
+		t.Error("Idempotent is not set on the work ask only")
 	}
 }
 
@@ -117,22 +117,22 @@ func TestToolInputIsJSON(t *testing.T) {
 		}{"ä"}, `{"a":"ä"}`},
 	} {
 		if got := agents.Tool("x", c.input).Parts[0]; string(got.Bytes) != c.want || got.Media != actor.MediaJSON {
-			t.Errorf("%v becomes %s %s", c.input, got.Media, got.Bytes)
+			t.Errorf("input %v: got %s %s", c.input, got.Media, got.Bytes)
 		}
 	}
 	_, _, err := runTurn(t, blocking(func(t *agents.Turn) (string, error) {
 		_, err := t.Tool("x", func() {})
 		return "", err
 	}), "", nil)
-	if err == nil || !strings.Contains(err.Error(), "cannot be written as JSON") {
-		t.Errorf("a function as input: %v", err)
+	if err == nil || !strings.Contains(err.Error(), "cannot be encoded as JSON") {
+		t.Errorf("function as input: %v", err)
 	}
 }
 
 func TestAllIssuesAsksTogether(t *testing.T) {
 	b := blocking(func(t *agents.Turn) (string, error) {
 		if t.All() != nil {
-			return "", errors.New("nothing was answered")
+			return "", errors.New("All without asks must return nil")
 		}
 		answers := t.All(agents.Call("a", "1"), agents.Call("b", "2"), agents.Sleep(time.Second))
 		one, _ := answers[0].Text()
@@ -156,16 +156,16 @@ func TestReturnedRefusalKeepsReasonAndDetail(t *testing.T) {
 		detail string // expected detail of the refusal, or
 		err    string // expected error
 	}{
-		{"as it is", func(t *agents.Turn) (string, error) { return t.Call("slow", "") }, deadline.Detail, ""},
-		{"with words around", func(t *agents.Turn) (string, error) {
+		{"unwrapped", func(t *agents.Turn) (string, error) { return t.Call("slow", "") }, deadline.Detail, ""},
+		{"with a prefix", func(t *agents.Turn) (string, error) {
 			_, err := t.Call("slow", "")
 			return "", fmt.Errorf("asking: %w", err)
 		}, "asking: " + deadline.Detail, ""},
-		{"with words behind", func(t *agents.Turn) (string, error) {
+		{"with a suffix", func(t *agents.Turn) (string, error) {
 			_, err := t.Call("slow", "")
-			return "", fmt.Errorf("%w, alas", err)
+			return "", fmt.Errorf("%w, suffix", err)
 		}, deadline.Detail, ""},
-		{"told apart", func(t *agents.Turn) (string, error) {
+		{"replaced by another error", func(t *agents.Turn) (string, error) {
 			_, err := t.Call("slow", "")
 			var r *actor.Refusal
 			if errors.As(err, &r) && r.Reason == actor.Deadline {
@@ -187,7 +187,7 @@ func TestReturnedRefusalKeepsReasonAndDetail(t *testing.T) {
 		}
 	}
 	if deadline.Detail != "invoke slow/s-1 handle_message_full: timeout after 1000 ms" {
-		t.Errorf("the callee's refusal was written over: %s", deadline.Detail)
+		t.Errorf("the callee's refusal was modified: %s", deadline.Detail)
 	}
 }
 
@@ -226,11 +226,11 @@ func TestPanicBecomesErrorNamingAgent(t *testing.T) {
 func TestStopUnwindsBlockingTurn(t *testing.T) {
 	for name, agent := range map[string]func(t *agents.Turn, record func(string)){
 		"plain": func(t *agents.Turn, _ func(string)) { _, _ = t.Call("a", "") },
-		"asks while it unwinds": func(t *agents.Turn, record func(string)) {
+		"asks while unwinding": func(t *agents.Turn, record func(string)) {
 			defer func() { _, _ = t.Call("b", ""); record("not reached") }()
 			_, _ = t.Call("a", "")
 		},
-		"swallows it and asks again": func(t *agents.Turn, record func(string)) {
+		"recovers and asks": func(t *agents.Turn, record func(string)) {
 			func() {
 				defer func() { _ = recover() }()
 				_, _ = t.Call("a", "")
@@ -238,12 +238,12 @@ func TestStopUnwindsBlockingTurn(t *testing.T) {
 			_, _ = t.Call("b", "")
 			record("not reached")
 		},
-		"swallows it and returns": func(t *agents.Turn, _ func(string)) {
+		"recovers and returns": func(t *agents.Turn, _ func(string)) {
 			defer func() { _ = recover() }()
 			_, _ = t.Call("a", "")
 		},
-		"panics on its way": func(t *agents.Turn, _ func(string)) {
-			defer func() { panic("mine") }()
+		"panics while unwinding": func(t *agents.Turn, _ func(string)) {
+			defer func() { panic("during unwind") }()
 			_, _ = t.Call("a", "")
 		},
 	} {
@@ -259,11 +259,11 @@ func TestStopUnwindsBlockingTurn(t *testing.T) {
 		}
 		turn.Stop()
 		if !slices.Equal(seen, []string{"deferred"}) {
-			t.Errorf("%s: saw %v", name, seen)
+			t.Errorf("%s: recorded %v", name, seen)
 		}
 		turn.Stop() // a second Stop has no effect
 	}
-	blocking(func(*agents.Turn) (string, error) { panic("never begun") }).Begin(begin("")).Stop()
+	blocking(func(*agents.Turn) (string, error) { panic("never started") }).Begin(begin("")).Stop()
 }
 
 // A cell is stepped by one goroutine at a time, but not always by the same one.
@@ -289,7 +289,7 @@ func TestTurnResumesOnAnyGoroutine(t *testing.T) {
 		}
 		answers = []actor.Answer{text("x"), text("y")}
 	}
-	t.Error("it never ended")
+	t.Error("the turn did not end")
 }
 
 func TestTurnPanicsOutsideItsFunction(t *testing.T) {
@@ -357,7 +357,7 @@ func drawAnswers(t *rapid.T) [][]actor.Answer {
 		if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
 			return actor.Answer{Refusal: actor.Refuse(rapid.SampledFrom(actor.Reasons()).Draw(t, "reason"), "no")}
 		}
-		return text(rapid.String().Draw(t, "said"))
+		return text(rapid.String().Draw(t, "text"))
 	})
 	return rapid.SliceOfN(rapid.SliceOfN(answer, 2, 2), 0, 6).Draw(t, "answers")
 }
@@ -383,7 +383,7 @@ func TestSameTurnDetectsImpureAgents(t *testing.T) {
 			}
 			return t.Call("a", "")
 		},
-		"step 1: one ends": func(*agents.Turn) (string, error) { count++; return fmt.Sprint(count), nil },
+		"step 1: the first ends": func(*agents.Turn) (string, error) { count++; return fmt.Sprint(count), nil },
 		"fails": func(*agents.Turn) (string, error) {
 			if count++; count%2 == 0 {
 				return "", errors.New("even")
@@ -441,7 +441,7 @@ func TestThirdIdenticalToolAskIsRejected(t *testing.T) {
 		return "never", nil
 	})
 	out, asked, err := runTurn(t, b, "", map[string]string{"a": "", "clock": "noon", "other": ""})
-	if want := "2 AgentCallRejected: clock was asked for 3 times with the same input: it will not say anything else"; err != nil || actor.TextOf(out.Parts) != want {
+	if want := "2 AgentCallRejected: clock was requested 3 times with the same input; the result will not change"; err != nil || actor.TextOf(out.Parts) != want {
 		t.Errorf("got %q, %v", actor.TextOf(out.Parts), err)
 	}
 	if len(asked) != 8 {
@@ -490,17 +490,17 @@ func TestTurnStateLimit(t *testing.T) {
 		_, _ = t.Call("a", "2")
 		return "done", nil
 	}
-	keeps := agents.Pure(agents.Config{}, func(_ agents.Config, s agents.State) (agents.Action, error) {
+	growing := agents.Pure(agents.Config{}, func(_ agents.Config, s agents.State) (agents.Action, error) {
 		return agents.Continue("", append(s.Continuation, big...), agents.Call("a", "")), nil
 	})
-	for name, b := range map[string]actor.Behavior{"answers": blocking(twice), "continuation": keeps} {
+	for name, b := range map[string]actor.Behavior{"answers": blocking(twice), "continuation": growing} {
 		out, asked, err := runTurn(t, b, "", map[string]string{"a": big})
 		if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Budget || !strings.Contains(out.Refusal.Detail, "at most 1048576") {
 			t.Errorf("%s: %s %v, %v, asked %d", name, out.Status, out.Refusal, err, len(asked))
 		}
 	}
 	if out, _, err := runTurn(t, blocking(twice), "", map[string]string{"a": big[:len(big)/2]}); err != nil || out.Status != actor.Succeeded {
-		t.Errorf("half of it: %v, %v", out.Refusal, err)
+		t.Errorf("half the size: %v, %v", out.Refusal, err)
 	}
 }
 
@@ -509,7 +509,7 @@ func TestActionMustAskOrEnd(t *testing.T) {
 	both.Asks = []actor.Ask{agents.Sleep(1)}
 	for name, action := range map[string]agents.Action{"neither": {}, "both": both} {
 		b := agents.Pure(agents.Config{}, func(agents.Config, agents.State) (agents.Action, error) { return action, nil })
-		if _, err := agents.Replay(b, begin(""), nil); err == nil || !strings.Contains(err.Error(), "one of the two") {
+		if _, err := agents.Replay(b, begin(""), nil); err == nil || !strings.Contains(err.Error(), "either asks or an outcome") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -521,7 +521,7 @@ func TestAnswerCountMismatchIsError(t *testing.T) {
 	})
 	for _, answers := range [][]actor.Answer{nil, {{}}, {{}, {}, {}}} {
 		if _, err := agents.Replay(two, begin(""), [][]actor.Answer{answers}); err == nil {
-			t.Errorf("%d answers to two asks were taken", len(answers))
+			t.Errorf("%d answers to two asks: want an error", len(answers))
 		}
 	}
 }
@@ -579,14 +579,14 @@ func TestCoordinatorCallsHelper(t *testing.T) {
 	if want := []string{`call helper "xyzzy" within 0s`, `wait go "" within 10m0s`}; !slices.Equal(asked, want) {
 		t.Errorf("asked %q", asked)
 	}
-	expired := actor.Answer{Refusal: actor.Refuse(actor.Deadline, "nobody said go")}
+	expired := actor.Answer{Refusal: actor.Refuse(actor.Deadline, "signal expired")}
 	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin("xyzzy"), builtinAnswerer(t, expired, &asked))
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Deadline {
 		t.Errorf("without a signal: %+v, %v", out, err)
 	}
 	out, err = agents.ExecuteAgentRequest(context.Background(), coordinator, begin(" "), builtinAnswerer(t, expired, &asked))
 	if err != nil || out.Refusal == nil || out.Refusal.Reason != actor.Invalid {
-		t.Errorf("without a word: %+v, %v", out, err)
+		t.Errorf("empty message: %+v, %v", out, err)
 	}
 	if err := agents.SameTurn(coordinator, coordinator, begin("x"), [][]actor.Answer{{text("y")}, {{}}}); err != nil {
 		t.Error(err)
@@ -609,11 +609,11 @@ func TestDefineHashesNameAndVersion(t *testing.T) {
 	b := agents.Blocking(agents.Helper{})
 	first, same := agents.Define("helper", "1", "x", b), agents.Define("helper", "1", "y", b)
 	if first.Hash != same.Hash || first.Hash != actor.HashOf([]byte("go:helper:1")) {
-		t.Error("the same agent has two hashes")
+		t.Error("equal names and versions have different hashes")
 	}
 	for _, other := range []actor.Definition{agents.Define("helper", "2", "x", b), agents.Define("helpers", "1", "x", b)} {
 		if other.Hash == first.Hash {
-			t.Errorf("%s has the hash of another", other.Name)
+			t.Errorf("%s: same hash as another agent", other.Name)
 		}
 	}
 }
@@ -624,7 +624,7 @@ func FuzzDecodeState(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := agents.DecodeState(b)
 		if err == nil && !bytes.Equal(s.Encode(), b) {
-			t.Fatalf("%x encodes to %x", b, s.Encode())
+			t.Fatalf("DecodeState accepted %x, Encode returns %x", b, s.Encode())
 		}
 	})
 }

@@ -47,7 +47,7 @@ func toJSON(name string, input any) []byte {
 	}
 	b, err := json.Marshal(input, json.Deterministic(true))
 	if err != nil {
-		panic(fmt.Sprintf("the input of tool %s, a %T, cannot be written as JSON", name, input))
+		panic(fmt.Sprintf("input of tool %s: type %T cannot be encoded as JSON", name, input))
 	}
 	return b
 }

@@ -43,20 +43,20 @@ func (b *bounded) Next(answers []actor.Answer) (actor.Action, error) {
 			answers = merged
 		}
 		if b.bytes > StateBytesMax {
-			return actor.EndRefused(actor.Refuse(actor.Budget, "%s has gathered %d bytes in its turn, at most %d allowed", b.self, b.bytes, StateBytesMax)), nil
+			return actor.EndRefused(actor.Refuse(actor.Budget, "%s: %d bytes of data in one turn, at most %d allowed", b.self, b.bytes, StateBytesMax)), nil
 		}
 		action, err := b.inner.Next(answers)
 		if err != nil {
 			return actor.Action{}, err
 		}
 		if (action.Done == nil) == (len(action.Asks) == 0) {
-			return actor.Action{}, fmt.Errorf("agent %s: an action asks or ends, one of the two", b.self.Agent)
+			return actor.Action{}, fmt.Errorf("agent %s: an action must have either asks or an outcome", b.self.Agent)
 		}
 		if action.Done != nil {
 			return action, nil
 		}
 		if b.steps++; b.steps > b.maxSteps {
-			return actor.EndRefused(actor.Refuse(actor.Budget, "%s wants to make more than %d steps in its turn", b.self, b.maxSteps)), nil
+			return actor.EndRefused(actor.Refuse(actor.Budget, "%s: more than %d steps in one turn", b.self, b.maxSteps)), nil
 		}
 		if action.Asks = b.refuseRepeats(action.Asks); len(action.Asks) > 0 {
 			return action, nil
@@ -72,7 +72,7 @@ func (b *bounded) refuseRepeats(asks []actor.Ask) []actor.Ask {
 	for i, ask := range asks {
 		if ask.Kind == actor.AskTool && b.countRepeats(ask) >= SameToolMax {
 			b.refused[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
-				"%s was asked for %d times with the same input: it will not say anything else", ask.Name, SameToolMax)}
+				"%s was requested %d times with the same input; the result will not change", ask.Name, SameToolMax)}
 			continue
 		}
 		issued = append(issued, ask)
@@ -103,7 +103,7 @@ func (b *bounded) mergeAnswers(answers []actor.Answer) ([]actor.Answer, error) {
 		case refusal != nil:
 			all[i] = *refusal
 		case next == len(answers):
-			return nil, fmt.Errorf("agent %s: %d answers are too few", b.self.Agent, len(answers))
+			return nil, fmt.Errorf("agent %s: too few answers: %d", b.self.Agent, len(answers))
 		default:
 			all[i] = answers[next]
 			next++
@@ -111,7 +111,7 @@ func (b *bounded) mergeAnswers(answers []actor.Answer) ([]actor.Answer, error) {
 		b.bytes += actor.SizeOf(all[i].Parts)
 	}
 	if next != len(answers) {
-		return nil, fmt.Errorf("agent %s: %d answers to %d asks", b.self.Agent, len(answers), next)
+		return nil, fmt.Errorf("agent %s: got %d answers to %d asks", b.self.Agent, len(answers), next)
 	}
 	b.refused = nil
 	return all, nil

@@ -18,8 +18,8 @@ func Define(name, version, doc string, behavior actor.Behavior) actor.Definition
 // Builtin returns the agents that are included in Troupe.
 func Builtin() []actor.Definition {
 	return []actor.Definition{
-		Define("coordinator", "1", "Asks the helper, waits for the signal go, then tells what the helper said.", Blocking(Coordinator{})),
-		Define("helper", "1", "Answers with what it was told.", Blocking(Helper{})),
+		Define("coordinator", "1", "Calls the helper, waits for the signal go, then returns the reply.", Blocking(Coordinator{})),
+		Define("helper", "1", "Returns its message.", Blocking(Helper{})),
 	}
 }
 
@@ -30,7 +30,7 @@ type Coordinator struct{}
 func (Coordinator) Turn(t *Turn) (string, error) {
 	message := strings.TrimSpace(t.Message())
 	if message == "" {
-		return "", actor.Refuse(actor.Invalid, "tell me what to ask the helper")
+		return "", actor.Refuse(actor.Invalid, "empty message: want a question for the helper")
 	}
 	reply, err := t.Call("helper", message)
 	if err != nil {

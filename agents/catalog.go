@@ -47,10 +47,10 @@ type Catalog struct {
 // is not among those of the node.
 func (s *Spec) AvailabilityWarnings(registry *tools.Registry, models []string) (warnings []string) {
 	if missing := s.MissingTools(registry); len(missing) > 0 {
-		warnings = append(warnings, fmt.Sprintf("agent %s does without the tools %s: this node does not have them", s.ID, strings.Join(missing, ", ")))
+		warnings = append(warnings, fmt.Sprintf("agent %s: tools %s are not available on this node", s.ID, strings.Join(missing, ", ")))
 	}
 	if s.Kind == KindDeclared && !slices.Contains(models, s.Model) {
-		warnings = append(warnings, fmt.Sprintf("agent %s asks the model %s, which this node does not know: it knows %s", s.ID, s.Model, strings.Join(models, ", ")))
+		warnings = append(warnings, fmt.Sprintf("agent %s: model %s is not configured on this node, which has %s", s.ID, s.Model, strings.Join(models, ", ")))
 	}
 	return warnings
 }
@@ -117,13 +117,13 @@ func (r *CatalogReader) compile(item actor.StateItem) (a compiledAgent, err erro
 			a.spec, err = ReadJSON(f.Spec)
 		}
 	default:
-		return compiledAgent{}, fmt.Errorf("the registry keeps %.80q, which this version does not know: it was written by a later one", item.Name)
+		return compiledAgent{}, fmt.Errorf("registry item %.80q: unknown to this version, written by a later one", item.Name)
 	}
 	if err == nil {
 		a.def, err = Compile(a.spec, r.tools)
 	}
 	if err != nil {
-		return compiledAgent{}, fmt.Errorf("the registry keeps %.80q, which this version cannot read: %w", item.Name, err)
+		return compiledAgent{}, fmt.Errorf("registry item %.80q: %w", item.Name, err)
 	}
 	return a, nil
 }

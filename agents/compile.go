@@ -24,7 +24,7 @@ func Compile(spec Spec, registry *tools.Registry) (actor.Definition, error) {
 		return actor.Definition{}, fmt.Errorf("agent %s: %w", spec.ID, err)
 	}
 	if !bytes.Equal(spec.Encode(), encoded) {
-		return actor.Definition{}, fmt.Errorf("agent %s: its spec leaves things open; read it with ReadTOML or ReadJSON", spec.ID)
+		return actor.Definition{}, fmt.Errorf("agent %s: incomplete spec; parse it with ReadTOML or ReadJSON", spec.ID)
 	}
 	def := actor.Definition{Name: spec.ID, Hash: spec.Hash(), Doc: spec.Description, Spec: encoded}
 	if spec.Durability == "none" {
@@ -104,7 +104,7 @@ func completionOf(subject string, answer actor.Answer) (upstream.Completion, *ac
 		return upstream.Completion{}, answer.Refusal
 	}
 	if len(answer.Parts) != 1 {
-		return upstream.Completion{}, actor.Refuse(actor.Unavailable, "%s answers with %d parts, want one", subject, len(answer.Parts))
+		return upstream.Completion{}, actor.Refuse(actor.Unavailable, "%s: got %d parts in the answer, want 1", subject, len(answer.Parts))
 	}
 	c, err := upstream.DecodeCompletion(answer.Parts[0].Bytes)
 	if err != nil {
@@ -120,19 +120,19 @@ func endTurn(subject string, c upstream.Completion, warnings []string) Action {
 	warning := ""
 	switch c.Finish {
 	case upstream.FinishLength:
-		warning = "the answer is cut off: " + subject + " was allowed no more tokens"
+		warning = "answer truncated: " + subject + " reached its token limit"
 	case upstream.FinishFilter:
-		warning = "the upstream of " + subject + " held a part of the answer back"
+		warning = "answer incomplete: the upstream of " + subject + " filtered a part of it"
 	case upstream.NoFinish:
-		warning = "the answer of " + subject + " stopped before its end"
+		warning = "answer incomplete: " + subject + " stopped early"
 	}
 	switch {
 	case warning == "" && len(warnings) == 0 || mutant.On("part-for-whole"):
 		return Complete(c.Text)
 	case c.Text == "" && c.Finish == upstream.FinishFilter:
-		return EndRefused(actor.Refuse(actor.Rejected, "the upstream of %s held the whole answer back (content_filter)", subject))
+		return EndRefused(actor.Refuse(actor.Rejected, "the upstream of %s filtered the whole answer (content_filter)", subject))
 	case c.Text == "" && warning != "":
-		return EndRefused(actor.Refuse(actor.Unavailable, "%s, before its first word", warning))
+		return EndRefused(actor.Refuse(actor.Unavailable, "%s, before any text", warning))
 	case warning != "":
 		warnings = append(slices.Clone(warnings), warning)
 	}

@@ -90,14 +90,14 @@ func SameTurn(one, other actor.Behavior, request actor.Begin, answers [][]actor.
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if !reflect.DeepEqual(a[i].Done, b[i].Done) {
-			return fmt.Errorf("step %d: one ends with %+v, the other with %+v", i+1, a[i].Done, b[i].Done)
+			return fmt.Errorf("step %d: the first ends with %+v, the second with %+v", i+1, a[i].Done, b[i].Done)
 		}
 	}
 	switch {
 	case (errA == nil) != (errB == nil):
-		return fmt.Errorf("step %d: one fails with %v, the other with %v", min(len(a), len(b))+1, errA, errB)
+		return fmt.Errorf("step %d: the first fails with %v, the second with %v", min(len(a), len(b))+1, errA, errB)
 	case len(a) != len(b):
-		return fmt.Errorf("one makes %d steps, the other %d", len(a), len(b))
+		return fmt.Errorf("the first makes %d steps, the second %d", len(a), len(b))
 	}
 	return nil
 }

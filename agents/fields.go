@@ -68,7 +68,7 @@ func specOf(members []member) (Spec, error) {
 	var s Spec
 	var problems Problems
 	if len(members) > membersMax {
-		return Spec{}, Problems{{Text: fmt.Sprintf("says %d things, where there are %d to say", len(members), len(specFields))}}
+		return Spec{}, Problems{{Text: fmt.Sprintf("has %d members, but a spec has only %d fields", len(members), len(specFields))}}
 	}
 	report := func(m member, text string) {
 		problems = append(problems, Problem{Line: m.line, Column: m.col, Field: fmt.Sprintf("%.80s", strings.ToValidUTF8(m.path, "\uFFFD")), Text: text})
@@ -82,7 +82,7 @@ func specOf(members []member) (Spec, error) {
 			case !isTable(m.path):
 				report(m, unknownField(m, s.Kind))
 			case m.path == "auth" && !empty:
-				report(m, fmt.Sprintf("want a table with env, the name of a variable that holds the secret, like %sHELPER; the secret itself is not kept", upstream.AuthEnvPrefix))
+				report(m, fmt.Sprintf("want a table with env, the name of the environment variable with the secret, like %sHELPER; the secret itself is not stored", upstream.AuthEnvPrefix))
 			case !empty:
 				report(m, "want a table, got "+describeValue(m.value))
 			}
@@ -90,7 +90,7 @@ func specOf(members []member) (Spec, error) {
 		}
 		f := specFields[i]
 		if f.kind != "" && f.kind != s.Kind {
-			report(m, fmt.Sprintf("an agent of kind %s has none; leave it out", s.Kind))
+			report(m, fmt.Sprintf("not allowed for an agent of kind %s; remove it", s.Kind))
 		} else if err := f.set(&s, m.value); err != nil {
 			report(m, err.Error())
 		}
@@ -107,7 +107,7 @@ func specOf(members []member) (Spec, error) {
 	}
 	s.setDefaults()
 	if n := len(s.Encode()); n > SpecBytesMax {
-		return Spec{}, Problems{{Text: fmt.Sprintf("it has %d bytes in all, at most %d are kept; shorten the prompt", n, SpecBytesMax)}}
+		return Spec{}, Problems{{Text: fmt.Sprintf("the spec has %d bytes, at most %d allowed; shorten the prompt", n, SpecBytesMax)}}
 	}
 	return s, nil
 }
@@ -131,12 +131,12 @@ func kindOfSource(members []member) string {
 func (s *Spec) missingFields() (problems Problems) {
 	switch {
 	case s.ID == "" && s.Name == "":
-		problems = append(problems, Problem{Field: "name", Text: `is missing; say how the agent is called, like name = "helper"`})
+		problems = append(problems, Problem{Field: "name", Text: `is missing; want the name of the agent, like name = "helper"`})
 	case s.ID == "" && actor.CheckName(s.Name) != nil:
-		problems = append(problems, Problem{Field: "name", Text: actor.CheckName(s.Name).Error() + `; give it such an agent_id besides`})
+		problems = append(problems, Problem{Field: "name", Text: actor.CheckName(s.Name).Error() + `; add a valid agent_id`})
 	}
 	if s.Kind == KindExternal && s.Endpoint == "" {
-		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; say where the agent answers, like endpoint = "http://127.0.0.1:9001"`})
+		problems = append(problems, Problem{Field: "endpoint", Text: `is missing; want the URL of the agent, like endpoint = "http://127.0.0.1:9001"`})
 	}
 	return problems
 }
@@ -152,9 +152,9 @@ func unknownField(m member, kind string) string {
 		parent, name, inTable := strings.Cut(f.name, ".")
 		switch {
 		case nested && !inTable && f.name == last:
-			return fmt.Sprintf("is unknown: %s is no part of [%s]; write it before the first [table]", last, table)
+			return fmt.Sprintf("is unknown: %s is not a key of [%s]; move it before the first [table]", last, table)
 		case !nested && inTable && name == last:
-			return fmt.Sprintf("is unknown: it belongs into [%s]", parent)
+			return fmt.Sprintf("is unknown: it belongs in [%s]", parent)
 		}
 	}
 	best, distance := "", 4
@@ -172,7 +172,7 @@ func unknownField(m member, kind string) string {
 			names = append(names, f.name)
 		}
 	}
-	return "is unknown; there are: " + strings.Join(names, ", ")
+	return "is unknown; known fields: " + strings.Join(names, ", ")
 }
 
 // editDistance returns the number of insertions, deletions and substitutions that
@@ -227,7 +227,7 @@ func text(limit int, target func(*Spec) *string, check func(string) error) func(
 		case !ok:
 			return fmt.Errorf("want text, got %s", describeValue(v))
 		case strings.TrimSpace(t) == "":
-			return fmt.Errorf("is empty; leave it out, or say something")
+			return fmt.Errorf("is empty; remove it or set a value")
 		case len(t) > limit:
 			return fmt.Errorf("%d bytes, at most %d allowed", len(t), limit)
 		case !utf8.ValidString(t) || strings.ContainsRune(t, 0):
@@ -269,7 +269,7 @@ func list(limit int, target func(*Spec) *[]string, check func(string) error) fun
 	return func(s *Spec, v any) error {
 		values, ok := v.([]any)
 		if !ok {
-			return fmt.Errorf(`want a list of texts, like ["a", "b"], got %s`, describeValue(v))
+			return fmt.Errorf(`want a list of text, like ["a", "b"], got %s`, describeValue(v))
 		}
 		if len(values) > limit {
 			return fmt.Errorf("%d entries, at most %d allowed", len(values), limit)
@@ -284,7 +284,7 @@ func list(limit int, target func(*Spec) *[]string, check func(string) error) fun
 				return fmt.Errorf("entry %d: %w", i+1, err)
 			}
 			if slices.Contains(names, name) {
-				return fmt.Errorf("entry %d: %q is there twice; say it once", i+1, name)
+				return fmt.Errorf("entry %d: %q is a duplicate", i+1, name)
 			}
 			names = append(names, name)
 		}
@@ -334,7 +334,7 @@ func checkLine(line string) error {
 func checkToolName(name string) error {
 	switch {
 	case strings.HasPrefix(name, reservedToolsPrefix):
-		return fmt.Errorf("%.80q: tools named %s… are not for agents", name, reservedToolsPrefix)
+		return fmt.Errorf("%.80q: the prefix %s is reserved for internal tools", name, reservedToolsPrefix)
 	case len(name) > tools.NameBytesMax || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != "" || name == "":
 		return fmt.Errorf("%.80q: want 1 to %d letters, digits, '.', '_' and '-'", name, tools.NameBytesMax)
 	}
@@ -343,7 +343,7 @@ func checkToolName(name string) error {
 
 func checkTarget(name string) error {
 	if strings.Contains(name, "/") {
-		return fmt.Errorf("%.80q: want an agent alone, without a session", name)
+		return fmt.Errorf("%.80q: want an agent without a session", name)
 	}
 	return actor.CheckName(name)
 }

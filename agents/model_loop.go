@@ -46,7 +46,7 @@ func (t modelLoop) next(_ Config, state State) (Action, error) {
 		case len(c.Calls) == 0:
 			return t.finish(c, answer.Warnings), nil
 		case steps+1 >= t.spec.Limits.Steps: // no prompt is left that could use the tool results
-			return EndRefused(actor.Refuse(actor.Budget, "%s was asked %d times in one turn, and still wants tools", t.modelName(), steps+1)), nil
+			return EndRefused(actor.Refuse(actor.Budget, "%s: %d prompts in one turn without a final answer", t.modelName(), steps+1)), nil
 		}
 		uses := t.planToolUses(c.Calls)
 		asks := pendingAsks(uses)
@@ -73,7 +73,7 @@ func (t modelLoop) modelName() string { return "model " + t.spec.Model + " of " 
 func (t modelLoop) finish(c upstream.Completion, warnings []string) Action {
 	action := endTurn(t.modelName(), c, warnings)
 	if c.Text == "" && action.Done.Refusal == nil {
-		return EndRefused(actor.Refuse(actor.Unavailable, "%s ends without a word", t.modelName()))
+		return EndRefused(actor.Refuse(actor.Unavailable, "%s returned an empty answer", t.modelName()))
 	}
 	return action
 }
@@ -83,11 +83,11 @@ func (t modelLoop) askModel(d conversation) Action {
 	prompt := upstream.Prompt{Messages: d.messages, Tools: t.toolSpecs, MaxTokens: t.spec.Parameters.MaxTokens,
 		Temperature: t.spec.Parameters.Temperature, Seed: t.spec.Parameters.Seed}
 	if err := prompt.Check(); err != nil {
-		return EndRefused(actor.Refuse(actor.Unavailable, "%s cannot be asked: %v", t.modelName(), err))
+		return EndRefused(actor.Refuse(actor.Unavailable, "%s: invalid prompt: %v", t.modelName(), err))
 	}
 	body := prompt.Encode()
 	if len(body) > upstream.PromptBytesMax {
-		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has grown to %d bytes, at most %d allowed; send less at once", t.spec.ID, len(body), upstream.PromptBytesMax))
+		return EndRefused(actor.Refuse(actor.Budget, "the prompt of %s has %d bytes, at most %d allowed; send smaller messages", t.spec.ID, len(body), upstream.PromptBytesMax))
 	}
 	return Continue("thinking", nil, actor.Ask{
 		Kind: actor.AskModel, Name: t.spec.Model, Parts: actor.Text(actor.FitText(d.latest, summaryBytesMax)), Body: body,
@@ -150,11 +150,11 @@ func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 // rejects it and records the rejection.
 func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.hasTool(call.Name) {
-		available := "it has none"
+		available := "it has no tools"
 		if len(t.spec.Tools) > 0 {
-			available = "it has " + strings.Join(t.spec.Tools, ", ")
+			available = "it may use " + strings.Join(t.spec.Tools, ", ")
 		}
-		return actor.Refuse(actor.Rejected, "%s may not use a tool %.80q: %s", t.spec.ID, call.Name, available)
+		return actor.Refuse(actor.Rejected, "%s may not use the tool %.80q; %s", t.spec.ID, call.Name, available)
 	}
 	if call.Name != tools.CallAgent {
 		return nil
@@ -163,7 +163,7 @@ func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.R
 		Agent string `json:"agent_id"`
 	}
 	if json.Unmarshal(input, &in) == nil && in.Agent != "" && !t.spec.MayCall(in.Agent) {
-		return actor.Refuse(actor.Rejected, "%s may not call %.80q: it may call %s", t.spec.ID, in.Agent, listOrNone(t.spec.Agents))
+		return actor.Refuse(actor.Rejected, "%s may not call %.80q; it may call %s", t.spec.ID, in.Agent, listOrNone(t.spec.Agents))
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (t modelLoop) hasTool(tool string) bool {
 
 func listOrNone(agents []string) string {
 	if len(agents) == 0 {
-		return "nobody"
+		return "no agent"
 	}
 	return strings.Join(agents, ", ")
 }
@@ -240,7 +240,7 @@ func resultText(a actor.Answer) string {
 	if r := a.Refusal; r != nil {
 		text := "error " + r.Reason.Info().Type + ": " + r.Error()
 		if r.RetryAfter > 0 {
-			text += fmt.Sprintf(" (it may be tried again after %v)", r.RetryAfter.Round(time.Millisecond))
+			text += fmt.Sprintf(" (retry after %v)", r.RetryAfter.Round(time.Millisecond))
 		}
 		return text
 	}

@@ -23,7 +23,7 @@ import (
 // testTools returns a registry with call_agent and a tool that returns its input.
 func testTools(t interface{ Fatal(...any) }) *tools.Registry {
 	r := tools.NewRegistry()
-	err := r.RegisterBuiltin(tools.Tool{Name: "text.echo", Description: "Says it back.",
+	err := r.RegisterBuiltin(tools.Tool{Name: "text.echo", Description: "Returns its input.",
 		Schema:  `{"type":"object","properties":{"text":{"type":"string"}},"required":["text"],"additionalProperties":false}`,
 		Handler: func(_ context.Context, input []byte) tools.Result { return tools.JSON(input) }})
 	if err != nil {
@@ -70,7 +70,7 @@ func (f *loopFixture) answer(_ context.Context, ask actor.Ask) actor.Answer {
 	if ask.Kind == actor.AskModel {
 		prompt, err := upstream.DecodePrompt(ask.Body)
 		if err != nil {
-			f.t.Fatalf("a prompt that no model can be asked: %v", err)
+			f.t.Fatalf("invalid prompt: %v", err)
 		}
 		f.prompts = append(f.prompts, prompt)
 		if len(f.prompts) <= len(f.script) {
@@ -106,7 +106,7 @@ func (f *loopFixture) execute(b actor.Behavior, message string) actor.Outcome {
 		}
 		if action.Done != nil {
 			if err := agents.SameTurn(b, b, begin(message), f.answers); err != nil {
-				f.t.Fatalf("made again: %v", err)
+				f.t.Fatalf("replay differs: %v", err)
 			}
 			return *action.Done
 		}
@@ -153,10 +153,10 @@ func TestDeclaredAgentCallsAgent(t *testing.T) {
 		t.Errorf("asked %v", f.asks)
 	}
 	if got := actor.TextOf(f.asks[0].Parts); got != "Ask the helper agent xyzzy" {
-		t.Errorf("the first ask says %q", got)
+		t.Errorf("first ask: text %q", got)
 	}
 	if got := actor.TextOf(f.asks[2].Parts); got != "call_agent: response from helper: xyzzy" {
-		t.Errorf("the second ask says %q", got)
+		t.Errorf("third ask: text %q", got)
 	}
 }
 
@@ -218,12 +218,12 @@ func TestFailedToolCallIsReturnedToModel(t *testing.T) {
 		call, want string
 		issued     int // number of issued asks
 	}{
-		{`fly {}`, `error call_rejected: AgentCallRejected: planner may not use a tool "fly": it has call_agent, text.echo, browser.open`, 0},
-		{`troupe.announce {"items":[]}`, `error call_rejected: AgentCallRejected: planner may not use a tool "troupe.announce"`, 0},
+		{`fly {}`, `error call_rejected: AgentCallRejected: planner may not use the tool "fly"; it may use call_agent, text.echo, browser.open`, 0},
+		{`troupe.announce {"items":[]}`, `error call_rejected: AgentCallRejected: planner may not use the tool "troupe.announce"`, 0},
 		{`browser.open {}`, `error agent_not_found: AgentNotFound: no tool is named "browser.open"`, 1},
 		{`call_agent {"agent_id":"ghost","message":"hi"}`, `error agent_not_found: AgentNotFound: no agent is named ghost`, 1},
-		{`call_agent {"agent_id":"oracle/s-1","message":"hi"}`, `error call_rejected: AgentCallRejected: planner may not call "oracle/s-1": it may call helper, ghost`, 0},
-		{"call_agent \t\n{\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error call_rejected: AgentCallRejected: planner may not call "oracle": it may call helper, ghost`, 0},
+		{`call_agent {"agent_id":"oracle/s-1","message":"hi"}`, `error call_rejected: AgentCallRejected: planner may not call "oracle/s-1"; it may call helper, ghost`, 0},
+		{"call_agent \t\n{\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error call_rejected: AgentCallRejected: planner may not call "oracle"; it may call helper, ghost`, 0},
 		{"call_agent \u00a0{\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error invalid_request: InvalidInput: call_agent:`, 1},
 		{"call_agent {\"agent_id\":\"oracle\",\"message\":\"hi\"}\u2028", `error invalid_request: InvalidInput: call_agent:`, 1},
 		{"call_agent {\"agent_id\":\"helper\",\"agent_id\":\"oracle\",\"message\":\"hi\"}", `error invalid_request: InvalidInput: call_agent:`, 1},
@@ -233,20 +233,20 @@ func TestFailedToolCallIsReturnedToModel(t *testing.T) {
 		{`text.echo {"text":7}`, `error invalid_request: InvalidInput: text.echo: text:`, 1},
 		{`text.echo `, `error invalid_request: InvalidInput: text.echo:`, 1},
 	} {
-		f := newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
+		f := newLoopFixture(t, toolCompletion(c.call), textCompletion("done without it"))
 		out := f.execute(compileTOML(t, agent), "go")
-		if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "I make do" {
+		if out.Status != actor.Succeeded || actor.TextOf(out.Parts) != "done without it" {
 			t.Errorf("%s: %+v", c.call, out)
 			continue
 		}
 		if got := f.toolResults(); !strings.HasPrefix(got, c.want) {
-			t.Errorf("%s: the model was told %q, want %q", c.call, got, c.want)
+			t.Errorf("%s: tool result %q, want %q", c.call, got, c.want)
 		}
 		if got := len(f.asks) - len(f.prompts); got != c.issued {
-			t.Errorf("%s: %d asks went out, want %d", c.call, got, c.issued)
+			t.Errorf("%s: %d asks issued, want %d", c.call, got, c.issued)
 		}
 		// With on_failure = "fail_run" the run fails instead.
-		f = newLoopFixture(t, toolCompletion(c.call), textCompletion("I make do"))
+		f = newLoopFixture(t, toolCompletion(c.call), textCompletion("done without it"))
 		if out := f.execute(compileTOML(t, agent+"\non_failure = \"fail_run\""), "go"); out.Refusal == nil || len(f.prompts) != 1 {
 			t.Errorf("%s: fail_run: %+v", c.call, out)
 		}
@@ -258,7 +258,7 @@ func TestToolResultsKeepCallOrder(t *testing.T) {
 	f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]"), "go")
 	got := strings.Split(f.toolResults(), "\n")
 	if len(got) != 4 || !strings.HasPrefix(got[0], "error call_rejected") || got[1] != `{"text":"a"}` || !strings.HasPrefix(got[2], "error call_rejected") || got[3] != `{"text":"b"}` {
-		t.Errorf("the model was told %q", got)
+		t.Errorf("tool results %q", got)
 	}
 }
 
@@ -274,7 +274,7 @@ func TestModelAskPartsAreTruncated(t *testing.T) {
 	f := newLoopFixture(t)
 	f.execute(compileTOML(t, `name = "a"`), strings.Repeat("long ", 10_000))
 	if n := actor.SizeOf(f.asks[0].Parts); n < 500 || n > 1<<10 {
-		t.Errorf("the ask holds %d bytes beside its body", n)
+		t.Errorf("the ask has parts of %d bytes, want 500 to 1024", n)
 	}
 }
 
@@ -303,7 +303,7 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 	open.Tools = nil // set by default, which may change
 	for _, bad := range []agents.Spec{open, {}, {ID: "a"}, {ID: "a", Name: "a", Kind: agents.KindDeclared}, {ID: "a", Name: "a", Kind: agents.KindExternal, Endpoint: "x"}} {
 		if _, err := agents.Compile(bad, testTools(t)); err == nil {
-			t.Errorf("%+v was compiled", bad)
+			t.Errorf("Compile(%+v): want an error", bad)
 		}
 	}
 }
@@ -317,8 +317,8 @@ func TestRetryableRefusalNamesRetryDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _ := upstream.DecodePrompt(action.Asks[0].Body)
-	if got := p.Messages[3].Text; got != "error agent_busy: AgentBusy: helper/s-1 is full (it may be tried again after 1.5s)" {
-		t.Errorf("the model is told %q", got)
+	if got := p.Messages[3].Text; got != "error agent_busy: AgentBusy: helper/s-1 is full (retry after 1.5s)" {
+		t.Errorf("tool result %q", got)
 	}
 }
 
@@ -331,12 +331,12 @@ func TestOutcomeByFinishReason(t *testing.T) {
 	}{
 		{textCompletion("all of it"), actor.Succeeded, 0, ""},
 		{upstream.Completion{Text: "all of it", Finish: upstream.FinishAnother}, actor.Succeeded, 0, ""},
-		{upstream.Completion{Text: "a part", Finish: upstream.FinishLength}, actor.Partial, 0, "allowed no more tokens"},
-		{upstream.Completion{Text: "a part", Finish: upstream.FinishFilter}, actor.Partial, 0, "held a part of the answer back"},
-		{upstream.Completion{Text: "a part"}, actor.Partial, 0, "stopped before its end"},
-		{upstream.Completion{Finish: upstream.FinishLength}, actor.Failed, actor.Unavailable, "before its first word"},
+		{upstream.Completion{Text: "a part", Finish: upstream.FinishLength}, actor.Partial, 0, "reached its token limit"},
+		{upstream.Completion{Text: "a part", Finish: upstream.FinishFilter}, actor.Partial, 0, "filtered a part of it"},
+		{upstream.Completion{Text: "a part"}, actor.Partial, 0, "stopped early"},
+		{upstream.Completion{Finish: upstream.FinishLength}, actor.Failed, actor.Unavailable, "before any text"},
 		{upstream.Completion{Finish: upstream.FinishFilter}, actor.Failed, actor.Rejected, "content_filter"},
-		{upstream.Completion{}, actor.Failed, actor.Unavailable, "before its first word"},
+		{upstream.Completion{}, actor.Failed, actor.Unavailable, "before any text"},
 	} {
 		for name, b := range map[string]actor.Behavior{"declared": compileTOML(t, `name = "a"`), "external": compileTOML(t, "name = \"a\"\nendpoint = \"http://127.0.0.1:9\"")} {
 			actions, err := agents.Replay(b, begin("go"), [][]actor.Answer{{completionAnswer(c.completion)}})
@@ -357,7 +357,7 @@ func TestOutcomeByFinishReason(t *testing.T) {
 
 func TestEmptyCompletionIsRefused(t *testing.T) {
 	f := newLoopFixture(t, textCompletion(""))
-	if out := f.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "without a word") {
+	if out := f.execute(compileTOML(t, `name = "a"`), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable || !strings.Contains(out.Refusal.Detail, "empty answer") {
 		t.Errorf("%+v", out)
 	}
 	// For an external agent an empty answer is valid.
@@ -392,7 +392,7 @@ func TestModelStepLimit(t *testing.T) {
 		t.Errorf("%+v after %d prompts and %d asks", out, len(f.prompts), len(f.asks))
 	}
 	if max := dispatcher.DefaultLimits().StepsPerTurnMax; len(f.answers) > max {
-		t.Errorf("the runtime stops a turn after %d steps, this one has %d", max, len(f.answers))
+		t.Errorf("the runtime allows %d steps in a turn, this one has %d", max, len(f.answers))
 	}
 	f = newLoopFixture(t, script...)
 	if out := f.execute(compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]\nlimits.steps = 3"), "go"); out.Refusal == nil || out.Refusal.Reason != actor.Budget || len(f.prompts) != 3 || len(f.asks) != 5 {
@@ -411,10 +411,10 @@ func TestModelStepLimit(t *testing.T) {
 func TestThirdIdenticalToolCallIsRejected(t *testing.T) {
 	for _, call := range []string{`text.echo {"text":"x"}`, `call_agent {"agent_id":"helper","message":"x"}`} {
 		reformatted := strings.Replace(call, ":", ": ", 1) // the same input with another spacing
-		f := newLoopFixture(t, toolCompletion(call), toolCompletion(reformatted), toolCompletion(call), textCompletion("I give up"))
+		f := newLoopFixture(t, toolCompletion(call), toolCompletion(reformatted), toolCompletion(call), textCompletion("no result"))
 		out := f.execute(compileTOML(t, "name = \"a\"\ntools = [\"call_agent\", \"text.echo\"]"), "go")
-		if out.Status != actor.Succeeded || len(f.asks) != 4+2 || !strings.Contains(f.toolResults(), "was asked for 3 times with the same input") {
-			t.Errorf("%s: %+v, %d asks, the model was told %s", call, out, len(f.asks), f.toolResults())
+		if out.Status != actor.Succeeded || len(f.asks) != 4+2 || !strings.Contains(f.toolResults(), "was requested 3 times with the same input") {
+			t.Errorf("%s: %+v, %d asks, tool results %s", call, out, len(f.asks), f.toolResults())
 		}
 	}
 }
@@ -453,7 +453,7 @@ func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 			answers = []actor.Answer{completionAnswer(toolCompletion(fmt.Sprintf(`text.echo {"text":"%d"}`, i)))}
 		}
 	}
-	t.Error("it goes on for ever")
+	t.Error("the turn did not end")
 }
 
 // Refusals do not count as content, but they add to the prompt.
@@ -467,13 +467,13 @@ func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case action.Done != nil:
-			if action.Done.Refusal.Reason != actor.Budget || !strings.Contains(action.Done.Refusal.Detail, "send less at once") {
+			if action.Done.Refusal.Reason != actor.Budget || !strings.Contains(action.Done.Refusal.Detail, "send smaller messages") {
 				t.Errorf("%+v", action.Done)
 			}
 			return
 		case action.Asks[0].Kind == actor.AskModel:
 			if len(action.Asks[0].Body) > upstream.PromptBytesMax {
-				t.Fatalf("a prompt of %d bytes", len(action.Asks[0].Body))
+				t.Fatalf("prompt of %d bytes exceeds the limit", len(action.Asks[0].Body))
 			}
 			for i := range calls {
 				calls[i] = fmt.Sprintf(`text.echo {"text":"%d.%d"}`, step, i)
@@ -486,7 +486,7 @@ func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 			}
 		}
 	}
-	t.Error("it goes on for ever")
+	t.Error("the turn did not end")
 }
 
 // The largest state results in a prompt of valid size.
@@ -498,7 +498,7 @@ func TestLargestPromptFitsLimit(t *testing.T) {
 		t.Fatalf("%+v, %v", action, err)
 	}
 	if action.Done == nil && len(action.Asks[0].Body) > upstream.PromptBytesMax {
-		t.Errorf("a prompt of %d bytes", len(action.Asks[0].Body))
+		t.Errorf("prompt of %d bytes exceeds the limit", len(action.Asks[0].Body))
 	}
 }
 
@@ -554,7 +554,7 @@ func TestAnyConversationEndsAndReplays(t *testing.T) {
 		}
 		for _, ask := range f.asks {
 			if ask.Check(actor.MessageBytesMax) != nil || ask.Kind == actor.AskModel && actor.SizeOf(ask.Parts) > 1<<10 {
-				r.Fatalf("asks %v of %d bytes", ask, actor.SizeOf(ask.Parts))
+				r.Fatalf("invalid ask %v of %d bytes", ask, actor.SizeOf(ask.Parts))
 			}
 		}
 	})

@@ -59,14 +59,14 @@ func TestTOMLNestingLimit(t *testing.T) {
 func TestSpecMemberCountLimit(t *testing.T) {
 	_, err := agents.ReadTOML(strings.Join(toolNames(5000), " = 1\n") + " = 1\n")
 	var problems agents.Problems
-	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), "says 5000 things, where there are") {
+	if !errors.As(err, &problems) || len(problems) != 1 || !strings.Contains(err.Error(), "has 5000 members") {
 		t.Errorf("%.200v", err)
 	}
 	var members []string
 	for _, name := range toolNames(5000) {
 		members = append(members, fmt.Sprintf("%q:1", name))
 	}
-	if _, err := agents.ReadJSON([]byte("{" + strings.Join(members, ",") + "}")); err == nil || !strings.Contains(err.Error(), "says 5000 things") {
+	if _, err := agents.ReadJSON([]byte("{" + strings.Join(members, ",") + "}")); err == nil || !strings.Contains(err.Error(), "has 5000 members") {
 		t.Errorf("%.200v", err)
 	}
 }

@@ -47,7 +47,7 @@ func (s registryState) apply(operation, body string) (change, *actor.Refusal) {
 		}
 		return s.revokeKey(id)
 	default:
-		return change{}, actor.Refuse(actor.Invalid, "the registry knows %s, %s, %s, %s and %s, not %.40q", OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, operation)
+		return change{}, actor.Refuse(actor.Invalid, "want operation %s, %s, %s, %s or %s, got %.40q", OpPut, OpRegister, OpDelete, OpCreateKey, OpRevokeKey, operation)
 	}
 }
 
@@ -62,15 +62,15 @@ func (s registryState) readSpec(operation, body string) (Spec, *actor.Refusal) {
 	}
 	switch {
 	case operation == OpRegister && spec.Kind != KindExternal:
-		refusal := actor.Refuse(actor.Invalid, `endpoint: is missing; say where the agent answers, like "http://127.0.0.1:9001", or create a declared agent`)
+		refusal := actor.Refuse(actor.Invalid, `endpoint: is missing; want the URL of the agent, like "http://127.0.0.1:9001", or create a declared agent`)
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
 	case operation == OpPut && spec.Kind != KindDeclared:
-		refusal := actor.Refuse(actor.Invalid, "endpoint: a declared agent has none; register an external agent instead")
+		refusal := actor.Refuse(actor.Invalid, "endpoint: not allowed for a declared agent; register an external agent instead")
 		refusal.Field = "endpoint"
 		return Spec{}, refusal
 	case spec.ID == RegistryID.Agent || slices.Contains(s.native, spec.ID):
-		return Spec{}, actor.Refuse(actor.Rejected, "%s is a part of this program: take another name", spec.ID)
+		return Spec{}, actor.Refuse(actor.Rejected, "%s is part of this program; choose another name", spec.ID)
 	}
 	return spec, nil
 }
@@ -95,7 +95,7 @@ func (s registryState) putAgent(spec Spec) (change, *actor.Refusal) {
 	}
 	if !exists {
 		if s.count(agentPrefix) >= AgentsMax {
-			return change{}, actor.Refuse(actor.Budget, "there are %d agents, at most %d are kept: delete one first", AgentsMax, AgentsMax)
+			return change{}, actor.Refuse(actor.Budget, "%d agents exist, at most %d allowed; delete one first", AgentsMax, AgentsMax)
 		}
 		item.Value = s.encodeAgent(spec)
 		return s.checkSize(change{updates: []actor.StateItem{item}, answer: answer})
@@ -139,7 +139,7 @@ func (s registryState) checkDurability(spec Spec) *actor.Refusal {
 }
 
 func durabilityRefusal(id, durability string) *actor.Refusal {
-	r := actor.Refuse(actor.Rejected, "%s has durability %s, or had it not long ago, and its actors' journals need it: keep it, or take another name", id, durability)
+	r := actor.Refuse(actor.Rejected, "%s has, or recently had, durability %s, which cannot change while its runs may be open; keep it or choose another name", id, durability)
 	r.Field = "durability"
 	return r
 }
@@ -151,16 +151,16 @@ func (s registryState) checkReplace(previous, spec Spec) *actor.Refusal {
 	case s.principal == Operator:
 		return nil
 	case previous.Kind != spec.Kind:
-		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s: delete it first, or take another name", spec.ID, previous.Kind)
+		return actor.Refuse(actor.Rejected, "%s is an agent of kind %s; delete it first or choose another name", spec.ID, previous.Kind)
 	case previous.Kind == KindExternal && previous.Endpoint != spec.Endpoint && owner != actor.FitText(s.principal, runs.NameBytesMax):
-		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, who alone may move it: delete it first, or take another name", spec.ID, ownerOrUnknown(owner))
+		return actor.Refuse(actor.Rejected, "%s is registered at another endpoint by %s, and only that principal may change it; delete it first or choose another name", spec.ID, ownerOrUnknown(owner))
 	}
 	return nil
 }
 
 func ownerOrUnknown(principal string) string {
 	if principal == "" {
-		return "somebody"
+		return "an unknown principal"
 	}
 	return principal
 }
@@ -169,9 +169,9 @@ func (s registryState) deleteAgent(id string) (change, *actor.Refusal) {
 	previous, exists := s.agent(id)
 	if !exists {
 		if id == RegistryID.Agent || slices.Contains(s.native, id) {
-			return change{}, actor.Refuse(actor.Rejected, "%s is a part of this program and cannot be deleted", id)
+			return change{}, actor.Refuse(actor.Rejected, "%s is part of this program and cannot be deleted", id)
 		}
-		return s.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", id)), nil
+		return s.announceAbsent(agentPrefix+id, actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", id)), nil
 	}
 	retired, refusal := s.retire(previous)
 	if refusal != nil {
@@ -217,7 +217,7 @@ func (s registryState) retire(previous Spec) ([]actor.StateItem, *actor.Refusal)
 	}
 	if (full || agentFull) && len(updates) == 1 {
 		return nil, actor.RefuseBusy(actor.ScopeCallee, FormerRetention,
-			"%s was changed %d times within a day, and %d agents in all: open runs need what they were; change it later", previous.ID, len(ofAgent), len(all))
+			"%s was changed %d times within a day, and all agents %d times; open runs need the former definitions; retry later", previous.ID, len(ofAgent), len(all))
 	}
 	return updates, nil
 }
@@ -269,7 +269,7 @@ func (s registryState) checkSize(c change) (change, *actor.Refusal) {
 		bytes += len(item.Name) + len(item.Value) - len(s.value(item.Name))
 	}
 	if bytes > registryBytesMax {
-		return change{}, actor.Refuse(actor.Budget, "all agents together have %d bytes, at most %d are kept: delete some, or shorten prompts", bytes, registryBytesMax)
+		return change{}, actor.Refuse(actor.Budget, "all agents have %d bytes in total, at most %d allowed; delete some or shorten prompts", bytes, registryBytesMax)
 	}
 	return c, nil
 }
@@ -286,7 +286,7 @@ func (s registryState) createKey(body string) (change, *actor.Refusal) {
 		return change{}, actor.Refuse(actor.Invalid, "want a key's record of at most %d bytes", keyBytesMax)
 	}
 	if _, exists := record["secret"]; exists {
-		return change{}, actor.Refuse(actor.Invalid, "secret: the registry takes a digest of it, and never the secret")
+		return change{}, actor.Refuse(actor.Invalid, "secret: not allowed; send only its digest")
 	}
 	if digest := string(record["digest"]); len(digest) != 66 || strings.Trim(digest[1:65], "0123456789abcdef") != "" {
 		refusal := actor.Refuse(actor.Invalid, "digest: want the 64 hexadecimal digits of a SHA-256")
@@ -299,11 +299,11 @@ func (s registryState) createKey(body string) (change, *actor.Refusal) {
 		var previous map[string]jsontext.Value
 		_ = json.Unmarshal(item.Value, &previous)
 		if string(previous["digest"]) != string(record["digest"]) {
-			return change{}, actor.Refuse(actor.Rejected, "there is another key %s: draw a new one", id)
+			return change{}, actor.Refuse(actor.Rejected, "key %s exists with another digest; generate a new one", id)
 		}
 	} else {
 		if s.count(keyPrefix) >= KeysMax {
-			return change{}, actor.Refuse(actor.Budget, "there are %d keys, at most %d are kept: revoke one first", KeysMax, KeysMax)
+			return change{}, actor.Refuse(actor.Budget, "%d keys exist, at most %d allowed; revoke one first", KeysMax, KeysMax)
 		}
 		item.Value = invariant.Must(json.Marshal(record, json.Deterministic(true)))
 	}
@@ -317,7 +317,7 @@ type keyAnswer struct {
 
 func (s registryState) revokeKey(id string) (change, *actor.Refusal) {
 	if s.value(keyPrefix+id) == nil {
-		return s.announceAbsent(keyPrefix+id, actor.Refuse(actor.NotFound, "there is no key %s; `troupe keys list` lists them", id)), nil
+		return s.announceAbsent(keyPrefix+id, actor.Refuse(actor.NotFound, "no key is named %s; see `troupe keys list`", id)), nil
 	}
 	if mutant.On("revoked-key-kept") {
 		return change{answer: keyAnswer{true, id}}, nil

@@ -57,7 +57,7 @@ const (
 // given names are part of the program and cannot be replaced.
 func Registry(native ...string) actor.Definition {
 	next := func(_ Config, state State) (Action, error) { return registryStep(native, state) }
-	def := Define(RegistryID.Agent, "1", "Knows which agents and API keys there are.", Pure(Config{Name: RegistryID.Agent, Version: "1"}, next))
+	def := Define(RegistryID.Agent, "1", "Maintains the agents and API keys.", Pure(Config{Name: RegistryID.Agent, Version: "1"}, next))
 	def.System = true
 	return def
 }
@@ -88,7 +88,7 @@ func registryStep(native []string, state State) (Action, error) {
 	announced := state.Last()[0]
 	switch r := announced.Refusal; {
 	case c.absent != nil && r != nil:
-		return EndRefused(actor.Refuse(actor.Unavailable, "it is gone, but not every part of this node has heard of it: %v; ask again", r)), nil
+		return EndRefused(actor.Refuse(actor.Unavailable, "deleted, but not applied by the whole node: %v; retry", r)), nil
 	case c.absent != nil:
 		return EndRefused(c.absent), nil
 	}
@@ -99,7 +99,7 @@ func registryStep(native []string, state State) (Action, error) {
 	}
 	if r := announced.Refusal; r != nil {
 		outcome.Status = actor.Partial
-		outcome.Warnings = []string{"it is written down, but not every part of this node has heard of it: " + r.Error() + "; the next start of the node makes it good, and so does asking again"}
+		outcome.Warnings = []string{"persisted, but not applied by the whole node: " + r.Error() + "; retry, or restart the node"}
 	}
 	return Action{Action: actor.Action{Done: &outcome}}, nil
 }

@@ -48,7 +48,7 @@ func newRegistryFixture(t interface{ Fatalf(string, ...any) }) *registryFixture 
 
 func (f *registryFixture) announce(_ context.Context, input []byte) tools.Result {
 	if f.announceFails {
-		return tools.Refused(actor.Refuse(actor.Deadline, "a cell does not answer"))
+		return tools.Refused(actor.Refuse(actor.Deadline, "no answer from a cell"))
 	}
 	items, err := agents.ReadAnnouncement(input)
 	if err != nil {
@@ -93,11 +93,11 @@ func (f *registryFixture) apply(operation, body string) actor.Outcome {
 			f.t.Fatalf("%v", err)
 		}
 		if len(action.StateUpdates) > actor.StateUpdatesMax {
-			f.t.Fatalf("keeps %d at once", len(action.StateUpdates))
+			f.t.Fatalf("%d state updates in one action", len(action.StateUpdates))
 		}
 		for _, i := range action.StateUpdates {
 			if len(i.Name) > actor.StateItemNameBytesMax || len(i.Value) > actor.StateItemValueBytesMax {
-				f.t.Fatalf("%s of %d bytes is too much to keep", i.Name, len(i.Value))
+				f.t.Fatalf("item %s of %d bytes exceeds the limits", i.Name, len(i.Value))
 			}
 			f.state[i.Name] = string(i.Value)
 			if len(i.Value) == 0 {
@@ -106,7 +106,7 @@ func (f *registryFixture) apply(operation, body string) actor.Outcome {
 		}
 		if action.Done != nil {
 			if err := agents.SameTurn(f.def.Behavior, f.def.Behavior, b, answers); err != nil {
-				f.t.Fatalf("made again: %v", err)
+				f.t.Fatalf("replay differs: %v", err)
 			}
 			return *action.Done
 		}
@@ -193,7 +193,7 @@ func TestPutUpdateAndDeleteAgent(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	if !reflect.DeepEqual(f.state, f.announced) {
-		t.Errorf("kept %v\nannounced %v", f.state, f.announced)
+		t.Errorf("state %v\nannounced %v", f.state, f.announced)
 	}
 	if repeated := f.mustApply(agents.OpPut, `{"name":"helper"}`); repeated["created"] != true {
 		t.Errorf("%v", repeated)
@@ -218,21 +218,21 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		{agents.OpRegister, `{"name":"x"}`, actor.Invalid, "endpoint", "is missing"},
 		{agents.OpPut, `{"name":"troupe"}`, actor.Rejected, "", "part of this program"},
 		{agents.OpPut, `{"name":"native"}`, actor.Rejected, "", "part of this program"},
-		{agents.OpPut, `{"name":"pythia"}`, actor.Rejected, "", "is an agent of kind external: delete it first"},
-		{agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9001"}`, actor.Rejected, "", "is an agent of kind declared: delete it first"},
-		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:6666"}`, actor.Rejected, "", "by key:a, who alone may move it"},
-		{agents.OpDelete, `{"agent_id":"nobody"}`, actor.NotFound, "", "GET /v1/agents lists those that are"},
+		{agents.OpPut, `{"name":"pythia"}`, actor.Rejected, "", "is an agent of kind external; delete it first"},
+		{agents.OpRegister, `{"name":"helper","endpoint":"http://127.0.0.1:9001"}`, actor.Rejected, "", "is an agent of kind declared; delete it first"},
+		{agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:6666"}`, actor.Rejected, "", "by key:a, and only that principal may change it"},
+		{agents.OpDelete, `{"agent_id":"nobody"}`, actor.NotFound, "", "see GET /v1/agents"},
 		{agents.OpDelete, `{"agent_id":"native"}`, actor.Rejected, "", "cannot be deleted"},
 		{agents.OpDelete, `{"agent_id":"a/b"}`, actor.Invalid, "agent_id", "only letters"},
 		{agents.OpDelete, `{}`, actor.Invalid, "agent_id", "is missing"},
 		{agents.OpDelete, ``, actor.Invalid, "agent_id", "is missing"},
-		{agents.OpCreateKey, keyRecord("k1", "b"), actor.Rejected, "", "there is another key k1"},
+		{agents.OpCreateKey, keyRecord("k1", "b"), actor.Rejected, "", "key k1 exists with another digest"},
 		{agents.OpCreateKey, `{"key_id":"k2"}`, actor.Invalid, "digest", "64 hexadecimal digits"},
-		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"secret":"x",`, 1), actor.Invalid, "", "never the secret"},
+		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"secret":"x",`, 1), actor.Invalid, "", "send only its digest"},
 		{agents.OpCreateKey, strings.Replace(keyRecord("k2", "a"), `{`, `{"note":"`+strings.Repeat("x", 5000)+`",`, 1), actor.Invalid, "", "at most 4096 bytes"},
 		{agents.OpCreateKey, `{"digest":"x"}`, actor.Invalid, "key_id", "is missing"},
 		{agents.OpRevokeKey, `{"key_id":"k9"}`, actor.NotFound, "", "troupe keys list"},
-		{"agent.frob", `{}`, actor.Invalid, "", "the registry knows agent.put"},
+		{"agent.frob", `{}`, actor.Invalid, "", "want operation agent.put"},
 	} {
 		out := f.apply(c.operation, c.body)
 		if out.Refusal == nil || out.Refusal.Reason != c.reason || out.Refusal.Field != c.field || !strings.Contains(out.Refusal.Detail, c.want) {
@@ -240,7 +240,7 @@ func TestRegistryRejectsInvalidOperations(t *testing.T) {
 		}
 	}
 	if !reflect.DeepEqual(before, f.state) {
-		t.Errorf("what was refused left something: %v, then %v", before, f.state)
+		t.Errorf("a refused operation changed the state from %v to %v", before, f.state)
 	}
 	// The owner may change the endpoint; others may repeat the registration.
 	f.mustApply(agents.OpRegister, `{"name":"pythia","endpoint":"http://127.0.0.1:9001","concurrency":3}`)
@@ -276,12 +276,12 @@ func TestRepeatedPutAnnouncesAgain(t *testing.T) {
 	f.announceFails = true
 	out := f.apply(agents.OpPut, `{"name":"helper"}`)
 	if out.Status != actor.Partial || len(out.Warnings) != 1 || len(f.state) != 1 || len(f.announced) != 0 {
-		t.Fatalf("%+v, kept %v", out, f.state)
+		t.Fatalf("%+v, state %v", out, f.state)
 	}
 	f.announceFails = false
 	f.mustApply(agents.OpPut, `{"name":"helper"}`)
 	if !reflect.DeepEqual(f.state, f.announced) {
-		t.Errorf("kept %v, announced %v", f.state, f.announced)
+		t.Errorf("state %v, announced %v", f.state, f.announced)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestRepeatedRemovalAnnouncesAgain(t *testing.T) {
 			t.Fatalf("%+v, announced %v", out, f.announced)
 		}
 		if out := f.apply(test.remove, test.what); out.Refusal == nil || out.Refusal.Reason != actor.Unavailable {
-			t.Errorf("nobody has heard of it: %+v", out)
+			t.Errorf("failed announcement: %+v", out)
 		}
 		f.announceFails = false
 		if out := f.apply(test.remove, test.what); out.Refusal == nil || out.Refusal.Reason != actor.NotFound {
@@ -308,7 +308,7 @@ func TestRepeatedRemovalAnnouncesAgain(t *testing.T) {
 		}
 		for name := range f.announced {
 			if !strings.HasPrefix(name, "former/") {
-				t.Errorf("%s: %s is still there", test.remove, name)
+				t.Errorf("%s: %s is still announced", test.remove, name)
 			}
 		}
 	}
@@ -347,7 +347,7 @@ func TestFormerDefinitionsArePrunedWhenFull(t *testing.T) {
 	d := f.catalog()
 	for _, def := range d.Former {
 		if strings.Contains(string(def.Spec), `"prompt":"0"`) {
-			t.Error("the oldest is still there")
+			t.Error("the oldest definition was not deleted")
 		}
 	}
 	if got := len(d.Former); got >= before || got < before-100 || !reflect.DeepEqual(f.state, f.announced) {
@@ -385,7 +385,7 @@ func TestFormerDefinitionsArePrunedInBatches(t *testing.T) {
 		t.Errorf("%+v", out)
 	}
 	if !agents.Registry().System {
-		t.Error("anybody may call the registry")
+		t.Error("the registry is not a system agent")
 	}
 }
 
@@ -431,9 +431,9 @@ func TestCatalogReaderRejectsUnknownRecords(t *testing.T) {
 func TestAvailabilityWarnings(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"name":"x"}`: "",
-		`{"name":"x","tools":["browser.open","call_agent"]}`: "agent x does without the tools browser.open: this node does not have them",
-		`{"name":"x","model":"big"}`:                         "agent x asks the model big, which this node does not know: it knows scripted",
-		`{"name":"x","model":"big","tools":["a","b"]}`:       "agent x does without the tools a, b: this node does not have them; agent x asks the model big, which this node does not know: it knows scripted",
+		`{"name":"x","tools":["browser.open","call_agent"]}`: "agent x: tools browser.open are not available on this node",
+		`{"name":"x","model":"big"}`:                         "agent x: model big is not configured on this node, which has scripted",
+		`{"name":"x","model":"big","tools":["a","b"]}`:       "agent x: tools a, b are not available on this node; agent x: model big is not configured on this node, which has scripted",
 		`{"name":"x","endpoint":"http://127.0.0.1:9001"}`:    "",
 	} {
 		spec, err := agents.ReadJSON([]byte(text))
@@ -443,7 +443,7 @@ func TestAvailabilityWarnings(t *testing.T) {
 	}
 	// Warnings of the node are returned to the client that created the agent.
 	f := newRegistryFixture(t)
-	f.warnings = []string{"agent x asks the model big"}
+	f.warnings = []string{"agent x: model big is not configured"}
 	if out := f.apply(agents.OpPut, `{"name":"x"}`); out.Status != actor.Partial || !slices.Equal(out.Warnings, f.warnings) {
 		t.Errorf("%+v", out)
 	}
@@ -467,10 +467,10 @@ func TestDurabilityCannotChange(t *testing.T) {
 				t.Errorf("%s: %+v", step, out)
 			}
 		}
-		expectRefusal("while it is there")
+		expectRefusal("update")
 		f.mustApply(agents.OpPut, `{"name":"a","durability":"journaled","prompt":"Be brief."}`)
 		f.mustApply(agents.OpDelete, `{"agent_id":"a"}`)
-		expectRefusal("deleted and made again")
+		expectRefusal("delete and create")
 		f.now = f.now.Add(agents.FormerRetention + time.Hour)
 		f.mustApply(agents.OpPut, `{"name":"a","durability":"none"}`)
 		f.mustApply(agents.OpDelete, `{"agent_id":"a"}`)
@@ -506,7 +506,7 @@ func TestRegistryMatchesModel(t *testing.T) {
 				got[def.Name] = def.Hash.String()
 			}
 			if !maps.Equal(got, model) {
-				t.Fatalf("keeps %v, said %v", got, model)
+				t.Fatalf("catalog %v, want %v", got, model)
 			}
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -525,13 +525,13 @@ func TestRegistryMatchesModel(t *testing.T) {
 				}
 				delete(model, id)
 			},
-			"pass": func(t *rapid.T) {
+			"advance time": func(t *rapid.T) {
 				f.now = f.now.Add(rapid.SampledFrom([]time.Duration{time.Minute, 13 * time.Hour}).Draw(t, "later"))
 			},
-			"look": checkCatalog,
+			"check": checkCatalog,
 			"": func(t *rapid.T) {
 				if !maps.Equal(f.state, f.announced) {
-					t.Fatalf("kept %v, announced %v", f.state, f.announced)
+					t.Fatalf("state %v, announced %v", f.state, f.announced)
 				}
 			},
 		})

@@ -69,7 +69,7 @@ type unsupported string
 // ReadTOML parses a spec in TOML. The error is of type Problems.
 func ReadTOML(text string) (Spec, error) {
 	if len(text) > SourceBytesMax {
-		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d are read", len(text), SourceBytesMax)}}
+		return Spec{}, Problems{{Text: fmt.Sprintf("the file has %d bytes, at most %d allowed", len(text), SourceBytesMax)}}
 	}
 	if at := findExcessNesting(text); at >= 0 {
 		line := strings.Count(text[:at], "\n") + 1
@@ -87,7 +87,7 @@ func ReadTOML(text string) (Spec, error) {
 // type Problems.
 func ReadJSON(b []byte) (Spec, error) {
 	if len(b) > SourceBytesMax {
-		return Spec{}, Problems{{Text: fmt.Sprintf("%d bytes, at most %d are read", len(b), SourceBytesMax)}}
+		return Spec{}, Problems{{Text: fmt.Sprintf("%d bytes, at most %d allowed", len(b), SourceBytesMax)}}
 	}
 	members, err := jsonMembers("", b)
 	if err != nil {
@@ -197,7 +197,7 @@ func problemOfTOML(err error) Problem {
 	}
 	p := Problem{Line: max(at.Position.Line, 1), Column: max(at.Position.Col, 1), Text: "not TOML: " + oneLine(at.Message)}
 	if strings.Contains(at.Message, "has already been defined") {
-		p.Text = strings.TrimSuffix(oneLine(at.Message), ".") + "; say it once"
+		p.Text = strings.TrimSuffix(oneLine(at.Message), ".") + "; remove the duplicate"
 	}
 	return p
 }
@@ -245,7 +245,7 @@ func jsonMembers(prefix string, b []byte) ([]member, error) {
 		return nil, err
 	}
 	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON object")
+		return nil, errors.New("unexpected data after the JSON object")
 	}
 	return all, nil
 }
@@ -291,9 +291,9 @@ func problemOfJSON(err error) Problem {
 	var syntax *jsontext.SyntacticError
 	switch {
 	case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
-		return Problem{Field: pathOf(syntax.JSONPointer), Text: "is there twice; say it once"}
+		return Problem{Field: pathOf(syntax.JSONPointer), Text: "is a duplicate"}
 	case errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF):
-		return Problem{Text: "not JSON: it ends too early"}
+		return Problem{Text: "not JSON: unexpected end"}
 	case errors.As(err, &syntax):
 		return Problem{Field: pathOf(syntax.JSONPointer), Text: fmt.Sprintf("not JSON after byte %d", syntax.ByteOffset)}
 	default:

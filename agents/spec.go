@@ -109,7 +109,7 @@ const (
 // defaultPrompt returns the prompt of an agent whose author has set none.
 func defaultPrompt(name string) string {
 	return "You are " + name + ", one of several agents that work together. Do what you are asked. " +
-		"If another agent is to be asked, ask it, and answer with what it said."
+		"To involve another agent, call it and answer with its reply."
 }
 
 // setDefaults sets the fields that the author left empty.

@@ -21,7 +21,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite the expected results in testdata")
 
 // runCases runs a file of cases. Each consists of "== title", the input, "--" and the
 // expected output of describe.
@@ -82,7 +82,7 @@ func TestReadJSONCases(t *testing.T) {
 func TestSpecSizeLimits(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"name = \"a\"\nprompt = \"" + strings.Repeat("x", agents.PromptTextMax+1) + "\"", "at most 32768 allowed"},
-		{"# " + strings.Repeat("x", agents.SourceBytesMax), "at most 131072 are read"},
+		{"# " + strings.Repeat("x", agents.SourceBytesMax), "at most 131072 allowed"},
 		{"name = \"a\"\nprompt = '" + strings.Repeat("\x01", 10) + "'", "control characters"},
 		{"name = \"a\"\nprompt = \"" + strings.Repeat(`\u0001`, agents.PromptTextMax/4) + "\"", "shorten the prompt"},
 		{"name = \"a\"\ntools = [\"" + strings.Join(toolNames(agents.SpecToolsMax+1), `","`) + "\"]", "129 entries, at most 128"},
@@ -96,7 +96,7 @@ func TestSpecSizeLimits(t *testing.T) {
 		}
 	}
 	if _, err := agents.ReadJSON(append([]byte(`{"name":"a"}`), bytes.Repeat([]byte(" "), agents.SourceBytesMax)...)); err == nil {
-		t.Error("a body over its bound was read")
+		t.Error("ReadJSON accepted a body over its limit")
 	}
 	s, err := agents.ReadTOML("name = \"a\"\nparameters.temperature = -0.0")
 	checkSpecRoundTrip(t, s, err)
@@ -115,23 +115,23 @@ func checkSpecRoundTrip(t interface{ Fatalf(string, ...any) }, s agents.Spec, er
 	if err != nil {
 		var problems agents.Problems
 		if !errors.As(err, &problems) || len(problems) == 0 {
-			t.Fatalf("the error %v names no problem", err)
+			t.Fatalf("error %v is not a list of Problems", err)
 		}
 		return
 	}
 	reparsed, err := agents.ReadJSON(s.Encode())
 	if err != nil {
-		t.Fatalf("%s is not read again: %v", s.Encode(), err)
+		t.Fatalf("ReadJSON(%s): %v", s.Encode(), err)
 	}
 	if !bytes.Equal(reparsed.Encode(), s.Encode()) || reparsed.Hash() != s.Hash() {
-		t.Fatalf("%s is read as %s", s.Encode(), reparsed.Encode())
+		t.Fatalf("%s is parsed as %s", s.Encode(), reparsed.Encode())
 	}
 	def, err := agents.Compile(s, tools.NewRegistry())
 	if err != nil {
-		t.Fatalf("%s cannot be compiled: %v", s.Encode(), err)
+		t.Fatalf("Compile(%s): %v", s.Encode(), err)
 	}
 	if def.Hash != s.Hash() || def.Name != s.ID || !bytes.Equal(def.Spec, s.Encode()) {
-		t.Fatalf("%s is compiled to %+v", s.Encode(), def)
+		t.Fatalf("Compile(%s) = %+v", s.Encode(), def)
 	}
 }
 
@@ -162,7 +162,7 @@ a
 		checkSpecRoundTrip(t, s, err)
 	})
 	if good == 0 {
-		t.Error("no spec was good")
+		t.Error("no generated spec was valid")
 	}
 }
 
@@ -172,7 +172,7 @@ func TestProblemOrderIsDeterministic(t *testing.T) {
 	_, first := agents.ReadTOML(text)
 	for range 50 {
 		if _, got := agents.ReadTOML(text); got.Error() != first.Error() {
-			t.Fatalf("%v\nthen\n%v", first, got)
+			t.Fatalf("first %v\nthen %v", first, got)
 		}
 	}
 }

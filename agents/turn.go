@@ -145,7 +145,7 @@ type coroutine struct {
 }
 
 func (c *coroutine) Next(answers []actor.Answer) (actor.Action, error) {
-	invariant.Check(c.turn.state == running || c.turn.state == awaiting, "agents: Next after the end of a turn")
+	invariant.Check(c.turn.state == running || c.turn.state == awaiting, "agents: Next called after the end of a turn")
 	if c.next == nil {
 		c.next, c.stop = iter.Pull(c.run)
 	}
@@ -172,7 +172,7 @@ func (c *coroutine) Stop() {
 // a panic would end the thread of this actor and of many others.
 func (c *coroutine) run(yield func(actor.Action) bool) {
 	c.turn.yield = yield
-	c.err = fmt.Errorf("agent %s: its function never returned", c.turn.Self().Agent)
+	c.err = fmt.Errorf("agent %s: function did not return", c.turn.Self().Agent)
 	defer func() {
 		// a panic during the unwinding is ignored
 		if p := recover(); p != nil && c.turn.state != cancelled {

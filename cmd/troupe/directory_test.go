@@ -59,7 +59,7 @@ func TestAgentsOfFilesAskEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = serveBare(t, dir, "--agents", files)
-	if status, a := s.tell("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper": it may call nobody`) {
+	if status, a := s.tell("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper"; it may call nobody`) {
 		t.Errorf("%d %+v", status, a)
 	}
 	if status, a := s.tell("helper", "xyzzy"); status != 200 || a.Content != "You said: xyzzy" {
@@ -82,7 +82,7 @@ func TestAServerDoesNotStartWithFilesThatAreWrong(t *testing.T) {
 	}
 	taken := filesIn(t, ">> helper.toml\nname = \"helper\"")
 	code, _, talk = command(t, "serve", "--ready", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", taken)
-	if code != failed || !strings.Contains(talk, "helper is a part of this program: take another name") {
+	if code != failed || !strings.Contains(talk, "helper is part of this program; choose another name") {
 		t.Errorf("code %d, talk %s", code, talk)
 	}
 }
@@ -206,7 +206,7 @@ func TestWhoMakesAnAgentHearsWhatItLacks(t *testing.T) {
 		Warnings []string `json:"warnings"`
 	}
 	status, err := s.ask("POST", "/v1/agents", `{"name":"x","model":"big","tools":["browser.open"]}`, "", &a)
-	if err != nil || status != 201 || a.ID != "x" || len(a.Warnings) != 2 || !strings.Contains(a.Warnings[0], "browser.open") || !strings.Contains(a.Warnings[1], "it knows scripted") {
+	if err != nil || status != 201 || a.ID != "x" || len(a.Warnings) != 2 || !strings.Contains(a.Warnings[0], "browser.open") || !strings.Contains(a.Warnings[1], "which has scripted") {
 		t.Errorf("%d %+v %v", status, a, err)
 	}
 	if status, a := s.tell("x", "hello"); status != 404 || !strings.Contains(a.Detail, "big") {

@@ -36,7 +36,7 @@ func TestKeys(t *testing.T) {
 	short := check(0, "troupe_", "for call, read", "keys", "create", "--data", dir)
 	shortID, _ := ingress.KeyID(short)
 	check(0, "", "key "+shortID+" is revoked", "keys", "revoke", shortID, "--data", dir)
-	check(1, "", "there is no key "+shortID, "keys", "revoke", shortID, "--data", dir)
+	check(1, "", "no key is named "+shortID, "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "only letters", "keys", "revoke", "a/b")
 	check(1, "", "a time from now on", "keys", "create", "--data", dir, "--expires=-1h")
 	check(1, "", "printable ASCII", "keys", "create", "--data", dir, "--name", "gr\u00fcn")
