@@ -17,7 +17,7 @@ func ExampleRun() {
 	}
 	team := &simulate.Team{
 		Agents: []actor.Definition{agents.Define("left", "1", "", asks("right")), agents.Define("right", "1", "", asks("left"))},
-		Asks:   []simulate.Ask{{Agent: "left", Message: "who knows?"}},
+		Asks:   []simulate.Ask{{Agent: "left", Message: "who has the answer?"}},
 		Expect: []simulate.Expect{{Refusals: "Cycle", AtMost: 0}},
 	}
 	r, err := simulate.Run(team, simulate.Options{Seeds: 2, Faultless: true})
@@ -26,8 +26,8 @@ func ExampleRun() {
 		return
 	}
 	fmt.Println(r.OK(), r.Failures[0].Property)
-	fmt.Println(r.Total.Succeeded, "of what was asked succeeded")
+	fmt.Println(r.Total.Succeeded, "client requests succeeded")
 	// Output:
-	// false at most 0 Cycle refusals in a world
-	// 0 of what was asked succeeded
+	// false at most 0 Cycle refusals in a simulation
+	// 0 client requests succeeded
 }

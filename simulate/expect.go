@@ -39,10 +39,10 @@ func (x *Expect) check() error {
 		return fmt.Errorf("want one of refusals, succeeded_percent, depth_at_most, fan_out_at_most")
 	}
 	if x.AtMost < 0 || x.AtMost > 0 && x.Refusals == "" {
-		return fmt.Errorf("at_most is %d, want 0 or more, and refusals beside it", x.AtMost)
+		return fmt.Errorf("at_most is %d, want 0 or more, together with refusals", x.AtMost)
 	}
 	if x.Agent != "" && (x.DepthAtMost != nil || x.FanOutAtMost != nil) {
-		return fmt.Errorf("agent goes with refusals and succeeded_percent; depth_at_most and fan_out_at_most are about the whole team")
+		return fmt.Errorf("agent is allowed only with refusals and succeeded_percent; depth_at_most and fan_out_at_most apply to the whole team")
 	}
 	if p := x.SucceededPercent; p != nil && (*p < 0 || *p > 100) {
 		return fmt.Errorf("succeeded_percent is %d, want 0 to 100", *p)
@@ -68,17 +68,17 @@ func (x *Expect) String() string {
 	}
 	switch {
 	case x.SucceededPercent != nil:
-		return fmt.Sprintf("at least %d %% of what clients ask%s succeeds", *x.SucceededPercent, strings.Replace(scope, "of calls to ", "", 1))
+		return fmt.Sprintf("at least %d %% of client requests%s succeed", *x.SucceededPercent, strings.Replace(scope, "of calls to ", "to ", 1))
 	case x.DepthAtMost != nil:
-		return fmt.Sprintf("no more than %d calls stand above another", *x.DepthAtMost)
+		return fmt.Sprintf("call depth of at most %d", *x.DepthAtMost)
 	case x.FanOutAtMost != nil:
-		return fmt.Sprintf("no more than %d calls at once", *x.FanOutAtMost)
+		return fmt.Sprintf("at most %d concurrent calls", *x.FanOutAtMost)
 	}
 	kind := x.Refusals
 	if kind == anyReason {
 		kind = ""
 	}
-	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a world", x.AtMost, kind, scope)), " ")
+	return strings.Join(strings.Fields(fmt.Sprintf("at most %d %s refusals%s in a simulation", x.AtMost, kind, scope)), " ")
 }
 
 // violation returns a description of how one simulation violates x, or an empty
@@ -86,9 +86,9 @@ func (x *Expect) String() string {
 func (x *Expect) violation(r *sim.Report) string {
 	switch {
 	case x.DepthAtMost != nil && r.Depth > *x.DepthAtMost:
-		return fmt.Sprintf("a call has %d above it", r.Depth)
+		return fmt.Sprintf("call at depth %d", r.Depth)
 	case x.FanOutAtMost != nil && r.FanOut > *x.FanOutAtMost:
-		return fmt.Sprintf("%d calls at once", r.FanOut)
+		return fmt.Sprintf("%d concurrent calls", r.FanOut)
 	case x.Refusals == "":
 		return ""
 	}

@@ -88,7 +88,7 @@ func (t *Team) readAgents(dir string) error {
 // Rules parses the content of a sim.toml and adds it to the team.
 func (t *Team) Rules(text string) error {
 	if len(text) > rulesBytesMax {
-		return fmt.Errorf("%d bytes are over %d", len(text), rulesBytesMax)
+		return fmt.Errorf("%d bytes, at most %d allowed", len(text), rulesBytesMax)
 	}
 	var file struct {
 		Asks     []Ask    `toml:"ask"`
@@ -145,8 +145,8 @@ func unknownKey(key toml.Key) error {
 			if depth > 0 {
 				table = fmt.Sprintf("[[%s]] has", strings.Join(key[:depth], "."))
 			}
-			return fmt.Errorf("%s means nothing; %s %s", key, table, strings.Join(keys, ", "))
+			return fmt.Errorf("%s is unknown; %s %s", key, table, strings.Join(keys, ", "))
 		}
 	}
-	return fmt.Errorf("%s means nothing", key)
+	return fmt.Errorf("%s is unknown", key)
 }

@@ -19,14 +19,14 @@ const printedMax = 20
 // reproduces one seed; it may be nil.
 func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 	t := &r.Total
-	fmt.Fprintf(out, "%d worlds from seed %d on, %d steps\n", r.Seeds, r.first, r.Steps)
-	fmt.Fprintf(out, "clients asked %d times: %d succeeded, %d in part, %d refused, %d told to come back, %d without an answer\n",
+	fmt.Fprintf(out, "%d simulations from seed %d, %d steps\n", r.Seeds, r.first, r.Steps)
+	fmt.Fprintf(out, "%d client requests: %d succeeded, %d partially, %d refused, %d held, %d without an answer\n",
 		t.Asked, t.Succeeded, t.Partial, t.Refused, t.Held, t.Unanswered)
-	fmt.Fprintf(out, "the deepest call had %d above it; at most %d calls were made at once\n", t.Depth, t.FanOut)
+	fmt.Fprintf(out, "maximum call depth %d, maximum concurrent calls %d\n", t.Depth, t.FanOut)
 	slices.SortStableFunc(t.Refusals, func(a, b sim.RefusalCount) int { return cmp.Compare(b.Count, a.Count) })
 	for i, c := range t.Refusals {
 		if i == 0 {
-			fmt.Fprintf(out, "\n%8s  %-12s %-8s %-30s %s\n", "refusals", "reason", "scope", "call", "the first")
+			fmt.Fprintf(out, "\n%8s  %-12s %-8s %-30s %s\n", "refusals", "reason", "scope", "call", "first")
 		}
 		if i == printedMax {
 			fmt.Fprintf(out, "%8s  and %d more kinds\n", "", len(t.Refusals)-i)
@@ -39,11 +39,11 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 		for _, f := range r.Faults {
 			all = append(all, fmt.Sprintf("%s %d", f.Fault, f.Times))
 		}
-		fmt.Fprintf(out, "\nfaults that changed something: %s\n", strings.Join(all, ", "))
+		fmt.Fprintf(out, "\nfaults with an effect: %s\n", strings.Join(all, ", "))
 	}
 	for i, unfinished := range t.Unfinished {
 		if i == 0 {
-			fmt.Fprintf(out, "\nunfinished when all was at rest:\n")
+			fmt.Fprintf(out, "\nunfinished at the end:\n")
 		}
 		if i == printedMax {
 			fmt.Fprintf(out, "  and %d more\n", len(t.Unfinished)-i)
@@ -67,9 +67,9 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 				seeds = append(seeds, fmt.Sprint(o.Seed))
 			}
 		}
-		scope := fmt.Sprintf("in %d of %d worlds", len(seeds), r.Seeds)
+		scope := fmt.Sprintf("in %d of %d simulations", len(seeds), r.Seeds)
 		if f.Aggregate {
-			scope = fmt.Sprintf("over %d worlds", r.Seeds)
+			scope = fmt.Sprintf("over %d simulations", r.Seeds)
 			seeds[0] += " (the worst)"
 		}
 		fmt.Fprintf(out, "\nFAILED %s: %s\n", scope, f.Property)
@@ -78,7 +78,7 @@ func (r *Result) Print(out io.Writer, command func(seed uint64) string) {
 		}
 		fmt.Fprintf(out, "  seeds %s\n  seed %d: %s\n", strings.Join(seeds, ", "), f.Seed, oneLine(f.Detail))
 		if f.Dir != "" {
-			fmt.Fprintf(out, "  %s/page.html shows the shortest way there\n", f.Dir)
+			fmt.Fprintf(out, "  %s/page.html shows the shortest failing run\n", f.Dir)
 		}
 		if command != nil {
 			fmt.Fprintf(out, "  %s\n", command(f.Seed))

@@ -99,7 +99,7 @@ func Run(team *Team, o Options) (*Result, error) {
 		} else {
 			result.addReport(r.Report)
 			if n := r.Stats.Undecided; n > 0 {
-				result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: "all histories are judged", Detail: fmt.Sprintf("%d could not be in their time; run it again where nothing else runs", n)})
+				result.Failures = append(result.Failures, Failure{Seed: r.Seed, Property: "all histories are checked", Detail: fmt.Sprintf("%d checks exceeded their time limit; retry on an idle machine", n)})
 			}
 			for i := range rates {
 				rates[i].add(r.Seed, r.Report)
@@ -134,7 +134,7 @@ func (r *Result) addFailure(o Options, simOptions sim.Options, broken sim.Result
 		r.folders++
 		f.Dir = filepath.Join(o.Dir, fmt.Sprintf("seed-%d", broken.Seed))
 		if _, err := sim.SaveFailure(f.Dir, simOptions, broken); err != nil {
-			f.Detail += fmt.Sprintf(" (its folder could not be written: %v)", err)
+			f.Detail += fmt.Sprintf(" (report folder could not be written: %v)", err)
 		}
 	}
 	r.Failures = append(r.Failures, f)
@@ -184,5 +184,5 @@ func (s *successRate) violation() *Failure {
 	if s.expect.SucceededPercent == nil || s.succeeded*100 >= *s.expect.SucceededPercent*s.asked && s.asked > 0 {
 		return nil
 	}
-	return &Failure{Seed: s.worst, Aggregate: true, Property: s.expect.String(), Detail: fmt.Sprintf("%d of %d; the least, %.0f %%, in seed %d", s.succeeded, s.asked, 100*s.lowest, s.worst)}
+	return &Failure{Seed: s.worst, Aggregate: true, Property: s.expect.String(), Detail: fmt.Sprintf("%d of %d; lowest %.0f %% in seed %d", s.succeeded, s.asked, 100*s.lowest, s.worst)}
 }

@@ -38,13 +38,13 @@ func TestExampleProjectHasCycle(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.OK() || !strings.Contains(r.Failures[0].Property, "Cycle") || !strings.Contains(r.Failures[0].Detail, "→ billing/") {
-		t.Fatalf("the failures are %+v", r.Failures)
+		t.Fatalf("failures %+v, want a Cycle at billing", r.Failures)
 	}
 	var b strings.Builder
 	r.Print(&b, func(seed uint64) string { return fmt.Sprint("see seed ", seed) })
-	for _, want := range []string{"clients asked", "shipping → billing", "FAILED in 2 of 2 worlds: at most 0 Cycle refusals in a world", "see seed 1\n", "the deepest call had 2 above it"} {
+	for _, want := range []string{"client requests", "shipping → billing", "FAILED in 2 of 2 simulations: at most 0 Cycle refusals in a simulation", "see seed 1\n", "maximum call depth 2"} {
 		if !strings.Contains(b.String(), want) {
-			t.Errorf("the report lacks %q:\n%s", want, b.String())
+			t.Errorf("the report does not contain %q:\n%s", want, b.String())
 		}
 	}
 	team.Models = slices.DeleteFunc(team.Models, func(r Rule) bool { return r.Agent == "shipping" })
@@ -94,7 +94,7 @@ func TestTeamOfAllAgentKinds(t *testing.T) {
 // turn differs.
 func TestNondeterministicAgentIsDetected(t *testing.T) {
 	turns := 0
-	team := &Team{Agents: []actor.Definition{agents.Define("gambler", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
+	team := &Team{Agents: []actor.Definition{agents.Define("impure", "1", "", agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 		turns++
 		return fmt.Sprint(turns), nil
 	})))}}
@@ -107,23 +107,23 @@ func TestNondeterministicAgentIsDetected(t *testing.T) {
 // A violated spec leaves a report folder, which names the command to reproduce it.
 func TestFailureFolderNamesReplayCommand(t *testing.T) {
 	dir := t.TempDir()
-	def := agents.Define("faller", "1", "", panicBehavior{})
+	def := agents.Define("panicking", "1", "", panicBehavior{})
 	r, err := Run(&Team{Agents: []actor.Definition{def}}, Options{Seeds: 1, Faultless: true, Dir: dir})
 	if err != nil || r.OK() || r.Failures[0].Property != "CellNeverPanics" || r.Failures[0].Dir == "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if _, _, err := sim.Replay(r.Failures[0].Dir, false, &strings.Builder{}, sim.Backends{}); err == nil || !strings.Contains(err.Error(), "--project DIR --seed 1") {
-		t.Errorf("a replay without the team says %v", err)
+		t.Errorf("replay without the team: %v", err)
 	}
 }
 
 // Violated expectations do not count towards the limit of report folders.
 func TestFailureFoldersLimit(t *testing.T) {
 	none, dir := 0, t.TempDir()
-	team := &Team{Agents: []actor.Definition{agents.Define("faller", "1", "", panicBehavior{})}, Expect: []Expect{{Refusals: "any", AtMost: none}}}
+	team := &Team{Agents: []actor.Definition{agents.Define("panicking", "1", "", panicBehavior{})}, Expect: []Expect{{Refusals: "any", AtMost: none}}}
 	r := &Result{}
 	for range 5 {
-		r.Failures = append(r.Failures, Failure{Property: "at most 0 refusals in a world"})
+		r.Failures = append(r.Failures, Failure{Property: "at most 0 refusals in a simulation"})
 	}
 	simTeam, err := team.build()
 	if err != nil {
@@ -137,7 +137,7 @@ func TestFailureFoldersLimit(t *testing.T) {
 	}
 	for i, f := range r.Failures[5:] {
 		if (f.Dir != "") != (i < 3) {
-			t.Errorf("folder %d of a broken rule: %q", i+1, f.Dir)
+			t.Errorf("report folder of failure %d: %q", i+1, f.Dir)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestFailureFoldersLimit(t *testing.T) {
 func TestPrintAggregateFailure(t *testing.T) {
 	var b strings.Builder
 	(&Result{Seeds: 20, Failures: []Failure{{Seed: 7, Property: "at least 90 %", Aggregate: true}}}).Print(&b, nil)
-	if !strings.Contains(b.String(), "FAILED over 20 worlds: at least 90 %\n  seeds 7 (the worst)\n") {
+	if !strings.Contains(b.String(), "FAILED over 20 simulations: at least 90 %\n  seeds 7 (the worst)\n") {
 		t.Error(b.String())
 	}
 }
@@ -154,7 +154,7 @@ func TestPrintAggregateFailure(t *testing.T) {
 // panicBehavior panics in Behavior.Begin, outside the recovery of an agent's turn.
 type panicBehavior struct{}
 
-func (panicBehavior) Begin(actor.Begin) actor.Turn { panic("as it was told to") }
+func (panicBehavior) Begin(actor.Begin) actor.Turn { panic("requested panic") }
 
 func TestInvalidTeamsAreRejected(t *testing.T) {
 	clerk := agents.Define("clerk", "1", "", agents.Blocking(agents.Helper{}))
@@ -163,40 +163,40 @@ func TestInvalidTeamsAreRejected(t *testing.T) {
 		team Team
 		want string
 	}{
-		"no agents":          {Team{}, "no agents"},
-		"two of one name":    {Team{Agents: []actor.Definition{clerk, clerk}}, "two agents"},
-		"an unknown agent":   {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clark"}}}, `ask 1 names the agent "clark"`},
-		"too much time":      {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clerk", TimeoutMS: 60_001}}}, "timeout_ms"},
-		"a rule for nobody":  {Team{Agents: []actor.Definition{clerk}, Models: []Rule{{Agent: "x", Script: true}}}, "model 1"},
-		"an empty rule":      {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{}}}, "service 1 answers nothing"},
-		"an odd tool":        {Team{Agents: []actor.Definition{clerk}, Tools: []Tool{{Name: "a b"}}}, "a b"},
-		"expecting nothing":  {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{}}}, "expect 1: want one of"},
-		"expecting nonsense": {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "Boredom"}}}, "want any, or one of Busy"},
-		"expecting less":     {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{SucceededPercent: &none}}}, "0 to 100"},
-		"of whom":            {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "any", Agent: "x"}}}, `the agent "x"`},
-		"a tool it has not":  {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{Uses: []Use{{Tool: "t"}}}}}, "service 1 uses a tool"},
-		"a script and more":  {Team{Agents: []actor.Definition{clerk}, Models: []Rule{{Script: true, When: "x"}}}, "model 1 has script = true"},
-		"how deep of whom":   {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), Agent: "clerk"}}}, "about the whole team"},
-		"at most of what":    {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), AtMost: 1}}}, "at_most"},
+		"no agents":                     {Team{}, "no agents"},
+		"duplicate name":                {Team{Agents: []actor.Definition{clerk, clerk}}, "two agents"},
+		"an unknown agent":              {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clark"}}}, `ask 1: unknown agent "clark"`},
+		"excessive timeout":             {Team{Agents: []actor.Definition{clerk}, Asks: []Ask{{Agent: "clerk", TimeoutMS: 60_001}}}, "timeout_ms"},
+		"rule for unknown agent":        {Team{Agents: []actor.Definition{clerk}, Models: []Rule{{Agent: "x", Script: true}}}, "model 1"},
+		"empty rule":                    {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{}}}, "service 1 has no answers"},
+		"invalid tool name":             {Team{Agents: []actor.Definition{clerk}, Tools: []Tool{{Name: "a b"}}}, "a b"},
+		"empty expectation":             {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{}}}, "expect 1: want one of"},
+		"unknown reason":                {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "Boredom"}}}, "want any, or one of Busy"},
+		"negative percentage":           {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{SucceededPercent: &none}}}, "0 to 100"},
+		"expectation for unknown agent": {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{Refusals: "any", Agent: "x"}}}, `unknown agent "x"`},
+		"tool call of a service":        {Team{Agents: []actor.Definition{clerk}, Services: []Rule{{Uses: []Use{{Tool: "t"}}}}}, "service 1 uses a tool"},
+		"script with when":              {Team{Agents: []actor.Definition{clerk}, Models: []Rule{{Script: true, When: "x"}}}, "model 1 has script = true"},
+		"depth of one agent":            {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), Agent: "clerk"}}}, "apply to the whole team"},
+		"at_most without refusals":      {Team{Agents: []actor.Definition{clerk}, Expect: []Expect{{DepthAtMost: new(int), AtMost: 1}}}, "at_most"},
 	} {
 		if _, err := Run(&test.team, Options{Seeds: 1}); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
 	}
 	for text, want := range map[string]string{
-		"[[ask]]\nagnet = 1":                 "ask.agnet means nothing; [[ask]] has agent, message, timeout_ms",
-		"asks = 1":                           "asks means nothing; a sim.toml has the tables ask, model",
+		"[[ask]]\nagnet = 1":                 "ask.agnet is unknown; [[ask]] has agent, message, timeout_ms",
+		"asks = 1":                           "asks is unknown; a sim.toml has the tables ask, model",
 		"[[model]]\nuses = [{ tol = 1 }]":    "[[model.uses]] has tool, input",
 		"[[service]]\nuses = [{ tol = 1 }]":  "[[service]] has",
 		"[[ask]\n":                           "line 2",
 		"[[ask]]\nagent = 1.":                "line 2",
-		strings.Repeat("#", rulesBytesMax+1): "bytes are over",
+		strings.Repeat("#", rulesBytesMax+1): "bytes, at most",
 	} {
 		if err := new(Team).Rules(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.20q: %v, want %q", text, err, want)
 		}
 	}
-	for name, file := range map[string]string{"nothing there": "", "agents/a.toml": "nmae = 1", "sim.toml": "x"} {
+	for name, file := range map[string]string{"missing folder": "", "agents/a.toml": "nmae = 1", "sim.toml": "x"} {
 		dir := t.TempDir()
 		if path := filepath.Join(dir, name); file != "" {
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -248,16 +248,16 @@ func TestStubRules(t *testing.T) {
 		choices []int
 		want    string
 	}{
-		"when":             {"a", user("a red light"), nil, "stop"},
-		"the first":        {"a", user("it"), nil, "one"},
-		"the second":       {"a", user("it"), []int{1}, "two"},
-		"a call":           {"a", user("it"), []int{2}, `call_agent {"agent_id":"b","message":"about it"}`},
-		"after a tool":     {"a", used("nothing"), nil, "nothing"},
-		"and with a rule":  {"a", used("the result"), nil, `t {"x":1}`},
-		"script":           {"b", user("say hello"), nil, "hello"},
-		"nothing is known": {"c", offered, nil, "the answer of c"},
-		"then it may call": {"c", offered, []int{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
-		"or use":           {"c", offered, []int{2}, `t {}`},
+		"rule with when":          {"a", user("a red light"), nil, "stop"},
+		"first answer":            {"a", user("it"), nil, "one"},
+		"second answer":           {"a", user("it"), []int{1}, "two"},
+		"call":                    {"a", user("it"), []int{2}, `call_agent {"agent_id":"b","message":"about it"}`},
+		"tool result":             {"a", used("nothing"), nil, "nothing"},
+		"tool result with a rule": {"a", used("the result"), nil, `t {"x":1}`},
+		"script":                  {"b", user("say hello"), nil, "hello"},
+		"default answer":          {"c", offered, nil, "the answer of c"},
+		"default call":            {"c", offered, []int{1, 0, 2}, `call_agent {"agent_id":"a","message":"question 3 of c"}`},
+		"default tool call":       {"c", offered, []int{2}, `t {}`},
 	} {
 		completion := team.model(&choiceList{test.choices}, test.agent, test.prompt)
 		got := completion.Text
@@ -288,8 +288,8 @@ func TestExpectations(t *testing.T) {
 		{Expect{Refusals: "any", AtMost: 4}, "5, the first"},
 		{Expect{Refusals: "Depth"}, ""},
 		{Expect{DepthAtMost: &three}, ""},
-		{Expect{DepthAtMost: &two}, "a call has 3 above it"},
-		{Expect{FanOutAtMost: &three}, "4 calls at once"},
+		{Expect{DepthAtMost: &two}, "call at depth 3"},
+		{Expect{FanOutAtMost: &three}, "4 concurrent calls"},
 	} {
 		if got := test.x.violation(report); test.want == "" && got != "" || !strings.Contains(got, test.want) {
 			t.Errorf("%s: %q, want %q", &test.x, got, test.want)
@@ -300,7 +300,7 @@ func TestExpectations(t *testing.T) {
 	s.add(1, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 4, Succeeded: 3}, {Agent: "b", Asked: 90}}})
 	s.add(2, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 2, Succeeded: 0}}})
 	if s.violation() != nil {
-		t.Errorf("half is half: %+v", s)
+		t.Errorf("50 %% of requests succeeded: %+v", s)
 	}
 	s.add(3, &sim.Report{Agents: []sim.AgentCount{{Agent: "a", Asked: 2, Succeeded: 0}}})
 	if f := s.violation(); f == nil || f.Seed != 2 || !strings.Contains(f.Detail, "3 of 8") {

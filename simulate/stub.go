@@ -130,12 +130,12 @@ func toolResults(messages []upstream.Message) (texts []string) {
 }
 
 func textCompletion(text string) upstream.Completion {
-	return upstream.Completion{Text: textOr(text, "…"), Finish: upstream.FinishStop, Model: "stand-in"}
+	return upstream.Completion{Text: textOr(text, "…"), Finish: upstream.FinishStop, Model: "stub"}
 }
 
 func toolCompletion(turn int, tool, input string) upstream.Completion {
 	return upstream.Completion{Calls: []upstream.ToolCall{{ID: fmt.Sprintf("use-%d", turn), Name: tool, Arguments: input}},
-		Finish: upstream.FinishCalls, Model: "stand-in"}
+		Finish: upstream.FinishCalls, Model: "stub"}
 }
 
 func callInput(agent, message string) string {

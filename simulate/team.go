@@ -94,7 +94,7 @@ func (t *Team) check() error {
 	names := t.names()
 	checkAgent := func(where, agent string) error {
 		if !slices.Contains(names, agent) {
-			return fmt.Errorf("%s names the agent %q; the team has %v", where, agent, names)
+			return fmt.Errorf("%s: unknown agent %q; the team has %v", where, agent, names)
 		}
 		return nil
 	}
@@ -131,11 +131,11 @@ func (t *Team) check() error {
 		}
 		switch {
 		case !r.Script && len(r.Says)+len(r.Calls)+len(r.Uses) == 0:
-			return fmt.Errorf("%s answers nothing; give it says, calls, uses, or script = true", where)
+			return fmt.Errorf("%s has no answers; add says, calls, uses or script = true", where)
 		case r.Script && (r.When != "" || len(r.Says)+len(r.Calls)+len(r.Uses) > 0):
-			return fmt.Errorf("%s has script = true, which does whatever it is told; take when, says, calls and uses out, or script", where)
+			return fmt.Errorf("%s has script = true, which excludes when, says, calls and uses; remove them or script", where)
 		case len(r.Uses) > 0 && service:
-			return fmt.Errorf("%s uses a tool; an external agent can say things and call agents, so want says or calls", where)
+			return fmt.Errorf("%s uses a tool, which an external agent cannot do; want says or calls", where)
 		}
 	}
 	for i, x := range t.Expect {
@@ -159,7 +159,7 @@ func (t *Team) build() (*sim.Team, error) {
 	registry := tools.NewRegistry()
 	for _, tool := range t.Tools {
 		results := tool.Says
-		stub := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stand-in."), Schema: tool.Schema, Idempotent: tool.Idempotent},
+		stub := sim.StandIn(tools.Tool{Name: tool.Name, Description: textOr(tool.Description, "A stub."), Schema: tool.Schema, Idempotent: tool.Idempotent},
 			func(c sim.Rand, _ []byte) string { return pick(c, results, "done") })
 		if err := registry.RegisterBuiltin(stub); err != nil {
 			return nil, fmt.Errorf("simulate: %w", err)

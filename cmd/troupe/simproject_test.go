@@ -20,13 +20,13 @@ func TestSimulatingAProject(t *testing.T) {
 		return code, out.String(), talk.String()
 	}
 	code, out, talk := sim("--project", project, "--seeds", "2", "--faults", "none")
-	if code != failed || !strings.Contains(out, "FAILED in 2 of 2 worlds: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --seed 1 --faults none\n") {
+	if code != failed || !strings.Contains(out, "FAILED in 2 of 2 simulations: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --seed 1 --faults none\n") {
 		t.Errorf("ends with %d:\n%s", code, out)
 	}
 	if !strings.Contains(talk, "calls may go round") || strings.Contains(talk, "orders") {
 		t.Errorf("it doubts\n%s", talk)
 	}
-	if code, out, _ = sim("--project", project, "--seed", "1", "--faults", "none"); code != failed || !strings.Contains(out, "refused: Cycle") || !strings.Contains(out, "1 worlds from seed 1 on") {
+	if code, out, _ = sim("--project", project, "--seed", "1", "--faults", "none"); code != failed || !strings.Contains(out, "refused: Cycle") || !strings.Contains(out, "1 simulations from seed 1,") {
 		t.Errorf("one seed in columns ends with %d:\n%.2000s", code, out)
 	}
 	if code, out, _ = sim("--project", filepath.Join("..", "..", "examples", "team"), "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(out, "ok: no rule of the runtime was broken") {
