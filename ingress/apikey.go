@@ -77,10 +77,10 @@ func NewKey(random [KeyRandomBytes]byte, name string, scopes []Scope, now, expir
 		return Key{}, "", r
 	}
 	if len(k.Scopes) != len(scopes) {
-		return Key{}, "", invalid("scopes", "names a scope twice")
+		return Key{}, "", invalid("scopes", "contains a duplicate")
 	}
 	if k.Expired(now) {
-		return Key{}, "", invalid("expires_at", "is not later than now")
+		return Key{}, "", invalid("expires_at", "want a time in the future")
 	}
 	return k, text, nil
 }
@@ -95,11 +95,11 @@ func (k *Key) Check() *actor.Refusal {
 	}
 	for _, s := range k.Scopes {
 		if !slices.Contains(Scopes(), s) {
-			return invalid("scopes", "%.40q is none; want some of %v", string(s), Scopes())
+			return invalid("scopes", "unknown scope %.40q: want some of %v", string(s), Scopes())
 		}
 	}
 	if len(k.Scopes) == 0 || !slices.Equal(k.Scopes, sortScopes(k.Scopes)) {
-		return invalid("scopes", "want some of %v, each once and in this order", Scopes())
+		return invalid("scopes", "want some of %v, without duplicates, in this order", Scopes())
 	}
 	return nil
 }

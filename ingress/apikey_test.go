@@ -20,7 +20,7 @@ func newKey(t *testing.T, seed byte, scopes ...Scope) (Key, string) {
 	for i := range random {
 		random[i] = seed + byte(i)
 	}
-	k, text, r := NewKey(random, "of a test", scopes, 1, 0)
+	k, text, r := NewKey(random, "test key", scopes, 1, 0)
 	if r != nil {
 		t.Fatal(r)
 	}
@@ -30,22 +30,22 @@ func newKey(t *testing.T, seed byte, scopes ...Scope) (Key, string) {
 func TestKeyMatchesOnlyItsText(t *testing.T) {
 	k, text := newKey(t, 1, ScopeRead, ScopeCall)
 	if want := "troupe_0102030405060708_"; !strings.HasPrefix(text, want) || len(text) != len(want)+64 {
-		t.Errorf("its text is %s", text)
+		t.Errorf("text is %s", text)
 	}
 	if id, ok := KeyID(text); !ok || id != k.ID || !k.Matches(text) {
-		t.Errorf("it is not known by its text: %s", id)
+		t.Errorf("the key does not match its text: %s", id)
 	}
 	if k.Principal() != "key:0102030405060708" {
 		t.Error(k.Principal())
 	}
 	other, _ := newKey(t, 2, ScopeRead)
 	if other.Matches(text) {
-		t.Error("another key takes its text")
+		t.Error("another key matches its text")
 	}
 	for i := range text {
 		changed := text[:i] + "x" + text[i+1:]
 		if k.Matches(changed) {
-			t.Errorf("%s is taken for it", changed)
+			t.Errorf("%s matches the key", changed)
 		}
 	}
 	for _, s := range []string{"", "troupe_", text[:len(text)-1], text + "0", "troupe-" + text[7:], strings.Replace(text, "_", "-", 2), k.ID} {
@@ -61,7 +61,7 @@ func TestKeyDoesNotExposeItsText(t *testing.T) {
 	secret := text[len(text)-64:]
 	for _, shown := range []string{string(k.Encode()), fmt.Sprintf("%v %+v %#v", k, k, k)} {
 		if strings.Contains(shown, secret) || strings.Contains(shown, secret[:8]) {
-			t.Errorf("%s tells it", shown)
+			t.Errorf("%s contains the secret", shown)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestKeyDoesNotExposeItsText(t *testing.T) {
 func TestKeyScopesAndExpiry(t *testing.T) {
 	k, _ := newKey(t, 1, ScopeRead, ScopeCall)
 	if !reflect.DeepEqual(k.Scopes, []Scope{ScopeCall, ScopeRead}) {
-		t.Errorf("in the order %v", k.Scopes)
+		t.Errorf("scopes are in the order %v", k.Scopes)
 	}
 	for s, want := range map[Scope]bool{ScopeCall: true, ScopeRead: true, ScopeAgents: false, ScopeAdmin: false, "": false, "run token": false} {
 		if k.Allows(s) != want {
@@ -79,15 +79,15 @@ func TestKeyScopesAndExpiry(t *testing.T) {
 	admin, _ := newKey(t, 1, ScopeAdmin)
 	for _, s := range Scopes() {
 		if !admin.Allows(s) {
-			t.Errorf("admin may not %s", s)
+			t.Errorf("admin does not allow %s", s)
 		}
 	}
 	if k.Expired(actor.Forever) {
-		t.Error("a key without an end has one")
+		t.Error("a key without an expiry has expired")
 	}
 	k.Expires = 10
 	if k.Expired(9) || !k.Expired(10) {
-		t.Error("it does not end when it should")
+		t.Error("the key does not expire at its expiry")
 	}
 }
 
@@ -112,7 +112,7 @@ func TestNewKeyRejectsInvalidInput(t *testing.T) {
 		}
 	}
 	if _, _, r := NewKey(random, strings.Repeat("x", KeyNameBytesMax+1), []Scope{ScopeRead}, 1, 0); r == nil || r.Field != "name" {
-		t.Errorf("a long name: %v", r)
+		t.Errorf("oversized name: %v", r)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestKeyRecordRoundTrip(t *testing.T) {
 	for _, bad := range []string{"", "{}", `[]`, record[:len(record)-1], strings.Replace(record, "0102", "01G2", 1), strings.Replace(record, "read", "write", 1),
 		strings.Replace(record, `"name"`, `"names"`, 1), strings.Replace(record, `"digest":"`, `"digest":"00`, 1), strings.Replace(record, "}", `,"expires_at":"tomorrow"}`, 1)} {
 		if k, err := DecodeKey([]byte(bad)); err == nil {
-			t.Errorf("%s becomes %+v", bad, k)
+			t.Errorf("%s decodes to %+v", bad, k)
 		}
 	}
 }

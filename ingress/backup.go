@@ -22,7 +22,7 @@ func Backup(body []byte) (dir string, _ *actor.Refusal) {
 		return "", r
 	}
 	if len(in.Dir) > pathBytesMax || !strings.HasPrefix(in.Dir, "/") || strings.ContainsRune(in.Dir, 0) {
-		return "", invalid("dir", "want the absolute path of a folder on the server's machine that is not there yet")
+		return "", invalid("dir", "want the absolute path of a new folder on the server's machine")
 	}
 	return in.Dir, nil
 }

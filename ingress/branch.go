@@ -26,7 +26,7 @@ type branch struct {
 // up to the cursor, because those events name the runs below.
 func (s *Stream) restore() {
 	if !s.tree && len(s.cursor) > 1 {
-		s.fail(actor.Refuse(actor.Invalid, "%s is a place in a tree of runs: ask with ?tree=1, or give the number of this run's last event", s.cursor))
+		s.fail(actor.Refuse(actor.Invalid, "cursor %s belongs to a tree of runs: add ?tree=1, or send the number of this run's last event", s.cursor))
 		return
 	}
 	s.restoreNext()
@@ -61,7 +61,7 @@ func (s *Stream) restoreNext() {
 }
 
 func (s *Stream) failOutsideTree() {
-	s.fail(actor.Refuse(actor.Invalid, "the id is no place in the tree of run %s: want the id of the last event that was read, as it came, or nothing to begin with the first", s.branches[0].run))
+	s.fail(actor.Refuse(actor.Invalid, "the id does not belong to the tree of run %s: send the id of the last event read unchanged, or omit it to start at the first event", s.branches[0].run))
 }
 
 // restoreEvent records an event that the client has already read.
@@ -78,7 +78,7 @@ func (s *Stream) restorePage(b *branch, lastPage bool) {
 	}
 	if b.lastSeq < b.cursorSeq {
 		if lastPage {
-			s.fail(actor.Refuse(actor.Invalid, "run %s has no event %d yet: want the id of the last event that was read, or nothing to begin with the first", b.run, b.cursorSeq))
+			s.fail(actor.Refuse(actor.Invalid, "run %s has no event %d yet: send the id of the last event read, or omit it to start at the first event", b.run, b.cursorSeq))
 		}
 		return
 	}
@@ -140,7 +140,7 @@ func (s *Stream) addChild(b *branch, e *runs.Event) *branch {
 		return nil
 	}
 	if len(s.branches) == TreeRunsMax {
-		s.fail(actor.Refuse(actor.Invalid, "run %s has more than %d runs below it: ask for each of them alone, without tree=1", s.branches[0].run, TreeRunsMax-1))
+		s.fail(actor.Refuse(actor.Invalid, "run %s has more than %d runs below it: stream each of them separately, without tree=1", s.branches[0].run, TreeRunsMax-1))
 		return nil
 	}
 	child := &branch{run: e.Child}

@@ -32,7 +32,7 @@ type Cursor []uint64
 
 // ParseCursor parses the output of String and rejects any other spelling.
 func ParseCursor(text string) (Cursor, *actor.Refusal) {
-	wrong := actor.Refuse(actor.Invalid, "%.40q is no place in a stream of events: want the id of the last one that was read, or nothing to begin with the first", text)
+	wrong := actor.Refuse(actor.Invalid, "invalid event id %.40q: send the id of the last event read, or omit it to start at the first event", text)
 	if strings.Count(text, ".") >= TreeRunsMax {
 		return nil, wrong
 	}

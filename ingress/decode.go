@@ -34,11 +34,11 @@ func Decode(body []byte, v any) *actor.Refusal {
 	var semantic *json.SemanticError
 	switch {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return invalid(topLevelField(semantic.JSONPointer), "is unknown: leave it out")
+		return invalid(topLevelField(semantic.JSONPointer), "unknown member: remove it")
 	case errors.As(err, &semantic):
-		return invalid(topLevelField(semantic.JSONPointer), "a value of another kind is wanted")
+		return invalid(topLevelField(semantic.JSONPointer), "wrong JSON type")
 	default:
-		return invalid("", "the JSON is not what it should be")
+		return invalid("", "the JSON does not match the request")
 	}
 }
 
@@ -96,16 +96,16 @@ func checkShape(body []byte) *actor.Refusal {
 		var syntax *jsontext.SyntacticError
 		switch {
 		case errors.As(err, &syntax) && errors.Is(err, jsontext.ErrDuplicateName):
-			return invalid(topLevelField(syntax.JSONPointer), "is there twice")
+			return invalid(topLevelField(syntax.JSONPointer), "is a duplicate")
 		case errors.As(err, &syntax):
 			return invalid(topLevelField(syntax.JSONPointer), "not JSON after byte %d", syntax.ByteOffset)
 		case err != nil:
-			return invalid("", "not JSON: it ends too early")
+			return invalid("", "not JSON: unexpected end")
 		case d.StackDepth() > DepthMax:
 			return invalid(topLevelField(d.StackPointer()), "nests deeper than %d levels", DepthMax)
 		case d.StackDepth() == 0:
 			if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
-				return invalid("", "something follows the JSON object")
+				return invalid("", "unexpected data after the JSON object")
 			}
 			return nil
 		}

@@ -38,7 +38,7 @@ func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 		}
 	}
 	if content == nil {
-		return actor.Call{}, invalid("content", `is missing: want {"content": "what the agent is told"}`)
+		return actor.Call{}, invalid("content", `is missing: want {"content": "text for the agent"}`)
 	}
 	to := actor.NewID(agent, in.Session)
 	left, r := parseTimeout(in.Timeout)
@@ -53,7 +53,7 @@ func Message(agent string, body []byte) (actor.Call, *actor.Refusal) {
 
 func parseTimeout(ms int64) (actor.Duration, *actor.Refusal) {
 	if ms < 0 || ms > int64(timeoutMax/time.Millisecond) {
-		return 0, invalid("timeout_ms", "want 1 to %d, or nothing", timeoutMax/time.Millisecond)
+		return 0, invalid("timeout_ms", "want 1 to %d, or no value", timeoutMax/time.Millisecond)
 	}
 	return actor.Duration(ms) * time.Millisecond, nil
 }
@@ -103,7 +103,7 @@ func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call 
 		return actor.Call{}, to, r
 	}
 	if in.Message == nil {
-		return actor.Call{}, to, invalid("message", `is missing: want {"message": "what the agent is told"}`)
+		return actor.Call{}, to, invalid("message", `is missing: want {"message": "text for the agent"}`)
 	}
 	if _, r := parseTimeout(in.Timeout); r != nil {
 		return actor.Call{}, to, r
@@ -144,7 +144,7 @@ func ParseIdempotency(principal, route string, headers []string, body []byte) (a
 	}
 	key := headers[0]
 	if len(headers) > 1 || key == "" || len(key) > idempotencyKeyBytesMax || strings.ContainsFunc(key, func(c rune) bool { return c < ' ' || c > '~' }) {
-		return actor.Idempotency{}, invalid(IdempotencyKey, "want one, of 1 to %d printable ASCII characters", idempotencyKeyBytesMax)
+		return actor.Idempotency{}, invalid(IdempotencyKey, "want one header of 1 to %d printable ASCII characters", idempotencyKeyBytesMax)
 	}
 	return actor.Idempotency{Principal: principal, Route: route, Key: key, Body: actor.HashOf(body)}, nil
 }

@@ -22,10 +22,10 @@ func TestTraceAcceptsOnlyValidTraceparent(t *testing.T) {
 		}
 	}
 	if got := ingress.Trace([]string{good, good}); got != "" {
-		t.Errorf("two of them become %q", got)
+		t.Errorf("two headers become %q", got)
 	}
 	if got := ingress.Trace(nil); got != "" {
-		t.Errorf("none becomes %q", got)
+		t.Errorf("no header becomes %q", got)
 	}
 }
 
@@ -37,7 +37,7 @@ func TestParseIdempotencyValidatesHeader(t *testing.T) {
 		}
 	}
 	if promise, r := ingress.ParseIdempotency("local", "POST /", nil, body); r != nil || !promise.IsZero() {
-		t.Errorf("none: %+v, %v", promise, r)
+		t.Errorf("no header: %+v, %v", promise, r)
 	}
 	want := actor.Idempotency{Principal: "local", Route: "POST /", Key: strings.Repeat("k", 255), Body: actor.HashOf(body)}
 	if promise, r := ingress.ParseIdempotency("local", "POST /", []string{want.Key}, body); r != nil || promise != want {
@@ -88,7 +88,7 @@ func TestRequestBodies(t *testing.T) {
 	}
 	for body, wrong := range map[string]bool{"": false, "{}": false, "{ }": false, `{"a":1}`: true, "[]": true, "x": true} {
 		if r := ingress.CheckEmpty([]byte(body)); (r != nil) != wrong {
-			t.Errorf("nothing %q: %v", body, r)
+			t.Errorf("empty body %q: %v", body, r)
 		}
 	}
 }
@@ -105,12 +105,12 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		whole := ingress.CheckObject(body)
 		if _, r := ingress.Signal(actor.CallID{}, body); r == nil && whole != nil {
-			t.Errorf("%q is taken, but %v", body, whole)
+			t.Errorf("%q is decoded, but the shape check fails: %v", body, whole)
 		}
 		call, r := ingress.Message("helper", body)
 		switch {
 		case r == nil && whole != nil:
-			t.Errorf("%q is taken, but %v", body, whole)
+			t.Errorf("%q is decoded, but the shape check fails: %v", body, whole)
 		case r == nil:
 			if err := call.To.Check(); err != nil || len(call.Parts) != 1 {
 				t.Errorf("%q: %v, %+v", body, err, call)

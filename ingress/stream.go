@@ -118,9 +118,9 @@ var endReasons = [...]struct{ name, detail string }{
 	RunEnded:   {"over", ""},
 	Refused:    {"refused", ""},
 	ClientGone: {"gone", ""},
-	TooSlow:    {"slow_reader", "what was sent was not read in time; connect again with the id of the last event read as Last-Event-ID"},
-	NoAccess:   {"revoked", "the key was revoked or has expired; connect again with another one and the id of the last event read as Last-Event-ID"},
-	Drained:    {"draining", "this server stops; connect again with the id of the last event read as Last-Event-ID"},
+	TooSlow:    {"slow_reader", "the client did not read in time; reconnect with the id of the last event read as Last-Event-ID"},
+	NoAccess:   {"revoked", "the key was revoked or has expired; reconnect with another key and the id of the last event read as Last-Event-ID"},
+	Drained:    {"draining", "this server is stopping; reconnect with the id of the last event read as Last-Event-ID"},
 	Broken:     {"broken", ""},
 }
 
@@ -286,15 +286,15 @@ func (s *Stream) full() bool { return s.inFlight+len(s.pending) >= QueueBytesMax
 // handleEvents processes the page that answers the outstanding Read.
 func (s *Stream) handleEvents(bodies [][]byte) {
 	b := s.reading
-	invariant.Check(b != nil && len(bodies) <= s.readLimit, "ingress: %d events that were not asked for", len(bodies))
+	invariant.Check(b != nil && len(bodies) <= s.readLimit, "ingress: %d events without a matching Read", len(bodies))
 	s.reading = nil
 	for _, body := range bodies {
 		e, err := runs.Decode(body)
 		switch {
 		case err != nil:
-			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s cannot be read: %v", b.lastSeq+1, b.run, err))
+			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s cannot be decoded: %v", b.lastSeq+1, b.run, err))
 		case e.Run != b.run || e.Seq != b.lastSeq+1:
-			s.fail(actor.Refuse(actor.Unavailable, "event %d of run %s stands where event %d of run %s should", e.Seq, e.Run, b.lastSeq+1, b.run))
+			s.fail(actor.Refuse(actor.Unavailable, "got event %d of run %s, want event %d of run %s", e.Seq, e.Run, b.lastSeq+1, b.run))
 		case len(s.restoring) > 0:
 			s.restoreEvent(b, &e)
 			continue
@@ -334,7 +334,7 @@ func (s *Stream) handleAppended(run actor.CallID) {
 }
 
 func (s *Stream) handleWrote(n int) {
-	invariant.Check(n >= 0 && n <= s.inFlight, "ingress: %d bytes taken, %d were out", n, s.inFlight)
+	invariant.Check(n >= 0 && n <= s.inFlight, "ingress: %d bytes taken, %d in flight", n, s.inFlight)
 	s.inFlight, s.acked = s.inFlight-n, s.acked+n
 	if s.acked >= QueueBytesMax {
 		s.acked, s.writeDeadline = 0, s.now.Add(s.writeTimeout)
@@ -356,7 +356,7 @@ func (s *Stream) end(e End) {
 	detail := endReasons[e.Reason].detail
 	switch {
 	case !s.started && e.Reason == Drained:
-		e.Reason, e.Refusal = Refused, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this server stops; ask again when it is back"}
+		e.Reason, e.Refusal = Refused, &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this server is stopping; retry later"}
 	case !s.started && e.Refusal != nil:
 		e.Reason = Refused
 	case e.Refusal != nil:

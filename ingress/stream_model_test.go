@@ -54,7 +54,7 @@ func (s *streamMachine) reconnect() {
 // so a watched run is marked as unreported.
 func (s *streamMachine) drawOpenRun(t *rapid.T) actor.CallID {
 	if s.runEnded(s.root()) {
-		t.Skip("all is over")
+		t.Skip("the root has ended")
 	}
 	run := rapid.SampledFrom(slices.DeleteFunc(slices.Clone(s.runs), s.runEnded)).Draw(t, "run")
 	if slices.Contains(s.watched, run) {
@@ -96,7 +96,7 @@ func (s *streamMachine) EndRun(t *rapid.T) {
 
 func (s *streamMachine) ReportAppended(t *rapid.T) {
 	if len(s.unreported) == 0 {
-		t.Skip("there are none")
+		t.Skip("no unreported events")
 	}
 	s.step(ingress.Appended{Run: s.unreported[0]})
 	s.unreported = s.unreported[1:]
@@ -104,14 +104,14 @@ func (s *streamMachine) ReportAppended(t *rapid.T) {
 
 func (s *streamMachine) AnswerRead(t *rapid.T) {
 	if s.pendingRead == nil || s.end != nil {
-		t.Skip("nothing is asked for")
+		t.Skip("no outstanding Read")
 	}
 	s.answerRead()
 }
 
 func (s *streamMachine) AckBytes(t *rapid.T) {
 	if len(s.unacked) == 0 || s.end != nil {
-		t.Skip("nothing was written")
+		t.Skip("no bytes in flight")
 	}
 	n := len(s.unacked)
 	if rapid.Bool().Draw(t, "slow") {
@@ -136,7 +136,7 @@ func (s *streamMachine) Disconnect(t *rapid.T) {
 // NextTree starts over with a new tree after this one has ended.
 func (s *streamMachine) NextTree(t *rapid.T) {
 	if !s.runEnded(s.root()) {
-		t.Skip("it is not over")
+		t.Skip("the root has not ended")
 	}
 	s.finish(t)
 	s.setup(t)
@@ -151,7 +151,7 @@ func (s *streamMachine) Check(t *rapid.T) {
 		s.reconnect()
 	}
 	if s.maxQueued > ingress.QueueBytesMax+5000 {
-		t.Fatalf("%d bytes were held", s.maxQueued)
+		t.Fatalf("the stream held %d bytes", s.maxQueued)
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *streamMachine) finish(t *rapid.T) {
 		s.checkFrames(t)
 	}
 	if ended := s.runEnded(s.root()); ended != (s.end != nil) {
-		t.Fatalf("the run is over: %v, the stream: %+v", ended, s.end)
+		t.Fatalf("root ended: %v, stream end: %+v", ended, s.end)
 	}
 	if err := s.client.missing(); err != nil {
 		t.Fatal(err)
@@ -222,13 +222,13 @@ func (r *modelClient) receiveFrame(f runs.Frame) error {
 	case err != nil:
 		return err
 	case !r.knownRuns[e.Run]:
-		return fmt.Errorf("an event of run %s, which nobody called", e.Run.Short())
+		return fmt.Errorf("got an event of run %s, which was not called", e.Run.Short())
 	case int(e.Seq) != r.received[e.Run]+1:
-		return fmt.Errorf("event %d of run %s after %d", e.Seq, e.Run.Short(), r.received[e.Run])
+		return fmt.Errorf("got event %d of run %s after event %d", e.Seq, e.Run.Short(), r.received[e.Run])
 	case f.Name != e.Type.String() || !bytes.Equal([]byte(f.Data), runs.Encode(r.events[e.Run][e.Seq-1])):
-		return fmt.Errorf("%s is told as %s", f.Data, f.Name)
+		return fmt.Errorf("event %s has the name %s or other data", f.Data, f.Name)
 	case r.received[r.root()] == len(r.events[r.root()]) && r.runEnded(r.root()):
-		return fmt.Errorf("%s after the end", f.Name)
+		return fmt.Errorf("got %s after the end of the root", f.Name)
 	}
 	if r.withTree {
 		for run, count := range r.prerequisites[fmt.Sprint(e.Run, e.Seq)] {
@@ -251,7 +251,7 @@ func (r *modelClient) missing() error {
 			continue // receiveFrame has already checked which events precede the root's end
 		}
 		if r.received[run] != len(r.events[run]) {
-			return fmt.Errorf("run %s has %d events, %d were heard", run.Short(), len(r.events[run]), r.received[run])
+			return fmt.Errorf("run %s has %d events, %d were received", run.Short(), len(r.events[run]), r.received[run])
 		}
 	}
 	return nil

@@ -110,12 +110,12 @@ func (l *testClient) step(in ingress.StreamInput) {
 			l.watched = append(l.watched, out.Run)
 		case ingress.Read:
 			if l.pendingRead != nil {
-				panic("two reads at a time")
+				panic("second Read while one is outstanding")
 			}
 			l.pendingRead, l.pendingPage = &out, l.runTree.page(out)
 		case ingress.Write:
 			if len(l.unacked) > 0 || len(out.Bytes) == 0 {
-				panic("a write before the last was taken, or of nothing")
+				panic("empty Write, or a Write before the last one was taken")
 			}
 			l.unacked, l.nothingWritten = slices.Clone(out.Bytes), false
 			l.maxQueued = max(l.maxQueued, len(out.Bytes))
@@ -193,7 +193,7 @@ func TestStreamDeliversRunToItsEnd(t *testing.T) {
 	tree.appendDelta(run, "one")
 	l := openStream(tree, false, "")
 	if first := string(l.unacked); !strings.HasPrefix(first, "retry: ") {
-		t.Errorf("begins with %q", first)
+		t.Errorf("the stream begins with %q", first)
 	}
 	l.runUntilIdle()
 	if got := l.frameNames(); got != "agent_stream_delta 1" || l.end != nil {
@@ -283,14 +283,14 @@ func TestUnknownCursorIsRefused(t *testing.T) {
 	}{
 		{false, "3", "has no event 3 yet"},
 		{false, "9007199254740991", "has no event 9007199254740991 yet"},
-		{false, "2.1", "ask with ?tree=1"},
+		{false, "2.1", "add ?tree=1"},
 		{true, "3", "has no event 3 yet"},
 		{true, "3.1", "has no event 3 yet"},
-		{true, "2", "no place in the tree"},
-		{true, "1.0", "no place in the tree"},
-		{true, "2.1.0", "no place in the tree"},
+		{true, "2", "does not belong to the tree"},
+		{true, "1.0", "does not belong to the tree"},
+		{true, "2.1.0", "does not belong to the tree"},
 		{true, "2.2", "has no event 2 yet"},
-		{true, "0.0", "no place in the tree"},
+		{true, "0.0", "does not belong to the tree"},
 	} {
 		l := openStream(tree, c.withTree, c.after)
 		l.runUntilIdle()
@@ -308,11 +308,11 @@ func TestIdleStreamPings(t *testing.T) {
 	for range 3 {
 		due, ok := l.stream.NextDeadline()
 		if !ok || due != l.now.Add(ingress.PingInterval) {
-			t.Fatalf("next at %d, %v", due, ok)
+			t.Fatalf("next deadline is %d, %v", due, ok)
 		}
 		l.now = due - 1
 		if l.step(ingress.Tick{}); len(l.unacked) > 0 {
-			t.Errorf("too early: %q", l.unacked)
+			t.Errorf("written too early: %q", l.unacked)
 		}
 		l.now = due
 		if l.step(ingress.Tick{}); string(l.unacked) != ": ping\n\n" {
@@ -334,13 +334,13 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 	}
 	bytesMax := ingress.QueueBytesMax + 2*runs.TextBytesMax
 	if l.maxQueued = 0; len(l.unacked) == 0 || len(l.unacked) > bytesMax {
-		t.Fatalf("%d bytes are out", len(l.unacked))
+		t.Fatalf("%d bytes in flight", len(l.unacked))
 	}
 	// The reader takes some bytes, but fewer than it must.
 	l.now = l.now.Add(ingress.WriteTimeout - 1)
 	l.ackBytes(100)
 	if due, _ := l.stream.NextDeadline(); l.end != nil || due != start.Add(ingress.WriteTimeout) {
-		t.Fatalf("%+v, next at %d", l.end, due)
+		t.Fatalf("%+v, next deadline is %d", l.end, due)
 	}
 	l.now = l.now.Add(1)
 	l.step(ingress.Tick{})
@@ -357,7 +357,7 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 	l.connect(false, l.lastID())
 	l.runUntilIdle()
 	if got := len(l.frames) - 1 - seen; got != 100-seen || l.lastID() != "100" || l.maxQueued > bytesMax {
-		t.Errorf("%d of %d came after it; %d at once", got, 100-seen, l.maxQueued)
+		t.Errorf("got %d of %d remaining events; at most %d bytes at once", got, 100-seen, l.maxQueued)
 	}
 }
 
@@ -369,7 +369,7 @@ func TestReaderWithinWriteTimeoutStays(t *testing.T) {
 	for l.answerRead(); len(l.unacked) > ingress.QueueBytesMax; {
 		l.now = l.now.Add(ingress.WriteTimeout - 1)
 		if l.ackBytes(ingress.QueueBytesMax); l.end != nil {
-			t.Fatalf("%+v with %d bytes to go", l.end, len(l.unacked))
+			t.Fatalf("ended with %+v, %d bytes in flight", l.end, len(l.unacked))
 		}
 	}
 	l.runUntilIdle()
@@ -391,7 +391,7 @@ func TestStreamEndReasons(t *testing.T) {
 			t.Errorf("%s: %+v", reason, l.frames)
 		}
 		if more := l.stream.Step(l.now, ingress.Appended{Run: tree.root()}); more != nil {
-			t.Errorf("%s: after its end it wants %v", reason, more)
+			t.Errorf("%s: outputs after the end: %v", reason, more)
 		}
 	}
 	tree := newRunTree()
@@ -399,13 +399,13 @@ func TestStreamEndReasons(t *testing.T) {
 	l := openStream(tree, false, "1")
 	l.step(ingress.Draining{})
 	if l.end == nil || l.end.Reason != ingress.Refused || l.end.Refusal.RetryAfter == 0 || !l.nothingWritten {
-		t.Errorf("before it began: %+v", l.end)
+		t.Errorf("before the start: %+v", l.end)
 	}
 	l = openStream(tree, false, "")
 	l.runUntilIdle()
 	l.step(ingress.Closed{})
 	if l.end == nil || l.end.Reason != ingress.ClientGone || len(l.end.Final) > 0 {
-		t.Errorf("a client that is gone: %+v", l.end)
+		t.Errorf("disconnected client: %+v", l.end)
 	}
 	// Bytes in flight at shutdown still arrive. If they end the run, no
 	// StreamClosed frame follows.
@@ -413,7 +413,7 @@ func TestStreamEndReasons(t *testing.T) {
 	l = openStream(tree, false, "1")
 	l.answerRead()
 	if l.answerRead(); l.pendingRead != nil {
-		t.Fatal("it reads behind the end")
+		t.Fatal("the stream reads past the end")
 	}
 	l.step(ingress.Draining{})
 	l.runUntilIdle()
@@ -432,10 +432,10 @@ func TestCorruptEventsEndStream(t *testing.T) {
 	}
 	good := tree.page(ingress.Read{Run: tree.root(), Limit: 3})
 	for what, page := range map[string][][]byte{
-		"a gap":       {good[0], good[2]},
-		"twice":       {good[0], good[0]},
-		"another run": {good[0], other.page(ingress.Read{Run: other.runs[1], After: 1, Limit: 1})[0]},
-		"no event":    {good[0], []byte("{}")},
+		"a gap":        {good[0], good[2]},
+		"duplicate":    {good[0], good[0]},
+		"another run":  {good[0], other.page(ingress.Read{Run: other.runs[1], After: 1, Limit: 1})[0]},
+		"not an event": {good[0], []byte("{}")},
 	} {
 		l := openStream(tree, false, "")
 		l.step(ingress.Events{Bodies: page})
@@ -474,7 +474,7 @@ func TestNoEventsAfterRootEnds(t *testing.T) {
 	}
 	tree.appendDelta(child, "late")
 	if l.step(ingress.Appended{Run: child}); l.pendingRead != nil {
-		t.Error("it reads on")
+		t.Error("the stream reads past the end of the root")
 	}
 	if l.runUntilIdle(); l.end == nil || l.end.Reason != ingress.RunEnded || l.frames[len(l.frames)-1].Name != "run_done" {
 		t.Errorf("%s, %+v", l.frameNames(), l.end)
@@ -484,12 +484,12 @@ func TestNoEventsAfterRootEnds(t *testing.T) {
 func TestCursorHasOneSpelling(t *testing.T) {
 	for _, text := range []string{"", "-1", "+1", "01", "1.", ".", "1..2", " 1", "1,2", "9007199254740992", strings.Repeat("0.", ingress.TreeRunsMax) + "0"} {
 		if c, refusal := ingress.ParseCursor(text); refusal == nil {
-			t.Errorf("%q reads as %s", text, c)
+			t.Errorf("%q parses as %s", text, c)
 		}
 	}
 	for _, text := range []string{"0", "9007199254740991", "3.0.1", strings.Repeat("0.", ingress.TreeRunsMax-1) + "0"} {
 		if c, refusal := ingress.ParseCursor(text); refusal != nil || c.String() != text {
-			t.Errorf("%q reads as %s, %v", text, c, refusal)
+			t.Errorf("%q parses as %s, %v", text, c, refusal)
 		}
 	}
 }
@@ -517,14 +517,14 @@ func FuzzCursor(f *testing.F) {
 			return
 		}
 		if cursor.String() != text {
-			t.Errorf("%q reads as %s", text, cursor)
+			t.Errorf("%q parses as %s", text, cursor)
 		}
 		for _, withTree := range []bool{false, true} {
 			l := openStream(tree, withTree, text)
 			l.runUntilIdle()
 			switch {
 			case l.end == nil:
-				t.Errorf("after %s: it waits", text)
+				t.Errorf("after %s: the stream does not end", text)
 			case l.end.Reason == ingress.Refused:
 				if l.end.Refusal == nil || !l.nothingWritten {
 					t.Errorf("after %s: %+v", text, l.end)

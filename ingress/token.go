@@ -29,7 +29,7 @@ var tokenEncoding = base64.RawURLEncoding.Strict() // strict: each value has one
 // only.
 func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 	if len(secret) != SecretBytes {
-		panic("the secret of run tokens has another length")
+		panic("ingress: wrong length of the run token secret")
 	}
 	claim := append(run[:], id.String()...)
 	return tokenPrefix + tokenEncoding.EncodeToString(claim) + "." + tokenEncoding.EncodeToString(tokenMAC(secret, claim))
@@ -39,7 +39,7 @@ func MintToken(secret []byte, run actor.CallID, id actor.ID) string {
 // any other token. The refusal neither repeats the token nor names the fault in
 // it.
 func ReadToken(secret []byte, token string) (actor.CallID, actor.ID, *actor.Refusal) {
-	refused := actor.Refuse(actor.Rejected, "the run token is not one of this server: send the x-run-token that came with /invoke, as it is")
+	refused := actor.Refuse(actor.Rejected, "invalid run token: send the x-run-token header of the /invoke request unchanged")
 	if len(secret) != SecretBytes || len(token) > tokenBytesMax || !strings.HasPrefix(token, tokenPrefix) ||
 		strings.ContainsAny(token, "\r\n") { // base64 ignores these
 		return actor.CallID{}, actor.ID{}, refused

@@ -47,25 +47,25 @@ func TestTokenIsBoundToRunAndActor(t *testing.T) {
 	other := strings.Split(MintToken(testSecret(1), actor.NewCallID(1, 2, 4), actor.NewID("a", "k")), ".")
 	elsewhere := strings.Split(MintToken(testSecret(1), run, actor.NewID("b", "k")), ".")
 	bad := map[string]string{
-		"none":            "",
-		"prefix alone":    tokenPrefix,
-		"no mac":          parts[0] + "." + parts[1],
-		"empty mac":       parts[0] + "." + parts[1] + ".",
-		"another run":     parts[0] + "." + other[1] + "." + parts[2],
-		"another actor":   parts[0] + "." + elsewhere[1] + "." + parts[2],
-		"another's mac":   parts[0] + "." + parts[1] + "." + other[2],
-		"another secret":  MintToken(testSecret(2), run, actor.NewID("a", "k")),
-		"something after": good + "A",
-		"one more part":   good + ".A",
-		"spaces":          " " + good,
-		"a line":          good[:20] + "\n" + good[20:],
-		"padding":         good + "=",
-		"other case":      strings.ToUpper(good),
-		"a key":           "troupe_" + strings.Repeat("0", 81),
-		"long":            good + strings.Repeat("A", 1<<16),
-		"no actor":        signedToken(testSecret(1), run[:]),
-		"a short run":     signedToken(testSecret(1), run[:8]),
-		"no name":         signedToken(testSecret(1), append(run[:], "a/b/c/d"...)),
+		"none":                 "",
+		"prefix only":          tokenPrefix,
+		"no mac":               parts[0] + "." + parts[1],
+		"empty mac":            parts[0] + "." + parts[1] + ".",
+		"another run":          parts[0] + "." + other[1] + "." + parts[2],
+		"another actor":        parts[0] + "." + elsewhere[1] + "." + parts[2],
+		"mac of another token": parts[0] + "." + parts[1] + "." + other[2],
+		"another secret":       MintToken(testSecret(2), run, actor.NewID("a", "k")),
+		"trailing text":        good + "A",
+		"extra part":           good + ".A",
+		"spaces":               " " + good,
+		"line break":           good[:20] + "\n" + good[20:],
+		"padding":              good + "=",
+		"other case":           strings.ToUpper(good),
+		"API key":              "troupe_" + strings.Repeat("0", 81),
+		"long":                 good + strings.Repeat("A", 1<<16),
+		"no actor":             signedToken(testSecret(1), run[:]),
+		"short run id":         signedToken(testSecret(1), run[:8]),
+		"invalid actor":        signedToken(testSecret(1), append(run[:], "a/b/c/d"...)),
 	}
 	for i := range good { // every proper prefix
 		bad["cut at "+good[:i]] = good[:i]
@@ -83,16 +83,16 @@ func TestTokenIsBoundToRunAndActor(t *testing.T) {
 		case r == nil || r.Reason != actor.Rejected:
 			t.Errorf("%s: %v", name, r)
 		case !gotRun.IsZero() || id != (actor.ID{}):
-			t.Errorf("%s: tells of %v %v", name, gotRun, id)
+			t.Errorf("%s: refused with a run %v or actor %v", name, gotRun, id)
 		case len(token) > 20 && strings.Contains(r.Error(), token):
 			t.Errorf("%s: the refusal repeats it: %v", name, r)
 		}
 	}
 	if _, _, r := ReadToken(nil, good); r == nil {
-		t.Error("a server without a secret takes a token")
+		t.Error("a server without a secret accepts a token")
 	}
 	if _, _, r := ReadToken(testSecret(1), good); r != nil {
-		t.Errorf("the token itself: %v", r)
+		t.Errorf("valid token: %v", r)
 	}
 }
 
@@ -107,7 +107,7 @@ func FuzzToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		run, id, r := ReadToken(testSecret(1), token)
 		if r == nil && MintToken(testSecret(1), run, id) != token {
-			t.Fatalf("%q is another spelling of a token", token)
+			t.Fatalf("%q is a second encoding of a token", token)
 		}
 	})
 }

@@ -214,7 +214,7 @@ func TestWhoMakesAnAgentHearsWhatItLacks(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		`{"name":"x","promt":"y"}`:           "promt: is unknown; did you mean prompt?",
-		`{"name":"x","name":"y"}`:            "twice",
+		`{"name":"x","name":"y"}`:            "duplicate",
 		`{"name":"troupe"}`:                  "part of this program",
 		`{"name":"x","endpoint":"http://a"}`: "register an external agent instead",
 	} {
@@ -259,7 +259,7 @@ func TestARunIsFollowedAndCancelled(t *testing.T) {
 	if out := <-followed; !strings.Contains(out, "llm_call_started") || !strings.Contains(out, "run_cancelled") {
 		t.Errorf("who followed it saw %s", out)
 	}
-	if code, _, talk := command(t, "runs", "cancel", "01a20005-a428-7384-9bef-9884ce95f28c", "--server", s.url); code != failed || !strings.Contains(talk, "there is no run") {
+	if code, _, talk := command(t, "runs", "cancel", "01a20005-a428-7384-9bef-9884ce95f28c", "--server", s.url); code != failed || !strings.Contains(talk, "not found") {
 		t.Errorf("cancel nothing: code %d, %s", code, talk)
 	}
 	if code, _, talk := command(t, "runs", "events", run, "--follow", "--data", t.TempDir()); code != failed || !strings.Contains(talk, "leave --follow out") {

@@ -55,7 +55,7 @@ func TestKeys(t *testing.T) {
 	check(1, "", "forbidden_scope: the API key "+readerID+" lacks the scope call", with("call", "helper", "hello", "--key", reader)...)
 	check(1, "", "forbidden_scope", with("keys", "create", "--key", reader)...)
 	wrong := reader[:len(reader)-1] + "g"
-	check(1, "", "unauthorized: this is no API key that is valid now", with("agents", "list", "--key", wrong)...)
+	check(1, "", "unauthorized: invalid API key", with("agents", "list", "--key", wrong)...)
 	check(1, "", "unauthorized", with("agents", "list", "--key", short)...)
 	check(0, "", "is revoked", with("keys", "revoke", readerID, "--key", admin)...)
 	check(1, "", "unauthorized", with("agents", "list", "--key", reader)...)

@@ -46,11 +46,11 @@ func (s *Server) findAgent(name string) (actor.Definition, *problem) {
 	case len(named) == 1:
 		return named[0], nil
 	case len(named) > 1:
-		return actor.Definition{}, invalid(http.StatusConflict, "id", "several agents bear the name "+name+": say the agent_id of one; GET /v1/agents lists them")
+		return actor.Definition{}, invalid(http.StatusConflict, "id", "several agents have the name "+name+": use the agent_id of one; GET /v1/agents lists them")
 	case actor.CheckName(name) != nil:
 		return actor.Definition{}, invalid(http.StatusBadRequest, "id", "agent "+actor.CheckName(name).Error())
 	}
-	return actor.Definition{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; GET /v1/agents lists those that are", name))
+	return actor.Definition{}, refusalProblem(actor.Refuse(actor.NotFound, "no agent is named %s; see GET /v1/agents", name))
 }
 
 // displayName returns the name in the agent's spec, or its id if the spec has
@@ -232,7 +232,7 @@ func (s *Server) heartbeat(ctx *fasthttp.RequestCtx) {
 		p = requireEmptyBody(ctx)
 	}
 	if p == nil && (s.config.External == nil || !s.config.External.Heartbeat(d.Name)) {
-		p = refusalProblem(actor.Refuse(actor.Rejected, "%s is %s and needs no heartbeat: only agents made by POST /v1/agents/register send one", d.Name, d.Kind))
+		p = refusalProblem(actor.Refuse(actor.Rejected, "%s is %s and needs no heartbeat: only agents registered by POST /v1/agents/register send one", d.Name, d.Kind))
 	}
 	if p != nil {
 		p.write(ctx)

@@ -45,23 +45,23 @@ func TestAgentLifecycle(t *testing.T) {
 	d := startGateway(t)
 	d.createAgent("maker")
 	if status, _, body := d.do("POST", "/v1/agents", `{"name":"maker"}`); status != 200 || !strings.Contains(body, `"created":false`) {
-		t.Errorf("again: %d %s", status, body)
+		t.Errorf("repeated create: %d %s", status, body)
 	}
 	if status, _, body := d.do("POST", "/v1/agents", `{"agent_id":"m-2","name":"Zweiter","prompt":"Be brief."}`); status != 201 {
 		t.Errorf("%d %s", status, body)
 	}
 	var m messageResponse
 	if status := d.doJSON(&m, "POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 200 || m.Agent != "m-2" {
-		t.Errorf("by its name: %d %+v", status, m)
+		t.Errorf("message by display name: %d %+v", status, m)
 	}
 	if status, _, body := d.do("POST", "/v1/agents", `{"agent_id":"m-3","name":"Zweiter"}`); status != 201 {
 		t.Errorf("%d %s", status, body)
 	}
-	if status, _, body := d.do("POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 409 || !strings.Contains(body, "say the agent_id") {
-		t.Errorf("by a name of two: %d %s", status, body)
+	if status, _, body := d.do("POST", "/v1/agents/Zweiter/messages", `{"content":"hello"}`); status != 409 || !strings.Contains(body, "use the agent_id") {
+		t.Errorf("message by an ambiguous name: %d %s", status, body)
 	}
 	for body, want := range map[string]string{`{"name":"x","modell":"y"}`: `"field":"modell"`, `{}`: `"field":"name"`, `{"name":"troupe"}`: "call_rejected",
-		`{"name":"x","name":"y"}`: "is there twice", `[]`: "want a JSON object", `{"name":"helper"}`: "call_rejected", `{"name":"x","endpoint":"http://127.0.0.1:1"}`: `"field":"endpoint"`} {
+		`{"name":"x","name":"y"}`: "is a duplicate", `[]`: "want a JSON object", `{"name":"helper"}`: "call_rejected", `{"name":"x","endpoint":"http://127.0.0.1:1"}`: `"field":"endpoint"`} {
 		if status, _, answer := d.do("POST", "/v1/agents", body); status < 400 || status > 499 || !strings.Contains(answer, want) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
@@ -82,18 +82,18 @@ func TestAgentLifecycle(t *testing.T) {
 		t.Errorf("%+v", one)
 	}
 	if status, _, body := d.do("GET", "/v1/agents/troupe", ""); status != 404 {
-		t.Errorf("the registry is shown: %d %s", status, body)
+		t.Errorf("the registry is visible: %d %s", status, body)
 	}
 	if status, _, body := d.do("DELETE", "/v1/agents/maker", ""); status != 200 {
 		t.Errorf("%d %s", status, body)
 	}
 	for _, c := range [][3]string{{"DELETE", "/v1/agents/maker", ""}, {"GET", "/v1/agents/maker", ""}, {"POST", "/v1/agents/maker/messages", `{"content":"x"}`}} {
 		if status, _, body := d.do(c[0], c[1], c[2]); status != 404 || !strings.Contains(body, "agent_not_found") {
-			t.Errorf("%v, of one that is gone: %d %s", c, status, body)
+			t.Errorf("%v of a deleted agent: %d %s", c, status, body)
 		}
 	}
 	if status, _, body := d.do("DELETE", "/v1/agents/helper", ""); status != 403 {
-		t.Errorf("a native one: %d %s", status, body)
+		t.Errorf("delete of a native agent: %d %s", status, body)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestExternalAgentCallback(t *testing.T) {
 	s := d.openStream("POST", "/v1/agents/outside/messages", `{"content":"ask the helper"}`)
 	s.readUntil("")
 	if got := <-callback; !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"content":"response from helper: from outside"`) || !strings.Contains(got, `"agent_id":"helper"`) {
-		t.Errorf("its call: %s", got)
+		t.Errorf("callback: %s", got)
 	}
 	if deltas, whole := s.answerTexts(); whole != "the helper said: response from helper: from outside" || deltas != whole {
 		t.Errorf("%q, %q: %s", deltas, whole, s.frameNames())
@@ -163,16 +163,16 @@ func TestExternalAgentCallback(t *testing.T) {
 	tree := d.openStream("GET", "/v1/runs/"+s.response.Header.Get("X-Run-Id")+"/events?tree=1", "")
 	tree.readUntil("")
 	if got := tree.frameNames(); !strings.Contains(got, "agent_called_child") || strings.Count(got, "run_done") != 2 {
-		t.Errorf("its call is no child: %s", got)
+		t.Errorf("the callback is not a child run: %s", got)
 	}
 	const body = `{"message":"x"}`
-	for name, headers := range map[string][]string{"no token": nil, "half a token": {RunToken, tokens[0][1:]}} {
+	for name, headers := range map[string][]string{"no token": nil, "truncated token": {RunToken, tokens[0][1:]}} {
 		if status, _, answer := d.do("POST", "/v1/agents/helper:invoke", body, headers...); status != 401 {
 			t.Errorf("%s: %d %s", name, status, answer)
 		}
 	}
 	if status, _, answer := d.do("POST", "/v1/agents/helper:invoke", body, "Authorization", "Bearer "+tokens[0]); status != 404 {
-		t.Errorf("by the token of a run that is over: %d %s", status, answer)
+		t.Errorf("token of an ended run: %d %s", status, answer)
 	}
 	if status, _, answer := d.do("POST", "/v1/agents/helper:explode", body); status != 404 || !strings.Contains(answer, ":heartbeat, :invoke") {
 		t.Errorf("%d %s", status, answer)
@@ -207,7 +207,7 @@ func TestKeyLifecycle(t *testing.T) {
 	}
 	status, _, body := d.do("GET", "/v1/keys", "", "Authorization", "Bearer "+made.Key)
 	if status != 403 || !strings.Contains(body, "forbidden_scope") {
-		t.Errorf("by a key for reading: %d %s", status, body)
+		t.Errorf("with a read key: %d %s", status, body)
 	}
 	if d.doJSON(&list, "GET", "/v1/keys", ""); len(list.Keys) != 1 || list.Keys[0].ID != made.ID || list.Keys[0].Key != "" || list.Keys[0].Expires[:4] != "2199" || list.Keys[0].Name != "ci" {
 		t.Errorf("%+v", list)
@@ -228,10 +228,10 @@ func TestKeyLifecycle(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, _, body := d.do("GET", "/v1/runs", "", "Authorization", "Bearer "+made.Key); status != 401 {
-		t.Errorf("by a key that was revoked: %d %s", status, body)
+		t.Errorf("with a revoked key: %d %s", status, body)
 	}
 	if status, _, body := d.do("DELETE", "/v1/keys/"+made.ID, ""); status != 404 {
-		t.Errorf("twice: %d %s", status, body)
+		t.Errorf("second revocation: %d %s", status, body)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestMetrics(t *testing.T) {
 		"troupe_clients_waiting 0\n", `troupe_ask_duration_seconds_count{kind="call"} 1` + "\n", `troupe_asks_under_way{kind="model"} 0` + "\n",
 		`troupe_http_request_duration_seconds_count{route="POST /v1/agents/{id}/messages",status="4xx"} 1` + "\n", "go_goroutines "} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no %s", want)
+			t.Errorf("missing metric %s", want)
 		}
 	}
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
@@ -271,7 +271,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for line := range strings.SplitSeq(text, "\n") {
 		if strings.Contains(line, m.Run) || strings.Contains(line, `"helper"`) {
-			t.Errorf("a label bears an id: %s", line)
+			t.Errorf("a label contains an id: %s", line)
 		}
 	}
 }

@@ -22,7 +22,7 @@ import (
 
 // Requirements of a route that are not scopes of API keys.
 const (
-	scopePublic   ingress.Scope = "anybody"   // no credentials: health checks
+	scopePublic   ingress.Scope = "public"    // no credentials: health checks
 	scopeRunToken ingress.Scope = "run token" // the token of an open run
 )
 
@@ -67,7 +67,7 @@ func (s *Server) addRoute(r *router.Router, method, path string, handle fasthttp
 func (s *Server) withScope(route string, handle fasthttp.RequestHandler) fasthttp.RequestHandler {
 	scope, ok := routeScopes[route]
 	if !ok {
-		panic(route + " has no row in the table of scopes")
+		panic(route + " has no entry in routeScopes")
 	}
 	observers := s.metrics.newRouteObservers(route)
 	return func(ctx *fasthttp.RequestCtx) {
@@ -96,7 +96,7 @@ func (s *Server) addVerbRoutes(r *router.Router, path string, handles map[string
 		id, verb, _ := strings.Cut(pathParam(ctx, "id"), ":")
 		handle, ok := all[verb]
 		if !ok {
-			newProblem(http.StatusNotFound, "not_found", "no such path", "nothing is posted here; behind the id there may stand "+known).write(ctx)
+			newProblem(http.StatusNotFound, "not_found", "no such path", "unknown action: append one of these to the id: "+known).write(ctx)
 			return
 		}
 		ctx.SetUserValue("id", id)
@@ -147,9 +147,9 @@ func (s *Server) authorize(h *fasthttp.RequestHeader, scope ingress.Scope, conn 
 	case anonymous && s.onLoopback.Load() && !isProxied(h):
 		return &localCaller, nil
 	case anonymous && s.onLoopback.Load():
-		return nil, unauthorized("this request comes through a proxy, for somebody who may be anywhere: an API key is needed; `troupe keys create` makes one")
+		return nil, unauthorized("this request was forwarded by a proxy, so it needs an API key; `troupe keys create` makes one")
 	case anonymous:
-		return nil, unauthorized("an API key is needed here: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
+		return nil, unauthorized("this request needs an API key: send the header Authorization: Bearer troupe_…; `troupe keys create` makes one")
 	}
 	held, ok := s.config.Keys.authenticate(conn, presented)
 	if !ok {
@@ -208,7 +208,7 @@ func unauthorized(detail string) *problem {
 }
 
 func invalidKey() *problem {
-	return unauthorized("this is no API key that is valid now: it may be mistyped, expired or revoked; `troupe keys list` shows which there are")
+	return unauthorized("invalid API key: it may be mistyped, expired or revoked; see `troupe keys list`")
 }
 
 // wallTime returns the current time, against which keys expire.

@@ -70,19 +70,19 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 	good := ingress.MintToken(testSecret, run, id)
 	admin := texts[ingress.ScopeAdmin]
 	unauthenticated := map[string][]string{
-		"nobody":              {},
-		"unknown key":         {"Authorization", "Bearer " + unknownText},
-		"expired key":         {"Authorization", "Bearer " + expiredText},
-		"half a key":          {"Authorization", "Bearer " + admin[:len(admin)-1]},
-		"another's secret":    {"Authorization", "Bearer " + admin[:24] + unknownText[24:]},
-		"another scheme":      {"Authorization", "Secret " + admin},
-		"no scheme":           {"Authorization", admin},
-		"another header":      {"X-Api-Key", admin},
-		"a cookie":            {"Cookie", "key=" + admin},
-		"claims":              {"X-Scopes", "admin", "X-Admin", "true", "X-Forwarded-For", "127.0.0.1", "Forwarded", "for=127.0.0.1", "X-Real-Ip", "127.0.0.1"},
-		"another server's":    {"x-run-token", ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
-		"half a token":        {"x-run-token", good[:len(good)-2]},
-		"another server's, 2": {"Authorization", "Bearer " + ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
+		"no key":                         {},
+		"unknown key":                    {"Authorization", "Bearer " + unknownText},
+		"expired key":                    {"Authorization", "Bearer " + expiredText},
+		"truncated key":                  {"Authorization", "Bearer " + admin[:len(admin)-1]},
+		"secret of another key":          {"Authorization", "Bearer " + admin[:24] + unknownText[24:]},
+		"wrong scheme":                   {"Authorization", "Secret " + admin},
+		"no scheme":                      {"Authorization", admin},
+		"wrong header":                   {"X-Api-Key", admin},
+		"cookie":                         {"Cookie", "key=" + admin},
+		"forged headers":                 {"X-Scopes", "admin", "X-Admin", "true", "X-Forwarded-For", "127.0.0.1", "Forwarded", "for=127.0.0.1", "X-Real-Ip", "127.0.0.1"},
+		"token of another server":        {"x-run-token", ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
+		"truncated token":                {"x-run-token", good[:len(good)-2]},
+		"bearer token of another server": {"Authorization", "Bearer " + ingress.MintToken(bytes.Repeat([]byte("x"), ingress.SecretBytes), run, id)},
 	}
 	for route, scope := range routeScopes {
 		method, path, _ := strings.Cut(route, " ")
@@ -97,7 +97,7 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 			return status, answer
 		}
 		if status, body := ask("Authorization", "Bearer "+admin, "x-run-token", good); status == 401 || status == 405 || strings.Contains(body, `"code":"not_found"`) {
-			t.Errorf("%s is in the table and not served: %d %s", route, status, body)
+			t.Errorf("%s is in routeScopes but not served: %d %s", route, status, body)
 			continue
 		}
 		for name, headers := range unauthenticated {
@@ -110,14 +110,14 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 			switch {
 			case scope == scopePublic || keyScope == scope || keyScope == ingress.ScopeAdmin && scope != scopeRunToken:
 				if status == 401 || status == 403 {
-					t.Errorf("%s by a key for %s: %d %s", route, keyScope, status, body)
+					t.Errorf("%s with a %s key: %d %s", route, keyScope, status, body)
 				}
 			case scope == scopeRunToken:
 				if status != 401 {
-					t.Errorf("%s by a key for %s, which is no token: %d %s", route, keyScope, status, body)
+					t.Errorf("%s with a %s key instead of a run token: %d %s", route, keyScope, status, body)
 				}
 			case status != 403 || !strings.Contains(body, `"code":"forbidden_scope"`) || !strings.Contains(body, string(scope)):
-				t.Errorf("%s by a key for %s: %d %s", route, keyScope, status, body)
+				t.Errorf("%s with a %s key: %d %s", route, keyScope, status, body)
 			}
 		}
 		for name, headers := range map[string][]string{"token": {"x-run-token", good}, "token as bearer": {"Authorization", "Bearer " + good}} {
@@ -127,14 +127,14 @@ func TestRoutesRequireTheirScope(t *testing.T) {
 		}
 	}
 	if status, _, body := d.do("GET", "/v1/nothing", ""); status != 404 {
-		t.Errorf("no path: %d %s", status, body)
+		t.Errorf("unknown path: %d %s", status, body)
 	}
 }
 
 func TestRouteWithoutScopePanics(t *testing.T) {
 	defer func() {
-		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "no row") {
-			t.Errorf("it is made: %v", p)
+		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "no entry") {
+			t.Errorf("got %v, want a panic", p)
 		}
 	}()
 	New(nil, slog.New(slog.DiscardHandler), Config{}).addRoute(router.New(), "GET", "/v1/secrets", func(*fasthttp.RequestCtx) {})
@@ -155,7 +155,7 @@ func TestKeysOnLoopback(t *testing.T) {
 		}
 	}
 	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Authorization", "Bearer "+text); status != 403 {
-		t.Errorf("more than its scopes: %d %s", status, body)
+		t.Errorf("request outside the scopes of the key: %d %s", status, body)
 	}
 }
 
@@ -167,11 +167,11 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := New(nil, slog.New(slog.DiscardHandler), Config{}).Serve(offLoopbackListener{l}); err == nil || !strings.Contains(err.Error(), "troupe keys create") {
-		t.Errorf("without a key it serves: %v", err)
+		t.Errorf("Serve without a key: %v", err)
 	}
 	l.(*net.TCPListener).SetDeadline(time.Now()) //nolint:errcheck // fails on a closed listener, as expected
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
-		t.Error("it left its listener open")
+		t.Error("the listener is still open")
 	}
 	b := startBareGateway(t, Config{Keys: newTestKeys(t), Secret: testSecret}, func(l net.Listener) net.Listener { return offLoopbackListener{l} })
 	_, text := newTestKey(t, 1, 0, ingress.ScopeRead)
@@ -180,13 +180,13 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 		head string
 		want int
 	}{
-		"nobody":       {post, 401},
-		"bad key":      {post + "Authorization: Bearer " + text + "0\r\n", 401},
-		"bad token":    {post + "X-Run-Token: troupe-run.a.b\r\n", 401},
-		"no path":      {strings.Replace(post, "/messages", "/frob", 1), 401},
-		"no JSON":      {"POST /v1/agents HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n", 415},
-		"expects":      {post + "Expect: 100-continue\r\n", 401},
-		"both lengths": {post + "Transfer-Encoding: chunked\r\n", 400},
+		"no key":        {post, 401},
+		"bad key":       {post + "Authorization: Bearer " + text + "0\r\n", 401},
+		"bad token":     {post + "X-Run-Token: troupe-run.a.b\r\n", 401},
+		"unknown path":  {strings.Replace(post, "/messages", "/frob", 1), 401},
+		"not JSON":      {"POST /v1/agents HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n", 415},
+		"Expect header": {post + "Expect: 100-continue\r\n", 401},
+		"both lengths":  {post + "Transfer-Encoding: chunked\r\n", 400},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := b.dial(t)
@@ -206,7 +206,7 @@ func TestOffLoopbackRequiresKey(t *testing.T) {
 	// suffice.
 	status, _, closes, _ := b.sendRaw(t, post+"Authorization: Bearer "+text+"\r\nContent-Length: 100000\r\n\r\n"+strings.Repeat(" ", 100000))
 	if status != 403 || closes {
-		t.Errorf("a key for reading: %d, closes: %v", status, closes)
+		t.Errorf("with a read key: %d, closes: %v", status, closes)
 	}
 }
 
@@ -227,15 +227,15 @@ func TestKeyRevocation(t *testing.T) {
 		t.Fatalf("%d %+v", status, user)
 	}
 	if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"]}`, as(user.Text)...); status != 403 {
-		t.Errorf("one key makes another: %d %s", status, body)
+		t.Errorf("a key without the scope admin creates a key: %d %s", status, body)
 	}
 	for _, expires := range []string{"1970-01-01T00:00:00Z", "1500-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "2300-01-01T00:00:00Z", "soon"} {
 		if status, _, body := d.do("POST", "/v1/keys", `{"scopes":["read"],"expires_at":"`+expires+`"}`, as(admin.Text)...); status != 400 || !strings.Contains(body, `"field":"expires_at"`) {
-			t.Errorf("until %s: %d %s", expires, status, body)
+			t.Errorf("expiry %s: %d %s", expires, status, body)
 		}
 	}
 	if _, _, body := d.do("GET", "/v1/keys", "", as(admin.Text)...); !strings.Contains(body, user.ID) || strings.Contains(body, user.Text[30:]) || strings.Contains(body, "digest") {
-		t.Errorf("the list: %s", body)
+		t.Errorf("list of keys: %s", body)
 	}
 	var m messageResponse
 	if status := d.doJSON(&m, "POST", "/v1/agents/coordinator/messages", `{"content":"xyzzy"}`, as(user.Text)...); status != 202 {
@@ -269,19 +269,19 @@ func TestKeyRevocation(t *testing.T) {
 		return response.StatusCode
 	}
 	if status := statusOnKeptAlive(); status != 200 {
-		t.Errorf("before: %d", status)
+		t.Errorf("before the revocation: %d", status)
 	}
 	if status, _, body := d.do("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 200 {
 		t.Fatalf("%d %s", status, body)
 	}
 	if status := statusOnKeptAlive(); status != 401 {
-		t.Errorf("the connection is still good: %d", status)
+		t.Errorf("after the revocation: %d", status)
 	}
 	if rest, err := io.ReadAll(events); err != nil {
-		t.Errorf("the stream goes on, or breaks off: %v\n%s", err, rest)
+		t.Errorf("the stream did not end cleanly: %v\n%s", err, rest)
 	}
 	if status, _, body := d.do("DELETE", "/v1/keys/"+user.ID, "", as(admin.Text)...); status != 404 {
-		t.Errorf("once more: %d %s", status, body)
+		t.Errorf("second revocation: %d %s", status, body)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestKeyRevokedDuringLongPoll(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	if got := <-answer; !strings.HasPrefix(got, "401") || strings.Contains(got, "signal_received") {
-		t.Errorf("it is told %s", got)
+		t.Errorf("the poll returned %s", got)
 	}
 }
 
@@ -352,12 +352,12 @@ func TestIdempotencyKeysArePerPrincipal(t *testing.T) {
 			t.Fatalf("%d %+v", status, m)
 		}
 		if before := runs[text]; before != "" && before != m.Run {
-			t.Errorf("request %d is not the one before", i)
+			t.Errorf("request %d started another run", i)
 		}
 		runs[text] = m.Run
 	}
 	if runs[first] == runs[second] {
-		t.Error("one key got the other's run")
+		t.Error("two keys share a run")
 	}
 }
 
@@ -370,41 +370,41 @@ func TestKeyCachePerConnection(t *testing.T) {
 	var keys Keys
 	c := &connection{}
 	if _, ok := keys.authenticate(c, nil); ok {
-		t.Error("nothing is a key where there are none")
+		t.Error("no header is accepted without keys")
 	}
 	keys.Set([]ingress.Key{key})
 	if _, ok := keys.authenticate(c, nil); ok {
-		t.Error("nothing is a key")
+		t.Error("no header is accepted")
 	}
 	for range 3 {
 		if held, ok := keys.authenticate(c, header(text)); !ok || held.ID != key.ID || string(c.cachedKey.header) != "Bearer "+text {
-			t.Fatal("the key is not known")
+			t.Fatal("the key is refused")
 		}
 	}
 	c.cachedKey.entry = &unknownKey
 	if held, _ := keys.authenticate(c, header(text)); held != &unknownKey {
-		t.Error("it was looked up once more")
+		t.Error("the cache was not used")
 	}
 	for _, other := range []string{text[:len(text)-1] + "x", text[:len(text)-1], text + "0", ""} {
 		if _, ok := keys.authenticate(c, header(other)); ok {
-			t.Errorf("%q is taken", other)
+			t.Errorf("%q is accepted", other)
 		}
 	}
 	keys.Set([]ingress.Key{key})
 	if held, ok := keys.authenticate(c, header(text)); !ok || held.ID != key.ID {
-		t.Error("the new table is not asked")
+		t.Error("the key is refused after a table change")
 	}
 	keys.Set(nil)
 	if _, ok := keys.authenticate(c, header(text)); ok {
-		t.Error("a revoked key is known again")
+		t.Error("a revoked key is accepted from the cache")
 	}
 	key.Expires = wallTime() + actor.Time(time.Hour)
 	keys.Set([]ingress.Key{key})
 	if _, ok := keys.authenticate(c, header(text)); !ok {
-		t.Error("it has not expired")
+		t.Error("a key that has not expired is refused")
 	}
 	c.cachedKey.entry.Expires = 1
 	if _, ok := keys.authenticate(c, header(text)); ok {
-		t.Error("an expired key is known again")
+		t.Error("an expired key is accepted from the cache")
 	}
 }

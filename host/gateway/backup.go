@@ -16,7 +16,7 @@ import (
 func (s *Server) backup(ctx *fasthttp.RequestCtx) {
 	dir, p := decodeBody(ctx, ingress.Backup)
 	if p == nil && s.config.Backup == nil {
-		p = refusalProblem(actor.Refuse(actor.Rejected, "this server has no store that can be copied"))
+		p = refusalProblem(actor.Refuse(actor.Rejected, "this server cannot copy its store"))
 	}
 	if p == nil {
 		if err := s.config.Backup(dir); err != nil {

@@ -69,7 +69,7 @@ func TestBusyRefusalDoesNotReadStore(t *testing.T) {
 			t.Errorf("%v: %d %v %s", durability, status, headers, body)
 		}
 		if reads := node.reads.Load() - before; reads > 0 {
-			t.Errorf("%v: the store was read %d times", durability, reads)
+			t.Errorf("%v: the store was read %d times, want 0", durability, reads)
 		}
 		if status, _, body := d.do("POST", "/v1/agents/unwilling/messages", `{"content":"x"}`); status != http.StatusForbidden || strings.Contains(body, "run_id") != (durability == actor.Journaled) {
 			t.Errorf("%v: %d %s", durability, status, body)

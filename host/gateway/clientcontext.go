@@ -19,7 +19,7 @@ const peerWatchDelay = 40 * time.Millisecond
 
 // Reasons for abandoning a request while its answer is pending.
 var (
-	errClientGone = errors.New("the client is gone")
+	errClientGone = errors.New("the client has disconnected")
 	errKeyRevoked = errors.New("the key was revoked")
 )
 
@@ -156,7 +156,7 @@ func respondAborted(ctx *fasthttp.RequestCtx, cause error) bool {
 	case errors.Is(cause, errClientGone):
 		abandonRequest(ctx)
 	case errors.Is(cause, errKeyRevoked):
-		unauthorized("the API key was revoked, or has expired, while the answer was awaited; the run goes on").write(ctx)
+		unauthorized("the API key was revoked or has expired while the answer was pending; the run continues").write(ctx)
 	default:
 		return false
 	}

@@ -83,10 +83,10 @@ func (c Config) deadlineSlack() time.Duration {
 func CheckListenAddress(listen string, keys int) error {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return fmt.Errorf("--listen %s: want host:port, like 127.0.0.1:8283", listen)
+		return fmt.Errorf("--listen %s: want host:port, such as 127.0.0.1:8283", listen)
 	}
 	if ip := net.ParseIP(host); keys > 0 || host == "localhost" || ip != nil && ip.IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("--listen %s: off loopback every client needs an API key, and there is none yet: make one with `troupe keys create --data DIR`, or listen on 127.0.0.1:8283", listen)
+	return fmt.Errorf("--listen %s: off loopback every client needs an API key, and none exists: create one with `troupe keys create --data DIR`, or listen on 127.0.0.1:8283", listen)
 }

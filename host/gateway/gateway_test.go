@@ -266,7 +266,7 @@ func TestSignalResumesWaitingRun(t *testing.T) {
 		polled <- p
 	}()
 	if status, _, body := d.do("POST", m.Signal.Path, `{"name":"stop"}`); status != 403 || !strings.Contains(body, "call_rejected") {
-		t.Errorf("a signal nobody waits for: %d %s", status, body)
+		t.Errorf("unexpected signal: %d %s", status, body)
 	}
 	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 200 {
 		t.Errorf("%d %s", status, body)
@@ -280,16 +280,16 @@ func TestSignalResumesWaitingRun(t *testing.T) {
 	}
 	for i, e := range all.Events {
 		if e.Seq != i+1 {
-			t.Errorf("event %d has number %d", i+1, e.Seq)
+			t.Errorf("event %d has sequence number %d", i+1, e.Seq)
 		}
 	}
 	if status, _, body := d.do("POST", m.Signal.Path, m.Signal.Body); status != 404 {
-		t.Errorf("a run that is over: %d %s", status, body)
+		t.Errorf("signal to an ended run: %d %s", status, body)
 	}
 }
 
 func TestWaitingChildRunIsReported(t *testing.T) {
-	d := startGateway(t, agents.Define("above", "1", "of a test", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
+	d := startGateway(t, agents.Define("above", "1", "test agent", agents.Blocking(agents.Func(func(turn *agents.Turn) (string, error) {
 		return turn.Call("coordinator", turn.Message())
 	}))))
 	var m messageResponse
@@ -310,10 +310,10 @@ func TestIdempotencyKeyDeduplicatesMessages(t *testing.T) {
 		t.Errorf("%+v, %+v", one, two)
 	}
 	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"y"}`, "Idempotency-Key", "k-1"); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
-		t.Errorf("another body: %d %s", status, body)
+		t.Errorf("same key with another body: %d %s", status, body)
 	}
 	if status, _, body := d.do("POST", "/v1/agents/helper/messages", `{"content":"x"}`, "Idempotency-Key", strings.Repeat("k", 256)); status != 400 {
-		t.Errorf("a long key: %d %s", status, body)
+		t.Errorf("oversized key: %d %s", status, body)
 	}
 }
 
@@ -338,11 +338,11 @@ func TestSlowRunIsAcceptedAfterTimeout(t *testing.T) {
 		t.Errorf("%d %+v", status, one)
 	}
 	if status, _, body := d.do("GET", "/v1/runs/"+one.Run, ""); status != 200 {
-		t.Errorf("its run: %d %s", status, body)
+		t.Errorf("run of the slow agent: %d %s", status, body)
 	}
 	status, headers, body := d.do("POST", "/v1/agents/slow/messages", `{"content":"x"}`, "Idempotency-Key", "k-1")
 	if status != 503 || headers.Get("Retry-After") != "10" || !strings.Contains(body, "same Idempotency-Key") {
-		t.Errorf("its repeat: %d %v %s", status, headers, body)
+		t.Errorf("repeated message: %d %v %s", status, headers, body)
 	}
 }
 
@@ -359,41 +359,41 @@ func TestInvalidRequestsGetProblems(t *testing.T) {
 		status             int
 		want               string
 	}{
-		"no body":           {"POST", messages, "", nil, 400, "got nothing"},
-		"not JSON":          {"POST", messages, "{", nil, 400, "not JSON"},
-		"no object":         {"POST", messages, `["x"]`, nil, 400, "want a JSON object"},
-		"no content":        {"POST", messages, `{}`, nil, 400, `"field":"content"`},
-		"null content":      {"POST", messages, `{"content":null}`, nil, 400, `"field":"content"`},
-		"other kind":        {"POST", messages, `{"content":7}`, nil, 400, `"field":"content"`},
-		"unknown member":    {"POST", messages, `{"content":"x","Content":"y"}`, nil, 400, `"field":"Content"`},
-		"twice":             {"POST", messages, `{"content":"x","content":"y"}`, nil, 400, "content: is there twice"},
-		"trailing":          {"POST", messages, `{"content":"x"} {}`, nil, 400, "something follows"},
-		"not UTF-8":         {"POST", messages, "{\"content\":\"\xff\"}", nil, 400, `"field":"content"`},
-		"deep":              {"POST", messages, `{"content":` + deep + `}`, nil, 400, "deeper than 64"},
-		"session":           {"POST", messages, `{"content":"x","session":"a b"}`, nil, 400, `"field":"session"`},
-		"time":              {"POST", messages, `{"content":"x","timeout_ms":-1}`, nil, 400, `"field":"timeout_ms"`},
-		"media type":        {"POST", messages, `{"content":"x"}`, []string{"Content-Type", "text/plain"}, 415, "want application/json"},
-		"encoding":          {"POST", messages, `{"content":"x"}`, []string{"Content-Encoding", "gzip"}, 415, "as it is"},
-		"long header":       {"GET", "/v1/agents", "", []string{"X-Long", long}, 431, "over 16384 bytes"},
-		"no agent":          {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
-		"agent name":        {"POST", "/v1/agents/a:b/messages", `{"content":"x"}`, nil, 400, "only letters"},
-		"no path":           {"GET", "/v2", "", nil, 404, "not_found"},
-		"other method":      {"DELETE", "/v1/agents", "", nil, 405, "method_not_allowed"},
-		"no run":            {"GET", "/v1/runs/" + run, "", nil, 404, "there is no run"},
-		"no run's events":   {"GET", "/v1/runs/" + run + "/events", "", nil, 404, "there is no run"},
-		"run's id":          {"GET", "/v1/runs/7", "", nil, 400, "want a UUID"},
-		"after":             {"GET", "/v1/runs/" + run + "/events?after=-1", "", nil, 400, `"field":"after"`},
-		"limit":             {"GET", "/v1/runs?limit=x", "", nil, 400, `"field":"limit"`},
-		"signal's name":     {"POST", "/v1/runs/" + run + ":signal", `{"name":""}`, nil, 400, `"field":"name"`},
-		"signal to nobody":  {"POST", "/v1/runs/" + run + ":signal", `{"name":"go"}`, nil, 404, "there is no run"},
-		"escape":            {"GET", "/v1/%61gents", "", nil, 400, "no escapes"},
-		"dots":              {"GET", "/v1/runs/../agents", "", nil, 400, "no empty segments"},
-		"slashes":           {"GET", "/v1//agents", "", nil, 400, "no empty segments"},
-		"query":             {"GET", "/v1/runs?limit=%31", "", nil, 400, "no escapes"},
-		"foreign host":      {"GET", "/v1/agents", "", []string{"Host", "evil.example"}, 403, "forbidden_host"},
-		"foreign host port": {"GET", "/v1/agents", "", []string{"Host", "127.0.0.1.evil.example:80"}, 403, "forbidden_host"},
-		"foreign origin":    {"POST", messages, `{"content":"x"}`, []string{"Origin", "http://evil.example"}, 403, "forbidden_origin"},
-		"null origin":       {"POST", messages, `{"content":"x"}`, []string{"Origin", "null"}, 403, "forbidden_origin"},
+		"no body":              {"POST", messages, "", nil, 400, "got nothing"},
+		"not JSON":             {"POST", messages, "{", nil, 400, "not JSON"},
+		"not an object":        {"POST", messages, `["x"]`, nil, 400, "want a JSON object"},
+		"no content":           {"POST", messages, `{}`, nil, 400, `"field":"content"`},
+		"null content":         {"POST", messages, `{"content":null}`, nil, 400, `"field":"content"`},
+		"wrong type":           {"POST", messages, `{"content":7}`, nil, 400, `"field":"content"`},
+		"unknown member":       {"POST", messages, `{"content":"x","Content":"y"}`, nil, 400, `"field":"Content"`},
+		"duplicate member":     {"POST", messages, `{"content":"x","content":"y"}`, nil, 400, "content: is a duplicate"},
+		"trailing data":        {"POST", messages, `{"content":"x"} {}`, nil, 400, "unexpected data after"},
+		"not UTF-8":            {"POST", messages, "{\"content\":\"\xff\"}", nil, 400, `"field":"content"`},
+		"too deep":             {"POST", messages, `{"content":` + deep + `}`, nil, 400, "deeper than 64"},
+		"session":              {"POST", messages, `{"content":"x","session":"a b"}`, nil, 400, `"field":"session"`},
+		"negative timeout":     {"POST", messages, `{"content":"x","timeout_ms":-1}`, nil, 400, `"field":"timeout_ms"`},
+		"media type":           {"POST", messages, `{"content":"x"}`, []string{"Content-Type", "text/plain"}, 415, "want application/json"},
+		"encoding":             {"POST", messages, `{"content":"x"}`, []string{"Content-Encoding", "gzip"}, 415, "unencoded"},
+		"long header":          {"GET", "/v1/agents", "", []string{"X-Long", long}, 431, "exceed 16384 bytes"},
+		"unknown agent":        {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
+		"agent name":           {"POST", "/v1/agents/a:b/messages", `{"content":"x"}`, nil, 400, "only letters"},
+		"unknown path":         {"GET", "/v2", "", nil, 404, "not_found"},
+		"other method":         {"DELETE", "/v1/agents", "", nil, 405, "method_not_allowed"},
+		"unknown run":          {"GET", "/v1/runs/" + run, "", nil, 404, "not found"},
+		"unknown run's events": {"GET", "/v1/runs/" + run + "/events", "", nil, 404, "not found"},
+		"malformed run id":     {"GET", "/v1/runs/7", "", nil, 400, "want a UUID"},
+		"after":                {"GET", "/v1/runs/" + run + "/events?after=-1", "", nil, 400, `"field":"after"`},
+		"limit":                {"GET", "/v1/runs?limit=x", "", nil, 400, `"field":"limit"`},
+		"signal's name":        {"POST", "/v1/runs/" + run + ":signal", `{"name":""}`, nil, 400, `"field":"name"`},
+		"signal, unknown run":  {"POST", "/v1/runs/" + run + ":signal", `{"name":"go"}`, nil, 404, "not found"},
+		"escape":               {"GET", "/v1/%61gents", "", nil, 400, "no escapes"},
+		"dots":                 {"GET", "/v1/runs/../agents", "", nil, 400, "empty segments"},
+		"empty segment":        {"GET", "/v1//agents", "", nil, 400, "empty segments"},
+		"query":                {"GET", "/v1/runs?limit=%31", "", nil, 400, "no escapes"},
+		"foreign host":         {"GET", "/v1/agents", "", []string{"Host", "evil.example"}, 403, "forbidden_host"},
+		"foreign host port":    {"GET", "/v1/agents", "", []string{"Host", "127.0.0.1.evil.example:80"}, 403, "forbidden_host"},
+		"foreign origin":       {"POST", messages, `{"content":"x"}`, []string{"Origin", "http://evil.example"}, 403, "forbidden_origin"},
+		"null origin":          {"POST", messages, `{"content":"x"}`, []string{"Origin", "null"}, 403, "forbidden_origin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, headers, body := d.do(c.method, c.path, c.body, c.headers...)
@@ -410,7 +410,7 @@ func TestInvalidRequestsGetProblems(t *testing.T) {
 		})
 	}
 	if status, _, body := d.do("GET", "/v1/agents", "", "Origin", "http://"+d.address); status != 200 {
-		t.Errorf("our own origin: %d %s", status, body)
+		t.Errorf("own origin: %d %s", status, body)
 	}
 }
 
@@ -447,7 +447,7 @@ func TestAmbiguousFramingClosesConnection(t *testing.T) {
 				t.Errorf("%d %s, closes: %v", response.StatusCode, body, response.Close)
 			}
 			if more, _ := io.ReadAll(r); len(more) > 0 {
-				t.Errorf("what follows was answered: %s", more)
+				t.Errorf("the bytes after the request were answered: %s", more)
 			}
 		})
 	}
@@ -469,25 +469,25 @@ func TestOversizedBodyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	body, _ := io.ReadAll(response.Body)
-	if response.StatusCode != 413 || !strings.Contains(string(body), "over 1048576 bytes") || !response.Close {
+	if response.StatusCode != 413 || !strings.Contains(string(body), "exceeds 1048576 bytes") || !response.Close {
 		t.Errorf("%d %s", response.StatusCode, body)
 	}
 	exact := `{"content":"` + strings.Repeat("x", BodyBytesMax-len(`{"content":""}`)) + `"}`
 	if status, _, _ := d.do("POST", "/v1/agents/helper/messages", exact); status != 200 && status != 400 {
-		t.Errorf("the largest body: %d", status)
+		t.Errorf("body of maximum size: %d", status)
 	}
 }
 
 func TestPanicReturnsInternalError(t *testing.T) {
 	d := startGateway(t)
-	handler := d.server.handler(func(*fasthttp.RequestCtx) { panic("as told") })
+	handler := d.server.handler(func(*fasthttp.RequestCtx) { panic("test panic") })
 	var ctx fasthttp.RequestCtx
 	ctx.Init(&fasthttp.Request{}, nil, nil)
 	if err := ctx.Request.Header.Read(bufio.NewReader(strings.NewReader("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"))); err != nil {
 		t.Fatal(err)
 	}
 	handler(&ctx)
-	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"code":"internal"`) || strings.Contains(string(ctx.Response.Body()), "as told") {
+	if ctx.Response.StatusCode() != 500 || !strings.Contains(string(ctx.Response.Body()), `"code":"internal"`) || strings.Contains(string(ctx.Response.Body()), "test panic") {
 		t.Errorf("%d %s", ctx.Response.StatusCode(), ctx.Response.Body())
 	}
 }
@@ -540,10 +540,10 @@ func TestReadinessWhileDraining(t *testing.T) {
 	}
 	d.server.Drain()
 	if status, headers, body := d.do("GET", "/readyz", ""); status != 503 || headers.Get("Retry-After") == "" {
-		t.Errorf("while it drains: %d %s", status, body)
+		t.Errorf("readiness while draining: %d %s", status, body)
 	}
 	if status, _, _ := d.do("GET", "/healthz", ""); status != 200 {
-		t.Error("it is not alive while it drains")
+		t.Error("healthz fails while draining")
 	}
 }
 

@@ -26,22 +26,22 @@ func TestCheckFraming(t *testing.T) {
 		{"POST", "HTTP/1.1", host + "Transfer-Encoding:chunked\r\nExpect: 100-continue\r\n\r\n", ""},
 		{"DELETE", "HTTP/1.0", host + "Content-Length: 000\r\n\r\n", ""},
 		{"GET", "HTTP/2.0", host + "\r\n", "protocol"},
-		{"GET", "HTTP/1.1", "Host: localhost\n\r\n", "without CR and LF"},
-		{"GET", "HTTP/1.1", host + "A: b", "without CR and LF"},
-		{"GET", "HTTP/1.1", host + "\n", "without CR and LF"},
-		{"GET", "HTTP/1.1", host + " a: b\r\n\r\n", "goes on in a second line"},
-		{"GET", "HTTP/1.1", host + "\ta: b\r\n\r\n", "goes on in a second line"},
+		{"GET", "HTTP/1.1", "Host: localhost\n\r\n", "not end with CR LF"},
+		{"GET", "HTTP/1.1", host + "A: b", "not end with CR LF"},
+		{"GET", "HTTP/1.1", host + "\n", "not end with CR LF"},
+		{"GET", "HTTP/1.1", host + " a: b\r\n\r\n", "folded"},
+		{"GET", "HTTP/1.1", host + "\ta: b\r\n\r\n", "folded"},
 		{"GET", "HTTP/1.1", host + strings.Repeat("A: b\r\n", HeadersMax) + "\r\n", "at most 100 headers"},
-		{"GET", "HTTP/1.1", host + "a b\r\n\r\n", "no name, colon and value"},
-		{"GET", "HTTP/1.1", host + "a : b\r\n\r\n", "no name, colon and value"},
-		{"GET", "HTTP/1.1", host + ": b\r\n\r\n", "no name, colon and value"},
-		{"GET", "HTTP/1.1", host + "\u00e4: b\r\n\r\n", "no name, colon and value"},
+		{"GET", "HTTP/1.1", host + "a b\r\n\r\n", "malformed header line"},
+		{"GET", "HTTP/1.1", host + "a : b\r\n\r\n", "malformed header line"},
+		{"GET", "HTTP/1.1", host + ": b\r\n\r\n", "malformed header line"},
+		{"GET", "HTTP/1.1", host + "\u00e4: b\r\n\r\n", "malformed header line"},
 		{"GET", "HTTP/1.1", host + "a: b\x00\r\n\r\n", "control characters"},
 		{"GET", "HTTP/1.1", host + "a: b\rc: d\r\n\r\n", "control characters"},
 		{"GET", "HTTP/1.1", host + "a: b\x7f\r\n\r\n", "control characters"},
-		{"POST", "HTTP/1.1", host + "Content_Length: 1\r\n\r\n", "another's name"},
-		{"POST", "HTTP/1.1", host + "x_run_token: 1\r\n\r\n", "another's name"},
-		{"GET", "HTTP/1.1", host + host + "\r\n", "is there twice"},
+		{"POST", "HTTP/1.1", host + "Content_Length: 1\r\n\r\n", "is ambiguous"},
+		{"POST", "HTTP/1.1", host + "x_run_token: 1\r\n\r\n", "is ambiguous"},
+		{"GET", "HTTP/1.1", host + host + "\r\n", "is a duplicate"},
 		{"POST", "HTTP/1.1", host + "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", "one Content-Length or one Transfer-Encoding"},
 		{"POST", "HTTP/1.1", host + "Content-Length: +1\r\n\r\n", "decimal"},
 		{"POST", "HTTP/1.1", host + "Content-Length:\r\n\r\n", "decimal"},
@@ -49,12 +49,12 @@ func TestCheckFraming(t *testing.T) {
 		{"POST", "HTTP/1.1", host + "Transfer-Encoding: identity\r\n\r\n", "want chunked"},
 		{"POST", "HTTP/1.1", host + "Transfer-Encoding: CHUNKED\r\n\r\n", "want chunked"},
 		{"POST", "HTTP/1.0", host + "Transfer-Encoding: chunked\r\n\r\n", "want chunked"},
-		{"POST", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\nTrailer: a\r\n\r\n", "behind the body"},
+		{"POST", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\nTrailer: a\r\n\r\n", "trailers are not supported"},
 		{"POST", "HTTP/1.1", host + "Expect: 100-Continue\r\n\r\n", "100-continue"},
 		{"GET", "HTTP/1.1", "a: b\r\n\r\n", "Host header is missing"},
 		{"GET", "HTTP/1.0", "", "Host header is missing"},
-		{"GET", "HTTP/1.1", host + "Content-Length: 1\r\n\r\n", "has no body"},
-		{"FROB", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\n\r\n", "has no body"},
+		{"GET", "HTTP/1.1", host + "Content-Length: 1\r\n\r\n", "must not have a body"},
+		{"FROB", "HTTP/1.1", host + "Transfer-Encoding: chunked\r\n\r\n", "must not have a body"},
 	} {
 		_, p := checkFraming([]byte(c.method), []byte(c.protocol), []byte(c.raw))
 		if (p == nil) != (c.want == "") || p != nil && !strings.Contains(p.Detail, c.want) {
@@ -68,7 +68,7 @@ func TestTrailersAreRefused(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for _, trailer := range []string{"X-A: b", "Idempotency-Key: k", "X-Run-Token: t", "Origin: http://localhost", "Sec-Fetch-Site: none", "User-Agent: a", "Accept: text/event-stream"} {
 		status, body, closes, _ := b.sendRaw(t, post+"Accept: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"+trailer+"\r\n\r\n")
-		if status != http.StatusBadRequest || !strings.Contains(body, "behind the body") || !closes {
+		if status != http.StatusBadRequest || !strings.Contains(body, "trailers are not supported") || !closes {
 			t.Errorf("%s: %d %s", trailer, status, body)
 		}
 	}
@@ -122,7 +122,7 @@ func TestProxiedRequestNeedsKey(t *testing.T) {
 		"Via: 1.1 proxy\r\n": 401, "X-Forwarded-Host: a\r\n": 401, "X-Forwarded-Proto: https\r\n": 401, "X-Real-IP: 203.0.113.9\r\n": 401,
 	} {
 		status, body, _, _ := b.sendRaw(t, "POST /v1/agents/nobody/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n"+header+"\r\n{}")
-		if status != want || want == 401 && !strings.Contains(body, "through a proxy") {
+		if status != want || want == 401 && !strings.Contains(body, "forwarded by a proxy") {
 			t.Errorf("%q: %d %s", header, status, body)
 		}
 	}
@@ -160,7 +160,7 @@ func readUntilClosed(t *testing.T, c net.Conn) string {
 	t.Helper()
 	received, err := io.ReadAll(c)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("the connection stays open; it said %.200q", received)
+		t.Fatalf("the connection stays open after %.200q", received)
 	}
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatal(err)
@@ -174,19 +174,19 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 	const slow = 300 * time.Millisecond
 	b := startBareGateway(t, Config{HeadTimeout: slow, BodyTimeout: slow, IdleTimeout: slow, WriteTimeout: slow}, nil)
 	incomplete := map[string]string{
-		"nothing":         "",
-		"half a method":   "GE",
-		"half a target":   "GET /heal",
-		"half a head":     get,
-		"half a header":   get + "A: b",
-		"head but an end": get + "A: b\r\n\r",
-		"no body":         post + "Content-Length: 10\r\n\r\n",
-		"half a body":     post + "Content-Length: 10\r\n\r\n{",
-		"no chunk":        post + "Transfer-Encoding: chunked\r\n\r\n",
-		"half a chunk":    post + "Transfer-Encoding: chunked\r\n\r\n5\r\n{",
-		"no last chunk":   post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
-		"no trailer":      post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
-		"expects":         post + "Expect: 100-continue\r\nContent-Length: 10\r\n\r\n",
+		"nothing":              "",
+		"partial method":       "GE",
+		"partial target":       "GET /heal",
+		"partial head":         get,
+		"partial header":       get + "A: b",
+		"head without its end": get + "A: b\r\n\r",
+		"no body":              post + "Content-Length: 10\r\n\r\n",
+		"partial body":         post + "Content-Length: 10\r\n\r\n{",
+		"no chunk":             post + "Transfer-Encoding: chunked\r\n\r\n",
+		"partial chunk":        post + "Transfer-Encoding: chunked\r\n\r\n5\r\n{",
+		"no last chunk":        post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n",
+		"no trailer":           post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n",
+		"Expect header":        post + "Expect: 100-continue\r\nContent-Length: 10\r\n\r\n",
 	}
 	var open []net.Conn
 	for range 20 {
@@ -199,11 +199,11 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 		}
 	}
 	if status, body, _, _ := b.sendRaw(t, get+"\r\n"); status != 200 {
-		t.Errorf("meanwhile: %d %s", status, body)
+		t.Errorf("other client: %d %s", status, body)
 	}
 	for _, c := range open {
 		if received := readUntilClosed(t, c); strings.Contains(received, " 200 ") {
-			t.Errorf("an answer to half a request: %s", received)
+			t.Errorf("incomplete request was answered: %s", received)
 		}
 	}
 	idle := b.dial(t)
@@ -211,7 +211,7 @@ func TestSlowRequestsAreDisconnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	if received := readUntilClosed(t, idle); !strings.HasPrefix(received, "HTTP/1.1 200 ") || strings.Contains(received, "408") {
-		t.Errorf("one that lies idle: %s", received)
+		t.Errorf("idle connection: %s", received)
 	}
 	// Single bytes do not extend the timeout, which covers the whole head.
 	drip := b.dial(t)
@@ -255,7 +255,7 @@ func TestUnreadAnswersAreDisconnected(t *testing.T) {
 			return
 		}
 		if err != nil {
-			t.Fatalf("it is waited for: %v", err)
+			t.Fatalf("the connection was not reset: %v", err)
 		}
 	}
 }
@@ -269,7 +269,7 @@ func TestConnectionLimits(t *testing.T) {
 		status int
 	}{
 		"from one address": {Config{PerAddress: 3}, http.StatusTooManyRequests},
-		"altogether":       {Config{Connections: 3}, http.StatusServiceUnavailable},
+		"in total":         {Config{Connections: 3}, http.StatusServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := startBareGateway(t, c.config, nil)
@@ -304,7 +304,7 @@ func TestConnectionLimits(t *testing.T) {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatalf("no room: %v %v", response, err)
+					t.Fatalf("no slot was freed: %v %v", response, err)
 				}
 			}
 			requireServed(t, held[1])

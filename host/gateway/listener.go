@@ -79,9 +79,9 @@ func (l *limitedListener) admit(prefix netip.Prefix) *problem {
 	scope, detail := actor.NoScope, ""
 	switch {
 	case l.open >= l.maxOpen:
-		scope, detail = actor.ScopeNode, fmt.Sprintf("%d connections are open: come back later", l.open)
+		scope, detail = actor.ScopeNode, fmt.Sprintf("%d connections are open, which is the limit: retry later", l.open)
 	case l.maxPerAddress > 0 && l.openByAddress[prefix] >= l.maxPerAddress:
-		scope, detail = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address: use them again, or close some", l.openByAddress[prefix])
+		scope, detail = actor.ScopeCaller, fmt.Sprintf("%d connections are open from your address, which is the limit: reuse them, or close some", l.openByAddress[prefix])
 	default:
 		l.open++
 		l.openByAddress[prefix]++
@@ -217,5 +217,5 @@ func (c *connection) SyscallConn() (syscall.RawConn, error) {
 	if raw, ok := c.Conn.(syscall.Conn); ok {
 		return raw.SyscallConn()
 	}
-	return nil, fmt.Errorf("a %T has no descriptor", c.Conn)
+	return nil, fmt.Errorf("%T has no file descriptor", c.Conn)
 }

@@ -65,16 +65,16 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(below.reads); n != step.sets || !below.reads[n-1].Equal(later(step.want)) || !slices.Equal(below.reads, below.writes) {
-			t.Fatalf("step %d: %d set, the last to %v: want %d, %v", i, n, below.reads[n-1].Sub(at), step.sets, step.want)
+			t.Fatalf("step %d: %d deadlines set, the last to %v; want %d, %v", i, n, below.reads[n-1].Sub(at), step.sets, step.want)
 		}
 	}
 
 	// After unwrap, the deadline in effect is unknown and is set again.
 	if c.unwrap() != net.Conn(below) {
-		t.Error("what is below is something else")
+		t.Error("unwrap returned another connection")
 	}
 	if _, err := c.Read(nil); err != nil || len(below.reads) != 5 {
-		t.Errorf("%v: set %d times", err, len(below.reads))
+		t.Errorf("%v: deadline set %d times, want 5", err, len(below.reads))
 	}
 
 	// After a hijack, each deadline is applied at once.
@@ -82,17 +82,17 @@ func TestDeadlineIsAppliedBeforeIO(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, m := len(below.reads), len(below.writes); n != 7 || m != 6 || !below.writes[m-1].Equal(later(time.Hour)) {
-		t.Errorf("set %d and %d times", n, m)
+		t.Errorf("deadlines set %d and %d times, want 7 and 6", n, m)
 	}
 
-	below.err = errors.New("as told")
+	below.err = errors.New("test error")
 	broken := &connection{Conn: below, readDeadline: lazyDeadline{slack: slack}, writeDeadline: lazyDeadline{slack: slack}}
 	_ = errors.Join(broken.SetReadDeadline(at), broken.SetWriteDeadline(at))
 	if _, err := broken.Read(nil); err == nil {
-		t.Error("it is read without a deadline")
+		t.Error("Read succeeded without a deadline")
 	}
 	if _, err := broken.Write(nil); err == nil {
-		t.Error("it is written without a deadline")
+		t.Error("Write succeeded without a deadline")
 	}
 }
 

@@ -68,7 +68,7 @@ func (s *Server) postMessage(ctx *fasthttp.RequestCtx) {
 
 func noAnswerYet() *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: 10 * time.Second,
-		Detail: "no answer within two minutes: ask again, with the same Idempotency-Key"}
+		Detail: "no answer within two minutes: retry with the same Idempotency-Key"}
 }
 
 // resolveAgent finds the agent of a call. A volatile agent stores no events, so
@@ -77,7 +77,7 @@ func (s *Server) resolveAgent(call *actor.Call, streams bool) *problem {
 	d, p := s.findAgent(call.To.Agent)
 	call.To.Agent = d.Name
 	if p == nil && streams && d.Durability == actor.Volatile {
-		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none: its runs have no events to stream; ask without Accept: "+ingress.EventStream)
+		p = invalid(http.StatusNotAcceptable, "accept", d.Name+" has durability none, so its runs have no events to stream: omit Accept: "+ingress.EventStream)
 	}
 	return p
 }
@@ -239,7 +239,7 @@ func (s *Server) respondAccepted(ctx *fasthttp.RequestCtx, run actor.CallID) {
 		Detail string  `json:"detail"`
 		Path   string  `json:"path"`
 		Signal *signal `json:"signal,omitzero"`
-	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run goes on; look at it there", Path: "/v1/runs/" + run.String()}
+	}{Run: run.String(), Status: runs.Running.String(), Detail: "the run continues; follow it at path", Path: "/v1/runs/" + run.String()}
 	err := s.readView(func(v View) error {
 		record, err := v.Record(run)
 		if err == nil {

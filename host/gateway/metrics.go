@@ -28,7 +28,7 @@ type metrics struct {
 
 func newMetrics(s *Server) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "troupe_http_request_duration_seconds", Help: "Requests by route and class of status, from head to answer; of streams, until they begin.",
+		Name: "troupe_http_request_duration_seconds", Help: "Duration of HTTP requests by route and status class, from head to answer; for streams, to their first byte.",
 		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 120},
 	}, []string{"route", "status"})}
 	m.unrouted = m.newRouteObservers("")
@@ -88,20 +88,20 @@ func newDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	mailboxDesc     = newDesc("mailbox_messages", "What waits to be stepped.", "cell")
+	mailboxDesc     = newDesc("mailbox_messages", "Messages waiting to be stepped.", "cell")
 	actorsDesc      = newDesc("actors", "Actors in memory.", "cell")
-	queuedDesc      = newDesc("queued_calls", "Calls that wait in their actors' mailboxes.", "cell")
-	outstandingDesc = newDesc("outstanding_calls", "Calls between agents that are not answered.", "cell")
-	stepsDesc       = newDesc("steps_total", "Steps made.", "cell")
-	longestStepDesc = newDesc("step_longest_seconds", "The longest step so far.", "cell")
-	restartsDesc    = newDesc("cell_restarts_total", "How often a cell began anew.", "cell")
-	clientsDesc     = newDesc("clients_waiting", "Clients that wait for an answer.")
-	streamsDesc     = newDesc("streams_open", "Streams of events that are open.")
-	backlogDesc     = newDesc("log_backlog_entries", "Entries of the log that wait for the disk.")
-	refusalsDesc    = newDesc("refusals_total", "What was refused before it had a turn; busy by whose limit it was.", "reason", "scope")
-	runsEndedDesc   = newDesc("runs_ended_total", "Runs that ended, by how.", "status")
-	asksOpenDesc    = newDesc("asks_under_way", "What is asked of models, tools and agents just now.", "kind")
-	askDurationDesc = newDesc("ask_duration_seconds", "How long models, tools and agents took to answer.", "kind")
+	queuedDesc      = newDesc("queued_calls", "Calls waiting in the mailboxes of actors.", "cell")
+	outstandingDesc = newDesc("outstanding_calls", "Calls between agents without an answer yet.", "cell")
+	stepsDesc       = newDesc("steps_total", "Steps performed.", "cell")
+	longestStepDesc = newDesc("step_longest_seconds", "Duration of the longest step.", "cell")
+	restartsDesc    = newDesc("cell_restarts_total", "Restarts of the cell.", "cell")
+	clientsDesc     = newDesc("clients_waiting", "Clients waiting for an answer.")
+	streamsDesc     = newDesc("streams_open", "Open event streams.")
+	backlogDesc     = newDesc("log_backlog_entries", "Log entries not yet synced to disk.")
+	refusalsDesc    = newDesc("refusals_total", "Requests refused before their turn, by reason; for busy also by the scope of the limit.", "reason", "scope")
+	runsEndedDesc   = newDesc("runs_ended_total", "Ended runs by status.", "status")
+	asksOpenDesc    = newDesc("asks_under_way", "Open requests to models, tools and agents.", "kind")
+	askDurationDesc = newDesc("ask_duration_seconds", "Response times of models, tools and agents.", "kind")
 )
 
 // Describe implements prometheus.Collector.

@@ -107,11 +107,11 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 	if p == nil && in.Expires != "" {
 		switch at, err := time.Parse(time.RFC3339, in.Expires); {
 		case err == nil && !at.After(time.Now()): // includes times out of range of nanoseconds, and 0, which means never
-			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: "+in.Expires+" is not later than now")
+			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: "+in.Expires+" is not in the future")
 		case err == nil && at.Year() <= 2200:
 			expires = actor.Time(at.UnixNano())
 		default:
-			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: want a time like 2027-01-31T12:00:00Z, up to the year 2200, or leave it out")
+			p = invalid(http.StatusBadRequest, "expires_at", "expires_at: want a time such as 2027-01-31T12:00:00Z, up to the year 2200, or no value")
 		}
 	}
 	var key ingress.Key
@@ -124,7 +124,7 @@ func (s *Server) createKey(ctx *fasthttp.RequestCtx) {
 		p = badRequest(r)
 	}
 	if p == nil && len(headers(ctx, ingress.IdempotencyKey)) > 0 {
-		p = invalid(http.StatusBadRequest, ingress.IdempotencyKey, ingress.IdempotencyKey+": an API key is shown once, so that a repeat makes another one; leave the header out")
+		p = invalid(http.StatusBadRequest, ingress.IdempotencyKey, ingress.IdempotencyKey+": not supported, because an API key is shown once and a repeat creates another one; omit the header")
 	}
 	if p != nil {
 		p.write(ctx)

@@ -56,7 +56,7 @@ func queryUint(ctx *fasthttp.RequestCtx, name string, defaultValue, maxValue uin
 	}
 	n, err := strconv.ParseUint(string(ctx.QueryArgs().Peek(name)), 10, 63)
 	if err != nil {
-		return 0, invalid(http.StatusBadRequest, name, name+": want a number from 0 on")
+		return 0, invalid(http.StatusBadRequest, name, name+": want a non-negative number")
 	}
 	return min(n, maxValue), nil
 }

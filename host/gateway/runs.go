@@ -89,7 +89,7 @@ func (s *Server) getEvents(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	if p == nil && ctx.QueryArgs().Has("tree") {
-		p = invalid(http.StatusBadRequest, "tree", "tree: a tree of runs is told as a stream: say Accept: "+ingress.EventStream)
+		p = invalid(http.StatusBadRequest, "tree", "tree=1 requires Accept: "+ingress.EventStream)
 	}
 	if p != nil {
 		p.write(ctx)
@@ -153,7 +153,7 @@ func (s *Server) streamEvents(ctx *fasthttp.RequestCtx, id actor.CallID) {
 // registryRunRefusal is the refusal to signal or cancel a run of the registry. An
 // interrupted change would be stored but not announced.
 func registryRunRefusal() *actor.Refusal {
-	return actor.Refuse(actor.Rejected, "this run is the registry's, and ends by itself")
+	return actor.Refuse(actor.Rejected, "runs of the registry can be neither signalled nor cancelled")
 }
 
 // signalRun delivers a signal to a waiting run.
@@ -167,7 +167,7 @@ func (s *Server) signalRun(ctx *fasthttp.RequestCtx) {
 		p = fillRequestContext(ctx, "POST /v1/runs/{id}:signal "+id.String(), &call)
 	}
 	if p == nil && call.Operation == ingress.CallAgent {
-		p = invalid(http.StatusBadRequest, "name", "name: "+ingress.CallAgent+" is not for clients; an external agent says it by POST /v1/agents/{id}:invoke")
+		p = invalid(http.StatusBadRequest, "name", "name: "+ingress.CallAgent+" is reserved; an external agent uses POST /v1/agents/{id}:invoke")
 	}
 	if p != nil {
 		p.write(ctx)

@@ -21,7 +21,7 @@ func TestIdempotencyKeyIsScopedToTarget(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, body)
 		}
 		if status, _, body := d.do("GET", "/v1/agents/"+name, ""); status != 404 {
-			t.Errorf("%s is still there: %d %s", name, status, body)
+			t.Errorf("%s still exists: %d %s", name, status, body)
 		}
 	}
 	var ms [2]messageResponse
@@ -56,7 +56,7 @@ func TestEventsReportEndedRun(t *testing.T) {
 			want, says = 400, `"field":"after"`
 		}
 		if status != want || !strings.Contains(body, says) {
-			t.Errorf("after %d of %d: %d %s", after, next, status, body)
+			t.Errorf("events after %d of %d: %d %s", after, next, status, body)
 		}
 	}
 }
@@ -69,10 +69,10 @@ func TestRunListTruncatesText(t *testing.T) {
 	_, _, one := d.do("GET", "/v1/runs/"+m.Run, "")
 	_, _, list := d.do("GET", "/v1/runs", "")
 	if n := strings.Count(one, "ä"); n != 5000 || strings.Contains(one, `"truncated":true`) {
-		t.Errorf("a run shows %d of 5000: %.200s", n, one)
+		t.Errorf("run has %d characters, want 5000: %.200s", n, one)
 	}
 	if n := strings.Count(list, "ä"); n < 2000 || n > 2048 || !strings.Contains(list, `"truncated":true`) || !utf8.ValidString(list) {
-		t.Errorf("a list shows %d: %.200s", n, list)
+		t.Errorf("run in list has %d characters, want 2000 to 2048: %.200s", n, list)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestRegistryRunsCannotBeChanged(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	for _, do := range [][2]string{{":cancel", ""}, {":signal", `{"name":"go"}`}} {
-		if status, _, body := d.do("POST", "/v1/runs/"+all.Runs[0].Run+do[0], do[1]); status != 403 || !strings.Contains(body, "the registry's") {
+		if status, _, body := d.do("POST", "/v1/runs/"+all.Runs[0].Run+do[0], do[1]); status != 403 || !strings.Contains(body, "runs of the registry") {
 			t.Errorf("%s: %d %s", do[0], status, body)
 		}
 	}

@@ -83,12 +83,12 @@ func New(node Node, log *slog.Logger, config Config) *Server {
 	r := router.New()
 	r.RedirectTrailingSlash, r.RedirectFixedPath, r.HandleOPTIONS = false, false, false
 	r.NotFound = func(ctx *fasthttp.RequestCtx) {
-		newProblem(http.StatusNotFound, "not_found", "no such path", "there is nothing at this path; see the README for what there is").write(ctx)
+		newProblem(http.StatusNotFound, "not_found", "no such path", "this path does not exist; the README describes the API").write(ctx)
 	}
 	r.MethodNotAllowed = func(ctx *fasthttp.RequestCtx) {
 		allowed := allowedMethods(string(ctx.Response.Header.Peek(fasthttp.HeaderAllow)))
 		ctx.Response.Header.Set(fasthttp.HeaderAllow, allowed)
-		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path takes "+allowed).write(ctx)
+		newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "method not allowed", "this path supports "+allowed).write(ctx)
 	}
 	s.addRoute(r, http.MethodGet, "/v1/agents", s.listAgents)
 	s.addRoute(r, http.MethodPost, "/v1/agents", s.createAgent)
@@ -190,8 +190,8 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(ctx *fasthttp.RequestCtx) {
 		defer func() {
 			if p := recover(); p != nil {
-				s.log.Error("a request made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-				newProblem(http.StatusInternalServerError, "internal", "internal error", "this is our mistake; the log says more").write(ctx)
+				s.log.Error("panic while handling a request", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				newProblem(http.StatusInternalServerError, "internal", "internal error", "unexpected error; see the server log").write(ctx)
 			}
 			elapsed := time.Since(ctx.Time())
 			s.metrics.observe(ctx, elapsed)
@@ -225,7 +225,7 @@ func (s *Server) handler(next fasthttp.RequestHandler) fasthttp.RequestHandler {
 func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	var small *fasthttp.ErrSmallBuffer
 	var net net.Error
-	p := invalid(http.StatusBadRequest, "", "the request cannot be read")
+	p := invalid(http.StatusBadRequest, "", "malformed request")
 	var refused *problem
 	if len(ctx.Request.Header.RawHeaders()) > 0 { // the head was received completely
 		refused = s.validateBeforeBody(&ctx.Request.Header)
@@ -234,11 +234,11 @@ func (s *Server) handleReadError(ctx *fasthttp.RequestCtx, err error) {
 	case refused != nil:
 		p = refused
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body is over %d bytes", BodyBytesMax))
+		p = invalid(http.StatusRequestEntityTooLarge, "", fmt.Sprintf("the body exceeds %d bytes", BodyBytesMax))
 	case errors.As(err, &small):
-		p = invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("the headers are over %d bytes", HeaderBytesMax))
+		p = invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("the headers exceed %d bytes", HeaderBytesMax))
 	case errors.As(err, &net) && net.Timeout():
-		p = invalid(http.StatusRequestTimeout, "", "the request did not come in time")
+		p = invalid(http.StatusRequestTimeout, "", "the request did not arrive in time")
 	}
 	p.write(ctx)
 	ctx.SetConnectionClose()
@@ -270,9 +270,9 @@ func (s *Server) respondError(ctx *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		refusalProblem(actor.Refuse(actor.Deadline, "the node did not answer in time")).write(ctx)
 	case errors.Is(err, engine.ErrClosed):
-		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node stops"}).write(ctx)
+		refusalProblem(&actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping"}).write(ctx)
 	default:
-		s.log.Error("a request failed", "path", string(ctx.Path()), "error", err.Error())
+		s.log.Error("request failed", "path", string(ctx.Path()), "error", err.Error())
 		newProblem(http.StatusInternalServerError, "internal", "internal error", err.Error()).write(ctx)
 	}
 }
@@ -281,7 +281,7 @@ func (s *Server) readyz(ctx *fasthttp.RequestCtx) {
 	err := s.node.Ready()
 	select {
 	case <-s.draining:
-		err = errors.New("this node is about to stop")
+		err = errors.New("this node is stopping")
 	default:
 	}
 	if err != nil {

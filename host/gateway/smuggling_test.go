@@ -129,18 +129,18 @@ func ambiguousRequests() map[string]string {
 	all := map[string]string{
 		"both lengths":                 post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
 		"both lengths, other order":    post + "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
-		"both, length of nothing":      post + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n",
+		"both, zero length":            post + "Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n",
 		"both, coding in lower case":   post + "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-		"both, length behind chunks":   post + "Transfer-Encoding: chunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n",
-		"lengths alike":                post + "Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
-		"lengths unlike":               post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n",
+		"both, length after chunks":    post + "Transfer-Encoding: chunked\r\nContent-Length: 60\r\n\r\n0\r\n\r\n",
+		"equal lengths":                post + "Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
+		"different lengths":            post + "Content-Length: 0\r\nContent-Length: 44\r\n\r\n",
 		"lengths in two cases":         post + "Content-Length: 0\r\ncontent-length: 44\r\n\r\n",
 		"two codings":                  post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-		"two codings unlike":           post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+		"different codings":            post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
 		"chunked in HTTP/1.0":          "POST /v1/agents/a/messages HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n",
 		"no Host":                      "GET /healthz HTTP/1.1\r\nA: b\r\n\r\n",
 		"no Host in HTTP/1.0":          "GET /healthz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-		"nothing in HTTP/1.0":          "GET /healthz HTTP/1.0\r\n\r\n",
+		"no headers in HTTP/1.0":       "GET /healthz HTTP/1.0\r\n\r\n",
 		"no colon":                     get + "Content-Length 4\r\n\r\n",
 		"no name":                      get + ": x\r\n\r\n",
 		"first header is folded":       "GET /healthz HTTP/1.1\r\n Host: localhost\r\n\r\n",
@@ -153,14 +153,14 @@ func ambiguousRequests() map[string]string {
 		"announced trailer":            post + "Transfer-Encoding: chunked\r\nTrailer: X-A\r\n\r\n0\r\nX-A: b\r\n\r\n",
 		"trailer":                      post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-A: b\r\n\r\n",
 		"trailer of a header we read":  post + "Transfer-Encoding: chunked\r\n\r\n0\r\nIdempotency-Key: b\r\n\r\n",
-		"trailer that was there":       post + "Idempotency-Key: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nIdempotency-Key: b\r\n\r\n",
+		"trailer repeats a header":     post + "Idempotency-Key: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nIdempotency-Key: b\r\n\r\n",
 		"trailer with a token":         post + "Transfer-Encoding: chunked\r\n\r\n0\r\nX-Run-Token: b\r\n\r\n",
 		"trailer that closes":          post + "Transfer-Encoding: chunked\r\n\r\n0\r\nUser-Agent: b\r\n\r\n",
 		"trailer with a length":        post + "Transfer-Encoding: chunked\r\n\r\n0\r\nContent-Length: 4\r\n\r\n",
 		"chunks end without CR":        post + "Transfer-Encoding: chunked\r\n\r\n0\r\n\n",
 		"chunk without CR":             post + "Transfer-Encoding: chunked\r\n\r\n2\n{}\r\n0\r\n\r\n",
 		"chunk's end is missing":       post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}0\r\n\r\n",
-		"chunk is longer than it says": post + "Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
+		"chunk longer than its size":   post + "Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
 		"line feed in an extension":    post + "Transfer-Encoding: chunked\r\n\r\n2;a\nb\r\n{}\r\n0\r\n\r\n",
 		"carriage return in extension": post + "Transfer-Encoding: chunked\r\n\r\n2;a\rb\r\n{}\r\n0\r\n\r\n",
 		"chunks with a canary":         post + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
@@ -170,15 +170,15 @@ func ambiguousRequests() map[string]string {
 		"last line is a line feed":     "GET /healthz HTTP/1.1\r\nHost: localhost\r\nA: b\r\n\n",
 		"carriage returns only":        "GET /healthz HTTP/1.1\r\nHost: localhost\rA: b\r\n\r\n",
 		"two carriage returns":         "GET /healthz HTTP/1.1\r\nHost: localhost\r\r\n\r\n",
-		"hidden line behind a CR":      get + "A: b\rTransfer-Encoding: chunked\r\n\r\n",
-		"hidden line behind an LF":     get + "A: b\nContent-Length: 44\r\n\r\n",
+		"hidden line after a CR":       get + "A: b\rTransfer-Encoding: chunked\r\n\r\n",
+		"hidden line after an LF":      get + "A: b\nContent-Length: 44\r\n\r\n",
 		"space in a name":              get + "Content Length: 44\r\n\r\n",
-		"name in other letters":        get + "Content-Length\xc2\xa0: 44\r\n\r\n",
+		"name not in ASCII":            get + "Content-Length\xc2\xa0: 44\r\n\r\n",
 		"quoted name":                  get + "\"Content-Length\": 44\r\n\r\n",
 		"name in brackets":             get + "(Content-Length): 44\r\n\r\n",
 		"underscore for a dash":        post + "Content_Length: 44\r\nContent-Length: 0\r\n\r\n",
 		"underscore, coding":           post + "Transfer_Encoding: chunked\r\nContent-Length: 0\r\n\r\n",
-		"expects something else":       post + "Expect: 200-ok\r\nContent-Length: 44\r\n\r\n",
+		"unknown expectation":          post + "Expect: 200-ok\r\nContent-Length: 44\r\n\r\n",
 		"tab for a space":              "GET\t/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"two spaces":                   "GET  /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"two spaces, later":            "GET /healthz  HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -188,11 +188,11 @@ func ambiguousRequests() map[string]string {
 		"method with a bracket":        "G(T /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"NUL in the target":            "GET /heal\x00thz HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"carriage return in target":    "GET /heal\rthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-		"something behind protocol":    "GET /healthz HTTP/1.1 x\r\nHost: localhost\r\n\r\n",
+		"text after the protocol":      "GET /healthz HTTP/1.1 x\r\nHost: localhost\r\n\r\n",
 		"too many headers":             get + strings.Repeat("A: b\r\n", HeadersMax) + "\r\n",
-		"too long a head":              get + "A: " + strings.Repeat("x", HeaderBytesMax) + "\r\n\r\n",
-		"another preface":              "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-		"what TLS begins with":         "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+		"head too long":                get + "A: " + strings.Repeat("x", HeaderBytesMax) + "\r\n\r\n",
+		"HTTP/2 preface":               "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"TLS client hello":             "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
 	}
 	for _, v := range []string{"+5", "-1", "-0", "0x5", "5,5", "5, 5", "5 5", "5;a", "5.0", "1e1", "", " ", "5h", "\u0665", "_5", "1_0", "0b1", "99999999999999999999", "18446744073709551616", "9223372036854775808", "'5'", "\"5\"", "NaN", "5\t5"} {
 		all[fmt.Sprintf("length %q", v)] = post + "Content-Length: " + v + "\r\n\r\n{}   "
@@ -213,7 +213,7 @@ func ambiguousRequests() map[string]string {
 	}
 	all["control 0x7f in a value"] = get + "A: b\x7f\r\n\r\n"
 	for _, name := range []string{"Content-Length", "Transfer-Encoding", "Host", "X"} {
-		for what, before := range map[string]string{"space": " :", "tab": "\t:", "spaces": "  :", "space behind": " x:"} {
+		for what, before := range map[string]string{"space": " :", "tab": "\t:", "spaces": "  :", "space inside": " x:"} {
 			all[what+" before the colon of "+name] = strings.Replace(post, "Host:", "A:", 1) + "Host: localhost\r\n" + name + before + " 0\r\n\r\n"
 		}
 		for what, fold := range map[string]string{"a space": "\r\n ", "a tab": "\r\n\t", "spaces": "\r\n   ", "a line feed": "\n "} {
@@ -235,7 +235,7 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	all := ambiguousRequests()
 	if len(all) < 150 {
-		t.Errorf("only %d cases", len(all))
+		t.Errorf("got %d cases, want at least 150", len(all))
 	}
 	for name, raw := range all {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +244,7 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 				t.Errorf("%d %s", status, body)
 			}
 			if !closes || rest != "" {
-				t.Errorf("the connection is used again: %d %s, then %q", status, body, rest)
+				t.Errorf("the connection stays in use: %d %s, then %q", status, body, rest)
 			}
 		})
 	}
@@ -253,7 +253,7 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 	}
 	// A canary on its own would be logged.
 	if status, _, _, _ := b.sendRaw(t, canary); status != http.StatusNotFound || !strings.Contains(b.log.String(), "/canary") {
-		t.Errorf("a canary that is alone: %d", status)
+		t.Errorf("canary on its own: %d", status)
 	}
 }
 
@@ -261,16 +261,16 @@ func TestRequestSmugglingIsRefused(t *testing.T) {
 func TestWellFramedRequestsAreServed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
-		"plain":                get + "\r\n",
-		"spaces in a value":    get + "A:  b c \t\r\n\r\n",
-		"other letters":        get + "A: gr\xc3\xbc\xc3\x9fe \xff\r\n\r\n",
-		"empty value":          get + "A:\r\n\r\n",
-		"length of nothing":    get + "Content-Length: 0\r\n\r\n",
-		"empty lines first":    "\r\n\r\n" + get + "\r\n",
-		"many headers":         get + strings.Repeat("A: b\r\n", HeadersMax-1) + "\r\n",
-		"repeated lists":       get + "Accept: a\r\nAccept: b\r\nTraceparent: a\r\nTraceparent: b\r\n\r\n",
-		"an upgrade":           get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
-		"a line feed at first": "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n", // allowed for the request line by RFC 9112, section 2.2
+		"plain":                              get + "\r\n",
+		"spaces in a value":                  get + "A:  b c \t\r\n\r\n",
+		"value not in ASCII":                 get + "A: gr\xc3\xbc\xc3\x9fe \xff\r\n\r\n",
+		"empty value":                        get + "A:\r\n\r\n",
+		"zero length":                        get + "Content-Length: 0\r\n\r\n",
+		"empty lines first":                  "\r\n\r\n" + get + "\r\n",
+		"many headers":                       get + strings.Repeat("A: b\r\n", HeadersMax-1) + "\r\n",
+		"repeated lists":                     get + "Accept: a\r\nAccept: b\r\nTraceparent: a\r\nTraceparent: b\r\n\r\n",
+		"an upgrade":                         get + "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
+		"bare line feed in the request line": "GET /healthz HTTP/1.1\nHost: localhost\r\n\r\n", // allowed for the request line by RFC 9112, section 2.2
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := b.dial(t)
@@ -296,15 +296,15 @@ func TestWellFramedRequestsAreServed(t *testing.T) {
 func TestRefusedBodyIsNotRead(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
-		"a page's form": "POST /v1/agents/a/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\na=",
-		"packed":        post + "Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n",
-		"foreign":       "POST /v1/agents/a/messages HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n",
-		"both lengths":  post + "Content-Length: 1000000\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n",
-		"large":         post + "Content-Length: 10737418240\r\n\r\n",
-		"large chunk":   post + "Transfer-Encoding: chunked\r\n\r\nfffffffffff\r\n",
-		"other protcol": strings.Replace(post, "/1.1", "/1.2", 1) + "Content-Length: 1000000\r\n\r\n",
-		"not asked for": post + "Content-Encoding: gzip\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
-		"no chunks":     post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"form of a page":  "POST /v1/agents/a/messages HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000000\r\n\r\na=",
+		"compressed":      post + "Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n",
+		"foreign":         "POST /v1/agents/a/messages HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n",
+		"both lengths":    post + "Content-Length: 1000000\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\n",
+		"large":           post + "Content-Length: 10737418240\r\n\r\n",
+		"large chunk":     post + "Transfer-Encoding: chunked\r\n\r\nfffffffffff\r\n",
+		"other protocol":  strings.Replace(post, "/1.1", "/1.2", 1) + "Content-Length: 1000000\r\n\r\n",
+		"expect continue": post + "Content-Encoding: gzip\r\nExpect: 100-continue\r\nContent-Length: 1000000\r\n\r\n",
+		"no chunks":       post + "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, body, closes, _ := b.sendRaw(t, raw)
@@ -373,7 +373,7 @@ func TestMethodNotAllowed(t *testing.T) {
 func TestAllowedMethodsAreListed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	status, body, _, _ := b.sendRaw(t, "PATCH /v1/agents HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
-	if status != http.StatusMethodNotAllowed || !strings.Contains(body, "takes GET, POST\"") {
+	if status != http.StatusMethodNotAllowed || !strings.Contains(body, "supports GET, POST\"") {
 		t.Errorf("%d %s", status, body)
 	}
 }
@@ -402,14 +402,14 @@ func FuzzValidateHead(f *testing.F) {
 		// net/http is an independent parser and must find the same request.
 		other, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(bytes.TrimLeft(raw, "\r\n"))))
 		if err != nil {
-			t.Fatalf("%q passes, and is none to net/http: %v", raw, err)
+			t.Fatalf("%q is accepted, but net/http rejects it: %v", raw, err)
 		}
 		chunked := len(other.TransferEncoding) > 0
 		switch {
 		case other.Method != string(h.Method()), other.RequestURI != string(h.RequestURI()), other.Host != string(h.Host()):
-			t.Fatalf("%q: %s %s of %s, or %s %s of %s", raw, other.Method, other.RequestURI, other.Host, h.Method(), h.RequestURI(), h.Host())
+			t.Fatalf("%q: net/http reads %s %s of %s, fasthttp %s %s of %s", raw, other.Method, other.RequestURI, other.Host, h.Method(), h.RequestURI(), h.Host())
 		case chunked != (h.ContentLength() == -1), !chunked && other.ContentLength != max(0, int64(h.ContentLength())):
-			t.Fatalf("%q: a body of %d, %v, or of %d", raw, other.ContentLength, other.TransferEncoding, h.ContentLength())
+			t.Fatalf("%q: net/http reads a body of %d bytes, %v; fasthttp %d", raw, other.ContentLength, other.TransferEncoding, h.ContentLength())
 		}
 	})
 }

@@ -46,7 +46,7 @@ func (s *streamLimiter) acquire() *actor.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open >= s.maxOpen {
-		return actor.RefuseBusy(actor.ScopeNode, 5*time.Second, "%d streams of events are open: close some, or ask for JSON by Accept: application/json", s.open)
+		return actor.RefuseBusy(actor.ScopeNode, 5*time.Second, "%d event streams are open, which is the limit: close some, or request JSON with Accept: application/json", s.open)
 	}
 	s.open++
 	return nil
@@ -229,9 +229,9 @@ func (t *streamConn) readEvents() {
 	case errors.Is(err, engine.ErrClosed):
 		t.step(ingress.Draining{})
 	default:
-		t.server.log.Error("the events of a run cannot be read", "run", in.Run.String(), "error", err.Error())
+		t.server.log.Error("cannot read the events of a run", "run", in.Run.String(), "error", err.Error())
 		t.step(ingress.ReadFailed{Refusal: &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second,
-			Detail: fmt.Sprintf("the events of run %s cannot be read just now", in.Run)}})
+			Detail: fmt.Sprintf("the events of run %s cannot be read now: retry later", in.Run)}})
 	}
 }
 
@@ -240,7 +240,7 @@ func (t *streamConn) readEvents() {
 func (t *streamConn) serve(http10 bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			t.server.log.Error("a stream made the gateway fail", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			t.server.log.Error("panic while streaming", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		}
 		t.cleanup()
 	}()
@@ -261,7 +261,7 @@ func (t *streamConn) serve(http10 bool) {
 		t.checkEnd(gone)
 	}
 	t.writeFinal()
-	t.server.log.Debug("a stream ended", "run", t.run.String(), "why", t.end.Reason.String(), "ms", time.Since(t.started).Milliseconds())
+	t.server.log.Debug("stream ended", "run", t.run.String(), "reason", t.end.Reason.String(), "ms", time.Since(t.started).Milliseconds())
 }
 
 // responseHead returns the response head that precedes the events. The response

@@ -80,7 +80,7 @@ func (s *streamClient) readUntil(name string) runs.Frame {
 		if err != nil {
 			s.response.Body.Close()
 			if name != "" || !errors.Is(err, io.EOF) {
-				s.Fatalf("no %s before the stream ended: %v, %s", name, err, s.frameNames())
+				s.Fatalf("the stream ended before %s: %v, %s", name, err, s.frameNames())
 			}
 			return runs.Frame{}
 		}
@@ -133,7 +133,7 @@ func TestStreamResumesAfterAnyEvent(t *testing.T) {
 	s := d.openStream("POST", "/v1/agents/teller/messages", `{"content":"say something that is long enough to come in pieces"}`)
 	s.readUntil("")
 	if s.parser.Retry() < time.Second || s.parser.Retry() >= 3*time.Second {
-		t.Errorf("retry %v", s.parser.Retry())
+		t.Errorf("retry is %v, want 1s to 3s", s.parser.Retry())
 	}
 	for i, f := range s.frames {
 		if f.ID != fmt.Sprint(i+1) {
@@ -145,7 +145,7 @@ func TestStreamResumesAfterAnyEvent(t *testing.T) {
 		t.Error(names)
 	}
 	if deltas, whole := s.answerTexts(); deltas != whole || whole == "" {
-		t.Errorf("the deltas say %q, the end %q", deltas, whole)
+		t.Errorf("deltas are %q, the final text is %q", deltas, whole)
 	}
 	run := s.response.Header.Get("X-Run-Id")
 	for i := range s.frames {
@@ -159,7 +159,7 @@ func TestStreamResumesAfterAnyEvent(t *testing.T) {
 	}
 	status, _, body := d.do("GET", "/v1/runs/"+run+"/events", "", "Accept", ingress.EventStream, "Last-Event-ID", fmt.Sprint(len(s.frames)))
 	if status != 204 || body != "" {
-		t.Errorf("behind the end: %d %s", status, body)
+		t.Errorf("after the last event: %d %s", status, body)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestTreeStreamResumesAfterAnyEvent(t *testing.T) {
 		}
 	}
 	if ends != 2 || len(tree.frames) <= len(s.frames) {
-		t.Fatalf("%d ends: %s", ends, tree.frameNames())
+		t.Fatalf("%d run_done events, want 2: %s", ends, tree.frameNames())
 	}
 	for i, f := range tree.frames[:len(tree.frames)-1] {
 		resumed := d.openStream("GET", path, "", "Last-Event-ID", f.ID)
@@ -222,10 +222,10 @@ func TestRepeatedMessageStreamsSameRun(t *testing.T) {
 	two := d.openStream("POST", path, body, "Idempotency-Key", "k-1", "Last-Event-ID", "2")
 	two.readUntil("wait_opened")
 	if two.response.Header.Get("X-Run-Id") != run || two.frames[0].ID != "3" {
-		t.Errorf("another run, or another place: %s", two.frameNames())
+		t.Errorf("the repeat streams another run or position: %s", two.frameNames())
 	}
 	if status, _, body := d.do("POST", path, `{"content":"other"}`, "Idempotency-Key", "k-1", "Accept", ingress.EventStream); status != 422 || !strings.Contains(body, `"field":"Idempotency-Key"`) {
-		t.Errorf("another body: %d %s", status, body)
+		t.Errorf("same key with another body: %d %s", status, body)
 	}
 	d.do("POST", "/v1/runs/"+run+":signal", `{"name":"go"}`)
 	one.readUntil("")
@@ -272,19 +272,19 @@ func TestStreamRequestErrors(t *testing.T) {
 		status             int
 		want               string
 	}{
-		"no agent":          {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
-		"the registry":      {"POST", "/v1/agents/troupe/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
-		"no content":        {"POST", "/v1/agents/helper/messages", `{}`, nil, 400, `"field":"content"`},
-		"no run":            {"GET", unknownRun, "", nil, 404, "there is no run"},
-		"ahead":             {"GET", events, "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
-		"ahead, in a tree":  {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
-		"elsewhere":         {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "1.1"}, 400, "no place in the tree"},
-		"a tree's":          {"GET", events, "", []string{"Last-Event-ID", "1.1"}, 400, "ask with ?tree=1"},
-		"no id":             {"GET", events, "", []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
-		"no number":         {"GET", events + "?after=-1", "", nil, 400, `"field":"after"`},
-		"no flag":           {"GET", events + "?tree=yes", "", nil, 400, `"field":"tree"`},
-		"a tree as JSON":    {"GET", events + "?tree=1", "", []string{"Accept", "application/json"}, 400, "Accept: text/event-stream"},
-		"of a message, too": {"POST", "/v1/agents/helper/messages", `{"content":"x"}`, []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
+		"unknown agent":        {"POST", "/v1/agents/nobody/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
+		"the registry":         {"POST", "/v1/agents/troupe/messages", `{"content":"x"}`, nil, 404, "agent_not_found"},
+		"no content":           {"POST", "/v1/agents/helper/messages", `{}`, nil, 400, `"field":"content"`},
+		"unknown run":          {"GET", unknownRun, "", nil, 404, "not found"},
+		"beyond the end":       {"GET", events, "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
+		"beyond the end, tree": {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "99"}, 400, "has no event 99 yet"},
+		"outside the tree":     {"GET", events + "?tree=1", "", []string{"Last-Event-ID", "1.1"}, 400, "does not belong to the tree"},
+		"cursor of a tree":     {"GET", events, "", []string{"Last-Event-ID", "1.1"}, 400, "add ?tree=1"},
+		"malformed id":         {"GET", events, "", []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
+		"negative number":      {"GET", events + "?after=-1", "", nil, 400, `"field":"after"`},
+		"malformed flag":       {"GET", events + "?tree=yes", "", nil, 400, `"field":"tree"`},
+		"a tree as JSON":       {"GET", events + "?tree=1", "", []string{"Accept", "application/json"}, 400, "Accept: text/event-stream"},
+		"message with bad id":  {"POST", "/v1/agents/helper/messages", `{"content":"x"}`, []string{"Last-Event-ID", "x"}, 400, `"field":"Last-Event-ID"`},
 	} {
 		status, headers, body := d.do(c.method, c.path, c.body, append([]string{"Accept", ingress.EventStream}, c.headers...)...)
 		if status != c.status || !strings.Contains(body, c.want) || headers.Get("Content-Type") != "application/problem+json" {
@@ -292,7 +292,7 @@ func TestStreamRequestErrors(t *testing.T) {
 		}
 	}
 	if n := d.server.streams.count(); n != 0 {
-		t.Errorf("%d streams are left over", n)
+		t.Errorf("%d streams are still open", n)
 	}
 }
 
@@ -415,7 +415,7 @@ func TestSlowReaderGetsCloseReason(t *testing.T) {
 	resumed := d.openStream("GET", "/v1/runs/"+m.Run+"/events", "", "Last-Event-ID", frames[len(frames)-2].ID)
 	resumed.readUntil("run_done")
 	if got, want := resumed.frames[0].ID, len(frames); got != fmt.Sprint(want) {
-		t.Errorf("it goes on with %s, want %d", got, want)
+		t.Errorf("resumed at %s, want %d", got, want)
 	}
 }
 
@@ -460,7 +460,7 @@ func TestClientDisconnectKeepsRun(t *testing.T) {
 		select {
 		case <-on:
 		case <-timeout:
-			t.Fatalf("%s: nobody noticed", what)
+			t.Fatalf("%s: the disconnect was not detected", what)
 		}
 	}
 	s.response.Body.Close()
@@ -499,13 +499,13 @@ func TestClientDisconnectKeepsRun(t *testing.T) {
 		Status string `json:"status"`
 	}
 	if d.doJSON(&record, "GET", "/v1/runs/"+run, ""); record.Status != "RUNNING" && record.Status != "PAUSED_WAITING_TOOL" {
-		t.Errorf("its run is %s", record.Status)
+		t.Errorf("the run is %s", record.Status)
 	}
 	if d.doJSON(&record, "POST", "/v1/runs/"+run+":cancel", ""); record.Status != "CANCELLED" {
-		t.Errorf("cancelled, its run is %s", record.Status)
+		t.Errorf("after cancel, the run is %s", record.Status)
 	}
 	if status := d.doJSON(&record, "POST", "/v1/runs/"+run+":cancel", "{}"); record.Status != "CANCELLED" || status != 200 {
-		t.Errorf("cancelled twice, its run is %s", record.Status)
+		t.Errorf("after a second cancel, the run is %s", record.Status)
 	}
 }
 
@@ -556,7 +556,7 @@ func TestKeyRevocationEndsPendingRequests(t *testing.T) {
 	}()
 	<-n.askStarted
 	keys.Set([]ingress.Key{other})
-	if got := <-asked; !strings.HasPrefix(got, "401") || !strings.Contains(got, "while the answer was awaited") {
+	if got := <-asked; !strings.HasPrefix(got, "401") || !strings.Contains(got, "while the answer was pending") {
 		t.Error(got)
 	}
 	s.readUntil("")
@@ -592,7 +592,7 @@ func TestPipelinedStream(t *testing.T) {
 func TestPythonClientReadsStream(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		t.Skip("python3 is not installed: this client is not tried")
+		t.Skip("python3 is not installed")
 	}
 	d := startGateway(t)
 	const script = `
@@ -654,11 +654,11 @@ func TestManyStreamsResumeAtOnce(t *testing.T) {
 		select {
 		case <-waiting:
 		case <-timeout:
-			t.Fatal("not everybody is told")
+			t.Fatal("not all streams started")
 		}
 	}
 	if n := d.server.streams.count(); n != clients {
-		t.Errorf("%d streams", n)
+		t.Errorf("%d streams open", n)
 	}
 	d.do("POST", m.Signal.Path, m.Signal.Body)
 	for range clients {
@@ -668,7 +668,7 @@ func TestManyStreamsResumeAtOnce(t *testing.T) {
 				t.Fatalf("%s, want %s", got, want)
 			}
 		case <-timeout:
-			t.Fatal("not everybody is told the end")
+			t.Fatal("not all streams ended")
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)

@@ -30,7 +30,7 @@ func (s *Server) validateHead(h *fasthttp.RequestHeader) (p *problem, hangUp boo
 		return p, true
 	}
 	if hasTrailers(h) {
-		return invalid(http.StatusBadRequest, "", "headers behind the body are not taken"), true
+		return invalid(http.StatusBadRequest, "", "trailers are not supported"), true
 	}
 	if p = checkTarget(h); p == nil {
 		p = s.checkHost(h)
@@ -122,38 +122,38 @@ func equalHeaderName(name []byte, lower string) bool {
 func checkFraming(method, protocol, raw []byte) (present uint32, p *problem) {
 	http10 := string(protocol) == "HTTP/1.0"
 	if !http10 && string(protocol) != "HTTP/1.1" {
-		return 0, malformed("protocol %.20q: want HTTP/1.1", protocol)
+		return 0, malformed("protocol %.20q is not supported: want HTTP/1.1", protocol)
 	}
 	var values [len(singletonHeaders)][]byte // of the headers that are present
 	for count := 0; len(raw) > 0; {
 		end := bytes.IndexByte(raw, '\n')
 		if end < 1 || raw[end-1] != '\r' {
-			return 0, malformed("a header line ends without CR and LF")
+			return 0, malformed("a header line does not end with CR LF")
 		}
 		line := raw[:end-1]
 		if raw = raw[end+1:]; len(line) == 0 {
 			continue // the end of the head
 		}
 		if line[0] == ' ' || line[0] == '\t' {
-			return 0, malformed("a header goes on in a second line")
+			return 0, malformed("folded header lines are not supported")
 		}
 		if count++; count > HeadersMax {
 			return 0, invalid(http.StatusRequestHeaderFieldsTooLarge, "", fmt.Sprintf("want at most %d headers", HeadersMax))
 		}
 		colon := bytes.IndexByte(line, ':')
 		if colon < 1 || !consistsOf(line[:colon], &nameBytes) {
-			return 0, malformed("a header line is no name, colon and value; no space stands before the colon")
+			return 0, malformed("malformed header line: want name, colon and value, without a space before the colon")
 		}
 		name, value := line[:colon], line[colon+1:]
 		if !consistsOf(value, &valueBytes) {
-			return 0, malformed("the header %.40s has control characters", bytes.ToLower(name))
+			return 0, malformed("the header %.40s contains control characters", bytes.ToLower(name))
 		}
 		switch index := singletonIndex(name); {
 		case index < 0:
 		case bytes.IndexByte(name, '_') >= 0:
-			return 0, malformed("the header %.40s is another's name to some readers", bytes.ToLower(name))
+			return 0, malformed("the header %.40s is ambiguous: use dashes instead of underscores", bytes.ToLower(name))
 		case values[index] != nil:
-			return 0, malformed("the header %.40s is there twice", bytes.ToLower(name))
+			return 0, malformed("the header %.40s is a duplicate", bytes.ToLower(name))
 		default:
 			values[index], present = trimBlanks(value), present|1<<index
 		}
@@ -167,13 +167,13 @@ func checkFraming(method, protocol, raw []byte) (present uint32, p *problem) {
 	case coding != nil && (string(coding) != "chunked" || http10):
 		return 0, malformed("Transfer-Encoding: want chunked, in HTTP/1.1")
 	case values[singletonTrailer] != nil:
-		return 0, malformed("headers behind the body are not taken")
+		return 0, malformed("trailers are not supported")
 	case expect != nil && string(expect) != "100-continue":
 		return 0, invalid(http.StatusExpectationFailed, "", "Expect: want 100-continue")
 	case values[singletonHost] == nil:
 		return 0, malformed("the Host header is missing")
 	case (coding != nil || len(bytes.Trim(length, "0")) > 0) && !allowsBody(method):
-		return 0, malformed("a %.20s has no body", method)
+		return 0, malformed("a %.20s request must not have a body", method)
 	}
 	return present, nil
 }
@@ -257,9 +257,9 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 	case len(path) == 0 || path[0] != '/':
 		detail = "want a path that begins with /"
 	case !consistsOf(path, &pathBytes):
-		detail = "a path has letters, digits, '.', '_', ':', '-' and '/', and no escapes"
+		detail = "the path may contain only letters, digits, '.', '_', ':', '-' and '/', and no escapes"
 	case !consistsOf(query, &queryBytes):
-		detail = "a query has letters, digits, '.', '_', '-', '=' and '&', and no escapes"
+		detail = "the query may contain only letters, digits, '.', '_', '-', '=' and '&', and no escapes"
 	default:
 		for from, i := 1, 1; i <= len(path); i++ {
 			if i < len(path) && path[i] != '/' {
@@ -267,7 +267,7 @@ func checkTarget(h *fasthttp.RequestHeader) *problem {
 			}
 			segment := path[from:i]
 			if from = i + 1; string(segment) == "." || string(segment) == ".." || len(segment) == 0 && len(path) > 1 {
-				detail = "a path has no empty segments, and none that is . or .."
+				detail = "the path must not contain empty segments, . or .."
 			}
 		}
 	}
@@ -302,14 +302,14 @@ func (s *Server) checkHost(h *fasthttp.RequestHeader) *problem {
 	name, port, ok := splitHost(host)
 	switch {
 	case !ok:
-		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, and a port if need be")
+		return invalid(http.StatusBadRequest, "Host", "Host: want a name or an address, with an optional port")
 	case isLoopback(name), slices.ContainsFunc(s.config.Hosts, func(own string) bool { return strings.EqualFold(own, name) || strings.EqualFold(own, name+":"+port) }),
 		!s.onLoopback.Load() && len(s.config.Hosts) == 0:
 		s.lastHost.Store(&host)
 		return nil
 	}
 	return newProblem(http.StatusForbidden, "forbidden_host", "forbidden host",
-		fmt.Sprintf("the Host header names %.80q; want 127.0.0.1, localhost, [::1], or a name this server was given", host))
+		fmt.Sprintf("the Host header names %.80q: want 127.0.0.1, localhost, [::1], or a name configured with --hosts", host))
 }
 
 // splitHost splits a Host header into name and port. It reports ok = false if the
@@ -341,10 +341,10 @@ func (s *Server) checkOrigin(h *fasthttp.RequestHeader) *problem {
 		return nil
 	case origin != "" && origin != "http://"+string(h.Host()):
 		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
-			fmt.Sprintf("pages of %.80q may not speak to this server", origin))
+			fmt.Sprintf("requests from pages of %.80q are not allowed", origin))
 	case site != "" && site != "same-origin" && site != "none":
 		return newProblem(http.StatusForbidden, "forbidden_origin", "forbidden origin",
-			"pages of other sites may not speak to this server")
+			"requests from pages of other sites are not allowed")
 	}
 	return nil
 }
@@ -358,7 +358,7 @@ func checkMediaType(h *fasthttp.RequestHeader) *problem {
 		return nil
 	}
 	if len(h.ContentEncoding()) > 0 {
-		return invalid(http.StatusUnsupportedMediaType, "Content-Encoding", "Content-Encoding: want the body as it is")
+		return invalid(http.StatusUnsupportedMediaType, "Content-Encoding", "Content-Encoding: want an unencoded body")
 	}
 	media, _, _ := strings.Cut(string(h.ContentType()), ";")
 	media = strings.TrimSpace(media)

@@ -53,7 +53,7 @@ func (v View) Record(run actor.CallID) (runs.Record, error) {
 func (v View) Owner(run actor.CallID) (store.RunOwner, error) {
 	owner, ok, err := store.ActorOf(v.KV, actor.DefaultTenant, run)
 	if err == nil && !ok {
-		err = actor.Refuse(actor.NotFound, "there is no run %s; GET /v1/runs lists the newest", run)
+		err = actor.Refuse(actor.NotFound, "run %s not found; GET /v1/runs lists the newest runs", run)
 	}
 	return owner, err
 }
@@ -129,7 +129,7 @@ func (v View) isLastEvent(run actor.CallID, seq uint64) (bool, error) {
 		return false, err
 	}
 	if len(last) == 0 {
-		r := actor.Refuse(actor.Invalid, "run %s has no event %d yet: want the number of the last event that was read, or 0 to begin with the first", run, seq)
+		r := actor.Refuse(actor.Invalid, "run %s has no event %d yet: send the number of the last event read, or 0 to start at the first event", run, seq)
 		r.Field = "after"
 		return false, r
 	}

@@ -32,7 +32,7 @@ func callPeerTogether(other string, both *sync.WaitGroup) agents.Func {
 				return nil, ctx.Err()
 			}
 		}
-		if _, err := t.Do("come", arrive); err != nil {
+		if _, err := t.Do("arrive", arrive); err != nil {
 			return "", err
 		}
 		text, err := t.Call(other, "ping")
@@ -50,8 +50,8 @@ func TestMutualCallsBreakWaitCycle(t *testing.T) {
 	var both sync.WaitGroup
 	both.Add(2)
 	d := startGateway(t,
-		agents.Define("left", "1", "Asks right.", agents.Blocking(callPeerTogether("right", &both))),
-		agents.Define("right", "1", "Asks left.", agents.Blocking(callPeerTogether("left", &both))))
+		agents.Define("left", "1", "Calls right.", agents.Blocking(callPeerTogether("right", &both))),
+		agents.Define("right", "1", "Calls left.", agents.Blocking(callPeerTogether("left", &both))))
 	started := time.Now()
 	var answers [2]messageResponse
 	var clients sync.WaitGroup
@@ -72,10 +72,10 @@ func TestMutualCallsBreakWaitCycle(t *testing.T) {
 		case "WaitCycle " + other + "/s -> " + name + "/s":
 			refused++
 		default:
-			t.Errorf("the client of %s was told %q", name, answers[i].Content)
+			t.Errorf("the client of %s got %q", name, answers[i].Content)
 		}
 	}
 	if refused != 1 {
-		t.Errorf("%d were refused for the ring, want one: %+v", refused, answers)
+		t.Errorf("got %d wait cycle refusals, want 1: %+v", refused, answers)
 	}
 }

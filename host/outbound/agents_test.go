@@ -79,28 +79,28 @@ func TestAgentFailures(t *testing.T) {
 		detail string
 		asked  int64
 	}{
-		{"says that it cannot", func(w http.ResponseWriter, r *http.Request, _ int) {
+		{"reports an error", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, agentEvents(`error {"code":"agent_busy","message":"try later, `+r.Header.Get("X-Run-Token")+`"}`))
 		}, false, "", actor.Busy, "try later, ***", 1},
-		{"hangs up, and asking twice does harm", func(http.ResponseWriter, *http.Request, int) { abortConnection() }, false, "", actor.Unknown, "is unknown", 1},
-		{"hangs up, and asking twice does none", func(w http.ResponseWriter, _ *http.Request, n int) {
+		{"disconnects, not idempotent", func(http.ResponseWriter, *http.Request, int) { abortConnection() }, false, "", actor.Unknown, "is unknown", 1},
+		{"disconnects, idempotent", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				abortConnection()
 			}
 			writeStream(w, agentEvents(`delta {"text":"hi"}`, `done {}`))
 		}, true, "hi", 0, "", 2},
-		{"is silent, and asking twice does harm", func(_ http.ResponseWriter, r *http.Request, _ int) { waitOrDisconnect(r, testTimeout) }, false, "", actor.Deadline, "no time is left", 1},
+		{"is silent, not idempotent", func(_ http.ResponseWriter, r *http.Request, _ int) { waitOrDisconnect(r, testTimeout) }, false, "", actor.Deadline, "no time is left", 1},
 		{"stops in the middle", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, agentEvents(`delta {"text":"hi"}`))
 		}, true, "hi", actor.Unavailable, "stops after 1 events without done", 1},
-		{"speaks of another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
+		{"names another run", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, agentEvents(`delta {"text":"hi","run_id":"x"}`))
 		}, true, "", actor.Unavailable, `speaks of the run "x"`, 2},
 		{"answers with JSON", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"text":"hi"}`)
 		}, false, "", actor.Unknown, "want an event stream; whether", 1},
-		{"takes no more, which can be asked again", func(w http.ResponseWriter, _ *http.Request, n int) {
+		{"is overloaded, then answers", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				w.Header().Set("Retry-After", "1")
 				w.WriteHeader(503)
@@ -108,7 +108,7 @@ func TestAgentFailures(t *testing.T) {
 			}
 			writeStream(w, agentEvents(`done {}`))
 		}, false, "", 0, "", 2},
-		{"has no such page", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(404) }, false, "", actor.Unavailable, "answers 404", 1},
+		{"has no such path", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(404) }, false, "", actor.Unavailable, "answers 404", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestAgentFailures(t *testing.T) {
 					t.Errorf("%v, want %v: %s", h.Refusal, c.reason, c.detail)
 				}
 				if h.text != c.text || asked.Load() != c.asked {
-					t.Errorf("%q, asked %d times, want %q and %d", h.text, asked.Load(), c.text, c.asked)
+					t.Errorf("text %q, %d requests; want %q and %d", h.text, asked.Load(), c.text, c.asked)
 				}
 				checkNoSecrets(t, h, w.log)
 				w.close()
@@ -151,11 +151,11 @@ func TestInvalidInvocationsAreNotSent(t *testing.T) {
 			}
 		}
 		if n := w.network.dialCount(); n > 0 {
-			t.Errorf("%d connections", n)
+			t.Errorf("%d connections, want 0", n)
 		}
 		w.Outbound.Close()
 		h := invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
-		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || !strings.Contains(h.Refusal.Detail, "closing") {
+		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || !strings.Contains(h.Refusal.Detail, "stopping") {
 			t.Errorf("%v", h.Refusal)
 		}
 		w.close()
@@ -189,19 +189,19 @@ func TestAgentConcurrencyLimit(t *testing.T) {
 			synctest.Wait()
 			h := invoke(t.Context(), w.Outbound, target, false, testTimeout)
 			if r := h.Refusal; r == nil || r.Reason != actor.Busy || r.Scope != actor.ScopeCallee || r.RetryAfter <= 0 || h.took > 0 ||
-				r.Detail != fmt.Sprintf("agent py takes %d at once, and has as many", most) {
+				r.Detail != fmt.Sprintf("agent py is at its limit of concurrent requests (%d)", most) {
 				t.Errorf("%+v", r)
 			}
 			<-time.After(2 * time.Minute) // of bubble time
 			if n := int(done.Load()); n != most {
-				t.Errorf("%d were answered, want %d", n, most)
+				t.Errorf("%d requests were answered, want %d", n, most)
 			}
 		}
 		if s := w.Stats()[1]; s.Kind != "agent" || s.Name != "py" || s.Refused != 2 || s.Attempts != 18 || s.InProgress != 0 || s.Took != 18*time.Minute {
 			t.Errorf("%+v", s)
 		}
 		if n := len(w.agents.invocations); n > 0 {
-			t.Errorf("%d agents are still counted", n)
+			t.Errorf("%d agents still have open invocations", n)
 		}
 		w.close()
 	})
@@ -246,14 +246,14 @@ func TestAgentHealth(t *testing.T) {
 		advance := func(d time.Duration) { <-time.After(d) } // in bubble time
 
 		if w.Healthy("py") || w.Heartbeat("py") {
-			t.Error("one that nobody told of is well")
+			t.Error("an unknown agent is healthy")
 		}
 		w.SetAgents([]Agent{{"py", target}})
-		check("just come", true)
+		check("just added", true)
 		advance(46 * time.Second)
-		check("asked three times", true)
+		check("polled three times", true)
 		if n := polls.Load(); n != 3 {
-			t.Errorf("asked %d times in 46 s", n)
+			t.Errorf("polled %d times in 46 s, want 3", n)
 		}
 		health.Store(0)
 		advance(44 * time.Second) // the last response came at 45 s
@@ -261,42 +261,42 @@ func TestAgentHealth(t *testing.T) {
 		advance(2 * time.Second)
 		check("silent for 47 s", false)
 		if !w.Heartbeat("py") {
-			t.Error("its heartbeat is not taken")
+			t.Error("the heartbeat was refused")
 		}
-		check("it says that it is there", true)
+		check("after a heartbeat", true)
 		advance(10 * time.Second)
 		w.SetAgents([]Agent{{"py", target}, {"other", target}})
 		advance(36 * time.Second)
-		check("silent again, told of once more", false)
+		check("silent again, set once more", false)
 		health.Store(200)
 		advance(20 * time.Second)
-		check("it answers again", true)
+		check("answering again", true)
 		health.Store(503)
 		advance(16 * time.Second)
-		check("it says that it is not well", false)
+		check("reports itself unhealthy", false)
 
 		// The health at the new endpoint is unknown.
 		w.SetAgents([]Agent{{"py", upstream.Target{URL: "http://elsewhere.example/py", AuthEnv: target.AuthEnv}}})
 		if !w.Healthy("py") {
-			t.Error("one that moved is not believed")
+			t.Error("a moved agent is unhealthy before its first poll")
 		}
 		advance(16 * time.Second)
 		if w.Healthy("py") {
-			t.Error("one that moved, and is not well, is believed")
+			t.Error("a moved agent is healthy after a failed poll")
 		}
 		before := invoked.Load()
 		if h := invoke(t.Context(), w.Outbound, target, false, testTimeout); h.Refusal != nil || invoked.Load() == before {
-			t.Errorf("a run of an older definition: %v", h.Refusal)
+			t.Errorf("invocation by an older definition: %v", h.Refusal)
 		}
 
 		w.SetAgents(nil)
 		n := polls.Load()
 		advance(time.Minute)
 		if polls.Load() != n || w.Healthy("py") || w.Heartbeat("py") {
-			t.Error("one that is gone is still asked, or well")
+			t.Error("a removed agent is still polled or healthy")
 		}
 		if len(w.agents.backoffs) > 0 {
-			t.Errorf("%d back-offs of nobody's", len(w.agents.backoffs))
+			t.Errorf("%d unused back-offs remain", len(w.agents.backoffs))
 		}
 		w.close()
 	})
@@ -318,7 +318,7 @@ func TestHealthReplyOfOldEndpointIsIgnored(t *testing.T) {
 			w.SetAgents([]Agent{{"py", upstream.Target{URL: next}}})
 			<-time.After(2 * time.Second)
 			if w.Healthy("py") != moves {
-				t.Errorf("moves %v: healthy %v, by what was said where it stood before", moves, w.Healthy("py"))
+				t.Errorf("moves %v: healthy %v after a reply of the old endpoint", moves, w.Healthy("py"))
 			}
 			w.close()
 		})
@@ -332,12 +332,12 @@ func TestHealthPollReusesConnection(t *testing.T) {
 		dials int
 	}{
 		{"a short answer", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Repeat("ok", 1000)) }, 1},
-		{"an answer without end", func(w http.ResponseWriter, r *http.Request) {
+		{"an endless answer", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				writeStream(w, make([]byte, 1000))
 			}
 		}, 5},
-		{"an answer that comes to no end", func(w http.ResponseWriter, r *http.Request) {
+		{"an unfinished answer", func(w http.ResponseWriter, r *http.Request) {
 			writeStream(w, nil)
 			waitOrDisconnect(r, time.Hour)
 		}, 4},
@@ -377,7 +377,7 @@ func TestHealthPollConcurrencyLimit(t *testing.T) {
 		w.SetAgents(all)
 		<-time.After(44 * time.Second) // of bubble time: two rounds, each from 15 s on, with 6 s for all polls
 		if n := polls.Load(); n != 2000 || most.Load() != pollsMax {
-			t.Errorf("%d polls, %d at a time", n, most.Load())
+			t.Errorf("%d polls, at most %d at a time", n, most.Load())
 		}
 		w.close()
 	})

@@ -84,7 +84,7 @@ const (
 // Validate returns an error that names the invalid setting and its model.
 func (c *Config) Validate() error {
 	if len(c.Models) > ModelsMax {
-		return fmt.Errorf("models: %d are over %d", len(c.Models), ModelsMax)
+		return fmt.Errorf("models: got %d, want at most %d", len(c.Models), ModelsMax)
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Models)) {
 		if err := actor.CheckName(name); err != nil {
@@ -100,9 +100,9 @@ func (c *Config) Validate() error {
 	}
 	switch {
 	case c.ExchangesMax < 0:
-		return fmt.Errorf("exchanges: %d at once: want at least 1, or 0 for %d", c.ExchangesMax, exchangesMax)
+		return fmt.Errorf("exchanges: got %d, want at least 1, or 0 for %d", c.ExchangesMax, exchangesMax)
 	case c.Pace < 0 || c.Pace > time.Minute:
-		return fmt.Errorf("pace: %v: want 0 to 1m", c.Pace)
+		return fmt.Errorf("pace: got %v, want 0 to 1m", c.Pace)
 	}
 	if _, err := upstream.NewEgress(c.Allow); err != nil {
 		return err
@@ -118,17 +118,17 @@ func (m *Model) validate() error {
 	case strings.ContainsAny(m.KeyEnv, "= \x00") || len(m.KeyEnv) > upstream.NameBytesMax:
 		return fmt.Errorf("key_env: want the name of an environment variable, not the key")
 	case len(m.Model) > upstream.NameBytesMax:
-		return fmt.Errorf("model: %d bytes are over %d", len(m.Model), upstream.NameBytesMax)
+		return fmt.Errorf("model: got %d bytes, want at most %d", len(m.Model), upstream.NameBytesMax)
 	case !slices.Contains([]string{"", "max_tokens", "max_completion_tokens"}, m.MaxTokensName):
 		return fmt.Errorf("max_tokens_name: want max_tokens or max_completion_tokens, got %.40q", m.MaxTokensName)
 	case m.MaxTokens < 0 || m.MaxTokens > upstream.MaxTokensMax:
-		return fmt.Errorf("max_tokens: %d: want 0 to %d", m.MaxTokens, upstream.MaxTokensMax)
+		return fmt.Errorf("max_tokens: got %d, want 0 to %d", m.MaxTokens, upstream.MaxTokensMax)
 	case m.Temperature != nil && !(*m.Temperature >= 0 && *m.Temperature <= 2):
-		return fmt.Errorf("temperature: %v: want 0 to 2", *m.Temperature)
+		return fmt.Errorf("temperature: got %v, want 0 to 2", *m.Temperature)
 	case m.Concurrency < 0 || m.Concurrency > concurrencyMax:
-		return fmt.Errorf("concurrency: %d: want 1 to %d, or 0 for no bound of its own", m.Concurrency, concurrencyMax)
+		return fmt.Errorf("concurrency: got %d, want 1 to %d, or 0 for no limit", m.Concurrency, concurrencyMax)
 	case m.HeadTimeout < 0 || m.IdleTimeout < 0:
-		return fmt.Errorf("head_timeout, idle_timeout: want more than nothing, or 0 for the default")
+		return fmt.Errorf("head_timeout, idle_timeout: want a positive duration, or 0 for the default")
 	}
 	return nil
 }
@@ -161,7 +161,7 @@ func (c *Config) secret(env string) (upstream.Secret, error) {
 	}
 	value, _ := c.Env(env)
 	if value = strings.TrimSpace(value); value == "" {
-		return "", fmt.Errorf("the environment variable %s is not set: set it, and start again", env)
+		return "", fmt.Errorf("the environment variable %s is not set: set it and restart", env)
 	}
 	return upstream.Secret(value), nil
 }

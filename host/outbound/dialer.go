@@ -116,9 +116,9 @@ func (d *dialer) transport(config *Config) *http.Transport {
 func resolveError(err error) error {
 	var dns *net.DNSError
 	if errors.As(err, &dns) && dns.IsNotFound {
-		return errors.New("there is no host of that name")
+		return errors.New("no such host")
 	}
-	return errors.New("its name cannot be resolved now")
+	return errors.New("its name cannot be resolved")
 }
 
 // lossDetail describes a failed round trip for people. It omits local addresses
@@ -132,17 +132,17 @@ func lossDetail(err error) (detail string, final bool) {
 	case errors.As(err, &no):
 		return no.Error(), true
 	case errors.As(err, &cert):
-		return fmt.Sprintf("its certificate does not hold: %v", cert.Err), false
+		return fmt.Sprintf("its certificate is invalid: %v", cert.Err), false
 	case errors.As(err, &dns):
 		return resolveError(err).Error(), false
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nobody listens there", false
+		return "connection refused", false
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return "it was reset", false
+		return "connection reset", false
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
-		return "there is no way to it", false
+		return "no route to the host", false
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return "it takes too long", false
+		return "connection timed out", false
 	}
 	var op *net.OpError
 	if errors.As(err, &op) {

@@ -52,7 +52,7 @@ func (o *Outbound) logAttempt(name string, n int, a upstream.Attempt) {
 	if a.Refusal != nil {
 		attrs = append(attrs, slog.String("reason", a.Refusal.Reason.String()))
 	}
-	o.log.LogAttrs(o.ctx, slog.LevelDebug, "asked", attrs...)
+	o.log.LogAttrs(o.ctx, slog.LevelDebug, "upstream attempt", attrs...)
 }
 
 // run steps the machine until it has ended.
@@ -173,7 +173,7 @@ func (a *attempt) run(roundTripper http.RoundTripper, r upstream.Request) {
 	})
 	request, err := newRequest(ctx, r)
 	if err != nil {
-		a.deliver(upstream.Loss{Attempt: a.number, Final: true, Detail: "its request cannot be written"})
+		a.deliver(upstream.Loss{Attempt: a.number, Final: true, Detail: "invalid request"})
 		return
 	}
 	response, err := roundTripper.RoundTrip(request)

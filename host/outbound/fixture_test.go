@@ -56,7 +56,7 @@ func (s *pipeNetwork) connect(ctx context.Context, _ string, to netip.AddrPort) 
 	case s.conns <- theirs:
 		return ours, nil
 	case <-s.closed:
-		return nil, errors.New("nobody listens there")
+		return nil, errors.New("connection refused")
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -234,7 +234,7 @@ func checkNoSecrets(t *testing.T, h *result, log *logBuffer) {
 	t.Helper()
 	for _, secret := range []string{canary, authCanary, tokenCanary} {
 		if strings.Contains(h.allText(), secret) {
-			t.Errorf("%s was told: %s", secret, h.allText())
+			t.Errorf("%s leaked: %s", secret, h.allText())
 		}
 		if strings.Contains(log.String(), secret) {
 			t.Errorf("%s was logged: %s", secret, log)

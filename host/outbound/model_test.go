@@ -46,7 +46,7 @@ func TestModelFailures(t *testing.T) {
 		atLeast time.Duration // in bubble time
 		atMost  time.Duration
 	}{
-		{"well", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, modelStream("hello world")) }, "hello world", 0, "", 1, 0, 0},
+		{"success", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, modelStream("hello world")) }, "hello world", 0, "", 1, 0, 0},
 		{"not streamed", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"model":"gpt-x-1","choices":[{"index":0,"message":{"role":"assistant","content":"hello world"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":3}}`)
@@ -60,12 +60,12 @@ func TestModelFailures(t *testing.T) {
 			}
 			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 3, 14 * time.Second, 17 * time.Second},
-		{"429 for longer than there is time", func(w http.ResponseWriter, _ *http.Request, _ int) {
+		{"429 beyond the time left", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(429)
 		}, "", actor.Busy, "answers 429", 1, 0, time.Second},
-		{"429 without end", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(429) }, "", actor.Busy, "answers 429", 4, 0, 10 * time.Second},
-		{"500, then well", func(w http.ResponseWriter, r *http.Request, n int) {
+		{"429 every time", func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(429) }, "", actor.Busy, "answers 429", 4, 0, 10 * time.Second},
+		{"500, then success", func(w http.ResponseWriter, r *http.Request, n int) {
 			if n == 1 {
 				w.WriteHeader(500)
 				_, _ = io.WriteString(w, "boom "+r.Header.Get("Authorization"))
@@ -73,7 +73,7 @@ func TestModelFailures(t *testing.T) {
 			}
 			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 2, 0, time.Second},
-		{"500 for good", func(w http.ResponseWriter, r *http.Request, _ int) {
+		{"500 every time", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.WriteHeader(500)
 			_, _ = fmt.Fprintf(w, `{"error":{"message":"you sent %s"}}`, r.Header.Get("Authorization"))
 		}, "", actor.Unavailable, "model gpt-x answers 500: you sent ***", 2, 0, time.Second},
@@ -111,7 +111,7 @@ func TestModelFailures(t *testing.T) {
 				waitOrDisconnect(r, 59*time.Second)
 			}
 		}, "hello world", 0, "", 1, 5 * 59 * time.Second, 8 * 59 * time.Second},
-		{"only comments, for ever", func(w http.ResponseWriter, r *http.Request, _ int) {
+		{"endless comments", func(w http.ResponseWriter, r *http.Request, _ int) {
 			for r.Context().Err() == nil {
 				writeStream(w, []byte(": ping\n\n"))
 				waitOrDisconnect(r, 30*time.Second)
@@ -121,14 +121,14 @@ func TestModelFailures(t *testing.T) {
 			"hello ", actor.Unavailable, "the connection broke", 1, 0, 0},
 		{"half a stream, and a clean end", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half)) },
 			"hello ", actor.Unavailable, "without a reason to finish", 1, 0, 0},
-		{"an empty stream, then well", func(w http.ResponseWriter, _ *http.Request, n int) {
+		{"an empty stream, then success", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				writeStream(w, nil)
 				return
 			}
 			writeStream(w, modelStream("hello world"))
 		}, "hello world", 0, "", 2, 0, time.Second},
-		{"hangs up before the first byte, then well", func(w http.ResponseWriter, _ *http.Request, n int) {
+		{"disconnects before the first byte, then success", func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 {
 				abortConnection()
 			}
@@ -140,7 +140,7 @@ func TestModelFailures(t *testing.T) {
 			"", actor.Unavailable, "event 1: not JSON", 2, 0, time.Second},
 		{"garbage after some text", func(w http.ResponseWriter, _ *http.Request, _ int) { writeStream(w, []byte(half+"data: oops\n\n")) },
 			"hello ", actor.Unavailable, "byte 0", 1, 0, 0},
-		{"a page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
+		{"an HTML page", func(w http.ResponseWriter, _ *http.Request, _ int) { _, _ = io.WriteString(w, "<html>") }, "", actor.Unavailable, `answers with "text/html"`, 2, 0, time.Second},
 		{"a malformed tool call", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte(`data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":-3,"function":{"name":"f"}}]}}]}`+"\n\n"))
 		}, "", actor.Unavailable, "tool call -3: there is none before 0", 2, 0, time.Second},
@@ -150,26 +150,26 @@ func TestModelFailures(t *testing.T) {
 		{"an error in the middle", func(w http.ResponseWriter, r *http.Request, _ int) {
 			writeStream(w, []byte(half+`data: {"error":{"message":"overloaded with `+r.Header.Get("Authorization")+`","type":"server_error"}}`+"\n\n"))
 		}, "hello ", actor.Unavailable, "broke off with an error server_error: overloaded with ***", 1, 0, 0},
-		{"an answer that is packed", func(w http.ResponseWriter, _ *http.Request, _ int) {
+		{"a compressed answer", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header().Set("Content-Encoding", "gzip")
 			writeStream(w, modelStream("hello world"))
 		}, "", actor.Unavailable, "was not asked for", 2, 0, time.Second},
 		{"a huge chunk", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			writeStream(w, []byte("data: "+strings.Repeat("x", 2<<20)))
 		}, "", actor.Rejected, "a line is longer than 1048576 bytes", 1, 0, 0},
-		{"one that talks for ever", func(w http.ResponseWriter, r *http.Request, _ int) {
+		{"an endless answer", func(w http.ResponseWriter, r *http.Request, _ int) {
 			long := upstream.AppendStream(nil, upstream.Completion{Text: strings.Repeat("x", 64<<10)}, 64<<10)
 			for r.Context().Err() == nil {
 				writeStream(w, long)
 			}
 		}, strings.Repeat("x", 512<<10), actor.Rejected, "says more than 524288 bytes", 1, 0, 0},
-		{"a body of JSON without end", func(w http.ResponseWriter, r *http.Request, _ int) {
+		{"an endless JSON body", func(w http.ResponseWriter, r *http.Request, _ int) {
 			w.Header().Set("Content-Type", "application/json")
 			for r.Context().Err() == nil {
 				_, _ = w.Write(make([]byte, 64<<10))
 			}
 		}, "", actor.Rejected, "is over 4194304 bytes", 1, 0, 0},
-		{"a head without end", func(w http.ResponseWriter, _ *http.Request, _ int) {
+		{"an endless head", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nX: ")
@@ -181,7 +181,7 @@ func TestModelFailures(t *testing.T) {
 				t.Errorf("%d bytes of a head were read", n)
 			}
 		}, "", actor.Unavailable, "the connection broke", 2, 0, time.Second},
-		{"no HTTP", func(w http.ResponseWriter, _ *http.Request, _ int) {
+		{"not HTTP", func(w http.ResponseWriter, _ *http.Request, _ int) {
 			conn, _, _ := w.(http.Hijacker).Hijack()
 			defer conn.Close()
 			_, _ = io.WriteString(conn, "220 mail.example ESMTP\r\n")
@@ -200,7 +200,7 @@ func TestModelFailures(t *testing.T) {
 				})
 				h := askModel(t.Context(), w.Outbound, "m", "say "+promptCanary, testTimeout)
 				if h.text != c.text {
-					t.Errorf("passed on %.80q, want %.80q", h.text, c.text)
+					t.Errorf("got text %.80q, want %.80q", h.text, c.text)
 				}
 				if c.reason == 0 {
 					if got := h.completion(t); got.Text != c.text || got.Finish != upstream.FinishStop || got.Model != "gpt-x-1" || got.Usage.Total != 10 {
@@ -210,12 +210,12 @@ func TestModelFailures(t *testing.T) {
 					t.Errorf("%v, want %v: %s", h.Refusal, c.reason, c.detail)
 				}
 				if n := int(asked.Load()); n != c.asked || len(h.retries) != n-1 {
-					t.Errorf("asked %d times, told of %d more, want %d", n, len(h.retries), c.asked)
+					t.Errorf("%d requests, %d retries reported; want %d requests", n, len(h.retries), c.asked)
 				}
 				if h.took < c.atLeast || h.took > c.atMost+100*time.Millisecond {
 					t.Errorf("took %v, want %v to %v", h.took, c.atLeast, c.atMost)
 				}
-				if lines := strings.Count(w.log.String(), `"msg":"asked"`); lines != c.asked {
+				if lines := strings.Count(w.log.String(), `"msg":"upstream attempt"`); lines != c.asked {
 					t.Errorf("%d attempts logged, want %d: %s", lines, c.asked, w.log)
 				}
 				checkNoSecrets(t, h, w.log)
@@ -258,7 +258,7 @@ func TestAnswerDoesNotDependOnChunking(t *testing.T) {
 		// A second connection is opened if the end of an answer arrives before
 		// the end of its body.
 		if n := w.network.dialCount(); n > 2 {
-			t.Errorf("%d connections for %d answers, one after the other", n, len(body))
+			t.Errorf("%d connections for %d sequential answers", n, len(body))
 		}
 		w.close()
 	})
@@ -272,9 +272,9 @@ func TestCallerCancellation(t *testing.T) {
 		reason actor.Reason
 	}{
 		{"cancelled", func(cancel context.CancelFunc, _ *Outbound) { cancel() }, testTimeout, actor.Stopped},
-		{"the node closes", func(_ context.CancelFunc, o *Outbound) { go o.Close() }, testTimeout, actor.Stopped},
+		{"the node stops", func(_ context.CancelFunc, o *Outbound) { go o.Close() }, testTimeout, actor.Stopped},
 		{"no time left", func(context.CancelFunc, *Outbound) {}, 5 * time.Second, actor.Deadline},
-		{"the context's time is over", func(context.CancelFunc, *Outbound) {}, testTimeout, actor.Deadline},
+		{"context deadline exceeded", func(context.CancelFunc, *Outbound) {}, testTimeout, actor.Deadline},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestCallerCancellation(t *testing.T) {
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				if c.name == "the context's time is over" {
+				if c.name == "context deadline exceeded" {
 					ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
 					defer cancel()
 				}
@@ -340,10 +340,10 @@ func TestModelRequestsShareBackoff(t *testing.T) {
 		before := asked.Load()
 		h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
 		if h.Refusal == nil || h.Refusal.Reason != actor.Unavailable || h.Refusal.RetryAfter <= 0 || asked.Load() != before || !strings.Contains(h.Refusal.Detail, "left alone") {
-			t.Errorf("%v, asked %d times after %d", h.Refusal, asked.Load(), before)
+			t.Errorf("%v, %d requests after %d", h.Refusal, asked.Load(), before)
 		}
 		if askModel(t.Context(), w.Outbound, "other", "hi", testTimeout); asked.Load() != before+2 {
-			t.Error("another model was left alone as well")
+			t.Error("the circuit of another model was open")
 		}
 		w.close()
 	})
@@ -382,9 +382,9 @@ func TestModelConfigIsApplied(t *testing.T) {
 			go askModel(t.Context(), w.Outbound, name, "hold", testTimeout)
 			synctest.Wait()
 			h := askModel(t.Context(), w.Outbound, "m", "hi", testTimeout)
-			want, scope := "model m takes 1 at once", actor.ScopeCallee
+			want, scope := "model m is at its limit", actor.ScopeCallee
 			if name == "local" {
-				want, scope = "this node asks 2 models", actor.ScopeNode
+				want, scope = "2 requests to models", actor.ScopeNode
 			}
 			if h.Refusal == nil || h.Refusal.Reason != actor.Busy || h.Refusal.Scope != scope || h.Refusal.RetryAfter <= 0 || !strings.Contains(h.Refusal.Detail, want) {
 				t.Errorf("%+v, want %s", h.Refusal, want)
@@ -394,7 +394,7 @@ func TestModelConfigIsApplied(t *testing.T) {
 		askModel(t.Context(), w.Outbound, "m", "hi", testTimeout).completion(t)
 
 		h := askModel(t.Context(), w.Outbound, "gpt", "hi", testTimeout)
-		if h.Refusal == nil || h.Refusal.Reason != actor.NotFound || !strings.Contains(h.Refusal.Detail, `model "gpt": this node knows local, m, scripted`) {
+		if h.Refusal == nil || h.Refusal.Reason != actor.NotFound || !strings.Contains(h.Refusal.Detail, `unknown model "gpt": want one of local, m, scripted`) {
 			t.Errorf("%v", h.Refusal)
 		}
 		w.close()

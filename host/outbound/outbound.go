@@ -65,7 +65,7 @@ func New(config Config) (*Outbound, error) {
 	}
 	for _, name := range o.Models() {
 		if m := o.models[name]; m.endpoint.Key != "" && m.endpoint.Plain() {
-			o.log.Warn("the key of a model goes over plain http, where others may read it", "model", name)
+			o.log.Warn("the key of a model is sent unencrypted over plain http", "model", name)
 		}
 	}
 	o.agents = newAgents(o.config.Backoff)
@@ -123,7 +123,7 @@ func (o *Outbound) Models() []string { return slices.Sorted(maps.Keys(o.models))
 func (o *Outbound) Model(ctx context.Context, op runtime.Model, onPiece func(actor.Piece)) actor.Answer {
 	m, ok := o.models[op.Name]
 	if !ok {
-		return refusedAnswer(actor.Refuse(actor.NotFound, "model %.80q: this node knows %s", op.Name, joinNames(o.Models())))
+		return refusedAnswer(actor.Refuse(actor.NotFound, "unknown model %.80q: want one of %s", op.Name, joinNames(o.Models())))
 	}
 	prompt, err := upstream.DecodePrompt(op.Body)
 	if err != nil {
@@ -203,9 +203,9 @@ func (o *Outbound) acquire() *actor.Refusal {
 	defer o.mu.Unlock()
 	switch {
 	case o.closed:
-		return actor.Refuse(actor.Unavailable, "this node is closing")
+		return actor.Refuse(actor.Unavailable, "this node is stopping")
 	case o.inProgress >= o.config.ExchangesMax:
-		return actor.RefuseBusy(actor.ScopeNode, time.Second, "this node asks %d models and agents already", o.inProgress)
+		return actor.RefuseBusy(actor.ScopeNode, time.Second, "%d requests to models and agents are open, which is the limit", o.inProgress)
 	}
 	o.inProgress++
 	o.work.Add(1)
@@ -221,7 +221,7 @@ func (o *Outbound) release() {
 
 // busyRefusal returns the refusal of a model or an agent that is at its limit.
 func busyRefusal(kind, name string, limit int) *actor.Refusal {
-	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s %s takes %d at once, and has as many", kind, name, limit)
+	return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s %s is at its limit of concurrent requests (%d)", kind, name, limit)
 }
 
 func refusedAnswer(refusal *actor.Refusal) actor.Answer { return actor.Answer{Refusal: refusal} }

@@ -56,7 +56,7 @@ func TestScriptedModelStreams(t *testing.T) {
 		askModel(t.Context(), slower, upstream.ScriptName, "say "+long, time.Second)
 		given := time.Now()
 		if slower.Close(); time.Since(given) > 0 {
-			t.Errorf("it went on for %v when nobody wanted it any more", time.Since(given))
+			t.Errorf("the answer continued for %v after Close", time.Since(given))
 		}
 	})
 }
@@ -74,7 +74,7 @@ func TestConfigValidation(t *testing.T) {
 		{model(Model{URL: "http://127.1"}), "models.m.url: host \"127.1\": it ends in a number"},
 		{model(Model{URL: "http://h", KeyEnv: "sk-123 456"}), "models.m.key_env: want the name"},
 		{model(Model{URL: "http://h", KeyEnv: "NONE"}), "models.m.key_env: the environment variable NONE is not set"},
-		{model(Model{URL: "http://h", Model: strings.Repeat("m", 257)}), "models.m.model: 257 bytes"},
+		{model(Model{URL: "http://h", Model: strings.Repeat("m", 257)}), "models.m.model: got 257 bytes"},
 		{model(Model{URL: "http://h", MaxTokensName: "tokens"}), "models.m.max_tokens_name"},
 		{model(Model{URL: "http://h", MaxTokens: -1}), "models.m.max_tokens"},
 		{model(Model{URL: "http://h", Temperature: &hot}), "models.m.temperature"},
@@ -99,7 +99,7 @@ func TestConfigValidation(t *testing.T) {
 		many[fmt.Sprint(n)] = Model{URL: "http://h"}
 	}
 	if _, err := New(Config{Models: many}); err == nil {
-		t.Errorf("%d models are taken", len(many))
+		t.Errorf("%d models are accepted", len(many))
 	}
 }
 

@@ -41,7 +41,7 @@ func TestDialRejectsOtherSpellings(t *testing.T) {
 		}
 	}
 	if resolved > 0 || connects.Load() > 0 {
-		t.Errorf("%d were resolved, %d dialled", resolved, connects.Load())
+		t.Errorf("%d names resolved, %d addresses dialled; want none", resolved, connects.Load())
 	}
 }
 
@@ -80,11 +80,11 @@ func TestResolveErrors(t *testing.T) {
 	}{
 		{func(context.Context) error {
 			return &net.DNSError{Err: "no such host", Name: "h", Server: "10.0.0.53:53", IsNotFound: true}
-		}, "there is no host of that name", 0},
+		}, "no such host", 0},
 		{func(context.Context) error {
 			return &net.DNSError{Err: "server misbehaving", Name: "h", Server: "10.0.0.53:53"}
-		}, "its name cannot be resolved now", 0},
-		{func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "its name cannot be resolved now", 2 * dialTimeout},
+		}, "its name cannot be resolved", 0},
+		{func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "its name cannot be resolved", 2 * dialTimeout},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			o := newOutbound(t, Config{Resolve: func(ctx context.Context, _ string) ([]netip.Addr, error) { return nil, c.resolve(ctx) }}, &logBuffer{})
@@ -105,14 +105,14 @@ func TestLossDetailOmitsAddresses(t *testing.T) {
 		err  error
 		want string
 	}{
-		{op(syscall.ECONNREFUSED), "nobody listens there"},
-		{op(syscall.ECONNRESET), "it was reset"},
-		{op(syscall.EPIPE), "it was reset"},
-		{op(syscall.ENETUNREACH), "there is no way to it"},
-		{op(syscall.EHOSTUNREACH), "there is no way to it"},
-		{op(context.DeadlineExceeded), "it takes too long"},
+		{op(syscall.ECONNREFUSED), "connection refused"},
+		{op(syscall.ECONNRESET), "connection reset"},
+		{op(syscall.EPIPE), "connection reset"},
+		{op(syscall.ENETUNREACH), "no route to the host"},
+		{op(syscall.EHOSTUNREACH), "no route to the host"},
+		{op(context.DeadlineExceeded), "connection timed out"},
 		{op(errors.New("out of luck")), "out of luck"},
-		{fmt.Errorf("x: %w", &net.DNSError{Server: "10.0.0.1:53"}), "its name cannot be resolved now"},
+		{fmt.Errorf("x: %w", &net.DNSError{Server: "10.0.0.1:53"}), "its name cannot be resolved"},
 		{io.ErrUnexpectedEOF, "unexpected EOF"},
 	} {
 		if got, final := lossDetail(c.err); got != c.want || final {
@@ -183,13 +183,13 @@ func TestPanicReleasesConnection(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Error("it did not panic")
+					t.Error("no panic")
 				}
 			}()
 			w.Invoke(t.Context(), invocationOf(upstream.Target{URL: agentURL}, false, testTimeout), func(actor.Piece) { panic("oops") })
 		}()
 		if w.inProgress != 0 || len(w.agents.invocations) != 0 {
-			t.Error("it is still counted")
+			t.Error("the invocation is still counted")
 		}
 		w.close()
 	})
@@ -204,8 +204,8 @@ func TestCompleteAnswerReleasesConnection(t *testing.T) {
 	}{
 		{"its body ends", func(http.ResponseWriter, *http.Request) {}, 0, true},
 		{"its body ends soon", func(_ http.ResponseWriter, r *http.Request) { waitOrDisconnect(r, drainTimeout/2) }, drainTimeout, true},
-		{"it is silent", func(_ http.ResponseWriter, r *http.Request) { waitOrDisconnect(r, time.Hour) }, drainTimeout, false},
-		{"it goes on", func(w http.ResponseWriter, r *http.Request) {
+		{"it stays silent", func(_ http.ResponseWriter, r *http.Request) { waitOrDisconnect(r, time.Hour) }, drainTimeout, false},
+		{"it continues", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				writeStream(w, make([]byte, 1000))
 				waitOrDisconnect(r, time.Millisecond)
@@ -227,7 +227,7 @@ func TestCompleteAnswerReleasesConnection(t *testing.T) {
 				}
 				ended := time.Now()
 				if late := (<-gone).Sub(ended); late > c.within {
-					t.Errorf("held for %v", late)
+					t.Errorf("connection held for %v", late)
 				}
 				synctest.Wait()
 				invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
@@ -258,7 +258,7 @@ func TestCloseEndsAttemptsAndConnections(t *testing.T) {
 		invoke(t.Context(), w.Outbound, upstream.Target{URL: agentURL}, false, testTimeout)
 		synctest.Wait()
 		if open.Load() != 1 {
-			t.Errorf("%d connections are kept", open.Load())
+			t.Errorf("%d connections are open, want 1", open.Load())
 		}
 		left := make(chan struct{})
 		go invokeOver(t, w.Outbound, func(r *http.Request) (*http.Response, error) {
@@ -272,11 +272,11 @@ func TestCloseEndsAttemptsAndConnections(t *testing.T) {
 		select {
 		case <-left:
 		default:
-			t.Error("an attempt goes on after Close")
+			t.Error("an attempt is still running after Close")
 		}
 		synctest.Wait()
 		if open.Load() != 0 {
-			t.Errorf("%d connections are left", open.Load())
+			t.Errorf("%d connections are open after Close", open.Load())
 		}
 		w.close()
 	})
