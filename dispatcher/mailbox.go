@@ -10,11 +10,11 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// laneKept is how much room for waiting messages an empty lane keeps.
-const laneKept = 4
+// laneCapMax is how much room for waiting messages an empty lane keeps.
+const laneCapMax = 4
 
-// StarvedMax is how many messages of higher lanes may overtake a waiting one.
-const StarvedMax = 8
+// OvertakenMax is how many messages of higher lanes may overtake a waiting one.
+const OvertakenMax = 8
 
 // Queued is a call that waits for its actor's turn.
 type Queued struct {
@@ -28,10 +28,10 @@ type Queued struct {
 // in each, bounded by count, bytes and the age of the oldest. What it has
 // accepted it never drops.
 type Mailbox struct {
-	lanes  [actor.Low][]Queued
-	passed [actor.Low]int // how often the head of a lane was overtaken
-	bytes  int
-	still  actor.Time // ages do not grow before this instant: the turn is held
+	lanes     [actor.Low][]Queued
+	overtaken [actor.Low]int // how often the head of a lane was overtaken
+	bytes     int
+	agingFrom actor.Time // ages do not grow before this instant: the turn is held
 }
 
 // Count is the number of messages that wait.
@@ -51,7 +51,7 @@ func (m *Mailbox) Calls() []Queued { return slices.Concat(m.lanes[:]...) }
 
 // StandStill says that the turn in front is held until an instant: the time
 // until then does not count as waiting.
-func (m *Mailbox) StandStill(until actor.Time) { m.still = until }
+func (m *Mailbox) StandStill(until actor.Time) { m.agingFrom = until }
 
 // Admit says whether the mailbox takes a message of so many bytes now. It
 // changes nothing.
@@ -68,7 +68,7 @@ func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor
 	case m.bytes+bytes > l.MailboxBytesMax && !mutant.On("mailbox-weighs-nothing"):
 		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d bytes waiting, %d more are over %d", id, m.bytes, bytes, l.MailboxBytesMax)
 	}
-	if age := now.Sub(max(m.oldest(), m.still)); age > l.MailboxAgeMax {
+	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax {
 		return actor.RefuseBusy(actor.ScopeCallee, 5*time.Second, "%s has kept a message waiting for %v, over %v", id, age, l.MailboxAgeMax)
 	}
 	return nil
@@ -98,7 +98,7 @@ func (m *Mailbox) Pop() (Queued, bool) {
 		if len(m.lanes[i]) == 0 {
 			continue
 		}
-		if pick < 0 || m.passed[i] >= StarvedMax {
+		if pick < 0 || m.overtaken[i] >= OvertakenMax {
 			pick = i
 		}
 	}
@@ -107,10 +107,10 @@ func (m *Mailbox) Pop() (Queued, bool) {
 	}
 	for i := range m.lanes {
 		if i > pick && len(m.lanes[i]) > 0 {
-			m.passed[i]++
+			m.overtaken[i]++
 		}
 	}
-	m.passed[pick] = 0
+	m.overtaken[pick] = 0
 	q := m.lanes[pick][0]
 	m.remove(pick, 0)
 	return q, true
@@ -133,8 +133,8 @@ func (m *Mailbox) remove(lane, at int) {
 	m.bytes -= m.lanes[lane][at].Bytes
 	m.lanes[lane] = slices.Delete(m.lanes[lane], at, at+1)
 	if len(m.lanes[lane]) == 0 {
-		m.passed[lane] = 0
-		if cap(m.lanes[lane]) > laneKept {
+		m.overtaken[lane] = 0
+		if cap(m.lanes[lane]) > laneCapMax {
 			m.lanes[lane] = nil
 		}
 	}

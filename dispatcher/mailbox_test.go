@@ -92,7 +92,7 @@ func tooOld(model []Queued, now actor.Time, l Limits) bool {
 	return slices.ContainsFunc(model, func(w Queued) bool { return now.Sub(w.At) > l.MailboxAgeMax })
 }
 
-func TestALowLaneIsNotStarved(t *testing.T) {
+func TestLowLaneIsNotStarved(t *testing.T) {
 	var m Mailbox
 	m.Push(Queued{Call: callID(1), Lane: actor.Low})
 	m.Push(Queued{Call: callID(2), Lane: actor.Normal})
@@ -104,12 +104,12 @@ func TestALowLaneIsNotStarved(t *testing.T) {
 		q, _ := m.Pop()
 		place[q.Call] = i
 	}
-	if first, low, normal := place[callID(100)], place[callID(1)], place[callID(2)]; first != 0 || low > StarvedMax || normal > 2*StarvedMax {
+	if first, low, normal := place[callID(100)], place[callID(1)], place[callID(2)]; first != 0 || low > OvertakenMax || normal > 2*OvertakenMax {
 		t.Errorf("high came as %d, normal as %d, low as %d", first, normal, low)
 	}
 }
 
-func TestAHeldTurnDoesNotAgeItsMailbox(t *testing.T) {
+func TestHeldTurnDoesNotAgeMailbox(t *testing.T) {
 	var m Mailbox
 	l := DefaultLimits()
 	m.Push(Queued{Call: callID(1), Lane: actor.Normal, At: 0})

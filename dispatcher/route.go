@@ -38,7 +38,7 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 	if r := ValidateCallContext(l, chain, target, def); r != nil {
 		return 0, r
 	}
-	left := timeFor(l, c.Left, asked)
+	left := timeLeft(l, c.Left, asked)
 	if left < LeftMin {
 		return 0, &actor.Refusal{Reason: actor.Deadline, Chain: c.ChainOf(), Operation: "invoke " + target.String(), Timeout: left,
 			Detail: "timeout: less than 1 ms is left for a call to " + target.String()}
@@ -72,7 +72,7 @@ func ValidateCallContext(l Limits, chain []actor.ID, target actor.ID, def *actor
 	return nil
 }
 
-func timeFor(l Limits, left, asked actor.Duration) actor.Duration {
+func timeLeft(l Limits, left, asked actor.Duration) actor.Duration {
 	if asked == 0 {
 		asked = l.AgentCallTimeoutDefault
 	}

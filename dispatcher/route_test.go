@@ -18,9 +18,9 @@ func ids(names ...string) []actor.ID {
 	return all
 }
 
-// TestRouteRefusesInItsOrder breaks one promise more at a time, from the last
+// TestRouteCheckOrder breaks one promise more at a time, from the last
 // check to the first: the earlier one is what the caller hears.
-func TestRouteRefusesInItsOrder(t *testing.T) {
+func TestRouteCheckOrder(t *testing.T) {
 	l := DefaultLimits()
 	def := &actor.Definition{Name: "b"}
 	caller := Caller{Self: actor.NewID("a", "s"), Left: time.Minute, Budget: 9}
@@ -50,7 +50,7 @@ func TestRouteRefusesInItsOrder(t *testing.T) {
 	want(actor.NotFound)
 }
 
-func TestDepthIsRefusedAtFive(t *testing.T) {
+func TestDepthLimit(t *testing.T) {
 	l := DefaultLimits()
 	for depth := range 8 {
 		c := Caller{Self: actor.NewID("self", ""), Left: time.Minute, Budget: 1}
@@ -64,7 +64,7 @@ func TestDepthIsRefusedAtFive(t *testing.T) {
 	}
 }
 
-func TestCyclesCompareAgentsOrActors(t *testing.T) {
+func TestCycleComparesAgentsOrActors(t *testing.T) {
 	l := DefaultLimits()
 	c := Caller{Self: actor.NewID("a", "2"), Chain: []actor.ID{actor.NewID("p", "1")}, Left: time.Minute, Budget: 1}
 	for _, test := range []struct {
@@ -88,7 +88,7 @@ func TestCyclesCompareAgentsOrActors(t *testing.T) {
 	}
 }
 
-func TestTimeIsTheCallersOrLess(t *testing.T) {
+func TestTimeLeftNeverExceedsCaller(t *testing.T) {
 	l := DefaultLimits()
 	for _, test := range []struct{ left, asked, want time.Duration }{
 		{time.Hour, 0, 30 * time.Second},
@@ -104,7 +104,7 @@ func TestTimeIsTheCallersOrLess(t *testing.T) {
 	}
 }
 
-func TestSharesNeverExceedTheBudget(t *testing.T) {
+func TestSharesNeverExceedBudget(t *testing.T) {
 	for left := range uint32(200) {
 		for n := 1; n < 70; n++ {
 			share := Share(left, n)
@@ -118,7 +118,7 @@ func TestSharesNeverExceedTheBudget(t *testing.T) {
 	}
 }
 
-func TestShardsSpread(t *testing.T) {
+func TestShardsAreUniform(t *testing.T) {
 	count := make([]int, Shards)
 	const n = 64 * Shards
 	for i := range n {
@@ -131,7 +131,7 @@ func TestShardsSpread(t *testing.T) {
 	}
 }
 
-func TestLimitsAreChecked(t *testing.T) {
+func TestLimitsCheckRejectsZero(t *testing.T) {
 	if err := DefaultLimits().Check(); err != nil {
 		t.Error(err)
 	}

@@ -136,18 +136,18 @@ type Event struct {
 // of each field that is set, always in the same order.
 func (e *Event) AppendTo(b []byte) []byte {
 	b = append(b, e.Kind.String()...)
-	b = num(b, " at=", int64(e.At))
+	b = appendInt(b, " at=", int64(e.At))
 	if !e.From.IsZero() {
 		b = e.From.AppendTo(append(b, " from="...))
 	}
-	b = id(b, " actor=", e.Actor)
-	b = num(b, " epoch=", int64(e.Epoch))
-	b = call(b, " call=", e.Call)
-	b = call(b, " parent=", e.Parent)
-	b = call(b, " root=", e.Root)
-	b = id(b, " peer=", e.Peer)
-	b = text(b, " what=", e.What)
-	b = text(b, " why=", e.Why)
+	b = appendID(b, " actor=", e.Actor)
+	b = appendInt(b, " epoch=", int64(e.Epoch))
+	b = appendCall(b, " call=", e.Call)
+	b = appendCall(b, " parent=", e.Parent)
+	b = appendCall(b, " root=", e.Root)
+	b = appendID(b, " peer=", e.Peer)
+	b = appendText(b, " what=", e.What)
+	b = appendText(b, " why=", e.Why)
 	if len(e.Chain) > 0 {
 		b = append(b, " chain="...)
 		for i, a := range e.Chain {
@@ -157,38 +157,38 @@ func (e *Event) AppendTo(b []byte) []byte {
 			b = a.AppendTo(b)
 		}
 	}
-	b = num(b, " left=", int64(e.Left))
-	b = num(b, " parent_left=", int64(e.ParentLeft))
-	b = num(b, " given=", int64(e.Given))
-	b = num(b, " attempt=", int64(e.Attempt))
+	b = appendInt(b, " left=", int64(e.Left))
+	b = appendInt(b, " parent_left=", int64(e.ParentLeft))
+	b = appendInt(b, " given=", int64(e.Given))
+	b = appendInt(b, " attempt=", int64(e.Attempt))
 	if e.Status != 0 {
-		b = text(b, " status=", e.Status.String())
+		b = appendText(b, " status=", e.Status.String())
 	}
 	if e.Reason != 0 {
-		b = text(b, " reason=", e.Reason.String())
+		b = appendText(b, " reason=", e.Reason.String())
 	}
-	b = text(b, " scope=", e.Scope.String())
-	b = num(b, " said=", int64(e.Said))
-	b = num(b, " count=", int64(e.Count))
-	b = num(b, " bytes=", int64(e.Bytes))
-	b = num(b, " pending=", int64(e.Pending))
-	b = num(b, " n=", int64(e.N))
-	b = num(b, " until=", int64(e.Until))
-	b = num(b, " step=", int64(e.Step))
-	b = num(b, " index=", int64(e.Index))
+	b = appendText(b, " scope=", e.Scope.String())
+	b = appendInt(b, " said=", int64(e.Said))
+	b = appendInt(b, " count=", int64(e.Count))
+	b = appendInt(b, " bytes=", int64(e.Bytes))
+	b = appendInt(b, " pending=", int64(e.Pending))
+	b = appendInt(b, " n=", int64(e.N))
+	b = appendInt(b, " until=", int64(e.Until))
+	b = appendInt(b, " step=", int64(e.Step))
+	b = appendInt(b, " index=", int64(e.Index))
 	if e.Durable {
 		b = append(b, " durable"...)
 	}
-	b = num(b, " pos=", int64(e.Pos))
-	b = num(b, " synced=", int64(e.Synced))
-	b = num(b, " wrote=", int64(e.Wrote))
+	b = appendInt(b, " pos=", int64(e.Pos))
+	b = appendInt(b, " synced=", int64(e.Synced))
+	b = appendInt(b, " wrote=", int64(e.Wrote))
 	for i, h := range e.Ring {
 		b = append(b, [...]string{" ring=", ","}[min(i, 1)]...)
 		b = h.Turn.AppendTo(append(h.Call.AppendTo(b), '>'))
 	}
 	if e.ShardHi > 0 {
 		b = strconv.AppendInt(append(b, " shards="...), int64(e.ShardLo), 10)
-		b = num(b, "-", int64(e.ShardHi))
+		b = appendInt(b, "-", int64(e.ShardHi))
 	}
 	return b
 }
@@ -201,44 +201,44 @@ func SaidIn(parts []actor.Part, warnings []string) uint32 {
 	sum := uint32(2166136261)
 	for i := range parts {
 		p := &parts[i]
-		sum = mixed(mixed(mixed(sum, p.Media), p.Bytes), p.Blob[:])
+		sum = mixDigest(mixDigest(mixDigest(sum, p.Media), p.Bytes), p.Blob[:])
 	}
 	for _, w := range warnings {
-		sum = mixed(sum, w)
+		sum = mixDigest(sum, w)
 	}
 	return sum
 }
 
-// mixed is a digest with some bytes more, and where they end.
-func mixed[T string | []byte](sum uint32, b T) uint32 {
+// mixDigest is a digest with some bytes more, and where they end.
+func mixDigest[T string | []byte](sum uint32, b T) uint32 {
 	for i := range len(b) {
 		sum = (sum ^ uint32(b[i])) * 16777619
 	}
 	return (sum ^ uint32(len(b))) * 16777619
 }
 
-func num(b []byte, name string, v int64) []byte {
+func appendInt(b []byte, name string, v int64) []byte {
 	if v == 0 {
 		return b
 	}
 	return strconv.AppendInt(append(b, name...), v, 10)
 }
 
-func text(b []byte, name, v string) []byte {
+func appendText(b []byte, name, v string) []byte {
 	if v == "" {
 		return b
 	}
 	return append(append(b, name...), v...)
 }
 
-func id(b []byte, name string, v actor.ID) []byte {
+func appendID(b []byte, name string, v actor.ID) []byte {
 	if v == (actor.ID{}) {
 		return b
 	}
 	return v.AppendTo(append(b, name...))
 }
 
-func call(b []byte, name string, v actor.CallID) []byte {
+func appendCall(b []byte, name string, v actor.CallID) []byte {
 	if v.IsZero() {
 		return b
 	}

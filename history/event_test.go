@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestEveryKindHasAName(t *testing.T) {
+func TestEveryKindHasName(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range Kinds() {
 		if name := k.String(); name == "" || strings.HasPrefix(name, "unknown") || seen[name] {
@@ -24,9 +24,9 @@ func TestEveryKindHasAName(t *testing.T) {
 	}
 }
 
-// TestALineTellsEveryField changes one field at a time: two events that differ
+// TestLineContainsEveryField changes one field at a time: two events that differ
 // have lines that differ, or the hash of a history would miss it.
-func TestALineTellsEveryField(t *testing.T) {
+func TestLineContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
 		Peer: actor.NewID("b", ""), What: "call", Why: "x", Chain: []actor.ID{actor.NewID("c", "")}, Left: 1, ParentLeft: 1, Given: 1, Attempt: 1,

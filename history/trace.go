@@ -104,7 +104,7 @@ func (e *Event) AppendJSON(b []byte) []byte {
 		ShardLo     uint16   `json:"shard_lo,omitempty"`
 		ShardHi     uint16   `json:"shard_hi,omitempty"`
 	}{Kind: e.Kind.String(), At: int64(e.At), Node: string(e.From.Node), Cell: e.From.Cell, Incarnation: e.From.Incarnation,
-		Actor: name(e.Actor), Epoch: uint64(e.Epoch), Call: callName(e.Call), Parent: callName(e.Parent), Root: callName(e.Root), Peer: name(e.Peer),
+		Actor: actorName(e.Actor), Epoch: uint64(e.Epoch), Call: callName(e.Call), Parent: callName(e.Parent), Root: callName(e.Root), Peer: actorName(e.Peer),
 		What: e.What, Why: e.Why, Left: int64(e.Left), ParentLeft: int64(e.ParentLeft), Given: int64(e.Given), Attempt: e.Attempt,
 		Scope: e.Scope.String(), Said: e.Said, Count: e.Count, Bytes: e.Bytes, Pending: e.Pending, N: e.N, Until: int64(e.Until), Step: e.Step, Index: e.Index,
 		Durable: e.Durable, Pos: e.Pos, Synced: e.Synced, Wrote: e.Wrote, ShardLo: e.ShardLo, ShardHi: e.ShardHi}
@@ -131,7 +131,7 @@ func appendLine(b []byte, v any) []byte {
 	return append(append(b, text...), '\n')
 }
 
-func name(id actor.ID) string {
+func actorName(id actor.ID) string {
 	if id == (actor.ID{}) {
 		return ""
 	}

@@ -18,7 +18,7 @@ const (
 	AnchorFileBytes = AnchorSlotApart + AnchorSlotBytes
 )
 
-const anchorChecked = AnchorSlotBytes - len(actor.Hash{})
+const anchorSumOffset = AnchorSlotBytes - len(actor.Hash{})
 
 // EncodeAnchor writes one slot.
 func EncodeAnchor(node actor.NodeID, m Mark) []byte {
@@ -28,7 +28,7 @@ func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	e.Uint(m.Batch)
 	e.Uint(uint64(m.Pos))
 	e.Hash(m.Hash)
-	e.Raw(make([]byte, anchorChecked-len(e.Buf)))
+	e.Raw(make([]byte, anchorSumOffset-len(e.Buf)))
 	e.Hash(actor.HashOf(e.Buf))
 	return e.Buf
 }
@@ -57,12 +57,12 @@ func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) 
 }
 
 func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
-	sum := actor.HashOf(b[:anchorChecked])
-	if !bytes.Equal(b[anchorChecked:], sum[:]) {
+	sum := actor.HashOf(b[:anchorSumOffset])
+	if !bytes.Equal(b[anchorSumOffset:], sum[:]) {
 		return Mark{}, errors.New("is damaged: its checksum is another")
 	}
 	d := newDecoder(b)
-	if err := d.version("anchor", frameVersion); err != nil {
+	if err := d.readVersion("anchor", frameVersion); err != nil {
 		return Mark{}, err
 	}
 	of := actor.NodeID(d.String(actor.NameBytesMax))

@@ -61,14 +61,14 @@ func (r *batchRecord) encode() []byte {
 
 func decodeBatch(b []byte) (batchRecord, error) {
 	d := newDecoder(b)
-	if err := d.version("batch", frameVersion); err != nil {
+	if err := d.readVersion("batch", frameVersion); err != nil {
 		return batchRecord{}, err
 	}
 	r := batchRecord{prev: d.Hash(), from: Pos(d.Uint()), to: Pos(d.Uint())}
-	r.shards = list(d, d.Count(1<<16, "shards"), func() ShardEpoch {
+	r.shards = decodeList(d, d.Count(1<<16, "shards"), func() ShardEpoch {
 		return ShardEpoch{uint16(d.UintMax(1<<16-1, "shard")), actor.Epoch(d.Uint())}
 	})
-	r.payloads = list(d, d.Count(itemsMax, "payloads"), func() Payload {
+	r.payloads = decodeList(d, d.Count(itemsMax, "payloads"), func() Payload {
 		return Payload{d.Bytes(actor.TextBytesMax), d.Hash()}
 	})
 	if r.to < r.from {
@@ -117,15 +117,15 @@ const (
 // anchor, a batch that does not follow the one before, a payload that is not what
 // was written: each is an error that names the key and the batch.
 func Verify(kv KV, node actor.NodeID, anchor Mark) (Mark, error) {
-	first, err := recent(kv, node, anchor)
+	first, err := firstRecent(kv, node, anchor)
 	if err != nil {
 		return Mark{}, err
 	}
 	return verify(kv, node, anchor, first)
 }
 
-// recent is the first of the recent batches. What is damaged among them verify finds.
-func recent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
+// firstRecent is the first of the recent batches. What is damaged among them verify finds.
+func firstRecent(kv KV, node actor.NodeID, anchor Mark) (first uint64, err error) {
 	first = 1
 	err = kv.ScanBack(batchKey(node, 1), batchKey(node, anchor.Batch+1), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(nodeKey(node)))
@@ -148,7 +148,7 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 	prefix := nodeKey(node)
 	next := first
 	var wrong, later error // later: what is said only if the chain itself holds to its end
-	err = kv.Scan(batchKey(node, first), after(prefix), func(key, value []byte) bool {
+	err = kv.Scan(batchKey(node, first), prefixEnd(prefix), func(key, value []byte) bool {
 		no, err := lastNumber(key, len(prefix))
 		if err != nil {
 			wrong = err
@@ -212,13 +212,13 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 // misplaced is a value that a batch further on should have put where it is, and
 // has not: it is whole, and stands in the wrong place, or that batch is gone.
 type misplaced struct {
-	batch uint64
-	by    actor.NodeID
-	what  string
+	batch   uint64
+	node    actor.NodeID
+	problem string
 }
 
 func (m misplaced) Error() string {
-	return fmt.Sprintf("says that it is of batch %d of %s, which %s", m.batch, m.by, m.what)
+	return fmt.Sprintf("says that it is of batch %d of %s, which %s", m.batch, m.node, m.problem)
 }
 
 func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
@@ -230,7 +230,7 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 		return errors.New("is missing")
 	case actor.HashOf(value) == p.Digest:
 		return nil
-	case !isReplaced(p.Key):
+	case !isReplaceable(p.Key):
 		return errors.New("is not what was written")
 	}
 	// A later batch, or another node's, has put the same key again.
@@ -243,11 +243,11 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 	case strings.Contains(string(p.Key), "/b/") && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
 		return errors.New("is not the content it is named for")
 	}
-	return verifyLater(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
+	return verifyReplacement(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
 }
 
-// verifyLater sees that a payload is what the batch that it names has put under its key.
-func verifyLater(kv KV, p Payload, by actor.NodeID, batch uint64) error {
+// verifyReplacement sees that a payload is what the batch that it names has put under its key.
+func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 	record, ok, err := kv.Get(batchKey(by, batch))
 	switch {
 	case err != nil:
@@ -265,8 +265,8 @@ func verifyLater(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 	return nil
 }
 
-// isReplaced tells of the keys that may be put again: snapshots and blobs.
-func isReplaced(key []byte) bool {
+// isReplaceable tells of the keys that may be put again: snapshots and blobs.
+func isReplaceable(key []byte) bool {
 	parts := strings.Split(string(key), "/")
 	return len(parts) == 4 && parts[2] == "b" || len(parts) == 6 && parts[2] == "a" && parts[5] == "s"
 }

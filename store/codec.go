@@ -53,12 +53,12 @@ const (
 // An encoder adds the words of this room to those of actor.
 type encoder struct {
 	actor.Encoder
-	first bool // writes as a program of the first version
-	more  bool // and that could not have said all
+	version1       bool // writes as a program of the first version
+	beyondVersion1 bool // and that could not have said all
 }
 
-func (w *encoder) version() {
-	if w.first {
+func (w *encoder) writeVersion() {
+	if w.version1 {
 		w.Uint(1)
 		return
 	}
@@ -67,12 +67,12 @@ func (w *encoder) version() {
 
 type decoder struct {
 	*actor.Decoder
-	written uint64 // in which version
+	version uint64 // in which version
 }
 
 // EncodeEntry writes an entry as DecodeEntry reads it.
 func EncodeEntry(e Entry) []byte {
-	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, weigh(&e))}}
+	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, entrySize(&e))}}
 	w.entry(&e, e.Record, true)
 	return w.Buf
 }
@@ -80,7 +80,7 @@ func EncodeEntry(e Entry) []byte {
 // entry writes an entry with some record for its own, and with the bodies of its
 // events or without.
 func (w *encoder) entry(e *Entry, record Record, bodies bool) {
-	w.version()
+	w.writeVersion()
 	w.ID(e.Actor)
 	w.Uint(uint64(e.Shard))
 	w.Uint(uint64(e.Epoch))
@@ -105,7 +105,7 @@ func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 // accepts encodes to the same bytes again.
 func DecodeEntry(b []byte) (Entry, error) {
 	r := newDecoder(b)
-	if err := r.version("entry", CodecVersion); err != nil {
+	if err := r.readVersion("entry", CodecVersion); err != nil {
 		return Entry{}, err
 	}
 	var e Entry
@@ -114,7 +114,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	e.Epoch = actor.Epoch(r.Uint())
 	e.N = r.Uint()
 	e.Record = r.record()
-	e.Events = list(r, r.Count(EventsMax, "events"), func() RunEvent {
+	e.Events = decodeList(r, r.Count(EventsMax, "events"), func() RunEvent {
 		return RunEvent{Run: r.CallID(), Seq: r.Uint(), Body: r.Bytes(EventBytesMax)}
 	})
 	e.WasDue, e.Due = actor.Time(r.Int()), actor.Time(r.Int())
@@ -135,7 +135,7 @@ func EncodeJournal(j *Journal) []byte {
 }
 
 func (w *encoder) journal(j *Journal) {
-	w.version()
+	w.writeVersion()
 	w.Uint(j.N)
 	w.Uint(uint64(len(j.Runs)))
 	for _, run := range j.Runs {
@@ -156,7 +156,7 @@ func (w *encoder) outcomes(j *Journal) {
 	var whole []Ended
 	for i := range j.Ended {
 		if e := &j.Ended[i]; e.n > 0 {
-			away = append(away, e.away())
+			away = append(away, e.evicted())
 		} else {
 			whole = append(whole, *e)
 		}
@@ -168,8 +168,8 @@ func (w *encoder) outcomes(j *Journal) {
 	for i := range whole {
 		w.ended(whole[i])
 	}
-	if w.first {
-		w.more = w.more || len(away) > 0
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || len(away) > 0
 		return
 	}
 	w.Uint(uint64(len(away)))
@@ -178,23 +178,23 @@ func (w *encoder) outcomes(j *Journal) {
 		w.CallID(a.Call)
 		w.Uint(a.N)
 		w.time(a.Until)
-		w.promise(a.key())
+		w.idempotency(a.key())
 	}
 }
 
 func (r decoder) outcomes(j *Journal) {
-	j.Ended = list(r, r.Count(itemsMax, "outcomes"), r.ended)
+	j.Ended = decodeList(r, r.Count(itemsMax, "outcomes"), r.ended)
 	for i := range j.Ended {
-		j.held += j.Ended[i].weight()
+		j.outcomeBytes += j.Ended[i].memorySize()
 	}
-	if r.written >= 3 {
-		j.Away = list(r, r.Count(itemsMax, "outcomes in entries"), r.away)
+	if r.version >= 3 {
+		j.Away = decodeList(r, r.Count(itemsMax, "outcomes in entries"), r.evicted)
 	}
 }
 
-func (r decoder) away() Away {
+func (r decoder) evicted() Away {
 	a := Away{Call: r.CallID(), N: r.Uint(), Until: r.time()}
-	if key := r.promise(); !key.IsZero() {
+	if key := r.idempotency(); !key.IsZero() {
 		a.Promise = &key
 	}
 	if a.N == 0 {
@@ -206,13 +206,13 @@ func (r decoder) away() Away {
 // DecodeJournal reads a journal, under the same promises as DecodeEntry.
 func DecodeJournal(b []byte) (Journal, error) {
 	r := newDecoder(b)
-	if err := r.version("snapshot", CodecVersion); err != nil {
+	if err := r.readVersion("snapshot", CodecVersion); err != nil {
 		return Journal{}, err
 	}
 	j := Journal{N: r.Uint()}
-	j.Runs = list(r, r.Count(itemsMax, "runs"), r.run)
+	j.Runs = decodeList(r, r.Count(itemsMax, "runs"), r.run)
 	r.outcomes(&j)
-	j.Buried = list(r, r.Count(itemsMax, "tombstones"), r.buried)
+	j.Buried = decodeList(r, r.Count(itemsMax, "tombstones"), r.buried)
 	j.Kept = r.items(itemsMax)
 	if err := r.End(); err != nil {
 		return Journal{}, fmt.Errorf("snapshot: %w", err)
@@ -222,14 +222,14 @@ func DecodeJournal(b []byte) (Journal, error) {
 
 func newDecoder(b []byte) decoder { return decoder{Decoder: actor.NewDecoder(b)} }
 
-// version reads the first byte of what comes in versions up to the newest.
-func (r *decoder) version(what string, newest uint64) error {
-	r.written = r.Uint()
-	if r.Err() == nil && (r.written == 0 || r.written > newest) {
-		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, r.written, newest)
+// readVersion reads the first byte of what comes in versions up to the newest.
+func (r *decoder) readVersion(what string, newest uint64) error {
+	r.version = r.Uint()
+	if r.Err() == nil && (r.version == 0 || r.version > newest) {
+		return fmt.Errorf("%s written in version %d, this program reads up to version %d", what, r.version, newest)
 	}
 	if mutant.On("first-version-unread") {
-		r.written = newest
+		r.version = newest
 	}
 	return nil
 }
@@ -237,10 +237,10 @@ func (r *decoder) version(what string, newest uint64) error {
 func (w *encoder) record(record Record) {
 	switch r := record.(type) {
 	case Added, Streamed, Rebased:
-		w.more = true
+		w.beyondVersion1 = true
 	case Snapshot:
-		if w.first {
-			r.Journal = w.former(r.Journal)
+		if w.version1 {
+			r.Journal = w.journalVersion1(r.Journal)
 			record = r
 		}
 	}
@@ -263,26 +263,26 @@ func (w *encoder) record(record Record) {
 		w.asked(&r.Ask)
 	case Streamed:
 		w.Uint(tagStreamed)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Bool(r.Again)
 		w.Uint(r.Shown)
 	case Answered:
 		w.Uint(tagAnswered)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.answer(r.Answer)
 		w.Uint(uint64(r.Budget))
 	case Retried:
 		w.Uint(tagRetried)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(uint64(r.Attempt))
 	case Held:
 		w.Uint(tagHeld)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
 		w.time(r.Until)
 	case Resumed:
 		w.Uint(tagResumed)
-		w.place(r.Run, r.Step, r.Index, r.At)
+		w.askHeader(r.Run, r.Step, r.Index, r.At)
 		w.Uint(r.N)
 	case Parked:
 		w.Uint(tagParked)
@@ -307,12 +307,12 @@ func (w *encoder) record(record Record) {
 	}
 }
 
-// former is a journal as the first version wrote it.
-func (w *encoder) former(journal []byte) []byte {
+// journalVersion1 is a journal as the first version wrote it.
+func (w *encoder) journalVersion1(journal []byte) []byte {
 	j := invariant.Must(DecodeJournal(journal))
-	old := &encoder{first: true}
+	old := &encoder{version1: true}
 	old.journal(&j)
-	w.more = w.more || old.more
+	w.beyondVersion1 = w.beyondVersion1 || old.beyondVersion1
 	return old.Buf
 }
 
@@ -325,19 +325,19 @@ func (r decoder) record() Record {
 	case tagAdded:
 		return Added{Run: r.CallID(), At: r.time(), Ask: r.asked()}
 	case tagStreamed:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Streamed{run, step, index, at, r.Bool(), r.Uint()}
 	case tagAnswered:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Answered{run, step, index, at, r.answer(), r.uint32("budget")}
 	case tagRetried:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Retried{run, step, index, at, r.uint32("attempt")}
 	case tagHeld:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Held{run, step, index, at, r.Uint(), r.time()}
 	case tagResumed:
-		run, step, index, at := r.place()
+		run, step, index, at := r.askHeader()
 		return Resumed{run, step, index, at, r.Uint()}
 	case tagParked:
 		return Parked{Run: r.CallID(), At: r.time(), Detail: r.String(actor.TextBytesMax)}
@@ -357,15 +357,15 @@ func (r decoder) record() Record {
 	}
 }
 
-// place is what the records about one ask begin with.
-func (w *encoder) place(run actor.CallID, step uint32, index uint16, at actor.Time) {
+// askHeader is what the records about one ask begin with.
+func (w *encoder) askHeader(run actor.CallID, step uint32, index uint16, at actor.Time) {
 	w.CallID(run)
 	w.Uint(uint64(step))
 	w.Uint(uint64(index))
 	w.time(at)
 }
 
-func (r decoder) place() (run actor.CallID, step uint32, index uint16, at actor.Time) {
+func (r decoder) askHeader() (run actor.CallID, step uint32, index uint16, at actor.Time) {
 	return r.CallID(), r.uint32("step"), uint16(r.UintMax(1<<16-1, "index")), r.time()
 }
 
@@ -374,16 +374,16 @@ func (w *encoder) ended(e Ended) {
 	w.time(e.At)
 	w.Reply(e.Reply)
 	w.time(e.Until)
-	w.promise(e.Idempotency)
+	w.idempotency(e.Idempotency)
 }
 
 func (r decoder) ended() Ended {
 	e := Ended{Call: r.CallID(), At: r.time(), Reply: r.Reply(), Until: r.time()}
-	e.Idempotency = r.promise()
+	e.Idempotency = r.idempotency()
 	return e
 }
 
-func (w *encoder) promise(i actor.Idempotency) {
+func (w *encoder) idempotency(i actor.Idempotency) {
 	w.Bool(!i.IsZero())
 	if !i.IsZero() {
 		w.String(i.Principal)
@@ -393,7 +393,7 @@ func (w *encoder) promise(i actor.Idempotency) {
 	}
 }
 
-func (r decoder) promise() actor.Idempotency {
+func (r decoder) idempotency() actor.Idempotency {
 	if !r.Bool() {
 		return actor.Idempotency{}
 	}
@@ -433,7 +433,7 @@ func (w *encoder) run(run *Run) {
 
 func (r decoder) run() *Run {
 	run := &Run{Call: r.Call(), At: r.time(), Definition: r.Hash(), Clock: r.clock(), Holds: r.Uint(), Budget: r.uint32("budget")}
-	run.Steps = list(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
+	run.Steps = decodeList(r, r.Count(itemsMax, "steps"), func() Step { return Step{r.asks()} })
 	run.Seq = r.Uint()
 	run.Parked = r.String(actor.TextBytesMax)
 	run.Keep = r.items(itemsMax)
@@ -447,7 +447,7 @@ func (w *encoder) asks(asks []Asked) {
 	}
 }
 
-func (r decoder) asks() []Asked { return list(r, r.Count(AsksMax, "asks"), r.asked) }
+func (r decoder) asks() []Asked { return decodeList(r, r.Count(AsksMax, "asks"), r.asked) }
 
 func (w *encoder) asked(a *Asked) {
 	w.ask(a.Ask)
@@ -466,8 +466,8 @@ func (w *encoder) asked(a *Asked) {
 	if a.Answer != nil {
 		w.answer(*a.Answer)
 	}
-	if w.first {
-		w.more = w.more || a.Again > 0 || a.Shown > 0 || a.Added
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || a.Again > 0 || a.Shown > 0 || a.Added
 		return
 	}
 	w.Uint(uint64(a.Again))
@@ -475,7 +475,7 @@ func (w *encoder) asked(a *Asked) {
 	w.Bool(a.Added)
 	if a.Added {
 		w.CallID(a.For)
-		w.promise(a.Promise)
+		w.idempotency(a.Promise)
 	}
 }
 
@@ -497,19 +497,19 @@ func (r decoder) asked() Asked {
 		answer := r.answer()
 		a.Answer = &answer
 	}
-	if r.written < 2 {
+	if r.version < 2 {
 		return a
 	}
 	a.Again, a.Shown = r.uint32("times"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
-		a.For, a.Promise = r.CallID(), r.promise()
+		a.For, a.Promise = r.CallID(), r.idempotency()
 	}
 	return a
 }
 
 func (w *encoder) items(items []actor.StateItem) {
-	if w.first {
-		w.more = w.more || len(items) > 0
+	if w.version1 {
+		w.beyondVersion1 = w.beyondVersion1 || len(items) > 0
 		return
 	}
 	w.Uint(uint64(len(items)))
@@ -520,10 +520,10 @@ func (w *encoder) items(items []actor.StateItem) {
 }
 
 func (r decoder) items(limit int) []actor.StateItem {
-	if r.written < 2 {
+	if r.version < 2 {
 		return nil
 	}
-	return list(r, r.Count(limit, "items kept"), func() actor.StateItem {
+	return decodeList(r, r.Count(limit, "items kept"), func() actor.StateItem {
 		return actor.StateItem{Name: r.String(actor.StateItemNameBytesMax), Value: r.Bytes(actor.StateItemValueBytesMax)}
 	})
 }
@@ -570,8 +570,8 @@ func (r decoder) time() actor.Time { return actor.Time(r.Int()) }
 
 func (r decoder) uint32(what string) uint32 { return uint32(r.UintMax(1<<32-1, what)) }
 
-// list reads n items; it stops at the first that is wrong.
-func list[T any](r decoder, n int, item func() T) []T {
+// decodeList reads n items; it stops at the first that is wrong.
+func decodeList[T any](r decoder, n int, item func() T) []T {
 	if n == 0 {
 		return nil
 	}

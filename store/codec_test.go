@@ -126,12 +126,12 @@ func drawJournal(t *rapid.T) Journal {
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "ended") {
 		j.Ended = append(j.Ended, drawEnded(t))
-		j.held += j.Ended[len(j.Ended)-1].weight()
+		j.outcomeBytes += j.Ended[len(j.Ended)-1].memorySize()
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "away") {
 		e := drawEnded(t)
 		e.n = rapid.Uint64Range(1, 1<<40).Draw(t, "entry")
-		j.Away = append(j.Away, e.away())
+		j.Away = append(j.Away, e.evicted())
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "buried") {
 		j.Buried = append(j.Buried, Buried{drawRun(t), drawTime(t), drawTime(t)})
@@ -190,7 +190,7 @@ func drawEntry(t *rapid.T) Entry {
 	return e
 }
 
-func TestEntriesReadAsTheyWereWritten(t *testing.T) {
+func TestEntryRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawEntry(t)
 		b := EncodeEntry(want)
@@ -209,7 +209,7 @@ func TestEntriesReadAsTheyWereWritten(t *testing.T) {
 	})
 }
 
-func TestJournalsReadAsTheyWereWritten(t *testing.T) {
+func TestJournalRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := drawJournal(t)
 		got, err := DecodeJournal(EncodeJournal(&want))
@@ -224,7 +224,7 @@ func TestJournalsReadAsTheyWereWritten(t *testing.T) {
 
 // Every field of what is encoded must come back: one that a codec forgets reads
 // as zero.
-func TestNoFieldIsForgotten(t *testing.T) {
+func TestCodecCoversEveryField(t *testing.T) {
 	seen := map[string]bool{}
 	rapid.Check(t, func(t *rapid.T) {
 		e, _ := DecodeEntry(EncodeEntry(drawEntry(t)))
@@ -271,7 +271,7 @@ func nonZero(v reflect.Value, seen map[string]bool) {
 	}
 }
 
-func TestOtherVersionsAndKindsAreRefused(t *testing.T) {
+func TestUnknownVersionsAndRecordsAreRejected(t *testing.T) {
 	b := EncodeEntry(Entry{Actor: actor.NewID("a", ""), N: 1, Record: Buried{}})
 	newer := bytes.Clone(b)
 	newer[0] = CodecVersion + 1
@@ -316,12 +316,12 @@ func FuzzDecode(f *testing.F) {
 
 // What the first version wrote is read as what it meant; what it could not say is
 // not written as if it had.
-func TestTheFirstVersionIsRead(t *testing.T) {
+func TestVersion1IsReadable(t *testing.T) {
 	said, unsaid := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		e := rapid.Custom(drawEntry).Draw(t, "entry")
-		w := &encoder{first: true}
-		if w.entry(&e, e.Record, true); w.more {
+		w := &encoder{version1: true}
+		if w.entry(&e, e.Record, true); w.beyondVersion1 {
 			unsaid++
 			return
 		}

@@ -10,11 +10,11 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// examined is a log of two actors, one with a run that is open, and its anchor.
-func examined(t *testing.T) (*log, Mark) {
-	l := newLog(t)
+// examinedStore is a log of two actors, one with a run that is open, and its anchor.
+func examinedStore(t *testing.T) (*testLog, Mark) {
+	l := newTestLog(t)
 	for _, name := range []string{"alice", "bob"} {
-		s := newStory(t, name)
+		s := newEntryBuilder(t, name)
 		l.write(s.accept(large))
 		l.write(s.work("found")...)
 		l.write(s.end(large))
@@ -26,8 +26,8 @@ func examined(t *testing.T) (*log, Mark) {
 	return l, l.write()
 }
 
-func TestAWholeStoreHasNothingWrong(t *testing.T) {
-	l, _ := examined(t)
+func TestExamineIntactStore(t *testing.T) {
+	l, _ := examinedStore(t)
 	end, err := VerifyAll(l.m, "n1", Mark{})
 	if err != nil {
 		t.Fatal(err)
@@ -47,9 +47,9 @@ func TestAWholeStoreHasNothingWrong(t *testing.T) {
 	}
 }
 
-func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
+func TestExamineReportsDamageAndLoss(t *testing.T) {
 	alice, bob := actor.NewID("alice", "s-1"), actor.NewID("bob", "s-1")
-	run := newStory(t, "bob").run(1)
+	run := newEntryBuilder(t, "bob").run(1)
 	put := func(key, value string) func(*Memory) {
 		return func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(key), Value: []byte(value)}}) }
 	}
@@ -62,7 +62,7 @@ func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
 		what   string
 		lost   string
 	}{
-		{"entry changed", func(m *Memory) { change(m, string(entryKey(bob, 2)), 60) }, "/bob/", "is not what was written", "the state of bob/s-1"},
+		{"entry changed", func(m *Memory) { corrupt(m, string(entryKey(bob, 2)), 60) }, "/bob/", "is not what was written", "the state of bob/s-1"},
 		{"entry lost", remove(entryKey(bob, 2)), "/bob/", "do not follow", "the state of bob/s-1"},
 		{"outcome lost", remove(entryKey(alice, 4)), "/alice/s-1/0000000000000004", "says nothing of call", "what call"},
 		{"last events lost", remove(eventKey("default", run, 4)), "/e/", "is missing", "events of run " + run.String()},
@@ -80,16 +80,16 @@ func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
 		{"root changed", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: runKey("default", run), Value: encodeOwner(bob, actor.CallID{7})}})
 		}, "/r/", "says that the run's root is", ""},
-		{"blob changed", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
+		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "/b/", "", "content"},
 		{"blob lost", remove(blobKey("default", actor.HashOf([]byte(large)))), "/a/", "missing", "the state of"},
 		{"batch lost", remove(batchKey("n1", 2)), "n/n1/0000000000000002", "batch 2 is missing", ""},
-		{"batch changed", func(m *Memory) { change(m, string(batchKey("n1", 2)), 3) }, "n/n1/", "", ""},
+		{"batch changed", func(m *Memory) { corrupt(m, string(batchKey("n1", 2)), 3) }, "n/n1/", "", ""},
 		{"tail lost", func(m *Memory) { m.delete(batchKey("n1", 8)) }, "n/n1/0000000000000008", "before its anchor at batch 8", "the batches 8 to 8"},
 		{"index lost", func(m *Memory) { m.delete(due) }, "x/", "lacks an actor", ""},
 		{"index too long", put("x/0062/00000000000000ff/default/bob/s-1", ""), "x/", "not open", ""},
 		{"stranger", put("t/default/z/1", "?"), "t/default/z/1", "nothing here writes", ""},
 	} {
-		l, _ := examined(t)
+		l, _ := examinedStore(t)
 		end, err := VerifyAll(l.m, "n1", Mark{})
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestEachDamageIsFoundAndSaysWhatIsLost(t *testing.T) {
 }
 
 func TestFindingsAreBounded(t *testing.T) {
-	l, _ := examined(t)
+	l, _ := examinedStore(t)
 	for i := range FindingsMax + 5 {
 		_ = l.m.Apply([]Row{{Key: fmt.Appendf(nil, "t/default/z/%d", i), Value: nil}})
 	}

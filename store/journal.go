@@ -21,8 +21,8 @@ type Journal struct {
 	Buried []Buried          // cancelled before they came, in order
 	Kept   []actor.StateItem // by name, as ended runs left it
 
-	held  int    // what Ended weighs
-	index *index // once there is much to find
+	outcomeBytes int           // what Ended weighs
+	index        *outcomeIndex // once there is much to find
 }
 
 // Run is one accepted call without outcome.
@@ -161,9 +161,9 @@ func (j *Journal) Apply(r Record) error {
 		if r.Ask.IsCall() {
 			run.Budget -= min(run.Budget, 1+r.Ask.Budget)
 		}
-		run.settle(r.At)
+		run.updateClock(r.At)
 	case Streamed:
-		_, a, err := j.ask(r.Run, r.Step, r.Index)
+		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
@@ -174,34 +174,34 @@ func (j *Journal) Apply(r Record) error {
 			a.Shown = r.Shown
 		}
 	case Answered:
-		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		run.Answers(r.At, a, &r.Answer, r.Budget)
 	case Retried:
-		_, a, err := j.ask(r.Run, r.Step, r.Index)
+		_, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		a.Attempt, a.Shown = r.Attempt, 0
 		a.Again++
 	case Held:
-		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		a.Holds = r.N
 		a.Clock.Hold(r.At, r.Until)
-		run.settle(r.At)
+		run.updateClock(r.At)
 	case Resumed:
-		run, a, err := j.ask(r.Run, r.Step, r.Index)
+		run, a, err := j.openAsk(r.Run, r.Step, r.Index)
 		if err != nil {
 			return err
 		}
 		a.Holds = r.N
 		a.Clock.Resume(r.At)
-		run.settle(r.At)
+		run.updateClock(r.At)
 	case Parked:
 		run := j.Run(r.Run)
 		if run == nil {
@@ -214,19 +214,19 @@ func (j *Journal) Apply(r Record) error {
 		}
 	case Ended:
 		if run := j.Run(r.Call); run != nil && !mutant.On("kept-with-asks-lost") {
-			j.keep(run.Keep)
+			j.updateState(run.Keep)
 		}
-		j.keep(r.Keep)
+		j.updateState(r.Keep)
 		j.Runs = slices.DeleteFunc(j.Runs, func(run *Run) bool { return run.Call.ID == r.Call })
 		r.Keep = nil
-		j.remember(r)
+		j.addOutcome(r)
 	case Buried:
 		j.Buried = append(j.Buried, r)
 	default:
 		return fmt.Errorf("%T is not a change", r)
 	}
 	j.N++
-	j.forget(r.at())
+	j.expireOutcomes(r.at())
 	return nil
 }
 
@@ -251,7 +251,7 @@ func (r *Run) Asks(at actor.Time, asks []Asked) {
 		}
 	}
 	r.Steps = append(r.Steps, Step{Asks: asks})
-	r.settle(at)
+	r.updateClock(at)
 }
 
 // Answers gives an ask of the last step its answer, which is the run's from then
@@ -259,7 +259,7 @@ func (r *Run) Asks(at actor.Time, asks []Asked) {
 func (r *Run) Answers(at actor.Time, a *Asked, answer *actor.Answer, budget uint32) {
 	a.Answer = answer
 	r.Budget += min(budget, a.Budget)
-	r.settle(at)
+	r.updateClock(at)
 }
 
 // Close ends a run of an actor that writes nothing down, and gives it back; nil
@@ -274,8 +274,8 @@ func (j *Journal) Close(id actor.CallID) *Run {
 	return nil
 }
 
-// keep takes over items; the last of a name counts.
-func (j *Journal) keep(items []actor.StateItem) {
+// updateState takes over items; the last of a name counts.
+func (j *Journal) updateState(items []actor.StateItem) {
 	for i, item := range items {
 		if i == 0 {
 			j.Kept = slices.Clone(j.Kept) // a turn may still read the old ones
@@ -297,13 +297,13 @@ func (j *Journal) keep(items []actor.StateItem) {
 func (j *Journal) KeptNow() []actor.StateItem {
 	now := Journal{Kept: j.Kept}
 	for _, run := range j.Runs {
-		now.keep(run.Keep)
+		now.updateState(run.Keep)
 	}
 	return now.Kept
 }
 
-// ask finds an ask that is open.
-func (j *Journal) ask(id actor.CallID, step uint32, index uint16) (*Run, *Asked, error) {
+// openAsk finds an ask that is open.
+func (j *Journal) openAsk(id actor.CallID, step uint32, index uint16) (*Run, *Asked, error) {
 	run := j.Run(id)
 	if run == nil || int(step) != len(run.Steps) || int(index) >= len(run.Last()) || !run.Last()[index].Open() {
 		return nil, nil, fmt.Errorf("run %s has no open ask %d.%d", id, step, index)
@@ -311,9 +311,9 @@ func (j *Journal) ask(id actor.CallID, step uint32, index uint16) (*Run, *Asked,
 	return run, &run.Last()[index], nil
 }
 
-// settle stops or starts the run's clock: it stands still as long as the ask
+// updateClock stops or starts the run's clock: it stands still as long as the ask
 // does that is held longest. A Wait is held from the start.
-func (r *Run) settle(at actor.Time) {
+func (r *Run) updateClock(at actor.Time) {
 	var until actor.Time
 	asks := r.Last()
 	for i := range asks {

@@ -16,7 +16,7 @@ import (
 
 // A snapshot taken anywhere, and the records behind it, fold to what all records
 // fold to; a record that cannot follow changes nothing.
-func TestASnapshotAnywhereFoldsToTheSame(t *testing.T) {
+func TestSnapshotAndTailFoldToSameJournal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var whole, behind Journal
 		now := actor.Time(1_000)
@@ -93,7 +93,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 
 // What is remembered is found without looking through it: of a busy actor it is
 // a great deal.
-func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
+func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 	var j Journal
 	call := func(n int) actor.CallID { return actor.CallID{0: 1, 12: byte(n >> 16), 13: byte(n >> 8), 14: byte(n)} }
 	key := func(n int) actor.Idempotency { return actor.Idempotency{Key: call(n).String()} }
@@ -125,14 +125,14 @@ func TestManyOutcomesAreFoundAndForgotten(t *testing.T) {
 	if _, _, ok := j.Promise(key(0)); ok {
 		t.Error("a key is promised for ever")
 	}
-	if j.outcomes() > kept*11/10 || len(j.Buried) > kept*11/10 {
-		t.Errorf("%d outcomes and %d tombstones are kept, not %d", j.outcomes(), len(j.Buried), kept)
+	if j.outcomeCount() > kept*11/10 || len(j.Buried) > kept*11/10 {
+		t.Errorf("%d outcomes and %d tombstones are kept, not %d", j.outcomeCount(), len(j.Buried), kept)
 	}
 }
 
 // What is over is forgotten although something before it stays, whatever the
 // number of the records between.
-func TestWhatStaysLongKeepsNothingElse(t *testing.T) {
+func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 	for first := range 4 {
 		var j Journal
 		apply := func(r Record) {
@@ -161,7 +161,7 @@ func TestWhatStaysLongKeepsNothingElse(t *testing.T) {
 }
 
 // However names come twice and are forgotten, what is found is the first that is there.
-func TestWhatIsRememberedIsFound(t *testing.T) {
+func TestOutcomeIndexAgainstScan(t *testing.T) {
 	for seed := range uint64(60) {
 		var j Journal
 		chance := rand.New(rand.NewPCG(seed, 1))
@@ -182,11 +182,11 @@ func TestWhatIsRememberedIsFound(t *testing.T) {
 			id := name()
 			var first, promised *Away // of all there are, put away or whole
 			held := 0
-			for i := range j.outcomes() {
+			for i := range j.outcomeCount() {
 				away, whole := j.outcome(i)
 				if whole != nil {
-					a := whole.away()
-					away, held = &a, held+whole.weight()
+					a := whole.evicted()
+					away, held = &a, held+whole.memorySize()
 				}
 				if first == nil && away.Call == id {
 					first = away
@@ -211,7 +211,7 @@ func TestWhatIsRememberedIsFound(t *testing.T) {
 	}
 }
 
-func TestWhatARunKeepsShowsWhenItHasEnded(t *testing.T) {
+func TestStateUpdatesApplyAtEndOfRun(t *testing.T) {
 	item := func(name, value string) actor.StateItem { return actor.StateItem{Name: name, Value: []byte(value)} }
 	call := func(n byte) actor.CallID { return actor.CallID{14: n} }
 	var j Journal

@@ -123,8 +123,8 @@ func lastNumber(key []byte, prefix int) (uint64, error) {
 	return binary.BigEndian.Uint64(raw), nil
 }
 
-// after is the first key behind all that start with prefix.
-func after(prefix []byte) []byte {
+// prefixEnd is the first key behind all that start with prefix.
+func prefixEnd(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
 	end[len(end)-1]++ // prefixes end in '/', never in 0xff
 	return end

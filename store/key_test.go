@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestKeysOrderAsTheirNumbersDo(t *testing.T) {
+func TestKeyOrderMatchesNumberOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		id, run, shard := drawID(t), drawRun(t), rapid.Uint16().Draw(t, "shard")
 		a, b := rapid.Uint64().Draw(t, "a"), rapid.Uint64().Draw(t, "b")
@@ -35,7 +35,7 @@ func TestKeysOrderAsTheirNumbersDo(t *testing.T) {
 	})
 }
 
-func TestKeysOfTwoActorsNeverMix(t *testing.T) {
+func TestKeysOfActorsAreDisjoint(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SampledFrom([]string{"a", "a-", "a.b", "aa", "s", "r", "e", "0"})
 		draw := func() actor.ID {

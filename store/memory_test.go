@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestMemoryIsASortedMap(t *testing.T) {
+func TestMemoryAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var m Memory
 		model := map[string]string{}
@@ -73,7 +73,7 @@ func TestMemoryIsASortedMap(t *testing.T) {
 	})
 }
 
-func TestScanStopsWhenToldTo(t *testing.T) {
+func TestScanStopsOnFalse(t *testing.T) {
 	var m Memory
 	for i := range 1000 {
 		_ = m.Apply([]Row{{Key: fmt.Appendf(nil, "%04d", i)}})

@@ -22,7 +22,7 @@ type Away struct {
 	Promise *actor.Idempotency // nil: it came without a key
 }
 
-func (e *Ended) away() Away {
+func (e *Ended) evicted() Away {
 	a := Away{Call: e.Call, N: e.n, Until: e.Until}
 	if !e.Idempotency.IsZero() {
 		key := e.Idempotency
@@ -39,28 +39,28 @@ func (a *Away) key() actor.Idempotency {
 	return *a.Promise
 }
 
-// outcomeBytes is about what an outcome takes up that says nothing.
-const outcomeBytes = 400
+// outcomeOverhead is about what an outcome takes up that says nothing.
+const outcomeOverhead = 400
 
-// weight is about what an outcome takes up in memory.
-func (e *Ended) weight() int {
-	n := outcomeBytes + actor.SizeOf(e.Reply.Parts)
+// memorySize is about what an outcome takes up in memory.
+func (e *Ended) memorySize() int {
+	n := outcomeOverhead + actor.SizeOf(e.Reply.Parts)
 	for _, w := range e.Reply.Warnings {
 		n += len(w)
 	}
 	if r := e.Reply.Refusal; r != nil {
-		n += outcomeBytes + len(r.Detail)
+		n += outcomeOverhead + len(r.Detail)
 	}
 	return n
 }
 
 // Held is about what the outcomes that are whole take up in memory.
-func (j *Journal) Held() int { return j.held }
+func (j *Journal) Held() int { return j.outcomeBytes }
 
-// remember adds the outcome that the next entry says.
-func (j *Journal) remember(e Ended) {
+// addOutcome adds the outcome that the next entry says.
+func (j *Journal) addOutcome(e Ended) {
 	e.n = j.N + 1
-	j.held += e.weight()
+	j.outcomeBytes += e.memorySize()
 	j.Ended = append(j.Ended, e)
 }
 
@@ -71,14 +71,14 @@ func (j *Journal) PutAway() bool {
 	if len(j.Ended) == 0 || j.Ended[0].n == 0 {
 		return false
 	}
-	j.Away = append(j.Away, j.Ended[0].away())
-	j.dropWhole()
+	j.Away = append(j.Away, j.Ended[0].evicted())
+	j.dropFirstEnded()
 	return true
 }
 
-// dropWhole takes the first whole outcome out.
-func (j *Journal) dropWhole() {
-	j.held -= j.Ended[0].weight()
+// dropFirstEnded takes the first whole outcome out.
+func (j *Journal) dropFirstEnded() {
+	j.outcomeBytes -= j.Ended[0].memorySize()
 	j.Ended[0] = Ended{}
 	if j.Ended = j.Ended[1:]; len(j.Ended) == 0 {
 		j.Ended = nil
@@ -89,18 +89,18 @@ func (j *Journal) dropWhole() {
 // remember little, and there are many of them.
 const indexMin = 16
 
-// index finds what is remembered; it is made of Away, Ended and Buried when it is asked.
-type index struct {
-	calls         map[actor.CallID]int // which outcome it is, of all there were since the index began
-	keys          map[actor.Idempotency]int
-	buried        map[actor.CallID]bool
-	ended, tombed int  // how many of each are in it
-	gone          int  // outcomes forgotten since it began: where Away begins
-	twice         bool // some name stands in it twice
+// outcomeIndex finds what is remembered; it is made of Away, Ended and Buried when it is asked.
+type outcomeIndex struct {
+	calls                map[actor.CallID]int // which outcome it is, of all there were since the index began
+	keys                 map[actor.Idempotency]int
+	buried               map[actor.CallID]bool
+	outcomes, tombstones int  // how many of each are in it
+	forgotten            int  // outcomes forgotten since it began: where Away begins
+	duplicates           bool // some name stands in it twice
 }
 
-// outcomes is how many there are, put away or whole.
-func (j *Journal) outcomes() int { return len(j.Away) + len(j.Ended) }
+// outcomeCount is how many there are, put away or whole.
+func (j *Journal) outcomeCount() int { return len(j.Away) + len(j.Ended) }
 
 // outcome is the one at a place, put away or whole.
 func (j *Journal) outcome(i int) (*Away, *Ended) {
@@ -110,8 +110,8 @@ func (j *Journal) outcome(i int) (*Away, *Ended) {
 	return nil, &j.Ended[i-len(j.Away)]
 }
 
-// name is by what an outcome is found: its call, and the key that came with it.
-func (j *Journal) name(i int) (actor.CallID, actor.Idempotency, actor.Time) {
+// outcomeKey is by what an outcome is found: its call, and the key that came with it.
+func (j *Journal) outcomeKey(i int) (actor.CallID, actor.Idempotency, actor.Time) {
 	away, whole := j.outcome(i)
 	if whole != nil {
 		return whole.Call, whole.Idempotency, whole.Until
@@ -119,14 +119,14 @@ func (j *Journal) name(i int) (actor.CallID, actor.Idempotency, actor.Time) {
 	return away.Call, away.key(), away.Until
 }
 
-// find is the place of the first outcome of a name; false if there is none.
-func (j *Journal) find(is func(actor.CallID, actor.Idempotency) bool, in func(*index) (int, bool)) (int, bool) {
-	if !j.few() {
-		i, ok := in(j.remembered())
-		return i - j.index.gone, ok
+// findOutcome is the place of the first outcome of a name; false if there is none.
+func (j *Journal) findOutcome(is func(actor.CallID, actor.Idempotency) bool, in func(*outcomeIndex) (int, bool)) (int, bool) {
+	if !j.unindexed() {
+		i, ok := in(j.updateIndex())
+		return i - j.index.forgotten, ok
 	}
-	for i := range j.outcomes() {
-		if call, key, _ := j.name(i); is(call, key) {
+	for i := range j.outcomeCount() {
+		if call, key, _ := j.outcomeKey(i); is(call, key) {
 			return i, true
 		}
 	}
@@ -136,8 +136,8 @@ func (j *Journal) find(is func(actor.CallID, actor.Idempotency) bool, in func(*i
 // Outcome finds a remembered outcome: what it says, or, if it was put away, the
 // number of the entry that says it; nil and 0 if there is none.
 func (j *Journal) Outcome(id actor.CallID) (*actor.Reply, uint64) {
-	i, ok := j.find(func(call actor.CallID, _ actor.Idempotency) bool { return call == id },
-		func(x *index) (int, bool) { i, ok := x.calls[id]; return i, ok })
+	i, ok := j.findOutcome(func(call actor.CallID, _ actor.Idempotency) bool { return call == id },
+		func(x *outcomeIndex) (int, bool) { i, ok := x.calls[id]; return i, ok })
 	if !ok {
 		return nil, 0
 	}
@@ -156,39 +156,39 @@ func (j *Journal) HasEnded(id actor.CallID) bool {
 
 // IsBuried tells whether the call was cancelled before it came.
 func (j *Journal) IsBuried(id actor.CallID) bool {
-	if j.few() {
+	if j.unindexed() {
 		return slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id })
 	}
-	return j.remembered().buried[id]
+	return j.updateIndex().buried[id]
 }
 
-// few tells whether what is remembered is looked through, without an index.
-func (j *Journal) few() bool { return j.outcomes()+len(j.Buried) <= indexMin }
+// unindexed tells whether what is remembered is looked through, without an index.
+func (j *Journal) unindexed() bool { return j.outcomeCount()+len(j.Buried) <= indexMin }
 
-// remembered brings the index up to date. Of two of a name the first counts.
-func (j *Journal) remembered() *index {
+// updateIndex brings the index up to date. Of two of a name the first counts.
+func (j *Journal) updateIndex() *outcomeIndex {
 	if j.index == nil {
-		j.index = &index{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
+		j.index = &outcomeIndex{calls: map[actor.CallID]int{}, keys: map[actor.Idempotency]int{}, buried: map[actor.CallID]bool{}}
 	}
 	x := j.index
-	for ; x.ended < j.outcomes(); x.ended++ {
-		call, key, _ := j.name(x.ended)
+	for ; x.outcomes < j.outcomeCount(); x.outcomes++ {
+		call, key, _ := j.outcomeKey(x.outcomes)
 		if _, ok := x.calls[call]; ok {
-			x.twice = true
+			x.duplicates = true
 		} else {
-			x.calls[call] = x.gone + x.ended
+			x.calls[call] = x.forgotten + x.outcomes
 		}
-		if key = promise(key); !key.IsZero() {
+		if key = withoutBody(key); !key.IsZero() {
 			if _, ok := x.keys[key]; ok {
-				x.twice = true
+				x.duplicates = true
 			} else {
-				x.keys[key] = x.gone + x.ended
+				x.keys[key] = x.forgotten + x.outcomes
 			}
 		}
 	}
-	for ; x.tombed < len(j.Buried); x.tombed++ {
-		call := j.Buried[x.tombed].Call
-		x.twice = x.twice || x.buried[call]
+	for ; x.tombstones < len(j.Buried); x.tombstones++ {
+		call := j.Buried[x.tombstones].Call
+		x.duplicates = x.duplicates || x.buried[call]
 		x.buried[call] = true
 	}
 	return x
@@ -210,72 +210,72 @@ func (j *Journal) Promise(key actor.Idempotency) (call actor.CallID, body actor.
 			}
 		}
 	}
-	i, ok := j.find(func(_ actor.CallID, promised actor.Idempotency) bool { return promised.Same(key) },
-		func(x *index) (int, bool) { i, ok := x.keys[promise(key)]; return i, ok })
+	i, ok := j.findOutcome(func(_ actor.CallID, promised actor.Idempotency) bool { return promised.Same(key) },
+		func(x *outcomeIndex) (int, bool) { i, ok := x.keys[withoutBody(key)]; return i, ok })
 	if !ok {
 		return actor.CallID{}, actor.Hash{}, false
 	}
-	call, promised, _ := j.name(i)
+	call, promised, _ := j.outcomeKey(i)
 	return call, promised.Body, true
 }
 
-// promise is the key without what came with it.
-func promise(key actor.Idempotency) actor.Idempotency {
+// withoutBody is the key without what came with it.
+func withoutBody(key actor.Idempotency) actor.Idempotency {
 	key.Body = actor.Hash{}
 	return key
 }
 
-// forget drops what no repeat can ask for any more: with every record what stands
+// expireOutcomes drops what no repeat can ask for any more: with every record what stands
 // first, and with one record of about as many as are remembered what stands behind
 // something that stays longer. So what it costs does not grow.
-func (j *Journal) forget(now actor.Time) {
-	for j.outcomes() > 0 && j.firstOver(now) {
-		j.forgetOutcome()
+func (j *Journal) expireOutcomes(now actor.Time) {
+	for j.outcomeCount() > 0 && j.firstExpired(now) {
+		j.dropFirstOutcome()
 	}
 	for len(j.Buried) > 0 && j.Buried[0].Until < now {
-		j.forgetTomb()
+		j.dropFirstTombstone()
 	}
-	outcomes, buried := j.outcomes(), len(j.Buried)
+	outcomes, buried := j.outcomeCount(), len(j.Buried)
 	if j.N%(1<<bits.Len(uint(outcomes+buried))) != 0 {
 		return // which leaves an index of little for a while
 	}
 	j.Away = slices.DeleteFunc(j.Away, func(a Away) bool { return a.Until < now })
 	j.Ended = slices.DeleteFunc(j.Ended, func(e Ended) bool {
 		if e.Until < now {
-			j.held -= e.weight()
+			j.outcomeBytes -= e.memorySize()
 		}
 		return e.Until < now
 	})
 	j.Buried = slices.DeleteFunc(j.Buried, func(b Buried) bool { return b.Until < now })
-	if j.outcomes() < outcomes || len(j.Buried) < buried {
+	if j.outcomeCount() < outcomes || len(j.Buried) < buried {
 		j.index = nil
 	}
-	if j.few() {
+	if j.unindexed() {
 		j.index = nil
 	}
 }
 
-// firstOver tells whether nobody can ask for the first outcome any more.
-func (j *Journal) firstOver(now actor.Time) bool {
-	_, _, until := j.name(0)
+// firstExpired tells whether nobody can ask for the first outcome any more.
+func (j *Journal) firstExpired(now actor.Time) bool {
+	_, _, until := j.outcomeKey(0)
 	return until < now
 }
 
-// forgetOutcome drops the first outcome.
-func (j *Journal) forgetOutcome() {
+// dropFirstOutcome drops the first outcome.
+func (j *Journal) dropFirstOutcome() {
 	switch x := j.index; {
 	case x == nil:
-	case x.twice:
+	case x.duplicates:
 		j.index = nil
-	case x.ended > 0:
-		call, key, _ := j.name(0)
+	case x.outcomes > 0:
+		call, key, _ := j.outcomeKey(0)
 		delete(x.calls, call)
-		delete(x.keys, promise(key))
-		x.gone++
-		x.ended--
+		delete(x.keys, withoutBody(key))
+		x.forgotten++
+		x.outcomes--
 	}
 	if len(j.Away) == 0 {
-		j.dropWhole()
+		j.dropFirstEnded()
 		return
 	}
 	j.Away[0] = Away{}
@@ -285,20 +285,20 @@ func (j *Journal) forgetOutcome() {
 // Shorten forgets the first outcomes while all of them weigh more than so much. It
 // is for who has no log to read them from again; the last one stays.
 func (j *Journal) Shorten(most int) {
-	for j.held > most && len(j.Ended) > 1 {
-		j.forgetOutcome()
+	for j.outcomeBytes > most && len(j.Ended) > 1 {
+		j.dropFirstOutcome()
 	}
 }
 
-// forgetTomb drops the first tombstone.
-func (j *Journal) forgetTomb() {
+// dropFirstTombstone drops the first tombstone.
+func (j *Journal) dropFirstTombstone() {
 	switch x := j.index; {
 	case x == nil:
-	case x.twice:
+	case x.duplicates:
 		j.index = nil
-	case x.tombed > 0:
+	case x.tombstones > 0:
 		delete(x.buried, j.Buried[0].Call)
-		x.tombed--
+		x.tombstones--
 	}
 	j.Buried = j.Buried[1:]
 }

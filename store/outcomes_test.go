@@ -12,8 +12,8 @@ import (
 
 // What a snapshot names is read from the entries behind it, wherever in a row they
 // stand, and large content comes along.
-func TestAnOutcomeIsReadFromItsEntry(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestLoadOutcomeFromEntry(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))
 	l.write(s.accept("hi"), s.end("third"))
 	l.write(s.snapshot(l.m))
@@ -44,11 +44,11 @@ func TestAnOutcomeIsReadFromItsEntry(t *testing.T) {
 
 // Of an outcome in a snapshot of an earlier version nobody knows the entry: it
 // stays whole, in memory and in the next snapshot.
-func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
+func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
 	call := actor.CallID{1}
 	early := Journal{N: 7, Ended: []Ended{{Call: call, Until: actor.Forever, Reply: actor.Reply{Call: call, Status: actor.Succeeded, Parts: actor.Text("early")}}}}
-	w := &encoder{first: true}
-	if w.journal(&early); w.more {
+	w := &encoder{version1: true}
+	if w.journal(&early); w.beyondVersion1 {
 		t.Fatal("the first version could not write it")
 	}
 	j, err := DecodeJournal(w.Buf)
@@ -59,8 +59,8 @@ func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
 	if err := j.Apply(Ended{Call: later, Until: actor.Forever, Reply: actor.Reply{Call: later}}); err != nil {
 		t.Fatal(err)
 	}
-	w = &encoder{first: true}
-	if w.journal(&j); !w.more {
+	w = &encoder{version1: true}
+	if w.journal(&j); !w.beyondVersion1 {
 		t.Error("the first version is taken to know in which entries outcomes stand")
 	}
 	for range 2 {
@@ -77,7 +77,7 @@ func TestAnEarlierSnapshotsOutcomesStayWhole(t *testing.T) {
 	}
 }
 
-func TestAnOutcomeWithoutEntryIsNoOutcome(t *testing.T) {
+func TestEvictedOutcomeWithoutEntryIsRejected(t *testing.T) {
 	b := EncodeJournal(&Journal{N: 1, Away: []Away{{Call: actor.CallID{1}, N: 9, Until: 9}}})
 	at := bytes.Index(b, []byte{9, 18}) // the entry, and the instant
 	if at < 0 {
@@ -90,7 +90,7 @@ func TestAnOutcomeWithoutEntryIsNoOutcome(t *testing.T) {
 }
 
 // A snapshot of many outcomes is about as long as their names.
-func TestASnapshotDoesNotSayOutcomesAgain(t *testing.T) {
+func TestSnapshotRefersToOutcomes(t *testing.T) {
 	var j Journal
 	for i := range 100 {
 		id := actor.CallID{byte(i)}

@@ -179,7 +179,7 @@ func EachDue(kv KV, shards []uint16, each func(actor.ID)) error {
 		wanted[s] = true
 	}
 	var wrong error
-	err := kv.Scan(shardKey(slices.Min(shards)), after(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
+	err := kv.Scan(shardKey(slices.Min(shards)), prefixEnd(shardKey(slices.Max(shards))), func(key, _ []byte) bool {
 		shard, ok := shardOf(key)
 		if ok && (int(shard) >= len(wanted) || !wanted[shard]) {
 			return true
@@ -233,7 +233,7 @@ func Events(kv KV, tenant string, run actor.CallID, from uint64, limit int) ([]R
 	}
 	var events []RunEvent
 	var wrong error
-	err := kv.Scan(first, after(prefix), func(key, value []byte) bool {
+	err := kv.Scan(first, prefixEnd(prefix), func(key, value []byte) bool {
 		if len(events) >= limit {
 			return false
 		}
@@ -265,7 +265,7 @@ func readEvents(key []byte, prefix int, value []byte, each func(seq uint64, body
 	if err != nil {
 		return fmt.Errorf("key %s: %w", key, err)
 	}
-	for body := range bytes.SplitSeq(content, []byte{eventsApart}) {
+	for body := range bytes.SplitSeq(content, []byte{eventSeparator}) {
 		if err := each(seq, body); err != nil {
 			return err
 		}
@@ -283,7 +283,7 @@ func Runs(kv KV, tenant string, limit int, roots bool) ([]RunOwner, error) {
 // RunsBefore is Runs that are older than one of them; zero stands for one to come.
 func RunsBefore(kv KV, tenant string, run actor.CallID, limit int, roots bool) ([]RunOwner, error) {
 	prefix := tenantKey(tenant, 'r')
-	to := after(prefix)
+	to := prefixEnd(prefix)
 	if !run.IsZero() {
 		to = runKey(tenant, run)
 	}

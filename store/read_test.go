@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-func TestWhatWasWrittenIsLoaded(t *testing.T) {
+func TestLoadActorRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var entries []Entry
 		id := drawID(t)
@@ -55,19 +55,19 @@ func encodeAll(entries []Entry) []byte {
 	return all
 }
 
-func TestWritingLeavesTheEntryAsItWas(t *testing.T) {
-	s := newStory(t, "alice")
+func TestWriterDoesNotModifyEntries(t *testing.T) {
+	s := newEntryBuilder(t, "alice")
 	entries := append([]Entry{s.accept(large)}, s.work(large)...)
 	entries = append(entries, s.end(large))
 	before := encodeAll(entries)
-	newLog(t).write(entries...)
+	newTestLog(t).write(entries...)
 	if !bytes.Equal(encodeAll(entries), before) {
 		t.Error("writing changed the entries that a cell still holds")
 	}
 }
 
-func TestASnapshotAndTheEntriesBehindIt(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestLoadSnapshotAndLaterEntries(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
 	l.write(s.work(large)...)
 	before := s.journal(l.m)
@@ -100,7 +100,7 @@ func TestASnapshotAndTheEntriesBehindIt(t *testing.T) {
 	}
 }
 
-func TestWhatIsDamagedNamesItsKey(t *testing.T) {
+func TestLoadErrorNamesDamagedKey(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		damage func(m *Memory)
@@ -108,12 +108,12 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 	}{
 		{"gap", func(m *Memory) { m.delete(entryKey(actor.NewID("alice", "s-1"), 2)) },
 			"key t/default/a/alice/s-1/0000000000000002: is missing"},
-		{"bytes", func(m *Memory) { change(m, "t/default/a/alice/s-1/0000000000000002", 40) },
+		{"bytes", func(m *Memory) { corrupt(m, "t/default/a/alice/s-1/0000000000000002", 40) },
 			"key t/default/a/alice/s-1/0000000000000002: "},
 		{"cut", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: []byte{2}}})
 		}, "key t/default/a/alice/s-1/0000000000000001: "},
-		{"blob", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
+		{"blob", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
 			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " holds other content"},
 		{"no blob", func(m *Memory) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
 			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " is missing"},
@@ -126,11 +126,11 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
 		}, "key t/default/a/alice/s-1/0000000000000001: holds an entry of bob/s-1"},
 	} {
-		l, s := newLog(t), newStory(t, "alice")
+		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		l.write(s.accept(large))
 		l.write(s.work("small")...)
 		l.write(s.end("done"))
-		l.write(newStory(t, "bob").accept("hi"))
+		l.write(newEntryBuilder(t, "bob").accept("hi"))
 		c.damage(l.m)
 		if _, err := LoadActor(l.m, s.id); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
@@ -138,7 +138,7 @@ func TestWhatIsDamagedNamesItsKey(t *testing.T) {
 	}
 }
 
-func change(m *Memory, key string, at int) {
+func corrupt(m *Memory, key string, at int) {
 	v, ok, _ := m.Get([]byte(key))
 	if !ok {
 		panic(key + " is not there")
@@ -148,9 +148,9 @@ func change(m *Memory, key string, at int) {
 	_ = m.Apply([]Row{{Key: []byte(key), Value: v}})
 }
 
-func TestOpenWorkIsFoundByShard(t *testing.T) {
-	l := newLog(t)
-	a, b, c := newStory(t, "a"), newStory(t, "b"), newStory(t, "c")
+func TestDueActorsByShard(t *testing.T) {
+	l := newTestLog(t)
+	a, b, c := newEntryBuilder(t, "a"), newEntryBuilder(t, "b"), newEntryBuilder(t, "c")
 	l.write(a.accept("hi"), b.accept("hi"), c.accept("hi"))
 	l.write(b.end("bye"))
 	l.write(c.accept("more"), c.end("bye"), c.accept("again"))
@@ -172,8 +172,8 @@ func TestOpenWorkIsFoundByShard(t *testing.T) {
 	}
 }
 
-func TestRunsAndTheirEvents(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestReadRunsAndEvents(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	for range 5 {
 		l.write(append(append([]Entry{s.accept("hi")}, s.work("x")...), s.end("bye"))...)
 	}
@@ -211,7 +211,7 @@ func TestRunsAndTheirEvents(t *testing.T) {
 }
 
 // However a run's events came into their rows, each page of them is what was told.
-func TestEventsAreReadFromAnywhere(t *testing.T) {
+func TestEventPaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, w := &Memory{}, NewWriter(WriterConfig{Node: "n1"})
 		run := actor.NewCallID(1, 1, 1)
@@ -221,7 +221,7 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 			for range rapid.IntRange(1, 3).Draw(t, "entries") {
 				e := Entry{Actor: actor.NewID("alice", "s-1"), N: uint64(n), Record: Parked{Run: run}}
 				for range rapid.IntRange(0, 3).Draw(t, "events") {
-					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", TogetherBytesMax/2) + `"}`}).Draw(t, "body")
+					body := rapid.SampledFrom([]string{`{"a":1}`, `{}`, `{"long":"` + strings.Repeat("x", RowBytesMax/2) + `"}`}).Draw(t, "body")
 					bodies = append(bodies, body)
 					e.Events = append(e.Events, RunEvent{run, uint64(len(bodies)), []byte(body)})
 				}
@@ -234,7 +234,7 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 			w.Synced(b.No)
 		}
 		_ = m.Scan([]byte("t/"), []byte("u"), func(key, value []byte) bool {
-			if len(value) > TogetherBytesMax*5/4 {
+			if len(value) > RowBytesMax*5/4 {
 				t.Fatalf("%d bytes stand together in %s", len(value), key)
 			}
 			return true
@@ -255,7 +255,7 @@ func TestEventsAreReadFromAnywhere(t *testing.T) {
 }
 
 // Wherever in a journal something large stands, the snapshot is looked through for it.
-func TestASnapshotKnowsThatItHoldsSomethingLarge(t *testing.T) {
+func TestSnapshotDetectsLargeParts(t *testing.T) {
 	parts := actor.Text(large)
 	run := func(call actor.Call, asks ...Asked) Journal {
 		return Journal{Runs: []*Run{{Call: call, Steps: []Step{{Asks: asks}}}}}
@@ -267,19 +267,19 @@ func TestASnapshotKnowsThatItHoldsSomethingLarge(t *testing.T) {
 		"answer":  run(actor.Call{}, Asked{Answer: &actor.Answer{Parts: parts}}),
 		"outcome": {Ended: []Ended{{Reply: actor.Reply{Parts: parts}}}},
 	} {
-		if s := SnapshotOf(&j); s.small || !hasLarge(s) {
+		if s := SnapshotOf(&j); s.noLargeParts || !hasLarge(s) {
 			t.Errorf("%s: nobody would look for it", name)
 		}
 	}
 	j := run(actor.Call{Parts: actor.Text("x")}, Asked{})
-	if s := SnapshotOf(&j); !s.small {
+	if s := SnapshotOf(&j); !s.noLargeParts {
 		t.Error("nothing is large, and it is looked for")
 	}
 }
 
 // However much a batch brings of one actor, its rows stay small.
-func TestEntriesThatStandTogetherAreFew(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestEntryRowsAreBounded(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	entries := []Entry{s.accept("hi")}
 	for range 100 {
 		entries = append(entries, s.work(strings.Repeat("x", BlobBytesMin))...)
@@ -288,7 +288,7 @@ func TestEntriesThatStandTogetherAreFew(t *testing.T) {
 	rows := 0
 	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, value []byte) bool {
 		rows++
-		if len(value) > TogetherBytesMax*5/4 {
+		if len(value) > RowBytesMax*5/4 {
 			t.Errorf("%d bytes stand together", len(value))
 		}
 		return true
@@ -299,8 +299,8 @@ func TestEntriesThatStandTogetherAreFew(t *testing.T) {
 }
 
 // A row that is lost is noticed by who reads on behind it, wherever he began.
-func TestAGapInTheEventsIsFound(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestEventGapIsDetected(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"))   // 1, 2
 	l.write(s.work("x")...)   // 3
 	l.write(s.end("goodbye")) // 4
@@ -317,8 +317,8 @@ func TestAGapInTheEventsIsFound(t *testing.T) {
 }
 
 // Entries stand together but never across a snapshot: who reads on behind it finds a row.
-func TestASnapshotAmongEntriesOfOneBatch(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestSnapshotSplitsEntryRows(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"))
 	work := s.work("x")
 	var j Journal
@@ -341,7 +341,7 @@ func TestASnapshotAmongEntriesOfOneBatch(t *testing.T) {
 	}
 }
 
-func TestOtherFormatsAreRefused(t *testing.T) {
+func TestCheckFormatRejectsOtherFormats(t *testing.T) {
 	m := &Memory{}
 	if err := CheckFormat(m); err != nil {
 		t.Error(err)

@@ -112,18 +112,18 @@ type Buried struct {
 // Snapshot: all of the above up to here, folded. It takes no number of its own.
 // Of outcomes it holds which entries say them: those stay.
 type Snapshot struct {
-	Journal []byte
-	small   bool // no part in it is large: it need not be looked through
+	Journal      []byte
+	noLargeParts bool // no part in it is large: it need not be looked through
 }
 
 // SnapshotOf is the journal as it is now.
 func SnapshotOf(j *Journal) Snapshot {
-	s := Snapshot{Journal: EncodeJournal(j), small: true}
-	look := func(parts []actor.Part) { s.small = s.small && !anyLarge(parts) }
+	s := Snapshot{Journal: EncodeJournal(j), noLargeParts: true}
+	look := func(parts []actor.Part) { s.noLargeParts = s.noLargeParts && !anyLarge(parts) }
 	for _, run := range j.Runs {
 		look(run.Call.Parts)
 		for i := range run.Steps {
-			eachAsked(run.Steps[i].Asks, look)
+			visitAskParts(run.Steps[i].Asks, look)
 		}
 	}
 	for i := range j.Ended {

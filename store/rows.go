@@ -28,46 +28,46 @@ type Payload struct {
 	Digest actor.Hash // of the whole value: who wrote it, salt, content
 }
 
-// TogetherBytesMax is about how much stands together in one row.
-const TogetherBytesMax = 64 << 10
+// RowBytesMax is about how much stands together in one row.
+const RowBytesMax = 64 << 10
 
 // rowWriter makes rows of batches, and owns what it needs on the way.
 type rowWriter struct {
-	node    actor.NodeID
-	salts   *rand.ChaCha8
-	older   bool          // writes as a program of the first version, where that could have written it
-	content actor.Encoder // of the value being made
-	entry   encoder       // being packed
+	node     actor.NodeID
+	salts    *rand.ChaCha8
+	version1 bool          // writes as a program of the first version, where that could have written it
+	content  actor.Encoder // of the value being made
+	entry    encoder       // being packed
 
 	byActor, byRun lists
 	actors         map[actor.ID]int // its list
 	runs           map[actor.CallID]int
-	last           map[actor.ID]uint64 // an actor's newest snapshot: a key is put once, or its digest would not hold
-	events         []place
+	lastSnapshot   map[actor.ID]uint64 // an actor's newest snapshot: a key is put once, or its digest would not hold
+	events         []eventRef
 	blobs          map[string]bool
 	payloads       []Payload
 
-	batch  uint64
-	rows   []Row
-	values actor.Encoder // one behind the other, in few pieces of memory
-	made   []byte        // the last of those pieces, from where the last batch began in it
+	batch   uint64
+	rows    []Row
+	values  actor.Encoder // one behind the other, in few pieces of memory
+	segment []byte        // the last of those pieces, from where the last batch began in it
 }
 
-// reuse takes back what the last rows stand in.
-func (w *rowWriter) reuse(rows []Row) {
-	if cap(w.made) <= scratchMax && cap(rows) <= scratchMax/64 {
+// recycle takes back what the last rows stand in.
+func (w *rowWriter) recycle(rows []Row) {
+	if cap(w.segment) <= scratchBytesMax && cap(rows) <= scratchBytesMax/64 {
 		clear(rows)
-		w.rows, w.values.Buf = rows[:0], w.made[:0]
+		w.rows, w.values.Buf = rows[:0], w.segment[:0]
 	}
-	w.made = nil
+	w.segment = nil
 }
 
-// scratchMax is how much of that is kept for the next batch.
-const scratchMax = 1 << 20
+// scratchBytesMax is how much of that is kept for the next batch.
+const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 	return rowWriter{node: node, salts: rand.NewChaCha8(seed), actors: map[actor.ID]int{}, runs: map[actor.CallID]int{},
-		last: map[actor.ID]uint64{}, blobs: map[string]bool{}}
+		lastSnapshot: map[actor.ID]uint64{}, blobs: map[string]bool{}}
 }
 
 // write makes of a batch of entries what it does to a KV: its puts and deletes,
@@ -83,7 +83,7 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads []Payload) {
 	w.batch, w.payloads = batch, w.payloads[:0]
 	clear(w.blobs)
-	w.together(entries)
+	w.groupRows(entries)
 	w.rows = slices.Grow(w.rows, len(w.byActor.heads)+len(w.byRun.heads)+len(entries)+4)
 	for list := range w.byActor.heads {
 		w.putEntries(entries, list)
@@ -96,9 +96,9 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 			w.rows = append(w.rows, Row{Key: runKey(entries[i].Actor.Tenant, r.Call.ID), Value: encodeOwner(entries[i].Actor, r.Call.Root)})
 		}
 	}
-	rows, w.made, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
-	w.values.Buf = w.made[len(w.made):] // the rest of that piece is the next batch's
-	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchMax {
+	rows, w.segment, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
+	w.values.Buf = w.segment[len(w.segment):] // the rest of that piece is the next batch's
+	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchBytesMax {
 		w.content.Buf, w.entry.Buf = nil, nil
 	}
 	return rows, w.payloads
@@ -130,21 +130,21 @@ func (l *lists) reset(count int) {
 	}
 }
 
-// place is where an event stands: which of an entry's it is.
-type place struct{ entry, event int }
+// eventRef is where an event stands: which of an entry's it is.
+type eventRef struct{ entry, event int }
 
-// together finds what of a batch stands in one row: entries by actor, events by
+// groupRows finds what of a batch stands in one row: entries by actor, events by
 // run. Nothing stands together with what is behind a snapshot, so that who reads
 // on from there finds a row.
-func (w *rowWriter) together(entries []Entry) {
+func (w *rowWriter) groupRows(entries []Entry) {
 	clear(w.actors)
 	clear(w.runs)
-	clear(w.last)
+	clear(w.lastSnapshot)
 	count := 0
 	for i := range entries {
 		count += len(entries[i].Events)
 		if _, ok := entries[i].Record.(Snapshot); ok {
-			w.last[entries[i].Actor] = entries[i].N
+			w.lastSnapshot[entries[i].Actor] = entries[i].N
 		}
 	}
 	byActor, byRun, actors, runs := &w.byActor, &w.byRun, w.actors, w.runs
@@ -156,10 +156,10 @@ func (w *rowWriter) together(entries []Entry) {
 		list, ok := actors[e.Actor]
 		if _, snapshot := e.Record.(Snapshot); snapshot {
 			delete(actors, e.Actor)
-			if e.N == w.last[e.Actor] {
+			if e.N == w.lastSnapshot[e.Actor] {
 				byActor.begin(i, 0)
 			}
-		} else if size := weigh(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= TogetherBytesMax {
+		} else if size := entrySize(e); ok && entries[byActor.tails[list]].N+1 == e.N && byActor.sizes[list]+size <= RowBytesMax {
 			byActor.add(list, i, size)
 		} else {
 			actors[e.Actor] = byActor.begin(i, size)
@@ -169,22 +169,22 @@ func (w *rowWriter) together(entries []Entry) {
 			list, ok := runs[ev.Run]
 			if ok {
 				before := w.events[byRun.tails[list]]
-				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= TogetherBytesMax
+				ok = entries[before.entry].Events[before.event].Seq+1 == ev.Seq && byRun.sizes[list]+len(ev.Body) <= RowBytesMax
 			}
 			if ok {
 				byRun.add(list, len(w.events), len(ev.Body))
 			} else {
 				runs[ev.Run] = byRun.begin(len(w.events), len(ev.Body))
 			}
-			w.events = append(w.events, place{i, j})
+			w.events = append(w.events, eventRef{i, j})
 		}
 	}
 }
 
 // put seals content under a key.
 func (w *rowWriter) put(key, content []byte) {
-	if need := sealBytes(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
-		w.values.Buf = make([]byte, 0, max(need, pieceBytes))
+	if need := sealedBytesMax(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
+		w.values.Buf = make([]byte, 0, max(need, segmentBytes))
 	}
 	from := len(w.values.Buf)
 	w.values.String(string(w.node))
@@ -198,11 +198,11 @@ func (w *rowWriter) put(key, content []byte) {
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
 }
 
-// pieceBytes is how much memory values are put into, one behind the other.
-const pieceBytes = 64 << 10
+// segmentBytes is how much memory values are put into, one behind the other.
+const segmentBytes = 64 << 10
 
-// sealBytes is at most how many bytes a sealed value has.
-func sealBytes(node actor.NodeID, content []byte) int {
+// sealedBytesMax is at most how many bytes a sealed value has.
+func sealedBytesMax(node actor.NodeID, content []byte) int {
 	return 3*binary.MaxVarintLen64 + len(node) + saltBytes + len(content)
 }
 
@@ -236,16 +236,16 @@ func (w *rowWriter) putEvents(entries []Entry, list int) {
 		if key == nil {
 			key = eventKey(e.Actor.Tenant, ev.Run, ev.Seq)
 		} else {
-			w.content.Buf = append(w.content.Buf, eventsApart)
+			w.content.Buf = append(w.content.Buf, eventSeparator)
 		}
-		invariant.Check(bytes.IndexByte(ev.Body, eventsApart) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
+		invariant.Check(bytes.IndexByte(ev.Body, eventSeparator) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
 		w.content.Buf = append(w.content.Buf, ev.Body...)
 	}
 	w.put(key, w.content.Buf)
 }
 
-// eventsApart stands between the bodies of events in a row. Canonical JSON has none.
-const eventsApart = '\n'
+// eventSeparator stands between the bodies of events in a row. Canonical JSON has none.
+const eventSeparator = '\n'
 
 // dueRows moves each actor at most once, however often the batch moved it.
 func dueRows(entries []Entry) []Row {
@@ -302,7 +302,7 @@ func encodeOwner(id actor.ID, root actor.CallID) []byte {
 
 func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
 	d := newDecoder(value)
-	if err := d.version("owner", frameVersion); err != nil {
+	if err := d.readVersion("owner", frameVersion); err != nil {
 		return id, root, err
 	}
 	id, root = d.ID(), d.CallID()
@@ -318,12 +318,12 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	record := e.Record
 	var places []int
 	if hasLarge(record) {
-		record, places, blobs = takeLarge(record)
+		record, places, blobs = extractBlobs(record)
 	}
 	w.entry.Buf = w.entry.Buf[:0]
-	w.entry.first, w.entry.more = w.older, false
-	if w.entry.entry(e, record, false); w.entry.more && w.older {
-		w.entry.Buf, w.entry.first = w.entry.Buf[:0], false
+	w.entry.version1, w.entry.beyondVersion1 = w.version1, false
+	if w.entry.entry(e, record, false); w.entry.beyondVersion1 && w.version1 {
+		w.entry.Buf, w.entry.version1 = w.entry.Buf[:0], false
 		w.entry.entry(e, record, false)
 	}
 	w.content.Uint(uint64(len(places)))
@@ -334,7 +334,7 @@ func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	return blobs
 }
 
-func takeLarge(record Record) (_ Record, places []int, blobs [][]byte) {
+func extractBlobs(record Record) (_ Record, places []int, blobs [][]byte) {
 	place := 0
 	record = invariant.Must(mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		var out []actor.Part
@@ -362,14 +362,14 @@ func takeLarge(record Record) (_ Record, places []int, blobs [][]byte) {
 func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	d := newDecoder(content)
 	for first := true; first || d.More(); first = false {
-		places := list(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
+		places := decodeList(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
 		raw := d.Raw(int(d.UintMax(1<<31-1, "length")))
 		if d.Err() != nil {
 			break
 		}
 		e, err := DecodeEntry(raw)
 		if err == nil && len(places) > 0 {
-			e.Record, err = putLarge(e.Record, places, blob)
+			e.Record, err = restoreBlobs(e.Record, places, blob)
 		}
 		if err == nil {
 			err = each(e)
@@ -381,7 +381,7 @@ func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each f
 	return d.End()
 }
 
-func putLarge(record Record, places []int, blob func(actor.Hash) ([]byte, error)) (Record, error) {
+func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, error)) (Record, error) {
 	place := 0
 	record, err := mapParts(record, func(parts []actor.Part) ([]actor.Part, error) {
 		for i, p := range parts {
@@ -403,15 +403,15 @@ func putLarge(record Record, places []int, blob func(actor.Hash) ([]byte, error)
 	return record, err
 }
 
-// eachParts shows the lists of parts in a record, but for those of a Snapshot.
-func eachParts(record Record, each func([]actor.Part)) {
+// visitParts shows the lists of parts in a record, but for those of a Snapshot.
+func visitParts(record Record, each func([]actor.Part)) {
 	switch r := record.(type) {
 	case Accepted:
 		each(r.Call.Parts)
 	case Asking:
-		eachAsked(r.Asks, each)
+		visitAskParts(r.Asks, each)
 	case Added:
-		eachAsked([]Asked{r.Ask}, each)
+		visitAskParts([]Asked{r.Ask}, each)
 	case Answered:
 		each(r.Answer.Parts)
 	case Ended:
@@ -419,7 +419,7 @@ func eachParts(record Record, each func([]actor.Part)) {
 	}
 }
 
-func eachAsked(asks []Asked, each func([]actor.Part)) {
+func visitAskParts(asks []Asked, each func([]actor.Part)) {
 	for i := range asks {
 		each(asks[i].Ask.Parts)
 		if asks[i].Sent != nil {
@@ -434,10 +434,10 @@ func eachAsked(asks []Asked, each func([]actor.Part)) {
 // hasLarge tells whether some part may have to be taken out.
 func hasLarge(record Record) bool {
 	if snapshot, ok := record.(Snapshot); ok {
-		return !snapshot.small && len(snapshot.Journal) > BlobBytesMin
+		return !snapshot.noLargeParts && len(snapshot.Journal) > BlobBytesMin
 	}
 	large := false
-	eachParts(record, func(parts []actor.Part) { large = large || anyLarge(parts) })
+	visitParts(record, func(parts []actor.Part) { large = large || anyLarge(parts) })
 	return large
 }
 

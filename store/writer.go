@@ -43,14 +43,14 @@ type Writer struct {
 	groups   []group // of waiting
 	end      Pos
 	taken    Mark // last batch taken; its hash is the chain's matter
-	flight   []flight
+	inFlight []inFlight
 	released Pos
 	failed   bool
 }
 
 type group struct{ entries, bytes int }
 
-type flight struct {
+type inFlight struct {
 	no      uint64
 	pos     Pos
 	written bool
@@ -79,7 +79,7 @@ func NewWriter(config WriterConfig) *Writer {
 		config.BatchesInFlight = BatchesInFlight
 	}
 	rows := newRowWriter(config.Node, config.Seed)
-	rows.older = config.Older
+	rows.version1 = config.Older
 	return &Writer{config: config, end: config.From.Pos, released: config.From.Pos, taken: config.From, chain: chain{config.From, rows}}
 }
 
@@ -94,7 +94,7 @@ func (w *Writer) Append(entries []Entry) Pos {
 	}
 	bytes := 0
 	for i := range entries {
-		bytes += weigh(&entries[i])
+		bytes += entrySize(&entries[i])
 	}
 	w.waiting = append(w.waiting, entries...)
 	w.groups = append(w.groups, group{len(entries), bytes})
@@ -112,7 +112,7 @@ func (w *Writer) Next() (Batch, bool) {
 
 // Take is the first half of Next: which entries. The batch has no rows yet.
 func (w *Writer) Take() (Batch, bool) {
-	if w.failed || len(w.groups) == 0 || len(w.flight) >= w.config.BatchesInFlight {
+	if w.failed || len(w.groups) == 0 || len(w.inFlight) >= w.config.BatchesInFlight {
 		return Batch{}, false
 	}
 	groups, entries, bytes := 0, 0, 0
@@ -128,7 +128,7 @@ func (w *Writer) Take() (Batch, bool) {
 		w.waiting, w.groups = nil, nil
 	}
 	w.taken = Mark{Batch: b.No, Pos: b.Pos}
-	w.flight = append(w.flight, flight{no: b.No, pos: b.Pos})
+	w.inFlight = append(w.inFlight, inFlight{no: b.No, pos: b.Pos})
 	return b, true
 }
 
@@ -143,31 +143,31 @@ func (w *Writer) Seal(b *Batch) {
 // Reuse says that nobody reads the rows of the batch that was sealed last any
 // more: their memory is that of the next. It touches what Seal does.
 func (w *Writer) Reuse(b *Batch) {
-	w.chain.rows.reuse(b.Rows)
+	w.chain.rows.recycle(b.Rows)
 	b.Rows = nil
 }
 
 // Written says that the batch stands in the log, not yet that it will after a crash.
 func (w *Writer) Written(no uint64) {
-	for i := range w.flight {
-		if w.flight[i].no == no {
-			w.flight[i].written = true
+	for i := range w.inFlight {
+		if w.inFlight[i].no == no {
+			w.inFlight[i].written = true
 			if mutant.On("released-at-written") && !w.failed {
-				w.released = w.flight[i].pos
+				w.released = w.inFlight[i].pos
 			}
 			return
 		}
-		invariant.Check(w.flight[i].written, "store: batch %d written before batch %d", no, w.flight[i].no)
+		invariant.Check(w.inFlight[i].written, "store: batch %d written before batch %d", no, w.inFlight[i].no)
 	}
 	invariant.Check(false, "store: batch %d is not in flight", no)
 }
 
 // Synced says that the batch and all before it will be there after a crash.
 func (w *Writer) Synced(no uint64) {
-	for len(w.flight) > 0 && w.flight[0].no <= no {
-		f := w.flight[0]
+	for len(w.inFlight) > 0 && w.inFlight[0].no <= no {
+		f := w.inFlight[0]
 		invariant.Check(f.written, "store: batch %d synced before it was written", f.no)
-		w.flight = w.flight[1:]
+		w.inFlight = w.inFlight[1:]
 		if !w.failed {
 			w.released = max(w.released, f.pos)
 		}
@@ -186,13 +186,13 @@ func (w *Writer) End() Pos { return w.end }
 // Backlog is how many entries wait for a batch.
 func (w *Writer) Backlog() int { return len(w.waiting) }
 
-// weigh is about how many bytes an entry will take.
-func weigh(e *Entry) int {
+// entrySize is about how many bytes an entry will take.
+func entrySize(e *Entry) int {
 	n := 512
 	if r, ok := e.Record.(Snapshot); ok {
 		n += len(r.Journal)
 	}
-	eachParts(e.Record, func(parts []actor.Part) {
+	visitParts(e.Record, func(parts []actor.Part) {
 		for i := range parts {
 			n += len(parts[i].Bytes)
 		}

@@ -17,19 +17,19 @@ import (
 // A Writer under any order of appending, writing, syncing and crashing keeps its
 // four promises, and what survives a crash is the log up to some batch that is
 // not before the last synced one.
-func TestTheWriterKeepsItsPromises(t *testing.T) {
+func TestWriterGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := &Memory{}
 		var end Mark
 		for life := range 3 {
-			end = live(t, kv, end, byte(life))
+			end = runWriter(t, kv, end, byte(life))
 		}
 	})
 }
 
-// live runs one life of a log up to its crash, applies to kv what survived, and
+// runWriter runs one life of a log up to its crash, applies to kv what survived, and
 // returns where it ends.
-func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
+func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
 	w := NewWriter(config)
 	next := map[string]uint64{}
@@ -126,10 +126,10 @@ func live(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	return end
 }
 
-func TestAFailedLogReleasesNothingMore(t *testing.T) {
+func TestFailedWriterReleasesNothing(t *testing.T) {
 	w := NewWriter(WriterConfig{Node: "n1"})
 	w.Failed()
-	s := newStory(t, "alice")
+	s := newEntryBuilder(t, "alice")
 	if end := w.Append([]Entry{s.accept("hi")}); end <= w.Released() {
 		t.Errorf("what was appended after the failure ends at %d, released is %d", end, w.Released())
 	}
@@ -138,10 +138,10 @@ func TestAFailedLogReleasesNothingMore(t *testing.T) {
 	}
 }
 
-func TestTheSameSeedMakesTheSameBytes(t *testing.T) {
+func TestSameSeedSameBytes(t *testing.T) {
 	chain := func(seed byte) (all []Batch) {
 		w := NewWriter(WriterConfig{Node: "n1", Seed: [32]byte{seed}})
-		s := newStory(t, "alice")
+		s := newEntryBuilder(t, "alice")
 		for range 3 {
 			w.Append([]Entry{s.accept(large), s.end("bye")})
 			b, _ := w.Next()
@@ -158,10 +158,10 @@ func TestTheSameSeedMakesTheSameBytes(t *testing.T) {
 }
 
 // Whose memory is used again or not, the bytes are the same.
-func TestReuseChangesNoByte(t *testing.T) {
+func TestReuseDoesNotChangeRows(t *testing.T) {
 	chain := func(reuse bool) (all []Row) {
 		w := NewWriter(WriterConfig{Node: "n1"})
-		s := newStory(t, "alice")
+		s := newEntryBuilder(t, "alice")
 		for n := range 20 {
 			var entries []Entry
 			for range 1 + n%5 {
@@ -186,7 +186,7 @@ func TestReuseChangesNoByte(t *testing.T) {
 	}
 }
 
-func TestEachDamageToTheChainIsFound(t *testing.T) {
+func TestVerifyDetectsDamage(t *testing.T) {
 	batch := func(no uint64) string { return string(batchKey("n1", no)) }
 	entry := func(n uint64) string { return string(entryKey(actor.NewID("alice", "s-1"), n)) }
 	for _, c := range []struct {
@@ -198,7 +198,7 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 			"the log of n1 ends at batch 3, before its anchor at batch 5"},
 		{"batch lost", func(m *Memory) { m.delete([]byte(batch(3))) }, "batch 3 of n1 is missing"},
 		{"all lost", func(m *Memory) { *m = Memory{} }, "ends at batch 0, before its anchor at batch 5"},
-		{"record changed", func(m *Memory) { change(m, batch(3), 60) }, "batch"},
+		{"record changed", func(m *Memory) { corrupt(m, batch(3), 60) }, "batch"},
 		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
 			"key " + batch(3) + ": batch 3 of n1: byte"},
 		{"record replaced by another", func(m *Memory) {
@@ -208,12 +208,12 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 		{"last record replaced", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: []byte(batch(5)), Value: (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode()}})
 		}, "batch 5 of n1: hash "},
-		{"payload changed", func(m *Memory) { change(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": is not what was written"},
+		{"payload changed", func(m *Memory) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": is not what was written"},
 		{"payload lost", func(m *Memory) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
-		{"event changed", func(m *Memory) { change(m, string(eventKey("default", newStory(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
-		{"blob changed", func(m *Memory) { change(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "is not"},
+		{"event changed", func(m *Memory) { corrupt(m, string(eventKey("default", newEntryBuilder(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
+		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "is not"},
 	} {
-		l, s := newLog(t), newStory(t, "alice")
+		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		var anchor Mark
 		for range 5 {
 			anchor = l.write(s.accept(large))
@@ -229,8 +229,8 @@ func TestEachDamageToTheChainIsFound(t *testing.T) {
 }
 
 // A value that is whole, and of a batch further on, may still stand in the wrong place.
-func TestASnapshotInAnothersPlaceIsFound(t *testing.T) {
-	l, alice, bob := newLog(t), newStory(t, "alice"), newStory(t, "bob")
+func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
+	l, alice, bob := newTestLog(t), newEntryBuilder(t, "alice"), newEntryBuilder(t, "bob")
 	l.write(alice.accept("a"), bob.accept("b"))
 	l.write(alice.snapshot(l.m))
 	anchor := l.write(bob.snapshot(l.m))
@@ -253,8 +253,8 @@ func hashAt(m *Memory, no uint64) actor.Hash {
 }
 
 // Snapshots and blobs are put again, by this node or another: the chain knows.
-func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
-	l, s := newLog(t), newStory(t, "alice")
+func TestReplacedValuesVerify(t *testing.T) {
+	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
 	l.write(s.snapshot(l.m))
 	l.write(s.accept(large), s.accept(large))
@@ -274,7 +274,7 @@ func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	change(l.m, string(snapshotKey(s.id)), 60)
+	corrupt(l.m, string(snapshotKey(s.id)), 60)
 	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: is not what was written") {
 		t.Errorf("a changed snapshot: %v", err)
 	}
@@ -282,9 +282,9 @@ func TestWhatIsPutAgainStaysVerifiable(t *testing.T) {
 
 // A start reads what is recent, be it many batches or few large ones; what is
 // older waits for VerifyAll.
-func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
+func TestVerifyCoversRecentBatches(t *testing.T) {
 	for _, entries := range []int{1, 100} {
-		l, s := newLog(t), newStory(t, "alice")
+		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		l.write(s.accept("hi"))
 		batches, cut := min(RecentBatches, (RecentEntries+entries-1)/entries)+1, 0
 		var anchor Mark
@@ -298,14 +298,14 @@ func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
 			}
 		}
 		old, recent := l.m.Clone(), l.m.Clone()
-		change(old, string(entryKey(s.id, uint64(cut-entries))), 30)
+		corrupt(old, string(entryKey(s.id, uint64(cut-entries))), 30)
 		if end, err := Verify(old, "n1", anchor); err != nil || end != anchor {
 			t.Errorf("%d at once: %+v, %v", entries, end, err)
 		}
 		if _, err := VerifyAll(old, "n1", anchor); err == nil {
 			t.Errorf("%d at once: an old entry was changed, and nobody noticed", entries)
 		}
-		change(recent, string(entryKey(s.id, uint64(cut))), 30)
+		corrupt(recent, string(entryKey(s.id, uint64(cut))), 30)
 		if _, err := Verify(recent, "n1", anchor); err == nil {
 			t.Errorf("%d at once: a recent entry was changed, and nobody noticed", entries)
 		}
@@ -323,7 +323,7 @@ func TestVerifyBeginsWhereItIsRecent(t *testing.T) {
 	}
 }
 
-func TestTheAnchorSurvivesATornWrite(t *testing.T) {
+func TestAnchorSurvivesTornWrite(t *testing.T) {
 	older, newer := Mark{7, 9, actor.HashOf([]byte("a"))}, Mark{8, 11, actor.HashOf([]byte("b"))}
 	file := make([]byte, AnchorFileBytes)
 	copy(file, EncodeAnchor("n1", older))
@@ -355,7 +355,7 @@ func TestTheAnchorSurvivesATornWrite(t *testing.T) {
 
 // What a simple turn costs on its way to the disk: a message taken and answered.
 func BenchmarkWriter(b *testing.B) {
-	w, s := NewWriter(WriterConfig{Node: "n1"}), newStory(b, "alice")
+	w, s := NewWriter(WriterConfig{Node: "n1"}), newEntryBuilder(b, "alice")
 	rows := 0
 	for b.Loop() {
 		w.Append([]Entry{s.accept("hello"), s.end("bye")})

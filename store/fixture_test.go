@@ -12,7 +12,7 @@ import (
 
 // A story is one actor's life: runs that come, ask, are answered and end, in
 // entries as a cell would write them.
-type story struct {
+type entryBuilder struct {
 	t    testing.TB
 	id   actor.ID
 	n    uint64
@@ -21,17 +21,17 @@ type story struct {
 	due  actor.Time
 }
 
-func newStory(t testing.TB, name string) *story {
-	return &story{t: t, id: actor.NewID(name, "s-1"), at: 1_000_000_000}
+func newEntryBuilder(t testing.TB, name string) *entryBuilder {
+	return &entryBuilder{t: t, id: actor.NewID(name, "s-1"), at: 1_000_000_000}
 }
 
-func (s *story) shard() uint16 { return uint16(s.id.Agent[0]) }
+func (s *entryBuilder) shard() uint16 { return uint16(s.id.Agent[0]) }
 
-func (s *story) run(i uint64) actor.CallID {
+func (s *entryBuilder) run(i uint64) actor.CallID {
 	return actor.NewCallID(actor.Time(i*1_000_000_000), uint64(s.id.Agent[0]), i)
 }
 
-func (s *story) entry(r Record, due actor.Time, events ...RunEvent) Entry {
+func (s *entryBuilder) entry(r Record, due actor.Time, events ...RunEvent) Entry {
 	s.n++
 	e := Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: s.n, Record: r, Events: events, WasDue: s.due, Due: due}
 	s.due = due
@@ -39,7 +39,7 @@ func (s *story) entry(r Record, due actor.Time, events ...RunEvent) Entry {
 }
 
 // accept begins the next run.
-func (s *story) accept(text string) Entry {
+func (s *entryBuilder) accept(text string) Entry {
 	s.runs++
 	s.at++
 	id := s.run(s.runs)
@@ -52,12 +52,12 @@ func (s *story) accept(text string) Entry {
 	return s.entry(Accepted{c, s.at, actor.HashOf([]byte("v1"))}, due, s.event(1), s.event(2))
 }
 
-func (s *story) event(seq uint64) RunEvent {
+func (s *entryBuilder) event(seq uint64) RunEvent {
 	return RunEvent{s.run(s.runs), seq, fmt.Appendf(nil, `{"n":%d}`, seq)}
 }
 
 // work asks a tool and has its answer.
-func (s *story) work(answer string) []Entry {
+func (s *entryBuilder) work(answer string) []Entry {
 	run := s.run(s.runs)
 	return []Entry{
 		s.entry(Asking{run, s.at, []Asked{{Ask: actor.Ask{Kind: actor.AskTool, Name: "look"}, Attempt: 1, Clock: actor.NewClock(s.at, 5)}}, nil}, s.due, s.event(3)),
@@ -66,19 +66,19 @@ func (s *story) work(answer string) []Entry {
 }
 
 // end ends the last run.
-func (s *story) end(text string) Entry {
+func (s *entryBuilder) end(text string) Entry {
 	run := s.run(s.runs)
 	return s.entry(Ended{Call: run, At: s.at, Until: actor.Forever,
 		Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text)}}, 0, s.event(4))
 }
 
 // snapshot folds what kv has of the actor.
-func (s *story) snapshot(kv KV) Entry {
+func (s *entryBuilder) snapshot(kv KV) Entry {
 	j := s.journal(kv)
 	return Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: SnapshotOf(&j), WasDue: s.due, Due: s.due}
 }
 
-func (s *story) journal(kv KV) Journal {
+func (s *entryBuilder) journal(kv KV) Journal {
 	s.t.Helper()
 	saved, err := LoadActor(kv, s.id)
 	if err != nil {
@@ -92,17 +92,17 @@ func (s *story) journal(kv KV) Journal {
 }
 
 // A log writes what it is given at once.
-type log struct {
+type testLog struct {
 	t testing.TB
 	w *Writer
 	m *Memory
 }
 
-func newLog(t testing.TB) *log {
-	return &log{t, NewWriter(WriterConfig{Node: "n1"}), &Memory{}}
+func newTestLog(t testing.TB) *testLog {
+	return &testLog{t, NewWriter(WriterConfig{Node: "n1"}), &Memory{}}
 }
 
-func (l *log) write(entries ...Entry) Mark {
+func (l *testLog) write(entries ...Entry) Mark {
 	l.t.Helper()
 	l.w.Append(entries)
 	var last Mark
