@@ -10,17 +10,18 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// An anchor says, outside the log, how far the log was synced. It stands in two
-// slots that are written in turn, so that a torn write leaves the other.
+// An anchor stores, outside the log, the Mark up to which the log was synced. Its
+// file has two slots that are written alternately: a torn write damages only one.
 const (
 	AnchorSlotBytes = 256
-	AnchorSlotApart = 4096 // from the beginning of one to that of the other
+	AnchorSlotApart = 4096 // distance between the starts of the slots
 	AnchorFileBytes = AnchorSlotApart + AnchorSlotBytes
 )
 
+// anchorSumOffset is the offset of the checksum in a slot. It covers all bytes before it.
 const anchorSumOffset = AnchorSlotBytes - len(actor.Hash{})
 
-// EncodeAnchor writes one slot.
+// EncodeAnchor returns the AnchorSlotBytes of one slot.
 func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	var e actor.Encoder
 	e.Uint(frameVersion)
@@ -33,8 +34,8 @@ func EncodeAnchor(node actor.NodeID, m Mark) []byte {
 	return e.Buf
 }
 
-// DecodeAnchor reads a file of two slots: the later mark of those that are whole,
-// and in which slot it stands. The other one is to be written next.
+// DecodeAnchor returns the later mark of the intact slots of an anchor file, and its
+// slot. The next anchor MUST be written to the other slot.
 func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) {
 	slot = -1
 	var errs []error

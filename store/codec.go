@@ -11,29 +11,29 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// CodecVersion is the first byte of every entry and every journal that is written.
-// Those of every version before are read, for good; a later one is refused: a
-// store is read by a program that knows its format.
+// CodecVersion is the first byte of every entry and journal that is written. All
+// earlier versions MUST remain readable. A later version is rejected, because this
+// program does not know its format.
 //
-//  1. the first
-//  2. Added, Streamed, Rebased; what actors keep; how asks are asked again and shown
-//  3. snapshots that name the entries with outcomes, instead of holding those
+//  1. initial version
+//  2. Added, Streamed, Rebased; actor state; retries and streaming of asks
+//  3. snapshots refer to the entries with outcomes instead of containing the outcomes
 const CodecVersion = 3
 
-// frameVersion is the first byte of what holds entries together: batches, the
-// anchor, the owners of runs. It has not changed.
+// frameVersion is the first byte of batch records, anchors and run owners. It has
+// never changed.
 const frameVersion = 1
 
-// Bounds of what the codec takes in. Those of the runtime are narrower.
+// Bounds of the decoder. The limits of the runtime are lower.
 const (
-	AsksMax          = 1 << 16   // of one step
-	EventsMax        = 1 << 16   // of one entry
-	EventBytesMax    = 8 << 20   // a run event: the longest message, as JSON
-	SnapshotBytesMax = 256 << 20 // a journal
-	itemsMax         = 1 << 24   // of a list in a journal; its bytes bound it sooner
+	AsksMax          = 1 << 16   // asks of one step
+	EventsMax        = 1 << 16   // run events of one entry
+	EventBytesMax    = 8 << 20   // bytes of a run event: the longest message, as JSON
+	SnapshotBytesMax = 256 << 20 // bytes of an encoded journal
+	itemsMax         = 1 << 24   // items of a list in a journal; SnapshotBytesMax is reached first
 )
 
-// The tags of records on the disk; a number once given is never given again.
+// The tags of records on disk. A number MUST NOT be reused.
 const (
 	tagAccepted = iota + 1
 	tagAsking
@@ -50,11 +50,11 @@ const (
 	tagRebased
 )
 
-// An encoder adds the words of this room to those of actor.
+// encoder extends actor.Encoder with the types of this package.
 type encoder struct {
 	actor.Encoder
-	version1       bool // writes as a program of the first version
-	beyondVersion1 bool // and that could not have said all
+	version1       bool // write the format of version 1
+	beyondVersion1 bool // set with version1 if that format cannot represent the value
 }
 
 func (w *encoder) writeVersion() {
@@ -67,18 +67,18 @@ func (w *encoder) writeVersion() {
 
 type decoder struct {
 	*actor.Decoder
-	version uint64 // in which version
+	version uint64 // of the encoded value
 }
 
-// EncodeEntry writes an entry as DecodeEntry reads it.
+// EncodeEntry returns the encoding of an entry for DecodeEntry.
 func EncodeEntry(e Entry) []byte {
 	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, entrySize(&e))}}
 	w.entry(&e, e.Record, true)
 	return w.Buf
 }
 
-// entry writes an entry with some record for its own, and with the bodies of its
-// events or without.
+// entry writes an entry with record in place of e.Record. Without bodies it writes
+// the events with empty bodies, as they are stored under keys of their own.
 func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.writeVersion()
 	w.ID(e.Actor)
@@ -101,8 +101,8 @@ func (w *encoder) entry(e *Entry, record Record, bodies bool) {
 	w.Int(int64(e.Due))
 }
 
-// DecodeEntry reads an entry. It never panics, keeps nothing of b, and what it
-// accepts encodes to the same bytes again.
+// DecodeEntry decodes an entry. It never panics and retains no part of b. An entry
+// that it accepts encodes to the same bytes, if b has the current version.
 func DecodeEntry(b []byte) (Entry, error) {
 	r := newDecoder(b)
 	if err := r.readVersion("entry", CodecVersion); err != nil {
@@ -127,7 +127,7 @@ func DecodeEntry(b []byte) (Entry, error) {
 	return e, nil
 }
 
-// EncodeJournal writes a journal as DecodeJournal reads it: what a Snapshot holds.
+// EncodeJournal returns the encoding of a journal for DecodeJournal, the content of a Snapshot.
 func EncodeJournal(j *Journal) []byte {
 	w := &encoder{Encoder: actor.Encoder{Buf: make([]byte, 0, 1024)}}
 	w.journal(j)
@@ -149,32 +149,32 @@ func (w *encoder) journal(j *Journal) {
 	w.items(j.Kept)
 }
 
-// outcomes writes those of which the entry is not known, then which entries say
-// the others.
+// outcomes writes the complete outcomes of unknown entries, then references to the
+// entries with the others.
 func (w *encoder) outcomes(j *Journal) {
-	away := slices.Clone(j.Away)
-	var whole []Ended
+	evicted := slices.Clone(j.Away)
+	var complete []Ended
 	for i := range j.Ended {
 		if e := &j.Ended[i]; e.n > 0 {
-			away = append(away, e.evicted())
+			evicted = append(evicted, e.evicted())
 		} else {
-			whole = append(whole, *e)
+			complete = append(complete, *e)
 		}
 	}
 	if mutant.On("snapshot-forgets-outcomes") {
-		away, whole = nil, nil
+		evicted, complete = nil, nil
 	}
-	w.Uint(uint64(len(whole)))
-	for i := range whole {
-		w.ended(whole[i])
+	w.Uint(uint64(len(complete)))
+	for i := range complete {
+		w.ended(complete[i])
 	}
 	if w.version1 {
-		w.beyondVersion1 = w.beyondVersion1 || len(away) > 0
+		w.beyondVersion1 = w.beyondVersion1 || len(evicted) > 0
 		return
 	}
-	w.Uint(uint64(len(away)))
-	for i := range away {
-		a := &away[i]
+	w.Uint(uint64(len(evicted)))
+	for i := range evicted {
+		a := &evicted[i]
 		w.CallID(a.Call)
 		w.Uint(a.N)
 		w.time(a.Until)
@@ -203,7 +203,7 @@ func (r decoder) evicted() Away {
 	return a
 }
 
-// DecodeJournal reads a journal, under the same promises as DecodeEntry.
+// DecodeJournal decodes a journal, with the same guarantees as DecodeEntry.
 func DecodeJournal(b []byte) (Journal, error) {
 	r := newDecoder(b)
 	if err := r.readVersion("snapshot", CodecVersion); err != nil {
@@ -222,7 +222,7 @@ func DecodeJournal(b []byte) (Journal, error) {
 
 func newDecoder(b []byte) decoder { return decoder{Decoder: actor.NewDecoder(b)} }
 
-// readVersion reads the first byte of what comes in versions up to the newest.
+// readVersion reads the first byte of an encoded value and rejects versions above newest.
 func (r *decoder) readVersion(what string, newest uint64) error {
 	r.version = r.Uint()
 	if r.Err() == nil && (r.version == 0 || r.version > newest) {
@@ -307,7 +307,7 @@ func (w *encoder) record(record Record) {
 	}
 }
 
-// journalVersion1 is a journal as the first version wrote it.
+// journalVersion1 reencodes a journal in the format of version 1.
 func (w *encoder) journalVersion1(journal []byte) []byte {
 	j := invariant.Must(DecodeJournal(journal))
 	old := &encoder{version1: true}
@@ -357,7 +357,7 @@ func (r decoder) record() Record {
 	}
 }
 
-// askHeader is what the records about one ask begin with.
+// askHeader writes the common first fields of records about one ask.
 func (w *encoder) askHeader(run actor.CallID, step uint32, index uint16, at actor.Time) {
 	w.CallID(run)
 	w.Uint(uint64(step))
@@ -528,7 +528,7 @@ func (r decoder) items(limit int) []actor.StateItem {
 	})
 }
 
-// ask leaves out Work and Body: they are not written down.
+// ask omits Work and Body, which are never stored.
 func (w *encoder) ask(a actor.Ask) {
 	w.Uint(uint64(a.Kind))
 	w.String(a.Name)
@@ -570,12 +570,12 @@ func (r decoder) time() actor.Time { return actor.Time(r.Int()) }
 
 func (r decoder) uint32(what string) uint32 { return uint32(r.UintMax(1<<32-1, what)) }
 
-// decodeList reads n items; it stops at the first that is wrong.
+// decodeList decodes n items. It stops at the first invalid item and returns nil.
 func decodeList[T any](r decoder, n int, item func() T) []T {
 	if n == 0 {
 		return nil
 	}
-	all := make([]T, 0, min(n, 16)) // what a stranger says is not believed before it is read
+	all := make([]T, 0, min(n, 16)) // n is untrusted input: grow while items decode
 	for range n {
 		v := item()
 		if r.Err() != nil {

@@ -32,7 +32,7 @@ func drawParts(t *rapid.T) []actor.Part {
 		switch rapid.IntRange(0, 3).Draw(t, "part") {
 		case 0:
 			parts = append(parts, actor.Part{Media: actor.MediaText, Blob: actor.HashOf([]byte(drawName(t))), Size: 7})
-		case 1: // on both sides of the size from which a part is stored by itself
+		case 1: // on both sides of the size limit of blobs
 			n := rapid.IntRange(BlobBytesMin-1, BlobBytesMin+2).Draw(t, "size")
 			parts = append(parts, actor.Part{Media: actor.MediaJSON, Bytes: bytes.Repeat([]byte{rapid.Byte().Draw(t, "byte")}, n)})
 		default:
@@ -140,7 +140,7 @@ func drawJournal(t *rapid.T) Journal {
 	return j
 }
 
-// drawRecord draws each kind that has a tag.
+// drawRecord draws a record of a random tag.
 func drawRecord(t *rapid.T, of actor.ID) Record {
 	return drawRecordOf(t, of, rapid.IntRange(tagAccepted, tagRebased).Draw(t, "tag"))
 }
@@ -222,8 +222,8 @@ func TestJournalRoundTrip(t *testing.T) {
 	})
 }
 
-// Every field of what is encoded must come back: one that a codec forgets reads
-// as zero.
+// A field that the codec omits decodes as zero. Each exported field must be non-zero
+// in some decoded value.
 func TestCodecCoversEveryField(t *testing.T) {
 	seen := map[string]bool{}
 	rapid.Check(t, func(t *rapid.T) {
@@ -242,7 +242,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		Buried{}, Added{}, Streamed{}, Rebased{}, actor.StateItem{}, Snapshot{}, Journal{}, Away{}, Run{}, Step{}, Asked{}, actor.Clock{}, actor.Answer{}} {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
-			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // the others are made of these
+			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // unexported fields are derived
 				t.Errorf("%s never came back", name)
 			}
 		}
@@ -314,18 +314,18 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What the first version wrote is read as what it meant; what it could not say is
-// not written as if it had.
+// Encodings of version 1 decode to the same values. A value that version 1 cannot
+// represent is marked as such.
 func TestVersion1IsReadable(t *testing.T) {
-	said, unsaid := 0, 0
+	representable, beyond := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		e := rapid.Custom(drawEntry).Draw(t, "entry")
 		w := &encoder{version1: true}
 		if w.entry(&e, e.Record, true); w.beyondVersion1 {
-			unsaid++
+			beyond++
 			return
 		}
-		said++
+		representable++
 		back, err := DecodeEntry(w.Buf)
 		if err != nil || w.Buf[0] != 1 {
 			t.Fatalf("% x: %v", w.Buf, err)
@@ -341,7 +341,7 @@ func TestVersion1IsReadable(t *testing.T) {
 			t.Fatalf("wrote %+v, read %+v", e, back)
 		}
 	})
-	if said == 0 || unsaid == 0 {
-		t.Errorf("%d entries are of the first version, %d are not: want both", said, unsaid)
+	if representable == 0 || beyond == 0 {
+		t.Errorf("%d entries are of the first version, %d are not: want both", representable, beyond)
 	}
 }

@@ -12,43 +12,47 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Finding is one thing that is wrong with a store.
+// Finding is one defect of a store.
 type Finding struct {
-	Where string // the key, or the file
+	Where string // key or file
 	What  string
-	Lost  string // what nobody can read any more because of it; empty: nothing
+	Lost  string // data that cannot be read because of it; empty if none
 }
 
-// FindingsMax is how many findings are kept; more are only counted.
+// FindingsMax is the maximum number of retained findings. Further ones are only counted.
 const FindingsMax = 1000
 
-// Examination is what a look at every key of a store came to.
+// Examination is the result of Examine.
 type Examination struct {
-	End      Mark // of the chain, as far as it can be followed
+	End      Mark // last batch of the chain that could be decoded
 	Batches  uint64
 	Payloads uint64
 	Actors   uint64
 	Entries  uint64
-	Open     uint64 // runs that have not ended
+	Open     uint64 // open runs
 	Runs     uint64
 	Events   uint64
 	Blobs    uint64
-	Bytes    uint64 // of keys and values
-	Unused   uint64 // blobs that no entry refers to
-	Wrong    uint64 // findings, with those that were not kept
+	Bytes    uint64 // total size of keys and values
+	Unused   uint64 // blobs without a reference
+	Wrong    uint64 // number of findings, including those not retained
 	Findings []Finding
 }
 
-// Examine looks at every key: the chain from its beginning, every payload against
-// its digest, every actor's journal, and that the indexes say what the journals
-// say. Where Open stops at the first thing that is wrong, this goes on and finds
-// them all. It changes nothing. Event judges the body of a run event, progress is
-// told the number of keys seen so far, now and then; either may be nil.
+// Examine checks every key of a store:
+//
+//   - the chain from its start, and every payload against its digest
+//   - the journal of every actor
+//   - the indexes against the journals
+//
+// Unlike VerifyAll, it continues after a defect and reports all of them. It changes
+// nothing. The function event validates the body of a run event. The function progress
+// is called every 4,096 keys with the number of keys read so far. Either may be nil.
 func Examine(kv KV, node actor.NodeID, anchor Mark, event func(body []byte) error, progress func(keys uint64)) (Examination, error) {
 	x := examiner{kv: kv, node: node, anchor: anchor, event: event, progress: progress,
 		due: map[string]bool{}, used: map[string]bool{}, owners: map[actor.CallID]RunOwner{}, lastEvents: map[actor.CallID]lastEvent{}}
-	for _, look := range []func() error{x.checkChain, x.checkActors, x.checkRuns, x.checkEvents, x.checkIndex, x.checkBlobs, x.checkUnknownKeys} {
-		if err := look(); err != nil {
+	for _, check := range []func() error{x.checkChain, x.checkActors, x.checkRuns, x.checkEvents, x.checkIndex, x.checkBlobs, x.checkUnknownKeys} {
+		if err := check(); err != nil {
 			return x.Examination, err
 		}
 	}
@@ -63,13 +67,13 @@ type examiner struct {
 	event      func([]byte) error
 	progress   func(uint64)
 	keys       uint64
-	due        map[string]bool            // rows that the expiry index must have
-	used       map[string]bool            // blobs that are referred to, by key
-	owners     map[actor.CallID]RunOwner  // of runs, as the journals say
-	lastEvents map[actor.CallID]lastEvent // the last event of each run, as the journals say
+	due        map[string]bool            // expected keys of the expiry index
+	used       map[string]bool            // keys of referenced blobs
+	owners     map[actor.CallID]RunOwner  // owners of runs according to the journals
+	lastEvents map[actor.CallID]lastEvent // last event of each run according to the journals
 }
 
-// lastEvent is an event, and the entry that has it.
+// lastEvent is the number of an event and the entry with it.
 type lastEvent struct {
 	seq   uint64
 	entry uint64
@@ -83,7 +87,7 @@ func (x *examiner) report(where []byte, lost, format string, args ...any) {
 	}
 }
 
-// scan shows the keys of a prefix, which ends in a slash.
+// scan calls each with all keys of a prefix, which MUST end in a slash, and counts them.
 func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
 	return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		x.Bytes += uint64(len(key) + len(value))
@@ -95,10 +99,10 @@ func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
 	})
 }
 
-// checkChain follows the batches, over gaps too.
+// checkChain checks the batches of the node. It continues after gaps.
 func (x *examiner) checkChain() error {
 	prefix := nodeKey(x.node)
-	next, whole := uint64(1), true
+	next, intact := uint64(1), true
 	err := x.scan(prefix, func(key, value []byte) {
 		no, err := lastNumber(key, len(prefix))
 		if err != nil {
@@ -107,17 +111,17 @@ func (x *examiner) checkChain() error {
 		}
 		if no != next {
 			x.report(batchKey(x.node, next), "", "batch %d is missing, the next is %d: what it proves of its entries is not known", next, no)
-			whole = false
+			intact = false
 		}
 		next = no + 1
 		x.Batches++
 		r, err := decodeBatch(value)
 		if err != nil {
 			x.report(key, "", "batch %d: %v", no, err)
-			whole = false
+			intact = false
 			return
 		}
-		if whole && (r.prev != x.End.Hash || r.from != x.End.Pos) {
+		if intact && (r.prev != x.End.Hash || r.from != x.End.Pos) {
 			x.report(key, "", "batch %d does not follow the batch before", no)
 		}
 		for _, p := range r.payloads {
@@ -126,7 +130,7 @@ func (x *examiner) checkChain() error {
 				x.report(p.Key, lossOf(p.Key), "of batch %d: %v", no, err)
 			}
 		}
-		x.End, whole = Mark{no, r.to, actor.HashOf(value)}, true
+		x.End, intact = Mark{no, r.to, actor.HashOf(value)}, true
 		if no == x.anchor.Batch && x.End != x.anchor {
 			x.report(key, "", "batch %d is not the one that the anchor names", no)
 		}
@@ -138,7 +142,7 @@ func (x *examiner) checkChain() error {
 	return err
 }
 
-// lossOf says what goes with a value.
+// lossOf describes the data that is lost with the value of a key.
 func lossOf(key []byte) string {
 	parts := strings.Split(string(key), "/")
 	switch {
@@ -154,7 +158,8 @@ func lossOf(key []byte) string {
 	return ""
 }
 
-// checkActors folds every journal, with the entries that a snapshot stands for.
+// checkActors reads the entries of every actor, including those before its snapshot,
+// and checks its journal.
 func (x *examiner) checkActors() error {
 	var id actor.ID
 	var entries []Entry
@@ -203,7 +208,8 @@ func (x *examiner) checkActors() error {
 	return err
 }
 
-// checkActor folds one journal: from the first entry, and from the snapshot.
+// checkActor folds one journal from its snapshot, or from the first entry without one.
+// It checks that each evicted outcome is in its entry.
 func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	x.Actors++
 	saved, shard := Saved{Entries: entries}, uint16(0)
@@ -226,11 +232,11 @@ func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	for i := range journal.Away {
 		a := &journal.Away[i]
 		at, ok := slices.BinarySearchFunc(entries, a.N, func(e Entry, n uint64) int { return cmp.Compare(e.N, n) })
-		var says Ended
+		var outcome Ended
 		if ok {
-			says, _ = entries[at].Record.(Ended)
+			outcome, _ = entries[at].Record.(Ended)
 		}
-		if says.Call != a.Call {
+		if outcome.Call != a.Call {
 			x.report(entryKey(id, a.N), fmt.Sprintf("what call %s came to", a.Call), "says nothing of call %s, which its snapshot says that it does", a.Call)
 		}
 	}
@@ -240,7 +246,7 @@ func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	}
 }
 
-// checkRuns compares who owns the runs.
+// checkRuns compares the owners of runs with the journals.
 func (x *examiner) checkRuns() error {
 	seen := map[actor.CallID]bool{}
 	err := x.scan([]byte("t/"), func(key, value []byte) {
@@ -273,8 +279,8 @@ func (x *examiner) checkRuns() error {
 	return err
 }
 
-// checkEvents sees that each run's are dense and as many as its entries say, and what
-// each says.
+// checkEvents checks that the events of each run are dense and reach the last number
+// in its entries. It passes their bodies to x.event.
 func (x *examiner) checkEvents() error {
 	var run actor.CallID
 	next := uint64(1)
@@ -321,7 +327,7 @@ func (x *examiner) checkEvents() error {
 	return err
 }
 
-// checkIndex compares the expiry index with what is open.
+// checkIndex compares the expiry index with the open runs.
 func (x *examiner) checkIndex() error {
 	err := x.scan([]byte("x/"), func(key, _ []byte) {
 		if !x.due[string(key)] {
@@ -335,7 +341,7 @@ func (x *examiner) checkIndex() error {
 	return err
 }
 
-// checkBlobs sees that each is what its name says, and whether anyone needs it.
+// checkBlobs checks the hash of each blob and counts those without a reference.
 func (x *examiner) checkBlobs() error {
 	return x.scan([]byte("t/"), func(key, value []byte) {
 		parts := strings.Split(string(key), "/")
@@ -356,9 +362,8 @@ func (x *examiner) checkBlobs() error {
 	})
 }
 
-// checkUnknownKeys are keys that nothing of ours writes.
+// checkUnknownKeys reports keys of no known kind.
 func (x *examiner) checkUnknownKeys() error {
-
 	return x.kv.Scan([]byte{0}, []byte{0xff}, func(key, _ []byte) bool {
 		parts := strings.Split(string(key), "/")
 		family := ""

@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// examinedStore is a log of two actors, one with a run that is open, and its anchor.
+// examinedStore returns a log of two actors and its anchor. Alice has an open run.
 func examinedStore(t *testing.T) (*testLog, Mark) {
 	l := newTestLog(t)
 	for _, name := range []string{"alice", "bob"} {
@@ -32,17 +32,17 @@ func TestExamineIntactStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := uint64(0)
+	reported := uint64(0)
 	x, err := Examine(l.m, "n1", end, func(body []byte) error {
 		if !strings.HasPrefix(string(body), `{"n":`) {
 			return fmt.Errorf("no event")
 		}
 		return nil
-	}, func(keys uint64) { told = keys })
+	}, func(keys uint64) { reported = keys })
 	if err != nil || x.Wrong != 0 {
 		t.Fatalf("%v %+v", err, x.Findings)
 	}
-	if x.End != end || x.Actors != 2 || x.Entries != 9 || x.Open != 1 || x.Runs != 3 || x.Events != 10 || x.Blobs != 1 || x.Unused != 0 || x.Batches != end.Batch || x.Bytes == 0 || told > 4096 {
+	if x.End != end || x.Actors != 2 || x.Entries != 9 || x.Open != 1 || x.Runs != 3 || x.Events != 10 || x.Blobs != 1 || x.Unused != 0 || x.Batches != end.Batch || x.Bytes == 0 || reported > 4096 {
 		t.Errorf("%+v", x)
 	}
 }

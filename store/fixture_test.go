@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A story is one actor's life: runs that come, ask, are answered and end, in
-// entries as a cell would write them.
+// entryBuilder builds the entries of one actor as a cell would write them: runs are
+// accepted, ask a tool, receive the answer and end.
 type entryBuilder struct {
 	t    testing.TB
 	id   actor.ID
@@ -38,7 +38,7 @@ func (s *entryBuilder) entry(r Record, due actor.Time, events ...RunEvent) Entry
 	return e
 }
 
-// accept begins the next run.
+// accept starts the next run.
 func (s *entryBuilder) accept(text string) Entry {
 	s.runs++
 	s.at++
@@ -56,7 +56,7 @@ func (s *entryBuilder) event(seq uint64) RunEvent {
 	return RunEvent{s.run(s.runs), seq, fmt.Appendf(nil, `{"n":%d}`, seq)}
 }
 
-// work asks a tool and has its answer.
+// work adds a step to the last run: an ask for a tool, and its answer.
 func (s *entryBuilder) work(answer string) []Entry {
 	run := s.run(s.runs)
 	return []Entry{
@@ -72,7 +72,7 @@ func (s *entryBuilder) end(text string) Entry {
 		Reply: actor.Reply{Call: run, Run: run, Status: actor.Succeeded, Parts: actor.Text(text)}}, 0, s.event(4))
 }
 
-// snapshot folds what kv has of the actor.
+// snapshot returns a snapshot of the actor's journal in kv.
 func (s *entryBuilder) snapshot(kv KV) Entry {
 	j := s.journal(kv)
 	return Entry{Actor: s.id, Shard: s.shard(), Epoch: 3, N: j.N, Record: SnapshotOf(&j), WasDue: s.due, Due: s.due}
@@ -91,7 +91,7 @@ func (s *entryBuilder) journal(kv KV) Journal {
 	return j
 }
 
-// A log writes what it is given at once.
+// testLog is a log whose entries are written and synced at once.
 type testLog struct {
 	t testing.TB
 	w *Writer
@@ -117,4 +117,5 @@ func (l *testLog) write(entries ...Entry) Mark {
 	return last
 }
 
+// large is a text stored as a blob.
 var large = string(bytes.Repeat([]byte("large "), BlobBytesMin/6+1))

@@ -14,37 +14,37 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A snapshot taken anywhere, and the records behind it, fold to what all records
-// fold to; a record that cannot follow changes nothing.
+// A snapshot taken at any record and the later records fold to the same journal as all
+// records. An invalid record changes nothing.
 func TestSnapshotAndTailFoldToSameJournal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var whole, behind Journal
+		var all, tail Journal
 		now := actor.Time(1_000)
 		for range rapid.IntRange(1, 40).Draw(t, "records") {
 			now += actor.Time(rapid.IntRange(0, 50).Draw(t, "later"))
-			r := drawNext(t, &whole, now)
-			before := EncodeJournal(&whole)
-			err := whole.Apply(r)
-			if again := behind.Apply(r); (err == nil) != (again == nil) {
-				t.Fatalf("%+v: %v, behind a snapshot %v", r, err, again)
+			r := drawNext(t, &all, now)
+			before := EncodeJournal(&all)
+			err := all.Apply(r)
+			if tailErr := tail.Apply(r); (err == nil) != (tailErr == nil) {
+				t.Fatalf("%+v: %v, behind a snapshot %v", r, err, tailErr)
 			}
-			if err != nil && !bytes.Equal(before, EncodeJournal(&whole)) {
+			if err != nil && !bytes.Equal(before, EncodeJournal(&all)) {
 				t.Fatalf("%+v cannot follow (%v), and changed the journal", r, err)
 			}
 			if rapid.IntRange(0, 5).Draw(t, "snapshot") == 0 {
 				var err error
-				if behind, err = DecodeJournal(EncodeJournal(&behind)); err != nil {
+				if tail, err = DecodeJournal(EncodeJournal(&tail)); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		if a, b := EncodeJournal(&whole), EncodeJournal(&behind); !bytes.Equal(a, b) {
-			t.Fatalf("all records fold to\n%+v\nbehind a snapshot they fold to\n%+v", whole, behind)
+		if a, b := EncodeJournal(&all), EncodeJournal(&tail); !bytes.Equal(a, b) {
+			t.Fatalf("all records fold to\n%+v\nbehind a snapshot they fold to\n%+v", all, tail)
 		}
 	})
 }
 
-// drawNext draws a record about what the journal holds, mostly one that can follow.
+// drawNext draws a record about the journal's content, mostly a valid one.
 func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	id := actor.NewID("alice", "")
 	call := drawCall(t, id)
@@ -91,8 +91,8 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	}
 }
 
-// What is remembered is found without looking through it: of a busy actor it is
-// a great deal.
+// Outcomes and tombstones of a busy actor are found through the index until they
+// expire, and no longer.
 func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 	var j Journal
 	call := func(n int) actor.CallID { return actor.CallID{0: 1, 12: byte(n >> 16), 13: byte(n >> 8), 14: byte(n)} }
@@ -103,16 +103,16 @@ func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const calls, kept = 20_000, 5_000
+	const calls, retained = 20_000, 5_000
 	for n := range calls {
 		now := actor.Time(n)
 		apply(Accepted{Call: actor.Call{ID: call(n), Idempotency: key(n)}, At: now})
-		apply(Ended{Call: call(n), At: now, Until: now + kept, Idempotency: key(n)})
-		apply(Buried{Call: call(calls + n), At: now, Until: now + kept})
+		apply(Ended{Call: call(n), At: now, Until: now + retained, Idempotency: key(n)})
+		apply(Buried{Call: call(calls + n), At: now, Until: now + retained})
 		if n%3 == 0 {
 			j.PutAway()
 		}
-		if e := call(max(0, n-kept/2)); !j.HasEnded(e) || !j.IsBuried(call(calls+max(0, n-kept/2))) {
+		if e := call(max(0, n-retained/2)); !j.HasEnded(e) || !j.IsBuried(call(calls+max(0, n-retained/2))) {
 			t.Fatalf("call %d is forgotten too soon", n)
 		}
 	}
@@ -125,13 +125,13 @@ func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 	if _, _, ok := j.Promise(key(0)); ok {
 		t.Error("a key is promised for ever")
 	}
-	if j.outcomeCount() > kept*11/10 || len(j.Buried) > kept*11/10 {
-		t.Errorf("%d outcomes and %d tombstones are kept, not %d", j.outcomeCount(), len(j.Buried), kept)
+	if j.outcomeCount() > retained*11/10 || len(j.Buried) > retained*11/10 {
+		t.Errorf("%d outcomes and %d tombstones are kept, not %d", j.outcomeCount(), len(j.Buried), retained)
 	}
 }
 
-// What is over is forgotten although something before it stays, whatever the
-// number of the records between.
+// Expired outcomes are dropped although an earlier one stays, for any number of
+// records between the full passes.
 func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 	for first := range 4 {
 		var j Journal
@@ -160,7 +160,8 @@ func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 	}
 }
 
-// However names come twice and are forgotten, what is found is the first that is there.
+// With duplicate calls and keys and expiries, the index finds the same outcomes as a scan:
+// the first retained one.
 func TestOutcomeIndexAgainstScan(t *testing.T) {
 	for seed := range uint64(60) {
 		var j Journal
@@ -180,19 +181,19 @@ func TestOutcomeIndexAgainstScan(t *testing.T) {
 				j.PutAway()
 			}
 			id := name()
-			var first, promised *Away // of all there are, put away or whole
+			var first, promised *Away // of all retained outcomes, evicted or complete
 			held := 0
 			for i := range j.outcomeCount() {
-				away, whole := j.outcome(i)
-				if whole != nil {
-					a := whole.evicted()
-					away, held = &a, held+whole.memorySize()
+				evicted, ended := j.outcome(i)
+				if ended != nil {
+					a := ended.evicted()
+					evicted, held = &a, held+ended.memorySize()
 				}
-				if first == nil && away.Call == id {
-					first = away
+				if first == nil && evicted.Call == id {
+					first = evicted
 				}
-				if promised == nil && away.key().Key == id.String() {
-					promised = away
+				if promised == nil && evicted.key().Key == id.String() {
+					promised = evicted
 				}
 			}
 			if _, n := j.Outcome(id); (n == 0) != (first == nil) || first != nil && n != first.N {

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What a snapshot names is read from the entries behind it, wherever in a row they
-// stand, and large content comes along.
+// Outcomes referenced by a snapshot are read from their entries at any position in a
+// row, including their blobs.
 func TestLoadOutcomeFromEntry(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"), s.end("first"), s.accept("hi"), s.end(large))
@@ -42,8 +42,8 @@ func TestLoadOutcomeFromEntry(t *testing.T) {
 	}
 }
 
-// Of an outcome in a snapshot of an earlier version nobody knows the entry: it
-// stays whole, in memory and in the next snapshot.
+// The entry of an outcome in a snapshot of an earlier version is unknown. The outcome
+// stays complete in memory and in the next snapshot.
 func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
 	call := actor.CallID{1}
 	early := Journal{N: 7, Ended: []Ended{{Call: call, Until: actor.Forever, Reply: actor.Reply{Call: call, Status: actor.Succeeded, Parts: actor.Text("early")}}}}
@@ -79,7 +79,7 @@ func TestOutcomesOfVersion1SnapshotAreNotEvicted(t *testing.T) {
 
 func TestEvictedOutcomeWithoutEntryIsRejected(t *testing.T) {
 	b := EncodeJournal(&Journal{N: 1, Away: []Away{{Call: actor.CallID{1}, N: 9, Until: 9}}})
-	at := bytes.Index(b, []byte{9, 18}) // the entry, and the instant
+	at := bytes.Index(b, []byte{9, 18}) // entry number 9 and Until 9
 	if at < 0 {
 		t.Fatalf("% x", b)
 	}
@@ -89,7 +89,7 @@ func TestEvictedOutcomeWithoutEntryIsRejected(t *testing.T) {
 	}
 }
 
-// A snapshot of many outcomes is about as long as their names.
+// The size of a snapshot does not depend on the content of outcomes.
 func TestSnapshotRefersToOutcomes(t *testing.T) {
 	var j Journal
 	for i := range 100 {

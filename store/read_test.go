@@ -46,7 +46,7 @@ func TestLoadActorRoundTrip(t *testing.T) {
 	})
 }
 
-// encodeAll joins entries' bytes.
+// encodeAll returns the concatenated encodings of entries.
 func encodeAll(entries []Entry) []byte {
 	var all []byte
 	for _, e := range entries {
@@ -87,7 +87,7 @@ func TestLoadSnapshotAndLaterEntries(t *testing.T) {
 	if j := s.journal(l.m); j.N != s.n || len(j.Runs) != 0 || actor.TextOf(j.Ended[0].Reply.Parts) != "done" {
 		t.Errorf("folded to %+v", j)
 	}
-	// The message and the answer are the same content: it stands there once.
+	// The message and the answer have the same content, which is stored once.
 	blobs := 0
 	_ = l.m.Scan([]byte("t/default/b/"), []byte("t/default/b0"), func(_, v []byte) bool { blobs++; return true })
 	if blobs != 1 {
@@ -163,7 +163,7 @@ func TestDueActorsByShard(t *testing.T) {
 			t.Errorf("shards %v: %v, %v, want %v", want.shards, got, err, want.ids)
 		}
 	}
-	// What began and ended in one batch left no row behind.
+	// A run that starts and ends within one batch leaves no row.
 	l.write(b.accept("quick"), b.end("bye"))
 	rows := 0
 	_ = l.m.Scan([]byte("x/"), []byte("x0"), func(_, _ []byte) bool { rows++; return true })
@@ -210,7 +210,7 @@ func TestReadRunsAndEvents(t *testing.T) {
 	}
 }
 
-// However a run's events came into their rows, each page of them is what was told.
+// Every page of events is complete, for any distribution of the events over rows.
 func TestEventPaging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, w := &Memory{}, NewWriter(WriterConfig{Node: "n1"})
@@ -254,7 +254,7 @@ func TestEventPaging(t *testing.T) {
 	})
 }
 
-// Wherever in a journal something large stands, the snapshot is looked through for it.
+// A snapshot is searched for blobs if any list of parts in the journal has a large one.
 func TestSnapshotDetectsLargeParts(t *testing.T) {
 	parts := actor.Text(large)
 	run := func(call actor.Call, asks ...Asked) Journal {
@@ -277,7 +277,7 @@ func TestSnapshotDetectsLargeParts(t *testing.T) {
 	}
 }
 
-// However much a batch brings of one actor, its rows stay small.
+// The size of a row is bounded, for any number of entries of an actor in a batch.
 func TestEntryRowsAreBounded(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	entries := []Entry{s.accept("hi")}
@@ -298,12 +298,12 @@ func TestEntryRowsAreBounded(t *testing.T) {
 	}
 }
 
-// A row that is lost is noticed by who reads on behind it, wherever he began.
+// A missing row is detected by a read that crosses it, for any start of the read.
 func TestEventGapIsDetected(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
-	l.write(s.accept("hi"))   // 1, 2
-	l.write(s.work("x")...)   // 3
-	l.write(s.end("goodbye")) // 4
+	l.write(s.accept("hi"))   // events 1, 2
+	l.write(s.work("x")...)   // event 3
+	l.write(s.end("goodbye")) // event 4
 	for lost, from := range map[uint64][]uint64{1: {0, 1}, 3: {0, 1, 2}} {
 		m := l.m.Clone()
 		m.delete(eventKey("default", s.run(1), lost))
@@ -316,7 +316,8 @@ func TestEventGapIsDetected(t *testing.T) {
 	}
 }
 
-// Entries stand together but never across a snapshot: who reads on behind it finds a row.
+// Entries before and after a snapshot are in different rows, so that a read can start
+// after the snapshot.
 func TestSnapshotSplitsEntryRows(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept("hi"))

@@ -13,47 +13,47 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// BlobBytesMin is the size above which a part of content is stored once, under
-// its SHA-256, and referred to.
+// BlobBytesMin is the size in bytes above which a part of content is stored as a
+// blob: once, under its SHA-256, with references from entries.
 const BlobBytesMin = 4 << 10
 
-// saltBytes of chance are mixed into the digest of one value, so that nobody can
-// guess a deleted value from the digest that stays in the chain.
+// saltBytes is the size of the random salt in each value. The digest of a deleted
+// value stays in the chain. The salt prevents guessing the value from that digest.
 const saltBytes = 16
 
-// Payload is one value that a batch put, as the chain knows it. The value can be
-// deleted later; the chain still holds.
+// Payload is the key and digest of one value that a batch put. The value can be
+// deleted later without breaking the chain.
 type Payload struct {
 	Key    []byte
-	Digest actor.Hash // of the whole value: who wrote it, salt, content
+	Digest actor.Hash // of the whole value: node, batch, salt, content
 }
 
-// RowBytesMax is about how much stands together in one row.
+// RowBytesMax is the approximate maximum size in bytes of a row with several entries or events.
 const RowBytesMax = 64 << 10
 
-// rowWriter makes rows of batches, and owns what it needs on the way.
+// rowWriter encodes batches as rows. It owns the scratch buffers for that.
 type rowWriter struct {
 	node     actor.NodeID
 	salts    *rand.ChaCha8
-	version1 bool          // writes as a program of the first version, where that could have written it
-	content  actor.Encoder // of the value being made
-	entry    encoder       // being packed
+	version1 bool          // write the format of version 1 where it can represent the entry
+	content  actor.Encoder // content of the current value
+	entry    encoder       // current entry
 
 	byActor, byRun lists
-	actors         map[actor.ID]int // its list
+	actors         map[actor.ID]int // index in byActor of the actor's current list
 	runs           map[actor.CallID]int
-	lastSnapshot   map[actor.ID]uint64 // an actor's newest snapshot: a key is put once, or its digest would not hold
+	lastSnapshot   map[actor.ID]uint64 // number of each actor's newest snapshot; a batch MUST put a key once, or its digest is wrong
 	events         []eventRef
 	blobs          map[string]bool
 	payloads       []Payload
 
 	batch   uint64
 	rows    []Row
-	values  actor.Encoder // one behind the other, in few pieces of memory
-	segment []byte        // the last of those pieces, from where the last batch began in it
+	values  actor.Encoder // values of the batch, concatenated in few large buffers
+	segment []byte        // last of these buffers, from the start of the batch in it
 }
 
-// recycle takes back what the last rows stand in.
+// recycle takes back the memory of the last batch's rows.
 func (w *rowWriter) recycle(rows []Row) {
 	if cap(w.segment) <= scratchBytesMax && cap(rows) <= scratchBytesMax/64 {
 		clear(rows)
@@ -62,7 +62,7 @@ func (w *rowWriter) recycle(rows []Row) {
 	w.segment = nil
 }
 
-// scratchBytesMax is how much of that is kept for the next batch.
+// scratchBytesMax is the maximum size of a buffer that is kept for the next batch.
 const scratchBytesMax = 1 << 20
 
 func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
@@ -70,16 +70,16 @@ func newRowWriter(node actor.NodeID, seed [32]byte) rowWriter {
 		lastSnapshot: map[actor.ID]uint64{}, blobs: map[string]bool{}}
 }
 
-// write makes of a batch of entries what it does to a KV: its puts and deletes,
-// each key once, and of the puts those that carry content, which are good until
-// the next. What belongs together stands together, under the key of its first: a
-// row costs more than what is in it.
+// write returns the rows of a batch and the payloads of its rows with content. Each
+// key occurs once. The payloads are valid until the next call. Consecutive entries
+// of an actor and events of a run share a row under the key of the first, because
+// the fixed cost of a row exceeds that of its content.
 //
-//	entries          one row for those of an actor, up to a snapshot; large parts as blobs
-//	Snapshot         the actor's one snapshot row, the last of the batch
-//	Accepted         whose run it is
-//	events           one row for those of a run
-//	WasDue != Due    the actor's row in the expiry index, moved
+//	entries          one row per actor, split at snapshots; large parts as blobs
+//	Snapshot         the actor's only snapshot row: the last of the batch
+//	Accepted         owner of the run
+//	events           one row per run
+//	WasDue != Due    the actor's move in the expiry index
 func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads []Payload) {
 	w.batch, w.payloads = batch, w.payloads[:0]
 	clear(w.blobs)
@@ -97,19 +97,19 @@ func (w *rowWriter) write(batch uint64, entries []Entry) (rows []Row, payloads [
 		}
 	}
 	rows, w.segment, w.rows = append(w.rows, dueRows(entries)...), w.values.Buf, nil
-	w.values.Buf = w.segment[len(w.segment):] // the rest of that piece is the next batch's
+	w.values.Buf = w.segment[len(w.segment):] // the next batch uses the rest of the buffer
 	if cap(w.content.Buf)+cap(w.entry.Buf) > scratchBytesMax {
 		w.content.Buf, w.entry.Buf = nil, nil
 	}
 	return rows, w.payloads
 }
 
-// lists is numbers in lists, in the order in which they came.
+// lists is a set of singly linked lists of indexes, each in insertion order.
 type lists struct {
 	heads []int
 	tails []int
 	next  []int
-	sizes []int // of what the numbers stand for
+	sizes []int // total bytes of the list's items
 }
 
 func (l *lists) begin(n, size int) int {
@@ -130,12 +130,12 @@ func (l *lists) reset(count int) {
 	}
 }
 
-// eventRef is where an event stands: which of an entry's it is.
+// eventRef identifies an event by the index of its entry in the batch and its index there.
 type eventRef struct{ entry, event int }
 
-// groupRows finds what of a batch stands in one row: entries by actor, events by
-// run. Nothing stands together with what is behind a snapshot, so that who reads
-// on from there finds a row.
+// groupRows assigns entries to rows by actor, and events by run. Entries before and
+// after a snapshot never share a row. A read that starts after the snapshot therefore
+// starts at a row boundary.
 func (w *rowWriter) groupRows(entries []Entry) {
 	clear(w.actors)
 	clear(w.runs)
@@ -181,7 +181,7 @@ func (w *rowWriter) groupRows(entries []Entry) {
 	}
 }
 
-// put seals content under a key.
+// put appends a row with content, preceded by node, batch and salt, and its payload.
 func (w *rowWriter) put(key, content []byte) {
 	if need := sealedBytesMax(w.node, content); cap(w.values.Buf)-len(w.values.Buf) < need {
 		w.values.Buf = make([]byte, 0, max(need, segmentBytes))
@@ -198,15 +198,15 @@ func (w *rowWriter) put(key, content []byte) {
 	w.payloads = append(w.payloads, Payload{key, actor.HashOf(value)})
 }
 
-// segmentBytes is how much memory values are put into, one behind the other.
+// segmentBytes is the minimum size of a buffer for values.
 const segmentBytes = 64 << 10
 
-// sealedBytesMax is at most how many bytes a sealed value has.
+// sealedBytesMax returns the maximum size in bytes of a value with this content.
 func sealedBytesMax(node actor.NodeID, content []byte) int {
 	return 3*binary.MaxVarintLen64 + len(node) + saltBytes + len(content)
 }
 
-// putEntries puts the row of an actor's entries, and before it that of large parts.
+// putEntries puts the row of one list of entries, after the rows of their blobs.
 func (w *rowWriter) putEntries(entries []Entry, list int) {
 	w.content.Buf = w.content.Buf[:0]
 	first := &entries[w.byActor.heads[list]]
@@ -226,7 +226,7 @@ func (w *rowWriter) putEntries(entries []Entry, list int) {
 	}
 }
 
-// putEvents puts the row of a run's events: their bodies, a line each.
+// putEvents puts the row of one list of events: their bodies, one line each.
 func (w *rowWriter) putEvents(entries []Entry, list int) {
 	w.content.Buf = w.content.Buf[:0]
 	var key []byte
@@ -244,10 +244,11 @@ func (w *rowWriter) putEvents(entries []Entry, list int) {
 	w.put(key, w.content.Buf)
 }
 
-// eventSeparator stands between the bodies of events in a row. Canonical JSON has none.
+// eventSeparator separates the bodies of events in a row. Canonical JSON never contains it.
 const eventSeparator = '\n'
 
-// dueRows moves each actor at most once, however often the batch moved it.
+// dueRows returns the changes of the expiry index. Several moves of an actor within
+// the batch are merged into one.
 func dueRows(entries []Entry) []Row {
 	type move struct {
 		shard   uint16
@@ -282,7 +283,7 @@ func dueRows(entries []Entry) []Row {
 	return rows
 }
 
-// unseal reads what put wrote. The content is part of value.
+// unseal decodes a value written by put. The content aliases value.
 func unseal(value []byte) (node actor.NodeID, batch uint64, content []byte, err error) {
 	d := actor.NewDecoder(value)
 	node = actor.NodeID(d.String(actor.NameBytesMax))
@@ -312,8 +313,9 @@ func decodeOwner(value []byte) (id actor.ID, root actor.CallID, err error) {
 	return id, root, d.End()
 }
 
-// pack adds an entry to the content of a row: without the bodies of its events,
-// large parts taken out, and before it the places they were taken from.
+// pack appends an entry to the content of a row, without event bodies. Large parts
+// are replaced by references and returned as blobs. The positions of these parts
+// precede the entry.
 func (w *rowWriter) pack(e *Entry) (blobs [][]byte) {
 	record := e.Record
 	var places []int
@@ -357,8 +359,8 @@ func extractBlobs(record Record) (_ Record, places []int, blobs [][]byte) {
 	return record, places, blobs
 }
 
-// unpackEntries reads what pack wrote, one entry after the other, and puts the
-// blobs back in their places. Each returns whether to go on.
+// unpackEntries decodes entries written by pack, restores their blobs and passes them
+// to each. An error from each stops it and is returned.
 func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	d := newDecoder(content)
 	for first := true; first || d.More(); first = false {
@@ -403,7 +405,7 @@ func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, er
 	return record, err
 }
 
-// visitParts shows the lists of parts in a record, but for those of a Snapshot.
+// visitParts calls each with every list of parts in a record, except within a Snapshot.
 func visitParts(record Record, each func([]actor.Part)) {
 	switch r := record.(type) {
 	case Accepted:
@@ -431,7 +433,7 @@ func visitAskParts(asks []Asked, each func([]actor.Part)) {
 	}
 }
 
-// hasLarge tells whether some part may have to be taken out.
+// hasLarge reports whether the record may contain a part to be stored as a blob.
 func hasLarge(record Record) bool {
 	if snapshot, ok := record.(Snapshot); ok {
 		return !snapshot.noLargeParts && len(snapshot.Journal) > BlobBytesMin
@@ -445,8 +447,9 @@ func anyLarge(parts []actor.Part) bool {
 	return slices.ContainsFunc(parts, func(p actor.Part) bool { return len(p.Bytes) > BlobBytesMin })
 }
 
-// mapParts replaces each list of parts in a record, in a fixed order. What is
-// not replaced is shared with the record that came in, which stays as it was.
+// mapParts returns a copy of a record with each list of parts replaced by f of it,
+// in a fixed order. The copy shares unchanged data with the record. mapParts itself
+// does not modify the record; f may modify its argument.
 func mapParts(record Record, f func([]actor.Part) ([]actor.Part, error)) (Record, error) {
 	var err error
 	each := func(parts *[]actor.Part) (other bool) {

@@ -14,21 +14,20 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A Writer under any order of appending, writing, syncing and crashing keeps its
-// four promises, and what survives a crash is the log up to some batch that is
-// not before the last synced one.
+// A Writer keeps its four guarantees under any order of appends, writes, syncs and
+// crashes. After a crash the log ends at the last synced batch or a later one.
 func TestWriterGuarantees(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := &Memory{}
 		var end Mark
-		for life := range 3 {
-			end = runWriter(t, kv, end, byte(life))
+		for restart := range 3 {
+			end = runWriter(t, kv, end, byte(restart))
 		}
 	})
 }
 
-// runWriter runs one life of a log up to its crash, applies to kv what survived, and
-// returns where it ends.
+// runWriter runs a Writer from one mark until a crash. It applies the surviving
+// batches to kv and returns the end of the log.
 func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	config := WriterConfig{Node: "n1", From: from, Seed: [32]byte{seed}, BatchBytesMax: 4000, BatchesInFlight: rapid.IntRange(1, 3).Draw(t, "in flight")}
 	w := NewWriter(config)
@@ -43,7 +42,7 @@ func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 	var (
 		batches         []Batch
 		written, synced int
-		groups          = []Pos{from.Pos} // the log's end after each Append
+		groups          = []Pos{from.Pos} // end of the log after each Append
 		failed          bool
 		releasedAtFail  Pos
 	)
@@ -72,11 +71,11 @@ func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 			if last := from.Batch + uint64(len(batches)); b.No != last+1 {
 				t.Fatalf("batch %d follows batch %d", b.No, last)
 			}
-			whole := false
+			atGroupEnd := false
 			for _, g := range groups {
-				whole = whole || g == b.Pos
+				atGroupEnd = atGroupEnd || g == b.Pos
 			}
-			if !whole {
+			if !atGroupEnd {
 				t.Fatalf("batch %d ends at %d, within what one Append brought: %v", b.No, b.Pos, groups)
 			}
 			if batches = append(batches, b); len(batches)-synced > config.BatchesInFlight {
@@ -108,14 +107,14 @@ func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 			t.Fatalf("released %d, synced are %d", w.Released(), want)
 		}
 	}
-	// The crash keeps what was synced, and perhaps more.
-	kept := rapid.IntRange(synced, written).Draw(t, "kept")
+	// The crash preserves all synced batches and possibly later ones.
+	survived := rapid.IntRange(synced, written).Draw(t, "kept")
 	anchor := from
 	if n := rapid.IntRange(0, synced).Draw(t, "anchor"); n > 0 {
 		anchor = batches[n-1].Mark()
 	}
 	end := from
-	for _, b := range batches[:kept] {
+	for _, b := range batches[:survived] {
 		_ = kv.Apply(b.Rows)
 		end = b.Mark()
 	}
@@ -157,7 +156,7 @@ func TestSameSeedSameBytes(t *testing.T) {
 	}
 }
 
-// Whose memory is used again or not, the bytes are the same.
+// Reusing the memory of written rows does not change the bytes of later ones.
 func TestReuseDoesNotChangeRows(t *testing.T) {
 	chain := func(reuse bool) (all []Row) {
 		w := NewWriter(WriterConfig{Node: "n1"})
@@ -228,7 +227,7 @@ func TestVerifyDetectsDamage(t *testing.T) {
 	}
 }
 
-// A value that is whole, and of a batch further on, may still stand in the wrong place.
+// An intact value of a later batch can still be under the wrong key.
 func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
 	l, alice, bob := newTestLog(t), newEntryBuilder(t, "alice"), newEntryBuilder(t, "bob")
 	l.write(alice.accept("a"), bob.accept("b"))
@@ -252,7 +251,7 @@ func hashAt(m *Memory, no uint64) actor.Hash {
 	return actor.HashOf(v)
 }
 
-// Snapshots and blobs are put again, by this node or another: the chain knows.
+// Snapshots and blobs may be replaced by a later batch of this node or another.
 func TestReplacedValuesVerify(t *testing.T) {
 	l, s := newTestLog(t), newEntryBuilder(t, "alice")
 	l.write(s.accept(large))
@@ -280,8 +279,8 @@ func TestReplacedValuesVerify(t *testing.T) {
 	}
 }
 
-// A start reads what is recent, be it many batches or few large ones; what is
-// older waits for VerifyAll.
+// Verify checks only recent batches, bounded by the number of batches or of entries.
+// VerifyAll checks the older ones.
 func TestVerifyCoversRecentBatches(t *testing.T) {
 	for _, entries := range []int{1, 100} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
@@ -294,7 +293,7 @@ func TestVerifyCoversRecentBatches(t *testing.T) {
 				batch[i] = s.entry(Parked{Run: s.run(1)}, s.due)
 			}
 			if anchor = l.write(batch...); n == 0 {
-				cut = int(s.n) + 1 // which begins the next batch: the first that is recent
+				cut = int(s.n) + 1 // first entry of the next batch, the first recent one
 			}
 		}
 		old, recent := l.m.Clone(), l.m.Clone()
@@ -353,7 +352,7 @@ func TestAnchorSurvivesTornWrite(t *testing.T) {
 	}
 }
 
-// What a simple turn costs on its way to the disk: a message taken and answered.
+// BenchmarkWriter encodes the entries of a simple turn: a message accepted and answered.
 func BenchmarkWriter(b *testing.B) {
 	w, s := NewWriter(WriterConfig{Node: "n1"}), newEntryBuilder(b, "alice")
 	rows := 0
