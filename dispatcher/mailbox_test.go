@@ -14,9 +14,9 @@ import (
 
 func callID(n uint64) actor.CallID { return actor.NewCallID(0, 0, n) }
 
-// TestMailboxAgainstModel holds the mailbox against a plain list: what was
-// accepted comes out once, first in first out in its lane, and never more waits
-// than the limits say.
+// TestMailboxAgainstModel compares the mailbox with a list. An accepted message is
+// returned exactly once, in FIFO order within its lane, and the limits are never
+// exceeded.
 func TestMailboxAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := DefaultLimits()

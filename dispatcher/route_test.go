@@ -18,8 +18,8 @@ func ids(names ...string) []actor.ID {
 	return all
 }
 
-// TestRouteCheckOrder breaks one promise more at a time, from the last
-// check to the first: the earlier one is what the caller hears.
+// TestRouteCheckOrder violates one more check at a time, from the last to the first.
+// The refusal is that of the earliest violated check.
 func TestRouteCheckOrder(t *testing.T) {
 	l := DefaultLimits()
 	def := &actor.Definition{Name: "b"}
@@ -125,7 +125,7 @@ func TestShardsAreUniform(t *testing.T) {
 		count[ShardOf(actor.NewID("planner", fmt.Sprint("s-", i)))]++
 	}
 	for shard, c := range count {
-		if c < 16 || c > 160 { // 64 on average, deviation 8
+		if c < 16 || c > 160 { // mean 64, standard deviation 8
 			t.Errorf("shard %d has %d of %d actors", shard, c, n)
 		}
 	}
