@@ -24,8 +24,8 @@ func TestEveryKindHasName(t *testing.T) {
 	}
 }
 
-// TestLineContainsEveryField changes one field at a time: two events that differ
-// have lines that differ, or the hash of a history would miss it.
+// TestLineContainsEveryField clears one field at a time. Events that differ must have
+// different lines. Otherwise the hash of a history would not cover the difference.
 func TestLineContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
