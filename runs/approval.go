@@ -24,9 +24,9 @@ var approvalNames = [...]string{
 	ApprovalStatusPending: "PENDING", ApprovalStatusApproved: "APPROVED", ApprovalStatusRejected: "REJECTED", ApprovalStatusExpired: "EXPIRED",
 }
 
-// approvalSteps lists what may follow each state. A decision is never changed:
+// approvalTransitions lists what may follow each state. A decision is never changed:
 // whoever wants another, or other arguments, needs another approval.
-var approvalSteps = [...][]ApprovalStatus{
+var approvalTransitions = [...][]ApprovalStatus{
 	0:                      {ApprovalStatusPending},
 	ApprovalStatusPending:  {ApprovalStatusApproved, ApprovalStatusRejected, ApprovalStatusExpired},
 	ApprovalStatusApproved: {},
@@ -55,7 +55,7 @@ func (s ApprovalStatus) Ended() bool { return s > ApprovalStatusPending }
 
 // ApprovalTransition says why an approval may not go from one state to the other, or nil.
 func ApprovalTransition(from, to ApprovalStatus) error {
-	if int(from) < len(approvalSteps) && slices.Contains(approvalSteps[from], to) {
+	if int(from) < len(approvalTransitions) && slices.Contains(approvalTransitions[from], to) {
 		return nil
 	}
 	return fmt.Errorf("an approval cannot go from %s to %s", from, to)

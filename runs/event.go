@@ -59,7 +59,7 @@ const (
 	fDepth // and chain
 	fLeft
 	fAsked
-	fPlace // step and index
+	fPosition // step and index
 	fName
 	fChild
 	fUntil
@@ -73,8 +73,8 @@ const (
 	fUsage
 
 	fAll = fUsage<<1 - 1
-	// zeroCounts are fields whose zero is a value and is written as such.
-	zeroCounts = fDepth | fLeft | fAsked | fText | fTook
+	// zeroAllowed are fields whose zero is a value and is written as such.
+	zeroAllowed = fDepth | fLeft | fAsked | fText | fTook
 )
 
 // types says of each event its name, the fields it has, and those it may have.
@@ -89,24 +89,24 @@ var types = [...]struct {
 	RunDone:          {"run_done", fStatus | fText, fWarnings | fUsage},
 	RunFailed:        {"run_failed", fRefusal, 0},
 	RunCancelled:     {"run_cancelled", fRefusal, 0},
-	AgentCalledChild: {"agent_called_child", fActor | fChild | fPlace | fDepth | fLeft | fText, fKind | fOperation},
-	AgentChildDone:   {"agent_child_done", fChild | fPlace | fStatus | fText | fTook, fActor | fWarnings | fRefusal},
-	AgentCallRefused: {"agent_call_refused", fName | fPlace | fRefusal | fDepth, fOperation},
-	ToolCallCreated:  {"tool_call_created", fName | fKind | fPlace | fDepth | fText, 0},
-	ToolDispatched:   {"tool_dispatched", fName | fPlace | fAttempt, fLeft},
-	ToolResult:       {"tool_result", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal},
-	TimeoutClamped:   {"timeout_clamped", fPlace | fAsked | fLeft, fName},
-	WaitOpened:       {"wait_opened", fName | fPlace | fUntil, 0},
-	SignalReceived:   {"signal_received", fName | fPlace | fText, fPrincipal | fOrigin},
-	WaitExpired:      {"wait_expired", fName | fPlace, fRefusal},
-	Attempt:          {"attempt", fAttempt, fPlace | fDiscards | fRefusal},
+	AgentCalledChild: {"agent_called_child", fActor | fChild | fPosition | fDepth | fLeft | fText, fKind | fOperation},
+	AgentChildDone:   {"agent_child_done", fChild | fPosition | fStatus | fText | fTook, fActor | fWarnings | fRefusal},
+	AgentCallRefused: {"agent_call_refused", fName | fPosition | fRefusal | fDepth, fOperation},
+	ToolCallCreated:  {"tool_call_created", fName | fKind | fPosition | fDepth | fText, 0},
+	ToolDispatched:   {"tool_dispatched", fName | fPosition | fAttempt, fLeft},
+	ToolResult:       {"tool_result", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal},
+	TimeoutClamped:   {"timeout_clamped", fPosition | fAsked | fLeft, fName},
+	WaitOpened:       {"wait_opened", fName | fPosition | fUntil, 0},
+	SignalReceived:   {"signal_received", fName | fPosition | fText, fPrincipal | fOrigin},
+	WaitExpired:      {"wait_expired", fName | fPosition, fRefusal},
+	Attempt:          {"attempt", fAttempt, fPosition | fDiscards | fRefusal},
 
-	LLMCallStarted:     {"llm_call_started", fName | fPlace | fLeft | fText, 0},
-	LLMCallDone:        {"llm_call_done", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
-	AgentInvokeStarted: {"agent_invoke_started", fName | fPlace | fLeft | fText, 0},
-	AgentInvokeDone:    {"agent_invoke_done", fName | fPlace | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
-	AgentStreamDelta:   {"agent_stream_delta", fPlace | fText, 0},
-	AgentStateChanged:  {"agent_state", fName | fPlace | fText, 0},
+	LLMCallStarted:     {"llm_call_started", fName | fPosition | fLeft | fText, 0},
+	LLMCallDone:        {"llm_call_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
+	AgentInvokeStarted: {"agent_invoke_started", fName | fPosition | fLeft | fText, 0},
+	AgentInvokeDone:    {"agent_invoke_done", fName | fPosition | fStatus | fText | fTook, fWarnings | fRefusal | fUsage},
+	AgentStreamDelta:   {"agent_stream_delta", fPosition | fText, 0},
+	AgentStateChanged:  {"agent_state", fName | fPosition | fText, 0},
 }
 
 // Types lists the closed set in its order.
@@ -258,8 +258,8 @@ func cutText(text string, limit int) (string, bool) {
 	return strings.ToValidUTF8(text[:limit], ""), true
 }
 
-// set is the fields that are not zero.
-func (e *Event) set() fields {
+// nonZero is the fields that are not zero.
+func (e *Event) nonZero() fields {
 	var f fields
 	for i, there := range [...]bool{
 		e.Actor != actor.ID{}, e.Kind != "", e.Operation != "", e.Principal != "", e.Origin != "", e.Project != "",
@@ -279,17 +279,17 @@ func (e *Event) Check() error {
 	if e.Type == 0 || int(e.Type) >= len(types) {
 		return fmt.Errorf("event of unknown type %d", e.Type)
 	}
-	t, set := types[e.Type], e.set()
+	t, set := types[e.Type], e.nonZero()
 	switch {
 	case e.Run.IsZero():
 		return fmt.Errorf("%s without run", t.name)
 	case e.Seq == 0:
 		return fmt.Errorf("%s without number", t.name)
-	case t.has&^set&^zeroCounts != 0:
-		return fmt.Errorf("%s without %s", t.name, (t.has &^ set &^ zeroCounts).names())
+	case t.has&^set&^zeroAllowed != 0:
+		return fmt.Errorf("%s without %s", t.name, (t.has &^ set &^ zeroAllowed).names())
 	case set&^(t.has|t.may) != 0:
 		return fmt.Errorf("%s with %s", t.name, (set &^ (t.has | t.may)).names())
-	case set&fPlace != 0 && e.Step == 0:
+	case set&fPosition != 0 && e.Step == 0:
 		return fmt.Errorf("%s of step 0", t.name)
 	case e.Depth != len(e.Chain):
 		return fmt.Errorf("%s of depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
@@ -322,11 +322,11 @@ func (e *Event) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s %s", e.Seq, FormatTime(e.At), e.Type)
 	put := func(f fields, format string, args ...any) {
-		if e.set()&f != 0 {
+		if e.nonZero()&f != 0 {
 			fmt.Fprintf(&b, " "+format, args...)
 		}
 	}
-	put(fPlace, "%d.%d", e.Step, e.Index)
+	put(fPosition, "%d.%d", e.Step, e.Index)
 	put(fActor, "%s", e.Actor)
 	put(fName, "%s", e.Name)
 	put(fChild, "run %s", e.Child.Short())

@@ -46,7 +46,7 @@ func (f Frame) Append(b []byte) []byte {
 	if f.Name != "" {
 		b = appendLine(b, "event: ", f.Name)
 	}
-	for line := range strings.SplitSeq(plainLines(f.Data), "\n") {
+	for line := range strings.SplitSeq(normalizeLineEnds(f.Data), "\n") {
 		b = appendLine(b, "data: ", line)
 	}
 	return append(b, '\n')
@@ -54,7 +54,7 @@ func (f Frame) Append(b []byte) []byte {
 
 // AppendComment writes what every client ignores: a sign of life.
 func AppendComment(b []byte, text string) []byte {
-	for line := range strings.SplitSeq(plainLines(text), "\n") {
+	for line := range strings.SplitSeq(normalizeLineEnds(text), "\n") {
 		b = appendLine(b, ": ", line)
 	}
 	return append(b, '\n')
@@ -71,7 +71,7 @@ func appendLine(b []byte, field, value string) []byte {
 
 var lineEnds = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 
-func plainLines(text string) string {
+func normalizeLineEnds(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if strings.IndexByte(text, '\r') < 0 {
 		return text

@@ -42,7 +42,7 @@ func Append(b []byte, e Event) []byte {
 // payload writes the fields of the event: those its type has, and of those it
 // may have the ones that are there.
 func (o *object) payload(e *Event) {
-	for there := types[e.Type].has | e.set(); there != 0; there &= there - 1 {
+	for there := types[e.Type].has | e.nonZero(); there != 0; there &= there - 1 {
 		o.field(there&-there, e)
 	}
 }
@@ -73,7 +73,7 @@ func (o *object) field(f fields, e *Event) {
 		o.millis("time_left_ms", e.Left)
 	case fAsked:
 		o.millis("asked_ms", e.Asked)
-	case fPlace:
+	case fPosition:
 		o.int("step", int64(e.Step))
 		o.int("index", int64(e.Index))
 	case fName:
@@ -145,7 +145,7 @@ func (o *object) actor(id actor.ID) {
 
 func appendID(b []byte, id actor.ID) []byte {
 	at := len(b)
-	if b = id.AppendTo(append(b, '"')); plain(b[at+1:]) {
+	if b = id.AppendTo(append(b, '"')); plainASCII(b[at+1:]) {
 		return append(b, '"')
 	}
 	return quote(b[:at], id.String())
@@ -215,15 +215,15 @@ func (o *object) refusal(name string, r *actor.Refusal) {
 }
 
 func quote(b []byte, text string) []byte {
-	if plain(text) {
+	if plainASCII(text) {
 		return append(append(append(b, '"'), text...), '"')
 	}
 	b, _ = jsontext.AppendQuote(b, text) // what is not UTF-8 is replaced
 	return b
 }
 
-// plain tells whether text stands in JSON as it is.
-func plain[T string | []byte](text T) bool {
+// plainASCII tells whether text stands in JSON as it is.
+func plainASCII[T string | []byte](text T) bool {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
 			return false
@@ -238,9 +238,9 @@ func Decode(b []byte) (Event, error) {
 	if len(b) > EventBytesMax {
 		return Event{}, fmt.Errorf("event: %d bytes are over %d", len(b), EventBytesMax)
 	}
-	var l line
+	var l eventJSON
 	if err := json.Unmarshal(b, &l, json.RejectUnknownMembers(true)); err != nil {
-		return Event{}, fmt.Errorf("event: %s", where(err))
+		return Event{}, fmt.Errorf("event: %s", describeJSONError(err))
 	}
 	e, err := l.event()
 	if err == nil {
@@ -262,7 +262,7 @@ func Decode(b []byte) (Event, error) {
 // TypeOf is the type of an event as Append writes it, of which nothing else is
 // read; 0: it is none.
 func TypeOf(b []byte) Type {
-	_, rest, _ := bytes.Cut(b[min(len(b), typeBehind):min(len(b), typeWithin)], typeMark)
+	_, rest, _ := bytes.Cut(b[min(len(b), typeOffsetMin):min(len(b), typeOffsetMax)], typeMember)
 	name, _, ended := bytes.Cut(rest, []byte{'"'})
 	if !ended {
 		return 0
@@ -270,17 +270,17 @@ func TypeOf(b []byte) Type {
 	return byTypeName[string(name)]
 }
 
-var typeMark = []byte(`"type":"`)
+var typeMember = []byte(`"type":"`)
 
 // The type stands behind run, number and time: at least so far, and at most.
 const (
-	typeBehind = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
-	typeWithin = 192
+	typeOffsetMin = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
+	typeOffsetMax = 192
 )
 
-// where says what was wrong with the JSON and where, in the same words each
+// describeJSONError says what was wrong with the JSON and where, in the same words each
 // time: the library draws some of its own words anew in each process.
-func where(err error) string {
+func describeJSONError(err error) string {
 	var syntax *jsontext.SyntacticError
 	var semantic *json.SemanticError
 	switch {
@@ -295,9 +295,9 @@ func where(err error) string {
 	}
 }
 
-// line is an event on its way from JSON: every member that any event has. What
+// eventJSON is an event on its way from JSON: every member that any event has. What
 // it takes for granted, the comparison of bytes in Decode finds out.
-type line struct {
+type eventJSON struct {
 	Run     string `json:"run_id"`
 	Seq     uint64 `json:"seq"`
 	TS      string `json:"ts"`
@@ -326,7 +326,7 @@ type line struct {
 		Text      string       `json:"text"`
 		Truncated bool         `json:"truncated"`
 		Warnings  []string     `json:"warnings"`
-		Error     *refusalLine `json:"error"`
+		Error     *refusalJSON `json:"error"`
 		Discards  uint64       `json:"discards_after"`
 		Took      int64        `json:"took_ms"`
 		Usage     struct {
@@ -337,7 +337,7 @@ type line struct {
 	} `json:"payload"`
 }
 
-type refusalLine struct {
+type refusalJSON struct {
 	Type       string   `json:"type"`
 	Code       string   `json:"code"`
 	Reason     string   `json:"reason"`
@@ -351,46 +351,46 @@ type refusalLine struct {
 	Timeout    int64    `json:"timeout_ms"`
 }
 
-func (l *line) event() (e Event, err error) {
+func (l *eventJSON) event() (e Event, err error) {
 	p := &l.Payload
 	e = Event{
 		Seq: l.Seq, Kind: p.Kind, Operation: p.Operation, Principal: p.Principal, Origin: p.Origin, Project: p.Project,
 		Depth: p.Depth, Step: p.Step, Index: p.Index, Name: p.Name, Attempt: p.Attempt,
 		Text: p.Text, Truncated: p.Truncated, Warnings: p.Warnings, Discards: p.Discards, Usage: Usage(p.Usage),
 	}
-	into(&err, &e.Run, l.Run, actor.ParseCallID)
-	into(&err, &e.At, l.TS, ParseTime)
-	into(&err, &e.Type, l.Type, ParseType)
-	into(&err, &e.Actor, p.Actor, actor.ParseID)
-	into(&err, &e.Root, p.Root, actor.ParseCallID)
-	into(&err, &e.Parent, p.Parent, actor.ParseCallID)
-	into(&err, &e.Chain, p.Chain, parseChain)
-	into(&err, &e.Left, p.Left, fromMillis)
-	into(&err, &e.Asked, p.Asked, fromMillis)
-	into(&err, &e.Took, p.Took, fromMillis)
-	into(&err, &e.Child, p.Child, actor.ParseCallID)
-	into(&err, &e.Until, p.Until, ParseTime)
-	into(&err, &e.Status, p.Status, parseEnd)
-	into(&err, &e.Refusal, p.Error, (*refusalLine).refusal)
+	parseInto(&err, &e.Run, l.Run, actor.ParseCallID)
+	parseInto(&err, &e.At, l.TS, ParseTime)
+	parseInto(&err, &e.Type, l.Type, ParseType)
+	parseInto(&err, &e.Actor, p.Actor, actor.ParseID)
+	parseInto(&err, &e.Root, p.Root, actor.ParseCallID)
+	parseInto(&err, &e.Parent, p.Parent, actor.ParseCallID)
+	parseInto(&err, &e.Chain, p.Chain, parseChain)
+	parseInto(&err, &e.Left, p.Left, fromMillis)
+	parseInto(&err, &e.Asked, p.Asked, fromMillis)
+	parseInto(&err, &e.Took, p.Took, fromMillis)
+	parseInto(&err, &e.Child, p.Child, actor.ParseCallID)
+	parseInto(&err, &e.Until, p.Until, ParseTime)
+	parseInto(&err, &e.Status, p.Status, parseEnd)
+	parseInto(&err, &e.Refusal, p.Error, (*refusalJSON).refusal)
 	return e, err
 }
 
-func (l *refusalLine) refusal() (*actor.Refusal, error) {
+func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	if l == nil {
 		return nil, nil
 	}
 	r := &actor.Refusal{Detail: l.Detail, Field: l.Field, Operation: l.Operation}
 	var err error
-	into(&err, &r.Reason, l.Reason, parseReason)
-	into(&err, &r.Scope, l.Scope, parseScope)
-	into(&err, &r.Chain, l.Chain, parseChain)
-	into(&err, &r.RetryAfter, l.RetryAfter, fromMillis)
-	into(&err, &r.Timeout, l.Timeout, fromMillis)
+	parseInto(&err, &r.Reason, l.Reason, parseReason)
+	parseInto(&err, &r.Scope, l.Scope, parseScope)
+	parseInto(&err, &r.Chain, l.Chain, parseChain)
+	parseInto(&err, &r.RetryAfter, l.RetryAfter, fromMillis)
+	parseInto(&err, &r.Timeout, l.Timeout, fromMillis)
 	return r, err
 }
 
-// into parses a member that may be absent, unless something was wrong before.
-func into[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
+// parseInto parses a member that may be absent, unless something was wrong before.
+func parseInto[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 	if s, ok := any(from).(string); ok && s == "" || *err != nil {
 		return
 	}

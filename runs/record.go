@@ -34,14 +34,14 @@ type Record struct {
 	Warnings  []string
 	Refusal   *actor.Refusal // why it failed
 
-	tools []place // out now
+	openTools []position // out now
 }
 
 // Wait is a signal that a run waits for.
 type Wait struct {
-	Name  string
-	Until actor.Time
-	place place
+	Name     string
+	Until    actor.Time
+	position position
 }
 
 // Pause is why a run stands still: held by a call below it, or parked.
@@ -53,19 +53,19 @@ type Pause struct {
 
 // Child is a call that a run made, and its one outcome.
 type Child struct {
-	Run     actor.CallID // zero: refused before it went out
-	Actor   actor.ID     // zero then
-	Target  string       // as the agent wrote it, then; else the actor as text
-	Left    actor.Duration
-	At      actor.Time
-	Ended   actor.Time   // 0: still out
-	Status  actor.Status // 0: still out
-	Refusal *actor.Refusal
-	place   place
+	Run      actor.CallID // zero: refused before it went out
+	Actor    actor.ID     // zero then
+	Target   string       // as the agent wrote it, then; else the actor as text
+	Left     actor.Duration
+	At       actor.Time
+	Ended    actor.Time   // 0: still out
+	Status   actor.Status // 0: still out
+	Refusal  *actor.Refusal
+	position position
 }
 
-// place is a step and an index: where in a turn something was asked.
-type place struct {
+// position is a step and an index: where in a turn something was asked.
+type position struct {
 	step  uint32
 	index uint16
 }
@@ -84,7 +84,7 @@ func Fold(events []Event) (Record, error) {
 	var r Record
 	for i := range events {
 		if err := r.apply(&events[i]); err != nil {
-			return Record{}, cannotFollow(&events[i], err)
+			return Record{}, applyError(&events[i], err)
 		}
 	}
 	return r, nil
@@ -94,15 +94,15 @@ func Fold(events []Event) (Record, error) {
 func (r *Record) Apply(e *Event) error {
 	next := *r
 	next.Waits, next.Pauses = slices.Clone(r.Waits), slices.Clone(r.Pauses)
-	next.Children, next.tools = slices.Clone(r.Children), slices.Clone(r.tools)
+	next.Children, next.openTools = slices.Clone(r.Children), slices.Clone(r.openTools)
 	if err := next.apply(e); err != nil {
-		return cannotFollow(e, err)
+		return applyError(e, err)
 	}
 	*r = next
 	return nil
 }
 
-func cannotFollow(e *Event, why error) error {
+func applyError(e *Event, why error) error {
 	return fmt.Errorf("event %d of run %s: %w", e.Seq, e.Run, why)
 }
 
@@ -126,7 +126,7 @@ func (r *Record) apply(e *Event) error {
 		return fmt.Errorf("%s, but the run has not started", e.Type)
 	}
 	r.Seq = e.Seq
-	if err := r.tell(e); err != nil {
+	if err := r.update(e); err != nil {
 		return err
 	}
 	status := r.derive(e.Type)
@@ -140,9 +140,9 @@ func (r *Record) apply(e *Event) error {
 	return nil
 }
 
-// tell notes what the event says.
-func (r *Record) tell(e *Event) error {
-	at := place{e.Step, e.Index}
+// update notes what the event says.
+func (r *Record) update(e *Event) error {
+	at := position{e.Step, e.Index}
 	switch e.Type {
 	case UserInput:
 		if r.Seq != 1 {
@@ -165,9 +165,9 @@ func (r *Record) tell(e *Event) error {
 	case RunFailed, RunCancelled:
 		r.end(e, actor.Failed)
 	case AgentCalledChild:
-		r.Children = append(r.Children, Child{Run: e.Child, Actor: e.Actor, Target: e.Actor.String(), Left: e.Left, At: e.At, place: at})
+		r.Children = append(r.Children, Child{Run: e.Child, Actor: e.Actor, Target: e.Actor.String(), Left: e.Left, At: e.At, position: at})
 	case AgentCallRefused:
-		r.Children = append(r.Children, Child{Target: e.Name, At: e.At, Ended: e.At, Status: actor.Failed, Refusal: e.Refusal, place: at})
+		r.Children = append(r.Children, Child{Target: e.Name, At: e.At, Ended: e.At, Status: actor.Failed, Refusal: e.Refusal, position: at})
 	case AgentChildDone:
 		i := slices.IndexFunc(r.Children, func(c Child) bool { return c.Run == e.Child && c.Status == 0 })
 		if i < 0 {
@@ -177,17 +177,17 @@ func (r *Record) tell(e *Event) error {
 		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
 		r.resume(e.Child) // a call that has ended holds nobody
 	case ToolCallCreated:
-		r.tools = append(r.tools, at)
+		r.openTools = append(r.openTools, at)
 	case ToolResult:
-		i := slices.Index(r.tools, at)
+		i := slices.Index(r.openTools, at)
 		if i < 0 {
 			return fmt.Errorf("no tool is out at %d.%d", at.step, at.index)
 		}
-		r.tools = slices.Delete(r.tools, i, i+1)
+		r.openTools = slices.Delete(r.openTools, i, i+1)
 	case WaitOpened:
 		r.Waits = append(r.Waits, Wait{e.Name, e.Until, at})
 	case SignalReceived, WaitExpired:
-		i := slices.IndexFunc(r.Waits, func(w Wait) bool { return w.place == at && w.Name == e.Name })
+		i := slices.IndexFunc(r.Waits, func(w Wait) bool { return w.position == at && w.Name == e.Name })
 		if i < 0 {
 			return fmt.Errorf("no wait for %s is open at %d.%d", e.Name, at.step, at.index)
 		}
@@ -200,7 +200,7 @@ func (r *Record) tell(e *Event) error {
 
 func (r *Record) end(e *Event, outcome actor.Status) {
 	r.Ended, r.Outcome, r.Text, r.Truncated, r.Warnings, r.Refusal = e.At, outcome, e.Text, e.Truncated, e.Warnings, e.Refusal
-	r.Waits, r.Pauses, r.tools = nil, nil, nil
+	r.Waits, r.Pauses, r.openTools = nil, nil, nil
 }
 
 // resume takes away the pause that a child, or none, put on the run.
@@ -220,7 +220,7 @@ func (r *Record) derive(last Type) Status {
 		return Cancelled
 	case len(r.Pauses) > 0 || len(r.Waits) > 0:
 		return PausedWaitingApproval
-	case len(r.tools) > 0 || slices.ContainsFunc(r.Children, out):
+	case len(r.openTools) > 0 || slices.ContainsFunc(r.Children, out):
 		return PausedWaitingTool
 	default:
 		return Running

@@ -25,7 +25,7 @@ var (
 	bob    = actor.NewID("bob", "s-1")
 )
 
-func TestTheTableOfTransitions(t *testing.T) {
+func TestRunTransitions(t *testing.T) {
 	want := strings.Fields(`
 		unknown(0)>RUNNING
 		RUNNING>PAUSED_WAITING_APPROVAL RUNNING>PAUSED_WAITING_TOOL RUNNING>DONE RUNNING>FAILED RUNNING>CANCELLED
@@ -44,8 +44,8 @@ func TestTheTableOfTransitions(t *testing.T) {
 		if again, err := ParseStatus(s.String()); err != nil || again != s {
 			t.Errorf("%s reads as %v, %v", s, again, err)
 		}
-		if s.Ended() != (len(legal[s]) == 0) {
-			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), legal[s])
+		if s.Ended() != (len(runTransitions[s]) == 0) {
+			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), runTransitions[s])
 		}
 	}
 	if s, err := ParseStatus("running"); err == nil {
@@ -53,7 +53,7 @@ func TestTheTableOfTransitions(t *testing.T) {
 	}
 }
 
-func TestStatesOfCallAndAgentAreDerived(t *testing.T) {
+func TestCallAndAgentState(t *testing.T) {
 	deadline, busy := actor.Refuse(actor.Deadline, "late"), actor.Refuse(actor.Busy, "full")
 	for _, c := range []struct {
 		status Status
@@ -75,7 +75,7 @@ func TestStatesOfCallAndAgentAreDerived(t *testing.T) {
 	}
 }
 
-func TestTimesAreWrittenAsTheLibraryWritesThem(t *testing.T) {
+func TestTimeFormatMatchesStandardLibrary(t *testing.T) {
 	check := func(t interface{ Fatalf(string, ...any) }, at actor.Time) {
 		want := time.Unix(0, int64(at)).UTC().Format("2006-01-02T15:04:05.000000000Z")
 		if got := FormatTime(at); got != want {
@@ -104,8 +104,8 @@ func TestTimesAreWrittenAsTheLibraryWritesThem(t *testing.T) {
 	}
 }
 
-// story is a run that tells most of what a run can tell.
-func story() []Event {
+// sampleRun is a run that tells most of what a run can tell.
+func sampleRun() []Event {
 	n, at := uint64(0), actor.Time(1_700_000_000_000_000_000)
 	next := func(e Event) Event {
 		n++
@@ -143,10 +143,10 @@ func story() []Event {
 	}
 }
 
-func TestARunGoesThroughItsStates(t *testing.T) {
+func TestRecordStatusPerEvent(t *testing.T) {
 	var r Record
 	var seen []string
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		if err := r.Apply(&e); err != nil {
 			t.Fatal(err)
 		}
@@ -191,13 +191,13 @@ run_done DONE`
 	if js := r.AppendJSON(nil); !jsontext.Value(js).IsValid() || !bytes.Contains(js, []byte(`"status":"DONE","call_state":"Completed","call_depth":0`)) {
 		t.Errorf("as JSON %s", js)
 	}
-	if len(seen) != len(story()) {
+	if len(seen) != len(sampleRun()) {
 		t.Error("the story was not told to its end")
 	}
 }
 
-func TestAWaitingRunSaysWhatItWaitsFor(t *testing.T) {
-	r, err := Fold(story()[:14])
+func TestRecordListsOpenWaits(t *testing.T) {
+	r, err := Fold(sampleRun()[:14])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +209,9 @@ func TestAWaitingRunSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-func TestARunIsHeldUntilTheLastCallLetsGo(t *testing.T) {
+func TestRunResumesAfterLastPause(t *testing.T) {
 	other := actor.NewCallID(1_700_000_000_000_000_000, 5, 6)
-	r, err := Fold(story()[:5])
+	r, err := Fold(sampleRun()[:5])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,8 +239,8 @@ func TestARunIsHeldUntilTheLastCallLetsGo(t *testing.T) {
 	want(0, Running)
 }
 
-func TestEventsThatCannotFollowAreRefused(t *testing.T) {
-	whole := story()
+func TestFoldRejectsIllegalSequences(t *testing.T) {
+	whole := sampleRun()
 	at := func(n int, change func(*Event)) []Event {
 		part := slices.Clone(whole[:n])
 		change(&part[n-1])
@@ -270,20 +270,20 @@ func TestEventsThatCannotFollowAreRefused(t *testing.T) {
 	}
 }
 
-func TestARefusedEventLeavesTheRecordAsItWas(t *testing.T) {
-	r, err := Fold(story()[:13])
+func TestRejectedEventLeavesRecordUnchanged(t *testing.T) {
+	r, err := Fold(sampleRun()[:13])
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := fmt.Sprintf("%+v", r)
-	bad := story()[15]
+	bad := sampleRun()[15]
 	bad.Seq, bad.Name = 14, "walk"
 	if err := r.Apply(&bad); err == nil || fmt.Sprintf("%+v", r) != before {
 		t.Errorf("after %v:\n%+v\nbefore:\n%s", err, r, before)
 	}
 }
 
-func TestIllFormedEventsAreNamed(t *testing.T) {
+func TestEventCheck(t *testing.T) {
 	good := Event{Run: parent, Seq: 1, Type: AgentChildDone, Child: child, Step: 1, Status: actor.Succeeded}
 	for _, c := range []struct {
 		change func(*Event)
@@ -297,8 +297,8 @@ func TestIllFormedEventsAreNamed(t *testing.T) {
 		{func(e *Event) { e.Until = 5 }, "agent_child_done with until"},
 		{func(e *Event) { e.Step, e.Index = 0, 1 }, "of step 0"},
 		{func(e *Event) { e.Status = actor.Failed }, "a refusal: false"},
-		{func(e *Event) { *e = story()[3]; e.Depth = 2 }, "of depth 2 and a chain of 1"},
-		{func(e *Event) { *e = story()[3]; e.Left = -1 }, "count below 0"},
+		{func(e *Event) { *e = sampleRun()[3]; e.Depth = 2 }, "of depth 2 and a chain of 1"},
+		{func(e *Event) { *e = sampleRun()[3]; e.Left = -1 }, "count below 0"},
 	} {
 		e := good
 		c.change(&e)
@@ -311,7 +311,7 @@ func TestIllFormedEventsAreNamed(t *testing.T) {
 	}
 }
 
-func TestEveryEventLooksTheSameForGood(t *testing.T) {
+func TestEventEncodingIsStable(t *testing.T) {
 	want := map[Type]string{
 		RunStarted:       `"payload":{"agent_id":"alice","actor":"alice/s-1","kind":"waiting","operation":"handle_message_full","origin":"human","root_run_id":"` + parent.String() + `","call_depth":0,"call_chain":[],"time_left_ms":60000}}`,
 		AgentCalledChild: `"payload":{"agent_id":"bob","actor":"bob/s-1","call_depth":1,"call_chain":["alice/s-1"],"time_left_ms":30000,"step":1,"index":0,"child_run_id":"` + child.String() + `","text":"hello"}}`,
@@ -322,7 +322,7 @@ func TestEveryEventLooksTheSameForGood(t *testing.T) {
 		UserInput:        `{"run_id":"` + parent.String() + `","seq":1,"ts":"2023-11-14T22:13:20.001000001Z","type":"user_input","payload":{"agent_id":"alice","actor":"alice/s-1","origin":"human","text":"hi"}}`,
 	}
 	seen := map[Type]bool{}
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		seen[e.Type] = true
 		js := Encode(e)
 		if !bytes.HasSuffix(js, []byte(want[e.Type])) {
@@ -347,7 +347,7 @@ func TestEveryEventLooksTheSameForGood(t *testing.T) {
 }
 
 func TestDecodeIsStrict(t *testing.T) {
-	good := string(Encode(story()[3]))
+	good := string(Encode(sampleRun()[3]))
 	for _, c := range []struct{ from, to, want string }{
 		{`"seq":4`, `"seq":4,"seq":4`, "duplicate"},
 		{`"seq":4`, `"seq":4,"more":1`, "unknown"},
@@ -378,15 +378,15 @@ func TestDecodeIsStrict(t *testing.T) {
 	}
 }
 
-func TestLongContentIsCutAndMarked(t *testing.T) {
+func TestLongTextIsTruncated(t *testing.T) {
 	long := strings.Repeat("ä", AnswerBytesMax) // twice as many bytes
-	e := story()[0]
+	e := sampleRun()[0]
 	e.Text = "x" + long
 	again, err := Decode(Encode(e))
 	if err != nil || !again.Truncated || len(again.Text) != TextBytesMax-1 || !utf8.ValidString(again.Text) {
 		t.Errorf("%d bytes, truncated %v, %v", len(again.Text), again.Truncated, err)
 	}
-	end := story()[25]
+	end := sampleRun()[25]
 	end.Text = long
 	again, err = Decode(Encode(end))
 	if err != nil || !again.Truncated || len(again.Text) != AnswerBytesMax {
@@ -398,7 +398,7 @@ func TestLongContentIsCutAndMarked(t *testing.T) {
 	}
 }
 
-func TestSayKeepsWhatAPersonCanRead(t *testing.T) {
+func TestSetTextKeepsTextParts(t *testing.T) {
 	var e Event
 	e.Say(append(actor.Text("see "), actor.Part{Media: actor.MediaJSON, Bytes: []byte(`{}`)}))
 	if e.Text != "see {}" || e.Truncated {
@@ -411,7 +411,7 @@ func TestSayKeepsWhatAPersonCanRead(t *testing.T) {
 	}
 }
 
-func TestAMistakeOfOursIsAPanic(t *testing.T) {
+func TestEncodeInvalidEventPanics(t *testing.T) {
 	defer func() {
 		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "run_failed without error") {
 			t.Errorf("panics with %v", p)
@@ -464,7 +464,7 @@ func drawEvent(t *rapid.T) Event {
 	})
 	set(fLeft, func() { e.Left = span() })
 	set(fAsked, func() { e.Asked = span() })
-	set(fPlace, func() {
+	set(fPosition, func() {
 		e.Step = rapid.Uint32Min(1).Draw(t, "step")
 		e.Index = rapid.Uint16().Draw(t, "index")
 	})
@@ -482,7 +482,7 @@ func drawEvent(t *rapid.T) Event {
 	return e
 }
 
-func TestEventsComeBackAsTheyWent(t *testing.T) {
+func TestEventRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := drawEvent(t)
 		again, err := Decode(Encode(e))
@@ -499,9 +499,9 @@ func TestEventsComeBackAsTheyWent(t *testing.T) {
 	})
 }
 
-// TestAnyOrderOfEventsIsFoldedOrRefused draws events in any order: the record
+// TestApplyRandomEvents draws events in any order: the record
 // never takes an illegal step and never moves after its end.
-func TestAnyOrderOfEventsIsFoldedOrRefused(t *testing.T) {
+func TestApplyRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Record
 		for range 30 {
@@ -528,7 +528,7 @@ func TestAnyOrderOfEventsIsFoldedOrRefused(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		f.Add(Encode(e))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -543,7 +543,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkAppend(b *testing.B) {
-	e := story()[3]
+	e := sampleRun()[3]
 	buf := make([]byte, 0, 1024)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -552,7 +552,7 @@ func BenchmarkAppend(b *testing.B) {
 }
 
 func BenchmarkDecode(b *testing.B) {
-	js := Encode(story()[3])
+	js := Encode(sampleRun()[3])
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Decode(js); err != nil {
@@ -562,7 +562,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 // Each end of a line is one, or data could say what the frame is.
-func TestDataStaysWithinItsFrame(t *testing.T) {
+func TestFrameDataLineEnds(t *testing.T) {
 	for data, want := range map[string]string{"a\rid: 7": "data: a\ndata: id: 7\n\n", "a\r\nb": "data: a\ndata: b\n\n", "a\nb": "data: a\ndata: b\n\n", "a": "data: a\n\n"} {
 		if got := string(Frame{Data: data}.Append(nil)); got != want {
 			t.Errorf("%q becomes %q, not %q", data, got, want)

@@ -27,9 +27,9 @@ var statusNames = [...]string{
 	Done: "DONE", Failed: "FAILED", Cancelled: "CANCELLED",
 }
 
-// legal lists what may follow each state. Only a run that runs can be done:
+// runTransitions lists what may follow each state. Only a run that runs can be done:
 // whoever waits has something to come back from first.
-var legal = [...][]Status{
+var runTransitions = [...][]Status{
 	0:                     {Running},
 	Running:               {PausedWaitingApproval, PausedWaitingTool, Done, Failed, Cancelled},
 	PausedWaitingApproval: {Running, PausedWaitingTool, Failed, Cancelled},
@@ -63,7 +63,7 @@ func (s Status) Paused() bool { return s == PausedWaitingApproval || s == Paused
 
 // Transition says why a run may not go from one state to the other, or nil.
 func Transition(from, to Status) error {
-	if int(from) < len(legal) && slices.Contains(legal[from], to) {
+	if int(from) < len(runTransitions) && slices.Contains(runTransitions[from], to) {
 		return nil
 	}
 	return fmt.Errorf("a run cannot go from %s to %s", from, to)

@@ -16,16 +16,16 @@ const (
 
 // AppendTime writes an instant as 2026-11-21T17:16:57.000000001Z.
 func AppendTime(b []byte, t actor.Time) []byte {
-	seconds, nanos := floorDiv(int64(t), nanosPerSecond)
-	days, inDay := floorDiv(seconds, secondsPerDay)
-	year, month, day := date(days)
-	b = digits(b, year, 4)
-	b = digits(append(b, '-'), month, 2)
-	b = digits(append(b, '-'), day, 2)
-	b = digits(append(b, 'T'), inDay/3600, 2)
-	b = digits(append(b, ':'), inDay/60%60, 2)
-	b = digits(append(b, ':'), inDay%60, 2)
-	b = digits(append(b, '.'), nanos, 9)
+	seconds, nanos := floorDivMod(int64(t), nanosPerSecond)
+	days, inDay := floorDivMod(seconds, secondsPerDay)
+	year, month, day := civilDate(days)
+	b = appendDigits(b, year, 4)
+	b = appendDigits(append(b, '-'), month, 2)
+	b = appendDigits(append(b, '-'), day, 2)
+	b = appendDigits(append(b, 'T'), inDay/3600, 2)
+	b = appendDigits(append(b, ':'), inDay/60%60, 2)
+	b = appendDigits(append(b, ':'), inDay%60, 2)
+	b = appendDigits(append(b, '.'), nanos, 9)
 	return append(b, 'Z')
 }
 
@@ -35,7 +35,7 @@ func FormatTime(t actor.Time) string { return string(AppendTime(nil, t)) }
 // ParseTime reads what AppendTime writes, and nothing else.
 func ParseTime(text string) (actor.Time, error) {
 	if len(text) != len(timeLayout) {
-		return 0, wrongTime(text)
+		return 0, timeError(text)
 	}
 	number := func(from, to int) (n int64) {
 		for _, c := range []byte(text[from:to]) {
@@ -43,21 +43,21 @@ func ParseTime(text string) (actor.Time, error) {
 		}
 		return n
 	}
-	t := actor.Time((day(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
+	t := actor.Time((daysSinceEpoch(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
 		number(11, 13)*3600+number(14, 16)*60+number(17, 19))*nanosPerSecond + number(20, 29))
 	// Whatever stood where a digit or a dash should, what it would mean is not what it says.
 	var again [len(timeLayout)]byte
 	if string(AppendTime(again[:0], t)) != text {
-		return 0, wrongTime(text)
+		return 0, timeError(text)
 	}
 	return t, nil
 }
 
-func wrongTime(text string) error {
+func timeError(text string) error {
 	return fmt.Errorf("time %.40q: want %s", text, "2006-01-02T15:04:05.000000000Z")
 }
 
-func digits(b []byte, v int64, width int) []byte {
+func appendDigits(b []byte, v int64, width int) []byte {
 	b = append(b, "000000000"[:width]...)
 	for i := range width {
 		b[len(b)-1-i] = byte('0' + v%10)
@@ -66,7 +66,7 @@ func digits(b []byte, v int64, width int) []byte {
 	return b
 }
 
-func floorDiv(a, b int64) (quotient, rest int64) {
+func floorDivMod(a, b int64) (quotient, rest int64) {
 	quotient, rest = a/b, a%b
 	if rest < 0 {
 		quotient, rest = quotient-1, rest+b
@@ -81,8 +81,8 @@ const (
 	epochDay   = 719_468 // from 0000-03-01 to 1970-01-01
 )
 
-func date(days int64) (year, month, dayOfMonth int64) {
-	era, inEra := floorDiv(days+epochDay, daysPerEra)
+func civilDate(days int64) (year, month, dayOfMonth int64) {
+	era, inEra := floorDivMod(days+epochDay, daysPerEra)
 	yearOfEra := (inEra - inEra/1460 + inEra/36524 - inEra/(daysPerEra-1)) / 365
 	inYear := inEra - (365*yearOfEra + yearOfEra/4 - yearOfEra/100)
 	marchMonth := (5*inYear + 2) / 153
@@ -95,11 +95,11 @@ func date(days int64) (year, month, dayOfMonth int64) {
 	return year, month, dayOfMonth
 }
 
-func day(year, month, dayOfMonth int64) int64 {
+func daysSinceEpoch(year, month, dayOfMonth int64) int64 {
 	if month <= 2 {
 		year--
 	}
-	era, yearOfEra := floorDiv(year, 400)
+	era, yearOfEra := floorDivMod(year, 400)
 	inYear := (153*((month+9)%12)+2)/5 + dayOfMonth - 1
 	return era*daysPerEra + yearOfEra*365 + yearOfEra/4 - yearOfEra/100 + inYear - epochDay
 }

@@ -30,9 +30,9 @@ var toolNames = [...]string{
 	ToolStatusBlocked: "BLOCKED", ToolStatusSucceeded: "SUCCEEDED", ToolStatusFailed: "FAILED", ToolStatusTimeout: "TIMEOUT",
 }
 
-// toolSteps lists what may follow each state. Whatever is open may fail, because
+// toolTransitions lists what may follow each state. Whatever is open may fail, because
 // its run may end; only what has begun can succeed.
-var toolSteps = [...][]ToolStatus{
+var toolTransitions = [...][]ToolStatus{
 	0:                         {ToolStatusCreated},
 	ToolStatusCreated:         {ToolStatusPolicyChecked, ToolStatusFailed},
 	ToolStatusPolicyChecked:   {ToolStatusWaitingApproval, ToolStatusDispatched, ToolStatusBlocked, ToolStatusFailed},
@@ -72,7 +72,7 @@ func (s ToolStatus) Advances() bool { return s == ToolStatusSucceeded }
 
 // ToolTransition says why a tool call may not go from one state to the other, or nil.
 func ToolTransition(from, to ToolStatus) error {
-	if int(from) < len(toolSteps) && slices.Contains(toolSteps[from], to) {
+	if int(from) < len(toolTransitions) && slices.Contains(toolTransitions[from], to) {
 		return nil
 	}
 	return fmt.Errorf("a tool call cannot go from %s to %s", from, to)

@@ -73,9 +73,9 @@ func millis(ms float64) actor.Duration {
 	return actor.Duration(ms) * time.Millisecond
 }
 
-// planCall checks a call however it was asked for, in the words of the tool.
+// checkCall checks a call however it was asked for, in the words of the tool.
 // Whether it may be made, the dispatcher decides.
-func planCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
+func checkCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 	if refusal := ec.Check(); refusal != nil {
 		return refuse(refusal)
 	}

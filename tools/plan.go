@@ -19,16 +19,16 @@ func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result)
 	}
 	switch ask.Kind {
 	case actor.AskCall:
-		return planCall(ask, ec)
+		return checkCall(ask, ec)
 	case actor.AskTool:
 		return r.planTool(ask, ec)
 	case actor.AskWork:
 		if ask.Work == nil {
 			return refuse(invalid("work", "work", "there is no function"))
 		}
-		return named(ask)
+		return checkName(ask)
 	case actor.AskWait, actor.AskModel, actor.AskInvoke:
-		return named(ask)
+		return checkName(ask)
 	case actor.AskSleep:
 		return ask, nil
 	default:
@@ -43,13 +43,13 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	}
 	input, refusal := inputOf(ask)
 	if refusal == nil {
-		refusal = t.mayRun(input, ec)
+		refusal = t.checkRun(input, ec)
 	}
 	if refusal != nil {
 		return refuse(refusal)
 	}
 	if t.ContextHandler != nil {
-		return t.planned(input, ec, ask.Timeout)
+		return t.runContextHandler(input, ec, ask.Timeout)
 	}
 	ask.Parts = []actor.Part{{Media: actor.MediaJSON, Bytes: input}}
 	ask.Idempotent = t.Idempotent
@@ -59,10 +59,10 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	return ask, nil
 }
 
-// planned is what the tool's ContextHandler says: a call, a sleep, or a result.
+// runContextHandler is what the tool's ContextHandler says: a call, a sleep, or a result.
 // Of another kind it would be lost when the turn runs again. It runs inside a
 // cell, which a panic must not end.
-func (t *Tool) planned(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
+func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			asked, result = refuse(actor.Refuse(actor.Unavailable, "%s: panic: %v", t.Name, p))
@@ -73,7 +73,7 @@ func (t *Tool) planned(input []byte, ec ExecutionContext, timeout actor.Duration
 	case result != nil:
 		return asked, result
 	case asked.Kind == actor.AskCall:
-		asked, result = planCall(asked, ec)
+		asked, result = checkCall(asked, ec)
 	case asked.Kind != actor.AskSleep:
 		return refuse(actor.Refuse(actor.Unavailable, "%s: it comes to an ask of kind %s: only a call or a sleep is served", t.Name, asked.Kind))
 	}
@@ -94,8 +94,8 @@ func inputOf(ask actor.Ask) ([]byte, *actor.Refusal) {
 	return slices.Clone(ask.Parts[0].Bytes), nil
 }
 
-// named passes an ask whose name is all there is to check.
-func named(ask actor.Ask) (actor.Ask, *Result) {
+// checkName passes an ask whose name is all there is to check.
+func checkName(ask actor.Ask) (actor.Ask, *Result) {
 	if err := actor.CheckName(ask.Name); err != nil {
 		return refuse(invalid(ask.Kind.String(), "name", err.Error()))
 	}

@@ -142,7 +142,7 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 	if t.Handler == nil {
 		return Refused(actor.Refuse(actor.Invalid, "%s: an agent asks for it in its turn; the world cannot run it", name))
 	}
-	if refusal := t.mayRun(input, ec); refusal != nil {
+	if refusal := t.checkRun(input, ec); refusal != nil {
 		return Refused(refusal)
 	}
 	defer func() {
@@ -157,9 +157,9 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 	return result
 }
 
-// mayRun says why the tool is not for this input, or not for whoever asks. Of a
+// checkRun says why the tool is not for this input, or not for whoever asks. Of a
 // call the dispatcher judges the time left, in its order.
-func (t *Tool) mayRun(input []byte, ec ExecutionContext) *actor.Refusal {
+func (t *Tool) checkRun(input []byte, ec ExecutionContext) *actor.Refusal {
 	if refusal := t.validate(input); refusal != nil {
 		return refusal
 	}

@@ -24,8 +24,8 @@ import (
 const (
 	// DepthMax is how deep input may nest.
 	DepthMax = 64
-	// problemsMax is how many problems of one input are told.
-	problemsMax = 8
+	// problemsReportedMax is how many problems of one input are told.
+	problemsReportedMax = 8
 )
 
 type schema = jsonschema.Schema
@@ -45,17 +45,17 @@ func compile(text string) (*schema, error) {
 	const url = "troupe:///schema.json"
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
-	c.UseLoader(nowhere{})
+	c.UseLoader(refLoader{})
 	if err := c.AddResource(url, doc); err != nil {
 		return nil, err
 	}
 	return c.Compile(url)
 }
 
-// nowhere is where references that leave the schema lead.
-type nowhere struct{}
+// refLoader is where references that leave the schema lead.
+type refLoader struct{}
 
-func (nowhere) Load(url string) (any, error) {
+func (refLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("%s is outside the schema", url)
 }
 
@@ -67,7 +67,7 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 	}
 	value, p := parse(input)
 	if p != nil {
-		return invalid(t.Name, p.field, p.what)
+		return invalid(t.Name, p.field, p.message)
 	}
 	err := t.schema.Validate(value)
 	if err == nil {
@@ -77,9 +77,9 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 	if !errors.As(err, &failed) {
 		return invalid(t.Name, "", "does not fit its schema")
 	}
-	all := slices.Compact(slices.SortedFunc(slices.Values(problems(failed)), problem.compare))
+	all := slices.Compact(slices.SortedFunc(slices.Values(leafProblems(failed)), problem.compare))
 	told := make([]string, 0, len(all))
-	for _, p := range all[:min(len(all), problemsMax)] {
+	for _, p := range all[:min(len(all), problemsReportedMax)] {
 		told = append(told, p.String())
 	}
 	if more := len(all) - len(told); more > 0 {
@@ -98,25 +98,25 @@ func invalid(tool, field, what string) *actor.Refusal {
 }
 
 // problem is one thing wrong with an input, and where: members joined by '/'.
-type problem struct{ field, what string }
+type problem struct{ field, message string }
 
 func (p problem) String() string {
 	if p.field == "" {
-		return p.what
+		return p.message
 	}
-	return p.field + ": " + p.what
+	return p.field + ": " + p.message
 }
 
 func (p problem) compare(other problem) int {
-	return cmp.Or(strings.Compare(p.field, other.field), strings.Compare(p.what, other.what))
+	return cmp.Or(strings.Compare(p.field, other.field), strings.Compare(p.message, other.message))
 }
 
-// problems are the leaves of what the validator found.
-func problems(e *jsonschema.ValidationError) []problem {
+// leafProblems are the leaves of what the validator found.
+func leafProblems(e *jsonschema.ValidationError) []problem {
 	if len(e.Causes) > 0 {
 		var all []problem
 		for _, cause := range e.Causes {
-			all = append(all, problems(cause)...)
+			all = append(all, leafProblems(cause)...)
 		}
 		return all
 	}

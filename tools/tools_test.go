@@ -31,13 +31,15 @@ var (
 // The dispatcher's own seam is the one that tools need.
 var _ tools.Dispatcher = dispatcher.AgentDispatcher(nil)
 
-func full() tools.ExecutionContext { return tools.NewContext(call, 40*time.Second, dispatcher.Asks{}) }
+func fullContext() tools.ExecutionContext {
+	return tools.NewContext(call, 40*time.Second, dispatcher.Asks{})
+}
 
 func askTool(name, input string) actor.Ask {
 	return actor.Ask{Kind: actor.AskTool, Name: name, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(input)}}}
 }
 
-func TestCallAgentBecomesACall(t *testing.T) {
+func TestPlanCallAgent(t *testing.T) {
 	r := tools.NewRegistry()
 	for _, c := range []struct {
 		input  string
@@ -51,7 +53,7 @@ func TestCallAgentBecomesACall(t *testing.T) {
 		{`{"agent_id":"helper","message":"hi","timeout_ms":1e3}`, "helper", "hi", time.Second},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":18446744073709551615}`, "helper", "hi", 1<<63 - 1},
 	} {
-		ask, done := r.Plan(full(), askTool(tools.CallAgent, c.input))
+		ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, c.input))
 		if done != nil {
 			t.Errorf("%s: %v", c.input, done.Refusal)
 			continue
@@ -63,7 +65,7 @@ func TestCallAgentBecomesACall(t *testing.T) {
 	}
 }
 
-func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
+func TestCallAgentInputErrors(t *testing.T) {
 	r := tools.NewRegistry()
 	for _, c := range []struct{ input, field, want string }{
 		{`{"message":"hi"}`, "agent_id", "call_agent: agent_id: is missing"},
@@ -96,7 +98,7 @@ func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
 		{`{"agent_id":"helper","message":"` + strings.Repeat("x", tools.InputBytesMax) + `"}`, "", "are over 1048576"},
 	} {
 		input := fmt.Sprintf("%.80s", c.input)
-		ask, done := r.Plan(full(), askTool(tools.CallAgent, c.input))
+		ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, c.input))
 		if done == nil {
 			t.Errorf("%s becomes %+v", input, ask)
 			continue
@@ -112,12 +114,12 @@ func TestBadInputOfCallAgentNamesTheField(t *testing.T) {
 }
 
 // The validator finds problems in the order of a map; we tell them in ours.
-func TestTheSameBadInputGetsTheSameSentence(t *testing.T) {
+func TestInputErrorsAreDeterministic(t *testing.T) {
 	r := tools.NewRegistry()
 	input := `{"z":1,"y":2,"x":3,"agent_id":{"a":1},"timeout_ms":"","w":0,"v":0,"u":0,"t":0,"s":0}`
 	seen := map[string]bool{}
 	for range 200 {
-		_, done := r.Plan(full(), askTool(tools.CallAgent, input))
+		_, done := r.Plan(fullContext(), askTool(tools.CallAgent, input))
 		seen[done.Refusal.Field+" "+done.Refusal.Detail] = true
 	}
 	want := "agent_id call_agent: agent_id: want string, got object; message: is missing; s: is unknown; t: is unknown; timeout_ms: want integer, got string; u: is unknown; v: is unknown; w: is unknown; and 3 more"
@@ -126,9 +128,9 @@ func TestTheSameBadInputGetsTheSameSentence(t *testing.T) {
 	}
 }
 
-func TestACallMadeInCodePassesTheSameChecks(t *testing.T) {
+func TestCallAskIsChecked(t *testing.T) {
 	r := tools.NewRegistry()
-	ask, done := r.Plan(full(), actor.Ask{Kind: actor.AskCall, Name: "helper", Parts: actor.Text("hi")})
+	ask, done := r.Plan(fullContext(), actor.Ask{Kind: actor.AskCall, Name: "helper", Parts: actor.Text("hi")})
 	if done != nil || ask.Operation != actor.HandleMessageFull {
 		t.Errorf("got %+v, %v", ask, done)
 	}
@@ -137,14 +139,14 @@ func TestACallMadeInCodePassesTheSameChecks(t *testing.T) {
 		"message":  {Kind: actor.AskCall, Name: "helper", Parts: actor.Text(strings.Repeat("x", 1<<20))},
 		"timeout":  {Kind: actor.AskCall, Name: "helper", Timeout: -1},
 	} {
-		if _, done := r.Plan(full(), ask); done == nil || done.Refusal.Field != field {
+		if _, done := r.Plan(fullContext(), ask); done == nil || done.Refusal.Field != field {
 			t.Errorf("%s: got %+v", field, done)
 		}
 	}
 }
 
-func TestEveryWireOfTheContextIsLive(t *testing.T) {
-	ec := full()
+func TestIncompleteContextIsRefused(t *testing.T) {
+	ec := fullContext()
 	if refusal := ec.Check(); refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -161,23 +163,23 @@ func TestEveryWireOfTheContextIsLive(t *testing.T) {
 		"call:":      func(ec *tools.ExecutionContext) { ec.Call = actor.Call{} },
 		"dispatcher": func(ec *tools.ExecutionContext) { ec.Dispatcher = nil },
 	} {
-		ec := full()
+		ec := fullContext()
 		cut(&ec)
 		_, done := r.Plan(ec, askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi"}`))
 		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, wire) {
 			t.Errorf("%s cut: %+v", wire, done)
 		}
 	}
-	late := full()
+	late := fullContext()
 	late.Left = 0
-	_, done := upper(t).Plan(late, askTool("text.upper", `{}`))
+	_, done := registryWithUpper(t).Plan(late, askTool("text.upper", `{}`))
 	if done == nil || done.Refusal.Reason != actor.Deadline || !strings.Contains(done.Refusal.Error(), "timeout") {
 		t.Errorf("time left cut: %+v", done)
 	}
 }
 
-// upper is an ordinary tool with a schema that reaches into itself.
-func upper(t *testing.T) *tools.Registry {
+// registryWithUpper is an ordinary tool with a schema that reaches into itself.
+func registryWithUpper(t *testing.T) *tools.Registry {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{
 		Name: "text.upper", Schema: `{"type":"object","properties":{"texts":{"type":"array","items":{"$ref":"#/$defs/text"}}},
@@ -199,29 +201,29 @@ func upper(t *testing.T) *tools.Registry {
 	return r
 }
 
-func TestAnOrdinaryToolIsForTheWorldToRun(t *testing.T) {
-	r := upper(t)
-	ask, done := r.Plan(full(), askTool("text.upper", `{"texts":["a"]}`))
+func TestPlanAndExecuteHandler(t *testing.T) {
+	r := registryWithUpper(t)
+	ask, done := r.Plan(fullContext(), askTool("text.upper", `{"texts":["a"]}`))
 	if done != nil || ask.Kind != actor.AskTool || ask.Timeout != 60*time.Second || !ask.Idempotent {
 		t.Fatalf("got %+v, %v", ask, done)
 	}
 	own := askTool("text.upper", `{}`)
 	own.Timeout = time.Second
-	if ask, _ := r.Plan(full(), own); ask.Timeout != time.Second {
+	if ask, _ := r.Plan(fullContext(), own); ask.Timeout != time.Second {
 		t.Errorf("its own time became %v", ask.Timeout)
 	}
-	if ask, done := r.Plan(full(), actor.Ask{Kind: actor.AskTool, Name: "text.upper"}); done != nil || string(ask.Parts[0].Bytes) != "{}" {
+	if ask, done := r.Plan(fullContext(), actor.Ask{Kind: actor.AskTool, Name: "text.upper"}); done != nil || string(ask.Parts[0].Bytes) != "{}" {
 		t.Errorf("without input: %+v, %v", ask, done)
 	}
-	result := r.Execute(context.Background(), "text.upper", ask.Parts[0].Bytes, full())
+	result := r.Execute(context.Background(), "text.upper", ask.Parts[0].Bytes, fullContext())
 	if result.Refusal != nil || string(result.Parts[0].Bytes) != `{"TEXTS":["A"]}` || result.Parts[0].Media != actor.MediaJSON {
 		t.Errorf("result %+v", result)
 	}
 }
 
-func TestWhatGoesWrongInAToolIsItsResult(t *testing.T) {
-	r := upper(t)
-	cut := full()
+func TestToolFailuresAreRefusals(t *testing.T) {
+	r := registryWithUpper(t)
+	cut := fullContext()
 	cut.ProjectID = ""
 	for _, c := range []struct {
 		name, input string
@@ -229,11 +231,11 @@ func TestWhatGoesWrongInAToolIsItsResult(t *testing.T) {
 		reason      actor.Reason
 		want        string
 	}{
-		{"text.lower", `{}`, full(), actor.NotFound, `no tool is named "text.lower"`},
-		{"call_agent", `{}`, full(), actor.Invalid, "the world cannot run it"},
-		{"text.upper", `{"texts":["toolong"]}`, full(), actor.Invalid, "text.upper: texts/0: want at most 5 characters, got 7"},
-		{"text.upper", `{"texts":["panic"]}`, full(), actor.Unavailable, "text.upper: panic: as told"},
-		{"text.upper", `{"texts":["flood"]}`, full(), actor.Rejected, "is over 1048576"},
+		{"text.lower", `{}`, fullContext(), actor.NotFound, `no tool is named "text.lower"`},
+		{"call_agent", `{}`, fullContext(), actor.Invalid, "the world cannot run it"},
+		{"text.upper", `{"texts":["toolong"]}`, fullContext(), actor.Invalid, "text.upper: texts/0: want at most 5 characters, got 7"},
+		{"text.upper", `{"texts":["panic"]}`, fullContext(), actor.Unavailable, "text.upper: panic: as told"},
+		{"text.upper", `{"texts":["flood"]}`, fullContext(), actor.Rejected, "is over 1048576"},
 		{"text.upper", `{}`, cut, actor.Unavailable, "project_id"},
 	} {
 		result := r.Execute(context.Background(), c.name, []byte(c.input), c.ec)
@@ -241,16 +243,16 @@ func TestWhatGoesWrongInAToolIsItsResult(t *testing.T) {
 			t.Errorf("%s %s: %+v, want %s %s", c.name, c.input, result, c.reason, c.want)
 		}
 	}
-	if _, done := r.Plan(full(), askTool("text.lower", `{}`)); done == nil || done.Refusal.Reason != actor.NotFound {
+	if _, done := r.Plan(fullContext(), askTool("text.lower", `{}`)); done == nil || done.Refusal.Reason != actor.NotFound {
 		t.Errorf("planned: %+v", done)
 	}
 	blob := actor.Ask{Kind: actor.AskTool, Name: "text.upper", Parts: []actor.Part{{Blob: actor.HashOf(nil)}}}
-	if _, done := r.Plan(full(), blob); done == nil || done.Refusal.Reason != actor.Invalid {
+	if _, done := r.Plan(fullContext(), blob); done == nil || done.Refusal.Reason != actor.Invalid {
 		t.Errorf("a blob as input: %+v", done)
 	}
 }
 
-func TestAContextHandlerMayAnswerAtOnce(t *testing.T) {
+func TestContextHandlerReturnsResult(t *testing.T) {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{Name: "whoami", Schema: `{"type":"object"}`,
 		ContextHandler: func(_ []byte, ec tools.ExecutionContext) (actor.Ask, *tools.Result) {
@@ -260,13 +262,13 @@ func TestAContextHandlerMayAnswerAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, done := r.Plan(full(), askTool("whoami", `{}`))
+	_, done := r.Plan(fullContext(), askTool("whoami", `{}`))
 	if done == nil || actor.TextOf(done.Parts) != "planner for p-7, 1 below [root/s-1]" {
 		t.Errorf("got %+v", done)
 	}
 }
 
-func TestOtherAsksAreOnlyChecked(t *testing.T) {
+func TestPlanOtherAsks(t *testing.T) {
 	r := tools.NewRegistry()
 	work := func(context.Context) ([]byte, error) { return nil, nil }
 	for _, ask := range []actor.Ask{
@@ -277,7 +279,7 @@ func TestOtherAsksAreOnlyChecked(t *testing.T) {
 		if ask.Kind == actor.AskWork {
 			ask.Work = work
 		}
-		if got, done := r.Plan(full(), ask); done != nil || got.Kind != ask.Kind || got.Name != ask.Name || got.Timeout != ask.Timeout {
+		if got, done := r.Plan(fullContext(), ask); done != nil || got.Kind != ask.Kind || got.Name != ask.Name || got.Timeout != ask.Timeout {
 			t.Errorf("%+v becomes %+v, %v", ask, got, done)
 		}
 	}
@@ -290,13 +292,13 @@ func TestOtherAsksAreOnlyChecked(t *testing.T) {
 		{Kind: actor.AskWork, Name: "count"},
 		{Kind: actor.AskWork, Work: work},
 	} {
-		if _, done := r.Plan(full(), ask); done == nil || done.Refusal.Reason != actor.Invalid {
+		if _, done := r.Plan(fullContext(), ask); done == nil || done.Refusal.Reason != actor.Invalid {
 			t.Errorf("%+v: %v", ask, done)
 		}
 	}
 }
 
-func TestToolsThatCannotBeRegistered(t *testing.T) {
+func TestRegisterInvalidTool(t *testing.T) {
 	handler := func(context.Context, []byte) tools.Result { return tools.Result{} }
 	good := tools.Tool{Name: "x", Schema: `{"type":"object"}`, Handler: handler}
 	for _, c := range []struct {
@@ -339,7 +341,7 @@ func TestToolsThatCannotBeRegistered(t *testing.T) {
 	}
 }
 
-func TestATargetIsReachedUnderTheCallersKey(t *testing.T) {
+func TestTargetUsesCallersKey(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		want string
@@ -362,8 +364,8 @@ func TestATargetIsReachedUnderTheCallersKey(t *testing.T) {
 
 // checkPlan holds for any input: an ask that can be made, or a refusal that can be sent.
 func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input []byte) {
-	ask, done := r.Plan(full(), askTool(tools.CallAgent, string(input)))
-	again, doneAgain := r.Plan(full(), askTool(tools.CallAgent, string(input)))
+	ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
+	again, doneAgain := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
 	if !reflect.DeepEqual(ask, again) || !reflect.DeepEqual(done, doneAgain) {
 		t.Fatalf("%q: twice, and not the same", input)
 	}
@@ -384,7 +386,7 @@ func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input [
 	}
 }
 
-func TestAnyInputIsPlannedOrRefused(t *testing.T) {
+func TestPlanRandomInput(t *testing.T) {
 	r := tools.NewRegistry()
 	member := rapid.SampledFrom([]string{`"agent_id":"helper"`, `"agent_id":3`, `"message":"hi"`, `"message":[{}]`, `"timeout_ms":5`,
 		`"timeout_ms":0`, `"timeout_ms":1e400`, `"timeout_ms":-0.0`, `"x":{"a":[1,null]}`, `"agent_id"`, `:`, `"\ud800":1`})
@@ -401,14 +403,14 @@ func FuzzCallAgent(f *testing.F) {
 }
 
 // Cells share one registry; the race detector watches them read it.
-func TestCellsShareARegistry(t *testing.T) {
-	r := upper(t)
+func TestRegistryConcurrentReads(t *testing.T) {
+	r := registryWithUpper(t)
 	done := make(chan bool)
 	for range 4 {
 		go func() {
 			for range 50 {
-				_, call := r.Plan(full(), askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":0}`))
-				_, tool := r.Plan(full(), askTool("text.upper", `{"texts":["a","toolong"]}`))
+				_, call := r.Plan(fullContext(), askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":0}`))
+				_, tool := r.Plan(fullContext(), askTool("text.upper", `{"texts":["a","toolong"]}`))
 				if call == nil || tool == nil {
 					t.Error("bad input was planned")
 				}
@@ -422,7 +424,7 @@ func TestCellsShareARegistry(t *testing.T) {
 }
 
 func BenchmarkPlanCallAgent(b *testing.B) {
-	r, ec := tools.NewRegistry(), full()
+	r, ec := tools.NewRegistry(), fullContext()
 	ask := askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":30000}`)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -37,16 +37,16 @@ type Invocation struct {
 // began without a trace gets one, so that what the agent tells of its own can be
 // put beside what is told here: the tree's id, and the call's.
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
-	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: textOf(call.Parts),
+	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
 		User: call.Principal, Trace: call.Trace, Token: token}
-	if !validTrace(in.Trace) {
+	if !validTraceparent(in.Trace) {
 		in.Trace = fmt.Sprintf("00-%x-%x-00", call.Root[:], call.ID[8:])
 	}
 	return in
 }
 
-// textOf is what was said; of a call without text, its first JSON value.
-func textOf(parts []actor.Part) string {
+// inputText is what was said; of a call without text, its first JSON value.
+func inputText(parts []actor.Part) string {
 	if text := actor.TextOf(parts); text != "" {
 		return text
 	}
@@ -59,19 +59,19 @@ func textOf(parts []actor.Part) string {
 }
 
 type (
-	invokeLine struct {
-		Agent    string         `json:"agent_id"`
-		Session  string         `json:"session_id"`
-		Run      string         `json:"run_id"`
-		Input    string         `json:"input_message"`
-		Messages []invokeSaid   `json:"messages"`
-		Context  *invokeContext `json:"context,omitzero"`
+	invokeJSON struct {
+		Agent    string              `json:"agent_id"`
+		Session  string              `json:"session_id"`
+		Run      string              `json:"run_id"`
+		Input    string              `json:"input_message"`
+		Messages []invokeMessageJSON `json:"messages"`
+		Context  *invokeContextJSON  `json:"context,omitzero"`
 	}
-	invokeSaid struct {
+	invokeMessageJSON struct {
 		Role    string `json:"role"`
 		Content string `json:"content"`
 	}
-	invokeContext struct {
+	invokeContextJSON struct {
 		User string `json:"user_id"`
 	}
 )
@@ -82,14 +82,14 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 		return Request{}, actor.Refuse(actor.Invalid, "%d messages are over %d", len(in.Messages), MessagesMax)
 	}
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
-	line := invokeLine{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeSaid{}}
+	line := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeMessageJSON{}}
 	for _, m := range in.Messages {
 		if m.Role == User || m.Role == Assistant {
-			line.Messages = append(line.Messages, invokeSaid{m.Role.String(), valid(m.Text)})
+			line.Messages = append(line.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
 		}
 	}
 	if in.User != "" {
-		line.Context = &invokeContext{valid(in.User)}
+		line.Context = &invokeContextJSON{valid(in.User)}
 	}
 	body := marshal(line)
 	if len(body) > PromptBytesMax {
@@ -100,7 +100,7 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 		{Name: "x-session-id", Value: in.Session},
 		{Name: "x-run-id", Value: in.Run},
 	}
-	if validTrace(in.Trace) {
+	if validTraceparent(in.Trace) {
 		headers = append(headers, Header{Name: "traceparent", Value: in.Trace})
 	}
 	if in.Token != "" {
@@ -119,20 +119,20 @@ func (a Agent) authorization() []Header {
 // AgentDecoder reads an external agent's answer: a stream of the events delta,
 // state, done and error. Events of another name are skipped.
 type AgentDecoder struct {
-	who     string
-	run     string
-	parser  *Parser
-	events  int
-	text    strings.Builder
-	weight  int // of it
-	usage   Usage
-	done    bool
-	failure *Failure
+	who       string
+	run       string
+	parser    *Parser
+	events    int
+	text      strings.Builder
+	jsonBytes int // of it
+	usage     Usage
+	done      bool
+	failure   *Failure
 }
 
 // NewAgentDecoder reads the answer to an invocation of that run.
 func NewAgentDecoder(who, run, contentType string) (*AgentDecoder, *Failure) {
-	if media := mediaOf(contentType); media != "text/event-stream" {
+	if media := mediaType(contentType); media != "text/event-stream" {
 		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", who, media)
 	}
 	return &AgentDecoder{who: who, run: run, parser: NewParser(StreamLimits{})}, nil
@@ -141,8 +141,8 @@ func NewAgentDecoder(who, run, contentType string) (*AgentDecoder, *Failure) {
 // Done tells that the agent said it was done.
 func (d *AgentDecoder) Done() bool { return d.done }
 
-// Whole tells nothing more than Done: agents end with an event of its own.
-func (d *AgentDecoder) Whole() bool { return d.done }
+// HasFinish tells nothing more than Done: agents end with an event of its own.
+func (d *AgentDecoder) HasFinish() bool { return d.done }
 
 // Completion is the answer as it now stands.
 func (d *AgentDecoder) Completion() Completion {
@@ -153,14 +153,14 @@ func (d *AgentDecoder) Completion() Completion {
 	return c
 }
 
-// Take reads the next bytes of the body.
-func (d *AgentDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
+// Decode reads the next bytes of the body.
+func (d *AgentDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
 	}
 	events, refusal := d.parser.Parse(b)
 	for _, e := range events {
-		if delta := d.event(e); delta != (Delta{}) {
+		if delta := d.handleEvent(e); delta != (Delta{}) {
 			deltas = append(deltas, delta)
 		}
 		if d.done || d.failure != nil {
@@ -181,13 +181,13 @@ func (d *AgentDecoder) End() ([]Delta, *Failure) {
 	return nil, d.failure
 }
 
-func (d *AgentDecoder) garbage(e runs.Frame, format string, args ...any) Delta {
+func (d *AgentDecoder) failMalformed(e runs.Frame, format string, args ...any) Delta {
 	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.who, d.events, e.Name}, args...)...)
 	return Delta{}
 }
 
-// event takes one event; what it passes on is not zero.
-func (d *AgentDecoder) event(e runs.Frame) Delta {
+// handleEvent takes one event; what it passes on is not zero.
+func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	d.events++
 	switch e.Name {
 	case "delta":
@@ -198,16 +198,16 @@ func (d *AgentDecoder) event(e runs.Frame) Delta {
 		err := unmarshal([]byte(e.Data), &w)
 		switch {
 		case err != nil:
-			return d.garbage(e, "%v", err)
+			return d.failMalformed(e, "%v", err)
 		case w.Text == nil:
-			return d.garbage(e, "it has no text")
+			return d.failMalformed(e, "it has no text")
 		case w.Run != "" && w.Run != d.run:
-			return d.garbage(e, "it speaks of the run %.40q", w.Run)
-		case d.weight+weight(*w.Text) > OutputBytesMax:
+			return d.failMalformed(e, "it speaks of the run %.40q", w.Run)
+		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
 			d.failure = fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
 			return Delta{}
 		}
-		d.weight += weight(*w.Text)
+		d.jsonBytes += jsonBytesMax(*w.Text)
 		d.text.WriteString(*w.Text)
 		return Delta{Text: *w.Text}
 	case "state":
@@ -218,28 +218,28 @@ func (d *AgentDecoder) event(e runs.Frame) Delta {
 		err := unmarshal([]byte(e.Data), &w)
 		switch {
 		case err != nil:
-			return d.garbage(e, "%v", err)
+			return d.failMalformed(e, "%v", err)
 		case w.State == "" || len(w.State) > stateBytesMax:
-			return d.garbage(e, "want a state of 1 to %d bytes", stateBytesMax)
+			return d.failMalformed(e, "want a state of 1 to %d bytes", stateBytesMax)
 		case len(w.Detail) > detailBytesMax:
-			return d.garbage(e, "its detail of %d bytes is over %d", len(w.Detail), detailBytesMax)
+			return d.failMalformed(e, "its detail of %d bytes is over %d", len(w.Detail), detailBytesMax)
 		}
 		if w.Detail.Kind() == 'n' {
 			w.Detail = nil
 		}
 		return Delta{State: w.State, Detail: string(w.Detail)}
 	case "done":
-		d.doneWith(e)
+		d.finishAnswer(e)
 	case "error":
 		var w struct {
 			Code    string `json:"code"`
 			Message string `json:"message"`
 		}
 		if err := unmarshal([]byte(e.Data), &w); err != nil {
-			return d.garbage(e, "%v", err)
+			return d.failMalformed(e, "%v", err)
 		}
 		said := upstreamError{message: w.Message, code: w.Code}
-		d.failure = fail(Refused, reasonOf(w.Code), "%s says%s", d.who, said.sentence())
+		d.failure = fail(Refused, agentReason(w.Code), "%s says%s", d.who, said.describe())
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
@@ -247,7 +247,7 @@ func (d *AgentDecoder) event(e runs.Frame) Delta {
 	return Delta{}
 }
 
-func (d *AgentDecoder) doneWith(e runs.Frame) {
+func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 	var w struct {
 		Usage struct {
 			Tokens int64 `json:"tokens"`
@@ -256,7 +256,7 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 		} `json:"usage"`
 	}
 	if err := unmarshal([]byte(e.Data), &w); err != nil {
-		d.garbage(e, "%v", err)
+		d.failMalformed(e, "%v", err)
 		return
 	}
 	u := Usage{Input: w.Usage.Input, Output: w.Usage.Output, Total: w.Usage.Tokens}
@@ -265,7 +265,7 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 	}
 	for _, n := range []int64{u.Input, u.Output, u.Total} {
 		if n < 0 || n > tokensMax {
-			d.garbage(e, "usage: %d is no number of tokens", n)
+			d.failMalformed(e, "usage: %d is no number of tokens", n)
 			return
 		}
 	}
@@ -274,9 +274,9 @@ func (d *AgentDecoder) doneWith(e runs.Frame) {
 	d.done = true
 }
 
-// reasonOf is the refusal that an agent means by its code. What only the runtime
+// agentReason is the refusal that an agent means by its code. What only the runtime
 // can know (chains, rings, cancels) an agent cannot claim: it just says no.
-func reasonOf(code string) actor.Reason {
+func agentReason(code string) actor.Reason {
 	may := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
 	if i := slices.IndexFunc(may, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
 		return may[i]
@@ -300,42 +300,44 @@ func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 // UnhealthyAfter without a sign of life, or until it answers a poll and says that
 // it is not well. One that has no such path says nothing by that.
 type Health struct {
-	seen   actor.Time // last sign of life
-	polled actor.Time
-	sick   bool
+	lastSeen actor.Time // last sign of life
+	lastPoll actor.Time
+	unwell   bool
 }
 
 // NewHealth believes an agent that has just registered.
-func NewHealth(now actor.Time) Health { return Health{seen: now, polled: now} }
+func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
 // Beat takes a heartbeat.
-func (h *Health) Beat(now actor.Time) { h.seen, h.sick = now, false }
+func (h *Health) Beat(now actor.Time) { h.lastSeen, h.unwell = now, false }
 
 // Polled takes what came of a poll; status 0 is no answer, which may be the
 // network's fault and only counts as silence.
 func (h *Health) Polled(now actor.Time, status int) {
-	h.polled = now
+	h.lastPoll = now
 	switch status {
 	case 200:
 		h.Beat(now)
 	case 0, 404, 405:
 	default:
-		h.sick = true
+		h.unwell = true
 	}
 }
 
 // Healthy tells whether it may be invoked.
-func (h *Health) Healthy(now actor.Time) bool { return !h.sick && now.Sub(h.seen) <= UnhealthyAfter }
+func (h *Health) Healthy(now actor.Time) bool {
+	return !h.unwell && now.Sub(h.lastSeen) <= UnhealthyAfter
+}
 
 // NextPoll is when to ask it.
-func (h *Health) NextPoll() actor.Time { return h.polled.Add(HeartbeatEvery) }
+func (h *Health) NextPoll() actor.Time { return h.lastPoll.Add(HeartbeatEvery) }
 
 // Refuse is why it is not invoked; nil if it may be.
 func (h *Health) Refuse(who string, now actor.Time) *actor.Refusal {
 	if h.Healthy(now) {
 		return nil
 	}
-	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", who, now.Sub(h.seen).Truncate(time.Second))
+	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", who, now.Sub(h.lastSeen).Truncate(time.Second))
 	refusal.RetryAfter = max(h.NextPoll().Sub(now), time.Second)
 	return refusal
 }

@@ -14,7 +14,7 @@ import (
 
 const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
+func TestInvokeRequest(t *testing.T) {
 	a := upstream.Agent{URL: "http://127.0.0.1:9000/agents/helper/", Auth: "key"}
 	in := upstream.Invocation{
 		Agent: "helper", Session: "s-42", Run: "run-1", Input: "hi\xff", User: "u-1", Trace: trace, Token: "tok",
@@ -57,7 +57,7 @@ func TestAnInvocationBecomesTheBytesThatAgentsTake(t *testing.T) {
 	}
 }
 
-func TestACallIsToldToAnExternalAgent(t *testing.T) {
+func TestInvocationOfCall(t *testing.T) {
 	root, id := actor.NewCallID(0, 1, 2), actor.NewCallID(actor.Time(time.Second), 3, 4)
 	call := actor.Call{ID: id, Root: root, To: actor.NewID("helper", "s-42"), Principal: "u-1", Parts: actor.Text("hi")}
 	in := upstream.InvocationOf("helper", &call, "tok")
@@ -74,7 +74,7 @@ func TestACallIsToldToAnExternalAgent(t *testing.T) {
 	}
 }
 
-func TestInvocationsThatCannotBeSentAreRefused(t *testing.T) {
+func TestInvokeRejectsInvalid(t *testing.T) {
 	a := upstream.Agent{URL: "http://h"}
 	for _, c := range []struct {
 		in   upstream.Invocation
@@ -95,7 +95,7 @@ func TestInvocationsThatCannotBeSentAreRefused(t *testing.T) {
 	}
 }
 
-func TestOnlyValidTracesAreSentOn(t *testing.T) {
+func TestInvokeSendsOnlyValidTraceparent(t *testing.T) {
 	for _, c := range []struct {
 		trace string
 		sent  bool
@@ -118,7 +118,7 @@ func TestOnlyValidTracesAreSentOn(t *testing.T) {
 	}
 }
 
-func TestAnAgentIsHealthyWhileItShowsThatItIsThere(t *testing.T) {
+func TestHealth(t *testing.T) {
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
 	h := upstream.NewHealth(second(0))
 	for _, c := range []struct {

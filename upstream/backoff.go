@@ -24,7 +24,7 @@ type BackoffConfig struct {
 	OpenFor, OpenMax actor.Duration
 	// RetryPercent of requests may be asked again, over RetriesSaved that are in
 	// hand from the start: a sick upstream gets little more than what is new. 10, 10.
-	RetryPercent, RetriesSaved int
+	RetryPercent, RetryBurst int
 }
 
 // Validate names what is wrong.
@@ -45,7 +45,7 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 		Base: orDefault(c.Base, 500*time.Millisecond), Max: orDefault(c.Max, 30*time.Second),
 		OpenAfter: orDefault(c.OpenAfter, 5),
 		OpenFor:   orDefault(c.OpenFor, 5*time.Second), OpenMax: orDefault(c.OpenMax, 2*time.Minute),
-		RetryPercent: orDefault(c.RetryPercent, 10), RetriesSaved: orDefault(c.RetriesSaved, 10),
+		RetryPercent: orDefault(c.RetryPercent, 10), RetryBurst: orDefault(c.RetryBurst, 10),
 	}
 }
 
@@ -59,21 +59,21 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 //	 2. Nobody goes before the instant that the upstream asked for.
 //	 3. Retries never outnumber RetriesSaved plus RetryPercent of first attempts.
 type Backoff struct {
-	config BackoffConfig
-	level  int // failures in a row
-	broken int // of them, in a row, without a usable answer
-	opened int // times in a row that the circuit opened
-	open   bool
-	openTo actor.Time // while open: nobody goes before
-	until  actor.Time // nobody goes before: the upstream asked for it
-	probe  bool       // half-open, and one is out
-	saved  int        // hundredths of a retry
+	config       BackoffConfig
+	failures     int // failures in a row
+	brokenInARow int // of them, in a row, without a usable answer
+	opens        int // times in a row that the circuit opened
+	open         bool
+	openUntil    actor.Time // while open: nobody goes before
+	notBefore    actor.Time // nobody goes before: the upstream asked for it
+	probing      bool       // half-open, and one is out
+	retryCredit  int        // hundredths of a retry
 }
 
 // NewBackoff trusts the upstream.
 func NewBackoff(config BackoffConfig) *Backoff {
 	config = config.orDefaults()
-	return &Backoff{config: config, saved: 100 * config.RetriesSaved}
+	return &Backoff{config: config, retryCredit: 100 * config.RetryBurst}
 }
 
 // Pass says whether an attempt may go. It goes if both At and Refusal are zero;
@@ -87,22 +87,22 @@ type Pass struct {
 // Admit is asked before each attempt.
 func (b *Backoff) Admit(now actor.Time, draw uint64) Pass {
 	switch {
-	case b.open && now < b.openTo:
-		return Pass{Refusal: b.closedTo(b.openTo.Sub(now))}
-	case b.open && b.probe:
-		return Pass{Refusal: b.closedTo(b.config.Base)}
+	case b.open && now < b.openUntil:
+		return Pass{Refusal: b.refuse(b.openUntil.Sub(now))}
+	case b.open && b.probing:
+		return Pass{Refusal: b.refuse(b.config.Base)}
 	case b.open:
-		b.probe = true
+		b.probing = true
 		return Pass{Probe: true}
-	case now < b.until:
+	case now < b.notBefore:
 		// Those who wait do not all come at the first instant.
-		return Pass{At: b.until.Add(jitter(b.window(), draw))}
+		return Pass{At: b.notBefore.Add(jitter(b.window(), draw))}
 	}
 	return Pass{}
 }
 
-func (b *Backoff) closedTo(wait actor.Duration) *actor.Refusal {
-	refusal := actor.Refuse(actor.Unavailable, "left alone after %d failures in a row", b.broken)
+func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
+	refusal := actor.Refuse(actor.Unavailable, "left alone after %d failures in a row", b.brokenInARow)
 	refusal.RetryAfter = wait
 	return refusal
 }
@@ -127,51 +127,51 @@ type Advice struct {
 // Report takes what became of an attempt, and advises on the next.
 func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	if r.Probe {
-		b.probe = false
+		b.probing = false
 	}
 	if r.First {
-		b.saved = min(b.saved+b.config.RetryPercent, 100*b.config.RetriesSaved)
+		b.retryCredit = min(b.retryCredit+b.config.RetryPercent, 100*b.config.RetryBurst)
 	}
 	switch {
 	case r.Failure == nil && !r.Answered:
 		return Advice{}
 	case r.Failure == nil || r.Failure.Class == Refused:
-		b.level, b.broken, b.opened, b.open = 0, 0, 0, false
+		b.failures, b.brokenInARow, b.opens, b.open = 0, 0, 0, false
 		return Advice{}
 	case r.Failure.Class == Throttled:
-		b.broken, b.opened, b.open = 0, 0, false // it is well enough to say so
+		b.brokenInARow, b.opens, b.open = 0, 0, false // it is well enough to say so
 	default:
-		b.fail(now, r.Probe)
+		b.countBroken(now, r.Probe)
 	}
-	b.level++
+	b.failures++
 	wait := jitter(b.window(), draw)
 	switch {
 	case r.Failure.After > 0:
-		b.until = max(b.until, now.Add(r.Failure.After))
+		b.notBefore = max(b.notBefore, now.Add(r.Failure.After))
 	case r.Failure.Class == Throttled: // it did not say how long
-		b.until = max(b.until, now.Add(wait))
+		b.notBefore = max(b.notBefore, now.Add(wait))
 	}
 	at := now.Add(r.Failure.After).Add(wait)
-	if at >= r.By || b.saved < 100 {
+	if at >= r.By || b.retryCredit < 100 {
 		return Advice{}
 	}
-	b.saved -= 100
+	b.retryCredit -= 100
 	return Advice{Again: true, At: at}
 }
 
-// fail opens the circuit after too many in a row, or if a probe found it sick.
-func (b *Backoff) fail(now actor.Time, probe bool) {
-	b.broken++
-	if probe || !b.open && b.broken >= b.config.OpenAfter {
+// countBroken opens the circuit after too many in a row, or if a probe found it sick.
+func (b *Backoff) countBroken(now actor.Time, probe bool) {
+	b.brokenInARow++
+	if probe || !b.open && b.brokenInARow >= b.config.OpenAfter {
 		b.open = true
-		b.openTo = now.Add(doubled(b.config.OpenFor, b.opened, b.config.OpenMax))
-		b.opened++
+		b.openUntil = now.Add(doubled(b.config.OpenFor, b.opens, b.config.OpenMax))
+		b.opens++
 	}
 }
 
 // window is what the next wait is drawn from.
 func (b *Backoff) window() actor.Duration {
-	return doubled(b.config.Base, max(b.level-1, 0), b.config.Max)
+	return doubled(b.config.Base, max(b.failures-1, 0), b.config.Max)
 }
 
 // doubled is d doubled n times, at most limit.

@@ -25,7 +25,7 @@ var (
 	throttled = &upstream.Failure{Class: upstream.Throttled, Refusal: actor.Refuse(actor.Busy, "later"), After: 3 * time.Second}
 )
 
-func TestWaitsDoubleAndAreDrawnFromAllOfThem(t *testing.T) {
+func TestBackoffDoublesWithFullJitter(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 100})
 	for i, want := range []time.Duration{500, 1000, 2000, 4000, 8000, 16000, 30000, 30000} {
 		want *= time.Millisecond
@@ -47,7 +47,7 @@ func TestWaitsDoubleAndAreDrawnFromAllOfThem(t *testing.T) {
 	}
 }
 
-func TestNobodyGoesBeforeTheInstantAskedFor(t *testing.T) {
+func TestBackoffHonoursRetryAfter(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Forever}, lowest)
 	if advice.At != actor.Time(3*time.Second) {
@@ -69,7 +69,7 @@ func TestNobodyGoesBeforeTheInstantAskedFor(t *testing.T) {
 	}
 }
 
-func TestLaterWithoutASpanHoldsAllForADrawnOne(t *testing.T) {
+func TestThrottledWithoutRetryAfterDelaysAll(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	b.Report(0, upstream.Report{Failure: &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal}}, middle)
 	if p := b.Admit(0, lowest); p.At != actor.Time(250*time.Millisecond) {
@@ -80,7 +80,7 @@ func TestLaterWithoutASpanHoldsAllForADrawnOne(t *testing.T) {
 	}
 }
 
-func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
+func TestCircuitBreakerStates(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
 	second := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Second) }
 	state := func(now actor.Time) string {
@@ -131,7 +131,7 @@ func TestTheCircuitOpensHalfOpensAndCloses(t *testing.T) {
 	}
 }
 
-func TestASickUpstreamGetsLittleMoreThanWhatIsNew(t *testing.T) {
+func TestRetryBudgetLimitsRetries(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30})
 	again := 0
 	for range 1000 {
@@ -144,9 +144,9 @@ func TestASickUpstreamGetsLittleMoreThanWhatIsNew(t *testing.T) {
 	}
 }
 
-func TestBackoffKeepsItsPromises(t *testing.T) {
+func TestBackoffInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		config := upstream.BackoffConfig{OpenAfter: rapid.IntRange(1, 4).Draw(t, "after"), RetriesSaved: rapid.IntRange(1, 3).Draw(t, "saved")}
+		config := upstream.BackoffConfig{OpenAfter: rapid.IntRange(1, 4).Draw(t, "after"), RetryBurst: rapid.IntRange(1, 3).Draw(t, "saved")}
 		b := upstream.NewBackoff(config)
 		var now, asked actor.Time
 		out, probes, firsts, again := 0, 0, 0, 0
@@ -198,14 +198,14 @@ func TestBackoffKeepsItsPromises(t *testing.T) {
 					t.Fatalf("%+v after %+v at %v", advice, r, now)
 				}
 			}
-			if again > config.RetriesSaved+(firsts+9)/10 {
+			if again > config.RetryBurst+(firsts+9)/10 {
 				t.Fatalf("%d retries after %d first attempts", again, firsts)
 			}
 		}
 	})
 }
 
-func TestBackoffConfigNamesWhatIsWrong(t *testing.T) {
+func TestBackoffConfigValidate(t *testing.T) {
 	for _, c := range []struct {
 		config upstream.BackoffConfig
 		want   string

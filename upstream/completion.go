@@ -73,7 +73,7 @@ const (
 	BodyBytesMax   = 4 << 20        // one JSON answer, read whole
 	tokensMax      = int64(1) << 40 // more is no count
 	errorBytesMax  = 64 << 10       // the body of an error
-	sentenceMax    = 512            // of an upstream's own words in a refusal
+	quoteBytesMax  = 512            // of an upstream's own words in a refusal
 	stateBytesMax  = NameBytesMax   // the name of an agent's state
 	detailBytesMax = 4 << 10        // what an agent says of its state
 )
@@ -81,18 +81,18 @@ const (
 // Encode writes the answer as DecodeCompletion reads it; the same answer has
 // the same bytes.
 func (c Completion) Encode() []byte {
-	line := completionLine{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
+	line := completionJSON{Text: strings.ToValidUTF8(c.Text, "\uFFFD"), Finish: c.Finish.String(), Model: strings.ToValidUTF8(c.Model, "\uFFFD")}
 	for _, call := range c.Calls {
-		line.Calls = append(line.Calls, callLine{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD")})
+		line.Calls = append(line.Calls, toolCallJSON{call.ID, call.Name, strings.ToValidUTF8(call.Arguments, "\uFFFD")})
 	}
 	if c.Usage.Known {
-		line.Usage = &usageLine{c.Usage.Input, c.Usage.Output, c.Usage.Total}
+		line.Usage = &usageJSON{c.Usage.Input, c.Usage.Output, c.Usage.Total}
 	}
 	return marshal(line)
 }
 
-// weight is how much room a text takes in JSON, at most.
-func weight(text string) int {
+// jsonBytesMax is how much room a text takes in JSON, at most.
+func jsonBytesMax(text string) int {
 	n := len(text)
 	for _, c := range []byte(text) {
 		switch {
@@ -107,7 +107,7 @@ func weight(text string) int {
 
 // DecodeCompletion reads what Encode writes.
 func DecodeCompletion(b []byte) (Completion, error) {
-	var line completionLine
+	var line completionJSON
 	if len(b) > actor.MessageBytesMax {
 		return Completion{}, fmt.Errorf("completion: %d bytes are over %d", len(b), actor.MessageBytesMax)
 	}
@@ -125,19 +125,19 @@ func DecodeCompletion(b []byte) (Completion, error) {
 }
 
 type (
-	completionLine struct {
-		Text   string     `json:"text"`
-		Calls  []callLine `json:"tool_calls,omitempty"`
-		Finish string     `json:"finish,omitzero"`
-		Usage  *usageLine `json:"usage,omitzero"`
-		Model  string     `json:"model,omitzero"`
+	completionJSON struct {
+		Text   string         `json:"text"`
+		Calls  []toolCallJSON `json:"tool_calls,omitempty"`
+		Finish string         `json:"finish,omitzero"`
+		Usage  *usageJSON     `json:"usage,omitzero"`
+		Model  string         `json:"model,omitzero"`
 	}
-	callLine struct {
+	toolCallJSON struct {
 		ID        string `json:"id"`
 		Name      string `json:"name"`
 		Arguments string `json:"arguments"`
 	}
-	usageLine struct {
+	usageJSON struct {
 		Input  int64 `json:"input_tokens"`
 		Output int64 `json:"output_tokens"`
 		Total  int64 `json:"total_tokens"`
@@ -157,18 +157,18 @@ const NoIndex = -1
 
 // Assembler puts tool calls together from fragments.
 type Assembler struct {
-	calls  []assembled
-	weight int
+	calls     []partialCall
+	jsonBytes int
 }
 
-type assembled struct {
+type partialCall struct {
 	index     int // that its fragments bear
 	id, name  string
 	arguments []byte
 }
 
-// Weight is how much room the arguments take in JSON.
-func (a *Assembler) Weight() int { return a.weight }
+// JSONBytes is how much room the arguments take in JSON.
+func (a *Assembler) JSONBytes() int { return a.jsonBytes }
 
 // Add takes the next fragment. Id and name come whole and once; only arguments
 // come in pieces. Indexes tell calls apart, and nothing else: some models count all
@@ -177,12 +177,12 @@ func (a *Assembler) Add(f Fragment) error {
 	if f.Index < NoIndex {
 		return fmt.Errorf("tool call %d: there is none before 0", f.Index)
 	}
-	n := a.callOf(f)
+	n := a.callIndex(f)
 	if n == len(a.calls) {
 		if n == ToolCallsMax {
 			return fmt.Errorf("tool call %d: at most %d are taken", n, ToolCallsMax)
 		}
-		a.calls = append(a.calls, assembled{index: f.Index})
+		a.calls = append(a.calls, partialCall{index: f.Index})
 	}
 	c := &a.calls[n]
 	for _, part := range [...]struct {
@@ -199,17 +199,17 @@ func (a *Assembler) Add(f Fragment) error {
 			return fmt.Errorf("tool call %d: a second %s, %.40q after %.40q", n, part.what, part.new, *part.old)
 		}
 	}
-	a.weight += weight(f.Arguments)
-	if a.weight > OutputBytesMax {
+	a.jsonBytes += jsonBytesMax(f.Arguments)
+	if a.jsonBytes > OutputBytesMax {
 		return fmt.Errorf("tool call %d: more than %d bytes of arguments", n, OutputBytesMax)
 	}
 	c.arguments = append(c.arguments, f.Arguments...)
 	return nil
 }
 
-// callOf is the call that a fragment belongs to; as many as there are if it begins
+// callIndex is the call that a fragment belongs to; as many as there are if it begins
 // the next.
-func (a *Assembler) callOf(f Fragment) int {
+func (a *Assembler) callIndex(f Fragment) int {
 	n := len(a.calls) - 1
 	if f.Index == NoIndex {
 		if f.ID != "" || n < 0 {
@@ -229,7 +229,7 @@ func (a *Assembler) callOf(f Fragment) int {
 // endsBefore tells whether a fragment of the same index begins another call: one
 // with an id of its own, or, where nobody has ids, one that is named once more when
 // the arguments of this one are whole.
-func (c *assembled) endsBefore(f Fragment) bool {
+func (c *partialCall) endsBefore(f Fragment) bool {
 	if c.id != "" || f.ID != "" {
 		return c.id != "" && f.ID != "" && c.id != f.ID
 	}

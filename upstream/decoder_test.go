@@ -20,8 +20,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should have said")
 
-// offered are the tools of each prompt in the transcripts.
-var offered = []upstream.ToolSpec{
+// offeredTools are the tools of each prompt in the transcripts.
+var offeredTools = []upstream.ToolSpec{
 	{Name: "call_agent", Schema: `{"type":"object"}`},
 	{Name: "browser.open", Schema: `{"type":"object"}`},
 }
@@ -34,32 +34,32 @@ func newDecoder(kind, media string) (upstream.Decoder, *upstream.Failure) {
 		}
 		return d, nil
 	}
-	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offered}, media)
+	d, failure := upstream.NewModelDecoder("model m", &upstream.Prompt{Tools: offeredTools}, media)
 	if failure != nil {
 		return nil, failure
 	}
 	return d, nil
 }
 
-// heard is what came of an answer.
-type heard struct {
+// decoded is what came of an answer.
+type decoded struct {
 	deltas  []upstream.Delta
 	failure *upstream.Failure
 	answer  upstream.Completion
 	done    bool
 }
 
-// hear reads an answer in pieces that end at the cuts.
-func hear(kind, media string, body []byte, cuts ...int) (h heard) {
+// decodeAll reads an answer in pieces that end at the cuts.
+func decodeAll(kind, media string, body []byte, cuts ...int) (h decoded) {
 	d, failure := newDecoder(kind, media)
 	if failure != nil {
-		return heard{failure: failure}
+		return decoded{failure: failure}
 	}
 	from := 0
 	for _, end := range append(cuts, len(body)) {
 		piece := append([]byte(nil), body[from:end]...)
 		from = end
-		deltas, failure := d.Take(piece)
+		deltas, failure := d.Decode(piece)
 		clear(piece) // nothing may be kept of it
 		h.deltas, h.failure = append(h.deltas, deltas...), failure
 	}
@@ -69,7 +69,7 @@ func hear(kind, media string, body []byte, cuts ...int) (h heard) {
 	return h
 }
 
-func (h heard) String() string {
+func (h decoded) String() string {
 	var b strings.Builder
 	for _, d := range h.deltas {
 		if d.State != "" {
@@ -98,7 +98,7 @@ func (h heard) String() string {
 }
 
 // check says what no answer may be, whatever bytes it was read from.
-func (h heard) check() error {
+func (h decoded) check() error {
 	var text strings.Builder
 	for _, d := range h.deltas {
 		text.WriteString(d.Text)
@@ -132,7 +132,7 @@ func (h heard) check() error {
 // Each transcript is an answer and what is heard in it, wherever it is cut. Its
 // first line says the story in a sentence, the second who answers with what
 // media type; the answer's lines begin with '|'.
-func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
+func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 	files, _ := filepath.Glob("testdata/answers/*.txt")
 	if len(files) < 20 {
 		t.Fatalf("%d transcripts", len(files))
@@ -145,8 +145,8 @@ func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
 				t.Fatal(err)
 			}
 			story, want, _ := strings.Cut(string(text), "----\n")
-			kind, media, body := readStory(t, story)
-			whole := hear(kind, media, body)
+			kind, media, body := parseTranscript(t, story)
+			whole := decodeAll(kind, media, body)
 			if got := whole.String(); *rewrite {
 				os.WriteFile(file, []byte(story+"----\n"+got), 0o644)
 			} else if got != want {
@@ -155,11 +155,11 @@ func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
 			every := make([]int, 0, len(body))
 			for cut := range body {
 				every = append(every, cut)
-				if got := hear(kind, media, body, cut); !sameButForPieces(got, whole) {
+				if got := decodeAll(kind, media, body, cut); !sameApartFromChunks(got, whole) {
 					t.Fatalf("cut at %d it is heard as\n%swhole as\n%s", cut, got, whole)
 				}
 			}
-			if got := hear(kind, media, body, every...); !sameButForPieces(got, whole) {
+			if got := decodeAll(kind, media, body, every...); !sameApartFromChunks(got, whole) {
 				t.Fatalf("byte by byte it is heard as\n%swhole as\n%s", got, whole)
 			}
 			if err := whole.check(); err != nil {
@@ -171,9 +171,9 @@ func TestAnswersAreHeardAlikeFromEveryCut(t *testing.T) {
 	t.Logf("%d answers cut at %d bytes", len(files), bytesCut)
 }
 
-func sameButForPieces(a, b heard) bool { return a.String() == b.String() }
+func sameApartFromChunks(a, b decoded) bool { return a.String() == b.String() }
 
-func readStory(t *testing.T, story string) (kind, media string, body []byte) {
+func parseTranscript(t *testing.T, story string) (kind, media string, body []byte) {
 	lines := strings.Split(strings.TrimSuffix(story, "\n"), "\n")
 	if len(lines) < 2 || !strings.HasPrefix(lines[0], "# ") {
 		t.Fatalf("no story: %q", story)
@@ -190,7 +190,7 @@ func readStory(t *testing.T, story string) (kind, media string, body []byte) {
 	return kind, media, body
 }
 
-func TestGiantAnswersAreRefused(t *testing.T) {
+func TestOversizedAnswersAreRefused(t *testing.T) {
 	chunk := func(content string) string {
 		return `data: {"choices":[{"index":0,"delta":{"content":"` + content + `"}}]}` + "\n\n"
 	}
@@ -212,7 +212,7 @@ func TestGiantAnswersAreRefused(t *testing.T) {
 		{"agent", "text/event-stream", event("state", `{"state":"s","detail":"`+strings.Repeat(k, 4)+`"}`), "its detail of 4098 bytes is over 4096"},
 		{"agent", "text/event-stream", strings.Repeat(event("nonsense", k), 17<<10), "a stream is longer than 16777216 bytes"},
 	} {
-		h := hear(c.kind, c.media, []byte(c.body), len(c.body)/3, len(c.body)/2)
+		h := decodeAll(c.kind, c.media, []byte(c.body), len(c.body)/3, len(c.body)/2)
 		if h.failure == nil || !strings.Contains(h.failure.Refusal.Detail, c.want) {
 			t.Errorf("%s of %d bytes: %v, want %q", c.kind, len(c.body), h.failure, c.want)
 			continue
@@ -226,7 +226,7 @@ func TestGiantAnswersAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnUnusableContentTypeIsNamed(t *testing.T) {
+func TestDecoderRejectsContentType(t *testing.T) {
 	for _, kind := range []string{"model", "agent"} {
 		if _, failure := newDecoder(kind, "text/html; charset=utf-8"); failure == nil || failure.Class != upstream.Broken || !strings.Contains(failure.Refusal.Detail, `"text/html"`) {
 			t.Errorf("%s: %v", kind, failure)
@@ -254,11 +254,11 @@ func FuzzAnswers(f *testing.F) {
 		} else if json {
 			media = "application/json"
 		}
-		whole := hear(kind, media, body)
+		whole := decodeAll(kind, media, body)
 		if err := whole.check(); err != nil {
 			t.Fatal(err)
 		}
-		if got := hear(kind, media, body, clamp(cut, len(body))); !sameButForPieces(got, whole) {
+		if got := decodeAll(kind, media, body, clamp(cut, len(body))); !sameApartFromChunks(got, whole) {
 			t.Errorf("cut at %d it is heard as\n%swhole as\n%s", clamp(cut, len(body)), got, whole)
 		}
 	})
@@ -324,7 +324,7 @@ func drawName(t *rapid.T, what string) string {
 func drawCompletion(t *rapid.T) upstream.Completion {
 	c := upstream.Completion{Text: drawText(t, "text"), Finish: upstream.Finish(rapid.IntRange(1, 4).Draw(t, "finish")), Model: drawName(t, "model")}
 	for i := range rapid.IntRange(0, 3).Draw(t, "calls") {
-		c.Calls = append(c.Calls, upstream.ToolCall{ID: fmt.Sprint("id-", i), Name: rapid.SampledFrom(offered).Draw(t, "tool").Name, Arguments: drawText(t, "arguments")})
+		c.Calls = append(c.Calls, upstream.ToolCall{ID: fmt.Sprint("id-", i), Name: rapid.SampledFrom(offeredTools).Draw(t, "tool").Name, Arguments: drawText(t, "arguments")})
 	}
 	if rapid.Bool().Draw(t, "usage") {
 		in, out := rapid.Int64Range(0, 1<<30).Draw(t, "in"), rapid.Int64Range(1, 1<<30).Draw(t, "out")
@@ -334,11 +334,11 @@ func drawCompletion(t *rapid.T) upstream.Completion {
 }
 
 // What AppendStream plays, a decoder hears, and a journal keeps.
-func TestWhatAModelPlaysIsHeard(t *testing.T) {
+func TestAppendStreamRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCompletion(t)
 		body := upstream.AppendStream(nil, c, rapid.IntRange(1, 30).Draw(t, "cut"))
-		h := hear("model", "text/event-stream", body, rapid.IntRange(0, len(body)).Draw(t, "at"))
+		h := decodeAll("model", "text/event-stream", body, rapid.IntRange(0, len(body)).Draw(t, "at"))
 		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
 			t.Fatalf("%s\nis heard as %+v, %v\nwant %+v", body, h.answer, h.failure, c)
 		}
@@ -347,7 +347,7 @@ func TestWhatAModelPlaysIsHeard(t *testing.T) {
 		}
 		// Cut short anywhere before the end, it is half an answer and says so.
 		half := body[:rapid.IntRange(0, len(body)-len("data: [DONE]\n\n")).Draw(t, "half")]
-		h = hear("model", "text/event-stream", half)
+		h = decodeAll("model", "text/event-stream", half)
 		if h.done && h.answer.Text != c.Text {
 			t.Fatalf("%s\nis taken for the whole of %q", half, c.Text)
 		}
@@ -357,7 +357,7 @@ func TestWhatAModelPlaysIsHeard(t *testing.T) {
 	})
 }
 
-func TestCompletionsRefuseWhatTheyDoNotWrite(t *testing.T) {
+func TestDecodeCompletionIsStrict(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{``, "want JSON, got nothing"},
 		{`{"text":"a"`, "ends too early"},

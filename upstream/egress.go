@@ -79,7 +79,7 @@ func ParseHost(host string) (name string, addr netip.Addr, err error) {
 		}
 		return "", addr, nil
 	}
-	if err := checkName(host); err != nil {
+	if err := checkHostName(host); err != nil {
 		return "", netip.Addr{}, err
 	}
 	return strings.ToLower(host), netip.Addr{}, nil
@@ -92,8 +92,8 @@ const (
 	letterBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 
-// checkName says why a text is no name of a host.
-func checkName(host string) error {
+// checkHostName says why a text is no name of a host.
+func checkHostName(host string) error {
 	if host == "" || len(host) > hostBytesMax {
 		return fmt.Errorf("want a host of 1 to %d bytes", hostBytesMax)
 	}
@@ -118,8 +118,8 @@ func checkName(host string) error {
 	return nil
 }
 
-// special are the addresses that are not public, the narrower before the wider.
-var special = []struct {
+// nonPublic are the addresses that are not public, the narrower before the wider.
+var nonPublic = []struct {
 	prefix netip.Prefix
 	what   string
 	inner  bool // some have services of their own there: a name that is allowed may stand for it
@@ -156,8 +156,8 @@ var special = []struct {
 	{netip.MustParsePrefix("ff00::/8"), "multicast", false},
 }
 
-// public is where IPv6 addresses of the world are given out from.
-var public = netip.MustParsePrefix("2000::/3")
+// globalUnicast is where IPv6 addresses of the world are given out from.
+var globalUnicast = netip.MustParsePrefix("2000::/3")
 
 // Check says why the addresses of a host may not be reached. One that may not
 // is enough: a name that stands for both has been made to deceive.
@@ -167,19 +167,19 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 	}
 	named := slices.Contains(e.names, strings.ToLower(host))
 	for _, a := range addrs {
-		if what := e.closed(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
+		if what := e.forbiddenRange(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
 			return fmt.Errorf("%.253s: its address is %s, and that is not allowed here", host, what)
 		}
 	}
 	return nil
 }
 
-// closed is what an address is that may not be reached, or "".
-func (e Egress) closed(a netip.Addr, named bool) string {
+// forbiddenRange is what an address is that may not be reached, or "".
+func (e Egress) forbiddenRange(a netip.Addr, named bool) string {
 	if slices.ContainsFunc(e.prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return ""
 	}
-	for _, s := range special {
+	for _, s := range nonPublic {
 		if s.prefix.Contains(a) {
 			if named && s.inner {
 				return ""
@@ -187,7 +187,7 @@ func (e Egress) closed(a netip.Addr, named bool) string {
 			return s.what
 		}
 	}
-	if !a.IsValid() || a.Zone() != "" || a.Is6() && !public.Contains(a) {
+	if !a.IsValid() || a.Zone() != "" || a.Is6() && !globalUnicast.Contains(a) {
 		return "reserved"
 	}
 	return ""

@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestAHostHasOneSpelling(t *testing.T) {
+func TestParseHost(t *testing.T) {
 	for _, c := range []struct{ host, name, addr, want string }{
 		{"api.example.com", "api.example.com", "", ""},
 		{"API.Example.COM", "api.example.com", "", ""},
@@ -78,8 +78,8 @@ func TestAHostHasOneSpelling(t *testing.T) {
 	}
 }
 
-// closed holds the first and the last address of each range that is not public.
-var closed = strings.Fields(`
+// nonPublicAddrs holds the first and the last address of each range that is not public.
+var nonPublicAddrs = strings.Fields(`
 	0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.100.100.200 100.127.255.255
 	127.0.0.0 127.0.0.1 127.255.255.255 168.63.129.16 169.254.0.0 169.254.169.254 169.254.170.2 169.254.255.255
 	172.16.0.0 172.31.255.255 192.0.0.0 192.0.0.192 192.0.0.255 192.0.2.0 192.0.2.255 192.88.99.0 192.88.99.255
@@ -91,21 +91,21 @@ var closed = strings.Fields(`
 	2002:7f00:1::1 2002:ffff::1 3fff::1 3fff:fff:ffff::1 4000::1 5f00::1
 	fc00::1 fd00:ec2::254 fd20:ce::254 fdff::1 fe00::1 fe80::1 febf::1 fec0::1 ff00::1 ff02::1 ffff::1`)
 
-var open = strings.Fields(`
+var publicAddrs = strings.Fields(`
 	1.0.0.0 1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.0 100.63.255.255 100.128.0.0 126.255.255.255 128.0.0.0
 	168.63.129.15 168.63.129.17 169.253.255.255 169.255.0.0 172.15.255.255 172.32.0.0 191.255.255.255 192.0.1.0
 	192.0.3.0 192.167.255.255 192.169.0.0 198.17.255.255 198.20.0.0 203.0.112.255 203.0.114.0 223.255.255.255
 	2001:200::1 2001:4860:4860::8888 2003::1 2606:4700::1111 2a00::1 3ffe:ffff::1 ::ffff:8.8.8.8`)
 
-func TestOnlyPublicAddressesMayBeReached(t *testing.T) {
+func TestEgressAllowsOnlyPublicAddresses(t *testing.T) {
 	var none upstream.Egress
-	for _, text := range closed {
+	for _, text := range nonPublicAddrs {
 		if err := none.Check("h", []netip.Addr{netip.MustParseAddr(text)}); err == nil || !strings.Contains(err.Error(), "not allowed here") || strings.Contains(err.Error(), text+" ") {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
 	public := netip.MustParseAddr("8.8.8.8")
-	for _, text := range open {
+	for _, text := range publicAddrs {
 		if err := none.Check("h", []netip.Addr{public, netip.MustParseAddr(text)}); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -119,7 +119,7 @@ func TestOnlyPublicAddressesMayBeReached(t *testing.T) {
 	}
 }
 
-func TestWhatIsAllowedMayBeReachedToo(t *testing.T) {
+func TestEgressAllowList(t *testing.T) {
 	e, err := upstream.NewEgress(append(upstream.AllowLoopback(), "10.1.0.0/16", "192.168.1.7", "Agents.Internal", "169.254.7.0/24", "fd00::/8"))
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestWhatIsAllowedMayBeReachedToo(t *testing.T) {
 }
 
 // Whatever is typed in, and whatever is found there, the loopback is not reached.
-func TestNoSpellingReachesTheLoopback(t *testing.T) {
+func TestNoSpellingReachesLoopback(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Uint32Range(0x7f000000, 0x7fffffff).Draw(t, "address")
 		form := rapid.SampledFrom([]string{"%[1]d", "%#[1]x", "0%[1]o", "%[2]d.%[3]d", "%#[2]x.%#[3]x", "0%[2]o.%[3]d", "%[2]d.%[4]d.%[5]d",
@@ -186,9 +186,9 @@ func TestNoSpellingReachesTheLoopback(t *testing.T) {
 	})
 }
 
-// aton reads a host as the C library does: one to four numbers, decimal, octal
+// parsesAsInetAton reads a host as the C library does: one to four numbers, decimal, octal
 // or hexadecimal.
-func aton(host string) bool {
+func parsesAsInetAton(host string) bool {
 	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
 	if len(parts) > 4 {
 		return false
@@ -202,7 +202,7 @@ func aton(host string) bool {
 }
 
 func FuzzURL(f *testing.F) {
-	for _, text := range append([]string{"https://api.example.com/v1", "http://[::1]:80/", "http://0x7f.1", "http://a@b", "http://%31", "http://h:0", "http://１"}, closed...) {
+	for _, text := range append([]string{"https://api.example.com/v1", "http://[::1]:80/", "http://0x7f.1", "http://a@b", "http://%31", "http://h:0", "http://１"}, nonPublicAddrs...) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -220,7 +220,7 @@ func FuzzURL(f *testing.F) {
 		switch {
 		case err != nil || (name == "") != addr.IsValid():
 			t.Fatalf("%q is taken, and its host %q is not: %q %v %v", text, u.Hostname(), name, addr, err)
-		case name != "" && (aton(name) || net.ParseIP(name) != nil):
+		case name != "" && (parsesAsInetAton(name) || net.ParseIP(name) != nil):
 			t.Fatalf("%q: some read %q as an address", text, name)
 		case name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
 			t.Fatalf("%q: %q is no name", text, name)

@@ -33,16 +33,16 @@ func (m Model) Order(p Prompt, deadline actor.Time, patience Patience) (Order, *
 	}, refusal
 }
 
-// agentPatience is with agents that think before they speak: the invocation's time
+// agentTimeoutDefault is with agents that think before they speak: the invocation's time
 // is over sooner, and whether an agent lives, its health tells meanwhile.
-const agentPatience = 24 * time.Hour
+const agentTimeoutDefault = 24 * time.Hour
 
 // Order is the invocation on its way to the agent; safe is what that registered
 // as retry = safe.
 func (a Agent) Order(in Invocation, safe bool, deadline actor.Time, patience Patience) (Order, *actor.Refusal) {
 	request, refusal := a.Invoke(in)
 	who := "agent " + in.Agent
-	patience.Head, patience.Idle = orDefault(patience.Head, agentPatience), orDefault(patience.Idle, agentPatience)
+	patience.Head, patience.Idle = orDefault(patience.Head, agentTimeoutDefault), orDefault(patience.Idle, agentTimeoutDefault)
 	return Order{Who: who, Request: request, Safe: safe, Deadline: deadline, Patience: patience,
 		Decode: func(contentType string) (Decoder, *Failure) { return NewAgentDecoder(who, in.Run, contentType) },
 	}, refusal
@@ -64,8 +64,8 @@ func (p Patience) orDefaults() Patience {
 }
 
 const (
-	errorWait    = 2 * time.Second  // what the rest of an error's body is worth
-	silenceTells = 10 * time.Second // of an upstream that something is wrong
+	errorBodyTimeout = 2 * time.Second  // what the rest of an error's body is worth
+	silenceIsFailure = 10 * time.Second // of an upstream that something is wrong
 )
 
 // Pacer is what the calls to one upstream share: a Backoff, behind whatever lock
@@ -170,11 +170,11 @@ type Attempt struct {
 type phase uint8
 
 const (
-	fresh   phase = iota
-	waiting       // for at
-	out           // for a head
-	reading       // an answer
-	failing       // the body of an error
+	notStarted       phase = iota
+	waiting                // for at
+	awaitingHead           // for a head
+	readingBody            // an answer
+	readingErrorBody       // the body of an error
 	ended
 )
 
@@ -186,41 +186,41 @@ const (
 //     upstream, or the upstream says that it did not take it.
 //  4. At most one attempt is out at any time.
 type Exchange struct {
-	order    Order
-	patience Patience
-	phase    phase
-	at       actor.Time // waiting: when to go; else when to give up waiting
-	attempts []Attempt
-	broken   int
-	probe    bool
-	passed   bool
-	cutter   Cutter
-	decoder  Decoder
-	status   int
-	headers  []Header
-	headAt   actor.Time
-	heard    actor.Time // the last sign of the upstream, or that it was sent to
-	body     []byte     // of an error
-	late     int
-	ops      []Op
+	order          Order
+	limits         Patience
+	phase          phase
+	phaseDeadline  actor.Time // waiting: when to go; else when to give up waiting
+	attempts       []Attempt
+	brokenAttempts int
+	probe          bool
+	forwarded      bool
+	chunker        Chunker
+	decoder        Decoder
+	status         int
+	headers        []Header
+	headAt         actor.Time
+	lastContact    actor.Time // the last sign of the upstream, or that it was sent to
+	body           []byte     // of an error
+	lateInputs     int
+	ops            []Op
 }
 
 // NewExchange has done nothing yet.
 func NewExchange(order Order) *Exchange {
-	return &Exchange{order: order, patience: order.Patience.orDefaults()}
+	return &Exchange{order: order, limits: order.Patience.orDefaults()}
 }
 
 // Late is how many inputs came after the end, and changed nothing.
-func (x *Exchange) Late() int { return x.late }
+func (x *Exchange) Late() int { return x.lateInputs }
 
 // NextDeadline is when the world must step at the latest; false once it has ended.
 func (x *Exchange) NextDeadline() (actor.Time, bool) {
 	switch x.phase {
-	case fresh, ended:
+	case notStarted, ended:
 		return 0, false
 	}
-	due := min(x.order.Deadline, x.at)
-	if cut, ok := x.cutter.Due(); ok {
+	due := min(x.order.Deadline, x.phaseDeadline)
+	if cut, ok := x.chunker.Due(); ok {
 		due = min(due, cut)
 	}
 	return due, true
@@ -229,90 +229,90 @@ func (x *Exchange) NextDeadline() (actor.Time, bool) {
 // Step advances the exchange by one input. Draw is a number drawn from all there are.
 func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op {
 	if x.phase == ended {
-		x.late++
+		x.lateInputs++
 		return nil
 	}
-	m := moment{x, now, pace, draw}
+	m := exchangeStep{x, now, pace, draw}
 	if _, begin := in.(Begin); begin {
-		invariant.Check(x.phase == fresh, "upstream: an exchange begins twice")
+		invariant.Check(x.phase == notStarted, "upstream: an exchange begins twice")
 		x.phase = waiting
-		x.at = now
+		x.phaseDeadline = now
 	}
 	if now >= x.order.Deadline {
-		m.giveUp(m.tooLate())
+		m.abort(m.deadlineRefusal())
 	} else {
-		m.take(in)
+		m.apply(in)
 	}
 	ops := x.ops
 	x.ops = nil
 	return ops
 }
 
-// moment is an exchange at one instant.
-type moment struct {
+// exchangeStep is an exchange at one instant.
+type exchangeStep struct {
 	*Exchange
-	now  actor.Time
-	pace Pacer
-	draw uint64
+	now   actor.Time
+	pacer Pacer
+	draw  uint64
 }
 
-func (m moment) take(in Input) {
+func (m exchangeStep) apply(in Input) {
 	switch in := in.(type) {
 	case Cancel:
-		m.giveUp(actor.Refuse(in.Reason, "%s: nobody waits for the answer any more", m.order.Who))
+		m.abort(actor.Refuse(in.Reason, "%s: nobody waits for the answer any more", m.order.Who))
 	case Head:
-		if m.current(in.Attempt, out) {
-			m.head(in)
+		if m.isCurrent(in.Attempt, awaitingHead) {
+			m.onHead(in)
 		}
 	case Bytes:
-		if m.current(in.Attempt, reading, failing) {
-			m.bytes(in.Bytes)
+		if m.isCurrent(in.Attempt, readingBody, readingErrorBody) {
+			m.onBytes(in.Bytes)
 		}
 	case End:
-		if m.current(in.Attempt, reading, failing) {
-			m.end()
+		if m.isCurrent(in.Attempt, readingBody, readingErrorBody) {
+			m.onEnd()
 		}
 	case Loss:
-		if m.current(in.Attempt, out, reading, failing) {
-			m.loss(in)
+		if m.isCurrent(in.Attempt, awaitingHead, readingBody, readingErrorBody) {
+			m.onLoss(in)
 		}
 	}
-	m.tick()
+	m.fireTimers()
 }
 
-func (m moment) current(attempt int, phases ...phase) bool {
+func (m exchangeStep) isCurrent(attempt int, phases ...phase) bool {
 	for _, p := range phases {
 		if m.phase == p && attempt == len(m.attempts) {
 			return true
 		}
 	}
-	m.late++
+	m.lateInputs++
 	return false
 }
 
-// tick does what is due.
-func (m moment) tick() {
-	if due, ok := m.cutter.Due(); ok && m.now >= due {
+// fireTimers does what is due.
+func (m exchangeStep) fireTimers() {
+	if due, ok := m.chunker.Due(); ok && m.now >= due {
 		m.flush()
 	}
-	if m.phase == ended || m.phase == fresh || m.now < m.at {
+	if m.phase == ended || m.phase == notStarted || m.now < m.phaseDeadline {
 		return
 	}
 	switch m.phase {
 	case waiting:
-		m.try()
-	case out:
-		m.fail(fail(Broken, actor.Unavailable, "%s: no answer within %v", m.order.Who, m.patience.Head))
-	case reading:
-		m.breaks(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.patience.Idle))
-	case failing:
-		m.statusFailed()
+		m.startAttempt()
+	case awaitingHead:
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: no answer within %v", m.order.Who, m.limits.Head))
+	case readingBody:
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.limits.Idle))
+	case readingErrorBody:
+		m.failWithStatus()
 	}
 }
 
-// try sends the request, waits until it may, or ends.
-func (m moment) try() {
-	pass := m.pace.Admit(m.now, m.draw)
+// startAttempt sends the request, waits until it may, or ends.
+func (m exchangeStep) startAttempt() {
+	pass := m.pacer.Admit(m.now, m.draw)
 	switch {
 	case pass.Refusal != nil:
 		refusal := *pass.Refusal
@@ -321,130 +321,130 @@ func (m moment) try() {
 	case pass.At >= m.order.Deadline && pass.At > m.now:
 		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s wants to be left alone for longer than there is time", m.order.Who))
 	case pass.At > m.now:
-		m.at = pass.At
+		m.phaseDeadline = pass.At
 	default:
 		m.attempts = append(m.attempts, Attempt{At: m.now})
 		m.probe, m.decoder, m.body, m.status = pass.Probe, nil, nil, 0
-		m.phase, m.at, m.heard = out, m.now.Add(m.patience.Head), m.now
+		m.phase, m.phaseDeadline, m.lastContact = awaitingHead, m.now.Add(m.limits.Head), m.now
 		m.ops = append(m.ops, Send{len(m.attempts), m.order.Request})
 	}
 }
 
-func (m moment) head(in Head) {
-	m.status, m.headers, m.headAt, m.heard = in.Status, in.Headers, m.now, m.now
+func (m exchangeStep) onHead(in Head) {
+	m.status, m.headers, m.headAt, m.lastContact = in.Status, in.Headers, m.now, m.now
 	m.attempts[len(m.attempts)-1].Status = in.Status
 	if in.Status != 200 {
-		m.phase, m.at = failing, m.now.Add(errorWait)
+		m.phase, m.phaseDeadline = readingErrorBody, m.now.Add(errorBodyTimeout)
 		return
 	}
 	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		m.fail(fail(Broken, actor.Unavailable, "%s: content coding %.40q was not asked for", m.order.Who, coding))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: content coding %.40q was not asked for", m.order.Who, coding))
 		return
 	}
 	decoder, failure := m.order.Decode(lookup(in.Headers, "content-type"))
 	if failure != nil {
-		m.fail(failure)
+		m.failAttempt(failure)
 		return
 	}
 	m.decoder = decoder
-	m.phase, m.at = reading, m.now.Add(m.patience.Idle)
+	m.phase, m.phaseDeadline = readingBody, m.now.Add(m.limits.Idle)
 }
 
-func (m moment) bytes(b []byte) {
+func (m exchangeStep) onBytes(b []byte) {
 	m.attempts[len(m.attempts)-1].Bytes += len(b)
-	m.heard = m.now
-	if m.phase == failing {
+	m.lastContact = m.now
+	if m.phase == readingErrorBody {
 		m.body = append(m.body, b[:min(len(b), errorBytesMax-len(m.body))]...)
 		if len(m.body) == errorBytesMax {
-			m.statusFailed()
+			m.failWithStatus()
 		}
 		return
 	}
-	m.at = m.now.Add(m.patience.Idle)
-	m.read(m.decoder.Take(b))
+	m.phaseDeadline = m.now.Add(m.limits.Idle)
+	m.forwardDecoded(m.decoder.Decode(b))
 }
 
-func (m moment) end() {
-	if m.phase == failing {
-		m.statusFailed()
+func (m exchangeStep) onEnd() {
+	if m.phase == readingErrorBody {
+		m.failWithStatus()
 		return
 	}
-	m.read(m.decoder.End())
+	m.forwardDecoded(m.decoder.End())
 }
 
-// read passes on what an answer brought, and ends with it.
-func (m moment) read(deltas []Delta, failure *Failure) {
+// forwardDecoded passes on what an answer brought, and ends with it.
+func (m exchangeStep) forwardDecoded(deltas []Delta, failure *Failure) {
 	for _, d := range deltas {
 		if d.State != "" {
 			m.flush()
-			m.pass(d)
+			m.forward(d)
 		}
-		for _, text := range m.cutter.Add(m.now, d.Text) {
-			m.pass(Delta{Text: text})
+		for _, text := range m.chunker.Add(m.now, d.Text) {
+			m.forward(Delta{Text: text})
 		}
 	}
 	switch {
 	case failure != nil:
-		m.fail(failure)
+		m.failAttempt(failure)
 	case m.decoder.Done():
 		m.ops = append(m.ops, Close{len(m.attempts)})
-		m.record(nil)
+		m.recordAttempt(nil)
 		m.report(Report{Answered: true})
 		m.finish(nil)
 	}
 }
 
-func (m moment) pass(d Delta) {
-	m.passed = true
+func (m exchangeStep) forward(d Delta) {
+	m.forwarded = true
 	m.ops = append(m.ops, PassOn{d})
 }
 
-func (m moment) flush() {
-	for _, text := range m.cutter.Flush() {
-		m.pass(Delta{Text: text})
+func (m exchangeStep) flush() {
+	for _, text := range m.chunker.Flush() {
+		m.forward(Delta{Text: text})
 	}
 }
 
-func (m moment) loss(in Loss) {
-	detail := actor.FitText(in.Detail, sentenceMax)
+func (m exchangeStep) onLoss(in Loss) {
+	detail := actor.FitText(in.Detail, quoteBytesMax)
 	switch {
-	case m.phase == failing:
-		m.statusFailed()
+	case m.phase == readingErrorBody:
+		m.failWithStatus()
 	case in.Final && !in.Sent:
-		m.giveUp(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Who, detail))
+		m.abort(actor.Refuse(actor.Rejected, "%s cannot be reached: %s", m.order.Who, detail))
 	case !in.Sent:
-		m.fail(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
+		m.failAttempt(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
 	default:
-		m.breaks(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
 	}
 }
 
-// breaks ends an answer of which no more comes. One that said that it is over is
+// interrupt ends an answer of which no more comes. One that said that it is over is
 // whole all the same.
-func (m moment) breaks(failure *Failure) {
-	if m.decoder != nil && m.decoder.Whole() {
-		m.read(m.decoder.End())
+func (m exchangeStep) interrupt(failure *Failure) {
+	if m.decoder != nil && m.decoder.HasFinish() {
+		m.forwardDecoded(m.decoder.End())
 		return
 	}
-	m.fail(failure)
+	m.failAttempt(failure)
 }
 
-func (m moment) statusFailed() {
+func (m exchangeStep) failWithStatus() {
 	body := m.order.Request.redact(string(m.body)) // before a sentence cuts a secret in two
-	m.fail(StatusFailure(m.order.Who, m.status, m.headers, []byte(body), m.headAt))
+	m.failAttempt(StatusFailure(m.order.Who, m.status, m.headers, []byte(body), m.headAt))
 }
 
-// fail ends an attempt, and with it the exchange unless it may be made again.
-func (m moment) fail(f *Failure) {
+// failAttempt ends an attempt, and with it the exchange unless it may be made again.
+func (m exchangeStep) failAttempt(f *Failure) {
 	m.flush()
 	m.ops = append(m.ops, Close{len(m.attempts)})
 	f.Refusal.Detail = m.order.Request.redact(f.Refusal.Detail)
-	m.record(f.Refusal)
+	m.recordAttempt(f.Refusal)
 	if f.Class == Broken || f.Class == Unreached {
-		m.broken++
+		m.brokenAttempts++
 	}
 	unsure := f.Class == Broken && !m.order.Safe && !mutant.On("unsafe-agent-tried-again")
-	again := f.Class != Refused && !unsure && (!m.passed || mutant.On("retry-after-a-token")) && len(m.attempts) < m.patience.Tries && m.broken < m.patience.Broken
+	again := f.Class != Refused && !unsure && (!m.forwarded || mutant.On("retry-after-a-token")) && len(m.attempts) < m.limits.Tries && m.brokenAttempts < m.limits.Broken
 	report := Report{Failure: f}
 	if again {
 		report.By = m.order.Deadline
@@ -452,7 +452,7 @@ func (m moment) fail(f *Failure) {
 	advice := m.report(report)
 	switch {
 	case advice.Again:
-		m.phase, m.at, m.decoder = waiting, advice.At, nil
+		m.phase, m.phaseDeadline, m.decoder = waiting, advice.At, nil
 		m.ops = append(m.ops, Again{len(m.attempts), *f, advice.At})
 	case unsure:
 		m.finish(actor.Refuse(actor.Unknown, "%s; whether it did what it was asked is unknown", f.Refusal.Detail))
@@ -461,15 +461,15 @@ func (m moment) fail(f *Failure) {
 	}
 }
 
-// giveUp ends the exchange before the attempt did. It tells nothing of the
+// abort ends the exchange before the attempt did. It tells nothing of the
 // upstream, unless that kept silent for longer than haste explains.
-func (m moment) giveUp(refusal *actor.Refusal) {
+func (m exchangeStep) abort(refusal *actor.Refusal) {
 	m.flush()
-	if m.phase == out || m.phase == reading || m.phase == failing {
+	if m.phase == awaitingHead || m.phase == readingBody || m.phase == readingErrorBody {
 		m.ops = append(m.ops, Close{len(m.attempts)})
-		m.record(refusal)
+		m.recordAttempt(refusal)
 		report := Report{}
-		if m.now.Sub(m.heard) >= silenceTells {
+		if m.now.Sub(m.lastContact) >= silenceIsFailure {
 			report.Failure = &Failure{Class: Broken, Refusal: refusal}
 		}
 		m.report(report)
@@ -477,7 +477,7 @@ func (m moment) giveUp(refusal *actor.Refusal) {
 	m.finish(refusal)
 }
 
-func (m moment) tooLate() *actor.Refusal {
+func (m exchangeStep) deadlineRefusal() *actor.Refusal {
 	refusal := actor.Refuse(actor.Deadline, "%s: timeout: no time is left", m.order.Who)
 	refusal.Operation = "invoke " + m.order.Who
 	if len(m.attempts) > 0 {
@@ -486,17 +486,17 @@ func (m moment) tooLate() *actor.Refusal {
 	return refusal
 }
 
-func (m moment) record(refusal *actor.Refusal) {
+func (m exchangeStep) recordAttempt(refusal *actor.Refusal) {
 	a := &m.attempts[len(m.attempts)-1]
 	a.Took, a.Refusal = m.now.Sub(a.At), refusal
 }
 
-func (m moment) report(r Report) Advice {
+func (m exchangeStep) report(r Report) Advice {
 	r.First, r.Probe = len(m.attempts) == 1, m.probe
-	return m.pace.Report(m.now, r, m.draw)
+	return m.pacer.Report(m.now, r, m.draw)
 }
 
-func (m moment) finish(refusal *actor.Refusal) {
+func (m exchangeStep) finish(refusal *actor.Refusal) {
 	m.flush()
 	outcome := Outcome{Refusal: refusal, Attempts: m.attempts}
 	if m.decoder != nil {

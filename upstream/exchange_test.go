@@ -17,7 +17,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func newOrder(kind string, deadline actor.Time) upstream.Order {
+func newExchangeConfig(kind string, deadline actor.Time) upstream.Order {
 	patience := upstream.Patience{Head: 15 * time.Second, Idle: 5 * time.Second}
 	if kind == "model" {
 		prompt := upstream.Prompt{Model: "m", Messages: []upstream.Message{{Role: upstream.User}}}
@@ -29,7 +29,7 @@ func newOrder(kind string, deadline actor.Time) upstream.Order {
 	return order
 }
 
-func show(op upstream.Op) string {
+func formatOp(op upstream.Op) string {
 	switch op := op.(type) {
 	case upstream.Send:
 		return fmt.Sprintf("send %d: %s", op.Attempt, op.Request)
@@ -88,7 +88,7 @@ func TestExchanges(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := play(t, string(text))
+			got := replay(t, string(text))
 			if *rewrite {
 				os.WriteFile(file, []byte(got), 0o644)
 			} else if got != string(text) {
@@ -98,7 +98,7 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-func play(t *testing.T, story string) string {
+func replay(t *testing.T, story string) string {
 	var b strings.Builder
 	var x *upstream.Exchange
 	pace := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
@@ -123,7 +123,7 @@ func play(t *testing.T, story string) string {
 		case "begin":
 			kind, deadline, _ := strings.Cut(strings.Replace(strings.TrimSpace(word[2]+" "+word[3]), "safe ", "safe_", 1), " ")
 			by, _ := strconv.Atoi(deadline)
-			x = upstream.NewExchange(newOrder(strings.Replace(kind, "_", " ", 1), actor.Time(time.Duration(by)*time.Millisecond)))
+			x = upstream.NewExchange(newExchangeConfig(strings.Replace(kind, "_", " ", 1), actor.Time(time.Duration(by)*time.Millisecond)))
 			in = upstream.Begin{}
 		case "head":
 			status, fields, _ := strings.Cut(word[3], " ")
@@ -151,7 +151,7 @@ func play(t *testing.T, story string) string {
 		late := x.Late()
 		ops := x.Step(actor.Time(time.Duration(ms)*time.Millisecond), in, pace, highest)
 		for _, op := range ops {
-			fmt.Fprintf(&b, "    %s\n", show(op))
+			fmt.Fprintf(&b, "    %s\n", formatOp(op))
 		}
 		if x.Late() > late {
 			fmt.Fprintf(&b, "    too late\n")
@@ -163,21 +163,21 @@ func play(t *testing.T, story string) string {
 	return b.String()
 }
 
-func TestOnlySoMuchOfAnErrorIsRead(t *testing.T) {
-	x, pace := upstream.NewExchange(newOrder("model", actor.Forever)), upstream.NewBackoff(upstream.BackoffConfig{})
+func TestErrorBodyIsBounded(t *testing.T) {
+	x, pace := upstream.NewExchange(newExchangeConfig("model", actor.Forever)), upstream.NewBackoff(upstream.BackoffConfig{})
 	x.Step(0, upstream.Begin{}, pace, 0)
 	x.Step(0, upstream.Head{Attempt: 1, Status: 400}, pace, 0)
 	piece := upstream.Bytes{Attempt: 1, Bytes: make([]byte, 60<<10)}
 	if ops := x.Step(0, piece, pace, 0); len(ops) != 0 {
 		t.Fatalf("after 60 KiB: %v", ops)
 	}
-	if ops := x.Step(0, piece, pace, 0); len(ops) != 2 || show(ops[0]) != "close 1" {
+	if ops := x.Step(0, piece, pace, 0); len(ops) != 2 || formatOp(ops[0]) != "close 1" {
 		t.Fatalf("after 120 KiB: %v", ops)
 	}
 }
 
 // Whatever a world does, in whatever order, an exchange keeps its promises.
-func TestExchangesKeepTheirPromises(t *testing.T) {
+func TestExchangeInvariants(t *testing.T) {
 	answers := []string{
 		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"}}]}\n\n",
 		"data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
@@ -189,36 +189,36 @@ func TestExchangesKeepTheirPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]string{"model", "agent", "safe agent"}).Draw(t, "kind")
 		deadline := actor.Time(time.Duration(rapid.IntRange(0, 60_000).Draw(t, "deadline")) * time.Millisecond)
-		x := upstream.NewExchange(newOrder(kind, deadline))
+		x := upstream.NewExchange(newExchangeConfig(kind, deadline))
 		pace := upstream.NewBackoff(upstream.BackoffConfig{})
 		var now actor.Time
 		sends, open, ends, passed := 0, 0, 0, false
 		step := func(in upstream.Input) {
 			for _, op := range x.Step(now, in, pace, rapid.Uint64().Draw(t, "draw")) {
 				if ends > 0 {
-					t.Fatalf("%s after the end", show(op))
+					t.Fatalf("%s after the end", formatOp(op))
 				}
 				switch op := op.(type) {
 				case upstream.Send:
 					if sends++; op.Attempt != sends || open != 0 || passed || now >= deadline {
-						t.Fatalf("%s at %v, %d open, passed on %v", show(op), now, open, passed)
+						t.Fatalf("%s at %v, %d open, passed on %v", formatOp(op), now, open, passed)
 					}
 					open = sends
 				case upstream.Close:
 					if op.Attempt != open {
-						t.Fatalf("%s, open is %d", show(op), open)
+						t.Fatalf("%s, open is %d", formatOp(op), open)
 					}
 					open = 0
 				case upstream.PassOn:
 					passed = true
 				case upstream.Again:
 					if kind == "agent" && op.Failure.Class == upstream.Broken {
-						t.Fatalf("%s, though it may have acted", show(op))
+						t.Fatalf("%s, though it may have acted", formatOp(op))
 					}
 				case upstream.Ended:
 					ends++
 					if open != 0 || (op.Outcome.Refusal == nil) != (op.Outcome.Completion.Finish != upstream.NoFinish) || len(op.Outcome.Attempts) != sends {
-						t.Fatalf("%s with %d open", show(op), open)
+						t.Fatalf("%s with %d open", formatOp(op), open)
 					}
 				}
 			}

@@ -49,15 +49,15 @@ func fail(class Class, reason actor.Reason, format string, args ...any) *Failure
 // RetryAfterMax bounds what an upstream may ask for.
 const RetryAfterMax = time.Hour
 
-// meaning is what a status says of the request.
-type meaning struct {
+// statusRule is what a status says of the request.
+type statusRule struct {
 	status int
 	class  Class
 	reason actor.Reason
 }
 
-// meanings are those of single statuses; others go by their hundred.
-var meanings = []meaning{
+// statusRules are those of single statuses; others go by their hundred.
+var statusRules = []statusRule{
 	{404, Refused, actor.Unavailable}, // NotFound is what this node does not know
 	{408, Throttled, actor.Unavailable},
 	{409, Throttled, actor.Busy},
@@ -74,13 +74,13 @@ var meanings = []meaning{
 func StatusFailure(who string, status int, headers []Header, body []byte, now actor.Time) *Failure {
 	f := &Failure{Class: Refused}
 	reason := actor.Rejected
-	if i := slices.IndexFunc(meanings, func(m meaning) bool { return m.status == status }); i >= 0 {
-		f.Class, reason = meanings[i].class, meanings[i].reason
+	if i := slices.IndexFunc(statusRules, func(m statusRule) bool { return m.status == status }); i >= 0 {
+		f.Class, reason = statusRules[i].class, statusRules[i].reason
 	} else if status >= 500 || status < 300 {
 		f.Class, reason = Broken, actor.Unavailable
 	}
-	said := errorOf(body)
-	if class := said.class(); class != 0 && status >= 400 {
+	said := parseError(body)
+	if class := said.retryClass(); class != 0 && status >= 400 {
 		f.Class = class
 	}
 	// The official clients obey this header, so upstreams rely on it.
@@ -97,7 +97,7 @@ func StatusFailure(who string, status int, headers []Header, body []byte, now ac
 	} else if reason == actor.Busy {
 		reason = actor.Rejected // coming back is no use
 	}
-	f.Refusal = actor.Refuse(reason, "%s answers %d%s", who, status, said.sentence())
+	f.Refusal = actor.Refuse(reason, "%s answers %d%s", who, status, said.describe())
 	if reason == actor.Busy {
 		f.Refusal.Scope = actor.ScopeCallee
 	}
@@ -119,11 +119,11 @@ func lookup(headers []Header, name string) string {
 // RetryAfterMax: in milliseconds, in seconds, or until a date, which is counted
 // from its own clock if it tells that.
 func RetryAfter(headers []Header, now actor.Time) actor.Duration {
-	if ms, ok := digits(lookup(headers, "retry-after-ms")); ok {
+	if ms, ok := parseDigits(lookup(headers, "retry-after-ms")); ok {
 		return actor.Duration(min(ms, int64(RetryAfterMax/time.Millisecond))) * time.Millisecond
 	}
 	value := lookup(headers, "retry-after")
-	if s, ok := digits(value); ok {
+	if s, ok := parseDigits(value); ok {
 		return actor.Duration(min(s, int64(RetryAfterMax/time.Second))) * time.Second
 	}
 	until, ok := ParseHTTPDate(value)
@@ -173,8 +173,8 @@ func ParseHTTPDate(text string) (actor.Time, bool) {
 // upstreamError is an error in an upstream's own words.
 type upstreamError struct{ message, kind, code string }
 
-// errorOf finds the error in a body, as far as there is one.
-func errorOf(body []byte) upstreamError {
+// parseError finds the error in a body, as far as there is one.
+func parseError(body []byte) upstreamError {
 	var w struct {
 		Error   jsontext.Value `json:"error"`
 		Code    jsontext.Value `json:"code"`
@@ -185,18 +185,18 @@ func errorOf(body []byte) upstreamError {
 		return upstreamError{}
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
-		return errorIn(w.Error)
+		return parseErrorMember(w.Error)
 	}
-	e := upstreamError{message: w.Message, code: scalar(w.Code)}
+	e := upstreamError{message: w.Message, code: scalarText(w.Code)}
 	if e.message == "" {
-		e.message = scalar(w.Detail)
+		e.message = scalarText(w.Detail)
 	}
 	return e
 }
 
-// errorIn reads the member error: an object, or just a text.
-func errorIn(value jsontext.Value) upstreamError {
-	if text := scalar(value); text != "" {
+// parseErrorMember reads the member error: an object, or just a text.
+func parseErrorMember(value jsontext.Value) upstreamError {
+	if text := scalarText(value); text != "" {
 		return upstreamError{message: text}
 	}
 	var w struct {
@@ -207,11 +207,11 @@ func errorIn(value jsontext.Value) upstreamError {
 	if unmarshal(value, &w) != nil {
 		return upstreamError{}
 	}
-	return upstreamError{scalar(w.Message), scalar(w.Type), scalar(w.Code)}
+	return upstreamError{scalarText(w.Message), scalarText(w.Type), scalarText(w.Code)}
 }
 
-// scalar is a text or a number as text.
-func scalar(v jsontext.Value) string {
+// scalarText is a text or a number as text.
+func scalarText(v jsontext.Value) string {
 	if len(v) == 0 {
 		return ""
 	}
@@ -228,8 +228,8 @@ func scalar(v jsontext.Value) string {
 	return ""
 }
 
-// class is what the error's own code says of trying again; 0 if nothing.
-func (e upstreamError) class() Class {
+// retryClass is what the error's own code says of trying again; 0 if nothing.
+func (e upstreamError) retryClass() Class {
 	for _, code := range []string{e.code, e.kind} {
 		switch code {
 		case "insufficient_quota", "invalid_request_error", "invalid_api_key", "context_length_exceeded", "content_filter":
@@ -241,8 +241,8 @@ func (e upstreamError) class() Class {
 	return 0
 }
 
-// sentence is what goes behind "answers 500".
-func (e upstreamError) sentence() string {
+// describe is what goes behind "answers 500".
+func (e upstreamError) describe() string {
 	var b strings.Builder
 	code := e.code
 	if code == "" {
@@ -252,15 +252,15 @@ func (e upstreamError) sentence() string {
 		b.WriteString(" " + actor.FitText(code, NameBytesMax))
 	}
 	if e.message != "" {
-		b.WriteString(": " + actor.FitText(e.message, sentenceMax))
+		b.WriteString(": " + actor.FitText(e.message, quoteBytesMax))
 	}
 	return b.String()
 }
 
 // failure is an error that came in the middle of an answer.
 func (e upstreamError) failure(who string) *Failure {
-	f := fail(Broken, actor.Unavailable, "%s broke off with an error%s", who, e.sentence())
-	if class := e.class(); class != 0 {
+	f := fail(Broken, actor.Unavailable, "%s broke off with an error%s", who, e.describe())
+	if class := e.retryClass(); class != 0 {
 		f.Class = class
 	}
 	if f.Class == Refused {

@@ -12,7 +12,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func at(t *testing.T, text string) actor.Time {
+func parseTime(t *testing.T, text string) actor.Time {
 	instant, err := runs.ParseTime(text + ".000000000Z")
 	if err != nil {
 		t.Fatal(err)
@@ -20,7 +20,7 @@ func at(t *testing.T, text string) actor.Time {
 	return instant
 }
 
-func TestEveryStatusHasAMeaning(t *testing.T) {
+func TestStatusFailure(t *testing.T) {
 	header := func(name, value string) []upstream.Header { return []upstream.Header{{Name: name, Value: value}} }
 	for _, c := range []struct {
 		status  int
@@ -71,7 +71,7 @@ func TestEveryStatusHasAMeaning(t *testing.T) {
 }
 
 func TestRetryAfterIsBounded(t *testing.T) {
-	now := at(t, "2026-11-21T08:00:00")
+	now := parseTime(t, "2026-11-21T08:00:00")
 	for _, c := range []struct {
 		headers string
 		want    time.Duration
@@ -105,8 +105,8 @@ func TestRetryAfterIsBounded(t *testing.T) {
 	}
 }
 
-func TestDatesOfHTTP(t *testing.T) {
-	want := at(t, "1994-11-06T08:49:37")
+func TestParseHTTPDate(t *testing.T) {
+	want := parseTime(t, "1994-11-06T08:49:37")
 	for _, text := range []string{"Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"} {
 		if got, ok := upstream.ParseHTTPDate(text); !ok || got != want {
 			t.Errorf("%s: %v, %v", text, got, ok)
@@ -122,7 +122,7 @@ func TestDatesOfHTTP(t *testing.T) {
 	}
 }
 
-func FuzzErrorsOfUpstreams(f *testing.F) {
+func FuzzStatusFailure(f *testing.F) {
 	f.Add(429, "retry-after", "Sat, 21 Nov 2026 08:00:30 GMT", `{"error":{"message":"x","code":7}}`)
 	f.Fuzz(func(t *testing.T, status int, name, value, body string) {
 		got := upstream.StatusFailure("m", status, []upstream.Header{{Name: name, Value: value}}, []byte(body), 0)

@@ -22,7 +22,7 @@ const DepthMax = 64
 // skips members of no interest: every upstream adds some of its own. What is
 // wrong is told in the same words each time, with the byte and the member.
 func unmarshal(b []byte, v any, options ...json.Options) error {
-	if at := tooDeep(b); at >= 0 {
+	if at := depthExceededAt(b); at >= 0 {
 		return fmt.Errorf("byte %d: nests deeper than %d levels", at, DepthMax)
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
@@ -38,11 +38,11 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("not JSON: it ends too early")
 	case errors.As(err, &syntax):
-		return fmt.Errorf("byte %d%s: %w", syntax.ByteOffset, member(syntax.JSONPointer), syntax.Err)
+		return fmt.Errorf("byte %d%s: %w", syntax.ByteOffset, memberPath(syntax.JSONPointer), syntax.Err)
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
-		return fmt.Errorf("byte %d%s: unknown member", semantic.ByteOffset, member(semantic.JSONPointer))
+		return fmt.Errorf("byte %d%s: unknown member", semantic.ByteOffset, memberPath(semantic.JSONPointer))
 	case errors.As(err, &semantic):
-		return fmt.Errorf("byte %d%s: a value of another kind is wanted", semantic.ByteOffset, member(semantic.JSONPointer))
+		return fmt.Errorf("byte %d%s: a value of another kind is wanted", semantic.ByteOffset, memberPath(semantic.JSONPointer))
 	default:
 		return errors.New("it cannot be read")
 	}
@@ -51,7 +51,7 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 // checkObject says what is wrong with JSON that has to be an object. What is right
 // is not taken apart for that.
 func checkObject(b []byte) error {
-	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && tooDeep(b) < 0 && jsontext.Value(text).IsValid() {
+	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && depthExceededAt(b) < 0 && jsontext.Value(text).IsValid() {
 		return nil
 	}
 	var object map[string]jsontext.Value
@@ -62,16 +62,16 @@ func checkObject(b []byte) error {
 	return err
 }
 
-// isObject is checkObject for a part of what unmarshal has read.
-func isObject(b []byte) error {
+// checkNestedObject is checkObject for a part of what unmarshal has read.
+func checkNestedObject(b []byte) error {
 	if len(b) > 0 && b[0] == '{' {
 		return nil
 	}
 	return checkObject(b)
 }
 
-// tooDeep is the byte at which JSON goes below DepthMax, or -1.
-func tooDeep(b []byte) int {
+// depthExceededAt is the byte at which JSON goes below DepthMax, or -1.
+func depthExceededAt(b []byte) int {
 	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= DepthMax {
 		return -1 // as nearly all that comes
 	}
@@ -94,7 +94,7 @@ func tooDeep(b []byte) int {
 	return -1
 }
 
-func member(p jsontext.Pointer) string {
+func memberPath(p jsontext.Pointer) string {
 	if p == "" {
 		return ""
 	}
@@ -103,7 +103,7 @@ func member(p jsontext.Pointer) string {
 
 // marshal writes a value of ours: members in the order of its struct.
 func marshal(v any) []byte {
-	return invariant.Must(json.Marshal(v, marshalling))
+	return invariant.Must(json.Marshal(v, marshalOptions))
 }
 
-var marshalling = json.JoinOptions(json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
+var marshalOptions = json.JoinOptions(json.Deterministic(true), jsontext.AllowInvalidUTF8(true))

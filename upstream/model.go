@@ -22,12 +22,12 @@ type Delta struct {
 
 // Decoder reads the body of one answer. What it refused once it refuses for good.
 type Decoder interface {
-	// Take reads the next bytes. Deltas come with a failure: they are what stood before it.
-	Take(b []byte) ([]Delta, *Failure)
+	// Decode reads the next bytes. Deltas come with a failure: they are what stood before it.
+	Decode(b []byte) ([]Delta, *Failure)
 	// End says that the body came to its end.
 	End() ([]Delta, *Failure)
-	// Whole tells that nothing more has to come, though more might.
-	Whole() bool
+	// HasFinish tells that nothing more has to come, though more might.
+	HasFinish() bool
 	// Done tells that the answer is complete, whatever the body still brings.
 	Done() bool
 	// Completion is the answer; without Finish, as far as it came.
@@ -36,28 +36,28 @@ type Decoder interface {
 
 // ModelDecoder reads a model's answer, streamed or whole.
 type ModelDecoder struct {
-	who    string
-	tools  []ToolSpec
-	names  []string // of tools, as the model knows them
-	parser *Parser  // nil: the body is one JSON value
-	body   []byte
-	events int
+	who       string
+	tools     []ToolSpec
+	wireNames []string // of tools, as the model knows them
+	parser    *Parser  // nil: the body is one JSON value
+	body      []byte
+	events    int
 
-	text    strings.Builder
-	weight  int // of it
-	calls   Assembler
-	finish  Finish
-	whole   []ToolCall // of a complete answer
-	usage   Usage
-	model   string
-	done    bool
-	failure *Failure
+	text      strings.Builder
+	jsonBytes int // of it
+	calls     Assembler
+	finish    Finish
+	toolCalls []ToolCall // of a complete answer
+	usage     Usage
+	model     string
+	done      bool
+	failure   *Failure
 }
 
 // NewModelDecoder reads the answer to the prompt, of the content type that its head named.
 func NewModelDecoder(who string, p *Prompt, contentType string) (*ModelDecoder, *Failure) {
-	d := &ModelDecoder{who: who, tools: p.Tools, names: p.wireNames()}
-	switch media := mediaOf(contentType); media {
+	d := &ModelDecoder{who: who, tools: p.Tools, wireNames: p.wireNames()}
+	switch media := mediaType(contentType); media {
 	case "text/event-stream":
 		d.parser = NewParser(StreamLimits{})
 	case "application/json":
@@ -67,13 +67,13 @@ func NewModelDecoder(who string, p *Prompt, contentType string) (*ModelDecoder, 
 	return d, nil
 }
 
-func mediaOf(contentType string) string {
+func mediaType(contentType string) string {
 	media, _, _ := strings.Cut(contentType, ";")
 	return strings.ToLower(strings.TrimSpace(media))
 }
 
-// Whole tells that the model said why it ends.
-func (d *ModelDecoder) Whole() bool {
+// HasFinish tells that the model said why it ends.
+func (d *ModelDecoder) HasFinish() bool {
 	return d.parser != nil && d.finish != NoFinish && d.failure == nil
 }
 
@@ -84,13 +84,13 @@ func (d *ModelDecoder) Done() bool { return d.done }
 func (d *ModelDecoder) Completion() Completion {
 	c := Completion{Text: d.text.String(), Usage: d.usage, Model: d.model}
 	if d.done {
-		c.Calls, c.Finish = d.whole, d.finish
+		c.Calls, c.Finish = d.toolCalls, d.finish
 	}
 	return c
 }
 
-// Take reads the next bytes of the body.
-func (d *ModelDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
+// Decode reads the next bytes of the body.
+func (d *ModelDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
 	}
@@ -104,7 +104,7 @@ func (d *ModelDecoder) Take(b []byte) (deltas []Delta, failure *Failure) {
 	}
 	events, refusal := d.parser.Parse(b)
 	for _, e := range events {
-		if text := d.event(e); text != "" {
+		if text := d.handleEvent(e); text != "" {
 			deltas = append(deltas, Delta{Text: text})
 		}
 		if d.done || d.failure != nil {
@@ -124,12 +124,12 @@ func (d *ModelDecoder) End() (deltas []Delta, failure *Failure) {
 		return nil, d.failure
 	}
 	if d.parser == nil {
-		if text := d.chunk(d.body); text != "" {
+		if text := d.decodeChunk(d.body); text != "" {
 			deltas = []Delta{{Text: text}}
 		}
 	}
 	if d.failure == nil {
-		d.end()
+		d.finishAnswer()
 	}
 	return deltas, d.failure
 }
@@ -138,8 +138,8 @@ func (d *ModelDecoder) fail(class Class, reason actor.Reason, format string, arg
 	d.failure = fail(class, reason, format, args...)
 }
 
-// garbage is an answer that nobody can use.
-func (d *ModelDecoder) garbage(format string, args ...any) string {
+// failMalformed is an answer that nobody can use.
+func (d *ModelDecoder) failMalformed(format string, args ...any) string {
 	if d.parser != nil {
 		format, args = "%s, event %d: "+format, append([]any{d.who, d.events}, args...)
 	} else {
@@ -149,20 +149,20 @@ func (d *ModelDecoder) garbage(format string, args ...any) string {
 	return ""
 }
 
-// event takes one event of the stream and returns the text it brought.
-func (d *ModelDecoder) event(e runs.Frame) string {
+// handleEvent takes one event of the stream and returns the text it brought.
+func (d *ModelDecoder) handleEvent(e runs.Frame) string {
 	d.events++
 	switch data := strings.TrimSpace(e.Data); {
 	case e.Name == "error":
-		d.failure = errorOf([]byte(data)).failure(d.who)
+		d.failure = parseError([]byte(data)).failure(d.who)
 		return ""
 	case e.Name != "" && e.Name != "message":
 		return ""
 	case data == "[DONE]":
-		d.end()
+		d.finishAnswer()
 		return ""
 	default:
-		return d.chunk([]byte(data))
+		return d.decodeChunk([]byte(data))
 	}
 }
 
@@ -175,12 +175,12 @@ type (
 		Error   jsontext.Value `json:"error"`
 	}
 	wireChoice struct {
-		Index   int      `json:"index"`
-		Delta   wireSaid `json:"delta"`
-		Message wireSaid `json:"message"`
-		Finish  string   `json:"finish_reason"`
+		Index   int         `json:"index"`
+		Delta   wireContent `json:"delta"`
+		Message wireContent `json:"message"`
+		Finish  string      `json:"finish_reason"`
 	}
-	wireSaid struct {
+	wireContent struct {
 		Content wireText       `json:"content"`
 		Refusal string         `json:"refusal"`
 		Calls   []wireFragment `json:"tool_calls"`
@@ -224,41 +224,41 @@ func (t *wireText) UnmarshalJSONFrom(from *jsontext.Decoder) error {
 	return nil
 }
 
-// chunk takes one JSON value of the answer and returns the text it brought.
-func (d *ModelDecoder) chunk(b []byte) string {
+// decodeChunk takes one JSON value of the answer and returns the text it brought.
+func (d *ModelDecoder) decodeChunk(b []byte) string {
 	var w wireAnswer
 	if err := unmarshal(b, &w); err != nil {
-		return d.garbage("%v", err)
+		return d.failMalformed("%v", err)
 	}
 	if len(w.Error) > 0 && w.Error.Kind() != 'n' {
-		d.failure = errorIn(w.Error).failure(d.who)
+		d.failure = parseErrorMember(w.Error).failure(d.who)
 		return ""
 	}
 	if d.model == "" {
 		d.model = actor.FitText(w.Model, NameBytesMax)
 	}
-	if w.Usage != nil && !d.count(*w.Usage) {
+	if w.Usage != nil && !d.setUsage(*w.Usage) {
 		return ""
 	}
 	if d.parser == nil && len(w.Choices) == 0 {
-		return d.garbage("an answer without choices")
+		return d.failMalformed("an answer without choices")
 	}
 	var text strings.Builder
 	for i, c := range w.Choices {
 		if c.Index != 0 || d.parser == nil && i > 0 {
-			return d.garbage("choice %d: one was asked for", max(c.Index, i))
+			return d.failMalformed("choice %d: one was asked for", max(c.Index, i))
 		}
 		said := c.Delta
 		if d.parser == nil {
 			said = c.Message
 		}
-		text.WriteString(d.say(said))
+		text.WriteString(d.addContent(said))
 		if d.failure != nil {
 			break
 		}
 		if f := parseFinish(c.Finish); f != NoFinish {
 			if d.finish != NoFinish && d.finish != f {
-				return d.garbage("finishes with %s, and then with %s", d.finish, f)
+				return d.failMalformed("finishes with %s, and then with %s", d.finish, f)
 			}
 			d.finish = f
 		}
@@ -266,13 +266,13 @@ func (d *ModelDecoder) chunk(b []byte) string {
 	return text.String()
 }
 
-func (d *ModelDecoder) count(u wireUsage) bool {
+func (d *ModelDecoder) setUsage(u wireUsage) bool {
 	if u.Total == 0 {
 		u.Total = u.Input + u.Output
 	}
 	for _, n := range []int64{u.Input, u.Output, u.Total} {
 		if n < 0 || n > tokensMax {
-			d.garbage("usage: %d is no number of tokens", n)
+			d.failMalformed("usage: %d is no number of tokens", n)
 			return false
 		}
 	}
@@ -280,12 +280,12 @@ func (d *ModelDecoder) count(u wireUsage) bool {
 	return true
 }
 
-// say takes what one choice brought and returns its text. What a model says
+// addContent takes what one choice brought and returns its text. What a model says
 // instead of an answer is its answer.
-func (d *ModelDecoder) say(said wireSaid) string {
+func (d *ModelDecoder) addContent(said wireContent) string {
 	text := string(said.Content) + said.Refusal
 	if d.finish != NoFinish && (text != "" || len(said.Calls) > 0) {
-		return d.garbage("goes on after its finish %s", d.finish)
+		return d.failMalformed("goes on after its finish %s", d.finish)
 	}
 	for i, w := range said.Calls {
 		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: w.Function.Arguments}
@@ -293,16 +293,16 @@ func (d *ModelDecoder) say(said wireSaid) string {
 		case d.parser == nil: // each is whole
 			f.Index = i
 		case w.Index != nil && *w.Index < 0:
-			return d.garbage("tool call %d: there is none before 0", *w.Index)
+			return d.failMalformed("tool call %d: there is none before 0", *w.Index)
 		case w.Index != nil:
 			f.Index = *w.Index
 		}
 		if err := d.calls.Add(f); err != nil {
-			return d.garbage("%v", err)
+			return d.failMalformed("%v", err)
 		}
 	}
-	d.weight += weight(text)
-	if d.weight+d.calls.Weight() > OutputBytesMax {
+	d.jsonBytes += jsonBytesMax(text)
+	if d.jsonBytes+d.calls.JSONBytes() > OutputBytesMax {
 		d.fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
 		return ""
 	}
@@ -310,23 +310,23 @@ func (d *ModelDecoder) say(said wireSaid) string {
 	return text
 }
 
-// end judges whether the answer is one.
-func (d *ModelDecoder) end() {
+// finishAnswer judges whether the answer is one.
+func (d *ModelDecoder) finishAnswer() {
 	if d.finish == NoFinish {
 		d.fail(Broken, actor.Unavailable, "%s: the answer stops after %d bytes of text without a reason to finish", d.who, d.text.Len())
 		return
 	}
 	calls, err := d.calls.Calls()
 	if err != nil {
-		d.garbage("%v", err)
+		d.failMalformed("%v", err)
 		return
 	}
 	for i, c := range calls {
-		if j := slices.Index(d.names, c.Name); j >= 0 {
+		if j := slices.Index(d.wireNames, c.Name); j >= 0 {
 			calls[i].Name = d.tools[j].Name
 		}
 	}
-	d.whole, d.done = calls, true
+	d.toolCalls, d.done = calls, true
 }
 
 // AppendStream writes an answer as a model streams it, in deltas of at most cut
@@ -363,12 +363,12 @@ func AppendStream(b []byte, c Completion, cut int) []byte {
 		Finish *string `json:"finish_reason"`
 	}
 	send(choice{Delta: delta{Role: "assistant"}}, nil)
-	for _, piece := range pieces(c.Text, cut) {
+	for _, piece := range splitText(c.Text, cut) {
 		send(choice{Delta: delta{Content: piece}}, nil)
 	}
 	for i, call := range c.Calls {
 		send(choice{Delta: delta{Calls: []fragment{{i, call.ID, "function", function{Name: call.Name}}}}}, nil)
-		for _, piece := range pieces(call.Arguments, cut) {
+		for _, piece := range splitText(call.Arguments, cut) {
 			send(choice{Delta: delta{Calls: []fragment{{Index: i, Function: function{Arguments: piece}}}}}, nil)
 		}
 	}
@@ -383,11 +383,11 @@ func AppendStream(b []byte, c Completion, cut int) []byte {
 	return runs.Frame{Data: "[DONE]"}.Append(b)
 }
 
-// pieces cuts valid text into pieces of at most limit bytes, between characters.
-func pieces(text string, limit int) (all []string) {
+// splitText cuts valid text into pieces of at most limit bytes, between characters.
+func splitText(text string, limit int) (all []string) {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	for len(text) > 0 {
-		n := runeCut(text, limit)
+		n := runePrefix(text, limit)
 		all = append(all, text[:n])
 		text = text[n:]
 	}

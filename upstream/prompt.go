@@ -188,7 +188,7 @@ func DecodePrompt(b []byte) (Prompt, error) {
 	for _, t := range w.Tools {
 		p.Tools = append(p.Tools, ToolSpec{t.Function.Name, t.Function.Description, string(t.Function.Parameters)})
 	}
-	if err := p.check(isObject); err != nil {
+	if err := p.check(checkNestedObject); err != nil {
 		return Prompt{}, fmt.Errorf("prompt: %w", err)
 	}
 	return p, nil
@@ -261,10 +261,10 @@ func (p *Prompt) wire(name func(string) string) wirePrompt {
 	return w
 }
 
-// heed writes arguments as objects, as many upstreams want to have them back: what
+// normalizeArguments writes arguments as objects, as many upstreams want to have them back: what
 // is none, or is nothing, they refuse with the whole prompt. What was wrong with it
 // stands in the answer to the call.
-func (w *wirePrompt) heed(p Prompt) {
+func (w *wirePrompt) normalizeArguments(p Prompt) {
 	for i, m := range p.Messages {
 		for j, c := range m.Calls {
 			input, refusal := c.Input()
@@ -338,7 +338,7 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 		}
 		return wireName(name)
 	})
-	w.heed(p)
+	w.normalizeArguments(p)
 	switch m.MaxTokensName {
 	case "", "max_tokens":
 	case "max_completion_tokens":

@@ -17,7 +17,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
-var everything = upstream.Prompt{
+var fullPrompt = upstream.Prompt{
 	Model: "gpt-x",
 	Messages: []upstream.Message{
 		{Role: upstream.System, Text: "Be brief."},
@@ -35,9 +35,9 @@ var everything = upstream.Prompt{
 	MaxTokens: 100, Temperature: ptr(0.0), Seed: ptr(int64(-7)),
 }
 
-func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
+func TestModelRequest(t *testing.T) {
 	m := upstream.Model{URL: "https://api.example.com/v1/", Key: "sk-secret"}
-	request, refusal := m.Request(everything)
+	request, refusal := m.Request(fullPrompt)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -72,7 +72,7 @@ func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
 		}
 	}
 	m.MaxTokensName = "max_completion_tokens"
-	if request, _ = m.Request(everything); !strings.Contains(string(request.Body), `"max_completion_tokens":100`) || strings.Contains(string(request.Body), "max_tokens") {
+	if request, _ = m.Request(fullPrompt); !strings.Contains(string(request.Body), `"max_completion_tokens":100`) || strings.Contains(string(request.Body), "max_tokens") {
 		t.Errorf("%s", request.Body)
 	}
 	bare, _ := upstream.Model{URL: "http://127.0.0.1:8000"}.Request(upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User, Text: "hi"}}})
@@ -84,7 +84,7 @@ func TestAPromptBecomesTheBytesThatModelsTake(t *testing.T) {
 	}
 }
 
-func TestPromptsThatNoModelCanBeAskedAreRefused(t *testing.T) {
+func TestModelRequestRejectsInvalidPrompt(t *testing.T) {
 	user := upstream.Message{Role: upstream.User}
 	calls := upstream.Message{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "a", Name: "f"}}}
 	tool := upstream.ToolSpec{Name: "f", Schema: "{}"}
@@ -128,7 +128,7 @@ func TestPromptsThatNoModelCanBeAskedAreRefused(t *testing.T) {
 	}
 }
 
-func TestEndpointsAndHeadersCannotBeReadAsMoreThanOne(t *testing.T) {
+func TestCheckURLAndHeaders(t *testing.T) {
 	for _, c := range []struct{ url, want string }{
 		{"https://api.example.com/v1", ""},
 		{"http://[::1]:8080", ""},
@@ -169,7 +169,7 @@ func TestEndpointsAndHeadersCannotBeReadAsMoreThanOne(t *testing.T) {
 }
 
 func drawPrompt(t *rapid.T) upstream.Prompt {
-	p := upstream.Prompt{Model: drawName(t, "model"), MaxTokens: rapid.IntRange(0, 9).Draw(t, "tokens"), Tools: offered[:rapid.IntRange(0, 2).Draw(t, "tools")]}
+	p := upstream.Prompt{Model: drawName(t, "model"), MaxTokens: rapid.IntRange(0, 9).Draw(t, "tokens"), Tools: offeredTools[:rapid.IntRange(0, 2).Draw(t, "tools")]}
 	if len(p.Tools) == 0 {
 		p.Tools = nil
 	}
@@ -191,7 +191,7 @@ func drawPrompt(t *rapid.T) upstream.Prompt {
 	return p
 }
 
-func TestPromptsSurviveTheJournal(t *testing.T) {
+func TestPromptRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
 		got, err := upstream.DecodePrompt(p.Encode())
@@ -203,7 +203,7 @@ func TestPromptsSurviveTheJournal(t *testing.T) {
 
 // What DecodePrompt takes it writes, and a model can be asked.
 func FuzzDecodePrompt(f *testing.F) {
-	f.Add(everything.Encode())
+	f.Add(fullPrompt.Encode())
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, err := upstream.DecodePrompt(b)
@@ -220,7 +220,7 @@ func FuzzDecodePrompt(f *testing.F) {
 	})
 }
 
-func TestToolsHaveNamesThatModelsTakeAndComeBackUnderTheirOwn(t *testing.T) {
+func TestToolNamesOnTheWire(t *testing.T) {
 	p := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.User}}}
 	for _, name := range []string{"a.b", "a_b", "a-b", "a b", strings.Repeat("x", 80), strings.Repeat("x", 81), "ä"} {
 		p.Tools = append(p.Tools, upstream.ToolSpec{Name: name, Schema: "{}"})
@@ -241,7 +241,7 @@ func TestToolsHaveNamesThatModelsTakeAndComeBackUnderTheirOwn(t *testing.T) {
 		seen[tool.Name] = true
 		played := upstream.AppendStream(nil, upstream.Completion{Calls: []upstream.ToolCall{{ID: "1", Name: tool.Name}}, Finish: upstream.FinishCalls}, 10)
 		d, _ := upstream.NewModelDecoder("m", &p, "text/event-stream")
-		d.Take(played)
+		d.Decode(played)
 		if got := d.Completion().Calls; len(got) != 1 || got[0].Name != p.Tools[i].Name {
 			t.Errorf("%q comes back as %v", p.Tools[i].Name, got)
 		}

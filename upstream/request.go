@@ -119,7 +119,7 @@ func CheckURL(text string) error {
 	}
 	host := u.Host
 	if text := u.Port(); text != "" {
-		if port, ok := digits(text); !ok || port < 1 || port > 65535 {
+		if port, ok := parseDigits(text); !ok || port < 1 || port > 65535 {
 			return fmt.Errorf("port %.20q: want 1 to 65535", text)
 		}
 		host = strings.TrimSuffix(host, ":"+text)
@@ -130,8 +130,8 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// validTrace tells a W3C traceparent that may be sent on.
-func validTrace(text string) bool {
+// validTraceparent tells a W3C traceparent that may be sent on.
+func validTraceparent(text string) bool {
 	parts := strings.Split(text, "-")
 	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[1]) != 32 || len(parts[2]) != 16 || len(parts[3]) != 2 {
 		return false

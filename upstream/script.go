@@ -40,52 +40,52 @@ func Script(p Prompt) Completion {
 	if last >= 0 {
 		told = p.Messages[last].Text
 	}
-	stages := readScript(told, p.Tools)
+	stages := parseScript(told, p.Tools)
 	c := Completion{Model: ScriptName, Finish: FinishStop}
-	if at := stageAt(stages, p.Messages[last+1:]); at < len(stages) {
+	if at := nextStage(stages, p.Messages[last+1:]); at < len(stages) {
 		for i, l := range stages[at].calls() {
 			c.Calls = append(c.Calls, ToolCall{fmt.Sprintf("call_%d_%d", len(p.Messages), i), l.tool, l.arguments})
 		}
 		c.Finish = FinishCalls
 	} else {
-		c.Text = answer(told, stages, p.Messages[last+1:])
+		c.Text = scriptAnswer(told, stages, p.Messages[last+1:])
 	}
 	c.Usage = scriptUsage(p, c)
 	return c
 }
 
-// line is one thing that the script was told to do: use a tool, or say a text.
-type line struct {
+// instruction is one thing that the script was told to do: use a tool, or say a text.
+type instruction struct {
 	tool, arguments string
 	text            string
 }
 
 // stage is the lines between two "then".
-type stage []line
+type stage []instruction
 
-func (s stage) calls() []line {
-	return slices.DeleteFunc(slices.Clone(s), func(l line) bool { return l.tool == "" })
+func (s stage) calls() []instruction {
+	return slices.DeleteFunc(slices.Clone(s), func(l instruction) bool { return l.tool == "" })
 }
 
-func readScript(told string, tools []ToolSpec) []stage {
+func parseScript(told string, tools []ToolSpec) []stage {
 	stages := []stage{nil}
 	for text := range strings.Lines(told) {
 		text = strings.TrimSpace(text)
-		if rest, ok := keyword(text, "please"); ok {
+		if rest, ok := cutKeyword(text, "please"); ok {
 			text = rest
 		}
 		if strings.EqualFold(text, "then") {
 			stages = append(stages, nil)
 			continue
 		}
-		if l, ok := readLine(text); ok {
+		if l, ok := parseInstruction(text); ok {
 			at := &stages[len(stages)-1]
 			offered := slices.ContainsFunc(tools, func(t ToolSpec) bool { return t.Name == l.tool })
 			switch {
 			case l.tool != "" && !offered:
-				l = line{text: fmt.Sprintf("I was not given the tool %s.", l.tool)}
+				l = instruction{text: fmt.Sprintf("I was not given the tool %s.", l.tool)}
 			case l.tool != "" && len(at.calls()) == ToolCallsMax:
-				l = line{text: fmt.Sprintf("I make at most %d calls at once.", ToolCallsMax)}
+				l = instruction{text: fmt.Sprintf("I make at most %d calls at once.", ToolCallsMax)}
 			}
 			*at = append(*at, l)
 		}
@@ -93,51 +93,51 @@ func readScript(told string, tools []ToolSpec) []stage {
 	return slices.DeleteFunc(stages, func(s stage) bool { return len(s) == 0 })
 }
 
-func readLine(text string) (line, bool) {
-	if rest, ok := keyword(text, "say"); ok && rest != "" {
-		return line{text: rest}, true
+func parseInstruction(text string) (instruction, bool) {
+	if rest, ok := cutKeyword(text, "say"); ok && rest != "" {
+		return instruction{text: rest}, true
 	}
-	if rest, ok := keyword(text, "use"); ok && rest != "" {
+	if rest, ok := cutKeyword(text, "use"); ok && rest != "" {
 		tool, arguments, _ := strings.Cut(rest, " ")
 		if arguments = strings.TrimSpace(arguments); arguments == "" {
 			arguments = "{}"
 		}
-		return line{tool: tool, arguments: arguments}, true
+		return instruction{tool: tool, arguments: arguments}, true
 	}
-	rest, ok := keyword(text, "ask")
+	rest, ok := cutKeyword(text, "ask")
 	if !ok {
-		return line{}, false
+		return instruction{}, false
 	}
-	if after, ok := keyword(rest, "the"); ok {
+	if after, ok := cutKeyword(rest, "the"); ok {
 		rest = after
 	}
 	name, message, _ := strings.Cut(rest, " ")
 	if before, ok := strings.CutSuffix(name, ":"); ok {
-		return askLine(before, message)
+		return callInstruction(before, message)
 	}
-	message, ok = keyword(message, "agent")
+	message, ok = cutKeyword(message, "agent")
 	if !ok {
-		return line{}, false
+		return instruction{}, false
 	}
-	if after, ok := keyword(message, "to"); ok {
+	if after, ok := cutKeyword(message, "to"); ok {
 		message = after
 	}
-	return askLine(name, strings.TrimPrefix(message, ":"))
+	return callInstruction(name, strings.TrimPrefix(message, ":"))
 }
 
-func askLine(name, message string) (line, bool) {
+func callInstruction(name, message string) (instruction, bool) {
 	if message = strings.TrimSpace(message); name == "" || message == "" {
-		return line{}, false
+		return instruction{}, false
 	}
 	arguments := marshal(struct {
 		Agent   string `json:"agent_id"`
 		Message string `json:"message"`
 	}{name, strings.ToValidUTF8(message, "\uFFFD")})
-	return line{tool: "call_agent", arguments: string(arguments)}, true
+	return instruction{tool: "call_agent", arguments: string(arguments)}, true
 }
 
-// keyword takes the word off the front of text, if it stands there by itself.
-func keyword(text, word string) (rest string, ok bool) {
+// cutKeyword takes the word off the front of text, if it stands there by itself.
+func cutKeyword(text, word string) (rest string, ok bool) {
 	if len(text) < len(word) || !strings.EqualFold(text[:len(word)], word) {
 		return text, false
 	}
@@ -148,8 +148,8 @@ func keyword(text, word string) (rest string, ok bool) {
 	return strings.TrimLeft(rest, " \t"), true
 }
 
-// stageAt is the first stage with calls that were not made yet.
-func stageAt(stages []stage, since []Message) int {
+// nextStage is the first stage with calls that were not made yet.
+func nextStage(stages []stage, since []Message) int {
 	made := 0
 	for _, m := range since {
 		if len(m.Calls) > 0 {
@@ -168,8 +168,8 @@ func stageAt(stages []stage, since []Message) int {
 	return len(stages)
 }
 
-// answer puts the results that have come in to the lines that asked for them.
-func answer(told string, stages []stage, since []Message) string {
+// scriptAnswer puts the results that have come in to the lines that asked for them.
+func scriptAnswer(told string, stages []stage, since []Message) string {
 	var results []string
 	for _, m := range since {
 		for _, c := range m.Calls {

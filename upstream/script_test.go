@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// converse asks the script until it answers; result says what comes of a call.
-func converse(told string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
+// runScript asks the script until it answers; result says what comes of a call.
+func runScript(told string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
 	p := upstream.Prompt{Tools: tools, Messages: []upstream.Message{
 		{Role: upstream.System, Text: "ask the system agent nothing"},
 		{Role: upstream.User, Text: "say something earlier"},
@@ -40,7 +40,7 @@ func converse(told string, tools []upstream.ToolSpec, result func(upstream.ToolC
 	return calls, "it never ends"
 }
 
-func TestTheScriptDoesWhatItIsTold(t *testing.T) {
+func TestScriptInstructions(t *testing.T) {
 	ask := func(agent, message string) string {
 		return fmt.Sprintf(`call_agent {"agent_id":%q,"message":%q}`, agent, message)
 	}
@@ -74,21 +74,21 @@ func TestTheScriptDoesWhatItIsTold(t *testing.T) {
 		{`ask a: say "ä"`, []string{`call_agent {"agent_id":"a","message":"say \"ä\""}`}, "<1>"},
 	} {
 		n := 0
-		calls, answer := converse(c.told, offered, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
+		calls, answer := runScript(c.told, offeredTools, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
 		if !reflect.DeepEqual(calls, c.calls) || answer != c.answer {
 			t.Errorf("%q: %q, %q\nwant %q, %q", c.told, calls, answer, c.calls, c.answer)
 		}
 	}
-	if _, answer := converse("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
+	if _, answer := runScript("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
 		t.Errorf("without tools: %q", answer)
 	}
-	if calls, _ := converse(strings.Repeat("use browser.open\n", 99), offered, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
+	if calls, _ := runScript(strings.Repeat("use browser.open\n", 99), offeredTools, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
 		t.Errorf("%d calls at once", strings.Count(calls[0], "browser.open"))
 	}
 }
 
 // Whatever the prompt, the script answers the same each time, and as a model may.
-func TestTheScriptIsAModel(t *testing.T) {
+func TestScriptIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
 		p.Messages = append(p.Messages, upstream.Message{Role: upstream.User, Text: strings.Join(rapid.SliceOfN(
@@ -97,14 +97,14 @@ func TestTheScriptIsAModel(t *testing.T) {
 		if again := upstream.Script(p); !reflect.DeepEqual(c, again) {
 			t.Fatalf("%+v, and then %+v", c, again)
 		}
-		h := hear("model", "text/event-stream", upstream.AppendStream(nil, c, 7))
+		h := decodeAll("model", "text/event-stream", upstream.AppendStream(nil, c, 7))
 		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
 			t.Fatalf("%+v is heard as %+v, %v", c, h.answer, h.failure)
 		}
 	})
 }
 
-func TestAStrangeConversationDoesNotConfuseTheScript(t *testing.T) {
+func TestScriptUnusualPrompts(t *testing.T) {
 	for _, p := range []upstream.Prompt{
 		{},
 		{Messages: []upstream.Message{{Role: upstream.Assistant, Text: "only me"}}},
@@ -115,7 +115,7 @@ func TestAStrangeConversationDoesNotConfuseTheScript(t *testing.T) {
 		}
 	}
 	// A result that never came, and one more than was asked for.
-	p := upstream.Prompt{Tools: offered, Messages: []upstream.Message{
+	p := upstream.Prompt{Tools: offeredTools, Messages: []upstream.Message{
 		{Role: upstream.User, Text: "ask a: x\nask b: y"},
 		{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "1", Name: "call_agent"}, {ID: "2", Name: "call_agent"}}},
 		{Role: upstream.Tool, CallID: "2", Text: "late"},

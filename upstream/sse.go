@@ -48,18 +48,18 @@ func orDefault[T int | actor.Duration](v, otherwise T) T {
 //  2. It holds no more than one line and one event's data.
 //  3. After a refusal it takes nothing more.
 type Parser struct {
-	limits  StreamLimits
-	off     int    // bytes taken
-	line    []byte // so far
-	begun   bool   // the first line is over, and with it a byte order mark
-	cr      bool   // a line feed here belongs to the line end before
-	name    string
-	id      *string
-	data    []byte
-	hasData bool
-	lastID  string
-	retry   actor.Duration
-	refusal *actor.Refusal
+	limits        StreamLimits
+	offset        int    // bytes taken
+	line          []byte // so far
+	firstLineRead bool   // the first line is over, and with it a byte order mark
+	skipLF        bool   // a line feed here belongs to the line end before
+	name          string
+	id            *string
+	data          []byte
+	hasData       bool
+	lastID        string
+	retry         actor.Duration
+	refusal       *actor.Refusal
 }
 
 // NewParser returns a parser at the stream's first byte.
@@ -76,24 +76,24 @@ func (p *Parser) Retry() actor.Duration { return p.retry }
 // refusal come the events before it.
 func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 	for len(b) > 0 && p.refusal == nil {
-		if p.cr && b[0] == '\n' {
-			p.cr = false
-			p.take(1)
+		if p.skipLF && b[0] == '\n' {
+			p.skipLF = false
+			p.consume(1)
 			b = b[1:]
 			continue
 		}
-		p.cr = false
+		p.skipLF = false
 		end := lineEnd(b)
 		n := end
 		if end < 0 {
 			n = len(b)
 		}
-		if room := p.limits.Line - len(p.line); n > room && room < p.limits.Total-p.off {
-			p.off += room
+		if room := p.limits.Line - len(p.line); n > room && room < p.limits.Total-p.offset {
+			p.offset += room
 			p.fail("a line is longer than %d bytes", p.limits.Line)
 			break
 		}
-		if !p.take(n) {
+		if !p.consume(n) {
 			break
 		}
 		if end < 0 {
@@ -105,10 +105,10 @@ func (p *Parser) Parse(b []byte) (events []runs.Frame, refusal *actor.Refusal) {
 			p.line = append(p.line, line...)
 			line = p.line
 		}
-		if !p.take(1) {
+		if !p.consume(1) {
 			break
 		}
-		p.cr = b[end] == '\r'
+		p.skipLF = b[end] == '\r'
 		b = b[end+1:]
 		events = p.endLine(events, line)
 		p.line = p.line[:0]
@@ -128,25 +128,25 @@ func lineEnd(b []byte) int {
 	return end
 }
 
-// take counts n bytes, as far as the stream may have them.
-func (p *Parser) take(n int) bool {
-	if n > p.limits.Total-p.off {
-		p.off = p.limits.Total
+// consume counts n bytes, as far as the stream may have them.
+func (p *Parser) consume(n int) bool {
+	if n > p.limits.Total-p.offset {
+		p.offset = p.limits.Total
 		p.fail("a stream is longer than %d bytes", p.limits.Total)
 		return false
 	}
-	p.off += n
+	p.offset += n
 	return true
 }
 
 func (p *Parser) fail(format string, args ...any) {
-	p.refusal = actor.Refuse(actor.Rejected, "event stream, byte %d: %s", p.off, fmt.Sprintf(format, args...))
+	p.refusal = actor.Refuse(actor.Rejected, "event stream, byte %d: %s", p.offset, fmt.Sprintf(format, args...))
 	p.line, p.data = nil, nil
 }
 
 func (p *Parser) endLine(events []runs.Frame, line []byte) []runs.Frame {
-	if !p.begun {
-		p.begun = true
+	if !p.firstLineRead {
+		p.firstLineRead = true
 		line = bytes.TrimPrefix(line, []byte("\uFEFF"))
 	}
 	if len(line) == 0 {
@@ -173,7 +173,7 @@ func (p *Parser) endLine(events []runs.Frame, line []byte) []runs.Frame {
 			p.id = &id
 		}
 	case "retry":
-		if ms, ok := digits(string(value)); ok {
+		if ms, ok := parseDigits(string(value)); ok {
 			p.retry = min(actor.Duration(min(ms, int64(RetryMax/time.Millisecond)))*time.Millisecond, RetryMax)
 		}
 	}
@@ -193,8 +193,8 @@ func (p *Parser) endEvent(events []runs.Frame) []runs.Frame {
 	return events
 }
 
-// digits reads a number made of digits alone; one too long to hold is the largest.
-func digits(text string) (int64, bool) {
+// parseDigits reads a number made of digits alone; one too long to hold is the largest.
+func parseDigits(text string) (int64, bool) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
 		return 0, false
 	}

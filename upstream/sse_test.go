@@ -63,7 +63,7 @@ func referenceParse(stream string) (events []runs.Frame) {
 	return events
 }
 
-func TestStreamsReadAsTheStandardHasThem(t *testing.T) {
+func TestParserFollowsStandard(t *testing.T) {
 	one := func(name, id, data string) runs.Frame { return runs.Frame{Name: name, ID: id, Data: data} }
 	for _, c := range []struct {
 		stream string
@@ -99,7 +99,7 @@ func TestStreamsReadAsTheStandardHasThem(t *testing.T) {
 	}
 }
 
-func TestStreamLimitsNameTheByte(t *testing.T) {
+func TestParserLimits(t *testing.T) {
 	limits := upstream.StreamLimits{Line: 8, Event: 5, Total: 40}
 	for _, c := range []struct{ stream, want string }{
 		{"data: ab\n\n", ""},
@@ -126,7 +126,7 @@ func TestStreamLimitsNameTheByte(t *testing.T) {
 	}
 }
 
-func TestParserRemembersWhereToResume(t *testing.T) {
+func TestParserLastIDAndRetry(t *testing.T) {
 	p := upstream.NewParser(upstream.StreamLimits{})
 	for _, c := range []struct {
 		stream, id string
@@ -148,7 +148,7 @@ func TestParserRemembersWhereToResume(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrittenAroundEventsIsNoEvent(t *testing.T) {
+func TestCommentsAndRetryAreNotEvents(t *testing.T) {
 	b := runs.AppendComment(nil, "ping\r\ndata: not\rdata: this\n\ndata: either")
 	b = runs.AppendRetry(b, 2*time.Second)
 	b = runs.AppendRetry(b, -time.Second)
@@ -158,7 +158,7 @@ func TestWhatIsWrittenAroundEventsIsNoEvent(t *testing.T) {
 	}
 }
 
-func TestNamesAndIDsWithLineEndsAreOurOwnMistake(t *testing.T) {
+func TestAppendInvalidFramePanics(t *testing.T) {
 	for _, e := range []runs.Frame{{Name: "a\nb"}, {Name: "a\rb"}, {ID: "1\n"}, {ID: "\x00"}, {Name: "\xff"}} {
 		func() {
 			defer func() {
@@ -173,7 +173,7 @@ func TestNamesAndIDsWithLineEndsAreOurOwnMistake(t *testing.T) {
 
 // What is written is read as that one event, by this parser and by the
 // reference, and nothing in it can begin another.
-func FuzzEventsCannotBeInjected(f *testing.F) {
+func FuzzFrameInjection(f *testing.F) {
 	f.Add("delta", "7", "a\r\n\r\nevent: done\ndata: {}\n\n", "x")
 	f.Add("", "", "", "\uFEFF")
 	f.Add("x", " ", "\xff\r", "\n")
@@ -202,7 +202,7 @@ func FuzzEventsCannotBeInjected(f *testing.F) {
 	})
 }
 
-func FuzzParserReadsAnyCutAlike(f *testing.F) {
+func FuzzParserChunking(f *testing.F) {
 	f.Add("data: a\r\n\r\nid: 7\nevent: x\rdata: b\n\n", 3, 9)
 	f.Add("\uFEFFdata: a\n\n", 1, 2)
 	f.Add(strings.Repeat("data: 0123456789\n", 20)+"\n", 100, 200)

@@ -33,7 +33,7 @@ type Target struct {
 	Concurrency int
 }
 
-type targetLine struct {
+type targetJSON struct {
 	URL         string `json:"url"`
 	AuthEnv     string `json:"auth_env,omitzero"`
 	Concurrency int    `json:"concurrency,omitzero"`
@@ -58,11 +58,11 @@ func (t Target) Check() error {
 
 // Encode writes the target as DecodeTarget reads it; the same target has the
 // same bytes.
-func (t Target) Encode() []byte { return marshal(targetLine(t)) }
+func (t Target) Encode() []byte { return marshal(targetJSON(t)) }
 
 // DecodeTarget reads what Encode writes, and nothing else.
 func DecodeTarget(b []byte) (Target, error) {
-	var line targetLine
+	var line targetJSON
 	if len(b) > TargetBytesMax {
 		return Target{}, fmt.Errorf("target: %d bytes are over %d", len(b), TargetBytesMax)
 	}

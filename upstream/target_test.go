@@ -9,7 +9,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
+func TestTargetRoundTrip(t *testing.T) {
 	for _, c := range []struct {
 		target upstream.Target
 		want   string
@@ -25,7 +25,7 @@ func TestTargetsAreReadAsTheyAreWritten(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTargetIsRefused(t *testing.T) {
+func TestDecodeInvalidTarget(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{``, "want JSON"},
 		{`{}`, "url: want http or https"},

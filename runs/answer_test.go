@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-func TestWhatARunSaidIsWhatItsPiecesComeTo(t *testing.T) {
+func TestAnswerTextFollowsEvents(t *testing.T) {
 	var s Said
 	var seen []string
-	for _, e := range story() {
+	for _, e := range sampleRun() {
 		stands := s.Take(&e)
 		text, _ := s.Streamed()
 		seen = append(seen, fmt.Sprintf("%s %v %q", e.Type, stands, text))
@@ -26,7 +26,7 @@ func TestWhatARunSaidIsWhatItsPiecesComeTo(t *testing.T) {
 	}
 }
 
-func TestAnAttemptTakesBackThePiecesOfItsPlaceOnly(t *testing.T) {
+func TestAttemptDiscardsOnlyItsPosition(t *testing.T) {
 	var s Said
 	for i, e := range []Event{
 		{Type: AgentStreamDelta, Step: 1, Text: "a"}, {Type: AgentStreamDelta, Step: 1, Index: 1, Text: "b"},

@@ -15,9 +15,9 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-func TestTheFirstPieceGoesAtOnceAndLaterOnesTogether(t *testing.T) {
+func TestChunkerBatchesAfterFirst(t *testing.T) {
 	ms := func(n int) actor.Time { return actor.Time(time.Duration(n) * time.Millisecond) }
-	var c upstream.Cutter
+	var c upstream.Chunker
 	for _, step := range []struct {
 		at    int
 		text  string
@@ -49,18 +49,18 @@ func TestTheFirstPieceGoesAtOnceAndLaterOnesTogether(t *testing.T) {
 	}
 }
 
-func TestPiecesKeepTheirPromises(t *testing.T) {
+func TestChunkerInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var c upstream.Cutter
+		var c upstream.Chunker
 		var now actor.Time
 		var in, out strings.Builder
 		var taken []actor.Time // of each byte not yet out
 		take := func(pieces []string) {
 			for _, p := range pieces {
-				if p == "" || len(p) > upstream.CutBytes || !utf8.ValidString(p) {
+				if p == "" || len(p) > upstream.ChunkBytesMax || !utf8.ValidString(p) {
 					t.Fatalf("a piece %q", p)
 				}
-				if late := now.Sub(taken[0]); late > upstream.CutAfter {
+				if late := now.Sub(taken[0]); late > upstream.ChunkDelayMax {
 					t.Fatalf("a piece was held for %v", late)
 				}
 				taken = taken[len(p):]

@@ -17,15 +17,15 @@ type Said struct {
 }
 
 type piece struct {
-	place place
-	seq   uint64
-	text  string
+	position position
+	seq      uint64
+	text     string
 }
 
 // Take folds the next event, and tells whether what was said before still stands:
 // false means that a client has to show all of Text anew.
 func (s *Said) Take(e *Event) (stands bool) {
-	at := place{e.Step, e.Index}
+	at := position{e.Step, e.Index}
 	switch e.Type {
 	case LLMCallStarted, AgentInvokeStarted:
 		stands = len(s.pieces) == 0
@@ -39,7 +39,7 @@ func (s *Said) Take(e *Event) (stands bool) {
 		}
 		kept := s.pieces[:0]
 		for _, p := range s.pieces {
-			if p.place != at || p.seq <= e.Discards {
+			if p.position != at || p.seq <= e.Discards {
 				kept = append(kept, p)
 			}
 		}
