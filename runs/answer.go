@@ -4,13 +4,12 @@ package runs
 
 import "strings"
 
-// Said is the answer of a run as far as its events have brought it: what a
-// client shows while it streams. At the end it is the terminal event's text.
+// AnswerText is the text of a run's answer as received so far. Clients show it
+// while a run is streamed. At the end it is the text of the terminal event.
 //
-//  1. A model's or an external agent's answer that begins takes the place of
-//     the one before.
-//  2. An attempt takes back the pieces of its place that came after the event it names.
-//  3. A done run's own text is the last word.
+//  1. A new answer of a model or an external agent replaces the previous one.
+//  2. An Attempt discards the pieces of its position after the event it names.
+//  3. The text of RunDone replaces all pieces.
 type Said struct {
 	pieces []piece
 	done   *string
@@ -22,30 +21,30 @@ type piece struct {
 	text     string
 }
 
-// Take folds the next event, and tells whether what was said before still stands:
-// false means that a client has to show all of Text anew.
-func (s *Said) Take(e *Event) (stands bool) {
+// Apply adds the next event. It reports whether the earlier text is still a prefix
+// of Text; if not, a client MUST redraw all of it.
+func (s *Said) Take(e *Event) (extends bool) {
 	at := position{e.Step, e.Index}
 	switch e.Type {
 	case LLMCallStarted, AgentInvokeStarted:
-		stands = len(s.pieces) == 0
+		extends = len(s.pieces) == 0
 		s.pieces = nil
-		return stands
+		return extends
 	case AgentStreamDelta:
 		s.pieces = append(s.pieces, piece{at, e.Seq, e.Text})
 	case Attempt:
 		if e.Discards == 0 {
 			return true
 		}
-		kept := s.pieces[:0]
+		remaining := s.pieces[:0]
 		for _, p := range s.pieces {
 			if p.position != at || p.seq <= e.Discards {
-				kept = append(kept, p)
+				remaining = append(remaining, p)
 			}
 		}
-		stands = len(kept) == len(s.pieces)
-		s.pieces = kept
-		return stands
+		extends = len(remaining) == len(s.pieces)
+		s.pieces = remaining
+		return extends
 	case RunDone:
 		before := s.Text()
 		s.done = &e.Text
@@ -54,7 +53,7 @@ func (s *Said) Take(e *Event) (stands bool) {
 	return true
 }
 
-// Streamed is what the pieces alone come to, and whether there were any.
+// Streamed returns the concatenation of the pieces, and whether there are any.
 func (s *Said) Streamed() (text string, any bool) {
 	var b strings.Builder
 	for _, p := range s.pieces {
@@ -63,7 +62,7 @@ func (s *Said) Streamed() (text string, any bool) {
 	return b.String(), len(s.pieces) > 0
 }
 
-// Text is all that was said so far.
+// Text returns the answer so far.
 func (s *Said) Text() string {
 	if s.done != nil {
 		return *s.done

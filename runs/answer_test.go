@@ -12,9 +12,9 @@ func TestAnswerTextFollowsEvents(t *testing.T) {
 	var s Said
 	var seen []string
 	for _, e := range sampleRun() {
-		stands := s.Take(&e)
+		extends := s.Take(&e)
 		text, _ := s.Streamed()
-		seen = append(seen, fmt.Sprintf("%s %v %q", e.Type, stands, text))
+		seen = append(seen, fmt.Sprintf("%s %v %q", e.Type, extends, text))
 	}
 	want := strings.Join([]string{`llm_call_started true ""`, `agent_stream_delta true "bob"`, `attempt false ""`, `agent_stream_delta true "bob says "`,
 		`agent_stream_delta true "bob says hello"`, `llm_call_done true "bob says hello"`, `agent_invoke_started false ""`}, "\n")

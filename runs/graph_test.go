@@ -17,11 +17,11 @@ var dotFile = flag.String("dot", "", "the state graph of tla/Work_graph.cfg as T
 
 const (
 	edgesFile = "testdata/work_edges.txt"
-	absent    = "none" // of a run, tool call or approval that does not exist yet
+	absent    = "none" // state of a run, tool call or approval that does not exist yet
 )
 
-// tableEdges lists the steps that a table allows, as "machine from -> to". It asks for
-// every pair, and for a state that does not exist.
+// tableEdges returns the transitions that a table allows, as "machine from -> to".
+// It queries every pair of states, including states that do not exist.
 func tableEdges[S interface {
 	~uint8
 	String() string
@@ -44,8 +44,8 @@ func tableEdges[S interface {
 	return edges
 }
 
-// The tables here, and what TLC saw runs, tool calls and approvals do in every
-// state of the model, are the same graph: no step too many, none too few.
+// TestTransitionsMatchModel compares the tables with the transitions of runs, tool
+// calls and approvals that TLC found in the model. Both graphs MUST be equal.
 func TestTransitionsMatchModel(t *testing.T) {
 	sum := hashFiles(t, "../tla/Work.tla", "../tla/Work_graph.cfg")
 	if *dotFile != "" {
@@ -85,8 +85,8 @@ var (
 	quoted   = regexp.MustCompile(`\\"(\w+)\\"`)
 )
 
-// transitionsOf keeps of TLC's graph how each run, tool call and approval in it goes
-// from state to state.
+// transitionsOf reduces TLC's state graph to the transitions of each run, tool
+// call and approval.
 func transitionsOf(t *testing.T, text string) []string {
 	t.Helper()
 	type state struct {
@@ -142,7 +142,8 @@ func transitionsOf(t *testing.T, text string) []string {
 	return edges
 }
 
-// approvals reads << <<>>, <<[st |-> …]>> >>: in this model a tool call has at most one.
+// approvals parses << <<>>, <<[st |-> …]>> >>. In this model a tool call has at
+// most one approval.
 func approvals(value string) []string {
 	var list []string
 	for _, m := range regexp.MustCompile(`<<[\\n ]*(?:\[[^\]]*\][\\n ]*)?>>`).FindAllString(value, -1) {

@@ -17,12 +17,13 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// Encode is Append to nothing.
+// Encode returns the event as JSON; see Append.
 func Encode(e Event) []byte { return Append(nil, e) }
 
-// Append writes an event as one line of JSON without its end: always the same
-// members in the same order, spans in whole milliseconds, content cut to its
-// bound. An event that Check refuses is a mistake of ours.
+// Append appends the event as one line of JSON without a line end: always the same
+// members in the same order, durations in whole milliseconds, content truncated to
+// its bound. It panics if Check fails, because events are never built from
+// unchecked input.
 func Append(b []byte, e Event) []byte {
 	e.fit()
 	if err := e.Check(); err != nil {
@@ -39,15 +40,15 @@ func Append(b []byte, e Event) []byte {
 	return append(p.b, "}}"...)
 }
 
-// payload writes the fields of the event: those its type has, and of those it
-// may have the ones that are there.
+// payload encodes the mandatory fields of the event's type and the optional fields
+// that are set.
 func (o *object) payload(e *Event) {
-	for there := types[e.Type].has | e.nonZero(); there != 0; there &= there - 1 {
-		o.field(there&-there, e)
+	for set := types[e.Type].has | e.nonZero(); set != 0; set &= set - 1 {
+		o.field(set&-set, e)
 	}
 }
 
-// field writes one of them.
+// field encodes one field.
 func (o *object) field(f fields, e *Event) {
 	switch f {
 	case fActor:
@@ -102,7 +103,7 @@ func (o *object) field(f fields, e *Event) {
 	}
 }
 
-// object appends the members of one JSON object.
+// object encodes the members of one JSON object.
 type object struct {
 	b     []byte
 	begun bool
@@ -113,7 +114,7 @@ func (o *object) name(name string) {
 		o.b = append(o.b, ',')
 	}
 	o.begun = true
-	o.b = append(append(append(o.b, '"'), name...), '"', ':') // all of them are plain
+	o.b = append(append(append(o.b, '"'), name...), '"', ':') // member names need no escaping
 }
 
 func (o *object) id(name string, id actor.CallID) {
@@ -186,10 +187,10 @@ func (o *object) usage(name string, u Usage) {
 
 func (o *object) refusal(name string, r *actor.Refusal) {
 	o.name(name)
-	out := r.Reason.Info()
+	info := r.Reason.Info()
 	p := object{b: append(o.b, '{')}
-	p.text("type", out.Error)
-	p.text("code", out.Type)
+	p.text("type", info.Error)
+	p.text("code", info.Type)
 	p.text("reason", r.Reason.String())
 	p.text("message", r.Error())
 	p.text("detail", r.Detail)
@@ -218,11 +219,11 @@ func quote(b []byte, text string) []byte {
 	if plainASCII(text) {
 		return append(append(append(b, '"'), text...), '"')
 	}
-	b, _ = jsontext.AppendQuote(b, text) // what is not UTF-8 is replaced
+	b, _ = jsontext.AppendQuote(b, text) // invalid UTF-8 is replaced
 	return b
 }
 
-// plainASCII tells whether text stands in JSON as it is.
+// plainASCII reports whether text needs no escaping in JSON.
 func plainASCII[T string | []byte](text T) bool {
 	for i := range len(text) {
 		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -232,8 +233,8 @@ func plainASCII[T string | []byte](text T) bool {
 	return true
 }
 
-// Decode reads an event as Append writes it and refuses everything else: what
-// it accepts encodes to the same bytes again. It never panics.
+// Decode decodes the output of Append and rejects everything else: accepted input
+// encodes to the same bytes again. It never panics.
 func Decode(b []byte) (Event, error) {
 	if len(b) > EventBytesMax {
 		return Event{}, fmt.Errorf("event: %d bytes are over %d", len(b), EventBytesMax)
@@ -249,9 +250,9 @@ func Decode(b []byte) (Event, error) {
 	if err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
 	}
-	if again := Encode(e); !bytes.Equal(again, b) {
+	if encoded := Encode(e); !bytes.Equal(encoded, b) {
 		at := 0
-		for at < min(len(b), len(again)) && b[at] == again[at] {
+		for at < min(len(b), len(encoded)) && b[at] == encoded[at] {
 			at++
 		}
 		return Event{}, fmt.Errorf("event: byte %d: not as it would be written here", at)
@@ -259,8 +260,8 @@ func Decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// TypeOf is the type of an event as Append writes it, of which nothing else is
-// read; 0: it is none.
+// TypeOf returns the type of an event in the format of Append without decoding the
+// rest, or 0 if b is no such event.
 func TypeOf(b []byte) Type {
 	_, rest, _ := bytes.Cut(b[min(len(b), typeOffsetMin):min(len(b), typeOffsetMax)], typeMember)
 	name, _, ended := bytes.Cut(rest, []byte{'"'})
@@ -272,14 +273,14 @@ func TypeOf(b []byte) Type {
 
 var typeMember = []byte(`"type":"`)
 
-// The type stands behind run, number and time: at least so far, and at most.
+// Bounds of the offset of the type, which follows run, number and time.
 const (
 	typeOffsetMin = len(`{"run_id":"00000000-0000-0000-0000-000000000000","seq":1,"ts":"`)
 	typeOffsetMax = 192
 )
 
-// describeJSONError says what was wrong with the JSON and where, in the same words each
-// time: the library draws some of its own words anew in each process.
+// describeJSONError returns the cause and the position of a JSON error in
+// deterministic words. The library varies some of its messages between processes.
 func describeJSONError(err error) string {
 	var syntax *jsontext.SyntacticError
 	var semantic *json.SemanticError
@@ -295,8 +296,8 @@ func describeJSONError(err error) string {
 	}
 }
 
-// eventJSON is an event on its way from JSON: every member that any event has. What
-// it takes for granted, the comparison of bytes in Decode finds out.
+// eventJSON is the decoded form of an event, with every member that any event has.
+// Properties that it does not check are checked by the byte comparison in Decode.
 type eventJSON struct {
 	Run     string `json:"run_id"`
 	Seq     uint64 `json:"seq"`
@@ -389,7 +390,8 @@ func (l *refusalJSON) refusal() (*actor.Refusal, error) {
 	return r, err
 }
 
-// parseInto parses a member that may be absent, unless something was wrong before.
+// parseInto parses a member that may be absent, unless an earlier member was
+// invalid.
 func parseInto[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 	if s, ok := any(from).(string); ok && s == "" || *err != nil {
 		return
@@ -398,8 +400,8 @@ func parseInto[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 }
 
 func fromMillis(ms int64) (actor.Duration, error) {
-	const most = int64(1<<63-1) / int64(time.Millisecond)
-	if ms < 0 || ms > most {
+	const maxMillis = int64(1<<63-1) / int64(time.Millisecond)
+	if ms < 0 || ms > maxMillis {
 		return 0, fmt.Errorf("%d is no span of milliseconds", ms)
 	}
 	return actor.Duration(ms) * time.Millisecond, nil
@@ -420,7 +422,7 @@ func parseChain(texts []string) ([]actor.ID, error) {
 	return chain, nil
 }
 
-// parseEnd, parseReason and parseScope find the value of a closed set by its name.
+// parseEnd, parseReason and parseScope return the value with the given name.
 func parseEnd(text string) (actor.Status, error) {
 	return byName("status", text, []actor.Status{actor.Succeeded, actor.Partial, actor.Failed})
 }

@@ -9,32 +9,32 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Record is a run as its events so far tell it.
+// Record is the state of a run, derived from its events so far.
 type Record struct {
 	Run     actor.CallID
 	Root    actor.CallID // zero until the run has started
-	Parent  actor.CallID // zero at the top of the tree
-	Actor   actor.ID     // zero if the run ended before it started, unless a client asked for it
+	Parent  actor.CallID // zero for the root of the tree
+	Actor   actor.ID     // zero if the run ended before it started, unless a client requested it
 	Chain   []actor.ID
-	Left    actor.Duration // the time the run had when it started
-	Attempt uint32         // the highest of the run, or of anything it had to do again
+	Left    actor.Duration // time left when the run started
+	Attempt uint32         // highest attempt of the run or of any operation it repeated
 	Status  Status
-	Seq     uint64     // of the last event
-	Created actor.Time // the first event
-	Started actor.Time // 0: still queued
-	Ended   actor.Time // 0: not over
+	Seq     uint64     // number of the last event
+	Created actor.Time // time of the first event
+	Started actor.Time // 0 while queued
+	Ended   actor.Time // 0 until the end
 
-	Waits    []Wait  // open: what the run waits for by name
-	Pauses   []Pause // why it stands still otherwise
-	Children []Child // the calls it made, in their order
+	Waits    []Wait  // open waits for signals
+	Pauses   []Pause // other reasons why the run is paused
+	Children []Child // the calls it made, in order
 
-	Outcome   actor.Status // once Ended
+	Outcome   actor.Status // set with Ended
 	Text      string       // the answer
 	Truncated bool
 	Warnings  []string
-	Refusal   *actor.Refusal // why it failed
+	Refusal   *actor.Refusal // reason of a failure
 
-	openTools []position // out now
+	openTools []position // tools in progress
 }
 
 // Wait is a signal that a run waits for.
@@ -44,42 +44,42 @@ type Wait struct {
 	position position
 }
 
-// Pause is why a run stands still: held by a call below it, or parked.
+// Pause is a reason why a run is paused: it is held by a call below it, or parked.
 type Pause struct {
 	Name  string
-	Child actor.CallID // the call that holds it; zero otherwise
-	Until actor.Time   // 0: for good, unless somebody acts
+	Child actor.CallID // the call that holds the run, or zero
+	Until actor.Time   // 0 means no time limit
 }
 
-// Child is a call that a run made, and its one outcome.
+// Child is a call made by a run, and its outcome.
 type Child struct {
-	Run      actor.CallID // zero: refused before it went out
-	Actor    actor.ID     // zero then
-	Target   string       // as the agent wrote it, then; else the actor as text
+	Run      actor.CallID // zero if the call was refused before it was sent
+	Actor    actor.ID     // zero in that case
+	Target   string       // the actor as text; the name given by the agent if the call was not sent
 	Left     actor.Duration
 	At       actor.Time
-	Ended    actor.Time   // 0: still out
-	Status   actor.Status // 0: still out
+	Ended    actor.Time   // 0 while in progress
+	Status   actor.Status // 0 while in progress
 	Refusal  *actor.Refusal
 	position position
 }
 
-// position is a step and an index: where in a turn something was asked.
+// position is a step and an index, and thus identifies an ask within a turn.
 type position struct {
 	step  uint32
 	index uint16
 }
 
-// Depth is how many calls stand above the run.
+// Depth returns the number of calls above the run.
 func (r *Record) Depth() int { return len(r.Chain) }
 
-// CallState is the state of the call that the run answers.
+// CallState returns the state of the call that the run answers.
 func (r *Record) CallState() string { return CallState(r.Status, r.Refusal) }
 
-// AgentState is the state of the agent at work on it.
+// AgentState returns the state of the agent that serves the run.
 func (r *Record) AgentState() string { return AgentState(r.Status) }
 
-// Fold makes a run's record of all its events from the first on.
+// Fold derives the record of a run from all its events, starting with the first.
 func Fold(events []Event) (Record, error) {
 	var r Record
 	for i := range events {
@@ -90,7 +90,7 @@ func Fold(events []Event) (Record, error) {
 	return r, nil
 }
 
-// Apply takes one more event. An event that cannot follow leaves the record as it was.
+// Apply adds one event. On error the record is unchanged.
 func (r *Record) Apply(e *Event) error {
 	next := *r
 	next.Waits, next.Pauses = slices.Clone(r.Waits), slices.Clone(r.Pauses)
@@ -140,7 +140,7 @@ func (r *Record) apply(e *Event) error {
 	return nil
 }
 
-// update notes what the event says.
+// update applies the content of the event.
 func (r *Record) update(e *Event) error {
 	at := position{e.Step, e.Index}
 	switch e.Type {
@@ -175,7 +175,7 @@ func (r *Record) update(e *Event) error {
 		}
 		c := &r.Children[i]
 		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
-		r.resume(e.Child) // a call that has ended holds nobody
+		r.resume(e.Child) // an ended call no longer holds the run
 	case ToolCallCreated:
 		r.openTools = append(r.openTools, at)
 	case ToolResult:
@@ -203,12 +203,12 @@ func (r *Record) end(e *Event, outcome actor.Status) {
 	r.Waits, r.Pauses, r.openTools = nil, nil, nil
 }
 
-// resume takes away the pause that a child, or none, put on the run.
+// resume removes the pause with the given child, or with none.
 func (r *Record) resume(child actor.CallID) {
 	r.Pauses = slices.DeleteFunc(r.Pauses, func(p Pause) bool { return p.Child == child })
 }
 
-// derive is the state that follows from what is open.
+// derive returns the status that follows from the open operations.
 func (r *Record) derive(last Type) Status {
 	out := func(c Child) bool { return c.Status == 0 }
 	switch {
@@ -227,7 +227,7 @@ func (r *Record) derive(last Type) Status {
 	}
 }
 
-// AppendJSON writes the record as GET /v1/runs/{id} answers it.
+// AppendJSON appends the record in the format of GET /v1/runs/{id}.
 func (r *Record) AppendJSON(b []byte) []byte {
 	o := object{b: append(b, '{')}
 	o.text("run_id", r.Run.String())
@@ -310,7 +310,7 @@ func (o *object) child(c Child) {
 	}
 }
 
-// CallState is the state of the call as its caller sees it.
+// CallState returns the state of the call as seen by its caller.
 func (c Child) CallState() string {
 	switch c.Status {
 	case 0:

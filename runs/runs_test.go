@@ -104,7 +104,8 @@ func TestTimeFormatMatchesStandardLibrary(t *testing.T) {
 	}
 }
 
-// sampleRun is a run that tells most of what a run can tell.
+// sampleRun returns the events of a run with all event types except RunFailed and
+// RunCancelled.
 func sampleRun() []Event {
 	n, at := uint64(0), actor.Time(1_700_000_000_000_000_000)
 	next := func(e Event) Event {
@@ -215,7 +216,7 @@ func TestRunResumesAfterLastPause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tell := func(e Event) {
+	apply := func(e Event) {
 		e.Run, e.Seq, e.At = r.Run, r.Seq+1, r.Created
 		if err := r.Apply(&e); err != nil {
 			t.Fatal(err)
@@ -227,38 +228,38 @@ func TestRunResumesAfterLastPause(t *testing.T) {
 			t.Errorf("%s, held by %v; want %s by %d", r.Status, r.Pauses, status, pauses)
 		}
 	}
-	tell(Event{Type: RunPaused, Name: "held", Child: child, Until: 1})
-	tell(Event{Type: RunPaused, Name: "held", Child: child, Until: 2})
-	tell(Event{Type: RunPaused, Name: "held", Child: other, Until: 3})
+	apply(Event{Type: RunPaused, Name: "held", Child: child, Until: 1})
+	apply(Event{Type: RunPaused, Name: "held", Child: child, Until: 2})
+	apply(Event{Type: RunPaused, Name: "held", Child: other, Until: 3})
 	want(2, PausedWaitingApproval)
-	tell(Event{Type: AgentChildDone, Step: 1, Child: child, Status: actor.Succeeded})
-	want(1, PausedWaitingApproval) // a call that has ended holds nobody
-	tell(Event{Type: RunResumed, Child: child})
+	apply(Event{Type: AgentChildDone, Step: 1, Child: child, Status: actor.Succeeded})
+	want(1, PausedWaitingApproval) // an ended call no longer holds the run
+	apply(Event{Type: RunResumed, Child: child})
 	want(1, PausedWaitingApproval)
-	tell(Event{Type: RunResumed, Child: other})
+	apply(Event{Type: RunResumed, Child: other})
 	want(0, Running)
 }
 
 func TestFoldRejectsIllegalSequences(t *testing.T) {
-	whole := sampleRun()
+	events := sampleRun()
 	at := func(n int, change func(*Event)) []Event {
-		part := slices.Clone(whole[:n])
+		part := slices.Clone(events[:n])
 		change(&part[n-1])
 		return part
 	}
-	last := whole[len(whole)-1]
+	last := events[len(events)-1]
 	last.Seq++
 	for _, c := range []struct {
 		events []Event
 		want   string
 	}{
-		{whole[1:], "comes after event 0"},
-		{slices.Delete(slices.Clone(whole), 4, 5), "comes after event 4"},
-		{append(slices.Clone(whole), last), "but the run is DONE"},
+		{events[1:], "comes after event 0"},
+		{slices.Delete(slices.Clone(events), 4, 5), "comes after event 4"},
+		{append(slices.Clone(events), last), "but the run is DONE"},
 		{at(2, func(e *Event) { e.Run = child }), "belongs to another run"},
 		{at(2, func(e *Event) { *e = Event{Run: e.Run, Seq: 2, Type: Attempt, Attempt: 2} }), "has not started"},
-		{at(3, func(e *Event) { *e = whole[1]; e.Seq = 3 }), "started twice"},
-		{at(2, func(e *Event) { *e = whole[0]; e.Seq = 2 }), "user_input after the first"},
+		{at(3, func(e *Event) { *e = events[1]; e.Seq = 3 }), "started twice"},
+		{at(2, func(e *Event) { *e = events[0]; e.Seq = 2 }), "user_input after the first"},
 		{at(5, func(e *Event) { *e = last; e.Seq = 5 }), "cannot go from PAUSED_WAITING_TOOL to DONE"},
 		{at(9, func(e *Event) { e.Index = 7 }), "no tool is out at 1.7"},
 		{at(12, func(e *Event) { e.Child = parent }), "no call to run"},
@@ -379,7 +380,7 @@ func TestDecodeIsStrict(t *testing.T) {
 }
 
 func TestLongTextIsTruncated(t *testing.T) {
-	long := strings.Repeat("ä", AnswerBytesMax) // twice as many bytes
+	long := strings.Repeat("ä", AnswerBytesMax) // twice AnswerBytesMax bytes
 	e := sampleRun()[0]
 	e.Text = "x" + long
 	again, err := Decode(Encode(e))
@@ -430,7 +431,7 @@ func drawRefusal(t *rapid.T) *actor.Refusal {
 	return r
 }
 
-// drawEvent draws an event of any type with any fields that this type may have.
+// drawEvent draws an event of any type, with any subset of its optional fields.
 func drawEvent(t *rapid.T) Event {
 	typ := rapid.SampledFrom(Types()).Draw(t, "type")
 	e := Event{Run: parent, Seq: rapid.Uint64Range(1, 1<<53).Draw(t, "seq"), At: actor.Time(rapid.Int64().Draw(t, "at")), Type: typ}
@@ -499,8 +500,8 @@ func TestEventRoundTrip(t *testing.T) {
 	})
 }
 
-// TestApplyRandomEvents draws events in any order: the record
-// never takes an illegal step and never moves after its end.
+// TestApplyRandomEvents applies random events. The record MUST NOT take an illegal
+// transition and MUST NOT change after its end.
 func TestApplyRandomEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r Record
@@ -561,7 +562,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// Each end of a line is one, or data could say what the frame is.
+// TestFrameDataLineEnds encodes data with each kind of line end. A missed line end
+// would let data inject fields into a frame.
 func TestFrameDataLineEnds(t *testing.T) {
 	for data, want := range map[string]string{"a\rid: 7": "data: a\ndata: id: 7\n\n", "a\r\nb": "data: a\ndata: b\n\n", "a\nb": "data: a\ndata: b\n\n", "a": "data: a\n\n"} {
 		if got := string(Frame{Data: data}.Append(nil)); got != want {

@@ -11,10 +11,10 @@ import (
 const (
 	nanosPerSecond = 1_000_000_000
 	secondsPerDay  = 24 * 60 * 60
-	timeLayout     = "0000-00-00T00:00:00.000000000Z" // RFC 3339 in UTC, always with nine digits, so that text sorts as time
+	timeLayout     = "0000-00-00T00:00:00.000000000Z" // RFC 3339 in UTC, always with nine digits, so that text sorts by time
 )
 
-// AppendTime writes an instant as 2026-11-21T17:16:57.000000001Z.
+// AppendTime appends a time in the format 2026-11-21T17:16:57.000000001Z.
 func AppendTime(b []byte, t actor.Time) []byte {
 	seconds, nanos := floorDivMod(int64(t), nanosPerSecond)
 	days, inDay := floorDivMod(seconds, secondsPerDay)
@@ -29,10 +29,10 @@ func AppendTime(b []byte, t actor.Time) []byte {
 	return append(b, 'Z')
 }
 
-// FormatTime is AppendTime as text.
+// FormatTime returns the output of AppendTime as a string.
 func FormatTime(t actor.Time) string { return string(AppendTime(nil, t)) }
 
-// ParseTime reads what AppendTime writes, and nothing else.
+// ParseTime parses the output of AppendTime and rejects everything else.
 func ParseTime(text string) (actor.Time, error) {
 	if len(text) != len(timeLayout) {
 		return 0, timeError(text)
@@ -45,9 +45,10 @@ func ParseTime(text string) (actor.Time, error) {
 	}
 	t := actor.Time((daysSinceEpoch(number(0, 4), number(5, 7), number(8, 10))*secondsPerDay+
 		number(11, 13)*3600+number(14, 16)*60+number(17, 19))*nanosPerSecond + number(20, 29))
-	// Whatever stood where a digit or a dash should, what it would mean is not what it says.
-	var again [len(timeLayout)]byte
-	if string(AppendTime(again[:0], t)) != text {
+	// Characters other than the expected digits and separators yield a time with a
+	// different text.
+	var formatted [len(timeLayout)]byte
+	if string(AppendTime(formatted[:0], t)) != text {
 		return 0, timeError(text)
 	}
 	return t, nil
@@ -74,8 +75,9 @@ func floorDivMod(a, b int64) (quotient, rest int64) {
 	return quotient, rest
 }
 
-// A year of this calendar begins in March, so that the leap day is its last, and
-// 400 of them have 146,097 days whatever the first is.
+// The calendar computes with years that start in March, so that the leap day is
+// the last day of a year. 400 such years have 146,097 days, whatever the first one
+// is.
 const (
 	daysPerEra = 146_097
 	epochDay   = 719_468 // from 0000-03-01 to 1970-01-01

@@ -8,22 +8,22 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model are what is known of a run, a tool call or an approval from what has
-// happened to it, in words that the tables do not know.
+// model is the history of a run, a tool call or an approval, independent of the
+// transition tables.
 type model struct {
-	created   bool // it exists
+	created   bool
 	checked   bool // by policy
-	asked     bool // a person
-	sent      bool // to who does it
-	executing bool // they have begun
+	asked     bool // a person was asked
+	sent      bool // handed to the executor
+	executing bool // the executor has started
 	paused    string
 	ended     bool
 	ends      int
 }
 
-// The machines walk the three tables: wherever they stand, the table must allow
-// exactly those steps that the facts do, of which one is drawn. So each ends once, and what was sent is never sent
-// again, on any way through them.
+// TestTransitionsAgainstModel walks the three tables at random. In every state a
+// table MUST allow exactly the transitions that the model allows. It follows that
+// each machine ends once, and that nothing is dispatched twice.
 func TestTransitionsAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run, tool, approval := &walk[Status]{}, &walk[ToolStatus]{}, &walk[ApprovalStatus]{}
@@ -35,7 +35,7 @@ func TestTransitionsAgainstModel(t *testing.T) {
 						return !f.created || f.paused != ""
 					case PausedWaitingApproval, PausedWaitingTool:
 						return f.created && f.paused != to.String()
-					case Done: // nobody is waited for who could still say something
+					case Done: // a waiting run cannot be done
 						return f.created && f.paused == ""
 					}
 					return f.created
@@ -87,7 +87,8 @@ func TestTransitionsAgainstModel(t *testing.T) {
 	})
 }
 
-// walk is one way through a table, and a new one each time that has ended for a while.
+// walk is a path through one table. A new path starts some steps after the end of
+// the last one.
 type walk[S interface {
 	~uint8
 	String() string
@@ -98,20 +99,20 @@ type walk[S interface {
 	stepsAfterEnd int
 }
 
-func (w *walk[S]) step(t *rapid.T, all []S, table func(from, to S) error, may func(*model, S) bool, then func(*model, S)) {
-	var ways []S
+func (w *walk[S]) step(t *rapid.T, all []S, table func(from, to S) error, allowed func(*model, S) bool, apply func(*model, S)) {
+	var options []S
 	for _, to := range all {
-		want := !w.ended && may(&w.model, to)
+		want := !w.ended && allowed(&w.model, to)
 		if err := table(w.state, to); (err == nil) != want {
 			t.Fatalf("from %s to %s: %v, and the facts are %+v", w.state, to, err, w.model)
 		}
 		if want {
-			ways = append(ways, to)
+			options = append(options, to)
 		}
 	}
-	if len(ways) > 0 {
-		w.state = rapid.SampledFrom(ways).Draw(t, "to")
-		then(&w.model, w.state)
+	if len(options) > 0 {
+		w.state = rapid.SampledFrom(options).Draw(t, "to")
+		apply(&w.model, w.state)
 		if w.ended = w.state.Ended(); w.ended {
 			w.ends++
 		}
