@@ -8,9 +8,9 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Plan says what becomes of an ask: another one, complete and checked, or a
-// result at once (the ask is then void). A tool of the agent's own making, a
-// sleep and a wait are only checked.
+// Plan validates an ask. It returns the complete ask to perform, or an immediate
+// result, in which case the ask is void. Work of the agent's own, sleeps and waits
+// are validated only.
 //
 // It is a pure function of the registry and its arguments.
 func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result) {
@@ -59,9 +59,10 @@ func (r *Registry) planTool(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Res
 	return ask, nil
 }
 
-// runContextHandler is what the tool's ContextHandler says: a call, a sleep, or a result.
-// Of another kind it would be lost when the turn runs again. It runs inside a
-// cell, which a panic must not end.
+// runContextHandler runs the ContextHandler of the tool. The result is a call, a
+// sleep or an immediate result. Any other kind of ask would be lost when the turn
+// is replayed, so it is refused. Panics are recovered, because the handler runs
+// within a cell and MUST NOT terminate it.
 func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout actor.Duration) (asked actor.Ask, result *Result) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -83,7 +84,8 @@ func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout acto
 	return asked, result
 }
 
-// inputOf is the JSON of an ask for a tool; nothing is an empty object.
+// inputOf returns the JSON input of an ask for a tool; no input means an empty
+// object.
 func inputOf(ask actor.Ask) ([]byte, *actor.Refusal) {
 	switch {
 	case len(ask.Parts) == 0:
@@ -94,7 +96,7 @@ func inputOf(ask actor.Ask) ([]byte, *actor.Refusal) {
 	return slices.Clone(ask.Parts[0].Bytes), nil
 }
 
-// checkName passes an ask whose name is all there is to check.
+// checkName validates an ask of which only the name needs validation.
 func checkName(ask actor.Ask) (actor.Ask, *Result) {
 	if err := actor.CheckName(ask.Name); err != nil {
 		return refuse(invalid(ask.Kind.String(), "name", err.Error()))

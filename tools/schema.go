@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// DepthMax is how deep input may nest.
+	// DepthMax is the maximum nesting depth of input.
 	DepthMax = 64
-	// problemsReportedMax is how many problems of one input are told.
+	// problemsReportedMax is the maximum number of problems reported for one input.
 	problemsReportedMax = 8
 )
 
 type schema = jsonschema.Schema
 
-// compile reads a schema that is complete in itself.
+// compile compiles a schema without external references.
 func compile(text string) (*schema, error) {
 	if len(text) > SchemaBytesMax {
 		return nil, fmt.Errorf("%d bytes are over %d", len(text), SchemaBytesMax)
@@ -52,15 +52,15 @@ func compile(text string) (*schema, error) {
 	return c.Compile(url)
 }
 
-// refLoader is where references that leave the schema lead.
+// refLoader rejects references that leave the schema.
 type refLoader struct{}
 
 func (refLoader) Load(url string) (any, error) {
 	return nil, fmt.Errorf("%s is outside the schema", url)
 }
 
-// validate refuses input that the tool's schema does not allow. What is wrong
-// is told in one order: by place, then by keyword.
+// validate refuses input that violates the schema of the tool. Problems are sorted
+// by location, then by message, because the validator reports them in map order.
 func (t *Tool) validate(input []byte) *actor.Refusal {
 	if len(input) > InputBytesMax {
 		return invalid(t.Name, "", fmt.Sprintf("%d bytes are over %d", len(input), InputBytesMax))
@@ -78,26 +78,26 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 		return invalid(t.Name, "", "does not fit its schema")
 	}
 	all := slices.Compact(slices.SortedFunc(slices.Values(leafProblems(failed)), problem.compare))
-	told := make([]string, 0, len(all))
+	messages := make([]string, 0, len(all))
 	for _, p := range all[:min(len(all), problemsReportedMax)] {
-		told = append(told, p.String())
+		messages = append(messages, p.String())
 	}
-	if more := len(all) - len(told); more > 0 {
-		told = append(told, fmt.Sprintf("and %d more", more))
+	if more := len(all) - len(messages); more > 0 {
+		messages = append(messages, fmt.Sprintf("and %d more", more))
 	}
 	refusal := invalid(t.Name, all[0].field, "")
-	refusal.Detail = actor.Refuse(actor.Invalid, "%s: %s", t.Name, strings.Join(told, "; ")).Detail
+	refusal.Detail = actor.Refuse(actor.Invalid, "%s: %s", t.Name, strings.Join(messages, "; ")).Detail
 	return refusal
 }
 
-// invalid names the tool, the field if one is at fault, and what is wrong with it.
+// invalid returns a refusal with the tool, the field if any, and the problem.
 func invalid(tool, field, what string) *actor.Refusal {
 	refusal := actor.Refuse(actor.Invalid, "%s: %s", tool, problem{field, what}.String())
 	refusal.Field = strings.ToValidUTF8(field[:min(len(field), NameBytesMax)], "")
 	return refusal
 }
 
-// problem is one thing wrong with an input, and where: members joined by '/'.
+// problem is one violation and its location: member names joined by '/'.
 type problem struct{ field, message string }
 
 func (p problem) String() string {
@@ -111,7 +111,7 @@ func (p problem) compare(other problem) int {
 	return cmp.Or(strings.Compare(p.field, other.field), strings.Compare(p.message, other.message))
 }
 
-// leafProblems are the leaves of what the validator found.
+// leafProblems returns the leaves of the validator's tree of errors.
 func leafProblems(e *jsonschema.ValidationError) []problem {
 	if len(e.Causes) > 0 {
 		var all []problem
@@ -162,8 +162,9 @@ func leafProblems(e *jsonschema.ValidationError) []problem {
 	}
 }
 
-// parse reads one strict JSON value of bounded depth: no name twice in an
-// object, valid UTF-8, numbers that a float can hold, nothing after it.
+// parse decodes one strict JSON value of bounded depth. It rejects duplicate
+// names, invalid UTF-8, numbers that a float cannot represent, and anything after
+// the value.
 func parse(b []byte) (any, *problem) {
 	p := &parser{jsontext.NewDecoder(bytes.NewReader(b))}
 	value, err := p.value()
@@ -215,7 +216,7 @@ func (p *parser) value() (any, error) {
 		}
 		_, err := p.dec.ReadToken()
 		return object, err
-	default: // '[': the decoder lets nothing else begin a value
+	default: // '[': the decoder rejects every other start of a value
 		array := []any{}
 		for p.dec.PeekKind() != ']' {
 			item, err := p.value()
@@ -229,7 +230,7 @@ func (p *parser) value() (any, error) {
 	}
 }
 
-// problem says where the text stops being what it should.
+// problem returns the cause and the location of a parse error.
 func (p *parser) problem(err error) *problem {
 	pointer, what := p.dec.StackPointer(), err.Error()
 	var syntax *jsontext.SyntacticError

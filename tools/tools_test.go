@@ -28,7 +28,7 @@ var (
 	}
 )
 
-// The dispatcher's own seam is the one that tools need.
+// The interface of package dispatcher satisfies the one that tools require.
 var _ tools.Dispatcher = dispatcher.AgentDispatcher(nil)
 
 func fullContext() tools.ExecutionContext {
@@ -113,7 +113,8 @@ func TestCallAgentInputErrors(t *testing.T) {
 	}
 }
 
-// The validator finds problems in the order of a map; we tell them in ours.
+// TestInputErrorsAreDeterministic repeats one validation. The validator returns
+// problems in map order, so validate has to sort them.
 func TestInputErrorsAreDeterministic(t *testing.T) {
 	r := tools.NewRegistry()
 	input := `{"z":1,"y":2,"x":3,"agent_id":{"a":1},"timeout_ms":"","w":0,"v":0,"u":0,"t":0,"s":0}`
@@ -178,7 +179,8 @@ func TestIncompleteContextIsRefused(t *testing.T) {
 	}
 }
 
-// registryWithUpper is an ordinary tool with a schema that reaches into itself.
+// registryWithUpper returns a registry with an ordinary tool whose schema has an
+// internal reference.
 func registryWithUpper(t *testing.T) *tools.Registry {
 	r := tools.NewRegistry()
 	err := r.RegisterBuiltin(tools.Tool{
@@ -362,7 +364,8 @@ func TestTargetUsesCallersKey(t *testing.T) {
 	}
 }
 
-// checkPlan holds for any input: an ask that can be made, or a refusal that can be sent.
+// checkPlan verifies that Plan returns a valid ask or an encodable refusal,
+// deterministically, for any input.
 func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input []byte) {
 	ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
 	again, doneAgain := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
@@ -402,7 +405,8 @@ func FuzzCallAgent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, input []byte) { checkPlan(t, r, input) })
 }
 
-// Cells share one registry; the race detector watches them read it.
+// TestRegistryConcurrentReads shares one registry between goroutines, for the race
+// detector.
 func TestRegistryConcurrentReads(t *testing.T) {
 	r := registryWithUpper(t)
 	done := make(chan bool)
