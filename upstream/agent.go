@@ -14,11 +14,11 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// Agent is an external agent's endpoint: an HTTP service below which stand
-// /invoke and /health.
+// Agent is the HTTP endpoint of an external agent, with the paths /invoke and
+// /health.
 type Agent struct {
 	URL  string
-	Auth Secret // what it knows us by; "" sends none
+	Auth Secret // our credential at the agent; "" sends none
 }
 
 // Invocation is one message for an external agent.
@@ -27,15 +27,15 @@ type Invocation struct {
 	Session  string
 	Run      string
 	Input    string
-	Messages []Message // of the session so far; those of User and Assistant are sent
+	Messages []Message // messages of the session so far; only those of User and Assistant are sent
 	User     string    // user_id
-	Trace    string    // W3C traceparent; one that is not is left out
-	Token    Secret    // of this run: with it the agent may call back
+	Trace    string    // W3C traceparent; an invalid one is omitted
+	Token    Secret    // token of this run, with which the agent may call back
 }
 
-// InvocationOf is a call as the message that an external agent is sent. Who
-// began without a trace gets one, so that what the agent tells of its own can be
-// put beside what is told here: the tree's id, and the call's.
+// InvocationOf converts a call to the message for an external agent. A call
+// without a valid trace gets one, built from the ids of the call tree and the
+// call. The agent's own traces can thus be correlated with ours.
 func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
 	in := Invocation{Agent: agent, Session: call.To.Key, Run: call.ID.String(), Input: inputText(call.Parts),
 		User: call.Principal, Trace: call.Trace, Token: token}
@@ -45,7 +45,8 @@ func InvocationOf(agent string, call *actor.Call, token Secret) Invocation {
 	return in
 }
 
-// inputText is what was said; of a call without text, its first JSON value.
+// inputText returns the text of the parts, or the first JSON value of a call
+// without text.
 func inputText(parts []actor.Part) string {
 	if text := actor.TextOf(parts); text != "" {
 		return text
@@ -76,22 +77,22 @@ type (
 	}
 )
 
-// Invoke is the request that starts a run at the agent.
+// Invoke returns the request that starts a run at the agent.
 func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 	if len(in.Messages) > MessagesMax {
 		return Request{}, actor.Refuse(actor.Invalid, "%d messages are over %d", len(in.Messages), MessagesMax)
 	}
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
-	line := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeMessageJSON{}}
+	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeMessageJSON{}}
 	for _, m := range in.Messages {
 		if m.Role == User || m.Role == Assistant {
-			line.Messages = append(line.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
+			payload.Messages = append(payload.Messages, invokeMessageJSON{m.Role.String(), valid(m.Text)})
 		}
 	}
 	if in.User != "" {
-		line.Context = &invokeContextJSON{valid(in.User)}
+		payload.Context = &invokeContextJSON{valid(in.User)}
 	}
-	body := marshal(line)
+	body := marshal(payload)
 	if len(body) > PromptBytesMax {
 		return Request{}, actor.Refuse(actor.Invalid, "an invocation of %d bytes is over %d", len(body), PromptBytesMax)
 	}
@@ -116,35 +117,36 @@ func (a Agent) authorization() []Header {
 	return []Header{{Name: "authorization", Value: "Bearer " + a.Auth.Reveal(), Secret: true}}
 }
 
-// AgentDecoder reads an external agent's answer: a stream of the events delta,
-// state, done and error. Events of another name are skipped.
+// AgentDecoder decodes the response of an external agent, a stream of the events
+// delta, state, done and error. Other events are skipped.
 type AgentDecoder struct {
-	who       string
+	name      string
 	run       string
 	parser    *Parser
 	events    int
 	text      strings.Builder
-	jsonBytes int // of it
+	jsonBytes int // upper bound of the size of text in JSON
 	usage     Usage
 	done      bool
 	failure   *Failure
 }
 
-// NewAgentDecoder reads the answer to an invocation of that run.
-func NewAgentDecoder(who, run, contentType string) (*AgentDecoder, *Failure) {
+// NewAgentDecoder returns a decoder for the response to the invocation of the
+// given run.
+func NewAgentDecoder(name, run, contentType string) (*AgentDecoder, *Failure) {
 	if media := mediaType(contentType); media != "text/event-stream" {
-		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", who, media)
+		return nil, fail(Broken, actor.Unavailable, "%s answers with %.80q: want an event stream", name, media)
 	}
-	return &AgentDecoder{who: who, run: run, parser: NewParser(StreamLimits{})}, nil
+	return &AgentDecoder{name: name, run: run, parser: NewParser(StreamLimits{})}, nil
 }
 
-// Done tells that the agent said it was done.
+// Done reports whether the agent has sent its done event.
 func (d *AgentDecoder) Done() bool { return d.done }
 
-// HasFinish tells nothing more than Done: agents end with an event of its own.
+// HasFinish is equal to Done, because agents end with a dedicated event.
 func (d *AgentDecoder) HasFinish() bool { return d.done }
 
-// Completion is the answer as it now stands.
+// Completion returns the response as received so far.
 func (d *AgentDecoder) Completion() Completion {
 	c := Completion{Text: d.text.String(), Usage: d.usage}
 	if d.done {
@@ -153,7 +155,7 @@ func (d *AgentDecoder) Completion() Completion {
 	return c
 }
 
-// Decode reads the next bytes of the body.
+// Decode consumes the next bytes of the body.
 func (d *AgentDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	if d.failure != nil || d.done {
 		return nil, d.failure
@@ -168,25 +170,25 @@ func (d *AgentDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 		}
 	}
 	if refusal != nil {
-		d.failure = fail(Refused, refusal.Reason, "%s: %s", d.who, refusal.Detail)
+		d.failure = fail(Refused, refusal.Reason, "%s: %s", d.name, refusal.Detail)
 	}
 	return deltas, d.failure
 }
 
-// End says that the body came to its end, which is too early without done.
+// End reports the end of the body. It fails if no done event was received.
 func (d *AgentDecoder) End() ([]Delta, *Failure) {
 	if d.failure == nil && !d.done {
-		d.failure = fail(Broken, actor.Unavailable, "%s: the answer stops after %d events without done", d.who, d.events)
+		d.failure = fail(Broken, actor.Unavailable, "%s: the answer stops after %d events without done", d.name, d.events)
 	}
 	return nil, d.failure
 }
 
 func (d *AgentDecoder) failMalformed(e runs.Frame, format string, args ...any) Delta {
-	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.who, d.events, e.Name}, args...)...)
+	d.failure = fail(Broken, actor.Unavailable, "%s, event %d, %s: "+format, append([]any{d.name, d.events, e.Name}, args...)...)
 	return Delta{}
 }
 
-// handleEvent takes one event; what it passes on is not zero.
+// handleEvent processes one event. A non-zero result MUST be forwarded.
 func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 	d.events++
 	switch e.Name {
@@ -204,7 +206,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		case w.Run != "" && w.Run != d.run:
 			return d.failMalformed(e, "it speaks of the run %.40q", w.Run)
 		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
-			d.failure = fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.who, OutputBytesMax)
+			d.failure = fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.name, OutputBytesMax)
 			return Delta{}
 		}
 		d.jsonBytes += jsonBytesMax(*w.Text)
@@ -238,8 +240,8 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		if err := unmarshal([]byte(e.Data), &w); err != nil {
 			return d.failMalformed(e, "%v", err)
 		}
-		said := upstreamError{message: w.Message, code: w.Code}
-		d.failure = fail(Refused, agentReason(w.Code), "%s says%s", d.who, said.describe())
+		reported := upstreamError{message: w.Message, code: w.Code}
+		d.failure = fail(Refused, agentReason(w.Code), "%s says%s", d.name, reported.describe())
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
@@ -274,45 +276,46 @@ func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 	d.done = true
 }
 
-// agentReason is the refusal that an agent means by its code. What only the runtime
-// can know (chains, rings, cancels) an agent cannot claim: it just says no.
+// agentReason maps an error code of an agent to a reason. Reasons that only the
+// runtime can establish (cycles, depth, cancellation) cannot be claimed by an
+// agent; those and unknown codes become Rejected.
 func agentReason(code string) actor.Reason {
-	may := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
-	if i := slices.IndexFunc(may, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
-		return may[i]
+	allowed := []actor.Reason{actor.Busy, actor.Deadline, actor.NotFound, actor.Unavailable, actor.Budget, actor.Invalid, actor.Unknown, actor.NoDevice}
+	if i := slices.IndexFunc(allowed, func(r actor.Reason) bool { return r.Info().Type == code }); i >= 0 {
+		return allowed[i]
 	}
 	return actor.Rejected
 }
 
-// How an external agent is watched.
+// Health checks of external agents.
 const (
-	HeartbeatEvery = 15 * time.Second // it says, or is asked, that it is there
-	UnhealthyAfter = 45 * time.Second // of neither
-	HealthTimeout  = 5 * time.Second  // for an answer to a poll
+	HeartbeatEvery = 15 * time.Second // interval of heartbeats from the agent, or of polls
+	UnhealthyAfter = 45 * time.Second // maximum time without either
+	HealthTimeout  = 5 * time.Second  // timeout of a poll
 )
 
-// HealthRequest is the poll.
+// HealthRequest returns the request of a health poll.
 func (a Agent) HealthRequest() (Request, *actor.Refusal) {
 	return request("GET", a.URL, "/health", nil, a.authorization())
 }
 
-// Health is what is known of an external agent. It counts as healthy until
-// UnhealthyAfter without a sign of life, or until it answers a poll and says that
-// it is not well. One that has no such path says nothing by that.
+// Health tracks the liveness of an external agent. It becomes unhealthy after
+// UnhealthyAfter without a sign of life, or when a poll returns an error status. A
+// missing health endpoint (404, 405) is no evidence either way.
 type Health struct {
-	lastSeen actor.Time // last sign of life
+	lastSeen actor.Time // last heartbeat or successful poll
 	lastPoll actor.Time
 	unwell   bool
 }
 
-// NewHealth believes an agent that has just registered.
+// NewHealth returns a healthy state for an agent that has just registered.
 func NewHealth(now actor.Time) Health { return Health{lastSeen: now, lastPoll: now} }
 
-// Beat takes a heartbeat.
+// Heartbeat records a heartbeat.
 func (h *Health) Beat(now actor.Time) { h.lastSeen, h.unwell = now, false }
 
-// Polled takes what came of a poll; status 0 is no answer, which may be the
-// network's fault and only counts as silence.
+// RecordPoll records the result of a poll. Status 0 means no response: the network
+// may be at fault, so it counts only as silence.
 func (h *Health) Polled(now actor.Time, status int) {
 	h.lastPoll = now
 	switch status {
@@ -324,20 +327,21 @@ func (h *Health) Polled(now actor.Time, status int) {
 	}
 }
 
-// Healthy tells whether it may be invoked.
+// Healthy reports whether the agent may be invoked.
 func (h *Health) Healthy(now actor.Time) bool {
 	return !h.unwell && now.Sub(h.lastSeen) <= UnhealthyAfter
 }
 
-// NextPoll is when to ask it.
+// NextPoll returns the time of the next poll.
 func (h *Health) NextPoll() actor.Time { return h.lastPoll.Add(HeartbeatEvery) }
 
-// Refuse is why it is not invoked; nil if it may be.
-func (h *Health) Refuse(who string, now actor.Time) *actor.Refusal {
+// Refuse returns the refusal of an invocation while the agent is unhealthy, else
+// nil.
+func (h *Health) Refuse(name string, now actor.Time) *actor.Refusal {
 	if h.Healthy(now) {
 		return nil
 	}
-	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", who, now.Sub(h.lastSeen).Truncate(time.Second))
+	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", name, now.Sub(h.lastSeen).Truncate(time.Second))
 	refusal.RetryAfter = max(h.NextPoll().Sub(now), time.Second)
 	return refusal
 }

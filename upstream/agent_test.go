@@ -123,7 +123,7 @@ func TestHealth(t *testing.T) {
 	h := upstream.NewHealth(second(0))
 	for _, c := range []struct {
 		at      int
-		status  int // of a poll; -1 a heartbeat, -2 neither
+		status  int // of a poll; -1: heartbeat, -2: neither
 		healthy bool
 		poll    int
 	}{

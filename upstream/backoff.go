@@ -10,24 +10,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// BackoffConfig says how an upstream that fails is spared. The zero value is
-// usable: each 0 stands for the default named.
+// BackoffConfig configures a Backoff. A zero field means the default at the end of
+// its comment.
 type BackoffConfig struct {
-	// Base is the longest first wait; each failure in a row doubles it, up to
-	// Max. The wait itself is drawn from all of it, so that those who failed
-	// together do not come back together. 500 ms, 30 s.
+	// Base is the maximum of the first delay. Each consecutive failure doubles it, up
+	// to Max. The delay is drawn from the whole range (full jitter), so callers that
+	// failed together do not retry together. 500 ms, 30 s.
 	Base, Max actor.Duration
-	// OpenAfter failures in a row to bring a usable answer open the circuit. 5.
+	// OpenAfter is the number of consecutive attempts without a usable response that
+	// opens the circuit. 5.
 	OpenAfter int
-	// OpenFor is how long nobody goes then; each probe that fails doubles it, up
-	// to OpenMax. 5 s, 2 min.
+	// OpenFor is the time that the circuit stays open. Each failed probe doubles it,
+	// up to OpenMax. 5 s, 2 min.
 	OpenFor, OpenMax actor.Duration
-	// RetryPercent of requests may be asked again, over RetriesSaved that are in
-	// hand from the start: a sick upstream gets little more than what is new. 10, 10.
+	// RetryPercent is the number of retries per 100 first attempts. RetryBurst is the
+	// initial and the maximum budget of retries. Together they keep the load on a
+	// failing upstream close to the rate of new requests. 10, 10.
 	RetryPercent, RetryBurst int
 }
 
-// Validate names what is wrong.
+// Validate returns an error that describes the first invalid field, or nil.
 func (c BackoffConfig) Validate() error {
 	switch d := c.orDefaults(); {
 	case d.Base > d.Max:
@@ -49,42 +51,45 @@ func (c BackoffConfig) orDefaults() BackoffConfig {
 	}
 }
 
-// Backoff is what all calls to one upstream know of its health.
+// Backoff is the health of one upstream, shared by all calls to it: exponential
+// back-off, a circuit breaker and a retry budget.
 //
 //		closed ─ OpenAfter broken in a row ─▶ open ─ time ─▶ half-open ─ one probe ─▶ closed
 //		                                       ▲                            │
 //		                                       └──────── broken again ──────┘
 //
-//	 1. While it is open nobody goes; while it is half-open one goes.
-//	 2. Nobody goes before the instant that the upstream asked for.
-//	 3. Retries never outnumber RetriesSaved plus RetryPercent of first attempts.
+//	  1. No attempt is admitted while the circuit is open, and one while it is half-open.
+//	  2. No attempt is admitted before the time that the upstream requested.
+//	  3. Retries never exceed RetryBurst plus RetryPercent of first attempts.
 type Backoff struct {
 	config       BackoffConfig
-	failures     int // failures in a row
-	brokenInARow int // of them, in a row, without a usable answer
-	opens        int // times in a row that the circuit opened
+	failures     int // consecutive failures of any class except Refused
+	brokenInARow int // consecutive failures without a usable response
+	opens        int // consecutive times that the circuit opened
 	open         bool
-	openUntil    actor.Time // while open: nobody goes before
-	notBefore    actor.Time // nobody goes before: the upstream asked for it
-	probing      bool       // half-open, and one is out
-	retryCredit  int        // hundredths of a retry
+	openUntil    actor.Time // end of the open state
+	notBefore    actor.Time // earliest next attempt, as requested by the upstream
+	probing      bool       // half-open, with a probe in progress
+	retryCredit  int        // remaining retry budget, in hundredths of a retry
 }
 
-// NewBackoff trusts the upstream.
+// NewBackoff returns a Backoff with a closed circuit and a full retry budget.
 func NewBackoff(config BackoffConfig) *Backoff {
 	config = config.orDefaults()
 	return &Backoff{config: config, retryCredit: 100 * config.RetryBurst}
 }
 
-// Pass says whether an attempt may go. It goes if both At and Refusal are zero;
-// else it asks again at At, or gives up.
+// Admission is the decision about an attempt. If At and Refusal are zero, the
+// attempt starts now. Otherwise the caller asks again at At, or gives up with
+// Refusal.
 type Pass struct {
 	At      actor.Time
 	Refusal *actor.Refusal
-	Probe   bool // it goes to find out; say so when it comes back
+	Probe   bool // the attempt is a probe of a half-open circuit; its Report MUST repeat this
 }
 
-// Admit is asked before each attempt.
+// Admit decides whether an attempt may start. It MUST be called before each
+// attempt.
 func (b *Backoff) Admit(now actor.Time, draw uint64) Pass {
 	switch {
 	case b.open && now < b.openUntil:
@@ -95,7 +100,7 @@ func (b *Backoff) Admit(now actor.Time, draw uint64) Pass {
 		b.probing = true
 		return Pass{Probe: true}
 	case now < b.notBefore:
-		// Those who wait do not all come at the first instant.
+		// Jitter spreads the attempts that wait for the same instant.
 		return Pass{At: b.notBefore.Add(jitter(b.window(), draw))}
 	}
 	return Pass{}
@@ -107,24 +112,25 @@ func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
 	return refusal
 }
 
-// Report is what became of an attempt that was admitted. Neither Answered nor a
-// Failure: it was given up, and tells nothing.
+// Report is the result of an admitted attempt. With neither Answered nor a
+// Failure, the attempt was aborted and says nothing about the upstream.
 type Report struct {
 	Answered bool
 	Failure  *Failure
-	First    bool // of its exchange
-	Probe    bool // as its Pass said
-	// By is when it has to try again to be of use; 0: it does not want to.
+	First    bool // first attempt of its exchange
+	Probe    bool // copied from Admission
+	// By is the time before which a retry must start to be useful; 0 means that no
+	// retry is wanted.
 	By actor.Time
 }
 
-// Advice says whether an attempt that failed may be followed by another, and when.
+// Advice is the decision whether a failed attempt may be repeated, and when.
 type Advice struct {
 	Again bool
 	At    actor.Time
 }
 
-// Report takes what became of an attempt, and advises on the next.
+// Report records the result of an attempt and decides about a retry.
 func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	if r.Probe {
 		b.probing = false
@@ -139,7 +145,7 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 		b.failures, b.brokenInARow, b.opens, b.open = 0, 0, 0, false
 		return Advice{}
 	case r.Failure.Class == Throttled:
-		b.brokenInARow, b.opens, b.open = 0, 0, false // it is well enough to say so
+		b.brokenInARow, b.opens, b.open = 0, 0, false // a throttling upstream is healthy
 	default:
 		b.countBroken(now, r.Probe)
 	}
@@ -148,7 +154,7 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	switch {
 	case r.Failure.After > 0:
 		b.notBefore = max(b.notBefore, now.Add(r.Failure.After))
-	case r.Failure.Class == Throttled: // it did not say how long
+	case r.Failure.Class == Throttled: // without Retry-After
 		b.notBefore = max(b.notBefore, now.Add(wait))
 	}
 	at := now.Add(r.Failure.After).Add(wait)
@@ -159,7 +165,8 @@ func (b *Backoff) Report(now actor.Time, r Report, draw uint64) Advice {
 	return Advice{Again: true, At: at}
 }
 
-// countBroken opens the circuit after too many in a row, or if a probe found it sick.
+// countBroken opens the circuit after OpenAfter consecutive broken attempts, or
+// after a failed probe.
 func (b *Backoff) countBroken(now actor.Time, probe bool) {
 	b.brokenInARow++
 	if probe || !b.open && b.brokenInARow >= b.config.OpenAfter {
@@ -169,12 +176,12 @@ func (b *Backoff) countBroken(now actor.Time, probe bool) {
 	}
 }
 
-// window is what the next wait is drawn from.
+// window returns the maximum of the next delay.
 func (b *Backoff) window() actor.Duration {
 	return doubled(b.config.Base, max(b.failures-1, 0), b.config.Max)
 }
 
-// doubled is d doubled n times, at most limit.
+// doubled returns d doubled n times, at most limit.
 func doubled(d actor.Duration, n int, limit actor.Duration) actor.Duration {
 	for range n {
 		if d >= limit/2 {
@@ -185,7 +192,7 @@ func doubled(d actor.Duration, n int, limit actor.Duration) actor.Duration {
 	return min(d, limit)
 }
 
-// jitter is a span from 0 to window, by a number drawn from all there are.
+// jitter maps a uniformly random number to a duration between 0 and window.
 func jitter(window actor.Duration, draw uint64) actor.Duration {
 	span, _ := bits.Mul64(draw, uint64(window)+1)
 	return actor.Duration(span)

@@ -103,18 +103,18 @@ func TestCircuitBreakerStates(t *testing.T) {
 		{0, nil, "go"},
 		{0, &upstream.Report{Failure: broken}, "go"},
 		{0, &upstream.Report{Failure: broken}, "go"},
-		{0, &upstream.Report{}, "go"}, // cancelled: it tells nothing
+		{0, &upstream.Report{}, "go"}, // cancelled: no information
 		{0, &upstream.Report{Failure: refused}, "go"},
 		{1, &upstream.Report{Failure: broken}, "go"},
 		{1, &upstream.Report{Failure: broken}, "go"},
 		{1, &upstream.Report{Failure: broken}, "closed for 5s"},
-		{2, &upstream.Report{Failure: broken}, "closed for 4s"}, // was out when it opened
+		{2, &upstream.Report{Failure: broken}, "closed for 4s"}, // started before the circuit opened
 		{5, nil, "closed for 1s"},
 		{6, nil, "probe"},
 		{6, nil, "closed for 500ms"},
 		{7, &upstream.Report{Failure: broken, Probe: true}, "closed for 10s"},
 		{17, nil, "probe"},
-		{18, &upstream.Report{Probe: true}, "probe"}, // the probe was cancelled: another
+		{18, &upstream.Report{Probe: true}, "probe"}, // the cancelled probe is replaced
 		{19, &upstream.Report{Failure: broken, Probe: true}, "closed for 20s"},
 		{39, nil, "probe"},
 		{40, &upstream.Report{Answered: true, Probe: true}, "go"},
@@ -133,14 +133,14 @@ func TestCircuitBreakerStates(t *testing.T) {
 
 func TestRetryBudgetLimitsRetries(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 1 << 30})
-	again := 0
+	retries := 0
 	for range 1000 {
 		if b.Report(0, upstream.Report{Failure: broken, First: true, By: actor.Forever}, lowest).Again {
-			again++
+			retries++
 		}
 	}
-	if again != 109 { // 10 in hand; what the first saved had no room
-		t.Errorf("%d of 1000 were asked again, want 10 and a tenth of 999", again)
+	if retries != 109 { // the initial 10; the credit of the first attempt exceeds the maximum and is lost
+		t.Errorf("%d of 1000 were asked again, want 10 and a tenth of 999", retries)
 	}
 }
 
@@ -148,16 +148,16 @@ func TestBackoffInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		config := upstream.BackoffConfig{OpenAfter: rapid.IntRange(1, 4).Draw(t, "after"), RetryBurst: rapid.IntRange(1, 3).Draw(t, "saved")}
 		b := upstream.NewBackoff(config)
-		var now, asked actor.Time
-		out, probes, firsts, again := 0, 0, 0, 0
+		var now, requested actor.Time
+		out, probes, firsts, retries := 0, 0, 0, 0
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 4000).Draw(t, "ms")) * time.Millisecond)
 			draw := rapid.Uint64().Draw(t, "draw")
 			if rapid.Bool().Draw(t, "admit") {
 				p := b.Admit(now, draw)
-				if goes := p.Refusal == nil && p.At == 0; goes && now < asked {
-					t.Fatalf("one goes at %v, before %v", now, asked)
-				} else if goes {
+				if admitted := p.Refusal == nil && p.At == 0; admitted && now < requested {
+					t.Fatalf("one goes at %v, before %v", now, requested)
+				} else if admitted {
 					out++
 				}
 				if p.Probe {
@@ -186,20 +186,20 @@ func TestBackoffInvariants(t *testing.T) {
 				r.Failure = broken
 			case 2:
 				r.Failure = throttled
-				asked = max(asked, now.Add(throttled.After))
+				requested = max(requested, now.Add(throttled.After))
 			}
 			advice := b.Report(now, r, draw)
 			if r.First {
 				firsts++
 			}
 			if advice.Again {
-				again++
+				retries++
 				if advice.At < now || r.Failure == nil {
 					t.Fatalf("%+v after %+v at %v", advice, r, now)
 				}
 			}
-			if again > config.RetryBurst+(firsts+9)/10 {
-				t.Fatalf("%d retries after %d first attempts", again, firsts)
+			if retries > config.RetryBurst+(firsts+9)/10 {
+				t.Fatalf("%d retries after %d first attempts", retries, firsts)
 			}
 		}
 	})

@@ -9,25 +9,25 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What clients are promised of the pieces of an answer.
+// Bounds of a piece of a response, promised to clients.
 const (
-	ChunkBytesMax = 256                   // a piece is no longer
-	ChunkDelayMax = 50 * time.Millisecond // nor held back for longer
+	ChunkBytesMax = 256                   // maximum size of a piece
+	ChunkDelayMax = 50 * time.Millisecond // maximum time that text is buffered
 )
 
-// Chunker joins the many small pieces of a stream into few, and cuts large ones.
+// Chunker merges small pieces of a stream and splits large ones.
 //
-//  1. What comes out, joined, is what went in.
-//  2. Nothing comes out empty, longer than CutBytes, or cut inside a character.
-//  3. The first piece comes out at once; of what follows nothing is held longer
-//     than CutAfter, if the cutter is asked when it is Due.
+//  1. The concatenated output equals the concatenated input.
+//  2. No output is empty, longer than ChunkBytesMax, or split within a character.
+//  3. The first piece is returned at once. Later text is buffered for at most
+//     ChunkDelayMax, provided that Flush is called when Due.
 type Chunker struct {
 	buffered string
 	since    actor.Time
 	started  bool
 }
 
-// Add takes the next text and returns what is ready to go.
+// Add appends text and returns the pieces that are ready.
 func (c *Chunker) Add(now actor.Time, text string) (out []string) {
 	if text == "" {
 		return nil
@@ -50,10 +50,11 @@ func (c *Chunker) Add(now actor.Time, text string) (out []string) {
 	return out
 }
 
-// Due is when Flush has to be called at the latest.
+// Due returns the time by which Flush MUST be called, and whether text is
+// buffered.
 func (c *Chunker) Due() (actor.Time, bool) { return c.since.Add(ChunkDelayMax), c.buffered != "" }
 
-// Flush returns what is held back.
+// Flush returns the buffered text.
 func (c *Chunker) Flush() (out []string) {
 	if c.buffered != "" {
 		out = []string{c.buffered}
@@ -62,8 +63,8 @@ func (c *Chunker) Flush() (out []string) {
 	return out
 }
 
-// runePrefix is the length of the longest beginning of text that has at most limit
-// bytes and ends between characters; at least one character.
+// runePrefix returns the length of the longest prefix of text that has at most
+// limit bytes and ends between characters, but at least one character.
 func runePrefix(text string, limit int) int {
 	if len(text) <= limit {
 		return len(text)

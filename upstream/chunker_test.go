@@ -22,7 +22,7 @@ func TestChunkerBatchesAfterFirst(t *testing.T) {
 		at    int
 		text  string
 		out   []string
-		dueAt int // -1: nothing is held
+		dueAt int // -1: nothing is buffered
 	}{
 		{0, "", nil, -1},
 		{10, "He", []string{"He"}, -1},
@@ -54,7 +54,7 @@ func TestChunkerInvariants(t *testing.T) {
 		var c upstream.Chunker
 		var now actor.Time
 		var in, out strings.Builder
-		var taken []actor.Time // of each byte not yet out
+		var taken []actor.Time // arrival time of each buffered byte
 		take := func(pieces []string) {
 			for _, p := range pieces {
 				if p == "" || len(p) > upstream.ChunkBytesMax || !utf8.ValidString(p) {

@@ -41,7 +41,7 @@ func newDecoder(kind, media string) (upstream.Decoder, *upstream.Failure) {
 	return d, nil
 }
 
-// decoded is what came of an answer.
+// decoded is the complete output of a decoder.
 type decoded struct {
 	deltas  []upstream.Delta
 	failure *upstream.Failure
@@ -49,7 +49,7 @@ type decoded struct {
 	done    bool
 }
 
-// decodeAll reads an answer in pieces that end at the cuts.
+// decodeAll decodes a response split at the given offsets.
 func decodeAll(kind, media string, body []byte, cuts ...int) (h decoded) {
 	d, failure := newDecoder(kind, media)
 	if failure != nil {
@@ -60,7 +60,7 @@ func decodeAll(kind, media string, body []byte, cuts ...int) (h decoded) {
 		piece := append([]byte(nil), body[from:end]...)
 		from = end
 		deltas, failure := d.Decode(piece)
-		clear(piece) // nothing may be kept of it
+		clear(piece) // the decoder must not retain it
 		h.deltas, h.failure = append(h.deltas, deltas...), failure
 	}
 	deltas, failure := d.End()
@@ -97,7 +97,8 @@ func (h decoded) String() string {
 	return b.String()
 }
 
-// check says what no answer may be, whatever bytes it was read from.
+// check returns an error if the output violates an invariant that holds for any
+// input.
 func (h decoded) check() error {
 	var text strings.Builder
 	for _, d := range h.deltas {
@@ -129,9 +130,10 @@ func (h decoded) check() error {
 	return nil
 }
 
-// Each transcript is an answer and what is heard in it, wherever it is cut. Its
-// first line says the story in a sentence, the second who answers with what
-// media type; the answer's lines begin with '|'.
+// TestDecodersAcrossChunkBoundaries decodes the transcripts in testdata/answers,
+// split at every offset. The first line of a transcript is its title, the second
+// the kind of upstream and the content type. Lines of the body start with '|'. The
+// expected output follows the line "----".
 func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 	files, _ := filepath.Glob("testdata/answers/*.txt")
 	if len(files) < 20 {
@@ -144,22 +146,22 @@ func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			story, want, _ := strings.Cut(string(text), "----\n")
-			kind, media, body := parseTranscript(t, story)
+			input, want, _ := strings.Cut(string(text), "----\n")
+			kind, media, body := parseTranscript(t, input)
 			whole := decodeAll(kind, media, body)
 			if got := whole.String(); *rewrite {
-				os.WriteFile(file, []byte(story+"----\n"+got), 0o644)
+				os.WriteFile(file, []byte(input+"----\n"+got), 0o644)
 			} else if got != want {
-				t.Errorf("%s\nis heard as\n%swant\n%s", story, got, want)
+				t.Errorf("%s\nis heard as\n%swant\n%s", input, got, want)
 			}
-			every := make([]int, 0, len(body))
+			allCuts := make([]int, 0, len(body))
 			for cut := range body {
-				every = append(every, cut)
+				allCuts = append(allCuts, cut)
 				if got := decodeAll(kind, media, body, cut); !sameApartFromChunks(got, whole) {
 					t.Fatalf("cut at %d it is heard as\n%swhole as\n%s", cut, got, whole)
 				}
 			}
-			if got := decodeAll(kind, media, body, every...); !sameApartFromChunks(got, whole) {
+			if got := decodeAll(kind, media, body, allCuts...); !sameApartFromChunks(got, whole) {
 				t.Fatalf("byte by byte it is heard as\n%swhole as\n%s", got, whole)
 			}
 			if err := whole.check(); err != nil {
@@ -173,10 +175,10 @@ func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 
 func sameApartFromChunks(a, b decoded) bool { return a.String() == b.String() }
 
-func parseTranscript(t *testing.T, story string) (kind, media string, body []byte) {
-	lines := strings.Split(strings.TrimSuffix(story, "\n"), "\n")
+func parseTranscript(t *testing.T, input string) (kind, media string, body []byte) {
+	lines := strings.Split(strings.TrimSuffix(input, "\n"), "\n")
 	if len(lines) < 2 || !strings.HasPrefix(lines[0], "# ") {
-		t.Fatalf("no story: %q", story)
+		t.Fatalf("no story: %q", input)
 	}
 	kind, media, _ = strings.Cut(lines[1], " ")
 	special := strings.NewReplacer("<CR>", "\r", "<BOM>", "\uFEFF", "<FF>", "\xff")
@@ -237,14 +239,14 @@ func TestDecoderRejectsContentType(t *testing.T) {
 	}
 }
 
-// Bytes that differ in nothing but where they are cut are heard alike, end as an
-// answer or a failure, and never as a panic.
+// FuzzAnswers decodes the same bytes whole and split. The outputs MUST be equal,
+// and end as an answer or a failure.
 func FuzzAnswers(f *testing.F) {
 	files, _ := filepath.Glob("testdata/answers/*.txt")
 	for i, file := range files {
 		text, _ := os.ReadFile(file)
-		story, _, _ := strings.Cut(string(text), "----\n")
-		lines := strings.SplitN(story, "\n", 3)
+		input, _, _ := strings.Cut(string(text), "----\n")
+		lines := strings.SplitN(input, "\n", 3)
 		f.Add([]byte(strings.ReplaceAll(strings.ReplaceAll(lines[2], "\n| ", "\n"), "\n|\n", "\n\n")), strings.HasPrefix(lines[1], "agent"), strings.Contains(lines[1], "json"), i)
 	}
 	f.Fuzz(func(t *testing.T, body []byte, agent, json bool, cut int) {
@@ -264,7 +266,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// An Assembler takes fragments as a plain list of calls would.
+// FuzzAssembler compares an Assembler with a plain list of calls.
 func FuzzAssembler(f *testing.F) {
 	f.Add([]byte{0, 1, 1, 2, 0, 0, 0, 3, 1, 2, 2, 1, 255, 1, 1, 1})
 	f.Add([]byte{255, 1, 1, 1, 255, 0, 0, 2, 255, 2, 1, 1})
@@ -333,7 +335,8 @@ func drawCompletion(t *rapid.T) upstream.Completion {
 	return c
 }
 
-// What AppendStream plays, a decoder hears, and a journal keeps.
+// TestAppendStreamRoundTrip decodes the output of AppendStream, and encodes the
+// result for a journal.
 func TestAppendStreamRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawCompletion(t)
@@ -345,7 +348,7 @@ func TestAppendStreamRoundTrip(t *testing.T) {
 		if err := h.check(); err != nil {
 			t.Fatal(err)
 		}
-		// Cut short anywhere before the end, it is half an answer and says so.
+		// Every prefix that lacks the end MUST be detected as incomplete.
 		half := body[:rapid.IntRange(0, len(body)-len("data: [DONE]\n\n")).Draw(t, "half")]
 		h = decodeAll("model", "text/event-stream", half)
 		if h.done && h.answer.Text != c.Text {
@@ -372,7 +375,7 @@ func TestDecodeCompletionIsStrict(t *testing.T) {
 			t.Errorf("%.40s: %v, want %q", c.line, err, c.want)
 		}
 	}
-	// Brackets inside a text are no nesting, wherever its quotes end.
+	// Brackets inside a string do not count as nesting, wherever its quotes end.
 	deep := `\"` + strings.Repeat("[{", 99) + `\\`
 	if c, err := upstream.DecodeCompletion([]byte(`{"text":"` + deep + `"}`)); err != nil || strings.Count(c.Text, "[") != 99 {
 		t.Errorf("%+v, %v", c, err)

@@ -12,28 +12,30 @@ import (
 	"github.com/troupe-run/troupe/internal/mutant"
 )
 
-// Egress says which addresses may be reached from here: public ones, and those
-// that were allowed. The zero value allows nothing else.
+// Egress decides which addresses may be reached from this node: public addresses
+// and those on the allow list. The zero value has an empty allow list.
 //
-//  1. Host takes each host in one spelling only, so that nobody reads another in it.
-//  2. What Check passes is public, or within what was allowed, whatever it is called.
+//  1. ParseHost rejects spellings of a host that parsers interpret differently.
+//  2. An address that Check accepts is public or on the allow list, whatever name
+//     resolved to it.
 //
-// A world asks Host, resolves a name once, asks Check, and connects to one of
-// the very addresses that it asked about.
+// The host calls ParseHost, resolves the name once, calls Check, and connects to
+// one of the checked addresses. Resolving again would allow DNS rebinding.
 type Egress struct {
 	prefixes []netip.Prefix
 	names    []string
 }
 
-// AllowMax is how many prefixes and names may be allowed.
+// AllowMax is the maximum number of allowed prefixes and names.
 const AllowMax = 256
 
-// AllowLoopback is what to allow where this machine is its own upstream.
+// AllowLoopback returns the allow list for upstreams on this machine.
 func AllowLoopback() []string { return []string{"127.0.0.0/8", "::1"} }
 
-// NewEgress also allows what is listed: prefixes (10.1.0.0/16), addresses, and
-// names (agents.internal). What a name stands for may then be loopback or
-// private; whatever is neither, link-local above all, takes a prefix.
+// NewEgress returns an Egress with an allow list of prefixes (10.1.0.0/16),
+// addresses and names (agents.internal). An allowed name may resolve to a loopback
+// or private address. Other special addresses, in particular link-local ones, must
+// be allowed by prefix.
 func NewEgress(allow []string) (Egress, error) {
 	var e Egress
 	if len(allow) > AllowMax {
@@ -60,9 +62,10 @@ func NewEgress(allow []string) (Egress, error) {
 	return e, nil
 }
 
-// ParseHost reads the host of an endpoint: an address as addresses are written,
-// or a name in ASCII, which it returns in small letters. It refuses every other
-// spelling of an address that some reader knows.
+// ParseHost parses the host of an endpoint: an IP address in standard notation, or
+// an ASCII name, which is returned in lower case. IPv6 addresses may have
+// brackets. It rejects every other spelling that some parser accepts as an
+// address.
 func ParseHost(host string) (name string, addr netip.Addr, err error) {
 	if inner, ok := strings.CutPrefix(host, "["); ok && strings.HasSuffix(inner, "]") {
 		host = strings.TrimSuffix(inner, "]")
@@ -92,7 +95,7 @@ const (
 	letterBytes   = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 
-// checkHostName says why a text is no name of a host.
+// checkHostName returns an error unless host is a valid host name.
 func checkHostName(host string) error {
 	if host == "" || len(host) > hostBytesMax {
 		return fmt.Errorf("want a host of 1 to %d bytes", hostBytesMax)
@@ -108,8 +111,8 @@ func checkHostName(host string) error {
 			return fmt.Errorf("between dots want 1 to %d letters and digits", labelBytesMax)
 		}
 	}
-	// Some readers take a last label that is a number for an address in decimal,
-	// octal, hexadecimal, or with parts left out.
+	// Some parsers accept a name with a numeric last label as an address in decimal,
+	// octal or hexadecimal, or with missing parts.
 	last := strings.ToLower(host[strings.LastIndexByte(host, '.')+1:])
 	hex, isHex := strings.CutPrefix(last, "0x")
 	if strings.Trim(last, digitBytes) == "" || isHex && strings.Trim(hex, digitBytes+"abcdef") == "" {
@@ -118,11 +121,12 @@ func checkHostName(host string) error {
 	return nil
 }
 
-// nonPublic are the addresses that are not public, the narrower before the wider.
+// nonPublic lists the address ranges that are not public; narrower ranges precede
+// wider ones.
 var nonPublic = []struct {
 	prefix netip.Prefix
 	what   string
-	inner  bool // some have services of their own there: a name that is allowed may stand for it
+	inner  bool // used for internal services: an allowed name may resolve to it
 }{
 	{netip.MustParsePrefix("0.0.0.0/8"), "this host", false},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private", true},
@@ -156,11 +160,11 @@ var nonPublic = []struct {
 	{netip.MustParsePrefix("ff00::/8"), "multicast", false},
 }
 
-// globalUnicast is where IPv6 addresses of the world are given out from.
+// globalUnicast is the range from which public IPv6 addresses are assigned.
 var globalUnicast = netip.MustParsePrefix("2000::/3")
 
-// Check says why the addresses of a host may not be reached. One that may not
-// is enough: a name that stands for both has been made to deceive.
+// Check returns an error if any address of the host is not allowed. One is enough:
+// a name with public and internal addresses is a sign of an attack.
 func (e Egress) Check(host string, addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return fmt.Errorf("%.253s has no address", host)
@@ -174,7 +178,8 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 	return nil
 }
 
-// forbiddenRange is what an address is that may not be reached, or "".
+// forbiddenRange returns the description of the forbidden range that contains a,
+// or "" if a is allowed.
 func (e Egress) forbiddenRange(a netip.Addr, named bool) string {
 	if slices.ContainsFunc(e.prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return ""

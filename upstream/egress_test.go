@@ -78,7 +78,7 @@ func TestParseHost(t *testing.T) {
 	}
 }
 
-// nonPublicAddrs holds the first and the last address of each range that is not public.
+// nonPublicAddrs holds the first and the last address of each non-public range.
 var nonPublicAddrs = strings.Fields(`
 	0.0.0.0 0.255.255.255 10.0.0.0 10.255.255.255 100.64.0.0 100.100.100.200 100.127.255.255
 	127.0.0.0 127.0.0.1 127.255.255.255 168.63.129.16 169.254.0.0 169.254.169.254 169.254.170.2 169.254.255.255
@@ -126,7 +126,7 @@ func TestEgressAllowList(t *testing.T) {
 	}
 	for _, c := range []struct {
 		host, addr string
-		may        bool
+		allowed    bool
 	}{
 		{"h", "127.0.0.1", true},
 		{"h", "::1", true},
@@ -145,7 +145,7 @@ func TestEgressAllowList(t *testing.T) {
 		{"agents.internal", "64:ff9b::a01:1", false},
 		{"x.agents.internal", "10.2.0.0", false},
 	} {
-		if err := e.Check(c.host, []netip.Addr{netip.MustParseAddr(c.addr)}); (err == nil) != c.may {
+		if err := e.Check(c.host, []netip.Addr{netip.MustParseAddr(c.addr)}); (err == nil) != c.allowed {
 			t.Errorf("%s at %s: %v", c.host, c.addr, err)
 		}
 	}
@@ -166,7 +166,8 @@ func TestEgressAllowList(t *testing.T) {
 	}
 }
 
-// Whatever is typed in, and whatever is found there, the loopback is not reached.
+// TestNoSpellingReachesLoopback draws spellings of loopback addresses. None may be
+// accepted by ParseHost and Check.
 func TestNoSpellingReachesLoopback(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Uint32Range(0x7f000000, 0x7fffffff).Draw(t, "address")
@@ -186,8 +187,8 @@ func TestNoSpellingReachesLoopback(t *testing.T) {
 	})
 }
 
-// parsesAsInetAton reads a host as the C library does: one to four numbers, decimal, octal
-// or hexadecimal.
+// parsesAsInetAton reports whether the C library parses host as an address: one to
+// four numbers, decimal, octal or hexadecimal.
 func parsesAsInetAton(host string) bool {
 	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
 	if len(parts) > 4 {
@@ -195,7 +196,7 @@ func parsesAsInetAton(host string) bool {
 	}
 	for _, p := range parts {
 		if _, err := strconv.ParseUint(p, 0, 64); err != nil || strings.ContainsAny(p, "oO_") || strings.HasPrefix(p, "0b") || strings.HasPrefix(p, "0B") {
-			return false // Go's own spellings
+			return false // syntax of Go only
 		}
 	}
 	return true

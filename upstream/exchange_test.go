@@ -64,8 +64,9 @@ func formatOp(op upstream.Op) string {
 	return fmt.Sprintf("%T", op)
 }
 
-// Each transcript is the story of one exchange, or of a few in turn with one
-// upstream. Its lines say when and what:
+// TestExchanges replays the transcripts in testdata/exchanges. Each holds one
+// exchange, or several consecutive ones with one upstream. An input line has a
+// time and a command:
 //
 //	MS begin model|agent|safe agent DEADLINE_MS
 //	MS head ATTEMPT STATUS [NAME: VALUE; …]
@@ -75,8 +76,8 @@ func formatOp(op upstream.Op) string {
 //	MS cancel
 //	MS tick
 //
-// and, indented, what the exchange wants, and when it is due. The drawn number
-// is the highest.
+// The indented lines below it are the operations of the exchange and its next
+// deadline. The random number is always the highest.
 func TestExchanges(t *testing.T) {
 	files, _ := filepath.Glob("testdata/exchanges/*.txt")
 	if len(files) < 10 {
@@ -98,11 +99,11 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-func replay(t *testing.T, story string) string {
+func replay(t *testing.T, transcript string) string {
 	var b strings.Builder
 	var x *upstream.Exchange
 	pace := upstream.NewBackoff(upstream.BackoffConfig{OpenAfter: 3})
-	for line := range strings.Lines(story) {
+	for line := range strings.Lines(transcript) {
 		line = strings.TrimSuffix(line, "\n")
 		if strings.HasPrefix(line, " ") {
 			continue
@@ -176,7 +177,8 @@ func TestErrorBodyIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever a world does, in whatever order, an exchange keeps its promises.
+// TestExchangeInvariants steps an exchange with random inputs in random order and
+// checks the guarantees of its doc comment.
 func TestExchangeInvariants(t *testing.T) {
 	answers := []string{
 		"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hello\"}}]}\n\n",
@@ -265,5 +267,5 @@ func TestExchangeInvariants(t *testing.T) {
 	})
 }
 
-// A Backoff is the Pacer that worlds wrap.
+// Backoff implements Pacer; hosts wrap it.
 var _ upstream.Pacer = (*upstream.Backoff)(nil)

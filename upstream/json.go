@@ -14,13 +14,13 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// DepthMax is how deep JSON from outside may nest.
+// DepthMax is the maximum nesting depth of untrusted JSON.
 const DepthMax = 64
 
-// unmarshal reads one JSON value from outside. It refuses what two readers could
-// read in two ways (names twice or in another case, text that is not UTF-8) and
-// skips members of no interest: every upstream adds some of its own. What is
-// wrong is told in the same words each time, with the byte and the member.
+// unmarshal decodes one untrusted JSON value. It rejects input that parsers may
+// interpret differently: duplicate names, names in different case and invalid
+// UTF-8. Unknown members are skipped, because every upstream adds its own. Error
+// texts are deterministic and name the byte and the member.
 func unmarshal(b []byte, v any, options ...json.Options) error {
 	if at := depthExceededAt(b); at >= 0 {
 		return fmt.Errorf("byte %d: nests deeper than %d levels", at, DepthMax)
@@ -48,8 +48,8 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	}
 }
 
-// checkObject says what is wrong with JSON that has to be an object. What is right
-// is not taken apart for that.
+// checkObject returns an error unless b is a JSON object. Valid input is not
+// decoded.
 func checkObject(b []byte) error {
 	if text := bytes.TrimSpace(b); len(text) > 0 && text[0] == '{' && depthExceededAt(b) < 0 && jsontext.Value(text).IsValid() {
 		return nil
@@ -62,7 +62,8 @@ func checkObject(b []byte) error {
 	return err
 }
 
-// checkNestedObject is checkObject for a part of what unmarshal has read.
+// checkNestedObject is checkObject for a value inside JSON that unmarshal has
+// accepted.
 func checkNestedObject(b []byte) error {
 	if len(b) > 0 && b[0] == '{' {
 		return nil
@@ -70,10 +71,11 @@ func checkNestedObject(b []byte) error {
 	return checkObject(b)
 }
 
-// depthExceededAt is the byte at which JSON goes below DepthMax, or -1.
+// depthExceededAt returns the offset of the first byte nested deeper than
+// DepthMax, or -1.
 func depthExceededAt(b []byte) int {
 	if bytes.Count(b, []byte{'{'})+bytes.Count(b, []byte{'['}) <= DepthMax {
-		return -1 // as nearly all that comes
+		return -1 // the common case: too few brackets to exceed it
 	}
 	depth, quoted := 0, false
 	for i := 0; i < len(b); i++ {
@@ -101,7 +103,7 @@ func memberPath(p jsontext.Pointer) string {
 	return fmt.Sprintf(" %.80q", string(p))
 }
 
-// marshal writes a value of ours: members in the order of its struct.
+// marshal encodes one of our own values, with members in the order of its struct.
 func marshal(v any) []byte {
 	return invariant.Must(json.Marshal(v, marshalOptions))
 }

@@ -45,7 +45,7 @@ func TestModelRequest(t *testing.T) {
 		`{"role":"system","content":"Be brief."},` +
 		`{"role":"user","content":"Open <it> & \"ask\" ä` + "\u2028\uFFFD" + `"},` +
 		`{"role":"assistant","content":null,"tool_calls":[{"id":"a","type":"function","function":{"name":"browser_open","arguments":"{\"url\":\"x\"}"}},` +
-		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{}"}}]},` + // what is no object comes back as an empty one
+		`{"id":"b","type":"function","function":{"name":"gone_tool","arguments":"{}"}}]},` + // invalid arguments are replaced by an empty object
 		`{"role":"tool","content":"a page","tool_call_id":"a"},` +
 		`{"role":"tool","content":"","tool_call_id":"b"},` +
 		`{"role":"assistant","content":"It says: a page"},` +
@@ -201,7 +201,8 @@ func TestPromptRoundTrip(t *testing.T) {
 	})
 }
 
-// What DecodePrompt takes it writes, and a model can be asked.
+// FuzzDecodePrompt checks that every accepted prompt survives a round trip and can
+// be sent to a model.
 func FuzzDecodePrompt(f *testing.F) {
 	f.Add(fullPrompt.Encode())
 	f.Add([]byte(`{"messages":[{"role":"user","content":"hi"}],"stream":true}`))
@@ -229,19 +230,19 @@ func TestToolNamesOnTheWire(t *testing.T) {
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
-	told, err := upstream.DecodePrompt(request.Body)
+	offered, err := upstream.DecodePrompt(request.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[string]bool{}
-	for i, tool := range told.Tools {
+	for i, tool := range offered.Tools {
 		if len(tool.Name) > 64 || strings.Trim(tool.Name, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" || seen[tool.Name] {
 			t.Errorf("%q is offered as %q", p.Tools[i].Name, tool.Name)
 		}
 		seen[tool.Name] = true
-		played := upstream.AppendStream(nil, upstream.Completion{Calls: []upstream.ToolCall{{ID: "1", Name: tool.Name}}, Finish: upstream.FinishCalls}, 10)
+		stream := upstream.AppendStream(nil, upstream.Completion{Calls: []upstream.ToolCall{{ID: "1", Name: tool.Name}}, Finish: upstream.FinishCalls}, 10)
 		d, _ := upstream.NewModelDecoder("m", &p, "text/event-stream")
-		d.Decode(played)
+		d.Decode(stream)
 		if got := d.Completion().Calls; len(got) != 1 || got[0].Name != p.Tools[i].Name {
 			t.Errorf("%q comes back as %v", p.Tools[i].Name, got)
 		}

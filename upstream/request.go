@@ -10,26 +10,26 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Secret is a text that prints as ***: a key, a token.
+// Secret is a key or token that prints as ***.
 type Secret string
 
-// String hides it.
+// String returns *** instead of the secret.
 func (Secret) String() string { return "***" }
 
-// GoString hides it too.
+// GoString returns *** too, for %#v.
 func (Secret) GoString() string { return "***" }
 
-// Reveal is the text itself, for the one place that sends it.
+// Reveal returns the secret. Only the code that sends it may call Reveal.
 func (s Secret) Reveal() string { return string(s) }
 
 // Header is one header field.
 type Header struct {
-	Name   string // lower case in what we send
+	Name   string // lower case in requests
 	Value  string
-	Secret bool // never printed, and taken out of what comes back
+	Secret bool // never printed, and redacted from responses
 }
 
-// String is the field on one line.
+// String returns the field on one line, with a secret value hidden.
 func (h Header) String() string {
 	if h.Secret {
 		return h.Name + ": ***"
@@ -37,11 +37,11 @@ func (h Header) String() string {
 	return h.Name + ": " + h.Value
 }
 
-// GoString hides what String hides.
+// GoString hides secrets like String, for %#v.
 func (h Header) GoString() string { return h.String() }
 
-// Request is what a world sends. It follows no redirect, and adds no header
-// that could change what the bytes mean.
+// Request is an HTTP request for the host to send. The host MUST NOT follow
+// redirects or add headers that change the meaning of the body.
 type Request struct {
 	Method  string
 	URL     string
@@ -49,10 +49,11 @@ type Request struct {
 	Body    []byte
 }
 
-// String is the request on one line, without what is secret.
+// String returns the request on one line, without headers and body.
 func (r Request) String() string { return fmt.Sprintf("%s %s, %d bytes", r.Method, r.URL, len(r.Body)) }
 
-// redact takes the request's secrets out of a text that came back.
+// redact removes the secrets of the request from a text received from the
+// upstream.
 func (r Request) redact(text string) string {
 	for _, h := range r.Headers {
 		if !h.Secret {
@@ -67,18 +68,18 @@ func (r Request) redact(text string) string {
 	return text
 }
 
-// Bounds of a request's head.
+// Bounds of the head of a request.
 const (
 	URLBytesMax    = 2048
-	HeaderBytesMax = 8 << 10 // one value
+	HeaderBytesMax = 8 << 10 // size of one value
 )
 
 func post(base, path string, body []byte, headers []Header) (Request, *actor.Refusal) {
 	return request("POST", base, path, body, append([]Header{{Name: "content-type", Value: "application/json"}}, headers...))
 }
 
-// request joins an endpoint and a path, and refuses an endpoint or a header
-// that could be read as more than one.
+// request joins an endpoint and a path. It rejects an endpoint or header with more
+// than one interpretation, such as a header value with a line break.
 func request(method, base, path string, body []byte, headers []Header) (Request, *actor.Refusal) {
 	if err := CheckURL(base); err != nil {
 		return Request{}, actor.Refuse(actor.Invalid, "endpoint: %v", err)
@@ -94,9 +95,9 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 	return Request{Method: method, URL: strings.TrimRight(base, "/") + path, Headers: headers, Body: body}, nil
 }
 
-// CheckURL says why a text is no endpoint: http or https, a host as ParseHost
-// takes it, a path, and nothing else. Whether the host may be reached is Egress'
-// to say, once it is known where that is.
+// CheckURL returns an error unless text is an endpoint: http or https, a host that
+// ParseHost accepts, a path, and nothing else. Whether the host may be reached is
+// decided by Egress after name resolution.
 func CheckURL(text string) error {
 	if len(text) > URLBytesMax {
 		return fmt.Errorf("%d bytes are over %d", len(text), URLBytesMax)
@@ -130,7 +131,8 @@ func CheckURL(text string) error {
 	return nil
 }
 
-// validTraceparent tells a W3C traceparent that may be sent on.
+// validTraceparent reports whether text is a W3C traceparent that may be
+// forwarded.
 func validTraceparent(text string) bool {
 	parts := strings.Split(text, "-")
 	if len(parts) < 4 || len(parts[0]) != 2 || len(parts[1]) != 32 || len(parts[2]) != 16 || len(parts[3]) != 2 {

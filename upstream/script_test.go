@@ -13,13 +13,14 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// runScript asks the script until it answers; result says what comes of a call.
-func runScript(told string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
+// runScript calls the script until it returns an answer; result provides the
+// result of each tool call.
+func runScript(message string, tools []upstream.ToolSpec, result func(upstream.ToolCall) string) (calls []string, answer string) {
 	p := upstream.Prompt{Tools: tools, Messages: []upstream.Message{
 		{Role: upstream.System, Text: "ask the system agent nothing"},
 		{Role: upstream.User, Text: "say something earlier"},
 		{Role: upstream.Assistant, Text: "something earlier"},
-		{Role: upstream.User, Text: told},
+		{Role: upstream.User, Text: message},
 	}}
 	for range 20 {
 		c := upstream.Script(p)
@@ -45,9 +46,9 @@ func TestScriptInstructions(t *testing.T) {
 		return fmt.Sprintf(`call_agent {"agent_id":%q,"message":%q}`, agent, message)
 	}
 	for _, c := range []struct {
-		told   string
-		calls  []string
-		answer string
+		message string
+		calls   []string
+		answer  string
 	}{
 		{"Hello there", nil, "You said: Hello there"},
 		{"", nil, "You said nothing."},
@@ -74,9 +75,9 @@ func TestScriptInstructions(t *testing.T) {
 		{`ask a: say "ä"`, []string{`call_agent {"agent_id":"a","message":"say \"ä\""}`}, "<1>"},
 	} {
 		n := 0
-		calls, answer := runScript(c.told, offeredTools, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
+		calls, answer := runScript(c.message, offeredTools, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
 		if !reflect.DeepEqual(calls, c.calls) || answer != c.answer {
-			t.Errorf("%q: %q, %q\nwant %q, %q", c.told, calls, answer, c.calls, c.answer)
+			t.Errorf("%q: %q, %q\nwant %q, %q", c.message, calls, answer, c.calls, c.answer)
 		}
 	}
 	if _, answer := runScript("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
@@ -87,7 +88,8 @@ func TestScriptInstructions(t *testing.T) {
 	}
 }
 
-// Whatever the prompt, the script answers the same each time, and as a model may.
+// TestScriptIsDeterministic checks for random prompts that the script repeats its
+// response, and that a ModelDecoder accepts it.
 func TestScriptIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
@@ -114,7 +116,7 @@ func TestScriptUnusualPrompts(t *testing.T) {
 			t.Errorf("%+v: %+v", p, c)
 		}
 	}
-	// A result that never came, and one more than was asked for.
+	// One result is missing, and one was not requested.
 	p := upstream.Prompt{Tools: offeredTools, Messages: []upstream.Message{
 		{Role: upstream.User, Text: "ask a: x\nask b: y"},
 		{Role: upstream.Assistant, Calls: []upstream.ToolCall{{ID: "1", Name: "call_agent"}, {ID: "2", Name: "call_agent"}}},

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// parseAll gives the parser the stream in pieces that end at the cuts.
+// parseAll parses a stream split at the given offsets.
 func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.Frame, string) {
 	p := upstream.NewParser(limits)
 	var all []runs.Frame
@@ -25,7 +25,7 @@ func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.
 		from = end
 		events, refusal := p.Parse(piece)
 		all = append(all, events...)
-		clear(piece) // nothing may be kept of it
+		clear(piece) // the parser must not retain it
 		if refusal != nil {
 			return all, refusal.Detail
 		}
@@ -33,7 +33,8 @@ func parseAll(stream string, limits upstream.StreamLimits, cuts ...int) ([]runs.
 	return all, ""
 }
 
-// referenceParse is the standard read naively: the whole text at once, without limits.
+// referenceParse is a naive implementation of the standard, for a complete text
+// without limits.
 func referenceParse(stream string) (events []runs.Frame) {
 	stream = strings.TrimPrefix(stream, "\uFEFF")
 	stream = strings.ReplaceAll(strings.ReplaceAll(stream, "\r\n", "\n"), "\r", "\n")
@@ -171,8 +172,8 @@ func TestAppendInvalidFramePanics(t *testing.T) {
 	}
 }
 
-// What is written is read as that one event, by this parser and by the
-// reference, and nothing in it can begin another.
+// FuzzFrameInjection checks that an encoded frame decodes to exactly that frame,
+// with the parser and the reference. Its data cannot start another event.
 func FuzzFrameInjection(f *testing.F) {
 	f.Add("delta", "7", "a\r\n\r\nevent: done\ndata: {}\n\n", "x")
 	f.Add("", "", "", "\uFEFF")
