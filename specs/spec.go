@@ -88,7 +88,7 @@ var all = []Spec{
 // All lists the specs: those that a Checker judges, and those of whole histories.
 func All() []Spec {
 	list := slices.Clone(all)
-	for _, s := range linear.Says() {
+	for _, s := range linear.Specs() {
 		list = append(list, Spec{s[0], s[1]})
 	}
 	return list

@@ -11,11 +11,11 @@ import (
 // What is done under an idempotency key. The machine is a cell that is written
 // once: which run, and in time how it ended.
 type (
-	asked struct {
+	keyReply struct {
 		run     actor.CallID
 		outcome string
 	}
-	acted struct{ run actor.CallID }
+	keyEffect struct{ run actor.CallID }
 )
 
 type keyState struct {
@@ -35,12 +35,12 @@ var keysModel = &model{spec: LinearKeys, init: keyState{},
 	step: func(state, did any) (any, bool) {
 		s := state.(keyState)
 		switch did := did.(type) {
-		case asked:
+		case keyReply:
 			if !s.run.IsZero() && s.run != did.run || s.outcome != "" && s.outcome != did.outcome {
 				return s, false
 			}
 			return keyState(did), true
-		case acted:
+		case keyEffect:
 			if !s.run.IsZero() && s.run != did.run {
 				return s, false
 			}
@@ -48,19 +48,19 @@ var keysModel = &model{spec: LinearKeys, init: keyState{},
 		}
 		return s, true
 	},
-	show: func(did any) string {
+	describe: func(did any) string {
 		switch did := did.(type) {
-		case asked:
+		case keyReply:
 			return fmt.Sprintf("is told of run %s: %s", did.run, did.outcome)
-		case acted:
+		case keyEffect:
 			return fmt.Sprintf("run %s acts", did.run)
 		}
 		return "asks"
 	},
 	// Who was told nothing has shown nothing.
-	lean: func(ops []*Op) (lean []*Op) {
+	reduce: func(ops []*Op) (lean []*Op) {
 		for _, o := range ops {
-			if o.closed() {
+			if o.returned() {
 				lean = append(lean, o)
 			}
 		}
@@ -75,10 +75,10 @@ func (j *Judge) Asks(now actor.Time, key, who string) *Op {
 
 // Told ends it: with the run that did the work, and its outcome in a word.
 func (j *Judge) Told(now actor.Time, o *Op, run actor.CallID, outcome string) {
-	j.end(o, now, asked{run, outcome})
+	j.end(o, now, keyReply{run, outcome})
 }
 
 // Acts says that a run does something outside that was asked for under a key.
 func (j *Judge) Acts(now actor.Time, key string, run actor.CallID) {
-	j.at(&j.keys, "key "+key, "run "+run.Short(), now, acted{run})
+	j.record(&j.keys, "key "+key, "run "+run.Short(), now, keyEffect{run})
 }

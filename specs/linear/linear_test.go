@@ -16,24 +16,24 @@ import (
 )
 
 var (
-	first  = actor.CallID{1}
-	second = actor.CallID{2}
-	kim    = actor.NewID("kim", "s0")
-	n1     = Owner{actor.Address{Node: "n1"}, 1}
-	n2     = Owner{actor.Address{Node: "n2", Cell: 1}, 2}
+	firstRun  = actor.CallID{1}
+	secondRun = actor.CallID{2}
+	register  = actor.NewID("kim", "s0")
+	n1        = Owner{actor.Address{Node: "n1"}, 1}
+	n2        = Owner{actor.Address{Node: "n2", Cell: 1}, 2}
 )
 
-const bound = 10 * time.Second
+const checkTimeout = 10 * time.Second
 
 // A world that has no order says the same each time it is run.
-func TestTheSentenceIsAlwaysTheSame(t *testing.T) {
+func TestExplanationIsDeterministic(t *testing.T) {
 	say := func() string {
 		j := New()
-		j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-		b, c := j.Leaves(2, kim, "b", "2"), j.Leaves(2, kim, "c", "3")
+		j.Left(1, j.Leaves(1, register, "a", "1"), "")
+		b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
 		j.Left(3, b, "1")
 		j.Left(3, c, "1")
-		return j.Check(bound).Illegal.Sentence
+		return j.Check(checkTimeout).Illegal.Sentence
 	}
 	first := say()
 	for range 50 {
@@ -43,42 +43,42 @@ func TestTheSentenceIsAlwaysTheSame(t *testing.T) {
 	}
 }
 
-// told is a story as lines of calls, in the order in which they happen.
-type told func(j *Judge)
+// scenario is a story as lines of calls, in the order in which they happen.
+type scenario func(j *Judge)
 
-func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
+func TestModelsRejectIllegalHistories(t *testing.T) {
 	tests := []struct {
 		name string
-		told told
+		told scenario
 		spec string // "": it holds
 	}{
 		{"a key and its repeat", func(j *Judge) {
 			a, b := j.Asks(1, "k", "a"), j.Asks(2, "k", "b")
-			j.Acts(3, "k", first)
-			j.Told(4, b, first, "done")
-			j.Told(5, a, first, "done")
+			j.Acts(3, "k", firstRun)
+			j.Told(4, b, firstRun, "done")
+			j.Told(5, a, firstRun, "done")
 		}, ""},
 		{"a key, and who asked never heard", func(j *Judge) {
 			j.Asks(1, "k", "a")
-			j.Told(2, j.Asks(2, "k", "b"), second, "done")
+			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
 		}, ""},
 		{"two keys", func(j *Judge) {
-			j.Told(1, j.Asks(1, "k", "a"), first, "done")
-			j.Told(2, j.Asks(2, "l", "b"), second, "done")
+			j.Told(1, j.Asks(1, "k", "a"), firstRun, "done")
+			j.Told(2, j.Asks(2, "l", "b"), secondRun, "done")
 		}, ""},
 		{"two runs under one key", func(j *Judge) {
-			j.Told(1, j.Asks(1, "k", "a"), first, "done")
-			j.Told(2, j.Asks(2, "k", "b"), second, "done")
+			j.Told(1, j.Asks(1, "k", "a"), firstRun, "done")
+			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
 		}, LinearKeys},
 		{"two outcomes of one run", func(j *Judge) {
 			a, b := j.Asks(1, "k", "a"), j.Asks(1, "k", "b")
-			j.Told(2, a, first, "done")
-			j.Told(2, b, first, "refused")
+			j.Told(2, a, firstRun, "done")
+			j.Told(2, b, firstRun, "refused")
 		}, LinearKeys},
 		{"a second run acts, and nobody is told of it", func(j *Judge) {
 			j.Asks(1, "k", "a")
-			j.Acts(2, "k", first)
-			j.Acts(3, "k", second)
+			j.Acts(2, "k", firstRun)
+			j.Acts(3, "k", secondRun)
 		}, LinearKeys},
 
 		{"a group changes hands", func(j *Judge) {
@@ -141,43 +141,43 @@ func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
 		}, LinearOwners},
 
 		{"three who leave something", func(j *Judge) {
-			a, b := j.Leaves(1, kim, "a", "1"), j.Leaves(1, kim, "b", "2")
+			a, b := j.Leaves(1, register, "a", "1"), j.Leaves(1, register, "b", "2")
 			j.Left(2, a, "2")
 			j.Left(3, b, "")
-			j.Left(4, j.Leaves(4, kim, "c", "3"), "1")
+			j.Left(4, j.Leaves(4, register, "c", "3"), "1")
 		}, ""},
 		{"what was never heard of, and is found", func(j *Judge) {
-			j.Leaves(1, kim, "a", "1")
-			j.Left(3, j.Leaves(2, kim, "b", "2"), "1")
+			j.Leaves(1, register, "a", "1")
+			j.Left(3, j.Leaves(2, register, "b", "2"), "1")
 		}, ""},
 		{"what was never heard of, and is not found", func(j *Judge) {
-			j.Leaves(1, kim, "a", "1")
-			j.Left(3, j.Leaves(2, kim, "b", "2"), "")
-			j.Left(5, j.Leaves(4, kim, "c", "3"), "2")
+			j.Leaves(1, register, "a", "1")
+			j.Left(3, j.Leaves(2, register, "b", "2"), "")
+			j.Left(5, j.Leaves(4, register, "c", "3"), "2")
 		}, ""},
 		{"a lost value", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-			j.Left(2, j.Leaves(2, kim, "b", "2"), "")
+			j.Left(1, j.Leaves(1, register, "a", "1"), "")
+			j.Left(2, j.Leaves(2, register, "b", "2"), "")
 		}, LinearKept},
 		{"a value found twice", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-			b, c := j.Leaves(2, kim, "b", "2"), j.Leaves(2, kim, "c", "3")
+			j.Left(1, j.Leaves(1, register, "a", "1"), "")
+			b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
 			j.Left(3, b, "1")
 			j.Left(3, c, "1")
 		}, LinearKept},
 		{"a value of before what was left since", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "")
-			j.Left(2, j.Leaves(2, kim, "b", "2"), "1")
-			j.Left(3, j.Leaves(3, kim, "c", "3"), "1")
+			j.Left(1, j.Leaves(1, register, "a", "1"), "")
+			j.Left(2, j.Leaves(2, register, "b", "2"), "1")
+			j.Left(3, j.Leaves(3, register, "c", "3"), "1")
 		}, LinearKept},
 		{"a value that nobody left", func(j *Judge) {
-			j.Left(1, j.Leaves(1, kim, "a", "1"), "9")
+			j.Left(1, j.Leaves(1, register, "a", "1"), "9")
 		}, LinearKept},
 	}
 	for _, test := range tests {
 		j := New()
 		test.told(j)
-		v := j.Check(bound)
+		v := j.Check(checkTimeout)
 		switch {
 		case v.Undecided > 0:
 			t.Errorf("%s: undecided", test.name)
@@ -199,29 +199,29 @@ func TestEachModelRejectsWhatNoMachineDoes(t *testing.T) {
 }
 
 // Each history is counted, and of its operations those that ended.
-func TestWhatIsJudgedIsCounted(t *testing.T) {
+func TestVerdictCountsOperations(t *testing.T) {
 	j := New()
 	j.Asks(1, "k", "a")
-	j.Told(2, j.Asks(2, "k", "b"), first, "done")
+	j.Told(2, j.Asks(2, "k", "b"), firstRun, "done")
 	j.Claims(3, "g", n1)
-	j.Left(4, j.Leaves(4, kim, "a", "1"), "")
-	if v := j.Check(bound); v.Histories != 3 || v.Ops != 3 || v.Illegal != nil || v.Undecided != 0 {
+	j.Left(4, j.Leaves(4, register, "a", "1"), "")
+	if v := j.Check(checkTimeout); v.Histories != 3 || v.Ops != 3 || v.Illegal != nil || v.Undecided != 0 {
 		t.Errorf("%+v", v)
 	}
 }
 
 // What cannot be decided in its time is neither right nor wrong.
-func TestWhatTakesTooLongIsUndecided(t *testing.T) {
+func TestTimeoutIsUndecided(t *testing.T) {
 	j := New()
 	var ops []*Op
 	for i := range 40 { // all at once, and nobody's value fits: every order has to be tried
-		ops = append(ops, j.Leaves(1, kim, "c", fmt.Sprint(i)))
-		j.Leaves(1, kim, "d", fmt.Sprint("d", i))
+		ops = append(ops, j.Leaves(1, register, "c", fmt.Sprint(i)))
+		j.Leaves(1, register, "d", fmt.Sprint("d", i))
 	}
 	for i, o := range ops {
 		j.Left(2, o, fmt.Sprint("d", (i*7)%40))
 	}
-	j.Left(3, j.Leaves(3, kim, "e", "last"), "nobody's")
+	j.Left(3, j.Leaves(3, register, "e", "last"), "nobody's")
 	if v := j.Check(time.Millisecond); v.Undecided != 1 || v.Illegal != nil {
 		t.Errorf("%+v, want one that is undecided", v)
 	}
@@ -229,39 +229,39 @@ func TestWhatTakesTooLongIsUndecided(t *testing.T) {
 
 // A true machine's histories, and such as are spoilt here and there: what the
 // whole history is, the lean one is too.
-func TestLeanHistoriesHaveTheSameVerdict(t *testing.T) {
+func TestReductionPreservesVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := New()
 		b := &j.owners
 		if rapid.Bool().Draw(t, "kept") {
-			b = &j.kept
-			drawKept(t, j)
+			b = &j.swaps
+			drawSwaps(t, j)
 		} else {
 			drawOwners(t, j)
 		}
 		for _, s := range b.order {
 			m := b.porcupine()
-			whole, lean := verdict(m, s.ops), verdict(m, b.lean(s.ops))
+			whole, lean := verdict(m, s.ops), verdict(m, b.reduce(s.ops))
 			if whole != lean {
-				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), whole, len(b.lean(s.ops)), lean)
+				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), whole, len(b.reduce(s.ops)), lean)
 			}
 		}
 	})
 }
 
-func drawKept(t *rapid.T, j *Judge) {
+func drawSwaps(t *rapid.T, j *Judge) {
 	var under []*Op
 	state := ""
 	finds := map[*Op]string{}
 	for i := range rapid.IntRange(1, 10).Draw(t, "steps") {
 		switch k := rapid.IntRange(0, 3).Draw(t, "what"); {
 		case k < 2 || len(under) == 0:
-			under = append(under, j.Leaves(actor.Time(i), kim, "c", fmt.Sprint(i)))
+			under = append(under, j.Leaves(actor.Time(i), register, "c", fmt.Sprint(i)))
 		default:
 			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
 			o := under[at]
 			if _, done := finds[o]; !done {
-				finds[o], state = state, o.did.(leaves).value
+				finds[o], state = state, o.operation.(pendingSwap).value
 			}
 			if k == 3 {
 				under = append(under[:at], under[at+1:]...)
@@ -318,5 +318,5 @@ func drawOwners(t *rapid.T, j *Judge) {
 }
 
 func verdict(m porcupine.Model, ops []*Op) porcupine.CheckResult {
-	return porcupine.CheckOperationsTimeout(m, operations(ops), bound)
+	return porcupine.CheckOperationsTimeout(m, operations(ops), checkTimeout)
 }

@@ -20,8 +20,8 @@ const (
 	LinearKept   = "LinearKept"
 )
 
-// Says lists the specs, each with its sentence.
-func Says() [][2]string {
+// Specs lists the specs, each with its sentence.
+func Specs() [][2]string {
 	return [][2]string{
 		{LinearKeys, "All who ask under one key are told of one run and one outcome, and no other run does anything for them."},
 		{LinearOwners, "Shards have one owner at a time: what is written or begun under a claim is so before the next claim."},
@@ -31,12 +31,12 @@ func Says() [][2]string {
 
 // model is the machine that a history is compared with.
 type model struct {
-	spec string
-	init any
-	step func(state, did any) (any, bool)
-	show func(did any) string
-	// lean leaves out operations without which the verdict is the same.
-	lean func([]*Op) []*Op
+	spec     string
+	init     any
+	step     func(state, did any) (any, bool)
+	describe func(did any) string
+	// reduce leaves out operations without which the verdict is the same.
+	reduce func([]*Op) []*Op
 }
 
 func (m *model) porcupine() porcupine.Model {
@@ -46,7 +46,7 @@ func (m *model) porcupine() porcupine.Model {
 			next, ok := m.step(state, did)
 			return ok, next
 		},
-		DescribeOperation: func(did, _ any) string { return m.show(did) },
+		DescribeOperation: func(did, _ any) string { return m.describe(did) },
 		DescribeState:     func(state any) string { return fmt.Sprint(state) },
 	}
 }
@@ -62,7 +62,7 @@ func operations(ops []*Op) []porcupine.Operation {
 			lane, lanes = len(lanes), append(lanes, 0)
 		}
 		lanes[lane] = o.to
-		all = append(all, porcupine.Operation{ClientId: lane, Input: o.did, Call: o.from, Return: o.to, Metadata: o.String()})
+		all = append(all, porcupine.Operation{ClientId: lane, Input: o.operation, Call: o.from, Return: o.to, Metadata: o.String()})
 	}
 	return all
 }
@@ -70,21 +70,21 @@ func operations(ops []*Op) []porcupine.Operation {
 // String says who, and when.
 func (o *Op) String() string {
 	at := func(t actor.Time) string { return time.Duration(t % actor.Time(24*time.Hour)).String() }
-	if !o.closed() {
-		return o.who + " from " + at(o.begun) + ", and never heard of it"
+	if !o.returned() {
+		return o.process + " from " + at(o.startTime) + ", and never heard of it"
 	}
-	return o.who + " from " + at(o.begun) + " to " + at(o.ended)
+	return o.process + " from " + at(o.startTime) + " to " + at(o.endTime)
 }
 
-// earlier orders operations by when they began.
-func earlier(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) }
+// byCall orders operations by when they began.
+func byCall(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) }
 
-// sentence says where the order that comes farthest ends.
-func (b *book) sentence(s *story, ops []porcupine.Operation, info *porcupine.LinearizationInfo) string {
+// explain says where the order that comes farthest ends.
+func (b *historySet) explain(s *history, ops []porcupine.Operation, info *porcupine.LinearizationInfo) string {
 	var best []porcupine.Operation
 	for _, lines := range info.PartialLinearizationsOperations() {
 		for _, line := range lines { // in any order, so that of those as long as each other one has to be chosen
-			if len(line) > len(best) || len(line) == len(best) && slices.CompareFunc(line, best, earlier) < 0 {
+			if len(line) > len(best) || len(line) == len(best) && slices.CompareFunc(line, best, byCall) < 0 {
 				best = line
 			}
 		}
@@ -95,11 +95,11 @@ func (b *book) sentence(s *story, ops []porcupine.Operation, info *porcupine.Lin
 		state, _ = b.step(state, o.Input)
 		done[o.Call] = true
 	}
-	rest := slices.DeleteFunc(slices.Clone(ops), func(o porcupine.Operation) bool { return done[o.Call] || o.Return == open })
+	rest := slices.DeleteFunc(slices.Clone(ops), func(o porcupine.Operation) bool { return done[o.Call] || o.Return == notReturned })
 	sentence := fmt.Sprintf("no order explains the %d operations of %s; one comes to %q after %d of them", len(ops), s.name, fmt.Sprint(state), len(best))
 	if len(rest) > 0 { // what ended first has to be next, or before
 		next := slices.MinFunc(rest, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
-		sentence += fmt.Sprintf(", and cannot go on to: %s (%s)", b.show(next.Input), next.Metadata)
+		sentence += fmt.Sprintf(", and cannot go on to: %s (%s)", b.describe(next.Input), next.Metadata)
 	}
 	return sentence
 }

@@ -17,7 +17,7 @@ type (
 		owner Owner // of any cell of the node
 		ok    bool
 	}
-	served struct{ owner Owner }
+	turnStart struct{ owner Owner }
 )
 
 // Owner is a cell, under the epoch of its claim.
@@ -42,7 +42,7 @@ type ownerState struct {
 // String names the owner.
 func (s ownerState) String() string { return s.owner.String() }
 
-func (s ownerState) writes(o Owner) bool {
+func (s ownerState) accepts(o Owner) bool {
 	return s.owner.Epoch != 0 && s.owner.Cell.Node == o.Cell.Node && s.owner.Epoch == o.Epoch
 }
 
@@ -55,13 +55,13 @@ var ownersModel = &model{spec: LinearOwners, init: ownerState{},
 		case released:
 			return ownerState{epoch: s.epoch}, true
 		case wrote:
-			return s, s.writes(did.owner) == did.ok
-		case served:
+			return s, s.accepts(did.owner) == did.ok
+		case turnStart:
 			return s, s.owner == did.owner
 		}
 		return s, true
 	},
-	show: func(did any) string {
+	describe: func(did any) string {
 		switch did := did.(type) {
 		case claimed:
 			return "claim for " + did.owner.String()
@@ -72,55 +72,55 @@ var ownersModel = &model{spec: LinearOwners, init: ownerState{},
 				return fmt.Sprintf("write by %s under epoch %d: refused", did.owner.Cell.Node, did.owner.Epoch)
 			}
 			return fmt.Sprintf("write by %s under epoch %d", did.owner.Cell.Node, did.owner.Epoch)
-		case served:
+		case turnStart:
 			return "turn at " + did.owner.String()
 		}
 		return "write"
 	},
-	lean: leanOwners,
+	reduce: reduceOwners,
 }
 
-// leanOwners keeps, of all that is done under one claim, what begins last and
+// reduceOwners keeps, of all that is done under one claim, what begins last and
 // what ends first. Since an epoch never comes back, the time of a claim is one
 // span, and whatever began before the one and ended after the other fits into it
 // too. What never came back changes nothing.
-func leanOwners(ops []*Op) []*Op {
+func reduceOwners(ops []*Op) []*Op {
 	last, first := map[any]*Op{}, map[any]*Op{}
 	for _, o := range ops {
-		if !spans(o) {
+		if !withinClaim(o) {
 			continue
 		}
-		if l := last[o.did]; l == nil || o.from > l.from {
-			last[o.did] = o
+		if l := last[o.operation]; l == nil || o.from > l.from {
+			last[o.operation] = o
 		}
-		if f := first[o.did]; f == nil || o.to < f.to {
-			first[o.did] = o
+		if f := first[o.operation]; f == nil || o.to < f.to {
+			first[o.operation] = o
 		}
 	}
 	var lean []*Op
 	for _, o := range ops {
-		if o.closed() && (!spans(o) || last[o.did] == o || first[o.did] == o) {
+		if o.returned() && (!withinClaim(o) || last[o.operation] == o || first[o.operation] == o) {
 			lean = append(lean, o)
 		}
 	}
 	return lean
 }
 
-// spans tells whether an operation needs nothing but that its claim stands.
-func spans(o *Op) bool {
-	w, write := o.did.(wrote)
-	_, serve := o.did.(served)
-	return o.closed() && (serve || write && w.ok)
+// withinClaim tells whether an operation needs nothing but that its claim stands.
+func withinClaim(o *Op) bool {
+	w, write := o.operation.(wrote)
+	_, serve := o.operation.(turnStart)
+	return o.returned() && (serve || write && w.ok)
 }
 
 // Claims says that a cell has claimed a group.
 func (j *Judge) Claims(now actor.Time, group string, o Owner) {
-	j.at(&j.owners, group, string(o.Cell.Node), now, claimed{o})
+	j.record(&j.owners, group, string(o.Cell.Node), now, claimed{o})
 }
 
 // Releases says that a group is nobody's any more.
 func (j *Judge) Releases(now actor.Time, group string, node actor.NodeID) {
-	j.at(&j.owners, group, string(node), now, released{})
+	j.record(&j.owners, group, string(node), now, released{})
 }
 
 // Writes begins a write of what a node decided under an epoch.
@@ -130,10 +130,10 @@ func (j *Judge) Writes(now actor.Time, group string, node actor.NodeID) *Op {
 
 // Wrote ends it, done or refused.
 func (j *Judge) Wrote(now actor.Time, o *Op, epoch actor.Epoch, ok bool) {
-	j.end(o, now, wrote{Owner{actor.Address{Node: actor.NodeID(o.who)}, epoch}, ok})
+	j.end(o, now, wrote{Owner{actor.Address{Node: actor.NodeID(o.process)}, epoch}, ok})
 }
 
 // Serves says that a cell begins a turn of an actor of a group.
 func (j *Judge) Serves(now actor.Time, group string, o Owner) {
-	j.at(&j.owners, group, string(o.Cell.Node), now, served{o})
+	j.record(&j.owners, group, string(o.Cell.Node), now, turnStart{o})
 }

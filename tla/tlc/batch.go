@@ -18,7 +18,7 @@ import (
 
 const (
 	batchEntries = 15_000 // that TLC gets at once
-	longestBatch = 10 * time.Minute
+	batchTimeout = 10 * time.Minute
 )
 
 // A verdict is what TLC says of one history.
@@ -32,7 +32,7 @@ type verdict struct {
 
 // batch is histories that TLC judges at once: of one set of limits.
 type batch struct {
-	all []*translation
+	translations []*translation
 }
 
 // batches puts histories of equal limits together, the small ones first: what
@@ -45,12 +45,12 @@ func batches(all []*translation) []batch {
 	var out []batch
 	entries := 0
 	for i, t := range all {
-		if i == 0 || t.limits() != all[i-1].limits() || entries+len(t.entries) > batchEntries || len(t.calls) > 2*len(out[len(out)-1].all[0].calls)+8 {
+		if i == 0 || t.limits() != all[i-1].limits() || entries+len(t.entries) > batchEntries || len(t.calls) > 2*len(out[len(out)-1].translations[0].calls)+8 {
 			out = append(out, batch{})
 			entries = 0
 		}
 		last := &out[len(out)-1]
-		last.all = append(last.all, t)
+		last.translations = append(last.translations, t)
 		entries += len(t.entries)
 	}
 	return out
@@ -75,7 +75,7 @@ func (b batch) data() string {
 	words := map[string]bool{}
 	var agents, recursive, left, runs []string
 	seen := map[string]bool{}
-	for i, t := range b.all {
+	for i, t := range b.translations {
 		for w := range t.words {
 			words[w] = true
 		}
@@ -96,7 +96,7 @@ func (b batch) data() string {
 	slices.Sort(w)
 	fmt.Fprintf(&out, "---- MODULE TraceData ----\nEXTENDS TLC\nWords == %s\nAgent == %s\nRecursive == <<%s>>\nLeftMax == <<%s>>\n",
 		quoted(w), strings.Join(agents, " @@ "), strings.Join(recursive, ", "), strings.Join(left, ", "))
-	for i, t := range b.all {
+	for i, t := range b.translations {
 		fmt.Fprintf(&out, "R%d == <<\n", i+1)
 		for j, e := range t.entries {
 			out.WriteString(e.text)
@@ -118,16 +118,16 @@ const traceInvariants = "AcyclicCalls DepthBounded TimeLeftShrinks OutstandingBo
 func (b batch) config(judge bool) string {
 	calls := 0
 	var actors, known, nodes []string
-	for _, t := range b.all {
+	for _, t := range b.translations {
 		calls = max(calls, len(t.calls))
 		for _, a := range t.actors {
-			note(&actors, a)
+			addUnique(&actors, a)
 			if !slices.Contains(t.unknown, a) {
-				note(&known, a)
+				addUnique(&known, a)
 			}
 		}
 		for _, n := range t.nodes {
-			note(&nodes, n)
+			addUnique(&nodes, n)
 		}
 	}
 	ids := make([]string, calls)
@@ -166,12 +166,12 @@ CONSTANTS
   Take <- TraceTake
   Post <- TracePost
 %s
-`, spec, quoted(actors), quoted(known), quoted(nodes), strings.Join(ids, ", "), b.all[0].limits(), check)
+`, spec, quoted(actors), quoted(known), quoted(nodes), strings.Join(ids, ", "), b.translations[0].limits(), check)
 }
 
-// judged runs TLC over a batch.
+// checkBatch runs TLC over a batch.
 // It tells how often each action of Calls was taken, if it was not to judge each.
-func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verdicts []verdict, states int, taken map[string]int, err error) {
+func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, keep string) (verdicts []verdict, states int, taken map[string]int, err error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
 		return nil, 0, nil, err
@@ -185,7 +185,7 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 	if err := t.copyTo(dir, "Calls.tla", "Trace.tla"); err != nil {
 		return nil, 0, nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
+	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("no end after %v", batchTimeout))
 	defer cancel()
 	args := []string{"-Xmx3g", "-Xss16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir=" + dir, "-cp", t.Jar, "tlc2.TLC", "-workers", "1", "-config", "Trace.cfg", "Trace"}
 	cmd := exec.CommandContext(limited, t.Java, args...)
@@ -198,9 +198,9 @@ func (t TLC) judged(ctx context.Context, b batch, judge bool, keep string) (verd
 		return nil, 0, nil, err
 	}
 	report := ParseReport(Config{}, string(output))
-	verdicts = make([]verdict, len(b.all))
+	verdicts = make([]verdict, len(b.translations))
 	for i := range verdicts {
-		verdicts[i] = verdict{t: b.all[i], accepted: true}
+		verdicts[i] = verdict{t: b.translations[i], accepted: true}
 	}
 	if judge {
 		for _, m := range rejectedLine.FindAllStringSubmatch(string(output), -1) {
@@ -255,7 +255,7 @@ var (
 // states is how many there are if every entry of every history was matched.
 func (b batch) states() int {
 	n := 0
-	for _, t := range b.all {
+	for _, t := range b.translations {
 		n += len(t.entries) + 1
 	}
 	return n

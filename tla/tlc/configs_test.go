@@ -79,15 +79,15 @@ func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 		if c.Expect.Kind == Reaches {
 			except = "INVARIANTS"
 		}
-		if diff := differ(c, all[i], except); diff != "" {
+		if diff := firstDifference(c, all[i], except); diff != "" {
 			t.Errorf("%s differs from %s in more than %s: %s", c.Name, c.Base, strings.TrimSpace(except), diff)
 		}
 	}
 }
 
-// differ compares two configs but for the lines that start with except (and,
+// firstDifference compares two configs but for the lines that start with except (and,
 // for sections, what continues them), and returns the first other difference.
-func differ(a, b Config, except string) string {
+func firstDifference(a, b Config, except string) string {
 	rest := func(c Config) []string {
 		var lines []string
 		skipping := false
@@ -116,7 +116,7 @@ func differ(a, b Config, except string) string {
 	return ""
 }
 
-func TestADifferenceIsSeen(t *testing.T) {
+func TestFirstDifference(t *testing.T) {
 	base := "\\* expect: holds\nCONSTANTS\n  Time = 1\n  Bug = \"none\"\nINVARIANTS A\n  B\nSYMMETRY Sym\n"
 	parse := func(text string) Config {
 		c, err := ParseConfig("M_x", text)
@@ -134,14 +134,14 @@ func TestADifferenceIsSeen(t *testing.T) {
 		{"INVARIANTS A\n  B", "INVARIANTS C", "  Bug =", "INVARIANTS C"},
 	} {
 		changed := parse(strings.Replace(base, test.old, test.new, 1))
-		if got := differ(changed, parse(base), test.except); got != test.diff {
+		if got := firstDifference(changed, parse(base), test.except); got != test.diff {
 			t.Errorf("%q for %q, except %s: differs in %q, want %q", test.new, test.old, test.except, got, test.diff)
 		}
 	}
 }
 
 // Each property that a design config checks is broken by some defect, and checked under a name its module defines.
-func TestEveryPropertyIsBrokenSomewhere(t *testing.T) {
+func TestEveryPropertyHasBrokenConfig(t *testing.T) {
 	all, texts := configs(t), modules(t)
 	broken := map[string]bool{"TypeOK": true} // the shape of the state: TLC's own
 	for _, c := range all {
@@ -233,7 +233,7 @@ func TestActionsAreHistoryKinds(t *testing.T) {
 		next := text[start[1]:]
 		next, _, _ = strings.Cut(next, "\nSpec ==")
 		for _, m := range call.FindAllStringSubmatch(next, -1) {
-			actions[m[1]] = actions[m[1]] || definitionOf(text, m[1])
+			actions[m[1]] = actions[m[1]] || isAction(text, m[1])
 		}
 	}
 	kinds := map[string]bool{}
@@ -250,43 +250,43 @@ func TestActionsAreHistoryKinds(t *testing.T) {
 	}
 }
 
-// definitionOf reports whether name is defined in text as something that changes the state.
-func definitionOf(text, name string) bool {
+// isAction reports whether name is defined in text as something that changes the state.
+func isAction(text, name string) bool {
 	m := regexp.MustCompile(`(?ms)^` + name + `(?:\([^)]*\))?\s*==.*?(?:\n\n|\z)`).FindString(text)
 	return strings.Contains(m, "'") || strings.Contains(m, "UNCHANGED") || strings.Contains(m, "Tell(")
 }
 
 // The published tables are of the configs that exist, and the models are large
 // enough for what was found in them to mean something.
-func TestResultsAreOfTheseConfigs(t *testing.T) {
+func TestResultsMatchConfigs(t *testing.T) {
 	all := configs(t)
 	found, err := readTable(filepath.Join(tla, "RESULTS.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range all {
-		f, ok := found[key(c)]
+		f, ok := found[rowKey(c)]
 		if !ok {
 			t.Errorf("tla/RESULTS.md says nothing of %s: make tla ARGS='-run ^%s$ -write'", c.Name, c.Name)
 		} else if (f.length == 0) != (c.Expect.Kind == Holds) {
 			t.Errorf("%s %s, and the way there has %d states", c.Name, c.Expect, f.length)
 		}
-		delete(found, key(c))
+		delete(found, rowKey(c))
 	}
 	for row := range found {
 		t.Errorf("tla/RESULTS.md has a row that no config is of: %s", row)
 	}
 	found, _ = readTable(filepath.Join(tla, "RESULTS.md"))
-	if n := states(all, found); n < leastStates {
-		t.Errorf("%d distinct states in all models, want %d", n, leastStates)
+	if n := totalStates(all, found); n < totalStatesMin {
+		t.Errorf("%d distinct states in all models, want %d", n, totalStatesMin)
 	}
-	if text := models(all, found); !strings.Contains(read(t, "README.md"), strings.TrimSpace(text)) {
+	if text := modelTable(all, found); !strings.Contains(read(t, "README.md"), strings.TrimSpace(text)) {
 		t.Error("the table in tla/README.md is not that of tla/RESULTS.md: make tla writes both")
 	}
 }
 
-// leastStates is how many the models must have together.
-const leastStates = 1_200_000
+// totalStatesMin is how many the models must have together.
+const totalStatesMin = 1_200_000
 
 // Every config that must hold is explained to the reader.
 func TestReadmeNamesEveryModel(t *testing.T) {
@@ -310,7 +310,7 @@ func TestReadmeNamesEveryModel(t *testing.T) {
 	}
 }
 
-func TestConfigsThatSayTooLittleAreRefused(t *testing.T) {
+func TestIncompleteConfigsAreRejected(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"M_x": {"INVARIANTS A\n", "first line"},
 		"M_y": {"\\* expect: works\nINVARIANTS A\n", `"works" is none of`},
@@ -325,7 +325,7 @@ func TestConfigsThatSayTooLittleAreRefused(t *testing.T) {
 	}
 }
 
-func TestAConfigIsRead(t *testing.T) {
+func TestParseConfig(t *testing.T) {
 	c, err := ParseConfig("Calls_x_broken", "\\* expect: violates C\n\\* base: Calls_x.cfg\nSPECIFICATION Spec\nCONSTANTS\n"+
 		"  Bug = \"late\"\nINVARIANTS A\n  B\nPROPERTY C\nSYMMETRY Sym\n")
 	if err != nil {

@@ -77,11 +77,11 @@ func run(ctx context.Context, args []string) int {
 	match, err := regexp.Compile(*pattern)
 	switch {
 	case err != nil:
-		return complain(2, fmt.Errorf("-run: %w", err))
+		return fail(2, fmt.Errorf("-run: %w", err))
 	case flags.NArg() > 0:
-		return complain(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
+		return fail(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
 	case *write && *list:
-		return complain(2, fmt.Errorf("-list runs nothing that -write could write"))
+		return fail(2, fmt.Errorf("-list runs nothing that -write could write"))
 	}
 
 	dir := specDir
@@ -90,11 +90,11 @@ func run(ctx context.Context, args []string) int {
 	}
 	all, err := ReadConfigs(dir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	configs := slices.DeleteFunc(slices.Clone(all), func(c Config) bool { return !match.MatchString(c.Name) })
 	if len(configs) == 0 {
-		return complain(1, fmt.Errorf("none of the %d configs matches %q; -list shows them", len(all), *pattern))
+		return fail(1, fmt.Errorf("none of the %d configs matches %q; -list shows them", len(all), *pattern))
 	}
 	if *list {
 		for _, c := range configs {
@@ -105,18 +105,18 @@ func run(ctx context.Context, args []string) int {
 
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	checker := TLC{Java: java, Jar: jar, Dir: specDir, Big: *big, Output: filepath.Join(cacheDir, "output")}
 	if err := os.MkdirAll(checker.Output, 0o755); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 
 	began := time.Now()
 	fmt.Println(header)
 	results, err := checker.RunAll(ctx, configs, func(r Result) { fmt.Println(r) })
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	bad := 0
 	for _, r := range results {
@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string) int {
 	}
 	took := time.Since(began).Round(time.Second)
 	if bad > 0 {
-		return complain(1, fmt.Errorf("%d of %d configs are not as expected (%v)", bad, len(results), took))
+		return fail(1, fmt.Errorf("%d of %d configs are not as expected (%v)", bad, len(results), took))
 	}
 	fmt.Printf("%d configs as expected (%v)\n", len(results), took)
 	version := results[0].Report.Version
@@ -138,24 +138,24 @@ func run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if version != tlcVersion {
-		return complain(1, fmt.Errorf("TLC %s is not the %s that the figures are of: nothing was written", version, tlcVersion))
+		return fail(1, fmt.Errorf("TLC %s is not the %s that the figures are of: nothing was written", version, tlcVersion))
 	}
 	found, err := WriteTable(filepath.Join(dir, "RESULTS.md"), all, results, *big)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	if *big {
 		return 0
 	}
-	text := models(all, found)
+	text := modelTable(all, found)
 	fmt.Print("\n" + text)
 	if err := mdsection.Replace(filepath.Join(specDir, "README.md"), "tla", text); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	return 0
 }
 
-func complain(code int, err error) int {
+func fail(code int, err error) int {
 	fmt.Fprintln(os.Stderr, "tlc:", err)
 	return code
 }

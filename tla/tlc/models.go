@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// models is the table by model: what each explores and checks, which defects were
+// modelTable is the table by model: what each explores and checks, which defects were
 // found in it and which situations reached, with the number of states on the way there.
-func models(all []Config, found map[string]figures) string {
+func modelTable(all []Config, found map[string]figures) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "By TLC %s; of each defect and goal, how many states lead to it. Times are of cores that may have had\nother work too.\n\n", tlcVersion)
 	b.WriteString("| model | constants | holds | distinct states | depth | seconds | defects found | goals reached |\n|---|---|---|---:|---:|---:|---|---|\n")
 	count := [3]int{}
 	states := 0
 	for _, c := range all {
-		f := found[key(c)]
+		f := found[rowKey(c)]
 		count[c.Expect.Kind]++
 		if c.Expect.Kind != Holds {
 			continue
@@ -28,7 +28,7 @@ func models(all []Config, found map[string]figures) string {
 			if d.Base != c.Name+".cfg" {
 				continue
 			}
-			switch way := found[key(d)].length; d.Expect.Kind {
+			switch way := found[rowKey(d)].length; d.Expect.Kind {
 			case Violates:
 				defects = append(defects, fmt.Sprintf("%s: %s %d", d.Expect.Name, strings.Trim(d.Value("Bug"), `"`), way))
 			case Reaches:
@@ -60,12 +60,12 @@ func (c Config) constants() []string {
 	return out
 }
 
-// states is how many distinct states the models that hold have together.
-func states(all []Config, found map[string]figures) int {
+// totalStates is how many distinct states the models that hold have together.
+func totalStates(all []Config, found map[string]figures) int {
 	n := 0
 	for _, c := range all {
 		if c.Expect.Kind == Holds {
-			n += found[key(c)].distinct
+			n += found[rowKey(c)].distinct
 		}
 	}
 	return n

@@ -22,14 +22,14 @@ type Report struct {
 }
 
 var (
-	versionLine   = regexp.MustCompile(`(?m)^TLC2 Version (\S+)`)
-	stateLine     = regexp.MustCompile(`(?m)^Error: (?:Invariant|Action property) (\S+) is violated`)
-	behaviourLine = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
-	deadlockLine  = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
-	errorLine     = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
-	countLine     = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
-	behindLine    = regexp.MustCompile(`(?m)^State (\d+): <`)
-	depthLine     = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
+	versionLine     = regexp.MustCompile(`(?m)^TLC2 Version (\S+)`)
+	safetyLine      = regexp.MustCompile(`(?m)^Error: (?:Invariant|Action property) (\S+) is violated`)
+	livenessLine    = regexp.MustCompile(`(?m)^Error: Temporal properties were violated\.`)
+	deadlockLine    = regexp.MustCompile(`(?m)^Error: Deadlock reached\.`)
+	errorLine       = regexp.MustCompile(`(?m)^(?:Error: .*|.*Exception.*|\*\*\*Parse Error\*\*\*)$`)
+	countLine       = regexp.MustCompile(`(?m)^\d+ states generated, (\d+) distinct states found, (\d+) states left on queue\.`)
+	stateNumberLine = regexp.MustCompile(`(?m)^State (\d+): <`)
+	depthLine       = regexp.MustCompile(`(?m)^The depth of the complete state graph search is (\d+)\.`)
 )
 
 const completeLine = "\nModel checking completed. No error has been found.\n"
@@ -43,14 +43,14 @@ func ParseReport(c Config, output string) Report {
 		Distinct: number(countLine, 1, output),
 		Queued:   number(countLine, 2, output),
 		Depth:    number(depthLine, 1, output),
-		Length:   number(behindLine, 1, output),
+		Length:   number(stateNumberLine, 1, output),
 	}
 	switch {
-	case stateLine.MatchString(output):
-		r.Violated = submatch(stateLine, output)
+	case safetyLine.MatchString(output):
+		r.Violated = submatch(safetyLine, output)
 	case deadlockLine.MatchString(output):
 		r.Violated = "deadlock"
-	case behaviourLine.MatchString(output):
+	case livenessLine.MatchString(output):
 		if len(c.Properties) != 1 {
 			r.Err = fmt.Sprintf("a liveness property is violated, and %d are checked: check one per config", len(c.Properties))
 			return r

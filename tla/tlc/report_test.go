@@ -21,7 +21,7 @@ func report(t *testing.T, c Config, sample string) Report {
 
 var oneProperty = Config{Properties: []string{"TurnComesBack"}}
 
-func TestReportsAreRead(t *testing.T) {
+func TestParseReport(t *testing.T) {
 	for sample, want := range map[string]Report{
 		"holds":      {Version: "2.18", Complete: true, Distinct: 211, Depth: 17},
 		"invariant":  {Version: "2.18", Violated: "AcyclicCalls", Distinct: 9, Queued: 3, Depth: 5},
@@ -40,14 +40,14 @@ func TestReportsAreRead(t *testing.T) {
 }
 
 // TLC prints no name for a liveness property: with two of them, nobody knows which.
-func TestAnUnnamedViolationIsNotGuessed(t *testing.T) {
+func TestAmbiguousLivenessViolationIsError(t *testing.T) {
 	two := Config{Properties: []string{"EveryCallEnds", "TurnComesBack"}}
 	if got := report(t, two, "liveness"); got.Violated != "" || !strings.Contains(got.Err, "one per config") {
 		t.Errorf("read as %+v", got)
 	}
 }
 
-func TestOnlyTheExpectedOutcomeIsOne(t *testing.T) {
+func TestMismatch(t *testing.T) {
 	holds, broken := Expectation{Kind: Holds}, Expectation{Violates, "AcyclicCalls"}
 	reached := Expectation{Reaches, "Not_Busy"}
 	for _, test := range []struct {
@@ -77,7 +77,7 @@ func TestOnlyTheExpectedOutcomeIsOne(t *testing.T) {
 }
 
 // A search that TLC calls complete has left nothing in its queue and has seen a state.
-func TestACompleteSearchHasSeenEverything(t *testing.T) {
+func TestIncompleteSearchIsMismatch(t *testing.T) {
 	for _, r := range []Report{{Complete: true, Distinct: 5, Queued: 1}, {Complete: true}, {Distinct: 5}} {
 		if (Result{Report: r}).Mismatch() == "" {
 			t.Errorf("%+v passes", r)
@@ -85,7 +85,7 @@ func TestACompleteSearchHasSeenEverything(t *testing.T) {
 	}
 }
 
-func TestAForeignJarIsRefused(t *testing.T) {
+func TestChecksumRejectsOtherJar(t *testing.T) {
 	jar := filepath.Join(t.TempDir(), jarName)
 	if err := checkSum(jar); !os.IsNotExist(err) {
 		t.Errorf("no jar: %v", err)
@@ -98,12 +98,12 @@ func TestAForeignJarIsRefused(t *testing.T) {
 	}
 }
 
-func TestAMissingCommandIsNamedWithItsPackage(t *testing.T) {
+func TestMissingCommandErrorNamesPackage(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if _, _, err := Checker(t.Context(), t.TempDir()); err == nil || err.Error() != "java is missing: apt-get install default-jre-headless" {
 		t.Errorf("java: %v", err)
 	}
-	if _, err := pinned(t.Context(), t.TempDir()); err == nil || !strings.HasPrefix(err.Error(), "mvn is missing: apt-get install maven") {
+	if _, err := pinnedJar(t.Context(), t.TempDir()); err == nil || !strings.HasPrefix(err.Error(), "mvn is missing: apt-get install maven") {
 		t.Errorf("mvn: %v", err)
 	}
 }

@@ -14,13 +14,13 @@ import (
 )
 
 // At most this many models are checked at the same time, each by one thread.
-const atOnce = 2
+const parallelRuns = 2
 
 // No model may take longer than this; it would not be a small one any more.
-const longest = 15 * time.Minute
+const runTimeout = 15 * time.Minute
 
 // Nor one of those that are not small.
-const longestBig = 6 * time.Hour
+const bigRunTimeout = 6 * time.Hour
 
 // bigDir is where those stand, beside the others.
 const bigDir = "big"
@@ -70,7 +70,7 @@ func (r Result) Mismatch() string {
 func (t TLC) RunAll(ctx context.Context, configs []Config, done func(Result)) ([]Result, error) {
 	var (
 		results = make([]Result, len(configs))
-		slots   = make(chan struct{}, atOnce)
+		slots   = make(chan struct{}, parallelRuns)
 		telling sync.Mutex
 		running sync.WaitGroup
 	)
@@ -120,9 +120,9 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 	if err := os.CopyFS(scratch, os.DirFS(t.Dir)); err != nil {
 		return nil, err
 	}
-	config, within := filepath.Join(c.Folder, c.Name+".cfg"), longest
+	config, within := filepath.Join(c.Folder, c.Name+".cfg"), runTimeout
 	if t.Big {
-		config, within = filepath.Join(bigDir, config), longestBig
+		config, within = filepath.Join(bigDir, config), bigRunTimeout
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no end after %v", within))
 	defer cancel()

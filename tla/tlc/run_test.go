@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// command stands in for java: it looks for the config where TLC would, then
+// fakeJava stands in for java: it looks for the config where TLC would, then
 // prints a real report and ends with a status as TLC does for a violation.
-func command(t *testing.T) TLC {
+func fakeJava(t *testing.T) TLC {
 	t.Helper()
 	sample, err := filepath.Abs("testdata/invariant.txt")
 	if err != nil {
@@ -26,8 +26,8 @@ func command(t *testing.T) TLC {
 	return TLC{Java: path, Jar: "tlc.jar", Dir: tla, Output: t.TempDir()}
 }
 
-func TestARunIsJudgedByWhatTLCPrints(t *testing.T) {
-	checker := command(t)
+func TestRunAllReadsReports(t *testing.T) {
+	checker := fakeJava(t)
 	expect := Expectation{Violates, "AcyclicCalls"}
 	told := 0
 	results, err := checker.RunAll(t.Context(), []Config{
@@ -48,17 +48,17 @@ func TestARunIsJudgedByWhatTLCPrints(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunTellsNothing(t *testing.T) {
+func TestCancelledRunReportsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := command(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("told of %v", r) })
+	_, err := fakeJava(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("told of %v", r) })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v", err)
 	}
 }
 
-func TestAJavaThatCannotRunIsAMismatch(t *testing.T) {
-	checker := command(t)
+func TestMissingJavaIsMismatch(t *testing.T) {
+	checker := fakeJava(t)
 	checker.Java = filepath.Join(t.TempDir(), "java")
 	if got := checker.Run(t.Context(), Config{Name: "Calls_a", Module: "Calls"}).Mismatch(); got == "" {
 		t.Error("it passes")

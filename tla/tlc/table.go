@@ -34,12 +34,12 @@ func (r Result) String() string {
 		verdict = "MISMATCH: " + m + " (" + r.Output + ")"
 	}
 	return fmt.Sprintf(row, r.Config.Name, r.Config.Expect,
-		fmt.Sprint(r.Report.Distinct), fmt.Sprint(r.Report.Depth), seconds(r.Took), way(r.Report.Length), verdict)
+		fmt.Sprint(r.Report.Distinct), fmt.Sprint(r.Report.Depth), seconds(r.Took), pathLength(r.Report.Length), verdict)
 }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
 
-func way(length int) string {
+func pathLength(length int) string {
 	if length == 0 {
 		return ""
 	}
@@ -58,7 +58,7 @@ func figuresOf(r Result) figures {
 }
 
 func (f figures) row(c Config) string {
-	row := fmt.Sprintf("%s%d | %d | %s | %s |\n", key(c), f.distinct, f.depth, f.seconds, way(f.length))
+	row := fmt.Sprintf("%s%d | %d | %s | %s |\n", rowKey(c), f.distinct, f.depth, f.seconds, pathLength(f.length))
 	return strings.Replace(row, "|  |", "| |", 1)
 }
 
@@ -100,17 +100,17 @@ func WriteTable(path string, all []Config, results []Result, large bool) (map[st
 		return nil, err
 	}
 	for _, r := range results {
-		found[key(r.Config)] = figuresOf(r)
+		found[rowKey(r.Config)] = figuresOf(r)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, intro, results[0].Report.Version)
 	for _, c := range all {
-		f, ok := found[key(c)]
+		f, ok := found[rowKey(c)]
 		switch {
 		case ok:
 			b.WriteString(f.row(c))
 		case large:
-			fmt.Fprintf(&b, "%snot searched to the end yet | | | |\n", key(c))
+			fmt.Fprintf(&b, "%snot searched to the end yet | | | |\n", rowKey(c))
 		default:
 			return nil, fmt.Errorf("%s has no figures yet: run it too", c.Name)
 		}
@@ -118,4 +118,4 @@ func WriteTable(path string, all []Config, results []Result, large bool) (map[st
 	return found, os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
-func key(c Config) string { return fmt.Sprintf("| %s | %s | ", c.Name, c.Expect) }
+func rowKey(c Config) string { return fmt.Sprintf("| %s | %s | ", c.Name, c.Expect) }

@@ -11,7 +11,7 @@ import (
 )
 
 // A part can be run and written by itself: the others keep their figures, what is gone loses its row.
-func TestTheTableKeepsWhatDidNotRun(t *testing.T) {
+func TestWriteTableKeepsOtherRows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "RESULTS.md")
 	a, b := Config{Name: "M_a"}, Config{Name: "M_b", Expect: Expectation{Violates, "P"}}
 	result := func(c Config, states int) Result {

@@ -146,7 +146,7 @@ func translate(h trace) *translation {
 			now = e.At / 1000
 		}
 		if at := e.At / 1000; at > now {
-			t.entries = append(t.entries, entry{fmt.Sprintf(`[k |-> "Tick", d |-> %d]`, min(at-now, longestTime)), i + 2})
+			t.entries = append(t.entries, entry{fmt.Sprintf(`[k |-> "Tick", d |-> %d]`, min(at-now, microsMax)), i + 2})
 			now = at
 		}
 		t.entries = append(t.entries, entry{t.entry(e), i + 2})
@@ -154,11 +154,11 @@ func translate(h trace) *translation {
 	return t
 }
 
-// longestTime is more microseconds than TLC can add to each other.
-const longestTime = 1_000_000_000
+// microsMax is more microseconds than TLC can add to each other.
+const microsMax = 1_000_000_000
 
 // micros is a duration in microseconds, rounded up.
-func micros(nanos int64) int64 { return min((max(nanos, 0)+999)/1000, longestTime) }
+func micros(nanos int64) int64 { return min((max(nanos, 0)+999)/1000, microsMax) }
 
 func (t *translation) call(id string) int {
 	n, ok := t.calls[id]
@@ -169,7 +169,7 @@ func (t *translation) call(id string) int {
 	return n
 }
 
-func note(list *[]string, name string) string {
+func addUnique(list *[]string, name string) string {
 	for _, known := range *list {
 		if known == name {
 			return name
@@ -184,7 +184,7 @@ func (t *translation) actor(id string) string {
 		return ""
 	}
 	known := len(t.actors)
-	note(&t.actors, id)
+	addUnique(&t.actors, id)
 	if len(t.actors) == known {
 		return id
 	}
@@ -207,8 +207,8 @@ func agentOf(id string) string {
 	return id[:max(i, 0)]
 }
 
-// word is how a call ended: "ok", or why not.
-func (t *translation) word(status, reason string) string {
+// outcomeWord is how a call ended: "ok", or why not.
+func (t *translation) outcomeWord(status, reason string) string {
 	w := strings.ToLower(reason)
 	switch reason {
 	case "Deadline":
@@ -255,7 +255,7 @@ func record(fields ...any) string {
 // expression is text of TLA+ that is no string.
 type expression string
 
-var other = record("k", "other")
+var ignored = record("k", "other")
 
 // messages is which messages of module Calls one of ours is.
 func messages(name string) expression {
@@ -274,7 +274,7 @@ func messages(name string) expression {
 
 // entry is an event in the words of module Trace.
 func (t *translation) entry(e *event) string {
-	note(&t.nodes, e.Node)
+	addUnique(&t.nodes, e.Node)
 	for _, a := range e.Chain {
 		t.actor(a)
 	}
@@ -288,7 +288,7 @@ func (t *translation) entry(e *event) string {
 		return record("k", e.Kind, "n", n, "pos", pos)
 	case "Restart":
 		if e.Incarnation == 0 {
-			return other // a node's: its crash has said all
+			return ignored // a node's: its crash has said all
 		}
 		return record("k", e.Kind, "n", n, "cell", e.Cell)
 	case "Activate", "Deactivate":
@@ -303,7 +303,7 @@ func (t *translation) entry(e *event) string {
 		if e.What == "wait" {
 			return record("k", "Wait")
 		}
-		return other
+		return ignored
 	case "Send":
 		switch e.What {
 		case "request":
@@ -313,20 +313,20 @@ func (t *translation) entry(e *event) string {
 		case "held", "resumed", "open":
 			return record("k", "hold", "n", n, "a", a, "c", t.call(e.Call))
 		}
-		return other
+		return ignored
 	case "Deliver":
 		outside := e.Epoch == 0 && e.What != "answered" // a client of this node
 		if ks := messages(e.What); ks != "" && ks != `{"hold"}` && !outside {
 			return record("k", "Deliver", "n", n, "c", t.call(e.Call), "ks", ks)
 		}
-		return other
+		return ignored
 	case "Admit":
 		return record("k", "Admit", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left), "chain", e.Chain, "count", e.Count)
 	case "Refuse":
 		if e.Why != "callee" {
-			return other
+			return ignored
 		}
-		return record("k", "Refuse", "n", n, "a", a, "c", t.call(e.Call), "w", t.word("failed", e.Reason))
+		return record("k", "Refuse", "n", n, "a", a, "c", t.call(e.Call), "w", t.outcomeWord("failed", e.Reason))
 	case "Start":
 		return record("k", "Start", "n", n, "a", a, "c", t.call(e.Call), "left", micros(e.Left))
 	case "Answer":
@@ -335,16 +335,16 @@ func (t *translation) entry(e *event) string {
 		case "wait":
 			return record("k", "Decide")
 		default:
-			return other
+			return ignored
 		}
-		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)
+		return record("k", "Answer", "n", n, "a", a, "p", t.call(e.Parent), "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
 	case "Reply":
-		return record("k", "Reply", "n", n, "a", a, "c", t.call(e.Call), "w", t.word(e.Status, e.Reason), "pending", e.Pending)
+		return record("k", "Reply", "n", n, "a", a, "c", t.call(e.Call), "w", t.outcomeWord(e.Status, e.Reason), "pending", e.Pending)
 	case "Cancel":
 		return record("k", "Cancel", "n", n, "a", a, "c", t.call(e.Call))
 	case "Expire":
 		if e.What != "run" && e.What != "call" {
-			return other
+			return ignored
 		}
 		return record("k", "Expire", "n", n, "c", t.call(e.Call), "of", e.What)
 	case "Hold", "Resume":
@@ -369,11 +369,11 @@ func (t *translation) entry(e *event) string {
 			if ks := messages(e.Why); ks != "" {
 				return record("k", "send", "n", n, "c", t.call(e.Call), "ks", ks)
 			}
-			return other
+			return ignored
 		case "respond":
 			w := "held"
 			if e.Status != "" {
-				w = t.word(e.Status, e.Reason)
+				w = t.outcomeWord(e.Status, e.Reason)
 			}
 			return record("k", "respond", "n", n, "c", t.call(e.Call), "w", w)
 		case "tool", "work", "model", "invoke":

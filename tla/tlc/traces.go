@@ -35,27 +35,27 @@ examples
 Histories, and what TLC said of them, stay in .cache/tlc/traces/.
 `
 
-// mutated are the guards whose absence the histories of plain worlds show.
-var mutated = []string{"cycle-check", "self-call", "depth-check", "chain-dropped-on-retry", "time-left-shrinks", "outstanding-limit",
+// tracedMutants are the guards whose absence the histories of plain worlds show.
+var tracedMutants = []string{"cycle-check", "self-call", "depth-check", "chain-dropped-on-retry", "time-left-shrinks", "outstanding-limit",
 	"outstanding-not-released", "unbounded-mailbox", "target-exists-check", "dedup-forgotten", "effect-before-its-gate",
 	"released-at-written", "reply-to-another", "cancel-not-passed-down", "restart-forgets-open-call"}
 
-// unseen is said of what Calls does not see, so that another world has to show the
+// undetectable is said of what Calls does not see, so that another world has to show the
 // mutant: up to where something should have come and never did a history is one
 // that Calls allows, and of what waits it counts messages and not bytes.
-var unseen = []string{" FAILED EveryCallEnds", " bytes waiting in "}
+var undetectable = []string{" FAILED EveryCallEnds", " bytes waiting in "}
 
 // At least so many of a hundred simulated histories must have a crash, and
 // somebody that goes on after it.
-const crashesOf100 = 20
+const crashPercentMin = 20
 
 // Of many histories, together, so many kinds of events are wanted.
-const manyHistories, kindsWanted = 200, 30
+const kindsCheckedFrom, kindsMin = 200, 30
 
-// tracing is the command traces.
-type tracing struct {
-	tlc    TLC
-	folder string
+// traceCheck is the command traces.
+type traceCheck struct {
+	tlc TLC
+	dir string
 }
 
 func traces(ctx context.Context, args []string) int {
@@ -70,11 +70,11 @@ func traces(ctx context.Context, args []string) int {
 	}
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
-	t := tracing{tlc: TLC{Java: java, Jar: jar, Dir: specDir}, folder: filepath.Join(cacheDir, "traces")}
-	if err := os.MkdirAll(t.folder, 0o755); err != nil {
-		return complain(1, err)
+	t := traceCheck{tlc: TLC{Java: java, Jar: jar, Dir: specDir}, dir: filepath.Join(cacheDir, "traces")}
+	if err := os.MkdirAll(t.dir, 0o755); err != nil {
+		return fail(1, err)
 	}
 	began := time.Now()
 	if flags.NArg() > 0 {
@@ -83,13 +83,13 @@ func traces(ctx context.Context, args []string) int {
 		err = t.all(ctx, *worlds, !*noServer)
 	}
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	fmt.Printf("all as expected (%v)\n", time.Since(began).Round(time.Second))
 	return 0
 }
 
-func (t tracing) files(ctx context.Context, paths []string) error {
+func (t traceCheck) files(ctx context.Context, paths []string) error {
 	all, err := readTraces(paths)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (t tracing) files(ctx context.Context, paths []string) error {
 	return t.accept(ctx, "given", all)
 }
 
-func (t tracing) all(ctx context.Context, worlds int, server bool) error {
+func (t traceCheck) all(ctx context.Context, worlds int, server bool) error {
 	paths, err := t.simulate(ctx, worlds)
 	if err != nil {
 		return err
@@ -113,15 +113,15 @@ func (t tracing) all(ctx context.Context, worlds int, server bool) error {
 		}
 	}
 	fmt.Printf("%d of %d simulated histories have a crash, and an actor with open work that comes back\n", resumed, len(all))
-	if resumed*100 < crashesOf100*len(all) {
-		return fmt.Errorf("that is less than %d %%", crashesOf100)
+	if resumed*100 < crashPercentMin*len(all) {
+		return fmt.Errorf("that is less than %d %%", crashPercentMin)
 	}
 	if err := t.accept(ctx, "simulated", all); err != nil {
 		return err
 	}
 	if server {
-		path := filepath.Join(t.folder, "server.ndjson")
-		if err := underLoad(ctx, path); err != nil {
+		path := filepath.Join(t.dir, "server.ndjson")
+		if err := traceServer(ctx, path); err != nil {
 			return err
 		}
 		real, err := readTraces([]string{path})
@@ -151,8 +151,8 @@ func readTraces(paths []string) ([]trace, error) {
 }
 
 // simulate runs plain worlds.
-func (t tracing) simulate(ctx context.Context, worlds int) ([]string, error) {
-	dir := filepath.Join(t.folder, "sim")
+func (t traceCheck) simulate(ctx context.Context, worlds int) ([]string, error) {
+	dir := filepath.Join(t.dir, "sim")
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (h *trace) resumed() bool {
 }
 
 // accept has TLC judge histories that must be behaviours.
-func (t tracing) accept(ctx context.Context, which string, all []trace) error {
+func (t traceCheck) accept(ctx context.Context, which string, all []trace) error {
 	translated := make([]*translation, len(all))
 	kinds, entries := map[string]int{}, 0
 	for i := range all {
@@ -198,7 +198,7 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 			kinds[all[i].Events[j].name()]++
 		}
 	}
-	verdicts, taken, err := t.judge(ctx, which, batches(translated), false)
+	verdicts, taken, err := t.check(ctx, which, batches(translated), false)
 	if err != nil {
 		return err
 	}
@@ -214,8 +214,8 @@ func (t tracing) accept(ctx context.Context, which string, all []trace) error {
 		return fmt.Errorf("histories %s are no behaviours of module Calls", which)
 	}
 	fmt.Println(coverage(taken))
-	if len(all) >= manyHistories && len(kinds) < kindsWanted {
-		return fmt.Errorf("that is less than %d kinds: the worlds have become too quiet", kindsWanted)
+	if len(all) >= kindsCheckedFrom && len(kinds) < kindsMin {
+		return fmt.Errorf("that is less than %d kinds: the worlds have become too quiet", kindsMin)
 	}
 	return nil
 }
@@ -228,21 +228,21 @@ func (e *event) name() string {
 	return strings.TrimSpace(e.Kind + " " + e.What)
 }
 
-// judge runs TLC over batches, two at a time.
-func (t tracing) judge(ctx context.Context, which string, all []batch, each bool) ([]verdict, map[string]int, error) {
+// check runs TLC over batches, two at a time.
+func (t traceCheck) check(ctx context.Context, which string, all []batch, each bool) ([]verdict, map[string]int, error) {
 	var (
 		took    = make([]map[string]int, len(all))
 		found   = make([][]verdict, len(all))
 		errs    = make([]error, len(all))
-		slots   = make(chan struct{}, atOnce)
+		slots   = make(chan struct{}, parallelRuns)
 		running sync.WaitGroup
 	)
 	for i, b := range all {
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
-			keep := filepath.Join(t.folder, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(which, " ", "-"), i+1))
-			verdicts, states, taken, err := t.tlc.judged(ctx, b, each, keep)
+			keep := filepath.Join(t.dir, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(which, " ", "-"), i+1))
+			verdicts, states, taken, err := t.tlc.checkBatch(ctx, b, each, keep)
 			clean := !slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted })
 			if err == nil && clean && states != b.states() {
 				err = fmt.Errorf("TLC found %d states, and there are %d: an entry was not judged; see %s", states, b.states(), keep)
@@ -273,8 +273,8 @@ func (v verdict) String() string {
 
 func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-1] }
 
-// never says of actions of Calls why no history can take them.
-var never = map[string]string{
+// neverTaken says of actions of Calls why no history can take them.
+var neverTaken = map[string]string{
 	"Continue": "turns are serial",
 	"Drop":     "what is lost is what never comes",
 }
@@ -288,8 +288,8 @@ func coverage(taken map[string]int) string {
 		text := fmt.Sprintf("%s %d", a, taken[a])
 		if taken[a] == 0 {
 			zero++
-			if never[a] != "" {
-				text += " (" + never[a] + ")"
+			if neverTaken[a] != "" {
+				text += " (" + neverTaken[a] + ")"
 			}
 		}
 		line = append(line, text)
@@ -298,20 +298,20 @@ func coverage(taken map[string]int) string {
 }
 
 // rejectCorrupted has TLC judge good histories with something wrong in each.
-func (t tracing) rejectCorrupted(ctx context.Context, good []trace) error {
+func (t traceCheck) rejectCorrupted(ctx context.Context, good []trace) error {
 	good = slices.Clone(good)
 	slices.SortFunc(good, func(a, b trace) int { return len(a.Events) - len(b.Events) })
 	var all []*translation
 	want := map[string]int{}
 	for _, c := range corruptions {
-		bad, at, err := c.corrupted(good)
+		bad, at, err := c.applyToFirst(good)
 		if err != nil {
 			return err
 		}
 		want[c.name] = at
 		all = append(all, translate(bad))
 	}
-	verdicts, _, err := t.judge(ctx, "corrupted", batches(all), true)
+	verdicts, _, err := t.check(ctx, "corrupted", batches(all), true)
 	if err != nil {
 		return err
 	}
@@ -335,11 +335,11 @@ func (t tracing) rejectCorrupted(ctx context.Context, good []trace) error {
 
 // A mutated world ends with the step in which a spec in Go sees what is wrong;
 // TLC may see it so many lines before the end at most.
-const lastLines = 20
+const detectionLagMax = 20
 
 // rejectMutated has TLC judge histories of worlds without a guard.
-func (t tracing) rejectMutated(ctx context.Context) error {
-	dir := filepath.Join(t.folder, "mutants")
+func (t traceCheck) rejectMutated(ctx context.Context) error {
+	dir := filepath.Join(t.dir, "mutants")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
@@ -347,9 +347,9 @@ func (t tracing) rejectMutated(ctx context.Context) error {
 		return err
 	}
 	var all []*translation
-	for _, m := range mutated {
+	for _, m := range tracedMutants {
 		path := filepath.Join(dir, m+".ndjson")
-		if err := mutatedWorld(ctx, m, path); err != nil {
+		if err := traceMutant(ctx, m, path); err != nil {
 			return err
 		}
 		bad, err := readTrace(path)
@@ -358,14 +358,14 @@ func (t tracing) rejectMutated(ctx context.Context) error {
 		}
 		all = append(all, translate(bad))
 	}
-	verdicts, _, err := t.judge(ctx, "mutated", batches(all), true)
+	verdicts, _, err := t.check(ctx, "mutated", batches(all), true)
 	if err != nil {
 		return err
 	}
 	wrong := 0
 	for _, v := range verdicts {
 		last := len(v.t.trace.Events) + 1
-		if v.accepted || last-v.at().line > lastLines {
+		if v.accepted || last-v.at().line > detectionLagMax {
 			wrong++
 			if v.accepted {
 				fmt.Printf("  %s: accepted; the specs in Go do not\n", v.t.trace.Name)
@@ -381,21 +381,21 @@ func (t tracing) rejectMutated(ctx context.Context) error {
 	return nil
 }
 
-// mutatedSeeds is in how many seeds a mutant must be found.
-const mutatedSeeds = 60
+// mutantSeedsMax is in how many seeds a mutant must be found.
+const mutantSeedsMax = 60
 
-// mutatedWorld writes down a world in which a mutant does what Calls forbids.
-func mutatedWorld(ctx context.Context, mutant, path string) error {
-	for seed := range mutatedSeeds {
+// traceMutant writes down a world in which a mutant does what Calls forbids.
+func traceMutant(ctx context.Context, mutant, path string) error {
+	for seed := range mutantSeedsMax {
 		cmd := exec.CommandContext(ctx, "bin/troupe-mutants", "sim", "--plain", "--seed", fmt.Sprint(seed+1), "--trace", path, "--dir", filepath.Dir(path))
 		cmd.Env = append(os.Environ(), "MUTANT="+mutant)
 		switch said, err := cmd.CombinedOutput(); {
-		case err == nil || slices.ContainsFunc(unseen, func(what string) bool { return bytes.Contains(said, []byte(what)) }):
+		case err == nil || slices.ContainsFunc(undetectable, func(what string) bool { return bytes.Contains(said, []byte(what)) }):
 		case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 1:
 			return nil
 		default:
 			return fmt.Errorf("bin/troupe-mutants: %w", err)
 		}
 	}
-	return fmt.Errorf("mutant %s: in %d plain worlds the specs in Go see nothing that Calls forbids", mutant, mutatedSeeds)
+	return fmt.Errorf("mutant %s: in %d plain worlds the specs in Go see nothing that Calls forbids", mutant, mutantSeedsMax)
 }

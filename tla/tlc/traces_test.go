@@ -13,14 +13,14 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-const small = `{"trace":1,"source":"test","limits":{"agent_call_depth_max":2,"agent_concurrent_calls_max":1,"max_pending_per_actor":1,"agent_call_timeout_max":1000000},"agents":[{"name":"ana","by_actor":true},{"name":"bo"}]}
+const sampleTrace = `{"trace":1,"source":"test","limits":{"agent_call_depth_max":2,"agent_concurrent_calls_max":1,"max_pending_per_actor":1,"agent_call_timeout_max":1000000},"agents":[{"name":"ana","by_actor":true},{"name":"bo"}]}
 {"kind":"Ask","at":5000,"node":"n1","cell":0,"call":"x","peer":"ana/s","what":"client","left":1000001}
 {"kind":"Admit","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001,"count":1}
 {"kind":"Start","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","left":1000001}
 {"kind":"Reply","at":7999,"node":"n1","cell":0,"actor":"ana/s","call":"x","status":"failed","reason":"Deadline"}
 `
 
-func written(t *testing.T, text string) string {
+func writeTrace(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "t.ndjson")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -29,8 +29,8 @@ func written(t *testing.T, text string) string {
 	return path
 }
 
-func TestATraceIsTranslated(t *testing.T) {
-	h, err := readTrace(written(t, small))
+func TestTranslate(t *testing.T) {
+	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,14 +55,14 @@ func TestATraceIsTranslated(t *testing.T) {
 }
 
 // Agents that came later are named later, and are no event.
-func TestATraceNamesAgentsThatCameLater(t *testing.T) {
-	early, err := readTrace(written(t, small))
+func TestTranslateAgentsAnnouncedLater(t *testing.T) {
+	early, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := strings.Replace(small, `{"name":"ana","by_actor":true},`, "", 1)
+	text := strings.Replace(sampleTrace, `{"name":"ana","by_actor":true},`, "", 1)
 	text = strings.Replace(text, "\n", "\n{\"agents\":[{\"name\":\"ana\",\"by_actor\":true}]}\n", 1)
-	late, err := readTrace(written(t, text))
+	late, err := readTrace(writeTrace(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +75,12 @@ func TestATraceNamesAgentsThatCameLater(t *testing.T) {
 			t.Errorf("%+v, not %+v one line further on", b.entries[i], a.entries[i])
 		}
 	}
-	if _, err := readTrace(written(t, strings.Replace(text, `"by_actor"`, `"volatile"`, 1))); err == nil {
+	if _, err := readTrace(writeTrace(t, strings.Replace(text, `"by_actor"`, `"volatile"`, 1))); err == nil {
 		t.Error("an agent that came later and is volatile is no matter")
 	}
 }
 
-func TestWhatCannotBeJudgedIsSaid(t *testing.T) {
+func TestReadTraceRejectsUncheckable(t *testing.T) {
 	for _, test := range []struct{ old, new, says string }{
 		{`"trace":1`, `"trace":9`, "version 9"},
 		{`"name":"bo"`, `"name":"bo","volatile":true`, "agent bo is not journaled"},
@@ -88,19 +88,19 @@ func TestWhatCannotBeJudgedIsSaid(t *testing.T) {
 		{`{"kind":"Start"`, "{\"lost\":7}\n{\"kind\":\"Start\"", "7 events were lost"},
 		{`{"kind":"Start"`, `{"kind":7,"k":"Start"`, ":4: "},
 	} {
-		_, err := readTrace(written(t, strings.Replace(small, test.old, test.new, 1)))
+		_, err := readTrace(writeTrace(t, strings.Replace(sampleTrace, test.old, test.new, 1)))
 		if err == nil || !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: got %v, want %q", test.new, err, test.says)
 		}
 	}
-	if _, err := readTrace(written(t, strings.SplitAfter(small, "\n")[0])); err == nil || !strings.Contains(err.Error(), "nothing happens") {
+	if _, err := readTrace(writeTrace(t, strings.SplitAfter(sampleTrace, "\n")[0])); err == nil || !strings.Contains(err.Error(), "nothing happens") {
 		t.Errorf("an empty trace: %v", err)
 	}
 }
 
 // Each kind of event is in the translation by name, or is one of those that
 // module Trace lets pass; and the module takes every step that is translated to.
-func TestEveryKindIsTakenOrPassedOver(t *testing.T) {
+func TestEveryHistoryKindIsTranslated(t *testing.T) {
 	module := read(t, "Trace.tla")
 	passed := regexp.MustCompile(`Passed == \{([^}]*)\}`).FindStringSubmatch(module)
 	if passed == nil {
@@ -123,8 +123,8 @@ func TestEveryKindIsTakenOrPassedOver(t *testing.T) {
 	}
 }
 
-func TestCorruptionsSayWhereTheyShow(t *testing.T) {
-	h, err := readTrace(written(t, small))
+func TestCorruptionsReportLine(t *testing.T) {
+	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestCorruptionsSayWhereTheyShow(t *testing.T) {
 		if c.name != "swapped: Start and Admit" && c.name != "twice: Reply" {
 			continue
 		}
-		bad, at, err := c.corrupted([]trace{h})
+		bad, at, err := c.applyToFirst([]trace{h})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,13 +145,13 @@ func TestCorruptionsSayWhereTheyShow(t *testing.T) {
 	if len(h.Events) != 4 || h.Events[1].Kind != "Admit" {
 		t.Error("a corruption changes the history that it is made of")
 	}
-	if _, _, err := corruptions[0].corrupted([]trace{h}); err == nil {
+	if _, _, err := corruptions[0].applyToFirst([]trace{h}); err == nil {
 		t.Error("a history without calls between actors has a place for a dropped Ask")
 	}
 }
 
-func TestHistoriesOfOneBatchHaveOneSetOfLimits(t *testing.T) {
-	h, err := readTrace(written(t, small))
+func TestBatchesShareLimits(t *testing.T) {
+	h, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestHistoriesOfOneBatchHaveOneSetOfLimits(t *testing.T) {
 	}
 }
 
-func TestWalksAreReadFromWhatTLCPrints(t *testing.T) {
+func TestWalkLines(t *testing.T) {
 	output := "Progress: 1\n" + `"<<\"walk\", <<<<\"Send\", 1, 0, \"a\", FALSE, <<<<\"wait\", \"none\", \"none\">>>>>>, <<\"Crash\", 0, 0, \"a\", TRUE, <<>>>>>>>>"` + "\nFinished\n"
 	want := `[["Send", 1, 0, "a", false, [["wait", "none", "none"]]], ["Crash", 0, 0, "a", true, []]]` + "\n"
 	if got := string(walkLines([]byte(output))); got != want {
@@ -181,7 +181,7 @@ func TestWalksAreReadFromWhatTLCPrints(t *testing.T) {
 }
 
 // Module Trace counts every action of Calls, and what it counts is read.
-func TestActionsOfCallsAreCounted(t *testing.T) {
+func TestTraceCountsCallsActions(t *testing.T) {
 	counted := regexp.MustCompile(`(?s)Actions == <<(.*?)>>`).FindStringSubmatch(read(t, "Trace.tla"))
 	if counted == nil {
 		t.Fatal("module Trace counts nothing")
@@ -189,7 +189,7 @@ func TestActionsOfCallsAreCounted(t *testing.T) {
 	_, next, _ := strings.Cut(modules(t)["Calls"], "\nCalm ==")
 	next, _, _ = strings.Cut(next, "\nSpec ==")
 	for _, m := range regexp.MustCompile(`\b([A-Z][A-Za-z]*)(?:\(|\b)`).FindAllStringSubmatch(next, -1) {
-		if definitionOf(modules(t)["Calls"], m[1]) && m[1] != "Next" && m[1] != "Calm" && !strings.Contains(counted[1], `"`+m[1]+`"`) {
+		if isAction(modules(t)["Calls"], m[1]) && m[1] != "Next" && m[1] != "Calm" && !strings.Contains(counted[1], `"`+m[1]+`"`) {
 			t.Errorf("module Trace does not count %s", m[1])
 		}
 	}
@@ -201,14 +201,14 @@ func TestActionsOfCallsAreCounted(t *testing.T) {
 }
 
 // Of a defect the walks are kept in which it shows, of the design the others.
-func TestWalksThroughWorkAreKept(t *testing.T) {
+func TestSelectWalks(t *testing.T) {
 	output := `"<<\"walk\", TRUE, <<<<FALSE, {}>>, <<FALSE, {}>>, <<TRUE, {<<1, \"x\">>}>>>>>>"` + "\n" + `"<<\"walk\", FALSE, <<<<TRUE, {}>>>>>>"` + "\n"
 	for bug, want := range map[string]string{
 		"none": `{"Bug":"none","Good":true,"Steps":[[false,[]],[true,[[1,"x"]]]]}` + "\n",
 		"flip": `{"Bug":"flip","Good":false,"Steps":[[true,[]]]}` + "\n",
 	} {
 		var kept bytes.Buffer
-		good, broken, err := keepWalks(&kept, bug, walkLines([]byte(output)), false)
+		good, broken, err := selectWalks(&kept, bug, walkLines([]byte(output)), false)
 		if err != nil || good != 1 || broken != 1 || kept.String() != want {
 			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, kept.String(), want)
 		}

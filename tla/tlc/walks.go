@@ -71,11 +71,11 @@ func walks(ctx context.Context, args []string) int {
 		return 2
 	}
 	if flags.NArg() > 0 {
-		return complain(2, fmt.Errorf("unknown argument %q; walks -h shows what there is", flags.Arg(0)))
+		return fail(2, fmt.Errorf("unknown argument %q; walks -h shows what there is", flags.Arg(0)))
 	}
 	java, jar, err := Checker(ctx, cacheDir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	began := time.Now()
 	tlc := TLC{Java: java, Jar: jar, Dir: specDir}
@@ -84,28 +84,28 @@ func walks(ctx context.Context, args []string) int {
 	}
 	lines, err := tlc.walks(ctx, *n, *seed)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	path := *out
 	if path == "" {
 		path = filepath.Join(cacheDir, "walks.json")
 	}
 	if err := os.WriteFile(path, lines, 0o644); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	count := bytes.Count(lines, []byte("\n"))
 	fmt.Printf("%d walks of %d steps through Calls, seed %d (%v)\n", count, walkSteps, *seed, time.Since(began).Round(time.Second))
 	if count != *n {
-		return complain(1, fmt.Errorf("TLC has told of %d walks, not of %d", count, *n))
+		return fail(1, fmt.Errorf("TLC has told of %d walks, not of %d", count, *n))
 	}
 	if *out != "" {
 		return 0
 	}
 	if path, err = filepath.Abs(path); err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	if err := goTest(ctx, "./runtime", "^TestWalks$", "-walks", path); err != nil {
-		return complain(1, fmt.Errorf("the code cannot follow: %w", err))
+		return fail(1, fmt.Errorf("the code cannot follow: %w", err))
 	}
 	return 0
 }
@@ -118,11 +118,11 @@ func goTest(ctx context.Context, room, run string, args ...string) error {
 
 // walks has TLC draw walks through Calls, and gives them as lines of JSON.
 func (t TLC) walks(ctx context.Context, n, seed int) ([]byte, error) {
-	return t.draw(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
+	return t.randomWalks(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
 }
 
-// draw has TLC walk through a module at random, as another tells it to.
-func (t TLC) draw(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
+// randomWalks has TLC walk through a module at random, as another tells it to.
+func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func (t TLC) draw(ctx context.Context, n, seed, steps int, config, module, base 
 	if err := t.copyTo(dir, base+".tla", module+".tla"); err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, longestBatch, fmt.Errorf("no end after %v", longestBatch))
+	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("no end after %v", batchTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+dir, "-cp", t.Jar, "tlc2.TLC",
 		"-simulate", fmt.Sprintf("num=%d", n), "-depth", fmt.Sprint(steps+1), "-seed", fmt.Sprint(seed), "-workers", "1", "-config", module+".cfg", module)

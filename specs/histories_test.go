@@ -12,27 +12,27 @@ import (
 
 var (
 	alice, bob, carol = actor.NewID("alice", ""), actor.NewID("bob", ""), actor.NewID("carol", "")
-	volant            = actor.NewID("volant", "") // durability = "none"
+	volatileActor     = actor.NewID("volant", "") // durability = "none"
 
 	root, child, other = actor.CallID{1}, actor.CallID{2}, actor.CallID{3}
 )
 
-// tale is a history in the making: steps of events, told in order.
-type tale struct {
+// historyBuilder is a history in the making: steps of events, told in order.
+type historyBuilder struct {
 	steps  [][]history.Event
 	now    actor.Time
-	end    map[actor.NodeID]uint64
+	logEnd map[actor.NodeID]uint64
 	synced map[actor.NodeID]uint64
 }
 
-func newTale() *tale {
-	return &tale{now: 1_000_000, end: map[actor.NodeID]uint64{}, synced: map[actor.NodeID]uint64{}}
+func newHistory() *historyBuilder {
+	return &historyBuilder{now: 1_000_000, logEnd: map[actor.NodeID]uint64{}, synced: map[actor.NodeID]uint64{}}
 }
 
 func at(node actor.NodeID) actor.Address { return actor.Address{Node: node, Incarnation: 1} }
 
 // step is one of a cell of the node, which wrote so many entries.
-func (t *tale) step(node actor.NodeID, wrote int, events ...history.Event) *tale {
+func (t *historyBuilder) step(node actor.NodeID, wrote int, events ...history.Event) *historyBuilder {
 	for i := range events {
 		e := &events[i]
 		e.At = t.now
@@ -44,32 +44,32 @@ func (t *tale) step(node actor.NodeID, wrote int, events ...history.Event) *tale
 		}
 	}
 	if wrote > 0 {
-		t.end[node] += uint64(wrote)
-		events = append(events, history.Event{Kind: history.Append, At: t.now, From: at(node), Pos: t.end[node], Wrote: wrote})
+		t.logEnd[node] += uint64(wrote)
+		events = append(events, history.Event{Kind: history.Append, At: t.now, From: at(node), Pos: t.logEnd[node], Wrote: wrote})
 	}
 	t.steps = append(t.steps, events)
 	return t
 }
 
-func (t *tale) sync(node actor.NodeID) *tale {
-	t.synced[node] = t.end[node]
-	return t.step(node, 0, history.Event{Kind: history.Sync, Synced: t.end[node]})
+func (t *historyBuilder) sync(node actor.NodeID) *historyBuilder {
+	t.synced[node] = t.logEnd[node]
+	return t.step(node, 0, history.Event{Kind: history.Sync, Synced: t.logEnd[node]})
 }
 
 // perform is an effect of the step before.
-func (t *tale) perform(node actor.NodeID, what string, call actor.CallID) *tale {
-	return t.step(node, 0, history.Event{Kind: history.Perform, What: what, Call: call, Status: actor.Succeeded, Pos: t.end[node], Synced: t.synced[node]})
+func (t *historyBuilder) perform(node actor.NodeID, what string, call actor.CallID) *historyBuilder {
+	return t.step(node, 0, history.Event{Kind: history.Perform, What: what, Call: call, Status: actor.Succeeded, Pos: t.logEnd[node], Synced: t.synced[node]})
 }
 
-func (t *tale) crash(node actor.NodeID) *tale {
-	t.end[node] = t.synced[node]
+func (t *historyBuilder) crash(node actor.NodeID) *historyBuilder {
+	t.logEnd[node] = t.synced[node]
 	return t.step(node, 0, history.Event{Kind: history.Crash, Synced: t.synced[node]})
 }
 
-func (t *tale) pass(d actor.Duration) *tale { t.now = t.now.Add(d); return t }
+func (t *historyBuilder) advance(d actor.Duration) *historyBuilder { t.now = t.now.Add(d); return t }
 
-// the is the nth event of a kind, from 0.
-func (t *tale) the(kind history.Kind, nth int) *history.Event {
+// nth is the nth event of a kind, from 0.
+func (t *historyBuilder) nth(kind history.Kind, nth int) *history.Event {
 	for _, step := range t.steps {
 		for i := range step {
 			if step[i].Kind == kind {
@@ -83,8 +83,8 @@ func (t *tale) the(kind history.Kind, nth int) *history.Event {
 	panic("no such event: " + kind.String())
 }
 
-func (t *tale) without(kind history.Kind, nth int) {
-	e := t.the(kind, nth)
+func (t *historyBuilder) drop(kind history.Kind, nth int) {
+	e := t.nth(kind, nth)
 	for s, step := range t.steps {
 		for i := range step {
 			if &step[i] == e {
@@ -97,10 +97,10 @@ func (t *tale) without(kind history.Kind, nth int) {
 
 // The events, with what matters of them.
 func activate(id actor.ID) history.Event {
-	return history.Event{Kind: history.Activate, Actor: id, Durable: id != volant}
+	return history.Event{Kind: history.Activate, Actor: id, Durable: id != volatileActor}
 }
 
-func clientMakes(to actor.ID) history.Event {
+func clientCall(to actor.ID) history.Event {
 	return history.Event{Kind: history.Ask, What: "client", Call: root, Root: root, Peer: to, Left: time.Minute}
 }
 
@@ -112,7 +112,7 @@ func start(id actor.ID, call actor.CallID) history.Event {
 	return history.Event{Kind: history.Start, Actor: id, Call: call}
 }
 
-func makes(id actor.ID, run, call actor.CallID, to actor.ID, left actor.Duration, chain ...actor.ID) history.Event {
+func childCall(id actor.ID, run, call actor.CallID, to actor.ID, left actor.Duration, chain ...actor.ID) history.Event {
 	return history.Event{Kind: history.Ask, What: "call", Actor: id, Parent: run, Call: call, Peer: to, Left: left, Chain: chain, Step: 1}
 }
 
@@ -138,24 +138,24 @@ func message(kind history.Kind, what string, call actor.CallID, from, to actor.I
 	return e
 }
 
-func still(kind history.Kind, what string, id actor.ID, call actor.CallID, n uint64, until actor.Time) history.Event {
+func holdEvent(kind history.Kind, what string, id actor.ID, call actor.CallID, n uint64, until actor.Time) history.Event {
 	return history.Event{Kind: kind, What: what, Actor: id, Call: call, N: n, Until: until}
 }
 
-// asks: a client calls alice on n1, who calls bob on n2.
-func asks() *tale { return asksFrom(newTale()) }
+// callerOnly: a client calls alice on n1, who calls bob on n2.
+func callerOnly() *historyBuilder { return callerOnlyFrom(newHistory()) }
 
-func asksFrom(t *tale) *tale {
+func callerOnlyFrom(t *historyBuilder) *historyBuilder {
 	t.step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 2048},
 		history.Event{Kind: history.Claim, From: at("n2"), Epoch: 1, ShardLo: 2048, ShardHi: 4096})
-	t.step("n1", 0, clientMakes(alice))
+	t.step("n1", 0, clientCall(alice))
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
-		makes(alice, root, child, bob, 30*time.Second, alice), request(alice, root, child, bob, 30*time.Second, alice))
+		childCall(alice, root, child, bob, 30*time.Second, alice), request(alice, root, child, bob, 30*time.Second, alice))
 	return t.sync("n1").perform("n1", "send", child)
 }
 
-// works: bob takes the call and asks for a tool.
-func works(t *tale) *tale {
+// calleeReplies: bob takes the call and asks for a tool.
+func calleeReplies(t *historyBuilder) *historyBuilder {
 	tool := history.Event{Kind: history.Ask, What: "tool", Actor: bob, Parent: child, Step: 1}
 	t.step("n2", 2, message(history.Deliver, "request", child, alice, bob), activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child), tool)
 	t.sync("n2").perform("n2", "tool", child)
@@ -164,31 +164,31 @@ func works(t *tale) *tale {
 	return t.sync("n2").perform("n2", "send", child)
 }
 
-// ends: alice has bob's answer and ends her turn.
-func ends(t *tale) *tale {
+// callerReplies: alice has bob's answer and ends her turn.
+func callerReplies(t *historyBuilder) *historyBuilder {
 	t.step("n1", 2, message(history.Deliver, "answered", child, bob, alice), answer(alice, root, child), reply(alice, root))
 	return t.sync("n1").perform("n1", "respond", root)
 }
 
-func whole() *tale { return ends(works(asks())) }
+func completeCall() *historyBuilder { return callerReplies(calleeReplies(callerOnly())) }
 
-// held: bob waits for a person for 50 s, then alice's clock runs out.
-func held(after actor.Duration) *tale {
-	t := asks()
+// heldCall: bob waits for a person for 50 s, then alice's clock runs out.
+func heldCall(after actor.Duration) *historyBuilder {
+	t := callerOnly()
 	until := t.now.Add(50 * time.Second)
 	t.step("n2", 2, message(history.Deliver, "request", child, alice, bob), activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child),
-		history.Event{Kind: history.Ask, What: "wait", Actor: bob, Parent: child, Step: 1}, still(history.Hold, "run", bob, child, 1, until))
-	t.step("n1", 1, message(history.Deliver, "held", child, bob, alice), still(history.Hold, "ask", alice, child, 1, until), still(history.Hold, "run", alice, root, 1, until))
-	t.pass(after)
+		history.Event{Kind: history.Ask, What: "wait", Actor: bob, Parent: child, Step: 1}, holdEvent(history.Hold, "run", bob, child, 1, until))
+	t.step("n1", 1, message(history.Deliver, "held", child, bob, alice), holdEvent(history.Hold, "ask", alice, child, 1, until), holdEvent(history.Hold, "run", alice, root, 1, until))
+	t.advance(after)
 	timeout := answer(alice, root, child)
 	timeout.Status = actor.Failed
 	t.step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, timeout)
 	return t
 }
 
-// crashes: alice has called bob, her node crashes before it is synced, and comes back.
-func crashes(again bool) *tale {
-	t := asks()
+// callerCrash: alice has called bob, her node crashes before it is synced, and comes back.
+func callerCrash(again bool) *historyBuilder {
+	t := callerOnly()
 	t.step("n1", 0, history.Event{Kind: history.Deliver, What: "cancel", Call: other, Actor: carol})
 	t.crash("n1").step("n1", 0, history.Event{Kind: history.Restart, From: actor.Address{Node: "n1", Incarnation: 2}})
 	back := []history.Event{activate(alice)}
@@ -201,25 +201,25 @@ func crashes(again bool) *tale {
 	return t.step("n1", 0, back...)
 }
 
-// tainted: volant, who keeps no journal, takes in something from bob's log.
-func tainted(durable bool) *tale {
-	t := newTale()
-	t.step("n1", 0, clientMakes(volant))
-	t.step("n1", 0, activate(volant), admit(volant, root, actor.CallID{}, time.Minute), start(volant, root),
-		makes(volant, root, child, bob, 30*time.Second, volant), request(volant, root, child, bob, 30*time.Second, volant))
-	t.step("n1", 2, activate(bob), admit(bob, child, root, 30*time.Second, volant), start(bob, child), reply(bob, child))
-	word := message(history.Deliver, "answered", child, bob, volant)
+// volatileCaller: volant, who keeps no journal, takes in something from bob's log.
+func volatileCaller(durable bool) *historyBuilder {
+	t := newHistory()
+	t.step("n1", 0, clientCall(volatileActor))
+	t.step("n1", 0, activate(volatileActor), admit(volatileActor, root, actor.CallID{}, time.Minute), start(volatileActor, root),
+		childCall(volatileActor, root, child, bob, 30*time.Second, volatileActor), request(volatileActor, root, child, bob, 30*time.Second, volatileActor))
+	t.step("n1", 2, activate(bob), admit(bob, child, root, 30*time.Second, volatileActor), start(bob, child), reply(bob, child))
+	word := message(history.Deliver, "answered", child, bob, volatileActor)
 	word.Durable = durable
-	t.step("n1", 0, word, answer(volant, root, child), reply(volant, root))
+	t.step("n1", 0, word, answer(volatileActor, root, child), reply(volatileActor, root))
 	return t.perform("n1", "respond", root)
 }
 
-// sentBefore: volant sends its call again, before or after it took in something from bob's log.
-func sentBefore(before bool) *tale {
-	t := tainted(true)
+// volatileResend: volant sends its call again, before or after it took in something from bob's log.
+func volatileResend(before bool) *historyBuilder {
+	t := volatileCaller(true)
 	t.steps = t.steps[:len(t.steps)-1]
 	last := &t.steps[len(t.steps)-1]
-	again := request(volant, root, child, bob, 30*time.Second, volant)
+	again := request(volatileActor, root, child, bob, 30*time.Second, volatileActor)
 	again.At, again.From = t.now, at("n1")
 	if before {
 		*last = slices.Insert(*last, 0, again)
@@ -229,19 +229,19 @@ func sentBefore(before bool) *tale {
 	return t.perform("n1", "send", child)
 }
 
-// refused: bob's node tells alice of a call that it did, or that it would not take a repeat.
-func refused(status actor.Status) *tale {
-	t := works(asks())
+// replyOrRefusal: bob's node tells alice of a call that it did, or that it would not take a repeat.
+func replyOrRefusal(status actor.Status) *historyBuilder {
+	t := calleeReplies(callerOnly())
 	t.step("n2", 1, admit(bob, other, actor.CallID{}, time.Second)) // what makes the log longer than it is synced
 	t.perform("n2", "send", child)
-	t.the(history.Perform, 3).Status = status
+	t.nth(history.Perform, 3).Status = status
 	return t
 }
 
-// declined: bob's node refuses a call and takes its repeat, which ends for the
+// refusedThenAdmitted: bob's node refuses a call and takes its repeat, which ends for the
 // same reason; so many words of it leave before that is synced.
-func declined(words int) *tale {
-	t := asks()
+func refusedThenAdmitted(words int) *historyBuilder {
+	t := callerOnly()
 	t.step("n2", 3, activate(bob), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: bob, Call: child}),
 		admit(bob, child, root, 30*time.Second, alice), start(bob, child), busy(reply(bob, child)), busy(message(history.Send, "answered", child, bob, alice)))
 	for range words {
@@ -252,11 +252,11 @@ func declined(words int) *tale {
 	return t
 }
 
-// passedOn: alice's node refuses a client's call and takes its repeat, which ends for
+// refusalToClient: alice's node refuses a client's call and takes its repeat, which ends for
 // the same reason; the client is told what was sent, which may be the one or the other.
-func passedOn(durable bool) *tale {
-	t := newTale()
-	t.step("n1", 0, clientMakes(alice))
+func refusalToClient(durable bool) *historyBuilder {
+	t := newHistory()
+	t.step("n1", 0, clientCall(alice))
 	t.step("n1", 3, activate(alice), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: alice, Call: root}),
 		admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), busy(reply(alice, root)))
 	word := message(history.Deliver, "answered", root, alice, actor.ID{})
@@ -272,44 +272,44 @@ func busy(e history.Event) history.Event {
 	return e
 }
 
-// dropped: a repeat that was sent to an old epoch comes as the call gets its turn.
-func dropped() *tale {
-	t := newTale()
+// staleRepeat: a repeat that was sent to an old epoch comes as the call gets its turn.
+func staleRepeat() *historyBuilder {
+	t := newHistory()
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
 	repeat := message(history.Deliver, "request", root, alice, alice)
 	repeat.Epoch = 9
 	return t.step("n1", 1, repeat, history.Event{Kind: history.Drop, Actor: alice, Call: root, Why: "epoch"}, start(alice, root), reply(alice, root))
 }
 
-// rings: alice calls bob and bob alice, each in a turn of its own. Both calls wait.
-func rings() *tale {
-	t := newTale()
+// waitCycle: alice calls bob and bob alice, each in a turn of its own. Both calls wait.
+func waitCycle() *historyBuilder {
+	t := newHistory()
 	second := actor.CallID{10}
-	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), makes(alice, root, child, bob, 30*time.Second, alice))
-	t.step("n1", 2, activate(bob), admit(bob, second, actor.CallID{}, time.Minute), start(bob, second), makes(bob, second, other, alice, 30*time.Second, bob))
+	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), childCall(alice, root, child, bob, 30*time.Second, alice))
+	t.step("n1", 2, activate(bob), admit(bob, second, actor.CallID{}, time.Minute), start(bob, second), childCall(bob, second, other, alice, 30*time.Second, bob))
 	t.step("n1", 1, admit(bob, child, root, 30*time.Second, alice))
 	return t.step("n1", 1, admit(alice, other, second, 30*time.Second, bob))
 }
 
-var theRing = []actor.Hop{{Call: child, Actor: bob, Turn: actor.CallID{10}, Epoch: 1, Stamp: 1}, {Call: other, Actor: alice, Turn: root, Epoch: 1, Stamp: 2}}
+var cycleHops = []actor.Hop{{Call: child, Actor: bob, Turn: actor.CallID{10}, Epoch: 1, Stamp: 1}, {Call: other, Actor: alice, Turn: root, Epoch: 1, Stamp: 2}}
 
-func refuses(id actor.ID, call actor.CallID) history.Event {
-	return history.Event{Kind: history.RefuseWaitCycle, Actor: id, Call: call, Ring: theRing}
+func refuseCycle(id actor.ID, call actor.CallID) history.Event {
+	return history.Event{Kind: history.RefuseWaitCycle, Actor: id, Call: call, Ring: cycleHops}
 }
 
-// breaks: bob's call, the newer one, is refused, and bob goes on.
-func breaks() *tale { return breaksAfter(0) }
+// brokenWaitCycle: bob's call, the newer one, is refused, and bob goes on.
+func brokenWaitCycle() *historyBuilder { return brokenWaitCycleAfter(0) }
 
-func breaksAfter(d actor.Duration) *tale {
-	t := rings().pass(d)
+func brokenWaitCycleAfter(d actor.Duration) *historyBuilder {
+	t := waitCycle().advance(d)
 	end := reply(alice, other)
 	end.Status, end.Reason, end.Pending = actor.Failed, actor.WaitCycle, 1
-	return t.step("n1", 1, refuses(alice, other), end)
+	return t.step("n1", 1, refuseCycle(alice, other), end)
 }
 
-// moves: alice's shard goes to n2 while n1 has something of hers that is not synced.
-func moves(then ...history.Event) *tale {
-	t := newTale()
+// movedActor: alice's shard goes to n2 while n1 has something of hers that is not synced.
+func movedActor(then ...history.Event) *historyBuilder {
+	t := newHistory()
 	t.step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 4096})
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
 		history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
@@ -320,8 +320,8 @@ func moves(then ...history.Event) *tale {
 	return t.step("n1", 0, then...)
 }
 
-func movesBack(after actor.Duration) *tale {
-	t := newTale()
+func movedActorBack(after actor.Duration) *historyBuilder {
+	t := newHistory()
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
 	t.sync("n1")
 	for i, node := range []actor.NodeID{"n2", "n1"} {
@@ -329,24 +329,24 @@ func movesBack(after actor.Duration) *tale {
 		back.Epoch = actor.Epoch(2 + i)
 		t.step(node, 0, back)
 	}
-	return t.pass(after).step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root, Epoch: 3})
+	return t.advance(after).step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root, Epoch: 3})
 }
 
-// streams: a model's answer is shown, its node crashes, and another attempt is
+// streamedAnswer: a model's answer is shown, its node crashes, and another attempt is
 // shown in its place, whose first try came to nothing.
-func streams() *tale {
-	t := newTale()
+func streamedAnswer() *historyBuilder {
+	t := newHistory()
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
 		history.Event{Kind: history.Ask, What: "model", Actor: alice, Parent: root, Step: 1})
 	t.sync("n1").perform("n1", "model", root)
-	t.the(history.Perform, 0).Attempt = 1
-	t.outward("try", 1, 1).outward("act", 1, 1).outward("pass", 1, 1).outward("show", 1, 4)
-	t.outward("take back", 0, 3)
-	return t.outward("try", 2, 1).outward("try", 2, 2).outward("pass", 2, 2).outward("show", 2, 6).outward("show", 2, 7)
+	t.nth(history.Perform, 0).Attempt = 1
+	t.external("try", 1, 1).external("act", 1, 1).external("pass", 1, 1).external("show", 1, 4)
+	t.external("take back", 0, 3)
+	return t.external("try", 2, 1).external("try", 2, 2).external("pass", 2, 2).external("show", 2, 6).external("show", 2, 7)
 }
 
-// outward is something between n1 and who stands behind it.
-func (t *tale) outward(what string, attempt uint32, n uint64) *tale {
+// external is something between n1 and who stands behind it.
+func (t *historyBuilder) external(what string, attempt uint32, n uint64) *historyBuilder {
 	e := history.Event{Kind: history.Perform, What: what, Call: root, Step: 1, Attempt: attempt, N: n}
 	if what == "act" {
 		e.Why = Once
@@ -354,9 +354,9 @@ func (t *tale) outward(what string, attempt uint32, n uint64) *tale {
 	return t.step("n1", 0, e)
 }
 
-// listens: a client hears these events, and the last once more after it went back.
-func listens(events ...uint64) *tale {
-	t := newTale()
+// streamReader: a client hears these events, and the last once more after it went back.
+func streamReader(events ...uint64) *historyBuilder {
+	t := newHistory()
 	hear := func(what string, n uint64) {
 		t.step("n1", 0, history.Event{Kind: history.Perform, What: what, Call: root, Count: 3, N: n})
 	}
@@ -369,16 +369,16 @@ func listens(events ...uint64) *tale {
 	return t
 }
 
-// late30 lets alice's call, on a ring or not, run out of time.
-func late30(t *tale) *tale {
+// expireCall lets alice's call, on a ring or not, run out of time.
+func expireCall(t *historyBuilder) *historyBuilder {
 	late := answer(alice, root, child)
 	late.Status = actor.Failed
-	return t.pass(30*time.Second).step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, late)
+	return t.advance(30*time.Second).step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, late)
 }
 
-// mailbox: alice has n messages of so many bytes waiting behind a turn.
-func mailbox(n, bytes int) *tale {
-	t := newTale()
+// fullMailbox: alice has n messages of so many bytes waiting behind a turn.
+func fullMailbox(n, bytes int) *historyBuilder {
+	t := newHistory()
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
 		history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
 	for i := range n {
@@ -389,9 +389,9 @@ func mailbox(n, bytes int) *tale {
 	return t
 }
 
-// twoTurns: carol takes a second message, after or in the midst of the first.
-func twoTurns(after bool) *tale {
-	t := newTale()
+// consecutiveTurns: carol takes a second message, after or in the midst of the first.
+func consecutiveTurns(after bool) *historyBuilder {
+	t := newHistory()
 	t.step("n1", 2, activate(carol), admit(carol, root, actor.CallID{}, time.Minute), start(carol, root),
 		history.Event{Kind: history.Ask, What: "tool", Actor: carol, Parent: root, Step: 1})
 	if after {
@@ -400,26 +400,26 @@ func twoTurns(after bool) *tale {
 	return t.step("n1", 2, admit(carol, other, actor.CallID{}, time.Minute), start(carol, other), reply(carol, other))
 }
 
-// late: alice begins with what has waited.
-func late(after actor.Duration) *tale {
-	t := newTale()
+// delayedStart: alice begins with what has waited.
+func delayedStart(after actor.Duration) *historyBuilder {
+	t := newHistory()
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
-	return t.pass(after).step("n1", 1, start(alice, root), history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
+	return t.advance(after).step("n1", 1, start(alice, root), history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
 }
 
-// owned is a world whose shards a node has claimed.
-func owned() *tale {
-	return newTale().step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 8})
+// claimedShards is a world whose shards a node has claimed.
+func claimedShards() *historyBuilder {
+	return newHistory().step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 8})
 }
 
-// trip is one client's call and its answer, by itself, at its time.
-func trip(i int) *tale {
-	t := newTale()
+// roundTrip is one client's call and its answer, by itself, at its time.
+func roundTrip(i int) *historyBuilder {
+	t := newHistory()
 	t.now = t.now.Add(actor.Duration(i) * time.Second)
-	t.end["n1"] = uint64(2 * i)
+	t.logEnd["n1"] = uint64(2 * i)
 	id := actor.CallID{7, byte(i >> 16), byte(i >> 8), byte(i)}
 	t.step("n1", 0)
-	e := clientMakes(carol)
+	e := clientCall(carol)
 	e.Call = id
 	t.step("n1", 0, e)
 	t.step("n1", 2, activate(carol), admit(carol, id, actor.CallID{}, time.Minute), start(carol, id), reply(carol, id))

@@ -13,69 +13,69 @@ import (
 // What is done to an actor that keeps a value. The machine swaps: each message
 // leaves a value that nobody else leaves, and is told the one that was there.
 type (
-	leaves struct{ value string }
-	left   struct{ value, found string }
+	pendingSwap struct{ value string }
+	swap        struct{ value, previous string }
 )
 
-var keptModel = &model{spec: LinearKept, init: "",
+var swapsModel = &model{spec: LinearKept, init: "",
 	step: func(state, did any) (any, bool) {
 		switch did := did.(type) {
-		case leaves: // it may have been done: then, later, or after all that was heard of
+		case pendingSwap: // it may have been done: then, later, or after all that was heard of
 			return did.value, true
-		case left:
-			return did.value, state == did.found
+		case swap:
+			return did.value, state == did.previous
 		}
 		return state, true
 	},
-	show: func(did any) string {
+	describe: func(did any) string {
 		switch did := did.(type) {
-		case leaves:
+		case pendingSwap:
 			return fmt.Sprintf("leaves %q", did.value)
-		case left:
-			return fmt.Sprintf("leaves %q, finds %q", did.value, did.found)
+		case swap:
+			return fmt.Sprintf("leaves %q, finds %q", did.value, did.previous)
 		}
 		return ""
 	},
-	lean: leanKept,
+	reduce: reduceSwaps,
 }
 
-// leanKept leaves out what never came back and whose value nobody found: put at
+// reduceSwaps leaves out what never came back and whose value nobody found: put at
 // the end it disturbs no order, and an order from which it is taken stays one.
-func leanKept(ops []*Op) (lean []*Op) {
+func reduceSwaps(ops []*Op) (lean []*Op) {
 	found := map[string]bool{}
 	for _, o := range ops {
-		if l, ok := o.did.(left); ok {
-			found[l.found] = true
+		if l, ok := o.operation.(swap); ok {
+			found[l.previous] = true
 		}
 	}
 	for _, o := range ops {
-		if l, ok := o.did.(leaves); !ok || found[l.value] {
+		if l, ok := o.operation.(pendingSwap); !ok || found[l.value] {
 			lean = append(lean, o)
 		}
 	}
-	for next := joined(lean); len(next) < len(lean); next = joined(lean) {
+	for next := mergeSwaps(lean); len(next) < len(lean); next = mergeSwaps(lean) {
 		lean = next
 	}
 	return lean
 }
 
-// joined makes one of who left a value and who found it, for some: nobody comes
+// mergeSwaps makes one of who left a value and who found it, for some: nobody comes
 // between, as everybody leaves another. Both together happen while both are under
 // way; where they never were at once, or cannot have been in that order, they are
 // left as they are.
-func joined(ops []*Op) []*Op {
+func mergeSwaps(ops []*Op) []*Op {
 	by := map[string]int{} // who leaves a value
 	for i, o := range ops {
-		by[leftBy(o)] = i
+		by[swappedIn(o)] = i
 	}
 	gone := make([]bool, len(ops))
 	next := slices.Clone(ops)
 	for i, o := range ops {
-		second, ok := o.did.(left)
+		second, ok := o.operation.(swap)
 		if !ok || gone[i] {
 			continue
 		}
-		k, ok := by[second.found]
+		k, ok := by[second.previous]
 		if !ok || k == i || gone[k] || next[k] != ops[k] {
 			continue
 		}
@@ -85,12 +85,12 @@ func joined(ops []*Op) []*Op {
 			continue
 		}
 		both := *o
-		both.who, both.from, both.to = first.who+", then "+o.who, from, to
-		both.begun, both.ended = max(first.begun, o.begun), o.ended
-		if l, ok := first.did.(left); ok {
-			both.did, both.ended = left{second.value, l.found}, min(first.ended, o.ended)
+		both.process, both.from, both.to = first.process+", then "+o.process, from, to
+		both.startTime, both.endTime = max(first.startTime, o.startTime), o.endTime
+		if l, ok := first.operation.(swap); ok {
+			both.operation, both.endTime = swap{second.value, l.previous}, min(first.endTime, o.endTime)
 		} else {
-			both.did = leaves{second.value}
+			both.operation = pendingSwap{second.value}
 		}
 		next[i], gone[k] = &both, true
 	}
@@ -104,20 +104,20 @@ func joined(ops []*Op) []*Op {
 	return lean
 }
 
-// leftBy is the value that an operation leaves.
-func leftBy(o *Op) string {
-	if l, ok := o.did.(left); ok {
+// swappedIn is the value that an operation leaves.
+func swappedIn(o *Op) string {
+	if l, ok := o.operation.(swap); ok {
 		return l.value
 	}
-	return o.did.(leaves).value
+	return o.operation.(pendingSwap).value
 }
 
 // Leaves begins a message that leaves a value with an actor.
 func (j *Judge) Leaves(now actor.Time, id actor.ID, who, value string) *Op {
-	return j.begin(&j.kept, id.String(), who, now, leaves{value})
+	return j.begin(&j.swaps, id.String(), who, now, pendingSwap{value})
 }
 
 // Left ends it: the actor says what was there before.
 func (j *Judge) Left(now actor.Time, o *Op, found string) {
-	j.end(o, now, left{o.did.(leaves).value, found})
+	j.end(o, now, swap{o.operation.(pendingSwap).value, found})
 }

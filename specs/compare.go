@@ -12,8 +12,8 @@ import (
 
 // Compare judges a live cell's own state by what its events told.
 func (c *Checker) Compare(s history.State) *Violation {
-	if c.broken != nil {
-		return c.broken
+	if c.violation != nil {
+		return c.violation
 	}
 	cl := c.cell(s.Cell)
 	loaded := 0
@@ -24,22 +24,22 @@ func (c *Checker) Compare(s history.State) *Violation {
 		loaded++
 		c.compare(cl, &s.Actors[i])
 	}
-	if loaded != len(cl.lives) {
-		c.breaks(EventsTellTruth, "%s has %d actors in memory, its events tell of %d", s.Cell, loaded, len(cl.lives))
+	if loaded != len(cl.active) {
+		c.fail(EventsTellTruth, "%s has %d actors in memory, its events tell of %d", s.Cell, loaded, len(cl.active))
 	}
-	return c.broken
+	return c.violation
 }
 
 func (c *Checker) compare(cl *cell, s *history.Actor) {
 	a := c.actors[s.ID]
-	if a == nil || !a.live || a.cell != cl || a.epoch != s.Epoch {
-		c.breaks(EventsTellTruth, "%s is in the memory of %s.%d under epoch %d; its events do not tell so", s.ID, cl.node.id, cl.index, s.Epoch)
+	if a == nil || !a.active || a.cell != cl || a.epoch != s.Epoch {
+		c.fail(EventsTellTruth, "%s is in the memory of %s.%d under epoch %d; its events do not tell so", s.ID, cl.node.id, cl.index, s.Epoch)
 		return
 	}
-	if a.bytes != s.Bytes {
-		c.breaks(EventsTellTruth, "%s has %d bytes waiting, its events tell of %d", a.id, s.Bytes, a.bytes)
+	if a.queuedBytes != s.Bytes {
+		c.fail(EventsTellTruth, "%s has %d bytes waiting, its events tell of %d", a.id, s.Bytes, a.queuedBytes)
 	}
-	runs := slices.SortedFunc(slices.Values(a.runs), func(x, y *run) int { return x.id.Compare(y.id) })
+	runs := slices.SortedFunc(slices.Values(a.openRuns), func(x, y *run) int { return x.id.Compare(y.id) })
 	var queue []actor.CallID
 	turns := s.Turns
 	for _, r := range runs {
@@ -55,42 +55,42 @@ func (c *Checker) compare(cl *cell, s *history.Actor) {
 		}
 		slices.SortFunc(open, actor.CallID.Compare)
 		if len(turns) == 0 || turns[0].Run != r.id || !slices.Equal(turns[0].Open, open) {
-			c.breaks(EventsTellTruth, "%s deals with run %s, which waits for %v; its state says %v", a.id, r.id, open, turns)
+			c.fail(EventsTellTruth, "%s deals with run %s, which waits for %v; its state says %v", a.id, r.id, open, turns)
 			return
 		}
 		turns = turns[1:]
 	}
 	if len(turns) > 0 {
-		c.breaks(EventsTellTruth, "%s deals with run %s, of which its events do not tell", a.id, turns[0].Run)
+		c.fail(EventsTellTruth, "%s deals with run %s, of which its events do not tell", a.id, turns[0].Run)
 	}
 	if !slices.Equal(queue, s.Queue) {
-		c.breaks(EventsTellTruth, "%s has %v waiting, its events tell of %v", a.id, s.Queue, queue)
+		c.fail(EventsTellTruth, "%s has %v waiting, its events tell of %v", a.id, s.Queue, queue)
 	}
 }
 
 // End judges a world in which all has had the time to end.
 func (c *Checker) End() *Violation {
-	if c.broken != nil {
-		return c.broken
+	if c.violation != nil {
+		return c.violation
 	}
-	if c.unowned > 0 {
-		c.breaks(OwnedAgain, "%d shards that had owners are nobody's at the end", c.unowned)
+	if c.unownedShards > 0 {
+		c.fail(OwnedAgain, "%d shards that had owners are nobody's at the end", c.unownedShards)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(c.clients), clientKey.compare) {
-		if cl := c.clients[key]; cl.waits() {
-			c.breaks(EveryCallEnds, "a client at %s waits for call %s to %s since %v", key.node, key.call, cl.to, cl.asked)
+		if cl := c.clients[key]; cl.waiting() {
+			c.fail(EveryCallEnds, "a client at %s waits for call %s to %s since %v", key.node, key.call, cl.to, cl.askedAt)
 		}
 	}
 	for _, id := range slices.SortedFunc(maps.Keys(c.actors), actor.ID.Compare) {
-		for _, r := range c.actors[id].runs {
+		for _, r := range c.actors[id].openRuns {
 			if r.started {
-				c.breaks(TurnComesBack, "%s still deals with call %s", id, r.id)
+				c.fail(TurnComesBack, "%s still deals with call %s", id, r.id)
 			} else {
-				c.breaks(EveryCallEnds, "call %s still waits at %s", r.id, id)
+				c.fail(EveryCallEnds, "call %s still waits at %s", r.id, id)
 			}
 		}
 	}
-	return c.broken
+	return c.violation
 }
 
 func (k clientKey) compare(other clientKey) int {

@@ -50,7 +50,7 @@ type workWalk struct {
 func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	configs, err := ReadConfigs(t.Dir)
 	if err != nil {
-		return complain(1, err)
+		return fail(1, err)
 	}
 	bugs := []string{"none"}
 	for _, c := range configs {
@@ -60,40 +60,40 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	}
 	var all bytes.Buffer
 	for _, bug := range bugs {
-		lines, err := t.draw(ctx, n, seed, workSteps, fmt.Sprintf(workConfig, bug, workSteps), "WorkWalk", "Work")
+		lines, err := t.randomWalks(ctx, n, seed, workSteps, fmt.Sprintf(workConfig, bug, workSteps), "WorkWalk", "Work")
 		if err != nil {
-			return complain(1, err)
+			return fail(1, err)
 		}
-		good, broken, err := keepWalks(&all, bug, lines, out != "")
+		good, broken, err := selectWalks(&all, bug, lines, out != "")
 		if err != nil {
-			return complain(1, err)
+			return fail(1, err)
 		}
 		fmt.Printf("%d walks through Work with Bug = %q: TLC finds nothing in %d\n", good+broken, bug, good)
 		if good+broken != n || bug == "none" && broken > 0 {
-			return complain(1, fmt.Errorf("%d walks were wanted, and of the design none with anything wrong", n))
+			return fail(1, fmt.Errorf("%d walks were wanted, and of the design none with anything wrong", n))
 		}
 	}
 	path := out
 	if path == "" {
 		if path, err = filepath.Abs(filepath.Join(cacheDir, "work_walks.json")); err != nil {
-			return complain(1, err)
+			return fail(1, err)
 		}
 	}
 	if err := os.WriteFile(path, all.Bytes(), 0o644); err != nil || out != "" {
 		if err != nil {
-			return complain(1, err)
+			return fail(1, err)
 		}
 		return 0
 	}
-	if err := goTest(ctx, "./specs", "^TestTwinsOfWorkJudgeAsTLC$", "-work-walks", path); err != nil {
-		return complain(1, fmt.Errorf("the twins judge otherwise: %w", err))
+	if err := goTest(ctx, "./specs", "^TestWorkAgreesWithTLC$", "-work-walks", path); err != nil {
+		return fail(1, fmt.Errorf("the twins judge otherwise: %w", err))
 	}
 	return 0
 }
 
-// keepWalks writes down the walks of the design, and of a defect those in which
+// selectWalks writes down the walks of the design, and of a defect those in which
 // it shows. What looks the same after a step as before is left out.
-func keepWalks(to *bytes.Buffer, bug string, lines []byte, few bool) (good, broken int, err error) {
+func selectWalks(to *bytes.Buffer, bug string, lines []byte, few bool) (good, broken int, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(lines))
 	scan.Buffer(nil, 1<<20)
 	for scan.Scan() {

