@@ -17,7 +17,7 @@ func (c *Checker) agentExists(id actor.ID) bool {
 	return ok
 }
 
-// checkChain judges who stands above a call.
+// checkChain checks the callers above a call: no cycle, and no more of them than allowed.
 func (c *Checker) checkChain(call actor.CallID, chain []actor.ID, to actor.ID) {
 	for i := range chain {
 		if containsAgent(chain[i+1:], chain[i], c.limits.Agents[chain[i].Agent].ByActor) {
@@ -38,14 +38,14 @@ func path(chain []actor.ID, to actor.ID) string {
 	return actor.PathString(append(slices.Clone(chain), to))
 }
 
-// checkCarriedChain judges the chain that a call carries by the one it was made with.
+// checkCarriedChain checks that a message carries the chain its call was made with.
 func (c *Checker) checkCarriedChain(e *history.Event, k *ask) {
 	if !isCallChain(e.Chain, k.parent) {
 		c.fail(AcyclicCalls, "call %s carries the chain %s, its caller is %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
 	}
 }
 
-// admit is a call that its callee takes.
+// admit handles a call that its callee admits.
 func (c *Checker) admit(e *history.Event) {
 	a := c.acting(e)
 	if a == nil || !c.agentExists(e.Actor) {
@@ -97,13 +97,14 @@ func (c *Checker) checkPending(e *history.Event, a *actorState) {
 	}
 }
 
-// deliveredDurable whether the step took in such a message about a call that stands in a log.
+// deliveredDurable reports whether the step received a message with this name, about this call,
+// whose content depends on a log.
 func (c *Checker) deliveredDurable(what string, call actor.CallID) bool {
 	d := c.delivered
 	return d != nil && d.Durable && d.What == what && d.Call == call
 }
 
-// start is a call that gets its turn.
+// start handles a call whose turn begins.
 func (c *Checker) start(e *history.Event) {
 	a := c.acting(e)
 	if a == nil || !c.agentExists(e.Actor) {
@@ -133,7 +134,7 @@ func (c *Checker) start(e *history.Event) {
 	c.checkMailbox(e, a)
 }
 
-// ask is something that a turn wants.
+// ask handles an operation requested by a turn.
 func (c *Checker) ask(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -172,7 +173,7 @@ func (c *Checker) ask(e *history.Event) {
 	}
 }
 
-// requireAskEntry counts the one entry of an action, whatever it asks for.
+// requireAskEntry counts the entry of an ask. All asks of one step of a turn share one entry.
 func (c *Checker) requireAskEntry(a *actorState, e *history.Event) {
 	entries := 0
 	if p := (askPosition{e.Parent, e.Step}); p != c.lastAsk {
@@ -181,7 +182,7 @@ func (c *Checker) requireAskEntry(a *actorState, e *history.Event) {
 	c.requireEntries(a, entries)
 }
 
-// refuse is a call that is not made, or not taken.
+// refuse handles a call that was refused by its caller's or its callee's cell.
 func (c *Checker) refuse(e *history.Event) {
 	c.refusals = append(c.refusals, refusal{e.Call, e.Reason})
 	switch e.Why {
@@ -199,7 +200,7 @@ func (c *Checker) refuse(e *history.Event) {
 	}
 }
 
-// answer is an ask that has come back.
+// answer handles the result of an ask.
 func (c *Checker) answer(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -238,15 +239,15 @@ func (c *Checker) answer(e *history.Event) {
 	c.checkPending(e, a)
 }
 
-// outcomeDiffers tells whether who is answered hears another outcome than the one that
-// stands in the callee's journal, however often it is asked.
+// outcomeDiffers reports whether e carries another outcome than the one in the journal of the
+// callee. Repeated requests must get the same outcome.
 func (r *run) outcomeDiffers(e *history.Event) bool {
 	return r != nil && r.ended && !r.actor.volatile && e.Status != 0 && e.Status != actor.Failed && e.Said != r.outcome
 }
 
-// recordInput notes what a run of an unjournaled actor knows of a log. What it did
-// earlier in the same step does not depend on that, and cannot be told from what
-// it does later: it goes free until the next step.
+// recordInput records whether a run of a volatile actor has read durable data. Effects of the
+// same step that preceded the input do not depend on it, but cannot be distinguished from later
+// ones. All of them are therefore exempt from the gate until the next step.
 func (c *Checker) recordInput(r *run, durable bool) {
 	switch {
 	case !durable || !r.actor.volatile || r.tainted:
@@ -264,7 +265,7 @@ func (c *Checker) close(k *ask) {
 	c.recordChange(change{kind: askClosed, run: k.parent, ask: k})
 }
 
-// cancel is a call that its caller gives up.
+// cancel handles a call that its caller cancels.
 func (c *Checker) cancel(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -276,7 +277,7 @@ func (c *Checker) cancel(e *history.Event) {
 	}
 }
 
-// reply is a call that its callee ends.
+// reply handles a call that its callee completes.
 func (c *Checker) reply(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -303,7 +304,7 @@ func (c *Checker) reply(e *history.Event) {
 	c.checkPending(e, a)
 }
 
-// expire is a clock that has run out.
+// expire handles a timer that has fired.
 func (c *Checker) expire(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -327,7 +328,7 @@ func (c *Checker) expire(e *history.Event) {
 	}
 }
 
-// hold stops a clock until an instant, or lets it go on.
+// hold stops a clock until the given time; 0 restarts it.
 func (c *Checker) hold(e *history.Event, until actor.Time) {
 	a := c.acting(e)
 	if a == nil {
@@ -352,11 +353,13 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 	}
 }
 
-// checkTurnOutlivesCalls: as long as a call stands still, its turn does.
+// checkTurnOutlivesCalls checks that no open call of a run can expire later than the run itself:
+// while a call is held, the turn that waits for it must be held too.
 func (c *Checker) checkTurnOutlivesCalls(r *run) {
 	n := r.actor.cell.node
 	for _, k := range r.asks {
-		// What counted on another node, or before a clock was put back, counts on from another instant.
+		// A duration measured on another node, or before a clock was set back, has another end
+		// here.
 		slack := max(c.slack(&r.clock, n), c.slack(&k.clock, n))
 		if k.open && !r.ended && k.clock.due(k.left) > r.clock.due(r.left).Add(slack) {
 			c.fail(TimeLeftShrinks, "call %s of %s to %s may last %v longer than the turn that waits for it",
@@ -365,21 +368,21 @@ func (c *Checker) checkTurnOutlivesCalls(r *run) {
 	}
 }
 
-// deliver is a message that comes to a cell: at most one in a step.
+// deliver handles a message received by a cell. A step receives at most one.
 func (c *Checker) deliver(e *history.Event) {
 	c.delivered, c.pendingHold = e, nil
-	if e.What == "answered" && !e.Durable { // who sent it was judged there; a client's node passes on what it says
+	if e.What == "answered" && !e.Durable { // checked at its sender; the node of a client only forwards it
 		c.refusals = append(c.refusals, refusal{e.Call, 0})
 	}
 	if e.What == "held" || e.What == "resumed" {
-		// The first word of a call cannot be older than another.
+		// The first Held or Resumed of a call cannot be outdated.
 		if k := c.asks[e.Call]; k != nil && k.open && k.lastHold == 0 && k.parent.actor.id == e.Actor {
 			c.pendingHold = k
 		}
 	}
 }
 
-// send is a message that leaves an actor.
+// send handles a message sent by an actor.
 func (c *Checker) send(e *history.Event) {
 	k := c.asks[e.Call]
 	switch e.What {
@@ -414,10 +417,10 @@ func (c *Checker) send(e *history.Event) {
 	}
 }
 
-// askClient is a client's call, at the cell where it waits.
+// askClient handles a call of a client at the cell that will respond to it.
 func (c *Checker) askClient(e *history.Event) { c.expectResponse(e, e.Peer) }
 
-// expectResponse says that a client waits for one response more.
+// expectResponse records that a client expects one more response.
 func (c *Checker) expectResponse(e *history.Event, to actor.ID) {
 	key := clientKey{e.Call, e.From.Node}
 	at := c.cell(e.From)

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// Limits are what a world was drawn with: the bounds under the names that
-// dispatcher.Limits gives them, and its agents.
+// Limits are the configuration of a simulation: its agents, and its bounds under the names of
+// dispatcher.Limits.
 type Limits struct {
 	AgentCallDepthMax       int
 	AgentCallTimeoutMax     actor.Duration
@@ -19,32 +19,34 @@ type Limits struct {
 	MaxPendingPerActor      int
 	MailboxBytesMax         int
 	RememberDone            actor.Duration
-	// Agents are those that exist, by name. A world may change the map between observations.
+	// Agents are the existing agents by name. A simulation may change the map between
+	// observations.
 	Agents map[string]Agent
-	// Skew is how far two nodes' clocks are apart at most, for clocks that moved
-	// from one to the other.
+	// Skew is the maximum difference between the clocks of two nodes. It is the tolerance for
+	// durations that were measured on more than one node.
 	Skew actor.Duration
-	// Settle is how long after a time of unowned shards cells may still hold an
-	// old table of owners.
+	// Settle is the maximum time that cells may still use a stale table of owners after the last
+	// unowned shard was claimed.
 	Settle actor.Duration
-	// RingBreaksIn is how long a ring of waits may stand while nothing is lost or
-	// late, RingFoundIn how long if all of it is from such a time; 0: that is not judged.
+	// WaitCycleMax is the maximum age of a wait cycle while no message is lost or late.
+	// FirstProbeMax is the maximum age of a cycle of which every wait began in such a period: the
+	// first probe must find it. 0 disables the check.
 	RingBreaksIn, RingFoundIn actor.Duration
 }
 
-// Agent is what a definition promises.
+// Agent holds the properties that a definition declares.
 type Agent struct {
 	Volatile    bool // durability = "none"
 	Interleaved bool
-	ByActor     bool // recursion
+	ByActor     bool // recursion is checked by actor, not by agent
 }
 
-// Checker judges one history, event by event. It stops at the first violation.
+// Checker checks one history, event by event. It stops at the first violation.
 type Checker struct {
 	limits           Limits
-	now              actor.Time // the latest that any node told
-	globalTime       actor.Time // the time outside, once it was told
-	undisturbedSince actor.Time // since when, outside, nothing was lost or late
+	now              actor.Time // latest time reported by any node
+	globalTime       actor.Time // simulation time; 0 until set
+	undisturbedSince actor.Time // simulation time since which no message was lost or late
 
 	actors        map[actor.ID]*actorState
 	runs          map[actor.CallID]*run
@@ -52,45 +54,45 @@ type Checker struct {
 	clients       map[clientKey]*client
 	nodes         map[actor.NodeID]*node
 	shards        []claim
-	unownedShards int        // shards that were claimed once and are not now
-	ownedSince    actor.Time // when the last of them was claimed again
+	unownedShards int        // number of shards that were claimed before and have no owner now
+	ownedSince    actor.Time // time at which the last unowned shard was claimed
 
 	expiries []expiry
-	expired  int // of pasts
+	expired  int // number of leading expiries already processed
 
-	observation     uint64         // counts observations
-	step            uint64         // as the world counts
-	event           *history.Event // at hand
-	stepNode        *node          // whose log this step's changes go to
-	stepStart       int            // where they begin in its changes
-	requiredEntries int            // entries that they must have made
-	lastAsk         askPosition    // the last asking among them
+	observation     uint64         // number of observations
+	step            uint64         // step number of the simulation
+	event           *history.Event // event being checked
+	stepNode        *node          // node to whose log the changes of this step belong
+	stepStart       int            // index of the first of them in the changes of stepNode
+	requiredEntries int            // minimum number of entries this step must append
+	lastAsk         askPosition    // position of the last ask counted in them
 	delivered       *history.Event
-	pendingHold     *ask          // was told to stand still or to go on, and has not yet
-	reactivated     []*actorState // actors of this step that come back from their journal
-	tainting        []*run        // runs that did something before they took in what stands in a log
-	clockChanged    []*run        // runs of this step that a clock of was stopped or started
-	refusals        []refusal     // refusals of the step of which the world has its effects
+	pendingHold     *ask          // ask whose Held or Resumed was delivered and not yet applied
+	reactivated     []*actorState // actors reactivated from their journal in this step
+	tainting        []*run        // runs that acted before they read durable data in this step
+	clockChanged    []*run        // runs of this step of which a clock was stopped or restarted
+	refusals        []refusal     // refusals of this step whose effects have not left yet
 
-	streamPositions map[clientStream]uint64 // the last event that each client has
-	lostRuns        map[actor.CallID]*run   // what unjournaled actors have forgotten, and may still go on
-	revoked         map[int]bool            // clients who may not listen
+	streamPositions map[clientStream]uint64 // last event received by each client of a stream
+	lostRuns        map[actor.CallID]*run   // runs lost by volatile actors; their effects may continue
+	revoked         map[int]bool            // clients whose key is revoked
 
-	seq          uint64        // counts events
-	brokenCycles []brokenCycle // the last ones, in order
+	seq          uint64        // number of events
+	brokenCycles []brokenCycle // most recent ones, in order
 
 	violation *Violation
 }
 
 type claim struct {
-	cell  *cell // nil: nobody's
+	cell  *cell // nil if unowned
 	epoch actor.Epoch
 }
 
-// refusal is a refusal of a call that was not taken, of which nothing is written down.
+// refusal is the refusal of a call that was not admitted. It leaves no entry in the log.
 type refusal struct {
 	call   actor.CallID
-	reason actor.Reason // 0: it is not known here
+	reason actor.Reason // 0 if unknown
 }
 
 type askPosition struct {
@@ -98,7 +100,7 @@ type askPosition struct {
 	step uint32
 }
 
-// New returns a checker of a world in which nothing has happened.
+// New returns a checker for an empty history.
 func New(l Limits) *Checker {
 	return &Checker{limits: l,
 		actors:          map[actor.ID]*actorState{},
@@ -112,8 +114,8 @@ func New(l Limits) *Checker {
 	}
 }
 
-// Observe takes the events of one step of a cell, or of the world. It returns
-// the first violation of the history, now and ever after.
+// Observe checks the events of one step of a cell or of the environment. It returns the first
+// violation of the history, and returns it again on every later call.
 func (c *Checker) Observe(step uint64, events []history.Event) *Violation {
 	if c.violation != nil {
 		return c.violation
@@ -194,7 +196,7 @@ func (c *Checker) observe(e *history.Event) {
 	}
 }
 
-// fail records the first violation.
+// fail records a violation unless there is one already.
 func (c *Checker) fail(spec, format string, args ...any) {
 	if c.violation != nil {
 		return
@@ -206,7 +208,7 @@ func (c *Checker) fail(spec, format string, args ...any) {
 	}
 }
 
-// endStep judges what only a whole step shows.
+// endStep runs the checks that need all events of a step.
 func (c *Checker) endStep() {
 	c.assignPositions(0, 0)
 	if k := c.pendingHold; k != nil && k.open && k.lastHold == 0 && c.violation == nil {
@@ -221,8 +223,8 @@ func (c *Checker) endStep() {
 	c.reactivated, c.clockChanged, c.delivered, c.pendingHold, c.event = c.reactivated[:0], c.clockChanged[:0], nil, nil, nil
 }
 
-// requireEntries says that the step at hand decides something for an actor, which
-// takes so many entries in the log.
+// requireEntries records that the current step changes the state of an actor, and that the change
+// needs this number of entries in the log.
 func (c *Checker) requireEntries(a *actorState, entries int) {
 	if a.volatile {
 		return
@@ -233,14 +235,15 @@ func (c *Checker) requireEntries(a *actorState, entries int) {
 	c.requiredEntries += entries
 }
 
-// recordAppend is the log's end behind a step that wrote something.
+// recordAppend records the end of the log after a step that wrote entries.
 func (c *Checker) recordAppend(e *history.Event) {
 	n := c.node(e.From.Node)
 	n.end = e.Pos
 	c.assignPositions(e.Pos, e.Wrote)
 }
 
-// assignPositions gives a step's changes their place in the log.
+// assignPositions sets the log position of the changes of the current step. A step that appended
+// fewer entries than its changes need violates AckedIsDurable.
 func (c *Checker) assignPositions(pos uint64, wrote int) {
 	if wrote < c.requiredEntries {
 		c.fail(AckedIsDurable, "a step of %s decided what takes %d entries or more, and appended %d", c.stepNode.id, c.requiredEntries, wrote)
@@ -274,7 +277,7 @@ func (c *Checker) cell(at actor.Address) *cell {
 	return cl
 }
 
-// slack is by how much a clock may differ from what this node takes it for.
+// slack returns the tolerance for a duration that was not measured on the clock of n alone.
 func (c *Checker) slack(w *stopwatch, n *node) actor.Duration {
 	if w.mixed || w.node != n || n.clockBehind {
 		return c.limits.Skew
@@ -282,7 +285,8 @@ func (c *Checker) slack(w *stopwatch, n *node) actor.Duration {
 	return 0
 }
 
-// acting is the actor that takes a step, if it may.
+// acting returns the actor that takes the step, or nil if it may not: it must be active at this
+// address and under this epoch.
 func (c *Checker) acting(e *history.Event) *actorState {
 	a := c.actors[e.Actor]
 	switch {
@@ -325,7 +329,7 @@ func (c *Checker) activate(e *history.Event) {
 		c.fail(SingleActivation, "%s is active on %s and on %s under one epoch %d", a.id, a.at, e.From, a.epoch)
 		return
 	}
-	if a.active { // its old cell does not know yet that it has lost it
+	if a.active { // its former cell has not learned of the loss yet
 		a.cell.leave(a)
 		c.dropVolatile(a)
 	}
@@ -353,8 +357,8 @@ func (c *Checker) deactivate(e *history.Event) {
 	}
 }
 
-// checkResent: who comes back with open calls asks them again at once. Without
-// an owner of the callee's shard it cannot.
+// checkResent checks that a reactivated actor resends its open calls in the same step. It is
+// skipped while the shard of a callee may have no known owner.
 func (c *Checker) checkResent(a *actorState) {
 	if c.unownedShards > 0 || c.ownedSince != 0 && c.now < c.ownedSince.Add(c.limits.Settle) || !a.active {
 		return
@@ -368,7 +372,7 @@ func (c *Checker) checkResent(a *actorState) {
 	}
 }
 
-// restart is the new incarnation of a cell, or of a node that has crashed.
+// restart records a new incarnation of a cell, or of a node that has crashed.
 func (c *Checker) restart(e *history.Event) {
 	n := c.node(e.From.Node)
 	n.clockBehind = n.clockBehind || e.At < n.died

@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// Compare judges a live cell's own state by what its events told.
+// Compare checks the state of a running cell against the state derived from its events.
 func (c *Checker) Compare(s history.State) *Violation {
 	if c.violation != nil {
 		return c.violation
@@ -19,7 +19,7 @@ func (c *Checker) Compare(s history.State) *Violation {
 	loaded := 0
 	for i := range s.Actors {
 		if a := c.actors[s.Actors[i].ID]; !s.Actors[i].Loaded || a != nil && s.Actors[i].Epoch < a.epoch {
-			continue // not there yet, or it has moved away and the cell has not been told
+			continue // not activated yet, or moved away without the cell having learned of it
 		}
 		loaded++
 		c.compare(cl, &s.Actors[i])
@@ -68,7 +68,8 @@ func (c *Checker) compare(cl *cell, s *history.Actor) {
 	}
 }
 
-// End judges a world in which all has had the time to end.
+// End checks that no work is open at the end of a simulation. All calls must have had the time to
+// complete.
 func (c *Checker) End() *Violation {
 	if c.violation != nil {
 		return c.violation

@@ -9,7 +9,7 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// claim is a cell that owns shards from now on. Epochs of a shard only rise.
+// claim handles a cell that becomes the owner of shards. The epoch of a shard never decreases.
 func (c *Checker) claim(e *history.Event) {
 	if n := int(e.ShardHi) - len(c.shards); n > 0 {
 		c.shards = append(c.shards, make([]claim, n)...)
@@ -29,7 +29,7 @@ func (c *Checker) claim(e *history.Event) {
 	}
 }
 
-// lose is a cell that does not own shards any more.
+// lose handles a cell that is no longer the owner of shards.
 func (c *Checker) lose(e *history.Event) {
 	from := c.cell(e.From)
 	for s := e.ShardLo; s < e.ShardHi && int(s) < len(c.shards); s++ {
@@ -40,7 +40,7 @@ func (c *Checker) lose(e *history.Event) {
 	}
 }
 
-// perform is an effect that leaves its node. What it depends on must be durable.
+// perform handles an effect that leaves its node. The entries it depends on must be durable.
 func (c *Checker) perform(e *history.Event) {
 	n := c.node(e.From.Node)
 	if e.Pos > e.Synced && !c.ungated(n, e) {
@@ -87,18 +87,18 @@ func (c *Checker) perform(e *history.Event) {
 	}
 }
 
-// ungated tells whether an effect depends on no log: it says no where nothing was
-// written down, or speaks of a run that stands in none.
+// ungated reports whether an effect depends on no log entry: it is a refusal of a call that was
+// never admitted, or it belongs to a run without durable input.
 func (c *Checker) ungated(n *node, e *history.Event) bool {
 	r := c.runs[e.Call]
 	refuses := e.Status == actor.Failed && (r == nil || !r.ended || !r.started || r.status != e.Status || r.reason != e.Reason || c.takeRefusal(e))
 	switch e.What {
 	case "respond":
 		if refuses || e.Status == actor.Failed && e.Reason == actor.Deadline {
-			return true // the client's own clock may be what ran out
+			return true // the timer of the client itself may have fired
 		}
 		if e.Status == 0 && r != nil && r.actor.volatile && !r.ended {
-			return true // held: that it has the call is no secret of an unjournaled actor
+			return true // held: a volatile actor may reveal that it has admitted the call
 		}
 		if r == nil {
 			cl := c.clients[clientKey{e.Call, e.From.Node}]
@@ -110,25 +110,26 @@ func (c *Checker) ungated(n *node, e *history.Event) bool {
 		case "probe":
 			return true
 		case "request", "cancel":
-			return k == nil || k.sentUngated // nil: a client's
+			return k == nil || k.sentUngated // nil for a call of a client
 		case "answered", "held", "resumed", "open":
 			k = nil
 		}
 		if k != nil && k.parent.actor.cell.node == n {
-			return k.sentUngated || refuses // it is the caller who speaks
+			return k.sentUngated || refuses // sent by the caller, not the callee
 		}
 		if e.Attempt > 0 {
-			return true // a client's request, sent again: it tells of no log
+			return true // a repeated client request reveals nothing about a log
 		}
-		// That it has the call is no secret of an unjournaled actor, whatever its turn took in.
+		// A volatile actor may reveal that it has admitted a call, whatever input its turn has
+		// read.
 		return refuses || r == nil || r.actor.cell.node != n || r.ungated() || r.actor.volatile && !r.ended
 	}
 	return r == nil || r.ungated()
 }
 
-// takeRefusal tells whether what leaves is a refusal of this step, or one that came
-// with it, once for each: a repeat that came as well may have been taken, and have
-// ended with the same reason.
+// takeRefusal reports whether the effect is a refusal made or received in this step, and consumes
+// that refusal. Each refusal counts once: a repeat of the same call may have been admitted and
+// have failed for the same reason.
 func (c *Checker) takeRefusal(e *history.Event) bool {
 	i := slices.IndexFunc(c.refusals, func(n refusal) bool { return n.call == e.Call && (n.reason == e.Reason || n.reason == 0) })
 	if i < 0 {
@@ -138,5 +139,6 @@ func (c *Checker) takeRefusal(e *history.Event) bool {
 	return true
 }
 
-// ungated tells whether nothing of the run stands in a log.
+// ungated reports whether the effects of a run need no gate: its actor is volatile and the run
+// has read no durable data.
 func (r *run) ungated() bool { return r.actor.volatile && !r.tainted }

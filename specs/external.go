@@ -7,22 +7,22 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// What a run has models and external agents do, what of their answers is shown,
-// and what clients hear of it.
+// Requests of runs to models and external agents, the fragments of their answers shown to
+// clients, and the event streams of clients.
 
-// externalEffect is one thing that a run has a model or an external agent do: an ask at
-// its place, over all attempts.
+// externalEffect is one request of a run to a model or an external agent: an ask at its position
+// in the run, across all attempts.
 type externalEffect struct {
 	step  uint32
 	index uint16
-	begun bool // an external agent that must not repeat it has begun with it
+	begun bool // an external agent that must not repeat the request has begun it
 
-	attempt   uint32       // the last that was sent to it
-	sender    actor.NodeID // who sent it: an unjournaled actor that has moved counts anew
-	forwarded bool         // something of this attempt's answer was passed on
+	attempt   uint32       // last attempt sent
+	sender    actor.NodeID // sender of that attempt; a volatile actor that has moved restarts its attempt numbers
+	forwarded bool         // part of the answer of this attempt was forwarded
 
-	shownAttempt uint32 // the attempt of the pieces that stand
-	firstShown   uint64 // the first of these; 0: none stands
+	shownAttempt uint32 // attempt of the fragments currently shown
+	firstShown   uint64 // number of the first event that shows them; 0 if there is none
 }
 
 func (r *run) external(e *history.Event) *externalEffect {
@@ -39,7 +39,7 @@ func (r *run) external(e *history.Event) *externalEffect {
 // Once in the Why of a Perform marks an effect that must not be repeated.
 const Once = "once"
 
-// observeExternal is what passes between a node and who stands behind it.
+// observeExternal checks an exchange between a node and a model or external agent.
 func (c *Checker) observeExternal(e *history.Event) {
 	r := c.runs[e.Call]
 	if r == nil {
@@ -51,7 +51,7 @@ func (c *Checker) observeExternal(e *history.Event) {
 		if e.N == 1 {
 			o.attempt, o.sender, o.forwarded = e.Attempt, e.From.Node, false
 		}
-		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted { // an owner of before may still try, unheard
+		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted { // a former owner may still retry and has forwarded nothing
 			c.fail(RetriedUnheard, "%s has %d.%d of run %s tried once more, of which something was passed on", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":
@@ -82,21 +82,21 @@ func (c *Checker) observeExternal(e *history.Event) {
 	}
 }
 
-// clientStream is a client who reads the stream of a run.
+// clientStream identifies the event stream of one run to one client.
 type clientStream struct {
 	client int
 	run    actor.CallID
 }
 
-// observeStream is an event of a run that came to a client, where it begins to listen, or
-// that it may not listen any more.
+// observeStream handles an event delivered to a client, the position at which a client
+// subscribes, or the revocation of its key.
 func (c *Checker) observeStream(e *history.Event) {
 	at := clientStream{e.Count, e.Call}
 	switch before := c.streamPositions[at]; {
 	case e.What == "revoke":
 		c.revoked[e.Count] = true
 		return
-	case e.What == "listen": // with a key that is good
+	case e.What == "listen": // with a valid key
 		delete(c.revoked, e.Count)
 	case c.revoked[e.Count]:
 		c.fail(RevokedHearNothing, "client %d is told event %d of run %s, and its key is revoked", e.Count, e.N, e.Call)

@@ -17,7 +17,7 @@ var (
 	root, child, other = actor.CallID{1}, actor.CallID{2}, actor.CallID{3}
 )
 
-// historyBuilder is a history in the making: steps of events, told in order.
+// historyBuilder builds a history as a list of steps, each with its events in order.
 type historyBuilder struct {
 	steps  [][]history.Event
 	now    actor.Time
@@ -31,7 +31,7 @@ func newHistory() *historyBuilder {
 
 func at(node actor.NodeID) actor.Address { return actor.Address{Node: node, Incarnation: 1} }
 
-// step is one of a cell of the node, which wrote so many entries.
+// step adds a step of a cell of the node that appends the given number of entries.
 func (t *historyBuilder) step(node actor.NodeID, wrote int, events ...history.Event) *historyBuilder {
 	for i := range events {
 		e := &events[i]
@@ -56,7 +56,7 @@ func (t *historyBuilder) sync(node actor.NodeID) *historyBuilder {
 	return t.step(node, 0, history.Event{Kind: history.Sync, Synced: t.logEnd[node]})
 }
 
-// perform is an effect of the step before.
+// perform adds an effect that depends on the preceding step.
 func (t *historyBuilder) perform(node actor.NodeID, what string, call actor.CallID) *historyBuilder {
 	return t.step(node, 0, history.Event{Kind: history.Perform, What: what, Call: call, Status: actor.Succeeded, Pos: t.logEnd[node], Synced: t.synced[node]})
 }
@@ -68,7 +68,7 @@ func (t *historyBuilder) crash(node actor.NodeID) *historyBuilder {
 
 func (t *historyBuilder) advance(d actor.Duration) *historyBuilder { t.now = t.now.Add(d); return t }
 
-// nth is the nth event of a kind, from 0.
+// nth returns the nth event of a kind, counted from 0.
 func (t *historyBuilder) nth(kind history.Kind, nth int) *history.Event {
 	for _, step := range t.steps {
 		for i := range step {
@@ -95,7 +95,7 @@ func (t *historyBuilder) drop(kind history.Kind, nth int) {
 	}
 }
 
-// The events, with what matters of them.
+// Constructors of events. They set the fields that the checker reads.
 func activate(id actor.ID) history.Event {
 	return history.Event{Kind: history.Activate, Actor: id, Durable: id != volatileActor}
 }
@@ -142,7 +142,7 @@ func holdEvent(kind history.Kind, what string, id actor.ID, call actor.CallID, n
 	return history.Event{Kind: kind, What: what, Actor: id, Call: call, N: n, Until: until}
 }
 
-// callerOnly: a client calls alice on n1, who calls bob on n2.
+// callerOnly: a client calls alice on n1, and alice calls bob on n2.
 func callerOnly() *historyBuilder { return callerOnlyFrom(newHistory()) }
 
 func callerOnlyFrom(t *historyBuilder) *historyBuilder {
@@ -154,7 +154,7 @@ func callerOnlyFrom(t *historyBuilder) *historyBuilder {
 	return t.sync("n1").perform("n1", "send", child)
 }
 
-// calleeReplies: bob takes the call and asks for a tool.
+// calleeReplies: bob admits the call, runs a tool and replies.
 func calleeReplies(t *historyBuilder) *historyBuilder {
 	tool := history.Event{Kind: history.Ask, What: "tool", Actor: bob, Parent: child, Step: 1}
 	t.step("n2", 2, message(history.Deliver, "request", child, alice, bob), activate(bob), admit(bob, child, root, 30*time.Second, alice), start(bob, child), tool)
@@ -164,7 +164,7 @@ func calleeReplies(t *historyBuilder) *historyBuilder {
 	return t.sync("n2").perform("n2", "send", child)
 }
 
-// callerReplies: alice has bob's answer and ends her turn.
+// callerReplies: alice receives the reply of bob and completes her turn.
 func callerReplies(t *historyBuilder) *historyBuilder {
 	t.step("n1", 2, message(history.Deliver, "answered", child, bob, alice), answer(alice, root, child), reply(alice, root))
 	return t.sync("n1").perform("n1", "respond", root)
@@ -172,7 +172,7 @@ func callerReplies(t *historyBuilder) *historyBuilder {
 
 func completeCall() *historyBuilder { return callerReplies(calleeReplies(callerOnly())) }
 
-// heldCall: bob waits for a person for 50 s, then alice's clock runs out.
+// heldCall: bob waits for a person for 50 s. Later the timer of alice's call fires.
 func heldCall(after actor.Duration) *historyBuilder {
 	t := callerOnly()
 	until := t.now.Add(50 * time.Second)
@@ -186,35 +186,35 @@ func heldCall(after actor.Duration) *historyBuilder {
 	return t
 }
 
-// callerCrash: alice has called bob, her node crashes before it is synced, and comes back.
+// callerCrash: alice has called bob. Her node crashes, loses unsynced entries and restarts.
 func callerCrash(again bool) *historyBuilder {
 	t := callerOnly()
 	t.step("n1", 0, history.Event{Kind: history.Deliver, What: "cancel", Call: other, Actor: carol})
 	t.crash("n1").step("n1", 0, history.Event{Kind: history.Restart, From: actor.Address{Node: "n1", Incarnation: 2}})
-	back := []history.Event{activate(alice)}
+	reactivated := []history.Event{activate(alice)}
 	if again {
-		back = append(back, request(alice, root, child, bob, 30*time.Second, alice))
+		reactivated = append(reactivated, request(alice, root, child, bob, 30*time.Second, alice))
 	}
-	for i := range back {
-		back[i].From = actor.Address{Node: "n1", Incarnation: 2}
+	for i := range reactivated {
+		reactivated[i].From = actor.Address{Node: "n1", Incarnation: 2}
 	}
-	return t.step("n1", 0, back...)
+	return t.step("n1", 0, reactivated...)
 }
 
-// volatileCaller: volant, who keeps no journal, takes in something from bob's log.
+// volatileCaller: the volatile actor receives a reply that depends on bob's log.
 func volatileCaller(durable bool) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 0, clientCall(volatileActor))
 	t.step("n1", 0, activate(volatileActor), admit(volatileActor, root, actor.CallID{}, time.Minute), start(volatileActor, root),
 		childCall(volatileActor, root, child, bob, 30*time.Second, volatileActor), request(volatileActor, root, child, bob, 30*time.Second, volatileActor))
 	t.step("n1", 2, activate(bob), admit(bob, child, root, 30*time.Second, volatileActor), start(bob, child), reply(bob, child))
-	word := message(history.Deliver, "answered", child, bob, volatileActor)
-	word.Durable = durable
-	t.step("n1", 0, word, answer(volatileActor, root, child), reply(volatileActor, root))
+	outcome := message(history.Deliver, "answered", child, bob, volatileActor)
+	outcome.Durable = durable
+	t.step("n1", 0, outcome, answer(volatileActor, root, child), reply(volatileActor, root))
 	return t.perform("n1", "respond", root)
 }
 
-// volatileResend: volant sends its call again, before or after it took in something from bob's log.
+// volatileResend: the volatile actor resends its call, before or after it received durable data.
 func volatileResend(before bool) *historyBuilder {
 	t := volatileCaller(true)
 	t.steps = t.steps[:len(t.steps)-1]
@@ -229,22 +229,23 @@ func volatileResend(before bool) *historyBuilder {
 	return t.perform("n1", "send", child)
 }
 
-// replyOrRefusal: bob's node tells alice of a call that it did, or that it would not take a repeat.
+// replyOrRefusal: bob's node sends alice either the outcome of a call or the refusal of its
+// repeat.
 func replyOrRefusal(status actor.Status) *historyBuilder {
 	t := calleeReplies(callerOnly())
-	t.step("n2", 1, admit(bob, other, actor.CallID{}, time.Second)) // what makes the log longer than it is synced
+	t.step("n2", 1, admit(bob, other, actor.CallID{}, time.Second)) // makes the log longer than its synced part
 	t.perform("n2", "send", child)
 	t.nth(history.Perform, 3).Status = status
 	return t
 }
 
-// refusedThenAdmitted: bob's node refuses a call and takes its repeat, which ends for the
-// same reason; so many words of it leave before that is synced.
-func refusedThenAdmitted(words int) *historyBuilder {
+// refusedThenAdmitted: bob's node refuses a call and admits its repeat, which fails for the same
+// reason. This number of replies leaves before that is synced.
+func refusedThenAdmitted(replies int) *historyBuilder {
 	t := callerOnly()
 	t.step("n2", 3, activate(bob), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: bob, Call: child}),
 		admit(bob, child, root, 30*time.Second, alice), start(bob, child), busy(reply(bob, child)), busy(message(history.Send, "answered", child, bob, alice)))
-	for range words {
+	for range replies {
 		t.perform("n2", "send", child)
 		last := &t.steps[len(t.steps)-1][0]
 		*last = busy(*last)
@@ -252,16 +253,16 @@ func refusedThenAdmitted(words int) *historyBuilder {
 	return t
 }
 
-// refusalToClient: alice's node refuses a client's call and takes its repeat, which ends for
-// the same reason; the client is told what was sent, which may be the one or the other.
+// refusalToClient: alice's node refuses a client call and admits its repeat, which fails for the
+// same reason. The client receives one of the two replies.
 func refusalToClient(durable bool) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 0, clientCall(alice))
 	t.step("n1", 3, activate(alice), busy(history.Event{Kind: history.Refuse, Why: "callee", Actor: alice, Call: root}),
 		admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), busy(reply(alice, root)))
-	word := message(history.Deliver, "answered", root, alice, actor.ID{})
-	word.Durable = durable
-	t.step("n1", 0, word).perform("n1", "respond", root)
+	outcome := message(history.Deliver, "answered", root, alice, actor.ID{})
+	outcome.Durable = durable
+	t.step("n1", 0, outcome).perform("n1", "respond", root)
 	last := &t.steps[len(t.steps)-1][0]
 	*last = busy(*last)
 	return t
@@ -272,7 +273,8 @@ func busy(e history.Event) history.Event {
 	return e
 }
 
-// staleRepeat: a repeat that was sent to an old epoch comes as the call gets its turn.
+// staleRepeat: a repeat sent to an old epoch arrives in the step in which the turn of the call
+// starts.
 func staleRepeat() *historyBuilder {
 	t := newHistory()
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
@@ -281,7 +283,8 @@ func staleRepeat() *historyBuilder {
 	return t.step("n1", 1, repeat, history.Event{Kind: history.Drop, Actor: alice, Call: root, Why: "epoch"}, start(alice, root), reply(alice, root))
 }
 
-// waitCycle: alice calls bob and bob alice, each in a turn of its own. Both calls wait.
+// waitCycle: alice calls bob and bob calls alice, each in a turn of its own. Both calls are
+// queued.
 func waitCycle() *historyBuilder {
 	t := newHistory()
 	second := actor.CallID{10}
@@ -297,7 +300,7 @@ func refuseCycle(id actor.ID, call actor.CallID) history.Event {
 	return history.Event{Kind: history.RefuseWaitCycle, Actor: id, Call: call, Ring: cycleHops}
 }
 
-// brokenWaitCycle: bob's call, the newer one, is refused, and bob goes on.
+// brokenWaitCycle: the newer call, made by bob, is refused, and bob continues.
 func brokenWaitCycle() *historyBuilder { return brokenWaitCycleAfter(0) }
 
 func brokenWaitCycleAfter(d actor.Duration) *historyBuilder {
@@ -307,16 +310,16 @@ func brokenWaitCycleAfter(d actor.Duration) *historyBuilder {
 	return t.step("n1", 1, refuseCycle(alice, other), end)
 }
 
-// movedActor: alice's shard goes to n2 while n1 has something of hers that is not synced.
+// movedActor: the shard of alice moves to n2 while n1 has unsynced entries of hers.
 func movedActor(then ...history.Event) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 4096})
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
 		history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
 	t.step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 4096})
-	back := activate(alice)
-	back.Epoch = 2
-	t.step("n2", 0, back)
+	reactivated := activate(alice)
+	reactivated.Epoch = 2
+	t.step("n2", 0, reactivated)
 	return t.step("n1", 0, then...)
 }
 
@@ -325,15 +328,15 @@ func movedActorBack(after actor.Duration) *historyBuilder {
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
 	t.sync("n1")
 	for i, node := range []actor.NodeID{"n2", "n1"} {
-		back := activate(alice)
-		back.Epoch = actor.Epoch(2 + i)
-		t.step(node, 0, back)
+		reactivated := activate(alice)
+		reactivated.Epoch = actor.Epoch(2 + i)
+		t.step(node, 0, reactivated)
 	}
 	return t.advance(after).step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root, Epoch: 3})
 }
 
-// streamedAnswer: a model's answer is shown, its node crashes, and another attempt is
-// shown in its place, whose first try came to nothing.
+// streamedAnswer: a fragment of a model's answer is shown and its node crashes. Another attempt
+// replaces it; the first try of that attempt fails.
 func streamedAnswer() *historyBuilder {
 	t := newHistory()
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
@@ -345,7 +348,7 @@ func streamedAnswer() *historyBuilder {
 	return t.external("try", 2, 1).external("try", 2, 2).external("pass", 2, 2).external("show", 2, 6).external("show", 2, 7)
 }
 
-// external is something between n1 and who stands behind it.
+// external adds an exchange between n1 and a model or external agent.
 func (t *historyBuilder) external(what string, attempt uint32, n uint64) *historyBuilder {
 	e := history.Event{Kind: history.Perform, What: what, Call: root, Step: 1, Attempt: attempt, N: n}
 	if what == "act" {
@@ -354,7 +357,7 @@ func (t *historyBuilder) external(what string, attempt uint32, n uint64) *histor
 	return t.step("n1", 0, e)
 }
 
-// streamReader: a client hears these events, and the last once more after it went back.
+// streamReader: a client receives these events, resubscribes and receives the last one again.
 func streamReader(events ...uint64) *historyBuilder {
 	t := newHistory()
 	hear := func(what string, n uint64) {
@@ -369,14 +372,14 @@ func streamReader(events ...uint64) *historyBuilder {
 	return t
 }
 
-// expireCall lets alice's call, on a ring or not, run out of time.
+// expireCall lets the call of alice expire, in a wait cycle or not.
 func expireCall(t *historyBuilder) *historyBuilder {
 	late := answer(alice, root, child)
 	late.Status = actor.Failed
 	return t.advance(30*time.Second).step("n1", 1, history.Event{Kind: history.Expire, What: "call", Actor: alice, Call: child, Parent: root, Step: 1}, late)
 }
 
-// fullMailbox: alice has n messages of so many bytes waiting behind a turn.
+// fullMailbox: n messages of the given size are queued behind a turn of alice.
 func fullMailbox(n, bytes int) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root),
@@ -389,7 +392,7 @@ func fullMailbox(n, bytes int) *historyBuilder {
 	return t
 }
 
-// consecutiveTurns: carol takes a second message, after or in the midst of the first.
+// consecutiveTurns: carol starts a second turn, after or during the first.
 func consecutiveTurns(after bool) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 2, activate(carol), admit(carol, root, actor.CallID{}, time.Minute), start(carol, root),
@@ -400,19 +403,19 @@ func consecutiveTurns(after bool) *historyBuilder {
 	return t.step("n1", 2, admit(carol, other, actor.CallID{}, time.Minute), start(carol, other), reply(carol, other))
 }
 
-// delayedStart: alice begins with what has waited.
+// delayedStart: alice starts the turn of a queued message after the given time.
 func delayedStart(after actor.Duration) *historyBuilder {
 	t := newHistory()
 	t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute))
 	return t.advance(after).step("n1", 1, start(alice, root), history.Event{Kind: history.Ask, What: "tool", Actor: alice, Parent: root, Step: 1})
 }
 
-// claimedShards is a world whose shards a node has claimed.
+// claimedShards is a history in which one node has claimed shards.
 func claimedShards() *historyBuilder {
 	return newHistory().step("n1", 0, history.Event{Kind: history.Claim, Epoch: 1, ShardHi: 8})
 }
 
-// roundTrip is one client's call and its answer, by itself, at its time.
+// roundTrip is the ith client call and its reply, in steps of its own, i seconds after the start.
 func roundTrip(i int) *historyBuilder {
 	t := newHistory()
 	t.now = t.now.Add(actor.Duration(i) * time.Second)

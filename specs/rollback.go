@@ -8,18 +8,18 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// A journaled actor is what its entries say. An entry counts at once for who
-// follows in the same log, and for good when it is synced; a crash takes back
-// those at the log's end that were not. So each change is noted with the end of
-// its step's entries, until the log is durable up to there.
+// A change is a modification of the derived state of a journaled actor, made by the entries of
+// one step. Later steps on the same log see it at once. It is final when the log is synced up to
+// pos, the end of the step's entries. A crash undoes the changes that were not synced, from the
+// newest to the oldest.
 type change struct {
 	pos      uint64
 	kind     uint8
-	undone   bool // taken back already: another node has the actor, and has never seen it
+	undone   bool // undone already: another node owns the actor and never read these entries
 	run      *run
 	ask      *ask
-	clock    stopwatch // before
-	lastHold uint64    // before
+	clock    stopwatch // value before the change
+	lastHold uint64    // value before the change
 }
 
 const (
@@ -39,7 +39,7 @@ func (c *Checker) recordChange(ch change) {
 	}
 }
 
-// undo makes the last change undone, and as if it had never been.
+// undo restores the state before a change. Changes MUST be undone newest first.
 func (c *Checker) undo(ch *change) {
 	r, a := ch.run, ch.run.actor
 	switch ch.kind {
@@ -92,7 +92,8 @@ func (a *actorState) remove(r *run) {
 	}
 }
 
-// recordSync makes changes final. What a newer owner has never seen must not be among them.
+// recordSync makes changes final. A change that the current owner of an actor has never read must
+// not become durable.
 func (c *Checker) recordSync(n *node, pos uint64) {
 	done := 0
 	for done < len(n.changes) && n.changes[done].pos <= pos {
@@ -107,7 +108,7 @@ func (c *Checker) recordSync(n *node, pos uint64) {
 	n.synced = max(n.synced, pos)
 }
 
-// recordCrash ends all that was in the memory of a node, and what its disk did not keep.
+// recordCrash discards the memory of a node and the entries that its disk did not keep.
 func (c *Checker) recordCrash(n *node, kept uint64, at actor.Time) {
 	n.died = at
 	if c.recordSync(n, kept); c.violation != nil {
@@ -125,7 +126,7 @@ func (c *Checker) recordCrash(n *node, kept uint64, at actor.Time) {
 	n.end, n.synced = kept, kept
 }
 
-// stopCell ends a cell. Its actors' journals stay.
+// stopCell ends an incarnation of a cell. The journals of its actors remain.
 func (c *Checker) stopCell(cl *cell) {
 	cl.generation++
 	for _, a := range cl.active {
@@ -136,9 +137,9 @@ func (c *Checker) stopCell(cl *cell) {
 	cl.active = cl.active[:0]
 }
 
-// recordMove takes from an actor what its last node has not made durable: whoever
-// reads its journal elsewhere does not find it. Its clocks go on by another
-// node's time, and are not exact again when they come back.
+// recordMove undoes the changes of an actor that its previous node has not synced, because the
+// new owner cannot read them. Its clocks continue on another node's time. They stay inexact even
+// if the actor returns.
 func (c *Checker) recordMove(a *actorState) {
 	from := a.cell.node
 	for i := len(from.changes) - 1; i >= 0; i-- {
@@ -155,7 +156,7 @@ func (c *Checker) recordMove(a *actorState) {
 	}
 }
 
-// dropVolatile forgets what an unjournaled actor had in memory.
+// dropVolatile discards the state that a volatile actor had in memory.
 func (c *Checker) dropVolatile(a *actorState) {
 	if !a.volatile {
 		return
@@ -174,7 +175,7 @@ func (c *Checker) dropVolatile(a *actorState) {
 	a.openRuns, a.queued, a.queuedBytes, a.pending = a.openRuns[:0], 0, 0, 0
 }
 
-// expiry is something to be forgotten.
+// expiry is a record to be discarded at a given time.
 type expiry struct {
 	at     actor.Time
 	run    *run
@@ -183,7 +184,7 @@ type expiry struct {
 
 func (c *Checker) scheduleForget(p expiry) { c.expiries = append(c.expiries, p) }
 
-// forget drops what is over and cannot be asked for again.
+// forget discards completed calls that cannot be repeated any more.
 func (c *Checker) forget() {
 	for c.expired < len(c.expiries) && c.expiries[c.expired].at < c.now {
 		p := c.expiries[c.expired]

@@ -10,13 +10,13 @@ import (
 	"github.com/troupe-run/troupe/specs/linear"
 )
 
-// Spec is a property that must hold, under its name in tla/.
+// Spec is a property that must hold. It has the name of its counterpart in tla/.
 type Spec struct {
 	Name string
 	Says string
 }
 
-// The names of the specs.
+// Names of the specs.
 const (
 	SingleActivation      = "SingleActivation"
 	FencedWrites          = "FencedWrites"
@@ -85,7 +85,8 @@ var all = []Spec{
 	{OwnedAgain, "What nobody owns is owned again, once nodes run and messages come in time."},
 }
 
-// All lists the specs: those that a Checker judges, and those of whole histories.
+// All returns the specs: those checked by a Checker and those of package linear, which checks
+// whole histories.
 func All() []Spec {
 	list := slices.Clone(all)
 	for _, s := range linear.Specs() {
@@ -94,15 +95,16 @@ func All() []Spec {
 	return list
 }
 
-// Violation is a spec that did not hold.
+// Violation describes a spec that did not hold.
 type Violation struct {
 	Spec     string
-	Sentence string        // who, and what was wrong
-	Event    history.Event // where it showed; its zero value if in no event
+	Sentence string        // the participants and the failed condition
+	Event    history.Event // event that revealed the violation; zero if there is none
 	Step     uint64
 }
 
-// String names the spec, says who and when, and shows the event.
+// String returns the name of the spec, the step, the detail, the event and the meaning of the
+// spec.
 func (v *Violation) String() string {
 	s := fmt.Sprintf("%s broken in step %d: %s", v.Spec, v.Step, v.Sentence)
 	if v.Event.Kind != 0 {

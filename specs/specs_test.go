@@ -32,8 +32,8 @@ func check(l Limits, steps [][]history.Event) (*Checker, *Violation) {
 	return c, nil
 }
 
-// A call that waited on n1, on n2, whose clock is ahead, and on n1 again, is not
-// late by n1's clock alone.
+// A call waits on n1, then on n2, whose clock is ahead, and again on n1. Its expiry must not be
+// judged by n1's clock alone.
 func TestMovedClockToleratesSkew(t *testing.T) {
 	l := testLimits()
 	l.Skew = 10 * time.Second
@@ -46,10 +46,10 @@ func TestMovedClockToleratesSkew(t *testing.T) {
 }
 
 func TestValidHistoriesPass(t *testing.T) {
-	for name, tale := range map[string]*historyBuilder{
+	for name, builder := range map[string]*historyBuilder{
 		"whole": completeCall(), "held": heldCall(80 * time.Second), "crashed": callerCrash(true), "untainted": volatileCaller(false), "moved": movedActor(), "dropped": staleRepeat(),
 	} {
-		if _, v := check(testLimits(), tale.steps); v != nil {
+		if _, v := check(testLimits(), builder.steps); v != nil {
 			t.Errorf("%s: %s", name, v)
 		}
 	}
@@ -59,13 +59,13 @@ func TestValidHistoriesPass(t *testing.T) {
 	}
 }
 
-// Each spec catches its mutants. The tale they are mutants of passes.
+// Each case mutates a valid history. The spec must reject the mutant and accept the original.
 func TestEverySpecDetectsViolations(t *testing.T) {
 	epoch := func(n actor.Epoch, e history.Event) history.Event { e.Epoch = n; return e }
-	caught := map[string]bool{}
+	detected := map[string]bool{}
 	for _, test := range []struct {
 		spec, name string
-		tale       *historyBuilder
+		builder    *historyBuilder
 		mutate     func(*historyBuilder)
 	}{
 		{AcyclicCalls, "back to the caller's agent", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("alice", "two") }},
@@ -199,8 +199,8 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{EffectOncePerAttempt, "a tool that must not be repeated, as another attempt", calleeReplies(callerOnly()), func(t *historyBuilder) {
 			t.nth(history.Perform, 1).Why = Once
 			t.perform("n2", "tool", child)
-			again := t.nth(history.Perform, 3)
-			again.Why, again.Attempt = Once, 2
+			repeat := t.nth(history.Perform, 3)
+			repeat.Why, repeat.Attempt = Once, 2
 		}},
 		{EffectOncePerAttempt, "an agent that must not begin again", streamedAnswer(), func(t *historyBuilder) { t.external("act", 2, 2) }},
 		{AttemptAnnounced, "what was shown is not taken back", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).What = "publish" }},
@@ -212,12 +212,12 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{EventsTellTruth, "count of the mailbox", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Count = 2 }},
 		{EveryCallEnds, "an open call is not sent again", callerCrash(true), func(t *historyBuilder) { *t = *callerCrash(false) }},
 	} {
-		if _, v := check(testLimits(), test.tale.steps); v != nil {
+		if _, v := check(testLimits(), test.builder.steps); v != nil {
 			t.Errorf("%s, %s: the healthy twin: %s", test.spec, test.name, v)
 			continue
 		}
-		test.mutate(test.tale)
-		_, v := check(testLimits(), test.tale.steps)
+		test.mutate(test.builder)
+		_, v := check(testLimits(), test.builder.steps)
 		switch {
 		case v == nil:
 			t.Errorf("%s, %s: not caught", test.spec, test.name)
@@ -226,25 +226,25 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" broken in step "):
 			t.Errorf("%s, %s: says %q", test.spec, test.name, v)
 		}
-		caught[test.spec] = true
+		detected[test.spec] = true
 	}
-	caught[TurnComesBack], caught[OwnedAgain] = true, true           // in TestEnd
-	caught[OnlySucceededAdvances], caught[ApprovalOnce] = true, true // in TestWorkCatchesTheDefectsOfTheModel
+	detected[TurnComesBack], detected[OwnedAgain] = true, true           // in TestEndReportsOpenWork
+	detected[OnlySucceededAdvances], detected[ApprovalOnce] = true, true // in TestWorkDetectsModelDefects
 	for _, s := range linear.Specs() {
-		caught[s[0]] = true // in specs/linear
+		detected[s[0]] = true // in specs/linear
 	}
 	for _, spec := range All() {
-		if !caught[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
+		if !detected[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
 			t.Errorf("%s: no mutant, or no sentence", spec.Name)
 		}
 	}
 }
 
-// An unjournaled actor that forgot a call takes it again. What it had begun may go
-// on meanwhile, and is no second beginning of what it then begins; two beginnings
-// without anything forgotten are.
+// A volatile actor that lost a call may admit it again. Effects of the lost run may continue, and
+// do not count as a repetition of the new run's effects. Without the loss, a second beginning is
+// a violation.
 func TestLostVolatileRunMayStillAct(t *testing.T) {
-	begins := func(forgets bool) *historyBuilder {
+	build := func(forgets bool) *historyBuilder {
 		t := newHistory()
 		invoke := func() {
 			t.step("n1", 0, start(volatileActor, root), history.Event{Kind: history.Ask, What: "invoke", Actor: volatileActor, Parent: root, Step: 1})
@@ -258,31 +258,31 @@ func TestLostVolatileRunMayStillAct(t *testing.T) {
 		}
 		return t.external("act", 1, 1).external("act", 1, 1)
 	}
-	if _, v := check(testLimits(), begins(true).steps); v != nil {
+	if _, v := check(testLimits(), build(true).steps); v != nil {
 		t.Errorf("it forgot: %s", v)
 	}
-	if _, v := check(testLimits(), begins(false).steps); v == nil || v.Spec != EffectOncePerAttempt {
+	if _, v := check(testLimits(), build(false).steps); v == nil || v.Spec != EffectOncePerAttempt {
 		t.Errorf("it forgot nothing: %v", v)
 	}
 }
 
-// An unjournaled actor that has moved counts its attempts anew; its owner of
-// before may still be trying under the same number.
+// A volatile actor that has moved restarts its attempt numbers. Its former owner may still retry
+// under the same number.
 func TestFormerOwnerMayStillRetry(t *testing.T) {
-	tale := streamedAnswer()
-	again := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
-	if _, v := check(testLimits(), tale.step("n2", 0, again).steps); v != nil {
+	builder := streamedAnswer()
+	repeat := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
+	if _, v := check(testLimits(), builder.step("n2", 0, repeat).steps); v != nil {
 		t.Errorf("another node tries: %s", v)
 	}
-	if _, v := check(testLimits(), tale.step("n1", 0, again).steps); v == nil || v.Spec != RetriedUnheard {
+	if _, v := check(testLimits(), builder.step("n1", 0, repeat).steps); v == nil || v.Spec != RetriedUnheard {
 		t.Errorf("the same node tries: %v", v)
 	}
 }
 
 func TestEndReportsOpenWork(t *testing.T) {
 	for name, test := range map[string]struct {
-		tale *historyBuilder
-		spec string
+		builder *historyBuilder
+		spec    string
 	}{
 		"all has ended":               {completeCall(), ""},
 		"a client waits":              {newHistory().step("n1", 0, clientCall(alice)), EveryCallEnds},
@@ -294,7 +294,7 @@ func TestEndReportsOpenWork(t *testing.T) {
 		"a shard has another owner":   {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}).step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 8}), ""},
 		"a shard is nobody's":         {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}), OwnedAgain},
 	} {
-		c, v := check(testLimits(), test.tale.steps)
+		c, v := check(testLimits(), test.builder.steps)
 		if v == nil {
 			v = c.End()
 		}
@@ -311,33 +311,33 @@ func specOf(v *Violation) string {
 	return v.Spec
 }
 
-// What a crash takes back may happen again; what it does not may not.
+// Changes undone by a crash may be made again; durable ones must not.
 func TestCrashUndoesUnsyncedChanges(t *testing.T) {
-	again := func(t *historyBuilder) *historyBuilder {
+	repeat := func(t *historyBuilder) *historyBuilder {
 		t.crash("n1")
 		return t.step("n1", 2, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root), reply(alice, root))
 	}
-	one := func(sync bool) *historyBuilder {
+	complete := func(sync bool) *historyBuilder {
 		t := newHistory()
 		t.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute), start(alice, root))
 		t.step("n1", 1, reply(alice, root))
 		if sync {
 			t.sync("n1")
 		}
-		return again(t)
+		return repeat(t)
 	}
-	if _, v := check(testLimits(), one(false).steps); v != nil {
+	if _, v := check(testLimits(), complete(false).steps); v != nil {
 		t.Error(v)
 	}
-	if _, v := check(testLimits(), one(true).steps); specOf(v) != EffectOncePerAttempt {
+	if _, v := check(testLimits(), complete(true).steps); specOf(v) != EffectOncePerAttempt {
 		t.Error(v)
 	}
-	// The run was taken in for good, its turn was not: it waits again.
-	half := newHistory()
-	half.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)).sync("n1")
-	half.step("n1", 1, start(alice, root), childCall(alice, root, child, bob, time.Second, alice))
-	half.crash("n1").step("n1", 0, activate(alice))
-	c, v := check(testLimits(), half.steps)
+	// The run was admitted durably, but its turn was not: it is queued again.
+	admittedOnly := newHistory()
+	admittedOnly.step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)).sync("n1")
+	admittedOnly.step("n1", 1, start(alice, root), childCall(alice, root, child, bob, time.Second, alice))
+	admittedOnly.crash("n1").step("n1", 0, activate(alice))
+	c, v := check(testLimits(), admittedOnly.steps)
 	if v != nil {
 		t.Fatal(v)
 	}
@@ -383,15 +383,15 @@ func TestCompareDetectsStateDivergence(t *testing.T) {
 	}
 }
 
-// Ended calls, and clients that have their answer, are forgotten in time.
+// Completed calls and served clients must be discarded in time.
 func TestCheckerMemoryIsBounded(t *testing.T) {
 	c := New(testLimits())
 	for i := range 10_000 {
-		tale := roundTrip(i)
+		builder := roundTrip(i)
 		if i > 0 {
-			tale.steps[2] = slices.DeleteFunc(tale.steps[2], func(e history.Event) bool { return e.Kind == history.Activate })
+			builder.steps[2] = slices.DeleteFunc(builder.steps[2], func(e history.Event) bool { return e.Kind == history.Activate })
 		}
-		for _, step := range tale.steps[1:] {
+		for _, step := range builder.steps[1:] {
 			if v := c.Observe(uint64(i), step); v != nil {
 				t.Fatal(v)
 			}
@@ -404,7 +404,7 @@ func TestCheckerMemoryIsBounded(t *testing.T) {
 
 var comment = regexp.MustCompile(`\\\*.*`)
 
-// properties are the names behind INVARIANTS and PROPERTIES in a config.
+// properties returns the names listed under INVARIANTS and PROPERTIES in a config.
 func properties(config string) (names []string) {
 	listing := false
 	for _, word := range strings.Fields(comment.ReplaceAllString(config, "")) {
@@ -418,10 +418,10 @@ func properties(config string) (names []string) {
 	return names
 }
 
-// The names of tla/ are those of the specs, both ways, but for TLC's own: goals
-// that must be reached (Not_), and what tla/README.md lists as Model-only.
-// EventsTellTruth speaks of code alone, and so do those of what is streamed and
-// of histories as they are seen from outside.
+// Every property of tla/ has a spec of the same name and vice versa. Exceptions on the side of
+// TLA+ are goals (Not_) and the names that tla/README.md lists as Model-only. Exceptions on the
+// side of Go are EventsTellTruth, the specs of streams and external effects, and those of package
+// linear.
 func TestSpecNamesMatchTLA(t *testing.T) {
 	var configs []string
 	for _, pattern := range []string{"../tla/*.cfg", "../tla/broken/*.cfg"} {
@@ -468,11 +468,11 @@ func BenchmarkObserve(b *testing.B) {
 	var steps [][]history.Event
 	events := 0
 	for i := range trips {
-		tale := newHistory()
-		tale.now = tale.now.Add(actor.Duration(i) * time.Second)
-		tale.logEnd["n1"], tale.logEnd["n2"] = uint64(4*i), uint64(4*i)
-		trip := callerReplies(calleeReplies(callerOnlyFrom(tale)))
-		for _, step := range trip.steps[min(i, 1):] { // shards are claimed once
+		builder := newHistory()
+		builder.now = builder.now.Add(actor.Duration(i) * time.Second)
+		builder.logEnd["n1"], builder.logEnd["n2"] = uint64(4*i), uint64(4*i)
+		trip := callerReplies(calleeReplies(callerOnlyFrom(builder)))
+		for _, step := range trip.steps[min(i, 1):] { // shards are claimed only once
 			for j := range step {
 				for _, id := range []*actor.CallID{&step[j].Call, &step[j].Parent, &step[j].Root} {
 					if !id.IsZero() {

@@ -8,30 +8,30 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// actorState is an actor as events tell of it: its journal, and where it is in memory.
+// actorState is the state of an actor as derived from events: its journal and its activation.
 type actorState struct {
 	id              actor.ID
 	volatile        bool
 	active          bool
-	cell            *cell         // where it is, or was last
-	at              actor.Address // the same, with the incarnation
-	epoch           actor.Epoch   // of the last activation: the highest there was
-	activations     int           // counts activations
-	activatedAt     actor.Time    // when the last was
-	activatedGlobal actor.Time    // the same, outside
-	openRuns        []*run        // open
-	queued          int           // of them that wait for their turn
-	queuedBytes     int           // what those weigh
-	pending         int           // open calls of the others
+	cell            *cell         // current cell, or the last one
+	at              actor.Address // address of that cell, including the incarnation
+	epoch           actor.Epoch   // highest epoch of any activation
+	activations     int           // number of activations
+	activatedAt     actor.Time    // time of the last activation, on the clock of its node
+	activatedGlobal actor.Time    // the same in simulation time
+	openRuns        []*run        // admitted and not completed
+	queued          int           // number of openRuns that wait for their turn
+	queuedBytes     int           // total size of those in bytes
+	pending         int           // number of open calls made by the other runs
 }
 
 func (a *actorState) turns() int { return len(a.openRuns) - a.queued }
 
-// run is an accepted call at its callee.
+// run is a call admitted by its callee.
 type run struct {
 	id         actor.CallID
 	actor      *actorState
-	activation int // of the actor, for one that forgets
+	activation int // activation of a volatile actor in which it was admitted
 	chain      []actor.ID
 	left       actor.Duration
 	clock      stopwatch
@@ -41,21 +41,20 @@ type run struct {
 	status     actor.Status
 	reason     actor.Reason
 	outcome    uint32
-	forgetAt   actor.Time // when a repeat may be taken for a new call
-	tainted    bool       // an unjournaled run that took in what stands in a log
-	lastActed  uint64     // the observation in which its turn last did something
+	forgetAt   actor.Time // time from which a repeat may be admitted as a new call
+	tainted    bool       // a volatile run that has read durable data
+	lastActed  uint64     // observation in which its turn last acted
 	asks       []*ask
 	performed  []effect
 	externals  []*externalEffect
-	victim     bool // of a ring of waits
-	readmitted bool // its actor had it before, writes nothing down, and forgot: what that began may go on
-	// When it was taken in, had its turn and ended, in the order of all events;
-	// 0: not yet.
+	victim     bool // refused to break a wait cycle
+	readmitted bool // the volatile actor had admitted it before and lost it; effects of that run may continue
+	// Sequence numbers of the events that admitted, started and completed the run; 0 if not yet.
 	admittedSeq, startedSeq, endedSeq uint64
-	admittedAt, startedAt             actor.Time // outside
+	admittedAt, startedAt             actor.Time // simulation time
 }
 
-// ask is a call at its caller.
+// ask is a call as seen by its caller.
 type ask struct {
 	id          actor.CallID
 	parent      *run
@@ -63,28 +62,28 @@ type ask struct {
 	left        actor.Duration
 	clock       stopwatch
 	open        bool
-	lastHold    uint64 // the highest number of a Held or Resumed
-	lastSent    uint64 // the observation in which it was made, or last sent
-	sentUngated bool   // what was sent of it last told of no log
-	// When it was made and closed, as in run.
+	lastHold    uint64 // highest number of a Held or Resumed received
+	lastSent    uint64 // observation in which it was made or last sent
+	sentUngated bool   // the last message sent for it depends on no log entry
+	// Sequence numbers of the events that made and closed the call, as in run.
 	madeSeq, closedSeq uint64
 	madeAt             actor.Time
 }
 
-// effect is one attempt at what a run wants of the world.
+// effect is one attempt of an effect requested by a run.
 type effect struct {
 	step, attempt uint32
 	index         uint16
 }
 
-// client is a client's call where it waits.
+// client is a client call at the node that will respond to it.
 type client struct {
 	call       actor.CallID
 	to         actor.ID
 	cell       *cell
 	generation int // of the cell
-	expected   int // responses
-	stale      int // those of incarnations before: they may still come
+	expected   int // number of responses expected
+	stale      int // number of responses of earlier generations that may still arrive
 	askedAt    actor.Time
 }
 
@@ -95,11 +94,11 @@ type clientKey struct {
 	node actor.NodeID
 }
 
-// cell is one cell of a node, whatever its incarnation.
+// cell is one cell of a node, across its incarnations.
 type cell struct {
 	node       *node
 	index      uint16
-	generation int // counts what ended it
+	generation int // number of restarts and crashes
 	active     []*actorState
 }
 
@@ -118,17 +117,17 @@ func (c *cell) leave(a *actorState) {
 type node struct {
 	id          actor.NodeID
 	cells       []*cell
-	end         uint64 // of the log
+	end         uint64 // end of the log
 	synced      uint64
-	changes     []change // that a crash may take back, in order
+	changes     []change // not synced yet, oldest first
 	died        actor.Time
-	clockBehind bool // its clock is behind the one with which it died
+	clockBehind bool // its clock is behind its value at the last crash
 }
 
-// stopwatch counts the time that is not held.
+// stopwatch measures the time during which a call is not held.
 type stopwatch struct {
 	node             *node
-	mixed            bool // other nodes' clocks had their say too
+	mixed            bool // other nodes' clocks have contributed
 	ran              actor.Duration
 	since, heldUntil actor.Time
 }
@@ -139,12 +138,12 @@ func (w *stopwatch) elapsed(now actor.Time) actor.Duration {
 	return w.ran + max(0, now.Sub(max(w.since, w.heldUntil)))
 }
 
-// due is when so much time will have run.
+// due returns the time at which the stopwatch will have reached left.
 func (w *stopwatch) due(left actor.Duration) actor.Time {
 	return max(w.since, w.heldUntil).Add(left - w.ran)
 }
 
-// hold makes it stand still until an instant; 0 lets it run.
+// hold stops the stopwatch until the given time; 0 restarts it.
 func (w *stopwatch) hold(n *node, now, until actor.Time) {
 	w.mixed = w.mixed || n != w.node
 	w.ran, w.since, w.heldUntil = w.elapsed(now), now, until
@@ -159,7 +158,7 @@ func containsAgent(chain []actor.ID, id actor.ID, byActor bool) bool {
 	return false
 }
 
-// isCallChain tells whether a chain is that of the calls a run makes.
+// isCallChain reports whether chain is the chain of a call made by r.
 func isCallChain(chain []actor.ID, r *run) bool {
 	n := len(chain) - 1
 	return n >= 0 && chain[n] == r.actor.id && slices.Equal(chain[:n], r.chain)

@@ -11,17 +11,17 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-// brokenCycle is a ring of waits that was broken.
+// brokenCycle is a wait cycle that was broken by refusing one of its calls.
 type brokenCycle struct {
-	calls  []actor.CallID // by id
+	calls  []actor.CallID // sorted by ID
 	victim actor.CallID
 }
 
-// brokenCyclesMax bounds how many broken rings are remembered: two refusals for one
-// ring come shortly after each other.
+// brokenCyclesMax is the maximum number of broken cycles remembered. Two refusals for one cycle
+// follow each other closely, so the oldest can be dropped.
 const brokenCyclesMax = 256
 
-// refuseWaitCycle is a call that is refused because it waits, by way of others, for itself.
+// refuseWaitCycle handles the refusal of a queued call that waits, through others, for itself.
 func (c *Checker) refuseWaitCycle(e *history.Event) {
 	a := c.acting(e)
 	if a == nil {
@@ -57,8 +57,8 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 	c.checkSimultaneous(e)
 }
 
-// checkSimultaneous judges whether all waits of a ring stood at one instant: the last of
-// them to appear did so before the first to go went.
+// checkSimultaneous checks that all waits of a cycle existed at one instant: the last one began
+// before the first one ended.
 func (c *Checker) checkSimultaneous(e *history.Event) {
 	from, to, closed := uint64(0), uint64(math.MaxUint64), actor.Time(0)
 	until := func(no uint64) {
@@ -70,7 +70,7 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 		next := e.Ring[(i+1)%len(e.Ring)]
 		q, t, k := c.runs[h.Call], c.runs[h.Turn], c.asks[next.Call]
 		if q == nil || t == nil || k == nil || t.startedSeq == 0 {
-			return // forgotten by a crash: nobody can tell any more
+			return // undone by a crash; the check is no longer possible
 		}
 		if k.parent != t || q.actor != t.actor {
 			c.fail(NoPhantomRefusal, "call %s is told that %s waits for turn %s, which waits for %s; they never did", e.Call, h.Call, h.Turn, next.Call)
@@ -93,9 +93,9 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 	}
 }
 
-// World tells the time outside, by no node's clock, and since when nothing was
-// lost or late there. How long rings stand is judged by it; by the latest that
-// nodes tell, if nobody tells it.
+// SetGlobalTime sets the simulation time, which is independent of all node clocks, and the time
+// since which no message was lost or late. The age of wait cycles is measured on it. Without it,
+// the latest time reported by any node is used.
 func (c *Checker) World(now, calm actor.Time) { c.globalTime, c.undisturbedSince = now, calm }
 
 func (c *Checker) globalNow() actor.Time {
@@ -105,8 +105,8 @@ func (c *Checker) globalNow() actor.Time {
 	return c.globalTime
 }
 
-// checkExpiredWaits judges a call whose time is over: neither it, if it is queued, nor what
-// its turn waits for, may have waited for itself all along.
+// checkExpiredWaits checks a run that expires: neither the run, if it is queued, nor a call its
+// turn waits for may be part of a wait cycle that is too old.
 func (c *Checker) checkExpiredWaits(r *run) {
 	if c.limits.RingBreaksIn == 0 {
 		return
@@ -122,7 +122,7 @@ func (c *Checker) checkExpiredWaits(r *run) {
 	}
 }
 
-// checkCycleAge judges whether a call waits for itself, for too long.
+// checkCycleAge checks that a call is not part of a wait cycle older than WaitCycleMax.
 func (c *Checker) checkCycleAge(r *run) {
 	var seen []*run
 	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.RingBreaksIn {
@@ -130,8 +130,8 @@ func (c *Checker) checkCycleAge(r *run) {
 	}
 }
 
-// cycleSince follows what a call waits for until it comes back to the first, and
-// says since when that ring stands.
+// cycleSince follows the wait-for edges from r back to first. It returns the simulation time
+// since which that cycle exists, and whether there is one.
 func (c *Checker) cycleSince(first, r *run, since actor.Time, seen *[]*run) (actor.Time, bool) {
 	t := r
 	if !r.started {

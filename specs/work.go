@@ -9,27 +9,27 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// WorkKind is what happened to a tool call, or because of it.
+// WorkKind is the kind of an event in the life of a tool call.
 type WorkKind uint8
 
-// The kinds, in the order in which the life of one tool call has them.
+// Kinds of events, in the order in which one tool call can have them.
 const (
-	WorkTool       WorkKind = iota + 1 // it went to the state Tool
-	WorkApproval                       // an approval of it went to the state Approval; PENDING shows somebody Args
-	WorkExpired                        // that approval's time is over
-	WorkReported                       // somebody who clicked on it was told the state Approval
-	WorkPerformed                      // the effect left, with Args, as that approval permits, which the policy wants if Asked
-	WorkRolledBack                     // a crash: the approval is in the state Approval again, or, without Number, the tool call in Tool; 0 if it never was
-	WorkAdvanced                       // the run went on from the end of the tool call: with a Result, or a failure
+	WorkTool       WorkKind = iota + 1 // the tool call moved to state Tool
+	WorkApproval                       // an approval moved to state Approval; PENDING shows Args to the approver
+	WorkExpired                        // the deadline of the approval passed
+	WorkReported                       // a person who decided on the approval was told its state, Approval
+	WorkPerformed                      // the effect left, with Args, under the approval Number; NeedsApproval if the policy requires one
+	WorkRolledBack                     // a crash restored the approval to state Approval, or, if Number is 0, the tool call to state Tool; 0 if it no longer exists
+	WorkAdvanced                       // the run continued after the tool call: with its Result, or with a failure
 )
 
-// WorkEvent is one of those, of the tool call at a place of a run.
+// WorkEvent is an event of the tool call at one position of a run.
 type WorkEvent struct {
 	Kind          WorkKind
 	Run           actor.CallID
 	Step          uint32
 	Index         uint16
-	Number        uint32 // of the approval, from 1
+	Number        uint32 // number of the approval, from 1
 	Tool          runs.ToolStatus
 	Approval      runs.ApprovalStatus
 	Args          actor.Hash
@@ -37,9 +37,9 @@ type WorkEvent struct {
 	Result        bool
 }
 
-// Work judges how runs deal with tool calls and the people who approve them, by
-// the tables of package runs: it is the twin of module Work where Checker is that
-// of Calls. It stops at the first violation.
+// Work checks how runs handle tool calls and their approvals, using the transition tables of
+// package runs. It is the counterpart of the TLA+ module Work, as Checker is that of module
+// Calls. It stops at the first violation.
 type Work struct {
 	tools     map[toolCall]runs.ToolStatus
 	approvals map[approvalID]*approvalState
@@ -58,7 +58,8 @@ type approvalID struct {
 	number uint32
 }
 
-// approvalState is an approval: its state, what was shown, and what somebody relies on.
+// approvalState is the state of an approval, the arguments that were shown, and the facts that
+// outside parties already rely on.
 type approvalState struct {
 	status    runs.ApprovalStatus
 	args      actor.Hash
@@ -67,12 +68,13 @@ type approvalState struct {
 	performed bool
 }
 
-// NewWork returns a judge of runs that have not begun.
+// NewWork returns a checker for runs that have not begun.
 func NewWork() *Work {
 	return &Work{tools: map[toolCall]runs.ToolStatus{}, approvals: map[approvalID]*approvalState{}}
 }
 
-// Observe takes what happened next. It returns the first violation, now and ever after.
+// Observe checks the next event. It returns the first violation, and returns it again on every
+// later call.
 func (w *Work) Observe(e WorkEvent) *Violation {
 	if w.violation != nil {
 		return w.violation
@@ -86,7 +88,7 @@ func (w *Work) Observe(e WorkEvent) *Violation {
 	}
 	switch e.Kind {
 	case WorkTool:
-		if runs.ToolTransition(tool, e.Tool) == nil { // what the tables refuse does not happen
+		if runs.ToolTransition(tool, e.Tool) == nil { // transitions rejected by the tables have no effect
 			w.tools[at] = e.Tool
 		}
 	case WorkAdvanced:
@@ -112,7 +114,8 @@ func (w *Work) Observe(e WorkEvent) *Violation {
 	return w.violation
 }
 
-// rollBack goes back to what a disk has. What somebody was told, or what has left, must be there.
+// rollBack restores the durable state after a crash. A state that was reported to a person, or
+// whose effect has left, must be durable.
 func (w *Work) rollBack(e WorkEvent, at toolCall, g *approvalState) {
 	if e.Number == 0 {
 		w.tools[at] = e.Tool
@@ -126,7 +129,8 @@ func (w *Work) rollBack(e WorkEvent, at toolCall, g *approvalState) {
 	}
 }
 
-// transition moves an approval. What was decided stays, and a decision comes in time.
+// transition changes the state of an approval. A decision is final and must arrive before the
+// deadline.
 func (w *Work) transition(e WorkEvent, g *approvalState) {
 	switch err := runs.ApprovalTransition(g.status, e.Approval); {
 	case err != nil:
@@ -139,7 +143,7 @@ func (w *Work) transition(e WorkEvent, g *approvalState) {
 	g.status = e.Approval
 }
 
-// checkPermission judges an effect by the approval that it goes by.
+// checkPermission checks that an effect is covered by its approval.
 func (w *Work) checkPermission(e WorkEvent, g *approvalState) {
 	switch {
 	case e.Number == 0:

@@ -77,23 +77,23 @@ func TestValidWorkPasses(t *testing.T) {
 	}
 }
 
-// Each defect that module Work has for these two properties has a history here
-// that the twin catches: the one that TLC finds, in a few words.
+// Each defect of module Work for these two properties has a history here that the Go spec must
+// reject. It is a short form of the counterexample found by TLC.
 func TestWorkDetectsModelDefects(t *testing.T) {
-	asked := []any{toolStates(created, checked, waiting), approvalTo(1, pending, original)}
+	waitingForApproval := []any{toolStates(created, checked, waiting), approvalTo(1, pending, original)}
 	mutants := map[string][]any{
 		"advancefailed":  {toolStates(created, checked, dispatched), performed(0, original), toolStates(running, failed), advanced(true)},
 		"advancelate":    {toolStates(created, checked, dispatched), performed(0, original), toolStates(running, timedOut), advanced(true)},
 		"advanceblocked": {toolStates(created, checked, blocked), advanced(true)},
-		"advancedenied":  append(asked[:2:2], approvalTo(1, rejected, original), toolStates(failed), advanced(true)),
-		"flip":           append(asked[:2:2], approvalTo(1, approved, original), reported(1, approved), approvalTo(1, rejected, original)),
-		"memgrant":       append(asked[:2:2], approvalTo(1, approved, original), reported(1, approved), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1, Approval: pending}),
-		"reuse":          append(asked[:2:2], approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkPerformed, Run: root, Step: 2, NeedsApproval: true, Args: original}),
-		"swap":           append(asked[:2:2], approvalTo(1, approved, original), toolStates(dispatched), performed(1, edited)),
-		"anyid":          append(asked[:2:2], approvalTo(1, expired, original), approvalTo(2, pending, edited), approvalTo(2, approved, edited), reported(1, approved)),
-		"lateclick":      append(asked[:2:2], WorkEvent{Kind: WorkExpired, Run: root, Step: 1, Number: 1}, approvalTo(1, approved, original)),
+		"advancedenied":  append(waitingForApproval[:2:2], approvalTo(1, rejected, original), toolStates(failed), advanced(true)),
+		"flip":           append(waitingForApproval[:2:2], approvalTo(1, approved, original), reported(1, approved), approvalTo(1, rejected, original)),
+		"memgrant":       append(waitingForApproval[:2:2], approvalTo(1, approved, original), reported(1, approved), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1, Approval: pending}),
+		"reuse":          append(waitingForApproval[:2:2], approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkPerformed, Run: root, Step: 2, NeedsApproval: true, Args: original}),
+		"swap":           append(waitingForApproval[:2:2], approvalTo(1, approved, original), toolStates(dispatched), performed(1, edited)),
+		"anyid":          append(waitingForApproval[:2:2], approvalTo(1, expired, original), approvalTo(2, pending, edited), approvalTo(2, approved, edited), reported(1, approved)),
+		"lateclick":      append(waitingForApproval[:2:2], WorkEvent{Kind: WorkExpired, Run: root, Step: 1, Number: 1}, approvalTo(1, approved, original)),
 	}
-	found := map[string]bool{}
+	defects := map[string]bool{}
 	for _, spec := range []string{OnlySucceededAdvances, ApprovalOnce} {
 		configs, err := filepath.Glob("../tla/broken/Work_" + spec + "*_broken.cfg")
 		if err != nil || len(configs) == 0 {
@@ -105,25 +105,25 @@ func TestWorkDetectsModelDefects(t *testing.T) {
 				t.Fatal(err)
 			}
 			bug := regexp.MustCompile(`Bug = "(\w+)"`).FindStringSubmatch(string(text))[1]
-			found[bug] = true
+			defects[bug] = true
 			if v := checkWork(mutants[bug]...); v == nil || v.Spec != spec {
 				t.Errorf("%s (%s): %v, want %s", bug, filepath.Base(path), v, spec)
 			}
 		}
 	}
 	for bug := range mutants {
-		if !found[bug] {
+		if !defects[bug] {
 			t.Errorf("%s is no defect of module Work", bug)
 		}
 	}
 }
 
-// A tool call that is not approved yet, or was denied, does nothing; and what the
-// tables of package runs refuse gives nobody a result.
+// A tool call must have no effect before its approval or after a rejection. A transition that the
+// tables of package runs reject must not yield a result.
 func TestUnapprovedEffectIsRejected(t *testing.T) {
 	for _, test := range []struct {
-		parts      []any
-		spec, says string
+		parts        []any
+		spec, detail string
 	}{
 		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), performed(1, original)}, ApprovalOnce, "its approval 1 is PENDING"},
 		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, rejected, original), performed(1, original)}, ApprovalOnce, "is REJECTED"},
@@ -131,8 +131,8 @@ func TestUnapprovedEffectIsRejected(t *testing.T) {
 		{[]any{approvalTo(1, approved, original)}, ApprovalOnce, "cannot go from"},
 		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1}}, ApprovalOnce, "somebody relies on it"},
 	} {
-		if v := checkWork(test.parts...); v == nil || v.Spec != test.spec || !strings.Contains(v.String(), test.says) {
-			t.Errorf("%v, want %s with %q", v, test.spec, test.says)
+		if v := checkWork(test.parts...); v == nil || v.Spec != test.spec || !strings.Contains(v.String(), test.detail) {
+			t.Errorf("%v, want %s with %q", v, test.spec, test.detail)
 		}
 	}
 	if !slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == ApprovalOnce }) {

@@ -16,15 +16,16 @@ import (
 
 var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as `go run ./tla/tlc walks` writes them")
 
-// walk is one that TLC drew through module Work, with a defect or without, and
-// whether both properties held all the way.
+// walk is a random walk of TLC through module Work, with or without a defect. Good reports
+// whether both properties held throughout.
 type walk struct {
 	Bug   string
 	Good  bool
 	Steps []snapshot
 }
 
-// snapshot is what could be seen after a step. Tool calls, and approvals of each, count from 1.
+// snapshot is the visible state after a step. Tool calls, and the approvals of each, are numbered
+// from 1.
 type snapshot struct {
 	up        bool
 	tools     []toolSnapshot
@@ -47,34 +48,34 @@ type (
 	}
 )
 
-// UnmarshalJSON reads the tuples that TLC prints.
+// UnmarshalJSON decodes a tuple printed by TLC.
 func (l *snapshot) UnmarshalJSON(b []byte) error {
 	var tools [][3]string
-	var appr [][][2]string
-	var told [][3]any
-	var eff [][][2]any
-	if err := json.Unmarshal(b, &[]any{&l.up, &tools, &appr, &told, &eff, &l.expired}); err != nil {
+	var approvals [][][2]string
+	var reports [][3]any
+	var effectLists [][][2]any
+	if err := json.Unmarshal(b, &[]any{&l.up, &tools, &approvals, &reports, &effectLists, &l.expired}); err != nil {
 		return err
 	}
 	for t := range tools {
 		l.tools = append(l.tools, toolSnapshot{tools[t][0], tools[t][1], tools[t][2]})
 		var grants []approvalSnapshot
-		for _, a := range appr[t] {
+		for _, a := range approvals[t] {
 			grants = append(grants, approvalSnapshot{a[0], a[1]})
 		}
 		var effects []effectSnapshot
-		for _, e := range eff[t] {
+		for _, e := range effectLists[t] {
 			effects = append(effects, effectSnapshot{int(e[0].(float64)), e[1].(string)})
 		}
 		l.approvals, l.effects = append(l.approvals, grants), append(l.effects, effects)
 	}
-	for _, m := range told {
+	for _, m := range reports {
 		l.reports = append(l.reports, reportSnapshot{int(m[0].(float64)), int(m[1].(float64)), m[2].(string)})
 	}
 	return nil
 }
 
-// events are what must have happened between two of them.
+// events returns the events that lead from the state before to l.
 func (l *snapshot) events(before snapshot) []WorkEvent {
 	var all []WorkEvent
 	crash := before.up && !l.up
@@ -125,16 +126,16 @@ func (l *snapshot) events(before snapshot) []WorkEvent {
 	return all
 }
 
-// status is the state of a name; that of "none" is the zero one.
+// status parses the name of a state. It returns the zero state for "none".
 func status[S any](parse func(string) (S, error), name string) S {
 	s, _ := parse(name)
 	return s
 }
 
-// The twins and TLC judge the same walks. Where the design is walked, both find
-// nothing; where a guard is gone, whatever a twin finds TLC has found too. Most
-// defects are found so: a walk at random seldom crashes between a click and its
-// sync, or asks twice, and TestWorkCatchesTheDefectsOfTheModel has those too.
+// Go and TLC check the same walks. Of the design, both must accept every walk. Of a defect, Go
+// must accept every walk that TLC accepts, and must reject some walk for most defects. A random
+// walk seldom crashes between a decision and its sync, or requests approval twice.
+// TestWorkDetectsModelDefects covers those defects.
 func TestWorkAgreesWithTLC(t *testing.T) {
 	f, err := os.Open(*workWalks)
 	if err != nil {
@@ -143,39 +144,39 @@ func TestWorkAgreesWithTLC(t *testing.T) {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
-	healthy, found, walked := 0, map[string]int{}, map[string]int{}
-	for no := 1; lines.Scan(); no++ {
-		var one walk
-		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			t.Fatalf("line %d: %v", no, err)
+	passed, detected, walked := 0, map[string]int{}, map[string]int{}
+	for number := 1; lines.Scan(); number++ {
+		var current walk
+		if err := json.Unmarshal(lines.Bytes(), &current); err != nil {
+			t.Fatalf("line %d: %v", number, err)
 		}
 		w := NewWork()
 		var before snapshot
-		for _, l := range one.Steps {
+		for _, l := range current.Steps {
 			for _, e := range l.events(before) {
 				w.Observe(e)
 			}
 			before = l
 		}
-		switch walked[one.Bug]++; {
-		case one.Bug == "none" && w.violation != nil:
-			t.Errorf("line %d: of the design: %s", no, w.violation)
-		case one.Bug == "none":
-			healthy++
-		case w.violation != nil && one.Good:
-			t.Errorf("line %d: of %s: %s; TLC finds nothing", no, one.Bug, w.violation)
+		switch walked[current.Bug]++; {
+		case current.Bug == "none" && w.violation != nil:
+			t.Errorf("line %d: of the design: %s", number, w.violation)
+		case current.Bug == "none":
+			passed++
+		case w.violation != nil && current.Good:
+			t.Errorf("line %d: of %s: %s; TLC finds nothing", number, current.Bug, w.violation)
 		case w.violation != nil:
-			found[one.Bug]++
+			detected[current.Bug]++
 		}
 	}
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d walks of the design pass; of defects found %v", healthy, found)
-	if healthy == 0 || len(found) < minDefectsFound {
-		t.Errorf("%d walks of the design; the twins find %d of the defects in %v, want %d", healthy, len(found), walked, minDefectsFound)
+	t.Logf("%d walks of the design pass; of defects found %v", passed, detected)
+	if passed == 0 || len(detected) < minDefectsFound {
+		t.Errorf("%d walks of the design; the twins find %d of the defects in %v, want %d", passed, len(detected), walked, minDefectsFound)
 	}
 }
 
-// minDefectsFound is in how many of the ten defects walks must be found to be wrong.
+// minDefectsFound is the minimum number of the ten defects that the walks must reveal.
 const minDefectsFound = 7

@@ -11,50 +11,50 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// Judge gathers the histories of one world. Whatever happens in it is told in
-// the order in which it happens.
+// Checker collects the histories of one simulation. Its methods MUST be called in the order in
+// which the events happen.
 type Judge struct {
-	lastEvent int64 // counts what was told: no two things are at once
+	lastEvent int64 // number of the last event; no two events are simultaneous
 	keys      historySet
 	owners    historySet
 	swaps     historySet
 }
 
-// New returns the judge of a world in which nothing has happened.
+// New returns a checker without histories.
 func New() *Judge {
 	return &Judge{keys: historySet{model: keysModel}, owners: historySet{model: ownersModel}, swaps: historySet{model: swapsModel}}
 }
 
-// historySet is the histories of one kind, each under its name.
+// historySet holds the histories of one kind by name.
 type historySet struct {
 	*model
 	byName map[string]*history
-	order  []*history // as they began
+	order  []*history // in the order of their first operation
 }
 
-// history is one history.
+// history is the operations on one object.
 type history struct {
 	name string
 	ops  []*Op
 }
 
-// Op is something that has begun, and perhaps ended.
+// Op is an operation that has begun and may have returned.
 type Op struct {
 	process   string
-	operation any // one of the operations of its model
+	operation any // input of the operation and, once it returned, its result
 	from, to  int64
 	startTime actor.Time
 	endTime   actor.Time
 }
 
-// notReturned is the end of what has not ended.
+// notReturned is the return time of an operation without a response.
 const notReturned = int64(1) << 62
 
 func (o *Op) returned() bool { return o.to != notReturned }
 
-func (j *Judge) begin(b *historySet, name, who string, now actor.Time, did any) *Op {
+func (j *Judge) begin(b *historySet, name, process string, now actor.Time, op any) *Op {
 	j.lastEvent++
-	o := &Op{process: who, operation: did, from: j.lastEvent, to: notReturned, startTime: now, endTime: now}
+	o := &Op{process: process, operation: op, from: j.lastEvent, to: notReturned, startTime: now, endTime: now}
 	s := b.byName[name]
 	if s == nil {
 		s = &history{name: name}
@@ -67,37 +67,37 @@ func (j *Judge) begin(b *historySet, name, who string, now actor.Time, did any) 
 	return o
 }
 
-func (j *Judge) end(o *Op, now actor.Time, did any) {
+func (j *Judge) end(o *Op, now actor.Time, op any) {
 	j.lastEvent++
-	o.operation, o.to, o.endTime = did, j.lastEvent, now
+	o.operation, o.to, o.endTime = op, j.lastEvent, now
 }
 
-// record is what has no duration.
-func (j *Judge) record(b *historySet, name, who string, now actor.Time, did any) {
-	j.end(j.begin(b, name, who, now, did), now, did)
+// record adds an operation without duration.
+func (j *Judge) record(b *historySet, name, process string, now actor.Time, op any) {
+	j.end(j.begin(b, name, process, now, op), now, op)
 }
 
-// Verdict is what came of all histories.
+// Verdict is the result of checking all histories.
 type Verdict struct {
-	Ops       int // that ended
+	Ops       int // number of operations that returned
 	Histories int
 	Undecided int
-	Illegal   *Illegal // the first that is none of one machine
+	Illegal   *Illegal // first history that is not linearizable; nil if there is none
 }
 
-// Illegal is a history that no single machine has.
+// Illegal describes a history that is not linearizable.
 type Illegal struct {
 	Spec      string
-	Sentence  string // which, and where every order comes to its end
+	Sentence  string // the history, and the operation at which the longest linearization ends
 	writePage func(io.Writer) error
 }
 
-// WritePage writes the history as a page that any browser opens: all of its
-// operations in time, and the orders that come farthest.
+// WritePage writes the history as an HTML page. It shows all operations on a time axis and the
+// longest partial linearizations.
 func (i *Illegal) WritePage(out io.Writer) error { return i.writePage(out) }
 
-// Check judges all that was told, and takes so long at most for each of the
-// three kinds. What is told afterwards is judged the next time.
+// Check checks all operations recorded so far. Each of the three kinds takes at most limit.
+// Operations recorded later are covered by the next call.
 func (j *Judge) Check(limit time.Duration) (v Verdict) {
 	for _, b := range []*historySet{&j.keys, &j.owners, &j.swaps} {
 		b.check(limit, &v)
@@ -121,9 +121,9 @@ func (b *historySet) check(limit time.Duration, v *Verdict) {
 			parts = append(parts, ops)
 		}
 	}
-	whole := b.porcupine()
-	whole.Partition = func([]porcupine.Operation) [][]porcupine.Operation { return parts }
-	switch porcupine.CheckOperationsTimeout(whole, nil, limit) {
+	combined := b.porcupine()
+	combined.Partition = func([]porcupine.Operation) [][]porcupine.Operation { return parts }
+	switch porcupine.CheckOperationsTimeout(combined, nil, limit) {
 	case porcupine.Ok:
 	case porcupine.Unknown:
 		v.Undecided++
@@ -133,14 +133,16 @@ func (b *historySet) check(limit time.Duration, v *Verdict) {
 				return
 			}
 		}
-		v.Undecided++ // it was found once, and not again in that time
+		v.Undecided++ // illegal at the first check, but not reproduced within the limit
 	}
 }
 
-// pageOpsMax is how many operations a picture shows.
+// pageOpsMax is the maximum number of operations shown on a page.
 const pageOpsMax = 500
 
-// diagnose tells of a history, as it is, whether it is illegal, and why.
+// diagnose checks one history by itself. It returns nil unless the history is illegal. The
+// explanation uses the full history if it has at most pageOpsMax operations, else the reduced
+// one.
 func (b *historySet) diagnose(s *history, limit time.Duration) *Illegal {
 	m := b.porcupine()
 	if porcupine.CheckOperationsTimeout(m, operations(b.reduce(s.ops)), limit) != porcupine.Illegal {
@@ -153,7 +155,7 @@ func (b *historySet) diagnose(s *history, limit time.Duration) *Illegal {
 	}
 	if result == porcupine.Illegal {
 		ops = operations(s.ops)
-	} else { // too long for a picture: the lean one has to do
+	} else { // too long for a page: use the reduced history
 		_, info = porcupine.CheckOperationsVerbose(m, ops, limit)
 	}
 	return &Illegal{Spec: b.spec, Sentence: b.explain(s, ops, &info),

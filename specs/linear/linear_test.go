@@ -25,9 +25,10 @@ var (
 
 const checkTimeout = 10 * time.Second
 
-// A world that has no order says the same each time it is run.
+// Porcupine returns partial linearizations in random order; the explanation must not depend on
+// it.
 func TestExplanationIsDeterministic(t *testing.T) {
-	say := func() string {
+	explain := func() string {
 		j := New()
 		j.Left(1, j.Leaves(1, register, "a", "1"), "")
 		b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
@@ -35,22 +36,22 @@ func TestExplanationIsDeterministic(t *testing.T) {
 		j.Left(3, c, "1")
 		return j.Check(checkTimeout).Illegal.Sentence
 	}
-	first := say()
+	want := explain()
 	for range 50 {
-		if again := say(); again != first {
-			t.Fatalf("%s\n%s", first, again)
+		if got := explain(); got != want {
+			t.Fatalf("%s\n%s", want, got)
 		}
 	}
 }
 
-// scenario is a story as lines of calls, in the order in which they happen.
+// scenario records operations in the order in which they happen.
 type scenario func(j *Judge)
 
 func TestModelsRejectIllegalHistories(t *testing.T) {
 	tests := []struct {
-		name string
-		told scenario
-		spec string // "": it holds
+		name   string
+		record scenario
+		spec   string // empty if the history is legal
 	}{
 		{"a key and its repeat", func(j *Judge) {
 			a, b := j.Asks(1, "k", "a"), j.Asks(2, "k", "b")
@@ -176,7 +177,7 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 	}
 	for _, test := range tests {
 		j := New()
-		test.told(j)
+		test.record(j)
 		v := j.Check(checkTimeout)
 		switch {
 		case v.Undecided > 0:
@@ -198,7 +199,7 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 	}
 }
 
-// Each history is counted, and of its operations those that ended.
+// Every history is counted, and every operation that returned.
 func TestVerdictCountsOperations(t *testing.T) {
 	j := New()
 	j.Asks(1, "k", "a")
@@ -210,11 +211,11 @@ func TestVerdictCountsOperations(t *testing.T) {
 	}
 }
 
-// What cannot be decided in its time is neither right nor wrong.
+// A history that is not decided within the limit is neither legal nor illegal.
 func TestTimeoutIsUndecided(t *testing.T) {
 	j := New()
 	var ops []*Op
-	for i := range 40 { // all at once, and nobody's value fits: every order has to be tried
+	for i := range 40 { // All operations overlap and no value fits: every order has to be tried.
 		ops = append(ops, j.Leaves(1, register, "c", fmt.Sprint(i)))
 		j.Leaves(1, register, "d", fmt.Sprint("d", i))
 	}
@@ -227,8 +228,8 @@ func TestTimeoutIsUndecided(t *testing.T) {
 	}
 }
 
-// A true machine's histories, and such as are spoilt here and there: what the
-// whole history is, the lean one is too.
+// Histories are drawn from a correct machine and some are corrupted. The reduced history must
+// have the same verdict as the full one.
 func TestReductionPreservesVerdict(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		j := New()
@@ -241,31 +242,31 @@ func TestReductionPreservesVerdict(t *testing.T) {
 		}
 		for _, s := range b.order {
 			m := b.porcupine()
-			whole, lean := verdict(m, s.ops), verdict(m, b.reduce(s.ops))
-			if whole != lean {
-				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), whole, len(b.reduce(s.ops)), lean)
+			full, reduced := verdict(m, s.ops), verdict(m, b.reduce(s.ops))
+			if full != reduced {
+				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), full, len(b.reduce(s.ops)), reduced)
 			}
 		}
 	})
 }
 
 func drawSwaps(t *rapid.T, j *Judge) {
-	var under []*Op
+	var pending []*Op
 	state := ""
-	finds := map[*Op]string{}
+	results := map[*Op]string{}
 	for i := range rapid.IntRange(1, 10).Draw(t, "steps") {
 		switch k := rapid.IntRange(0, 3).Draw(t, "what"); {
-		case k < 2 || len(under) == 0:
-			under = append(under, j.Leaves(actor.Time(i), register, "c", fmt.Sprint(i)))
+		case k < 2 || len(pending) == 0:
+			pending = append(pending, j.Leaves(actor.Time(i), register, "c", fmt.Sprint(i)))
 		default:
-			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
-			o := under[at]
-			if _, done := finds[o]; !done {
-				finds[o], state = state, o.operation.(pendingSwap).value
+			at := rapid.IntRange(0, len(pending)-1).Draw(t, "which")
+			o := pending[at]
+			if _, done := results[o]; !done {
+				results[o], state = state, o.operation.(pendingSwap).value
 			}
 			if k == 3 {
-				under = append(under[:at], under[at+1:]...)
-				found := finds[o]
+				pending = append(pending[:at], pending[at+1:]...)
+				found := results[o]
 				if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
 					found = fmt.Sprint(rapid.IntRange(0, i).Draw(t, "wrong"))
 				}
@@ -278,10 +279,10 @@ func drawSwaps(t *rapid.T, j *Judge) {
 func drawOwners(t *rapid.T, j *Judge) {
 	owner, epoch := Owner{}, actor.Epoch(0)
 	type write struct {
-		op  *Op
-		was actor.Epoch
+		op    *Op
+		epoch actor.Epoch
 	}
-	var under []write
+	var pending []write
 	for i := range rapid.IntRange(1, 24).Draw(t, "steps") {
 		now := actor.Time(i)
 		switch k := rapid.IntRange(0, 6).Draw(t, "what"); {
@@ -298,21 +299,21 @@ func drawOwners(t *rapid.T, j *Judge) {
 				o.Epoch = actor.Epoch(rapid.IntRange(1, int(epoch)).Draw(t, "wrong"))
 			}
 			j.Serves(now, "g", o)
-		case k < 5 || len(under) == 0:
+		case k < 5 || len(pending) == 0:
 			w := write{j.Writes(now, "g", "n1"), owner.Epoch}
 			if rapid.IntRange(0, 5).Draw(t, "spoil") == 5 {
-				w.was = actor.Epoch(rapid.IntRange(1, int(epoch)+1).Draw(t, "wrong"))
+				w.epoch = actor.Epoch(rapid.IntRange(1, int(epoch)+1).Draw(t, "wrong"))
 			}
-			under = append(under, w)
+			pending = append(pending, w)
 		default:
-			at := rapid.IntRange(0, len(under)-1).Draw(t, "which")
-			w := under[at]
-			under = append(under[:at], under[at+1:]...)
-			ok := w.was == owner.Epoch
+			at := rapid.IntRange(0, len(pending)-1).Draw(t, "which")
+			w := pending[at]
+			pending = append(pending[:at], pending[at+1:]...)
+			ok := w.epoch == owner.Epoch
 			if rapid.IntRange(0, 7).Draw(t, "spoil") == 7 {
 				ok = !ok
 			}
-			j.Wrote(now, w.op, w.was, ok)
+			j.Wrote(now, w.op, w.epoch, ok)
 		}
 	}
 }

@@ -10,73 +10,74 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// What is done to an actor that keeps a value. The machine swaps: each message
-// leaves a value that nobody else leaves, and is told the one that was there.
+// Operations on an actor that holds a value. The sequential machine is a swap register: each
+// message stores a unique value and returns the previous one.
 type (
 	pendingSwap struct{ value string }
 	swap        struct{ value, previous string }
 )
 
 var swapsModel = &model{spec: LinearKept, init: "",
-	step: func(state, did any) (any, bool) {
-		switch did := did.(type) {
-		case pendingSwap: // it may have been done: then, later, or after all that was heard of
-			return did.value, true
+	step: func(state, op any) (any, bool) {
+		switch op := op.(type) {
+		case pendingSwap: // It may take effect at any time after its call, also after all other operations.
+			return op.value, true
 		case swap:
-			return did.value, state == did.previous
+			return op.value, state == op.previous
 		}
 		return state, true
 	},
-	describe: func(did any) string {
-		switch did := did.(type) {
+	describe: func(op any) string {
+		switch op := op.(type) {
 		case pendingSwap:
-			return fmt.Sprintf("leaves %q", did.value)
+			return fmt.Sprintf("leaves %q", op.value)
 		case swap:
-			return fmt.Sprintf("leaves %q, finds %q", did.value, did.previous)
+			return fmt.Sprintf("leaves %q, finds %q", op.value, op.previous)
 		}
 		return ""
 	},
 	reduce: reduceSwaps,
 }
 
-// reduceSwaps leaves out what never came back and whose value nobody found: put at
-// the end it disturbs no order, and an order from which it is taken stays one.
-func reduceSwaps(ops []*Op) (lean []*Op) {
-	found := map[string]bool{}
+// reduceSwaps removes swaps that never returned and whose value no other swap returned. Placed at
+// the end of a linearization they change nothing, and a linearization without them remains valid.
+// It then merges pairs until no more can be merged.
+func reduceSwaps(ops []*Op) (reduced []*Op) {
+	observed := map[string]bool{}
 	for _, o := range ops {
 		if l, ok := o.operation.(swap); ok {
-			found[l.previous] = true
+			observed[l.previous] = true
 		}
 	}
 	for _, o := range ops {
-		if l, ok := o.operation.(pendingSwap); !ok || found[l.value] {
-			lean = append(lean, o)
+		if l, ok := o.operation.(pendingSwap); !ok || observed[l.value] {
+			reduced = append(reduced, o)
 		}
 	}
-	for next := mergeSwaps(lean); len(next) < len(lean); next = mergeSwaps(lean) {
-		lean = next
+	for next := mergeSwaps(reduced); len(next) < len(reduced); next = mergeSwaps(reduced) {
+		reduced = next
 	}
-	return lean
+	return reduced
 }
 
-// mergeSwaps makes one of who left a value and who found it, for some: nobody comes
-// between, as everybody leaves another. Both together happen while both are under
-// way; where they never were at once, or cannot have been in that order, they are
-// left as they are.
+// mergeSwaps merges a swap with the swap that observed its value. Values are unique, so nothing
+// can be linearized between them. The pair takes effect within the intersection of both
+// intervals. Pairs whose intervals do not overlap, or that could not be linearized in this order,
+// are not merged.
 func mergeSwaps(ops []*Op) []*Op {
-	by := map[string]int{} // who leaves a value
+	byValue := map[string]int{} // index of the swap that stores a value
 	for i, o := range ops {
-		by[swappedIn(o)] = i
+		byValue[swappedIn(o)] = i
 	}
-	gone := make([]bool, len(ops))
+	absorbed := make([]bool, len(ops))
 	next := slices.Clone(ops)
 	for i, o := range ops {
 		second, ok := o.operation.(swap)
-		if !ok || gone[i] {
+		if !ok || absorbed[i] {
 			continue
 		}
-		k, ok := by[second.previous]
-		if !ok || k == i || gone[k] || next[k] != ops[k] {
+		k, ok := byValue[second.previous]
+		if !ok || k == i || absorbed[k] || next[k] != ops[k] {
 			continue
 		}
 		first := ops[k]
@@ -84,27 +85,27 @@ func mergeSwaps(ops []*Op) []*Op {
 		if from > to {
 			continue
 		}
-		both := *o
-		both.process, both.from, both.to = first.process+", then "+o.process, from, to
-		both.startTime, both.endTime = max(first.startTime, o.startTime), o.endTime
+		merged := *o
+		merged.process, merged.from, merged.to = first.process+", then "+o.process, from, to
+		merged.startTime, merged.endTime = max(first.startTime, o.startTime), o.endTime
 		if l, ok := first.operation.(swap); ok {
-			both.operation, both.endTime = swap{second.value, l.previous}, min(first.endTime, o.endTime)
+			merged.operation, merged.endTime = swap{second.value, l.previous}, min(first.endTime, o.endTime)
 		} else {
-			both.operation = pendingSwap{second.value}
+			merged.operation = pendingSwap{second.value}
 		}
-		next[i], gone[k] = &both, true
+		next[i], absorbed[k] = &merged, true
 	}
-	lean := next[:0]
+	reduced := next[:0]
 	for i, o := range next {
-		if !gone[i] {
-			lean = append(lean, o)
+		if !absorbed[i] {
+			reduced = append(reduced, o)
 		}
 	}
-	slices.SortStableFunc(lean, func(a, b *Op) int { return cmp.Compare(a.from, b.from) })
-	return lean
+	slices.SortStableFunc(reduced, func(a, b *Op) int { return cmp.Compare(a.from, b.from) })
+	return reduced
 }
 
-// swappedIn is the value that an operation leaves.
+// swappedIn returns the value that an operation stores.
 func swappedIn(o *Op) string {
 	if l, ok := o.operation.(swap); ok {
 		return l.value
@@ -112,12 +113,12 @@ func swappedIn(o *Op) string {
 	return o.operation.(pendingSwap).value
 }
 
-// Leaves begins a message that leaves a value with an actor.
-func (j *Judge) Leaves(now actor.Time, id actor.ID, who, value string) *Op {
-	return j.begin(&j.swaps, id.String(), who, now, pendingSwap{value})
+// BeginSwap records that a message with a new value is sent to an actor.
+func (j *Judge) Leaves(now actor.Time, id actor.ID, process, value string) *Op {
+	return j.begin(&j.swaps, id.String(), process, now, pendingSwap{value})
 }
 
-// Left ends it: the actor says what was there before.
-func (j *Judge) Left(now actor.Time, o *Op, found string) {
-	j.end(o, now, swap{o.operation.(pendingSwap).value, found})
+// EndSwap records the previous value, as returned by the actor.
+func (j *Judge) Left(now actor.Time, o *Op, previous string) {
+	j.end(o, now, swap{o.operation.(pendingSwap).value, previous})
 }
