@@ -16,13 +16,13 @@ type Kind int
 const (
 	Holds    Kind = iota // the whole state space is searched and nothing is violated
 	Violates             // the named property is violated
-	Reaches              // the named Not_… is violated: the situation is possible
+	Reaches              // the named Not_… is violated: the situation is reachable
 )
 
-// An Expectation is what a config's first line says TLC must find.
+// An Expectation is the result that the first line of a config requires of TLC.
 type Expectation struct {
 	Kind Kind
-	Name string // the property or goal; empty for Holds
+	Name string // name of the property or goal; empty for Holds
 }
 
 func (e Expectation) String() string {
@@ -35,11 +35,11 @@ func (e Expectation) String() string {
 	return "holds"
 }
 
-// A Config is one run of TLC: a module with its constants and what to check.
+// A Config is one run of TLC: a module, its constants and the properties to check.
 type Config struct {
 	Name       string // file name without .cfg
-	Folder     string // brokenDir, or empty: the folder of the file, relative to the one read
-	Module     string // what stands before the first _
+	Folder     string // brokenDir, or empty: folder of the file, relative to the one read
+	Module     string // part of the name before the first _
 	Expect     Expectation
 	Base       string   // file name of the config this one is derived from; empty if it stands alone
 	Invariants []string // checked in each state, in this order
@@ -47,7 +47,7 @@ type Config struct {
 	Lines      []string // the file without its comment lines
 }
 
-// ReadConfigs reads all configs of a folder and of its folder for broken ones,
+// ReadConfigs reads all configs of a folder and of its subfolder of broken ones. It returns them
 // in the order of the table.
 func ReadConfigs(dir string) ([]Config, error) {
 	var paths []string
@@ -83,7 +83,8 @@ func ReadConfigs(dir string) ([]Config, error) {
 	return configs, nil
 }
 
-// ParseConfig reads one config: our two comment lines and the sections that name properties.
+// ParseConfig parses a config: the comment lines for expectation and base, and the sections that
+// list properties.
 func ParseConfig(name, text string) (Config, error) {
 	c := Config{Name: name}
 	var ok bool
@@ -142,7 +143,7 @@ func ParseConfig(name, text string) (Config, error) {
 	return c, nil
 }
 
-// Value is what the config gives a constant, as it is written there.
+// Value returns the value the config assigns to a constant, as written there.
 func (c Config) Value(constant string) string {
 	for _, line := range c.Lines {
 		if name, value, ok := strings.Cut(line, "="); ok && strings.TrimSpace(name) == constant {

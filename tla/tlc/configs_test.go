@@ -33,7 +33,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// modules gives the text of each module without its comments, by name.
+// modules returns the text of each module by name, without comments.
 func modules(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -50,8 +50,8 @@ func defines(module, name string) bool {
 	return regexp.MustCompile(`(?m)^` + name + `\s*==`).MatchString(module)
 }
 
-// A broken config is its base with one guard removed, so what TLC finds in it is
-// due to that guard; with Bug = "none" it would be the base, which holds.
+// A broken config is its base with one guard removed, so that the violation TLC finds is due to
+// that guard. With Bug = "none" it would equal the base, which holds.
 func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 	all := configs(t)
 	for _, c := range all {
@@ -85,8 +85,8 @@ func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 	}
 }
 
-// firstDifference compares two configs but for the lines that start with except (and,
-// for sections, what continues them), and returns the first other difference.
+// firstDifference returns the first line in which two configs differ. It ignores lines that start
+// with except and, for sections, their continuation lines.
 func firstDifference(a, b Config, except string) string {
 	rest := func(c Config) []string {
 		var lines []string
@@ -140,16 +140,17 @@ func TestFirstDifference(t *testing.T) {
 	}
 }
 
-// Each property that a design config checks is broken by some defect, and checked under a name its module defines.
+// Every property checked by a config of the design is defined by its module and violated by some
+// defect.
 func TestEveryPropertyHasBrokenConfig(t *testing.T) {
 	all, texts := configs(t), modules(t)
-	broken := map[string]bool{"TypeOK": true} // the shape of the state: TLC's own
+	broken := map[string]bool{"TypeOK": true} // the type invariant, needed by TLC only
 	for _, c := range all {
 		broken[c.Expect.Name] = true
 	}
 	for _, c := range all {
 		if c.Expect.Kind == Violates {
-			continue // it checks what its base checks
+			continue // checks the properties of its base
 		}
 		for _, name := range slices.Concat(c.Invariants, c.Properties) {
 			if !defines(texts[c.Module], name) {
@@ -162,7 +163,7 @@ func TestEveryPropertyHasBrokenConfig(t *testing.T) {
 	}
 }
 
-// No guard can be removed, and no goal written, without a config that notices.
+// Every defect and every goal of a module has a config that finds it.
 func TestEveryDefectAndGoalHasAConfig(t *testing.T) {
 	quoted, uses := regexp.MustCompile(`"(\w+)"`), regexp.MustCompile(`Bug (?:=|#) "\w+"|Bug \\(?:not)?in \{[^}]*\}`)
 	goal := regexp.MustCompile(`(?m)^(Not_\w+)\s*==`)
@@ -203,7 +204,8 @@ func TestEveryDefectAndGoalHasAConfig(t *testing.T) {
 	}
 }
 
-// TLC does not say which liveness property is violated: one to a config, with nothing beside it.
+// TLC does not name the violated liveness property. A liveness config therefore checks one
+// property and nothing else.
 func TestLivenessConfigsCheckOneProperty(t *testing.T) {
 	for _, c := range configs(t) {
 		if strings.HasSuffix(c.Lines[0], " Spec") {
@@ -218,12 +220,13 @@ func TestLivenessConfigsCheckOneProperty(t *testing.T) {
 	}
 }
 
-// The actions are the history's kinds; what only one side has is named, with its reason, in tla/README.md.
+// Actions of the modules are kinds of history events. Names that exist on one side only are
+// explained in tla/README.md.
 func TestActionsAreHistoryKinds(t *testing.T) {
 	readme := read(t, "README.md")
 	explained := func(name string) bool { return strings.Contains(readme, "| `"+name+"` |") }
 	call := regexp.MustCompile(`\b([A-Z]\w*)`)
-	choice := regexp.MustCompile(`(?m)^(?:Calm|Move|Next) ==`) // where the choice between all actions begins
+	choice := regexp.MustCompile(`(?m)^(?:Calm|Move|Next) ==`) // beginning of the choice between all actions
 	actions := map[string]bool{}
 	for module, text := range modules(t) {
 		start := choice.FindStringIndex(text)
@@ -250,14 +253,14 @@ func TestActionsAreHistoryKinds(t *testing.T) {
 	}
 }
 
-// isAction reports whether name is defined in text as something that changes the state.
+// isAction reports whether text defines name as a change of the state.
 func isAction(text, name string) bool {
 	m := regexp.MustCompile(`(?ms)^` + name + `(?:\([^)]*\))?\s*==.*?(?:\n\n|\z)`).FindString(text)
 	return strings.Contains(m, "'") || strings.Contains(m, "UNCHANGED") || strings.Contains(m, "Tell(")
 }
 
-// The published tables are of the configs that exist, and the models are large
-// enough for what was found in them to mean something.
+// The published tables list exactly the existing configs. The models have enough states for their
+// results to be meaningful.
 func TestResultsMatchConfigs(t *testing.T) {
 	all := configs(t)
 	found, err := readTable(filepath.Join(tla, "RESULTS.md"))
@@ -285,10 +288,10 @@ func TestResultsMatchConfigs(t *testing.T) {
 	}
 }
 
-// totalStatesMin is how many the models must have together.
+// totalStatesMin is the minimum number of distinct states of all models together.
 const totalStatesMin = 1_200_000
 
-// Every config that must hold is explained to the reader.
+// Every config that must hold, every defect and every alias is explained in tla/README.md.
 func TestReadmeNamesEveryModel(t *testing.T) {
 	readme := read(t, "README.md")
 	for _, c := range configs(t) {
@@ -338,7 +341,8 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// What takes hours is checked for less: that it says what it explores, and holds.
+// Configs that take hours get a weaker check: they check properties of the design that their
+// module defines, and expect them to hold.
 func TestBigConfigsHold(t *testing.T) {
 	all, err := ReadConfigs(filepath.Join(tla, bigDir))
 	if err != nil {

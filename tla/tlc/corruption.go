@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// A corruption makes of a good history one that no behaviour of Calls is. It
-// gives the line at which that must show; 0 if the history has no place for it.
+// A corruption turns a valid history into one that is no behaviour of Calls. apply returns the
+// line at which TLC must reject it, or 0 if the corruption does not apply to the history.
 type corruption struct {
 	name  string
 	apply func(events []event) ([]event, int)
 }
 
-// lineOf is where event i stands in its file.
+// lineOf returns the line number of event i in its file.
 func lineOf(i int) int { return i + 2 }
 
 func find(events []event, from int, is func(*event) bool) int {
@@ -43,8 +43,8 @@ func statusIs(s string) func(*event) bool       { return func(e *event) bool { r
 func nested(e *event) bool                      { return e.Parent != "" && len(e.Chain) > 0 }
 func insert(e []event, at int, x event) []event { return slices.Insert(slices.Clone(e), at, x) }
 
-// dropEvent leaves out the first event that is such, and before which nothing is
-// wrong until the next one that needs it.
+// dropEvent removes the first event that matches and has a later event that needs it. The history
+// stays valid up to that later event.
 func dropEvent(name string, is func(*event) bool, needs func(e *event) func(*event) bool) corruption {
 	return corruption{"dropped: " + name, func(events []event) ([]event, int) {
 		for i := find(events, 0, is); i >= 0; i = find(events, i+1, is) {
@@ -56,7 +56,7 @@ func dropEvent(name string, is func(*event) bool, needs func(e *event) func(*eve
 	}}
 }
 
-// duplicateEvent has an event happen a second time, right behind the first.
+// duplicateEvent repeats an event immediately after itself.
 func duplicateEvent(name string, is func(*event) bool) corruption {
 	return corruption{"twice: " + name, func(events []event) ([]event, int) {
 		i := find(events, 0, is)
@@ -67,7 +67,7 @@ func duplicateEvent(name string, is func(*event) bool) corruption {
 	}}
 }
 
-// swapEvents exchanges two events that follow each other.
+// swapEvents exchanges two adjacent events.
 func swapEvents(name string, first, second func(*event) bool, same func(a, b *event) bool) corruption {
 	return corruption{"swapped: " + name, func(events []event) ([]event, int) {
 		for i := find(events, 0, first); i >= 0; i = find(events, i+1, first) {
@@ -82,7 +82,7 @@ func swapEvents(name string, first, second func(*event) bool, same func(a, b *ev
 	}}
 }
 
-// changeEvent alters one event.
+// changeEvent modifies one event.
 func changeEvent(name string, is func(*event) bool, change func(*event)) corruption {
 	return corruption{"changed: " + name, func(events []event) ([]event, int) {
 		i := find(events, 0, is)
@@ -134,7 +134,7 @@ var corruptions = []corruption{
 	}},
 }
 
-// applyToFirst makes of a corruption the first history, of those given, that has a place for it.
+// applyToFirst applies the corruption to the first of the given histories that it applies to.
 func (c corruption) applyToFirst(good []trace) (trace, int, error) {
 	for _, t := range good {
 		if events, at := c.apply(t.Events); at > 0 {

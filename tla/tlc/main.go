@@ -2,10 +2,9 @@
 
 // Command tlc checks the specifications in tla/ with TLC, the model checker of TLA+.
 //
-// A config's first line says what TLC must find: that everything holds, that one
-// property is violated, or that a situation is reached. Any other outcome is a
-// mismatch: an error, a search that did not end, or the violation of another
-// property than the one that was meant.
+// The first line of a config states the expected result: everything holds, one property is
+// violated, or a situation is reached. Any other result is a mismatch: an error, an incomplete
+// search, or the violation of a property other than the expected one.
 package main
 
 import (
@@ -112,27 +111,27 @@ func run(ctx context.Context, args []string) int {
 		return fail(1, err)
 	}
 
-	began := time.Now()
+	start := time.Now()
 	fmt.Println(header)
 	results, err := checker.RunAll(ctx, configs, func(r Result) { fmt.Println(r) })
 	if err != nil {
 		return fail(1, err)
 	}
-	bad := 0
+	mismatches := 0
 	for _, r := range results {
 		if r.Mismatch() != "" {
-			bad++
+			mismatches++
 		}
 	}
-	took := time.Since(began).Round(time.Second)
-	if bad > 0 {
-		return fail(1, fmt.Errorf("%d of %d configs are not as expected (%v)", bad, len(results), took))
+	elapsed := time.Since(start).Round(time.Second)
+	if mismatches > 0 {
+		return fail(1, fmt.Errorf("%d of %d configs are not as expected (%v)", mismatches, len(results), elapsed))
 	}
-	fmt.Printf("%d configs as expected (%v)\n", len(results), took)
+	fmt.Printf("%d configs as expected (%v)\n", len(results), elapsed)
 	version := results[0].Report.Version
-	if told := false; !*write && len(configs) == len(all) && !*big && version == tlcVersion {
-		flags.Visit(func(f *flag.Flag) { told = told || f.Name == "write" })
-		*write = !told
+	if explicit := false; !*write && len(configs) == len(all) && !*big && version == tlcVersion {
+		flags.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "write" })
+		*write = !explicit
 	}
 	if !*write {
 		return 0
@@ -160,7 +159,8 @@ func fail(code int, err error) int {
 	return code
 }
 
-// byExpectation puts what must hold first, then what must be violated, then what must be reached.
+// byExpectation orders configs that must hold before those that must be violated, and these
+// before goals.
 func byExpectation(a, b Config) int {
 	return cmp.Or(cmp.Compare(a.Expect.Kind, b.Expect.Kind), cmp.Compare(a.Name, b.Name))
 }

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// A Report is what TLC found, read from what it printed.
+// A Report is the result of a run of TLC, parsed from its output.
 type Report struct {
 	Version  string
 	Complete bool   // the search ended and found no error
-	Violated string // name of the violated property; "deadlock"; empty if none was
-	Err      string // first line of any other error: TLC could not judge
+	Violated string // name of the violated property, or "deadlock"; empty if none was violated
+	Err      string // first line of any other error, which prevented a result
 	Distinct int
 	Queued   int // states found but not searched
 	Depth    int
@@ -34,8 +34,8 @@ var (
 
 const completeLine = "\nModel checking completed. No error has been found.\n"
 
-// ParseReport reads TLC's output. TLC does not name a violated liveness property,
-// so a config that checks one on whole behaviours checks that one only.
+// ParseReport parses the output of TLC. TLC does not name a violated liveness property, so a
+// config that checks one on whole behaviours must check no other.
 func ParseReport(c Config, output string) Report {
 	r := Report{
 		Version:  submatch(versionLine, output),
@@ -71,7 +71,8 @@ func submatch(re *regexp.Regexp, text string) string {
 	return ""
 }
 
-// number reads a figure from the last line that re finds: TLC also prints it as it goes.
+// number returns the figure in the last line that re matches. TLC also prints figures while it
+// runs.
 func number(re *regexp.Regexp, group int, text string) int {
 	m := re.FindAllStringSubmatch(text, -1)
 	if m == nil {

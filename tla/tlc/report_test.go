@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What TLC printed in real runs, without the states of its error traces.
+// report parses the output of a real run of TLC, stored without the states of its error trace.
 func report(t *testing.T, c Config, sample string) Report {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", sample+".txt"))
@@ -39,7 +39,7 @@ func TestParseReport(t *testing.T) {
 	}
 }
 
-// TLC prints no name for a liveness property: with two of them, nobody knows which.
+// TLC does not name a violated liveness property: with two of them the result is ambiguous.
 func TestAmbiguousLivenessViolationIsError(t *testing.T) {
 	two := Config{Properties: []string{"EveryCallEnds", "TurnComesBack"}}
 	if got := report(t, two, "liveness"); got.Violated != "" || !strings.Contains(got.Err, "one per config") {
@@ -76,7 +76,7 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// A search that TLC calls complete has left nothing in its queue and has seen a state.
+// A complete search has an empty queue and at least one state.
 func TestIncompleteSearchIsMismatch(t *testing.T) {
 	for _, r := range []Report{{Complete: true, Distinct: 5, Queued: 1}, {Complete: true}, {Distinct: 5}} {
 		if (Result{Report: r}).Mismatch() == "" {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// fakeJava stands in for java: it looks for the config where TLC would, then
-// prints a real report and ends with a status as TLC does for a violation.
+// fakeJava returns a script in place of java. It checks that the config is where TLC would look
+// for it, prints the output of a real run and exits with the status of a violation.
 func fakeJava(t *testing.T) TLC {
 	t.Helper()
 	sample, err := filepath.Abs("testdata/invariant.txt")
@@ -29,21 +29,21 @@ func fakeJava(t *testing.T) TLC {
 func TestRunAllReadsReports(t *testing.T) {
 	checker := fakeJava(t)
 	expect := Expectation{Violates, "AcyclicCalls"}
-	told := 0
+	calls := 0
 	results, err := checker.RunAll(t.Context(), []Config{
 		{Name: "Calls_a", Module: "Calls", Expect: expect},
 		{Name: "Calls_b", Module: "Calls"},
-		{Name: "Nothing_c", Module: "Nothing", Expect: expect}, // no such module: nothing is printed
-	}, func(Result) { told++ })
-	if err != nil || told != 3 {
-		t.Fatalf("told of %d, %v", told, err)
+		{Name: "Nothing_c", Module: "Nothing", Expect: expect}, // no such module: the script prints nothing
+	}, func(Result) { calls++ })
+	if err != nil || calls != 3 {
+		t.Fatalf("told of %d, %v", calls, err)
 	}
 	for i, want := range []string{"", "AcyclicCalls is violated", "AcyclicCalls is not violated"} {
 		if got := results[i].Mismatch(); got != want {
 			t.Errorf("%s: %q, want %q", results[i].Config.Name, got, want)
 		}
 	}
-	if kept, err := os.ReadFile(results[0].Output); err != nil || len(kept) == 0 {
+	if output, err := os.ReadFile(results[0].Output); err != nil || len(output) == 0 {
 		t.Errorf("what was printed is not kept: %v", err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 
 const (
 	loadClients  = 6
-	loadRequests = 8 // of each
+	loadRequests = 8 // per client
 	loadTimeout  = time.Minute
 )
 
-// traceServer starts a server of its own that writes its history down, has clients
-// ask it all at once, and ends it.
+// traceServer starts a server that records its history in the file trace, runs concurrent clients
+// against it and stops it.
 func traceServer(ctx context.Context, trace string) error {
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
@@ -33,8 +33,8 @@ func traceServer(ctx context.Context, trace string) error {
 		func(url string) error { return sendRequests(ctx, url) })
 }
 
-// sendRequests has clients ask a few actors at once. The coordinator asks the helper and
-// then waits for a person: some of those runs are cancelled.
+// sendRequests runs concurrent clients that call a few actors. The coordinator calls the helper
+// and then waits for a person. Half of the clients cancel those runs.
 func sendRequests(ctx context.Context, url string) error {
 	var clients sync.WaitGroup
 	errs := make([]error, loadClients)

@@ -27,7 +27,7 @@ the others, up to where TLC stopped, with the number of states on the way to wha
 
 var header = strings.TrimRight(fmt.Sprintf(row, "config", "expected", "distinct", "depth", "s", "way", "verdict"), " ")
 
-// String is the result's line in the table.
+// String returns the line of the result in the table.
 func (r Result) String() string {
 	verdict := "ok"
 	if m := r.Mismatch(); m != "" {
@@ -46,7 +46,7 @@ func pathLength(length int) string {
 	return fmt.Sprint(length)
 }
 
-// figures are what the table says of one config.
+// figures are the columns of the table for one config.
 type figures struct {
 	distinct, depth int
 	seconds         string
@@ -62,7 +62,7 @@ func (f figures) row(c Config) string {
 	return strings.Replace(row, "|  |", "| |", 1)
 }
 
-// readTable reads what WriteTable wrote, by the first two cells of each row.
+// readTable reads the table written by WriteTable. The keys are the first two cells of each row.
 func readTable(path string) (map[string]figures, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -82,18 +82,17 @@ func readTable(path string) (map[string]figures, error) {
 		f.distinct, errs[0] = strconv.Atoi(cells[2])
 		f.depth, errs[1] = strconv.Atoi(cells[3])
 		if errors.Join(errs[:]...) != nil {
-			continue // the head
+			continue // the head of the table
 		}
 		f.seconds = cells[4]
-		f.length, _ = strconv.Atoi(cells[5]) // empty: what holds
+		f.length, _ = strconv.Atoi(cells[5]) // empty if the config holds
 		all["| "+cells[0]+" | "+cells[1]+" | "] = f
 	}
 	return all, nil
 }
 
-// WriteTable writes the results into the table of all configs, and gives the
-// figures of all. A config that did not run keeps those it has there; of large
-// ones it may have none yet.
+// WriteTable writes the results into the table of all configs and returns the figures of all. A
+// config that did not run keeps its figures. Without any, it is an error unless large is set.
 func WriteTable(path string, all []Config, results []Result, large bool) (map[string]figures, error) {
 	found, err := readTable(path)
 	if err != nil {

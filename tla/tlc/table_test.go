@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A part can be run and written by itself: the others keep their figures, what is gone loses its row.
+// Some configs can be run and written alone. The others keep their figures, and removed ones lose
+// their rows.
 func TestWriteTableKeepsOtherRows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "RESULTS.md")
 	a, b := Config{Name: "M_a"}, Config{Name: "M_b", Expect: Expectation{Violates, "P"}}

@@ -35,24 +35,24 @@ examples
 Histories, and what TLC said of them, stay in .cache/tlc/traces/.
 `
 
-// tracedMutants are the guards whose absence the histories of plain worlds show.
+// tracedMutants are the guards whose removal is visible in histories of plain simulations.
 var tracedMutants = []string{"cycle-check", "self-call", "depth-check", "chain-dropped-on-retry", "time-left-shrinks", "outstanding-limit",
 	"outstanding-not-released", "unbounded-mailbox", "target-exists-check", "dedup-forgotten", "effect-before-its-gate",
 	"released-at-written", "reply-to-another", "cancel-not-passed-down", "restart-forgets-open-call"}
 
-// undetectable is said of what Calls does not see, so that another world has to show the
-// mutant: up to where something should have come and never did a history is one
-// that Calls allows, and of what waits it counts messages and not bytes.
+// undetectable lists texts of violations that module Calls cannot detect, so that another
+// simulation of the mutant is needed. A history without an event that should follow is still
+// allowed by Calls. The mailbox of Calls counts messages, not bytes.
 var undetectable = []string{" FAILED EveryCallEnds", " bytes waiting in "}
 
-// At least so many of a hundred simulated histories must have a crash, and
-// somebody that goes on after it.
+// crashPercentMin is the minimum percentage of simulated histories with a crash after which an
+// actor resumes its work.
 const crashPercentMin = 20
 
-// Of many histories, together, so many kinds of events are wanted.
+// A set of at least kindsCheckedFrom histories must contain at least kindsMin kinds of events.
 const kindsCheckedFrom, kindsMin = 200, 30
 
-// traceCheck is the command traces.
+// traceCheck implements the command traces.
 type traceCheck struct {
 	tlc TLC
 	dir string
@@ -61,7 +61,7 @@ type traceCheck struct {
 func traces(ctx context.Context, args []string) int {
 	flags := flag.NewFlagSet("traces", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), tracesUsage) }
-	worlds := flags.Int("worlds", 200, "")
+	simulations := flags.Int("worlds", 200, "")
 	noServer := flags.Bool("no-server", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
@@ -76,16 +76,16 @@ func traces(ctx context.Context, args []string) int {
 	if err := os.MkdirAll(t.dir, 0o755); err != nil {
 		return fail(1, err)
 	}
-	began := time.Now()
+	start := time.Now()
 	if flags.NArg() > 0 {
 		err = t.files(ctx, flags.Args())
 	} else {
-		err = t.all(ctx, *worlds, !*noServer)
+		err = t.all(ctx, *simulations, !*noServer)
 	}
 	if err != nil {
 		return fail(1, err)
 	}
-	fmt.Printf("all as expected (%v)\n", time.Since(began).Round(time.Second))
+	fmt.Printf("all as expected (%v)\n", time.Since(start).Round(time.Second))
 	return 0
 }
 
@@ -97,8 +97,8 @@ func (t traceCheck) files(ctx context.Context, paths []string) error {
 	return t.accept(ctx, "given", all)
 }
 
-func (t traceCheck) all(ctx context.Context, worlds int, server bool) error {
-	paths, err := t.simulate(ctx, worlds)
+func (t traceCheck) all(ctx context.Context, simulations int, server bool) error {
+	paths, err := t.simulate(ctx, simulations)
 	if err != nil {
 		return err
 	}
@@ -107,8 +107,8 @@ func (t traceCheck) all(ctx context.Context, worlds int, server bool) error {
 		return err
 	}
 	resumed := 0
-	for _, one := range all {
-		if one.resumed() {
+	for _, tr := range all {
+		if tr.resumed() {
 			resumed++
 		}
 	}
@@ -124,11 +124,11 @@ func (t traceCheck) all(ctx context.Context, worlds int, server bool) error {
 		if err := traceServer(ctx, path); err != nil {
 			return err
 		}
-		real, err := readTraces([]string{path})
+		recorded, err := readTraces([]string{path})
 		if err != nil {
 			return err
 		}
-		if err := t.accept(ctx, "of a server", real); err != nil {
+		if err := t.accept(ctx, "of a server", recorded); err != nil {
 			return err
 		}
 	}
@@ -141,29 +141,29 @@ func (t traceCheck) all(ctx context.Context, worlds int, server bool) error {
 func readTraces(paths []string) ([]trace, error) {
 	var all []trace
 	for _, p := range paths {
-		one, err := readTrace(p)
+		tr, err := readTrace(p)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, one)
+		all = append(all, tr)
 	}
 	return all, nil
 }
 
-// simulate runs plain worlds.
-func (t traceCheck) simulate(ctx context.Context, worlds int) ([]string, error) {
+// simulate runs plain simulations and returns the paths of their traces.
+func (t traceCheck) simulate(ctx context.Context, simulations int) ([]string, error) {
 	dir := filepath.Join(t.dir, "sim")
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "bin/troupe", "sim", "--plain", "--seed", "1", "--runs", fmt.Sprint(worlds), "--trace", dir)
+	cmd := exec.CommandContext(ctx, "bin/troupe", "sim", "--plain", "--seed", "1", "--runs", fmt.Sprint(simulations), "--trace", dir)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("bin/troupe sim: %w\n%s", err, output)
 	}
 	return filepath.Glob(filepath.Join(dir, "*.ndjson"))
 }
 
-// resumed tells whether a node died under an open turn of an actor that came back.
+// resumed reports whether a node crashed during a turn of an actor that was activated again.
 func (h *trace) resumed() bool {
 	open, lost := map[string]*event{}, map[string]bool{}
 	for i := range h.Events {
@@ -187,8 +187,8 @@ func (h *trace) resumed() bool {
 	return false
 }
 
-// accept has TLC judge histories that must be behaviours.
-func (t traceCheck) accept(ctx context.Context, which string, all []trace) error {
+// accept checks histories that must be behaviours of module Calls.
+func (t traceCheck) accept(ctx context.Context, label string, all []trace) error {
 	translated := make([]*translation, len(all))
 	kinds, entries := map[string]int{}, 0
 	for i := range all {
@@ -198,7 +198,7 @@ func (t traceCheck) accept(ctx context.Context, which string, all []trace) error
 			kinds[all[i].Events[j].name()]++
 		}
 	}
-	verdicts, taken, err := t.check(ctx, which, batches(translated), false)
+	verdicts, taken, err := t.check(ctx, label, batches(translated), false)
 	if err != nil {
 		return err
 	}
@@ -209,9 +209,9 @@ func (t traceCheck) accept(ctx context.Context, which string, all []trace) error
 			fmt.Println(v)
 		}
 	}
-	fmt.Printf("%d histories %s: %d accepted, %d rejected; %d entries, %d kinds of events\n", len(all), which, len(all)-rejected, rejected, entries, len(kinds))
+	fmt.Printf("%d histories %s: %d accepted, %d rejected; %d entries, %d kinds of events\n", len(all), label, len(all)-rejected, rejected, entries, len(kinds))
 	if rejected > 0 {
-		return fmt.Errorf("histories %s are no behaviours of module Calls", which)
+		return fmt.Errorf("histories %s are no behaviours of module Calls", label)
 	}
 	fmt.Println(coverage(taken))
 	if len(all) >= kindsCheckedFrom && len(kinds) < kindsMin {
@@ -220,7 +220,7 @@ func (t traceCheck) accept(ctx context.Context, which string, all []trace) error
 	return nil
 }
 
-// name is what happened, in two words.
+// name returns the kind of the event in two words.
 func (e *event) name() string {
 	if e.Kind == "Perform" && e.What == "send" {
 		return "Perform send " + e.Why
@@ -228,10 +228,11 @@ func (e *event) name() string {
 	return strings.TrimSpace(e.Kind + " " + e.What)
 }
 
-// check runs TLC over batches, two at a time.
-func (t traceCheck) check(ctx context.Context, which string, all []batch, each bool) ([]verdict, map[string]int, error) {
+// check runs TLC over batches, two at a time. If each is set, it returns a verdict on every
+// history.
+func (t traceCheck) check(ctx context.Context, label string, all []batch, judge bool) ([]verdict, map[string]int, error) {
 	var (
-		took    = make([]map[string]int, len(all))
+		takenBy = make([]map[string]int, len(all))
 		found   = make([][]verdict, len(all))
 		errs    = make([]error, len(all))
 		slots   = make(chan struct{}, parallelRuns)
@@ -241,13 +242,13 @@ func (t traceCheck) check(ctx context.Context, which string, all []batch, each b
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
-			keep := filepath.Join(t.dir, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(which, " ", "-"), i+1))
-			verdicts, states, taken, err := t.tlc.checkBatch(ctx, b, each, keep)
+			outputPath := filepath.Join(t.dir, fmt.Sprintf("%s-%d.txt", strings.ReplaceAll(label, " ", "-"), i+1))
+			verdicts, states, taken, err := t.tlc.checkBatch(ctx, b, judge, outputPath)
 			clean := !slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted })
 			if err == nil && clean && states != b.states() {
-				err = fmt.Errorf("TLC found %d states, and there are %d: an entry was not judged; see %s", states, b.states(), keep)
+				err = fmt.Errorf("TLC found %d states, and there are %d: an entry was not judged; see %s", states, b.states(), outputPath)
 			}
-			found[i], took[i], errs[i] = verdicts, taken, err
+			found[i], takenBy[i], errs[i] = verdicts, taken, err
 		})
 	}
 	running.Wait()
@@ -257,15 +258,15 @@ func (t traceCheck) check(ctx context.Context, which string, all []batch, each b
 		}
 	}
 	taken := map[string]int{}
-	for _, one := range took {
-		for action, n := range one {
+	for _, counts := range takenBy {
+		for action, n := range counts {
 			taken[action] += n
 		}
 	}
 	return slices.Concat(found...), taken, nil
 }
 
-// String says where a history was rejected.
+// String returns the entry at which a history was rejected.
 func (v verdict) String() string {
 	e := v.at()
 	return fmt.Sprintf("  %s:%d: %s: %s", v.t.trace.Name, e.line, v.why, e.text)
@@ -273,13 +274,14 @@ func (v verdict) String() string {
 
 func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-1] }
 
-// neverTaken says of actions of Calls why no history can take them.
+// neverTaken maps actions of Calls that no history can take to the reason.
 var neverTaken = map[string]string{
 	"Continue": "turns are serial",
 	"Drop":     "what is lost is what never comes",
 }
 
-// coverage says how often the actions of Calls were taken, the rarest first.
+// coverage returns a line with the number of times each action of Calls was taken, in ascending
+// order.
 func coverage(taken map[string]int) string {
 	actions := slices.SortedFunc(maps.Keys(taken), func(a, b string) int { return cmp.Or(taken[a]-taken[b], strings.Compare(a, b)) })
 	var line []string
@@ -297,28 +299,28 @@ func coverage(taken map[string]int) string {
 	return fmt.Sprintf("  actions of Calls: %d of %d were taken: %s", len(actions)-zero, len(actions), strings.Join(line, ", "))
 }
 
-// rejectCorrupted has TLC judge good histories with something wrong in each.
+// rejectCorrupted checks that TLC rejects corrupted histories, each at the corrupted entry.
 func (t traceCheck) rejectCorrupted(ctx context.Context, good []trace) error {
 	good = slices.Clone(good)
 	slices.SortFunc(good, func(a, b trace) int { return len(a.Events) - len(b.Events) })
 	var all []*translation
 	want := map[string]int{}
 	for _, c := range corruptions {
-		bad, at, err := c.applyToFirst(good)
+		corrupted, at, err := c.applyToFirst(good)
 		if err != nil {
 			return err
 		}
 		want[c.name] = at
-		all = append(all, translate(bad))
+		all = append(all, translate(corrupted))
 	}
 	verdicts, _, err := t.check(ctx, "corrupted", batches(all), true)
 	if err != nil {
 		return err
 	}
-	wrong := 0
+	failed := 0
 	for _, v := range verdicts {
 		if v.accepted || v.at().line != want[v.t.trace.Name] {
-			wrong++
+			failed++
 			if v.accepted {
 				fmt.Printf("  %s: accepted; it is wrong in line %d\n", v.t.trace.Name, want[v.t.trace.Name])
 			} else {
@@ -326,18 +328,19 @@ func (t traceCheck) rejectCorrupted(ctx context.Context, good []trace) error {
 			}
 		}
 	}
-	fmt.Printf("%d histories corrupted: %d rejected at the right entry, %d not\n", len(all), len(all)-wrong, wrong)
-	if wrong > 0 {
+	fmt.Printf("%d histories corrupted: %d rejected at the right entry, %d not\n", len(all), len(all)-failed, failed)
+	if failed > 0 {
 		return fmt.Errorf("module Trace does not see what is wrong")
 	}
 	return nil
 }
 
-// A mutated world ends with the step in which a spec in Go sees what is wrong;
-// TLC may see it so many lines before the end at most.
+// detectionLagMax is the maximum number of lines between the entry that TLC rejects and the end
+// of a mutant's history. The simulation stops at the step in which a Go spec detects the
+// violation.
 const detectionLagMax = 20
 
-// rejectMutated has TLC judge histories of worlds without a guard.
+// rejectMutated checks that TLC rejects histories of simulations without a guard.
 func (t traceCheck) rejectMutated(ctx context.Context) error {
 	dir := filepath.Join(t.dir, "mutants")
 	if err := os.RemoveAll(dir); err != nil {
@@ -352,21 +355,21 @@ func (t traceCheck) rejectMutated(ctx context.Context) error {
 		if err := traceMutant(ctx, m, path); err != nil {
 			return err
 		}
-		bad, err := readTrace(path)
+		mutated, err := readTrace(path)
 		if err != nil {
 			return err
 		}
-		all = append(all, translate(bad))
+		all = append(all, translate(mutated))
 	}
 	verdicts, _, err := t.check(ctx, "mutated", batches(all), true)
 	if err != nil {
 		return err
 	}
-	wrong := 0
+	failed := 0
 	for _, v := range verdicts {
 		last := len(v.t.trace.Events) + 1
 		if v.accepted || last-v.at().line > detectionLagMax {
-			wrong++
+			failed++
 			if v.accepted {
 				fmt.Printf("  %s: accepted; the specs in Go do not\n", v.t.trace.Name)
 			} else {
@@ -374,23 +377,23 @@ func (t traceCheck) rejectMutated(ctx context.Context) error {
 			}
 		}
 	}
-	fmt.Printf("%d histories of mutants: %d rejected at the right entry, %d not\n", len(all), len(all)-wrong, wrong)
-	if wrong > 0 {
+	fmt.Printf("%d histories of mutants: %d rejected at the right entry, %d not\n", len(all), len(all)-failed, failed)
+	if failed > 0 {
 		return fmt.Errorf("module Trace does not see what is wrong")
 	}
 	return nil
 }
 
-// mutantSeedsMax is in how many seeds a mutant must be found.
+// mutantSeedsMax is the number of seeds within which a mutant must be detected.
 const mutantSeedsMax = 60
 
-// traceMutant writes down a world in which a mutant does what Calls forbids.
+// traceMutant records a simulation in which a mutant does something that Calls forbids.
 func traceMutant(ctx context.Context, mutant, path string) error {
 	for seed := range mutantSeedsMax {
 		cmd := exec.CommandContext(ctx, "bin/troupe-mutants", "sim", "--plain", "--seed", fmt.Sprint(seed+1), "--trace", path, "--dir", filepath.Dir(path))
 		cmd.Env = append(os.Environ(), "MUTANT="+mutant)
-		switch said, err := cmd.CombinedOutput(); {
-		case err == nil || slices.ContainsFunc(undetectable, func(what string) bool { return bytes.Contains(said, []byte(what)) }):
+		switch text, err := cmd.CombinedOutput(); {
+		case err == nil || slices.ContainsFunc(undetectable, func(what string) bool { return bytes.Contains(text, []byte(what)) }):
 		case cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == 1:
 			return nil
 		default:

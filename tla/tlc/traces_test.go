@@ -35,8 +35,8 @@ func TestTranslate(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	one := translate(h)
-	for _, e := range one.entries {
+	translated := translate(h)
+	for _, e := range translated.entries {
 		got = append(got, e.text)
 	}
 	want := []string{
@@ -49,12 +49,12 @@ func TestTranslate(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(one.recursive) != 1 || len(one.unknown) != 0 {
-		t.Errorf("recursive %v, unknown %v", one.recursive, one.unknown)
+	if len(translated.recursive) != 1 || len(translated.unknown) != 0 {
+		t.Errorf("recursive %v, unknown %v", translated.recursive, translated.unknown)
 	}
 }
 
-// Agents that came later are named later, and are no event.
+// Agents registered during a run are announced in lines of their own, which are no events.
 func TestTranslateAgentsAnnouncedLater(t *testing.T) {
 	early, err := readTrace(writeTrace(t, sampleTrace))
 	if err != nil {
@@ -62,11 +62,11 @@ func TestTranslateAgentsAnnouncedLater(t *testing.T) {
 	}
 	text := strings.Replace(sampleTrace, `{"name":"ana","by_actor":true},`, "", 1)
 	text = strings.Replace(text, "\n", "\n{\"agents\":[{\"name\":\"ana\",\"by_actor\":true}]}\n", 1)
-	late, err := readTrace(writeTrace(t, text))
+	later, err := readTrace(writeTrace(t, text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := translate(early), translate(late)
+	a, b := translate(early), translate(later)
 	if len(b.entries) != len(a.entries) || len(b.unknown) != 0 || len(b.recursive) != 1 {
 		t.Fatalf("%d entries, not %d; unknown %v, recursive %v", len(b.entries), len(a.entries), b.unknown, b.recursive)
 	}
@@ -81,7 +81,7 @@ func TestTranslateAgentsAnnouncedLater(t *testing.T) {
 }
 
 func TestReadTraceRejectsUncheckable(t *testing.T) {
-	for _, test := range []struct{ old, new, says string }{
+	for _, test := range []struct{ old, new, want string }{
 		{`"trace":1`, `"trace":9`, "version 9"},
 		{`"name":"bo"`, `"name":"bo","volatile":true`, "agent bo is not journaled"},
 		{`"name":"bo"`, `"name":"bo","interleaved":true`, "agent bo is not journaled"},
@@ -89,8 +89,8 @@ func TestReadTraceRejectsUncheckable(t *testing.T) {
 		{`{"kind":"Start"`, `{"kind":7,"k":"Start"`, ":4: "},
 	} {
 		_, err := readTrace(writeTrace(t, strings.Replace(sampleTrace, test.old, test.new, 1)))
-		if err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("%s: got %v, want %q", test.new, err, test.says)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", test.new, err, test.want)
 		}
 	}
 	if _, err := readTrace(writeTrace(t, strings.SplitAfter(sampleTrace, "\n")[0])); err == nil || !strings.Contains(err.Error(), "nothing happens") {
@@ -98,15 +98,15 @@ func TestReadTraceRejectsUncheckable(t *testing.T) {
 	}
 }
 
-// Each kind of event is in the translation by name, or is one of those that
-// module Trace lets pass; and the module takes every step that is translated to.
+// Every kind of event has a translation. Module Trace handles every translated entry or lists it
+// as passed over.
 func TestEveryHistoryKindIsTranslated(t *testing.T) {
 	module := read(t, "Trace.tla")
 	passed := regexp.MustCompile(`Passed == \{([^}]*)\}`).FindStringSubmatch(module)
 	if passed == nil {
 		t.Fatal("module Trace lets nothing pass")
 	}
-	one := translate(trace{Events: []event{{}}})
+	translated := translate(trace{Events: []event{{}}})
 	for _, k := range history.Kinds() {
 		for _, e := range []event{
 			{Kind: k.String(), Why: "callee"},
@@ -114,7 +114,7 @@ func TestEveryHistoryKindIsTranslated(t *testing.T) {
 			{Kind: k.String(), What: "request", Epoch: 1}, {Kind: k.String(), What: "cancel"}, {Kind: k.String(), What: "answered"}, {Kind: k.String(), What: "held"},
 			{Kind: k.String(), What: "run"}, {Kind: k.String(), What: "ask"}, {Kind: k.String(), What: "send", Why: "request"}, {Kind: k.String(), What: "respond"},
 		} {
-			text := one.entry(&e)
+			text := translated.entry(&e)
 			name := strings.SplitN(text, `"`, 3)[1]
 			if !strings.Contains(passed[1], `"`+name+`"`) && !strings.Contains(module, `E.k = "`+name+`" ->`) {
 				t.Errorf("%s %s becomes %s, which module Trace does not know", e.Kind, e.What, text)
@@ -132,13 +132,13 @@ func TestCorruptionsReportLine(t *testing.T) {
 		if c.name != "swapped: Start and Admit" && c.name != "twice: Reply" {
 			continue
 		}
-		bad, at, err := c.applyToFirst([]trace{h})
+		corrupted, at, err := c.applyToFirst([]trace{h})
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch e := bad.Events[at-2]; {
-		case c.name == "twice: Reply" && (e.Kind != "Reply" || len(bad.Events) != 5),
-			c.name != "twice: Reply" && (e.Kind != "Start" || bad.Events[at-1].Kind != "Admit"):
+		switch e := corrupted.Events[at-2]; {
+		case c.name == "twice: Reply" && (e.Kind != "Reply" || len(corrupted.Events) != 5),
+			c.name != "twice: Reply" && (e.Kind != "Start" || corrupted.Events[at-1].Kind != "Admit"):
 			t.Errorf("%s: line %d is %+v", c.name, at, e)
 		}
 	}
@@ -164,7 +164,7 @@ func TestBatchesShareLimits(t *testing.T) {
 	if text := all[0].config(false); !strings.Contains(text, "DepthMax = 2") || !strings.Contains(text, "INVARIANTS AcyclicCalls") {
 		t.Errorf("got %s", text)
 	}
-	// The invariants of the one spec are those that the other tells of.
+	// Sound reports the same invariants as the first spec checks.
 	for _, name := range strings.Fields(traceInvariants) {
 		if !strings.Contains(read(t, "Trace.tla"), `says(`+name+`, "`+name+`")`) {
 			t.Errorf("Sound does not say %s", name)
@@ -180,7 +180,7 @@ func TestWalkLines(t *testing.T) {
 	}
 }
 
-// Module Trace counts every action of Calls, and what it counts is read.
+// Module Trace counts every action of Calls, and coverage reads its counts.
 func TestTraceCountsCallsActions(t *testing.T) {
 	counted := regexp.MustCompile(`(?s)Actions == <<(.*?)>>`).FindStringSubmatch(read(t, "Trace.tla"))
 	if counted == nil {
@@ -200,17 +200,17 @@ func TestTraceCountsCallsActions(t *testing.T) {
 	}
 }
 
-// Of a defect the walks are kept in which it shows, of the design the others.
+// Walks of a defect are kept if they violate a property, walks of the design if they do not.
 func TestSelectWalks(t *testing.T) {
 	output := `"<<\"walk\", TRUE, <<<<FALSE, {}>>, <<FALSE, {}>>, <<TRUE, {<<1, \"x\">>}>>>>>>"` + "\n" + `"<<\"walk\", FALSE, <<<<TRUE, {}>>>>>>"` + "\n"
 	for bug, want := range map[string]string{
 		"none": `{"Bug":"none","Good":true,"Steps":[[false,[]],[true,[[1,"x"]]]]}` + "\n",
 		"flip": `{"Bug":"flip","Good":false,"Steps":[[true,[]]]}` + "\n",
 	} {
-		var kept bytes.Buffer
-		good, broken, err := selectWalks(&kept, bug, walkLines([]byte(output)), false)
-		if err != nil || good != 1 || broken != 1 || kept.String() != want {
-			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, kept.String(), want)
+		var selected bytes.Buffer
+		good, broken, err := selectWalks(&selected, bug, walkLines([]byte(output)), false)
+		if err != nil || good != 1 || broken != 1 || selected.String() != want {
+			t.Errorf("%s: %d good, %d broken, %v\n got %s\nwant %s", bug, good, broken, err, selected.String(), want)
 		}
 	}
 }

@@ -28,7 +28,7 @@ test judges each as TLC does.
 With -out the walks are only written there, one a line, as the tests read them.
 `
 
-// walkSteps is how long a walk is.
+// walkSteps is the length of a walk in steps.
 const walkSteps = 40
 
 const walkConfig = `SPECIFICATION WalkSpec
@@ -64,7 +64,7 @@ func walks(ctx context.Context, args []string) int {
 	n := flags.Int("n", 1000, "")
 	seed := flags.Int("seed", 1, "")
 	out := flags.String("out", "", "")
-	ofWork := flags.Bool("work", false, "")
+	work := flags.Bool("work", false, "")
 	if err := flags.Parse(args); err == flag.ErrHelp {
 		return 0
 	} else if err != nil {
@@ -77,9 +77,9 @@ func walks(ctx context.Context, args []string) int {
 	if err != nil {
 		return fail(1, err)
 	}
-	began := time.Now()
+	start := time.Now()
 	tlc := TLC{Java: java, Jar: jar, Dir: specDir}
-	if *ofWork {
+	if *work {
 		return tlc.walksOfWork(ctx, *n, *seed, *out)
 	}
 	lines, err := tlc.walks(ctx, *n, *seed)
@@ -94,7 +94,7 @@ func walks(ctx context.Context, args []string) int {
 		return fail(1, err)
 	}
 	count := bytes.Count(lines, []byte("\n"))
-	fmt.Printf("%d walks of %d steps through Calls, seed %d (%v)\n", count, walkSteps, *seed, time.Since(began).Round(time.Second))
+	fmt.Printf("%d walks of %d steps through Calls, seed %d (%v)\n", count, walkSteps, *seed, time.Since(start).Round(time.Second))
 	if count != *n {
 		return fail(1, fmt.Errorf("TLC has told of %d walks, not of %d", count, *n))
 	}
@@ -110,18 +110,19 @@ func walks(ctx context.Context, args []string) int {
 	return 0
 }
 
-func goTest(ctx context.Context, room, run string, args ...string) error {
-	test := exec.CommandContext(ctx, "go", append([]string{"test", room, "-run", run, "-count=1", "-v"}, args...)...)
+func goTest(ctx context.Context, pkg, run string, args ...string) error {
+	test := exec.CommandContext(ctx, "go", append([]string{"test", pkg, "-run", run, "-count=1", "-v"}, args...)...)
 	test.Stdout, test.Stderr = os.Stdout, os.Stderr
 	return test.Run()
 }
 
-// walks has TLC draw walks through Calls, and gives them as lines of JSON.
+// walks returns n random walks through Calls as lines of JSON.
 func (t TLC) walks(ctx context.Context, n, seed int) ([]byte, error) {
 	return t.randomWalks(ctx, n, seed, walkSteps, fmt.Sprintf(walkConfig, walkSteps), "Walk", "Calls")
 }
 
-// randomWalks has TLC walk through a module at random, as another tells it to.
+// randomWalks runs TLC in simulation mode and returns the walks as lines of JSON. module drives
+// the walk through base.
 func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module, base string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "tlc")
 	if err != nil {
@@ -150,7 +151,7 @@ func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module
 	return lines, nil
 }
 
-// copyTo copies modules.
+// copyTo copies modules to dir.
 func (t TLC) copyTo(dir string, modules ...string) error {
 	for _, m := range modules {
 		text, err := os.ReadFile(filepath.Join(t.Dir, m))
@@ -164,7 +165,7 @@ func (t TLC) copyTo(dir string, modules ...string) error {
 	return nil
 }
 
-// walkLines finds the walks in what TLC printed, and makes JSON of its tuples.
+// walkLines extracts the walks from the output of TLC and converts its tuples to JSON.
 func walkLines(output []byte) []byte {
 	const begin, end = `"<<"walk", `, `>>"`
 	json := strings.NewReplacer("<<", "[", ">>", "]", "{", "[", "}", "]", "TRUE", "true", "FALSE", "false")

@@ -14,8 +14,9 @@ import (
 	"strings"
 )
 
-// workSteps is how long a walk through Work is. Of each defect so many are kept in
-// which TLC sees a property broken, and of the design so many if they are only written.
+// workSteps is the length of a walk through Work. brokenWalks is the maximum number of walks kept
+// per defect, all of which violate a property. goodWalks is the maximum number of walks of the
+// design kept in a file.
 const (
 	workSteps   = 26
 	brokenWalks = 4
@@ -38,15 +39,15 @@ CONSTRAINT Walked
 CHECK_DEADLOCK FALSE
 `
 
-// workWalk is one walk, as the test of package specs reads it.
+// workWalk is one walk, in the format read by the test of package specs.
 type workWalk struct {
 	Bug   string
 	Good  bool
 	Steps []json.RawMessage
 }
 
-// walksOfWork draws n walks of the design, and those of each defect, and has the
-// twins in Go judge them, or writes them to out.
+// walksOfWork draws n walks of the design and n of each defect. It writes them to out, or has the
+// Go specs check them if out is empty.
 func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	configs, err := ReadConfigs(t.Dir)
 	if err != nil {
@@ -91,9 +92,9 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 	return 0
 }
 
-// selectWalks writes down the walks of the design, and of a defect those in which
-// it shows. What looks the same after a step as before is left out.
-func selectWalks(to *bytes.Buffer, bug string, lines []byte, few bool) (good, broken int, err error) {
+// selectWalks writes the walks of the design, and of a defect those that violate a property.
+// Steps without a visible change are removed.
+func selectWalks(to *bytes.Buffer, bug string, lines []byte, limited bool) (good, broken int, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(lines))
 	scan.Buffer(nil, 1<<20)
 	for scan.Scan() {
@@ -106,7 +107,7 @@ func selectWalks(to *bytes.Buffer, bug string, lines []byte, few bool) (good, br
 		} else {
 			broken++
 		}
-		if w.Good != (bug == "none") || !w.Good && broken > brokenWalks || w.Good && few && good > goodWalks {
+		if w.Good != (bug == "none") || !w.Good && broken > brokenWalks || w.Good && limited && good > goodWalks {
 			continue
 		}
 		w.Steps = slices.CompactFunc(w.Steps, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
