@@ -33,8 +33,8 @@ const (
 	allocsHead  = `# What one operation allocates: how often, and how many bytes. TestAllocations holds
 # the tree to it; make allocs REWRITE=1 writes it anew. Read the diff: it is the change's cost.
 `
-	// bytesWithin is how far bytes may be off: maps grow at places drawn by chance.
-	bytesWithin = 0.02
+	// bytesTolerance is how far bytes may be off: maps grow at places drawn by chance.
+	bytesTolerance = 0.02
 )
 
 // operations are what the table speaks of. Each makes what it needs, and returns
@@ -44,20 +44,20 @@ var operations = []struct {
 	make func(t *testing.T) func()
 }{
 	{"ask of an agent that writes nothing down", func(t *testing.T) func() {
-		return newStage(t, echo("echo", actor.Volatile)).asks("echo")
+		return newCellLoop(t, echo("echo", actor.Volatile)).ask("echo")
 	}},
 	{"chain of 5 calls and back, nothing written down, one cell", func(t *testing.T) func() {
 		var links []actor.Definition
 		for i := range chainCalls {
-			links = append(links, passer(link(i), link(i+1), actor.Volatile))
+			links = append(links, relay(link(i), link(i+1), actor.Volatile))
 		}
-		return newStage(t, append(links, echo(link(chainCalls), actor.Volatile))...).asks(link(0))
+		return newCellLoop(t, append(links, echo(link(chainCalls), actor.Volatile))...).ask(link(0))
 	}},
 	{"durable ask, up to the rows for the disk", func(t *testing.T) func() {
-		return newStage(t, echo("echo", actor.Journaled)).asks("echo")
+		return newCellLoop(t, echo("echo", actor.Journaled)).ask("echo")
 	}},
 	{"durable ask with another one in it, up to the rows for the disk", func(t *testing.T) func() {
-		return newStage(t, echo("echo", actor.Journaled), passer("passer", "echo", actor.Journaled)).asks("passer")
+		return newCellLoop(t, echo("echo", actor.Journaled), relay("passer", "echo", actor.Journaled)).ask("passer")
 	}},
 	{"message between cells, to bytes", func(t *testing.T) func() {
 		env := envelope()
@@ -114,7 +114,7 @@ func TestAllocations(t *testing.T) {
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', tabwriter.AlignRight)
 	now := map[string]cost{}
 	for _, o := range operations {
-		c := count(o.make(t))
+		c := measureAllocs(o.make(t))
 		now[o.name] = c
 		fmt.Fprintf(w, "%d\t%d\t  %s\n", c.allocs, c.bytes, o.name)
 	}
@@ -125,18 +125,18 @@ func TestAllocations(t *testing.T) {
 		}
 		return
 	}
-	held, err := readAllocs()
+	expected, err := readAllocs()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range operations {
-		want, ok := held[o.name]
-		if got := now[o.name]; !ok || !got.like(want) {
+		want, ok := expected[o.name]
+		if got := now[o.name]; !ok || !got.matches(want) {
 			t.Errorf("%s: %d allocations and %d bytes, the table says %d and %d", o.name, got.allocs, got.bytes, want.allocs, want.bytes)
 		}
-		delete(held, o.name)
+		delete(expected, o.name)
 	}
-	for name := range held {
+	for name := range expected {
 		t.Errorf("%s: stands in the table and is nothing that is counted", name)
 	}
 	if t.Failed() {
@@ -147,14 +147,14 @@ func TestAllocations(t *testing.T) {
 // cost is what one operation allocates.
 type cost struct{ allocs, bytes int64 }
 
-// like tells whether a cost is as the table has it.
-func (c cost) like(held cost) bool {
-	return c.allocs == held.allocs && math.Abs(float64(c.bytes-held.bytes)) <= bytesWithin*float64(held.bytes)
+// matches tells whether a cost is as the table has it.
+func (c cost) matches(expected cost) bool {
+	return c.allocs == expected.allocs && math.Abs(float64(c.bytes-expected.bytes)) <= bytesTolerance*float64(expected.bytes)
 }
 
-// count has an operation done often enough that what grows now and then is
+// measureAllocs has an operation done often enough that what grows now and then is
 // spread, with nobody collecting meanwhile: what pools hold stays in them.
-func count(op func()) cost {
+func measureAllocs(op func()) cost {
 	const often = 1000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
@@ -175,7 +175,7 @@ func readAllocs() (map[string]cost, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := map[string]cost{}
+	expected := map[string]cost{}
 	for line := range strings.Lines(string(b)) {
 		if strings.HasPrefix(line, "#") {
 			continue
@@ -185,13 +185,13 @@ func readAllocs() (map[string]cost, error) {
 			return nil, fmt.Errorf("%s: %q: %w", allocsTable, line, err)
 		}
 		words := strings.Fields(line)
-		held[strings.Join(words[2:], " ")] = c
+		expected[strings.Join(words[2:], " ")] = c
 	}
-	return held, nil
+	return expected, nil
 }
 
-// stage is one cell and the log's writer, with a disk that is done at once.
-type stage struct {
+// cellLoop is one cell and the log's writer, with a disk that is done at once.
+type cellLoop struct {
 	t       *testing.T
 	cell    *cells.Cell
 	writer  *store.Writer
@@ -200,8 +200,8 @@ type stage struct {
 	replies int
 }
 
-func newStage(t *testing.T, definitions ...actor.Definition) *stage {
-	s := &stage{t: t, now: actor.Time(1_700_000_000 * time.Second), writer: store.NewWriter(store.WriterConfig{Node: "n1"}),
+func newCellLoop(t *testing.T, definitions ...actor.Definition) *cellLoop {
+	s := &cellLoop{t: t, now: actor.Time(1_700_000_000 * time.Second), writer: store.NewWriter(store.WriterConfig{Node: "n1"}),
 		cell: cells.NewCell(cells.Config{Self: actor.Address{Node: "n1", Incarnation: 1}, Seed: 1, Tools: tools.NewRegistry()})}
 	table := dispatcher.NewTable(func(uint16) dispatcher.Owner { return dispatcher.Owner{Node: "n1", Epoch: 1} })
 	for _, in := range []cells.Input{cells.Limits{Limits: dispatcher.DefaultLimits()}, cells.Agents{Definitions: definitions}, cells.Owners{Table: table}, cells.Boot{}} {
@@ -210,8 +210,8 @@ func newStage(t *testing.T, definitions ...actor.Definition) *stage {
 	return s
 }
 
-// asks returns one ask of one actor.
-func (s *stage) asks(agent string) func() {
+// ask returns one ask of one actor.
+func (s *cellLoop) ask(agent string) func() {
 	to := actor.NewID(agent, "session-7")
 	return func() {
 		s.id++
@@ -229,7 +229,7 @@ func (s *stage) asks(agent string) func() {
 
 // step steps the cell, takes what it wrote through the log's writer, and does
 // what it wants done.
-func (s *stage) step(in cells.Input) {
+func (s *cellLoop) step(in cells.Input) {
 	ready := s.cell.Step(s.now, in)
 	s.writer.Append(ready.Entries)
 	for b, ok := s.writer.Next(); ok; b, ok = s.writer.Next() {

@@ -22,11 +22,11 @@ const (
 func studyChain(b *bench) (rows []row, err error) {
 	var links []actor.Definition
 	for i := range chainCalls {
-		links = append(links, passer(link(i), link(i+1), actor.Volatile))
+		links = append(links, relay(link(i), link(i+1), actor.Volatile))
 	}
 	links = append(links, echo(link(chainCalls), actor.Volatile))
 	var cells int
-	err = b.in(func(c *engine.Config) { c.Cells = 0 }, func(n *node) error {
+	err = b.withNode(func(c *engine.Config) { c.Cells = 0 }, func(n *node) error {
 		cells = len(n.Stats().Cells)
 		for _, v := range []struct {
 			name  string
@@ -81,21 +81,21 @@ func (b *bench) chainRow(n *node, name string, keys []string, f floor) (row, err
 	for _, key := range keys {
 		to = append(to, actor.NewID(link(0), key))
 	}
-	channels := newBare(len(keys), chainCalls+1, 1)
+	channels := newChannelActors(len(keys), chainCalls+1, 1)
 	defer channels.close()
 	ours := func(_, i int) error { return n.ask(b.ctx, to[i%len(to)], payload) }
 	theirs := func(_, i int) error {
 		if len(channels.ask(0, i%len(to), payload)) != len(payload) {
-			return errSilent
+			return errLostMessage
 		}
 		return nil
 	}
-	rounds, err := b.alternate(duel{name: name,
-		ours:   func(n int) (time.Duration, error) { return crowd(1, n, ours) },
-		theirs: func(n int) (time.Duration, error) { return crowd(1, n, theirs) }})
+	rounds, err := b.runRounds(comparison{name: name,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(1, n, ours) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(1, n, theirs) }})
 	if err != nil {
 		return row{}, err
 	}
-	r := timed(name, byChannels, rounds, f)
-	return r, b.percentiles(&r, 1, ours, theirs)
+	r := latencyRow(name, channelsCounterpart, rounds, f)
+	return r, b.addPercentiles(&r, 1, ours, theirs)
 }

@@ -7,35 +7,35 @@ import "github.com/troupe-run/troupe/actor"
 // Channels are the counterpart of calls that write nothing down: a goroutine per
 // actor which hands the message on, or back, and does nothing else. It has no
 // deadline, no refusal, no supervision; it decodes nothing and looks nobody up.
-const byChannels = "bare channels, a goroutine per actor, no work"
+const channelsCounterpart = "bare channels, a goroutine per actor, no work"
 
 // channelSlots is how much may wait at an actor before its senders do. More of
 // them make nothing faster here, and each takes up memory.
 const channelSlots = 1
 
-type handOff struct {
+type channelMessage struct {
 	parts []actor.Part
 	reply chan []actor.Part
 }
 
-// linked starts so many actors, each of which asks the one behind it, and
+// startChain starts so many actors, each of which asks the one behind it, and
 // returns the first one's channel. Closing that ends them all.
-func linked(actors int) chan handOff {
-	first := make(chan handOff, channelSlots)
+func startChain(actors int) chan channelMessage {
+	first := make(chan channelMessage, channelSlots)
 	in := first
 	for range actors - 1 {
-		next := make(chan handOff, channelSlots)
-		go func(in <-chan handOff) {
+		next := make(chan channelMessage, channelSlots)
+		go func(in <-chan channelMessage) {
 			defer close(next)
 			reply := make(chan []actor.Part, 1)
 			for m := range in {
-				next <- handOff{m.parts, reply}
+				next <- channelMessage{m.parts, reply}
 				m.reply <- <-reply
 			}
 		}(in)
 		in = next
 	}
-	go func(in <-chan handOff) {
+	go func(in <-chan channelMessage) {
 		for m := range in {
 			m.reply <- m.parts
 		}
@@ -43,17 +43,17 @@ func linked(actors int) chan handOff {
 	return first
 }
 
-// bare is actors behind channels and the callers who ask them.
-type bare struct {
-	actors  []chan handOff
+// channelActors is actors behind channels and the callers who ask them.
+type channelActors struct {
+	actors  []chan channelMessage
 	replies []chan []actor.Part // by caller
 }
 
-// newBare starts chains of so many actors each.
-func newBare(chains, actors, callers int) *bare {
-	b := &bare{}
+// newChannelActors starts chains of so many actors each.
+func newChannelActors(chains, actors, callers int) *channelActors {
+	b := &channelActors{}
 	for range chains {
-		b.actors = append(b.actors, linked(actors))
+		b.actors = append(b.actors, startChain(actors))
 	}
 	for range callers {
 		b.replies = append(b.replies, make(chan []actor.Part, 1))
@@ -62,12 +62,12 @@ func newBare(chains, actors, callers int) *bare {
 }
 
 // ask asks the first actor of a chain.
-func (b *bare) ask(caller, chain int, parts []actor.Part) []actor.Part {
-	b.actors[chain] <- handOff{parts, b.replies[caller]}
+func (b *channelActors) ask(caller, chain int, parts []actor.Part) []actor.Part {
+	b.actors[chain] <- channelMessage{parts, b.replies[caller]}
 	return <-b.replies[caller]
 }
 
-func (b *bare) close() {
+func (b *channelActors) close() {
 	for _, in := range b.actors {
 		close(in)
 	}

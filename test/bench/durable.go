@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	durableCallers = 64
-	durableLap     = time.Second
-	valueBytes     = 256
+	durableCallers  = 64
+	durableSideTime = time.Second
+	valueBytes      = 256
 )
 
 // studyDurable measures calls whose answers wait until they are on disk.
@@ -42,13 +42,13 @@ func studyDurable(b *bench) (rows []row, err error) {
 }
 
 func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
-	dir, remove, err := b.folder()
+	dir, remove, err := b.tempDir()
 	if err != nil {
 		return r, err
 	}
 	defer remove()
 	store := filepath.Join(dir, "store")
-	n, err := open(store, nil, echo("echo", actor.Journaled), passer("passer", "echo", actor.Journaled))
+	n, err := openNode(store, nil, echo("echo", actor.Journaled), relay("passer", "echo", actor.Journaled))
 	if err != nil {
 		return r, err
 	}
@@ -67,7 +67,7 @@ func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
 		return r, err
 	}
 	end := d.End()
-	r.beside("%.2f entries and %.3f batches of a call, a sync for each batch at most",
+	r.addNote("%.2f entries and %.3f batches of a call, a sync for each batch at most",
 		float64(end.Pos-begin.Pos)/float64(calls.Load()), float64(end.Batch-begin.Batch)/float64(calls.Load()))
 	return r, d.Close()
 }
@@ -84,14 +84,14 @@ func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f
 	write := func(int, int) error {
 		return db.Set(binary.BigEndian.AppendUint64(nil, written.Add(1)), value, pebble.Sync)
 	}
-	rounds, err := b.alternate(duel{name: name, each: durableLap,
-		ours:   func(n int) (time.Duration, error) { return crowd(durableCallers, n, one) },
-		theirs: func(n int) (time.Duration, error) { return crowd(durableCallers, n, write) }})
+	rounds, err := b.runRounds(comparison{name: name, sideTime: durableSideTime,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(durableCallers, n, one) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(durableCallers, n, write) }})
 	if err != nil {
 		return r, err
 	}
-	r = rated(name, fmt.Sprintf("a bare Pebble, %d writers, synced, %d B each", durableCallers, valueBytes), rounds, f)
-	return r, b.percentiles(&r, durableCallers, one, write)
+	r = throughputRow(name, fmt.Sprintf("a bare Pebble, %d writers, synced, %d B each", durableCallers, valueBytes), rounds, f)
+	return r, b.addPercentiles(&r, durableCallers, one, write)
 }
 
 // barePebble is one with the options of our store.

@@ -37,7 +37,7 @@ func studyHTTP(b *bench) (rows []row, err error) {
 		{"POST /v1/agents/{id}/messages, nothing written down, 64 connections", actor.Volatile, ratioAtLeast(0.6)},
 		{"POST /v1/agents/{id}/messages, durable, 64 connections", actor.Journaled, ratioAtLeast(0.35)},
 	} {
-		err := b.in(nil, func(n *node) error {
+		err := b.withNode(nil, func(n *node) error {
 			r, err := b.httpRow(n, v.name, bare, v.floor)
 			if err == nil {
 				rows = append(rows, r)
@@ -70,14 +70,14 @@ func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) 
 		return r, fmt.Errorf("a key that does not exist is answered with %d: %w", status, err)
 	}
 	ours, theirs := newClient(address, "/v1/agents/echo/messages", text, connections), newClient(bare, "/", text, connections)
-	rounds, err := b.alternate(duel{name: name, each: durableLap,
-		ours:   func(n int) (time.Duration, error) { return crowd(connections, n, ours.ok) },
-		theirs: func(n int) (time.Duration, error) { return crowd(connections, n, theirs.ok) }})
+	rounds, err := b.runRounds(comparison{name: name, sideTime: durableSideTime,
+		ours:   func(n int) (time.Duration, error) { return runConcurrent(connections, n, ours.postOK) },
+		theirs: func(n int) (time.Duration, error) { return runConcurrent(connections, n, theirs.postOK) }})
 	if err != nil {
 		return r, err
 	}
-	r = rated(name, "a bare fasthttp server that echoes the same body", rounds, f)
-	return r, b.percentiles(&r, connections, ours.ok, theirs.ok)
+	r = throughputRow(name, "a bare fasthttp server that echoes the same body", rounds, f)
+	return r, b.addPercentiles(&r, connections, ours.postOK, theirs.postOK)
 }
 
 // echoServer is the counterpart.
@@ -134,7 +134,7 @@ func (c *client) post(connection int) (int, error) {
 	return response.StatusCode(), err
 }
 
-func (c *client) ok(connection, _ int) error {
+func (c *client) postOK(connection, _ int) error {
 	status, err := c.post(connection)
 	if err == nil && status != fasthttp.StatusOK {
 		err = fmt.Errorf("answered with %d", status)

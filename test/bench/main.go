@@ -31,8 +31,8 @@ import (
 const (
 	roundsMin = 5
 	roundsMax = 101
-	// within is how long the whole may take.
-	within = 10 * time.Minute
+	// timeLimit is how long the whole may take.
+	timeLimit = 10 * time.Minute
 )
 
 // studies are all that is measured, in the order of the table.
@@ -55,7 +55,7 @@ type study struct {
 
 func main() {
 	if len(os.Args) == 4 && os.Args[1] == childFlag {
-		os.Exit(child(os.Args[2], os.Args[3]))
+		os.Exit(runChild(os.Args[2], os.Args[3]))
 	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -71,24 +71,24 @@ Examples:
 `
 
 // run is the whole with its exit code: 2 is a mistake in the flags.
-func run(args []string, out, talk io.Writer) int {
-	b := &bench{talk: talk, rounds: 7, lap: 200 * time.Millisecond, actors: 1_000_000, seeds: 24}
+func run(args []string, out, stderr io.Writer) int {
+	b := &bench{stderr: stderr, rounds: 7, sideTime: 200 * time.Millisecond, actors: 1_000_000, seeds: 24}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(talk)
+	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "measure only these, separated by commas: "+strings.Join(names(), ", "))
+	only := flags.String("only", "", "measure only these, separated by commas: "+strings.Join(studyNames(), ", "))
 	flags.StringVar(&b.profile, "profile", "", "leave CPU profiles of what is hot in this `folder`, with the first twenty of each as text")
 	flags.IntVar(&b.rounds, "rounds", b.rounds, fmt.Sprintf("how many rounds; the median counts (%d to %d)", roundsMin, roundsMax))
 	flags.StringVar(&b.dir, "dir", "", "a `folder` on the disk that is to be measured (default: the system's for temporary files)")
 	flags.BoolVar(&b.quick, "quick", false, "one short round each: it shows that everything runs, and no floor is judged")
 	page := flags.String("page", "", "write the table into the section bench of this `file`, too")
 	flags.Usage = func() {
-		fmt.Fprintln(talk, "Usage: bench [flags]\n\nMeasures Troupe against something real, in one process, and prints the ratios.\n\nFlags:")
+		fmt.Fprintln(stderr, "Usage: bench [flags]\n\nMeasures Troupe against something real, in one process, and prints the ratios.\n\nFlags:")
 		flags.PrintDefaults()
-		fmt.Fprint(talk, examples)
+		fmt.Fprint(stderr, examples)
 	}
 	err := flags.Parse(args)
-	chosen, unknown := choose(*only)
+	chosen, unknown := selectStudies(*only)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -104,74 +104,74 @@ func run(args []string, out, talk io.Writer) int {
 		err = errors.New("-page takes the whole table: leave -quick and -only out")
 	}
 	if err != nil {
-		fmt.Fprintln(talk, "bench:", err)
+		fmt.Fprintln(stderr, "bench:", err)
 		return 2
 	}
 	if *page != "" {
 		if _, err := mdsection.Text(*page, pageSection); err != nil {
-			fmt.Fprintln(talk, "bench:", err)
+			fmt.Fprintln(stderr, "bench:", err)
 			return 2
 		}
 	}
 	if b.quick {
-		b.hurry()
+		b.useQuickSizes()
 	}
-	if err := b.report(out, chosen, *asJSON, *page); err != nil {
-		fmt.Fprintln(talk, "bench:", err)
+	if err := b.runStudies(out, chosen, *asJSON, *page); err != nil {
+		fmt.Fprintln(stderr, "bench:", err)
 		return 1
 	}
 	return 0
 }
 
-func names() (all []string) {
+func studyNames() (all []string) {
 	for _, s := range studies {
 		all = append(all, s.name)
 	}
 	return all
 }
 
-func choose(only string) ([]study, error) {
+func selectStudies(only string) ([]study, error) {
 	if only == "" {
 		return studies, nil
 	}
 	wanted := strings.Split(only, ",")
 	for _, name := range wanted {
-		if !slices.Contains(names(), name) {
-			return nil, fmt.Errorf("-only %s: there is no such study; want some of %s", name, strings.Join(names(), ", "))
+		if !slices.Contains(studyNames(), name) {
+			return nil, fmt.Errorf("-only %s: there is no such study; want some of %s", name, strings.Join(studyNames(), ", "))
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(studies), func(s study) bool { return !slices.Contains(wanted, s.name) }), nil
 }
 
-// report measures, then tells.
-func (b *bench) report(out io.Writer, chosen []study, asJSON bool, page string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+// runStudies measures, then tells.
+func (b *bench) runStudies(out io.Writer, chosen []study, asJSON bool, page string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b.ctx = ctx
 	began, machine := time.Now(), thisMachine() // as it is now: whoever changes the tree meanwhile does not change what runs
 	var rows []row
-	var broken error // what was measured until then is told
+	var failure error // what was measured until then is told
 	for i, s := range chosen {
-		b.doing = fmt.Sprintf("%d of %d  %s", i+1, len(chosen), s.name)
+		b.current = fmt.Sprintf("%d of %d  %s", i+1, len(chosen), s.name)
 		b.progress("")
 		found, err := s.run(b)
 		rows = append(rows, found...)
 		if err != nil {
-			broken = fmt.Errorf("%s: %w", s.name, err)
+			failure = fmt.Errorf("%s: %w", s.name, err)
 			break
 		}
 	}
 	b.clear()
 	r := result{Machine: machine, Rounds: b.rounds, Quick: b.quick, Took: time.Since(began).Seconds(), Rows: rows}
-	if page != "" && broken == nil {
-		if err := r.write(page); err != nil {
+	if page != "" && failure == nil {
+		if err := r.writePage(page); err != nil {
 			return err
 		}
 	}
 	if asJSON {
-		return errors.Join(broken, r.json(out))
+		return errors.Join(failure, r.writeJSON(out))
 	}
-	return errors.Join(broken, r.text(out))
+	return errors.Join(failure, r.writeText(out))
 }

@@ -26,8 +26,8 @@ type node struct {
 	log  *disk.Log
 }
 
-// open brings a node to life in a folder.
-func open(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
+// openNode brings a node to life in a folder.
+func openNode(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
 	d, err := disk.Open(dir, "n1", disk.Options{})
 	if err != nil {
 		return nil, err
@@ -50,14 +50,14 @@ func (n *node) close() error {
 	return errors.Join(n.Engine.Close(ctx), n.log.Close(), n.disk.Close())
 }
 
-// in opens a node in a folder of its own for as long as do takes.
-func (b *bench) in(change func(*engine.Config), do func(*node) error, definitions ...actor.Definition) (err error) {
-	dir, remove, err := b.folder()
+// withNode opens a node in a folder of its own for as long as do takes.
+func (b *bench) withNode(change func(*engine.Config), do func(*node) error, definitions ...actor.Definition) (err error) {
+	dir, remove, err := b.tempDir()
 	if err != nil {
 		return err
 	}
 	defer remove()
-	n, err := open(dir, change, definitions...)
+	n, err := openNode(dir, change, definitions...)
 	if err != nil {
 		return err
 	}
@@ -81,38 +81,38 @@ func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
 
 // echo is an agent that says back what it is told.
 func echo(name string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Says back what it is told.", echoing{})
+	d := agents.Define(name, "1", "Says back what it is told.", echoAgent{})
 	d.Durability = durability
 	return d
 }
 
-type echoing struct{}
+type echoAgent struct{}
 
-func (echoing) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
+func (echoAgent) Begin(b actor.Begin) actor.Turn { return echoTurn{b.Call.Parts} }
 
 type echoTurn struct{ parts []actor.Part }
 
 func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
 func (echoTurn) Stop()                                       {}
 
-// passer is an agent that asks another one, under its own key, and says back
+// relay is an agent that asks another one, under its own key, and says back
 // what that said.
-func passer(name, next string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Asks the next.", passing{next})
+func relay(name, next string, durability actor.Durability) actor.Definition {
+	d := agents.Define(name, "1", "Asks the next.", relayAgent{next})
 	d.Durability = durability
 	return d
 }
 
-type passing struct{ next string }
+type relayAgent struct{ next string }
 
-func (p passing) Begin(b actor.Begin) actor.Turn { return &passTurn{p.next, b.Call.Parts} }
+func (p relayAgent) Begin(b actor.Begin) actor.Turn { return &relayTurn{p.next, b.Call.Parts} }
 
-type passTurn struct {
+type relayTurn struct {
 	next  string
 	parts []actor.Part
 }
 
-func (t *passTurn) Next(answers []actor.Answer) (actor.Action, error) {
+func (t *relayTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	switch {
 	case answers == nil:
 		return actor.Action{Asks: []actor.Ask{{Kind: actor.AskCall, Name: t.next, Parts: t.parts}}}, nil
@@ -122,4 +122,4 @@ func (t *passTurn) Next(answers []actor.Answer) (actor.Action, error) {
 	return actor.Complete(answers[0].Parts), nil
 }
 
-func (t *passTurn) Stop() {}
+func (t *relayTurn) Stop() {}

@@ -36,8 +36,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// within is how long the whole of it may take, but for what npm fetches.
-const within = 3 * time.Minute
+// timeLimit is how long the whole of it may take, but for what npm fetches.
+const timeLimit = 3 * time.Minute
 
 var (
 	//go:embed read.py
@@ -51,9 +51,9 @@ var (
 func main() {
 	bin := flag.String("bin", "bin/troupe", "the server")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	l := &lane{ctx: ctx, bin: *bin, release: make(chan struct{})}
+	l := &harness{ctx: ctx, bin: *bin, release: make(chan struct{})}
 	err := l.run()
 	l.close()
 	if err != nil {
@@ -62,8 +62,8 @@ func main() {
 	}
 }
 
-// lane is the server, the agent that it asks, and who reads.
-type lane struct {
+// harness is the server, the agent that it asks, and who reads.
+type harness struct {
 	ctx     context.Context
 	bin     string
 	dir     string
@@ -77,27 +77,27 @@ type lane struct {
 
 // reader is one client and what it has seen.
 type reader struct {
-	name  string
-	start func(run string, after uint64) error // and again, after a loss, unless it does so itself
-	alone bool                                 // takes up a broken stream by itself
-	stop  func()
+	name       string
+	start      func(run string, after uint64) error // and again, after a loss, unless it does so itself
+	reconnects bool                                 // takes up a broken stream by itself
+	stop       func()
 
-	mu   sync.Mutex
-	seen []string // id and name
-	news chan struct{}
+	mu      sync.Mutex
+	seen    []string // id and name
+	changed chan struct{}
 }
 
 func newReader(name string) *reader {
-	return &reader{name: name, stop: func() {}, news: make(chan struct{}, 1)}
+	return &reader{name: name, stop: func() {}, changed: make(chan struct{}, 1)}
 }
 
-// saw takes down an event: "7 run_done".
-func (r *reader) saw(line string) {
+// record takes down an event: "7 run_done".
+func (r *reader) record(line string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seen = append(r.seen, strings.TrimSpace(line))
 	select {
-	case r.news <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default:
 	}
 }
@@ -112,7 +112,7 @@ func (r *reader) events() []string {
 func (r *reader) await(ctx context.Context, what string, ok func(seen []string) bool) error {
 	for !ok(r.events()) {
 		select {
-		case <-r.news:
+		case <-r.changed:
 		case <-ctx.Done():
 			return fmt.Errorf("%s does not see %s; it saw %v", r.name, what, r.events())
 		}
@@ -120,11 +120,11 @@ func (r *reader) await(ctx context.Context, what string, ok func(seen []string) 
 	return nil
 }
 
-func (l *lane) run() (err error) {
+func (l *harness) run() (err error) {
 	if l.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
 		return err
 	}
-	if err := l.find(); err != nil {
+	if err := l.findClients(); err != nil {
 		return err
 	}
 	if err := l.startAgent(); err != nil {
@@ -136,7 +136,7 @@ func (l *lane) run() (err error) {
 	if err := l.post("/v1/agents/register", map[string]any{"agent_id": "teller", "endpoint": "http://" + l.agent.Addr, "retry": "safe"}); err != nil {
 		return err
 	}
-	id, err := l.begin()
+	id, err := l.startRun()
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (l *lane) run() (err error) {
 	}
 	close(l.release)
 	for _, r := range l.readers {
-		if !r.alone {
+		if !r.reconnects {
 			seen := r.events()
 			after, _, _ := strings.Cut(last(seen), " ")
 			n, err := strconv.ParseUint(after, 10, 64)
@@ -182,7 +182,7 @@ func (l *lane) run() (err error) {
 	}
 	for _, r := range l.readers {
 		how := "asked again with Last-Event-ID"
-		if r.alone {
+		if r.reconnects {
 			how = "came back by itself"
 		}
 		if got := r.events(); strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -201,8 +201,8 @@ func last(seen []string) string {
 	return seen[len(seen)-1]
 }
 
-// find looks for the clients' programs, and says how to get those that are missing.
-func (l *lane) find() error {
+// findClients looks for the clients' programs, and says how to get those that are missing.
+func (l *harness) findClients() error {
 	var missing []string
 	path := func(name, from string) string {
 		p, err := exec.LookPath(name)
@@ -225,7 +225,7 @@ func (l *lane) find() error {
 }
 
 // fetchNode has npm fetch an EventSource, and the Node that it wants.
-func (l *lane) fetchNode(npm string) (string, error) {
+func (l *harness) fetchNode(npm string) (string, error) {
 	dir := filepath.Join(l.dir, "npm")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
@@ -245,7 +245,7 @@ func (l *lane) fetchNode(npm string) (string, error) {
 }
 
 // run starts a client's process and shows each of its lines to take.
-func (l *lane) process(r *reader, take func(line string), name string, args ...string) error {
+func (l *harness) process(r *reader, take func(line string), name string, args ...string) error {
 	r.stop()
 	ctx, cancel := context.WithCancel(l.ctx)
 	c := exec.CommandContext(ctx, name, args...)
@@ -276,17 +276,17 @@ func (l *lane) process(r *reader, take func(line string), name string, args ...s
 }
 
 // program is a client that prints each event, as id and name.
-func (l *lane) program(name string, alone bool, command string, args ...string) *reader {
+func (l *harness) program(name string, alone bool, command string, args ...string) *reader {
 	r := newReader(name)
-	r.alone = alone
+	r.reconnects = alone
 	r.start = func(run string, after uint64) error {
-		return l.process(r, r.saw, command, append(args, l.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
+		return l.process(r, r.record, command, append(args, l.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
 	}
 	return r
 }
 
 // curl prints the stream as it comes; it is read here.
-func (l *lane) curl(command string) *reader {
+func (l *harness) curl(command string) *reader {
 	r := newReader("curl -N")
 	r.start = func(run string, after uint64) error {
 		parser := upstream.NewParser(upstream.StreamLimits{})
@@ -297,7 +297,7 @@ func (l *lane) curl(command string) *reader {
 		return l.process(r, func(line string) {
 			events, _ := parser.Parse([]byte(line))
 			for _, e := range events {
-				r.saw(e.ID + " " + e.Name)
+				r.record(e.ID + " " + e.Name)
 			}
 		}, command, args...)
 	}
@@ -306,9 +306,9 @@ func (l *lane) curl(command string) *reader {
 
 // browser opens a page whose own EventSource reads. The page and the server have
 // one origin: it stands before the server, and breaks off what the server does.
-func (l *lane) browser(command string) *reader {
+func (l *harness) browser(command string) *reader {
 	r := newReader("the browser's own")
-	r.alone = true
+	r.reconnects = true
 	r.start = func(run string, _ uint64) error {
 		server, err := url.Parse(l.url)
 		if err != nil {
@@ -325,7 +325,7 @@ func (l *lane) browser(command string) *reader {
 		})
 		mux.HandleFunc("/saw", func(_ http.ResponseWriter, q *http.Request) {
 			line, _ := io.ReadAll(io.LimitReader(q.Body, 1<<10))
-			r.saw(string(line))
+			r.record(string(line))
 		})
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -344,7 +344,7 @@ func (l *lane) browser(command string) *reader {
 
 // startAgent begins the agent that the run is handed to: it says two words, and
 // the third when it may.
-func (l *lane) startAgent() error {
+func (l *harness) startAgent() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -373,7 +373,7 @@ func (l *lane) startAgent() error {
 	return nil
 }
 
-func (l *lane) startServer(listen string) (err error) {
+func (l *harness) startServer(listen string) (err error) {
 	cmd := exec.CommandContext(l.ctx, l.bin, "serve", "--data", filepath.Join(l.dir, "data"), "--listen", listen, "--log-level", "error")
 	cmd.Stderr = os.Stderr
 	if l.server, err = servertest.Start(cmd); err != nil {
@@ -384,8 +384,8 @@ func (l *lane) startServer(listen string) (err error) {
 	return nil
 }
 
-// begin has a run begin, and leaves it to itself.
-func (l *lane) begin() (string, error) {
+// startRun has a run begin, and leaves it to itself.
+func (l *harness) startRun() (string, error) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"tell"}`))
@@ -412,7 +412,7 @@ func (l *lane) begin() (string, error) {
 	}
 }
 
-func (l *lane) post(path string, body any) error {
+func (l *harness) post(path string, body any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -434,7 +434,7 @@ func (l *lane) post(path string, body any) error {
 }
 
 // events is what there was to see, as the server has it.
-func (l *lane) events(run string) ([]string, error) {
+func (l *harness) events(run string) ([]string, error) {
 	q, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.url+"/v1/runs/"+run+"/events", nil)
 	if err != nil {
 		return nil, err
@@ -460,7 +460,7 @@ func (l *lane) events(run string) ([]string, error) {
 	return all, nil
 }
 
-func (l *lane) close() {
+func (l *harness) close() {
 	for _, r := range l.readers {
 		r.stop()
 	}

@@ -83,7 +83,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "rot: -every wants 1 or more")
 		os.Exit(2)
 	case worker != "":
-		os.Exit(workFor(worker, s.trust))
+		os.Exit(runWorker(worker, s.trust))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.within)
 	defer cancel()
@@ -100,8 +100,8 @@ func main() {
 	}
 }
 
-func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err error) {
-	dir, err := os.MkdirTemp(memory(), "rot")
+func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
+	dir, err := os.MkdirTemp(scratchParent(), "rot")
 	if err != nil {
 		return false, err
 	}
@@ -113,13 +113,13 @@ func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	random := rand.New(rand.NewPCG(s.seed, 0))
 	var all []damage
 	r := report{began: began, Trust: s.trust}
-	for _, name := range []string{theStore, theBackup} {
-		whole, err := readFolder(filepath.Join(dir, name))
+	for _, name := range []string{storeName, backupName} {
+		original, err := readFiles(filepath.Join(dir, name))
 		if err != nil {
 			return false, err
 		}
-		r.count(name, whole)
-		all = append(all, damages(name, whole, random)...)
+		r.countFiles(name, original)
+		all = append(all, allDamages(name, original, random)...)
 	}
 	some := all[:0:0]
 	for i := 0; i < len(all); i += s.every {
@@ -127,12 +127,12 @@ func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	}
 	// In some order that has all kinds everywhere, for a run whose time is over before its end.
 	random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
-	if err := tryAll(ctx, dir, s.trust, some, r.add, talk); errors.Is(err, context.DeadlineExceeded) {
-		fmt.Fprintf(talk, "rot: %v are over; %d of %d damages were tried\n", s.within, r.tried(), len(some))
+	if err := tryAll(ctx, dir, s.trust, some, r.add, stderr); errors.Is(err, context.DeadlineExceeded) {
+		fmt.Fprintf(stderr, "rot: %v are over; %d of %d damages were tried\n", s.within, r.trials(), len(some))
 	} else if err != nil {
 		return false, err
 	}
-	r.end(time.Since(began))
+	r.finish(time.Since(began))
 	if s.json {
 		err = r.writeJSON(out)
 	} else {
@@ -144,9 +144,9 @@ func (s *sweep) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	return r.missed() == 0, err
 }
 
-// memory is a folder that no disk is behind, if there is one: what is tried out
+// scratchParent is a folder that no disk is behind, if there is one: what is tried out
 // there need not be synced.
-func memory() string {
+func scratchParent() string {
 	const shm = "/dev/shm"
 	if info, err := os.Stat(shm); err == nil && info.IsDir() {
 		if probe, err := os.MkdirTemp(shm, "rot"); err == nil {

@@ -16,12 +16,12 @@ const trialsWanted = 5000
 
 // A report is what the damages came to, by class of file.
 type report struct {
-	Trust   bool    `json:"trust"`
-	Seconds float64 `json:"seconds"`
-	Classes []*row  `json:"classes"`
-	Total   row     `json:"total"`
-	Bad     []bad   `json:"bad"` // some of the outcomes that must never be
-	Floors  []floor `json:"floors"`
+	Trust   bool         `json:"trust"`
+	Seconds float64      `json:"seconds"`
+	Classes []*row       `json:"classes"`
+	Total   row          `json:"total"`
+	Bad     []badOutcome `json:"bad"` // some of the outcomes that must never be
+	Floors  []floor      `json:"floors"`
 	began   time.Time
 }
 
@@ -35,26 +35,26 @@ type row struct {
 	Warned   int             `json:"warned"` // harmless, but troupe doctor found it
 }
 
-type bad struct {
+type badOutcome struct {
 	Damage  string  `json:"damage"`
 	Outcome Outcome `json:"outcome"`
-	Said    string  `json:"said"`
+	Message string  `json:"said"`
 }
 
 type floor struct {
-	Says string `json:"says"`
+	Name string `json:"says"`
 	Got  int    `json:"got"`
 	Met  bool   `json:"met"`
 }
 
-// badKept is how many of them the report shows.
-const badKept = 20
+// badOutcomesMax is how many of them the report shows.
+const badOutcomesMax = 20
 
 var outcomes = []Outcome{Detected, Harmless, SilentLoss, SilentWrong, Vague, Unseen, NoEnd}
 
 func (r *report) row(store, file string) *row {
-	name := class(file)
-	if store == theBackup {
+	name := fileClass(file)
+	if store == backupName {
 		name = "of a backup"
 	}
 	for _, c := range r.Classes {
@@ -67,9 +67,9 @@ func (r *report) row(store, file string) *row {
 	return c
 }
 
-// count notes which files there are.
-func (r *report) count(store string, whole folder) {
-	for name, content := range whole {
+// countFiles notes which files there are.
+func (r *report) countFiles(store string, original storeFiles) {
+	for name, content := range original {
 		c := r.row(store, name)
 		c.Files++
 		c.Bytes += len(content)
@@ -85,12 +85,12 @@ func (r *report) add(d damage, v verdict) {
 	if v.Outcome == Harmless && v.Warned {
 		c.Warned++
 	}
-	if v.Outcome != Detected && v.Outcome != Harmless && len(r.Bad) < badKept {
-		r.Bad = append(r.Bad, bad{d.String(), v.Outcome, v.Said})
+	if v.Outcome != Detected && v.Outcome != Harmless && len(r.Bad) < badOutcomesMax {
+		r.Bad = append(r.Bad, badOutcome{d.String(), v.Outcome, v.Said})
 	}
 }
 
-func (r *report) tried() int {
+func (r *report) trials() int {
 	n := 0
 	for _, c := range r.Classes {
 		n += c.Trials
@@ -98,8 +98,8 @@ func (r *report) tried() int {
 	return n
 }
 
-// end adds up, and holds the sums to the floors.
-func (r *report) end(took time.Duration) {
+// finish adds up, and holds the sums to the floors.
+func (r *report) finish(took time.Duration) {
 	r.Seconds = took.Seconds()
 	r.Total = row{Class: "all", Outcomes: map[Outcome]int{}}
 	for _, c := range r.Classes {
@@ -133,12 +133,12 @@ func (r *report) missed() int {
 	return n
 }
 
-// verdictLine is the last line.
-func (r *report) verdictLine() string {
+// lastLine is the last line.
+func (r *report) lastLine() string {
 	var missed []string
 	for _, f := range r.Floors {
 		if !f.Met {
-			missed = append(missed, fmt.Sprintf("%s (%d)", f.Says, f.Got))
+			missed = append(missed, fmt.Sprintf("%s (%d)", f.Name, f.Got))
 		}
 	}
 	line := fmt.Sprintf("floors: %d met, %d missed", len(r.Floors)-len(missed), len(missed))
@@ -148,7 +148,7 @@ func (r *report) verdictLine() string {
 	return line
 }
 
-func (r *report) head() []string {
+func (r *report) header() []string {
 	return []string{"files", "number", "bytes", "trials", "detected", "harmless", "of these doctor warns", "silent loss", "silent wrong", "vague", "unseen", "no end"}
 }
 
@@ -173,7 +173,7 @@ func (r *report) rows() [][]string {
 
 // text is the table for a terminal.
 func (r *report) text() string {
-	table := append([][]string{r.head()}, r.rows()...)
+	table := append([][]string{r.header()}, r.rows()...)
 	wide := make([]int, len(table[0]))
 	for _, line := range table {
 		for i, cell := range line {
@@ -192,9 +192,9 @@ func (r *report) text() string {
 		b.WriteByte('\n')
 	}
 	for _, x := range r.Bad {
-		fmt.Fprintf(&b, "%s: %s: %s\n", x.Outcome, x.Damage, firstLine(x.Said))
+		fmt.Fprintf(&b, "%s: %s: %s\n", x.Outcome, x.Damage, firstLine(x.Message))
 	}
-	fmt.Fprintf(&b, "%.0f s\n%s\n", r.Seconds, r.verdictLine())
+	fmt.Fprintf(&b, "%.0f s\n%s\n", r.Seconds, r.lastLine())
 	return b.String()
 }
 
@@ -209,12 +209,12 @@ func (r *report) markdown() string {
 	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make rot` on %s, in %.0f s. Each trial damages one file of a store, or of a backup, and opens, reads, examines or restores it.\n\n",
 		r.began.UTC().Format("2006-01-02"), r.Seconds)
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	line(r.head())
-	b.WriteString("|---|" + strings.Repeat("---:|", len(r.head())-1) + "\n")
+	line(r.header())
+	b.WriteString("|---|" + strings.Repeat("---:|", len(r.header())-1) + "\n")
 	for _, cells := range r.rows() {
 		line(cells)
 	}
-	fmt.Fprintf(&b, "\n%s\n", r.verdictLine())
+	fmt.Fprintf(&b, "\n%s\n", r.lastLine())
 	return b.String()
 }
 

@@ -18,8 +18,8 @@ import (
 
 // The two stores that are damaged.
 const (
-	theStore  = "store"
-	theBackup = "backup"
+	storeName  = "store"
+	backupName = "backup"
 )
 
 // An Outcome is what a damage came to.
@@ -43,46 +43,46 @@ type verdict struct {
 	Warned  bool // troupe doctor found something, whatever a server did
 }
 
-// bench is where damages are tried out: both stores as they were, and what they answer.
-type bench struct {
-	dir   string // scratch
-	whole map[string]folder
-	truth map[string]answers
-	trust bool // open with Pebble alone: neither anchor, chain nor digests are looked at
+// harness is where damages are tried out: both stores as they were, and what they answer.
+type harness struct {
+	dir         string // scratch
+	original    map[string]storeFiles
+	expected    map[string]contents
+	trustPebble bool // open with Pebble alone: neither anchor, chain nor digests are looked at
 }
 
-func newBench(stores, scratch string, trust bool) (*bench, error) {
-	b := &bench{dir: scratch, whole: map[string]folder{}, truth: map[string]answers{}, trust: trust}
-	for _, name := range []string{theStore, theBackup} {
-		whole, err := readFolder(filepath.Join(stores, name))
+func newHarness(stores, scratch string, trust bool) (*harness, error) {
+	b := &harness{dir: scratch, original: map[string]storeFiles{}, expected: map[string]contents{}, trustPebble: trust}
+	for _, name := range []string{storeName, backupName} {
+		original, err := readFiles(filepath.Join(stores, name))
 		if err != nil {
 			return nil, err
 		}
-		b.whole[name] = whole
-		if b.truth[name], err = b.served(whole); err != nil {
+		b.original[name] = original
+		if b.expected[name], err = b.readStore(original); err != nil {
 			return nil, fmt.Errorf("the %s is wrong before anything was done to it: %w", name, err)
 		}
 	}
 	return b, nil
 }
 
-func (b *bench) at(name string) string { return filepath.Join(b.dir, name) }
+func (b *harness) path(name string) string { return filepath.Join(b.dir, name) }
 
-// served opens a folder as a server does, and asks it everything.
-func (b *bench) served(f folder) (all answers, err error) {
-	dir := b.at("data")
-	if err := f.lay(dir); err != nil {
+// readStore opens a folder as a server does, and asks it everything.
+func (b *harness) readStore(f storeFiles) (all contents, err error) {
+	dir := b.path("data")
+	if err := f.writeTo(dir); err != nil {
 		return nil, err
 	}
-	if b.trust {
-		return trusting(dir)
+	if b.trustPebble {
+		return readWithPebble(dir)
 	}
 	d, err := disk.Open(dir, nodeName, disk.Options{FreeFloor: 1})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Close()) }()
-	if all, err = ask(d); err != nil {
+	if all, err = readContents(d); err != nil {
 		return nil, fmt.Errorf("store %s: %w", dir, err)
 	}
 	if _, ok := f[secretFile]; ok { // a backup has none
@@ -95,14 +95,14 @@ func (b *bench) served(f folder) (all answers, err error) {
 	return all, nil
 }
 
-// trusting reads what Pebble gives, and believes it.
-func trusting(dir string) (all answers, err error) {
+// readWithPebble reads what Pebble gives, and believes it.
+func readWithPebble(dir string) (all contents, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("store %s: key damaged: %v", dir, p)
 		}
 	}()
-	db, err := pebble.Open(filepath.Join(dir, "pebble"), &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silent{}})
+	db, err := pebble.Open(filepath.Join(dir, "pebble"), &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silentLogger{}})
 	if err != nil {
 		return nil, fmt.Errorf("store %s: pebble: %w", dir, err)
 	}
@@ -111,37 +111,37 @@ func trusting(dir string) (all answers, err error) {
 	if err != nil {
 		return nil, err
 	}
-	all = answers{}
+	all = contents{}
 	for ok := rows.First(); ok; ok = rows.Next() {
 		all[string(rows.Key())] = actor.HashOf(rows.Value())
 	}
 	return all, errors.Join(rows.Error(), rows.Close())
 }
 
-type silent struct{}
+type silentLogger struct{}
 
-func (silent) Infof(string, ...any)  {}
-func (silent) Errorf(string, ...any) {}
-func (silent) Fatalf(format string, args ...any) {
+func (silentLogger) Infof(string, ...any)  {}
+func (silentLogger) Errorf(string, ...any) {}
+func (silentLogger) Fatalf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "store: pebble: "+format+"\n", args...)
 	os.Exit(1)
 }
 
 // try does a damage and says what it came to.
-func (b *bench) try(d damage) (verdict, error) {
-	damaged := d.done(b.whole[d.Store])
-	if d.Store == theBackup && !b.trust {
-		return b.restored(d, damaged)
+func (b *harness) try(d damage) (verdict, error) {
+	damaged := d.apply(b.original[d.Store])
+	if d.Store == backupName && !b.trustPebble {
+		return b.tryRestore(d, damaged)
 	}
-	got, err := b.served(damaged)
-	v := b.judge(d.Store, got, err)
-	if b.trust {
+	got, err := b.readStore(damaged)
+	v := b.classify(d.Store, got, err)
+	if b.trustPebble {
 		return v, nil
 	}
-	if err := damaged.lay(b.at("data")); err != nil {
+	if err := damaged.writeTo(b.path("data")); err != nil {
 		return v, err
 	}
-	x, err := disk.Examine(b.at("data"), disk.Options{}, nil)
+	x, err := disk.Examine(b.path("data"), disk.Options{}, nil)
 	v.Warned = err != nil || x.Wrong > 0
 	if v.Outcome == Detected && !v.Warned {
 		v.Outcome = Unseen
@@ -149,37 +149,37 @@ func (b *bench) try(d damage) (verdict, error) {
 	return v, nil
 }
 
-// restored brings a damaged backup back, which must refuse it or bring all of it back.
-func (b *bench) restored(d damage, damaged folder) (verdict, error) {
-	if err := errors.Join(damaged.lay(b.at("backup")), os.RemoveAll(b.at("restored"))); err != nil {
+// tryRestore brings a damaged backup back, which must refuse it or bring all of it back.
+func (b *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
+	if err := errors.Join(damaged.writeTo(b.path("backup")), os.RemoveAll(b.path("restored"))); err != nil {
 		return verdict{}, err
 	}
-	if _, err := disk.Restore(b.at("backup"), b.at("restored"), disk.Options{FreeFloor: 1}, nil); err != nil {
-		v := b.judge(d.Store, nil, err)
+	if _, err := disk.Restore(b.path("backup"), b.path("restored"), disk.Options{FreeFloor: 1}, nil); err != nil {
+		v := b.classify(d.Store, nil, err)
 		v.Warned = true
 		return v, nil
 	}
-	back, err := readFolder(b.at("restored"))
+	back, err := readFiles(b.path("restored"))
 	if err != nil {
 		return verdict{}, err
 	}
-	got, err := b.served(back)
-	return b.judge(d.Store, got, err), nil
+	got, err := b.readStore(back)
+	return b.classify(d.Store, got, err), nil
 }
 
-// named is what a message must name: a file, a key, a batch, an actor or a run.
-var named = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
+// location is what a message must name: a file, a key, a batch, an actor or a run.
+var location = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
 
-// judge says what it is that an opened store answered, or did not.
-func (b *bench) judge(store string, got answers, err error) verdict {
+// classify says what it is that an opened store answered, or did not.
+func (b *harness) classify(store string, got contents, err error) verdict {
 	if err != nil {
-		said := err.Error()
-		if !named.MatchString(strings.ReplaceAll(said, b.dir, "")) {
-			return verdict{Outcome: Vague, Said: said}
+		message := err.Error()
+		if !location.MatchString(strings.ReplaceAll(message, b.dir, "")) {
+			return verdict{Outcome: Vague, Said: message}
 		}
-		return verdict{Outcome: Detected, Said: said}
+		return verdict{Outcome: Detected, Said: message}
 	}
-	lost, other := b.truth[store].compared(got)
+	lost, other := b.expected[store].diff(got)
 	switch {
 	case len(other) > 0:
 		return verdict{Outcome: SilentWrong, Said: fmt.Sprintf("%d answers are others, the first: %s", len(other), other[0])}

@@ -19,8 +19,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// serving is a life of a server that has these events of the run, and no other run.
-func serving(t *testing.T, events []string) *life {
+// newTestInstance is a life of a server that has these events of the run, and no other run.
+func newTestInstance(t *testing.T, events []string) *instance {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		after, err := strconv.Atoi(r.URL.Query().Get("after"))
 		if events == nil || err != nil {
@@ -31,39 +31,39 @@ func serving(t *testing.T, events []string) *life {
 		fmt.Fprintf(w, `{"events":[%s]}`, strings.Join(rest[:min(3, len(rest))], ","))
 	}))
 	t.Cleanup(s.Close)
-	return newLife(t.Context(), s.URL, make(chan struct{}), 0)
+	return newInstance(t.Context(), s.URL, make(chan struct{}), 0)
 }
 
-func TestTheLedgerIsHeldAgainstTheServer(t *testing.T) {
-	whole := story()
+func TestCompareEventsWithServer(t *testing.T) {
+	full := runEvents()
 	for _, c := range []struct {
 		name   string
-		e      errand
+		e      exchange
 		events []string
-		want   kind
+		want   findingKind
 	}{
-		{"all of it", errand{job: told, events: whole}, whole, kinds},
-		{"all of it, over more pages than one, and its end is known", errand{job: told, events: whole, end: runs.RunDone}, whole, kinds},
-		{"more than was told", errand{job: told, events: whole[:2]}, whole, kinds},
-		{"an answer without its stream", errand{job: told, done: true, answer: "hello"}, whole, kinds},
-		{"less than was told", errand{job: told, events: whole[:5]}, whole[:4], lost},
-		{"no such run", errand{job: told, events: whole}, nil, lost},
-		{"no such run, as was answered", errand{job: told, done: true, answer: "hello"}, nil, lost},
-		{"another answer", errand{job: told, done: true, answer: "hullo"}, whole, lost},
-		{"another event", errand{job: told, events: whole}, slices.Replace(slices.Clone(whole), 3, 4, encoded(func(e *runs.Event) { e.Text = "hal" })), reordered},
+		{"all of it", exchange{scenario: tellerCall, events: full}, full, kinds},
+		{"all of it, over more pages than one, and its end is known", exchange{scenario: tellerCall, events: full, end: runs.RunDone}, full, kinds},
+		{"more than was told", exchange{scenario: tellerCall, events: full[:2]}, full, kinds},
+		{"an answer without its stream", exchange{scenario: tellerCall, done: true, answer: "hello"}, full, kinds},
+		{"less than was told", exchange{scenario: tellerCall, events: full[:5]}, full[:4], lost},
+		{"no such run", exchange{scenario: tellerCall, events: full}, nil, lost},
+		{"no such run, as was answered", exchange{scenario: tellerCall, done: true, answer: "hello"}, nil, lost},
+		{"another answer", exchange{scenario: tellerCall, done: true, answer: "hullo"}, full, lost},
+		{"another event", exchange{scenario: tellerCall, events: full}, slices.Replace(slices.Clone(full), 3, 4, modifiedEvent(func(e *runs.Event) { e.Text = "hal" })), reordered},
 	} {
 		l := newLedger(io.Discard)
-		c.e.run = run.String()
-		if read := l.compare(serving(t, c.events), &c.e); read != (c.events != nil) {
+		c.e.run = runID.String()
+		if read := l.compareEvents(newTestInstance(t, c.events), &c.e); read != (c.events != nil) {
 			t.Errorf("%s: there was something to read: %v", c.name, read)
 		}
-		check(t, c.name, l, c.want)
+		checkFindings(t, c.name, l, c.want)
 	}
 }
 
-// folder is one that a server left: a run of the teller for each text, with a
+// newTestStore is one that a server left: a run of the teller for each text, with a
 // run below it, and the last without its end.
-func folder(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
+func newTestStore(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
 	dir = t.TempDir()
 	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})
 	if err != nil {
@@ -95,30 +95,30 @@ func folder(t *testing.T, ended bool, texts ...string) (dir string, ids []string
 	return dir, ids
 }
 
-func TestTheLedgerIsHeldAgainstTheFolder(t *testing.T) {
+func TestCheckStore(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		texts  []string
 		ended  bool
-		change func(e *errand)
-		want   kind
+		change func(e *exchange)
+		want   findingKind
 	}{
-		{"as it should be", []string{"a", "b"}, true, func(*errand) {}, kinds},
-		{"a run that never ends", []string{"a", "b"}, false, func(*errand) {}, wrong},
-		{"one message, two runs", []string{"a", "a"}, true, func(*errand) {}, duplicated},
-		{"a run that is not there", []string{"a"}, true, func(e *errand) { e.run = other.String() }, lost},
-		{"a message nobody knows of", []string{"a"}, true, func(e *errand) { e.content, e.run = "c", "" }, kinds},
-		{"one call too many", []string{"a"}, true, func(e *errand) { e.calls = 0 }, duplicated},
-		{"one call too few", []string{"a"}, true, func(e *errand) { e.calls, e.done = 2, true }, duplicated},
+		{"as it should be", []string{"a", "b"}, true, func(*exchange) {}, kinds},
+		{"a run that never ends", []string{"a", "b"}, false, func(*exchange) {}, wrong},
+		{"one message, two runs", []string{"a", "a"}, true, func(*exchange) {}, duplicated},
+		{"a run that is not there", []string{"a"}, true, func(e *exchange) { e.run = otherRunID.String() }, lost},
+		{"a message nobody knows of", []string{"a"}, true, func(e *exchange) { e.content, e.run = "c", "" }, kinds},
+		{"one call too many", []string{"a"}, true, func(e *exchange) { e.calls = 0 }, duplicated},
+		{"one call too few", []string{"a"}, true, func(e *exchange) { e.calls, e.done = 2, true }, duplicated},
 	} {
 		l := newLedger(io.Discard)
-		dir, ids := folder(t, c.ended, c.texts...)
-		e := &errand{job: job{agent: teller, calls: 1}, content: "a", run: ids[0]}
+		dir, ids := newTestStore(t, c.ended, c.texts...)
+		e := &exchange{scenario: scenario{agent: teller, calls: 1}, content: "a", run: ids[0]}
 		c.change(e)
-		l.keep(e)
-		if err := l.hold(dir, &outside{}); err != nil {
+		l.add(e)
+		if err := l.checkStore(dir, &externalAgents{}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		check(t, c.name, l, c.want)
+		checkFindings(t, c.name, l, c.want)
 	}
 }

@@ -25,16 +25,16 @@ import (
 
 // What the kills must have come to, for the whole to mean something.
 const (
-	acksWanted   = 100 // in a cycle
-	openWanted   = 8   // requests in flight at the kill
-	mostCycles   = 90  // in so many cycles of a hundred
-	nestedCycles = 20  // with a nested call open, of a hundred
-	earlyEvery   = 20  // each of so many kills comes early, perhaps before the server is ready
-	killWithin   = 30 * time.Second
+	acksWanted          = 100 // in a cycle
+	openWanted          = 8   // requests in flight at the kill
+	busyCyclesPercent   = 90  // in so many cycles of a hundred
+	nestedCyclesPercent = 20  // with a nested call open, of a hundred
+	earlyEvery          = 20  // each of so many kills comes early, perhaps before the server is ready
+	ackTimeout          = 30 * time.Second
 )
 
 func main() {
-	c := &crash{}
+	c := &harness{}
 	flag.IntVar(&c.kills, "n", 20, "how many kills")
 	flag.Uint64Var(&c.seed, "seed", 0, "of what clients do and when kills come; 0 draws one")
 	flag.StringVar(&c.bin, "bin", "bin/troupe", "the server")
@@ -43,19 +43,19 @@ func main() {
 	os.Exit(c.main(os.Stdout, os.Stderr))
 }
 
-// crash is one run of this program.
-type crash struct {
+// harness is one run of this program.
+type harness struct {
 	kills  int
 	seed   uint64
 	bin    string
 	within time.Duration
 
-	chance *rand.Rand
-	dir    string
-	listen string // where each server answers: agents outside know no other place
-	ledger *ledger
-	own    *outside
-	cycles []cycle
+	rng      *rand.Rand
+	dir      string
+	listen   string // where each server answers: agents outside know no other place
+	ledger   *ledger
+	external *externalAgents
+	cycles   []cycle
 }
 
 // cycle is what a kill found.
@@ -66,19 +66,19 @@ type cycle struct {
 }
 
 // main is the whole with its exit code; the folder stays if it may be wanted.
-func (c *crash) main(out, talk io.Writer) int {
+func (c *harness) main(out, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), c.within)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	good, err := c.run(ctx, out, talk)
+	good, err := c.run(ctx, out, stderr)
 	if err != nil {
-		fmt.Fprintln(talk, "crash:", err)
+		fmt.Fprintln(stderr, "crash:", err)
 	}
 	if good && err == nil {
 		err = os.RemoveAll(c.dir)
 	} else if c.dir != "" {
-		fmt.Fprintln(talk, "The data folder and the server's log are in", c.dir)
+		fmt.Fprintln(stderr, "The data folder and the server's log are in", c.dir)
 	}
 	if !good || err != nil {
 		return 1
@@ -86,10 +86,10 @@ func (c *crash) main(out, talk io.Writer) int {
 	return 0
 }
 
-func (c *crash) run(ctx context.Context, out, talk io.Writer) (good bool, err error) {
+func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, err error) {
 	c.seed = cmp.Or(c.seed, rand.Uint64())
-	c.chance = rand.New(rand.NewPCG(c.seed, 0))
-	c.ledger = newLedger(talk)
+	c.rng = rand.New(rand.NewPCG(c.seed, 0))
+	c.ledger = newLedger(stderr)
 	if c.dir, err = os.MkdirTemp("", "troupe-crash-"); err != nil {
 		return false, err
 	}
@@ -97,11 +97,11 @@ func (c *crash) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 	if c.listen, err = freePort(); err != nil {
 		return false, err
 	}
-	if c.own, err = newOutside("http://" + c.listen); err != nil {
+	if c.external, err = newExternalAgents("http://" + c.listen); err != nil {
 		return false, err
 	}
-	defer c.own.close()
-	if err := writeTeam(filepath.Join(c.dir, agentsDir), c.own.url); err != nil {
+	defer c.external.close()
+	if err := writeTeam(filepath.Join(c.dir, agentsDir), c.external.url); err != nil {
 		return false, err
 	}
 	clients := newClients(c)
@@ -110,42 +110,42 @@ func (c *crash) run(ctx context.Context, out, talk io.Writer) (good bool, err er
 		if err := c.cycle(ctx, clients, n); err != nil {
 			return false, fmt.Errorf("cycle %d: %w", n+1, err)
 		}
-		if c.ledger.hopeless() {
-			return false, fmt.Errorf("%d findings after %d kills: that will do", shownMax, n+1)
+		if c.ledger.full() {
+			return false, fmt.Errorf("%d findings after %d kills: that will do", findingsShownMax, n+1)
 		}
-		c.progress(talk, n+1, began)
+		c.progress(stderr, n+1, began)
 	}
-	if err := c.last(ctx, clients); err != nil {
+	if err := c.finalInstance(ctx, clients); err != nil {
 		return false, fmt.Errorf("the last server: %w", err)
 	}
 	return c.report(out, time.Since(began)), nil
 }
 
 // cycle is one server from its start to its kill.
-func (c *crash) cycle(ctx context.Context, clients []*client, n int) error {
+func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	if n%earlyEvery == earlyEvery-1 {
 		return c.killEarly()
 	}
-	killAfter, delay := acksWanted+c.chance.Int64N(2*acksWanted), time.Duration(c.chance.Int64N(int64(20*time.Millisecond)))
+	killAfter, delay := acksWanted+c.rng.Int64N(2*acksWanted), time.Duration(c.rng.Int64N(int64(20*time.Millisecond)))
 	s, err := start(ctx, c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
-	defer s.end(syscall.SIGKILL)
-	l := newLife(ctx, s.Line, s.Exited(), killAfter)
-	defer l.close()
-	worked := l.work(clients)
+	defer s.terminate(syscall.SIGKILL)
+	inst := newInstance(ctx, s.Line, s.Exited(), killAfter)
+	defer inst.close()
+	worked := inst.work(clients)
 	select {
-	case <-l.enough:
+	case <-inst.targetReached:
 		<-time.After(delay)
 	case <-s.Exited():
-	case <-time.After(killWithin):
-		return fmt.Errorf("within %v only %d acknowledgements of %d", killWithin, l.acks.Load(), killAfter)
+	case <-time.After(ackTimeout):
+		return fmt.Errorf("within %v only %d acknowledgements of %d", ackTimeout, inst.acks.Load(), killAfter)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	seen := cycle{acks: l.acks.Load(), open: l.open.Load(), nested: l.nested.Load(), ready: s.ready}
-	if killed, state := s.end(syscall.SIGKILL); !killed {
+	seen := cycle{acks: inst.acks.Load(), open: inst.open.Load(), nested: inst.nested.Load(), ready: s.ready}
+	if killed, state := s.terminate(syscall.SIGKILL); !killed {
 		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
 	}
 	<-worked
@@ -154,39 +154,39 @@ func (c *crash) cycle(ctx context.Context, clients []*client, n int) error {
 }
 
 // killEarly kills a server while it is about to find what the last one left.
-func (c *crash) killEarly() error {
+func (c *harness) killEarly() error {
 	s, err := launch(c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
 	select {
-	case <-time.After(time.Duration(c.chance.Int64N(int64(100 * time.Millisecond)))):
+	case <-time.After(time.Duration(c.rng.Int64N(int64(100 * time.Millisecond)))):
 	case <-s.Exited():
 	}
-	if killed, state := s.end(syscall.SIGKILL); !killed {
+	if killed, state := s.terminate(syscall.SIGKILL); !killed {
 		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
 	}
 	c.cycles = append(c.cycles, cycle{early: true})
 	return nil
 }
 
-// last is a server that is not killed: what is open comes to its end, and all
+// finalInstance is a server that is not killed: what is open comes to its end, and all
 // of the ledger is held against it, then against the folder that it leaves.
-func (c *crash) last(ctx context.Context, clients []*client) error {
+func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	s, err := start(ctx, c.bin, c.dir, c.listen)
 	if err != nil {
 		return err
 	}
-	defer s.end(syscall.SIGKILL)
-	l := newLife(ctx, s.Line, s.Exited(), 0)
-	defer l.close()
-	l.settle(clients)
-	if err := c.ledger.calm(l); err != nil {
+	defer s.terminate(syscall.SIGKILL)
+	inst := newInstance(ctx, s.Line, s.Exited(), 0)
+	defer inst.close()
+	inst.finishPending(clients)
+	if err := c.ledger.waitIdle(inst); err != nil {
 		return err
 	}
-	c.ledger.audit(l)
-	if _, state := s.end(syscall.SIGTERM); !state.Success() {
+	c.ledger.audit(inst)
+	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
 		return fmt.Errorf("told to stop, it ended with %s: %s", state, tail(c.dir))
 	}
-	return c.ledger.hold(filepath.Join(c.dir, dataDir), c.own)
+	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.external)
 }

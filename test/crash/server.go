@@ -83,16 +83,16 @@ func start(ctx context.Context, bin, dir, listen string) (*server, error) {
 		return nil, fmt.Errorf("%w: %s", err, tail(dir))
 	}
 	s := &server{Process: p}
-	if err := s.isReady(ctx); err != nil {
-		s.end(syscall.SIGKILL)
+	if err := s.waitReady(ctx); err != nil {
+		s.terminate(syscall.SIGKILL)
 		return nil, err
 	}
 	s.ready = time.Since(began)
 	return s, nil
 }
 
-// isReady waits until the server accepts work.
-func (s *server) isReady(ctx context.Context) error {
+// waitReady waits until the server accepts work.
+func (s *server) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for {
@@ -113,8 +113,8 @@ func (s *server) isReady(ctx context.Context) error {
 	}
 }
 
-// end sends a signal, waits, and reports whether that signal ended the process.
-func (s *server) end(signal syscall.Signal) (bySignal bool, state *os.ProcessState) {
+// terminate sends a signal, waits, and reports whether that signal ended the process.
+func (s *server) terminate(signal syscall.Signal) (bySignal bool, state *os.ProcessState) {
 	_ = s.Stop(signal)
 	return s.Killed(signal), s.State()
 }

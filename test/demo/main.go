@@ -32,15 +32,15 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// within is how long the whole of it may take.
-const within = time.Minute
+// timeLimit is how long the whole of it may take.
+const timeLimit = time.Minute
 
 func main() {
 	word := flag.String("word", "xyzzy", "what the coordinator is to ask the helper")
 	bin := flag.String("bin", "bin/troupe", "the server")
 	clean := flag.Bool("clean", false, "remove the data folder at the end")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
 	err := d.run()
@@ -72,8 +72,8 @@ type demo struct {
 	id             actor.CallID // of the streamed run
 }
 
-// team is where two agents stand as files.
-const team = "examples/team"
+// teamDir is where two agents stand as files.
+const teamDir = "examples/team"
 
 func (d *demo) run() (err error) {
 	if d.word == "" || strings.ContainsAny(d.word, "\r\n") {
@@ -84,11 +84,11 @@ func (d *demo) run() (err error) {
 	}
 	d.data, d.log, d.listen = filepath.Join(d.dir, "data"), filepath.Join(d.dir, "server.log"), "127.0.0.1:0"
 
-	say("A server that knows nobody. Its model does what it is told, a little slowly, and\nneeds no key. Its data folder is %s.", d.data)
+	printStep("A server that knows nobody. Its model does what it is told, a little slowly, and\nneeds no key. Its data folder is %s.", d.data)
 	if err := d.start(); err != nil {
 		return err
 	}
-	say("Two agents, by name alone, and a message: the coordinator is to ask the helper.")
+	printStep("Two agents, by name alone, and a message: the coordinator is to ask the helper.")
 	for _, name := range []string{"helper", "coordinator"} {
 		if err := d.post("/v1/agents", map[string]string{"name": name}, nil); err != nil {
 			return err
@@ -97,7 +97,7 @@ func (d *demo) run() (err error) {
 	var first struct {
 		Content string `json:"content"`
 	}
-	if err := d.post(messages, map[string]string{"content": "Ask the helper agent to say " + d.word}, &first); err != nil {
+	if err := d.post(messagesPath, map[string]string{"content": "Ask the helper agent to say " + d.word}, &first); err != nil {
 		return err
 	}
 	fmt.Printf("  answer: %s\n", first.Content)
@@ -105,8 +105,8 @@ func (d *demo) run() (err error) {
 		return fmt.Errorf("the answer is %q, without the word %q", first.Content, d.word)
 	}
 
-	say("The same once more, streamed. In the middle of the answer comes kill -9.")
-	before, err := d.tell()
+	printStep("The same once more, streamed. In the middle of the answer comes kill -9.")
+	before, err := d.streamUntilKill()
 	if err != nil {
 		return err
 	}
@@ -114,9 +114,9 @@ func (d *demo) run() (err error) {
 	d.stop(syscall.SIGKILL) //nolint:errcheck // it cannot end well
 	fmt.Printf("  process %d is dead, %d events were shown\n", killed, len(before))
 
-	say("A new process on the same folder, and now with agents from files. Nothing is\nrepaired by hand. The client goes on reading behind the last event that it has.")
+	printStep("A new process on the same folder, and now with agents from files. Nothing is\nrepaired by hand. The client goes on reading behind the last event that it has.")
 	began := time.Now()
-	if err := d.start("--agents", team); err != nil {
+	if err := d.start("--agents", teamDir); err != nil {
 		return err
 	}
 	fmt.Printf("  it answers after %v\n", time.Since(began).Round(time.Millisecond))
@@ -124,22 +124,22 @@ func (d *demo) run() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := d.check(before, after); err != nil {
+	if err := d.checkAnswer(before, after); err != nil {
 		return err
 	}
 
-	say("The run went on as the agents were when it began. New ones find the files'.")
+	printStep("The run went on as the agents were when it began. New ones find the files'.")
 	if err := d.command("agents", "list", "--server", d.url); err != nil {
 		return err
 	}
 	if err := d.command("call", "coordinator", "Ask the helper agent to say "+d.word, "--session", "files", "--tree", "--server", d.url); err != nil {
 		return err
 	}
-	say("The server is told to stop. What the folder holds of the streamed run:")
+	printStep("The server is told to stop. What the folder holds of the streamed run:")
 	if err := d.stop(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("the server was told to stop: %w", err)
 	}
-	if err := d.count(); err != nil {
+	if err := d.checkStore(); err != nil {
 		return err
 	}
 	if err := d.command("runs", "show", d.id.String(), "--tree", "--data", d.data); err != nil {
@@ -148,11 +148,11 @@ func (d *demo) run() (err error) {
 	if err := d.command("doctor", d.data); err != nil {
 		return err
 	}
-	say("One answer, one call to the helper, one stream of %d events without a gap,\nover two processes.", len(after))
+	printStep("One answer, one call to the helper, one stream of %d events without a gap,\nover two processes.", len(after))
 	return nil
 }
 
-const messages = "/v1/agents/coordinator/messages"
+const messagesPath = "/v1/agents/coordinator/messages"
 
 // start runs the server and waits until it says where it answers: the second time
 // where it did the first.
@@ -185,23 +185,23 @@ func (d *demo) stop(signal syscall.Signal) error {
 	return err
 }
 
-// piecesBefore is how many pieces of the answer are shown before the server is killed.
-const piecesBefore = 3
+// deltasBeforeKill is how many pieces of the answer are shown before the server is killed.
+const deltasBeforeKill = 3
 
-// tell streams an answer and takes down the run's id; it returns in the middle.
-func (d *demo) tell() ([]runs.Event, error) {
+// streamUntilKill streams an answer and takes down the run's id; it returns in the middle.
+func (d *demo) streamUntilKill() ([]runs.Event, error) {
 	content := "Ask the helper agent to say " + d.word + "\nsay That is what the helper said: it was asked once, through call_agent, in a turn that neither of its two processes lived to see whole."
 	body, err := json.Marshal(map[string]string{"content": content, "session": "demo"})
 	if err != nil {
 		return nil, err
 	}
 	pieces := 0
-	return d.stream(http.MethodPost, messages, body, 0, func(e *runs.Event) bool {
+	return d.stream(http.MethodPost, messagesPath, body, 0, func(e *runs.Event) bool {
 		d.id = e.Run
 		if e.Type == runs.AgentStreamDelta {
 			pieces++
 		}
-		return pieces == piecesBefore
+		return pieces == deltasBeforeKill
 	})
 }
 
@@ -254,7 +254,7 @@ func (d *demo) stream(method, path string, body []byte, after uint64, enough fun
 				return all, fmt.Errorf("frame %s %s holds event %d %s", frame.ID, frame.Name, e.Seq, e.Type)
 			}
 			all = append(all, e)
-			show([]runs.Event{e})
+			printEvents([]runs.Event{e})
 			if enough(&e) {
 				return all, nil
 			}
@@ -265,9 +265,9 @@ func (d *demo) stream(method, path string, body []byte, after uint64, enough fun
 	}
 }
 
-// check sees that the answer holds the word, that the stream has no gap, and that
+// checkAnswer sees that the answer holds the word, that the stream has no gap, and that
 // its pieces come to what the terminal event says.
-func (d *demo) check(before, after []runs.Event) error {
+func (d *demo) checkAnswer(before, after []runs.Event) error {
 	record, err := runs.Fold(after) // in order, without a gap
 	if err != nil {
 		return err
@@ -289,8 +289,8 @@ func (d *demo) check(before, after []runs.Event) error {
 	return nil
 }
 
-// count looks into the store for every run that the streamed one made.
-func (d *demo) count() error {
+// checkStore looks into the store for every run that the streamed one made.
+func (d *demo) checkStore() error {
 	s, err := disk.Open(d.data, "", disk.Options{ReadOnly: true})
 	if err != nil {
 		return err
@@ -332,10 +332,10 @@ func (d *demo) post(path string, body, answer any) error {
 	if err != nil {
 		return err
 	}
-	return d.ask(http.MethodPost, path, b, answer)
+	return d.request(http.MethodPost, path, b, answer)
 }
 
-func (d *demo) ask(method, path string, body []byte, answer any) error {
+func (d *demo) request(method, path string, body []byte, answer any) error {
 	if body != nil {
 		fmt.Printf("  $ curl -X %s %s%s -H 'Content-Type: application/json' -d '%s'\n", method, d.url, path, body)
 	}
@@ -361,14 +361,14 @@ func (d *demo) ask(method, path string, body []byte, answer any) error {
 	return json.Unmarshal(b, answer)
 }
 
-var steps int
+var stepsPrinted int
 
-func say(format string, args ...any) {
-	steps++
-	fmt.Printf("\n%d. "+strings.ReplaceAll(format, "\n", "\n   ")+"\n", append([]any{steps}, args...)...)
+func printStep(format string, args ...any) {
+	stepsPrinted++
+	fmt.Printf("\n%d. "+strings.ReplaceAll(format, "\n", "\n   ")+"\n", append([]any{stepsPrinted}, args...)...)
 }
 
-func show(events []runs.Event) {
+func printEvents(events []runs.Event) {
 	for i := range events {
 		fmt.Println("  ", events[i].String())
 	}

@@ -25,31 +25,31 @@ import (
 	"time"
 )
 
-// within is how long the whole may take. A size that would take longer is left
+// timeLimit is how long the whole may take. A size that would take longer is left
 // out, and the report says so.
-const within = 9 * time.Minute
+const timeLimit = 9 * time.Minute
 
 // studies are all that is measured, in the order of the table.
 var studies = []study{
-	{"entries", (*growth).entries},
-	{"resident", (*growth).resident},
-	{"callers", (*growth).callers},
-	{"actors", (*growth).actors},
+	{"entries", (*measurement).entries},
+	{"resident", (*measurement).resident},
+	{"callers", (*measurement).callers},
+	{"actors", (*measurement).actors},
 }
 
 type study struct {
 	name string
-	run  func(*growth) error
+	run  func(*measurement) error
 }
 
-// growth is one measurement of it all.
-type growth struct {
-	ctx   context.Context
-	talk  io.Writer
-	dir   string // ours alone
-	quick bool   // sizes a hundred times smaller: to see that it works
-	until time.Time
-	full  bool // there are as many entries as there should be
+// measurement is one measurement of it all.
+type measurement struct {
+	ctx        context.Context
+	stderr     io.Writer
+	dir        string // ours alone
+	quick      bool   // sizes a hundred times smaller: to see that it works
+	deadline   time.Time
+	allEntries bool // there are as many entries as there should be
 	report
 }
 
@@ -66,19 +66,19 @@ Examples:
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the whole with its exit code: 2 is a mistake in the flags.
-func run(args []string, out, talk io.Writer) int {
-	g := &growth{talk: talk}
+func run(args []string, out, stderr io.Writer) int {
+	g := &measurement{stderr: stderr}
 	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
-	flags.SetOutput(talk)
+	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "measure only these, separated by commas: "+names())
+	only := flags.String("only", "", "measure only these, separated by commas: "+studyNames())
 	page := flags.String("page", "", "write the table into this `file`, too, and the plots beside it")
 	parent := flags.String("dir", "", "a `folder` on the disk that is to be measured (default: the system's for temporary files)")
 	flags.BoolVar(&g.quick, "quick", false, "sizes a hundred times smaller")
 	flags.Usage = func() {
-		fmt.Fprintln(talk, "How what it costs grows. Usage: go run ./test/scaling [flags]")
+		fmt.Fprintln(stderr, "How what it costs grows. Usage: go run ./test/scaling [flags]")
 		flags.PrintDefaults()
-		fmt.Fprint(talk, examples)
+		fmt.Fprint(stderr, examples)
 	}
 	chosen, err := []study(nil), flags.Parse(args)
 	switch {
@@ -89,33 +89,33 @@ func run(args []string, out, talk io.Writer) int {
 	case flags.NArg() > 0:
 		err = fmt.Errorf("want flags alone, not %q", flags.Arg(0))
 	default:
-		chosen, err = choose(*only)
+		chosen, err = selectStudies(*only)
 	}
 	if err != nil {
-		fmt.Fprintf(talk, "growth: %v; --help shows examples\n", err)
+		fmt.Fprintf(stderr, "growth: %v; --help shows examples\n", err)
 		return 2
 	}
 	if err := g.measure(chosen, *parent); err != nil {
-		fmt.Fprintf(talk, "growth: %v\n", err)
+		fmt.Fprintf(stderr, "growth: %v\n", err)
 		return 1
 	}
-	write := g.report.text
+	write := g.report.writeText
 	if *asJSON {
-		write = g.report.json
+		write = g.report.writeJSON
 	}
 	err = write(out)
 	if err == nil && *page != "" {
-		err = g.report.page(*page)
+		err = g.report.writePage(*page)
 	}
 	if err != nil {
-		fmt.Fprintf(talk, "growth: %v\n", err)
+		fmt.Fprintf(stderr, "growth: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
 // measure runs studies in a folder that is gone when it returns, whatever happens.
-func (g *growth) measure(chosen []study, parent string) (err error) {
+func (g *measurement) measure(chosen []study, parent string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if g.dir, err = os.MkdirTemp(parent, "troupe-growth-"); err != nil {
@@ -123,8 +123,8 @@ func (g *growth) measure(chosen []study, parent string) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(g.dir)) }()
 	defer g.clear()
-	g.ctx, g.until = ctx, time.Now().Add(within)
-	g.report.begin(g.quick)
+	g.ctx, g.deadline = ctx, time.Now().Add(timeLimit)
+	g.report.reset(g.quick)
 	for _, s := range chosen {
 		if err := s.run(g); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -133,7 +133,7 @@ func (g *growth) measure(chosen []study, parent string) (err error) {
 	return nil
 }
 
-func names() string {
+func studyNames() string {
 	all := make([]string, len(studies))
 	for i, s := range studies {
 		all[i] = s.name
@@ -141,7 +141,7 @@ func names() string {
 	return strings.Join(all, ", ")
 }
 
-func choose(only string) ([]study, error) {
+func selectStudies(only string) ([]study, error) {
 	if only == "" {
 		return studies, nil
 	}
@@ -149,7 +149,7 @@ func choose(only string) ([]study, error) {
 	for _, name := range strings.Split(only, ",") {
 		i := slices.IndexFunc(studies, func(s study) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("nothing is called %q: there are %s", name, names())
+			return nil, fmt.Errorf("nothing is called %q: there are %s", name, studyNames())
 		}
 		chosen = append(chosen, studies[i])
 	}
@@ -157,22 +157,22 @@ func choose(only string) ([]study, error) {
 }
 
 // progress says on a terminal what is being done.
-func (g *growth) progress(format string, args ...any) {
-	if g.person() {
-		left := time.Until(g.until).Round(time.Second)
-		fmt.Fprintf(g.talk, "\r\033[K%s (at most %v more)", fmt.Sprintf(format, args...), left)
+func (g *measurement) progress(format string, args ...any) {
+	if g.isTerminal() {
+		left := time.Until(g.deadline).Round(time.Second)
+		fmt.Fprintf(g.stderr, "\r\033[K%s (at most %v more)", fmt.Sprintf(format, args...), left)
 	}
 }
 
-func (g *growth) clear() {
-	if g.person() {
-		fmt.Fprint(g.talk, "\r\033[K")
+func (g *measurement) clear() {
+	if g.isTerminal() {
+		fmt.Fprint(g.stderr, "\r\033[K")
 	}
 }
 
-// person tells whether somebody reads along.
-func (g *growth) person() bool {
-	f, ok := g.talk.(*os.File)
+// isTerminal tells whether somebody reads along.
+func (g *measurement) isTerminal() bool {
+	f, ok := g.stderr.(*os.File)
 	if !ok {
 		return false
 	}
@@ -181,7 +181,7 @@ func (g *growth) person() bool {
 }
 
 // sizes are powers of ten; of a quick run a hundred times smaller.
-func (g *growth) sizes(from, to int) []int {
+func (g *measurement) sizes(from, to int) []int {
 	if g.quick {
 		from, to = from/100, to/100
 	}
@@ -192,8 +192,8 @@ func (g *growth) sizes(from, to int) []int {
 	return all
 }
 
-// few is how often something is done that is measured, less in a quick run.
-func (g *growth) few(n int) int {
+// iterations is how often something is done that is measured, less in a quick run.
+func (g *measurement) iterations(n int) int {
 	if g.quick {
 		return max(n/100, 20)
 	}

@@ -30,7 +30,7 @@ type report struct {
 	Floors []*floor `json:"floors"`
 }
 
-func (r *report) begin(quick bool) {
+func (r *report) reset(quick bool) {
 	*r = report{Go: runtime.Version(), Cores: runtime.GOMAXPROCS(0), Commit: mdsection.Commit(), Date: time.Now().UTC().Format(time.DateOnly), Quick: quick}
 }
 
@@ -42,13 +42,13 @@ func (r *report) row(name, of, unit string, each bool) *row {
 
 func (r *row) add(n int, cost float64) {
 	r.Points = append(r.Points, point{n, cost})
-	r.judge()
+	r.fit()
 }
 
-// leave says of rows that they end before a size.
-func leave(count int, rows ...*row) {
+// omitFrom says of rows that they end before a size.
+func omitFrom(count int, rows ...*row) {
 	for _, r := range rows {
-		r.Left = fmt.Sprintf("%s and more would have taken too long", number(count))
+		r.Omitted = fmt.Sprintf("%s and more would have taken too long", formatSize(count))
 	}
 }
 
@@ -58,11 +58,11 @@ func (r *report) floor(name string, most float64, unit string) *floor {
 	return f
 }
 
-func (r *report) json(w io.Writer) error {
+func (r *report) writeJSON(w io.Writer) error {
 	return json.MarshalWrite(w, r, jsontext.Multiline(true))
 }
 
-func (r *report) text(w io.Writer) error {
+func (r *report) writeText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "cost\tagainst\tsizes\tverdict")
 	for _, row := range r.Rows {
@@ -74,7 +74,7 @@ func (r *report) text(w io.Writer) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, r.last())
+	_, err := fmt.Fprintln(w, r.lastLine())
 	return err
 }
 
@@ -82,11 +82,11 @@ func (r *report) text(w io.Writer) error {
 func (r *row) sizes(of, between string) string {
 	var all []string
 	for _, p := range r.Points {
-		all = append(all, number(p.N)+of+figure(p.Cost))
+		all = append(all, formatSize(p.N)+of+formatCost(p.Cost))
 	}
 	line := strings.Join(all, between) + " " + r.Unit
-	if r.Left != "" {
-		line += "; " + r.Left
+	if r.Omitted != "" {
+		line += "; " + r.Omitted
 	}
 	return line
 }
@@ -98,8 +98,8 @@ func (f *floor) verdict() string {
 	return fmt.Sprintf("≤ %.0f: missed", f.Most)
 }
 
-// last is the line that counts what was met.
-func (r *report) last() string {
+// lastLine is the line that counts what was met.
+func (r *report) lastLine() string {
 	met, missed := 0, []string(nil)
 	for _, row := range r.Rows {
 		if row.Met {
@@ -122,8 +122,8 @@ func (r *report) last() string {
 	return text
 }
 
-// page writes the section of a page, and beside the page its plots.
-func (r *report) page(file string) error {
+// writePage writes the section of a page, and beside the page its plots.
+func (r *report) writePage(file string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "`make growth` on %s, %d cores, commit %s, %s.\n\n", r.Go, r.Cores, r.Commit, r.Date)
 	b.WriteString("| cost | against | sizes | verdict |\n|---|---|---|---|\n")
@@ -133,7 +133,7 @@ func (r *report) page(file string) error {
 	for _, f := range r.Floors {
 		fmt.Fprintf(&b, "| %s | | %s | %s |\n", f.Name, f.value(), f.verdict())
 	}
-	fmt.Fprintf(&b, "\n%s\n", r.last())
+	fmt.Fprintf(&b, "\n%s\n", r.lastLine())
 	for _, d := range []struct {
 		file, title, unit string
 		each              bool
@@ -147,7 +147,7 @@ func (r *report) page(file string) error {
 		if len(chart.Series) == 0 {
 			continue
 		}
-		if err := draw(filepath.Join(filepath.Dir(file), d.file), chart); err != nil {
+		if err := writePlot(filepath.Join(filepath.Dir(file), d.file), chart); err != nil {
 			return err
 		}
 		fmt.Fprintf(&b, "\n![%s](%s)\n", d.title, d.file)
@@ -163,7 +163,7 @@ func (r *row) series() svgplot.Series {
 	return s
 }
 
-func draw(file string, chart svgplot.Chart) error {
+func writePlot(file string, chart svgplot.Chart) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
@@ -175,16 +175,16 @@ func draw(file string, chart svgplot.Chart) error {
 	return f.Close()
 }
 
-// figure is a cost with as many digits as mean something.
-func figure(cost float64) string {
+// formatCost is a cost with as many digits as mean something.
+func formatCost(cost float64) string {
 	if cost >= 100 {
 		return fmt.Sprintf("%.0f", cost)
 	}
 	return fmt.Sprintf("%.3g", cost)
 }
 
-// number is a size as people write it.
-func number(n int) string {
+// formatSize is a size as people write it.
+func formatSize(n int) string {
 	switch {
 	case n >= 1_000_000 && n%1_000_000 == 0:
 		return fmt.Sprintf("%dM", n/1_000_000)

@@ -13,15 +13,15 @@ import (
 )
 
 // What is measured is measured, small, and leaves nothing behind.
-func TestAllOfItOnce(t *testing.T) {
+func TestQuickRun(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("Prose.\n\n<!-- growth:begin -->\n<!-- growth:end -->\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var out, talk bytes.Buffer
-	if code := run([]string{"-quick", "-json", "-dir", dir, "-page", page}, &out, &talk); code != 0 || talk.Len() > 0 {
-		t.Fatalf("code %d: %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"-quick", "-json", "-dir", dir, "-page", page}, &out, &stderr); code != 0 || stderr.Len() > 0 {
+		t.Fatalf("code %d: %s", code, stderr.String())
 	}
 	var r report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
@@ -54,7 +54,7 @@ func TestAllOfItOnce(t *testing.T) {
 	}
 }
 
-func TestWhatBendsTooMuchIsFound(t *testing.T) {
+func TestSlopeVerdict(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		cost func(n float64) float64
@@ -81,21 +81,21 @@ func TestWhatBendsTooMuchIsFound(t *testing.T) {
 	}
 }
 
-func TestTheLastLineCounts(t *testing.T) {
+func TestLastLine(t *testing.T) {
 	r := report{Rows: []*row{{Name: "a", Of: "b", Met: true}, {Name: "c", Of: "d"}}}
-	r.floor("e", 2, "ms").found(3)
-	r.floor("f", 2, "ms").found(1)
+	r.floor("e", 2, "ms").record(3)
+	r.floor("f", 2, "ms").record(1)
 	r.floor("g", 2, "ms")
-	if got, want := r.last(), "floors: 2 met, 3 missed: c against d; e; g"; got != want {
+	if got, want := r.lastLine(), "floors: 2 met, 3 missed: c against d; e; g"; got != want {
 		t.Errorf("%q, not %q", got, want)
 	}
 }
 
-func TestMistakesAreSaid(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	for _, args := range [][]string{{"-only", "nothing"}, {"-nothing"}, {"word"}} {
-		var out, talk bytes.Buffer
-		if code := run(args, &out, &talk); code != 2 || talk.Len() == 0 || out.Len() > 0 {
-			t.Errorf("%v: code %d, %q", args, code, talk.String())
+		var out, stderr bytes.Buffer
+		if code := run(args, &out, &stderr); code != 2 || stderr.Len() == 0 || out.Len() > 0 {
+			t.Errorf("%v: code %d, %q", args, code, stderr.String())
 		}
 	}
 }

@@ -15,46 +15,46 @@ import (
 )
 
 const (
-	fillers = 256 // callers at a time while something is filled
-	askers  = 64  // while it is measured
-	laps    = 3   // of them the median counts
+	fillCallers    = 256 // callers at a time while something is filled
+	measureCallers = 64  // while it is measured
+	repetitions    = 3   // of them the median counts
 )
 
-// name is the n-th actor of an agent: an id of 24 bytes.
-func name(agent string, n int) actor.ID {
+// actorID is the n-th actor of an agent: an id of 24 bytes.
+func actorID(agent string, n int) actor.ID {
 	return actor.NewID(agent, fmt.Sprintf("%0*d", 24-len(agent)-1, n))
 }
 
-// fresh is a node on a folder of its own.
-func (g *growth) fresh(what string) (*node, string, error) {
+// newNode is a node on a folder of its own.
+func (g *measurement) newNode(what string) (*node, string, error) {
 	dir := filepath.Join(g.dir, what)
-	n, err := open(dir)
+	n, err := openNode(dir)
 	return n, dir, err
 }
 
 // fill does count things, numbered from from, unless that lasts too long: then it
 // says so.
-func (g *growth) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
+func (g *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
 	const slice = 10_000
 	for at := from; at < to; at += slice {
 		g.progress("%s: %d of %d", what, at, to)
 		began := time.Now()
-		if _, err := all(fillers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
+		if _, err := runConcurrent(fillCallers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
 			return false, err
 		}
 		slices := time.Duration((to-at)/slice + 1)
-		if time.Since(began)*slices > time.Until(g.until)*2/3 {
+		if time.Since(began)*slices > time.Until(g.deadline)*2/3 {
 			return false, nil
 		}
 	}
 	return true, g.ctx.Err()
 }
 
-// cost is what one of many calls costs, in µs: the wall's time by their number.
-func (g *growth) cost(callers, count int, one func(i int) error) (float64, error) {
+// callCost is what one of many calls costs, in µs: the wall's time by their number.
+func (g *measurement) callCost(callers, count int, one func(i int) error) (float64, error) {
 	var costs []float64
-	for range laps {
-		took, err := all(callers, count, one)
+	for range repetitions {
+		took, err := runConcurrent(callers, count, one)
 		if err == nil {
 			err = g.ctx.Err()
 		}
@@ -64,16 +64,16 @@ func (g *growth) cost(callers, count int, one func(i int) error) (float64, error
 		costs = append(costs, float64(took.Microseconds())/float64(count))
 	}
 	slices.Sort(costs)
-	return costs[laps/2], nil
+	return costs[repetitions/2], nil
 }
 
-// grown is what lives on the heap beyond what lived there before, in MiB. Less
+// heapGrowth is what lives on the heap beyond what lived there before, in MiB. Less
 // than a tenth of one is noise.
-func grown(before float64) float64 { return max(0.1, memory()-before) }
+func heapGrowth(before float64) float64 { return max(0.1, heapMiB()-before) }
 
-// memory is what lives on the heap, in MiB. What the process was given by the
+// heapMiB is what lives on the heap, in MiB. What the process was given by the
 // system says more about those that were measured before.
-func memory() float64 {
+func heapMiB() float64 {
 	runtime.GC()
 	runtime.GC() // what the first one finalized
 	var m runtime.MemStats
@@ -82,27 +82,27 @@ func memory() float64 {
 }
 
 // resident measures calls and memory against actors that write nothing down.
-func (g *growth) resident() (err error) {
+func (g *measurement) resident() (err error) {
 	cost := g.row("a call, unjournaled", "actors in memory", "µs", true)
 	size := g.row("heap, unjournaled", "actors in memory", "MiB", false)
-	n, _, err := g.fresh("resident")
+	n, _, err := g.newNode("resident")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	there, before := 0, memory()
+	reached, before := 0, heapMiB()
 	for _, count := range g.sizes(1000, 1_000_000) {
-		enough, err := g.fill("actors in memory", there, count, func(i int) error { return n.ask(g.ctx, name("none", i)) })
+		enough, err := g.fill("actors in memory", reached, count, func(i int) error { return n.ask(g.ctx, actorID("none", i)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
-			leave(count, cost, size)
+			omitFrom(count, cost, size)
 			return nil
 		}
-		there = count
-		size.add(count, grown(before))
-		c, err := g.cost(askers, g.few(20_000), func(int) error { return n.ask(g.ctx, name("none", rand.IntN(count))) })
+		reached = count
+		size.add(count, heapGrowth(before))
+		c, err := g.callCost(measureCallers, g.iterations(20_000), func(int) error { return n.ask(g.ctx, actorID("none", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -112,9 +112,9 @@ func (g *growth) resident() (err error) {
 }
 
 // callers measures calls against how many are made at a time.
-func (g *growth) callers() (err error) {
+func (g *measurement) callers() (err error) {
 	rows := []*row{g.row("a call, durable", "callers", "µs", true), g.row("a call, unjournaled", "callers", "µs", true)}
-	n, _, err := g.fresh("callers")
+	n, _, err := g.newNode("callers")
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (g *growth) callers() (err error) {
 	for count := 1; count <= 1024; count *= 4 {
 		for i, agent := range []string{"plain", "none"} {
 			g.progress("%d callers of %s", count, agent)
-			c, err := g.cost(count, g.few(200+100*count), func(int) error { return n.ask(g.ctx, name(agent, rand.IntN(1024))) })
+			c, err := g.callCost(count, g.iterations(200+100*count), func(int) error { return n.ask(g.ctx, actorID(agent, rand.IntN(1024))) })
 			if err != nil {
 				return err
 			}
@@ -133,29 +133,29 @@ func (g *growth) callers() (err error) {
 }
 
 // actors measures calls, memory and a restart against journaled actors.
-func (g *growth) actors() (err error) {
+func (g *measurement) actors() (err error) {
 	cost := g.row("a call, durable", "actors", "µs", true)
 	size := g.row("heap", "actors", "MiB", false)
 	start := g.row("a restart", "actors", "ms", false)
-	before := memory()
-	n, dir, err := g.fresh("actors")
+	before := heapMiB()
+	n, dir, err := g.newNode("actors")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	there := 0
+	reached := 0
 	for _, count := range g.sizes(1000, 100_000) {
-		enough, err := g.fill("actors", there, count, func(i int) error { return n.ask(g.ctx, name("plain", i)) })
+		enough, err := g.fill("actors", reached, count, func(i int) error { return n.ask(g.ctx, actorID("plain", i)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
-			leave(count, cost, size, start)
+			omitFrom(count, cost, size, start)
 			return nil
 		}
-		there = count
-		size.add(count, grown(before))
-		c, err := g.cost(askers, g.few(5_000), func(int) error { return n.ask(g.ctx, name("plain", rand.IntN(count))) })
+		reached = count
+		size.add(count, heapGrowth(before))
+		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("plain", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func (g *growth) actors() (err error) {
 		}
 		start.add(count, took)
 		// All come back: what is measured next is again of actors in memory.
-		if _, err := g.fill("actors that come back", 0, count, func(i int) error { return n.ask(g.ctx, name("plain", i)) }); err != nil {
+		if _, err := g.fill("actors that come back", 0, count, func(i int) error { return n.ask(g.ctx, actorID("plain", i)) }); err != nil {
 			return err
 		}
 	}
@@ -176,12 +176,12 @@ func (g *growth) actors() (err error) {
 // restart ends a node and starts the next on its folder. It returns how long that
 // took, in ms, from the first look at the folder to the first answer of an actor
 // that is new.
-func (g *growth) restart(n **node, dir string) (float64, error) {
+func (g *measurement) restart(n **node, dir string) (float64, error) {
 	if err := (*n).close(); err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	next, err := open(dir)
+	next, err := openNode(dir)
 	if err != nil {
 		return 0, err
 	}

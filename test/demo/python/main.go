@@ -26,14 +26,14 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// within is how long the whole of it may take.
-const within = time.Minute
+// timeLimit is how long the whole of it may take.
+const timeLimit = time.Minute
 
 func main() {
 	word := flag.String("word", "xyzzy", "what the coordinator is to ask the scribe")
 	bin := flag.String("bin", "bin/troupe", "the server")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	d := &demo{ctx: ctx, bin: *bin, word: strings.TrimSpace(*word)}
 	err := d.run()
@@ -62,17 +62,17 @@ func (d *demo) run() (err error) {
 	if d.dir, err = os.MkdirTemp("", "troupe-python-"); err != nil {
 		return err
 	}
-	say("A server with two agents from files.")
+	printStep("A server with two agents from files.")
 	if d.url, err = d.start(d.bin, "serve", "--data", filepath.Join(d.dir, "data"), "--listen", "127.0.0.1:0", "--agents", "examples/team", "--log-level", "warn"); err != nil {
 		return err
 	}
-	say("An agent in Python, with nothing but the standard library. It registers itself.")
+	printStep("An agent in Python, with nothing but the standard library. It registers itself.")
 	registered, err := d.start(python, "examples/python/agent.py", "--server", d.url, "--agent-id", "scribe", "--ask", "helper")
 	if err != nil {
 		return err
 	}
 	fmt.Println("  " + registered)
-	say("The coordinator is told to ask it. It asks the helper on its way, in the name of the run\nthat it works for.")
+	printStep("The coordinator is told to ask it. It asks the helper on its way, in the name of the run\nthat it works for.")
 	if err := d.command("call", "coordinator", "Ask the scribe agent what "+d.word+" means", "--stream", "--tree"); err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (d *demo) check() error {
 		}
 		at = next
 	}
-	say("The chain of calls went through Python and back: %s.", strings.Join(chain, " -> "))
+	printStep("The chain of calls went through Python and back: %s.", strings.Join(chain, " -> "))
 	return nil
 }
 
@@ -186,4 +186,4 @@ func (d *demo) stop() error {
 	return all
 }
 
-func say(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }
+func printStep(format string, args ...any) { fmt.Printf("\n"+format+"\n", args...) }

@@ -13,14 +13,14 @@ const slopeMax = 0.2
 
 // row is one cost at several sizes.
 type row struct {
-	Name   string  `json:"name"`
-	Of     string  `json:"of"`   // what there is more and more of
-	Unit   string  `json:"unit"` // of a cost
-	Each   bool    `json:"each"` // the cost is that of one of n; else that of all
-	Points []point `json:"points"`
-	Slope  float64 `json:"slope"`
-	Met    bool    `json:"met"`
-	Left   string  `json:"left_out,omitempty"` // which sizes are not there, and why
+	Name    string  `json:"name"`
+	Of      string  `json:"of"`   // what there is more and more of
+	Unit    string  `json:"unit"` // of a cost
+	Each    bool    `json:"each"` // the cost is that of one of n; else that of all
+	Points  []point `json:"points"`
+	Slope   float64 `json:"slope"`
+	Met     bool    `json:"met"`
+	Omitted string  `json:"left_out,omitempty"` // which sizes are not there, and why
 }
 
 type point struct {
@@ -28,9 +28,9 @@ type point struct {
 	Cost float64 `json:"cost"`
 }
 
-// judge fits a line through the logarithms of size and whole cost, the latter
+// fit fits a line through the logarithms of size and whole cost, the latter
 // divided by n log n.
-func (r *row) judge() {
+func (r *row) fit() {
 	var x, y []float64
 	for _, p := range r.Points {
 		n, cost := float64(p.N), math.Max(p.Cost, 1e-9)
@@ -74,7 +74,7 @@ type floor struct {
 	Met   bool    `json:"met"`
 }
 
-func (f *floor) found(value float64) { f.Found, f.Value, f.Met = true, value, value <= f.Most }
+func (f *floor) record(value float64) { f.Found, f.Value, f.Met = true, value, value <= f.Most }
 
 func (f *floor) value() string {
 	if !f.Found {

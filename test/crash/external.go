@@ -18,28 +18,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// outside is the agents that live here: the porter, who may be asked twice, the
+// externalAgents is the agents that live here: the porter, who may be asked twice, the
 // clerk, who may not, and the broker, who may and has the teller say it. They
 // answer in pieces, and take their time.
-type outside struct {
-	url    string
-	server *http.Server
-	back   string // where calls back go
-	client *http.Client
+type externalAgents struct {
+	url         string
+	server      *http.Server
+	callbackURL string // where calls back go
+	client      *http.Client
 
-	mu    sync.Mutex
-	asked map[string]map[string]int // by agent and run
+	mu          sync.Mutex
+	invocations map[string]map[string]int // by agent and run
 }
 
-func newOutside(back string) (*outside, error) {
+func newExternalAgents(back string) (*externalAgents, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	o := &outside{url: "http://" + listener.Addr().String(), back: back,
-		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, asked: map[string]map[string]int{porter: {}, clerk: {}, broker: {}}}
+	o := &externalAgents{url: "http://" + listener.Addr().String(), callbackURL: back,
+		client: &http.Client{Timeout: requestWithin, Transport: &http.Transport{DisableKeepAlives: true}}, invocations: map[string]map[string]int{porter: {}, clerk: {}, broker: {}}}
 	mux := http.NewServeMux()
-	for name := range o.asked {
+	for name := range o.invocations {
 		mux.HandleFunc("POST /"+name+"/invoke", func(w http.ResponseWriter, r *http.Request) { o.invoke(name, w, r) })
 		mux.HandleFunc("GET /"+name+"/health", func(http.ResponseWriter, *http.Request) {})
 	}
@@ -52,12 +52,12 @@ func newOutside(back string) (*outside, error) {
 	return o, nil
 }
 
-func (o *outside) close() { _ = o.server.Close() }
+func (o *externalAgents) close() { _ = o.server.Close() }
 
-// says is what an agent answers.
-func says(name, input string) string { return name + " has " + input }
+// externalAnswer is what an agent answers.
+func externalAnswer(name, input string) string { return name + " has " + input }
 
-func (o *outside) invoke(name string, w http.ResponseWriter, r *http.Request) {
+func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Run   string         `json:"run_id"`
 		Input string         `json:"input_message"`
@@ -72,7 +72,7 @@ func (o *outside) invoke(name string, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o.mu.Lock()
-	o.asked[name][in.Run]++
+	o.invocations[name][in.Run]++
 	o.mu.Unlock()
 	w.Header().Set("Content-Type", "text/event-stream")
 	// How long it takes depends on the run, and is a few milliseconds a piece.
@@ -82,31 +82,31 @@ func (o *outside) invoke(name string, w http.ResponseWriter, r *http.Request) {
 	defer pause.Stop()
 	if name == broker {
 		if in.Input, err = o.callBack(r, in.Run, in.Input); err != nil {
-			say(w, "error", map[string]string{"code": "unavailable", "message": err.Error()})
+			writeEvent(w, "error", map[string]string{"code": "unavailable", "message": err.Error()})
 			return
 		}
 	}
-	for piece := range strings.SplitAfterSeq(says(name, in.Input), " ") {
+	for piece := range strings.SplitAfterSeq(externalAnswer(name, in.Input), " ") {
 		select {
 		case <-pause.C:
 		case <-r.Context().Done():
 			return
 		}
-		if !say(w, "delta", map[string]string{"text": piece, "run_id": in.Run}) {
+		if !writeEvent(w, "delta", map[string]string{"text": piece, "run_id": in.Run}) {
 			return
 		}
 	}
-	say(w, "done", map[string]any{})
+	writeEvent(w, "done", map[string]any{})
 }
 
 // callBack has the teller say it, with the token of the run. Whoever is asked
 // again for the same run calls back under the same key.
-func (o *outside) callBack(r *http.Request, run, input string) (string, error) {
+func (o *externalAgents) callBack(r *http.Request, run, input string) (string, error) {
 	body, err := json.Marshal(map[string]any{"message": "say " + input, "timeout_ms": 300_000}, json.Deterministic(true))
 	if err != nil {
 		return "", err
 	}
-	q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.back+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(r.Context(), http.MethodPost, o.callbackURL+"/v1/agents/"+teller+":invoke", bytes.NewReader(body))
 	if err != nil {
 		return "", err
 	}
@@ -118,14 +118,14 @@ func (o *outside) callBack(r *http.Request, run, input string) (string, error) {
 		return "", err
 	}
 	var a answer
-	status, err := read(response, &a)
+	status, err := readJSON(response, &a)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%d %s: %s", status, a.Code, a.Detail)
 	}
 	return a.Content, err
 }
 
-func say(w http.ResponseWriter, event string, data any) bool {
+func writeEvent(w http.ResponseWriter, event string, data any) bool {
 	b, err := json.Marshal(data)
 	if err != nil {
 		panic(err)
@@ -136,18 +136,18 @@ func say(w http.ResponseWriter, event string, data any) bool {
 	return http.NewResponseController(w).Flush() == nil
 }
 
-// hold sees that nobody was asked for a run that is not in the store, and the
+// check sees that nobody was asked for a run that is not in the store, and the
 // clerk never twice for one.
-func (o *outside) hold(l *ledger, known map[string]bool) {
+func (o *externalAgents) check(l *ledger, known map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for name, all := range o.asked {
+	for name, all := range o.invocations {
 		for run, times := range all {
 			if !known[run] {
-				l.found(lost, "the %s was asked for run %s, which nobody knows of", name, run)
+				l.report(lost, "the %s was asked for run %s, which nobody knows of", name, run)
 			}
 			if name == clerk && times > 1 {
-				l.found(duplicated, "the clerk was asked %d times for run %s", times, run)
+				l.report(duplicated, "the clerk was asked %d times for run %s", times, run)
 			}
 		}
 	}

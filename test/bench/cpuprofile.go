@@ -37,8 +37,8 @@ func profile(base string, do func() error) error {
 	return os.WriteFile(base+".txt", top, 0o644)
 }
 
-// slug is a name as a file can have it.
-func slug(name string) string {
+// fileName is a name as a file can have it.
+func fileName(name string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {
 			return r

@@ -15,19 +15,19 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// answers is all that a store can be asked, and what it says: under a name for
+// contents is all that a store can be asked, and what it says: under a name for
 // each question, a digest of the answer.
-type answers map[string]actor.Hash
+type contents map[string]actor.Hash
 
-// shards is how many there are.
-const shards = 4096
+// shardCount is how many there are.
+const shardCount = 4096
 
-// ask reads a store as a server does: every actor's journal, folded; every run,
+// readContents reads a store as a server does: every actor's journal, folded; every run,
 // whose it is, and its events; what must wake, and the secret. It ends with the
 // first error, as a server would tell it.
-func ask(d *disk.Disk) (answers, error) {
-	all := answers{}
-	if err := each(d, "a", 6, func(parts []string) error {
+func readContents(d *disk.Disk) (contents, error) {
+	all := contents{}
+	if err := eachKey(d, "a", 6, func(parts []string) error {
 		id := actor.ID{Tenant: parts[1], Agent: parts[3], Key: parts[4]}
 		if _, ok := all["actor "+id.String()]; ok {
 			return nil
@@ -55,14 +55,14 @@ func ask(d *disk.Disk) (answers, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := each(d, "r", 4, func(parts []string) error {
+	if err := eachKey(d, "r", 4, func(parts []string) error {
 		run, err := actor.ParseCallID(parts[3])
 		if err != nil {
 			return err
 		}
 		owner, ok, err := store.ActorOf(d, parts[1], run)
 		if err != nil || !ok {
-			return errors.Join(err, unless(ok, "run %s is listed, and is nobody's", run))
+			return errors.Join(err, errorUnless(ok, "run %s is listed, and is nobody's", run))
 		}
 		all["run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%+v", owner))
 		for from := uint64(0); ; {
@@ -81,7 +81,7 @@ func ask(d *disk.Disk) (answers, error) {
 	}); err != nil {
 		return nil, err
 	}
-	every := make([]uint16, shards)
+	every := make([]uint16, shardCount)
 	for i := range every {
 		every[i] = uint16(i)
 	}
@@ -95,8 +95,8 @@ func ask(d *disk.Disk) (answers, error) {
 	return all, nil
 }
 
-// each shows the keys of a family that have so many parts.
-func each(d *disk.Disk, family string, count int, show func(parts []string) error) error {
+// eachKey shows the keys of a family that have so many parts.
+func eachKey(d *disk.Disk, family string, count int, show func(parts []string) error) error {
 	var keys [][]string
 	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
 		if parts := strings.Split(string(key), "/"); len(parts) == count && parts[2] == family {
@@ -113,25 +113,25 @@ func each(d *disk.Disk, family string, count int, show func(parts []string) erro
 	return err
 }
 
-func unless(ok bool, format string, args ...any) error {
+func errorUnless(ok bool, format string, args ...any) error {
 	if ok {
 		return nil
 	}
 	return fmt.Errorf(format, args...)
 }
 
-// compared says what of the truth is missing in what was answered, and what was answered otherwise.
-func (truth answers) compared(got answers) (lost, other []string) {
-	for _, question := range slices.Sorted(maps.Keys(truth)) {
+// diff says what of the truth is missing in what was answered, and what was answered otherwise.
+func (want contents) diff(got contents) (lost, other []string) {
+	for _, question := range slices.Sorted(maps.Keys(want)) {
 		switch answer, ok := got[question]; {
 		case !ok:
 			lost = append(lost, question)
-		case answer != truth[question]:
+		case answer != want[question]:
 			other = append(other, question)
 		}
 	}
 	for _, question := range slices.Sorted(maps.Keys(got)) {
-		if _, ok := truth[question]; !ok {
+		if _, ok := want[question]; !ok {
 			other = append(other, question)
 		}
 	}

@@ -18,57 +18,57 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// life is what clients have of one server, from its start to its end.
-type life struct {
-	url    string
-	exited <-chan struct{} // closed when the server has exited
-	ctx    context.Context
-	http   *http.Client
-	acks   atomic.Int64 // answers that say yes, and events of streams
-	open   atomic.Int64 // requests without their whole answer
-	nested atomic.Int64 // calls that a stream has told of, and not of their end
-	last   int64        // so many acks are enough; 0: there is no such number
-	enough chan struct{}
+// instance is what clients have of one server, from its start to its end.
+type instance struct {
+	url           string
+	exited        <-chan struct{} // closed when the server has exited
+	ctx           context.Context
+	http          *http.Client
+	acks          atomic.Int64 // answers that say yes, and events of streams
+	open          atomic.Int64 // requests without their whole answer
+	nested        atomic.Int64 // calls that a stream has told of, and not of their end
+	ackTarget     int64        // so many acks are enough; 0: there is no such number
+	targetReached chan struct{}
 
-	changes [2]atomic.Bool // to agents, to keys: one in each life
+	changed [2]atomic.Bool // to agents, to keys: one in each life
 }
 
 // requestWithin is more than anything here may take.
 const requestWithin = time.Minute
 
-func newLife(ctx context.Context, url string, exited <-chan struct{}, last int64) *life {
-	return &life{url: url, exited: exited, ctx: ctx, last: last, enough: make(chan struct{}),
+func newInstance(ctx context.Context, url string, exited <-chan struct{}, last int64) *instance {
+	return &instance{url: url, exited: exited, ctx: ctx, ackTarget: last, targetReached: make(chan struct{}),
 		http: &http.Client{Timeout: requestWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true}}}
 }
 
-func (l *life) close() { l.http.CloseIdleConnections() }
+func (inst *instance) close() { inst.http.CloseIdleConnections() }
 
-// over tells whether clients have nothing to ask any more.
-func (l *life) over() bool {
+// stopped tells whether clients have nothing to ask any more.
+func (inst *instance) stopped() bool {
 	select {
-	case <-l.exited:
+	case <-inst.exited:
 		return true
-	case <-l.ctx.Done():
+	case <-inst.ctx.Done():
 		return true
 	default:
 		return false
 	}
 }
 
-func (l *life) ack() {
-	if n := l.acks.Add(1); n == l.last {
-		close(l.enough)
+func (inst *instance) ack() {
+	if n := inst.acks.Add(1); n == inst.ackTarget {
+		close(inst.targetReached)
 	}
 }
 
 // work has each client go on until the server ends.
-func (l *life) work(clients []*client) (done <-chan struct{}) {
+func (inst *instance) work(clients []*client) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	var all sync.WaitGroup
 	for _, c := range clients {
 		all.Go(func() {
-			for !l.over() {
-				c.step(l)
+			for !inst.stopped() {
+				c.step(inst)
 			}
 		})
 	}
@@ -79,13 +79,13 @@ func (l *life) work(clients []*client) (done <-chan struct{}) {
 	return ended
 }
 
-// settle has each client go after what is open.
-func (l *life) settle(clients []*client) {
+// finishPending has each client go after what is open.
+func (inst *instance) finishPending(clients []*client) {
 	var all sync.WaitGroup
 	for _, c := range clients {
 		all.Go(func() {
-			for c.debt != nil && !l.over() {
-				c.step(l)
+			for c.pending != nil && !inst.stopped() {
+				c.step(inst)
 			}
 		})
 	}
@@ -99,8 +99,8 @@ type request struct {
 }
 
 // send makes the request. The error says that there is no answer, or not all of it.
-func (l *life) send(q request) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(l.ctx, q.method, l.url+q.path, strings.NewReader(q.body))
+func (inst *instance) send(q request) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(inst.ctx, q.method, inst.url+q.path, strings.NewReader(q.body))
 	if err != nil {
 		return nil, err
 	}
@@ -110,16 +110,16 @@ func (l *life) send(q request) (*http.Response, error) {
 	for i := 0; i < len(q.headers); i += 2 {
 		r.Header.Set(q.headers[i], q.headers[i+1])
 	}
-	return l.http.Do(r)
+	return inst.http.Do(r)
 }
 
-// busyTries is how often a client comes back that is told to, a second later.
-const busyTries = 20
+// busyTriesMax is how often a client comes back that is told to, a second later.
+const busyTriesMax = 20
 
 // ask is a request with one answer. Who is told to come back does.
-func (l *life) ask(q request, into any) (status int, err error) {
-	for range busyTries {
-		status, err = l.askOnce(q, into)
+func (inst *instance) ask(q request, into any) (status int, err error) {
+	for range busyTriesMax {
+		status, err = inst.askOnce(q, into)
 		if err != nil || status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
 			break
 		}
@@ -128,24 +128,24 @@ func (l *life) ask(q request, into any) (status int, err error) {
 	return status, err
 }
 
-func (l *life) askOnce(q request, into any) (status int, err error) {
-	l.open.Add(1)
-	response, err := l.send(q)
+func (inst *instance) askOnce(q request, into any) (status int, err error) {
+	inst.open.Add(1)
+	response, err := inst.send(q)
 	if err != nil {
 		return 0, err
 	}
-	status, err = read(response, into)
+	status, err = readJSON(response, into)
 	if err != nil {
 		return 0, err
 	}
-	l.open.Add(-1)
+	inst.open.Add(-1)
 	if status < 300 {
-		l.ack()
+		inst.ack()
 	}
 	return status, nil
 }
 
-func read(response *http.Response, into any) (status int, err error) {
+func readJSON(response *http.Response, into any) (status int, err error) {
 	defer response.Body.Close()
 	b, err := io.ReadAll(response.Body)
 	if err == nil && len(b) > 0 && into != nil {
@@ -161,11 +161,11 @@ type frame struct {
 	data string
 }
 
-// errNoWhole is a stream that stops in the middle.
-var errNoWhole = fmt.Errorf("the stream stops: %w", io.ErrUnexpectedEOF)
+// errTruncatedStream is a stream that stops in the middle.
+var errTruncatedStream = fmt.Errorf("the stream stops: %w", io.ErrUnexpectedEOF)
 
-// stream reads frames until each says that one was the last, or the stream stops.
-func stream(r io.Reader, each func(frame) (last bool)) error {
+// readFrames reads frames until each says that one was the last, or the stream stops.
+func readFrames(r io.Reader, each func(frame) (last bool)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 32<<20)
 	f := frame{id: -1}
@@ -199,5 +199,5 @@ func stream(r io.Reader, each func(frame) (last bool)) error {
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	return errNoWhole
+	return errTruncatedStream
 }

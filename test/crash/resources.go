@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// resource is something besides runs that was acknowledged: that an agent is there,
+// or gone, that a key is good, or not any more.
+type resource struct {
+	description string
+	request
+	status int // that the request has, ever after
+}
+
+func (f *resource) check(l *ledger, inst *instance) {
+	var a answer
+	status, err := inst.ask(f.request, &a)
+	if err == nil && status != f.status {
+		l.report(lost, "%s: %s %s: %d %s %s", f.description, f.method, f.path, status, a.Code, a.Detail)
+	}
+}
+
+// changeResource makes an agent or a key, and takes every second one back. What a kill
+// leaves open is no fact.
+func (c *client) changeResource(inst *instance) {
+	n := c.counter.Add(1)
+	makeIt, path := c.newAgent, "/v1/agents/"
+	if c.id == 1 {
+		makeIt, path = c.newKey, "/v1/keys/"
+	}
+	f, id, ok := makeIt(inst, n)
+	if ok && n%2 == 0 {
+		var a answer
+		status, err := inst.ask(request{http.MethodDelete, path + id, "", nil}, &a)
+		ok = err == nil
+		f.description, f.status = f.description+", and taken back", http.StatusNotFound
+		if c.id == 1 {
+			f.status = http.StatusUnauthorized
+		}
+		if ok && status != http.StatusOK {
+			c.ledger.report(wrong, "%s: %d %s %s", f.description, status, a.Code, a.Detail)
+		}
+	}
+	if ok {
+		c.ledger.addResource(f)
+	}
+}
+
+// creation is the answer to who makes something.
+type creation struct {
+	answer
+	Agent string `json:"agent_id"`
+	ID    string `json:"key_id"`
+	Key   string `json:"key"`
+}
+
+func (c *client) newAgent(inst *instance, n int64) (f resource, id string, ok bool) {
+	var m creation
+	status, err := inst.ask(request{http.MethodPost, "/v1/agents", fmt.Sprintf(`{"name":"extra-%d"}`, n), nil}, &m)
+	if err == nil && status != http.StatusCreated {
+		c.ledger.report(wrong, "agent extra-%d cannot be made: %d %s %s", n, status, m.Code, m.Detail)
+	}
+	return resource{"agent " + m.Agent + " was made", request{http.MethodGet, "/v1/agents/" + m.Agent, "", nil}, http.StatusOK}, m.Agent, err == nil && status == http.StatusCreated
+}
+
+func (c *client) newKey(inst *instance, n int64) (f resource, id string, ok bool) {
+	var m creation
+	status, err := inst.ask(request{http.MethodPost, "/v1/keys", fmt.Sprintf(`{"name":"key-%d","scopes":["read"]}`, n), nil}, &m)
+	if err == nil && status != http.StatusCreated {
+		c.ledger.report(wrong, "key-%d cannot be made: %d %s %s", n, status, m.Code, m.Detail)
+	}
+	return resource{"key " + m.ID + " was made", request{http.MethodGet, "/v1/agents", "", []string{"Authorization", "Bearer " + m.Key}}, http.StatusOK}, m.ID, err == nil && status == http.StatusCreated
+}
