@@ -33,12 +33,13 @@ const (
 	allocsHead  = `# What one operation allocates: how often, and how many bytes. TestAllocations holds
 # the tree to it; make allocs REWRITE=1 writes it anew. Read the diff: it is the change's cost.
 `
-	// bytesTolerance is how far bytes may be off: maps grow at places drawn by chance.
+	// bytesTolerance is the permitted relative difference in bytes. Maps grow at
+	// random points.
 	bytesTolerance = 0.02
 )
 
-// operations are what the table speaks of. Each makes what it needs, and returns
-// one operation; all are pure, so that the count is a fact and no measurement.
+// operations lists the operations of the table. make prepares an operation and
+// returns it. All of them are pure, so that the counts are exact and reproducible.
 var operations = []struct {
 	name string
 	make func(t *testing.T) func()
@@ -104,7 +105,8 @@ var operations = []struct {
 	}},
 }
 
-// TestAllocations compares the table with the tree. It takes no time into account.
+// TestAllocations compares the allocations of each operation with the table. It
+// ignores time.
 func TestAllocations(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates on its own")
@@ -144,16 +146,18 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// cost is what one operation allocates.
+// cost is the number of allocations and bytes of one operation.
 type cost struct{ allocs, bytes int64 }
 
-// matches tells whether a cost is as the table has it.
+// matches reports whether the allocations are equal and the bytes are within
+// bytesTolerance.
 func (c cost) matches(expected cost) bool {
 	return c.allocs == expected.allocs && math.Abs(float64(c.bytes-expected.bytes)) <= bytesTolerance*float64(expected.bytes)
 }
 
-// measureAllocs has an operation done often enough that what grows now and then is
-// spread, with nobody collecting meanwhile: what pools hold stays in them.
+// measureAllocs repeats an operation and returns its mean cost. The repetitions
+// spread the cost of buffers that grow occasionally. Garbage collection is off,
+// because it would empty the pools.
 func measureAllocs(op func()) cost {
 	const often = 1000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -190,7 +194,8 @@ func readAllocs() (map[string]cost, error) {
 	return expected, nil
 }
 
-// cellLoop is one cell and the log's writer, with a disk that is done at once.
+// cellLoop runs one cell and the log writer with a disk that completes every write
+// at once.
 type cellLoop struct {
 	t       *testing.T
 	cell    *cells.Cell
@@ -210,7 +215,8 @@ func newCellLoop(t *testing.T, definitions ...actor.Definition) *cellLoop {
 	return s
 }
 
-// ask returns one ask of one actor.
+// ask returns an operation that sends one call to an actor of the agent and
+// requires one reply.
 func (s *cellLoop) ask(agent string) func() {
 	to := actor.NewID(agent, "session-7")
 	return func() {
@@ -227,8 +233,8 @@ func (s *cellLoop) ask(agent string) func() {
 	}
 }
 
-// step steps the cell, takes what it wrote through the log's writer, and does
-// what it wants done.
+// step steps the cell, passes its entries through the log writer, and performs its
+// effects.
 func (s *cellLoop) step(in cells.Input) {
 	ready := s.cell.Step(s.now, in)
 	s.writer.Append(ready.Entries)

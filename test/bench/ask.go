@@ -10,12 +10,14 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// payload is what callers say: as long as a short question.
+// payload is the message of every measured call. It has the length of a short
+// question.
 var payload = actor.Text("which of these papers speak about flow control?")
 
 var errLostMessage = errors.New("a channel lost a message")
 
-// studyAsk measures calls from outside of an agent that writes nothing down.
+// studyAsk measures calls from outside the cells to volatile agents, which append
+// nothing to the log.
 func studyAsk(b *bench) (rows []row, err error) {
 	for _, v := range []struct {
 		name            string
@@ -64,8 +66,9 @@ func (b *bench) askRow(n *node, name string, callers, actors int, f floor) (row,
 	return r, b.addPercentiles(&r, callers, ours, theirs)
 }
 
-// addPercentiles puts beside a row how long single operations take, of both sides.
-// They are measured apart: looking at the clock costs as much as a part of them.
+// addPercentiles adds notes with the latency percentiles of both sides to a row.
+// Latencies are measured in separate passes, because reading the clock costs a
+// considerable part of an operation.
 func (b *bench) addPercentiles(r *row, callers int, ours, theirs func(caller, i int) error) error {
 	b.progress("%s: single ones", r.Name)
 	for _, side := range []struct {
@@ -85,7 +88,7 @@ func (b *bench) addPercentiles(r *row, callers int, ours, theirs func(caller, i 
 	return nil
 }
 
-// latencySamplesMax are as many as are kept at most.
+// latencySamplesMax is the maximum number of latencies measured for one side.
 const latencySamplesMax = 1_000_000
 
 func durationFigure(d time.Duration) figure { return figure{float64(d), nanoseconds} }

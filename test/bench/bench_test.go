@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// TestMain lets the test's binary be the process that measures its own memory.
+// TestMain lets the test binary serve as the child process that measures memory.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == childFlag {
 		os.Exit(runChild(os.Args[2], os.Args[3]))
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Each row is measured once, on real parts, and every figure of it is there.
+// A quick run measures each row once on real components and fills all its columns.
 func TestQuickRunMeasuresEveryRow(t *testing.T) {
 	var out, stderr bytes.Buffer
 	if code := run([]string{"-quick", "-json", "-dir", t.TempDir()}, &out, &stderr); code != 0 {

@@ -4,13 +4,14 @@ package main
 
 import "github.com/troupe-run/troupe/actor"
 
-// Channels are the counterpart of calls that write nothing down: a goroutine per
-// actor which hands the message on, or back, and does nothing else. It has no
-// deadline, no refusal, no supervision; it decodes nothing and looks nobody up.
+// channelsCounterpart names the counterpart of volatile calls: a goroutine per
+// actor that only forwards a message or returns it. It has no deadlines, refusals
+// or supervision. It decodes nothing and looks up no names.
 const channelsCounterpart = "bare channels, a goroutine per actor, no work"
 
-// channelSlots is how much may wait at an actor before its senders do. More of
-// them make nothing faster here, and each takes up memory.
+// channelSlots is the capacity of an actor's channel, in messages. A sender blocks
+// when it is full. A larger capacity does not increase throughput here, and it uses
+// more memory.
 const channelSlots = 1
 
 type channelMessage struct {
@@ -18,8 +19,8 @@ type channelMessage struct {
 	reply chan []actor.Part
 }
 
-// startChain starts so many actors, each of which asks the one behind it, and
-// returns the first one's channel. Closing that ends them all.
+// startChain starts a chain of goroutines, each of which asks the next one. It
+// returns the channel of the first. Closing that channel ends all of them.
 func startChain(actors int) chan channelMessage {
 	first := make(chan channelMessage, channelSlots)
 	in := first
@@ -43,13 +44,14 @@ func startChain(actors int) chan channelMessage {
 	return first
 }
 
-// channelActors is actors behind channels and the callers who ask them.
+// channelActors holds chains of actors behind channels, and the reply channels of
+// their callers.
 type channelActors struct {
 	actors  []chan channelMessage
-	replies []chan []actor.Part // by caller
+	replies []chan []actor.Part // indexed by caller
 }
 
-// newChannelActors starts chains of so many actors each.
+// newChannelActors starts chains of the given number of actors each.
 func newChannelActors(chains, actors, callers int) *channelActors {
 	b := &channelActors{}
 	for range chains {
@@ -61,7 +63,7 @@ func newChannelActors(chains, actors, callers int) *channelActors {
 	return b
 }
 
-// ask asks the first actor of a chain.
+// ask sends parts to the first actor of a chain and returns the reply.
 func (b *channelActors) ask(caller, chain int, parts []actor.Part) []actor.Part {
 	b.actors[chain] <- channelMessage{parts, b.replies[caller]}
 	return <-b.replies[caller]

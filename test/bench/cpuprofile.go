@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// profile leaves a CPU profile of do as base.pprof, and what was on top of it as
+// profile writes a CPU profile of do to base.pprof, and its top 20 functions to
 // base.txt.
 func profile(base string, do func() error) error {
 	if err := os.MkdirAll(filepath.Dir(base), 0o755); err != nil {
@@ -37,7 +37,7 @@ func profile(base string, do func() error) error {
 	return os.WriteFile(base+".txt", top, 0o644)
 }
 
-// fileName is a name as a file can have it.
+// fileName converts a row name to a file name.
 func fileName(name string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		if 'a' <= r && r <= 'z' || '0' <= r && r <= '9' {

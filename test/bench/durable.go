@@ -23,7 +23,8 @@ const (
 	valueBytes      = 256
 )
 
-// studyDurable measures calls whose answers wait until they are on disk.
+// studyDurable measures calls whose replies are held back until their entries are
+// synced.
 func studyDurable(b *bench) (rows []row, err error) {
 	for _, v := range []struct {
 		name, agent string
@@ -72,7 +73,8 @@ func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
 	return r, d.Close()
 }
 
-// againstPebble has writers of a bare Pebble take turns with callers.
+// againstPebble alternates rounds of calls with rounds of synced writes to a bare
+// Pebble store.
 func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f floor) (r row, err error) {
 	db, err := barePebble(dir)
 	if err != nil {
@@ -94,13 +96,13 @@ func (b *bench) againstPebble(name, dir string, one func(caller, i int) error, f
 	return r, b.addPercentiles(&r, durableCallers, one, write)
 }
 
-// barePebble is one with the options of our store.
+// barePebble opens a Pebble store with the same options as host/disk.
 func barePebble(dir string) (*pebble.DB, error) {
 	return pebble.Open(dir, &pebble.Options{FormatMajorVersion: pebble.FormatNewest, MemTableSize: 32 << 20,
 		L0CompactionThreshold: 8, L0StopWritesThreshold: 24, LBaseMaxBytes: 512 << 20, Logger: silent{}})
 }
 
-// silent hears nothing but what ends a process.
+// silent is a Pebble logger that discards all messages and panics on fatal ones.
 type silent struct{}
 
 func (silent) Infof(string, ...any)              {}

@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	firstFloor     = 3000    // ns, of a new actor
-	recoveredFloor = 100_000 // ns, of one that comes back from the log
+	firstFloor     = 3000    // maximum in ns, for a new actor
+	recoveredFloor = 100_000 // maximum in ns, for an actor recovered from the log
 
-	// messagesPerActor are what an actor dealt with before it left memory.
+	// messagesPerActor is the number of messages that an actor processed before it
+	// left memory.
 	messagesPerActor = 3
 )
 
-// studyFirst measures what the first message of an actor costs.
+// studyFirst measures the cost of the first message of an actor.
 func studyFirst(b *bench) ([]row, error) {
 	fresh, err := b.newActors()
 	if err != nil {
@@ -68,9 +69,9 @@ func (b *bench) newActors() (r row, err error) {
 	return r, err
 }
 
-// recoveredActors measures actors that a node finds in its log. Each is asked twice:
-// what the first answer takes more than the second is the way back. Both wait
-// for the disk once, to be durable.
+// recoveredActors measures actors that a node recovers from its log. Each is asked
+// twice. The cost of recovery is the latency of the first reply minus that of the
+// second. Both replies are durable and wait for one sync.
 func (b *bench) recoveredActors() (r row, err error) {
 	const name = "first message of an actor that comes back from the log"
 	each := 300
@@ -130,7 +131,8 @@ func (b *bench) recoveredActors() (r row, err error) {
 	return r, nil
 }
 
-// fillStore leaves a store in which actors have dealt with some messages.
+// fillStore creates a store in which each actor has processed messagesPerActor
+// messages.
 func (b *bench) fillStore(dir string, actors int) (err error) {
 	n, err := openNode(dir, nil, echo("echo", actor.Journaled))
 	if err != nil {
@@ -148,7 +150,8 @@ func (b *bench) fillStore(dir string, actors int) (err error) {
 	return err
 }
 
-// copyActorRows puts all rows of actors into a Pebble that is nobody's store.
+// copyActorRows copies the rows of all actors from a store into a bare Pebble
+// store.
 func copyActorRows(store, dir string) (db *pebble.DB, rows int, err error) {
 	d, err := disk.Open(store, "", disk.Options{ReadOnly: true})
 	if err != nil {
@@ -170,10 +173,10 @@ func copyActorRows(store, dir string) (db *pebble.DB, rows int, err error) {
 	return db, rows, err
 }
 
-// actorKeyPrefix is what the keys of actors begin with.
+// actorKeyPrefix is the prefix of the keys that hold actors.
 const actorKeyPrefix = "t/" + actor.DefaultTenant + "/a/"
 
-// readActorRows reads what there is of an actor.
+// readActorRows reads all rows of an actor.
 func readActorRows(db *pebble.DB, id actor.ID) error {
 	prefix := fmt.Sprintf("%s%s/%s/", actorKeyPrefix, id.Agent, id.Key)
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte(prefix), UpperBound: []byte(prefix + "\xff")})

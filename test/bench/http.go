@@ -21,8 +21,8 @@ import (
 
 const connections = 64
 
-// studyHTTP measures messages that come over HTTP, with an API key, to an agent
-// that does nothing. Clients share the process with both servers.
+// studyHTTP measures messages sent over HTTP with an API key to an echo agent. The
+// clients share the process with both servers.
 func studyHTTP(b *bench) (rows []row, err error) {
 	bare, stop, err := echoServer()
 	if err != nil {
@@ -80,7 +80,8 @@ func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) 
 	return r, b.addPercentiles(&r, connections, ours.postOK, theirs.postOK)
 }
 
-// echoServer is the counterpart.
+// echoServer starts the counterpart: a fasthttp server that returns the request
+// body.
 func echoServer() (address string, stop func() error, err error) {
 	s := &fasthttp.Server{NoDefaultServerHeader: true, CloseOnShutdown: true, Handler: func(ctx *fasthttp.RequestCtx) {
 		ctx.SetContentType("application/json")
@@ -89,7 +90,8 @@ func echoServer() (address string, stop func() error, err error) {
 	return serve(s.Serve, s.ShutdownWithContext)
 }
 
-// serve has a server answer on a free port.
+// serve runs a server on a free port. The returned stop shuts the server down
+// within 10 seconds.
 func serve(with func(net.Listener) error, shutdown func(context.Context) error) (address string, stop func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -104,10 +106,10 @@ func serve(with func(net.Listener) error, shutdown func(context.Context) error) 
 	}, nil
 }
 
-// client asks one path, time and again.
+// client posts to one path repeatedly.
 type client struct {
 	host     fasthttp.HostClient
-	requests []*fasthttp.Request // by connection
+	requests []*fasthttp.Request // indexed by connection
 }
 
 func newClient(address, path, key string, connections int) *client {
@@ -126,7 +128,7 @@ func newClient(address, path, key string, connections int) *client {
 	return c
 }
 
-// post asks once and returns the status.
+// post sends one request and returns the status.
 func (c *client) post(connection int) (int, error) {
 	response := fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseResponse(response)

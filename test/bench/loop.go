@@ -22,11 +22,11 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// loopFloor is what the think-act loop may add, in ns.
+// loopFloor is the maximum time that the think-act loop may add to its tool, in ns.
 const loopFloor = 1_000_000
 
-// thinkerTOML has a model that answers at once, and one tool. In a turn it thinks,
-// uses the tool, and thinks again.
+// thinkerTOML declares an agent with a model that answers at once and one tool.
+// Each of its turns calls the model, the tool, and the model again.
 const thinkerTOML = `
 agent_id = "thinker"
 name = "thinker"
@@ -36,8 +36,8 @@ tools = ["look_up"]
 durability = "%s"
 `
 
-// studyLoop measures what an agent's loop of thinking and acting adds to the one
-// thing that it does.
+// studyLoop measures the time that an agent's think-act loop adds to the tool call
+// in it.
 func studyLoop(b *bench) (rows []row, err error) {
 	for _, v := range []struct{ name, durability string }{
 		{"think-act loop, added to its tool, nothing written down", "none"},
@@ -112,7 +112,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 		added[i] = roundCost{ours: p.ours - p.theirs, theirs: p.theirs, oursCPU: p.oursCPU, theirsCPU: p.theirsCPU}
 	}
 	r = latencyRow(name, "the tool, called directly", added, atMost(loopFloor))
-	r.Ratio = 0 // what is added has none
+	r.Ratio = 0 // an added duration has no ratio
 	err = b.addPercentiles(&r, 1, loop, tool)
 	modelCalls := modelAttempts(out)
 	if err = errors.Join(err, n.close()); err != nil || durability == "none" {
@@ -121,7 +121,7 @@ func (b *bench) loopRow(name, durability string) (r row, err error) {
 	return r, checkEvents(&r, dir, asked, modelCalls, toolCalls.Load()-direct)
 }
 
-// modelAttempts is how often one was asked.
+// modelAttempts returns the number of attempts made at the scripted model.
 func modelAttempts(out *outbound.Outbound) (n int64) {
 	for _, s := range out.Stats() {
 		if s.Kind == "model" && s.Name == upstream.ScriptName {
@@ -131,8 +131,8 @@ func modelAttempts(out *outbound.Outbound) (n int64) {
 	return n
 }
 
-// checkEvents counts what the events of all runs tell of what was done outside: that each
-// thing began, and how it ended.
+// checkEvents counts the events of all runs in the store. Each model and tool call
+// must have one event for its start and one for its end.
 func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err error) {
 	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 	if err != nil {
@@ -164,7 +164,8 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 	return nil
 }
 
-// checkEventCounts holds a row to it that the events tell of all that was done outside.
+// checkEventCounts marks the row as missed unless the events cover all model and
+// tool calls.
 func checkEventCounts(r *row, counts map[runs.Type]int64, modelCalls, toolCalls int64) {
 	performed := 2 * (modelCalls + toolCalls)
 	recorded := counts[runs.LLMCallStarted] + counts[runs.LLMCallDone] + counts[runs.ToolCallCreated] + counts[runs.ToolResult]

@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/internal/mdsection"
 )
 
-// machine is where and of what something was measured. It names no host and no
-// path.
+// machine describes the hardware and software of a measurement. It MUST NOT contain
+// a host name or a path, because it is published.
 type machine struct {
 	CPU       string `json:"cpu"`
 	Cores     int    `json:"cores"`
@@ -49,7 +49,7 @@ func thisMachine() machine {
 	return m
 }
 
-// lineWithPrefix is the first line of a file that begins so.
+// lineWithPrefix returns the first line of a file with the prefix, or "".
 func lineWithPrefix(file, begin string) string {
 	b, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(b)) {

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures Troupe against something real, turn by turn in one process, and prints a table of ratios with the floors that they are held to.
+// Command bench measures Troupe against real counterparts in one process and prints a table of ratios and floors.
 //
-// Each row has a counterpart: bare channels, a bare Pebble, a bare HTTP server,
-// the tool without the agent. Both take turns for several rounds on the same
-// machine in the same minute, so that a noisy neighbour is noisy for both. What
-// is judged is the median of the rounds; what is printed beside it is how far
-// they were apart.
+// Each row has a counterpart: bare channels, a bare Pebble, a bare HTTP server, or
+// the tool without the agent. Both sides alternate for several rounds on the same
+// machine. Other load on the machine therefore affects both. The median of the
+// rounds is compared with the floor, and the table shows their range beside it.
 //
-// A floor that is missed is printed as missed, and is no failure: code 1 is for
-// what could not be measured at all.
+// A missed floor is reported in the table and is not a failure. Exit code 1 means
+// that a measurement failed.
 package main
 
 import (
@@ -31,11 +30,11 @@ import (
 const (
 	roundsMin = 5
 	roundsMax = 101
-	// timeLimit is how long the whole may take.
+	// timeLimit is the maximum duration of all studies together.
 	timeLimit = 10 * time.Minute
 )
 
-// studies are all that is measured, in the order of the table.
+// studies lists all studies in the order of the table.
 var studies = []study{
 	{"ask", studyAsk},
 	{"chain", studyChain},
@@ -47,7 +46,7 @@ var studies = []study{
 	{"sim", studySim},
 }
 
-// study measures some rows.
+// study measures one or more rows.
 type study struct {
 	name string
 	run  func(*bench) ([]row, error)
@@ -70,7 +69,8 @@ Examples:
                                                write it into the page, too
 `
 
-// run is the whole with its exit code: 2 is a mistake in the flags.
+// run executes the command and returns its exit code: 0, 1 after a failed
+// measurement, 2 for a usage error.
 func run(args []string, out, stderr io.Writer) int {
 	b := &bench{stderr: stderr, rounds: 7, sideTime: 200 * time.Millisecond, actors: 1_000_000, seeds: 24}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -93,7 +93,7 @@ func run(args []string, out, stderr io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
-		return 2 // flag has said why
+		return 2 // flag has printed the reason
 	case flags.NArg() > 0:
 		err = fmt.Errorf("%q: want flags only", flags.Arg(0))
 	case unknown != nil:
@@ -143,16 +143,16 @@ func selectStudies(only string) ([]study, error) {
 	return slices.DeleteFunc(slices.Clone(studies), func(s study) bool { return !slices.Contains(wanted, s.name) }), nil
 }
 
-// runStudies measures, then tells.
+// runStudies measures the chosen studies and prints the result.
 func (b *bench) runStudies(out io.Writer, chosen []study, asJSON bool, page string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	b.ctx = ctx
-	began, machine := time.Now(), thisMachine() // as it is now: whoever changes the tree meanwhile does not change what runs
+	began, machine := time.Now(), thisMachine() // read before the studies, since the commit may change while they run
 	var rows []row
-	var failure error // what was measured until then is told
+	var failure error // rows measured before the failure are still printed
 	for i, s := range chosen {
 		b.current = fmt.Sprintf("%d of %d  %s", i+1, len(chosen), s.name)
 		b.progress("")

@@ -22,40 +22,44 @@ import (
 )
 
 const (
-	// childFlag has this program measure its own memory, and print it.
+	// childFlag makes this program measure the memory of one population in its own
+	// process and print the result.
 	childFlag = "-child-measures-memory"
-	// idBytes is how long the id of an actor is, written out.
+	// idBytes is the length of a printed actor ID, in bytes.
 	idBytes = 24
-	// memoryFloor is in bytes for each actor.
+	// memoryFloor is the maximum memory of an actor, in bytes.
 	memoryFloor = 300
-	// memoryRounds is enough for what hardly varies and takes long, and if all of
-	// them took longer than memoryWithin, fewer are.
+	// memoryRounds is the maximum number of rounds. Memory varies little and a
+	// round takes long. No round starts after memoryWithin.
 	memoryRounds = 5
 	memoryWithin = time.Minute
-	// fillWithin is how long actors are made, at most; those that there are then count.
+	// fillWithin is the maximum time spent creating actors. The result refers to
+	// the actors created by then.
 	fillWithin = 90 * time.Second
-	// repeatedAsks is how many of them are asked a second time.
+	// repeatedAsks is the number of actors that are asked a second time, to check
+	// that they are still usable.
 	repeatedAsks = 10_000
 
 	passivateAfter = time.Second
 )
 
-// populations is what many idle actors take up, by what holds them. Each has dealt
-// with one message.
+// populations maps each kind of idle actor to the function that measures it. Each
+// actor has processed one message.
 var populations = map[string]func(n int) (footprint, error){
 	"resident":   residentActors,
 	"passivated": passivatedActors,
 	"channels":   channelGoroutines,
 }
 
-// footprint is what an actor takes up, in bytes, of so many that there were.
+// footprint is the memory of one actor in bytes, and the number of actors measured.
 type footprint struct {
 	RSS    float64 `json:"rss"`
-	Heap   float64 `json:"heap"` // and stacks
+	Heap   float64 `json:"heap"` // including stacks
 	Actors int     `json:"actors"`
 }
 
-// studyMemory measures what idle actors take up, each crowd in a process of its own.
+// studyMemory measures the memory of idle actors. Each population is created in a
+// process of its own.
 func studyMemory(b *bench) ([]row, error) {
 	const by = "a goroutine and its channel, each"
 	rounds, began := min(b.rounds, memoryRounds), time.Now()
@@ -80,7 +84,7 @@ func studyMemory(b *bench) ([]row, error) {
 		memoryRow("memory of an idle actor that left memory", by, found["passivated"], found["channels"])}, nil
 }
 
-// memoryRow is the row of two footprints.
+// memoryRow returns the row that compares two populations.
 func memoryRow(name, counterpart string, ours, theirs []footprint) row {
 	values := func(all []footprint, of func(footprint) float64) (out []float64) {
 		for _, f := range all {
@@ -104,7 +108,7 @@ func memoryRow(name, counterpart string, ours, theirs []footprint) row {
 	return r.withVerdict()
 }
 
-// measureInChild runs this program once more, for one crowd.
+// measureInChild runs this program as a child process that measures one population.
 func (b *bench) measureInChild(kind string) (f footprint, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -124,7 +128,8 @@ func (b *bench) measureInChild(kind string) (f footprint, err error) {
 	return f, json.Unmarshal(out, &f)
 }
 
-// runChild is the other process: it measures itself.
+// runChild measures one population and prints its footprint. It runs in the child
+// process and returns the exit code.
 func runChild(kind, count string) int {
 	n, err := strconv.Atoi(count)
 	of := populations[kind]
@@ -143,7 +148,7 @@ func runChild(kind, count string) int {
 	return 0
 }
 
-// residentActors are actors that write nothing down, and stay.
+// residentActors measures volatile actors that stay in memory.
 func residentActors(n int) (f footprint, err error) {
 	b := &bench{ctx: context.Background()}
 	err = b.withNode(nil, func(node *node) error {
@@ -171,7 +176,7 @@ func residentActors(n int) (f footprint, err error) {
 	return f, err
 }
 
-// passivatedActors are actors that were written down and left memory.
+// passivatedActors measures journaled actors that have left memory.
 func passivatedActors(n int) (f footprint, err error) {
 	b := &bench{ctx: context.Background()}
 	const callers = 64
@@ -185,14 +190,14 @@ func passivatedActors(n int) (f footprint, err error) {
 		if f, err = fillAndMeasure(n, send, func() error { return waitUntilPassivated(node.Engine) }); err != nil {
 			return err
 		}
-		return send(0, min(f.Actors, repeatedAsks)) // they can still be had
+		return send(0, min(f.Actors, repeatedAsks)) // they are recovered from the log
 	}, echo("echo", actor.Journaled))
 	return f, err
 }
 
-// waitUntilPassivated waits until no actor is in memory.
+// waitUntilPassivated waits for at most a minute until no actor is in memory.
 func waitUntilPassivated(e *engine.Engine) error {
-	for range 600 { // a minute
+	for range 600 { // 600 intervals of 100 ms
 		if actorsInMemory(e) == 0 {
 			return nil
 		}
@@ -201,7 +206,7 @@ func waitUntilPassivated(e *engine.Engine) error {
 	return fmt.Errorf("%d actors do not leave memory", actorsInMemory(e))
 }
 
-// channelGoroutines are actors behind channels.
+// channelGoroutines measures goroutines behind channels.
 func channelGoroutines(n int) (footprint, error) {
 	channels := newChannelActors(0, 1, 1)
 	return fillAndMeasure(n, func(from, to int) error {
@@ -215,15 +220,16 @@ func channelGoroutines(n int) (footprint, error) {
 	}, noSettle)
 }
 
-// noSettle is how actors settle that are not to leave.
+// noSettle is the settle function of actors that stay in memory.
 func noSettle() error { return nil }
 
-// warmUpActors is how many actors there are before one counts: buffers are made, and
-// pools filled.
+// warmUpActors is the number of actors created before the measurement. They fill
+// buffers and pools.
 const warmUpActors = 1000
 
-// fillAndMeasure has actors -warmUp to n-1 told something, some at a time, and weighs those
-// from 0 on, each time when they have settled.
+// fillAndMeasure sends messages to actors -warmUpActors to n-1 in batches, and
+// calls settle before each measurement. It returns the footprint of those from 0
+// on.
 func fillAndMeasure(n int, send func(from, to int) error, settle func() error) (footprint, error) {
 	const some = 10_000
 	if err := errors.Join(send(-warmUpActors, 0), settle()); err != nil {
@@ -243,7 +249,7 @@ func fillAndMeasure(n int, send func(from, to int) error, settle func() error) (
 	return measureMemory().since(before, reached), nil
 }
 
-// numberedActor is an actor with a long id.
+// numberedActor returns the i-th actor of an agent, with an ID of idBytes.
 func numberedActor(agent string, i int) actor.ID {
 	return actor.NewID(agent, fmt.Sprintf("%0*d", idBytes-len(agent)-1, i+warmUpActors))
 }
@@ -255,7 +261,7 @@ func actorsInMemory(e *engine.Engine) (n int) {
 	return n
 }
 
-// measureMemory is what the process takes up now, with all garbage gone.
+// measureMemory collects garbage and returns the memory that the process uses.
 func measureMemory() footprint {
 	runtime.GC()
 	debug.FreeOSMemory()
@@ -268,10 +274,10 @@ func (f footprint) since(before footprint, n int) footprint {
 	return footprint{(f.RSS - before.RSS) / float64(n), (f.Heap - before.Heap) / float64(n), n}
 }
 
-// residentBytes is how much of the process is in memory.
+// residentBytes returns the resident set size of the process, in bytes.
 func residentBytes() float64 {
 	var size, pages int
 	b, _ := os.ReadFile("/proc/self/statm")
-	fmt.Sscan(string(b), &size, &pages) //nolint:errcheck // else it is 0, and nobody can miss that
+	fmt.Sscan(string(b), &size, &pages) //nolint:errcheck // on failure the result is 0, which is conspicuous
 	return float64(pages * os.Getpagesize())
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// node is an engine over a store, as serve makes one: a cell for each processor,
-// the default limits, a log that is synced.
+// node is an engine over a store as `troupe serve` configures it: a cell for each
+// processor, the default limits, and a log that is synced.
 type node struct {
 	*engine.Engine
 	dir  string
@@ -26,7 +26,7 @@ type node struct {
 	log  *disk.Log
 }
 
-// openNode brings a node to life in a folder.
+// openNode starts a node in a folder. change may modify its configuration.
 func openNode(dir string, change func(*engine.Config), definitions ...actor.Definition) (*node, error) {
 	d, err := disk.Open(dir, "n1", disk.Options{})
 	if err != nil {
@@ -50,7 +50,7 @@ func (n *node) close() error {
 	return errors.Join(n.Engine.Close(ctx), n.log.Close(), n.disk.Close())
 }
 
-// withNode opens a node in a folder of its own for as long as do takes.
+// withNode opens a node in a temporary folder, calls do, and closes the node.
 func (b *bench) withNode(change func(*engine.Config), do func(*node) error, definitions ...actor.Definition) (err error) {
 	dir, remove, err := b.tempDir()
 	if err != nil {
@@ -65,7 +65,8 @@ func (b *bench) withNode(change func(*engine.Config), do func(*node) error, defi
 	return do(n)
 }
 
-// ask asks an actor, and wants an answer.
+// ask calls an actor. A refusal, or a reply with another number of parts, is an
+// error.
 func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
 	a, err := n.Ask(ctx, actor.Call{ID: n.NewCallID(), To: to, Parts: parts})
 	switch {
@@ -79,7 +80,7 @@ func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
 	return nil
 }
 
-// echo is an agent that says back what it is told.
+// echo returns an agent that replies with the message it received.
 func echo(name string, durability actor.Durability) actor.Definition {
 	d := agents.Define(name, "1", "Says back what it is told.", echoAgent{})
 	d.Durability = durability
@@ -95,8 +96,8 @@ type echoTurn struct{ parts []actor.Part }
 func (t echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(t.parts), nil }
 func (echoTurn) Stop()                                       {}
 
-// relay is an agent that asks another one, under its own key, and says back
-// what that said.
+// relay returns an agent that forwards its message to the agent next, under its own
+// key, and replies with the answer.
 func relay(name, next string, durability actor.Durability) actor.Definition {
 	d := agents.Define(name, "1", "Asks the next.", relayAgent{next})
 	d.Durability = durability

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/internal/mdsection"
 )
 
-// result is what one run of this program found.
+// result holds the measurements of one run of this program.
 type result struct {
 	Machine machine `json:"machine"`
 	Rounds  int     `json:"rounds"`
@@ -24,7 +24,7 @@ type result struct {
 	Rows    []row   `json:"rows"`
 }
 
-// writeJSON prints it for programs.
+// writeJSON writes the result as indented JSON.
 func (r *result) writeJSON(out io.Writer) error {
 	b, err := json.Marshal(r, jsontext.WithIndent("  "))
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *result) writeJSON(out io.Writer) error {
 	return err
 }
 
-// writeText prints it for people.
+// writeText writes the result as an aligned table.
 func (r *result) writeText(out io.Writer) error {
 	lines := [][]string{tableHeader}
 	for i := range r.Rows {
@@ -66,7 +66,8 @@ func (r *result) writeText(out io.Writer) error {
 	return err
 }
 
-// lastLine is the last line.
+// lastLine returns the last line of the output, which counts the floors met and
+// missed.
 func (r *result) lastLine() string {
 	if r.Quick {
 		return fmt.Sprintf("%d rows ran once; no floor is judged", len(r.Rows))
@@ -88,10 +89,10 @@ func (r *result) lastLine() string {
 	return text
 }
 
-// pageSection is where on a page it stands.
+// pageSection is the name of the section that the page reserves for this table.
 const pageSection = "bench"
 
-// writePage puts it into a page.
+// writePage writes the result into its section of a Markdown page.
 func (r *result) writePage(page string) error {
 	var b strings.Builder
 	m := &r.Machine

@@ -25,17 +25,17 @@ type bench struct {
 	quick   bool
 
 	rounds   int
-	sideTime time.Duration // how long each side of a round takes, about
-	actors   int           // of which memory is measured
-	seeds    int           // of the simulator, in a round
+	sideTime time.Duration // approximate duration of one side of a round
+	actors   int           // size of each population in the memory study
+	seeds    int           // seeds simulated in a round
 }
 
-// useQuickSizes makes everything small.
+// useQuickSizes reduces rounds, durations and sizes to the minimum.
 func (b *bench) useQuickSizes() {
 	b.rounds, b.sideTime, b.actors, b.seeds = 1, 20*time.Millisecond, 2000, 1
 }
 
-// tempDir makes an empty folder on the disk that is measured.
+// tempDir creates an empty folder on the disk to be measured.
 func (b *bench) tempDir() (dir string, remove func(), err error) {
 	if dir, err = os.MkdirTemp(b.dir, "troupe-bench-"); err != nil {
 		return "", nil, err
@@ -43,7 +43,7 @@ func (b *bench) tempDir() (dir string, remove func(), err error) {
 	return dir, func() { os.RemoveAll(dir) }, nil //nolint:errcheck // it is ours alone
 }
 
-// progress says on a terminal what is being done.
+// progress shows the current measurement on a terminal.
 func (b *bench) progress(format string, args ...any) {
 	if b.isTerminal() {
 		fmt.Fprintf(b.stderr, "\r\033[K%s  %s", b.current, fmt.Sprintf(format, args...))
@@ -56,7 +56,7 @@ func (b *bench) clear() {
 	}
 }
 
-// isTerminal tells whether somebody reads along.
+// isTerminal reports whether standard error is a terminal.
 func (b *bench) isTerminal() bool {
 	f, ok := b.stderr.(*os.File)
 	if !ok {
@@ -66,24 +66,25 @@ func (b *bench) isTerminal() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// A lap does n operations and says how long they took together.
+// A workload performs n operations and returns their total duration.
 type workload func(n int) (time.Duration, error)
 
-// comparison is two ways to do the same.
+// comparison measures two ways to perform the same operation.
 type comparison struct {
 	name         string
 	ours, theirs workload
-	sideTime     time.Duration // 0: the bench's lap
+	sideTime     time.Duration // 0 means bench.sideTime
 }
 
-// roundCost is what an operation cost in one round, in nanoseconds.
+// roundCost is the cost of an operation in one round, in nanoseconds.
 type roundCost struct {
 	ours, theirs       float64
-	oursCPU, theirsCPU float64 // by processors, for whatever the process did meanwhile
+	oursCPU, theirsCPU float64 // processor time of the whole process, including garbage collection
 }
 
-// rounds has both sides take turns, each beginning every other time, and each
-// with nobody else's garbage to clear away.
+// runRounds alternates both sides for b.rounds rounds. The sides take turns to go
+// first. Garbage is collected before each side, so that neither side pays for the
+// garbage of the other.
 func (b *bench) runRounds(d comparison) ([]roundCost, error) {
 	each := b.sideTime
 	if d.sideTime > 0 && !b.quick {
@@ -119,7 +120,8 @@ func (b *bench) runRounds(d comparison) ([]roundCost, error) {
 	return all, b.maybeProfile(d.name, d.ours, n[0])
 }
 
-// calibrate finds how many operations take so long, and warms up on the way.
+// calibrate returns the number of operations that take about the duration each. Its
+// trial runs also warm the side up.
 func (b *bench) calibrate(side workload, each time.Duration) (int, error) {
 	const most = 100_000_000
 	for n := 64; ; {
@@ -135,7 +137,8 @@ func (b *bench) calibrate(side workload, each time.Duration) (int, error) {
 	}
 }
 
-// runConcurrent has n operations done by so many callers at once.
+// runConcurrent distributes n operations over concurrent callers and returns the
+// total time. It returns the error of the first caller that failed.
 func runConcurrent(callers, n int, one func(caller, i int) error) (time.Duration, error) {
 	var all sync.WaitGroup
 	errs := make([]error, callers)
@@ -159,7 +162,7 @@ func runConcurrent(callers, n int, one func(caller, i int) error) (time.Duration
 	return took, nil
 }
 
-// share is a caller's part of n operations.
+// share returns the number of operations that a caller performs of n.
 func share(n, callers, caller int) int {
 	k := n / callers
 	if caller < n%callers {
@@ -168,7 +171,7 @@ func share(n, callers, caller int) int {
 	return k
 }
 
-// latencies is how long each of n operations took, shortest first.
+// latencies returns the duration of each of n operations in ascending order.
 func latencies(callers, n int, one func(caller, i int) error) ([]time.Duration, error) {
 	took := make([][]time.Duration, callers)
 	for c := range took {
@@ -186,7 +189,7 @@ func latencies(callers, n int, one func(caller, i int) error) ([]time.Duration, 
 	return all, err
 }
 
-// quantile is the value below which the share q of a sorted list lies.
+// quantile returns the q-quantile of a sorted list, for q in [0, 1].
 func quantile[T any](sorted []T, q float64) T {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
@@ -199,7 +202,7 @@ func median(values []float64) float64 {
 	return v[len(v)/2]
 }
 
-// column takes one value out of each round.
+// column returns one value of each round.
 func column(rounds []roundCost, value func(roundCost) float64) (all []float64) {
 	for _, p := range rounds {
 		all = append(all, value(p))
@@ -207,19 +210,20 @@ func column(rounds []roundCost, value func(roundCost) float64) (all []float64) {
 	return all
 }
 
-// cpuTime is the time that processors have spent on this process.
+// cpuTime returns the processor time used by this process.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err) // it knows no other failure than a mistake of ours
+		panic(err) // only an invalid argument makes it fail
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// profileTime is how long a profile is taken.
+// profileTime is the minimum duration of a profile.
 const profileTime = 2 * time.Second
 
-// maybeProfile does n operations more with a profiler looking on, if one is wanted.
+// maybeProfile repeats n operations under the CPU profiler, if profiles were
+// requested.
 func (b *bench) maybeProfile(name string, ours workload, n int) error {
 	if b.profile == "" {
 		return nil

@@ -15,8 +15,8 @@ type row struct {
 	Ours        figure   `json:"ours"`
 	Theirs      figure   `json:"counterpart_value"`
 	Counterpart string   `json:"counterpart"`
-	Ratio       float64  `json:"ratio"` // how many times better than the counterpart; 0: does not apply
-	Low         float64  `json:"low"`   // of the rounds, of what the floor is about
+	Ratio       float64  `json:"ratio"` // how many times better than the counterpart; 0 means not applicable
+	Low         float64  `json:"low"`   // range over the rounds, of the value that the floor limits
 	High        float64  `json:"high"`
 	Floor       floor    `json:"floor,omitzero"`
 	Met         bool     `json:"met"`
@@ -38,7 +38,7 @@ const (
 	times       unit = "x"
 )
 
-// String writes a figure as people read it.
+// String returns the figure with a readable unit: 1234 ns is "1.23 µs".
 func (f figure) String() string {
 	switch {
 	case f == figure{}:
@@ -53,7 +53,8 @@ func (f figure) String() string {
 	return formatNumber(f.Value) + " " + string(f.Unit)
 }
 
-// formatNumber is a number with three digits that count, or all before the point.
+// formatNumber returns v with three significant digits, or with all digits before
+// the decimal point.
 func formatNumber(v float64) string {
 	switch a := math.Abs(v); {
 	case a >= 100:
@@ -65,7 +66,7 @@ func formatNumber(v float64) string {
 	}
 }
 
-// groupDigits writes 300000 as 300,000.
+// groupDigits formats 300000 as 300,000.
 func groupDigits(n int64) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -74,9 +75,9 @@ func groupDigits(n int64) string {
 	return text
 }
 
-// floor is what a row is held to; the zero floor is none.
+// floor is a bound on a row. The zero floor is no bound.
 type floor struct {
-	Of    string  `json:"of"` // ratio, or ours
+	Of    string  `json:"of"` // "ratio" or "ours"
 	Least bool    `json:"least"`
 	Value float64 `json:"value"`
 }
@@ -85,7 +86,7 @@ func ratioAtLeast(v float64) floor { return floor{"ratio", true, v} }
 func atMost(v float64) floor       { return floor{"ours", false, v} }
 func atLeast(v float64) floor      { return floor{"ours", true, v} }
 
-// met tells whether the floor holds.
+// met reports whether the row satisfies the floor.
 func (f floor) met(r *row) bool {
 	v := r.Ours.Value
 	if f.Of == "ratio" {
@@ -109,12 +110,12 @@ func (f floor) describe(r *row) string {
 	}
 }
 
-// latencyRow is the row of a duel: what an operation takes.
+// latencyRow returns the row of a comparison in time per operation.
 func latencyRow(name, counterpart string, rounds []roundCost, f floor) row {
 	return comparisonRow(name, counterpart, nanoseconds, rounds, func(v float64) float64 { return v }, f)
 }
 
-// throughputRow is the row of a duel: how many operations there are in a second.
+// throughputRow returns the row of a comparison in operations per second.
 func throughputRow(name, counterpart string, rounds []roundCost, f floor) row {
 	return comparisonRow(name, counterpart, perSecond, rounds, func(v float64) float64 { return 1e9 / v }, f)
 }
@@ -137,13 +138,13 @@ func comparisonRow(name, counterpart string, u unit, rounds []roundCost, value f
 	return r.withVerdict()
 }
 
-// withVerdict is the row with its verdict.
+// withVerdict returns the row with Met set.
 func (r row) withVerdict() row {
 	r.Met = r.Floor.Of != "" && r.Floor.met(&r)
 	return r
 }
 
-// verdict is what is said of the floor.
+// verdict returns "met", "missed", or "" for a row without a floor.
 func (r *row) verdict() string {
 	switch {
 	case r.Floor.Of == "":
@@ -155,7 +156,7 @@ func (r *row) verdict() string {
 	}
 }
 
-// spread is how far the rounds were apart.
+// spread returns the range over the rounds.
 func (r *row) spread() string {
 	if r.Floor.Of == "ours" {
 		return fmt.Sprintf("%v to %v", figure{r.Low, r.Ours.Unit}, figure{r.High, r.Ours.Unit})
@@ -174,7 +175,7 @@ func (r *row) addNote(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
-// cells is the row as the table has it.
+// cells returns the columns of the row. The verdict is empty unless judged.
 func (r *row) cells(judged bool) []string {
 	verdict := r.verdict()
 	if !judged {
@@ -185,5 +186,5 @@ func (r *row) cells(judged bool) []string {
 
 var tableHeader = []string{"what", "ours", "counterpart", "which is", "ratio", "from to", "floor", ""}
 
-// notes is what stands beside the figures, in one line.
+// notes returns all notes of the row in one line.
 func (r *row) notes() string { return strings.Join(r.Notes, "; ") }

@@ -11,13 +11,14 @@ import (
 )
 
 const (
-	stepsFloor = 300_000 // in a second of one core
-	// simMemoryLimit is when leavings are gathered, and not before, as `troupe sim --runs` has it.
+	stepsFloor = 300_000 // minimum steps per second of processor time
+	// simMemoryLimit is the heap size in bytes at which garbage is collected, the
+	// same as in `troupe sim --runs`.
 	simMemoryLimit = 512 << 20
 )
 
-// studySim measures worlds of the simulator, all faults and all specs on, by the
-// time that processors spent: so one core's worth, whatever else the machine does.
+// studySim measures simulations with all faults and specs enabled. It divides by
+// processor time, so the result is per core and independent of other load.
 func studySim(b *bench) ([]row, error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(simMemoryLimit))
