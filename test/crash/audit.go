@@ -16,7 +16,8 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// recheck looks at something that was told earlier, perhaps by another server.
+// recheck repeats a request for a random earlier exchange or resource, possibly of
+// an earlier server instance.
 func (l *ledger) recheck(inst *instance, rng *rand.Rand) {
 	e, f := l.pick(rng)
 	if f != nil {
@@ -27,8 +28,8 @@ func (l *ledger) recheck(inst *instance, rng *rand.Rand) {
 	}
 	again := *e
 	if e.key != "" && e.done {
-		// Under its key, the same message is the same run, with the same answer.
 		var a answer
+		// The Idempotency-Key selects the same run, so the answer MUST be the same.
 		status, err := inst.ask(request{http.MethodPost, "/v1/agents/" + e.agent + "/messages", e.body(), []string{"Idempotency-Key", e.key}}, &a)
 		if err == nil {
 			l.recordAnswer(&again, status, a)
@@ -38,7 +39,7 @@ func (l *ledger) recheck(inst *instance, rng *rand.Rand) {
 	l.compareEvents(inst, &again)
 }
 
-// audit looks at everything that was told; by now all of it has ended.
+// audit rechecks all exchanges and resources. All runs MUST have ended.
 func (l *ledger) audit(inst *instance) {
 	for i := range l.resources {
 		l.resources[i].check(l, inst)
@@ -64,8 +65,8 @@ func (l *ledger) audit(inst *instance) {
 	all.Wait()
 }
 
-// compareEvents reads all events of a run and holds them against what was told of it;
-// false if there are none to read.
+// compareEvents reads all events of a run and compares them with those recorded
+// earlier. It reports whether there was any event to read.
 func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
 	t := newRecorder(e, l, 0, nil)
 	for {
@@ -93,7 +94,7 @@ func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
 	}
 }
 
-// checkResult holds a run that must be over against what it should have come to.
+// checkResult compares the final state of an ended run with the expected state.
 func (l *ledger) checkResult(e *exchange) {
 	events := make([]runs.Event, 0, len(e.events))
 	var said runs.Said
@@ -134,10 +135,11 @@ func (l *ledger) checkResult(e *exchange) {
 	}
 }
 
-// eventsPerRunMax is more than any run here has.
+// eventsPerRunMax exceeds the number of events of every run of this program.
 const eventsPerRunMax = 1000
 
-// waitIdle waits until no run is open, not even one that nobody was told of.
+// waitIdle waits until no run is open, including runs that no client knows. It
+// fails after requestWithin.
 func (l *ledger) waitIdle(inst *instance) error {
 	for began := time.Now(); ; {
 		var list struct {
@@ -160,9 +162,9 @@ func (l *ledger) waitIdle(inst *instance) error {
 	}
 }
 
-// checkStore looks into the folder: its chain holds from the beginning, every run has
-// ended, and every message became one run at most, with the calls below it that
-// it should have.
+// checkStore checks the store: its hash chain verifies from the start, every run
+// has ended, and every message became at most one run with the expected number of
+// nested calls.
 func (l *ledger) checkStore(dir string, external *externalAgents) error {
 	d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 	if err != nil {

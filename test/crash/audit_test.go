@@ -19,7 +19,9 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// newTestInstance is a life of a server that has these events of the run, and no other run.
+// newTestInstance returns an instance of a server that holds one run with these
+// events. A request for anything else gets 404, as does every request if events is
+// nil.
 func newTestInstance(t *testing.T, events []string) *instance {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		after, err := strconv.Atoi(r.URL.Query().Get("after"))
@@ -61,8 +63,8 @@ func TestCompareEventsWithServer(t *testing.T) {
 	}
 }
 
-// newTestStore is one that a server left: a run of the teller for each text, with a
-// run below it, and the last without its end.
+// newTestStore creates a store with a run of the teller for each text, and a nested
+// run below each. The last run has an end only if ended is set.
 func newTestStore(t *testing.T, ended bool, texts ...string) (dir string, ids []string) {
 	dir = t.TempDir()
 	d, err := disk.Open(dir, "n1", disk.Options{FreeFloor: 1})

@@ -17,8 +17,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// client does one errand after the other. What a kill leaves open is a debt,
-// that it asks the next server for.
+// client performs one exchange after another. An exchange that a kill interrupted
+// stays pending, and the client resumes it with the next instance.
 type client struct {
 	*harness
 	id        int
@@ -28,7 +28,7 @@ type client struct {
 	pending   *exchange
 }
 
-// clientCount is how many ask at the same time.
+// clientCount is the number of concurrent clients.
 const clientCount = 32
 
 func newClients(c *harness) []*client {
@@ -40,14 +40,15 @@ func newClients(c *harness) []*client {
 	return all
 }
 
-// newExchange is a new errand. Two clients share a session, so that messages queue.
+// newExchange returns a new exchange. Two clients share each session, so that
+// messages queue.
 func (c *client) newExchange() *exchange {
 	n := int(c.counter.Add(1))
 	j := c.scenarios[n%len(c.scenarios)]
 	e := &exchange{scenario: j, n: n, session: fmt.Sprintf("s-%d-%d", c.id/2, c.rng.IntN(3))}
 	e.content, e.want = j.compose(fmt.Sprintf("word-%d", n))
 	if j.agent == coordinator {
-		e.session = fmt.Sprintf("c-%d", n) // it holds its session until it is signalled
+		e.session = fmt.Sprintf("c-%d", n) // its run holds the session until it is signalled
 	}
 	if j.agent == coordinator || c.rng.IntN(2) == 0 {
 		e.key = fmt.Sprintf("key-%d", n)
@@ -55,8 +56,8 @@ func (c *client) newExchange() *exchange {
 	return e
 }
 
-// step does one thing: it goes after its debt, looks at what was told earlier,
-// or does a new errand.
+// step performs one action: it resumes the pending exchange, rechecks an earlier
+// one, or starts a new one.
 func (c *client) step(inst *instance) {
 	e := c.pending
 	c.pending = nil
@@ -82,7 +83,8 @@ func (c *client) step(inst *instance) {
 	c.ledger.add(e)
 }
 
-// exitsSoon waits a while for the end of the server; false if it lives on.
+// exitsSoon waits for at most 5 seconds for the server to exit, and reports whether
+// it did.
 func (inst *instance) exitsSoon() bool {
 	select {
 	case <-inst.exited:
@@ -94,8 +96,8 @@ func (inst *instance) exitsSoon() bool {
 	}
 }
 
-// perform sends the message, or goes after what it became. The error says that the
-// client does not know how it came out.
+// perform sends the message, or reads on in the run that it created. An error means
+// that the client does not know the outcome.
 func (c *client) perform(inst *instance, e *exchange) error {
 	if e.run != "" && (e.key == "" || e.n%2 == 0) {
 		return c.follow(inst, e)
@@ -128,7 +130,8 @@ func (e *exchange) body() string {
 	return string(b)
 }
 
-// follow goes on where the client stopped reading: most listen, some ask page by page.
+// follow reads the events after the last one received. Most exchanges read the
+// stream, every fourth reads pages.
 func (c *client) follow(inst *instance, e *exchange) error {
 	if e.needsSignal() {
 		if err := c.signal(inst, e); err != nil {
@@ -177,7 +180,7 @@ func (c *client) readStream(inst *instance, e *exchange, q request, after int) e
 			e.cancelled = c.cancelRun(inst, e)
 		}
 		if e.needsSignal() {
-			_ = c.signal(inst, e) // if the server is gone, the stream is too
+			_ = c.signal(inst, e) // if the server is gone, the stream fails as well
 		}
 		return last
 	})
@@ -187,7 +190,7 @@ func (c *client) readStream(inst *instance, e *exchange, q request, after int) e
 	return err
 }
 
-// readPages reads what there is, and waits for more.
+// readPages reads events page by page, and waits for new ones, until the run ends.
 func (c *client) readPages(inst *instance, e *exchange) error {
 	t := newRecorder(e, c.ledger, len(e.events), inst)
 	for !e.ended() {
@@ -213,16 +216,18 @@ func (c *client) readPages(inst *instance, e *exchange) error {
 	return nil
 }
 
-// page is some of a run's events.
+// page is one page of the events of a run, or a problem.
 type page struct {
 	Events []jsontext.Value `json:"events"`
 	Detail string           `json:"detail"`
 }
 
-// needsSignal tells whether the run waits for a signal that nobody has confirmed yet.
+// needsSignal reports whether the run waits for a signal that no server has
+// acknowledged.
 func (e *exchange) needsSignal() bool { return e.waiting && !e.signalled && !e.ended() }
 
-// signal lets the run go on. Under its key it may be sent again.
+// signal sends the signal that the run waits for. Its Idempotency-Key makes
+// repetition safe.
 func (c *client) signal(inst *instance, e *exchange) error {
 	var a answer
 	status, err := inst.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":signal", `{"name":"go"}`, []string{"Idempotency-Key", fmt.Sprintf("go-%d", e.n)}}, &a)
@@ -235,26 +240,27 @@ func (c *client) signal(inst *instance, e *exchange) error {
 	return nil
 }
 
-// cancelRun cancels the run; true if that was acknowledged, and came before its end.
+// cancelRun cancels the run. It reports whether the server acknowledged the
+// cancellation before the run ended otherwise.
 func (c *client) cancelRun(inst *instance, e *exchange) bool {
 	var a answer
 	status, err := inst.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":cancel", "", nil}, &a)
-	if err == nil && status != http.StatusOK && status != http.StatusAccepted { // it is under way
+	if err == nil && status != http.StatusOK && status != http.StatusAccepted { // 202 means that the cancellation is in progress
 		c.ledger.report(wrong, "%s: cannot be cancelled: %d %s %s", e, status, a.Code, a.Detail)
 	}
 	return err == nil && a.Status == any(runs.Cancelled.String())
 }
 
-// answer is what comes back as JSON, good or bad.
+// answer is a JSON response: a result or a problem.
 type answer struct {
 	Run     string `json:"run_id"`
-	Status  any    `json:"status"` // a word, or the number of a failure
+	Status  any    `json:"status"` // a state, or the HTTP status of a problem
 	Content string `json:"content"`
 	Code    string `json:"code"`
 	Detail  string `json:"detail"`
 }
 
-// recordAnswer takes note of an answer.
+// recordAnswer records an answer and compares it with earlier ones.
 func (l *ledger) recordAnswer(e *exchange, status int, a answer) {
 	if a.Run != "" {
 		e.setRun(l, a.Run)

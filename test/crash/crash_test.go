@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestRepeatedKills is make crash with three kills.
+// TestRepeatedKills runs the program with three kills.
 func TestRepeatedKills(t *testing.T) {
 	bin := filepath.Join(t.TempDir(), "troupe")
 	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/troupe").CombinedOutput(); err != nil {

@@ -18,17 +18,17 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// externalAgents is the agents that live here: the porter, who may be asked twice, the
-// clerk, who may not, and the broker, who may and has the teller say it. They
-// answer in pieces, and take their time.
+// externalAgents serves the external agents over HTTP. The porter and the broker
+// may be invoked twice for a run, the clerk never. The broker calls the teller
+// back. All stream their answers slowly, in pieces.
 type externalAgents struct {
 	url         string
 	server      *http.Server
-	callbackURL string // where calls back go
+	callbackURL string // base URL of the server for calls back
 	client      *http.Client
 
 	mu          sync.Mutex
-	invocations map[string]map[string]int // by agent and run
+	invocations map[string]map[string]int // number of invocations by agent and run
 }
 
 func newExternalAgents(back string) (*externalAgents, error) {
@@ -54,7 +54,7 @@ func newExternalAgents(back string) (*externalAgents, error) {
 
 func (o *externalAgents) close() { _ = o.server.Close() }
 
-// externalAnswer is what an agent answers.
+// externalAnswer returns the answer of an external agent.
 func externalAnswer(name, input string) string { return name + " has " + input }
 
 func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Request) {
@@ -75,7 +75,7 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 	o.invocations[name][in.Run]++
 	o.mu.Unlock()
 	w.Header().Set("Content-Type", "text/event-stream")
-	// How long it takes depends on the run, and is a few milliseconds a piece.
+	// The run determines the pause between pieces, from 1 to 16 ms.
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, in.Run)
 	pause := time.NewTicker(time.Millisecond + time.Duration(h.Sum32()%16)*time.Millisecond)
@@ -99,8 +99,8 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 	writeEvent(w, "done", map[string]any{})
 }
 
-// callBack has the teller say it, with the token of the run. Whoever is asked
-// again for the same run calls back under the same key.
+// callBack calls the teller with the token of the run. A repeated invocation for
+// the same run calls back with the same Idempotency-Key.
 func (o *externalAgents) callBack(r *http.Request, run, input string) (string, error) {
 	body, err := json.Marshal(map[string]any{"message": "say " + input, "timeout_ms": 300_000}, json.Deterministic(true))
 	if err != nil {
@@ -136,8 +136,8 @@ func writeEvent(w http.ResponseWriter, event string, data any) bool {
 	return http.NewResponseController(w).Flush() == nil
 }
 
-// check sees that nobody was asked for a run that is not in the store, and the
-// clerk never twice for one.
+// check verifies that every invocation belongs to a run in the store, and that the
+// clerk was invoked at most once for a run.
 func (o *externalAgents) check(l *ledger, known map[string]bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

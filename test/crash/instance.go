@@ -18,22 +18,23 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// instance is what clients have of one server, from its start to its end.
+// instance is one server process as its clients see it, from start to exit.
 type instance struct {
 	url           string
 	exited        <-chan struct{} // closed when the server has exited
 	ctx           context.Context
 	http          *http.Client
-	acks          atomic.Int64 // answers that say yes, and events of streams
-	open          atomic.Int64 // requests without their whole answer
-	nested        atomic.Int64 // calls that a stream has told of, and not of their end
-	ackTarget     int64        // so many acks are enough; 0: there is no such number
+	acks          atomic.Int64 // successful answers and stream events
+	open          atomic.Int64 // requests without a complete answer
+	nested        atomic.Int64 // nested calls that a stream reported as started and not as done
+	ackTarget     int64        // number of acks at which targetReached is closed; 0 means none
 	targetReached chan struct{}
 
-	changed [2]atomic.Bool // to agents, to keys: one in each life
+	changed [2]atomic.Bool // agents and keys: one change per instance
 }
 
-// requestWithin is more than anything here may take.
+// requestWithin is the timeout of a request. It exceeds the duration of every
+// correct one.
 const requestWithin = time.Minute
 
 func newInstance(ctx context.Context, url string, exited <-chan struct{}, last int64) *instance {
@@ -43,7 +44,7 @@ func newInstance(ctx context.Context, url string, exited <-chan struct{}, last i
 
 func (inst *instance) close() { inst.http.CloseIdleConnections() }
 
-// stopped tells whether clients have nothing to ask any more.
+// stopped reports whether the server has exited or the program ends.
 func (inst *instance) stopped() bool {
 	select {
 	case <-inst.exited:
@@ -61,7 +62,8 @@ func (inst *instance) ack() {
 	}
 }
 
-// work has each client go on until the server ends.
+// work runs all clients until the server exits. It closes done when all have
+// returned.
 func (inst *instance) work(clients []*client) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	var all sync.WaitGroup
@@ -79,7 +81,7 @@ func (inst *instance) work(clients []*client) (done <-chan struct{}) {
 	return ended
 }
 
-// finishPending has each client go after what is open.
+// finishPending runs all clients until they have no pending exchange.
 func (inst *instance) finishPending(clients []*client) {
 	var all sync.WaitGroup
 	for _, c := range clients {
@@ -92,13 +94,13 @@ func (inst *instance) finishPending(clients []*client) {
 	all.Wait()
 }
 
-// request is what is sent.
+// request is an HTTP request.
 type request struct {
 	method, path, body string
 	headers            []string // name, value, …
 }
 
-// send makes the request. The error says that there is no answer, or not all of it.
+// send makes the request. An error means that there is no complete answer.
 func (inst *instance) send(q request) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(inst.ctx, q.method, inst.url+q.path, strings.NewReader(q.body))
 	if err != nil {
@@ -113,10 +115,11 @@ func (inst *instance) send(q request) (*http.Response, error) {
 	return inst.http.Do(r)
 }
 
-// busyTriesMax is how often a client comes back that is told to, a second later.
+// busyTriesMax is the maximum number of attempts, one second apart, while the
+// server answers 429 or 503.
 const busyTriesMax = 20
 
-// ask is a request with one answer. Who is told to come back does.
+// ask sends a request with a single answer. It retries while the server is busy.
 func (inst *instance) ask(q request, into any) (status int, err error) {
 	for range busyTriesMax {
 		status, err = inst.askOnce(q, into)
@@ -161,10 +164,10 @@ type frame struct {
 	data string
 }
 
-// errTruncatedStream is a stream that stops in the middle.
+// errTruncatedStream reports a stream without its last event.
 var errTruncatedStream = fmt.Errorf("the stream stops: %w", io.ErrUnexpectedEOF)
 
-// readFrames reads frames until each says that one was the last, or the stream stops.
+// readFrames reads frames until each reports the last one, or the stream fails.
 func readFrames(r io.Reader, each func(frame) (last bool)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 32<<20)
@@ -188,7 +191,7 @@ func readFrames(r io.Reader, each func(frame) (last bool)) error {
 			f.data += string(value)
 		case "":
 			if len(lines.Bytes()) > 0 || f.data == "" {
-				continue // a comment, or the end of nothing
+				continue // a comment, or a blank line without an event
 			}
 			if each(f) {
 				return nil

@@ -12,37 +12,38 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// findingKind is what can be wrong.
+// findingKind is a kind of violation.
 type findingKind int
 
 const (
-	lost       findingKind = iota // acknowledged, and not there
-	duplicated                    // once was said, twice it was done or told
-	reordered                     // told in another order than before, or than the stream's own
-	wrong                         // anything else
+	lost       findingKind = iota // an acknowledged effect is missing
+	duplicated                    // one request took effect or was reported twice
+	reordered                     // reported in a different order or with different content than before
+	wrong                         // any other violation
 	kinds
 )
 
-// findingsShownMax is how many findings are told in words.
+// findingsShownMax is the maximum number of findings printed in full.
 const findingsShownMax = 20
 
-// ledger is what clients were told, which no kill may take back.
+// ledger records all acknowledgements that clients received. They MUST survive
+// every kill.
 type ledger struct {
 	stderr io.Writer
 
 	mu        sync.Mutex
 	counts    [kinds]int
 	shown     int
-	exchanges []*exchange // whatever became a run, or may have
+	exchanges []*exchange // all that became a run, or may have
 	resources []resource
-	rejected  int // requests refused for want of room
+	rejected  int // requests refused for lack of capacity
 
-	streamed, matching int // runs that streamed their answer, and whose pieces are that answer
+	streamed, matching int // runs that streamed deltas, and runs whose deltas equal their answer
 }
 
 func newLedger(stderr io.Writer) *ledger { return &ledger{stderr: stderr} }
 
-// report notes that something does not hold.
+// report records a violation and prints the first findingsShownMax of them.
 func (l *ledger) report(k findingKind, format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,7 +53,7 @@ func (l *ledger) report(k findingKind, format string, args ...any) {
 	}
 }
 
-// full tells that more of the same would say nothing new.
+// full reports whether enough findings were printed to stop.
 func (l *ledger) full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +72,8 @@ func (l *ledger) addResource(f resource) {
 	l.resources = append(l.resources, f)
 }
 
-// pick picks a few of what was told so far.
+// pick returns a random exchange and a random resource, each nil if there is none
+// yet.
 func (l *ledger) pick(rng *rand.Rand) (*exchange, *resource) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,35 +88,35 @@ func (l *ledger) pick(rng *rand.Rand) (*exchange, *resource) {
 	return e, f
 }
 
-// exchange is one message of a client, and what it was told of it. One client has
-// it at a time; once it is in the ledger nothing of it changes.
+// exchange is one message of a client and the responses that it received. It
+// belongs to one client at a time, and does not change once it is in the ledger.
 type exchange struct {
 	scenario
-	n       int // no other has it
+	n       int // unique number
 	session string
 	key     string // Idempotency-Key
 	content string
-	want    string // what the answer must be; "" if that depends
+	want    string // expected answer; "" if it varies
 
 	run       string
-	events    []string // as they were told, from the first
+	events    []string // received events, from the first
 	end       runs.Type
 	done      bool   // it was answered
-	answer    string // then
-	refused   string // how it was refused, by code; it is over then
-	waiting   bool   // for a signal
-	signalled bool   // that was acknowledged
-	cancelled bool   // that was acknowledged
+	answer    string // the answer, if done
+	refused   string // code of the refusal, which ends the exchange
+	waiting   bool   // the run waits for a signal
+	signalled bool   // the signal was acknowledged
+	cancelled bool   // the cancellation was acknowledged
 }
 
 func (e *exchange) String() string {
 	return fmt.Sprintf("%s %.40q (run %s)", e.agent, e.content, e.run)
 }
 
-// ended tells whether the client knows how it came out.
+// ended reports whether the client knows the outcome.
 func (e *exchange) ended() bool { return e.end != 0 || e.done || e.refused != "" }
 
-// setRun takes note of which run it is, the same each time.
+// setRun records the run that the message became. It MUST be the same each time.
 func (e *exchange) setRun(l *ledger, run string) {
 	if e.run != "" && run != e.run {
 		l.report(duplicated, "%s: became run %s as well", e, run)
@@ -123,14 +125,15 @@ func (e *exchange) setRun(l *ledger, run string) {
 	e.run = run
 }
 
-// recorder takes note of the events of its run as one stream tells them, behind the
-// one numbered after; each is told once, in its place, as it was told before.
+// recorder records the events of a run from one stream that resumes after event
+// number after. Each event MUST appear once, in order, and equal to any earlier
+// copy.
 type recorder struct {
 	*exchange
 	ledger   *ledger
 	after    int
-	life     *instance             // counts what is new; nil: nobody does
-	children map[actor.CallID]bool // called, and not done
+	inst     *instance             // counts new events; nil if they are not counted
+	children map[actor.CallID]bool // called and not done
 }
 
 func newRecorder(e *exchange, l *ledger, after int, inst *instance) *recorder {
@@ -164,18 +167,18 @@ func (t *recorder) record(id int, body string) (last bool) {
 		t.ledger.report(wrong, "%s: event %d follows %s", t, id, t.end)
 	}
 	t.events = append(t.events, body)
-	if t.life != nil {
-		t.life.ack()
+	if t.inst != nil {
+		t.inst.ack()
 	}
 	switch e.Type {
 	case runs.AgentCalledChild:
-		if t.life != nil {
+		if t.inst != nil {
 			t.children[e.Child] = true
-			t.life.nested.Add(1)
+			t.inst.nested.Add(1)
 		}
 	case runs.AgentChildDone:
 		if t.children[e.Child] {
-			t.life.nested.Add(-1)
+			t.inst.nested.Add(-1)
 		}
 	case runs.WaitOpened:
 		t.waiting = true

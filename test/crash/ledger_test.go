@@ -17,7 +17,7 @@ var (
 	otherRunID = actor.NewCallID(1, 1, 2)
 )
 
-// runEvents is a run whose model began twice.
+// runEvents returns the events of a run whose model call was attempted twice.
 func runEvents() []string {
 	to := actor.NewID(teller, "s-1")
 	var all []string
@@ -46,7 +46,7 @@ func modifiedEvent(change func(*runs.Event)) string {
 	return string(runs.Encode(e))
 }
 
-// frames are events under the numbers of their places.
+// frames returns a frame for each event, numbered by its position.
 func frames(bodies ...string) []frame {
 	var all []frame
 	for i, b := range bodies {
@@ -59,9 +59,9 @@ func TestStreamFindings(t *testing.T) {
 	full := runEvents()
 	for _, c := range []struct {
 		name   string
-		before int // events told earlier
+		before int // number of events received earlier
 		sent   []frame
-		want   findingKind // kinds: nothing is wrong
+		want   findingKind // kinds means no finding
 	}{
 		{"as it should be", 0, frames(full...), kinds},
 		{"once more", 8, frames(full...), kinds},
@@ -95,7 +95,8 @@ func TestStreamFindings(t *testing.T) {
 	}
 }
 
-// checkFindings sees that the ledger found that, and nothing else.
+// checkFindings requires findings of that kind and of no other. The value kinds
+// means none.
 func checkFindings(t *testing.T, name string, l *ledger, want findingKind) {
 	t.Helper()
 	for k, n := range l.counts {

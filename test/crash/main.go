@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command crash kills the real server again and again, and sees that nothing it acknowledged is lost, done twice or told in another order.
+// Command crash kills the real server repeatedly and checks that no acknowledged work is lost, duplicated or reordered.
 //
-// The server is bin/troupe in a process of its own, its clients speak HTTP and
-// read event streams, and one of its agents lives here. The clients keep a
-// ledger of what they were told. SIGKILL comes at random moments; the next
-// server begins on the folder that the last one left, and is held to the ledger.
-// It ends with a table, and with code 1 where something did not hold.
+// The server is bin/troupe in a process of its own. Its clients use HTTP and event
+// streams, and three of its agents run in this process. The clients record every
+// acknowledgement in a ledger. SIGKILL comes at random moments. The next instance
+// starts on the same data folder and is checked against the ledger. The program
+// ends with a table, and with exit code 1 after a violation.
 package main
 
 import (
@@ -23,14 +23,15 @@ import (
 	"time"
 )
 
-// What the kills must have come to, for the whole to mean something.
+// Minimum coverage of the kills. A run below it fails, because its result would
+// mean little.
 const (
-	acksWanted          = 100 // in a cycle
-	openWanted          = 8   // requests in flight at the kill
-	busyCyclesPercent   = 90  // in so many cycles of a hundred
-	nestedCyclesPercent = 20  // with a nested call open, of a hundred
-	earlyEvery          = 20  // each of so many kills comes early, perhaps before the server is ready
-	ackTimeout          = 30 * time.Second
+	acksWanted          = 100              // minimum acknowledgements of an instance before its kill
+	openWanted          = 8                // minimum requests in flight at the kill
+	busyCyclesPercent   = 90               // minimum share of cycles that meet both
+	nestedCyclesPercent = 20               // minimum share of cycles with a nested call open
+	earlyEvery          = 20               // every 20th kill comes early, possibly before the server is ready
+	ackTimeout          = 30 * time.Second // maximum time until enough acknowledgements
 )
 
 func main() {
@@ -52,20 +53,21 @@ type harness struct {
 
 	rng      *rand.Rand
 	dir      string
-	listen   string // where each server answers: agents outside know no other place
+	listen   string // address of every instance; external agents call back there
 	ledger   *ledger
 	external *externalAgents
 	cycles   []cycle
 }
 
-// cycle is what a kill found.
+// cycle records the state of one instance when it was killed.
 type cycle struct {
 	acks, open, nested int64
-	ready              time.Duration // from the start of the process to its first good answer
+	ready              time.Duration // from process start until /readyz answers 200
 	early              bool
 }
 
-// main is the whole with its exit code; the folder stays if it may be wanted.
+// main runs the program and returns its exit code. After a failure the data folder
+// is kept.
 func (c *harness) main(out, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(context.Background(), c.within)
 	defer cancel()
@@ -121,7 +123,7 @@ func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, er
 	return c.report(out, time.Since(began)), nil
 }
 
-// cycle is one server from its start to its kill.
+// cycle runs one instance from its start to its kill.
 func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	if n%earlyEvery == earlyEvery-1 {
 		return c.killEarly()
@@ -153,7 +155,7 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 	return nil
 }
 
-// killEarly kills a server while it is about to find what the last one left.
+// killEarly kills an instance while it recovers the store of the last one.
 func (c *harness) killEarly() error {
 	s, err := launch(c.bin, c.dir, c.listen)
 	if err != nil {
@@ -170,8 +172,8 @@ func (c *harness) killEarly() error {
 	return nil
 }
 
-// finalInstance is a server that is not killed: what is open comes to its end, and all
-// of the ledger is held against it, then against the folder that it leaves.
+// finalInstance runs an instance that is not killed. All open work completes, and
+// the ledger is compared with the server, then with the data folder.
 func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	s, err := start(ctx, c.bin, c.dir, c.listen)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// progress is one line that is written over, on a terminal only.
+// progress rewrites one line on a terminal. It prints nothing elsewhere.
 func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
 	f, ok := stderr.(*os.File)
 	if !ok {
@@ -26,7 +26,7 @@ func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
 	}
 }
 
-// report prints what the kills found, and tells whether all is as it must be.
+// report prints the result and reports whether it is correct and covers enough.
 func (c *harness) report(out io.Writer, took time.Duration) bool {
 	l := c.ledger
 	acks, open, nested := c.column(func(y cycle) int64 { return y.acks }), c.column(func(y cycle) int64 { return y.open }), c.column(func(y cycle) int64 { return y.nested })
@@ -90,7 +90,7 @@ func (c *harness) percent(is func(cycle) bool) int {
 	return n * 100 / max(len(c.cycles), 1)
 }
 
-// percentile is the value below which so many of a hundred lie.
+// percentile returns the given percentile of a sorted list, 0 for an empty one.
 func percentile(sorted []int64, percent int) int64 {
 	if len(sorted) == 0 {
 		return 0

@@ -7,12 +7,12 @@ import (
 	"net/http"
 )
 
-// resource is something besides runs that was acknowledged: that an agent is there,
-// or gone, that a key is good, or not any more.
+// resource is an agent or an API key whose creation or deletion was acknowledged.
+// The request checks it.
 type resource struct {
 	description string
 	request
-	status int // that the request has, ever after
+	status int // expected HTTP status of the request, from now on
 }
 
 func (f *resource) check(l *ledger, inst *instance) {
@@ -23,8 +23,8 @@ func (f *resource) check(l *ledger, inst *instance) {
 	}
 }
 
-// changeResource makes an agent or a key, and takes every second one back. What a kill
-// leaves open is no fact.
+// changeResource creates an agent or a key, and deletes every second one again. A
+// change interrupted by a kill has no known outcome and is not recorded.
 func (c *client) changeResource(inst *instance) {
 	n := c.counter.Add(1)
 	makeIt, path := c.newAgent, "/v1/agents/"
@@ -49,7 +49,7 @@ func (c *client) changeResource(inst *instance) {
 	}
 }
 
-// creation is the answer to who makes something.
+// creation is the response to the creation of an agent or a key.
 type creation struct {
 	answer
 	Agent string `json:"agent_id"`

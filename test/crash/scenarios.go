@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// The agents. Two come with the server and are written in Go: the helper, and
-// the coordinator, who asks it and waits for a signal. Two have the scripted
-// model: the teller says what it is told to, the asker asks others. The others
-// live outside: see type outside.
+// The agents. Two are Go agents of the server: the helper, and the coordinator,
+// which asks the helper and waits for a signal. Two use the scripted model: the
+// teller repeats its input, and the asker calls other agents. The rest are external
+// agents of this process; see externalAgents.
 const (
 	helper      = "helper"
 	coordinator = "coordinator"
@@ -23,13 +23,13 @@ const (
 	broker      = "broker"
 )
 
-// writeTeam writes the files of those agents that do not come with the server.
+// writeTeam writes the files of the agents that are not built into the server.
 func writeTeam(dir, url string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	for name, retry := range map[string]string{teller: "", asker: "", porter: "safe", clerk: "never", broker: "safe"} {
-		// One kill after the other may fall upon the same run: time is not to end it.
+		// Repeated kills may hit the same run. Long timeouts keep it from expiring.
 		text := fmt.Sprintf("name = %q\nlimits.call_timeout_ms = 300000\n", name)
 		if retry != "" {
 			text = fmt.Sprintf("name = %q\nkind = \"external\"\nendpoint = \"%s/%s\"\nretry = %q\nconcurrency = 64\nlimits.invoke_timeout_ms = 300000\n", name, url, name, retry)
@@ -41,23 +41,25 @@ func writeTeam(dir, url string) error {
 	return nil
 }
 
-// scenario is a kind of errand.
+// scenario is a kind of exchange.
 type scenario struct {
 	agent        string
 	stream       bool
-	calls        int  // that its run makes
-	mayBeUnknown bool // what became of a message may be unknown after a kill, and it says so
-	cancels      bool // its client gives it up
-	// compose is the message around a word, and the answer; "" if that depends.
+	calls        int  // number of nested calls of its run
+	mayBeUnknown bool // after a kill the outcome may be reported as unknown
+	cancels      bool // the client cancels the run
+	// compose returns the message for a word, and the expected answer; "" if it
+	// varies.
 	compose func(word string) (content, want string)
 }
 
-// allowsFailure tells whether such a failure is a right answer to this message.
+// allowsFailure reports whether a failure with this code is a correct answer to the
+// message.
 func (e *exchange) allowsFailure(code string) bool {
 	return e.mayBeUnknown && code == "outcome_unknown" || e.cancels && code == "cancelled"
 }
 
-// scenariosOf is what a client does in turn.
+// scenariosOf returns the scenarios of a client. It performs them in turn.
 func scenariosOf(id int) []scenario {
 	switch id % 8 {
 	case 0:
@@ -79,7 +81,8 @@ func scenariosOf(id int) []scenario {
 	}
 }
 
-// The jobs. What the clerk does may come to nothing, and so may all that waits for it.
+// The scenarios. The outcome of a call to the clerk may be unknown, and with it the
+// outcome of its caller.
 var (
 	tellerCall = scenario{agent: teller, compose: sayRepeated}
 	askerCall  = scenario{agent: asker, calls: 1, compose: func(word string) (string, string) {
@@ -113,7 +116,7 @@ func (j scenario) withStream() scenario {
 
 func sayRepeated(word string) (content, want string) { return sayCommand(word), repeatWord(word) }
 
-// repeatWord is a text that is told in pieces.
+// repeatWord returns a text that is streamed in several deltas.
 func repeatWord(word string) string { return strings.TrimSpace(strings.Repeat(word+" ", 12)) }
 
 func sayCommand(word string) string { return "say " + repeatWord(word) }
