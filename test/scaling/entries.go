@@ -11,18 +11,18 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// The floors of a start that finds as many open runs and entries as the last size
-// of each.
+// Bounds on a start that finds the largest measured numbers of open runs and
+// entries.
 const (
-	readyMillisMax   = 2000 // ms
-	resumedMillisMax = 1000 // ms
+	readyMillisMax   = 2000 // until the first answer, in ms
+	resumedMillisMax = 1000 // from then until an open run resumes, in ms
 )
 
-// entryActors is over how many actors entries are spread.
+// entryActors is the number of actors that share the entries.
 const entryActors = 1000
 
-// entries measures calls, memory and a restart against entries in the log; then,
-// on the largest log, what open runs add to a restart.
+// entries measures calls, memory and a restart against the number of entries in the
+// log. On the largest log it also measures the cost of open runs at a restart.
 func (g *measurement) entries() (err error) {
 	cost := g.row("a call, durable", "entries", "µs", true)
 	start := g.row("a restart", "entries", "ms", false)
@@ -35,7 +35,8 @@ func (g *measurement) entries() (err error) {
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	for _, count := range g.sizes(10_000, 1_000_000) {
-		// A call that one actor answers is two entries.
+
+		// A call to one actor appends two entries.
 		enough, err := g.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(g.ctx, actorID("plain", i%entryActors)) })
 		if err != nil {
 			return err
@@ -60,9 +61,10 @@ func (g *measurement) entries() (err error) {
 	return g.openRuns(&n, dir, before)
 }
 
-// openRuns measures a restart against the runs that it finds open: when it has
-// answered a new call, when it has taken up a first and when the last of a few
-// that stand among all of them, and what it holds in memory then.
+// openRuns measures a restart against the number of open runs. It records the time
+// of the first answer to a new call, the time when the last run with interrupted
+// work resumes, and the memory then. These runs are spread evenly over all open
+// runs.
 func (g *measurement) openRuns(n **node, dir string, before float64) error {
 	ready := g.row("a restart, until the first answer", "open runs", "ms", false)
 	resumed := g.row("a restart, until all go on", "open runs", "ms", false)

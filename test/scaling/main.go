@@ -2,13 +2,13 @@
 
 // Command scaling measures how the cost of a call, a restart and memory grows with the number of actors, entries, open runs and callers.
 //
-// Each row is one cost at several sizes, each ten times the one before. What is
-// judged is how the whole cost bends: the slope of a line through it on
-// logarithmic axes, once n log n is divided out. What grows no faster than n log n
-// has a slope of at most 0, and a machine that others use too moves it a little.
+// Each row is one cost at several sizes, each ten times the one before. The verdict
+// on a row is the slope of the total cost divided by n log n, on logarithmic axes.
+// A cost that grows no faster than n log n has a slope of at most 0. Other load on
+// the machine shifts it a little.
 //
-// A floor that is missed is printed as missed, and is no failure: code 1 is for
-// what could not be measured at all.
+// A missed floor is reported in the table and is not a failure. Exit code 1 means
+// that a measurement failed.
 package main
 
 import (
@@ -25,11 +25,11 @@ import (
 	"time"
 )
 
-// timeLimit is how long the whole may take. A size that would take longer is left
-// out, and the report says so.
+// timeLimit is the maximum duration of all studies. A size that would exceed it is
+// omitted, and the report names it.
 const timeLimit = 9 * time.Minute
 
-// studies are all that is measured, in the order of the table.
+// studies lists all studies in the order of the table.
 var studies = []study{
 	{"entries", (*measurement).entries},
 	{"resident", (*measurement).resident},
@@ -42,14 +42,14 @@ type study struct {
 	run  func(*measurement) error
 }
 
-// measurement is one measurement of it all.
+// measurement is one run of this program.
 type measurement struct {
 	ctx        context.Context
 	stderr     io.Writer
-	dir        string // ours alone
-	quick      bool   // sizes a hundred times smaller: to see that it works
+	dir        string // temporary folder of this run
+	quick      bool   // sizes a hundred times smaller, for tests
 	deadline   time.Time
-	allEntries bool // there are as many entries as there should be
+	allEntries bool // the log reached its largest size
 	report
 }
 
@@ -65,7 +65,8 @@ Examples:
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run is the whole with its exit code: 2 is a mistake in the flags.
+// run executes the command and returns its exit code: 0, 1 after a failed
+// measurement, 2 for a usage error.
 func run(args []string, out, stderr io.Writer) int {
 	g := &measurement{stderr: stderr}
 	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
@@ -114,7 +115,7 @@ func run(args []string, out, stderr io.Writer) int {
 	return 0
 }
 
-// measure runs studies in a folder that is gone when it returns, whatever happens.
+// measure runs studies in a temporary folder. It always removes the folder.
 func (g *measurement) measure(chosen []study, parent string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -156,7 +157,7 @@ func selectStudies(only string) ([]study, error) {
 	return chosen, nil
 }
 
-// progress says on a terminal what is being done.
+// progress shows the current measurement on a terminal.
 func (g *measurement) progress(format string, args ...any) {
 	if g.isTerminal() {
 		left := time.Until(g.deadline).Round(time.Second)
@@ -170,7 +171,7 @@ func (g *measurement) clear() {
 	}
 }
 
-// isTerminal tells whether somebody reads along.
+// isTerminal reports whether standard error is a terminal.
 func (g *measurement) isTerminal() bool {
 	f, ok := g.stderr.(*os.File)
 	if !ok {
@@ -180,7 +181,8 @@ func (g *measurement) isTerminal() bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// sizes are powers of ten; of a quick run a hundred times smaller.
+// sizes returns the powers of ten in the range, a hundred times smaller in a quick
+// run.
 func (g *measurement) sizes(from, to int) []int {
 	if g.quick {
 		from, to = from/100, to/100
@@ -192,7 +194,8 @@ func (g *measurement) sizes(from, to int) []int {
 	return all
 }
 
-// iterations is how often something is done that is measured, less in a quick run.
+// iterations returns the number of repetitions of a measured call, fewer in a quick
+// run.
 func (g *measurement) iterations(n int) int {
 	if g.quick {
 		return max(n/100, 20)

@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// node is all that serves calls: a folder, a log, cells. It has no door.
+// node is an engine over a store. It has no gateway.
 type node struct {
 	disk   *disk.Disk
 	log    *disk.Log
@@ -28,7 +28,7 @@ type node struct {
 	work   *longWork
 }
 
-// openNode brings a node to life on a folder.
+// openNode starts a node on a folder.
 func openNode(dir string) (*node, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	d, err := disk.Open(dir, "n1", disk.Options{Logger: quiet})
@@ -37,7 +37,7 @@ func openNode(dir string) (*node, error) {
 	}
 	n := &node{disk: d, log: disk.NewLog(d), work: &longWork{began: make(chan time.Time, 1024)}}
 	limits := dispatcher.DefaultLimits()
-	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // what is measured stays in memory
+	limits.PassivateAfter, limits.ActorsPerCellMax = time.Hour, 1<<21 // measured actors MUST stay in memory
 	n.engine, err = engine.Start(engine.Config{Node: "n1", Start: d.End().Batch, Log: n.log, Store: d, Agents: n.definitions(),
 		Tools: tools.NewRegistry(), Limits: limits, Logger: quiet, QueueSlots: 4096})
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *node) close() error {
 	return errors.Join(n.engine.Close(ctx), n.log.Close(), n.disk.Close())
 }
 
-// definitions is agents that cost nothing themselves.
+// definitions returns the agents. Their own work is negligible.
 func (n *node) definitions() []actor.Definition {
 	none := agents.Define("none", "1", "answers, and writes nothing down", echoAgent{})
 	none.Durability = actor.Volatile
@@ -77,11 +77,12 @@ type echoTurn struct{ parts []actor.Part }
 func (a echoTurn) Next([]actor.Answer) (actor.Action, error) { return actor.Complete(a.parts), nil }
 func (echoTurn) Stop()                                       {}
 
-// workInterval is how many open runs there are to one that has work under way when
-// its node stops. An engine has 1,024 things under way at most.
+// workInterval is the interval of open runs with external work: one run in
+// workInterval has work in progress when its node stops. An engine performs at most
+// 1,024 works at a time.
 const workInterval = 100
 
-// longWork says when it was begun, and lasts as long as it may.
+// longWork reports when it begins, and lasts until it is cancelled.
 type longWork struct{ began chan time.Time }
 
 func (w *longWork) run(ctx context.Context) ([]byte, error) {
@@ -105,7 +106,7 @@ func (n *node) ask(ctx context.Context, to actor.ID) error {
 	return nil
 }
 
-// startRun makes a call whose run does not end, and waits until it has begun.
+// startRun makes a call whose run does not end, and waits until the run has begun.
 func (n *node) startRun(ctx context.Context, to actor.ID) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
@@ -130,7 +131,8 @@ func (n *node) startRun(ctx context.Context, to actor.ID) error {
 	}
 }
 
-// runConcurrent has so many at a time do count things. It returns how long that took.
+// runConcurrent performs count operations with the given number of callers and
+// returns the total time.
 func runConcurrent(at, count int, do func(i int) error) (time.Duration, error) {
 	var next atomic.Int64
 	var once sync.Once

@@ -19,7 +19,8 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// report is all that was found. It names no host and no path.
+// report holds all measurements. It MUST NOT contain a host name or a path, because
+// it is published.
 type report struct {
 	Go     string   `json:"go"`
 	Cores  int      `json:"cores"`
@@ -45,7 +46,7 @@ func (r *row) add(n int, cost float64) {
 	r.fit()
 }
 
-// omitFrom says of rows that they end before a size.
+// omitFrom notes in rows that a size and all larger ones were not measured.
 func omitFrom(count int, rows ...*row) {
 	for _, r := range rows {
 		r.Omitted = fmt.Sprintf("%s and more would have taken too long", formatSize(count))
@@ -78,7 +79,7 @@ func (r *report) writeText(w io.Writer) error {
 	return err
 }
 
-// sizes is what a row found, in one line.
+// sizes returns the points of a row in one line.
 func (r *row) sizes(of, between string) string {
 	var all []string
 	for _, p := range r.Points {
@@ -98,7 +99,8 @@ func (f *floor) verdict() string {
 	return fmt.Sprintf("≤ %.0f: missed", f.Most)
 }
 
-// lastLine is the line that counts what was met.
+// lastLine returns the last line of the output, which counts the floors met and
+// missed.
 func (r *report) lastLine() string {
 	met, missed := 0, []string(nil)
 	for _, row := range r.Rows {
@@ -122,7 +124,8 @@ func (r *report) lastLine() string {
 	return text
 }
 
-// writePage writes the section of a page, and beside the page its plots.
+// writePage writes the report into its section of a Markdown page, and the plots
+// into the folder of the page.
 func (r *report) writePage(file string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "`make growth` on %s, %d cores, commit %s, %s.\n\n", r.Go, r.Cores, r.Commit, r.Date)
@@ -169,13 +172,14 @@ func writePlot(file string, chart svgplot.Chart) error {
 		return err
 	}
 	if _, err := chart.WriteTo(f); err != nil {
-		f.Close() //nolint:errcheck // the other error says why
+		f.Close() //nolint:errcheck // the write error is returned
 		return err
 	}
 	return f.Close()
 }
 
-// formatCost is a cost with as many digits as mean something.
+// formatCost returns a cost with three significant digits, or with all digits
+// before the decimal point.
 func formatCost(cost float64) string {
 	if cost >= 100 {
 		return fmt.Sprintf("%.0f", cost)
@@ -183,7 +187,7 @@ func formatCost(cost float64) string {
 	return fmt.Sprintf("%.3g", cost)
 }
 
-// formatSize is a size as people write it.
+// formatSize formats 10000 as 10k and 1000000 as 1M.
 func formatSize(n int) string {
 	switch {
 	case n >= 1_000_000 && n%1_000_000 == 0:

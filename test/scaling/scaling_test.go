@@ -12,7 +12,8 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// What is measured is measured, small, and leaves nothing behind.
+// TestQuickRun measures everything at small sizes and requires an empty folder
+// afterwards.
 func TestQuickRun(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(t.TempDir(), "page.md")

@@ -7,20 +7,20 @@ import (
 	"math"
 )
 
-// slopeMax is what a slope may be on a machine that others use too: over three
+// slopeMax is the maximum slope that is accepted on a shared machine. Over three
 // powers of ten it lets a cost grow by four times more than n log n does.
 const slopeMax = 0.2
 
 // row is one cost at several sizes.
 type row struct {
 	Name    string  `json:"name"`
-	Of      string  `json:"of"`   // what there is more and more of
-	Unit    string  `json:"unit"` // of a cost
-	Each    bool    `json:"each"` // the cost is that of one of n; else that of all
+	Of      string  `json:"of"`   // the size that varies
+	Unit    string  `json:"unit"` // unit of the cost
+	Each    bool    `json:"each"` // whether the cost is per item instead of the total
 	Points  []point `json:"points"`
 	Slope   float64 `json:"slope"`
 	Met     bool    `json:"met"`
-	Omitted string  `json:"left_out,omitempty"` // which sizes are not there, and why
+	Omitted string  `json:"left_out,omitempty"` // the sizes not measured, and the reason
 }
 
 type point struct {
@@ -28,8 +28,8 @@ type point struct {
 	Cost float64 `json:"cost"`
 }
 
-// fit fits a line through the logarithms of size and whole cost, the latter
-// divided by n log n.
+// fit fits a line through the logarithms of size and of total cost divided by n log
+// n.
 func (r *row) fit() {
 	var x, y []float64
 	for _, p := range r.Points {
@@ -44,7 +44,7 @@ func (r *row) fit() {
 	r.Met = len(x) > 1 && r.Slope <= slopeMax
 }
 
-// slope is that of the line with the least squares.
+// slope returns the slope of the least-squares line.
 func slope(x, y []float64) float64 {
 	n := float64(len(x))
 	var sx, sy, sxx, sxy float64
@@ -64,7 +64,7 @@ func (r *row) verdict() string {
 	return fmt.Sprintf("worse than n log n (slope %.2f)", r.Slope)
 }
 
-// floor is one figure that is held to a bound. One that was not found is missed.
+// floor is a bound on one figure. A figure that was not measured misses its floor.
 type floor struct {
 	Name  string  `json:"name"`
 	Found bool    `json:"found"`

@@ -15,25 +15,25 @@ import (
 )
 
 const (
-	fillCallers    = 256 // callers at a time while something is filled
-	measureCallers = 64  // while it is measured
-	repetitions    = 3   // of them the median counts
+	fillCallers    = 256 // concurrent callers while actors or entries are created
+	measureCallers = 64  // concurrent callers while calls are measured
+	repetitions    = 3   // repetitions of a measurement, of which the median counts
 )
 
-// actorID is the n-th actor of an agent: an id of 24 bytes.
+// actorID returns the n-th actor of an agent. Its printed ID has 24 bytes.
 func actorID(agent string, n int) actor.ID {
 	return actor.NewID(agent, fmt.Sprintf("%0*d", 24-len(agent)-1, n))
 }
 
-// newNode is a node on a folder of its own.
+// newNode starts a node on a new folder.
 func (g *measurement) newNode(what string) (*node, string, error) {
 	dir := filepath.Join(g.dir, what)
 	n, err := openNode(dir)
 	return n, dir, err
 }
 
-// fill does count things, numbered from from, unless that lasts too long: then it
-// says so.
+// fill performs operations from to to-1. It returns false as soon as the rest would
+// take more than two thirds of the time left.
 func (g *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
 	const slice = 10_000
 	for at := from; at < to; at += slice {
@@ -50,7 +50,8 @@ func (g *measurement) fill(what string, from, to int, do func(i int) error) (eno
 	return true, g.ctx.Err()
 }
 
-// callCost is what one of many calls costs, in µs: the wall's time by their number.
+// callCost returns the time per call in µs: elapsed time divided by the number of
+// calls.
 func (g *measurement) callCost(callers, count int, one func(i int) error) (float64, error) {
 	var costs []float64
 	for range repetitions {
@@ -67,21 +68,22 @@ func (g *measurement) callCost(callers, count int, one func(i int) error) (float
 	return costs[repetitions/2], nil
 }
 
-// heapGrowth is what lives on the heap beyond what lived there before, in MiB. Less
-// than a tenth of one is noise.
+// heapGrowth returns the growth of the live heap since before, in MiB. Less than
+// 0.1 MiB is noise.
 func heapGrowth(before float64) float64 { return max(0.1, heapMiB()-before) }
 
-// heapMiB is what lives on the heap, in MiB. What the process was given by the
-// system says more about those that were measured before.
+// heapMiB returns the size of the live heap in MiB. The resident set size would
+// depend on earlier measurements.
 func heapMiB() float64 {
 	runtime.GC()
-	runtime.GC() // what the first one finalized
+	runtime.GC() // collects objects whose finalizers ran
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return float64(m.HeapAlloc) / (1 << 20)
 }
 
-// resident measures calls and memory against actors that write nothing down.
+// resident measures calls and memory against the number of volatile actors in
+// memory.
 func (g *measurement) resident() (err error) {
 	cost := g.row("a call, unjournaled", "actors in memory", "µs", true)
 	size := g.row("heap, unjournaled", "actors in memory", "MiB", false)
@@ -111,7 +113,7 @@ func (g *measurement) resident() (err error) {
 	return nil
 }
 
-// callers measures calls against how many are made at a time.
+// callers measures calls against the number of concurrent callers.
 func (g *measurement) callers() (err error) {
 	rows := []*row{g.row("a call, durable", "callers", "µs", true), g.row("a call, unjournaled", "callers", "µs", true)}
 	n, _, err := g.newNode("callers")
@@ -132,7 +134,8 @@ func (g *measurement) callers() (err error) {
 	return nil
 }
 
-// actors measures calls, memory and a restart against journaled actors.
+// actors measures calls, memory and a restart against the number of journaled
+// actors.
 func (g *measurement) actors() (err error) {
 	cost := g.row("a call, durable", "actors", "µs", true)
 	size := g.row("heap", "actors", "MiB", false)
@@ -165,7 +168,8 @@ func (g *measurement) actors() (err error) {
 			return err
 		}
 		start.add(count, took)
-		// All come back: what is measured next is again of actors in memory.
+		// All actors are recovered, so that the next size again measures actors in
+		// memory.
 		if _, err := g.fill("actors that come back", 0, count, func(i int) error { return n.ask(g.ctx, actorID("plain", i)) }); err != nil {
 			return err
 		}
@@ -173,9 +177,8 @@ func (g *measurement) actors() (err error) {
 	return nil
 }
 
-// restart ends a node and starts the next on its folder. It returns how long that
-// took, in ms, from the first look at the folder to the first answer of an actor
-// that is new.
+// restart closes a node and starts the next one on its folder. It returns the time
+// in ms from opening the folder to the first answer of a new actor.
 func (g *measurement) restart(n **node, dir string) (float64, error) {
 	if err := (*n).close(); err != nil {
 		return 0, err
