@@ -15,16 +15,16 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// contents is all that a store can be asked, and what it says: under a name for
-// each question, a digest of the answer.
+// contents holds all that can be read from a store: a digest for each readable
+// item, by its name.
 type contents map[string]actor.Hash
 
-// shardCount is how many there are.
+// shardCount is the number of shards.
 const shardCount = 4096
 
-// readContents reads a store as a server does: every actor's journal, folded; every run,
-// whose it is, and its events; what must wake, and the secret. It ends with the
-// first error, as a server would tell it.
+// readContents reads a store as a server does: the folded journal of every actor,
+// the owner and events of every run, and the actors that are due. It returns the
+// first error, as a server would.
 func readContents(d *disk.Disk) (contents, error) {
 	all := contents{}
 	if err := eachKey(d, "a", 6, func(parts []string) error {
@@ -95,7 +95,7 @@ func readContents(d *disk.Disk) (contents, error) {
 	return all, nil
 }
 
-// eachKey shows the keys of a family that have so many parts.
+// eachKey calls show with the parts of each key of a family, if it has count parts.
 func eachKey(d *disk.Disk, family string, count int, show func(parts []string) error) error {
 	var keys [][]string
 	err := d.Scan([]byte("t/"), []byte("t0"), func(key, _ []byte) bool {
@@ -120,7 +120,8 @@ func errorUnless(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// diff says what of the truth is missing in what was answered, and what was answered otherwise.
+// diff returns the items that are missing in got, and those that differ or are not
+// expected.
 func (want contents) diff(got contents) (lost, other []string) {
 	for _, question := range slices.Sorted(maps.Keys(want)) {
 		switch answer, ok := got[question]; {

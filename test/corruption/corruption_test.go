@@ -17,7 +17,7 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// newTestStores makes a small store and a backup of it, without a server.
+// newTestStores creates a small store and a backup of it without a server.
 func newTestStores(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,8 +100,9 @@ func TestClassifyOutcome(t *testing.T) {
 	}
 }
 
-// A sample of damages to a real store: found, or harmless; and the same sample
-// where everything is believed: some of it is lost in silence.
+// TestSampleOfDamages applies a sample of damages to a store. Each must be detected
+// or harmless. With Pebble alone, some of the same damages must be silent losses:
+// otherwise the test could not detect them.
 func TestSampleOfDamages(t *testing.T) {
 	dir := newTestStores(t)
 	count := func(trust bool) map[Outcome]int {

@@ -15,20 +15,20 @@ import (
 	"strings"
 )
 
-// blockSize is how much a disk loses or mixes up at once.
+// blockSize is the unit in which a disk loses or misplaces data, in bytes.
 const blockSize = 512
 
-// fine is how far apart damages to a small file are: one of so few bytes that
-// each has its own meaning.
+// smallFileStep is the distance of damages in a file of at most smallFileMax bytes.
+// In so small a file every few bytes have their own meaning.
 const (
 	smallFileMax  = 4096
 	smallFileStep = 8
 )
 
-// secretFile is the one file of a store that its backup has not.
+// secretFile is the only file of a store that its backup does not contain.
 const secretFile = "SECRET"
 
-// storeFiles is a store as it lies on disk: its files by name.
+// storeFiles is the content of a store on disk by file name.
 type storeFiles map[string][]byte
 
 func readFiles(dir string) (storeFiles, error) {
@@ -46,7 +46,7 @@ func readFiles(dir string) (storeFiles, error) {
 	return all, err
 }
 
-// writeTo writes the folder into dir, which it empties first.
+// writeTo replaces dir with these files.
 func (f storeFiles) writeTo(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (f storeFiles) writeTo(dir string) error {
 
 var numberedFile = regexp.MustCompile(`^(\d+\.|[A-Z]+-\d+)`)
 
-// fileClass is what kind of file one is, in the words of the table.
+// fileClass returns the kind of a file, as the table names it.
 func fileClass(name string) string {
 	base := filepath.Base(name)
 	switch {
@@ -80,13 +80,13 @@ func fileClass(name string) string {
 	return base
 }
 
-// A damage is one thing that happened to one file of a store.
+// damage is one fault in one file of a store.
 type damage struct {
-	Store string // which of the two: "store" or "backup"
+	Store string // "store" or "backup"
 	File  string
 	Kind  string // flip, cut, swap, zero or remove
-	At    int    // of the byte, or the block
-	Bit   int    // of a flip; of a swap, the number of the other block
+	At    int    // offset of the byte or the block
+	Bit   int    // bit of a flip; for a swap, the number of the other block
 }
 
 func (d damage) String() string {
@@ -103,7 +103,7 @@ func (d damage) String() string {
 	return fmt.Sprintf("%s/%s: removed", d.Store, d.File)
 }
 
-// apply is the folder with the damage in it. The folder itself stays as it is.
+// apply returns a copy of the files with the damage.
 func (d damage) apply(original storeFiles) storeFiles {
 	out := maps.Clone(original)
 	content := original[d.File]
@@ -129,14 +129,18 @@ func (d damage) apply(original storeFiles) storeFiles {
 	return out
 }
 
-// allDamages lists all that is done to a store: to each file a flipped bit in every
-// block, a cut at every block, each block lost, each swapped with another, and
-// the file gone. Of a small file every few bytes. What would change nothing is left out.
+// allDamages returns all damages of a store. For each file these are: a flipped bit
+// in every block, a cut at every block, each block zeroed, each block replaced by
+// another, and the file removed. In a small file the step is smallFileStep. Damages
+// without effect are omitted.
 func allDamages(store string, original storeFiles, random *rand.Rand) []damage {
 	var all []damage
 	for _, name := range slices.Sorted(maps.Keys(original)) {
 		content := original[name]
-		if name != secretFile { // whose secret is gone makes another, as on a backup: what was handed out is refused by name
+		// A node without its secret creates a new one, as on a restored backup.
+		// Tokens issued before are then refused with a message that names the
+		// reason.
+		if name != secretFile {
 			all = append(all, damage{store, name, "remove", 0, 0})
 		}
 		step := blockSize

@@ -2,11 +2,12 @@
 
 // Command corruption damages a store in every way that a disk does, and checks that no loss or change goes undetected.
 //
-// A real server makes the store, and a backup of it. Each of thousands of
-// damages is done to a copy: a bit flipped, a file cut short, a block lost or
-// swapped, a file gone. Then it is opened and read as a server does, examined as
-// troupe doctor does, or restored, each in a process that may die of it. It ends
-// with a table, and with code 1 where something was silent.
+// A real server creates the store and a backup of it. Each of thousands of damages
+// is applied to a copy: a flipped bit, a truncated file, a lost or swapped block, a
+// removed file. The copy is then opened and read as a server does and examined as
+// troupe doctor does, or restored. This happens in worker processes, since a damage
+// may crash them. The program ends with a table, and with exit code 1 if any floor
+// was missed.
 package main
 
 import (
@@ -70,7 +71,7 @@ func main() {
 	flags.BoolVar(&s.trust, "trust", false, "")
 	flags.StringVar(&s.bin, "bin", "bin/troupe", "")
 	flags.DurationVar(&s.within, "within", 10*time.Minute, "")
-	flags.StringVar(&worker, "worker", "", "") // this program's own: try what comes on standard input
+	flags.StringVar(&worker, "worker", "", "") // internal: run as a worker on standard input
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		return
@@ -96,7 +97,7 @@ func main() {
 	if err != nil || !good {
 		stop()
 		cancel()
-		os.Exit(1) //nolint:gocritic // both were called
+		os.Exit(1) //nolint:gocritic // both deferred functions were called
 	}
 }
 
@@ -125,7 +126,8 @@ func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err 
 	for i := 0; i < len(all); i += s.every {
 		some = append(some, all[i])
 	}
-	// In some order that has all kinds everywhere, for a run whose time is over before its end.
+	// The shuffled order covers all kinds of damage even if the time limit ends the
+	// run early.
 	random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 	if err := tryAll(ctx, dir, s.trust, some, r.add, stderr); errors.Is(err, context.DeadlineExceeded) {
 		fmt.Fprintf(stderr, "rot: %v are over; %d of %d damages were tried\n", s.within, r.trials(), len(some))
@@ -144,8 +146,8 @@ func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err 
 	return r.missed() == 0, err
 }
 
-// scratchParent is a folder that no disk is behind, if there is one: what is tried out
-// there need not be synced.
+// scratchParent returns a folder in memory, or "" if there is none. Trials need no
+// durable storage.
 func scratchParent() string {
 	const shm = "/dev/shm"
 	if info, err := os.Stat(shm); err == nil && info.IsDir() {

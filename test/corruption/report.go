@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// trialsWanted is how many damages must have been tried.
+// trialsWanted is the minimum number of damages tried.
 const trialsWanted = 5000
 
-// A report is what the damages came to, by class of file.
+// report counts the outcomes of all damages by class of file.
 type report struct {
 	Trust   bool         `json:"trust"`
 	Seconds float64      `json:"seconds"`
 	Classes []*row       `json:"classes"`
 	Total   row          `json:"total"`
-	Bad     []badOutcome `json:"bad"` // some of the outcomes that must never be
+	Bad     []badOutcome `json:"bad"` // the first badOutcomesMax outcomes that must never occur
 	Floors  []floor      `json:"floors"`
 	began   time.Time
 }
 
-// row is one class of files.
+// row holds the counts of one class of files.
 type row struct {
 	Class    string          `json:"class"`
 	Files    int             `json:"files"`
 	Bytes    int             `json:"bytes"`
 	Trials   int             `json:"trials"`
 	Outcomes map[Outcome]int `json:"outcomes"`
-	Warned   int             `json:"warned"` // harmless, but troupe doctor found it
+	Warned   int             `json:"warned"` // harmless damages that troupe doctor reports
 }
 
 type badOutcome struct {
@@ -47,7 +47,7 @@ type floor struct {
 	Met  bool   `json:"met"`
 }
 
-// badOutcomesMax is how many of them the report shows.
+// badOutcomesMax is the maximum number of bad outcomes in the report.
 const badOutcomesMax = 20
 
 var outcomes = []Outcome{Detected, Harmless, SilentLoss, SilentWrong, Vague, Unseen, NoEnd}
@@ -67,7 +67,7 @@ func (r *report) row(store, file string) *row {
 	return c
 }
 
-// countFiles notes which files there are.
+// countFiles adds the files of a store to the report.
 func (r *report) countFiles(store string, original storeFiles) {
 	for name, content := range original {
 		c := r.row(store, name)
@@ -77,7 +77,7 @@ func (r *report) countFiles(store string, original storeFiles) {
 	slices.SortFunc(r.Classes, func(a, b *row) int { return b.Bytes - a.Bytes })
 }
 
-// add notes what a damage came to.
+// add records the outcome of a damage.
 func (r *report) add(d damage, v verdict) {
 	c := r.row(d.Store, d.File)
 	c.Trials++
@@ -98,7 +98,7 @@ func (r *report) trials() int {
 	return n
 }
 
-// finish adds up, and holds the sums to the floors.
+// finish computes the totals and compares them with the floors.
 func (r *report) finish(took time.Duration) {
 	r.Seconds = took.Seconds()
 	r.Total = row{Class: "all", Outcomes: map[Outcome]int{}}
@@ -133,7 +133,8 @@ func (r *report) missed() int {
 	return n
 }
 
-// lastLine is the last line.
+// lastLine returns the last line of the output, which counts the floors met and
+// missed.
 func (r *report) lastLine() string {
 	var missed []string
 	for _, f := range r.Floors {
@@ -171,7 +172,7 @@ func (r *report) rows() [][]string {
 	return append(all, r.Total.cells())
 }
 
-// text is the table for a terminal.
+// text returns the table for a terminal.
 func (r *report) text() string {
 	table := append([][]string{r.header()}, r.rows()...)
 	wide := make([]int, len(table[0]))
@@ -203,7 +204,7 @@ func firstLine(s string) string {
 	return line
 }
 
-// markdown is the section of the page.
+// markdown returns the section of the page.
 func (r *report) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## Damaged stores\n\nWritten by `make rot` on %s, in %.0f s. Each trial damages one file of a store, or of a backup, and opens, reads, examines or restores it.\n\n",

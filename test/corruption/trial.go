@@ -16,39 +16,40 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 )
 
-// The two stores that are damaged.
+// Names of the two stores that are damaged.
 const (
 	storeName  = "store"
 	backupName = "backup"
 )
 
-// An Outcome is what a damage came to.
+// Outcome is the result of one damage.
 type Outcome string
 
-// The outcomes. The last four must never be.
+// The outcomes. All but the first two MUST NOT occur.
 const (
-	Detected    Outcome = "detected"     // whoever opens, reads or restores it is told what is wrong
-	Harmless    Outcome = "harmless"     // nothing needs what was damaged
-	SilentLoss  Outcome = "silent loss"  // something is not there any more, and nobody says so
-	SilentWrong Outcome = "silent wrong" // something is answered otherwise, and nobody says so
-	Vague       Outcome = "vague"        // the message names neither a file nor a key, batch or actor
-	Unseen      Outcome = "unseen"       // a server is told, and troupe doctor finds nothing
-	NoEnd       Outcome = "no end"       // neither an answer nor an error
+	Detected    Outcome = "detected"     // opening, reading or restoring fails with an error that names the location
+	Harmless    Outcome = "harmless"     // every answer is unchanged
+	SilentLoss  Outcome = "silent loss"  // an answer is missing without an error
+	SilentWrong Outcome = "silent wrong" // an answer has changed without an error
+	Vague       Outcome = "vague"        // the error names neither a file nor a key, batch or actor
+	Unseen      Outcome = "unseen"       // a server detects the damage, troupe doctor does not
+	NoEnd       Outcome = "no end"       // neither an answer nor an error in time
 )
 
-// A verdict is one damage, what it came to, and what was said.
+// verdict is the outcome of one damage, with the message that reported it.
 type verdict struct {
 	Outcome Outcome
 	Said    string
-	Warned  bool // troupe doctor found something, whatever a server did
+	Warned  bool // troupe doctor reported the damage, whatever the server did
 }
 
-// harness is where damages are tried out: both stores as they were, and what they answer.
+// harness applies damages. It holds both stores in their original state, and their
+// expected contents.
 type harness struct {
-	dir         string // scratch
+	dir         string // scratch folder
 	original    map[string]storeFiles
 	expected    map[string]contents
-	trustPebble bool // open with Pebble alone: neither anchor, chain nor digests are looked at
+	trustPebble bool // read with Pebble alone: anchor, chain and digests are not verified
 }
 
 func newHarness(stores, scratch string, trust bool) (*harness, error) {
@@ -68,7 +69,7 @@ func newHarness(stores, scratch string, trust bool) (*harness, error) {
 
 func (b *harness) path(name string) string { return filepath.Join(b.dir, name) }
 
-// readStore opens a folder as a server does, and asks it everything.
+// readStore opens a store as a server does and reads all its contents.
 func (b *harness) readStore(f storeFiles) (all contents, err error) {
 	dir := b.path("data")
 	if err := f.writeTo(dir); err != nil {
@@ -85,7 +86,7 @@ func (b *harness) readStore(f storeFiles) (all contents, err error) {
 	if all, err = readContents(d); err != nil {
 		return nil, fmt.Errorf("store %s: %w", dir, err)
 	}
-	if _, ok := f[secretFile]; ok { // a backup has none
+	if _, ok := f[secretFile]; ok { // a backup has no secret
 		secret, err := d.Secret()
 		if err != nil {
 			return nil, err
@@ -95,7 +96,7 @@ func (b *harness) readStore(f storeFiles) (all contents, err error) {
 	return all, nil
 }
 
-// readWithPebble reads what Pebble gives, and believes it.
+// readWithPebble reads all rows with Pebble alone and verifies nothing.
 func readWithPebble(dir string) (all contents, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -127,7 +128,7 @@ func (silentLogger) Fatalf(format string, args ...any) {
 	os.Exit(1)
 }
 
-// try does a damage and says what it came to.
+// try applies a damage and returns its outcome.
 func (b *harness) try(d damage) (verdict, error) {
 	damaged := d.apply(b.original[d.Store])
 	if d.Store == backupName && !b.trustPebble {
@@ -149,7 +150,8 @@ func (b *harness) try(d damage) (verdict, error) {
 	return v, nil
 }
 
-// tryRestore brings a damaged backup back, which must refuse it or bring all of it back.
+// tryRestore restores a damaged backup. The restore must fail, or restore
+// everything.
 func (b *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
 	if err := errors.Join(damaged.writeTo(b.path("backup")), os.RemoveAll(b.path("restored"))); err != nil {
 		return verdict{}, err
@@ -167,10 +169,11 @@ func (b *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
 	return b.classify(d.Store, got, err), nil
 }
 
-// location is what a message must name: a file, a key, a batch, an actor or a run.
+// location matches a part of the store that an error must name: a file, key, batch,
+// actor or run.
 var location = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
 
-// classify says what it is that an opened store answered, or did not.
+// classify returns the outcome of reading a damaged store.
 func (b *harness) classify(store string, got contents, err error) verdict {
 	if err != nil {
 		message := err.Error()

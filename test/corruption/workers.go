@@ -19,10 +19,11 @@ import (
 	"time"
 )
 
-// trialTimeout is how long one trial may take.
+// trialTimeout is the maximum duration of one trial.
 const trialTimeout = 30 * time.Second
 
-// runWorker is the other process: it tries each damage that it reads, and writes what came of it.
+// runWorker is the worker process. It reads damages from standard input, tries
+// them, and writes their verdicts.
 func runWorker(dir string, trust bool) int {
 	scratch, err := os.MkdirTemp(dir, "worker")
 	if err != nil {
@@ -55,7 +56,7 @@ func runWorker(dir string, trust bool) int {
 	}
 }
 
-// tryAll has processes of this program try all damages, and tells of each.
+// tryAll tries all damages in worker processes and reports each verdict.
 func tryAll(ctx context.Context, dir string, trust bool, all []damage, report func(damage, verdict), stderr io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,7 +109,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
-// worker is such a process. One that dies of a damage is begun anew.
+// worker is one worker process. It is restarted after a damage that made it exit.
 type worker struct {
 	dir   string
 	trust bool
@@ -150,8 +151,8 @@ func (w *worker) stop() {
 	}
 }
 
-// try has the process try one damage. It may end instead of answering, as a
-// server would: then what it said last is what came of it.
+// try lets the process try one damage. If the process exits instead of answering,
+// as a server would, its last output decides the outcome.
 func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
 	if w.cmd == nil {
 		if err := w.start(ctx); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// What makes the store: a real server, begun anew between the rounds, the second
-// time after it was killed, and clients of several kinds.
+// The workload that creates the store. A real server is restarted between the
+// rounds, the second time after SIGKILL, while several clients send messages.
 const (
 	nodeName          = "n1"
 	rounds            = 3
@@ -26,8 +26,8 @@ const (
 	workloadTimeout   = 2 * time.Minute
 )
 
-// makeStores has a real server write a store into dir, and a backup of it while
-// it serves.
+// makeStores lets a real server write a store into dir, and a backup of it while it
+// serves.
 func makeStores(ctx context.Context, bin, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, workloadTimeout)
 	defer cancel()
@@ -47,7 +47,7 @@ func makeStores(ctx context.Context, bin, dir string) error {
 			return err
 		}
 	}
-	for _, name := range []string{"LOCK", "HOLDER"} { // of a process that has ended
+	for _, name := range []string{"LOCK", "HOLDER"} { // left by the server process, which has exited
 		if err := os.Remove(filepath.Join(dir, backupName, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -55,9 +55,9 @@ func makeStores(ctx context.Context, bin, dir string) error {
 	return nil
 }
 
-// runClients is what the clients of a round do: they talk in sessions that go on, send
-// small and large messages, have one agent call another, leave runs open that
-// wait for a person, and cancel some of them.
+// runClients runs the clients of one round. They reuse sessions, send small and
+// large messages, make one agent call another, leave runs open that wait for an
+// approval, and cancel some of them.
 func runClients(ctx context.Context, url string, round int) error {
 	var all sync.WaitGroup
 	errs := make([]error, clients)
@@ -80,7 +80,7 @@ func sendMessage(ctx context.Context, url string, round, n, i int) error {
 	case i%8 == 0:
 		agent, session = "coordinator", fmt.Sprintf("r%d-%d-%d", round, n, i)
 	case i%5 == 0:
-		text = strings.Repeat(fmt.Sprintf("many words %d %d ", n, i), 400) // kept by itself, under its digest
+		text = strings.Repeat(fmt.Sprintf("many words %d %d ", n, i), 400) // stored separately under its digest
 	}
 	run, err := servertest.Post(ctx, url+"/v1/agents/"+agent+"/messages", map[string]any{"content": text, "session": session, "timeout_ms": 20000})
 	if err == nil && agent == "coordinator" && i%16 == 0 {
