@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command clients has clients that are not ours read a stream across a kill -9 of its server: curl, Python's standard library, an EventSource from npm, and the browser's own.
+// Command clients checks that third-party clients can read a stream across a kill -9 of its server: curl, Python's standard library, an EventSource from npm, and a browser's own.
 //
-// Each starts to read while a run is being answered. Then the server is killed,
-// and started again where it was; the run goes on, and so does each client: by
-// itself, if it is an EventSource, else as its user would, from the last id that
-// it saw. At the end each must have seen every event once, in order.
+// Each client starts to read while a run is in progress. The server is then killed
+// and restarted on the same address and data folder. The run continues, and so does
+// each client. An EventSource reconnects by itself. The others are started again
+// with the ID of the last event they received. Each client must receive every event
+// exactly once, in order.
 package main
 
 import (
@@ -36,7 +37,8 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// timeLimit is how long the whole of it may take, but for what npm fetches.
+// timeLimit is the maximum duration of the whole test, including the downloads of
+// npm.
 const timeLimit = 3 * time.Minute
 
 var (
@@ -62,7 +64,7 @@ func main() {
 	}
 }
 
-// harness is the server, the agent that it asks, and who reads.
+// harness holds the server, the agent behind it, and the clients.
 type harness struct {
 	ctx     context.Context
 	bin     string
@@ -71,19 +73,19 @@ type harness struct {
 	url     string
 	server  *servertest.Process
 	agent   *http.Server
-	release chan struct{} // closed when the agent may go on
+	release chan struct{} // closed when the agent may finish its answer
 	readers []*reader
 }
 
-// reader is one client and what it has seen.
+// reader is one client and the events it received.
 type reader struct {
 	name       string
-	start      func(run string, after uint64) error // and again, after a loss, unless it does so itself
-	reconnects bool                                 // takes up a broken stream by itself
+	start      func(run string, after uint64) error // called again after a broken stream unless reconnects
+	reconnects bool                                 // resumes a broken stream by itself
 	stop       func()
 
 	mu      sync.Mutex
-	seen    []string // id and name
+	seen    []string // ID and name of each event
 	changed chan struct{}
 }
 
@@ -91,7 +93,7 @@ func newReader(name string) *reader {
 	return &reader{name: name, stop: func() {}, changed: make(chan struct{}, 1)}
 }
 
-// record takes down an event: "7 run_done".
+// record records an event, such as "7 run_done".
 func (r *reader) record(line string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +110,7 @@ func (r *reader) events() []string {
 	return append([]string(nil), r.seen...)
 }
 
-// await waits until it has seen something.
+// await waits until the received events satisfy ok.
 func (r *reader) await(ctx context.Context, what string, ok func(seen []string) bool) error {
 	for !ok(r.events()) {
 		select {
@@ -201,7 +203,8 @@ func last(seen []string) string {
 	return seen[len(seen)-1]
 }
 
-// findClients looks for the clients' programs, and says how to get those that are missing.
+// findClients locates the client programs. Its error names the package of each
+// missing one.
 func (l *harness) findClients() error {
 	var missing []string
 	path := func(name, from string) string {
@@ -224,7 +227,7 @@ func (l *harness) findClients() error {
 	return nil
 }
 
-// fetchNode has npm fetch an EventSource, and the Node that it wants.
+// fetchNode installs an EventSource and the Node.js it requires with npm.
 func (l *harness) fetchNode(npm string) (string, error) {
 	dir := filepath.Join(l.dir, "npm")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -244,7 +247,7 @@ func (l *harness) fetchNode(npm string) (string, error) {
 	return filepath.Join(dir, "node_modules", ".bin", "node"), nil
 }
 
-// run starts a client's process and shows each of its lines to take.
+// process starts a client process and passes each line of its output to take.
 func (l *harness) process(r *reader, take func(line string), name string, args ...string) error {
 	r.stop()
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -275,7 +278,7 @@ func (l *harness) process(r *reader, take func(line string), name string, args .
 	return nil
 }
 
-// program is a client that prints each event, as id and name.
+// program returns a client that prints the ID and name of each event.
 func (l *harness) program(name string, alone bool, command string, args ...string) *reader {
 	r := newReader(name)
 	r.reconnects = alone
@@ -285,7 +288,7 @@ func (l *harness) program(name string, alone bool, command string, args ...strin
 	return r
 }
 
-// curl prints the stream as it comes; it is read here.
+// curl returns a client that prints the raw stream. The harness parses it.
 func (l *harness) curl(command string) *reader {
 	r := newReader("curl -N")
 	r.start = func(run string, after uint64) error {
@@ -304,8 +307,9 @@ func (l *harness) curl(command string) *reader {
 	return r
 }
 
-// browser opens a page whose own EventSource reads. The page and the server have
-// one origin: it stands before the server, and breaks off what the server does.
+// browser returns a client that loads a page with the browser's own EventSource. A
+// reverse proxy gives page and server the same origin. It aborts its connections
+// when the server aborts them.
 func (l *harness) browser(command string) *reader {
 	r := newReader("the browser's own")
 	r.reconnects = true
@@ -342,8 +346,8 @@ func (l *harness) browser(command string) *reader {
 	return r
 }
 
-// startAgent begins the agent that the run is handed to: it says two words, and
-// the third when it may.
+// startAgent starts the external agent. It streams one piece of its answer, and the
+// rest after release is closed.
 func (l *harness) startAgent() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -384,7 +388,7 @@ func (l *harness) startServer(listen string) (err error) {
 	return nil
 }
 
-// startRun has a run begin, and leaves it to itself.
+// startRun starts a run and disconnects after its first event.
 func (l *harness) startRun() (string, error) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
@@ -433,7 +437,7 @@ func (l *harness) post(path string, body any) error {
 	return nil
 }
 
-// events is what there was to see, as the server has it.
+// events returns the events of a run as the server lists them.
 func (l *harness) events(run string) ([]string, error) {
 	q, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.url+"/v1/runs/"+run+"/events", nil)
 	if err != nil {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows a newcomer, in a few seconds, two agents that talk, and a streamed answer that outlives a kill -9 of its server.
+// Command demo shows, in a few seconds, two agents that call each other and a streamed answer that survives a kill -9 of its server.
 //
-// Everything in it is real: the server is bin/troupe in a process of its own,
-// asked over HTTP, killed with SIGKILL and started again on the folder that it
-// left. What must hold is checked, and the demo ends with code 1 where it does not.
+// All parts are real. The server is bin/troupe in a process of its own, used over
+// HTTP, killed with SIGKILL and restarted on the same data folder. The demo checks
+// each promise and ends with exit code 1 if one is broken.
 package main
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// timeLimit is how long the whole of it may take.
+// timeLimit is the maximum duration of the whole demo.
 const timeLimit = time.Minute
 
 func main() {
@@ -69,10 +69,10 @@ type demo struct {
 	dir, data, log string
 	listen, url    string
 	server         *servertest.Process
-	id             actor.CallID // of the streamed run
+	id             actor.CallID // the streamed run
 }
 
-// teamDir is where two agents stand as files.
+// teamDir is the folder with the agent files.
 const teamDir = "examples/team"
 
 func (d *demo) run() (err error) {
@@ -111,7 +111,7 @@ func (d *demo) run() (err error) {
 		return err
 	}
 	killed := d.server.Pid()
-	d.stop(syscall.SIGKILL) //nolint:errcheck // it cannot end well
+	d.stop(syscall.SIGKILL) //nolint:errcheck // a killed process never exits with code 0
 	fmt.Printf("  process %d is dead, %d events were shown\n", killed, len(before))
 
 	printStep("A new process on the same folder, and now with agents from files. Nothing is\nrepaired by hand. The client goes on reading behind the last event that it has.")
@@ -154,8 +154,8 @@ func (d *demo) run() (err error) {
 
 const messagesPath = "/v1/agents/coordinator/messages"
 
-// start runs the server and waits until it says where it answers: the second time
-// where it did the first.
+// start runs the server and waits until it prints its address. A restart uses the
+// same address.
 func (d *demo) start(more ...string) error {
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -175,7 +175,8 @@ func (d *demo) start(more ...string) error {
 	return nil
 }
 
-// stop sends the server a signal and waits. After SIGTERM a non-zero exit is an error.
+// stop sends the server a signal and waits. After SIGTERM a non-zero exit is an
+// error.
 func (d *demo) stop(signal syscall.Signal) error {
 	if d.server == nil {
 		return nil
@@ -185,10 +186,11 @@ func (d *demo) stop(signal syscall.Signal) error {
 	return err
 }
 
-// deltasBeforeKill is how many pieces of the answer are shown before the server is killed.
+// deltasBeforeKill is the number of deltas shown before the server is killed.
 const deltasBeforeKill = 3
 
-// streamUntilKill streams an answer and takes down the run's id; it returns in the middle.
+// streamUntilKill streams an answer and returns in the middle of it. It records the
+// ID of the run.
 func (d *demo) streamUntilKill() ([]runs.Event, error) {
 	content := "Ask the helper agent to say " + d.word + "\nsay That is what the helper said: it was asked once, through call_agent, in a turn that neither of its two processes lived to see whole."
 	body, err := json.Marshal(map[string]string{"content": content, "session": "demo"})
@@ -205,13 +207,13 @@ func (d *demo) streamUntilKill() ([]runs.Event, error) {
 	})
 }
 
-// resume reads on behind what was read.
+// resume reads the rest of the stream, after the last event received.
 func (d *demo) resume(before []runs.Event) ([]runs.Event, error) {
 	after, err := d.stream(http.MethodGet, "/v1/runs/"+d.id.String()+"/events", nil, before[len(before)-1].Seq, func(e *runs.Event) bool { return e.Type.Ends() })
 	return append(before[:len(before):len(before)], after...), err
 }
 
-// stream reads Server-Sent Events, and shows them, until one is enough.
+// stream reads Server-Sent Events and prints them until enough returns true.
 func (d *demo) stream(method, path string, body []byte, after uint64, enough func(*runs.Event) bool) (all []runs.Event, err error) {
 	fmt.Printf("  $ curl -N -X %s %s%s -H 'Accept: text/event-stream'", method, d.url, path)
 	request, err := http.NewRequestWithContext(d.ctx, method, d.url+path, bytes.NewReader(body))
@@ -265,10 +267,10 @@ func (d *demo) stream(method, path string, body []byte, after uint64, enough fun
 	}
 }
 
-// checkAnswer sees that the answer holds the word, that the stream has no gap, and that
-// its pieces come to what the terminal event says.
+// checkAnswer checks that the answer contains the word, that the stream has no gap,
+// and that its deltas add up to the text of the last event.
 func (d *demo) checkAnswer(before, after []runs.Event) error {
-	record, err := runs.Fold(after) // in order, without a gap
+	record, err := runs.Fold(after) // fails on a gap or a wrong order
 	if err != nil {
 		return err
 	}
@@ -289,7 +291,8 @@ func (d *demo) checkAnswer(before, after []runs.Event) error {
 	return nil
 }
 
-// checkStore looks into the store for every run that the streamed one made.
+// checkStore checks that the store holds one run of each agent for the streamed
+// call.
 func (d *demo) checkStore() error {
 	s, err := disk.Open(d.data, "", disk.Options{ReadOnly: true})
 	if err != nil {
@@ -317,7 +320,7 @@ func (d *demo) checkStore() error {
 	return nil
 }
 
-// command runs the binary as a person would, and shows what it prints.
+// command runs the binary as a user would and prints its output.
 func (d *demo) command(args ...string) error {
 	fmt.Printf("\n  $ %s %s\n", d.bin, strings.Join(args, " "))
 	out, err := exec.CommandContext(d.ctx, d.bin, args...).CombinedOutput()

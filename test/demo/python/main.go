@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command python shows an agent that is a service of its own, in Python: the coordinator calls it, and it calls back.
+// Command python shows an external agent in Python: the coordinator calls it, and it calls another agent.
 //
-// Everything in it is real: bin/troupe serves the agents of examples/team in a
-// process of its own, examples/python/agent.py registers with it. What must hold
-// is checked, and the demo ends with code 1 where it does not.
+// All parts are real. bin/troupe serves the agents of examples/team in a process of
+// its own, and examples/python/agent.py registers with it. The demo checks each
+// promise and ends with exit code 1 if one is broken.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// timeLimit is how long the whole of it may take.
+// timeLimit is the maximum duration of the whole demo.
 const timeLimit = time.Minute
 
 func main() {
@@ -79,7 +79,8 @@ func (d *demo) run() (err error) {
 	return d.check()
 }
 
-// start runs a program until the demo is over, and returns its first line.
+// start runs a program until the demo ends, and returns the first line of its
+// output.
 func (d *demo) start(name string, args ...string) (string, error) {
 	fmt.Printf("  $ %s %s &\n", filepath.Base(name), strings.Join(args, " "))
 	c := exec.CommandContext(d.ctx, name, args...)
@@ -99,7 +100,7 @@ func (d *demo) command(args ...string) error {
 	return c.Run()
 }
 
-// run as GET /v1/runs tells it.
+// run is a run in the format of GET /v1/runs.
 type run struct {
 	Run      string   `json:"run_id"`
 	Actor    string   `json:"actor"`
@@ -111,7 +112,8 @@ type run struct {
 	} `json:"children"`
 }
 
-// check sees that the word went through all three, each called by the one before.
+// check checks that the word passed through all three agents, each called by the
+// one before.
 func (d *demo) check() error {
 	var list struct {
 		Runs []run `json:"runs"`
@@ -172,7 +174,7 @@ func (d *demo) get(path string, into any) error {
 	return json.Unmarshal(b, into)
 }
 
-// stop ends what was started; each has to end well.
+// stop stops all processes. Each must exit with code 0.
 func (d *demo) stop() error {
 	var all error
 	for i := len(d.running) - 1; i >= 0; i-- {
