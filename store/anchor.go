@@ -60,7 +60,7 @@ func DecodeAnchor(file []byte, node actor.NodeID) (m Mark, slot int, err error) 
 func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
 	sum := actor.HashOf(b[:anchorSumOffset])
 	if !bytes.Equal(b[anchorSumOffset:], sum[:]) {
-		return Mark{}, errors.New("is damaged: its checksum is another")
+		return Mark{}, errors.New("is damaged: checksum mismatch")
 	}
 	d := newDecoder(b)
 	if err := d.readVersion("anchor", frameVersion); err != nil {
@@ -69,7 +69,7 @@ func decodeSlot(b []byte, node actor.NodeID) (Mark, error) {
 	of := actor.NodeID(d.String(actor.NameBytesMax))
 	m := Mark{d.Uint(), Pos(d.Uint()), d.Hash()}
 	if d.Err() == nil && of != node {
-		d.Fail("is of node %s, not %s", of, node)
+		d.Fail("belongs to node %s, not %s", of, node)
 	}
 	return m, d.Err()
 }

@@ -72,7 +72,7 @@ func decodeBatch(b []byte) (batchRecord, error) {
 		return Payload{d.Bytes(actor.TextBytesMax), d.Hash()}
 	})
 	if r.to < r.from {
-		d.Fail("ends at %d, before its beginning at %d", r.to, r.from)
+		d.Fail("ends at entry %d, before its start at entry %d", r.to, r.from)
 	}
 	return r, d.End()
 }
@@ -166,7 +166,7 @@ func verify(kv KV, node actor.NodeID, anchor Mark, first uint64) (end Mark, err 
 			later, failure = cmp.Or(later, fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)), nil
 		}
 		if failure == nil && no == anchor.Batch && end != anchor {
-			failure = fmt.Errorf("hash %s at entry %d, the anchor says %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
+			failure = fmt.Errorf("hash %s at entry %d does not match the anchor: hash %s at entry %d", end.Hash, end.Pos, anchor.Hash, anchor.Pos)
 		}
 		if failure != nil {
 			failure = fmt.Errorf("key %s: batch %d of %s: %w", key, no, node, failure)
@@ -195,9 +195,9 @@ func verifyBatch(kv KV, node actor.NodeID, no uint64, value []byte, before Mark,
 	case err != nil:
 		return Mark{}, err
 	case !first && r.prev != before.Hash:
-		return Mark{}, errors.New("does not follow the batch before: its hash is another")
+		return Mark{}, errors.New("does not follow the previous batch: hash mismatch")
 	case !first && r.from != before.Pos:
-		return Mark{}, fmt.Errorf("begins at entry %d, the batch before ended at %d", r.from, before.Pos)
+		return Mark{}, fmt.Errorf("starts at entry %d, but the previous batch ended at entry %d", r.from, before.Pos)
 	}
 	var later error
 	for _, p := range r.payloads {
@@ -224,7 +224,7 @@ type misplaced struct {
 }
 
 func (m misplaced) Error() string {
-	return fmt.Sprintf("says that it is of batch %d of %s, which %s", m.batch, m.node, m.problem)
+	return fmt.Sprintf("claims to be from batch %d of %s, which %s", m.batch, m.node, m.problem)
 }
 
 func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
@@ -237,7 +237,7 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 	case actor.HashOf(value) == p.Digest:
 		return nil
 	case !isReplaceable(p.Key):
-		return errors.New("is not what was written")
+		return errors.New("differs from the value that was written")
 	}
 	// A later batch, or one of another node, may have replaced the value.
 	by, batch, content, err := unseal(value)
@@ -245,9 +245,9 @@ func verifyPayload(kv KV, node actor.NodeID, no uint64, p Payload) error {
 	case err != nil:
 		return err
 	case by == node && batch <= no:
-		return errors.New("is not what was written")
+		return errors.New("differs from the value that was written")
 	case strings.Contains(string(p.Key), "/b/") && !strings.HasSuffix(string(p.Key), "/"+actor.HashOf(content).String()):
-		return errors.New("is not the content it is named for")
+		return errors.New("does not match the hash in its key")
 	}
 	return verifyReplacement(kv, Payload{p.Key, actor.HashOf(value)}, by, batch)
 }
@@ -266,7 +266,7 @@ func verifyReplacement(kv KV, p Payload, by actor.NodeID, batch uint64) error {
 		return misplaced{batch, by, "cannot be read: " + err.Error()}
 	}
 	if !slices.ContainsFunc(r.payloads, func(o Payload) bool { return bytes.Equal(o.Key, p.Key) && o.Digest == p.Digest }) {
-		return misplaced{batch, by, "has put something else here"}
+		return misplaced{batch, by, "did not put this value here"}
 	}
 	return nil
 }

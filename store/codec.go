@@ -188,7 +188,7 @@ func (r decoder) outcomes(j *Journal) {
 		j.outcomeBytes += j.Ended[i].memorySize()
 	}
 	if r.version >= 3 {
-		j.Away = decodeList(r, r.Count(itemsMax, "outcomes in entries"), r.evicted)
+		j.Away = decodeList(r, r.Count(itemsMax, "evicted outcomes"), r.evicted)
 	}
 }
 
@@ -500,7 +500,7 @@ func (r decoder) asked() Asked {
 	if r.version < 2 {
 		return a
 	}
-	a.Again, a.Shown = r.uint32("times"), r.Uint()
+	a.Again, a.Shown = r.uint32("retries"), r.Uint()
 	if a.Added = r.Bool(); a.Added {
 		a.For, a.Promise = r.CallID(), r.idempotency()
 	}
@@ -523,7 +523,7 @@ func (r decoder) items(limit int) []actor.StateItem {
 	if r.version < 2 {
 		return nil
 	}
-	return decodeList(r, r.Count(limit, "items kept"), func() actor.StateItem {
+	return decodeList(r, r.Count(limit, "state items"), func() actor.StateItem {
 		return actor.StateItem{Name: r.String(actor.StateItemNameBytesMax), Value: r.Bytes(actor.StateItemValueBytesMax)}
 	})
 }

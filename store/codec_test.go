@@ -199,11 +199,11 @@ func TestEntryRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("wrote %+v\n read %+v", want, got)
+			t.Fatalf("encoded %+v\ndecoded %+v", want, got)
 		}
 		for _, cut := range []int{rapid.IntRange(0, len(b)-1).Draw(t, "cut")} {
 			if _, err := DecodeEntry(b[:cut]); err == nil {
-				t.Fatalf("%d bytes of %d were read as an entry", cut, len(b))
+				t.Fatalf("%d bytes of %d decoded as an entry, want an error", cut, len(b))
 			}
 		}
 	})
@@ -217,7 +217,7 @@ func TestJournalRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("wrote %+v\n read %+v", want, got)
+			t.Fatalf("encoded %+v\ndecoded %+v", want, got)
 		}
 	})
 }
@@ -243,7 +243,7 @@ func TestCodecCoversEveryField(t *testing.T) {
 		for i := range reflect.TypeOf(v).NumField() {
 			field := reflect.TypeOf(v).Field(i)
 			if name := fmt.Sprintf("%T.%s", v, field.Name); field.IsExported() && !seen[name] { // unexported fields are derived
-				t.Errorf("%s never came back", name)
+				t.Errorf("%s is always zero after decoding", name)
 			}
 		}
 	}
@@ -286,7 +286,7 @@ func TestUnknownVersionsAndRecordsAreRejected(t *testing.T) {
 		}
 	}
 	if _, err := DecodeJournal([]byte{9}); err == nil || !strings.Contains(err.Error(), "snapshot written in version 9") {
-		t.Errorf("got %v", err)
+		t.Errorf("got %v, want an unknown version", err)
 	}
 }
 
@@ -300,16 +300,16 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if e, err := DecodeEntry(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeEntry(e), b) {
-			t.Errorf("accepted % x, wrote % x", b, EncodeEntry(e))
+			t.Errorf("accepted % x, encoded % x", b, EncodeEntry(e))
 		}
 		if j, err := DecodeJournal(b); err == nil && b[0] == CodecVersion && !bytes.Equal(EncodeJournal(&j), b) {
-			t.Errorf("accepted % x, wrote % x", b, EncodeJournal(&j))
+			t.Errorf("accepted % x, encoded % x", b, EncodeJournal(&j))
 		}
 		none := func(actor.Hash) ([]byte, error) { return nil, fmt.Errorf("no blobs") }
 		_ = unpackEntries(b, none, func(Entry) error { return nil })
 		_, _, _, _ = unseal(b)
 		if r, err := decodeBatch(b); err == nil && !bytes.Equal(r.encode(), b) {
-			t.Errorf("accepted batch % x", b)
+			t.Errorf("batch % x does not encode to the same bytes", b)
 		}
 	})
 }
@@ -328,20 +328,20 @@ func TestVersion1IsReadable(t *testing.T) {
 		representable++
 		back, err := DecodeEntry(w.Buf)
 		if err != nil || w.Buf[0] != 1 {
-			t.Fatalf("% x: %v", w.Buf, err)
+			t.Fatalf("decode % x: %v", w.Buf, err)
 		}
 		if s, ok := back.Record.(Snapshot); ok {
 			j, err := DecodeJournal(s.Journal)
 			if err != nil || s.Journal[0] != 1 {
-				t.Fatalf("% x: %v", s.Journal, err)
+				t.Fatalf("decode journal % x: %v", s.Journal, err)
 			}
 			back.Record = Snapshot{Journal: EncodeJournal(&j)}
 		}
 		if !bytes.Equal(EncodeEntry(back), EncodeEntry(e)) {
-			t.Fatalf("wrote %+v, read %+v", e, back)
+			t.Fatalf("encoded %+v, decoded %+v", e, back)
 		}
 	})
 	if representable == 0 || beyond == 0 {
-		t.Errorf("%d entries are of the first version, %d are not: want both", representable, beyond)
+		t.Errorf("%d entries fit version 1, %d do not: want some of both", representable, beyond)
 	}
 }

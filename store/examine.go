@@ -110,7 +110,7 @@ func (x *examiner) checkChain() error {
 			return
 		}
 		if no != next {
-			x.report(batchKey(x.node, next), "", "batch %d is missing, the next is %d: what it proves of its entries is not known", next, no)
+			x.report(batchKey(x.node, next), "", "batch %d is missing, the next is %d: its entries cannot be verified", next, no)
 			intact = false
 		}
 		next = no + 1
@@ -122,17 +122,17 @@ func (x *examiner) checkChain() error {
 			return
 		}
 		if intact && (r.prev != x.End.Hash || r.from != x.End.Pos) {
-			x.report(key, "", "batch %d does not follow the batch before", no)
+			x.report(key, "", "batch %d does not follow the previous batch", no)
 		}
 		for _, p := range r.payloads {
 			x.Payloads++
 			if err := verifyPayload(x.kv, x.node, no, p); err != nil {
-				x.report(p.Key, lossOf(p.Key), "of batch %d: %v", no, err)
+				x.report(p.Key, lossOf(p.Key), "batch %d: %v", no, err)
 			}
 		}
 		x.End, intact = Mark{no, r.to, actor.HashOf(value)}, true
 		if no == x.anchor.Batch && x.End != x.anchor {
-			x.report(key, "", "batch %d is not the one that the anchor names", no)
+			x.report(key, "", "batch %d does not match the anchor", no)
 		}
 	})
 	if err == nil && x.End.Batch < x.anchor.Batch {
@@ -151,9 +151,9 @@ func lossOf(key []byte) string {
 	case len(parts) == 5 && parts[2] == "e":
 		return "events of run " + parts[3]
 	case len(parts) == 4 && parts[2] == "r":
-		return "whose run " + parts[3] + " is"
+		return "the owner of run " + parts[3]
 	case len(parts) == 4 && parts[2] == "b":
-		return "content that an entry refers to"
+		return "content referenced by an entry"
 	}
 	return ""
 }
@@ -223,11 +223,11 @@ func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 	}
 	journal, err := Fold(saved)
 	if err != nil {
-		x.report(actorKey(id), "the state of "+id.String(), "its entries do not follow each other: %v", err)
+		x.report(actorKey(id), "the state of "+id.String(), "its entries cannot be folded: %v", err)
 		return
 	}
 	if snapshot != nil && journal.N != snapshot.N+uint64(len(saved.Entries)) {
-		x.report(snapshotKey(id), "", "stands for %d entries, not for %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
+		x.report(snapshotKey(id), "", "holds the state after %d entries, want %d", journal.N-uint64(len(saved.Entries)), snapshot.N)
 	}
 	for i := range journal.Away {
 		a := &journal.Away[i]
@@ -237,7 +237,7 @@ func (x *examiner) checkActor(id actor.ID, entries []Entry, snapshot *Entry) {
 			outcome, _ = entries[at].Record.(Ended)
 		}
 		if outcome.Call != a.Call {
-			x.report(entryKey(id, a.N), fmt.Sprintf("what call %s came to", a.Call), "says nothing of call %s, which its snapshot says that it does", a.Call)
+			x.report(entryKey(id, a.N), fmt.Sprintf("the outcome of call %s", a.Call), "holds no outcome of call %s, although the snapshot refers to it", a.Call)
 		}
 	}
 	x.Open += uint64(len(journal.Runs))
@@ -265,15 +265,15 @@ func (x *examiner) checkRuns() error {
 		case err != nil:
 			x.report(key, lossOf(key), "%v", err)
 		case known && owner != of.Actor:
-			x.report(key, "", "says %s, the run is one of %s", owner, of.Actor)
+			x.report(key, "", "names owner %s, want %s", owner, of.Actor)
 		case known && root != of.Root:
-			x.report(key, "", "says that the run's root is %s, and that is %s", root, of.Root)
+			x.report(key, "", "names root %s, want %s", root, of.Root)
 		}
 		seen[run] = true
 	})
 	for _, run := range slices.SortedFunc(maps.Keys(x.owners), actor.CallID.Compare) {
 		if !seen[run] {
-			x.report(runKey(x.owners[run].Actor.Tenant, run), "whose run "+run.String()+" is", "is missing; it is one of %s", x.owners[run].Actor)
+			x.report(runKey(x.owners[run].Actor.Tenant, run), "the owner of run "+run.String(), "is missing; the run belongs to %s", x.owners[run].Actor)
 		}
 	}
 	return err
@@ -307,7 +307,7 @@ func (x *examiner) checkEvents() error {
 		err = readEvents(key, len(key)-len(parts[4]), value, func(seq uint64, body []byte) error {
 			x.Events++
 			if seq != next {
-				x.report(key, "the events before it", "event %d of run %s is missing, the next is %d", next, run, seq)
+				x.report(key, "earlier events of the run", "event %d of run %s is missing, the next is %d", next, run, seq)
 			}
 			next = seq + 1
 			if x.event == nil {
@@ -331,12 +331,12 @@ func (x *examiner) checkEvents() error {
 func (x *examiner) checkIndex() error {
 	err := x.scan([]byte("x/"), func(key, _ []byte) {
 		if !x.due[string(key)] {
-			x.report(key, "", "the expiry index has something that is not open")
+			x.report(key, "", "the expiry index has an actor without an open run due then")
 		}
 		delete(x.due, string(key))
 	})
 	for _, key := range slices.Sorted(maps.Keys(x.due)) {
-		x.report([]byte(key), "", "the expiry index lacks an actor with open runs: nobody would wake it")
+		x.report([]byte(key), "", "the expiry index lacks an actor with open runs: they would not resume after a restart")
 	}
 	return err
 }
@@ -354,7 +354,7 @@ func (x *examiner) checkBlobs() error {
 		}
 		_, _, content, err := unseal(value)
 		if err == nil && actor.HashOf(content).String() != parts[3] {
-			err = fmt.Errorf("is not the content it is named for")
+			err = fmt.Errorf("does not match the hash in its key")
 		}
 		if err != nil {
 			x.report(key, lossOf(key), "%v", err)
@@ -375,7 +375,7 @@ func (x *examiner) checkUnknownKeys() error {
 		case parts[0] == "x" && len(parts) == 6:
 		case family == "a" && len(parts) == 6, family == "e" && len(parts) == 5, (family == "r" || family == "b") && len(parts) == 4:
 		default:
-			x.report(key, "", "nothing here writes such a key")
+			x.report(key, "", "unknown kind of key")
 		}
 		return true
 	})

@@ -148,14 +148,14 @@ func (j *Journal) Apply(r Record) error {
 	case Asking:
 		run := j.Run(r.Run)
 		if run == nil || len(r.Asks) == 0 || slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() }) {
-			return fmt.Errorf("run %s cannot ask", r.Run)
+			return fmt.Errorf("run %s cannot start another step", r.Run)
 		}
 		run.Asks(r.At, slices.Clone(r.Asks))
 		run.Keep = append(run.Keep, r.Keep...)
 	case Added:
 		run := j.Run(r.Run)
 		if run == nil || !r.Ask.Added || !slices.ContainsFunc(run.Last(), func(a Asked) bool { return a.Open() && !a.Added }) {
-			return fmt.Errorf("run %s has nobody who could add an ask", r.Run)
+			return fmt.Errorf("run %s has no open ask that can add another", r.Run)
 		}
 		last := &run.Steps[len(run.Steps)-1]
 		last.Asks = append(slices.Clip(last.Asks), r.Ask)
@@ -224,7 +224,7 @@ func (j *Journal) Apply(r Record) error {
 	case Buried:
 		j.Buried = append(j.Buried, r)
 	default:
-		return fmt.Errorf("%T is not a change", r)
+		return fmt.Errorf("unexpected record %T", r)
 	}
 	j.N++
 	j.expireOutcomes(r.at())
@@ -339,7 +339,7 @@ func (r *Run) updateClock(at actor.Time) {
 // ApplyEntry folds the next entry.
 func (j *Journal) ApplyEntry(e Entry) error {
 	if e.N != j.N+1 {
-		return fmt.Errorf("entry %d follows entry %d", e.N, j.N)
+		return fmt.Errorf("entry %d does not follow entry %d", e.N, j.N)
 	}
 	runs := slices.Clone(j.Runs) // an Ended record removes its run, whose last event is in the same entry
 	if err := j.Apply(e.Record); err != nil {

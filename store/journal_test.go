@@ -26,10 +26,10 @@ func TestSnapshotAndTailFoldToSameJournal(t *testing.T) {
 			before := EncodeJournal(&all)
 			err := all.Apply(r)
 			if tailErr := tail.Apply(r); (err == nil) != (tailErr == nil) {
-				t.Fatalf("%+v: %v, behind a snapshot %v", r, err, tailErr)
+				t.Fatalf("%+v: got %v, after a snapshot %v", r, err, tailErr)
 			}
 			if err != nil && !bytes.Equal(before, EncodeJournal(&all)) {
-				t.Fatalf("%+v cannot follow (%v), and changed the journal", r, err)
+				t.Fatalf("invalid record %+v (%v) changed the journal", r, err)
 			}
 			if rapid.IntRange(0, 5).Draw(t, "snapshot") == 0 {
 				var err error
@@ -39,7 +39,7 @@ func TestSnapshotAndTailFoldToSameJournal(t *testing.T) {
 			}
 		}
 		if a, b := EncodeJournal(&all), EncodeJournal(&tail); !bytes.Equal(a, b) {
-			t.Fatalf("all records fold to\n%+v\nbehind a snapshot they fold to\n%+v", all, tail)
+			t.Fatalf("all records fold to\n%+v\nsnapshot and later records fold to\n%+v", all, tail)
 		}
 	})
 }
@@ -87,7 +87,7 @@ func drawNext(t *rapid.T, j *Journal, now actor.Time) Record {
 	case 9:
 		return Streamed{run.Call.ID, step, index, now, rapid.Bool().Draw(t, "again"), rapid.Uint64Range(0, 9).Draw(t, "shown")}
 	default:
-		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "over")), Keep: drawItems(t)}
+		return Ended{Call: run.Call.ID, At: now, Until: until, Reply: actor.Fail(run.Call.ID, actor.Refuse(actor.Stopped, "stopped")), Keep: drawItems(t)}
 	}
 }
 
@@ -113,20 +113,20 @@ func TestOutcomesAreFoundUntilExpiry(t *testing.T) {
 			j.PutAway()
 		}
 		if e := call(max(0, n-retained/2)); !j.HasEnded(e) || !j.IsBuried(call(calls+max(0, n-retained/2))) {
-			t.Fatalf("call %d is forgotten too soon", n)
+			t.Fatalf("call %d expired too early", n)
 		}
 	}
 	if id, _, ok := j.Promise(key(calls - 1)); !ok || id != call(calls-1) {
-		t.Errorf("its key is promised to %s, %v", id, ok)
+		t.Errorf("last key belongs to %s, %v", id, ok)
 	}
 	if j.HasEnded(call(0)) || j.IsBuried(call(calls)) || j.HasEnded(call(calls)) {
-		t.Error("what is long over is remembered")
+		t.Error("expired outcomes or tombstones are retained")
 	}
 	if _, _, ok := j.Promise(key(0)); ok {
-		t.Error("a key is promised for ever")
+		t.Error("an expired key is retained")
 	}
 	if j.outcomeCount() > retained*11/10 || len(j.Buried) > retained*11/10 {
-		t.Errorf("%d outcomes and %d tombstones are kept, not %d", j.outcomeCount(), len(j.Buried), retained)
+		t.Errorf("retained %d outcomes and %d tombstones, want about %d", j.outcomeCount(), len(j.Buried), retained)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestLongLivedOutcomeDoesNotRetainOthers(t *testing.T) {
 			apply(Ended{Call: call.ID, At: now, Until: now + 100})
 		}
 		if len(j.Ended) > 500 || !j.IsBuried(actor.CallID{}) || !j.HasEnded(actor.CallID{}) {
-			t.Errorf("behind %d records: %d outcomes are kept", first, len(j.Ended))
+			t.Errorf("after %d records: retained %d outcomes", first, len(j.Ended))
 		}
 	}
 }
@@ -197,16 +197,16 @@ func TestOutcomeIndexAgainstScan(t *testing.T) {
 				}
 			}
 			if _, n := j.Outcome(id); (n == 0) != (first == nil) || first != nil && n != first.N {
-				t.Fatalf("outcome of %s: entry %d, it is %+v", id, n, first)
+				t.Fatalf("outcome of %s: got entry %d, want %+v", id, n, first)
 			}
 			if _, body, ok := j.Promise(actor.Idempotency{Key: id.String()}); ok != (promised != nil) || ok && body != promised.Promise.Body {
-				t.Fatalf("promise of %s: %v, it is %+v", id, ok, promised)
+				t.Fatalf("key of %s: got %v, want %+v", id, ok, promised)
 			}
 			if j.Held() != held {
-				t.Fatalf("%d bytes are held, not %d", j.Held(), held)
+				t.Fatalf("got %d bytes of outcomes, want %d", j.Held(), held)
 			}
 			if there := slices.ContainsFunc(j.Buried, func(b Buried) bool { return b.Call == id }); j.IsBuried(id) != there {
-				t.Fatalf("%s is buried: %v, not %v", id, !there, there)
+				t.Fatalf("tombstone of %s: got %v, want %v", id, !there, there)
 			}
 		}
 	}
@@ -229,16 +229,16 @@ func TestStateUpdatesApplyAtEndOfRun(t *testing.T) {
 	apply(Asking{Run: call(2), Asks: ask, Keep: []actor.StateItem{item("b", "2"), item("d", "2")}})
 	before := j.Kept
 	if want := []actor.StateItem{item("a", "1"), item("b", "1"), item("c", "1")}; !reflect.DeepEqual(j.Kept, want) {
-		t.Errorf("while it runs the actor keeps %s", j.Kept)
+		t.Errorf("state during the run: got %s", j.Kept)
 	}
 	if want := []actor.StateItem{item("a", "1"), item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.KeptNow(), want) {
-		t.Errorf("with what it keeps already: %s", j.KeptNow())
+		t.Errorf("effective state during the run: got %s", j.KeptNow())
 	}
 	apply(Ended{Call: call(2), Keep: []actor.StateItem{item("a", ""), item("e", "")}})
 	if want := []actor.StateItem{item("b", "2"), item("c", "1"), item("d", "2")}; !reflect.DeepEqual(j.Kept, want) {
-		t.Errorf("when it has ended: %s", j.Kept)
+		t.Errorf("state after the run: got %s", j.Kept)
 	}
 	if len(before) != 3 || string(before[1].Value) != "1" {
-		t.Errorf("who read it before sees %s", before)
+		t.Errorf("the previous state changed to %s", before)
 	}
 }

@@ -94,7 +94,7 @@ func parseDueKey(key []byte) (shard uint16, id actor.ID, err error) {
 	const idAt = len("x/") + 4 + len("/") + 16 + len("/")
 	shard, ok := shardOf(key)
 	if !ok || len(key) < idAt || key[idAt-1] != '/' {
-		return 0, id, fmt.Errorf("key %q: is not one of the expiry index", key)
+		return 0, id, fmt.Errorf("key %q: is not an expiry index key", key)
 	}
 	names := string(key[idAt:])
 	id.Tenant, names, _ = strings.Cut(names, "/")

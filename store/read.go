@@ -49,7 +49,7 @@ func LoadActor(kv KV, id actor.ID) (Saved, error) {
 		}
 		err := readEntries(id, row.Key, row.Value, blob, func(e Entry) error {
 			if n++; e.N != n {
-				return fmt.Errorf("key %s: holds entry %d where entry %d should be", row.Key, e.N, n)
+				return fmt.Errorf("key %s: holds entry %d, want entry %d", row.Key, e.N, n)
 			}
 			saved.Entries = append(saved.Entries, e)
 			return nil
@@ -74,7 +74,7 @@ func LoadOutcome(kv KV, id actor.ID, n uint64) (Ended, error) {
 			return nil
 		})
 		if failure == nil && outcome.Call.IsZero() {
-			failure = fmt.Errorf("key %s: entry %d is no outcome", key, n)
+			failure = fmt.Errorf("key %s: entry %d is not an outcome", key, n)
 		}
 		return false
 	})
@@ -134,7 +134,7 @@ func loadBlob(kv KV, tenant string, name actor.Hash) ([]byte, error) {
 		return nil, fmt.Errorf("blob %s: %w", key, err)
 	}
 	if actor.HashOf(content) != name {
-		return nil, fmt.Errorf("blob %s holds other content", key)
+		return nil, fmt.Errorf("blob %s does not match its hash", key)
 	}
 	return bytes.Clone(content), nil
 }

@@ -62,7 +62,7 @@ func TestWriterDoesNotModifyEntries(t *testing.T) {
 	before := encodeAll(entries)
 	newTestLog(t).write(entries...)
 	if !bytes.Equal(encodeAll(entries), before) {
-		t.Error("writing changed the entries that a cell still holds")
+		t.Error("the Writer modified the entries")
 	}
 }
 
@@ -73,30 +73,30 @@ func TestLoadSnapshotAndLaterEntries(t *testing.T) {
 	before := s.journal(l.m)
 	l.write(s.snapshot(l.m))
 	if after := s.journal(l.m); !reflect.DeepEqual(before, after) {
-		t.Errorf("was %+v\nis %+v", before, after)
+		t.Errorf("before the snapshot %+v\nafter it %+v", before, after)
 	}
 	saved, _ := LoadActor(l.m, s.id)
 	if saved.Snapshot == nil || len(saved.Entries) != 0 {
-		t.Errorf("%d entries behind the snapshot, want 0", len(saved.Entries))
+		t.Errorf("got %d entries after the snapshot, want 0", len(saved.Entries))
 	}
 	l.write(s.end("done"))
 	saved, _ = LoadActor(l.m, s.id)
 	if len(saved.Entries) != 1 {
-		t.Errorf("%d entries behind the snapshot, want 1", len(saved.Entries))
+		t.Errorf("got %d entries after the snapshot, want 1", len(saved.Entries))
 	}
 	if j := s.journal(l.m); j.N != s.n || len(j.Runs) != 0 || actor.TextOf(j.Ended[0].Reply.Parts) != "done" {
-		t.Errorf("folded to %+v", j)
+		t.Errorf("unexpected journal: %+v", j)
 	}
 	// The message and the answer have the same content, which is stored once.
 	blobs := 0
 	_ = l.m.Scan([]byte("t/default/b/"), []byte("t/default/b0"), func(_, v []byte) bool { blobs++; return true })
 	if blobs != 1 {
-		t.Errorf("%d blobs, want 1", blobs)
+		t.Errorf("got %d blobs, want 1", blobs)
 	}
 	rowsBytes := 0
 	_ = l.m.Scan([]byte("t/default/a/"), []byte("t/default/a0"), func(_, v []byte) bool { rowsBytes += len(v); return true })
 	if rowsBytes > 2*BlobBytesMin {
-		t.Errorf("entries and snapshot take %d bytes: large parts stand in them", rowsBytes)
+		t.Errorf("entries and snapshot have %d bytes: large parts are not stored as blobs", rowsBytes)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestLoadErrorNamesDamagedKey(t *testing.T) {
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: []byte{2}}})
 		}, "key t/default/a/alice/s-1/0000000000000001: "},
 		{"blob", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) },
-			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " holds other content"},
+			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " does not match its hash"},
 		{"no blob", func(m *Memory) { m.delete(blobKey("default", actor.HashOf([]byte(large)))) },
 			"blob t/default/b/" + actor.HashOf([]byte(large)).String() + " is missing"},
 		{"misplaced", func(m *Memory) {
 			v, _, _ := m.Get(entryKey(actor.NewID("alice", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 2), Value: v}})
-		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1 where entry 2 should be"},
-		{"of another", func(m *Memory) {
+		}, "key t/default/a/alice/s-1/0000000000000002: holds entry 1, want entry 2"},
+		{"of another actor", func(m *Memory) {
 			v, _, _ := m.Get(entryKey(actor.NewID("bob", "s-1"), 1))
 			_ = m.Apply([]Row{{Key: entryKey(actor.NewID("alice", "s-1"), 1), Value: v}})
 		}, "key t/default/a/alice/s-1/0000000000000001: holds an entry of bob/s-1"},
@@ -141,7 +141,7 @@ func TestLoadErrorNamesDamagedKey(t *testing.T) {
 func corrupt(m *Memory, key string, at int) {
 	v, ok, _ := m.Get([]byte(key))
 	if !ok {
-		panic(key + " is not there")
+		panic(key + " does not exist")
 	}
 	v = bytes.Clone(v)
 	v[at] ^= 0x55
@@ -160,7 +160,7 @@ func TestDueActorsByShard(t *testing.T) {
 		ids    []actor.ID
 	}{{all, []actor.ID{a.id, c.id}}, {all[2:], []actor.ID{c.id}}, {all[1:2], nil}, {nil, nil}} {
 		if got, err := DueActors(l.m, want.shards); err != nil || !slices.Equal(got, want.ids) {
-			t.Errorf("shards %v: %v, %v, want %v", want.shards, got, err, want.ids)
+			t.Errorf("shards %v: got %v, %v, want %v", want.shards, got, err, want.ids)
 		}
 	}
 	// A run that starts and ends within one batch leaves no row.
@@ -168,7 +168,7 @@ func TestDueActorsByShard(t *testing.T) {
 	rows := 0
 	_ = l.m.Scan([]byte("x/"), []byte("x0"), func(_, _ []byte) bool { rows++; return true })
 	if rows != 2 {
-		t.Errorf("%d rows in the expiry index, want 2", rows)
+		t.Errorf("got %d rows in the expiry index, want 2", rows)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestReadRunsAndEvents(t *testing.T) {
 		t.Errorf("got %v, %v, %v, want %v", owner, ok, err, want)
 	}
 	if _, ok, err := ActorOf(l.m, "default", s.run(9)); ok || err != nil {
-		t.Errorf("a run that never was: %v, %v", ok, err)
+		t.Errorf("unknown run: got %v, %v", ok, err)
 	}
 	if _, ok, _ := ActorOf(l.m, "other", s.run(2)); ok {
 		t.Error("another tenant's run was found")
@@ -198,7 +198,7 @@ func TestReadRunsAndEvents(t *testing.T) {
 			}
 		}
 		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("newest %d: %v, %v, want %v", limit, got, err, want)
+			t.Errorf("newest %d: got %v, %v, want %v", limit, got, err, want)
 		}
 	}
 	events, err := Events(l.m, "default", s.run(3), 1, 2)
@@ -206,7 +206,7 @@ func TestReadRunsAndEvents(t *testing.T) {
 		t.Errorf("got %v, %v", events, err)
 	}
 	if events, err := Events(l.m, "default", s.run(3), 4, 2); err != nil || len(events) != 0 {
-		t.Errorf("got %v, %v behind the last", events, err)
+		t.Errorf("got %v, %v after the last event, want none", events, err)
 	}
 }
 
@@ -235,7 +235,7 @@ func TestEventPaging(t *testing.T) {
 		}
 		_ = m.Scan([]byte("t/"), []byte("u"), func(key, value []byte) bool {
 			if len(value) > RowBytesMax*5/4 {
-				t.Fatalf("%d bytes stand together in %s", len(value), key)
+				t.Fatalf("got %d bytes in row %s", len(value), key)
 			}
 			return true
 		})
@@ -244,11 +244,11 @@ func TestEventPaging(t *testing.T) {
 		got, err := Events(m, actor.DefaultTenant, run, uint64(from), limit)
 		want := bodies[from:min(len(bodies), from+limit)]
 		if err != nil || len(got) != len(want) {
-			t.Fatalf("%d events behind %d: %v, not %d", len(got), from, err, len(want))
+			t.Fatalf("got %d events after %d, error %v, want %d", len(got), from, err, len(want))
 		}
 		for i, e := range got {
 			if e.Seq != uint64(from+i+1) || string(e.Body) != want[i] {
-				t.Fatalf("event %d is %+v", from+i+1, e)
+				t.Fatalf("event %d: got %+v", from+i+1, e)
 			}
 		}
 	})
@@ -268,12 +268,12 @@ func TestSnapshotDetectsLargeParts(t *testing.T) {
 		"outcome": {Ended: []Ended{{Reply: actor.Reply{Parts: parts}}}},
 	} {
 		if s := SnapshotOf(&j); s.noLargeParts || !hasLarge(s) {
-			t.Errorf("%s: nobody would look for it", name)
+			t.Errorf("%s: the large part is not detected", name)
 		}
 	}
 	j := run(actor.Call{Parts: actor.Text("x")}, Asked{})
 	if s := SnapshotOf(&j); !s.noLargeParts {
-		t.Error("nothing is large, and it is looked for")
+		t.Error("a journal without large parts is searched")
 	}
 }
 
@@ -289,12 +289,12 @@ func TestEntryRowsAreBounded(t *testing.T) {
 	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, value []byte) bool {
 		rows++
 		if len(value) > RowBytesMax*5/4 {
-			t.Errorf("%d bytes stand together", len(value))
+			t.Errorf("got %d bytes in a row", len(value))
 		}
 		return true
 	})
 	if saved, err := LoadActor(l.m, s.id); err != nil || len(saved.Entries) != 201 || rows < 6 || rows > 12 {
-		t.Errorf("%d entries in %d rows, %v", len(saved.Entries), rows, err)
+		t.Errorf("got %d entries in %d rows, error %v", len(saved.Entries), rows, err)
 	}
 }
 
@@ -310,7 +310,7 @@ func TestEventGapIsDetected(t *testing.T) {
 		for _, from := range from {
 			want := max(from+1, lost)
 			if _, err := Events(m, "default", s.run(1), from, 9); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%016x: is missing", want)) {
-				t.Errorf("%d is lost, read from %d: %v", lost, from, err)
+				t.Errorf("event %d missing, read from %d: got error %v", lost, from, err)
 			}
 		}
 	}
@@ -333,12 +333,12 @@ func TestSnapshotSplitsEntryRows(t *testing.T) {
 	l.write(work[0], work[1], snapshot, s.end("done"))
 	saved, err := LoadActor(l.m, s.id)
 	if err != nil || saved.Snapshot == nil || len(saved.Entries) != 1 || saved.Entries[0].N != s.n {
-		t.Errorf("%d entries behind the snapshot, %v", len(saved.Entries), err)
+		t.Errorf("got %d entries after the snapshot, error %v", len(saved.Entries), err)
 	}
 	rows := 0
 	_ = l.m.Scan(entryKey(s.id, 0), snapshotKey(s.id), func(_, _ []byte) bool { rows++; return true })
 	if rows != 3 {
-		t.Errorf("%d rows of entries, not 3", rows)
+		t.Errorf("got %d rows of entries, want 3", rows)
 	}
 }
 

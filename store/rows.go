@@ -238,7 +238,7 @@ func (w *rowWriter) putEvents(entries []Entry, list int) {
 		} else {
 			w.content.Buf = append(w.content.Buf, eventSeparator)
 		}
-		invariant.Check(bytes.IndexByte(ev.Body, eventSeparator) < 0, "store: event %d of run %s has more than one line", ev.Seq, ev.Run)
+		invariant.Check(bytes.IndexByte(ev.Body, eventSeparator) < 0, "store: event %d of run %s contains a newline", ev.Seq, ev.Run)
 		w.content.Buf = append(w.content.Buf, ev.Body...)
 	}
 	w.put(key, w.content.Buf)
@@ -364,7 +364,7 @@ func extractBlobs(record Record) (_ Record, places []int, blobs [][]byte) {
 func unpackEntries(content []byte, blob func(actor.Hash) ([]byte, error), each func(Entry) error) error {
 	d := newDecoder(content)
 	for first := true; first || d.More(); first = false {
-		places := decodeList(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "place")) })
+		places := decodeList(d, d.Count(itemsMax, "blobs"), func() int { return int(d.UintMax(1<<31-1, "position")) })
 		raw := d.Raw(int(d.UintMax(1<<31-1, "length")))
 		if d.Err() != nil {
 			break
@@ -400,7 +400,7 @@ func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, er
 		return parts, nil
 	})
 	if err == nil && len(places) > 0 {
-		err = fmt.Errorf("wants a blob put in place %d of %d", places[0], place)
+		err = fmt.Errorf("blob position %d exceeds the record's %d parts", places[0], place)
 	}
 	return record, err
 }

@@ -71,7 +71,7 @@ func (b *Batch) Mark() Mark { return Mark{b.No, b.Pos, b.Hash} }
 
 // NewWriter returns a Writer that continues the log at config.From.
 func NewWriter(config WriterConfig) *Writer {
-	invariant.Check(actor.CheckName(string(config.Node)) == nil, "store: node %q", config.Node)
+	invariant.Check(actor.CheckName(string(config.Node)) == nil, "store: invalid node name %q", config.Node)
 	if config.BatchBytesMax == 0 {
 		config.BatchBytesMax = BatchBytesMax
 	}
@@ -137,7 +137,7 @@ func (w *Writer) Take() (Batch, bool) {
 // no state with the other methods, so a host may call Append concurrently. Batches
 // MUST be sealed in order.
 func (w *Writer) Seal(b *Batch) {
-	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed behind batch %d", b.No, w.chain.last.Batch)
+	invariant.Check(b.No == w.chain.last.Batch+1, "store: batch %d sealed after batch %d", b.No, w.chain.last.Batch)
 	b.Shards = shardsOf(b.Entries)
 	w.chain.seal(b)
 }

@@ -63,23 +63,23 @@ func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 		case 2:
 			b, ok := w.Next()
 			if ok && failed {
-				t.Fatal("a batch after the failure")
+				t.Fatal("got a batch after the failure")
 			}
 			if !ok {
 				break
 			}
 			if last := from.Batch + uint64(len(batches)); b.No != last+1 {
-				t.Fatalf("batch %d follows batch %d", b.No, last)
+				t.Fatalf("batch %d after batch %d", b.No, last)
 			}
 			atGroupEnd := false
 			for _, g := range groups {
 				atGroupEnd = atGroupEnd || g == b.Pos
 			}
 			if !atGroupEnd {
-				t.Fatalf("batch %d ends at %d, within what one Append brought: %v", b.No, b.Pos, groups)
+				t.Fatalf("batch %d ends at %d, within the entries of one Append: %v", b.No, b.Pos, groups)
 			}
 			if batches = append(batches, b); len(batches)-synced > config.BatchesInFlight {
-				t.Fatalf("%d batches in flight, at most %d", len(batches)-synced, config.BatchesInFlight)
+				t.Fatalf("%d batches in flight, want at most %d", len(batches)-synced, config.BatchesInFlight)
 			}
 		case 3:
 			if written < len(batches) {
@@ -104,7 +104,7 @@ func runWriter(t *rapid.T, kv *Memory, from Mark, seed byte) Mark {
 			want = releasedAtFail
 		}
 		if w.Released() != want {
-			t.Fatalf("released %d, synced are %d", w.Released(), want)
+			t.Fatalf("released %d, want %d", w.Released(), want)
 		}
 	}
 	// The crash preserves all synced batches and possibly later ones.
@@ -130,10 +130,10 @@ func TestFailedWriterReleasesNothing(t *testing.T) {
 	w.Failed()
 	s := newEntryBuilder(t, "alice")
 	if end := w.Append([]Entry{s.accept("hi")}); end <= w.Released() {
-		t.Errorf("what was appended after the failure ends at %d, released is %d", end, w.Released())
+		t.Errorf("entries after the failure end at %d, but %d is released", end, w.Released())
 	}
 	if _, ok := w.Next(); ok {
-		t.Error("a batch after the failure")
+		t.Error("got a batch after the failure")
 	}
 }
 
@@ -149,10 +149,10 @@ func TestSameSeedSameBytes(t *testing.T) {
 		return all
 	}
 	if a, b := chain(1), chain(1); !reflect.DeepEqual(a, b) {
-		t.Error("one seed, two logs")
+		t.Error("the same seed gave different batches")
 	}
 	if a, b := chain(1), chain(2); a[2].Hash == b[2].Hash {
-		t.Error("two seeds, one salt")
+		t.Error("different seeds gave the same hash")
 	}
 }
 
@@ -181,7 +181,7 @@ func TestReuseDoesNotChangeRows(t *testing.T) {
 		return all
 	}
 	if !reflect.DeepEqual(chain(true), chain(false)) {
-		t.Error("rows that were written look otherwise when their memory is used again")
+		t.Error("reusing memory changed rows")
 	}
 }
 
@@ -200,17 +200,17 @@ func TestVerifyDetectsDamage(t *testing.T) {
 		{"record changed", func(m *Memory) { corrupt(m, batch(3), 60) }, "batch"},
 		{"record cut", func(m *Memory) { _ = m.Apply([]Row{{Key: []byte(batch(3)), Value: []byte{frameVersion, 2}}}) },
 			"key " + batch(3) + ": batch 3 of n1: byte"},
-		{"record replaced by another", func(m *Memory) {
+		{"record replaced by earlier one", func(m *Memory) {
 			v, _, _ := m.Get([]byte(batch(2)))
 			_ = m.Apply([]Row{{Key: []byte(batch(3)), Value: v}})
-		}, "batch 3 of n1: does not follow the batch before"},
+		}, "batch 3 of n1: does not follow the previous batch"},
 		{"last record replaced", func(m *Memory) {
 			_ = m.Apply([]Row{{Key: []byte(batch(5)), Value: (&batchRecord{prev: hashAt(m, 4), from: 4, to: 5}).encode()}})
 		}, "batch 5 of n1: hash "},
-		{"payload changed", func(m *Memory) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": is not what was written"},
+		{"payload changed", func(m *Memory) { corrupt(m, entry(2), 30) }, "batch 2 of n1: payload " + entry(2) + ": differs from the value that was written"},
 		{"payload lost", func(m *Memory) { m.delete([]byte(entry(4))) }, "batch 4 of n1: payload " + entry(4) + ": is missing"},
 		{"event changed", func(m *Memory) { corrupt(m, string(eventKey("default", newEntryBuilder(t, "alice").run(1), 1)), 25) }, "batch 1 of n1: payload t/default/e/"},
-		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "is not"},
+		{"blob changed", func(m *Memory) { corrupt(m, string(blobKey("default", actor.HashOf([]byte(large)))), 99) }, "does not match the hash in its key"},
 	} {
 		l, s := newTestLog(t), newEntryBuilder(t, "alice")
 		var anchor Mark
@@ -218,7 +218,7 @@ func TestVerifyDetectsDamage(t *testing.T) {
 			anchor = l.write(s.accept(large))
 		}
 		if end, err := Verify(l.m, "n1", anchor); err != nil || end != anchor {
-			t.Fatalf("before any damage: %+v, %v", end, err)
+			t.Fatalf("before the damage: %+v, %v", end, err)
 		}
 		c.damage(l.m)
 		if _, err := Verify(l.m, "n1", anchor); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -234,13 +234,13 @@ func TestVerifyDetectsMisplacedSnapshot(t *testing.T) {
 	l.write(alice.snapshot(l.m))
 	anchor := l.write(bob.snapshot(l.m))
 	if _, err := Verify(l.m, "n1", anchor); err != nil {
-		t.Fatalf("before any damage: %v", err)
+		t.Fatalf("before the damage: %v", err)
 	}
 	bobs, _, _ := l.m.Get(snapshotKey(bob.id))
 	if err := l.m.Apply([]Row{{Key: snapshotKey(alice.id), Value: bytes.Clone(bobs)}}); err != nil {
 		t.Fatal(err)
 	}
-	want := "payload " + string(snapshotKey(alice.id)) + ": says that it is of batch 3 of n1, which has put something else here"
+	want := "payload " + string(snapshotKey(alice.id)) + ": claims to be from batch 3 of n1, which did not put this value here"
 	if _, err := Verify(l.m, "n1", anchor); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
@@ -274,8 +274,8 @@ func TestReplacedValuesVerify(t *testing.T) {
 		}
 	}
 	corrupt(l.m, string(snapshotKey(s.id)), 60)
-	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: is not what was written") {
-		t.Errorf("a changed snapshot: %v", err)
+	if _, err := VerifyAll(l.m, "n2", b2.Mark()); err == nil || !strings.Contains(err.Error(), "alice/s-1/s: differs from the value that was written") {
+		t.Errorf("changed snapshot: got error %v", err)
 	}
 }
 
@@ -299,24 +299,24 @@ func TestVerifyCoversRecentBatches(t *testing.T) {
 		old, recent := l.m.Clone(), l.m.Clone()
 		corrupt(old, string(entryKey(s.id, uint64(cut-entries))), 30)
 		if end, err := Verify(old, "n1", anchor); err != nil || end != anchor {
-			t.Errorf("%d at once: %+v, %v", entries, end, err)
+			t.Errorf("%d entries per batch: got %+v, %v", entries, end, err)
 		}
 		if _, err := VerifyAll(old, "n1", anchor); err == nil {
-			t.Errorf("%d at once: an old entry was changed, and nobody noticed", entries)
+			t.Errorf("%d entries per batch: VerifyAll accepted a changed old entry", entries)
 		}
 		corrupt(recent, string(entryKey(s.id, uint64(cut))), 30)
 		if _, err := Verify(recent, "n1", anchor); err == nil {
-			t.Errorf("%d at once: a recent entry was changed, and nobody noticed", entries)
+			t.Errorf("%d entries per batch: Verify accepted a changed recent entry", entries)
 		}
 		for _, no := range []uint64{anchor.Batch - 1, 4} {
 			m := l.m.Clone()
 			m.delete(batchKey("n1", no))
 			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1 is missing", no)) {
-				t.Errorf("%d at once: no batch %d: %v", entries, no, err)
+				t.Errorf("%d entries per batch: batch %d missing: got error %v", entries, no, err)
 			}
 			m.put(Row{Key: batchKey("n1", no), Value: []byte("?")})
 			if _, err := Verify(m, "n1", anchor); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("batch %d of n1: ", no)) {
-				t.Errorf("%d at once: batch %d damaged: %v", entries, no, err)
+				t.Errorf("%d entries per batch: batch %d damaged: got error %v", entries, no, err)
 			}
 		}
 	}
@@ -328,27 +328,27 @@ func TestAnchorSurvivesTornWrite(t *testing.T) {
 	copy(file, EncodeAnchor("n1", older))
 	copy(file[AnchorSlotApart:], EncodeAnchor("n1", newer))
 	if got, slot, err := DecodeAnchor(file, "n1"); err != nil || got != newer || slot != 1 {
-		t.Fatalf("%+v in slot %d, %v", got, slot, err)
+		t.Fatalf("got %+v in slot %d, %v", got, slot, err)
 	}
 	for bit := range AnchorSlotBytes * 8 {
 		torn := append([]byte(nil), file...)
 		torn[AnchorSlotApart+bit/8] ^= 1 << (bit % 8)
 		if got, slot, err := DecodeAnchor(torn, "n1"); err != nil || got != older || slot != 0 {
-			t.Fatalf("bit %d: %+v in slot %d, %v", bit, got, slot, err)
+			t.Fatalf("bit %d: got %+v in slot %d, %v", bit, got, slot, err)
 		}
 		torn[bit/8] ^= 1
 		if _, _, err := DecodeAnchor(torn, "n1"); err == nil || !strings.Contains(err.Error(), "slot 0: is damaged") {
-			t.Fatalf("both slots damaged: %v", err)
+			t.Fatalf("both slots damaged: got error %v", err)
 		}
 	}
 	for cut := range AnchorFileBytes {
 		got, _, err := DecodeAnchor(file[:cut], "n1")
 		if cut < AnchorSlotBytes && err == nil || cut >= AnchorSlotBytes && got != older {
-			t.Fatalf("cut at %d: %+v, %v", cut, got, err)
+			t.Fatalf("cut at %d: got %+v, %v", cut, got, err)
 		}
 	}
-	if _, _, err := DecodeAnchor(file, "n2"); err == nil || !strings.Contains(err.Error(), "is of node n1, not n2") {
-		t.Errorf("another node's anchor: %v", err)
+	if _, _, err := DecodeAnchor(file, "n2"); err == nil || !strings.Contains(err.Error(), "belongs to node n1, not n2") {
+		t.Errorf("anchor of another node: got error %v", err)
 	}
 }
 
@@ -383,6 +383,6 @@ func TestTwoSnapshotsInOneBatch(t *testing.T) {
 		t.Fatalf("loaded %+v, %v", saved, err)
 	}
 	if j, err := Fold(saved); err != nil || j.N != 2 {
-		t.Errorf("the journal ends at %d, %v", j.N, err)
+		t.Errorf("journal ends at %d, error %v, want 2", j.N, err)
 	}
 }
