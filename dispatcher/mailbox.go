@@ -65,10 +65,10 @@ func (m *Mailbox) Admit(l Limits, now actor.Time, id actor.ID, bytes int) *actor
 	case n >= l.MaxPendingPerActor:
 		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d messages waiting, at most %d allowed", id, n, l.MaxPendingPerActor)
 	case m.bytes+bytes > l.MailboxBytesMax && !mutant.On("mailbox-weighs-nothing"):
-		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d bytes waiting, %d more are over %d", id, m.bytes, bytes, l.MailboxBytesMax)
+		return actor.RefuseBusy(actor.ScopeCallee, time.Second, "%s has %d bytes waiting, %d more exceed the limit of %d", id, m.bytes, bytes, l.MailboxBytesMax)
 	}
 	if age := now.Sub(max(m.oldest(), m.agingFrom)); age > l.MailboxAgeMax {
-		return actor.RefuseBusy(actor.ScopeCallee, 5*time.Second, "%s has kept a message waiting for %v, over %v", id, age, l.MailboxAgeMax)
+		return actor.RefuseBusy(actor.ScopeCallee, 5*time.Second, "the oldest message of %s has waited %v, at most %v allowed", id, age, l.MailboxAgeMax)
 	}
 	return nil
 }

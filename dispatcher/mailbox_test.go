@@ -37,11 +37,11 @@ func TestMailboxAgainstModel(t *testing.T) {
 				full := len(model) > 0 && (len(model) >= limits.MaxPendingPerActor || sum+q.Bytes > limits.MailboxBytesMax || tooOld(model, now, limits))
 				refusal := m.Admit(limits, now, id, q.Bytes)
 				if (refusal != nil) != full {
-					t.Fatalf("%d waiting with %d bytes, %d more: refused %v", len(model), sum, q.Bytes, refusal)
+					t.Fatalf("%d messages with %d bytes waiting, %d bytes more: got refusal %v", len(model), sum, q.Bytes, refusal)
 				}
 				if refusal != nil {
 					if refusal.Reason != actor.Busy || refusal.Scope != actor.ScopeCallee || refusal.RetryAfter <= 0 {
-						t.Fatalf("refused with %+v", refusal)
+						t.Fatalf("got refusal %+v, want Busy of the callee with a retry delay", refusal)
 					}
 					return
 				}
@@ -51,7 +51,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 			"take": func(t *rapid.T) {
 				q, ok := m.Pop()
 				if ok != (len(model) > 0) {
-					t.Fatalf("got %v of %d", ok, len(model))
+					t.Fatalf("Pop returned %v with %d messages waiting", ok, len(model))
 				}
 				if !ok {
 					return
@@ -66,7 +66,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 				call := callID(rapid.Uint64Range(0, next).Draw(t, "call"))
 				i := slices.IndexFunc(model, func(w Queued) bool { return w.Call == call })
 				if m.Remove(call) != (i >= 0) {
-					t.Fatalf("remove %v, which stands at %d", call, i)
+					t.Fatalf("Remove(%v): wrong result for position %d", call, i)
 				}
 				if i >= 0 {
 					model = slices.Delete(model, i, i+1)
@@ -81,7 +81,7 @@ func TestMailboxAgainstModel(t *testing.T) {
 					sum += w.Bytes
 				}
 				if m.Count() != len(model) || m.Bytes() != sum || len(m.Calls()) != len(model) {
-					t.Fatalf("has %d with %d bytes, want %d with %d", m.Count(), m.Bytes(), len(model), sum)
+					t.Fatalf("got %d messages with %d bytes, want %d with %d", m.Count(), m.Bytes(), len(model), sum)
 				}
 			},
 		})
@@ -105,7 +105,7 @@ func TestLowLaneIsNotStarved(t *testing.T) {
 		place[q.Call] = i
 	}
 	if first, low, normal := place[callID(100)], place[callID(1)], place[callID(2)]; first != 0 || low > OvertakenMax || normal > 2*OvertakenMax {
-		t.Errorf("high came as %d, normal as %d, low as %d", first, normal, low)
+		t.Errorf("positions: high %d, normal %d, low %d", first, normal, low)
 	}
 }
 
@@ -115,10 +115,10 @@ func TestHeldTurnDoesNotAgeMailbox(t *testing.T) {
 	m.Push(Queued{Call: callID(1), Lane: actor.Normal, At: 0})
 	late := actor.Time(0).Add(l.MailboxAgeMax + 1)
 	if m.Admit(l, late, actor.NewID("a", ""), 1) == nil {
-		t.Error("takes more behind a message that has waited too long")
+		t.Error("admitted a message behind one that has waited too long")
 	}
 	m.StandStill(late)
 	if r := m.Admit(l, late.Add(time.Second), actor.NewID("a", ""), 1); r != nil {
-		t.Errorf("refuses behind a held turn: %v", r)
+		t.Errorf("refused a message behind a held turn: %v", r)
 	}
 }

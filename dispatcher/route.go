@@ -45,11 +45,11 @@ func Route(l Limits, c Caller, target actor.ID, def *actor.Definition, asked act
 			Detail: "timeout: less than 1 ms is left for a call to " + target.String()}
 	}
 	if c.Outstanding >= l.AgentConcurrentCallsMax && !mutant.On("outstanding-limit") {
-		return 0, actor.RefuseBusy(actor.ScopeCaller, 0, "%s has %d calls outstanding, at most %d allowed: take an answer first",
+		return 0, actor.RefuseBusy(actor.ScopeCaller, 0, "%s has %d calls outstanding, at most %d allowed: wait for an answer first",
 			c.Self, c.Outstanding, l.AgentConcurrentCallsMax)
 	}
 	if c.Budget == 0 {
-		return 0, actor.Refuse(actor.Budget, "this tree of calls has spent its %d calls", l.CallsPerTreeMax)
+		return 0, actor.Refuse(actor.Budget, "the call tree has used its budget of %d calls", l.CallsPerTreeMax)
 	}
 	return left, nil
 }

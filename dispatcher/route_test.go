@@ -30,9 +30,9 @@ func TestRouteCheckOrder(t *testing.T) {
 		_, r := Route(l, caller, to, def, 0)
 		switch {
 		case r == nil && reason != 0:
-			t.Errorf("permitted, want %s", reason)
+			t.Errorf("permitted, want refusal %s", reason)
 		case r != nil && r.Reason != reason:
-			t.Errorf("refused with %s, want %s: %v", r.Reason, reason, r)
+			t.Errorf("got refusal %s, want %s: %v", r.Reason, reason, r)
 		}
 	}
 	want(0)
@@ -59,7 +59,7 @@ func TestDepthLimit(t *testing.T) {
 		}
 		_, r := Route(l, c, actor.NewID("z", ""), &actor.Definition{}, 0)
 		if refused := r != nil; refused != (depth >= AgentCallDepthMax) {
-			t.Errorf("a caller at depth %d: %v", depth, r)
+			t.Errorf("caller at depth %d: got %v", depth, r)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestCycleComparesAgentsOrActors(t *testing.T) {
 	} {
 		_, r := Route(l, c, test.to, &actor.Definition{Recursion: test.recursion}, 0)
 		if got := r != nil && r.Reason == actor.Cycle; got != test.cycle {
-			t.Errorf("%s with recursion %d: %v", test.to, test.recursion, r)
+			t.Errorf("call to %s with recursion %d: got %v", test.to, test.recursion, r)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestTimeLeftNeverExceedsCaller(t *testing.T) {
 	} {
 		got, r := Route(l, Caller{Self: actor.NewID("a", ""), Left: test.left, Budget: 1}, actor.NewID("b", ""), &actor.Definition{}, test.asked)
 		if r != nil || got != test.want {
-			t.Errorf("%v left, %v asked: %v, %v", test.left, test.asked, got, r)
+			t.Errorf("%v left, %v requested: got %v, %v", test.left, test.asked, got, r)
 		}
 	}
 }
@@ -109,12 +109,12 @@ func TestSharesNeverExceedBudget(t *testing.T) {
 		for n := 1; n < 70; n++ {
 			share := Share(left, n)
 			if spent := uint32(n) * (share + 1); share > 0 && spent > left {
-				t.Errorf("%d calls of 1 + %d out of %d", n, share, left)
+				t.Errorf("%d calls with a share of %d exceed the budget of %d", n, share, left)
 			}
 		}
 	}
 	if Share(100, 1) != 49 {
-		t.Errorf("one call of 100 takes %d along, want 49", Share(100, 1))
+		t.Errorf("share of one call of 100: got %d, want 49", Share(100, 1))
 	}
 }
 
@@ -138,6 +138,6 @@ func TestLimitsCheckRejectsZero(t *testing.T) {
 	l := DefaultLimits()
 	l.MaxPendingPerActor = 0
 	if err := l.Check(); err == nil {
-		t.Error("a mailbox of 0 messages passed")
+		t.Error("accepted a mailbox of 0 messages")
 	}
 }
