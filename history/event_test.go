@@ -14,13 +14,13 @@ func TestEveryKindHasName(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range Kinds() {
 		if name := k.String(); name == "" || strings.HasPrefix(name, "unknown") || seen[name] {
-			t.Errorf("kind %d is called %q", k, name)
+			t.Errorf("kind %d has the invalid or duplicate name %q", k, name)
 		} else {
 			seen[name] = true
 		}
 	}
 	if Kind(0).String() != "unknown(0)" || Kind(200).String() != "unknown(200)" {
-		t.Error("a kind that is none has a name")
+		t.Error("an unknown kind has a name")
 	}
 }
 
@@ -37,7 +37,7 @@ func TestLineContainsEveryField(t *testing.T) {
 		less := full
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		if f.IsZero() {
-			t.Errorf("%s is not set in this test: set it", v.Type().Field(i).Name)
+			t.Errorf("%s is zero in this test: set it", v.Type().Field(i).Name)
 		}
 		f.SetZero()
 		if less.String() == full.String() {

@@ -24,7 +24,7 @@ func TestJSONContainsEveryField(t *testing.T) {
 		less := full
 		f := reflect.ValueOf(&less).Elem().Field(i)
 		if f.IsZero() {
-			t.Errorf("%s is not set in this test: set it", v.Type().Field(i).Name)
+			t.Errorf("%s is zero in this test: set it", v.Type().Field(i).Name)
 		}
 		f.SetZero()
 		line := less.AppendJSON(nil)
