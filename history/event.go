@@ -109,7 +109,7 @@ type Event struct {
 	Reason                  actor.Reason
 	Scope                   actor.Scope
 	// Digest is the OutcomeDigest of an outcome (Answer of a call, Reply, Perform of a
-	// respond), printed as said=.
+	// respond). The trace format fixes its printed name.
 	Said uint32
 	// Count and Bytes are those of the mailbox after the step (Admit, Start). Pending is
 	// the caller's number of outstanding calls after it (Ask, Answer, Expire, Cancel, Reply).

@@ -9,8 +9,8 @@
 // A Writer groups entries into batches and encodes each batch as rows: entries,
 // snapshots, blobs, run events and the expiry index. It also reports the position
 // up to which effects may be released. The batches of a node form a hash chain.
-// Verify checks the chain up to the end of the log, which must not be before the
-// anchor that a host stores beside the log.
+// Verify checks the chain to the end of the log. The end MUST NOT be before the
+// anchor, which a host stores in a separate file.
 //
 // A KV is the interface that a disk must implement. LoadActor and the other read
 // functions return errors that name the key of a damaged or missing value.

@@ -46,7 +46,7 @@ type Step struct{ Asks []Asked }
 type Asked struct {
 	Ask     actor.Ask    // as the agent made it; a replayed turn is compared with it
 	Sent    *actor.Ask   // as sent, if tools rewrote it; otherwise nil
-	Call    actor.CallID // child call; zero if the ask is none
+	Call    actor.CallID // child call; zero if the ask made no call
 	To      actor.ID     // callee of Call
 	Budget  uint32       // share of the run's budget given to Call
 	Stamp   actor.Time
