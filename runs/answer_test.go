@@ -22,7 +22,7 @@ func TestAnswerTextFollowsEvents(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if s.Text() != "bob says hello" {
-		t.Errorf("at the end: %q", s.Text())
+		t.Errorf("final text: got %q", s.Text())
 	}
 }
 
@@ -37,6 +37,6 @@ func TestAttemptDiscardsOnlyItsPosition(t *testing.T) {
 		s.Take(&e)
 	}
 	if text, any := s.Streamed(); text != "abd" || !any {
-		t.Errorf("%q", text)
+		t.Errorf("got text %q, want abd", text)
 	}
 }

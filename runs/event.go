@@ -292,15 +292,15 @@ func (e *Event) Check() error {
 	case set&^(t.has|t.may) != 0:
 		return fmt.Errorf("%s with %s", t.name, (set &^ (t.has | t.may)).names())
 	case set&fPosition != 0 && e.Step == 0:
-		return fmt.Errorf("%s of step 0", t.name)
+		return fmt.Errorf("%s with step 0", t.name)
 	case e.Depth != len(e.Chain):
-		return fmt.Errorf("%s of depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
+		return fmt.Errorf("%s with depth %d and a chain of %d", t.name, e.Depth, len(e.Chain))
 	case len(e.Chain) > actor.ChainMax:
 		return fmt.Errorf("%s with a chain of %d", t.name, len(e.Chain))
 	case e.Left < 0 || e.Asked < 0 || e.Took < 0 || e.Usage.Input < 0 || e.Usage.Output < 0 || e.Usage.Total < 0:
-		return fmt.Errorf("%s with a count below 0", t.name)
+		return fmt.Errorf("%s with a negative count", t.name)
 	case t.has&fStatus != 0 && (e.Status == actor.Failed) != (e.Refusal != nil):
-		return fmt.Errorf("%s that is %s, with a refusal: %v", t.name, e.Status, e.Refusal != nil)
+		return fmt.Errorf("%s with status %s, has a refusal: %v", t.name, e.Status, e.Refusal != nil)
 	}
 	return nil
 }

@@ -26,10 +26,10 @@ type Frame struct {
 func (f Frame) Check() error {
 	for _, s := range [...]struct{ what, text string }{{"name", f.Name}, {"id", f.ID}} {
 		if at := strings.IndexAny(s.text, "\r\n\x00"); at >= 0 {
-			return fmt.Errorf("frame: its %s has the byte %#02x at %d", s.what, s.text[at], at)
+			return fmt.Errorf("frame: %s has the byte %#02x at %d", s.what, s.text[at], at)
 		}
 		if !utf8.ValidString(s.text) {
-			return fmt.Errorf("frame: its %s is not UTF-8", s.what)
+			return fmt.Errorf("frame: %s is not UTF-8", s.what)
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var dotFile = flag.String("dot", "", "the state graph of tla/Work_graph.cfg as TLC dumps it: write testdata/work_edges.txt from it")
+var dotFile = flag.String("dot", "", "state graph of tla/Work_graph.cfg as dumped by TLC; rewrites testdata/work_edges.txt")
 
 const (
 	edgesFile = "testdata/work_edges.txt"
@@ -56,7 +56,7 @@ func TestTransitionsMatchModel(t *testing.T) {
 	}
 	head, rest, _ := strings.Cut(strings.TrimRight(readFile(t, edgesFile), "\n"), "\n")
 	if head != "model "+sum {
-		t.Errorf("%s is of another model; tla/README.md says how to make it anew", edgesFile)
+		t.Errorf("%s belongs to another model; tla/README.md describes how to regenerate it", edgesFile)
 	}
 	model := strings.Split(rest, "\n")
 	tables := slices.Concat(tableEdges("run", Statuses(), Transition), tableEdges("tool", ToolStatuses(), ToolTransition),
@@ -64,16 +64,16 @@ func TestTransitionsMatchModel(t *testing.T) {
 	slices.Sort(tables)
 	for _, edge := range tables {
 		if !slices.Contains(model, edge) {
-			t.Errorf("the tables allow a step that the model never takes: %s", edge)
+			t.Errorf("transition in the tables, but not in the model: %s", edge)
 		}
 	}
 	for _, edge := range model {
 		if !slices.Contains(tables, edge) {
-			t.Errorf("the model takes a step that the tables refuse: %s", edge)
+			t.Errorf("transition in the model, but not in the tables: %s", edge)
 		}
 	}
 	if !slices.IsSorted(model) || len(slices.Compact(slices.Clone(model))) != len(tables) {
-		t.Errorf("%d steps in the tables, %d in %s", len(tables), len(model), edgesFile)
+		t.Errorf("%d transitions in the tables, %d in %s", len(tables), len(model), edgesFile)
 	}
 }
 
@@ -125,7 +125,7 @@ func transitionsOf(t *testing.T, text string) []string {
 		from, ok1 := states[m[1]]
 		to, ok2 := states[m[2]]
 		if !ok1 || !ok2 || len(from.tool) != len(to.tool) || len(from.appr) != len(to.appr) || len(to.tool) == 0 {
-			t.Fatalf("%s: a state is not as expected", m[0])
+			t.Fatalf("%s: unexpected format of a state", m[0])
 		}
 		add("run", from.run, to.run)
 		for i := range to.tool {
@@ -185,7 +185,7 @@ func hashFiles(t *testing.T, paths ...string) string {
 func TestToolAndApprovalStatuses(t *testing.T) {
 	for _, s := range ToolStatuses() {
 		if again, err := ParseToolStatus(s.String()); err != nil || again != s {
-			t.Errorf("%s reads as %v, %v", s, again, err)
+			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
 		if s.Ended() != (len(toolTransitions[s]) == 0) {
 			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), toolTransitions[s])
@@ -196,7 +196,7 @@ func TestToolAndApprovalStatuses(t *testing.T) {
 	}
 	for _, s := range ApprovalStatuses() {
 		if again, err := ParseApprovalStatus(s.String()); err != nil || again != s {
-			t.Errorf("%s reads as %v, %v", s, again, err)
+			t.Errorf("%s parses as %v, %v", s, again, err)
 		}
 		if s.Ended() != (len(approvalTransitions[s]) == 0) {
 			t.Errorf("%s ended: %v, followed by %v", s, s.Ended(), approvalTransitions[s])
@@ -204,15 +204,15 @@ func TestToolAndApprovalStatuses(t *testing.T) {
 	}
 	for _, text := range []string{"", "created", "DONE", "unknown(0)"} {
 		if s, err := ParseToolStatus(text); err == nil {
-			t.Errorf("%q reads as the tool call's %s", text, s)
+			t.Errorf("%q parses as the tool call's %s", text, s)
 		}
 		if s, err := ParseApprovalStatus(text); err == nil {
-			t.Errorf("%q reads as the approval's %s", text, s)
+			t.Errorf("%q parses as the approval's %s", text, s)
 		}
 	}
 	want := "a tool call cannot go from BLOCKED to DISPATCHED; an approval cannot go from REJECTED to APPROVED"
 	got := fmt.Sprint(ToolTransition(ToolStatusBlocked, ToolStatusDispatched), "; ", ApprovalTransition(ApprovalStatusRejected, ApprovalStatusApproved))
 	if got != want {
-		t.Errorf("refused with %q, want %q", got, want)
+		t.Errorf("got errors %q, want %q", got, want)
 	}
 }

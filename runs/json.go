@@ -255,7 +255,7 @@ func Decode(b []byte) (Event, error) {
 		for at < min(len(b), len(encoded)) && b[at] == encoded[at] {
 			at++
 		}
-		return Event{}, fmt.Errorf("event: byte %d: not as it would be written here", at)
+		return Event{}, fmt.Errorf("event: byte %d: not in canonical form", at)
 	}
 	return e, nil
 }
@@ -290,9 +290,9 @@ func describeJSONError(err error) string {
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		return fmt.Sprintf("byte %d %s: unknown member", semantic.ByteOffset, semantic.JSONPointer)
 	case errors.As(err, &semantic):
-		return fmt.Sprintf("byte %d %s: a value of another kind is wanted", semantic.ByteOffset, semantic.JSONPointer)
+		return fmt.Sprintf("byte %d %s: value of the wrong type", semantic.ByteOffset, semantic.JSONPointer)
 	default:
-		return "not JSON: it ends too early"
+		return "not JSON: unexpected end"
 	}
 }
 
@@ -402,14 +402,14 @@ func parseInto[F, T any](err *error, to *T, from F, parse func(F) (T, error)) {
 func fromMillis(ms int64) (actor.Duration, error) {
 	const maxMillis = int64(1<<63-1) / int64(time.Millisecond)
 	if ms < 0 || ms > maxMillis {
-		return 0, fmt.Errorf("%d is no span of milliseconds", ms)
+		return 0, fmt.Errorf("%d: invalid duration in milliseconds", ms)
 	}
 	return actor.Duration(ms) * time.Millisecond, nil
 }
 
 func parseChain(texts []string) ([]actor.ID, error) {
 	if len(texts) > actor.ChainMax {
-		return nil, fmt.Errorf("a chain of %d", len(texts))
+		return nil, fmt.Errorf("chain of %d actors", len(texts))
 	}
 	var chain []actor.ID
 	for _, text := range texts {

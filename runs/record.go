@@ -114,10 +114,10 @@ func (r *Record) apply(e *Event) error {
 	case r.Seq == 0:
 		r.Run, r.Created, r.Attempt, r.Status = e.Run, e.At, 1, Running
 	case e.Run != r.Run:
-		return fmt.Errorf("belongs to another run than %s", r.Run)
+		return fmt.Errorf("does not belong to run %s", r.Run)
 	}
 	if e.Seq != r.Seq+1 {
-		return fmt.Errorf("comes after event %d", r.Seq)
+		return fmt.Errorf("does not follow event %d", r.Seq)
 	}
 	if r.Status.Ended() {
 		return fmt.Errorf("%s, but the run is %s", e.Type, r.Status)
@@ -171,7 +171,7 @@ func (r *Record) update(e *Event) error {
 	case AgentChildDone:
 		i := slices.IndexFunc(r.Children, func(c Child) bool { return c.Run == e.Child && c.Status == 0 })
 		if i < 0 {
-			return fmt.Errorf("no call to run %s is out", e.Child)
+			return fmt.Errorf("no pending call to run %s", e.Child)
 		}
 		c := &r.Children[i]
 		c.Ended, c.Status, c.Refusal = e.At, e.Status, e.Refusal
@@ -181,7 +181,7 @@ func (r *Record) update(e *Event) error {
 	case ToolResult:
 		i := slices.Index(r.openTools, at)
 		if i < 0 {
-			return fmt.Errorf("no tool is out at %d.%d", at.step, at.index)
+			return fmt.Errorf("no pending tool at %d.%d", at.step, at.index)
 		}
 		r.openTools = slices.Delete(r.openTools, i, i+1)
 	case WaitOpened:
@@ -189,7 +189,7 @@ func (r *Record) update(e *Event) error {
 	case SignalReceived, WaitExpired:
 		i := slices.IndexFunc(r.Waits, func(w Wait) bool { return w.position == at && w.Name == e.Name })
 		if i < 0 {
-			return fmt.Errorf("no wait for %s is open at %d.%d", e.Name, at.step, at.index)
+			return fmt.Errorf("no open wait for %s at %d.%d", e.Name, at.step, at.index)
 		}
 		r.Waits = slices.Delete(r.Waits, i, i+1)
 	case Attempt:

@@ -80,7 +80,7 @@ func TestTransitionsAgainstModel(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				if run.ends > 1 || tool.ends > 1 || approval.ends > 1 {
-					t.Fatalf("ended more than once: %+v, %+v, %+v", run, tool, approval)
+					t.Fatalf("more than one end: %+v, %+v, %+v", run, tool, approval)
 				}
 			},
 		})
@@ -104,7 +104,7 @@ func (w *walk[S]) step(t *rapid.T, all []S, table func(from, to S) error, allowe
 	for _, to := range all {
 		want := !w.ended && allowed(&w.model, to)
 		if err := table(w.state, to); (err == nil) != want {
-			t.Fatalf("from %s to %s: %v, and the facts are %+v", w.state, to, err, w.model)
+			t.Fatalf("from %s to %s: %v, the model is %+v", w.state, to, err, w.model)
 		}
 		if want {
 			options = append(options, to)
