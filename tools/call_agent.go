@@ -27,7 +27,7 @@ const callAgentSchema = `{
     },
     "message": {
       "type": "string",
-      "description": "What to tell it."
+      "description": "The message for the agent."
     },
     "timeout_ms": {
       "type": "integer",
@@ -60,7 +60,7 @@ func planCallAgent(input []byte, ec ExecutionContext) (actor.Ask, *Result) {
 		return refuse(invalid(CallAgent, "", "want an object")) // unreachable: the schema has accepted the input
 	}
 	if ec.Dispatcher == nil {
-		return refuse(actor.Refuse(actor.Unavailable, "%s: no dispatcher is wired here, so no agent can be called", CallAgent))
+		return refuse(actor.Refuse(actor.Unavailable, "%s: no dispatcher in this context, agents cannot be called", CallAgent))
 	}
 	return ec.Dispatcher.InvokeWithTimeout(in.AgentID, actor.HandleMessageFull, actor.Text(in.Message), millis(in.TimeoutMS)), nil
 }
@@ -88,13 +88,13 @@ func checkCall(ask actor.Ask, ec ExecutionContext) (actor.Ask, *Result) {
 // needs only the identity of the caller.
 func PlanCall(ask actor.Ask, self actor.ID) (actor.Ask, *Result) {
 	if ask.Timeout < 0 {
-		return refuse(invalid(ask.Kind.String(), "timeout", "a time-out cannot be below 0"))
+		return refuse(invalid(ask.Kind.String(), "timeout", "want a timeout of at least 0"))
 	}
 	if _, err := Target(ask.Name, self); err != nil {
 		return refuse(invalid(CallAgent, "agent_id", err.Error()))
 	}
 	if n := actor.SizeOf(ask.Parts); n > actor.MessageBytesMax {
-		return refuse(invalid(CallAgent, "message", fmt.Sprintf("%d bytes are over %d", n, actor.MessageBytesMax)))
+		return refuse(invalid(CallAgent, "message", fmt.Sprintf("%d bytes exceed the maximum of %d", n, actor.MessageBytesMax)))
 	}
 	if ask.Operation == "" {
 		ask.Operation = actor.HandleMessageFull

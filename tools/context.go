@@ -51,7 +51,7 @@ func chainOf(call actor.Call) []string {
 // Check returns a refusal if a field is missing or disagrees with Call.
 func (ec *ExecutionContext) Check() *actor.Refusal {
 	missing := func(field string) *actor.Refusal {
-		return actor.Refuse(actor.Unavailable, "the tool context has no %s: the place that made it left it out", field)
+		return actor.Refuse(actor.Unavailable, "incomplete tool context: %s: missing or wrong", field)
 	}
 	switch {
 	case ec.Call.To == actor.ID{}:

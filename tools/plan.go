@@ -15,7 +15,7 @@ import (
 // It is a pure function of the registry and its arguments.
 func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result) {
 	if ask.Timeout < 0 {
-		return refuse(invalid(ask.Kind.String(), "timeout", "a time-out cannot be below 0"))
+		return refuse(invalid(ask.Kind.String(), "timeout", "want a timeout of at least 0"))
 	}
 	switch ask.Kind {
 	case actor.AskCall:
@@ -24,7 +24,7 @@ func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result)
 		return r.planTool(ask, ec)
 	case actor.AskWork:
 		if ask.Work == nil {
-			return refuse(invalid("work", "work", "there is no function"))
+			return refuse(invalid("work", "work", "function is missing"))
 		}
 		return checkName(ask)
 	case actor.AskWait, actor.AskModel, actor.AskInvoke:
@@ -32,7 +32,7 @@ func (r *Registry) Plan(ec ExecutionContext, ask actor.Ask) (actor.Ask, *Result)
 	case actor.AskSleep:
 		return ask, nil
 	default:
-		return refuse(actor.Refuse(actor.Invalid, "an ask of kind %s", ask.Kind))
+		return refuse(actor.Refuse(actor.Invalid, "unsupported ask of kind %s", ask.Kind))
 	}
 }
 
@@ -76,7 +76,7 @@ func (t *Tool) runContextHandler(input []byte, ec ExecutionContext, timeout acto
 	case asked.Kind == actor.AskCall:
 		asked, result = checkCall(asked, ec)
 	case asked.Kind != actor.AskSleep:
-		return refuse(actor.Refuse(actor.Unavailable, "%s: it comes to an ask of kind %s: only a call or a sleep is served", t.Name, asked.Kind))
+		return refuse(actor.Refuse(actor.Unavailable, "%s: handler returned an ask of kind %s: want a call or a sleep", t.Name, asked.Kind))
 	}
 	if result == nil && asked.Timeout == 0 {
 		asked.Timeout = timeout

@@ -84,10 +84,10 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 	}
 	at, taken := r.search(t.Name)
 	if taken {
-		return fmt.Errorf("tool %s is registered already", t.Name)
+		return fmt.Errorf("tool %s is already registered", t.Name)
 	}
 	if len(r.tools) == ToolsMax {
-		return fmt.Errorf("tool %s is one more than %d", t.Name, ToolsMax)
+		return fmt.Errorf("tool %s: want at most %d tools", t.Name, ToolsMax)
 	}
 	s, err := compile(t.Schema)
 	if err != nil {
@@ -104,16 +104,16 @@ func (r *Registry) RegisterBuiltin(t Tool) error {
 func (t *Tool) check() error {
 	for _, b := range []byte(t.Name) {
 		if !('a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || b == '.' || b == '_' || b == '-') {
-			return fmt.Errorf("a name has only letters, digits, '.', '_' and '-'")
+			return fmt.Errorf("name: want only letters, digits, '.', '_' and '-'")
 		}
 	}
 	switch {
 	case t.Name == "" || len(t.Name) > NameBytesMax:
 		return fmt.Errorf("want a name of 1 to %d characters", NameBytesMax)
 	case (t.Handler == nil) == (t.ContextHandler == nil):
-		return fmt.Errorf("want a Handler or a ContextHandler, one of the two")
+		return fmt.Errorf("want either a Handler or a ContextHandler")
 	case t.Timeout < 0:
-		return fmt.Errorf("time-out %v is below 0", t.Timeout)
+		return fmt.Errorf("negative timeout %v", t.Timeout)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 		return Refused(unknownTool(name))
 	}
 	if t.Handler == nil {
-		return Refused(actor.Refuse(actor.Invalid, "%s: an agent asks for it in its turn; the world cannot run it", name))
+		return Refused(actor.Refuse(actor.Invalid, "%s: only a turn can run this tool", name))
 	}
 	if refusal := t.checkRun(input, ec); refusal != nil {
 		return Refused(refusal)
@@ -154,7 +154,7 @@ func (r *Registry) Execute(ctx context.Context, name string, input []byte, ec Ex
 	}()
 	result = t.Handler(ctx, input)
 	if n := actor.SizeOf(result.Parts); n > ResultBytesMax {
-		return Refused(actor.Refuse(actor.Rejected, "%s: its result of %d bytes is over %d", name, n, ResultBytesMax))
+		return Refused(actor.Refuse(actor.Rejected, "%s: result of %d bytes exceeds the maximum of %d", name, n, ResultBytesMax))
 	}
 	return result
 }

@@ -33,7 +33,7 @@ type schema = jsonschema.Schema
 // compile compiles a schema without external references.
 func compile(text string) (*schema, error) {
 	if len(text) > SchemaBytesMax {
-		return nil, fmt.Errorf("%d bytes are over %d", len(text), SchemaBytesMax)
+		return nil, fmt.Errorf("%d bytes exceed the maximum of %d", len(text), SchemaBytesMax)
 	}
 	doc, p := parse([]byte(text))
 	if p != nil {
@@ -63,7 +63,7 @@ func (refLoader) Load(url string) (any, error) {
 // by location, then by message, because the validator reports them in map order.
 func (t *Tool) validate(input []byte) *actor.Refusal {
 	if len(input) > InputBytesMax {
-		return invalid(t.Name, "", fmt.Sprintf("%d bytes are over %d", len(input), InputBytesMax))
+		return invalid(t.Name, "", fmt.Sprintf("%d bytes exceed the maximum of %d", len(input), InputBytesMax))
 	}
 	value, p := parse(input)
 	if p != nil {
@@ -75,7 +75,7 @@ func (t *Tool) validate(input []byte) *actor.Refusal {
 	}
 	var failed *jsonschema.ValidationError
 	if !errors.As(err, &failed) {
-		return invalid(t.Name, "", "does not fit its schema")
+		return invalid(t.Name, "", "violates its schema")
 	}
 	all := slices.Compact(slices.SortedFunc(slices.Values(leafProblems(failed)), problem.compare))
 	messages := make([]string, 0, len(all))
@@ -149,14 +149,14 @@ func leafProblems(e *jsonschema.ValidationError) []problem {
 	case *kind.MaxLength:
 		return here("want at most %d characters, got %d", k.Want, k.Got)
 	case *kind.Pattern:
-		return here("want what matches %s", k.Want)
+		return here("want a match of %s", k.Want)
 	case *kind.Enum:
 		return here("want one of %v", k.Want)
 	case *kind.Const:
 		return here("want %v", k.Want)
 	default:
 		if path := e.ErrorKind.KeywordPath(); len(path) > 0 {
-			return here("does not fulfil %s", path[0])
+			return here("violates %s", path[0])
 		}
 		return here("is not allowed")
 	}
@@ -172,7 +172,7 @@ func parse(b []byte) (any, *problem) {
 		if _, err = p.dec.ReadToken(); errors.Is(err, io.EOF) {
 			return value, nil
 		} else if err == nil {
-			err = errors.New("one value, and then another")
+			err = errors.New("want one value, got more")
 		}
 	}
 	return nil, p.problem(err)
@@ -199,7 +199,7 @@ func (p *parser) value() (any, error) {
 		text := token.String()
 		number, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsInf(number, 0) {
-			return nil, fmt.Errorf("%.40s is no number that can be held", text)
+			return nil, fmt.Errorf("%.40s is out of the range of a float", text)
 		}
 		return number, nil
 	case '{':
@@ -238,12 +238,12 @@ func (p *parser) problem(err error) *problem {
 		pointer = syntax.JSONPointer
 		what = fmt.Sprintf("not JSON after byte %d: %v", syntax.ByteOffset, syntax.Err)
 		if errors.Is(err, jsontext.ErrDuplicateName) {
-			what = "is there twice"
+			what = "occurs twice"
 		}
 	} else if errors.Is(err, io.EOF) {
 		what = "want JSON, got nothing"
 	} else if errors.Is(err, io.ErrUnexpectedEOF) {
-		what = "not JSON: it ends too early"
+		what = "not JSON: unexpected end"
 	}
 	return &problem{strings.Join(slices.Collect(pointer.Tokens()), "/"), what}
 }

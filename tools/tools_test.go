@@ -55,7 +55,7 @@ func TestPlanCallAgent(t *testing.T) {
 	} {
 		ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, c.input))
 		if done != nil {
-			t.Errorf("%s: %v", c.input, done.Refusal)
+			t.Errorf("%s: got refusal %v", c.input, done.Refusal)
 			continue
 		}
 		want := actor.Ask{Kind: actor.AskCall, Name: c.target, Operation: actor.HandleMessageFull, Parts: actor.Text(c.text), Timeout: c.within}
@@ -77,12 +77,12 @@ func TestCallAgentInputErrors(t *testing.T) {
 		{`{"agent_id":"helper","message":"hi","timeout_ms":-5}`, "timeout_ms", "call_agent: timeout_ms: want at least 1, got -5"},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":"30"}`, "timeout_ms", "call_agent: timeout_ms: want integer, got string"},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":1.5}`, "timeout_ms", "call_agent: timeout_ms: want integer, got number"},
-		{`{"agent_id":"helper","message":"hi","timeout_ms":1e999}`, "timeout_ms", "call_agent: timeout_ms: 1e999 is no number that can be held"},
+		{`{"agent_id":"helper","message":"hi","timeout_ms":1e999}`, "timeout_ms", "call_agent: timeout_ms: 1e999 is out of the range of a float"},
 		{`{"agent_id":"helper","message":"hi","timeout_ms":NaN}`, "timeout_ms", "not JSON after byte"},
 		{`{"agent_id":"helper","message":"hi","timeout":5,"b":1}`, "b", "call_agent: b: is unknown; timeout: is unknown"},
-		{`{"agent_id":"helper","message":"hi","message":"ho"}`, "message", "call_agent: message: is there twice"},
+		{`{"agent_id":"helper","message":"hi","message":"ho"}`, "message", "call_agent: message: occurs twice"},
 		{`{"Agent_ID":"helper","message":"hi"}`, "Agent_ID", "Agent_ID: is unknown; agent_id: is missing"},
-		{`{"agent_id":"helper","message":"hi"}{}`, "", "call_agent: one value, and then another"},
+		{`{"agent_id":"helper","message":"hi"}{}`, "", "call_agent: want one value, got more"},
 		{`{"agent_id":"helper","message":"hi"} x`, "", "not JSON after byte"},
 		{`{"agent_id":"helper","message":"hi"`, "", "not JSON"},
 		{`["helper","hi"]`, "", "call_agent: want object, got array"},
@@ -95,7 +95,7 @@ func TestCallAgentInputErrors(t *testing.T) {
 		{`{"agent_id":"helper/","message":"hi"}`, "agent_id", "want 1 to 64 characters"},
 		{`{"agent_id":"other/helper/s-1","message":"hi"}`, "agent_id", "only letters"},
 		{`{"agent_id":"..","message":"hi"}`, "agent_id", "not a name"},
-		{`{"agent_id":"helper","message":"` + strings.Repeat("x", tools.InputBytesMax) + `"}`, "", "are over 1048576"},
+		{`{"agent_id":"helper","message":"` + strings.Repeat("x", tools.InputBytesMax) + `"}`, "", "exceed the maximum of 1048576"},
 	} {
 		input := fmt.Sprintf("%.80s", c.input)
 		ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, c.input))
@@ -108,7 +108,7 @@ func TestCallAgentInputErrors(t *testing.T) {
 			t.Errorf("%s: got %+v, want %q at %q", input, refusal, c.want, c.field)
 		}
 		if !reflect.DeepEqual(ask, actor.Ask{}) {
-			t.Errorf("%s: refused, and asks for %+v", input, ask)
+			t.Errorf("%s: refused, but returned ask %+v", input, ask)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestIncompleteContextIsRefused(t *testing.T) {
 	}
 	if ec.AgentID != "planner" || ec.ProjectID != "p-7" || ec.CallDepth != 1 || !slices.Equal(ec.CallChain, []string{"root/s-1"}) ||
 		ec.Left != 40*time.Second || ec.Call.ID != call.ID || ec.Dispatcher == nil {
-		t.Errorf("context %+v", ec)
+		t.Errorf("got context %+v", ec)
 	}
 	r := tools.NewRegistry()
 	for wire, cut := range map[string]func(*tools.ExecutionContext){
@@ -168,14 +168,14 @@ func TestIncompleteContextIsRefused(t *testing.T) {
 		cut(&ec)
 		_, done := r.Plan(ec, askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi"}`))
 		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, wire) {
-			t.Errorf("%s cut: %+v", wire, done)
+			t.Errorf("without %s: got %+v", wire, done)
 		}
 	}
 	late := fullContext()
 	late.Left = 0
 	_, done := registryWithUpper(t).Plan(late, askTool("text.upper", `{}`))
 	if done == nil || done.Refusal.Reason != actor.Deadline || !strings.Contains(done.Refusal.Error(), "timeout") {
-		t.Errorf("time left cut: %+v", done)
+		t.Errorf("without time left: %+v", done)
 	}
 }
 
@@ -190,7 +190,7 @@ func registryWithUpper(t *testing.T) *tools.Registry {
 		Handler: func(_ context.Context, input []byte) tools.Result {
 			switch {
 			case strings.Contains(string(input), "panic"):
-				panic("as told")
+				panic("test")
 			case strings.Contains(string(input), "flood"):
 				return tools.Text(strings.Repeat("x", tools.ResultBytesMax+1))
 			}
@@ -212,14 +212,14 @@ func TestPlanAndExecuteHandler(t *testing.T) {
 	own := askTool("text.upper", `{}`)
 	own.Timeout = time.Second
 	if ask, _ := r.Plan(fullContext(), own); ask.Timeout != time.Second {
-		t.Errorf("its own time became %v", ask.Timeout)
+		t.Errorf("timeout became %v, want 1s", ask.Timeout)
 	}
 	if ask, done := r.Plan(fullContext(), actor.Ask{Kind: actor.AskTool, Name: "text.upper"}); done != nil || string(ask.Parts[0].Bytes) != "{}" {
 		t.Errorf("without input: %+v, %v", ask, done)
 	}
 	result := r.Execute(context.Background(), "text.upper", ask.Parts[0].Bytes, fullContext())
 	if result.Refusal != nil || string(result.Parts[0].Bytes) != `{"TEXTS":["A"]}` || result.Parts[0].Media != actor.MediaJSON {
-		t.Errorf("result %+v", result)
+		t.Errorf("got result %+v", result)
 	}
 }
 
@@ -234,10 +234,10 @@ func TestToolFailuresAreRefusals(t *testing.T) {
 		want        string
 	}{
 		{"text.lower", `{}`, fullContext(), actor.NotFound, `no tool is named "text.lower"`},
-		{"call_agent", `{}`, fullContext(), actor.Invalid, "the world cannot run it"},
+		{"call_agent", `{}`, fullContext(), actor.Invalid, "only a turn can run"},
 		{"text.upper", `{"texts":["toolong"]}`, fullContext(), actor.Invalid, "text.upper: texts/0: want at most 5 characters, got 7"},
-		{"text.upper", `{"texts":["panic"]}`, fullContext(), actor.Unavailable, "text.upper: panic: as told"},
-		{"text.upper", `{"texts":["flood"]}`, fullContext(), actor.Rejected, "is over 1048576"},
+		{"text.upper", `{"texts":["panic"]}`, fullContext(), actor.Unavailable, "text.upper: panic: test"},
+		{"text.upper", `{"texts":["flood"]}`, fullContext(), actor.Rejected, "exceeds the maximum of 1048576"},
 		{"text.upper", `{}`, cut, actor.Unavailable, "project_id"},
 	} {
 		result := r.Execute(context.Background(), c.name, []byte(c.input), c.ec)
@@ -246,11 +246,11 @@ func TestToolFailuresAreRefusals(t *testing.T) {
 		}
 	}
 	if _, done := r.Plan(fullContext(), askTool("text.lower", `{}`)); done == nil || done.Refusal.Reason != actor.NotFound {
-		t.Errorf("planned: %+v", done)
+		t.Errorf("Plan of an unknown tool: got %+v", done)
 	}
 	blob := actor.Ask{Kind: actor.AskTool, Name: "text.upper", Parts: []actor.Part{{Blob: actor.HashOf(nil)}}}
 	if _, done := r.Plan(fullContext(), blob); done == nil || done.Refusal.Reason != actor.Invalid {
-		t.Errorf("a blob as input: %+v", done)
+		t.Errorf("a blob as input: got %+v", done)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestPlanOtherAsks(t *testing.T) {
 		{Kind: actor.AskWork, Work: work},
 	} {
 		if _, done := r.Plan(fullContext(), ask); done == nil || done.Refusal.Reason != actor.Invalid {
-			t.Errorf("%+v: %v", ask, done)
+			t.Errorf("%+v: got %v, want Invalid", ask, done)
 		}
 	}
 }
@@ -308,21 +308,21 @@ func TestRegisterInvalidTool(t *testing.T) {
 		want   string
 	}{
 		{func(t *tools.Tool) { t.Name = "" }, "want a name"},
-		{func(t *tools.Tool) { t.Name = "a b" }, "a name has only"},
+		{func(t *tools.Tool) { t.Name = "a b" }, "name: want only"},
 		{func(t *tools.Tool) { t.Name = strings.Repeat("x", 129) }, "want a name of 1 to 128"},
-		{func(t *tools.Tool) { t.Name = tools.CallAgent }, "registered already"},
-		{func(t *tools.Tool) { t.Handler = nil }, "one of the two"},
+		{func(t *tools.Tool) { t.Name = tools.CallAgent }, "already registered"},
+		{func(t *tools.Tool) { t.Handler = nil }, "want either"},
 		{func(t *tools.Tool) {
 			t.ContextHandler = func([]byte, tools.ExecutionContext) (actor.Ask, *tools.Result) { return actor.Ask{}, nil }
-		}, "one of the two"},
-		{func(t *tools.Tool) { t.Timeout = -1 }, "below 0"},
+		}, "want either"},
+		{func(t *tools.Tool) { t.Timeout = -1 }, "negative timeout"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"array"}` }, `"type": "object"`},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object"` }, "not JSON"},
-		{func(t *tools.Tool) { t.Schema = `{"type":"object","type":"object"}` }, "is there twice"},
+		{func(t *tools.Tool) { t.Schema = `{"type":"object","type":"object"}` }, "occurs twice"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object","required":"x"}` }, "required"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object","$ref":"https://example.com/s.json"}` }, "outside the schema"},
 		{func(t *tools.Tool) { t.Schema = `{"type":"object","$ref":"file:///etc/passwd"}` }, "outside the schema"},
-		{func(t *tools.Tool) { t.Schema = `{"type":"object"}` + strings.Repeat(" ", tools.SchemaBytesMax) }, "are over"},
+		{func(t *tools.Tool) { t.Schema = `{"type":"object"}` + strings.Repeat(" ", tools.SchemaBytesMax) }, "exceed the maximum"},
 	} {
 		tool := good
 		c.change(&tool)
@@ -339,7 +339,7 @@ func TestRegisterInvalidTool(t *testing.T) {
 		names = append(names, tool.Name)
 	}
 	if !slices.Equal(names, []string{tools.CallAgent, "x"}) {
-		t.Errorf("tools %v", names)
+		t.Errorf("got tools %v", names)
 	}
 }
 
@@ -356,7 +356,7 @@ func TestTargetUsesCallersKey(t *testing.T) {
 	} {
 		id, err := tools.Target(c.name, planner)
 		if (err == nil) != (c.want != "") || err == nil && id.String() != c.want {
-			t.Errorf("%s: %s, %v, want %s", c.name, id, err, c.want)
+			t.Errorf("%s: got %s, %v, want %s", c.name, id, err, c.want)
 		}
 	}
 	if id, _ := tools.Target("helper", actor.ID{Tenant: "acme", Agent: "a", Key: "k"}); id.String() != "acme/helper/k" {
@@ -370,7 +370,7 @@ func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input [
 	ask, done := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
 	again, doneAgain := r.Plan(fullContext(), askTool(tools.CallAgent, string(input)))
 	if !reflect.DeepEqual(ask, again) || !reflect.DeepEqual(done, doneAgain) {
-		t.Fatalf("%q: twice, and not the same", input)
+		t.Fatalf("%q: two different results", input)
 	}
 	if done == nil {
 		if _, err := tools.Target(ask.Name, planner); err != nil || ask.Kind != actor.AskCall || ask.Timeout < 0 {
@@ -379,13 +379,13 @@ func checkPlan(t interface{ Fatalf(string, ...any) }, r *tools.Registry, input [
 		return
 	}
 	if done.Refusal == nil || done.Refusal.Reason != actor.Invalid {
-		t.Fatalf("%q: %+v", input, done)
+		t.Fatalf("%q: got %+v, want Invalid", input, done)
 	}
 	var e actor.Encoder
 	e.Refusal(done.Refusal)
 	d := actor.NewDecoder(e.Buf)
 	if d.Refusal(); d.End() != nil {
-		t.Fatalf("%q: the refusal does not travel: %v", input, d.Err())
+		t.Fatalf("%q: the refusal cannot be decoded: %v", input, d.Err())
 	}
 }
 
@@ -416,7 +416,7 @@ func TestRegistryConcurrentReads(t *testing.T) {
 				_, call := r.Plan(fullContext(), askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi","timeout_ms":0}`))
 				_, tool := r.Plan(fullContext(), askTool("text.upper", `{"texts":["a","toolong"]}`))
 				if call == nil || tool == nil {
-					t.Error("bad input was planned")
+					t.Error("invalid input was accepted")
 				}
 			}
 			done <- true
