@@ -80,7 +80,7 @@ type (
 // Invoke returns the request that starts a run at the agent.
 func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 	if len(in.Messages) > MessagesMax {
-		return Request{}, actor.Refuse(actor.Invalid, "%d messages are over %d", len(in.Messages), MessagesMax)
+		return Request{}, actor.Refuse(actor.Invalid, "%d messages exceed the maximum of %d", len(in.Messages), MessagesMax)
 	}
 	valid := func(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
 	payload := invokeJSON{Agent: in.Agent, Session: in.Session, Run: in.Run, Input: valid(in.Input), Messages: []invokeMessageJSON{}}
@@ -94,7 +94,7 @@ func (a Agent) Invoke(in Invocation) (Request, *actor.Refusal) {
 	}
 	body := marshal(payload)
 	if len(body) > PromptBytesMax {
-		return Request{}, actor.Refuse(actor.Invalid, "an invocation of %d bytes is over %d", len(body), PromptBytesMax)
+		return Request{}, actor.Refuse(actor.Invalid, "invocation of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)
 	}
 	headers := []Header{
 		{Name: "accept", Value: "text/event-stream"},
@@ -178,7 +178,7 @@ func (d *AgentDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 // End reports the end of the body. It fails if no done event was received.
 func (d *AgentDecoder) End() ([]Delta, *Failure) {
 	if d.failure == nil && !d.done {
-		d.failure = fail(Broken, actor.Unavailable, "%s: the answer stops after %d events without done", d.name, d.events)
+		d.failure = fail(Broken, actor.Unavailable, "%s: response ended after %d events without done", d.name, d.events)
 	}
 	return nil, d.failure
 }
@@ -202,11 +202,11 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		case err != nil:
 			return d.failMalformed(e, "%v", err)
 		case w.Text == nil:
-			return d.failMalformed(e, "it has no text")
+			return d.failMalformed(e, "text is missing")
 		case w.Run != "" && w.Run != d.run:
-			return d.failMalformed(e, "it speaks of the run %.40q", w.Run)
+			return d.failMalformed(e, "run_id %.40q is that of another run", w.Run)
 		case d.jsonBytes+jsonBytesMax(*w.Text) > OutputBytesMax:
-			d.failure = fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.name, OutputBytesMax)
+			d.failure = fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 			return Delta{}
 		}
 		d.jsonBytes += jsonBytesMax(*w.Text)
@@ -224,7 +224,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 		case w.State == "" || len(w.State) > stateBytesMax:
 			return d.failMalformed(e, "want a state of 1 to %d bytes", stateBytesMax)
 		case len(w.Detail) > detailBytesMax:
-			return d.failMalformed(e, "its detail of %d bytes is over %d", len(w.Detail), detailBytesMax)
+			return d.failMalformed(e, "detail of %d bytes exceeds the maximum of %d", len(w.Detail), detailBytesMax)
 		}
 		if w.Detail.Kind() == 'n' {
 			w.Detail = nil
@@ -241,7 +241,7 @@ func (d *AgentDecoder) handleEvent(e runs.Frame) Delta {
 			return d.failMalformed(e, "%v", err)
 		}
 		reported := upstreamError{message: w.Message, code: w.Code}
-		d.failure = fail(Refused, agentReason(w.Code), "%s says%s", d.name, reported.describe())
+		d.failure = fail(Refused, agentReason(w.Code), "%s reported%s", d.name, reported.describe())
 		if d.failure.Refusal.Reason == actor.Busy {
 			d.failure.Refusal.Scope = actor.ScopeCallee
 		}
@@ -267,7 +267,7 @@ func (d *AgentDecoder) finishAnswer(e runs.Frame) {
 	}
 	for _, n := range []int64{u.Input, u.Output, u.Total} {
 		if n < 0 || n > tokensMax {
-			d.failMalformed(e, "usage: %d is no number of tokens", n)
+			d.failMalformed(e, "usage: invalid token count %d", n)
 			return
 		}
 	}
@@ -341,7 +341,7 @@ func (h *Health) Refuse(name string, now actor.Time) *actor.Refusal {
 	if h.Healthy(now) {
 		return nil
 	}
-	refusal := actor.Refuse(actor.Unavailable, "%s is not healthy: its last sign of life was %v ago", name, now.Sub(h.lastSeen).Truncate(time.Second))
+	refusal := actor.Refuse(actor.Unavailable, "%s is unhealthy: last contact %v ago", name, now.Sub(h.lastSeen).Truncate(time.Second))
 	refusal.RetryAfter = max(h.NextPoll().Sub(now), time.Second)
 	return refusal
 }

@@ -33,11 +33,11 @@ type BackoffConfig struct {
 func (c BackoffConfig) Validate() error {
 	switch d := c.orDefaults(); {
 	case d.Base > d.Max:
-		return fmt.Errorf("back-off: base %v is over max %v", d.Base, d.Max)
+		return fmt.Errorf("back-off: base %v exceeds max %v", d.Base, d.Max)
 	case d.OpenFor > d.OpenMax:
-		return fmt.Errorf("back-off: open for %v is over max %v", d.OpenFor, d.OpenMax)
+		return fmt.Errorf("back-off: open for %v exceeds max %v", d.OpenFor, d.OpenMax)
 	case d.RetryPercent > 100:
-		return fmt.Errorf("back-off: %d %% of requests asked again: want at most 100", d.RetryPercent)
+		return fmt.Errorf("back-off: retries of %d %% of requests: want at most 100", d.RetryPercent)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (b *Backoff) Admit(now actor.Time, draw uint64) Pass {
 }
 
 func (b *Backoff) refuse(wait actor.Duration) *actor.Refusal {
-	refusal := actor.Refuse(actor.Unavailable, "left alone after %d failures in a row", b.brokenInARow)
+	refusal := actor.Refuse(actor.Unavailable, "circuit open after %d consecutive failures", b.brokenInARow)
 	refusal.RetryAfter = wait
 	return refusal
 }

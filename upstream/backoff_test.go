@@ -38,12 +38,12 @@ func TestBackoffDoublesWithFullJitter(t *testing.T) {
 		}
 		got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, draw)
 		if wait := got.At.Sub(1000); !got.Again || wait != share {
-			t.Errorf("after %d failures: %v, want %v", i+1, wait, share)
+			t.Errorf("after %d failures: got delay %v, want %v", i+1, wait, share)
 		}
 	}
 	b.Report(1000, upstream.Report{Answered: true}, 0)
 	if got := b.Report(1000, upstream.Report{Failure: broken, By: actor.Forever}, highest); got.At.Sub(1000) != 500*time.Millisecond {
-		t.Errorf("after an answer it still waits %v", got.At.Sub(1000))
+		t.Errorf("delay %v after an answer, want 500ms", got.At.Sub(1000))
 	}
 }
 
@@ -51,21 +51,21 @@ func TestBackoffHonoursRetryAfter(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Forever}, lowest)
 	if advice.At != actor.Time(3*time.Second) {
-		t.Errorf("comes again at %v", time.Duration(advice.At))
+		t.Errorf("retry at %v, want 3s", time.Duration(advice.At))
 	}
 	if p := b.Admit(actor.Time(time.Second), highest); p.Refusal != nil || p.At != actor.Time(3500*time.Millisecond) {
-		t.Errorf("another may go: %+v", p)
+		t.Errorf("admitted before the requested time: %+v", p)
 	}
 	sooner := &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal, After: time.Second}
 	b.Report(0, upstream.Report{Failure: sooner}, lowest)
 	if p := b.Admit(actor.Time(2*time.Second), lowest); p.At != actor.Time(3*time.Second) {
-		t.Errorf("asked for less by another it forgets what it was asked for: %+v", p)
+		t.Errorf("a shorter delay replaced the longer one: %+v", p)
 	}
 	if p := b.Admit(actor.Time(3*time.Second), highest); p != (upstream.Pass{}) {
-		t.Errorf("later it may not: %+v", p)
+		t.Errorf("not admitted after the requested time: %+v", p)
 	}
 	if advice := b.Report(0, upstream.Report{Failure: throttled, By: actor.Time(3 * time.Second)}, lowest); advice.Again {
-		t.Error("it comes again when it is too late")
+		t.Error("retry after By")
 	}
 }
 
@@ -73,10 +73,10 @@ func TestThrottledWithoutRetryAfterDelaysAll(t *testing.T) {
 	b := upstream.NewBackoff(upstream.BackoffConfig{})
 	b.Report(0, upstream.Report{Failure: &upstream.Failure{Class: upstream.Throttled, Refusal: throttled.Refusal}}, middle)
 	if p := b.Admit(0, lowest); p.At != actor.Time(250*time.Millisecond) {
-		t.Errorf("%+v", p)
+		t.Errorf("got admission %+v, want At 250ms", p)
 	}
 	if p := b.Admit(actor.Time(250*time.Millisecond), lowest); p != (upstream.Pass{}) {
-		t.Errorf("%+v", p)
+		t.Errorf("got admission %+v, want immediate", p)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestCircuitBreakerStates(t *testing.T) {
 		case p.Probe:
 			return "probe"
 		case p.Refusal != nil:
-			return "closed for " + p.Refusal.RetryAfter.String()
+			return "open for " + p.Refusal.RetryAfter.String()
 		case p.At > now:
 			return "wait"
 		}
@@ -107,26 +107,26 @@ func TestCircuitBreakerStates(t *testing.T) {
 		{0, &upstream.Report{Failure: refused}, "go"},
 		{1, &upstream.Report{Failure: broken}, "go"},
 		{1, &upstream.Report{Failure: broken}, "go"},
-		{1, &upstream.Report{Failure: broken}, "closed for 5s"},
-		{2, &upstream.Report{Failure: broken}, "closed for 4s"}, // started before the circuit opened
-		{5, nil, "closed for 1s"},
+		{1, &upstream.Report{Failure: broken}, "open for 5s"},
+		{2, &upstream.Report{Failure: broken}, "open for 4s"}, // started before the circuit opened
+		{5, nil, "open for 1s"},
 		{6, nil, "probe"},
-		{6, nil, "closed for 500ms"},
-		{7, &upstream.Report{Failure: broken, Probe: true}, "closed for 10s"},
+		{6, nil, "open for 500ms"},
+		{7, &upstream.Report{Failure: broken, Probe: true}, "open for 10s"},
 		{17, nil, "probe"},
 		{18, &upstream.Report{Probe: true}, "probe"}, // the cancelled probe is replaced
-		{19, &upstream.Report{Failure: broken, Probe: true}, "closed for 20s"},
+		{19, &upstream.Report{Failure: broken, Probe: true}, "open for 20s"},
 		{39, nil, "probe"},
 		{40, &upstream.Report{Answered: true, Probe: true}, "go"},
 		{41, &upstream.Report{Failure: broken}, "go"},
 		{41, &upstream.Report{Failure: broken}, "go"},
-		{41, &upstream.Report{Failure: broken}, "closed for 5s"},
+		{41, &upstream.Report{Failure: broken}, "open for 5s"},
 	} {
 		if c.what != nil {
 			b.Report(second(c.at), *c.what, lowest)
 		}
 		if got := state(second(c.at)); got != c.state {
-			t.Fatalf("at %d s, after %+v: %s, want %s", c.at, c.what, got, c.state)
+			t.Fatalf("at %d s, after %+v: got %s, want %s", c.at, c.what, got, c.state)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestRetryBudgetLimitsRetries(t *testing.T) {
 		}
 	}
 	if retries != 109 { // the initial 10; the credit of the first attempt exceeds the maximum and is lost
-		t.Errorf("%d of 1000 were asked again, want 10 and a tenth of 999", retries)
+		t.Errorf("%d retries of 1000 requests, want 10 plus a tenth of 999", retries)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestBackoffInvariants(t *testing.T) {
 			if rapid.Bool().Draw(t, "admit") {
 				p := b.Admit(now, draw)
 				if admitted := p.Refusal == nil && p.At == 0; admitted && now < requested {
-					t.Fatalf("one goes at %v, before %v", now, requested)
+					t.Fatalf("admitted at %v, want not before %v", now, requested)
 				} else if admitted {
 					out++
 				}
@@ -164,10 +164,10 @@ func TestBackoffInvariants(t *testing.T) {
 					probes++
 				}
 				if p.Refusal != nil && p.Refusal.RetryAfter <= 0 {
-					t.Fatalf("refused without a time to come back: %v", p.Refusal)
+					t.Fatalf("refusal without RetryAfter: %v", p.Refusal)
 				}
 				if probes > 1 {
-					t.Fatal("two probes at once")
+					t.Fatal("two concurrent probes")
 				}
 				continue
 			}
@@ -195,7 +195,7 @@ func TestBackoffInvariants(t *testing.T) {
 			if advice.Again {
 				retries++
 				if advice.At < now || r.Failure == nil {
-					t.Fatalf("%+v after %+v at %v", advice, r, now)
+					t.Fatalf("invalid advice %+v after %+v at %v", advice, r, now)
 				}
 			}
 			if retries > config.RetryBurst+(firsts+9)/10 {
@@ -211,12 +211,12 @@ func TestBackoffConfigValidate(t *testing.T) {
 		want   string
 	}{
 		{upstream.BackoffConfig{}, ""},
-		{upstream.BackoffConfig{Base: time.Minute}, "base 1m0s is over max 30s"},
-		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s is over max 2m0s"},
+		{upstream.BackoffConfig{Base: time.Minute}, "base 1m0s exceeds max 30s"},
+		{upstream.BackoffConfig{OpenFor: time.Hour}, "open for 1h0m0s exceeds max 2m0s"},
 		{upstream.BackoffConfig{RetryPercent: 101}, "101 %"},
 	} {
 		if err := c.config.Validate(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, want %q", c.config, err, c.want)
+			t.Errorf("%+v: got error %v, want %q", c.config, err, c.want)
 		}
 	}
 }

@@ -38,14 +38,14 @@ func TestChunkerBatchesAfterFirst(t *testing.T) {
 		out := c.Add(ms(step.at), step.text)
 		due, held := c.Due()
 		if !slices.Equal(out, step.out) || held != (step.dueAt >= 0) || held && due != ms(step.dueAt) {
-			t.Errorf("at %d, %.10q: %q, due %v %v", step.at, step.text, out, time.Duration(due), held)
+			t.Errorf("at %d, %.10q: got %q, due %v %v", step.at, step.text, out, time.Duration(due), held)
 		}
 	}
 	if out := c.Flush(); !slices.Equal(out, []string{"ä"}) {
-		t.Errorf("%q was held", out)
+		t.Errorf("Flush: got %q, want ä", out)
 	}
 	if out := c.Flush(); out != nil {
-		t.Errorf("%q was held twice", out)
+		t.Errorf("second Flush: got %q, want nothing", out)
 	}
 }
 
@@ -58,10 +58,10 @@ func TestChunkerInvariants(t *testing.T) {
 		take := func(pieces []string) {
 			for _, p := range pieces {
 				if p == "" || len(p) > upstream.ChunkBytesMax || !utf8.ValidString(p) {
-					t.Fatalf("a piece %q", p)
+					t.Fatalf("invalid piece %q", p)
 				}
 				if late := now.Sub(taken[0]); late > upstream.ChunkDelayMax {
-					t.Fatalf("a piece was held for %v", late)
+					t.Fatalf("piece delayed for %v", late)
 				}
 				taken = taken[len(p):]
 				out.WriteString(p)
@@ -81,7 +81,7 @@ func TestChunkerInvariants(t *testing.T) {
 			in.WriteString(text)
 			take(c.Add(now, text))
 			if i == 0 && out.String() != in.String() {
-				t.Fatal("the first text was held back")
+				t.Fatal("the first text was buffered")
 			}
 			if in.Len() == 0 && i == 0 {
 				return
@@ -89,7 +89,7 @@ func TestChunkerInvariants(t *testing.T) {
 		}
 		take(c.Flush())
 		if in.String() != out.String() {
-			t.Fatalf("%q went in, %q came out", in.String(), out.String())
+			t.Fatalf("input %q, output %q", in.String(), out.String())
 		}
 	})
 }

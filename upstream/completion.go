@@ -110,7 +110,7 @@ func jsonBytesMax(text string) int {
 func DecodeCompletion(b []byte) (Completion, error) {
 	var wire completionJSON
 	if len(b) > actor.MessageBytesMax {
-		return Completion{}, fmt.Errorf("completion: %d bytes are over %d", len(b), actor.MessageBytesMax)
+		return Completion{}, fmt.Errorf("completion: %d bytes exceed the maximum of %d", len(b), actor.MessageBytesMax)
 	}
 	if err := unmarshal(b, &wire, json.RejectUnknownMembers(true)); err != nil {
 		return Completion{}, fmt.Errorf("completion: %w", err)
@@ -178,12 +178,12 @@ func (a *Assembler) JSONBytes() int { return a.jsonBytes }
 // models number all their output, others give every call the same index.
 func (a *Assembler) Add(f Fragment) error {
 	if f.Index < NoIndex {
-		return fmt.Errorf("tool call %d: there is none before 0", f.Index)
+		return fmt.Errorf("tool call %d: negative index", f.Index)
 	}
 	n := a.callIndex(f)
 	if n == len(a.calls) {
 		if n == ToolCallsMax {
-			return fmt.Errorf("tool call %d: at most %d are taken", n, ToolCallsMax)
+			return fmt.Errorf("tool call %d: want at most %d calls", n, ToolCallsMax)
 		}
 		a.calls = append(a.calls, partialCall{index: f.Index})
 	}
@@ -195,11 +195,11 @@ func (a *Assembler) Add(f Fragment) error {
 	}{{"id", &c.id, f.ID}, {"name", &c.name, f.Name}} {
 		switch {
 		case len(part.new) > NameBytesMax:
-			return fmt.Errorf("tool call %d: its %s of %d bytes is over %d", n, part.what, len(part.new), NameBytesMax)
+			return fmt.Errorf("tool call %d: %s of %d bytes exceeds the maximum of %d", n, part.what, len(part.new), NameBytesMax)
 		case *part.old == "":
 			*part.old = part.new
 		case part.new != "" && part.new != *part.old:
-			return fmt.Errorf("tool call %d: a second %s, %.40q after %.40q", n, part.what, part.new, *part.old)
+			return fmt.Errorf("tool call %d: second %s %.40q after %.40q", n, part.what, part.new, *part.old)
 		}
 	}
 	a.jsonBytes += jsonBytesMax(f.Arguments)

@@ -18,7 +18,7 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should have said")
+var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts in testdata")
 
 // offeredTools are the tools of each prompt in the transcripts.
 var offeredTools = []upstream.ToolSpec{
@@ -104,28 +104,28 @@ func (h decoded) check() error {
 	for _, d := range h.deltas {
 		text.WriteString(d.Text)
 		if d == (upstream.Delta{}) {
-			return fmt.Errorf("a delta of nothing")
+			return fmt.Errorf("empty delta")
 		}
 	}
 	switch {
 	case text.String() != h.answer.Text && h.failure == nil:
-		return fmt.Errorf("deltas say %q, the answer %q", text.String(), h.answer.Text)
+		return fmt.Errorf("got deltas %q, want the answer %q", text.String(), h.answer.Text)
 	case !strings.HasPrefix(h.answer.Text, text.String()):
-		return fmt.Errorf("deltas say %q, the answer begins %q", text.String(), h.answer.Text)
+		return fmt.Errorf("got deltas %q, want a prefix of the answer %q", text.String(), h.answer.Text)
 	case h.done == (h.failure != nil) || h.done == (h.answer.Finish == upstream.NoFinish):
-		return fmt.Errorf("done %v, finish %s, failure %v", h.done, h.answer.Finish, h.failure)
+		return fmt.Errorf("inconsistent end: done %v, finish %s, failure %v", h.done, h.answer.Finish, h.failure)
 	case h.failure != nil && (h.failure.Class == 0 || h.failure.Refusal.Detail == "" || !utf8.ValidString(h.failure.Refusal.Detail)):
-		return fmt.Errorf("failure %v", h.failure)
+		return fmt.Errorf("invalid failure %v", h.failure)
 	case !h.done && h.answer.Calls != nil:
-		return fmt.Errorf("half an answer with tool calls %v", h.answer.Calls)
+		return fmt.Errorf("incomplete answer with tool calls %v", h.answer.Calls)
 	}
 	b := h.answer.Encode()
 	if len(b) > actor.MessageBytesMax {
-		return fmt.Errorf("an answer of %d bytes", len(b))
+		return fmt.Errorf("encoded answer of %d bytes exceeds the maximum", len(b))
 	}
 	again, err := upstream.DecodeCompletion(b)
 	if err != nil || !reflect.DeepEqual(again, h.answer) {
-		return fmt.Errorf("%+v is written as %s and read as %+v, %v", h.answer, b, again, err)
+		return fmt.Errorf("%+v encodes to %s and decodes to %+v, %v", h.answer, b, again, err)
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func (h decoded) check() error {
 func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 	files, _ := filepath.Glob("testdata/answers/*.txt")
 	if len(files) < 20 {
-		t.Fatalf("%d transcripts", len(files))
+		t.Fatalf("got %d transcripts, want at least 20", len(files))
 	}
 	bytesCut := 0
 	for _, file := range files {
@@ -152,17 +152,17 @@ func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 			if got := whole.String(); *rewrite {
 				os.WriteFile(file, []byte(input+"----\n"+got), 0o644)
 			} else if got != want {
-				t.Errorf("%s\nis heard as\n%swant\n%s", input, got, want)
+				t.Errorf("%s\ndecodes to\n%swant\n%s", input, got, want)
 			}
 			allCuts := make([]int, 0, len(body))
 			for cut := range body {
 				allCuts = append(allCuts, cut)
 				if got := decodeAll(kind, media, body, cut); !sameApartFromChunks(got, whole) {
-					t.Fatalf("cut at %d it is heard as\n%swhole as\n%s", cut, got, whole)
+					t.Fatalf("split at %d: got\n%swant\n%s", cut, got, whole)
 				}
 			}
 			if got := decodeAll(kind, media, body, allCuts...); !sameApartFromChunks(got, whole) {
-				t.Fatalf("byte by byte it is heard as\n%swhole as\n%s", got, whole)
+				t.Fatalf("byte by byte: got\n%swant\n%s", got, whole)
 			}
 			if err := whole.check(); err != nil {
 				t.Error(err)
@@ -170,7 +170,7 @@ func TestDecodersAcrossChunkBoundaries(t *testing.T) {
 			bytesCut += len(body)
 		})
 	}
-	t.Logf("%d answers cut at %d bytes", len(files), bytesCut)
+	t.Logf("%d answers, split at %d offsets", len(files), bytesCut)
 }
 
 func sameApartFromChunks(a, b decoded) bool { return a.String() == b.String() }
@@ -178,14 +178,14 @@ func sameApartFromChunks(a, b decoded) bool { return a.String() == b.String() }
 func parseTranscript(t *testing.T, input string) (kind, media string, body []byte) {
 	lines := strings.Split(strings.TrimSuffix(input, "\n"), "\n")
 	if len(lines) < 2 || !strings.HasPrefix(lines[0], "# ") {
-		t.Fatalf("no story: %q", input)
+		t.Fatalf("no transcript: %q", input)
 	}
 	kind, media, _ = strings.Cut(lines[1], " ")
 	special := strings.NewReplacer("<CR>", "\r", "<BOM>", "\uFEFF", "<FF>", "\xff")
 	for _, line := range lines[2:] {
 		line, ok := strings.CutPrefix(line, "|")
 		if !ok {
-			t.Fatalf("%q: want a line of the answer", line)
+			t.Fatalf("%q: want a line of the body", line)
 		}
 		body = append(body, special.Replace(strings.TrimPrefix(line, " "))+"\n"...)
 	}
@@ -201,26 +201,26 @@ func TestOversizedAnswersAreRefused(t *testing.T) {
 	control := strings.Repeat(`\u0001`, 1<<10)
 	args := `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"` + k + `"}}]}}]}` + "\n\n"
 	for _, c := range []struct{ kind, media, body, want string }{
-		{"model", "text/event-stream", strings.Repeat(chunk(k), 513), "says more than 524288 bytes"},
+		{"model", "text/event-stream", strings.Repeat(chunk(k), 513), "output exceeds 524288 bytes"},
 		{"model", "text/event-stream", strings.Repeat(args, 513), "tool call 0: more than 524288 bytes of arguments"},
 		{"model", "text/event-stream", "data: " + strings.Repeat("x", 1<<20), "a line is longer than 1048576 bytes"},
 		{"model", "text/event-stream", strings.Repeat("data: "+k+"\n", 1025), "an event has more than 1048576 bytes"},
 		{"model", "text/event-stream", strings.Repeat(": "+k+"\n", 17<<10), "a stream is longer than 16777216 bytes"},
-		{"model", "text/event-stream", strings.Repeat(chunk(control), 400) + `data: {"choices":[{"index":0,"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n", "says more than 524288 bytes"},
-		{"model", "application/json", strings.Repeat(" ", 4<<20) + " ", "its answer is over 4194304 bytes"},
-		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+k+`"}`), 513), "says more than 524288 bytes"},
-		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+control+`"}`), 400) + event("done", "{}"), "says more than 524288 bytes"},
+		{"model", "text/event-stream", strings.Repeat(chunk(control), 400) + `data: {"choices":[{"index":0,"finish_reason":"stop"}]}` + "\n\ndata: [DONE]\n\n", "output exceeds 524288 bytes"},
+		{"model", "application/json", strings.Repeat(" ", 4<<20) + " ", "response exceeds 4194304 bytes"},
+		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+k+`"}`), 513), "output exceeds 524288 bytes"},
+		{"agent", "text/event-stream", strings.Repeat(event("delta", `{"text":"`+control+`"}`), 400) + event("done", "{}"), "output exceeds 524288 bytes"},
 		{"agent", "text/event-stream", event("state", `{"state":"`+k+`"}`), "want a state of 1 to 256 bytes"},
-		{"agent", "text/event-stream", event("state", `{"state":"s","detail":"`+strings.Repeat(k, 4)+`"}`), "its detail of 4098 bytes is over 4096"},
+		{"agent", "text/event-stream", event("state", `{"state":"s","detail":"`+strings.Repeat(k, 4)+`"}`), "detail of 4098 bytes exceeds the maximum of 4096"},
 		{"agent", "text/event-stream", strings.Repeat(event("nonsense", k), 17<<10), "a stream is longer than 16777216 bytes"},
 	} {
 		h := decodeAll(c.kind, c.media, []byte(c.body), len(c.body)/3, len(c.body)/2)
 		if h.failure == nil || !strings.Contains(h.failure.Refusal.Detail, c.want) {
-			t.Errorf("%s of %d bytes: %v, want %q", c.kind, len(c.body), h.failure, c.want)
+			t.Errorf("%s of %d bytes: got failure %v, want %q", c.kind, len(c.body), h.failure, c.want)
 			continue
 		}
 		if giant := !strings.Contains(c.want, "want a state") && !strings.Contains(c.want, "detail") && !strings.Contains(c.want, "tool call"); giant && h.failure.Class != upstream.Refused {
-			t.Errorf("%s: %s, though it would be no smaller another time", c.want, h.failure.Class)
+			t.Errorf("%s: got class %s, want refused", c.want, h.failure.Class)
 		}
 		if err := h.check(); err != nil {
 			t.Errorf("%s: %v", c.want, err)
@@ -231,7 +231,7 @@ func TestOversizedAnswersAreRefused(t *testing.T) {
 func TestDecoderRejectsContentType(t *testing.T) {
 	for _, kind := range []string{"model", "agent"} {
 		if _, failure := newDecoder(kind, "text/html; charset=utf-8"); failure == nil || failure.Class != upstream.Broken || !strings.Contains(failure.Refusal.Detail, `"text/html"`) {
-			t.Errorf("%s: %v", kind, failure)
+			t.Errorf("%s: got failure %v, want one for text/html", kind, failure)
 		}
 		if _, failure := newDecoder(kind, " Text/Event-Stream ; charset=utf-8"); failure != nil {
 			t.Errorf("%s: %v", kind, failure.Refusal)
@@ -261,7 +261,7 @@ func FuzzAnswers(f *testing.F) {
 			t.Fatal(err)
 		}
 		if got := decodeAll(kind, media, body, clamp(cut, len(body))); !sameApartFromChunks(got, whole) {
-			t.Errorf("cut at %d it is heard as\n%swhole as\n%s", clamp(cut, len(body)), got, whole)
+			t.Errorf("split at %d: got\n%swant\n%s", clamp(cut, len(body)), got, whole)
 		}
 	})
 }
@@ -289,7 +289,7 @@ func FuzzAssembler(f *testing.F) {
 				legal = (fragment.ID == "" || c.ID == "" || c.ID == fragment.ID) && (fragment.Name == "" || c.Name == "" || c.Name == fragment.Name)
 			}
 			if err := a.Add(fragment); (err == nil) != legal {
-				t.Fatalf("%+v after %+v: %v", fragment, want, err)
+				t.Fatalf("fragment %+v after %+v: got error %v", fragment, want, err)
 			}
 			if !legal {
 				return
@@ -310,7 +310,7 @@ func FuzzAssembler(f *testing.F) {
 		}
 		got, err := a.Calls()
 		if (err == nil) != legal || legal && !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v, want %+v, legal %v", got, err, want, legal)
+			t.Errorf("got %+v, error %v, want %+v, legal %v", got, err, want, legal)
 		}
 	})
 }
@@ -343,7 +343,7 @@ func TestAppendStreamRoundTrip(t *testing.T) {
 		body := upstream.AppendStream(nil, c, rapid.IntRange(1, 30).Draw(t, "cut"))
 		h := decodeAll("model", "text/event-stream", body, rapid.IntRange(0, len(body)).Draw(t, "at"))
 		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
-			t.Fatalf("%s\nis heard as %+v, %v\nwant %+v", body, h.answer, h.failure, c)
+			t.Fatalf("%s\ndecodes to %+v, %v\nwant %+v", body, h.answer, h.failure, c)
 		}
 		if err := h.check(); err != nil {
 			t.Fatal(err)
@@ -352,7 +352,7 @@ func TestAppendStreamRoundTrip(t *testing.T) {
 		half := body[:rapid.IntRange(0, len(body)-len("data: [DONE]\n\n")).Draw(t, "half")]
 		h = decodeAll("model", "text/event-stream", half)
 		if h.done && h.answer.Text != c.Text {
-			t.Fatalf("%s\nis taken for the whole of %q", half, c.Text)
+			t.Fatalf("%s\ndecodes to the complete answer %q", half, c.Text)
 		}
 		if err := h.check(); err != nil {
 			t.Fatal(err)
@@ -363,21 +363,21 @@ func TestAppendStreamRoundTrip(t *testing.T) {
 func TestDecodeCompletionIsStrict(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{``, "want JSON, got nothing"},
-		{`{"text":"a"`, "ends too early"},
+		{`{"text":"a"`, "unexpected end"},
 		{`{"text":"a","text":"b"}`, "duplicate"},
 		{`{"text":"a","more":1}`, "unknown member"},
-		{`{"text":7}`, "another kind"},
+		{`{"text":7}`, "wrong type"},
 		{`{"text":"a"} {}`, "byte 13"},
 		{strings.Repeat("[", 65), "byte 64: nests deeper than 64 levels"},
-		{strings.Repeat(" ", 1<<20) + "{}", "are over"},
+		{strings.Repeat(" ", 1<<20) + "{}", "exceed the maximum"},
 	} {
 		if _, err := upstream.DecodeCompletion([]byte(c.line)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%.40s: %v, want %q", c.line, err, c.want)
+			t.Errorf("%.40s: got error %v, want %q", c.line, err, c.want)
 		}
 	}
 	// Brackets inside a string do not count as nesting, wherever its quotes end.
 	deep := `\"` + strings.Repeat("[{", 99) + `\\`
 	if c, err := upstream.DecodeCompletion([]byte(`{"text":"` + deep + `"}`)); err != nil || strings.Count(c.Text, "[") != 99 {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("brackets in a string: got %+v, error %v", c, err)
 	}
 }

@@ -39,12 +39,12 @@ func AllowLoopback() []string { return []string{"127.0.0.0/8", "::1"} }
 func NewEgress(allow []string) (Egress, error) {
 	var e Egress
 	if len(allow) > AllowMax {
-		return Egress{}, fmt.Errorf("allow: %d entries are over %d", len(allow), AllowMax)
+		return Egress{}, fmt.Errorf("allow: %d entries exceed the maximum of %d", len(allow), AllowMax)
 	}
 	for _, text := range allow {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			if p != p.Masked() || p.Addr().Is4In6() {
-				return Egress{}, fmt.Errorf("allow: %q has bits beyond its length: write %s", text, p.Masked())
+				return Egress{}, fmt.Errorf("allow: %q has bits beyond the prefix length: want %s", text, p.Masked())
 			}
 			e.prefixes = append(e.prefixes, p)
 			continue
@@ -76,9 +76,9 @@ func ParseHost(host string) (name string, addr netip.Addr, err error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		switch {
 		case addr.Zone() != "":
-			return "", netip.Addr{}, errors.New("an address with a zone means something else on each machine")
+			return "", netip.Addr{}, errors.New("address with a zone, which is valid on one machine only")
 		case addr.Is4In6():
-			return "", netip.Addr{}, fmt.Errorf("write it as %s", addr.Unmap())
+			return "", netip.Addr{}, fmt.Errorf("IPv4-mapped address: want %s", addr.Unmap())
 		}
 		return "", addr, nil
 	}
@@ -101,14 +101,14 @@ func checkHostName(host string) error {
 		return fmt.Errorf("want a host of 1 to %d bytes", hostBytesMax)
 	}
 	if strings.HasSuffix(host, ".") {
-		return errors.New("it ends in a dot")
+		return errors.New("ends in a dot")
 	}
 	if strings.Trim(host, digitBytes+letterBytes+"-_.") != "" {
-		return errors.New("a host has letters, digits, '-', '_' and '.' only; write others as xn--")
+		return errors.New("want only letters, digits, '-', '_' and '.'; encode others as xn--")
 	}
 	for label := range strings.SplitSeq(host, ".") {
 		if label == "" || len(label) > labelBytesMax || label[0] == '-' || label[len(label)-1] == '-' {
-			return fmt.Errorf("between dots want 1 to %d letters and digits", labelBytesMax)
+			return fmt.Errorf("want 1 to %d letters and digits between dots", labelBytesMax)
 		}
 	}
 	// Some parsers accept a name with a numeric last label as an address in decimal,
@@ -116,7 +116,7 @@ func checkHostName(host string) error {
 	last := strings.ToLower(host[strings.LastIndexByte(host, '.')+1:])
 	hex, isHex := strings.CutPrefix(last, "0x")
 	if strings.Trim(last, digitBytes) == "" || isHex && strings.Trim(hex, digitBytes+"abcdef") == "" {
-		return errors.New("it ends in a number, and is no address: want four numbers from 0 to 255, as 192.0.2.1")
+		return errors.New("ends in a number, but is no address: want four numbers from 0 to 255, as in 192.0.2.1")
 	}
 	return nil
 }
@@ -130,9 +130,9 @@ var nonPublic = []struct {
 }{
 	{netip.MustParsePrefix("0.0.0.0/8"), "this host", false},
 	{netip.MustParsePrefix("10.0.0.0/8"), "private", true},
-	{netip.MustParsePrefix("100.64.0.0/10"), "shared behind a carrier", true},
+	{netip.MustParsePrefix("100.64.0.0/10"), "carrier-grade NAT", true},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback", true},
-	{netip.MustParsePrefix("168.63.129.16/32"), "a cloud's own", false},
+	{netip.MustParsePrefix("168.63.129.16/32"), "a cloud service address", false},
 	{netip.MustParsePrefix("169.254.0.0/16"), "link-local", false},
 	{netip.MustParsePrefix("172.16.0.0/12"), "private", true},
 	{netip.MustParsePrefix("192.0.0.0/24"), "reserved", false},
@@ -172,7 +172,7 @@ func (e Egress) Check(host string, addrs []netip.Addr) error {
 	named := slices.Contains(e.names, strings.ToLower(host))
 	for _, a := range addrs {
 		if what := e.forbiddenRange(a.Unmap(), named); what != "" && !mutant.On("egress-unchecked-after-dns") {
-			return fmt.Errorf("%.253s: its address is %s, and that is not allowed here", host, what)
+			return fmt.Errorf("%.253s: its address is %s, which is not allowed", host, what)
 		}
 	}
 	return nil

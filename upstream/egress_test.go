@@ -45,8 +45,8 @@ func TestParseHost(t *testing.T) {
 		{"256.256.256.256", "", "", "ends in a number"},
 		{"1.2.3.4.5", "", "", "ends in a number"},
 		{"a.0x", "", "", "ends in a number"},
-		{"::ffff:127.0.0.1", "", "", "write it as 127.0.0.1"},
-		{"::ffff:7f00:1", "", "", "write it as 127.0.0.1"},
+		{"::ffff:127.0.0.1", "", "", "want 127.0.0.1"},
+		{"::ffff:7f00:1", "", "", "want 127.0.0.1"},
 		{"fe80::1%eth0", "", "", "zone"},
 		{"[fe80::1%eth0]", "", "", "zone"},
 		{"[127.0.0.1]", "", "", "brackets"},
@@ -73,7 +73,7 @@ func TestParseHost(t *testing.T) {
 			wantAddr = netip.MustParseAddr(c.addr)
 		}
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || name != c.name || addr != wantAddr {
-			t.Errorf("%q: %q %v, %v, want %q %q %q", c.host, name, addr, err, c.name, c.addr, c.want)
+			t.Errorf("%q: got %q %v, %v, want %q %q %q", c.host, name, addr, err, c.name, c.addr, c.want)
 		}
 	}
 }
@@ -100,21 +100,21 @@ var publicAddrs = strings.Fields(`
 func TestEgressAllowsOnlyPublicAddresses(t *testing.T) {
 	var none upstream.Egress
 	for _, text := range nonPublicAddrs {
-		if err := none.Check("h", []netip.Addr{netip.MustParseAddr(text)}); err == nil || !strings.Contains(err.Error(), "not allowed here") || strings.Contains(err.Error(), text+" ") {
-			t.Errorf("%s: %v", text, err)
+		if err := none.Check("h", []netip.Addr{netip.MustParseAddr(text)}); err == nil || !strings.Contains(err.Error(), "which is not allowed") || strings.Contains(err.Error(), text+" ") {
+			t.Errorf("%s: got error %v", text, err)
 		}
 	}
 	public := netip.MustParseAddr("8.8.8.8")
 	for _, text := range publicAddrs {
 		if err := none.Check("h", []netip.Addr{public, netip.MustParseAddr(text)}); err != nil {
-			t.Errorf("%s: %v", text, err)
+			t.Errorf("%s: got error %v", text, err)
 		}
 	}
 	for _, addrs := range [][]netip.Addr{
 		nil, {{}}, {public, netip.MustParseAddr("10.0.0.1")}, {netip.MustParseAddr("10.0.0.1"), public}, {netip.MustParseAddr("2a00::1%eth0")},
 	} {
 		if none.Check("h", addrs) == nil {
-			t.Errorf("%v may be reached", addrs)
+			t.Errorf("%v is allowed", addrs)
 		}
 	}
 }
@@ -146,23 +146,23 @@ func TestEgressAllowList(t *testing.T) {
 		{"x.agents.internal", "10.2.0.0", false},
 	} {
 		if err := e.Check(c.host, []netip.Addr{netip.MustParseAddr(c.addr)}); (err == nil) != c.allowed {
-			t.Errorf("%s at %s: %v", c.host, c.addr, err)
+			t.Errorf("%s at %s: got error %v", c.host, c.addr, err)
 		}
 	}
 	for _, c := range []struct{ allow, want string }{
-		{"10.0.0.1/8", "write 10.0.0.0/8"},
-		{"::ffff:10.0.0.0/104", "beyond its length"},
+		{"10.0.0.1/8", "want 10.0.0.0/8"},
+		{"::ffff:10.0.0.0/104", "beyond the prefix length"},
 		{"", "want a prefix"},
 		{"*.internal", "want a prefix"},
 		{"127.1", "ends in a number"},
 		{"10.0.0.0/33", "want a prefix"},
 	} {
 		if _, err := upstream.NewEgress([]string{c.allow}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q: %v, want %q", c.allow, err, c.want)
+			t.Errorf("%q: got error %v, want %q", c.allow, err, c.want)
 		}
 	}
 	if _, err := upstream.NewEgress(make([]string, upstream.AllowMax+1)); err == nil {
-		t.Error("more than AllowMax")
+		t.Error("more than AllowMax entries accepted")
 	}
 }
 
@@ -179,10 +179,10 @@ func TestNoSpellingReachesLoopback(t *testing.T) {
 			return
 		}
 		if name != "" {
-			t.Fatalf("%s is taken for a name", host)
+			t.Fatalf("%s is accepted as a name", host)
 		}
 		if err := (upstream.Egress{}).Check(host, []netip.Addr{addr}); err == nil {
-			t.Fatalf("%s may be reached", host)
+			t.Fatalf("%s is allowed", host)
 		}
 	})
 }
@@ -215,18 +215,18 @@ func FuzzURL(f *testing.F) {
 		}
 		u, err := url.Parse(text)
 		if err != nil {
-			t.Fatalf("%q is taken, and cannot be read: %v", text, err)
+			t.Fatalf("%q is accepted, but url.Parse fails: %v", text, err)
 		}
 		name, addr, err := upstream.ParseHost(u.Hostname())
 		switch {
 		case err != nil || (name == "") != addr.IsValid():
-			t.Fatalf("%q is taken, and its host %q is not: %q %v %v", text, u.Hostname(), name, addr, err)
+			t.Fatalf("%q is accepted, but its host %q is not: %q %v %v", text, u.Hostname(), name, addr, err)
 		case name != "" && (parsesAsInetAton(name) || net.ParseIP(name) != nil):
-			t.Fatalf("%q: some read %q as an address", text, name)
+			t.Fatalf("%q: the name %q is an address for other parsers", text, name)
 		case name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "":
-			t.Fatalf("%q: %q is no name", text, name)
+			t.Fatalf("%q: invalid name %q", text, name)
 		case addr.IsValid() && net.ParseIP(u.Hostname()) == nil:
-			t.Fatalf("%q: some do not read %q as an address", text, u.Hostname())
+			t.Fatalf("%q: net.ParseIP rejects the address %q", text, u.Hostname())
 		}
 	})
 }
@@ -239,7 +239,7 @@ func FuzzTarget(f *testing.F) {
 			return
 		}
 		if again, err := upstream.DecodeTarget(target.Encode()); err != nil || again != target {
-			t.Fatalf("%s: %+v, and then %+v, %v", b, target, again, err)
+			t.Fatalf("%s decodes to %+v, then to %+v, %v", b, target, again, err)
 		}
 	})
 }

@@ -240,7 +240,7 @@ func (x *Exchange) Step(now actor.Time, in Input, pace Pacer, draw uint64) []Op 
 	}
 	m := exchangeStep{x, now, pace, draw}
 	if _, begin := in.(Begin); begin {
-		invariant.Check(x.phase == notStarted, "upstream: an exchange begins twice")
+		invariant.Check(x.phase == notStarted, "upstream: exchange has already begun")
 		x.phase = waiting
 		x.phaseDeadline = now
 	}
@@ -265,7 +265,7 @@ type exchangeStep struct {
 func (m exchangeStep) apply(in Input) {
 	switch in := in.(type) {
 	case Cancel:
-		m.abort(actor.Refuse(in.Reason, "%s: nobody waits for the answer any more", m.order.Who))
+		m.abort(actor.Refuse(in.Reason, "%s: the response is no longer needed", m.order.Who))
 	case Head:
 		if m.isCurrent(in.Attempt, awaitingHead) {
 			m.onHead(in)
@@ -308,9 +308,9 @@ func (m exchangeStep) fireTimers() {
 	case waiting:
 		m.startAttempt()
 	case awaitingHead:
-		m.failAttempt(fail(Broken, actor.Unavailable, "%s: no answer within %v", m.order.Who, m.limits.Head))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: no response within %v", m.order.Who, m.limits.Head))
 	case readingBody:
-		m.interrupt(fail(Broken, actor.Unavailable, "%s: silent for %v in the middle of its answer", m.order.Who, m.limits.Idle))
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: no data for %v during the response", m.order.Who, m.limits.Idle))
 	case readingErrorBody:
 		m.failWithStatus()
 	}
@@ -326,7 +326,7 @@ func (m exchangeStep) startAttempt() {
 		refusal.Detail = actor.Refuse(refusal.Reason, "%s: %s", m.order.Who, refusal.Detail).Detail
 		m.finish(&refusal)
 	case pass.At >= m.order.Deadline && pass.At > m.now:
-		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s wants to be left alone for longer than there is time", m.order.Who))
+		m.finish(actor.RefuseBusy(actor.ScopeCallee, pass.At.Sub(m.now), "%s requested a delay beyond the deadline", m.order.Who))
 	case pass.At > m.now:
 		m.phaseDeadline = pass.At
 	default:
@@ -345,7 +345,7 @@ func (m exchangeStep) onHead(in Head) {
 		return
 	}
 	if coding := lookup(in.Headers, "content-encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
-		m.failAttempt(fail(Broken, actor.Unavailable, "%s: content coding %.40q was not asked for", m.order.Who, coding))
+		m.failAttempt(fail(Broken, actor.Unavailable, "%s: unexpected content coding %.40q", m.order.Who, coding))
 		return
 	}
 	decoder, failure := m.order.Decode(lookup(in.Headers, "content-type"))
@@ -423,7 +423,7 @@ func (m exchangeStep) onLoss(in Loss) {
 	case !in.Sent:
 		m.failAttempt(fail(Unreached, actor.Unavailable, "%s cannot be reached: %s", m.order.Who, detail))
 	default:
-		m.interrupt(fail(Broken, actor.Unavailable, "%s: the connection broke: %s", m.order.Who, detail))
+		m.interrupt(fail(Broken, actor.Unavailable, "%s: connection lost: %s", m.order.Who, detail))
 	}
 }
 
@@ -464,7 +464,7 @@ func (m exchangeStep) failAttempt(f *Failure) {
 		m.phase, m.phaseDeadline, m.decoder = waiting, advice.At, nil
 		m.ops = append(m.ops, Again{len(m.attempts), *f, advice.At})
 	case uncertain:
-		m.finish(actor.Refuse(actor.Unknown, "%s; whether it did what it was asked is unknown", f.Refusal.Detail))
+		m.finish(actor.Refuse(actor.Unknown, "%s; the request may have been processed", f.Refusal.Detail))
 	default:
 		m.finish(f.Refusal)
 	}

@@ -37,18 +37,18 @@ func formatOp(op upstream.Op) string {
 		return fmt.Sprintf("close %d", op.Attempt)
 	case upstream.PassOn:
 		if op.Delta.State != "" {
-			return fmt.Sprintf("pass on the state %s %s", op.Delta.State, op.Delta.Detail)
+			return fmt.Sprintf("forward state %s %s", op.Delta.State, op.Delta.Detail)
 		}
-		return fmt.Sprintf("pass on %q", op.Delta.Text)
+		return fmt.Sprintf("forward %q", op.Delta.Text)
 	case upstream.Again:
-		return fmt.Sprintf("again at %v, since %d was %s: %s", time.Duration(op.At), op.Attempt, op.Failure.Class, op.Failure.Refusal.Detail)
+		return fmt.Sprintf("retry at %v, attempt %d was %s: %s", time.Duration(op.At), op.Attempt, op.Failure.Class, op.Failure.Refusal.Detail)
 	case upstream.Ended:
 		o := op.Outcome
 		text := fmt.Sprintf("ended with %q", o.Completion.Text)
 		if o.Refusal != nil {
 			text += fmt.Sprintf(", %s", o.Refusal.Error())
 			if o.Refusal.RetryAfter > 0 {
-				text += fmt.Sprintf(" (come back after %v)", o.Refusal.RetryAfter)
+				text += fmt.Sprintf(" (retry after %v)", o.Refusal.RetryAfter)
 			}
 		} else {
 			text += ", " + o.Completion.Finish.String()
@@ -81,7 +81,7 @@ func formatOp(op upstream.Op) string {
 func TestExchanges(t *testing.T) {
 	files, _ := filepath.Glob("testdata/exchanges/*.txt")
 	if len(files) < 10 {
-		t.Fatalf("%d transcripts", len(files))
+		t.Fatalf("got %d transcripts, want at least 10", len(files))
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestExchanges(t *testing.T) {
 			if *rewrite {
 				os.WriteFile(file, []byte(got), 0o644)
 			} else if got != string(text) {
-				t.Errorf("plays as\n%s\nwant\n%s", got, text)
+				t.Errorf("got\n%s\nwant\n%s", got, text)
 			}
 		})
 	}
@@ -147,7 +147,7 @@ func replay(t *testing.T, transcript string) string {
 		case "tick":
 			in = upstream.Tick{}
 		default:
-			t.Fatalf("%q: want one of the commands", line)
+			t.Fatalf("%q: unknown command", line)
 		}
 		late := x.Late()
 		ops := x.Step(actor.Time(time.Duration(ms)*time.Millisecond), in, pace, highest)
@@ -155,7 +155,7 @@ func replay(t *testing.T, transcript string) string {
 			fmt.Fprintf(&b, "    %s\n", formatOp(op))
 		}
 		if x.Late() > late {
-			fmt.Fprintf(&b, "    too late\n")
+			fmt.Fprintf(&b, "    ignored\n")
 		}
 		if due, ok := x.NextDeadline(); ok {
 			fmt.Fprintf(&b, "    due at %v\n", time.Duration(due))
@@ -170,10 +170,10 @@ func TestErrorBodyIsBounded(t *testing.T) {
 	x.Step(0, upstream.Head{Attempt: 1, Status: 400}, pace, 0)
 	piece := upstream.Bytes{Attempt: 1, Bytes: make([]byte, 60<<10)}
 	if ops := x.Step(0, piece, pace, 0); len(ops) != 0 {
-		t.Fatalf("after 60 KiB: %v", ops)
+		t.Fatalf("after 60 KiB: got %v, want no operations", ops)
 	}
 	if ops := x.Step(0, piece, pace, 0); len(ops) != 2 || formatOp(ops[0]) != "close 1" {
-		t.Fatalf("after 120 KiB: %v", ops)
+		t.Fatalf("after 120 KiB: got %v, want close and end", ops)
 	}
 }
 
@@ -203,24 +203,24 @@ func TestExchangeInvariants(t *testing.T) {
 				switch op := op.(type) {
 				case upstream.Send:
 					if sends++; op.Attempt != sends || open != 0 || passed || now >= deadline {
-						t.Fatalf("%s at %v, %d open, passed on %v", formatOp(op), now, open, passed)
+						t.Fatalf("%s at %v, with attempt %d open, forwarded %v", formatOp(op), now, open, passed)
 					}
 					open = sends
 				case upstream.Close:
 					if op.Attempt != open {
-						t.Fatalf("%s, open is %d", formatOp(op), open)
+						t.Fatalf("%s, but attempt %d is open", formatOp(op), open)
 					}
 					open = 0
 				case upstream.PassOn:
 					passed = true
 				case upstream.Again:
 					if kind == "agent" && op.Failure.Class == upstream.Broken {
-						t.Fatalf("%s, though it may have acted", formatOp(op))
+						t.Fatalf("%s, although the request may have been processed", formatOp(op))
 					}
 				case upstream.Ended:
 					ends++
 					if open != 0 || (op.Outcome.Refusal == nil) != (op.Outcome.Completion.Finish != upstream.NoFinish) || len(op.Outcome.Attempts) != sends {
-						t.Fatalf("%s with %d open", formatOp(op), open)
+						t.Fatalf("%s with attempt %d open, or an inconsistent outcome", formatOp(op), open)
 					}
 				}
 			}
@@ -262,7 +262,7 @@ func TestExchangeInvariants(t *testing.T) {
 			step(upstream.Tick{})
 		}
 		if ends != 1 {
-			t.Fatalf("ended %d times", ends)
+			t.Fatalf("got %d ends, want 1", ends)
 		}
 	})
 }

@@ -264,7 +264,7 @@ func (e upstreamError) describe() string {
 
 // failure returns the failure for an error within a response.
 func (e upstreamError) failure(name string) *Failure {
-	f := fail(Broken, actor.Unavailable, "%s broke off with an error%s", name, e.describe())
+	f := fail(Broken, actor.Unavailable, "%s sent an error%s", name, e.describe())
 	if class := e.retryClass(); class != 0 {
 		f.Class = class
 	}

@@ -36,15 +36,15 @@ func unmarshal(b []byte, v any, options ...json.Options) error {
 	var semantic *json.SemanticError
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("not JSON: it ends too early")
+		return errors.New("not JSON: unexpected end")
 	case errors.As(err, &syntax):
 		return fmt.Errorf("byte %d%s: %w", syntax.ByteOffset, memberPath(syntax.JSONPointer), syntax.Err)
 	case errors.As(err, &semantic) && errors.Is(err, json.ErrUnknownName):
 		return fmt.Errorf("byte %d%s: unknown member", semantic.ByteOffset, memberPath(semantic.JSONPointer))
 	case errors.As(err, &semantic):
-		return fmt.Errorf("byte %d%s: a value of another kind is wanted", semantic.ByteOffset, memberPath(semantic.JSONPointer))
+		return fmt.Errorf("byte %d%s: value of the wrong type", semantic.ByteOffset, memberPath(semantic.JSONPointer))
 	default:
-		return errors.New("it cannot be read")
+		return errors.New("invalid value")
 	}
 }
 

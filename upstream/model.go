@@ -99,7 +99,7 @@ func (d *ModelDecoder) Decode(b []byte) (deltas []Delta, failure *Failure) {
 	}
 	if d.parser == nil {
 		if len(d.body)+len(b) > BodyBytesMax {
-			d.fail(Refused, actor.Rejected, "%s: its answer is over %d bytes", d.name, BodyBytesMax)
+			d.fail(Refused, actor.Rejected, "%s: response exceeds %d bytes", d.name, BodyBytesMax)
 		} else {
 			d.body = append(d.body, b...)
 		}
@@ -244,12 +244,12 @@ func (d *ModelDecoder) decodeChunk(b []byte) string {
 		return ""
 	}
 	if d.parser == nil && len(w.Choices) == 0 {
-		return d.failMalformed("an answer without choices")
+		return d.failMalformed("response without choices")
 	}
 	var text strings.Builder
 	for i, c := range w.Choices {
 		if c.Index != 0 || d.parser == nil && i > 0 {
-			return d.failMalformed("choice %d: one was asked for", max(c.Index, i))
+			return d.failMalformed("choice %d: want a single choice", max(c.Index, i))
 		}
 		content := c.Delta
 		if d.parser == nil {
@@ -261,7 +261,7 @@ func (d *ModelDecoder) decodeChunk(b []byte) string {
 		}
 		if f := parseFinish(c.Finish); f != NoFinish {
 			if d.finish != NoFinish && d.finish != f {
-				return d.failMalformed("finishes with %s, and then with %s", d.finish, f)
+				return d.failMalformed("two finish reasons, %s and %s", d.finish, f)
 			}
 			d.finish = f
 		}
@@ -275,7 +275,7 @@ func (d *ModelDecoder) setUsage(u wireUsage) bool {
 	}
 	for _, n := range []int64{u.Input, u.Output, u.Total} {
 		if n < 0 || n > tokensMax {
-			d.failMalformed("usage: %d is no number of tokens", n)
+			d.failMalformed("usage: invalid token count %d", n)
 			return false
 		}
 	}
@@ -288,7 +288,7 @@ func (d *ModelDecoder) setUsage(u wireUsage) bool {
 func (d *ModelDecoder) addContent(content wireContent) string {
 	text := string(content.Content) + content.Refusal
 	if d.finish != NoFinish && (text != "" || len(content.Calls) > 0) {
-		return d.failMalformed("goes on after its finish %s", d.finish)
+		return d.failMalformed("more output after finish reason %s", d.finish)
 	}
 	for i, w := range content.Calls {
 		f := Fragment{Index: NoIndex, ID: w.ID, Name: w.Function.Name, Arguments: w.Function.Arguments}
@@ -296,7 +296,7 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 		case d.parser == nil: // each call is complete
 			f.Index = i
 		case w.Index != nil && *w.Index < 0:
-			return d.failMalformed("tool call %d: there is none before 0", *w.Index)
+			return d.failMalformed("tool call %d: negative index", *w.Index)
 		case w.Index != nil:
 			f.Index = *w.Index
 		}
@@ -306,7 +306,7 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 	}
 	d.jsonBytes += jsonBytesMax(text)
 	if d.jsonBytes+d.calls.JSONBytes() > OutputBytesMax {
-		d.fail(Refused, actor.Rejected, "%s: it says more than %d bytes", d.name, OutputBytesMax)
+		d.fail(Refused, actor.Rejected, "%s: output exceeds %d bytes", d.name, OutputBytesMax)
 		return ""
 	}
 	d.text.WriteString(text)
@@ -317,7 +317,7 @@ func (d *ModelDecoder) addContent(content wireContent) string {
 // invalid tool calls.
 func (d *ModelDecoder) finishAnswer() {
 	if d.finish == NoFinish {
-		d.fail(Broken, actor.Unavailable, "%s: the answer stops after %d bytes of text without a reason to finish", d.name, d.text.Len())
+		d.fail(Broken, actor.Unavailable, "%s: response ended after %d bytes of text without a finish reason", d.name, d.text.Len())
 		return
 	}
 	calls, err := d.calls.Calls()

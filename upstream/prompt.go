@@ -103,15 +103,15 @@ func (p *Prompt) Check() error { return p.check(checkObject) }
 func (p *Prompt) check(schema func([]byte) error) error {
 	switch {
 	case len(p.Messages) == 0:
-		return fmt.Errorf("a prompt without messages")
+		return fmt.Errorf("prompt without messages")
 	case len(p.Messages) > MessagesMax:
-		return fmt.Errorf("%d messages are over %d", len(p.Messages), MessagesMax)
+		return fmt.Errorf("%d messages exceed the maximum of %d", len(p.Messages), MessagesMax)
 	case len(p.Tools) > ToolsMax:
-		return fmt.Errorf("%d tools are over %d", len(p.Tools), ToolsMax)
+		return fmt.Errorf("%d tools exceed the maximum of %d", len(p.Tools), ToolsMax)
 	case len(p.Model) > NameBytesMax:
-		return fmt.Errorf("a model's name of %d bytes is over %d", len(p.Model), NameBytesMax)
+		return fmt.Errorf("model name of %d bytes exceeds the maximum of %d", len(p.Model), NameBytesMax)
 	case p.MaxTokens < 0 || p.MaxTokens > MaxTokensMax:
-		return fmt.Errorf("%d tokens at most: want 0 to %d", p.MaxTokens, MaxTokensMax)
+		return fmt.Errorf("max_tokens %d: want 0 to %d", p.MaxTokens, MaxTokensMax)
 	case p.Temperature != nil && !(*p.Temperature >= 0 && *p.Temperature <= 2):
 		return fmt.Errorf("temperature %v: want 0 to 2", *p.Temperature)
 	}
@@ -140,19 +140,19 @@ func (p *Prompt) check(schema func([]byte) error) error {
 func (m *Message) check(asked map[string]bool) error {
 	switch {
 	case m.Role == 0 || int(m.Role) >= len(roleNames):
-		return fmt.Errorf("of unknown role %d", m.Role)
+		return fmt.Errorf("unknown role %d", m.Role)
 	case len(m.Calls) > 0 && m.Role != Assistant:
-		return fmt.Errorf("tool calls by a %s", m.Role)
+		return fmt.Errorf("tool calls in a message of role %s", m.Role)
 	case len(m.Calls) > ToolCallsMax:
-		return fmt.Errorf("%d tool calls are over %d", len(m.Calls), ToolCallsMax)
+		return fmt.Errorf("%d tool calls exceed the maximum of %d", len(m.Calls), ToolCallsMax)
 	case (m.CallID != "") != (m.Role == Tool):
-		return fmt.Errorf("a %s and a call id %.40q: want the id in a tool's message and nowhere else", m.Role, m.CallID)
+		return fmt.Errorf("role %s with call id %.40q: want a call id in tool messages only", m.Role, m.CallID)
 	case m.Role == Tool && !asked[m.CallID]:
-		return fmt.Errorf("answers the call %.40q, which nobody made", m.CallID)
+		return fmt.Errorf("result of unknown call %.40q", m.CallID)
 	}
 	for _, c := range m.Calls {
 		if c.ID == "" || len(c.ID) > NameBytesMax || c.Name == "" || len(c.Name) > NameBytesMax {
-			return fmt.Errorf("a tool call: want an id and a name of 1 to %d bytes", NameBytesMax)
+			return fmt.Errorf("tool call: want an id and a name of 1 to %d bytes", NameBytesMax)
 		}
 		asked[c.ID] = true
 	}
@@ -171,7 +171,7 @@ func (p *Prompt) Encode() []byte {
 func DecodePrompt(b []byte) (Prompt, error) {
 	var w wirePrompt
 	if len(b) > PromptBytesMax {
-		return Prompt{}, fmt.Errorf("prompt: %d bytes are over %d", len(b), PromptBytesMax)
+		return Prompt{}, fmt.Errorf("prompt: %d bytes exceed the maximum of %d", len(b), PromptBytesMax)
 	}
 	if err := unmarshal(b, &w, json.RejectUnknownMembers(true)); err != nil {
 		return Prompt{}, fmt.Errorf("prompt: %w", err)
@@ -348,12 +348,12 @@ func (m Model) Request(p Prompt) (Request, *actor.Refusal) {
 	case "max_completion_tokens":
 		w.MaxTokens, w.MaxCompletionTokens = 0, w.MaxTokens
 	default:
-		return Request{}, actor.Refuse(actor.Invalid, "max_tokens is called max_tokens or max_completion_tokens, not %.40q", m.MaxTokensName)
+		return Request{}, actor.Refuse(actor.Invalid, "name of max_tokens: want max_tokens or max_completion_tokens, got %.40q", m.MaxTokensName)
 	}
 	w.Stream, w.StreamOptions = true, &wireStreamOptions{IncludeUsage: true}
 	body := marshal(w)
 	if len(body) > PromptBytesMax {
-		return Request{}, actor.Refuse(actor.Invalid, "a prompt of %d bytes is over %d", len(body), PromptBytesMax)
+		return Request{}, actor.Refuse(actor.Invalid, "prompt of %d bytes exceeds the maximum of %d", len(body), PromptBytesMax)
 	}
 	headers := []Header{{Name: "accept", Value: "text/event-stream, application/json"}}
 	if m.Key != "" {

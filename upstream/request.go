@@ -86,10 +86,10 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 	}
 	for _, h := range headers {
 		if at := strings.IndexFunc(h.Value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }); at >= 0 {
-			return Request{}, actor.Refuse(actor.Invalid, "header %s: a control character at byte %d", h.Name, at)
+			return Request{}, actor.Refuse(actor.Invalid, "header %s: control character at byte %d", h.Name, at)
 		}
 		if len(h.Value) > HeaderBytesMax {
-			return Request{}, actor.Refuse(actor.Invalid, "header %s: %d bytes are over %d", h.Name, len(h.Value), HeaderBytesMax)
+			return Request{}, actor.Refuse(actor.Invalid, "header %s: %d bytes exceed the maximum of %d", h.Name, len(h.Value), HeaderBytesMax)
 		}
 	}
 	return Request{Method: method, URL: strings.TrimRight(base, "/") + path, Headers: headers, Body: body}, nil
@@ -100,23 +100,23 @@ func request(method, base, path string, body []byte, headers []Header) (Request,
 // decided by Egress after name resolution.
 func CheckURL(text string) error {
 	if len(text) > URLBytesMax {
-		return fmt.Errorf("%d bytes are over %d", len(text), URLBytesMax)
+		return fmt.Errorf("%d bytes exceed the maximum of %d", len(text), URLBytesMax)
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }) {
-		return fmt.Errorf("it has blanks, control characters or backslashes")
+		return fmt.Errorf("contains blanks, control characters or backslashes")
 	}
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return fmt.Errorf("it is no URL")
+		return fmt.Errorf("invalid URL")
 	case u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("want http or https, got %.20q", u.Scheme)
 	case u.Hostname() == "":
-		return fmt.Errorf("it names no host")
+		return fmt.Errorf("missing host")
 	case u.User != nil:
-		return fmt.Errorf("it has a user: give the key by itself")
+		return fmt.Errorf("contains a user: configure the key separately")
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.Contains(text, "#"):
-		return fmt.Errorf("it has a query or a fragment")
+		return fmt.Errorf("contains a query or a fragment")
 	}
 	host := u.Host
 	if text := u.Port(); text != "" {

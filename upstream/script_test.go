@@ -38,7 +38,7 @@ func runScript(message string, tools []upstream.ToolSpec, result func(upstream.T
 			return calls, err.Error()
 		}
 	}
-	return calls, "it never ends"
+	return calls, "no answer after 20 calls"
 }
 
 func TestScriptInstructions(t *testing.T) {
@@ -77,14 +77,14 @@ func TestScriptInstructions(t *testing.T) {
 		n := 0
 		calls, answer := runScript(c.message, offeredTools, func(upstream.ToolCall) string { n++; return fmt.Sprintf("<%d>", n) })
 		if !reflect.DeepEqual(calls, c.calls) || answer != c.answer {
-			t.Errorf("%q: %q, %q\nwant %q, %q", c.message, calls, answer, c.calls, c.answer)
+			t.Errorf("%q: got %q, %q\nwant %q, %q", c.message, calls, answer, c.calls, c.answer)
 		}
 	}
 	if _, answer := runScript("ask helper: hi", nil, nil); answer != "I was not given the tool call_agent." {
-		t.Errorf("without tools: %q", answer)
+		t.Errorf("without tools: got %q", answer)
 	}
 	if calls, _ := runScript(strings.Repeat("use browser.open\n", 99), offeredTools, func(upstream.ToolCall) string { return "" }); strings.Count(calls[0], "browser.open") != upstream.ToolCallsMax {
-		t.Errorf("%d calls at once", strings.Count(calls[0], "browser.open"))
+		t.Errorf("got %d calls in one stage", strings.Count(calls[0], "browser.open"))
 	}
 }
 
@@ -94,14 +94,14 @@ func TestScriptIsDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := drawPrompt(t)
 		p.Messages = append(p.Messages, upstream.Message{Role: upstream.User, Text: strings.Join(rapid.SliceOfN(
-			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "told"), "\n")})
+			rapid.SampledFrom([]string{"ask a: x", "then", "say y", "use browser.open {", "please", "ask the b agent to \"\x01"}), 0, 8).Draw(t, "lines"), "\n")})
 		c := upstream.Script(p)
 		if again := upstream.Script(p); !reflect.DeepEqual(c, again) {
-			t.Fatalf("%+v, and then %+v", c, again)
+			t.Fatalf("%+v, then %+v", c, again)
 		}
 		h := decodeAll("model", "text/event-stream", upstream.AppendStream(nil, c, 7))
 		if h.failure != nil || !reflect.DeepEqual(h.answer, c) {
-			t.Fatalf("%+v is heard as %+v, %v", c, h.answer, h.failure)
+			t.Fatalf("%+v decodes to %+v, %v", c, h.answer, h.failure)
 		}
 	})
 }
@@ -113,7 +113,7 @@ func TestScriptUnusualPrompts(t *testing.T) {
 		{Messages: []upstream.Message{{Role: upstream.Tool, CallID: "x", Text: "a result"}}},
 	} {
 		if c := upstream.Script(p); c.Text != "You said nothing." || c.Finish != upstream.FinishStop {
-			t.Errorf("%+v: %+v", p, c)
+			t.Errorf("%+v: got %+v", p, c)
 		}
 	}
 	// One result is missing, and one was not requested.
@@ -124,6 +124,6 @@ func TestScriptUnusualPrompts(t *testing.T) {
 		{Role: upstream.Tool, CallID: "3", Text: "whose?"},
 	}}
 	if c := upstream.Script(p); c.Text != "There is no result.\nlate" {
-		t.Errorf("%+v", c)
+		t.Errorf("missing result: got %+v", c)
 	}
 }

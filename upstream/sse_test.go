@@ -91,11 +91,11 @@ func TestParserFollowsStandard(t *testing.T) {
 	} {
 		for cut := 0; cut <= len(c.stream); cut++ {
 			if got, refusal := parseAll(c.stream, upstream.StreamLimits{}, cut); refusal != "" || !reflect.DeepEqual(got, c.want) {
-				t.Fatalf("%q cut at %d: %q, %q, want %q", c.stream, cut, got, refusal, c.want)
+				t.Fatalf("%q split at %d: got %q, %q, want %q", c.stream, cut, got, refusal, c.want)
 			}
 		}
 		if got := referenceParse(c.stream); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%q: the reference reads %q", c.stream, got)
+			t.Errorf("%q: the reference parses %q", c.stream, got)
 		}
 	}
 }
@@ -116,14 +116,14 @@ func TestParserLimits(t *testing.T) {
 	} {
 		for cut := 0; cut <= len(c.stream); cut++ {
 			if _, got := parseAll(c.stream, limits, cut); got != c.want {
-				t.Errorf("%q cut at %d: %q, want %q", c.stream, cut, got, c.want)
+				t.Errorf("%q split at %d: got %q, want %q", c.stream, cut, got, c.want)
 			}
 		}
 	}
 	p := upstream.NewParser(limits)
 	p.Parse([]byte("0123456789"))
 	if events, refusal := p.Parse([]byte("\n\ndata:x\n\n")); events != nil || refusal == nil {
-		t.Errorf("after a refusal it read on: %v, %v", events, refusal)
+		t.Errorf("Parse continued after a refusal: %v, %v", events, refusal)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestParserLastIDAndRetry(t *testing.T) {
 	} {
 		p.Parse([]byte(c.stream))
 		if p.LastID() != c.id || p.Retry() != c.retry {
-			t.Errorf("after %q: id %q, retry %v", c.stream, p.LastID(), p.Retry())
+			t.Errorf("after %q: got id %q, retry %v", c.stream, p.LastID(), p.Retry())
 		}
 	}
 }
@@ -155,7 +155,7 @@ func TestCommentsAndRetryAreNotEvents(t *testing.T) {
 	b = runs.AppendRetry(b, -time.Second)
 	p := upstream.NewParser(upstream.StreamLimits{})
 	if events, refusal := p.Parse(b); events != nil || refusal != nil || p.Retry() != 0 {
-		t.Errorf("%q: %v, %v, retry %v", b, events, refusal, p.Retry())
+		t.Errorf("%q: got %v, %v, retry %v, want no events", b, events, refusal, p.Retry())
 	}
 }
 
@@ -164,7 +164,7 @@ func TestAppendInvalidFramePanics(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("%q was written", e)
+					t.Errorf("%q was encoded", e)
 				}
 			}()
 			e.Append(nil)
@@ -192,10 +192,10 @@ func FuzzFrameInjection(f *testing.F) {
 			want[i].Data = plain.Replace(strings.ToValidUTF8(want[i].Data, "\uFFFD"))
 		}
 		if got, refusal := upstream.NewParser(upstream.StreamLimits{}).Parse(b); refusal != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q reads as %q, %v, want %q", b, got, refusal, want)
+			t.Errorf("%q parses as %q, %v, want %q", b, got, refusal, want)
 		}
 		if got := referenceParse(string(b)); !reflect.DeepEqual(got, want) {
-			t.Errorf("the reference reads %q as %q, want %q", b, got, want)
+			t.Errorf("the reference parses %q as %q, want %q", b, got, want)
 		}
 		if !utf8.Valid(b) {
 			t.Errorf("%q is not UTF-8", b)
@@ -212,13 +212,13 @@ func FuzzParserChunking(f *testing.F) {
 		want := referenceParse(stream)
 		got, refusal := parseAll(stream, upstream.StreamLimits{}, min(a, b), max(a, b))
 		if refusal != "" || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q cut at %d, %d: %q, %q; the reference: %q", stream, a, b, got, refusal, want)
+			t.Errorf("%q split at %d, %d: %q, %q; the reference: %q", stream, a, b, got, refusal, want)
 		}
 		tight := upstream.StreamLimits{Line: 16, Event: 32, Total: 128}
 		whole, why := parseAll(stream, tight)
 		cut, whyCut := parseAll(stream, tight, min(a, b), max(a, b))
 		if why != whyCut || !reflect.DeepEqual(whole, cut) {
-			t.Errorf("%q cut at %d, %d: %q, %q; whole: %q, %q", stream, a, b, cut, whyCut, whole, why)
+			t.Errorf("%q split at %d, %d: %q, %q; whole: %q, %q", stream, a, b, cut, whyCut, whole, why)
 		}
 	})
 }

@@ -66,7 +66,7 @@ func (t Target) Encode() []byte { return marshal(targetJSON(t)) }
 func DecodeTarget(b []byte) (Target, error) {
 	var wire targetJSON
 	if len(b) > TargetBytesMax {
-		return Target{}, fmt.Errorf("target: %d bytes are over %d", len(b), TargetBytesMax)
+		return Target{}, fmt.Errorf("target: %d bytes exceed the maximum of %d", len(b), TargetBytesMax)
 	}
 	if err := unmarshal(b, &wire, json.RejectUnknownMembers(true)); err != nil {
 		return Target{}, fmt.Errorf("target: %w", err)
