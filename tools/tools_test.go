@@ -156,7 +156,7 @@ func TestIncompleteContextIsRefused(t *testing.T) {
 		t.Errorf("got context %+v", ec)
 	}
 	r := tools.NewRegistry()
-	for wire, cut := range map[string]func(*tools.ExecutionContext){
+	for field, remove := range map[string]func(*tools.ExecutionContext){
 		"agent_id":   func(ec *tools.ExecutionContext) { ec.AgentID = "" },
 		"project_id": func(ec *tools.ExecutionContext) { ec.ProjectID = "" },
 		"call_depth": func(ec *tools.ExecutionContext) { ec.CallDepth = 0 },
@@ -165,10 +165,10 @@ func TestIncompleteContextIsRefused(t *testing.T) {
 		"dispatcher": func(ec *tools.ExecutionContext) { ec.Dispatcher = nil },
 	} {
 		ec := fullContext()
-		cut(&ec)
+		remove(&ec)
 		_, done := r.Plan(ec, askTool(tools.CallAgent, `{"agent_id":"helper","message":"hi"}`))
-		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, wire) {
-			t.Errorf("without %s: got %+v", wire, done)
+		if done == nil || done.Refusal.Reason != actor.Unavailable || !strings.Contains(done.Refusal.Detail, field) {
+			t.Errorf("without %s: got %+v", field, done)
 		}
 	}
 	late := fullContext()
@@ -225,8 +225,8 @@ func TestPlanAndExecuteHandler(t *testing.T) {
 
 func TestToolFailuresAreRefusals(t *testing.T) {
 	r := registryWithUpper(t)
-	cut := fullContext()
-	cut.ProjectID = ""
+	incomplete := fullContext()
+	incomplete.ProjectID = ""
 	for _, c := range []struct {
 		name, input string
 		ec          tools.ExecutionContext
@@ -238,7 +238,7 @@ func TestToolFailuresAreRefusals(t *testing.T) {
 		{"text.upper", `{"texts":["toolong"]}`, fullContext(), actor.Invalid, "text.upper: texts/0: want at most 5 characters, got 7"},
 		{"text.upper", `{"texts":["panic"]}`, fullContext(), actor.Unavailable, "text.upper: panic: test"},
 		{"text.upper", `{"texts":["flood"]}`, fullContext(), actor.Rejected, "exceeds the maximum of 1048576"},
-		{"text.upper", `{}`, cut, actor.Unavailable, "project_id"},
+		{"text.upper", `{}`, incomplete, actor.Unavailable, "project_id"},
 	} {
 		result := r.Execute(context.Background(), c.name, []byte(c.input), c.ec)
 		if result.Refusal == nil || result.Refusal.Reason != c.reason || !strings.Contains(result.Refusal.Detail, c.want) || result.Parts != nil {
