@@ -12,7 +12,7 @@ import (
 func (c *Checker) agentExists(id actor.ID) bool {
 	_, ok := c.limits.Agents[id.Agent]
 	if !ok {
-		c.fail(StartsOnlyKnown, "%s: there is no agent %s", id, id.Agent)
+		c.fail(StartsOnlyKnown, "%s: agent %s does not exist", id, id.Agent)
 	}
 	return ok
 }
@@ -21,16 +21,16 @@ func (c *Checker) agentExists(id actor.ID) bool {
 func (c *Checker) checkChain(call actor.CallID, chain []actor.ID, to actor.ID) {
 	for i := range chain {
 		if containsAgent(chain[i+1:], chain[i], c.limits.Agents[chain[i].Agent].ByActor) {
-			c.fail(AcyclicCalls, "call %s goes %s, in a ring through %s", call, path(chain, to), chain[i].Agent)
+			c.fail(AcyclicCalls, "call %s has the path %s, with a cycle through %s", call, path(chain, to), chain[i].Agent)
 			return
 		}
 	}
 	if containsAgent(chain, to, c.limits.Agents[to.Agent].ByActor) {
-		c.fail(AcyclicCalls, "call %s goes %s, back to %s", call, path(chain, to), to.Agent)
+		c.fail(AcyclicCalls, "call %s has the path %s, back to %s", call, path(chain, to), to.Agent)
 		return
 	}
 	if len(chain) > c.limits.AgentCallDepthMax {
-		c.fail(DepthBounded, "call %s goes %s: %d calls above it, at most %d allowed", call, path(chain, to), len(chain), c.limits.AgentCallDepthMax)
+		c.fail(DepthBounded, "call %s has the path %s: %d calls above it, at most %d allowed", call, path(chain, to), len(chain), c.limits.AgentCallDepthMax)
 	}
 }
 
@@ -41,7 +41,7 @@ func path(chain []actor.ID, to actor.ID) string {
 // checkCarriedChain checks that a message carries the chain its call was made with.
 func (c *Checker) checkCarriedChain(e *history.Event, k *ask) {
 	if !isCallChain(e.Chain, k.parent) {
-		c.fail(AcyclicCalls, "call %s carries the chain %s, its caller is %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
+		c.fail(AcyclicCalls, "call %s carries the chain %s, want that of its caller %s", k.id, actor.PathString(e.Chain), path(k.parent.chain, k.parent.actor.id))
 	}
 }
 
@@ -55,17 +55,17 @@ func (c *Checker) admit(e *history.Event) {
 	if old := c.runs[e.Call]; old != nil {
 		forgot := old.actor.volatile && old.activation != old.actor.activations
 		if !forgot && (!old.ended || c.now <= old.forgetAt) {
-			c.fail(EffectOncePerAttempt, "%s takes call %s, which %s has taken before", a.id, e.Call, old.actor.id)
+			c.fail(EffectOncePerAttempt, "%s admits call %s, which %s has admitted before", a.id, e.Call, old.actor.id)
 			return
 		}
 	}
 	if k := c.asks[e.Call]; k != nil {
 		c.checkCarriedChain(e, k)
 		if k.to != a.id {
-			c.fail(ReplyToCallerOnly, "%s takes call %s, which goes to %s", a.id, k.id, k.to)
+			c.fail(ReplyToCallerOnly, "%s admits call %s, which is addressed to %s", a.id, k.id, k.to)
 		}
 		if e.Left > k.left {
-			c.fail(TimeLeftShrinks, "call %s comes with %v, made with %v", k.id, e.Left, k.left)
+			c.fail(TimeLeftShrinks, "call %s arrives with %v left, but was made with %v", k.id, e.Left, k.left)
 		}
 	}
 	c.checkChain(e.Call, e.Chain, a.id)
@@ -87,13 +87,13 @@ func (c *Checker) admit(e *history.Event) {
 
 func (c *Checker) checkMailbox(e *history.Event, a *actorState) {
 	if e.Count != a.queued || e.Bytes != a.queuedBytes {
-		c.fail(EventsTellTruth, "%s says that %d messages of %d bytes wait, and it is %d of %d", a.id, e.Count, e.Bytes, a.queued, a.queuedBytes)
+		c.fail(EventsTellTruth, "%s reports %d messages of %d bytes in its mailbox, want %d of %d", a.id, e.Count, e.Bytes, a.queued, a.queuedBytes)
 	}
 }
 
 func (c *Checker) checkPending(e *history.Event, a *actorState) {
 	if e.Pending != a.pending {
-		c.fail(OutstandingBounded, "%s counts %d calls that it waits for, and waits for %d", a.id, e.Pending, a.pending)
+		c.fail(OutstandingBounded, "%s reports %d outstanding calls, want %d", a.id, e.Pending, a.pending)
 	}
 }
 
@@ -113,16 +113,16 @@ func (c *Checker) start(e *history.Event) {
 	r := c.runs[e.Call]
 	switch {
 	case r != nil && r.victim:
-		c.fail(RefusedNeverRuns, "%s gives the turn to call %s, which was refused to break a ring", a.id, e.Call)
+		c.fail(RefusedNeverRuns, "%s starts a turn for call %s, which was refused to break a wait cycle", a.id, e.Call)
 		return
 	case r == nil || r.actor != a || r.ended || r.started:
-		c.fail(TurnExclusive, "%s gives the turn to call %s, which does not wait for it", a.id, e.Call)
+		c.fail(TurnExclusive, "%s starts a turn for call %s, which is not queued", a.id, e.Call)
 		return
 	case a.turns() > 0 && !c.limits.Agents[a.id.Agent].Interleaved:
-		c.fail(TurnExclusive, "%s gives the turn to call %s while another has it", a.id, e.Call)
+		c.fail(TurnExclusive, "%s starts a turn for call %s during another turn", a.id, e.Call)
 		return
 	case r.clock.elapsed(e.At) >= r.left+c.slack(&r.clock, a.cell.node):
-		c.fail(NoWorkPastDeadline, "%s gives the turn to call %s, whose %v are over", a.id, r.id, r.left)
+		c.fail(NoWorkPastDeadline, "%s starts a turn for call %s, whose time of %v has passed", a.id, r.id, r.left)
 		return
 	}
 	c.requireEntries(a, 0)
@@ -158,18 +158,18 @@ func (c *Checker) ask(e *history.Event) {
 	left := r.left - r.clock.elapsed(e.At)
 	switch slack := c.slack(&r.clock, a.cell.node); {
 	case e.Left <= 0 || left+slack <= 0:
-		c.fail(NoWorkPastDeadline, "%s calls %s with %v, when %v of its own time are left", a.id, k.to, e.Left, left)
+		c.fail(NoWorkPastDeadline, "%s calls %s with %v left while its own turn has %v left", a.id, k.to, e.Left, left)
 	case e.Left > left+slack:
-		c.fail(TimeLeftShrinks, "%s calls %s with %v, when %v of its own time are left", a.id, k.to, e.Left, left)
+		c.fail(TimeLeftShrinks, "%s calls %s with %v left while its own turn has %v left", a.id, k.to, e.Left, left)
 	case e.Left > c.limits.AgentCallTimeoutMax:
-		c.fail(TimeLeftShrinks, "%s calls %s with %v, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
+		c.fail(TimeLeftShrinks, "%s calls %s with %v left, at most %v allowed", a.id, k.to, e.Left, c.limits.AgentCallTimeoutMax)
 	}
 	r.asks = append(r.asks, k)
 	c.asks[k.id] = k
 	a.pending++
 	c.recordChange(change{kind: askMade, run: r, ask: k})
 	if a.pending > c.limits.AgentConcurrentCallsMax {
-		c.fail(OutstandingBounded, "%s waits for %d calls, at most %d allowed", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
+		c.fail(OutstandingBounded, "%s has %d outstanding calls, at most %d allowed", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 	}
 }
 
@@ -195,7 +195,7 @@ func (c *Checker) refuse(e *history.Event) {
 		}
 		c.requireAskEntry(a, e)
 		if e.Reason == actor.Busy && e.Scope == actor.ScopeCaller && a.pending < c.limits.AgentConcurrentCallsMax {
-			c.fail(OutstandingBounded, "%s is refused a call for too many, and waits for %d of %d", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
+			c.fail(OutstandingBounded, "%s is refused a call as one too many, with %d of %d outstanding", a.id, a.pending, c.limits.AgentConcurrentCallsMax)
 		}
 	}
 }
@@ -217,21 +217,21 @@ func (c *Checker) answer(e *history.Event) {
 	k := c.asks[e.Call]
 	switch {
 	case k == nil:
-		c.fail(ReplyToCallerOnly, "%s is answered call %s, which it has not made", a.id, e.Call)
+		c.fail(ReplyToCallerOnly, "%s receives an answer to call %s, which it has not made", a.id, e.Call)
 		return
 	case k.parent.actor != a:
-		c.fail(ReplyToCallerOnly, "%s is answered call %s, which %s has made", a.id, e.Call, k.parent.actor.id)
+		c.fail(ReplyToCallerOnly, "%s receives an answer to call %s, which %s has made", a.id, e.Call, k.parent.actor.id)
 		return
 	case !k.open:
-		c.fail(OneAnswer, "%s is answered call %s to %s once more", a.id, e.Call, k.to)
+		c.fail(OneAnswer, "%s receives a second answer to call %s to %s", a.id, e.Call, k.to)
 		return
 	}
 	if r := c.runs[e.Call]; r != nil && !r.actor.volatile && e.Status != actor.Failed && (!r.ended || r.status == actor.Failed) {
-		c.fail(ReplyToCallerOnly, "%s is answered call %s with %s, and %s did not say that", a.id, e.Call, e.Status, r.actor.id)
+		c.fail(ReplyToCallerOnly, "%s receives the answer to call %s with status %s, which %s has not recorded", a.id, e.Call, e.Status, r.actor.id)
 		return
 	}
 	if r := c.runs[e.Call]; r.outcomeDiffers(e) {
-		c.fail(ReplyToCallerOnly, "%s is answered call %s with what %s did not say", a.id, e.Call, r.actor.id)
+		c.fail(ReplyToCallerOnly, "%s receives an answer to call %s that differs from the outcome recorded by %s", a.id, e.Call, r.actor.id)
 		return
 	}
 	c.recordInput(k.parent, c.deliveredDurable("answered", e.Call))
@@ -286,12 +286,12 @@ func (c *Checker) reply(e *history.Event) {
 	c.requireEntries(a, 1)
 	r := c.runs[e.Call]
 	if r == nil || r.actor != a || r.ended {
-		c.fail(OneAnswer, "%s ends call %s, which is not open there", a.id, e.Call)
+		c.fail(OneAnswer, "%s completes call %s, which is not open there", a.id, e.Call)
 		return
 	}
 	for _, k := range r.asks {
 		if k.open {
-			c.fail(Structured, "%s ends call %s while its call %s to %s is open", a.id, r.id, k.id, k.to)
+			c.fail(Structured, "%s completes call %s while its call %s to %s is open", a.id, r.id, k.id, k.to)
 			return
 		}
 	}
@@ -324,7 +324,7 @@ func (c *Checker) expire(e *history.Event) {
 		c.checkExpiredWaits(r)
 	}
 	if ran := w.elapsed(e.At); ran < left-c.slack(w, a.cell.node) {
-		c.fail(ExpireOnlyWhenDue, "%s has the %s %s run out after %v that were not held, of %v", a.id, e.What, e.Call, ran, left)
+		c.fail(ExpireOnlyWhenDue, "%s lets the %s %s expire after %v not held, want %v", a.id, e.What, e.Call, ran, left)
 	}
 }
 
@@ -343,7 +343,7 @@ func (c *Checker) hold(e *history.Event, until actor.Time) {
 	case e.What == "ask" && k != nil && k.parent.actor == a && k.open:
 		c.requireEntries(a, 1)
 		if e.N <= k.lastHold {
-			c.fail(ExpireOnlyWhenDue, "%s hears word %d of call %s after word %d", a.id, e.N, k.id, k.lastHold)
+			c.fail(ExpireOnlyWhenDue, "%s applies Held or Resumed %d of call %s after number %d", a.id, e.N, k.id, k.lastHold)
 			return
 		}
 		c.recordChange(change{kind: askHeld, run: k.parent, ask: k, clock: k.clock, lastHold: k.lastHold})
@@ -362,7 +362,7 @@ func (c *Checker) checkTurnOutlivesCalls(r *run) {
 		// here.
 		slack := max(c.slack(&r.clock, n), c.slack(&k.clock, n))
 		if k.open && !r.ended && k.clock.due(k.left) > r.clock.due(r.left).Add(slack) {
-			c.fail(TimeLeftShrinks, "call %s of %s to %s may last %v longer than the turn that waits for it",
+			c.fail(TimeLeftShrinks, "call %s of %s to %s may expire %v later than the turn that waits for it",
 				k.id, r.actor.id, k.to, k.clock.due(k.left).Sub(r.clock.due(r.left)))
 		}
 	}
@@ -396,7 +396,7 @@ func (c *Checker) send(e *history.Event) {
 		k.lastSent, k.sentUngated = c.observation, k.parent.ungated()
 		c.checkCarriedChain(e, k)
 		if left := k.left - k.clock.elapsed(e.At); e.Left > left+c.slack(&k.clock, c.node(e.From.Node)) {
-			c.fail(TimeLeftShrinks, "%s sends call %s with %v, when %v are left", e.Actor, k.id, e.Left, left)
+			c.fail(TimeLeftShrinks, "%s sends call %s with %v, want at most the %v left", e.Actor, k.id, e.Left, left)
 		}
 	case "cancel":
 		if k != nil {
@@ -412,7 +412,7 @@ func (c *Checker) send(e *history.Event) {
 			return
 		}
 		if e.Peer != caller {
-			c.fail(ReplyToCallerOnly, "%s sends the outcome of call %s to %s; %s has made it", e.Actor, e.Call, e.Peer, caller)
+			c.fail(ReplyToCallerOnly, "%s sends the outcome of call %s to %s; its caller is %s", e.Actor, e.Call, e.Peer, caller)
 		}
 	}
 }

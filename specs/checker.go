@@ -212,7 +212,7 @@ func (c *Checker) fail(spec, format string, args ...any) {
 func (c *Checker) endStep() {
 	c.assignPositions(0, 0)
 	if k := c.pendingHold; k != nil && k.open && k.lastHold == 0 && c.violation == nil {
-		c.fail(ExpireOnlyWhenDue, "%s was told that its call %s to %s stands still, and lets its clock run", k.parent.actor.id, k.id, k.to)
+		c.fail(ExpireOnlyWhenDue, "%s received a Held or Resumed for its call %s to %s and did not adjust the clock of the call", k.parent.actor.id, k.id, k.to)
 	}
 	for _, a := range c.reactivated {
 		c.checkResent(a)
@@ -246,7 +246,7 @@ func (c *Checker) recordAppend(e *history.Event) {
 // fewer entries than its changes need violates AckedIsDurable.
 func (c *Checker) assignPositions(pos uint64, wrote int) {
 	if wrote < c.requiredEntries {
-		c.fail(AckedIsDurable, "a step of %s decided what takes %d entries or more, and appended %d", c.stepNode.id, c.requiredEntries, wrote)
+		c.fail(AckedIsDurable, "a step of %s requires at least %d entries and appended %d", c.stepNode.id, c.requiredEntries, wrote)
 	}
 	if n := c.stepNode; n != nil {
 		for i := c.stepStart; i < len(n.changes); i++ {
@@ -291,7 +291,7 @@ func (c *Checker) acting(e *history.Event) *actorState {
 	a := c.actors[e.Actor]
 	switch {
 	case a == nil:
-		c.fail(SingleActivation, "%s acts on %s, and was never activated", e.Actor, e.From)
+		c.fail(SingleActivation, "%s acts on %s without ever having been activated", e.Actor, e.From)
 		return nil
 	case e.Epoch < a.epoch:
 		c.fail(SingleActivation, "%s acts on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
@@ -301,7 +301,7 @@ func (c *Checker) acting(e *history.Event) *actorState {
 		return nil
 	}
 	if d := c.delivered; d != nil && d.Epoch != 0 && d.Epoch != e.Epoch && d.Call == e.Call && d.Actor == e.Actor {
-		c.fail(SingleActivation, "%s takes the %s of call %s, sent to its epoch %d, under epoch %d", a.id, d.What, e.Call, d.Epoch, e.Epoch)
+		c.fail(SingleActivation, "%s accepts the %s of call %s, sent to epoch %d, under epoch %d", a.id, d.What, e.Call, d.Epoch, e.Epoch)
 		return nil
 	}
 	return a
@@ -309,9 +309,9 @@ func (c *Checker) acting(e *history.Event) *actorState {
 
 func (a *actorState) location() string {
 	if !a.active {
-		return fmt.Sprintf("nowhere, last on %s under epoch %d", a.at, a.epoch)
+		return fmt.Sprintf("inactive, last on %s under epoch %d", a.at, a.epoch)
 	}
-	return fmt.Sprintf("on %s under epoch %d", a.at, a.epoch)
+	return fmt.Sprintf("active on %s under epoch %d", a.at, a.epoch)
 }
 
 func (c *Checker) activate(e *history.Event) {
@@ -323,10 +323,10 @@ func (c *Checker) activate(e *history.Event) {
 	to := c.cell(e.From)
 	switch {
 	case e.Epoch < a.epoch:
-		c.fail(SingleActivation, "%s becomes active on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
+		c.fail(SingleActivation, "%s is activated on %s under epoch %d after epoch %d on %s", a.id, e.From, e.Epoch, a.epoch, a.at)
 		return
 	case a.active && e.Epoch == a.epoch:
-		c.fail(SingleActivation, "%s is active on %s and on %s under one epoch %d", a.id, a.at, e.From, a.epoch)
+		c.fail(SingleActivation, "%s is active on both %s and %s under the same epoch %d", a.id, a.at, e.From, a.epoch)
 		return
 	}
 	if a.active { // its former cell has not learned of the loss yet
@@ -366,7 +366,7 @@ func (c *Checker) checkResent(a *actorState) {
 	for _, r := range a.openRuns {
 		for _, k := range r.asks {
 			if k.open && k.lastSent != c.observation && k.clock.elapsed(a.activatedAt) < k.left-c.slack(&k.clock, a.cell.node) && c.violation == nil {
-				c.fail(EveryCallEnds, "%s is back on %s and does not ask its open call %s to %s again", a.id, a.at, k.id, k.to)
+				c.fail(EveryCallEnds, "%s was reactivated on %s and does not resend its open call %s to %s", a.id, a.at, k.id, k.to)
 			}
 		}
 	}

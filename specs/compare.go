@@ -25,7 +25,7 @@ func (c *Checker) Compare(s history.State) *Violation {
 		c.compare(cl, &s.Actors[i])
 	}
 	if loaded != len(cl.active) {
-		c.fail(EventsTellTruth, "%s has %d actors in memory, its events tell of %d", s.Cell, loaded, len(cl.active))
+		c.fail(EventsTellTruth, "%s has %d active actors, want %d from its events", s.Cell, loaded, len(cl.active))
 	}
 	return c.violation
 }
@@ -33,11 +33,11 @@ func (c *Checker) Compare(s history.State) *Violation {
 func (c *Checker) compare(cl *cell, s *history.Actor) {
 	a := c.actors[s.ID]
 	if a == nil || !a.active || a.cell != cl || a.epoch != s.Epoch {
-		c.fail(EventsTellTruth, "%s is in the memory of %s.%d under epoch %d; its events do not tell so", s.ID, cl.node.id, cl.index, s.Epoch)
+		c.fail(EventsTellTruth, "%s is active on %s.%d under epoch %d, which does not follow from its events", s.ID, cl.node.id, cl.index, s.Epoch)
 		return
 	}
 	if a.queuedBytes != s.Bytes {
-		c.fail(EventsTellTruth, "%s has %d bytes waiting, its events tell of %d", a.id, s.Bytes, a.queuedBytes)
+		c.fail(EventsTellTruth, "%s has %d queued bytes, want %d from its events", a.id, s.Bytes, a.queuedBytes)
 	}
 	runs := slices.SortedFunc(slices.Values(a.openRuns), func(x, y *run) int { return x.id.Compare(y.id) })
 	var queue []actor.CallID
@@ -55,16 +55,16 @@ func (c *Checker) compare(cl *cell, s *history.Actor) {
 		}
 		slices.SortFunc(open, actor.CallID.Compare)
 		if len(turns) == 0 || turns[0].Run != r.id || !slices.Equal(turns[0].Open, open) {
-			c.fail(EventsTellTruth, "%s deals with run %s, which waits for %v; its state says %v", a.id, r.id, open, turns)
+			c.fail(EventsTellTruth, "%s runs %s with open calls %v according to its events; its turns are %v", a.id, r.id, open, turns)
 			return
 		}
 		turns = turns[1:]
 	}
 	if len(turns) > 0 {
-		c.fail(EventsTellTruth, "%s deals with run %s, of which its events do not tell", a.id, turns[0].Run)
+		c.fail(EventsTellTruth, "%s has a turn for run %s that does not follow from its events", a.id, turns[0].Run)
 	}
 	if !slices.Equal(queue, s.Queue) {
-		c.fail(EventsTellTruth, "%s has %v waiting, its events tell of %v", a.id, s.Queue, queue)
+		c.fail(EventsTellTruth, "%s has the queue %v, want %v from its events", a.id, s.Queue, queue)
 	}
 }
 
@@ -75,7 +75,7 @@ func (c *Checker) End() *Violation {
 		return c.violation
 	}
 	if c.unownedShards > 0 {
-		c.fail(OwnedAgain, "%d shards that had owners are nobody's at the end", c.unownedShards)
+		c.fail(OwnedAgain, "%d shards have lost their owner and have none at the end", c.unownedShards)
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(c.clients), clientKey.compare) {
 		if cl := c.clients[key]; cl.waiting() {
@@ -85,9 +85,9 @@ func (c *Checker) End() *Violation {
 	for _, id := range slices.SortedFunc(maps.Keys(c.actors), actor.ID.Compare) {
 		for _, r := range c.actors[id].openRuns {
 			if r.started {
-				c.fail(TurnComesBack, "%s still deals with call %s", id, r.id)
+				c.fail(TurnComesBack, "%s has not completed the turn of call %s", id, r.id)
 			} else {
-				c.fail(EveryCallEnds, "call %s still waits at %s", r.id, id)
+				c.fail(EveryCallEnds, "call %s is still queued at %s", r.id, id)
 			}
 		}
 	}

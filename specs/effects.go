@@ -44,19 +44,19 @@ func (c *Checker) lose(e *history.Event) {
 func (c *Checker) perform(e *history.Event) {
 	n := c.node(e.From.Node)
 	if e.Pos > e.Synced && !c.ungated(n, e) {
-		c.fail(AckedIsDurable, "%s of %s leaves %s when its log is durable up to %d, and depends on %d", e.What, e.Call, e.From, e.Synced, e.Pos)
+		c.fail(AckedIsDurable, "%s of %s leaves %s while the log is durable up to %d, want %d", e.What, e.Call, e.From, e.Synced, e.Pos)
 		return
 	}
 	switch e.What {
 	case "respond":
 		if r := c.runs[e.Call]; r.outcomeDiffers(e) {
-			c.fail(ReplyToCallerOnly, "a client at %s is answered call %s with what %s did not say", e.From, e.Call, r.actor.id)
+			c.fail(ReplyToCallerOnly, "a client at %s receives an answer to call %s that differs from the outcome recorded by %s", e.From, e.Call, r.actor.id)
 			return
 		}
 		key := clientKey{e.Call, e.From.Node}
 		switch cl := c.clients[key]; {
 		case cl == nil:
-			c.fail(OneAnswer, "a client at %s is answered call %s, and does not wait for it", e.From, e.Call)
+			c.fail(OneAnswer, "a client at %s receives a response to call %s and waits for none", e.From, e.Call)
 			return
 		case cl.expected > 0:
 			cl.expected--
@@ -76,11 +76,11 @@ func (c *Checker) perform(e *history.Event) {
 			return
 		}
 		if slices.Contains(r.performed, one) {
-			c.fail(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
+			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
 			return
 		}
 		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == one.step && o.index == one.index }) {
-			c.fail(EffectOncePerAttempt, "%s does %s %d.%d of run %s once more, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
+			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
 			return
 		}
 		r.performed = append(r.performed, one)

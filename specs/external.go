@@ -52,7 +52,7 @@ func (c *Checker) observeExternal(e *history.Event) {
 			o.attempt, o.sender, o.forwarded = e.Attempt, e.From.Node, false
 		}
 		if o.forwarded && o.attempt == e.Attempt && o.sender == e.From.Node && !r.readmitted { // a former owner may still retry and has forwarded nothing
-			c.fail(RetriedUnheard, "%s has %d.%d of run %s tried once more, of which something was passed on", r.actor.id, e.Step, e.Index, r.id)
+			c.fail(RetriedUnheard, "%s retries request %d.%d of run %s after part of the response was forwarded", r.actor.id, e.Step, e.Index, r.id)
 		}
 	case "pass":
 		if o.attempt == e.Attempt && o.sender == e.From.Node {
@@ -63,12 +63,12 @@ func (c *Checker) observeExternal(e *history.Event) {
 			return
 		}
 		if o.begun && !r.readmitted {
-			c.fail(EffectOncePerAttempt, "%s begins with %d.%d of run %s once more, which it must not", r.actor.id, e.Step, e.Index, r.id)
+			c.fail(EffectOncePerAttempt, "%s begins request %d.%d of run %s again, which must not be repeated", r.actor.id, e.Step, e.Index, r.id)
 		}
 		o.begun = true
 	case "show":
 		if o.firstShown != 0 && o.shownAttempt < e.Attempt {
-			c.fail(AttemptAnnounced, "%s shows a piece of attempt %d at %d.%d of run %s while one of attempt %d, event %d, stands",
+			c.fail(AttemptAnnounced, "%s shows a fragment of attempt %d at %d.%d of run %s while one of attempt %d, event %d, is still shown",
 				r.actor.id, e.Attempt, e.Step, e.Index, r.id, o.shownAttempt, o.firstShown)
 			return
 		}
@@ -99,10 +99,10 @@ func (c *Checker) observeStream(e *history.Event) {
 	case e.What == "listen": // with a valid key
 		delete(c.revoked, e.Count)
 	case c.revoked[e.Count]:
-		c.fail(RevokedHearNothing, "client %d is told event %d of run %s, and its key is revoked", e.Count, e.N, e.Call)
+		c.fail(RevokedHearNothing, "client %d receives event %d of run %s after its key was revoked", e.Count, e.N, e.Call)
 		return
 	case e.N != before+1:
-		c.fail(StreamIsDense, "client %d is told event %d of run %s behind event %d", e.Count, e.N, e.Call, before)
+		c.fail(StreamIsDense, "client %d receives event %d of run %s after event %d", e.Count, e.N, e.Call, before)
 		return
 	}
 	c.streamPositions[at] = e.N

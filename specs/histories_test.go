@@ -12,7 +12,7 @@ import (
 
 var (
 	alice, bob, carol = actor.NewID("alice", ""), actor.NewID("bob", ""), actor.NewID("carol", "")
-	volatileActor     = actor.NewID("volant", "") // durability = "none"
+	volatileActor     = actor.NewID("volatile", "") // durability = "none"
 
 	root, child, other = actor.CallID{1}, actor.CallID{2}, actor.CallID{3}
 )

@@ -98,7 +98,7 @@ func (c *Checker) recordSync(n *node, pos uint64) {
 	done := 0
 	for done < len(n.changes) && n.changes[done].pos <= pos {
 		if ch := &n.changes[done]; ch.undone {
-			c.fail(FencedWrites, "%s became durable what it decided of %s, run %s, though that has moved to %s under epoch %d",
+			c.fail(FencedWrites, "%s made a change of %s in run %s durable after the actor moved to %s under epoch %d",
 				n.id, ch.run.actor.id, ch.run.id, ch.run.actor.at, ch.run.actor.epoch)
 			return
 		}

@@ -19,7 +19,7 @@ import (
 func testLimits() Limits {
 	return Limits{AgentCallDepthMax: 2, AgentCallTimeoutMax: 40 * time.Second, AgentConcurrentCallsMax: 1, MaxPendingPerActor: 2,
 		MailboxBytesMax: 1000, RememberDone: time.Minute, RingBreaksIn: 10 * time.Second, RingFoundIn: time.Second,
-		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volant": {Volatile: true}}}
+		Agents: map[string]Agent{"alice": {}, "bob": {}, "carol": {}, "volatile": {Volatile: true}}}
 }
 
 func check(l Limits, steps [][]history.Event) (*Checker, *Violation) {
@@ -47,7 +47,7 @@ func TestMovedClockToleratesSkew(t *testing.T) {
 
 func TestValidHistoriesPass(t *testing.T) {
 	for name, builder := range map[string]*historyBuilder{
-		"whole": completeCall(), "held": heldCall(80 * time.Second), "crashed": callerCrash(true), "untainted": volatileCaller(false), "moved": movedActor(), "dropped": staleRepeat(),
+		"complete call": completeCall(), "held call": heldCall(80 * time.Second), "crash of the caller": callerCrash(true), "volatile caller": volatileCaller(false), "moved actor": movedActor(), "dropped repeat": staleRepeat(),
 	} {
 		if _, v := check(testLimits(), builder.steps); v != nil {
 			t.Errorf("%s: %s", name, v)
@@ -68,102 +68,102 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		builder    *historyBuilder
 		mutate     func(*historyBuilder)
 	}{
-		{AcyclicCalls, "back to the caller's agent", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("alice", "two") }},
-		{AcyclicCalls, "a ring taken in", completeCall(), func(t *historyBuilder) {
+		{AcyclicCalls, "call to the caller's own agent", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("alice", "two") }},
+		{AcyclicCalls, "admitted call with a cycle in its chain", completeCall(), func(t *historyBuilder) {
 			t.steps = append(t.steps, newHistory().step("n1", 1, admit(alice, other, child, time.Second, bob, alice)).steps...)
 		}},
-		{AcyclicCalls, "chain dropped on the way", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Chain = nil }},
+		{AcyclicCalls, "chain dropped in transit", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Chain = nil }},
 		{AcyclicCalls, "chain dropped on a retry", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Chain = []actor.ID{carol} }},
-		{DepthBounded, "three above", completeCall(), func(t *historyBuilder) {
+		{DepthBounded, "three calls above", completeCall(), func(t *historyBuilder) {
 			t.steps = append(t.steps, newHistory().step("n1", 1, admit(alice, other, child, time.Second,
-				actor.NewID("bob", ""), actor.NewID("carol", ""), actor.NewID("volant", ""))).steps...)
+				actor.NewID("bob", ""), actor.NewID("carol", ""), actor.NewID("volatile", ""))).steps...)
 		}},
-		{TimeLeftShrinks, "more than its caller has", completeCall(), func(t *historyBuilder) {
+		{TimeLeftShrinks, "more time than the caller has", completeCall(), func(t *historyBuilder) {
 			t.nth(history.Admit, 0).Left = 20 * time.Second
 		}},
-		{TimeLeftShrinks, "more than any call may have", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 41 * time.Second }},
-		{TimeLeftShrinks, "more on the way", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Left++ }},
-		{TimeLeftShrinks, "more when it comes", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Left++ }},
-		{TimeLeftShrinks, "its turn's clock runs on while it stands still", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 2) }},
-		{OutstandingBounded, "a second call", completeCall(), func(t *historyBuilder) {
+		{TimeLeftShrinks, "more time than any call may have", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 41 * time.Second }},
+		{TimeLeftShrinks, "more time when sent", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Left++ }},
+		{TimeLeftShrinks, "more time on arrival", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).Left++ }},
+		{TimeLeftShrinks, "clock of the turn runs while its call is held", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 2) }},
+		{OutstandingBounded, "one call above the limit", completeCall(), func(t *historyBuilder) {
 			t.steps[2] = slices.Insert(t.steps[2], 4, epoch(1, childCall(alice, root, other, carol, 30*time.Second, alice)))
 			t.steps[2][4].From, t.steps[2][4].At = at("n1"), t.now
 		}},
-		{OutstandingBounded, "refused for nothing", completeCall(), func(t *historyBuilder) {
+		{OutstandingBounded, "refused below the limit", completeCall(), func(t *historyBuilder) {
 			e := t.nth(history.Ask, 1)
 			e.Kind, e.Call, e.Why, e.Reason, e.Scope = history.Refuse, actor.CallID{}, "caller", actor.Busy, actor.ScopeCaller
 		}},
 		{OutstandingBounded, "not released", completeCall(), func(t *historyBuilder) { t.nth(history.Answer, 1).Pending = 1 }},
-		{MailboxBounded, "a third message", fullMailbox(2, 10), func(t *historyBuilder) { *t = *fullMailbox(3, 10) }},
+		{MailboxBounded, "one message above the limit", fullMailbox(2, 10), func(t *historyBuilder) { *t = *fullMailbox(3, 10) }},
 		{MailboxBounded, "too many bytes", fullMailbox(2, 500), func(t *historyBuilder) { *t = *fullMailbox(2, 501) }},
 		{TurnExclusive, "two turns at once", consecutiveTurns(true), func(t *historyBuilder) { *t = *consecutiveTurns(false) }},
 		{TurnExclusive, "one turn twice", completeCall(), func(t *historyBuilder) { t.steps[2][3] = t.steps[2][2] }},
-		{OneAnswer, "a late answer", completeCall(), func(t *historyBuilder) {
+		{OneAnswer, "late answer", completeCall(), func(t *historyBuilder) {
 			t.steps[len(t.steps)-3] = slices.Insert(t.steps[len(t.steps)-3], 2, *t.nth(history.Answer, 1))
 		}},
-		{OneAnswer, "two ends", completeCall(), func(t *historyBuilder) {
+		{OneAnswer, "call completed twice", completeCall(), func(t *historyBuilder) {
 			i := slices.IndexFunc(t.steps, func(s []history.Event) bool { return len(s) > 1 && s[1].Kind == history.Reply })
 			t.steps[i] = slices.Insert(t.steps[i], 2, t.steps[i][1])
 			t.steps[i][len(t.steps[i])-1].Wrote++
 		}},
 		{OneAnswer, "two responses", completeCall(), func(t *historyBuilder) { t.perform("n1", "respond", root) }},
-		{ReplyToCallerOnly, "sent to another", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 1).Peer = carol }},
-		{ReplyToCallerOnly, "never asked", completeCall(), func(t *historyBuilder) { t.nth(history.Answer, 1).Call = other }},
-		{ReplyToCallerOnly, "before its end", completeCall(), func(t *historyBuilder) { t.drop(history.Reply, 0) }},
-		{ReplyToCallerOnly, "not what was said", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Status = actor.Failed }},
-		{ReplyToCallerOnly, "not with these words", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Said = 7 }},
-		{ReplyToCallerOnly, "not with these words, to a client", completeCall(), func(t *historyBuilder) {
+		{ReplyToCallerOnly, "sent to another actor", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 1).Peer = carol }},
+		{ReplyToCallerOnly, "answer to an unknown call", completeCall(), func(t *historyBuilder) { t.nth(history.Answer, 1).Call = other }},
+		{ReplyToCallerOnly, "answer before the call is completed", completeCall(), func(t *historyBuilder) { t.drop(history.Reply, 0) }},
+		{ReplyToCallerOnly, "answer with another status", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Status = actor.Failed }},
+		{ReplyToCallerOnly, "answer with another content", completeCall(), func(t *historyBuilder) { t.nth(history.Reply, 0).Said = 7 }},
+		{ReplyToCallerOnly, "response with another content", completeCall(), func(t *historyBuilder) {
 			responds := t.nth(history.Perform, 3)
 			responds.Status, responds.Said = actor.Succeeded, 7
 		}},
-		{Structured, "ends while its call is open", completeCall(), func(t *historyBuilder) { t.drop(history.Answer, 1) }},
-		{Structured, "calls without a turn", completeCall(), func(t *historyBuilder) { t.drop(history.Start, 0) }},
-		{NoWorkPastDeadline, "starts too late", delayedStart(time.Minute - 1), func(t *historyBuilder) { *t = *delayedStart(time.Minute) }},
-		{NoWorkPastDeadline, "calls with nothing", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 0 }},
-		{NoWorkPastDeadline, "sends with nothing", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Left = 0 }},
-		{AckedIsDurable, "answered before it is synced", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 3).Synced-- }},
-		{AckedIsDurable, "asked before it is synced", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 0).Synced-- }},
-		{AckedIsDurable, "worked before it is synced", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 1).Synced-- }},
-		{AckedIsDurable, "taken in and not written", completeCall(), func(t *historyBuilder) { t.nth(history.Append, 0).Wrote-- }},
-		{AckedIsDurable, "nothing written", completeCall(), func(t *historyBuilder) { t.drop(history.Append, 1) }},
-		{AckedIsDurable, "a gate skipped", volatileCaller(false), func(t *historyBuilder) { *t = *volatileCaller(true) }},
-		{AckedIsDurable, "a gate skipped for a request", volatileResend(true), func(t *historyBuilder) { *t = *volatileResend(false) }},
-		{AckedIsDurable, "a refusal, and the outcome with it", refusedThenAdmitted(1), func(t *historyBuilder) { *t = *refusedThenAdmitted(2) }},
-		{AckedIsDurable, "the outcome, refused for something else", refusedThenAdmitted(1), func(t *historyBuilder) { t.nth(history.Refuse, 0).Reason = actor.Unavailable }},
-		{AckedIsDurable, "the outcome, refused in another step", refusedThenAdmitted(1), func(t *historyBuilder) {
+		{Structured, "completed with an open call", completeCall(), func(t *historyBuilder) { t.drop(history.Answer, 1) }},
+		{Structured, "call without a turn", completeCall(), func(t *historyBuilder) { t.drop(history.Start, 0) }},
+		{NoWorkPastDeadline, "turn starts after the deadline", delayedStart(time.Minute - 1), func(t *historyBuilder) { *t = *delayedStart(time.Minute) }},
+		{NoWorkPastDeadline, "call with no time left", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Left = 0 }},
+		{NoWorkPastDeadline, "request with no time left", completeCall(), func(t *historyBuilder) { t.nth(history.Send, 0).Left = 0 }},
+		{AckedIsDurable, "response before sync", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 3).Synced-- }},
+		{AckedIsDurable, "request before sync", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 0).Synced-- }},
+		{AckedIsDurable, "tool effect before sync", completeCall(), func(t *historyBuilder) { t.nth(history.Perform, 1).Synced-- }},
+		{AckedIsDurable, "one entry missing", completeCall(), func(t *historyBuilder) { t.nth(history.Append, 0).Wrote-- }},
+		{AckedIsDurable, "no entries", completeCall(), func(t *historyBuilder) { t.drop(history.Append, 1) }},
+		{AckedIsDurable, "ungated effect", volatileCaller(false), func(t *historyBuilder) { *t = *volatileCaller(true) }},
+		{AckedIsDurable, "ungated request", volatileResend(true), func(t *historyBuilder) { *t = *volatileResend(false) }},
+		{AckedIsDurable, "refusal and outcome in one step", refusedThenAdmitted(1), func(t *historyBuilder) { *t = *refusedThenAdmitted(2) }},
+		{AckedIsDurable, "outcome with another reason than the refusal", refusedThenAdmitted(1), func(t *historyBuilder) { t.nth(history.Refuse, 0).Reason = actor.Unavailable }},
+		{AckedIsDurable, "outcome in a later step than the refusal", refusedThenAdmitted(1), func(t *historyBuilder) {
 			t.steps = slices.Insert(t.steps, len(t.steps)-1, []history.Event{message(history.Deliver, "cancel", other, bob, carol)})
 		}},
-		{AckedIsDurable, "an outcome passed on, not a refusal", refusalToClient(false), func(t *historyBuilder) { *t = *refusalToClient(true) }},
-		{AckedIsDurable, "an outcome, not a refusal", replyOrRefusal(actor.Failed), func(t *historyBuilder) { *t = *replyOrRefusal(actor.Succeeded) }},
-		{EffectOncePerAttempt, "the tool twice", completeCall(), func(t *historyBuilder) { t.perform("n2", "tool", child) }},
-		{EffectOncePerAttempt, "the call twice", completeCall(), func(t *historyBuilder) {
+		{AckedIsDurable, "forwarded outcome, not a refusal", refusalToClient(false), func(t *historyBuilder) { *t = *refusalToClient(true) }},
+		{AckedIsDurable, "outcome, not a refusal", replyOrRefusal(actor.Failed), func(t *historyBuilder) { *t = *replyOrRefusal(actor.Succeeded) }},
+		{EffectOncePerAttempt, "tool effect twice", completeCall(), func(t *historyBuilder) { t.perform("n2", "tool", child) }},
+		{EffectOncePerAttempt, "call admitted twice", completeCall(), func(t *historyBuilder) {
 			t.step("n2", 1, epoch(1, admit(bob, child, root, 30*time.Second, alice)))
 		}},
-		{EffectOncePerAttempt, "the tool over a crash", completeCall(), func(t *historyBuilder) { t.crash("n2").perform("n2", "tool", child) }},
-		{ExpireOnlyWhenDue, "held", heldCall(80 * time.Second), func(t *historyBuilder) { *t = *heldCall(80*time.Second - 1) }},
-		{ExpireOnlyWhenDue, "deaf", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 1) }},
-		{ExpireOnlyWhenDue, "an old word wins", heldCall(80 * time.Second), func(t *historyBuilder) {
+		{EffectOncePerAttempt, "tool effect repeated after a crash", completeCall(), func(t *historyBuilder) { t.crash("n2").perform("n2", "tool", child) }},
+		{ExpireOnlyWhenDue, "held call expires early", heldCall(80 * time.Second), func(t *historyBuilder) { *t = *heldCall(80*time.Second - 1) }},
+		{ExpireOnlyWhenDue, "Held not applied", heldCall(80 * time.Second), func(t *historyBuilder) { t.drop(history.Hold, 1) }},
+		{ExpireOnlyWhenDue, "outdated Resumed applied", heldCall(80 * time.Second), func(t *historyBuilder) {
 			e := holdEvent(history.Resume, "ask", alice, child, 1, 0)
 			t.step("n1", 1, e)
 			t.steps[len(t.steps)-2], t.steps[len(t.steps)-1] = t.steps[len(t.steps)-1], t.steps[len(t.steps)-2]
 		}},
-		{ExpireOnlyWhenDue, "a run", delayedStart(time.Minute - 1), func(t *historyBuilder) {
+		{ExpireOnlyWhenDue, "run expires early", delayedStart(time.Minute - 1), func(t *historyBuilder) {
 			t.step("n1", 0, history.Event{Kind: history.Expire, What: "run", Actor: alice, Call: root})
 		}},
-		{StartsOnlyKnown, "nobody is called", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("nobody", "") }},
-		{StartsOnlyKnown, "nobody has a turn", completeCall(), func(t *historyBuilder) {
+		{StartsOnlyKnown, "call to an unknown agent", completeCall(), func(t *historyBuilder) { t.nth(history.Ask, 1).Peer = actor.NewID("nobody", "") }},
+		{StartsOnlyKnown, "turn of an unknown agent", completeCall(), func(t *historyBuilder) {
 			for _, kind := range []history.Kind{history.Activate, history.Admit} {
 				t.nth(kind, 0).Actor = actor.NewID("nobody", "")
 			}
 		}},
-		{SingleActivation, "two under one epoch", completeCall(), func(t *historyBuilder) { t.step("n2", 0, activate(alice)) }},
-		{SingleActivation, "acts after a newer one", movedActor(), func(t *historyBuilder) { t.step("n1", 1, reply(alice, root)) }},
-		{SingleActivation, "acts where it is not", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).From = at("n1") }},
-		{SingleActivation, "takes what was sent to an old epoch", completeCall(), func(t *historyBuilder) { t.nth(history.Deliver, 0).Epoch = 7 }},
+		{SingleActivation, "active twice under one epoch", completeCall(), func(t *historyBuilder) { t.step("n2", 0, activate(alice)) }},
+		{SingleActivation, "acts after a newer activation", movedActor(), func(t *historyBuilder) { t.step("n1", 1, reply(alice, root)) }},
+		{SingleActivation, "acts on another node", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 1).From = at("n1") }},
+		{SingleActivation, "accepts a message for an old epoch", completeCall(), func(t *historyBuilder) { t.nth(history.Deliver, 0).Epoch = 7 }},
 		{SingleActivation, "two owners under one epoch", completeCall(), func(t *historyBuilder) { t.nth(history.Claim, 1).ShardLo = 2047 }},
 		{FencedWrites, "durable after a newer epoch", movedActor(), func(t *historyBuilder) { t.sync("n1") }},
 		{FencedWrites, "kept by a crash", movedActor(), func(t *historyBuilder) { t.synced["n1"] = 2; t.crash("n1") }},
-		{NoPhantomRefusal, "the waits never stood together", brokenWaitCycle(), func(t *historyBuilder) {
+		{NoPhantomRefusal, "waits that never overlapped", brokenWaitCycle(), func(t *historyBuilder) {
 			late := answer(alice, root, child)
 			late.Status = actor.Failed
 			*t = *newHistory()
@@ -181,50 +181,50 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 		{OneVictimPerCycle, "not the newest", brokenWaitCycle(), func(t *historyBuilder) {
 			*t = *waitCycle().step("n1", 1, refuseCycle(bob, child), reply(bob, child))
 		}},
-		{OneVictimPerCycle, "both", brokenWaitCycle(), func(t *historyBuilder) {
+		{OneVictimPerCycle, "two victims", brokenWaitCycle(), func(t *historyBuilder) {
 			ring := slices.Clone(cycleHops)
 			ring[0].Stamp = 3
 			e := refuseCycle(bob, child)
 			e.Ring = ring
 			t.step("n1", 1, e, reply(bob, child))
 		}},
-		{RefusedNeverRuns, "it runs after all", brokenWaitCycle(), func(t *historyBuilder) { t.step("n1", 1, start(alice, other)) }},
-		{RefusedNeverRuns, "it has run", brokenWaitCycle(), func(t *historyBuilder) { t.step("n1", 1, refuseCycle(alice, root)) }},
-		{NoWaitCycle, "found only by asking again", brokenWaitCycle(), func(t *historyBuilder) { *t = *brokenWaitCycleAfter(2 * time.Second) }},
-		{EveryWaitCycleBreaks, "stands too long", expireCall(brokenWaitCycle()), func(t *historyBuilder) { *t = *expireCall(waitCycle()) }},
-		{EffectOncePerAttempt, "a model twice", streamedAnswer(), func(t *historyBuilder) {
+		{RefusedNeverRuns, "victim runs later", brokenWaitCycle(), func(t *historyBuilder) { t.step("n1", 1, start(alice, other)) }},
+		{RefusedNeverRuns, "victim has run before", brokenWaitCycle(), func(t *historyBuilder) { t.step("n1", 1, refuseCycle(alice, root)) }},
+		{NoWaitCycle, "detected only by a repeated probe", brokenWaitCycle(), func(t *historyBuilder) { *t = *brokenWaitCycleAfter(2 * time.Second) }},
+		{EveryWaitCycleBreaks, "exists for too long", expireCall(brokenWaitCycle()), func(t *historyBuilder) { *t = *expireCall(waitCycle()) }},
+		{EffectOncePerAttempt, "model request twice", streamedAnswer(), func(t *historyBuilder) {
 			t.perform("n1", "model", root)
 			*t.nth(history.Perform, 11) = *t.nth(history.Perform, 0)
 		}},
-		{EffectOncePerAttempt, "a tool that must not be repeated, as another attempt", calleeReplies(callerOnly()), func(t *historyBuilder) {
+		{EffectOncePerAttempt, "unrepeatable tool under another attempt", calleeReplies(callerOnly()), func(t *historyBuilder) {
 			t.nth(history.Perform, 1).Why = Once
 			t.perform("n2", "tool", child)
 			repeat := t.nth(history.Perform, 3)
 			repeat.Why, repeat.Attempt = Once, 2
 		}},
-		{EffectOncePerAttempt, "an agent that must not begin again", streamedAnswer(), func(t *historyBuilder) { t.external("act", 2, 2) }},
-		{AttemptAnnounced, "what was shown is not taken back", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).What = "publish" }},
-		{AttemptAnnounced, "one piece too few is taken back", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).N = 4 }},
-		{RetriedUnheard, "heard, and tried again", streamedAnswer(), func(t *historyBuilder) { t.external("try", 2, 3) }},
-		{StreamIsDense, "a gap", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 3) }},
-		{StreamIsDense, "twice", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 1) }},
-		{RevokedHearNothing, "told after all", streamReader(1, 2), func(t *historyBuilder) { t.nth(history.Perform, 2).What = "revoke" }},
-		{EventsTellTruth, "count of the mailbox", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Count = 2 }},
-		{EveryCallEnds, "an open call is not sent again", callerCrash(true), func(t *historyBuilder) { *t = *callerCrash(false) }},
+		{EffectOncePerAttempt, "unrepeatable agent begins again", streamedAnswer(), func(t *historyBuilder) { t.external("act", 2, 2) }},
+		{AttemptAnnounced, "fragment not retracted", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).What = "publish" }},
+		{AttemptAnnounced, "one fragment not retracted", streamedAnswer(), func(t *historyBuilder) { t.nth(history.Perform, 5).N = 4 }},
+		{RetriedUnheard, "retried after forwarding", streamedAnswer(), func(t *historyBuilder) { t.external("try", 2, 3) }},
+		{StreamIsDense, "gap", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 3) }},
+		{StreamIsDense, "event repeated", streamReader(1, 2), func(t *historyBuilder) { *t = *streamReader(1, 1) }},
+		{RevokedHearNothing, "event after revocation", streamReader(1, 2), func(t *historyBuilder) { t.nth(history.Perform, 2).What = "revoke" }},
+		{EventsTellTruth, "wrong mailbox count", completeCall(), func(t *historyBuilder) { t.nth(history.Admit, 0).Count = 2 }},
+		{EveryCallEnds, "open call not resent", callerCrash(true), func(t *historyBuilder) { *t = *callerCrash(false) }},
 	} {
 		if _, v := check(testLimits(), test.builder.steps); v != nil {
-			t.Errorf("%s, %s: the healthy twin: %s", test.spec, test.name, v)
+			t.Errorf("%s, %s: the unmodified history: %s", test.spec, test.name, v)
 			continue
 		}
 		test.mutate(test.builder)
 		_, v := check(testLimits(), test.builder.steps)
 		switch {
 		case v == nil:
-			t.Errorf("%s, %s: not caught", test.spec, test.name)
+			t.Errorf("%s, %s: not detected", test.spec, test.name)
 		case v.Spec != test.spec:
-			t.Errorf("%s, %s: caught as %s", test.spec, test.name, v)
-		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" broken in step "):
-			t.Errorf("%s, %s: says %q", test.spec, test.name, v)
+			t.Errorf("%s, %s: detected as %s", test.spec, test.name, v)
+		case v.Sentence == "" || !strings.HasPrefix(v.String(), test.spec+" violated in step "):
+			t.Errorf("%s, %s: got the message %q", test.spec, test.name, v)
 		}
 		detected[test.spec] = true
 	}
@@ -235,7 +235,7 @@ func TestEverySpecDetectsViolations(t *testing.T) {
 	}
 	for _, spec := range All() {
 		if !detected[spec.Name] || !strings.HasSuffix(spec.Says, ".") {
-			t.Errorf("%s: no mutant, or no sentence", spec.Name)
+			t.Errorf("%s: want a mutant and a sentence as its meaning", spec.Name)
 		}
 	}
 }
@@ -259,10 +259,10 @@ func TestLostVolatileRunMayStillAct(t *testing.T) {
 		return t.external("act", 1, 1).external("act", 1, 1)
 	}
 	if _, v := check(testLimits(), build(true).steps); v != nil {
-		t.Errorf("it forgot: %s", v)
+		t.Errorf("after losing the call: %s", v)
 	}
 	if _, v := check(testLimits(), build(false).steps); v == nil || v.Spec != EffectOncePerAttempt {
-		t.Errorf("it forgot nothing: %v", v)
+		t.Errorf("without losing the call: got %v", v)
 	}
 }
 
@@ -272,10 +272,10 @@ func TestFormerOwnerMayStillRetry(t *testing.T) {
 	builder := streamedAnswer()
 	repeat := history.Event{Kind: history.Perform, What: "try", Call: root, Step: 1, Attempt: 2, N: 3}
 	if _, v := check(testLimits(), builder.step("n2", 0, repeat).steps); v != nil {
-		t.Errorf("another node tries: %s", v)
+		t.Errorf("retry by another node: %s", v)
 	}
 	if _, v := check(testLimits(), builder.step("n1", 0, repeat).steps); v == nil || v.Spec != RetriedUnheard {
-		t.Errorf("the same node tries: %v", v)
+		t.Errorf("retry by the same node: got %v", v)
 	}
 }
 
@@ -284,15 +284,15 @@ func TestEndReportsOpenWork(t *testing.T) {
 		builder *historyBuilder
 		spec    string
 	}{
-		"all has ended":               {completeCall(), ""},
-		"a client waits":              {newHistory().step("n1", 0, clientCall(alice)), EveryCallEnds},
-		"its node is gone":            {newHistory().step("n1", 0, clientCall(alice)).crash("n1"), ""},
-		"its cell is gone":            {newHistory().step("n1", 0, clientCall(alice)).step("n1", 0, history.Event{Kind: history.Restart}), ""},
-		"a call waits in the mailbox": {newHistory().step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)), EveryCallEnds},
-		"a turn has not come back":    {delayedStart(time.Second), TurnComesBack},
-		"it was never durable":        {delayedStart(time.Second).crash("n1"), ""},
-		"a shard has another owner":   {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}).step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 8}), ""},
-		"a shard is nobody's":         {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}), OwnedAgain},
+		"all work completed":           {completeCall(), ""},
+		"client waiting":               {newHistory().step("n1", 0, clientCall(alice)), EveryCallEnds},
+		"node of the client crashed":   {newHistory().step("n1", 0, clientCall(alice)).crash("n1"), ""},
+		"cell of the client restarted": {newHistory().step("n1", 0, clientCall(alice)).step("n1", 0, history.Event{Kind: history.Restart}), ""},
+		"call queued":                  {newHistory().step("n1", 1, activate(alice), admit(alice, root, actor.CallID{}, time.Minute)), EveryCallEnds},
+		"turn not completed":           {delayedStart(time.Second), TurnComesBack},
+		"call undone by a crash":       {delayedStart(time.Second).crash("n1"), ""},
+		"shard with a new owner":       {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}).step("n2", 0, history.Event{Kind: history.Claim, Epoch: 2, ShardHi: 8}), ""},
+		"shard without owner":          {claimedShards().step("n1", 0, history.Event{Kind: history.Lose, ShardHi: 8}), OwnedAgain},
 	} {
 		c, v := check(testLimits(), test.builder.steps)
 		if v == nil {
@@ -357,15 +357,15 @@ func TestCompareDetectsStateDivergence(t *testing.T) {
 			Turns: []history.Turn{{Run: root, Open: []actor.CallID{child}}}}, {ID: bob}}}
 	}
 	for name, change := range map[string]func(*history.State){
-		"":                        func(*history.State) {},
-		"another epoch":           func(s *history.State) { s.Actors[0].Epoch = 2 },
-		"not in memory":           func(s *history.State) { s.Actors = nil },
-		"one more in memory":      func(s *history.State) { s.Actors[1].Loaded = true },
-		"a call that is answered": func(s *history.State) { s.Actors[0].Turns[0].Open = nil },
-		"no turn":                 func(s *history.State) { s.Actors[0].Turns = nil },
-		"another turn":            func(s *history.State) { s.Actors[0].Turns = append(s.Actors[0].Turns, history.Turn{Run: other}) },
-		"a call in the mailbox":   func(s *history.State) { s.Actors[0].Queue = []actor.CallID{other} },
-		"bytes":                   func(s *history.State) { s.Actors[0].Bytes = 1 },
+		"":                      func(*history.State) {},
+		"another epoch":         func(s *history.State) { s.Actors[0].Epoch = 2 },
+		"not active":            func(s *history.State) { s.Actors = nil },
+		"one more active actor": func(s *history.State) { s.Actors[1].Loaded = true },
+		"answered call":         func(s *history.State) { s.Actors[0].Turns[0].Open = nil },
+		"no turn":               func(s *history.State) { s.Actors[0].Turns = nil },
+		"another turn":          func(s *history.State) { s.Actors[0].Turns = append(s.Actors[0].Turns, history.Turn{Run: other}) },
+		"queued call":           func(s *history.State) { s.Actors[0].Queue = []actor.CallID{other} },
+		"bytes":                 func(s *history.State) { s.Actors[0].Bytes = 1 },
 	} {
 		c, v := check(testLimits(), callerOnly().steps)
 		if v != nil {
@@ -398,7 +398,7 @@ func TestCheckerMemoryIsBounded(t *testing.T) {
 		}
 	}
 	if n := len(c.runs) + len(c.clients) + len(c.expiries) + len(c.nodes["n1"].changes); n > 3000 {
-		t.Errorf("%d calls, clients and changes are kept", n)
+		t.Errorf("%d calls, clients and changes retained, want at most 3000", n)
 	}
 }
 
@@ -437,7 +437,7 @@ func TestSpecNamesMatchTLA(t *testing.T) {
 	}
 	_, modelOnly, ok := strings.Cut(string(readme), "## Model-only")
 	if !ok {
-		t.Fatal("tla/README.md does not say what is Model-only")
+		t.Fatal("tla/README.md has no section Model-only")
 	}
 	named := map[string]bool{EventsTellTruth: true, AttemptAnnounced: true, RetriedUnheard: true, StreamIsDense: true, RevokedHearNothing: true}
 	for _, s := range linear.Specs() {
@@ -452,7 +452,7 @@ func TestSpecNamesMatchTLA(t *testing.T) {
 			named[name] = true
 			known := slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == name })
 			if !known && !strings.HasPrefix(name, "Not_") && !strings.Contains(modelOnly, "`"+name+"`") {
-				t.Errorf("%s: %s has no spec of that name", path, name)
+				t.Errorf("%s: no spec is named %s", path, name)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 	}
 	v := c.runs[e.Call]
 	if v == nil || v.actor != a || v.ended || v.started {
-		c.fail(RefusedNeverRuns, "%s refuses call %s to break a ring, and it does not wait in its mailbox", a.id, e.Call)
+		c.fail(RefusedNeverRuns, "%s refuses call %s to break a wait cycle, but the call is not queued", a.id, e.Call)
 		return
 	}
 	v.victim = true
@@ -43,11 +43,11 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 	}
 	slices.SortFunc(broken.calls, actor.CallID.Compare)
 	if newest.Call != e.Call {
-		c.fail(OneVictimPerCycle, "%s refuses call %s, the newest of the ring is %s", a.id, e.Call, newest.Call)
+		c.fail(OneVictimPerCycle, "%s refuses call %s, but the newest call of the cycle is %s", a.id, e.Call, newest.Call)
 	}
 	for _, r := range c.brokenCycles {
 		if r.victim != e.Call && slices.Equal(r.calls, broken.calls) {
-			c.fail(OneVictimPerCycle, "%s refuses call %s of a ring that was broken by refusing %s", a.id, e.Call, r.victim)
+			c.fail(OneVictimPerCycle, "%s refuses call %s of a wait cycle that was broken by refusing %s", a.id, e.Call, r.victim)
 		}
 	}
 	if len(c.brokenCycles) == brokenCyclesMax {
@@ -73,7 +73,7 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 			return // undone by a crash; the check is no longer possible
 		}
 		if k.parent != t || q.actor != t.actor {
-			c.fail(NoPhantomRefusal, "call %s is told that %s waits for turn %s, which waits for %s; they never did", e.Call, h.Call, h.Turn, next.Call)
+			c.fail(NoPhantomRefusal, "call %s is refused for a cycle in which %s waits for turn %s and that for %s, which never happened", e.Call, h.Call, h.Turn, next.Call)
 			return
 		}
 		from = max(from, q.admittedSeq, t.startedSeq, k.madeSeq)
@@ -86,10 +86,10 @@ func (c *Checker) checkSimultaneous(e *history.Event) {
 		}
 	}
 	if from >= to {
-		c.fail(NoPhantomRefusal, "call %s is refused for a ring of %d waits that never stood together", e.Call, len(e.Ring))
+		c.fail(NoPhantomRefusal, "call %s is refused for a cycle of %d waits that never existed at one instant", e.Call, len(e.Ring))
 	}
 	if stood := c.globalNow().Sub(closed); c.limits.RingFoundIn > 0 && closed > c.undisturbedSince && stood > c.limits.RingFoundIn {
-		c.fail(NoWaitCycle, "call %s is refused for a ring that stands for %v already, in which nothing was lost: what closed it did not find it", e.Call, stood)
+		c.fail(NoWaitCycle, "call %s is refused for a wait cycle that existed for %v without losses: the probe of the wait that closed it did not detect it", e.Call, stood)
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *Checker) checkExpiredWaits(r *run) {
 func (c *Checker) checkCycleAge(r *run) {
 	var seen []*run
 	if since, ok := c.cycleSince(r, r, c.undisturbedSince, &seen); ok && c.globalNow().Sub(since) > c.limits.RingBreaksIn {
-		c.fail(EveryWaitCycleBreaks, "call %s to %s is in a ring of waits that stands for %v, when time runs out", r.id, r.actor.id, c.globalNow().Sub(since))
+		c.fail(EveryWaitCycleBreaks, "call %s to %s is in a wait cycle that existed for %v when a call expired", r.id, r.actor.id, c.globalNow().Sub(since))
 	}
 }
 

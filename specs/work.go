@@ -93,7 +93,7 @@ func (w *Work) Observe(e WorkEvent) *Violation {
 		}
 	case WorkAdvanced:
 		if e.Result && !tool.Advances() {
-			w.fail(OnlySucceededAdvances, "run %s goes on from tool call %d.%d with a result, and that is %s", e.Run, e.Step, e.Index, tool)
+			w.fail(OnlySucceededAdvances, "run %s continues from tool call %d.%d with a result, but its state is %s", e.Run, e.Step, e.Index, tool)
 		}
 	case WorkApproval:
 		w.transition(e, g)
@@ -101,7 +101,7 @@ func (w *Work) Observe(e WorkEvent) *Violation {
 		g.expired = true
 	case WorkReported:
 		if g.reported != 0 && g.reported != e.Approval || e.Approval != g.status {
-			w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is %s, and somebody is told %s", e.Number, e.Step, e.Index, e.Run, g.status, e.Approval)
+			w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is %s, but was reported as %s", e.Number, e.Step, e.Index, e.Run, g.status, e.Approval)
 		}
 		g.reported = e.Approval
 	case WorkRolledBack:
@@ -122,7 +122,7 @@ func (w *Work) rollBack(e WorkEvent, at toolCall, g *approvalState) {
 		return
 	}
 	if g.reported != 0 && g.reported != e.Approval || g.performed && e.Approval != runs.ApprovalStatusApproved {
-		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is forgotten in a crash, and somebody relies on it", e.Number, e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is lost in a crash although it was reported or used", e.Number, e.Step, e.Index, e.Run)
 	}
 	if g.status = e.Approval; g.status == 0 {
 		*g = approvalState{}
@@ -136,7 +136,7 @@ func (w *Work) transition(e WorkEvent, g *approvalState) {
 	case err != nil:
 		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s: %v", e.Number, e.Step, e.Index, e.Run, err)
 	case e.Approval == runs.ApprovalStatusApproved && g.expired:
-		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is given after its time", e.Number, e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "approval %d of tool call %d.%d of run %s is given after its deadline", e.Number, e.Step, e.Index, e.Run)
 	case e.Approval == runs.ApprovalStatusPending:
 		g.args = e.Args
 	}
@@ -147,11 +147,11 @@ func (w *Work) transition(e WorkEvent, g *approvalState) {
 func (w *Work) checkPermission(e WorkEvent, g *approvalState) {
 	switch {
 	case e.Number == 0:
-		w.fail(ApprovalOnce, "tool call %d.%d of run %s is done without an approval of its own, which its policy wants", e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "tool call %d.%d of run %s is performed without the approval its policy requires", e.Step, e.Index, e.Run)
 	case g.status != runs.ApprovalStatusApproved:
-		w.fail(ApprovalOnce, "tool call %d.%d of run %s is done, and its approval %d is %s", e.Step, e.Index, e.Run, e.Number, g.status)
+		w.fail(ApprovalOnce, "tool call %d.%d of run %s is performed while its approval %d is %s", e.Step, e.Index, e.Run, e.Number, g.status)
 	case g.args != e.Args:
-		w.fail(ApprovalOnce, "tool call %d.%d of run %s is done with other arguments than were approved", e.Step, e.Index, e.Run)
+		w.fail(ApprovalOnce, "tool call %d.%d of run %s is performed with other arguments than the approved ones", e.Step, e.Index, e.Run)
 	}
 	g.performed = true
 }

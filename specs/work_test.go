@@ -113,7 +113,7 @@ func TestWorkDetectsModelDefects(t *testing.T) {
 	}
 	for bug := range mutants {
 		if !defects[bug] {
-			t.Errorf("%s is no defect of module Work", bug)
+			t.Errorf("%s is not a defect of module Work", bug)
 		}
 	}
 }
@@ -127,15 +127,15 @@ func TestUnapprovedEffectIsRejected(t *testing.T) {
 	}{
 		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), performed(1, original)}, ApprovalOnce, "its approval 1 is PENDING"},
 		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, rejected, original), performed(1, original)}, ApprovalOnce, "is REJECTED"},
-		{[]any{toolStates(created, checked, dispatched, running, timedOut, succeeded), advanced(true)}, OnlySucceededAdvances, "that is TIMEOUT"},
+		{[]any{toolStates(created, checked, dispatched, running, timedOut, succeeded), advanced(true)}, OnlySucceededAdvances, "its state is TIMEOUT"},
 		{[]any{approvalTo(1, approved, original)}, ApprovalOnce, "cannot go from"},
-		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1}}, ApprovalOnce, "somebody relies on it"},
+		{[]any{toolStates(created, checked, waiting), approvalTo(1, pending, original), approvalTo(1, approved, original), performed(1, original), WorkEvent{Kind: WorkRolledBack, Run: root, Step: 1, Number: 1}}, ApprovalOnce, "reported or used"},
 	} {
 		if v := checkWork(test.parts...); v == nil || v.Spec != test.spec || !strings.Contains(v.String(), test.detail) {
 			t.Errorf("%v, want %s with %q", v, test.spec, test.detail)
 		}
 	}
 	if !slices.ContainsFunc(All(), func(s Spec) bool { return s.Name == ApprovalOnce }) {
-		t.Error("ApprovalOnce is no spec")
+		t.Error("All does not list ApprovalOnce")
 	}
 }

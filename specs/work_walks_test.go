@@ -14,7 +14,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as `go run ./tla/tlc walks` writes them")
+var workWalks = flag.String("work-walks", "testdata/work_walks.json", "walks through module Work, as written by `go run ./tla/tlc walks`")
 
 // walk is a random walk of TLC through module Work, with or without a defect. Good reports
 // whether both properties held throughout.
@@ -160,11 +160,11 @@ func TestWorkAgreesWithTLC(t *testing.T) {
 		}
 		switch walked[current.Bug]++; {
 		case current.Bug == "none" && w.violation != nil:
-			t.Errorf("line %d: of the design: %s", number, w.violation)
+			t.Errorf("line %d: design: %s", number, w.violation)
 		case current.Bug == "none":
 			passed++
 		case w.violation != nil && current.Good:
-			t.Errorf("line %d: of %s: %s; TLC finds nothing", number, current.Bug, w.violation)
+			t.Errorf("line %d: %s: %s; TLC finds no violation", number, current.Bug, w.violation)
 		case w.violation != nil:
 			detected[current.Bug]++
 		}
@@ -172,9 +172,9 @@ func TestWorkAgreesWithTLC(t *testing.T) {
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d walks of the design pass; of defects found %v", passed, detected)
+	t.Logf("%d walks of the design pass; defects detected: %v", passed, detected)
 	if passed == 0 || len(detected) < minDefectsFound {
-		t.Errorf("%d walks of the design; the twins find %d of the defects in %v, want %d", passed, len(detected), walked, minDefectsFound)
+		t.Errorf("%d walks of the design; detected %d of the defects in %v, want %d", passed, len(detected), walked, minDefectsFound)
 	}
 }
 

@@ -51,11 +51,11 @@ var keysModel = &model{spec: LinearKeys, init: keyState{},
 	describe: func(op any) string {
 		switch op := op.(type) {
 		case keyReply:
-			return fmt.Sprintf("is told of run %s: %s", op.run, op.outcome)
+			return fmt.Sprintf("returns run %s: %s", op.run, op.outcome)
 		case keyEffect:
-			return fmt.Sprintf("run %s acts", op.run)
+			return fmt.Sprintf("run %s performs an effect", op.run)
 		}
-		return "asks"
+		return "request"
 	},
 	// A request without a response reveals nothing about the key.
 	reduce: func(ops []*Op) (reduced []*Op) {

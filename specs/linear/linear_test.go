@@ -53,13 +53,13 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 		record scenario
 		spec   string // empty if the history is legal
 	}{
-		{"a key and its repeat", func(j *Judge) {
+		{"request and repeat", func(j *Judge) {
 			a, b := j.Asks(1, "k", "a"), j.Asks(2, "k", "b")
 			j.Acts(3, "k", firstRun)
 			j.Told(4, b, firstRun, "done")
 			j.Told(5, a, firstRun, "done")
 		}, ""},
-		{"a key, and who asked never heard", func(j *Judge) {
+		{"request without response", func(j *Judge) {
 			j.Asks(1, "k", "a")
 			j.Told(2, j.Asks(2, "k", "b"), secondRun, "done")
 		}, ""},
@@ -76,13 +76,13 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 			j.Told(2, a, firstRun, "done")
 			j.Told(2, b, firstRun, "refused")
 		}, LinearKeys},
-		{"a second run acts, and nobody is told of it", func(j *Judge) {
+		{"effects of two runs, no response", func(j *Judge) {
 			j.Asks(1, "k", "a")
 			j.Acts(2, "k", firstRun)
 			j.Acts(3, "k", secondRun)
 		}, LinearKeys},
 
-		{"a group changes hands", func(j *Judge) {
+		{"change of owner", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			w := j.Writes(2, "g", "n1")
 			j.Serves(3, "g", n1)
@@ -92,86 +92,86 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 			j.Wrote(6, late, 1, false)
 			j.Serves(6, "g", n2)
 		}, ""},
-		{"a write that is heard of behind the next claim", func(j *Judge) {
+		{"write returns after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			w := j.Writes(2, "g", "n1")
 			j.Claims(3, "g", n2)
 			j.Wrote(4, w, 1, true)
 		}, ""},
-		{"a write begun behind the next claim", func(j *Judge) {
+		{"write begins after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Claims(3, "g", n2)
 			j.Wrote(5, j.Writes(4, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"a write before its claim", func(j *Judge) {
+		{"write before its claim", func(j *Judge) {
 			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
 			j.Claims(1, "g", n1)
 		}, LinearOwners},
-		{"a write before its claim, and one in time", func(j *Judge) {
+		{"write before its claim, then one in time", func(j *Judge) {
 			j.Wrote(1, j.Writes(0, "g", "n1"), 1, true)
 			j.Claims(2, "g", n1)
 			j.Wrote(4, j.Writes(3, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"a write in time, and one behind the next claim", func(j *Judge) {
+		{"write in time, then one after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Wrote(3, j.Writes(2, "g", "n1"), 1, true)
 			j.Claims(4, "g", n2)
 			j.Wrote(6, j.Writes(5, "g", "n1"), 1, true)
 		}, LinearOwners},
-		{"a write refused to the owner", func(j *Judge) {
+		{"write refused to the owner", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Wrote(3, j.Writes(2, "g", "n1"), 1, false)
 		}, LinearOwners},
-		{"a turn begun behind the next claim", func(j *Judge) {
+		{"turn after the next claim", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Claims(2, "g", n2)
 			j.Serves(3, "g", n1)
 		}, LinearOwners},
-		{"a turn at a cell that does not own", func(j *Judge) {
+		{"turn at a cell that is not the owner", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Serves(2, "g", Owner{actor.Address{Node: "n1", Cell: 7}, 1})
 		}, LinearOwners},
-		{"a turn of what is nobody's", func(j *Judge) {
+		{"turn after release", func(j *Judge) {
 			j.Claims(1, "g", n1)
 			j.Releases(2, "g", "n1")
 			j.Serves(3, "g", n1)
 		}, LinearOwners},
-		{"an epoch that comes back", func(j *Judge) {
+		{"reused epoch", func(j *Judge) {
 			j.Claims(1, "g", n2)
 			j.Claims(2, "g", n1)
 		}, LinearOwners},
 
-		{"three who leave something", func(j *Judge) {
+		{"three swaps", func(j *Judge) {
 			a, b := j.Leaves(1, register, "a", "1"), j.Leaves(1, register, "b", "2")
 			j.Left(2, a, "2")
 			j.Left(3, b, "")
 			j.Left(4, j.Leaves(4, register, "c", "3"), "1")
 		}, ""},
-		{"what was never heard of, and is found", func(j *Judge) {
+		{"swap without response, observed", func(j *Judge) {
 			j.Leaves(1, register, "a", "1")
 			j.Left(3, j.Leaves(2, register, "b", "2"), "1")
 		}, ""},
-		{"what was never heard of, and is not found", func(j *Judge) {
+		{"swap without response, not observed", func(j *Judge) {
 			j.Leaves(1, register, "a", "1")
 			j.Left(3, j.Leaves(2, register, "b", "2"), "")
 			j.Left(5, j.Leaves(4, register, "c", "3"), "2")
 		}, ""},
-		{"a lost value", func(j *Judge) {
+		{"lost value", func(j *Judge) {
 			j.Left(1, j.Leaves(1, register, "a", "1"), "")
 			j.Left(2, j.Leaves(2, register, "b", "2"), "")
 		}, LinearKept},
-		{"a value found twice", func(j *Judge) {
+		{"value observed twice", func(j *Judge) {
 			j.Left(1, j.Leaves(1, register, "a", "1"), "")
 			b, c := j.Leaves(2, register, "b", "2"), j.Leaves(2, register, "c", "3")
 			j.Left(3, b, "1")
 			j.Left(3, c, "1")
 		}, LinearKept},
-		{"a value of before what was left since", func(j *Judge) {
+		{"overwritten value observed", func(j *Judge) {
 			j.Left(1, j.Leaves(1, register, "a", "1"), "")
 			j.Left(2, j.Leaves(2, register, "b", "2"), "1")
 			j.Left(3, j.Leaves(3, register, "c", "3"), "1")
 		}, LinearKept},
-		{"a value that nobody left", func(j *Judge) {
+		{"value that was never stored", func(j *Judge) {
 			j.Left(1, j.Leaves(1, register, "a", "1"), "9")
 		}, LinearKept},
 	}
@@ -183,16 +183,16 @@ func TestModelsRejectIllegalHistories(t *testing.T) {
 		case v.Undecided > 0:
 			t.Errorf("%s: undecided", test.name)
 		case v.Illegal == nil && test.spec != "":
-			t.Errorf("%s: nothing is wrong, want %s", test.name, test.spec)
+			t.Errorf("%s: legal, want %s", test.name, test.spec)
 		case v.Illegal == nil:
 		case v.Illegal.Spec != test.spec:
-			t.Errorf("%s: %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Sentence, test.spec)
+			t.Errorf("%s: got %s, %s; want %q", test.name, v.Illegal.Spec, v.Illegal.Sentence, test.spec)
 		default:
 			var page bytes.Buffer
 			if err := v.Illegal.WritePage(&page); err != nil || !strings.Contains(page.String(), "<html") {
 				t.Errorf("%s: no page: %v", test.name, err)
 			}
-			if !strings.Contains(v.Illegal.Sentence, "cannot go on to") {
+			if !strings.Contains(v.Illegal.Sentence, "cannot continue with") {
 				t.Errorf("%s: %s", test.name, v.Illegal.Sentence)
 			}
 		}
@@ -222,9 +222,9 @@ func TestTimeoutIsUndecided(t *testing.T) {
 	for i, o := range ops {
 		j.Left(2, o, fmt.Sprint("d", (i*7)%40))
 	}
-	j.Left(3, j.Leaves(3, register, "e", "last"), "nobody's")
+	j.Left(3, j.Leaves(3, register, "e", "last"), "unknown")
 	if v := j.Check(time.Millisecond); v.Undecided != 1 || v.Illegal != nil {
-		t.Errorf("%+v, want one that is undecided", v)
+		t.Errorf("%+v, want one undecided history", v)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestReductionPreservesVerdict(t *testing.T) {
 			m := b.porcupine()
 			full, reduced := verdict(m, s.ops), verdict(m, b.reduce(s.ops))
 			if full != reduced {
-				t.Fatalf("the whole history of %d operations is %s, the lean one of %d %s", len(s.ops), full, len(b.reduce(s.ops)), reduced)
+				t.Fatalf("the full history of %d operations is %s, the reduced one of %d is %s", len(s.ops), full, len(b.reduce(s.ops)), reduced)
 			}
 		}
 	})

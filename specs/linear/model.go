@@ -23,9 +23,9 @@ const (
 // Specs returns the name and the meaning of each spec.
 func Specs() [][2]string {
 	return [][2]string{
-		{LinearKeys, "All who ask under one key are told of one run and one outcome, and no other run does anything for them."},
-		{LinearOwners, "Shards have one owner at a time: what is written or begun under a claim is so before the next claim."},
-		{LinearKept, "What an actor keeps is what the message before left there, in one order that all who asked could have seen."},
+		{LinearKeys, "All responses under one key name the same run and outcome, and no other run performs effects for the key."},
+		{LinearOwners, "Shards have one owner at a time: writes and turns under a claim precede the next claim."},
+		{LinearKept, "The values returned by an actor fit one order of all messages, in which each returns the value stored by the one before it."},
 	}
 }
 
@@ -71,7 +71,7 @@ func operations(ops []*Op) []porcupine.Operation {
 func (o *Op) String() string {
 	at := func(t actor.Time) string { return time.Duration(t % actor.Time(24*time.Hour)).String() }
 	if !o.returned() {
-		return o.process + " from " + at(o.startTime) + ", and never heard of it"
+		return o.process + " from " + at(o.startTime) + ", no response"
 	}
 	return o.process + " from " + at(o.startTime) + " to " + at(o.endTime)
 }
@@ -96,10 +96,10 @@ func (b *historySet) explain(s *history, ops []porcupine.Operation, info *porcup
 		done[o.Call] = true
 	}
 	rest := slices.DeleteFunc(slices.Clone(ops), func(o porcupine.Operation) bool { return done[o.Call] || o.Return == notReturned })
-	detail := fmt.Sprintf("no order explains the %d operations of %s; one comes to %q after %d of them", len(ops), s.name, fmt.Sprint(state), len(best))
+	detail := fmt.Sprintf("no order explains the %d operations of %s; the longest reaches %q after %d of them", len(ops), s.name, fmt.Sprint(state), len(best))
 	if len(rest) > 0 { // the operation that returned first cannot be linearized after any other
 		next := slices.MinFunc(rest, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
-		detail += fmt.Sprintf(", and cannot go on to: %s (%s)", b.describe(next.Input), next.Metadata)
+		detail += fmt.Sprintf(", and cannot continue with: %s (%s)", b.describe(next.Input), next.Metadata)
 	}
 	return detail
 }

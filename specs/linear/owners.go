@@ -29,7 +29,7 @@ type Owner struct {
 // String returns the cell and the epoch.
 func (o Owner) String() string {
 	if o.Epoch == 0 {
-		return "nobody"
+		return "no owner"
 	}
 	return fmt.Sprintf("%s under epoch %d", o.Cell, o.Epoch)
 }

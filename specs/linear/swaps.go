@@ -30,9 +30,9 @@ var swapsModel = &model{spec: LinearKept, init: "",
 	describe: func(op any) string {
 		switch op := op.(type) {
 		case pendingSwap:
-			return fmt.Sprintf("leaves %q", op.value)
+			return fmt.Sprintf("stores %q", op.value)
 		case swap:
-			return fmt.Sprintf("leaves %q, finds %q", op.value, op.previous)
+			return fmt.Sprintf("stores %q, finds %q", op.value, op.previous)
 		}
 		return ""
 	},
