@@ -185,7 +185,7 @@ func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath str
 	if err := t.copyTo(dir, "Calls.tla", "Trace.tla"); err != nil {
 		return nil, 0, nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("no end after %v", batchTimeout))
+	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("not finished after %v", batchTimeout))
 	defer cancel()
 	args := []string{"-Xmx3g", "-Xss16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir=" + dir, "-cp", t.Jar, "tlc2.TLC", "-workers", "1", "-config", "Trace.cfg", "Trace"}
 	cmd := exec.CommandContext(limited, t.Java, args...)
@@ -217,7 +217,7 @@ func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath str
 		last := states[len(states)-1]
 		i, l := number(historyLine, 1, last), number(placeLine, 1, last)
 		if i == 0 || l == 0 {
-			return nil, 0, nil, fmt.Errorf("%s is violated, and TLC does not tell where: see %s", report.Violated, outputPath)
+			return nil, 0, nil, fmt.Errorf("%s is violated, and the output of TLC has no position: see %s", report.Violated, outputPath)
 		}
 		if report.Violated != "deadlock" {
 			l-- // the state after the entry violates the property
@@ -226,7 +226,7 @@ func (t TLC) checkBatch(ctx context.Context, b batch, judge bool, outputPath str
 		*v = verdict{t: v.t, entry: l, why: report.Violated, state: last}
 		return verdicts, 0, nil, nil
 	case report.Err != "" || !report.Complete:
-		return nil, 0, nil, fmt.Errorf("TLC could not judge: %s (%v): see %s", report.Err, runErr, outputPath)
+		return nil, 0, nil, fmt.Errorf("TLC failed: %s (%v): see %s", report.Err, runErr, outputPath)
 	}
 	return verdicts, report.Distinct, takenIn(string(output)), nil
 }

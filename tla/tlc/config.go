@@ -75,7 +75,7 @@ func ReadConfigs(dir string) ([]Config, error) {
 			c.Folder = folder
 		}
 		if strings.HasSuffix(c.Name, "_broken") != (c.Folder == brokenDir) {
-			return nil, fmt.Errorf("%s: configs named …_broken, and only those, belong in %s", path, filepath.Join(dir, brokenDir))
+			return nil, fmt.Errorf("%s: configs named …_broken, and no others, belong in %s", path, filepath.Join(dir, brokenDir))
 		}
 		configs = append(configs, c)
 	}
@@ -89,7 +89,7 @@ func ParseConfig(name, text string) (Config, error) {
 	c := Config{Name: name}
 	var ok bool
 	if c.Module, _, ok = strings.Cut(name, "_"); !ok {
-		return c, fmt.Errorf("a config is named Module_what.cfg")
+		return c, fmt.Errorf("the name of a config must have the form Module_what.cfg")
 	}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	expect, ok := strings.CutPrefix(lines[0], `\* expect: `)
@@ -104,7 +104,7 @@ func ParseConfig(name, text string) (Config, error) {
 	case len(words) == 2 && words[0] == "reaches" && strings.HasPrefix(words[1], "Not_"):
 		c.Expect = Expectation{Kind: Reaches, Name: words[1]}
 	default:
-		return c, fmt.Errorf(`expect: %q is none of "holds", "violates Property", "reaches Not_Goal"`, expect)
+		return c, fmt.Errorf(`expect: got %q, want one of "holds", "violates Property", "reaches Not_Goal"`, expect)
 	}
 
 	var section *[]string
@@ -135,7 +135,7 @@ func ParseConfig(name, text string) (Config, error) {
 		}
 	}
 	if len(c.Invariants)+len(c.Properties) == 0 {
-		return c, fmt.Errorf("it checks nothing: no INVARIANTS and no PROPERTIES")
+		return c, fmt.Errorf("no properties to check: neither INVARIANTS nor PROPERTIES")
 	}
 	if c.Expect.Kind != Holds && !slices.Contains(slices.Concat(c.Invariants, c.Properties), c.Expect.Name) {
 		return c, fmt.Errorf("%s is expected but not checked", c.Expect.Name)

@@ -56,23 +56,23 @@ func TestBrokenConfigsDifferFromTheirBaseOnlyInBug(t *testing.T) {
 	all := configs(t)
 	for _, c := range all {
 		if strings.HasSuffix(c.Name, "_broken") != (c.Expect.Kind == Violates) {
-			t.Errorf("%s: a config is named …_broken if and only if it must be violated", c.Name)
+			t.Errorf("%s: the name of a config must end in _broken if and only if it expects a violation", c.Name)
 		}
 		if c.Expect.Kind == Violates && !strings.HasPrefix(c.Name, c.Module+"_"+c.Expect.Name+"_") {
-			t.Errorf("%s: is not named after what it breaks, %s", c.Name, c.Expect.Name)
+			t.Errorf("%s: want a name with the violated property %s", c.Name, c.Expect.Name)
 		}
 		if c.Expect.Kind == Reaches && c.Name != c.Module+"_"+c.Expect.Name {
-			t.Errorf("%s: is not named after what it reaches, %s", c.Name, c.Expect.Name)
+			t.Errorf("%s: want a name with the goal %s", c.Name, c.Expect.Name)
 		}
 		if c.Expect.Kind == Holds {
 			if c.Value("Bug") != `"none"` {
-				t.Errorf("%s: what must hold is the design: Bug is %s", c.Name, c.Value("Bug"))
+				t.Errorf("%s: a config that holds must be of the design, but Bug is %s", c.Name, c.Value("Bug"))
 			}
 			continue
 		}
 		i := slices.IndexFunc(all, func(b Config) bool { return b.Name+".cfg" == c.Base })
 		if i < 0 || all[i].Expect.Kind != Holds || all[i].Module != c.Module {
-			t.Errorf("%s: its base %q is no config of %s that holds", c.Name, c.Base, c.Module)
+			t.Errorf("%s: base %q is not a config of %s that holds", c.Name, c.Base, c.Module)
 			continue
 		}
 		except := "  Bug ="
@@ -135,7 +135,7 @@ func TestFirstDifference(t *testing.T) {
 	} {
 		changed := parse(strings.Replace(base, test.old, test.new, 1))
 		if got := firstDifference(changed, parse(base), test.except); got != test.diff {
-			t.Errorf("%q for %q, except %s: differs in %q, want %q", test.new, test.old, test.except, got, test.diff)
+			t.Errorf("%q for %q, except %s: got difference %q, want %q", test.new, test.old, test.except, got, test.diff)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestEveryPropertyHasBrokenConfig(t *testing.T) {
 				t.Errorf("%s checks %s, which %s does not define", c.Name, name, c.Module)
 			}
 			if !broken[name] {
-				t.Errorf("%s checks %s, which no config breaks: nobody knows that it can fail", c.Name, name)
+				t.Errorf("%s checks %s, which no broken config violates: it might be unable to fail", c.Name, name)
 			}
 		}
 	}
@@ -193,12 +193,12 @@ func TestEveryDefectAndGoalHasAConfig(t *testing.T) {
 		}
 		for _, w := range want {
 			if !slices.Contains(got, w) {
-				t.Errorf("%s has %s, and no config looks for it", module, w)
+				t.Errorf("%s has %s, for which there is no config", module, w)
 			}
 		}
 		for _, g := range got {
 			if !slices.Contains(want, g) {
-				t.Errorf("a config looks for %s, which %s has not", g, module)
+				t.Errorf("a config expects %s, which %s does not have", g, module)
 			}
 		}
 	}
@@ -215,7 +215,7 @@ func TestLivenessConfigsCheckOneProperty(t *testing.T) {
 			t.Errorf("%s checks %v and %v; want one property", c.Name, c.Invariants, c.Properties)
 		}
 		if slices.ContainsFunc(c.Lines, func(l string) bool { return strings.HasPrefix(l, "SYMMETRY") || strings.HasPrefix(l, "VIEW") }) {
-			t.Errorf("%s: symmetry and views are not sound for liveness", c.Name)
+			t.Errorf("%s: symmetry and views are unsound for liveness", c.Name)
 		}
 	}
 }
@@ -231,7 +231,7 @@ func TestActionsAreHistoryKinds(t *testing.T) {
 	for module, text := range modules(t) {
 		start := choice.FindStringIndex(text)
 		if start == nil {
-			t.Fatalf("%s: no Next", module)
+			t.Fatalf("%s: no definition of Next", module)
 		}
 		next := text[start[1]:]
 		next, _, _ = strings.Cut(next, "\nSpec ==")
@@ -243,12 +243,12 @@ func TestActionsAreHistoryKinds(t *testing.T) {
 	for _, k := range history.Kinds() {
 		kinds[k.String()] = true
 		if !actions[k.String()] && !explained(k.String()) {
-			t.Errorf("history has %s; no spec has an action of that name, and tla/README.md does not say why", k)
+			t.Errorf("history has %s; no module has an action of that name, and tla/README.md does not explain it", k)
 		}
 	}
 	for name, isAction := range actions {
 		if isAction && !choice.MatchString(name+" ==") && !kinds[name] && !explained(name) {
-			t.Errorf("the specs have an action %s; history has no kind of that name, and tla/README.md does not say why", name)
+			t.Errorf("the modules have an action %s; history has no kind of that name, and tla/README.md does not explain it", name)
 		}
 	}
 }
@@ -270,21 +270,21 @@ func TestResultsMatchConfigs(t *testing.T) {
 	for _, c := range all {
 		f, ok := found[rowKey(c)]
 		if !ok {
-			t.Errorf("tla/RESULTS.md says nothing of %s: make tla ARGS='-run ^%s$ -write'", c.Name, c.Name)
+			t.Errorf("tla/RESULTS.md has no row for %s: run make tla ARGS='-run ^%s$ -write'", c.Name, c.Name)
 		} else if (f.length == 0) != (c.Expect.Kind == Holds) {
-			t.Errorf("%s %s, and the way there has %d states", c.Name, c.Expect, f.length)
+			t.Errorf("%s %s, but its path has %d states", c.Name, c.Expect, f.length)
 		}
 		delete(found, rowKey(c))
 	}
 	for row := range found {
-		t.Errorf("tla/RESULTS.md has a row that no config is of: %s", row)
+		t.Errorf("tla/RESULTS.md has a row without a config: %s", row)
 	}
 	found, _ = readTable(filepath.Join(tla, "RESULTS.md"))
 	if n := totalStates(all, found); n < totalStatesMin {
 		t.Errorf("%d distinct states in all models, want %d", n, totalStatesMin)
 	}
 	if text := modelTable(all, found); !strings.Contains(read(t, "README.md"), strings.TrimSpace(text)) {
-		t.Error("the table in tla/README.md is not that of tla/RESULTS.md: make tla writes both")
+		t.Error("the table in tla/README.md differs from tla/RESULTS.md: make tla writes both")
 	}
 }
 
@@ -296,10 +296,10 @@ func TestReadmeNamesEveryModel(t *testing.T) {
 	readme := read(t, "README.md")
 	for _, c := range configs(t) {
 		if c.Expect.Kind == Holds && !strings.Contains(readme, "`"+c.Name+"`") {
-			t.Errorf("tla/README.md does not say what %s explores", c.Name)
+			t.Errorf("tla/README.md does not explain the model %s", c.Name)
 		}
 		if name := c.Expect.Name; c.Expect.Kind == Violates && !strings.Contains(readme, "`"+strings.Trim(c.Value("Bug"), `"`)+"`") {
-			t.Errorf("tla/README.md does not say how %s is broken by %s", name, c.Value("Bug"))
+			t.Errorf("tla/README.md does not explain how %s is violated by the defect %s", name, c.Value("Bug"))
 		}
 	}
 	for _, alias := range []string{"NoDeadlock", "SingleActivationDuringCall", "CallEventuallyCompletes", "callStack", "callState", "agentState", "MAX_DEPTH", "TIMEOUT_MS"} {
@@ -316,10 +316,10 @@ func TestReadmeNamesEveryModel(t *testing.T) {
 func TestIncompleteConfigsAreRejected(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"M_x": {"INVARIANTS A\n", "first line"},
-		"M_y": {"\\* expect: works\nINVARIANTS A\n", `"works" is none of`},
-		"M_z": {"\\* expect: holds\nCONSTANTS\n  Bug = 1\n", "checks nothing"},
+		"M_y": {"\\* expect: works\nINVARIANTS A\n", `got "works", want one of`},
+		"M_z": {"\\* expect: holds\nCONSTANTS\n  Bug = 1\n", "no properties to check"},
 		"M_v": {"\\* expect: violates B\nINVARIANTS A\n", "B is expected but not checked"},
-		"M_r": {"\\* expect: reaches B\nINVARIANTS B\n", `"reaches B" is none of`},
+		"M_r": {"\\* expect: reaches B\nINVARIANTS B\n", `got "reaches B", want one of`},
 		"M":   {"\\* expect: holds\nINVARIANTS A\n", "Module_what.cfg"},
 	} {
 		if _, err := ParseConfig(name, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
@@ -337,7 +337,7 @@ func TestParseConfig(t *testing.T) {
 	if c.Module != "Calls" || c.Base != "Calls_x.cfg" || c.Value("Bug") != `"late"` ||
 		c.Expect != (Expectation{Violates, "C"}) ||
 		!slices.Equal(c.Invariants, []string{"A", "B"}) || !slices.Equal(c.Properties, []string{"C"}) {
-		t.Errorf("read as %+v", c)
+		t.Errorf("got %+v", c)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestBigConfigsHold(t *testing.T) {
 	texts := modules(t)
 	for _, c := range all {
 		if c.Expect.Kind != Holds || c.Value("Bug") != `"none"` || texts[c.Module] == "" {
-			t.Errorf("%s: a big config is of a module that has small ones, of the design, and holds", c.Name)
+			t.Errorf("%s: a big config must hold, be of the design, and be of a module with small configs", c.Name)
 		}
 		for _, name := range slices.Concat(c.Invariants, c.Properties) {
 			if !defines(texts[c.Module], name) {

@@ -112,16 +112,16 @@ var corruptions = []corruption{
 	swapEvents("Start and Admit", kindIs("Admit"), kindIs("Start"), sameCall),
 	swapEvents("Ask and what it sends", kindIs("Ask", whatIs("call")), kindIs("Send", whatIs("request")), sameCall),
 	swapEvents("a reply and its Send", kindIs("Reply"), kindIs("Send", whatIs("answered")), sameCall),
-	changeEvent("more time than the turn has", kindIs("Ask", whatIs("call")), func(e *event) { e.Left = e.ParentLeft + 1e9 }),
+	changeEvent("a call to its ancestor", kindIs("Ask", whatIs("call")), func(e *event) { e.Left = e.ParentLeft + 1e9 }),
 	changeEvent("a request with more time", kindIs("Send", whatIs("request"), nested), func(e *event) { e.Left += 1e9 }),
 	changeEvent("a call back up its chain", kindIs("Ask", whatIs("call"), func(e *event) bool { return len(e.Chain) > 1 }), func(e *event) { e.Peer = e.Chain[0] }),
-	changeEvent("a chain that forgets", kindIs("Admit", nested), func(e *event) { e.Chain = nil }),
+	changeEvent("a chain dropped", kindIs("Admit", nested), func(e *event) { e.Chain = nil }),
 	changeEvent("another outcome", kindIs("Answer", whatIs("call"), statusIs("succeeded")), func(e *event) { e.Status, e.Reason = "failed", "Rejected" }),
 	duplicateEvent("Reply", kindIs("Reply")),
 	duplicateEvent("Answer", kindIs("Answer", whatIs("call"))),
 	duplicateEvent("Start", kindIs("Start")),
 	duplicateEvent("work", kindIs("Perform", whatIs("work"))),
-	{"a call runs again when it is done", func(events []event) ([]event, int) {
+	{"a completed call runs again", func(events []event) ([]event, int) {
 		for i := range events {
 			admit := find(events, 0, kindIs("Admit", callIs(events[i].Call)))
 			if events[i].Kind == "Reply" && admit >= 0 {
@@ -142,5 +142,5 @@ func (c corruption) applyToFirst(good []trace) (trace, int, error) {
 			return t, at, nil
 		}
 	}
-	return trace{}, 0, fmt.Errorf("no history has a place for %q", c.name)
+	return trace{}, 0, fmt.Errorf("corruption %q applies to no history", c.name)
 }

@@ -53,7 +53,7 @@ func pinnedJar(ctx context.Context, dir string) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return jar, err
 	}
-	mvn, err := findCommand("mvn", "maven, or name a TLC with TLA2TOOLS_JAR=…/tla2tools.jar")
+	mvn, err := findCommand("mvn", "maven, or set TLA2TOOLS_JAR=…/tla2tools.jar")
 	if err != nil {
 		return "", err
 	}

@@ -29,23 +29,24 @@ const (
 	usage    = `usage: go run ./tla/tlc [-run REGEXP] [-list] [-write] [-big]
        go run ./tla/tlc traces | walks [-h]
 
-Runs every config of tla/ and compares what TLC finds with what the config's
-first line expects. Exit 0: all as expected. Exit 1: a mismatch. Exit 2: usage.
+Runs TLC on every config of tla/ and compares the result with the expectation in
+the first line of the config. Exit 0: all as expected. Exit 1: a mismatch or an
+error. Exit 2: usage.
 
-  -run REGEXP  only the configs whose name matches
-  -list        print the configs and what they expect, run nothing
-  -big         the configs of tla/big, which take hours, instead of those of tla; with
-               -write their figures go to tla/big/RESULTS.md
-  -write       if there is no mismatch, write the figures of what ran to tla/RESULTS.md and
-               tla/README.md; a run of all configs does so unless it is told -write=false
+  -run REGEXP  run only the configs whose name matches
+  -list        print the configs and their expectations, run nothing
+  -big         run the configs of tla/big, which take hours, instead of those of tla;
+               -write then writes to tla/big/RESULTS.md
+  -write       if there is no mismatch, write the figures to tla/RESULTS.md and
+               tla/README.md; the default if all configs run, -write=false disables it
 
 examples
-  make tla                               all of them; writes what it found down
-  make tla ARGS='-run Calls_crash'       one model
-  make tla ARGS='-run broken -list'      what must be violated
-  TLA2TOOLS_JAR=~/tla2tools.jar make tla with a TLC of your own
+  make tla                               run all configs and write their figures
+  make tla ARGS='-run Calls_crash'       run one model
+  make tla ARGS='-run broken -list'      list the configs that expect a violation
+  TLA2TOOLS_JAR=~/tla2tools.jar make tla use another version of TLC
 
-What TLC said in each run stays in .cache/tlc/output/.
+The output of each run is kept in .cache/tlc/output/.
 `
 )
 
@@ -80,7 +81,7 @@ func run(ctx context.Context, args []string) int {
 	case flags.NArg() > 0:
 		return fail(2, fmt.Errorf("unknown argument %q; -h shows examples", flags.Arg(0)))
 	case *write && *list:
-		return fail(2, fmt.Errorf("-list runs nothing that -write could write"))
+		return fail(2, fmt.Errorf("-list cannot be combined with -write: it runs nothing"))
 	}
 
 	dir := specDir
@@ -137,7 +138,7 @@ func run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if version != tlcVersion {
-		return fail(1, fmt.Errorf("TLC %s is not the %s that the figures are of: nothing was written", version, tlcVersion))
+		return fail(1, fmt.Errorf("TLC has version %s, but figures are of version %s: nothing was written", version, tlcVersion))
 	}
 	found, err := WriteTable(filepath.Join(dir, "RESULTS.md"), all, results, *big)
 	if err != nil {

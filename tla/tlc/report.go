@@ -52,7 +52,7 @@ func ParseReport(c Config, output string) Report {
 		r.Violated = "deadlock"
 	case livenessLine.MatchString(output):
 		if len(c.Properties) != 1 {
-			r.Err = fmt.Sprintf("a liveness property is violated, and %d are checked: check one per config", len(c.Properties))
+			r.Err = fmt.Sprintf("a liveness property is violated and %d are checked: check one per config", len(c.Properties))
 			return r
 		}
 		r.Violated = c.Properties[0]

@@ -34,7 +34,7 @@ func TestParseReport(t *testing.T) {
 		"unfinished": {Version: "2.18"},
 	} {
 		if got := report(t, oneProperty, sample); got != want {
-			t.Errorf("%s is read as\n%+v, want\n%+v", sample, got, want)
+			t.Errorf("%s: got\n%+v, want\n%+v", sample, got, want)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestParseReport(t *testing.T) {
 func TestAmbiguousLivenessViolationIsError(t *testing.T) {
 	two := Config{Properties: []string{"EveryCallEnds", "TurnComesBack"}}
 	if got := report(t, two, "liveness"); got.Violated != "" || !strings.Contains(got.Err, "one per config") {
-		t.Errorf("read as %+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestMismatch(t *testing.T) {
 	} {
 		got := Result{Config: Config{Expect: test.expect}, Report: report(t, oneProperty, test.sample)}.Mismatch()
 		if (got == "") != (test.mismatch == "") || !strings.HasPrefix(got, test.mismatch) {
-			t.Errorf("%s where it %s: %q, want %q", test.sample, test.expect, got, test.mismatch)
+			t.Errorf("%s with expectation %s: got %q, want %q", test.sample, test.expect, got, test.mismatch)
 		}
 	}
 }
@@ -80,7 +80,7 @@ func TestMismatch(t *testing.T) {
 func TestIncompleteSearchIsMismatch(t *testing.T) {
 	for _, r := range []Report{{Complete: true, Distinct: 5, Queued: 1}, {Complete: true}, {Distinct: 5}} {
 		if (Result{Report: r}).Mismatch() == "" {
-			t.Errorf("%+v passes", r)
+			t.Errorf("%+v is accepted", r)
 		}
 	}
 }
@@ -88,13 +88,13 @@ func TestIncompleteSearchIsMismatch(t *testing.T) {
 func TestChecksumRejectsOtherJar(t *testing.T) {
 	jar := filepath.Join(t.TempDir(), jarName)
 	if err := checkSum(jar); !os.IsNotExist(err) {
-		t.Errorf("no jar: %v", err)
+		t.Errorf("missing jar: %v", err)
 	}
 	if err := os.WriteFile(jar, []byte("another TLC"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := checkSum(jar); err == nil || !strings.Contains(err.Error(), "remove it to fetch it again") {
-		t.Errorf("another jar: %v", err)
+		t.Errorf("modified jar: %v", err)
 	}
 }
 

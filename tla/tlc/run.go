@@ -126,7 +126,7 @@ func (t TLC) output(ctx context.Context, c Config) ([]byte, error) {
 	if t.Big {
 		config, limit = filepath.Join(bigDir, config), bigRunTimeout
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v", limit))
+	limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not finished after %v", limit))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx2g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+scratch, "-cp", t.Jar, "tlc2.TLC",
 		"-workers", "1", "-config", config, c.Module)

@@ -36,7 +36,7 @@ func TestRunAllReadsReports(t *testing.T) {
 		{Name: "Nothing_c", Module: "Nothing", Expect: expect}, // no such module: the script prints nothing
 	}, func(Result) { calls++ })
 	if err != nil || calls != 3 {
-		t.Fatalf("told of %d, %v", calls, err)
+		t.Fatalf("done was called %d times, %v; want 3", calls, err)
 	}
 	for i, want := range []string{"", "AcyclicCalls is violated", "AcyclicCalls is not violated"} {
 		if got := results[i].Mismatch(); got != want {
@@ -44,16 +44,16 @@ func TestRunAllReadsReports(t *testing.T) {
 		}
 	}
 	if output, err := os.ReadFile(results[0].Output); err != nil || len(output) == 0 {
-		t.Errorf("what was printed is not kept: %v", err)
+		t.Errorf("output was not written: %v", err)
 	}
 }
 
 func TestCancelledRunReportsNothing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := fakeJava(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("told of %v", r) })
+	_, err := fakeJava(t).RunAll(ctx, []Config{{Name: "Calls_a", Module: "Calls"}}, func(r Result) { t.Errorf("done was called with %v", r) })
 	if !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
+		t.Errorf("got error %v, want context.Canceled", err)
 	}
 }
 
@@ -61,6 +61,6 @@ func TestMissingJavaIsMismatch(t *testing.T) {
 	checker := fakeJava(t)
 	checker.Java = filepath.Join(t.TempDir(), "java")
 	if got := checker.Run(t.Context(), Config{Name: "Calls_a", Module: "Calls"}).Mismatch(); got == "" {
-		t.Error("it passes")
+		t.Error("got no mismatch")
 	}
 }

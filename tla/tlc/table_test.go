@@ -27,7 +27,7 @@ func TestWriteTableKeepsOtherRows(t *testing.T) {
 		return rows
 	}
 	if _, err := WriteTable(path, []Config{a, b}, []Result{result(a, 1)}, false); err == nil || !strings.Contains(err.Error(), "M_b has no figures yet") {
-		t.Errorf("a row is missing: %v", err)
+		t.Errorf("missing row: %v", err)
 	}
 	for _, test := range []struct {
 		all  []Config

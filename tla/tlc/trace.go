@@ -94,22 +94,22 @@ func readTrace(path string) (trace, error) {
 // check returns an error if the history cannot be checked by module Trace.
 func (h *trace) check() error {
 	if h.Header.Trace != traceVersion {
-		return fmt.Errorf("%s: a trace of version %d; this reads %d", h.Name, h.Header.Trace, traceVersion)
+		return fmt.Errorf("%s: trace version %d, want %d", h.Name, h.Header.Trace, traceVersion)
 	}
 	if len(h.Events) == 0 {
-		return fmt.Errorf("%s: nothing happens in it", h.Name)
+		return fmt.Errorf("%s: no events", h.Name)
 	}
 	for i := range h.Events {
 		h.Header.Agents = append(h.Header.Agents, h.Events[i].Agents...)
 	}
 	for _, a := range h.Header.Agents {
 		if a.Volatile || a.Interleaved {
-			return fmt.Errorf("%s: agent %s is not journaled and serial, and module Trace knows no other; troupe sim --plain makes worlds that it knows", h.Name, a.Name)
+			return fmt.Errorf("%s: agent %s is not journaled and serial, which module Trace requires; troupe sim --plain simulates only such agents", h.Name, a.Name)
 		}
 	}
 	for i := range h.Events {
 		if n := h.Events[i].Lost; n > 0 {
-			return fmt.Errorf("%s:%d: %d events were lost there", h.Name, i+2, n)
+			return fmt.Errorf("%s:%d: %d events were lost", h.Name, i+2, n)
 		}
 	}
 	return nil

@@ -20,19 +20,22 @@ import (
 
 const tracesUsage = `usage: go run ./tla/tlc traces [-worlds N] [-no-server] [FILE...]
 
-Has TLC judge, by module Trace, what the simulator and a real server write down:
-each history must be a behaviour of module Calls. Then it corrupts some, and has
-the simulator run with guards removed: TLC must reject each of those, at the
-entry at which it is wrong. With files, judges those and nothing else.
+Checks histories of the simulator and of a real server against module Trace: each
+MUST be a behaviour of module Calls. Then it corrupts some of them and simulates
+mutants, which lack a guard. TLC must reject each of these histories at the entry
+that is wrong. With files, checks those and nothing else.
 
-Needs bin/troupe, and bin/troupe-mutants (make trace builds both).
+Needs bin/troupe and bin/troupe-mutants (make trace builds both).
+
+  -worlds N    number of simulations (default 200)
+  -no-server   skip the history of a server
 
 examples
   make trace
   make trace ARGS='-worlds 20'
   bin/troupe sim --plain --seed 7 --trace /tmp/seven.ndjson && go run ./tla/tlc traces /tmp/seven.ndjson
 
-Histories, and what TLC said of them, stay in .cache/tlc/traces/.
+Histories and the output of TLC are kept in .cache/tlc/traces/.
 `
 
 // tracedMutants are the guards whose removal is visible in histories of plain simulations.
@@ -112,9 +115,9 @@ func (t traceCheck) all(ctx context.Context, simulations int, server bool) error
 			resumed++
 		}
 	}
-	fmt.Printf("%d of %d simulated histories have a crash, and an actor with open work that comes back\n", resumed, len(all))
+	fmt.Printf("%d of %d simulated histories have a crash and an actor that resumes open work\n", resumed, len(all))
 	if resumed*100 < crashPercentMin*len(all) {
-		return fmt.Errorf("that is less than %d %%", crashPercentMin)
+		return fmt.Errorf("want at least %d %%", crashPercentMin)
 	}
 	if err := t.accept(ctx, "simulated", all); err != nil {
 		return err
@@ -215,7 +218,7 @@ func (t traceCheck) accept(ctx context.Context, label string, all []trace) error
 	}
 	fmt.Println(coverage(taken))
 	if len(all) >= kindsCheckedFrom && len(kinds) < kindsMin {
-		return fmt.Errorf("that is less than %d kinds: the worlds have become too quiet", kindsMin)
+		return fmt.Errorf("want at least %d kinds: the simulations cover too little", kindsMin)
 	}
 	return nil
 }
@@ -246,7 +249,7 @@ func (t traceCheck) check(ctx context.Context, label string, all []batch, judge 
 			verdicts, states, taken, err := t.tlc.checkBatch(ctx, b, judge, outputPath)
 			clean := !slices.ContainsFunc(verdicts, func(v verdict) bool { return !v.accepted })
 			if err == nil && clean && states != b.states() {
-				err = fmt.Errorf("TLC found %d states, and there are %d: an entry was not judged; see %s", states, b.states(), outputPath)
+				err = fmt.Errorf("TLC found %d states, want %d: an entry was not checked; see %s", states, b.states(), outputPath)
 			}
 			found[i], takenBy[i], errs[i] = verdicts, taken, err
 		})
@@ -277,7 +280,7 @@ func (v verdict) at() entry { return v.t.entries[min(v.entry, len(v.t.entries))-
 // neverTaken maps actions of Calls that no history can take to the reason.
 var neverTaken = map[string]string{
 	"Continue": "turns are serial",
-	"Drop":     "what is lost is what never comes",
+	"Drop":     "loss is the absence of a delivery",
 }
 
 // coverage returns a line with the number of times each action of Calls was taken, in ascending
@@ -322,15 +325,15 @@ func (t traceCheck) rejectCorrupted(ctx context.Context, good []trace) error {
 		if v.accepted || v.at().line != want[v.t.trace.Name] {
 			failed++
 			if v.accepted {
-				fmt.Printf("  %s: accepted; it is wrong in line %d\n", v.t.trace.Name, want[v.t.trace.Name])
+				fmt.Printf("  %s: accepted, want rejection at line %d\n", v.t.trace.Name, want[v.t.trace.Name])
 			} else {
-				fmt.Printf("%v; it is wrong in line %d\n", v, want[v.t.trace.Name])
+				fmt.Printf("%v, want rejection at line %d\n", v, want[v.t.trace.Name])
 			}
 		}
 	}
 	fmt.Printf("%d histories corrupted: %d rejected at the right entry, %d not\n", len(all), len(all)-failed, failed)
 	if failed > 0 {
-		return fmt.Errorf("module Trace does not see what is wrong")
+		return fmt.Errorf("module Trace does not detect all of them")
 	}
 	return nil
 }
@@ -371,15 +374,15 @@ func (t traceCheck) rejectMutated(ctx context.Context) error {
 		if v.accepted || last-v.at().line > detectionLagMax {
 			failed++
 			if v.accepted {
-				fmt.Printf("  %s: accepted; the specs in Go do not\n", v.t.trace.Name)
+				fmt.Printf("  %s: accepted, but rejected by the Go specs\n", v.t.trace.Name)
 			} else {
-				fmt.Printf("%v; the specs in Go see it in line %d\n", v, last)
+				fmt.Printf("%v, but the Go specs detect the violation at line %d\n", v, last)
 			}
 		}
 	}
 	fmt.Printf("%d histories of mutants: %d rejected at the right entry, %d not\n", len(all), len(all)-failed, failed)
 	if failed > 0 {
-		return fmt.Errorf("module Trace does not see what is wrong")
+		return fmt.Errorf("module Trace does not detect all of them")
 	}
 	return nil
 }
@@ -400,5 +403,5 @@ func traceMutant(ctx context.Context, mutant, path string) error {
 			return fmt.Errorf("bin/troupe-mutants: %w", err)
 		}
 	}
-	return fmt.Errorf("mutant %s: in %d plain worlds the specs in Go see nothing that Calls forbids", mutant, mutantSeedsMax)
+	return fmt.Errorf("mutant %s: the Go specs detect no violation of Calls in %d plain simulations", mutant, mutantSeedsMax)
 }

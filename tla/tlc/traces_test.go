@@ -50,7 +50,7 @@ func TestTranslate(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	if len(translated.recursive) != 1 || len(translated.unknown) != 0 {
-		t.Errorf("recursive %v, unknown %v", translated.recursive, translated.unknown)
+		t.Errorf("got recursive %v, unknown %v; want one and none", translated.recursive, translated.unknown)
 	}
 }
 
@@ -68,21 +68,21 @@ func TestTranslateAgentsAnnouncedLater(t *testing.T) {
 	}
 	a, b := translate(early), translate(later)
 	if len(b.entries) != len(a.entries) || len(b.unknown) != 0 || len(b.recursive) != 1 {
-		t.Fatalf("%d entries, not %d; unknown %v, recursive %v", len(b.entries), len(a.entries), b.unknown, b.recursive)
+		t.Fatalf("got %d entries, want %d; unknown %v, recursive %v", len(b.entries), len(a.entries), b.unknown, b.recursive)
 	}
 	for i := range a.entries {
 		if a.entries[i].text != b.entries[i].text || a.entries[i].line+1 != b.entries[i].line {
-			t.Errorf("%+v, not %+v one line further on", b.entries[i], a.entries[i])
+			t.Errorf("got %+v, want %+v one line further on", b.entries[i], a.entries[i])
 		}
 	}
 	if _, err := readTrace(writeTrace(t, strings.Replace(text, `"by_actor"`, `"volatile"`, 1))); err == nil {
-		t.Error("an agent that came later and is volatile is no matter")
+		t.Error("a volatile agent announced later is accepted")
 	}
 }
 
 func TestReadTraceRejectsUncheckable(t *testing.T) {
 	for _, test := range []struct{ old, new, want string }{
-		{`"trace":1`, `"trace":9`, "version 9"},
+		{`"trace":1`, `"trace":9`, "trace version 9"},
 		{`"name":"bo"`, `"name":"bo","volatile":true`, "agent bo is not journaled"},
 		{`"name":"bo"`, `"name":"bo","interleaved":true`, "agent bo is not journaled"},
 		{`{"kind":"Start"`, "{\"lost\":7}\n{\"kind\":\"Start\"", "7 events were lost"},
@@ -93,7 +93,7 @@ func TestReadTraceRejectsUncheckable(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", test.new, err, test.want)
 		}
 	}
-	if _, err := readTrace(writeTrace(t, strings.SplitAfter(sampleTrace, "\n")[0])); err == nil || !strings.Contains(err.Error(), "nothing happens") {
+	if _, err := readTrace(writeTrace(t, strings.SplitAfter(sampleTrace, "\n")[0])); err == nil || !strings.Contains(err.Error(), "no events") {
 		t.Errorf("an empty trace: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestEveryHistoryKindIsTranslated(t *testing.T) {
 	module := read(t, "Trace.tla")
 	passed := regexp.MustCompile(`Passed == \{([^}]*)\}`).FindStringSubmatch(module)
 	if passed == nil {
-		t.Fatal("module Trace lets nothing pass")
+		t.Fatal("module Trace has no list of passed-over entries")
 	}
 	translated := translate(trace{Events: []event{{}}})
 	for _, k := range history.Kinds() {
@@ -117,7 +117,7 @@ func TestEveryHistoryKindIsTranslated(t *testing.T) {
 			text := translated.entry(&e)
 			name := strings.SplitN(text, `"`, 3)[1]
 			if !strings.Contains(passed[1], `"`+name+`"`) && !strings.Contains(module, `E.k = "`+name+`" ->`) {
-				t.Errorf("%s %s becomes %s, which module Trace does not know", e.Kind, e.What, text)
+				t.Errorf("%s %s becomes %s, which module Trace does not handle", e.Kind, e.What, text)
 			}
 		}
 	}
@@ -143,10 +143,10 @@ func TestCorruptionsReportLine(t *testing.T) {
 		}
 	}
 	if len(h.Events) != 4 || h.Events[1].Kind != "Admit" {
-		t.Error("a corruption changes the history that it is made of")
+		t.Error("a corruption changes the original history")
 	}
 	if _, _, err := corruptions[0].applyToFirst([]trace{h}); err == nil {
-		t.Error("a history without calls between actors has a place for a dropped Ask")
+		t.Error("a dropped Ask applies to a history without calls between actors")
 	}
 }
 
@@ -167,7 +167,7 @@ func TestBatchesShareLimits(t *testing.T) {
 	// Sound reports the same invariants as the first spec checks.
 	for _, name := range strings.Fields(traceInvariants) {
 		if !strings.Contains(read(t, "Trace.tla"), `says(`+name+`, "`+name+`")`) {
-			t.Errorf("Sound does not say %s", name)
+			t.Errorf("Sound does not report %s", name)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestWalkLines(t *testing.T) {
 func TestTraceCountsCallsActions(t *testing.T) {
 	counted := regexp.MustCompile(`(?s)Actions == <<(.*?)>>`).FindStringSubmatch(read(t, "Trace.tla"))
 	if counted == nil {
-		t.Fatal("module Trace counts nothing")
+		t.Fatal("module Trace has no list of actions")
 	}
 	_, next, _ := strings.Cut(modules(t)["Calls"], "\nCalm ==")
 	next, _, _ = strings.Cut(next, "\nSpec ==")
@@ -194,7 +194,7 @@ func TestTraceCountsCallsActions(t *testing.T) {
 		}
 	}
 	output := "x\n" + `"<<\"taken\", [Ask |-> 1, Drop |-> 0]>>"` + "\n" + `"<<\"taken\", [Ask |-> 7, Drop |-> 0]>>"` + "\n"
-	want := "  actions of Calls: 1 of 2 were taken: Drop 0 (what is lost is what never comes), Ask 7"
+	want := "  actions of Calls: 1 of 2 were taken: Drop 0 (loss is the absence of a delivery), Ask 7"
 	if got := coverage(takenIn(output)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -17,15 +17,17 @@ import (
 
 const walksUsage = `usage: go run ./tla/tlc walks [-n N] [-seed S] [-out FILE] [-work]
 
-Has TLC walk through module Calls at random (module Walk), and a test of package
-runtime take real cells through each walk: what the specification allows the code
-must be able to do, and stand then as it says.
+TLC draws random walks through module Calls (module Walk). A test of package runtime
+executes each walk with real cells: every step that the specification allows must be
+possible, and the resulting state must be the specified one.
 
-With -work the walks are through module Work (module WorkWalk), of the design
-and of each defect of the two properties that have twins in package specs, whose
-test judges each as TLC does.
+With -work the walks are through module Work (module WorkWalk), of the design and of
+each defect of OnlySucceededAdvances and ApprovalOnce. A test of package specs checks
+that the Go specs agree with TLC.
 
-With -out the walks are only written there, one a line, as the tests read them.
+  -n N         number of walks (default 1000)
+  -seed S      seed of TLC (default 1)
+  -out FILE    only write the walks to FILE, one per line, as the tests read them
 `
 
 // walkSteps is the length of a walk in steps.
@@ -96,7 +98,7 @@ func walks(ctx context.Context, args []string) int {
 	count := bytes.Count(lines, []byte("\n"))
 	fmt.Printf("%d walks of %d steps through Calls, seed %d (%v)\n", count, walkSteps, *seed, time.Since(start).Round(time.Second))
 	if count != *n {
-		return fail(1, fmt.Errorf("TLC has told of %d walks, not of %d", count, *n))
+		return fail(1, fmt.Errorf("TLC printed %d walks, want %d", count, *n))
 	}
 	if *out != "" {
 		return 0
@@ -105,7 +107,7 @@ func walks(ctx context.Context, args []string) int {
 		return fail(1, err)
 	}
 	if err := goTest(ctx, "./runtime", "^TestWalks$", "-walks", path); err != nil {
-		return fail(1, fmt.Errorf("the code cannot follow: %w", err))
+		return fail(1, fmt.Errorf("the cells cannot follow a walk: %w", err))
 	}
 	return 0
 }
@@ -135,7 +137,7 @@ func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module
 	if err := t.copyTo(dir, base+".tla", module+".tla"); err != nil {
 		return nil, err
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("no end after %v", batchTimeout))
+	limited, cancel := context.WithTimeoutCause(ctx, batchTimeout, fmt.Errorf("not finished after %v", batchTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(limited, t.Java, "-Xmx1g", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+dir, "-cp", t.Jar, "tlc2.TLC",
 		"-simulate", fmt.Sprintf("num=%d", n), "-depth", fmt.Sprint(steps+1), "-seed", fmt.Sprint(seed), "-workers", "1", "-config", module+".cfg", module)
@@ -146,7 +148,7 @@ func (t TLC) randomWalks(ctx context.Context, n, seed, steps int, config, module
 	}
 	lines := walkLines(output)
 	if len(lines) == 0 {
-		return nil, fmt.Errorf("TLC draws no walk: %v\n%s", runErr, output)
+		return nil, fmt.Errorf("TLC printed no walks: %v\n%s", runErr, output)
 	}
 	return lines, nil
 }

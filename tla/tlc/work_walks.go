@@ -69,9 +69,9 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 		if err != nil {
 			return fail(1, err)
 		}
-		fmt.Printf("%d walks through Work with Bug = %q: TLC finds nothing in %d\n", good+broken, bug, good)
+		fmt.Printf("%d walks through Work with Bug = %q: TLC finds no violation in %d\n", good+broken, bug, good)
 		if good+broken != n || bug == "none" && broken > 0 {
-			return fail(1, fmt.Errorf("%d walks were wanted, and of the design none with anything wrong", n))
+			return fail(1, fmt.Errorf("want %d walks, and of the design none with a violation", n))
 		}
 	}
 	path := out
@@ -87,7 +87,7 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 		return 0
 	}
 	if err := goTest(ctx, "./specs", "^TestWorkAgreesWithTLC$", "-work-walks", path); err != nil {
-		return fail(1, fmt.Errorf("the twins judge otherwise: %w", err))
+		return fail(1, fmt.Errorf("the Go specs disagree with TLC: %w", err))
 	}
 	return 0
 }
