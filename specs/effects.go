@@ -71,19 +71,19 @@ func (c *Checker) perform(e *history.Event) {
 	case "listen", "hear", "revoke":
 		c.observeStream(e)
 	case "tool", "work", "model", "invoke":
-		r, one := c.runs[e.Call], effect{e.Step, e.Attempt, e.Index}
+		r, attempt := c.runs[e.Call], effect{e.Step, e.Attempt, e.Index}
 		if r == nil {
 			return
 		}
-		if slices.Contains(r.performed, one) {
+		if slices.Contains(r.performed, attempt) {
 			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again as attempt %d", r.actor.id, e.What, e.Step, e.Index, r.id, e.Attempt)
 			return
 		}
-		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == one.step && o.index == one.index }) {
+		if e.Why == Once && slices.ContainsFunc(r.performed, func(o effect) bool { return o.step == attempt.step && o.index == attempt.index }) {
 			c.fail(EffectOncePerAttempt, "%s performs %s %d.%d of run %s again, which must not be repeated", r.actor.id, e.What, e.Step, e.Index, r.id)
 			return
 		}
-		r.performed = append(r.performed, one)
+		r.performed = append(r.performed, attempt)
 	}
 }
 

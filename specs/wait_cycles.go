@@ -60,36 +60,36 @@ func (c *Checker) refuseWaitCycle(e *history.Event) {
 // checkSimultaneous checks that all waits of a cycle existed at one instant: the last one began
 // before the first one ended.
 func (c *Checker) checkSimultaneous(e *history.Event) {
-	from, to, closed := uint64(0), uint64(math.MaxUint64), actor.Time(0)
+	begin, end, closedAt := uint64(0), uint64(math.MaxUint64), actor.Time(0)
 	until := func(no uint64) {
 		if no != 0 {
-			to = min(to, no)
+			end = min(end, no)
 		}
 	}
 	for i, h := range e.Ring {
 		next := e.Ring[(i+1)%len(e.Ring)]
-		q, t, k := c.runs[h.Call], c.runs[h.Turn], c.asks[next.Call]
-		if q == nil || t == nil || k == nil || t.startedSeq == 0 {
+		waiting, turn, call := c.runs[h.Call], c.runs[h.Turn], c.asks[next.Call]
+		if waiting == nil || turn == nil || call == nil || turn.startedSeq == 0 {
 			return // undone by a crash; the check is no longer possible
 		}
-		if k.parent != t || q.actor != t.actor {
+		if call.parent != turn || waiting.actor != turn.actor {
 			c.fail(NoPhantomRefusal, "call %s is refused for a cycle in which %s waits for turn %s and that for %s, which never happened", e.Call, h.Call, h.Turn, next.Call)
 			return
 		}
-		from = max(from, q.admittedSeq, t.startedSeq, k.madeSeq)
-		closed = max(closed, q.admittedAt, t.startedAt, k.madeAt, q.actor.activatedGlobal)
-		until(t.endedSeq)
-		until(k.closedSeq)
+		begin = max(begin, waiting.admittedSeq, turn.startedSeq, call.madeSeq)
+		closedAt = max(closedAt, waiting.admittedAt, turn.startedAt, call.madeAt, waiting.actor.activatedGlobal)
+		until(turn.endedSeq)
+		until(call.closedSeq)
 		if h.Queued() {
-			until(q.startedSeq)
-			until(q.endedSeq)
+			until(waiting.startedSeq)
+			until(waiting.endedSeq)
 		}
 	}
-	if from >= to {
+	if begin >= end {
 		c.fail(NoPhantomRefusal, "call %s is refused for a cycle of %d waits that never existed at one instant", e.Call, len(e.Ring))
 	}
-	if stood := c.globalNow().Sub(closed); c.limits.RingFoundIn > 0 && closed > c.undisturbedSince && stood > c.limits.RingFoundIn {
-		c.fail(NoWaitCycle, "call %s is refused for a wait cycle that existed for %v without losses: the probe of the wait that closed it did not detect it", e.Call, stood)
+	if age := c.globalNow().Sub(closedAt); c.limits.RingFoundIn > 0 && closedAt > c.undisturbedSince && age > c.limits.RingFoundIn {
+		c.fail(NoWaitCycle, "call %s is refused for a wait cycle that existed for %v without losses: the probe of the wait that closed it did not detect it", e.Call, age)
 	}
 }
 
@@ -133,7 +133,7 @@ func (c *Checker) checkCycleAge(r *run) {
 // cycleSince follows the wait-for edges from r back to first. It returns the simulation time
 // since which that cycle exists, and whether there is one.
 func (c *Checker) cycleSince(first, r *run, since actor.Time, seen *[]*run) (actor.Time, bool) {
-	t := r
+	turn := r
 	if !r.started {
 		if c.limits.Agents[r.actor.id.Agent].Interleaved {
 			return 0, false
@@ -142,14 +142,14 @@ func (c *Checker) cycleSince(first, r *run, since actor.Time, seen *[]*run) (act
 		if i < 0 {
 			return 0, false
 		}
-		t = r.actor.openRuns[i]
+		turn = r.actor.openRuns[i]
 	}
-	if slices.Contains(*seen, t) {
+	if slices.Contains(*seen, turn) {
 		return 0, false
 	}
-	*seen = append(*seen, t)
-	since = max(since, r.admittedAt, t.startedAt, r.actor.activatedGlobal)
-	for _, k := range t.asks {
+	*seen = append(*seen, turn)
+	since = max(since, r.admittedAt, turn.startedAt, r.actor.activatedGlobal)
+	for _, k := range turn.asks {
 		below := c.runs[k.id]
 		if !k.open || below == nil || below.ended {
 			continue

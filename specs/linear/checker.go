@@ -81,7 +81,7 @@ func (j *Judge) record(b *historySet, name, process string, now actor.Time, op a
 type Verdict struct {
 	Ops       int // number of operations that returned
 	Histories int
-	Undecided int
+	Undecided int      // number of checks that exceeded the limit
 	Illegal   *Illegal // first history that is not linearizable; nil if there is none
 }
 

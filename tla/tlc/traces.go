@@ -231,7 +231,7 @@ func (e *event) name() string {
 	return strings.TrimSpace(e.Kind + " " + e.What)
 }
 
-// check runs TLC over batches, two at a time. If each is set, it returns a verdict on every
+// check runs TLC over batches, two at a time. If judge is set, it returns a verdict on every
 // history.
 func (t traceCheck) check(ctx context.Context, label string, all []batch, judge bool) ([]verdict, map[string]int, error) {
 	var (
