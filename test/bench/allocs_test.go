@@ -26,12 +26,12 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the table of allocations anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite the table of allocations")
 
 const (
 	allocsTable = "testdata/allocs.txt"
-	allocsHead  = `# What one operation allocates: how often, and how many bytes. TestAllocations holds
-# the tree to it; make allocs REWRITE=1 writes it anew. Read the diff: it is the change's cost.
+	allocsHead  = `# Allocations and bytes of one operation. TestAllocations compares the code with this table;
+# make allocs REWRITE=1 rewrites it. Review the diff: it is the cost of the change.
 `
 	// bytesTolerance is the permitted relative difference in bytes. Maps grow at
 	// random points.
@@ -44,54 +44,54 @@ var operations = []struct {
 	name string
 	make func(t *testing.T) func()
 }{
-	{"ask of an agent that writes nothing down", func(t *testing.T) func() {
+	{"ask, volatile agent", func(t *testing.T) func() {
 		return newCellLoop(t, echo("echo", actor.Volatile)).ask("echo")
 	}},
-	{"chain of 5 calls and back, nothing written down, one cell", func(t *testing.T) func() {
+	{"chain of 5 calls and back, volatile agents, one cell", func(t *testing.T) func() {
 		var links []actor.Definition
 		for i := range chainCalls {
 			links = append(links, relay(link(i), link(i+1), actor.Volatile))
 		}
 		return newCellLoop(t, append(links, echo(link(chainCalls), actor.Volatile))...).ask(link(0))
 	}},
-	{"durable ask, up to the rows for the disk", func(t *testing.T) func() {
+	{"ask, durable, including the rows for the disk", func(t *testing.T) func() {
 		return newCellLoop(t, echo("echo", actor.Journaled)).ask("echo")
 	}},
-	{"durable ask with another one in it, up to the rows for the disk", func(t *testing.T) func() {
-		return newCellLoop(t, echo("echo", actor.Journaled), relay("passer", "echo", actor.Journaled)).ask("passer")
+	{"ask with a nested ask, durable, including the rows for the disk", func(t *testing.T) func() {
+		return newCellLoop(t, echo("echo", actor.Journaled), relay("relay", "echo", actor.Journaled)).ask("relay")
 	}},
-	{"message between cells, to bytes", func(t *testing.T) func() {
+	{"encode a message between cells", func(t *testing.T) func() {
 		env := envelope()
 		b := actor.Encode(env)
 		return func() { b = actor.Append(b[:0], env) }
 	}},
-	{"message between cells, from bytes", func(t *testing.T) func() {
+	{"decode a message between cells", func(t *testing.T) func() {
 		b := actor.Encode(envelope())
 		return func() { invariant.Must(actor.Decode(b)) }
 	}},
-	{"entry of the log, to bytes", func(t *testing.T) func() {
+	{"encode a log entry", func(t *testing.T) func() {
 		e := entry()
 		return func() { store.EncodeEntry(e) }
 	}},
-	{"entry of the log, from bytes", func(t *testing.T) func() {
+	{"decode a log entry", func(t *testing.T) func() {
 		b := store.EncodeEntry(entry())
 		return func() { invariant.Must(store.DecodeEntry(b)) }
 	}},
-	{"run event, to bytes", func(t *testing.T) func() {
+	{"encode a run event", func(t *testing.T) func() {
 		e := event()
 		b := runs.Encode(e)
 		return func() { b = runs.Append(b[:0], e) }
 	}},
-	{"run event, from bytes", func(t *testing.T) func() {
+	{"decode a run event", func(t *testing.T) func() {
 		b := runs.Encode(event())
 		return func() { invariant.Must(runs.Decode(b)) }
 	}},
-	{"server-sent event", func(t *testing.T) func() {
+	{"encode a server-sent event", func(t *testing.T) func() {
 		f := runs.Frame{Name: "agent_stream_delta", ID: "17", Data: string(runs.Encode(event()))}
 		b := f.Append(nil)
 		return func() { b = f.Append(b[:0]) }
 	}},
-	{"message of a client, from JSON", func(t *testing.T) func() {
+	{"decode a client message from JSON", func(t *testing.T) func() {
 		body := []byte(`{"content":"which of these papers speak about flow control?","session":"session-7","timeout_ms":30000}`)
 		return func() {
 			if _, r := ingress.Message("echo", body); r != nil {
@@ -99,7 +99,7 @@ var operations = []struct {
 			}
 		}
 	}},
-	{"prompt for a model, to JSON", func(t *testing.T) func() {
+	{"encode a prompt for a model to JSON", func(t *testing.T) func() {
 		p := upstream.Prompt{Messages: []upstream.Message{{Role: upstream.System, Text: "Look it up."}, {Role: upstream.User, Text: "What is backpressure?"}}}
 		return func() { p.Encode() }
 	}},
@@ -109,7 +109,7 @@ var operations = []struct {
 // ignores time.
 func TestAllocations(t *testing.T) {
 	if raceDetector {
-		t.Skip("the race detector allocates on its own")
+		t.Skip("the race detector adds allocations")
 	}
 	var table bytes.Buffer
 	table.WriteString(allocsHead)
@@ -134,15 +134,15 @@ func TestAllocations(t *testing.T) {
 	for _, o := range operations {
 		want, ok := expected[o.name]
 		if got := now[o.name]; !ok || !got.matches(want) {
-			t.Errorf("%s: %d allocations and %d bytes, the table says %d and %d", o.name, got.allocs, got.bytes, want.allocs, want.bytes)
+			t.Errorf("%s: got %d allocations and %d bytes, want %d and %d", o.name, got.allocs, got.bytes, want.allocs, want.bytes)
 		}
 		delete(expected, o.name)
 	}
 	for name := range expected {
-		t.Errorf("%s: stands in the table and is nothing that is counted", name)
+		t.Errorf("%s: the table has a row for an unknown operation", name)
 	}
 	if t.Failed() {
-		t.Log("if that is meant so: make allocs REWRITE=1, and read the diff")
+		t.Log("to accept the new counts, run make allocs REWRITE=1 and review the diff")
 	}
 }
 
@@ -228,7 +228,7 @@ func (s *cellLoop) ask(agent string) func() {
 		before := s.replies
 		s.step(cells.Deliver{Envelope: actor.Envelope{To: to, Body: actor.Request{Call: call}}})
 		if s.replies != before+1 {
-			s.t.Fatalf("%s: %d replies, want one", agent, s.replies-before)
+			s.t.Fatalf("%s: got %d replies, want 1", agent, s.replies-before)
 		}
 	}
 }

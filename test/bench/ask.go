@@ -14,7 +14,7 @@ import (
 // question.
 var payload = actor.Text("which of these papers speak about flow control?")
 
-var errLostMessage = errors.New("a channel lost a message")
+var errLostMessage = errors.New("the reply over the channel is incomplete")
 
 // studyAsk measures calls from outside the cells to volatile agents, which append
 // nothing to the log.
@@ -70,7 +70,7 @@ func (b *bench) askRow(n *node, name string, callers, actors int, f floor) (row,
 // Latencies are measured in separate passes, because reading the clock costs a
 // considerable part of an operation.
 func (b *bench) addPercentiles(r *row, callers int, ours, theirs func(caller, i int) error) error {
-	b.progress("%s: single ones", r.Name)
+	b.progress("%s: latencies", r.Name)
 	for _, side := range []struct {
 		name string
 		one  func(caller, i int) error

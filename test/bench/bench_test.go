@@ -35,21 +35,21 @@ func TestQuickRunMeasuresEveryRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := 18; len(r.Rows) != want && r.Machine.Cores > 1 {
-		t.Errorf("%d rows, want %d", len(r.Rows), want)
+		t.Errorf("got %d rows, want %d", len(r.Rows), want)
 	}
 	for _, row := range r.Rows {
 		if row.Name == "" || row.Counterpart == "" || row.Ours.Unit == "" || row.Ours.Value == 0 {
-			t.Errorf("a row is not whole: %+v", row)
+			t.Errorf("incomplete row: %+v", row)
 		}
 		if row.Floor.Of == "ratio" && row.Ratio <= 0 {
-			t.Errorf("%s is judged by a ratio of %v", row.Name, row.Ratio)
+			t.Errorf("%s: got ratio %v, want a positive one", row.Name, row.Ratio)
 		}
 	}
-	if notes := r.Rows[slices.IndexFunc(r.Rows, func(r row) bool { return strings.HasPrefix(r.Name, "think-act loop, added to its tool, durable") })].notes(); !strings.Contains(notes, "stand in the events") || strings.Contains(notes, "not all") {
-		t.Errorf("of what was done outside the events tell: %s", notes)
+	if notes := r.Rows[slices.IndexFunc(r.Rows, func(r row) bool { return strings.HasPrefix(r.Name, "think-act loop, added to its tool, durable") })].notes(); !strings.Contains(notes, "recorded as events") || strings.Contains(notes, "not all") {
+		t.Errorf("events of external calls: %s", notes)
 	}
 	if r.Machine.Go == "" || r.Machine.CPU == "" || r.Machine.MemoryGiB == 0 || r.Machine.Kernel == "" || r.Machine.Date == "" {
-		t.Errorf("the machine is not known: %+v", r.Machine)
+		t.Errorf("incomplete machine: %+v", r.Machine)
 	}
 }
 
@@ -71,11 +71,11 @@ func TestFlags(t *testing.T) {
 	} {
 		var out, stderr bytes.Buffer
 		if code := run(strings.Fields(c.args), &out, &stderr); code != c.code || !strings.Contains(stderr.String(), c.says) || out.Len() > 0 {
-			t.Errorf("%s: code %d, %q on the side, %q on standard output", c.args, code, stderr.String(), out.String())
+			t.Errorf("%s: code %d, standard error %q, standard output %q", c.args, code, stderr.String(), out.String())
 		}
 	}
 	if code := runChild("sums", "7"); code != 2 {
-		t.Errorf("a crowd of no kind ends with code %d", code)
+		t.Errorf("unknown population: got code %d, want 2", code)
 	}
 }
 
@@ -105,7 +105,7 @@ func TestFigureFormat(t *testing.T) {
 		"300,000 /s": {300_000, perSecond}, "-1,234 B": {-1234, bytesEach}, "2.50×": {2.5, times}, "999 B": {999, bytesEach},
 	} {
 		if got := f.String(); got != want {
-			t.Errorf("%+v is written %s, want %s", f, got, want)
+			t.Errorf("%+v: got %s, want %s", f, got, want)
 		}
 	}
 }
@@ -127,12 +127,12 @@ func TestPageSection(t *testing.T) {
 	}
 	for _, want := range []string{"prose\n", "| one | 1.00 ns | 2.00 ns | x | 2.00 | 2.00 to 2.00 | ≥ 1.00 | met |", "- one: processor time ours 3.00 ns, counterpart 4.00 ns; p50 7.", "floors: 1 met, 1 missed: two"} {
 		if !strings.Contains(string(b), want) {
-			t.Errorf("the page lacks %q:\n%s", want, b)
+			t.Errorf("the page does not contain %q:\n%s", want, b)
 		}
 	}
 	var out bytes.Buffer
 	if err := r.writeText(&out); err != nil || !strings.HasSuffix(out.String(), "\nfloors: 1 met, 1 missed: two\n") {
-		t.Errorf("%v, the table ends otherwise:\n%s", err, out.String())
+		t.Errorf("%v, wrong last line:\n%s", err, out.String())
 	}
 }
 
@@ -144,7 +144,7 @@ func TestMissingEventMissesFloor(t *testing.T) {
 		r := row{Met: true}
 		checkEventCounts(&r, map[runs.Type]int64{runs.LLMCallStarted: c.started, runs.LLMCallDone: c.done, runs.ToolCallCreated: c.created, runs.ToolResult: c.result, runs.RunDone: 9}, min(c.started+c.done, 4), min(c.created+c.result, 2))
 		if r.Met != c.met {
-			t.Errorf("%+v: met is %v: %s", c, r.Met, r.notes())
+			t.Errorf("%+v: got met %v: %s", c, r.Met, r.notes())
 		}
 	}
 }
@@ -160,7 +160,7 @@ func TestProfileFiles(t *testing.T) {
 		t.Errorf("%v: %s", err, top)
 	}
 	if info, err := os.Stat(filepath.Join(b.profile, "ask-1-caller---id.pprof")); err != nil || info.Size() == 0 {
-		t.Errorf("no profile: %v", err)
+		t.Errorf("empty or missing profile: %v", err)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestAllocationComparison(t *testing.T) {
 	expected := cost{10, 1000}
 	for c, like := range map[cost]bool{{10, 1000}: true, {10, 1020}: true, {10, 980}: true, {10, 1021}: false, {10, 979}: false, {9, 1000}: false, {11, 1000}: false} {
 		if c.matches(expected) != like {
-			t.Errorf("%+v is like %+v: %v", c, expected, !like)
+			t.Errorf("%+v matches %+v: got %v", c, expected, !like)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestCallersShareOperations(t *testing.T) {
 			sum += d
 		}
 		if sum != n || slices.Max(performed)-slices.Min(performed) > 1 {
-			t.Errorf("%d operations are shared as %v", n, performed)
+			t.Errorf("%d operations: uneven shares %v", n, performed)
 		}
 	}
 	if _, err := runConcurrent(4, 100, func(caller, i int) error {
@@ -193,7 +193,7 @@ func TestCallersShareOperations(t *testing.T) {
 		}
 		return nil
 	}); err != errLostMessage {
-		t.Errorf("an error is lost: %v", err)
+		t.Errorf("got error %v, want that of the caller", err)
 	}
 }
 
@@ -201,21 +201,21 @@ func TestChainSessionPlacement(t *testing.T) {
 	one := sessions(2, func(same, hops int) bool { return same == hops })
 	cross := sessions(2, func(same, _ int) bool { return same == 0 })
 	if len(one) != chainSessions || len(cross) != chainSessions {
-		t.Fatalf("%d and %d sessions", len(one), len(cross))
+		t.Fatalf("got %d and %d sessions", len(one), len(cross))
 	}
 	for l := range chainCalls {
 		for _, key := range one {
 			if cellOf(link(l), key, 2) != cellOf(link(l+1), key, 2) {
-				t.Errorf("%s leaves its cell", key)
+				t.Errorf("session %s calls another cell", key)
 			}
 		}
 		for _, key := range cross {
 			if cellOf(link(l), key, 2) == cellOf(link(l+1), key, 2) {
-				t.Errorf("%s stays in a cell", key)
+				t.Errorf("session %s calls its own cell", key)
 			}
 		}
 	}
 	if sessions(1, func(same, _ int) bool { return same == 0 }) != nil {
-		t.Error("of one cell there is another")
+		t.Error("got sessions across cells, want none with a single cell")
 	}
 }

@@ -31,7 +31,7 @@ func studyDurable(b *bench) (rows []row, err error) {
 		floor       floor
 	}{
 		{"durable call, 64 callers", "echo", ratioAtLeast(0.7)},
-		{"durable call with another one in it, 64 callers", "passer", ratioAtLeast(0.45)},
+		{"durable call with another one in it, 64 callers", "relay", ratioAtLeast(0.45)},
 	} {
 		r, err := b.durableRow(v.name, v.agent, v.floor)
 		if err != nil {
@@ -49,7 +49,7 @@ func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
 	}
 	defer remove()
 	store := filepath.Join(dir, "store")
-	n, err := openNode(store, nil, echo("echo", actor.Journaled), relay("passer", "echo", actor.Journaled))
+	n, err := openNode(store, nil, echo("echo", actor.Journaled), relay("relay", "echo", actor.Journaled))
 	if err != nil {
 		return r, err
 	}
@@ -68,7 +68,7 @@ func (b *bench) durableRow(name, agent string, f floor) (r row, err error) {
 		return r, err
 	}
 	end := d.End()
-	r.addNote("%.2f entries and %.3f batches of a call, a sync for each batch at most",
+	r.addNote("%.2f entries and %.3f batches per call, at most one sync per batch",
 		float64(end.Pos-begin.Pos)/float64(calls.Load()), float64(end.Batch-begin.Batch)/float64(calls.Load()))
 	return r, d.Close()
 }

@@ -63,7 +63,7 @@ func (b *bench) newActors() (r row, err error) {
 				})
 			}})
 		r = latencyRow(name, "a new goroutine with a channel, and its first message", rounds, atMost(firstFloor))
-		r.addNote("%s actors in the end", groupDigits(int64(actorsInMemory(node.Engine))))
+		r.addNote("%s actors at the end", groupDigits(int64(actorsInMemory(node.Engine))))
 		return err
 	}, echo("echo", actor.Volatile))
 	return r, err
@@ -126,8 +126,8 @@ func (b *bench) recoveredActors() (r row, err error) {
 		rounds = append(rounds, roundCost{ours: f - s, theirs: medianOf(bare)})
 	}
 	r = latencyRow(name, "a bare Pebble that reads the same rows", rounds, atMost(recoveredFloor))
-	r.addNote("the first answer less the second: %v less %v, each with a sync", figure{median(firsts), nanoseconds}, figure{median(seconds), nanoseconds})
-	r.addNote("%.1f rows of an actor", float64(rows)/float64(actors))
+	r.addNote("first reply minus second: %v minus %v, each with a sync", figure{median(firsts), nanoseconds}, figure{median(seconds), nanoseconds})
+	r.addNote("%.1f rows per actor", float64(rows)/float64(actors))
 	return r, nil
 }
 
@@ -190,5 +190,5 @@ func readActorRows(db *pebble.DB, id actor.ID) error {
 	if err := it.Close(); err != nil || read > 0 {
 		return err
 	}
-	return fmt.Errorf("nothing is there of %s", id)
+	return fmt.Errorf("no rows of %s", id)
 }

@@ -67,7 +67,7 @@ func (b *bench) httpRow(n *node, name, bare string, f floor) (r row, err error) 
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	if status, err := newClient(address, "/v1/agents/echo/messages", "troupe_no_such_key", 1).post(0); err != nil || status != fasthttp.StatusUnauthorized {
-		return r, fmt.Errorf("a key that does not exist is answered with %d: %w", status, err)
+		return r, fmt.Errorf("unknown key: got status %d, want 401: %w", status, err)
 	}
 	ours, theirs := newClient(address, "/v1/agents/echo/messages", text, connections), newClient(bare, "/", text, connections)
 	rounds, err := b.runRounds(comparison{name: name, sideTime: durableSideTime,
@@ -139,7 +139,7 @@ func (c *client) post(connection int) (int, error) {
 func (c *client) postOK(connection, _ int) error {
 	status, err := c.post(connection)
 	if err == nil && status != fasthttp.StatusOK {
-		err = fmt.Errorf("answered with %d", status)
+		err = fmt.Errorf("status %d, want 200", status)
 	}
 	return err
 }

@@ -142,7 +142,7 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 	counts := map[runs.Type]int64{}
 	all, err := store.Runs(d, actor.DefaultTenant, int(asked)+1, true)
 	if err == nil && len(all) != int(asked) {
-		err = fmt.Errorf("%d runs of %d are in the store", len(all), asked)
+		err = fmt.Errorf("%d runs in the store, want %d", len(all), asked)
 	}
 	if err != nil {
 		return err
@@ -169,9 +169,9 @@ func checkEvents(r *row, dir string, asked, modelCalls, toolCalls int64) (err er
 func checkEventCounts(r *row, counts map[runs.Type]int64, modelCalls, toolCalls int64) {
 	performed := 2 * (modelCalls + toolCalls)
 	recorded := counts[runs.LLMCallStarted] + counts[runs.LLMCallDone] + counts[runs.ToolCallCreated] + counts[runs.ToolResult]
-	r.addNote("of %s beginnings and ends outside, %s stand in the events", groupDigits(performed), groupDigits(recorded))
+	r.addNote("%s starts and ends of model and tool calls, %s recorded as events", groupDigits(performed), groupDigits(recorded))
 	if performed == 0 || counts[runs.LLMCallStarted] != modelCalls || counts[runs.LLMCallDone] != modelCalls || counts[runs.ToolCallCreated] != toolCalls || counts[runs.ToolResult] != toolCalls {
 		r.Met = false
-		r.addNote("which is not all of them")
+		r.addNote("not all were recorded")
 	}
 }

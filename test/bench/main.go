@@ -61,12 +61,11 @@ func main() {
 
 const examples = `
 Examples:
-  go run ./test/bench                      the table
-  go run ./test/bench -only ask,chain      some of it
-  go run ./test/bench -json                as JSON
-  go run ./test/bench -profile bin/profiles  CPU profiles of what is hot, too
-  go run ./test/bench -page docs/PERFORMANCE.md
-                                               write it into the page, too
+  go run ./test/bench                            print the table
+  go run ./test/bench -only ask,chain            run some of the studies
+  go run ./test/bench -json                      print JSON
+  go run ./test/bench -profile bin/profiles      also write CPU profiles
+  go run ./test/bench -page docs/PERFORMANCE.md  also write the table into the page
 `
 
 // run executes the command and returns its exit code: 0, 1 after a failed
@@ -76,14 +75,14 @@ func run(args []string, out, stderr io.Writer) int {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "measure only these, separated by commas: "+strings.Join(studyNames(), ", "))
-	flags.StringVar(&b.profile, "profile", "", "leave CPU profiles of what is hot in this `folder`, with the first twenty of each as text")
-	flags.IntVar(&b.rounds, "rounds", b.rounds, fmt.Sprintf("how many rounds; the median counts (%d to %d)", roundsMin, roundsMax))
-	flags.StringVar(&b.dir, "dir", "", "a `folder` on the disk that is to be measured (default: the system's for temporary files)")
-	flags.BoolVar(&b.quick, "quick", false, "one short round each: it shows that everything runs, and no floor is judged")
-	page := flags.String("page", "", "write the table into the section bench of this `file`, too")
+	only := flags.String("only", "", "run only these `studies`, separated by commas: "+strings.Join(studyNames(), ", "))
+	flags.StringVar(&b.profile, "profile", "", "write a CPU profile of each row to this `folder`, with its top 20 functions as text")
+	flags.IntVar(&b.rounds, "rounds", b.rounds, fmt.Sprintf("number of rounds, of which the median counts (%d to %d)", roundsMin, roundsMax))
+	flags.StringVar(&b.dir, "dir", "", "temporary `folder` on the disk to be measured (default: that of the system)")
+	flags.BoolVar(&b.quick, "quick", false, "run one short round each as a test, without a verdict on floors")
+	page := flags.String("page", "", "also write the table into the section bench of this `file`")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "Usage: bench [flags]\n\nMeasures Troupe against something real, in one process, and prints the ratios.\n\nFlags:")
+		fmt.Fprintln(stderr, "Usage: bench [flags]\n\nMeasures Troupe against real counterparts in one process and prints the ratios.\n\nFlags:")
 		flags.PrintDefaults()
 		fmt.Fprint(stderr, examples)
 	}
@@ -101,7 +100,7 @@ func run(args []string, out, stderr io.Writer) int {
 	case b.rounds < roundsMin || b.rounds > roundsMax:
 		err = fmt.Errorf("-rounds %d: want %d to %d", b.rounds, roundsMin, roundsMax)
 	case *page != "" && (b.quick || *only != ""):
-		err = errors.New("-page takes the whole table: leave -quick and -only out")
+		err = errors.New("-page requires the whole table: omit -quick and -only")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
@@ -137,7 +136,7 @@ func selectStudies(only string) ([]study, error) {
 	wanted := strings.Split(only, ",")
 	for _, name := range wanted {
 		if !slices.Contains(studyNames(), name) {
-			return nil, fmt.Errorf("-only %s: there is no such study; want some of %s", name, strings.Join(studyNames(), ", "))
+			return nil, fmt.Errorf("-only %s: no such study; want some of %s", name, strings.Join(studyNames(), ", "))
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(studies), func(s study) bool { return !slices.Contains(wanted, s.name) }), nil

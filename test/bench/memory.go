@@ -134,7 +134,7 @@ func runChild(kind, count string) int {
 	n, err := strconv.Atoi(count)
 	of := populations[kind]
 	if err != nil || of == nil || n < 1 {
-		fmt.Fprintf(os.Stderr, "bench: %s %s: want a kind of crowd and a number\n", kind, count)
+		fmt.Fprintf(os.Stderr, "bench: %s %s: want a population and a number\n", kind, count)
 		return 2
 	}
 	f, err := of(n)
@@ -169,7 +169,7 @@ func residentActors(n int) (f footprint, err error) {
 			}
 		}
 		if in := actorsInMemory(node.Engine); in != reached {
-			return fmt.Errorf("%d of %d actors are in memory, after some were asked again", in, reached)
+			return fmt.Errorf("%d of %d actors are in memory after repeated asks", in, reached)
 		}
 		return nil
 	}, echo("echo", actor.Volatile))
@@ -203,7 +203,7 @@ func waitUntilPassivated(e *engine.Engine) error {
 		}
 		time.Sleep(passivateAfter / 10)
 	}
-	return fmt.Errorf("%d actors do not leave memory", actorsInMemory(e))
+	return fmt.Errorf("%d actors are still in memory", actorsInMemory(e))
 }
 
 // channelGoroutines measures goroutines behind channels.

@@ -75,14 +75,14 @@ func (n *node) ask(ctx context.Context, to actor.ID, parts []actor.Part) error {
 	case a.Reply.Refusal != nil:
 		return a.Reply.Refusal
 	case len(a.Reply.Parts) != len(parts):
-		return fmt.Errorf("%s answers with %d parts", to, len(a.Reply.Parts))
+		return fmt.Errorf("%s replied with %d parts", to, len(a.Reply.Parts))
 	}
 	return nil
 }
 
 // echo returns an agent that replies with the message it received.
 func echo(name string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Says back what it is told.", echoAgent{})
+	d := agents.Define(name, "1", "Echoes its message.", echoAgent{})
 	d.Durability = durability
 	return d
 }
@@ -99,7 +99,7 @@ func (echoTurn) Stop()                                       {}
 // relay returns an agent that forwards its message to the agent next, under its own
 // key, and replies with the answer.
 func relay(name, next string, durability actor.Durability) actor.Definition {
-	d := agents.Define(name, "1", "Asks the next.", relayAgent{next})
+	d := agents.Define(name, "1", "Forwards its message to another agent.", relayAgent{next})
 	d.Durability = durability
 	return d
 }

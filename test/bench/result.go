@@ -96,9 +96,9 @@ const pageSection = "bench"
 func (r *result) writePage(page string) error {
 	var b strings.Builder
 	m := &r.Machine
-	fmt.Fprintf(&b, "Written by `make bench` on %s, at commit %s, in %v, with %d rounds, the median of which is shown.\n\n",
+	fmt.Fprintf(&b, "Written by `make bench` on %s at commit %s in %v. Each value is the median of %d rounds.\n\n",
 		m.Date, m.Commit, (time.Duration(r.Took * float64(time.Second))).Round(time.Second), r.Rounds)
-	fmt.Fprintf(&b, "The machine: %s, %d cores, %d GiB of memory, Linux %s, %s.\n\n", m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go)
+	fmt.Fprintf(&b, "Machine: %s, %d cores, %d GiB of memory, Linux %s, %s.\n\n", m.CPU, m.Cores, m.MemoryGiB, m.Kernel, m.Go)
 	line := func(cells []string) {
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}
@@ -107,7 +107,7 @@ func (r *result) writePage(page string) error {
 	for i := range r.Rows {
 		line(r.Rows[i].cells(true))
 	}
-	b.WriteString("\nBeside them:\n\n")
+	b.WriteString("\nNotes:\n\n")
 	for i := range r.Rows {
 		if row := &r.Rows[i]; len(row.Notes) > 0 {
 			fmt.Fprintf(&b, "- %s: %s.\n", row.Name, row.notes())

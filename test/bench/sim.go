@@ -54,7 +54,7 @@ func studySim(b *bench) ([]row, error) {
 	err := b.maybeProfile("simulator", func(int) (time.Duration, error) { _, _, d, err := runSeeds(); return d, err }, 1)
 	rate := row{Name: "simulator, steps in a second of one core", Counterpart: "none", Ours: figure{median(rates), perSecond}, Floor: atLeast(stepsFloor)}
 	rate.Low, rate.High = minMax(rates)
-	rate.addNote("%d seeds, %s steps, faults and all specs on, without the log that is compared where a seed runs twice", b.seeds, groupDigits(int64(steps)))
+	rate.addNote("%d seeds, %s steps, all faults and specs enabled, without the log that compares two runs of a seed", b.seeds, groupDigits(int64(steps)))
 	speed := row{Name: "simulator, imagined time in time of one core", Counterpart: "the time itself", Ours: figure{median(speeds), times}, Theirs: figure{1, times}, Ratio: median(speeds)}
 	speed.Low, speed.High = minMax(speeds)
 	return []row{rate.withVerdict(), speed.withVerdict()}, err
