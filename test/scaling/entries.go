@@ -37,7 +37,7 @@ func (g *measurement) entries() (err error) {
 	for _, count := range g.sizes(10_000, 1_000_000) {
 
 		// A call to one actor appends two entries.
-		enough, err := g.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(g.ctx, actorID("plain", i%entryActors)) })
+		enough, err := g.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(g.ctx, actorID("journaled", i%entryActors)) })
 		if err != nil {
 			return err
 		}
@@ -46,7 +46,7 @@ func (g *measurement) entries() (err error) {
 			g.allEntries = false
 			break
 		}
-		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("plain", rand.IntN(entryActors))) })
+		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("journaled", rand.IntN(entryActors))) })
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (g *measurement) openRuns(n **node, dir string, before float64) error {
 			return err
 		}
 		*n = next
-		if err := next.ask(g.ctx, actor.NewID("plain", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+		if err := next.ask(g.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 			return err
 		}
 		answered := time.Now()
@@ -105,7 +105,7 @@ func (g *measurement) openRuns(n **node, dir string, before float64) error {
 			case <-g.ctx.Done():
 				return g.ctx.Err()
 			case <-time.After(time.Minute):
-				return errors.New("a run that was open does not go on")
+				return errors.New("an open run did not resume within a minute")
 			}
 			if i == 0 {
 				first = last

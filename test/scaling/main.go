@@ -55,12 +55,11 @@ type measurement struct {
 
 const examples = `
 Examples:
-  go run ./test/scaling                     the table
-  go run ./test/scaling -only actors        some of it
-  go run ./test/scaling -json               as JSON
-  go run ./test/scaling -quick              small sizes, to see that it works
-  go run ./test/scaling -page docs/PERFORMANCE.md
-                                               write it into the page, with its plots beside
+  go run ./test/scaling                            print the table
+  go run ./test/scaling -only actors               run some of the studies
+  go run ./test/scaling -json                      print JSON
+  go run ./test/scaling -quick                     run small sizes as a test
+  go run ./test/scaling -page docs/PERFORMANCE.md  also write table and plots into the page
 `
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -69,15 +68,15 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // measurement, 2 for a usage error.
 func run(args []string, out, stderr io.Writer) int {
 	g := &measurement{stderr: stderr}
-	flags := flag.NewFlagSet("growth", flag.ContinueOnError)
+	flags := flag.NewFlagSet("scaling", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
-	only := flags.String("only", "", "measure only these, separated by commas: "+studyNames())
-	page := flags.String("page", "", "write the table into this `file`, too, and the plots beside it")
-	parent := flags.String("dir", "", "a `folder` on the disk that is to be measured (default: the system's for temporary files)")
-	flags.BoolVar(&g.quick, "quick", false, "sizes a hundred times smaller")
+	only := flags.String("only", "", "run only these `studies`, separated by commas: "+studyNames())
+	page := flags.String("page", "", "also write the table into this `file`, and the plots into its folder")
+	parent := flags.String("dir", "", "temporary `folder` on the disk to be measured (default: that of the system)")
+	flags.BoolVar(&g.quick, "quick", false, "use sizes a hundred times smaller")
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "How what it costs grows. Usage: go run ./test/scaling [flags]")
+		fmt.Fprintln(stderr, "Usage: go run ./test/scaling [flags]\n\nMeasures how costs grow with the number of actors, entries, open runs and callers.\n\nFlags:")
 		flags.PrintDefaults()
 		fmt.Fprint(stderr, examples)
 	}
@@ -88,16 +87,16 @@ func run(args []string, out, stderr io.Writer) int {
 	case err != nil:
 		return 2
 	case flags.NArg() > 0:
-		err = fmt.Errorf("want flags alone, not %q", flags.Arg(0))
+		err = fmt.Errorf("%q: want flags only", flags.Arg(0))
 	default:
 		chosen, err = selectStudies(*only)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "growth: %v; --help shows examples\n", err)
+		fmt.Fprintf(stderr, "scaling: %v; see -help\n", err)
 		return 2
 	}
 	if err := g.measure(chosen, *parent); err != nil {
-		fmt.Fprintf(stderr, "growth: %v\n", err)
+		fmt.Fprintf(stderr, "scaling: %v\n", err)
 		return 1
 	}
 	write := g.report.writeText
@@ -109,7 +108,7 @@ func run(args []string, out, stderr io.Writer) int {
 		err = g.report.writePage(*page)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "growth: %v\n", err)
+		fmt.Fprintf(stderr, "scaling: %v\n", err)
 		return 1
 	}
 	return 0
@@ -119,7 +118,7 @@ func run(args []string, out, stderr io.Writer) int {
 func (g *measurement) measure(chosen []study, parent string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if g.dir, err = os.MkdirTemp(parent, "troupe-growth-"); err != nil {
+	if g.dir, err = os.MkdirTemp(parent, "troupe-scaling-"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(g.dir)) }()
@@ -150,7 +149,7 @@ func selectStudies(only string) ([]study, error) {
 	for _, name := range strings.Split(only, ",") {
 		i := slices.IndexFunc(studies, func(s study) bool { return s.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("nothing is called %q: there are %s", name, studyNames())
+			return nil, fmt.Errorf("-only %s: no such study; want some of %s", name, studyNames())
 		}
 		chosen = append(chosen, studies[i])
 	}
@@ -161,7 +160,7 @@ func selectStudies(only string) ([]study, error) {
 func (g *measurement) progress(format string, args ...any) {
 	if g.isTerminal() {
 		left := time.Until(g.deadline).Round(time.Second)
-		fmt.Fprintf(g.stderr, "\r\033[K%s (at most %v more)", fmt.Sprintf(format, args...), left)
+		fmt.Fprintf(g.stderr, "\r\033[K%s (at most %v left)", fmt.Sprintf(format, args...), left)
 	}
 }
 

@@ -54,11 +54,11 @@ func (n *node) close() error {
 
 // definitions returns the agents. Their own work is negligible.
 func (n *node) definitions() []actor.Definition {
-	none := agents.Define("none", "1", "answers, and writes nothing down", echoAgent{})
-	none.Durability = actor.Volatile
-	return []actor.Definition{none,
-		agents.Define("plain", "1", "answers, and writes down that it did", echoAgent{}),
-		agents.Define("open", "1", "waits for hours; each so many'th has work done that does not end, and that the next start does again",
+	volatile := agents.Define("volatile", "1", "Replies and appends nothing to the log.", echoAgent{})
+	volatile.Durability = actor.Volatile
+	return []actor.Definition{volatile,
+		agents.Define("journaled", "1", "Replies and appends entries to the log.", echoAgent{}),
+		agents.Define("open", "1", "Waits for hours. Some of its runs start long work, which the next start repeats.",
 			agents.Blocking(agents.Func(func(t *agents.Turn) (string, error) {
 				if n, _ := strconv.Atoi(t.Self().Key); n%workInterval > 0 {
 					return "", t.Sleep(time.Hour)
@@ -117,7 +117,7 @@ func (n *node) startRun(ctx context.Context, to actor.ID) error {
 	go func() {
 		a, err := n.engine.Ask(ctx, call)
 		if err == nil {
-			err = fmt.Errorf("%s ended: %v", to, a.Reply)
+			err = fmt.Errorf("%s: the run ended: %v", to, a.Reply)
 		}
 		refused <- err
 	}()

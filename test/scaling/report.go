@@ -49,7 +49,7 @@ func (r *row) add(n int, cost float64) {
 // omitFrom notes in rows that a size and all larger ones were not measured.
 func omitFrom(count int, rows ...*row) {
 	for _, r := range rows {
-		r.Omitted = fmt.Sprintf("%s and more would have taken too long", formatSize(count))
+		r.Omitted = fmt.Sprintf("%s and more omitted for lack of time", formatSize(count))
 	}
 }
 
@@ -140,8 +140,8 @@ func (r *report) writePage(file string) error {
 	for _, d := range []struct {
 		file, title, unit string
 		each              bool
-	}{{"growth-calls.svg", "What a call costs", "µs", true}, {"growth-restarts.svg", "How long a restart takes", "ms", false}, {"growth-memory.svg", "Memory", "MiB", false}} {
-		chart := svgplot.Chart{Title: d.title, X: svgplot.Axis{Name: "how many", Log: true}, Y: svgplot.Axis{Name: d.unit, Log: true}}
+	}{{"growth-calls.svg", "Cost of a call", "µs", true}, {"growth-restarts.svg", "Duration of a restart", "ms", false}, {"growth-memory.svg", "Memory", "MiB", false}} {
+		chart := svgplot.Chart{Title: d.title, X: svgplot.Axis{Name: "number", Log: true}, Y: svgplot.Axis{Name: d.unit, Log: true}}
 		for _, row := range r.Rows {
 			if row.Unit == d.unit {
 				chart.Series = append(chart.Series, row.series())

@@ -29,15 +29,15 @@ func TestQuickRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.Rows) != 13 || len(r.Floors) != 2 || !r.Floors[0].Found || !r.Floors[1].Found {
-		t.Errorf("%d rows, %d floors", len(r.Rows), len(r.Floors))
+		t.Errorf("got %d rows and %d floors, want 13 and 2", len(r.Rows), len(r.Floors))
 	}
 	for _, row := range r.Rows {
 		if len(row.Points) < 3 {
-			t.Errorf("%s against %s: %+v", row.Name, row.Of, row.Points)
+			t.Errorf("%s against %s: too few points: %+v", row.Name, row.Of, row.Points)
 		}
 		for _, p := range row.Points {
 			if p.Cost <= 0 {
-				t.Errorf("%s against %s costs nothing: %+v", row.Name, row.Of, p)
+				t.Errorf("%s against %s: cost is not positive: %+v", row.Name, row.Of, p)
 			}
 		}
 	}
@@ -51,7 +51,7 @@ func TestQuickRun(t *testing.T) {
 		}
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("%v is left in its folder, %v", left, err)
+		t.Errorf("files left behind: %v, %v", left, err)
 	}
 }
 
@@ -62,12 +62,12 @@ func TestSlopeVerdict(t *testing.T) {
 		each bool
 		met  bool
 	}{
-		{"the same for each", func(float64) float64 { return 5 }, true, true},
-		{"the same for all", func(float64) float64 { return 5 }, false, true},
-		{"n", func(n float64) float64 { return n / 100 }, false, true},
-		{"n of each", func(n float64) float64 { return n / 100 }, true, false},
-		{"n²", func(n float64) float64 { return n * n }, false, false},
-		{"more and more of each", func(n float64) float64 { return 1 + n/1e3 }, true, false},
+		{"constant per item", func(float64) float64 { return 5 }, true, true},
+		{"constant in total", func(float64) float64 { return 5 }, false, true},
+		{"linear in total", func(n float64) float64 { return n / 100 }, false, true},
+		{"linear per item", func(n float64) float64 { return n / 100 }, true, false},
+		{"quadratic in total", func(n float64) float64 { return n * n }, false, false},
+		{"growing per item", func(n float64) float64 { return 1 + n/1e3 }, true, false},
 	} {
 		r := row{Each: test.each}
 		for n := 1000; n <= 1_000_000; n *= 10 {
@@ -78,7 +78,7 @@ func TestSlopeVerdict(t *testing.T) {
 		}
 	}
 	if r := (row{}); r.Met {
-		t.Error("nothing was measured, and that is well")
+		t.Error("a row without points meets its floor")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestLastLine(t *testing.T) {
 	r.floor("f", 2, "ms").record(1)
 	r.floor("g", 2, "ms")
 	if got, want := r.lastLine(), "floors: 2 met, 3 missed: c against d; e; g"; got != want {
-		t.Errorf("%q, not %q", got, want)
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -78,7 +78,7 @@ func (f *floor) record(value float64) { f.Found, f.Value, f.Met = true, value, v
 
 func (f *floor) value() string {
 	if !f.Found {
-		return "it would have taken too long to see"
+		return "not measured for lack of time"
 	}
 	return fmt.Sprintf("%.0f %s", f.Value, f.Unit)
 }

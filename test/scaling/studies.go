@@ -94,7 +94,7 @@ func (g *measurement) resident() (err error) {
 	defer func() { err = errors.Join(err, n.close()) }()
 	reached, before := 0, heapMiB()
 	for _, count := range g.sizes(1000, 1_000_000) {
-		enough, err := g.fill("actors in memory", reached, count, func(i int) error { return n.ask(g.ctx, actorID("none", i)) })
+		enough, err := g.fill("actors in memory", reached, count, func(i int) error { return n.ask(g.ctx, actorID("volatile", i)) })
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (g *measurement) resident() (err error) {
 		}
 		reached = count
 		size.add(count, heapGrowth(before))
-		c, err := g.callCost(measureCallers, g.iterations(20_000), func(int) error { return n.ask(g.ctx, actorID("none", rand.IntN(count))) })
+		c, err := g.callCost(measureCallers, g.iterations(20_000), func(int) error { return n.ask(g.ctx, actorID("volatile", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (g *measurement) callers() (err error) {
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	for count := 1; count <= 1024; count *= 4 {
-		for i, agent := range []string{"plain", "none"} {
+		for i, agent := range []string{"journaled", "volatile"} {
 			g.progress("%d callers of %s", count, agent)
 			c, err := g.callCost(count, g.iterations(200+100*count), func(int) error { return n.ask(g.ctx, actorID(agent, rand.IntN(1024))) })
 			if err != nil {
@@ -148,7 +148,7 @@ func (g *measurement) actors() (err error) {
 	defer func() { err = errors.Join(err, n.close()) }()
 	reached := 0
 	for _, count := range g.sizes(1000, 100_000) {
-		enough, err := g.fill("actors", reached, count, func(i int) error { return n.ask(g.ctx, actorID("plain", i)) })
+		enough, err := g.fill("actors", reached, count, func(i int) error { return n.ask(g.ctx, actorID("journaled", i)) })
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (g *measurement) actors() (err error) {
 		}
 		reached = count
 		size.add(count, heapGrowth(before))
-		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("plain", rand.IntN(count))) })
+		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("journaled", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (g *measurement) actors() (err error) {
 		start.add(count, took)
 		// All actors are recovered, so that the next size again measures actors in
 		// memory.
-		if _, err := g.fill("actors that come back", 0, count, func(i int) error { return n.ask(g.ctx, actorID("plain", i)) }); err != nil {
+		if _, err := g.fill("actors recovered", 0, count, func(i int) error { return n.ask(g.ctx, actorID("journaled", i)) }); err != nil {
 			return err
 		}
 	}
@@ -189,7 +189,7 @@ func (g *measurement) restart(n **node, dir string) (float64, error) {
 		return 0, err
 	}
 	*n = next
-	if err := next.ask(g.ctx, actor.NewID("plain", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+	if err := next.ask(g.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 		return 0, err
 	}
 	return float64(time.Since(began).Microseconds()) / 1000, nil
