@@ -62,7 +62,7 @@ func readContents(d *disk.Disk) (contents, error) {
 		}
 		owner, ok, err := store.ActorOf(d, parts[1], run)
 		if err != nil || !ok {
-			return errors.Join(err, errorUnless(ok, "run %s is listed, and is nobody's", run))
+			return errors.Join(err, errorUnless(ok, "run %s is listed but has no owner", run))
 		}
 		all["run "+parts[3]] = actor.HashOf(fmt.Appendf(nil, "%+v", owner))
 		for from := uint64(0); ; {

@@ -58,24 +58,24 @@ func TestEveryDamageChangesOneFile(t *testing.T) {
 			if got, ok := after[name]; !ok || !bytes.Equal(got, content) {
 				changed++
 				if name != d.File {
-					t.Errorf("%s changes %s", d, name)
+					t.Errorf("%s changed %s", d, name)
 				}
 			}
 		}
 		if changed != 1 {
-			t.Errorf("%s changes %d files", d, changed)
+			t.Errorf("%s changed %d files, want 1", d, changed)
 		}
 	}
 	for kind, want := range map[string]int{"flip": 16 + 2, "cut": 16 + 2, "zero": 16, "remove": 2} {
 		if kinds[kind] != want {
-			t.Errorf("%d of %s, want %d", kinds[kind], kind, want)
+			t.Errorf("got %d of %s, want %d", kinds[kind], kind, want)
 		}
 	}
 	if kinds["swap"] == 0 {
-		t.Error("nothing is swapped")
+		t.Error("got no swap")
 	}
 	if name := fileClass("pebble/000012.sst"); name != "sorted table" {
-		t.Error(name)
+		t.Errorf("got %q, want sorted table", name)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestClassifyOutcome(t *testing.T) {
 		{nil, errors.New("store /x/FORMAT.d: is wrong"), Detected},
 	} {
 		if v := b.classify(storeName, test.got, test.err); v.Outcome != test.want {
-			t.Errorf("%v, %v: %s, want %s", test.got, test.err, v.Outcome, test.want)
+			t.Errorf("%v, %v: got %s, want %s", test.got, test.err, v.Outcome, test.want)
 		}
 	}
 }
@@ -132,10 +132,10 @@ func TestSampleOfDamages(t *testing.T) {
 		return found
 	}
 	if found := count(false); found[Detected] == 0 || found[Harmless] == 0 {
-		t.Errorf("%v", found)
+		t.Errorf("got %v, want detected and harmless damages", found)
 	}
 	if found := count(true); found[SilentLoss] == 0 {
-		t.Errorf("where everything is believed nothing is lost in silence: %v", found)
+		t.Errorf("got %v with Pebble alone, want silent losses", found)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestReportFloors(t *testing.T) {
 	}
 	r.finish(time.Second)
 	if r.missed() != 1 || !strings.HasSuffix(r.text(), "floors: 5 met, 1 missed: no silent losses (1)\n") {
-		t.Errorf("%d missed\n%s", r.missed(), r.text())
+		t.Errorf("got %d missed, want 1\n%s", r.missed(), r.text())
 	}
 	if !strings.Contains(r.markdown(), "| log written ahead | 1 | 1 | 5000 | 5000 | 0 | 0 | 0 |") {
 		t.Error(r.markdown())

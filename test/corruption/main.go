@@ -28,23 +28,25 @@ import (
 
 const usage = `usage: go run ./test/corruption [-seed N] [-every N] [-json] [-write FILE] [-trust] [-within TIME] [-bin FILE]
 
-Has a real server make a store and a backup, damages copies of both, thousands
-of times, and sees what comes of each. Exit 0: all floors met. Exit 1: one was
-missed, or it could not be done. Exit 2: usage.
+Lets a real server write a store and a backup, damages copies of both in
+thousands of ways, and checks that no damage goes undetected. Exit 0: all floors
+met. Exit 1: a floor missed, or a failed measurement. Exit 2: usage error.
 
-  -seed N      of the bits that are flipped and the blocks that are swapped (1)
-  -every N     only each Nth damage (1); with more, the floor of trials is not met
-  -json        print the report as JSON
-  -write FILE  put the report into the section "rot" of that page, too
-  -trust       open stores with Pebble alone, and believe what it gives: shows
-               that what is silent would be seen
-  -within TIME how long the whole may take (10m); what was not tried then is not counted
-  -bin FILE    the server (bin/troupe)
+  -seed N       seed for flipped bits and swapped blocks (default 1)
+  -every N      try only every Nth damage (default 1); above 1 the floor for
+                trials is missed
+  -json         print the report as JSON
+  -write FILE   also write the report into the section "rot" of that page
+  -trust        read with Pebble alone, without verification, to show that
+                silent damage would be noticed
+  -within TIME  time limit (default 10m); later trials are not counted
+  -bin FILE     server binary (default bin/troupe)
 
-examples
+Examples:
+
   make rot
   make rot ARGS='-every 20'
-  make rot ARGS='-trust'     must fail
+  make rot ARGS='-trust'     # must fail
 `
 
 // sweep is one run of this program.
@@ -62,7 +64,7 @@ type sweep struct {
 func main() {
 	var s sweep
 	var worker string
-	flags := flag.NewFlagSet("rot", flag.ContinueOnError)
+	flags := flag.NewFlagSet("corruption", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(flags.Output(), usage) }
 	flags.Uint64Var(&s.seed, "seed", 1, "")
 	flags.IntVar(&s.every, "every", 1, "")
@@ -78,10 +80,10 @@ func main() {
 	case err != nil:
 		os.Exit(2)
 	case flags.NArg() > 0:
-		fmt.Fprintf(os.Stderr, "rot: unknown argument %q; -h shows examples\n", flags.Arg(0))
+		fmt.Fprintf(os.Stderr, "corruption: unknown argument %q; -h shows examples\n", flags.Arg(0))
 		os.Exit(2)
 	case s.every < 1:
-		fmt.Fprintln(os.Stderr, "rot: -every wants 1 or more")
+		fmt.Fprintln(os.Stderr, "corruption: -every requires 1 or more")
 		os.Exit(2)
 	case worker != "":
 		os.Exit(runWorker(worker, s.trust))
@@ -92,7 +94,7 @@ func main() {
 	defer stop()
 	good, err := s.run(ctx, os.Stdout, os.Stderr)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rot:", err)
+		fmt.Fprintln(os.Stderr, "corruption:", err)
 	}
 	if err != nil || !good {
 		stop()
@@ -130,7 +132,7 @@ func (s *sweep) run(ctx context.Context, out, stderr io.Writer) (good bool, err 
 	// run early.
 	random.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 	if err := tryAll(ctx, dir, s.trust, some, r.add, stderr); errors.Is(err, context.DeadlineExceeded) {
-		fmt.Fprintf(stderr, "rot: %v are over; %d of %d damages were tried\n", s.within, r.trials(), len(some))
+		fmt.Fprintf(stderr, "corruption: time limit of %v reached; %d of %d damages tried\n", s.within, r.trials(), len(some))
 	} else if err != nil {
 		return false, err
 	}

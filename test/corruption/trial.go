@@ -61,7 +61,7 @@ func newHarness(stores, scratch string, trust bool) (*harness, error) {
 		}
 		b.original[name] = original
 		if b.expected[name], err = b.readStore(original); err != nil {
-			return nil, fmt.Errorf("the %s is wrong before anything was done to it: %w", name, err)
+			return nil, fmt.Errorf("the undamaged %s cannot be read: %w", name, err)
 		}
 	}
 	return b, nil
@@ -185,9 +185,9 @@ func (b *harness) classify(store string, got contents, err error) verdict {
 	lost, other := b.expected[store].diff(got)
 	switch {
 	case len(other) > 0:
-		return verdict{Outcome: SilentWrong, Said: fmt.Sprintf("%d answers are others, the first: %s", len(other), other[0])}
+		return verdict{Outcome: SilentWrong, Said: fmt.Sprintf("%d items differ, first: %s", len(other), other[0])}
 	case len(lost) > 0:
-		return verdict{Outcome: SilentLoss, Said: fmt.Sprintf("%d answers are gone, the first: %s", len(lost), lost[0])}
+		return verdict{Outcome: SilentLoss, Said: fmt.Sprintf("%d items are missing, first: %s", len(lost), lost[0])}
 	}
 	return verdict{Outcome: Harmless}
 }

@@ -27,13 +27,13 @@ const trialTimeout = 30 * time.Second
 func runWorker(dir string, trust bool) int {
 	scratch, err := os.MkdirTemp(dir, "worker")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rot:", err)
+		fmt.Fprintln(os.Stderr, "corruption:", err)
 		return 2
 	}
 	defer os.RemoveAll(scratch)
 	b, err := newHarness(dir, scratch, trust)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "rot:", err)
+		fmt.Fprintln(os.Stderr, "corruption:", err)
 		return 2
 	}
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
@@ -42,7 +42,7 @@ func runWorker(dir string, trust bool) int {
 		if err := in.Decode(&d); errors.Is(err, io.EOF) {
 			return 0
 		} else if err != nil {
-			fmt.Fprintln(os.Stderr, "rot:", err)
+			fmt.Fprintln(os.Stderr, "corruption:", err)
 			return 2
 		}
 		v, err := b.try(d)
@@ -50,7 +50,7 @@ func runWorker(dir string, trust bool) int {
 			err = out.Encode(v)
 		}
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "rot:", err)
+			fmt.Fprintln(os.Stderr, "corruption:", err)
 			return 2
 		}
 	}
@@ -189,7 +189,7 @@ func (w *worker) try(ctx context.Context, d damage) (verdict, error) {
 	case timedOut.Load():
 		return verdict{Outcome: NoEnd, Said: fmt.Sprintf("no answer within %v", trialTimeout)}, nil
 	case cmd.ProcessState.ExitCode() != 1 && !strings.Contains(message, "panic: "):
-		return verdict{}, fmt.Errorf("%s: the process that tried it ends with %s: %s", d, cmd.ProcessState, message)
+		return verdict{}, fmt.Errorf("%s: the worker exited with %s: %s", d, cmd.ProcessState, message)
 	case cmd.ProcessState.ExitCode() != 1 || !location.MatchString(message):
 		return verdict{Outcome: Vague, Said: message}, nil
 	}
