@@ -81,13 +81,13 @@ func (l *ledger) compareEvents(inst *instance, e *exchange) bool {
 		}
 		for i, raw := range page.Events {
 			if t.record(t.after+1, string(raw)) && i < len(page.Events)-1 {
-				l.report(wrong, "%s: %d events follow the last", e, len(page.Events)-1-i)
+				l.report(wrong, "%s: %d events after the last one", e, len(page.Events)-1-i)
 				break
 			}
 		}
 		if len(page.Events) == 0 || e.end != 0 && t.after >= len(e.events) {
 			if t.after < len(e.events) {
-				l.report(lost, "%s: %d events were told, %d are left", e, len(e.events), t.after)
+				l.report(lost, "%s: %d events were received, %d remain", e, len(e.events), t.after)
 			}
 			return t.after > 0
 		}
@@ -113,15 +113,15 @@ func (l *ledger) checkResult(e *exchange) {
 	case err != nil:
 		l.report(wrong, "%s: %v", e, err)
 	case record.Ended == 0:
-		l.report(wrong, "%s: never ends; its last event is %s", e, e.events[len(e.events)-1])
+		l.report(wrong, "%s: did not end; its last event is %s", e, e.events[len(e.events)-1])
 	case e.signalled && !slices.ContainsFunc(events, func(e runs.Event) bool { return e.Type == runs.SignalReceived }):
-		l.report(lost, "%s: its signal was acknowledged", e)
+		l.report(lost, "%s: the acknowledged signal is missing", e)
 	case e.cancelled && record.Status != runs.Cancelled:
-		l.report(lost, "%s: that it is cancelled was acknowledged, it is %s", e, record.Status)
+		l.report(lost, "%s: the cancellation was acknowledged, but the run is %s", e, record.Status)
 	case record.Status == runs.Cancelled && !e.cancels, record.Status == runs.Failed && !unsure:
-		l.report(wrong, "%s: is %s: %v", e, record.Status, record.Refusal)
+		l.report(wrong, "%s: unexpected state %s: %v", e, record.Status, record.Refusal)
 	case record.Status == runs.Done && e.want != "" && record.Text != e.want:
-		l.report(wrong, "%s: says %q, want %q", e, record.Text, e.want)
+		l.report(wrong, "%s: got answer %q, want %q", e, record.Text, e.want)
 	}
 	streamed, any := said.Streamed()
 	if !any || record.Status != runs.Done {
@@ -146,7 +146,7 @@ func (l *ledger) waitIdle(inst *instance) error {
 			Runs []answer `json:"runs"`
 		}
 		if status, err := inst.ask(request{http.MethodGet, "/v1/runs?limit=200", "", nil}, &list); err != nil || status != http.StatusOK {
-			return fmt.Errorf("the runs cannot be listed: %d, %w", status, err)
+			return fmt.Errorf("list runs: status %d, %w", status, err)
 		}
 		open := slices.IndexFunc(list.Runs, func(a answer) bool {
 			status, err := runs.ParseStatus(fmt.Sprint(a.Status))
@@ -156,7 +156,7 @@ func (l *ledger) waitIdle(inst *instance) error {
 		case open < 0:
 			return nil
 		case time.Since(began) > requestWithin:
-			return fmt.Errorf("run %s is %s for a minute now, and nobody touches it", list.Runs[open].Run, list.Runs[open].Status)
+			return fmt.Errorf("run %s is still %s after a minute without requests", list.Runs[open].Run, list.Runs[open].Status)
 		}
 		<-time.After(100 * time.Millisecond)
 	}
@@ -190,7 +190,7 @@ func (l *ledger) checkStore(dir string, external *externalAgents) error {
 			return err
 		}
 		if last, err := runs.Decode(page[len(page)-1].Body); err != nil || !last.Type.Ends() {
-			l.report(wrong, "run %s of %s never ends; its last event is %s, %v", o.Run, o.Actor, &last, err)
+			l.report(wrong, "run %s of %s did not end; its last event is %s, %v", o.Run, o.Actor, &last, err)
 		}
 		if o.Run != o.Root {
 			below[o.Root.String()]++
@@ -202,9 +202,9 @@ func (l *ledger) checkStore(dir string, external *externalAgents) error {
 		became := roots[e.content]
 		switch {
 		case len(became) > 1:
-			l.report(duplicated, "%s: became the runs %v", e, became)
+			l.report(duplicated, "%s: created the runs %v", e, became)
 		case e.run != "" && !slices.Contains(became, e.run):
-			l.report(lost, "%s: the folder knows it as %v", e, became)
+			l.report(lost, "%s: the store holds the runs %v instead", e, became)
 		case e.done && below[e.run] != e.calls, below[e.run] > e.calls:
 			l.report(duplicated, "%s: made %d calls, want %d", e, below[e.run], e.calls)
 		}

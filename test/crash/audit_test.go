@@ -26,7 +26,7 @@ func newTestInstance(t *testing.T, events []string) *instance {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		after, err := strconv.Atoi(r.URL.Query().Get("after"))
 		if events == nil || err != nil {
-			http.Error(w, `{"detail":"there is no such run"}`, http.StatusNotFound)
+			http.Error(w, `{"detail":"no such run"}`, http.StatusNotFound)
 			return
 		}
 		rest := events[min(after, len(events)):]
@@ -44,20 +44,20 @@ func TestCompareEventsWithServer(t *testing.T) {
 		events []string
 		want   findingKind
 	}{
-		{"all of it", exchange{scenario: tellerCall, events: full}, full, kinds},
-		{"all of it, over more pages than one, and its end is known", exchange{scenario: tellerCall, events: full, end: runs.RunDone}, full, kinds},
-		{"more than was told", exchange{scenario: tellerCall, events: full[:2]}, full, kinds},
-		{"an answer without its stream", exchange{scenario: tellerCall, done: true, answer: "hello"}, full, kinds},
-		{"less than was told", exchange{scenario: tellerCall, events: full[:5]}, full[:4], lost},
+		{"all events", exchange{scenario: tellerCall, events: full}, full, kinds},
+		{"all events on several pages, end known", exchange{scenario: tellerCall, events: full, end: runs.RunDone}, full, kinds},
+		{"more events than received", exchange{scenario: tellerCall, events: full[:2]}, full, kinds},
+		{"answer without stream", exchange{scenario: tellerCall, done: true, answer: "hello"}, full, kinds},
+		{"fewer events than received", exchange{scenario: tellerCall, events: full[:5]}, full[:4], lost},
 		{"no such run", exchange{scenario: tellerCall, events: full}, nil, lost},
-		{"no such run, as was answered", exchange{scenario: tellerCall, done: true, answer: "hello"}, nil, lost},
-		{"another answer", exchange{scenario: tellerCall, done: true, answer: "hullo"}, full, lost},
-		{"another event", exchange{scenario: tellerCall, events: full}, slices.Replace(slices.Clone(full), 3, 4, modifiedEvent(func(e *runs.Event) { e.Text = "hal" })), reordered},
+		{"no such run, but answered", exchange{scenario: tellerCall, done: true, answer: "hello"}, nil, lost},
+		{"different answer", exchange{scenario: tellerCall, done: true, answer: "hullo"}, full, lost},
+		{"different event", exchange{scenario: tellerCall, events: full}, slices.Replace(slices.Clone(full), 3, 4, modifiedEvent(func(e *runs.Event) { e.Text = "hal" })), reordered},
 	} {
 		l := newLedger(io.Discard)
 		c.e.run = runID.String()
 		if read := l.compareEvents(newTestInstance(t, c.events), &c.e); read != (c.events != nil) {
-			t.Errorf("%s: there was something to read: %v", c.name, read)
+			t.Errorf("%s: got events read %v", c.name, read)
 		}
 		checkFindings(t, c.name, l, c.want)
 	}
@@ -105,11 +105,11 @@ func TestCheckStore(t *testing.T) {
 		change func(e *exchange)
 		want   findingKind
 	}{
-		{"as it should be", []string{"a", "b"}, true, func(*exchange) {}, kinds},
-		{"a run that never ends", []string{"a", "b"}, false, func(*exchange) {}, wrong},
+		{"correct", []string{"a", "b"}, true, func(*exchange) {}, kinds},
+		{"run without end", []string{"a", "b"}, false, func(*exchange) {}, wrong},
 		{"one message, two runs", []string{"a", "a"}, true, func(*exchange) {}, duplicated},
-		{"a run that is not there", []string{"a"}, true, func(e *exchange) { e.run = otherRunID.String() }, lost},
-		{"a message nobody knows of", []string{"a"}, true, func(e *exchange) { e.content, e.run = "c", "" }, kinds},
+		{"missing run", []string{"a"}, true, func(e *exchange) { e.run = otherRunID.String() }, lost},
+		{"unknown message without run", []string{"a"}, true, func(e *exchange) { e.content, e.run = "c", "" }, kinds},
 		{"one call too many", []string{"a"}, true, func(e *exchange) { e.calls = 0 }, duplicated},
 		{"one call too few", []string{"a"}, true, func(e *exchange) { e.calls, e.done = 2, true }, duplicated},
 	} {

@@ -73,7 +73,7 @@ func (c *client) step(inst *instance) {
 	}
 	err := c.perform(inst, e)
 	if err != nil && !inst.exitsSoon() {
-		c.ledger.report(wrong, "%s: while the server lives: %v", e, err)
+		c.ledger.report(wrong, "%s: request failed although the server runs: %v", e, err)
 		err = nil
 	}
 	if err != nil && !e.ended() && (e.key != "" || e.run != "") {
@@ -172,7 +172,7 @@ func (c *client) readStream(inst *instance, e *exchange, q request, after int) e
 	t := newRecorder(e, c.ledger, after, inst)
 	err = readFrames(response.Body, func(f frame) bool {
 		if f.id < 0 {
-			c.ledger.report(wrong, "%s: the stream says %s: %s", e, f.name, f.data)
+			c.ledger.report(wrong, "%s: the stream reports %s: %s", e, f.name, f.data)
 			return true
 		}
 		last := t.record(f.id, f.data)
@@ -235,7 +235,7 @@ func (c *client) signal(inst *instance, e *exchange) error {
 		return err
 	}
 	if e.signalled = status == http.StatusOK; !e.signalled {
-		c.ledger.report(wrong, "%s: waits, and cannot be signalled: %d %s %s", e, status, a.Code, a.Detail)
+		c.ledger.report(wrong, "%s: signal rejected: %d %s %s", e, status, a.Code, a.Detail)
 	}
 	return nil
 }
@@ -246,7 +246,7 @@ func (c *client) cancelRun(inst *instance, e *exchange) bool {
 	var a answer
 	status, err := inst.ask(request{http.MethodPost, "/v1/runs/" + e.run + ":cancel", "", nil}, &a)
 	if err == nil && status != http.StatusOK && status != http.StatusAccepted { // 202 means that the cancellation is in progress
-		c.ledger.report(wrong, "%s: cannot be cancelled: %d %s %s", e, status, a.Code, a.Detail)
+		c.ledger.report(wrong, "%s: cancellation rejected: %d %s %s", e, status, a.Code, a.Detail)
 	}
 	return err == nil && a.Status == any(runs.Cancelled.String())
 }
@@ -268,7 +268,7 @@ func (l *ledger) recordAnswer(e *exchange, status int, a answer) {
 	switch {
 	case status == http.StatusOK:
 		if e.ended() && e.answer != a.Content {
-			l.report(lost, "%s: was told %q, and then %q", e, e.answer, a.Content)
+			l.report(lost, "%s: first answer %q, then %q", e, e.answer, a.Content)
 		}
 		e.answer, e.done = a.Content, true
 	case status == http.StatusAccepted:

@@ -23,7 +23,7 @@ func TestRepeatedKills(t *testing.T) {
 		t.Errorf("code %d\n%s\n%s", code, out.String(), stderr.String())
 	}
 	if !strings.Contains(out.String(), " lost=0 duplicated=0 reordered=0 wrong=0\n") || len(c.cycles) != 3 {
-		t.Errorf("it says\n%s", out.String())
+		t.Errorf("unexpected output:\n%s", out.String())
 	}
 	t.Log(out.String())
 }
@@ -37,7 +37,7 @@ func TestServerThatCannotStartIsReported(t *testing.T) {
 		var out, stderr strings.Builder
 		c := &harness{kills: 1, bin: bin, within: time.Minute}
 		if code := c.main(&out, &stderr); code != 1 || !strings.Contains(stderr.String(), want) {
-			t.Errorf("%s: code %d, %s", bin, code, stderr.String())
+			t.Errorf("%s: got code %d and %s", bin, code, stderr.String())
 		}
 	}
 }

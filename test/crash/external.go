@@ -55,7 +55,7 @@ func newExternalAgents(back string) (*externalAgents, error) {
 func (o *externalAgents) close() { _ = o.server.Close() }
 
 // externalAnswer returns the answer of an external agent.
-func externalAnswer(name, input string) string { return name + " has " + input }
+func externalAnswer(name, input string) string { return name + " received " + input }
 
 func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Request) {
 	var in struct {
@@ -68,7 +68,7 @@ func (o *externalAgents) invoke(name string, w http.ResponseWriter, r *http.Requ
 		err = json.Unmarshal(b, &in)
 	}
 	if err != nil || in.Run == "" || in.Run != r.Header.Get("x-run-id") {
-		http.Error(w, fmt.Sprint("this is no invocation: ", err), http.StatusBadRequest)
+		http.Error(w, fmt.Sprint("invalid invocation: ", err), http.StatusBadRequest)
 		return
 	}
 	o.mu.Lock()
@@ -144,10 +144,10 @@ func (o *externalAgents) check(l *ledger, known map[string]bool) {
 	for name, all := range o.invocations {
 		for run, times := range all {
 			if !known[run] {
-				l.report(lost, "the %s was asked for run %s, which nobody knows of", name, run)
+				l.report(lost, "the %s was invoked for run %s, which is not in the store", name, run)
 			}
 			if name == clerk && times > 1 {
-				l.report(duplicated, "the clerk was asked %d times for run %s", times, run)
+				l.report(duplicated, "the clerk was invoked %d times for run %s", times, run)
 			}
 		}
 	}

@@ -165,7 +165,7 @@ type frame struct {
 }
 
 // errTruncatedStream reports a stream without its last event.
-var errTruncatedStream = fmt.Errorf("the stream stops: %w", io.ErrUnexpectedEOF)
+var errTruncatedStream = fmt.Errorf("the stream ended early: %w", io.ErrUnexpectedEOF)
 
 // readFrames reads frames until each reports the last one, or the stream fails.
 func readFrames(r io.Reader, each func(frame) (last bool)) error {

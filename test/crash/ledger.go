@@ -119,7 +119,7 @@ func (e *exchange) ended() bool { return e.end != 0 || e.done || e.refused != ""
 // setRun records the run that the message became. It MUST be the same each time.
 func (e *exchange) setRun(l *ledger, run string) {
 	if e.run != "" && run != e.run {
-		l.report(duplicated, "%s: became run %s as well", e, run)
+		l.report(duplicated, "%s: also created run %s", e, run)
 		return
 	}
 	e.run = run
@@ -147,19 +147,19 @@ func (t *recorder) record(id int, body string) (last bool) {
 		t.ledger.report(wrong, "%s: event %d: %v: %s", t, id, err, body)
 		return true
 	case uint64(id) != e.Seq:
-		t.ledger.report(wrong, "%s: event %d goes by the number %d", t, e.Seq, id)
+		t.ledger.report(wrong, "%s: event %d has the ID %d", t, e.Seq, id)
 	case id <= t.after:
-		t.ledger.report(duplicated, "%s: event %d is told after event %d", t, id, t.after)
+		t.ledger.report(duplicated, "%s: event %d follows event %d", t, id, t.after)
 		return false
 	case id > t.after+1:
-		t.ledger.report(lost, "%s: event %d is told after event %d", t, id, t.after)
+		t.ledger.report(lost, "%s: event %d follows event %d", t, id, t.after)
 		return true
 	}
 	t.after = id
 	t.setRun(t.ledger, e.Run.String())
 	if id <= len(t.events) {
 		if t.events[id-1] != body {
-			t.ledger.report(reordered, "%s: event %d was %s, is %s", t, id, t.events[id-1], body)
+			t.ledger.report(reordered, "%s: event %d was %s, now %s", t, id, t.events[id-1], body)
 		}
 		return e.Type.Ends()
 	}
@@ -187,7 +187,7 @@ func (t *recorder) record(id int, body string) (last bool) {
 	}
 	if e.Type.Ends() {
 		if t.done && t.answer != e.Text {
-			t.ledger.report(lost, "%s: was answered with %q, ends with %q", t, t.answer, e.Text)
+			t.ledger.report(lost, "%s: was answered with %q, but ended with %q", t, t.answer, e.Text)
 		}
 		t.end, t.answer, t.done = e.Type, e.Text, e.Type == runs.RunDone
 	}

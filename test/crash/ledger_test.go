@@ -63,19 +63,19 @@ func TestStreamFindings(t *testing.T) {
 		sent   []frame
 		want   findingKind // kinds means no finding
 	}{
-		{"as it should be", 0, frames(full...), kinds},
-		{"once more", 8, frames(full...), kinds},
-		{"the rest", 3, frames(full...)[3:], kinds},
-		{"from the beginning again", 3, frames(full...), kinds},
-		{"a gap", 0, slices.Delete(frames(full...), 3, 4), lost},
-		{"a gap where it goes on", 3, frames(full...)[4:], lost},
-		{"an event twice", 0, slices.Insert(frames(full...), 4, frames(full...)[3]), duplicated},
-		{"one that was told before", 3, frames(full...)[2:], duplicated},
-		{"another event in its place", 8, frames(slices.Concat(full[:3], []string{modifiedEvent(func(e *runs.Event) { e.Text = "hal" })}, full[4:])...), reordered},
-		{"another run", 3, frames(slices.Concat(full[:3], []string{modifiedEvent(func(e *runs.Event) { e.Run = otherRunID })})...)[3:], duplicated},
-		{"numbers that are not its own", 0, frames(slices.Concat(full[:3], full[4:5])...), wrong},
-		{"no event", 0, frames("{}"), wrong},
-		{"more after the end", 8, []frame{{id: 9, data: modifiedEvent(func(e *runs.Event) { e.Seq = 9 })}}, wrong},
+		{"correct", 0, frames(full...), kinds},
+		{"repeated", 8, frames(full...), kinds},
+		{"resumed", 3, frames(full...)[3:], kinds},
+		{"read again from the start", 3, frames(full...), kinds},
+		{"gap", 0, slices.Delete(frames(full...), 3, 4), lost},
+		{"gap after resumption", 3, frames(full...)[4:], lost},
+		{"duplicate event", 0, slices.Insert(frames(full...), 4, frames(full...)[3]), duplicated},
+		{"event before the resumption", 3, frames(full...)[2:], duplicated},
+		{"changed event", 8, frames(slices.Concat(full[:3], []string{modifiedEvent(func(e *runs.Event) { e.Text = "hal" })}, full[4:])...), reordered},
+		{"different run", 3, frames(slices.Concat(full[:3], []string{modifiedEvent(func(e *runs.Event) { e.Run = otherRunID })})...)[3:], duplicated},
+		{"wrong IDs", 0, frames(slices.Concat(full[:3], full[4:5])...), wrong},
+		{"invalid event", 0, frames("{}"), wrong},
+		{"event after the end", 8, []frame{{id: 9, data: modifiedEvent(func(e *runs.Event) { e.Seq = 9 })}}, wrong},
 	} {
 		l := newLedger(io.Discard)
 		e := &exchange{scenario: tellerCall}
@@ -101,7 +101,7 @@ func checkFindings(t *testing.T, name string, l *ledger, want findingKind) {
 	t.Helper()
 	for k, n := range l.counts {
 		if (n > 0) != (findingKind(k) == want) {
-			t.Errorf("%s: found %v (lost, duplicated, reordered, wrong)", name, l.counts)
+			t.Errorf("%s: got findings %v (lost, duplicated, reordered, wrong)", name, l.counts)
 			return
 		}
 	}
@@ -114,22 +114,22 @@ func TestResultFindings(t *testing.T) {
 		return append(runEvents()[:3:3], string(runs.Encode(e)))
 	}
 	cancelled := ended(runs.Event{Type: runs.RunCancelled, Refusal: actor.Refuse(actor.Stopped, "cancelled")})
-	unknown := ended(runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Unknown, "who knows")})
+	unknown := ended(runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Unknown, "unknown")})
 	for _, c := range []struct {
 		name string
 		e    exchange
 		want findingKind
 	}{
-		{"as it should be", exchange{scenario: tellerCall, want: "hello", events: full}, kinds},
-		{"it never ends", exchange{scenario: tellerCall, want: "hello", events: full[:6]}, wrong},
-		{"another answer", exchange{scenario: tellerCall, want: "hullo", events: full}, wrong},
-		{"cancelled by nobody", exchange{scenario: tellerCall, events: cancelled}, wrong},
-		{"cancelled by its client", exchange{scenario: cancelledCall, cancelled: true, events: cancelled}, kinds},
+		{"correct", exchange{scenario: tellerCall, want: "hello", events: full}, kinds},
+		{"no end", exchange{scenario: tellerCall, want: "hello", events: full[:6]}, wrong},
+		{"different answer", exchange{scenario: tellerCall, want: "hullo", events: full}, wrong},
+		{"cancelled without a request", exchange{scenario: tellerCall, events: cancelled}, wrong},
+		{"cancelled by the client", exchange{scenario: cancelledCall, cancelled: true, events: cancelled}, kinds},
 		{"not cancelled", exchange{scenario: cancelledCall, cancelled: true, events: full}, lost},
 		{"not signalled", exchange{scenario: signalledCall, signalled: true, events: full}, lost},
-		{"nobody knows, nor can", exchange{scenario: clerkCall, events: unknown}, kinds},
-		{"nobody knows", exchange{scenario: tellerCall, events: unknown}, wrong},
-		{"a legal stream's middle", exchange{scenario: tellerCall, events: full[1:]}, wrong},
+		{"permitted unknown outcome", exchange{scenario: clerkCall, events: unknown}, kinds},
+		{"unknown outcome", exchange{scenario: tellerCall, events: unknown}, wrong},
+		{"stream without its start", exchange{scenario: tellerCall, events: full[1:]}, wrong},
 	} {
 		l := newLedger(io.Discard)
 		l.checkResult(&c.e)
@@ -139,13 +139,13 @@ func TestResultFindings(t *testing.T) {
 	l.checkResult(&exchange{scenario: tellerCall, events: full})
 	l.checkResult(&exchange{scenario: tellerCall, events: slices.Concat(full[:5], full[6:])})
 	if l.streamed != 1 || l.matching != 1 {
-		t.Errorf("%d of %d streams come to their answers", l.matching, l.streamed)
+		t.Errorf("%d of %d streams equal their answers", l.matching, l.streamed)
 	}
 	l = newLedger(io.Discard)
 	short := full[5]
 	full[5] = string(runs.Encode(runs.Event{Run: runID, Seq: 6, At: 6, Type: runs.AgentStreamDelta, Step: 1, Text: "hell"}))
 	if l.checkResult(&exchange{scenario: tellerCall, events: full}); l.streamed != 1 || l.matching != 0 {
-		t.Errorf("%d of %d streams come to their answers, one lacks a letter of %s", l.matching, l.streamed, short)
+		t.Errorf("%d of %d streams equal their answers, one lacks a letter of %s", l.matching, l.streamed, short)
 	}
 }
 
@@ -158,14 +158,14 @@ func TestAnswerFindings(t *testing.T) {
 		a      answer
 		want   findingKind
 	}{
-		{"the first", exchange{scenario: tellerCall}, http.StatusOK, good, kinds},
-		{"the same again", exchange{scenario: tellerCall, run: id, done: true, answer: "hello"}, http.StatusOK, good, kinds},
-		{"another run", exchange{scenario: tellerCall, run: otherRunID.String()}, http.StatusOK, good, duplicated},
-		{"another answer", exchange{scenario: tellerCall, run: id, done: true, answer: "hullo"}, http.StatusOK, good, lost},
-		{"no room", exchange{scenario: tellerCall}, http.StatusTooManyRequests, answer{Code: "agent_busy"}, kinds},
-		{"our fault", exchange{scenario: tellerCall}, http.StatusInternalServerError, answer{Code: "internal"}, wrong},
-		{"nobody knows, nor can", exchange{scenario: clerkCall}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, kinds},
-		{"nobody knows", exchange{scenario: tellerCall}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, wrong},
+		{"first answer", exchange{scenario: tellerCall}, http.StatusOK, good, kinds},
+		{"same answer again", exchange{scenario: tellerCall, run: id, done: true, answer: "hello"}, http.StatusOK, good, kinds},
+		{"different run", exchange{scenario: tellerCall, run: otherRunID.String()}, http.StatusOK, good, duplicated},
+		{"different answer", exchange{scenario: tellerCall, run: id, done: true, answer: "hullo"}, http.StatusOK, good, lost},
+		{"busy", exchange{scenario: tellerCall}, http.StatusTooManyRequests, answer{Code: "agent_busy"}, kinds},
+		{"internal error", exchange{scenario: tellerCall}, http.StatusInternalServerError, answer{Code: "internal"}, wrong},
+		{"permitted unknown outcome", exchange{scenario: clerkCall}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, kinds},
+		{"unknown outcome", exchange{scenario: tellerCall}, http.StatusBadGateway, answer{Run: id, Code: "outcome_unknown"}, wrong},
 	} {
 		l := newLedger(io.Discard)
 		l.recordAnswer(&c.e, c.status, c.a)
@@ -180,9 +180,9 @@ func TestExternalAgentInvocations(t *testing.T) {
 		want  findingKind
 	}{
 		{"once each", map[string]map[string]int{clerk: {"a": 1}, porter: {"b": 1}}, kinds},
-		{"twice, and it may be", map[string]map[string]int{porter: {"b": 2}}, kinds},
-		{"twice, and it may not be", map[string]map[string]int{clerk: {"a": 2}}, duplicated},
-		{"for nobody", map[string]map[string]int{porter: {"c": 1}}, lost},
+		{"twice, permitted", map[string]map[string]int{porter: {"b": 2}}, kinds},
+		{"twice, not permitted", map[string]map[string]int{clerk: {"a": 2}}, duplicated},
+		{"for an unknown run", map[string]map[string]int{porter: {"c": 1}}, lost},
 	} {
 		l := newLedger(io.Discard)
 		(&externalAgents{invocations: c.asked}).check(l, map[string]bool{"a": true, "b": true})

@@ -36,10 +36,10 @@ const (
 
 func main() {
 	c := &harness{}
-	flag.IntVar(&c.kills, "n", 20, "how many kills")
-	flag.Uint64Var(&c.seed, "seed", 0, "of what clients do and when kills come; 0 draws one")
-	flag.StringVar(&c.bin, "bin", "bin/troupe", "the server")
-	flag.DurationVar(&c.within, "within", 20*time.Minute, "how long the whole may take")
+	flag.IntVar(&c.kills, "n", 20, "number of kills")
+	flag.Uint64Var(&c.seed, "seed", 0, "seed for client actions and kill times; 0 draws one")
+	flag.StringVar(&c.bin, "bin", "bin/troupe", "server binary")
+	flag.DurationVar(&c.within, "within", 20*time.Minute, "time limit")
 	flag.Parse()
 	os.Exit(c.main(os.Stdout, os.Stderr))
 }
@@ -80,7 +80,7 @@ func (c *harness) main(out, stderr io.Writer) int {
 	if good && err == nil {
 		err = os.RemoveAll(c.dir)
 	} else if c.dir != "" {
-		fmt.Fprintln(stderr, "The data folder and the server's log are in", c.dir)
+		fmt.Fprintln(stderr, "Data folder and server log:", c.dir)
 	}
 	if !good || err != nil {
 		return 1
@@ -113,12 +113,12 @@ func (c *harness) run(ctx context.Context, out, stderr io.Writer) (good bool, er
 			return false, fmt.Errorf("cycle %d: %w", n+1, err)
 		}
 		if c.ledger.full() {
-			return false, fmt.Errorf("%d findings after %d kills: that will do", findingsShownMax, n+1)
+			return false, fmt.Errorf("stopped at %d findings after %d kills", findingsShownMax, n+1)
 		}
 		c.progress(stderr, n+1, began)
 	}
 	if err := c.finalInstance(ctx, clients); err != nil {
-		return false, fmt.Errorf("the last server: %w", err)
+		return false, fmt.Errorf("final instance: %w", err)
 	}
 	return c.report(out, time.Since(began)), nil
 }
@@ -142,13 +142,13 @@ func (c *harness) cycle(ctx context.Context, clients []*client, n int) error {
 		<-time.After(delay)
 	case <-s.Exited():
 	case <-time.After(ackTimeout):
-		return fmt.Errorf("within %v only %d acknowledgements of %d", ackTimeout, inst.acks.Load(), killAfter)
+		return fmt.Errorf("within %v got %d acknowledgements, want %d", ackTimeout, inst.acks.Load(), killAfter)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	seen := cycle{acks: inst.acks.Load(), open: inst.open.Load(), nested: inst.nested.Load(), ready: s.ready}
 	if killed, state := s.terminate(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
+		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(c.dir))
 	}
 	<-worked
 	c.cycles = append(c.cycles, seen)
@@ -166,7 +166,7 @@ func (c *harness) killEarly() error {
 	case <-s.Exited():
 	}
 	if killed, state := s.terminate(syscall.SIGKILL); !killed {
-		return fmt.Errorf("the server ended by itself: %s: %s", state, tail(c.dir))
+		return fmt.Errorf("the server exited before the kill: %s: %s", state, tail(c.dir))
 	}
 	c.cycles = append(c.cycles, cycle{early: true})
 	return nil
@@ -188,7 +188,7 @@ func (c *harness) finalInstance(ctx context.Context, clients []*client) error {
 	}
 	c.ledger.audit(inst)
 	if _, state := s.terminate(syscall.SIGTERM); !state.Success() {
-		return fmt.Errorf("told to stop, it ended with %s: %s", state, tail(c.dir))
+		return fmt.Errorf("after SIGTERM the server exited with %s: %s", state, tail(c.dir))
 	}
 	return c.ledger.checkStore(filepath.Join(c.dir, dataDir), c.external)
 }

@@ -20,7 +20,7 @@ func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
 		return
 	}
 	last := c.cycles[len(c.cycles)-1]
-	fmt.Fprintf(f, "\r%d of %d kills, %v; the last found %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
+	fmt.Fprintf(f, "\r%d of %d kills, %v; at the last: %d acknowledged, %d open, %d nested   ", done, c.kills, time.Since(began).Round(time.Second), last.acks, last.open, last.nested)
 	if done == c.kills {
 		fmt.Fprintln(f)
 	}
@@ -58,11 +58,11 @@ func (c *harness) report(out io.Writer, took time.Duration) bool {
 			cancelled++
 		}
 	}
-	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% came before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
+	fmt.Fprintf(out, "\n%d kills in %v, seed %d; %d%% before the server was ready\n", len(c.cycles), took.Round(time.Second), c.seed, early)
 	fmt.Fprintf(out, "%d%% with at least %d acknowledged and %d requests open (want %d%%), %d%% with a nested call open (want %d%%)\n", enough, acksWanted, openWanted, busyCyclesPercent, under, nestedCyclesPercent)
-	fmt.Fprintf(out, "%d runs told of, %d messages with an Idempotency-Key, %d never answered and never asked for again, %d refused for want of room\n", withRun, keyed, unknown, l.rejected)
-	fmt.Fprintf(out, "%d cancels, %d agents and keys; the agents outside were asked for %d runs\n", cancelled, len(l.resources), c.external.runCount())
-	fmt.Fprintf(out, "%d of %d runs that streamed their answer have it in their pieces\n", l.matching, l.streamed)
+	fmt.Fprintf(out, "%d runs acknowledged, %d messages with an Idempotency-Key, %d without an answer or a retry, %d refused for lack of capacity\n", withRun, keyed, unknown, l.rejected)
+	fmt.Fprintf(out, "%d cancels, %d agents and keys; external agents invoked for %d runs\n", cancelled, len(l.resources), c.external.runCount())
+	fmt.Fprintf(out, "%d of %d streamed answers equal their deltas\n", l.matching, l.streamed)
 	var sum int64
 	for _, n := range acks {
 		sum += n

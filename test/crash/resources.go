@@ -36,7 +36,7 @@ func (c *client) changeResource(inst *instance) {
 		var a answer
 		status, err := inst.ask(request{http.MethodDelete, path + id, "", nil}, &a)
 		ok = err == nil
-		f.description, f.status = f.description+", and taken back", http.StatusNotFound
+		f.description, f.status = f.description+", then deleted", http.StatusNotFound
 		if c.id == 1 {
 			f.status = http.StatusUnauthorized
 		}
@@ -61,16 +61,16 @@ func (c *client) newAgent(inst *instance, n int64) (f resource, id string, ok bo
 	var m creation
 	status, err := inst.ask(request{http.MethodPost, "/v1/agents", fmt.Sprintf(`{"name":"extra-%d"}`, n), nil}, &m)
 	if err == nil && status != http.StatusCreated {
-		c.ledger.report(wrong, "agent extra-%d cannot be made: %d %s %s", n, status, m.Code, m.Detail)
+		c.ledger.report(wrong, "create agent extra-%d: %d %s %s", n, status, m.Code, m.Detail)
 	}
-	return resource{"agent " + m.Agent + " was made", request{http.MethodGet, "/v1/agents/" + m.Agent, "", nil}, http.StatusOK}, m.Agent, err == nil && status == http.StatusCreated
+	return resource{"agent " + m.Agent + " created", request{http.MethodGet, "/v1/agents/" + m.Agent, "", nil}, http.StatusOK}, m.Agent, err == nil && status == http.StatusCreated
 }
 
 func (c *client) newKey(inst *instance, n int64) (f resource, id string, ok bool) {
 	var m creation
 	status, err := inst.ask(request{http.MethodPost, "/v1/keys", fmt.Sprintf(`{"name":"key-%d","scopes":["read"]}`, n), nil}, &m)
 	if err == nil && status != http.StatusCreated {
-		c.ledger.report(wrong, "key-%d cannot be made: %d %s %s", n, status, m.Code, m.Detail)
+		c.ledger.report(wrong, "create key-%d: %d %s %s", n, status, m.Code, m.Detail)
 	}
-	return resource{"key " + m.ID + " was made", request{http.MethodGet, "/v1/agents", "", []string{"Authorization", "Bearer " + m.Key}}, http.StatusOK}, m.ID, err == nil && status == http.StatusCreated
+	return resource{"key " + m.ID + " created", request{http.MethodGet, "/v1/agents", "", []string{"Authorization", "Bearer " + m.Key}}, http.StatusOK}, m.ID, err == nil && status == http.StatusCreated
 }
