@@ -51,7 +51,7 @@ var (
 )
 
 func main() {
-	bin := flag.String("bin", "bin/troupe", "the server")
+	bin := flag.String("bin", "bin/troupe", "server binary")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
@@ -116,7 +116,7 @@ func (r *reader) await(ctx context.Context, what string, ok func(seen []string) 
 		select {
 		case <-r.changed:
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not see %s; it saw %v", r.name, what, r.events())
+			return fmt.Errorf("%s: no %s among the events received: %v", r.name, what, r.events())
 		}
 	}
 	return nil
@@ -142,20 +142,20 @@ func (l *harness) run() (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("run %s is being answered at %s\n", id, l.url)
+	fmt.Printf("run %s is in progress at %s\n", id, l.url)
 	for _, r := range l.readers {
 		if err := r.start(id, 0); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
 	for _, r := range l.readers {
-		if err := r.await(l.ctx, "a piece of the answer", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
+		if err := r.await(l.ctx, "delta", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
 			return err
 		}
-		fmt.Printf("  %-22s has seen %d events\n", r.name, len(r.events()))
+		fmt.Printf("  %-22s received %d events\n", r.name, len(r.events()))
 	}
 	_ = l.server.Stop(syscall.SIGKILL)
-	fmt.Println("kill -9, and the same server again")
+	fmt.Println("kill -9, then the server starts again")
 	if err := l.startServer(l.listen); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (l *harness) run() (err error) {
 		}
 	}
 	for _, r := range l.readers {
-		if err := r.await(l.ctx, "the end", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
+		if err := r.await(l.ctx, "terminal event", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
 			return err
 		}
 	}
@@ -183,14 +183,14 @@ func (l *harness) run() (err error) {
 		return err
 	}
 	for _, r := range l.readers {
-		how := "asked again with Last-Event-ID"
+		how := "resumed with Last-Event-ID"
 		if r.reconnects {
-			how = "came back by itself"
+			how = "reconnected by itself"
 		}
 		if got := r.events(); strings.Join(got, "\n") != strings.Join(want, "\n") {
-			return fmt.Errorf("%s saw\n%s\nand not\n%s", r.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			return fmt.Errorf("%s received\n%s\nwant\n%s", r.name, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
-		fmt.Printf("  %-22s %s: %d events, no gap, none twice\n", r.name, how, len(want))
+		fmt.Printf("  %-22s %s: %d events, no gap, no duplicate\n", r.name, how, len(want))
 	}
 	fmt.Printf("%d clients read one stream over two processes\n", len(l.readers))
 	return nil
@@ -363,13 +363,13 @@ func (l *harness) startAgent() error {
 			_, _ = w.Write(runs.Frame{Name: name, Data: string(b)}.Append(nil))
 			w.(http.Flusher).Flush()
 		}
-		say("delta", map[string]string{"text": "what the teller tells is heard ", "run_id": run})
+		say("delta", map[string]string{"text": "This answer is streamed ", "run_id": run})
 		select {
 		case <-l.release:
 		case <-q.Context().Done():
 			return
 		}
-		say("delta", map[string]string{"text": "to its end", "run_id": run})
+		say("delta", map[string]string{"text": "to the end", "run_id": run})
 		say("done", nil)
 	})
 	l.agent = &http.Server{Addr: listener.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
@@ -392,7 +392,7 @@ func (l *harness) startServer(listen string) (err error) {
 func (l *harness) startRun() (string, error) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"tell"}`))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"start"}`))
 	if err != nil {
 		return "", err
 	}
@@ -407,7 +407,7 @@ func (l *harness) startRun() (string, error) {
 	for {
 		line, err := lines.ReadString('\n')
 		if err != nil {
-			return "", fmt.Errorf("the run does not begin: %d, %w", response.StatusCode, err)
+			return "", fmt.Errorf("the run did not start: %d, %w", response.StatusCode, err)
 		}
 		if data, ok := strings.CutPrefix(line, "data: "); ok {
 			e, err := runs.Decode([]byte(strings.TrimSpace(data)))

@@ -36,8 +36,8 @@ import (
 const timeLimit = time.Minute
 
 func main() {
-	word := flag.String("word", "xyzzy", "what the coordinator is to ask the helper")
-	bin := flag.String("bin", "bin/troupe", "the server")
+	word := flag.String("word", "xyzzy", "word that the helper is asked to say")
+	bin := flag.String("bin", "bin/troupe", "server binary")
 	clean := flag.Bool("clean", false, "remove the data folder at the end")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
@@ -49,7 +49,7 @@ func main() {
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\n", err)
 		if d.log != "" {
-			fmt.Fprintln(os.Stderr, "The server's log is", d.log)
+			fmt.Fprintln(os.Stderr, "Server log:", d.log)
 		}
 		os.Exit(1)
 	case *clean:
@@ -57,9 +57,9 @@ func main() {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			os.Exit(1)
 		}
-		fmt.Printf("\nThe folder %s is removed.\n", d.dir)
+		fmt.Printf("\nRemoved the folder %s.\n", d.dir)
 	default:
-		fmt.Printf("\nTo see the run again:\n  %s runs show %s --tree --data %s\nTo forget it:\n  rm -r %s\n", d.bin, d.id, d.data, d.dir)
+		fmt.Printf("\nTo show the run again:\n  %s runs show %s --tree --data %s\nTo remove its data:\n  rm -r %s\n", d.bin, d.id, d.data, d.dir)
 	}
 }
 
@@ -77,18 +77,18 @@ const teamDir = "examples/team"
 
 func (d *demo) run() (err error) {
 	if d.word == "" || strings.ContainsAny(d.word, "\r\n") {
-		return errors.New("want a word: make demo WORD=xyzzy")
+		return errors.New("the word must be one non-empty line: make demo WORD=xyzzy")
 	}
 	if d.dir, err = os.MkdirTemp("", "troupe-demo-"); err != nil {
 		return err
 	}
 	d.data, d.log, d.listen = filepath.Join(d.dir, "data"), filepath.Join(d.dir, "server.log"), "127.0.0.1:0"
 
-	printStep("A server that knows nobody. Its model does what it is told, a little slowly, and\nneeds no key. Its data folder is %s.", d.data)
+	printStep("Start a server without agents. Its built-in scripted model follows simple\ncommands, slowly, and needs no API key. The data folder is\n%s.", d.data)
 	if err := d.start(); err != nil {
 		return err
 	}
-	printStep("Two agents, by name alone, and a message: the coordinator is to ask the helper.")
+	printStep("Create two agents; only a name is required. Then send a message: the coordinator\nshall ask the helper.")
 	for _, name := range []string{"helper", "coordinator"} {
 		if err := d.post("/v1/agents", map[string]string{"name": name}, nil); err != nil {
 			return err
@@ -102,24 +102,24 @@ func (d *demo) run() (err error) {
 	}
 	fmt.Printf("  answer: %s\n", first.Content)
 	if !strings.Contains(first.Content, d.word) {
-		return fmt.Errorf("the answer is %q, without the word %q", first.Content, d.word)
+		return fmt.Errorf("the answer %q does not contain the word %q", first.Content, d.word)
 	}
 
-	printStep("The same once more, streamed. In the middle of the answer comes kill -9.")
+	printStep("Send the message again and stream the answer. Kill the server with kill -9 in the\nmiddle of it.")
 	before, err := d.streamUntilKill()
 	if err != nil {
 		return err
 	}
 	killed := d.server.Pid()
 	d.stop(syscall.SIGKILL) //nolint:errcheck // a killed process never exits with code 0
-	fmt.Printf("  process %d is dead, %d events were shown\n", killed, len(before))
+	fmt.Printf("  process %d was killed after %d events\n", killed, len(before))
 
-	printStep("A new process on the same folder, and now with agents from files. Nothing is\nrepaired by hand. The client goes on reading behind the last event that it has.")
+	printStep("Start a new process on the same data folder, now with agents from files. Nothing is\nrepaired by hand. The client resumes the stream after the last event it received.")
 	began := time.Now()
 	if err := d.start("--agents", teamDir); err != nil {
 		return err
 	}
-	fmt.Printf("  it answers after %v\n", time.Since(began).Round(time.Millisecond))
+	fmt.Printf("  ready after %v\n", time.Since(began).Round(time.Millisecond))
 	after, err := d.resume(before)
 	if err != nil {
 		return err
@@ -128,16 +128,16 @@ func (d *demo) run() (err error) {
 		return err
 	}
 
-	printStep("The run went on as the agents were when it began. New ones find the files'.")
+	printStep("The resumed run used the agent definitions it had started with. New runs use those\nfrom the files.")
 	if err := d.command("agents", "list", "--server", d.url); err != nil {
 		return err
 	}
 	if err := d.command("call", "coordinator", "Ask the helper agent to say "+d.word, "--session", "files", "--tree", "--server", d.url); err != nil {
 		return err
 	}
-	printStep("The server is told to stop. What the folder holds of the streamed run:")
+	printStep("Stop the server and inspect the streamed run in the data folder.")
 	if err := d.stop(syscall.SIGTERM); err != nil {
-		return fmt.Errorf("the server was told to stop: %w", err)
+		return fmt.Errorf("stop the server: %w", err)
 	}
 	if err := d.checkStore(); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (d *demo) start(more ...string) error {
 	}
 	d.url = d.server.Line
 	d.listen = strings.TrimPrefix(d.url, "http://")
-	fmt.Printf("  process %d answers at %s\n", d.server.Pid(), d.url)
+	fmt.Printf("  process %d listens at %s\n", d.server.Pid(), d.url)
 	return nil
 }
 
@@ -192,7 +192,7 @@ const deltasBeforeKill = 3
 // streamUntilKill streams an answer and returns in the middle of it. It records the
 // ID of the run.
 func (d *demo) streamUntilKill() ([]runs.Event, error) {
-	content := "Ask the helper agent to say " + d.word + "\nsay That is what the helper said: it was asked once, through call_agent, in a turn that neither of its two processes lived to see whole."
+	content := "Ask the helper agent to say " + d.word + "\nsay That was the answer of the helper. It was called once, through call_agent, in a turn that began in one process and ended in another."
 	body, err := json.Marshal(map[string]string{"content": content, "session": "demo"})
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ func (d *demo) stream(method, path string, body []byte, after uint64, enough fun
 			}
 		}
 		if readErr != nil {
-			return all, fmt.Errorf("the stream ends too early: %w", readErr)
+			return all, fmt.Errorf("the stream ended early: %w", readErr)
 		}
 	}
 }
@@ -275,19 +275,19 @@ func (d *demo) checkAnswer(before, after []runs.Event) error {
 		return err
 	}
 	if record.Status != runs.Done || !strings.Contains(record.Text, d.word) {
-		return fmt.Errorf("the run is %s and says %q, without the word %q", record.Status, record.Text, d.word)
+		return fmt.Errorf("the run is %s with the answer %q, want %q in it", record.Status, record.Text, d.word)
 	}
 	var said runs.Said
 	for i := range after {
 		said.Take(&after[i])
 	}
 	if text, streamed := said.Streamed(); !streamed || text != record.Text {
-		return fmt.Errorf("the pieces come to %q, the run says %q", text, record.Text)
+		return fmt.Errorf("the deltas add up to %q, the answer is %q", text, record.Text)
 	}
 	if record.Attempt < 2 || len(after) <= len(before) {
-		return errors.New("the run was over before its server was killed")
+		return errors.New("the run ended before the server was killed")
 	}
-	fmt.Printf("\n  answer: %s\n  The pieces that were shown twice are taken back by the attempt event; what is\n  left of them is the answer.\n", record.Text)
+	fmt.Printf("\n  answer: %s\n  The attempt event discards the deltas of the interrupted attempt. The remaining\n  deltas are exactly this answer.\n", record.Text)
 	return nil
 }
 
@@ -314,9 +314,9 @@ func (d *demo) checkStore() error {
 		}
 	}
 	if coordinators != 1 || helpers != 1 {
-		return fmt.Errorf("%d runs of the coordinator and %d of the helper: want one of each", coordinators, helpers)
+		return fmt.Errorf("got %d runs of the coordinator and %d of the helper, want one of each", coordinators, helpers)
 	}
-	fmt.Println("  the helper was asked exactly once")
+	fmt.Println("  the helper was called exactly once")
 	return nil
 }
 

@@ -30,8 +30,8 @@ import (
 const timeLimit = time.Minute
 
 func main() {
-	word := flag.String("word", "xyzzy", "what the coordinator is to ask the scribe")
-	bin := flag.String("bin", "bin/troupe", "the server")
+	word := flag.String("word", "xyzzy", "word that the scribe is asked about")
+	bin := flag.String("bin", "bin/troupe", "server binary")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
@@ -53,7 +53,7 @@ type demo struct {
 
 func (d *demo) run() (err error) {
 	if d.word == "" {
-		return errors.New("want a word: make demo-python WORD=xyzzy")
+		return errors.New("the word must not be empty: make demo-python WORD=xyzzy")
 	}
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -62,17 +62,17 @@ func (d *demo) run() (err error) {
 	if d.dir, err = os.MkdirTemp("", "troupe-python-"); err != nil {
 		return err
 	}
-	printStep("A server with two agents from files.")
+	printStep("Start a server with two agents from files.")
 	if d.url, err = d.start(d.bin, "serve", "--data", filepath.Join(d.dir, "data"), "--listen", "127.0.0.1:0", "--agents", "examples/team", "--log-level", "warn"); err != nil {
 		return err
 	}
-	printStep("An agent in Python, with nothing but the standard library. It registers itself.")
+	printStep("Start an external agent in Python, which needs only the standard library. It\nregisters itself.")
 	registered, err := d.start(python, "examples/python/agent.py", "--server", d.url, "--agent-id", "scribe", "--ask", "helper")
 	if err != nil {
 		return err
 	}
 	fmt.Println("  " + registered)
-	printStep("The coordinator is told to ask it. It asks the helper on its way, in the name of the run\nthat it works for.")
+	printStep("Ask the coordinator to call the Python agent. During its run the Python agent calls\nthe helper, with the token of that run.")
 	if err := d.command("call", "coordinator", "Ask the scribe agent what "+d.word+" means", "--stream", "--tree"); err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func (d *demo) check() error {
 	for _, agent := range []string{"coordinator", "scribe", "helper"} {
 		switch {
 		case at == nil:
-			return fmt.Errorf("no run of %s is there", agent)
+			return fmt.Errorf("no run of %s found", agent)
 		case at.Status != "DONE" || !strings.HasPrefix(at.Actor, agent+"/") || !strings.Contains(at.Text, d.word):
-			return fmt.Errorf("run %s of %s is %s and says %q: want one of %s that says the word %q", at.Run, at.Actor, at.Status, at.Text, agent, d.word)
+			return fmt.Errorf("run %s of %s is %s with the answer %q: want one of %s with the word %q", at.Run, at.Actor, at.Status, at.Text, agent, d.word)
 		case strings.Join(at.Chain, " ") != strings.Join(chain, " "):
 			return fmt.Errorf("run %s of %s has the chain %v, want %v", at.Run, at.Actor, at.Chain, chain)
 		}
