@@ -88,7 +88,7 @@ func (d *demo) run() (err error) {
 	if err := d.start(); err != nil {
 		return err
 	}
-	printStep("Create two agents; only a name is required. Then send a message: the coordinator\nshall ask the helper.")
+	printStep("Create two agents; only a name is required. Then send a message\nthat makes the coordinator call the helper.")
 	for _, name := range []string{"helper", "coordinator"} {
 		if err := d.post("/v1/agents", map[string]string{"name": name}, nil); err != nil {
 			return err
