@@ -57,7 +57,7 @@ func TestFlags(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		code int
-		says string
+		want string
 	}{
 		{"-help", 0, "Examples:"},
 		{"-only ask,sums", 2, "no such study"},
@@ -70,7 +70,7 @@ func TestFlags(t *testing.T) {
 		{"-page bench_test.go", 2, "want one section"},
 	} {
 		var out, stderr bytes.Buffer
-		if code := run(strings.Fields(c.args), &out, &stderr); code != c.code || !strings.Contains(stderr.String(), c.says) || out.Len() > 0 {
+		if code := run(strings.Fields(c.args), &out, &stderr); code != c.code || !strings.Contains(stderr.String(), c.want) || out.Len() > 0 {
 			t.Errorf("%s: code %d, standard error %q, standard output %q", c.args, code, stderr.String(), out.String())
 		}
 	}

@@ -55,16 +55,16 @@ func main() {
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), timeLimit)
 	defer cancel()
-	l := &harness{ctx: ctx, bin: *bin, release: make(chan struct{})}
-	err := l.run()
-	l.close()
+	h := &harness{ctx: ctx, bin: *bin, release: make(chan struct{})}
+	err := h.run()
+	h.close()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "clients:", err)
 		os.Exit(1)
 	}
 }
 
-// harness holds the server, the agent behind it, and the clients.
+// harness holds the server, the external agent, and the clients.
 type harness struct {
 	ctx     context.Context
 	bin     string
@@ -122,45 +122,45 @@ func (r *reader) await(ctx context.Context, what string, ok func(seen []string) 
 	return nil
 }
 
-func (l *harness) run() (err error) {
-	if l.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
+func (h *harness) run() (err error) {
+	if h.dir, err = os.MkdirTemp("", "troupe-clients-"); err != nil {
 		return err
 	}
-	if err := l.findClients(); err != nil {
+	if err := h.findClients(); err != nil {
 		return err
 	}
-	if err := l.startAgent(); err != nil {
+	if err := h.startAgent(); err != nil {
 		return err
 	}
-	if err := l.startServer("127.0.0.1:0"); err != nil {
+	if err := h.startServer("127.0.0.1:0"); err != nil {
 		return err
 	}
-	if err := l.post("/v1/agents/register", map[string]any{"agent_id": "teller", "endpoint": "http://" + l.agent.Addr, "retry": "safe"}); err != nil {
+	if err := h.post("/v1/agents/register", map[string]any{"agent_id": "teller", "endpoint": "http://" + h.agent.Addr, "retry": "safe"}); err != nil {
 		return err
 	}
-	id, err := l.startRun()
+	id, err := h.startRun()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("run %s is in progress at %s\n", id, l.url)
-	for _, r := range l.readers {
+	fmt.Printf("run %s is in progress at %s\n", id, h.url)
+	for _, r := range h.readers {
 		if err := r.start(id, 0); err != nil {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 	}
-	for _, r := range l.readers {
-		if err := r.await(l.ctx, "delta", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
+	for _, r := range h.readers {
+		if err := r.await(h.ctx, "delta", func(seen []string) bool { return strings.HasSuffix(last(seen), runs.AgentStreamDelta.String()) }); err != nil {
 			return err
 		}
 		fmt.Printf("  %-22s received %d events\n", r.name, len(r.events()))
 	}
-	_ = l.server.Stop(syscall.SIGKILL)
+	_ = h.server.Stop(syscall.SIGKILL)
 	fmt.Println("kill -9, then the server starts again")
-	if err := l.startServer(l.listen); err != nil {
+	if err := h.startServer(h.listen); err != nil {
 		return err
 	}
-	close(l.release)
-	for _, r := range l.readers {
+	close(h.release)
+	for _, r := range h.readers {
 		if !r.reconnects {
 			seen := r.events()
 			after, _, _ := strings.Cut(last(seen), " ")
@@ -173,16 +173,16 @@ func (l *harness) run() (err error) {
 			}
 		}
 	}
-	for _, r := range l.readers {
-		if err := r.await(l.ctx, "terminal event", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
+	for _, r := range h.readers {
+		if err := r.await(h.ctx, "terminal event", func(seen []string) bool { return strings.HasSuffix(last(seen), " "+runs.RunDone.String()) }); err != nil {
 			return err
 		}
 	}
-	want, err := l.events(id)
+	want, err := h.events(id)
 	if err != nil {
 		return err
 	}
-	for _, r := range l.readers {
+	for _, r := range h.readers {
 		how := "resumed with Last-Event-ID"
 		if r.reconnects {
 			how = "reconnected by itself"
@@ -192,7 +192,7 @@ func (l *harness) run() (err error) {
 		}
 		fmt.Printf("  %-22s %s: %d events, no gap, no duplicate\n", r.name, how, len(want))
 	}
-	fmt.Printf("%d clients read one stream over two processes\n", len(l.readers))
+	fmt.Printf("%d clients read one stream over two processes\n", len(h.readers))
 	return nil
 }
 
@@ -205,7 +205,7 @@ func last(seen []string) string {
 
 // findClients locates the client programs. Its error names the package of each
 // missing one.
-func (l *harness) findClients() error {
+func (h *harness) findClients() error {
 	var missing []string
 	path := func(name, from string) string {
 		p, err := exec.LookPath(name)
@@ -218,18 +218,18 @@ func (l *harness) findClients() error {
 	if len(missing) > 0 {
 		return fmt.Errorf("missing: %s", strings.Join(missing, "; "))
 	}
-	node, err := l.fetchNode(npm)
+	node, err := h.fetchNode(npm)
 	if err != nil {
 		return err
 	}
-	l.readers = []*reader{l.curl(curl), l.program("Python's urllib", false, python, "-c", readPython),
-		l.program("npm's eventsource", true, node, filepath.Join(l.dir, "npm", "read.mjs")), l.browser(chromium)}
+	h.readers = []*reader{h.curl(curl), h.program("Python's urllib", false, python, "-c", readPython),
+		h.program("npm's eventsource", true, node, filepath.Join(h.dir, "npm", "read.mjs")), h.browser(chromium)}
 	return nil
 }
 
 // fetchNode installs an EventSource and the Node.js it requires with npm.
-func (l *harness) fetchNode(npm string) (string, error) {
-	dir := filepath.Join(l.dir, "npm")
+func (h *harness) fetchNode(npm string) (string, error) {
+	dir := filepath.Join(h.dir, "npm")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -239,7 +239,7 @@ func (l *harness) fetchNode(npm string) (string, error) {
 		}
 	}
 	fmt.Println("npm install node@22 eventsource@5")
-	c := exec.CommandContext(l.ctx, npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "node@22", "eventsource@5")
+	c := exec.CommandContext(h.ctx, npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "node@22", "eventsource@5")
 	c.Dir = dir
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("npm: %w: %s", err, out)
@@ -248,9 +248,9 @@ func (l *harness) fetchNode(npm string) (string, error) {
 }
 
 // process starts a client process and passes each line of its output to take.
-func (l *harness) process(r *reader, take func(line string), name string, args ...string) error {
+func (h *harness) process(r *reader, take func(line string), name string, args ...string) error {
 	r.stop()
-	ctx, cancel := context.WithCancel(l.ctx)
+	ctx, cancel := context.WithCancel(h.ctx)
 	c := exec.CommandContext(ctx, name, args...)
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -279,25 +279,25 @@ func (l *harness) process(r *reader, take func(line string), name string, args .
 }
 
 // program returns a client that prints the ID and name of each event.
-func (l *harness) program(name string, alone bool, command string, args ...string) *reader {
+func (h *harness) program(name string, alone bool, command string, args ...string) *reader {
 	r := newReader(name)
 	r.reconnects = alone
 	r.start = func(run string, after uint64) error {
-		return l.process(r, r.record, command, append(args, l.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
+		return h.process(r, r.record, command, append(args, h.url+"/v1/runs/"+run+"/events", strconv.FormatUint(after, 10))...)
 	}
 	return r
 }
 
 // curl returns a client that prints the raw stream. The harness parses it.
-func (l *harness) curl(command string) *reader {
+func (h *harness) curl(command string) *reader {
 	r := newReader("curl -N")
 	r.start = func(run string, after uint64) error {
 		parser := upstream.NewParser(upstream.StreamLimits{})
-		args := []string{"-sN", l.url + "/v1/runs/" + run + "/events", "-H", "Accept: text/event-stream"}
+		args := []string{"-sN", h.url + "/v1/runs/" + run + "/events", "-H", "Accept: text/event-stream"}
 		if after > 0 {
 			args = append(args, "-H", "Last-Event-ID: "+strconv.FormatUint(after, 10))
 		}
-		return l.process(r, func(line string) {
+		return h.process(r, func(line string) {
 			events, _ := parser.Parse([]byte(line))
 			for _, e := range events {
 				r.record(e.ID + " " + e.Name)
@@ -310,11 +310,11 @@ func (l *harness) curl(command string) *reader {
 // browser returns a client that loads a page with the browser's own EventSource. A
 // reverse proxy gives page and server the same origin. It aborts its connections
 // when the server aborts them.
-func (l *harness) browser(command string) *reader {
+func (h *harness) browser(command string) *reader {
 	r := newReader("the browser's own")
 	r.reconnects = true
 	r.start = func(run string, _ uint64) error {
-		server, err := url.Parse(l.url)
+		server, err := url.Parse(h.url)
 		if err != nil {
 			return err
 		}
@@ -337,8 +337,8 @@ func (l *harness) browser(command string) *reader {
 		}
 		page := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 		go func() { _ = page.Serve(listener) }()
-		err = l.process(r, func(string) {}, command, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
-			"--user-data-dir="+filepath.Join(l.dir, "browser"), "http://"+listener.Addr().String()+"/#/v1/runs/"+run+"/events")
+		err = h.process(r, func(string) {}, command, "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
+			"--user-data-dir="+filepath.Join(h.dir, "browser"), "http://"+listener.Addr().String()+"/#/v1/runs/"+run+"/events")
 		stop := r.stop
 		r.stop = func() { stop(); _ = page.Close() }
 		return err
@@ -348,7 +348,7 @@ func (l *harness) browser(command string) *reader {
 
 // startAgent starts the external agent. It streams one piece of its answer, and the
 // rest after release is closed.
-func (l *harness) startAgent() error {
+func (h *harness) startAgent() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -358,41 +358,41 @@ func (l *harness) startAgent() error {
 	mux.HandleFunc("POST /invoke", func(w http.ResponseWriter, q *http.Request) {
 		run := q.Header.Get("x-run-id")
 		w.Header().Set("Content-Type", "text/event-stream")
-		say := func(name string, data map[string]string) {
+		send := func(name string, data map[string]string) {
 			b, _ := json.Marshal(data, json.Deterministic(true))
 			_, _ = w.Write(runs.Frame{Name: name, Data: string(b)}.Append(nil))
 			w.(http.Flusher).Flush()
 		}
-		say("delta", map[string]string{"text": "This answer is streamed ", "run_id": run})
+		send("delta", map[string]string{"text": "This answer is streamed ", "run_id": run})
 		select {
-		case <-l.release:
+		case <-h.release:
 		case <-q.Context().Done():
 			return
 		}
-		say("delta", map[string]string{"text": "to the end", "run_id": run})
-		say("done", nil)
+		send("delta", map[string]string{"text": "to the end", "run_id": run})
+		send("done", nil)
 	})
-	l.agent = &http.Server{Addr: listener.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = l.agent.Serve(listener) }()
+	h.agent = &http.Server{Addr: listener.Addr().String(), Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = h.agent.Serve(listener) }()
 	return nil
 }
 
-func (l *harness) startServer(listen string) (err error) {
-	cmd := exec.CommandContext(l.ctx, l.bin, "serve", "--data", filepath.Join(l.dir, "data"), "--listen", listen, "--log-level", "error")
+func (h *harness) startServer(listen string) (err error) {
+	cmd := exec.CommandContext(h.ctx, h.bin, "serve", "--data", filepath.Join(h.dir, "data"), "--listen", listen, "--log-level", "error")
 	cmd.Stderr = os.Stderr
-	if l.server, err = servertest.Start(cmd); err != nil {
+	if h.server, err = servertest.Start(cmd); err != nil {
 		return err
 	}
-	l.url = l.server.Line
-	l.listen = strings.TrimPrefix(l.url, "http://")
+	h.url = h.server.Line
+	h.listen = strings.TrimPrefix(h.url, "http://")
 	return nil
 }
 
 // startRun starts a run and disconnects after its first event.
-func (l *harness) startRun() (string, error) {
-	ctx, cancel := context.WithCancel(l.ctx)
+func (h *harness) startRun() (string, error) {
+	ctx, cancel := context.WithCancel(h.ctx)
 	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"start"}`))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url+"/v1/agents/teller/messages", strings.NewReader(`{"content":"start"}`))
 	if err != nil {
 		return "", err
 	}
@@ -416,12 +416,12 @@ func (l *harness) startRun() (string, error) {
 	}
 }
 
-func (l *harness) post(path string, body any) error {
+func (h *harness) post(path string, body any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	q, err := http.NewRequestWithContext(l.ctx, http.MethodPost, l.url+path, bytes.NewReader(b))
+	q, err := http.NewRequestWithContext(h.ctx, http.MethodPost, h.url+path, bytes.NewReader(b))
 	if err != nil {
 		return err
 	}
@@ -438,8 +438,8 @@ func (l *harness) post(path string, body any) error {
 }
 
 // events returns the events of a run as the server lists them.
-func (l *harness) events(run string) ([]string, error) {
-	q, err := http.NewRequestWithContext(l.ctx, http.MethodGet, l.url+"/v1/runs/"+run+"/events", nil)
+func (h *harness) events(run string) ([]string, error) {
+	q, err := http.NewRequestWithContext(h.ctx, http.MethodGet, h.url+"/v1/runs/"+run+"/events", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -464,15 +464,15 @@ func (l *harness) events(run string) ([]string, error) {
 	return all, nil
 }
 
-func (l *harness) close() {
-	for _, r := range l.readers {
+func (h *harness) close() {
+	for _, r := range h.readers {
 		r.stop()
 	}
-	if l.server != nil {
-		_ = l.server.Stop(syscall.SIGTERM)
+	if h.server != nil {
+		_ = h.server.Stop(syscall.SIGTERM)
 	}
-	if l.agent != nil {
-		_ = l.agent.Close()
+	if h.agent != nil {
+		_ = h.agent.Close()
 	}
-	_ = os.RemoveAll(l.dir)
+	_ = os.RemoveAll(h.dir)
 }

@@ -80,7 +80,7 @@ func TestEveryDamageChangesOneFile(t *testing.T) {
 }
 
 func TestClassifyOutcome(t *testing.T) {
-	b := &harness{dir: "/x", expected: map[string]contents{storeName: {"a": {1}, "b": {2}}}}
+	h := &harness{dir: "/x", expected: map[string]contents{storeName: {"a": {1}, "b": {2}}}}
 	for _, test := range []struct {
 		got  contents
 		err  error
@@ -94,7 +94,7 @@ func TestClassifyOutcome(t *testing.T) {
 		{nil, errors.New("store /x: something is wrong"), Vague},
 		{nil, errors.New("store /x/FORMAT.d: is wrong"), Detected},
 	} {
-		if v := b.classify(storeName, test.got, test.err); v.Outcome != test.want {
+		if v := h.classify(storeName, test.got, test.err); v.Outcome != test.want {
 			t.Errorf("%v, %v: got %s, want %s", test.got, test.err, v.Outcome, test.want)
 		}
 	}
@@ -106,14 +106,14 @@ func TestClassifyOutcome(t *testing.T) {
 func TestSampleOfDamages(t *testing.T) {
 	dir := newTestStores(t)
 	count := func(trust bool) map[Outcome]int {
-		b, err := newHarness(dir, t.TempDir(), trust)
+		h, err := newHarness(dir, t.TempDir(), trust)
 		if err != nil {
 			t.Fatal(err)
 		}
 		found := map[Outcome]int{}
 		var some []damage
 		for _, name := range []string{storeName, backupName} {
-			all := allDamages(name, b.original[name], rand.New(rand.NewPCG(1, 2)))
+			all := allDamages(name, h.original[name], rand.New(rand.NewPCG(1, 2)))
 			for i, d := range all {
 				if i%40 == 0 || strings.HasSuffix(d.File, ".log") && d.Kind == "cut" && d.At%4096 == 0 {
 					some = append(some, d)
@@ -121,7 +121,7 @@ func TestSampleOfDamages(t *testing.T) {
 			}
 		}
 		for _, d := range some {
-			v, err := b.try(d)
+			v, err := h.try(d)
 			if err != nil {
 				t.Fatal(err)
 			}

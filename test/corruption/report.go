@@ -111,9 +111,9 @@ func (r *report) finish(took time.Duration) {
 			r.Total.Outcomes[o] += n
 		}
 	}
-	atLeast := func(says string, got, want int) { r.Floors = append(r.Floors, floor{says, got, got >= want}) }
-	none := func(says string, o Outcome) {
-		r.Floors = append(r.Floors, floor{says, r.Total.Outcomes[o], r.Total.Outcomes[o] == 0})
+	atLeast := func(name string, got, want int) { r.Floors = append(r.Floors, floor{name, got, got >= want}) }
+	none := func(name string, o Outcome) {
+		r.Floors = append(r.Floors, floor{name, r.Total.Outcomes[o], r.Total.Outcomes[o] == 0})
 	}
 	atLeast(fmt.Sprintf("%d trials or more", trialsWanted), r.Total.Trials, trialsWanted)
 	none("no silent losses", SilentLoss)

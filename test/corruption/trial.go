@@ -53,29 +53,29 @@ type harness struct {
 }
 
 func newHarness(stores, scratch string, trust bool) (*harness, error) {
-	b := &harness{dir: scratch, original: map[string]storeFiles{}, expected: map[string]contents{}, trustPebble: trust}
+	h := &harness{dir: scratch, original: map[string]storeFiles{}, expected: map[string]contents{}, trustPebble: trust}
 	for _, name := range []string{storeName, backupName} {
 		original, err := readFiles(filepath.Join(stores, name))
 		if err != nil {
 			return nil, err
 		}
-		b.original[name] = original
-		if b.expected[name], err = b.readStore(original); err != nil {
+		h.original[name] = original
+		if h.expected[name], err = h.readStore(original); err != nil {
 			return nil, fmt.Errorf("the undamaged %s cannot be read: %w", name, err)
 		}
 	}
-	return b, nil
+	return h, nil
 }
 
-func (b *harness) path(name string) string { return filepath.Join(b.dir, name) }
+func (h *harness) path(name string) string { return filepath.Join(h.dir, name) }
 
 // readStore opens a store as a server does and reads all its contents.
-func (b *harness) readStore(f storeFiles) (all contents, err error) {
-	dir := b.path("data")
+func (h *harness) readStore(f storeFiles) (all contents, err error) {
+	dir := h.path("data")
 	if err := f.writeTo(dir); err != nil {
 		return nil, err
 	}
-	if b.trustPebble {
+	if h.trustPebble {
 		return readWithPebble(dir)
 	}
 	d, err := disk.Open(dir, nodeName, disk.Options{FreeFloor: 1})
@@ -129,20 +129,20 @@ func (silentLogger) Fatalf(format string, args ...any) {
 }
 
 // try applies a damage and returns its outcome.
-func (b *harness) try(d damage) (verdict, error) {
-	damaged := d.apply(b.original[d.Store])
-	if d.Store == backupName && !b.trustPebble {
-		return b.tryRestore(d, damaged)
+func (h *harness) try(d damage) (verdict, error) {
+	damaged := d.apply(h.original[d.Store])
+	if d.Store == backupName && !h.trustPebble {
+		return h.tryRestore(d, damaged)
 	}
-	got, err := b.readStore(damaged)
-	v := b.classify(d.Store, got, err)
-	if b.trustPebble {
+	got, err := h.readStore(damaged)
+	v := h.classify(d.Store, got, err)
+	if h.trustPebble {
 		return v, nil
 	}
-	if err := damaged.writeTo(b.path("data")); err != nil {
+	if err := damaged.writeTo(h.path("data")); err != nil {
 		return v, err
 	}
-	x, err := disk.Examine(b.path("data"), disk.Options{}, nil)
+	x, err := disk.Examine(h.path("data"), disk.Options{}, nil)
 	v.Warned = err != nil || x.Wrong > 0
 	if v.Outcome == Detected && !v.Warned {
 		v.Outcome = Unseen
@@ -152,21 +152,21 @@ func (b *harness) try(d damage) (verdict, error) {
 
 // tryRestore restores a damaged backup. The restore must fail, or restore
 // everything.
-func (b *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
-	if err := errors.Join(damaged.writeTo(b.path("backup")), os.RemoveAll(b.path("restored"))); err != nil {
+func (h *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
+	if err := errors.Join(damaged.writeTo(h.path("backup")), os.RemoveAll(h.path("restored"))); err != nil {
 		return verdict{}, err
 	}
-	if _, err := disk.Restore(b.path("backup"), b.path("restored"), disk.Options{FreeFloor: 1}, nil); err != nil {
-		v := b.classify(d.Store, nil, err)
+	if _, err := disk.Restore(h.path("backup"), h.path("restored"), disk.Options{FreeFloor: 1}, nil); err != nil {
+		v := h.classify(d.Store, nil, err)
 		v.Warned = true
 		return v, nil
 	}
-	back, err := readFiles(b.path("restored"))
+	back, err := readFiles(h.path("restored"))
 	if err != nil {
 		return verdict{}, err
 	}
-	got, err := b.readStore(back)
-	return b.classify(d.Store, got, err), nil
+	got, err := h.readStore(back)
+	return h.classify(d.Store, got, err), nil
 }
 
 // location matches a part of the store that an error must name: a file, key, batch,
@@ -174,15 +174,15 @@ func (b *harness) tryRestore(d damage, damaged storeFiles) (verdict, error) {
 var location = regexp.MustCompile(`file \d{6}|(?i:anchor)|FORMAT|SECRET|LOCK|CURRENT|MANIFEST|OPTIONS|marker|\d{6}\.(log|sst)|batch \d|[kK]ey|blob|holds no store|actor|run `)
 
 // classify returns the outcome of reading a damaged store.
-func (b *harness) classify(store string, got contents, err error) verdict {
+func (h *harness) classify(store string, got contents, err error) verdict {
 	if err != nil {
 		message := err.Error()
-		if !location.MatchString(strings.ReplaceAll(message, b.dir, "")) {
+		if !location.MatchString(strings.ReplaceAll(message, h.dir, "")) {
 			return verdict{Outcome: Vague, Said: message}
 		}
 		return verdict{Outcome: Detected, Said: message}
 	}
-	lost, other := b.expected[store].diff(got)
+	lost, other := h.expected[store].diff(got)
 	switch {
 	case len(other) > 0:
 		return verdict{Outcome: SilentWrong, Said: fmt.Sprintf("%d items differ, first: %s", len(other), other[0])}

@@ -31,7 +31,7 @@ func runWorker(dir string, trust bool) int {
 		return 2
 	}
 	defer os.RemoveAll(scratch)
-	b, err := newHarness(dir, scratch, trust)
+	h, err := newHarness(dir, scratch, trust)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "corruption:", err)
 		return 2
@@ -45,7 +45,7 @@ func runWorker(dir string, trust bool) int {
 			fmt.Fprintln(os.Stderr, "corruption:", err)
 			return 2
 		}
-		v, err := b.try(d)
+		v, err := h.try(d)
 		if err == nil {
 			err = out.Encode(v)
 		}

@@ -23,34 +23,34 @@ const entryActors = 1000
 
 // entries measures calls, memory and a restart against the number of entries in the
 // log. On the largest log it also measures the cost of open runs at a restart.
-func (g *measurement) entries() (err error) {
-	cost := g.row("a call, durable", "entries", "µs", true)
-	start := g.row("a restart", "entries", "ms", false)
-	size := g.row("heap after a restart", "entries", "MiB", false)
+func (m *measurement) entries() (err error) {
+	cost := m.row("a call, durable", "entries", "µs", true)
+	start := m.row("a restart", "entries", "ms", false)
+	size := m.row("heap after a restart", "entries", "MiB", false)
 	before := heapMiB()
-	g.allEntries = true
-	n, dir, err := g.newNode("entries")
+	m.allEntries = true
+	n, dir, err := m.newNode("entries")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
-	for _, count := range g.sizes(10_000, 1_000_000) {
+	for _, count := range m.sizes(10_000, 1_000_000) {
 
 		// A call to one actor appends two entries.
-		enough, err := g.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(g.ctx, actorID("journaled", i%entryActors)) })
+		enough, err := m.fill("entries", int(n.disk.End().Pos)/2, count/2, func(i int) error { return n.ask(m.ctx, actorID("journaled", i%entryActors)) })
 		if err != nil {
 			return err
 		}
 		if !enough {
 			omitFrom(count, cost, start, size)
-			g.allEntries = false
+			m.allEntries = false
 			break
 		}
-		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("journaled", rand.IntN(entryActors))) })
+		c, err := m.callCost(measureCallers, m.iterations(5_000), func(int) error { return n.ask(m.ctx, actorID("journaled", rand.IntN(entryActors))) })
 		if err != nil {
 			return err
 		}
-		took, err := g.restart(&n, dir)
+		took, err := m.restart(&n, dir)
 		if err != nil {
 			return err
 		}
@@ -58,24 +58,24 @@ func (g *measurement) entries() (err error) {
 		start.add(count, took)
 		size.add(count, heapGrowth(before))
 	}
-	return g.openRuns(&n, dir, before)
+	return m.openRuns(&n, dir, before)
 }
 
 // openRuns measures a restart against the number of open runs. It records the time
 // of the first answer to a new call, the time when the last run with interrupted
 // work resumes, and the memory then. These runs are spread evenly over all open
 // runs.
-func (g *measurement) openRuns(n **node, dir string, before float64) error {
-	ready := g.row("a restart, until the first answer", "open runs", "ms", false)
-	resumed := g.row("a restart, until all go on", "open runs", "ms", false)
-	size := g.row("heap with all of them", "open runs", "MiB", false)
+func (m *measurement) openRuns(n **node, dir string, before float64) error {
+	ready := m.row("a restart, until the first answer", "open runs", "ms", false)
+	resumed := m.row("a restart, until all go on", "open runs", "ms", false)
+	size := m.row("heap with all of them", "open runs", "MiB", false)
 	reached := 0
-	sizes := g.sizes(1000, 100_000)
-	what := fmt.Sprintf("with %s open runs and %s entries", formatSize(sizes[len(sizes)-1]), formatSize(g.sizes(10_000, 1_000_000)[2]))
-	readyFloor := g.floor("ready, "+what, readyMillisMax, "ms")
-	resumedFloor := g.floor("from then until a first run goes on, "+what, resumedMillisMax, "ms")
+	sizes := m.sizes(1000, 100_000)
+	what := fmt.Sprintf("with %s open runs and %s entries", formatSize(sizes[len(sizes)-1]), formatSize(m.sizes(10_000, 1_000_000)[2]))
+	readyFloor := m.floor("ready, "+what, readyMillisMax, "ms")
+	resumedFloor := m.floor("from then until a first run goes on, "+what, resumedMillisMax, "ms")
 	for _, count := range sizes {
-		enough, err := g.fill("open runs", reached, count, func(i int) error { return (*n).startRun(g.ctx, actorID("open", i)) })
+		enough, err := m.fill("open runs", reached, count, func(i int) error { return (*n).startRun(m.ctx, actorID("open", i)) })
 		if err != nil {
 			return err
 		}
@@ -87,14 +87,14 @@ func (g *measurement) openRuns(n **node, dir string, before float64) error {
 		if err := (*n).close(); err != nil {
 			return err
 		}
-		g.progress("a restart that finds %d open runs", count)
+		m.progress("a restart that finds %d open runs", count)
 		began := time.Now()
 		next, err := openNode(dir)
 		if err != nil {
 			return err
 		}
 		*n = next
-		if err := next.ask(g.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+		if err := next.ask(m.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 			return err
 		}
 		answered := time.Now()
@@ -102,8 +102,8 @@ func (g *measurement) openRuns(n **node, dir string, before float64) error {
 		for i := range (count + workInterval - 1) / workInterval {
 			select {
 			case last = <-next.work.began:
-			case <-g.ctx.Done():
-				return g.ctx.Err()
+			case <-m.ctx.Done():
+				return m.ctx.Err()
 			case <-time.After(time.Minute):
 				return errors.New("an open run did not resume within a minute")
 			}
@@ -114,7 +114,7 @@ func (g *measurement) openRuns(n **node, dir string, before float64) error {
 		ready.add(count, millis(answered.Sub(began)))
 		resumed.add(count, millis(last.Sub(began)))
 		size.add(count, heapGrowth(before))
-		if count == sizes[len(sizes)-1] && g.allEntries {
+		if count == sizes[len(sizes)-1] && m.allEntries {
 			readyFloor.record(millis(answered.Sub(began)))
 			resumedFloor.record(max(0, millis(first.Sub(answered))))
 		}

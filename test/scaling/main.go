@@ -67,14 +67,14 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // run executes the command and returns its exit code: 0, 1 after a failed
 // measurement, 2 for a usage error.
 func run(args []string, out, stderr io.Writer) int {
-	g := &measurement{stderr: stderr}
+	m := &measurement{stderr: stderr}
 	flags := flag.NewFlagSet("scaling", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	asJSON := flags.Bool("json", false, "print JSON instead of a table")
 	only := flags.String("only", "", "run only these `studies`, separated by commas: "+studyNames())
 	page := flags.String("page", "", "also write the table into this `file`, and the plots into its folder")
 	parent := flags.String("dir", "", "temporary `folder` on the disk to be measured (default: that of the system)")
-	flags.BoolVar(&g.quick, "quick", false, "use sizes a hundred times smaller")
+	flags.BoolVar(&m.quick, "quick", false, "use sizes a hundred times smaller")
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "Usage: go run ./test/scaling [flags]\n\nMeasures how costs grow with the number of actors, entries, open runs and callers.\n\nFlags:")
 		flags.PrintDefaults()
@@ -95,17 +95,17 @@ func run(args []string, out, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "scaling: %v; see -help\n", err)
 		return 2
 	}
-	if err := g.measure(chosen, *parent); err != nil {
+	if err := m.measure(chosen, *parent); err != nil {
 		fmt.Fprintf(stderr, "scaling: %v\n", err)
 		return 1
 	}
-	write := g.report.writeText
+	write := m.report.writeText
 	if *asJSON {
-		write = g.report.writeJSON
+		write = m.report.writeJSON
 	}
 	err = write(out)
 	if err == nil && *page != "" {
-		err = g.report.writePage(*page)
+		err = m.report.writePage(*page)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "scaling: %v\n", err)
@@ -115,18 +115,18 @@ func run(args []string, out, stderr io.Writer) int {
 }
 
 // measure runs studies in a temporary folder. It always removes the folder.
-func (g *measurement) measure(chosen []study, parent string) (err error) {
+func (m *measurement) measure(chosen []study, parent string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if g.dir, err = os.MkdirTemp(parent, "troupe-scaling-"); err != nil {
+	if m.dir, err = os.MkdirTemp(parent, "troupe-scaling-"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(g.dir)) }()
-	defer g.clear()
-	g.ctx, g.deadline = ctx, time.Now().Add(timeLimit)
-	g.report.reset(g.quick)
+	defer func() { err = errors.Join(err, os.RemoveAll(m.dir)) }()
+	defer m.clear()
+	m.ctx, m.deadline = ctx, time.Now().Add(timeLimit)
+	m.report.reset(m.quick)
 	for _, s := range chosen {
-		if err := s.run(g); err != nil {
+		if err := s.run(m); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
@@ -157,22 +157,22 @@ func selectStudies(only string) ([]study, error) {
 }
 
 // progress shows the current measurement on a terminal.
-func (g *measurement) progress(format string, args ...any) {
-	if g.isTerminal() {
-		left := time.Until(g.deadline).Round(time.Second)
-		fmt.Fprintf(g.stderr, "\r\033[K%s (at most %v left)", fmt.Sprintf(format, args...), left)
+func (m *measurement) progress(format string, args ...any) {
+	if m.isTerminal() {
+		left := time.Until(m.deadline).Round(time.Second)
+		fmt.Fprintf(m.stderr, "\r\033[K%s (at most %v left)", fmt.Sprintf(format, args...), left)
 	}
 }
 
-func (g *measurement) clear() {
-	if g.isTerminal() {
-		fmt.Fprint(g.stderr, "\r\033[K")
+func (m *measurement) clear() {
+	if m.isTerminal() {
+		fmt.Fprint(m.stderr, "\r\033[K")
 	}
 }
 
 // isTerminal reports whether standard error is a terminal.
-func (g *measurement) isTerminal() bool {
-	f, ok := g.stderr.(*os.File)
+func (m *measurement) isTerminal() bool {
+	f, ok := m.stderr.(*os.File)
 	if !ok {
 		return false
 	}
@@ -182,8 +182,8 @@ func (g *measurement) isTerminal() bool {
 
 // sizes returns the powers of ten in the range, a hundred times smaller in a quick
 // run.
-func (g *measurement) sizes(from, to int) []int {
-	if g.quick {
+func (m *measurement) sizes(from, to int) []int {
+	if m.quick {
 		from, to = from/100, to/100
 	}
 	var all []int
@@ -195,8 +195,8 @@ func (g *measurement) sizes(from, to int) []int {
 
 // iterations returns the number of repetitions of a measured call, fewer in a quick
 // run.
-func (g *measurement) iterations(n int) int {
-	if g.quick {
+func (m *measurement) iterations(n int) int {
+	if m.quick {
 		return max(n/100, 20)
 	}
 	return n

@@ -26,38 +26,38 @@ func actorID(agent string, n int) actor.ID {
 }
 
 // newNode starts a node on a new folder.
-func (g *measurement) newNode(what string) (*node, string, error) {
-	dir := filepath.Join(g.dir, what)
+func (m *measurement) newNode(what string) (*node, string, error) {
+	dir := filepath.Join(m.dir, what)
 	n, err := openNode(dir)
 	return n, dir, err
 }
 
 // fill performs operations from to to-1. It returns false as soon as the rest would
 // take more than two thirds of the time left.
-func (g *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
+func (m *measurement) fill(what string, from, to int, do func(i int) error) (enough bool, err error) {
 	const slice = 10_000
 	for at := from; at < to; at += slice {
-		g.progress("%s: %d of %d", what, at, to)
+		m.progress("%s: %d of %d", what, at, to)
 		began := time.Now()
 		if _, err := runConcurrent(fillCallers, min(slice, to-at), func(i int) error { return do(at + i) }); err != nil {
 			return false, err
 		}
 		slices := time.Duration((to-at)/slice + 1)
-		if time.Since(began)*slices > time.Until(g.deadline)*2/3 {
+		if time.Since(began)*slices > time.Until(m.deadline)*2/3 {
 			return false, nil
 		}
 	}
-	return true, g.ctx.Err()
+	return true, m.ctx.Err()
 }
 
 // callCost returns the time per call in µs: elapsed time divided by the number of
 // calls.
-func (g *measurement) callCost(callers, count int, one func(i int) error) (float64, error) {
+func (m *measurement) callCost(callers, count int, one func(i int) error) (float64, error) {
 	var costs []float64
 	for range repetitions {
 		took, err := runConcurrent(callers, count, one)
 		if err == nil {
-			err = g.ctx.Err()
+			err = m.ctx.Err()
 		}
 		if err != nil {
 			return 0, err
@@ -84,17 +84,17 @@ func heapMiB() float64 {
 
 // resident measures calls and memory against the number of volatile actors in
 // memory.
-func (g *measurement) resident() (err error) {
-	cost := g.row("a call, unjournaled", "actors in memory", "µs", true)
-	size := g.row("heap, unjournaled", "actors in memory", "MiB", false)
-	n, _, err := g.newNode("resident")
+func (m *measurement) resident() (err error) {
+	cost := m.row("a call, unjournaled", "actors in memory", "µs", true)
+	size := m.row("heap, unjournaled", "actors in memory", "MiB", false)
+	n, _, err := m.newNode("resident")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	reached, before := 0, heapMiB()
-	for _, count := range g.sizes(1000, 1_000_000) {
-		enough, err := g.fill("actors in memory", reached, count, func(i int) error { return n.ask(g.ctx, actorID("volatile", i)) })
+	for _, count := range m.sizes(1000, 1_000_000) {
+		enough, err := m.fill("actors in memory", reached, count, func(i int) error { return n.ask(m.ctx, actorID("volatile", i)) })
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (g *measurement) resident() (err error) {
 		}
 		reached = count
 		size.add(count, heapGrowth(before))
-		c, err := g.callCost(measureCallers, g.iterations(20_000), func(int) error { return n.ask(g.ctx, actorID("volatile", rand.IntN(count))) })
+		c, err := m.callCost(measureCallers, m.iterations(20_000), func(int) error { return n.ask(m.ctx, actorID("volatile", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
@@ -114,17 +114,17 @@ func (g *measurement) resident() (err error) {
 }
 
 // callers measures calls against the number of concurrent callers.
-func (g *measurement) callers() (err error) {
-	rows := []*row{g.row("a call, durable", "callers", "µs", true), g.row("a call, unjournaled", "callers", "µs", true)}
-	n, _, err := g.newNode("callers")
+func (m *measurement) callers() (err error) {
+	rows := []*row{m.row("a call, durable", "callers", "µs", true), m.row("a call, unjournaled", "callers", "µs", true)}
+	n, _, err := m.newNode("callers")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	for count := 1; count <= 1024; count *= 4 {
 		for i, agent := range []string{"journaled", "volatile"} {
-			g.progress("%d callers of %s", count, agent)
-			c, err := g.callCost(count, g.iterations(200+100*count), func(int) error { return n.ask(g.ctx, actorID(agent, rand.IntN(1024))) })
+			m.progress("%d callers of %s", count, agent)
+			c, err := m.callCost(count, m.iterations(200+100*count), func(int) error { return n.ask(m.ctx, actorID(agent, rand.IntN(1024))) })
 			if err != nil {
 				return err
 			}
@@ -136,19 +136,19 @@ func (g *measurement) callers() (err error) {
 
 // actors measures calls, memory and a restart against the number of journaled
 // actors.
-func (g *measurement) actors() (err error) {
-	cost := g.row("a call, durable", "actors", "µs", true)
-	size := g.row("heap", "actors", "MiB", false)
-	start := g.row("a restart", "actors", "ms", false)
+func (m *measurement) actors() (err error) {
+	cost := m.row("a call, durable", "actors", "µs", true)
+	size := m.row("heap", "actors", "MiB", false)
+	start := m.row("a restart", "actors", "ms", false)
 	before := heapMiB()
-	n, dir, err := g.newNode("actors")
+	n, dir, err := m.newNode("actors")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	reached := 0
-	for _, count := range g.sizes(1000, 100_000) {
-		enough, err := g.fill("actors", reached, count, func(i int) error { return n.ask(g.ctx, actorID("journaled", i)) })
+	for _, count := range m.sizes(1000, 100_000) {
+		enough, err := m.fill("actors", reached, count, func(i int) error { return n.ask(m.ctx, actorID("journaled", i)) })
 		if err != nil {
 			return err
 		}
@@ -158,19 +158,19 @@ func (g *measurement) actors() (err error) {
 		}
 		reached = count
 		size.add(count, heapGrowth(before))
-		c, err := g.callCost(measureCallers, g.iterations(5_000), func(int) error { return n.ask(g.ctx, actorID("journaled", rand.IntN(count))) })
+		c, err := m.callCost(measureCallers, m.iterations(5_000), func(int) error { return n.ask(m.ctx, actorID("journaled", rand.IntN(count))) })
 		if err != nil {
 			return err
 		}
 		cost.add(count, c)
-		took, err := g.restart(&n, dir)
+		took, err := m.restart(&n, dir)
 		if err != nil {
 			return err
 		}
 		start.add(count, took)
 		// All actors are recovered, so that the next size again measures actors in
 		// memory.
-		if _, err := g.fill("actors recovered", 0, count, func(i int) error { return n.ask(g.ctx, actorID("journaled", i)) }); err != nil {
+		if _, err := m.fill("actors recovered", 0, count, func(i int) error { return n.ask(m.ctx, actorID("journaled", i)) }); err != nil {
 			return err
 		}
 	}
@@ -179,7 +179,7 @@ func (g *measurement) actors() (err error) {
 
 // restart closes a node and starts the next one on its folder. It returns the time
 // in ms from opening the folder to the first answer of a new actor.
-func (g *measurement) restart(n **node, dir string) (float64, error) {
+func (m *measurement) restart(n **node, dir string) (float64, error) {
 	if err := (*n).close(); err != nil {
 		return 0, err
 	}
@@ -189,7 +189,7 @@ func (g *measurement) restart(n **node, dir string) (float64, error) {
 		return 0, err
 	}
 	*n = next
-	if err := next.ask(g.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
+	if err := next.ask(m.ctx, actor.NewID("journaled", fmt.Sprint("new-", rand.Uint64()))); err != nil {
 		return 0, err
 	}
 	return float64(time.Since(began).Microseconds()) / 1000, nil
