@@ -121,7 +121,7 @@ func newClient(address, path, key string, connections int) *client {
 		r.Header.SetMethod(fasthttp.MethodPost)
 		r.Header.SetContentType("application/json")
 		r.Header.Set(fasthttp.HeaderAuthorization, "Bearer "+key)
-		body, _ := json.Marshal(map[string]string{"content": string(payload[0].Bytes), "session": fmt.Sprintf("session-%d", i)}) // strings always can be
+		body, _ := json.Marshal(map[string]string{"content": string(payload[0].Bytes), "session": fmt.Sprintf("session-%d", i)}) // marshaling strings cannot fail
 		r.SetBody(body)
 		c.requests = append(c.requests, r)
 	}

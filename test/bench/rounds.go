@@ -40,7 +40,7 @@ func (b *bench) tempDir() (dir string, remove func(), err error) {
 	if dir, err = os.MkdirTemp(b.dir, "troupe-bench-"); err != nil {
 		return "", nil, err
 	}
-	return dir, func() { os.RemoveAll(dir) }, nil //nolint:errcheck // it is ours alone
+	return dir, func() { os.RemoveAll(dir) }, nil //nolint:errcheck // only this program uses the folder
 }
 
 // progress shows the current measurement on a terminal.
