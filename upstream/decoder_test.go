@@ -274,16 +274,23 @@ func FuzzAssembler(f *testing.F) {
 	f.Fuzz(func(t *testing.T, bytes []byte) {
 		var a upstream.Assembler
 		var want []upstream.ToolCall
+		var indexes []int
 		for ; len(bytes) >= 4; bytes = bytes[4:] {
 			fragment := upstream.Fragment{Index: int(int8(bytes[0])), ID: names[bytes[1]%4], Name: names[bytes[2]%4], Arguments: strings.Repeat("x", int(bytes[3]))}
-			at := fragment.Index
-			if at == upstream.NoIndex {
-				at = len(want)
-				if fragment.ID == "" && at > 0 {
+			at := len(want) - 1
+			if fragment.Index == upstream.NoIndex {
+				if fragment.ID != "" || at < 0 {
+					at = len(want)
+				}
+			} else {
+				for at >= 0 && indexes[at] != fragment.Index {
 					at--
 				}
+				if at < 0 || want[at].ID != "" && fragment.ID != "" && want[at].ID != fragment.ID {
+					at = len(want)
+				}
 			}
-			legal := at >= 0 && at <= len(want) && at < upstream.ToolCallsMax
+			legal := fragment.Index >= upstream.NoIndex && at < upstream.ToolCallsMax
 			if legal && at < len(want) {
 				c := want[at]
 				legal = (fragment.ID == "" || c.ID == "" || c.ID == fragment.ID) && (fragment.Name == "" || c.Name == "" || c.Name == fragment.Name)
@@ -295,7 +302,7 @@ func FuzzAssembler(f *testing.F) {
 				return
 			}
 			if at == len(want) {
-				want = append(want, upstream.ToolCall{})
+				want, indexes = append(want, upstream.ToolCall{}), append(indexes, fragment.Index)
 			}
 			c := &want[at]
 			c.ID, c.Name, c.Arguments = max(c.ID, fragment.ID), max(c.Name, fragment.Name), c.Arguments+fragment.Arguments
