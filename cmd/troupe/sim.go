@@ -36,7 +36,7 @@ type SimCmd struct {
 	Hashes   string        `type:"path" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
 	Trace    string        `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
 	Plain    bool          `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
-	Project  string        `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
+	Project  string        `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/guide-testing.md."`
 	Seeds    int           `help:"With --project: so many seeds, from --seed (1) on; 20 without."`
 	Hash     bool          `help:"Read a canonical log from standard input and print its hash."`
 	Dir      string        `default:"sim-out" help:"Where a failed seed leaves its folder."`
