@@ -54,8 +54,8 @@ func (p fileProblem) String() string {
 	return s + ": " + p.Text
 }
 
-// Wrong tells whether something is more than doubtful.
-func (f *agentFiles) Wrong() bool {
+// HasErrors tells whether something is more than doubtful.
+func (f *agentFiles) HasErrors() bool {
 	return slices.ContainsFunc(f.Problems, func(p fileProblem) bool { return !p.Warning })
 }
 
@@ -80,7 +80,7 @@ func readAgentFiles(dir string) (*agentFiles, error) {
 	if read == 0 {
 		return nil, fmt.Errorf("agents: %s holds no file named *.toml; one with the line name = \"helper\" is an agent", dir)
 	}
-	f.together()
+	f.checkReferences()
 	return f, nil
 }
 
@@ -108,39 +108,39 @@ func (f *agentFiles) read(path string) {
 	}
 }
 
-// together finds what no file shows by itself.
-func (f *agentFiles) together() {
+// checkReferences finds what no file shows by itself.
+func (f *agentFiles) checkReferences() {
 	var specs []agents.Spec
 	for _, a := range f.Agents {
 		specs = append(specs, a.Spec)
 	}
 	for _, a := range f.Agents {
 		for _, name := range a.Spec.MissingTools(tools.NewRegistry()) {
-			f.doubt(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
+			f.warn(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
 		}
 		for _, target := range a.Spec.Agents {
 			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
-				f.doubt(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
+				f.warn(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
 			}
 		}
 	}
 	for _, loop := range agents.CallCycles(specs) {
 		first, _, _ := strings.Cut(loop, " ->")
 		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
-		f.doubt(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
+		f.warn(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
 	}
 }
 
-// models finds those that agents ask, and nobody knows.
-func (f *agentFiles) models(known []string) {
+// checkModels finds those that agents ask, and nobody knows.
+func (f *agentFiles) checkModels(known []string) {
 	for _, a := range f.Agents {
 		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
-			f.doubt(a.Path, "model", "the configuration names no model %s; it has %s", a.Spec.Model, strings.Join(known, ", "))
+			f.warn(a.Path, "model", "the configuration names no model %s; it has %s", a.Spec.Model, strings.Join(known, ", "))
 		}
 	}
 }
 
-func (f *agentFiles) doubt(file, field, format string, args ...any) {
+func (f *agentFiles) warn(file, field, format string, args ...any) {
 	f.Problems = append(f.Problems, fileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
 }
 

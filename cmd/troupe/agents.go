@@ -23,7 +23,7 @@ type AgentsCmd struct {
 
 // AgentsListCmd lists them.
 type AgentsListCmd struct {
-	At
+	ServerFlags
 	JSON bool `help:"Print what the server says."`
 }
 
@@ -42,20 +42,20 @@ func (c *AgentsListCmd) Run(s streams) error {
 		return printJSON(s.out, body)
 	}
 	var in struct {
-		Agents []agentLine `json:"agents"`
+		Agents []agentView `json:"agents"`
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 	for _, a := range in.Agents {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", a.ID, a.kind(), a.Doc)
+		fmt.Fprintf(w, "%s\t%s\t%s\n", a.ID, a.kindText(), a.Doc)
 	}
 	return w.Flush()
 }
 
-// agentLine is an agent as GET /v1/agents tells it, as far as people want to read it.
-type agentLine struct {
+// agentView is an agent as GET /v1/agents tells it, as far as people want to read it.
+type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
 	Kind       string         `json:"kind"`
@@ -81,8 +81,8 @@ type agentLine struct {
 	} `json:"actors"`
 }
 
-// kind is who wrote the agent, and of a service whether it is well.
-func (a *agentLine) kind() string {
+// kindText is who wrote the agent, and of a service whether it is well.
+func (a *agentView) kindText() string {
 	switch {
 	case a.Healthy == nil:
 		return a.Kind
@@ -95,7 +95,7 @@ func (a *agentLine) kind() string {
 
 // AgentsShowCmd shows one.
 type AgentsShowCmd struct {
-	At
+	ServerFlags
 	ID   string `arg:"" help:"The agent."`
 	JSON bool   `help:"Print what the server says."`
 }
@@ -114,18 +114,18 @@ Examples:
 func (c *AgentsShowCmd) Run(s streams) error {
 	body, err := c.client().get("/v1/agents/" + url.PathEscape(c.ID))
 	if err != nil || c.JSON {
-		return printOr(s.out, body, err)
+		return printJSONOrError(s.out, body, err)
 	}
-	var a agentLine
+	var a agentView
 	if err := json.Unmarshal(body, &a); err != nil {
 		return err
 	}
 	return a.print(s.out)
 }
 
-func (a *agentLine) print(out io.Writer) error {
+func (a *agentView) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.kind())
+	fmt.Fprintf(w, "agent\t%s\nkind\t%s\n", a.ID, a.kindText())
 	if a.Name != a.ID {
 		fmt.Fprintf(w, "name\t%s\n", a.Name)
 	}
@@ -145,9 +145,9 @@ func (a *agentLine) print(out io.Writer) error {
 	for _, actor := range a.Actors {
 		fmt.Fprintf(out, "%s/%s  mailbox %d\n", a.ID, actor.Session, len(actor.Mailbox))
 		for _, t := range actor.Turns {
-			fmt.Fprintf(out, "  run %s  %s  since %s  until %s\n", t.Run, colour(t.Status), t.Started, until(t.Started, t.Left))
+			fmt.Fprintf(out, "  run %s  %s  since %s  until %s\n", t.Run, colour(t.Status), t.Started, addMillis(t.Started, t.Left))
 			for _, wait := range t.Waits {
-				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, until(wait.Since, wait.Left), wait.Run)
+				fmt.Fprintf(out, "    waits for %s  since %s  until %s  run %s\n", wait.Target, wait.Since, addMillis(wait.Since, wait.Left), wait.Run)
 			}
 		}
 		for _, run := range actor.Mailbox {
@@ -157,8 +157,8 @@ func (a *agentLine) print(out io.Writer) error {
 	return nil
 }
 
-// until is an instant so many milliseconds after another.
-func until(since string, ms int64) string {
+// addMillis is an instant so many milliseconds after another.
+func addMillis(since string, ms int64) string {
 	at, err := runs.ParseTime(since)
 	if err != nil {
 		return "?"

@@ -11,7 +11,7 @@ import (
 )
 
 // What an agent's actors are at is told so that a person sees who waits for whom.
-func TestAnAgentIsShown(t *testing.T) {
+func TestAgentsListAndShow(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/agents" {
 			fmt.Fprint(w, `{"agents":[{"agent_id":"planner","kind":"declared","doc":"Plans."},{"agent_id":"pythia","kind":"external","healthy":false,"doc":""}]}`)

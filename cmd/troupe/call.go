@@ -22,7 +22,7 @@ import (
 
 // CallCmd sends a message and waits for the answer.
 type CallCmd struct {
-	At
+	ServerFlags
 	Agent   string        `arg:"" help:"The agent to call."`
 	Message string        `arg:"" help:"What to tell it."`
 	Session string        `help:"The conversation it belongs to (main)."`
@@ -54,7 +54,7 @@ type messageBody struct {
 func (c *CallCmd) Run(s streams) error {
 	path := "/v1/agents/" + url.PathEscape(c.Agent) + "/messages"
 	in := messageBody{c.Message, c.Session, c.Timeout.Milliseconds()}
-	run, err := c.ask(s, path, in)
+	run, err := c.send(s, path, in)
 	if err != nil {
 		return err
 	}
@@ -64,15 +64,15 @@ func (c *CallCmd) Run(s streams) error {
 	return nil
 }
 
-func (c *CallCmd) ask(s streams, path string, in messageBody) (actor.CallID, error) {
+func (c *CallCmd) send(s streams, path string, in messageBody) (actor.CallID, error) {
 	if c.Stream == nil && onTerminal(s.out) && !c.JSON || c.Stream != nil && *c.Stream {
-		return c.streamed(s, path, in)
+		return c.sendStreaming(s, path, in)
 	}
-	return c.whole(s, path, in)
+	return c.sendBlocking(s, path, in)
 }
 
-// streamed prints the answer as it comes.
-func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.CallID, err error) {
+// sendStreaming prints the answer as it comes.
+func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run actor.CallID, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return run, err
@@ -80,7 +80,7 @@ func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.Ca
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var ended error
-	t := teller{}
+	t := answerPrinter{}
 	err = c.client().follow(ctx, http.MethodPost, path, body, func(e runs.Event) error {
 		run = e.Run
 		if e.Refusal != nil && e.Type.Ends() {
@@ -90,7 +90,7 @@ func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.Ca
 			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))
 			return err
 		}
-		text, beside := t.tell(&e)
+		text, beside := t.render(&e)
 		if _, err := io.WriteString(s.out, text); err != nil {
 			return err
 		}
@@ -105,12 +105,12 @@ func (c *CallCmd) streamed(s streams, path string, in messageBody) (run actor.Ca
 	return run, errors.Join(err, ended)
 }
 
-// whole waits for the answer, or for word that the run goes on without us.
-func (c *CallCmd) whole(s streams, path string, in messageBody) (run actor.CallID, err error) {
+// sendBlocking waits for the answer, or for word that the run goes on without us.
+func (c *CallCmd) sendBlocking(s streams, path string, in messageBody) (run actor.CallID, err error) {
 	status, body, err := c.client().post(path, in)
 	var p *problem
 	if c.JSON && errors.As(err, &p) {
-		return run, errors.Join(printJSON(s.out, p.body), exit(failed))
+		return run, errors.Join(printJSON(s.out, p.body), exitCode(exitFailed))
 	}
 	if err != nil {
 		return run, err

@@ -42,15 +42,15 @@ func (c *CheckCmd) Run(s streams) error {
 		return err
 	}
 	if c.Config != "" {
-		files.models(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
+		files.checkModels(append(slices.Sorted(maps.Keys(config.Models)), upstream.ScriptName))
 	}
 	if c.JSON {
 		err = c.printJSON(s, files)
 	} else {
 		err = c.print(s, files)
 	}
-	if err == nil && files.Wrong() {
-		return exit(failed)
+	if err == nil && files.HasErrors() {
+		return exitCode(exitFailed)
 	}
 	return err
 }

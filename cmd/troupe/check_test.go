@@ -18,8 +18,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
 
-// filesIn makes a folder of files, each ">> name" and its lines.
-func filesIn(t *testing.T, text string) string {
+// writeFiles makes a folder of files, each ">> name" and its lines.
+func writeFiles(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for one := range strings.SplitSeq("\n"+text, "\n>> ") {
@@ -34,7 +34,7 @@ func filesIn(t *testing.T, text string) string {
 	return dir
 }
 
-func TestWhatCheckSays(t *testing.T) {
+func TestCheckTranscripts(t *testing.T) {
 	path := filepath.Join("testdata", "check.txt")
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -45,10 +45,10 @@ func TestWhatCheckSays(t *testing.T) {
 	for one := range strings.SplitSeq(rest, "\n== ") {
 		title, body, _ := strings.Cut(one, "\n")
 		text, want, _ := strings.Cut(body, "\n--\n")
-		dir := filesIn(t, text)
+		dir := writeFiles(t, text)
 		var said, talk bytes.Buffer
 		code := run([]string{"check", dir}, streams{&said, &talk})
-		got := fmt.Sprintf("%s%s%d", said.String(), prefixed(talk.String()), code)
+		got := fmt.Sprintf("%s%s%d", said.String(), prefixStderr(talk.String()), code)
 		got = strings.ReplaceAll(got, dir, "DIR")
 		if got != strings.TrimSpace(want) && !*rewrite {
 			t.Errorf("%s: got\n%s\nwant\n%s", title, got, want)
@@ -63,7 +63,7 @@ func TestWhatCheckSays(t *testing.T) {
 	}
 }
 
-func prefixed(talk string) (out string) {
+func prefixStderr(talk string) (out string) {
 	for line := range strings.Lines(talk) {
 		out += "2> " + line
 	}
@@ -103,13 +103,13 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 	}
 }
 
-func TestAFolderOfAgentsIsBounded(t *testing.T) {
+func TestAgentFilesAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "big.toml"), bytes.Repeat([]byte("#\n"), agents.SourceBytesMax), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	files, err := readAgentFiles(dir)
-	if err != nil || !files.Wrong() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
+	if err != nil || !files.HasErrors() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
 		t.Errorf("%+v, %v", files, err)
 	}
 	for n := range agentFilesMax {
@@ -125,8 +125,8 @@ func TestAFolderOfAgentsIsBounded(t *testing.T) {
 	}
 }
 
-func TestCheckKnowsTheModelsOfAConfiguration(t *testing.T) {
-	dir := filesIn(t, ">> a.toml\nname = \"a\"\nmodel = \"big\"\n>> b.toml\nname = \"b\"\n>> c.toml\nname = \"c\"\nmodel = \"small\"\n>> d.toml\nname = \"d\"\nendpoint = \"http://127.0.0.1:9001\"")
+func TestCheckWarnsOfUnknownModel(t *testing.T) {
+	dir := writeFiles(t, ">> a.toml\nname = \"a\"\nmodel = \"big\"\n>> b.toml\nname = \"b\"\n>> c.toml\nname = \"c\"\nmodel = \"small\"\n>> d.toml\nname = \"d\"\nendpoint = \"http://127.0.0.1:9001\"")
 	config := filepath.Join(t.TempDir(), "troupe.toml")
 	if err := os.WriteFile(config, []byte("[models.big]\nurl = \"https://api.example.com/v1\"\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -40,11 +40,11 @@ func (c *CompletionCmd) Run(s streams, ctx *kong.Context) error {
 
 // subcommand is one command as it is typed, with what may follow.
 type subcommand struct {
-	path  []string // runs show
-	below []string // its commands
-	takes []string // what its argument may be, if that is known
-	help  map[string]string
-	flags []*kong.Flag
+	path     []string // runs show
+	children []string // its commands
+	values   []string // what its argument may be, if that is known
+	help     map[string]string
+	flags    []*kong.Flag
 }
 
 // commandsOf lists a command and all below it, the innermost first.
@@ -57,7 +57,7 @@ func commandsOf(n *kong.Node, path []string) []subcommand {
 	}
 	for _, p := range n.Positional {
 		if p.Enum != "" {
-			c.takes = append(c.takes, p.EnumSlice()...)
+			c.values = append(c.values, p.EnumSlice()...)
 		}
 	}
 	var all []subcommand
@@ -65,7 +65,7 @@ func commandsOf(n *kong.Node, path []string) []subcommand {
 		if child.Hidden {
 			continue
 		}
-		c.below = append(c.below, child.Name)
+		c.children = append(c.children, child.Name)
 		c.help[child.Name] = child.Help
 		all = append(all, commandsOf(child, append(path[:len(path):len(path)], child.Name))...)
 	}
@@ -73,7 +73,7 @@ func commandsOf(n *kong.Node, path []string) []subcommand {
 }
 
 func (c *subcommand) words() string {
-	words := slices.Concat(c.below, c.takes)
+	words := slices.Concat(c.children, c.values)
 	for _, f := range c.flags {
 		words = append(words, "--"+f.Name)
 	}
@@ -125,15 +125,15 @@ func fish(w io.Writer, all []subcommand) error {
 			}
 			when = strings.Join(seen, "; and ")
 		}
-		for _, name := range c.below {
+		for _, name := range c.children {
 			not := ""
 			if len(c.path) > 0 {
-				not = "; and not __fish_seen_subcommand_from " + strings.Join(c.below, " ")
+				not = "; and not __fish_seen_subcommand_from " + strings.Join(c.children, " ")
 			}
 			fmt.Fprintf(&b, "complete -c troupe -n '%s%s' -a %s -d %s\n", when, not, name, quote(c.help[name]))
 		}
-		if len(c.takes) > 0 {
-			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '%s'\n", when, strings.Join(c.takes, " "))
+		if len(c.values) > 0 {
+			fmt.Fprintf(&b, "complete -c troupe -n '%s' -a '%s'\n", when, strings.Join(c.values, " "))
 		}
 		for _, f := range c.flags {
 			takes := ""

@@ -22,7 +22,7 @@ func completion(t *testing.T, shell string) string {
 	return out.String()
 }
 
-func TestAShellCompletesOurCommands(t *testing.T) {
+func TestBashCompletion(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("bash is not here: apt-get install bash")
@@ -51,7 +51,7 @@ func TestAShellCompletesOurCommands(t *testing.T) {
 	}
 }
 
-func TestEachShellIsToldOfEachCommand(t *testing.T) {
+func TestCompletionScriptsListCommands(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		script := completion(t, shell)
 		for _, want := range []string{"serve", "check", "signal", "log-level", "tree", "completion"} {
@@ -61,7 +61,7 @@ func TestEachShellIsToldOfEachCommand(t *testing.T) {
 		}
 	}
 	var out, talk bytes.Buffer
-	if code := run([]string{"completion", "tcsh"}, streams{&out, &talk}); code != usage || !strings.Contains(talk.String(), "bash") {
+	if code := run([]string{"completion", "tcsh"}, streams{&out, &talk}); code != exitUsage || !strings.Contains(talk.String(), "bash") {
 		t.Errorf("tcsh: code %d, %s", code, talk.String())
 	}
 }
@@ -80,7 +80,7 @@ func TestEveryCommandHasExamples(t *testing.T) {
 			look(child)
 		}
 	}
-	look(parserOf(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
+	look(newParser(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
 	if commands < 15 {
 		t.Errorf("only %d commands were looked at", commands)
 	}

@@ -33,9 +33,9 @@ Examples:
 
 // Run implements the command.
 func (c *DoctorCmd) Run(s streams) error {
-	x, err := disk.Examine(c.Data, disk.Options{}, looking(s.err))
+	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
-		return holder(c.Data, err)
+		return inUseError(c.Data, err)
 	}
 	if c.JSON {
 		body, err := examinationJSON(x)
@@ -49,13 +49,13 @@ func (c *DoctorCmd) Run(s streams) error {
 		printExamination(s.out, c.Data, x)
 	}
 	if x.Wrong > 0 {
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }
 
-// looking shows a person how far a look at a store has come.
-func looking(talk io.Writer) func(keys uint64) {
+// scanProgress shows a person how far a look at a store has come.
+func scanProgress(talk io.Writer) func(keys uint64) {
 	if !isTerminal(talk) {
 		return nil
 	}
@@ -121,7 +121,7 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 
 // BackupCmd copies a store.
 type BackupCmd struct {
-	At
+	ServerFlags
 	Dir  string `arg:"" type:"path" help:"The folder to make, on the server's machine; it must be absent or empty."`
 	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead, while no server holds it."`
 }
@@ -139,8 +139,8 @@ Examples:
 // Run implements the command.
 func (c *BackupCmd) Run(s streams) error {
 	if c.Data != "" {
-		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, looking(s.err)); err != nil {
-			return holder(c.Data, err)
+		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, scanProgress(s.err)); err != nil {
+			return inUseError(c.Data, err)
 		}
 	} else if _, _, err := c.client().post("/v1/backups", map[string]string{"dir": c.Dir}); err != nil {
 		return err
@@ -166,7 +166,7 @@ Examples:
 
 // Run implements the command.
 func (c *RestoreCmd) Run(s streams) error {
-	x, err := disk.Restore(c.From, c.Data, disk.Options{}, looking(s.err))
+	x, err := disk.Restore(c.From, c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
 		if x.Wrong > 0 {
 			printExamination(s.err, c.From, x)

@@ -10,37 +10,37 @@ import (
 )
 
 // A copy made while a server serves is whole, and a server on it goes on.
-func TestABackupOfAServerThatServes(t *testing.T) {
+func TestBackupOfRunningServer(t *testing.T) {
 	dir := t.TempDir()
-	s := serveBare(t, filepath.Join(dir, "data"))
-	s.put(`{"name":"helper"}`)
-	_, a := s.tell("helper", "say before")
+	s := startServer(t, filepath.Join(dir, "data"))
+	s.putAgent(`{"name":"helper"}`)
+	_, a := s.call("helper", "say before")
 	copied := filepath.Join(dir, "copy")
-	if code, out, talk := command(t, "backup", copied, "--server", s.url); code != 0 || strings.TrimSpace(out) != copied {
+	if code, out, talk := runProgram(t, "backup", copied, "--server", s.url); code != 0 || strings.TrimSpace(out) != copied {
 		t.Fatalf("code %d\n%s\n%s", code, out, talk)
 	}
-	if code, _, talk := command(t, "backup", copied, "--server", s.url); code != 1 || !strings.Contains(talk, "is not empty") {
+	if code, _, talk := runProgram(t, "backup", copied, "--server", s.url); code != 1 || !strings.Contains(talk, "is not empty") {
 		t.Errorf("over another: code %d\n%s", code, talk)
 	}
-	_, after := s.tell("helper", "say after")
-	if code, _, talk := command(t, "doctor", filepath.Join(dir, "data")); code != 1 || !strings.Contains(talk, "it serves at "+s.url) {
+	_, after := s.call("helper", "say after")
+	if code, _, talk := runProgram(t, "doctor", filepath.Join(dir, "data")); code != 1 || !strings.Contains(talk, "it serves at "+s.url) {
 		t.Errorf("doctor of a store that is held: code %d\n%s", code, talk)
 	}
-	if code, out, talk := command(t, "doctor", copied); code != 0 || !strings.Contains(out, "everything is as it was written") {
+	if code, out, talk := runProgram(t, "doctor", copied); code != 0 || !strings.Contains(out, "everything is as it was written") {
 		t.Errorf("doctor: code %d\n%s\n%s", code, out, talk)
 	}
 	restored := filepath.Join(dir, "restored")
-	if code, out, talk := command(t, "restore", copied, "--data", restored); code != 0 || !strings.Contains(out, "restored into "+restored) {
+	if code, out, talk := runProgram(t, "restore", copied, "--data", restored); code != 0 || !strings.Contains(out, "restored into "+restored) {
 		t.Fatalf("code %d\n%s\n%s", code, out, talk)
 	}
-	r := serveBare(t, restored)
-	if code, out, _ := command(t, "runs", "show", a.Run, "--server", r.url); code != 0 || !strings.Contains(out, "before") {
+	r := startServer(t, restored)
+	if code, out, _ := runProgram(t, "runs", "show", a.Run, "--server", r.url); code != 0 || !strings.Contains(out, "before") {
 		t.Errorf("what was there before: code %d\n%s", code, out)
 	}
-	if code, _, _ := command(t, "runs", "show", after.Run, "--server", r.url); code == 0 {
+	if code, _, _ := runProgram(t, "runs", "show", after.Run, "--server", r.url); code == 0 {
 		t.Error("what came after the copy is in it")
 	}
-	if _, again := r.tell("helper", "say on"); again.Content != "on" {
+	if _, again := r.call("helper", "say on"); again.Content != "on" {
 		t.Errorf("%+v", again)
 	}
 	// one that is damaged is named, by doctor, and not restored
@@ -55,19 +55,19 @@ func TestABackupOfAServerThatServes(t *testing.T) {
 	if err := os.WriteFile(sst[0], b[:len(b)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, talk := command(t, "doctor", copied); code != 1 || !strings.Contains(out, "things are wrong") {
+	if code, out, talk := runProgram(t, "doctor", copied); code != 1 || !strings.Contains(out, "things are wrong") {
 		t.Errorf("doctor of a log cut in half: code %d\n%s\n%s", code, out, talk)
 	}
-	if code, _, talk := command(t, "runs", "list", "--data", copied); code != 1 {
+	if code, _, talk := runProgram(t, "runs", "list", "--data", copied); code != 1 {
 		t.Errorf("it opens: code %d\n%s", code, talk)
 	}
-	if code, out, talk := command(t, "runs", "list", "--damaged", "--data", copied); code != 0 {
+	if code, out, talk := runProgram(t, "runs", "list", "--damaged", "--data", copied); code != 0 {
 		t.Errorf("what is left of it: code %d\n%s\n%s", code, out, talk)
 	}
-	if code, _, talk := command(t, "runs", "list", "--damaged"); code != 1 || !strings.Contains(talk, "--data") {
+	if code, _, talk := runProgram(t, "runs", "list", "--damaged"); code != 1 || !strings.Contains(talk, "--data") {
 		t.Errorf("of no folder: code %d\n%s", code, talk)
 	}
-	if code, _, talk := command(t, "restore", copied, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(talk, "things are wrong") {
+	if code, _, talk := runProgram(t, "restore", copied, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(talk, "things are wrong") {
 		t.Errorf("restore of it: code %d\n%s", code, talk)
 	}
 }

@@ -35,9 +35,9 @@ type KeysCmd struct {
 	Revoke KeysRevokeCmd `cmd:"" help:"Take an API key back."`
 }
 
-// KeysAt is where the keys are: at a server, or in a data folder that nobody serves.
-type KeysAt struct {
-	At
+// KeysFlags is where the keys are: at a server, or in a data folder that nobody serves.
+type KeysFlags struct {
+	ServerFlags
 	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead, while no server holds it; made if absent."`
 	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: the node whose folder it is (${default})."`
 }
@@ -56,7 +56,7 @@ type key struct {
 
 // KeysCreateCmd makes one.
 type KeysCreateCmd struct {
-	KeysAt
+	KeysFlags
 	Name    string        `help:"What it is for, so that you know it in the list."`
 	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"What it allows: call (send messages; signal, cancel), read (runs, events, figures), agents (create, register, delete), admin (all, and keys). Repeatable (${default})."`
 	Expires time.Duration `help:"How long it is good for, like 720h; for good if absent."`
@@ -84,7 +84,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires > 0 {
 		expires = actor.Time(time.Now().Add(c.Expires).UnixNano())
 	}
-	return c.use(func(k keyring) error {
+	return c.withKeys(func(k keyStore) error {
 		made, err := k.create(c.Name, c.Scope, expires)
 		if err != nil {
 			return err
@@ -103,7 +103,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 
 // KeysListCmd lists them.
 type KeysListCmd struct {
-	KeysAt
+	KeysFlags
 	JSON bool `help:"Print JSON."`
 }
 
@@ -114,7 +114,7 @@ func (KeysListCmd) Help() string {
 
 // Run implements the command.
 func (c *KeysListCmd) Run(s streams) error {
-	return c.use(func(k keyring) error {
+	return c.withKeys(func(k keyStore) error {
 		all, err := k.list()
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func (c *KeysListCmd) Run(s streams) error {
 
 // KeysRevokeCmd takes one back.
 type KeysRevokeCmd struct {
-	KeysAt
+	KeysFlags
 	ID string `arg:"" help:"The key's id, as the list shows it."`
 }
 
@@ -156,7 +156,7 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	if err := actor.CheckName(c.ID); err != nil {
 		return fmt.Errorf("key %w", err)
 	}
-	return c.use(func(k keyring) error {
+	return c.withKeys(func(k keyStore) error {
 		warnings, err := k.revoke(c.ID)
 		if err != nil {
 			return err
@@ -169,22 +169,22 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	})
 }
 
-// keyring is where keys are kept.
-type keyring interface {
+// keyStore is where keys are kept.
+type keyStore interface {
 	create(name string, scopes []string, expires actor.Time) (key, error)
 	list() ([]key, error)
 	revoke(id string) (warnings []string, err error)
 	close() error
 }
 
-// use does something with the keys, wherever they are.
-func (a KeysAt) use(what func(keyring) error) error {
+// withKeys does something with the keys, wherever they are.
+func (a KeysFlags) withKeys(what func(keyStore) error) error {
 	if a.Data == "" {
 		return what(serverKeys{a.client()})
 	}
 	ring, err := openKeys(a.Data, a.Node)
 	if err != nil {
-		return holder(a.Data, err)
+		return inUseError(a.Data, err)
 	}
 	return errors.Join(what(ring), ring.close())
 }
@@ -230,17 +230,17 @@ func (k serverKeys) revoke(id string) ([]string, error) {
 	return out.Warnings, json.Unmarshal(body, &out)
 }
 
-// folderKeys are those of a folder, whose node has no door while this lasts.
-type folderKeys struct{ node *node }
+// dataDirKeys are those of a folder, whose node has no door while this lasts.
+type dataDirKeys struct{ node *node }
 
 // openKeys brings a folder's node to life for the registry alone. A node without
 // its configuration would answer open runs with less than they were begun with;
 // so there must be none.
-func openKeys(dir, name string) (folderKeys, error) {
+func openKeys(dir, name string) (dataDirKeys, error) {
 	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err == nil {
 		d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})
 		if err != nil {
-			return folderKeys{}, err
+			return dataDirKeys{}, err
 		}
 		shards := make([]uint16, dispatcher.Shards)
 		for i := range shards {
@@ -248,23 +248,23 @@ func openKeys(dir, name string) (folderKeys, error) {
 		}
 		open, err := store.DueActors(d, shards)
 		if err = errors.Join(err, d.Close()); err != nil {
-			return folderKeys{}, err
+			return dataDirKeys{}, err
 		}
 		if len(open) > 0 {
-			return folderKeys{}, fmt.Errorf("store %s: %s is at work on a run: start the server on loopback with `troupe serve --data %s`, and say this again without --data", dir, open[0], dir)
+			return dataDirKeys{}, fmt.Errorf("store %s: %s is at work on a run: start the server on loopback with `troupe serve --data %s`, and say this again without --data", dir, open[0], dir)
 		}
 	}
 	n, err := openNode(nodeConfig{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))
-	return folderKeys{n}, err
+	return dataDirKeys{n}, err
 }
 
-func (k folderKeys) close() error {
-	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+func (k dataDirKeys) close() error {
+	within, cancel := context.WithTimeout(context.Background(), registryTimeout)
 	defer cancel()
 	return k.node.close(within)
 }
 
-func (k folderKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
+func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
 	var random [ingress.KeyRandomBytes]byte
 	_, _ = rand.Read(random[:]) // never fails
 	var want []ingress.Scope
@@ -275,39 +275,39 @@ func (k folderKeys) create(name string, scopes []string, expires actor.Time) (ke
 	if r != nil {
 		return key{}, r
 	}
-	warnings, err := k.ask(agents.OpCreateKey, made.Encode())
+	warnings, err := k.callRegistry(agents.OpCreateKey, made.Encode())
 	if err != nil {
 		return key{}, err
 	}
-	shown := shownKey(made)
+	shown := keyView(made)
 	shown.Text, shown.Warnings = text, warnings
 	return shown, nil
 }
 
-func (k folderKeys) list() ([]key, error) {
+func (k dataDirKeys) list() ([]key, error) {
 	all := []key{}
-	for _, of := range k.node.directory.keys.All() {
-		all = append(all, shownKey(of))
+	for _, of := range k.node.catalog.keys.All() {
+		all = append(all, keyView(of))
 	}
 	return all, nil
 }
 
-func (k folderKeys) revoke(id string) ([]string, error) {
+func (k dataDirKeys) revoke(id string) ([]string, error) {
 	body, err := json.Marshal(map[string]string{"key_id": id})
 	if err != nil {
 		return nil, err
 	}
-	return k.ask(agents.OpRevokeKey, body)
+	return k.callRegistry(agents.OpRevokeKey, body)
 }
 
-func (k folderKeys) ask(operation string, body []byte) ([]string, error) {
-	within, cancel := context.WithTimeout(context.Background(), registryWithin)
+func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, error) {
+	within, cancel := context.WithTimeout(context.Background(), registryTimeout)
 	defer cancel()
-	_, warnings, err := k.node.registry(within, operation, body)
+	_, warnings, err := k.node.callRegistry(within, operation, body)
 	return warnings, err
 }
 
-func shownKey(k ingress.Key) key {
+func keyView(k ingress.Key) key {
 	out := key{ID: k.ID, Name: k.Name, Expired: k.Expired(actor.Time(time.Now().UnixNano()))}
 	for _, s := range k.Scopes {
 		out.Scopes = append(out.Scopes, string(s))

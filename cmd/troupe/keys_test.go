@@ -19,11 +19,11 @@ import (
 
 // A key's life: made in a folder that nobody serves, shown to a server, taken
 // back; and, whatever was done with it, written down nowhere.
-func TestKeys(t *testing.T) {
+func TestKeyLifecycle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	check := func(wantCode int, wantOut, wantErr string, args ...string) string {
 		t.Helper()
-		code, out, err := command(t, args...)
+		code, out, err := runProgram(t, args...)
 		if code != wantCode || !strings.Contains(out, wantOut) || !strings.Contains(err, wantErr) || wantOut == "" && out != "" || wantErr == "" && err != "" {
 			t.Errorf("troupe %s: code %d\nout: %s\nerr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
 		}
@@ -43,7 +43,7 @@ func TestKeys(t *testing.T) {
 	check(2, "", "must be one of", "keys", "create", "--data", dir, "--scope", "root")
 	check(1, "", "that of node n1, not n2", "keys", "list", "--data", dir, "--node", "n2")
 
-	s := serve(t, dir, "--log-level", "debug", "--ready")
+	s := startServerWithBuiltins(t, dir, "--log-level", "debug", "--ready")
 	at := []string{"--server", s.url}
 	with := func(args ...string) []string { return append(args, at...) }
 	check(1, "", "it serves at "+s.url, "keys", "list", "--data", dir)
@@ -64,12 +64,12 @@ func TestKeys(t *testing.T) {
 	made, _, _ = strings.Cut(made, `"`)
 
 	// Keys and tokens where they do not belong, and where they do.
-	token := ingress.MintToken(secretOf(t, dir), actor.NewCallID(1, 2, 3), actor.NewID("helper", "main"))
+	token := ingress.MintToken(nodeSecret(t, dir), actor.NewCallID(1, 2, 3), actor.NewID("helper", "main"))
 	for _, secret := range []string{admin, reader, wrong, token, token + "x"} {
 		for _, r := range [][2]string{{"GET", "/v1/runs"}, {"GET", "/v1/keys"}, {"POST", "/v1/keys"}, {"POST", "/v1/agents/helper:invoke"}, {"POST", "/v1/agents/helper/messages"}, {"PUT", "/v1/agents"}, {"GET", "/nothing"}, {"GET", "/v1/%00"}} {
 			for _, header := range []string{"Authorization: Bearer ", "Authorization: Basic ", "Authorization: ", "X-Run-Token: ", "Idempotency-Key: ", "Cookie: key="} {
-				answer := speak(t, s.url, r[0], r[1], header+secret)
-				if strings.Contains(answer, tail(secret)) {
+				answer := requestWithHeader(t, s.url, r[0], r[1], header+secret)
+				if strings.Contains(answer, secretTail(secret)) {
 					t.Errorf("%s %s with %s: %s", r[0], r[1], header, answer)
 				}
 			}
@@ -77,7 +77,7 @@ func TestKeys(t *testing.T) {
 	}
 	waiting := "coordinator waits"
 	check(0, "", "waits for the signal go", with("call", "coordinator", waiting)...)
-	if code := s.end(syscall.SIGTERM); code != 0 {
+	if code := s.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("told to stop it ended with %d", code)
 	}
 	check(1, "", "coordinator/main is at work on a run: start the server on loopback", "keys", "create", "--data", dir)
@@ -87,7 +87,7 @@ func TestKeys(t *testing.T) {
 		t.Fatalf("what the server logs is not in its log: %v", err)
 	}
 	for _, secret := range []string{admin, short, reader, made, wrong, token} {
-		if tail(secret) == "" || strings.Contains(string(said), tail(secret)) {
+		if secretTail(secret) == "" || strings.Contains(string(said), secretTail(secret)) {
 			t.Errorf("the log tells %s", secret)
 		}
 	}
@@ -98,8 +98,8 @@ func TestKeys(t *testing.T) {
 		}
 		b, err := os.ReadFile(path)
 		for _, secret := range []string{admin, short, reader, made} {
-			raw, _ := hex.DecodeString(tail(secret))
-			if strings.Contains(string(b), tail(secret)) || strings.Contains(string(b), string(raw)) {
+			raw, _ := hex.DecodeString(secretTail(secret))
+			if strings.Contains(string(b), secretTail(secret)) || strings.Contains(string(b), string(raw)) {
 				t.Errorf("%s holds %s", path, secret)
 			}
 		}
@@ -111,10 +111,10 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// tail is a part of a secret that nothing else has: the half of what is drawn.
-func tail(secret string) string { return secret[len(secret)-33 : len(secret)-1] }
+// secretTail is a part of a secret that nothing else has: the half of what is drawn.
+func secretTail(secret string) string { return secret[len(secret)-33 : len(secret)-1] }
 
-func secretOf(t *testing.T, dir string) []byte {
+func nodeSecret(t *testing.T, dir string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(dir, "SECRET"))
 	if err != nil {
@@ -123,8 +123,8 @@ func secretOf(t *testing.T, dir string) []byte {
 	return b[:ingress.SecretBytes] // a sum follows
 }
 
-// speak asks with one header, and returns all that is answered.
-func speak(t *testing.T, url, method, path, header string) string {
+// requestWithHeader asks with one header, and returns all that is answered.
+func requestWithHeader(t *testing.T, url, method, path, header string) string {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(`{"unknown":1}`))
 	if err != nil {

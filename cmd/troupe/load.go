@@ -92,19 +92,19 @@ func (c *LoadCmd) Run(s streams) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if c.URL != "" {
-		target, err := load.NewDoor(strings.TrimSuffix(c.URL, "/"), c.Key, c.ask(c.Agent))
+		target, err := load.NewGatewayTarget(strings.TrimSuffix(c.URL, "/"), c.Key, c.callOptions(c.Agent))
 		if err != nil {
 			return err
 		}
-		return c.one(ctx, s, c.URL+", "+c.Agent, target)
+		return c.runLoop(ctx, s, c.URL+", "+c.Agent, target)
 	}
-	bed, err := newBed(s.err)
+	bed, err := newTestbed(s.err)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, bed.close()) }()
 	if c.Profile != "" {
-		end, err := profile(c.Profile)
+		end, err := startProfile(c.Profile)
 		if err != nil {
 			return err
 		}
@@ -118,9 +118,9 @@ func (c *LoadCmd) Run(s streams) (err error) {
 		for _, place := range places {
 			for _, durability := range c.Durability {
 				agent := load.Workload(c.Agent).Agent(durability == "durable")
-				target, err := place.Target(c.ask(agent))
+				target, err := place.Target(c.callOptions(agent))
 				if err == nil {
-					err = c.one(ctx, s, place.Name+", "+agent, target)
+					err = c.runLoop(ctx, s, place.Name+", "+agent, target)
 				}
 				if err != nil {
 					return err
@@ -129,15 +129,15 @@ func (c *LoadCmd) Run(s streams) (err error) {
 		}
 		return nil
 	}
-	return c.all(ctx, s, places)
+	return c.runSuite(ctx, s, places)
 }
 
-func (c *LoadCmd) ask(agent string) load.Ask {
-	return load.Ask{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
+func (c *LoadCmd) callOptions(agent string) load.CallOptions {
+	return load.CallOptions{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
 }
 
-// profile writes where the processor's time goes until end, and what is in memory then.
-func profile(path string) (end func() error, err error) {
+// startProfile writes where the processor's time goes until end, and what is in memory then.
+func startProfile(path string) (end func() error, err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
@@ -155,21 +155,21 @@ func profile(path string) (end func() error, err error) {
 	}, nil
 }
 
-// one runs a single loop.
-func (c *LoadCmd) one(ctx context.Context, s streams, name string, target load.Target) (err error) {
+// runLoop runs a single loop.
+func (c *LoadCmd) runLoop(ctx context.Context, s streams, name string, target load.Target) (err error) {
 	var r load.Result
 	if c.Rate > 0 {
 		name = fmt.Sprintf("%s, %g/s", name, c.Rate)
-		r, err = load.Open{Rate: c.Rate, Callers: c.Callers, For: c.For, Tries: c.Tries}.Run(ctx, target)
+		r, err = load.OpenLoop{Rate: c.Rate, Callers: c.Callers, For: c.For, Tries: c.Tries}.Run(ctx, target)
 	} else {
 		name = fmt.Sprintf("%s, %d callers", name, c.Callers)
-		r, err = load.Closed{Callers: c.Callers, For: c.For}.Run(ctx, target)
+		r, err = load.ClosedLoop{Callers: c.Callers, For: c.For}.Run(ctx, target)
 	}
 	if r.Name = name; err != nil {
 		return err
 	}
 	if c.JSON {
-		err = printLoad(s.out, r)
+		err = printLoadJSON(s.out, r)
 	} else {
 		err = r.Print(s.out)
 	}
@@ -179,14 +179,14 @@ func (c *LoadCmd) one(ctx context.Context, s streams, name string, target load.T
 	return err
 }
 
-// all measures everything, and judges it.
-func (c *LoadCmd) all(ctx context.Context, s streams, places []load.Place) error {
-	p := load.Programme{Places: places}
+// runSuite measures everything, and judges it.
+func (c *LoadCmd) runSuite(ctx context.Context, s streams, places []load.Place) error {
+	p := load.Suite{Places: places}
 	for _, d := range c.Durability {
 		p.Durable = append(p.Durable, d == "durable")
 	}
-	step, end := progress(s.err, &p)
-	p.Step = step
+	step, end := newProgressBar(s.err, &p)
+	p.Progress = step
 	r, err := p.Run(ctx)
 	if end(); err != nil {
 		return err
@@ -203,12 +203,12 @@ func (c *LoadCmd) all(ctx context.Context, s streams, places []load.Place) error
 		}
 	}
 	if c.JSON {
-		err = printLoad(s.out, r)
+		err = printLoadJSON(s.out, r)
 	} else {
 		_, err = io.WriteString(s.out, r.Markdown())
 	}
-	if _, missed := r.Met(); err == nil && missed > 0 {
-		err = exit(failed)
+	if _, missed := r.CountFloors(); err == nil && missed > 0 {
+		err = exitCode(exitFailed)
 	}
 	return err
 }
@@ -238,8 +238,8 @@ func drawChart(path string, chart svgplot.Chart) error {
 	return errors.Join(err, f.Close())
 }
 
-// printLoad prints what was seen as JSON; times are in nanoseconds.
-func printLoad(to io.Writer, v any) error {
+// printLoadJSON prints what was seen as JSON; times are in nanoseconds.
+func printLoadJSON(to io.Writer, v any) error {
 	body, err := json.Marshal(v, json.WithMarshalers(json.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
 		return e.WriteToken(jsontext.Int(int64(d)))
 	})))
@@ -249,12 +249,12 @@ func printLoad(to io.Writer, v any) error {
 	return printJSON(to, body)
 }
 
-// progress tells how far a programme is: by a bar, on a terminal only.
-func progress(talk io.Writer, p *load.Programme) (step func(string, time.Duration, time.Duration), end func()) {
+// newProgressBar tells how far a programme is: by a bar, on a terminal only.
+func newProgressBar(talk io.Writer, p *load.Suite) (step func(string, time.Duration, time.Duration), end func()) {
 	if !isTerminal(talk) || os.Getenv("NO_COLOR") != "" {
 		return nil, func() {}
 	}
-	bar := progressbar.NewOptions64(int64(p.Length()/time.Second), progressbar.OptionSetWriter(talk), progressbar.OptionClearOnFinish(),
+	bar := progressbar.NewOptions64(int64(p.Duration()/time.Second), progressbar.OptionSetWriter(talk), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetPredictTime(false))
 	return func(what string, done, of time.Duration) {
 		bar.Describe(what)

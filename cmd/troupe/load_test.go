@@ -10,21 +10,21 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// loadWith runs `troupe load` in this process.
-func loadWith(args ...string) (code int, out, talk string) {
+// runLoad runs `troupe load` in this process.
+func runLoad(args ...string) (code int, out, talk string) {
 	var o, e bytes.Buffer
 	code = run(append([]string{"load"}, args...), streams{&o, &e})
 	return code, o.String(), e.String()
 }
 
-func TestEachPlaceBearsLoad(t *testing.T) {
+func TestLoadEveryPlace(t *testing.T) {
 	for _, place := range []string{"dispatcher", "gateway"} {
 		for _, durability := range []string{"none", "durable"} {
 			for _, agent := range []string{"noop", "chain", "fan"} {
 				var code int
 				var out, talk string
 				for _, long := range []string{"150ms", "2s", "20s"} { // a machine may have other things to do
-					code, out, talk = loadWith("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", long, "--json")
+					code, out, talk = runLoad("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", long, "--json")
 					if code == 0 || !strings.Contains(talk, "nothing was done") {
 						break
 					}
@@ -45,10 +45,10 @@ func TestEachPlaceBearsLoad(t *testing.T) {
 	}
 }
 
-func TestMoreThanAnAgentTakesIsRefused(t *testing.T) {
-	code, out, talk := loadWith("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
+func TestLoadReportsRefusals(t *testing.T) {
+	code, out, talk := runLoad("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
 	// One is at work when the time is over: nothing is done, and that is said.
-	if code != failed || !strings.Contains(talk, "nothing was done") {
+	if code != exitFailed || !strings.Contains(talk, "nothing was done") {
 		t.Errorf("code %d: %s", code, talk)
 	}
 	if !strings.Contains(out, "agent_busy (callee)") {
@@ -56,7 +56,7 @@ func TestMoreThanAnAgentTakesIsRefused(t *testing.T) {
 	}
 }
 
-func TestLoadSaysWhatItCannotDo(t *testing.T) {
+func TestLoadRejectsInvalidFlags(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
@@ -70,7 +70,7 @@ func TestLoadSaysWhatItCannotDo(t *testing.T) {
 		{[]string{"--rate", "1", "--plot", "x"}, "leave out"},
 		{[]string{"--callers", "100000", "--for", "100ms", "--place", "dispatcher"}, "want 1 to 16384"},
 	} {
-		if code, _, talk := loadWith(c.args...); code == 0 || !strings.Contains(talk, c.want) {
+		if code, _, talk := runLoad(c.args...); code == 0 || !strings.Contains(talk, c.want) {
 			t.Errorf("%v: code %d, %s; want %q", c.args, code, talk, c.want)
 		}
 	}

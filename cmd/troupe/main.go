@@ -36,15 +36,15 @@ type CLI struct {
 	Version kong.VersionFlag `help:"Print the version and end."`
 }
 
-// exit is an error that says with which code the process ends; it is told already.
-type exit int
+// exitCode is an error that says with which code the process ends; it is told already.
+type exitCode int
 
-func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
 // The exit codes: done, failed or refused, and a command that cannot be understood.
 const (
-	failed = 1
-	usage  = 2
+	exitFailed = 1
+	exitUsage  = 2
 )
 
 // streams is where a command's data and talk go.
@@ -56,10 +56,10 @@ func main() {
 
 // run is the program, but for its process.
 func run(args []string, s streams) (code int) {
-	parser := parserOf(&CLI{}, s)
+	parser := newParser(&CLI{}, s)
 	defer func() { // --help and --version end in the middle of parsing
 		if p := recover(); p != nil {
-			c, ok := p.(exit)
+			c, ok := p.(exitCode)
 			if !ok {
 				panic(p)
 			}
@@ -77,10 +77,10 @@ func run(args []string, s streams) (code int) {
 			command = wrong.Context.Selected().FullPath()
 		}
 		fmt.Fprintf(s.err, "troupe: %v\nTry: %s --help\n", err, command)
-		return usage
+		return exitUsage
 	}
 	err = ctx.Run()
-	var c exit
+	var c exitCode
 	switch {
 	case err == nil:
 		return 0
@@ -88,14 +88,14 @@ func run(args []string, s streams) (code int) {
 		return int(c)
 	default:
 		fmt.Fprintln(s.err, "troupe:", err)
-		return failed
+		return exitFailed
 	}
 }
 
-func parserOf(cli *CLI, s streams) *kong.Kong {
-	return invariant.Must(kong.New(cli, mutants(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
+func newParser(cli *CLI, s streams) *kong.Kong {
+	return invariant.Must(kong.New(cli, mutantsOption(), kong.Name("troupe"), kong.Description("Teams of agents as durable virtual actors."),
 		kong.Vars{"version": version()}, kong.Writers(s.out, s.err), kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Bind(s), kong.Exit(func(code int) { panic(exit(code)) })))
+		kong.Bind(s), kong.Exit(func(code int) { panic(exitCode(code)) })))
 }
 
 // version is the module's, and the commit it was built from.

@@ -23,8 +23,8 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// mutants adds the command that only this build has.
-func mutants() kong.Option {
+// mutantsOption adds the command that only this build has.
+func mutantsOption() kong.Option {
 	return kong.DynamicCommand("mutants", "Remove each guard in turn; the simulator must notice.", "", &MutantsCmd{})
 }
 
@@ -79,7 +79,7 @@ func (c *MutantsCmd) Run(s streams) error {
 	if len(c.Only) == 0 {
 		mutant.Now = ""
 		var sum sim.Summary
-		sim.RunSeeds(1, c.Seeds, c.run, func(r sim.Result) bool {
+		sim.RunSeeds(1, c.Seeds, c.runSeed, func(r sim.Result) bool {
 			sum.Add(r)
 			return r.Violation == nil
 		})
@@ -89,7 +89,7 @@ func (c *MutantsCmd) Run(s streams) error {
 		}
 		if len(sum.Failed) > 0 {
 			fmt.Fprintf(out, "unmutated: seed %d FAILED %v\n", sum.Failed[0].Seed, sum.Failed[0].Violation)
-			return exit(failed)
+			return exitCode(exitFailed)
 		}
 		fmt.Fprintf(out, "unmutated: %d seeds ok\n", sum.Seeds)
 	}
@@ -111,7 +111,7 @@ func (c *MutantsCmd) Run(s streams) error {
 		steps, says := found.Stats.Steps, firstLine(found.Violation.Detail)
 		if c.Shrink {
 			var err error
-			if steps, err = c.shrunk(g, *found); err != nil {
+			if steps, err = c.shrink(g, *found); err != nil {
 				missed++
 				says = err.Error()
 			}
@@ -121,20 +121,20 @@ func (c *MutantsCmd) Run(s streams) error {
 	mutant.Now = ""
 	if missed > 0 {
 		fmt.Fprintf(out, "%d mutants missed\n", missed)
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	fmt.Fprintln(out, "every mutant found")
 	return nil
 }
 
-func (c *MutantsCmd) run(seed uint64) sim.Result {
+func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 	return sim.RunSeed(sim.Options{Seed: seed, Unhashed: true})
 }
 
-// shrunk leaves a folder of a mutant, and has another process run the history in it
+// shrink leaves a folder of a mutant, and has another process run the history in it
 // again. It returns how many steps that has. Where they are too many it shrinks what
 // is left once more, as long as that gets smaller, and then what the next seed has found.
-func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (least int, err error) {
+func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (least int, err error) {
 	least = found.Stats.Steps
 	next := found
 	for range shrinkTries {
@@ -145,7 +145,7 @@ func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (least int, err error
 		}
 		least = min(least, small.Stats.Steps)
 		if small.Stats.Steps <= shrunkStepsMax {
-			return least, replayed(dir, g, small)
+			return least, verifyReplay(dir, g, small)
 		}
 		if small.Stats.Steps <= next.Stats.Steps*9/10 {
 			next = small
@@ -160,8 +160,8 @@ func (c *MutantsCmd) shrunk(g sim.Guard, found sim.Result) (least int, err error
 	return least, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
 }
 
-// replayed has another process run again what a mutant's folder holds.
-func replayed(dir string, g sim.Guard, small sim.Result) error {
+// verifyReplay has another process run again what a mutant's folder holds.
+func verifyReplay(dir string, g sim.Guard, small sim.Result) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -174,12 +174,12 @@ func replayed(dir string, g sim.Guard, small sim.Result) error {
 	case err != nil && !errors.As(err, &ended):
 		return err
 	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Violation.At, small.Violation.Step)):
-		return fmt.Errorf("another process does not run it again: %s", lastLineOf(said))
+		return fmt.Errorf("another process does not run it again: %s", finalLine(said))
 	}
 	return nil
 }
 
-func lastLineOf(text []byte) string {
+func finalLine(text []byte) string {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return string(lines[len(lines)-1])
 }
@@ -188,7 +188,7 @@ func lastLineOf(text []byte) string {
 // broken on the way.
 func (c *MutantsCmd) find(spec string, first uint64) (found *sim.Result, others map[string]int) {
 	others = map[string]int{}
-	sim.RunSeeds(first, c.Seeds, c.run, func(r sim.Result) bool {
+	sim.RunSeeds(first, c.Seeds, c.runSeed, func(r sim.Result) bool {
 		if r.Violation != nil && r.Violation.Spec == spec {
 			found = &r
 			return false

@@ -24,22 +24,22 @@ type nodeConfig struct {
 	Name   string
 	Cells  int
 	Limits dispatcher.Limits
-	// Out is whom the node may ask; its token and its logger are filled in.
-	Out    outbound.Config
-	Native []actor.Definition // agents written in Go
-	Trace  string             // the file that its history is written to; empty: none is
+	// Outbound is whom the node may ask; its token and its logger are filled in.
+	Outbound outbound.Config
+	Native   []actor.Definition // agents written in Go
+	Trace    string             // the file that its history is written to; empty: none is
 }
 
 // node is a world without a door: a disk, a log, cells, and a way out.
 type node struct {
-	dir       string
-	secret    []byte // of run tokens
-	disk      *disk.Disk
-	log       *disk.Log
-	directory *directory
-	outbound  *outbound.Outbound
-	engine    *engine.Engine
-	trace     *traceFile
+	dir      string
+	secret   []byte // of run tokens
+	disk     *disk.Disk
+	log      *disk.Log
+	catalog  *catalogSync
+	outbound *outbound.Outbound
+	engine   *engine.Engine
+	trace    *traceFile
 }
 
 // openNode brings a node to life, from the disk up. It knows its agents before
@@ -62,40 +62,40 @@ func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
 	if n.secret, err = n.disk.Secret(); err != nil {
 		return nil, err
 	}
-	if n.directory, err = readDirectory(n.disk, c.Native, log); err != nil {
+	if n.catalog, err = loadCatalog(n.disk, c.Native, log); err != nil {
 		return nil, err
 	}
-	c.Out.Logger = log
-	c.Out.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
-	if n.outbound, err = outbound.New(c.Out); err != nil {
+	c.Outbound.Logger = log
+	c.Outbound.Token = func(run actor.CallID, id actor.ID) string { return ingress.MintToken(n.secret, run, id) }
+	if n.outbound, err = outbound.New(c.Outbound); err != nil {
 		return nil, err
 	}
-	definitions, former := n.directory.definitions()
+	definitions, former := n.catalog.definitions()
 	if c.Trace != "" {
 		if n.trace, err = openTrace(c.Trace, c.Name, c.Limits, definitions, log); err != nil {
 			return nil, err
 		}
 	}
-	n.outbound.SetAgents(n.directory.external()) // before there are runs that ask them
+	n.outbound.SetAgents(n.catalog.externalAgents()) // before there are runs that ask them
 	n.engine, err = engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
-		Tools: n.directory.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
-		Trace: n.trace.teller(),
+		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
+		Trace: n.trace.recorder(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.directory.attach(n.engine, n.outbound, n.trace)
+	n.catalog.attach(n.engine, n.outbound, n.trace)
 	return n, nil
 }
 
-// registryWithin is how long an operation of the registry may take.
-const registryWithin = 30 * time.Second
+// registryTimeout is how long an operation of the registry may take.
+const registryTimeout = 30 * time.Second
 
-// registry has the registry do something, in the name of the operator, and
+// callRegistry has the registry do something, in the name of the operator, and
 // returns its answer as JSON.
-func (n *node) registry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
-	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryWithin,
+func (n *node) callRegistry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
+	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryTimeout,
 		Principal: agents.Operator, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
 	switch {
 	case err != nil:
@@ -108,26 +108,26 @@ func (n *node) registry(ctx context.Context, operation string, body []byte) (ans
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
 
-// putFiles has the registry know the agents of files; those it knows as they are
+// putAgentFiles has the registry know the agents of files; those it knows as they are
 // it is not told again. An agent whose file is gone stays.
-func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
+func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 	for _, file := range files.Agents {
-		if known, ok := n.directory.spec(file.Spec.ID); ok && known.Hash() == file.Spec.Hash() {
+		if known, ok := n.catalog.spec(file.Spec.ID); ok && known.Hash() == file.Spec.Hash() {
 			continue
 		}
 		operation := agents.OpPut
 		if file.Spec.Kind == agents.KindExternal {
 			operation = agents.OpRegister
 		}
-		within, cancel := context.WithTimeout(context.Background(), registryWithin)
+		within, cancel := context.WithTimeout(context.Background(), registryTimeout)
 		var warnings []string
-		err := insist(within, func() (err error) {
-			_, warnings, err = n.registry(within, operation, file.Spec.Encode())
+		err := retryBusy(within, func() (err error) {
+			_, warnings, err = n.callRegistry(within, operation, file.Spec.Encode())
 			return err
 		})
 		cancel()
 		var refusal *actor.Refusal
-		if _, known := n.directory.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
+		if _, known := n.catalog.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
 			log.Warn("agent not taken from its file: it stays what it was", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
 			continue
 		}
@@ -139,13 +139,13 @@ func (n *node) putFiles(files *agentFiles, log *slog.Logger) error {
 	return nil
 }
 
-// insist does something again for as long as it is only busy for a while: a node
+// retryBusy does something again for as long as it is only busy for a while: a node
 // that starts may have much to take up.
-func insist(ctx context.Context, do func() error) error {
+func retryBusy(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		var r *actor.Refusal
-		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryWithin {
+		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryTimeout {
 			return err
 		}
 		select {

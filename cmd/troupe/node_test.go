@@ -24,7 +24,7 @@ import (
 
 // What the registry has written down is there after a crash, though nobody had
 // heard of it before: the node reads it, and the turn that was open ends.
-func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
+func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	log := slog.New(slog.DiscardHandler)
 	// A node whose directory nobody attaches: announcements wait.
@@ -33,7 +33,7 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := disk.NewLog(d)
-	deaf, err := readDirectory(d, nil, log)
+	deaf, err := loadCatalog(d, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 		}
 	}
 	stop()
-	if len(deaf.compiled.Definitions) != 0 {
+	if len(deaf.catalog.Definitions) != 0 {
 		t.Fatal("somebody has heard of it")
 	}
 	if err := e.Close(ctx); err != nil {
@@ -88,7 +88,7 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	n, err := openNode(nodeConfig{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}}, log)
+	n, err := openNode(nodeConfig{Data: dir, Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if _, ok := n.directory.spec("helper"); !ok {
+	if _, ok := n.catalog.spec("helper"); !ok {
 		t.Error("the directory does not know it")
 	}
 	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute})
@@ -105,7 +105,7 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 	// The registry takes one message at a time: it answers, so the open turn is over.
-	if _, _, err := n.registry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
+	if _, _, err := n.callRegistry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
 		t.Error(err)
 	}
 	if a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute}); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
@@ -114,9 +114,9 @@ func TestAnAgentThatNobodyHeardOfIsThereAfterTheCrash(t *testing.T) {
 }
 
 // What is changed too often for the registry stays what it was; the node serves.
-func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
+func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}}, log)
+	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,11 +127,11 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 		}
 	}()
 	for i := range agents.FormerPerAgentMax + 1 {
-		if _, _, err := n.registry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
+		if _, _, err := n.callRegistry(ctx, agents.OpPut, fmt.Appendf(nil, `{"name":"helper","prompt":"%d"}`, i)); err != nil {
 			t.Fatal(i, err)
 		}
 	}
-	kept, _ := n.directory.spec("helper")
+	kept, _ := n.catalog.spec("helper")
 	read := func(text string) agents.Spec {
 		spec, err := agents.ReadJSON([]byte(text))
 		if err != nil {
@@ -140,24 +140,24 @@ func TestAFileThatChangedTooOftenKeepsNobodyFromServing(t *testing.T) {
 		return spec
 	}
 	files := &agentFiles{Agents: []agentFile{{Path: "helper.toml", Spec: read(`{"name":"helper","prompt":"again"}`)}, {Path: "other.toml", Spec: read(`{"name":"other"}`)}}}
-	if err := n.putFiles(files, log); err != nil {
+	if err := n.putAgentFiles(files, log); err != nil {
 		t.Error(err)
 	}
-	if now, _ := n.directory.spec("helper"); now.Hash() != kept.Hash() {
+	if now, _ := n.catalog.spec("helper"); now.Hash() != kept.Hash() {
 		t.Error("it is another one")
 	}
-	if _, there := n.directory.spec("other"); !there {
+	if _, there := n.catalog.spec("other"); !there {
 		t.Error("the file behind it was not read")
 	}
 }
 
-func TestWhatIsOnlyBusyIsAskedAgain(t *testing.T) {
+func TestRetryBusy(t *testing.T) {
 	for _, c := range []struct {
 		after time.Duration
 		tries int
 	}{{time.Millisecond, 3}, {agents.FormerRetention, 1}, {0, 1}} {
 		tries := 0
-		err := insist(t.Context(), func() error {
+		err := retryBusy(t.Context(), func() error {
 			if tries++; tries == 3 {
 				return nil
 			}
@@ -169,21 +169,21 @@ func TestWhatIsOnlyBusyIsAskedAgain(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := insist(over, func() error { return actor.RefuseBusy(actor.ScopeNode, registryWithin, "much to do") }); err == nil {
+	if err := retryBusy(over, func() error { return actor.RefuseBusy(actor.ScopeNode, registryTimeout, "much to do") }); err == nil {
 		t.Error("it goes on when nobody waits")
 	}
 }
 
 // A node that starts knows whom its runs may ask; its trace names who comes later.
-func TestANodeKnowsWhoIsThere(t *testing.T) {
+func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
-	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Out: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
+	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, Trace: filepath.Join(dir, "trace")}
 	n, err := openNode(config, log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for operation, body := range map[string]string{agents.OpPut: `{"name":"helper"}`, agents.OpRegister: `{"agent_id":"ext","endpoint":"http://127.0.0.1:9"}`} {
-		if _, _, err := n.registry(t.Context(), operation, []byte(body)); err != nil {
+		if _, _, err := n.callRegistry(t.Context(), operation, []byte(body)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -41,5 +41,5 @@ func (c *ReplayCmd) Run(s streams) error {
 		return nil
 	}
 	fmt.Fprintf(out, "seed %d FAILED %v\nhash=%s\n", r.Seed, r.Violation, r.Hash)
-	return exit(failed)
+	return exitCode(exitFailed)
 }

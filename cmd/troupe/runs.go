@@ -27,7 +27,7 @@ type RunsCmd struct {
 
 // RunsListCmd lists runs.
 type RunsListCmd struct {
-	Source
+	SourceFlags
 	Limit int  `default:"20" help:"How many at most (${default})."`
 	JSON  bool `help:"Print JSON."`
 }
@@ -39,20 +39,20 @@ func (RunsListCmd) Help() string {
 
 // Run implements the command.
 func (c *RunsListCmd) Run(s streams) error {
-	return c.look(func(from source) error {
+	return c.withSource(func(from source) error {
 		body, err := from.runs(c.Limit)
 		if err != nil || c.JSON {
-			return printOr(s.out, body, err)
+			return printJSONOrError(s.out, body, err)
 		}
 		var in struct {
-			Runs []runLine `json:"runs"`
+			Runs []runView `json:"runs"`
 		}
 		if err := json.Unmarshal(body, &in); err != nil {
 			return err
 		}
 		w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
 		for _, r := range in.Runs {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Run, r.Created, r.Actor, r.stands())
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.Run, r.Created, r.Actor, r.statusText())
 		}
 		return w.Flush()
 	})
@@ -60,7 +60,7 @@ func (c *RunsListCmd) Run(s streams) error {
 
 // RunsShowCmd shows one run.
 type RunsShowCmd struct {
-	Source
+	SourceFlags
 	ID   string `arg:"" help:"The run."`
 	Tree bool   `help:"With all that it called: depth and time left of each."`
 	JSON bool   `help:"Print JSON."`
@@ -77,12 +77,12 @@ func (c *RunsShowCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	return c.look(func(from source) error {
+	return c.withSource(func(from source) error {
 		body, err := from.run(id)
 		if err != nil || c.JSON {
-			return printOr(s.out, body, err)
+			return printJSONOrError(s.out, body, err)
 		}
-		var r runLine
+		var r runView
 		if err := json.Unmarshal(body, &r); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (c *RunsShowCmd) Run(s streams) error {
 
 // RunsEventsCmd prints a run's events.
 type RunsEventsCmd struct {
-	Source
+	SourceFlags
 	ID     string `arg:"" help:"The run."`
 	After  uint64 `help:"Leave out the events up to this one."`
 	Follow bool   `help:"Wait for more until the run has ended; of a server only."`
@@ -120,9 +120,9 @@ func (c *RunsEventsCmd) Run(s streams) error {
 		if c.Data != "" {
 			return errors.New("nothing more happens in a folder that nobody serves: leave --follow out")
 		}
-		wait = followWait
+		wait = followPollTimeout
 	}
-	return c.look(func(from source) error {
+	return c.withSource(func(from source) error {
 		for after := c.After; ; {
 			page, err := readEvents(from, id, after, wait)
 			if err != nil {
@@ -141,12 +141,12 @@ func (c *RunsEventsCmd) Run(s streams) error {
 	})
 }
 
-// followWait is how long one request waits for news.
-const followWait = 30 * time.Second
+// followPollTimeout is how long one request waits for news.
+const followPollTimeout = 30 * time.Second
 
 // RunsCancelCmd cancels a run.
 type RunsCancelCmd struct {
-	At
+	ServerFlags
 	ID   string `arg:"" help:"The run."`
 	JSON bool   `help:"Print what the server says."`
 }
@@ -164,7 +164,7 @@ func (c *RunsCancelCmd) Run(s streams) error {
 	}
 	_, body, err := c.client().post("/v1/runs/"+id.String()+":cancel", struct{}{})
 	if err != nil || c.JSON {
-		return printOr(s.out, body, err)
+		return printJSONOrError(s.out, body, err)
 	}
 	fmt.Fprintf(s.err, "run %s is cancelled; to see what came of it:\n  troupe runs show %[1]s --tree\n", id)
 	return nil
@@ -172,7 +172,7 @@ func (c *RunsCancelCmd) Run(s streams) error {
 
 // RunsSignalCmd signals a run.
 type RunsSignalCmd struct {
-	At
+	ServerFlags
 	ID      string `arg:"" help:"The run that waits."`
 	Name    string `arg:"" help:"The signal it waits for."`
 	Payload string `arg:"" optional:"" help:"What to tell it."`
@@ -196,13 +196,13 @@ func (c *RunsSignalCmd) Run(s streams) error {
 	}{c.Name, c.Payload}
 	_, body, err := c.client().post("/v1/runs/"+id.String()+":signal", in)
 	if err != nil || c.JSON {
-		return printOr(s.out, body, err)
+		return printJSONOrError(s.out, body, err)
 	}
 	fmt.Fprintf(s.err, "run %s has the signal %s\n", id, c.Name)
 	return nil
 }
 
-func (s Source) look(at func(source) error) error {
+func (s SourceFlags) withSource(at func(source) error) error {
 	from, err := s.open()
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (s Source) look(at func(source) error) error {
 	return err
 }
 
-func printOr(w io.Writer, body []byte, err error) error {
+func printJSONOrError(w io.Writer, body []byte, err error) error {
 	if err != nil {
 		return err
 	}

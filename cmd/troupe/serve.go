@@ -66,7 +66,7 @@ Examples:
 
 // Run implements the command.
 func (c *ServeCmd) Run(s streams) error {
-	out := newLines(s.err)
+	out := newLogWriter(s.err)
 	defer out.close()
 	log := slog.New(slog.NewJSONHandler(out, &slog.HandlerOptions{Level: c.Level})).With("node", c.Node)
 	n, err := c.open(s, log)
@@ -86,22 +86,22 @@ func (c *ServeCmd) Run(s streams) error {
 		return n.stop(c.Grace)
 	case <-n.engine.Done():
 		return errors.Join(n.engine.Err(), n.stop(0))
-	case err := <-n.ended:
+	case err := <-n.served:
 		return errors.Join(err, n.stop(0))
 	}
 }
 
-// serving is a node with a door.
-type serving struct {
+// nodeServer is a node with a door.
+type nodeServer struct {
 	*node
-	url    string
-	door   *gateway.Server
-	ended  chan error // of the door
-	logger *slog.Logger
+	url     string
+	gateway *gateway.Server
+	served  chan error // of the door
+	logger  *slog.Logger
 }
 
 // open reads what the command is told, brings a node to life, and opens its door.
-func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
+func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) {
 	began := time.Now()
 	config, err := readConfig(string(c.Config))
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 		for _, p := range files.Problems {
 			fmt.Fprintln(s.err, p)
 		}
-		if files.Wrong() {
+		if files.HasErrors() {
 			return nil, fmt.Errorf("the agents in %s cannot be served as they are; see also: troupe check %[1]s", c.Agents)
 		}
 	}
@@ -136,59 +136,59 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 	if c.Ready {
 		native = agents.Builtin()
 	}
-	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Out: out, Native: native, Trace: c.Trace}, log)
+	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace}, log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			within, cancel := context.WithTimeout(context.Background(), goodbye)
+			within, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 			defer cancel()
 			err = errors.Join(err, inner.close(within))
 		}
 	}()
-	if err := gateway.CheckListenAddress(c.Listen, inner.directory.keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, inner.catalog.keys.Count()); err != nil {
 		return nil, err
 	}
 	if files != nil {
-		if err := inner.putFiles(files, log); err != nil {
+		if err := inner.putAgentFiles(files, log); err != nil {
 			return nil, err
 		}
 	}
-	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1), logger: log}
-	n.door = gateway.New(n.engine, log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
+	n = &nodeServer{node: inner, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
+	n.gateway = gateway.New(n.engine, log, gateway.Config{Keys: &n.catalog.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
 	}
-	go func() { n.ended <- n.door.Serve(listener) }()
+	go func() { n.served <- n.gateway.Serve(listener) }()
 	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(began).Milliseconds())
 	return n, nil
 }
 
-// goodbye is how long the door may take to close, and then the node.
-const goodbye = 10 * time.Second
+// shutdownTimeout is how long the door may take to close, and then the node.
+const shutdownTimeout = 10 * time.Second
 
 // stop lets clients have their answers, then stops everything from the door down. A
 // client that is not done by then is cut off.
-func (n *serving) stop(grace time.Duration) error {
+func (n *nodeServer) stop(grace time.Duration) error {
 	patience, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	n.door.Drain()
+	n.gateway.Drain()
 	n.engine.Drain(patience)
 	// Whoever has an answer now gets it, and may read once more on its way.
-	last, cancel := context.WithTimeout(context.Background(), goodbye)
+	last, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if err := n.door.Shutdown(last); err != nil {
+	if err := n.gateway.Shutdown(last); err != nil {
 		n.logger.Warn("clients were cut off", "error", err.Error())
 	}
 	_ = os.Remove(filepath.Join(n.dir, serverFile))
-	last, cancel = context.WithTimeout(context.Background(), goodbye)
+	last, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	return n.close(last)
 }
 
-// holder says who has a data folder open, in words that help.
-func holder(dir string, err error) error {
+// inUseError says who has a data folder open, in words that help.
+func inUseError(dir string, err error) error {
 	if err == nil || !strings.Contains(err.Error(), "is in use by") {
 		return err
 	}

@@ -108,7 +108,7 @@ func (c *SimCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
 	if c.Project != "" {
-		return c.project(out, s.err)
+		return c.runProject(out, s.err)
 	}
 	if c.Runs > 0 || c.Budget > 0 {
 		if c.Trace != "" {
@@ -116,7 +116,7 @@ func (c *SimCmd) Run(s streams) error {
 				return err
 			}
 		}
-		return c.many(out, s.err, o)
+		return c.runMany(out, s.err, o)
 	}
 	o.Seed = randomSeed()
 	if c.Seed != nil {
@@ -126,12 +126,12 @@ func (c *SimCmd) Run(s streams) error {
 	} else {
 		fmt.Fprintf(out, "seed %d\n", o.Seed)
 	}
-	return c.one(out, s.err, o)
+	return c.runOne(out, s.err, o)
 }
 
-// one runs a seed and shows it. The canonical log has standard output for
+// runOne runs a seed and shows it. The canonical log has standard output for
 // itself; the last line then goes to standard error.
-func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
+func (c *SimCmd) runOne(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	end := io.Writer(out)
 	shown := o
 	if c.Events {
@@ -143,12 +143,12 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		shown.Page = sim.NewPage()
 	}
 	world := sim.RunSeed
-	if c.real() {
+	if c.usesRealBackends() {
 		again := o
-		again.Backends = c.parts()
+		again.Backends = c.backends()
 		world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
 	}
-	r, err := traced(c.Trace, shown, world)
+	r, err := runTraced(c.Trace, shown, world)
 	if err != nil {
 		return err
 	}
@@ -163,11 +163,11 @@ func (c *SimCmd) one(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	fmt.Fprint(end, r.Plan)
 	if r.Violation != nil {
-		return c.failed(end, talk, o, r)
+		return c.reportFailure(end, talk, o, r)
 	}
 	if n := r.Stats.Undecided; n > 0 {
 		fmt.Fprintf(end, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)
 	return nil
@@ -182,16 +182,16 @@ func writePage(path string, page *sim.Page, r sim.Result) error {
 	return errors.Join(page.WriteTo(out, r), out.Flush(), f.Close())
 }
 
-// real tells whether real parts were asked for.
-func (c *SimCmd) real() bool { return c.Store != "memory" || c.Engine != "direct" }
+// usesRealBackends tells whether real parts were asked for.
+func (c *SimCmd) usesRealBackends() bool { return c.Store != "memory" || c.Engine != "direct" }
 
-// parts are those.
-func (c *SimCmd) parts() (p sim.Backends) {
+// backends are those.
+func (c *SimCmd) backends() (p sim.Backends) {
 	if c.Store == "pebble" {
 		p.Store = func() (sim.CrashableStore, error) { return disk.OpenCrashableStore() }
 	}
 	if c.Engine == "proto" {
-		p.Engine = func() (sim.Engine, error) { return protoDrive{engine.NewStepper()}, nil }
+		p.Engine = func() (sim.Engine, error) { return stepperEngine{engine.NewStepper()}, nil }
 	}
 	return p
 }
@@ -202,15 +202,15 @@ const (
 	coverageRuns = 1000
 )
 
-// failed tells of a failure, and leaves all that is known of it. A person is
+// reportFailure tells of a failure, and leaves all that is known of it. A person is
 // shown how the story gets shorter.
-func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error {
+func (c *SimCmd) reportFailure(out, talk io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Violation)
 	if b, ok := out.(*bufio.Writer); ok { // what comes now takes its time
 		b.Flush()
 	}
 	if r.Violation.Spec == traceWritten {
-		return exit(failed) // which is no world's fault
+		return exitCode(exitFailed) // which is no world's fault
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
 	if isTerminal(talk) {
@@ -222,24 +222,24 @@ func (c *SimCmd) failed(out, talk io.Writer, o sim.Options, r sim.Result) error 
 		return err
 	}
 	if r.Violation.Spec == sim.Deterministic {
-		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.command(r.Seed))
-		return exit(failed)
+		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.rerunCommand(r.Seed))
+		return exitCode(exitFailed)
 	}
 	if small.Violation != nil {
 		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Violation)
 	}
 	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
-	return exit(failed)
+	return exitCode(exitFailed)
 }
 
-// command is the line that runs a seed again as it was run.
-func (c *SimCmd) command(seed uint64) string {
+// rerunCommand is the line that runs a seed again as it was run.
+func (c *SimCmd) rerunCommand(seed uint64) string {
 	words := []string{"troupe sim"}
 	if c.Project != "" {
 		words = append(words, "--project", c.Project)
 	}
 	words = append(words, "--seed", fmt.Sprint(seed))
-	if !c.real() && c.Project == "" {
+	if !c.usesRealBackends() && c.Project == "" {
 		words = append(words, "--runs 1 --twice 100")
 	}
 	for _, flag := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-func simulate(t *testing.T, args ...string) (out, talk string) {
+func runSim(t *testing.T, args ...string) (out, talk string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	if code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&o, &e}); code != 0 {
@@ -26,7 +26,7 @@ func simulate(t *testing.T, args ...string) (out, talk string) {
 
 var lastLine = regexp.MustCompile(`seed \d+ ok steps=\d+ calls=\d+ faults=\d+ hash=([0-9a-f]{64})\n$`)
 
-func hashOf(t *testing.T, text string) string {
+func parseHash(t *testing.T, text string) string {
 	t.Helper()
 	m := lastLine.FindStringSubmatch(text)
 	if m == nil {
@@ -35,33 +35,33 @@ func hashOf(t *testing.T, text string) string {
 	return m[1]
 }
 
-func TestSimOneSeedOneHash(t *testing.T) {
-	columns, _ := simulate(t, "--seed", "7")
-	hash := hashOf(t, columns)
-	if events, talk := simulate(t, "--seed", "7", "--events"); hashOf(t, talk) != hash {
+func TestSimSeedDeterminesHash(t *testing.T) {
+	columns, _ := runSim(t, "--seed", "7")
+	hash := parseHash(t, columns)
+	if events, talk := runSim(t, "--seed", "7", "--events"); parseHash(t, talk) != hash {
 		t.Errorf("seed 7 in columns has the hash %s, as events %s", hash, talk)
 	} else if again, err := sim.HashLog(strings.NewReader(events)); err != nil || again != hash {
 		t.Errorf("the events hash to %s (%v), the last line says %s", again, err, hash)
 	}
-	if other, _ := simulate(t, "--seed", "8"); hashOf(t, other) == hash {
+	if other, _ := runSim(t, "--seed", "8"); parseHash(t, other) == hash {
 		t.Error("seeds 7 and 8 have one hash")
 	}
 	t.Setenv("SEED", "7")
-	if env, _ := simulate(t); hashOf(t, env) != hash {
+	if env, _ := runSim(t); parseHash(t, env) != hash {
 		t.Error("SEED=7 in the environment is another world")
 	}
 }
 
-func TestSimDrawsASeedAndSaysWhich(t *testing.T) {
+func TestSimPrintsRandomSeed(t *testing.T) {
 	t.Setenv("SEED", "")
 	os.Unsetenv("SEED")
-	out, _ := simulate(t)
+	out, _ := runSim(t)
 	first, _, _ := strings.Cut(out, "\n")
 	seed, ok := strings.CutPrefix(first, "seed ")
 	if !ok || !strings.Contains(out, "\n"+first+" ok ") {
 		t.Fatalf("the first line is %q, the last %q", first, out[max(0, len(out)-200):])
 	}
-	if again, _ := simulate(t, "--seed", seed); hashOf(t, again) != hashOf(t, out) {
+	if again, _ := runSim(t, "--seed", seed); parseHash(t, again) != parseHash(t, out) {
 		t.Errorf("seed %s, drawn and given, has two hashes", seed)
 	}
 }
@@ -69,15 +69,15 @@ func TestSimDrawsASeedAndSaysWhich(t *testing.T) {
 // The imagined disk and Pebble give one history, crashes and all.
 func TestSimWritesHashesBySeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hashes")
-	simulate(t, "--seed", "6", "--runs", "3", "--hashes", path)
+	runSim(t, "--seed", "6", "--runs", "3", "--hashes", path)
 	list, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := ""
 	for _, seed := range []string{"6", "7", "8"} {
-		out, _ := simulate(t, "--seed", seed)
-		want += seed + " " + hashOf(t, out) + "\n"
+		out, _ := runSim(t, "--seed", seed)
+		want += seed + " " + parseHash(t, out) + "\n"
 	}
 	if string(list) != want {
 		t.Errorf("--hashes: got\n%swant\n%s", list, want)
@@ -89,14 +89,14 @@ func TestSimWritesHashesBySeed(t *testing.T) {
 }
 
 func TestSimStoresAgree(t *testing.T) {
-	out, _ := simulate(t, "--runs", "8", "--store", "pebble")
+	out, _ := runSim(t, "--runs", "8", "--store", "pebble")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {
 		t.Error(out)
 	}
 }
 
-func TestSimFaultsByHand(t *testing.T) {
-	out, _ := simulate(t, "--runs", "4", "--faults", "none", "--fault", "NetworkDelay:0.5")
+func TestSimFaultFlag(t *testing.T) {
+	out, _ := runSim(t, "--runs", "4", "--faults", "none", "--fault", "NetworkDelay:0.5")
 	for _, line := range strings.Split(out, "\n") {
 		words := strings.Fields(line)
 		if len(words) == 3 && words[0] == "fault" && (words[1] == "NetworkDelay") == (words[2] == "0") {
@@ -104,7 +104,7 @@ func TestSimFaultsByHand(t *testing.T) {
 		}
 	}
 	var o, e bytes.Buffer
-	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code != usage || !strings.Contains(e.String(), "kind:probability") {
+	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "kind:probability") {
 		t.Errorf("a fault without probability: code %d, %s", code, e.String())
 	}
 }
@@ -112,22 +112,22 @@ func TestSimFaultsByHand(t *testing.T) {
 // Cells that the world steps itself, and cells behind a node's mailboxes and
 // supervision, give one history, panics and all.
 func TestSimEnginesAgree(t *testing.T) {
-	out, _ := simulate(t, "--runs", "8", "--engine", "proto")
+	out, _ := runSim(t, "--runs", "8", "--engine", "proto")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") {
 		t.Error(out)
 	}
 	if m := regexp.MustCompile(`point +cell restarted +(\d+)`).FindStringSubmatch(out); m == nil || m[1] == "0" {
 		t.Errorf("no cell fell:\n%s", out)
 	}
-	one, _ := simulate(t, "--seed", "7", "--engine", "proto")
-	if direct, _ := simulate(t, "--seed", "7"); hashOf(t, one) != hashOf(t, direct) {
+	one, _ := runSim(t, "--seed", "7", "--engine", "proto")
+	if direct, _ := runSim(t, "--seed", "7"); parseHash(t, one) != parseHash(t, direct) {
 		t.Error("seed 7 has two hashes")
 	}
 }
 
 // A budget ends a run that has no number of seeds, and what it came to is told.
-func TestSimFitsIntoABudget(t *testing.T) {
-	out, _ := simulate(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
+func TestSimBudget(t *testing.T) {
+	out, _ := runSim(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
 	m := regexp.MustCompile(`(\d+) steps of (\d+) seeds, 0 of them twice, in ([0-9.]+) s: .* simulated each second`).FindStringSubmatch(out)
 	if m == nil || m[1] == "0" || m[2] == "0" {
 		t.Fatalf("no seed, or nothing of how fast they were:\n%s", out)
@@ -135,49 +135,49 @@ func TestSimFitsIntoABudget(t *testing.T) {
 	if !regexp.MustCompile(`\d+ steps/s on each of \d+ cores, all specs on; the floor of 300000 is (met|missed)`).MatchString(out) {
 		t.Error(out)
 	}
-	if once, _ := simulate(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
+	if once, _ := runSim(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
 		t.Errorf("of seeds 100 and 101 one in a hundred is run twice:\n%s", once)
 	}
 	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
 		var o, e bytes.Buffer
-		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != usage || !strings.Contains(e.String(), "want") {
+		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "want") {
 			t.Errorf("troupe sim %v: code %d, %s", args, code, e.String())
 		}
 	}
 }
 
 // The line that runs a seed again has the flags it was run with.
-func TestTheCommandToRunASeedAgain(t *testing.T) {
+func TestRerunCommand(t *testing.T) {
 	for want, c := range map[string]SimCmd{
 		"troupe sim --seed 7 --runs 1 --twice 100":                       {},
 		"troupe sim --seed 7 --store pebble --faults none":               {Store: "pebble", Faults: "none"},
 		"troupe sim --project x --seed 7 --strategy uniform --fault a:1": {Project: "x", Strategy: "uniform", Fault: []string{"a:1"}},
 	} {
 		c.Store, c.Engine, c.Faults, c.Strategy = cmp.Or(c.Store, "memory"), cmp.Or(c.Engine, "direct"), cmp.Or(c.Faults, "drawn"), cmp.Or(c.Strategy, "drawn")
-		if got := c.command(7); got != want {
+		if got := c.rerunCommand(7); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }
 
 // Two runs that differ leave a folder, and the command that runs both again.
-func TestWhoDiffersIsToldHowToSeeItAgain(t *testing.T) {
+func TestNondeterminismPrintsRerunCommand(t *testing.T) {
 	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
 	var out, talk bytes.Buffer
 	o := sim.Options{Seed: 2, Faultless: true}
-	err := c.failed(&out, &talk, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
+	err := c.reportFailure(&out, &talk, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
 	dir := filepath.Join(c.Dir, "seed-2")
 	if err == nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	out.Reset()
-	if code := run([]string{"replay", dir}, streams{&out, &talk}); code != failed || !strings.Contains(talk.String(), "two runs of this seed differed") {
+	if code := run([]string{"replay", dir}, streams{&out, &talk}); code != exitFailed || !strings.Contains(talk.String(), "two runs of this seed differed") {
 		t.Errorf("its replay ends with %d: %s%s", code, out.String(), talk.String())
 	}
 }
 
-func TestProgressSaysHowFast(t *testing.T) {
-	s := swarm{runs: 100}
+func TestSeedProgressLine(t *testing.T) {
+	s := seedProgress{runs: 100}
 	for seed := range uint64(10) {
 		s.sum.Add(sim.Result{Seed: seed, Repeated: seed < 5, Stats: sim.Stats{Steps: 1000, Workload: time.Minute}})
 	}
@@ -192,15 +192,15 @@ func TestProgressSaysHowFast(t *testing.T) {
 }
 
 // A file is told once a minute, a line each.
-func TestProgressInAFile(t *testing.T) {
+func TestSeedProgressWithoutTerminal(t *testing.T) {
 	var told bytes.Buffer
-	s := newSwarm(&told, 100, 0)
+	s := newSeedProgress(&told, 100, 0)
 	for after := range 250 {
-		if !s.goesOn(s.begun.Add(time.Duration(after) * time.Second)) {
+		if !s.update(s.start.Add(time.Duration(after) * time.Second)) {
 			t.Fatal("there is no budget, and it ends")
 		}
 	}
-	s.wipe()
+	s.clear()
 	lines := strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")
 	if len(lines) != 4 || strings.ContainsAny(told.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
 		t.Errorf("%q", lines)
@@ -208,8 +208,8 @@ func TestProgressInAFile(t *testing.T) {
 }
 
 // What a night of long worlds has to show is printed, whatever it is.
-func TestSimSaysHowLongLongWorldsAre(t *testing.T) {
-	out, _ := simulate(t, "--long", "--runs", "1", "--seed", "3", "--twice", "0")
+func TestSimLongPrintsTotals(t *testing.T) {
+	out, _ := runSim(t, "--long", "--runs", "1", "--seed", "3", "--twice", "0")
 	m := regexp.MustCompile(`long worlds: (\S+) each on average \(at least 1h0m0s\), (\d+) steps each \(at least 10000\) and \S+ in all; 0 minutes without a client's request, 0 worlds with a tenth`).FindStringSubmatch(out)
 	if m == nil || m[2] == "0" || !strings.HasPrefix(m[1], "1h") {
 		t.Error(out)

@@ -13,8 +13,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// project puts a team of the user's own into imagined worlds.
-func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
+// runProject puts a team of the user's own into imagined worlds.
+func (c *SimCmd) runProject(out *bufio.Writer, talk io.Writer) error {
 	if dir := simulation.AgentsIn(c.Project); dir != "" {
 		files, err := readAgentFiles(dir)
 		if err != nil {
@@ -25,8 +25,8 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 				fmt.Fprintln(talk, p)
 			}
 		}
-		if files.Wrong() {
-			return exit(failed)
+		if files.HasErrors() {
+			return exitCode(exitFailed)
 		}
 	}
 	team, err := simulation.Load(c.Project)
@@ -61,9 +61,9 @@ func (c *SimCmd) project(out *bufio.Writer, talk io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r.Print(out, c.command)
+	r.Print(out, c.rerunCommand)
 	if !r.OK() {
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }

@@ -21,15 +21,15 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 )
 
-// At is where a command looks: at a server, or into a data folder that nobody serves.
-type At struct {
+// ServerFlags is where a command looks: at a server, or into a data folder that nobody serves.
+type ServerFlags struct {
 	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"The server to ask (${default})."`
 	Key    string `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
 }
 
-// Source is At, with the folder as the other possibility.
-type Source struct {
-	At
+// SourceFlags is At, with the folder as the other possibility.
+type SourceFlags struct {
+	ServerFlags
 	Data    string `type:"existingdir" help:"Read this data folder instead, while no server holds it."`
 	Damaged bool   `help:"With --data: read what is left of a folder that troupe doctor finds damaged."`
 }
@@ -42,31 +42,31 @@ type source interface {
 	close() error
 }
 
-func (s Source) open() (source, error) {
+func (s SourceFlags) open() (source, error) {
 	if s.Data == "" {
 		if s.Damaged {
 			return nil, errors.New("--damaged is of a folder: name it with --data")
 		}
-		return s.At.client(), nil
+		return s.ServerFlags.client(), nil
 	}
 	d, err := disk.Open(s.Data, "", disk.Options{ReadOnly: true, Damaged: s.Damaged})
 	if err != nil {
-		return nil, holder(s.Data, err)
+		return nil, inUseError(s.Data, err)
 	}
-	return folder{d, gateway.View{KV: d}}, nil
+	return dataDir{d, gateway.View{KV: d}}, nil
 }
 
-// folder is a store that nobody serves.
-type folder struct {
+// dataDir is a store that nobody serves.
+type dataDir struct {
 	disk *disk.Disk
 	view gateway.View
 }
 
-func (f folder) runs(limit int) ([]byte, error)      { return f.view.Runs(limit) }
-func (f folder) run(id actor.CallID) ([]byte, error) { return f.view.Run(id) }
-func (f folder) close() error                        { return f.disk.Close() }
+func (f dataDir) runs(limit int) ([]byte, error)      { return f.view.Runs(limit) }
+func (f dataDir) run(id actor.CallID) ([]byte, error) { return f.view.Run(id) }
+func (f dataDir) close() error                        { return f.disk.Close() }
 
-func (f folder) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
+func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
 	body, _, err := f.view.Events(id, after, gateway.EventsMax)
 	return body, err
 }
@@ -74,7 +74,7 @@ func (f folder) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, 
 // client speaks with a server.
 type client struct{ server, key string }
 
-func (a At) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
+func (a ServerFlags) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
 
 // authorize shows the server the key, if there is one.
 func (c client) authorize(r *http.Request) {
@@ -106,8 +106,8 @@ func (c client) post(path string, body any) (status int, answer []byte, err erro
 	return c.do(http.MethodPost, path, b)
 }
 
-// answerBytesMax is more than any answer of ours has.
-const answerBytesMax = 64 << 20
+// responseBytesMax is more than any answer of ours has.
+const responseBytesMax = 64 << 20
 
 // do asks the server; an answer that is a problem is an error in its words.
 func (c client) do(method, path string, body []byte) (status int, answer []byte, err error) {
@@ -123,19 +123,19 @@ func (c client) do(method, path string, body []byte) (status int, answer []byte,
 	c.authorize(r)
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return 0, nil, c.unreachable(err)
+		return 0, nil, c.connectionError(err)
 	}
 	defer response.Body.Close()
-	if answer, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax)); err != nil {
-		return 0, nil, c.unreachable(err)
+	if answer, err = io.ReadAll(io.LimitReader(response.Body, responseBytesMax)); err != nil {
+		return 0, nil, c.connectionError(err)
 	}
 	if response.StatusCode >= 400 {
-		return response.StatusCode, answer, problemOf(response.StatusCode, answer)
+		return response.StatusCode, answer, parseProblem(response.StatusCode, answer)
 	}
 	return response.StatusCode, answer, nil
 }
 
-func (c client) unreachable(err error) error {
+func (c client) connectionError(err error) error {
 	var of *url.Error
 	if errors.As(err, &of) {
 		err = of.Err
@@ -164,7 +164,7 @@ func (p *problem) Error() string {
 	return text
 }
 
-func problemOf(status int, body []byte) error {
+func parseProblem(status int, body []byte) error {
 	p := &problem{status: status, body: body}
 	if json.Unmarshal(body, p) != nil || p.Code == "" {
 		return fmt.Errorf("the server answered %d: %.200s", status, body)

@@ -22,8 +22,8 @@ import (
 // reconnectsMax is how often in a row a stream is taken up again that brings nothing.
 const reconnectsMax = 20
 
-// errEnough ends a stream that somebody has seen enough of.
-var errEnough = errors.New("enough")
+// errStopFollowing ends a stream that somebody has seen enough of.
+var errStopFollowing = errors.New("enough")
 
 // follow sends a request whose answer is a stream of a run's events, and hands
 // on each. If the stream breaks off it is taken up again where it was, as long
@@ -41,7 +41,7 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, on
 		switch {
 		case ended && err == nil:
 			return nil
-		case errors.Is(err, errEnough):
+		case errors.Is(err, errStopFollowing):
 			return nil
 		case errors.As(err, &p) || run.IsZero() || ctx.Err() != nil:
 			if err == nil {
@@ -77,15 +77,15 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 	c.authorize(r)
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return wait, c.unreachable(err)
+		return wait, c.connectionError(err)
 	}
 	defer response.Body.Close()
 	if media := response.Header.Get("Content-Type"); response.StatusCode >= 300 || !strings.HasPrefix(media, "text/event-stream") {
-		answer, err := io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+		answer, err := io.ReadAll(io.LimitReader(response.Body, responseBytesMax))
 		if err != nil {
-			return wait, c.unreachable(err)
+			return wait, c.connectionError(err)
 		}
-		return wait, problemOf(response.StatusCode, answer)
+		return wait, parseProblem(response.StatusCode, answer)
 	}
 	parser := upstream.NewParser(upstream.StreamLimits{Line: runs.EventBytesMax, Event: runs.EventBytesMax, Total: 1 << 40})
 	chunk := make([]byte, 32<<10)
@@ -110,46 +110,46 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		case errors.Is(readErr, io.EOF):
 			return wait, nil
 		case readErr != nil:
-			return wait, c.unreachable(readErr)
+			return wait, c.connectionError(readErr)
 		}
 	}
 }
 
-// teller tells a run to who reads along: its text as it comes, and beside it what
+// answerPrinter tells a run to who reads along: its text as it comes, and beside it what
 // goes on meanwhile. What was printed cannot be taken back, so text that does not
 // count any more is followed by a line that says so, and by the text that does.
-type teller struct {
-	said runs.Said
-	open bool // a line of text was begun and not ended
+type answerPrinter struct {
+	answer  runs.Said
+	midLine bool // a line of text was begun and not ended
 }
 
-// tell is what an event adds to the answer, and what is said beside it.
-func (t *teller) tell(e *runs.Event) (text, beside string) {
+// render is what an event adds to the answer, and what is said beside it.
+func (t *answerPrinter) render(e *runs.Event) (text, beside string) {
 	before := ""
 	if e.Type == runs.RunDone {
-		before = t.said.Text()
+		before = t.answer.Text()
 	}
-	stands := t.said.Take(e)
+	stands := t.answer.Take(e)
 	switch e.Type {
 	case runs.AgentStreamDelta:
 		text = e.Text
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
-		text = t.newLine()
+		text = t.endLine()
 	case runs.Attempt:
 		if !stands {
-			text, beside = t.newLine(), "what was said just now does not count: it is said again"
+			text, beside = t.endLine(), "what was said just now does not count: it is said again"
 		}
 	case runs.AgentStateChanged:
 		beside = e.Name + " is at " + e.Text
 	case runs.WaitOpened:
-		text = t.newLine()
+		text = t.endLine()
 		beside = fmt.Sprintf("run %s waits for the signal %s; to go on, say:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
 	case runs.RunPaused:
-		text = t.newLine()
+		text = t.endLine()
 		beside = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
 	case runs.RunDone:
 		if text = strings.TrimPrefix(e.Text, before); !stands {
-			text = t.newLine() + e.Text
+			text = t.endLine() + e.Text
 		}
 		text += "\n"
 		for _, w := range e.Warnings {
@@ -157,16 +157,16 @@ func (t *teller) tell(e *runs.Event) (text, beside string) {
 		}
 		beside = strings.TrimSuffix(beside, "\n")
 	case runs.RunFailed, runs.RunCancelled:
-		text = t.newLine()
+		text = t.endLine()
 	}
 	if text != "" {
-		t.open = !strings.HasSuffix(text, "\n")
+		t.midLine = !strings.HasSuffix(text, "\n")
 	}
 	return text, beside
 }
 
-func (t *teller) newLine() string {
-	if t.open {
+func (t *answerPrinter) endLine() string {
+	if t.midLine {
 		return "\n"
 	}
 	return ""

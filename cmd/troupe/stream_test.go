@@ -16,47 +16,47 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// story is the events of one run, numbered and dated.
-func story(events ...runs.Event) []runs.Event {
+// numberEvents is the events of one run, numbered and dated.
+func numberEvents(events ...runs.Event) []runs.Event {
 	for i := range events {
 		events[i].Run, events[i].Seq, events[i].At = actor.NewCallID(1, 1, 1), uint64(i+1), actor.Time(i+1)
 	}
 	return events
 }
 
-func asked(step uint32) runs.Event {
+func llmCallStarted(step uint32) runs.Event {
 	return runs.Event{Type: runs.LLMCallStarted, Name: "scripted", Step: step, Left: time.Second, Text: "x"}
 }
 
-func piece(step uint32, text string) runs.Event {
+func streamDelta(step uint32, text string) runs.Event {
 	return runs.Event{Type: runs.AgentStreamDelta, Step: step, Text: text}
 }
 
-func done(text string, warnings ...string) runs.Event {
+func runDone(text string, warnings ...string) runs.Event {
 	return runs.Event{Type: runs.RunDone, Status: actor.Succeeded, Text: text, Warnings: warnings}
 }
 
-func TestAnAnswerIsToldAsItComes(t *testing.T) {
+func TestAnswerPrinter(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		events       []runs.Event
 		text, beside string
 	}{
-		{"whole", story(asked(1), piece(1, "He"), piece(1, "llo"), done("Hello")), "Hello\n", ""},
-		{"nothing came before the end", story(done("Hello", "half of it")), "Hello\n", "warning: half of it"},
-		{"an answer after tools", story(asked(1), piece(1, "I ask."), asked(3), piece(3, "Done."), done("Done.")), "I ask.\nDone.\n", ""},
-		{"a try that came to nothing", story(asked(1), piece(1, "He"), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1, Discards: 1}, piece(1, "Hello"), done("Hello")),
+		{"whole", numberEvents(llmCallStarted(1), streamDelta(1, "He"), streamDelta(1, "llo"), runDone("Hello")), "Hello\n", ""},
+		{"nothing came before the end", numberEvents(runDone("Hello", "half of it")), "Hello\n", "warning: half of it"},
+		{"an answer after tools", numberEvents(llmCallStarted(1), streamDelta(1, "I ask."), llmCallStarted(3), streamDelta(3, "Done."), runDone("Done.")), "I ask.\nDone.\n", ""},
+		{"a try that came to nothing", numberEvents(llmCallStarted(1), streamDelta(1, "He"), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1, Discards: 1}, streamDelta(1, "Hello"), runDone("Hello")),
 			"He\nHello\n", "what was said just now does not count: it is said again"},
-		{"a try of which nothing was shown", story(asked(1), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1}, piece(1, "Hello"), done("Hello")), "Hello\n", ""},
-		{"the end knows more", story(asked(1), piece(1, "Hel"), done("Hello")), "Hello\n", ""},
-		{"the end knows better", story(asked(1), piece(1, "Hel"), done("Good day")), "Hel\nGood day\n", ""},
-		{"refused", story(asked(1), piece(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
-		{"waits", story(piece(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to go on, say:"},
+		{"a try of which nothing was shown", numberEvents(llmCallStarted(1), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1}, streamDelta(1, "Hello"), runDone("Hello")), "Hello\n", ""},
+		{"the end knows more", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Hello")), "Hello\n", ""},
+		{"the end knows better", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Good day")), "Hel\nGood day\n", ""},
+		{"refused", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
+		{"waits", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to go on, say:"},
 	} {
-		var teller teller
+		var teller answerPrinter
 		var text, beside strings.Builder
 		for i := range c.events {
-			a, b := teller.tell(&c.events[i])
+			a, b := teller.render(&c.events[i])
 			text.WriteString(a)
 			beside.WriteString(b)
 		}
@@ -66,8 +66,8 @@ func TestAnAnswerIsToldAsItComes(t *testing.T) {
 	}
 }
 
-// broken is a server whose streams break off after so many events, but for the last.
-func broken(t *testing.T, events []runs.Event, after int, heads *[]string) *httptest.Server {
+// newBreakingServer is a server whose streams break off after so many events, but for the last.
+func newBreakingServer(t *testing.T, events []runs.Event, after int, heads *[]string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*heads = append(*heads, r.Method+" "+r.URL.Path+" "+r.Header.Get("Last-Event-ID")+r.Header.Get("Authorization"))
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -81,11 +81,11 @@ func broken(t *testing.T, events []runs.Event, after int, heads *[]string) *http
 	return s
 }
 
-func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
-	events := story(asked(1), piece(1, "He"), piece(1, "llo"), done("Hello"))
+func TestStreamResumesAfterDisconnect(t *testing.T) {
+	events := numberEvents(llmCallStarted(1), streamDelta(1, "He"), streamDelta(1, "llo"), runDone("Hello"))
 	for after := 1; after <= len(events); after++ {
 		var heads []string
-		s := broken(t, events, after, &heads)
+		s := newBreakingServer(t, events, after, &heads)
 		var out, talk bytes.Buffer
 		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &talk})
 		if code != 0 || out.String() != "Hello\n" || talk.Len() > 0 {
@@ -101,22 +101,22 @@ func TestAStreamIsTakenUpWhereItBrokeOff(t *testing.T) {
 	}
 }
 
-func TestAStreamThatBringsNothingMoreIsGivenUp(t *testing.T) {
+func TestStreamGivesUpWithoutProgress(t *testing.T) {
 	var heads []string
-	s := broken(t, story(asked(1), piece(1, "He")), 1, &heads)
+	s := newBreakingServer(t, numberEvents(llmCallStarted(1), streamDelta(1, "He")), 1, &heads)
 	var out, talk bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != failed || !strings.Contains(talk.String(), "--follow --after 2") || len(heads) < reconnectsMax {
+	if code != exitFailed || !strings.Contains(talk.String(), "--follow --after 2") || len(heads) < reconnectsMax {
 		t.Errorf("code %d, talk %q after %d requests", code, talk.String(), len(heads))
 	}
 }
 
-func TestAStreamOfAFailureIsOne(t *testing.T) {
+func TestStreamOfFailedRun(t *testing.T) {
 	var heads []string
-	s := broken(t, story(asked(1), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Budget, "spent")}), 9, &heads)
+	s := newBreakingServer(t, numberEvents(llmCallStarted(1), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Budget, "spent")}), 9, &heads)
 	var out, talk bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != failed || !strings.Contains(talk.String(), "budget_exceeded: spent (see: troupe runs show ") {
+	if code != exitFailed || !strings.Contains(talk.String(), "budget_exceeded: spent (see: troupe runs show ") {
 		t.Errorf("code %d, talk %q", code, talk.String())
 	}
 	out.Reset()
@@ -126,7 +126,7 @@ func TestAStreamOfAFailureIsOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoStreamIsTold(t *testing.T) {
+func TestStreamProblemResponse(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(404)
@@ -135,7 +135,7 @@ func TestWhatIsNoStreamIsTold(t *testing.T) {
 	defer s.Close()
 	var out, talk bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != failed || !strings.Contains(talk.String(), "agent_not_found: no agent is named helper") {
+	if code != exitFailed || !strings.Contains(talk.String(), "agent_not_found: no agent is named helper") {
 		t.Errorf("code %d, talk %q", code, talk.String())
 	}
 }

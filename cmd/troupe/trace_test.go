@@ -16,16 +16,16 @@ import (
 	"github.com/troupe-run/troupe/history"
 )
 
-func TestATraceSaysWhatItLost(t *testing.T) {
+func TestTraceCountsLostEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.ndjson")
 	var said bytes.Buffer
 	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.NewTextHandler(&said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tell := trace.teller()
+	tell := trace.recorder()
 	tell([]history.Event{{Kind: history.Sync, At: 1}})
-	tell(make([]history.Event, traceWaiting)) // more than may wait, whenever the first is written
+	tell(make([]history.Event, tracePendingMax)) // more than may wait, whenever the first is written
 	tell([]history.Event{{Kind: history.Sync, At: 2}})
 	if err := trace.Close(); err != nil {
 		t.Fatal(err)
@@ -50,20 +50,20 @@ func TestATraceSaysWhatItLost(t *testing.T) {
 		}
 		missing += lost.Lost
 	}
-	if told := len(lines) - 2; missing == 0 && told < traceWaiting || missing > 0 && !strings.Contains(said.String(), "not whole") {
+	if told := len(lines) - 2; missing == 0 && told < tracePendingMax || missing > 0 && !strings.Contains(said.String(), "not whole") {
 		t.Errorf("%d lines, %d missing, and it says %s", len(lines), missing, &said)
 	}
 }
 
-func TestATraceNamesWhoComesLater(t *testing.T) {
+func TestTraceNamesLaterAgents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.ndjson")
 	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	trace.name([]actor.Definition{{Name: "cleo"}, {Name: "ana"}, {Name: "bob", Turns: actor.Interleaved}})
-	trace.name([]actor.Definition{{Name: "cleo"}, {Name: "ana"}})
-	trace.teller()([]history.Event{{Kind: history.Sync, At: 1}})
+	trace.addAgents([]actor.Definition{{Name: "cleo"}, {Name: "ana"}, {Name: "bob", Turns: actor.Interleaved}})
+	trace.addAgents([]actor.Definition{{Name: "cleo"}, {Name: "ana"}})
+	trace.recorder()([]history.Event{{Kind: history.Sync, At: 1}})
 	if err := trace.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +76,9 @@ func TestATraceNamesWhoComesLater(t *testing.T) {
 	}
 }
 
-func TestNobodyIsToldWithoutATrace(t *testing.T) {
+func TestNilTraceHasNoRecorder(t *testing.T) {
 	var none *traceFile
-	if none.teller() != nil || none.Close() != nil {
+	if none.recorder() != nil || none.Close() != nil {
 		t.Error("a trace that is none tells something")
 	}
 }

@@ -22,12 +22,12 @@ const (
 )
 
 const (
-	// Links is how many calls a chain is long.
-	Links = 4
+	// ChainLength is how many calls a chain is long.
+	ChainLength = 4
 	// FanWidth is how many agents a fan asks at once.
 	FanWidth = 8
-	// SlowTurn is how long a slow agent takes for one message.
-	SlowTurn = time.Second
+	// SlowDuration is how long a slow agent takes for one message.
+	SlowDuration = time.Second
 )
 
 // Agent is the name under which a workload is asked.
@@ -57,31 +57,31 @@ func Agents() (all []actor.Definition) {
 			}
 			return Workload(fmt.Sprintf("link-%d", n))
 		}
-		add(Noop, steps(func(b actor.Begin, _ []actor.Answer) actor.Action { return actor.Complete(b.Call.Parts) }))
-		for n := range Links {
+		add(Noop, behavior(func(b actor.Begin, _ []actor.Answer) actor.Action { return actor.Complete(b.Call.Parts) }))
+		for n := range ChainLength {
 			next := link(n + 1)
-			if n == Links-1 {
+			if n == ChainLength-1 {
 				next = Noop
 			}
-			add(link(n), asking(actor.Ask{Kind: actor.AskCall, Name: next.Agent(durable)}))
+			add(link(n), forward(actor.Ask{Kind: actor.AskCall, Name: next.Agent(durable)}))
 		}
 		leaves := make([]actor.Ask, FanWidth)
 		for i := range leaves {
 			leaves[i] = actor.Ask{Kind: actor.AskCall, Name: fmt.Sprintf("%s/leaf-%d", Noop.Agent(durable), i)}
 		}
-		add(Fan, asking(leaves...))
-		add(Slow, asking(actor.Ask{Kind: actor.AskSleep, Timeout: SlowTurn}))
+		add(Fan, forward(leaves...))
+		add(Slow, forward(actor.Ask{Kind: actor.AskSleep, Timeout: SlowDuration}))
 	}
 	return all
 }
 
-// steps is a behavior whose turns are a function of what came of their last asks.
-type steps func(b actor.Begin, answers []actor.Answer) actor.Action
+// behavior is a behavior whose turns are a function of what came of their last asks.
+type behavior func(b actor.Begin, answers []actor.Answer) actor.Action
 
-func (s steps) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
+func (s behavior) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
 
 type turn struct {
-	next  steps
+	next  behavior
 	begin actor.Begin
 }
 
@@ -91,9 +91,9 @@ func (t *turn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (t *turn) Stop() {}
 
-// asking passes its message on, and answers when all it asked have, with the
+// forward passes its message on, and answers when all it asked have, with the
 // first refusal if there is one.
-func asking(asks ...actor.Ask) steps {
+func forward(asks ...actor.Ask) behavior {
 	return func(b actor.Begin, answers []actor.Answer) actor.Action {
 		if answers == nil {
 			out := make([]actor.Ask, len(asks))

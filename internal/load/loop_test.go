@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// server is a target that does as a function says; calls are numbered.
-type server struct {
-	mu    sync.Mutex
-	count int
-	do    func(n int) Answer
+// fakeTarget is a target that does as a function says; calls are numbered.
+type fakeTarget struct {
+	mu      sync.Mutex
+	count   int
+	respond func(n int) Outcome
 }
 
-func (s *server) Caller(int) (Caller, error) { return s, nil }
-func (s *server) Close()                     {}
+func (s *fakeTarget) Caller(int) (Caller, error) { return s, nil }
+func (s *fakeTarget) Close()                     {}
 
-func (s *server) Call() Answer {
+func (s *fakeTarget) Call() Outcome {
 	s.mu.Lock()
 	s.count++
 	n := s.count
 	s.mu.Unlock()
-	return s.do(n)
+	return s.respond(n)
 }
 
-// run runs a loop by an imagined clock.
-func run(t *testing.T, loop func(context.Context) (Result, error)) (r Result) {
+// runLoop runs a loop by an imagined clock.
+func runLoop(t *testing.T, loop func(context.Context) (Result, error)) (r Result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var err error
@@ -43,15 +43,15 @@ func run(t *testing.T, loop func(context.Context) (Result, error)) (r Result) {
 	return r
 }
 
-func TestAPauseShowsInTheTimesOfAllThatArriveMeanwhile(t *testing.T) {
-	s := &server{do: func(n int) Answer {
+func TestOpenLoopLatencyIncludesPauses(t *testing.T) {
+	s := &fakeTarget{respond: func(n int) Outcome {
 		if n == 1000 {
-			rest(context.Background(), 90*time.Millisecond)
+			sleep(context.Background(), 90*time.Millisecond)
 		}
-		return Answer{}
+		return Outcome{}
 	}}
-	r := run(t, func(ctx context.Context) (Result, error) {
-		return Open{Rate: 1000, For: 3 * time.Second, Callers: 1}.Run(ctx, s)
+	r := runLoop(t, func(ctx context.Context) (Result, error) {
+		return OpenLoop{Rate: 1000, For: 3 * time.Second, Callers: 1}.Run(ctx, s)
 	})
 	if r.Done != 3000 || r.Unsent != 0 {
 		t.Fatalf("%d done, %d not sent: want 3000 and none", r.Done, r.Unsent)
@@ -65,10 +65,10 @@ func TestAPauseShowsInTheTimesOfAllThatArriveMeanwhile(t *testing.T) {
 	}
 }
 
-func TestWhatNoCallerIsFreeForIsCounted(t *testing.T) {
-	s := &server{do: func(int) Answer { rest(context.Background(), 10*time.Millisecond); return Answer{} }}
-	r := run(t, func(ctx context.Context) (Result, error) {
-		return Open{Rate: 1000, For: 2 * time.Second, Callers: 2}.Run(ctx, s)
+func TestOpenLoopCountsUnsentCalls(t *testing.T) {
+	s := &fakeTarget{respond: func(int) Outcome { sleep(context.Background(), 10*time.Millisecond); return Outcome{} }}
+	r := runLoop(t, func(ctx context.Context) (Result, error) {
+		return OpenLoop{Rate: 1000, For: 2 * time.Second, Callers: 2}.Run(ctx, s)
 	})
 	if all := r.Done + r.Late + r.Unsent; all != 2000 {
 		t.Errorf("%d of 2000 are accounted for: %+v", all, r)
@@ -76,27 +76,27 @@ func TestWhatNoCallerIsFreeForIsCounted(t *testing.T) {
 	if r.Done < 390 || r.Done > 400 {
 		t.Errorf("%d done: two callers can do 400", r.Done)
 	}
-	if r.Lag.Max > Patience+time.Millisecond {
+	if r.Lag.Max > LatenessMaxDefault+time.Millisecond {
 		t.Errorf("one was sent %v late", r.Lag.Max)
 	}
 }
 
-func TestWhoIsRefusedComesBackAsTold(t *testing.T) {
+func TestRetryHonoursRetryAfter(t *testing.T) {
 	tries := map[int]time.Time{}
-	s := &server{}
-	s.do = func(n int) Answer { // each arrival is refused once
+	s := &fakeTarget{}
+	s.respond = func(n int) Outcome { // each arrival is refused once
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		tries[n] = time.Now()
 		if n <= 10 {
-			return Answer{Code: "agent_busy", Scope: "node", After: time.Second}
+			return Outcome{Code: "agent_busy", Scope: "node", RetryAfter: time.Second}
 		}
-		return Answer{}
+		return Outcome{}
 	}
-	r := run(t, func(ctx context.Context) (Result, error) {
-		return Open{Rate: 10, For: 3 * time.Second, Callers: 4}.Run(ctx, s)
+	r := runLoop(t, func(ctx context.Context) (Result, error) {
+		return OpenLoop{Rate: 10, For: 3 * time.Second, Callers: 4}.Run(ctx, s)
 	})
-	if r.Again != 10 || r.GivenUp != 0 || r.Waiting != 0 || r.Done != 30 {
+	if r.Retried != 10 || r.GivenUp != 0 || r.Waiting != 0 || r.Done != 30 {
 		t.Fatalf("%+v", r)
 	}
 	if want := []Refused{{"agent_busy", "node", 10}}; !slices.Equal(r.Refusals, want) {
@@ -110,17 +110,17 @@ func TestWhoIsRefusedComesBackAsTold(t *testing.T) {
 func TestTriesAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		title       string
-		answer      Answer
+		answer      Outcome
 		sent, given int
 	}{
-		{"busy", Answer{Code: "agent_busy", After: 100 * time.Millisecond}, 3 * 10, 10},
-		{"for good", Answer{Code: "invalid_request"}, 10, 10},
+		{"busy", Outcome{Code: "agent_busy", RetryAfter: 100 * time.Millisecond}, 3 * 10, 10},
+		{"for good", Outcome{Code: "invalid_request"}, 10, 10},
 	} {
-		s := &server{do: func(int) Answer { return c.answer }}
-		r := run(t, func(ctx context.Context) (Result, error) {
-			return Open{Rate: 5, For: 2 * time.Second, Callers: 4, Tries: 3}.Run(ctx, s)
+		s := &fakeTarget{respond: func(int) Outcome { return c.answer }}
+		r := runLoop(t, func(ctx context.Context) (Result, error) {
+			return OpenLoop{Rate: 5, For: 2 * time.Second, Callers: 4, Tries: 3}.Run(ctx, s)
 		})
-		if told := r.Refusal.Max > 0; told != (c.answer.After > 0) {
+		if told := r.Refusal.Max > 0; told != (c.answer.RetryAfter > 0) {
 			t.Errorf("%s: refusals took %+v", c.title, r.Refusal)
 		}
 		// The last arrivals may still wait when the time is over.
@@ -130,16 +130,16 @@ func TestTriesAreBounded(t *testing.T) {
 	}
 }
 
-func TestAClosedLoopWaitsAsItIsTold(t *testing.T) {
-	s := &server{do: func(n int) Answer {
-		rest(context.Background(), 10*time.Millisecond)
+func TestClosedLoopHonoursRetryAfter(t *testing.T) {
+	s := &fakeTarget{respond: func(n int) Outcome {
+		sleep(context.Background(), 10*time.Millisecond)
 		if n%2 == 0 {
-			return Answer{Code: "agent_busy", After: time.Second}
+			return Outcome{Code: "agent_busy", RetryAfter: time.Second}
 		}
-		return Answer{}
+		return Outcome{}
 	}}
-	r := run(t, func(ctx context.Context) (Result, error) {
-		return Closed{Callers: 1, For: 10 * time.Second}.Run(ctx, s)
+	r := runLoop(t, func(ctx context.Context) (Result, error) {
+		return ClosedLoop{Callers: 1, For: 10 * time.Second}.Run(ctx, s)
 	})
 	if r.Done != 10 || r.Refused() != 10 { // 1.02 s for one of each
 		t.Errorf("%d done, %d refused", r.Done, r.Refused())
@@ -149,31 +149,31 @@ func TestAClosedLoopWaitsAsItIsTold(t *testing.T) {
 	}
 }
 
-func TestALoopThatIsInterruptedSaysSo(t *testing.T) {
+func TestLoopReturnsCancellation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	s := &server{do: func(n int) Answer {
+	s := &fakeTarget{respond: func(n int) Outcome {
 		if n == 100 {
 			cancel()
 		}
-		return Answer{}
+		return Outcome{}
 	}}
-	if _, err := (Closed{Callers: 2, For: time.Hour}).Run(ctx, s); !errors.Is(err, context.Canceled) {
+	if _, err := (ClosedLoop{Callers: 2, For: time.Hour}).Run(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("closed: %v", err)
 	}
-	if _, err := (Open{Rate: 1e6, For: time.Hour}).Run(ctx, s); !errors.Is(err, context.Canceled) {
+	if _, err := (OpenLoop{Rate: 1e6, For: time.Hour}).Run(ctx, s); !errors.Is(err, context.Canceled) {
 		t.Errorf("open: %v", err)
 	}
 }
 
-func TestBounds(t *testing.T) {
-	s := &server{do: func(int) Answer { return Answer{} }}
+func TestLoopRejectsOutOfRangeOptions(t *testing.T) {
+	s := &fakeTarget{respond: func(int) Outcome { return Outcome{} }}
 	for _, err := range []error{
-		second(Closed{Callers: 0, For: time.Second}.Run(t.Context(), s)),
-		second(Closed{Callers: CallersMax + 1, For: time.Second}.Run(t.Context(), s)),
-		second(Open{Rate: 0, For: time.Second}.Run(t.Context(), s)),
-		second(Open{Rate: math.Inf(1), For: time.Second}.Run(t.Context(), s)),
-		second(Open{Rate: math.NaN(), For: time.Second}.Run(t.Context(), s)),
-		second(Open{Rate: 1, Callers: CallersMax + 1, For: time.Second}.Run(t.Context(), s)),
+		errorOf(ClosedLoop{Callers: 0, For: time.Second}.Run(t.Context(), s)),
+		errorOf(ClosedLoop{Callers: CallersMax + 1, For: time.Second}.Run(t.Context(), s)),
+		errorOf(OpenLoop{Rate: 0, For: time.Second}.Run(t.Context(), s)),
+		errorOf(OpenLoop{Rate: math.Inf(1), For: time.Second}.Run(t.Context(), s)),
+		errorOf(OpenLoop{Rate: math.NaN(), For: time.Second}.Run(t.Context(), s)),
+		errorOf(OpenLoop{Rate: 1, Callers: CallersMax + 1, For: time.Second}.Run(t.Context(), s)),
 	} {
 		if err == nil {
 			t.Error("want an error")
@@ -181,18 +181,18 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func second(_ Result, err error) error { return err }
+func errorOf(_ Result, err error) error { return err }
 
-func TestBestSecondsAreFound(t *testing.T) {
+func TestPeakRate(t *testing.T) {
 	windows := make([]int, 101) // 10 s, and the instant of the end
 	for i := 20; i < 70; i++ {
 		windows[i] = 7
 	}
 	windows[0], windows[100] = 30, 99
-	if got := best(windows); got != 70 {
+	if got := peakRate(windows); got != 70 {
 		t.Errorf("best %v a second, want 70", got)
 	}
-	if got := best([]int{4, 6, 0}); got != 50 {
+	if got := peakRate([]int{4, 6, 0}); got != 50 {
 		t.Errorf("best of a short loop %v, want 50", got)
 	}
 }
@@ -207,7 +207,7 @@ func TestSlope(t *testing.T) {
 	if resident() == 0 {
 		t.Skip("this system does not say what a process holds")
 	}
-	if m := watchMemory()(); m.Most < m.First || m.Last == 0 {
+	if m := sampleMemory()(); m.Max < m.First || m.Last == 0 {
 		t.Errorf("%+v", m)
 	}
 }

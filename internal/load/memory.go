@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-const memoryEvery = 100 * time.Millisecond
+const memoryInterval = 100 * time.Millisecond
 
 // Memory is what the process held while a loop ran: resident, in bytes.
 type Memory struct {
 	First int64   `json:"first_bytes"`
 	Last  int64   `json:"last_bytes"`
-	Most  int64   `json:"most_bytes"`
+	Max   int64   `json:"most_bytes"`
 	Slope float64 `json:"slope_bytes_per_second"` // of the second half: what it grew by once it was warm
 }
 
-// processor is how much time of the processors this process has had; 0 if nobody says.
-func processor() time.Duration {
+// processorTime is how much time of the processors this process has had; 0 if nobody says.
+func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
@@ -29,14 +29,14 @@ func processor() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// watchMemory looks at the process until what it returns is called. Where no
+// sampleMemory looks at the process until what it returns is called. Where no
 // system says what a process holds, all is 0.
-func watchMemory() (stop func() Memory) {
+func sampleMemory() (stop func() Memory) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	seen := []int64{resident()}
 	go func() {
 		defer close(ended)
-		every := time.NewTicker(memoryEvery)
+		every := time.NewTicker(memoryInterval)
 		defer every.Stop()
 		for {
 			select {
@@ -50,9 +50,9 @@ func watchMemory() (stop func() Memory) {
 	return func() Memory {
 		close(end)
 		<-ended
-		m := Memory{First: seen[0], Last: seen[len(seen)-1], Slope: slope(seen[len(seen)/2:]) / memoryEvery.Seconds()}
+		m := Memory{First: seen[0], Last: seen[len(seen)-1], Slope: slope(seen[len(seen)/2:]) / memoryInterval.Seconds()}
 		for _, n := range seen {
-			m.Most = max(m.Most, n)
+			m.Max = max(m.Max, n)
 		}
 		return m
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// Met is how many floors hold.
-func (r *Report) Met() (met, missed int) {
+// CountFloors is how many floors hold.
+func (r *Report) CountFloors() (met, missed int) {
 	for _, f := range r.Floors {
 		if f.Met {
 			met++
@@ -24,7 +24,7 @@ func (r *Report) Met() (met, missed int) {
 
 // Verdict is the one line that counts.
 func (r *Report) Verdict() string {
-	met, missed := r.Met()
+	met, missed := r.CountFloors()
 	var names []string
 	for _, f := range r.Floors {
 		if !f.Met {
@@ -41,7 +41,7 @@ func (r *Report) Verdict() string {
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	for i := range r.Parts {
-		r.Parts[i].write(&b)
+		r.Parts[i].writeMarkdown(&b)
 	}
 	b.WriteString("### Floors\n\n| what | seen | wanted | |\n|---|---|---|---|\n")
 	for _, f := range r.Floors {
@@ -55,26 +55,26 @@ func (r *Report) Markdown() string {
 	return b.String()
 }
 
-func (p *Part) write(b *strings.Builder) {
-	fmt.Fprintf(b, "### %s\n\nPeak %s/s: the best %v of the closed loops.\n\n", strings.ToUpper(p.Name()[:1])+p.Name()[1:], count(p.Peak), BestOf)
+func (p *Part) writeMarkdown(b *strings.Builder) {
+	fmt.Fprintf(b, "### %s\n\nPeak %s/s: the best %v of the closed loops.\n\n", strings.ToUpper(p.Name()[:1])+p.Name()[1:], formatRate(p.Peak), PeakWindow)
 	b.WriteString(tableHead)
-	all := p.results()
+	all := p.rows()
 	for _, r := range all {
 		b.WriteString(r.row())
 	}
 	b.WriteByte('\n')
 	for _, r := range all {
-		if why := r.reasons(); why != "" {
+		if why := r.refusalText(); why != "" {
 			fmt.Fprintf(b, "- %s: %s.\n", r.Name, why)
 		}
 	}
 	o := p.Overload
 	fmt.Fprintf(b, "- Memory under %d × peak: %s at first, %s at most, %s at last; %+.2f MB/s in the second half.\n\n",
-		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Most), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
+		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Max), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
 }
 
-// results are the rows of the part, in their order.
-func (p *Part) results() (all []*Result) {
+// rows are the rows of the part, in their order.
+func (p *Part) rows() (all []*Result) {
 	for _, list := range [][]Result{p.Sweep, p.Shapes, p.Fractions} {
 		for i := range list {
 			all = append(all, &list[i])
@@ -83,7 +83,7 @@ func (p *Part) results() (all []*Result) {
 	all = append(all, &p.Overload, &p.After)
 	for _, list := range [][]Result{p.Alone, p.Beside} {
 		for i := range list {
-			if list[i].Latency.P99 == median99(list) {
+			if list[i].Latency.P99 == medianP99(list) {
 				all = append(all, &list[i])
 				break
 			}
@@ -119,9 +119,9 @@ func (r *Report) Plots() (throughput, latency svgplot.Chart) {
 // Print writes one result for people.
 func (r *Result) Print(w io.Writer) error {
 	text := tableHead + r.row()
-	if why := r.reasons(); why != "" {
+	if why := r.refusalText(); why != "" {
 		text += "\n" + why + "\n"
 	}
-	_, err := fmt.Fprintf(w, "%smemory %s at first, %s at most, %+.2f MB/s in the second half\n", text, megabytes(r.Memory.First), megabytes(r.Memory.Most), r.Memory.Slope/1e6)
+	_, err := fmt.Fprintf(w, "%smemory %s at first, %s at most, %+.2f MB/s in the second half\n", text, megabytes(r.Memory.First), megabytes(r.Memory.Max), r.Memory.Slope/1e6)
 	return err
 }

@@ -26,7 +26,7 @@ type Result struct {
 
 	Refusals []Refused `json:"refusals,omitzero"`
 	Unsent   int       `json:"unsent,omitzero"`   // no caller was free in time
-	Again    int       `json:"again,omitzero"`    // sent once more, as they were told
+	Retried  int       `json:"again,omitzero"`    // sent once more, as they were told
 	GivenUp  int       `json:"given_up,omitzero"` // refused for good
 	Waiting  int       `json:"waiting,omitzero"`  // to be sent once more when the loop was over
 
@@ -63,7 +63,7 @@ const tableHead = `| load | done/s | per s of processor | p50 | p90 | p99 | p99.
 func (r *Result) row() string {
 	refused := "–"
 	if n := r.Refused(); n > 0 {
-		refused = fmt.Sprintf("%.1f %%: %s", 100*float64(n)/float64(r.Sent()), brief(r.Refusal.P99))
+		refused = fmt.Sprintf("%.1f %%: %s", 100*float64(n)/float64(r.Sent()), formatDuration(r.Refusal.P99))
 	}
 	unsent := "–"
 	if r.Unsent > 0 {
@@ -71,14 +71,14 @@ func (r *Result) row() string {
 	}
 	lag := "–"
 	if r.Rate > 0 {
-		lag = brief(r.Lag.P99)
+		lag = formatDuration(r.Lag.P99)
 	}
 	l := r.Latency
-	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, count(r.PerSecond), count(r.PerProcessor()), brief(l.P50), brief(l.P90), brief(l.P99), brief(l.P999), brief(l.Max), lag, refused, unsent)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, formatRate(r.PerSecond), formatRate(r.PerProcessor()), formatDuration(l.P50), formatDuration(l.P90), formatDuration(l.P99), formatDuration(l.P999), formatDuration(l.Max), lag, refused, unsent)
 }
 
-// reasons tells how calls were refused; empty if none was.
-func (r *Result) reasons() string {
+// refusalText tells how calls were refused; empty if none was.
+func (r *Result) refusalText() string {
 	var all []string
 	for _, one := range r.Refusals {
 		name := one.Code
@@ -87,14 +87,14 @@ func (r *Result) reasons() string {
 		}
 		all = append(all, fmt.Sprintf("%s %d", name, one.Count))
 	}
-	if r.Again > 0 || r.GivenUp > 0 {
-		all = append(all, fmt.Sprintf("tried again %d, given up %d, still waiting %d", r.Again, r.GivenUp, r.Waiting))
+	if r.Retried > 0 || r.GivenUp > 0 {
+		all = append(all, fmt.Sprintf("tried again %d, given up %d, still waiting %d", r.Retried, r.GivenUp, r.Waiting))
 	}
 	return strings.Join(all, "; ")
 }
 
-// brief is a time in three digits.
-func brief(d time.Duration) string {
+// formatDuration is a time in three digits.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d >= time.Second:
 		return fmt.Sprintf("%.3g s", d.Seconds())
@@ -105,8 +105,8 @@ func brief(d time.Duration) string {
 	}
 }
 
-// count is a number per second, in thousands where it is large.
-func count(n float64) string {
+// formatRate is a number per second, in thousands where it is large.
+func formatRate(n float64) string {
 	if n >= 10_000 {
 		return fmt.Sprintf("%.1fk", n/1000)
 	}

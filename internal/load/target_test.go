@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestADoorIsAskedAsAClientWould(t *testing.T) {
+func TestGatewayTargetRequests(t *testing.T) {
 	var seen atomic.Pointer[string]
 	var mode atomic.Value
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +34,7 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	d, err := NewDoor(srv.URL, "troupe_k", Ask{Agent: "noop", Timeout: time.Second, Sessions: 2})
+	d, err := NewGatewayTarget(srv.URL, "troupe_k", CallOptions{Agent: "noop", Timeout: time.Second, Sessions: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,13 +45,13 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 	defer c.Close()
 	for _, step := range []struct {
 		mode string
-		want Answer
+		want Outcome
 	}{
-		{"ok", Answer{}},
-		{"busy", Answer{"agent_busy", "node", 3 * time.Second}},
-		{"odd", Answer{Code: "status_418"}},
-		{"break", Answer{Code: Broken, After: 100 * time.Millisecond}},
-		{"ok", Answer{}}, // over a new connection
+		{"ok", Outcome{}},
+		{"busy", Outcome{"agent_busy", "node", 3 * time.Second}},
+		{"odd", Outcome{Code: "status_418"}},
+		{"break", Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}},
+		{"ok", Outcome{}}, // over a new connection
 	} {
 		mode.Store(step.mode)
 		if got := c.Call(); got != step.want {
@@ -63,23 +63,23 @@ func TestADoorIsAskedAsAClientWould(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeAskedIsSaid(t *testing.T) {
+func TestGatewayTargetRejectsInvalidInput(t *testing.T) {
 	for _, c := range []struct{ url, key, agent string }{
 		{"https://x", "", "noop"}, {"x:8283", "", "noop"}, {"http://x/v1", "", "noop"}, {"http://x", "a\r\nb", "noop"}, {"http://x", "", "a b"}, {"http://x", "", ""},
 	} {
-		if _, err := NewDoor(c.url, c.key, Ask{Agent: c.agent}); err == nil {
+		if _, err := NewGatewayTarget(c.url, c.key, CallOptions{Agent: c.agent}); err == nil {
 			t.Errorf("%+v: want an error", c)
 		}
 	}
-	if _, err := callers(&Door{address: "127.0.0.1:1", requests: [][]byte{nil}}, 1); err == nil {
+	if _, err := newCallers(&GatewayTarget{address: "127.0.0.1:1", requests: [][]byte{nil}}, 1); err == nil {
 		t.Error("nobody listens there")
 	}
 }
 
-func TestCallersMeetAllSessions(t *testing.T) {
+func TestSessionOrderCoversAllSessions(t *testing.T) {
 	for n := range 40 {
 		seen := map[int]bool{}
-		turns := newTurns(n, 256)
+		turns := newSessionOrder(n, 256)
 		for range 256 {
 			seen[turns.next()] = true
 		}

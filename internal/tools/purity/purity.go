@@ -34,7 +34,7 @@ const module = "github.com/troupe-run/troupe/"
 
 // packages are the pure ones, with all that lies below them; arch_test.go checks
 // that none is forgotten.
-var packages = map[string]bool{
+var purePackages = map[string]bool{
 	"actor":      true,
 	"dispatcher": true,
 	"history":    true,
@@ -66,27 +66,27 @@ func set(names string) map[string]bool {
 }
 
 const (
-	thread  = "; a world turns the crank: return an Effect, and take its outcome as an Input"
-	inOrder = "; write slices.Sorted(maps.Keys(m)) and range over that"
+	useEffect = "; a world turns the crank: return an Effect, and take its outcome as an Input"
+	sortKeys  = "; write slices.Sorted(maps.Keys(m)) and range over that"
 )
 
 func run(pass *analysis.Pass) (any, error) {
-	if !pure(pass.Pkg.Path()) {
+	if !isPure(pass.Pkg.Path()) {
 		return nil, nil
 	}
 	c := &checker{pass: pass}
 	c.inspect = pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
-	c.inspect.WithStack(nil, c.node)
+	c.inspect.WithStack(nil, c.visit)
 	return nil, nil
 }
 
 // pure tells whether the path is a pure room's or below one. A vet of a test
 // variant has the path "x [x.test]".
-func pure(path string) bool {
+func isPure(path string) bool {
 	path, _, _ = strings.Cut(path, " ")
 	rest, ours := strings.CutPrefix(path, module)
 	room, _, _ := strings.Cut(rest, "/")
-	return ours && packages[strings.TrimSuffix(room, "_test")]
+	return ours && purePackages[strings.TrimSuffix(room, "_test")]
 }
 
 type checker struct {
@@ -94,7 +94,7 @@ type checker struct {
 	inspect *inspector.Inspector
 }
 
-func (c *checker) node(n ast.Node, push bool, stack []ast.Node) (descend bool) {
+func (c *checker) visit(n ast.Node, push bool, stack []ast.Node) (descend bool) {
 	if !push {
 		return true
 	}
@@ -102,40 +102,40 @@ func (c *checker) node(n ast.Node, push bool, stack []ast.Node) (descend bool) {
 	case *ast.File:
 		return !strings.HasSuffix(c.pass.Fset.Position(n.Pos()).Filename, "_test.go")
 	case *ast.GoStmt:
-		c.report(n, "a goroutine below floor 3"+thread)
+		c.report(n, "a goroutine below floor 3"+useEffect)
 	case *ast.SelectStmt:
-		c.report(n, "a select below floor 3"+thread)
+		c.report(n, "a select below floor 3"+useEffect)
 	case *ast.SendStmt:
-		c.report(n, "a send below floor 3"+thread)
+		c.report(n, "a send below floor 3"+useEffect)
 	case *ast.ChanType:
-		c.report(n, "a channel below floor 3"+thread)
+		c.report(n, "a channel below floor 3"+useEffect)
 	case *ast.UnaryExpr:
 		if n.Op == token.ARROW {
-			c.report(n, "a receive below floor 3"+thread)
+			c.report(n, "a receive below floor 3"+useEffect)
 		}
 	case *ast.RangeStmt:
-		c.ranges(n)
+		c.checkRange(n)
 	case *ast.CallExpr:
-		c.call(n, stack)
+		c.checkCall(n, stack)
 	case *ast.Ident:
-		c.use(n)
+		c.checkIdent(n)
 	case *ast.BasicLit:
-		c.literal(n)
+		c.checkLiteral(n)
 	}
 	return true
 }
 
-func (c *checker) ranges(n *ast.RangeStmt) {
-	switch core(c.pass.TypesInfo.TypeOf(n.X)).(type) {
+func (c *checker) checkRange(n *ast.RangeStmt) {
+	switch coreType(c.pass.TypesInfo.TypeOf(n.X)).(type) {
 	case *types.Map:
-		c.report(n, "ranging over a map takes another order each time"+inOrder)
+		c.report(n, "ranging over a map takes another order each time"+sortKeys)
 	case *types.Chan:
-		c.report(n, "a receive below floor 3"+thread)
+		c.report(n, "a receive below floor 3"+useEffect)
 	}
 }
 
 // core is the type under names and type parameters of one shape.
-func core(t types.Type) types.Type {
+func coreType(t types.Type) types.Type {
 	if p, ok := t.(*types.TypeParam); ok {
 		if iface, ok := p.Constraint().Underlying().(*types.Interface); ok && iface.NumEmbeddeds() == 1 {
 			if u, ok := iface.EmbeddedType(0).(*types.Union); ok && u.Len() == 1 {
@@ -149,23 +149,23 @@ func core(t types.Type) types.Type {
 
 // call reports maps.Keys and its like where their order could be seen: anywhere
 // but as the argument of slices.Sorted and its like.
-func (c *checker) call(n *ast.CallExpr, stack []ast.Node) {
-	switch name(typeutil.Callee(c.pass.TypesInfo, n)) {
+func (c *checker) checkCall(n *ast.CallExpr, stack []ast.Node) {
+	switch qualifiedName(typeutil.Callee(c.pass.TypesInfo, n)) {
 	case "maps.Keys", "maps.Values", "maps.All":
 	default:
 		return
 	}
 	if outer, ok := stack[len(stack)-2].(*ast.CallExpr); ok {
-		switch name(typeutil.Callee(c.pass.TypesInfo, outer)) {
+		switch qualifiedName(typeutil.Callee(c.pass.TypesInfo, outer)) {
 		case "slices.Sorted", "slices.SortedFunc", "slices.SortedStableFunc", "maps.Collect", "maps.Insert":
 			return
 		}
 	}
-	c.report(n, "what a map yields comes in another order each time"+inOrder)
+	c.report(n, "what a map yields comes in another order each time"+sortKeys)
 }
 
 // use reports a forbidden function wherever it is named, called or not.
-func (c *checker) use(n *ast.Ident) {
+func (c *checker) checkIdent(n *ast.Ident) {
 	f, ok := c.pass.TypesInfo.Uses[n].(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {
 		return
@@ -182,7 +182,7 @@ func (c *checker) use(n *ast.Ident) {
 }
 
 // literal reports the verb that prints an address.
-func (c *checker) literal(n *ast.BasicLit) {
+func (c *checker) checkLiteral(n *ast.BasicLit) {
 	if n.Kind == token.STRING && strings.Contains(constant.StringVal(constant.MakeFromLiteral(n.Value, n.Kind, 0)), "%p") {
 		c.report(n, "an address differs in each process; print the ID")
 	}
@@ -191,7 +191,7 @@ func (c *checker) literal(n *ast.BasicLit) {
 func (c *checker) report(n ast.Node, sentence string) { c.pass.ReportRangef(n, "%s", sentence) }
 
 // name is "package.Function", or "" for anything else.
-func name(o types.Object) string {
+func qualifiedName(o types.Object) string {
 	f, ok := o.(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {
 		return ""

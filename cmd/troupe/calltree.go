@@ -15,8 +15,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// runLine is a run as GET /v1/runs/{id} tells it, as far as people want to read it.
-type runLine struct {
+// runView is a run as GET /v1/runs/{id} tells it, as far as people want to read it.
+type runView struct {
 	Run     string   `json:"run_id"`
 	Root    string   `json:"root_run_id"`
 	Actor   string   `json:"actor"`
@@ -32,20 +32,20 @@ type runLine struct {
 		Until string `json:"until"`
 	} `json:"waiting_for"`
 	Children []struct {
-		Run    string `json:"child_run_id"`
-		Target string `json:"target"`
-		Left   int64  `json:"time_left_ms"`
-		Error  *told  `json:"error"`
+		Run    string    `json:"child_run_id"`
+		Target string    `json:"target"`
+		Left   int64     `json:"time_left_ms"`
+		Error  *runError `json:"error"`
 	} `json:"children"`
-	Error *told `json:"error"`
+	Error *runError `json:"error"`
 }
 
-type told struct {
+type runError struct {
 	Message string `json:"message"`
 }
 
-// stands says how the run stands, in a few words.
-func (r *runLine) stands() string {
+// statusText says how the run stands, in a few words.
+func (r *runView) statusText() string {
 	s := colour(r.Status)
 	for _, w := range r.Waits {
 		s += fmt.Sprintf(", waits for the signal %s until %s", w.Name, w.Until)
@@ -56,8 +56,8 @@ func (r *runLine) stands() string {
 	return s
 }
 
-func (r *runLine) print(w io.Writer) {
-	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   %s\ncreated  %s\n", r.Run, r.Actor, r.stands(), r.Created)
+func (r *runView) print(w io.Writer) {
+	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   %s\ncreated  %s\n", r.Run, r.Actor, r.statusText(), r.Created)
 	if r.Ended != "" {
 		fmt.Fprintf(w, "ended    %s\n", r.Ended)
 	}
@@ -79,12 +79,12 @@ func printBranch(w io.Writer, from source, id actor.CallID, here, below string) 
 	if err != nil {
 		return err
 	}
-	var r runLine
+	var r runView
 	if err := json.Unmarshal(body, &r); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", here, r.Actor, r.stands(), r.Depth, span(r.Left))
-	if took, ok := between(r.Created, r.Ended); ok {
+	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", here, r.Actor, r.statusText(), r.Depth, formatMillis(r.Left))
+	if took, ok := elapsed(r.Created, r.Ended); ok {
 		line += "  took " + took.Round(100*time.Microsecond).String()
 	}
 	fmt.Fprintf(w, "%s  run %s\n", line, r.Run)
@@ -102,7 +102,7 @@ func printBranch(w io.Writer, from source, id actor.CallID, here, below string) 
 			err = printBranch(w, from, child, below+branch, below+more)
 		}
 		if p, ok := err.(*problem); ok && p.status == 404 || isNotFound(err) {
-			fmt.Fprintf(w, "%s%s%s  on its way  time left %s  run %s\n", below, branch, c.Target, span(c.Left), c.Run)
+			fmt.Fprintf(w, "%s%s%s  on its way  time left %s  run %s\n", below, branch, c.Target, formatMillis(c.Left), c.Run)
 		} else if err != nil {
 			return err
 		}
@@ -116,11 +116,11 @@ func isNotFound(err error) bool {
 	return ok && r.Reason == actor.NotFound
 }
 
-func span(ms int64) string {
+func formatMillis(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond).String()
 }
 
-func between(from, to string) (time.Duration, bool) {
+func elapsed(from, to string) (time.Duration, bool) {
 	a, err := runs.ParseTime(from)
 	b, err2 := runs.ParseTime(to)
 	return b.Sub(a), err == nil && err2 == nil

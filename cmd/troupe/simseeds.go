@@ -20,22 +20,22 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// swarmMemory is when the leavings of many worlds are gathered, for each core.
+// gcMemoryPerCore is when the leavings of many worlds are gathered, for each core.
 // They are short and leave much behind, which is cheaper to do in one go.
-const swarmMemory = 256 << 20
+const gcMemoryPerCore = 256 << 20
 
-// many runs seeds by the number, or as many as fit into a time.
-func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
+// runMany runs seeds by the number, or as many as fit into a time.
+func (c *SimCmd) runMany(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	first := uint64(1)
 	if c.Seed != nil {
 		first = *c.Seed
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(goruntime.GOMAXPROCS(0)) * swarmMemory))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(goruntime.GOMAXPROCS(0)) * gcMemoryPerCore))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // who asks twice means it
-	p := newSwarm(talk, c.Runs, c.Budget)
+	p := newSeedProgress(talk, c.Runs, c.Budget)
 	options := func(seed uint64) sim.Options {
 		o := o
 		o.Seed = seed
@@ -43,12 +43,12 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	run := func(seed uint64) sim.Result {
 		once, again := options(seed), options(seed)
-		once.Unhashed, again.Backends = c.Hashes == "", c.parts()
+		once.Unhashed, again.Backends = c.Hashes == "", c.backends()
 		world := sim.RunSeed
-		if c.comesTwice(seed) {
+		if c.runsTwice(seed) {
 			world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
 		}
-		return tracedOf(c.Trace, once, world)
+		return runTracedSeed(c.Trace, once, world)
 	}
 	seeds := c.Runs
 	if seeds == 0 {
@@ -60,15 +60,15 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		sum.Add(r)
 		fmt.Fprintf(&hashes, "%d %s\n", r.Seed, r.Hash)
 		if r.Violation != nil && len(sum.Failed) <= failuresShown {
-			p.wipe()
-			if err := c.failed(out, talk, options(r.Seed), r); err != nil && !errors.Is(err, exit(failed)) {
+			p.clear()
+			if err := c.reportFailure(out, talk, options(r.Seed), r); err != nil && !errors.Is(err, exitCode(exitFailed)) {
 				fmt.Fprintf(talk, "the folder of seed %d: %v\n", r.Seed, err)
 			}
 			out.Flush()
 		}
-		return p.goesOn(time.Now()) && ctx.Err() == nil
+		return p.update(time.Now()) && ctx.Err() == nil
 	})
-	p.wipe()
+	p.clear()
 	if c.Hashes != "" {
 		if err := os.WriteFile(c.Hashes, hashes.Bytes(), 0o644); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 		missing = append(missing, sum.LongShortfalls()...)
 	}
 	missing = append(missing, sum.Undecided()...)
-	fmt.Fprintln(out, p.result())
+	fmt.Fprintln(out, p.summary())
 	if c.Long {
 		fmt.Fprintln(out, sum.LongTotals())
 	}
@@ -96,61 +96,61 @@ func (c *SimCmd) many(out *bufio.Writer, talk io.Writer, o sim.Options) error {
 	}
 	if len(sum.Failed) > 0 {
 		fmt.Fprintf(out, "%d seeds, %d violations: %s\n", sum.Seeds, len(sum.Failed), sum.FailuresBySpec())
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	fmt.Fprintf(out, "%d seeds ok, 0 violations\n", sum.Seeds)
 	if ctx.Err() != nil {
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	if len(missing) > 0 {
 		fmt.Fprintf(out, "FAILED: %d things that should have been seen were not; they stand above as missing\n", len(missing))
-		return exit(failed)
+		return exitCode(exitFailed)
 	}
 	return nil
 }
 
-// comesTwice tells whether a seed is run twice. What has real parts always is.
-func (c *SimCmd) comesTwice(seed uint64) bool {
-	return c.real() || int(seed%100) < c.Twice
+// runsTwice tells whether a seed is run twice. What has real parts always is.
+func (c *SimCmd) runsTwice(seed uint64) bool {
+	return c.usesRealBackends() || int(seed%100) < c.Twice
 }
 
-// swarm is how far many seeds have come, and how fast.
-type swarm struct {
-	begun  time.Time
-	runs   int           // 0: as many as fit
-	budget time.Duration // 0: as long as it takes
-	talk   io.Writer
-	over   bool // a terminal: one line, written over
-	told   time.Time
-	sum    sim.Summary
+// seedProgress is how far many seeds have come, and how fast.
+type seedProgress struct {
+	start    time.Time
+	runs     int           // 0: as many as fit
+	budget   time.Duration // 0: as long as it takes
+	out      io.Writer
+	terminal bool // a terminal: one line, written over
+	printed  time.Time
+	sum      sim.Summary
 }
 
 // A terminal is told five times a second, a file once a minute.
 const (
-	lineOverEvery = 200 * time.Millisecond
-	lineEvery     = time.Minute
+	terminalInterval = 200 * time.Millisecond
+	fileInterval     = time.Minute
 )
 
-func newSwarm(talk io.Writer, runs int, budget time.Duration) *swarm {
+func newSeedProgress(talk io.Writer, runs int, budget time.Duration) *seedProgress {
 	now := time.Now()
-	return &swarm{begun: now, told: now, runs: runs, budget: budget, talk: talk, over: isTerminal(talk)}
+	return &seedProgress{start: now, printed: now, runs: runs, budget: budget, out: talk, terminal: isTerminal(talk)}
 }
 
-// goesOn tells of a seed more, and whether there is time for another.
-func (p *swarm) goesOn(now time.Time) bool {
-	switch since := now.Sub(p.told); {
-	case p.over && since >= lineOverEvery:
-		p.told = now
-		fmt.Fprintf(p.talk, "\r\033[K%s", p.line(now.Sub(p.begun)))
-	case !p.over && since >= lineEvery:
-		p.told = now
-		fmt.Fprintln(p.talk, p.line(now.Sub(p.begun)))
+// update tells of a seed more, and whether there is time for another.
+func (p *seedProgress) update(now time.Time) bool {
+	switch since := now.Sub(p.printed); {
+	case p.terminal && since >= terminalInterval:
+		p.printed = now
+		fmt.Fprintf(p.out, "\r\033[K%s", p.line(now.Sub(p.start)))
+	case !p.terminal && since >= fileInterval:
+		p.printed = now
+		fmt.Fprintln(p.out, p.line(now.Sub(p.start)))
 	}
-	return p.budget == 0 || now.Sub(p.begun) < p.budget
+	return p.budget == 0 || now.Sub(p.start) < p.budget
 }
 
 // line is the progress on one line.
-func (p *swarm) line(took time.Duration) string {
+func (p *seedProgress) line(took time.Duration) string {
 	of := ""
 	switch {
 	case p.runs > 0:
@@ -163,23 +163,23 @@ func (p *swarm) line(took time.Duration) string {
 		p.sum.Seeds, of, len(p.sum.Failed), float64(p.sum.Seeds)/seconds, float64(p.sum.ExecutedSteps)/seconds, p.speed(seconds))
 }
 
-func (p *swarm) speed(seconds float64) time.Duration {
+func (p *seedProgress) speed(seconds float64) time.Duration {
 	return time.Duration(float64(p.sum.SimulatedTime) / seconds).Round(time.Second)
 }
 
-// wipe clears the line for something else.
-func (p *swarm) wipe() {
-	if p.over {
-		fmt.Fprint(p.talk, "\r\033[K")
+// clear clears the line for something else.
+func (p *seedProgress) clear() {
+	if p.terminal {
+		fmt.Fprint(p.out, "\r\033[K")
 	}
 }
 
 // stepsFloor is how many steps a core should take in a second, with all specs on.
 const stepsFloor = 300_000
 
-// result is what it came to, on two lines.
-func (p *swarm) result() string {
-	took, s := time.Since(p.begun), &p.sum
+// summary is what it came to, on two lines.
+func (p *seedProgress) summary() string {
+	took, s := time.Since(p.start), &p.sum
 	seconds, cores := took.Seconds(), goruntime.GOMAXPROCS(0)
 	each := float64(s.ExecutedSteps) / seconds / float64(cores)
 	floor := "met"

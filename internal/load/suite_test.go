@@ -11,25 +11,25 @@ import (
 	"time"
 )
 
-// place is a node with so many workers, each of whom takes 5 ms. What does
+// simulatedPlace is a node with so many workers, each of whom takes 5 ms. What does
 // not find one waits, unless it sheds; a crowded slow agent refuses.
-func place(workers int, refusal time.Duration) Place {
+func simulatedPlace(workers int, refusal time.Duration) Place {
 	free := make(chan struct{}, workers)
-	return Place{"imagined", func(a Ask) (Target, error) {
-		return &server{do: func(int) Answer {
+	return Place{"imagined", func(a CallOptions) (Target, error) {
+		return &fakeTarget{respond: func(int) Outcome {
 			if strings.HasPrefix(a.Agent, string(Slow)) {
-				rest(context.Background(), refusal)
-				return Answer{Code: "agent_busy", Scope: "callee", After: time.Second}
+				sleep(context.Background(), refusal)
+				return Outcome{Code: "agent_busy", Scope: "callee", RetryAfter: time.Second}
 			}
 			free <- struct{}{}
-			rest(context.Background(), 5*time.Millisecond)
+			sleep(context.Background(), 5*time.Millisecond)
 			<-free
-			return Answer{}
+			return Outcome{}
 		}}, nil
 	}}
 }
 
-func TestTheProgrammeJudges(t *testing.T) {
+func TestSuiteJudgesFloors(t *testing.T) {
 	for _, c := range []struct {
 		title   string
 		refusal time.Duration
@@ -42,20 +42,20 @@ func TestTheProgrammeJudges(t *testing.T) {
 		var length, last time.Duration
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			p := Programme{Places: []Place{place(2, c.refusal)}, Durable: []bool{false},
-				Step: func(_ string, done, of time.Duration) { last = done }}
+			p := Suite{Places: []Place{simulatedPlace(2, c.refusal)}, Durable: []bool{false},
+				Progress: func(_ string, done, of time.Duration) { last = done }}
 			var err error
 			if r, err = p.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			length = time.Since(began)
-			if length < p.Length() || length > p.Length()+20*time.Second || last > p.Length() {
-				t.Errorf("it took %v, and said %v of %v", length, last, p.Length())
+			if length < p.Duration() || length > p.Duration()+20*time.Second || last > p.Duration() {
+				t.Errorf("it took %v, and said %v of %v", length, last, p.Duration())
 			}
 		})
 		// The memory is this process's own, and not what is imagined.
 		r.Floors = slices.DeleteFunc(r.Floors, func(f Floor) bool { return strings.HasSuffix(f.Name, "memory is flat") })
-		if met, missed := r.Met(); missed != c.missed || met+missed != 4 {
+		if met, missed := r.CountFloors(); missed != c.missed || met+missed != 4 {
 			t.Errorf("%s: %s", c.title, r.Verdict())
 		}
 		if peak := r.Parts[0].Peak; peak < 390 || peak > 402 {
@@ -69,15 +69,15 @@ func TestTheProgrammeJudges(t *testing.T) {
 			t.Errorf("%s: %s", c.title, text)
 		}
 		throughput, latency := r.Plots()
-		if len(throughput.Series) != 1 || len(throughput.Series[0].Points) != len(fractions)+1 || len(latency.Series) != 2 {
+		if len(throughput.Series) != 1 || len(throughput.Series[0].Points) != len(peakFractions)+1 || len(latency.Series) != 2 {
 			t.Errorf("%s: %+v", c.title, throughput)
 		}
 	}
 }
 
-func TestANodeThatDoesNothingIsAnError(t *testing.T) {
-	p := Programme{Durable: []bool{true}, Places: []Place{{"broken", func(Ask) (Target, error) {
-		return &server{do: func(int) Answer { return Answer{Code: "unauthorized"} }}, nil
+func TestSuiteFailsWithoutCompletedCalls(t *testing.T) {
+	p := Suite{Durable: []bool{true}, Places: []Place{{"broken", func(CallOptions) (Target, error) {
+		return &fakeTarget{respond: func(int) Outcome { return Outcome{Code: "unauthorized"} }}, nil
 	}}}}
 	synctest.Test(t, func(t *testing.T) {
 		if _, err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "unauthorized") {

@@ -20,19 +20,19 @@ import (
 	"github.com/troupe-run/troupe/internal/load"
 )
 
-// bed is a node that is made to be loaded, with a door on loopback that asks for
+// testbed is a node that is made to be loaded, with a door on loopback that asks for
 // a key like any other. Its folder goes with it.
-type bed struct {
-	node *node
-	dir  string
-	door *gateway.Server
-	url  string
-	key  string
-	over chan error // of the door
+type testbed struct {
+	node    *node
+	dir     string
+	gateway *gateway.Server
+	url     string
+	key     string
+	served  chan error // of the door
 }
 
-func newBed(talk io.Writer) (_ *bed, err error) {
-	b := &bed{over: make(chan error, 1)}
+func newTestbed(talk io.Writer) (_ *testbed, err error) {
+	b := &testbed{served: make(chan error, 1)}
 	if b.dir, err = os.MkdirTemp("", "troupe-load-"); err != nil {
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func newBed(talk io.Writer) (_ *bed, err error) {
 		}
 	}()
 	var keys gateway.Keys
-	if b.key, err = onlyKey(&keys); err != nil {
+	if b.key, err = createKey(&keys); err != nil {
 		return nil, err
 	}
 	log := slog.New(slog.NewJSONHandler(talk, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -55,13 +55,13 @@ func newBed(talk io.Writer) (_ *bed, err error) {
 		return nil, errors.Join(err, listener.Close())
 	}
 	b.url = "http://" + listener.Addr().String()
-	b.door = gateway.New(b.node.engine, log, gateway.Config{Keys: &keys, Secret: b.node.secret, External: b.node.outbound})
-	go func() { b.over <- b.door.Serve(listener) }()
+	b.gateway = gateway.New(b.node.engine, log, gateway.Config{Keys: &keys, Secret: b.node.secret, External: b.node.outbound})
+	go func() { b.served <- b.gateway.Serve(listener) }()
 	return b, nil
 }
 
-// onlyKey makes the one key there is.
-func onlyKey(keys *gateway.Keys) (text string, err error) {
+// createKey makes the one key there is.
+func createKey(keys *gateway.Keys) (text string, err error) {
 	var random [ingress.KeyRandomBytes]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return "", err
@@ -75,17 +75,17 @@ func onlyKey(keys *gateway.Keys) (text string, err error) {
 }
 
 // targets are the places where the node can be asked.
-func (b *bed) targets() map[string]func(load.Ask) (load.Target, error) {
-	return map[string]func(load.Ask) (load.Target, error){
-		"dispatcher": func(a load.Ask) (load.Target, error) { return load.NewCells(b.node.engine, a), nil },
-		"gateway":    func(a load.Ask) (load.Target, error) { return load.NewDoor(b.url, b.key, a) },
+func (b *testbed) targets() map[string]func(load.CallOptions) (load.Target, error) {
+	return map[string]func(load.CallOptions) (load.Target, error){
+		"dispatcher": func(a load.CallOptions) (load.Target, error) { return load.NewEngineTarget(b.node.engine, a), nil },
+		"gateway":    func(a load.CallOptions) (load.Target, error) { return load.NewGatewayTarget(b.url, b.key, a) },
 	}
 }
 
-func (b *bed) close() error {
+func (b *testbed) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	b.node.engine.Drain(ctx)
-	err := b.door.Shutdown(ctx)
-	return errors.Join(err, <-b.over, b.node.close(ctx), os.RemoveAll(b.dir))
+	err := b.gateway.Shutdown(ctx)
+	return errors.Join(err, <-b.served, b.node.close(ctx), os.RemoveAll(b.dir))
 }

@@ -9,19 +9,19 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// protoDrive has the cells of a world stepped as those of a node are.
-type protoDrive struct{ *engine.Stepper }
+// stepperEngine has the cells of a world stepped as those of a node are.
+type stepperEngine struct{ *engine.Stepper }
 
 // NewSlot implements sim.Drive.
-func (d protoDrive) NewSlot(name string) (sim.Slot, error) {
+func (d stepperEngine) NewSlot(name string) (sim.Slot, error) {
 	seat, err := d.Stepper.NewSlot(name)
-	return protoSeat{seat}, err
+	return stepperSlot{seat}, err
 }
 
-type protoSeat struct{ *engine.StepperSlot }
+type stepperSlot struct{ *engine.StepperSlot }
 
 // Step implements sim.Seat.
-func (s protoSeat) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.StepPanic) {
+func (s stepperSlot) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.StepPanic) {
 	ready, reason, stack := s.StepperSlot.Step(cell, now, in)
 	if reason == nil {
 		return ready, nil
