@@ -67,17 +67,17 @@ func readAgentFiles(dir string) (*agentFiles, error) {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
 	f := &agentFiles{}
-	read := 0
+	count := 0
 	for _, entry := range entries {
 		if entry.IsDir() || filepath.Ext(entry.Name()) != ".toml" || strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
-		if read++; read > agentFilesMax {
+		if count++; count > agentFilesMax {
 			return nil, fmt.Errorf("agents: %s holds more than %d files named *.toml", dir, agentFilesMax)
 		}
 		f.read(filepath.Join(dir, entry.Name()))
 	}
-	if read == 0 {
+	if count == 0 {
 		return nil, fmt.Errorf("agents: %s holds no file named *.toml; one with the line name = \"helper\" is an agent", dir)
 	}
 	f.checkReferences()
@@ -91,10 +91,10 @@ func (f *agentFiles) read(path string) {
 		return
 	}
 	spec, err := agents.ReadTOML(string(text))
-	var wrong agents.Problems
+	var problems agents.Problems
 	switch {
-	case errors.As(err, &wrong):
-		for _, p := range wrong {
+	case errors.As(err, &problems):
+		for _, p := range problems {
 			f.Problems = append(f.Problems, fileProblem{File: path, Line: p.Line, Column: p.Column, Field: p.Field, Text: p.Text})
 		}
 	case err != nil:
@@ -124,10 +124,10 @@ func (f *agentFiles) checkReferences() {
 			}
 		}
 	}
-	for _, loop := range agents.CallCycles(specs) {
-		first, _, _ := strings.Cut(loop, " ->")
+	for _, cycle := range agents.CallCycles(specs) {
+		first, _, _ := strings.Cut(cycle, " ->")
 		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
-		f.warn(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", loop)
+		f.warn(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", cycle)
 	}
 }
 
@@ -145,15 +145,15 @@ func (f *agentFiles) warn(file, field, format string, args ...any) {
 }
 
 // readFileMax reads a file that is no larger than that.
-func readFileMax(path string, most int) ([]byte, error) {
+func readFileMax(path string, limit int) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, int64(most)+1))
-	if err == nil && len(b) > most {
-		err = fmt.Errorf("has more than %d bytes", most)
+	b, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
+	if err == nil && len(b) > limit {
+		err = fmt.Errorf("has more than %d bytes", limit)
 	}
 	return b, err
 }

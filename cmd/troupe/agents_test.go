@@ -43,9 +43,9 @@ planner/s-1  mailbox 1
 planner/s-2  mailbox 0
 `},
 	} {
-		var out, talk bytes.Buffer
-		if code := run(append(c.args, "--server", s.URL), streams{&out, &talk}); code != 0 || out.String() != c.want {
-			t.Errorf("%v: code %d, %s\ngot\n%s\nwant\n%s", c.args, code, talk.String(), out.String(), c.want)
+		var out, stderr bytes.Buffer
+		if code := run(append(c.args, "--server", s.URL), streams{&out, &stderr}); code != 0 || out.String() != c.want {
+			t.Errorf("%v: code %d, %s\ngot\n%s\nwant\n%s", c.args, code, stderr.String(), out.String(), c.want)
 		}
 	}
 }

@@ -79,30 +79,30 @@ func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run act
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var ended error
+	var runErr error
 	t := answerPrinter{}
 	err = c.client().follow(ctx, http.MethodPost, path, body, func(e runs.Event) error {
 		run = e.Run
 		if e.Refusal != nil && e.Type.Ends() {
-			ended = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, run)
+			runErr = fmt.Errorf("%s: %s (see: troupe runs show %s)", e.Refusal.Reason.Info().Type, e.Refusal.Detail, run)
 		}
 		if c.JSON {
 			_, err := fmt.Fprintf(s.out, "%s\n", runs.Encode(e))
 			return err
 		}
-		text, beside := t.render(&e)
+		text, note := t.render(&e)
 		if _, err := io.WriteString(s.out, text); err != nil {
 			return err
 		}
-		if beside != "" {
-			fmt.Fprintln(s.err, beside)
+		if note != "" {
+			fmt.Fprintln(s.err, note)
 		}
 		return nil
 	})
 	if err != nil && ctx.Err() != nil && !run.IsZero() {
 		return run, fmt.Errorf("interrupted; the run goes on. To see how it ends:\n  troupe runs events %s --follow", run)
 	}
-	return run, errors.Join(err, ended)
+	return run, errors.Join(err, runErr)
 }
 
 // sendBlocking waits for the answer, or for word that the run goes on without us.

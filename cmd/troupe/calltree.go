@@ -74,7 +74,7 @@ func printTree(w io.Writer, from source, root actor.CallID) error {
 	return printBranch(w, from, root, "", "")
 }
 
-func printBranch(w io.Writer, from source, id actor.CallID, here, below string) error {
+func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix string) error {
 	body, err := from.run(id)
 	if err != nil {
 		return err
@@ -83,26 +83,26 @@ func printBranch(w io.Writer, from source, id actor.CallID, here, below string) 
 	if err := json.Unmarshal(body, &r); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", here, r.Actor, r.statusText(), r.Depth, formatMillis(r.Left))
+	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", prefix, r.Actor, r.statusText(), r.Depth, formatMillis(r.Left))
 	if took, ok := elapsed(r.Created, r.Ended); ok {
 		line += "  took " + took.Round(100*time.Microsecond).String()
 	}
 	fmt.Fprintf(w, "%s  run %s\n", line, r.Run)
 	for i, c := range r.Children {
-		branch, more := "├─ ", "│  "
+		branch, indent := "├─ ", "│  "
 		if i == len(r.Children)-1 {
-			branch, more = "└─ ", "   "
+			branch, indent = "└─ ", "   "
 		}
 		if c.Run == "" {
-			fmt.Fprintf(w, "%s%s%s  refused: %s\n", below, branch, c.Target, c.Error.Message)
+			fmt.Fprintf(w, "%s%s%s  refused: %s\n", childPrefix, branch, c.Target, c.Error.Message)
 			continue
 		}
 		child, err := actor.ParseCallID(c.Run)
 		if err == nil {
-			err = printBranch(w, from, child, below+branch, below+more)
+			err = printBranch(w, from, child, childPrefix+branch, childPrefix+indent)
 		}
 		if p, ok := err.(*problem); ok && p.status == 404 || isNotFound(err) {
-			fmt.Fprintf(w, "%s%s%s  on its way  time left %s  run %s\n", below, branch, c.Target, formatMillis(c.Left), c.Run)
+			fmt.Fprintf(w, "%s%s%s  on its way  time left %s  run %s\n", childPrefix, branch, c.Target, formatMillis(c.Left), c.Run)
 		} else if err != nil {
 			return err
 		}

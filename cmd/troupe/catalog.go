@@ -47,13 +47,13 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 	for _, def := range native {
 		names = append(names, def.Name)
 	}
-	d := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), items: map[string][]byte{}}
-	err := d.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells this node which agents and keys there are.",
-		Schema: agents.AnnounceSchema, Idempotent: true, Handler: d.announce})
+	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), items: map[string][]byte{}}
+	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells this node which agents and keys there are.",
+		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
 		return nil, err
 	}
-	d.reader, d.attached = agents.NewCatalogReader(d.tools), make(chan struct{})
+	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
 	saved, err := store.LoadActor(kv, agents.RegistryID)
 	if err != nil {
 		return nil, fmt.Errorf("the registry: %w", err)
@@ -63,27 +63,27 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 		return nil, fmt.Errorf("the registry: %w", err)
 	}
 	for _, item := range journal.KeptNow() {
-		d.items[item.Name] = item.Value
+		c.items[item.Name] = item.Value
 	}
-	if err := d.compile(); err != nil {
+	if err := c.compile(); err != nil {
 		return nil, err
 	}
-	for _, s := range d.catalog.Specs {
+	for _, s := range c.catalog.Specs {
 		if slices.Contains(names, s.ID) {
 			return nil, fmt.Errorf("there are two agents %s: one was created in this store, one is a part of this program: "+
 				"serve without --ready, and if you want the other, delete it first (curl -X DELETE …/v1/agents/%[1]s)", s.ID)
 		}
 	}
-	return d, nil
+	return c, nil
 }
 
 // compile reads what is kept, and gives the door its keys.
-func (d *catalogSync) compile() error {
+func (c *catalogSync) compile() error {
 	var items []actor.StateItem
-	for _, name := range slices.Sorted(maps.Keys(d.items)) {
-		items = append(items, actor.StateItem{Name: name, Value: d.items[name]})
+	for _, name := range slices.Sorted(maps.Keys(c.items)) {
+		items = append(items, actor.StateItem{Name: name, Value: c.items[name]})
 	}
-	compiled, err := d.reader.Read(items)
+	compiled, err := c.reader.Read(items)
 	if err != nil {
 		return err
 	}
@@ -95,34 +95,34 @@ func (d *catalogSync) compile() error {
 		}
 		keys = append(keys, key)
 	}
-	d.catalog = compiled
-	d.keys.Set(keys)
+	c.catalog = compiled
+	c.keys.Set(keys)
 	return nil
 }
 
 // warnMissing warns of what agents have to do without.
-func (d *catalogSync) warnMissing(of func(id string) bool) (all []string) {
-	for _, s := range d.catalog.Specs {
-		if !of(s.ID) {
+func (c *catalogSync) warnMissing(match func(id string) bool) (warnings []string) {
+	for _, s := range c.catalog.Specs {
+		if !match(s.ID) {
 			continue
 		}
-		for _, text := range s.AvailabilityWarnings(d.tools, d.outbound.Models()) {
-			d.log.Warn(text)
-			all = append(all, text)
+		for _, text := range s.AvailabilityWarnings(c.tools, c.outbound.Models()) {
+			c.log.Warn(text)
+			warnings = append(warnings, text)
 		}
 	}
-	return all
+	return warnings
 }
 
 // definitions are the agents that exist, and those that runs may still have.
-func (d *catalogSync) definitions() (now, former []actor.Definition) {
-	return slices.Concat(d.native, d.catalog.Definitions), d.catalog.Former
+func (c *catalogSync) definitions() (current, former []actor.Definition) {
+	return slices.Concat(c.native, c.catalog.Definitions), c.catalog.Former
 }
 
 // externalAgents are the agents to look after.
-func (d *catalogSync) externalAgents() []outbound.Agent {
+func (c *catalogSync) externalAgents() []outbound.Agent {
 	var all []outbound.Agent
-	for _, s := range d.catalog.Specs {
+	for _, s := range c.catalog.Specs {
 		if s.Kind == agents.KindExternal {
 			all = append(all, outbound.Agent{Name: s.ID, Target: upstream.Target{URL: s.Endpoint, AuthEnv: s.Auth.Env, Concurrency: s.Concurrency}})
 		}
@@ -132,65 +132,65 @@ func (d *catalogSync) externalAgents() []outbound.Agent {
 
 // attach names those who are to hear of changes. How things stood they were told
 // when they were made, and nothing has changed since: announcements wait for this.
-func (d *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *traceFile) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.engine, d.outbound, d.trace = e, out, trace
-	close(d.attached)
-	d.warnMissing(func(string) bool { return true })
+func (c *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *traceFile) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.engine, c.outbound, c.trace = e, out, trace
+	close(c.attached)
+	c.warnMissing(func(string) bool { return true })
 }
 
 // publish says how things stand, and returns when every cell knows.
-func (d *catalogSync) publish(ctx context.Context) error {
-	now, former := d.definitions()
-	d.trace.addAgents(now)
-	d.outbound.SetAgents(d.externalAgents())
-	return d.engine.Define(ctx, now, former)
+func (c *catalogSync) publish(ctx context.Context) error {
+	current, former := c.definitions()
+	c.trace.addAgents(current)
+	c.outbound.SetAgents(c.externalAgents())
+	return c.engine.Define(ctx, current, former)
 }
 
 // announce is the tool with which the registry says what it keeps from now on.
-func (d *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
+func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	items, err := agents.ReadAnnouncement(input)
 	if err != nil {
 		return tools.Refused(actor.Refuse(actor.Invalid, "%v", err))
 	}
 	select {
-	case <-d.attached:
+	case <-c.attached:
 	case <-ctx.Done(): // the registry was at work when the node stopped, and is ahead of us
 		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is only just starting"))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	changed := map[string]bool{}
 	for _, item := range items {
 		if id, ok := agents.AgentOf(item); ok {
 			changed[id] = true
 		}
 		if len(item.Value) == 0 {
-			delete(d.items, item.Name)
+			delete(c.items, item.Name)
 		} else {
-			d.items[item.Name] = item.Value
+			c.items[item.Name] = item.Value
 		}
 	}
-	if err := d.compile(); err != nil {
-		d.log.Error("what the registry announced cannot be used", "error", err.Error())
+	if err := c.compile(); err != nil {
+		c.log.Error("what the registry announced cannot be used", "error", err.Error())
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
-	if err := d.publish(ctx); err != nil {
+	if err := c.publish(ctx); err != nil {
 		return tools.Refused(actor.Refuse(actor.Unavailable, "not every cell has heard of it: %v", err))
 	}
 	result := tools.JSON([]byte("{}"))
-	result.Warnings = d.warnMissing(func(id string) bool { return changed[id] })
+	result.Warnings = c.warnMissing(func(id string) bool { return changed[id] })
 	return result
 }
 
 // spec is what there is of an agent; false if there is none of that name.
-func (d *catalogSync) spec(id string) (agents.Spec, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	i := slices.IndexFunc(d.catalog.Specs, func(s agents.Spec) bool { return s.ID == id })
+func (c *catalogSync) spec(id string) (agents.Spec, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.catalog.Specs, func(s agents.Spec) bool { return s.ID == id })
 	if i < 0 {
 		return agents.Spec{}, false
 	}
-	return d.catalog.Specs[i], true
+	return c.catalog.Specs[i], true
 }

@@ -75,15 +75,15 @@ func TestAgentsFromFilesSurviveCrash(t *testing.T) {
 
 func TestServeRejectsInvalidAgentFiles(t *testing.T) {
 	files := writeFiles(t, ">> a.toml\nname = \"a\"\npromt = \"x\"\n>> b.toml\nname = \"b\"\nlimits.steps = 0")
-	code, out, talk := runProgram(t, "serve", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", files)
-	if code != exitFailed || out != "" || !strings.Contains(talk, "a.toml:2:1: promt: is unknown; did you mean prompt?") ||
-		!strings.Contains(talk, "b.toml:2:8: limits.steps: 0: want 1 to 50") || !strings.Contains(talk, "troupe check") {
-		t.Errorf("code %d, out %q, talk %s", code, out, talk)
+	code, out, stderr := runProgram(t, "serve", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", files)
+	if code != exitFailed || out != "" || !strings.Contains(stderr, "a.toml:2:1: promt: is unknown; did you mean prompt?") ||
+		!strings.Contains(stderr, "b.toml:2:8: limits.steps: 0: want 1 to 50") || !strings.Contains(stderr, "troupe check") {
+		t.Errorf("code %d, out %q, talk %s", code, out, stderr)
 	}
-	taken := writeFiles(t, ">> helper.toml\nname = \"helper\"")
-	code, _, talk = runProgram(t, "serve", "--ready", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", taken)
-	if code != exitFailed || !strings.Contains(talk, "helper is a part of this program: take another name") {
-		t.Errorf("code %d, talk %s", code, talk)
+	conflicting := writeFiles(t, ">> helper.toml\nname = \"helper\"")
+	code, _, stderr = runProgram(t, "serve", "--ready", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", conflicting)
+	if code != exitFailed || !strings.Contains(stderr, "helper is a part of this program: take another name") {
+		t.Errorf("code %d, talk %s", code, stderr)
 	}
 }
 
@@ -93,9 +93,9 @@ func TestServeRejectsDuplicateAgentName(t *testing.T) {
 	s := startServer(t, dir)
 	s.putAgent(`{"name":"helper"}`)
 	s.stop(syscall.SIGTERM)
-	code, out, talk := runProgram(t, "serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0")
-	if code != exitFailed || out != "" || !strings.Contains(talk, "there are two agents helper") || !strings.Contains(talk, "without --ready") {
-		t.Errorf("code %d, out %q, talk %s", code, out, talk)
+	code, out, stderr := runProgram(t, "serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0")
+	if code != exitFailed || out != "" || !strings.Contains(stderr, "there are two agents helper") || !strings.Contains(stderr, "without --ready") {
+		t.Errorf("code %d, out %q, talk %s", code, out, stderr)
 	}
 }
 
@@ -129,22 +129,22 @@ func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if said, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 || !strings.Contains(string(said), `"status":"succeeded"`) {
-		t.Errorf("%d %s %v", response.StatusCode, said, err)
+	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 || !strings.Contains(string(body), `"status":"succeeded"`) {
+		t.Errorf("%d %s %v", response.StatusCode, body, err)
 	}
 	response.Body.Close() //nolint:errcheck // read to its end
 	status, a := s.call("coordinator", "Ask the helper agent what xyzzy means")
 	if status != 200 || a.Content != "You said: what xyzzy means" {
 		t.Errorf("%d %+v", status, a)
 	}
-	if code, out, talk := runProgram(t, "runs", "show", a.Run, "--tree", "--server", s.url); code != 0 || !strings.Contains(out, "└─ helper/main  DONE  depth 1") {
-		t.Errorf("code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "runs", "show", a.Run, "--tree", "--server", s.url); code != 0 || !strings.Contains(out, "└─ helper/main  DONE  depth 1") {
+		t.Errorf("code %d\n%s\n%s", code, out, stderr)
 	}
-	if code, out, talk := runProgram(t, "call", "coordinator", "Ask the helper agent hi", "--stream", "--server", s.url); code != 0 || out != "You said: hi\n" {
-		t.Errorf("code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "call", "coordinator", "Ask the helper agent hi", "--stream", "--server", s.url); code != 0 || out != "You said: hi\n" {
+		t.Errorf("code %d\n%s\n%s", code, out, stderr)
 	}
-	if code, out, talk := runProgram(t, "agents", "show", "coordinator", "--server", s.url); code != 0 || !strings.Contains(out, `"model": "scripted"`) || !strings.Contains(out, "coordinator/main  mailbox 0") {
-		t.Errorf("code %d\n%s\n%s", code, out, talk)
+	if code, out, stderr := runProgram(t, "agents", "show", "coordinator", "--server", s.url); code != 0 || !strings.Contains(out, `"model": "scripted"`) || !strings.Contains(out, "coordinator/main  mailbox 0") {
+		t.Errorf("code %d\n%s\n%s", code, out, stderr)
 	}
 }
 
@@ -154,11 +154,11 @@ func TestRunKeepsDefinitionAcrossCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := startServer(t, dir, "--ready", "--pace", "10s")
 	s.putAgent(`{"name":"asker"}`)
-	began := make(chan messageReply, 1)
+	interrupted := make(chan messageReply, 1)
 	go func() {
 		var a messageReply
 		_, _ = s.request("POST", "/v1/agents/asker/messages", `{"content":"Ask the helper agent xyzzy"}`, "", &a)
-		began <- a
+		interrupted <- a
 	}()
 	var list struct {
 		Runs []struct {
@@ -173,19 +173,19 @@ func TestRunKeepsDefinitionAcrossCrash(t *testing.T) {
 	run := list.Runs[0].Run
 	s.putAgent(`{"name":"asker","tools":[]}`) // it could not ask anybody now
 	s.stop(syscall.SIGKILL)
-	<-began
+	<-interrupted
 
 	s = startServer(t, dir, "--ready")
-	var goneOn struct {
+	var resumed struct {
 		Status string `json:"status"`
 		Text   string `json:"text"`
 	}
 	waitUntil(t, "the run has ended", func() bool {
-		_, err := s.request("GET", "/v1/runs/"+run, "", "", &goneOn)
-		return err == nil && goneOn.Status == "DONE"
+		_, err := s.request("GET", "/v1/runs/"+run, "", "", &resumed)
+		return err == nil && resumed.Status == "DONE"
 	})
-	if goneOn.Text != "response from helper: xyzzy" {
-		t.Errorf("the run that began before says %q", goneOn.Text)
+	if resumed.Text != "response from helper: xyzzy" {
+		t.Errorf("the run that began before says %q", resumed.Text)
 	}
 	if _, a := s.call("asker", "Ask the helper agent xyzzy"); a.Content != "I was not given the tool call_agent." {
 		t.Errorf("a new one says %q", a.Content)
@@ -228,10 +228,10 @@ func TestCreateAgentReturnsWarnings(t *testing.T) {
 func TestRunFollowAndCancel(t *testing.T) {
 	s := startServer(t, filepath.Join(t.TempDir(), "data"), "--pace", "1m")
 	s.putAgent(`{"name":"slow"}`)
-	ended := make(chan string, 1)
+	callStderr := make(chan string, 1)
 	go func() {
-		_, _, talk := runProgram(t, "call", "slow", "say something", "--stream", "--server", s.url)
-		ended <- talk
+		_, _, stderr := runProgram(t, "call", "slow", "say something", "--stream", "--server", s.url)
+		callStderr <- stderr
 	}()
 	var list struct {
 		Runs []struct {
@@ -245,24 +245,24 @@ func TestRunFollowAndCancel(t *testing.T) {
 		return err == nil && len(list.Runs) == 1 && list.Runs[0].Actor == "slow/main"
 	})
 	run := list.Runs[0].Run
-	followed := make(chan string, 1)
+	events := make(chan string, 1)
 	go func() {
 		_, out, _ := runProgram(t, "runs", "events", run, "--follow", "--server", s.url)
-		followed <- out
+		events <- out
 	}()
-	if code, _, talk := runProgram(t, "runs", "cancel", run, "--server", s.url); code != 0 || !strings.Contains(talk, "is cancelled") {
-		t.Errorf("cancel: code %d, %s", code, talk)
+	if code, _, stderr := runProgram(t, "runs", "cancel", run, "--server", s.url); code != 0 || !strings.Contains(stderr, "is cancelled") {
+		t.Errorf("cancel: code %d, %s", code, stderr)
 	}
-	if talk := <-ended; !strings.Contains(talk, "cancelled: ") || !strings.Contains(talk, "troupe runs show "+run) {
-		t.Errorf("who waited for it is told %q", talk)
+	if stderr := <-callStderr; !strings.Contains(stderr, "cancelled: ") || !strings.Contains(stderr, "troupe runs show "+run) {
+		t.Errorf("who waited for it is told %q", stderr)
 	}
-	if out := <-followed; !strings.Contains(out, "llm_call_started") || !strings.Contains(out, "run_cancelled") {
+	if out := <-events; !strings.Contains(out, "llm_call_started") || !strings.Contains(out, "run_cancelled") {
 		t.Errorf("who followed it saw %s", out)
 	}
-	if code, _, talk := runProgram(t, "runs", "cancel", "01a20005-a428-7384-9bef-9884ce95f28c", "--server", s.url); code != exitFailed || !strings.Contains(talk, "there is no run") {
-		t.Errorf("cancel nothing: code %d, %s", code, talk)
+	if code, _, stderr := runProgram(t, "runs", "cancel", "01a20005-a428-7384-9bef-9884ce95f28c", "--server", s.url); code != exitFailed || !strings.Contains(stderr, "there is no run") {
+		t.Errorf("cancel nothing: code %d, %s", code, stderr)
 	}
-	if code, _, talk := runProgram(t, "runs", "events", run, "--follow", "--data", t.TempDir()); code != exitFailed || !strings.Contains(talk, "leave --follow out") {
-		t.Errorf("follow a folder: code %d, %s", code, talk)
+	if code, _, stderr := runProgram(t, "runs", "events", run, "--follow", "--data", t.TempDir()); code != exitFailed || !strings.Contains(stderr, "leave --follow out") {
+		t.Errorf("follow a folder: code %d, %s", code, stderr)
 	}
 }

@@ -22,8 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
 func writeFiles(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for one := range strings.SplitSeq("\n"+text, "\n>> ") {
-		name, body, _ := strings.Cut(one, "\n")
+	for file := range strings.SplitSeq("\n"+text, "\n>> ") {
+		name, body, _ := strings.Cut(file, "\n")
 		if name == "" {
 			continue
 		}
@@ -42,13 +42,13 @@ func TestCheckTranscripts(t *testing.T) {
 	}
 	head, rest, _ := strings.Cut(string(b), "\n== ")
 	out := head
-	for one := range strings.SplitSeq(rest, "\n== ") {
-		title, body, _ := strings.Cut(one, "\n")
+	for section := range strings.SplitSeq(rest, "\n== ") {
+		title, body, _ := strings.Cut(section, "\n")
 		text, want, _ := strings.Cut(body, "\n--\n")
 		dir := writeFiles(t, text)
-		var said, talk bytes.Buffer
-		code := run([]string{"check", dir}, streams{&said, &talk})
-		got := fmt.Sprintf("%s%s%d", said.String(), prefixStderr(talk.String()), code)
+		var stdout, stderr bytes.Buffer
+		code := run([]string{"check", dir}, streams{&stdout, &stderr})
+		got := fmt.Sprintf("%s%s%d", stdout.String(), prefixStderr(stderr.String()), code)
 		got = strings.ReplaceAll(got, dir, "DIR")
 		if got != strings.TrimSpace(want) && !*rewrite {
 			t.Errorf("%s: got\n%s\nwant\n%s", title, got, want)
@@ -63,8 +63,8 @@ func TestCheckTranscripts(t *testing.T) {
 	}
 }
 
-func prefixStderr(talk string) (out string) {
-	for line := range strings.Lines(talk) {
+func prefixStderr(stderr string) (out string) {
+	for line := range strings.Lines(stderr) {
 		out += "2> " + line
 	}
 	return out
@@ -73,11 +73,11 @@ func prefixStderr(talk string) (out string) {
 // checkJSON sees that --json tells the same.
 func checkJSON(t *testing.T, title, dir string, want int) {
 	t.Helper()
-	var said, talk bytes.Buffer
-	if code := run([]string{"check", "--json", dir}, streams{&said, &talk}); code != want {
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check", "--json", dir}, streams{&stdout, &stderr}); code != want {
 		t.Errorf("%s: code %d with --json, %d without", title, code, want)
 	}
-	if talk.Len() > 0 {
+	if stderr.Len() > 0 {
 		return // the folder itself is wrong
 	}
 	var in struct {
@@ -86,20 +86,20 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 		} `json:"agents"`
 		Problems []fileProblem `json:"problems"`
 	}
-	if err := json.Unmarshal(said.Bytes(), &in); err != nil {
-		t.Fatalf("%s: %v in %s", title, err, said.Bytes())
+	if err := json.Unmarshal(stdout.Bytes(), &in); err != nil {
+		t.Fatalf("%s: %v in %s", title, err, stdout.Bytes())
 	}
-	wrong := 0
+	mistakes := 0
 	for _, p := range in.Problems {
 		if p.File == "" || p.Text == "" {
 			t.Errorf("%s: %+v", title, p)
 		}
 		if !p.Warning {
-			wrong++
+			mistakes++
 		}
 	}
-	if (wrong > 0) != (want != 0) {
-		t.Errorf("%s: %d mistakes and code %d", title, wrong, want)
+	if (mistakes > 0) != (want != 0) {
+		t.Errorf("%s: %d mistakes and code %d", title, mistakes, want)
 	}
 }
 
@@ -131,9 +131,9 @@ func TestCheckWarnsOfUnknownModel(t *testing.T) {
 	if err := os.WriteFile(config, []byte("[models.big]\nurl = \"https://api.example.com/v1\"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var said, talk bytes.Buffer
-	code := run([]string{"check", dir, "--config", config}, streams{&said, &talk})
-	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration names no model small; it has big, scripted\n"; code != 0 || said.String() != want {
-		t.Errorf("code %d, said %q, want %q", code, said.String(), want)
+	var stdout, stderr bytes.Buffer
+	code := run([]string{"check", dir, "--config", config}, streams{&stdout, &stderr})
+	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration names no model small; it has big, scripted\n"; code != 0 || stdout.String() != want {
+		t.Errorf("code %d, said %q, want %q", code, stdout.String(), want)
 	}
 }

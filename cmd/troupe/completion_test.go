@@ -15,9 +15,9 @@ import (
 
 func completion(t *testing.T, shell string) string {
 	t.Helper()
-	var out, talk bytes.Buffer
-	if code := run([]string{"completion", shell}, streams{&out, &talk}); code != 0 || talk.Len() > 0 {
-		t.Fatalf("code %d, %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"completion", shell}, streams{&out, &stderr}); code != 0 || stderr.Len() > 0 {
+		t.Fatalf("code %d, %s", code, stderr.String())
 	}
 	return out.String()
 }
@@ -60,16 +60,16 @@ func TestCompletionScriptsListCommands(t *testing.T) {
 			}
 		}
 	}
-	var out, talk bytes.Buffer
-	if code := run([]string{"completion", "tcsh"}, streams{&out, &talk}); code != exitUsage || !strings.Contains(talk.String(), "bash") {
-		t.Errorf("tcsh: code %d, %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"completion", "tcsh"}, streams{&out, &stderr}); code != exitUsage || !strings.Contains(stderr.String(), "bash") {
+		t.Errorf("tcsh: code %d, %s", code, stderr.String())
 	}
 }
 
 func TestEveryCommandHasExamples(t *testing.T) {
 	commands := 0
-	var look func(*kong.Node)
-	look = func(n *kong.Node) {
+	var visit func(*kong.Node)
+	visit = func(n *kong.Node) {
 		if len(n.Children) == 0 {
 			commands++
 			if n.Help == "" || !strings.Contains(n.Detail, "Examples:\n  troupe ") && !strings.Contains(n.Detail, "Examples:\n  source <(troupe ") {
@@ -77,10 +77,10 @@ func TestEveryCommandHasExamples(t *testing.T) {
 			}
 		}
 		for _, child := range n.Children {
-			look(child)
+			visit(child)
 		}
 	}
-	look(newParser(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
+	visit(newParser(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
 	if commands < 15 {
 		t.Errorf("only %d commands were looked at", commands)
 	}

@@ -111,7 +111,7 @@ func readConfig(path string) (configuration, error) {
 }
 
 // setLimits changes limits by name; those of time are in milliseconds.
-func setLimits(l *dispatcher.Limits, to map[string]int64) error {
+func setLimits(l *dispatcher.Limits, values map[string]int64) error {
 	counts := map[string]*int{
 		"agent_call_depth_max": &l.AgentCallDepthMax, "agent_concurrent_calls_max": &l.AgentConcurrentCallsMax, "max_pending_per_actor": &l.MaxPendingPerActor,
 		"mailbox_bytes_max": &l.MailboxBytesMax, "message_bytes_max": &l.MessageBytesMax, "steps_per_turn_max": &l.StepsPerTurnMax,
@@ -124,8 +124,8 @@ func setLimits(l *dispatcher.Limits, to map[string]int64) error {
 		"model_timeout_ms": &l.ModelTimeoutDefault, "invoke_timeout_ms": &l.InvokeTimeoutDefault, "approval_timeout_ms": &l.WaitTimeoutMax,
 		"remember_done_ms": &l.RememberDone, "remember_key_ms": &l.RememberKey, "passivate_after_ms": &l.PassivateAfter, "resend_after_ms": &l.ResendAfter,
 	}
-	for _, name := range slices.Sorted(maps.Keys(to)) {
-		n := to[name]
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		n := values[name]
 		switch {
 		case n < 0 || n > 1<<40:
 			return fmt.Errorf("%s: %d is out of bounds", name, n)
@@ -136,9 +136,9 @@ func setLimits(l *dispatcher.Limits, to map[string]int64) error {
 		case times[name] != nil:
 			*times[name] = time.Duration(n) * time.Millisecond
 		default:
-			all := slices.Sorted(maps.Keys(counts))
-			all = append(append(all, "calls_per_tree_max"), slices.Sorted(maps.Keys(times))...)
-			return fmt.Errorf("%s is unknown; there are %s", name, strings.Join(all, ", "))
+			names := slices.Sorted(maps.Keys(counts))
+			names = append(append(names, "calls_per_tree_max"), slices.Sorted(maps.Keys(times))...)
+			return fmt.Errorf("%s is unknown; there are %s", name, strings.Join(names, ", "))
 		}
 	}
 	return l.Check()

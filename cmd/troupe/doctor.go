@@ -55,11 +55,11 @@ func (c *DoctorCmd) Run(s streams) error {
 }
 
 // scanProgress shows a person how far a look at a store has come.
-func scanProgress(talk io.Writer) func(keys uint64) {
-	if !isTerminal(talk) {
+func scanProgress(stderr io.Writer) func(keys uint64) {
+	if !isTerminal(stderr) {
 		return nil
 	}
-	return func(keys uint64) { fmt.Fprintf(talk, "\r%d keys ", keys) }
+	return func(keys uint64) { fmt.Fprintf(stderr, "\r%d keys ", keys) }
 }
 
 func printExamination(out io.Writer, dir string, x store.Examination) {

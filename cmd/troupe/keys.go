@@ -178,15 +178,15 @@ type keyStore interface {
 }
 
 // withKeys does something with the keys, wherever they are.
-func (a KeysFlags) withKeys(what func(keyStore) error) error {
+func (a KeysFlags) withKeys(fn func(keyStore) error) error {
 	if a.Data == "" {
-		return what(serverKeys{a.client()})
+		return fn(serverKeys{a.client()})
 	}
-	ring, err := openKeys(a.Data, a.Node)
+	keys, err := openKeys(a.Data, a.Node)
 	if err != nil {
 		return inUseError(a.Data, err)
 	}
-	return errors.Join(what(ring), ring.close())
+	return errors.Join(fn(keys), keys.close())
 }
 
 // serverKeys are those of a server.
@@ -259,9 +259,9 @@ func openKeys(dir, name string) (dataDirKeys, error) {
 }
 
 func (k dataDirKeys) close() error {
-	within, cancel := context.WithTimeout(context.Background(), registryTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 	defer cancel()
-	return k.node.close(within)
+	return k.node.close(ctx)
 }
 
 func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (key, error) {
@@ -286,8 +286,8 @@ func (k dataDirKeys) create(name string, scopes []string, expires actor.Time) (k
 
 func (k dataDirKeys) list() ([]key, error) {
 	all := []key{}
-	for _, of := range k.node.catalog.keys.All() {
-		all = append(all, keyView(of))
+	for _, apiKey := range k.node.catalog.keys.All() {
+		all = append(all, keyView(apiKey))
 	}
 	return all, nil
 }
@@ -301,9 +301,9 @@ func (k dataDirKeys) revoke(id string) ([]string, error) {
 }
 
 func (k dataDirKeys) callRegistry(operation string, body []byte) ([]string, error) {
-	within, cancel := context.WithTimeout(context.Background(), registryTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 	defer cancel()
-	_, warnings, err := k.node.callRegistry(within, operation, body)
+	_, warnings, err := k.node.callRegistry(ctx, operation, body)
 	return warnings, err
 }
 

@@ -33,8 +33,8 @@ func TestKeyLifecycle(t *testing.T) {
 	adminID, _ := ingress.KeyID(admin)
 	check(0, adminID+"  admin  ", "", "keys", "list", "--data", dir)
 	check(0, "operator", "", "keys", "list", "--data", dir)
-	short := check(0, "troupe_", "for call, read", "keys", "create", "--data", dir)
-	shortID, _ := ingress.KeyID(short)
+	standard := check(0, "troupe_", "for call, read", "keys", "create", "--data", dir)
+	shortID, _ := ingress.KeyID(standard)
 	check(0, "", "key "+shortID+" is revoked", "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "there is no key "+shortID, "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "only letters", "keys", "revoke", "a/b")
@@ -56,12 +56,12 @@ func TestKeyLifecycle(t *testing.T) {
 	check(1, "", "forbidden_scope", with("keys", "create", "--key", reader)...)
 	wrong := reader[:len(reader)-1] + "g"
 	check(1, "", "unauthorized: this is no API key that is valid now", with("agents", "list", "--key", wrong)...)
-	check(1, "", "unauthorized", with("agents", "list", "--key", short)...)
+	check(1, "", "unauthorized", with("agents", "list", "--key", standard)...)
 	check(0, "", "is revoked", with("keys", "revoke", readerID, "--key", admin)...)
 	check(1, "", "unauthorized", with("agents", "list", "--key", reader)...)
-	made := check(0, `"key": "troupe_`, "", with("keys", "create", "--json", "--scope", "agents")...)
-	_, made, _ = strings.Cut(made, `"key": "`)
-	made, _, _ = strings.Cut(made, `"`)
+	created := check(0, `"key": "troupe_`, "", with("keys", "create", "--json", "--scope", "agents")...)
+	_, created, _ = strings.Cut(created, `"key": "`)
+	created, _, _ = strings.Cut(created, `"`)
 
 	// Keys and tokens where they do not belong, and where they do.
 	token := ingress.MintToken(nodeSecret(t, dir), actor.NewCallID(1, 2, 3), actor.NewID("helper", "main"))
@@ -75,19 +75,19 @@ func TestKeyLifecycle(t *testing.T) {
 			}
 		}
 	}
-	waiting := "coordinator waits"
-	check(0, "", "waits for the signal go", with("call", "coordinator", waiting)...)
+	message := "coordinator waits"
+	check(0, "", "waits for the signal go", with("call", "coordinator", message)...)
 	if code := s.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("told to stop it ended with %d", code)
 	}
 	check(1, "", "coordinator/main is at work on a run: start the server on loopback", "keys", "create", "--data", dir)
 
-	said, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
-	if err != nil || !strings.Contains(string(said), `"path":"/v1/keys"`) {
+	log, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
+	if err != nil || !strings.Contains(string(log), `"path":"/v1/keys"`) {
 		t.Fatalf("what the server logs is not in its log: %v", err)
 	}
-	for _, secret := range []string{admin, short, reader, made, wrong, token} {
-		if secretTail(secret) == "" || strings.Contains(string(said), secretTail(secret)) {
+	for _, secret := range []string{admin, standard, reader, created, wrong, token} {
+		if secretTail(secret) == "" || strings.Contains(string(log), secretTail(secret)) {
 			t.Errorf("the log tells %s", secret)
 		}
 	}
@@ -97,7 +97,7 @@ func TestKeyLifecycle(t *testing.T) {
 			return err
 		}
 		b, err := os.ReadFile(path)
-		for _, secret := range []string{admin, short, reader, made} {
+		for _, secret := range []string{admin, standard, reader, created} {
 			raw, _ := hex.DecodeString(secretTail(secret))
 			if strings.Contains(string(b), secretTail(secret)) || strings.Contains(string(b), string(raw)) {
 				t.Errorf("%s holds %s", path, secret)

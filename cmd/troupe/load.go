@@ -98,21 +98,21 @@ func (c *LoadCmd) Run(s streams) (err error) {
 		}
 		return c.runLoop(ctx, s, c.URL+", "+c.Agent, target)
 	}
-	bed, err := newTestbed(s.err)
+	tb, err := newTestbed(s.err)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, bed.close()) }()
+	defer func() { err = errors.Join(err, tb.close()) }()
 	if c.Profile != "" {
-		end, err := startProfile(c.Profile)
+		stopProfile, err := startProfile(c.Profile)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, end()) }()
+		defer func() { err = errors.Join(err, stopProfile()) }()
 	}
 	var places []load.Place
 	for _, name := range c.Place {
-		places = append(places, load.Place{Name: name, Target: bed.targets()[name]})
+		places = append(places, load.Place{Name: name, Target: tb.targets()[name]})
 	}
 	if c.Callers > 0 || c.Rate > 0 {
 		for _, place := range places {
@@ -137,7 +137,7 @@ func (c *LoadCmd) callOptions(agent string) load.CallOptions {
 }
 
 // startProfile writes where the processor's time goes until end, and what is in memory then.
-func startProfile(path string) (end func() error, err error) {
+func startProfile(path string) (stop func() error, err error) {
 	f, err := os.Create(path)
 	if err != nil {
 		return nil, err
@@ -181,14 +181,14 @@ func (c *LoadCmd) runLoop(ctx context.Context, s streams, name string, target lo
 
 // runSuite measures everything, and judges it.
 func (c *LoadCmd) runSuite(ctx context.Context, s streams, places []load.Place) error {
-	p := load.Suite{Places: places}
+	suite := load.Suite{Places: places}
 	for _, d := range c.Durability {
-		p.Durable = append(p.Durable, d == "durable")
+		suite.Durable = append(suite.Durable, d == "durable")
 	}
-	step, end := newProgressBar(s.err, &p)
-	p.Progress = step
-	r, err := p.Run(ctx)
-	if end(); err != nil {
+	report, finish := newProgressBar(s.err, &suite)
+	suite.Progress = report
+	r, err := suite.Run(ctx)
+	if finish(); err != nil {
 		return err
 	}
 	if c.Plot != "" {
@@ -250,14 +250,14 @@ func printLoadJSON(to io.Writer, v any) error {
 }
 
 // newProgressBar tells how far a programme is: by a bar, on a terminal only.
-func newProgressBar(talk io.Writer, p *load.Suite) (step func(string, time.Duration, time.Duration), end func()) {
-	if !isTerminal(talk) || os.Getenv("NO_COLOR") != "" {
+func newProgressBar(stderr io.Writer, suite *load.Suite) (report func(string, time.Duration, time.Duration), finish func()) {
+	if !isTerminal(stderr) || os.Getenv("NO_COLOR") != "" {
 		return nil, func() {}
 	}
-	bar := progressbar.NewOptions64(int64(p.Duration()/time.Second), progressbar.OptionSetWriter(talk), progressbar.OptionClearOnFinish(),
+	bar := progressbar.NewOptions64(int64(suite.Duration()/time.Second), progressbar.OptionSetWriter(stderr), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetWidth(30), progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionSetPredictTime(false))
-	return func(what string, done, of time.Duration) {
+	return func(what string, done, total time.Duration) {
 		bar.Describe(what)
-		_ = bar.Set64(int64(min(done, of) / time.Second))
+		_ = bar.Set64(int64(min(done, total) / time.Second))
 	}, func() { _ = bar.Finish() }
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // runLoad runs `troupe load` in this process.
-func runLoad(args ...string) (code int, out, talk string) {
+func runLoad(args ...string) (code int, out, stderr string) {
 	var o, e bytes.Buffer
 	code = run(append([]string{"load"}, args...), streams{&o, &e})
 	return code, o.String(), e.String()
@@ -22,10 +22,10 @@ func TestLoadEveryPlace(t *testing.T) {
 		for _, durability := range []string{"none", "durable"} {
 			for _, agent := range []string{"noop", "chain", "fan"} {
 				var code int
-				var out, talk string
-				for _, long := range []string{"150ms", "2s", "20s"} { // a machine may have other things to do
-					code, out, talk = runLoad("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", long, "--json")
-					if code == 0 || !strings.Contains(talk, "nothing was done") {
+				var out, stderr string
+				for _, duration := range []string{"150ms", "2s", "20s"} { // a machine may have other things to do
+					code, out, stderr = runLoad("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", duration, "--json")
+					if code == 0 || !strings.Contains(stderr, "nothing was done") {
 						break
 					}
 				}
@@ -35,7 +35,7 @@ func TestLoadEveryPlace(t *testing.T) {
 					Refusals []any
 				}
 				if err := json.Unmarshal([]byte(out), &r, json.MatchCaseInsensitiveNames(true)); err != nil || code != 0 {
-					t.Fatalf("%s %s %s: code %d, %v\n%s%s", place, durability, agent, code, err, out, talk)
+					t.Fatalf("%s %s %s: code %d, %v\n%s%s", place, durability, agent, code, err, out, stderr)
 				}
 				if r.Done == 0 || len(r.Refusals) > 0 {
 					t.Errorf("%s: %d done, %v refused", r.Name, r.Done, r.Refusals)
@@ -46,10 +46,10 @@ func TestLoadEveryPlace(t *testing.T) {
 }
 
 func TestLoadReportsRefusals(t *testing.T) {
-	code, out, talk := runLoad("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
+	code, out, stderr := runLoad("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
 	// One is at work when the time is over: nothing is done, and that is said.
-	if code != exitFailed || !strings.Contains(talk, "nothing was done") {
-		t.Errorf("code %d: %s", code, talk)
+	if code != exitFailed || !strings.Contains(stderr, "nothing was done") {
+		t.Errorf("code %d: %s", code, stderr)
 	}
 	if !strings.Contains(out, "agent_busy (callee)") {
 		t.Errorf("no word of whose limit it was:\n%s", out)
@@ -70,8 +70,8 @@ func TestLoadRejectsInvalidFlags(t *testing.T) {
 		{[]string{"--rate", "1", "--plot", "x"}, "leave out"},
 		{[]string{"--callers", "100000", "--for", "100ms", "--place", "dispatcher"}, "want 1 to 16384"},
 	} {
-		if code, _, talk := runLoad(c.args...); code == 0 || !strings.Contains(talk, c.want) {
-			t.Errorf("%v: code %d, %s; want %q", c.args, code, talk, c.want)
+		if code, _, stderr := runLoad(c.args...); code == 0 || !strings.Contains(stderr, c.want) {
+			t.Errorf("%v: code %d, %s; want %q", c.args, code, stderr, c.want)
 		}
 	}
 }

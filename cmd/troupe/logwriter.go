@@ -26,55 +26,55 @@ type logWriter struct {
 }
 
 func newLogWriter(to io.Writer) *logWriter {
-	l := &logWriter{out: to, wake: make(chan struct{}, 1), done: make(chan struct{}), closeTimeout: time.Second}
-	go l.run()
-	return l
+	w := &logWriter{out: to, wake: make(chan struct{}, 1), done: make(chan struct{}), closeTimeout: time.Second}
+	go w.run()
+	return w
 }
 
 // Write takes one line.
-func (l *logWriter) Write(line []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (w *logWriter) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch {
-	case l.closed:
+	case w.closed:
 		return len(line), nil
-	case len(l.pending)+len(line) > logPendingBytesMax:
-		l.dropped++
+	case len(w.pending)+len(line) > logPendingBytesMax:
+		w.dropped++
 	default:
-		l.pending = append(l.pending, line...)
+		w.pending = append(w.pending, line...)
 	}
 	select {
-	case l.wake <- struct{}{}:
+	case w.wake <- struct{}{}:
 	default:
 	}
 	return len(line), nil
 }
 
-func (l *logWriter) run() {
-	defer close(l.done)
+func (w *logWriter) run() {
+	defer close(w.done)
 	var b []byte
-	for range l.wake {
-		l.mu.Lock()
-		b, l.pending = l.pending, b[:0]
-		dropped := l.dropped
-		l.dropped = 0
-		l.mu.Unlock()
+	for range w.wake {
+		w.mu.Lock()
+		b, w.pending = w.pending, b[:0]
+		dropped := w.dropped
+		w.dropped = 0
+		w.mu.Unlock()
 		if dropped > 0 {
 			b = fmt.Appendf(b, `{"level":"WARN","msg":"lines of the log were dropped: its reader is too slow","lines":%d}`+"\n", dropped)
 		}
-		l.out.Write(b) //nolint:errcheck // there is nowhere to say so
+		w.out.Write(b) //nolint:errcheck // there is nowhere to say so
 	}
-	l.out.Write(l.pending) //nolint:errcheck // nobody adds to it any more
+	w.out.Write(w.pending) //nolint:errcheck // nobody adds to it any more
 }
 
 // close passes on what is left, to whoever reads it. Nothing is taken in afterwards.
-func (l *logWriter) close() {
-	l.mu.Lock()
-	l.closed = true
-	close(l.wake)
-	l.mu.Unlock()
+func (w *logWriter) close() {
+	w.mu.Lock()
+	w.closed = true
+	close(w.wake)
+	w.mu.Unlock()
 	select {
-	case <-l.done:
-	case <-time.After(l.closeTimeout):
+	case <-w.done:
+	case <-time.After(w.closeTimeout):
 	}
 }

@@ -22,32 +22,32 @@ func (s *blockedWriter) Write(b []byte) (int, error) {
 }
 
 func TestLogWriterDoesNotBlock(t *testing.T) {
-	to := &blockedWriter{release: make(chan struct{})}
-	l := newLogWriter(to)
+	out := &blockedWriter{release: make(chan struct{})}
+	w := newLogWriter(out)
 	line := []byte(strings.Repeat("x", 1023) + "\n")
 	for range 4 * logPendingBytesMax / len(line) {
-		if n, err := l.Write(line); n != len(line) || err != nil {
+		if n, err := w.Write(line); n != len(line) || err != nil {
 			t.Fatal(n, err)
 		}
 	}
-	close(to.release)
-	l.close()
-	kept := strings.Count(to.String(), "x\n")
-	if kept == 0 || kept > 2*logPendingBytesMax/len(line) || !strings.Contains(to.String(), "were dropped") {
+	close(out.release)
+	w.close()
+	kept := strings.Count(out.String(), "x\n")
+	if kept == 0 || kept > 2*logPendingBytesMax/len(line) || !strings.Contains(out.String(), "were dropped") {
 		t.Errorf("%d lines were kept", kept)
 	}
 }
 
 func TestLogWriterCloseTimesOut(t *testing.T) {
-	to := &blockedWriter{release: make(chan struct{})}
-	l := newLogWriter(to)
-	l.closeTimeout = time.Millisecond
-	fmt.Fprintln(l, "x")
-	l.close()
-	fmt.Fprintln(l, "y")
-	close(to.release)
-	<-l.done
-	if got := to.String(); got != "x\n" {
+	out := &blockedWriter{release: make(chan struct{})}
+	w := newLogWriter(out)
+	w.closeTimeout = time.Millisecond
+	fmt.Fprintln(w, "x")
+	w.close()
+	fmt.Fprintln(w, "y")
+	close(out.release)
+	<-w.done
+	if got := out.String(); got != "x\n" {
 		t.Errorf("it says %q", got)
 	}
 }

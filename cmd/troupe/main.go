@@ -72,9 +72,9 @@ func run(args []string, s streams) (code int) {
 	ctx, err := parser.Parse(args)
 	if err != nil {
 		command := "troupe"
-		var wrong *kong.ParseError
-		if errors.As(err, &wrong) && wrong.Context.Selected() != nil {
-			command = wrong.Context.Selected().FullPath()
+		var parseErr *kong.ParseError
+		if errors.As(err, &parseErr) && parseErr.Context.Selected() != nil {
+			command = parseErr.Context.Selected().FullPath()
 		}
 		fmt.Fprintf(s.err, "troupe: %v\nTry: %s --help\n", err, command)
 		return exitUsage

@@ -100,23 +100,23 @@ func (c *MutantsCmd) Run(s streams) error {
 		}
 		out.Flush()
 		mutant.Now = g.Mutant
-		begun := time.Now()
+		start := time.Now()
 		found, others := c.find(g.Spec, 1)
-		seconds := time.Since(begun).Seconds()
+		seconds := time.Since(start).Seconds()
 		if found == nil {
 			missed++
 			fmt.Fprintf(out, "%-32s %-22s %6s %7.1f %6s  found by others: %v\n", g.Mutant, g.Spec, "MISSED", seconds, "", others)
 			continue
 		}
-		steps, says := found.Stats.Steps, firstLine(found.Violation.Detail)
+		steps, detail := found.Stats.Steps, firstLine(found.Violation.Detail)
 		if c.Shrink {
 			var err error
 			if steps, err = c.shrink(g, *found); err != nil {
 				missed++
-				says = err.Error()
+				detail = err.Error()
 			}
 		}
-		fmt.Fprintf(out, "%-32s %-22s %6d %7.1f %6d  %s\n", g.Mutant, g.Spec, found.Seed, seconds, steps, says)
+		fmt.Fprintf(out, "%-32s %-22s %6d %7.1f %6d  %s\n", g.Mutant, g.Spec, found.Seed, seconds, steps, detail)
 	}
 	mutant.Now = ""
 	if missed > 0 {
@@ -134,47 +134,47 @@ func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 // shrink leaves a folder of a mutant, and has another process run the history in it
 // again. It returns how many steps that has. Where they are too many it shrinks what
 // is left once more, as long as that gets smaller, and then what the next seed has found.
-func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (least int, err error) {
-	least = found.Stats.Steps
+func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err error) {
+	minSteps = found.Stats.Steps
 	next := found
 	for range shrinkTries {
 		dir := filepath.Join(c.Dir, g.Mutant, fmt.Sprintf("seed-%d", next.Seed))
-		small, err := sim.SaveFailure(dir, sim.Options{Seed: next.Seed}, next)
+		shrunk, err := sim.SaveFailure(dir, sim.Options{Seed: next.Seed}, next)
 		if err != nil {
-			return least, err
+			return minSteps, err
 		}
-		least = min(least, small.Stats.Steps)
-		if small.Stats.Steps <= shrunkStepsMax {
-			return least, verifyReplay(dir, g, small)
+		minSteps = min(minSteps, shrunk.Stats.Steps)
+		if shrunk.Stats.Steps <= shrunkStepsMax {
+			return minSteps, verifyReplay(dir, g, shrunk)
 		}
-		if small.Stats.Steps <= next.Stats.Steps*9/10 {
-			next = small
+		if shrunk.Stats.Steps <= next.Stats.Steps*9/10 {
+			next = shrunk
 			continue
 		}
-		again, _ := c.find(g.Spec, next.Seed+1)
-		if again == nil {
+		later, _ := c.find(g.Spec, next.Seed+1)
+		if later == nil {
 			break
 		}
-		next = *again
+		next = *later
 	}
-	return least, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
+	return minSteps, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
 }
 
 // verifyReplay has another process run again what a mutant's folder holds.
-func verifyReplay(dir string, g sim.Guard, small sim.Result) error {
+func verifyReplay(dir string, g sim.Guard, shrunk sim.Result) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
 	cmd := exec.Command(self, "replay", dir)
 	cmd.Env = append(os.Environ(), "MUTANT="+g.Mutant)
-	said, err := cmd.CombinedOutput()
-	var ended *exec.ExitError
+	output, err := cmd.CombinedOutput()
+	var exitErr *exec.ExitError
 	switch {
-	case err != nil && !errors.As(err, &ended):
+	case err != nil && !errors.As(err, &exitErr):
 		return err
-	case !bytes.Contains(said, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, small.Violation.At, small.Violation.Step)):
-		return fmt.Errorf("another process does not run it again: %s", finalLine(said))
+	case !bytes.Contains(output, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, shrunk.Violation.At, shrunk.Violation.Step)):
+		return fmt.Errorf("another process does not run it again: %s", finalLine(output))
 	}
 	return nil
 }

@@ -119,10 +119,10 @@ func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 		if file.Spec.Kind == agents.KindExternal {
 			operation = agents.OpRegister
 		}
-		within, cancel := context.WithTimeout(context.Background(), registryTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 		var warnings []string
-		err := retryBusy(within, func() (err error) {
-			_, warnings, err = n.callRegistry(within, operation, file.Spec.Encode())
+		err := retryBusy(ctx, func() (err error) {
+			_, warnings, err = n.callRegistry(ctx, operation, file.Spec.Encode())
 			return err
 		})
 		cancel()
@@ -141,9 +141,9 @@ func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 
 // retryBusy does something again for as long as it is only busy for a while: a node
 // that starts may have much to take up.
-func retryBusy(ctx context.Context, do func() error) error {
+func retryBusy(ctx context.Context, op func() error) error {
 	for {
-		err := do()
+		err := op()
 		var r *actor.Refusal
 		if !errors.As(err, &r) || r.Reason != actor.Busy || r.RetryAfter == 0 || r.RetryAfter > registryTimeout {
 			return err

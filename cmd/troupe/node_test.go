@@ -33,24 +33,24 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := disk.NewLog(d)
-	deaf, err := loadCatalog(d, nil, log)
+	detached, err := loadCatalog(d, nil, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions, _ := deaf.definitions()
-	e, err := engine.Start(engine.Config{Node: "n1", Log: l, Store: d, Agents: definitions, Tools: deaf.tools, Limits: dispatcher.DefaultLimits(), Logger: log})
+	definitions, _ := detached.definitions()
+	e, err := engine.Start(engine.Config{Node: "n1", Log: l, Store: d, Agents: definitions, Tools: detached.tools, Limits: dispatcher.DefaultLimits(), Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	id := e.NewCallID()
-	news, stop := e.Watch(id)
+	changes, stop := e.Watch(id)
 	go func() {
 		_, _ = e.Ask(ctx, actor.Call{ID: id, To: agents.RegistryID, Operation: agents.OpPut, Left: time.Minute, Principal: "key:a",
 			Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: []byte(`{"name":"helper"}`)}}})
 	}()
-	kept := func() (names []string) {
+	registered := func() (names []string) {
 		err := e.Read(ctx, func(kv store.KV) error {
 			saved, err := store.LoadActor(kv, agents.RegistryID)
 			if err != nil {
@@ -67,15 +67,15 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		}
 		return names
 	}
-	for !slices.Equal(kept(), []string{"agent/helper"}) {
+	for !slices.Equal(registered(), []string{"agent/helper"}) {
 		select {
-		case <-news:
+		case <-changes:
 		case <-ctx.Done():
-			t.Fatalf("it is not written down: %v", kept())
+			t.Fatalf("it is not written down: %v", registered())
 		}
 	}
 	stop()
-	if len(deaf.catalog.Definitions) != 0 {
+	if len(detached.catalog.Definitions) != 0 {
 		t.Fatal("somebody has heard of it")
 	}
 	if err := e.Close(ctx); err != nil {
@@ -131,7 +131,7 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	kept, _ := n.catalog.spec("helper")
+	before, _ := n.catalog.spec("helper")
 	read := func(text string) agents.Spec {
 		spec, err := agents.ReadJSON([]byte(text))
 		if err != nil {
@@ -143,7 +143,7 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 	if err := n.putAgentFiles(files, log); err != nil {
 		t.Error(err)
 	}
-	if now, _ := n.catalog.spec("helper"); now.Hash() != kept.Hash() {
+	if now, _ := n.catalog.spec("helper"); now.Hash() != before.Hash() {
 		t.Error("it is another one")
 	}
 	if _, there := n.catalog.spec("other"); !there {
@@ -167,9 +167,9 @@ func TestRetryBusy(t *testing.T) {
 			t.Errorf("after %v: %d tries, %v", c.after, tries, err)
 		}
 	}
-	over, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := retryBusy(over, func() error { return actor.RefuseBusy(actor.ScopeNode, registryTimeout, "much to do") }); err == nil {
+	if err := retryBusy(cancelled, func() error { return actor.RefuseBusy(actor.ScopeNode, registryTimeout, "much to do") }); err == nil {
 		t.Error("it goes on when nobody waits")
 	}
 }

@@ -29,12 +29,12 @@ Examples:
 func (c *ReplayCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()
-	r, parted, err := sim.Replay(c.Dir, c.Whole, out, sim.Backends{})
+	r, diverged, err := sim.Replay(c.Dir, c.Whole, out, sim.Backends{})
 	if err != nil {
 		return err
 	}
-	if parted != "" {
-		fmt.Fprintf(out, "seed %d goes otherwise than it did from %s\n", r.Seed, parted)
+	if diverged != "" {
+		fmt.Fprintf(out, "seed %d goes otherwise than it did from %s\n", r.Seed, diverged)
 	}
 	if r.Violation == nil {
 		fmt.Fprintf(out, "seed %d does not fail any more: steps=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Hash)

@@ -202,12 +202,12 @@ func (c *RunsSignalCmd) Run(s streams) error {
 	return nil
 }
 
-func (s SourceFlags) withSource(at func(source) error) error {
+func (s SourceFlags) withSource(fn func(source) error) error {
 	from, err := s.open()
 	if err != nil {
 		return err
 	}
-	err = at(from)
+	err = fn(from)
 	if e := from.close(); err == nil {
 		err = e
 	}

@@ -74,13 +74,13 @@ func (c *ServeCmd) Run(s streams) error {
 		return err
 	}
 	// Until here a signal ends the process at once: a start may be killed at any time.
-	told, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
 		return errors.Join(err, n.stop(0))
 	}
 	select {
-	case <-told.Done():
+	case <-ctx.Done():
 		stop() // a second one ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
 		return n.stop(c.Grace)
@@ -102,7 +102,7 @@ type nodeServer struct {
 
 // open reads what the command is told, brings a node to life, and opens its door.
 func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) {
-	began := time.Now()
+	start := time.Now()
 	config, err := readConfig(string(c.Config))
 	if err != nil {
 		return nil, err
@@ -136,32 +136,32 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	if c.Ready {
 		native = agents.Builtin()
 	}
-	inner, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace}, log)
+	base, err := openNode(nodeConfig{Data: c.Data, Name: c.Node, Cells: c.Cells, Limits: config.Limits, Outbound: out, Native: native, Trace: c.Trace}, log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			within, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 			defer cancel()
-			err = errors.Join(err, inner.close(within))
+			err = errors.Join(err, base.close(ctx))
 		}
 	}()
-	if err := gateway.CheckListenAddress(c.Listen, inner.catalog.keys.Count()); err != nil {
+	if err := gateway.CheckListenAddress(c.Listen, base.catalog.keys.Count()); err != nil {
 		return nil, err
 	}
 	if files != nil {
-		if err := inner.putAgentFiles(files, log); err != nil {
+		if err := base.putAgentFiles(files, log); err != nil {
 			return nil, err
 		}
 	}
-	n = &nodeServer{node: inner, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
+	n = &nodeServer{node: base, url: "http://" + listener.Addr().String(), served: make(chan error, 1), logger: log}
 	n.gateway = gateway.New(n.engine, log, gateway.Config{Keys: &n.catalog.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
 	}
 	go func() { n.served <- n.gateway.Serve(listener) }()
-	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(began).Milliseconds())
+	log.Info("serving", "url", n.url, "data", c.Data, "batches", n.disk.End().Batch, "entries", uint64(n.disk.End().Pos), "start_ms", time.Since(start).Milliseconds())
 	return n, nil
 }
 
@@ -171,20 +171,20 @@ const shutdownTimeout = 10 * time.Second
 // stop lets clients have their answers, then stops everything from the door down. A
 // client that is not done by then is cut off.
 func (n *nodeServer) stop(grace time.Duration) error {
-	patience, cancel := context.WithTimeout(context.Background(), grace)
+	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	n.gateway.Drain()
-	n.engine.Drain(patience)
+	n.engine.Drain(drainCtx)
 	// Whoever has an answer now gets it, and may read once more on its way.
-	last, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if err := n.gateway.Shutdown(last); err != nil {
+	if err := n.gateway.Shutdown(ctx); err != nil {
 		n.logger.Warn("clients were cut off", "error", err.Error())
 	}
 	_ = os.Remove(filepath.Join(n.dir, serverFile))
-	last, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
+	ctx, cancel = context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	return n.close(last)
+	return n.close(ctx)
 }
 
 // inUseError says who has a data folder open, in words that help.

@@ -224,9 +224,9 @@ func TestDrainAnswersWaitingClients(t *testing.T) {
 }
 
 // waitUntil asks again until it is so.
-func waitUntil(t *testing.T, what string, is func() bool) {
+func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); {
+	for deadline := time.Now().Add(20 * time.Second); !cond(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
@@ -248,9 +248,9 @@ func TestShutdownCutsOffSlowClient(t *testing.T) {
 		t.Fatalf("%q %v", line, err)
 	}
 	code := s.stop(syscall.SIGTERM)
-	said, err := os.ReadFile(s.log)
-	if code != 0 || err != nil || strings.Contains(string(said), "does not") || !strings.Contains(string(said), "clients were cut off") {
-		t.Errorf("it ended with %d\n%s, %v", code, said, err)
+	log, err := os.ReadFile(s.log)
+	if code != 0 || err != nil || strings.Contains(string(log), "does not") || !strings.Contains(string(log), "clients were cut off") {
+		t.Errorf("it ended with %d\n%s, %v", code, log, err)
 	}
 }
 

@@ -131,24 +131,24 @@ func (c *SimCmd) Run(s streams) error {
 
 // runOne runs a seed and shows it. The canonical log has standard output for
 // itself; the last line then goes to standard error.
-func (c *SimCmd) runOne(out *bufio.Writer, talk io.Writer, o sim.Options) error {
-	end := io.Writer(out)
-	shown := o
+func (c *SimCmd) runOne(out *bufio.Writer, stderr io.Writer, o sim.Options) error {
+	summary := io.Writer(out)
+	shownOptions := o
 	if c.Events {
-		shown.Events, end = out, talk
+		shownOptions.Events, summary = out, stderr
 	} else {
-		shown.Columns = sim.NewColumns(out, sim.ColumnsWidth)
+		shownOptions.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
 	if c.HTML != "" {
-		shown.Page = sim.NewPage()
+		shownOptions.Page = sim.NewPage()
 	}
-	world := sim.RunSeed
+	run := sim.RunSeed
 	if c.usesRealBackends() {
-		again := o
-		again.Backends = c.backends()
-		world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
+		second := o
+		second.Backends = c.backends()
+		run = func(o sim.Options) sim.Result { return sim.RunTwice(o, second) }
 	}
-	r, err := runTraced(c.Trace, shown, world)
+	r, err := runTraced(c.Trace, shownOptions, run)
 	if err != nil {
 		return err
 	}
@@ -156,20 +156,20 @@ func (c *SimCmd) runOne(out *bufio.Writer, talk io.Writer, o sim.Options) error 
 		return err
 	}
 	if c.HTML != "" {
-		if err := writePage(c.HTML, shown.Page, r); err != nil {
+		if err := writePage(c.HTML, shownOptions.Page, r); err != nil {
 			return err
 		}
-		fmt.Fprintf(talk, "%s\n", c.HTML)
+		fmt.Fprintf(stderr, "%s\n", c.HTML)
 	}
-	fmt.Fprint(end, r.Plan)
+	fmt.Fprint(summary, r.Plan)
 	if r.Violation != nil {
-		return c.reportFailure(end, talk, o, r)
+		return c.reportFailure(summary, stderr, o, r)
 	}
 	if n := r.Stats.Undecided; n > 0 {
-		fmt.Fprintf(end, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
+		fmt.Fprintf(summary, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
 		return exitCode(exitFailed)
 	}
-	fmt.Fprintf(end, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)
+	fmt.Fprintf(summary, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)
 	return nil
 }
 
@@ -204,7 +204,7 @@ const (
 
 // reportFailure tells of a failure, and leaves all that is known of it. A person is
 // shown how the story gets shorter.
-func (c *SimCmd) reportFailure(out, talk io.Writer, o sim.Options, r sim.Result) error {
+func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Violation)
 	if b, ok := out.(*bufio.Writer); ok { // what comes now takes its time
 		b.Flush()
@@ -213,11 +213,11 @@ func (c *SimCmd) reportFailure(out, talk io.Writer, o sim.Options, r sim.Result)
 		return exitCode(exitFailed) // which is no world's fault
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
-	if isTerminal(talk) {
-		o.OnShrunk = func(steps int) { fmt.Fprintf(talk, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
-		defer fmt.Fprint(talk, "\r\033[K")
+	if isTerminal(stderr) {
+		o.OnShrunk = func(steps int) { fmt.Fprintf(stderr, "\r\033[Kshrinking seed %d: %d steps", r.Seed, steps) }
+		defer fmt.Fprint(stderr, "\r\033[K")
 	}
-	small, err := sim.SaveFailure(dir, o, r)
+	shrunk, err := sim.SaveFailure(dir, o, r)
 	if err != nil {
 		return err
 	}
@@ -225,8 +225,8 @@ func (c *SimCmd) reportFailure(out, talk io.Writer, o sim.Options, r sim.Result)
 		fmt.Fprintf(out, "%s has the first log; %s runs both again\n", dir, c.rerunCommand(r.Seed))
 		return exitCode(exitFailed)
 	}
-	if small.Violation != nil {
-		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, small.Stats.Steps, small.Violation)
+	if shrunk.Violation != nil {
+		fmt.Fprintf(out, "shrunk from %d to %d steps: %v\n", r.Stats.Steps, shrunk.Stats.Steps, shrunk.Violation)
 	}
 	fmt.Fprintf(out, "%s shows it; make replay DIR=%s\n", filepath.Join(dir, "page.html"), dir)
 	return exitCode(exitFailed)

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-func runSim(t *testing.T, args ...string) (out, talk string) {
+func runSim(t *testing.T, args ...string) (out, stderr string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	if code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&o, &e}); code != 0 {
@@ -38,8 +38,8 @@ func parseHash(t *testing.T, text string) string {
 func TestSimSeedDeterminesHash(t *testing.T) {
 	columns, _ := runSim(t, "--seed", "7")
 	hash := parseHash(t, columns)
-	if events, talk := runSim(t, "--seed", "7", "--events"); parseHash(t, talk) != hash {
-		t.Errorf("seed 7 in columns has the hash %s, as events %s", hash, talk)
+	if events, stderr := runSim(t, "--seed", "7", "--events"); parseHash(t, stderr) != hash {
+		t.Errorf("seed 7 in columns has the hash %s, as events %s", hash, stderr)
 	} else if again, err := sim.HashLog(strings.NewReader(events)); err != nil || again != hash {
 		t.Errorf("the events hash to %s (%v), the last line says %s", again, err, hash)
 	}
@@ -82,9 +82,9 @@ func TestSimWritesHashesBySeed(t *testing.T) {
 	if string(list) != want {
 		t.Errorf("--hashes: got\n%swant\n%s", list, want)
 	}
-	var out, talk bytes.Buffer
-	if code := run([]string{"sim", "--hashes", path}, streams{&out, &talk}); code == 0 || !strings.Contains(talk.String(), "--hashes requires --runs") {
-		t.Errorf("--hashes without --runs: exit code %d, %s", code, talk.String())
+	var out, stderr bytes.Buffer
+	if code := run([]string{"sim", "--hashes", path}, streams{&out, &stderr}); code == 0 || !strings.Contains(stderr.String(), "--hashes requires --runs") {
+		t.Errorf("--hashes without --runs: exit code %d, %s", code, stderr.String())
 	}
 }
 
@@ -163,16 +163,16 @@ func TestRerunCommand(t *testing.T) {
 // Two runs that differ leave a folder, and the command that runs both again.
 func TestNondeterminismPrintsRerunCommand(t *testing.T) {
 	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
-	var out, talk bytes.Buffer
+	var out, stderr bytes.Buffer
 	o := sim.Options{Seed: 2, Faultless: true}
-	err := c.reportFailure(&out, &talk, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
+	err := c.reportFailure(&out, &stderr, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
 	dir := filepath.Join(c.Dir, "seed-2")
 	if err == nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 	out.Reset()
-	if code := run([]string{"replay", dir}, streams{&out, &talk}); code != exitFailed || !strings.Contains(talk.String(), "two runs of this seed differed") {
-		t.Errorf("its replay ends with %d: %s%s", code, out.String(), talk.String())
+	if code := run([]string{"replay", dir}, streams{&out, &stderr}); code != exitFailed || !strings.Contains(stderr.String(), "two runs of this seed differed") {
+		t.Errorf("its replay ends with %d: %s%s", code, out.String(), stderr.String())
 	}
 }
 
@@ -193,16 +193,16 @@ func TestSeedProgressLine(t *testing.T) {
 
 // A file is told once a minute, a line each.
 func TestSeedProgressWithoutTerminal(t *testing.T) {
-	var told bytes.Buffer
-	s := newSeedProgress(&told, 100, 0)
+	var out bytes.Buffer
+	s := newSeedProgress(&out, 100, 0)
 	for after := range 250 {
 		if !s.update(s.start.Add(time.Duration(after) * time.Second)) {
 			t.Fatal("there is no budget, and it ends")
 		}
 	}
 	s.clear()
-	lines := strings.Split(strings.TrimSuffix(told.String(), "\n"), "\n")
-	if len(lines) != 4 || strings.ContainsAny(told.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 4 || strings.ContainsAny(out.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
 		t.Errorf("%q", lines)
 	}
 }

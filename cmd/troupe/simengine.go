@@ -14,8 +14,8 @@ type stepperEngine struct{ *engine.Stepper }
 
 // NewSlot implements sim.Drive.
 func (d stepperEngine) NewSlot(name string) (sim.Slot, error) {
-	seat, err := d.Stepper.NewSlot(name)
-	return stepperSlot{seat}, err
+	slot, err := d.Stepper.NewSlot(name)
+	return stepperSlot{slot}, err
 }
 
 type stepperSlot struct{ *engine.StepperSlot }

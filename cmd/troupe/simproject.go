@@ -14,7 +14,7 @@ import (
 )
 
 // runProject puts a team of the user's own into imagined worlds.
-func (c *SimCmd) runProject(out *bufio.Writer, talk io.Writer) error {
+func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 	if dir := simulation.AgentsIn(c.Project); dir != "" {
 		files, err := readAgentFiles(dir)
 		if err != nil {
@@ -22,7 +22,7 @@ func (c *SimCmd) runProject(out *bufio.Writer, talk io.Writer) error {
 		}
 		for _, p := range files.Problems {
 			if !p.Warning || p.Field != "tools" { // tools have stand-ins
-				fmt.Fprintln(talk, p)
+				fmt.Fprintln(stderr, p)
 			}
 		}
 		if files.HasErrors() {
@@ -36,7 +36,7 @@ func (c *SimCmd) runProject(out *bufio.Writer, talk io.Writer) error {
 	for _, spec := range team.Specs {
 		for _, name := range spec.MissingTools(tools.NewRegistry()) {
 			if !slices.ContainsFunc(team.Tools, func(t simulation.Tool) bool { return t.Name == name }) {
-				fmt.Fprintf(talk, "%s: warning: no [[tool]] in %s stands in for %s; the agent will do without it\n", spec.ID, simulation.RulesFile, name)
+				fmt.Fprintf(stderr, "%s: warning: no [[tool]] in %s stands in for %s; the agent will do without it\n", spec.ID, simulation.RulesFile, name)
 			}
 		}
 	}
@@ -53,9 +53,9 @@ func (c *SimCmd) runProject(out *bufio.Writer, talk io.Writer) error {
 	if o.Seeds == 1 {
 		o.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
-	if isTerminal(talk) {
-		o.Progress = func(done int) { fmt.Fprintf(talk, "\r%d of %d worlds ", done, o.Seeds) }
-		defer fmt.Fprint(talk, "\r\033[K")
+	if isTerminal(stderr) {
+		o.Progress = func(done int) { fmt.Fprintf(stderr, "\r%d of %d worlds ", done, o.Seeds) }
+		defer fmt.Fprint(stderr, "\r\033[K")
 	}
 	r, err := simulation.Run(team, o)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 const gcMemoryPerCore = 256 << 20
 
 // runMany runs seeds by the number, or as many as fit into a time.
-func (c *SimCmd) runMany(out *bufio.Writer, talk io.Writer, o sim.Options) error {
+func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) error {
 	first := uint64(1)
 	if c.Seed != nil {
 		first = *c.Seed
@@ -35,20 +35,20 @@ func (c *SimCmd) runMany(out *bufio.Writer, talk io.Writer, o sim.Options) error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	context.AfterFunc(ctx, stop) // who asks twice means it
-	p := newSeedProgress(talk, c.Runs, c.Budget)
+	p := newSeedProgress(stderr, c.Runs, c.Budget)
 	options := func(seed uint64) sim.Options {
 		o := o
 		o.Seed = seed
 		return o
 	}
 	run := func(seed uint64) sim.Result {
-		once, again := options(seed), options(seed)
-		once.Unhashed, again.Backends = c.Hashes == "", c.backends()
-		world := sim.RunSeed
+		primary, second := options(seed), options(seed)
+		primary.Unhashed, second.Backends = c.Hashes == "", c.backends()
+		runSeed := sim.RunSeed
 		if c.runsTwice(seed) {
-			world = func(o sim.Options) sim.Result { return sim.RunTwice(o, again) }
+			runSeed = func(o sim.Options) sim.Result { return sim.RunTwice(o, second) }
 		}
-		return runTracedSeed(c.Trace, once, world)
+		return runTracedSeed(c.Trace, primary, runSeed)
 	}
 	seeds := c.Runs
 	if seeds == 0 {
@@ -61,8 +61,8 @@ func (c *SimCmd) runMany(out *bufio.Writer, talk io.Writer, o sim.Options) error
 		fmt.Fprintf(&hashes, "%d %s\n", r.Seed, r.Hash)
 		if r.Violation != nil && len(sum.Failed) <= failuresShown {
 			p.clear()
-			if err := c.reportFailure(out, talk, options(r.Seed), r); err != nil && !errors.Is(err, exitCode(exitFailed)) {
-				fmt.Fprintf(talk, "the folder of seed %d: %v\n", r.Seed, err)
+			if err := c.reportFailure(out, stderr, options(r.Seed), r); err != nil && !errors.Is(err, exitCode(exitFailed)) {
+				fmt.Fprintf(stderr, "the folder of seed %d: %v\n", r.Seed, err)
 			}
 			out.Flush()
 		}
@@ -75,7 +75,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, talk io.Writer, o sim.Options) error
 		}
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintf(talk, "interrupted; what %d seeds came to:\n", sum.Seeds)
+		fmt.Fprintf(stderr, "interrupted; what %d seeds came to:\n", sum.Seeds)
 	}
 	missing := sum.Print(out)
 	if c.Faults == "none" || c.Strategy != "drawn" || c.Plain || sum.Seeds < coverageRuns {
@@ -131,9 +131,9 @@ const (
 	fileInterval     = time.Minute
 )
 
-func newSeedProgress(talk io.Writer, runs int, budget time.Duration) *seedProgress {
+func newSeedProgress(stderr io.Writer, runs int, budget time.Duration) *seedProgress {
 	now := time.Now()
-	return &seedProgress{start: now, printed: now, runs: runs, budget: budget, out: talk, terminal: isTerminal(talk)}
+	return &seedProgress{start: now, printed: now, runs: runs, budget: budget, out: stderr, terminal: isTerminal(stderr)}
 }
 
 // update tells of a seed more, and whether there is time for another.
@@ -181,14 +181,14 @@ const stepsFloor = 300_000
 func (p *seedProgress) summary() string {
 	took, s := time.Since(p.start), &p.sum
 	seconds, cores := took.Seconds(), goruntime.GOMAXPROCS(0)
-	each := float64(s.ExecutedSteps) / seconds / float64(cores)
+	perCore := float64(s.ExecutedSteps) / seconds / float64(cores)
 	floor := "met"
-	if each < stepsFloor {
+	if perCore < stepsFloor {
 		floor = "missed"
 	}
-	lasted := s.Total.SimulatedTime() / actor.Duration(max(s.Seeds, 1))
+	perSeed := s.Total.SimulatedTime() / actor.Duration(max(s.Seeds, 1))
 	return fmt.Sprintf("%d steps of %d seeds, %d of them twice, in %.1f s: %.1f seeds/s, %s simulated each second; a seed is %s long and has %d steps on average\n"+
 		"%.0f steps/s on each of %d cores, all specs on; the floor of %d is %s",
-		s.Total.Steps, s.Seeds, s.Repeated, seconds, float64(s.Seeds)/seconds, p.speed(seconds), lasted.Round(time.Second), s.Total.Steps/max(s.Seeds, 1),
-		each, cores, stepsFloor, floor)
+		s.Total.Steps, s.Seeds, s.Repeated, seconds, float64(s.Seeds)/seconds, p.speed(seconds), perSeed.Round(time.Second), s.Total.Steps/max(s.Seeds, 1),
+		perCore, cores, stepsFloor, floor)
 }

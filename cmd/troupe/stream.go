@@ -28,14 +28,14 @@ var errStopFollowing = errors.New("enough")
 // follow sends a request whose answer is a stream of a run's events, and hands
 // on each. If the stream breaks off it is taken up again where it was, as long
 // as a server answers. It ends after the run's last event.
-func (c client) follow(ctx context.Context, method, path string, body []byte, on func(runs.Event) error) error {
+func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error) error {
 	var run actor.CallID
 	var seen uint64
 	ended := false
 	for quiet := 0; ; quiet++ {
 		wait, err := c.streamOnce(ctx, method, path, body, seen, func(e runs.Event) error {
 			run, seen, ended, quiet = e.Run, e.Seq, e.Type.Ends(), 0
-			return on(e)
+			return fn(e)
 		})
 		var p *problem
 		switch {
@@ -61,7 +61,7 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, on
 }
 
 // streamOnce reads one connection's events, and tells how long to wait before the next.
-func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, on func(runs.Event) error) (wait time.Duration, err error) {
+func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error) (wait time.Duration, err error) {
 	wait = time.Second
 	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
 	if err != nil {
@@ -100,7 +100,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 			if err != nil {
 				continue // a word of the stream itself, or an event of a later version
 			}
-			if err := on(e); err != nil {
+			if err := fn(e); err != nil {
 				return wait, err
 			}
 		}
@@ -124,45 +124,45 @@ type answerPrinter struct {
 }
 
 // render is what an event adds to the answer, and what is said beside it.
-func (t *answerPrinter) render(e *runs.Event) (text, beside string) {
-	before := ""
+func (t *answerPrinter) render(e *runs.Event) (text, note string) {
+	shown := ""
 	if e.Type == runs.RunDone {
-		before = t.answer.Text()
+		shown = t.answer.Text()
 	}
-	stands := t.answer.Take(e)
+	current := t.answer.Take(e)
 	switch e.Type {
 	case runs.AgentStreamDelta:
 		text = e.Text
 	case runs.LLMCallStarted, runs.AgentInvokeStarted:
 		text = t.endLine()
 	case runs.Attempt:
-		if !stands {
-			text, beside = t.endLine(), "what was said just now does not count: it is said again"
+		if !current {
+			text, note = t.endLine(), "what was said just now does not count: it is said again"
 		}
 	case runs.AgentStateChanged:
-		beside = e.Name + " is at " + e.Text
+		note = e.Name + " is at " + e.Text
 	case runs.WaitOpened:
 		text = t.endLine()
-		beside = fmt.Sprintf("run %s waits for the signal %s; to go on, say:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
+		note = fmt.Sprintf("run %s waits for the signal %s; to go on, say:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
 	case runs.RunPaused:
 		text = t.endLine()
-		beside = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
+		note = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)
 	case runs.RunDone:
-		if text = strings.TrimPrefix(e.Text, before); !stands {
+		if text = strings.TrimPrefix(e.Text, shown); !current {
 			text = t.endLine() + e.Text
 		}
 		text += "\n"
 		for _, w := range e.Warnings {
-			beside += "warning: " + w + "\n"
+			note += "warning: " + w + "\n"
 		}
-		beside = strings.TrimSuffix(beside, "\n")
+		note = strings.TrimSuffix(note, "\n")
 	case runs.RunFailed, runs.RunCancelled:
 		text = t.endLine()
 	}
 	if text != "" {
 		t.midLine = !strings.HasSuffix(text, "\n")
 	}
-	return text, beside
+	return text, note
 }
 
 func (t *answerPrinter) endLine() string {

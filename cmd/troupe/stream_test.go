@@ -86,10 +86,10 @@ func TestStreamResumesAfterDisconnect(t *testing.T) {
 	for after := 1; after <= len(events); after++ {
 		var heads []string
 		s := newBreakingServer(t, events, after, &heads)
-		var out, talk bytes.Buffer
-		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &talk})
-		if code != 0 || out.String() != "Hello\n" || talk.Len() > 0 {
-			t.Errorf("after %d: code %d, out %q, talk %q", after, code, out.String(), talk.String())
+		var out, stderr bytes.Buffer
+		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &stderr})
+		if code != 0 || out.String() != "Hello\n" || stderr.Len() > 0 {
+			t.Errorf("after %d: code %d, out %q, talk %q", after, code, out.String(), stderr.String())
 		}
 		want := []string{"POST /v1/agents/helper/messages Bearer k"}
 		for n := after; n < len(events); n += after {
@@ -104,23 +104,23 @@ func TestStreamResumesAfterDisconnect(t *testing.T) {
 func TestStreamGivesUpWithoutProgress(t *testing.T) {
 	var heads []string
 	s := newBreakingServer(t, numberEvents(llmCallStarted(1), streamDelta(1, "He")), 1, &heads)
-	var out, talk bytes.Buffer
-	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != exitFailed || !strings.Contains(talk.String(), "--follow --after 2") || len(heads) < reconnectsMax {
-		t.Errorf("code %d, talk %q after %d requests", code, talk.String(), len(heads))
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || !strings.Contains(stderr.String(), "--follow --after 2") || len(heads) < reconnectsMax {
+		t.Errorf("code %d, talk %q after %d requests", code, stderr.String(), len(heads))
 	}
 }
 
 func TestStreamOfFailedRun(t *testing.T) {
 	var heads []string
 	s := newBreakingServer(t, numberEvents(llmCallStarted(1), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Budget, "spent")}), 9, &heads)
-	var out, talk bytes.Buffer
-	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != exitFailed || !strings.Contains(talk.String(), "budget_exceeded: spent (see: troupe runs show ") {
-		t.Errorf("code %d, talk %q", code, talk.String())
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || !strings.Contains(stderr.String(), "budget_exceeded: spent (see: troupe runs show ") {
+		t.Errorf("code %d, talk %q", code, stderr.String())
 	}
 	out.Reset()
-	run([]string{"call", "helper", "hi", "--stream", "--json", "--server", s.URL}, streams{&out, &talk})
+	run([]string{"call", "helper", "hi", "--stream", "--json", "--server", s.URL}, streams{&out, &stderr})
 	if lines := strings.Count(out.String(), "\n"); lines != 2 {
 		t.Errorf("%d lines of JSON: %s", lines, out.String())
 	}
@@ -133,9 +133,9 @@ func TestStreamProblemResponse(t *testing.T) {
 		fmt.Fprint(w, `{"title":"x","detail":"no agent is named helper","code":"agent_not_found"}`)
 	}))
 	defer s.Close()
-	var out, talk bytes.Buffer
-	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &talk})
-	if code != exitFailed || !strings.Contains(talk.String(), "agent_not_found: no agent is named helper") {
-		t.Errorf("code %d, talk %q", code, talk.String())
+	var out, stderr bytes.Buffer
+	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
+	if code != exitFailed || !strings.Contains(stderr.String(), "agent_not_found: no agent is named helper") {
+		t.Errorf("code %d, talk %q", code, stderr.String())
 	}
 }

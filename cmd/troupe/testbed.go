@@ -31,33 +31,33 @@ type testbed struct {
 	served  chan error // of the door
 }
 
-func newTestbed(talk io.Writer) (_ *testbed, err error) {
-	b := &testbed{served: make(chan error, 1)}
-	if b.dir, err = os.MkdirTemp("", "troupe-load-"); err != nil {
+func newTestbed(stderr io.Writer) (_ *testbed, err error) {
+	t := &testbed{served: make(chan error, 1)}
+	if t.dir, err = os.MkdirTemp("", "troupe-load-"); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(b.dir))
+			err = errors.Join(err, os.RemoveAll(t.dir))
 		}
 	}()
 	var keys gateway.Keys
-	if b.key, err = createKey(&keys); err != nil {
+	if t.key, err = createKey(&keys); err != nil {
 		return nil, err
 	}
-	log := slog.New(slog.NewJSONHandler(talk, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	log := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	b.node, err = openNode(nodeConfig{Data: filepath.Join(b.dir, "data"), Name: "load", Limits: dispatcher.DefaultLimits(), Native: load.Agents()}, log)
+	t.node, err = openNode(nodeConfig{Data: filepath.Join(t.dir, "data"), Name: "load", Limits: dispatcher.DefaultLimits(), Native: load.Agents()}, log)
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	b.url = "http://" + listener.Addr().String()
-	b.gateway = gateway.New(b.node.engine, log, gateway.Config{Keys: &keys, Secret: b.node.secret, External: b.node.outbound})
-	go func() { b.served <- b.gateway.Serve(listener) }()
-	return b, nil
+	t.url = "http://" + listener.Addr().String()
+	t.gateway = gateway.New(t.node.engine, log, gateway.Config{Keys: &keys, Secret: t.node.secret, External: t.node.outbound})
+	go func() { t.served <- t.gateway.Serve(listener) }()
+	return t, nil
 }
 
 // createKey makes the one key there is.
@@ -75,17 +75,17 @@ func createKey(keys *gateway.Keys) (text string, err error) {
 }
 
 // targets are the places where the node can be asked.
-func (b *testbed) targets() map[string]func(load.CallOptions) (load.Target, error) {
+func (t *testbed) targets() map[string]func(load.CallOptions) (load.Target, error) {
 	return map[string]func(load.CallOptions) (load.Target, error){
-		"dispatcher": func(a load.CallOptions) (load.Target, error) { return load.NewEngineTarget(b.node.engine, a), nil },
-		"gateway":    func(a load.CallOptions) (load.Target, error) { return load.NewGatewayTarget(b.url, b.key, a) },
+		"dispatcher": func(o load.CallOptions) (load.Target, error) { return load.NewEngineTarget(t.node.engine, o), nil },
+		"gateway":    func(o load.CallOptions) (load.Target, error) { return load.NewGatewayTarget(t.url, t.key, o) },
 	}
 }
 
-func (b *testbed) close() error {
+func (t *testbed) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	b.node.engine.Drain(ctx)
-	err := b.gateway.Shutdown(ctx)
-	return errors.Join(err, <-b.served, b.node.close(ctx), os.RemoveAll(b.dir))
+	t.node.engine.Drain(ctx)
+	err := t.gateway.Shutdown(ctx)
+	return errors.Join(err, <-t.served, t.node.close(ctx), os.RemoveAll(t.dir))
 }

@@ -18,15 +18,15 @@ import (
 
 func TestTraceCountsLostEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "t.ndjson")
-	var said bytes.Buffer
-	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.NewTextHandler(&said, nil)))
+	var log bytes.Buffer
+	trace, err := openTrace(path, "n1", dispatcher.DefaultLimits(), []actor.Definition{{Name: "ana"}}, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tell := trace.recorder()
-	tell([]history.Event{{Kind: history.Sync, At: 1}})
-	tell(make([]history.Event, tracePendingMax)) // more than may wait, whenever the first is written
-	tell([]history.Event{{Kind: history.Sync, At: 2}})
+	record := trace.recorder()
+	record([]history.Event{{Kind: history.Sync, At: 1}})
+	record(make([]history.Event, tracePendingMax)) // more than may wait, whenever the first is written
+	record([]history.Event{{Kind: history.Sync, At: 2}})
 	if err := trace.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -50,8 +50,8 @@ func TestTraceCountsLostEvents(t *testing.T) {
 		}
 		missing += lost.Lost
 	}
-	if told := len(lines) - 2; missing == 0 && told < tracePendingMax || missing > 0 && !strings.Contains(said.String(), "not whole") {
-		t.Errorf("%d lines, %d missing, and it says %s", len(lines), missing, &said)
+	if written := len(lines) - 2; missing == 0 && written < tracePendingMax || missing > 0 && !strings.Contains(log.String(), "not whole") {
+		t.Errorf("%d lines, %d missing, and it says %s", len(lines), missing, &log)
 	}
 }
 

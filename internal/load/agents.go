@@ -42,14 +42,14 @@ func (w Workload) Agent(durable bool) string {
 func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow} }
 
 // Agents are the definitions of all workloads, of both durabilities.
-func Agents() (all []actor.Definition) {
+func Agents() (definitions []actor.Definition) {
 	for _, durable := range []bool{false, true} {
 		add := func(w Workload, b actor.Behavior) {
 			d := agents.Define(w.Agent(durable), "1", "An agent to measure with.", b)
 			if !durable {
 				d.Durability = actor.Volatile
 			}
-			all = append(all, d)
+			definitions = append(definitions, d)
 		}
 		link := func(n int) Workload {
 			if n == 0 {
@@ -72,7 +72,7 @@ func Agents() (all []actor.Definition) {
 		add(Fan, forward(leaves...))
 		add(Slow, forward(actor.Ask{Kind: actor.AskSleep, Timeout: SlowDuration}))
 	}
-	return all
+	return definitions
 }
 
 // behavior is a behavior whose turns are a function of what came of their last asks.

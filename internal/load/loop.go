@@ -36,17 +36,17 @@ func (c ClosedLoop) Run(ctx context.Context, target Target) (Result, error) {
 	if err := checkRange("callers", c.Callers, CallersMax); err != nil {
 		return Result{}, err
 	}
-	all, err := newCallers(target, c.Callers)
+	callers, err := newCallers(target, c.Callers)
 	if err != nil {
 		return Result{}, err
 	}
-	defer closeAll(all)
+	defer closeAll(callers)
 	memory, before := sampleMemory(), processorTime()
 	t := newTally(c.For)
 	ctx, stop := context.WithTimeout(ctx, c.For)
 	defer stop()
 	var done sync.WaitGroup
-	for i, caller := range all {
+	for i, caller := range callers {
 		done.Go(func() {
 			for ctx.Err() == nil {
 				sent := t.elapsed()
@@ -91,18 +91,18 @@ func (o OpenLoop) Run(ctx context.Context, target Target) (Result, error) {
 	if !(o.Rate > 0 && o.Rate <= 1e9) {
 		return Result{}, fmt.Errorf("a rate of %v a second: want more than 0, and at most 1e9", o.Rate)
 	}
-	all, err := newCallers(target, o.Callers)
+	callers, err := newCallers(target, o.Callers)
 	if err != nil {
 		return Result{}, err
 	}
-	defer closeAll(all)
+	defer closeAll(callers)
 	memory, before := sampleMemory(), processorTime()
 	ctx, stop := context.WithTimeout(ctx, o.For)
 	defer stop()
 	a := &arrivals{OpenLoop: o, interval: float64(time.Second) / o.Rate, tally: newTally(o.For)}
 	a.retries.nextDue.Store(never)
 	var done sync.WaitGroup
-	for i, caller := range all {
+	for i, caller := range callers {
 		done.Go(func() {
 			for {
 				one, ok := a.next(ctx)
@@ -154,13 +154,13 @@ func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 		if now >= a.For || ctx.Err() != nil {
 			return arrival{}, false
 		}
-		if one, ok := a.retries.pop(now); ok {
-			if now-one.due > a.LatenessMax {
+		if retry, ok := a.retries.pop(now); ok {
+			if now-retry.due > a.LatenessMax {
 				a.unsent.Add(1)
 				continue
 			}
 			a.retried.Add(1)
-			return one, true
+			return retry, true
 		}
 		n := a.arrived.Add(1) - 1
 		due := time.Duration(float64(n) * a.interval)
@@ -182,23 +182,23 @@ func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 // due already but for the last tenth of the patience.
 func (a *arrivals) skip(n int64, now time.Duration) {
 	a.unsent.Add(1)
-	to := int64(float64(now-a.LatenessMax/10) / a.interval)
+	last := int64(float64(now-a.LatenessMax/10) / a.interval)
 	for {
-		at := a.arrived.Load()
-		if at >= to {
+		next := a.arrived.Load()
+		if next >= last {
 			return
 		}
-		if a.arrived.CompareAndSwap(at, to) {
-			a.unsent.Add(to - at)
+		if a.arrived.CompareAndSwap(next, last) {
+			a.unsent.Add(last - next)
 			return
 		}
 	}
 }
 
 // handleRefusal has a call come back if that was said to help.
-func (a *arrivals) handleRefusal(one arrival, answer Outcome) {
-	one.tries++
-	if one.due = a.tally.elapsed() + answer.RetryAfter; answer.RetryAfter == 0 || one.tries >= a.Tries || !a.retries.push(one) {
+func (a *arrivals) handleRefusal(call arrival, answer Outcome) {
+	call.tries++
+	if call.due = a.tally.elapsed() + answer.RetryAfter; answer.RetryAfter == 0 || call.tries >= a.Tries || !a.retries.push(call) {
 		a.givenUp.Add(1)
 	}
 }
@@ -212,13 +212,13 @@ type retryQueue struct {
 	heap    retryHeap
 }
 
-func (w *retryQueue) push(one arrival) bool {
+func (w *retryQueue) push(call arrival) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.heap) >= retriesMax {
 		return false
 	}
-	heap.Push(&w.heap, one)
+	heap.Push(&w.heap, call)
 	w.nextDue.Store(int64(w.heap[0].due))
 	return true
 }
@@ -232,12 +232,12 @@ func (w *retryQueue) pop(now time.Duration) (arrival, bool) {
 	if len(w.heap) == 0 || w.heap[0].due > now {
 		return arrival{}, false
 	}
-	one := heap.Pop(&w.heap).(arrival)
+	call := heap.Pop(&w.heap).(arrival)
 	w.nextDue.Store(never)
 	if len(w.heap) > 0 {
 		w.nextDue.Store(int64(w.heap[0].due))
 	}
-	return one, true
+	return call, true
 }
 
 func (w *retryQueue) len() int {
@@ -259,9 +259,9 @@ func (q *retryHeap) Push(x any) { *q = append(*q, x.(arrival)) }
 // Pop implements heap.Interface.
 func (q *retryHeap) Pop() any {
 	last := len(*q) - 1
-	one := (*q)[last]
+	call := (*q)[last]
 	*q = (*q)[:last]
-	return one
+	return call
 }
 
 // sleep waits; false if there is nothing to wait for any more.
@@ -288,9 +288,9 @@ func cancellation(ctx context.Context) error {
 	return nil
 }
 
-func checkRange(what string, n, most int) error {
-	if n < 1 || n > most {
-		return fmt.Errorf("%d %s: want 1 to %d", n, what, most)
+func checkRange(what string, n, limit int) error {
+	if n < 1 || n > limit {
+		return fmt.Errorf("%d %s: want 1 to %d", n, what, limit)
 	}
 	return nil
 }

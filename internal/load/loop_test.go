@@ -120,7 +120,7 @@ func TestTriesAreBounded(t *testing.T) {
 		r := runLoop(t, func(ctx context.Context) (Result, error) {
 			return OpenLoop{Rate: 5, For: 2 * time.Second, Callers: 4, Tries: 3}.Run(ctx, s)
 		})
-		if told := r.Refusal.Max > 0; told != (c.answer.RetryAfter > 0) {
+		if timed := r.Refusal.Max > 0; timed != (c.answer.RetryAfter > 0) {
 			t.Errorf("%s: refusals took %+v", c.title, r.Refusal)
 		}
 		// The last arrivals may still wait when the time is over.

@@ -32,26 +32,26 @@ func processorTime() time.Duration {
 // sampleMemory looks at the process until what it returns is called. Where no
 // system says what a process holds, all is 0.
 func sampleMemory() (stop func() Memory) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	seen := []int64{resident()}
+	stopped, ended := make(chan struct{}), make(chan struct{})
+	samples := []int64{resident()}
 	go func() {
 		defer close(ended)
-		every := time.NewTicker(memoryInterval)
-		defer every.Stop()
+		ticker := time.NewTicker(memoryInterval)
+		defer ticker.Stop()
 		for {
 			select {
-			case <-every.C:
-				seen = append(seen, resident())
-			case <-end:
+			case <-ticker.C:
+				samples = append(samples, resident())
+			case <-stopped:
 				return
 			}
 		}
 	}()
 	return func() Memory {
-		close(end)
+		close(stopped)
 		<-ended
-		m := Memory{First: seen[0], Last: seen[len(seen)-1], Slope: slope(seen[len(seen)/2:]) / memoryInterval.Seconds()}
-		for _, n := range seen {
+		m := Memory{First: samples[0], Last: samples[len(samples)-1], Slope: slope(samples[len(samples)/2:]) / memoryInterval.Seconds()}
+		for _, n := range samples {
 			m.Max = max(m.Max, n)
 		}
 		return m
@@ -66,8 +66,8 @@ func slope(points []int64) float64 {
 		x, y = x+float64(i), y+float64(p)
 		xx, xy = xx+float64(i)*float64(i), xy+float64(i)*float64(p)
 	}
-	if below := n*xx - x*x; below > 0 {
-		return (n*xy - x*y) / below
+	if denominator := n*xx - x*x; denominator > 0 {
+		return (n*xy - x*y) / denominator
 	}
 	return 0
 }

@@ -36,8 +36,8 @@ type Result struct {
 
 // Refused is how many tries were refused, or broke.
 func (r *Result) Refused() (n int) {
-	for _, one := range r.Refusals {
-		n += one.Count
+	for _, refused := range r.Refusals {
+		n += refused.Count
 	}
 	return n
 }
@@ -79,18 +79,18 @@ func (r *Result) row() string {
 
 // refusalText tells how calls were refused; empty if none was.
 func (r *Result) refusalText() string {
-	var all []string
-	for _, one := range r.Refusals {
-		name := one.Code
-		if one.Scope != "" {
-			name += " (" + one.Scope + ")"
+	var reasons []string
+	for _, refused := range r.Refusals {
+		name := refused.Code
+		if refused.Scope != "" {
+			name += " (" + refused.Scope + ")"
 		}
-		all = append(all, fmt.Sprintf("%s %d", name, one.Count))
+		reasons = append(reasons, fmt.Sprintf("%s %d", name, refused.Count))
 	}
 	if r.Retried > 0 || r.GivenUp > 0 {
-		all = append(all, fmt.Sprintf("tried again %d, given up %d, still waiting %d", r.Retried, r.GivenUp, r.Waiting))
+		reasons = append(reasons, fmt.Sprintf("tried again %d, given up %d, still waiting %d", r.Retried, r.GivenUp, r.Waiting))
 	}
-	return strings.Join(all, "; ")
+	return strings.Join(reasons, "; ")
 }
 
 // formatDuration is a time in three digits.

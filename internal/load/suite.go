@@ -125,21 +125,21 @@ func (p *Part) Name() string {
 
 func (p *Suite) runPart(ctx context.Context, place Place, durable bool) (Part, error) {
 	part := Part{Place: place.Name, Durable: durable}
-	to := func(w Workload) (Target, error) { return place.Target(CallOptions{Agent: w.Agent(durable)}) }
-	noop, err := to(Noop)
+	target := func(w Workload) (Target, error) { return place.Target(CallOptions{Agent: w.Agent(durable)}) }
+	noop, err := target(Noop)
 	if err != nil {
 		return part, err
 	}
-	closed := func(name string, callers int, long time.Duration, t Target, into *[]Result) error {
-		p.startLoop(part.Name()+", "+name, long)
-		r, err := ClosedLoop{Callers: callers, For: long}.Run(ctx, t)
+	closed := func(name string, callers int, duration time.Duration, t Target, into *[]Result) error {
+		p.startLoop(part.Name()+", "+name, duration)
+		r, err := ClosedLoop{Callers: callers, For: duration}.Run(ctx, t)
 		r.Name = name
 		*into = append(*into, r)
 		return err
 	}
-	open := func(name string, fraction float64, long time.Duration) (Result, error) {
-		p.startLoop(part.Name()+", "+name, long)
-		r, err := OpenLoop{Rate: fraction * part.Peak, For: long, Callers: openCallers}.Run(ctx, noop)
+	open := func(name string, fraction float64, duration time.Duration) (Result, error) {
+		p.startLoop(part.Name()+", "+name, duration)
+		r, err := OpenLoop{Rate: fraction * part.Peak, For: duration, Callers: openCallers}.Run(ctx, noop)
 		r.Name = name
 		return r, err
 	}
@@ -158,7 +158,7 @@ func (p *Suite) runPart(ctx context.Context, place Place, durable bool) (Part, e
 		return part, err
 	}
 	for _, w := range []Workload{Chain, Fan} {
-		t, err := to(w)
+		t, err := target(w)
 		if err == nil {
 			err = closed(fmt.Sprintf("%s, %d callers", workloadTitle(w), shapeCallers), shapeCallers, shapeDuration, t, &part.Shapes)
 		}
@@ -218,8 +218,8 @@ func (p *Suite) runSlowAgent(ctx context.Context, place Place, durable bool, ope
 		}()
 		r, err = open("beside a slow agent", 0.5, slowRoundDuration)
 		stop()
-		if broke := <-ended; err == nil && broke != nil && !errors.Is(broke, context.Canceled) {
-			err = fmt.Errorf("the slow agent: %w", broke)
+		if slowErr := <-ended; err == nil && slowErr != nil && !errors.Is(slowErr, context.Canceled) {
+			err = fmt.Errorf("the slow agent: %w", slowErr)
 		}
 		crowd.Name = "the slow agent meanwhile"
 		part.Crowd = append(part.Crowd, crowd)
@@ -230,30 +230,30 @@ func (p *Suite) runSlowAgent(ctx context.Context, place Place, durable bool, ope
 	return nil
 }
 
-func (p *Suite) startLoop(what string, takes time.Duration) {
+func (p *Suite) startLoop(name string, duration time.Duration) {
 	if p.Progress != nil {
-		p.Progress(what, p.done, p.Duration())
+		p.Progress(name, p.done, p.Duration())
 	}
-	p.done += takes
+	p.done += duration
 }
 
 // floors says which hold.
 func (p *Part) floors() []Floor {
 	o := &p.Overload
 	name := func(what string) string { return p.Name() + ": " + what }
-	refused := Floor{Name: name("refusals are quick"), Want: "p99 ≤ " + formatDuration(refusalFloor), Got: "nothing was refused"}
+	refusals := Floor{Name: name("refusals are quick"), Want: "p99 ≤ " + formatDuration(refusalFloor), Got: "nothing was refused"}
 	var slowest time.Duration
 	for _, r := range append(p.Crowd[:len(p.Crowd):len(p.Crowd)], *o) {
 		slowest = max(slowest, r.Refusal.P99)
 	}
 	if slowest > 0 {
-		refused.Got, refused.Met = "p99 "+formatDuration(slowest)+" in the worst loop", slowest <= refusalFloor
+		refusals.Got, refusals.Met = "p99 "+formatDuration(slowest)+" in the worst loop", slowest <= refusalFloor
 	}
 	grew := o.Memory.Slope * (overloadDuration / 2).Seconds() / float64(max(o.Memory.Max, 1))
 	alone, beside := medianP99(p.Alone), medianP99(p.Beside)
 	return []Floor{
 		{name(fmt.Sprintf("goodput at %d × peak", Overload)), fmt.Sprintf("%.0f %%; by processor time %.0f %%", 100*o.PerSecond/p.Peak, 100*o.PerProcessor()/max(p.PeakPerProcessor, 1)), fmt.Sprintf("≥ %.0f %% of %s/s", 100*goodputFloor, formatRate(p.Peak)), o.PerSecond >= goodputFloor*p.Peak},
-		refused,
+		refusals,
 		{name("memory is flat"), fmt.Sprintf("%+.1f %% in the second half (%+.2f MB/s)", 100*grew, o.Memory.Slope/1e6), fmt.Sprintf("≤ %.0f %%", 100*growthFloor), grew <= growthFloor},
 		{name("as before when it is over"), fmt.Sprintf("%.0f %%", 100*p.After.PerSecond/p.After.Rate), fmt.Sprintf("≥ %.0f %% of what arrives", 100*afterFloor), p.After.PerSecond >= afterFloor*p.After.Rate},
 		{name("a slow agent delays nobody"), fmt.Sprintf("p99 %s, %s without it", formatDuration(beside), formatDuration(alone)), fmt.Sprintf("≤ %.0f ×", slowFloor), float64(beside) <= slowFloor*float64(alone)},

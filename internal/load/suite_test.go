@@ -41,14 +41,14 @@ func TestSuiteJudgesFloors(t *testing.T) {
 		var r Report
 		var length, last time.Duration
 		synctest.Test(t, func(t *testing.T) {
-			began := time.Now()
+			start := time.Now()
 			p := Suite{Places: []Place{simulatedPlace(2, c.refusal)}, Durable: []bool{false},
 				Progress: func(_ string, done, of time.Duration) { last = done }}
 			var err error
 			if r, err = p.Run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			length = time.Since(began)
+			length = time.Since(start)
 			if length < p.Duration() || length > p.Duration()+20*time.Second || last > p.Duration() {
 				t.Errorf("it took %v, and said %v of %v", length, last, p.Duration())
 			}

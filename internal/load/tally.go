@@ -148,12 +148,12 @@ func peakRate(windows []int) float64 {
 		windows = windows[:len(windows)-1] // the last is the instant of the end
 	}
 	n := min(int(PeakWindow/window), len(windows))
-	sum, most := 0, 0
+	sum, maximum := 0, 0
 	for i, count := range windows {
 		if sum += count; i >= n {
 			sum -= windows[i-n]
 		}
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return float64(most) / (time.Duration(n) * window).Seconds()
+	return float64(maximum) / (time.Duration(n) * window).Seconds()
 }

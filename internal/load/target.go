@@ -74,15 +74,15 @@ type CallOptions struct {
 	Sessions int           // among how many actors they are spread; 0: SessionsDefault
 }
 
-func (a CallOptions) sessions() (all []string) {
+func (a CallOptions) sessions() (names []string) {
 	n := a.Sessions
 	if n <= 0 {
 		n = SessionsDefault
 	}
 	for i := range min(n, SessionsMax) {
-		all = append(all, "s-"+strconv.Itoa(i))
+		names = append(names, "s-"+strconv.Itoa(i))
 	}
-	return all
+	return names
 }
 
 // EngineTarget is a node in this process, asked without a door.
@@ -136,8 +136,8 @@ type GatewayTarget struct {
 
 // NewGatewayTarget asks a server, with an API key if it needs one.
 func NewGatewayTarget(server, key string, ask CallOptions) (*GatewayTarget, error) {
-	at, err := url.Parse(server)
-	if err != nil || at.Scheme != "http" || at.Host == "" || at.Path != "" && at.Path != "/" {
+	address, err := url.Parse(server)
+	if err != nil || address.Scheme != "http" || address.Host == "" || address.Path != "" && address.Path != "/" {
 		return nil, fmt.Errorf("%q: want an address like http://127.0.0.1:8283", server)
 	}
 	if err := actor.CheckName(ask.Agent); err != nil {
@@ -146,14 +146,14 @@ func NewGatewayTarget(server, key string, ask CallOptions) (*GatewayTarget, erro
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, errors.New("the API key holds what no key does")
 	}
-	d := &GatewayTarget{address: at.Host}
-	if at.Port() == "" {
-		d.address = net.JoinHostPort(at.Hostname(), "80")
+	t := &GatewayTarget{address: address.Host}
+	if address.Port() == "" {
+		t.address = net.JoinHostPort(address.Hostname(), "80")
 	}
 	for _, s := range ask.sessions() {
-		d.requests = append(d.requests, encodeRequest(at.Host, key, s, ask))
+		t.requests = append(t.requests, encodeRequest(address.Host, key, s, ask))
 	}
-	return d, nil
+	return t, nil
 }
 
 // encodeRequest is one as it goes over the wire.
@@ -267,16 +267,16 @@ func (c *gatewayCaller) Close() {
 }
 
 // newCallers are so many of a target.
-func newCallers(t Target, n int) (all []Caller, err error) {
+func newCallers(t Target, n int) (callers []Caller, err error) {
 	for i := range n {
 		c, err := t.Caller(i)
 		if err != nil {
-			closeAll(all)
+			closeAll(callers)
 			return nil, errors.Join(fmt.Errorf("caller %d of %d: %w", i+1, n, err))
 		}
-		all = append(all, c)
+		callers = append(callers, c)
 	}
-	return all, nil
+	return callers, nil
 }
 
 func closeAll(all []Caller) {
