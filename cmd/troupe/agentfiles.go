@@ -15,13 +15,13 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// agentFilesMax is how many files of agents a folder may hold.
+// agentFilesMax is the maximum number of agent files in a folder.
 const agentFilesMax = agents.AgentsMax
 
-// agentFiles are the agents of a folder: one in each file named *.toml.
+// agentFiles holds the agents of a folder, one per file named *.toml.
 type agentFiles struct {
 	Agents   []agentFile
-	Problems []fileProblem // in the order of files and lines
+	Problems []fileProblem // ordered by file and line
 }
 
 type agentFile struct {
@@ -29,7 +29,7 @@ type agentFile struct {
 	Spec agents.Spec
 }
 
-// fileProblem is one thing that is wrong with a file, or only doubtful.
+// fileProblem is an error in an agent file, or a warning about it.
 type fileProblem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitzero"`
@@ -39,7 +39,7 @@ type fileProblem struct {
 	Warning bool   `json:"warning,omitzero"`
 }
 
-// String is how compilers write it: file:line:column: field: text.
+// String formats the problem as compilers do: file:line:column: field: text.
 func (p fileProblem) String() string {
 	s := p.File
 	if p.Line > 0 {
@@ -54,13 +54,14 @@ func (p fileProblem) String() string {
 	return s + ": " + p.Text
 }
 
-// HasErrors tells whether something is more than doubtful.
+// HasErrors reports whether a problem is more than a warning.
 func (f *agentFiles) HasErrors() bool {
 	return slices.ContainsFunc(f.Problems, func(p fileProblem) bool { return !p.Warning })
 }
 
-// readAgentFiles reads every agent of a folder, and looks at how they fit
-// together. An error is the folder's own.
+// readAgentFiles reads all agents of a folder and checks the references between
+// them. It returns an error only for the folder itself. Errors in the files are
+// collected as problems.
 func readAgentFiles(dir string) (*agentFiles, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -108,7 +109,8 @@ func (f *agentFiles) read(path string) {
 	}
 }
 
-// checkReferences finds what no file shows by itself.
+// checkReferences adds warnings for missing tools, undeclared callees and call
+// cycles. No file shows these on its own.
 func (f *agentFiles) checkReferences() {
 	var specs []agents.Spec
 	for _, a := range f.Agents {
@@ -131,7 +133,7 @@ func (f *agentFiles) checkReferences() {
 	}
 }
 
-// checkModels finds those that agents ask, and nobody knows.
+// checkModels adds a warning for each agent with a model that is not in known.
 func (f *agentFiles) checkModels(known []string) {
 	for _, a := range f.Agents {
 		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
@@ -144,7 +146,7 @@ func (f *agentFiles) warn(file, field, format string, args ...any) {
 	f.Problems = append(f.Problems, fileProblem{File: file, Field: field, Text: fmt.Sprintf(format, args...), Warning: true})
 }
 
-// readFileMax reads a file that is no larger than that.
+// readFileMax reads a file of at most limit bytes. A larger file is an error.
 func readFileMax(path string, limit int) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -15,24 +15,24 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// AgentsCmd looks at agents.
+// AgentsCmd groups the commands that show agents.
 type AgentsCmd struct {
 	List AgentsListCmd `cmd:"" help:"List the agents that can be called."`
 	Show AgentsShowCmd `cmd:"" help:"Show an agent, and what its actors are at."`
 }
 
-// AgentsListCmd lists them.
+// AgentsListCmd lists the agents of a server.
 type AgentsListCmd struct {
 	ServerFlags
 	JSON bool `help:"Print what the server says."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (AgentsListCmd) Help() string {
 	return "Examples:\n  troupe agents list\n  troupe agents list --json"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *AgentsListCmd) Run(s streams) error {
 	body, err := c.client().get("/v1/agents")
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *AgentsListCmd) Run(s streams) error {
 	return w.Flush()
 }
 
-// agentView is an agent as GET /v1/agents tells it, as far as people want to read it.
+// agentView holds the fields of an agent in GET /v1/agents that the commands print.
 type agentView struct {
 	ID         string         `json:"agent_id"`
 	Name       string         `json:"name"`
@@ -81,7 +81,7 @@ type agentView struct {
 	} `json:"actors"`
 }
 
-// kindText is who wrote the agent, and of a service whether it is well.
+// kindText returns the agent's kind, with the health of an external agent.
 func (a *agentView) kindText() string {
 	switch {
 	case a.Healthy == nil:
@@ -93,14 +93,14 @@ func (a *agentView) kindText() string {
 	}
 }
 
-// AgentsShowCmd shows one.
+// AgentsShowCmd shows one agent and its actors in memory.
 type AgentsShowCmd struct {
 	ServerFlags
 	ID   string `arg:"" help:"The agent."`
 	JSON bool   `help:"Print what the server says."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (AgentsShowCmd) Help() string {
 	return `Shows what the agent is made of; and of each of its actors in memory the mailbox, the run that has the
 turn, whom that waits for, since when and until when.
@@ -110,7 +110,7 @@ Examples:
   troupe agents show planner --json | jq .spec`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *AgentsShowCmd) Run(s streams) error {
 	body, err := c.client().get("/v1/agents/" + url.PathEscape(c.ID))
 	if err != nil || c.JSON {
@@ -157,7 +157,7 @@ func (a *agentView) print(out io.Writer) error {
 	return nil
 }
 
-// addMillis is an instant so many milliseconds after another.
+// addMillis returns the time ms milliseconds after since, or "?" if since is malformed.
 func addMillis(since string, ms int64) string {
 	at, err := runs.ParseTime(since)
 	if err != nil {

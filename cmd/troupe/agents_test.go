@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// What an agent's actors are at is told so that a person sees who waits for whom.
+// The output of agents show includes the mailbox, the turns and the open waits of
+// each actor.
 func TestAgentsListAndShow(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/agents" {

@@ -20,7 +20,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// CallCmd sends a message and waits for the answer.
+// CallCmd sends a message to an agent and waits for the answer.
 type CallCmd struct {
 	ServerFlags
 	Agent   string        `arg:"" help:"The agent to call."`
@@ -32,7 +32,7 @@ type CallCmd struct {
 	JSON    bool          `help:"Print what the server says; with --stream, each event as a line."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (CallCmd) Help() string {
 	return `Ends with code 1 if the agent refuses. A run that waits for a person is left to itself, and how to signal it
 is said; with --stream it is waited for. A stream that breaks off is taken up again where it was.
@@ -50,7 +50,7 @@ type messageBody struct {
 	Timeout int64  `json:"timeout_ms,omitzero"`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *CallCmd) Run(s streams) error {
 	path := "/v1/agents/" + url.PathEscape(c.Agent) + "/messages"
 	in := messageBody{c.Message, c.Session, c.Timeout.Milliseconds()}
@@ -71,7 +71,8 @@ func (c *CallCmd) send(s streams, path string, in messageBody) (actor.CallID, er
 	return c.sendBlocking(s, path, in)
 }
 
-// sendStreaming prints the answer as it comes.
+// sendStreaming prints the answer while it is generated. On SIGINT or SIGTERM it
+// stops following; the run continues on the server.
 func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run actor.CallID, err error) {
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -105,7 +106,8 @@ func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run act
 	return run, errors.Join(err, runErr)
 }
 
-// sendBlocking waits for the answer, or for word that the run goes on without us.
+// sendBlocking waits for the answer. The server may reply 202 instead, when the
+// run continues in the background.
 func (c *CallCmd) sendBlocking(s streams, path string, in messageBody) (run actor.CallID, err error) {
 	status, body, err := c.client().post(path, in)
 	var p *problem

@@ -15,7 +15,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// runView is a run as GET /v1/runs/{id} tells it, as far as people want to read it.
+// runView holds the fields of a run in GET /v1/runs/{id} that the commands print.
 type runView struct {
 	Run     string   `json:"run_id"`
 	Root    string   `json:"root_run_id"`
@@ -44,7 +44,7 @@ type runError struct {
 	Message string `json:"message"`
 }
 
-// statusText says how the run stands, in a few words.
+// statusText returns the status of the run with its open waits and its error.
 func (r *runView) statusText() string {
 	s := colour(r.Status)
 	for _, w := range r.Waits {
@@ -69,7 +69,7 @@ func (r *runView) print(w io.Writer) {
 	}
 }
 
-// printTree prints a run and all it called, a line each.
+// printTree prints a run and the runs it called, one line each.
 func printTree(w io.Writer, from source, root actor.CallID) error {
 	return printBranch(w, from, root, "", "")
 }
@@ -110,7 +110,8 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 	return nil
 }
 
-// isNotFound tells whether a folder has nothing of a run: its callee did not take it yet.
+// isNotFound reports whether a data folder has no record of a run. That is the case
+// until its callee has admitted the call.
 func isNotFound(err error) bool {
 	r, ok := err.(*actor.Refusal)
 	return ok && r.Reason == actor.NotFound
@@ -134,7 +135,8 @@ func readEvents(from source, id actor.CallID, after uint64, wait time.Duration) 
 	return page, json.Unmarshal(body, &page)
 }
 
-// colour paints a status on a terminal, unless NO_COLOR is set.
+// colour wraps a status in ANSI colour codes if standard output is a terminal and
+// NO_COLOR is not set.
 func colour(status string) string {
 	info, err := os.Stdout.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 || os.Getenv("NO_COLOR") != "" {

@@ -21,17 +21,17 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// catalogSync carries what the registry keeps to all whom it concerns: cells, the
-// door and the way out. It reads the registry's journal once, before there are
-// cells; from then on the registry announces what changes.
+// catalogSync publishes the agents and API keys of the registry to the cells, the
+// gateway and the egress. It reads the registry's journal once, before the cells
+// start. After that the registry announces each change.
 type catalogSync struct {
 	log    *slog.Logger
 	tools  *tools.Registry
-	native []actor.Definition // no registry keeps them; the registry is one of them
+	native []actor.Definition // agents that the registry does not store, and the registry itself
 	keys   gateway.Keys
 
 	reader   *agents.CatalogReader
-	attached chan struct{} // closed: all who are to hear are there
+	attached chan struct{} // closed by attach; announcements wait for it
 
 	mu       sync.Mutex
 	items    map[string][]byte
@@ -41,7 +41,8 @@ type catalogSync struct {
 	trace    *traceFile
 }
 
-// loadCatalog reads the registry's journal.
+// loadCatalog reads the registry's journal. It returns an error if a stored agent
+// has the name of a native one.
 func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*catalogSync, error) {
 	var names []string
 	for _, def := range native {
@@ -77,7 +78,7 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 	return c, nil
 }
 
-// compile reads what is kept, and gives the door its keys.
+// compile decodes the items into the catalog and sets the keys of the gateway.
 func (c *catalogSync) compile() error {
 	var items []actor.StateItem
 	for _, name := range slices.Sorted(maps.Keys(c.items)) {
@@ -100,7 +101,8 @@ func (c *catalogSync) compile() error {
 	return nil
 }
 
-// warnMissing warns of what agents have to do without.
+// warnMissing logs and returns a warning for each tool and model that is missing on
+// this node. It covers the agents with a matching ID.
 func (c *catalogSync) warnMissing(match func(id string) bool) (warnings []string) {
 	for _, s := range c.catalog.Specs {
 		if !match(s.ID) {
@@ -114,12 +116,13 @@ func (c *catalogSync) warnMissing(match func(id string) bool) (warnings []string
 	return warnings
 }
 
-// definitions are the agents that exist, and those that runs may still have.
+// definitions returns the current agents, and former ones that open runs may still
+// use.
 func (c *catalogSync) definitions() (current, former []actor.Definition) {
 	return slices.Concat(c.native, c.catalog.Definitions), c.catalog.Former
 }
 
-// externalAgents are the agents to look after.
+// externalAgents returns the external agents that the egress calls and polls.
 func (c *catalogSync) externalAgents() []outbound.Agent {
 	var all []outbound.Agent
 	for _, s := range c.catalog.Specs {
@@ -130,8 +133,8 @@ func (c *catalogSync) externalAgents() []outbound.Agent {
 	return all
 }
 
-// attach names those who are to hear of changes. How things stood they were told
-// when they were made, and nothing has changed since: announcements wait for this.
+// attach sets the receivers of changes. They were created with the current catalog.
+// It cannot have changed since, because announcements wait for attach.
 func (c *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *traceFile) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +143,8 @@ func (c *catalogSync) attach(e *engine.Engine, out *outbound.Outbound, trace *tr
 	c.warnMissing(func(string) bool { return true })
 }
 
-// publish says how things stand, and returns when every cell knows.
+// publish sends the catalog to all receivers. It returns after every cell has
+// applied it.
 func (c *catalogSync) publish(ctx context.Context) error {
 	current, former := c.definitions()
 	c.trace.addAgents(current)
@@ -148,7 +152,8 @@ func (c *catalogSync) publish(ctx context.Context) error {
 	return c.engine.Define(ctx, current, former)
 }
 
-// announce is the tool with which the registry says what it keeps from now on.
+// announce implements the tool through which the registry reports changed items. An
+// item without a value is a deletion.
 func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	items, err := agents.ReadAnnouncement(input)
 	if err != nil {
@@ -156,7 +161,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	}
 	select {
 	case <-c.attached:
-	case <-ctx.Done(): // the registry was at work when the node stopped, and is ahead of us
+	case <-ctx.Done(): // a registry turn, open when the node stopped, resumed before attach
 		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is only just starting"))
 	}
 	c.mu.Lock()
@@ -184,7 +189,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	return result
 }
 
-// spec is what there is of an agent; false if there is none of that name.
+// spec returns the stored agent of this ID; false if there is none.
 func (c *catalogSync) spec(id string) (agents.Spec, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

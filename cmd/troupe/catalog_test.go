@@ -19,7 +19,7 @@ type messageReply struct {
 	Code    string `json:"code"`
 }
 
-// call sends a message to an agent.
+// call sends a message to an agent and returns the status and the body.
 func (s *server) call(agent, message string) (int, messageReply) {
 	s.Helper()
 	var a messageReply
@@ -30,8 +30,8 @@ func (s *server) call(agent, message string) (int, messageReply) {
 	return status, a
 }
 
-// Agents come from files, know each other, and are there after a crash; the
-// scripted model needs no key and no network.
+// Agents from files can call each other and survive a crash. The scripted model
+// needs no key and no network.
 func TestAgentsFromFilesSurviveCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	files := writeFiles(t, ">> coordinator.toml\nname = \"coordinator\"\nagents = [\"helper\"]\n>> helper.toml\nname = \"helper\"\n>> loner.toml\nname = \"loner\"\nagents = []")
@@ -44,14 +44,14 @@ func TestAgentsFromFilesSurviveCrash(t *testing.T) {
 	}
 	s.stop(syscall.SIGKILL)
 
-	// What was taken from files is kept, without the folder too.
+	// Agents from files are stored, and served without the folder.
 	s = startServer(t, dir)
 	if status, a := s.call("coordinator", "Ask the helper agent plugh"); status != 200 || a.Content != "You said: plugh" {
 		t.Errorf("%d %+v", status, a)
 	}
 	s.stop(syscall.SIGKILL)
 
-	// A file that has changed is taken anew; one that is gone changes nothing.
+	// A changed file replaces its agent. A removed file changes nothing.
 	if err := os.WriteFile(filepath.Join(files, "coordinator.toml"), []byte("name = \"coordinator\"\nagents = [\"nobody\"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestServeRejectsInvalidAgentFiles(t *testing.T) {
 	}
 }
 
-// Of two agents of one name a node would not know which has the open runs.
+// With two agents of one name, a node could not assign the open runs.
 func TestServeRejectsDuplicateAgentName(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := startServer(t, dir)
@@ -99,7 +99,7 @@ func TestServeRejectsDuplicateAgentName(t *testing.T) {
 	}
 }
 
-// putAgent has the server know an agent.
+// putAgent creates or replaces an agent.
 func (s *server) putAgent(body string) {
 	s.Helper()
 	var a struct {
@@ -111,8 +111,8 @@ func (s *server) putAgent(body string) {
 	}
 }
 
-// The requests of the first seed's own story, as curl sends them: two agents by
-// nothing but their names, and one is told to ask the other.
+// The requests of the original walkthrough, as curl sends them. Two agents are
+// created by name only, and one is asked to call the other.
 func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 	s := startServer(t, filepath.Join(t.TempDir(), "data"))
 	for _, name := range []string{"helper", "coordinator"} {
@@ -124,7 +124,7 @@ func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 			t.Errorf("create %s: %d %+v %v", name, status, a, err)
 		}
 	}
-	// curl calls what -d gives a form, whatever it is.
+	// With -d, curl sends every body as a form.
 	response, err := http.Post(s.url+"/v1/agents/coordinator/messages", "application/x-www-form-urlencoded", strings.NewReader(`{"content": "Ask the helper agent for assistance"}`))
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 || !strings.Contains(string(body), `"status":"succeeded"`) {
 		t.Errorf("%d %s %v", response.StatusCode, body, err)
 	}
-	response.Body.Close() //nolint:errcheck // read to its end
+	response.Body.Close() //nolint:errcheck // the body has been read
 	status, a := s.call("coordinator", "Ask the helper agent what xyzzy means")
 	if status != 200 || a.Content != "You said: what xyzzy means" {
 		t.Errorf("%d %+v", status, a)
@@ -148,8 +148,8 @@ func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 	}
 }
 
-// A run keeps the definition that it began with, whatever becomes of the agent,
-// over a crash too.
+// A run keeps the definition it started with after the agent changes, and also
+// across a crash.
 func TestRunKeepsDefinitionAcrossCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	s := startServer(t, dir, "--ready", "--pace", "10s")
@@ -171,7 +171,7 @@ func TestRunKeepsDefinitionAcrossCrash(t *testing.T) {
 		return err == nil && len(list.Runs) == 2 && list.Runs[0].Status == "RUNNING"
 	})
 	run := list.Runs[0].Run
-	s.putAgent(`{"name":"asker","tools":[]}`) // it could not ask anybody now
+	s.putAgent(`{"name":"asker","tools":[]}`) // the new definition cannot call agents
 	s.stop(syscall.SIGKILL)
 	<-interrupted
 

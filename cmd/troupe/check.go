@@ -12,14 +12,14 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// CheckCmd looks for mistakes in files of agents.
+// CheckCmd checks agent files for errors.
 type CheckCmd struct {
 	Dir    string `arg:"" type:"path" help:"The folder with the agents, each in a file named *.toml."`
 	Config string `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"The server's configuration: are the models there that agents ask?"`
 	JSON   bool   `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (CheckCmd) Help() string {
 	return `Reads every file, and tells all that is wrong with any of them, as file:line:column: what is wrong.
 What is only doubtful is a warning: a tool that this program does not have, a model that --config does
@@ -31,7 +31,7 @@ Examples:
   troupe check agents/ --json | jq .problems`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *CheckCmd) Run(s streams) error {
 	config, err := readConfig(c.Config)
 	if err != nil {

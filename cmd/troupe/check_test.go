@@ -18,7 +18,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
 
-// writeFiles makes a folder of files, each ">> name" and its lines.
+// writeFiles creates a folder with the files of text. Each starts with a line
+// ">> name".
 func writeFiles(t *testing.T, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +71,7 @@ func prefixStderr(stderr string) (out string) {
 	return out
 }
 
-// checkJSON sees that --json tells the same.
+// checkJSON checks that --json gives the same exit code and well-formed problems.
 func checkJSON(t *testing.T, title, dir string, want int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -78,7 +79,7 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 		t.Errorf("%s: code %d with --json, %d without", title, code, want)
 	}
 	if stderr.Len() > 0 {
-		return // the folder itself is wrong
+		return // the folder itself is invalid
 	}
 	var in struct {
 		Agents []struct {

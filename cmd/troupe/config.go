@@ -17,11 +17,11 @@ import (
 	"github.com/troupe-run/troupe/host/outbound"
 )
 
-// configBytesMax bounds a configuration file.
+// configBytesMax is the maximum size of a configuration file in bytes.
 const configBytesMax = 1 << 20
 
-// configFile is the path of a file that says what flags say, and more: what a
-// flag of the command says counts more, and so does the environment.
+// configFile is the path of a configuration file. The file sets flags, models and
+// limits. A flag on the command line or its environment variable takes precedence.
 //
 //	listen = "127.0.0.1:8283"
 //	agents = "agents"
@@ -34,14 +34,15 @@ const configBytesMax = 1 << 20
 //	run_timeout_ms = 600000
 type configFile string
 
-// configuration is what such a file says besides the flags.
+// configuration is the content of a configuration file.
 type configuration struct {
 	flags  map[string]any
 	Models map[string]outbound.Model
 	Limits dispatcher.Limits
 }
 
-// BeforeResolve has kong ask the file for each flag that was not given.
+// BeforeResolve adds a resolver that reads from the file each flag not given on the
+// command line or in the environment.
 func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 	path, _ := ctx.FlagValue(trace.Flag).(configFile)
 	c, err := readConfig(string(path))
@@ -75,7 +76,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 
 func configName(flag string) string { return strings.ReplaceAll(flag, "-", "_") }
 
-// readConfig reads a file; "" is an empty one.
+// readConfig reads a configuration file. The path "" stands for an empty file.
 func readConfig(path string) (configuration, error) {
 	c := configuration{flags: map[string]any{}, Limits: dispatcher.DefaultLimits()}
 	if path == "" {
@@ -110,7 +111,7 @@ func readConfig(path string) (configuration, error) {
 	return c, nil
 }
 
-// setLimits changes limits by name; those of time are in milliseconds.
+// setLimits sets limits by name. Durations are in milliseconds.
 func setLimits(l *dispatcher.Limits, values map[string]int64) error {
 	counts := map[string]*int{
 		"agent_call_depth_max": &l.AgentCallDepthMax, "agent_concurrent_calls_max": &l.AgentConcurrentCallsMax, "max_pending_per_actor": &l.MaxPendingPerActor,

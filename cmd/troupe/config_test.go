@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// parseServe is what serve is told by a file, the environment and flags.
+// parseServe parses the command serve with a configuration file, the environment and
+// flags.
 func parseServe(t *testing.T, file string, args ...string) (*ServeCmd, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "troupe.toml")

@@ -14,13 +14,13 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// DoctorCmd looks at all of a store and says what is wrong with it.
+// DoctorCmd verifies a whole store and prints the damage found.
 type DoctorCmd struct {
 	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"The folder to look at (${default}); no server may hold it."`
 	JSON bool   `help:"Print what was found as JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (DoctorCmd) Help() string {
 	return `Follows the chain of batches from its beginning, compares every value with its digest, folds every journal, and compares the indexes with them. Changes nothing. Ends with code 1 if anything is wrong.
 Of a store that a server holds, look at a backup: troupe backup makes one while it serves.
@@ -31,7 +31,7 @@ Examples:
   troupe doctor /var/lib/troupe --json | jq .findings`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *DoctorCmd) Run(s streams) error {
 	x, err := disk.Examine(c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {
@@ -54,7 +54,8 @@ func (c *DoctorCmd) Run(s streams) error {
 	return nil
 }
 
-// scanProgress shows a person how far a look at a store has come.
+// scanProgress returns a callback that prints the number of keys scanned; nil if
+// stderr is no terminal.
 func scanProgress(stderr io.Writer) func(keys uint64) {
 	if !isTerminal(stderr) {
 		return nil
@@ -84,7 +85,7 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 	fmt.Fprintln(out, strings.TrimSpace(advice(lost)))
 }
 
-// advice is what one can do.
+// advice returns the recommended next step.
 func advice(lost int) string {
 	if lost == 0 {
 		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; troupe restore brings a backup back."
@@ -119,14 +120,14 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 	return json.Marshal(out, jsontext.EscapeForHTML(false))
 }
 
-// BackupCmd copies a store.
+// BackupCmd copies a store to a new folder.
 type BackupCmd struct {
 	ServerFlags
 	Dir  string `arg:"" type:"path" help:"The folder to make, on the server's machine; it must be absent or empty."`
 	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead, while no server holds it."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (BackupCmd) Help() string {
 	return `Copies while the server serves; all that was acknowledged before is in the copy. The secret of run tokens is not: a server on a restored folder makes a new one.
 
@@ -136,7 +137,7 @@ Examples:
   troupe doctor /backups/2026-11-21`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *BackupCmd) Run(s streams) error {
 	if c.Data != "" {
 		if _, err := disk.Restore(c.Data, c.Dir, disk.Options{}, scanProgress(s.err)); err != nil {
@@ -149,13 +150,13 @@ func (c *BackupCmd) Run(s streams) error {
 	return nil
 }
 
-// RestoreCmd makes a data folder of a backup.
+// RestoreCmd creates a data folder from a backup.
 type RestoreCmd struct {
 	From string `arg:"" type:"existingdir" help:"The backup."`
 	Data string `type:"path" required:"" help:"The folder to make; it must be absent or empty."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RestoreCmd) Help() string {
 	return `Looks at all of the backup first, and copies it only if nothing is wrong. Runs that were open when it was made go on as after a crash.
 
@@ -164,7 +165,7 @@ Examples:
   troupe serve --data data`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RestoreCmd) Run(s streams) error {
 	x, err := disk.Restore(c.From, c.Data, disk.Options{}, scanProgress(s.err))
 	if err != nil {

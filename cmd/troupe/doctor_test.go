@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A copy made while a server serves is whole, and a server on it goes on.
+// A backup of a running server is complete, and a server can run on it.
 func TestBackupOfRunningServer(t *testing.T) {
 	dir := t.TempDir()
 	s := startServer(t, filepath.Join(dir, "data"))
@@ -43,7 +43,7 @@ func TestBackupOfRunningServer(t *testing.T) {
 	if _, again := r.call("helper", "say on"); again.Content != "on" {
 		t.Errorf("%+v", again)
 	}
-	// one that is damaged is named, by doctor, and not restored
+	// doctor reports a damaged backup, and restore rejects it
 	wal, err := filepath.Glob(filepath.Join(backup, "pebble", "*.log"))
 	if err != nil || len(wal) == 0 {
 		t.Fatal(wal, err)

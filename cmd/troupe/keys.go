@@ -28,21 +28,22 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// KeysCmd makes and takes back what clients elsewhere need.
+// KeysCmd groups the commands that manage API keys.
 type KeysCmd struct {
 	Create KeysCreateCmd `cmd:"" help:"Make an API key; it is printed this once."`
 	List   KeysListCmd   `cmd:"" help:"List the API keys there are."`
 	Revoke KeysRevokeCmd `cmd:"" help:"Take an API key back."`
 }
 
-// KeysFlags is where the keys are: at a server, or in a data folder that nobody serves.
+// KeysFlags selects the keys of a server, or those of a data folder that no server
+// uses.
 type KeysFlags struct {
 	ServerFlags
 	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead, while no server holds it; made if absent."`
 	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: the node whose folder it is (${default})."`
 }
 
-// key is one as a server shows it.
+// key is an API key as the server returns it.
 type key struct {
 	ID       string   `json:"key_id"`
 	Text     string   `json:"key,omitzero"`
@@ -54,7 +55,7 @@ type key struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// KeysCreateCmd makes one.
+// KeysCreateCmd creates an API key.
 type KeysCreateCmd struct {
 	KeysFlags
 	Name    string        `help:"What it is for, so that you know it in the list."`
@@ -63,7 +64,7 @@ type KeysCreateCmd struct {
 	JSON    bool          `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (KeysCreateCmd) Help() string {
 	return `The key alone goes to standard output. What is kept of it is a digest: when it is lost, make another.
 Clients send it as the header Authorization: Bearer KEY; troupe itself takes it from TROUPE_KEY.
@@ -75,7 +76,7 @@ Examples:
   TROUPE_KEY=$(troupe keys create) troupe runs list`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires < 0 {
 		return errors.New("--expires: want a time from now on, like 720h")
@@ -101,18 +102,18 @@ func (c *KeysCreateCmd) Run(s streams) error {
 	})
 }
 
-// KeysListCmd lists them.
+// KeysListCmd lists the API keys.
 type KeysListCmd struct {
 	KeysFlags
 	JSON bool `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (KeysListCmd) Help() string {
 	return "Examples:\n  troupe keys list\n  troupe keys list --data /var/lib/troupe --json"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *KeysListCmd) Run(s streams) error {
 	return c.withKeys(func(k keyStore) error {
 		all, err := k.list()
@@ -137,13 +138,13 @@ func (c *KeysListCmd) Run(s streams) error {
 	})
 }
 
-// KeysRevokeCmd takes one back.
+// KeysRevokeCmd revokes an API key.
 type KeysRevokeCmd struct {
 	KeysFlags
 	ID string `arg:"" help:"The key's id, as the list shows it."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (KeysRevokeCmd) Help() string {
 	return `The next request with it is refused, and streams that came with it end within a second.
 
@@ -151,7 +152,7 @@ Examples:
   troupe keys revoke 3f9c2a7b1d0e4c58`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *KeysRevokeCmd) Run(s streams) error {
 	if err := actor.CheckName(c.ID); err != nil {
 		return fmt.Errorf("key %w", err)
@@ -169,7 +170,7 @@ func (c *KeysRevokeCmd) Run(s streams) error {
 	})
 }
 
-// keyStore is where keys are kept.
+// keyStore is the set of API keys of a server or a data folder.
 type keyStore interface {
 	create(name string, scopes []string, expires actor.Time) (key, error)
 	list() ([]key, error)
@@ -177,7 +178,8 @@ type keyStore interface {
 	close() error
 }
 
-// withKeys does something with the keys, wherever they are.
+// withKeys calls fn with the selected key store, and closes the data folder
+// afterwards.
 func (a KeysFlags) withKeys(fn func(keyStore) error) error {
 	if a.Data == "" {
 		return fn(serverKeys{a.client()})
@@ -189,7 +191,7 @@ func (a KeysFlags) withKeys(fn func(keyStore) error) error {
 	return errors.Join(fn(keys), keys.close())
 }
 
-// serverKeys are those of a server.
+// serverKeys is the key store of a server.
 type serverKeys struct{ client }
 
 func (k serverKeys) create(name string, scopes []string, expires actor.Time) (made key, err error) {
@@ -230,12 +232,13 @@ func (k serverKeys) revoke(id string) ([]string, error) {
 	return out.Warnings, json.Unmarshal(body, &out)
 }
 
-// dataDirKeys are those of a folder, whose node has no door while this lasts.
+// dataDirKeys is the key store of a data folder. Its node runs without a gateway
+// until close.
 type dataDirKeys struct{ node *node }
 
-// openKeys brings a folder's node to life for the registry alone. A node without
-// its configuration would answer open runs with less than they were begun with;
-// so there must be none.
+// openKeys starts the node of a data folder to use its registry only. The folder
+// MUST have no open runs: this node has no configuration and would resume them
+// without their models and agents.
 func openKeys(dir, name string) (dataDirKeys, error) {
 	if _, err := os.Stat(filepath.Join(dir, "FORMAT")); err == nil {
 		d, err := disk.Open(dir, "", disk.Options{ReadOnly: true})

@@ -17,8 +17,8 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// A key's life: made in a folder that nobody serves, shown to a server, taken
-// back; and, whatever was done with it, written down nowhere.
+// A key is created in a data folder, used at a server, and revoked. Its text MUST
+// NOT appear in the store, in the log or in a response.
 func TestKeyLifecycle(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	check := func(wantCode int, wantOut, wantErr string, args ...string) string {
@@ -63,7 +63,7 @@ func TestKeyLifecycle(t *testing.T) {
 	_, created, _ = strings.Cut(created, `"key": "`)
 	created, _, _ = strings.Cut(created, `"`)
 
-	// Keys and tokens where they do not belong, and where they do.
+	// Keys and tokens in the right and in wrong headers.
 	token := ingress.MintToken(nodeSecret(t, dir), actor.NewCallID(1, 2, 3), actor.NewID("helper", "main"))
 	for _, secret := range []string{admin, reader, wrong, token, token + "x"} {
 		for _, r := range [][2]string{{"GET", "/v1/runs"}, {"GET", "/v1/keys"}, {"POST", "/v1/keys"}, {"POST", "/v1/agents/helper:invoke"}, {"POST", "/v1/agents/helper/messages"}, {"PUT", "/v1/agents"}, {"GET", "/nothing"}, {"GET", "/v1/%00"}} {
@@ -111,7 +111,8 @@ func TestKeyLifecycle(t *testing.T) {
 	}
 }
 
-// secretTail is a part of a secret that nothing else has: the half of what is drawn.
+// secretTail returns the second half of a secret's random part, which occurs nowhere
+// else.
 func secretTail(secret string) string { return secret[len(secret)-33 : len(secret)-1] }
 
 func nodeSecret(t *testing.T, dir string) []byte {
@@ -120,10 +121,11 @@ func nodeSecret(t *testing.T, dir string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b[:ingress.SecretBytes] // a sum follows
+	return b[:ingress.SecretBytes] // a checksum follows
 }
 
-// requestWithHeader asks with one header, and returns all that is answered.
+// requestWithHeader sends a request with one header and returns the headers and body
+// of the response.
 func requestWithHeader(t *testing.T, url, method, path, header string) string {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(`{"unknown":1}`))

@@ -25,7 +25,7 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// LoadCmd puts a node under load.
+// LoadCmd runs a load test against a node.
 type LoadCmd struct {
 	URL        string        `env:"TROUPE_LOAD_URL" placeholder:"URL" help:"Load the server there, instead of a node of our own; with --callers or --rate."`
 	Key        string        `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
@@ -44,7 +44,7 @@ type LoadCmd struct {
 	Profile    string        `type:"path" placeholder:"FILE" help:"Write a profile of the processor there, and of the memory beside it, as FILE.heap."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (LoadCmd) Help() string {
 	return `Without --callers and --rate everything is measured, and the floors that must hold are judged: closed loops of 1
 to 256 callers, open loops up to five times the peak of those, a slow agent beside others. It takes some
@@ -61,7 +61,7 @@ Examples:
   TROUPE_KEY=… troupe load --url http://127.0.0.1:8283 --agent helper --rate 200 --json`
 }
 
-// Validate finds what cannot be meant.
+// Validate rejects values out of range and flags that exclude each other.
 func (c *LoadCmd) Validate() error {
 	single := c.Callers > 0 || c.Rate > 0
 	switch {
@@ -87,7 +87,7 @@ func (c *LoadCmd) Validate() error {
 	return nil
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *LoadCmd) Run(s streams) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -136,7 +136,8 @@ func (c *LoadCmd) callOptions(agent string) load.CallOptions {
 	return load.CallOptions{Agent: agent, Sessions: c.Sessions, Timeout: c.Timeout}
 }
 
-// startProfile writes where the processor's time goes until end, and what is in memory then.
+// startProfile records a CPU profile until stop is called. Stop also writes a heap
+// profile to path.heap.
 func startProfile(path string) (stop func() error, err error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -155,7 +156,7 @@ func startProfile(path string) (stop func() error, err error) {
 	}, nil
 }
 
-// runLoop runs a single loop.
+// runLoop runs a single loop and prints its result.
 func (c *LoadCmd) runLoop(ctx context.Context, s streams, name string, target load.Target) (err error) {
 	var r load.Result
 	if c.Rate > 0 {
@@ -179,7 +180,7 @@ func (c *LoadCmd) runLoop(ctx context.Context, s streams, name string, target lo
 	return err
 }
 
-// runSuite measures everything, and judges it.
+// runSuite runs the whole suite and checks its floors.
 func (c *LoadCmd) runSuite(ctx context.Context, s streams, places []load.Place) error {
 	suite := load.Suite{Places: places}
 	for _, d := range c.Durability {
@@ -213,7 +214,7 @@ func (c *LoadCmd) runSuite(ctx context.Context, s streams, places []load.Place) 
 	return err
 }
 
-// preface says how the tables on a page came to be.
+// preface returns the text above the tables on a page: version, machine and method.
 func (c *LoadCmd) preface() string {
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "## Load\n\nWritten by `make load`, version %s, on %s, %d processors (%s/%s, %s). The load is made in the same\n", version(),
@@ -238,7 +239,7 @@ func drawChart(path string, chart svgplot.Chart) error {
 	return errors.Join(err, f.Close())
 }
 
-// printLoadJSON prints what was seen as JSON; times are in nanoseconds.
+// printLoadJSON prints a result as JSON. Durations are in nanoseconds.
 func printLoadJSON(to io.Writer, v any) error {
 	body, err := json.Marshal(v, json.WithMarshalers(json.MarshalToFunc(func(e *jsontext.Encoder, d time.Duration) error {
 		return e.WriteToken(jsontext.Int(int64(d)))
@@ -249,7 +250,8 @@ func printLoadJSON(to io.Writer, v any) error {
 	return printJSON(to, body)
 }
 
-// newProgressBar tells how far a programme is: by a bar, on a terminal only.
+// newProgressBar returns the functions that update and remove a progress bar. They
+// print nothing if stderr is no terminal or NO_COLOR is set.
 func newProgressBar(stderr io.Writer, suite *load.Suite) (report func(string, time.Duration, time.Duration), finish func()) {
 	if !isTerminal(stderr) || os.Getenv("NO_COLOR") != "" {
 		return nil, func() {}

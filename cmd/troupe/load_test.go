@@ -23,7 +23,7 @@ func TestLoadEveryPlace(t *testing.T) {
 			for _, agent := range []string{"noop", "chain", "fan"} {
 				var code int
 				var out, stderr string
-				for _, duration := range []string{"150ms", "2s", "20s"} { // a machine may have other things to do
+				for _, duration := range []string{"150ms", "2s", "20s"} { // the machine may be busy
 					code, out, stderr = runLoad("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", duration, "--json")
 					if code == 0 || !strings.Contains(stderr, "nothing was done") {
 						break
@@ -47,7 +47,7 @@ func TestLoadEveryPlace(t *testing.T) {
 
 func TestLoadReportsRefusals(t *testing.T) {
 	code, out, stderr := runLoad("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
-	// One is at work when the time is over: nothing is done, and that is said.
+	// The only admitted call is unfinished when the loop ends, which is an error.
 	if code != exitFailed || !strings.Contains(stderr, "nothing was done") {
 		t.Errorf("code %d: %s", code, stderr)
 	}

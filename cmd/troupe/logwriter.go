@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// logPendingBytesMax is how much of the log may wait for whoever reads it.
+// logPendingBytesMax is the maximum number of unwritten log bytes.
 const logPendingBytesMax = 1 << 20
 
-// logWriter passes lines on from a goroutine of its own: a log that nobody reads must
-// not hold up a cell. What finds no room is dropped and counted.
+// logWriter writes log lines from its own goroutine. A blocked output MUST NOT block
+// a cell. A line that exceeds logPendingBytesMax is dropped and counted.
 type logWriter struct {
 	out          io.Writer
 	mu           sync.Mutex
@@ -22,7 +22,7 @@ type logWriter struct {
 	closed       bool
 	wake         chan struct{}
 	done         chan struct{}
-	closeTimeout time.Duration // how long whoever reads may take for what is left
+	closeTimeout time.Duration // maximum duration of the final write
 }
 
 func newLogWriter(to io.Writer) *logWriter {
@@ -31,7 +31,7 @@ func newLogWriter(to io.Writer) *logWriter {
 	return w
 }
 
-// Write takes one line.
+// Write enqueues one line. It never blocks on the output.
 func (w *logWriter) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,12 +62,13 @@ func (w *logWriter) run() {
 		if dropped > 0 {
 			b = fmt.Appendf(b, `{"level":"WARN","msg":"lines of the log were dropped: its reader is too slow","lines":%d}`+"\n", dropped)
 		}
-		w.out.Write(b) //nolint:errcheck // there is nowhere to say so
+		w.out.Write(b) //nolint:errcheck // no place to report it
 	}
-	w.out.Write(w.pending) //nolint:errcheck // nobody adds to it any more
+	w.out.Write(w.pending) //nolint:errcheck // after close nothing is appended
 }
 
-// close passes on what is left, to whoever reads it. Nothing is taken in afterwards.
+// close writes the pending lines and waits at most closeTimeout. Later lines are
+// discarded.
 func (w *logWriter) close() {
 	w.mu.Lock()
 	w.closed = true

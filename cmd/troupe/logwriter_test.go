@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// blockedWriter is a reader of the log that reads only when it is let.
+// blockedWriter is a writer that blocks until release is closed.
 type blockedWriter struct {
 	bytes.Buffer
 	release chan struct{}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command troupe wires a world to cells: the real one to serve, an imagined one to be sure.
+// Command troupe serves agents over HTTP, controls such a server, and simulates
+// cells from a seed.
 package main
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/troupe-run/troupe/internal/invariant"
 )
 
-// CLI is every command with its flags; TROUPE_… in the environment stands in for a flag.
+// CLI defines all commands and their flags. An environment variable TROUPE_… can
+// replace a flag.
 type CLI struct {
 	Serve  ServeCmd  `cmd:"" help:"Run the agents of a data folder and answer HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
@@ -36,28 +38,30 @@ type CLI struct {
 	Version kong.VersionFlag `help:"Print the version and end."`
 }
 
-// exitCode is an error that says with which code the process ends; it is told already.
+// exitCode is an error that carries the exit code of the process. Its cause has been
+// printed already.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// The exit codes: done, failed or refused, and a command that cannot be understood.
+// The exit codes besides 0. A failure or refusal is exitFailed, a command line that
+// cannot be parsed exitUsage.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// streams is where a command's data and talk go.
+// streams holds the output for data and the output for messages to people.
 type streams struct{ out, err io.Writer }
 
 func main() {
 	os.Exit(run(os.Args[1:], streams{os.Stdout, os.Stderr}))
 }
 
-// run is the program, but for its process.
+// run executes the command line and returns the exit code.
 func run(args []string, s streams) (code int) {
 	parser := newParser(&CLI{}, s)
-	defer func() { // --help and --version end in the middle of parsing
+	defer func() { // --help and --version exit during parsing
 		if p := recover(); p != nil {
 			c, ok := p.(exitCode)
 			if !ok {
@@ -98,7 +102,7 @@ func newParser(cli *CLI, s streams) *kong.Kong {
 		kong.Bind(s), kong.Exit(func(code int) { panic(exitCode(code)) })))
 }
 
-// version is the module's, and the commit it was built from.
+// version returns the version of the module and the commit it was built from.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

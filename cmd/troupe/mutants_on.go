@@ -23,12 +23,12 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// mutantsOption adds the command that only this build has.
+// mutantsOption adds the command mutants, which only this build has.
 func mutantsOption() kong.Option {
 	return kong.DynamicCommand("mutants", "Remove each guard in turn; the simulator must notice.", "", &MutantsCmd{})
 }
 
-// MutantsCmd removes one guard at a time and has the simulator look for it.
+// MutantsCmd disables one guard at a time and checks that the simulator detects it.
 type MutantsCmd struct {
 	Seeds  int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
 	Only   []string `help:"Only these mutants. Repeatable."`
@@ -36,13 +36,13 @@ type MutantsCmd struct {
 	Dir    string   `default:"sim-out/mutants" help:"Where --shrink leaves a folder for each."`
 }
 
-// shrunkStepsMax is of how many steps the story of a removed guard may be.
+// shrunkStepsMax is the maximum number of steps of a shrunk failure.
 const (
 	shrunkStepsMax = 60
-	shrinkTries    = 16 // of each mutant
+	shrinkTries    = 16 // maximum attempts per mutant
 )
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (MutantsCmd) Help() string {
 	return `Each guard is one that a line of the runtime asks for; without it the simulator must break the rule the guard is
 for. Ends with code 1 if it does not, or if --shrink leaves more than ` + fmt.Sprint(shrunkStepsMax) + ` steps of a story.
@@ -53,7 +53,7 @@ Examples:
   MUTANT=cycle-check troupe-mutants replay sim-out/mutants/cycle-check/seed-1`
 }
 
-// Validate looks whether there is what is asked for.
+// Validate checks that the mutants named by --only exist.
 func (c *MutantsCmd) Validate() error {
 	var names []string
 	for _, g := range sim.Guards() {
@@ -70,7 +70,7 @@ func (c *MutantsCmd) Validate() error {
 	return nil
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *MutantsCmd) Run(s streams) error {
 	debug.SetGCPercent(400)
 	out := bufio.NewWriter(s.out)
@@ -131,9 +131,10 @@ func (c *MutantsCmd) runSeed(seed uint64) sim.Result {
 	return sim.RunSeed(sim.Options{Seed: seed, Unhashed: true})
 }
 
-// shrink leaves a folder of a mutant, and has another process run the history in it
-// again. It returns how many steps that has. Where they are too many it shrinks what
-// is left once more, as long as that gets smaller, and then what the next seed has found.
+// shrink saves the shrunk failure of a mutant in a folder and replays it in another
+// process. It returns the minimum number of steps reached. Above shrunkStepsMax it
+// shrinks the result again while each attempt removes at least a tenth. Then it
+// continues with the next failing seed, up to shrinkTries attempts.
 func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err error) {
 	minSteps = found.Stats.Steps
 	next := found
@@ -160,7 +161,8 @@ func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err er
 	return minSteps, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
 }
 
-// verifyReplay has another process run again what a mutant's folder holds.
+// verifyReplay replays the folder of a mutant in another process. It returns an
+// error unless the same spec breaks at the same time and step.
 func verifyReplay(dir string, g sim.Guard, shrunk sim.Result) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -184,8 +186,8 @@ func finalLine(text []byte) string {
 	return string(lines[len(lines)-1])
 }
 
-// find is the first seed, from one on, in which the spec itself is broken, and what else was
-// broken on the way.
+// find returns the first result, starting at seed first, that violates the given
+// spec. Others counts violations of other specs found before.
 func (c *MutantsCmd) find(spec string, first uint64) (found *sim.Result, others map[string]int) {
 	others = map[string]int{}
 	sim.RunSeeds(first, c.Seeds, c.runSeed, func(r sim.Result) bool {

@@ -18,22 +18,22 @@ import (
 	"github.com/troupe-run/troupe/ingress"
 )
 
-// nodeConfig is what a node is made of.
+// nodeConfig is the configuration of a node.
 type nodeConfig struct {
 	Data   string
 	Name   string
 	Cells  int
 	Limits dispatcher.Limits
-	// Outbound is whom the node may ask; its token and its logger are filled in.
+	// Outbound configures the egress. openNode sets its token and its logger.
 	Outbound outbound.Config
 	Native   []actor.Definition // agents written in Go
-	Trace    string             // the file that its history is written to; empty: none is
+	Trace    string             // path of the history trace; empty for none
 }
 
-// node is a world without a door: a disk, a log, cells, and a way out.
+// node is a running node without a gateway: disk, log, cells and egress.
 type node struct {
 	dir      string
-	secret   []byte // of run tokens
+	secret   []byte // signing secret of run tokens
 	disk     *disk.Disk
 	log      *disk.Log
 	catalog  *catalogSync
@@ -42,8 +42,8 @@ type node struct {
 	trace    *traceFile
 }
 
-// openNode brings a node to life, from the disk up. It knows its agents before
-// it has cells, so that what was open goes on as it was.
+// openNode opens the store and starts the cells on it. The agents are loaded before
+// the cells start, so that open runs resume with their definitions.
 func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
 	n := &node{dir: c.Data}
 	if n.disk, err = disk.Open(c.Data, actor.NodeID(c.Name), disk.Options{Logger: log}); err != nil {
@@ -76,7 +76,7 @@ func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
 			return nil, err
 		}
 	}
-	n.outbound.SetAgents(n.catalog.externalAgents()) // before there are runs that ask them
+	n.outbound.SetAgents(n.catalog.externalAgents()) // before a run can call them
 	n.engine, err = engine.Start(engine.Config{
 		Node: actor.NodeID(c.Name), Start: n.disk.End().Batch, Log: n.log, Store: n.disk, Agents: definitions, Former: former,
 		Tools: n.catalog.tools, Outbound: n.outbound, Limits: c.Limits, Logger: log, Cells: c.Cells,
@@ -89,11 +89,11 @@ func openNode(c nodeConfig, log *slog.Logger) (_ *node, err error) {
 	return n, nil
 }
 
-// registryTimeout is how long an operation of the registry may take.
+// registryTimeout is the maximum duration of a registry operation.
 const registryTimeout = 30 * time.Second
 
-// callRegistry has the registry do something, in the name of the operator, and
-// returns its answer as JSON.
+// callRegistry performs a registry operation as the operator and returns the answer
+// as JSON.
 func (n *node) callRegistry(ctx context.Context, operation string, body []byte) (answer []byte, warnings []string, err error) {
 	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: agents.RegistryID, Operation: operation, Left: registryTimeout,
 		Principal: agents.Operator, Origin: actor.System, Parts: []actor.Part{{Media: actor.MediaJSON, Bytes: body}}})
@@ -108,8 +108,9 @@ func (n *node) callRegistry(ctx context.Context, operation string, body []byte) 
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
 
-// putAgentFiles has the registry know the agents of files; those it knows as they are
-// it is not told again. An agent whose file is gone stays.
+// putAgentFiles stores the agents of files in the registry. Unchanged agents are
+// skipped. An agent whose file is gone stays. A stored agent that the registry
+// refuses to change as busy keeps its definition.
 func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 	for _, file := range files.Agents {
 		if known, ok := n.catalog.spec(file.Spec.ID); ok && known.Hash() == file.Spec.Hash() {
@@ -139,8 +140,8 @@ func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 	return nil
 }
 
-// retryBusy does something again for as long as it is only busy for a while: a node
-// that starts may have much to take up.
+// retryBusy repeats op while it is refused as busy with a retry delay of at most
+// registryTimeout, until ctx ends. A starting node may be busy with resumed runs.
 func retryBusy(ctx context.Context, op func() error) error {
 	for {
 		err := op()
@@ -156,7 +157,8 @@ func retryBusy(ctx context.Context, op func() error) error {
 	}
 }
 
-// close stops the node: no new calls, patience for those who wait, then all of it.
+// close stops the cells, the egress, the log, the disk and the trace, in this order.
+// Clients that still wait are refused. Open runs stay in the log.
 func (n *node) close(ctx context.Context) error {
 	err := n.engine.Close(ctx)
 	n.outbound.Close()

@@ -22,12 +22,12 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// What the registry has written down is there after a crash, though nobody had
-// heard of it before: the node reads it, and the turn that was open ends.
+// An agent that was stored but not announced before a crash exists after it. The
+// node reads the registry's journal, and the open registry turn completes.
 func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	log := slog.New(slog.DiscardHandler)
-	// A node whose directory nobody attaches: announcements wait.
+	// Without attach, announcements wait.
 	d, err := disk.Open(dir, "n1", disk.Options{Logger: log})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,8 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	if err != nil || actor.TextOf(a.Reply.Parts) != "You said: hello" {
 		t.Errorf("%+v, %v", a, err)
 	}
-	// The registry takes one message at a time: it answers, so the open turn is over.
+	// The registry processes one message at a time, so an answer proves that the open
+	// turn has completed.
 	if _, _, err := n.callRegistry(ctx, agents.OpDelete, []byte(`{"agent_id":"helper"}`)); err != nil {
 		t.Error(err)
 	}
@@ -113,7 +114,8 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 	}
 }
 
-// What is changed too often for the registry stays what it was; the node serves.
+// An agent that the registry refuses to change keeps its definition, and the node
+// starts.
 func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	n, err := openNode(nodeConfig{Data: filepath.Join(t.TempDir(), "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}}, log)
@@ -174,7 +176,8 @@ func TestRetryBusy(t *testing.T) {
 	}
 }
 
-// A node that starts knows whom its runs may ask; its trace names who comes later.
+// A restarted node knows the external agents. Its trace declares agents created
+// later.
 func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
 	config := nodeConfig{Data: filepath.Join(dir, "data"), Name: "n1", Limits: dispatcher.DefaultLimits(), Outbound: outbound.Config{}, Trace: filepath.Join(dir, "trace")}

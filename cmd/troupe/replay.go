@@ -9,13 +9,13 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// ReplayCmd runs a failed seed again.
+// ReplayCmd replays a failed seed from its folder.
 type ReplayCmd struct {
 	Dir   string `arg:"" type:"existingdir" help:"The folder that the failure left."`
 	Whole bool   `help:"All choices, not the shrunk ones."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (ReplayCmd) Help() string {
 	return `Shows the shrunk story in columns, and ends with code 1 if the seed still fails, 0 if it does not any more. Where it
 goes otherwise than it did, it names the first step and both sides.
@@ -25,7 +25,7 @@ Examples:
   troupe replay sim-out/seed-7 --whole`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *ReplayCmd) Run(s streams) error {
 	out := bufio.NewWriterSize(s.out, 1<<16)
 	defer out.Flush()

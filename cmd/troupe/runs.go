@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// RunsCmd looks at runs.
+// RunsCmd groups the commands that show and control runs.
 type RunsCmd struct {
 	List   RunsListCmd   `cmd:"" help:"List the newest runs."`
 	Show   RunsShowCmd   `cmd:"" help:"Show a run, or with --tree all that it called."`
@@ -25,19 +25,19 @@ type RunsCmd struct {
 	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and all that it waits for."`
 }
 
-// RunsListCmd lists runs.
+// RunsListCmd lists the newest runs.
 type RunsListCmd struct {
 	SourceFlags
 	Limit int  `default:"20" help:"How many at most (${default})."`
 	JSON  bool `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsListCmd) Help() string {
 	return "Examples:\n  troupe runs list\n  troupe runs list --data data --limit 5"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsListCmd) Run(s streams) error {
 	return c.withSource(func(from source) error {
 		body, err := from.runs(c.Limit)
@@ -66,12 +66,12 @@ type RunsShowCmd struct {
 	JSON bool   `help:"Print JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsShowCmd) Help() string {
 	return "Examples:\n  troupe runs show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs show 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --tree --data data"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsShowCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -95,7 +95,7 @@ func (c *RunsShowCmd) Run(s streams) error {
 	})
 }
 
-// RunsEventsCmd prints a run's events.
+// RunsEventsCmd prints the events of a run.
 type RunsEventsCmd struct {
 	SourceFlags
 	ID     string `arg:"" help:"The run."`
@@ -104,12 +104,12 @@ type RunsEventsCmd struct {
 	JSON   bool   `help:"Print each event as a line of JSON."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsEventsCmd) Help() string {
 	return "Examples:\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --after 3 --json\n  troupe runs events 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 --follow"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsEventsCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *RunsEventsCmd) Run(s streams) error {
 	})
 }
 
-// followPollTimeout is how long one request waits for news.
+// followPollTimeout is the time that one request waits for further events.
 const followPollTimeout = 30 * time.Second
 
 // RunsCancelCmd cancels a run.
@@ -151,12 +151,12 @@ type RunsCancelCmd struct {
 	JSON bool   `help:"Print what the server says."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsCancelCmd) Help() string {
 	return "Cancels the run and all that it waits for. What has ended stays as it is.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsCancelCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -170,7 +170,7 @@ func (c *RunsCancelCmd) Run(s streams) error {
 	return nil
 }
 
-// RunsSignalCmd signals a run.
+// RunsSignalCmd sends a signal to a run that waits for it.
 type RunsSignalCmd struct {
 	ServerFlags
 	ID      string `arg:"" help:"The run that waits."`
@@ -179,12 +179,12 @@ type RunsSignalCmd struct {
 	JSON    bool   `help:"Print what the server says."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (RunsSignalCmd) Help() string {
 	return "Examples:\n  troupe runs signal 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55 go"
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *RunsSignalCmd) Run(s streams) error {
 	id, err := actor.ParseCallID(c.ID)
 	if err != nil {
@@ -221,7 +221,7 @@ func printJSONOrError(w io.Writer, body []byte, err error) error {
 	return printJSON(w, body)
 }
 
-// printJSON prints one value, indented.
+// printJSON prints one JSON value, indented.
 func printJSON(w io.Writer, body []byte) error {
 	v := jsontext.Value(body)
 	if err := v.Indent(); err != nil {

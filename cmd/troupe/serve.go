@@ -22,10 +22,10 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// serverFile is where a server that holds a data folder says how to reach it.
+// serverFile is the file in a data folder with the URL of the server that uses it.
 const serverFile = "SERVER"
 
-// ServeCmd runs a node until it is told to stop.
+// ServeCmd runs a node with a gateway until it receives a signal.
 type ServeCmd struct {
 	Config configFile    `env:"TROUPE_CONFIG" type:"path" placeholder:"FILE" help:"A TOML file that says what these flags say, and the tables models and limits."`
 	Data   string        `env:"TROUPE_DATA" default:"data" type:"path" help:"The folder that holds everything; made if absent (${default})."`
@@ -43,7 +43,7 @@ type ServeCmd struct {
 	Level  slog.Level    `env:"TROUPE_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error (${default})."`
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (ServeCmd) Help() string {
 	return `Prints its address as the only line on standard output, once it answers; logs go to standard error as JSON.
 SIGTERM lets clients have their answers, and ends with code 0. What is open goes on with the next start.
@@ -64,7 +64,7 @@ Examples:
   TROUPE_LOG_LEVEL=warn troupe serve`
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *ServeCmd) Run(s streams) error {
 	out := newLogWriter(s.err)
 	defer out.close()
@@ -73,7 +73,8 @@ func (c *ServeCmd) Run(s streams) error {
 	if err != nil {
 		return err
 	}
-	// Until here a signal ends the process at once: a start may be killed at any time.
+	// Before this line a signal ends the process at once: a start can be killed at any
+	// point.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	if _, err := fmt.Fprintln(s.out, n.url); err != nil {
@@ -81,7 +82,7 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 	select {
 	case <-ctx.Done():
-		stop() // a second one ends the process at once
+		stop() // a second signal ends the process at once
 		log.Info("stopping", "grace", c.Grace.String())
 		return n.stop(c.Grace)
 	case <-n.engine.Done():
@@ -91,16 +92,17 @@ func (c *ServeCmd) Run(s streams) error {
 	}
 }
 
-// nodeServer is a node with a door.
+// nodeServer is a node with a gateway.
 type nodeServer struct {
 	*node
 	url     string
 	gateway *gateway.Server
-	served  chan error // of the door
+	served  chan error // result of gateway.Serve
 	logger  *slog.Logger
 }
 
-// open reads what the command is told, brings a node to life, and opens its door.
+// open reads the configuration and the agent files, opens the node and starts the
+// gateway.
 func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) {
 	start := time.Now()
 	config, err := readConfig(string(c.Config))
@@ -165,17 +167,17 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *nodeServer, err error) 
 	return n, nil
 }
 
-// shutdownTimeout is how long the door may take to close, and then the node.
+// shutdownTimeout is the maximum time to close the gateway, and again the node.
 const shutdownTimeout = 10 * time.Second
 
-// stop lets clients have their answers, then stops everything from the door down. A
-// client that is not done by then is cut off.
+// stop waits up to grace for clients to receive their answers. Then it stops the
+// gateway and the node. A client not done after shutdownTimeout is disconnected.
 func (n *nodeServer) stop(grace time.Duration) error {
 	drainCtx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	n.gateway.Drain()
 	n.engine.Drain(drainCtx)
-	// Whoever has an answer now gets it, and may read once more on its way.
+	// Answers that are ready are still sent. A client may make another read meanwhile.
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := n.gateway.Shutdown(ctx); err != nil {
@@ -187,7 +189,8 @@ func (n *nodeServer) stop(grace time.Duration) error {
 	return n.close(ctx)
 }
 
-// inUseError says who has a data folder open, in words that help.
+// inUseError adds to the error of a locked data folder the URL of the server that
+// uses it. Other errors are returned unchanged.
 func inUseError(dir string, err error) error {
 	if err == nil || !strings.Contains(err.Error(), "is in use by") {
 		return err

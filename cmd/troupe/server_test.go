@@ -22,8 +22,8 @@ import (
 	"github.com/troupe-run/troupe/internal/servertest"
 )
 
-// The test binary is the program too, so that tests run the real thing in a
-// process of its own.
+// asProgram makes the test binary behave as the program, so that tests run the real
+// command in a separate process.
 const asProgram = "TROUPE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -39,22 +39,22 @@ func programCmd(args ...string) *exec.Cmd {
 	return c
 }
 
-// server is a real one in a process of its own.
+// server is a real server in a separate process.
 type server struct {
 	*testing.T
 	*servertest.Process
-	log    string // file with standard error
+	log    string // path of the file with standard error
 	url    string
 	client *http.Client
 }
 
-// startServerWithBuiltins starts one with the ready-made agents.
+// startServerWithBuiltins starts a server with the agents coordinator and helper.
 func startServerWithBuiltins(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
 	return startServer(t, dir, append([]string{"--ready"}, args...)...)
 }
 
-// startServer starts one with no agents but those it is told of.
+// startServer starts a server without built-in agents.
 func startServer(t *testing.T, dir string, args ...string) *server {
 	t.Helper()
 	cmd := programCmd(append([]string{"serve", "--data", dir, "--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
@@ -75,7 +75,7 @@ func startServer(t *testing.T, dir string, args ...string) *server {
 	return s
 }
 
-// stop sends a signal, waits, and returns the exit code.
+// stop sends a signal, waits for the process and returns its exit code.
 func (s *server) stop(signal syscall.Signal) int {
 	s.Signal(signal)
 	return s.wait()
@@ -87,7 +87,8 @@ func (s *server) wait() int {
 	return s.State().ExitCode()
 }
 
-// request is one request; an error means that there was no whole answer.
+// request sends one request and decodes the response. It returns an error if the
+// response is incomplete.
 func (s *server) request(method, path, body, key string, into any) (int, error) {
 	r, err := http.NewRequest(method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -111,7 +112,7 @@ func (s *server) request(method, path, body, key string, into any) (int, error) 
 	return response.StatusCode, json.Unmarshal(b, into)
 }
 
-// runProgram runs the program to its end.
+// runProgram runs the program until it exits.
 func runProgram(t *testing.T, args ...string) (code int, out, err string) {
 	t.Helper()
 	c := programCmd(args...)
@@ -172,8 +173,8 @@ func TestCommandsAgainstServer(t *testing.T) {
 	check(1, "", "holds no store", "runs", "list", "--data", t.TempDir())
 }
 
-// A server that is told to stop takes no new runs, and lets a client that waits
-// have its answer first.
+// A stopping server accepts no new runs, and a waiting client still receives its
+// answer.
 func TestDrainAnswersWaitingClients(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"), "--grace", "20s")
 	type answer struct {
@@ -184,7 +185,7 @@ func TestDrainAnswersWaitingClients(t *testing.T) {
 	if status, err := s.request("POST", "/v1/agents/coordinator/messages", `{"content":"one"}`, "", &held); status != 202 || err != nil {
 		t.Fatal(status, err)
 	}
-	// The second one queues behind the turn of the first, which waits for a signal.
+	// The second message queues behind the first turn, which waits for a signal.
 	queued := make(chan string, 1)
 	go func() {
 		var a answer
@@ -223,7 +224,7 @@ func TestDrainAnswersWaitingClients(t *testing.T) {
 	}
 }
 
-// waitUntil asks again until it is so.
+// waitUntil polls cond until it holds, for at most 20 seconds.
 func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !cond(); {
@@ -233,7 +234,8 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// A client that does not end its request is cut off, and the rest ends as ever.
+// A client that does not finish its request is disconnected. The shutdown is clean
+// otherwise.
 func TestShutdownCutsOffSlowClient(t *testing.T) {
 	s := startServerWithBuiltins(t, filepath.Join(t.TempDir(), "data"))
 	slow, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -244,7 +246,7 @@ func TestShutdownCutsOffSlowClient(t *testing.T) {
 	if _, err := io.WriteString(slow, "POST /v1/agents/helper/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // it waits for the body
+	if line, err := bufio.NewReader(slow).ReadString('\n'); err != nil || !strings.Contains(line, "100") { // the server waits for the body
 		t.Fatalf("%q %v", line, err)
 	}
 	code := s.stop(syscall.SIGTERM)
@@ -254,7 +256,7 @@ func TestShutdownCutsOffSlowClient(t *testing.T) {
 	}
 }
 
-// Until a server is up, a signal ends it at once.
+// Before a server is up, a signal ends the process at once.
 func TestSignalDuringStartup(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "config")

@@ -19,7 +19,7 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// SimCmd runs imagined worlds.
+// SimCmd runs simulations from seeds.
 type SimCmd struct {
 	Seed     *uint64       `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
 	Runs     int           `help:"Run so many seeds, from --seed (1) on, and print a table."`
@@ -44,7 +44,7 @@ type SimCmd struct {
 	odds []sim.Odds
 }
 
-// Help is shown below the flags.
+// Help returns the text shown below the flags.
 func (SimCmd) Help() string {
 	return `The same seed is the same world, event by event. One that breaks a rule is shrunk, and leaves a folder that
 troupe replay runs again; of many seeds the first three that do. Ends with code 1 if a rule was broken, or if a
@@ -58,7 +58,7 @@ Examples:
   troupe sim --seed 7 --faults none --fault NetworkDelay:0.5 --html seed-7.html`
 }
 
-// Validate reads what the flags name, before anything runs.
+// Validate parses the faults and rejects flags that exclude each other.
 func (c *SimCmd) Validate() error {
 	switch {
 	case c.Runs < 0 || c.Budget < 0:
@@ -91,7 +91,7 @@ func (c *SimCmd) Validate() error {
 	return nil
 }
 
-// Run implements the command.
+// Run executes the command.
 func (c *SimCmd) Run(s streams) error {
 	if c.Hash {
 		hash, err := sim.HashLog(os.Stdin)
@@ -129,8 +129,8 @@ func (c *SimCmd) Run(s streams) error {
 	return c.runOne(out, s.err, o)
 }
 
-// runOne runs a seed and shows it. The canonical log has standard output for
-// itself; the last line then goes to standard error.
+// runOne simulates a seed and prints it. If the canonical log is printed, it has
+// standard output to itself and the last line goes to standard error.
 func (c *SimCmd) runOne(out *bufio.Writer, stderr io.Writer, o sim.Options) error {
 	summary := io.Writer(out)
 	shownOptions := o
@@ -182,10 +182,10 @@ func writePage(path string, page *sim.Page, r sim.Result) error {
 	return errors.Join(page.WriteTo(out, r), out.Flush(), f.Close())
 }
 
-// usesRealBackends tells whether real parts were asked for.
+// usesRealBackends reports whether a real store or engine was requested.
 func (c *SimCmd) usesRealBackends() bool { return c.Store != "memory" || c.Engine != "direct" }
 
-// backends are those.
+// backends returns the requested real store and engine.
 func (c *SimCmd) backends() (p sim.Backends) {
 	if c.Store == "pebble" {
 		p.Store = func() (sim.CrashableStore, error) { return disk.OpenCrashableStore() }
@@ -198,19 +198,19 @@ func (c *SimCmd) backends() (p sim.Backends) {
 
 const (
 	failuresShown = 3
-	// coverageRuns is how many seeds have to come by everything.
+	// coverageRuns is the number of seeds that must reach every coverage point.
 	coverageRuns = 1000
 )
 
-// reportFailure tells of a failure, and leaves all that is known of it. A person is
-// shown how the story gets shorter.
+// reportFailure prints a failure, shrinks it and saves it in a folder. On a terminal
+// it shows the progress of shrinking.
 func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Result) error {
 	fmt.Fprintf(out, "seed %d FAILED %v\n", r.Seed, r.Violation)
-	if b, ok := out.(*bufio.Writer); ok { // what comes now takes its time
+	if b, ok := out.(*bufio.Writer); ok { // shrinking takes a while
 		b.Flush()
 	}
 	if r.Violation.Spec == traceWritten {
-		return exitCode(exitFailed) // which is no world's fault
+		return exitCode(exitFailed) // an I/O error, not a simulated failure
 	}
 	dir := filepath.Join(c.Dir, fmt.Sprintf("seed-%d", r.Seed))
 	if isTerminal(stderr) {
@@ -232,7 +232,7 @@ func (c *SimCmd) reportFailure(out, stderr io.Writer, o sim.Options, r sim.Resul
 	return exitCode(exitFailed)
 }
 
-// rerunCommand is the line that runs a seed again as it was run.
+// rerunCommand returns the command line that repeats a seed with the same flags.
 func (c *SimCmd) rerunCommand(seed uint64) string {
 	words := []string{"troupe sim"}
 	if c.Project != "" {
@@ -260,10 +260,10 @@ func (c *SimCmd) rerunCommand(seed uint64) string {
 func randomSeed() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
-	return binary.LittleEndian.Uint64(b[:]) >> 11 // as many digits as anybody types
+	return binary.LittleEndian.Uint64(b[:]) >> 11 // at most 16 decimal digits, to be typed by hand
 }
 
-// isTerminal tells whether a person reads along.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -66,7 +66,7 @@ func TestSimPrintsRandomSeed(t *testing.T) {
 	}
 }
 
-// The imagined disk and Pebble give one history, crashes and all.
+// The line of each seed in the file of --hashes has the hash of a single run.
 func TestSimWritesHashesBySeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hashes")
 	runSim(t, "--seed", "6", "--runs", "3", "--hashes", path)
@@ -88,6 +88,7 @@ func TestSimWritesHashesBySeed(t *testing.T) {
 	}
 }
 
+// The simulated disk and Pebble produce the same history, including crashes.
 func TestSimStoresAgree(t *testing.T) {
 	out, _ := runSim(t, "--runs", "8", "--store", "pebble")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") || strings.Contains(out, "a crash and restart in 0\n") {
@@ -109,8 +110,8 @@ func TestSimFaultFlag(t *testing.T) {
 	}
 }
 
-// Cells that the world steps itself, and cells behind a node's mailboxes and
-// supervision, give one history, panics and all.
+// Cells stepped directly and cells behind real mailboxes and supervision produce the
+// same history, including panics.
 func TestSimEnginesAgree(t *testing.T) {
 	out, _ := runSim(t, "--runs", "8", "--engine", "proto")
 	if !strings.Contains(out, "8 seeds ok, 0 violations") {
@@ -125,7 +126,7 @@ func TestSimEnginesAgree(t *testing.T) {
 	}
 }
 
-// A budget ends a run that has no number of seeds, and what it came to is told.
+// A budget ends a run without a number of seeds, and the summary is printed.
 func TestSimBudget(t *testing.T) {
 	out, _ := runSim(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
 	m := regexp.MustCompile(`(\d+) steps of (\d+) seeds, 0 of them twice, in ([0-9.]+) s: .* simulated each second`).FindStringSubmatch(out)
@@ -146,7 +147,7 @@ func TestSimBudget(t *testing.T) {
 	}
 }
 
-// The line that runs a seed again has the flags it was run with.
+// The command to rerun a seed has the flags of the original run.
 func TestRerunCommand(t *testing.T) {
 	for want, c := range map[string]SimCmd{
 		"troupe sim --seed 7 --runs 1 --twice 100":                       {},
@@ -160,7 +161,7 @@ func TestRerunCommand(t *testing.T) {
 	}
 }
 
-// Two runs that differ leave a folder, and the command that runs both again.
+// Two runs that differ leave a folder, and the command that repeats both is printed.
 func TestNondeterminismPrintsRerunCommand(t *testing.T) {
 	c := SimCmd{Store: "pebble", Engine: "direct", Faults: "drawn", Strategy: "drawn", Dir: t.TempDir()}
 	var out, stderr bytes.Buffer
@@ -191,7 +192,7 @@ func TestSeedProgressLine(t *testing.T) {
 	}
 }
 
-// A file is told once a minute, a line each.
+// Progress in a file is one line per minute.
 func TestSeedProgressWithoutTerminal(t *testing.T) {
 	var out bytes.Buffer
 	s := newSeedProgress(&out, 100, 0)
@@ -207,7 +208,7 @@ func TestSeedProgressWithoutTerminal(t *testing.T) {
 	}
 }
 
-// What a night of long worlds has to show is printed, whatever it is.
+// The totals of long simulations are printed even if they miss their minimum.
 func TestSimLongPrintsTotals(t *testing.T) {
 	out, _ := runSim(t, "--long", "--runs", "1", "--seed", "3", "--twice", "0")
 	m := regexp.MustCompile(`long worlds: (\S+) each on average \(at least 1h0m0s\), (\d+) steps each \(at least 10000\) and \S+ in all; 0 minutes without a client's request, 0 worlds with a tenth`).FindStringSubmatch(out)

@@ -9,10 +9,11 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// stepperEngine has the cells of a world stepped as those of a node are.
+// stepperEngine implements sim.Engine with the engine of a node: simulated cells run
+// behind real mailboxes and supervision.
 type stepperEngine struct{ *engine.Stepper }
 
-// NewSlot implements sim.Drive.
+// NewSlot implements sim.Engine.
 func (d stepperEngine) NewSlot(name string) (sim.Slot, error) {
 	slot, err := d.Stepper.NewSlot(name)
 	return stepperSlot{slot}, err
@@ -20,7 +21,7 @@ func (d stepperEngine) NewSlot(name string) (sim.Slot, error) {
 
 type stepperSlot struct{ *engine.StepperSlot }
 
-// Step implements sim.Seat.
+// Step implements sim.Slot.
 func (s stepperSlot) Step(cell *runtime.Cell, now actor.Time, in runtime.Input) (runtime.Ready, *sim.StepPanic) {
 	ready, reason, stack := s.StepperSlot.Step(cell, now, in)
 	if reason == nil {

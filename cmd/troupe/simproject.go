@@ -13,7 +13,8 @@ import (
 	"github.com/troupe-run/troupe/tools"
 )
 
-// runProject puts a team of the user's own into imagined worlds.
+// runProject simulates the user's own agents. Problems in their files are printed
+// first.
 func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 	if dir := simulation.AgentsIn(c.Project); dir != "" {
 		files, err := readAgentFiles(dir)
@@ -21,7 +22,7 @@ func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 			return err
 		}
 		for _, p := range files.Problems {
-			if !p.Warning || p.Field != "tools" { // tools have stand-ins
+			if !p.Warning || p.Field != "tools" { // sim.toml may replace missing tools
 				fmt.Fprintln(stderr, p)
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The command for people: it finds the bug of the example, says how to see it
-// again, and ends with 1.
+// The command finds the bug of the example, prints the command to reproduce it, and
+// exits with code 1.
 func TestSimProject(t *testing.T) {
 	project := filepath.Join("..", "..", "examples", "project")
 	sim := func(args ...string) (int, string, string) {

@@ -20,11 +20,12 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// gcMemoryPerCore is when the leavings of many worlds are gathered, for each core.
-// They are short and leave much behind, which is cheaper to do in one go.
+// gcMemoryPerCore is the memory limit per core, in bytes, that triggers a garbage
+// collection. Simulations are short and produce much garbage, so rare collections
+// are cheaper.
 const gcMemoryPerCore = 256 << 20
 
-// runMany runs seeds by the number, or as many as fit into a time.
+// runMany simulates a number of seeds, or as many as fit into the budget.
 func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) error {
 	first := uint64(1)
 	if c.Seed != nil {
@@ -34,7 +35,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(int64(goruntime.GOMAXPROCS(0)) * gcMemoryPerCore))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	context.AfterFunc(ctx, stop) // who asks twice means it
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process
 	p := newSeedProgress(stderr, c.Runs, c.Budget)
 	options := func(seed uint64) sim.Options {
 		o := o
@@ -79,7 +80,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 	}
 	missing := sum.Print(out)
 	if c.Faults == "none" || c.Strategy != "drawn" || c.Plain || sum.Seeds < coverageRuns {
-		missing = nil // not all of it can come about, or not so soon
+		missing = nil // these flags exclude some points, or the seeds are too few
 	} else {
 		missing = append(missing, sum.Shortfalls()...)
 	}
@@ -109,23 +110,24 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 	return nil
 }
 
-// runsTwice tells whether a seed is run twice. What has real parts always is.
+// runsTwice reports whether a seed is run twice to compare the hashes. With a real
+// backend every seed is.
 func (c *SimCmd) runsTwice(seed uint64) bool {
 	return c.usesRealBackends() || int(seed%100) < c.Twice
 }
 
-// seedProgress is how far many seeds have come, and how fast.
+// seedProgress prints the progress of many seeds and their rate.
 type seedProgress struct {
 	start    time.Time
-	runs     int           // 0: as many as fit
-	budget   time.Duration // 0: as long as it takes
+	runs     int           // number of seeds; 0 for no limit
+	budget   time.Duration // maximum duration; 0 for no limit
 	out      io.Writer
-	terminal bool // a terminal: one line, written over
+	terminal bool // out is a terminal: one line is overwritten
 	printed  time.Time
 	sum      sim.Summary
 }
 
-// A terminal is told five times a second, a file once a minute.
+// The intervals between progress lines on a terminal and in a file.
 const (
 	terminalInterval = 200 * time.Millisecond
 	fileInterval     = time.Minute
@@ -136,7 +138,8 @@ func newSeedProgress(stderr io.Writer, runs int, budget time.Duration) *seedProg
 	return &seedProgress{start: now, printed: now, runs: runs, budget: budget, out: stderr, terminal: isTerminal(stderr)}
 }
 
-// update tells of a seed more, and whether there is time for another.
+// update prints the progress if its interval has passed. It reports whether the
+// budget allows another seed.
 func (p *seedProgress) update(now time.Time) bool {
 	switch since := now.Sub(p.printed); {
 	case p.terminal && since >= terminalInterval:
@@ -149,7 +152,7 @@ func (p *seedProgress) update(now time.Time) bool {
 	return p.budget == 0 || now.Sub(p.start) < p.budget
 }
 
-// line is the progress on one line.
+// line formats the progress as one line.
 func (p *seedProgress) line(took time.Duration) string {
 	of := ""
 	switch {
@@ -167,17 +170,18 @@ func (p *seedProgress) speed(seconds float64) time.Duration {
 	return time.Duration(float64(p.sum.SimulatedTime) / seconds).Round(time.Second)
 }
 
-// clear clears the line for something else.
+// clear erases the progress line on a terminal.
 func (p *seedProgress) clear() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\033[K")
 	}
 }
 
-// stepsFloor is how many steps a core should take in a second, with all specs on.
+// stepsFloor is the required number of steps per second and core, with all specs
+// enabled.
 const stepsFloor = 300_000
 
-// summary is what it came to, on two lines.
+// summary returns the totals and rates as two lines.
 func (p *seedProgress) summary() string {
 	took, s := time.Since(p.start), &p.sum
 	seconds, cores := took.Seconds(), goruntime.GOMAXPROCS(0)

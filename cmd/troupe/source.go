@@ -21,20 +21,20 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 )
 
-// ServerFlags is where a command looks: at a server, or into a data folder that nobody serves.
+// ServerFlags selects the server that a command calls.
 type ServerFlags struct {
 	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"The server to ask (${default})."`
 	Key    string `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
 }
 
-// SourceFlags is At, with the folder as the other possibility.
+// SourceFlags selects a server, or a data folder that no server uses.
 type SourceFlags struct {
 	ServerFlags
 	Data    string `type:"existingdir" help:"Read this data folder instead, while no server holds it."`
 	Damaged bool   `help:"With --data: read what is left of a folder that troupe doctor finds damaged."`
 }
 
-// source shows runs as JSON, wherever they are.
+// source returns the runs of a server or a data folder as JSON.
 type source interface {
 	runs(limit int) ([]byte, error)
 	run(id actor.CallID) ([]byte, error)
@@ -56,7 +56,7 @@ func (s SourceFlags) open() (source, error) {
 	return dataDir{d, gateway.View{KV: d}}, nil
 }
 
-// dataDir is a store that nobody serves.
+// dataDir reads a store that no server uses.
 type dataDir struct {
 	disk *disk.Disk
 	view gateway.View
@@ -71,12 +71,12 @@ func (f dataDir) events(id actor.CallID, after uint64, _ time.Duration) ([]byte,
 	return body, err
 }
 
-// client speaks with a server.
+// client calls a server over HTTP.
 type client struct{ server, key string }
 
 func (a ServerFlags) client() client { return client{strings.TrimSuffix(a.Server, "/"), a.Key} }
 
-// authorize shows the server the key, if there is one.
+// authorize adds the API key to the request if one is set.
 func (c client) authorize(r *http.Request) {
 	if c.key != "" {
 		r.Header.Set("Authorization", "Bearer "+c.key)
@@ -106,10 +106,12 @@ func (c client) post(path string, body any) (status int, answer []byte, err erro
 	return c.do(http.MethodPost, path, b)
 }
 
-// responseBytesMax is more than any answer of ours has.
+// responseBytesMax is the maximum response size in bytes. No response of a Troupe
+// server is larger.
 const responseBytesMax = 64 << 20
 
-// do asks the server; an answer that is a problem is an error in its words.
+// do sends a request. A response with a problem is returned as an error with the
+// problem's text.
 func (c client) do(method, path string, body []byte) (status int, answer []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), gateway.AnswerTimeout+time.Minute)
 	defer cancel()
@@ -146,7 +148,7 @@ func (c client) connectionError(err error) error {
 	return fmt.Errorf("server %s: %w", c.server, err)
 }
 
-// problem is what a server refuses with.
+// problem is the problem+json body of a failed request.
 type problem struct {
 	status int
 	Title  string `json:"title"`

@@ -19,15 +19,15 @@ import (
 	"github.com/troupe-run/troupe/upstream"
 )
 
-// reconnectsMax is how often in a row a stream is taken up again that brings nothing.
+// reconnectsMax is the maximum number of consecutive reconnects without a new event.
 const reconnectsMax = 20
 
-// errStopFollowing ends a stream that somebody has seen enough of.
+// errStopFollowing is returned by a callback to end a stream early without an error.
 var errStopFollowing = errors.New("enough")
 
-// follow sends a request whose answer is a stream of a run's events, and hands
-// on each. If the stream breaks off it is taken up again where it was, as long
-// as a server answers. It ends after the run's last event.
+// follow sends a request that is answered with a stream of a run's events, and calls
+// fn for each. It returns after the last event of the run. A broken stream is
+// resumed after the last event received, up to reconnectsMax times without progress.
 func (c client) follow(ctx context.Context, method, path string, body []byte, fn func(runs.Event) error) error {
 	var run actor.CallID
 	var seen uint64
@@ -60,7 +60,8 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 	}
 }
 
-// streamOnce reads one connection's events, and tells how long to wait before the next.
+// streamOnce reads the events of one connection. It returns the delay before the next
+// connection.
 func (c client) streamOnce(ctx context.Context, method, path string, body []byte, seen uint64, fn func(runs.Event) error) (wait time.Duration, err error) {
 	wait = time.Second
 	r, err := http.NewRequestWithContext(ctx, method, c.server+path, bytes.NewReader(body))
@@ -98,7 +99,7 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 		for _, f := range frames {
 			e, err := runs.Decode([]byte(f.Data))
 			if err != nil {
-				continue // a word of the stream itself, or an event of a later version
+				continue // a control frame, or an event of a later version
 			}
 			if err := fn(e); err != nil {
 				return wait, err
@@ -115,15 +116,16 @@ func (c client) streamOnce(ctx context.Context, method, path string, body []byte
 	}
 }
 
-// answerPrinter tells a run to who reads along: its text as it comes, and beside it what
-// goes on meanwhile. What was printed cannot be taken back, so text that does not
-// count any more is followed by a line that says so, and by the text that does.
+// answerPrinter renders the events of a run as the text of its answer, with notes on
+// its progress. Printed text cannot be withdrawn. If it becomes invalid, a note follows
+// with the valid text.
 type answerPrinter struct {
 	answer  runs.Said
-	midLine bool // a line of text was begun and not ended
+	midLine bool // the last text printed did not end its line
 }
 
-// render is what an event adds to the answer, and what is said beside it.
+// render returns the text that an event adds to the answer, and a note for standard
+// error.
 func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 	shown := ""
 	if e.Type == runs.RunDone {
@@ -172,7 +174,7 @@ func (t *answerPrinter) endLine() string {
 	return ""
 }
 
-// onTerminal tells whether people read what is printed.
+// onTerminal reports whether w is a terminal.
 func onTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// numberEvents is the events of one run, numbered and dated.
+// numberEvents assigns a run, sequence numbers and times to events.
 func numberEvents(events ...runs.Event) []runs.Event {
 	for i := range events {
 		events[i].Run, events[i].Seq, events[i].At = actor.NewCallID(1, 1, 1), uint64(i+1), actor.Time(i+1)
@@ -66,7 +66,8 @@ func TestAnswerPrinter(t *testing.T) {
 	}
 }
 
-// newBreakingServer is a server whose streams break off after so many events, but for the last.
+// newBreakingServer returns a server that closes each stream after the given number of
+// events. It records the requests in heads.
 func newBreakingServer(t *testing.T, events []runs.Event, after int, heads *[]string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*heads = append(*heads, r.Method+" "+r.URL.Path+" "+r.Header.Get("Last-Event-ID")+r.Header.Get("Authorization"))

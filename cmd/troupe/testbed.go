@@ -20,15 +20,15 @@ import (
 	"github.com/troupe-run/troupe/internal/load"
 )
 
-// testbed is a node that is made to be loaded, with a door on loopback that asks for
-// a key like any other. Its folder goes with it.
+// testbed is a temporary node for load tests. Its gateway listens on loopback and
+// requires an API key, as in production. close removes its folder.
 type testbed struct {
 	node    *node
 	dir     string
 	gateway *gateway.Server
 	url     string
 	key     string
-	served  chan error // of the door
+	served  chan error // result of gateway.Serve
 }
 
 func newTestbed(stderr io.Writer) (_ *testbed, err error) {
@@ -60,7 +60,7 @@ func newTestbed(stderr io.Writer) (_ *testbed, err error) {
 	return t, nil
 }
 
-// createKey makes the one key there is.
+// createKey creates the only key of the testbed and returns its text.
 func createKey(keys *gateway.Keys) (text string, err error) {
 	var random [ingress.KeyRandomBytes]byte
 	if _, err := rand.Read(random[:]); err != nil {
@@ -74,7 +74,7 @@ func createKey(keys *gateway.Keys) (text string, err error) {
 	return text, nil
 }
 
-// targets are the places where the node can be asked.
+// targets returns constructors of load targets by place.
 func (t *testbed) targets() map[string]func(load.CallOptions) (load.Target, error) {
 	return map[string]func(load.CallOptions) (load.Target, error){
 		"dispatcher": func(o load.CallOptions) (load.Target, error) { return load.NewEngineTarget(t.node.engine, o), nil },

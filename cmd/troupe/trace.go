@@ -20,7 +20,8 @@ import (
 	"github.com/troupe-run/troupe/sim"
 )
 
-// runTraced runs a world and writes its history to a file; to none if path is empty.
+// runTraced runs a simulation and writes its history to a file. An empty path
+// disables the trace.
 func runTraced(path string, o sim.Options, run func(sim.Options) sim.Result) (sim.Result, error) {
 	if path == "" {
 		return run(o), nil
@@ -35,7 +36,7 @@ func runTraced(path string, o sim.Options, run func(sim.Options) sim.Result) (si
 	return r, errors.Join(out.Flush(), f.Close())
 }
 
-// tracePath is a seed's file in the folder of traces; empty if none is wanted.
+// tracePath returns the trace file of a seed; empty if dir is empty.
 func tracePath(dir string, seed uint64) string {
 	if dir == "" {
 		return ""
@@ -43,10 +44,11 @@ func tracePath(dir string, seed uint64) string {
 	return filepath.Join(dir, fmt.Sprintf("seed-%d.ndjson", seed))
 }
 
-// traceWritten is broken by a history that finds no room on the disk.
+// traceWritten is the spec reported as broken when a trace cannot be written.
 const traceWritten = "TraceWritten"
 
-// runTracedSeed is what run makes of a seed, its first world written down.
+// runTracedSeed runs a seed and traces its first simulation. A write error becomes a
+// violation of traceWritten.
 func runTracedSeed(dir string, o sim.Options, run func(sim.Options) sim.Result) sim.Result {
 	r, err := runTraced(tracePath(dir, o.Seed), o, run)
 	if err != nil {
@@ -56,13 +58,14 @@ func runTracedSeed(dir string, o sim.Options, run func(sim.Options) sim.Result) 
 }
 
 const (
-	tracePendingMax = 1 << 16 // events that may wait to be written
-	traceBytesMax   = 1 << 30 // of a file
+	tracePendingMax = 1 << 16 // maximum number of unwritten events
+	traceBytesMax   = 1 << 30 // maximum size of a trace file
 	traceInterval   = 50 * time.Millisecond
 )
 
-// traceFile is a node's history on its way to a file, written by a goroutine of
-// its own. What finds no room is counted, and the file says where it is missing.
+// traceFile writes the history of a node to a file from its own goroutine. Events
+// above tracePendingMax or traceBytesMax are dropped. The file records the number
+// and position of dropped events.
 type traceFile struct {
 	file    *os.File
 	out     *bufio.Writer
@@ -72,15 +75,15 @@ type traceFile struct {
 
 	mu            sync.Mutex
 	named         map[history.TraceAgent]bool
-	pendingAgents []history.TraceAgent // to be named before what waits
+	pendingAgents []history.TraceAgent // agents to write before the pending events
 	pending       []history.Event
-	lost          int // since waiting was taken last
+	lost          int // events dropped since the last flush
 
 	written, missing int
 	err              error
 }
 
-// openTrace makes the file, anew, and writes its header.
+// openTrace creates or truncates the file and writes its header.
 func openTrace(path, node string, l dispatcher.Limits, definitions []actor.Definition, log *slog.Logger) (*traceFile, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -97,8 +100,8 @@ func openTrace(path, node string, l dispatcher.Limits, definitions []actor.Defin
 	return t, nil
 }
 
-// addAgents has the file name those agents that it does not name so yet, before what
-// they do.
+// addAgents adds agents that the file does not declare yet. They are written before
+// the pending events.
 func (t *traceFile) addAgents(definitions []actor.Definition) {
 	if t == nil {
 		return
@@ -117,7 +120,8 @@ func (t *traceFile) addAgents(definitions []actor.Definition) {
 	slices.SortFunc(t.pendingAgents, func(a, b history.TraceAgent) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// recorder is a function that takes events in and waits for nobody; nil if t is.
+// recorder returns a function that enqueues events and never blocks on the file. It
+// returns nil if t is nil.
 func (t *traceFile) recorder() func([]history.Event) {
 	if t == nil {
 		return nil
@@ -148,7 +152,7 @@ func (t *traceFile) run() {
 	}
 }
 
-// flush writes what waits, and how much of what came after it is missing.
+// flush writes the pending events and the number of events dropped after them.
 func (t *traceFile) flush() {
 	t.mu.Lock()
 	events, lost, agents := t.pending, t.lost, t.pendingAgents
@@ -187,7 +191,7 @@ func (t *traceFile) write(line []byte) {
 	}
 }
 
-// Close writes the rest.
+// Close writes the pending events and closes the file.
 func (t *traceFile) Close() error {
 	if t == nil {
 		return nil

@@ -25,7 +25,7 @@ func TestTraceCountsLostEvents(t *testing.T) {
 	}
 	record := trace.recorder()
 	record([]history.Event{{Kind: history.Sync, At: 1}})
-	record(make([]history.Event, tracePendingMax)) // more than may wait, whenever the first is written
+	record(make([]history.Event, tracePendingMax)) // exceeds the limit whether or not the first event was flushed
 	record([]history.Event{{Kind: history.Sync, At: 2}})
 	if err := trace.Close(); err != nil {
 		t.Fatal(err)

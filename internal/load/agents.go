@@ -10,27 +10,27 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-// Workload is an agent that is asked under load.
+// Workload is the kind of agent called under load.
 type Workload string
 
-// The workloads. Each has a twin that writes everything down.
+// The workloads. Each exists as a volatile and as a journaled agent.
 const (
-	Noop  Workload = "noop"  // answers at once
-	Chain Workload = "chain" // asks one that asks one …: LinksMax calls
-	Fan   Workload = "fan"   // asks FanWidth at once
-	Slow  Workload = "slow"  // takes SlowTurn, and no processor
+	Noop  Workload = "noop"  // answers immediately
+	Chain Workload = "chain" // makes ChainLength nested calls
+	Fan   Workload = "fan"   // makes FanWidth parallel calls
+	Slow  Workload = "slow"  // sleeps for SlowDuration
 )
 
 const (
-	// ChainLength is how many calls a chain is long.
+	// ChainLength is the number of nested calls of a chain.
 	ChainLength = 4
-	// FanWidth is how many agents a fan asks at once.
+	// FanWidth is the number of parallel calls of a fan.
 	FanWidth = 8
-	// SlowDuration is how long a slow agent takes for one message.
+	// SlowDuration is the time that a slow agent takes per message.
 	SlowDuration = time.Second
 )
 
-// Agent is the name under which a workload is asked.
+// Agent returns the agent name of a workload.
 func (w Workload) Agent(durable bool) string {
 	if durable {
 		return string(w) + "-durable"
@@ -38,10 +38,10 @@ func (w Workload) Agent(durable bool) string {
 	return string(w)
 }
 
-// Workloads lists them.
+// Workloads returns all workloads.
 func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow} }
 
-// Agents are the definitions of all workloads, of both durabilities.
+// Agents returns the definitions of all workloads, volatile and journaled.
 func Agents() (definitions []actor.Definition) {
 	for _, durable := range []bool{false, true} {
 		add := func(w Workload, b actor.Behavior) {
@@ -75,7 +75,7 @@ func Agents() (definitions []actor.Definition) {
 	return definitions
 }
 
-// behavior is a behavior whose turns are a function of what came of their last asks.
+// behavior is an actor.Behavior whose turns are a function of their last answers.
 type behavior func(b actor.Begin, answers []actor.Answer) actor.Action
 
 func (s behavior) Begin(b actor.Begin) actor.Turn { return &turn{s, b} }
@@ -91,8 +91,8 @@ func (t *turn) Next(answers []actor.Answer) (actor.Action, error) {
 
 func (t *turn) Stop() {}
 
-// forward passes its message on, and answers when all it asked have, with the
-// first refusal if there is one.
+// forward makes the given asks with the message it received, and completes when all
+// are answered. The first refusal becomes its own.
 func forward(asks ...actor.Ask) behavior {
 	return func(b actor.Begin, answers []actor.Answer) actor.Action {
 		if answers == nil {

@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	// CallersMax is how many may ask at once.
+	// CallersMax is the maximum number of concurrent callers.
 	CallersMax = 16_384
-	// LatenessMaxDefault is how late an arrival may be sent, where Open does not say. One
-	// that no caller was free for in that time is not sent.
+	// LatenessMaxDefault is the default of OpenLoop.LatenessMax.
 	LatenessMaxDefault = 100 * time.Millisecond
-	// TriesDefault is how often a call is made at most, where Open does not say.
+	// TriesDefault is the default of OpenLoop.Tries.
 	TriesDefault = 4
-	// retriesMax is how many refused calls may wait to be made again.
+	// retriesMax is the maximum number of refused calls waiting for a retry.
 	retriesMax = 1 << 20
 )
 
-// ClosedLoop is a loop of so many callers, each of whom asks again once it has its
-// answer; one that is refused comes back when it is told to.
+// ClosedLoop is a load of concurrent callers. Each makes its next call after the
+// answer to the last. After a refusal it waits for the retry delay, at least 1 ms.
 type ClosedLoop struct {
 	Callers int
 	For     time.Duration
 }
 
-// Run runs the loop against a target.
+// Run runs the loop against a target. It returns an error if ctx is cancelled.
 func (c ClosedLoop) Run(ctx context.Context, target Target) (Result, error) {
 	if err := checkRange("callers", c.Callers, CallersMax); err != nil {
 		return Result{}, err
@@ -55,7 +54,7 @@ func (c ClosedLoop) Run(ctx context.Context, target Target) (Result, error) {
 				if a.Code != "" && !sleep(ctx, max(a.RetryAfter, time.Millisecond)) {
 					return
 				}
-				runtime.Gosched() // who asks cells in this process would otherwise keep its processor
+				runtime.Gosched() // else a caller of cells in this process would keep its processor
 			}
 		})
 	}
@@ -65,16 +64,16 @@ func (c ClosedLoop) Run(ctx context.Context, target Target) (Result, error) {
 	return r, cancellation(ctx)
 }
 
-// OpenLoop is a loop into which so many calls arrive each second.
+// OpenLoop is a load of calls that arrive at a fixed rate per second.
 type OpenLoop struct {
 	Rate        float64
 	For         time.Duration
-	Callers     int           // so many can be under way; 0: 1024
-	Tries       int           // of each call that is refused and told when to come back; 0: Tries
-	LatenessMax time.Duration // 0: the constant of that name
+	Callers     int           // maximum number of concurrent calls; 0 means 1024
+	Tries       int           // maximum attempts per call refused with a retry delay; 0 means TriesDefault
+	LatenessMax time.Duration // lateness above which an arrival is not sent; 0 means LatenessMaxDefault
 }
 
-// Run runs the loop against a target.
+// Run runs the loop against a target. It returns an error if ctx is cancelled.
 func (o OpenLoop) Run(ctx context.Context, target Target) (Result, error) {
 	if o.Callers == 0 {
 		o.Callers = 1024
@@ -123,31 +122,31 @@ func (o OpenLoop) Run(ctx context.Context, target Target) (Result, error) {
 	r := a.tally.result()
 	r.Callers, r.Rate, r.Processor, r.Memory = o.Callers, o.Rate, processorTime()-before, memory()
 	arrived := int64(o.Rate * o.For.Seconds())
-	r.Unsent = int(a.unsent.Load() + max(arrived-a.arrived.Load(), 0)) // with those that were due when the time was over
+	r.Unsent = int(a.unsent.Load() + max(arrived-a.arrived.Load(), 0)) // includes arrivals that no caller took before the end
 	r.Retried, r.GivenUp, r.Waiting = int(a.retried.Load()), int(a.givenUp.Load()), a.retries.len()
 	return r, cancellation(ctx)
 }
 
-// arrivals says which call is to be made next, and when.
+// arrivals schedules the calls of an open loop.
 type arrivals struct {
 	OpenLoop
-	interval float64 // ns from one to the next
+	interval float64 // nanoseconds between arrivals
 	arrived  atomic.Int64
 	retries  retryQueue
 	tally    *tally
-	unsent   atomic.Int64 // no caller was free in time
+	unsent   atomic.Int64 // arrivals without a free caller in time
 	retried  atomic.Int64
-	givenUp  atomic.Int64 // refused for good, or as often as it may be tried
+	givenUp  atomic.Int64 // calls refused without a retry delay, or Tries times
 }
 
-// arrival is a call that is to be made.
+// arrival is a scheduled call.
 type arrival struct {
-	due   time.Duration // when it is to be sent; of one that was refused, when it was told to come back
-	tries int           // so far
+	due   time.Duration // intended send time; of a retry, the time after its retry delay
+	tries int           // number of attempts so far
 }
 
-// next waits for a call to be made; false once the time is over. Those that were
-// refused and are due go first.
+// next waits for the next scheduled call; false after the end of the loop. Due
+// retries take precedence.
 func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	for {
 		now := a.tally.elapsed()
@@ -178,8 +177,8 @@ func (a *arrivals) next(ctx context.Context) (arrival, bool) {
 	}
 }
 
-// skip leaves out what is too late: the n-th arrival, and all behind it that are
-// due already but for the last tenth of the patience.
+// skip counts arrival n as unsent, and all later arrivals that are due by more than
+// a tenth of LatenessMax.
 func (a *arrivals) skip(n int64, now time.Duration) {
 	a.unsent.Add(1)
 	last := int64(float64(now-a.LatenessMax/10) / a.interval)
@@ -195,7 +194,8 @@ func (a *arrivals) skip(n int64, now time.Duration) {
 	}
 }
 
-// handleRefusal has a call come back if that was said to help.
+// handleRefusal schedules a retry if the refusal has a retry delay and attempts are
+// left.
 func (a *arrivals) handleRefusal(call arrival, answer Outcome) {
 	call.tries++
 	if call.due = a.tally.elapsed() + answer.RetryAfter; answer.RetryAfter == 0 || call.tries >= a.Tries || !a.retries.push(call) {
@@ -205,9 +205,9 @@ func (a *arrivals) handleRefusal(call arrival, answer Outcome) {
 
 const never = int64(1) << 62
 
-// retryQueue are refused calls until they are due.
+// retryQueue holds refused calls until their retry is due.
 type retryQueue struct {
-	nextDue atomic.Int64 // when the next is due
+	nextDue atomic.Int64 // time of the next retry; never if none
 	mu      sync.Mutex
 	heap    retryHeap
 }
@@ -246,7 +246,7 @@ func (w *retryQueue) len() int {
 	return len(w.heap)
 }
 
-// retryHeap is a heap of arrivals, the next due first.
+// retryHeap is a heap of arrivals ordered by due time.
 type retryHeap []arrival
 
 func (q retryHeap) Len() int           { return len(q) }
@@ -264,9 +264,9 @@ func (q *retryHeap) Pop() any {
 	return call
 }
 
-// sleep waits; false if there is nothing to wait for any more.
+// sleep waits for d. It reports false if ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
-	if d < time.Second/10 { // a context's timer costs more than it is worth
+	if d < time.Second/10 { // a timer with a context costs more than a late end
 		time.Sleep(d)
 		return ctx.Err() == nil
 	}
@@ -280,7 +280,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// cancellation says that a loop ended before its time was over.
+// cancellation returns the error of a loop that was cancelled before its end.
 func cancellation(ctx context.Context) error {
 	if err := ctx.Err(); err != nil && err != context.DeadlineExceeded {
 		return err

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// fakeTarget is a target that does as a function says; calls are numbered.
+// fakeTarget is a target whose outcomes come from a function of the call number.
 type fakeTarget struct {
 	mu      sync.Mutex
 	count   int
@@ -31,7 +31,7 @@ func (s *fakeTarget) Call() Outcome {
 	return s.respond(n)
 }
 
-// runLoop runs a loop by an imagined clock.
+// runLoop runs a loop on the virtual clock of synctest.
 func runLoop(t *testing.T, loop func(context.Context) (Result, error)) (r Result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestOpenLoopLatencyIncludesPauses(t *testing.T) {
 	if r.Done != 3000 || r.Unsent != 0 {
 		t.Fatalf("%d done, %d not sent: want 3000 and none", r.Done, r.Unsent)
 	}
-	// 90 of 3000 arrived during the pause, and waited 45 ms on average.
+	// 90 of 3000 calls arrive during the pause and wait 45 ms on average.
 	if r.Latency.P99 < 55*time.Millisecond || r.Latency.Max < 85*time.Millisecond || r.Lag.P99 < 55*time.Millisecond {
 		t.Errorf("latency %+v, lag %+v: the pause is hidden", r.Latency, r.Lag)
 	}
@@ -84,7 +84,7 @@ func TestOpenLoopCountsUnsentCalls(t *testing.T) {
 func TestRetryHonoursRetryAfter(t *testing.T) {
 	tries := map[int]time.Time{}
 	s := &fakeTarget{}
-	s.respond = func(n int) Outcome { // each arrival is refused once
+	s.respond = func(n int) Outcome { // each of the first ten calls is refused once
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		tries[n] = time.Now()
@@ -123,7 +123,7 @@ func TestTriesAreBounded(t *testing.T) {
 		if timed := r.Refusal.Max > 0; timed != (c.answer.RetryAfter > 0) {
 			t.Errorf("%s: refusals took %+v", c.title, r.Refusal)
 		}
-		// The last arrivals may still wait when the time is over.
+		// The last retries may be pending at the end.
 		if r.Sent() > c.sent || r.Sent() < c.sent-4 || r.GivenUp+r.Waiting != c.given && r.GivenUp+r.Waiting+r.Unsent != c.given {
 			t.Errorf("%s: sent %d, want about %d; %+v", c.title, r.Sent(), c.sent, r)
 		}
@@ -141,7 +141,7 @@ func TestClosedLoopHonoursRetryAfter(t *testing.T) {
 	r := runLoop(t, func(ctx context.Context) (Result, error) {
 		return ClosedLoop{Callers: 1, For: 10 * time.Second}.Run(ctx, s)
 	})
-	if r.Done != 10 || r.Refused() != 10 { // 1.02 s for one of each
+	if r.Done != 10 || r.Refused() != 10 { // a success and a refusal take 1.02 s
 		t.Errorf("%d done, %d refused", r.Done, r.Refused())
 	}
 	if r.Latency.P50 < 9*time.Millisecond || r.Latency.P50 > 11*time.Millisecond {
@@ -184,7 +184,7 @@ func TestLoopRejectsOutOfRangeOptions(t *testing.T) {
 func errorOf(_ Result, err error) error { return err }
 
 func TestPeakRate(t *testing.T) {
-	windows := make([]int, 101) // 10 s, and the instant of the end
+	windows := make([]int, 101) // 10 s and the end instant
 	for i := 20; i < 70; i++ {
 		windows[i] = 7
 	}

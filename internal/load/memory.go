@@ -12,15 +12,15 @@ import (
 
 const memoryInterval = 100 * time.Millisecond
 
-// Memory is what the process held while a loop ran: resident, in bytes.
+// Memory is the resident memory of the process during a loop, in bytes.
 type Memory struct {
 	First int64   `json:"first_bytes"`
 	Last  int64   `json:"last_bytes"`
 	Max   int64   `json:"most_bytes"`
-	Slope float64 `json:"slope_bytes_per_second"` // of the second half: what it grew by once it was warm
+	Slope float64 `json:"slope_bytes_per_second"` // growth in the second half, after the warm-up
 }
 
-// processorTime is how much time of the processors this process has had; 0 if nobody says.
+// processorTime returns the processor time used by this process; 0 if unavailable.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -29,8 +29,8 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// sampleMemory looks at the process until what it returns is called. Where no
-// system says what a process holds, all is 0.
+// sampleMemory samples the resident memory every memoryInterval until stop is called.
+// All values are 0 where the system does not report it.
 func sampleMemory() (stop func() Memory) {
 	stopped, ended := make(chan struct{}), make(chan struct{})
 	samples := []int64{resident()}
@@ -58,7 +58,7 @@ func sampleMemory() (stop func() Memory) {
 	}
 }
 
-// slope is that of the line which lies nearest to the points, per point.
+// slope returns the slope of the least-squares line through the points, per point.
 func slope(points []int64) float64 {
 	n := float64(len(points))
 	var x, y, xx, xy float64
@@ -72,7 +72,7 @@ func slope(points []int64) float64 {
 	return 0
 }
 
-// resident is how much of the process is in memory; 0 if nobody says.
+// resident returns the resident memory of the process in bytes; 0 if unavailable.
 func resident() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/troupe-run/troupe/internal/svgplot"
 )
 
-// CountFloors is how many floors hold.
+// CountFloors returns the numbers of met and missed floors.
 func (r *Report) CountFloors() (met, missed int) {
 	for _, f := range r.Floors {
 		if f.Met {
@@ -22,7 +22,8 @@ func (r *Report) CountFloors() (met, missed int) {
 	return met, missed
 }
 
-// Verdict is the one line that counts.
+// Verdict returns one line with the numbers of met and missed floors. It lists the
+// missed ones.
 func (r *Report) Verdict() string {
 	met, missed := r.CountFloors()
 	var names []string
@@ -37,7 +38,7 @@ func (r *Report) Verdict() string {
 	return fmt.Sprintf("floors: %d met, %d missed: %s", met, missed, strings.Join(names, "; "))
 }
 
-// Markdown is the report as text for people.
+// Markdown returns the report as Markdown tables.
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	for i := range r.Parts {
@@ -73,7 +74,8 @@ func (p *Part) writeMarkdown(b *strings.Builder) {
 		Overload, megabytes(o.Memory.First), megabytes(o.Memory.Max), megabytes(o.Memory.Last), o.Memory.Slope/1e6)
 }
 
-// rows are the rows of the part, in their order.
+// rows returns the results of the part in the order of its table. Of the rounds
+// without and with a slow agent it includes the one with the median p99.
 func (p *Part) rows() (all []*Result) {
 	for _, list := range [][]Result{p.Sweep, p.Shapes, p.Fractions} {
 		for i := range list {
@@ -97,7 +99,8 @@ func (p *Part) rows() (all []*Result) {
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// Plots are how throughput and time go with what is offered, as parts of the peak.
+// Plots returns charts of throughput and latency over the offered load, relative to
+// the peak.
 func (r *Report) Plots() (throughput, latency svgplot.Chart) {
 	throughput = svgplot.Chart{Title: "What is done of what is offered", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "done, × peak", Max: 1.1}}
 	latency = svgplot.Chart{Title: "How long it takes", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from when it was to be sent", Log: true}}
@@ -116,7 +119,7 @@ func (r *Report) Plots() (throughput, latency svgplot.Chart) {
 	return throughput, latency
 }
 
-// Print writes one result for people.
+// Print writes one result as a table.
 func (r *Result) Print(w io.Writer) error {
 	text := tableHead + r.row()
 	if why := r.refusalText(); why != "" {

@@ -8,33 +8,33 @@ import (
 	"time"
 )
 
-// Result is what was seen of a loop.
+// Result holds the measurements of one loop.
 type Result struct {
 	Name      string        `json:"name"`
 	Callers   int           `json:"callers"`
-	Rate      float64       `json:"rate,omitzero"` // of an open loop: what arrived each second
+	Rate      float64       `json:"rate,omitzero"` // arrivals per second; 0 for a closed loop
 	Took      time.Duration `json:"took_ns"`
 	Done      int           `json:"done"`
-	Late      int           `json:"done_late,omitzero"` // when the loop was over
+	Late      int           `json:"done_late,omitzero"` // completed after the end of the loop
 	PerSecond float64       `json:"done_per_second"`
-	Best      float64       `json:"best_per_second"` // over BestOf
+	Best      float64       `json:"best_per_second"` // maximum over PeakWindow
 
-	Latency Times `json:"latency"` // of what was done, from when it was to be sent
-	Service Times `json:"service"` // of what was done, from when it was sent
-	Refusal Times `json:"refusal"` // of what was told to come back, from when it was sent
-	Lag     Times `json:"lag"`     // how late the loop itself was
+	Latency Times `json:"latency"` // of completed calls, from the intended send time
+	Service Times `json:"service"` // of completed calls, from the actual send time
+	Refusal Times `json:"refusal"` // of refusals with a retry delay, from the actual send time
+	Lag     Times `json:"lag"`     // from the intended to the actual send time
 
 	Refusals []Refused `json:"refusals,omitzero"`
-	Unsent   int       `json:"unsent,omitzero"`   // no caller was free in time
-	Retried  int       `json:"again,omitzero"`    // sent once more, as they were told
-	GivenUp  int       `json:"given_up,omitzero"` // refused for good
-	Waiting  int       `json:"waiting,omitzero"`  // to be sent once more when the loop was over
+	Unsent   int       `json:"unsent,omitzero"`   // arrivals without a free caller in time
+	Retried  int       `json:"again,omitzero"`    // attempts after a retry delay
+	GivenUp  int       `json:"given_up,omitzero"` // calls refused for the last time
+	Waiting  int       `json:"waiting,omitzero"`  // retries pending at the end
 
 	Memory    Memory        `json:"memory"`
-	Processor time.Duration `json:"processor_ns"` // that the process had
+	Processor time.Duration `json:"processor_ns"` // processor time of the process
 }
 
-// Refused is how many tries were refused, or broke.
+// Refused returns the number of attempts that were refused or broke.
 func (r *Result) Refused() (n int) {
 	for _, refused := range r.Refusals {
 		n += refused.Count
@@ -42,11 +42,11 @@ func (r *Result) Refused() (n int) {
 	return n
 }
 
-// Sent is how many calls were made, each try for itself.
+// Sent returns the number of attempts.
 func (r *Result) Sent() int { return r.Done + r.Late + r.Refused() }
 
-// PerProcessor is what was done in a second of processor time. What else runs on a
-// machine disturbs it less than it disturbs PerSecond.
+// PerProcessor returns the completed calls per second of processor time. Other
+// programs on the machine disturb it less than PerSecond.
 func (r *Result) PerProcessor() float64 {
 	if r.Processor == 0 {
 		return 0
@@ -54,12 +54,12 @@ func (r *Result) PerProcessor() float64 {
 	return float64(r.Done) / r.Processor.Seconds()
 }
 
-// tableHead stands above rows.
+// tableHead is the header of the rows.
 const tableHead = `| load | done/s | per s of processor | p50 | p90 | p99 | p99.9 | max | lag p99 | refused: p99 | not sent |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 `
 
-// row is the result as a line of a table.
+// row returns the result as a row of a Markdown table.
 func (r *Result) row() string {
 	refused := "–"
 	if n := r.Refused(); n > 0 {
@@ -77,7 +77,7 @@ func (r *Result) row() string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", r.Name, formatRate(r.PerSecond), formatRate(r.PerProcessor()), formatDuration(l.P50), formatDuration(l.P90), formatDuration(l.P99), formatDuration(l.P999), formatDuration(l.Max), lag, refused, unsent)
 }
 
-// refusalText tells how calls were refused; empty if none was.
+// refusalText returns the refusals by reason and the retries; empty if there are none.
 func (r *Result) refusalText() string {
 	var reasons []string
 	for _, refused := range r.Refusals {
@@ -93,7 +93,7 @@ func (r *Result) refusalText() string {
 	return strings.Join(reasons, "; ")
 }
 
-// formatDuration is a time in three digits.
+// formatDuration formats a duration with three significant digits.
 func formatDuration(d time.Duration) string {
 	switch {
 	case d >= time.Second:
@@ -105,7 +105,7 @@ func formatDuration(d time.Duration) string {
 	}
 }
 
-// formatRate is a number per second, in thousands where it is large.
+// formatRate formats a rate, in thousands from 10,000 on.
 func formatRate(n float64) string {
 	if n >= 10_000 {
 		return fmt.Sprintf("%.1fk", n/1000)

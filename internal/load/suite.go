@@ -10,18 +10,19 @@ import (
 	"time"
 )
 
-// Overload is how many times its peak a node is offered.
+// Overload is the offered load in the overload loop, as a multiple of the peak.
 const Overload = 5
 
-// sweepCallers is how many callers the closed loops have, one after the other.
+// sweepCallers lists the numbers of callers of the closed loops.
 var sweepCallers = []int{1, 4, 16, 64, 256}
 
-// peakFractions of the peak are offered to show how times grow with the load.
+// peakFractions lists the loads of the open loops as fractions of the peak. They show
+// the growth of latency with load.
 var peakFractions = []float64{0.25, 0.5, 0.75, 1, 2}
 
-// How long each loop of the programme takes.
+// The durations and sizes of the loops.
 const (
-	sweepDuration     = 6 * time.Second // the best BestOf count
+	sweepDuration     = 6 * time.Second // the best PeakWindow of it counts
 	fractionDuration  = 3 * time.Second
 	overloadDuration  = 20 * time.Second
 	recoveryDuration  = 4 * time.Second
@@ -30,62 +31,63 @@ const (
 	slowRounds        = 5
 
 	shapeCallers = 16
-	manyCallers  = 1024 // to show what callers cost by themselves
-	openCallers  = 256  // as many as the widest closed loop has: more would measure sockets
+	manyCallers  = 1024 // shows the cost of callers alone
+	openCallers  = 256  // as in the widest closed loop; more would measure sockets
 	slowCallers  = 1024
-	slowRate     = 1000 // of calls that take SlowTurn, to slowActors
+	slowRate     = 1000 // calls per second of SlowDuration each, to slowActors
 	slowActors   = 4
 )
 
-// Floors that must hold.
+// The floors that must hold.
 const (
-	goodputFloor = 0.85                  // of the peak, at Overload
-	refusalFloor = 10 * time.Millisecond // p99
-	growthFloor  = 0.10                  // of memory, in the second half of the overload
-	afterFloor   = 0.95                  // of what arrives, at half the peak, after the overload
-	slowFloor    = 2.0                   // of p99 without a slow agent beside
+	goodputFloor = 0.85                  // minimum fraction of the peak, at Overload
+	refusalFloor = 10 * time.Millisecond // maximum p99
+	growthFloor  = 0.10                  // maximum growth of memory in the second half of the overload
+	afterFloor   = 0.95                  // minimum fraction of arrivals at half the peak, after the overload
+	slowFloor    = 2.0                   // maximum multiple of the p99 without a slow agent
 )
 
-// Place is where a node is asked.
+// Place is an access path to a node: in process, or through its gateway.
 type Place struct {
 	Name   string
 	Target func(CallOptions) (Target, error)
 }
 
-// Suite is all that is measured of a node that has Agents.
+// Suite is the set of loops run against a node that serves Agents.
 type Suite struct {
 	Places  []Place
 	Durable []bool
-	// Progress is told what begins, and how much of the whole was done before.
+	// Progress, if set, is called before each loop with its name, the time elapsed and
+	// the total.
 	Progress func(what string, done, of time.Duration)
 
 	done time.Duration
 }
 
-// Report is what came of it.
+// Report holds the results of a suite.
 type Report struct {
 	Parts  []Part  `json:"parts"`
 	Floors []Floor `json:"floors"`
 }
 
-// Part is one place with agents of one durability.
+// Part holds the results for one place and one durability.
 type Part struct {
 	Place            string  `json:"place"`
 	Durable          bool    `json:"durable"`
 	Peak             float64 `json:"peak_per_second"`
-	PeakPerProcessor float64 `json:"peak_per_processor_second"` // of that loop
+	PeakPerProcessor float64 `json:"peak_per_processor_second"` // in the loop of the peak
 
-	Sweep     []Result `json:"sweep"`     // closed, by callers
-	Shapes    []Result `json:"shapes"`    // closed: many callers, chains, fans
-	Fractions []Result `json:"fractions"` // open, by rate
+	Sweep     []Result `json:"sweep"`     // closed loops by number of callers
+	Shapes    []Result `json:"shapes"`    // closed loops with many callers, chains and fans
+	Fractions []Result `json:"fractions"` // open loops by rate
 	Overload  Result   `json:"overload"`
 	After     Result   `json:"after"`
-	Alone     []Result `json:"alone"`  // without a slow agent beside
-	Beside    []Result `json:"beside"` // and with it, turn by turn
-	Crowd     []Result `json:"crowd"`  // what the slow agent was asked meanwhile
+	Alone     []Result `json:"alone"`  // rounds without a slow agent
+	Beside    []Result `json:"beside"` // rounds with a slow agent, alternating with Alone
+	Crowd     []Result `json:"crowd"`  // load of the slow agent in those rounds
 }
 
-// Floor is something that must hold.
+// Floor is a requirement with the value measured.
 type Floor struct {
 	Name string `json:"name"`
 	Got  string `json:"got"`
@@ -93,13 +95,13 @@ type Floor struct {
 	Met  bool   `json:"met"`
 }
 
-// Duration is how long the programme takes.
+// Duration returns the planned duration of the suite.
 func (p *Suite) Duration() time.Duration {
 	one := time.Duration(len(sweepCallers))*sweepDuration + time.Duration(len(peakFractions))*fractionDuration + overloadDuration + recoveryDuration + 3*shapeDuration + 2*slowRounds*slowRoundDuration
 	return one * time.Duration(len(p.Places)*len(p.Durable))
 }
 
-// Run measures. What was seen until an error is in the report.
+// Run runs all loops. After an error the report holds the parts completed before.
 func (p *Suite) Run(ctx context.Context) (Report, error) {
 	var r Report
 	for _, place := range p.Places {
@@ -115,7 +117,7 @@ func (p *Suite) Run(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// Name is what the part measures.
+// Name returns the place and the durability.
 func (p *Part) Name() string {
 	if p.Durable {
 		return p.Place + ", durable"
@@ -196,8 +198,8 @@ func workloadTitle(w Workload) string {
 	return fmt.Sprintf("fan of %d calls", FanWidth)
 }
 
-// runSlowAgent measures others at half the peak, turn by turn without and with agents
-// beside them that take a second for a message and are asked for far more.
+// runSlowAgent runs rounds at half the peak, alternately without and with load on
+// slow agents. A slow agent takes SlowDuration per message and is overloaded.
 func (p *Suite) runSlowAgent(ctx context.Context, place Place, durable bool, open func(string, float64, time.Duration) (Result, error), part *Part) error {
 	target, err := place.Target(CallOptions{Agent: Slow.Agent(durable), Sessions: slowActors, Timeout: 2 * SlowDuration})
 	if err != nil {
@@ -237,7 +239,7 @@ func (p *Suite) startLoop(name string, duration time.Duration) {
 	p.done += duration
 }
 
-// floors says which hold.
+// floors compares the results with the floors.
 func (p *Part) floors() []Floor {
 	o := &p.Overload
 	name := func(what string) string { return p.Name() + ": " + what }
@@ -260,7 +262,7 @@ func (p *Part) floors() []Floor {
 	}
 }
 
-// medianP99 is the median of the rounds' p99.
+// medianP99 returns the median of the rounds' p99; 0 if there are none.
 func medianP99(rounds []Result) time.Duration {
 	var all []time.Duration
 	for i := range rounds {

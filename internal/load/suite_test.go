@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// simulatedPlace is a node with so many workers, each of whom takes 5 ms. What does
-// not find one waits, unless it sheds; a crowded slow agent refuses.
+// simulatedPlace is a node with the given number of workers, each taking 5 ms per
+// call. Calls wait for a free worker. Calls to the slow agent are refused after the
+// given time.
 func simulatedPlace(workers int, refusal time.Duration) Place {
 	free := make(chan struct{}, workers)
 	return Place{"imagined", func(a CallOptions) (Target, error) {
@@ -53,7 +54,7 @@ func TestSuiteJudgesFloors(t *testing.T) {
 				t.Errorf("it took %v, and said %v of %v", length, last, p.Duration())
 			}
 		})
-		// The memory is this process's own, and not what is imagined.
+		// Memory is that of this process, not of the simulated node.
 		r.Floors = slices.DeleteFunc(r.Floors, func(f Floor) bool { return strings.HasSuffix(f.Name, "memory is flat") })
 		if met, missed := r.CountFloors(); missed != c.missed || met+missed != 4 {
 			t.Errorf("%s: %s", c.title, r.Verdict())

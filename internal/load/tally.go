@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// window is the grain of the best seconds of a loop.
+	// window is the resolution of the peak rate.
 	window = 100 * time.Millisecond
-	// PeakWindow is over how long a peak is taken.
+	// PeakWindow is the period over which a peak rate is measured.
 	PeakWindow = 5 * time.Second
 
-	timeMin           = int64(100) // ns
+	timeMin           = int64(100) // nanoseconds
 	timeMax           = int64(5 * time.Minute)
-	significantDigits = 2 // of a quantile that are right
+	significantDigits = 2 // precision of quantiles
 )
 
-// tally counts what came of calls. Its parts are several, so that callers seldom
-// wait for each other.
+// tally counts the outcomes of calls. It is striped to reduce lock contention between
+// callers.
 type tally struct {
 	stripes  []stripe
 	start    time.Time
-	duration time.Duration // how long was measured
+	duration time.Duration // duration of the loop
 }
 
 type stripe struct {
 	mu      sync.Mutex
-	latency *hdrhistogram.Histogram // of what was done, from when it was to be sent
-	service *hdrhistogram.Histogram // of what was done, from when it was sent
-	refused *hdrhistogram.Histogram // of what was told to come back, from when it was sent
-	lag     *hdrhistogram.Histogram // between when a call was to be sent, and was
+	latency *hdrhistogram.Histogram // of completed calls, from the intended send time
+	service *hdrhistogram.Histogram // of completed calls, from the actual send time
+	refused *hdrhistogram.Histogram // of refusals with a retry delay, from the actual send time
+	lag     *hdrhistogram.Histogram // from the intended to the actual send time
 	windows []int
 	reasons map[Refused]int
 	done    int
-	late    int // done behind the end
+	late    int // completed after the end
 	_       [64]byte
 }
 
@@ -57,11 +57,11 @@ func newTally(over time.Duration) *tally {
 	return t
 }
 
-// elapsed is a time of the loop.
+// elapsed returns the time since the start of the loop.
 func (t *tally) elapsed() time.Duration { return time.Since(t.start) }
 
-// add counts a call that was to be sent at one time of the loop, was sent at
-// another, and was answered just now.
+// add counts a call answered now. Due is its intended send time and sent the actual
+// one, both relative to the start of the loop.
 func (t *tally) add(caller int, due, sent time.Duration, a Outcome) {
 	now := t.elapsed()
 	p := &t.stripes[caller%len(t.stripes)]
@@ -70,7 +70,7 @@ func (t *tally) add(caller int, due, sent time.Duration, a Outcome) {
 	record(p.lag, sent-due)
 	switch {
 	case a.Code != "":
-		if a.RetryAfter > 0 && a.Code != Broken { // others were taken in, and came to nothing
+		if a.RetryAfter > 0 && a.Code != Broken { // other calls were admitted and failed later
 			record(p.refused, now-sent)
 		}
 		p.reasons[Refused{Code: a.Code, Scope: a.Scope}]++
@@ -85,17 +85,17 @@ func (t *tally) add(caller int, due, sent time.Duration, a Outcome) {
 }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
-	_ = h.RecordValue(min(max(int64(d), timeMin), timeMax)) // what is in bounds is recorded
+	_ = h.RecordValue(min(max(int64(d), timeMin), timeMax)) // cannot fail: the value is in range
 }
 
-// Refused counts what was refused in one way.
+// Refused counts the refusals with one code and scope.
 type Refused struct {
 	Code  string `json:"code"`
 	Scope string `json:"scope,omitzero"`
 	Count int    `json:"count"`
 }
 
-// Times are quantiles of how long something took.
+// Times holds quantiles of a duration.
 type Times struct {
 	P50  time.Duration `json:"p50_ns"`
 	P90  time.Duration `json:"p90_ns"`
@@ -112,7 +112,7 @@ func quantiles(h *hdrhistogram.Histogram) Times {
 	return Times{at(50), at(90), at(99), at(99.9), time.Duration(h.Max())}
 }
 
-// result adds the parts up, when nobody counts any more.
+// result merges the stripes. It MUST be called after the last add.
 func (t *tally) result() Result {
 	all := &newTally(t.duration).stripes[0]
 	for i := range t.stripes {
@@ -142,10 +142,11 @@ func (t *tally) result() Result {
 	return r
 }
 
-// peakRate is the most that was done per second over BestOf, or over all there is.
+// peakRate returns the maximum rate per second over PeakWindow, or over the whole loop
+// if it is shorter.
 func peakRate(windows []int) float64 {
 	if len(windows) > 1 {
-		windows = windows[:len(windows)-1] // the last is the instant of the end
+		windows = windows[:len(windows)-1] // the last window holds only the end instant
 	}
 	n := min(int(PeakWindow/window), len(windows))
 	sum, maximum := 0, 0

@@ -22,42 +22,42 @@ import (
 )
 
 const (
-	// SessionsDefault is among how many actors of an agent calls are spread.
+	// SessionsDefault is the default number of actors that calls are spread over.
 	SessionsDefault = 256
-	// SessionsMax is how many there may be.
+	// SessionsMax is the maximum number of these actors.
 	SessionsMax = 1 << 16
 
-	// responseTimeout is how long an answer may take, at a server that has hung.
+	// responseTimeout is the maximum time to wait for a response of a server that hangs.
 	responseTimeout  = 3 * time.Minute
 	responseBytesMax = 1 << 20
 	deadlineRefresh  = 30 * time.Second
 	messageText      = "hello"
 )
 
-// Target is who is asked.
+// Target is a node under load.
 type Target interface {
-	// Caller makes one more who asks. It has the n-th of all.
+	// Caller returns the n-th caller.
 	Caller(n int) (Caller, error)
 }
 
-// Caller asks, one call after the other.
+// Caller makes calls, one at a time.
 type Caller interface {
 	Call() Outcome
 	Close()
 }
 
-// Outcome is what came of a call.
+// Outcome is the result of a call.
 type Outcome struct {
-	Code       string        // "": it was done; else the problem's code, or Broken
-	Scope      string        // of agent_busy: whose limit it was
-	RetryAfter time.Duration // come back then; 0: that would not help
+	Code       string        // empty if completed; else the problem's code, or Broken
+	Scope      string        // for agent_busy: the owner of the exceeded limit
+	RetryAfter time.Duration // retry delay; 0 means a retry is useless
 }
 
-// Broken is the code of what got no answer at all.
+// Broken is the code of a call without a response.
 const Broken = "connection_broken"
 
-// sessionOrder spreads the calls of one caller among the sessions, each caller in an
-// order of its own.
+// sessionOrder spreads the calls of one caller over the sessions. Callers use
+// different orders.
 type sessionOrder struct{ at, step, of int }
 
 func newSessionOrder(n, of int) sessionOrder { return sessionOrder{n * 7, n%16*2 + 1, of} }
@@ -67,11 +67,11 @@ func (t *sessionOrder) next() int {
 	return t.at % t.of
 }
 
-// CallOptions is what calls of a load have in common.
+// CallOptions holds the options common to all calls of a loop.
 type CallOptions struct {
 	Agent    string
-	Timeout  time.Duration // of a run; 0: the node's own
-	Sessions int           // among how many actors they are spread; 0: SessionsDefault
+	Timeout  time.Duration // maximum duration of a run; 0 means the node's limit
+	Sessions int           // number of actors called; 0 means SessionsDefault
 }
 
 func (a CallOptions) sessions() (names []string) {
@@ -85,7 +85,7 @@ func (a CallOptions) sessions() (names []string) {
 	return names
 }
 
-// EngineTarget is a node in this process, asked without a door.
+// EngineTarget is a node in this process, called without its gateway.
 type EngineTarget struct {
 	engine  *engine.Engine
 	options CallOptions
@@ -93,7 +93,7 @@ type EngineTarget struct {
 	parts   []actor.Part
 }
 
-// NewEngineTarget asks a node.
+// NewEngineTarget returns a target that calls the cells of e.
 func NewEngineTarget(e *engine.Engine, ask CallOptions) *EngineTarget {
 	c := &EngineTarget{engine: e, options: ask, parts: actor.Text(messageText)}
 	for _, s := range ask.sessions() {
@@ -127,14 +127,15 @@ func (c *engineCaller) Call() Outcome {
 // Close implements Caller.
 func (c *engineCaller) Close() {}
 
-// GatewayTarget is a server, asked over HTTP. Each caller keeps a connection of its own;
-// the requests are made before anybody calls.
+// GatewayTarget is a server called over HTTP. Each caller has its own connection. The
+// requests are encoded in advance.
 type GatewayTarget struct {
 	address  string
 	requests [][]byte
 }
 
-// NewGatewayTarget asks a server, with an API key if it needs one.
+// NewGatewayTarget returns a target that calls the server at a URL. The key may be
+// empty.
 func NewGatewayTarget(server, key string, ask CallOptions) (*GatewayTarget, error) {
 	address, err := url.Parse(server)
 	if err != nil || address.Scheme != "http" || address.Host == "" || address.Path != "" && address.Path != "/" {
@@ -156,7 +157,7 @@ func NewGatewayTarget(server, key string, ask CallOptions) (*GatewayTarget, erro
 	return t, nil
 }
 
-// encodeRequest is one as it goes over the wire.
+// encodeRequest returns the bytes of an HTTP/1.1 request.
 func encodeRequest(host, key, session string, ask CallOptions) []byte {
 	body := fmt.Appendf(nil, `{"content":%q,"session":%q`, messageText, session)
 	if ask.Timeout > 0 {
@@ -173,7 +174,7 @@ func encodeRequest(host, key, session string, ask CallOptions) []byte {
 type gatewayCaller struct {
 	*GatewayTarget
 	order       sessionOrder
-	conn        net.Conn // nil: broken
+	conn        net.Conn // nil after a failure
 	reader      *bufio.Reader
 	deadlineSet time.Time
 }
@@ -203,8 +204,8 @@ func (c *gatewayCaller) Call() Outcome {
 		return Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}
 	}
 	err := c.send(c.requests[c.order.next()])
-	// The room for an answer is taken now that there is one: with as many rooms as
-	// callers, none would be in the processor's cache.
+	// The response buffer is acquired when data has arrived. One buffer per caller would
+	// not fit into the processor's cache.
 	answer := fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseResponse(answer)
 	if err == nil {
@@ -222,9 +223,9 @@ func (c *gatewayCaller) Call() Outcome {
 	return parseOutcome(answer)
 }
 
-// send sends a request, and returns when there is something to read.
+// send sends a request and returns when the first byte of the response has arrived.
 func (c *gatewayCaller) send(request []byte) error {
-	if now := time.Now(); now.Sub(c.deadlineSet) > deadlineRefresh { // each time would cost as much as the rest of a call
+	if now := time.Now(); now.Sub(c.deadlineSet) > deadlineRefresh { // setting it for each call would double the cost
 		c.deadlineSet = now
 		if err := c.conn.SetDeadline(now.Add(responseTimeout)); err != nil {
 			return err
@@ -237,7 +238,7 @@ func (c *gatewayCaller) send(request []byte) error {
 	return err
 }
 
-// parseOutcome is what an answer says.
+// parseOutcome converts a response to an outcome.
 func parseOutcome(answer *fasthttp.Response) Outcome {
 	status := answer.StatusCode()
 	if status/100 == 2 {
@@ -266,7 +267,7 @@ func (c *gatewayCaller) Close() {
 	}
 }
 
-// newCallers are so many of a target.
+// newCallers returns n callers of a target.
 func newCallers(t Target, n int) (callers []Caller, err error) {
 	for i := range n {
 		c, err := t.Caller(i)

@@ -51,7 +51,7 @@ func TestGatewayTargetRequests(t *testing.T) {
 		{"busy", Outcome{"agent_busy", "node", 3 * time.Second}},
 		{"odd", Outcome{Code: "status_418"}},
 		{"break", Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}},
-		{"ok", Outcome{}}, // over a new connection
+		{"ok", Outcome{}}, // on a new connection
 	} {
 		mode.Store(step.mode)
 		if got := c.Call(); got != step.want {

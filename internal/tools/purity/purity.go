@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package purity reports what makes a function of its arguments into something else.
+// Package purity reports code whose result depends on more than its arguments.
 //
-// Layers 0 to 2 are pure: a cell that is stepped twice with the
-// same inputs does the same thing twice, or a seed would replay nothing. The
-// analyzer sees types, so it catches what arch_test.go cannot: a map that is
-// ranged over, a clock that hides behind another import name, a channel that
-// nobody spelled out. Tests are free to do as they like.
+// Layers 0 to 2 MUST be pure: a cell stepped twice with the same inputs returns the
+// same results, or a seed could not replay a failure. The analyzer uses types, so it
+// detects cases that arch_test.go cannot: ranging over a map, a clock under another
+// import name, a channel of a named type. Test files are exempt.
 package purity
 
 import (
@@ -22,7 +21,7 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Analyzer is silent outside the pure packages.
+// Analyzer reports impure code in the pure packages, and nothing elsewhere.
 var Analyzer = &analysis.Analyzer{
 	Name:     "purity",
 	Doc:      "report goroutines, channels, map order, clocks, global chance and addresses in pure packages",
@@ -32,8 +31,8 @@ var Analyzer = &analysis.Analyzer{
 
 const module = "github.com/troupe-run/troupe/"
 
-// packages are the pure ones, with all that lies below them; arch_test.go checks
-// that none is forgotten.
+// purePackages lists the pure packages; their subpackages are included. The
+// architecture test checks that the list is complete.
 var purePackages = map[string]bool{
 	"actor":      true,
 	"dispatcher": true,
@@ -48,7 +47,7 @@ var purePackages = map[string]bool{
 	"specs":      true,
 }
 
-// forbidden functions by package; "*" stands for all of them.
+// forbidden lists the forbidden functions by package; "*" means all.
 var forbidden = map[string]map[string]bool{
 	"time":         set("Now Since Until Sleep After AfterFunc Tick NewTimer NewTicker"),
 	"math/rand":    set("*"),
@@ -80,13 +79,13 @@ func run(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// pure tells whether the path is a pure room's or below one. A vet of a test
+// isPure reports whether the path is a pure package or below one. In vet, a test
 // variant has the path "x [x.test]".
 func isPure(path string) bool {
 	path, _, _ = strings.Cut(path, " ")
 	rest, ours := strings.CutPrefix(path, module)
-	room, _, _ := strings.Cut(rest, "/")
-	return ours && purePackages[strings.TrimSuffix(room, "_test")]
+	pkg, _, _ := strings.Cut(rest, "/")
+	return ours && purePackages[strings.TrimSuffix(pkg, "_test")]
 }
 
 type checker struct {
@@ -134,7 +133,7 @@ func (c *checker) checkRange(n *ast.RangeStmt) {
 	}
 }
 
-// core is the type under names and type parameters of one shape.
+// coreType returns the underlying type, also of a type parameter with a single term.
 func coreType(t types.Type) types.Type {
 	if p, ok := t.(*types.TypeParam); ok {
 		if iface, ok := p.Constraint().Underlying().(*types.Interface); ok && iface.NumEmbeddeds() == 1 {
@@ -147,8 +146,8 @@ func coreType(t types.Type) types.Type {
 	return t.Underlying()
 }
 
-// call reports maps.Keys and its like where their order could be seen: anywhere
-// but as the argument of slices.Sorted and its like.
+// checkCall reports maps.Keys, Values and All where their order is visible. It is not
+// visible in an argument of slices.Sorted, maps.Collect and similar functions.
 func (c *checker) checkCall(n *ast.CallExpr, stack []ast.Node) {
 	switch qualifiedName(typeutil.Callee(c.pass.TypesInfo, n)) {
 	case "maps.Keys", "maps.Values", "maps.All":
@@ -164,7 +163,7 @@ func (c *checker) checkCall(n *ast.CallExpr, stack []ast.Node) {
 	c.report(n, "what a map yields comes in another order each time"+sortKeys)
 }
 
-// use reports a forbidden function wherever it is named, called or not.
+// checkIdent reports every use of a forbidden function, also without a call.
 func (c *checker) checkIdent(n *ast.Ident) {
 	f, ok := c.pass.TypesInfo.Uses[n].(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {
@@ -181,7 +180,7 @@ func (c *checker) checkIdent(n *ast.Ident) {
 	c.report(n, "chance of this process; draw from the cell's own stream")
 }
 
-// literal reports the verb that prints an address.
+// checkLiteral reports the format verb that prints an address.
 func (c *checker) checkLiteral(n *ast.BasicLit) {
 	if n.Kind == token.STRING && strings.Contains(constant.StringVal(constant.MakeFromLiteral(n.Value, n.Kind, 0)), "%p") {
 		c.report(n, "an address differs in each process; print the ID")
@@ -190,7 +189,7 @@ func (c *checker) checkLiteral(n *ast.BasicLit) {
 
 func (c *checker) report(n ast.Node, sentence string) { c.pass.ReportRangef(n, "%s", sentence) }
 
-// name is "package.Function", or "" for anything else.
+// qualifiedName returns "package.Function"; empty for other objects.
 func qualifiedName(o types.Object) string {
 	f, ok := o.(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {

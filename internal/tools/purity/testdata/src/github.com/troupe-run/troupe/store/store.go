@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store breaches each rule, and comes close to it.
+// Package store violates each rule, and contains permitted code close to it.
 package store
 
 import (
