@@ -74,12 +74,12 @@ func readAgentFiles(dir string) (*agentFiles, error) {
 			continue
 		}
 		if count++; count > agentFilesMax {
-			return nil, fmt.Errorf("agents: %s holds more than %d files named *.toml", dir, agentFilesMax)
+			return nil, fmt.Errorf("agents: %s contains more than %d files named *.toml", dir, agentFilesMax)
 		}
 		f.read(filepath.Join(dir, entry.Name()))
 	}
 	if count == 0 {
-		return nil, fmt.Errorf("agents: %s holds no file named *.toml; one with the line name = \"helper\" is an agent", dir)
+		return nil, fmt.Errorf("agents: %s contains no file named *.toml; a minimal agent file has the line name = \"helper\"", dir)
 	}
 	f.checkReferences()
 	return f, nil
@@ -102,7 +102,7 @@ func (f *agentFiles) read(path string) {
 		f.Problems = append(f.Problems, fileProblem{File: path, Text: err.Error()})
 	default:
 		if i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == spec.ID }); i >= 0 {
-			f.Problems = append(f.Problems, fileProblem{File: path, Field: "agent_id", Text: fmt.Sprintf("%s stands in %s already; give one of them another name", spec.ID, f.Agents[i].Path)})
+			f.Problems = append(f.Problems, fileProblem{File: path, Field: "agent_id", Text: fmt.Sprintf("%s is already defined in %s; rename one of them", spec.ID, f.Agents[i].Path)})
 			return
 		}
 		f.Agents = append(f.Agents, agentFile{path, spec})
@@ -118,18 +118,18 @@ func (f *agentFiles) checkReferences() {
 	}
 	for _, a := range f.Agents {
 		for _, name := range a.Spec.MissingTools(tools.NewRegistry()) {
-			f.warn(a.Path, "tools", "this program has no tool %s; the agent will do without it", name)
+			f.warn(a.Path, "tools", "this program has no tool %s; the agent runs without it", name)
 		}
 		for _, target := range a.Spec.Agents {
 			if !slices.ContainsFunc(specs, func(s agents.Spec) bool { return s.ID == target }) {
-				f.warn(a.Path, "agents", "no file here declares %s; until somebody does, calls to it are refused", target)
+				f.warn(a.Path, "agents", "no file here declares %s; calls to it are refused until it exists", target)
 			}
 		}
 	}
 	for _, cycle := range agents.CallCycles(specs) {
 		first, _, _ := strings.Cut(cycle, " ->")
 		i := slices.IndexFunc(f.Agents, func(a agentFile) bool { return a.Spec.ID == first })
-		f.warn(f.Agents[i].Path, "agents", "calls may go round: %s; the one that would close the loop is refused", cycle)
+		f.warn(f.Agents[i].Path, "agents", "possible call cycle: %s; the call that closes it is refused", cycle)
 	}
 }
 
@@ -137,7 +137,7 @@ func (f *agentFiles) checkReferences() {
 func (f *agentFiles) checkModels(known []string) {
 	for _, a := range f.Agents {
 		if a.Spec.Kind == agents.KindDeclared && !slices.Contains(known, a.Spec.Model) {
-			f.warn(a.Path, "model", "the configuration names no model %s; it has %s", a.Spec.Model, strings.Join(known, ", "))
+			f.warn(a.Path, "model", "the configuration has no model %s; want one of %s", a.Spec.Model, strings.Join(known, ", "))
 		}
 	}
 }
@@ -155,7 +155,7 @@ func readFileMax(path string, limit int) ([]byte, error) {
 	defer file.Close()
 	b, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
 	if err == nil && len(b) > limit {
-		err = fmt.Errorf("has more than %d bytes", limit)
+		err = fmt.Errorf("file has more than %d bytes", limit)
 	}
 	return b, err
 }

@@ -17,14 +17,14 @@ import (
 
 // AgentsCmd groups the commands that show agents.
 type AgentsCmd struct {
-	List AgentsListCmd `cmd:"" help:"List the agents that can be called."`
-	Show AgentsShowCmd `cmd:"" help:"Show an agent, and what its actors are at."`
+	List AgentsListCmd `cmd:"" help:"List the agents of a server."`
+	Show AgentsShowCmd `cmd:"" help:"Show an agent and the state of its actors."`
 }
 
 // AgentsListCmd lists the agents of a server.
 type AgentsListCmd struct {
 	ServerFlags
-	JSON bool `help:"Print what the server says."`
+	JSON bool `help:"Print the JSON response of the server."`
 }
 
 // Help returns the text shown below the flags.
@@ -96,14 +96,14 @@ func (a *agentView) kindText() string {
 // AgentsShowCmd shows one agent and its actors in memory.
 type AgentsShowCmd struct {
 	ServerFlags
-	ID   string `arg:"" help:"The agent."`
-	JSON bool   `help:"Print what the server says."`
+	ID   string `arg:"" help:"Agent ID."`
+	JSON bool   `help:"Print the JSON response of the server."`
 }
 
 // Help returns the text shown below the flags.
 func (AgentsShowCmd) Help() string {
-	return `Shows what the agent is made of; and of each of its actors in memory the mailbox, the run that has the
-turn, whom that waits for, since when and until when.
+	return `Shows the definition of the agent. For each of its actors in memory, shows the mailbox, the runs with a
+turn, and their open calls with start and deadline.
 
 Examples:
   troupe agents show planner

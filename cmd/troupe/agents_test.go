@@ -46,7 +46,7 @@ planner/s-2  mailbox 0
 	} {
 		var out, stderr bytes.Buffer
 		if code := run(append(c.args, "--server", s.URL), streams{&out, &stderr}); code != 0 || out.String() != c.want {
-			t.Errorf("%v: code %d, %s\ngot\n%s\nwant\n%s", c.args, code, stderr.String(), out.String(), c.want)
+			t.Errorf("%v: exit code %d, stderr %s\ngot\n%s\nwant\n%s", c.args, code, stderr.String(), out.String(), c.want)
 		}
 	}
 }

@@ -23,19 +23,19 @@ import (
 // CallCmd sends a message to an agent and waits for the answer.
 type CallCmd struct {
 	ServerFlags
-	Agent   string        `arg:"" help:"The agent to call."`
-	Message string        `arg:"" help:"What to tell it."`
-	Session string        `help:"The conversation it belongs to (main)."`
-	Timeout time.Duration `help:"How long the run may take; the server's own limit if absent."`
-	Stream  *bool         `negatable:"" help:"Print the answer as it comes; so it is on a terminal."`
-	Tree    bool          `help:"Print the tree of calls behind the answer."`
-	JSON    bool          `help:"Print what the server says; with --stream, each event as a line."`
+	Agent   string        `arg:"" help:"Agent to call."`
+	Message string        `arg:"" help:"Message text."`
+	Session string        `help:"Session of the message (main)."`
+	Timeout time.Duration `help:"Maximum duration of the run; the server's default if absent."`
+	Stream  *bool         `negatable:"" help:"Print the answer while it is generated; the default on a terminal."`
+	Tree    bool          `help:"Print the tree of calls made for the answer."`
+	JSON    bool          `help:"Print the JSON response of the server; with --stream, one event per line."`
 }
 
 // Help returns the text shown below the flags.
 func (CallCmd) Help() string {
-	return `Ends with code 1 if the agent refuses. A run that waits for a person is left to itself, and how to signal it
-is said; with --stream it is waited for. A stream that breaks off is taken up again where it was.
+	return `Exits with code 1 if the agent refuses. If the run waits for a signal, prints the command to send it and
+exits; with --stream, keeps waiting. A broken stream is resumed after the last event received.
 
 Examples:
   troupe call helper "hello"
@@ -101,7 +101,7 @@ func (c *CallCmd) sendStreaming(s streams, path string, in messageBody) (run act
 		return nil
 	})
 	if err != nil && ctx.Err() != nil && !run.IsZero() {
-		return run, fmt.Errorf("interrupted; the run goes on. To see how it ends:\n  troupe runs events %s --follow", run)
+		return run, fmt.Errorf("interrupted; the run continues. To follow it:\n  troupe runs events %s --follow", run)
 	}
 	return run, errors.Join(err, runErr)
 }
@@ -136,7 +136,7 @@ func (c *CallCmd) sendBlocking(s streams, path string, in messageBody) (run acto
 			return run, err
 		}
 	case status == http.StatusAccepted && out.Signal != nil:
-		fmt.Fprintf(s.err, "run %s waits for the signal %s; to go on, say:\n  troupe runs signal %s %s\nand then:\n  troupe runs show %s\n",
+		fmt.Fprintf(s.err, "run %s waits for the signal %s; to continue:\n  troupe runs signal %s %s\nand then:\n  troupe runs show %s\n",
 			out.Run, out.Signal.Name, out.Signal.Run, out.Signal.Name, out.Run)
 	case status == http.StatusAccepted:
 		fmt.Fprintf(s.err, "%s:\n  troupe runs show %s\n", out.Detail, out.Run)

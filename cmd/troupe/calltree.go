@@ -102,7 +102,7 @@ func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix 
 			err = printBranch(w, from, child, childPrefix+branch, childPrefix+indent)
 		}
 		if p, ok := err.(*problem); ok && p.status == 404 || isNotFound(err) {
-			fmt.Fprintf(w, "%s%s%s  on its way  time left %s  run %s\n", childPrefix, branch, c.Target, formatMillis(c.Left), c.Run)
+			fmt.Fprintf(w, "%s%s%s  in transit  time left %s  run %s\n", childPrefix, branch, c.Target, formatMillis(c.Left), c.Run)
 		} else if err != nil {
 			return err
 		}

@@ -49,7 +49,7 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 		names = append(names, def.Name)
 	}
 	c := &catalogSync{log: log, tools: tools.NewRegistry(), native: append(native, agents.Registry(names...)), items: map[string][]byte{}}
-	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Tells this node which agents and keys there are.",
+	err := c.tools.RegisterBuiltin(tools.Tool{Name: agents.ToolAnnounce, Description: "Publishes the agents and API keys of the registry to this node.",
 		Schema: agents.AnnounceSchema, Idempotent: true, Handler: c.announce})
 	if err != nil {
 		return nil, err
@@ -57,11 +57,11 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 	c.reader, c.attached = agents.NewCatalogReader(c.tools), make(chan struct{})
 	saved, err := store.LoadActor(kv, agents.RegistryID)
 	if err != nil {
-		return nil, fmt.Errorf("the registry: %w", err)
+		return nil, fmt.Errorf("registry: %w", err)
 	}
 	journal, err := store.Fold(saved)
 	if err != nil {
-		return nil, fmt.Errorf("the registry: %w", err)
+		return nil, fmt.Errorf("registry: %w", err)
 	}
 	for _, item := range journal.KeptNow() {
 		c.items[item.Name] = item.Value
@@ -71,8 +71,8 @@ func loadCatalog(kv store.KV, native []actor.Definition, log *slog.Logger) (*cat
 	}
 	for _, s := range c.catalog.Specs {
 		if slices.Contains(names, s.ID) {
-			return nil, fmt.Errorf("there are two agents %s: one was created in this store, one is a part of this program: "+
-				"serve without --ready, and if you want the other, delete it first (curl -X DELETE …/v1/agents/%[1]s)", s.ID)
+			return nil, fmt.Errorf("two agents are named %s: one in this store, one built into this program; "+
+				"serve without --ready, or first delete the one in the store (curl -X DELETE …/v1/agents/%[1]s)", s.ID)
 		}
 	}
 	return c, nil
@@ -92,7 +92,7 @@ func (c *catalogSync) compile() error {
 	for _, item := range compiled.Keys {
 		key, err := ingress.DecodeKey(item.Value)
 		if err != nil {
-			return fmt.Errorf("the registry keeps a key that this version cannot read: %w", err)
+			return fmt.Errorf("the registry holds an API key that this version cannot decode: %w", err)
 		}
 		keys = append(keys, key)
 	}
@@ -162,7 +162,7 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 	select {
 	case <-c.attached:
 	case <-ctx.Done(): // a registry turn, open when the node stopped, resumed before attach
-		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is only just starting"))
+		return tools.Refused(actor.Refuse(actor.Unavailable, "this node is starting"))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,11 +178,11 @@ func (c *catalogSync) announce(ctx context.Context, input []byte) tools.Result {
 		}
 	}
 	if err := c.compile(); err != nil {
-		c.log.Error("what the registry announced cannot be used", "error", err.Error())
+		c.log.Error("invalid registry update", "error", err.Error())
 		return tools.Refused(actor.Refuse(actor.Unavailable, "%v", err))
 	}
 	if err := c.publish(ctx); err != nil {
-		return tools.Refused(actor.Refuse(actor.Unavailable, "not every cell has heard of it: %v", err))
+		return tools.Refused(actor.Refuse(actor.Unavailable, "registry update not applied by all cells: %v", err))
 	}
 	result := tools.JSON([]byte("{}"))
 	result.Warnings = c.warnMissing(func(id string) bool { return changed[id] })

@@ -37,17 +37,17 @@ func TestAgentsFromFilesSurviveCrash(t *testing.T) {
 	files := writeFiles(t, ">> coordinator.toml\nname = \"coordinator\"\nagents = [\"helper\"]\n>> helper.toml\nname = \"helper\"\n>> loner.toml\nname = \"loner\"\nagents = []")
 	s := startServer(t, dir, "--agents", files)
 	if status, a := s.call("coordinator", "Ask the helper agent xyzzy"); status != 200 || a.Content != "You said: xyzzy" {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	if status, a := s.call("loner", "Ask the helper agent xyzzy"); status != 200 || a.Content != "I was not given the tool call_agent." {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	s.stop(syscall.SIGKILL)
 
 	// Agents from files are stored, and served without the folder.
 	s = startServer(t, dir)
 	if status, a := s.call("coordinator", "Ask the helper agent plugh"); status != 200 || a.Content != "You said: plugh" {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	s.stop(syscall.SIGKILL)
 
@@ -60,16 +60,16 @@ func TestAgentsFromFilesSurviveCrash(t *testing.T) {
 	}
 	s = startServer(t, dir, "--agents", files)
 	if status, a := s.call("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper": it may call nobody`) {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	if status, a := s.call("helper", "xyzzy"); status != 200 || a.Content != "You said: xyzzy" {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	if status, a := s.call("ghost", "x"); status != 404 || a.Code != "agent_not_found" {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	if code := s.stop(syscall.SIGTERM); code != 0 {
-		t.Errorf("told to stop it ended with %d", code)
+		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
 }
 
@@ -78,12 +78,12 @@ func TestServeRejectsInvalidAgentFiles(t *testing.T) {
 	code, out, stderr := runProgram(t, "serve", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", files)
 	if code != exitFailed || out != "" || !strings.Contains(stderr, "a.toml:2:1: promt: is unknown; did you mean prompt?") ||
 		!strings.Contains(stderr, "b.toml:2:8: limits.steps: 0: want 1 to 50") || !strings.Contains(stderr, "troupe check") {
-		t.Errorf("code %d, out %q, talk %s", code, out, stderr)
+		t.Errorf("exit code %d, stdout %q, stderr %s", code, out, stderr)
 	}
 	conflicting := writeFiles(t, ">> helper.toml\nname = \"helper\"")
 	code, _, stderr = runProgram(t, "serve", "--ready", "--data", filepath.Join(t.TempDir(), "data"), "--listen", "127.0.0.1:0", "--agents", conflicting)
 	if code != exitFailed || !strings.Contains(stderr, "helper is a part of this program: take another name") {
-		t.Errorf("code %d, talk %s", code, stderr)
+		t.Errorf("exit code %d, stderr %s", code, stderr)
 	}
 }
 
@@ -94,8 +94,8 @@ func TestServeRejectsDuplicateAgentName(t *testing.T) {
 	s.putAgent(`{"name":"helper"}`)
 	s.stop(syscall.SIGTERM)
 	code, out, stderr := runProgram(t, "serve", "--ready", "--data", dir, "--listen", "127.0.0.1:0")
-	if code != exitFailed || out != "" || !strings.Contains(stderr, "there are two agents helper") || !strings.Contains(stderr, "without --ready") {
-		t.Errorf("code %d, out %q, talk %s", code, out, stderr)
+	if code != exitFailed || out != "" || !strings.Contains(stderr, "two agents are named helper") || !strings.Contains(stderr, "without --ready") {
+		t.Errorf("exit code %d, stdout %q, stderr %s", code, out, stderr)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 			Created bool   `json:"created"`
 		}
 		if status, err := s.request("POST", "/v1/agents", `{"name": "`+name+`"}`, "", &a); err != nil || status != 201 || a.ID != name || !a.Created {
-			t.Errorf("create %s: %d %+v %v", name, status, a, err)
+			t.Errorf("create %s: status %d, body %+v, error %v", name, status, a, err)
 		}
 	}
 	// With -d, curl sends every body as a form.
@@ -130,21 +130,21 @@ func TestCreateAndCallAgentsWithCurl(t *testing.T) {
 		t.Fatal(err)
 	}
 	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 200 || !strings.Contains(string(body), `"status":"succeeded"`) {
-		t.Errorf("%d %s %v", response.StatusCode, body, err)
+		t.Errorf("status %d, body %s, error %v", response.StatusCode, body, err)
 	}
 	response.Body.Close() //nolint:errcheck // the body has been read
 	status, a := s.call("coordinator", "Ask the helper agent what xyzzy means")
 	if status != 200 || a.Content != "You said: what xyzzy means" {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	if code, out, stderr := runProgram(t, "runs", "show", a.Run, "--tree", "--server", s.url); code != 0 || !strings.Contains(out, "└─ helper/main  DONE  depth 1") {
-		t.Errorf("code %d\n%s\n%s", code, out, stderr)
+		t.Errorf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
 	if code, out, stderr := runProgram(t, "call", "coordinator", "Ask the helper agent hi", "--stream", "--server", s.url); code != 0 || out != "You said: hi\n" {
-		t.Errorf("code %d\n%s\n%s", code, out, stderr)
+		t.Errorf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
 	if code, out, stderr := runProgram(t, "agents", "show", "coordinator", "--server", s.url); code != 0 || !strings.Contains(out, `"model": "scripted"`) || !strings.Contains(out, "coordinator/main  mailbox 0") {
-		t.Errorf("code %d\n%s\n%s", code, out, stderr)
+		t.Errorf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestRunKeepsDefinitionAcrossCrash(t *testing.T) {
 			Status string `json:"status"`
 		} `json:"runs"`
 	}
-	waitUntil(t, "the run is at its model", func() bool {
+	waitUntil(t, "run with an open model request", func() bool {
 		_, err := s.request("GET", "/v1/runs", "", "", &list)
 		return err == nil && len(list.Runs) == 2 && list.Runs[0].Status == "RUNNING"
 	})
@@ -180,22 +180,22 @@ func TestRunKeepsDefinitionAcrossCrash(t *testing.T) {
 		Status string `json:"status"`
 		Text   string `json:"text"`
 	}
-	waitUntil(t, "the run has ended", func() bool {
+	waitUntil(t, "completed run", func() bool {
 		_, err := s.request("GET", "/v1/runs/"+run, "", "", &resumed)
 		return err == nil && resumed.Status == "DONE"
 	})
 	if resumed.Text != "response from helper: xyzzy" {
-		t.Errorf("the run that began before says %q", resumed.Text)
+		t.Errorf("run started before the change: got %q", resumed.Text)
 	}
 	if _, a := s.call("asker", "Ask the helper agent xyzzy"); a.Content != "I was not given the tool call_agent." {
-		t.Errorf("a new one says %q", a.Content)
+		t.Errorf("run started after the change: got %q", a.Content)
 	}
 	var deleted messageReply
 	if status, err := s.request("DELETE", "/v1/agents/asker", "", "", &deleted); err != nil || status != 200 {
-		t.Errorf("delete: %d %v", status, err)
+		t.Errorf("delete: status %d, error %v", status, err)
 	}
 	if status, a := s.call("asker", "x"); status != 404 {
-		t.Errorf("a deleted agent: %d %+v", status, a)
+		t.Errorf("call of a deleted agent: want 404, got %d, body %+v", status, a)
 	}
 }
 
@@ -207,10 +207,10 @@ func TestCreateAgentReturnsWarnings(t *testing.T) {
 	}
 	status, err := s.request("POST", "/v1/agents", `{"name":"x","model":"big","tools":["browser.open"]}`, "", &a)
 	if err != nil || status != 201 || a.ID != "x" || len(a.Warnings) != 2 || !strings.Contains(a.Warnings[0], "browser.open") || !strings.Contains(a.Warnings[1], "it knows scripted") {
-		t.Errorf("%d %+v %v", status, a, err)
+		t.Errorf("status %d, body %+v, error %v", status, a, err)
 	}
 	if status, a := s.call("x", "hello"); status != 404 || !strings.Contains(a.Detail, "big") {
-		t.Errorf("%d %+v", status, a)
+		t.Errorf("status %d, body %+v", status, a)
 	}
 	for body, want := range map[string]string{
 		`{"name":"x","promt":"y"}`:           "promt: is unknown; did you mean prompt?",
@@ -220,7 +220,7 @@ func TestCreateAgentReturnsWarnings(t *testing.T) {
 	} {
 		var a messageReply
 		if status, err := s.request("POST", "/v1/agents", body, "", &a); err != nil || status < 400 || status > 499 || !strings.Contains(a.Detail, want) {
-			t.Errorf("%s: %d %+v %v", body, status, a, err)
+			t.Errorf("%s: status %d, body %+v, error %v", body, status, a, err)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func TestRunFollowAndCancel(t *testing.T) {
 			Status string `json:"status"`
 		} `json:"runs"`
 	}
-	waitUntil(t, "the run is there", func() bool {
+	waitUntil(t, "admitted run", func() bool {
 		_, err := s.request("GET", "/v1/runs?limit=1", "", "", &list)
 		return err == nil && len(list.Runs) == 1 && list.Runs[0].Actor == "slow/main"
 	})
@@ -251,18 +251,18 @@ func TestRunFollowAndCancel(t *testing.T) {
 		events <- out
 	}()
 	if code, _, stderr := runProgram(t, "runs", "cancel", run, "--server", s.url); code != 0 || !strings.Contains(stderr, "is cancelled") {
-		t.Errorf("cancel: code %d, %s", code, stderr)
+		t.Errorf("cancel: exit code %d, stderr %s", code, stderr)
 	}
 	if stderr := <-callStderr; !strings.Contains(stderr, "cancelled: ") || !strings.Contains(stderr, "troupe runs show "+run) {
-		t.Errorf("who waited for it is told %q", stderr)
+		t.Errorf("stderr of the waiting call: want the cancellation, got %q", stderr)
 	}
 	if out := <-events; !strings.Contains(out, "llm_call_started") || !strings.Contains(out, "run_cancelled") {
-		t.Errorf("who followed it saw %s", out)
+		t.Errorf("followed events: want run_cancelled, got %s", out)
 	}
 	if code, _, stderr := runProgram(t, "runs", "cancel", "01a20005-a428-7384-9bef-9884ce95f28c", "--server", s.url); code != exitFailed || !strings.Contains(stderr, "there is no run") {
-		t.Errorf("cancel nothing: code %d, %s", code, stderr)
+		t.Errorf("cancel an unknown run: exit code %d, stderr %s", code, stderr)
 	}
-	if code, _, stderr := runProgram(t, "runs", "events", run, "--follow", "--data", t.TempDir()); code != exitFailed || !strings.Contains(stderr, "leave --follow out") {
-		t.Errorf("follow a folder: code %d, %s", code, stderr)
+	if code, _, stderr := runProgram(t, "runs", "events", run, "--follow", "--data", t.TempDir()); code != exitFailed || !strings.Contains(stderr, "--follow cannot be used with --data") {
+		t.Errorf("follow a data folder: exit code %d, stderr %s", code, stderr)
 	}
 }

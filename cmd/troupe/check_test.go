@@ -16,7 +16,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
+var rewrite = flag.Bool("rewrite", false, "rewrite the transcripts")
 
 // writeFiles creates a folder with the files of text. Each starts with a line
 // ">> name".
@@ -76,7 +76,7 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	if code := run([]string{"check", "--json", dir}, streams{&stdout, &stderr}); code != want {
-		t.Errorf("%s: code %d with --json, %d without", title, code, want)
+		t.Errorf("%s: exit code %d with --json, %d without", title, code, want)
 	}
 	if stderr.Len() > 0 {
 		return // the folder itself is invalid
@@ -88,19 +88,19 @@ func checkJSON(t *testing.T, title, dir string, want int) {
 		Problems []fileProblem `json:"problems"`
 	}
 	if err := json.Unmarshal(stdout.Bytes(), &in); err != nil {
-		t.Fatalf("%s: %v in %s", title, err, stdout.Bytes())
+		t.Fatalf("%s: invalid JSON: %v in %s", title, err, stdout.Bytes())
 	}
 	mistakes := 0
 	for _, p := range in.Problems {
 		if p.File == "" || p.Text == "" {
-			t.Errorf("%s: %+v", title, p)
+			t.Errorf("%s: problem without file or text: %+v", title, p)
 		}
 		if !p.Warning {
 			mistakes++
 		}
 	}
 	if (mistakes > 0) != (want != 0) {
-		t.Errorf("%s: %d mistakes and code %d", title, mistakes, want)
+		t.Errorf("%s: %d mistakes with exit code %d", title, mistakes, want)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestAgentFilesAreBounded(t *testing.T) {
 	}
 	files, err := readAgentFiles(dir)
 	if err != nil || !files.HasErrors() || !strings.Contains(files.Problems[0].Text, "more than 131072 bytes") {
-		t.Errorf("%+v, %v", files, err)
+		t.Errorf("large file: want a problem, got %+v, %v", files, err)
 	}
 	for n := range agentFilesMax {
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.toml", n)), []byte("x"), 0o600); err != nil {
@@ -119,10 +119,10 @@ func TestAgentFilesAreBounded(t *testing.T) {
 		}
 	}
 	if _, err := readAgentFiles(dir); err == nil || !strings.Contains(err.Error(), "more than 1024 files") {
-		t.Errorf("%v", err)
+		t.Errorf("too many files: want an error, got %v", err)
 	}
 	if _, err := readAgentFiles(filepath.Join(dir, "none")); err == nil {
-		t.Error("a folder that is not there was read")
+		t.Error("missing folder: want an error, got none")
 	}
 }
 
@@ -134,7 +134,7 @@ func TestCheckWarnsOfUnknownModel(t *testing.T) {
 	}
 	var stdout, stderr bytes.Buffer
 	code := run([]string{"check", dir, "--config", config}, streams{&stdout, &stderr})
-	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration names no model small; it has big, scripted\n"; code != 0 || stdout.String() != want {
-		t.Errorf("code %d, said %q, want %q", code, stdout.String(), want)
+	if want := filepath.Join(dir, "c.toml") + ": warning: model: the configuration has no model small; want one of big, scripted\n"; code != 0 || stdout.String() != want {
+		t.Errorf("exit code %d, stdout %q, want %q", code, stdout.String(), want)
 	}
 }

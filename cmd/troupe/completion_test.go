@@ -17,7 +17,7 @@ func completion(t *testing.T, shell string) string {
 	t.Helper()
 	var out, stderr bytes.Buffer
 	if code := run([]string{"completion", shell}, streams{&out, &stderr}); code != 0 || stderr.Len() > 0 {
-		t.Fatalf("code %d, %s", code, stderr.String())
+		t.Fatalf("exit code %d, stderr %s", code, stderr.String())
 	}
 	return out.String()
 }
@@ -25,7 +25,7 @@ func completion(t *testing.T, shell string) string {
 func TestBashCompletion(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("bash is not here: apt-get install bash")
+		t.Skip("bash is not installed: apt-get install bash")
 	}
 	script := completion(t, "bash")
 	for _, c := range []struct{ typed, want string }{
@@ -46,7 +46,7 @@ func TestBashCompletion(t *testing.T) {
 		cmd := exec.Command(bash, "--norc", "-c", line+")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_troupe\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n")
 		out, err := cmd.CombinedOutput()
 		if err != nil || !slices.Contains(strings.Fields(string(out)), c.want) {
-			t.Errorf("%q completes to %q, %v; want %s among it", c.typed, out, err, c.want)
+			t.Errorf("%q completes to %q, %v; want it to include %s", c.typed, out, err, c.want)
 		}
 	}
 }
@@ -56,13 +56,13 @@ func TestCompletionScriptsListCommands(t *testing.T) {
 		script := completion(t, shell)
 		for _, want := range []string{"serve", "check", "signal", "log-level", "tree", "completion"} {
 			if !strings.Contains(script, want) {
-				t.Errorf("%s is not told of %s", shell, want)
+				t.Errorf("%s: completion script lacks %s", shell, want)
 			}
 		}
 	}
 	var out, stderr bytes.Buffer
 	if code := run([]string{"completion", "tcsh"}, streams{&out, &stderr}); code != exitUsage || !strings.Contains(stderr.String(), "bash") {
-		t.Errorf("tcsh: code %d, %s", code, stderr.String())
+		t.Errorf("tcsh: exit code %d, stderr %s", code, stderr.String())
 	}
 }
 
@@ -73,7 +73,7 @@ func TestEveryCommandHasExamples(t *testing.T) {
 		if len(n.Children) == 0 {
 			commands++
 			if n.Help == "" || !strings.Contains(n.Detail, "Examples:\n  troupe ") && !strings.Contains(n.Detail, "Examples:\n  source <(troupe ") {
-				t.Errorf("%s --help shows no examples", n.FullPath())
+				t.Errorf("%s --help has no examples", n.FullPath())
 			}
 		}
 		for _, child := range n.Children {
@@ -82,6 +82,6 @@ func TestEveryCommandHasExamples(t *testing.T) {
 	}
 	visit(newParser(&CLI{}, streams{io.Discard, io.Discard}).Model.Node)
 	if commands < 15 {
-		t.Errorf("only %d commands were looked at", commands)
+		t.Errorf("want at least 15 commands, got %d", commands)
 	}
 }

@@ -60,7 +60,7 @@ func (configFile) BeforeResolve(ctx *kong.Context, trace *kong.Path) error {
 			delete(flags, "config")
 			delete(flags, "help")
 			delete(flags, "version")
-			return fmt.Errorf("%s: %s is unknown; there are %s, and the tables models and limits", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
+			return fmt.Errorf("%s: %s is unknown; want one of %s, or the tables models and limits", path, name, strings.Join(slices.Sorted(maps.Keys(flags)), ", "))
 		}
 	}
 	ctx.AddResolver(kong.ResolverFunc(func(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
@@ -129,7 +129,7 @@ func setLimits(l *dispatcher.Limits, values map[string]int64) error {
 		n := values[name]
 		switch {
 		case n < 0 || n > 1<<40:
-			return fmt.Errorf("%s: %d is out of bounds", name, n)
+			return fmt.Errorf("%s: %d is out of range", name, n)
 		case name == "calls_per_tree_max":
 			l.CallsPerTreeMax = uint32(min(n, 1<<31))
 		case counts[name] != nil:
@@ -139,7 +139,7 @@ func setLimits(l *dispatcher.Limits, values map[string]int64) error {
 		default:
 			names := slices.Sorted(maps.Keys(counts))
 			names = append(append(names, "calls_per_tree_max"), slices.Sorted(maps.Keys(times))...)
-			return fmt.Errorf("%s is unknown; there are %s", name, strings.Join(names, ", "))
+			return fmt.Errorf("%s is unknown; want one of %s", name, strings.Join(names, ", "))
 		}
 	}
 	return l.Check()

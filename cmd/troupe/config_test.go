@@ -35,10 +35,10 @@ func TestConfigPrecedence(t *testing.T) {
 	}
 	if c.Listen != "127.0.0.1:1" || c.Node != "from-env" || c.Grace != 5*time.Second || c.Level.String() != "WARN" || c.Cells != 2 || !c.Ready ||
 		!reflect.DeepEqual(c.Allow, []string{"a.example", "b.example"}) {
-		t.Errorf("%+v", c)
+		t.Errorf("command line, environment and file: got %+v", c)
 	}
 	if c, err = parseServe(t, ""); err != nil || c.Listen != "127.0.0.1:8283" {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("empty file: got %+v, %v", c, err)
 	}
 }
 
@@ -50,30 +50,30 @@ func TestConfigPathFromEnvironment(t *testing.T) {
 	t.Setenv("TROUPE_CONFIG", path)
 	var cli CLI
 	if _, err := newParser(&cli, streams{io.Discard, io.Discard}).Parse([]string{"serve"}); err != nil || cli.Serve.Node != "from-file" {
-		t.Errorf("%+v, %v", cli.Serve, err)
+		t.Errorf("file named by TROUPE_CONFIG: got %+v, %v", cli.Serve, err)
 	}
 }
 
 func TestConfigErrors(t *testing.T) {
 	for _, c := range []struct{ file, want string }{
-		{"lisen = \"x\"", "lisen is unknown; there are agents, allow, cells"},
+		{"lisen = \"x\"", "lisen is unknown; want one of agents, allow, cells"},
 		{"config = \"x\"", "config is unknown"},
 		{"cells = \"many\"", "expected a valid 64 bit int"},
 		{"[models.big]\nurl = \"http://127.0.0.1:1\"\nkeyenv = \"X\"", "models.big.keyenv is unknown"},
 		{"[models.big]\nurl = 7", "models.big.url"},
-		{"[limits]\nagent_call_depth_maxx = 4", "limits: agent_call_depth_maxx is unknown; there are"},
+		{"[limits]\nagent_call_depth_maxx = 4", "limits: agent_call_depth_maxx is unknown; want one of"},
 		{"[limits]\nagent_call_depth_max = 0", "agent_call_depth_max is 0: want 1 to"},
-		{"[limits]\nrun_timeout_ms = -1", "run_timeout_ms: -1 is out of bounds"},
+		{"[limits]\nrun_timeout_ms = -1", "run_timeout_ms: -1 is out of range"},
 		{"[limits]\nrun_timeout_ms = \"long\"", "limits"},
 		{"cells = 1\ncells = 2", "already been defined"},
 		{"cells = ", "expected value"},
 	} {
 		if _, err := parseServe(t, c.file); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "troupe.toml") && !strings.Contains(err.Error(), "--cells") {
-			t.Errorf("%q: %v, want %s", c.file, err, c.want)
+			t.Errorf("%q: got %v, want %s", c.file, err, c.want)
 		}
 	}
 	if _, err := readConfig(filepath.Join(t.TempDir(), "none.toml")); err == nil {
-		t.Error("a file that is not there was read")
+		t.Error("missing file: want an error, got none")
 	}
 }
 
@@ -85,9 +85,9 @@ func TestConfigModelsAndLimits(t *testing.T) {
 	}
 	c, err := readConfig(path)
 	if err != nil || c.Models["big"].KeyEnv != "BIG_KEY" || c.Models["big"].HeadTimeout != 20*time.Second {
-		t.Errorf("%+v, %v", c.Models, err)
+		t.Errorf("models: got %+v, %v", c.Models, err)
 	}
 	if c.Limits.AgentCallDepthMax != 3 || c.Limits.RunTimeoutDefault != 5*time.Second || c.Limits.CallsPerTreeMax != 7 || c.Limits.MaxPendingPerActor != 128 {
-		t.Errorf("%+v", c.Limits)
+		t.Errorf("limits: got %+v", c.Limits)
 	}
 }

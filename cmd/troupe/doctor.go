@@ -16,15 +16,15 @@ import (
 
 // DoctorCmd verifies a whole store and prints the damage found.
 type DoctorCmd struct {
-	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"The folder to look at (${default}); no server may hold it."`
-	JSON bool   `help:"Print what was found as JSON."`
+	Data string `arg:"" optional:"" type:"existingdir" default:"data" help:"Data folder to verify (${default}); no server may be using it."`
+	JSON bool   `help:"Print the findings as JSON."`
 }
 
 // Help returns the text shown below the flags.
 func (DoctorCmd) Help() string {
-	return `Follows the chain of batches from its beginning, compares every value with its digest, folds every journal, and compares the indexes with them. Changes nothing. Ends with code 1 if anything is wrong.
-Of a store that a server holds, look at a backup: troupe backup makes one while it serves.
-What was lost within the last 100 ms before a crash cannot be told from what was never synced.
+	return `Verifies the chain of batches, the digest of every value, all journals, and the indexes against the journals. Changes nothing. Exits with code 1 if it finds damage.
+To verify the store of a running server, verify a backup of it: see troupe backup.
+Entries lost from the last 100 ms before a crash cannot be distinguished from entries never synced.
 
 Examples:
   troupe doctor
@@ -70,7 +70,7 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 		fmt.Fprintf(out, "the chain holds up to batch %d, and everything is as it was written\n", x.End.Batch)
 		return
 	}
-	fmt.Fprintf(out, "%d things are wrong:\n", x.Wrong)
+	fmt.Fprintf(out, "%d errors found:\n", x.Wrong)
 	lost := 0
 	for _, f := range x.Findings {
 		fmt.Fprintf(out, "  %s: %s\n", f.Where, f.What)
@@ -123,13 +123,13 @@ func examinationJSON(x store.Examination) ([]byte, error) {
 // BackupCmd copies a store to a new folder.
 type BackupCmd struct {
 	ServerFlags
-	Dir  string `arg:"" type:"path" help:"The folder to make, on the server's machine; it must be absent or empty."`
-	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead, while no server holds it."`
+	Dir  string `arg:"" type:"path" help:"Folder to create on the server's machine; must be absent or empty."`
+	Data string `type:"existingdir" placeholder:"DIR" help:"Copy this data folder instead; no server may be using it."`
 }
 
 // Help returns the text shown below the flags.
 func (BackupCmd) Help() string {
-	return `Copies while the server serves; all that was acknowledged before is in the copy. The secret of run tokens is not: a server on a restored folder makes a new one.
+	return `Copies the store of a running server. The copy contains everything acknowledged before. It does not contain the secret of run tokens: a server on the restored folder creates a new one.
 
 Examples:
   troupe backup /backups/2026-11-21
@@ -152,13 +152,13 @@ func (c *BackupCmd) Run(s streams) error {
 
 // RestoreCmd creates a data folder from a backup.
 type RestoreCmd struct {
-	From string `arg:"" type:"existingdir" help:"The backup."`
-	Data string `type:"path" required:"" help:"The folder to make; it must be absent or empty."`
+	From string `arg:"" type:"existingdir" help:"Backup folder."`
+	Data string `type:"path" required:"" help:"Data folder to create; must be absent or empty."`
 }
 
 // Help returns the text shown below the flags.
 func (RestoreCmd) Help() string {
-	return `Looks at all of the backup first, and copies it only if nothing is wrong. Runs that were open when it was made go on as after a crash.
+	return `Verifies the whole backup first, and copies it only if it is intact. Runs that were open at the time of the backup resume as after a crash.
 
 Examples:
   troupe restore /backups/2026-11-21 --data data

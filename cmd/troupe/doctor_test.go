@@ -17,31 +17,31 @@ func TestBackupOfRunningServer(t *testing.T) {
 	_, a := s.call("helper", "say before")
 	backup := filepath.Join(dir, "copy")
 	if code, out, stderr := runProgram(t, "backup", backup, "--server", s.url); code != 0 || strings.TrimSpace(out) != backup {
-		t.Fatalf("code %d\n%s\n%s", code, out, stderr)
+		t.Fatalf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
 	if code, _, stderr := runProgram(t, "backup", backup, "--server", s.url); code != 1 || !strings.Contains(stderr, "is not empty") {
-		t.Errorf("over another: code %d\n%s", code, stderr)
+		t.Errorf("backup into a folder that is not empty: exit code %d\n%s", code, stderr)
 	}
 	_, after := s.call("helper", "say after")
 	if code, _, stderr := runProgram(t, "doctor", filepath.Join(dir, "data")); code != 1 || !strings.Contains(stderr, "it serves at "+s.url) {
-		t.Errorf("doctor of a store that is held: code %d\n%s", code, stderr)
+		t.Errorf("doctor of a store in use: exit code %d\n%s", code, stderr)
 	}
 	if code, out, stderr := runProgram(t, "doctor", backup); code != 0 || !strings.Contains(out, "everything is as it was written") {
-		t.Errorf("doctor: code %d\n%s\n%s", code, out, stderr)
+		t.Errorf("doctor of the backup: exit code %d\n%s\n%s", code, out, stderr)
 	}
 	restored := filepath.Join(dir, "restored")
 	if code, out, stderr := runProgram(t, "restore", backup, "--data", restored); code != 0 || !strings.Contains(out, "restored into "+restored) {
-		t.Fatalf("code %d\n%s\n%s", code, out, stderr)
+		t.Fatalf("exit code %d\nstdout %s\nstderr %s", code, out, stderr)
 	}
 	r := startServer(t, restored)
 	if code, out, _ := runProgram(t, "runs", "show", a.Run, "--server", r.url); code != 0 || !strings.Contains(out, "before") {
-		t.Errorf("what was there before: code %d\n%s", code, out)
+		t.Errorf("run before the backup: exit code %d\n%s", code, out)
 	}
 	if code, _, _ := runProgram(t, "runs", "show", after.Run, "--server", r.url); code == 0 {
-		t.Error("what came after the copy is in it")
+		t.Error("run after the backup: want none, got one")
 	}
 	if _, again := r.call("helper", "say on"); again.Content != "on" {
-		t.Errorf("%+v", again)
+		t.Errorf("call to the restored server: got %+v", again)
 	}
 	// doctor reports a damaged backup, and restore rejects it
 	wal, err := filepath.Glob(filepath.Join(backup, "pebble", "*.log"))
@@ -55,19 +55,19 @@ func TestBackupOfRunningServer(t *testing.T) {
 	if err := os.WriteFile(wal[0], b[:len(b)/2], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, stderr := runProgram(t, "doctor", backup); code != 1 || !strings.Contains(out, "things are wrong") {
-		t.Errorf("doctor of a log cut in half: code %d\n%s\n%s", code, out, stderr)
+	if code, out, stderr := runProgram(t, "doctor", backup); code != 1 || !strings.Contains(out, "errors found") {
+		t.Errorf("doctor of a truncated log: exit code %d\n%s\n%s", code, out, stderr)
 	}
 	if code, _, stderr := runProgram(t, "runs", "list", "--data", backup); code != 1 {
-		t.Errorf("it opens: code %d\n%s", code, stderr)
+		t.Errorf("runs of a damaged folder: exit code %d\n%s", code, stderr)
 	}
 	if code, out, stderr := runProgram(t, "runs", "list", "--damaged", "--data", backup); code != 0 {
-		t.Errorf("what is left of it: code %d\n%s\n%s", code, out, stderr)
+		t.Errorf("runs --damaged: exit code %d\n%s\n%s", code, out, stderr)
 	}
 	if code, _, stderr := runProgram(t, "runs", "list", "--damaged"); code != 1 || !strings.Contains(stderr, "--data") {
-		t.Errorf("of no folder: code %d\n%s", code, stderr)
+		t.Errorf("runs --damaged without --data: exit code %d\n%s", code, stderr)
 	}
-	if code, _, stderr := runProgram(t, "restore", backup, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(stderr, "things are wrong") {
-		t.Errorf("restore of it: code %d\n%s", code, stderr)
+	if code, _, stderr := runProgram(t, "restore", backup, "--data", filepath.Join(dir, "never")); code != 1 || !strings.Contains(stderr, "errors found") {
+		t.Errorf("restore of a damaged backup: exit code %d\n%s", code, stderr)
 	}
 }

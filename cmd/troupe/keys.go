@@ -30,17 +30,17 @@ import (
 
 // KeysCmd groups the commands that manage API keys.
 type KeysCmd struct {
-	Create KeysCreateCmd `cmd:"" help:"Make an API key; it is printed this once."`
-	List   KeysListCmd   `cmd:"" help:"List the API keys there are."`
-	Revoke KeysRevokeCmd `cmd:"" help:"Take an API key back."`
+	Create KeysCreateCmd `cmd:"" help:"Create an API key; it is printed only once."`
+	List   KeysListCmd   `cmd:"" help:"List the API keys."`
+	Revoke KeysRevokeCmd `cmd:"" help:"Revoke an API key."`
 }
 
 // KeysFlags selects the keys of a server, or those of a data folder that no server
 // uses.
 type KeysFlags struct {
 	ServerFlags
-	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead, while no server holds it; made if absent."`
-	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: the node whose folder it is (${default})."`
+	Data string `type:"path" placeholder:"DIR" help:"Use this data folder instead; created if absent, and no server may be using it."`
+	Node string `env:"TROUPE_NODE" default:"n1" help:"With --data: name of the folder's node (${default})."`
 }
 
 // key is an API key as the server returns it.
@@ -58,17 +58,17 @@ type key struct {
 // KeysCreateCmd creates an API key.
 type KeysCreateCmd struct {
 	KeysFlags
-	Name    string        `help:"What it is for, so that you know it in the list."`
-	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"What it allows: call (send messages; signal, cancel), read (runs, events, figures), agents (create, register, delete), admin (all, and keys). Repeatable (${default})."`
-	Expires time.Duration `help:"How long it is good for, like 720h; for good if absent."`
+	Name    string        `help:"Purpose of the key, shown in the list."`
+	Scope   []string      `enum:"call,read,agents,admin" default:"call,read" help:"Permission: call (send messages; signal, cancel), read (runs, events, metrics), agents (create, register, delete), admin (all of these, and keys). Repeatable (${default})."`
+	Expires time.Duration `help:"Validity, for example 720h; unlimited if absent."`
 	JSON    bool          `help:"Print JSON."`
 }
 
 // Help returns the text shown below the flags.
 func (KeysCreateCmd) Help() string {
-	return `The key alone goes to standard output. What is kept of it is a digest: when it is lost, make another.
-Clients send it as the header Authorization: Bearer KEY; troupe itself takes it from TROUPE_KEY.
-The first key of a folder is made with --data, before the server is started on an address of its own.
+	return `Prints only the key to standard output. The store holds a digest of it: a lost key cannot be recovered.
+Clients send the header Authorization: Bearer KEY; troupe itself reads the key from TROUPE_KEY.
+Create the first key of a folder with --data, before the server listens on an address off loopback.
 
 Examples:
   troupe keys create --data /var/lib/troupe --name operator --scope admin
@@ -79,7 +79,7 @@ Examples:
 // Run executes the command.
 func (c *KeysCreateCmd) Run(s streams) error {
 	if c.Expires < 0 {
-		return errors.New("--expires: want a time from now on, like 720h")
+		return errors.New("--expires: want a positive duration, for example 720h")
 	}
 	expires := actor.Time(0)
 	if c.Expires > 0 {
@@ -96,7 +96,7 @@ func (c *KeysCreateCmd) Run(s streams) error {
 		if c.JSON {
 			return writeJSON(s.out, made)
 		}
-		fmt.Fprintf(s.err, "key %s for %s; it is shown this once:\n", made.ID, strings.Join(made.Scopes, ", "))
+		fmt.Fprintf(s.err, "key %s for %s; it is shown only once:\n", made.ID, strings.Join(made.Scopes, ", "))
 		_, err = fmt.Fprintln(s.out, made.Text)
 		return err
 	})
@@ -141,12 +141,12 @@ func (c *KeysListCmd) Run(s streams) error {
 // KeysRevokeCmd revokes an API key.
 type KeysRevokeCmd struct {
 	KeysFlags
-	ID string `arg:"" help:"The key's id, as the list shows it."`
+	ID string `arg:"" help:"Key ID, as shown by keys list."`
 }
 
 // Help returns the text shown below the flags.
 func (KeysRevokeCmd) Help() string {
-	return `The next request with it is refused, and streams that came with it end within a second.
+	return `Refuses all further requests with the key, and ends its streams within a second.
 
 Examples:
   troupe keys revoke 3f9c2a7b1d0e4c58`
@@ -254,7 +254,7 @@ func openKeys(dir, name string) (dataDirKeys, error) {
 			return dataDirKeys{}, err
 		}
 		if len(open) > 0 {
-			return dataDirKeys{}, fmt.Errorf("store %s: %s is at work on a run: start the server on loopback with `troupe serve --data %s`, and say this again without --data", dir, open[0], dir)
+			return dataDirKeys{}, fmt.Errorf("store %s: %s has an open run: start the server on loopback with `troupe serve --data %s`, and repeat this command without --data", dir, open[0], dir)
 		}
 	}
 	n, err := openNode(nodeConfig{Data: dir, Name: name, Cells: 1, Limits: dispatcher.DefaultLimits()}, slog.New(slog.DiscardHandler))

@@ -25,11 +25,11 @@ func TestKeyLifecycle(t *testing.T) {
 		t.Helper()
 		code, out, err := runProgram(t, args...)
 		if code != wantCode || !strings.Contains(out, wantOut) || !strings.Contains(err, wantErr) || wantOut == "" && out != "" || wantErr == "" && err != "" {
-			t.Errorf("troupe %s: code %d\nout: %s\nerr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
+			t.Errorf("troupe %s: exit code %d\nstdout: %s\nstderr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
 		}
 		return strings.TrimSpace(out)
 	}
-	admin := check(0, "troupe_", "for admin; it is shown this once", "keys", "create", "--data", dir, "--name", "operator", "--scope", "admin")
+	admin := check(0, "troupe_", "for admin; it is shown only once", "keys", "create", "--data", dir, "--name", "operator", "--scope", "admin")
 	adminID, _ := ingress.KeyID(admin)
 	check(0, adminID+"  admin  ", "", "keys", "list", "--data", dir)
 	check(0, "operator", "", "keys", "list", "--data", dir)
@@ -38,7 +38,7 @@ func TestKeyLifecycle(t *testing.T) {
 	check(0, "", "key "+shortID+" is revoked", "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "there is no key "+shortID, "keys", "revoke", shortID, "--data", dir)
 	check(1, "", "only letters", "keys", "revoke", "a/b")
-	check(1, "", "a time from now on", "keys", "create", "--data", dir, "--expires=-1h")
+	check(1, "", "a positive duration", "keys", "create", "--data", dir, "--expires=-1h")
 	check(1, "", "printable ASCII", "keys", "create", "--data", dir, "--name", "gr\u00fcn")
 	check(2, "", "must be one of", "keys", "create", "--data", dir, "--scope", "root")
 	check(1, "", "that of node n1, not n2", "keys", "list", "--data", dir, "--node", "n2")
@@ -70,7 +70,7 @@ func TestKeyLifecycle(t *testing.T) {
 			for _, header := range []string{"Authorization: Bearer ", "Authorization: Basic ", "Authorization: ", "X-Run-Token: ", "Idempotency-Key: ", "Cookie: key="} {
 				answer := requestWithHeader(t, s.url, r[0], r[1], header+secret)
 				if strings.Contains(answer, secretTail(secret)) {
-					t.Errorf("%s %s with %s: %s", r[0], r[1], header, answer)
+					t.Errorf("%s %s with header %s: the response contains the secret: %s", r[0], r[1], header, answer)
 				}
 			}
 		}
@@ -78,17 +78,17 @@ func TestKeyLifecycle(t *testing.T) {
 	message := "coordinator waits"
 	check(0, "", "waits for the signal go", with("call", "coordinator", message)...)
 	if code := s.stop(syscall.SIGTERM); code != 0 {
-		t.Errorf("told to stop it ended with %d", code)
+		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
-	check(1, "", "coordinator/main is at work on a run: start the server on loopback", "keys", "create", "--data", dir)
+	check(1, "", "coordinator/main has an open run: start the server on loopback", "keys", "create", "--data", dir)
 
 	log, err := os.ReadFile(filepath.Join(filepath.Dir(dir), "server.log"))
 	if err != nil || !strings.Contains(string(log), `"path":"/v1/keys"`) {
-		t.Fatalf("what the server logs is not in its log: %v", err)
+		t.Fatalf("server log: want the request for /v1/keys, got error %v", err)
 	}
 	for _, secret := range []string{admin, standard, reader, created, wrong, token} {
 		if secretTail(secret) == "" || strings.Contains(string(log), secretTail(secret)) {
-			t.Errorf("the log tells %s", secret)
+			t.Errorf("the server log contains %s", secret)
 		}
 	}
 	found := 0
@@ -100,14 +100,14 @@ func TestKeyLifecycle(t *testing.T) {
 		for _, secret := range []string{admin, standard, reader, created} {
 			raw, _ := hex.DecodeString(secretTail(secret))
 			if strings.Contains(string(b), secretTail(secret)) || strings.Contains(string(b), string(raw)) {
-				t.Errorf("%s holds %s", path, secret)
+				t.Errorf("%s contains %s", path, secret)
 			}
 		}
 		found += strings.Count(string(b), adminID)
 		return err
 	})
 	if err != nil || found == 0 {
-		t.Errorf("what is looked for would not be found: %v", err)
+		t.Errorf("data folder: want the ID of the admin key in a file, found none, error %v", err)
 	}
 }
 

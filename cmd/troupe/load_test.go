@@ -25,7 +25,7 @@ func TestLoadEveryPlace(t *testing.T) {
 				var out, stderr string
 				for _, duration := range []string{"150ms", "2s", "20s"} { // the machine may be busy
 					code, out, stderr = runLoad("--place", place, "--durability", durability, "--agent", agent, "--callers", "2", "--for", duration, "--json")
-					if code == 0 || !strings.Contains(stderr, "nothing was done") {
+					if code == 0 || !strings.Contains(stderr, "no call completed") {
 						break
 					}
 				}
@@ -35,10 +35,10 @@ func TestLoadEveryPlace(t *testing.T) {
 					Refusals []any
 				}
 				if err := json.Unmarshal([]byte(out), &r, json.MatchCaseInsensitiveNames(true)); err != nil || code != 0 {
-					t.Fatalf("%s %s %s: code %d, %v\n%s%s", place, durability, agent, code, err, out, stderr)
+					t.Fatalf("%s %s %s: exit code %d, error %v\n%s%s", place, durability, agent, code, err, out, stderr)
 				}
 				if r.Done == 0 || len(r.Refusals) > 0 {
-					t.Errorf("%s: %d done, %v refused", r.Name, r.Done, r.Refusals)
+					t.Errorf("%s: %d completed, refusals %v", r.Name, r.Done, r.Refusals)
 				}
 			}
 		}
@@ -48,11 +48,11 @@ func TestLoadEveryPlace(t *testing.T) {
 func TestLoadReportsRefusals(t *testing.T) {
 	code, out, stderr := runLoad("--place", "gateway", "--durability", "none", "--agent", "slow", "--sessions", "1", "--timeout", "1500ms", "--rate", "2000", "--callers", "400", "--for", "900ms")
 	// The only admitted call is unfinished when the loop ends, which is an error.
-	if code != exitFailed || !strings.Contains(stderr, "nothing was done") {
-		t.Errorf("code %d: %s", code, stderr)
+	if code != exitFailed || !strings.Contains(stderr, "no call completed") {
+		t.Errorf("exit code %d, stderr %s", code, stderr)
 	}
 	if !strings.Contains(out, "agent_busy (callee)") {
-		t.Errorf("no word of whose limit it was:\n%s", out)
+		t.Errorf("want the scope of the refusals, got\n%s", out)
 	}
 }
 
@@ -61,8 +61,8 @@ func TestLoadRejectsInvalidFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--agent", "nobody", "--callers", "1"}, "our own node has"},
-		{[]string{"--url", "http://127.0.0.1:1"}, "say --callers or --rate"},
+		{[]string{"--agent", "nobody", "--callers", "1"}, "the temporary node has"},
+		{[]string{"--url", "http://127.0.0.1:1"}, "requires --callers or --rate"},
 		{[]string{"--url", "http://127.0.0.1:1", "--agent", "x", "--callers", "1"}, "refused"},
 		{[]string{"--callers=-1"}, "more than 0"},
 		{[]string{"--callers", "1", "--for", "1ms"}, "--for"},
@@ -71,7 +71,7 @@ func TestLoadRejectsInvalidFlags(t *testing.T) {
 		{[]string{"--callers", "100000", "--for", "100ms", "--place", "dispatcher"}, "want 1 to 16384"},
 	} {
 		if code, _, stderr := runLoad(c.args...); code == 0 || !strings.Contains(stderr, c.want) {
-			t.Errorf("%v: code %d, %s; want %q", c.args, code, stderr, c.want)
+			t.Errorf("%v: exit code %d, stderr %s; want %q", c.args, code, stderr, c.want)
 		}
 	}
 }

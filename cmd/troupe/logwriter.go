@@ -60,7 +60,7 @@ func (w *logWriter) run() {
 		w.dropped = 0
 		w.mu.Unlock()
 		if dropped > 0 {
-			b = fmt.Appendf(b, `{"level":"WARN","msg":"lines of the log were dropped: its reader is too slow","lines":%d}`+"\n", dropped)
+			b = fmt.Appendf(b, `{"level":"WARN","msg":"log lines dropped: the output is too slow","lines":%d}`+"\n", dropped)
 		}
 		w.out.Write(b) //nolint:errcheck // no place to report it
 	}

@@ -19,23 +19,23 @@ import (
 // CLI defines all commands and their flags. An environment variable TROUPE_… can
 // replace a flag.
 type CLI struct {
-	Serve  ServeCmd  `cmd:"" help:"Run the agents of a data folder and answer HTTP."`
+	Serve  ServeCmd  `cmd:"" help:"Run a node and serve its agents over HTTP."`
 	Call   CallCmd   `cmd:"" help:"Send a message to an agent and print its answer."`
-	Agents AgentsCmd `cmd:"" help:"Look at the agents there are."`
-	Check  CheckCmd  `cmd:"" help:"Look for mistakes in files of agents."`
-	Runs   RunsCmd   `cmd:"" help:"Look at runs, and signal those that wait."`
-	Keys   KeysCmd   `cmd:"" help:"Make, list and revoke API keys."`
-	Sim    SimCmd    `cmd:"" help:"Run seeded worlds."`
-	Replay ReplayCmd `cmd:"" help:"Run a failed seed again from its folder."`
-	Load   LoadCmd   `cmd:"" help:"Put a node under load, and say how it bears it."`
+	Agents AgentsCmd `cmd:"" help:"List and show agents."`
+	Check  CheckCmd  `cmd:"" help:"Check agent files for errors."`
+	Runs   RunsCmd   `cmd:"" help:"List, show, signal and cancel runs."`
+	Keys   KeysCmd   `cmd:"" help:"Create, list and revoke API keys."`
+	Sim    SimCmd    `cmd:"" help:"Run simulations from seeds."`
+	Replay ReplayCmd `cmd:"" help:"Replay a failed seed from its folder."`
+	Load   LoadCmd   `cmd:"" help:"Measure a node under load."`
 
-	Doctor  DoctorCmd  `cmd:"" help:"Look at all of a store, and say what is wrong with it."`
-	Backup  BackupCmd  `cmd:"" help:"Copy a store, while its server serves."`
-	Restore RestoreCmd `cmd:"" help:"Make a data folder of a backup."`
+	Doctor  DoctorCmd  `cmd:"" help:"Verify a store and print the damage found."`
+	Backup  BackupCmd  `cmd:"" help:"Back up the store of a running server."`
+	Restore RestoreCmd `cmd:"" help:"Create a data folder from a backup."`
 
-	Completion CompletionCmd `cmd:"" help:"Print what a shell needs to complete commands."`
+	Completion CompletionCmd `cmd:"" help:"Print a shell completion script."`
 
-	Version kong.VersionFlag `help:"Print the version and end."`
+	Version kong.VersionFlag `help:"Print the version and exit."`
 }
 
 // exitCode is an error that carries the exit code of the process. Its cause has been

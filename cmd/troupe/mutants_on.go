@@ -25,15 +25,15 @@ import (
 
 // mutantsOption adds the command mutants, which only this build has.
 func mutantsOption() kong.Option {
-	return kong.DynamicCommand("mutants", "Remove each guard in turn; the simulator must notice.", "", &MutantsCmd{})
+	return kong.DynamicCommand("mutants", "Disable each guard in turn and check that the simulator detects it.", "", &MutantsCmd{})
 }
 
 // MutantsCmd disables one guard at a time and checks that the simulator detects it.
 type MutantsCmd struct {
-	Seeds  int      `default:"1000" help:"In how many seeds each must be found, and how many the whole program must pass."`
-	Only   []string `help:"Only these mutants. Repeatable."`
-	Shrink bool     `help:"Make the first seed of each as small as it gets, and run that again in another process."`
-	Dir    string   `default:"sim-out/mutants" help:"Where --shrink leaves a folder for each."`
+	Seeds  int      `default:"1000" help:"Maximum number of seeds to detect each mutant, and number of seeds that the unmutated program must pass."`
+	Only   []string `help:"Test only this mutant. Repeatable."`
+	Shrink bool     `help:"Shrink the first failure of each mutant, and replay it in another process."`
+	Dir    string   `default:"sim-out/mutants" help:"Parent folder for the failures saved by --shrink."`
 }
 
 // shrunkStepsMax is the maximum number of steps of a shrunk failure.
@@ -44,8 +44,8 @@ const (
 
 // Help returns the text shown below the flags.
 func (MutantsCmd) Help() string {
-	return `Each guard is one that a line of the runtime asks for; without it the simulator must break the rule the guard is
-for. Ends with code 1 if it does not, or if --shrink leaves more than ` + fmt.Sprint(shrunkStepsMax) + ` steps of a story.
+	return `Each guard is a check in the code that keeps one spec true. With the guard disabled, the simulator must violate
+that spec. Exits with code 1 if it does not, or if a shrunk failure has more than ` + fmt.Sprint(shrunkStepsMax) + ` steps.
 
 Examples:
   troupe-mutants mutants
@@ -93,7 +93,7 @@ func (c *MutantsCmd) Run(s streams) error {
 		}
 		fmt.Fprintf(out, "unmutated: %d seeds ok\n", sum.Seeds)
 	}
-	fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %s\n", "mutant", "spec", "seed", "seconds", "steps", "what it says")
+	fmt.Fprintf(out, "%-32s %-22s %6s %7s %6s  %s\n", "mutant", "spec", "seed", "seconds", "steps", "detail")
 	for _, g := range sim.Guards() {
 		if len(c.Only) > 0 && !slices.Contains(c.Only, g.Mutant) {
 			continue
@@ -158,7 +158,7 @@ func (c *MutantsCmd) shrink(g sim.Guard, found sim.Result) (minSteps int, err er
 		}
 		next = *later
 	}
-	return minSteps, fmt.Errorf("more than %d steps are left", shrunkStepsMax)
+	return minSteps, fmt.Errorf("the shrunk failure has more than %d steps", shrunkStepsMax)
 }
 
 // verifyReplay replays the folder of a mutant in another process. It returns an
@@ -176,7 +176,7 @@ func verifyReplay(dir string, g sim.Guard, shrunk sim.Result) error {
 	case err != nil && !errors.As(err, &exitErr):
 		return err
 	case !bytes.Contains(output, fmt.Appendf(nil, "FAILED %s broken at %v, after %d steps", g.Spec, shrunk.Violation.At, shrunk.Violation.Step)):
-		return fmt.Errorf("another process does not run it again: %s", finalLine(output))
+		return fmt.Errorf("the replay in another process did not fail in the same way: %s", finalLine(output))
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (n *node) callRegistry(ctx context.Context, operation string, body []byte) 
 	case a.Reply.Refusal != nil:
 		return nil, nil, a.Reply.Refusal
 	case len(a.Reply.Parts) != 1:
-		return nil, nil, fmt.Errorf("%s: the registry does not answer in time", operation)
+		return nil, nil, fmt.Errorf("%s: no answer from the registry in time", operation)
 	}
 	return a.Reply.Parts[0].Bytes, a.Reply.Warnings, nil
 }
@@ -129,13 +129,13 @@ func (n *node) putAgentFiles(files *agentFiles, log *slog.Logger) error {
 		cancel()
 		var refusal *actor.Refusal
 		if _, known := n.catalog.spec(file.Spec.ID); known && errors.As(err, &refusal) && refusal.Reason == actor.Busy {
-			log.Warn("agent not taken from its file: it stays what it was", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
+			log.Warn("agent file not applied: the registry is busy, the agent is unchanged", "agent", file.Spec.ID, "file", file.Path, "error", err.Error())
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file.Path, err)
 		}
-		log.Info("agent taken from its file", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
+		log.Info("agent file applied", "agent", file.Spec.ID, "file", file.Path, "warnings", warnings)
 	}
 	return nil
 }

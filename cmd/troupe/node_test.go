@@ -71,12 +71,12 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		select {
 		case <-changes:
 		case <-ctx.Done():
-			t.Fatalf("it is not written down: %v", registered())
+			t.Fatalf("registry items: want agent/helper, got %v", registered())
 		}
 	}
 	stop()
 	if len(detached.catalog.Definitions) != 0 {
-		t.Fatal("somebody has heard of it")
+		t.Fatal("want no definitions before attach")
 	}
 	if err := e.Close(ctx); err != nil {
 		t.Fatal(err)
@@ -98,11 +98,11 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		}
 	}()
 	if _, ok := n.catalog.spec("helper"); !ok {
-		t.Error("the directory does not know it")
+		t.Error("agent helper is missing from the catalog")
 	}
 	a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute})
 	if err != nil || actor.TextOf(a.Reply.Parts) != "You said: hello" {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("call of helper: got %+v, %v", a, err)
 	}
 	// The registry processes one message at a time, so an answer proves that the open
 	// turn has completed.
@@ -110,7 +110,7 @@ func TestUnannouncedAgentSurvivesCrash(t *testing.T) {
 		t.Error(err)
 	}
 	if a, err := n.engine.Ask(ctx, actor.Call{ID: n.engine.NewCallID(), To: actor.NewID("helper", ""), Parts: actor.Text("hello"), Left: time.Minute}); err != nil || a.Reply.Refusal == nil || a.Reply.Refusal.Reason != actor.NotFound {
-		t.Errorf("a deleted agent: %+v, %v", a, err)
+		t.Errorf("call of a deleted agent: want NotFound, got %+v, %v", a, err)
 	}
 }
 
@@ -146,10 +146,10 @@ func TestAgentFileChangedTooOftenIsSkipped(t *testing.T) {
 		t.Error(err)
 	}
 	if now, _ := n.catalog.spec("helper"); now.Hash() != before.Hash() {
-		t.Error("it is another one")
+		t.Error("agent helper changed; want the definition before")
 	}
 	if _, there := n.catalog.spec("other"); !there {
-		t.Error("the file behind it was not read")
+		t.Error("agent other is missing; want the remaining files applied")
 	}
 }
 
@@ -172,7 +172,7 @@ func TestRetryBusy(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := retryBusy(cancelled, func() error { return actor.RefuseBusy(actor.ScopeNode, registryTimeout, "much to do") }); err == nil {
-		t.Error("it goes on when nobody waits")
+		t.Error("cancelled context: want an error, got none")
 	}
 }
 
@@ -195,13 +195,13 @@ func TestNodeRestartKeepsExternalAgents(t *testing.T) {
 	}
 	text, err := os.ReadFile(config.Trace)
 	if err != nil || !strings.Contains(string(text), `{"name":"helper"}`) || !strings.Contains(string(text), `{"name":"ext"`) {
-		t.Errorf("%v, %s", err, text)
+		t.Errorf("trace: want agents helper and ext, got error %v, text %s", err, text)
 	}
 	if n, err = openNode(config, log); err != nil {
 		t.Fatal(err)
 	}
 	if !n.outbound.Heartbeat("ext") {
-		t.Error("the way out does not know an agent that was there before")
+		t.Error("agent ext is unknown to the egress after a restart")
 	}
 	if err := n.close(t.Context()); err != nil {
 		t.Error(err)

@@ -19,16 +19,16 @@ import (
 // RunsCmd groups the commands that show and control runs.
 type RunsCmd struct {
 	List   RunsListCmd   `cmd:"" help:"List the newest runs."`
-	Show   RunsShowCmd   `cmd:"" help:"Show a run, or with --tree all that it called."`
-	Events RunsEventsCmd `cmd:"" help:"Print what happened in a run."`
-	Signal RunsSignalCmd `cmd:"" help:"Answer a run that waits."`
-	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and all that it waits for."`
+	Show   RunsShowCmd   `cmd:"" help:"Show a run; with --tree, also the runs it called."`
+	Events RunsEventsCmd `cmd:"" help:"Print the events of a run."`
+	Signal RunsSignalCmd `cmd:"" help:"Send a signal to a waiting run."`
+	Cancel RunsCancelCmd `cmd:"" help:"Cancel a run and the runs it waits for."`
 }
 
 // RunsListCmd lists the newest runs.
 type RunsListCmd struct {
 	SourceFlags
-	Limit int  `default:"20" help:"How many at most (${default})."`
+	Limit int  `default:"20" help:"Maximum number of runs (${default})."`
 	JSON  bool `help:"Print JSON."`
 }
 
@@ -61,8 +61,8 @@ func (c *RunsListCmd) Run(s streams) error {
 // RunsShowCmd shows one run.
 type RunsShowCmd struct {
 	SourceFlags
-	ID   string `arg:"" help:"The run."`
-	Tree bool   `help:"With all that it called: depth and time left of each."`
+	ID   string `arg:"" help:"Run ID."`
+	Tree bool   `help:"Include the runs it called, with depth and time left."`
 	JSON bool   `help:"Print JSON."`
 }
 
@@ -98,10 +98,10 @@ func (c *RunsShowCmd) Run(s streams) error {
 // RunsEventsCmd prints the events of a run.
 type RunsEventsCmd struct {
 	SourceFlags
-	ID     string `arg:"" help:"The run."`
-	After  uint64 `help:"Leave out the events up to this one."`
-	Follow bool   `help:"Wait for more until the run has ended; of a server only."`
-	JSON   bool   `help:"Print each event as a line of JSON."`
+	ID     string `arg:"" help:"Run ID."`
+	After  uint64 `help:"Skip the events up to this sequence number."`
+	Follow bool   `help:"Wait for further events until the run ends; requires a server."`
+	JSON   bool   `help:"Print one JSON event per line."`
 }
 
 // Help returns the text shown below the flags.
@@ -118,7 +118,7 @@ func (c *RunsEventsCmd) Run(s streams) error {
 	wait := time.Duration(0)
 	if c.Follow {
 		if c.Data != "" {
-			return errors.New("nothing more happens in a folder that nobody serves: leave --follow out")
+			return errors.New("--follow cannot be used with --data: without a server there are no new events")
 		}
 		wait = followPollTimeout
 	}
@@ -147,13 +147,13 @@ const followPollTimeout = 30 * time.Second
 // RunsCancelCmd cancels a run.
 type RunsCancelCmd struct {
 	ServerFlags
-	ID   string `arg:"" help:"The run."`
-	JSON bool   `help:"Print what the server says."`
+	ID   string `arg:"" help:"Run ID."`
+	JSON bool   `help:"Print the JSON response of the server."`
 }
 
 // Help returns the text shown below the flags.
 func (RunsCancelCmd) Help() string {
-	return "Cancels the run and all that it waits for. What has ended stays as it is.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
+	return "Cancels the run and the runs it waits for. Completed runs stay unchanged.\n\nExamples:\n  troupe runs cancel 0190d5b2-7c3e-7a41-8f10-2b6f0c9d4e55"
 }
 
 // Run executes the command.
@@ -166,17 +166,17 @@ func (c *RunsCancelCmd) Run(s streams) error {
 	if err != nil || c.JSON {
 		return printJSONOrError(s.out, body, err)
 	}
-	fmt.Fprintf(s.err, "run %s is cancelled; to see what came of it:\n  troupe runs show %[1]s --tree\n", id)
+	fmt.Fprintf(s.err, "run %s is cancelled; to see the result:\n  troupe runs show %[1]s --tree\n", id)
 	return nil
 }
 
 // RunsSignalCmd sends a signal to a run that waits for it.
 type RunsSignalCmd struct {
 	ServerFlags
-	ID      string `arg:"" help:"The run that waits."`
-	Name    string `arg:"" help:"The signal it waits for."`
-	Payload string `arg:"" optional:"" help:"What to tell it."`
-	JSON    bool   `help:"Print what the server says."`
+	ID      string `arg:"" help:"ID of the waiting run."`
+	Name    string `arg:"" help:"Name of the signal it waits for."`
+	Payload string `arg:"" optional:"" help:"Text sent with the signal."`
+	JSON    bool   `help:"Print the JSON response of the server."`
 }
 
 // Help returns the text shown below the flags.

@@ -119,7 +119,7 @@ func runProgram(t *testing.T, args ...string) (code int, out, err string) {
 	var o, e bytes.Buffer
 	c.Stdout, c.Stderr = &o, &e
 	if c.Run() != nil && c.ProcessState == nil {
-		t.Fatalf("%v does not start", args)
+		t.Fatalf("%v did not start", args)
 	}
 	return c.ProcessState.ExitCode(), o.String(), e.String()
 }
@@ -132,7 +132,7 @@ func TestCommandsAgainstServer(t *testing.T) {
 		t.Helper()
 		code, out, err := runProgram(t, args...)
 		if code != wantCode || !strings.Contains(out, wantOut) || !strings.Contains(err, wantErr) || wantOut == "" && out != "" || wantErr == "" && err != "" {
-			t.Errorf("troupe %s: code %d\nout: %s\nerr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
+			t.Errorf("troupe %s: exit code %d\nstdout: %s\nstderr: %s\nwant %d, %q, %q", strings.Join(args, " "), code, out, err, wantCode, wantOut, wantErr)
 		}
 		return out
 	}
@@ -163,11 +163,11 @@ func TestCommandsAgainstServer(t *testing.T) {
 	check(0, "Usage: troupe", "")
 
 	if code := s.stop(syscall.SIGTERM); code != 0 {
-		t.Errorf("told to stop it ended with %d", code)
+		t.Errorf("exit code after SIGTERM: want 0, got %d", code)
 	}
 	check(0, "└─ helper/s-1  DONE  depth 1  time left 30s", "", "runs", "show", run, "--tree", "--data", dir)
 	if fromFolder := check(0, `"type":"wait_opened"`, "", "runs", "events", run, "--json", "--after", "1", "--data", dir); fromFolder != fromServer {
-		t.Errorf("the folder says\n%s\nthe server said\n%s", fromFolder, fromServer)
+		t.Errorf("events from the data folder\n%s\nwant those from the server\n%s", fromFolder, fromServer)
 	}
 	check(1, "", "no server answers at "+s.url, with("runs", "list")...)
 	check(1, "", "holds no store", "runs", "list", "--data", t.TempDir())
@@ -198,29 +198,29 @@ func TestDrainAnswersWaitingClients(t *testing.T) {
 	var list struct {
 		Runs []answer `json:"runs"`
 	}
-	waitUntil(t, "the second run is accepted", func() bool {
+	waitUntil(t, "second run admitted", func() bool {
 		_, err := s.request("GET", "/v1/runs", "", "", &list)
 		return err == nil && len(list.Runs) == 2
 	})
 	s.Signal(syscall.SIGTERM)
-	waitUntil(t, "/readyz is red", func() bool {
+	waitUntil(t, "503 from /readyz", func() bool {
 		var a answer
 		status, err := s.request("GET", "/readyz", "", "", &a)
 		return err == nil && status == 503
 	})
 	var a answer
-	waitUntil(t, "new runs are refused", func() bool {
+	waitUntil(t, "503 for new runs", func() bool {
 		status, err := s.request("POST", "/v1/agents/helper/messages", `{"content":"three"}`, "", &a)
 		return err == nil && status == 503
 	})
 	if status, err := s.request("POST", "/v1/runs/"+held.Run+":signal", `{"name":"go"}`, "", &a); status != 200 || err != nil {
-		t.Errorf("a signal while it drains: %d %v", status, err)
+		t.Errorf("signal during drain: status %d, error %v", status, err)
 	}
 	if got := <-queued; got != "202 the run waits for the signal go" {
-		t.Errorf("who waited got %s", got)
+		t.Errorf("answer of the waiting client: got %s", got)
 	}
 	if code := s.wait(); code != 0 {
-		t.Errorf("it ended with %d", code)
+		t.Errorf("exit code: want 0, got %d", code)
 	}
 }
 
@@ -229,7 +229,7 @@ func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !cond(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }
@@ -251,8 +251,8 @@ func TestShutdownCutsOffSlowClient(t *testing.T) {
 	}
 	code := s.stop(syscall.SIGTERM)
 	log, err := os.ReadFile(s.log)
-	if code != 0 || err != nil || strings.Contains(string(log), "does not") || !strings.Contains(string(log), "clients were cut off") {
-		t.Errorf("it ended with %d\n%s, %v", code, log, err)
+	if code != 0 || err != nil || strings.Contains(string(log), "does not") || !strings.Contains(string(log), "clients disconnected") {
+		t.Errorf("exit code %d, log\n%s, error %v", code, log, err)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestSignalDuringStartup(t *testing.T) {
 		t.Fatal(err)
 	}
 	var writer *os.File
-	waitUntil(t, "it reads its configuration", func() (ok bool) {
+	waitUntil(t, "read of the configuration", func() (ok bool) {
 		fd, err := syscall.Open(config, syscall.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {
 			writer = os.NewFile(uintptr(fd), config)
@@ -278,7 +278,7 @@ func TestSignalDuringStartup(t *testing.T) {
 	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	waitUntil(t, "it has ended", func() bool {
+	waitUntil(t, "exit by the signal", func() bool {
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(c.Process.Pid, &status, syscall.WNOHANG, nil)
 		return err == nil && pid == c.Process.Pid && status.Signaled()

@@ -21,34 +21,34 @@ import (
 
 // SimCmd runs simulations from seeds.
 type SimCmd struct {
-	Seed     *uint64       `env:"SEED" help:"The world's seed; a random one is drawn and printed if absent."`
-	Runs     int           `help:"Run so many seeds, from --seed (1) on, and print a table."`
-	Budget   time.Duration `help:"Run as many seeds as fit into this time, and print a table."`
-	Twice    int           `default:"100" help:"Of a hundred seeds run so many twice, and compare the hashes."`
-	Long     bool          `help:"Worlds that last an hour and more, all of it with something going on."`
-	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none but those set by hand."`
-	Fault    []string      `help:"Set a fault by hand: kind:probability, as NetworkDelay:0.5. Repeatable. A kind that does not exist lists those that do."`
-	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"What goes next: drawn by the seed; uniform; by priority, which a few lose on the way; or starvation of one actor."`
-	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: each seed is run on both, with one hash."`
-	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: each seed is run with cells stepped by the world itself, and with them behind a node's mailboxes and supervision, with one hash."`
+	Seed     *uint64       `env:"SEED" help:"Seed of the simulation; if absent, drawn at random and printed."`
+	Runs     int           `help:"Number of seeds to run, starting at --seed (1); prints a table."`
+	Budget   time.Duration `help:"Run as many seeds as fit into this time; prints a table."`
+	Twice    int           `default:"100" help:"Number of seeds in a hundred to run twice, comparing the hashes."`
+	Long     bool          `help:"Run simulations of an hour or more with continuous activity."`
+	Faults   string        `enum:"drawn,none" default:"drawn" help:"drawn by the seed, or none except those given by --fault."`
+	Fault    []string      `help:"Fault to inject, kind:probability, for example NetworkDelay:0.5. Repeatable. An unknown kind prints the known ones."`
+	Strategy string        `enum:"drawn,uniform,priority,starvation" default:"drawn" help:"Choice of the next event: drawn by the seed; uniform; by priority, with a few demotions; or starvation of one actor."`
+	Store    string        `enum:"memory,pebble" default:"memory" help:"memory, or pebble: run each seed on both and compare the hashes."`
+	Engine   string        `enum:"direct,proto" default:"direct" help:"direct, or proto: run each seed with cells stepped directly and behind real mailboxes and supervision, and compare the hashes."`
 	Events   bool          `help:"Print the canonical log instead of columns."`
-	HTML     string        `type:"path" help:"Write a seed as a picture, too: one page that any browser opens."`
+	HTML     string        `type:"path" help:"Also write the simulation of one seed to this HTML page."`
 	Hashes   string        `type:"path" help:"With --runs: write one line per seed, the seed and its hash, to this file."`
-	Trace    string        `type:"path" help:"Write the history as lines of JSON: to this file, or with --runs into this folder, a file for each seed."`
-	Plain    bool          `help:"Small worlds such as tla/Trace.tla knows: one clock, journaled agents that keep their turn."`
-	Project  string        `placeholder:"DIR" help:"Simulate a team of your own: DIR/agents and DIR/sim.toml; see docs/testing.md."`
-	Seeds    int           `help:"With --project: so many seeds, from --seed (1) on; 20 without."`
+	Trace    string        `type:"path" help:"Write the history as JSON lines to this file; with --runs, to one file per seed in this folder."`
+	Plain    bool          `help:"Run small simulations within the scope of tla/Trace.tla: one clock, journaled agents without interleaved turns."`
+	Project  string        `placeholder:"DIR" help:"Simulate your own agents: DIR/agents and DIR/sim.toml; see docs/testing.md."`
+	Seeds    int           `help:"With --project: number of seeds, starting at --seed (1); 20 if absent."`
 	Hash     bool          `help:"Read a canonical log from standard input and print its hash."`
-	Dir      string        `default:"sim-out" help:"Where a failed seed leaves its folder."`
+	Dir      string        `default:"sim-out" help:"Parent folder for the folders of failed seeds."`
 
 	odds []sim.Odds
 }
 
 // Help returns the text shown below the flags.
 func (SimCmd) Help() string {
-	return `The same seed is the same world, event by event. One that breaks a rule is shrunk, and leaves a folder that
-troupe replay runs again; of many seeds the first three that do. Ends with code 1 if a rule was broken, or if a
-thousand seeds and more never came by something that they should.
+	return `The same seed gives the same simulation, event by event. A seed that violates a spec is shrunk and saved in a
+folder for troupe replay; of many seeds, the first three. Exits with code 1 after a violation, or if a thousand
+seeds or more miss a coverage point.
 
 Examples:
   troupe sim --seed 7
@@ -64,19 +64,19 @@ func (c *SimCmd) Validate() error {
 	case c.Runs < 0 || c.Budget < 0:
 		return errors.New("--runs and --budget: want more than 0")
 	case c.Twice < 0 || c.Twice > 100:
-		return fmt.Errorf("--twice %d: want 0 to 100 of a hundred seeds", c.Twice)
+		return fmt.Errorf("--twice %d: want 0 to 100", c.Twice)
 	case c.Long && c.Plain:
-		return errors.New("--long and --plain: a plain world is short, want one of both")
+		return errors.New("--long and --plain exclude each other: want one of them")
 	case c.Seeds < 0:
 		return errors.New("--seeds: want more than 0")
 	case c.Seeds > 0 && c.Project == "":
-		return errors.New("--seeds goes with --project; without, it is --runs")
+		return errors.New("--seeds requires --project; without it, use --runs")
 	case c.Project != "" && (c.Plain || c.Long || c.Budget > 0 || c.Trace != "" || c.Events || c.HTML != "" || c.Store != "memory" || c.Engine != "direct"):
-		return errors.New("--project goes with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir alone")
+		return errors.New("--project can be combined only with --seed, --seeds, --runs, --faults, --fault, --strategy and --dir")
 	case c.Hashes != "" && c.Runs == 0:
 		return errors.New("--hashes requires --runs")
 	case (c.Runs > 0 || c.Budget > 0) && (c.Events || c.HTML != ""):
-		return errors.New("--events and --html show one seed: want --seed N, without --runs and --budget")
+		return errors.New("--events and --html require a single seed: want --seed N, without --runs and --budget")
 	}
 	for _, text := range c.Fault {
 		odds, err := sim.ParseOdds(text)
@@ -84,7 +84,7 @@ func (c *SimCmd) Validate() error {
 			return err
 		}
 		if c.Project != "" && !odds.Fault.AppliesToTeams() {
-			return fmt.Errorf("--fault %s: speaks the language of the simulator's own agents; a team does not know it, want another", text)
+			return fmt.Errorf("--fault %s: applies only to the simulator's own agents, want another", text)
 		}
 		c.odds = append(c.odds, odds)
 	}

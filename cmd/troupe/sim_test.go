@@ -19,7 +19,7 @@ func runSim(t *testing.T, args ...string) (out, stderr string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	if code := run(append([]string{"sim", "--dir", t.TempDir()}, args...), streams{&o, &e}); code != 0 {
-		t.Fatalf("troupe sim %v ends with %d:\n%s%s", args, code, o.String(), e.String())
+		t.Fatalf("troupe sim %v: exit code %d:\n%s%s", args, code, o.String(), e.String())
 	}
 	return o.String(), e.String()
 }
@@ -30,7 +30,7 @@ func parseHash(t *testing.T, text string) string {
 	t.Helper()
 	m := lastLine.FindStringSubmatch(text)
 	if m == nil {
-		t.Fatalf("the last line is %q", text[max(0, len(text)-200):])
+		t.Fatalf("last line: want an ok line with a hash, got %q", text[max(0, len(text)-200):])
 	}
 	return m[1]
 }
@@ -39,16 +39,16 @@ func TestSimSeedDeterminesHash(t *testing.T) {
 	columns, _ := runSim(t, "--seed", "7")
 	hash := parseHash(t, columns)
 	if events, stderr := runSim(t, "--seed", "7", "--events"); parseHash(t, stderr) != hash {
-		t.Errorf("seed 7 in columns has the hash %s, as events %s", hash, stderr)
+		t.Errorf("seed 7: hash %s in columns, %s as events", hash, stderr)
 	} else if again, err := sim.HashLog(strings.NewReader(events)); err != nil || again != hash {
-		t.Errorf("the events hash to %s (%v), the last line says %s", again, err, hash)
+		t.Errorf("hash of the events: %s (%v), want %s as in the last line", again, err, hash)
 	}
 	if other, _ := runSim(t, "--seed", "8"); parseHash(t, other) == hash {
-		t.Error("seeds 7 and 8 have one hash")
+		t.Error("seeds 7 and 8 have the same hash")
 	}
 	t.Setenv("SEED", "7")
 	if env, _ := runSim(t); parseHash(t, env) != hash {
-		t.Error("SEED=7 in the environment is another world")
+		t.Error("SEED=7 in the environment: want the hash of --seed 7")
 	}
 }
 
@@ -59,10 +59,10 @@ func TestSimPrintsRandomSeed(t *testing.T) {
 	first, _, _ := strings.Cut(out, "\n")
 	seed, ok := strings.CutPrefix(first, "seed ")
 	if !ok || !strings.Contains(out, "\n"+first+" ok ") {
-		t.Fatalf("the first line is %q, the last %q", first, out[max(0, len(out)-200):])
+		t.Fatalf("first line %q, last %q; want the same seed", first, out[max(0, len(out)-200):])
 	}
 	if again, _ := runSim(t, "--seed", seed); parseHash(t, again) != parseHash(t, out) {
-		t.Errorf("seed %s, drawn and given, has two hashes", seed)
+		t.Errorf("seed %s has different hashes when drawn and when given", seed)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestSimWritesHashesBySeed(t *testing.T) {
 	}
 	var out, stderr bytes.Buffer
 	if code := run([]string{"sim", "--hashes", path}, streams{&out, &stderr}); code == 0 || !strings.Contains(stderr.String(), "--hashes requires --runs") {
-		t.Errorf("--hashes without --runs: exit code %d, %s", code, stderr.String())
+		t.Errorf("--hashes without --runs: exit code %d, stderr %s", code, stderr.String())
 	}
 }
 
@@ -106,7 +106,7 @@ func TestSimFaultFlag(t *testing.T) {
 	}
 	var o, e bytes.Buffer
 	if code := run([]string{"sim", "--fault", "NetworkDelay"}, streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "kind:probability") {
-		t.Errorf("a fault without probability: code %d, %s", code, e.String())
+		t.Errorf("fault without probability: exit code %d, stderr %s", code, e.String())
 	}
 }
 
@@ -118,11 +118,11 @@ func TestSimEnginesAgree(t *testing.T) {
 		t.Error(out)
 	}
 	if m := regexp.MustCompile(`point +cell restarted +(\d+)`).FindStringSubmatch(out); m == nil || m[1] == "0" {
-		t.Errorf("no cell fell:\n%s", out)
+		t.Errorf("want at least one restarted cell, got\n%s", out)
 	}
 	one, _ := runSim(t, "--seed", "7", "--engine", "proto")
 	if direct, _ := runSim(t, "--seed", "7"); parseHash(t, one) != parseHash(t, direct) {
-		t.Error("seed 7 has two hashes")
+		t.Error("seed 7 has different hashes with the two engines")
 	}
 }
 
@@ -131,18 +131,18 @@ func TestSimBudget(t *testing.T) {
 	out, _ := runSim(t, "--budget", "300ms", "--twice", "0", "--seed", "1")
 	m := regexp.MustCompile(`(\d+) steps of (\d+) seeds, 0 of them twice, in ([0-9.]+) s: .* simulated each second`).FindStringSubmatch(out)
 	if m == nil || m[1] == "0" || m[2] == "0" {
-		t.Fatalf("no seed, or nothing of how fast they were:\n%s", out)
+		t.Fatalf("want a summary with seeds and rates, got\n%s", out)
 	}
 	if !regexp.MustCompile(`\d+ steps/s on each of \d+ cores, all specs on; the floor of 300000 is (met|missed)`).MatchString(out) {
 		t.Error(out)
 	}
 	if once, _ := runSim(t, "--runs", "2", "--seed", "100", "--twice", "1"); !strings.Contains(once, " of 2 seeds, 1 of them twice") {
-		t.Errorf("of seeds 100 and 101 one in a hundred is run twice:\n%s", once)
+		t.Errorf("seeds 100 and 101: want one of them run twice, got\n%s", once)
 	}
 	for _, args := range [][]string{{"--budget=-1s"}, {"--runs=-1"}, {"--runs", "1", "--twice", "101"}, {"--long", "--plain"}, {"--runs", "2", "--events"}, {"--budget", "1s", "--html", "x.html"}} {
 		var o, e bytes.Buffer
 		if code := run(append([]string{"sim"}, args...), streams{&o, &e}); code != exitUsage || !strings.Contains(e.String(), "want") {
-			t.Errorf("troupe sim %v: code %d, %s", args, code, e.String())
+			t.Errorf("troupe sim %v: exit code %d, stderr %s", args, code, e.String())
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestRerunCommand(t *testing.T) {
 	} {
 		c.Store, c.Engine, c.Faults, c.Strategy = cmp.Or(c.Store, "memory"), cmp.Or(c.Engine, "direct"), cmp.Or(c.Faults, "drawn"), cmp.Or(c.Strategy, "drawn")
 		if got := c.rerunCommand(7); got != want {
-			t.Errorf("%s, want %s", got, want)
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }
@@ -169,11 +169,11 @@ func TestNondeterminismPrintsRerunCommand(t *testing.T) {
 	err := c.reportFailure(&out, &stderr, o, sim.RunTwice(o, sim.Options{Seed: 3, Faultless: true}))
 	dir := filepath.Join(c.Dir, "seed-2")
 	if err == nil || !strings.Contains(out.String(), "FAILED "+sim.Deterministic) || !strings.HasSuffix(out.String(), dir+" has the first log; troupe sim --seed 2 --store pebble runs both again\n") {
-		t.Errorf("%v: %s", err, out.String())
+		t.Errorf("error %v, output %s", err, out.String())
 	}
 	out.Reset()
 	if code := run([]string{"replay", dir}, streams{&out, &stderr}); code != exitFailed || !strings.Contains(stderr.String(), "two runs of this seed differed") {
-		t.Errorf("its replay ends with %d: %s%s", code, out.String(), stderr.String())
+		t.Errorf("replay: exit code %d: %s%s", code, out.String(), stderr.String())
 	}
 }
 
@@ -184,7 +184,7 @@ func TestSeedProgressLine(t *testing.T) {
 	}
 	want := "10 of 100 seeds, 0 failed, 5.0 seeds/s, 7500 steps/s, 7m30s simulated each second"
 	if line := s.line(2 * time.Second); line != want {
-		t.Errorf("%s\nwant %s", line, want)
+		t.Errorf("got %s\nwant %s", line, want)
 	}
 	s.runs, s.budget = 0, 10*time.Minute
 	if line := s.line(2 * time.Second); !strings.HasPrefix(line, "10 in 2s of 10m0s seeds") {
@@ -198,13 +198,13 @@ func TestSeedProgressWithoutTerminal(t *testing.T) {
 	s := newSeedProgress(&out, 100, 0)
 	for after := range 250 {
 		if !s.update(s.start.Add(time.Duration(after) * time.Second)) {
-			t.Fatal("there is no budget, and it ends")
+			t.Fatal("stopped without a budget")
 		}
 	}
 	s.clear()
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 4 || strings.ContainsAny(out.String(), "\r\033") || !strings.HasPrefix(lines[3], "0 of 100 seeds, 0 failed") {
-		t.Errorf("%q", lines)
+		t.Errorf("want 4 lines, got %q", lines)
 	}
 }
 

@@ -37,7 +37,7 @@ func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 	for _, spec := range team.Specs {
 		for _, name := range spec.MissingTools(tools.NewRegistry()) {
 			if !slices.ContainsFunc(team.Tools, func(t simulation.Tool) bool { return t.Name == name }) {
-				fmt.Fprintf(stderr, "%s: warning: no [[tool]] in %s stands in for %s; the agent will do without it\n", spec.ID, simulation.RulesFile, name)
+				fmt.Fprintf(stderr, "%s: warning: no [[tool]] in %s replaces %s; the agent runs without it\n", spec.ID, simulation.RulesFile, name)
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func (c *SimCmd) runProject(out *bufio.Writer, stderr io.Writer) error {
 		o.Columns = sim.NewColumns(out, sim.ColumnsWidth)
 	}
 	if isTerminal(stderr) {
-		o.Progress = func(done int) { fmt.Fprintf(stderr, "\r%d of %d worlds ", done, o.Seeds) }
+		o.Progress = func(done int) { fmt.Fprintf(stderr, "\r%d of %d simulations ", done, o.Seeds) }
 		defer fmt.Fprint(stderr, "\r\033[K")
 	}
 	r, err := simulation.Run(team, o)

@@ -21,34 +21,34 @@ func TestSimProject(t *testing.T) {
 	}
 	code, out, stderr := sim("--project", project, "--seeds", "2", "--faults", "none")
 	if code != exitFailed || !strings.Contains(out, "FAILED in 2 of 2 worlds: at most 0 Cycle refusals") || !strings.Contains(out, "troupe sim --project "+project+" --seed 1 --faults none\n") {
-		t.Errorf("ends with %d:\n%s", code, out)
+		t.Errorf("example project: exit code %d:\n%s", code, out)
 	}
-	if !strings.Contains(stderr, "calls may go round") || strings.Contains(stderr, "orders") {
-		t.Errorf("it doubts\n%s", stderr)
+	if !strings.Contains(stderr, "possible call cycle") || strings.Contains(stderr, "orders") {
+		t.Errorf("want a warning about the call cycle only, got\n%s", stderr)
 	}
 	if code, out, _ = sim("--project", project, "--seed", "1", "--faults", "none"); code != exitFailed || !strings.Contains(out, "refused: Cycle") || !strings.Contains(out, "1 worlds from seed 1 on") {
-		t.Errorf("one seed in columns ends with %d:\n%.2000s", code, out)
+		t.Errorf("one seed in columns: exit code %d:\n%.2000s", code, out)
 	}
 	if code, out, _ = sim("--project", filepath.Join("..", "..", "examples", "team"), "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(out, "ok: no rule of the runtime was broken") {
-		t.Errorf("a folder of agents ends with %d:\n%s", code, out)
+		t.Errorf("folder of agents: exit code %d:\n%s", code, out)
 	}
 	for _, args := range [][]string{{"--seeds", "3"}, {"--seeds", "-1", "--project", project}, {"--project", project, "--events"}, {"--project", project, "--fault", "LoadPoison:1"}, {"--project", filepath.Join(t.TempDir(), "x")}} {
 		if code, out, stderr := sim(args...); code == 0 || stderr == "" {
-			t.Errorf("%v ends with %d: %s%s", args, code, out, stderr)
+			t.Errorf("%v: exit code %d: %s%s", args, code, out, stderr)
 		}
 	}
 	missingTool := t.TempDir()
 	if err := os.WriteFile(filepath.Join(missingTool, "a.toml"), []byte("name = \"a\"\ntools = [\"oders\"]\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := sim("--project", missingTool, "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(stderr, "a: warning: no [[tool]] in sim.toml stands in for oders") {
-		t.Errorf("a tool without a stand-in ends with %d: %s", code, stderr)
+	if code, _, stderr := sim("--project", missingTool, "--seeds", "1", "--faults", "none"); code != 0 || !strings.Contains(stderr, "a: warning: no [[tool]] in sim.toml replaces oders") {
+		t.Errorf("tool without a replacement: exit code %d: %s", code, stderr)
 	}
 	invalid := t.TempDir()
 	if err := os.WriteFile(filepath.Join(invalid, "a.toml"), []byte("nmae = 1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if code, _, stderr := sim("--project", invalid); code != exitFailed || !strings.Contains(stderr, "a.toml:1:1") {
-		t.Errorf("a broken file ends with %d: %s", code, stderr)
+		t.Errorf("invalid agent file: exit code %d: %s", code, stderr)
 	}
 }

@@ -63,7 +63,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 		if r.Violation != nil && len(sum.Failed) <= failuresShown {
 			p.clear()
 			if err := c.reportFailure(out, stderr, options(r.Seed), r); err != nil && !errors.Is(err, exitCode(exitFailed)) {
-				fmt.Fprintf(stderr, "the folder of seed %d: %v\n", r.Seed, err)
+				fmt.Fprintf(stderr, "saving the failure of seed %d: %v\n", r.Seed, err)
 			}
 			out.Flush()
 		}
@@ -76,7 +76,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 		}
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintf(stderr, "interrupted; what %d seeds came to:\n", sum.Seeds)
+		fmt.Fprintf(stderr, "interrupted; results of %d seeds:\n", sum.Seeds)
 	}
 	missing := sum.Print(out)
 	if c.Faults == "none" || c.Strategy != "drawn" || c.Plain || sum.Seeds < coverageRuns {

@@ -23,15 +23,15 @@ import (
 
 // ServerFlags selects the server that a command calls.
 type ServerFlags struct {
-	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"The server to ask (${default})."`
-	Key    string `env:"TROUPE_KEY" help:"The API key to show it; better given in the environment, where nobody sees it."`
+	Server string `env:"TROUPE_SERVER" default:"http://127.0.0.1:8283" help:"Server URL (${default})."`
+	Key    string `env:"TROUPE_KEY" help:"API key. Prefer the environment: other users can see arguments."`
 }
 
 // SourceFlags selects a server, or a data folder that no server uses.
 type SourceFlags struct {
 	ServerFlags
-	Data    string `type:"existingdir" help:"Read this data folder instead, while no server holds it."`
-	Damaged bool   `help:"With --data: read what is left of a folder that troupe doctor finds damaged."`
+	Data    string `type:"existingdir" help:"Read this data folder instead; no server may be using it."`
+	Damaged bool   `help:"With --data: read the intact part of a damaged folder."`
 }
 
 // source returns the runs of a server or a data folder as JSON.
@@ -45,7 +45,7 @@ type source interface {
 func (s SourceFlags) open() (source, error) {
 	if s.Data == "" {
 		if s.Damaged {
-			return nil, errors.New("--damaged is of a folder: name it with --data")
+			return nil, errors.New("--damaged requires --data")
 		}
 		return s.ServerFlags.client(), nil
 	}
@@ -143,7 +143,7 @@ func (c client) connectionError(err error) error {
 		err = of.Err
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, name another with --server, or read a folder that nobody serves with --data", c.server)
+		return fmt.Errorf("no server answers at %s: start one with `troupe serve`, choose another with --server, or read a data folder with --data", c.server)
 	}
 	return fmt.Errorf("server %s: %w", c.server, err)
 }

@@ -23,7 +23,7 @@ import (
 const reconnectsMax = 20
 
 // errStopFollowing is returned by a callback to end a stream early without an error.
-var errStopFollowing = errors.New("enough")
+var errStopFollowing = errors.New("stop following")
 
 // follow sends a request that is answered with a stream of a run's events, and calls
 // fn for each. It returns after the last event of the run. A broken stream is
@@ -49,7 +49,7 @@ func (c client) follow(ctx context.Context, method, path string, body []byte, fn
 			}
 			return err
 		case quiet >= reconnectsMax:
-			return fmt.Errorf("the stream of run %s broke off %d times (%w); to see how the run ends:\n  troupe runs events %[1]s --follow --after %d", run, quiet, err, seen)
+			return fmt.Errorf("the stream of run %s broke %d times (%w); to follow the run:\n  troupe runs events %[1]s --follow --after %d", run, quiet, err, seen)
 		}
 		method, path, body = http.MethodGet, "/v1/runs/"+run.String()+"/events", nil
 		select {
@@ -139,13 +139,13 @@ func (t *answerPrinter) render(e *runs.Event) (text, note string) {
 		text = t.endLine()
 	case runs.Attempt:
 		if !current {
-			text, note = t.endLine(), "what was said just now does not count: it is said again"
+			text, note = t.endLine(), "the text above is invalid; the corrected text follows"
 		}
 	case runs.AgentStateChanged:
-		note = e.Name + " is at " + e.Text
+		note = e.Name + " changed to " + e.Text
 	case runs.WaitOpened:
 		text = t.endLine()
-		note = fmt.Sprintf("run %s waits for the signal %s; to go on, say:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
+		note = fmt.Sprintf("run %s waits for the signal %s; to continue:\n  troupe runs signal %[1]s %s", e.Run, e.Name, e.Name)
 	case runs.RunPaused:
 		text = t.endLine()
 		note = fmt.Sprintf("run %s is paused (%s); to see why:\n  troupe runs show %[1]s --tree", e.Run, e.Name)

@@ -42,16 +42,16 @@ func TestAnswerPrinter(t *testing.T) {
 		events       []runs.Event
 		text, beside string
 	}{
-		{"whole", numberEvents(llmCallStarted(1), streamDelta(1, "He"), streamDelta(1, "llo"), runDone("Hello")), "Hello\n", ""},
-		{"nothing came before the end", numberEvents(runDone("Hello", "half of it")), "Hello\n", "warning: half of it"},
-		{"an answer after tools", numberEvents(llmCallStarted(1), streamDelta(1, "I ask."), llmCallStarted(3), streamDelta(3, "Done."), runDone("Done.")), "I ask.\nDone.\n", ""},
-		{"a try that came to nothing", numberEvents(llmCallStarted(1), streamDelta(1, "He"), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1, Discards: 1}, streamDelta(1, "Hello"), runDone("Hello")),
-			"He\nHello\n", "what was said just now does not count: it is said again"},
-		{"a try of which nothing was shown", numberEvents(llmCallStarted(1), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1}, streamDelta(1, "Hello"), runDone("Hello")), "Hello\n", ""},
-		{"the end knows more", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Hello")), "Hello\n", ""},
-		{"the end knows better", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Good day")), "Hel\nGood day\n", ""},
-		{"refused", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
-		{"waits", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to go on, say:"},
+		{"complete stream", numberEvents(llmCallStarted(1), streamDelta(1, "He"), streamDelta(1, "llo"), runDone("Hello")), "Hello\n", ""},
+		{"no delta before the end", numberEvents(runDone("Hello", "half of it")), "Hello\n", "warning: half of it"},
+		{"answer after tools", numberEvents(llmCallStarted(1), streamDelta(1, "I ask."), llmCallStarted(3), streamDelta(3, "Done."), runDone("Done.")), "I ask.\nDone.\n", ""},
+		{"discarded attempt", numberEvents(llmCallStarted(1), streamDelta(1, "He"), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1, Discards: 1}, streamDelta(1, "Hello"), runDone("Hello")),
+			"He\nHello\n", "the text above is invalid; the corrected text follows"},
+		{"discarded attempt without output", numberEvents(llmCallStarted(1), runs.Event{Type: runs.Attempt, Attempt: 2, Step: 1}, streamDelta(1, "Hello"), runDone("Hello")), "Hello\n", ""},
+		{"final text is longer", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Hello")), "Hello\n", ""},
+		{"final text differs", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runDone("Good day")), "Hel\nGood day\n", ""},
+		{"refused run", numberEvents(llmCallStarted(1), streamDelta(1, "Hel"), runs.Event{Type: runs.RunFailed, Refusal: actor.Refuse(actor.Busy, "full")}), "Hel\n", ""},
+		{"waiting run", numberEvents(streamDelta(1, "Hm"), runs.Event{Type: runs.WaitOpened, Name: "go", Step: 2, Until: 9}), "Hm\n", "waits for the signal go; to continue:"},
 	} {
 		var teller answerPrinter
 		var text, beside strings.Builder
@@ -61,7 +61,7 @@ func TestAnswerPrinter(t *testing.T) {
 			beside.WriteString(b)
 		}
 		if text.String() != c.text || !strings.Contains(beside.String(), c.beside) || c.beside == "" && beside.Len() > 0 {
-			t.Errorf("%s: told %q, beside %q; want %q, %q", c.name, text.String(), beside.String(), c.text, c.beside)
+			t.Errorf("%s: text %q, note %q; want %q, %q", c.name, text.String(), beside.String(), c.text, c.beside)
 		}
 	}
 }
@@ -90,14 +90,14 @@ func TestStreamResumesAfterDisconnect(t *testing.T) {
 		var out, stderr bytes.Buffer
 		code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL, "--key", "k"}, streams{&out, &stderr})
 		if code != 0 || out.String() != "Hello\n" || stderr.Len() > 0 {
-			t.Errorf("after %d: code %d, out %q, talk %q", after, code, out.String(), stderr.String())
+			t.Errorf("break after %d events: exit code %d, stdout %q, stderr %q", after, code, out.String(), stderr.String())
 		}
 		want := []string{"POST /v1/agents/helper/messages Bearer k"}
 		for n := after; n < len(events); n += after {
 			want = append(want, fmt.Sprintf("GET /v1/runs/%s/events %dBearer k", events[0].Run, n))
 		}
 		if strings.Join(heads, "\n") != strings.Join(want, "\n") {
-			t.Errorf("after %d: asked\n%s\nwant\n%s", after, strings.Join(heads, "\n"), strings.Join(want, "\n"))
+			t.Errorf("break after %d events: requests\n%s\nwant\n%s", after, strings.Join(heads, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestStreamGivesUpWithoutProgress(t *testing.T) {
 	var out, stderr bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
 	if code != exitFailed || !strings.Contains(stderr.String(), "--follow --after 2") || len(heads) < reconnectsMax {
-		t.Errorf("code %d, talk %q after %d requests", code, stderr.String(), len(heads))
+		t.Errorf("exit code %d, stderr %q after %d requests", code, stderr.String(), len(heads))
 	}
 }
 
@@ -118,12 +118,12 @@ func TestStreamOfFailedRun(t *testing.T) {
 	var out, stderr bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
 	if code != exitFailed || !strings.Contains(stderr.String(), "budget_exceeded: spent (see: troupe runs show ") {
-		t.Errorf("code %d, talk %q", code, stderr.String())
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
 	}
 	out.Reset()
 	run([]string{"call", "helper", "hi", "--stream", "--json", "--server", s.URL}, streams{&out, &stderr})
 	if lines := strings.Count(out.String(), "\n"); lines != 2 {
-		t.Errorf("%d lines of JSON: %s", lines, out.String())
+		t.Errorf("want 2 lines of JSON, got %d: %s", lines, out.String())
 	}
 }
 
@@ -137,6 +137,6 @@ func TestStreamProblemResponse(t *testing.T) {
 	var out, stderr bytes.Buffer
 	code := run([]string{"call", "helper", "hi", "--stream", "--server", s.URL}, streams{&out, &stderr})
 	if code != exitFailed || !strings.Contains(stderr.String(), "agent_not_found: no agent is named helper") {
-		t.Errorf("code %d, talk %q", code, stderr.String())
+		t.Errorf("exit code %d, stderr %q", code, stderr.String())
 	}
 }

@@ -173,13 +173,13 @@ func (t *traceFile) flush() {
 	if lost > 0 {
 		t.write(history.AppendLost(nil, lost))
 		if t.missing == 0 {
-			t.log.Warn("events are missing in the trace", "file", t.file.Name(), "events", lost)
+			t.log.Warn("trace events dropped", "file", t.file.Name(), "events", lost)
 		}
 		t.missing += lost
 	}
 	if err := t.out.Flush(); err != nil && t.err == nil {
 		t.err = err
-		t.log.Error("the trace cannot be written", "error", err.Error())
+		t.log.Error("trace write failed", "error", err.Error())
 	}
 }
 
@@ -199,7 +199,7 @@ func (t *traceFile) Close() error {
 	close(t.stop)
 	<-t.stopped
 	if t.missing > 0 {
-		t.log.Warn("the trace is not whole", "file", t.file.Name(), "events_missing", t.missing)
+		t.log.Warn("trace incomplete", "file", t.file.Name(), "events_missing", t.missing)
 	}
 	return errors.Join(t.err, t.file.Close())
 }

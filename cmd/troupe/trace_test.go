@@ -37,10 +37,10 @@ func TestTraceCountsLostEvents(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var header history.TraceHeader
 	if err := json.Unmarshal([]byte(lines[0]), &header); err != nil || header.Trace != history.TraceVersion || header.Agents[0].Name != "ana" {
-		t.Errorf("the header is %s: %v", lines[0], err)
+		t.Errorf("header: got %s, error %v", lines[0], err)
 	}
 	if len(lines) < 2 || !strings.Contains(lines[1], `"kind":"Sync","at":1`) {
-		t.Fatalf("got %q", lines)
+		t.Fatalf("first event: want a Sync at 1, got %q", lines)
 	}
 	missing := 0
 	for _, line := range lines[1:] {
@@ -50,8 +50,8 @@ func TestTraceCountsLostEvents(t *testing.T) {
 		}
 		missing += lost.Lost
 	}
-	if written := len(lines) - 2; missing == 0 && written < tracePendingMax || missing > 0 && !strings.Contains(log.String(), "not whole") {
-		t.Errorf("%d lines, %d missing, and it says %s", len(lines), missing, &log)
+	if written := len(lines) - 2; missing == 0 && written < tracePendingMax || missing > 0 && !strings.Contains(log.String(), "trace incomplete") {
+		t.Errorf("%d lines, %d missing, log %s", len(lines), missing, &log)
 	}
 }
 
@@ -72,13 +72,13 @@ func TestTraceNamesLaterAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasSuffix(string(text), `"agents":[{"name":"ana"}]}`+"\n"+`{"agents":[{"name":"bob","interleaved":true},{"name":"cleo"}]}`+"\n"+`{"kind":"Sync","at":1,"cell":0}`+"\n") {
-		t.Errorf("%s", text)
+		t.Errorf("want bob and cleo before the event, got %s", text)
 	}
 }
 
 func TestNilTraceHasNoRecorder(t *testing.T) {
 	var none *traceFile
 	if none.recorder() != nil || none.Close() != nil {
-		t.Error("a trace that is none tells something")
+		t.Error("nil trace: want no recorder and no error")
 	}
 }

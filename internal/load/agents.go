@@ -45,7 +45,7 @@ func Workloads() []Workload { return []Workload{Noop, Chain, Fan, Slow} }
 func Agents() (definitions []actor.Definition) {
 	for _, durable := range []bool{false, true} {
 		add := func(w Workload, b actor.Behavior) {
-			d := agents.Define(w.Agent(durable), "1", "An agent to measure with.", b)
+			d := agents.Define(w.Agent(durable), "1", "A workload of the load generator.", b)
 			if !durable {
 				d.Durability = actor.Volatile
 			}

@@ -88,7 +88,7 @@ func (o OpenLoop) Run(ctx context.Context, target Target) (Result, error) {
 		return Result{}, err
 	}
 	if !(o.Rate > 0 && o.Rate <= 1e9) {
-		return Result{}, fmt.Errorf("a rate of %v a second: want more than 0, and at most 1e9", o.Rate)
+		return Result{}, fmt.Errorf("rate %v per second: want more than 0 and at most 1e9", o.Rate)
 	}
 	callers, err := newCallers(target, o.Callers)
 	if err != nil {

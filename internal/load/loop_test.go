@@ -54,14 +54,14 @@ func TestOpenLoopLatencyIncludesPauses(t *testing.T) {
 		return OpenLoop{Rate: 1000, For: 3 * time.Second, Callers: 1}.Run(ctx, s)
 	})
 	if r.Done != 3000 || r.Unsent != 0 {
-		t.Fatalf("%d done, %d not sent: want 3000 and none", r.Done, r.Unsent)
+		t.Fatalf("%d completed, %d not sent; want 3000 and none", r.Done, r.Unsent)
 	}
 	// 90 of 3000 calls arrive during the pause and wait 45 ms on average.
 	if r.Latency.P99 < 55*time.Millisecond || r.Latency.Max < 85*time.Millisecond || r.Lag.P99 < 55*time.Millisecond {
-		t.Errorf("latency %+v, lag %+v: the pause is hidden", r.Latency, r.Lag)
+		t.Errorf("latency %+v, lag %+v: want the pause in both", r.Latency, r.Lag)
 	}
 	if r.Service.P99 > time.Millisecond || r.Service.Max < 85*time.Millisecond {
-		t.Errorf("service %+v: one call alone took long", r.Service)
+		t.Errorf("service %+v: want one slow call", r.Service)
 	}
 }
 
@@ -71,13 +71,13 @@ func TestOpenLoopCountsUnsentCalls(t *testing.T) {
 		return OpenLoop{Rate: 1000, For: 2 * time.Second, Callers: 2}.Run(ctx, s)
 	})
 	if all := r.Done + r.Late + r.Unsent; all != 2000 {
-		t.Errorf("%d of 2000 are accounted for: %+v", all, r)
+		t.Errorf("want 2000 calls accounted for, got %d: %+v", all, r)
 	}
 	if r.Done < 390 || r.Done > 400 {
-		t.Errorf("%d done: two callers can do 400", r.Done)
+		t.Errorf("%d completed: want 390 to 400", r.Done)
 	}
 	if r.Lag.Max > LatenessMaxDefault+time.Millisecond {
-		t.Errorf("one was sent %v late", r.Lag.Max)
+		t.Errorf("maximum lag %v: want at most LatenessMaxDefault", r.Lag.Max)
 	}
 }
 
@@ -97,13 +97,13 @@ func TestRetryHonoursRetryAfter(t *testing.T) {
 		return OpenLoop{Rate: 10, For: 3 * time.Second, Callers: 4}.Run(ctx, s)
 	})
 	if r.Retried != 10 || r.GivenUp != 0 || r.Waiting != 0 || r.Done != 30 {
-		t.Fatalf("%+v", r)
+		t.Fatalf("want 10 retries and 30 completed calls, got %+v", r)
 	}
 	if want := []Refused{{"agent_busy", "node", 10}}; !slices.Equal(r.Refusals, want) {
 		t.Errorf("refusals %v, want %v", r.Refusals, want)
 	}
 	if waited := tries[12].Sub(tries[1]); waited < time.Second || waited > 1200*time.Millisecond {
-		t.Errorf("the first came back after %v", waited)
+		t.Errorf("first retry after %v: want 1 s to 1.2 s", waited)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestTriesAreBounded(t *testing.T) {
 		sent, given int
 	}{
 		{"busy", Outcome{Code: "agent_busy", RetryAfter: 100 * time.Millisecond}, 3 * 10, 10},
-		{"for good", Outcome{Code: "invalid_request"}, 10, 10},
+		{"permanent", Outcome{Code: "invalid_request"}, 10, 10},
 	} {
 		s := &fakeTarget{respond: func(int) Outcome { return c.answer }}
 		r := runLoop(t, func(ctx context.Context) (Result, error) {
 			return OpenLoop{Rate: 5, For: 2 * time.Second, Callers: 4, Tries: 3}.Run(ctx, s)
 		})
 		if timed := r.Refusal.Max > 0; timed != (c.answer.RetryAfter > 0) {
-			t.Errorf("%s: refusals took %+v", c.title, r.Refusal)
+			t.Errorf("%s: unexpected refusal times %+v", c.title, r.Refusal)
 		}
 		// The last retries may be pending at the end.
 		if r.Sent() > c.sent || r.Sent() < c.sent-4 || r.GivenUp+r.Waiting != c.given && r.GivenUp+r.Waiting+r.Unsent != c.given {
@@ -142,10 +142,10 @@ func TestClosedLoopHonoursRetryAfter(t *testing.T) {
 		return ClosedLoop{Callers: 1, For: 10 * time.Second}.Run(ctx, s)
 	})
 	if r.Done != 10 || r.Refused() != 10 { // a success and a refusal take 1.02 s
-		t.Errorf("%d done, %d refused", r.Done, r.Refused())
+		t.Errorf("%d completed, %d refused; want 10 each", r.Done, r.Refused())
 	}
 	if r.Latency.P50 < 9*time.Millisecond || r.Latency.P50 > 11*time.Millisecond {
-		t.Errorf("%+v", r.Latency)
+		t.Errorf("latency: want a p50 of 10 ms, got %+v", r.Latency)
 	}
 }
 
@@ -158,10 +158,10 @@ func TestLoopReturnsCancellation(t *testing.T) {
 		return Outcome{}
 	}}
 	if _, err := (ClosedLoop{Callers: 2, For: time.Hour}).Run(ctx, s); !errors.Is(err, context.Canceled) {
-		t.Errorf("closed: %v", err)
+		t.Errorf("closed loop: want Canceled, got %v", err)
 	}
 	if _, err := (OpenLoop{Rate: 1e6, For: time.Hour}).Run(ctx, s); !errors.Is(err, context.Canceled) {
-		t.Errorf("open: %v", err)
+		t.Errorf("open loop: want Canceled, got %v", err)
 	}
 }
 
@@ -190,10 +190,10 @@ func TestPeakRate(t *testing.T) {
 	}
 	windows[0], windows[100] = 30, 99
 	if got := peakRate(windows); got != 70 {
-		t.Errorf("best %v a second, want 70", got)
+		t.Errorf("peak rate %v per second, want 70", got)
 	}
 	if got := peakRate([]int{4, 6, 0}); got != 50 {
-		t.Errorf("best of a short loop %v, want 50", got)
+		t.Errorf("peak rate of a short loop %v per second, want 50", got)
 	}
 }
 
@@ -205,9 +205,9 @@ func TestSlope(t *testing.T) {
 		t.Error(got)
 	}
 	if resident() == 0 {
-		t.Skip("this system does not say what a process holds")
+		t.Skip("this system does not report resident memory")
 	}
 	if m := sampleMemory()(); m.Max < m.First || m.Last == 0 {
-		t.Errorf("%+v", m)
+		t.Errorf("memory samples: got %+v", m)
 	}
 }

@@ -102,8 +102,8 @@ func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 // Plots returns charts of throughput and latency over the offered load, relative to
 // the peak.
 func (r *Report) Plots() (throughput, latency svgplot.Chart) {
-	throughput = svgplot.Chart{Title: "What is done of what is offered", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "done, × peak", Max: 1.1}}
-	latency = svgplot.Chart{Title: "How long it takes", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from when it was to be sent", Log: true}}
+	throughput = svgplot.Chart{Title: "Throughput over offered load", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "completed, × peak", Max: 1.1}}
+	latency = svgplot.Chart{Title: "Latency over offered load", X: svgplot.Axis{Name: "offered, × peak"}, Y: svgplot.Axis{Name: "ms, from the intended send time", Log: true}}
 	for i := range r.Parts {
 		p := &r.Parts[i]
 		done, p50, p99 := svgplot.Series{Name: p.Name()}, svgplot.Series{Name: p.Name() + ": p50", Dashed: true}, svgplot.Series{Name: p.Name() + ": p99"}

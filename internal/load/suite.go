@@ -154,7 +154,7 @@ func (p *Suite) runPart(ctx context.Context, place Place, durable bool) (Part, e
 		}
 	}
 	if part.Peak == 0 {
-		return part, fmt.Errorf("nothing was done: %s", part.Sweep[0].refusalText())
+		return part, fmt.Errorf("no call completed: %s", part.Sweep[0].refusalText())
 	}
 	if err := closed(plural(manyCallers, "caller"), manyCallers, shapeDuration, noop, &part.Shapes); err != nil {
 		return part, err
@@ -221,7 +221,7 @@ func (p *Suite) runSlowAgent(ctx context.Context, place Place, durable bool, ope
 		r, err = open("beside a slow agent", 0.5, slowRoundDuration)
 		stop()
 		if slowErr := <-ended; err == nil && slowErr != nil && !errors.Is(slowErr, context.Canceled) {
-			err = fmt.Errorf("the slow agent: %w", slowErr)
+			err = fmt.Errorf("slow agent: %w", slowErr)
 		}
 		crowd.Name = "the slow agent meanwhile"
 		part.Crowd = append(part.Crowd, crowd)

@@ -16,7 +16,7 @@ import (
 // given time.
 func simulatedPlace(workers int, refusal time.Duration) Place {
 	free := make(chan struct{}, workers)
-	return Place{"imagined", func(a CallOptions) (Target, error) {
+	return Place{"simulated", func(a CallOptions) (Target, error) {
 		return &fakeTarget{respond: func(int) Outcome {
 			if strings.HasPrefix(a.Agent, string(Slow)) {
 				sleep(context.Background(), refusal)
@@ -36,8 +36,8 @@ func TestSuiteJudgesFloors(t *testing.T) {
 		refusal time.Duration
 		missed  int
 	}{
-		{"a good node", time.Millisecond, 0},
-		{"one that is slow to refuse", 20 * time.Millisecond, 1},
+		{"node within its floors", time.Millisecond, 0},
+		{"node with slow refusals", 20 * time.Millisecond, 1},
 	} {
 		var r Report
 		var length, last time.Duration
@@ -51,27 +51,27 @@ func TestSuiteJudgesFloors(t *testing.T) {
 			}
 			length = time.Since(start)
 			if length < p.Duration() || length > p.Duration()+20*time.Second || last > p.Duration() {
-				t.Errorf("it took %v, and said %v of %v", length, last, p.Duration())
+				t.Errorf("took %v, reported %v of %v", length, last, p.Duration())
 			}
 		})
 		// Memory is that of this process, not of the simulated node.
 		r.Floors = slices.DeleteFunc(r.Floors, func(f Floor) bool { return strings.HasSuffix(f.Name, "memory is flat") })
 		if met, missed := r.CountFloors(); missed != c.missed || met+missed != 4 {
-			t.Errorf("%s: %s", c.title, r.Verdict())
+			t.Errorf("%s: unexpected verdict %s", c.title, r.Verdict())
 		}
 		if peak := r.Parts[0].Peak; peak < 390 || peak > 402 {
-			t.Errorf("%s: peak %v, want 400 a second", c.title, peak)
+			t.Errorf("%s: peak %v, want 400 per second", c.title, peak)
 		}
 		if o := r.Parts[0].Overload; o.Unsent < 4*o.Done/2 {
-			t.Errorf("%s: %d done, %d not sent at five times the peak", c.title, o.Done, o.Unsent)
+			t.Errorf("%s: %d completed, %d not sent at five times the peak", c.title, o.Done, o.Unsent)
 		}
 		text := r.Markdown()
 		if !strings.HasSuffix(text, r.Verdict()+"\n") || strings.Count(text, "**missed**") != c.missed || !strings.Contains(text, "agent_busy (callee)") {
-			t.Errorf("%s: %s", c.title, text)
+			t.Errorf("%s: unexpected report %s", c.title, text)
 		}
 		throughput, latency := r.Plots()
 		if len(throughput.Series) != 1 || len(throughput.Series[0].Points) != len(peakFractions)+1 || len(latency.Series) != 2 {
-			t.Errorf("%s: %+v", c.title, throughput)
+			t.Errorf("%s: unexpected plot %+v", c.title, throughput)
 		}
 	}
 }

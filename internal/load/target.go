@@ -145,7 +145,7 @@ func NewGatewayTarget(server, key string, ask CallOptions) (*GatewayTarget, erro
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return nil, errors.New("the API key holds what no key does")
+		return nil, errors.New("the API key contains an invalid character")
 	}
 	t := &GatewayTarget{address: address.Host}
 	if address.Port() == "" {

@@ -26,7 +26,7 @@ func TestGatewayTargetRequests(t *testing.T) {
 			w.Header().Set("Retry-After", "3")
 			w.WriteHeader(http.StatusServiceUnavailable)
 			_, _ = io.WriteString(w, `{"code":"agent_busy","scope":"node","detail":"x"}`)
-		case "odd":
+		case "teapot":
 			w.WriteHeader(http.StatusTeapot)
 		case "break":
 			c, _, _ := w.(http.Hijacker).Hijack()
@@ -49,13 +49,13 @@ func TestGatewayTargetRequests(t *testing.T) {
 	}{
 		{"ok", Outcome{}},
 		{"busy", Outcome{"agent_busy", "node", 3 * time.Second}},
-		{"odd", Outcome{Code: "status_418"}},
+		{"teapot", Outcome{Code: "status_418"}},
 		{"break", Outcome{Code: Broken, RetryAfter: 100 * time.Millisecond}},
 		{"ok", Outcome{}}, // on a new connection
 	} {
 		mode.Store(step.mode)
 		if got := c.Call(); got != step.want {
-			t.Errorf("%s: %+v, want %+v", step.mode, got, step.want)
+			t.Errorf("%s: got %+v, want %+v", step.mode, got, step.want)
 		}
 	}
 	if got := *seen.Load(); !strings.HasPrefix(got, `POST /v1/agents/noop/messages application/json Bearer troupe_k {"content":"hello","session":"s-`) || !strings.HasSuffix(got, `"timeout_ms":1000}`) {
@@ -72,7 +72,7 @@ func TestGatewayTargetRejectsInvalidInput(t *testing.T) {
 		}
 	}
 	if _, err := newCallers(&GatewayTarget{address: "127.0.0.1:1", requests: [][]byte{nil}}, 1); err == nil {
-		t.Error("nobody listens there")
+		t.Error("address without a listener: want an error, got none")
 	}
 }
 
@@ -84,7 +84,7 @@ func TestSessionOrderCoversAllSessions(t *testing.T) {
 			seen[turns.next()] = true
 		}
 		if len(seen) != 256 {
-			t.Errorf("caller %d meets %d of 256", n, len(seen))
+			t.Errorf("caller %d calls %d sessions of 256", n, len(seen))
 		}
 	}
 }

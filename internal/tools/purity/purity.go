@@ -24,7 +24,7 @@ import (
 // Analyzer reports impure code in the pure packages, and nothing elsewhere.
 var Analyzer = &analysis.Analyzer{
 	Name:     "purity",
-	Doc:      "report goroutines, channels, map order, clocks, global chance and addresses in pure packages",
+	Doc:      "report goroutines, channels, map order, clocks, global randomness and addresses in pure packages",
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run:      run,
 }
@@ -65,8 +65,8 @@ func set(names string) map[string]bool {
 }
 
 const (
-	useEffect = "; a world turns the crank: return an Effect, and take its outcome as an Input"
-	sortKeys  = "; write slices.Sorted(maps.Keys(m)) and range over that"
+	useEffect = "; return an Effect and receive its result as an Input"
+	sortKeys  = "; range over slices.Sorted(maps.Keys(m)) instead"
 )
 
 func run(pass *analysis.Pass) (any, error) {
@@ -101,16 +101,16 @@ func (c *checker) visit(n ast.Node, push bool, stack []ast.Node) (descend bool) 
 	case *ast.File:
 		return !strings.HasSuffix(c.pass.Fset.Position(n.Pos()).Filename, "_test.go")
 	case *ast.GoStmt:
-		c.report(n, "a goroutine below floor 3"+useEffect)
+		c.report(n, "a goroutine in a pure package"+useEffect)
 	case *ast.SelectStmt:
-		c.report(n, "a select below floor 3"+useEffect)
+		c.report(n, "a select in a pure package"+useEffect)
 	case *ast.SendStmt:
-		c.report(n, "a send below floor 3"+useEffect)
+		c.report(n, "a send in a pure package"+useEffect)
 	case *ast.ChanType:
-		c.report(n, "a channel below floor 3"+useEffect)
+		c.report(n, "a channel in a pure package"+useEffect)
 	case *ast.UnaryExpr:
 		if n.Op == token.ARROW {
-			c.report(n, "a receive below floor 3"+useEffect)
+			c.report(n, "a receive in a pure package"+useEffect)
 		}
 	case *ast.RangeStmt:
 		c.checkRange(n)
@@ -127,9 +127,9 @@ func (c *checker) visit(n ast.Node, push bool, stack []ast.Node) (descend bool) 
 func (c *checker) checkRange(n *ast.RangeStmt) {
 	switch coreType(c.pass.TypesInfo.TypeOf(n.X)).(type) {
 	case *types.Map:
-		c.report(n, "ranging over a map takes another order each time"+sortKeys)
+		c.report(n, "ranging over a map has no fixed order"+sortKeys)
 	case *types.Chan:
-		c.report(n, "a receive below floor 3"+useEffect)
+		c.report(n, "a receive in a pure package"+useEffect)
 	}
 }
 
@@ -160,7 +160,7 @@ func (c *checker) checkCall(n *ast.CallExpr, stack []ast.Node) {
 			return
 		}
 	}
-	c.report(n, "what a map yields comes in another order each time"+sortKeys)
+	c.report(n, "an iterator over a map has no fixed order"+sortKeys)
 }
 
 // checkIdent reports every use of a forbidden function, also without a call.
@@ -174,10 +174,10 @@ func (c *checker) checkIdent(n *ast.Ident) {
 		return
 	}
 	if f.Pkg().Path() == "time" {
-		c.report(n, "the clock of this process; time arrives as an argument of Step")
+		c.report(n, "the clock of the process; use the time passed to Step")
 		return
 	}
-	c.report(n, "chance of this process; draw from the cell's own stream")
+	c.report(n, "randomness of the process; draw from the cell's own stream")
 }
 
 // checkLiteral reports the format verb that prints an address.
