@@ -177,7 +177,7 @@ func (n *nodeServer) stop(grace time.Duration) error {
 	defer cancel()
 	n.gateway.Drain()
 	n.engine.Drain(drainCtx)
-	// Answers that are ready are still sent. A client may make another read meanwhile.
+	// Shutdown waits for active requests, so that ready answers are delivered.
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := n.gateway.Shutdown(ctx); err != nil {
