@@ -15,8 +15,8 @@ import (
 	"github.com/troupe-run/troupe/runs"
 )
 
-// runLine is a run as GET /v1/runs/{id} tells it, as far as people want to read it.
-type runLine struct {
+// runView holds the fields of a run in GET /v1/runs/{id} that the commands print.
+type runView struct {
 	Run     string   `json:"run_id"`
 	Root    string   `json:"root_run_id"`
 	Actor   string   `json:"actor"`
@@ -32,20 +32,20 @@ type runLine struct {
 		Until string `json:"until"`
 	} `json:"waiting_for"`
 	Children []struct {
-		Run    string `json:"child_run_id"`
-		Target string `json:"target"`
-		Left   int64  `json:"time_left_ms"`
-		Error  *told  `json:"error"`
+		Run    string    `json:"child_run_id"`
+		Target string    `json:"target"`
+		Left   int64     `json:"time_left_ms"`
+		Error  *runError `json:"error"`
 	} `json:"children"`
-	Error *told `json:"error"`
+	Error *runError `json:"error"`
 }
 
-type told struct {
+type runError struct {
 	Message string `json:"message"`
 }
 
-// stands says how the run stands, in a few words.
-func (r *runLine) stands() string {
+// statusText returns the status of the run with its open waits and its error.
+func (r *runView) statusText() string {
 	s := colour(r.Status)
 	for _, w := range r.Waits {
 		s += fmt.Sprintf(", waits for the signal %s until %s", w.Name, w.Until)
@@ -56,8 +56,8 @@ func (r *runLine) stands() string {
 	return s
 }
 
-func (r *runLine) print(w io.Writer) {
-	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   %s\ncreated  %s\n", r.Run, r.Actor, r.stands(), r.Created)
+func (r *runView) print(w io.Writer) {
+	fmt.Fprintf(w, "run      %s\nactor    %s\nstatus   %s\ncreated  %s\n", r.Run, r.Actor, r.statusText(), r.Created)
 	if r.Ended != "" {
 		fmt.Fprintf(w, "ended    %s\n", r.Ended)
 	}
@@ -69,40 +69,40 @@ func (r *runLine) print(w io.Writer) {
 	}
 }
 
-// printTree prints a run and all it called, a line each.
+// printTree prints a run and the runs it called, one line each.
 func printTree(w io.Writer, from source, root actor.CallID) error {
 	return printBranch(w, from, root, "", "")
 }
 
-func printBranch(w io.Writer, from source, id actor.CallID, here, below string) error {
+func printBranch(w io.Writer, from source, id actor.CallID, prefix, childPrefix string) error {
 	body, err := from.run(id)
 	if err != nil {
 		return err
 	}
-	var r runLine
+	var r runView
 	if err := json.Unmarshal(body, &r); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", here, r.Actor, r.stands(), r.Depth, span(r.Left))
-	if took, ok := between(r.Created, r.Ended); ok {
+	line := fmt.Sprintf("%s%s  %s  depth %d  time left %s", prefix, r.Actor, r.statusText(), r.Depth, formatMillis(r.Left))
+	if took, ok := elapsed(r.Created, r.Ended); ok {
 		line += "  took " + took.Round(100*time.Microsecond).String()
 	}
 	fmt.Fprintf(w, "%s  run %s\n", line, r.Run)
 	for i, c := range r.Children {
-		branch, more := "├─ ", "│  "
+		branch, indent := "├─ ", "│  "
 		if i == len(r.Children)-1 {
-			branch, more = "└─ ", "   "
+			branch, indent = "└─ ", "   "
 		}
 		if c.Run == "" {
-			fmt.Fprintf(w, "%s%s%s  refused: %s\n", below, branch, c.Target, c.Error.Message)
+			fmt.Fprintf(w, "%s%s%s  refused: %s\n", childPrefix, branch, c.Target, c.Error.Message)
 			continue
 		}
 		child, err := actor.ParseCallID(c.Run)
 		if err == nil {
-			err = printBranch(w, from, child, below+branch, below+more)
+			err = printBranch(w, from, child, childPrefix+branch, childPrefix+indent)
 		}
 		if p, ok := err.(*problem); ok && p.status == 404 || isNotFound(err) {
-			fmt.Fprintf(w, "%s%s%s  on its way  time left %s  run %s\n", below, branch, c.Target, span(c.Left), c.Run)
+			fmt.Fprintf(w, "%s%s%s  in transit  time left %s  run %s\n", childPrefix, branch, c.Target, formatMillis(c.Left), c.Run)
 		} else if err != nil {
 			return err
 		}
@@ -110,17 +110,18 @@ func printBranch(w io.Writer, from source, id actor.CallID, here, below string) 
 	return nil
 }
 
-// isNotFound tells whether a folder has nothing of a run: its callee did not take it yet.
+// isNotFound reports whether a data folder has no record of a run. That is the case
+// until its callee has admitted the call.
 func isNotFound(err error) bool {
 	r, ok := err.(*actor.Refusal)
 	return ok && r.Reason == actor.NotFound
 }
 
-func span(ms int64) string {
+func formatMillis(ms int64) string {
 	return (time.Duration(ms) * time.Millisecond).Round(100 * time.Millisecond).String()
 }
 
-func between(from, to string) (time.Duration, bool) {
+func elapsed(from, to string) (time.Duration, bool) {
 	a, err := runs.ParseTime(from)
 	b, err2 := runs.ParseTime(to)
 	return b.Sub(a), err == nil && err2 == nil
@@ -134,7 +135,8 @@ func readEvents(from source, id actor.CallID, after uint64, wait time.Duration) 
 	return page, json.Unmarshal(body, &page)
 }
 
-// colour paints a status on a terminal, unless NO_COLOR is set.
+// colour wraps a status in ANSI colour codes if standard output is a terminal and
+// NO_COLOR is not set.
 func colour(status string) string {
 	info, err := os.Stdout.Stat()
 	if err != nil || info.Mode()&os.ModeCharDevice == 0 || os.Getenv("NO_COLOR") != "" {
