@@ -47,7 +47,7 @@ type LoadCmd struct {
 // Help returns the text shown below the flags.
 func (LoadCmd) Help() string {
 	return `Without --callers and --rate, runs the whole suite and checks its floors: closed loops of 1 to 256 callers,
-open loops up to five times their peak, and calls beside a slow agent. The suite takes some minutes. Its last
+open loops up to five times their peak, and calls with a slow agent. The suite takes some minutes. Its last
 line lists the floors met and missed. Exits with code 1 if a floor is missed.
 
 A closed loop sends nothing while the server pauses. In an open loop the latency of a call counts from its

@@ -88,7 +88,7 @@ func (r *Result) refusalText() string {
 		reasons = append(reasons, fmt.Sprintf("%s %d", name, refused.Count))
 	}
 	if r.Retried > 0 || r.GivenUp > 0 {
-		reasons = append(reasons, fmt.Sprintf("retried %d, given up %d, waiting %d", r.Retried, r.GivenUp, r.Waiting))
+		reasons = append(reasons, fmt.Sprintf("retried %d, abandoned %d, waiting %d", r.Retried, r.GivenUp, r.Waiting))
 	}
 	return strings.Join(reasons, "; ")
 }

@@ -218,12 +218,12 @@ func (p *Suite) runSlowAgent(ctx context.Context, place Place, durable bool, ope
 			crowd, err = OpenLoop{Rate: slowRate, For: slowRoundDuration, Callers: slowCallers}.Run(busy, target)
 			ended <- err
 		}()
-		r, err = open("beside a slow agent", 0.5, slowRoundDuration)
+		r, err = open("with a slow agent", 0.5, slowRoundDuration)
 		stop()
 		if slowErr := <-ended; err == nil && slowErr != nil && !errors.Is(slowErr, context.Canceled) {
 			err = fmt.Errorf("slow agent: %w", slowErr)
 		}
-		crowd.Name = "the slow agent meanwhile"
+		crowd.Name = "the slow agent"
 		part.Crowd = append(part.Crowd, crowd)
 		if part.Beside = append(part.Beside, r); err != nil {
 			return err
@@ -257,8 +257,8 @@ func (p *Part) floors() []Floor {
 		{name(fmt.Sprintf("goodput at %d × peak", Overload)), fmt.Sprintf("%.0f %%; by processor time %.0f %%", 100*o.PerSecond/p.Peak, 100*o.PerProcessor()/max(p.PeakPerProcessor, 1)), fmt.Sprintf("≥ %.0f %% of %s/s", 100*goodputFloor, formatRate(p.Peak)), o.PerSecond >= goodputFloor*p.Peak},
 		refusals,
 		{name("memory is flat"), fmt.Sprintf("%+.1f %% in the second half (%+.2f MB/s)", 100*grew, o.Memory.Slope/1e6), fmt.Sprintf("≤ %.0f %%", 100*growthFloor), grew <= growthFloor},
-		{name("as before when it is over"), fmt.Sprintf("%.0f %%", 100*p.After.PerSecond/p.After.Rate), fmt.Sprintf("≥ %.0f %% of what arrives", 100*afterFloor), p.After.PerSecond >= afterFloor*p.After.Rate},
-		{name("a slow agent delays nobody"), fmt.Sprintf("p99 %s, %s without it", formatDuration(beside), formatDuration(alone)), fmt.Sprintf("≤ %.0f ×", slowFloor), float64(beside) <= slowFloor*float64(alone)},
+		{name("as before when it is over"), fmt.Sprintf("%.0f %%", 100*p.After.PerSecond/p.After.Rate), fmt.Sprintf("≥ %.0f %% of the offered load", 100*afterFloor), p.After.PerSecond >= afterFloor*p.After.Rate},
+		{name("a slow agent delays no other"), fmt.Sprintf("p99 %s, %s without it", formatDuration(beside), formatDuration(alone)), fmt.Sprintf("≤ %.0f ×", slowFloor), float64(beside) <= slowFloor*float64(alone)},
 	}
 }
 

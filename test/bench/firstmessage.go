@@ -73,7 +73,7 @@ func (b *bench) newActors() (r row, err error) {
 // twice. The cost of recovery is the latency of the first reply minus that of the
 // second. Both replies are durable and wait for one sync.
 func (b *bench) recoveredActors() (r row, err error) {
-	const name = "first message of an actor that comes back from the log"
+	const name = "first message of an actor loaded from the log"
 	each := 300
 	if b.quick {
 		each = 5

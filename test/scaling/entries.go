@@ -67,13 +67,13 @@ func (m *measurement) entries() (err error) {
 // runs.
 func (m *measurement) openRuns(n **node, dir string, before float64) error {
 	ready := m.row("a restart, until the first answer", "open runs", "ms", false)
-	resumed := m.row("a restart, until all go on", "open runs", "ms", false)
+	resumed := m.row("a restart, until all runs resumed", "open runs", "ms", false)
 	size := m.row("heap with all of them", "open runs", "MiB", false)
 	reached := 0
 	sizes := m.sizes(1000, 100_000)
 	what := fmt.Sprintf("with %s open runs and %s entries", formatSize(sizes[len(sizes)-1]), formatSize(m.sizes(10_000, 1_000_000)[2]))
 	readyFloor := m.floor("ready, "+what, readyMillisMax, "ms")
-	resumedFloor := m.floor("from then until a first run goes on, "+what, resumedMillisMax, "ms")
+	resumedFloor := m.floor("from then until a first run resumes, "+what, resumedMillisMax, "ms")
 	for _, count := range sizes {
 		enough, err := m.fill("open runs", reached, count, func(i int) error { return (*n).startRun(m.ctx, actorID("open", i)) })
 		if err != nil {
