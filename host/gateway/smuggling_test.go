@@ -123,7 +123,7 @@ const (
 	canary = "GET /canary HTTP/1.1\r\nHost: localhost\r\n\r\n"
 )
 
-// ambiguousRequests returns requests whose end parsers may disagree on, or that
+// ambiguousRequests returns requests that parsers may delimit differently, or that
 // every parser should reject. The tests append the canary to each of them.
 func ambiguousRequests() map[string]string {
 	all := map[string]string{
@@ -291,8 +291,8 @@ func TestWellFramedRequestsAreServed(t *testing.T) {
 	}
 }
 
-// A request that its head disqualifies is answered without waiting for its body.
-// The client is not asked to send it.
+// A request with an unacceptable head is refused without reading its body. The
+// client gets no 100 Continue.
 func TestRefusedBodyIsNotRead(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for name, raw := range map[string]string{
@@ -353,7 +353,8 @@ func TestPathsHaveOneSpelling(t *testing.T) {
 	}
 }
 
-// A method that a path does not support gets 405 and the supported ones.
+// An unsupported method is answered with 405 and an Allow header that lists the
+// supported methods.
 func TestMethodNotAllowed(t *testing.T) {
 	b := startBareGateway(t, Config{}, nil)
 	for _, method := range []string{"HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FROB", "get", "GETGET"} {
