@@ -21,7 +21,7 @@ const (
 )
 
 // tableEdges returns the transitions that a table allows, as "machine from -> to".
-// It queries every pair of states, including states that do not exist.
+// It queries every pair of states, including invalid ones.
 func tableEdges[S interface {
 	~uint8
 	String() string
