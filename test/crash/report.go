@@ -26,7 +26,8 @@ func (c *harness) progress(stderr io.Writer, done int, began time.Time) {
 	}
 }
 
-// report prints the result and reports whether it is correct and covers enough.
+// report prints the result. It reports whether the check found no defect and reached
+// the required coverage.
 func (c *harness) report(out io.Writer, took time.Duration) bool {
 	l := c.ledger
 	acks, open, nested := c.column(func(y cycle) int64 { return y.acks }), c.column(func(y cycle) int64 { return y.open }), c.column(func(y cycle) int64 { return y.nested })
