@@ -94,7 +94,7 @@ func TestRequestBodies(t *testing.T) {
 }
 
 // Every body is either decoded or refused with a detail. A decoded body also
-// passes the shape check on its own.
+// passes CheckObject.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{`{"content":"x"}`, `{"content":"x","session":"s","timeout_ms":1}`, `{"content":"x"}x`, "{\"a\":\xff}", `{"":{"a":[1,{}]}}`, `{"content":1e999}`,
 		strings.Repeat(`{"a":`, 70) + "1" + strings.Repeat("}", 70), `{"name":"go","payload":{"a":1,"a":2}}`,
