@@ -33,7 +33,7 @@ func draw(t *testing.T, c Chart) string {
 	}
 }
 
-func TestADrawingIsAsItWas(t *testing.T) {
+func TestChartMatchesGoldenFile(t *testing.T) {
 	got := draw(t, Chart{Title: "Cost of a call", X: Axis{Name: "actors", Log: true}, Y: Axis{Name: "µs"}, Series: []Series{
 		{Name: "measured", Points: []Point{{1e3, 12}, {1e4, 13}, {1e5, 15.5}, {1e6, 21}}},
 		{Name: "n log n", Dashed: true, Points: []Point{{1e3, 10}, {1e6, 20}}},
@@ -54,7 +54,7 @@ func TestADrawingIsAsItWas(t *testing.T) {
 	}
 }
 
-func TestWhateverIsDrawnCanBeRead(t *testing.T) {
+func TestUnusualChartsAreValidXML(t *testing.T) {
 	odd := []Point{{0, 0}, {-1, math.Inf(1)}, {math.NaN(), 5}, {3, 3}}
 	for _, c := range []Chart{
 		{},
@@ -70,7 +70,7 @@ func TestWhateverIsDrawnCanBeRead(t *testing.T) {
 	}
 }
 
-func TestTicksAreEasyToRead(t *testing.T) {
+func TestTicksAreRoundNumbers(t *testing.T) {
 	for _, test := range []struct {
 		s    scale
 		want []float64
