@@ -1,5 +1,5 @@
-// The linters live in a module of their own, so that what they need never
-// becomes something that the runtime depends on.
+// The linters are a module of their own, so that their dependencies are never
+// dependencies of the runtime.
 module github.com/troupe-run/troupe/internal/tools
 
 go 1.26.0

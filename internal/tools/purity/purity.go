@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package purity reports what makes a function of its arguments into something else.
+// Package purity is an analyzer that reports code whose result depends on more than
+// its arguments.
 //
-// Layers 0 to 2 are pure: a cell that is stepped twice with the
-// same inputs does the same thing twice, or a seed would replay nothing. The
-// analyzer sees types, so it catches what arch_test.go cannot: a map that is
-// ranged over, a clock that hides behind another import name, a channel that
-// nobody spelled out. Tests are free to do as they like.
+// Layers 0 to 2 MUST be pure: a cell that is stepped twice with the same inputs
+// produces the same results. Otherwise a seed cannot be replayed. The analyzer uses
+// type information and therefore finds what arch_test.go cannot: iteration over a map,
+// a clock under another import name, a channel of a named or inferred type. Tests are
+// exempt.
 package purity
 
 import (
@@ -22,18 +23,18 @@ import (
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// Analyzer is silent outside the pure packages.
+// Analyzer reports impure code in the pure packages, and nothing in other packages.
 var Analyzer = &analysis.Analyzer{
 	Name:     "purity",
-	Doc:      "report goroutines, channels, map order, clocks, global chance and addresses in pure packages",
+	Doc:      "report goroutines, channels, map order, clocks, global random sources and addresses in pure packages",
 	Requires: []*analysis.Analyzer{inspect.Analyzer},
 	Run:      run,
 }
 
 const module = "github.com/troupe-run/troupe/"
 
-// packages are the pure ones, with all that lies below them; arch_test.go checks
-// that none is forgotten.
+// packages are the pure packages, including those below them. arch_test.go checks
+// that the list is complete.
 var packages = map[string]bool{
 	"actor":      true,
 	"dispatcher": true,
@@ -48,7 +49,7 @@ var packages = map[string]bool{
 	"specs":      true,
 }
 
-// forbidden functions by package; "*" stands for all of them.
+// forbidden holds the forbidden functions by package; "*" means all functions.
 var forbidden = map[string]map[string]bool{
 	"time":         set("Now Since Until Sleep After AfterFunc Tick NewTimer NewTicker"),
 	"math/rand":    set("*"),
@@ -66,8 +67,8 @@ func set(names string) map[string]bool {
 }
 
 const (
-	thread  = "; a world turns the crank: return an Effect, and take its outcome as an Input"
-	inOrder = "; write slices.Sorted(maps.Keys(m)) and range over that"
+	thread  = "; return an Effect and receive its outcome as an Input"
+	inOrder = "; range over slices.Sorted(maps.Keys(m))"
 )
 
 func run(pass *analysis.Pass) (any, error) {
@@ -80,13 +81,13 @@ func run(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// pure tells whether the path is a pure room's or below one. A vet of a test
-// variant has the path "x [x.test]".
+// pure reports whether path is a pure package or below one. The path of a test
+// variant is "x [x.test]".
 func pure(path string) bool {
 	path, _, _ = strings.Cut(path, " ")
 	rest, ours := strings.CutPrefix(path, module)
-	room, _, _ := strings.Cut(rest, "/")
-	return ours && packages[strings.TrimSuffix(room, "_test")]
+	top, _, _ := strings.Cut(rest, "/")
+	return ours && packages[strings.TrimSuffix(top, "_test")]
 }
 
 type checker struct {
@@ -102,16 +103,16 @@ func (c *checker) node(n ast.Node, push bool, stack []ast.Node) (descend bool) {
 	case *ast.File:
 		return !strings.HasSuffix(c.pass.Fset.Position(n.Pos()).Filename, "_test.go")
 	case *ast.GoStmt:
-		c.report(n, "a goroutine below floor 3"+thread)
+		c.report(n, "a goroutine below layer 3"+thread)
 	case *ast.SelectStmt:
-		c.report(n, "a select below floor 3"+thread)
+		c.report(n, "a select below layer 3"+thread)
 	case *ast.SendStmt:
-		c.report(n, "a send below floor 3"+thread)
+		c.report(n, "a send below layer 3"+thread)
 	case *ast.ChanType:
-		c.report(n, "a channel below floor 3"+thread)
+		c.report(n, "a channel below layer 3"+thread)
 	case *ast.UnaryExpr:
 		if n.Op == token.ARROW {
-			c.report(n, "a receive below floor 3"+thread)
+			c.report(n, "a receive below layer 3"+thread)
 		}
 	case *ast.RangeStmt:
 		c.ranges(n)
@@ -128,13 +129,14 @@ func (c *checker) node(n ast.Node, push bool, stack []ast.Node) (descend bool) {
 func (c *checker) ranges(n *ast.RangeStmt) {
 	switch core(c.pass.TypesInfo.TypeOf(n.X)).(type) {
 	case *types.Map:
-		c.report(n, "ranging over a map takes another order each time"+inOrder)
+		c.report(n, "ranging over a map has another order each time"+inOrder)
 	case *types.Chan:
-		c.report(n, "a receive below floor 3"+thread)
+		c.report(n, "a receive below layer 3"+thread)
 	}
 }
 
-// core is the type under names and type parameters of one shape.
+// core returns the underlying type of t. For a type parameter with a single type in
+// its constraint, it returns the underlying type of that type.
 func core(t types.Type) types.Type {
 	if p, ok := t.(*types.TypeParam); ok {
 		if iface, ok := p.Constraint().Underlying().(*types.Interface); ok && iface.NumEmbeddeds() == 1 {
@@ -147,8 +149,8 @@ func core(t types.Type) types.Type {
 	return t.Underlying()
 }
 
-// call reports maps.Keys and its like where their order could be seen: anywhere
-// but as the argument of slices.Sorted and its like.
+// call reports calls of maps.Keys, maps.Values and maps.All, except as the argument of
+// a function whose result does not depend on their order, such as slices.Sorted.
 func (c *checker) call(n *ast.CallExpr, stack []ast.Node) {
 	switch name(typeutil.Callee(c.pass.TypesInfo, n)) {
 	case "maps.Keys", "maps.Values", "maps.All":
@@ -161,10 +163,10 @@ func (c *checker) call(n *ast.CallExpr, stack []ast.Node) {
 			return
 		}
 	}
-	c.report(n, "what a map yields comes in another order each time"+inOrder)
+	c.report(n, "the elements of a map are in another order each time"+inOrder)
 }
 
-// use reports a forbidden function wherever it is named, called or not.
+// use reports each reference to a forbidden function, called or not.
 func (c *checker) use(n *ast.Ident) {
 	f, ok := c.pass.TypesInfo.Uses[n].(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {
@@ -181,7 +183,7 @@ func (c *checker) use(n *ast.Ident) {
 	c.report(n, "chance of this process; draw from the cell's own stream")
 }
 
-// literal reports the verb that prints an address.
+// literal reports string literals with %p, the verb that prints an address.
 func (c *checker) literal(n *ast.BasicLit) {
 	if n.Kind == token.STRING && strings.Contains(constant.StringVal(constant.MakeFromLiteral(n.Value, n.Kind, 0)), "%p") {
 		c.report(n, "an address differs in each process; print the ID")
@@ -190,7 +192,7 @@ func (c *checker) literal(n *ast.BasicLit) {
 
 func (c *checker) report(n ast.Node, sentence string) { c.pass.ReportRangef(n, "%s", sentence) }
 
-// name is "package.Function", or "" for anything else.
+// name returns "package.Function", or "" if o is not a function.
 func name(o types.Object) string {
 	f, ok := o.(*types.Func)
 	if !ok || f.Pkg() == nil || f.Signature().Recv() != nil {

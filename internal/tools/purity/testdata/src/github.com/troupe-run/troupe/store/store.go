@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store breaches each rule, and comes close to it.
+// Package store violates each rule, and also contains similar permitted code.
 package store
 
 import (
