@@ -105,12 +105,12 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		whole := ingress.CheckObject(body)
 		if _, r := ingress.Signal(actor.CallID{}, body); r == nil && whole != nil {
-			t.Errorf("%q is decoded, but the shape check fails: %v", body, whole)
+			t.Errorf("%q is decoded, but CheckObject fails: %v", body, whole)
 		}
 		call, r := ingress.Message("helper", body)
 		switch {
 		case r == nil && whole != nil:
-			t.Errorf("%q is decoded, but the shape check fails: %v", body, whole)
+			t.Errorf("%q is decoded, but CheckObject fails: %v", body, whole)
 		case r == nil:
 			if err := call.To.Check(); err != nil || len(call.Parts) != 1 {
 				t.Errorf("%q: %v, %+v", body, err, call)

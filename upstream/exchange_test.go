@@ -226,7 +226,7 @@ func TestExchangeInvariants(t *testing.T) {
 				}
 			}
 			if _, due := x.NextDeadline(); due == (ends > 0) {
-				t.Fatalf("due %v, ended %d times", due, ends)
+				t.Fatalf("got a deadline: %v, after %d ends", due, ends)
 			}
 		}
 		step(upstream.Begin{})
