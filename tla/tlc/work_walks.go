@@ -71,7 +71,7 @@ func (t TLC) walksOfWork(ctx context.Context, n, seed int, out string) int {
 		}
 		fmt.Printf("%d walks through Work with Bug = %q: TLC finds no violation in %d\n", good+broken, bug, good)
 		if good+broken != n || bug == "none" && broken > 0 {
-			return fail(1, fmt.Errorf("want %d walks, and of the design none with a violation", n))
+			return fail(1, fmt.Errorf("got %d walks, want %d; a walk of the design (Bug = \"none\") must not violate a property", good+broken, n))
 		}
 	}
 	path := out
