@@ -24,7 +24,7 @@ var (
 	fences     = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 )
 
-// quotes calls each with every text between backticks outside code blocks, and its line.
+// quotes calls the function each for every text between backticks outside code blocks.
 func (f *file) quotes(each func(line int, text string)) {
 	fenced := false
 	for i, line := range strings.Split(f.text, "\n") {

@@ -111,7 +111,7 @@ var packages = map[string]pkg{
 var common = []string{"internal/invariant", "internal/mutant", "internal/failpoint"}
 
 // pureModules are external modules whose results depend on their arguments only.
-// Any package may import them. A new one needs a question in docs/RATIONALE.md.
+// Any package may import them. A new one needs an entry in docs/RATIONALE.md.
 var pureModules = []string{
 	"github.com/BurntSushi/toml",
 	"github.com/go-json-experiment/json",

@@ -21,9 +21,9 @@ import (
 //
 // It has no state. Each step processes all answers so far and therefore produces
 // the same prompt at any time and in any process. A tool call that cannot be
-// executed is answered with an error text for the model. Examples are a failed or
-// unknown tool, an unknown agent, arguments that are not JSON, and calls that the
-// spec does not allow.
+// executed is answered with an error text for the model, or ends the turn if
+// OnFailure is FailRun. Examples are a failed or unknown tool, an unknown agent,
+// arguments that are not JSON, and calls that the spec does not allow.
 type modelLoop struct {
 	spec      Spec
 	toolSpecs []upstream.ToolSpec

@@ -193,7 +193,7 @@ func (c *Cell) openRun(act *activation, call *actor.Call, def *actor.Definition)
 	return run
 }
 
-// refusePoisoned refuses a call for good because this cell has panicked on it too
+// refusePoisoned refuses a call permanently, because this cell has panicked on it too
 // often.
 func (c *Cell) refusePoisoned(act *activation, call *actor.Call) {
 	reply := actor.Fail(call.ID, poisonRefusal(c.strikes[call.ID]))
@@ -204,7 +204,7 @@ func poisonRefusal(panics int) *actor.Refusal {
 	return actor.Refuse(actor.Unavailable, "the call crashed its cell %d times and is poisoned", panics)
 }
 
-// refuse refuses a call without writing an entry. A retry is checked anew.
+// refuse refuses a call without writing an entry. All checks are repeated for a retry.
 func (c *Cell) refuse(act *activation, call *actor.Call, r *actor.Refusal) {
 	c.emit(history.Event{Kind: history.Refuse, Actor: call.To, Call: call.ID, Parent: call.Parent, Reason: r.Reason, Scope: r.Scope, Why: "callee", Chain: call.Chain})
 	reply := actor.Fail(call.ID, r)

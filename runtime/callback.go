@@ -135,7 +135,7 @@ func (c *Cell) answerCallbacks(t *turn, i int, answer actor.Answer) {
 			first = call
 		}
 	}
-	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // not accepted: a retry under the same key, as Busy asks for, makes a new call
+	if answer.Refusal != nil && answer.Refusal.Reason == actor.Busy { // not accepted: a retry under the same key MUST make a new call
 		first.Idempotency = actor.Idempotency{}
 	}
 	c.recordOutcome(t.act, &first, &reply, true)

@@ -102,7 +102,7 @@ func (n *node) sendTogether(messages ...string) []actor.CallID {
 }
 
 // TestWaitCyclesAreBroken closes wait cycles within one cell and across several.
-// Without any time passing everything ends, and exactly one call of each cycle is
+// All calls MUST end without time passing, and exactly one call of each cycle is
 // refused.
 func TestWaitCyclesAreBroken(t *testing.T) {
 	for _, test := range []struct {

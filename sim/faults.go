@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Fault is a kind of injected fault. Injecting one is a choice other than 0. A
-// fault counts as recorded only if it changed a delivered byte, a time, or durable
-// state.
+// Fault is a kind of injected fault. Unless its probability is 1, a fault is injected
+// only by an entropy choice other than 0. A fault counts as recorded only if it changed
+// a delivered byte, a time, or durable state.
 type Fault uint8
 
 // The faults. The names that docs/NAMES.md lists are fixed.
@@ -22,7 +22,7 @@ const (
 	AgentBusy                          // a burst of requests fills a mailbox
 	AgentCallNetworkDelay              // a request between nodes is delayed
 	AgentReplyLost                     // a reply between nodes is lost
-	AgentPanic                         // a message makes the agent that handles it panic
+	AgentPanic                         // an agent panics while it handles a message
 
 	NetworkDelay     // a message between nodes is delayed
 	NetworkJitter    // the delay of a link varies from message to message for a while

@@ -220,7 +220,7 @@ func (w *Simulation) restart(n *node) {
 	n.start()
 }
 
-// stop stops a cell for good. Its turns no longer wait for answers.
+// stop stops a cell permanently. Its turns no longer wait for answers.
 func (c *cell) stop() {
 	c.stopped = true
 	c.core.Abandon()

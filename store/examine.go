@@ -87,7 +87,8 @@ func (x *examiner) report(where []byte, lost, format string, args ...any) {
 	}
 }
 
-// scan calls each with all keys of a prefix, which MUST end in a slash, and counts them.
+// scan calls the function each for all keys of a prefix and counts them. The prefix
+// MUST end in a slash.
 func (x *examiner) scan(prefix []byte, each func(key, value []byte)) error {
 	return x.kv.Scan(prefix, prefixEnd(prefix), func(key, value []byte) bool {
 		x.Bytes += uint64(len(key) + len(value))

@@ -405,7 +405,8 @@ func restoreBlobs(record Record, places []int, blob func(actor.Hash) ([]byte, er
 	return record, err
 }
 
-// visitParts calls each with every list of parts in a record, except within a Snapshot.
+// visitParts calls the function each for every list of parts in a record, except
+// within a Snapshot.
 func visitParts(record Record, each func([]actor.Part)) {
 	switch r := record.(type) {
 	case Accepted:

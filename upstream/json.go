@@ -103,7 +103,7 @@ func memberPath(p jsontext.Pointer) string {
 	return fmt.Sprintf(" %.80q", string(p))
 }
 
-// marshal encodes one of our own values, with members in the order of its struct.
+// marshal encodes a value of this package, with members in the order of its struct.
 func marshal(v any) []byte {
 	return invariant.Must(json.Marshal(v, marshalOptions))
 }

@@ -21,8 +21,8 @@ func Examine(dir string, options Options, progress func(keys uint64)) (store.Exa
 	return examineWith(dir, options, progress, func() error { return nil })
 }
 
-// examineWith examines a store. If nothing is wrong with it, it calls then
-// before it releases the lock on the store.
+// examineWith examines a store. If nothing is wrong with it, the callback then is
+// called before the lock on the store is released.
 func examineWith(dir string, options Options, progress func(keys uint64), then func() error) (x store.Examination, err error) {
 	options.ReadOnly = true
 	d := &Disk{dir: dir, options: options.withDefaults(dir)}

@@ -83,8 +83,8 @@ func NewLog(d *Disk) *Log {
 	return l
 }
 
-// Commit appends entries to the log and runs after once the log is durable up
-// to them. after may be nil. If the log is already durable, after runs before
+// Commit appends entries to the log. The callback after, which may be nil, runs
+// when the log is durable up to them. If the log is already durable, it runs before
 // Commit returns, unless another goroutine is running earlier callbacks.
 func (l *Log) Commit(entries []store.Entry, after func()) {
 	l.mu.Lock()
@@ -133,7 +133,7 @@ func onlyPieces(entries []store.Entry) bool {
 	return true
 }
 
-// Barrier runs after once everything committed before is durable.
+// Barrier runs the callback after when everything committed before is durable.
 func (l *Log) Barrier(after func()) { l.Commit(nil, after) }
 
 // runCallbacks runs the callbacks whose gates are open. l.mu is held, except

@@ -103,7 +103,7 @@ type powerTest struct {
 	failures    []string
 }
 
-// promise is what a client knows about a run.
+// promise holds the replies about a run that a client has received.
 type promise struct {
 	to     actor.ID
 	text   string // message of the run

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// A Kind of expectation. The order is that of the table.
+// Kind is a kind of expectation. The kinds are in the order of the table.
 type Kind int
 
 const (
@@ -47,8 +47,8 @@ type Config struct {
 	Lines      []string // the file without its comment lines
 }
 
-// ReadConfigs reads all configs of a folder and of its subfolder of broken ones. It returns them
-// in the order of the table.
+// ReadConfigs reads all configs of a folder and of its subfolder broken. It returns them in the
+// order of the table.
 func ReadConfigs(dir string) ([]Config, error) {
 	var paths []string
 	for _, pattern := range []string{"*.cfg", filepath.Join(brokenDir, "*.cfg")} {
