@@ -11,7 +11,7 @@ import (
 	"github.com/troupe-run/troupe/actor"
 )
 
-// TestJSONContainsEveryField clears one field at a time, like TestLineContainsEveryField.
+// TestJSONContainsEveryField clears one field at a time. The JSON line must change.
 func TestJSONContainsEveryField(t *testing.T) {
 	id := actor.NewCallID(1, 2, 3)
 	full := Event{Kind: Ask, At: 1, From: actor.Address{Node: "n", Cell: 1, Incarnation: 1}, Actor: actor.NewID("a", ""), Epoch: 1, Call: id, Parent: id, Root: id,
