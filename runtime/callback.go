@@ -86,7 +86,7 @@ func (c *Cell) checkCallback(t *turn) *actor.Refusal {
 }
 
 // addCallbackWaiter registers a signal for the answer of an added call. It returns
-// false if most signals wait for that answer already.
+// false if limit other signals already wait for that answer.
 func (t *turn) addCallbackWaiter(i int, call *actor.Call, limit int) bool {
 	if t.callbackWaiters == nil {
 		t.callbackWaiters = map[int][]actor.Call{}

@@ -63,7 +63,7 @@ type walkStep struct {
 	turn   int    // of Ask
 	kind   string // of Answer and Drop
 	actor  string
-	flag   bool
+	flag   bool // Crash: all entries are durable; deliveries: the message stays in the network
 	states []callState
 }
 
