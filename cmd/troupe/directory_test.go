@@ -59,7 +59,7 @@ func TestAgentsOfFilesAskEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = serveBare(t, dir, "--agents", files)
-	if status, a := s.tell("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper"; it may call nobody`) {
+	if status, a := s.tell("coordinator", "Ask the helper agent xyzzy"); status != 200 || !strings.Contains(a.Content, `may not call "helper": it may call nobody`) {
 		t.Errorf("%d %+v", status, a)
 	}
 	if status, a := s.tell("helper", "xyzzy"); status != 200 || a.Content != "You said: xyzzy" {
