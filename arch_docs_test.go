@@ -148,6 +148,38 @@ func targetsInDocsExist(c *checkout) (found []string) {
 	return found
 }
 
+var (
+	testPattern  = regexp.MustCompile(`-run '\^Test(\w*)(?:\(([^']*)\))?(\$\$)?'`)
+	makeVariable = regexp.MustCompile(`(?m)^(\w+) *= *(.*)$`)
+)
+
+// testsInMakefileExist checks each alternative of a pattern after -run. go test
+// passes if a pattern matches no test, so a renamed test would be omitted silently.
+func testsInMakefileExist(c *checkout) (found []string) {
+	var tests []string
+	for _, f := range c.goFiles() {
+		for _, d := range f.ast.Decls {
+			tests = append(tests, declared(d)...)
+		}
+	}
+	text := c.text("Makefile")
+	for _, m := range makeVariable.FindAllStringSubmatch(text, -1) {
+		text = strings.ReplaceAll(text, "$("+m[1]+")", m[2])
+	}
+	for _, m := range testPattern.FindAllStringSubmatch(text, -1) {
+		for _, rest := range strings.Split(m[2], "|") {
+			name := "Test" + m[1] + rest
+			matches := func(test string) bool {
+				return test == name || m[3] == "" && strings.HasPrefix(test, name)
+			}
+			if !slices.ContainsFunc(tests, matches) {
+				found = append(found, fmt.Sprintf("Makefile: no test named %s; correct the pattern after -run", name))
+			}
+		}
+	}
+	return found
+}
+
 // externalNamesAreFound reads the tables of docs/NAMES.md. Each name in backticks
 // in the first column must occur in one of the paths of the second column,
 // unless that column contains `later`.

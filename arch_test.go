@@ -265,6 +265,7 @@ var rules = []rule{
 	{"paths in docs exist", pathsInDocsExist},
 	{"exported names in docs exist", exportedNamesInDocsExist},
 	{"make targets in docs exist", targetsInDocsExist},
+	{"tests that the Makefile runs by name exist", testsInMakefileExist},
 	{"external names are found where docs/NAMES.md says", externalNamesAreFound},
 	{"docs/errors.md matches the table of refusals", errorsPageMatchesRefusals},
 	{"docs/ARCHITECTURE.md names every package", architectureNamesEveryPackage},

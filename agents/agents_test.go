@@ -441,7 +441,7 @@ func TestThirdIdenticalToolAskIsRejected(t *testing.T) {
 		return "never", nil
 	})
 	out, asked, err := runTurn(t, b, "", map[string]string{"a": "", "clock": "noon", "other": ""})
-	if want := "2 AgentCallRejected: clock was requested 3 times with the same input; the result will not change"; err != nil || actor.TextOf(out.Parts) != want {
+	if want := "2 AgentCallRejected: clock was asked for 3 times with the same input: it will not say anything else"; err != nil || actor.TextOf(out.Parts) != want {
 		t.Errorf("got %q, %v", actor.TextOf(out.Parts), err)
 	}
 	if len(asked) != 8 {

@@ -72,7 +72,7 @@ func (b *bounded) refuseRepeats(asks []actor.Ask) []actor.Ask {
 	for i, ask := range asks {
 		if ask.Kind == actor.AskTool && b.countRepeats(ask) >= SameToolMax {
 			b.refused[i] = &actor.Answer{Refusal: actor.Refuse(actor.Rejected,
-				"%s was requested %d times with the same input; the result will not change", ask.Name, SameToolMax)}
+				"%s was asked for %d times with the same input: it will not say anything else", ask.Name, SameToolMax)}
 			continue
 		}
 		issued = append(issued, ask)
