@@ -23,7 +23,8 @@ import (
 // the same prompt at any time and in any process. A tool call that cannot be
 // executed is answered with an error text for the model. Examples are a failed or
 // unknown tool, an unknown agent, arguments that are not JSON, and calls that the
-// spec does not allow.
+// spec does not allow. If the spec has on_failure = "fail_run", the first such
+// refusal ends the turn instead.
 type modelLoop struct {
 	spec      Spec
 	toolSpecs []upstream.ToolSpec
@@ -146,8 +147,8 @@ func (t modelLoop) planToolUses(calls []upstream.ToolCall) []toolUse {
 }
 
 // checkPermitted returns a refusal if the spec does not allow the tool call. It
-// accepts unknown agents and unreadable input. The runtime reads the same input,
-// rejects it and records the rejection.
+// accepts an unknown agent or an unreadable input, because the runtime rejects both
+// and records the rejection.
 func (t modelLoop) checkPermitted(call upstream.ToolCall, input []byte) *actor.Refusal {
 	if !t.hasTool(call.Name) {
 		available := "it has no tools"
