@@ -19,7 +19,7 @@ type Config struct {
 
 // State is the state of a turn between two steps (AgentState in records). At the
 // start of a run it holds only the request. A transition has no other input than
-// Config and State, so another process can continue from an encoded State.
+// Config and State, so another process can continue from the same State.
 type State struct {
 	Request      actor.Begin
 	Phase        string           // phase of the turn, named by the author; empty at first
@@ -114,7 +114,8 @@ func (s *State) size() int {
 // stateVersion is the first byte of an encoded state.
 const stateVersion = 1
 
-// Encode returns the encoding that DecodeState reads.
+// Encode returns the encoding that DecodeState reads. It omits the actor's state,
+// Request.ActorState.
 func (s *State) Encode() []byte {
 	e := &actor.Encoder{}
 	e.Uint(stateVersion)
