@@ -300,7 +300,7 @@ func TestCompileMapsSpecToDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	open.Tools = nil // set by default, which may change
+	open.Tools = nil // Compile MUST NOT fill in defaults: they may change
 	for _, bad := range []agents.Spec{open, {}, {ID: "a"}, {ID: "a", Name: "a", Kind: agents.KindDeclared}, {ID: "a", Name: "a", Kind: agents.KindExternal, Endpoint: "x"}} {
 		if _, err := agents.Compile(bad, testTools(t)); err == nil {
 			t.Errorf("Compile(%+v): want an error", bad)
@@ -481,7 +481,7 @@ func TestTurnStateLimitEndsModelLoop(t *testing.T) {
 	t.Error("the turn did not end")
 }
 
-// Refusals do not count as content, but they add to the prompt.
+// Refusals do not count towards StateBytesMax, but they enlarge the prompt.
 func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 	calls := make([]string, 60)
 	turn := compileTOML(t, "name = \"a\"\ntools = [\"text.echo\"]").Begin(begin("go"))
@@ -514,7 +514,8 @@ func TestPromptSizeLimitCountsRefusals(t *testing.T) {
 	t.Error("the turn did not end")
 }
 
-// The largest state results in a prompt of valid size.
+// A message of nearly StateBytesMax, whose JSON is six times as long, is refused or
+// leads to a prompt of valid size.
 func TestLargestPromptFitsLimit(t *testing.T) {
 	bad := strings.Repeat("\x01", agents.StateBytesMax-(64<<10)) // six bytes each in JSON
 	turn := compileTOML(t, `name = "a"`).Begin(begin(bad))

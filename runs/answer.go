@@ -22,7 +22,7 @@ type piece struct {
 }
 
 // Apply adds the next event. It reports whether the earlier text is still a prefix
-// of Text; if not, a client MUST redraw all of it.
+// of Text. If not, a client MUST redraw the whole text.
 func (s *Said) Take(e *Event) (extends bool) {
 	at := position{e.Step, e.Index}
 	switch e.Type {

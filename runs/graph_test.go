@@ -142,8 +142,8 @@ func transitionsOf(t *testing.T, text string) []string {
 	return edges
 }
 
-// approvals parses << <<>>, <<[st |-> …]>> >>. In this model a tool call has at
-// most one approval.
+// approvals parses the approvals of each tool call, a TLA+ value such as
+// << <<>>, <<[st |-> …]>> >>. In this model a tool call has at most one approval.
 func approvals(value string) []string {
 	var list []string
 	for _, m := range regexp.MustCompile(`<<[\\n ]*(?:\[[^\]]*\][\\n ]*)?>>`).FindAllString(value, -1) {
