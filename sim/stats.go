@@ -39,7 +39,7 @@ const (
 	SpecFileRejected            // an invalid agent file was rejected with an explanation
 	RegisteredAgentServed       // a registered agent answered
 	RankLost                    // an input owner with the highest rank lost its rank
-	InputStarved                // an input was overtaken, or delayed although it was the only one
+	InputStarved                // an input of the starved actor was overtaken or delayed
 	CallLoopReported            // a possible call loop was reported to the author of an agent file
 	MutationRejected            // a mutated encoding was rejected
 	CorruptionFound             // an examination of the store found a corrupted row
