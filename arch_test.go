@@ -40,11 +40,11 @@ var (
 	below2 = slices.Concat(layer0, layer1)
 	below3 = slices.Concat(below2, layer2)
 	every  = slices.Concat(below3, []string{"sim", "host", "host/engine", "host/disk", "host/gateway", "host/outbound"})
-	// Host packages perform effects; only the simulator and its callers use specs.
+	// host are the packages that host packages may import: all but the simulator and the specs.
 	host = slices.DeleteFunc(slices.Clone(every), func(r string) bool {
 		return r == "sim" || strings.HasPrefix(r, "specs")
 	})
-	// Programs that measure write tables into a page, and plots.
+	// writers are the packages for programs that write tables and plots into a page.
 	writers  = slices.Concat(every, []string{"internal/mdsection", "internal/svgplot"})
 	programs = slices.Concat(every, []string{"internal/servertest"})
 )

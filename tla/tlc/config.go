@@ -38,7 +38,7 @@ func (e Expectation) String() string {
 // A Config is one run of TLC: a module, its constants and the properties to check.
 type Config struct {
 	Name       string // file name without .cfg
-	Folder     string // brokenDir, or empty: folder of the file, relative to the one read
+	Folder     string // folder of the file, relative to the folder read: brokenDir or empty
 	Module     string // part of the name before the first _
 	Expect     Expectation
 	Base       string   // file name of the config this one is derived from; empty if it stands alone

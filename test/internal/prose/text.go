@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// A text is one comment, message, test name or line of a page.
+// A text is one comment, message, test name, or paragraph or table row of a page.
 type text struct {
 	file    string
 	line    int

@@ -53,7 +53,7 @@ func (r *report) String() string {
 	return b.String()
 }
 
-// count counts a thing of a kind once.
+// count adds a thing to the set of its kind. A repeated thing counts once.
 func (r *report) count(kind string, thing any) {
 	if r.counts[kind] == nil {
 		r.counts[kind] = map[any]bool{}

@@ -34,8 +34,8 @@ type tok struct {
 	text  string      // the value of a string, else the source
 	tag   bool        // a struct tag
 	decl  *decl
-	index int    // in decl
-	bind  string // the objects of an identifier
+	index int    // in decl.toks
+	bind  string // the object that an identifier defines or uses
 	full  string // the name to compare; empty for a local name
 }
 
@@ -209,7 +209,8 @@ func (t *tree) bind(info *types.Info) {
 	}
 	for id, o := range info.Uses {
 		if x := t.idents[id.Pos()]; x != nil {
-			x.bind, x.full = t.object(o, x.decl), "" // also of an embedded field
+			// An embedded field is in Defs too. Its name is that of its type.
+			x.bind, x.full = t.object(o, x.decl), ""
 		}
 	}
 }
