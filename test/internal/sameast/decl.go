@@ -145,8 +145,8 @@ func (d *decl) walk(v reflect.Value, pos token.Pos) {
 	}
 }
 
-// walkFields adds the fields of a node. It skips positions, except for those
-// that may be absent and have a meaning.
+// walkFields adds the fields of a node. It skips a position unless its presence has
+// a meaning, such as that of an ellipsis.
 func (d *decl) walkFields(v reflect.Value, pos token.Pos) {
 	d.add(pos, token.COMMENT, v.Type().Name())
 	for i := range v.NumField() {
@@ -250,8 +250,8 @@ func (x *tok) fullName(o types.Object) string {
 	return ""
 }
 
-// object describes o in the same way for both trees. An object of the module
-// has its declaration and its index therein.
+// object describes o in the same way for both trees. An object of the module is
+// described by its declaration and by the index of its token in the declaration.
 func (t *tree) object(o types.Object, from *decl) string {
 	if p, ok := o.(*types.PkgName); ok {
 		return "import " + t.movedImport(p.Imported().Path())
