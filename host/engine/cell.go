@@ -21,12 +21,12 @@ const (
 	// overflowMax is the maximum number of messages of a cell that wait for full
 	// queues. A cell that exceeds it is restarted.
 	overflowMax = 1 << 20
-	// timedSteps is the sampling interval of step times: one step in timedSteps
-	// is timed, because timing costs a good part of a step. The watchdog
-	// catches the slow ones.
+	// timedSteps is the sampling interval of step times: one step in timedSteps is
+	// timed, because timing costs a good part of a step. The watchdog detects slow
+	// steps among the others.
 	timedSteps = 8
 	// failureCountsMax is the maximum number of calls whose cell failures are
-	// counted.
+	// counted. Beyond it the count of the oldest call is dropped.
 	failureCountsMax = 1024
 )
 

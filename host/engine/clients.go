@@ -52,7 +52,7 @@ type waiter struct {
 	answer    Answer
 	state     atomic.Int32
 	ready     chan struct{}     // capacity 1: receives if the waiter was parked when it was answered
-	joined    chan actor.CallID // open run that the call repeats; capacity 1; nil if the client does not ask for it
+	joined    chan actor.CallID // capacity 1: receives the open run that the call repeats; nil if the client does not ask for it
 }
 
 // The states of a waiter.
@@ -149,8 +149,8 @@ func stopping() *actor.Refusal {
 	return &actor.Refusal{Reason: actor.Unavailable, RetryAfter: time.Second, Detail: "this node is stopping; its runs resume when it starts again"}
 }
 
-// remove removes a call from the table. It returns false if the call has been
-// answered.
+// remove removes a call from the table. It returns false if the call was not in
+// the table: its answer has been or is being delivered.
 func (c *clients) remove(call actor.CallID) (*waiter, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -77,7 +77,7 @@ func newCoroutine() *coroutine {
 		defer func() {
 			if !returned {
 				co.panicked = recover()
-				yield(true) // the function cannot return, but it can yield
+				yield(true) // after Goexit the function cannot return, but it can still yield
 			}
 		}()
 		for next := true; next; next = yield(false) {

@@ -73,7 +73,7 @@ func (c *cell) prepareEffect(e runtime.Effect, kind actor.AskKind, left actor.Du
 	}
 	finish := func(a actor.Answer) {
 		deliver(runtime.Outcome{ID: key.id, Attempt: key.attempt, Answer: a})
-		if late { // an effect not awaited by now never will be
+		if late { // an effect that is not awaited by now will never be awaited
 			discard()
 		}
 	}
