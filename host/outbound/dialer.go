@@ -122,8 +122,8 @@ func resolveError(err error) error {
 }
 
 // lossDetail returns a description of a failed round trip, without local
-// addresses and without bytes from the server. final reports that a retry
-// cannot succeed.
+// addresses. The description may quote a few bytes of a malformed response.
+// final reports that a retry cannot succeed.
 func lossDetail(err error) (detail string, final bool) {
 	var no forbiddenError
 	var dns *net.DNSError
