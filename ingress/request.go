@@ -91,9 +91,9 @@ func payloadParts(v jsontext.Value) []actor.Part {
 // another agent on behalf of the run that it is working on.
 const CallAgent = "call_agent"
 
-// Invoke decodes a call to agent by an external agent. The run token names the
-// actor caller that the external agent implements, and its run. The returned
-// call is a signal to that run, which then calls the actor to.
+// Invoke decodes a call to agent by an external agent. caller and run, the
+// actor and the run that the external agent works for, come from its token. The
+// returned call is a signal to that run, which then calls the actor to.
 func Invoke(run actor.CallID, caller actor.ID, agent string, body []byte) (call actor.Call, to actor.ID, r *actor.Refusal) {
 	var in struct {
 		Message *string `json:"message"`
