@@ -13,10 +13,10 @@ import (
 	"github.com/troupe-run/troupe/store"
 )
 
-// Examine checks all of a store that is not in use. It reports every finding,
-// where Open stops at the first, and changes nothing. If it cannot continue,
-// the last finding gives the reason. It returns an error only if the directory
-// is not a store or is in use.
+// Examine checks all of a store that is not in use. Unlike Open, it does not
+// stop at the first finding. It changes nothing. If it cannot continue, the
+// last finding gives the reason. It returns an error only if the directory is
+// not a store or is in use.
 func Examine(dir string, options Options, progress func(keys uint64)) (store.Examination, error) {
 	return examineWith(dir, options, progress, func() error { return nil })
 }

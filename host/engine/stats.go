@@ -81,8 +81,9 @@ const (
 	scopeCount  = int(actor.ScopeNode) + 1
 )
 
-// tally holds the figures of a cell. One goroutine at a time writes them,
-// others read.
+// tally holds the figures of a cell. Only the holder of the cell writes them,
+// except longest, which the watchdog may raise too. Any goroutine reads the
+// atomic ones.
 type tally struct {
 	refusals    [reasonCount * scopeCount]atomic.Uint64
 	runs        [runs.Cancelled + 1]atomic.Uint64

@@ -154,7 +154,7 @@ func (c Config) withDefaults() Config {
 }
 
 // secret returns the value of an environment variable. An empty name yields an
-// empty secret; an unset variable is an error.
+// empty secret; an unset or blank variable is an error.
 func (c *Config) secret(env string) (upstream.Secret, error) {
 	if env == "" {
 		return "", nil
