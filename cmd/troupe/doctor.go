@@ -88,9 +88,9 @@ func printExamination(out io.Writer, dir string, x store.Examination) {
 // advice returns the recommended next step.
 func advice(lost int) string {
 	if lost == 0 {
-		return "This damage loses nothing that was acknowledged. Copy the folder before you do anything else. To restore a backup, run troupe restore."
+		return "Nothing that was acknowledged is lost by this. Keep a copy of the folder before you do anything else; troupe restore brings a backup back."
 	}
-	return "Copy the folder before you do anything else. To restore the last backup, run troupe restore. Later work is only in this folder: troupe runs list --damaged --data lists the runs that can still be read."
+	return "Keep a copy of the folder as it is. troupe restore brings the last backup back; what came after it stands in the folder, and troupe runs list --damaged --data shows the runs that can still be read."
 }
 
 func examinationJSON(x store.Examination) ([]byte, error) {

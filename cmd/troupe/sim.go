@@ -166,7 +166,7 @@ func (c *SimCmd) runOne(out *bufio.Writer, stderr io.Writer, o sim.Options) erro
 		return c.reportFailure(summary, stderr, o, r)
 	}
 	if n := r.Stats.Undecided; n > 0 {
-		fmt.Fprintf(summary, "seed %d: %d histories were not decided within the time limit, which is not a pass; run the seed again on an idle machine\n", r.Seed, n)
+		fmt.Fprintf(summary, "seed %d: %d histories could not be judged in their time, which is no pass; run it again where nothing else runs\n", r.Seed, n)
 		return exitCode(exitFailed)
 	}
 	fmt.Fprintf(summary, "seed %d ok steps=%d calls=%d faults=%d hash=%s\n", r.Seed, r.Stats.Steps, r.Stats.Calls, r.Stats.TotalFaults(), r.Hash)

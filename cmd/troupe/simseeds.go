@@ -104,7 +104,7 @@ func (c *SimCmd) runMany(out *bufio.Writer, stderr io.Writer, o sim.Options) err
 		return exitCode(exitFailed)
 	}
 	if len(missing) > 0 {
-		fmt.Fprintf(out, "FAILED: %d requirements were not met; they are listed above as missing\n", len(missing))
+		fmt.Fprintf(out, "FAILED: %d things that should have been seen were not; they stand above as missing\n", len(missing))
 		return exitCode(exitFailed)
 	}
 	return nil
