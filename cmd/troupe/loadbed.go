@@ -18,6 +18,7 @@ import (
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/ingress"
 	"github.com/troupe-run/troupe/internal/load"
+	nodes "github.com/troupe-run/troupe/internal/node"
 )
 
 // bed is a node that is made to be loaded, with a door on loopback that asks for
@@ -55,7 +56,7 @@ func newBed(talk io.Writer) (_ *bed, err error) {
 		return nil, errors.Join(err, listener.Close())
 	}
 	b.url = "http://" + listener.Addr().String()
-	b.door = gateway.New(b.node.engine, log, gateway.Config{Keys: &keys, Secret: b.node.secret, External: b.node.outbound})
+	b.door = gateway.New(nodes.NewCommands(b.node.engine), log, gateway.Config{Keys: &keys, Secret: b.node.secret, External: b.node.outbound})
 	go func() { b.over <- b.door.Serve(listener) }()
 	return b, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/troupe-run/troupe/agents"
 	"github.com/troupe-run/troupe/host/gateway"
 	"github.com/troupe-run/troupe/host/outbound"
+	nodes "github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/upstream"
 )
 
@@ -156,7 +157,7 @@ func (c *ServeCmd) open(s streams, log *slog.Logger) (n *serving, err error) {
 		}
 	}
 	n = &serving{node: inner, url: "http://" + listener.Addr().String(), ended: make(chan error, 1), logger: log}
-	n.door = gateway.New(n.engine, log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
+	n.door = gateway.New(nodes.NewCommands(n.engine), log, gateway.Config{Keys: &n.directory.keys, Secret: n.secret, External: n.outbound, Backup: n.log.Backup, Hosts: c.Hosts, Origins: c.Origin})
 	if err := os.WriteFile(filepath.Join(n.dir, serverFile), []byte(n.url+"\n"), 0o600); err != nil {
 		log.Warn("cannot say in the data folder where I answer", "error", err.Error())
 	}

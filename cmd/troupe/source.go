@@ -19,6 +19,8 @@ import (
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/gateway"
+	query "github.com/troupe-run/troupe/internal/command"
+	nodes "github.com/troupe-run/troupe/internal/node"
 )
 
 // At is where a command looks: at a server, or into a data folder that nobody serves.
@@ -53,22 +55,30 @@ func (s Source) open() (source, error) {
 	if err != nil {
 		return nil, holder(s.Data, err)
 	}
-	return folder{d, gateway.View{KV: d}}, nil
+	return folder{d, nodes.View{KV: d}}, nil
 }
 
 // folder is a store that nobody serves.
 type folder struct {
 	disk *disk.Disk
-	view gateway.View
+	view nodes.View
 }
 
-func (f folder) runs(limit int) ([]byte, error)      { return f.view.Runs(limit) }
-func (f folder) run(id actor.CallID) ([]byte, error) { return f.view.Run(id) }
-func (f folder) close() error                        { return f.disk.Close() }
+func (f folder) close() error { return f.disk.Close() }
+
+func (f folder) runs(limit int) ([]byte, error) {
+	list, err := f.view.Runs(limit)
+	return list.AppendJSON(nil), err
+}
+
+func (f folder) run(id actor.CallID) ([]byte, error) {
+	r, err := f.view.Run(id)
+	return r.AppendJSON(nil), err
+}
 
 func (f folder) events(id actor.CallID, after uint64, _ time.Duration) ([]byte, error) {
-	body, _, err := f.view.Events(id, after, gateway.EventsMax)
-	return body, err
+	page, err := f.view.Events(query.EventsQuery{Run: id, After: after, Limit: gateway.EventsMax, Strict: true})
+	return page.AppendJSON(nil), err
 }
 
 // client speaks with a server.

@@ -5,6 +5,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/troupe-run/troupe/actor"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
 )
 
 // newTestKey returns a key and its text.
@@ -285,15 +287,15 @@ func TestKeyRevocation(t *testing.T) {
 	}
 }
 
-// watchReportingNode reports each call of Watch on a channel.
-type watchReportingNode struct {
-	Node
-	watching chan struct{}
+// followReportingNode reports each Follow on a channel.
+type followReportingNode struct {
+	command.Node
+	following chan struct{}
 }
 
-func (n watchReportingNode) Watch(run actor.CallID) (<-chan struct{}, func()) {
-	defer func() { n.watching <- struct{}{} }()
-	return n.Node.Watch(run)
+func (n followReportingNode) Follow(ctx context.Context, c command.Follow) (<-chan struct{}, func(), error) {
+	defer func() { n.following <- struct{}{} }()
+	return n.Node.Follow(ctx, c)
 }
 
 // If the key is revoked during a long poll, the answer is a 401 without events.
@@ -307,7 +309,7 @@ func TestKeyRevokedDuringLongPoll(t *testing.T) {
 		t.Fatalf("%d %+v", status, m)
 	}
 	waits := make(chan struct{}, 1)
-	d.server.node = watchReportingNode{d.server.node, waits}
+	d.server.node = followReportingNode{d.server.node, waits}
 	answer := make(chan string, 1)
 	go func() {
 		status, _, body := d.do("GET", "/v1/runs/"+m.Run+"/events?after=5&wait_ms=30000", "", "Authorization", "Bearer "+text)

@@ -21,6 +21,7 @@ import (
 	"github.com/troupe-run/troupe/host/disk"
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/tools"
 )
 
@@ -59,7 +60,7 @@ func startBenchGateway(b *testing.B) (address, key string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s := New(e, quietly, Config{Keys: &keys, Secret: testSecret})
+	s := New(node.NewCommands(e), quietly, Config{Keys: &keys, Secret: testSecret})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(listener) }()
 	b.Cleanup(func() {

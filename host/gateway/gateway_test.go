@@ -28,6 +28,8 @@ import (
 	"github.com/troupe-run/troupe/host/engine"
 	"github.com/troupe-run/troupe/host/outbound"
 	"github.com/troupe-run/troupe/ingress"
+	"github.com/troupe-run/troupe/internal/command"
+	"github.com/troupe-run/troupe/internal/node"
 	"github.com/troupe-run/troupe/tools"
 	"github.com/troupe-run/troupe/upstream"
 )
@@ -140,7 +142,7 @@ func startGatewayWith(t *testing.T, config Config, definitions ...actor.Definiti
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(e, quietly, config)
+	s := New(node.NewCommands(e), quietly, config)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(listener) }()
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 30 * time.Second}
@@ -317,13 +319,13 @@ func TestIdempotencyKeyDeduplicatesMessages(t *testing.T) {
 	}
 }
 
-// shortTimeoutNode limits each Ask to one second.
-type shortTimeoutNode struct{ Node }
+// shortTimeoutNode limits each Invoke to one second.
+type shortTimeoutNode struct{ command.Node }
 
-func (n shortTimeoutNode) Ask(ctx context.Context, call actor.Call) (engine.Answer, error) {
+func (n shortTimeoutNode) Invoke(ctx context.Context, c command.Invoke, joined func(actor.CallID)) (command.Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	return n.Node.Ask(ctx, call)
+	return n.Node.Invoke(ctx, c, joined)
 }
 
 // A run that outlasts the wait of its client is answered with its id. A repeat
@@ -559,5 +561,3 @@ func TestCheckListenAddressWithoutKeys(t *testing.T) {
 		}
 	}
 }
-
-var _ Node = (*engine.Engine)(nil)
