@@ -13,6 +13,10 @@
 //	Follow   subscribe to the new events of a run
 //	Lookup   read one thing: an agent, a run, events, statistics
 //
+// Serve performs the commands of a connection, and Dial returns the node at its
+// other end. Neither knows what the connection is; nothing in Troupe opens one
+// yet.
+//
 // Every command carries the principal on whose behalf it is made. Every list in
 // a result is bounded by a constant of this package, and a result shows durable
 // state only.
